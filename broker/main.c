@@ -193,7 +193,7 @@ int main(int argc, char **argv)
     args_t args = {0};
     heddle_error_t error = {0};
     char data[4096];
-    int rc = process_settle(&error);
+    int rc = process_begin(&error);
     if (!rc) rc = option_parse(&SET, argc, argv, &args, NULL, &error);
     if (rc == 1) return process_end(0);
     if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;

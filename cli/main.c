@@ -140,6 +140,6 @@ int main(int argc, char **argv)
 {
     heddle_error_t error;
     common_t common = {.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE};
-    int rc = process_settle(&error);
+    int rc = process_begin(&error);
     return process_end(rc ? cli_fail(&common, "", &error) : run(argc, argv));
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The buffer doubles, so that appending costs constant time; the arena links blocks and never moves one. */
 #include "core/bytes.h"
 
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/bytes.h: views of memory, a growing buffer, and an arena.  No thread may share one; nothing blocks. */
+/* core/bytes.h: views of memory, little-endian scalars, a growing buffer, and an arena. The caller owns
+ * each of them; an object is used by one thread at a time. Nothing blocks. */
 #ifndef CORE_BYTES_H
 #define CORE_BYTES_H
 
@@ -9,7 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Borrowed: valid during the call that gave it, never stored past it. */
+/* A view of memory that the caller does not own: valid during the call that passed it, never stored past it.
+ */
 typedef struct { const void *data; size_t bytes; } bytes_t;
 
 static inline bytes_t bytes_of(const void *data, size_t bytes) { return (bytes_t){data, bytes}; }
@@ -64,7 +66,8 @@ static inline bytes_t buf_view(const buf_t *b) { return bytes_of(b->data, b->byt
 void text_printf(char *to, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void text_vprintf(char *to, size_t size, const char *format, va_list args);
 
-/* Memory of one decoded message: many small allocations, one free. */
+/* Memory of one decoded message: many small allocations, one free.  The limit bounds what a hostile message
+ * can make the decoder allocate. */
 typedef struct arena_block arena_block_t;
 typedef struct { arena_block_t *blocks; size_t used, limit; } arena_t;  /* limit 0: none */
 void  arena_fini(arena_t *a);

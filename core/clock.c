@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Reading the system's clocks, and RFC 3339 times as text. */
 #include "core/clock.h"
 
 #include <stdio.h>
@@ -66,7 +67,7 @@ bool clock_parse(const char *text, uint64_t *ret_wall_ms)
     if (!parse_offset(rest, &offset)) return false;
     int day = t.tm_mday;
     int64_t seconds = (int64_t)timegm(&t) - (int64_t)offset * 60;
-    if (t.tm_mday != day || seconds < 0) return false; /* 30 February is another day */
+    if (t.tm_mday != day || seconds < 0) return false; /* timegm() turns 30 February into a day of March */
     *ret_wall_ms = (uint64_t)seconds * 1000 + (uint64_t)ms;
     return true;
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Four leaves at once by vector instructions, chosen at run time; the rest by xxhash and libsodium. */
 #include "core/digest.h"
 
 #include "core/limits.h"
@@ -13,7 +14,7 @@ static_assert(sizeof(h1_t) >= sizeof(crypto_generichash_state), "h1_t holds libs
 #error "leaves are hashed as little-endian words in place"
 #endif
 
-/* Of four leaves; copy: to another place, too. */
+/* The leaves of four pages; copy: also copies the bytes. */
 typedef struct {
     void (*hash)(const uint8_t *at, uint64_t *ret_leaves);
     void (*copy)(uint8_t *to, const uint8_t *at, uint64_t *ret_leaves);
@@ -22,9 +23,9 @@ typedef struct {
 #ifdef __x86_64__
 #include <immintrin.h>
 
-/* XXH64 of four whole leaves at once.  One leaf alone waits for its multiplications: four accumulators side
- * by side, each a step behind the other, are all that XXH64 allows.  Leaves know nothing of each other, so
- * four of them fill the vector units: twice (AVX2) to six times (AVX-512) as fast, and the same numbers. */
+/* XXH64 of four whole leaves at once.  A single leaf is bound by the latency of multiplications, because
+ * XXH64 has only four accumulators that are independent of each other.  Four leaves are independent too and
+ * fill the vector units: twice (AVX2) to six times (AVX-512) as fast, with the same results. */
 #define PRIME_1 0x9E3779B185EBCA87u
 #define PRIME_2 0xC2B2AE3D27D4EB4Fu
 #define PRIME_3 0x165667B19E3779F9u
@@ -35,7 +36,7 @@ typedef uint64_t words_t __attribute__((vector_size(32), aligned(1), may_alias))
 
 static uint64_t rotate(uint64_t v, int bits) { return v << bits | v >> (64 - bits); }
 
-/* What XXH64 does at the end of 4096 bytes. */
+/* The finalization of XXH64 after 4096 bytes. */
 static uint64_t finish(const lanes_t *a)
 {
     uint64_t h = rotate((*a)[0], 1) + rotate((*a)[1], 7) + rotate((*a)[2], 12) + rotate((*a)[3], 18);
@@ -48,8 +49,8 @@ static uint64_t finish(const lanes_t *a)
 
 typedef uint32_t halves_t __attribute__((vector_size(32), may_alias));
 
-/* A multiplication of 64 bits, which AVX-512 has and AVX2 has not: there both cross products of the halves
- * come of one multiplication of 32 bits, with the factor's halves changed round. */
+/* A multiplication of 64 bits. AVX-512 has one; AVX2 does not: there, one multiplication of 32 bits with the
+ * factor's halves exchanged gives both cross products. */
 #define TIMES(v, by) ((v) * (by))
 #define TIMES_AVX2(v, by)                                                                                    \
     __extension__({                                                                                          \
@@ -60,8 +61,8 @@ typedef uint32_t halves_t __attribute__((vector_size(32), may_alias));
 #define REPEATED(v) v, v, v, v
 #define SWAPPED(v) REPEATED((uint64_t)(v) << 32 | (uint64_t)(v) >> 32)
 
-/* One line of a leaf, kept at `to` where `is_copy`: what is hashed is what was read once.  The leaves are
- * pages, whose next lines the processor does not foresee. */
+/* One step of a leaf. With `is_copy` the words are also stored at `to`, so that the hashed words are the
+ * copied ones. The prefetch is explicit, because hardware prefetchers stop at the end of a page. */
 #define ROUND(times, acc, word)                                                                              \
     do {                                                                                                     \
         (acc) += times(word, PRIME_2);                                                                       \
@@ -123,7 +124,7 @@ static const four_t *four_of(digest_vectors_t vectors) { return (void)vectors, N
 
 enum { FOUR_BYTES = 4 * LIMIT_PAGE_BYTES };
 
-/* NULL where the machine has no such vectors: one leaf after the other is faster then. */
+/* NULL without such vectors: scalar code is faster with one leaf after the other. */
 static const four_t *best(void)
 {
     const four_t *four = four_of(DIGEST_AVX512);

@@ -7,9 +7,11 @@
  *   h1       BLAKE2b-256( record, then all leaves )  identity of the content; record: proto/manifest.h
  *
  * One pass over the bytes gives all three.  XXH64 and XXH3: xxhash (github.com/Cyan4973/xxHash,
- * doc/xxhash_spec.md);
- * BLAKE2b: RFC 7693 through libsodium.  Accidents are caught, attackers at a source are not.
- * Hot path: no allocation, no system call. */
+ * doc/xxhash_spec.md); BLAKE2b: RFC 7693 through libsodium.  The digests detect accidental damage, not a
+ * malicious source: XXH64 is not collision-resistant.
+ *
+ * The caller owns an h1_t and uses it in one thread; all other calls have no state.  Hot path: no allocation,
+ * no system call. */
 #ifndef CORE_DIGEST_H
 #define CORE_DIGEST_H
 
@@ -19,14 +21,14 @@
 
 typedef struct { uint8_t b[16]; } chunk_digest_t;
 
-/* Leaves of `bytes` of region; the last leaf is taken as if padded with zeros to 4 KiB.  Writes
- * ceil(bytes/4096). */
+/* Computes the leaves of `bytes` of a region, ceil(bytes/4096) of them; the last one as if it were padded
+ * with zeros to 4 KiB. */
 void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves);
-/* memcpy, and the leaves of what lies at `to` then: each byte of `from`, which others may be writing, is read
- * once.  They do not overlap. */
+/* memcpy, and the leaves of the bytes that then are at `to`.  Each byte of `from` is read once, so that the
+ * leaves fit the copy even while another process writes to `from`.  The two must not overlap. */
 void digest_copy(void *to, const void *from, size_t bytes, uint64_t *ret_leaves);
-/* The same numbers by the vectors of one kind, for those who compare them: the two above take the best that
- * there is.  False where this machine, or this build, has none of the kind. */
+/* The same with one kind of vector instructions, for tests and benchmarks; the two above use the fastest.
+ * False if this machine, or this build, does not have the kind. */
 typedef enum { DIGEST_SCALAR, DIGEST_AVX2, DIGEST_AVX512 } digest_vectors_t;
 bool digest_leaves_with(digest_vectors_t vectors, const void *data, size_t bytes, uint64_t *ret_leaves);
 bool digest_copy_with(digest_vectors_t vectors, void *to, const void *from, size_t bytes,

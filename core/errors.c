@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The thread's last error, and fields that are cut and cleaned. */
 #include "core/errors.h"
 
 #include "core/repeat.h"
@@ -63,9 +64,9 @@ int heddle_err_from_name(const char *name)
     return HEDDLE_ERR_INTERNAL;
 }
 
-/* How many bytes of a control character begin here: those of ASCII, and in UTF-8 U+0080 to U+009F, which
- * terminals obey too, and those that turn the direction of what follows (UAX 9: U+200E, U+200F, U+202A to
- * U+202E, U+2066 to U+2069). */
+/* The length of the control character that begins here; 0: none does. These are the ASCII ones; U+0080 to
+ * U+009F, which terminals interpret too; and those that change the direction of text (UAX 9: U+200E, U+200F,
+ * U+202A to U+202E, U+2066 to U+2069), with which a peer could make a message read as another. */
 static size_t control_bytes(const unsigned char *at)
 {
     if (at[0] == 0xc2 && (at[1] & 0xe0) == 0x80) return 2;

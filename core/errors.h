@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/errors.h: how a heddle_error_t is filled.  Everything that can fail for a reason worth telling takes a
- * `heddle_error_t *error` that may be NULL, and returns the code.  Texts are cut to fit, on a UTF-8
- * boundary. */
+/* core/errors.h: fills a heddle_error_t. Each function that can fail for a reason that a user should learn
+ * takes a `heddle_error_t *error`, which may be NULL, and returns the code. Texts are cut to fit, on a
+ * UTF-8 boundary. The caller owns the object; error_last is the calling thread's own. */
 #ifndef CORE_ERRORS_H
 #define CORE_ERRORS_H
 

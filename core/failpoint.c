@@ -14,7 +14,7 @@
 typedef struct { char name[64]; char action[8]; unsigned nth; _Atomic unsigned hits; } point_t;
 static point_t points[POINTS_MAX];
 static int point_count;
-static int hits_fd = -1; /* open from the start: where points lie there may be no descriptor left */
+static int hits_fd = -1; /* opened at the start: some failpoints lie where no descriptor is left */
 
 __attribute__((constructor)) static void read_environment(void)
 {
@@ -34,7 +34,7 @@ static void tell_hit(const char *name)
     char line[72];
     if (hits_fd < 0) return;
     ssize_t n = write(hits_fd, line, (size_t)snprintf(line, sizeof line, "%.63s\n", name));
-    (void)n; /* then it is not seen */
+    (void)n; /* a hit that cannot be written is missed by the test, which fails then */
 }
 
 /* ---- for tests in the same process ---- */

@@ -4,9 +4,10 @@
  * HEDDLE_FAILPOINTS="name=action[:nth],..." in the environment; action: kill (SIGKILL to itself), stop
  * (SIGSTOP), error (the place takes its error path, if it has one); nth: only at the nth hit, counted from 1
  * (default 1).
- * HEDDLE_FAILPOINTS_HIT=FILE, which is there: each that died, stopped or failed adds a line with its name.
- * In builds without HEDDLE_TEST_BUILD the macros are the constant false.  All names:
- * tests/torture/failpoints.list. */
+ * HEDDLE_FAILPOINTS_HIT=FILE, an existing file: each failpoint that acts adds a line with its name, so that a
+ * test can see whether it was reached at all. In builds without HEDDLE_TEST_BUILD the macros are the constant
+ * false, and cost nothing.  All names: tests/torture/failpoints.list.  Process-wide state; failpoint_arm and
+ * the calls after it: one thread. */
 #ifndef CORE_FAILPOINT_H
 #define CORE_FAILPOINT_H
 

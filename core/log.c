@@ -27,8 +27,8 @@ void log_emit(log_level_t level, const char *id, const char *format, ...)
     n += vsnprintf(line + n, sizeof line - (size_t)n, format, args);
     va_end(args);
     if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
-    error_text(line, (size_t)n + 1, line); /* one line a thing, and no escapes of peers */
-    n = (int)strlen(line);                 /* a character that was cut is gone */
+    error_text(line, (size_t)n + 1, line); /* no line feeds, and no terminal escapes from peers */
+    n = (int)strlen(line);                 /* a UTF-8 sequence that was cut at the end is gone */
     line[n++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, (size_t)n); /* one write, so that lines of several threads
                                                               * stay whole */

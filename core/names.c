@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Names must be safe in a path, a shell and a URL; the rules are strict, so that they need no quoting
+ * anywhere. */
 #include "core/names.h"
 
 #include "core/errors.h"
@@ -62,7 +64,7 @@ int group_check(const char *group, uint64_t rank, uint64_t ranks, heddle_error_t
     return rc;
 }
 
-/* What follows the number: nothing, or the part of a tag that is the digest's. */
+/* Takes what may follow the version: nothing, or a colon and the first digits of the digest. */
 static bool take_head(const char *text, char ret_head[DIGEST_HEAD + 1])
 {
     if (!*text) return true;

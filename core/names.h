@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/names.h: names, references, digests and tags as text. */
+/* core/names.h: names, references, digests and tags as text. Without state; any thread; nothing blocks. The
+ * host name comes from the system. */
 #ifndef CORE_NAMES_H
 #define CORE_NAMES_H
 

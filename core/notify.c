@@ -10,8 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* The manager's address: a path, or a name in the abstract space ('@' stands for its leading NUL).  0: there
- * is none. */
+/* The manager's address: a path, or a name in the abstract namespace, where '@' stands for the leading NUL.
+ * Returns its length; 0: there is none. */
 static socklen_t manager(struct sockaddr_un *ret)
 {
     const char *name = getenv("NOTIFY_SOCKET");
@@ -25,7 +25,7 @@ static socklen_t manager(struct sockaddr_un *ret)
 
 static bool tell(const char *text)
 {
-    static const struct timeval PATIENCE = {.tv_sec = 1};   /* a manager that is stopped must not stop us */
+    static const struct timeval PATIENCE = {.tv_sec = 1}; /* a manager that hangs must not block us */
     struct sockaddr_un to;
     socklen_t bytes = manager(&to);
     int fd = bytes ? socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0) : -1;
@@ -37,8 +37,8 @@ static bool tell(const char *text)
     return taken;
 }
 
-/* Lines of KEY=value: a line feed in the text would begin another. */
-static bool tell_status(const char *before, const char *status)
+/* The datagram has lines of KEY=value, so a line feed in the text would begin another key. */
+static bool send_status(const char *before, const char *status)
 {
     char text[512];
     int n = snprintf(text, sizeof text, "%sSTATUS=%s", before, status);
@@ -48,6 +48,6 @@ static bool tell_status(const char *before, const char *status)
     return tell(text);
 }
 
-bool notify_ready(const char *status) { return tell_status("READY=1\n", status); }
-bool notify_status(const char *status) { return tell_status("", status); }
+bool notify_ready(const char *status) { return send_status("READY=1\n", status); }
+bool notify_status(const char *status) { return send_status("", status); }
 bool notify_stopping(void) { return tell("STOPPING=1"); }

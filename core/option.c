@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Defaults and variables first, then the command line over them; and the text of --help. */
 #include "core/option.h"
 
 #include "core/bytes.h"
@@ -194,7 +195,8 @@ static int print_and_end(char *text)
 
 enum { WORD_MAX = 32 };
 
-/* Letters that are changed, missing, too many, or swapped with the next one. */
+/* The number of letters that are changed, missing, added, or swapped with the next one (Damerau-Levenshtein).
+ */
 static size_t distance(const char *a, const char *b)
 {
     size_t rows[3][WORD_MAX + 1], n = strlen(b);
@@ -221,7 +223,8 @@ static size_t distance(const char *a, const char *b)
 const char *option_nearest(const char *word, const char *const *words)
 {
     const char *nearest = NULL;
-    size_t n = strlen(word), least = n / 3 + 1; /* one letter of three may be wrong */
+    size_t n = strlen(word),
+           least = n / 3 + 1; /* with more than a third of the letters wrong, a hint would be a guess */
     for (; n >= 2 && n <= WORD_MAX && *words; words++) {
         if (strlen(*words) > WORD_MAX) continue;
         if (n >= 3 && !strncmp(*words, word, n)) return *words;
@@ -231,7 +234,7 @@ const char *option_nearest(const char *word, const char *const *words)
     return nearest;
 }
 
-/* `word`: as it was typed, "--brokr=tcp://..." */
+/* Names the option that was probably meant. `word`: as it was typed, "--brokr=tcp://..." */
 static void hint_at_option(const option_set_t *set, const char *word, const struct option *longs,
                            heddle_error_t *error)
 {
@@ -256,7 +259,7 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
     int n = build_getopt(set, longs, rows, shorts);
     int rc = apply_defaults(set, set->options, into, error);
     if (!rc) rc = apply_defaults(set, set->common, into, error);
-    optind = 0; /* GNU: start afresh */
+    optind = 0; /* 0, not 1, makes GNU getopt reset its internal state */
     opterr = 0;
     for (int c; !rc && (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
         if (c == 'h' || c == HELP) return print_and_end(option_help(set));

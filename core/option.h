@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/option.h: one table of options a program; it feeds the command line, HEDDLE_* variables and --help.
+/* core/option.h: the options of a program as one table, from which the command line, HEDDLE_* variables,
+ * --help and the manual pages follow.
  *
  *   static const option_t OPTIONS[] = {
  *       {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker
@@ -10,7 +11,10 @@
  *   FLAG bool · TEXT const char * · DURATION uint32_t ms · SIZE uint64_t · INTEGER int64_t
  *   QUORUM heddle_quorum_t (`none` only where `value` names it)
  *   LIST const char ** (NULL-terminated, owned by the parse, freed by option_fini) · CHOICE int (index into
- *   `choices`) */
+ *   `choices`)
+ *
+ * The tables are constant; the caller owns the struct and ends it with option_fini.  Main thread: getopt has
+ * process-wide state. */
 #ifndef CORE_OPTION_H
 #define CORE_OPTION_H
 
@@ -22,7 +26,8 @@ typedef enum {
     OPTION_FLAG,
     OPTION_TEXT,
     OPTION_DURATION,
-    OPTION_DEADLINE,         /* a duration that ends: 0 is now, 1 ms, and no default of whoever gets it */
+    OPTION_DEADLINE, /* a duration in which 0 means "now": it becomes 1 ms, because 0 selects a default
+                      * further down */
     OPTION_SIZE,
     OPTION_INTEGER,
     OPTION_QUORUM,
@@ -60,23 +65,23 @@ typedef struct {
  * --dump-options was asked for and printed on stdout: the caller exits with 0. */
 int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
                  heddle_error_t *error);
-/* Whether -o json is among the arguments, which may be wrong before it is reached: how to tell that. */
+/* Whether -o json is among the arguments.  Needed for errors of option_parse, which may stop before that
+ * option. */
 bool option_wants_json(int argc, char **argv);
-/* The one of `words` (NULL-terminated) that a mistyped `word` is likely to mean; NULL: none is near. */
+/* The one of `words` (NULL-terminated) that a mistyped `word` probably means; NULL: none is similar. */
 const char *option_nearest(const char *word, const char *const *words);
-/* USAGE, where a value is none that the program takes: "--keep is out of range"; expected, found and
- * the hint too. */
+/* Fills the error of a value that the program does not accept, "--keep is out of range", with expected, found
+ * and hint.  Returns USAGE. */
 int  option_refuse(const option_set_t *set, const char *option, const char *expected, long long found,
                    heddle_error_t *error);
 /* Frees lists that the parse allocated. */
 void option_fini(const option_set_t *set, void *into);
 /* The text that --help prints; owned by the caller (free). */
 char *option_help(const option_set_t *set);
-/* The table itself, a line a row, fields with tabs between, for what is made from it: manual pages,
- * completion, the sample environment (tools/surfaces).  `--dump-options` alone prints it.  Owned by the
- * caller (free).
- *   program, usage, summary, epilog, argument: TEXT · option: own|common, name, letter, kind, value, env,
- *   default, doc · note: TEXT, a line of the notes */
+/* The table as text for generators of manual pages, completion and the sample environment (tools/surfaces):
+ * one row on each line, with tabs between the fields.  `--dump-options` alone prints it.  Owned by the caller
+ * (free). program, usage, summary, epilog, argument: TEXT · option: own|common, name, letter, kind, value,
+ * env, default, doc · note: TEXT, a line of the notes */
 char *option_dump(const option_set_t *set);
 
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of options as text for generators. */
 #include "core/option.h"
 
 #include "core/bytes.h"
 
 #include <string.h>
 
-/* A field: what would end the field or the line becomes a space. */
+/* A tab or a line feed in a field would end it, so each becomes a space. */
 static void add_field(buf_t *b, const char *text)
 {
     buf_add_text(b, "\t");
@@ -49,7 +50,7 @@ char *option_dump(const option_set_t *set)
     for (const option_t *o = set->options; o && o->name; o++) add_option(&b, o, "own");
     for (const option_t *o = set->common; o && o->name; o++) add_option(&b, o, "common");
     for (const option_t *o = ALWAYS; o->name; o++) add_option(&b, o, "common");
-    /* As they stand, line by line: what is set apart there is set apart in what is made of them. */
+    /* Line by line, blank ones too: generators keep the paragraphs. */
     for (const char *at = set->notes; at && *at;) {
         size_t n = strcspn(at, "\n");
         buf_printf(&b, "note\t%.*s\n", (int)n, at);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/others.h: who else may change what we rely on.  Any thread; one system call. */
+/* core/others.h: warns about directories that other users can change. Without state; any thread; one system
+ * call. */
 #ifndef CORE_OTHERS_H
 #define CORE_OTHERS_H
 
-/* A warning in the log, under `id`, where `path` (a directory, said to hold `what`) belongs to somebody who
- * is neither this user nor root (who is not told of that), or can be written by its group or by everybody. */
+/* Logs a warning under `id` if another user can change `path`, a directory that holds `what`: it belongs to a
+ * user other than this one and root, or its mode lets its group or all users write.  For root, foreign
+ * ownership is normal and not reported. */
 void others_warn(const char *id, const char *path, const char *what);
 
 #endif

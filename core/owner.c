@@ -9,10 +9,9 @@
 void owner_assert(const owner_t *owner, const char *where)
 {
     if (!owner) return;
-    owner_t *o = (owner_t *)owner;        /* to be bound changes nothing of what it guards */
-    /* What pthread calls a thread is the same in every copy of this file: the plugin has its own.  A thread
-     * that comes after one that ended may be called as that was: a mistake may go unseen then, and never is a
-     * good call refused. */
+    owner_t *o = (owner_t *)owner; /* binding an owner does not change the guarded object */
+    /* pthread_self() is the same in every copy of this file; the plugin has one of its own. A new thread may
+     * get the id of one that has ended: then a wrong call may pass, but a right one is never refused. */
     uintptr_t was = 0, me = (uintptr_t)pthread_self();
     if (atomic_compare_exchange_strong_explicit(&o->thread, &was, me, memory_order_relaxed,
                                                 memory_order_relaxed) ||

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Standard descriptors, signals, stack and standard output of a program. */
 #include "core/process.h"
 
 #include "core/clock.h"
@@ -17,15 +18,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-int process_settle(heddle_error_t *error)
+int process_begin(heddle_error_t *error)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
-            (void)!open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY); /* the lowest free one:
-                                                                                  * this */
+            /* open() returns the lowest free descriptor, which is this one. */
+            (void)!open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
     signal(SIGXFSZ, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
-    /* The main thread's, and what threads of other libraries (ZeroMQ, UCX) get by default. */
+    /* The limit of the main thread, and the default size for threads of other libraries (ZeroMQ, UCX). */
     struct rlimit limit;
     pthread_attr_t attr;
     size_t bytes = 0;
@@ -60,7 +61,7 @@ bool process_print(const char *line)
                      "a line cannot be written to stdout and is lost: %s; is its disk full, or the "
                      "descriptor closed?  The line: %.400s%s", strerror(why), line,
                      repeat_text(times, scratch));
-        __fpurge(stdout); /* else it comes late, before the next one */
+        __fpurge(stdout); /* or the lost line would be printed late, before the next one */
         clearerr(stdout);
     }
     if (is_written && repeat_over(&lost)) log_emit(LOG_WARN, "stdout.again", "stdout takes lines again");

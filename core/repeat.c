@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Counting per key, with a minute between two reports of one. */
 #include "core/repeat.h"
 
 #include <stdio.h>

@@ -5,9 +5,10 @@
  *   again, same key     -> count it; report it once a minute, with the count
  *   over                -> report that, if the condition was reported
  *
- * The key tells reasons apart (an error code; 0 where there is one reason): a new reason is reported at once.
+ * The key distinguishes reasons (an error code; 0 if there is only one): a new reason is reported at once.
  * REPEAT_KEYS reasons are remembered, so that two that alternate are counted too.  A condition that comes and
- * goes within a minute is counted as well.  Zeroed, it has seen nothing.  One thread; nothing blocks. */
+ * goes within a minute is also only counted.  Zeroed, it is at its beginning.  The caller owns it.  One
+ * thread; nothing blocks. */
 #ifndef CORE_REPEAT_H
 #define CORE_REPEAT_H
 
@@ -23,9 +24,10 @@ typedef struct {
     bool is_said;                /* reported, and not over yet */
 } repeat_t;
 
-/* 0: not to be reported now.  Else how often it happened since it was reported last, this time included. */
+/* Counts the condition.  0: do not report it now; else report it, with this number of times since the last
+ * report, this time included. */
 uint64_t repeat_note(repeat_t *r, uint32_t key, uint64_t now_us);
-/* True: the condition was reported; its end is to be reported too. */
+/* The condition is over.  True: it was reported, so its end must be reported too. */
 bool repeat_over(repeat_t *r);
 /* A key for a text: its hash. */
 uint32_t repeat_key(const char *text);

@@ -9,8 +9,8 @@
 
 typedef struct { const char *suffix; double factor; } unit_t;
 
-/* A plain decimal number, then exactly one of the units.  strtod alone would take "inf", "0x1p3" and leading
- * blanks. */
+/* A plain decimal number and exactly one of the units. strtod alone would accept "inf", "0x1p3" and leading
+ * blanks too. */
 static bool parse_number(const char *text, const unit_t *units, double max, double *ret)
 {
     size_t digits = strspn(text, "0123456789");

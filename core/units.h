@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/units.h: durations, sizes and quorums as people write and read them. */
+/* core/units.h: durations, sizes and quorums in the form in which people write and read them. PURE; any
+ * thread. */
 #ifndef CORE_UNITS_H
 #define CORE_UNITS_H
 
 #include <heddle/types.h>
 #include <stdbool.h>
 
-/* "500ms", "30s", "5m", "2h"; a bare number is seconds; decimals allowed.  Up to 24 days; more than 0 is at
- * least 1 ms. */
+/* "500ms", "30s", "5m", "2h"; a bare number is seconds; decimals are allowed.  Up to 24 days, so that it fits
+ * an int of ms; more than 0 is rounded up to 1 ms. */
 bool units_parse_duration(const char *text, uint32_t *ret_ms);
 /* "4096", "20M" (10^6), "64Ki"; k M G Ti... */
 bool units_parse_size(const char *text, uint64_t *ret_bytes);

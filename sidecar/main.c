@@ -379,7 +379,7 @@ int main(int argc, char **argv)
 {
     static sidecar_t s;
     heddle_error_t error = {0};
-    int rc = process_settle(&error);
+    int rc = process_begin(&error);
     if (!rc) rc = option_parse(&SET, argc, argv, &s.args, NULL, &error);
     if (rc == 1) return process_end(0);
     if (rc) s.args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
