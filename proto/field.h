@@ -16,8 +16,9 @@
  *   u64s     uint64_t * and uint32_t                array of integers      numbers
  *
  * Encoding writes the fields in the order of the table and leaves out those that are zero and not required,
- * so equal structs have equal bytes.  A required text or name must not be empty, neither here nor there.
- * Tables are const; one struct belongs to one thread. */
+ * so that equal structs have equal bytes.  A required text or name must not be empty, when encoding and when
+ * decoding.
+ * Tables are constant; the caller owns the structs; one thread at a time for a struct.  Nothing blocks. */
 #ifndef PROTO_FIELD_H
 #define PROTO_FIELD_H
 
@@ -59,9 +60,9 @@ const char *field_kind_name(field_kind_t kind);
  * out->failed. */
 int  table_encode(const table_t *table, const void *row, buf_t *out);
 
-/* Fills a zeroed row from a map that passed the scan: texts, lists and rows are in the arena, bins borrow
- * from the input.  Texts that are absent are "", not NULL.  PROTOCOL, LIMIT or NO_MEMORY with key,
- * expected and found. */
+/* Fills a zeroed row from a map that passed the scan (proto/scan.h), which is what makes its lengths safe to
+ * use.  Texts, lists and rows are in the arena, bins borrow from the input.  Absent texts are "", not NULL.
+ * PROTOCOL, LIMIT or NO_MEMORY with key, expected and found. */
 struct msgpack_object;
 int table_decode(const table_t *table, const struct msgpack_object *map, arena_t *arena, void *row,
                  heddle_error_t *error);

@@ -216,25 +216,6 @@ static int take_value(const decoder_t *d, const field_t *f, const msgpack_object
     return HEDDLE_ERR_INTERNAL;
 }
 
-/* Tables are short (at most some thirty fields), so a linear search is faster than a hash. */
-static const field_t *find_field(const table_t *table, const msgpack_object_str *key)
-{
-    for (uint32_t i = 0; i < table->count; i++) {
-        const field_t *f = &table->fields[i];
-        if (strlen(f->key) == key->size && !memcmp(f->key, key->ptr, key->size)) return f;
-    }
-    return NULL;
-}
-
-/* A text that is missing reads as "" and never as NULL: handlers need no check. */
-static void set_texts_empty(const table_t *table, void *row)
-{
-    for (uint32_t i = 0; i < table->count; i++) {
-        const field_t *f = &table->fields[i];
-        if (f->kind == FIELD_TEXT || f->kind == FIELD_NAME) set_pointer((uint8_t *)row + f->offset, "");
-    }
-}
-
 static int check_required(const decoder_t *d, const table_t *table, uint64_t seen)
 {
     for (uint32_t i = 0; i < table->count; i++) {
@@ -251,10 +232,17 @@ static int check_required(const decoder_t *d, const table_t *table, uint64_t see
 static int take_row(const decoder_t *d, const table_t *table, const msgpack_object_map *map, void *row)
 {
     uint64_t seen = 0;
-    set_texts_empty(table, row);
+    /* A missing text reads as "" and never as NULL, so that handlers need no check. */
+    for (uint32_t i = 0; i < table->count; i++) {
+        const field_t *f = &table->fields[i];
+        if (f->kind == FIELD_TEXT || f->kind == FIELD_NAME) set_pointer((uint8_t *)row + f->offset, "");
+    }
     for (uint32_t i = 0; i < map->size; i++) {
-        const field_t *f = find_field(table, &map->ptr[i].key.via.str);
-        if (!f) continue;   /* of a later release */
+        /* Tables are short (at most some thirty fields), so a linear search is faster than a hash. */
+        const msgpack_object_str *key = &map->ptr[i].key.via.str;
+        const field_t *f = table->fields, *end = f + table->count;
+        while (f < end && (strlen(f->key) != key->size || memcmp(f->key, key->ptr, key->size) != 0)) f++;
+        if (f == end) continue; /* a key of a later release */
         int rc = take_value(d, f, &map->ptr[i].val, row);
         if (rc) return rc;
         seen |= 1ull << (f - table->fields);

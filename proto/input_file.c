@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Which writers each file system reports, and the comparison of a file's state at open and at the end. */
 #include "proto/input_file.h"
 
 #include "core/errors.h"
@@ -14,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define READ_MAX (1u << 30)   /* of one call: Linux reads at most 2 GiB at once */
-#define COMPARED_BYTES (16u << 10)   /* at a time, on the stack */
+#define READ_MAX (1u << 30)        /* for one call: Linux reads at most 2 GiB at once */
+#define COMPARED_BYTES (16u << 10) /* compared at a time; the buffer is on the stack */
 
 static const char WAIT_FOR_SAVE[] =
     "publish when the save is over; a trainer should save into a new directory and rename it";
@@ -71,22 +72,23 @@ static int fail_open(const input_file_t *f, int err, heddle_error_t *error)
     return fail_system("open", f->shown, err, error);
 }
 
-/* ---- who else has it ---- */
+/* ---- other processes that have the file ---- */
 
-/* What a file system tells of writers.  TELLS_OPEN: of this host alone, and all that have it open.
- * TELLS_MAPPED: also who mapped it and closed it.  TELLS_WRITES: and each that came and went, by the times,
- * which a write through a mapping does not move on tmpfs. */
+/* Which writers a file system reports. TELLS_OPEN: all processes that have the file open, on this host only.
+ * TELLS_MAPPED: also those that mapped it and closed it. TELLS_WRITES: also those that have finished, because
+ * every write moves the times; on tmpfs, a write through a mapping does not. */
 enum { TELLS_OPEN = 1, TELLS_MAPPED = 2, TELLS_WRITES = 4 };
 
 static int told_by(int fd)
 {
-    static const struct { uint32_t magic; int tells; } KNOWN[] = {
+    static const struct { uint32_t magic; int tells;
+    } KNOWN[] = {
         {EXT4_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
         {XFS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
         {BTRFS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
         {F2FS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
         {TMPFS_MAGIC, TELLS_OPEN | TELLS_MAPPED},
-        {OVERLAYFS_SUPER_MAGIC, TELLS_OPEN}, /* the file below is what is mapped */
+        {OVERLAYFS_SUPER_MAGIC, TELLS_OPEN}, /* a mapping is of the file in the layer below */
     };
     struct statfs fs;
     if (fstatfs(fd, &fs)) return 0;
@@ -97,10 +99,11 @@ static int told_by(int fd)
 
 typedef enum { WRITER_NONE, WRITER_THERE, WRITER_UNKNOWN } writer_t;
 
-/* A lease for reading is refused while somebody has the file open for writing, or mapped so.  It is held for
- * this moment alone, so that it holds up nobody; who opens the file just then makes the kernel send us a
- * signal, which by default would be SIGIO and deadly.  A network file system refuses it for its own reasons,
- * and other people's files have none. */
+/* Asks the kernel by a read lease, which it refuses while a process has the file open or mapped for
+ * writing. The lease is dropped at once, so that it delays no other process. If one opens the file in that
+ * moment, the kernel sends us a signal: SIGIO by default, which would end the process, so SIGURG is chosen,
+ * which is ignored. Network file systems refuse leases for reasons of their own, and so does the kernel for
+ * files of other users. */
 static writer_t find_writer(const input_file_t *f)
 {
     if (!(f->tells & TELLS_OPEN) || FAILPOINT("peft.lease")) return WRITER_UNKNOWN;
@@ -110,8 +113,8 @@ static writer_t find_writer(const input_file_t *f)
     return f->tells & TELLS_MAPPED ? WRITER_NONE : WRITER_UNKNOWN;
 }
 
-/* A clock may stand still for a while, and a second write within that moves no time: of a file that was
- * written just now the times tell too little. */
+/* The clock of a file system advances in steps of some milliseconds, and a second write within one step
+ * leaves the time as it is. So the times of a file that was written just now prove nothing. */
 static bool is_past(const struct timespec *at, const struct timespec *now)
 {
     if (at->tv_sec < now->tv_sec - 3 || at->tv_sec > now->tv_sec) return at->tv_sec < now->tv_sec;
@@ -119,7 +122,7 @@ static bool is_past(const struct timespec *at, const struct timespec *now)
     return age_ns > (at->tv_nsec ? 20000000 : 2000000000);
 }
 
-/* Both: who writes and then sets the file's time back changes the other. */
+/* Both times are looked at: a writer that sets the modification time back moves the change time. */
 static bool is_settled(const struct stat *st)
 {
     struct timespec now;
@@ -175,7 +178,7 @@ static bool same_time(struct timespec a, struct timespec b)
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
-/* How the file differs from what it was at open, or NULL. */
+/* How the file differs from its state at open, or NULL. */
 static const char *difference(const input_file_t *f, const struct stat *now, const struct stat *named)
 {
     const struct stat *then = &f->opened;
@@ -194,7 +197,8 @@ int input_file_refuse_changed(const input_file_t *f, const char *how, heddle_err
     return rc;
 }
 
-/* In this order: whoever wrote and let go before the lease was tried has moved the times. */
+/* The lease is tried before the times are read: a writer that closed the file before the lease has moved
+ * them. */
 int input_file_check_unchanged(const input_file_t *f, bool *ret_sure, heddle_error_t *error)
 {
     struct stat now, named;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Brackets and strings are counted here; everything else about JSON is left to jansson. */
 #include "proto/json_text.h"
 
 #include "core/errors.h"
@@ -70,7 +71,7 @@ static int load(bytes_t text, const char *what, size_t base, json_t **ret_value,
     if (!value) {
         enum json_error_code code = json_error_code(&why);
         size_t at = base + (why.position < 0 ? 0 : (size_t)why.position);
-        if (code == json_error_out_of_memory || !why.text[0]) /* it has words for everything else */
+        if (code == json_error_out_of_memory || !why.text[0]) /* every other error of jansson has a text */
             return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to read %s", what);
         if (code != json_error_duplicate_key) return refuse(what, at, why.text, error);
         int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s has a name twice in an object, at byte %zu",
@@ -88,7 +89,7 @@ int json_text_load(bytes_t text, const char *what, json_t **ret_value, heddle_er
     uint32_t depth = 0;
     size_t at = skip_blanks(text.data, text.bytes, 0);
     if (at == text.bytes) return refuse(what, at, "nothing", error);
-    skip_value(text.data, text.bytes, at, &depth);   /* that it does not end is jansson's to tell */
+    skip_value(text.data, text.bytes, at, &depth); /* a value without an end is reported by jansson */
     int rc = check_depth(depth, what, at, error);
     return rc ? rc : load(text, what, 0, ret_value, error);
 }

@@ -2,9 +2,8 @@
 /* proto/json_text.h: JSON of files, guarded: nesting at most LIMIT_JSON_DEPTH, no name twice in an object.
  *
  * A safetensors header of 90,000 tensors is one object of 12 MB.  Its tree would take many times that, so it
- * is never built: a walk gives the members of the outer object one after the other, and jansson gets each
- * member alone.
- * Pure functions over borrowed text; any thread. */
+ * is never built: a walk yields the members of the outer object one after the other, and jansson parses each
+ * member alone. Pure functions over borrowed text; the caller owns the walk; any thread. */
 #ifndef PROTO_JSON_TEXT_H
 #define PROTO_JSON_TEXT_H
 
@@ -26,7 +25,7 @@ typedef struct { bytes_t key, value; } json_member_t;
 int json_members_begin(bytes_t text, const char *what, json_members_t *ret_members, heddle_error_t *error);
 /* OK with a member, or with *ret_more false after the last one; BAD_ADAPTER or LIMIT. */
 int json_members_next(json_members_t *m, json_member_t *ret_member, bool *ret_more, heddle_error_t *error);
-/* A key or value of the walk, as json_text_load does it; errors tell the place in the whole text. */
+/* Parses a key or value of the walk like json_text_load; errors give the position in the whole text. */
 int json_member_load(const json_members_t *m, bytes_t span, json_t **ret_value, heddle_error_t *error);
 
 #endif

@@ -18,26 +18,22 @@ static int refuse_tensor(const heddle_tensor_t *t, int code, const char *why, he
     return error_fail(error, code, "tensor '%s' %s", tensor_shown(name_of(t)).text, why);
 }
 
-/* A name without bytes or with invalid UTF-8 would make a file that no reader opens. */
-static int check_name(const heddle_tensor_t *t, heddle_error_t *error)
+/* A name without bytes or with invalid UTF-8 would make a file that no reader opens. The size in bytes
+ * follows from type and shape, and is computed here once, with limits that exclude overflow. */
+static int check_tensor(const heddle_tensor_t *t, uint64_t *ret_bytes, heddle_error_t *error)
 {
     bytes_t name = name_of(t);
     const char *why = tensor_name_problem(name);
-    if (!why) return HEDDLE_OK;
-    bool too_long = name.bytes > LIMIT_TENSOR_NAME_BYTES;
-    int rc = error_fail(error, too_long ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER,
-                        "the name of tensor '%s' %s", tensor_shown(name).text, why);
-    error_expected(error, "1 to %u bytes of UTF-8", LIMIT_TENSOR_NAME_BYTES);
-    error_found(error, "%zu bytes", name.bytes);
-    error_hint(error, "name tensors by PEFT's on-disk keys, as base_model.model.<module>.lora_A.weight");
-    return rc;
-}
-
-/* The size in bytes follows from type and shape. It is computed here once, with limits that exclude
- * overflow. */
-static int check_shape(const heddle_tensor_t *t, uint64_t *ret_bytes, heddle_error_t *error)
-{
-    const char *why = tensor_shape_problem(t->dtype, t->ndim, t->dims, ret_bytes);
+    if (why) {
+        bool too_long = name.bytes > LIMIT_TENSOR_NAME_BYTES;
+        int rc = error_fail(error, too_long ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER,
+                            "the name of tensor '%s' %s", tensor_shown(name).text, why);
+        error_expected(error, "1 to %u bytes of UTF-8", LIMIT_TENSOR_NAME_BYTES);
+        error_found(error, "%zu bytes", name.bytes);
+        error_hint(error, "name tensors by PEFT's on-disk keys, as base_model.model.<module>.lora_A.weight");
+        return rc;
+    }
+    why = tensor_shape_problem(t->dtype, t->ndim, t->dims, ret_bytes);
     if (!why) return HEDDLE_OK;
     int rc =
         refuse_tensor(t, t->ndim > LIMIT_TENSOR_DIMS ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER, why, error);
@@ -52,18 +48,6 @@ static int check_shape(const heddle_tensor_t *t, uint64_t *ret_bytes, heddle_err
     error_found(error, "%s%s", text, t->ndim > 4 ? ", ...]" : "]");
     error_hint(error, "the tensor's description is wrong: save the adapter again");
     return rc;
-}
-
-static int check_rows(const heddle_tensor_t *tensors, layout_t *l, heddle_error_t *error)
-{
-    for (uint32_t i = 0; i < l->count; i++) {
-        int rc = check_name(&tensors[i], error);
-        if (!rc) rc = check_shape(&tensors[i], &l->sizes[i], error);
-        if (rc) return rc;
-        l->data_bytes += l->sizes[i];   /* no overflow: 10^6 tensors of 2^40 bytes */
-        l->region_bytes += tensor_room(l->sizes[i]);
-    }
-    return HEDDLE_OK;
 }
 
 static int by_name(const void *a, const void *b, void *tensors)
@@ -93,18 +77,7 @@ static int sort_rows(const heddle_tensor_t *tensors, layout_t *l, heddle_error_t
     return HEDDLE_OK;
 }
 
-static int check_count(uint32_t count, heddle_error_t *error)
-{
-    if (count >= 1 && count <= LIMIT_TENSORS) return HEDDLE_OK;
-    int rc = error_fail(error, count ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER,
-                        count ? "there are too many tensors" : "there is no tensor");
-    error_expected(error, "1 to %u tensors", LIMIT_TENSORS);
-    error_found(error, "%" PRIu32, count);
-    error_hint(error, count ? "publish it as several adapters" : "is this an adapter that was trained?");
-    return rc;
-}
-
-/* Sizes of the whole, when each tensor is well. */
+/* The limits of the whole, after each tensor has been checked. */
 static int check_sum(const heddle_tensor_t *tensors, const layout_t *l, heddle_error_t *error)
 {
     if (l->data_bytes == 0) {
@@ -133,8 +106,15 @@ static int check_sum(const heddle_tensor_t *tensors, const layout_t *l, heddle_e
 
 int layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_layout, heddle_error_t *error)
 {
-    int rc = check_count(count, error);
-    if (rc) return rc;
+    int rc = HEDDLE_OK;
+    if (count < 1 || count > LIMIT_TENSORS) {
+        rc = error_fail(error, count ? HEDDLE_ERR_LIMIT : HEDDLE_ERR_BAD_ADAPTER,
+                        count ? "there are too many tensors" : "there is no tensor");
+        error_expected(error, "1 to %u tensors", LIMIT_TENSORS);
+        error_found(error, "%" PRIu32, count);
+        error_hint(error, count ? "publish it as several adapters" : "is this an adapter that was trained?");
+        return rc;
+    }
     layout_t l = {.count = count,
                   .order = calloc(count, sizeof *l.order),
                   .places = calloc(count, sizeof *l.places),
@@ -142,7 +122,11 @@ int layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_la
     if (!l.order || !l.places || !l.sizes)
         rc =
             error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the layout of %" PRIu32 " tensors", count);
-    if (!rc) rc = check_rows(tensors, &l, error);
+    for (uint32_t i = 0; !rc && i < count; i++) {
+        rc = check_tensor(&tensors[i], &l.sizes[i], error);
+        l.data_bytes += l.sizes[i]; /* cannot overflow: 10^6 tensors of 2^40 bytes */
+        l.region_bytes += tensor_room(l.sizes[i]);
+    }
     if (!rc) rc = check_sum(tensors, &l, error);
     if (!rc) rc = sort_rows(tensors, &l, error);
     if (rc) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/manifest.h: what a snapshot's bytes mean.
+/* proto/manifest.h: the description of a snapshot: what its bytes mean, and the digests of their chunks.
  *
  *   arena   | region: tensors sorted by name, each in whole 4 KiB pages, padding zero | manifest, at
  *           round_up(region_bytes, 4096) |
@@ -13,7 +13,8 @@
  *   dims      u64, all extents one after the other      offsets   u64 x count     sizes  u64 x count: bytes
  *                                                                 of each
  *   chunks    16 x chunk_count: XXH3-128 of each chunk's leaves
- * Content only: no step, time or writer.  Every number from outside is checked before it is used: columns of
+ * It describes content only, without step, time or writer, so that equal content has an equal manifest. Every
+ * number from outside is checked before it is used: columns of
  * the right length, names sorted and unique UTF-8, offsets exactly what layout gives, sizes = product of
  * dims, no overflow.  Keys that are not known are skipped; one that is missing or of another type is
  * refused.  region_bytes is a whole number of pages, never 0.
@@ -22,9 +23,9 @@
  * name: u32 name bytes, name, u32 dtype-name bytes, dtype name ("BF16"), u32 ndim, u64 x ndim dims, u64
  * bytes | then every leaf's u64 in order.  All integers little-endian.
  *
- * A manifest_t borrows from the bytes it was decoded from (no copies of columns): those must outlive it, but
- * for the bytes that manifest_read copied.  No
- * thread may share one while it is built; a decoded one is read-only and may be read by any thread. */
+ * A manifest_t borrows from the bytes that it was decoded from, without copies of the columns.  Those bytes
+ * must outlive it, unless manifest_read copied them.  One thread uses it while it is built; a decoded one is
+ * read-only, and any thread may read it.  The caller owns it (manifest_fini). */
 #ifndef PROTO_MANIFEST_H
 #define PROTO_MANIFEST_H
 
@@ -82,8 +83,8 @@ typedef struct layout {
 } layout_t;
 int  layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_layout, heddle_error_t *error);
 void layout_fini(layout_t *l);
-/* Zeroes what no tensor covers.  Whoever fills a region that held something else before calls it: padding is
- * digested. */
+/* Zeroes the bytes that no tensor covers.  Needed before a region that held other content is used again,
+ * because padding is digested. */
 void layout_zero_padding(const layout_t *l, void *region);
 /* Starts h1 with everything but the leaves, as manifest_h1_begin does for a manifest. */
 void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t config, h1_t *ret_h1);
@@ -101,8 +102,8 @@ typedef struct {
     const uint64_t *leaves; /* of the whole region: it is not read then; NULL: they are not known */
 } manifest_input_t;
 int  manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1);
-/* Largest number of bytes that manifest_build may need for this input: room for the arena is taken before
- * the digest pass. */
+/* An upper bound of the bytes that manifest_build writes for this input.  The memory is allocated before the
+ * digest pass, so that a long pass cannot fail at its end. */
 uint64_t manifest_bound(const layout_t *l, const heddle_tensor_t *tensors, size_t config_bytes,
                         size_t metadata_bytes);
 

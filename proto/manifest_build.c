@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encoding: table and region -> manifest and h1. */
+/* Encoding: a table and a filled region become a manifest and h1. */
 #include "core/limits.h"
 #include "core/stop.h"
 #include "proto/manifest.h"
@@ -8,7 +8,7 @@
 
 #define H1_DOMAIN "heddle/h1\n"
 #define LEAVES_MAX (LIMIT_CHUNK_MAX_BYTES / LIMIT_PAGE_BYTES)
-#define STOP_CHUNKS 32u     /* between two looks at the clock */
+#define STOP_CHUNKS 32u     /* between two calls of stop_check: some milliseconds */
 #define FIXED_BYTES 1024u   /* the map, its keys, numbers, kind, features and the headers of the columns */
 
 uint32_t manifest_chunk_bytes(uint64_t region_bytes)
@@ -163,7 +163,7 @@ int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1)
     size_t start = out->bytes;
     buf_grow(out, (size_t)manifest_bound(l, in->tensors, in->config.bytes, in->metadata.bytes));
     if (out->failed) return HEDDLE_ERR_NO_MEMORY;
-    out->bytes = start;   /* from here on nothing moves */
+    out->bytes = start; /* the buffer has its room, so pointers into it stay valid from here on */
 
     msgpack_packer pk;
     msgpack_packer_init(&pk, out, append);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The frame around a table: type number and map. */
 #include "proto/msg.h"
 
 #include "core/errors.h"
@@ -17,19 +18,14 @@ const char *msg_name(int type)
     return table ? table->name : "?";
 }
 
-static void put_head(int type, buf_t *out)
-{
-    const uint8_t head[] = {0x92, (uint8_t)type};   /* array of two; types are below 128 */
-    buf_add(out, head, sizeof head);
-}
-
 int msg_encode(const msg_t *m, buf_t *out)
 {
     size_t start = out->bytes;
     const table_t *table = msg_table((int)m->type);
     if (!table) return HEDDLE_ERR_PROTOCOL;
-    put_head((int)m->type, out);
-    /* All bodies begin where the union begins. */
+    const uint8_t head[] = {0x92, (uint8_t)m->type}; /* an array of two; types below 128 are one byte */
+    buf_add(out, head, sizeof head);
+    /* All bodies are members of one union, so this is the address of any of them. */
     int rc = table_encode(table, &m->hello, out);
     if (rc == HEDDLE_OK && out->failed) rc = HEDDLE_ERR_NO_MEMORY;
     if (rc == HEDDLE_OK && out->bytes - start > LIMIT_FRAME_BYTES) rc = HEDDLE_ERR_LIMIT;
@@ -65,13 +61,6 @@ static int decode_root(const msgpack_object *root, msg_t *m, heddle_error_t *err
     return table_decode(msg_table((int)m->type), &root->via.array.ptr[1], &m->arena, &m->hello, error);
 }
 
-static int unpack_failed(msgpack_unpack_return why, heddle_error_t *error)
-{
-    if (why == MSGPACK_UNPACK_NOMEM_ERROR)
-        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode a frame");
-    return error_fail(error, HEDDLE_ERR_PROTOCOL, "frame is malformed");
-}
-
 int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
 {
     memset(ret_msg, 0, sizeof *ret_msg);
@@ -87,7 +76,10 @@ int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
     msgpack_unpacked_init(&tree);
     size_t used = 0;
     msgpack_unpack_return got = msgpack_unpack_next(&tree, frame.data, frame.bytes, &used);
-    if (got != MSGPACK_UNPACK_SUCCESS || used != frame.bytes) rc = unpack_failed(got, error);
+    if (got != MSGPACK_UNPACK_SUCCESS || used != frame.bytes)
+        rc = got == MSGPACK_UNPACK_NOMEM_ERROR
+                 ? error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode a frame")
+                 : error_fail(error, HEDDLE_ERR_PROTOCOL, "frame is malformed");
     else rc = decode_root(&tree.data, ret_msg, error);
     msgpack_unpacked_destroy(&tree);
     if (rc) msg_fini(ret_msg);

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/msg.h: the control messages.  One frame is one message: a msgpack array [type, {key: value, ...}].
  *
- * Each message is a struct here, and a table of fields in msg.c from which encode and decode follow;
- * docs/protocol.md tells the same in prose (a test compares).  Unknown keys are skipped, unknown types
- * refused; a key that is absent leaves the zero value ("" for texts, never NULL) unless the table says
- * "required".
+ * Each message is a struct here, and a table of fields in msg_table.c that encoding and decoding follow.
+ * docs/protocol.md describes the same in prose; a test compares the two.  Unknown keys are skipped, so that
+ * later releases can add some; unknown types are refused.  An absent key leaves the zero value ("" for texts,
+ * never NULL) unless the table says "required".
  *
- * Decoding: a pre-scan with limits first (depth, nodes, lengths, UTF-8, no duplicate key), nothing is
- * allocated before it passed.
- * Texts are NUL-terminated copies in the message's arena; `bytes_t` fields borrow from the frame.  msg_fini
- * frees the arena.
- * No thread may share a msg_t.  Nothing blocks. */
+ * Decoding begins with a scan (proto/scan.h); nothing is allocated before it has passed.  Texts are
+ * NUL-terminated copies in the message's arena; `bytes_t` fields borrow from the frame.
+ * The caller owns a msg_t (msg_fini frees the arena); one thread at a time.  Nothing blocks. */
 #ifndef PROTO_MSG_H
 #define PROTO_MSG_H
 

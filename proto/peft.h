@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/peft.h: PEFT directories and safetensors files, read and written.
  *
- * Reading is in two steps: peft_open checks adapter_config.json and the safetensors header and gives the
- * tensor table; peft_read reads the tensors with pread, digests them and gives them away piece by piece, and
- * checks at the end that neither file changed meanwhile: by their times, by asking for writers, else by
- * reading once more (proto/input_file.h).  Files are never mapped: one truncated under a mapping would kill
- * the process.  Only regular files are opened (O_NONBLOCK first: a FIFO must not hang us).
- * Blocking calls, which core/stop.h ends early; one thread at a time for a handle. */
+ *   peft_open (config and header checked) -> peft_read (tensors) -> peft_check_unchanged -> peft_close
+ *
+ * peft_open checks adapter_config.json and the safetensors header and provides the tensor table.  peft_read
+ * reads the tensors with pread, digests them and passes them on piece by piece.  At the end it checks that
+ * neither file has changed: by their times, by asking the kernel for writers, or else by reading once more
+ * (proto/input_file.h).  Files are never mapped, because truncating a mapped file would kill the process.
+ * Only regular files are opened, with O_NONBLOCK, because opening a FIFO would block. Calls block on the
+ * disk, and core/stop.h ends them early.  The caller owns the handle; one thread at a time. */
 #ifndef PROTO_PEFT_H
 #define PROTO_PEFT_H
 
@@ -16,7 +18,7 @@
 
 typedef struct peft_dir peft_dir_t;
 
-/* Everything wrong with DIR has a code of contract.md and a message with file, expected, found and hint. */
+/* Each defect of DIR has a code of docs/contract.md, and a message with file, expected, found and hint. */
 int  peft_open(const char *dir, peft_dir_t **ret_dir, heddle_error_t *error);
 const heddle_tensor_t *peft_tensors(const peft_dir_t *d, uint32_t *ret_count);   /* in the file's order;
                                                                                   * borrowed */
@@ -35,13 +37,13 @@ typedef struct peft_sink {
 } peft_sink_t;
 /* `places[i]`: offset in the region for tensor i of the table.  Every page of every tensor comes once.
  * BAD_ADAPTER when a file changed since peft_open, or is open for writing; INTERNAL when it cannot be read;
- * NO_MEMORY; what put says. */
+ * NO_MEMORY; or the error that put returns. */
 int  peft_read(peft_dir_t *d, const peft_sink_t *to, const uint64_t *places, heddle_error_t *error);
 /* BAD_ADAPTER when one of the files changed since it was opened, or is open for writing.  *ret_sure: as
  * input_file_check_unchanged, of the tensors; the config and the header were compared already where that had
  * to be. */
 int  peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error);
-/* The path leads to the directory that was opened, and not to another one meanwhile. */
+/* Whether the path still leads to the directory that was opened. */
 bool peft_is_at(const peft_dir_t *d, const char *dir);
 void peft_close(peft_dir_t **d);
 
@@ -56,7 +58,8 @@ int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, c
  * out identical. */
 int  peft_write(int dir_fd, const manifest_t *m, const void *region, heddle_error_t *error);
 
-/* The whole of it for tools: open, lay out, digest, in pieces: the tensors are never in memory as a whole. */
+/* The digest of a directory for tools: opens, lays out and digests it in pieces, so that the tensors are
+ * never in memory as a whole. */
 int  peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t *error);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What adapter_config.json must say, and what it tells about the adapter. */
+/* The rules for adapter_config.json, and the features that follow from it and from the names of the tensors.
+ */
 #include "core/errors.h"
 #include "core/limits.h"
 #include "proto/json_text.h"
@@ -10,7 +11,7 @@
 
 #define WHAT "the config"
 
-/* A field that is not what it must be. */
+/* The error of a field with a wrong value. */
 static int refuse(const char *field, const char *expected, const json_t *found, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "'%s' in the config must be %s", field, expected);
@@ -18,19 +19,6 @@ static int refuse(const char *field, const char *expected, const json_t *found, 
     error_contrast(error, expected, text ? text : "nothing");
     free(text);
     error_hint(error, "correct the field, or save the adapter again with PEFT");
-    return rc;
-}
-
-static int check_type(const json_t *config, heddle_error_t *error)
-{
-    const json_t *type = json_object_get(config, "peft_type");
-    if (json_is_string(type) && !strcmp(json_string_value(type), "LORA")) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "peft_type in the config must be LORA");
-    error_expected(error, "\"LORA\"");
-    if (json_is_string(type)) error_found(error, "\"%s\"", json_string_value(type));
-    else error_found(error, type ? "no text" : "no peft_type");
-    error_hint(error, type ? "Heddle carries LoRA adapters: train with LoraConfig"
-                           : "is this PEFT's adapter_config.json?");
     return rc;
 }
 
@@ -44,11 +32,21 @@ static bool is_texts(const json_t *value)
     return json_is_array(value);
 }
 
-/* Fields that engines compute with; PEFT writes null where it was given none. */
+/* The type, and the fields that engines compute with. PEFT writes null for a field that was not given. */
 static int check_fields(const json_t *config, heddle_error_t *error)
 {
     const json_t *r = json_object_get(config, "r"), *alpha = json_object_get(config, "lora_alpha");
     const json_t *targets = json_object_get(config, "target_modules");
+    const json_t *type = json_object_get(config, "peft_type");
+    if (!json_is_string(type) || strcmp(json_string_value(type), "LORA") != 0) {
+        int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "peft_type in the config must be LORA");
+        error_expected(error, "\"LORA\"");
+        if (json_is_string(type)) error_found(error, "\"%s\"", json_string_value(type));
+        else error_found(error, type ? "no text" : "no peft_type");
+        error_hint(error, type ? "Heddle carries LoRA adapters: train with LoraConfig"
+                               : "is this PEFT's adapter_config.json?");
+        return rc;
+    }
     if (r && !(json_is_integer(r) && json_integer_value(r) > 0))
         return refuse("r", "a positive integer", r, error);
     if (alpha && !json_is_number(alpha)) return refuse("lora_alpha", "a number", alpha, error);
@@ -63,28 +61,15 @@ static int check_fields(const json_t *config, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* What the names of the tensors tell. */
+/* Which kinds of tensors the names show. */
 typedef struct { bool lora, magnitude, embeddings; } named_t;
-
-static int check_names(const heddle_tensor_t *tensors, uint32_t count, const named_t *named,
-                       heddle_error_t *error)
-{
-    if (named->lora) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_NO_LORA, "there is no LoRA tensor among %u", count);
-    error_expected(error, "names with lora_A and lora_B in them");
-    error_found(error, count ? "'%.100s' and others" : "no tensor", count ? tensors[0].name : "");
-    error_hint(
-        error,
-        "save the adapter (PeftModel.save_pretrained), not the base model nor one that was merged into it");
-    return rc;
-}
 
 static bool is_true(const json_t *config, const char *field)
 {
     return json_is_true(json_object_get(config, field));
 }
 
-/* A list, an object or a text with something in it. */
+/* Whether the field is a list, an object or a text that is not empty. */
 static bool is_filled(const json_t *config, const char *field)
 {
     const json_t *value = json_object_get(config, field);
@@ -111,21 +96,17 @@ static void list_features(const json_t *config, const named_t *named, char ret_f
                 (size_t)snprintf(ret_features + used, 192 - used, "%s%s", used ? "," : "", FEATURES[i].name);
 }
 
-static int check_size(bytes_t config, heddle_error_t *error)
-{
-    if (config.bytes <= LIMIT_CONFIG_BYTES) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_LIMIT, WHAT " is too long");
-    error_expected(error, "at most %u bytes", LIMIT_CONFIG_BYTES);
-    error_found(error, "%zu bytes", config.bytes);
-    error_hint(error, "is this PEFT's adapter_config.json?");
-    return rc;
-}
-
 static int load_config(bytes_t bytes, json_t **ret_config, heddle_error_t *error)
 {
     json_t *config = NULL;
-    int rc = check_size(bytes, error);
-    if (!rc) rc = json_text_load(bytes, WHAT, &config, error);
+    if (bytes.bytes > LIMIT_CONFIG_BYTES) {
+        int too_long = error_fail(error, HEDDLE_ERR_LIMIT, WHAT " is too long");
+        error_expected(error, "at most %u bytes", LIMIT_CONFIG_BYTES);
+        error_found(error, "%zu bytes", bytes.bytes);
+        error_hint(error, "is this PEFT's adapter_config.json?");
+        return too_long;
+    }
+    int rc = json_text_load(bytes, WHAT, &config, error);
     if (!rc && !json_is_object(config)) {
         rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, WHAT " is no JSON object");
         error_contrast(error, "{\"peft_type\": \"LORA\", ...}",
@@ -150,9 +131,14 @@ int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, c
                             strstr(name, "trainable_tokens");
     }
     int rc = load_config(config, &root, error);
-    if (!rc) rc = check_type(root, error);
     if (!rc) rc = check_fields(root, error);
-    if (!rc) rc = check_names(tensors, count, &named, error);
+    if (!rc && !named.lora) {
+        rc = error_fail(error, HEDDLE_ERR_NO_LORA, "there is no LoRA tensor among %u", count);
+        error_expected(error, "names with lora_A and lora_B in them");
+        error_found(error, count ? "'%.100s' and others" : "no tensor", count ? tensors[0].name : "");
+        error_hint(error, "save the adapter (PeftModel.save_pretrained), not the base model nor one that was "
+                          "merged into it");
+    }
     if (!rc) {
         const char *base = json_string_value(json_object_get(root, "base_model_name_or_path"));
         list_features(root, &named, ret_features);

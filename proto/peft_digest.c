@@ -37,7 +37,7 @@ static int digest_once(const peft_dir_t *d, digest_t *ret_digest, heddle_error_t
     return rc;
 }
 
-/* Twice where nothing else tells that nobody wrote meanwhile. */
+/* The files are digested twice if it is not certain otherwise that no process wrote to them meanwhile. */
 static int digest_dir(const peft_dir_t *d, digest_t *ret_digest, heddle_error_t *error)
 {
     bool is_sure = false;

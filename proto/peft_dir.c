@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and reading an adapter's directory. */
+/* Opening and reading an adapter's directory; proto/peft.h says in which steps. */
 #include "proto/peft_dir.h"
 
 #include "core/digest.h"
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define STOP_BYTES (4u << 20)   /* between two looks at the clock */
+#define STOP_BYTES (4u << 20) /* between two calls of stop_check: some milliseconds */
 
 static int fail_dir(const char *dir, int err, heddle_error_t *error)
 {
@@ -46,7 +46,7 @@ static int open_file(peft_dir_t *d, const char *dir, const char *name, input_fil
     return rc == HEDDLE_ERR_NOT_FOUND ? peft_explain_missing(d->fd, dir, name, error) : rc;
 }
 
-/* Puts the file's path before a message that tells of its content. */
+/* Puts the file's path before a message about its content. */
 static int within(const input_file_t *f, int rc, heddle_error_t *error)
 {
     if (rc == HEDDLE_OK || !error) return rc;
@@ -83,7 +83,7 @@ static const char *guess_format(const uint8_t first[SAFETENSORS_PREFIX_BYTES])
     return "is this a safetensors file? Save the adapter again";
 }
 
-/* Length of the header, believed only when the file holds it. */
+/* The length of the header, refused when the file is too short for it: it is about to be allocated. */
 static int read_header_bytes(const input_file_t *f, uint64_t *ret_bytes, heddle_error_t *error)
 {
     uint8_t first[SAFETENSORS_PREFIX_BYTES];
@@ -128,15 +128,6 @@ static int read_header(peft_dir_t *d, heddle_error_t *error)
     return within(f, safetensors_parse(buf_view(&d->header), data_bytes, &d->table, error), error);
 }
 
-static int open_files(peft_dir_t *d, const char *dir, heddle_error_t *error)
-{
-    d->fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (d->fd < 0) return fail_dir(dir, errno, error);
-    int rc = open_file(d, dir, PEFT_MODEL, &d->model_file, error);
-    if (!rc) rc = open_file(d, dir, PEFT_CONFIG, &d->config_file, error);
-    return rc;
-}
-
 /* A publisher holds the region in memory: an adapter that cannot fit is refused here. */
 static int check_fits(const peft_dir_t *d, heddle_error_t *error)
 {
@@ -155,7 +146,10 @@ int peft_open(const char *dir, peft_dir_t **ret_dir, heddle_error_t *error)
     peft_dir_t *d = calloc(1, sizeof *d);
     if (!d) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to open %.300s", dir);
     d->fd = d->config_file.fd = d->model_file.fd = -1;
-    int rc = open_files(d, dir, error);
+    d->fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int rc = d->fd < 0 ? fail_dir(dir, errno, error) : HEDDLE_OK;
+    if (!rc) rc = open_file(d, dir, PEFT_MODEL, &d->model_file, error);
+    if (!rc) rc = open_file(d, dir, PEFT_CONFIG, &d->config_file, error);
     if (rc) goto fail;
     rc = read_config(d, error);
     if (rc) goto fail;
@@ -202,15 +196,6 @@ bytes_t peft_metadata(const peft_dir_t *d) { return d->table.metadata; }
 const char *peft_features(const peft_dir_t *d) { return d->features; }
 const char *peft_base_model(const peft_dir_t *d) { return d->base_model; }
 
-static int compare_header(const peft_dir_t *d, heddle_error_t *error)
-{
-    uint8_t prefix[SAFETENSORS_PREFIX_BYTES];
-    le64_put(prefix, d->header.bytes);
-    int rc = input_file_compare(&d->model_file, 0, prefix, sizeof prefix, error);
-    if (rc) return rc;
-    return input_file_compare(&d->model_file, sizeof prefix, d->header.data, d->header.bytes, error);
-}
-
 int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error)
 {
     bool is_model_sure = false, is_config_sure = false;
@@ -218,7 +203,13 @@ int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *er
     if (!rc) rc = input_file_check_unchanged(&d->config_file, &is_config_sure, error);
     if (!rc && !is_config_sure)
         rc = input_file_compare(&d->config_file, 0, d->config.data, d->config.bytes, error);
-    if (!rc && !is_model_sure) rc = compare_header(d, error);
+    if (!rc && !is_model_sure) { /* the tensors are left to the caller, which reads them anyway */
+        uint8_t prefix[SAFETENSORS_PREFIX_BYTES];
+        le64_put(prefix, d->header.bytes);
+        rc = input_file_compare(&d->model_file, 0, prefix, sizeof prefix, error);
+        if (!rc)
+            rc = input_file_compare(&d->model_file, sizeof prefix, d->header.data, d->header.bytes, error);
+    }
     if (!rc) *ret_sure = is_model_sure;
     return rc;
 }
@@ -230,10 +221,10 @@ bool peft_is_at(const peft_dir_t *d, const char *dir)
            opened.st_ino == named.st_ino;
 }
 
-/* One pass over the tensors' bytes: the first gives them away, a second one compares what it reads. */
+/* A pass over the tensors' bytes: the first one passes them on, a second one compares them with the file. */
 typedef struct { const peft_dir_t *dir; const peft_sink_t *to; bool is_second; uint8_t *piece; } pass_t;
 
-/* Digested before it is given away: out of the cache. */
+/* The piece is digested first, while it is still in the cache. */
 static int pass_piece(const pass_t *p, uint64_t offset, uint64_t at, size_t bytes, heddle_error_t *error)
 {
     const input_file_t *f = &p->dir->model_file;
@@ -250,35 +241,28 @@ static int pass_piece(const pass_t *p, uint64_t offset, uint64_t at, size_t byte
     return p->is_second || to->base ? HEDDLE_OK : to->put(to, at, piece, room, error);
 }
 
-/* In pieces, so that a large tensor can be stopped too. */
-static int pass_tensor(const pass_t *p, uint32_t row, uint64_t at, uint64_t *since_stop_bytes,
-                       heddle_error_t *error)
-{
-    const peft_dir_t *d = p->dir;
-    uint64_t offset = d->data_start + d->table.starts[row], left = d->table.tensors[row].data_bytes;
-    *since_stop_bytes += LIMIT_PAGE_BYTES; /* a small one costs a call and a page too */
-    while (left > 0) {
-        size_t bytes = left < PEFT_PIECE_BYTES ? (size_t)left : PEFT_PIECE_BYTES;
-        int rc = pass_piece(p, offset, at, bytes, error);
-        *since_stop_bytes += bytes;
-        if (!rc && *since_stop_bytes >= STOP_BYTES) {
-            rc = stop_check(error);
-            *since_stop_bytes = 0;
-        }
-        if (rc) return rc;
-        at += bytes;
-        offset += bytes;
-        left -= bytes;
-    }
-    return HEDDLE_OK;
-}
-
+/* In pieces, so that a stop takes effect within a large tensor too. */
 static int pass_tensors(const pass_t *p, const uint64_t *places, heddle_error_t *error)
 {
+    const peft_dir_t *d = p->dir;
     uint64_t since_stop_bytes = 0;
-    for (uint32_t i = 0; i < p->dir->table.count; i++) {
-        int rc = pass_tensor(p, i, places[i], &since_stop_bytes, error);
-        if (rc) return rc;
+    for (uint32_t i = 0; i < d->table.count; i++) {
+        uint64_t offset = d->data_start + d->table.starts[i], left = d->table.tensors[i].data_bytes;
+        uint64_t at = places[i];
+        since_stop_bytes += LIMIT_PAGE_BYTES; /* a small tensor costs a call and a page too */
+        while (left > 0) {
+            size_t bytes = left < PEFT_PIECE_BYTES ? (size_t)left : PEFT_PIECE_BYTES;
+            int rc = pass_piece(p, offset, at, bytes, error);
+            since_stop_bytes += bytes;
+            if (!rc && since_stop_bytes >= STOP_BYTES) {
+                rc = stop_check(error);
+                since_stop_bytes = 0;
+            }
+            if (rc) return rc;
+            at += bytes;
+            offset += bytes;
+            left -= bytes;
+        }
     }
     return HEDDLE_OK;
 }

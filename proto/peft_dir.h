@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/peft_dir.h: shared by the files of proto/peft_*.c, and by nobody else. */
+/* proto/peft_dir.h: the struct of an opened PEFT directory; only for the files proto/peft_*.c.  Its states,
+ * thread and owner are in proto/peft.h. */
 #ifndef PROTO_PEFT_DIR_H
 #define PROTO_PEFT_DIR_H
 
@@ -11,7 +12,8 @@
 #define PEFT_MODEL "adapter_model.safetensors"
 #define PEFT_PICKLE "adapter_model.bin"
 
-/* Of a tensor that is read and digested at a time: whole leaves, and small enough to stay in the cache. */
+/* The bytes that are read and digested at a time: whole leaves, and few enough to stay in the cache between
+ * the two. */
 #define PEFT_PIECE_BYTES (256u << 10)
 #define PEFT_PIECE_LEAVES (PEFT_PIECE_BYTES / LIMIT_PAGE_BYTES)
 
@@ -22,12 +24,12 @@ struct peft_dir {
     safetensors_t table;
     layout_t layout;
     uint64_t data_start;   /* of the tensors' bytes in the model file */
-    buf_t header;          /* what is before them; kept to be compared */
+    buf_t header;          /* the bytes before them; kept to be compared at the end */
     char features[192], base_model[256];
 };
 
-/* Says why there is no adapter in DIR, where one file of it was not found: a pickle that is never read, an
- * adapter one level below, a save that is not over.  `missing`: PEFT_CONFIG or PEFT_MODEL.  Returns
+/* Explains why DIR holds no adapter when one of its files is missing: a pickle, which is never read; an
+ * adapter one level below; a save that is not finished.  `missing`: PEFT_CONFIG or PEFT_MODEL.  Returns
  * BAD_ADAPTER. */
 int peft_explain_missing(int dir_fd, const char *dir, const char *missing, heddle_error_t *error);
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Looks around in a directory for the reason why a file is missing, and says it in a hint. */
 #include "core/errors.h"
 #include "proto/peft_dir.h"
 
@@ -8,7 +9,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define ENTRIES_MAX 4096   /* looked at for an adapter below: a hint is not worth more */
+#define ENTRIES_MAX 4096 /* entries that are searched; a hint is not worth more time */
 
 static bool exists(int dir_fd, const char *name)
 {

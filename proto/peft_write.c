@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define MODE 0644                    /* less the umask: an engine may run as somebody else */
+#define MODE 0644                    /* less the umask: an engine may run as another user */
 #define STREAM_BYTES (1u << 20)      /* gathers small tensors; larger ones go straight to the file */
 
 static bool is_full(int err) { return err == ENOSPC || err == EDQUOT || err == EFBIG; }
@@ -31,7 +31,7 @@ static int fail_write(const char *name, int err, uint64_t bytes, heddle_error_t 
     return rc;
 }
 
-/* A new file with all its blocks: a full disk is told before anything is written. */
+/* Allocates all blocks of a new file, so that a full disk is found before anything is written. */
 static int create(int dir_fd, const char *name, uint64_t bytes, heddle_error_t *error, FILE **ret_stream)
 {
     int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, MODE);
@@ -64,15 +64,6 @@ static int put(FILE *stream, const void *data, size_t bytes)
     return bytes && fwrite(data, 1, bytes, stream) != bytes ? errno : 0;
 }
 
-static int write_config(int dir_fd, const manifest_t *m, heddle_error_t *error)
-{
-    FILE *stream;
-    int rc = create(dir_fd, PEFT_CONFIG, m->config.bytes, error, &stream);
-    if (rc) return rc;
-    int err = put(stream, m->config.data, m->config.bytes);
-    return finish(stream, PEFT_CONFIG, err, m->config.bytes, error);
-}
-
 static int write_model(int dir_fd, const manifest_t *m, const void *region, bytes_t header,
                        const uint32_t *order, heddle_error_t *error)
 {
@@ -97,9 +88,12 @@ int peft_write(int dir_fd, const manifest_t *m, const void *region, heddle_error
                    : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to export %" PRIu32 " tensors",
                                 m->tensor_count);
     if (!rc) rc = write_model(dir_fd, m, region, buf_view(&header), order, error);
+    FILE *stream;
+    /* The config comes last, as PEFT writes it: its presence shows that the weights are complete. */
+    if (!rc) rc = create(dir_fd, PEFT_CONFIG, m->config.bytes, error, &stream);
     if (!rc)
-        rc = write_config(dir_fd, m,
-                          error); /* last, as PEFT does: its presence says that the weights are there */
+        rc =
+            finish(stream, PEFT_CONFIG, put(stream, m->config.data, m->config.bytes), m->config.bytes, error);
     buf_fini(&header);
     free(order);
     return rc;

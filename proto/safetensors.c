@@ -13,13 +13,13 @@
 #include <stdlib.h>
 
 #define WHAT "the header"
-#define STOP_ROWS 1024u   /* between two looks at the clock */
+#define STOP_ROWS 1024u /* between two calls of stop_check: some milliseconds */
 #define HINT_DAMAGED "the file is damaged: save the adapter again"
 
 /* A tensor and where its data begin in the file, while the table is not sorted yet. */
 typedef struct { heddle_tensor_t tensor; uint64_t start; } row_t;
 
-/* A table in the making. */
+/* The table while it is being built; its parts move into a safetensors_t at the end. */
 typedef struct {
     buf_t rows;
     uint32_t count;

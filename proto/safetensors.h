@@ -4,9 +4,10 @@
  *   | u64 bytes of header | header: {"__metadata__":{...},"NAME":{"dtype","shape","data_offsets"},...} +
  *   blanks | data |
  *
- * Reading is stricter than upstream's library: the header begins with '{', no name comes twice, a tensor has
- * these three members and no other.  As there: the tensors cover the data without hole, overlap or rest.
- * Bytes in, bytes out: no file is touched here; any thread. */
+ * Reading is stricter than the safetensors library: the header begins with '{', each name is unique, and a
+ * tensor has exactly these three members.  As in the library, the tensors cover the data without holes,
+ * overlaps or remaining bytes.  Bytes in, bytes out: no file is touched here.  The caller owns a table; any
+ * thread. */
 #ifndef PROTO_SAFETENSORS_H
 #define PROTO_SAFETENSORS_H
 
@@ -35,7 +36,7 @@ int  safetensors_check_metadata(bytes_t metadata, heddle_error_t *error);
 /* Appends the beginning of a file, u64 included, as upstream writes it: tensors by dtype descending, then
  * name; blanks up to a multiple of 8.  ret_order[i]: row of the manifest whose data come i-th; room for
  * tensor_count entries.
- * LIMIT when no reader would take a header of this length; NO_MEMORY. */
+ * LIMIT when readers would refuse a header of this length; NO_MEMORY. */
 int  safetensors_write(const manifest_t *m, buf_t *out, uint32_t *ret_order, heddle_error_t *error);
 
 #endif

@@ -28,7 +28,7 @@ typedef struct {
     const scan_limits_t *limits;
     const char *what;
     heddle_error_t *error;
-    uint64_t nodes, owed;   /* seen; declared and not seen yet */
+    uint64_t nodes, owed; /* objects so far; objects declared by headers and still to come */
     uint32_t depth;
     level_t levels[LIMIT_REPORT_DEPTH];
 } scan_t;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/scan.h: the look over msgpack bytes from outside, before any of them is decoded.
+/* proto/scan.h: a check of msgpack bytes from outside, before any of them is decoded.
  *
- * msgpack-c allocates what a header declares: five bytes can ask for gigabytes.  So nothing is handed to it
- * before this scan has passed, which allocates nothing and does not recurse: exactly one value and no byte
- * after it; depth, number of objects and keys per map within limits; never more elements declared than bytes
- * left; texts whole and valid UTF-8; keys are texts, none twice in a map; no ext type, no reserved byte.
- * Pure, any thread. */
+ * msgpack-c allocates what a header declares, so five bytes can request gigabytes.  Therefore bytes are
+ * passed to it only after this scan, which allocates nothing and does not recurse.  It requires: exactly one
+ * value and no byte after it · depth, number of objects and keys per map within the limits · never more
+ * declared elements than bytes left · whole texts in valid UTF-8 · unique text keys in each map · no ext type
+ * and no reserved byte Pure, without state; any thread. */
 #ifndef PROTO_SCAN_H
 #define PROTO_SCAN_H
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Shared checks, so that a tensor that one way in accepts is never refused by another. */
 #include "proto/tensor.h"
 
 #include "core/errors.h"

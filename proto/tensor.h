@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/tensor.h: what is true of any one tensor, wherever its description came from: files, callers,
- * manifests.
- * Pure functions, any thread. */
+/* proto/tensor.h: the rules for a single tensor, the same for descriptions from files, callers and manifests.
+ * Pure functions without state; any thread. */
 #ifndef PROTO_TENSOR_H
 #define PROTO_TENSOR_H
 
@@ -11,11 +10,11 @@
 
 /* What is wrong with a name ("is empty", ...), or NULL: UTF-8, 1..LIMIT_TENSOR_NAME_BYTES, no NUL. */
 const char *tensor_name_problem(bytes_t name);
-/* Sets *ret_bytes to product of dims x bits / 8, or tells what is wrong with the shape.  dims:
+/* Sets *ret_bytes to product of dims x bits / 8, or returns what is wrong with the shape.  dims:
  * little-endian, at any alignment.  At most LIMIT_REGION_BYTES. */
 const char *tensor_shape_problem(int dtype, uint32_t ndim, const void *dims, uint64_t *ret_bytes);
 
-/* Bytes that a tensor takes in a region: whole pages. */
+/* The bytes that a tensor takes in a region: whole pages, so that no leaf spans two tensors. */
 static inline uint64_t tensor_room(uint64_t bytes)
 {
     return (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES * LIMIT_PAGE_BYTES;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* One character at a time, by its first byte. */
 #include "proto/utf8.h"
 
 /* Bytes of the character at `p`, 0 when it is none.  Unicode 15, table 3-7: the second byte's range varies.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/utf8.h: is it UTF-8?  Strict: no overlong form, no surrogate, nothing above U+10FFFF.  NUL is a
- * character like any other.  Pure functions, any thread. */
+/* proto/utf8.h: validation of UTF-8 (RFC 3629): no overlong form, no surrogate, nothing above U+10FFFF.  NUL
+ * is a character like any other.  Pure functions without state; any thread. */
 #ifndef PROTO_UTF8_H
 #define PROTO_UTF8_H
 

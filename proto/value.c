@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Recursion over trees whose depth is limited, so the stack is bounded too. */
 #include "proto/value.h"
 
 #include "core/errors.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/value.h: bodies of reports: JSON trees (jansson) <-> msgpack.  Integers, reals, texts, true, false,
- * null, arrays, objects with text keys.  Both ways are limited by LIMIT_REPORT_NODES and LIMIT_REPORT_DEPTH,
- * so what is encoded can be decoded.  Objects keep the order of their keys.  No thread may share a value;
- * nothing blocks. */
+/* proto/value.h: bodies of reports: JSON trees (jansson) <-> msgpack. Integers, reals, texts, true, false,
+ * null, arrays, and objects with text keys. Both directions are limited by LIMIT_REPORT_NODES and
+ * LIMIT_REPORT_DEPTH, so that everything that can be encoded can be decoded. Objects keep the order of
+ * their keys. The caller owns a value; one thread at a time; nothing blocks. */
 #ifndef PROTO_VALUE_H
 #define PROTO_VALUE_H
 
