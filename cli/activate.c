@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle activate: makes a version active on the workers, and waits until it is. */
 #include "cli/cli.h"
 
 #include "core/errors.h"

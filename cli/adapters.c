@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle adapters: the table of adapters. */
 #include "cli/adapters.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli/adapters.h: the adapters table, which status shows too. */
+/* cli/adapters.h: the table of adapters, which `heddle status` shows too. Main thread. */
 #ifndef CLI_ADAPTERS_H
 #define CLI_ADAPTERS_H
 #include "cli/cli.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli/cli.h: what the subcommands share: common options, one way to print an answer, one way to fail.
- * Written against include/heddle and core's option table alone.  One thread. */
+/* cli/cli.h: the parts that the subcommands share: common options, one way to print an answer, one way to
+ * fail. Written against include/heddle and core's option table alone. Main thread only; each call blocks
+ * until its answer is there or its deadline has passed. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -19,7 +20,7 @@ typedef struct {
 } common_t;
 typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
 extern const option_t CLI_COMMON[];
-/* Those of them that a command without a broker has. */
+/* The common options of a command that needs no broker. */
 #define CLI_OUTPUT \
     {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "for people, or one JSON object", \
      offsetof(common_t, output)}, \
@@ -57,25 +58,26 @@ int command_keys(int argc, char **argv);
 int command_complete(int argc, char **argv);
 
 /* Parses into `into` (which begins with a common_t).  Returns -1 to go on, else the exit status to end with:
- * help was printed, or the arguments are wrong and that was said. */
+ * help was printed, or the arguments are wrong and the error was printed. */
 int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into,
               const char **ret_args);
 
-/* What to do about a code, in general; NULL: nothing. */
+/* The general hint for a code, for errors that come without one; NULL: none. */
 const char *cli_hint(int code);
-/* Every field of this kind's answer that the object lacks, as null. */
+/* Adds each field of this kind's answer that the object lacks, as null, so that scripts find all of them. */
 void cli_null_fields(const char *kind, json_t *object);
 /* "1 adapter", "2 adapters". */
 const char *cli_count(int64_t n, const char *noun, char scratch[64]);
 
-/* Says why on stderr (and as an object on stdout with -o json); returns the exit status. */
+/* Prints the error on stderr (and as an object on stdout with -o json); returns the exit status. */
 int  cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
 /* Prints an answer: with -o json the text itself, else what `render` makes of it, its texts settled.  `why`:
  * the call's failure (code 0: none), which then follows on stderr.  Takes `json` (may be NULL: then the
  * failure alone is printed). */
 typedef void render_t(const common_t *c, json_t *answer);
 int  cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
-/* What is left of a deadline that counts from `began_us` (clock_now) on; at least 1. */
+/* The rest in ms of a deadline that began at `began_us` (clock_now); at least 1, because 0 means no deadline.
+ */
 uint32_t cli_left_ms(uint32_t deadline_ms, uint64_t began_us);
 /* The failure of the call that just returned rc. */
 const heddle_error_t *cli_error(int rc);
@@ -86,15 +88,15 @@ void cli_show_activation(const json_t *answer, bool is_dry_run);
 /* Opens the admin handle, wired to SIGINT and SIGTERM.  NULL: failed, *ret_exit holds the status to end
  * with. */
 heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit);
-/* Lets go of the signals first: one may come in the middle. */
+/* Resets the signal handlers first, because a signal may arrive while the handle is being closed. */
 void cli_admin_close(heddle_admin_t **admin);
 /* Calls `interrupt(handle)` on SIGINT or SIGTERM, until called with NULL. */
 void cli_on_signal(void (*interrupt)(void *handle), void *handle);
 /* 130 or 143 after a signal, else 0. */
 int  cli_signal_exit(void);
 
-/* No text in it has control characters any more: what a peer said must not drive the terminal of who reads
- * it.  Names of fields stay as they are. */
+/* Replaces the control characters in all texts: a text from a peer must not drive the user's terminal.  The
+ * names of fields stay as they are. */
 void cli_settle_texts(json_t *value);
 /* Values out of an answer, for tables: "-" where null or absent. */
 const char *cli_text(const json_t *object, const char *key, char scratch[64]);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Printing answers and errors, and signals. */
 #include "cli/cli.h"
 
 #include "core/clock.h"
@@ -36,7 +37,7 @@ int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, 
     return cli_fail(common, kind, &error);
 }
 
-/* The error as JSON; after a signal its exit is the signal's. */
+/* The error as JSON; after a signal, its "exit" is that of the signal. */
 static json_t *error_object(const heddle_error_t *error)
 {
     char *text = NULL;
@@ -47,7 +48,7 @@ static json_t *error_object(const heddle_error_t *error)
     return object ? object : json_null();
 }
 
-/* With something to do about it, where the failure itself does not say. */
+/* A copy with the general hint of its code, if the failure itself came without one. */
 static heddle_error_t with_hint(const heddle_error_t *error)
 {
     heddle_error_t e = *error;
@@ -68,14 +69,15 @@ static void say(const char *kind, const heddle_error_t *e)
 {
     const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
     const char *rest = strncmp(message, "heddle ", 7) ? NULL : strstr(message, ": ");
-    if (rest) message = rest + 2; /* the option parser names the command itself */
+    if (rest) message = rest + 2; /* messages of the option parser begin with the command already */
     fprintf(stderr, "heddle%s%s: %s: %s\n", kind[0] ? " " : "", kind, heddle_err_name(e->code), message);
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
     if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
 }
 
-/* Who sent it knows; but not which version the broker was asked for, and what becomes of it. */
+/* The user knows that the command was interrupted, but not which version it had requested and what happens to
+ * it now: that is printed. */
 static int end_by_signal(const char *kind, const heddle_error_t *e)
 {
     if (e->version) say(kind, e);
@@ -139,13 +141,12 @@ void cli_on_signal(void (*interrupt)(void *handle), void *handle)
     on_interrupt = NULL;
     interrupt_handle = handle;
     on_interrupt = interrupt;
-    struct sigaction action = {.sa_handler = on_signal}; /* without a handle it is only noted: we are
-                                                          * ending anyway */
+    struct sigaction action = {.sa_handler = on_signal}; /* without a handle it only notes the signal */
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     struct sigaction hangup;
     sigaction(SIGHUP, NULL, &hangup);
-    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);    /* nohup's goes on */
+    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* under nohup it stays ignored */
 }
 
 int cli_signal_exit(void) { return caught ? 128 + caught : 0; }

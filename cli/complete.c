@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle complete: names for the completion of shells (deploy/completion).  In no list of commands. */
+/* heddle complete: names for the completion of shells (deploy/completion). It is hidden from all lists of
+ * commands. */
 #include "cli/cli.h"
 
 #include "core/errors.h"

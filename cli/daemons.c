@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle broker, heddle worker, heddle bench: exec the program that lies beside this program. */
+/* heddle broker, heddle worker, heddle bench: exec the program in the same directory, so that a single
+ * command name reaches all of them, of the same release. */
 #include "cli/cli.h"
 
 #include "core/errors.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fields that an answer of each kind always has: null in one that is only a failure. */
+/* The fields that an answer of each kind always has. In an answer that is only a failure they are null, so
+ * that a script can read them without a check. */
 #include "cli/cli.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a user can do about a code where the failure itself does not say. */
+/* The general hint for each code, used if the failure itself has none. */
 #include "cli/cli.h"
 
 #include <stdio.h>

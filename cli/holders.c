@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Counting, and the advice that follows from the counts. */
 #include "cli/holders.h"
 
 #include "core/errors.h"
@@ -13,7 +14,7 @@ holders_t holders_of(const json_t *answer, const char *dir_digest, const char *r
     for (size_t i = 0; i < h.listed_count; i++) {
         const json_t *w = json_array_get(list, i);
         const char *digest = json_string_value(json_object_get(w, "digest"));
-        if (!digest) continue; /* a silent one is no suspect, and no witness */
+        if (!digest) continue; /* a worker that did not answer proves nothing in either direction */
         bool is_as_dir = !strcmp(digest, dir_digest);
         h.told_count++;
         h.as_dir_count += is_as_dir;
@@ -31,7 +32,7 @@ void holders_hint(const holders_t *h, const char *adapter, long long version, he
         error_hint(error, "it is %s@%lld: `heddle verify %s@%lld --dir` asks for that one", adapter, version,
                    adapter, version);
     else if (h->told_count && h->as_dir_count == h->told_count) {
-        /* The list may have been cut: it is of those that are in it that this tells. */
+        /* The list may have been cut, so this counts only the workers in it. */
         size_t silent_count = h->listed_count - h->told_count;
         if (silent_count)
             error_hint(error,

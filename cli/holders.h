@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cli/holders.h: what the workers have, beside the digest of somebody's files and the registry's.  Pure. */
+/* cli/holders.h: compares the digests that workers report with those of a directory and of the registry.
+ * PURE: the answer is borrowed; any thread. */
 #ifndef CLI_HOLDERS_H
 #define CLI_HOLDERS_H
 
@@ -7,14 +8,14 @@
 #include <jansson.h>
 
 typedef struct {
-    size_t listed_count, told_count, as_dir_count; /* told: with a digest; the others were silent */
-    const char *other; /* the last one with neither's bytes, borrowed from the answer; NULL */
+    size_t listed_count, told_count, as_dir_count; /* told: reported a digest; the others did not answer */
+    const char *other; /* the last worker with neither digest, borrowed from the answer; NULL: none */
 } holders_t;
 
-/* Of the answer of a verify; NULL: nobody was asked. */
+/* Counts the workers in the answer of a verify; NULL: no worker was queried. */
 holders_t holders_of(const json_t *answer, const char *dir_digest, const char *registry_digest);
-/* What to do about files that are not the version that they were compared with.  `version`: the one that
- * they are; 0: none. */
+/* Advice for files that are not the version that they were compared with.  `version`: the one that they are;
+ * 0: none. */
 void holders_hint(const holders_t *h, const char *adapter, long long version, heddle_error_t *error);
 
 #endif

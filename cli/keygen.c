@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle keygen: makes a key pair, or prints the public key of the own one. */
 #include "cli/cli.h"
 
 #include "core/errors.h"
@@ -13,7 +14,7 @@ typedef struct {
     bool show;
 } args_t;
 
-/* No broker is asked. */
+/* Without the options of a connection: no broker takes part. */
 static const option_t COMMON[] = {CLI_OUTPUT, {0}};
 static const option_t OPTIONS[] = {
     {"out", 0, OPTION_TEXT, "FILE", NULL, NULL, "the key's file; default client.key of the key ring",
@@ -51,8 +52,8 @@ static void render(const common_t *c, json_t *answer)
                 json_string_value(json_object_get(answer, "file")));
 }
 
-/* One's own key is made once and printed as often as asked; --out asks for a new one, and one that is there
- * fails that. */
+/* The user's own key is made once, and later calls print it again. --out requests a new key: then an existing
+ * file is an error. */
 static int take(const args_t *args, char ret_key[HEDDLE_KEY_TEXT], char **ret_file, bool *ret_created,
                 heddle_error_t *ret_why)
 {
@@ -66,7 +67,7 @@ static int take(const args_t *args, char ret_key[HEDDLE_KEY_TEXT], char **ret_fi
         error_found(ret_why, "the key %s", ret_key);
         return rc;
     }
-    if (there != HEDDLE_ERR_NOT_FOUND) *ret_why = *cli_error(there); /* damaged: more than "it exists" */
+    if (there != HEDDLE_ERR_NOT_FOUND) *ret_why = *cli_error(there); /* a damaged file is the better reason */
     return ret_why->code;
 }
 

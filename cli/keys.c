@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle keys: lists, adds and revokes the keys that the broker accepts. */
 #include "cli/cli.h"
 
 #include "core/errors.h"

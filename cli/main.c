@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle: one command, one file a subcommand. */
+/* heddle: one program with subcommands, each in a file of its own. */
 #include "cli/cli.h"
 
 #include "core/errors.h"
@@ -67,7 +67,8 @@ static const command_t *find(const char *name)
     return NULL;
 }
 
-/* `heddle -o json status` means `heddle status -o json`: where the command's name is, past common options. */
+/* The index of the command's name, after common options: `heddle -o json status` means `heddle status -o
+ * json`. */
 static int command_index(int argc, char **argv)
 {
     int i = 1;
@@ -100,7 +101,7 @@ static int unknown(int argc, char **argv, const char *word)
     return cli_fail(&common, "", &error);
 }
 
-/* For tools/surfaces, beside the --dump-options of each command. */
+/* The list of commands for tools/surfaces, which then calls each with --dump-options. */
 static int dump_commands(void)
 {
     for (int i = 0; i < COMMAND_COUNT; i++)
@@ -130,8 +131,8 @@ static int run(int argc, char **argv)
     const command_t *command = at ? find(argv[at]) : NULL;
     if (at && !strcmp(argv[at], COMPLETE.name)) command = &COMPLETE;
     if (!command) return unknown(argc, argv, at ? argv[at] : NULL);
-    for (int i = at; i > 1; i--) argv[i] = argv[i - 1]; /* close the gap: argv[1..at] are now the common
-                                                         * options */
+    /* The command's name leaves its place, and argv[2..at] become the common options before it. */
+    for (int i = at; i > 1; i--) argv[i] = argv[i - 1];
     argv[1] = argv[0];
     return command->run(argc - 1, argv + 1);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle pull: a version becomes a PEFT directory here, without a worker. */
+/* heddle pull: fetches a version as a PEFT directory, without a worker that stays. */
 #include "cli/cli.h"
 
 #include "core/clock.h"

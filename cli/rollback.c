@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle rollback and heddle resume: decisions that need no version number. */
+/* heddle rollback and heddle resume: decisions that are named relative to the active version. */
 #include "cli/cli.h"
 
 #include "core/errors.h"
@@ -101,7 +101,8 @@ static int decide(const char *kind, const args_t *args, const char *ref, decide_
     return end;
 }
 
-/* The version to go back to: NAME with that of --to, which is a number, or NAME@V again, or a tag. */
+/* Makes the reference of the version to go back to. --to is a number, or a whole NAME@V or tag of the same
+ * NAME. */
 static int take_target(const char *name, const char *to, char *ret_ref, size_t size, heddle_error_t *error)
 {
     size_t n = strlen(name), digits = strspn(to, "0123456789");

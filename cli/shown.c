@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts of peers on somebody's terminal. */
+/* Cleans texts of peers before they reach the user's terminal. */
 #include "cli/cli.h"
 
 #include "core/errors.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle status: the broker, warnings, and the table of adapters. */
 #include "cli/cli.h"
 #include "cli/adapters.h"
 
@@ -17,7 +18,7 @@ static const option_set_t SET = {
     0,
     CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle status\n  heddle status -o json | jq .count"};
 
-/* What somebody should look at, whatever the table below says. */
+/* Warnings come first: the table below may look healthy in spite of them. */
 static void render_warnings(const json_t *restored, const json_t *warnings)
 {
     char s[64];

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Tables for people, with columns as wide as their widest cell. */
 #include "cli/cli.h"
 
 #include <stdarg.h>
@@ -32,7 +33,7 @@ void table_row(table_t *t, ...)
     va_end(args);
 }
 
-/* Characters, not bytes. */
+/* The width in characters: names may hold UTF-8 of several bytes each. */
 static int width_of(const char *text)
 {
     int n = 0;

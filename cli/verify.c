@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle verify: compares a version, in the registry, in workers and in exported directories, or files in
+ * DIR. */
 #include "cli/cli.h"
 #include "cli/holders.h"
 
@@ -36,7 +38,7 @@ static const option_set_t SET = {
     ".\n\nExamples:\n  heddle verify policy                     what is served now\n"
     "  heddle verify policy@7 --dir ./checkpoint-100    compared with your own files, not with the registry"};
 
-/* The code is the exported directory's where memory matches. */
+/* With matching memory, the code in the answer belongs to the exported directory. */
 static int is_missing(const json_t *w)
 {
     const char *code = json_string_value(json_object_get(w, "code"));
@@ -55,7 +57,7 @@ static void render(const common_t *c, json_t *a)
     (void)c;
     printf("expected  %s\n", json_string_value(json_object_get(a, "expected")));
     const json_t *list = json_object_get(a, "workers");
-    if (json_array_size(list) == 0) return; /* nobody was asked */
+    if (json_array_size(list) == 0) return; /* no worker was queried */
     table_t t;
     table_init(&t, 6, (const char *const[]){"WORKER", ">VERSION", "DIGEST", "MATCH", "EXPORTED", ">HASH MS"});
     for (size_t i = 0; i < json_array_size(list); i++) {
@@ -71,17 +73,17 @@ static void render(const common_t *c, json_t *a)
     table_print(&t);
 }
 
-/* For the list of versions, before the deadline's own question: however short it is. */
+/* The minimum time for the list of versions, which is read first, even if the deadline is shorter. */
 enum { LOOK_UP_MS = 1500 };
 
-/* ---- --dir: what the files are, beside what the registry says ---- */
+/* ---- --dir: the files compared with the registry ---- */
 
 static const char *digest_of(const json_t *version)
 {
     return json_string_value(json_object_get(version, "digest"));
 }
 
-/* The version that REF means, in the list of all; NULL: the broker says what is wrong with it. */
+/* The version that REF means, in the list of all; NULL: none, and the broker's own error will explain it. */
 static const json_t *version_meant(const json_t *list, const char *ref)
 {
     const char *at = strchr(ref, '@');
@@ -109,7 +111,7 @@ typedef struct {
     char ref[HEDDLE_TAG_TEXT];           /* exact where `meant` is */
 } registered_t;
 
-/* UNAVAILABLE: there is nobody to ask more. */
+/* Reads the list of versions. UNAVAILABLE: the broker cannot be reached, so further queries are pointless. */
 static int look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
 {
     char *json = NULL;
@@ -117,7 +119,7 @@ static int look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
     snprintf(ret->adapter, sizeof ret->adapter, "%.*s", (int)strcspn(ref, "@"), ref);
     snprintf(ret->ref, sizeof ret->ref, "%s", ref);
     int rc = heddle_admin_versions(admin, ret->adapter, &json);
-    if (rc) return rc;    /* as a rule so will verify, in its own words */
+    if (rc) return rc; /* verify itself will probably fail too, with a better message */
     ret->versions = json_loads(json, 0, NULL);
     heddle_free(json);
     ret->meant = version_meant(json_object_get(ret->versions, "versions"), ref);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle versions: the versions of an adapter as a table, or one version in detail. */
 #include "cli/cli.h"
 
 #include "core/errors.h"
@@ -29,7 +30,7 @@ static const option_set_t SET = {
               "  heddle versions policy@7:3f9a1c20d4e1    the version of a sample\n"
               "  heddle versions policy -o json | jq '.versions[-1].state'"};
 
-enum { NEWEST_ROWS = 30 };                  /* shown whatever became of them */
+enum { NEWEST_ROWS = 30 }; /* always shown, even if they have ended */
 /* A fetch at more than this part of --max-rate is limited by it. */
 #define RATE_IS_LIMITED 0.8
 static bool shows_all;
@@ -92,7 +93,7 @@ static void print_json(const char *key, const json_t *value)
     char *text = json_is_object(value) && json_object_size(value)
                      ? json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER)
                      : NULL;
-    if (text) error_text(text, strlen(text) + 1, text); /* of the names in it */
+    if (text) error_text(text, strlen(text) + 1, text); /* field names come from peers too */
     print_line(key, text ? text : "-");
     free(text);
 }
@@ -111,7 +112,7 @@ static const char *features_of(const json_t *v, char *to, size_t size)
 static void print_rollout(const json_t *rollout)
 {
     char s[4][64], of[96] = "";
-    if (cli_integer(rollout, "eligible_count") > 0) /* 0 too after the broker was started again */
+    if (cli_integer(rollout, "eligible_count") > 0) /* a restarted broker no longer has the number */
         snprintf(of, sizeof of, " of %s eligible", cli_text(rollout, "eligible_count", s[3]));
     printf("%-11s %s; staged on %s and active on %s%s; deadline %s ms\n", "rollout",
            cli_text(rollout, "activation", s[0]), cli_text(rollout, "staged_count", s[1]),
@@ -124,7 +125,7 @@ typedef struct {
     double phase_ms, staged_ms, activate_ms;
 } slowest_t;
 
-/* The worker that took longest from its first word to a source until the version was loaded. */
+/* The worker that took longest from its first request to a source until the version was loaded. */
 static slowest_t slowest_of(const json_t *list)
 {
     static const char *const PHASES[] = {"connect", "fetch", "stage"};
@@ -169,7 +170,7 @@ static void print_took(const json_t *v)
     puts("");
 }
 
-/* NAME@V: all that is known of it. */
+/* NAME@V: one version in detail. */
 static void render_one(const json_t *v)
 {
     char s[4][64], bytes[16], text[600];
@@ -194,7 +195,7 @@ static void render_one(const json_t *v)
     render_workers(v);
 }
 
-/* Of thousands of versions almost all have ended long ago. */
+/* Of thousands of versions almost all have ended long ago, so only the newest and the live ones are shown. */
 static bool is_shown(const json_t *list, size_t i)
 {
     static const char *const ENDED[] = {"failed", "superseded", "retired"};

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle wait: blocks until as many workers as requested have a version, or the deadline has passed. */
 #include "cli/cli.h"
 
 #include "core/bytes.h"
@@ -47,7 +48,8 @@ static const option_set_t SET = {"heddle wait",
                                            "  heddle wait policy@7 --quorum 50% --deadline 2m\n  heddle wait "
                                            "policy@7 --phase staged --worker w1 --worker w2"};
 
-/* What a worker that counts has instead, by a later decision; 0: nobody.  Both lists are by name. */
+/* The version that a counted worker has instead, by a later decision; 0: none.  Both lists are sorted by
+ * name. */
 static int64_t later_version(const json_t *a)
 {
     const json_t *workers = json_object_get(a, "workers"), *missing = json_object_get(a, "missing");

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle workers: the workers, and for each how far its versions are. */
 #include "cli/cli.h"
 
 #include "core/units.h"
