@@ -256,16 +256,6 @@ int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
 
 /* ---- adding ---- */
 
-static void default_name(const char *public_key, char ret_name[HEDDLE_NAME_MAX + 1])
-{
-    size_t n = 4;
-    text_printf(ret_name, HEDDLE_NAME_MAX + 1, "key-");
-    for (const char *c = public_key; *c && n < 12; c++)
-        if ((*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z'))
-            ret_name[n++] = *c;
-    ret_name[n] = 0;
-}
-
 /* Checked, and as one text in the order given, each once. */
 static int join_roles(const key_ask_t *ask, buf_t *out, heddle_error_t *error)
 {
@@ -303,19 +293,14 @@ static bool is_sooner(const auth_key_t *k, const auth_key_t *than)
     return is_admin == than_admin ? k->revoked_ms < than->revoked_ms : than_admin;
 }
 
-static const auth_key_t *first_to_go(const auth_t *a)
-{
-    const auth_key_t *first = NULL;
-    for (const auth_key_t *k = a->keys; k; k = k->hh.next)
-        if (k->revoked_ms && (!first || is_sooner(k, first))) first = k;
-    return first;
-}
-
 /* One that was revoked makes room. */
 static int make_room(const auth_t *a, instant_t now, outbox_t *out, heddle_error_t *error)
 {
     if (HASH_COUNT(a->keys) < LIMIT_KEYS) return HEDDLE_OK;
-    const auth_key_t *old = first_to_go(a);
+    const auth_key_t *first = NULL;
+    for (const auth_key_t *k = a->keys; k; k = k->hh.next)
+        if (k->revoked_ms && (!first || is_sooner(k, first))) first = k;
+    const auth_key_t *old = first;
     record_t *r = old ? outbox_record(out, RECORD_KEY_DROP, "", now) : NULL;
     if (!r)
         return error_fail(error, HEDDLE_ERR_LIMIT, "a broker knows at most %u keys, and all are live",
@@ -364,7 +349,11 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
     }
     if (!rc && ask->name[0]) rc = name_check("key", ask->name, error);
     if (rc) return rc;
-    default_name(ask->public_key, name);
+    size_t n = 4;
+    text_printf(name, HEDDLE_NAME_MAX + 1, "key-");
+    for (const char *c = ask->public_key; *c && n < 12; c++)
+        if ((*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z')) name[n++] = *c;
+    name[n] = 0;
     if (ask->name[0]) text_printf(name, sizeof name, "%s", ask->name);
     rc = join_roles(ask, &roles, error);
     if (!rc) rc = judge_add(a, ask, name, buf_text(&roles), ret_changed, error);

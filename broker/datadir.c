@@ -24,8 +24,15 @@ static int code_of(int number)
     }
 }
 
-static void hint_for(const char *path, int number, heddle_error_t *error)
+int datadir_refuse(const char *path, const char *what, int number, heddle_error_t *error)
 {
+    int rc = error_fail(error, code_of(number), "%.300s: cannot %s: %s", path, what, strerror(number));
+    struct stat st;
+    if (stat(path, &st) == 0)
+        error_found(error, "uid %u; owner %u, mode %04o, %s", (unsigned)geteuid(), (unsigned)st.st_uid,
+                    (unsigned)(st.st_mode & 07777), S_ISDIR(st.st_mode) ? "a directory" : "not a directory");
+    else error_found(error, "uid %u; %s", (unsigned)geteuid(), strerror(errno));
+    error_expected(error, "a directory that uid %u can read and write", (unsigned)geteuid());
     unsigned uid = (unsigned)geteuid();
     switch (number) {
     case ENOSPC:
@@ -39,19 +46,6 @@ static void hint_for(const char *path, int number, heddle_error_t *error)
     case EEXIST: error_hint(error, "choose a directory with --data"); break;
     default: error_hint(error, "choose a directory on a healthy local file system with --data");
     }
-}
-
-int datadir_refuse(const char *path, const char *what, int number, heddle_error_t *error)
-{
-    int rc = error_fail(error, code_of(number), "%.300s: cannot %s: %s", path, what, strerror(number));
-    struct stat st;
-    if (stat(path, &st) == 0)
-        error_found(error, "uid %u; owner %u, mode %04o, %s", (unsigned)geteuid(), (unsigned)st.st_uid,
-                    (unsigned)(st.st_mode & 07777), S_ISDIR(st.st_mode) ? "a directory" : "not a directory");
-    else
-        error_found(error, "uid %u; %s", (unsigned)geteuid(), strerror(errno));
-    error_expected(error, "a directory that uid %u can read and write", (unsigned)geteuid());
-    hint_for(path, number, error);
     return rc;
 }
 

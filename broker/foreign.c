@@ -22,20 +22,6 @@ static foreign_member_t *row_of(foreign_t *s, const key16_t *life)
     return oldest;
 }
 
-static const char *say(foreign_t *s, foreign_member_t *row)
-{
-    if (s->said_us && row->heard_us - s->said_us < FOREIGN_PAUSE_US) {
-        s->unsaid_count++;
-        return NULL;
-    }
-    s->said_us = row->said_us = row->heard_us;
-    if (!s->unsaid_count) return row->text;
-    text_printf(s->line, sizeof s->line, "%s (and %llu more like it since the last line)", row->text,
-                (unsigned long long)s->unsaid_count);
-    s->unsaid_count = 0;
-    return s->line;
-}
-
 const char *foreign_heard(foreign_t *s, const msg_hello_t *m, const char *cluster, instant_t now)
 {
     static const char *const ROLES[] = {"a client", "a worker", "a publisher", "a command"};
@@ -48,5 +34,14 @@ const char *foreign_heard(foreign_t *s, const msg_hello_t *m, const char *cluste
                 "right --data?",
                 ROLES[m->role], m->host, (unsigned long long)m->pid, m->cluster, cluster);
     if (row->said_us && now.us - row->said_us < FOREIGN_US) return NULL;
-    return say(s, row);
+    if (s->said_us && row->heard_us - s->said_us < FOREIGN_PAUSE_US) {
+        s->unsaid_count++;
+        return NULL;
+    }
+    s->said_us = row->said_us = row->heard_us;
+    if (!s->unsaid_count) return row->text;
+    text_printf(s->line, sizeof s->line, "%s (and %llu more like it since the last line)", row->text,
+                (unsigned long long)s->unsaid_count);
+    s->unsaid_count = 0;
+    return s->line;
 }

@@ -17,13 +17,6 @@ bool broker_lets_in(const broker_t *b, const char *public_key)
     return auth_is_live(auth_key(&b->auth, public_key));
 }
 
-static void tell_unknown(const char *key, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_DENIED, "the key %s is not let in any more", key);
-    error_expected(error, "a key that `heddle keys list` shows, and that was not revoked");
-    error_hint(error, "heddle keys add '%s' --role ... admits it again", key);
-}
-
 /* Long-lived ones try again: a key may be added, or get another role. */
 static void deny(const call_t *c, heddle_error_t *error)
 {
@@ -45,7 +38,10 @@ bool broker_allows(call_t *c)
     if (auth_is_live(c->key)) {
         deny(c, &error);
     } else if (c->m->type == MSG_HELLO) { /* all else of a revoked key is dropped */
-        tell_unknown(proved ? proved : "of this connection", &error);
+        const char *key = proved ? proved : "of this connection";
+        error_fail(&error, HEDDLE_ERR_DENIED, "the key %s is not let in any more", key);
+        error_expected(&error, "a key that `heddle keys list` shows, and that was not revoked");
+        error_hint(&error, "heddle keys add '%s' --role ... admits it again", key);
         deny(c, &error);
     }
     return false;
@@ -172,18 +168,6 @@ bool on_keys(const call_t *c)
 
 /* ---- at the start ---- */
 
-/* What an admin said of a key stands, or each start would undo a revocation. */
-static void tell_left_out(const broker_t *b, const auth_key_t *k)
-{
-    char text[1024];
-    text_printf(text, sizeof text,
-                "%s is not let in as an admin: it is in the table as %s, %s%.400s, and stays so; another "
-                "one is (heddle keygen), or an admin changes it (heddle keys)",
-                k->public_key, k->name, k->revoked_ms ? "revoked" : "with the roles ",
-                k->revoked_ms ? "" : k->roles);
-    if (b->io.warn) b->io.warn(b->io.self, "broker.admin_key", text);
-}
-
 int broker_admit_admin(broker_t *b, const char *public_key, const char *name, instant_t now,
                        heddle_error_t *error)
 {
@@ -192,7 +176,17 @@ int broker_admit_admin(broker_t *b, const char *public_key, const char *name, in
     const auth_key_t *known = auth_key(&b->auth, public_key);
     bool changed;
     if (known) {
-        if (!auth_is_live(known) || !auth_is_admin(known)) tell_left_out(b, known);
+        if (!auth_is_live(known) || !auth_is_admin(known)) {
+            /* What an admin said of a key stands, or each start would undo a revocation. */
+            char text[1024];
+            text_printf(
+                text, sizeof text,
+                "%s is not let in as an admin: it is in the table as %s, %s%.400s, and stays so; another "
+                "one is (heddle keygen), or an admin changes it (heddle keys)",
+                known->public_key, known->name, known->revoked_ms ? "revoked" : "with the roles ",
+                known->revoked_ms ? "" : known->roles);
+            if (b->io.warn) b->io.warn(b->io.self, "broker.admin_key", text);
+        }
         return HEDDLE_OK;
     }
     if (b->txn.is_open) return error_fail(error, HEDDLE_ERR_AGAIN, "an earlier record is not confirmed yet");

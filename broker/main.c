@@ -109,15 +109,6 @@ static int fail(const args_t *args, const heddle_error_t *e)
     return heddle_err_exit(e->code);
 }
 
-static void print_ready(const daemon_facts_t *f)
-{
-    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s, s:s?}", "schema",
-                         "heddle/1", "kind", "ready", "ok", 1, "role", "broker", "pid", (json_int_t)getpid(),
-                         "endpoint", f->endpoint, "cluster", f->cluster, "epoch", (json_int_t)f->epoch,
-                         "data_dir", f->data_dir, "wire", "min", (int)WIRE_VERSION_MIN, "max",
-                         (int)WIRE_VERSION_MAX, "heddle", heddle_version(), "public_key", f->public_key));
-}
-
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 /* $XDG_STATE_HOME/heddle, else ~/.local/state/heddle; a relative XDG_STATE_HOME does not count, as its
@@ -153,18 +144,6 @@ static int check(const args_t *args, heddle_error_t *error)
 
 /* ---- the process ----------------------------------------------------------------------------- */
 
-/* Before any thread: whoever starts later inherits the mask, and the loop reads the signals from a
- * descriptor. */
-static void settle_process(void)
-{
-    sigset_t mine;
-    sigemptyset(&mine);
-    sigaddset(&mine, SIGTERM);
-    sigaddset(&mine, SIGINT);
-    sigprocmask(SIG_BLOCK, &mine, NULL);
-    umask(077);
-}
-
 static int serve(const args_t *args, heddle_error_t *error)
 {
     daemon_opts_t opts = {.listen = args->listen,
@@ -180,7 +159,12 @@ static int serve(const args_t *args, heddle_error_t *error)
     if (rc) return rc;
     daemon_facts_t facts;
     daemon_facts(d, &facts);
-    print_ready(&facts);
+    print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:s, s:I, s:s, s:{s:i, s:i}, s:s, s:s?}", "schema",
+                         "heddle/1", "kind", "ready", "ok", 1, "role", "broker", "pid", (json_int_t)getpid(),
+                         "endpoint", facts.endpoint, "cluster", facts.cluster, "epoch",
+                         (json_int_t)facts.epoch, "data_dir", facts.data_dir, "wire", "min",
+                         (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "heddle", heddle_version(),
+                         "public_key", facts.public_key));
     notify_ready(facts.endpoint);
     rc = daemon_run(d, error);
     notify_stopping();
@@ -204,7 +188,14 @@ int main(int argc, char **argv)
     }
     if (!rc) {
         log_set_level(args.quiet && args.log_level > LOG_WARN ? LOG_WARN : (log_level_t)args.log_level);
-        settle_process();
+        /* Before any thread: whoever starts later inherits the mask, and the loop reads the signals from a
+         * descriptor. */
+        sigset_t mine;
+        sigemptyset(&mine);
+        sigaddset(&mine, SIGTERM);
+        sigaddset(&mine, SIGINT);
+        sigprocmask(SIG_BLOCK, &mine, NULL);
+        umask(077);
         rc = serve(&args, &error);
     }
     int end = rc ? fail(&args, &error) : 0;

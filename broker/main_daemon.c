@@ -127,19 +127,6 @@ static uint64_t tick(void *self, uint64_t now_us)
     return d->next_us;
 }
 
-/* "policy@3 w1: chunk 0 differs (digest_mismatch)", of which any part may be missing. */
-static void log_event(const event_row_t *e)
-{
-    char text[2 * HEDDLE_NAME_MAX + sizeof e->message + 64] = "";
-    size_t n = 0, size = sizeof text;
-    if (e->adapter[0]) n += (size_t)snprintf(text + n, size - n, " %s", e->adapter);
-    if (e->version) n += (size_t)snprintf(text + n, size - n, "@%llu", (unsigned long long)e->version);
-    if (e->worker[0]) n += (size_t)snprintf(text + n, size - n, " %s", e->worker);
-    if (e->message[0]) n += (size_t)snprintf(text + n, size - n, "%s %s", n ? ":" : "", e->message);
-    if (e->code) snprintf(text + n, size - n, " (%s)", heddle_err_name(e->code));
-    log_emit(e->code ? LOG_WARN : LOG_INFO, events_name(e->type), "%s", text[0] ? text + 1 : "");
-}
-
 static void flush(void *self)
 {
     daemon_t *d = self;
@@ -147,7 +134,18 @@ static void flush(void *self)
     const events_t *events = broker_events(d->broker);
     uint64_t first = events_first(events);
     if (d->logged_seq + 1 < first) d->logged_seq = first - 1;
-    while (d->logged_seq < events->last_seq) log_event(events_at(events, ++d->logged_seq));
+    while (d->logged_seq < events->last_seq) {
+        /* "policy@3 w1: chunk 0 differs (digest_mismatch)", of which any part may be missing. */
+        const event_row_t *e = events_at(events, ++d->logged_seq);
+        char text[2 * HEDDLE_NAME_MAX + sizeof e->message + 64] = "";
+        size_t n = 0, size = sizeof text;
+        if (e->adapter[0]) n += (size_t)snprintf(text + n, size - n, " %s", e->adapter);
+        if (e->version) n += (size_t)snprintf(text + n, size - n, "@%llu", (unsigned long long)e->version);
+        if (e->worker[0]) n += (size_t)snprintf(text + n, size - n, " %s", e->worker);
+        if (e->message[0]) n += (size_t)snprintf(text + n, size - n, "%s %s", n ? ":" : "", e->message);
+        if (e->code) snprintf(text + n, size - n, " (%s)", heddle_err_name(e->code));
+        log_emit(e->code ? LOG_WARN : LOG_INFO, events_name(e->type), "%s", text[0] ? text + 1 : "");
+    }
 }
 
 static void on_signal(void *self)

@@ -40,15 +40,6 @@ static char **copy_texts(const char **texts, uint32_t count)
     return copy;
 }
 
-static bool copy_address(member_t *m, bytes_t address)
-{
-    m->address = malloc(address.bytes + 1);
-    if (!m->address) return false;
-    if (address.bytes) memcpy(m->address, address.data, address.bytes);
-    m->address_bytes = address.bytes;
-    return true;
-}
-
 void membership_init(membership_t *m, uint64_t lease_us, uint64_t keep)
 {
     *m = (membership_t){.lease_us = lease_us, .keep = keep, .reap_us = CLOCK_NEVER};
@@ -373,7 +364,11 @@ static bool set_transport(member_t *member, const char *backend, const char *ucx
 {
     error_text(member->backend, sizeof member->backend, backend ? backend : "");
     error_text(member->ucx, sizeof member->ucx, ucx ? ucx : "");
-    return copy_address(member, address);
+    member->address = malloc(address.bytes + 1);
+    if (!member->address) return false;
+    if (address.bytes) memcpy(member->address, address.data, address.bytes);
+    member->address_bytes = address.bytes;
+    return true;
 }
 
 static member_t *worker_of(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
@@ -445,12 +440,6 @@ static void take_over(membership_t *m, const member_t *new, member_t *old, uint6
     *ret_token = old->token;
 }
 
-/* What a new session under an old name goes on counting: sessions and messages that were fenced. */
-static uint64_t fenced_before(const member_t *old)
-{
-    return old->counts.fenced + (old->state == MEMBER_READY || old->state == MEMBER_LOST);
-}
-
 /* Nothing that it counts ever shrinks; a peer that does not say it says 0. */
 static void count_up(uint64_t *counter, uint64_t told)
 {
@@ -470,7 +459,10 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
     if (found) {
         member_t *old = m->workers[at];
         bool was_replaced = old->state == MEMBER_READY && !memcmp(&old->life, &w->life, sizeof w->life);
-        w->counts.fenced = was_replaced ? old->counts.fenced : fenced_before(old);
+        /* What a new session under an old name goes on counting: sessions and messages that were fenced. */
+        w->counts.fenced =
+            was_replaced ? old->counts.fenced
+                         : (old->counts.fenced + (old->state == MEMBER_READY || old->state == MEMBER_LOST));
         compare_addresses(w, old);
         take_over(m, w, old, ret_fenced_peer, ret_fenced_token);
         free_member(old);
@@ -539,22 +531,21 @@ void membership_heard(membership_t *m, member_t *member, uint64_t now_us)
     member->is_gone = false;
 }
 
-static void take_progress(member_t *member, const msg_progress_t *p)
-{
-    member_sub_t *sub = member_sub(member, p->adapter);
-    if (!sub) return;
-    sub->fetching = p->fetching;
-    sub->bytes_done = p->bytes_done;
-    sub->data_bytes = p->data_bytes;
-    sub->source = p->source;
-    sub->held_count = p->held_count;
-}
-
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us)
 {
     membership_heard(m, member, now_us);
     if (member->role != ROLE_WORKER) return;
-    for (uint32_t i = 0; i < hb->adapter_count; i++) take_progress(member, &hb->adapters[i]);
+    for (uint32_t i = 0; i < hb->adapter_count; i++) {
+        const msg_progress_t *p = &hb->adapters[i];
+        member_sub_t *sub = member_sub(member, p->adapter);
+        if (sub) {
+            sub->fetching = p->fetching;
+            sub->bytes_done = p->bytes_done;
+            sub->data_bytes = p->data_bytes;
+            sub->source = p->source;
+            sub->held_count = p->held_count;
+        }
+    }
     uint64_t fenced = member->counts.fenced;    /* the broker counts it too */
     member->counts = hb->counts;
     count_up(&member->counts.fenced, fenced);
@@ -581,20 +572,15 @@ void member_fetched(member_t *member, const char *adapter, uint64_t version)
 
 /* ---- going ---- */
 
-static void forget_publisher(membership_t *m, member_t *member)
-{
-    bool found;
-    size_t at = place_of(m->publishers, m->publisher_count, key_of(member), &found);
-    memmove(m->publishers + at, m->publishers + at + 1,
-            (--m->publisher_count - at) * sizeof *m->publishers);
-    free_member(member);
-}
-
 void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now)
 {
     drop_token(m, member);
     if (member->role == ROLE_PUBLISHER) {
-        forget_publisher(m, member);
+        bool found;
+        size_t at = place_of(m->publishers, m->publisher_count, key_of(member), &found);
+        memmove(m->publishers + at, m->publishers + at + 1,
+                (--m->publisher_count - at) * sizeof *m->publishers);
+        free_member(member);
         return;
     }
     for (uint32_t i = 0; i < member->sub_count; i++) stop_fetching(&member->subs[i]);
@@ -616,25 +602,6 @@ static member_t *longest_ended(const membership_t *m)
     return oldest;
 }
 
-static void forget_worker(membership_t *m, member_t *w)
-{
-    bool found;
-    size_t at = place_of(m->workers, m->worker_count, w->name, &found);
-    memmove(m->workers + at, m->workers + at + 1, (--m->worker_count - at) * sizeof *m->workers);
-    m->ended_count--;
-    free_member(w);
-}
-
-static void reap(membership_t *m, uint64_t now_us)
-{
-    member_t *oldest;
-    while ((oldest = longest_ended(m)) != NULL) {
-        if (m->ended_count <= MEMBER_ENDED_MAX && oldest->ended_us + MEMBER_LISTED_US > now_us) break;
-        forget_worker(m, oldest);
-    }
-    m->reap_us = oldest ? oldest->ended_us + MEMBER_LISTED_US : CLOCK_NEVER;
-}
-
 void membership_tick(membership_t *m, instant_t now)
 {
     uint64_t due_us = m->tick_us + m->lease_us / 4;
@@ -642,7 +609,18 @@ void membership_tick(membership_t *m, instant_t now)
     if (is_late && m->token_count && now.us + m->lease_us > m->grace_end_us)
         m->grace_end_us = now.us + m->lease_us;
     m->tick_us = now.us;
-    if (now.us >= m->reap_us || m->ended_count > MEMBER_ENDED_MAX) reap(m, now.us);
+    if (now.us >= m->reap_us || m->ended_count > MEMBER_ENDED_MAX) {
+        member_t *oldest;
+        while ((oldest = longest_ended(m)) != NULL) {
+            if (m->ended_count <= MEMBER_ENDED_MAX && oldest->ended_us + MEMBER_LISTED_US > now.us) break;
+            bool found;
+            size_t at = place_of(m->workers, m->worker_count, oldest->name, &found);
+            memmove(m->workers + at, m->workers + at + 1, (--m->worker_count - at) * sizeof *m->workers);
+            m->ended_count--;
+            free_member(oldest);
+        }
+        m->reap_us = oldest ? oldest->ended_us + MEMBER_LISTED_US : CLOCK_NEVER;
+    }
 }
 
 static bool is_lapsed(const member_t *member, uint64_t now_us)

@@ -391,26 +391,21 @@ static void handle(broker_t *b, uint64_t from, bytes_t frame, const msg_t *m, co
     if (broker_allows(&c)) dispatch(&c);
 }
 
-static void handle_request(broker_t *b, request_t *r, instant_t now)
-{
-    heddle_error_t error;
-    msg_t m;
-    bytes_t frame = bytes_of(r->frame, r->bytes);
-    if (msg_decode(frame, &m, &error) == HEDDLE_OK) {
-        handle(b, r->asker.peer, frame, &m, r, now);
-        msg_fini(&m);
-    } else { /* it could be decoded when it came: there is no memory */
-        broker_refuse_asker(b, &r->asker, &error, b->opts.lease_ms / 4);
-    }
-    free(r);
-}
-
 /* Last in each event: what follows from it is decided, and then the requests that waited, one by one. */
 static void go_on(broker_t *b, instant_t now)
 {
     broker_decide_all(b, now);
     for (request_t *r; !b->is_broken && (r = broker_next_request(b)) != NULL;) {
-        handle_request(b, r, now);
+        heddle_error_t error;
+        msg_t m;
+        bytes_t frame = bytes_of(r->frame, r->bytes);
+        if (msg_decode(frame, &m, &error) == HEDDLE_OK) {
+            handle(b, r->asker.peer, frame, &m, r, now);
+            msg_fini(&m);
+        } else { /* it could be decoded when it came: there is no memory */
+            broker_refuse_asker(b, &r->asker, &error, b->opts.lease_ms / 4);
+        }
+        free(r);
         broker_decide_all(b, now);
     }
 }
@@ -451,16 +446,6 @@ void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_
 
 /* ---- time ---- */
 
-/* The disk refused: the smallest record that says nothing new tells whether it takes records again. */
-static void try_disk(broker_t *b, instant_t now)
-{
-    heddle_error_t error;
-    record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", now);
-    rec->epoch = b->registry.epoch;
-    broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
-    b->is_undecided |= b->txn.is_open;
-}
-
 void broker_tick(broker_t *b, instant_t now)
 {
     owner_check(&b->owner);
@@ -472,7 +457,15 @@ void broker_tick(broker_t *b, instant_t now)
     broker_end_late_requests(b, now);
     if (b->retry_us && now.us >= b->retry_us && !b->txn.is_open) {
         b->retry_us = 0;
-        if (b->is_read_only) try_disk(b, now);
+        if (b->is_read_only) {
+            /* The disk refused: the smallest record that says nothing new tells whether it takes records
+             * again. */
+            heddle_error_t error;
+            record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", now);
+            rec->epoch = b->registry.epoch;
+            broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
+            b->is_undecided |= b->txn.is_open;
+        }
         if (!b->is_read_only) rollout_stir(&b->rollout);
     }
     bool can_close = b->has_abandoned && b->rollout.is_settled && !b->retry_us && !b->txn.is_open;

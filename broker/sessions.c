@@ -482,19 +482,15 @@ void on_heartbeat(const call_t *c)
 
 /* ---- ends ---- */
 
-/* `why` NULL: it left, or its lease ended. */
-static void note_end(member_t *member, member_state_t state, const char *why, instant_t now)
+void broker_end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now)
 {
+    /* `why` NULL: it left, or its lease ended. */
     member->end_code = why ? HEDDLE_ERR_DENIED : state == MEMBER_LOST ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
     if (why) error_text(member->end_message, sizeof member->end_message, why);
     else if (state == MEMBER_LOST)
         text_printf(member->end_message, sizeof member->end_message,
                     "its lease ended: not heard of for %llu ms",
                     (unsigned long long)member_silent_ms(member, now.us));
-}
-
-static void say_end(broker_t *b, const member_t *member, member_state_t state, instant_t now)
-{
     event_type_t type = member->role == ROLE_PUBLISHER ? EVENT_WRITER_CLOSED
                         : state == MEMBER_LOST         ? EVENT_WORKER_LOST
                                                        : EVENT_WORKER_LEFT;
@@ -503,12 +499,6 @@ static void say_end(broker_t *b, const member_t *member, member_state_t state, i
     e->token = member->token;
     int code = member->end_code == HEDDLE_ERR_DENIED ? HEDDLE_ERR_DENIED : HEDDLE_OK;
     if (member->end_code) events_say(e, code, "%s", member->end_message);
-}
-
-void broker_end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now)
-{
-    note_end(member, state, why, now);
-    say_end(b, member, state, now);
     unbind_peer(b, member->peer, member->token);
     if (member->role == ROLE_PUBLISHER) b->has_abandoned = true;
     pending_member_gone(&b->pending, member);

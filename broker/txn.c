@@ -50,16 +50,6 @@ static void swap_outboxes(broker_t *b)
     b->txn_out = out;
 }
 
-/* Members with greater numbers have been heard: the request is handled again, before all that wait. */
-static void handle_again(broker_t *b, instant_t now)
-{
-    broker_note_recovered(b, &b->txn.request->recovery, now);
-    DL_PREPEND(b->requests, b->txn.request);
-    b->request_count++;
-    b->request_bytes += b->txn.request->bytes;
-    b->txn.request = NULL;
-}
-
 /* What becomes of the asker; what becomes of the records is in apply.c. */
 static void answer(broker_t *b, int rc, const heddle_error_t *error, instant_t now)
 {
@@ -76,7 +66,15 @@ static void answer(broker_t *b, int rc, const heddle_error_t *error, instant_t n
         if (!rc) broker_answer_key(b, t);
         break;
     case TXN_NUMBERS:
-        if (!rc) handle_again(b, now);
+        if (!rc) {
+            /* Members with greater numbers have been heard: the request is handled again, before all that
+             * wait. */
+            broker_note_recovered(b, &b->txn.request->recovery, now);
+            DL_PREPEND(b->requests, b->txn.request);
+            b->request_count++;
+            b->request_bytes += b->txn.request->bytes;
+            b->txn.request = NULL;
+        }
         /* fall through */
     case TXN_OPEN:
         if (rc && b->is_read_only) broker_note_refused_open(b, t->request);

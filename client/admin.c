@@ -60,18 +60,6 @@ static int take_workers(const char *const *workers, msg_query_t *m)
     return HEDDLE_OK;
 }
 
-/* Who decides, where the caller does not say: user@host. */
-static void name_user(char ret_text[2 * HEDDLE_NAME_MAX])
-{
-    char host[HEDDLE_NAME_MAX + 1], buffer[4096];
-    struct passwd entry, *found = NULL;
-    name_host(host);
-    if (getpwuid_r(getuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)
-        snprintf(ret_text, 2 * HEDDLE_NAME_MAX, "%.100s@%s", found->pw_name, host);
-    else
-        snprintf(ret_text, 2 * HEDDLE_NAME_MAX, "%lu@%s", (unsigned long)getuid(), host);
-}
-
 /* ---- asking ---- */
 
 static int ask(heddle_admin_t *a, const msg_query_t *question, char **ret_json)
@@ -257,7 +245,13 @@ static int decide(heddle_admin_t *a, const char *op, const char *text, const hed
     if (!rc) rc = take_ref(text, !strcmp(op, "activate"), &ref);
     if (rc) return rc;
     if (!a || !ret_json) return misused("an admin handle and a place for the answer are needed");
-    name_user(user);
+    /* Who decides, where the caller does not say: user@host. */
+    char host[HEDDLE_NAME_MAX + 1], buffer[4096];
+    struct passwd entry, *found = NULL;
+    name_host(host);
+    if (getpwuid_r(getuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)
+        snprintf(user, 2 * HEDDLE_NAME_MAX, "%.100s@%s", found->pw_name, host);
+    else snprintf(user, 2 * HEDDLE_NAME_MAX, "%lu@%s", (unsigned long)getuid(), host);
     msg_query_t m = {.op = op,
                      .name = ref.name,
                      .version = ref.version,

@@ -18,16 +18,6 @@ static int towards(const char *broker, char ret_device[DATA_DEVICE_BYTES], heddl
     return rc;
 }
 
-static void say_chosen(const char *device, const char *broker)
-{
-    device_addresses_t addresses;
-    char text[DEVICE_ADDRESSES_TEXT];
-    device_addresses(device, &addresses);
-    device_addresses_text(&addresses, text);
-    log_emit(LOG_INFO, "data.device", "the data plane is on %s (%s), which reaches the broker at %s; "
-             "--data-device names another interface", device, text, broker);
-}
-
 int data_device_choose(const char *named, const char *broker, device_reach_t reach,
                        char ret_device[DATA_DEVICE_BYTES], heddle_error_t *error)
 {
@@ -44,6 +34,15 @@ int data_device_choose(const char *named, const char *broker, device_reach_t rea
         log_emit(LOG_WARN, "data.loopback",
                  "the broker is at %s, and bulk data goes over %s: other hosts cannot reach this program; "
                  "name the interface that they can (--data-device)", broker, ret_device);
-    else if (!is_named) say_chosen(ret_device, broker);
+    else if (!is_named) {
+        device_addresses_t addresses;
+        char text[DEVICE_ADDRESSES_TEXT];
+        device_addresses(ret_device, &addresses);
+        device_addresses_text(&addresses, text);
+        log_emit(LOG_INFO, "data.device",
+                 "the data plane is on %s (%s), which reaches the broker at %s; "
+                 "--data-device names another interface",
+                 ret_device, text, broker);
+    }
     return HEDDLE_OK;
 }

@@ -162,20 +162,6 @@ static heddle_event_t *make_room(event_queue_t *q)
     return take_out(q, 0);
 }
 
-static void report_dropped(const heddle_event_t *e, bool is_lost, uint64_t times)
-{
-    char scratch[REPEAT_TEXT];
-    const char *name = heddle_event_name(e->type);
-    repeat_text(times, scratch);
-    if (is_lost)
-        log_emit(LOG_ERROR, "events.lost",
-                 "%s %s is lost: the application reads no events, or no memory is left%s", name, e->tag,
-                 scratch);
-    else
-        log_emit(LOG_WARN, "events.dropped", "%s %s and maybe more: the application reads no events%s", name,
-                 e->tag, scratch);
-}
-
 /* --- in and out ------------------------------------------------------------------------------- */
 
 /* Where malloc gave none, for an event that is needed. */
@@ -211,7 +197,19 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
     bool is_told = is_lost || ((gone || !copy) && q->has_reader && !q->is_quiet);
     uint64_t times = is_told ? repeat_note(&q->drops, is_lost, clock_now(clock_system())) : 0;
     pthread_mutex_unlock(&q->lock);
-    if (times) report_dropped(gone ? gone : event, is_lost, times);
+    if (times) {
+        const heddle_event_t *e = gone ? gone : event;
+        char scratch[REPEAT_TEXT];
+        const char *name = heddle_event_name(e->type);
+        repeat_text(times, scratch);
+        if (is_lost)
+            log_emit(LOG_ERROR, "events.lost",
+                     "%s %s is lost: the application reads no events, or no memory is left%s", name, e->tag,
+                     scratch);
+        else
+            log_emit(LOG_WARN, "events.dropped", "%s %s and maybe more: the application reads no events%s",
+                     name, e->tag, scratch);
+    }
     free(gone);
 }
 

@@ -296,16 +296,6 @@ static int give_up(query_t *q, heddle_error_t *error)
     return rc;
 }
 
-/* A connection whose local address has left the host, or whose broker's host has, stays open for ten seconds
- * and carries nothing.  As no question was sent on it yet, it can be replaced without asking twice: the
- * session greets the broker again, and dials anew where no answer comes. */
-static void greet_if_quiet(query_t *q)
-{
-    session_event_t event = {.kind = SE_LINE_UP};
-    if (is_greeted(q) && loop_now(q->loop) - q->heard_us > QUERY_QUIET_US)
-        act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
-}
-
 /* Asks for q->page; the answer's body is then in q->body, its code in q->code. */
 static int ask_page(query_t *q, heddle_error_t *error)
 {
@@ -360,7 +350,12 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
     json_t *whole = NULL;
     loop_turn(q->loop, 0); /* twice: what happened since the last question is noticed, then heard */
     loop_turn(q->loop, 0);
-    greet_if_quiet(q);
+    /* A connection whose local address has left the host, or whose broker's host has, stays open for ten
+     * seconds and carries nothing.  As no question was sent on it yet, it can be replaced without asking
+     * twice: the session greets the broker again, and dials anew where no answer comes. */
+    session_event_t event = {.kind = SE_LINE_UP};
+    if (is_greeted(q) && loop_now(q->loop) - q->heard_us > QUERY_QUIET_US)
+        act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
     q->page = *question;
     q->started_us = loop_now(q->loop);
     q->asked_us = 0;

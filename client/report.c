@@ -5,12 +5,6 @@
 
 #include <string.h>
 
-static bool is_list(const char *key)
-{
-    return !strcmp(key, "adapters") || !strcmp(key, "versions") || !strcmp(key, "workers") ||
-           !strcmp(key, "events") || !strcmp(key, "keys");
-}
-
 static int misfit(heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker's pages of one answer do not fit together");
@@ -34,7 +28,10 @@ int report_merge(json_t *into, json_t *page, bool inside, heddle_error_t *error)
     const char *key;
     json_t *value;
     json_object_foreach(page, key, value) {
-        json_t *whole = is_list(key) ? json_object_get(into, key) : NULL;
+        json_t *whole = (!strcmp(key, "adapters") || !strcmp(key, "versions") || !strcmp(key, "workers") ||
+                         !strcmp(key, "events") || !strcmp(key, "keys"))
+                            ? json_object_get(into, key)
+                            : NULL;
         if (whole && (!json_is_array(whole) || !json_is_array(value))) return misfit(error);
         if (whole ? json_array_extend(whole, value) : json_object_set(into, key, value))
             return no_memory(error);

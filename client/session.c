@@ -141,24 +141,6 @@ static bool is_for_us(const session_t *s, const msg_t *m)
     }
 }
 
-static unsigned on_frame_ready(session_t *s, const msg_t *m, uint64_t now_us)
-{
-    if (m->type == MSG_HEARTBEAT_OK) {
-        uint64_t seq = m->heartbeat_ok.seq, sent_us = s->beats[seq % SESSION_BEATS].sent_us;
-        bool is_ours = m->heartbeat_ok.token == s->token && seq && s->beats[seq % SESSION_BEATS].seq == seq;
-        if (is_ours && s->lease_end_us < sent_us + s->lease_us) s->lease_end_us = sent_us + s->lease_us;
-        return 0;
-    }
-    if (m->type == MSG_ERROR && voids_token(s, &m->error)) {
-        bool is_fenced = heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
-        if (is_fenced && s->opts.role == ROLE_PUBLISHER) return SO_FENCED | leave_for_good(s);
-        unsigned out = lapse(s, now_us);
-        s->has_lapsed = is_fenced;
-        return out;
-    }
-    return is_for_us(s, m) ? SO_DELIVER : 0;
-}
-
 static unsigned on_frame(session_t *s, const msg_t *m, uint64_t now_us)
 {
     switch (s->state) {
@@ -170,7 +152,21 @@ static unsigned on_frame(session_t *s, const msg_t *m, uint64_t now_us)
         if (m->type != MSG_ERROR || m->error.req != s->req) return 0;
         return m->error.of == MSG_JOIN || m->error.of == MSG_OPEN ? refuse(s, &m->error, now_us) : 0;
     case SESSION_READY:
-        return on_frame_ready(s, m, now_us);
+        if (m->type == MSG_HEARTBEAT_OK) {
+            uint64_t seq = m->heartbeat_ok.seq, sent_us = s->beats[seq % SESSION_BEATS].sent_us;
+            bool is_ours =
+                m->heartbeat_ok.token == s->token && seq && s->beats[seq % SESSION_BEATS].seq == seq;
+            if (is_ours && s->lease_end_us < sent_us + s->lease_us) s->lease_end_us = sent_us + s->lease_us;
+            return 0;
+        }
+        if (m->type == MSG_ERROR && voids_token(s, &m->error)) {
+            bool is_fenced = heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
+            if (is_fenced && s->opts.role == ROLE_PUBLISHER) return SO_FENCED | leave_for_good(s);
+            unsigned out = lapse(s, now_us);
+            s->has_lapsed = is_fenced;
+            return out;
+        }
+        return is_for_us(s, m) ? SO_DELIVER : 0;
     case SESSION_LEAVING:
         return m->type == MSG_BYE && m->bye.token == s->token ? leave_for_good(s) : 0;
     case SESSION_DOWN: case SESSION_REFUSED: case SESSION_LEFT: break;
@@ -190,23 +186,18 @@ static unsigned beat(session_t *s, uint64_t now_us)
     return SO_HEARTBEAT;
 }
 
-/* Nobody is there, whatever the wire says. */
-static unsigned give_up(session_t *s, uint64_t now_us)
-{
-    go_down(s);
-    s->line_up = false;
-    s->hello_count = 0;
-    s->next_us = now_us + jitter(s, SESSION_RETRY_US);
-    return SO_REDIAL;
-}
-
 static unsigned on_tick(session_t *s, uint64_t now_us)
 {
     if (now_us < s->next_us) return 0;
     switch (s->state) {
     case SESSION_GREETING: case SESSION_JOINING:
         if (s->hello_count < SESSION_HELLOS) return greet(s, now_us);
-        return give_up(s, now_us);
+        /* Nobody is there, whatever the wire says. */
+        go_down(s);
+        s->line_up = false;
+        s->hello_count = 0;
+        s->next_us = now_us + jitter(s, SESSION_RETRY_US);
+        return SO_REDIAL;
     case SESSION_REFUSED: return begin_anew(s, now_us);
     case SESSION_READY:   return beat(s, now_us);
     case SESSION_LEAVING: return leave_for_good(s);

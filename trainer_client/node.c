@@ -337,18 +337,6 @@ static void end_inquiry(publisher_node_t *n)
     n->is_changed = true;
 }
 
-static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_us)
-{
-    uint64_t version = n->inquiry.version;
-    report_row_t *row = reports_find(&n->reports, version);
-    if (!inquiry_answer(&n->inquiry, m, row, now_us)) return;
-    /* More may be waited for, and ROLLOUT will not tell: the broker does not know us as its source. */
-    bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
-    bool is_told = publications_of(&n->publications, version) != NULL;
-    if (n->fence.code || is_told || is_late || report_is_over(row)) end_inquiry(n);
-    tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
-}
-
 /* -- the session ------------------------------------------------------------------------------ */
 
 static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us);
@@ -372,18 +360,6 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
     finish(n, NULL, &n->fence);
     begin_inquiry(n, now_us);
-    step(n, SE_LEAVE, NULL, now_us);
-}
-
-/* What it waits for is not in that registry, nor is its writer. */
-static void leave_cluster(publisher_node_t *n, uint64_t now_us)
-{
-    n->fence = n->member.refusal;
-    error_where(&n->fence, n->adapter, 0, NULL, NULL);
-    error_hint(&n->fence, "was the broker started with another --data? start the publisher again to "
-                          "publish there");
-    tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
-    finish(n, NULL, &n->fence);
     step(n, SE_LEAVE, NULL, now_us);
 }
 
@@ -425,15 +401,6 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
     tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
     send_request(n, now_us);
     if (n->member.session.join_count > 1) begin_inquiry(n, now_us);
-}
-
-static void on_refused(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
-{
-    const heddle_error_t *why = &n->member.refusal;
-    n->is_line_refused = false;
-    tell(n, HEDDLE_EVENT_REFUSED, 0, why);
-    if (n->member.session.join_count && why->code == HEDDLE_ERR_WRITER_HELD) fence(n, m, now_us);
-    else if (!m->retriable) finish(n, NULL, why);
 }
 
 /* -- what the broker says --------------------------------------------------------------------- */
@@ -485,10 +452,25 @@ static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t no
 {
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
     if (bits & SO_FENCED) fence(n, &m->error, now_us);
-    if (bits & SO_ELSEWHERE) leave_cluster(n, now_us);
+    if (bits & SO_ELSEWHERE) {
+        /* What it waits for is not in that registry, nor is its writer. */
+        n->fence = n->member.refusal;
+        error_where(&n->fence, n->adapter, 0, NULL, NULL);
+        error_hint(&n->fence, "was the broker started with another --data? start the publisher again to "
+                              "publish there");
+        tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
+        finish(n, NULL, &n->fence);
+        step(n, SE_LEAVE, NULL, now_us);
+    }
     if (bits & SO_JOIN) send_open(n);
     if (bits & SO_JOINED) on_joined(n, &m->welcome, now_us);
-    if (bits & SO_REFUSED) on_refused(n, &m->error, now_us);
+    if (bits & SO_REFUSED) {
+        const heddle_error_t *why = &n->member.refusal;
+        n->is_line_refused = false;
+        tell(n, HEDDLE_EVENT_REFUSED, 0, why);
+        if (n->member.session.join_count && why->code == HEDDLE_ERR_WRITER_HELD) fence(n, &m->error, now_us);
+        else if (!m->error.retriable) finish(n, NULL, why);
+    }
     if (bits & SO_HEARTBEAT) {
         const session_t *s = &n->member.session;
         msg_t beat = {.type = MSG_HEARTBEAT, .heartbeat = {.token = s->token, .seq = s->heartbeat_seq}};
@@ -504,7 +486,18 @@ static void on_frame(void *node, bytes_t frame, uint64_t now_us)
     msg_t m;
     owner_check(n->member.io->owner);
     if (member_read(&n->member, frame, now_us, &m)) return;
-    if (m.type == MSG_REPORT) on_report(n, &m.report, now_us);    /* also after it has left */
+    if (m.type == MSG_REPORT) {
+        uint64_t version = n->inquiry.version;
+        report_row_t *row = reports_find(&n->reports, version);
+        if (inquiry_answer(&n->inquiry, &m.report, row, now_us)) {
+            /* More may be waited for, and ROLLOUT will not tell: the broker does not know us as its source.
+             */
+            bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
+            bool is_told = publications_of(&n->publications, version) != NULL;
+            if (n->fence.code || is_told || is_late || report_is_over(row)) end_inquiry(n);
+            tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
+        }
+    } /* also after it has left */
     step(n, SE_FRAME, &m, now_us);
     msg_fini(&m);
     wake_waiters(n);

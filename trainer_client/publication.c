@@ -64,16 +64,6 @@ static void give_back(heddle_publisher_t *p, int slot)
     handle_run(p, &(command_t){.kind = COMMAND_GIVE_BACK, .slot = slot});
 }
 
-static int fail_slot(int rc, uint32_t waited_ms, heddle_error_t *error)
-{
-    if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_NO_SLOT) return rc;
-    error_fail(error, HEDDLE_ERR_NO_SLOT, "every region of the publisher is in use");
-    error_expected(error, "the older one free within %u ms", waited_ms);
-    error_found(error, "bytes of it still on their way to a worker");
-    error_hint(error, "publish again: a worker that stands still is dropped after a while");
-    return HEDDLE_ERR_NO_SLOT;
-}
-
 static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
 {
     t->kind = COMMAND_TAKE;
@@ -81,7 +71,12 @@ static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
     int rc = handle_run_until(p, t, handle_until((int)p->timeout_ms));
     if (rc) {
         handle_run(p, &(command_t){.kind = COMMAND_GIVE_UP});
-        return fail_slot(rc, p->timeout_ms, error);
+        if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_NO_SLOT) return rc;
+        error_fail(error, HEDDLE_ERR_NO_SLOT, "every region of the publisher is in use");
+        error_expected(error, "the older one free within %u ms", p->timeout_ms);
+        error_found(error, "bytes of it still on their way to a worker");
+        error_hint(error, "publish again: a worker that stands still is dropped after a while");
+        return HEDDLE_ERR_NO_SLOT;
     }
     rc = stop_check(error);    /* it may have been waited for */
     if (rc) give_back(p, t->slot);
@@ -140,19 +135,6 @@ static int open_publication(heddle_publisher_t *p, pack_t *pack, const command_t
     return HEDDLE_OK;
 }
 
-static int begin(heddle_publisher_t *p, const pack_input_t *in,
-                 heddle_publication_t **ret_publication, heddle_error_t *error)
-{
-    pack_t *pack = NULL;
-    command_t t = {0};
-    int rc = pack_new(in, &pack, error);
-    if (!rc) t.bytes = pack_bytes(pack), rc = take_region(p, NULL, &t, error);
-    if (!rc) pack_lay(pack, t.region->base), rc = open_publication(p, pack, &t, ret_publication, error);
-    else pack_destroy(&pack);
-    if (rc) error_where(error, p->adapter, 0, NULL, "pack");
-    return rc;
-}
-
 int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
                              const void *config, size_t config_bytes, const char *metadata,
                              heddle_publication_t **ret_publication)
@@ -168,7 +150,13 @@ int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tenso
     if (!metadata) metadata = PT;
     pack_input_t in = {.tensors = tensors, .count = count, .config = bytes_of(config, config_bytes),
                        .metadata = bytes_of(metadata, strlen(metadata))};
-    int rc = begin(p, &in, ret_publication, &error);
+    pack_t *pack = NULL;
+    command_t t = {0};
+    int rc = pack_new(&in, &pack, &error);
+    if (!rc) t.bytes = pack_bytes(pack), rc = take_region(p, NULL, &t, &error);
+    if (!rc) pack_lay(pack, t.region->base), rc = open_publication(p, pack, &t, ret_publication, &error);
+    else pack_destroy(&pack);
+    if (rc) error_where(&error, p->adapter, 0, NULL, "pack");
     return rc ? error_publish(&error) : HEDDLE_OK;
 }
 
@@ -271,25 +259,6 @@ static int check_opts(const heddle_publish_opts_t *o, heddle_error_t *error)
 
 static double ms_between(uint64_t from_us, uint64_t to_us) { return (double)(to_us - from_us) / 1000.0; }
 
-static void fill_published(const heddle_publisher_t *p, const publish_t *it, uint64_t sealed_us,
-                           heddle_published_t *ret)
-{
-    const publish_request_t *a = &it->request;
-    const publish_result_t *r = &it->result;
-    *ret = (heddle_published_t){.size = sizeof *ret, .version = r->version, .replayed = r->replayed,
-                                .unchanged = r->unchanged, .created = !r->replayed && !r->unchanged,
-                                .data_bytes = a->pack->layout.data_bytes,
-                                .tensor_count = a->pack->layout.count,
-                                .chunk_count = a->sealed->chunk_count,
-                                .pack_ms = ms_between(a->start_us, sealed_us),
-                                .commit_ms = ms_between(a->start_us, r->published_us)};
-    digest_text(&r->digest, ret->digest);
-    tag_text(p->adapter, r->version, &r->digest, ret->tag);
-    error_text(ret->request_id, sizeof ret->request_id, a->opts.request_id);
-    memcpy(ret->features, a->pack->features, sizeof ret->features);
-    memcpy(ret->held, r->held, sizeof ret->held);
-}
-
 /* The options as this release knows them, checked and with defaults. */
 static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *ret_opts,
                      heddle_error_t *error)
@@ -300,24 +269,18 @@ static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *r
     return rc;
 }
 
-static int seal(heddle_publication_t *pub, publish_t *it, sealed_t *ret_sealed, heddle_error_t *error)
-{
-    patience_t patience;
-    patience_begin(&patience, pub->publisher, it->request.start_us, it->request.opts.deadline_ms);
-    int rc = pack_seal(pub->pack, ret_sealed, error);
-    if (!rc) rc = stop_check(error);
-    rc = patience_over(&patience, rc, error);
-    if (rc) give_back(pub->publisher, pub->slot);
-    return rc;
-}
-
 static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t *ret_published,
                    heddle_error_t *error)
 {
     sealed_t sealed;
     char id[40];
     uint8_t random[16];
-    int rc = seal(pub, it, &sealed, error);
+    patience_t patience;
+    patience_begin(&patience, pub->publisher, it->request.start_us, it->request.opts.deadline_ms);
+    int rc = pack_seal(pub->pack, &sealed, error);
+    if (!rc) rc = stop_check(error);
+    rc = patience_over(&patience, rc, error);
+    if (rc) give_back(pub->publisher, pub->slot);
     if (rc) return rc;
     uint64_t sealed_us = handle_now();
     random_bytes(random, sizeof random);
@@ -327,7 +290,25 @@ static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t 
     it->request.is_random_id = !it->request.opts.request_id;
     if (it->request.is_random_id) it->request.opts.request_id = id;
     rc = wait_published(pub->publisher, it, error);
-    if (!rc) fill_published(pub->publisher, it, sealed_us, ret_published);
+    if (!rc) {
+        const publish_request_t *a = &it->request;
+        const publish_result_t *r = &it->result;
+        *ret_published = (heddle_published_t){.size = sizeof *ret_published,
+                                              .version = r->version,
+                                              .replayed = r->replayed,
+                                              .unchanged = r->unchanged,
+                                              .created = !r->replayed && !r->unchanged,
+                                              .data_bytes = a->pack->layout.data_bytes,
+                                              .tensor_count = a->pack->layout.count,
+                                              .chunk_count = a->sealed->chunk_count,
+                                              .pack_ms = ms_between(a->start_us, sealed_us),
+                                              .commit_ms = ms_between(a->start_us, r->published_us)};
+        digest_text(&r->digest, ret_published->digest);
+        tag_text(pub->publisher->adapter, r->version, &r->digest, ret_published->tag);
+        error_text(ret_published->request_id, sizeof ret_published->request_id, a->opts.request_id);
+        memcpy(ret_published->features, a->pack->features, sizeof ret_published->features);
+        memcpy(ret_published->held, r->held, sizeof ret_published->held);
+    }
     return rc;
 }
 

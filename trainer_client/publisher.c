@@ -19,20 +19,6 @@
 
 /* -- open ------------------------------------------------------------------------------------- */
 
-static void fail_unavailable(const heddle_publisher_t *p, heddle_error_t *error)
-{
-    bool is_reached = shell_is_reached(p->shell);
-    error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", p->broker);
-    error_expected(error, "an answer within %u ms", p->timeout_ms);
-    error_found(error, is_reached ? "a connection, and silence" : "no connection");
-    if (is_reached)
-        error_hint(error, "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
-                          "with --timeout; or is it another program that listens there?");
-    else
-        credentials_hint_elsewhere(
-            p->broker, "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER", error);
-}
-
 static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
 {
     char writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
@@ -119,7 +105,20 @@ int heddle_publisher_opened(heddle_publisher_t *p)
     error = (heddle_error_t){0};
     int rc = handle_run_until(p, &c, handle_until((int)p->timeout_ms));
     if (!rc) return HEDDLE_OK;
-    if (rc == HEDDLE_ERR_AGAIN && !error.code) fail_unavailable(p, &error);
+    if (rc == HEDDLE_ERR_AGAIN && !error.code) {
+        bool is_reached = shell_is_reached(p->shell);
+        error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", p->broker);
+        error_expected(&error, "an answer within %u ms", p->timeout_ms);
+        error_found(&error, is_reached ? "a connection, and silence" : "no connection");
+        if (is_reached)
+            error_hint(&error,
+                       "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
+                       "with --timeout; or is it another program that listens there?");
+        else
+            credentials_hint_elsewhere(
+                p->broker, "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER",
+                &error);
+    }
     error_where(&error, p->adapter, 0, NULL, NULL);
     return error_publish(&error);
 }
@@ -149,21 +148,6 @@ static uint64_t hold_end(const heddle_publisher_t *p, const command_t *h, uint64
     return h->is_wanted || end_us > until_us ? until_us : end_us;
 }
 
-/* What was committed last would end with its only source.  Who was interrupted does not wait. */
-static void hold(heddle_publisher_t *p)
-{
-    heddle_error_t error = {0};
-    command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = handle_now()};
-    uint64_t until_us = handle_until((int)p->close_ms);
-    if (handle_is_interrupted(p)) return;
-    int rc = handle_run(p, &h);
-    while (rc == HEDDLE_ERR_AGAIN && handle_now() < hold_end(p, &h, until_us))
-        rc = handle_run_until(p, &h, hold_end(p, &h, until_us));
-    bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
-    if (is_lost && error.version != p->told_version)
-        log_emit(LOG_WARN, "publisher.unheld", "%s; %s", error.message, error.hint);
-}
-
 /* A broker that is away, or a worker that stands still, does not hold us up: nothing here takes
  * longer than leave_ms. */
 static void leave(heddle_publisher_t *p)
@@ -182,7 +166,20 @@ void heddle_publisher_close(heddle_publisher_t **p)
     *p = NULL;
     handle_drop_ahead(it);
     heddle_publication_abort(&it->open);
-    if (it->is_running) hold(it);
+    if (it->is_running) {
+        /* What was committed last would end with its only source.  Who was interrupted does not wait. */
+        heddle_error_t error = {0};
+        command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = handle_now()};
+        uint64_t until_us = handle_until((int)it->close_ms);
+        if (!handle_is_interrupted(it)) {
+            int rc = handle_run(it, &h);
+            while (rc == HEDDLE_ERR_AGAIN && handle_now() < hold_end(it, &h, until_us))
+                rc = handle_run_until(it, &h, hold_end(it, &h, until_us));
+            bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
+            if (is_lost && error.version != it->told_version)
+                log_emit(LOG_WARN, "publisher.unheld", "%s; %s", error.message, error.hint);
+        }
+    }
     if (it->is_running) leave(it);
     publisher_node_destroy(&it->node);
     shell_close(&it->shell);

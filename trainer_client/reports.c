@@ -187,31 +187,6 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
     return code;
 }
 
-/* A version that ended; `kept` and `active` have not. */
-static int judge_end(const reports_t *r, const report_row_t *row, heddle_error_t *error)
-{
-    int cause = row->report.code;
-    bool is_named = cause == HEDDLE_ERR_DEADLINE || cause == HEDDLE_ERR_NO_WORKERS ||
-                    cause == HEDDLE_ERR_VERSION_LOST;
-    if (is_state(row, "failed"))
-        return fail_version(r, row, is_named ? cause : HEDDLE_ERR_VERSION_FAILED, "failed", error);
-    if (is_state(row, "lost")) return fail_version(r, row, HEDDLE_ERR_VERSION_LOST, "is lost", error);
-    if (is_state(row, "superseded"))
-        return fail_version(r, row, HEDDLE_ERR_VERSION_FAILED, "was overtaken by a newer version",
-                            error);
-    if (is_state(row, "retired"))
-        return fail_version(r, row, HEDDLE_ERR_VERSION_FAILED, "is retired", error);
-    return HEDDLE_OK;
-}
-
-static int judge_held(const reports_t *r, const report_row_t *row, heddle_error_t *error)
-{
-    const char *why = is_state(row, "staged") ? "is staged and stays so" : "was taken back";
-    fail_version(r, row, HEDDLE_ERR_HELD, why, error);
-    error_hint(error, "`heddle resume %s` ends the hold", r->adapter);
-    return HEDDLE_ERR_HELD;
-}
-
 /* A worker that refused to switch has the bytes nevertheless. */
 static bool is_refusal(const heddle_missing_t *m, const wait_for_t *want)
 {
@@ -274,14 +249,26 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
     double *ms = want->phase == HEDDLE_PHASE_STAGED ? &row->staged_ms : &row->active_ms;
     if (want->quorum.kind == HEDDLE_QUORUM_NONE) return HEDDLE_OK;
     if (is_state(row, "retired") && was_there(row, want)) return HEDDLE_OK; /* replaced since */
-    int rc = judge_end(r, row, error);
-    if (rc) return rc;
+    /* A version that ended; `kept` and `active` have not. */
+    int cause = row->report.code;
+    bool is_named =
+        cause == HEDDLE_ERR_DEADLINE || cause == HEDDLE_ERR_NO_WORKERS || cause == HEDDLE_ERR_VERSION_LOST;
+    if (is_state(row, "failed"))
+        return fail_version(r, row, is_named ? cause : HEDDLE_ERR_VERSION_FAILED, "failed", error);
+    if (is_state(row, "lost")) return fail_version(r, row, HEDDLE_ERR_VERSION_LOST, "is lost", error);
+    if (is_state(row, "superseded"))
+        return fail_version(r, row, HEDDLE_ERR_VERSION_FAILED, "was overtaken by a newer version", error);
+    if (is_state(row, "retired")) return fail_version(r, row, HEDDLE_ERR_VERSION_FAILED, "is retired", error);
     if (have_count(row, want) >= need_count(row, want)) {
         stamp(row, ms);
         return HEDDLE_OK;
     }
-    if (row->report.code == HEDDLE_ERR_HELD && want->phase == HEDDLE_PHASE_ACTIVE)
-        return judge_held(r, row, error);
+    if (row->report.code == HEDDLE_ERR_HELD && want->phase == HEDDLE_PHASE_ACTIVE) {
+        const char *why = is_state(row, "staged") ? "is staged and stays so" : "was taken back";
+        fail_version(r, row, HEDDLE_ERR_HELD, why, error);
+        error_hint(error, "`heddle resume %s` ends the hold", r->adapter);
+        return HEDDLE_ERR_HELD;
+    }
     return judge_refused(r, row, want, error);
 }
 

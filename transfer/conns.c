@@ -76,19 +76,15 @@ static void set_blocked(transfer_t *t, conn_t *c, bool blocked)
     c->blocked = blocked;
 }
 
-/* From here on the peer must take something within the serve deadline. */
-static void watch(transfer_t *t, conn_t *c)
-{
-    if (c->in_flight > 0 || c->blocked) return;
-    c->moved_us = t->now_us;
-    exchange_schedule(t, t->now_us + t->x->serve_us);
-}
-
 bool conn_send(transfer_t *t, send_t *s, const frame_t *f)
 {
     conn_t *c = conn_of(s->end);
     s->frame_bytes = (uint32_t)frame_encode(f, s->frame);
-    watch(t, c);
+    /* From here on the peer must take something within the serve deadline. */
+    if (!(c->in_flight > 0 || c->blocked)) {
+        c->moved_us = t->now_us;
+        exchange_schedule(t, t->now_us + t->x->serve_us);
+    }
     c->in_flight++;
     bool taken = t->carrier->send(t, &c->end, s);
     if (!taken) {
@@ -291,29 +287,6 @@ static bool is_due(transfer_t *t, uint64_t due_us)
     return false;
 }
 
-static void beat(transfer_t *t, conn_t *c)
-{
-    send_t *s = conn_send_begin(c);
-    c->sent_us = t->now_us;
-    exchange_schedule(t, t->now_us + t->x->beat_us);
-    if (s && conn_send(t, s, &(frame_t){.kind = FRAME_BEAT, .line = c->end.line})) t->counters.beats_out++;
-}
-
-/* Asks held back by our own pace: the source cannot answer what it was not asked, and must not be blamed
- * for it. */
-static void beat_for(transfer_t *t, conn_t *c)
-{
-    c->heard_us = t->now_us;
-    exchange_schedule(t, t->now_us + t->x->beat_us);
-    ring_offer(t, &(tr_event_t){.kind = TR_BEAT, .token = c->end.token});
-}
-
-static bool is_quiet(const conn_t *c)
-{
-    return c->asks_open == 0 && c->draining_count == 0 && c->standing_count == 0 && c->in_flight == 0 &&
-           !c->blocked;
-}
-
 /* It takes nothing, or what nobody wants any more keeps a region from being used. */
 static bool is_stuck(transfer_t *t, const conn_t *c)
 {
@@ -323,7 +296,9 @@ static bool is_stuck(transfer_t *t, const conn_t *c)
 
 static bool is_retired(transfer_t *t, conn_t *c)
 {
-    if (!is_quiet(c)) c->quiet_us = 0;
+    if (!(c->asks_open == 0 && c->draining_count == 0 && c->standing_count == 0 && c->in_flight == 0 &&
+          !c->blocked))
+        c->quiet_us = 0;
     else if (c->quiet_us == 0) c->quiet_us = t->now_us;
     return is_due(t, (c->quiet_us ? c->quiet_us : t->now_us) + EXCHANGE_RETIRE_US) && c->quiet_us;
 }
@@ -341,8 +316,20 @@ void conns_timers(transfer_t *t)
             continue;
         }
         bool idle = c->state == CONN_OPEN && c->in_flight == 0 && !c->blocked;
-        if (idle && c->standing_count > 0 && is_due(t, c->sent_us + t->x->beat_us)) beat(t, c);
-        if (c->gathered && t->x->stalled && is_due(t, c->heard_us + t->x->beat_us)) beat_for(t, c);
+        if (idle && c->standing_count > 0 && is_due(t, c->sent_us + t->x->beat_us)) {
+            send_t *s = conn_send_begin(c);
+            c->sent_us = t->now_us;
+            exchange_schedule(t, t->now_us + t->x->beat_us);
+            if (s && conn_send(t, s, &(frame_t){.kind = FRAME_BEAT, .line = c->end.line}))
+                t->counters.beats_out++;
+        }
+        if (c->gathered && t->x->stalled && is_due(t, c->heard_us + t->x->beat_us)) {
+            /* Asks held back by our own pace: the source cannot answer what it was not asked, and must not be
+             * blamed for it. */
+            c->heard_us = t->now_us;
+            exchange_schedule(t, t->now_us + t->x->beat_us);
+            ring_offer(t, &(tr_event_t){.kind = TR_BEAT, .token = c->end.token});
+        }
     }
     DL_FOREACH(t->x->closing, c) {
         if (c->state < CONN_CUTTING && c->cut_us != CLOCK_NEVER && is_due(t, c->cut_us))

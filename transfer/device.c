@@ -100,17 +100,6 @@ static int check_listed(const char *name, heddle_error_t *error)
     return HEDDLE_ERR_INTERNAL;
 }
 
-/* While a machine starts, any of this may come a moment after us. */
-static int fail_absent(const char *name, const char *up, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_INTERNAL, "there is no network interface %s: there is %s", name, up);
-    error_expected(error, "one of %s", up);
-    error_found(error, "%s", name);
-    error_hint(error, "name the interface of the data plane: --data-device");
-    if (error) error->retriable = 1;
-    return HEDDLE_ERR_INTERNAL;
-}
-
 /* UCX does without an interface that lacks one of these, and would reach only this process. */
 static int check_ready(const char *name, const interface_t *i, heddle_error_t *error)
 {
@@ -127,38 +116,43 @@ static int check_ready(const char *name, const interface_t *i, heddle_error_t *e
     return HEDDLE_ERR_INTERNAL;
 }
 
-static int fail_insecure(const char *name, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-               "network interface %s is not loopback: UCX over TCP has no access control, and a peer could "
-               "write this process's memory", name);
-    error_expected(error, "a loopback interface, such as lo");
-    error_found(error, "%s", name);
-    error_hint(error, "on a private network: name the broker's key (--broker-key), or say --insecure");
-    return HEDDLE_ERR_INSECURE_ADDRESS;
-}
-
-static int fail_public(const char *name, const interface_t *i, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-               "network interface %s has the public address %s: UCX over TCP has no access control, and "
-               "a peer could write this process's memory", name, i->public_address);
-    error_expected(error, "an interface with private addresses alone (RFC 1918, RFC 6598, RFC 4193)");
-    error_found(error, "%s", i->public_address);
-    error_hint(error, "name another with --data-device, or say --insecure where a firewall keeps others out");
-    return HEDDLE_ERR_INSECURE_ADDRESS;
-}
-
 int device_check(const char *device, device_reach_t reach, heddle_error_t *error)
 {
     const char *name = device ? device : "lo";
     char up[160];
     interface_t seen = look_at(name, up, sizeof up);
-    if (!seen.is_there) return fail_absent(name, up, error);
+    if (!seen.is_there) {
+        /* While a machine starts, any of this may come a moment after us. */
+        error_fail(error, HEDDLE_ERR_INTERNAL, "there is no network interface %s: there is %s", name, up);
+        error_expected(error, "one of %s", up);
+        error_found(error, "%s", name);
+        error_hint(error, "name the interface of the data plane: --data-device");
+        if (error) error->retriable = 1;
+        return HEDDLE_ERR_INTERNAL;
+    }
     bool is_loopback = seen.flags & IFF_LOOPBACK;
-    if (!is_loopback && reach == DEVICE_LOOPBACK) return fail_insecure(name, error);
-    if (!is_loopback && reach == DEVICE_PRIVATE && seen.public_address[0])
-        return fail_public(name, &seen, error);
+    if (!is_loopback && reach == DEVICE_LOOPBACK) {
+        error_fail(
+            error, HEDDLE_ERR_INSECURE_ADDRESS,
+            "network interface %s is not loopback: UCX over TCP has no access control, and a peer could "
+            "write this process's memory",
+            name);
+        error_expected(error, "a loopback interface, such as lo");
+        error_found(error, "%s", name);
+        error_hint(error, "on a private network: name the broker's key (--broker-key), or say --insecure");
+        return HEDDLE_ERR_INSECURE_ADDRESS;
+    }
+    if (!is_loopback && reach == DEVICE_PRIVATE && seen.public_address[0]) {
+        error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
+                   "network interface %s has the public address %s: UCX over TCP has no access control, and "
+                   "a peer could write this process's memory",
+                   name, seen.public_address);
+        error_expected(error, "an interface with private addresses alone (RFC 1918, RFC 6598, RFC 4193)");
+        error_found(error, "%s", seen.public_address);
+        error_hint(error,
+                   "name another with --data-device, or say --insecure where a firewall keeps others out");
+        return HEDDLE_ERR_INSECURE_ADDRESS;
+    }
     int rc = check_listed(name, error);
     return rc ? rc : check_ready(name, &seen, error);
 }
@@ -225,26 +219,18 @@ device_route_t device_route(const device_address_t *from, const device_address_t
     return is_on_link(from, to) ? DEVICE_ON_LINK : DEVICE_ROUTED;
 }
 
-static uint32_t bits_of(const device_address_t *mask)
-{
-    uint32_t bits = 0;
-    while (bits < 128 && mask->bytes[bits / 8] >> (7 - bits % 8) & 1) bits++;
-    return bits;
-}
-
 /* As UCX chooses: not of the loopback of IPv6, not of the link alone, and not under a label. */
 static bool is_for_ucx(const struct ifaddrs *a, const char *device, device_address_t *ret_address)
 {
     const struct in6_addr *six = (const struct in6_addr *)(const void *)ret_address->bytes;
     device_address_t mask;
     if (strcmp(a->ifa_name, device) != 0 || !address_of(a->ifa_addr, ret_address)) return false;
-    if (address_of(a->ifa_netmask, &mask)) ret_address->prefix_bits = bits_of(&mask);
+    if (address_of(a->ifa_netmask, &mask)) {
+        uint32_t bits = 0;
+        while (bits < 128 && mask.bytes[bits / 8] >> (7 - bits % 8) & 1) bits++;
+        ret_address->prefix_bits = bits;
+    }
     return ret_address->family == AF_INET || (!IN6_IS_ADDR_LOOPBACK(six) && !IN6_IS_ADDR_LINKLOCAL(six));
-}
-
-static device_family_t family_of(const device_address_t *a)
-{
-    return a->family == AF_INET ? DEVICE_INET : DEVICE_INET6;
 }
 
 bool device_moved(const char *device, const device_addresses_t *had, device_addresses_t *ret_now)
@@ -261,7 +247,7 @@ bool device_moved(const char *device, const device_addresses_t *had, device_addr
         is_up |= (a->ifa_flags & IFF_UP) && (a->ifa_flags & IFF_RUNNING);
         is_loopback |= (a->ifa_flags & IFF_LOOPBACK) != 0;
         if (!is_for_ucx(a, device, &address)) continue;
-        device_family_t f = family_of(&address);
+        device_family_t f = address.family == AF_INET ? DEVICE_INET : DEVICE_INET6;
         if (!found.of[f].family) found.of[f] = address;
         if (had && is_same(&address, &had->of[f])) kept.of[f] = address;
     }
@@ -327,19 +313,6 @@ uint64_t device_network(void)
 
 /* ---- towards a host ---- */
 
-/* The address that the kernel would send from; false: there is no route. */
-static bool source_towards(const struct addrinfo *to, device_address_t *ret_source)
-{
-    struct sockaddr_storage at;
-    socklen_t bytes = sizeof at;
-    int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool is_found = fd >= 0 && connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
-                    getsockname(fd, (struct sockaddr *)&at, &bytes) == 0 &&
-                    address_of((struct sockaddr *)&at, ret_source);
-    if (fd >= 0) close(fd);
-    return is_found;
-}
-
 /* "eth0 10.0.0.5, eth1 203.0.113.7 (public)": those that are up and no loopback.  *ret_device: the one that
  * has `source`. */
 static void list_interfaces(const device_address_t *source, char ret_device[IF_NAMESIZE], char *ret_list,
@@ -400,8 +373,17 @@ int device_towards(const char *host, char ret_device[IF_NAMESIZE], heddle_error_
     char device[IF_NAMESIZE], list[sizeof error->found], text[DEVICE_ADDRESS_TEXT];
     int rc = getaddrinfo(host, "9", &hints, &found);
     bool is_reached = false;
-    for (const struct addrinfo *to = found; !rc && to && !is_reached; to = to->ai_next)
-        is_reached = source_towards(to, &source);
+    for (const struct addrinfo *to = found; !rc && to && !is_reached; to = to->ai_next) {
+        /* The address that the kernel would send from; false: there is no route. */
+        struct sockaddr_storage at;
+        socklen_t bytes = sizeof at;
+        int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        bool is_found = fd >= 0 && connect(fd, to->ai_addr, to->ai_addrlen) == 0 &&
+                        getsockname(fd, (struct sockaddr *)&at, &bytes) == 0 &&
+                        address_of((struct sockaddr *)&at, &source);
+        if (fd >= 0) close(fd);
+        is_reached = is_found;
+    }
     if (found) freeaddrinfo(found);
     list_interfaces(is_reached ? &source : NULL, device, list, sizeof list);
     if (rc) return fail_towards(host, "cannot be resolved", list, error);

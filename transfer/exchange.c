@@ -117,13 +117,6 @@ static step_t step(transfer_t *t, conn_t *c)
     return asked || served ? STEP_SENT : STEP_IDLE;
 }
 
-static void forget_dirty(transfer_t *t, conn_t *c)
-{
-    DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
-    t->x->dirty_count--;
-    c->dirty = false;
-}
-
 void conn_touch(transfer_t *t, conn_t *c)
 {
     t->x->stalled = false;
@@ -144,7 +137,11 @@ static void pump(transfer_t *t)
         DL_APPEND2(t->x->dirty, c, dirty_prev, dirty_next);
         switch (step(t, c)) {
         case STEP_IDLE:
-            if (c->state != CONN_BROKEN) forget_dirty(t, c);
+            if (c->state != CONN_BROKEN) {
+                DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
+                t->x->dirty_count--;
+                c->dirty = false;
+            }
             break;
         case STEP_SENT: t->x->turn_sends++; paced = 0; break;
         case STEP_PACED: paced++; break;
@@ -157,14 +154,6 @@ static void pump(transfer_t *t)
 void exchange_schedule(transfer_t *t, uint64_t at_us)
 {
     if (at_us < t->x->next_timer_us) t->x->next_timer_us = at_us;
-}
-
-static void run_timers(transfer_t *t)
-{
-    if (t->now_us < t->x->next_timer_us) return;
-    t->x->next_timer_us = CLOCK_NEVER;
-    conns_timers(t);
-    serve_timers(t);
 }
 
 int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
@@ -180,7 +169,11 @@ int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
         if (!t->carrier->progress(t)) break;
     }
     /* After progress: a process that was stopped itself finds its mail before it judges its peers. */
-    run_timers(t);
+    if (t->now_us >= t->x->next_timer_us) {
+        t->x->next_timer_us = CLOCK_NEVER;
+        conns_timers(t);
+        serve_timers(t);
+    }
     conns_unblock(t);
     pump(t);
     conns_reap(t);

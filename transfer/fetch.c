@@ -371,21 +371,6 @@ static bool is_all_bad(const fetch_t *f)
     return f->order_count > 0;
 }
 
-static void starve(fetch_t *f, uint64_t now_us, out_t *o)
-{
-    if (f->starved_us == CLOCK_NEVER) f->starved_us = now_us;
-    if (!is_all_bad(f)) f->all_bad_us = CLOCK_NEVER;
-    else if (f->all_bad_us == CLOCK_NEVER) f->all_bad_us = now_us;
-    if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= f->plan.bad_us) {
-        give_up(f, HEDDLE_ERR_DIGEST_MISMATCH);
-    } else if (f->plan.fail_us && now_us - f->starved_us >= f->plan.fail_us) {
-        give_up(f, HEDDLE_ERR_GONE);
-    } else if (now_us >= f->need_us && has_room(o)) {
-        put(o, (fetch_action_t){.kind = FA_NEED_SOURCES});
-        f->need_us = now_us + f->plan.need_us;
-    }
-}
-
 static void emit_end(fetch_t *f, out_t *o)
 {
     for (unsigned i = 0; i < f->known_count; i++)
@@ -412,7 +397,19 @@ int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_ac
         if (!is_starved) f->all_bad_us = CLOCK_NEVER;
         if (!is_starved) emit_asks(f, stripe, (unsigned)source, now_us, &o);
     }
-    if (is_starved) starve(f, now_us, &o);
+    if (is_starved) {
+        if (f->starved_us == CLOCK_NEVER) f->starved_us = now_us;
+        if (!is_all_bad(f)) f->all_bad_us = CLOCK_NEVER;
+        else if (f->all_bad_us == CLOCK_NEVER) f->all_bad_us = now_us;
+        if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= f->plan.bad_us) {
+            give_up(f, HEDDLE_ERR_DIGEST_MISMATCH);
+        } else if (f->plan.fail_us && now_us - f->starved_us >= f->plan.fail_us) {
+            give_up(f, HEDDLE_ERR_GONE);
+        } else if (now_us >= f->need_us && has_room(&o)) {
+            put(&o, (fetch_action_t){.kind = FA_NEED_SOURCES});
+            f->need_us = now_us + f->plan.need_us;
+        }
+    }
     if (f->course != GOING) emit_end(f, &o);
     return o.count;
 }
@@ -457,26 +454,21 @@ int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 
 /* -- making ----------------------------------------------------------------------------------- */
 
-static void fill_defaults(fetch_plan_t *p)
-{
-    if (!p->piece_bytes) p->piece_bytes = 1;
-    if (!p->stripes) p->stripes = 1;
-    if (p->stripes > FETCH_STRIPES_MAX) p->stripes = FETCH_STRIPES_MAX;
-    if (!p->window_bytes) p->window_bytes = LIMIT_WINDOW_BYTES;
-    if (!p->deadline_min_us) p->deadline_min_us = 1000000;
-    if (!p->deadline_max_us) p->deadline_max_us = 30000000;
-    if (!p->need_us) p->need_us = 500000;
-    if (!p->bad_limit) p->bad_limit = 3;
-    if (!p->bad_us) p->bad_us = 5000000;
-}
-
 int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
 {
     size_t n = plan->count, words = n / 64 + 1;
     fetch_t *f = calloc(1, sizeof *f + words * 8 + n * (sizeof *f->ask + 2 * sizeof *f->next + 3));
     if (!f) return HEDDLE_ERR_NO_MEMORY;
     f->plan = *plan;
-    fill_defaults(&f->plan);
+    if (!f->plan.piece_bytes) f->plan.piece_bytes = 1;
+    if (!f->plan.stripes) f->plan.stripes = 1;
+    if (f->plan.stripes > FETCH_STRIPES_MAX) f->plan.stripes = FETCH_STRIPES_MAX;
+    if (!f->plan.window_bytes) f->plan.window_bytes = LIMIT_WINDOW_BYTES;
+    if (!f->plan.deadline_min_us) f->plan.deadline_min_us = 1000000;
+    if (!f->plan.deadline_max_us) f->plan.deadline_max_us = 30000000;
+    if (!f->plan.need_us) f->plan.need_us = 500000;
+    if (!f->plan.bad_limit) f->plan.bad_limit = 3;
+    if (!f->plan.bad_us) f->plan.bad_us = 5000000;
     uint64_t window = f->plan.window_bytes / f->plan.piece_bytes;
     f->window_count = window < 1 ? 1 : window > UINT32_MAX ? UINT32_MAX : (uint32_t)window;
     f->starved_us = now_us;

@@ -24,19 +24,14 @@ static int err_of(uint32_t reason)
 static uint8_t *put_u32(uint8_t *at, uint32_t v) { le32_put(at, v); return at + 4; }
 static uint8_t *put_u64(uint8_t *at, uint64_t v) { le64_put(at, v); return at + 8; }
 
-static uint8_t *put_head(uint8_t *at, const frame_t *f)
-{
-    uint32_t count = f->kind == FRAME_HI ? (uint32_t)f->hi.address.bytes : f->count;
-    at[0] = (uint8_t)f->kind;
-    at[1] = FRAME_VERSION;
-    le16_put(at + 2, (uint16_t)count);
-    le32_put(at + 4, 0);
-    return put_u64(at + 8, f->line);
-}
-
 size_t frame_encode(const frame_t *f, uint8_t *out)
 {
-    uint8_t *at = put_head(out, f);
+    uint32_t count = f->kind == FRAME_HI ? (uint32_t)f->hi.address.bytes : f->count;
+    out[0] = (uint8_t)f->kind;
+    out[1] = FRAME_VERSION;
+    le16_put(out + 2, (uint16_t)count);
+    le32_put(out + 4, 0);
+    uint8_t *at = put_u64(out + 8, f->line);
     switch (f->kind) {
     case FRAME_HI:
         at = put_u64(put_u64(at, f->hi.token), f->hi.answer);

@@ -37,15 +37,6 @@ static void open_ucx(const char *dir)
             dlopen(path, RTLD_NOW | RTLD_LOCAL);   /* never closed, as the plugin */
 }
 
-static void *open_with_settings(const char *path, const char *ucx_dir)
-{
-    uint32_t set = environment_set(LOAD_SETTINGS, LOAD_SETTING_COUNT);
-    if (ucx_dir) open_ucx(ucx_dir);
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    environment_restore(LOAD_SETTINGS, LOAD_SETTING_COUNT, set);
-    return plugin;
-}
-
 /* Directory of the file that `path` names, with "/" and `below` appended. */
 static bool beside(const char *path, const char *below, char ret_dir[PATH_MAX])
 {
@@ -95,50 +86,45 @@ static bool find_plugin(char ret_path[PATH_MAX + sizeof PLUGIN + 1])
     return false;
 }
 
-static int fail_missing(heddle_error_t *error)
-{
-    const char *given = getenv("HEDDLE_PLUGIN_DIR");
-    if (given && !*given) given = NULL;
-    error_fail(error, HEDDLE_ERR_INTERNAL, "the data plane's plugin " PLUGIN " was not found%s%s",
-               given ? " in " : "", given ? given : "");
-    error_expected(error, "%s/" PLUGIN, given ? given : HEDDLE_INSTALLED_PLUGIN_DIR);
-    error_hint(error, "install Heddle again, or name the directory that has it: HEDDLE_PLUGIN_DIR");
-    return HEDDLE_ERR_INTERNAL;
-}
-
-static int fail_open(const char *path, heddle_error_t *error)
-{
-    const char *why = dlerror();
-    bool no_ucx = why && (strstr(why, "libucp.so") || strstr(why, "libucs.so") || strstr(why, "libuct.so"));
-    error_fail(error, HEDDLE_ERR_INTERNAL,
-               no_ucx ? "UCX is not installed: %s" : "the data plane's plugin cannot be loaded: %s",
-               why ? why : path);
-    if (no_ucx)
-        error_hint(error, "Debian and Ubuntu: sudo apt install libucx0; in a Python environment: "
-                          "pip install libucx-cu12");
-    return HEDDLE_ERR_INTERNAL;
-}
-
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static const transfer_ops_t *loaded;
 static transfer_place_t place;
 
-static void note_place(void *plugin)
-{
-    Dl_info at;
-    void *ucp = dlsym(plugin, "ucp_get_version");
-    if (dladdr(loaded, &at)) snprintf(place.plugin, sizeof place.plugin, "%s", at.dli_fname);
-    if (ucp && dladdr(ucp, &at)) snprintf(place.ucx, sizeof place.ucx, "%s", at.dli_fname);
-}
-
 static int load(const char *ucx_dir, heddle_error_t *error)
 {
     char path[PATH_MAX + sizeof PLUGIN + 1];
-    if (!find_plugin(path)) return fail_missing(error);
-    void *plugin = open_with_settings(path, ucx_dir);
-    if (!plugin) return fail_open(path, error);
+    if (!find_plugin(path)) {
+        const char *given = getenv("HEDDLE_PLUGIN_DIR");
+        if (given && !*given) given = NULL;
+        error_fail(error, HEDDLE_ERR_INTERNAL, "the data plane's plugin " PLUGIN " was not found%s%s",
+                   given ? " in " : "", given ? given : "");
+        error_expected(error, "%s/" PLUGIN, given ? given : HEDDLE_INSTALLED_PLUGIN_DIR);
+        error_hint(error, "install Heddle again, or name the directory that has it: HEDDLE_PLUGIN_DIR");
+        return HEDDLE_ERR_INTERNAL;
+    }
+    uint32_t set = environment_set(LOAD_SETTINGS, LOAD_SETTING_COUNT);
+    if (ucx_dir) open_ucx(ucx_dir);
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    environment_restore(LOAD_SETTINGS, LOAD_SETTING_COUNT, set);
+    if (!plugin) {
+        const char *why = dlerror();
+        bool no_ucx =
+            why && (strstr(why, "libucp.so") || strstr(why, "libucs.so") || strstr(why, "libuct.so"));
+        error_fail(error, HEDDLE_ERR_INTERNAL,
+                   no_ucx ? "UCX is not installed: %s" : "the data plane's plugin cannot be loaded: %s",
+                   why ? why : path);
+        if (no_ucx)
+            error_hint(error, "Debian and Ubuntu: sudo apt install libucx0; in a Python environment: "
+                              "pip install libucx-cu12");
+        return HEDDLE_ERR_INTERNAL;
+    }
     loaded = dlsym(plugin, "transfer_ops");   /* never unloaded: UCX leaves a thread behind */
-    if (loaded) note_place(plugin);
+    if (loaded) {
+        Dl_info at;
+        void *ucp = dlsym(plugin, "ucp_get_version");
+        if (dladdr(loaded, &at)) snprintf(place.plugin, sizeof place.plugin, "%s", at.dli_fname);
+        if (ucp && dladdr(ucp, &at)) snprintf(place.ucx, sizeof place.ucx, "%s", at.dli_fname);
+    }
     if (loaded) return HEDDLE_OK;
     return error_fail(error, HEDDLE_ERR_INTERNAL, "%s is not a plugin of this version", path);
 }

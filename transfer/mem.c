@@ -48,8 +48,6 @@ static mem_t *find(uint32_t id)
     return m;
 }
 
-/* A link is the id of the other end, which may be gone by the time it is looked up. */
-static void *link_of(uint32_t id) { return (void *)(uintptr_t)id; }
 static mem_t *other_end(const endpoint_t *e) { return find((uint32_t)(uintptr_t)e->link); }
 
 /* False: no memory. */
@@ -80,26 +78,10 @@ static int mem_connect(transfer_t *t, endpoint_t *e, bytes_t address)
 {
     mem_t *to = address.bytes == 4 ? find(le32_get(address.data)) : NULL;
     if (!to || to->killed) return HEDDLE_ERR_GONE;
-    e->link = link_of(to->id);
+    /* A link is the id of the other end, which may be gone by the time it is looked up. */
+    e->link = (void *)(uintptr_t)to->id;
     e->reads_us = mem_of(t)->near;
     return HEDDLE_OK;
-}
-
-/* Takes back what `p` sent and `to` did not receive yet. */
-static void cancel(mem_t *to, const endpoint_t *e, transfer_t *sender)
-{
-    message_t *m, *next;
-    DL_FOREACH_SAFE(to->mail, m, next) {
-        if (!m->send || m->send->end != e) continue;
-        if (m->kind == MAIL_PAYLOAD) exchange_arrived(&to->base, m->ask, false);
-        exchange_sent(sender, m->send, SENT_FAILED);
-        unpost(to, m);
-    }
-}
-
-static bool is_same_connection(const endpoint_t *e, const endpoint_t *q)
-{
-    return q->remote_line == e->line || q->line == e->remote_line;
 }
 
 /* Receives that are open for rendezvous data of `q` end now: nothing is written after a disconnect. */
@@ -119,9 +101,18 @@ static void mem_disconnect(endpoint_t *e)
     transfer_t *t = e->transfer;
     mem_t *to = other_end(e);
     if (to) {
-        cancel(to, e, t);
+        /* Takes back what `p` sent and `to` did not receive yet. */
+        message_t *m, *next;
+        DL_FOREACH_SAFE(to->mail, m, next)
+        {
+            if (!m->send || m->send->end != e) continue;
+            if (m->kind == MAIL_PAYLOAD) exchange_arrived(&to->base, m->ask, false);
+            exchange_sent(t, m->send, SENT_FAILED);
+            unpost(to, m);
+        }
         for (endpoint_t *q = NULL; (q = exchange_next(&to->base, q));) {
-            if (other_end(q) != mem_of(t) || !is_same_connection(e, q)) continue;
+            if (other_end(q) != mem_of(t) || !(q->remote_line == e->line || q->line == e->remote_line))
+                continue;
             cancel_receives(mem_of(t), q);
             post_broken(to, q);
         }
@@ -164,30 +155,26 @@ static void land(mem_t *to, message_t *m)
     exchange_arrived(&to->base, m->ask, true);
 }
 
-/* False when the payload comes in a second step. */
-static bool deliver_data(mem_t *to, message_t *m, const frame_t *f)
-{
-    m->into = exchange_place(&to->base, f, m->send->payload_bytes);
-    m->ask = f->data.ask;
-    if (!m->into) return true;
-    if (m->from->rendezvous) {
-        if (!exchange_placing(&to->base, m->ask)) return true;
-        m->kind = MAIL_PAYLOAD;
-        if (m->from->hold_until_us > m->at_us) m->at_us = m->from->hold_until_us;
-        DL_DELETE(to->mail, m);
-        DL_APPEND(to->mail, m);
-        return false;
-    }
-    land(to, m);
-    return true;
-}
-
 static bool deliver_frame(mem_t *to, message_t *m)
 {
     frame_t f;
     if (!frame_decode(bytes_of(m->send->frame, m->send->frame_bytes), &f)) to->base.counters.malformed++;
-    else if (f.kind == FRAME_DATA) return deliver_data(to, m, &f);
-    else exchange_frame(&to->base, &f);
+    else if (f.kind == FRAME_DATA) {
+        /* False when the payload comes in a second step. */
+        m->into = exchange_place(&to->base, &f, m->send->payload_bytes);
+        m->ask = f.data.ask;
+        if (!m->into) return true;
+        if (m->from->rendezvous) {
+            if (!exchange_placing(&to->base, m->ask)) return true;
+            m->kind = MAIL_PAYLOAD;
+            if (m->from->hold_until_us > m->at_us) m->at_us = m->from->hold_until_us;
+            DL_DELETE(to->mail, m);
+            DL_APPEND(to->mail, m);
+            return false;
+        }
+        land(to, m);
+        return true;
+    } else exchange_frame(&to->base, &f);
     return true;
 }
 

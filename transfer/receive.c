@@ -7,15 +7,6 @@
 
 _Static_assert(EXCHANGE_ASKS_MAX <= 1u << ASK_INDEX_BITS, "an ask's id holds its index");
 
-static ask_t *ask_take(transfer_t *t)
-{
-    ask_t *a = t->x->asks_free;
-    if (a) t->x->asks_free = a->next;
-    else if (t->x->asks_used < EXCHANGE_ASKS_MAX) a = &t->x->asks[t->x->asks_used++];
-    if (a) a->id = ++t->x->ask_generation << ASK_INDEX_BITS | (uint64_t)(a - t->x->asks);
-    return a;
-}
-
 static void ask_free(transfer_t *t, ask_t *a)
 {
     a->state = ASK_FREE;
@@ -31,11 +22,6 @@ static ask_t *find_ask(transfer_t *t, uint64_t id)
     if (index >= t->x->asks_used) return NULL;
     ask_t *a = &t->x->asks[index];
     return a->id == id && a->state != ASK_FREE ? a : NULL;
-}
-
-static bool is_open(const ask_t *a)
-{
-    return a->state == ASK_GATHERED || a->state == ASK_SENT || a->state == ASK_RECEIVING;
 }
 
 static void ungather(ask_t *a)
@@ -93,7 +79,10 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, u
     int rc = conn_find(t, from, &c);
     if (rc != HEDDLE_OK) return rc;
     if (c->asks_open >= LIMIT_ASKS_PER_PEER || !ring_reserve(t)) return HEDDLE_ERR_AGAIN;
-    ask_t *a = ask_take(t);
+    ask_t *a = t->x->asks_free;
+    if (a) t->x->asks_free = a->next;
+    else if (t->x->asks_used < EXCHANGE_ASKS_MAX) a = &t->x->asks[t->x->asks_used++];
+    if (a) a->id = ++t->x->ask_generation << ASK_INDEX_BITS | (uint64_t)(a - t->x->asks);
     if (!a) {
         ring_release(t);
         return HEDDLE_ERR_AGAIN;
@@ -121,7 +110,7 @@ void exchange_drop_ask(transfer_t *t, uint64_t id)
 {
     exchange_enter(t);
     ask_t *a = find_ask(t, id);
-    if (!a || !is_open(a)) return;
+    if (!a || !(a->state == ASK_GATHERED || a->state == ASK_SENT || a->state == ASK_RECEIVING)) return;
     ring_release(t);
     if (a->state == ASK_GATHERED) ungather(a);
     if (a->state == ASK_SENT) {

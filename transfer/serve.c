@@ -78,13 +78,6 @@ static bool is_forgotten(const transfer_t *t, const share_key_t *key)
     return false;
 }
 
-static void forget_key(transfer_t *t, const share_key_t *key)
-{
-    t->x->forgotten[t->x->forgotten_next] = *key;
-    t->x->forgotten_next = (t->x->forgotten_next + 1) % EXCHANGE_FORGOTTEN_MAX;
-    if (t->x->forgotten_count < EXCHANGE_FORGOTTEN_MAX) t->x->forgotten_count++;
-}
-
 static void free_share(transfer_t *t, share_t *share)
 {
     HASH_DELETE(hh, t->x->shares, share);
@@ -164,7 +157,9 @@ void exchange_unshare(transfer_t *t, share_key_t key)
     share_t *share = find_share(t, &key);
     if (!share || share->ending) return;
     share->ending = true;
-    forget_key(t, &key);
+    t->x->forgotten[t->x->forgotten_next] = key;
+    t->x->forgotten_next = (t->x->forgotten_next + 1) % EXCHANGE_FORGOTTEN_MAX;
+    if (t->x->forgotten_count < EXCHANGE_FORGOTTEN_MAX) t->x->forgotten_count++;
     for (conn_t *c = t->x->conns; c; c = c->next) {
         standing_t *s, *next;
         for (s = c->standing; s; s = next) {
@@ -216,17 +211,14 @@ static void on_range(transfer_t *t, conn_t *c, const share_key_t *key, const fra
     else exchange_schedule(t, t->now_us + EXCHANGE_HOLD_US);
 }
 
-static void on_unask(transfer_t *t, conn_t *c, uint64_t id)
-{
-    standing_t *s;
-    for (s = c->standing; s && s->id != id; s = s->conn_next) continue;
-    if (s) standing_free(t, s);
-}
-
 void serve_frame(transfer_t *t, conn_t *c, const frame_t *f)
 {
     if (f->kind == FRAME_UNASK) {
-        for (uint32_t i = 0; i < f->count; i++) on_unask(t, c, f->unask.asks[i]);
+        for (uint32_t i = 0; i < f->count; i++) {
+            standing_t *s;
+            for (s = c->standing; s && s->id != (f->unask.asks[i]); s = s->conn_next) continue;
+            if (s) standing_free(t, s);
+        }
         return;
     }
     share_t *share = find_share(t, &f->ask.key);

@@ -197,25 +197,6 @@ static ucs_status_t make_planes(ucx_t *u, const device_addresses_t *now, plane_t
     return status;
 }
 
-/* UCX starts a thread that would take the process's signals: it is born with all of them blocked. */
-static int start(ucx_t *u, heddle_error_t *error)
-{
-    sigset_t all, before;
-    device_addresses_t now;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    u->fd = epoll_create1(EPOLL_CLOEXEC);
-    device_addresses(u->device, &now);
-    restrict_families(&now);
-    bool has_one = now.of[DEVICE_INET].family || now.of[DEVICE_INET6].family;
-    ucs_status_t status = u->fd < 0 ? UCS_ERR_IO_ERROR : has_one ? UCS_OK : UCS_ERR_NO_DEVICE;
-    if (status == UCS_OK) status = make_planes(u, &now, u->planes);
-    u->registrar = u->planes[DEVICE_INET] ? DEVICE_INET : DEVICE_INET6;
-    if (status == UCS_OK) status = ucx_address_make(u);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status == UCS_OK ? HEDDLE_OK : fail_ucx("listen", status, u->device, error);
-}
-
 static bool arm(const plane_t *plane)
 {
     return !plane || (ucp_worker_arm(plane->in) == UCS_OK &&
@@ -235,13 +216,6 @@ static void turn(ucx_t *u)
 {
     if (u->base.carrier->progress(&u->base) || !is_asleep(u)) return;
     poll(&(struct pollfd){.fd = u->fd, .events = POLLIN}, 1, 10);
-}
-
-static void wait_for_closes(ucx_t *u)
-{
-    const clock_ops_t *clock = clock_system();
-    uint64_t end = clock_now(clock) + u->close_ms * 1000ull;
-    while (!exchange_quiet(&u->base) && clock_now(clock) < end) turn(u);
 }
 
 /* Where one worker is both: lets connections that are being made, ours and those that peers begin, be made
@@ -270,22 +244,19 @@ static bool settle_all(ucx_t *u)
     return is_done;
 }
 
-/* False when something does not end in time.  UCX aborts the process when a worker goes with requests
- * pending. */
-static bool end_links(ucx_t *u)
-{
-    settle_all(u);
-    exchange_shut(&u->base);
-    wait_for_closes(u);
-    return exchange_quiet(&u->base) && settle_all(u);
-}
-
 static void ucx_close(transfer_t **t)
 {
     ucx_t *u = t && *t ? ucx_of(*t) : NULL;
     if (!u) return;
     *t = NULL;
-    bool is_ended = end_links(u);
+    /* False when something does not end in time.  UCX aborts the process when a worker goes with requests
+     * pending. */
+    settle_all(u);
+    exchange_shut(&u->base);
+    const clock_ops_t *clock = clock_system();
+    uint64_t end = clock_now(clock) + u->close_ms * 1000ull;
+    while (!exchange_quiet(&u->base) && clock_now(clock) < end) turn(u);
+    bool is_ended = exchange_quiet(&u->base) && settle_all(u);
     crew_end(&u->crew);
     if (!is_ended) return;                   /* left to UCX, with all that it may still touch */
     for (int f = 0; f < DEVICE_FAMILIES; f++) end_plane(&u->planes[f]);
@@ -318,7 +289,23 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
     u->receives = calloc(EXCHANGE_ASKS_MAX, sizeof *u->receives);
     int rc = u->receives ? exchange_init(t, carrier, opts, line >> 1 | 1) : HEDDLE_ERR_NO_MEMORY;
     if (rc != HEDDLE_OK) error_fail(error, rc, "no memory for the data plane");
-    else rc = start(u, error);
+    else {
+        /* UCX starts a thread that would take the process's signals: it is born with all of them blocked. */
+        sigset_t all, before;
+        device_addresses_t now;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        u->fd = epoll_create1(EPOLL_CLOEXEC);
+        device_addresses(u->device, &now);
+        restrict_families(&now);
+        bool has_one = now.of[DEVICE_INET].family || now.of[DEVICE_INET6].family;
+        ucs_status_t status = u->fd < 0 ? UCS_ERR_IO_ERROR : has_one ? UCS_OK : UCS_ERR_NO_DEVICE;
+        if (status == UCS_OK) status = make_planes(u, &now, u->planes);
+        u->registrar = u->planes[DEVICE_INET] ? DEVICE_INET : DEVICE_INET6;
+        if (status == UCS_OK) status = ucx_address_make(u);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+        rc = status == UCS_OK ? HEDDLE_OK : fail_ucx("listen", status, u->device, error);
+    }
     if (rc != HEDDLE_OK) ucx_close(&t);
     else *ret = t;
     return rc;

@@ -25,16 +25,6 @@ static void put_head(uint8_t head[8])
     le16_put(head + 6, (uint16_t)minor);
 }
 
-static void put_near(const near_board_t *board, uint8_t at[NEAR_BYTES])
-{
-    near_id_t id = near_board_id(board);
-    le64_put(at, id.host);
-    le64_put(at + 8, id.process);
-    le64_put(at + 16, id.board);
-    le64_put(at + 24, id.proof);
-    memcpy(at + 32, NEAR_MARK, sizeof NEAR_MARK);
-}
-
 static near_id_t get_near(const uint8_t *at)
 {
     return (near_id_t){le64_get(at), le64_get(at + 8), le64_get(at + 16), le64_get(at + 24)};
@@ -77,7 +67,15 @@ ucs_status_t ucx_address_make(ucx_t *u)
     u->address[ENVELOPE_BYTES] = 0;
     for (int f = 0; f < DEVICE_FAMILIES && status == UCS_OK; f++)
         if (u->planes[f]) status = put_offer(u, u->planes[f], near_bytes);
-    if (near_bytes) put_near(&u->board, u->address + u->address_bytes);
+    if (near_bytes) {
+        uint8_t *at = u->address + u->address_bytes;
+        near_id_t id = near_board_id(&u->board);
+        le64_put(at, id.host);
+        le64_put(at + 8, id.process);
+        le64_put(at + 16, id.board);
+        le64_put(at + 24, id.proof);
+        memcpy(at + 32, NEAR_MARK, sizeof NEAR_MARK);
+    }
     u->address_bytes += near_bytes;
     put_head(u->address);
     le64_put(u->address + 8, check_of(u->address + ENVELOPE_BYTES, u->address_bytes - ENVELOPE_BYTES));

@@ -284,13 +284,6 @@ static ucs_status_t receive_into(const plane_t *plane, uint64_t ask, void *descr
     return UCS_OK;
 }
 
-/* Not to be tried again: what comes next is to travel. */
-static void stop_reading(link_t *link)
-{
-    near_view_close(&link->view);
-    link->near_due = true;
-}
-
 /* One more: a core does not saturate the memory, two almost do. */
 static crew_t *crew_of(ucx_t *u)
 {
@@ -333,7 +326,11 @@ static void on_lent(ucx_t *u, const frame_t *f)
         else exchange_again(&u->base, asks[i]);
         is_unreadable = is_unreadable || !is_read;
     }
-    if (is_unreadable) stop_reading(link);
+    if (is_unreadable) {
+        /* Not to be tried again: what comes next is to travel. */
+        near_view_close(&link->view);
+        link->near_due = true;
+    }
     set_due(link, true);
 }
 

@@ -35,20 +35,6 @@ static announced_t *remember(adapter_t *a, const msg_announce_t *m)
     return w;
 }
 
-/* Announcements of versions that sync has nothing to do with any more. */
-static void forget_announced(adapter_t *a)
-{
-    for (announced_t **at = &a->announced; *at;) {
-        announced_t *w = *at;
-        if (sync_find(&a->sync, w->version) || (a->pull && pull_what(a->pull) == w)) {
-            at = &w->next;
-            continue;
-        }
-        *at = w->next;
-        free(w);
-    }
-}
-
 static int check_process(const adapter_t *a, heddle_error_t *error)
 {
     return a->core->opts.check ? a->core->opts.check(error) : HEDDLE_OK;
@@ -168,21 +154,6 @@ static int say_nack(adapter_t *a, uint64_t version, uint64_t decision, const hed
         m.nack.stage_us = w->stage_us ? w->stage_us : took(now_us - w->sealed_us);
     }
     return say_once(a, &m);
-}
-
-static void say_need_sources(adapter_t *a, uint64_t version, uint64_t *lost, uint32_t count)
-{
-    uint64_t unmet[LIMIT_SERVED];
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = a->core->member.session.token,
-                                          .version = version,
-                                          .adapter = a->name,
-                                          .lost = lost,
-                                          .lost_count = count,
-                                          .unmet = unmet};
-    for (uint32_t i = 0; i < count && i < LIMIT_SERVED; i++)
-        if (!pull_has_met(a->pull, lost[i])) unmet[m.need_sources.unmet_count++] = lost[i];
-    (void)member_say(&a->core->member, &m);    /* the fetch asks again */
 }
 
 /* --- RESERVING: memory for a version ---------------------------------------------------------- */
@@ -324,7 +295,17 @@ static bool is_out_of_reach(adapter_t *a, uint64_t now_us)
     uint64_t version = pull_what(a->pull)->version, lost[LIMIT_SOURCES * 2];
     uint32_t count;
     if (!pull_needs_sources(a->pull, lost, LIMIT_SOURCES * 2, &count) || !a->sync.up) return false;
-    say_need_sources(a, version, lost, count);
+    uint64_t unmet[LIMIT_SERVED];
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = a->core->member.session.token,
+                                          .version = version,
+                                          .adapter = a->name,
+                                          .lost = lost,
+                                          .lost_count = count,
+                                          .unmet = unmet};
+    for (uint32_t i = 0; i < count && i < LIMIT_SERVED; i++)
+        if (!pull_has_met(a->pull, lost[i])) unmet[m.need_sources.unmet_count++] = lost[i];
+    (void)member_say(&a->core->member, &m); /* the fetch asks again */
     const sync_entry_t *e = sync_find(&a->sync, version);
     uint64_t deadline_us = e && e->deadline_us != CLOCK_NEVER ? e->deadline_us - SYNC_GRACE_US : CLOCK_NEVER;
     if (!unreached_look(&a->unreached, a->core->io, a->pull, lost, count, deadline_us, now_us)) return false;
@@ -417,7 +398,16 @@ static void go_on(adapter_t *a, uint64_t now_us)
                                               : (rc ? SY_FETCH_FAILED : SY_FETCHED);
         step(a, &(sync_event_t){.kind = kind, .version = version, .error = &a->error}, now_us);
     }
-    forget_announced(a);
+    /* Announcements of versions that sync has nothing to do with any more. */
+    for (announced_t **at = &a->announced; *at;) {
+        announced_t *w = *at;
+        if (sync_find(&a->sync, w->version) || (a->pull && pull_what(a->pull) == w)) {
+            at = &w->next;
+            continue;
+        }
+        *at = w->next;
+        free(w);
+    }
 }
 
 static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)

@@ -225,20 +225,6 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_up(&n->adapters[i], m, now_us);
 }
 
-/* The session ended by the clock, or by an ERROR of the broker. */
-static void on_lapsed(worker_node_t *n, const msg_t *m)
-{
-    heddle_error_t error;
-    bool is_fenced = m && m->type == MSG_ERROR;
-    if (is_fenced) msg_to_error(&m->error, &error);
-    else error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "no word from the broker for a lease; serving goes on");
-    heddle_event_t event = {.type = is_fenced ? HEDDLE_EVENT_FENCED : HEDDLE_EVENT_LOST_BROKER,
-                            .code = error.code, .retriable = 1, .step = -1};
-    memcpy(event.adapter, error.adapter, sizeof event.adapter);
-    error_text(event.message, sizeof event.message, error.message);
-    member_tell(&n->core.member, &event);
-}
-
 static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
 {
     const char *name = NULL;
@@ -276,7 +262,22 @@ static void step(worker_node_t *n, session_event_kind_t kind, const msg_t *m, ui
         n->unjoined_us = n->core.opts.broker ? 0 : CLOCK_NEVER;
         for (uint32_t i = 0; i < n->adapter_count; i++) adapter_down(&n->adapters[i], now_us);
     }
-    if (out & SO_LAPSED) on_lapsed(n, m);
+    if (out & SO_LAPSED) {
+        /* The session ended by the clock, or by an ERROR of the broker. */
+        heddle_error_t error;
+        bool is_fenced = m && m->type == MSG_ERROR;
+        if (is_fenced) msg_to_error(&m->error, &error);
+        else
+            error_fail(&error, HEDDLE_ERR_UNAVAILABLE,
+                       "no word from the broker for a lease; serving goes on");
+        heddle_event_t event = {.type = is_fenced ? HEDDLE_EVENT_FENCED : HEDDLE_EVENT_LOST_BROKER,
+                                .code = error.code,
+                                .retriable = 1,
+                                .step = -1};
+        memcpy(event.adapter, error.adapter, sizeof event.adapter);
+        error_text(event.message, sizeof event.message, error.message);
+        member_tell(&n->core.member, &event);
+    }
     if (out & SO_JOIN) say_join(n);
     if (out & SO_ELSEWHERE) tell_refusal(n, 1, now_us);
     if (out & SO_JOINED) on_joined(n, &m->welcome, now_us);

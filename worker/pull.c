@@ -432,18 +432,13 @@ bool pull_has_met(const pull_t *p, uint64_t token)
     return false;
 }
 
-static void note_met(pull_t *p, const tr_event_t *event)
+void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
 {
+    if (p->state > PULL_CHUNKS || !p->fetch) return;
     bool is_answer = event->kind == TR_ARRIVED || event->kind == TR_BEAT ||
                      (event->kind == TR_REFUSED && event->err != HEDDLE_ERR_GONE);
     if (is_answer && p->met_count < sizeof p->met / sizeof *p->met && !pull_has_met(p, event->token))
         p->met[p->met_count++] = event->token;
-}
-
-void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
-{
-    if (p->state > PULL_CHUNKS || !p->fetch) return;
-    note_met(p, event);
     switch (event->kind) {
     case TR_ARRIVED: on_arrived(p, event, now_us); break;
     case TR_REFUSED:

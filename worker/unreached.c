@@ -75,9 +75,16 @@ static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, 
         error_hint(&u->error, "name the same network with --data-device for the publisher and every worker");
 }
 
-static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, const uint64_t *lost,
-                 uint32_t count, uint64_t now_us)
+const heddle_error_t *unreached_error(const unreached_t *u, const pull_t *pull)
 {
+    return u->told_count && !pull_source(pull) ? &u->error : NULL;
+}
+
+bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, const uint64_t *lost,
+                    uint32_t count, uint64_t deadline_us, uint64_t now_us)
+{
+    if (pull_source(pull) || count == 0) return false;
+    const announced_t *w = pull_what(pull);
     buf_t names = {0};
     if (name_sources(u, w, lost, count, &names)) {
         char scratch[REPEAT_TEXT];
@@ -91,18 +98,5 @@ static void tell(unreached_t *u, const node_io_t *io, const announced_t *w, cons
                      (unsigned long long)w->version, u->error.message, repeat_text(times, scratch));
     }
     buf_fini(&names);
-}
-
-const heddle_error_t *unreached_error(const unreached_t *u, const pull_t *pull)
-{
-    return u->told_count && !pull_source(pull) ? &u->error : NULL;
-}
-
-bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, const uint64_t *lost,
-                    uint32_t count,
-                    uint64_t deadline_us, uint64_t now_us)
-{
-    if (pull_source(pull) || count == 0) return false;
-    tell(u, io, pull_what(pull), lost, count, now_us);
     return u->told_count && deadline_us != CLOCK_NEVER && now_us + UNREACHED_BEFORE_US >= deadline_us;
 }

@@ -235,25 +235,22 @@ static int fail_version(int code, const char *adapter, uint64_t version, const c
     return error_publish(&error);
 }
 
-static int fail_adapter(const heddle_worker_t *w, const char *adapter)
-{
-    char names[sizeof ((heddle_error_t *)0)->expected] = "";
-    size_t used = 0;
-    for (char **name = w->adapters; *name && used < sizeof names; name++)
-        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? " " : "", *name);
-    heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_NOT_FOUND, "this worker did not subscribe to %.128s",
-               adapter ? adapter : "an adapter without a name");
-    error_where(&error, adapter, 0, NULL, NULL);
-    error_contrast(&error, names, adapter ? adapter : "NULL");
-    error_hint(&error, "name it when the worker is opened");
-    return error_publish(&error);
-}
-
 static int find_adapter(const heddle_worker_t *w, const char *adapter, uint32_t *ret_index)
 {
     int index = adapter ? slots_find(w->slots, adapter) : -1;
-    if (index < 0) return fail_adapter(w, adapter);
+    if (index < 0) {
+        char names[sizeof((heddle_error_t *)0)->expected] = "";
+        size_t used = 0;
+        for (char **name = w->adapters; *name && used < sizeof names; name++)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used ? " " : "", *name);
+        heddle_error_t error;
+        error_fail(&error, HEDDLE_ERR_NOT_FOUND, "this worker did not subscribe to %.128s",
+                   adapter ? adapter : "an adapter without a name");
+        error_where(&error, adapter, 0, NULL, NULL);
+        error_contrast(&error, names, adapter ? adapter : "NULL");
+        error_hint(&error, "name it when the worker is opened");
+        return error_publish(&error);
+    }
     *ret_index = (uint32_t)index;
     return HEDDLE_OK;
 }
@@ -285,26 +282,22 @@ int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t ver
     return tell_node(w, adapter, &(app_answer_t){.kind = APP_ACTIVATE, .version = version});
 }
 
-/* The application's texts, made fit to be sent: cut, and without control characters. */
-static void copy_reason(const heddle_error_t *from, heddle_error_t *ret_why)
-{
-    char text[641], phase[sizeof from->phase];
-    error_text(text, sizeof text, from->message[0] ? from->message : "the application rejected the version");
-    error_text(phase, sizeof phase, from->phase);
-    error_fail(ret_why, from->code ? from->code : HEDDLE_ERR_VERSION_FAILED, "%s", text);
-    error_where(ret_why, NULL, 0, NULL, phase);
-    error_text(ret_why->expected, sizeof ret_why->expected, from->expected);
-    error_text(ret_why->found, sizeof ret_why->found, from->found);
-    error_text(ret_why->hint, sizeof ret_why->hint, from->hint);
-}
-
 int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t version,
                                const heddle_error_t *why)
 {
     static const char *const PHASES[] = {"",       "pack",  "commit",   "announce", "fetch",
                                          "verify", "stage", "activate", "export"};
     heddle_error_t sent;
-    copy_reason(why ? why : &(heddle_error_t){0}, &sent);
+    /* The application's texts, made fit to be sent: cut, and without control characters. */
+    const heddle_error_t *from = why ? why : &(heddle_error_t){0};
+    char text[641], phase[sizeof from->phase];
+    error_text(text, sizeof text, from->message[0] ? from->message : "the application rejected the version");
+    error_text(phase, sizeof phase, from->phase);
+    error_fail(&sent, from->code ? from->code : HEDDLE_ERR_VERSION_FAILED, "%s", text);
+    error_where(&sent, NULL, 0, NULL, phase);
+    error_text(sent.expected, sizeof sent.expected, from->expected);
+    error_text(sent.found, sizeof sent.found, from->found);
+    error_text(sent.hint, sizeof sent.hint, from->hint);
     if (!strcmp(heddle_err_name(sent.code), "unknown"))
         return fail_version(HEDDLE_ERR_USAGE, adapter, version,
                             "a version is rejected with a code of heddle/error.h, or 0");

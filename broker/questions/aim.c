@@ -27,9 +27,14 @@ static bool has_source(const rollout_t *ro, const adapter_row_t *a, const versio
     return track_has_source(rollout_track(ro, a->name, v->version));
 }
 
-/* "policy@2 lost, policy@1 retired": what there is below the active version. */
-static void name_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_error_t *error)
+static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_error_t *error)
 {
+    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s has no version to roll back to from %s@%llu",
+                        a->name, a->name, (unsigned long long)a->active);
+    error_where(error, a->name, a->active, NULL, "activate");
+    error_expected(error, "a version below %llu that was active and that a worker or its publisher holds",
+                   (unsigned long long)a->active);
+    /* "policy@2 lost, policy@1 retired": what there is below the active version. */
     buf_t names = {0};
     uint32_t count = 0;
     for (size_t i = a->version_count; i-- > 0 && count < LISTED;) {
@@ -40,27 +45,8 @@ static void name_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_err
     }
     error_found(error, "%s", count ? buf_text(&names) : "no earlier version");
     buf_fini(&names);
-}
-
-static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s has no version to roll back to from %s@%llu",
-                        a->name, a->name, (unsigned long long)a->active);
-    error_where(error, a->name, a->active, NULL, "activate");
-    error_expected(error, "a version below %llu that was active and that a worker or its publisher holds",
-                   (unsigned long long)a->active);
-    name_earlier(ro, a, error);
     error_hint(error, "publish the earlier bytes again; heddle broker --keep sets how many earlier versions "
                       "are kept");
-    return rc;
-}
-
-static int nothing_active(const adapter_row_t *a, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE,
-                        "no version of %s is active, so there is none to roll back from", a->name);
-    error_where(error, a->name, 0, NULL, "activate");
-    error_hint(error, "`heddle versions %s` lists what there is", a->name);
     return rc;
 }
 
@@ -78,7 +64,13 @@ static int is_newer(const adapter_row_t *a, uint64_t named, heddle_error_t *erro
 static int aim_back(const rollout_t *ro, const adapter_row_t *a, uint64_t named, uint64_t *ret_version,
                     heddle_error_t *error)
 {
-    if (!a->active) return nothing_active(a, error);
+    if (!a->active) {
+        int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE,
+                            "no version of %s is active, so there is none to roll back from", a->name);
+        error_where(error, a->name, 0, NULL, "activate");
+        error_hint(error, "`heddle versions %s` lists what there is", a->name);
+        return rc;
+    }
     if (named > a->active) return is_newer(a, named, error);
     const version_row_t *best = NULL;
     for (size_t i = 0; i < a->version_count && !named; i++) {

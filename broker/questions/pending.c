@@ -178,11 +178,6 @@ static int set_version(pending_row_t *row, const msg_query_t *q, view_t v, heddl
     return rc;
 }
 
-static uint64_t deadline_us(const pending_row_t *row, uint64_t asked_ms, uint64_t usual_ms)
-{
-    return row->asked_us + (asked_ms ? asked_ms : usual_ms) * 1000;
-}
-
 int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_error_t *error)
 {
     int rc = name_check("adapter", q->name, error);
@@ -190,8 +185,10 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
     if (!rc) rc = set_workers(row, q, error);
     if (rc) return rc;
     row->asked_us = v.now.us;
-    row->deadline_us = deadline_us(
-        row, q->deadline_ms, row->kind == PENDING_ACTIVATE ? ACTIVATE_DEADLINE_MS : WAIT_DEADLINE_MS);
+    row->deadline_us = row->asked_us + (q->deadline_ms ? q->deadline_ms
+                                                       : (row->kind == PENDING_ACTIVATE ? ACTIVATE_DEADLINE_MS
+                                                                                        : WAIT_DEADLINE_MS)) *
+                                           1000;
     row->phase = q->phase == HEDDLE_PHASE_STAGED && row->kind == PENDING_WAIT ? HEDDLE_PHASE_STAGED
                                                                               : HEDDLE_PHASE_ACTIVE;
     row->quorum.kind = q->quorum_kind <= HEDDLE_QUORUM_NONE ? q->quorum_kind : HEDDLE_QUORUM_ALL;
@@ -212,12 +209,6 @@ static copy_state_t state_of(const rollout_t *ro, const adapter_row_t *a, uint64
     return c ? copy_shown(c, a, version) : COPY_NONE;
 }
 
-/* It said no, and nothing has it try again but another decision. */
-static bool is_refused(const copy_row_t *c)
-{
-    return c && c->code && !c->retry_us && (c->state == COPY_REFUSED || c->state == COPY_FAILED);
-}
-
 /* What one worker serves, and whether that is the version asked for or a later choice. */
 static void see_worker(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
                        const track_t *t, const member_t *m, uint64_t now_us, uint64_t reached_at,
@@ -232,17 +223,19 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
     bool is_served = sub->version == row->version && !sub->is_refused &&
                      (sub->version != active || sub->decision >= a->decision);
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
-    *ret = (wait_row_t){.member = m,
-                        .worker = m->name,
-                        .version = sub->version,
-                        .decision = sub->decision,
-                        .since_ms = sub->since_ms,
-                        .state = state_of(ro, a, sub->version, m),
-                        .phase = c ? copy_phase(c) : "announce",
-                        .code = c ? c->code : 0,
-                        .message = c && c->code ? c->message : "",
-                        .is_refused = is_refused(c),
-                        .heartbeat_age_ms = member_silent_ms(m, now_us)};
+    /* It said no, and nothing has it try again but another decision. */
+    *ret = (wait_row_t){
+        .member = m,
+        .worker = m->name,
+        .version = sub->version,
+        .decision = sub->decision,
+        .since_ms = sub->since_ms,
+        .state = state_of(ro, a, sub->version, m),
+        .phase = c ? copy_phase(c) : "announce",
+        .code = c ? c->code : 0,
+        .message = c && c->code ? c->message : "",
+        .is_refused = (c && c->code && !c->retry_us && (c->state == COPY_REFUSED || c->state == COPY_FAILED)),
+        .heartbeat_age_ms = member_silent_ms(m, now_us)};
     ret->is_reached =
         !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : is_served));
     if (!is_staged_phase || !copy_holds(c)) return;
@@ -347,15 +340,6 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
     return rc;
 }
 
-static int version_lost(const pending_row_t *row, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_VERSION_LOST, "no worker holds the bytes of %s@%llu", row->adapter,
-                        (unsigned long long)row->version);
-    error_where(error, row->adapter, row->version, NULL, NULL);
-    error_hint(error, "publish it again");
-    return rc;
-}
-
 static int adapter_held(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
                         const version_row_t *v, heddle_error_t *error)
 {
@@ -373,8 +357,17 @@ static int adapter_held(const pending_row_t *row, const rollout_t *ro, const ada
     return rc;
 }
 
-static void hint_late(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
+static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
 {
+    error_fail(error, w->eligible ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_NO_WORKERS,
+               "%u of %u needed worker%s %s %s@%llu in time", w->have, w->need, w->need == 1 ? "" : "s",
+               row->phase == HEDDLE_PHASE_STAGED ? "staged" : "activated", row->adapter,
+               (unsigned long long)row->version);
+    error_where(error, row->adapter, row->version, NULL,
+                row->phase == HEDDLE_PHASE_STAGED ? "stage" : "activate");
+    error_expected(error, "%u worker%s within %llu ms", w->need, w->need == 1 ? "" : "s",
+                   (unsigned long long)((row->deadline_us - row->asked_us) / 1000));
+    error_found(error, "%u", w->have);
     if (w->eligible == 0)
         error_hint(error,
                    "no worker subscribes to it: start `heddle worker --adapter %.100s`, or the engine plug "
@@ -387,20 +380,6 @@ static void hint_late(const pending_row_t *row, const wait_view_t *w, heddle_err
     else
         error_hint(error, "`heddle workers` and `heddle versions %.100s@%llu` tell who is behind, and why",
                    row->adapter, (unsigned long long)row->version);
-}
-
-static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
-{
-    error_fail(error, w->eligible ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_NO_WORKERS,
-               "%u of %u needed worker%s %s %s@%llu in time", w->have, w->need, w->need == 1 ? "" : "s",
-               row->phase == HEDDLE_PHASE_STAGED ? "staged" : "activated", row->adapter,
-               (unsigned long long)row->version);
-    error_where(error, row->adapter, row->version, NULL,
-                row->phase == HEDDLE_PHASE_STAGED ? "stage" : "activate");
-    error_expected(error, "%u worker%s within %llu ms", w->need, w->need == 1 ? "" : "s",
-                   (unsigned long long)((row->deadline_us - row->asked_us) / 1000));
-    error_found(error, "%u", w->have);
-    hint_late(row, w, error);
     return error->code;
 }
 
@@ -491,37 +470,21 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     return is_over;
 }
 
-/* The store has not confirmed its record, or that of another transaction before it. */
-static void not_recorded(const pending_row_t *row, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_DEADLINE,
-               "%s@%llu was not activated: the registry's store has not confirmed it within %llu ms",
-               row->adapter, (unsigned long long)row->version,
-               (unsigned long long)(row->deadline_us - row->asked_us) / 1000);
-    error_where(error, row->adapter, row->version, NULL, "commit");
-    error_hint(error, "`heddle versions %.100s` shows whether it was recorded later", row->adapter);
-}
-
 static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
                              heddle_error_t *ret_verdict)
 {
     if (row->is_decided) return row->dry_run || !row->version || wait_is_over(row, ro, v, ret_verdict);
     if (v.now.us < row->deadline_us) return false;
-    if (ro->is_settled) not_recorded(row, ret_verdict);
-    else too_early(row, "activated", "activate", ret_verdict);
+    if (ro->is_settled) {
+        /* The store has not confirmed its record, or that of another transaction before it. */
+        error_fail(ret_verdict, HEDDLE_ERR_DEADLINE,
+                   "%s@%llu was not activated: the registry's store has not confirmed it within %llu ms",
+                   row->adapter, (unsigned long long)row->version,
+                   (unsigned long long)(row->deadline_us - row->asked_us) / 1000);
+        error_where(ret_verdict, row->adapter, row->version, NULL, "commit");
+        error_hint(ret_verdict, "`heddle versions %.100s` shows whether it was recorded later", row->adapter);
+    } else too_early(row, "activated", "activate", ret_verdict);
     return true;
-}
-
-static const char *place_of(const verify_row_t *r)
-{
-    return !r->is_match ? "memory"
-           : r->code    ? "exported directory, which is not there whole"
-                        : "exported directory";
-}
-
-static const char *found_in_export(const verify_row_t *r)
-{
-    return r->code ? "no directory that can be read as an adapter" : "other files in the exported directory";
 }
 
 static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_error_t *ret_verdict)
@@ -549,13 +512,18 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
     if (differ)
         error_fail(ret_verdict, HEDDLE_ERR_DIGEST_MISMATCH,
                    "%u of %u holders have other bytes as %s@%llu: %s, in its %s", differ, row->row_count,
-                   row->adapter, (unsigned long long)row->version, last->worker, place_of(last));
+                   row->adapter, (unsigned long long)row->version, last->worker,
+                   !last->is_match ? "memory"
+                   : last->code    ? "exported directory, which is not there whole"
+                                   : "exported directory");
     else
         error_fail(ret_verdict, HEDDLE_ERR_DEADLINE, "%u of %u holders of %s@%llu gave no digest", silent,
                    row->row_count, row->adapter, (unsigned long long)row->version);
     error_where(ret_verdict, row->adapter, row->version, last->worker, "verify");
     error_contrast(ret_verdict, expected,
-                   differ       ? last->is_match ? found_in_export(last) : found
+                   differ       ? last->is_match ? (last->code ? "no directory that can be read as an adapter"
+                                                               : "other files in the exported directory")
+                                                 : found
                    : last->code ? heddle_err_name(last->code)
                                 : "no answer");
     if (differ)
@@ -605,7 +573,13 @@ int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, vi
                        heddle_error_t *error)
 {
     const track_t *t = rollout_track(ro, row->adapter, row->version);
-    if (!track_holder_count(t)) return version_lost(row, error);
+    if (!track_holder_count(t)) {
+        int rc = error_fail(error, HEDDLE_ERR_VERSION_LOST, "no worker holds the bytes of %s@%llu",
+                            row->adapter, (unsigned long long)row->version);
+        error_where(error, row->adapter, row->version, NULL, NULL);
+        error_hint(error, "publish it again");
+        return rc;
+    }
     row->rows = calloc(t->copy_count, sizeof *row->rows);
     if (!row->rows)
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %zu answers", t->copy_count);

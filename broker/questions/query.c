@@ -238,15 +238,6 @@ static bool begin(broker_t *b, pending_row_t *row, instant_t now)
 
 /* ---- questions ---- */
 
-/* A worker that was killed a moment ago has its lease still; its connection tells already. */
-static void probe_subscribers(broker_t *b, const char *adapter)
-{
-    for (size_t i = 0; i < b->members.token_count; i++) {
-        member_t *m = b->members.tokens[i];
-        if (m->role == ROLE_WORKER && member_is_ready(m) && member_sub(m, adapter)) broker_probe(b, m);
-    }
-}
-
 static bool is_asker_gone(void *self, uint64_t peer) { return broker_is_gone(self, peer); }
 
 /* Nobody tells when a connection ends: where no place is left, those that have ended give theirs back.
@@ -279,7 +270,12 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
     }
     if (!rc) rc = pending_set_wait(row, q, broker_view(b, c->now), &error);
     if (!rc) {
-        probe_subscribers(b, row->adapter);
+        /* A worker that was killed a moment ago has its lease still; its connection tells already. */
+        for (size_t i = 0; i < b->members.token_count; i++) {
+            member_t *m = b->members.tokens[i];
+            if (m->role == ROLE_WORKER && member_is_ready(m) && member_sub(m, row->adapter))
+                broker_probe(b, m);
+        }
         begin(b, row, c->now);
         return;
     }

@@ -53,7 +53,7 @@ static const char *base_model(const adapter_row_t *a)
 
 typedef struct { uint64_t subscribers, current, max_lag; } following_t;
 
-static following_t count_following(const report_view_t *b, const adapter_row_t *a)
+json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a)
 {
     following_t f = {0};
     for (size_t i = 0; i < b->members->worker_count; i++) {
@@ -65,12 +65,6 @@ static following_t count_following(const report_view_t *b, const adapter_row_t *
         f.current += member_is_current(a, m, sub);
         if (lag > f.max_lag) f.max_lag = lag;
     }
-    return f;
-}
-
-json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a)
-{
-    following_t f = count_following(b, a);
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", a->name, "active",
                      active_part(b, a), "newest", newest_part(b, a), "held", held_part(a), "writer",
                      writer_part(&a->writer), "base_model", part_text(base_model(a)), "version_count",

@@ -60,20 +60,6 @@ static uint64_t decision_of(const pending_row_t *row, const version_row_t *v)
     return v ? v->decision : 0;
 }
 
-static json_t *wait_fields(const report_view_t *b, const pending_row_t *row, const wait_view_t *w,
-                           const heddle_error_t *verdict)
-{
-    const adapter_row_t *a = registry_adapter(b->registry, row->adapter);
-    const version_row_t *v = a ? registry_version(a, row->version) : NULL;
-    return json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "adapter", row->adapter,
-                     "version", part_number(row->version), "digest", part_digest(v ? &v->digest : NULL),
-                     "decision", part_number(decision_of(row, v)), "phase",
-                     row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active", "need_count",
-                     part_count(w->need), "have_count", part_count(w->have), "eligible_count",
-                     part_count(w->eligible), "elapsed_ms", part_ms(b->now.us - row->asked_us), "workers",
-                     wait_list(w, a, verdict, false), "missing", wait_list(w, a, verdict, true));
-}
-
 /* What an activation adds to a wait. */
 static json_t *activate_fields(const report_view_t *b, const pending_row_t *row, json_t *fields)
 {
@@ -96,7 +82,15 @@ int report_wait(const report_view_t *b, const pending_row_t *row, const heddle_e
     wait_view_t view = {0};
     int rc = wait_view(row, b->rollout, (view_t){b->registry, b->members, b->now}, &view);
     if (rc) return rc;
-    json_t *fields = wait_fields(b, row, &view, verdict);
+    const adapter_row_t *a = registry_adapter(b->registry, row->adapter);
+    const version_row_t *v = a ? registry_version(a, row->version) : NULL;
+    json_t *fields = json_pack(
+        "{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "adapter", row->adapter, "version",
+        part_number(row->version), "digest", part_digest(v ? &v->digest : NULL), "decision",
+        part_number(decision_of(row, v)), "phase", row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active",
+        "need_count", part_count(view.need), "have_count", part_count(view.have), "eligible_count",
+        part_count(view.eligible), "elapsed_ms", part_ms(b->now.us - row->asked_us), "workers",
+        wait_list(&view, a, verdict, false), "missing", wait_list(&view, a, verdict, true));
     wait_view_fini(&view);
     if (row->kind == PENDING_ACTIVATE) fields = activate_fields(b, row, fields);
     return finish(row->kind == PENDING_ACTIVATE ? aim_name(row->aim) : "wait", verdict, fields, ret_body);

@@ -124,11 +124,6 @@ static json_t *sub_part(const report_view_t *b, const member_t *m, const member_
                      "fetching", fetching_part(b, sub), "kept", kept_part(b, m, a));
 }
 
-static const char *name_at(const json_t *list, size_t at)
-{
-    return json_string_value(json_object_get(json_array_get(list, at), "name"));
-}
-
 /* By name: a worker lists its subscriptions in the order of its command line. */
 static json_t *subs_part(const report_view_t *b, const member_t *m)
 {
@@ -136,7 +131,9 @@ static json_t *subs_part(const report_view_t *b, const member_t *m)
     bool ok = list;
     for (uint32_t i = 0; ok && i < m->sub_count; i++) {
         size_t at = json_array_size(list);
-        while (at > 0 && strcmp(name_at(list, at - 1), m->subs[i].adapter) > 0) at--;
+        while (at > 0 && strcmp(json_string_value(json_object_get(json_array_get(list, at - 1), "name")),
+                                m->subs[i].adapter) > 0)
+            at--;
         ok = json_array_insert_new(list, at, sub_part(b, m, &m->subs[i])) == 0;
     }
     if (ok) return list;

@@ -176,18 +176,6 @@ static int stepped_back(const msg_publish_t *m, const version_row_t *newest, hed
     return rc;
 }
 
-static int not_known_yet(const msg_publish_t *m, const version_row_t *v, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-               "the broker has just started: whether %s@%llu, of the same bytes, is the newest that is held "
-               "is not known yet",
-               m->adapter, (unsigned long long)v->version);
-    error_where(error, m->adapter, v->version, NULL, "commit");
-    error_hint(error, "ask again when it has settled: one lease after its start");
-    error->retriable = 1;
-    return HEDDLE_ERR_UNAVAILABLE;
-}
-
 static int cut_off(const msg_publish_t *m, const publish_by_t *by, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_UNAVAILABLE,
@@ -267,8 +255,17 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
     const version_row_t *newest = registry_newest(a), *live = by->live;
     if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back)
         return stepped_back(m, newest, error);
-    if (by->awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH)
-        return not_known_yet(m, by->awaited, error);
+    if (by->awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH) {
+        error_fail(
+            error, HEDDLE_ERR_UNAVAILABLE,
+            "the broker has just started: whether %s@%llu, of the same bytes, is the newest that is held "
+            "is not known yet",
+            m->adapter, (unsigned long long)by->awaited->version);
+        error_where(error, m->adapter, by->awaited->version, NULL, "commit");
+        error_hint(error, "ask again when it has settled: one lease after its start");
+        error->retriable = 1;
+        return HEDDLE_ERR_UNAVAILABLE;
+    }
     bool is_same = live && digest_equal(&live->digest, &m->digest);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_FAIL) return unchanged(m, live, error);
     if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_SKIP) {

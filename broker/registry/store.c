@@ -397,14 +397,6 @@ static int open_database(store_t *s, heddle_error_t *error)
     return code ? refuse(s, code, "set it up", error) : HEDDLE_OK;
 }
 
-static int refuse_foreign(const store_t *s, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: is not a registry of Heddle", s->files.main);
-    error_contrast(error, "a file that heddle-broker made", "a database of another program");
-    error_hint(error, "choose another directory with --data; this one was left as it is");
-    return rc;
-}
-
 static int refuse_newer(const store_t *s, int64_t schema, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DATA_NEWER,
@@ -426,7 +418,12 @@ static int check_schema(store_t *s, bool *ret_fresh, heddle_error_t *error)
     if (code) return refuse(s, code, "read it", error);
     *ret_fresh = tables == 0 && application == 0 && schema == 0;
     if (*ret_fresh) return HEDDLE_OK;
-    if (application != STORE_APPLICATION_ID || schema < 1) return refuse_foreign(s, error);
+    if (application != STORE_APPLICATION_ID || schema < 1) {
+        int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: is not a registry of Heddle", s->files.main);
+        error_contrast(error, "a file that heddle-broker made", "a database of another program");
+        error_hint(error, "choose another directory with --data; this one was left as it is");
+        return rc;
+    }
     if (schema > STORE_SCHEMA) return refuse_newer(s, schema, error);
     code = ask_number(s, "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'", &sound);
     if (code || !sound) return refuse(s, code ? code : SQLITE_CORRUPT, "trust it", error);

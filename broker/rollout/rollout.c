@@ -262,14 +262,6 @@ int rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us)
 
 /* ---- members come ---- */
 
-/* What a worker restates that it applied last: only if the registry has that decision (it may have been
- * restored from an older copy). */
-static void check_sub(const adapter_row_t *a, member_sub_t *sub)
-{
-    if (a && sub->decision <= a->decision && sub->version <= a->last_version) return;
-    sub->decision = sub->version = 0;
-}
-
 static copy_state_t restated_state(const adapter_row_t *a, const msg_held_t *held, const member_t *member)
 {
     bool is_active = active_for(a, member) == held->version;
@@ -387,8 +379,15 @@ int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *
     welcome->adapters = arena_alloc(arena, (member->sub_count + 1) * sizeof *welcome->adapters);
     welcome->keep = arena_alloc(arena, (join->held_count + 1) * sizeof *welcome->keep);
     if (!welcome->adapters || !welcome->keep) return HEDDLE_ERR_NO_MEMORY;
-    for (uint32_t i = 0; i < member->sub_count; i++)
-        check_sub(registry_adapter(v.registry, member->subs[i].adapter), &member->subs[i]);
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        /* What a worker restates that it applied last: only if the registry has that decision (it may have
+         * been restored from an older copy). */
+        const adapter_row_t *a = registry_adapter(v.registry, member->subs[i].adapter);
+        member_sub_t *sub = &member->subs[i];
+        if (!(a && sub->decision <= a->decision && sub->version <= a->last_version)) {
+            sub->decision = sub->version = 0;
+        }
+    }
     for (size_t i = 0; i < ro->adapter_count; i++) /* its former session may have had other adapters */
         renew_copies(ro->adapters[i], v, member);
     for (uint32_t i = 0; i < member->sub_count; i++) {
@@ -700,18 +699,6 @@ static void serves(const adapter_rollout_t *a, member_t *member, const msg_activ
     }
 }
 
-static int wrong_decision(const msg_active_t *m, const adapter_row_t *a, const member_t *member,
-                          heddle_error_t *error)
-{
-    int rc =
-        error_fail(error, HEDDLE_ERR_PROTOCOL, "%s says it applied decision %llu of %s, naming version %llu",
-                   member->name, (unsigned long long)m->decision, m->adapter, (unsigned long long)m->version);
-    error_where(error, m->adapter, m->version, member->name, "activate");
-    error_expected(error, "decision %llu, naming version %llu, or an earlier one",
-                   (unsigned long long)a->decision, (unsigned long long)active_for(a, member));
-    return rc;
-}
-
 /* It reports that it serves other bytes under the version's name. */
 static int serves_other_bytes(step_t *s, const msg_active_t *m, const version_row_t *row,
                               const member_t *member, heddle_error_t *error)
@@ -735,7 +722,15 @@ int rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t
     if (!row || !sub) return unknown_version(m->adapter, m->version, member, error);
     bool is_possible = m->decision && m->decision <= row->decision &&
                        (m->decision != a->row->decision || m->version == active_for(a->row, member));
-    if (!is_possible) return wrong_decision(m, a->row, member, error);
+    if (!is_possible) {
+        int rc = error_fail(error, HEDDLE_ERR_PROTOCOL,
+                            "%s says it applied decision %llu of %s, naming version %llu", member->name,
+                            (unsigned long long)m->decision, m->adapter, (unsigned long long)m->version);
+        error_where(error, m->adapter, m->version, member->name, "activate");
+        error_expected(error, "decision %llu, naming version %llu, or an earlier one",
+                       (unsigned long long)a->row->decision, (unsigned long long)active_for(a->row, member));
+        return rc;
+    }
     if (!digest_equal(&m->digest, &row->digest)) return serves_other_bytes(&s, m, row, member, error);
     bool is_old = m->decision < sub->decision || (m->decision == sub->decision && !sub->is_refused);
     if (is_old) return HEDDLE_OK; /* said twice, or overtaken by a later one */
@@ -896,17 +891,6 @@ static void look_at_sources(step_t *s, track_t *t)
     track_sooner(t, loaded_until_us);
 }
 
-static void retry_failed(step_t *s, track_t *t)
-{
-    for (size_t i = tally_in(&t->tally, COPY_FAILED) ? 0 : t->copy_count; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        if (c->state != COPY_FAILED || !c->retry_us) continue;
-        member_t *m = membership_by_token(s->v.members, c->token);
-        if (m && c->retry_us <= s->v.now.us) wake_member(s, t->of, m);
-        else track_sooner(t, c->retry_us);
-    }
-}
-
 static bool has_lost_its_source(const track_t *t, instant_t now)
 {
     bool is_gone_for_good =
@@ -937,7 +921,15 @@ static void look_at(step_t *s, track_t *t)
         t->phase = TRACK_STAGED;
         events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
     }
-    if (t->of->row->active == t->version) retry_failed(s, t);
+    if (t->of->row->active == t->version) {
+        for (size_t i = tally_in(&t->tally, COPY_FAILED) ? 0 : t->copy_count; i < t->copy_count; i++) {
+            const copy_row_t *c = t->copies[i];
+            if (c->state != COPY_FAILED || !c->retry_us) continue;
+            member_t *m = membership_by_token(s->v.members, c->token);
+            if (m && c->retry_us <= s->v.now.us) wake_member(s, t->of, m);
+            else track_sooner(t, c->retry_us);
+        }
+    }
     if (!t->is_late) track_sooner(t, t->deadline_us);
     if (is_staging && t->bytes != BYTES_THERE) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
@@ -1076,15 +1068,6 @@ static void fail_waiting(const track_t *t, instant_t now, outbox_t *out)
     registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
-static void decide_waiting(const adapter_rollout_t *a, instant_t now, outbox_t *out)
-{
-    const version_row_t *row = registry_waiting(a->row);
-    const track_t *t = row ? adapter_track(a, row->version) : NULL;
-    if (!t) return;
-    if (t->is_late) fail_waiting(t, now, out);
-    else if (has_lost_its_source(t, now)) fail_lost(t, now, out);
-}
-
 static bool has_decided(const adapter_rollout_t *a, const outbox_t *out)
 {
     for (int i = 0; i < out->record_count; i++)
@@ -1101,7 +1084,12 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
         if (!a->is_dirty) continue;
         const track_t *staging = staging_track(a);
         if (staging) decide_staging(staging, v.now, out);
-        decide_waiting(a, v.now, out);
+        const version_row_t *row = registry_waiting(a->row);
+        const track_t *t = row ? adapter_track(a, row->version) : NULL;
+        if (t) {
+            if (t->is_late) fail_waiting(t, v.now, out);
+            else if (has_lost_its_source(t, v.now)) fail_lost(t, v.now, out);
+        }
         if (registry_is_behind(a->row) && !has_decided(a, out)) registry_decide_again(a->row, v.now, out);
         keep_decide(a, v, out);
     }

@@ -163,8 +163,17 @@ static int missing_code(const track_t *t, const version_row_t *v)
     return t->is_late ? HEDDLE_ERR_DEADLINE : HEDDLE_OK;
 }
 
-static void say_where(const copy_row_t *c, const version_row_t *v, char *text, size_t size)
+static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v, missing_row_t *row)
 {
+    *row = (missing_row_t){.worker = c->worker,
+                           .phase = copy_phase(c),
+                           .code = c->code ? c->code : missing_code(t, v)};
+    if (c->code) {
+        text_printf(row->message, sizeof row->message, "%s", c->message);
+        return;
+    }
+    char *text = row->message;
+    size_t size = sizeof row->message;
     switch (c->state) {
     case COPY_NONE:
     case COPY_WAITING:
@@ -177,18 +186,6 @@ static void say_where(const copy_row_t *c, const version_row_t *v, char *text, s
     case COPY_COMMITTED: text_printf(text, size, "has not said that it switched"); break;
     default: text_printf(text, size, "is %s", copy_state_name(c->state)); break;
     }
-}
-
-static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v, missing_row_t *row)
-{
-    *row = (missing_row_t){.worker = c->worker,
-                           .phase = copy_phase(c),
-                           .code = c->code ? c->code : missing_code(t, v)};
-    if (c->code) {
-        text_printf(row->message, sizeof row->message, "%s", c->message);
-        return;
-    }
-    say_where(c, v, row->message, sizeof row->message);
     size_t used = strlen(row->message);
     if (row->code == HEDDLE_ERR_DEADLINE)
         text_printf(row->message + used, sizeof row->message - used, " within %llu ms",

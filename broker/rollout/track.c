@@ -237,12 +237,6 @@ static tallied_t tallied(const copy_row_t *c)
                        .rank = c->rank};
 }
 
-/* Bytes per second that it was seen to fetch at. */
-static uint64_t rate_of(const copy_row_t *c)
-{
-    return c->fetch_us ? c->bytes_done * 1000000 / c->fetch_us : 0;
-}
-
 /* The copy was counted as `was`, and has changed: tally, plan and last holder follow. */
 static void follow(track_t *t, const copy_row_t *c, const tallied_t *was)
 {
@@ -250,7 +244,10 @@ static void follow(track_t *t, const copy_row_t *c, const tallied_t *was)
     bool held = state_holds(was->state), holds = state_holds(now.state);
     tally_remove(&t->tally, was);
     tally_add(&t->tally, &now);
-    if (holds != held) plan_have(&t->plan, c->token, holds ? PLAN_ALL : PLAN_NOTHING, rate_of(c));
+    /* Bytes per second that it was seen to fetch at. */
+    if (holds != held)
+        plan_have(&t->plan, c->token, holds ? PLAN_ALL : PLAN_NOTHING,
+                  c->fetch_us ? c->bytes_done * 1000000 / c->fetch_us : 0);
     if (!state_in_flight(now.state)) plan_done(&t->plan, c->token);
     if (held && !holds && !tally_holders(&t->tally, false))
         error_text(t->last_holder, sizeof t->last_holder, c->worker);
