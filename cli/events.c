@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* heddle events: lists the events that the broker keeps, and follows new ones. */
 #include "cli/cli.h"
 
 #include "core/clock.h"
@@ -49,7 +50,8 @@ static const option_set_t SET = {
 
 enum { PAGE = 500, POLL_MS = 10000 };
 
-/* "17.6 MB, 30 ms", "decision 4", "source w2", "by ann"; tokens are for programs. */
+/* "17.6 MB, 30 ms", "decision 4", "source w2", "by ann"; tokens are left out: they matter to programs only.
+ */
 static const char *data_of(const json_t *e, char *to, size_t size)
 {
     static const char *const WORDS[] = {"decision", "source", "by"};
@@ -122,7 +124,7 @@ static int parse_since(const char *text, uint64_t *ret_seq, char ret_from[25], h
     return HEDDLE_OK;
 }
 
-/* Of one page.  Times of that form are in the order of their texts. */
+/* Takes the events of one page. RFC 3339 times in UTC sort as texts, so they are compared as such. */
 static void take(unprinted_t *u, const json_t *events)
 {
     for (size_t i = 0; i < json_array_size(events); i++) {
@@ -135,8 +137,8 @@ static void take(unprinted_t *u, const json_t *events)
         json_array_remove(u->rows, 0);
 }
 
-/* A broker keeps no events over a restart; its log has them. */
-static void tell_of_log(const args_t *args, const unprinted_t *u, uint64_t epoch)
+/* A restarted broker has lost its older events, so the user is referred to its log. */
+static void print_log_hint(const args_t *args, const unprinted_t *u, uint64_t epoch)
 {
     if (!u->has_first || epoch < 2 || args->common.quiet || !isatty(STDERR_FILENO)) return;
     fputs("earlier events are in the broker's log: it keeps the last 10,000 since its start\n", stderr);
@@ -179,7 +181,7 @@ int command_events(int argc, char **argv)
         opts.since = (uint64_t)cli_integer(answer, "next");
         opts.epoch = (uint64_t)cli_integer(answer, "epoch");
         json_decref(answer);
-        if (!heard) tell_of_log(&args, &u, opts.epoch);
+        if (!heard) print_log_hint(&args, &u, opts.epoch);
         heard = true;
         if (!more) u.from[0] = 0; /* what happens from now on is later, whatever the clocks say */
         if (!args.follow && !more) break;

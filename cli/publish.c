@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle publish: a PEFT directory becomes a version; the command waits for the workers and tells how it
- * went. */
+/* heddle publish: makes a PEFT directory a version, waits for the workers, and prints the result. */
 #include "cli/cli.h"
 
 #include "core/clock.h"
@@ -83,8 +82,8 @@ static const option_set_t SET = {
     "  heddle publish ./checkpoint-100 --adapter policy --dry-run    would it be taken?"};
 static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 
-/* The command ends at most 2 s after its deadline: the broker's word of it may be late; who was stopped past
- * its lease joins again and asks; and closing takes time. */
+/* The command ends at most 2 s after its deadline. The rest is for a late result from the broker, for a
+ * publisher that was suspended past its lease and must register again, and for closing. */
 enum { SLICE_MS = 100, AGAIN_MS = 200, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, BAR_WIDTH = 30 };
 
 /* Everything the answer needs, filled as far as it went. */
@@ -98,7 +97,7 @@ typedef struct {
 } outcome_t;
 
 static json_t *text_or_null(const char *text) { return text && text[0] ? json_string(text) : json_null(); }
-/* Of the library, which counts from its call. */
+/* A time measured by the library, which counts from its own call, plus the time that passed before it. */
 static json_t *ms_or_null(const outcome_t *o, bool is_known, double ms)
 {
     bool is_there = is_known && ms >= 0;
@@ -173,14 +172,14 @@ static char *answer_of(const outcome_t *o)
     return text;
 }
 
-/* "staged 3/4"; where nobody was there at the announcement, only who came later counts. */
+/* "staged 3/4"; if no worker was there at the announcement, only those that joined later count. */
 static void print_count(const char *verb, int64_t count, int64_t eligible)
 {
     printf("%s %lld", verb, (long long)count);
     if (eligible) printf("/%lld", (long long)eligible);
 }
 
-/* Not there: it was not so yet. */
+/* A time that is absent belongs to a step that was not reached. */
 static void print_in_ms(const json_t *timing, const char *key)
 {
     char s[64];
@@ -240,8 +239,9 @@ static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
 
 typedef struct { bool is_shown, is_drawn; uint64_t until_us; } watch_t;
 
-/* Said once for each start of the broker: what goes on is waiting, and for what. */
-static void tell_settling(outcome_t *o, watch_t *w)
+/* Printed once for each start of the broker: during its startup grace period it waits for workers to come
+ * back. */
+static void print_grace(outcome_t *o, watch_t *w)
 {
     bool is_new = o->report.settling_ms > 0 && !o->has_settling;
     o->has_settling = o->report.settling_ms > 0;
@@ -251,7 +251,7 @@ static void tell_settling(outcome_t *o, watch_t *w)
             o->report.settling_ms / 1000.0);
 }
 
-/* Not yet: the broker has not ended it. */
+/* The deadline passed while the rollout goes on: the broker has not ended it. */
 static bool is_late(int rc, const outcome_t *o)
 {
     bool is_over = strcmp(o->report.state, "failed") == 0;
@@ -265,11 +265,10 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
     int rc;
     do {
         rc = heddle_publisher_wait(p, o->published.version, phase, quorum, SLICE_MS, &o->report);
-        if (rc) o->error = *heddle_last_error(); /* before next_event has its own to tell */
+        if (rc) o->error = *heddle_last_error(); /* before next_event replaces it */
         o->have_report = true;
-        tell_settling(o, &w);
-        /* What happened during a slice.  After the broker was lost there is a moment more to hear how it
-         * went. */
+        print_grace(o, &w);
+        /* The events of this slice. After the broker was lost, the result gets a moment more to arrive. */
         heddle_event_t event = {.size = sizeof event};
         while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK) {
             uint64_t away_us = clock_now(clock_system()) + AWAY_MS * 1000;
@@ -292,10 +291,10 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
     } while (is_late(rc, o) && clock_now(clock_system()) < w.until_us);
     if (w.is_drawn) fprintf(stderr, "\r%78s\r", "");
     if (is_late(rc, o)) {
-        /* The last slice ended the wait, and the error speaks of that slice: the deadline is what the user
-         * knows. */
+        /* The error names the length of the last slice; the user gave a deadline, so that is named instead.
+         */
         heddle_error_t slice = o->error;
-        bool is_nobody = slice.code == HEDDLE_ERR_NO_WORKERS;
+        bool has_no_workers = slice.code == HEDDLE_ERR_NO_WORKERS;
         error_fail(&o->error, slice.code, "%s@%llu was not %s on enough workers within its deadline of %u ms",
                    o->args->adapter, (unsigned long long)o->published.version,
                    phase == HEDDLE_PHASE_STAGED ? "staged" : "active", o->args->deadline_ms);
@@ -305,9 +304,9 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
             &o->error,
             "`heddle versions %.100s@%llu` tells who is where; a longer --deadline gives them more time",
             o->args->adapter, (unsigned long long)o->published.version);
-        if (is_nobody) error_hint(&o->error, "%s", slice.hint);
+        if (has_no_workers) error_hint(&o->error, "%s", slice.hint);
     } else if (rc && o->published.replayed) {
-        /* The same call would have the same answer for ever. */
+        /* The same call would give the same answer for ever. */
         o->error.retriable = 0;
         error_hint(&o->error,
                    "the request id stands for %.100s@%llu, which has ended: publish under another one",
@@ -321,8 +320,9 @@ static int wait_all(heddle_publisher_t *p, outcome_t *o, uint64_t until_us)
     const args_t *args = o->args;
     bool none = args->wait.kind == HEDDLE_QUORUM_NONE;
     int rc = HEDDLE_OK;
-    /* OK means that at least one other process holds the bytes, or that this one stays.  A version that
-     * stands for ours is no exception: its own publisher may have died before anybody had them. */
+    /* OK means that at least one other process holds the bytes, or that this one stays. That counts also for
+     * an earlier version with the same content: its publisher may have died before a worker had fetched it.
+     */
     if (!none || !args->stay)
         rc = wait_for(p, o, HEDDLE_PHASE_STAGED, (heddle_quorum_t){HEDDLE_QUORUM_COUNT, 1}, until_us);
     if (rc || none) return rc;
@@ -345,7 +345,7 @@ static void serve_until_over(heddle_publisher_t *p, outcome_t *o)
     }
 }
 
-/* --stay: who looks at the terminal knows what the process is for. */
+/* --stay: the message explains why the command does not end. */
 static int serve_on(heddle_publisher_t *p, outcome_t *o)
 {
     const char *adapter = o->args->adapter;
@@ -378,21 +378,21 @@ static int dry_run(outcome_t *o, const char *dir)
 
 static void interrupt_publisher(void *handle) { heddle_publisher_interrupt(handle); }
 
-/* A wrong path is told before a session is opened for it; what is inside is looked at when it is read. */
+/* A wrong path is reported before a session is opened; the content is checked when it is read. */
 static bool is_directory(const char *dir)
 {
     struct stat st;
     return stat(dir, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
-/* A broker that answers after the deadline is of no use; one that is there has a moment in any case. */
+/* Connecting may not take longer than the deadline, but a broker always gets a moment to answer. */
 static uint32_t connect_ms(const args_t *args)
 {
     uint32_t deadline_ms = args->deadline_ms > AWAY_MS ? args->deadline_ms : AWAY_MS;
     return args->common.timeout_ms < deadline_ms ? args->common.timeout_ms : deadline_ms;
 }
 
-/* For how long the writer in the way has not been heard of; -1: that is not why. */
+/* How long the conflicting writer has been silent, in ms; -1: the error has another reason. */
 static int64_t silent_ms(const heddle_error_t *error)
 {
     size_t n = strlen(error->found), tail = strlen(" ms ago");
@@ -403,8 +403,9 @@ static int64_t silent_ms(const heddle_error_t *error)
     return strtoll(at, NULL, 10);
 }
 
-/* As a writer.  One that is in the way may have died a moment ago: its session ends with the broker's lease,
- * and until then it is only silent.  One that is heard of meanwhile lives. */
+/* Opens a session as a writer. A conflicting writer may have died a moment ago: its session ends with the
+ * broker's lease, and until then it is only silent. If it sends a heartbeat meanwhile, it is alive, and the
+ * conflict is final. */
 static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, uint64_t began_us,
                        heddle_publisher_t **ret_publisher)
 {
@@ -454,8 +455,8 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                                  .meta = args->meta};
     o->published.size = sizeof o->published;
     o->report.size = sizeof o->report;
-    heddle_publisher_report(p, 0, &o->report); /* of no version: whether the broker settles */
-    tell_settling(o, NULL);
+    heddle_publisher_report(p, 0, &o->report); /* of no version: shows whether the grace period runs */
+    print_grace(o, NULL);
     uint64_t until_us = began_us + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
     o->opening_ms = (double)(clock_now(clock_system()) - began_us) / 1000.0;
     rc = heddle_publisher_publish_dir(p, dir, &how, &o->published);
@@ -467,9 +468,10 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
         fprintf(stderr, "%s: it is staged and stays so; `heddle resume %s` ends the hold\n",
                 o->published.held, args->adapter);
     int signal_end = !rc && args->stay ? serve_on(p, o) : 0;
-    if (signal_end) end = signal_end; /* else what the answer ended with: it may not have been written */
+    if (signal_end) end = signal_end; /* else the status of the answer: it may not have been written */
     cli_on_signal(NULL, NULL);
-    if (rc || cli_signal_exit()) heddle_publisher_interrupt(p); /* it was waited for already */
+    if (rc || cli_signal_exit())
+        heddle_publisher_interrupt(p); /* the wait is over, so closing must not wait again */
     heddle_publisher_close(&p);
     return end;
 }

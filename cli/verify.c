@@ -142,11 +142,11 @@ static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *ref
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     bool has_asked = !rc || rc == HEDDLE_ERR_DIGEST_MISMATCH ||
                      (rc == HEDDLE_ERR_DEADLINE && json_array_size(json_object_get(answer, "workers")) > 0);
-    bool has_nobody = rc == HEDDLE_ERR_VERSION_LOST; /* DIR is another one all the same */
-    if (((answer && has_asked) || has_nobody) && r.meant && strcmp(digest_of(r.meant), digest) != 0) {
-        /* The workers were asked, so that the answer does not rest on the registry: a broker that settles
-         * asks nobody.  Those with its
-         * bytes all differ from DIR then, and none of them is at fault. */
+    bool is_lost = rc == HEDDLE_ERR_VERSION_LOST; /* DIR can still be compared with the registry */
+    if (((answer && has_asked) || is_lost) && r.meant && strcmp(digest_of(r.meant), digest) != 0) {
+        /* The workers were queried, so the answer does not rest on the registry alone: during its startup
+         * grace period a broker queries none.  All workers with the registry's bytes differ from DIR then,
+         * and none of them is at fault. */
         char short_digest[64];
         long long version = cli_integer(r.meant, "version");
         holders_t h = holders_of(answer, digest, digest_of(r.meant));

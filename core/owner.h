@@ -20,7 +20,9 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-typedef struct { atomic_uintptr_t thread; } owner_t;   /* zero: nobody's */
+typedef struct {
+    atomic_uintptr_t thread;
+} owner_t; /* zero: free */
 
 #ifdef NDEBUG
 #define owner_check(owner) ((void)sizeof(owner))

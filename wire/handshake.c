@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The messages for each way in which a handshake fails. libzmq reports little, so the possible causes are
+ * distinguished by the event, and by whether either side has keys. */
 #include "wire/handshake.h"
 
 #include "core/errors.h"
@@ -19,7 +21,8 @@ static int key_unknown(const char *endpoint, const wire_keys_t *keys, heddle_err
     return rc;
 }
 
-/* Either side has to know the other's key: the command that adds ours there, and the option here. */
+/* Both sides must have the other's key, so the hint has two parts: the command that registers ours there,
+ * and the option that takes the broker's here. */
 static void hint_at_both(const char *why, const key_pair_t *own, const char *roles, heddle_error_t *error)
 {
     const char *quote = own->public_key[0] ? "'" : "";
@@ -30,7 +33,7 @@ static void hint_at_both(const char *why, const key_pair_t *own, const char *rol
                roles[0] ? roles : "worker:ADAPTER", roles[0] ? "" : " (or publisher:ADAPTER, reader)");
 }
 
-/* Our key was not needed so far; the broker's user has to know it. */
+/* This side had no use for a key so far. One is made now, because the broker's user must register it. */
 static int plain_against_keys(const char *endpoint, const wire_keys_t *keys, heddle_error_t *error)
 {
     heddle_error_t ignored;
@@ -49,7 +52,7 @@ static int plain_against_keys(const char *endpoint, const wire_keys_t *keys, hed
     return rc;
 }
 
-/* A listener of another kind; or one with keys that did not greet in time. */
+/* The listener is no broker, or it has keys and closed the connection before it had sent its mechanism. */
 static int plain_is_shut_out(const char *endpoint, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
@@ -60,6 +63,7 @@ static int plain_is_shut_out(const char *endpoint, heddle_error_t *error)
     return rc;
 }
 
+/* Never answered by connecting without keys: an attacker in the broker's place could bring that about. */
 static int keys_against_plain(const char *endpoint, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DENIED,
