@@ -538,13 +538,16 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
     for (uint32_t i = 0; i < hb->adapter_count; i++) {
         const msg_progress_t *p = &hb->adapters[i];
         member_sub_t *sub = member_sub(member, p->adapter);
-        if (sub) {
-            sub->fetching = p->fetching;
-            sub->bytes_done = p->bytes_done;
-            sub->data_bytes = p->data_bytes;
-            sub->source = p->source;
-            sub->held_count = p->held_count;
-        }
+        if (!sub) continue;
+        bool goes_on = p->fetching && p->fetching == sub->fetching && sub->beat_us && sub->beat_us < now_us;
+        uint64_t more = goes_on && p->bytes_done > sub->bytes_done ? p->bytes_done - sub->bytes_done : 0;
+        sub->rate_bytes = more ? more * 1000000 / (now_us - sub->beat_us) : 0;
+        sub->beat_us = p->fetching ? now_us : 0;
+        sub->fetching = p->fetching;
+        sub->bytes_done = p->bytes_done;
+        sub->data_bytes = p->data_bytes;
+        sub->source = p->source;
+        sub->held_count = p->held_count;
     }
     uint64_t fenced = member->counts.fenced;    /* the broker counts it too */
     member->counts = hb->counts;
@@ -561,7 +564,7 @@ void membership_counted(member_t *member, const msg_staged_t *m)
 
 static void stop_fetching(member_sub_t *sub)
 {
-    sub->fetching = sub->bytes_done = sub->data_bytes = sub->source = 0;
+    sub->fetching = sub->bytes_done = sub->data_bytes = sub->source = sub->beat_us = sub->rate_bytes = 0;
 }
 
 void member_fetched(member_t *member, const char *adapter, uint64_t version)

@@ -35,6 +35,8 @@ typedef struct member_sub {
     uint64_t decision, version, since_ms;
     bool is_refused;                                /* its application could not switch to them after all */
     uint64_t fetching, bytes_done, data_bytes, source, held_count;   /* of the last heartbeat */
+    uint64_t beat_us;                               /* when that came; 0: none since it fetches */
+    uint64_t rate_bytes;                            /* bytes a second between the last two; 0: none came */
     bool lacks_slot;                                /* and no RETIRE was sent since: a version waits there */
 } member_sub_t;
 

@@ -235,7 +235,8 @@ const char *cli_why(const json_t *object, char *scratch, size_t size)
 {
     const char *code = json_string_value(json_object_get(object, "code")),
                *message = json_string_value(json_object_get(object, "message"));
-    if (!code) return "-";
+    const char *note = json_string_value(json_object_get(object, "note"));
+    if (!code) return note ? note : "-";
     snprintf(scratch, size, "%s%s%s", code, message ? ": " : "", message ? message : "");
     return scratch;
 }

@@ -19,7 +19,10 @@ static const option_set_t SET = {
     "heddle versions",
     "NAME|NAME@V|TAG [OPTION...]",
     "The versions of an adapter; with NAME@V that version alone, with its configuration and who has it.",
-    CLI_TAG "\n" CLI_DUR,
+    "took: from created to activated, and the worker and the phase (connect, fetch, stage) that took longest "
+    "of those\nthat the activation waited for; then what took the rest of the time, where that is known.  "
+    "Until it is active:\nso far, and the worker that is furthest behind.  -o json: took_ms, so_far_ms, "
+    "slowest, rest.\n" CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -33,13 +36,16 @@ static const option_set_t SET = {
 enum { NEWEST_ROWS = 30 }; /* always shown, even if they have ended */
 /* A fetch at more than this part of --max-rate is limited by it. */
 #define RATE_IS_LIMITED 0.8
+/* A switch is mentioned from this part of the time before it on. */
+#define SWITCH_IS_LONG 0.2
 static bool shows_all;
 
-/* "10.0 MB from w1, 7.6 MB from trainer" */
+/* "10.0 MB from w1, 7.6 MB from trainer"; while it fetches "trainer" */
 static const char *sources_of(const json_t *w, char *to, size_t size)
 {
     const json_t *sources = json_object_get(w, "sources");
-    to[0] = 0;
+    char now[64];
+    snprintf(to, size, "%s", json_array_size(sources) ? "" : cli_text(w, "source", now));
     for (size_t k = 0; k < json_array_size(sources); k++) {
         char one[200], n[16], scratch[64];
         const json_t *s = json_array_get(sources, k);
@@ -47,7 +53,7 @@ static const char *sources_of(const json_t *w, char *to, size_t size)
         snprintf(one, sizeof one, "%s%s from %.128s", k ? ", " : "", n, cli_text(s, "name", scratch));
         strncat(to, one, size - strlen(to) - 1);
     }
-    return to[0] ? to : "-";
+    return to;
 }
 
 /* "fetch 3.1, verify 0.9": what took time, in ms */
@@ -119,55 +125,89 @@ static void print_rollout(const json_t *rollout)
            cli_text(rollout, "active_count", s[2]), of, cli_text(rollout, "deadline_ms", s[3]));
 }
 
-typedef struct {
-    const json_t *copy;                  /* NULL: no worker has timings */
-    const char *phase;                   /* that took longest there */
-    double phase_ms, staged_ms, activate_ms;
-} slowest_t;
-
-/* The worker that took longest from its first request to a source until the version was loaded. */
-static slowest_t slowest_of(const json_t *list)
+static const json_t *copy_of(const json_t *v, const char *worker)
 {
-    static const char *const PHASES[] = {"connect", "fetch", "stage"};
-    slowest_t slowest = {0};
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        slowest_t s = {.copy = json_array_get(list, i)};
-        const json_t *timing = json_object_get(s.copy, "timing");
-        for (size_t k = 0; k < sizeof PHASES / sizeof *PHASES; k++) {
-            char key[32];
-            snprintf(key, sizeof key, "%s_ms", PHASES[k]);
-            double ms = json_number_value(json_object_get(timing, key));
-            s.staged_ms += ms;
-            if (ms > s.phase_ms) s.phase = PHASES[k], s.phase_ms = ms;
-        }
-        double activate_ms = json_number_value(json_object_get(timing, "activate_ms"));
-        if (slowest.activate_ms < activate_ms) slowest.activate_ms = activate_ms;
-        s.activate_ms = slowest.activate_ms;
-        if (s.phase && s.staged_ms > slowest.staged_ms) slowest = s;
+    const json_t *list = json_object_get(v, "workers");
+    for (size_t i = 0; worker && i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_object_get(json_array_get(list, i), "worker"));
+        if (name && !strcmp(name, worker)) return json_array_get(list, i);
     }
-    return slowest;
+    return NULL;
 }
 
-/* "took  4.4 s; slowest w2: fetch 4.35 s at 4.0 MB/s, its own --max-rate 4M": the slowest worker until it
- * had loaded the version, and the slowest switch. */
+static const char *ms_text(const json_t *object, const char *key, char to[16])
+{
+    units_ms_text(json_number_value(json_object_get(object, key)), to);
+    return to;
+}
+
+/* " at 4.0 MB/s, its own --max-rate of 4.0 MB/s" */
+static void print_rate(const json_t *copy, double fetch_ms)
+{
+    char rate[16], limit[16];
+    double per_second = fetch_ms > 0 ? (double)cli_integer(copy, "bytes_done") * 1000 / fetch_ms : 0;
+    double max_rate = (double)cli_integer(copy, "max_rate_bytes");
+    if (per_second <= 0) return;
+    units_bytes_text((uint64_t)per_second, rate);
+    units_bytes_text((uint64_t)max_rate, limit);
+    printf(" at %s/s", rate);
+    if (max_rate > 0 && per_second > RATE_IS_LIMITED * max_rate)
+        printf(", its own --max-rate of %s/s", limit);
+}
+
+/* "took  4.4 s; slowest w2: fetch 4.35 s at 4.0 MB/s": until it was activated.  A switch that took long comes
+ * after that. */
+static void print_done(const json_t *v, const json_t *slowest)
+{
+    char all[16], part[16], scratch[64];
+    const json_t *rest = json_object_get(v, "rest"), *last = json_object_get(v, "switch");
+    const char *why = json_string_value(json_object_get(rest, "message"));
+    printf("%-11s %s", "took", ms_text(v, "took_ms", all));
+    if (json_is_object(slowest)) {
+        const char *worker = cli_text(slowest, "worker", scratch);
+        const char *phase = json_string_value(json_object_get(slowest, "phase"));
+        printf("; slowest %s: %s %s", worker, phase ? phase : "", ms_text(slowest, "ms", part));
+        if (phase && !strcmp(phase, "fetch"))
+            print_rate(copy_of(v, worker), json_number_value(json_object_get(slowest, "ms")));
+    }
+    if (why) printf("; of it %s %s", ms_text(rest, "ms", part), why);
+    double took_ms = json_number_value(json_object_get(v, "took_ms"));
+    double switch_ms = json_number_value(json_object_get(last, "ms"));
+    if (switch_ms > took_ms * SWITCH_IS_LONG)
+        printf("; then %s switched in %s", cli_text(last, "worker", scratch), ms_text(last, "ms", part));
+    puts("");
+}
+
+/* "took  so far 2.1 s; waits for w2: fetch 6.0 MB of 17.6 MB, 4.0 MB/s" */
+static void print_so_far(const json_t *v, const json_t *slowest)
+{
+    char all[16], done[16], of[16], scratch[64];
+    const char *worker = json_string_value(json_object_get(slowest, "worker"));
+    const json_t *copy = copy_of(v, worker);
+    const char *note = json_string_value(json_object_get(copy, "note")),
+               *message = json_string_value(json_object_get(copy, "message")),
+               *phase = json_string_value(json_object_get(slowest, "phase"));
+    printf("%-11s so far %s", "took", ms_text(v, "so_far_ms", all));
+    if (!worker) {
+        bool is_staged = !strcmp(cli_text(v, "state", scratch), "staged");
+        puts(is_staged ? "; it is staged" : "; waits for a worker");
+        return;
+    }
+    printf("; waits for %s: %s", worker, phase ? phase : "");
+    if (phase && !strcmp(phase, "fetch")) {
+        units_bytes_text((uint64_t)cli_integer(copy, "bytes_done"), done);
+        units_bytes_text((uint64_t)cli_integer(v, "data_bytes"), of);
+        printf(" %s of %s", done, of);
+    }
+    if (message || note) printf(", %s", message ? message : note);
+    puts("");
+}
+
 static void print_took(const json_t *v)
 {
-    char all[24], phase[24], rate[16], limit[16], scratch[64];
-    slowest_t s = slowest_of(json_object_get(v, "workers"));
-    if (!s.copy) return;
-    units_ms_text(s.staged_ms + s.activate_ms, all);
-    units_ms_text(s.phase_ms, phase);
-    printf("%-11s %s; slowest %s: %s %s", "took", all, cli_text(s.copy, "worker", scratch), s.phase, phase);
-    if (!strcmp(s.phase, "fetch")) {
-        double per_second = (double)cli_integer(s.copy, "bytes_done") * 1000 / s.phase_ms;
-        double max_rate = (double)cli_integer(s.copy, "max_rate_bytes");
-        units_bytes_text((uint64_t)per_second, rate);
-        units_bytes_text((uint64_t)max_rate, limit);
-        printf(" at %s/s", rate);
-        if (max_rate > 0 && per_second > RATE_IS_LIMITED * max_rate)
-            printf(", its own --max-rate of %s/s", limit);
-    }
-    puts("");
+    const json_t *slowest = json_object_get(v, "slowest");
+    if (json_is_number(json_object_get(v, "took_ms"))) print_done(v, slowest);
+    else if (json_is_number(json_object_get(v, "so_far_ms"))) print_so_far(v, slowest);
 }
 
 /* NAME@V: one version in detail. */

@@ -17,7 +17,9 @@ static const option_set_t SET = {
     "it has anything of.\n"
     "current: it serves the active version of every adapter that it subscribed to.\n"
     "lag: how many versions were chosen after the one that it serves; 0 when that is the active one, 1 when "
-    "it serves nothing.",
+    "it serves nothing.\n"
+    "why: what is wrong; of a version on its way how fast it comes and the --max-rate that limits it, for "
+    "how long\nno bytes came, or for how long the worker was not heard of.",
     CLI_DUR,
     NULL,
     CLI_COMMON,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/json_parts.h"
+#include "broker/questions/report_took.h"
 
 #include "core/errors.h"
 #include "core/limits.h"
@@ -52,7 +52,7 @@ static json_t *version_part(const report_view_t *b, const adapter_row_t *a, cons
                      part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
                      part_digest(&v->digest), "state", rollout_state(b->rollout, a, v), "reason",
                      reason_part(a, v, t), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
-                     "created_at", part_time(v->created_ms), "activated_at", part_time(v->activated_ms),
+                     "created_at", part_time(v->created_ms), "activated_at", part_time(v->first_ms),
                      "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count),
                      "features", features_part(v->features), "holder_count",
                      part_count(t ? track_holder_count(t) : 0), "active_count",
@@ -140,18 +140,23 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
                          const adapter_row_t *a)
 {
     /* Announced in the turn it was published in: 0 ms, not unknown. */
-    json_t *announced = c->told_us ? part_ms(c->announce_us) : part_span(c->announce_us);
+    bool is_heard = c->state > COPY_ANNOUNCED && (c->told_us || c->announce_us);
+    json_t *announced = is_heard ? part_ms(c->announce_us) : json_null();
     json_t *timing = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "announce_ms", announced,
                                "connect_ms", part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us),
                                "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),
                                "activate_ms", part_span(c->activate_us));
     const member_t *m = membership_by_token(b->members, c->token);
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker, "state",
+    copy_progress_t p = copy_progress(b, t, c);
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker,
+                     "state",
                      part_text(copy_shown_name(t, c, a)), "code", part_code(c->code), "message",
                      part_text(c->code ? c->message : NULL), "since_at",
                      part_time(copy_since_ms(b, c, a, t->version)), "bytes_done", part_count(c->bytes_done),
                      "sources", served_part(c), "max_rate_bytes",
-                     part_number(m ? m->max_rate_bytes : 0), "timing", timing);
+                     part_number(m ? m->max_rate_bytes : 0), "rate_bytes",
+                     part_number(p.rate_bytes), "source", part_text(p.source), "note", part_text(p.note),
+                     "timing", timing);
 }
 
 static json_t *copies_list(const report_view_t *b, const adapter_row_t *a, const msg_query_t *q,
@@ -177,7 +182,9 @@ static json_t *one_version(const report_view_t *b, const adapter_row_t *a, const
     json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o}", "config", config_part(b, a, v), "request_id",
                              part_text(v->request_id), "writer", part_text(v->writer), "rollout",
                              rollout_part(b, a, v), "workers", copies_list(b, a, q, page));
-    bool ok = row && more && json_object_update(row, more) == 0;
+    json_t *took = took_part(b, a, v);
+    bool ok = row && more && took && json_object_update(row, took) == 0 && json_object_update(row, more) == 0;
+    json_decref(took);
     json_decref(more);
     if (ok) return json_pack("[o]", row);
     json_decref(row);

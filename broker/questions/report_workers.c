@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/json_parts.h"
+#include "broker/questions/report_took.h"
 
 #include "core/errors.h"
 
@@ -94,13 +94,24 @@ static json_t *kept_part(const report_view_t *b, const member_t *m, const adapte
     return NULL;
 }
 
-static json_t *fetching_part(const report_view_t *b, const member_sub_t *sub)
+/* Of the newest version that it was told of, and has neither staged nor refused. */
+static copy_progress_t progress_of(const report_view_t *b, const member_t *m, const member_sub_t *sub)
+{
+    const adapter_rollout_t *a = rollout_adapter(b->rollout, sub->adapter);
+    for (size_t i = a ? a->track_count : 0; i-- > 0;) {
+        const copy_row_t *c = copy_of(a->tracks[i], m);
+        if (copy_is_told(c) && !track_is_ended(a->tracks[i])) return copy_progress(b, a->tracks[i], c);
+    }
+    return (copy_progress_t){0};
+}
+
+static json_t *fetching_part(const report_view_t *b, const member_sub_t *sub, const copy_progress_t *p)
 {
     if (!sub->fetching) return json_null();
     const member_t *source = membership_by_token(b->members, sub->source);
-    return json_pack("{s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
                      part_count(sub->bytes_done), "data_bytes", part_count(sub->data_bytes), "source",
-                     part_text(source ? source->name : NULL));
+                     part_text(source ? source->name : NULL), "rate_bytes", part_number(p->rate_bytes));
 }
 
 static json_t *sub_part(const report_view_t *b, const member_t *m, const member_sub_t *sub)
@@ -115,13 +126,15 @@ static json_t *sub_part(const report_view_t *b, const member_t *m, const member_
         s.message = lost;
     }
     if (m->end_code) s.message = m->end_message, s.code = m->end_code;
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
+    copy_progress_t p = progress_of(b, m, sub);
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
                      sub->adapter, "version", part_number(sub->version), "decision",
                      part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
                      "digest", part_digest(digest), "state", part_text(s.state), "code", part_code(s.code),
                      "message", part_text(s.code ? s.message : NULL), "lag", part_count(sub_lag(a, m, sub)),
                      "since_at", part_time(s.since_ms), "held_count", part_count(sub->held_count),
-                     "fetching", fetching_part(b, sub), "kept", kept_part(b, m, a));
+                     "fetching", fetching_part(b, sub, &p), "note", part_text(p.note), "kept",
+                     kept_part(b, m, a));
 }
 
 /* By name: a worker lists its subscriptions in the order of its command line. */

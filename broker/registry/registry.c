@@ -309,6 +309,10 @@ static int apply_decision(registry_t *r, const record_t *rec)
         v->decision = rec->decision;
         v->activated_ms = rec->at_ms;
     }
+    if (v && (!v->first_decision || rec->decision < v->first_decision)) {
+        v->first_decision = rec->decision;
+        v->first_ms = rec->at_ms;
+    }
     if (rec->decision <= a->decision)
         return HEDDLE_OK; /* rows may come in any order: the greatest counts */
     a->decision = rec->decision;
@@ -430,7 +434,9 @@ static bool same_part(const msg_part_t *a, const msg_part_t *b)
 static bool same_version(const version_row_t *a, const version_row_t *b)
 {
     return a->version == b->version && a->created_ms == b->created_ms && a->state == b->state &&
-           a->decision == b->decision && a->activated_ms == b->activated_ms && a->ended_ms == b->ended_ms &&
+           a->decision == b->decision && a->activated_ms == b->activated_ms &&
+           a->first_decision == b->first_decision && a->first_ms == b->first_ms &&
+           a->ended_ms == b->ended_ms &&
            digest_equal(&a->digest, &b->digest) && same_part(&a->part, &b->part) &&
            !memcmp(&a->share_key, &b->share_key, sizeof a->share_key) && a->step == b->step &&
            a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&

@@ -37,6 +37,7 @@ typedef struct version_row {
     uint64_t version, created_ms;      /* wall clock */
     version_state_t state;
     uint64_t decision, activated_ms;   /* the greatest decision that named it; 0: none */
+    uint64_t first_decision, first_ms; /* the first that named it, and when; 0: none */
     uint64_t ended_ms;
     digest_t digest;
     msg_part_t part;

@@ -96,7 +96,9 @@ static const char *const SQL[SQL_COUNT] = {
                   " UPDATE SET version = max(version, excluded.version),"
                   " decision = max(decision, excluded.decision)",
     [DROP_WRITER] = "DELETE FROM writers WHERE adapter = ?",
-    [DROP_OLDER_DECISIONS] = "DELETE FROM decisions WHERE adapter = ? AND version = ? AND decision < ?",
+    [DROP_OLDER_DECISIONS] = "DELETE FROM decisions WHERE adapter = ?1 AND version = ?2 AND decision < ?3"
+                             " AND decision > (SELECT min(decision) FROM decisions WHERE adapter = ?1"
+                             " AND version = ?2)",
     [DROP_DECISIONS] = "DELETE FROM decisions WHERE adapter = ?1 AND version = ?2 AND decision <"
                        " (SELECT max(decision) FROM decisions WHERE adapter = ?1)",
     [DROP_VERSION] = "DELETE FROM versions WHERE adapter = ?1 AND version = ?2 AND state IS NOT NULL AND"
@@ -276,7 +278,7 @@ static int put_with(store_t *s, sql_t which, const record_t *r)
     return row.code;
 }
 
-/* What it decided before about the same version is of no use to anybody. */
+/* Of the decisions that named a version only the first and the latest are read again. */
 static int drop_older(store_t *s, const record_t *r)
 {
     row_t row = {.sql = s->sql[DROP_OLDER_DECISIONS]};

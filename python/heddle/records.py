@@ -185,11 +185,36 @@ class Copy:
     code: str | None = None             # why it is stale or failed
     message: str | None = None
     max_rate_bytes: int | None = None   # a second, that its max_rate allows; None: no limit, or it is gone
+    rate_bytes: int | None = None       # a second, while it fetches
+    source: str | None = None           # from which it fetches now
+    note: str | None = None             # how it gets on, for people
+
+
+@dataclass(frozen=True)
+class Slowest:
+    """The worker that took longest, or that the version waits for."""
+    worker: str
+    phase: str | None
+    ms: float
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Time that is in no phase of the slowest worker."""
+    ms: float
+    message: str | None                 # what it was; None: not known
+
+
+@dataclass(frozen=True)
+class Switch:
+    """The slowest switch to a version."""
+    worker: str
+    ms: float
 
 
 @dataclass(frozen=True)
 class VersionInfo:
-    """config, request_id, writer, rollout and workers are those of NAME@V alone; None in a list of
+    """config and the fields after it are those of NAME@V alone; None in a list of
     versions.
     """
     version: int
@@ -211,6 +236,11 @@ class VersionInfo:
     writer: str | None = None
     rollout: RolloutInfo | None = None
     workers: tuple[Copy, ...] | None = None
+    took_ms: float | None = None        # from created_at to activated_at
+    so_far_ms: float | None = None      # since created_at, while it is staging or staged
+    slowest: Slowest | None = None
+    rest: Rest | None = None
+    switch: Switch | None = None
 
 
 @dataclass(frozen=True)
@@ -234,6 +264,7 @@ class Fetching:
     bytes_done: int
     data_bytes: int
     source: str | None
+    rate_bytes: int | None = None       # a second
 
 
 @dataclass(frozen=True)
@@ -251,6 +282,7 @@ class Subscription:
     kept: tuple[int, ...]
     code: str | None = None             # why it is stale
     message: str | None = None
+    note: str | None = None             # how it gets on with what it fetches, for people
 
 
 @dataclass(frozen=True)

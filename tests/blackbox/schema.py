@@ -77,14 +77,20 @@ SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
 TIMING = {name: "ms?" for name in ("announce_ms", "connect_ms", "fetch_ms", "verify_ms", "stage_ms",
                                    "activate_ms")}
 COPY = {"worker": "name", "state": "copy_state?", "code": "code?", "message": "text?", "since_at": "at",
-        "bytes_done": "int", "sources": ["name", SOURCE], "max_rate_bytes": "int?", "timing": TIMING}
+        "bytes_done": "int", "sources": ["name", SOURCE], "max_rate_bytes": "int?", "rate_bytes": "int?",
+        "source": "name?", "note": "text?", "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT,
-                         "workers": ["worker", COPY]}
-FETCHING = {"version": "int", "bytes_done": "int", "data_bytes": "int", "source": "name?"}
+                         "took_ms": "ms?", "so_far_ms": "ms?",
+                         "slowest": ({"worker": "name", "ms": "ms",
+                                      "phase": matching("announce|connect|fetch|stage")},),
+                         "rest": ({"ms": "ms", "message": "text?"},),
+                         "switch": ({"worker": "name", "ms": "ms"},), "workers": ["worker", COPY]}
+FETCHING = {"version": "int", "bytes_done": "int", "data_bytes": "int", "source": "name?",
+            "rate_bytes": "int?"}
 SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "tag?", "digest": "digest?",
                 "state": "copy_state?",
                 "code": "code?", "message": "text?", "lag": "int", "since_at": "at?", "held_count": "int",
-                "fetching": (FETCHING,), "kept": "ints"}
+                "fetching": (FETCHING,), "note": "text?", "kept": "ints"}
 GROUP = {"name": "name", "rank": "int", "ranks": "int"}
 WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "bool", "host": "text",
           "pid": "int", "labels": "map", "group": (GROUP,),

@@ -441,6 +441,21 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers[].sources[].kind", "s"},
     {"version", "versions[].workers[].sources[].bytes", "i"},
     {"version", "versions[].workers[].max_rate_bytes", "iN"},
+    {"version", "versions[].workers[].rate_bytes", "iN"},
+    {"version", "versions[].workers[].source", "sN"},
+    {"version", "versions[].workers[].note", "sN"},
+    {"version", "versions[].took_ms", "nN"},
+    {"version", "versions[].so_far_ms", "nN"},
+    {"version", "versions[].slowest", "oN"},
+    {"version", "versions[].slowest.worker", "s"},
+    {"version", "versions[].slowest.phase", "s"},
+    {"version", "versions[].slowest.ms", "n"},
+    {"version", "versions[].switch", "oN"},
+    {"version", "versions[].switch.worker", "s"},
+    {"version", "versions[].switch.ms", "n"},
+    {"version", "versions[].rest", "oN"},
+    {"version", "versions[].rest.ms", "n"},
+    {"version", "versions[].rest.message", "sN"},
     {"version", "versions[].workers[].timing", "o"},
     {"version", "versions[].workers[].timing.announce_ms", "nN"},
     {"version", "versions[].workers[].timing.connect_ms", "nN"},
@@ -491,6 +506,8 @@ static const field_row_t FIELDS[] = {
     {"workers", "workers[].adapters[].fetching.bytes_done", "i"},
     {"workers", "workers[].adapters[].fetching.data_bytes", "i"},
     {"workers", "workers[].adapters[].fetching.source", "sN"},
+    {"workers", "workers[].adapters[].fetching.rate_bytes", "iN"},
+    {"workers", "workers[].adapters[].note", "sN"},
     {"workers", "workers[].adapters[].kept", "a"},
     {"workers", "workers[].adapters[].kept[]", "i"},
     {"workers", "workers[].counters", "o"},
@@ -706,6 +723,9 @@ Test(report, every_field_of_the_pages)
     expect_shape("versions", "versions",
                  (json_t *[]){body_of((msg_query_t){.op = "versions", .name = "policy"})}, 1);
     json_t *bodies[4];
+    version_row_t *second = registry_version(registry_adapter(&broker->registry, "policy"), 2);
+    second->activation = HEDDLE_ACTIVATION_MANUAL; /* and an operator took a minute */
+    second->first_ms += 60000;
     for (uint64_t v = 1; v <= 4; v++)
         bodies[v - 1] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = v});
     expect_shape("version", "versions", bodies, 4);
@@ -852,7 +872,8 @@ Test(report, workers_by_name_and_what_they_serve)
     expect(b, "workers[0].adapters[1].kept", "[2]");
     expect(b, "workers[0].adapters[1].fetching", "null");
     expect(b, "workers[1].adapters[1].fetching",
-           "{\"version\":4,\"bytes_done\":100,\"data_bytes\":60000,\"source\":\"trainer-0\"}");
+           "{\"version\":4,\"bytes_done\":100,\"data_bytes\":60000,\"source\":\"trainer-0\","
+           "\"rate_bytes\":33333}");
     json_decref(b);
     b = body_of((msg_query_t){.op = "workers", .name = "w2"});
     cr_assert_eq(json_array_size(at(b, "workers")), 1);

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/report_took.h"
+
+#include "core/errors.h"
+#include "core/units.h"
+
+#include <heddle/publisher.h>
+#include <string.h>
+
+/* A fetch at more than this part of a --max-rate is limited by it. */
+#define RATE_IS_LIMITED 0.8
+/* The clocks of workers and broker differ: so much more may be in the phases than in the whole. */
+#define FITS_US 50000u
+/* What is in no phase of the slowest worker is mentioned from this part of the whole on, and this time. */
+#define REST_PART 0.2
+#define REST_US 100000u
+#define REST_TEXT (HEDDLE_NAME_MAX + 64u)
+
+static bool is_limit(uint64_t rate_bytes, const member_t *m)
+{
+    return m && m->max_rate_bytes && (double)rate_bytes > RATE_IS_LIMITED * (double)m->max_rate_bytes;
+}
+
+/* ---- a copy in progress ---- */
+
+static void say_rate(const copy_progress_t *p, const member_t *m, const member_t *source, char *text,
+                     size_t size)
+{
+    char rate[16];
+    units_bytes_text(p->rate_bytes, rate);
+    if (is_limit(p->rate_bytes, m)) text_printf(text, size, "%s/s, its own --max-rate", rate);
+    else if (is_limit(p->rate_bytes, source))
+        text_printf(text, size, "%s/s, the --max-rate of %s", rate, source->name);
+    else text_printf(text, size, "%s/s", rate);
+}
+
+/* Bytes a second since the announcement: until the second heartbeat of a fetch it is all that is known. */
+static uint64_t first_rate(const copy_row_t *c, const member_sub_t *sub)
+{
+    bool is_known = c->bytes_done && c->moved_us == sub->beat_us && sub->beat_us > c->told_us;
+    return is_known ? c->bytes_done * 1000000 / (sub->beat_us - c->told_us) : 0;
+}
+
+copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const copy_row_t *c)
+{
+    copy_progress_t p = {0};
+    const member_t *m = copy_in_flight(c) ? membership_by_token(b->members, c->token) : NULL;
+    const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
+    if (!sub || !c->told_us) return p;
+    char time[16], lease[16];
+    uint64_t lease_us = b->members->lease_us, silent_us = member_silent_ms(m, b->now.us) * 1000;
+    uint64_t still_us = b->now.us - (c->moved_us ? c->moved_us : c->told_us);
+    bool is_fetching = sub->fetching == t->version && c->state == COPY_FETCHING;
+    const member_t *source = is_fetching ? membership_by_token(b->members, sub->source) : NULL;
+    if (is_fetching) p.rate_bytes = sub->rate_bytes ? sub->rate_bytes : first_rate(c, sub);
+    p.source = source ? source->name : NULL;
+    units_ms_text((double)still_us / 1000, time);
+    if (silent_us > lease_us / 2) { /* two heartbeats are missing */
+        p.rate_bytes = 0;
+        units_ms_text((double)silent_us / 1000, time);
+        units_ms_text((double)lease_us / 1000, lease);
+        text_printf(p.note, sizeof p.note, "not heard of for %s (lease %s)", time, lease);
+    } else if (c->code) {
+        p.rate_bytes = 0;
+    } else if (c->state == COPY_ARRIVED) {
+        units_ms_text((double)(b->now.wall_ms - c->since_ms), time);
+        text_printf(p.note, sizeof p.note, "loading for %s", time);
+    } else if (p.rate_bytes) {
+        say_rate(&p, m, source, p.note, sizeof p.note);
+    } else if (still_us > lease_us / 2) {
+        text_printf(p.note, sizeof p.note, is_fetching ? "no bytes for %s" : "has not begun for %s", time);
+    }
+    return p;
+}
+
+/* ---- which worker was the slowest ---- */
+
+/* copy NULL: none is known */
+typedef struct { const copy_row_t *copy; const char *phase; uint64_t us, sum_us; } slowest_t;
+
+static slowest_t phases_of(const copy_row_t *c)
+{
+    struct { const char *name; uint64_t us; } phases[] = {
+        {"connect", c->connect_us}, {"fetch", c->fetch_us}, {"stage", c->stage_us}};
+    slowest_t s = {.copy = c};
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
+        s.sum_us += phases[i].us;
+        if (phases[i].us > s.us) s.us = phases[i].us, s.phase = phases[i].name;
+    }
+    return s;
+}
+
+static bool has_eligible(const track_t *t)
+{
+    return tally_present(&t->tally, true) + tally_gone(&t->tally) > 0;
+}
+
+/* Of a version that was decided. */
+static slowest_t slowest_of(const track_t *t, uint64_t took_us)
+{
+    slowest_t slowest = {0};
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        slowest_t s = phases_of(c);
+        bool counts = has_eligible(t) ? c->is_eligible : copy_holds(c) && s.sum_us <= took_us + FITS_US;
+        if (counts && s.sum_us > slowest.sum_us) slowest = s;
+    }
+    return slowest;
+}
+
+/* Of a version that is on its way: the worker that is furthest behind. */
+static const copy_row_t *awaited_copy(const track_t *t)
+{
+    const copy_row_t *last = NULL;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        bool counts = copy_in_flight(c) && (c->is_eligible || !has_eligible(t));
+        bool is_behind = counts && last && (c->state < last->state ||
+                                            (c->state == last->state && c->bytes_done < last->bytes_done));
+        if (counts && (!last || is_behind)) last = c;
+    }
+    return last;
+}
+
+/* ---- what else took time ---- */
+
+/* A worker that the rollout waited for until it was gone; NULL: none. */
+static const copy_row_t *gone_copy(const report_view_t *b, const track_t *t, const version_row_t *v)
+{
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        const member_t *m = membership_worker(b->members, c->worker);
+        bool is_later = m && m->ended_ms > v->first_ms;
+        if (c->is_eligible && c->state == COPY_GONE && !state_holds(c->last_state) && !is_later) return c;
+    }
+    return NULL;
+}
+
+/* The part of it that is in no phase of the slowest worker. */
+static void say_rest(const report_view_t *b, const track_t *t, const version_row_t *v, const slowest_t *s,
+                     uint64_t rest_us, char text[REST_TEXT])
+{
+    const size_t size = REST_TEXT;
+    bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= v->first_ms;
+    const copy_row_t *gone = gone_copy(b, t, v);
+    const member_t *m = gone ? membership_worker(b->members, gone->worker) : NULL;
+    text[0] = 0;
+    if (is_started_between) text_printf(text, size, "the broker was away or settling");
+    else if (v->activation == HEDDLE_ACTIVATION_MANUAL)
+        text_printf(text, size, "waiting for heddle activate");
+    else if (gone)
+        text_printf(text, size, "waiting for %s, which %s", gone->worker,
+                    m && m->state == MEMBER_LEFT ? "left" : "was lost");
+    else if (s->copy && s->copy->announce_us > rest_us / 2)
+        text_printf(text, size, "before it was announced to %s", s->copy->worker);
+}
+
+static json_t *rest_part(const report_view_t *b, const track_t *t, const version_row_t *v, uint64_t took_us,
+                         const slowest_t *s)
+{
+    char text[REST_TEXT];
+    uint64_t rest_us = took_us > s->sum_us ? took_us - s->sum_us : 0;
+    if (!t || rest_us < REST_US || (double)rest_us < REST_PART * (double)took_us) return json_null();
+    say_rest(b, t, v, s, rest_us, text);
+    return json_pack("{s:o, s:o}", "ms", part_ms(rest_us), "message", part_text(text));
+}
+
+/* ---- all of it ---- */
+
+static json_t *slowest_part(const slowest_t *s)
+{
+    if (!s->copy) return json_null();
+    return json_pack("{s:s, s:o, s:o}", "worker", s->copy->worker, "phase", part_text(s->phase), "ms",
+                     part_ms(s->us));
+}
+
+static uint64_t since_us(uint64_t from_ms, uint64_t to_ms)
+{
+    return to_ms > from_ms ? (to_ms - from_ms) * 1000 : 0;
+}
+
+/* After it was active: the slowest switch of the workers that it waited for. */
+static json_t *switch_part(const track_t *t)
+{
+    const copy_row_t *last = NULL;
+    for (size_t i = 0; t && i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        bool counts = c->activate_us && (c->is_eligible || !has_eligible(t));
+        if (counts && (!last || c->activate_us > last->activate_us)) last = c;
+    }
+    return last ? json_pack("{s:s, s:o}", "worker", last->worker, "ms", part_ms(last->activate_us))
+                : json_null();
+}
+
+json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
+{
+    const track_t *t = rollout_track(b->rollout, a->name, v->version);
+    bool is_on_its_way = v->state == VERSION_STAGING;
+    uint64_t took_us = since_us(v->created_ms, v->first_ms);
+    slowest_t s = {0};
+    if (v->first_ms && t) s = slowest_of(t, took_us);
+    const copy_row_t *c = is_on_its_way && t ? awaited_copy(t) : NULL;
+    if (c) s = (slowest_t){c, copy_phase(c), since_us(c->since_ms, b->now.wall_ms), 0};
+    uint64_t so_far_us = since_us(v->created_ms, b->now.wall_ms);
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? part_ms(took_us) : json_null(),
+                     "so_far_ms", is_on_its_way ? part_ms(so_far_us) : json_null(), "slowest",
+                     slowest_part(&s), "rest",
+                     v->first_ms ? rest_part(b, t, v, took_us, &s) : json_null(), "switch",
+                     switch_part(t));
+}

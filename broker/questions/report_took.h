@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/questions/report_took.h (PURE): where the time of a version went, and how a copy in progress gets
+ * on.  One thread; nothing blocks. */
+#ifndef BROKER_REPORT_TOOK_H
+#define BROKER_REPORT_TOOK_H
+
+#include "broker/questions/json_parts.h"
+
+/* {"took_ms", "so_far_ms", "slowest", "rest", "switch"} of a version.  Only workers that the decision waited
+ * for count: one that joined later changes nothing.  After a restart it is not known any more which ones
+ * those were; then every worker counts whose phases fit into the time. */
+json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v);
+
+/* How a copy in flight gets on.  rate_bytes: a second, by its last heartbeats; 0: none came, or it is not
+ * known.  source: borrowed; NULL: none.  note: for people; "": nothing, or copy_row_t.message says it. */
+typedef struct { uint64_t rate_bytes; const char *source; char note[192]; } copy_progress_t;
+copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const copy_row_t *c);
+
+#endif

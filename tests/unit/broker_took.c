@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the time of a version went, and how a worker on its way to it gets on. */
+#include "broker_rig.h"
+
+#include <jansson.h>
+
+static json_t *body;
+static void stop(void)
+{
+    json_decref(body);
+    body = NULL;
+    rig_stop();
+}
+TestSuite(took, .init = rig_start, .fini = stop);
+
+/* ---- what is said and asked ---- */
+
+static void beat(uint64_t peer, uint64_t fetching, uint64_t bytes_done)
+{
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = fetching,
+                        .bytes_done = bytes_done,
+                        .data_bytes = 5000,
+                        .source = R.tokens[T]};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &m);
+}
+
+static void stage(uint64_t peer, uint64_t fetch_ms, uint64_t stage_ms)
+{
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = R.tokens[peer],
+                              .version = 1,
+                              .adapter = "policy",
+                              .digest = rig_digest(1),
+                              .connect_us = 1000,
+                              .fetch_us = fetch_ms * 1000,
+                              .stage_us = stage_ms * 1000};
+    rig_frame(peer, &m);
+}
+
+static void ask(const char *op, uint64_t version)
+{
+    heddle_error_t error;
+    json_decref(body);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = op, .name = version ? "policy" : NULL, .version = version});
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, &error), HEDDLE_OK);
+}
+
+static const json_t *version(void)
+{
+    ask("versions", 1);
+    return json_array_get(json_object_get(body, "versions"), 0);
+}
+
+/* The row of w1 is 0, of w2 is 1. */
+static const json_t *copy(size_t i) { return json_array_get(json_object_get(version(), "workers"), i); }
+
+static const json_t *standing(size_t i)
+{
+    ask("workers", 0);
+    const json_t *w = json_array_get(json_object_get(body, "workers"), i);
+    return json_array_get(json_object_get(w, "adapters"), 0);
+}
+
+static void is(const json_t *object, const char *key, const char *want)
+{
+    const json_t *value = json_object_get(object, key);
+    cr_assert_not_null(value, "%s", key);
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    cr_assert_str_eq(text, want, "%s", key);
+    free(text);
+}
+
+/* ---- when it is active ---- */
+
+Test(took, from_its_record_to_the_decision_and_what_was_slowest)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_pass(250);
+    stage(W1, 100, 20);
+    rig_pass(250);
+    stage(W2, 300, 190);
+    const json_t *v = version();
+    is(v, "took_ms", "500.0");
+    is(v, "so_far_ms", "null");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":300.0}");
+    is(v, "rest", "null");
+}
+
+Test(took, a_worker_that_joins_later_changes_nothing)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(250);
+    stage(W1, 200, 20);
+    rig_active(W1, 1, 1, 1);
+    rig_worker(W2, "w2");
+    rig_pass(2000);
+    stage(W2, 1900, 20);
+    msg_t m = {.type = MSG_ACTIVE};
+    m.active = (msg_active_t){.token = R.tokens[W2],
+                              .version = 1,
+                              .decision = 1,
+                              .adapter = "policy",
+                              .digest = rig_digest(1),
+                              .activate_us = 9000};
+    rig_frame(W2, &m);
+    const json_t *v = version();
+    is(v, "switch", "{\"worker\":\"w1\",\"ms\":0.0050000000000000001}");
+    is(v, "took_ms", "250.0");
+    is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":200.0}");
+}
+
+Test(took, a_worker_that_was_waited_for_until_it_was_lost)
+{
+    publish_to(2, (rig_publish_t){0});
+    stage(W1, 70, 0);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 1000);
+    const json_t *v = version(), *rest = json_object_get(v, "rest");
+    double took_ms = json_number_value(json_object_get(v, "took_ms"));
+    cr_assert(took_ms >= LEASE_MS && took_ms <= LEASE_MS + 1000, "%f", took_ms);
+    is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":70.0}");
+    is(rest, "message", "\"waiting for w2, which was lost\"");
+    cr_assert_float_eq(json_number_value(json_object_get(rest, "ms")), took_ms - 71, 0.1);
+}
+
+Test(took, a_worker_that_was_lost_afterwards_took_no_time)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_pass(2000);
+    stage(W1, 70, 0);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 1000);
+    const json_t *v = version();
+    is(v, "took_ms", "2000.0");
+    is(json_object_get(v, "rest"), "message", "null");
+}
+
+Test(took, a_broker_that_was_away)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(1000);
+    rig_restart();
+    rig_pass(LEASE_MS / 2);
+    msg_held_t none[1];
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, none, 0);
+    rig_open(T, "policy", "trainer", 1, false);
+    rig_pass(LEASE_MS);
+    stage(W1, 900, 0);
+    const json_t *v = version();
+    is(v, "state", "\"active\"");
+    is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":900.0}");
+    is(json_object_get(v, "rest"), "message", "\"the broker was away or settling\"");
+    double took_ms = json_number_value(json_object_get(v, "took_ms"));
+    cr_assert(took_ms >= 1000 + LEASE_MS, "%f", took_ms);
+}
+
+Test(took, an_operator_that_was_waited_for)
+{
+    publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    stage(W1, 70, 0);
+    rig_pass(3000);
+    is(version(), "slowest", "null");
+    is(version(), "so_far_ms", "3000.0");
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .deadline_ms = 100});
+    is(json_object_get(version(), "rest"), "message", "\"waiting for heddle activate\"");
+}
+
+/* Also after a restart, which knows no more who was waited for. */
+Test(took, a_version_that_is_named_again_took_what_it_took)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(500);
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_pass(5000);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .deadline_ms = 100});
+    cr_assert_eq(registry_adapter(&R.b->registry, "policy")->active, 1);
+    is(version(), "took_ms", "500.0");
+    rig_restart();
+    is(version(), "took_ms", "500.0");
+}
+
+/* ---- on its way ---- */
+
+Test(took, what_it_waits_for_now)
+{
+    publish_to(2, (rig_publish_t){0});
+    is(json_object_get(version(), "slowest"), "phase", "\"announce\"");
+    is(json_object_get(copy(1), "timing"), "announce_ms", "null");
+    stage(W1, 49, 0);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    is(json_object_get(copy(1), "timing"), "announce_ms", "0.0");
+    rig_pass(250);
+    const json_t *v = version();
+    is(v, "took_ms", "null");
+    is(v, "so_far_ms", "1250.0");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":250.0}");
+}
+
+static void join_with_rate(uint64_t peer, const char *name, uint64_t max_rate_bytes)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_t m = {.type = MSG_JOIN};
+    rig_hello(peer, ROLE_WORKER);
+    m.join = (msg_join_t){.req = ++R.req,
+                          .name = name,
+                          .adapters = &sub,
+                          .adapter_count = 1,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("addr", 4),
+                          .max_rate_bytes = max_rate_bytes,
+                          .export_dir = ""};
+    rig_frame(peer, &m);
+}
+
+Test(took, a_worker_says_how_fast_it_fetches_and_what_limits_it)
+{
+    join_with_rate(W2, "w2", 1000);
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    rig_pass(1000);
+    beat(W1, 1, 2000), beat(W2, 1, 1000); /* 1 s after the announcement */
+    is(copy(0), "rate_bytes", "2000");
+    is(copy(0), "note", "\"2.0 kB/s\"");
+    is(copy(1), "rate_bytes", "1000");
+    is(copy(1), "note", "\"1.0 kB/s, its own --max-rate\"");
+    is(copy(1), "source", "\"trainer\"");
+    rig_pass(1000);
+    beat(W1, 1, 2500), beat(W2, 1, 1500); /* less than its limit */
+    is(copy(1), "note", "\"500 B/s\"");
+    is(standing(1), "note", "\"500 B/s\"");
+    is(json_object_get(standing(1), "fetching"), "rate_bytes", "500");
+    is(standing(1), "code", "null");
+}
+
+Test(took, a_worker_that_is_silent_or_stands_still)
+{
+    publish_to(2, (rig_publish_t){0});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    rig_pass(1000);
+    beat(W1, 1, 2000), beat(W2, 1, 1000);
+    rig_pass(1250);
+    beat(W1, 1, 2000);
+    rig_pass(1250);
+    beat(W1, 1, 2000);
+    is(copy(0), "note", "\"no bytes for 2.5 s\"");
+    is(copy(1), "note", "\"not heard of for 2.5 s (lease 4.0 s)\"");
+    is(standing(1), "note", "\"not heard of for 2.5 s (lease 4.0 s)\"");
+    is(copy(1), "rate_bytes", "null");
+    is(copy(1), "source", "\"trainer\"");
+}
+
+Test(took, a_worker_that_loads_it_or_has_not_begun)
+{
+    publish_to(2, (rig_publish_t){0});
+    beat(W1, 1, 5000);
+    rig_pass(2500);
+    is(copy(0), "note", "\"loading for 2.5 s\"");
+    is(copy(1), "note", "\"has not begun for 2.5 s\"");
+    stage(W1, 10, 2500);
+    is(copy(0), "note", "null");
+    is(copy(0), "source", "null");
+}
