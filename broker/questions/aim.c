@@ -27,6 +27,21 @@ static bool has_source(const rollout_t *ro, const adapter_row_t *a, const versio
     return track_has_source(rollout_track(ro, a->name, v->version));
 }
 
+/* Without any version that has a source the active one is named, because its workers may serve it still.
+ * Where its bytes are lost too, the newest is named: that is the version to publish again. */
+static uint64_t aim_resume(const rollout_t *ro, const adapter_row_t *a)
+{
+    uint64_t newest = 0;
+    for (size_t i = a->held ? a->version_count : 0; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        bool is_staged = v->state == VERSION_STAGING && !strcmp(rollout_state(ro, a, v), "staged");
+        if (!is_staged && v->state != VERSION_COMMITTED) continue;
+        if (has_source(ro, a, v)) return v->version;
+        if (!newest) newest = v->version;
+    }
+    return newest && rollout_lost_active(ro, a) ? newest : a->active;
+}
+
 static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s has no version to roll back to from %s@%llu",
@@ -45,8 +60,14 @@ static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_e
     }
     error_found(error, "%s", count ? buf_text(&names) : "no earlier version");
     buf_fini(&names);
-    error_hint(error, "publish the earlier bytes again; heddle broker --keep sets how many earlier versions "
-                      "are kept");
+    /* The user's way out of a hold at lost bytes is a newer version, if one is there. */
+    const version_row_t *next = registry_version(a, aim_resume(ro, a));
+    if (a->held && rollout_lost_active(ro, a) && next && has_source(ro, a, next))
+        error_hint(error, "`heddle resume %s` ends the hold and activates %s@%llu", a->name, a->name,
+                   (unsigned long long)next->version);
+    else
+        error_hint(error, "publish the earlier bytes again; heddle broker --keep sets how many earlier "
+                          "versions are kept");
     return rc;
 }
 
@@ -81,17 +102,6 @@ static int aim_back(const rollout_t *ro, const adapter_row_t *a, uint64_t named,
     if (!named && !best) return nothing_earlier(ro, a, error);
     *ret_version = named ? named : best->version;
     return HEDDLE_OK;
-}
-
-/* The active one is the last resort: its workers serve it, whoever else has it. */
-static uint64_t aim_resume(const rollout_t *ro, const adapter_row_t *a)
-{
-    for (size_t i = a->held ? a->version_count : 0; i-- > 0;) {
-        const version_row_t *v = a->versions[i];
-        bool is_staged = v->state == VERSION_STAGING && !strcmp(rollout_state(ro, a, v), "staged");
-        if ((is_staged || v->state == VERSION_COMMITTED) && has_source(ro, a, v)) return v->version;
-    }
-    return a->active;
 }
 
 int aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t named,

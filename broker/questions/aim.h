@@ -6,7 +6,8 @@
  *                the one whose decision is the latest; or the one in the question, which must not be newer
  *                than the active one
  *   AIM_RESUME   end the hold: the newest version that is active, kept or staged everywhere and has a
- *                source; the active one where the adapter is not held
+ *                source; without one the active version, or, where that is lost, the newest of the lost
+ *                ones; the active one where the adapter is not held
  *
  * No state; nothing blocks. */
 #ifndef BROKER_AIM_H

@@ -93,7 +93,7 @@ Test(aim, back_passes_over_what_was_never_active)
     goes("rollback", 3, 1);
 }
 
-/* Who comes back with 3 alone: 1 and 2 have no holder. */
+/* The worker comes back with 3 alone: 1 and 2 have no holder. */
 Test(aim, back_needs_a_holder)
 {
     active_one_after_the_other(3);
@@ -110,7 +110,53 @@ Test(aim, back_needs_a_holder)
     cr_assert_eq(rig_adapter()->active, 3);
 }
 
-/* Who are back is not known yet: the question waits for the end of settling, and is then about those. */
+/* The broker starts again, and w1 comes back with `held` alone: what it had of the others is lost. */
+static void come_back_with(msg_held_t *held, uint32_t count)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_leave(T);
+    rig_restart();
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, held, count);
+    rig_pass(LEASE_MS + 500);
+    rig_hello(ADMIN, ROLE_ADMIN);
+}
+
+/* Held at 2, which is lost: 4 is staged, and resume is the way out. */
+Test(aim, back_from_a_lost_version_suggests_resume_where_a_newer_one_is_staged)
+{
+    active_one_after_the_other(3);
+    goes("rollback", 3, 2);
+    rig_publish(T, (rig_publish_t){.digest = 4});
+    rig_staged(W1, 4, 4);
+    msg_held_t held = {.adapter = "policy", .version = 4, .state = HELD_STAGED, .digest = rig_digest(4)};
+    come_back_with(&held, 1);
+    const msg_error_t *e = refused("rollback", 0);
+    cr_assert(strstr(e->hint, "heddle resume policy") && strstr(e->hint, "policy@4"), "%s", e->hint);
+    goes("resume", 2, 4);
+}
+
+Test(aim, back_from_a_lost_version_asks_for_the_bytes_where_none_is_left)
+{
+    active_one_after_the_other(3);
+    goes("rollback", 3, 2);
+    come_back_with(NULL, 0);
+    const msg_error_t *e = refused("rollback", 0);
+    cr_assert(strstr(e->hint, "publish") && !strstr(e->hint, "resume"), "%s", e->hint);
+}
+
+/* Every version is lost: what resume would have activated is the newest, and its bytes are to be published. */
+Test(aim, resume_names_the_newest_where_all_are_lost)
+{
+    active_one_after_the_other(3);
+    goes("rollback", 3, 2);
+    come_back_with(NULL, 0);
+    const msg_error_t *e = refused("resume", 0);
+    cr_assert_eq(e->version, 3, "%s", e->message);
+    cr_assert_str_eq(e->found, "lost");
+}
+
+/* Which workers are back is not known while the broker settles: the question waits for the end of that. */
 Test(aim, back_waits_while_the_broker_settles)
 {
     active_one_after_the_other(2);
