@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define HASH_NONFATAL_OOM 1
 #include "broker/membership.h"
 
 #include "core/clock.h"
@@ -6,6 +7,15 @@
 #include "core/limits.h"
 
 #include <stdlib.h>
+#include <uthash.h>
+
+/* See traits_of. */
+#define TRAIT_TEXT (HEDDLE_NAME_MAX + 32)
+struct trait {
+    char text[TRAIT_TEXT];
+    size_t count;
+    UT_hash_handle hh;
+};
 
 /* ---- rows ---- */
 
@@ -42,11 +52,17 @@ static char **copy_texts(const char **texts, uint32_t count)
 
 void membership_init(membership_t *m, uint64_t lease_us, uint64_t keep)
 {
-    *m = (membership_t){.lease_us = lease_us, .keep = keep, .reap_us = CLOCK_NEVER};
+    *m = (membership_t){.lease_us = lease_us, .keep = keep};
 }
 
 void membership_fini(membership_t *m)
 {
+    trait_t *trait, *next;
+    HASH_ITER(hh, m->traits, trait, next)
+    {
+        HASH_DEL(m->traits, trait);
+        free(trait);
+    }
     free(m->tokens);
     for (size_t i = 0; i < m->worker_count; i++) free_member(m->workers[i]);
     for (size_t i = 0; i < m->publisher_count; i++) free_member(m->publishers[i]);
@@ -145,7 +161,107 @@ const char *member_state_name(member_state_t state)
     return state >= MEMBER_READY && state <= MEMBER_LOST ? NAMES[state] : "unknown";
 }
 
-/* ---- who may come in ---- */
+/* ---- queues ---- */
+
+/* When the member leaves its queue, unless something is received from it before. */
+static uint64_t queue_end_us(const member_t *m)
+{
+    return member_is_ready(m) ? m->lease_end_us : m->ended_us + MEMBER_LISTED_US;
+}
+
+/* Nearly always the new one ends last, so its place is searched for from the end. */
+static void enqueue(member_queue_t *q, member_t *member)
+{
+    member_t *before = q->last;
+    while (before && queue_end_us(before) > queue_end_us(member)) before = before->before;
+    member_t *after = before ? before->after : q->first;
+    member->before = before;
+    member->after = after;
+    *(before ? &before->after : &q->first) = member;
+    *(after ? &after->before : &q->last) = member;
+}
+
+static void dequeue(member_queue_t *q, member_t *member)
+{
+    *(member->before ? &member->before->after : &q->first) = member->after;
+    *(member->after ? &member->after->before : &q->last) = member->before;
+    member->before = member->after = NULL;
+}
+
+/* ---- traits ---- */
+
+static size_t trait_count(const membership_t *m, const char *text)
+{
+    trait_t *trait;
+    HASH_FIND_STR(m->traits, text, trait);
+    return trait ? trait->count : 0;
+}
+
+static bool add_trait(membership_t *m, const char *text)
+{
+    trait_t *trait;
+    HASH_FIND_STR(m->traits, text, trait);
+    if (!trait) {
+        trait = calloc(1, sizeof *trait);
+        if (!trait) return false;
+        error_text(trait->text, sizeof trait->text, text);
+        HASH_ADD_STR(m->traits, text, trait);
+        if (!trait->hh.tbl) {
+            free(trait);
+            return false;
+        }
+    }
+    trait->count++;
+    return true;
+}
+
+static void drop_trait(membership_t *m, const char *text)
+{
+    trait_t *trait;
+    HASH_FIND_STR(m->traits, text, trait);
+    if (!trait || --trait->count) return;
+    HASH_DEL(m->traits, trait);
+    free(trait);
+}
+
+/* What a member must have in common with all others, and its value there: "ucx" and "ucx 1.13.1" for its UCX
+ * version, "group tp" and "group tp 4" for how many ranks its group has.  Returns how many texts. */
+enum { TRAITS_MAX = 4 };
+static size_t traits_of(const char *ucx, const char *group, uint64_t ranks,
+                        char ret[TRAITS_MAX][TRAIT_TEXT])
+{
+    size_t count = 0;
+    if (ucx) {
+        error_text(ret[count++], TRAIT_TEXT, "ucx");
+        text_printf(ret[count++], TRAIT_TEXT, "ucx %s", ucx);
+    }
+    if (group && *group) {
+        text_printf(ret[count++], TRAIT_TEXT, "group %s", group);
+        text_printf(ret[count++], TRAIT_TEXT, "group %s %llu", group, (unsigned long long)ranks);
+    }
+    return count;
+}
+
+static size_t member_traits(const member_t *m, char ret[TRAITS_MAX][TRAIT_TEXT])
+{
+    return traits_of(strcmp(m->backend, "ucx") ? NULL : m->ucx, m->group, m->ranks, ret);
+}
+
+/* All READY members have the one value, apart from the session that the new one replaces (NULL: none).  A
+ * JOIN costs the same however many workers there are; only a refusal looks for a member to name. */
+static bool all_agree(const membership_t *m, char trait[2][TRAIT_TEXT], const member_t *replaced)
+{
+    size_t all = trait_count(m, trait[0]), same = trait_count(m, trait[1]);
+    char own[TRAITS_MAX][TRAIT_TEXT];
+    size_t own_count = member_is_ready(replaced) ? member_traits(replaced, own) : 0;
+    for (size_t i = 0; i < own_count; i++) {
+        all -= !strcmp(own[i], trait[0]);
+        same -= !strcmp(own[i], trait[1]);
+    }
+    return all == same;
+}
+
+/* ---- checks of JOIN and OPEN ---- */
 
 static int check_subscriptions(const msg_join_t *join, heddle_error_t *error)
 {
@@ -190,27 +306,29 @@ static int check_slots(const membership_t *m, const msg_join_t *join, heddle_err
     return rc;
 }
 
-static const member_t *other_ucx(member_t *const *rows, size_t count, const char *ucx, const char *but)
+static const member_t *other_ucx(member_t *const *rows, size_t count, const char *ucx,
+                                 const member_t *but)
 {
     for (size_t i = 0; i < count; i++) {
         const member_t *m = rows[i];
-        if (member_is_ready(m) && !strcmp(m->backend, "ucx") && strcmp(m->ucx, ucx) &&
-            strcmp(key_of(m), but))
-            return m;
+        if (m != but && member_is_ready(m) && !strcmp(m->backend, "ucx") && strcmp(m->ucx, ucx)) return m;
     }
     return NULL;
 }
 
-/* UCX processes of different versions do not understand each other: said here, before one of them
- * crashes. */
-static int check_ucx(const membership_t *m, const char *backend, const char *ucx, const char *who,
-                     const char *but_worker, const char *but_adapter, heddle_error_t *error)
+/* UCX processes of different versions cannot talk to each other, and may crash when they try: the second
+ * version is refused before that.  `replaced`: the session that the new one replaces; NULL: none. */
+static int check_ucx(const membership_t *m, const char *backend, const char *ucx, const char *name,
+                     const member_t *replaced, heddle_error_t *error)
 {
-    if (!backend || strcmp(backend, "ucx")) return HEDDLE_OK;
-    const member_t *other = other_ucx(m->workers, m->worker_count, ucx, but_worker);
-    if (!other) other = other_ucx(m->publishers, m->publisher_count, ucx, but_adapter);
-    if (!other) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_UCX_VERSION, "%s has UCX %s, %s has UCX %s", who, ucx,
+    char traits[TRAITS_MAX][TRAIT_TEXT];
+    if (!backend || strcmp(backend, "ucx") != 0) return HEDDLE_OK;
+    if (!ucx) ucx = "";
+    traits_of(ucx, NULL, 0, traits);
+    if (all_agree(m, traits, replaced)) return HEDDLE_OK;
+    const member_t *other = other_ucx(m->workers, m->worker_count, ucx, replaced);
+    if (!other) other = other_ucx(m->publishers, m->publisher_count, ucx, replaced);
+    int rc = error_fail(error, HEDDLE_ERR_UCX_VERSION, "%s has UCX %s, %s has UCX %s", name, ucx,
                         other->name, other->ucx);
     error_contrast(error, other->ucx, ucx);
     error_hint(error, "install the same UCX version on all hosts of the cluster");
@@ -230,13 +348,17 @@ static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t 
     return rc;
 }
 
-/* The ranks of a group agree on how many they are. */
-static int check_ranks(const membership_t *m, const msg_join_t *join, heddle_error_t *error)
+/* All workers of a group must be started with the same number of ranks. */
+static int check_ranks(const membership_t *m, const msg_join_t *join, const member_t *replaced,
+                       heddle_error_t *error)
 {
-    for (size_t i = 0; join->group && *join->group && i < m->worker_count; i++) {
+    char traits[TRAITS_MAX][TRAIT_TEXT];
+    if (!traits_of(NULL, join->group, join->ranks, traits)) return HEDDLE_OK; /* in no group */
+    if (all_agree(m, traits, replaced)) return HEDDLE_OK;
+    for (size_t i = 0; i < m->worker_count; i++) {
         const member_t *other = m->workers[i];
-        bool differs = member_is_ready(other) && !strcmp(other->group, join->group) &&
-                       strcmp(other->name, join->name) && other->ranks != join->ranks;
+        bool differs = other != replaced && member_is_ready(other) && !strcmp(other->group, join->group) &&
+                       other->ranks != join->ranks;
         if (!differs) continue;
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "worker %s joins group %s of %llu ranks, %s one of %u",
                             join->name, join->group, (unsigned long long)join->ranks, other->name,
@@ -255,10 +377,11 @@ int membership_decide_join(const membership_t *m, const msg_join_t *join, const 
 {
     int rc = check_names(join, error);
     if (!rc) rc = check_slots(m, join, error);
-    if (!rc) rc = check_ucx(m, join->backend, join->ucx, join->name, join->name, "", error);
-    if (!rc) rc = check_ranks(m, join, error);
     if (rc) return rc;
     const member_t *holder = membership_worker(m, join->name);
+    rc = check_ucx(m, join->backend, join->ucx, join->name, holder, error);
+    if (!rc) rc = check_ranks(m, join, holder, error);
+    if (rc) return rc;
     if (!holder && m->worker_count >= LIMIT_PEERS)
         return error_fail(error, HEDDLE_ERR_LIMIT, "worker %s would be one too many: %u are here",
                           join->name, LIMIT_PEERS);
@@ -273,8 +396,9 @@ int membership_decide_open(const membership_t *m, const msg_open_t *open, heddle
 {
     int rc = name_check("adapter", open->adapter, error);
     if (!rc) rc = name_check("writer", open->writer, error);
-    if (!rc) rc = check_ucx(m, open->backend, open->ucx, open->writer, "", open->adapter, error);
-    return rc;
+    if (rc) return rc;
+    const member_t *replaced = membership_publisher(m, open->adapter);
+    return check_ucx(m, open->backend, open->ucx, open->writer, replaced, error);
 }
 
 /* ---- coming in ---- */
@@ -409,18 +533,31 @@ static bool grow(member_t ***rows, size_t count, size_t *capacity)
     return true;
 }
 
-static bool add_token(membership_t *m, member_t *member, uint64_t now_us)
+/* The member is READY from now on: it is found by its token, has a lease, and its traits count.  False: no
+ * memory, nothing changed. */
+static bool add_ready(membership_t *m, member_t *member, uint64_t now_us)
 {
-    if (!m->token_count) m->tick_us = now_us; /* no tick was due while nobody was here */
+    char traits[TRAITS_MAX][TRAIT_TEXT];
+    size_t count = member_traits(member, traits), added = 0;
     if (!grow(&m->tokens, m->token_count, &m->token_capacity)) return false;
+    while (added < count && add_trait(m, traits[added])) added++;
+    if (added < count) {
+        while (added-- > 0) drop_trait(m, traits[added]);
+        return false;
+    }
+    if (!m->token_count) m->tick_us = now_us; /* without members no tick was due */
     size_t at = token_place(m, member->token);
     memmove(m->tokens + at + 1, m->tokens + at, (m->token_count++ - at) * sizeof *m->tokens);
     m->tokens[at] = member;
+    enqueue(&m->leases, member);
     return true;
 }
 
-static void drop_token(membership_t *m, const member_t *member)
+static void drop_ready(membership_t *m, member_t *member)
 {
+    char traits[TRAITS_MAX][TRAIT_TEXT];
+    for (size_t i = member_traits(member, traits); i-- > 0;) drop_trait(m, traits[i]);
+    dequeue(&m->leases, member);
     size_t at = token_place(m, member->token);
     memmove(m->tokens + at, m->tokens + at + 1, (--m->token_count - at) * sizeof *m->tokens);
 }
@@ -431,10 +568,11 @@ static void take_over(membership_t *m, const member_t *new, member_t *old, uint6
 {
     bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
     if (old->state != MEMBER_READY) {
+        dequeue(&m->ended, old);
         m->ended_count--;
         return;
     }
-    drop_token(m, old);
+    drop_ready(m, old);
     if (is_same_life) return;
     *ret_peer = old->peer;
     *ret_token = old->token;
@@ -454,7 +592,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
     member_t *w = worker_of(m, join, hello, now);
     if (!w || !grow(&m->workers, m->worker_count, &m->worker_capacity)) goto fail;
     w->token = membership_next_token(m);
-    if (!add_token(m, w, now.us)) goto fail;
+    if (!add_ready(m, w, now.us)) goto fail;
     *ret_fenced_peer = *ret_fenced_token = 0;
     if (found) {
         member_t *old = m->workers[at];
@@ -504,7 +642,7 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
     member_t *p = publisher_of(m, open, hello, now);
     if (!p || !grow(&m->publishers, m->publisher_count, &m->publisher_capacity)) goto fail;
     p->token = token;
-    if (!add_token(m, p, now.us)) goto fail;
+    if (!add_ready(m, p, now.us)) goto fail;
     *ret_fenced_peer = *ret_fenced_token = 0;
     if (found) {
         compare_addresses(p, m->publishers[at]);
@@ -526,9 +664,11 @@ fail:
 
 void membership_heard(membership_t *m, member_t *member, uint64_t now_us)
 {
+    dequeue(&m->leases, member);
     member->heard_us = now_us;
     member->lease_end_us = now_us + m->lease_us;
     member->is_gone = false;
+    enqueue(&m->leases, member);
 }
 
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us)
@@ -577,7 +717,7 @@ void member_fetched(member_t *member, const char *adapter, uint64_t version)
 
 void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now)
 {
-    drop_token(m, member);
+    drop_ready(m, member);
     if (member->role == ROLE_PUBLISHER) {
         bool found;
         size_t at = place_of(m->publishers, m->publisher_count, key_of(member), &found);
@@ -590,19 +730,8 @@ void membership_end(membership_t *m, member_t *member, member_state_t state, ins
     member->state = state;
     member->ended_us = now.us;
     member->ended_ms = now.wall_ms;
+    enqueue(&m->ended, member);
     m->ended_count++;
-    uint64_t reap_us = now.us + MEMBER_LISTED_US;
-    if (reap_us < m->reap_us) m->reap_us = reap_us;
-}
-
-static member_t *longest_ended(const membership_t *m)
-{
-    member_t *oldest = NULL;
-    for (size_t i = 0; i < m->worker_count; i++) {
-        member_t *w = m->workers[i];
-        if (w->state != MEMBER_READY && (!oldest || w->ended_us < oldest->ended_us)) oldest = w;
-    }
-    return oldest;
 }
 
 void membership_tick(membership_t *m, instant_t now)
@@ -612,51 +741,29 @@ void membership_tick(membership_t *m, instant_t now)
     if (is_late && m->token_count && now.us + m->lease_us > m->grace_end_us)
         m->grace_end_us = now.us + m->lease_us;
     m->tick_us = now.us;
-    if (now.us >= m->reap_us || m->ended_count > MEMBER_ENDED_MAX) {
-        member_t *oldest;
-        while ((oldest = longest_ended(m)) != NULL) {
-            if (m->ended_count <= MEMBER_ENDED_MAX && oldest->ended_us + MEMBER_LISTED_US > now.us) break;
-            bool found;
-            size_t at = place_of(m->workers, m->worker_count, oldest->name, &found);
-            memmove(m->workers + at, m->workers + at + 1, (--m->worker_count - at) * sizeof *m->workers);
-            m->ended_count--;
-            free_member(oldest);
-        }
-        m->reap_us = oldest ? oldest->ended_us + MEMBER_LISTED_US : CLOCK_NEVER;
+    member_t *oldest;
+    while ((oldest = m->ended.first) != NULL) {
+        if (m->ended_count <= MEMBER_ENDED_MAX && queue_end_us(oldest) > now.us) break;
+        bool found;
+        size_t at = place_of(m->workers, m->worker_count, oldest->name, &found);
+        memmove(m->workers + at, m->workers + at + 1, (--m->worker_count - at) * sizeof *m->workers);
+        dequeue(&m->ended, oldest);
+        m->ended_count--;
+        free_member(oldest);
     }
-}
-
-static bool is_lapsed(const member_t *member, uint64_t now_us)
-{
-    return member_is_ready(member) && member->lease_end_us <= now_us;
 }
 
 member_t *membership_lapsed(const membership_t *m, uint64_t now_us)
 {
-    if (now_us < m->grace_end_us) return NULL;
-    for (size_t i = 0; i < m->worker_count; i++)
-        if (is_lapsed(m->workers[i], now_us)) return m->workers[i];
-    for (size_t i = 0; i < m->publisher_count; i++)
-        if (is_lapsed(m->publishers[i], now_us)) return m->publishers[i];
-    return NULL;
-}
-
-static uint64_t earliest_lease(member_t *const *rows, size_t count)
-{
-    uint64_t first = CLOCK_NEVER;
-    for (size_t i = 0; i < count; i++)
-        if (member_is_ready(rows[i]) && rows[i]->lease_end_us < first) first = rows[i]->lease_end_us;
-    return first;
+    member_t *first = m->leases.first;
+    return now_us >= m->grace_end_us && first && first->lease_end_us <= now_us ? first : NULL;
 }
 
 uint64_t membership_deadline(const membership_t *m)
 {
-    if (!m->token_count) return m->reap_us;
-    uint64_t workers = earliest_lease(m->workers, m->worker_count);
-    uint64_t publishers = earliest_lease(m->publishers, m->publisher_count);
-    uint64_t lease = workers < publishers ? workers : publishers;
+    uint64_t forget = m->ended.first ? queue_end_us(m->ended.first) : CLOCK_NEVER;
+    if (!m->leases.first) return forget;
+    uint64_t lease = m->leases.first->lease_end_us;
     if (lease < m->grace_end_us) lease = m->grace_end_us;
-    uint64_t tick = m->tick_us + m->lease_us / 4;
-    uint64_t next = lease < tick ? lease : tick;
-    return next < m->reap_us ? next : m->reap_us;
+    return clock_earlier(clock_earlier(lease, m->tick_us + m->lease_us / 4), forget);
 }

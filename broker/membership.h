@@ -16,6 +16,9 @@
  *   LOST LEFT   a join under the name                   -> replaced
  *   LOST LEFT   10 minutes                              -> forgotten
  *
+ * Nothing here looks at every row for each message: READY rows are queued by the end of their lease, ended
+ * rows by when they are forgotten, and what all members must have in common is counted.
+ *
  * token = epoch << 32 | counter.  Two tokens of one name never both count: only READY rows are found by
  * token. Rows are stable in memory until membership_tick forgets them or the next join under the same name.
  * One thread, nothing blocks. */
@@ -67,21 +70,29 @@ typedef struct member {
     char group[HEDDLE_NAME_MAX + 1]; uint32_t rank, ranks;
     msg_counts_t counts;                            /* as the worker counts them: 0 until it does */
     uint64_t max_rate_bytes;                        /* of its --max-rate; 0: no limit */
+    struct member *before, *after;                  /* in the queue of leases or of ended ones */
 } member_t;
+
+/* The first one is due first. */
+typedef struct { member_t *first, *last; } member_queue_t;
+
+/* How many READY members have a value that all must have in common. */
+typedef struct trait trait_t;
 
 typedef struct membership {
     uint64_t epoch, counter, lease_us, keep;
     /* nobody expires before: settling, or the broker was late itself */
     uint64_t grace_end_us;
     uint64_t tick_us;                               /* last tick, to notice lateness; 0: none yet */
-    /* when the next lost or left one is forgotten; CLOCK_NEVER: none */
-    uint64_t reap_us;
+    member_queue_t leases;                          /* READY ones, by the end of their lease */
+    member_queue_t ended;                           /* LOST and LEFT ones, by when they are forgotten */
+    trait_t *traits;
     /* READY rows, ascending by token: tokens only go up, so a new one is the last */
     member_t **tokens;     size_t token_count, token_capacity;
     member_t **workers;    size_t worker_count, worker_capacity;        /* ascending by name, all states */
     /* ascending by adapter, READY only */
     member_t **publishers; size_t publisher_count, publisher_capacity;
-    size_t ended_count;
+    size_t ended_count;                             /* in `ended` */
     uint64_t fenced_count;                          /* messages under a stale token, all told */
 } membership_t;
 

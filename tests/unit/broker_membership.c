@@ -463,7 +463,74 @@ Test(membership, time_that_passed_alone_is_not_lateness)
     cr_assert_not_null(m);
 }
 
-/* ---- when to tick, whom to forget ---- */
+/* Leases end in the order in which the members were last heard, whatever their names and roles. */
+Test(membership, the_lease_that_ends_first_is_found)
+{
+    member_t *w1 = admit((join_t){"w1", 1, 0, 1}), *w2 = admit((join_t){"w2", 2, 0, 2});
+    member_t *p = open_as("policy", "t", 3, 3, "1.13.1");
+    pass(500);
+    membership_heard(&mem, w1, now.us);
+    pass(500);
+    membership_heard(&mem, w2, now.us - 700 * MS); /* it was received before w1's, and handled after it */
+    for (int i = 0; i < 3; i++) {
+        pass(i ? 1000 : 900);
+        membership_tick(&mem, now);
+    }
+    member_t *const order[] = {p, w2, w1};
+    const uint64_t end_ms[] = {4000, 4300, 4500};
+    uint64_t began_us = w1->heard_us - 500 * MS;
+    for (size_t i = 0; i < 3; i++) {
+        uint64_t end_us = began_us + end_ms[i] * MS;
+        cr_assert_eq(membership_deadline(&mem), end_us, "row %zu", i);
+        cr_assert_null(membership_lapsed(&mem, end_us - 1), "row %zu", i);
+        cr_assert_eq(membership_lapsed(&mem, end_us), order[i], "row %zu", i);
+        membership_end(&mem, order[i], MEMBER_LOST, now);
+    }
+    cr_assert_null(membership_lapsed(&mem, UINT64_MAX));
+}
+
+/* A random walk: what the queues and counts say is what a look at every row finds. */
+Test(membership, queues_and_counts_are_those_of_the_rows)
+{
+    static const char *const UCX[] = {"1.13.1", "1.22.0"};
+    uint64_t seed = 20261125;
+    for (int step = 0; step < 4000; step++) {
+        seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+        uint32_t dice = (uint32_t)(seed >> 33);
+        char name[16], group[16];
+        snprintf(name, sizeof name, "w%u", dice % 12);
+        snprintf(group, sizeof group, "g%u", dice / 12 % 3);
+        msg_join_t join = join_of((join_t){.name = name, .ucx = UCX[dice / 36 % 2]});
+        member_hello_t h = hello(1, (uint8_t)(dice / 72 % 2));
+        join.group = group;
+        join.ranks = 1 + dice / 144 % 2;
+        pass(dice / 288 % 500);
+        membership_tick(&mem, now);
+        member_t *m = membership_worker(&mem, name), *other_ucx = NULL, *other_ranks = NULL, *due = NULL;
+        for (size_t i = 0; i < mem.worker_count; i++) {
+            member_t *w = mem.workers[i];
+            if (!member_is_ready(w)) continue;
+            if (!due || w->lease_end_us < due->lease_end_us) due = w;
+            if (w != m && strcmp(w->ucx, join.ucx)) other_ucx = w;
+            if (w != m && !strcmp(w->group, group) && w->ranks != join.ranks) other_ranks = w;
+        }
+        if (due) {
+            uint64_t end_us = clock_earlier(due->lease_end_us, mem.tick_us + LEASE_US / 4);
+            cr_assert_leq(membership_deadline(&mem), end_us > mem.grace_end_us ? end_us : mem.grace_end_us);
+            cr_assert_eq(mem.leases.first->lease_end_us, due->lease_end_us, "step %d", step);
+        }
+        int rc = membership_decide_join(&mem, &join, &h, now.us, &retry_ms, &error);
+        bool is_refused = rc == HEDDLE_ERR_UCX_VERSION || rc == HEDDLE_ERR_USAGE;
+        cr_assert_eq(is_refused, other_ucx || other_ranks, "step %d: %s", step, error.message);
+        if (!rc) cr_assert_eq(membership_join(&mem, &join, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+        else if (member_is_ready(m) && dice % 3 == 0) membership_end(&mem, m, MEMBER_LEFT, now);
+        else if (member_is_ready(m)) membership_heard(&mem, m, now.us);
+        member_t *lapsed;
+        while ((lapsed = membership_lapsed(&mem, now.us))) membership_end(&mem, lapsed, MEMBER_LOST, now);
+    }
+}
+
+/* ---- when to tick, when to forget ---- */
 
 Test(membership, the_next_tick)
 {
