@@ -33,6 +33,7 @@ int broker_apply(broker_t *b, instant_t now, heddle_error_t *error)
         case RECORD_DECISION:
         case RECORD_STATE:
         case RECORD_FLOOR:
+        case RECORD_FORGET: /* the registry has freed the version's row: its track must not keep it */
             rollout_apply(&b->rollout, broker_view(b, now), rec, was_held, &b->events, &b->out);
             break;
         case RECORD_WRITER:
@@ -40,7 +41,6 @@ int broker_apply(broker_t *b, instant_t now, heddle_error_t *error)
             break;
         case RECORD_KEY: broker_apply_key(b, rec, now); break;
         case RECORD_ADAPTER:
-        case RECORD_FORGET:
         case RECORD_KEY_DROP: break;
         }
     }

@@ -22,8 +22,7 @@ static const option_t OPTIONS[] = {
      "show those that are kept, then what happens; a broker restart is a line of type gap",
      offsetof(args_t, follow)},
     {"since", 0, OPTION_TEXT, "SEQ|DUR|TIME", NULL, "0",
-     "from this number on, it included; or those of the last 5m, or since 2026-11-25T15:50:00Z; 0: from the "
-     "oldest that is kept",
+     "from this number on; of the last 5m; or since 2026-11-25T15:50:00Z; 0: the oldest kept",
      offsetof(args_t, since)},
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this adapter", offsetof(args_t, adapter)},
     {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this worker", offsetof(args_t, worker)},

@@ -42,8 +42,7 @@ static const option_t OPTIONS[] = {
      "makes a repetition harmless: one id, one version (default: a random one)", AT(request_id)},
     {"writer", 0, OPTION_TEXT, "NAME", NULL, NULL, "name of this writer (default: HOST-PID)", AT(writer)},
     {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL,
-     "fence another writer of the adapter now; without it, one that lives is a conflict, and a silent one is "
-     "waited for",
+     "fence another writer of the adapter now (default: wait for a silent one, refuse a live one)",
      AT(takeover)},
     {"allow-step-back", 0, OPTION_FLAG, NULL, NULL, NULL, "a lower step is meant", AT(allow_step_back)},
     {"meta", 0, OPTION_LIST, "K=V", NULL, NULL, "kept with the version; may be given again", AT(meta)},

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A store that confirms later, or never: nothing is said, applied or decided from before it has, and all that
  * needs no record goes on (broker/txn.h). */
+#include "broker/apply.h"
 #include "tests/unit/broker_rig.h"
 
 TestSuite(txn, .init = rig_start, .fini = rig_stop);
@@ -375,4 +376,23 @@ Test(txn, a_refused_revocation_changes_nothing)
     rig_confirm(HEDDLE_ERR_NO_SPACE);
     rig_error(ADMIN, "no_space");
     cr_assert_not_null(membership_publisher(&R.b->members, "policy"));
+}
+
+/* ---- what is applied ---- */
+
+/* The registry frees the row of a version that is forgotten, and a track of it may stay for a while. */
+Test(txn, a_version_that_is_forgotten_has_no_row_in_its_track)
+{
+    heddle_error_t error;
+    opened(0);
+    R.is_late = false;
+    publish(1);
+    publish(2);
+    const track_t *t = adapter_track(rollout_adapter(&R.b->rollout, "policy"), 1);
+    cr_assert(t && t->row && t->row->state == VERSION_SUPERSEDED);
+    outbox_record(&R.b->out, RECORD_FORGET, "policy", R.now)->version = 1;
+    cr_assert_eq(broker_apply(R.b, R.now, &error), HEDDLE_OK);
+    t = adapter_track(rollout_adapter(&R.b->rollout, "policy"), 1);
+    cr_assert(!t || !t->row);
+    rig_pass(100);
 }
