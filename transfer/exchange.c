@@ -191,7 +191,7 @@ uint64_t exchange_deadline(transfer_t *t)
     owner_check(t->owner);
     if (exchange_pending(t)) return t->now_us;
     uint64_t paced = t->x->dirty ? pace_when(&t->x->pace, t->now_us) : CLOCK_NEVER;
-    return paced < t->x->next_timer_us ? paced : t->x->next_timer_us;
+    return clock_earlier(paced, t->x->next_timer_us);
 }
 
 /* Rows of the table. */

@@ -416,8 +416,6 @@ int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_ac
 
 /* -- what it knows ---------------------------------------------------------------------------- */
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 uint64_t fetch_deadline(const fetch_t *f)
 {
     if (f->course == ENDED) return CLOCK_NEVER;
@@ -426,15 +424,15 @@ uint64_t fetch_deadline(const fetch_t *f)
     bool live = false;
     for (unsigned i = 0; i < f->order_count; i++) {
         const source_t *s = &f->known[f->order[i]];
-        if (s->state == SOURCE_RESTING && !live) at = earlier(at, s->rest_us);
+        if (s->state == SOURCE_RESTING && !live) at = clock_earlier(at, s->rest_us);
         if (s->state != SOURCE_LIVE) continue;
         live = true;
-        if (f->lists[f->order[i]].count) at = earlier(at, s->life_us + patience(f, s));
+        if (f->lists[f->order[i]].count) at = clock_earlier(at, s->life_us + patience(f, s));
     }
     if (live) return at;
-    at = earlier(at, f->need_us);
-    if (f->all_bad_us != CLOCK_NEVER) at = earlier(at, f->all_bad_us + f->plan.bad_us);
-    return f->plan.fail_us ? earlier(at, f->starved_us + f->plan.fail_us) : at;
+    at = clock_earlier(at, f->need_us);
+    if (f->all_bad_us != CLOCK_NEVER) at = clock_earlier(at, f->all_bad_us + f->plan.bad_us);
+    return f->plan.fail_us ? clock_earlier(at, f->starved_us + f->plan.fail_us) : at;
 }
 
 uint32_t fetch_from(const fetch_t *f, uint64_t token)
