@@ -124,18 +124,17 @@ bool exchange_pending(const transfer_t *t);
 
 /* Upcalls of the carrier. */
 void exchange_frame(transfer_t *t, const frame_t *f);      /* all kinds but DATA and the carrier's own */
-/* DATA begins: where its bytes belong, or NULL: late, unasked or out of shape; discard it.  How they come
- * there is said next, by one of the two after this. */
-void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes);
-/* Who copies those bytes to their place says so, and digests them (digest_copy) into what this returns,
- * before exchange_arrived.  NULL: nobody wants their leaves, or they begin within a page. */
-uint64_t *exchange_leaves(transfer_t *t, uint64_t id);
-/* Or the transport places them, when it likes, perhaps after the ask was dropped.  False: not into that sink
- * (sink_t.only_copied); it is to discard them, and the ask has ended. */
-bool exchange_placing(transfer_t *t, uint64_t ask);
+/* DATA begins, and its bytes come into their place BY_COPY, or the transport writes them BY_ITSELF at any
+ * later time, perhaps after the read request was dropped.  Returns where these bytes go: `base` and `leaves`
+ * are those of the first of them, and the sink is valid until exchange_arrived or exchange_again.  A carrier
+ * that copies also digests them (digest_copy) into `leaves`, unless that is NULL.  NULL: the carrier discards
+ * the bytes, because no read request waits for them, they have another shape than it, or its sink takes
+ * copies alone (sink_t.only_copied); where a request waited, it has ended. */
+typedef enum { BY_COPY, BY_ITSELF } placing_t;
+const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes, placing_t how);
 /* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */
 void exchange_arrived(transfer_t *t, uint64_t id, bool ok);
-/* Or: they lie where they cannot be read.  The same peer is asked again, and nobody is told. */
+/* Or the bytes lie where they cannot be read: the same peer is asked again, without an event. */
 void exchange_again(transfer_t *t, uint64_t id);
 /* DATA: the region is not read any more.  Then, or at once: the send has ended. */
 void exchange_copied(transfer_t *t, send_t *s);

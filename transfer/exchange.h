@@ -63,15 +63,13 @@ struct share {
 typedef enum { ASK_FREE, ASK_GATHERED, ASK_SENT, ASK_RECEIVING, ASK_DROPPED, ASK_DRAINING } ask_state_t;
 typedef struct ask {
     ask_state_t state;                  /* DROPPED: until UNASK is sent; DRAINING: its receive is open */
-    bool is_digested;                   /* its bytes lie there, and `leaves` has theirs */
-    bool only_copied;
+    bool is_digested;                   /* the carrier writes the leaves of its bytes too */
     uint32_t bytes;
     uint64_t id;                        /* generation << 16 | index: stale DATA find no reused entry */
     uint64_t offset, cookie;
     share_key_t key;
-    uint8_t *place;                     /* in the sink */
-    uint64_t *leaves;                   /* of `place`; NULL: not wanted, or it begins within a page */
-    mapping_t *mapping;
+    sink_t sink;                        /* its part of the caller's.  leaves NULL: not wanted, or the range
+                                         * begins within a page, whose leaf needs the bytes before it too */
     conn_t *conn;
     struct ask *prev, *next;            /* gathered, dropped: conn's; free: exchange's */
 } ask_t;

@@ -19,7 +19,7 @@ typedef struct message {
     send_t *send;                   /* FRAME, PAYLOAD */
     bool corrupt;
     uint32_t corrupt_at;
-    void *into;                     /* PAYLOAD: the open receive of a rendezvous */
+    const sink_t *sink;             /* PAYLOAD: the open receive of a rendezvous */
     uint64_t ask;
     uint64_t line;                  /* BROKEN: the receiver's own line */
     struct message *prev, *next;
@@ -147,11 +147,11 @@ static bool mem_send(transfer_t *t, endpoint_t *e, send_t *s)
 static void land(mem_t *to, message_t *m)
 {
     const send_t *s = m->send;
-    /* what a rendezvous places is not digested, as in the other backend */
-    uint64_t *leaves = m->kind == MAIL_PAYLOAD ? NULL : exchange_leaves(&to->base, m->ask);
-    memcpy(m->into, s->payload, s->payload_bytes);
-    if (m->corrupt) ((uint8_t *)m->into)[m->corrupt_at % s->payload_bytes] ^= 0xff;
-    if (leaves) digest_leaves(m->into, s->payload_bytes, leaves);
+    uint8_t *into = m->sink->base;
+    memcpy(into, s->payload, s->payload_bytes);
+    if (m->corrupt) into[m->corrupt_at % s->payload_bytes] ^= 0xff;
+    /* What a rendezvous places is not digested, as in the UCX backend. */
+    if (m->kind != MAIL_PAYLOAD && m->sink->leaves) digest_leaves(into, s->payload_bytes, m->sink->leaves);
     exchange_arrived(&to->base, m->ask, true);
 }
 
@@ -161,11 +161,11 @@ static bool deliver_frame(mem_t *to, message_t *m)
     if (!frame_decode(bytes_of(m->send->frame, m->send->frame_bytes), &f)) to->base.counters.malformed++;
     else if (f.kind == FRAME_DATA) {
         /* False when the payload comes in a second step. */
-        m->into = exchange_place(&to->base, &f, m->send->payload_bytes);
+        placing_t how = m->from->rendezvous ? BY_ITSELF : BY_COPY;
+        m->sink = exchange_place(&to->base, &f, m->send->payload_bytes, how);
         m->ask = f.data.ask;
-        if (!m->into) return true;
-        if (m->from->rendezvous) {
-            if (!exchange_placing(&to->base, m->ask)) return true;
+        if (!m->sink) return true;
+        if (how == BY_ITSELF) {
             m->kind = MAIL_PAYLOAD;
             if (m->from->hold_until_us > m->at_us) m->at_us = m->from->hold_until_us;
             DL_DELETE(to->mail, m);

@@ -15,6 +15,9 @@ static void ask_free(transfer_t *t, ask_t *a)
     t->x->asks_free = a;
 }
 
+/* What map() hung on the region that a read request writes into: the count of its open receives. */
+static mapping_t *mapping_of(const ask_t *a) { return a->sink.mapping; }
+
 /* NULL for an id that is not in use any more. */
 static ask_t *find_ask(transfer_t *t, uint64_t id)
 {
@@ -92,10 +95,13 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, u
     a->offset = read->offset;
     a->cookie = read->cookie;
     a->key = read->key;
-    a->place = sink->base + at;
-    a->leaves = sink->leaves && at % LIMIT_PAGE_BYTES == 0 ? sink->leaves + at / LIMIT_PAGE_BYTES : NULL;
-    a->only_copied = sink->only_copied;
-    a->mapping = sink->mapping;
+    bool has_leaves = sink->leaves && at % LIMIT_PAGE_BYTES == 0;
+    a->sink = (sink_t){.memory = sink->memory,
+                       .base = sink->base + at,
+                       .bytes = bytes,
+                       .leaves = has_leaves ? sink->leaves + at / LIMIT_PAGE_BYTES : NULL,
+                       .only_copied = sink->only_copied,
+                       .mapping = sink->mapping};
     a->conn = c;
     DL_APPEND(c->gathered, a);
     c->asks_open++;
@@ -183,7 +189,7 @@ void receive_refused(transfer_t *t, conn_t *c, const frame_t *f)
     }
 }
 
-void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes)
+const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes, placing_t how)
 {
     ask_t *a = find_ask(t, f->data.ask);
     if (!a || a->state != ASK_SENT || a->conn->end.remote_line != f->line) {
@@ -195,38 +201,22 @@ void *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes)
         end_ask(t, a, TR_REFUSED, HEDDLE_ERR_PROTOCOL);
         return NULL;
     }
-    a->state = ASK_RECEIVING;
-    a->mapping->receiving++;
-    return a->place;
-}
-
-uint64_t *exchange_leaves(transfer_t *t, uint64_t id)
-{
-    ask_t *a = find_ask(t, id);
-    assert(a && a->state == ASK_RECEIVING);
-    a->is_digested = a->leaves != NULL;
-    return a->leaves;
-}
-
-bool exchange_placing(transfer_t *t, uint64_t id)
-{
-    ask_t *a = find_ask(t, id);
-    assert(a && a->state == ASK_RECEIVING);
-    if (a->only_copied) {
-        a->mapping->receiving--;
-        a->state = ASK_SENT;
+    if (how == BY_ITSELF && a->sink.only_copied) {
         end_ask(t, a, TR_REFUSED, HEDDLE_ERR_AGAIN);
-        return false;
+        return NULL;
     }
-    a->is_digested = false;
-    return true;
+    /* Set anew each time: a request that was asked again may come another way than the first time. */
+    a->is_digested = how == BY_COPY && a->sink.leaves;
+    a->state = ASK_RECEIVING;
+    mapping_of(a)->receiving++;
+    return &a->sink;
 }
 
 void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
 {
     ask_t *a = find_ask(t, id);
     assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
-    a->mapping->receiving--;
+    mapping_of(a)->receiving--;
     if (a->state == ASK_DRAINING) {
         end_draining(t, a);
         return;
@@ -245,7 +235,7 @@ void exchange_again(transfer_t *t, uint64_t id)
 {
     ask_t *a = find_ask(t, id);
     assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
-    a->mapping->receiving--;
+    mapping_of(a)->receiving--;
     if (a->state == ASK_DRAINING) {
         end_draining(t, a);
         return;

@@ -263,12 +263,10 @@ static void on_received(void *request, ucs_status_t status, size_t bytes, void *
     ucp_request_free(request);
 }
 
-/* Rendezvous: the data move into their place now, or later. */
-static ucs_status_t receive_into(const plane_t *plane, uint64_t ask, void *descriptor, void *into,
-                                 size_t bytes)
+/* Rendezvous: UCX writes the data to their place, now or later. */
+static ucs_status_t receive_into(const plane_t *plane, uint64_t ask, void *descriptor, const sink_t *sink)
 {
     ucx_t *u = plane->ucx;
-    if (!exchange_placing(&u->base, ask)) return UCS_OK;    /* as one that nobody receives */
     receive_t *r = &u->receives[ask % (1u << ASK_INDEX_BITS)];
     *r = (receive_t){u, ask};
     ucp_request_param_t param = {
@@ -278,7 +276,7 @@ static ucs_status_t receive_into(const plane_t *plane, uint64_t ask, void *descr
         .user_data = r,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    ucs_status_ptr_t request = ucp_am_recv_data_nbx(plane->in, descriptor, into, bytes, &param);
+    ucs_status_ptr_t request = ucp_am_recv_data_nbx(plane->in, descriptor, sink->base, sink->bytes, &param);
     if (UCS_PTR_IS_PTR(request)) return UCS_INPROGRESS;
     exchange_arrived(&u->base, ask, UCS_PTR_STATUS(request) == UCS_OK);
     return UCS_OK;
@@ -296,12 +294,12 @@ static crew_t *crew_of(ucx_t *u)
 static bool place(ucx_t *u, const frame_t *f, const frame_loan_t *row, near_copy_t *ret_copy)
 {
     frame_t data = {.kind = FRAME_DATA, .line = f->line, .data = {row->ask, row->offset, row->bytes}};
-    void *into = exchange_place(&u->base, &data, row->bytes);
-    if (!into) return false;
+    const sink_t *sink = exchange_place(&u->base, &data, row->bytes, BY_COPY);
+    if (!sink) return false;
     *ret_copy = (near_copy_t){
         .loan = {.file = f->lent.file, .fd = f->lent.fd, .pin = f->lent.pin, .line = f->line,
                  .offset = row->offset, .bytes = row->bytes},
-        .into = into, .leaves = exchange_leaves(&u->base, row->ask), .result = NEAR_UNREADABLE};
+        .into = sink->base, .leaves = sink->leaves, .result = NEAR_UNREADABLE};
     return true;
 }
 
@@ -377,13 +375,12 @@ static ucs_status_t on_message(void *arg, const void *header, size_t header_byte
         exchange_frame(&u->base, &f);
         return UCS_OK;
     }
-    void *into = exchange_place(&u->base, &f, bytes);
-    if (!into) return UCS_OK; /* a rendezvous that nobody receives ends at the sender too */
-    if (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV)
-        return receive_into(plane, f.data.ask, data, into, bytes);
-    uint64_t *leaves = exchange_leaves(&u->base, f.data.ask);
-    if (leaves) digest_copy(into, data, bytes, leaves);
-    else memcpy(into, data, bytes);
+    placing_t how = param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV ? BY_ITSELF : BY_COPY;
+    const sink_t *sink = exchange_place(&u->base, &f, bytes, how);
+    if (!sink) return UCS_OK; /* UCX ends a rendezvous without a receive at the sender too */
+    if (how == BY_ITSELF) return receive_into(plane, f.data.ask, data, sink);
+    if (sink->leaves) digest_copy(sink->base, data, bytes, sink->leaves);
+    else memcpy(sink->base, data, bytes);
     exchange_arrived(&u->base, f.data.ask, true);
     return UCS_OK;
 }

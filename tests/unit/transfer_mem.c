@@ -403,10 +403,10 @@ Test(mem, data_of_another_shape_end_the_ask)
     frame_t stale = f, stranger = f;
     stale.data.ask += 1u << 16;
     stranger.line++;
-    cr_assert_null(exchange_place(receiver, &stale, PIECE));
-    cr_assert_null(exchange_place(receiver, &stranger, PIECE));
+    cr_assert_null(exchange_place(receiver, &stale, PIECE, BY_COPY));
+    cr_assert_null(exchange_place(receiver, &stranger, PIECE, BY_COPY));
     cr_assert_eq(ops->events(receiver, now_us, events, 64), 0, "neither is ours");
-    cr_assert_null(exchange_place(receiver, &f, PIECE - 1));
+    cr_assert_null(exchange_place(receiver, &f, PIECE - 1, BY_COPY));
     cr_assert_eq(ops->events(receiver, now_us, events, 64), 1);
     cr_assert(events[0].kind == TR_REFUSED && events[0].err == HEDDLE_ERR_PROTOCOL);
 }
@@ -451,7 +451,7 @@ static void send_anything(transfer_t *to, transfer_t *back)
         f.data.ask = likely(a->id);
         f.data.offset = rand() % 2 ? a->offset : random_u64();
         f.data.bytes = rand() % 4 ? a->bytes : (uint32_t)random_u64();
-        if (exchange_place(to, &f, rand() % 4 ? f.data.bytes : 17))
+        if (exchange_place(to, &f, rand() % 4 ? f.data.bytes : 17, rand() % 2 ? BY_COPY : BY_ITSELF))
             exchange_arrived(to, f.data.ask, rand() % 4 != 0);
         return;
     }
