@@ -63,10 +63,10 @@ void adapter_tell(adapter_t *a, const sync_action_t *action)
     error_text(event.adapter, sizeof event.adapter, a->name);
     digest_text(&action->digest, event.digest);
     tag_text(a->name, action->version, &action->digest, event.tag);
-    if (action->err) {    /* why: what sync said, or the broker */
+    if (action->err) {    /* A failure here, which sync remembers, or the reason that the broker gave. */
         const sync_nack_t *nack = sync_nack(&a->sync, action->version, SYNC_ANY_DECISION);
         const heddle_error_t *why = nack ? &nack->error : NULL;
-        if (!why || why->code != action->err) why = a->error.code == action->err ? &a->error : NULL;
+        if (!why || why->code != action->err) why = action->why;
         error_text(event.message, sizeof event.message, why ? why->message : heddle_err_text(action->err));
         event.retriable = why ? why->retriable : 0;
     }
@@ -200,7 +200,7 @@ static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
 
 /* One piece of memory a call: touching it takes long, and the loop has a lease to keep.  OK: the slot is
  * RESERVED; AGAIN: it is MAKING, and adapter_work goes on; or why there is none, and the slot is FREE. */
-static int reserve(adapter_t *a, const sync_entry_t *e)
+static int reserve(adapter_t *a, const sync_entry_t *e, heddle_error_t *error)
 {
     slots_t *slots = a->core->slots;
     uint32_t index = (uint32_t)e->slot;
@@ -209,11 +209,11 @@ static int reserve(adapter_t *a, const sync_entry_t *e)
     int rc = HEDDLE_OK;
     if (!slot || slot->state == SLOT_FREE) {
         a->equal = (check_t){0};
-        if (!w) rc = error_fail(&a->error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
-        else rc = check_process(a, &a->error);
+        if (!w) rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
+        else rc = check_process(a, error);
         if (!rc && FAILPOINT("worker.reserve"))
-            rc = error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
-        if (!rc) rc = slots_begin(slots, a->index, index, &slot, &a->error);
+            rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
+        if (!rc) rc = slots_begin(slots, a->index, index, &slot, error);
         if (rc) return rc;
     }
     while ((equal = find_equal(a, w)) && (rc = check_equal(a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH) {}
@@ -225,22 +225,22 @@ static int reserve(adapter_t *a, const sync_entry_t *e)
         early_end(&a->early, a->core->io);
         a->has_surplus = true;
     }
-    return equal ? slots_adopt(slots, equal, index, &slot, &a->error)
-                 : slots_reserve(slots, a->index, index, announced_bytes(&w->part[0]), &slot, &a->error);
+    return equal ? slots_adopt(slots, equal, index, &slot, error)
+                 : slots_reserve(slots, a->index, index, announced_bytes(&w->part[0]), &slot, error);
 }
 
 /* --- FETCHING: its bytes ---------------------------------------------------------------------- */
 
 /* Shares the slot before a byte is there: asks that come early wait here, and are served as chunks turn out
  * good. */
-static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w)
+static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w, heddle_error_t *error)
 {
     const node_io_t *io = a->core->io;
     share_key_t key = w->part[0].key;
     int rc = FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : io->tr->share(io->t, slot->region, key);
     bool is_told = rc == HEDDLE_ERR_NO_MEMORY || rc == HEDDLE_ERR_LIMIT;
     if (rc)
-        return error_fail(&a->error, is_told ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
+        return error_fail(error, is_told ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
                           heddle_err_text(rc));
     slot->key = key;
     slot->is_shared = true;
@@ -248,19 +248,19 @@ static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w)
 }
 
 /* Nothing is fetched: the bytes are those of another version, and were just verified (check_equal). */
-static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now_us)
+static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now_us, heddle_error_t *error)
 {
     const node_io_t *io = a->core->io;
     const announced_part_t *part = &w->part[0];
     manifest_t manifest = {0};
     int rc = manifest_read(announced_manifest(part, slot->region->view), &part->manifest_digest, &manifest,
-                           &a->error);
+                           error);
     if (rc) return rc;
     seal_t seal = {.version = w->version, .h1 = w->h1, .step = w->step, .manifest = &manifest};
     rc = slot_seal(slot, &seal);
     manifest_fini(&manifest);
     if (!rc) rc = io->tr->extend(io->t, part->key, 0, announced_bytes(part));
-    if (rc) return error_fail(&a->error, rc, "the slot cannot be sealed: %s", heddle_err_text(rc));
+    if (rc) return error_fail(error, rc, "the slot cannot be sealed: %s", heddle_err_text(rc));
     w->connect_us = w->fetch_us = w->verify_us = 0;
     w->served_count = 0;
     w->sealed_us = now_us;
@@ -268,19 +268,19 @@ static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now
 }
 
 /* AGAIN: a pull runs.  OK: there is nothing to fetch; or why it cannot be fetched. */
-static int start_fetch(adapter_t *a, const sync_entry_t *e, uint64_t now_us)
+static int start_fetch(adapter_t *a, const sync_entry_t *e, uint64_t now_us, heddle_error_t *error)
 {
     worker_core_t *core = a->core;
     announced_t *w = find_announced(a, e->version);
     slot_t *slot = slot_of(a, e->slot);
-    int rc = share_slot(a, slot, w);
+    int rc = share_slot(a, slot, w, error);
     if (rc) return rc;
-    if (slot->is_adopted) return seal_adopted(a, w, slot, now_us);
+    if (slot->is_adopted) return seal_adopted(a, w, slot, now_us, error);
     unreached_begin(&a->unreached);
     pull_opts_t opts = {.io = core->io, .what = w, .slot = slot, .counters = &core->counters,
                         .early = &a->early, .adapter = a->index};
     if (FAILPOINT("worker.pull") || pull_new(&opts, now_us, &a->pull))
-        return error_fail(&a->error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
     adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1});
     /* What is fetched after its decision is fetched late: later decisions may overtake it, and the broker
      * keeps a version that a worker names in its heartbeat. */
@@ -289,7 +289,8 @@ static int start_fetch(adapter_t *a, const sync_entry_t *e, uint64_t now_us)
     return HEDDLE_ERR_AGAIN;
 }
 
-/* Asks for other sources; true when no source can be reached and the deadline is near: a->error tells. */
+/* Asks for other sources.  True when no source can be reached and the deadline is near: the fetch fails with
+ * unreached.error then, while the broker still waits for a NACK that says why. */
 static bool is_out_of_reach(adapter_t *a, uint64_t now_us)
 {
     uint64_t version = pull_what(a->pull)->version, lost[LIMIT_SOURCES * 2];
@@ -308,9 +309,7 @@ static bool is_out_of_reach(adapter_t *a, uint64_t now_us)
     (void)member_say(&a->core->member, &m); /* the fetch asks again */
     const sync_entry_t *e = sync_find(&a->sync, version);
     uint64_t deadline_us = e && e->deadline_us != CLOCK_NEVER ? e->deadline_us - SYNC_GRACE_US : CLOCK_NEVER;
-    if (!unreached_look(&a->unreached, a->core->io, a->pull, lost, count, deadline_us, now_us)) return false;
-    a->error = a->unreached.error;
-    return true;
+    return unreached_look(&a->unreached, a->core->io, a->pull, lost, count, deadline_us, now_us);
 }
 
 /* --- sync's actions --------------------------------------------------------------------------- */
@@ -390,13 +389,14 @@ static void go_on(adapter_t *a, uint64_t now_us)
     while ((e = sync_coming(&a->sync)) && (e->state == SYNC_RESERVING || !a->pull)) {
         bool is_reserving = e->state == SYNC_RESERVING;
         uint64_t version = e->version;
-        int rc = is_reserving ? reserve(a, e) : start_fetch(a, e, now_us);
+        heddle_error_t error = {0};
+        int rc = is_reserving ? reserve(a, e, &error) : start_fetch(a, e, now_us, &error);
         if (rc == HEDDLE_ERR_AGAIN) break;
         const char *phase = is_reserving ? "announce" : "fetch";
-        if (rc) error_where(&a->error, a->name, version, a->core->opts.name, phase);
+        if (rc) error_where(&error, a->name, version, a->core->opts.name, phase);
         sync_event_kind_t kind = is_reserving ? (rc ? SY_NO_SLOT : SY_SLOT)
                                               : (rc ? SY_FETCH_FAILED : SY_FETCHED);
-        step(a, &(sync_event_t){.kind = kind, .version = version, .error = &a->error}, now_us);
+        step(a, &(sync_event_t){.kind = kind, .version = version, .error = &error}, now_us);
     }
     /* Announcements of versions that sync has nothing to do with any more. */
     for (announced_t **at = &a->announced; *at;) {
@@ -439,21 +439,21 @@ static void drain(adapter_t *a, uint64_t now_us)
 static void look_at_pull(adapter_t *a, uint64_t now_us)
 {
     if (!a->pull) return;
-    uint64_t version = pull_what(a->pull)->version;
+    const announced_t *w = pull_what(a->pull);
+    uint64_t version = w->version;
     pull_state_t state = is_out_of_reach(a, now_us) ? PULL_FAILED : pull_state(a->pull);
     if (state != PULL_DONE && state != PULL_FAILED) return;
-    if (pull_state(a->pull) == PULL_FAILED) a->error = *pull_error(a->pull);
-    const announced_t *w = pull_what(a->pull);
+    heddle_error_t error = pull_state(a->pull) == PULL_FAILED ? *pull_error(a->pull) : a->unreached.error;
     for (uint32_t i = 0; state == PULL_DONE && i < w->source_count; i++) {
         const source_t *s = &w->sources[i];    /* it may send its next version early */
         if (s->kind == SOURCE_PUBLISHER && s->token == pull_source(a->pull)) a->early.publisher = *s;
     }
     pull_destroy(&a->pull);
-    error_where(&a->error, a->name, version, a->core->opts.name, NULL);
+    error_where(&error, a->name, version, a->core->opts.name, NULL);
     feed(a,
          &(sync_event_t){.kind = state == PULL_DONE ? SY_FETCHED : SY_FETCH_FAILED,
                          .version = version,
-                         .error = &a->error},
+                         .error = &error},
          now_us);
 }
 
@@ -558,8 +558,9 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
     case MSG_ABORT: {
         bool is_overtaken = !strcmp(m->abort.code, "superseded");    /* a state, not an error of ours */
         int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->abort.code);
-        error_fail(&a->error, code, "%s", m->abort.message);
-        feed(a, &(sync_event_t){.kind = SY_ABORT, .version = m->abort.version, .error = &a->error}, now_us);
+        heddle_error_t error;
+        error_fail(&error, code, "%s", m->abort.message);
+        feed(a, &(sync_event_t){.kind = SY_ABORT, .version = m->abort.version, .error = &error}, now_us);
         break;
     }
     case MSG_RETIRE:

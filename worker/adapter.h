@@ -50,7 +50,6 @@ typedef struct adapter {
     bool has_surplus;           /* free slots may have memory to give back */
     uint64_t room_us;           /* the broker is not asked to make room before */
     uint64_t commit_us;         /* when the last COMMIT came */
-    heddle_error_t error;       /* why reserving or fetching failed last, or of the last ABORT */
 } adapter_t;
 
 void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index);

@@ -548,6 +548,7 @@ static int dispatch(step_t *st)
         int err = st->ev->error ? st->ev->error->code : HEDDLE_ERR_VERSION_FAILED;
         if (e->state == SYNC_ACTIVE || e->state == SYNC_KEPT || is_named(s, e)) break;
         offer(st, e, HEDDLE_EVENT_FAILED, err);
+        st->out[st->count - 1].why = st->ev->error;
         leave(st, e);
         break;
     }

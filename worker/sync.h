@@ -168,7 +168,7 @@ typedef enum {
     SA_CANCEL,         /* stop fetching into `slot`; its DROP follows */
     SA_SEND_STAGED, SA_SEND_ACTIVE,
     SA_SEND_NACK,      /* sync_nack tells why */
-    SA_OFFER,          /* tell the application: `event`; FAILED and STALE: `err` */
+    SA_OFFER,          /* an event of the application: `event`; FAILED and STALE: `err` */
     SA_FLIP,           /* `slot` becomes the active one */
     SA_KEEP,           /* the version that was active before stays in `slot` */
     SA_DROP            /* give `slot` back when readers, sends and asks are done; answer DRAINED */
@@ -179,6 +179,8 @@ typedef struct {
     uint64_t version, decision;
     int slot;
     int event, err;                              /* OFFER: heddle_event_type_t; heddle_err_t, 0: none */
+    const heddle_error_t *why;                   /* OFFER: of an ABORT, borrowed from the event; NULL: a
+                                                  * failure of this worker, which sync_nack has */
     digest_t digest;
 } sync_action_t;
 
