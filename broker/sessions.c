@@ -4,6 +4,7 @@
 
 #include "broker/keys.h"
 #include "broker/restored.h"
+#include "broker/rollout/reports.h"
 #include "core/errors.h"
 #include "core/limits.h"
 

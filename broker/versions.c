@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/versions.h"
 
+#include "broker/rollout/reports.h"
 #include "core/errors.h"
 
 /* The writer that this token is, of the adapter that it publishes to; NULL: only a replay is answered. */

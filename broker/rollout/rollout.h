@@ -7,6 +7,8 @@
  *   plan.h      which member fetches from which
  *   keep.h      which decided versions stay, and where
  *   messages.h  what is sent
+ *   wake.h      what a worker lacks
+ *   reports.h   what members report
  *   summary.h   what users are shown
  *
  * After a start, which workers were eligible is not known any more: those that are there when settling ends
@@ -40,35 +42,12 @@ uint64_t rollout_settling_us(const rollout_t *ro, uint64_t now_us);   /* what is
 uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
                          msg_source_t ret_sources[PLAN_SOURCES]);
 
-/* ---- soft steps: what members said.  Each may add sends (to be let go at once) and events. ---- */
+/* ---- soft steps: each may add sends (to be let go at once) and events ---- */
 
 /* Start-up: a track for each live version that was loaded. NO_MEMORY. */
 int  rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us);
-/* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the
- * WELCOME's decisions and keep list (arrays in `arena`).  Announcing is rollout_wake's, after WELCOME was
- * queued.  NO_MEMORY. */
-int  rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena,
-                    msg_welcome_t *welcome);
 /* Sends a worker what it lacks: ANNOUNCE of the active or the newest version, COMMIT. */
 void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbox_t *out);
-/* A publisher was admitted; `served`: the versions whose regions it still has. */
-void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
-                    uint32_t count);
-/* The writer published again what is there as `version`.  A version that is wanted has one more source: the
- * writer got its share key.  ROLLOUT tells the writer where the version is, and each time that changes. */
-void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uint64_t version,
-                         outbox_t *out);
-void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
-void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
-                      events_t *ev);
-int  rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,
-                    outbox_t *out, heddle_error_t *error);
-int  rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev,
-                    outbox_t *out, heddle_error_t *error);
-int  rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev,
-                  outbox_t *out, heddle_error_t *error);
-int  rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m,
-                          events_t *ev, outbox_t *out, heddle_error_t *error);
 
 /* ---- deciding ---- */
 

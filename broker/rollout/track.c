@@ -143,6 +143,12 @@ track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t versio
     return a ? adapter_track(a, version) : NULL;
 }
 
+track_t *adapter_staging(const adapter_rollout_t *a)
+{
+    const version_row_t *row = registry_staging(a->row);
+    return row ? adapter_track(a, row->version) : NULL;
+}
+
 track_t *track_add(adapter_rollout_t *a, uint64_t version, uint64_t now_us)
 {
     track_t *t = adapter_track(a, version);

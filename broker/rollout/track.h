@@ -170,6 +170,8 @@ adapter_rollout_t *rollout_need_adapter(rollout_t *ro, const adapter_row_t *row)
 /* NULL: forgotten or never */
 track_t *adapter_track(const adapter_rollout_t *a, uint64_t version);
 track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version);
+/* The version that is being rolled out; NULL: none. */
+track_t *adapter_staging(const adapter_rollout_t *a);
 /* Found or new; NULL: no memory. */
 track_t *track_add(adapter_rollout_t *a, uint64_t version, uint64_t now_us);
 /* Of those that ended and were told, all but the latest ROLLOUT_ENDED_TRACKS. */

@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/rollout/reports.h"
+
+#include "broker/rollout/keep.h"
+#include "broker/rollout/wake.h"
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <stdlib.h>
+
+/* ---- members come ---- */
+
+static copy_state_t restated_state(const adapter_row_t *a, const msg_held_t *held, const member_t *member)
+{
+    bool is_active = active_for(a, member) == held->version;
+    bool is_behind = member_sub(member, a->name)->decision < a->decision;
+    switch ((held_state_t)held->state) {
+    case HELD_SEALED: return COPY_ARRIVED;
+    case HELD_ACTIVE: return COPY_ACTIVE;
+    case HELD_STAGED: return is_active ? COPY_COMMITTED : COPY_STAGED;
+    case HELD_KEPT: return is_active && is_behind ? COPY_COMMITTED : COPY_KEPT;
+    }
+    return COPY_NONE;
+}
+
+/* The track of the version that a restated row is believed to be; NULL: to be dropped there. */
+static track_t *believed(const rollout_t *ro, const msg_held_t *held, const member_t *member)
+{
+    track_t *t = rollout_track(ro, held->adapter, held->version);
+    bool is_known = t && !track_is_ended(t) && member_sub(member, held->adapter);
+    return is_known && held->state >= HELD_SEALED && held->state <= HELD_KEPT &&
+                   digest_equal(&t->row->digest, &held->digest)
+               ? t
+               : NULL;
+}
+
+static int restate(view_t v, track_t *t, const msg_held_t *held, const member_t *member)
+{
+    copy_row_t *c = copy_add(t, member);
+    if (!c) return HEDDLE_ERR_NO_MEMORY;
+    const member_sub_t *sub = member_sub(member, held->adapter);
+    uint64_t told_us = c->told_us ? c->told_us : v.now.us; /* of a session before, if that is known */
+    c->bytes_done = t->row->data_bytes;
+    c->connect_us = held->connect_us;
+    c->fetch_us = held->fetch_us;
+    c->verify_us = held->verify_us;
+    c->stage_us = held->stage_us;
+    c->activate_us = held->activate_us;
+    copy_move(t, c, restated_state(t->of->row, held, member), v.now);
+    c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
+    c->is_owed = false;
+    copy_reach(t, c, t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);
+    return HEDDLE_OK;
+}
+
+/* The worker fetches it still: it was announced before others overtook it, and was not taken back since. */
+static bool is_fetched_on(const track_t *t, const copy_row_t *c)
+{
+    return !track_is_ended(t) && t->row->state == VERSION_COMMITTED && copy_is_told(c) &&
+           !registry_is_taken_back(t->of->row, t->row);
+}
+
+/* One row, under the new session's token.  What it reported last of its fetch counts until its next
+ * heartbeat: a session that has reported nothing yet is not one that has stopped. */
+static void fetch_on(view_t v, track_t *t, const copy_row_t *before, const member_t *member)
+{
+    copy_row_t was = *before;
+    copy_row_t *c = copy_add(t, member);
+    member_sub_t *sub = member_sub(member, t->adapter);
+    if (!c) return;
+    copy_move(t, c, was.state, v.now);
+    if (was.switch_us) copy_order(t, c, was.switch_us); /* WELCOME names it again */
+    c->since_ms = was.since_ms;
+    c->is_owed = was.is_owed;
+    c->told_us = was.told_us;
+    c->moved_us = was.moved_us;
+    c->bytes_done = was.bytes_done;
+    if (c->state != COPY_FETCHING && c->state != COPY_ARRIVED) return;
+    sub->fetching = t->version;
+    sub->bytes_done = was.bytes_done;
+    sub->data_bytes = t->row->part.region_bytes;
+}
+
+/* Copies of the name's former session.  The same process: a version that it is waited for with goes on so,
+ * and an overtaken one that it fetches goes on being fetched.  The rest is what JOIN restates. */
+static void renew_copies(const adapter_rollout_t *a, view_t v, const member_t *member)
+{
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        const copy_row_t *c = track_is_ended(t) ? NULL : track_copy(t, member->name);
+        if (!c || c->token == member->token) continue;
+        bool is_same = c->token && !memcmp(&c->life, &member->life, sizeof c->life);
+        is_same = is_same && member_sub(member, t->adapter);
+        bool is_wanted = active_for(a->row, member) == t->version || t == adapter_staging(a);
+        if (is_same && is_wanted && c->is_eligible) copy_add(t, member);
+        else if (is_same && !is_wanted && is_fetched_on(t, c)) fetch_on(v, t, c, member);
+        else copy_drop(t, member->name);
+    }
+}
+
+/* What WELCOME names: what was decided last, or, while the worker still fetches what was decided before that,
+ * this first: a worker slower than its trainer would never get anywhere, if each new session began with the
+ * newest. */
+static msg_decision_t welcomed(const adapter_rollout_t *a, const member_t *member, const char *adapter)
+{
+    const member_sub_t *sub = member_sub(member, adapter);
+    uint64_t active = a ? active_for(a->row, member) : 0;
+    const version_row_t *row = active ? registry_version(a->row, active) : NULL;
+    for (size_t i = 0; a && i < a->track_count; i++) {
+        const track_t *t = a->tracks[i];
+        const copy_row_t *c = copy_of(t, member);
+        if (!c || !is_fetched_on(t, c) || t->row->decision <= sub->decision) continue;
+        row = t->row;
+        break;
+    }
+    msg_decision_t d = {.adapter = adapter};
+    if (!row) return d;
+    d.decision = row->version == active ? a->row->decision : row->decision;
+    d.version = row->version;
+    d.digest = row->digest;
+    return d;
+}
+
+int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena,
+                   msg_welcome_t *welcome)
+{
+    welcome->adapters = arena_alloc(arena, (member->sub_count + 1) * sizeof *welcome->adapters);
+    welcome->keep = arena_alloc(arena, (join->held_count + 1) * sizeof *welcome->keep);
+    if (!welcome->adapters || !welcome->keep) return HEDDLE_ERR_NO_MEMORY;
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        /* What a worker restates that it applied last: only if the registry has that decision (it may have
+         * been restored from an older copy). */
+        const adapter_row_t *a = registry_adapter(v.registry, member->subs[i].adapter);
+        member_sub_t *sub = &member->subs[i];
+        if (!(a && sub->decision <= a->decision && sub->version <= a->last_version)) {
+            sub->decision = sub->version = 0;
+        }
+    }
+    for (size_t i = 0; i < ro->adapter_count; i++) /* its former session may have had other adapters */
+        renew_copies(ro->adapters[i], v, member);
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const char *adapter = member->subs[i].adapter;
+        welcome->adapters[welcome->adapter_count++] = welcomed(rollout_adapter(ro, adapter), member, adapter);
+    }
+    for (uint32_t i = 0; i < join->held_count; i++) {
+        const msg_held_t *held = &join->held[i];
+        track_t *t = believed(ro, held, member);
+        if (!t) continue;
+        int rc = restate(v, t, held, member);
+        if (rc) return rc;
+        welcome->keep[welcome->keep_count++] = (msg_keep_t){held->adapter, t->version, t->row->share_key};
+    }
+    return HEDDLE_OK;
+}
+
+static bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (numbers[i] == number) return true;
+    return false;
+}
+
+void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
+                    uint32_t count)
+{
+    (void)v;
+    const adapter_rollout_t *a = rollout_adapter(ro, publisher->subs[0].adapter);
+    for (size_t i = 0; a && i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        bool serves = has_number(served, count, t->version) && !track_is_ended(t);
+        if (t->publisher == publisher->token || (!t->publisher && !serves)) continue;
+        track_set_publisher(t, serves ? publisher->token : 0, serves ? PUBLISHER_SERVES : PUBLISHER_LOST);
+    }
+}
+
+void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uint64_t version, outbox_t *out)
+{
+    const char *adapter = publisher->subs[0].adapter;
+    track_t *t = rollout_track(ro, adapter, version);
+    if (!t || track_is_ended(t)) {
+        rollout_tell(ro, v, adapter, version, publisher, out);
+        return;
+    }
+    publisher_state_t state = track_is_served(t)                       ? t->publisher_state
+                              : registry_is_wanted(t->of->row, t->row) ? PUBLISHER_SERVES
+                                                                       : PUBLISHER_WITHOUT;
+    track_set_publisher(t, publisher->token, state);
+    t->pushed_generation = 0;
+    t->pushed = (urgent_t){0};
+}
+
+/* ---- members go ---- */
+
+static void worker_gone(view_t v, track_t *t, const member_t *member, bool left)
+{
+    copy_row_t *c = copy_of(t, member);
+    if (!c) return;
+    if (!c->is_eligible || c->has_reached) { /* nothing waits for it */
+        copy_drop(t, member->name);
+        return;
+    }
+    const char *phase = copy_phase(c);
+    uint64_t since_us = c->told_us ? v.now.us - c->told_us : 0;
+    char text[256];
+    text_printf(text, sizeof text, "%s in phase %s, %llu ms after the announcement",
+                left ? "left" : "lost, its lease ended", phase, (unsigned long long)(since_us / 1000));
+    if (!c->code || copy_in_flight(c)) copy_blame(t, c, HEDDLE_ERR_UNAVAILABLE, phase, text);
+    copy_gone(t, c);
+}
+
+void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left)
+{
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const adapter_rollout_t *a = rollout_adapter(ro, member->subs[i].adapter);
+        for (size_t k = 0; a && k < a->track_count; k++) {
+            track_t *t = a->tracks[k];
+            if (member->role == ROLE_WORKER) {
+                if (!track_is_ended(t)) worker_gone(v, t, member, left);
+            } else if (t->publisher == member->token) {
+                t->former_publisher = t->publisher;
+                track_set_publisher(t, 0, left ? PUBLISHER_LEFT : PUBLISHER_LOST);
+            }
+        }
+    }
+}
+
+/* ---- what workers report: progress ---- */
+
+/* Why no byte comes to a copy that goes on trying; "": they do. */
+static void note_trouble(track_t *t, copy_row_t *c, const char *message, instant_t now, events_t *ev)
+{
+    int code = *message ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
+    bool is_news = code != c->code;
+    copy_blame(t, c, code, "fetch", message);
+    if (!is_news || !code || c->is_trouble_said) return;
+    c->is_trouble_said = true;
+    event_row_t *e = events_add(ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, now);
+    events_say(e, code, "%s", c->message);
+}
+
+/* A version waits for a slot at a worker, which lists the kept ones that may go.  One that is no copy there
+ * any more was retired: that answer is on its way, and may be all that it takes. */
+static void note_spare(const adapter_rollout_t *a, const member_t *member, const msg_progress_t *p)
+{
+    member_sub_t *sub = member_sub(member, p->adapter);
+    if (!sub) return;
+    sub->lacks_slot = false;
+    for (uint32_t i = 0; i < p->spare_count; i++) {
+        const track_t *t = adapter_track(a, p->spare[i]);
+        if (!t || track_is_ended(t) || !copy_of(t, member)) return;
+    }
+    for (size_t i = 0; p->spare_count && i < a->track_count; i++) {
+        copy_row_t *c = copy_of(a->tracks[i], member);
+        if (c) copy_spare(a->tracks[i], c, has_number(p->spare, p->spare_count, a->tracks[i]->version));
+    }
+    sub->lacks_slot = p->spare_count > 0;
+    for (uint32_t i = 0; i < p->spare_count; i++) track_touch(adapter_track(a, p->spare[i]));
+}
+
+void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
+                      events_t *ev)
+{
+    for (uint32_t i = 0; i < hb->adapter_count; i++) {
+        const msg_progress_t *p = &hb->adapters[i];
+        const adapter_rollout_t *a = rollout_adapter(ro, p->adapter);
+        if (!a) continue;
+        note_spare(a, member, p);
+        track_t *t = p->fetching ? adapter_track(a, p->fetching) : NULL;
+        copy_row_t *c = copy_of(t, member);
+        if (!copy_in_flight(c)) continue;
+        keep_moved_on(a, member, p->fetching);
+        if (!copy_is_told(c)) c->is_owed = true; /* of a session before, or it had turned to another */
+        if (p->bytes_done > c->bytes_done) c->moved_us = v.now.us;
+        if (c->bytes_done != p->bytes_done) track_touch(t);
+        bool has_all = p->data_bytes && p->bytes_done >= p->data_bytes;
+        copy_move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, v.now);
+        c->bytes_done = p->bytes_done;
+        note_trouble(t, c, p->message ? p->message : "", v.now, ev);
+    }
+}
+
+/* ---- what workers report: staged, active, refused ---- */
+
+static int unknown_version(const char *adapter, uint64_t version, const member_t *member,
+                           heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never announced to %s", adapter,
+                        (unsigned long long)version, member->name);
+    error_where(error, adapter, version, member->name, NULL);
+    return rc;
+}
+
+static int wrong_digest(const char *adapter, const version_row_t *row, const digest_t *found,
+                        const member_t *member, const char *phase, heddle_error_t *error)
+{
+    char expected[HEDDLE_DIGEST_TEXT], text[HEDDLE_DIGEST_TEXT];
+    digest_text(&row->digest, expected);
+    digest_text(found, text);
+    int rc = error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "%s has other bytes as %s@%llu", member->name,
+                        adapter, (unsigned long long)row->version);
+    error_where(error, adapter, row->version, member->name, phase);
+    error_contrast(error, expected, text);
+    error_hint(error, "its memory or its sources are damaged; `heddle verify` asks every holder");
+    return rc;
+}
+
+/* After some codes the same attempt may succeed: the broker announces the active version again, later and
+ * later. */
+static void plan_retry(const rollout_t *ro, copy_row_t *c, uint64_t now_us)
+{
+    heddle_error_t e;
+    error_fail(&e, c->code, " ");
+    uint32_t doublings = c->failed_count < 4 ? c->failed_count : 4;
+    c->failed_count++;
+    c->retry_us = e.retriable ? now_us + (ro->lease_us << doublings) : 0;
+}
+
+static void stage_failed(step_t *s, track_t *t, copy_row_t *c, int code, const char *phase,
+                         const char *message)
+{
+    copy_fail(t, c, code, phase, message, s->v.now);
+    plan_retry(s->ro, c, s->v.now.us);
+    event_row_t *e = events_add(s->ev, EVENT_STAGE_FAILED, t->adapter, t->version, c->worker, s->v.now);
+    events_say(e, code, "%s: %s", phase, message);
+}
+
+/* What a worker's report is about. */
+typedef struct {
+    const adapter_rollout_t *a;
+    track_t *t;
+    copy_row_t *c;
+} about_t;
+
+/* False: *ret_rc is what to return.  A version that ended before the worker heard of it is ended there
+ * again. */
+static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
+                    int *ret_rc, heddle_error_t *error)
+{
+    const adapter_rollout_t *a = rollout_adapter(s->ro, adapter);
+    const version_row_t *row = a ? registry_version(a->row, version) : NULL;
+    if (!row || !member_sub(member, adapter)) {
+        *ret_rc = unknown_version(adapter, version, member, error);
+        return false;
+    }
+    if (!registry_is_live(row)) {
+        if (row->state == VERSION_RETIRED) send_retire(s, adapter, version, member);
+        else send_abort(s, adapter, row, member);
+        *ret_rc = HEDDLE_OK;
+        return false;
+    }
+    track_t *t = adapter_track(a, version);
+    copy_row_t *c = t ? copy_need(s, t, member) : NULL;
+    *ret = (about_t){a, t, c};
+    *ret_rc = c ? HEDDLE_OK
+                : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", adapter,
+                             (unsigned long long)version);
+    return c != NULL;
+}
+
+/* The row of this source, by name: one that joined again while it served counts once.  The caller has
+ * made room. */
+static copy_served_t *served_row(copy_row_t *c, const char *name, source_kind_t kind)
+{
+    uint32_t at = 0;
+    for (; at < c->served_count; at++) {
+        int order = strcmp(c->served[at].name, name);
+        if (order == 0 && c->served[at].kind == kind) return &c->served[at];
+        if (order > 0) break;
+    }
+    memmove(&c->served[at + 1], &c->served[at], (c->served_count - at) * sizeof *c->served);
+    c->served_count++;
+    c->served[at] = (copy_served_t){.kind = kind};
+    error_text(c->served[at].name, sizeof c->served[at].name, name);
+    return &c->served[at];
+}
+
+static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
+{
+    uint32_t count = m->source_count < LIMIT_SOURCES ? m->source_count : LIMIT_SOURCES;
+    for (uint32_t i = 0; i < m->source_count; i++) t->bytes_moved += m->sources[i].bytes;
+    free(c->served);
+    c->served = count ? calloc(count, sizeof *c->served) : NULL;
+    c->served_count = 0;
+    for (uint32_t i = 0; c->served && i < count; i++) { /* without memory only `versions` shows less */
+        const msg_served_t *s = &m->sources[i];
+        source_kind_t kind = s->kind == SOURCE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER;
+        served_row(c, s->name ? s->name : "", kind)->bytes += s->bytes;
+    }
+}
+
+int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,
+                   outbox_t *out, heddle_error_t *error)
+{
+    step_t s = {ro, v, ev, out};
+    about_t x;
+    int rc;
+    if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    if (!digest_equal(&m->digest, &x.t->row->digest)) {
+        rc = wrong_digest(m->adapter, x.t->row, &m->digest, member, "verify", error);
+        stage_failed(&s, x.t, x.c, rc, "verify", error->message);
+        return rc;
+    }
+    member_fetched(member, m->adapter, m->version);
+    if (copy_holds(x.c)) return HEDDLE_OK;              /* said twice */
+    if (x.c->switch_us) copy_order(x.t, x.c, v.now.us); /* loaded: the time to switch begins */
+    copy_blame(x.t, x.c, HEDDLE_OK, "", "");
+    x.c->retry_us = 0;
+    x.c->bytes_done = x.t->row->data_bytes;
+    x.c->connect_us = m->connect_us;
+    x.c->fetch_us = m->fetch_us;
+    x.c->verify_us = m->verify_us;
+    x.c->stage_us = m->stage_us;
+    note_served(x.c, x.t, m);
+    membership_counted(member, m);
+    copy_move(x.t, x.c, COPY_STAGED, v.now);
+    event_row_t *e = events_add(ev, EVENT_STAGE_DONE, x.t->adapter, x.t->version, x.c->worker, v.now);
+    e->bytes = (int64_t)x.c->bytes_done;
+    e->duration_ms = x.c->told_us ? (int64_t)((v.now.us - x.c->told_us) / 1000) : -1;
+    keep_moved_on(x.a, member, 0);
+    /* COMMIT, when it is the active version; then the newest, when that waited */
+    wake_member(&s, x.a, member);
+    return HEDDLE_OK;
+}
+
+/* A worker serves this version by this decision: the only place where that is noted.  Its copies follow; to
+ * have gone back past a version is not to have reached it. */
+static void serves(const adapter_rollout_t *a, member_t *member, const msg_active_t *m, instant_t now)
+{
+    member_sub_t *sub = member_sub(member, m->adapter);
+    sub->decision = m->decision;
+    sub->version = m->version;
+    sub->since_ms = now.wall_ms;
+    sub->is_refused = false;
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);
+        if (!c) continue;
+        bool has_reached = t->row->decision && t->row->decision <= m->decision && t->version <= m->version;
+        if (has_reached) copy_reach(t, c, true);
+        if (t->version == m->version) {
+            c->activate_us = m->activate_us;
+            copy_move(t, c, COPY_ACTIVE, now);
+            copy_blame(t, c, HEDDLE_OK, "", "");
+        } else if (c->state == COPY_ACTIVE || c->state == COPY_REFUSED) {
+            copy_move(t, c, COPY_KEPT, now);
+        }
+    }
+}
+
+/* It reports that it serves other bytes under the version's name. */
+static int serves_other_bytes(step_t *s, const msg_active_t *m, const version_row_t *row,
+                              const member_t *member, heddle_error_t *error)
+{
+    int rc = wrong_digest(m->adapter, row, &m->digest, member, "activate", error);
+    track_t *t = rollout_track(s->ro, m->adapter, m->version);
+    copy_row_t *c = copy_of(t, member);
+    if (c) copy_fail(t, c, rc, "activate", error->message, s->v.now);
+    event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
+    events_say(e, rc, "%s", error->message);
+    return rc;
+}
+
+int rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev,
+                   outbox_t *out, heddle_error_t *error)
+{
+    step_t s = {ro, v, ev, out};
+    const adapter_rollout_t *a = rollout_adapter(ro, m->adapter);
+    const version_row_t *row = a ? registry_version(a->row, m->version) : NULL;
+    const member_sub_t *sub = member_sub(member, m->adapter);
+    if (!row || !sub) return unknown_version(m->adapter, m->version, member, error);
+    bool is_possible = m->decision && m->decision <= row->decision &&
+                       (m->decision != a->row->decision || m->version == active_for(a->row, member));
+    if (!is_possible) {
+        int rc = error_fail(error, HEDDLE_ERR_PROTOCOL,
+                            "%s says it applied decision %llu of %s, naming version %llu", member->name,
+                            (unsigned long long)m->decision, m->adapter, (unsigned long long)m->version);
+        error_where(error, m->adapter, m->version, member->name, "activate");
+        error_expected(error, "decision %llu, naming version %llu, or an earlier one",
+                       (unsigned long long)a->row->decision, (unsigned long long)active_for(a->row, member));
+        return rc;
+    }
+    if (!digest_equal(&m->digest, &row->digest)) return serves_other_bytes(&s, m, row, member, error);
+    bool is_old = m->decision < sub->decision || (m->decision == sub->decision && !sub->is_refused);
+    if (is_old) return HEDDLE_OK; /* said twice, or overtaken by a later one */
+    track_t *t = adapter_track(a, m->version);
+    if (t && !track_is_ended(t)) copy_need(&s, t, member);
+    serves(a, member, m, v.now);
+    event_row_t *e = events_add(ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, v.now);
+    e->decision = m->decision;
+    wake_member(&s, a, member);
+    return HEDDLE_OK;
+}
+
+static const char *text_or(const char *text, const char *otherwise)
+{
+    return text && *text ? text : otherwise;
+}
+
+int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev, outbox_t *out,
+                 heddle_error_t *error)
+{
+    step_t s = {ro, v, ev, out};
+    about_t x;
+    int rc, code = heddle_err_from_name(m->code);
+    if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    if (code == HEDDLE_OK) code = HEDDLE_ERR_INTERNAL;
+    char message[512];
+    text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)),
+                m->found && *m->found ? "; found " : "", text_or(m->found, ""));
+    if (!m->decision) {
+        member_fetched(member, m->adapter, m->version);
+        if (m->fetch_us) { /* its application refused bytes that were whole: how long they took is known */
+            x.c->bytes_done = x.t->row->data_bytes;
+            x.c->connect_us = m->connect_us;
+            x.c->fetch_us = m->fetch_us;
+            x.c->verify_us = m->verify_us;
+            x.c->stage_us = m->stage_us;
+        }
+        stage_failed(&s, x.t, x.c, code, text_or(m->phase, "stage"), message);
+        wake_member(&s, x.a, member);
+        return HEDDLE_OK;
+    }
+    member_sub_t *sub = member_sub(member, m->adapter);
+    /* It reported that it serves this, and its application does not. */
+    if (sub->version == m->version && sub->decision == m->decision) sub->is_refused = true;
+    copy_move(x.t, x.c, copy_holds(x.c) ? COPY_REFUSED : COPY_FAILED, v.now);
+    copy_blame(x.t, x.c, code, text_or(m->phase, "activate"), message);
+    event_row_t *e = events_add(ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, v.now);
+    events_say(e, code, "%s", message);
+    e->decision = m->decision;
+    return HEDDLE_OK;
+}
+
+/* ---- what workers report: sources that do not answer ---- */
+
+/* A worker that was lost is in its row still; a publisher is not. */
+static const char *name_of_source(const step_t *s, const track_t *t, uint64_t token)
+{
+    const member_t *source = membership_by_token(s->v.members, token);
+    for (size_t i = 0; !source && i < s->v.members->worker_count; i++)
+        if (s->v.members->workers[i]->token == token) source = s->v.members->workers[i];
+    if (source) return source->name;
+    return token == t->former_publisher ? t->row->writer : "";
+}
+
+/* It asks again and again until it has one; what it lost is news once. */
+static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
+{
+    copy_row_t *c = x->c;
+    if (has_number(c->lost, c->lost_count, token) || c->lost_count == COPY_LOST_MAX) return;
+    c->lost[c->lost_count++] = token;
+    const char *name = name_of_source(s, x->t, token);
+    event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, x->t->adapter, x->t->version, c->worker, s->v.now);
+    e->token = token;
+    error_text(e->other, sizeof e->other, name);
+    events_say(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", c->worker,
+               *name ? name : "a member that is gone");
+}
+
+int rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m, events_t *ev,
+                         outbox_t *out, heddle_error_t *error)
+{
+    step_t s = {ro, v, ev, out};
+    about_t x;
+    int rc;
+    if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    for (uint32_t i = 0; i < m->lost_count; i++) {
+        /* Unmet: it never answered this worker.  Nothing was lost, and its heartbeat reports that. */
+        bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);
+        if (!is_unmet) say_source_lost(&s, &x, m->lost[i]);
+        if (m->lost[i] == x.t->publisher && x.t->publisher_state == PUBLISHER_RELEASED)
+            track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
+    }
+    plan_make(&x.t->plan, member->token, m->lost, m->lost_count);
+    send_sources(&s, x.t, x.c, member);
+    track_touch(x.t);
+    return HEDDLE_OK;
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/rollout/reports.h (PURE): what members report about versions: a worker joins and restates its
+ * copies, makes progress, has staged or activated a version, refuses one, or asks for other sources; a
+ * publisher comes with what it serves; a member goes.
+ *
+ * A report changes the soft state of tracks and copies (track.h), and may add sends (to be let go at once)
+ * and events.  It decides nothing: rollout_tick and rollout_decide look at what changed.  What a peer reports
+ * is checked against the registry here; a report that does not fit is refused with an error, and changes
+ * nothing but the copy that it is about.  One thread, nothing blocks. */
+#ifndef BROKER_REPORTS_H
+#define BROKER_REPORTS_H
+
+#include "broker/rollout/rollout.h"
+
+/* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the
+ * WELCOME's decisions and keep list (arrays in `arena`).  Announcing is rollout_wake's, after WELCOME was
+ * queued.  NO_MEMORY. */
+int  rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena,
+                    msg_welcome_t *welcome);
+/* A publisher was admitted; `served`: the versions whose regions it still has. */
+void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
+                    uint32_t count);
+/* The writer published again what is there as `version`.  A version that is wanted has one more source: the
+ * writer got its share key.  ROLLOUT tells the writer where the version is, and each time that changes. */
+void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uint64_t version,
+                         outbox_t *out);
+void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
+void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
+                      events_t *ev);
+int  rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,
+                    outbox_t *out, heddle_error_t *error);
+int  rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev,
+                    outbox_t *out, heddle_error_t *error);
+int  rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev,
+                  outbox_t *out, heddle_error_t *error);
+int  rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m,
+                          events_t *ev, outbox_t *out, heddle_error_t *error);
+
+#endif
