@@ -179,12 +179,12 @@ bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
         if (*c == '\n' || *c == '\t') *c = ' ';
     const char *colon = tail[0] ? ": " : "";
     if (h->timed_out)
-        snprintf(ret_reason, 641, "the command ran longer than %.1f s and was killed%s%s",
+        snprintf(ret_reason, 641, "ran longer than %.1f s and was killed%s%s",
                  h->timeout_ms / 1000.0, colon, tail);
     else if (WIFSIGNALED(status))
-        snprintf(ret_reason, 641, "the command was killed by signal %d%s%s", WTERMSIG(status), colon, tail);
+        snprintf(ret_reason, 641, "was killed by signal %d%s%s", WTERMSIG(status), colon, tail);
     else if (WEXITSTATUS(status))
-        snprintf(ret_reason, 641, "the command ended with status %d%s%s", WEXITSTATUS(status), colon, tail);
+        snprintf(ret_reason, 641, "ended with status %d%s%s", WEXITSTATUS(status), colon, tail);
     else ret_reason[0] = 0;
     h->pid = 0;
     return true;

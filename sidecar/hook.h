@@ -35,9 +35,9 @@ int  hook_start(hook_t *h, const char *command, const heddle_event_t *event, con
                 uint32_t timeout_ms, heddle_error_t *error);
 /* Reads its output: the end is kept, and all of it is copied to the log. */
 void hook_read(hook_t *h);
-/* True when it has ended; *ret_reason is then "" for success, else the reason with the end of its output.  A
- * command past its deadline is killed with its group.  The exit status decides, even if it is looked at after
- * the deadline. */
+/* True when it has ended; *ret_reason is then "" for success, else what became of it, with the end of its
+ * output: "ended with status 3: no room".  A command past its deadline is killed with its group.  The exit
+ * status decides, even if it is looked at after the deadline. */
 bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641]);
 /* Kills and reaps. */
 void hook_kill(hook_t *h);

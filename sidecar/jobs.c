@@ -289,7 +289,7 @@ int jobs_add(jobs_t *j, const heddle_event_t *event)
 /* True when the job is over. A job waits while an earlier one of its adapter is queued. */
 static bool run_one(jobs_t *j, job_t *job, uint64_t now_us)
 {
-    char reason[641];
+    char reason[641], text[sizeof reason + 16];
     if (!job->hook.pid) {
         for (const job_t *at = j->first; at != job; at = at->next)
             if (!strcmp(at->event.adapter, job->event.adapter)) return false;
@@ -297,13 +297,16 @@ static bool run_one(jobs_t *j, job_t *job, uint64_t now_us)
     }
     if (!hook_look(&job->hook, now_us, reason)) return false;
     const heddle_event_t *e = &job->event;
+    bool is_stage = e->type == HEDDLE_EVENT_ARRIVED;
+    snprintf(text, sizeof text, "%s %s", is_stage ? "--on-stage" : "--on-activate", reason);
     if (job->is_void) {
-        log_not_activated(e, reason[0] ? reason : "another decision followed, or the lease ran out");
+        log_not_activated(e, reason[0] ? text : "another decision followed, or the lease ran out");
     } else if (reason[0]) {
         heddle_error_t why;
-        error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "%s", reason);
+        error_fail(&why, HEDDLE_ERR_VERSION_FAILED, "%s", text);
+        error_where(&why, NULL, 0, NULL, is_stage ? "stage" : "activate");
         reject(j, e, &why);
-    } else if (e->type == HEDDLE_EVENT_ARRIVED) {
+    } else if (is_stage) {
         finish_stage(j, e);
     } else {
         finish_activate(j, e);

@@ -580,7 +580,9 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
     heddle_error_t error = {0};
     if (answer->kind == APP_REJECT) {
         const sync_entry_t *e = sync_find(&a->sync, answer->version);
-        const char *phase = e && e->decision > a->sync.applied.decision ? "activate" : "stage";
+        /* A version that is already decided is still loaded first. */
+        bool is_switch = e && e->state != SYNC_ARRIVED && e->decision > a->sync.applied.decision;
+        const char *phase = is_switch ? "activate" : "stage";
         error = *answer->why;
         error_where(&error, a->name, answer->version, a->core->opts.name, error.phase[0] ? NULL : phase);
     }

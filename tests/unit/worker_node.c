@@ -1035,6 +1035,22 @@ Test(node, application_rejects)
     free(b.bytes);
 }
 
+Test(node, what_is_decided_while_it_is_loaded_is_refused_in_the_phase_stage)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1);
+    origin_serve(o, &a, 1);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(100000);
+    commit_to(w, &a, 1, 1);
+    cr_assert_eq(reject(w, 1, "engine said no"), HEDDLE_OK);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack->nack.decision == 0 && !strcmp(nack->nack.phase, "stage"));
+    free(a.bytes);
+}
+
 Test(node, application_tells_code_and_phase)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
