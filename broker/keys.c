@@ -17,6 +17,15 @@ bool broker_lets_in(const broker_t *b, const char *public_key)
     return auth_is_live(auth_key(&b->auth, public_key));
 }
 
+void broker_refused_key(broker_t *b, const char *public_key, instant_t now)
+{
+    char text[REFUSED_TEXT];
+    const refused_key_t *row = refused_note(&b->refused, public_key, now);
+    if (!row || !b->io.warn) return;
+    refused_text(row, text);
+    b->io.warn(b->io.self, "keys.refused", text);
+}
+
 /* Long-lived ones try again: a key may be added, or get another role. */
 static void deny(const call_t *c, heddle_error_t *error)
 {

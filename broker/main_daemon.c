@@ -195,7 +195,10 @@ static int out_of_memory(heddle_error_t *error)
 
 static bool lets_in(void *self, const char *public_key)
 {
-    return broker_lets_in(((daemon_t *)self)->broker, public_key);
+    daemon_t *d = self;
+    bool is_in = broker_lets_in(d->broker, public_key);
+    if (!is_in) broker_refused_key(d->broker, public_key, now_of(d));
+    return is_in;
 }
 
 static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, heddle_error_t *error)

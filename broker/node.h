@@ -73,6 +73,8 @@ int  broker_admit_admin(broker_t *b, const char *public_key, const char *name, i
                         heddle_error_t *error);
 /* Is it in the table, and not revoked?  For those who connect. */
 bool broker_lets_in(const broker_t *b, const char *public_key);
+/* A connection was refused for its key: `status` lists it, and the log gets a line at a bounded rate. */
+void broker_refused_key(broker_t *b, const char *public_key, instant_t now);
 /* Begins settling when there is anything to restore. NO_MEMORY. */
 int  broker_start(broker_t *b, instant_t now);
 

@@ -9,6 +9,7 @@
 
 #include "broker/auth.h"
 #include "broker/foreign.h"
+#include "broker/refused.h"
 #include "broker/node.h"
 #include "broker/questions/pending.h"
 #include "broker/txn.h"
@@ -64,6 +65,7 @@ struct broker {
     uint64_t sent[32], received[32];   /* messages by type */
     uint64_t bad_frames, dropped_sends;
     foreign_t foreign;
+    refused_t refused;
     uint64_t denied;                   /* messages that a key was not allowed */
 };
 

@@ -33,6 +33,7 @@ report_view_t broker_report_view(const broker_t *b, instant_t now)
         .events = &b->events,
         .auth = &b->auth,
         .foreign = &b->foreign,
+        .refused = &b->refused,
         .now = now,
         .endpoint = b->opts.endpoint,
         .public_key = b->opts.public_key,

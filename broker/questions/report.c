@@ -213,14 +213,27 @@ static bool warn_of_lost(const report_view_t *b, json_t *list)
     return warn(list, b->now.wall_ms, "version.lost", text);
 }
 
-/* Processes that said HELLO and will not join, as they were heard of; adapters that cannot be served. */
+static bool warn_of_refused(const report_view_t *b, json_t *list)
+{
+    char text[REFUSED_TEXT];
+    bool ok = true;
+    for (const refused_key_t *r = b->refused->rows; ok && r < b->refused->rows + REFUSED_MAX; r++) {
+        if (!refused_is_listed(r, b->now.us) || auth_is_live(auth_key(b->auth, r->public_key))) continue;
+        refused_text(r, text);
+        ok = warn(list, r->heard_ms, "keys.refused", text);
+    }
+    return ok;
+}
+
+/* Processes that said HELLO and will not join, as they were heard of; keys that were refused; adapters that
+ * cannot be served. */
 static json_t *warnings_part(const report_view_t *b)
 {
     json_t *list = json_array();
     bool ok = list;
     for (const foreign_member_t *s = b->foreign->rows; ok && s < b->foreign->rows + FOREIGN_MAX; s++)
         if (foreign_is_listed(s, b->now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
-    if (ok && warn_of_lost(b, list)) return list;
+    if (ok && warn_of_refused(b, list) && warn_of_lost(b, list)) return list;
     json_decref(list);
     return NULL;
 }

@@ -21,6 +21,7 @@
 #include "broker/auth.h"
 #include "broker/foreign.h"
 #include "broker/questions/pending.h"
+#include "broker/refused.h"
 #include "core/limits.h"
 #include <jansson.h>
 
@@ -40,6 +41,7 @@ typedef struct report_view {
     const events_t *events;
     const auth_t *auth;
     const foreign_t *foreign;
+    const refused_t *refused;
     instant_t now;
     /* of the broker itself */
     const char *endpoint, *public_key, *cluster, *data_dir;   /* public_key NULL: without keys */

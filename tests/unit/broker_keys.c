@@ -2,6 +2,9 @@
 /* A broker with keys: who is heard, whose name is whose, and what a revocation ends. */
 #include "broker_rig.h"
 
+#include "broker/questions/query.h"
+#include "broker/questions/report.h"
+
 enum { BOSS = 1, WORKER = 2, OTHER = 3, WRITER = 4, READER = 5, STRANGER = 6 };
 static const char *const KEY[] = {[BOSS] = "1aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
                                   [WORKER] = "2aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
@@ -71,6 +74,63 @@ Test(keys, a_stranger_is_told_once_he_says_hello_and_else_not_heard)
     cr_assert(rig_error(STRANGER, "denied")->retriable && rig_error(STRANGER, "denied")->retry_ms,
               "a worker tries again");
     cr_assert(!broker_lets_in(R.b, KEY[STRANGER]) && broker_lets_in(R.b, KEY[READER]));
+}
+
+static const json_t *warnings(json_t **ret_body)
+{
+    heddle_error_t e;
+    report_page_t page = {0};
+    report_view_t view = broker_report_view(R.b, R.now);
+    cr_assert_eq(report_page(&view, &(msg_query_t){.op = "status"}, &page, &e), HEDDLE_OK);
+    *ret_body = page.body;
+    return json_object_get(page.body, "warnings");
+}
+
+static bool is_logged_refusal(const char *key)
+{
+    R.warned[0] = 0;
+    broker_refused_key(R.b, key, R.now);
+    return !strncmp(R.warned, "keys.refused the key ", 21);
+}
+
+Test(keys, a_refused_key_is_named_to_the_operator)
+{
+    json_t *body;
+    char want[REFUSED_TEXT];
+    int lines = 0;
+    for (int i = 0; i < 12; i++) lines += is_logged_refusal(KEY[STRANGER]);
+    cr_assert_eq(lines, 1, "the log has it once");
+    snprintf(want, sizeof want, "the key %s was refused 12 times: ", KEY[STRANGER]);
+    const json_t *list = warnings(&body);
+    cr_assert_eq(json_array_size(list), 1);
+    const char *said = json_string_value(json_object_get(json_array_get(list, 0), "message"));
+    cr_assert(said && !strncmp(said, want, strlen(want)) && strstr(said, "heddle keys add '"), "%s", said);
+    json_decref(body);
+    R.now.us += REFUSED_US;
+    cr_assert_eq(json_array_size(warnings(&body)), 0, "it is over after 10 minutes");
+    json_decref(body);
+    broker_refused_key(R.b, KEY[READER], R.now);
+    cr_assert_eq(json_array_size(warnings(&body)), 0, "it was admitted since");
+    json_decref(body);
+}
+
+/* However many try: the last ones are listed, and the log gets a line a second. */
+Test(keys, refused_keys_are_bounded)
+{
+    json_t *body;
+    int lines = 0;
+    char key[HEDDLE_KEY_TEXT];
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof key, "%040d", i);
+        R.now.us += 20000;
+        R.now.wall_ms += 20;
+        lines += is_logged_refusal(key);
+    }
+    cr_assert_eq(lines, 2);
+    const json_t *list = warnings(&body);
+    cr_assert_eq(json_array_size(list), REFUSED_MAX);
+    cr_assert_not_null(strstr(json_string_value(json_object_get(json_array_get(list, 0), "message")), "084 was"));
+    json_decref(body);
 }
 
 Test(keys, each_role_does_its_own_and_no_more)
