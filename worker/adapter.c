@@ -10,6 +10,8 @@
 
 /* --- announced versions ----------------------------------------------------------------------- */
 
+/* An announcement outlives its message, because a version may wait for a slot or be fetched anew. At most
+ * a few exist at a time, so that a list is enough. */
 static announced_t *find_announced(const adapter_t *a, uint64_t version)
 {
     announced_t *w = a->announced;
@@ -17,6 +19,8 @@ static announced_t *find_announced(const adapter_t *a, uint64_t version)
     return w;
 }
 
+/* Keeps what an announcement says until sync has no entry for its version any more. A repeated
+ * announcement only renews the sources: bytes and key of a version never change. NULL: no memory. */
 static announced_t *remember(adapter_t *a, const msg_announce_t *m)
 {
     announced_t *w = find_announced(a, m->version);
@@ -35,11 +39,14 @@ static announced_t *remember(adapter_t *a, const msg_announce_t *m)
     return w;
 }
 
+/* The process may lack descriptors for another region and its connections. UCX ends a process that runs
+ * out of them, so the check comes before a slot is reserved. */
 static int check_process(const adapter_t *a, heddle_error_t *error)
 {
     return a->core->opts.check ? a->core->opts.check(error) : HEDDLE_OK;
 }
 
+/* NULL for an entry without a slot, and for a slot that was never reserved. */
 static slot_t *slot_of(const adapter_t *a, int slot)
 {
     return slot < 0 ? NULL : slots_at(a->core->slots, a->index, (uint32_t)slot);
@@ -49,6 +56,7 @@ static int next_slot(const adapter_t *a) { return slots_free(a->core->slots, a->
 
 /* --- the application hears -------------------------------------------------------------------- */
 
+/* The event carries the reason of a failure, since the application cannot ask for it later. */
 void adapter_tell(adapter_t *a, const sync_action_t *action)
 {
     bool is_staging = action->event == HEDDLE_EVENT_FETCHING || action->event == HEDDLE_EVENT_STAGED;
@@ -75,10 +83,12 @@ void adapter_tell(adapter_t *a, const sync_action_t *action)
 
 /* --- the broker hears ------------------------------------------------------------------------- */
 
-/* 0 would say that it is not known: what was done within one turn took no time by the turn's clock. */
+/* In messages 0 stands for "not known", but work that began and ended within one turn takes 0 by the
+ * turn's clock. It is reported as 1 microsecond. */
 static uint64_t took(uint64_t us) { return us ? us : 1; }
 
-/* A message that is sent once: if it is lost, its content is lost until the worker joins again. */
+/* STAGED, ACTIVE and NACK are sent once. A lost one would be missing at the broker until the worker joins
+ * again, so the next heartbeat makes it join. */
 static int say_once(adapter_t *a, const msg_t *m)
 {
     int rc = member_say(&a->core->member, m);
@@ -86,6 +96,8 @@ static int say_once(adapter_t *a, const msg_t *m)
     return rc;
 }
 
+/* STAGED also carries the times of the fetch and what each source served: operators see both at the
+ * broker. A version that was staged before a restart of the broker has no times any more. */
 static void say_staged(adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     if (FAILPOINT("worker.before_staged")) return;
@@ -116,6 +128,8 @@ static void say_staged(adapter_t *a, const sync_action_t *action, uint64_t now_u
     say_once(a, &m);
 }
 
+/* The time of the activation counts from the later of two moments: the decision arrived, or the bytes
+ * did. */
 static void say_active(adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     announced_t *w = find_announced(a, action->version);
@@ -132,6 +146,8 @@ static void say_active(adapter_t *a, const sync_action_t *action, uint64_t now_u
     say_once(a, &m);
 }
 
+/* A NACK carries the whole error, because the broker shows it to operators who cannot see this worker's
+ * log. */
 static int say_nack(adapter_t *a, uint64_t version, uint64_t decision, const heddle_error_t *error,
                     uint64_t now_us)
 {
@@ -158,7 +174,9 @@ static int say_nack(adapter_t *a, uint64_t version, uint64_t decision, const hed
 
 /* --- RESERVING: memory for a version ---------------------------------------------------------- */
 
-/* A sealed slot with the same arena, of another version, that is not known to be damaged; NULL: none. */
+/* A publisher may publish the same content again, under another version. A sealed slot with that arena
+ * saves the fetch: both versions then refer to one region. The manifest must be equal too, since it lies
+ * in the region. NULL: none, or it is known to be damaged. */
 static slot_t *find_equal(const adapter_t *a, const announced_t *w)
 {
     const announced_part_t *part = &w->part[0];
@@ -175,8 +193,9 @@ static slot_t *find_equal(const adapter_t *a, const announced_t *w)
     return NULL;
 }
 
-/* The bytes were verified when they came, and memory may have gone bad since: they are hashed again, 1 MiB a
- * turn.  OK, AGAIN; DIGEST_MISMATCH: the version has to be fetched. */
+/* The bytes were verified when they arrived, and memory may have gone bad since. They are hashed again
+ * before a second version relies on them, 1 MiB a turn, so that heartbeats stay in time. OK, AGAIN;
+ * DIGEST_MISMATCH: the version has to be fetched. */
 static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
 {
     check_t *c = &a->equal;
@@ -198,8 +217,9 @@ static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
     return HEDDLE_ERR_DIGEST_MISMATCH;
 }
 
-/* One piece of memory a call: touching it takes long, and the loop has a lease to keep.  OK: the slot is
- * RESERVED; AGAIN: it is MAKING, and adapter_work goes on; or why there is none, and the slot is FREE. */
+/* Makes one piece of memory a call: the kernel needs long to provide pages, and heartbeats must not wait
+ * for it. OK: the slot is RESERVED; AGAIN: it is MAKING, and adapter_work goes on; else the reason, and
+ * the slot is FREE. */
 static int reserve(adapter_t *a, const sync_entry_t *e, heddle_error_t *error)
 {
     slots_t *slots = a->core->slots;
@@ -231,8 +251,9 @@ static int reserve(adapter_t *a, const sync_entry_t *e, heddle_error_t *error)
 
 /* --- FETCHING: its bytes ---------------------------------------------------------------------- */
 
-/* Shares the slot before a byte is there: asks that come early wait here, and are served as chunks turn out
- * good. */
+/* Shares the slot before its first byte arrives. Read requests of other workers may come early: they are
+ * pending here, and each is served as soon as its chunk is verified, so that versions spread in a
+ * pipeline. */
 static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w, heddle_error_t *error)
 {
     const node_io_t *io = a->core->io;
@@ -247,7 +268,8 @@ static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w, heddle_e
     return HEDDLE_OK;
 }
 
-/* Nothing is fetched: the bytes are those of another version, and were just verified (check_equal). */
+/* Nothing is fetched for an adopted slot: its bytes are those of another version, and check_equal has
+ * just verified them. The times of the fetch are 0, and no source served it. */
 static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now_us, heddle_error_t *error)
 {
     const node_io_t *io = a->core->io;
@@ -267,7 +289,8 @@ static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now
     return HEDDLE_OK;
 }
 
-/* AGAIN: a pull runs.  OK: there is nothing to fetch; or why it cannot be fetched. */
+/* Begins the fetch session of a reserved slot. AGAIN: it runs; OK: nothing has to be fetched; else the
+ * reason why it cannot be fetched. */
 static int start_fetch(adapter_t *a, const sync_entry_t *e, uint64_t now_us, heddle_error_t *error)
 {
     worker_core_t *core = a->core;
@@ -314,7 +337,8 @@ static bool is_out_of_reach(adapter_t *a, uint64_t now_us)
 
 /* --- sync's actions --------------------------------------------------------------------------- */
 
-/* NO_SLOT made clear: which versions sit in the slots, how many read them, and for how long. */
+/* NO_SLOT alone does not help an operator. The error lists which versions occupy the slots, how many
+ * readers hold each, and for how long one that was dropped has been waiting for its readers. */
 static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t *error, uint64_t now_us)
 {
     buf_t text = {0};
@@ -336,6 +360,8 @@ static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t 
     buf_fini(&text);
 }
 
+/* Obeys one action of sync. RESERVE and FETCH are no calls: the entry's new state is the order, and go_on
+ * works on it in pieces. */
 static void execute(adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
@@ -373,7 +399,7 @@ static void execute(adapter_t *a, const sync_action_t *action, uint64_t now_us)
     }
 }
 
-/* Feeds sync and obeys.  Returns what sync answers to an event of the application. */
+/* Gives one event to sync and obeys its actions. Returns sync's answer to an event of the application. */
 static int step(adapter_t *a, const sync_event_t *event, uint64_t now_us)
 {
     sync_action_t actions[SYNC_ACTIONS_MAX];
@@ -382,7 +408,8 @@ static int step(adapter_t *a, const sync_event_t *event, uint64_t now_us)
     return count < 0 ? count : HEDDLE_OK;
 }
 
-/* Takes the version that is on its way as far as it comes at once, and answers sync. */
+/* Works on the version that is RESERVING or FETCHING until it has to wait, and reports each result to
+ * sync. A result may start the next version, hence the loop. */
 static void go_on(adapter_t *a, uint64_t now_us)
 {
     const sync_entry_t *e;
@@ -410,6 +437,7 @@ static void go_on(adapter_t *a, uint64_t now_us)
     }
 }
 
+/* Every event ends with go_on, because any of them may have started, stopped or replaced a fetch. */
 static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
 {
     int rc = step(a, event, now_us);
@@ -417,8 +445,8 @@ static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
     return rc;
 }
 
-/* Frees slots that were dropped: nothing reads them, nothing of them is being sent, and nothing can be
- * written into them any more. */
+/* Frees slots that were dropped, once no reader holds them, no send of their bytes is in flight, and no
+ * open receive can write into them. Only then may another version use the memory. */
 static void drain(adapter_t *a, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
@@ -435,7 +463,8 @@ static void drain(adapter_t *a, uint64_t now_us)
     }
 }
 
-/* What the pull has come to. */
+/* Ends a fetch session that is done or has failed, and reports the result to sync. The session is
+ * destroyed first: sync may start the next one within the same event. */
 static void look_at_pull(adapter_t *a, uint64_t now_us)
 {
     if (!a->pull) return;
@@ -459,6 +488,8 @@ static void look_at_pull(adapter_t *a, uint64_t now_us)
 
 /* --- the session ------------------------------------------------------------------------------ */
 
+/* WELCOME names the decision to serve and the versions to keep; sync compares both with what this worker
+ * has. */
 void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us)
 {
     uint64_t keep[SYNC_ENTRIES];
@@ -480,10 +511,12 @@ void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us)
     drain(a, now_us);
 }
 
+/* The lease is over: decisions that were not applied yet count no more, and reads go on. */
 void adapter_down(adapter_t *a, uint64_t now_us) { feed(a, &(sync_event_t){.kind = SY_DOWN}, now_us); }
 
 /* --- the broker's messages -------------------------------------------------------------------- */
 
+/* The sizes come from the network and are checked before memory is reserved for them. */
 static int check_announce(const msg_announce_t *m, heddle_error_t *error)
 {
     const msg_part_t *part = m->part_count == 1 ? &m->parts[0] : NULL;
@@ -496,7 +529,8 @@ static int check_announce(const msg_announce_t *m, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* Connecting takes longer than a small fetch, so it begins now; where it fails, the ask fails later. */
+/* Connecting takes longer than a small fetch, so it begins with the announcement and not with the first
+ * read request. A failure needs no handling here: the first read request fails then. */
 static void greet_sources(adapter_t *a, const announced_t *w)
 {
     const node_io_t *io = a->core->io;
@@ -507,6 +541,8 @@ static void greet_sources(adapter_t *a, const announced_t *w)
     }
 }
 
+/* An announcement that cannot be kept is refused at once, so that the rollout does not wait for this
+ * worker until its deadline. */
 static void on_announce(adapter_t *a, const msg_announce_t *m, uint64_t now_us)
 {
     heddle_error_t error;
@@ -529,6 +565,8 @@ static void on_announce(adapter_t *a, const msg_announce_t *m, uint64_t now_us)
          now_us);
 }
 
+/* A new list of sources is tried by a running fetch at once. Sync gets the count, because a version
+ * without any source gives way to others. */
 static void on_sources(adapter_t *a, const msg_sources_t *m, uint64_t now_us)
 {
     announced_t *w = find_announced(a, m->version);
@@ -540,6 +578,7 @@ static void on_sources(adapter_t *a, const msg_sources_t *m, uint64_t now_us)
          now_us);
 }
 
+/* COMMIT counts only under a live lease: after its end another decision may be in force. */
 void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
 {
     switch (m->type) {
@@ -573,6 +612,8 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
 
 /* --- the application's answers ---------------------------------------------------------------- */
 
+/* A rejected version gets the phase in which the application had it: one that was to become active fails
+ * "activate", any other one "stage". */
 int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 {
     static const sync_event_kind_t KINDS[] = {
@@ -594,6 +635,8 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 
 /* --- the transfer ----------------------------------------------------------------------------- */
 
+/* Events of a read request come to the adapter that its cookie names; events of a peer or a share come to
+ * every adapter, and each looks for its own. */
 void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
@@ -626,7 +669,8 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 
 /* --- time and work ---------------------------------------------------------------------------- */
 
-/* Returns 0 also when a slot is about to be free. */
+/* Versions that the broker may retire here to make room. The list is empty while a dropped slot is about
+ * to be free: no version needs to go then. */
 static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS])
 {
     uint32_t count = 0;
@@ -642,8 +686,9 @@ static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spa
     return count;
 }
 
-/* A version waits for a slot: a heartbeat lists the kept ones that may go, and the broker retires one of them
- * here.  Returns when to look again: a reader that lets go of a kept version does not wake this thread. */
+/* While a version waits for a slot, heartbeats list the kept versions that may go, and the broker retires
+ * one of them here. Returns when to look again: a reader that releases a kept version does not wake this
+ * thread. */
 static uint64_t ask_for_room(adapter_t *a, uint64_t now_us)
 {
     uint64_t spare[LIMIT_SLOTS];
@@ -654,6 +699,8 @@ static uint64_t ask_for_room(adapter_t *a, uint64_t now_us)
     return a->room_us;
 }
 
+/* Slots are drained before sync gets the time, so that a version is not refused for lack of a slot that
+ * is free already. */
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
 {
     uint64_t next = CLOCK_NEVER;
@@ -668,18 +715,20 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
     return clock_earlier(next, sync_deadline(&a->sync));
 }
 
+/* Memory is being made, which is work for adapter_work. */
 static bool is_reserving(const adapter_t *a)
 {
     const sync_entry_t *e = sync_coming(&a->sync);
     return e && e->state == SYNC_RESERVING;
 }
 
+/* Work is what needs no event to go on: making memory, comparing digests, giving memory back. */
 bool adapter_has_work(const adapter_t *a)
 {
     return is_reserving(a) || (a->pull && pull_has_work(a->pull)) || a->has_surplus;
 }
 
-/* In this order, so that what is wanted next is not given back first. */
+/* The order matters: memory that the next version needs must not be given back first. */
 void adapter_work(adapter_t *a, uint64_t now_us)
 {
     if (is_reserving(a)) {
@@ -694,6 +743,8 @@ void adapter_work(adapter_t *a, uint64_t now_us)
 
 /* --- what JOIN and HEARTBEAT tell ------------------------------------------------------------- */
 
+/* JOIN lists what is held here, with its times, so that a broker that was restarted reports the same as
+ * before. */
 uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap)
 {
     static const uint64_t STATES[SYNC_STATE_COUNT] = {[SYNC_ARRIVED] = HELD_SEALED,
@@ -717,6 +768,8 @@ uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap)
     return count;
 }
 
+/* A version that the application loads comes before one that is fetched meanwhile: it reaches its end
+ * first, and the broker keeps the version that a heartbeat names. */
 msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS])
 {
     msg_progress_t p = {.adapter = a->name,
@@ -741,6 +794,7 @@ msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t re
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+/* All other fields begin as zero: no version, no fetch. */
 void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index)
 {
     *a = (adapter_t){.core = core, .index = index, .name = slots_adapter(core->slots, index)};
@@ -748,6 +802,7 @@ void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index)
     sync_init(&a->sync, core->opts.app);
 }
 
+/* Shares end here; TR_UNSHARED follows when the last send of each is over. */
 void adapter_end(adapter_t *a)
 {
     const node_io_t *io = a->core->io;
@@ -759,6 +814,8 @@ void adapter_end(adapter_t *a)
     }
 }
 
+/* At the end of the node memory must not be unregistered while the transfer may write into it. Closing
+ * the connections to the sources ends such writes. */
 bool adapter_drop_sources(adapter_t *a)
 {
     const node_io_t *io = a->core->io;
@@ -772,6 +829,7 @@ bool adapter_drop_sources(adapter_t *a)
     return !is_idle;
 }
 
+/* Announcements stay until now: adapter_drop_sources needs the tokens of their sources. */
 void adapter_free(adapter_t *a)
 {
     while (a->announced) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/adapter.h: one adapter of a worker: the versions that were announced, what sync decides about them,
- * their slots, the fetch of one of them, and what is served.
+ * their slots, the fetch session of one of them, and the version that is served.
  *
  *   a message, a transfer event, an answer of the application, time
  *     -> adapter_* -> sync_step -> actions, which are obeyed here
  *
- * The states are those of sync's entries.  Of a version that is RESERVING the memory is made, a piece at each
- * call of adapter_work; of one that is FETCHING a pull runs.  Both go on from the entry and its slot: nothing
- * else remembers how far they are.
+ * The states are those of sync's entries.  While a version is RESERVING, each call of adapter_work makes a
+ * piece of its memory; while one is FETCHING, a pull runs.  Both go on from the entry and its slot: no other
+ * field stores how far they are.
  *
  * Loop thread only.  The node owns adapters and what they share; an adapter owns its announcements and its
  * pull; the memory of slots is the table's. */
@@ -71,7 +71,7 @@ bool adapter_has_work(const adapter_t *a);
 /* One piece: of memory, of a digest, or of memory that is given back. */
 void adapter_work(adapter_t *a, uint64_t now_us);
 
-/* Tells the application of a version; only event, version, decision, digest and err of `action` count. */
+/* An event for the application; only event, version, decision, digest, err and why of `action` count. */
 void adapter_tell(adapter_t *a, const sync_action_t *action);
 
 /* For JOIN: the versions held here, at most `cap`.  Returns how many. */
@@ -84,7 +84,7 @@ msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t re
  * returns true. */
 bool adapter_drop_sources(adapter_t *a);
 
-/* Of a node (worker/node.h), for tests: what its adapters share, and each of them. */
+/* For tests: what the adapters of a node (worker/node.h) share, and each of them. */
 worker_core_t *worker_node_core(worker_node_t *n);
 adapter_t *worker_node_adapter(worker_node_t *n, uint32_t index);
 

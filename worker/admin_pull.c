@@ -49,6 +49,8 @@ static uint64_t now_of(void) { return clock_now(clock_system()); }
 
 /* ---- where from ---- */
 
+/* What to fetch (parts, share key, sources) is in fields of the message, and not in its JSON body, which
+ * is printed. */
 static void hear(void *self, const msg_report_t *m)
 {
     job_t *j = self;
@@ -59,6 +61,7 @@ static void hear(void *self, const msg_report_t *m)
     announced_sources(&j->heard, m->sources, m->source_count);
 }
 
+/* The error says how far the fetch came, and why no source could be reached, where that is the cause. */
 static int fail_late(const job_t *j, heddle_error_t *error)
 {
     char done[16], all[16];
@@ -75,7 +78,8 @@ static int fail_late(const job_t *j, heddle_error_t *error)
     return HEDDLE_ERR_DEADLINE;
 }
 
-/* The broker, which may be restarted, must mean the same bytes each time. */
+/* A broker may be restarted between two questions. It must mean the same bytes each time, since some of
+ * them are here already. */
 static int check_answer(job_t *j, json_t *body, heddle_error_t *error)
 {
     digest_t digest = {0};
@@ -103,6 +107,7 @@ static int check_answer(job_t *j, json_t *body, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* Each question gets what is left of the call's time. The sources of the answer replace the ones before. */
 static int ask(job_t *j, heddle_error_t *error)
 {
     json_t *body = NULL;
@@ -128,7 +133,7 @@ static int ask(job_t *j, heddle_error_t *error)
 
 /* ---- the bulk plane ---- */
 
-/* Work of the loop: what came, then one piece of digests. */
+/* One turn of the loop: a batch of transfer events, then one piece of digests. */
 static bool work(void *self)
 {
     job_t *j = self;
@@ -143,12 +148,15 @@ static bool work(void *self)
     return count > 0 || (j->pull && pull_has_work(j->pull));
 }
 
+/* False keeps the loop awake: the transfer has something to do. */
 static bool arm(void *self)
 {
     job_t *j = self;
     return j->io.tr->deadline(j->io.t) > now_of() && j->io.tr->arm(j->io.t);
 }
 
+/* This process is no member, and its token must not be that of one: the highest bit is above all epochs
+ * of a broker. */
 static int open_transfer(job_t *j, heddle_error_t *error)
 {
     const heddle_admin_t *a = j->admin;
@@ -172,6 +180,7 @@ static int open_transfer(job_t *j, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* Lets sends and receives finish, for a bounded time. */
 static void settle(job_t *j)
 {
     tr_event_t events[TURN_EVENTS];
@@ -180,8 +189,8 @@ static void settle(job_t *j)
         j->io.tr->events(j->io.t, now_of(), events, TURN_EVENTS);
 }
 
-/* What is in flight lands or leaves before the memory is unregistered; a source that does not move is cut
- * off. */
+/* Sends and receives finish before the memory is unregistered. Connections to sources that do not move
+ * are closed. */
 static void close_transfer(job_t *j)
 {
     pull_destroy(&j->pull);
@@ -201,7 +210,7 @@ static void close_transfer(job_t *j)
 static void wake(void *self) { (void)self; }
 static int map(void *self, region_t *r) { job_t *j = self; return j->io.tr->map(j->io.t, r); }
 
-/* What a source may still write into outlives the transfer. */
+/* A source may still write into memory with an open receive, so such memory outlives the transfer. */
 static void unmap(void *self, region_t *r)
 {
     job_t *j = self;
@@ -209,6 +218,7 @@ static void unmap(void *self, region_t *r)
     else region_ref(r);
 }
 
+/* Checked between pieces of work: the call can be interrupted, and has a deadline. */
 static int is_over(job_t *j, heddle_error_t *error)
 {
     if (query_take_interrupt(j->admin->query)) {
@@ -221,6 +231,7 @@ static int is_over(job_t *j, heddle_error_t *error)
     return now_of() >= j->end_us ? fail_late(j, error) : HEDDLE_OK;
 }
 
+/* One slot of a table of its own: nothing else of this process shares it. */
 static int make_memory(job_t *j, heddle_error_t *error)
 {
     const char *name = j->ref.name;
@@ -238,7 +249,7 @@ static int make_memory(job_t *j, heddle_error_t *error)
 
 /* ---- the fetch ---- */
 
-/* Every source that is known was lost: the broker may know of another. */
+/* Every known source was lost: the broker may know of another one. It is asked at most twice a second. */
 static int find_sources(job_t *j, heddle_error_t *error)
 {
     uint64_t lost[LIMIT_SOURCES * 2];
@@ -251,6 +262,7 @@ static int find_sources(job_t *j, heddle_error_t *error)
     return rc;
 }
 
+/* Turns the loop until the version is sealed, failed, interrupted or late. */
 static int fetch(job_t *j, heddle_error_t *error)
 {
     loop_t *loop = query_loop(j->admin->query);
@@ -279,6 +291,7 @@ static int fetch(job_t *j, heddle_error_t *error)
 
 /* ---- the answer ---- */
 
+/* The export reads the sealed slot through a hold, as an application does. */
 static int write_directory(job_t *j, const char *dir, heddle_error_t *error)
 {
     heddle_snapshot_t *snapshot = NULL;
@@ -295,6 +308,8 @@ static int compare_names(const void *a, const void *b)
     return strcmp(((const served_t *)a)->name, ((const served_t *)b)->name);
 }
 
+/* The broker's description of the version, with the path, the time and what each source served. NULL: no
+ * memory. */
 static char *answer_of(job_t *j, const char *dir)
 {
     json_t *list = json_array();
@@ -311,6 +326,7 @@ static char *answer_of(job_t *j, const char *dir)
     return json_dumps(j->body, JSON_COMPACT | JSON_REAL_PRECISION(15));
 }
 
+/* The directory is checked before anything is fetched: a mistake should not cost a transfer. */
 static int take_arguments(job_t *j, const char *ref, const char *dir, const heddle_pull_opts_t *given,
                           heddle_error_t *error)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/check.h"
 
+/* A check holds its slot, so that the version cannot be freed while it is hashed. */
 int checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const msg_verify_t *m)
 {
     for (check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++) {
@@ -25,6 +26,7 @@ check_t *checks_hashing(checks_t *c)
     return NULL;
 }
 
+/* Memory that went bad is marked: no other version adopts it any more. */
 bool check_work(check_t *check, const clock_ops_t *clock)
 {
     uint64_t leaves[CHECK_PIECE_BYTES / LIMIT_PAGE_BYTES], before_us = clock_now(clock);
@@ -57,6 +59,7 @@ check_t *checks_overdue(checks_t *c, uint64_t now_us)
     return NULL;
 }
 
+/* Only an application can be late; hashing goes on by itself. */
 uint64_t checks_deadline(const checks_t *c)
 {
     uint64_t next = CLOCK_NEVER;

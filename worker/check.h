@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/check.h: VERIFY answered: a slot is hashed again, piece by piece, and the application is
+/* worker/check.h: the answer to a VERIFY: a slot is hashed again, piece by piece, and the application is
  * asked for the digest of its own copy.
  *
  *   FREE -> HASHING (one piece a check_work) -> ASKING (up to CHECK_ANSWER_US) -> FREE, answered
  *
- * A check holds its slot like a reader.  Loop thread only. */
+ * A check holds its slot like a reader.  Loop thread only; the node owns all of them. */
 #ifndef WORKER_CHECK_H
 #define WORKER_CHECK_H
 

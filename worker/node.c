@@ -24,9 +24,10 @@ struct worker_node {
     adapter_t adapters[];
 };
 
-/* --- what the application and stderr are told about the session ------------------------------- */
+/* --- refusals: the event and the line on stderr ----------------------------------------------- */
 
-/* At once, then once a minute while the same refusal is repeated. */
+/* A refusal is reported at once, then once a minute while the same one repeats: the session may try again
+ * every second, and an event for each would flood the application. */
 static void tell_refusal(worker_node_t *n, int retriable, uint64_t now_us)
 {
     const heddle_error_t *why = &n->core.member.refusal;
@@ -67,6 +68,8 @@ static uint64_t report_unjoined(worker_node_t *n, uint64_t now_us)
 
 /* --- JOIN and HEARTBEAT ----------------------------------------------------------------------- */
 
+/* Counters are sums over the process's life, so that the broker can take differences between two messages
+ * of any distance. */
 msg_counts_t worker_node_counts(const worker_node_t *n)
 {
     const worker_core_t *core = &n->core;
@@ -87,7 +90,8 @@ msg_counts_t worker_node_counts(const worker_node_t *n)
     return sum;
 }
 
-/* Where memory is lacking nothing is sent: no answer comes, and the session asks again. */
+/* JOIN restates all that this worker holds, because the broker may have been restarted without any memory
+ * of it. Without memory nothing is sent: the session repeats it when no answer comes. */
 static void say_join(worker_node_t *n)
 {
     const worker_opts_t *opts = &n->core.opts;
@@ -140,7 +144,8 @@ done:
     free(held);
 }
 
-/* Where memory is lacking nothing is sent: the next one is due soon. */
+/* A heartbeat is small and frequent; without memory it is left out, and the lease outlives three that are
+ * missing. */
 static void say_heartbeat(void *self)
 {
     worker_node_t *n = self;
@@ -166,6 +171,8 @@ done:
 
 /* --- VERIFY ----------------------------------------------------------------------------------- */
 
+/* VERIFIED carries the token of the current session, which may be younger than the VERIFY that it
+ * answers. */
 static void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *result)
 {
     msg_t m = {.type = MSG_VERIFIED, .verified = *result};
@@ -174,7 +181,8 @@ static void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_
     (void)member_say(&n->core.member, &m);
 }
 
-/* `err`: what is wrong with the application's copy but its bytes; OK: nothing. */
+/* Answers a VERIFY and frees its place. `err`: what is wrong with the application's copy apart from its
+ * bytes; OK: nothing. */
 static void answer_check(worker_node_t *n, check_t *check, exported_t exported, int err)
 {
     say_verified(n, check->adapter,
@@ -187,6 +195,8 @@ static void answer_check(worker_node_t *n, check_t *check, exported_t exported, 
     check_end(check);
 }
 
+/* After the slot's own digest the application is asked for that of its copy, where it has one: memory
+ * here may be sound and the copy in a GPU or a file may not. */
 static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
 {
     if (!check_work(check, n->core.io->clock)) return;
@@ -203,6 +213,7 @@ static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
 
 /* --- the session and the broker's messages ---------------------------------------------------- */
 
+/* Every WELCOME resets the counts of refusals, so that the next refusal is reported at once again. */
 static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
 {
     /* A mistyped name is a name, and its worker would wait for ever: it is logged once. */
@@ -350,6 +361,7 @@ static uint64_t on_tick(void *self, uint64_t now_us)
     return clock_earlier(next, session_deadline(&n->core.member.session));
 }
 
+/* Adapters take turns, one piece each, so that a large one does not delay the others. */
 static adapter_t *next_to_work(worker_node_t *n)
 {
     for (uint32_t i = 0; i < n->adapter_count; i++) {
@@ -359,7 +371,8 @@ static adapter_t *next_to_work(worker_node_t *n)
     return NULL;
 }
 
-/* One piece: of an adapter in turn, else of a check. */
+/* Checks come after the adapters: a version on its way is worth more than a VERIFY, which has a deadline
+ * of its own. */
 static bool on_work(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
@@ -384,6 +397,7 @@ const node_ops_t worker_node_ops = {.line = on_line,
 
 /* --- the application -------------------------------------------------------------------------- */
 
+/* Answers about a rollout go to the adapter, those about VERIFY to the check that asked. */
 int worker_node_answer(worker_node_t *n, const app_answer_t *answer, uint64_t now_us)
 {
     owner_check(n->core.io->owner);
@@ -414,14 +428,16 @@ adapter_t *worker_node_adapter(worker_node_t *n, uint32_t index) { return &n->ad
 
 static void wake(void *self) { worker_node_t *n = self; n->core.opts.wake(n->core.opts.wake_self); }
 
+/* The transfer registers memory once, when it becomes a region; slots then use it again and again. */
 static int map(void *self, region_t *r)
 {
     const node_io_t *io = ((worker_node_t *)self)->core.io;
     return io->tr->map(io->t, r);
 }
 
-/* Memory that a stopped source may still write into must outlive the transfer: when that ends cannot be seen
- * from here. */
+/* A source that stopped may still write into memory that was registered for it, and its end cannot be
+ * observed from here. Such memory stays mapped beyond the end of the transfer: a leak is better than a
+ * write into memory of another owner. */
 static void unmap(void *self, region_t *r)
 {
     const node_io_t *io = ((worker_node_t *)self)->core.io;
@@ -469,6 +485,8 @@ static void settle_transfer(const node_io_t *io)
         io->tr->events(io->t, clock_now(io->clock), events, 16);
 }
 
+/* The order is fixed by memory: fetches and shares end, sends and receives finish, regions are
+ * unregistered, and only then may slots go. Slots with readers outlive the node. */
 void worker_node_destroy(worker_node_t **node)
 {
     worker_node_t *n = node ? *node : NULL;

@@ -63,6 +63,7 @@ void announced_sources(announced_t *a, const msg_source_t *sources, uint32_t cou
     }
 }
 
+/* The first failure counts: later ones follow from it. */
 static void fail(pull_t *p, int code, const char *phase, const char *text)
 {
     if (p->state == PULL_FAILED) return;
@@ -73,6 +74,8 @@ static void fail(pull_t *p, int code, const char *phase, const char *text)
 
 /* --- who sent what ---------------------------------------------------------------------------- */
 
+/* NULL when the last list no longer has it: an answer may come from a source that the broker has left out
+ * since. */
 static const source_t *find_source(const pull_t *p, uint64_t token)
 {
     for (uint32_t i = 0; i < p->what->source_count; i++)
@@ -80,6 +83,8 @@ static const source_t *find_source(const pull_t *p, uint64_t token)
     return NULL;
 }
 
+/* The row that counts the bytes of one source, for STAGED. A full table adds to its last row: the count
+ * of bytes stays right, and the name of the source is lost. */
 static served_t *served_by(pull_t *p, uint64_t token)
 {
     announced_t *a = p->what;
@@ -94,7 +99,7 @@ static served_t *served_by(pull_t *p, uint64_t token)
     return s;
 }
 
-/* Nothing can write into the slot any more but open asks. */
+/* No open receive can write into the slot any more. */
 static bool is_quiet(const pull_t *p) { return p->io->tr->idle(p->io->t, p->slot->region); }
 
 /* --- asks ------------------------------------------------------------------------------------- */
@@ -108,7 +113,8 @@ static uint32_t piece_range(const pull_t *p, uint32_t piece, uint64_t *ret_offse
     return left < PULL_PIECE_BYTES ? (uint32_t)left : PULL_PIECE_BYTES;
 }
 
-/* True when the source cannot be asked now: the fetch has put it out, and has more to say. */
+/* Sends the read request that the fetch has chosen. True when the source cannot be asked now: the fetch
+ * has put it out, and has more to say. */
 static bool ask(pull_t *p, const fetch_action_t *a, uint64_t now_us)
 {
     uint64_t id = 0, token;
@@ -125,12 +131,14 @@ static bool ask(pull_t *p, const fetch_action_t *a, uint64_t now_us)
     return rc != HEDDLE_OK;
 }
 
-/* An ask has ended, not its receive: that may write over what is digested meanwhile. */
+/* A read request can end while its receive is still open (rendezvous). Such a receive may write over a
+ * chunk that is digested meanwhile, so that all chunks are checked again at the end. */
 static void note_open_receives(pull_t *p)
 {
     if (!is_quiet(p)) p->overwritten = true;
 }
 
+/* The manifest is verified by pull_work, not here: its digest takes long enough to delay a heartbeat. */
 static void on_fetch_done(pull_t *p, uint64_t now_us)
 {
     if (p->state == PULL_MANIFEST) {
@@ -141,7 +149,7 @@ static void on_fetch_done(pull_t *p, uint64_t now_us)
     p->state = PULL_CLOSING;
 }
 
-/* True when the fetch has more to say. */
+/* Obeys one action of the fetch. True when the fetch has more to say. */
 static bool obey(pull_t *p, const fetch_action_t *a, uint64_t now_us)
 {
     switch (a->kind) {
@@ -166,7 +174,8 @@ static bool obey(pull_t *p, const fetch_action_t *a, uint64_t now_us)
     return false;
 }
 
-/* Feeds one event and obeys until the fetch has nothing more to say. */
+/* Gives one event to the fetch and obeys it until it has nothing more to say. A failed read request
+ * changes the plan at once, hence the repetition with TICK. */
 static void drive(pull_t *p, const fetch_event_t *event, uint64_t now_us)
 {
     fetch_event_t next = *event;
@@ -178,6 +187,8 @@ static void drive(pull_t *p, const fetch_event_t *event, uint64_t now_us)
     }
 }
 
+/* Sources are greeted here, so that connections are made while the first one is asked. A failure shows
+ * when it is asked. */
 static void feed_sources(pull_t *p, uint64_t now_us)
 {
     fetch_source_t list[LIMIT_SOURCES];
@@ -190,7 +201,8 @@ static void feed_sources(pull_t *p, uint64_t now_us)
     drive(p, &(fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = count}, now_us);
 }
 
-/* have: a bit for each piece that is there; NULL: none. */
+/* Begins the fetch of the manifest, then that of the chunks. `have`: a bit for each piece that is there
+ * already; NULL: none. */
 static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, const uint8_t *have,
                         uint64_t now_us)
 {
@@ -212,6 +224,7 @@ static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, const 
 
 /* --- the manifest ----------------------------------------------------------------------------- */
 
+/* The manifest comes first: it has the digest of each chunk, without which no chunk can be accepted. */
 static bool begin_manifest(pull_t *p, uint64_t now_us)
 {
     p->state = PULL_MANIFEST;
@@ -219,7 +232,8 @@ static bool begin_manifest(pull_t *p, uint64_t now_us)
                        PULL_PIECE_BYTES, NULL, now_us);
 }
 
-/* Which piece was wrong cannot be told: no source that sent any of it is asked again. */
+/* A manifest has one digest for all of its pieces, so the piece that was wrong cannot be found. Every
+ * source that sent any of them is left out of the next try. */
 static void refuse_manifest(pull_t *p, uint64_t now_us)
 {
     for (uint32_t i = 0; i < p->what->source_count && p->bad_count < BAD_MAX; i++)
@@ -241,6 +255,8 @@ static uint64_t leaf_count(const pull_t *p)
 
 static void begin_chunks(pull_t *p, uint64_t now_us);
 
+/* Compares the manifest with the announcement before it is decoded: a decoder must see only bytes that
+ * were announced. It is then served to other workers like a chunk. */
 static void check_manifest(pull_t *p, uint64_t now_us)
 {
     const announced_part_t *a = p->part;
@@ -281,7 +297,7 @@ static void check_manifest(pull_t *p, uint64_t now_us)
 
 /* --- chunks ----------------------------------------------------------------------------------- */
 
-/* The leaves of the chunk, which are here, fold to the digest that the manifest has of it. */
+/* True when the leaves of the chunk fold to the digest that the manifest has of it. */
 static bool chunk_matches(const pull_t *p, uint32_t chunk)
 {
     uint64_t offset;
@@ -292,7 +308,7 @@ static bool chunk_matches(const pull_t *p, uint32_t chunk)
     return memcmp(&found, &expected, sizeof found) == 0;
 }
 
-/* What is known to be good is served on. */
+/* A verified chunk is served to other workers at once. */
 static void note_good(pull_t *p, uint64_t token, uint32_t chunk)
 {
     uint64_t offset;
@@ -338,8 +354,8 @@ static void submit(pull_t *p, uint32_t chunk, bool has_leaves)
     (void)digest_submit(p->digests, &job);
 }
 
-/* Chunks that have landed, and whose leaves are here.  A few at once: what is asked for again goes out in one
- * frame then, and not in one for each chunk. */
+/* Compares chunks whose leaves are complete. A few are compared at once, because the requests that follow
+ * then go out in one frame, and not in one for each chunk. */
 static void judge_some(pull_t *p, uint64_t now_us)
 {
     for (uint32_t left = WORK_BYTES / p->manifest.chunk_bytes; left > 0 && p->state == PULL_CHUNKS; left--) {
@@ -357,8 +373,8 @@ static void judge_some(pull_t *p, uint64_t now_us)
 
 /* --- closing ---------------------------------------------------------------------------------- */
 
-/* An open receive of a dropped ask may have written over a chunk after it was digested (rendezvous only):
- * once it is quiet, all are digested again.  True while that goes on. */
+/* A receive of a dropped read request may have written over a chunk after it was digested (rendezvous
+ * only). Once no receive is open, all chunks are digested again. True while that goes on. */
 static bool check_again(pull_t *p)
 {
     uint64_t chunk;
@@ -372,6 +388,8 @@ static bool check_again(pull_t *p)
     return true;
 }
 
+/* The digest of the whole is what the broker has announced and what STAGED attests. It is computed from
+ * the leaves, so that the bytes are read only once. */
 static void seal(pull_t *p, uint64_t now_us)
 {
     uint64_t before_us = clock_now(p->io->clock);
@@ -399,6 +417,7 @@ static void seal(pull_t *p, uint64_t now_us)
     p->state = PULL_DONE;
 }
 
+/* Work waits for open receives where they could change the bytes that are checked. */
 bool pull_has_work(const pull_t *p)
 {
     if (p->state == PULL_CHUNKS) return digest_is_pending(p->digests);
@@ -415,6 +434,8 @@ void pull_work(pull_t *p, uint64_t now_us)
 
 /* --- events ----------------------------------------------------------------------------------- */
 
+/* The time to the first bytes counts as connecting. Bytes of a read request that was given up count as
+ * nothing. */
 static void on_arrived(pull_t *p, const tr_event_t *event, uint64_t now_us)
 {
     uint32_t piece = cookie_piece(event->cookie);
@@ -425,6 +446,8 @@ static void on_arrived(pull_t *p, const tr_event_t *event, uint64_t now_us)
     else submit(p, piece, event->is_digested && !p->overwritten);
 }
 
+/* A source that never answered is reported to the broker as unmet: the network between the two may be
+ * broken, and not the source. */
 bool pull_has_met(const pull_t *p, uint64_t token)
 {
     for (uint32_t i = 0; i < p->met_count; i++)
@@ -432,6 +455,7 @@ bool pull_has_met(const pull_t *p, uint64_t token)
     return false;
 }
 
+/* GONE is no answer of the source: it reports that the connection was lost. */
 void pull_transfer(pull_t *p, const tr_event_t *event, uint64_t now_us)
 {
     if (p->state > PULL_CHUNKS || !p->fetch) return;
@@ -463,6 +487,7 @@ void pull_resource(pull_t *p, uint64_t now_us)
     if (p->state <= PULL_CHUNKS) feed_sources(p, now_us);
 }
 
+/* The end of an open receive is not reported, so it is polled for. */
 uint64_t pull_tick(pull_t *p, uint64_t now_us)
 {
     if (p->state <= PULL_CHUNKS && !p->manifest_here && now_us >= fetch_deadline(p->fetch))
@@ -507,6 +532,7 @@ int pull_new(const pull_opts_t *opts, uint64_t now_us, pull_t **ret_pull)
     return HEDDLE_OK;
 }
 
+/* Every open read request is dropped, and none of them reports an event any more. */
 void pull_destroy(pull_t **pull)
 {
     pull_t *p = pull ? *pull : NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/pull.h: one version on its way into a slot.
+/* worker/pull.h: the fetch session of one version, from its announcement to its sealed slot.
  *
  *   MANIFEST  its pieces are fetched, unless they came early (worker/early.h); whole, it is copied to memory
  *             of its own, and its BLAKE2b-256 is compared before anything of it is decoded
@@ -11,11 +11,11 @@
  *   DONE      sealed; pull_destroy is all that is left
  *   FAILED    pull_error tells; the slot stays RESERVED
  *
- * Which piece is asked of which source, has landed or is good, is known to its fetch alone
- * (transfer/fetch.h).  An event of an ask says by its cookie which piece it is about.
+ * The state of each piece (requested from which source, landed, good) is in its fetch alone
+ * (transfer/fetch.h).  The cookie of an event says which piece its read request was for.
  *
- * Loop thread only.  The pull borrows the announcement and the slot until pull_destroy, which drops
- * every open ask: after it the memory may still be written to until ops->idle says so. */
+ * Loop thread only; the adapter owns it.  It borrows the announcement and the slot until pull_destroy, which
+ * drops every open read request: the memory may still be written into until ops->idle says otherwise. */
 #ifndef WORKER_PULL_H
 #define WORKER_PULL_H
 
@@ -31,7 +31,7 @@
 /* manifests that may come wrong before the version fails here */
 #define PULL_BAD_LIMIT 3u
 
-/* What came from whom. */
+/* How many bytes one source served. */
 typedef struct { uint64_t token, kind, bytes; char name[HEDDLE_NAME_MAX + 1]; } served_t;
 
 /* One part of a version: an arena, and the key that its bytes are asked for under. */
@@ -78,8 +78,8 @@ typedef struct pull pull_t;
 
 typedef struct { uint64_t chunks_bad, retries; } pull_counters_t;
 
-/* The cookie of an ask: | adapter: 16 bits | early: 8, 0 or 1 | part: 8 | piece: 32 |.  It says who takes the
- * events of the ask. */
+/* The cookie of a read request: | adapter: 16 bits | early: 8, 0 or 1 | part: 8 | piece: 32 |.  Its events
+ * are routed by it. */
 #define COOKIE_EARLY (1ull << 40)
 static inline uint64_t cookie_of(uint32_t adapter) { return (uint64_t)adapter << 48; }
 static inline uint32_t cookie_adapter(uint64_t cookie) { return (uint32_t)(cookie >> 48); }
@@ -116,7 +116,7 @@ const heddle_error_t *pull_error(const pull_t *p);
 const announced_t *pull_what(const pull_t *p);
 const slot_t *pull_slot(const pull_t *p);
 uint64_t pull_bytes_done(const pull_t *p);       /* of the region */
-uint64_t pull_source(const pull_t *p);           /* token of who sent last; 0: nobody yet */
+uint64_t pull_source(const pull_t *p);           /* token of the source of the last bytes; 0: none came */
 /* The source answered something since the pull began. */
 bool pull_has_met(const pull_t *p, uint64_t token);
 /* True once after every source was lost; tokens of those that were (at most cap). */

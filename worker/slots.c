@@ -53,6 +53,7 @@ fail:
     return HEDDLE_ERR_NO_MEMORY;
 }
 
+/* Gives back what slot_seal made for readers. The region stays: the next version may use it again. */
 static void forget_content(slot_t *slot)
 {
     manifest_fini(&slot->manifest);
@@ -66,6 +67,8 @@ static void forget_content(slot_t *slot)
     slot->dims = NULL;
 }
 
+/* The last owner frees the table. Slots count as owners because a reader may hold one after the worker
+ * has closed. */
 static void unown(slots_t *s)
 {
     if (atomic_fetch_sub(&s->owners, 1) != 1) return;
@@ -89,7 +92,7 @@ static slot_t *slot_of(const slots_t *s, uint32_t adapter, uint32_t index)
     return atomic_load(&((slots_t *)s)->shelves[adapter].slots[index]);
 }
 
-/* Slots of the adapter below `end` that refer to this region. */
+/* Two versions of the same content share one region, which is unmapped or given back once. */
 static uint32_t count_referring(const slots_t *s, uint32_t adapter, const region_t *region, uint32_t end)
 {
     uint32_t count = 0;
@@ -100,6 +103,7 @@ static uint32_t count_referring(const slots_t *s, uint32_t adapter, const region
     return count;
 }
 
+/* Before the transfer closes, each region is unregistered once, at the first slot that refers to it. */
 void slots_unmap_all(slots_t *s)
 {
     owner_check(s->ops.owner);
@@ -111,6 +115,8 @@ void slots_unmap_all(slots_t *s)
         }
 }
 
+/* A slot without readers is disposed here, one with readers by the last release: both see ORPHAN and the
+ * count in one atomic step. */
 void slots_close(slots_t **slots)
 {
     slots_t *s = slots ? *slots : NULL;
@@ -127,6 +133,8 @@ void slots_close(slots_t **slots)
     unown(s);
 }
 
+/* A binary search in the order of names: it runs on threads of the application for each acquire, so that
+ * it takes no lock. */
 int slots_find(const slots_t *s, const char *adapter)
 {
     uint32_t low = 0, high = s->count;
@@ -153,6 +161,8 @@ static bool try_hold(slot_t *slot)
     return false;
 }
 
+/* Between the load of the pointer and the hold a flip may have happened. The pointer is read again after
+ * the hold, and a version that is not active any more is released. */
 static int acquire_active(shelf_t *shelf, slot_t **ret_slot)
 {
     for (;;) {
@@ -167,6 +177,8 @@ static int acquire_active(shelf_t *shelf, slot_t **ret_slot)
     }
 }
 
+/* The version is read again after the hold, since the slot may have been freed and sealed with another
+ * version in between. */
 int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_slot)
 {
     shelf_t *shelf = &s->shelves[adapter];
@@ -199,7 +211,8 @@ void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size)
 
 void slot_hold(slot_t *slot) { atomic_fetch_add(&slot->refs, 1); }
 
-/* Whoever will wake the loop says so before it lets go: after that, only `wakers` keeps the table alive. */
+/* A thread that will wake the loop first counts itself in `wakers`: once the hold is gone, that count
+ * alone keeps the table alive until the wake-up is done. */
 void slot_release(slot_t **held)
 {
     slot_t *slot = held ? *held : NULL;
@@ -226,7 +239,8 @@ static int fail_map(int rc, uint64_t bytes, heddle_error_t *error)
     return error_fail(error, rc, "a region of %llu bytes cannot be mapped", (unsigned long long)bytes);
 }
 
-/* A piece of what a FREE slot has; true while there is more. */
+/* Gives back one piece of a FREE slot's memory; true while there is more. All at once would stop the loop
+ * for seconds with gigabytes. */
 static bool give_back(slots_t *s, slot_t *slot)
 {
     if (slot->region) {
@@ -239,8 +253,8 @@ static bool give_back(slots_t *s, slot_t *slot)
     return false;
 }
 
-/* One piece of it, so that a turn of the loop is short.  A larger one is not begun before the smaller one is
- * gone. */
+/* Makes one piece of the region, so that a turn of the loop stays short. A larger region is not begun
+ * before the smaller one is gone: there may not be memory for both. */
 static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
@@ -266,6 +280,8 @@ static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t 
     return HEDDLE_OK;
 }
 
+/* Slots are created in order of their index and never moved, because application threads look at them
+ * without a lock. */
 int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
 {
     owner_check(s->ops.owner);
@@ -289,7 +305,7 @@ int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot,
     return HEDDLE_OK;
 }
 
-/* `rc`: what making its memory came to. */
+/* `rc`: the result of making the slot's memory. A slot that failed is FREE again, with what it has. */
 static int end_making(slot_t *slot, int rc, bool is_adopted, slot_t **ret_slot)
 {
     if (rc == HEDDLE_ERR_AGAIN) return rc;
@@ -309,6 +325,7 @@ int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, 
     return rc ? rc : end_making(slot, make_region(s, slot, bytes, error), false, ret_slot);
 }
 
+/* The slot's own memory goes first, piece by piece; then it refers to the region of `from`. */
 int slots_adopt(slots_t *s, const slot_t *from, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
 {
     slot_t *slot;
@@ -319,7 +336,8 @@ int slots_adopt(slots_t *s, const slot_t *from, uint32_t index, slot_t **ret_slo
     return end_making(slot, HEDDLE_OK, true, ret_slot);
 }
 
-/* Names with NULs and aligned extents: what a caller of the public interface is given. */
+/* The manifest has names without an end and extents without alignment. Callers of the public interface
+ * get NUL-terminated names and aligned extents, made once a version. */
 static int copy_table(slot_t *slot, const manifest_t *m)
 {
     size_t dim_count = m->dims.bytes / sizeof(uint64_t);
@@ -341,6 +359,7 @@ static int copy_table(slot_t *slot, const manifest_t *m)
     return HEDDLE_OK;
 }
 
+/* All that a reader may ask for is made before the slot opens, so that readers need no lock. */
 static void fill_view(slot_t *slot, const seal_t *seal)
 {
     const manifest_t *m = &slot->manifest;
@@ -362,6 +381,8 @@ static void fill_view(slot_t *slot, const seal_t *seal)
                                      .features = m->features};
 }
 
+/* The last two stores open the slot, in this order: a reader that gets a hold finds the version and its
+ * view complete. */
 int slot_seal(slot_t *slot, const seal_t *seal)
 {
     owner_check(slot->table->ops.owner);
@@ -380,6 +401,7 @@ int slot_seal(slot_t *slot, const seal_t *seal)
     return HEDDLE_OK;
 }
 
+/* One atomic store is the switch: each reader gets the old version or the new one, and both are whole. */
 void slots_activate(slots_t *s, slot_t *slot)
 {
     owner_check(s->ops.owner);
@@ -391,6 +413,7 @@ void slots_activate(slots_t *s, slot_t *slot)
     if (before) before->state = SLOT_KEPT;
 }
 
+/* WANTED makes the last reader wake the loop, which then frees the slot. */
 void slot_drop(slot_t *slot, uint64_t now_us)
 {
     owner_check(slot->table->ops.owner);
@@ -404,6 +427,8 @@ void slot_drop(slot_t *slot, uint64_t now_us)
 uint32_t slot_readers(const slot_t *slot) { return atomic_load(&((slot_t *)slot)->refs) & READERS; }
 bool slot_is_unread(const slot_t *slot) { return slot->state == SLOT_LEAVING && slot_readers(slot) == 0; }
 
+/* A region that another slot refers to stays with that slot; otherwise this slot keeps it for its next
+ * version. */
 void slot_free(slot_t *slot)
 {
     owner_check(slot->table->ops.owner);
@@ -417,6 +442,7 @@ void slot_free(slot_t *slot)
 
 /* --- spare memory ----------------------------------------------------------------------------- */
 
+/* The first free slot is always the next one used, so that slots_trim knows which warm region to keep. */
 int slots_free(const slots_t *s, uint32_t adapter)
 {
     owner_check(s->ops.owner);
@@ -427,6 +453,8 @@ int slots_free(const slots_t *s, uint32_t adapter)
     return -1;
 }
 
+/* One warm region saves the next version the time to make memory; more than one, or a much larger one,
+ * would only occupy memory of the application. */
 bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
 {
     owner_check(s->ops.owner);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/slots.h: memory for versions of adapters, and the counted holds that readers take on them.
+/* worker/slots.h: the slots of a worker: memory for versions of adapters, and the counted holds of readers.
  *
  *   FREE -> MAKING --reserve, adopt--> RESERVED --seal--> SEALED --activate--> ACTIVE --another is--> KEPT
  *    ^          |                         |                 |                                         |
@@ -32,7 +32,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-typedef struct heddle_snapshot slot_t;   /* a hold is a pointer to the slot that it counts in */
+typedef struct heddle_snapshot slot_t;   /* a hold is a pointer to the slot whose count it is part of */
 typedef struct slots slots_t;
 
 typedef enum {

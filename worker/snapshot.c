@@ -98,6 +98,7 @@ static int split_path(const char *dir, char parent[PATH_MAX], char name[256], he
     return HEDDLE_OK;
 }
 
+/* An export never replaces data: it stops where a directory has content, or something else has the name. */
 static int fail_occupied(heddle_error_t *error, const export_t *e, const char *dir)
 {
     struct stat st = {.st_mode = S_IFDIR};
@@ -140,6 +141,8 @@ static int find_place(export_t *e, const char *dir, heddle_error_t *error)
     return is_free(e->parent, e->name) ? HEDDLE_OK : fail_occupied(error, e, dir);
 }
 
+/* The new directory is written under another name beside its place, so that a reader never sees half of
+ * it. */
 static int begin(export_t *e, const char *dir, heddle_error_t *error)
 {
     static atomic_uint count;
@@ -172,6 +175,7 @@ static int finish(export_t *e, const char *dir, heddle_error_t *error)
     return fsync(e->parent) != 0 ? fail_errno(error, "cannot sync the parent of", dir) : HEDDLE_OK;
 }
 
+/* Removes only what this export made, and only while it still has its temporary name. */
 static void clean_up(export_t *e)
 {
     if (e->temporary[0] && e->dir >= 0) {
@@ -183,6 +187,7 @@ static void clean_up(export_t *e)
     if (e->parent >= 0) close(e->parent);
 }
 
+/* The same checks as those of an export, without writing: a fetch asks before it starts. */
 int snapshot_check_place(const char *dir, heddle_error_t *error)
 {
     export_t e = {.parent = -1, .dir = -1};

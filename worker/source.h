@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/source.h: who can serve a version: a copy of what a message said. */
+/* worker/source.h: one source of a version, as the broker named it: a publisher or another worker. It is
+ * a copy of what a message said, because messages are gone when their handler returns. Without state; the
+ * announcement that has it owns it. Loop thread only. */
 #ifndef WORKER_SOURCE_H
 #define WORKER_SOURCE_H
 

@@ -17,34 +17,39 @@ typedef struct {
 
 /* --- entries ------------------------------------------------------------------------------------ */
 
-/* A decision that is not applied yet chose this version, and no later one went back behind it. */
+/* A decision that is not applied yet chose this version, and no later decision went back behind it. */
 static bool is_named(const sync_t *s, const sync_entry_t *e)
 {
     return e->decision > s->applied.decision;
 }
 
-/* Named, and worth all others' waiting. */
+/* A named version has the first claim to a slot, unless no source has its bytes: then it must not block
+ * versions that can be fetched. */
 static bool is_firm(const sync_t *s, const sync_entry_t *e)
 {
     return is_named(s, e) && !e->starved;
 }
 
-/* A decision for a later version is known: it is not worth a fetch. */
+/* The cluster has decided for a later version. A fetch of this one would end in a version that is retired
+ * at once. */
 static bool is_overtaken(const sync_t *s, const sync_entry_t *e)
 {
     return e->version < s->decided.version;
 }
 
+/* One entry at a time is in one of these states, so that it has the whole bandwidth. */
 static bool is_fetching(const sync_entry_t *e)
 {
     return e->state == SYNC_RESERVING || e->state == SYNC_FETCHING;
 }
 
+/* These versions can be made active without further work of the application. */
 static bool is_ready(const sync_entry_t *e)
 {
     return e->state == SYNC_STAGED || e->state == SYNC_ACTIVE || e->state == SYNC_KEPT;
 }
 
+/* A LEAVING entry does not count: the same version may have been announced anew and have a second entry. */
 static sync_entry_t *find_version(sync_t *s, uint64_t version)
 {
     for EACH(s, e)
@@ -68,6 +73,8 @@ static sync_entry_t *find_coming(sync_t *s)
 
 static void forget(sync_entry_t *e) { *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1}; }
 
+/* There is always a free entry: bound_waiting limits the entries without a slot, and the slots limit the
+ * others (SYNC_ENTRIES). */
 static sync_entry_t *add(sync_t *s, uint64_t version, const digest_t *digest)
 {
     sync_entry_t *e = find_in(s, SYNC_ABSENT);
@@ -103,6 +110,7 @@ static sync_action_t *act(step_t *st, sync_action_kind_t kind, const sync_entry_
     return a;
 }
 
+/* An OFFER is an event of the application. */
 static void offer(step_t *st, const sync_entry_t *e, int event, int err)
 {
     sync_action_t *a = act(st, SA_OFFER, e);
@@ -110,18 +118,24 @@ static void offer(step_t *st, const sync_entry_t *e, int event, int err)
     a->err = err;
 }
 
+/* While the session is down nothing is sent; `reported` then stays false, and on_up sends it, unless the
+ * JOIN restated it. */
 static void send_staged(step_t *st, sync_entry_t *e)
 {
     e->reported = st->s->up;
     if (st->s->up) act(st, SA_SEND_STAGED, e);
 }
 
+/* As send_staged, for the version that is served. It names the decision that was applied last. */
 static void send_active(step_t *st, const sync_entry_t *e)
 {
     st->s->active_reported = st->s->up;
     if (st->s->up) act(st, SA_SEND_ACTIVE, e)->decision = st->s->applied.decision;
 }
 
+/* The failure is remembered, because the message may have to wait for the session, and because later
+ * events of the version repeat its reason. A full table forgets the oldest failure, one that was sent
+ * before one that was not. */
 static void send_nack(step_t *st, const sync_entry_t *e, uint64_t decision, const heddle_error_t *error)
 {
     sync_t *s = st->s;
@@ -139,7 +153,8 @@ static void send_nack(step_t *st, const sync_entry_t *e, uint64_t decision, cons
     offer(st, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
 }
 
-/* In the order in which they happened. */
+/* Sends what failed while the session was down, in the order in which it happened: a later failure of a
+ * version may correct an earlier one. */
 static void send_pending_nacks(step_t *st)
 {
     sync_t *s = st->s;
@@ -157,6 +172,8 @@ static void send_pending_nacks(step_t *st)
 
 /* --- changes that more than one event makes ----------------------------------------------------- */
 
+/* Gives up a version. One without a slot is gone at once; one with a slot stays LEAVING until its memory
+ * is unused. */
 static void leave(step_t *st, sync_entry_t *e)
 {
     if (e->slot < 0) {
@@ -168,7 +185,8 @@ static void leave(step_t *st, sync_entry_t *e)
     act(st, SA_DROP, e);
 }
 
-/* The slot of a version that is RESERVING or FETCHING is given back; the version waits again. */
+/* A slot may still be written into after its fetch was stopped, so it cannot be used at once for the same
+ * version. The slot leaves on its own, and a new entry waits in place of the old one. */
 static sync_entry_t *wait_again(step_t *st, sync_entry_t *e)
 {
     sync_entry_t *again = add(st->s, e->version, &e->digest);
@@ -180,6 +198,8 @@ static sync_entry_t *wait_again(step_t *st, sync_entry_t *e)
     return again;
 }
 
+/* A version that is named, or that has no deadline, must get here in the end: it waits again, with
+ * growing pauses. Any other one is given up, and the broker decides without this worker. */
 static void fail(step_t *st, sync_entry_t *e, const heddle_error_t *error)
 {
     send_nack(st, e, 0, error);
@@ -192,6 +212,8 @@ static void fail(step_t *st, sync_entry_t *e, const heddle_error_t *error)
     again->tries++;
 }
 
+/* Makes a version the active one. The version before stays as KEPT, so that a rollback needs no fetch,
+ * unless the broker has retired it meanwhile. */
 static void flip(step_t *st, sync_entry_t *e)
 {
     sync_t *s = st->s;
@@ -209,6 +231,8 @@ static void flip(step_t *st, sync_entry_t *e)
     offer(st, e, HEDDLE_EVENT_ACTIVE, 0);
 }
 
+/* Applies the latest decision whose version is ready. AUTO switches at once; an application is asked,
+ * once for each decision, and switches when it answers. */
 static void apply(step_t *st)
 {
     sync_entry_t *best = NULL;
@@ -225,6 +249,8 @@ static void apply(step_t *st)
     }
 }
 
+/* The version that gets the next slot: a firm one first, then the latest announced. A version whose
+ * former slot is still leaving cannot start: its share key is in use until then. */
 static sync_entry_t *waiting_head(sync_t *s)
 {
     sync_entry_t *head = NULL;
@@ -239,6 +265,9 @@ static sync_entry_t *waiting_head(sync_t *s)
     return head;
 }
 
+/* Reserves the next free slot for the head of the waiting versions. A newer announcement may preempt a
+ * fetch, but never one that is firm: else a worker slower than its trainer would fetch for ever and
+ * finish nothing. */
 static void start(step_t *st)
 {
     sync_t *s = st->s;
@@ -263,6 +292,8 @@ static void start(step_t *st)
 
 /* --- events of the broker ----------------------------------------------------------------------- */
 
+/* A version number stands for the same bytes for ever. Another digest means that the registry was
+ * restored or mixed up, and no guess which one is right can be made here. */
 static void refuse_digest(step_t *st, const sync_entry_t *e, uint64_t decision, const digest_t *named,
                           const char *phase)
 {
@@ -278,7 +309,8 @@ static void refuse_digest(step_t *st, const sync_entry_t *e, uint64_t decision, 
     send_nack(st, e, decision, &error);
 }
 
-/* Only the newest few wait: the oldest of too many is refused. */
+/* The number of waiting versions is limited, since a trainer can publish without end while every slot is
+ * held by readers. The oldest one is refused, as the newest is the one worth having. */
 static void bound_waiting(step_t *st)
 {
     sync_entry_t *oldest = NULL;
@@ -297,6 +329,8 @@ static void bound_waiting(step_t *st)
     forget(oldest);
 }
 
+/* The broker repeats an announcement when it does not know how far this worker is: the answer is then
+ * STAGED or ACTIVE once more. */
 static void on_announce(step_t *st, sync_entry_t *e)
 {
     sync_t *s = st->s;
@@ -345,6 +379,8 @@ static void decide(step_t *st, const decision_t *d)
     }
 }
 
+/* An equal decision is a repetition: the answer to the first one was lost, so ACTIVE is sent again. An
+ * application that was asked to switch back has to answer first. */
 static void on_commit(step_t *st, sync_entry_t *e)
 {
     sync_t *s = st->s;
@@ -358,8 +394,8 @@ static void on_commit(step_t *st, sync_entry_t *e)
     }
 }
 
-/* Also what is named: the broker never retires what its latest decision chose, so there is a later one that
- * did not come here yet, and no other worker keeps the bytes for this one. */
+/* A named version is retired like any other: the broker never retires what its latest decision chose. So
+ * a later decision exists that has not arrived here, and no other worker keeps these bytes. */
 static void on_retire(step_t *st, sync_entry_t *e)
 {
     if (e->state == SYNC_ACTIVE) {
@@ -370,8 +406,9 @@ static void on_retire(step_t *st, sync_entry_t *e)
     leave(st, e);
 }
 
-/* A broker with older data may know nothing of what the application was asked to switch to: it is asked to go
- * back to what stays active. */
+/* WELCOME is the truth after a pause: it names the decision in force and the versions to keep. A broker
+ * with older data may not know the version that the application was asked to switch to; the application
+ * is then asked to go back to the one that stays active. */
 static void on_up(step_t *st)
 {
     sync_t *s = st->s;
@@ -399,6 +436,7 @@ static void on_up(step_t *st)
 
 /* --- events of the fetch and of the application ------------------------------------------------- */
 
+/* A version that failed before and is staged now has no failure to report any more. */
 static void become_staged(step_t *st, sync_entry_t *e)
 {
     sync_nack_t *nack = sync_nack(st->s, e->version, 0);
@@ -408,6 +446,8 @@ static void become_staged(step_t *st, sync_entry_t *e)
     if (!st->s->app) offer(st, e, HEDDLE_EVENT_STAGED, 0);
 }
 
+/* The application says that it serves this version. Without a session a new switch is refused: the broker
+ * may have decided otherwise meanwhile. */
 static int on_app_activate(step_t *st, sync_entry_t *e)
 {
     if (e->state == SYNC_ACTIVE && !is_named(st->s, e)) {
@@ -427,6 +467,9 @@ static int on_app_activate(step_t *st, sync_entry_t *e)
     return HEDDLE_OK;
 }
 
+/* The cases differ in what the broker has to learn: a named version failed to become active (NACK with
+ * the decision), the active one cannot be returned to (NACK with the applied decision), or a version
+ * could not be staged (NACK without a decision). */
 static int on_app_reject(step_t *st, sync_entry_t *e)
 {
     if (is_ready(e) && is_named(st->s, e)) {
@@ -448,12 +491,15 @@ static int on_app_reject(step_t *st, sync_entry_t *e)
 
 /* --- time --------------------------------------------------------------------------------------- */
 
+/* A named version does not expire: the cluster serves it, and this worker should too, however late. */
 static bool can_expire(const sync_t *s, const sync_entry_t *e)
 {
     bool is_open = e->state == SYNC_WAITING || is_fetching(e) || e->state == SYNC_ARRIVED;
     return s->up && is_open && !is_named(s, e);
 }
 
+/* The broker ends a rollout at its deadline and sends ABORT. This is for an ABORT that was lost: it comes
+ * SYNC_GRACE_US later, by the worker's own clock. */
 static bool expire_one(step_t *st)
 {
     for EACH(st->s, e) {
@@ -469,6 +515,8 @@ static bool expire_one(step_t *st)
     return false;
 }
 
+/* No slot came free for long enough. A staged version that was overtaken before any decision gives up its
+ * slot; otherwise the waiting version fails with NO_SLOT, once, and a named one goes on waiting. */
 static void give_up_waiting(step_t *st)
 {
     sync_t *s = st->s;
@@ -489,6 +537,7 @@ static void give_up_waiting(step_t *st)
     if (!is_named(s, head) && head->deadline_us != CLOCK_NEVER) forget(head);
 }
 
+/* While the session is down no version fails for lack of a slot: the broker could not be informed. */
 uint64_t sync_deadline(const sync_t *s)
 {
     uint64_t next = s->up ? s->give_up_us : CLOCK_NEVER;
@@ -507,7 +556,7 @@ bool sync_lacks_slot(const sync_t *s, int free_slot)
 
 /* --- the table ---------------------------------------------------------------------------------- */
 
-/* A state that is not named here refuses the event: nothing changes. */
+/* One row of the table in sync.h each. A state that is not named here refuses the event: nothing changes. */
 static int dispatch(step_t *st)
 {
     sync_t *s = st->s;
@@ -589,6 +638,8 @@ static int dispatch(step_t *st)
     return HEDDLE_OK;
 }
 
+/* After every event a decision may be applicable and a slot may have a new use; both are looked at here,
+ * and not in each handler. */
 int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_us, sync_action_t out[])
 {
     step_t st = {.s = s, .ev = event, .free_slot = free_slot, .now = now_us, .out = out};
@@ -609,6 +660,7 @@ const sync_entry_t *sync_find(const sync_t *s, uint64_t version)
 const sync_entry_t *sync_coming(const sync_t *s) { return find_coming((sync_t *)s); }
 const sync_entry_t *sync_active(const sync_t *s) { return find_in((sync_t *)s, SYNC_ACTIVE); }
 
+/* An application may load several versions at a time; the first one is the one that heartbeats name. */
 const sync_entry_t *sync_loading(const sync_t *s)
 {
     const sync_entry_t *first = NULL;

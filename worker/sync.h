@@ -2,16 +2,16 @@
 /* worker/sync.h (PURE): what one worker does with the versions of one adapter.  state + event + now
  * -> actions.
  *
- * Versions number bytes, decisions number choices.  What is fetched follows ANNOUNCE; what is
- * served follows decisions.
+ * A version number stands for bytes, a decision number for a choice of the cluster.  What is fetched
+ * follows ANNOUNCE; what is served follows decisions.
  *
  * Each version that the worker has to do with is one entry:
  *
  *   WAITING   announced, has no slot yet                  ARRIVED  verified, offered to the application
  *   RESERVING memory for its slot is being asked          STAGED   verified and loaded
  *   FETCHING  its bytes are coming                        ACTIVE   served
- *   LEAVING   wanted back: readers, sends or asks keep    KEPT     was active, may be again
- *             the slot's memory until DRAINED
+ *   LEAVING   dropped: readers, sends or open receives    KEPT     was active, may be again
+ *             use the slot's memory until DRAINED
  *
  * State x event.  "-": refused or ignored, nothing changes; capitals: next state; L: LEAVING, NF:
  * NOT_FOUND; absent: the version has no entry.
@@ -65,7 +65,7 @@
  * follows says what to serve.  Nothing is sent meanwhile: STAGED, ACTIVE and NACK of that time are
  * said after UP unless the JOIN restated them (sync_restate).
  *
- * No thread may share one.  Calls fail only for events of the application. */
+ * Loop thread only; its adapter owns it.  Calls fail only for events of the application. */
 #ifndef WORKER_SYNC_H
 #define WORKER_SYNC_H
 
@@ -110,7 +110,7 @@ typedef struct {
     bool reported;            /* STAGED was sent or restated */
     bool restated;            /* was in the last JOIN */
     bool retired;             /* ACTIVE and not to be kept */
-    bool starved;             /* FETCHING, or waits again: when last heard, no process had its bytes */
+    bool starved;             /* FETCHING, or waits again: by the last list no process has its bytes */
 } sync_entry_t;
 
 typedef struct { uint64_t decision, version; digest_t digest; } decision_t;
@@ -167,8 +167,8 @@ typedef enum {
     SA_RESOURCE,       /* the running fetch may have new sources */
     SA_CANCEL,         /* stop fetching into `slot`; its DROP follows */
     SA_SEND_STAGED, SA_SEND_ACTIVE,
-    SA_SEND_NACK,      /* sync_nack tells why */
-    SA_OFFER,          /* an event of the application: `event`; FAILED and STALE: `err` */
+    SA_SEND_NACK,      /* sync_nack has the reason */
+    SA_OFFER,          /* an event for the application: `event`; FAILED and STALE: `err` */
     SA_FLIP,           /* `slot` becomes the active one */
     SA_KEEP,           /* the version that was active before stays in `slot` */
     SA_DROP            /* give `slot` back when readers, sends and asks are done; answer DRAINED */
@@ -200,7 +200,7 @@ const sync_entry_t *sync_loading(const sync_t *s);
 /* A version waits, and every slot is used. */
 bool sync_lacks_slot(const sync_t *s, int free_slot);
 /* The failure that a SEND_NACK is about, or the last one of a version (decision SYNC_ANY_DECISION); NULL:
- * forgotten.  Who could not send it sets `pending`. */
+ * forgotten.  A caller that could not send it sets `pending`: it is sent after the next UP. */
 #define SYNC_ANY_DECISION UINT64_MAX
 sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision);
 /* For JOIN: marks what is held as said. */

@@ -6,6 +6,7 @@
 
 void unreached_begin(unreached_t *u) { *u = (unreached_t){.reported = u->reported}; }
 
+/* NULL when the last list does not have it. */
 static const source_t *find_source(const announced_t *w, uint64_t token)
 {
     for (uint32_t i = 0; i < w->source_count; i++)
@@ -13,6 +14,8 @@ static const source_t *find_source(const announced_t *w, uint64_t token)
     return NULL;
 }
 
+/* A refusal is kept as the reason, except for those that may pass. Bytes or a keepalive of a listed
+ * source end the trouble. */
 void unreached_hear(unreached_t *u, const pull_t *pull, const tr_event_t *event)
 {
     bool is_life = event->kind == TR_BEAT || event->kind == TR_ARRIVED;
@@ -22,7 +25,8 @@ void unreached_hear(unreached_t *u, const pull_t *pull, const tr_event_t *event)
     else u->refused = event->err;
 }
 
-/* "trainer-x, w2"; those that the last list left out are known by an earlier call.  True when one is new. */
+/* "trainer-x, w2". Sources that the last list left out were reported by an earlier call. True when one of
+ * them is new: only then is there something new to report. */
 static bool name_sources(unreached_t *u, const announced_t *w, const uint64_t *lost, uint32_t count,
                          buf_t *names)
 {
@@ -40,7 +44,8 @@ static bool name_sources(unreached_t *u, const announced_t *w, const uint64_t *l
     return is_new;
 }
 
-/* Why a lost source cannot be reached, where that is known; "". */
+/* Why a lost source cannot be reached, where the transfer can say; "" where it cannot. The last reason
+ * found stands for all. */
 static void explain(const node_io_t *io, const announced_t *w, const uint64_t *lost, uint32_t count,
                     char *ret_why, size_t size)
 {
@@ -53,6 +58,8 @@ static void explain(const node_io_t *io, const announced_t *w, const uint64_t *l
     }
 }
 
+/* Three causes need three different answers of the operator: the source refused, the two have no network
+ * in common, or the network does not answer. */
 static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, const char *names,
                      const char *why)
 {
@@ -80,6 +87,8 @@ const heddle_error_t *unreached_error(const unreached_t *u, const pull_t *pull)
     return u->told_count && !pull_source(pull) ? &u->error : NULL;
 }
 
+/* Reported once for each new source, and given up shortly before the deadline: one worker's trouble must
+ * not end a rollout early. */
 bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, const uint64_t *lost,
                     uint32_t count, uint64_t deadline_us, uint64_t now_us)
 {

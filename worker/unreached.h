@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/unreached.h: a version of which no byte arrived, while every source that is known is lost.
+/* worker/unreached.h: source failure: no byte of a version arrived, and every known source is lost.
  *
- *   quiet -> (every source lost) told, once for each that is new -> (shortly before the deadline) given up
- *         <- (a beat or a byte of a listed source)
+ *   quiet -> (every source lost) reported, once for each new one -> (shortly before the deadline) given up
+ *         <- (a keepalive or a byte of a listed source)
  *
- * Told: in this worker's log, and in its heartbeats for as long as it lasts (node_say.c).
- * Until then another source may come, or the network: one worker's trouble ends nobody's rollout early, and
- * a version without a deadline is never given up.  Once a byte arrived it is no matter of this.  Loop
- * thread only. */
+ * It is reported in this worker's log, and in its heartbeats for as long as it lasts.  Until it is given up
+ * another source may come, or the network may recover: one worker's trouble must not end a rollout early,
+ * and a version without a deadline is never given up.  After the first byte the fetch's own deadlines rule.
+ *
+ * Loop thread only; the adapter owns it. */
 #ifndef WORKER_UNREACHED_H
 #define WORKER_UNREACHED_H
 
 #include "core/repeat.h"
 #include "worker/pull.h"
 
-/* Given up so long before the version's deadline: the answer that names the sources is there in time. */
+/* Given up so long before the version's deadline that the NACK, which names the sources, arrives in time. */
 #define UNREACHED_BEFORE_US 1000000u
-/* Sources told of between two signs of life; more of them change nothing. */
+/* Sources that are reported between two signs of life; more of them change nothing. */
 #define UNREACHED_TOLD_MAX (4 * LIMIT_SOURCES)
 
 typedef struct {
@@ -29,7 +30,7 @@ typedef struct {
 
 /* A fetch begins. */
 void unreached_begin(unreached_t *u);
-/* What came from the transfer while `pull` went on. */
+/* An event of the transfer while `pull` runs. */
 void unreached_hear(unreached_t *u, const pull_t *pull, const tr_event_t *event);
 /* Why no byte of it came yet, as long as that is known; NULL. */
 const heddle_error_t *unreached_error(const unreached_t *u, const pull_t *pull);

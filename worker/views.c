@@ -60,6 +60,7 @@ static dl_type_t type_of(int dtype)
     return (dl_type_t){CODES[dtype], (uint8_t)bits, 1};
 }
 
+/* Views may outlive their owner, since other libraries hold them; the last reference frees them. */
 static void unref(heddle_views_t *v)
 {
     if (atomic_fetch_sub(&v->refs, 1) == 1) free(v);
@@ -105,6 +106,7 @@ static int64_t *fill(heddle_views_t *v, uint32_t index, int64_t *shape)
     return strides + row.ndim;
 }
 
+/* All views of a version are one allocation: a model has hundreds of tensors, and each needs its extents. */
 int heddle_snapshot_views(const heddle_snapshot_t *s, heddle_views_t **ret_views)
 {
     uint32_t count = s->manifest.tensor_count;
@@ -129,6 +131,7 @@ int heddle_snapshot_views(const heddle_snapshot_t *s, heddle_views_t **ret_views
     return HEDDLE_OK;
 }
 
+/* A type whose elements are packed into bytes has no DLPack type, and no view. */
 static int check_index(const heddle_views_t *v, uint32_t index)
 {
     heddle_error_t error;
@@ -143,6 +146,7 @@ static int check_index(const heddle_views_t *v, uint32_t index)
     return error_publish(&error);
 }
 
+/* A view is taken once: its deleter may run on any thread, and two consumers could not share one. */
 static int take(heddle_views_t *v, uint32_t index, struct DLManagedTensor **ret_tensor)
 {
     heddle_error_t error;
@@ -158,6 +162,7 @@ static int take(heddle_views_t *v, uint32_t index, struct DLManagedTensor **ret_
     return HEDDLE_OK;
 }
 
+/* All or none: where one cannot be taken, those before it are put back. */
 int heddle_views_take(heddle_views_t *v, const uint32_t *indexes, uint32_t count,
                       struct DLManagedTensor **ret_tensors)
 {

@@ -27,6 +27,7 @@ struct heddle_worker {
 
 /* --- open ------------------------------------------------------------------------------------- */
 
+/* Lists of the public options end with NULL; NULL in place of a list is an empty one. */
 static uint32_t list_length(const char *const *list)
 {
     uint32_t n = 0;
@@ -34,6 +35,7 @@ static uint32_t list_length(const char *const *list)
     return n;
 }
 
+/* A name that is listed twice would get two sets of slots for one subscription. */
 static int check_adapters(const char *const *adapters, heddle_error_t *error)
 {
     uint32_t count = list_length(adapters);
@@ -53,6 +55,7 @@ static int check_adapters(const char *const *adapters, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* All options are checked before anything is made, so that a mistake costs no connection. */
 static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
 {
     int rc = check_adapters(o->adapters, error);
@@ -72,6 +75,7 @@ static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* The options are borrowed for the call only, and the node needs the lists for its life. NULL: no memory. */
 static char **copy_list(const char *const *list)
 {
     uint32_t count = list_length(list);
@@ -92,10 +96,13 @@ static void free_list(char **list)
     free(list);
 }
 
+/* [any thread] The last reader of a dropped slot wakes the loop, which frees the slot. */
 static void wake(void *self) { shell_wake(((heddle_worker_t *)self)->shell); }
 
+/* A version needs descriptors: its memory file and connections to its sources. */
 static int check_descriptors(heddle_error_t *error) { return descriptors_check(DESCRIPTORS_VERSION, error); }
 
+/* False: no memory; destroy frees what was copied so far. */
 static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
 {
     if (o->name) error_text(w->name, sizeof w->name, o->name);
@@ -136,7 +143,8 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
     return true;
 }
 
-/* Everything but the thread ends here, also for a half-built worker. */
+/* The thread ends first, then the node that ran on it, then the shell that the node borrows. Also for a
+ * half-built worker. */
 static void destroy(heddle_worker_t *w)
 {
     if (w->shell) shell_stop(w->shell);
@@ -149,6 +157,8 @@ static void destroy(heddle_worker_t *w)
     free(w);
 }
 
+/* The shell opens the connection and the data plane, the node is built on both, and only then the thread
+ * starts. */
 static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error_t *error)
 {
     if (!copy_opts(w, o)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
@@ -193,12 +203,15 @@ int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_w
 int heddle_worker_fd(const heddle_worker_t *w) { return shell_fd(w->shell); }
 void heddle_worker_interrupt(heddle_worker_t *w) { shell_interrupt(w->shell); }
 
+/* On the loop's thread: the refusal may change at any time. */
 static void run_refusal(void *node, void *arg, uint64_t now_us)
 {
     (void)now_us;
     *(heddle_error_t *)arg = *worker_node_refusal(node);
 }
 
+/* An event has room for a message alone. The whole error of a refusal is fetched from the node, unless
+ * another refusal has replaced it meanwhile. */
 int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event)
 {
     heddle_event_t event;
@@ -221,12 +234,14 @@ int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t 
 
 typedef struct { app_answer_t answer; int rc; } call_t;
 
+/* On the loop's thread. */
 static void run_answer(void *node, void *arg, uint64_t now_us)
 {
     call_t *call = arg;
     call->rc = worker_node_answer(node, &call->answer, now_us);
 }
 
+/* Publishes an error about one version as the thread's last error. */
 static int fail_version(int code, const char *adapter, uint64_t version, const char *text)
 {
     heddle_error_t error;
@@ -235,6 +250,7 @@ static int fail_version(int code, const char *adapter, uint64_t version, const c
     return error_publish(&error);
 }
 
+/* The error lists what the worker subscribed to: the usual cause is a misspelled name. */
 static int find_adapter(const heddle_worker_t *w, const char *adapter, uint32_t *ret_index)
 {
     int index = adapter ? slots_find(w->slots, adapter) : -1;
@@ -255,7 +271,8 @@ static int find_adapter(const heddle_worker_t *w, const char *adapter, uint32_t 
     return HEDDLE_OK;
 }
 
-/* `answer` without the adapter's number. */
+/* Runs an answer of the application on the loop's thread. `answer` has no adapter's number yet: it is
+ * looked up here. */
 static int tell_node(heddle_worker_t *w, const char *adapter, const app_answer_t *answer)
 {
     call_t call = {.answer = *answer};
@@ -282,6 +299,8 @@ int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t ver
     return tell_node(w, adapter, &(app_answer_t){.kind = APP_ACTIVATE, .version = version});
 }
 
+/* The application's code and phase are checked here: an unknown one would mean nothing to the broker and
+ * to operators. */
 int heddle_worker_reject_error(heddle_worker_t *w, const char *adapter, uint64_t version,
                                const heddle_error_t *why)
 {
@@ -316,6 +335,7 @@ int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t versi
     return heddle_worker_reject_error(w, adapter, version, &why);
 }
 
+/* NULL is "the copy has no digest", an empty text is "there is no copy". */
 int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t version, const char *digest)
 {
     digest_t parsed;
@@ -331,6 +351,8 @@ int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t ver
 
 /* --- any thread ------------------------------------------------------------------------------- */
 
+/* The error lists the versions that are here, since an application mostly asks for one too early or too
+ * late. */
 static int fail_acquire(const heddle_worker_t *w, int rc, uint32_t adapter, uint64_t version)
 {
     char here[64];
@@ -395,6 +417,7 @@ static json_t *report_counters(const heddle_worker_t *w)
                      (json_int_t)c.retries, "fenced", (json_int_t)c.fenced);
 }
 
+/* On the loop's thread, which owns the numbers. */
 static void run_report(void *node, void *arg, uint64_t now_us)
 {
     (void)node;
@@ -429,6 +452,7 @@ static void run_leave(void *node, void *arg, uint64_t now_us)
     worker_node_leave(node, now_us);
 }
 
+/* The broker gets a LEAVE, so that rollouts do not wait for this worker until its lease ends. */
 void heddle_worker_close(heddle_worker_t **worker)
 {
     heddle_worker_t *w = worker ? *worker : NULL;
