@@ -563,10 +563,9 @@ static void drop_ready(membership_t *m, member_t *member)
 }
 
 /* READY: a fence or its own new life ends it here.  LOST or LEFT: its row makes place. */
-static void take_over(membership_t *m, const member_t *new, member_t *old, uint64_t *ret_peer,
-                      uint64_t *ret_token)
+static void take_over(membership_t *m, admitted_t *admitted, member_t *old)
 {
-    bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
+    bool is_same_life = !memcmp(&old->life, &admitted->member->life, sizeof old->life);
     if (old->state != MEMBER_READY) {
         dequeue(&m->ended, old);
         m->ended_count--;
@@ -574,8 +573,8 @@ static void take_over(membership_t *m, const member_t *new, member_t *old, uint6
     }
     drop_ready(m, old);
     if (is_same_life) return;
-    *ret_peer = old->peer;
-    *ret_token = old->token;
+    admitted->fenced_peer = old->peer;
+    admitted->fenced_token = old->token;
 }
 
 /* Nothing that it counts ever shrinks; a peer that does not say it says 0. */
@@ -585,7 +584,7 @@ static void count_up(uint64_t *counter, uint64_t told)
 }
 
 int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
-                    member_t **ret_member, uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token)
+                    admitted_t *ret)
 {
     bool found;
     size_t at = place_of(m->workers, m->worker_count, join->name, &found);
@@ -593,7 +592,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
     if (!w || !grow(&m->workers, m->worker_count, &m->worker_capacity)) goto fail;
     w->token = membership_next_token(m);
     if (!add_ready(m, w, now.us)) goto fail;
-    *ret_fenced_peer = *ret_fenced_token = 0;
+    *ret = (admitted_t){.member = w};
     if (found) {
         member_t *old = m->workers[at];
         bool was_replaced = old->state == MEMBER_READY && !memcmp(&old->life, &w->life, sizeof w->life);
@@ -602,14 +601,13 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
             was_replaced ? old->counts.fenced
                          : (old->counts.fenced + (old->state == MEMBER_READY || old->state == MEMBER_LOST));
         compare_addresses(w, old);
-        take_over(m, w, old, ret_fenced_peer, ret_fenced_token);
+        take_over(m, ret, old);
         free_member(old);
     } else {
         memmove(m->workers + at + 1, m->workers + at, (m->worker_count++ - at) * sizeof *m->workers);
     }
     m->workers[at] = w;
     count_up(&w->counts.fenced, join->counts.fenced);
-    *ret_member = w;
     return HEDDLE_OK;
 fail:
     free_member(w);
@@ -634,8 +632,7 @@ static member_t *publisher_of(const membership_t *m, const msg_open_t *open, con
 }
 
 int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello, uint64_t token,
-                    instant_t now, member_t **ret_member, uint64_t *ret_fenced_peer,
-                    uint64_t *ret_fenced_token)
+                    instant_t now, admitted_t *ret)
 {
     bool found;
     size_t at = place_of(m->publishers, m->publisher_count, open->adapter, &found);
@@ -643,17 +640,16 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
     if (!p || !grow(&m->publishers, m->publisher_count, &m->publisher_capacity)) goto fail;
     p->token = token;
     if (!add_ready(m, p, now.us)) goto fail;
-    *ret_fenced_peer = *ret_fenced_token = 0;
+    *ret = (admitted_t){.member = p};
     if (found) {
         compare_addresses(p, m->publishers[at]);
-        take_over(m, p, m->publishers[at], ret_fenced_peer, ret_fenced_token);
+        take_over(m, ret, m->publishers[at]);
         free_member(m->publishers[at]);
     } else {
         memmove(m->publishers + at + 1, m->publishers + at,
                 (m->publisher_count++ - at) * sizeof *m->publishers);
     }
     m->publishers[at] = p;
-    *ret_member = p;
     return HEDDLE_OK;
 fail:
     free_member(p);

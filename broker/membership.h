@@ -131,17 +131,20 @@ typedef struct { uint64_t peer; role_t role; key16_t life; const char *host; uin
 int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
                            uint64_t now_us,
                            uint64_t *ret_retry_ms, heddle_error_t *error);
-/* Admits.  *ret_fenced_peer, *ret_fenced_token: the session of another life that this one replaces while
- * READY (0: none). NO_MEMORY: nothing changed. */
+typedef struct {
+    member_t *member;
+    /* READY until now, of another process, under the same name; 0: none.  It is fenced. */
+    uint64_t fenced_peer, fenced_token;
+} admitted_t;
+
+/* Admits.  NO_MEMORY: nothing changed. */
 int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
-                    member_t **ret_member,
-                    uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token);
+                    admitted_t *ret);
 /* The same for a publisher; the registry has decided that it may write. `token`: of
  * membership_next_token. */
 int membership_decide_open(const membership_t *m, const msg_open_t *open, heddle_error_t *error);
 int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello,
-                    uint64_t token, instant_t now,
-                    member_t **ret_member, uint64_t *ret_fenced_peer, uint64_t *ret_fenced_token);
+                    uint64_t token, instant_t now, admitted_t *ret);
 uint64_t membership_next_token(membership_t *m);
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us);
 /* STAGED says how much it has counted by then: sooner than its next heartbeat. */

@@ -166,8 +166,10 @@ static bool has_role(const call_t *c, role_t role)
 
 /* A session was replaced: by another one of its own process quietly, by another process with a message to
  * both. */
-static void replaced(broker_t *b, uint64_t peer, uint64_t token, const member_t *by, instant_t now)
+static void replaced(broker_t *b, const admitted_t *admitted, instant_t now)
 {
+    uint64_t peer = admitted->fenced_peer, token = admitted->fenced_token;
+    const member_t *by = admitted->member;
     if (!token) return;
     const broker_peer_t *old = broker_peer(b, peer);
     char name[HEDDLE_NAME_MAX + 1];
@@ -248,7 +250,8 @@ void on_join(const call_t *c)
     broker_t *b = c->b;
     const msg_join_t *join = &c->m->join;
     heddle_error_t error;
-    uint64_t retry_ms = 0, fenced_peer, fenced_token;
+    uint64_t retry_ms = 0;
+    admitted_t admitted;
     if (!has_role(c, ROLE_WORKER)) return;
     if (!broker_may_take_name(c, membership_worker(&b->members, join->name))) return;
     member_t *holder = membership_worker(&b->members, join->name);
@@ -262,17 +265,17 @@ void on_join(const call_t *c)
     if (!broker_recover_join(c)) return;
     end_former(c, ROLE_WORKER, join->name);
     leave_place(b, membership_worker(&b->members, join->name));
-    member_t *member;
     arena_t arena = {0};
     msg_welcome_t welcome = {.req = join->req};
-    if (membership_join(&b->members, join, &hello, c->now, &member, &fenced_peer, &fenced_token)) {
+    if (membership_join(&b->members, join, &hello, c->now, &admitted)) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for worker %s", join->name);
         broker_refuse(c, &error, b->opts.lease_ms);
         return;
     }
+    member_t *member = admitted.member;
     bind_peer(b, c->peer, member->token);
     error_text(c->peer->name, sizeof c->peer->name, member->name);
-    replaced(b, fenced_peer, fenced_token, member, c->now);
+    replaced(b, &admitted, c->now);
     if (rollout_joined(&b->rollout, broker_view(b, c->now), member, join, &arena, &welcome)) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for what worker %s holds",
                    join->name);
@@ -401,21 +404,22 @@ static void begin_writer(const call_t *c, uint64_t token)
     broker_t *b = c->b;
     const msg_open_t *open = &c->m->open;
     heddle_error_t error;
-    uint64_t fenced_peer, fenced_token, served[LIMIT_OPEN_SERVED + 1];
-    member_t *member;
+    uint64_t served[LIMIT_OPEN_SERVED + 1];
+    admitted_t admitted;
     member_hello_t hello = hello_of(c->peer);
     uint32_t served_count = served_by(open, served);
     end_former(c, ROLE_PUBLISHER, open->adapter);
     leave_place(b, membership_publisher(&b->members, open->adapter));
-    if (membership_open(&b->members, open, &hello, token, c->now, &member, &fenced_peer, &fenced_token)) {
+    if (membership_open(&b->members, open, &hello, token, c->now, &admitted)) {
         b->has_abandoned = true;
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for writer %s", open->writer);
         broker_refuse(c, &error, b->opts.lease_ms);
         return;
     }
+    const member_t *member = admitted.member;
     bind_peer(b, c->peer, member->token);
     error_text(c->peer->name, sizeof c->peer->name, member->name);
-    replaced(b, fenced_peer, fenced_token, member, c->now);
+    replaced(b, &admitted, c->now);
     rollout_opened(&b->rollout, broker_view(b, c->now), member, served, served_count);
     welcome_publisher(c, member, served, served_count);
     for (uint32_t i = 0; i < served_count; i++) tell_ended(c, member, served[i]);

@@ -74,6 +74,11 @@ static inline view_t broker_view(const broker_t *b, instant_t now)
     return (view_t){&b->registry, &b->members, now};
 }
 
+static inline step_t broker_step(broker_t *b, instant_t now)
+{
+    return (step_t){&b->rollout, broker_view(b, now), &b->events, &b->out};
+}
+
 /* The messages of the outbox leave; it is empty then.  Connections that are ending are forgotten. */
 void broker_send_outbox(broker_t *b);
 /* Rollouts are looked at and decided, and abandoned writers closed, until nothing more comes of it. */

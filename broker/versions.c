@@ -77,39 +77,27 @@ static void answer(const call_t *c, int rc, const heddle_error_t *error)
 void on_staged(const call_t *c)
 {
     heddle_error_t error;
-    broker_t *b = c->b;
-    answer(c,
-           rollout_staged(&b->rollout, broker_view(b, c->now), c->member, &c->m->staged, &b->events,
-                          &b->out, &error),
-           &error);
+    step_t step = broker_step(c->b, c->now);
+    answer(c, rollout_staged(&step, c->member, &c->m->staged, &error), &error);
 }
 
 void on_active(const call_t *c)
 {
     heddle_error_t error;
-    broker_t *b = c->b;
-    answer(c,
-           rollout_active(&b->rollout, broker_view(b, c->now), c->member, &c->m->active, &b->events,
-                          &b->out, &error),
-           &error);
+    step_t step = broker_step(c->b, c->now);
+    answer(c, rollout_active(&step, c->member, &c->m->active, &error), &error);
 }
 
 void on_nack(const call_t *c)
 {
     heddle_error_t error;
-    broker_t *b = c->b;
-    answer(c,
-           rollout_nack(&b->rollout, broker_view(b, c->now), c->member, &c->m->nack, &b->events, &b->out,
-                        &error),
-           &error);
+    step_t step = broker_step(c->b, c->now);
+    answer(c, rollout_nack(&step, c->member, &c->m->nack, &error), &error);
 }
 
 void on_need_sources(const call_t *c)
 {
     heddle_error_t error;
-    broker_t *b = c->b;
-    answer(c,
-           rollout_need_sources(&b->rollout, broker_view(b, c->now), c->member, &c->m->need_sources,
-                                &b->events, &b->out, &error),
-           &error);
+    step_t step = broker_step(c->b, c->now);
+    answer(c, rollout_need_sources(&step, c->member, &c->m->need_sources, &error), &error);
 }

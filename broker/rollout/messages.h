@@ -8,9 +8,6 @@
 #include "broker/events.h"
 #include "broker/rollout/rollout.h"
 
-/* What one step looks at, and where its consequences go. */
-typedef struct { rollout_t *ro; view_t v; events_t *ev; outbox_t *out; } step_t;
-
 /* ANNOUNCE with the sources of the member's plan.  Without one the copy waits. */
 void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *member);
 /* SOURCES of the member's plan; false: there is none, ANNOUNCE is owed. */

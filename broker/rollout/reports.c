@@ -388,21 +388,19 @@ static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
     }
 }
 
-int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,
-                   outbox_t *out, heddle_error_t *error)
+int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error)
 {
-    step_t s = {ro, v, ev, out};
     about_t x;
     int rc;
-    if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    if (!look_up(s, m->adapter, m->version, member, &x, &rc, error)) return rc;
     if (!digest_equal(&m->digest, &x.t->row->digest)) {
         rc = wrong_digest(m->adapter, x.t->row, &m->digest, member, "verify", error);
-        stage_failed(&s, x.t, x.c, rc, "verify", error->message);
+        stage_failed(s, x.t, x.c, rc, "verify", error->message);
         return rc;
     }
     member_fetched(member, m->adapter, m->version);
     if (copy_holds(x.c)) return HEDDLE_OK;              /* said twice */
-    if (x.c->switch_us) copy_order(x.t, x.c, v.now.us); /* loaded: the time to switch begins */
+    if (x.c->switch_us) copy_order(x.t, x.c, s->v.now.us); /* loaded: the time to switch begins */
     copy_blame(x.t, x.c, HEDDLE_OK, "", "");
     x.c->retry_us = 0;
     x.c->bytes_done = x.t->row->data_bytes;
@@ -412,13 +410,13 @@ int rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t
     x.c->stage_us = m->stage_us;
     note_served(x.c, x.t, m);
     membership_counted(member, m);
-    copy_move(x.t, x.c, COPY_STAGED, v.now);
-    event_row_t *e = events_add(ev, EVENT_STAGE_DONE, x.t->adapter, x.t->version, x.c->worker, v.now);
+    copy_move(x.t, x.c, COPY_STAGED, s->v.now);
+    event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, x.t->adapter, x.t->version, x.c->worker, s->v.now);
     e->bytes = (int64_t)x.c->bytes_done;
-    e->duration_ms = x.c->told_us ? (int64_t)((v.now.us - x.c->told_us) / 1000) : -1;
+    e->duration_ms = x.c->told_us ? (int64_t)((s->v.now.us - x.c->told_us) / 1000) : -1;
     keep_moved_on(x.a, member, 0);
     /* COMMIT, when it is the active version; then the newest, when that waited */
-    wake_member(&s, x.a, member);
+    wake_member(s, x.a, member);
     return HEDDLE_OK;
 }
 
@@ -460,11 +458,9 @@ static int serves_other_bytes(step_t *s, const msg_active_t *m, const version_ro
     return rc;
 }
 
-int rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev,
-                   outbox_t *out, heddle_error_t *error)
+int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t *error)
 {
-    step_t s = {ro, v, ev, out};
-    const adapter_rollout_t *a = rollout_adapter(ro, m->adapter);
+    const adapter_rollout_t *a = rollout_adapter(s->ro, m->adapter);
     const version_row_t *row = a ? registry_version(a->row, m->version) : NULL;
     const member_sub_t *sub = member_sub(member, m->adapter);
     if (!row || !sub) return unknown_version(m->adapter, m->version, member, error);
@@ -479,15 +475,15 @@ int rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t
                        (unsigned long long)a->row->decision, (unsigned long long)active_for(a->row, member));
         return rc;
     }
-    if (!digest_equal(&m->digest, &row->digest)) return serves_other_bytes(&s, m, row, member, error);
+    if (!digest_equal(&m->digest, &row->digest)) return serves_other_bytes(s, m, row, member, error);
     bool is_old = m->decision < sub->decision || (m->decision == sub->decision && !sub->is_refused);
     if (is_old) return HEDDLE_OK; /* said twice, or overtaken by a later one */
     track_t *t = adapter_track(a, m->version);
-    if (t && !track_is_ended(t)) copy_need(&s, t, member);
-    serves(a, member, m, v.now);
-    event_row_t *e = events_add(ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, v.now);
+    if (t && !track_is_ended(t)) copy_need(s, t, member);
+    serves(a, member, m, s->v.now);
+    event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, s->v.now);
     e->decision = m->decision;
-    wake_member(&s, a, member);
+    wake_member(s, a, member);
     return HEDDLE_OK;
 }
 
@@ -496,13 +492,11 @@ static const char *text_or(const char *text, const char *otherwise)
     return text && *text ? text : otherwise;
 }
 
-int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev, outbox_t *out,
-                 heddle_error_t *error)
+int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error)
 {
-    step_t s = {ro, v, ev, out};
     about_t x;
     int rc, code = heddle_err_from_name(m->code);
-    if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    if (!look_up(s, m->adapter, m->version, member, &x, &rc, error)) return rc;
     if (code == HEDDLE_OK) code = HEDDLE_ERR_INTERNAL;
     char message[512];
     text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)),
@@ -516,16 +510,16 @@ int rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m,
             x.c->verify_us = m->verify_us;
             x.c->stage_us = m->stage_us;
         }
-        stage_failed(&s, x.t, x.c, code, text_or(m->phase, "stage"), message);
-        wake_member(&s, x.a, member);
+        stage_failed(s, x.t, x.c, code, text_or(m->phase, "stage"), message);
+        wake_member(s, x.a, member);
         return HEDDLE_OK;
     }
     member_sub_t *sub = member_sub(member, m->adapter);
     /* It reported that it serves this, and its application does not. */
     if (sub->version == m->version && sub->decision == m->decision) sub->is_refused = true;
-    copy_move(x.t, x.c, copy_holds(x.c) ? COPY_REFUSED : COPY_FAILED, v.now);
+    copy_move(x.t, x.c, copy_holds(x.c) ? COPY_REFUSED : COPY_FAILED, s->v.now);
     copy_blame(x.t, x.c, code, text_or(m->phase, "activate"), message);
-    event_row_t *e = events_add(ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, v.now);
+    event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
     events_say(e, code, "%s", message);
     e->decision = m->decision;
     return HEDDLE_OK;
@@ -557,22 +551,20 @@ static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
                *name ? name : "a member that is gone");
 }
 
-int rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m, events_t *ev,
-                         outbox_t *out, heddle_error_t *error)
+int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error)
 {
-    step_t s = {ro, v, ev, out};
     about_t x;
     int rc;
-    if (!look_up(&s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    if (!look_up(s, m->adapter, m->version, member, &x, &rc, error)) return rc;
     for (uint32_t i = 0; i < m->lost_count; i++) {
         /* Unmet: it never answered this worker.  Nothing was lost, and its heartbeat reports that. */
         bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);
-        if (!is_unmet) say_source_lost(&s, &x, m->lost[i]);
+        if (!is_unmet) say_source_lost(s, &x, m->lost[i]);
         if (m->lost[i] == x.t->publisher && x.t->publisher_state == PUBLISHER_RELEASED)
             track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
     }
     plan_make(&x.t->plan, member->token, m->lost, m->lost_count);
-    send_sources(&s, x.t, x.c, member);
+    send_sources(s, x.t, x.c, member);
     track_touch(x.t);
     return HEDDLE_OK;
 }

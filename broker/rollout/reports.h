@@ -27,13 +27,9 @@ void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uin
 void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
 void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
                       events_t *ev);
-int  rollout_staged(rollout_t *ro, view_t v, member_t *member, const msg_staged_t *m, events_t *ev,
-                    outbox_t *out, heddle_error_t *error);
-int  rollout_active(rollout_t *ro, view_t v, member_t *member, const msg_active_t *m, events_t *ev,
-                    outbox_t *out, heddle_error_t *error);
-int  rollout_nack(rollout_t *ro, view_t v, member_t *member, const msg_nack_t *m, events_t *ev,
-                  outbox_t *out, heddle_error_t *error);
-int  rollout_need_sources(rollout_t *ro, view_t v, member_t *member, const msg_need_sources_t *m,
-                          events_t *ev, outbox_t *out, heddle_error_t *error);
+int  rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error);
+int  rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t *error);
+int  rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error);
+int  rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error);
 
 #endif

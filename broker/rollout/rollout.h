@@ -35,6 +35,9 @@
 /* What the functions below look at, together. */
 typedef struct { const registry_t *registry; const membership_t *members; instant_t now; } view_t;
 
+/* What one step looks at, and where its events and messages go. */
+typedef struct { rollout_t *ro; view_t v; events_t *ev; outbox_t *out; } step_t;
+
 bool rollout_is_settling(const rollout_t *ro, uint64_t now_us);
 uint64_t rollout_settling_us(const rollout_t *ro, uint64_t now_us);   /* what is left of it; 0: it does not */
 /* The sources of a version for a process that is no member, in the order to be tried; `asker`: any number,

@@ -15,7 +15,8 @@
 static membership_t mem;
 static heddle_error_t error;
 static instant_t now;
-static uint64_t retry_ms, fenced_peer, fenced_token;
+static uint64_t retry_ms;
+static admitted_t got;
 
 static void start(void)
 {
@@ -63,25 +64,21 @@ static int decide(join_t j)
 
 static member_t *admit(join_t j)
 {
-    member_t *m = NULL;
     msg_join_t join = join_of(j);
     member_hello_t h = hello(j.peer, j.life);
-    cr_assert_eq(membership_join(&mem, &join, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
-    return m;
+    cr_assert_eq(membership_join(&mem, &join, &h, now, &got), HEDDLE_OK);
+    return got.member;
 }
 
 static member_t *open_as(const char *adapter, const char *writer, uint64_t peer, uint8_t life,
                          const char *ucx)
 {
-    member_t *m = NULL;
     msg_open_t open = {
         .adapter = adapter, .writer = writer, .backend = "ucx", .ucx = ucx, .address = bytes_of("p", 1)};
     member_hello_t h = hello(peer, life);
     if (membership_decide_open(&mem, &open, &error)) return NULL;
-    cr_assert_eq(membership_open(&mem, &open, &h, membership_next_token(&mem), now, &m, &fenced_peer,
-                                 &fenced_token),
-                 HEDDLE_OK);
-    return m;
+    cr_assert_eq(membership_open(&mem, &open, &h, membership_next_token(&mem), now, &got), HEDDLE_OK);
+    return got.member;
 }
 
 static void pass(uint64_t ms)
@@ -108,7 +105,7 @@ Test(membership, a_join_makes_a_ready_row_with_a_token_of_the_epoch)
     cr_assert_not_null(member_sub(m, "critic"));
     cr_assert_null(member_sub(m, "other"));
     cr_assert_eq(m->lease_end_us, now.us + LEASE_US);
-    cr_assert_eq(fenced_token, 0);
+    cr_assert_eq(got.fenced_token, 0);
     cr_assert_eq(admit((join_t){"w0", 10, 4, 2})->token, 3ull << 32 | 2, "tokens only go up");
     cr_assert_str_eq(mem.workers[0]->name, "w0");
 }
@@ -208,8 +205,8 @@ Test(membership, a_silent_holder_is_fenced)
     pass(1); /* two heartbeats */
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
     member_t *new = admit((join_t){"w1", 2, 0, 2});
-    cr_assert_eq(fenced_peer, 1);
-    cr_assert_eq(fenced_token, old_token);
+    cr_assert_eq(got.fenced_peer, 1);
+    cr_assert_eq(got.fenced_token, old_token);
     cr_assert_null(membership_by_token(&mem, old_token), "I11");
     cr_assert_eq(membership_by_token(&mem, new->token), new);
     cr_assert_eq(mem.worker_count, 1);
@@ -221,7 +218,7 @@ Test(membership, a_holder_whose_connection_is_gone_is_fenced_at_once)
     admit((join_t){"w1", 1, 0, 1})->is_gone = true;
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
     admit((join_t){"w1", 2, 0, 2});
-    cr_assert_eq(fenced_peer, 1);
+    cr_assert_eq(got.fenced_peer, 1);
 }
 
 Test(membership, the_same_life_replaces_itself_at_once_and_fences_nobody)
@@ -229,7 +226,7 @@ Test(membership, the_same_life_replaces_itself_at_once_and_fences_nobody)
     uint64_t old_token = admit((join_t){"w1", 1, 0, 1})->token;
     cr_assert_eq(decide((join_t){"w1", 2, 0, 1}), HEDDLE_OK);
     member_t *new = admit((join_t){"w1", 2, 0, 1});
-    cr_assert_eq(fenced_token, 0);
+    cr_assert_eq(got.fenced_token, 0);
     cr_assert_null(membership_by_token(&mem, old_token));
     cr_assert_eq(new->counts.fenced, 0);
     cr_assert_gt(new->token, old_token);
@@ -243,7 +240,7 @@ Test(membership, lost_and_left_rows_make_place)
     cr_assert_eq(mem.ended_count, 1);
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
     m = admit((join_t){"w1", 2, 0, 2});
-    cr_assert_eq(fenced_token, 0, "there was no session to fence");
+    cr_assert_eq(got.fenced_token, 0, "there was no session to fence");
     cr_assert_eq(m->counts.fenced, 1, "a lapsed session counts");
     cr_assert_eq(mem.ended_count, 0);
     membership_end(&mem, m, MEMBER_LEFT, now);
@@ -258,8 +255,8 @@ Test(membership, one_publisher_an_adapter)
     cr_assert_eq(membership_publisher(&mem, "policy"), p);
     cr_assert_null(membership_publisher(&mem, "critic"));
     p = open_as("policy", "t2", 2, 2, "1.13.1");
-    cr_assert_eq(fenced_token, first);
-    cr_assert_eq(fenced_peer, 1);
+    cr_assert_eq(got.fenced_token, first);
+    cr_assert_eq(got.fenced_peer, 1);
     cr_assert_eq(mem.publisher_count, 1);
     open_as("critic", "t2", 2, 2, "1.13.1");
     cr_assert_str_eq(mem.publishers[0]->subs[0].adapter, "critic");
@@ -317,14 +314,14 @@ Test(membership, a_session_at_other_addresses_says_where_it_was)
     const char *first[] = {"10.0.0.1", "fd00::1"}, *second[] = {"10.0.0.2"};
     char text[64];
     msg_join_t join = join_of((join_t){.name = "w", .slots = 3});
-    member_t *m;
     static const struct { uint8_t life; bool is_second; const char *moved_from; } ROWS[] = {
         {1, false, ""}, {1, false, ""}, {1, true, "10.0.0.1, fd00::1"}, {1, true, ""}, {2, false, ""}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         member_hello_t h = hello(1 + i, ROWS[i].life);
         join.addresses = ROWS[i].is_second ? second : first;
         join.address_count = ROWS[i].is_second ? 1 : 2;
-        cr_assert_eq(membership_join(&mem, &join, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+        cr_assert_eq(membership_join(&mem, &join, &h, now, &got), HEDDLE_OK);
+        const member_t *m = got.member;
         cr_expect_str_eq(m->moved_from, ROWS[i].moved_from, "row %zu", i);
         member_addresses(m, text, sizeof text);
         cr_expect_str_eq(text, ROWS[i].is_second ? "10.0.0.2" : "10.0.0.1, fd00::1");
@@ -373,13 +370,14 @@ Test(membership, what_a_worker_has_counted_comes_with_join)
     j.counts.slots_total = 6, j.counts.slots_free = 2, j.counts.slots_held = 1;
     j.counts.bytes_in = 10, j.counts.bytes_out = 11, j.counts.chunks_bad = 12, j.counts.retries = 13, j.counts.fenced = 4;
     member_hello_t h = hello(2, 1);
-    cr_assert_eq(membership_join(&mem, &j, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+    cr_assert_eq(membership_join(&mem, &j, &h, now, &got), HEDDLE_OK);
+    m = got.member;
     cr_assert(m->counts.slots_total == 6 && m->counts.slots_free == 2 && m->counts.slots_held == 1);
     cr_assert(m->counts.bytes_in == 10 && m->counts.bytes_out == 11 && m->counts.chunks_bad == 12 && m->counts.retries == 13);
     cr_assert_eq(m->counts.fenced, 4);
     j.counts.fenced = 0;
-    cr_assert_eq(membership_join(&mem, &j, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
-    cr_assert_eq(m->counts.fenced, 4, "what the broker has counted itself stays");
+    cr_assert_eq(membership_join(&mem, &j, &h, now, &got), HEDDLE_OK);
+    cr_assert_eq(got.member->counts.fenced, 4, "what the broker has counted itself stays");
 }
 
 Test(membership, progress_of_known_subscriptions)
@@ -522,7 +520,7 @@ Test(membership, queues_and_counts_are_those_of_the_rows)
         int rc = membership_decide_join(&mem, &join, &h, now.us, &retry_ms, &error);
         bool is_refused = rc == HEDDLE_ERR_UCX_VERSION || rc == HEDDLE_ERR_USAGE;
         cr_assert_eq(is_refused, other_ucx || other_ranks, "step %d: %s", step, error.message);
-        if (!rc) cr_assert_eq(membership_join(&mem, &join, &h, now, &m, &fenced_peer, &fenced_token), HEDDLE_OK);
+        if (!rc) cr_assert_eq(membership_join(&mem, &join, &h, now, &got), HEDDLE_OK);
         else if (member_is_ready(m) && dice % 3 == 0) membership_end(&mem, m, MEMBER_LEFT, now);
         else if (member_is_ready(m)) membership_heard(&mem, m, now.us);
         member_t *lapsed;
@@ -596,12 +594,11 @@ static int join_group(const char *name, uint64_t peer, uint64_t rank, uint64_t r
 {
     msg_join_t join = join_of((join_t){.name = name});
     member_hello_t h = hello(peer, (uint8_t)peer);
-    member_t *member;
     join.group = "tp";
     join.rank = rank;
     join.ranks = ranks;
     int rc = membership_decide_join(&mem, &join, &h, now.us, &retry_ms, &error);
-    if (!rc) rc = membership_join(&mem, &join, &h, now, &member, &fenced_peer, &fenced_token);
+    if (!rc) rc = membership_join(&mem, &join, &h, now, &got);
     return rc;
 }
 
