@@ -8,8 +8,9 @@
  * refusals, deadlines, beats, pacing, the order of events) is in the exchange (transfer/exchange.h), so that
  * every backend keeps the same contract.  `struct transfer` is the first member of each backend's own struct.
  *
- * One thread.  Upcalls only change state and may come from inside the carrier's callbacks; sends, connects
- * and disconnects happen in ask(), greet(), drop_peer() and events(), never in an upcall. */
+ * Loop thread only.  Upcalls only change state and may come from inside the carrier's callbacks; sends,
+ * connects and disconnects happen in ask(), greet(), drop_peer() and events(), never in an upcall, so that
+ * a callback of the carrier never finds the exchange in the middle of a change. */
 #ifndef TRANSFER_CARRIER_H
 #define TRANSFER_CARRIER_H
 
@@ -27,7 +28,7 @@
 /* What map() hangs on a region: its open receives, and what the carrier registered. */
 typedef struct { uint32_t receiving; void *registration; } mapping_t;
 
-/* Our end of a connection, as its carrier sees it.  The exchange owns it. */
+/* Our end of a connection: the part of it that its carrier sees.  The exchange owns it. */
 typedef struct {
     transfer_t *transfer;
     void *link;                         /* the carrier's; NULL: not connected back yet */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections of the exchange: HI, their states, their end, and what time does to them. */
+/* Connections of the exchange: how they begin (HI), their states, their keepalives and deadlines, and how
+ * they end.  See transfer/exchange.h for the states. */
 #include "transfer/exchange.h"
 
 #include <stdlib.h>
@@ -19,7 +20,8 @@ conn_t *conn_of_line(transfer_t *t, uint64_t line)
     return c;
 }
 
-/* NULL when there are too many, or no memory. */
+/* All frames of a connection are allocated with it, so that no send can fail for lack of memory later.
+ * NULL when there are too many, or no memory. */
 static conn_t *conn_new(transfer_t *t, uint64_t token)
 {
     if (t->x->conn_count >= EXCHANGE_PEERS_MAX || !ring_reserve(t)) return NULL;
@@ -61,6 +63,7 @@ static send_t *take(send_t **list)
 send_t *conn_send_begin(conn_t *c) { return take(&c->free_control); }
 send_t *conn_data_begin(conn_t *c) { return take(&c->free_data); }
 
+/* HI has a buffer of its own and is sent once, so that it has no list. */
 void conn_send_end(send_t *s)
 {
     conn_t *c = conn_of(s->end);
@@ -70,12 +73,15 @@ void conn_send_end(send_t *s)
     *list = s;
 }
 
+/* The count lets a turn skip the search when no connection is blocked. */
 static void set_blocked(transfer_t *t, conn_t *c, bool blocked)
 {
     if (c->blocked != blocked) t->x->blocked_count += blocked ? 1 : -1u;
     c->blocked = blocked;
 }
 
+/* The send deadline starts when the peer must take something, and not earlier: a quiet connection may be
+ * quiet for hours. */
 bool conn_send(transfer_t *t, send_t *s, const frame_t *f)
 {
     conn_t *c = conn_of(s->end);
@@ -95,6 +101,8 @@ bool conn_send(transfer_t *t, send_t *s, const frame_t *f)
     return taken;
 }
 
+/* A carrier does not report which link has room again, so that every blocked one is tried when it has
+ * moved. */
 void conns_unblock(transfer_t *t)
 {
     if (t->x->blocked_count == 0) return;
@@ -114,7 +122,8 @@ bool conn_hi(transfer_t *t, conn_t *c)
     return true;
 }
 
-/* Connected: HI is the first frame, as soon as the carrier takes one. */
+/* HI is the first frame, and goes out as soon as the carrier takes one: other frames mean nothing to the
+ * peer before it. */
 static void open_conn(transfer_t *t, conn_t *c)
 {
     c->state = CONN_GREETING;
@@ -122,6 +131,7 @@ static void open_conn(transfer_t *t, conn_t *c)
     conn_touch(t, c);
 }
 
+/* From now on frames of this line belong to the connection. False: the line is in use, or no memory. */
 static bool bind_line(transfer_t *t, conn_t *c, uint64_t line)
 {
     if (conn_of_line(t, line)) return false;
@@ -143,6 +153,7 @@ static bool is_gone_undrained(const transfer_t *t, uint64_t token)
     return false;
 }
 
+/* Frees a connection that never was in use: it has no events to report. */
 static void discard(transfer_t *t, conn_t *c)
 {
     HASH_DELETE(by_token, t->x->by_token, c);
@@ -152,6 +163,8 @@ static void discard(transfer_t *t, conn_t *c)
     free(c);
 }
 
+/* Finds the connection to a peer, or begins one. AGAIN: not now, ask again later; GONE: it cannot be
+ * reached. */
 int conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn)
 {
     conn_t *c = find_token(t, ref->token);
@@ -172,7 +185,7 @@ int conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn)
     return HEDDLE_OK;
 }
 
-/* The peer at the other end answers our HI: frames of its line belong to this connection. */
+/* The peer answers our HI: frames of its line belong to this connection. */
 static void on_answer(transfer_t *t, const frame_t *f)
 {
     conn_t *c;
@@ -180,6 +193,7 @@ static void on_answer(transfer_t *t, const frame_t *f)
     if (c) bind_line(t, c, f->line);
 }
 
+/* Connecting back happens in the next turn, and not in this upcall. */
 static void accept_conn(transfer_t *t, const frame_t *f)
 {
     conn_t *c = t->x->token ? conn_new(t, f->hi.token) : NULL;
@@ -192,6 +206,8 @@ static void accept_conn(transfer_t *t, const frame_t *f)
     else discard(t, c);
 }
 
+/* Both ends may begin at the same time; one connection then serves both. A HI with a newer line means
+ * that the peer has given up the old connection. */
 void conns_hi(transfer_t *t, const frame_t *f)
 {
     if (f->hi.answer) {
@@ -218,6 +234,7 @@ bool conn_connect_back(transfer_t *t, conn_t *c)
     return true;
 }
 
+/* BYE is a courtesy: without it the peer finds out by its own deadline. */
 static void say_bye(transfer_t *t, conn_t *c)
 {
     send_t *s = c->state == CONN_LEAVING ? conn_send_begin(c) : NULL;
@@ -225,12 +242,15 @@ static void say_bye(transfer_t *t, conn_t *c)
     if (c->state == CONN_LEAVING) c->state = CONN_LINGERING;
 }
 
+/* The link is cut in the next turn, whatever is in flight. */
 void conn_hurry(transfer_t *t, conn_t *c)
 {
     if (c->state < CONN_CUTTING) c->state = CONN_CUTTING;
     t->x->reap_due = true;
 }
 
+/* Requests of both sides end first, and their events come before TR_PEER_GONE: the caller may then use
+ * other sources at once. */
 void conn_end(transfer_t *t, conn_t *c, conn_end_t how)
 {
     if (!conn_is_live(c)) return;
@@ -258,6 +278,8 @@ void conn_end(transfer_t *t, conn_t *c, conn_end_t how)
     if (c->end.link && t->carrier->abandon) t->carrier->abandon(&c->end);
 }
 
+/* Frees connections that have ended. A link is closed when all is sent or its time is over, and memory
+ * goes when no frame of it is in flight. */
 void conns_reap(transfer_t *t)
 {
     if (!t->x->reap_due) return;
@@ -287,13 +309,16 @@ static bool is_due(transfer_t *t, uint64_t due_us)
     return false;
 }
 
-/* It takes nothing, or what nobody wants any more keeps a region from being used. */
+/* The peer takes nothing, or a receive of a cancelled request stays open and keeps a region from being
+ * used. */
 static bool is_stuck(transfer_t *t, const conn_t *c)
 {
     return ((c->in_flight > 0 || c->blocked) && is_due(t, c->moved_us + t->x->serve_us)) ||
            (c->draining_count > 0 && is_due(t, c->drained_us + EXCHANGE_DRAIN_US));
 }
 
+/* A connection of an older token closes after a second without any traffic, so that nothing in flight is
+ * cut. */
 static bool is_retired(transfer_t *t, conn_t *c)
 {
     if (!(c->asks_open == 0 && c->draining_count == 0 && c->standing_count == 0 && c->in_flight == 0 &&
@@ -303,6 +328,7 @@ static bool is_retired(transfer_t *t, conn_t *c)
     return is_due(t, (c->quiet_us ? c->quiet_us : t->now_us) + EXCHANGE_RETIRE_US) && c->quiet_us;
 }
 
+/* Keepalives are sent only while the peer waits for bytes: then silence would look like a failure. */
 void conns_timers(transfer_t *t)
 {
     conn_t *c, *next;

@@ -20,6 +20,7 @@ typedef struct {
     char public_address[INET6_ADDRSTRLEN]; /* the first; "" */
 } interface_t;
 
+/* 10/8, 127/8, 172.16/12, 192.168/16, 169.254/16, 100.64/10. */
 static bool is_private_v4(uint32_t a)
 {
     return a >> 24 == 10 || a >> 24 == 127 || a >> 20 == 0xac1 || a >> 16 == 0xc0a8 || a >> 16 == 0xa9fe ||
@@ -34,6 +35,7 @@ bool device_address_is_private(const struct sockaddr *a)
     return IN6_IS_ADDR_LOOPBACK(six) || IN6_IS_ADDR_LINKLOCAL(six) || (six->s6_addr[0] & 0xfe) == 0xfc;
 }
 
+/* The first public address is enough for the error. */
 static void note_public(interface_t *i, const struct sockaddr *a)
 {
     bool is_v6 = a->sa_family == AF_INET6;
@@ -116,6 +118,8 @@ static int check_ready(const char *name, const interface_t *i, heddle_error_t *e
     return HEDDLE_ERR_INTERNAL;
 }
 
+/* The interface is the guard of the data plane: UCX over TCP has no access control, and a peer could
+ * write this process's memory. */
 int device_check(const char *device, device_reach_t reach, heddle_error_t *error)
 {
     const char *name = device ? device : "lo";
@@ -159,6 +163,7 @@ int device_check(const char *device, device_reach_t reach, heddle_error_t *error
 
 /* ---- addresses ---- */
 
+/* False for an address of another kind than IP. */
 static bool address_of(const struct sockaddr *from, device_address_t *ret_address)
 {
     *ret_address = (device_address_t){0};
@@ -185,12 +190,13 @@ static socklen_t socket_address(const device_address_t *a, uint16_t port, struct
     return sizeof *at;
 }
 
+/* The length of the network does not count: it may change while the address stays. */
 static bool is_same(const device_address_t *a, const device_address_t *b)
 {
     return a->family == b->family && !memcmp(a->bytes, b->bytes, sizeof a->bytes);
 }
 
-/* No packet is sent.  port 0: only bound. */
+/* Asks the kernel for a route, without sending a packet. port 0: only bound. */
 static bool can_connect(const device_address_t *from, const device_address_t *to, uint16_t port)
 {
     struct sockaddr_storage at;
@@ -206,6 +212,7 @@ static bool can_connect(const device_address_t *from, const device_address_t *to
     return can;
 }
 
+/* Both addresses have the same network prefix. */
 static bool is_on_link(const device_address_t *from, const device_address_t *to)
 {
     uint32_t bits = from->prefix_bits;
@@ -233,6 +240,8 @@ static bool is_for_ucx(const struct ifaddrs *a, const char *device, device_addre
     return ret_address->family == AF_INET || (!IN6_IS_ADDR_LOOPBACK(six) && !IN6_IS_ADDR_LINKLOCAL(six));
 }
 
+/* Addresses that are still there are kept, so that a connection over them goes on; only what is gone or
+ * new changes the planes. */
 bool device_moved(const char *device, const device_addresses_t *had, device_addresses_t *ret_now)
 {
     static const device_addresses_t NONE;

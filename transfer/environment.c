@@ -7,6 +7,7 @@
 /* Held from set to restore: two that overlap would each take away what the other has set. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* Remembers which variables it set, so that restore takes away only those. */
 uint32_t environment_set(const env_setting_t *rows, size_t count)
 {
     pthread_mutex_lock(&lock);

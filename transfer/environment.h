@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/environment.h: variables that a library reads at one moment only, set for that moment,
- * so that neither the host process nor its children inherit them.  A variable that is set already
- * stays as it is: the user's word. (UCX reads transport options at every open, so that they are
- * set each time.) Threads: one at a time is between set and restore; others wait.  The plugin has
- * a lock of its own: nothing is opened there before it was loaded.  Threads of the application
- * that read or change the environment meanwhile are not kept out: the public headers say so. */
+/* transfer/environment.h: variables that a library reads at one moment only, set for that moment, so that
+ * neither the host process nor its children inherit them.
+ *
+ *   unset --environment_set--> set, locked --environment_restore--> unset
+ *
+ * A variable that the user has set stays as it is.  Threads: any; one at a time is between set and restore,
+ * and the others wait.  Threads of the application that read or change the environment meanwhile are not
+ * kept out: the public headers say so.  Without memory of its own. */
 #ifndef TRANSFER_ENVIRONMENT_H
 #define TRANSFER_ENVIRONMENT_H
 

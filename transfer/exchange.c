@@ -8,8 +8,8 @@
 #define SERVE_DEADLINE_MS 10000u
 #define BEAT_MS 250u
 
-/* Events: a ring with room reserved for each one that must come (an open ask, a peer, a share), so none is
- * ever lost. */
+/* Events: a ring with room reserved for each one that must not be lost: the end of a read request, of a
+ * connection and of a share. */
 
 bool ring_reserve(transfer_t *t)
 {
@@ -20,6 +20,7 @@ bool ring_reserve(transfer_t *t)
 
 void ring_release(transfer_t *t) { t->x->ring_reserved--; }
 
+/* Uses up the room that its cause has reserved. */
 void ring_push(transfer_t *t, const tr_event_t *event)
 {
     t->x->ring_reserved--;
@@ -27,11 +28,13 @@ void ring_push(transfer_t *t, const tr_event_t *event)
     if (event->kind == TR_PEER_GONE) t->x->gone_undrained++;
 }
 
+/* Hints and keepalives have no reserved room: one that is lost is repeated, or not needed. */
 void ring_offer(transfer_t *t, const tr_event_t *event)
 {
     if (ring_reserve(t)) ring_push(t, event);
 }
 
+/* Hands events to the caller, who acts on them between two turns and never inside one. */
 static int drain(transfer_t *t, tr_event_t *out, int cap)
 {
     int n = 0;
@@ -63,6 +66,7 @@ int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_op
     return HEDDLE_OK;
 }
 
+/* A call from outside a turn reads the clock: what it sends must not look older than it is. */
 void exchange_enter(transfer_t *t)
 {
     owner_check(t->owner);
@@ -70,6 +74,7 @@ void exchange_enter(transfer_t *t)
     if (now_us > t->now_us) t->now_us = now_us;
 }
 
+/* Ends every connection. Those that already ended and linger are cut too, unless the carrier cannot cut. */
 void exchange_shut(transfer_t *t)
 {
     if (!t->x) return;
@@ -99,7 +104,8 @@ void exchange_fini(transfer_t *t)
 
 typedef enum { STEP_IDLE, STEP_SENT, STEP_PACED, STEP_ENDED } step_t;
 
-/* Sends at most one frame of each direction for `p`. */
+/* Sends at most one frame of each direction for `c`, so that no connection takes a whole turn. Cancels
+ * and refusals come first: they are small, and free memory at the other end. */
 static step_t step(transfer_t *t, conn_t *c)
 {
     if (c->state == CONN_BROKEN || (c->state == CONN_ACCEPTED && !conn_connect_back(t, c))) {
@@ -117,6 +123,7 @@ static step_t step(transfer_t *t, conn_t *c)
     return asked || served ? STEP_SENT : STEP_IDLE;
 }
 
+/* Marks a connection as having something to send; pump serves the marked ones in turns. */
 void conn_touch(transfer_t *t, conn_t *c)
 {
     t->x->stalled = false;
@@ -126,8 +133,8 @@ void conn_touch(transfer_t *t, conn_t *c)
     c->dirty = true;
 }
 
-/* Round robin over the connections that have something to send, until they have nothing, the pace says stop,
- * or the turn is full. */
+/* Serves the connections with something to send in turns, until they have nothing, the pace stops all of
+ * them, or the turn is full. A full turn ends so that the loop gets to heartbeats. */
 static void pump(transfer_t *t)
 {
     uint32_t paced = 0;
@@ -151,11 +158,13 @@ static void pump(transfer_t *t)
     t->x->stalled = t->x->dirty && paced >= t->x->dirty_count;
 }
 
+/* One timer for all: each cause asks for its time, and a run of the timers looks at every cause. */
 void exchange_schedule(transfer_t *t, uint64_t at_us)
 {
     if (at_us < t->x->next_timer_us) t->x->next_timer_us = at_us;
 }
 
+/* Events that were left over come first; new work starts only when there is room for more events. */
 int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
 {
     owner_check(t->owner);
@@ -180,6 +189,7 @@ int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
     return n + drain(t, out + n, cap - n);
 }
 
+/* Connections that only wait for the pace do not keep the loop awake until the pace allows more. */
 bool exchange_pending(const transfer_t *t)
 {
     return t->x->ring_count > 0 || t->x->reap_due ||
@@ -202,8 +212,8 @@ int exchange_address(transfer_t *t, bytes_t *ret_address)
     return HEDDLE_OK;
 }
 
-/* Connections keep the token that they were made under, so that transfers in flight finish; they close when
- * quiet. */
+/* Connections keep the token that they were made under, so that transfers in flight finish. They close
+ * when they are quiet. */
 void exchange_set_token(transfer_t *t, uint64_t token)
 {
     exchange_enter(t);
@@ -233,6 +243,7 @@ int exchange_greet(transfer_t *t, const peer_ref_t *peer)
     return conn_find(t, peer, &c);
 }
 
+/* The peer gets a BYE: it is alive as far as is known, and only too slow for the caller. */
 void exchange_drop_peer(transfer_t *t, uint64_t token)
 {
     exchange_enter(t);
@@ -243,6 +254,7 @@ void exchange_drop_peer(transfer_t *t, uint64_t token)
     conns_reap(t);
 }
 
+/* The count of open receives lives with the region, and not with a request: requests end earlier. */
 int exchange_map(transfer_t *t, region_t *r)
 {
     owner_check(t->owner);
@@ -260,6 +272,7 @@ void exchange_unmap(transfer_t *t, region_t *r)
     r->backend = NULL;
 }
 
+/* A region without a mapping was never given to the transfer. */
 bool exchange_idle(transfer_t *t, const region_t *r)
 {
     owner_check(t->owner);
@@ -270,6 +283,7 @@ bool exchange_idle(transfer_t *t, const region_t *r)
 
 /* Upcalls. */
 
+/* A frame of an unknown line is ignored: its connection has ended, or never began. */
 void exchange_frame(transfer_t *t, const frame_t *f)
 {
     if (f->kind == FRAME_HI) {
@@ -307,6 +321,7 @@ void exchange_frame(transfer_t *t, const frame_t *f)
     }
 }
 
+/* From here on the region may change. The frame itself may still be in flight. */
 void exchange_copied(transfer_t *t, send_t *s)
 {
     share_t *share = s->share;
@@ -314,13 +329,16 @@ void exchange_copied(transfer_t *t, send_t *s)
     if (share) serve_sent(t, share);
 }
 
-/* The link is no good any more: a live connection ends in the next turn. */
+/* A link may break inside a send, where ending the connection would free what the caller uses. It is
+ * marked here and ended in the next turn. */
 static void note_broken(transfer_t *t, conn_t *c)
 {
     if (conn_is_live(c)) c->state = CONN_BROKEN;
     else conn_hurry(t, c);
 }
 
+/* The end of a send makes room: for the next frame, for the end of a share, or for a connection that
+ * waits to be freed. */
 void exchange_sent(transfer_t *t, send_t *s, sent_t how)
 {
     conn_t *c = conn_of(s->end);
@@ -367,6 +385,8 @@ endpoint_t *exchange_next(transfer_t *t, const endpoint_t *e)
     return c ? &c->end : NULL;
 }
 
+/* A network interface lost its address: connections over it carry nothing any more, and no packet reports
+ * it. */
 void exchange_cut(transfer_t *t, exchange_test_t is_of, const void *arg)
 {
     conn_t *c, *next;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/exchange.h: both ends of every conversation, whatever carries it (transfer/carrier.h).  Included
- * by exchange.c, conns.c, receive.c and serve.c only, and by tests.
+/* transfer/exchange.h: both ends of every connection, whatever carries it (transfer/carrier.h): the read
+ * requests that this process sends as a receiver, and those that it answers as a source.  Included by
+ * exchange.c, conns.c, receive.c and serve.c only, and by tests.
  *
  *            receive.c                                   serve.c
  *   ask() -> gathered -ASK-> sent ---------> standing: held (key unknown) | waiting (for bytes) | ready
@@ -8,8 +9,10 @@
  *            refused <------------REFUSED--- refusing
  *            dropped -UNASK-> freed -------> freed
  *
- * One thread.  After open nothing on the path of a range takes memory, but for a receiver's crew, which comes
- * with the first ranges that are read in place together. */
+ * gathered: batched for the next frame; standing: pending at the source; held: pending until its share comes.
+ *
+ * Loop thread only; the transfer owns it.  After open nothing on the path of a range takes memory, but for a
+ * receiver's thread pool, which comes with the first ranges that are read in place together. */
 #ifndef TRANSFER_EXCHANGE_H
 #define TRANSFER_EXCHANGE_H
 
@@ -23,7 +26,7 @@
 #define EXCHANGE_PEERS_MAX 1024u        /* two descriptors each: a process with so many raises its limit */
 #define EXCHANGE_SHARES_MAX (LIMIT_HELD + LIMIT_ADAPTERS_PER_WORKER) /* all that is held, and what comes */
 #define EXCHANGE_STANDING_MAX 16384u    /* asks that all peers together may have standing here */
-#define EXCHANGE_RING_MAX 9600u         /* no event is lost */
+#define EXCHANGE_RING_MAX 9600u         /* events; one for each request, connection and share is reserved */
 _Static_assert(EXCHANGE_RING_MAX > EXCHANGE_ASKS_MAX + EXCHANGE_PEERS_MAX + EXCHANGE_SHARES_MAX, "too few");
 #define EXCHANGE_FORGOTTEN_MAX 64u      /* keys refused at once: they were unshared here */
 #define EXCHANGE_CONTROL_SENDS 8u       /* other frames */
@@ -33,7 +36,7 @@ _Static_assert(EXCHANGE_RING_MAX > EXCHANGE_ASKS_MAX + EXCHANGE_PEERS_MAX + EXCH
 typedef struct conn conn_t;
 typedef struct share share_t;
 
-/* Source side: one asked range that is not answered yet.  In one queue besides its connection's list. */
+/* Source side: one requested range that is not answered yet.  In one queue besides its connection's list. */
 typedef enum { STANDING_HELD, STANDING_WAITING, STANDING_READY, STANDING_REFUSING } standing_state_t;
 typedef struct standing {
     standing_state_t state;
@@ -52,7 +55,7 @@ struct share {
     region_t *region;
     extents_t extents;
     uint32_t sends;                     /* in flight */
-    bool ending;                        /* unshared: TR_UNSHARED when sends is 0 */
+    bool ending;                        /* unshared: TR_UNSHARED when `sends` is 0 */
     bool in_place;                      /* early: read in place, or not at all */
     uint64_t moved_us;                  /* last extend */
     standing_t *waiting;
@@ -65,7 +68,7 @@ typedef struct ask {
     ask_state_t state;                  /* DROPPED: until UNASK is sent; DRAINING: its receive is open */
     bool is_digested;                   /* the carrier writes the leaves of its bytes too */
     uint32_t bytes;
-    uint64_t id;                        /* generation << 16 | index: stale DATA find no reused entry */
+    uint64_t id;                        /* generation << 16 | index: late DATA never match a reused entry */
     uint64_t offset, cookie;
     share_key_t key;
     sink_t sink;                        /* its part of the caller's.  leaves NULL: not wanted, or the range
@@ -90,16 +93,16 @@ typedef enum {
     CONN_DISCONNECTING,                 /* until the carrier says that it is closed */
     CONN_CLOSED                         /* freed when nothing is in flight */
 } conn_state_t;
-/* How a connection is ended: with BYE; without, for the peer knows or is gone; or cut at once as well, where
- * the carrier can. */
+/* How a connection is ended: with BYE; without one, because the peer ended it or is gone; or also cut at
+ * once, where the carrier can. */
 typedef enum { END_BYE, END_SILENT, END_CUT } conn_end_t;
 
 struct conn {
-    endpoint_t end;                     /* first: what carriers know it by */
+    endpoint_t end;                     /* first: the part that carriers see */
     conn_state_t state;
     bool blocked;                       /* the carrier takes nothing for it now */
     bool retiring;                      /* made under an older token of ours: ends when it is quiet */
-    bool served;                        /* it knew a key, and was sent bytes */
+    bool served;                        /* it had a valid key, and was sent bytes */
     bool dirty;                         /* on the list of connections with something to send */
     uint64_t answer;                    /* the remote line that our HI answers */
     uint64_t sent_us, heard_us, moved_us, quiet_us, cut_us;
@@ -146,8 +149,8 @@ typedef struct exchange {
     uint32_t ring_head, ring_count, ring_reserved, gone_undrained;
 } exchange_t;
 
-/* Between the files of the exchange. */
-bool ring_reserve(transfer_t *t);                       /* room for one event that must come */
+/* Calls between the files of the exchange. */
+bool ring_reserve(transfer_t *t);                       /* room for one event that must not be lost */
 void ring_release(transfer_t *t);                       /* it will not come after all */
 void ring_push(transfer_t *t, const tr_event_t *event); /* uses up one reservation */
 void ring_offer(transfer_t *t, const tr_event_t *event);/* dropped when there is no room */

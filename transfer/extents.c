@@ -22,6 +22,7 @@ static size_t first_reaching(const extents_t *e, uint64_t at)
     return low;
 }
 
+/* Doubling keeps the cost of chunks that arrive out of order low. */
 static bool grow(extents_t *e)
 {
     if (e->count < e->capacity) return true;
@@ -33,6 +34,7 @@ static bool grow(extents_t *e)
     return true;
 }
 
+/* All ranges that touch the new one become one with it. */
 bool extents_add(extents_t *e, uint64_t at, uint64_t bytes)
 {
     if (bytes == 0) return true;
@@ -50,6 +52,7 @@ bool extents_add(extents_t *e, uint64_t at, uint64_t bytes)
     return true;
 }
 
+/* Neighbours are always merged, so that one range has all of the bytes or they are not all there. */
 bool extents_cover(const extents_t *e, uint64_t at, uint64_t bytes)
 {
     size_t i = first_reaching(e, at + bytes);

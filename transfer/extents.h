@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/extents.h (PURE): which bytes of a region are there: disjoint ranges, sorted, neighbours merged.
- * Bytes that come in order are one range; memory is taken only when the number of ranges grows. */
+ * Bytes that come in order are one range; memory is taken only when the number of ranges grows.  Loop thread
+ * only; a share owns its own. */
 #ifndef TRANSFER_EXTENTS_H
 #define TRANSFER_EXTENTS_H
 

@@ -64,6 +64,7 @@ typedef struct { fetch_action_t *at; int count, cap; uint32_t part; } out_t;
 
 static bool has_room(const out_t *o) { return o->count < o->cap; }
 
+/* The caller has checked that there is room; actions that have none come in the next step. */
 static void put(out_t *o, fetch_action_t action)
 {
     action.part = o->part;
@@ -74,6 +75,7 @@ static void put(out_t *o, fetch_action_t action)
 
 static bool is_good(const fetch_t *f, uint32_t piece) { return f->good[piece / 64] >> (piece % 64) & 1; }
 
+/* Lists are linked by index in both directions, so that a piece can leave the middle of one at once. */
 static void unlink_piece(fetch_t *f, uint32_t piece)
 {
     if (f->where[piece] < LISTS) {
@@ -86,6 +88,7 @@ static void unlink_piece(fetch_t *f, uint32_t piece)
     f->where[piece] = NOWHERE;
 }
 
+/* A piece that moves has no read request any more; its number would match a late answer. */
 static void move_piece(fetch_t *f, uint32_t piece, unsigned list)
 {
     unlink_piece(f, piece);
@@ -99,6 +102,7 @@ static void move_piece(fetch_t *f, uint32_t piece, unsigned list)
     f->ask[piece] = 0;
 }
 
+/* Goes to the list of its own stripe, so that the stripe's source requests it again. */
 static void return_piece(fetch_t *f, uint32_t piece)
 {
     unsigned stripe = 0;
@@ -117,6 +121,7 @@ static uint32_t next_todo(fetch_t *f, unsigned stripe)
     return s->cursor < s->end ? s->cursor : NO_PIECE;
 }
 
+/* Derived from the place of the piece; nothing stores it a second time. */
 piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token)
 {
     unsigned where = piece < f->plan.count ? f->where[piece] : NOWHERE;
@@ -130,6 +135,7 @@ piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token)
 
 /* -- sources ---------------------------------------------------------------------------------- */
 
+/* At most 64 sources are known, and the list is short: a search is faster than an index. */
 static int find(const fetch_t *f, uint64_t token)
 {
     for (unsigned i = 0; i < f->known_count; i++)
@@ -154,6 +160,8 @@ static int admit(fetch_t *f, uint64_t token)
     return at;
 }
 
+/* How long a source may take to deliver: four times what a full window needs at its observed rate, within
+ * bounds. Without a rate it is four times the lower bound. */
 static uint64_t patience(const fetch_t *f, const source_t *s)
 {
     uint64_t us = f->plan.deadline_min_us * DEADLINE_FACTOR;
@@ -162,12 +170,14 @@ static uint64_t patience(const fetch_t *f, const source_t *s)
     return us < f->plan.deadline_max_us ? us : f->plan.deadline_max_us;
 }
 
+/* A rate is measured only over time in which something was requested. */
 static void restart_sample(source_t *s, uint64_t now_us)
 {
     s->life_us = s->sample_us = now_us;
     s->sample_bytes = 0;
 }
 
+/* A moving average, so that one burst or one pause does not change the deadline by much. */
 static void note_arrival(const fetch_t *f, source_t *s, uint64_t now_us)
 {
     s->good_count++;
@@ -190,7 +200,7 @@ static void put_out(fetch_t *f, unsigned source, source_state_t state, bool drop
         while (f->lists[source].count) return_piece(f, f->lists[source].first);
 }
 
-/* The source of a stripe, after waking those that have rested; -1: no source is live. */
+/* The source of a stripe; one that rested is tried again when its pause is over. -1: no source is live. */
 static int choose(fetch_t *f, unsigned stripe, uint64_t now_us)
 {
     int other = -1;
@@ -212,6 +222,8 @@ static void give_up(fetch_t *f, int err)
 
 /* -- events ----------------------------------------------------------------------------------- */
 
+/* A new list replaces the old one and keeps what is known of its sources. A lost source that is listed
+ * again is tried again: the broker may know that it is back. */
 static void on_sources(fetch_t *f, const fetch_source_t *sources, int count)
 {
     for (unsigned i = 0; i < f->order_count; i++) f->known[f->order[i]].listed = false;
@@ -233,7 +245,7 @@ static void on_sources(fetch_t *f, const fetch_source_t *sources, int count)
         if (!f->known[before[i]].listed) f->dropping |= 1ull << before[i];
 }
 
-/* What has landed is there no more: it is good, or has to be asked for again. */
+/* The digest of the piece is known: it is good, or must be requested again. */
 static source_t *take_landed(fetch_t *f, uint32_t piece)
 {
     source_t *s = &f->known[f->from[piece]];
@@ -242,6 +254,7 @@ static source_t *take_landed(fetch_t *f, uint32_t piece)
     return s;
 }
 
+/* A good piece is proof of a working source, which ends the count of the time without one. */
 static void on_good(fetch_t *f, uint32_t piece, uint64_t now_us)
 {
     note_arrival(f, take_landed(f, piece), now_us);
@@ -250,7 +263,8 @@ static void on_good(fetch_t *f, uint32_t piece, uint64_t now_us)
     if (++f->good_count == f->plan.count) f->course = ENDING_DONE;
 }
 
-/* A source counts once, whatever else of it is found to be bad. */
+/* A source that sent wrong bytes is quarantined for the rest of the fetch. It counts once against the
+ * piece, whatever else of it turns out bad. */
 static void on_bad(fetch_t *f, uint32_t piece)
 {
     source_t *s = take_landed(f, piece);
@@ -261,6 +275,7 @@ static void on_bad(fetch_t *f, uint32_t piece)
     if (++f->bad_counts[piece] >= f->plan.bad_limit) give_up(f, HEDDLE_ERR_DIGEST_MISMATCH);
 }
 
+/* The number tells an answer to the current request from one to a request that was given up. */
 static bool is_asked(const fetch_t *f, uint32_t piece, uint64_t ask)
 {
     return piece < f->plan.count && f->where[piece] < KNOWN_MAX && f->ask[piece] == ask;
@@ -295,12 +310,14 @@ bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
     return true;
 }
 
+/* Only a source with open requests can be late. */
 static bool is_late(const fetch_t *f, unsigned source, uint64_t now_us)
 {
     const source_t *s = &f->known[source];
     return s->state == SOURCE_LIVE && f->lists[source].count && now_us - s->life_us >= patience(f, s);
 }
 
+/* Applies one event to the state; actions follow from the state in fetch_step. */
 static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
 {
     if (f->course != GOING) return;
@@ -335,6 +352,8 @@ static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
 
 /* -- actions ---------------------------------------------------------------------------------- */
 
+/* Cancels the open requests of sources that are out. Where there is no room for all actions, the next
+ * step goes on. */
 static void emit_drops(fetch_t *f, out_t *o)
 {
     while (f->dropping && has_room(o)) {
@@ -350,6 +369,8 @@ static void emit_drops(fetch_t *f, out_t *o)
         put(o, (fetch_action_t){.kind = FA_DROP_PEER, .token = f->known[__builtin_ctzll(f->closing)].token});
 }
 
+/* Fills the window of one source with pieces of a stripe. Landed pieces count: they were requested, and
+ * their digest may be slow. */
 static void emit_asks(fetch_t *f, unsigned stripe, unsigned source, uint64_t now_us, out_t *o)
 {
     list_t *open = &f->lists[source];
@@ -364,6 +385,7 @@ static void emit_asks(fetch_t *f, unsigned stripe, unsigned source, uint64_t now
     }
 }
 
+/* True when every listed source sent wrong bytes: then no one will ever deliver. */
 static bool is_all_bad(const fetch_t *f)
 {
     for (unsigned i = 0; i < f->order_count; i++)
@@ -371,6 +393,7 @@ static bool is_all_bad(const fetch_t *f)
     return f->order_count > 0;
 }
 
+/* The end is an action too, and comes after all open requests were cancelled. */
 static void emit_end(fetch_t *f, out_t *o)
 {
     for (unsigned i = 0; i < f->known_count; i++)
@@ -382,6 +405,8 @@ static void emit_end(fetch_t *f, out_t *o)
     f->course = ENDED;
 }
 
+/* One event, then the actions that follow from the new state. A fetch without any live source asks for a
+ * new list, and fails only when its plan has a limit. */
 int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[], int cap)
 {
     out_t o = {out, 0, cap, f->plan.part};
@@ -435,6 +460,7 @@ uint64_t fetch_deadline(const fetch_t *f)
     return f->plan.fail_us ? clock_earlier(at, f->starved_us + f->plan.fail_us) : at;
 }
 
+/* Tells which sources took part in a manifest that turned out wrong. */
 uint32_t fetch_from(const fetch_t *f, uint64_t token)
 {
     int at = find(f, token);
@@ -452,6 +478,7 @@ int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 
 /* -- making ----------------------------------------------------------------------------------- */
 
+/* One allocation for all, whose size depends on the number of pieces alone. */
 int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
 {
     size_t n = plan->count, words = n / 64 + 1;

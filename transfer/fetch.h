@@ -43,8 +43,8 @@
  * counted from when the last live one went until one delivers or beats: naming dead sources again and again
  * does not stop it.  Until a source's rate is known its deadline is 4 x deadline_min_us.
  *
- * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about
- * 20 bytes a piece). */
+ * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 20 bytes
+ * a piece).  Loop thread only; the pull that made it owns it. */
 #ifndef TRANSFER_FETCH_H
 #define TRANSFER_FETCH_H
 

@@ -7,6 +7,7 @@ static const struct { uint32_t wire; int err; } REASONS[] = {
     {1, HEDDLE_ERR_NOT_FOUND}, {2, HEDDLE_ERR_LIMIT}, {3, HEDDLE_ERR_AGAIN}};
 #define REASON_COUNT (sizeof REASONS / sizeof *REASONS)
 
+/* An error without a reason of its own is a passing trouble of the source. */
 static uint32_t reason_of(int err)
 {
     for (size_t i = 0; i < REASON_COUNT; i++)
@@ -14,6 +15,7 @@ static uint32_t reason_of(int err)
     return 3;
 }
 
+/* 0: no reason of this release, and the frame is malformed. */
 static int err_of(uint32_t reason)
 {
     for (size_t i = 0; i < REASON_COUNT; i++)
@@ -24,6 +26,7 @@ static int err_of(uint32_t reason)
 static uint8_t *put_u32(uint8_t *at, uint32_t v) { le32_put(at, v); return at + 4; }
 static uint8_t *put_u64(uint8_t *at, uint64_t v) { le64_put(at, v); return at + 8; }
 
+/* The exact mirror of frame_decode: one case a kind, in the order of the fields. */
 size_t frame_encode(const frame_t *f, uint8_t *out)
 {
     uint32_t count = f->kind == FRAME_HI ? (uint32_t)f->hi.address.bytes : f->count;
@@ -78,6 +81,7 @@ size_t frame_encode(const frame_t *f, uint8_t *out)
     return (size_t)(at - out);
 }
 
+/* Token 0 is no member, and an address without bytes could not be connected to. */
 static bool decode_hi(const uint8_t *at, size_t address_bytes, frame_t *f)
 {
     if (address_bytes == 0 || address_bytes > LIMIT_ADDRESS_BYTES) return false;
@@ -119,6 +123,7 @@ static bool decode_data(const uint8_t *at, frame_t *f)
     return true;
 }
 
+/* A slot outside the table would mark a send that does not exist. */
 static bool decode_lent(const uint8_t *at, frame_t *f)
 {
     f->lent.file = le64_get(at);
@@ -146,7 +151,8 @@ static bool decode_early(const uint8_t *at, frame_t *f)
     return f->early.bytes > 0 && f->early.bytes <= LIMIT_REGION_BYTES;
 }
 
-/* The one length that a frame of this kind and count may have; 0: the count is out of range. */
+/* The one length that a frame of this kind and count may have, so that no decoder reads past its frame.
+ * 0: the count is out of range. */
 static size_t length_of(uint32_t kind, uint32_t count)
 {
     bool rows = count >= 1 && count <= LIMIT_ASK_RANGES;
@@ -166,6 +172,7 @@ static size_t length_of(uint32_t kind, uint32_t count)
     }
 }
 
+/* The head is checked before the body, and the exact length before any field is read. */
 bool frame_decode(bytes_t in, frame_t *f)
 {
     const uint8_t *at = in.data;

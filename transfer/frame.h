@@ -15,9 +15,9 @@
  *   TAKEN       head, u32 slots                                 count = 0; a bit for each slot
  *   EARLY       head, key (16), u64 bytes                       count = 0
  *
- * All little-endian; the length is exact.  `line` is a number that the sender chose for this
- * connection and introduced with HI; frames of a line that no HI introduced are ignored.  Numbers
- * of one process's lines grow. */
+ * All little-endian; the length is exact.  `line` is the sender's number of this connection, introduced by
+ * HI; frames of another line are ignored.  The numbers of one process grow, so that a newer connection can
+ * be told apart from a late frame of an older one.  Any thread; the caller owns the bytes. */
 #ifndef TRANSFER_FRAME_H
 #define TRANSFER_FRAME_H
 

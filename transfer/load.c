@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding and loading the UCX plugin. */
+/* Finding and loading the UCX plugin.  UCX is not linked, so that programs which move no bulk data run
+ * without it. */
 #include "transfer/transfer.h"
 
 #include "core/errors.h"
@@ -37,7 +38,8 @@ static void open_ucx(const char *dir)
             dlopen(path, RTLD_NOW | RTLD_LOCAL);   /* never closed, as the plugin */
 }
 
-/* Directory of the file that `path` names, with "/" and `below` appended. */
+/* The directory of the file that `path` names, with "/" and `below` appended. False: it has no directory,
+ * or is too long. */
 static bool beside(const char *path, const char *below, char ret_dir[PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
@@ -74,6 +76,7 @@ static bool candidate(int i, char ret_dir[PATH_MAX])
 }
 #define CANDIDATES 5
 
+/* A directory that the user named is the only one searched: another plugin would hide the mistake. */
 static bool find_plugin(char ret_path[PATH_MAX + sizeof PLUGIN + 1])
 {
     char dir[PATH_MAX];
@@ -90,6 +93,8 @@ static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static const transfer_ops_t *loaded;
 static transfer_place_t place;
 
+/* UCX reads some variables while it is loaded. They are set for that moment only, so that the application
+ * and its children do not inherit them. */
 static int load(const char *ucx_dir, heddle_error_t *error)
 {
     char path[PATH_MAX + sizeof PLUGIN + 1];
@@ -129,6 +134,7 @@ static int load(const char *ucx_dir, heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_INTERNAL, "%s is not a plugin of this version", path);
 }
 
+/* The interface is checked first: its error says more than that of UCX. */
 int transfer_ucx_load(const char *device, const transfer_ops_t **ret_ops, heddle_error_t *error)
 {
     int rc = device_check(device, DEVICE_ANY, error);

@@ -41,6 +41,7 @@ static uint32_t last_id;
 
 static mem_t *mem_of(transfer_t *t) { return (mem_t *)t; }
 
+/* Links are ids and not pointers: the other end may be closed at any time. */
 static mem_t *find(uint32_t id)
 {
     mem_t *m;
@@ -50,7 +51,8 @@ static mem_t *find(uint32_t id)
 
 static mem_t *other_end(const endpoint_t *e) { return find((uint32_t)(uintptr_t)e->link); }
 
-/* False: no memory. */
+/* Each message is allocated when it is sent: this is a test double, and the order of mail is what counts.
+ * False: no memory. */
 static bool post(mem_t *to, message_t message)
 {
     message_t *m = malloc(sizeof *m);
@@ -96,6 +98,8 @@ static void cancel_receives(mem_t *to, const endpoint_t *q)
     }
 }
 
+/* Takes back what this end sent and the other end has not received, and breaks the other end's link. A
+ * receive that is open for these bytes ends, so that nothing is written after a disconnect. */
 static void mem_disconnect(endpoint_t *e)
 {
     transfer_t *t = e->transfer;
@@ -120,6 +124,7 @@ static void mem_disconnect(endpoint_t *e)
     exchange_closed(e);
 }
 
+/* The fault knobs act here, on the way out, so that the exchange itself runs as with a real carrier. */
 static bool mem_send(transfer_t *t, endpoint_t *e, send_t *s)
 {
     mem_t *m = mem_of(t), *to = other_end(e);
@@ -144,6 +149,7 @@ static bool mem_send(transfer_t *t, endpoint_t *e, send_t *s)
                                 .corrupt_at = m->corrupt_at});
 }
 
+/* The bytes arrive; corruption happens on the way, before they are digested. */
 static void land(mem_t *to, message_t *m)
 {
     const send_t *s = m->send;
@@ -155,6 +161,8 @@ static void land(mem_t *to, message_t *m)
     exchange_arrived(&to->base, m->ask, true);
 }
 
+/* False when the payload comes in a second step: a rendezvous first opens a receive, and its bytes land
+ * later. */
 static bool deliver_frame(mem_t *to, message_t *m)
 {
     frame_t f;
@@ -192,6 +200,7 @@ static message_t *first_due(const mem_t *m, uint64_t now_us)
     return mail;
 }
 
+/* One message a call, so that tests can stop between any two. */
 static bool mem_progress(transfer_t *t)
 {
     mem_t *to = mem_of(t);
@@ -216,6 +225,7 @@ static const carrier_ops_t CARRIER = {0,           mem_connect, mem_disconnect, 
 
 /* The table. */
 
+/* The peers see a closed transfer as one that died: its links break. */
 static void mem_close(transfer_t **t)
 {
     mem_t *m = t && *t ? mem_of(*t) : NULL;
@@ -288,6 +298,7 @@ static int mem_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
     return mem_of(t)->stopped || mem_of(t)->killed ? 0 : exchange_events(t, now_us, out, cap);
 }
 
+/* Mail that is due later is a deadline, so that a test can move its clock there. */
 static uint64_t mem_deadline(transfer_t *t)
 {
     const mem_t *m = mem_of(t);

@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/mem.h: the memory backend's fault knobs.
+/* transfer/mem.h: the fault knobs of the memory backend, a test double.
  *
  * transfer_mem_ops moves bytes between the transfers of one process, for tests: one thread, no
  * system call, and nothing arrives outside events().  With a virtual clock (the `now_us` given to
  * events) a run is deterministic.  It shares all of its behaviour but the carrying itself with
  * the UCX backend (transfer/exchange.h).
  *
- * A transfer with mail says so in deadline(): drive every transfer until all deadlines lie ahead
- * of now, then move the clock to the earliest.  Knobs act on one transfer; none of them tells the
- * transfer itself. */
+ * A transfer with mail reports it in deadline(): drive every transfer until all deadlines lie ahead of now,
+ * then move the clock to the earliest.  Knobs act on one transfer, which does not notice them. */
 #ifndef TRANSFER_MEM_H
 #define TRANSFER_MEM_H
 
 #include "transfer/transfer.h"
 
-/* As SIGKILL: its links break (peers see TR_PEER_GONE), nothing it sent and nobody received yet
- * arrives; every later call on it does nothing.  It must still be closed. */
+/* As SIGKILL: its links break (peers see TR_PEER_GONE), what it sent and was not received yet is lost, and
+ * every later call on it does nothing.  It must still be closed. */
 void mem_kill(transfer_t *t);
 /* As SIGSTOP and SIGCONT: while stopped, events() does nothing and what is sent to it waits. */
 void mem_stop(transfer_t *t, bool stopped);

@@ -23,7 +23,7 @@ static bool line_of(const char *root, const char *file, const char *key, char *r
     return true;
 }
 
-/* UINT64_MAX where there is none ("max"). */
+/* UINT64_MAX where there is no number: a limit of "max" is none. */
 static uint64_t number_of(const char *root, const char *file, const char *key)
 {
     char text[64];
@@ -31,6 +31,7 @@ static uint64_t number_of(const char *root, const char *file, const char *key)
     return line_of(root, file, key, text, sizeof text) && sscanf(text, "%llu", &n) == 1 ? n : UINT64_MAX;
 }
 
+/* As number_of, for a file of one control group. */
 static uint64_t number_in_group(const char *root, const char *group, const char *name, const char *key)
 {
     char file[PATH_MAX + 64];
@@ -50,6 +51,7 @@ static uint64_t cached_in(const char *root, const char *group)
     return sum;
 }
 
+/* What is left in one control group; UINT64_MAX where it has no limit. */
 static uint64_t left_in(const char *root, const char *group)
 {
     uint64_t limit = number_in_group(root, group, "memory.max", ""),
@@ -61,6 +63,8 @@ static uint64_t left_in(const char *root, const char *group)
 
 static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
+/* The least of what the machine and each control group above this process have left: any of them may kill
+ * the process. */
 uint64_t memory_available(const char *root)
 {
     char group[PATH_MAX];

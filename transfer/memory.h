@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/memory.h: how much memory may be taken without waking the OOM killer.  fallocate on a memfd takes
- * page after page and is refused only when nothing is left, so the question must be asked before. */
+ * page after page and is refused only when nothing is left, so the question must be asked before.  Without
+ * state; any thread; reads files of the kernel. */
 #ifndef TRANSFER_MEMORY_H
 #define TRANSFER_MEMORY_H
 

@@ -6,6 +6,7 @@
 #define BURST_MIN_BYTES 65536           /* one chunk */
 #define BURST_PARTS 20                  /* 50 ms of the rate: short enough for a progress bar to be true */
 
+/* A new rate starts with a full bucket. */
 void pace_set(pace_t *p, uint64_t rate, uint64_t now_us)
 {
     p->rate = rate < RATE_MAX ? rate : RATE_MAX;
@@ -15,6 +16,7 @@ void pace_set(pace_t *p, uint64_t rate, uint64_t now_us)
     p->at_us = now_us;
 }
 
+/* Credit grows with the time since the last call, up to the burst. */
 bool pace_ready(pace_t *p, uint64_t now_us)
 {
     if (p->rate == 0) return true;
@@ -26,6 +28,7 @@ bool pace_ready(pace_t *p, uint64_t now_us)
     return p->credit > 0;
 }
 
+/* The credit may become negative: a range is paid for whole, and the next one waits longer. */
 void pace_take(pace_t *p, uint32_t bytes)
 {
     if (p->rate) p->credit -= (int64_t)bytes * MICRO;
@@ -38,6 +41,7 @@ void pace_refund(pace_t *p, uint32_t bytes)
     if (p->credit > p->burst) p->credit = p->burst;
 }
 
+/* The time at which the debt is paid, rounded up so that the caller does not come too early. */
 uint64_t pace_when(const pace_t *p, uint64_t now_us)
 {
     if (p->rate == 0 || p->credit > 0) return now_us;

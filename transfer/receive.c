@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Receiver side of the exchange: asks, UNASK, and where DATA lands. */
+/* Receiver side of the exchange: read requests (ASK), their cancellation (UNASK), and the place of their
+ * bytes (DATA).  See transfer/exchange.h for the states. */
 #include "transfer/exchange.h"
 
 #include <assert.h>
@@ -7,6 +8,7 @@
 
 _Static_assert(EXCHANGE_ASKS_MAX <= 1u << ASK_INDEX_BITS, "an ask's id holds its index");
 
+/* The entry's number changes with its next use, so that late frames of this use find nothing. */
 static void ask_free(transfer_t *t, ask_t *a)
 {
     a->state = ASK_FREE;
@@ -18,7 +20,7 @@ static void ask_free(transfer_t *t, ask_t *a)
 /* What map() hung on the region that a read request writes into: the count of its open receives. */
 static mapping_t *mapping_of(const ask_t *a) { return a->sink.mapping; }
 
-/* NULL for an id that is not in use any more. */
+/* NULL for the number of a request that has ended. */
 static ask_t *find_ask(transfer_t *t, uint64_t id)
 {
     uint64_t index = id & ((1u << ASK_INDEX_BITS) - 1);
@@ -33,7 +35,8 @@ static void ungather(ask_t *a)
     a->conn->gathered_count--;
 }
 
-/* The caller has, or will never have, the event: the entry is free, or drains while its receive is open. */
+/* The request is over for the caller: its event is queued, or will never come. An entry with an open
+ * receive is kept until the receive ends, since the transport still writes into its memory. */
 static void leave(transfer_t *t, ask_t *a)
 {
     conn_t *c = a->conn;
@@ -48,7 +51,7 @@ static void leave(transfer_t *t, ask_t *a)
     exchange_schedule(t, t->now_us + EXCHANGE_DRAIN_US);
 }
 
-/* Its receive has ended. */
+/* The receive of an ended request is over; its bytes count as late. */
 static void end_draining(transfer_t *t, ask_t *a)
 {
     t->counters.late++;
@@ -59,6 +62,7 @@ static void end_draining(transfer_t *t, ask_t *a)
     ask_free(t, a);
 }
 
+/* Ends a request with its event. The pace gets back what a refused range has paid. */
 static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
 {
     bool is_digested = kind == TR_ARRIVED && a->is_digested;
@@ -68,6 +72,8 @@ static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
     leave(t, a);
 }
 
+/* The request is only batched here, and goes out with others of its connection: one frame has up to 16
+ * ranges. A full batch goes out at once. */
 int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, uint64_t *ret_ask)
 {
     exchange_enter(t);
@@ -112,6 +118,8 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, u
     return HEDDLE_OK;
 }
 
+/* No event follows, since the caller has given the request up. One that the source may be working on
+ * needs an UNASK; a batched one was never sent. */
 void exchange_drop_ask(transfer_t *t, uint64_t id)
 {
     exchange_enter(t);
@@ -129,6 +137,7 @@ void exchange_drop_ask(transfer_t *t, uint64_t id)
     leave(t, a);
 }
 
+/* Cancelled requests are freed when the frame is on its way. Data that cross it on the way are discarded. */
 bool receive_unasks(transfer_t *t, conn_t *c)
 {
     send_t *s = c->dropped ? conn_send_begin(c) : NULL;
@@ -145,7 +154,8 @@ bool receive_unasks(transfer_t *t, conn_t *c)
     return true;
 }
 
-/* Up to 16 gathered ranges of one key, as many as the pace allows; they are paid for. */
+/* Up to 16 batched ranges of one key, as many as the pace allows. They are paid for when they are
+ * requested, since their bytes will come whole. */
 static uint32_t fill_ask(transfer_t *t, const conn_t *c, frame_t *f)
 {
     uint32_t bytes = 0;
@@ -159,6 +169,7 @@ static uint32_t fill_ask(transfer_t *t, const conn_t *c, frame_t *f)
     return bytes;
 }
 
+/* Where the carrier takes nothing now, the ranges stay batched, and the pace gets its credit back. */
 bool receive_asks(transfer_t *t, conn_t *c)
 {
     send_t *s = c->gathered ? conn_send_begin(c) : NULL;
@@ -179,6 +190,7 @@ bool receive_asks(transfer_t *t, conn_t *c)
     return true;
 }
 
+/* A refusal of a request that was cancelled or answered meanwhile is ignored. */
 void receive_refused(transfer_t *t, conn_t *c, const frame_t *f)
 {
     for (uint32_t i = 0; i < f->count; i++) {
@@ -189,6 +201,8 @@ void receive_refused(transfer_t *t, conn_t *c, const frame_t *f)
     }
 }
 
+/* A source is not trusted: data must belong to an open request of its connection, and have exactly its
+ * shape. */
 const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes, placing_t how)
 {
     ask_t *a = find_ask(t, f->data.ask);
@@ -212,6 +226,7 @@ const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t payload_byt
     return &a->sink;
 }
 
+/* A request that was dropped meanwhile only drains: its bytes count as nothing. */
 void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
 {
     ask_t *a = find_ask(t, id);
@@ -231,6 +246,8 @@ void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
     }
 }
 
+/* The bytes were offered in memory that cannot be read. The request is batched again, and the source then
+ * sends them. */
 void exchange_again(transfer_t *t, uint64_t id)
 {
     ask_t *a = find_ask(t, id);
@@ -247,6 +264,8 @@ void exchange_again(transfer_t *t, uint64_t id)
     conn_touch(t, a->conn);
 }
 
+/* Ends all requests of a connection, as refused with GONE. True while a receive is open: then the link
+ * must be cut before the memory can be used. */
 bool receive_end_conn(transfer_t *t, conn_t *c)
 {
     bool is_receiving = false;

@@ -69,6 +69,7 @@ static int lay_out(region_t *r, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* Reserves address space and a file, and no page yet: all pages of a large region take seconds. */
 int region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error)
 {
     if (bytes > LIMIT_REGION_BYTES) return fail_memory(bytes, "more than a region may have", error);
@@ -106,6 +107,8 @@ static int ask_for(const region_t *r, size_t bytes, heddle_error_t *error)
     return is_to_ask ? check_available(r->bytes - r->made_bytes, error) : HEDDLE_OK;
 }
 
+/* One piece a call. fallocate reports a lack of memory as an error; touching pages without it would end
+ * the process with SIGBUS. */
 int region_grow(region_t *r, heddle_error_t *error)
 {
     size_t left = r->bytes - r->made_bytes, bytes = left < REGION_STEP_BYTES ? left : REGION_STEP_BYTES;
@@ -120,6 +123,7 @@ int region_grow(region_t *r, heddle_error_t *error)
     return r->made_bytes < r->bytes ? HEDDLE_ERR_AGAIN : HEDDLE_OK;
 }
 
+/* Writing through the file fills new pages without clearing and mapping them first. */
 int region_put(region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error)
 {
     int rc = ask_for(r, bytes, error);
@@ -132,6 +136,7 @@ int region_put(region_t *r, size_t at, const void *pages, size_t bytes, heddle_e
     return rc;
 }
 
+/* Pages go back piece by piece, from the end. */
 bool region_shrink(region_t *r)
 {
     size_t bytes = r->made_bytes < REGION_STEP_BYTES ? r->made_bytes : REGION_STEP_BYTES;
@@ -156,6 +161,7 @@ static void give_pages_back(const region_t *r)
     (void)fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r->bytes);
 }
 
+/* The last reference frees the pages first: a mapping of another process would keep them otherwise. */
 void region_unref(region_t **r)
 {
     region_t *gone = r ? *r : NULL;

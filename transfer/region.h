@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/region.h: memory that holds one arena: a memfd with one writable mapping (the loop's).
+/* transfer/region.h: memory that holds one arena: a memfd with one writable mapping.
+ *
+ *   region_begin -> (region_grow, region_put) -> whole -> region_unref of the last reference
  *
  * Reserved with fallocate (no memory is an error here, not a SIGBUS inside UCX), touched, sealed
  * against shrinking and growing, never F_SEAL_WRITE (it is reused).  Readers get a read-only
- * mapping of the same memory. Refcounted: a fetch or a reader outlives its caller; the last unref
- * unmaps, and gives the pages back whoever else maps them: only once no loan of it is open
- * (transfer/exchange.h: a share holds a reference until its sends have ended).  A forked child's unref
- * leaves the pages alone.  ref/unref on any thread. */
+ * mapping of the same memory.
+ *
+ * Threads: region_ref and region_unref on any; all else on the thread that fills it.  Ownership is counted,
+ * because a fetch or a reader may outlive its caller.  The last unref unmaps, and gives the pages back even
+ * if another process maps them: a share holds a reference until its sends have ended, so that no loan is
+ * open then.  A forked child's unref leaves the pages alone. */
 #ifndef TRANSFER_REGION_H
 #define TRANSFER_REGION_H
 
@@ -23,7 +27,7 @@ typedef struct region {
     size_t made_bytes;        /* reserved and touched; nothing may read or write beyond */
     int fd;
     void *backend;            /* of the transfer backend that mapped it: loop thread only */
-    pid_t process;            /* who made it */
+    pid_t process;            /* of the process that made it */
     atomic_uint refs;
 } region_t;
 
@@ -38,8 +42,8 @@ int  region_grow(region_t *r, heddle_error_t *error);
  * cleared first, and nothing mapped.  Every page before some point is put once, in any order, and grow makes
  * the rest.  NO_MEMORY. */
 int  region_put(region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error);
-/* Gives pieces back, one a call; true while there are more.  Nobody else has a reference.  For an unref that
- * must not take long. */
+/* Gives pieces back, one a call; true while there are more.  The caller has the only reference.  For an unref
+ * that must not take long. */
 bool region_shrink(region_t *r);
 region_t *region_ref(region_t *r);
 void region_unref(region_t **r);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Source side of the exchange: shares, standing asks, DATA and REFUSED. */
+/* Source side of the exchange: shares, pending read requests ("standing asks"), DATA and REFUSED.  See
+ * transfer/exchange.h for the states. */
 #include "core/failpoint.h"
 #include "transfer/exchange.h"
 
 #include <stdlib.h>
 #include <utlist.h>
 
-/* Asks beyond a peer's limit are refused by name, this many of them at a time; a peer that goes on is not
- * answered. */
+/* Requests beyond a peer's limit are refused one by one, up to this many at a time; further ones are ignored,
+ * so that a faulty peer cannot use up the pool. */
 #define REFUSALS_MAX 64u
 
-/* Standing asks: entries of one pool, each in its connection's list and in the queue of its state. */
+/* Pending requests: entries of one pool, each in its connection's list and in the queue of its state. */
 
 static standing_t *standing_take(transfer_t *t)
 {
@@ -20,6 +21,7 @@ static standing_t *standing_take(transfer_t *t)
     return s;
 }
 
+/* The state alone determines the queue, so that an entry never is in two. */
 static standing_t **queue_of(transfer_t *t, standing_t *s)
 {
     switch (s->state) {
@@ -46,6 +48,7 @@ static void move(transfer_t *t, standing_t *s, standing_state_t state)
     enqueue(t, s, state);
 }
 
+/* The refusal goes out in a later turn: it may be caused inside an upcall, where nothing is sent. */
 static void refuse(transfer_t *t, standing_t *s, int err)
 {
     s->err = err;
@@ -71,6 +74,8 @@ static share_t *find_share(transfer_t *t, const share_key_t *key)
     return share;
 }
 
+/* A key that was unshared here is refused at once. An unknown key may be announced in a moment, and its
+ * requests are held. */
 static bool is_forgotten(const transfer_t *t, const share_key_t *key)
 {
     for (uint32_t i = 0; i < t->x->forgotten_count; i++)
@@ -87,6 +92,7 @@ static void free_share(transfer_t *t, share_t *share)
     free(share);
 }
 
+/* The last send is over: only now may the region be reused or unmapped. */
 static void end_share(transfer_t *t, share_t *share)
 {
     ring_push(t, &(tr_event_t){.kind = TR_UNSHARED, .key = share->key});
@@ -98,7 +104,8 @@ static bool is_inside(const share_t *share, uint64_t offset, uint64_t bytes)
     return offset <= share->region->bytes && bytes <= share->region->bytes - offset;
 }
 
-/* Where an ask for a live share belongs. */
+/* Decides the queue of a request for a live share: out of range, ready, or waiting for bytes that are not
+ * verified yet. */
 static void settle(transfer_t *t, standing_t *s, share_t *share)
 {
     s->share = share;
@@ -110,6 +117,8 @@ static void settle(transfer_t *t, standing_t *s, share_t *share)
     }
 }
 
+/* Requests may arrive before the share, since the broker announces a version to several workers at once.
+ * Those that were held find it here. */
 int exchange_share(transfer_t *t, region_t *r, share_key_t key)
 {
     exchange_enter(t);
@@ -136,6 +145,7 @@ int exchange_share(transfer_t *t, region_t *r, share_key_t key)
     return HEDDLE_OK;
 }
 
+/* Bytes became readable; requests that waited for them are ready. */
 int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes)
 {
     exchange_enter(t);
@@ -151,6 +161,7 @@ int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t by
     return HEDDLE_OK;
 }
 
+/* Pending requests are refused at once. Sends in flight go on, and TR_UNSHARED comes after the last one. */
 void exchange_unshare(transfer_t *t, share_key_t key)
 {
     exchange_enter(t);
@@ -177,7 +188,7 @@ void serve_sent(transfer_t *t, share_t *share)
 
 /* Frames of receivers. */
 
-/* Why an ask is refused at once; 0: it is not. */
+/* Why a request is refused at once; 0: it is not. Every number in it comes from the network. */
 static int refusal_of(const transfer_t *t, const standing_t *s, const share_t *share)
 {
     if (t->refuse_err) return t->refuse_err;
@@ -187,6 +198,7 @@ static int refusal_of(const transfer_t *t, const standing_t *s, const share_t *s
     return 0;
 }
 
+/* A request becomes pending first and is then judged, so that a refusal takes the same way as an answer. */
 static void on_range(transfer_t *t, conn_t *c, const share_key_t *key, const frame_range_t *range,
                      share_t *share)
 {
@@ -211,6 +223,7 @@ static void on_range(transfer_t *t, conn_t *c, const share_key_t *key, const fra
     else exchange_schedule(t, t->now_us + EXCHANGE_HOLD_US);
 }
 
+/* A cancelled request is removed, whatever its state; its data may be in flight already. */
 void serve_frame(transfer_t *t, conn_t *c, const frame_t *f)
 {
     if (f->kind == FRAME_UNASK) {
@@ -227,6 +240,7 @@ void serve_frame(transfer_t *t, conn_t *c, const frame_t *f)
 
 /* What goes out. */
 
+/* Several refusals fit in one frame. */
 bool serve_refusals(transfer_t *t, conn_t *c)
 {
     send_t *s = c->refusing ? conn_send_begin(c) : NULL;
@@ -241,6 +255,7 @@ bool serve_refusals(transfer_t *t, conn_t *c)
     return true;
 }
 
+/* One range a call, straight from the region; the pace is paid for whole ranges. */
 bool serve_data(transfer_t *t, conn_t *c)
 {
     standing_t *ready = c->ready;
@@ -318,6 +333,8 @@ void serve_end_conn(transfer_t *t, conn_t *c)
     while (c->standing) standing_free(t, c->standing);
 }
 
+/* A share that makes no progress for the serve deadline will not serve its requests: the receivers should
+ * try another source. Progress moves the deadline. */
 static void expire_waiting(transfer_t *t, share_t *share)
 {
     while (share->waiting) {
@@ -331,6 +348,7 @@ static void expire_waiting(transfer_t *t, share_t *share)
     }
 }
 
+/* Requests for a key that never came are refused after EXCHANGE_HOLD_US. */
 void serve_timers(transfer_t *t)
 {
     while (t->x->held && t->now_us >= t->x->held->since_us + EXCHANGE_HOLD_US)

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/transfer.h: bytes of shared regions between peers.  Knows keys, ranges, sinks and peers; no
- * adapter, chunk or manifest, and of digests only the leaves of what it copies itself.
+/* transfer/transfer.h: the data plane: bytes of shared regions between peers.  It deals with keys, ranges,
+ * sinks and peers; not with adapters, chunks or manifests, and of digests only with the leaves of what it
+ * copies itself.
  *
- * A receiver asks for ranges under a share key; the source answers each range when it has those
- * bytes (an ask may come before them: it stands until they are there, or the source's serve
- * deadline, or UNASK).  The receiver paces. One thread (the loop's) calls everything.  Nothing
- * blocks.  A backend is a plugin with one `const transfer_ops_t`.
+ * A receiver sends read requests ("asks") for ranges under a share key.  The source answers each range when
+ * it has those bytes.  A request may come before its bytes: it is pending until they are there, until the
+ * source's serve deadline, or until the receiver cancels it (UNASK).  The receiver paces.
+ *
+ * Loop thread only; nothing blocks.  The owner of a transfer closes it, after its regions are unmapped.  A
+ * backend is a plugin with one `const transfer_ops_t`.
  *
  * Hot path (per range): no allocation, no log, no system call but the backend's own socket I/O. */
 #ifndef TRANSFER_TRANSFER_H
@@ -17,9 +20,9 @@
 #include "transfer/region.h"
 #include <stdbool.h>
 
-typedef struct { uint8_t b[16]; } share_key_t;                     /* holding it is the right to read */
-/* Of part 0 the version's own; of part n that with n added to its last two bytes, as a little-endian number:
- * who has the key of a version may read all of its parts. */
+typedef struct { uint8_t b[16]; } share_key_t;                     /* a holder of the key may read */
+/* The key of part 0 is the version's own; that of part n has n added to its last two bytes, as a
+ * little-endian number.  So the key of a version gives the right to read all of its parts. */
 static inline share_key_t share_key_of_part(share_key_t key, uint32_t part)
 {
     uint32_t last = (uint32_t)key.b[14] + ((uint32_t)key.b[15] << 8) + part;
@@ -38,7 +41,8 @@ typedef struct {
     uint8_t *base;                      /* writable */
     uint64_t bytes;
     uint64_t *leaves;                   /* one for each page from `base` on: what the carrier copies to its
-                                         * place is digested in the same pass.  NULL: not wanted */
+                                         * place is digested in the same pass, while it is in the cache.
+                                         * NULL: not wanted */
     bool only_copied;                   /* a carrier that would place the bytes by itself, and perhaps after
                                          * the ask was dropped, refuses them with AGAIN */
     void *mapping;                      /* region_t.backend */
@@ -61,14 +65,15 @@ typedef struct {
 typedef enum {
     TR_ARRIVED,      /* the range of `ask` lies in its place.  is_digested: its leaves lie in the sink's;
                       * else its digest is still to be made */
-    TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key, or early for who does not read
-                      * in place), LIMIT (out of range, too many), AGAIN (the source itself gets no further,
-                      * or would place what is only copied), PROTOCOL (it answered something else), GONE */
-    TR_BEAT,         /* the source `token` lives and has nothing to send yet, or our own rate holds asks
-                      * back */
-    TR_PEER_GONE,    /* no more from `token`; every ask of it ended before this (as TR_REFUSED, err
-                      * GONE).  Not promised to who was cut off for taking nothing: deadlines are the
-                      * caller's */
+    TR_REFUSED,      /* `ask` will not be served: err NOT_FOUND (unknown key, or early for a receiver that
+                      * does not read in place), LIMIT (out of range, too many), AGAIN (the source itself
+                      * makes no progress, or would place what is only copied), PROTOCOL (its answer has
+                      * another shape), GONE */
+    TR_BEAT,         /* keepalive: the source `token` is alive and has nothing to send yet, or our own rate
+                      * limit holds requests back */
+    TR_PEER_GONE,    /* the connection to `token` has ended; every ask of it ended before this (as
+                      * TR_REFUSED, err GONE).  It may not come where the peer closed the connection because
+                      * we took nothing: deadlines are the caller's */
     TR_EARLY,        /* `bytes` of `token`, who served us before, may be asked for under `key`, and later
                       * perhaps under another one.  A hint: may not come */
     TR_UNSHARED      /* no send of `key` is in flight any more: the region may be reused or unmapped */
@@ -100,7 +105,7 @@ typedef struct {
                                          * for transports that place data themselves; over TCP, UCX 1.13
                                          * may abort when a peer dies while it connects */
     const clock_ops_t *clock;
-    const owner_t *owner;               /* whose thread calls; borrowed until close.  NULL: nobody looks */
+    const owner_t *owner;               /* of the calling thread; borrowed until close.  NULL: not checked */
 } transfer_opts_t;
 
 /* Where peers find a transfer. */

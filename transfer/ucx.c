@@ -55,6 +55,7 @@ static int fail_ucx(const char *what, ucs_status_t status, const char *device, h
     return HEDDLE_ERR_INTERNAL;
 }
 
+/* How often a word occurs in a text. */
 static size_t count_of(const char *text, const char *word)
 {
     size_t count = 0;
@@ -62,7 +63,8 @@ static size_t count_of(const char *text, const char *word)
     return count;
 }
 
-/* UCX opens also where it can do nothing with the interface, and tells only in print what is left. */
+/* UCX opens even where it can use no device of the interface, and has no call that says so. Its printed
+ * summary does: only "self" is left then. */
 static bool reaches_itself_alone(ucp_context_h context)
 {
     char *text = NULL;
@@ -76,8 +78,8 @@ static bool reaches_itself_alone(ucp_context_h context)
     return is_alone;
 }
 
-/* What the user set stays.  From UCX 1.18 on, options of a transport have its name before them; releases
- * before find them without, and those after refuse that. */
+/* A variable that the user set stays. From UCX 1.18 on the options of a transport have its name before
+ * them; earlier releases have them without it, and later ones refuse that. */
 static ucs_status_t set(ucp_config_t *config, const char *name, const char *value)
 {
     char variable[64];
@@ -88,6 +90,8 @@ static ucs_status_t set(ucp_config_t *config, const char *name, const char *valu
     return status;
 }
 
+/* The settings go into this context alone. Setting environment variables here would race with threads of
+ * the application. */
 static ucs_status_t make_context(const ucx_t *u, device_family_t family, ucp_context_h *ret_context)
 {
     ucp_config_t *config;
@@ -147,7 +151,7 @@ static void end_plane(plane_t **plane)
     free(it);
 }
 
-/* Opens a plane at an address of the interface, which must be the one that UCX takes. */
+/* Opens a plane at an address of the interface; it must be the address that UCX chooses. */
 static ucs_status_t make_plane(ucx_t *u, device_family_t family, const device_address_t *at,
                                plane_t **ret_plane)
 {
@@ -168,7 +172,7 @@ static ucs_status_t make_plane(ucx_t *u, device_family_t family, const device_ad
     return status;
 }
 
-/* What the user says of families with UCX's own variable is left to UCX: it takes one then. */
+/* A user who set UCX's own variable for address families has the last word. */
 static void restrict_families(device_addresses_t *addresses)
 {
     const char *wanted = getenv("UCX_TCP_AF_PRIO");
@@ -184,7 +188,8 @@ static bool is_different(const device_address_t *a, const device_address_t *b)
     return a->family != b->family || memcmp(a->bytes, b->bytes, sizeof a->bytes) != 0;
 }
 
-/* Opens a plane for each address of `now` that has none; all or none. */
+/* Opens a plane for each address of `now` that has none. All or none, so that a failed change of
+ * addresses leaves the old planes as they were. */
 static ucs_status_t make_planes(ucx_t *u, const device_addresses_t *now, plane_t *ret_planes[DEVICE_FAMILIES])
 {
     ucs_status_t status = UCS_OK;
@@ -197,6 +202,7 @@ static ucs_status_t make_planes(ucx_t *u, const device_addresses_t *now, plane_t
     return status;
 }
 
+/* UCX must be armed before the loop sleeps, or a message that arrives in between would not wake it. */
 static bool arm(const plane_t *plane)
 {
     return !plane || (ucp_worker_arm(plane->in) == UCS_OK &&
@@ -212,6 +218,7 @@ static bool is_asleep(const ucx_t *u)
     return true;
 }
 
+/* One turn of progress while we wait for connections to end, with a short sleep. */
 static void turn(ucx_t *u)
 {
     if (u->base.carrier->progress(&u->base) || !is_asleep(u)) return;
@@ -235,6 +242,7 @@ static bool settle(ucx_t *u, const plane_t *plane)
     return is_done;
 }
 
+/* Every plane must be quiet before any worker is destroyed. */
 static bool settle_all(ucx_t *u)
 {
     bool is_done = true;
@@ -244,6 +252,8 @@ static bool settle_all(ucx_t *u)
     return is_done;
 }
 
+/* Closing waits for sends in flight, for a bounded time. UCX aborts the process when a worker with
+ * pending requests is destroyed, so that one that is not quiet is left to the end of the process. */
 static void ucx_close(transfer_t **t)
 {
     ucx_t *u = t && *t ? ucx_of(*t) : NULL;
@@ -273,6 +283,8 @@ static void ucx_close(transfer_t **t)
     free(u);
 }
 
+/* Everything that UCX starts is started here, with all signals blocked: its thread would otherwise
+ * receive the application's signals. */
 static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_t *error)
 {
     ucx_t *u = calloc(1, sizeof *u);
@@ -351,6 +363,7 @@ static bool ucx_moved(transfer_t *t, device_addresses_t *ret_now)
            is_different(&had.of[DEVICE_INET6], &ret_now->of[DEVICE_INET6]);
 }
 
+/* Remembers the address family over which a peer is reached; the oldest entry makes room. */
 void ucx_prefer(ucx_t *u, uint64_t token, device_family_t family)
 {
     uint32_t at = 0;
@@ -359,12 +372,14 @@ void ucx_prefer(ucx_t *u, uint64_t token, device_family_t family)
     u->ways[at] = (way_t){token, family};
 }
 
+/* The test for exchange_cut and exchange_any: connections over this plane. */
 static bool is_over(const endpoint_t *e, const void *plane)
 {
     return e->link && ((const link_t *)e->link)->plane == plane;
 }
 
-/* Ends what goes over it.  It is progressed until that has come to its end. */
+/* Cuts the connections over a plane whose address is gone. It is progressed until the last of them has
+ * ended. */
 static void retire(ucx_t *u, plane_t **plane)
 {
     plane_t *it = *plane;
@@ -422,6 +437,7 @@ static ucp_context_h registrar(const transfer_t *t)
     return u->contexts[u->registrar];
 }
 
+/* The mapping hangs on the region, where each read request finds its count of open receives. */
 static int ucx_map(transfer_t *t, region_t *r)
 {
     int rc = exchange_map(t, r);
@@ -451,6 +467,7 @@ static void ucx_unmap(transfer_t *t, region_t *r)
     exchange_unmap(t, r);
 }
 
+/* Frames that were gathered must go out before the loop sleeps. */
 static bool ucx_arm(transfer_t *t)
 {
     ucx_flush(ucx_of(t));

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/ucx.h: the UCX backend's own struct.  Included by transfer/ucx*.c only.
+/* transfer/ucx.h: the UCX backend: its planes, links and addresses.  Included by transfer/ucx*.c only.  Loop
+ * thread only; the transfer owns all of it.
  *
  * Active messages and nothing else: no remote keys, no listener.  One AM id; the frame is the AM
  * header, DATA's payload the AM data.  See transfer/exchange.h for everything that is not

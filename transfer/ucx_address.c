@@ -15,6 +15,7 @@
 #define NEAR_BYTES 40u
 static const char NEAR_MARK[8] = {'H', 'E', 'D', 'D', 'N', 'E', 'A', 'R'};
 
+/* Another release of UCX has other addresses, and aborts on those of this one. */
 static void put_head(uint8_t head[8])
 {
     unsigned major, minor, release;
@@ -30,7 +31,7 @@ static near_id_t get_near(const uint8_t *at)
     return (near_id_t){le64_get(at), le64_get(at + 8), le64_get(at + 16), le64_get(at + 24)};
 }
 
-/* A damaged address would make UCX abort: it is checked before UCX sees it. */
+/* A damaged address would make UCX abort, so that it is checked before UCX sees it. */
 static uint64_t check_of(const void *address, size_t bytes)
 {
     uint64_t leaf = 0;
@@ -38,6 +39,7 @@ static uint64_t check_of(const void *address, size_t bytes)
     return leaf;
 }
 
+/* The limit of an address is checked here, because UCX decides how long its own part is. */
 static ucs_status_t put_offer(ucx_t *u, const plane_t *plane, size_t near_bytes)
 {
     ucp_address_t *address;
@@ -82,7 +84,7 @@ ucs_status_t ucx_address_make(ucx_t *u)
     return status;
 }
 
-/* Reads one offer of `left` bytes; returns how many it took, 0: it is unsound. */
+/* Reads one offer of at most `left` bytes. Returns how many it took; 0: it is malformed. */
 static size_t get_offer(const uint8_t *at, size_t left, offers_t *ret_offers)
 {
     if (left < OFFER_BYTES || (at[0] != 4 && at[0] != 6)) return 0;
@@ -95,6 +97,8 @@ static size_t get_offer(const uint8_t *at, size_t left, offers_t *ret_offers)
     return OFFER_BYTES + bytes;
 }
 
+/* Every length is checked, since the envelope comes from the network. Nothing may follow that this
+ * release does not know. */
 bool ucx_address_open(bytes_t envelope, offers_t *ret_offers)
 {
     const uint8_t *at = envelope.data;
@@ -137,6 +141,7 @@ static bool is_loopback(const device_addresses_t *a)
     return device_address_is_loopback(&a->of[DEVICE_INET]) && !a->of[DEVICE_INET6].family;
 }
 
+/* The usual reasons why two hosts cannot connect, in the order in which an operator should check them. */
 void ucx_address_explain(const ucx_t *u, bytes_t envelope, char *ret_text, size_t size)
 {
     offers_t offers;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Endpoints and active messages. */
+/* The UCX carrier: endpoints and active messages.  See transfer/ucx.h for why frames are sent at once or not
+ * at all. */
 #include "transfer/ucx.h"
 
 #include "core/digest.h"
@@ -13,6 +14,8 @@
 
 static sent_t outcome(ucs_status_t status) { return status == UCS_OK ? SENT : SENT_FAILED; }
 
+/* UCX calls this inside its progress, where an endpoint must not be closed: the exchange ends it in the
+ * next turn. */
 static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
 {
     (void)endpoint;
@@ -21,7 +24,8 @@ static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
     exchange_broken(e);
 }
 
-/* The plane over which this peer is reached, and its address there; NULL: they have no network in common. */
+/* The plane over which a peer is reached, and its address there: the family that worked last, else one
+ * within our own network, else any with a route. NULL: they have no network in common. */
 static const plane_t *choose(const ucx_t *u, uint64_t token, const offers_t *offers,
                              const ucp_address_t **ret_address)
 {
@@ -113,6 +117,7 @@ static void on_closed(void *request, ucs_status_t status, void *arg)
     ucp_request_free(request);
 }
 
+/* Closed by force: a graceful close would wait for a peer that may not answer. */
 static void ucx_disconnect(endpoint_t *e)
 {
     ucp_request_param_t param = {
@@ -213,6 +218,7 @@ static bool send_at_once(transfer_t *t, endpoint_t *e, send_t *s)
     return true;
 }
 
+/* The end of a rendezvous, in UCX's progress. */
 static void on_sent(void *request, ucs_status_t status, void *arg)
 {
     send_t *s = arg;
@@ -255,6 +261,7 @@ static bool send_and_wait(transfer_t *t, endpoint_t *e, send_t *s)
     return true;
 }
 
+/* The end of a receive that UCX wrote by itself. */
 static void on_received(void *request, ucs_status_t status, size_t bytes, void *arg)
 {
     (void)bytes;
@@ -357,6 +364,7 @@ static bool on_near(ucx_t *u, const frame_t *f)
     return f->kind == FRAME_NEAR || f->kind == FRAME_LENT || f->kind == FRAME_TAKEN;
 }
 
+/* Every message is a frame, checked before anything of it is used: it comes from the network. */
 static ucs_status_t on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
                                const ucp_am_recv_param_t *param)
 {
@@ -398,6 +406,7 @@ ucs_status_t ucx_listen(plane_t *plane)
     return ucp_worker_set_am_recv_handler(plane->in, &param);
 }
 
+/* Two workers where no connection carries both directions (transfer/ucx.h). */
 static unsigned progress(const plane_t *plane)
 {
     if (!plane) return 0;
