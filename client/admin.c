@@ -17,6 +17,8 @@ enum { TIMEOUT_MS = 5000, WAIT_MS = 30000, ACTIVATE_MS = 10000, VERIFY_MS = 3000
 
 /* ---- arguments ---- */
 
+/* Admin calls write their errors in place: the last error of the thread is the only result beside the
+ * code. */
 static int misused(const char *what)
 {
     return error_fail(error_last(), HEDDLE_ERR_USAGE, "%s", what);
@@ -27,6 +29,7 @@ static int misused(const char *what)
     sized_take(&(to), sizeof(to), (opts) ? (const void *)(opts) : &(size_t){sizeof(size_t)},     \
                "the struct of options", error_last())
 
+/* The reference is parsed here, so that a misspelled name costs no round trip. */
 static int take_ref(const char *ref, bool with_version, ref_t *ret_ref)
 {
     if (!ref) return misused("the name of an adapter is missing");
@@ -39,11 +42,13 @@ static int take_ref(const char *ref, bool with_version, ref_t *ret_ref)
     return rc;
 }
 
+/* NULL and "" stand for "any". */
 static int take_name(const char *what, const char *name)
 {
     return name && name[0] ? name_check(what, name, error_last()) : HEDDLE_OK;
 }
 
+/* The list is borrowed until the question was sent. */
 static int take_workers(const char *const *workers, msg_query_t *m)
 {
     for (; workers && workers[m->worker_count]; m->worker_count++) {
@@ -62,6 +67,7 @@ static int take_workers(const char *const *workers, msg_query_t *m)
 
 /* ---- asking ---- */
 
+/* The answer is JSON text, since the broker's report is meant for people and scripts; the caller owns it. */
 static int ask(heddle_admin_t *a, const msg_query_t *question, char **ret_json)
 {
     if (!a || !ret_json) return misused("an admin handle and a place for the answer are needed");
@@ -76,12 +82,14 @@ static int ask(heddle_admin_t *a, const msg_query_t *question, char **ret_json)
     return rc;
 }
 
+/* False: no memory. NULL stays NULL. */
 static bool keep_text(const char *text, char **ret_copy)
 {
     *ret_copy = text ? strdup(text) : NULL;
     return !text || *ret_copy;
 }
 
+/* The connection is begun and not awaited: the first question waits for it, with its own timeout. */
 int heddle_admin_open(const heddle_admin_opts_t *given, heddle_admin_t **ret_admin)
 {
     heddle_admin_opts_t opts;
@@ -137,6 +145,7 @@ int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name, c
     return ask(a, &m, ret_json);
 }
 
+/* A key may be named by its name or by itself; a text that could be both counts as the key. */
 int heddle_admin_key_revoke(heddle_admin_t *a, const char *key, char **ret_json)
 {
     char public_key[KEY_TEXT];
@@ -217,8 +226,8 @@ int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts
     return rc ? rc : ask(a, &m, ret_json);
 }
 
-/* One step back.  A question is asked again when the connection breaks, and must not go a second step back:
- * the broker is asked first which version that is, and the question that decides names it. */
+/* A question is asked again when the connection breaks, and must not step back twice. So the broker is
+ * first asked which version that would be, and the question that decides names it. */
 static int step_back(heddle_admin_t *a, msg_query_t *m, char **ret_json)
 {
     uint64_t began_us = clock_now(clock_system());
@@ -234,7 +243,8 @@ static int step_back(heddle_admin_t *a, msg_query_t *m, char **ret_json)
     return ask(a, m, ret_json);
 }
 
-/* activate, rollback, resume: what is to be served is decided, and waited for. */
+/* activate, rollback and resume: one decision for the whole cluster, and the wait until it is served.
+ * Where the caller names no person, the log of the broker has user@host. */
 static int decide(heddle_admin_t *a, const char *op, const char *text, const heddle_activate_opts_t *given,
                   char **ret_json)
 {
@@ -290,6 +300,7 @@ int heddle_admin_resume(heddle_admin_t *a, const char *adapter, const heddle_act
     return decide(a, "resume", adapter, opts, ret_json);
 }
 
+/* The expected digest is parsed here: a text that is none would compare as "differs" everywhere. */
 int heddle_admin_verify(heddle_admin_t *a, const char *ref, const char *expected, uint32_t deadline_ms,
                         char **ret_json)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/admin.h: what an admin handle is made of, for the calls of it that other rooms make. */
+/* client/admin.h: an admin handle, for the calls of it that other rooms make: its questions and the texts
+ * it was opened with. One thread at a time; the application owns it. Its states are those of
+ * client/query.h. */
 #ifndef CLIENT_ADMIN_H
 #define CLIENT_ADMIN_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/broker_address.h: which brokers a client talks to.  Any thread; nothing blocks. */
+/* client/broker_address.h: the list of brokers that a client connects to.  Without state; any thread; nothing
+ * blocks. */
 #ifndef CLIENT_BROKER_ADDRESS_H
 #define CLIENT_BROKER_ADDRESS_H
 

@@ -8,13 +8,15 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* An empty text counts as not given, as scripts pass one for a variable that is not set. */
 static const char *given_or_env(const char *given, const char *variable)
 {
     const char *set = given && given[0] ? given : getenv(variable);
     return set && set[0] ? set : NULL;
 }
 
-/* Of each endpoint; the first one's stands for those that are dialled before it is looked up again. */
+/* All endpoints of the list must be known, since the connection may go to any of them. The first key
+ * stands for those that are dialled before the ring is read again. */
 static int take_known(const keyring_t *ring, const char *endpoints, char ret_key[KEY_TEXT],
                       heddle_error_t *error)
 {
@@ -33,6 +35,7 @@ static int take_known(const keyring_t *ring, const char *endpoints, char ret_key
     return HEDDLE_OK;
 }
 
+/* The client's own key is made on first use, but never in place of a file that the user named. */
 static int take_own(const char *path, bool is_needed, wire_keys_t *keys, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
@@ -47,7 +50,7 @@ static int take_own(const char *path, bool is_needed, wire_keys_t *keys, heddle_
     return rc;
 }
 
-/* A ring that somebody named is there, or can be made. */
+/* A ring that was named in the environment is there, or can be made. */
 static int find_ring(keyring_t *ret_ring, heddle_error_t *error)
 {
     bool is_chosen = false;
@@ -69,6 +72,7 @@ void credentials_roles(const char *role, const char *const *adapters, char ret_r
     if (n >= size) ret_roles[0] = 0;
 }
 
+/* Keys are copied into *ret_keys, and every other copy is erased before the return. */
 int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys,
                      bool *ret_secure, heddle_error_t *error)
 {
@@ -89,6 +93,7 @@ int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t 
     return rc;
 }
 
+/* A key that was generated on this host proves nothing about the network; one that a person named does. */
 bool credentials_are_named(const credentials_t *c)
 {
     keyring_t ring;
@@ -99,6 +104,7 @@ bool credentials_are_named(const credentials_t *c)
     return is_chosen;
 }
 
+/* The usual cause of silence is the wrong address, and the ring often knows the right one. */
 void credentials_hint_elsewhere(const char *endpoint, const char *hint, heddle_error_t *error)
 {
     keyring_t ring;

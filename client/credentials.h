@@ -22,11 +22,11 @@ void credentials_roles(const char *role, const char *const *adapters, char ret_r
  * NOT_FOUND, DATA_DIR: what was named is no key; the ring's own cannot be made. */
 int  credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys, bool *ret_secure,
                       heddle_error_t *error);
-/* Somebody named a key or a ring, here or in the environment: then it is not what programs of one host
- * made for themselves. */
+/* A key or a ring was named, here or in the environment: then it is not one that was generated on this host
+ * without a person. */
 bool credentials_are_named(const credentials_t *c);
-/* Of a connection that nothing answered.  Where the ring knows no broker there and one elsewhere, the hint
- * names that one; else it is `hint`. */
+/* For an error about a connection without an answer.  Where the ring has no broker at that address and one at
+ * another, the hint names that one; else it is `hint`. */
 void credentials_hint_elsewhere(const char *endpoint, const char *hint, heddle_error_t *error);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-/* The first host of the list that is reached. */
+/* The first host of the list that can be reached decides: all brokers of a cluster are on its network. */
 static int towards(const char *broker, char ret_device[DATA_DEVICE_BYTES], heddle_error_t *error)
 {
     char host[WIRE_HOST_BYTES], device[IF_NAMESIZE];
@@ -18,6 +18,8 @@ static int towards(const char *broker, char ret_device[DATA_DEVICE_BYTES], heddl
     return rc;
 }
 
+/* A data plane on loopback cannot be reached from other hosts. That would only show as a deadline much
+ * later, so it is logged here. */
 int data_device_choose(const char *named, const char *broker, device_reach_t reach,
                        char ret_device[DATA_DEVICE_BYTES], heddle_error_t *error)
 {

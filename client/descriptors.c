@@ -9,6 +9,8 @@
 
 enum { LOOK_US = 100000 };
 
+/* Opening them is the only true test: limits of the process and of the system both count, and other
+ * threads open files too. */
 static int open_some(int wanted, int fds[])
 {
     int count = 0;
@@ -21,6 +23,7 @@ static void close_all(int fds[], int count)
     for (int i = 0; i < count; i++) close(fds[i]);
 }
 
+/* At most `wanted`; they are open for a moment only. */
 static int count_left(int wanted)
 {
     int fds[DESCRIPTORS_START], count = open_some(wanted, fds);
@@ -28,6 +31,7 @@ static int count_left(int wanted)
     return count;
 }
 
+/* The error is NO_MEMORY: descriptors are a resource that an operator can raise. */
 int descriptors_check(int wanted, heddle_error_t *error)
 {
     int count = count_left(wanted);
@@ -39,6 +43,8 @@ int descriptors_check(int wanted, heddle_error_t *error)
     return HEDDLE_ERR_NO_MEMORY;
 }
 
+/* The reserve is given up while descriptors are short, so that UCX finds some, and is taken again when
+ * there are enough for both. */
 void descriptors_look(descriptors_keep_t *k, uint64_t now_us)
 {
     if (now_us < k->look_us) return;

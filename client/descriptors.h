@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/descriptors.h: UCX and libzmq abort a process in which they find no descriptor left.
+/* client/descriptors.h: a reserve of file descriptors.  UCX and libzmq abort the process when they find none
+ * left.
  *
- * So who is about to need some looks first; and a few are held back for what cannot be asked: connections
- * that UCX takes from others.
+ * Code that will need descriptors checks first.  A few are held back for needs that cannot be checked:
+ * connections that UCX accepts from others.
  *
- *   HELD --fewer than DESCRIPTORS_LOW are left--> LENT, to whoever opens something
- *   LENT --they are there again--> HELD
+ *   HELD --fewer than DESCRIPTORS_LOW are left--> LENT: closed, so that others can be opened
+ *   LENT --they are free again--> HELD
  *
- * A keep belongs to one thread. */
+ * A keep belongs to one thread; the shell owns its own. */
 #ifndef CLIENT_DESCRIPTORS_H
 #define CLIENT_DESCRIPTORS_H
 

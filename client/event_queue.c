@@ -23,6 +23,7 @@ struct queued {
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+/* Events come back to the spare ones first, which are there for the time without memory. */
 static void give_back(event_queue_t *q, heddle_event_t *event)
 {
     if (event && q->spare_count < EVENT_QUEUE_SPARE) q->spare[q->spare_count++] = event;
@@ -34,6 +35,7 @@ static void drop_spare(event_queue_t *q)
     while (q->spare_count) free(q->spare[--q->spare_count]);
 }
 
+/* The spare events are allocated now: later there may be no memory for them. */
 int event_queue_init(event_queue_t *q)
 {
     *q = (event_queue_t){.capacity = EVENT_QUEUE_CAPACITY, .fd = -1};
@@ -69,6 +71,7 @@ void event_queue_fini(event_queue_t *q)
 
 /* --- what an event is worth ------------------------------------------------------------------- */
 
+/* An unknown type counts as TOLD: it may be dropped, but is reported. */
 static worth_t worth_of(int type)
 {
     switch (type) {
@@ -88,6 +91,7 @@ static worth_t worth_of(int type)
     }
 }
 
+/* After these events no other event of the version needs an answer. */
 static bool ends_versions(int type) { return type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_RETIRED; }
 
 /* After `later`, is the earlier one of the same adapter needed no more? */
@@ -100,6 +104,7 @@ static bool replaces(const queued_t *later, const queued_t *earlier)
     return ends_versions(later->type) ? is_order : later->type == earlier->type;
 }
 
+/* A replaced event becomes TOLD and is not removed: the application may still read it, in order. */
 static void mark_replaced(event_queue_t *q, const queued_t *later)
 {
     if (later->worth != NEEDED && !ends_versions(later->type)) return;
@@ -123,6 +128,7 @@ static heddle_event_t *take_out(event_queue_t *q, uint32_t gone)
     return event;
 }
 
+/* The oldest event of that worth; `count` when there is none. */
 static uint32_t find_worth(event_queue_t *q, worth_t worth)
 {
     uint32_t i = 0;
@@ -130,6 +136,7 @@ static uint32_t find_worth(event_queue_t *q, worth_t worth)
     return i;
 }
 
+/* Only needed events make the queue grow. False: it has its largest size, or no memory. */
 static bool grow(event_queue_t *q)
 {
     uint32_t capacity = q->capacity < EVENT_QUEUE_MAX / 2 ? q->capacity * 2 : EVENT_QUEUE_MAX;
@@ -143,7 +150,7 @@ static bool grow(event_queue_t *q)
     return true;
 }
 
-/* Returns the event that made room and is to be spoken of; NULL: none. */
+/* Drops what is worth least. Returns the event that went and should be logged; NULL: none. */
 static heddle_event_t *make_room(event_queue_t *q)
 {
     uint32_t gone = find_worth(q, REPEATED);
@@ -164,7 +171,8 @@ static heddle_event_t *make_room(event_queue_t *q)
 
 /* --- in and out ------------------------------------------------------------------------------- */
 
-/* Where malloc gave none, for an event that is needed. */
+/* Memory for a needed event where malloc gave none: a spare one, else that of an event that may be
+ * dropped. */
 static heddle_event_t *find_memory(event_queue_t *q)
 {
     if (q->spare_count) return q->spare[--q->spare_count];
@@ -175,6 +183,8 @@ static heddle_event_t *find_memory(event_queue_t *q)
     return take_out(q, gone);
 }
 
+/* The copy is allocated before the lock is taken, and logs are written after it: the application's thread
+ * must not wait for either. */
 void event_queue_push(event_queue_t *q, const heddle_event_t *event)
 {
     worth_t worth = worth_of(event->type);
@@ -213,6 +223,7 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
     free(gone);
 }
 
+/* The descriptor is readable exactly while there are events, so that it can be polled. */
 bool event_queue_pop(event_queue_t *q, heddle_event_t *ret_event)
 {
     heddle_event_t *event = NULL;

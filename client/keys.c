@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The file meant: `path`, or client.key of the ring, which is then found. */
+/* The file that is meant: `path`, or client.key of the ring. The environment is read under the lock of
+ * opening, since UCX changes it meanwhile. */
 static int settle_path(const char *path, char ret_path[KEYRING_PATH], keyring_t *ring,
                        heddle_error_t *error)
 {
@@ -28,6 +29,7 @@ static int misused(heddle_error_t *error)
     return error_publish(error);
 }
 
+/* The secret key stays in its file: only the public one is returned, and the copy in memory is erased. */
 int heddle_key_generate(const char *path, char ret_public[HEDDLE_KEY_TEXT], char **ret_path)
 {
     char file[KEYRING_PATH];

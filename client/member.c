@@ -15,6 +15,8 @@ void member_fini(client_member_t *m) { buf_fini(&m->frame); }
 
 static bool is_worker(const client_member_t *m) { return m->session.opts.role == ROLE_WORKER; }
 
+/* A frame that was lost for lack of memory may have been a COMMIT. The connection is made anew, because
+ * WELCOME repeats all that counts. */
 int member_read(client_member_t *m, bytes_t frame, uint64_t now_us, msg_t *ret_msg)
 {
     heddle_error_t error;
@@ -34,6 +36,7 @@ int member_read(client_member_t *m, bytes_t frame, uint64_t now_us, msg_t *ret_m
     return rc;
 }
 
+/* The buffer is kept between messages, so that a heartbeat takes no memory. */
 int member_say(client_member_t *m, const msg_t *msg)
 {
     const char *name = msg_name((int)msg->type);
@@ -44,6 +47,7 @@ int member_say(client_member_t *m, const msg_t *msg)
     return rc ? rc : m->io->send(m->io->self, buf_view(&m->frame));
 }
 
+/* Each event carries the session that it belongs to, so that events of an older one can be recognized. */
 void member_tell(client_member_t *m, heddle_event_t *event)
 {
     event->size = sizeof *event;
@@ -54,7 +58,8 @@ void member_tell(client_member_t *m, heddle_event_t *event)
     m->io->event(m->io->self, event);
 }
 
-/* Decisions and versions of another registry mean nothing here: old ones would look new, and new ones old. */
+/* Versions and decisions of another registry mean nothing here: old ones would look new, and new ones
+ * old. */
 static void refuse_cluster(client_member_t *m)
 {
     const session_t *s = &m->session;
@@ -84,6 +89,7 @@ unsigned member_step(client_member_t *m, session_event_kind_t kind, const msg_t 
     return out & ~(unsigned)(SO_HELLO | SO_LEAVE | SO_REDIAL);
 }
 
+/* The list is short and comes from this process; words beyond `cap` are left out. */
 uint32_t member_split(char *list, const char **ret_words, uint32_t cap)
 {
     uint32_t count = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/node.h: how a node (pure parts wired together) meets its shell.  The shell (client/shell.h) or the
- * scenario test drives the same calls; the node acts through node_io_t.  One thread. */
+/* client/node.h: the two tables between a node (pure parts wired together) and its shell.  The shell
+ * (client/shell.h) or a scenario test calls node_ops_t; the node acts through node_io_t.  Without state.
+ * Loop thread only; the shell's owner owns both ends. */
 #ifndef CLIENT_NODE_H
 #define CLIENT_NODE_H
 
@@ -8,7 +9,7 @@
 #include "transfer/transfer.h"
 #include <heddle/types.h>
 
-/* What a node asks of its shell. */
+/* The calls that a node makes. */
 typedef struct node_io {
     void *self;
     int  (*send)(void *self, bytes_t frame);                    /* to the broker: OK | SLOW | GONE */
@@ -17,8 +18,8 @@ typedef struct node_io {
     const transfer_ops_t *tr;
     transfer_t *t;
     const clock_ops_t *clock;                                   /* only for wall-clock stamps of events */
-    const owner_t *owner;                                       /* whose thread calls node and io.  NULL:
-                                                                 * nobody looks */
+    const owner_t *owner;                                       /* of the thread that calls node and io.
+                                                                 * NULL: it is not checked */
 } node_io_t;
 
 /* What a shell calls. */
@@ -29,8 +30,7 @@ typedef struct node_ops {
     uint64_t (*tick)(void *node, uint64_t now_us);              /* returns the next deadline */
     bool     (*work)(void *node, uint64_t now_us);              /* one bounded piece (a digest); true while
                                                                  * there is more.  NULL: none */
-    /* Somebody is there, and there will be no connection as things stand; it is tried again.  NULL: ignored.
-     */
+    /* The handshake was rejected; it is tried again.  NULL: ignored. */
     void     (*refused)(void *node, const heddle_error_t *why, uint64_t now_us);
 } node_ops_t;
 

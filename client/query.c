@@ -60,12 +60,14 @@ static int send_msg(query_t *q, const msg_t *msg)
 
 /* ---- the answer ---- */
 
+/* An answer that cannot be read is an answer: asking again would bring the same one. */
 static void fail(query_t *q, const heddle_error_t *error)
 {
     q->failure = *error;
     q->is_answered = true;
 }
 
+/* The broker's body is checked to be an object before any part of it is used. */
 static void take_report(query_t *q, const msg_report_t *m)
 {
     heddle_error_t error;
@@ -90,6 +92,7 @@ static void take_report(query_t *q, const msg_report_t *m)
     q->is_answered = true;
 }
 
+/* An answer to an earlier question may come late, and has another number. */
 static void take_answer(query_t *q, const msg_t *m)
 {
     if (q->is_answered || !q->is_asked) return;
@@ -102,6 +105,7 @@ static void take_answer(query_t *q, const msg_t *m)
 
 /* ---- the session ---- */
 
+/* Does what the session asks for. A broker that is greeted anew does not have the question any more. */
 static void act(query_t *q, unsigned out, const msg_t *m)
 {
     if (out & SO_HELLO) {
@@ -116,6 +120,7 @@ static void act(query_t *q, unsigned out, const msg_t *m)
     if (out & SO_DELIVER) take_answer(q, m);
 }
 
+/* A connection that was lost has lost the question with it. */
 static void on_line(void *self, bool up)
 {
     query_t *q = self;
@@ -124,7 +129,7 @@ static void on_line(void *self, bool up)
     act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
 }
 
-/* A connection that was broken off says less than a refusal before it. */
+/* A refusal for lack of a valid key explains more than a broken connection after it, and is kept. */
 static void on_refused(void *self, const heddle_error_t *why)
 {
     query_t *q = self;
@@ -158,6 +163,7 @@ static uint64_t tick(void *self, uint64_t now_us)
 
 /* ---- open, close ---- */
 
+/* The secret key is erased as soon as the connection has its own copy. */
 static int dial(query_t *q, const char *endpoints, const credentials_t *with, heddle_error_t *error)
 {
     static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line, .on_refused = on_refused};
@@ -171,6 +177,7 @@ static int dial(query_t *q, const char *endpoints, const credentials_t *with, he
     return rc;
 }
 
+/* Only begins to connect: the first question waits for the broker. */
 int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_ms, query_t **ret_query,
                heddle_error_t *error)
 {
@@ -228,8 +235,10 @@ void query_close(query_t **query)
 
 static bool is_greeted(const query_t *q) { return q->session.state == SESSION_READY && q->session.line_up; }
 
+/* At least 1 where there was a time at all: 0 stands for "none". */
 static uint64_t left_ms(uint64_t ms, uint64_t since_ms) { return ms > since_ms ? ms - since_ms : ms ? 1 : 0; }
 
+/* The broker gets what is left of the caller's time, and not the whole of it again. */
 static void ask(query_t *q)
 {
     uint64_t now_us = loop_now(q->loop), since_ms = q->asked_us ? (now_us - q->asked_us) / 1000 : 0;
@@ -250,9 +259,8 @@ static void ask(query_t *q)
     }
 }
 
-/* Until it was asked once, only the timeout counts, and the deadline, which may be "now": a broker that is
- * not there will not begin to think.  A broker that has a deadline keeps it, so that little time is left
- * after it. */
+/* Until the question was sent once, the timeout counts alone, and a deadline, which may be "now". A
+ * broker that has the question and a deadline keeps it, so that little time is added after it. */
 static uint64_t give_up_us(const query_t *q)
 {
     uint64_t timeout_ms = q->timeout_ms, deadline_ms = q->page.deadline_ms;
@@ -266,6 +274,8 @@ static uint64_t give_up_us(const query_t *q)
                   q->started_us + (deadline_ms + LATE_MS) * 1000);
 }
 
+/* The error depends on how far the question came: refused, asked without an answer, connected, or no
+ * connection. */
 static int give_up(query_t *q, heddle_error_t *error)
 {
     const char *endpoint = wire_endpoint(q->wire);
@@ -322,7 +332,8 @@ static int ask_page(query_t *q, heddle_error_t *error)
 
 /* ---- all pages ---- */
 
-/* Sets q->page to what follows the page that just came; *ret_more false at the end. */
+/* Sets q->page to the page after the one that just came. *ret_more false at the end. A page that ends
+ * where it began would be asked for without end. */
 static int next_page(query_t *q, const msg_query_t *question, const json_t *whole, bool *ret_more,
                      heddle_error_t *error)
 {

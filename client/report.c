@@ -17,6 +17,7 @@ static int no_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for the broker's answer");
 }
 
+/* Only the lists grow from page to page; all else is the same in each, and the latest one counts. */
 int report_merge(json_t *into, json_t *page, bool inside, heddle_error_t *error)
 {
     if (inside) {

@@ -6,6 +6,7 @@
 
 #define BEAT_MIN_US 10000u    /* whatever lease a broker names */
 
+/* A restarted broker must not get the HELLOs of a whole cluster in the same millisecond. */
 static uint64_t jitter(session_t *s, uint64_t us)
 {
     s->rng ^= s->rng << 13;
@@ -22,6 +23,7 @@ void session_init(session_t *s, const session_opts_t *opts)
 
 /* -- transitions ------------------------------------------------------------------------------ */
 
+/* HELLO may be lost, so that an answer is awaited for a limited time. */
 static unsigned greet(session_t *s, uint64_t now_us)
 {
     s->state = SESSION_GREETING;
@@ -37,6 +39,7 @@ static unsigned go_down(session_t *s)
     return 0;
 }
 
+/* Without a connection there is nothing to greet; the next LINE_UP begins. */
 static unsigned begin_anew(session_t *s, uint64_t now_us)
 {
     s->hello_count = 0;
@@ -51,7 +54,7 @@ static unsigned leave_for_good(session_t *s)
     return SO_LEFT;
 }
 
-/* The token is void, by the clock or by the broker's word. */
+/* The token is void, by the clock or by an error of the broker. */
 static unsigned lapse(session_t *s, uint64_t now_us)
 {
     s->lease_end_us = 0;
@@ -59,6 +62,7 @@ static unsigned lapse(session_t *s, uint64_t now_us)
     return SO_LAPSED | (s->state == SESSION_READY ? begin_anew(s, now_us) : 0);
 }
 
+/* Four heartbeats a lease: three may be lost. */
 static uint64_t beat_every(const session_t *s)
 {
     return s->lease_us / 4 > BEAT_MIN_US ? s->lease_us / 4 : BEAT_MIN_US;
@@ -76,6 +80,7 @@ static unsigned refuse(session_t *s, const msg_error_t *m, uint64_t now_us)
 
 /* -- frames ----------------------------------------------------------------------------------- */
 
+/* A broker of another wire version is not answered: it would not understand a JOIN. */
 static unsigned on_hello_ok(session_t *s, const msg_hello_ok_t *m, uint64_t now_us)
 {
     if (m->wire < WIRE_VERSION_MIN || m->wire > WIRE_VERSION_MAX) return 0;
@@ -95,6 +100,8 @@ static unsigned on_hello_ok(session_t *s, const msg_hello_ok_t *m, uint64_t now_
     return s->joined[0] && strcmp(s->joined, s->cluster) != 0 ? SO_ELSEWHERE : SO_JOIN;
 }
 
+/* The lease counts from when the JOIN was sent, and not from now: the broker's clock started in between,
+ * so that the lease ends here first. */
 static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us)
 {
     if (m->req != s->req || !m->token || !m->lease_ms) return 0;
@@ -115,6 +122,7 @@ static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us
     return SO_JOINED;
 }
 
+/* Only an error about the token itself ends the session; one about a version does not. */
 static bool voids_token(const session_t *s, const msg_error_t *m)
 {
     int code = heddle_err_from_name(m->code);
@@ -141,6 +149,7 @@ static bool is_for_us(const session_t *s, const msg_t *m)
     }
 }
 
+/* Each state takes only the frames that belong to it, and ignores all others. */
 static unsigned on_frame(session_t *s, const msg_t *m, uint64_t now_us)
 {
     switch (s->state) {
@@ -176,6 +185,7 @@ static unsigned on_frame(session_t *s, const msg_t *m, uint64_t now_us)
 
 /* -- line, time, leave ------------------------------------------------------------------------ */
 
+/* Each heartbeat's time is kept: its answer renews the lease from that time. */
 static unsigned beat(session_t *s, uint64_t now_us)
 {
     if (!s->line_up || !s->lease_end_us) return 0;
@@ -209,6 +219,7 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
     return 0;
 }
 
+/* A session without a lease has nothing to give up, and ends at once. */
 static unsigned on_leave(session_t *s, uint64_t now_us)
 {
     if (s->state == SESSION_LEAVING || s->state == SESSION_LEFT) return 0;
@@ -219,6 +230,7 @@ static unsigned on_leave(session_t *s, uint64_t now_us)
     return SO_LEAVE;
 }
 
+/* The end of a lease comes before the event: a frame that was queued behind it must not be delivered. */
 unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us)
 {
     if (event->kind == SE_LINE_UP || event->kind == SE_LINE_DOWN) s->line_up = event->kind == SE_LINE_UP;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/session.h (PURE): one client's standing with the broker: hello, join, lease by own clock,
- * rejoin.
+/* client/session.h (PURE): the session of one client with the broker: hello, join, a lease by the client's
+ * own clock, join again.
  *
  *   state     event                      -> next     sends / reports
  *   DOWN      LINE_UP                    -> GREETING HELLO
@@ -35,8 +35,8 @@
  *
  * A lease that ends in any state before LEAVING is reported once, as SO_LAPSED, and before the
  * event is looked at: a frame that was queued behind it is never delivered.  Frames of another
- * token, answers to another request and frames that a client does not get are dropped.  Waits are
- * jittered by a quarter either way. */
+ * token, answers to another request and frames that a client does not get are dropped.  Waits are jittered by
+ * a quarter either way.  Loop thread only; the member or the query that has it owns it. */
 #ifndef CLIENT_SESSION_H
 #define CLIENT_SESSION_H
 

@@ -59,8 +59,8 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
     s->ops->frame(s->node, frame, loop_now(s->loop));
 }
 
-/* Looked at, and not listened for: a netlink socket would be one more descriptor and source for something
- * that happens once a day, and DHCP itself takes longer than a second.  True: the data plane has other
+/* Polled, and not listened for: a netlink socket would be one more descriptor and source for an event
+ * that happens once a day, and DHCP itself takes longer than a second. True: the data plane has other
  * addresses since. */
 static bool look_at_device(shell_t *s, uint64_t now_us)
 {
@@ -84,6 +84,7 @@ static bool look_at_device(shell_t *s, uint64_t now_us)
     return true;
 }
 
+/* The addresses are checked before the node joins, because its JOIN names them. */
 static void on_line(void *self, bool up)
 {
     shell_t *s = self;
@@ -97,6 +98,7 @@ static void on_refused(void *self, const heddle_error_t *why)
     if (s->ops->refused) s->ops->refused(s->node, why, loop_now(s->loop));
 }
 
+/* Logged for developers alone: another program may use the port. */
 static void on_bad_frame(void *self, peer_t from, const char *why)
 {
     shell_t *s = self;
@@ -109,6 +111,7 @@ static uint64_t transfer_deadline(const shell_t *s)
     return s->io.t ? s->io.tr->deadline(s->io.t) : CLOCK_NEVER;
 }
 
+/* The shell's own timers and the node's are one deadline of the loop. */
 static uint64_t tick(void *self, uint64_t now_us)
 {
     shell_t *s = self;
@@ -120,7 +123,8 @@ static uint64_t tick(void *self, uint64_t now_us)
     return due_us < s->look_us ? due_us : s->look_us;
 }
 
-/* Bounded: a batch of transfer events, then one piece of the node's own work. */
+/* Bounded, so that heartbeats stay in time: a batch of transfer events, then one piece of the node's own
+ * work. */
 static bool work(void *self)
 {
     shell_t *s = self;
@@ -142,6 +146,7 @@ static bool arm(void *self)
 
 /* ---- open ---- */
 
+/* Memory, descriptors and threads run out for the same reasons, and have one hint. */
 static int out_of(heddle_error_t *error, const char *words)
 {
     error_fail(error, HEDDLE_ERR_NO_MEMORY, "%s", words);
@@ -149,7 +154,7 @@ static int out_of(heddle_error_t *error, const char *words)
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-/* Over a network only with keys, or with --insecure. */
+/* Over a network keys are required, or --insecure. The check comes before anything is opened. */
 static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys, heddle_error_t *error)
 {
     bool is_loopback = false, is_secure = false;
@@ -193,6 +198,7 @@ static int transfer_mode(tr_mode_t *ret_mode, heddle_error_t *error)
     return rc;
 }
 
+/* UCX is loaded only by clients that move bulk data. */
 static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
     transfer_opts_t transfer = {
@@ -203,6 +209,7 @@ static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *e
     return rc ? rc : s->io.tr->open(&transfer, &s->io.t, error);
 }
 
+/* The connection comes last: from then on the broker may send. */
 static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
     static const wire_sink_t SINK = {on_frame, on_line, on_bad_frame, on_refused};
@@ -229,6 +236,7 @@ static void block_signals(sigset_t *ret_old)
     pthread_sigmask(SIG_SETMASK, &all, ret_old);
 }
 
+/* Every thread that is started here, by us or by a library, inherits the mask of blocked signals. */
 static int open_shell(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error)
 {
     int rc = opts->transfer ? descriptors_check(DESCRIPTORS_START, error) : HEDDLE_OK;
@@ -259,6 +267,7 @@ int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *er
     return rc;
 }
 
+/* For a call that runs a data plane on its own thread, without a shell. */
 int shell_open_transfer(const shell_opts_t *opts, node_io_t *io, heddle_error_t *error)
 {
     int rc = descriptors_check(DESCRIPTORS_START, error);
@@ -289,6 +298,7 @@ static void *run(void *self)
     return NULL;
 }
 
+/* From here on the loop's thread owns the wire, the transfer and the node. */
 int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error)
 {
     s->ops = ops;
@@ -299,6 +309,7 @@ int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *e
     return s->running ? HEDDLE_OK : out_of(error, "no thread can be started");
 }
 
+/* Waits for the loop's thread, which ends after its current turn. */
 void shell_stop(shell_t *s)
 {
     if (!s->running) return;
@@ -307,6 +318,7 @@ void shell_stop(shell_t *s)
     s->running = false;
 }
 
+/* The transfer goes before the loop that polls its descriptor. */
 void shell_close(shell_t **shell)
 {
     shell_t *s = shell ? *shell : NULL;
@@ -340,6 +352,7 @@ static void run_call(void *self, void *arg)
     sem_post(&call->done);
 }
 
+/* The call runs between two turns of the loop, and the caller waits for it: the node needs no lock. */
 int shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg)
 {
     if (!s->running) return HEDDLE_ERR_CLOSED;
@@ -356,6 +369,7 @@ void shell_wake(shell_t *s) { loop_wake(s->loop); }
 
 /* ---- events out ---- */
 
+/* Safe in signal handlers: one write, and errno is as before. */
 void shell_interrupt(shell_t *s)
 {
     int saved = errno;
@@ -365,6 +379,7 @@ void shell_interrupt(shell_t *s)
 
 int shell_fd(const shell_t *s) { return s->events.fd; }
 
+/* An interrupt comes before events that are there, so that a program can always be stopped. */
 int shell_next_event(shell_t *s, int timeout_ms, heddle_event_t *ret_event)
 {
     uint64_t end_us = timeout_ms < 0 ? CLOCK_NEVER : clock_now(s->io.clock) + (uint64_t)timeout_ms * 1000;
