@@ -13,6 +13,7 @@
 
 typedef struct { const pack_t *pack; const void *const *sources; } work_t;
 
+/* A thread pays only for several megabytes: starting it costs as long as copying a few. */
 uint32_t fill_threads(uint64_t region_bytes, uint32_t most)
 {
     uint64_t shares = region_bytes / SHARE_BYTES;
@@ -21,6 +22,7 @@ uint32_t fill_threads(uint64_t region_bytes, uint32_t most)
     return most ? most : 1;
 }
 
+/* Pieces do not overlap, so that the threads need no lock. */
 static void write_piece(void *self, uint32_t i)
 {
     const work_t *w = self;

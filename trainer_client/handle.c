@@ -17,6 +17,7 @@ uint64_t handle_until(int timeout_ms)
 
 /* -- descriptors ------------------------------------------------------------------------------ */
 
+/* Two descriptors, since a poll must tell an interrupt from a change of the node. */
 int handle_open_fds(heddle_publisher_t *p)
 {
     p->changed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -30,7 +31,7 @@ void handle_close_fds(heddle_publisher_t *p)
     if (p->interrupt_fd >= 0) close(p->interrupt_fd);
 }
 
-/* Signal handlers come here too. */
+/* Also called in signal handlers: one write, and errno is as before. */
 static void raise_fd(int fd)
 {
     uint64_t one = 1;
@@ -39,6 +40,7 @@ static void raise_fd(int fd)
     errno = kept;
 }
 
+/* True when it was raised since it was lowered last. */
 static bool lower_fd(int fd)
 {
     uint64_t count;
@@ -47,6 +49,7 @@ static bool lower_fd(int fd)
 
 void handle_changed(void *publisher) { raise_fd(((heddle_publisher_t *)publisher)->changed_fd); }
 void handle_interrupt(heddle_publisher_t *p) { raise_fd(p->interrupt_fd); }
+/* Only looks: the interrupt stays until a call has reported it. */
 bool handle_is_interrupted(const heddle_publisher_t *p)
 {
     struct pollfd fd = {.fd = p->interrupt_fd, .events = POLLIN};
@@ -54,12 +57,14 @@ bool handle_is_interrupted(const heddle_publisher_t *p)
 }
 void handle_forget_interrupt(heddle_publisher_t *p) { lower_fd(p->interrupt_fd); }
 
+/* Rounded up: a poll that ends too early would only be repeated. Waits without an end wake once an hour. */
 static int poll_timeout(uint64_t until_us)
 {
     uint64_t now = handle_now(), left_ms = until_us > now ? (until_us - now + 999) / 1000 : 0;
     return (int)(left_ms < SLEEP_MAX_MS ? left_ms : SLEEP_MAX_MS);
 }
 
+/* An interrupt comes before the event that is waited for. */
 int handle_sleep(heddle_publisher_t *p, int fd, uint64_t until_us)
 {
     struct pollfd fds[2] = {{.fd = fd, .events = POLLIN}, {.fd = p->interrupt_fd, .events = POLLIN}};
@@ -72,7 +77,7 @@ int handle_sleep(heddle_publisher_t *p, int fd, uint64_t until_us)
 
 /* -- commands --------------------------------------------------------------------------------- */
 
-/* Of a version that is not ours the report is empty, but for what is the broker's. */
+/* The report of a version of another publisher is empty, except for the state of the broker. */
 static report_row_t *copy_report(publisher_node_t *n, const command_t *c, uint64_t now_us)
 {
     report_row_t *row = reports_find(publisher_node_reports(n), c->version);
@@ -83,7 +88,8 @@ static report_row_t *copy_report(publisher_node_t *n, const command_t *c, uint64
     return row;
 }
 
-/* JUDGE, LATE, REPORT: the report is of the same moment as the answer. */
+/* JUDGE, LATE and REPORT: the answer and the report are of the same moment, since both are made in one
+ * turn of the loop. */
 static int look(publisher_node_t *n, const command_t *c, uint64_t now_us)
 {
     report_row_t *row = reports_find(publisher_node_reports(n), c->version);
@@ -96,6 +102,7 @@ static int look(publisher_node_t *n, const command_t *c, uint64_t now_us)
     return rc;
 }
 
+/* One command on the loop's thread; each is one call of the node. */
 static void execute(void *node, void *arg, uint64_t now_us)
 {
     publisher_node_t *n = node;
@@ -119,6 +126,7 @@ static void execute(void *node, void *arg, uint64_t now_us)
     }
 }
 
+/* A loop that has ended answers no command: every call then fails with the same error. */
 int handle_run(heddle_publisher_t *p, command_t *c)
 {
     heddle_error_t ignored;
@@ -127,6 +135,7 @@ int handle_run(heddle_publisher_t *p, command_t *c)
     return error_fail(c->error ? c->error : &ignored, rc, "the publisher of %s has ended", p->adapter);
 }
 
+/* The descriptor is lowered before the call, so that a change during the call is not missed. */
 int handle_run_until(heddle_publisher_t *p, command_t *c, uint64_t until_us)
 {
     for (;;) {
@@ -139,6 +148,7 @@ int handle_run_until(heddle_publisher_t *p, command_t *c, uint64_t until_us)
     }
 }
 
+/* The flag is set by the loop's thread, which raises the descriptor afterwards. */
 int handle_wait(heddle_publisher_t *p, const atomic_bool *done, uint64_t until_us)
 {
     while (!atomic_load(done)) {

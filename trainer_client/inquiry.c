@@ -4,6 +4,7 @@
 #include "core/clock.h"
 #include "proto/value.h"
 
+/* Due at once: the question is sent in the same turn. */
 void inquiry_begin(inquiry_t *q, uint64_t version, uint64_t now_us)
 {
     q->version = version;
@@ -16,6 +17,7 @@ bool inquiry_is_due(const inquiry_t *q, uint64_t now_us) { return q->version && 
 
 uint64_t inquiry_deadline(const inquiry_t *q) { return q->version ? q->due_us : CLOCK_NEVER; }
 
+/* Each question has a number of its own, so that a late answer to an earlier one is ignored. */
 void inquiry_ask(inquiry_t *q, const char *adapter, uint64_t now_us, msg_t *ret_msg)
 {
     q->due_us = now_us + INQUIRY_US;
@@ -26,18 +28,21 @@ void inquiry_ask(inquiry_t *q, const char *adapter, uint64_t now_us, msg_t *ret_
 
 /* -- the answer ------------------------------------------------------------------------------- */
 
+/* "" where the answer does not have the field: a broker of another release may have others. */
 static const char *text_of(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
     return text ? text : "";
 }
 
+/* A negative number would become a huge count. */
 static uint64_t count_of(const json_t *object, const char *key)
 {
     json_int_t n = json_integer_value(json_object_get(object, key));
     return n > 0 ? (uint64_t)n : 0;
 }
 
+/* As many rows as a report has room for; the texts are borrowed from the JSON. */
 static uint32_t list_missing(const json_t *rollout, msg_missing_t rows[HEDDLE_MISSING_MAX])
 {
     const json_t *list = json_object_get(rollout, "missing");
@@ -50,7 +55,8 @@ static uint32_t list_missing(const json_t *rollout, msg_missing_t rows[HEDDLE_MI
     return count;
 }
 
-/* As ROLLOUT would have said it; what the answer has not, the row knows. */
+/* The answer is brought into the form of a ROLLOUT, so that one function updates the row. What the answer
+ * does not have stays as the row has it. */
 static void learn(report_row_t *row, const json_t *version, uint64_t now_us)
 {
     msg_missing_t missing[HEDDLE_MISSING_MAX];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/inquiry.h: a question to the broker: what became of a version, while it could not tell us?
+/* trainer_client/inquiry.h: a status query to the broker: how a version's rollout went on while this
+ * publisher was away.
  *
  *   state   event                               -> next
  *   idle    inquiry_begin                       -> open    due at once
@@ -7,9 +8,9 @@
  *           inquiry_answer: told                -> open    due a while later
  *           inquiry_end                         -> idle
  *
- * ROLLOUT goes to the session that the broker knows as the version's publisher.  Who was stopped past
- * its lease, or replaced, has missed some, and may get no more.
- * No clock, no I/O; loop thread only. */
+ * ROLLOUT goes to the session that the broker has as the version's publisher.  A publisher that was stopped
+ * past its lease, or replaced, has missed some, and may get no more.
+ * No clock, no I/O.  Loop thread only; the node owns it. */
 #ifndef TRAINER_CLIENT_INQUIRY_H
 #define TRAINER_CLIENT_INQUIRY_H
 

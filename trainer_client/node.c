@@ -61,6 +61,7 @@ struct publisher_node {
 
 /* -- out -------------------------------------------------------------------------------------- */
 
+/* Every event of a publisher is about its one adapter. */
 static void tell_event(publisher_node_t *n, heddle_event_t *event)
 {
     error_text(event->adapter, sizeof event->adapter, n->adapter);
@@ -68,6 +69,7 @@ static void tell_event(publisher_node_t *n, heddle_event_t *event)
     member_tell(&n->member, event);
 }
 
+/* An event may be what a waiting call waits for, so that waiters are woken at the end of the turn. */
 static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version,
                  const heddle_error_t *why)
 {
@@ -81,7 +83,7 @@ static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version
     n->is_changed = true;
 }
 
-/* Last in every call from the shell. */
+/* Last in every call from the shell: a waiter that wakes sees the result of the whole call. */
 static void wake_waiters(publisher_node_t *n)
 {
     bool changed = n->is_changed;
@@ -89,6 +91,7 @@ static void wake_waiters(publisher_node_t *n)
     if (changed && n->changed) n->changed(n->self);
 }
 
+/* A counter of the process, not of a version: progress takes differences. */
 static uint64_t bytes_served(const publisher_node_t *n)
 {
     tr_counters_t c;
@@ -100,8 +103,8 @@ static bool is_ready(const publisher_node_t *n) { return n->member.session.state
 
 /* -- the request ------------------------------------------------------------------------------ */
 
-/* The end of a request, if there is one: `error` with a code, or `result`.  Where it failed a slot that is
- * still TAKEN is given back, but for one that an orphan keeps. */
+/* Ends the request, if there is one: with `error`, which has a code, or with `result`. After a failure
+ * the slot is given back, unless the broker may still record the version. */
 static void finish(publisher_node_t *n, const publish_result_t *result, const heddle_error_t *error)
 {
     const publish_request_t *a = &n->request.asked;
@@ -114,7 +117,7 @@ static void finish(publisher_node_t *n, const publish_result_t *result, const he
     n->is_changed = true;
 }
 
-/* "key=value" each, checked by the caller. */
+/* "key=value" each; the caller has checked them. */
 static uint32_t split_meta(const char *const *meta, char (*ret_keys)[HEDDLE_NAME_MAX + 1],
                            msg_pair_t *ret_pairs)
 {
@@ -130,6 +133,8 @@ static uint32_t split_meta(const char *const *meta, char (*ret_keys)[HEDDLE_NAME
     return count;
 }
 
+/* A repetition is sent with the same request id and with what is left of the deadline, so that the broker
+ * makes at most one version of it. */
 static int send_publish(publisher_node_t *n, uint64_t now_us)
 {
     const publish_request_t *a = &n->request.asked;
@@ -164,8 +169,8 @@ static int send_publish(publisher_node_t *n, uint64_t now_us)
     return member_say(&n->member, &m);
 }
 
-/* Sends PUBLISH, if there is a session.  GONE needs nothing: the line's end is reported, and WELCOME brings
- * us here again. */
+/* Sends PUBLISH, if there is a session. GONE needs no handling: the end of the connection is reported,
+ * and the next WELCOME sends it again. SLOW means a full queue, and a retry in a moment. */
 static void send_request(publisher_node_t *n, uint64_t now_us)
 {
     request_t *r = &n->request;
@@ -193,7 +198,7 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
 
 /* -- requests that were abandoned ------------------------------------------------------------- */
 
-/* The slot of the orphan with that request, or of the oldest (0); -1: none. */
+/* The slot of the in-doubt request with that number, or of the oldest one (0); -1: none. */
 static int orphan_find(const publisher_node_t *n, uint64_t req)
 {
     int found = -1;
@@ -205,7 +210,7 @@ static int orphan_find(const publisher_node_t *n, uint64_t req)
     return found;
 }
 
-/* It is not recorded, or will not be served: its slot is free. */
+/* The request was not recorded, or will not be served: its slot is free. */
 static void orphan_end(publisher_node_t *n, int slot)
 {
     n->orphans[slot] = (orphan_t){0};
@@ -213,7 +218,8 @@ static void orphan_end(publisher_node_t *n, int slot)
     n->is_changed = true;
 }
 
-/* Of what a broker recorded in another session, OPEN says that it is not served. */
+/* A new session says in OPEN what is served. In-doubt requests of the session before are not among it, so
+ * that no worker will ask for them. */
 static void end_orphans(publisher_node_t *n)
 {
     for (int slot; (slot = orphan_find(n, 0)) >= 0;) orphan_end(n, slot);
@@ -221,18 +227,21 @@ static void end_orphans(publisher_node_t *n)
 
 /* -- the broker's answer ---------------------------------------------------------------------- */
 
+/* The broker gives a key only where it needs the bytes of this publisher. */
 static bool is_none(const key16_t *key)
 {
     static const key16_t NO_KEY;
     return !memcmp(key, &NO_KEY, sizeof NO_KEY);
 }
 
+/* Progress counts from the bytes that were served before the version. */
 static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t base_bytes, uint64_t now_us)
 {
     n->progress = (progress_t){.version = version, .base_bytes = base_bytes, .due_us = now_us + PROGRESS_US};
 }
 
-/* An orphan was recorded after all: the broker counts on us, and no other process has the bytes. */
+/* An in-doubt request was recorded after all. The version must be served: the broker counts on this
+ * publisher, and no other process has the bytes. */
 static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
 {
     int slot = orphan_find(n, m->req);
@@ -253,7 +262,8 @@ static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_
     if (m->version > n->progress.version) begin_progress(n, m->version, o.base_bytes, now_us);
 }
 
-/* Workers may have been told of the version before we were: asks that came early stand until now. */
+/* Workers may get the announcement before this publisher gets its answer. Their read requests are pending
+ * until now. */
 static int serve(publisher_node_t *n, const msg_published_t *m, heddle_error_t *error)
 {
     const publish_request_t *a = &n->request.asked;
@@ -270,7 +280,8 @@ static int serve(publisher_node_t *n, const msg_published_t *m, heddle_error_t *
     return rc;
 }
 
-/* Bytes under a key that stands for other bytes would only be refused by every worker. */
+/* The broker has recorded other bytes under this number. Serving ours would only be refused by every
+ * worker. */
 static int fail_digest(publisher_node_t *n, const msg_published_t *m, heddle_error_t *error)
 {
     char ours[HEDDLE_DIGEST_TEXT], theirs[HEDDLE_DIGEST_TEXT];
@@ -316,6 +327,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
 
 /* -- what it was not told --------------------------------------------------------------------- */
 
+/* A lost question is repeated by the next tick. */
 static void inquire(publisher_node_t *n, uint64_t now_us)
 {
     msg_t m;
@@ -323,6 +335,7 @@ static void inquire(publisher_node_t *n, uint64_t now_us)
     (void)member_say(&n->member, &m);    /* it is asked again */
 }
 
+/* Only the newest version can have missed anything that a caller waits for. */
 static void begin_inquiry(publisher_node_t *n, uint64_t now_us)
 {
     const report_row_t *row = reports_newest(&n->reports);
@@ -346,6 +359,8 @@ static void step(publisher_node_t *n, session_event_kind_t kind, const msg_t *m,
     obey(n, member_step(&n->member, kind, m, now_us), m, now_us);
 }
 
+/* Another writer owns the adapter now. All that waits here ends with that error, and the session leaves:
+ * publishing goes on only with a new handle. */
 static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t said;
@@ -363,6 +378,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     step(n, SE_LEAVE, NULL, now_us);
 }
 
+/* OPEN names what is still served, so that the broker can use it as a source again after its own restart. */
 static void send_open(publisher_node_t *n)
 {
     const node_io_t *io = n->member.io;
@@ -386,6 +402,8 @@ static void send_open(publisher_node_t *n)
     (void)member_say(&n->member, &m);
 }
 
+/* What WELCOME does not list is served no longer: the broker has released it, or has never recorded it. A
+ * request that was not answered is sent again. */
 static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_us)
 {
     uint64_t served[PUBLICATION_SLOTS];
@@ -405,6 +423,7 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
 
 /* -- what the broker says --------------------------------------------------------------------- */
 
+/* A ROLLOUT of another publisher's version is not for this one. */
 static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now_us)
 {
     report_row_t *row = reports_find(&n->reports, m->version);
@@ -414,6 +433,9 @@ static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now
     tell(n, HEDDLE_EVENT_ROLLOUT, m->version, NULL);
 }
 
+/* An error without a number is about a message that the broker could not read, which may have been the
+ * request. One with a time to wait puts the request off: a broker that has just started does not decide
+ * yet. */
 static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t error;
@@ -433,6 +455,7 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     }
 }
 
+/* Other messages are not meant for publishers. */
 static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
 {
     switch (m->type) {
@@ -503,6 +526,7 @@ static void on_frame(void *node, bytes_t frame, uint64_t now_us)
     wake_waiters(n);
 }
 
+/* The session decides what a new or lost connection means. */
 static void on_line(void *node, bool up, uint64_t now_us)
 {
     publisher_node_t *n = node;
@@ -511,6 +535,8 @@ static void on_line(void *node, bool up, uint64_t now_us)
     wake_waiters(n);
 }
 
+/* The connection was refused before any message: a key is missing or wrong. An error that cannot pass
+ * ends the request. */
 static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_us)
 {
     publisher_node_t *n = node;
@@ -523,6 +549,7 @@ static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_
     wake_waiters(n);
 }
 
+/* Only the end of a share counts: a publisher sends no read requests. */
 static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 {
     publisher_node_t *n = node;
@@ -536,6 +563,8 @@ static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 
 /* -- time ------------------------------------------------------------------------------------- */
 
+/* Progress is an estimate: the transfer counts bytes of all workers together. It never reaches the whole
+ * before the broker has reported that all have staged the version. */
 static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, const report_row_t *row)
 {
     progress_t *p = &n->progress;
@@ -559,6 +588,7 @@ static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, c
     tell_event(n, &e);
 }
 
+/* One timer for the request, the status query, the progress and the session. */
 static uint64_t on_tick(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
@@ -593,6 +623,8 @@ const node_ops_t publisher_node_ops = {.line = on_line, .refused = on_line_refus
 
 /* -- what the application asks ---------------------------------------------------------------- */
 
+/* A refusal that may pass is waited for. One that the broker will repeat is final, and so is another
+ * writer. */
 int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
 {
     owner_check(n->member.io->owner);
@@ -609,9 +641,9 @@ int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
     return error->code && !may_pass ? error->code : HEDDLE_ERR_AGAIN;
 }
 
-/* A version that is given up here may be the one that the broker has just announced, or will announce after
- * an abandoned request: the broker knows, and says so within a turn.  Where it is away OPEN will tell it what
- * is served still. */
+/* A version that is given up here may be the one that the broker is about to announce. Only the broker
+ * knows, and its RELEASE or ROLLOUT comes within a turn. While it is away any version may go, since OPEN
+ * will list what is left. */
 int publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
                         region_t **ret_region)
 {
@@ -646,6 +678,7 @@ void publisher_node_give_back(publisher_node_t *n, int slot)
     publications_give_back(&n->publications, slot);
 }
 
+/* The request is kept until it is answered, across sessions. */
 void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us)
 {
     owner_check(n->member.io->owner);
@@ -655,8 +688,8 @@ void publisher_node_publish(publisher_node_t *n, const publish_request_t *reques
     else send_request(n, now_us);
 }
 
-/* Where the broker may have the request, its region is kept: a version that no process serves would bar all
- * others until its deadline. */
+/* Where the broker may have the request, its region is kept. A version that no process serves would block
+ * all later ones until its deadline. */
 void publisher_node_abandon(publisher_node_t *n)
 {
     owner_check(n->member.io->owner);
@@ -679,6 +712,8 @@ void publisher_node_abandon(publisher_node_t *n)
     finish(n, NULL, &e);
 }
 
+/* A publisher that was fenced gets no more reports, so that a wait ends with the fence, unless a question
+ * is still open. */
 int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
                          heddle_error_t *error)
 {
@@ -705,6 +740,7 @@ uint32_t publisher_node_settling_ms(const publisher_node_t *n, uint64_t now_us)
     return now_us < n->settled_us ? (uint32_t)((n->settled_us - now_us + 999) / 1000) : 0;
 }
 
+/* Closing the only source of a version loses it. The caller can wait while workers are fetching it. */
 int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error)
 {
     owner_check(n->member.io->owner);
@@ -728,6 +764,7 @@ int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_e
     return HEDDLE_ERR_AGAIN;
 }
 
+/* Serving ends before the session does, so that the broker names no source that is gone. */
 void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
 {
     owner_check(n->member.io->owner);

@@ -14,6 +14,7 @@ static int fail_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the table of the adapter");
 }
 
+/* The caller's table may be gone before the publication is committed, so that every row is copied. */
 static int copy_row(arena_t *a, const heddle_tensor_t *from, heddle_tensor_t *to, heddle_error_t *error)
 {
     const char *name = from->name ? from->name : "";
@@ -39,6 +40,7 @@ static int copy_row(arena_t *a, const heddle_tensor_t *from, heddle_tensor_t *to
     return to->name && to->dims ? HEDDLE_OK : fail_memory(error);
 }
 
+/* The count is checked before memory is taken for it. */
 static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
 {
     if (in->count > LIMIT_TENSORS) {
@@ -61,7 +63,7 @@ static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* Before anything is copied. */
+/* Before anything is copied: these texts come from files, and may be huge. */
 static int check_sizes(const pack_input_t *in, heddle_error_t *error)
 {
     const struct { const char *what; size_t bytes; uint32_t limit; } PARTS[] = {
@@ -78,6 +80,7 @@ static int check_sizes(const pack_input_t *in, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* Everything that can be refused without the bytes is refused here, before a region is taken. */
 int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error)
 {
     int rc = check_sizes(in, error);
@@ -96,12 +99,14 @@ fail:
     return rc;
 }
 
+/* The manifest's size is a bound: it is built when the bytes are known. */
 uint64_t pack_bytes(const pack_t *p)
 {
     uint64_t manifest = manifest_bound(&p->layout, p->tensors, p->config.bytes, p->metadata.bytes);
     return manifest_offset(p->layout.region_bytes) + manifest;
 }
 
+/* The region may have content of an earlier version. Padding is part of the digest and must be zero. */
 void pack_lay(pack_t *p, void *base)
 {
     p->base = base;
@@ -136,7 +141,7 @@ void *pack_tensor(pack_t *p, uint32_t index)
     return place_of(p, index);
 }
 
-/* Without memory for their leaves pack_seal digests these rows, as what the caller wrote. */
+/* Without memory for their leaves these rows are digested by pack_seal, like rows that the caller wrote. */
 void pack_write_begin(pack_t *p, const void *const *sources)
 {
     if (!p->leaves) p->leaves = malloc(p->layout.region_bytes / LIMIT_PAGE_BYTES * sizeof *p->leaves);
@@ -144,7 +149,8 @@ void pack_write_begin(pack_t *p, const void *const *sources)
         if (sources[row]) p->marks[row] |= p->leaves ? PACK_DIGESTED : PACK_HANDED_OUT;
 }
 
-/* [from, to) is of the row's own bytes. */
+/* [from, to) is in the row's own bytes. Copying and digesting go step by step, so that the bytes are
+ * digested while they are in the cache. */
 static void write_row(const pack_t *p, uint32_t row, const uint8_t *source, uint64_t from, uint64_t to)
 {
     for (uint64_t at = from; at < to; at += STEP_BYTES) {
@@ -155,7 +161,7 @@ static void write_row(const pack_t *p, uint32_t row, const uint8_t *source, uint
     }
 }
 
-/* Place in the order of names, which is that of the region, of the first row that ends behind `from`. */
+/* The first row that ends behind `from`, as its place in the order of the region, by binary search. */
 static uint32_t first_behind(const layout_t *l, uint64_t from)
 {
     uint32_t low = 0, high = l->count;
@@ -178,7 +184,7 @@ void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint
     }
 }
 
-/* What the caller wrote, or may have written since it was digested. */
+/* Rows that the caller wrote, or may have changed since they were digested. */
 static int digest_rest(const pack_t *p, heddle_error_t *error)
 {
     for (uint64_t row = 0, since = 0; p->leaves && row < p->layout.count; row++) {
@@ -197,7 +203,7 @@ static int digest_rest(const pack_t *p, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* What lies where nothing was written is an older version's. */
+/* A row that was not written has the bytes of an older version, which must not be published. */
 static int check_written(const pack_t *p, heddle_error_t *error)
 {
     for (uint32_t row = 0; row < p->layout.count; row++) {
@@ -213,6 +219,7 @@ static int check_written(const pack_t *p, heddle_error_t *error)
 
 /* -- the seal --------------------------------------------------------------------------------- */
 
+/* The manifest goes behind the tensors, into the same region: workers fetch both under one key. */
 int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
 {
     buf_t manifest = {0};

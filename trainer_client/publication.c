@@ -23,6 +23,7 @@ struct heddle_publication {
 
 /* -- time ------------------------------------------------------------------------------------- */
 
+/* Called between pieces of packing, by any thread that packs. */
 static int check_patience(const stop_t *stop, heddle_error_t *error)
 {
     const patience_t *p = (const patience_t *)stop;
@@ -40,6 +41,7 @@ static int check_patience(const stop_t *stop, heddle_error_t *error)
     return HEDDLE_ERR_DEADLINE;
 }
 
+/* From here on stop_check ends packing at the deadline or an interrupt. */
 static void patience_begin(patience_t *p, heddle_publisher_t *publisher, uint64_t start_us,
                            uint32_t deadline_ms)
 {
@@ -48,7 +50,7 @@ static void patience_begin(patience_t *p, heddle_publisher_t *publisher, uint64_
     stop_begin(&p->stop);
 }
 
-/* An interrupt that ended it is spent. */
+/* An interrupt that ended the packing is spent: it must not end the next call too. */
 static int patience_over(const patience_t *p, int rc, heddle_error_t *error)
 {
     stop_end();
@@ -59,11 +61,13 @@ static int patience_over(const patience_t *p, int rc, heddle_error_t *error)
 
 /* -- a region --------------------------------------------------------------------------------- */
 
+/* A loop that has ended needs no slot back, hence no check. */
 static void give_back(heddle_publisher_t *p, int slot)
 {
     handle_run(p, &(command_t){.kind = COMMAND_GIVE_BACK, .slot = slot});
 }
 
+/* Waits for a slot at most for the publisher's timeout. The error names what keeps the older one. */
 static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
 {
     t->kind = COMMAND_TAKE;
@@ -83,7 +87,7 @@ static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
     return rc;
 }
 
-/* The memory that is the slot's from here on.  Where that fails it is gone, and the slot free. */
+/* Gives new memory to the slot, which owns it from here on, also on failure. */
 static int fit(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
 {
     t->kind = COMMAND_FIT;
@@ -95,6 +99,7 @@ static int fit(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
     return rc;
 }
 
+/* Pages are made on this thread, piece by piece, between which it can be stopped. */
 static int grow(command_t *t, heddle_error_t *error)
 {
     int rc;
@@ -102,8 +107,8 @@ static int grow(command_t *t, heddle_error_t *error)
     return rc;
 }
 
-/* A slot with so much memory, which is warm or made now; and `r` read into it, unless that is NULL.  On this
- * thread: touching memory takes long, and the loop has a lease to keep. */
+/* A slot with enough memory, which is warm or made now; and `r` read into it, unless that is NULL. On
+ * this thread: touching memory takes long, and the loop has a lease to keep. */
 static int take_region(heddle_publisher_t *p, reading_t *r, command_t *t, heddle_error_t *error)
 {
     int rc = take_slot(p, t, error);
@@ -172,6 +177,7 @@ int heddle_publication_write(heddle_publication_t *pub, const void *const *sourc
     return HEDDLE_OK;
 }
 
+/* The slot is the node's by now, or was given back. */
 static void end(heddle_publication_t *pub)
 {
     pub->publisher->open = NULL;
@@ -197,7 +203,7 @@ typedef struct {
     atomic_bool is_done;              /* the two above are written */
 } publish_t;
 
-/* On the loop's thread. */
+/* On the loop's thread; the flag is set last, so that the waiting thread sees the rest. */
 static void on_done(void *self, const publish_result_t *result, const heddle_error_t *error)
 {
     publish_t *it = self;
@@ -206,7 +212,7 @@ static void on_done(void *self, const publish_result_t *result, const heddle_err
     atomic_store(&it->is_done, true);
 }
 
-/* The node has the slot from here on.  An answer that comes while we give up still counts. */
+/* The node owns the slot from here on. An answer that comes while the call gives up still counts. */
 static int wait_published(heddle_publisher_t *p, publish_t *it, heddle_error_t *error)
 {
     command_t c = {.kind = COMMAND_PUBLISH, .error = error, .request = &it->request};
@@ -222,6 +228,7 @@ static int wait_published(heddle_publisher_t *p, publish_t *it, heddle_error_t *
     return it->error.code;
 }
 
+/* The ranges are a table, so that each has the same error. */
 static int check_choices(const heddle_publish_opts_t *o, heddle_error_t *error)
 {
     static const char ENUM[] = "take one of the names that heddle/publisher.h has for it";
@@ -269,6 +276,8 @@ static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *r
     return rc;
 }
 
+/* Seals, then publishes under the caller's request id, or under a random one, which no other process can
+ * have used. */
 static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t *ret_published,
                    heddle_error_t *error)
 {
@@ -312,7 +321,7 @@ static int publish(heddle_publication_t *pub, publish_t *it, heddle_published_t 
     return rc;
 }
 
-/* Takes the publication. */
+/* Takes the publication, also on failure: a sealed pack cannot be written again. */
 static int commit(heddle_publication_t *pub, const heddle_publish_opts_t *opts,
                   heddle_published_t *ret_published, heddle_error_t *error)
 {
@@ -347,6 +356,7 @@ int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_o
 
 /* -- a directory ------------------------------------------------------------------------------ */
 
+/* Reading has no deadline yet: the call that will want it brings one. */
 void handle_read_ahead(heddle_publisher_t *p, const char *dir)
 {
     patience_t *patience = &p->ahead_patience;
@@ -355,6 +365,7 @@ void handle_read_ahead(heddle_publisher_t *p, const char *dir)
     p->ahead = reading_ahead(dir, &patience->stop);
 }
 
+/* A deadline of 0 stops the reading thread at its next check. */
 void handle_drop_ahead(heddle_publisher_t *p)
 {
     reading_t reading = {0};
@@ -367,8 +378,8 @@ void handle_drop_ahead(heddle_publisher_t *p)
     region_unref(&region);
 }
 
-/* What was read while the publisher opened, if that is this directory, and still so.  False: there is none;
- * what ended it is found once more, or was of that time alone. */
+/* Takes what was read while the publisher opened, if that is this directory and still unchanged. False:
+ * there is none; the error that ended it is found again, or no longer there. */
 static bool join_ahead(heddle_publisher_t *p, const char *dir, const patience_t *patience, reading_t *r,
                        region_t **ret_region)
 {
@@ -383,6 +394,8 @@ static bool join_ahead(heddle_publisher_t *p, const char *dir, const patience_t 
     return !reading_join(&p->ahead, r, ret_region, &ignored);
 }
 
+/* Reads the directory into a region, unless it was read ahead into a region of its own, which then
+ * becomes the slot's. */
 static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *patience,
                     heddle_publication_t **ret_publication, heddle_error_t *error)
 {

@@ -6,11 +6,13 @@
 
 #include <string.h>
 
+/* Half of the cores at most are for workers that copy ahead: the others have to record the version. */
 void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t)
 {
     *p = (publications_t){.tr = tr, .t = t, .early_most = crew_cores() / 2};
 }
 
+/* Unregistered first: the transfer must not have a region that is gone. */
 static void drop_region(publications_t *p, publication_slot_t *s)
 {
     if (!s->region) return;
@@ -18,6 +20,7 @@ static void drop_region(publications_t *p, publication_slot_t *s)
     region_unref(&s->region);
 }
 
+/* No new read request is served; the slot is free when the last send is over. */
 static void stop(publications_t *p, publication_slot_t *s)
 {
     s->state = PUBLICATION_CLOSING;
@@ -29,6 +32,7 @@ static void stop_early(publications_t *p, const publication_slot_t *s)
     if (s->is_early) p->tr->unshare(p->t, s->early_key);
 }
 
+/* Serving ends at once: the transfer is closed next, and reports no end of a share any more. */
 void publications_fini(publications_t *p)
 {
     publications_stop(p, 0);
@@ -44,11 +48,13 @@ static bool goes_before(const publication_slot_t *a, const publication_slot_t *b
     return a->version < b->version;
 }
 
+/* An order for first_in. */
 static bool is_newer(const publication_slot_t *a, const publication_slot_t *b)
 {
     return a->version > b->version;
 }
 
+/* A larger region fits more versions; one without memory comes last. */
 static bool is_larger(const publication_slot_t *a, const publication_slot_t *b)
 {
     return (a->region ? a->region->bytes : 0) > (b->region ? b->region->bytes : 0);
@@ -56,6 +62,7 @@ static bool is_larger(const publication_slot_t *a, const publication_slot_t *b)
 
 typedef bool before_t(const publication_slot_t *a, const publication_slot_t *b);
 
+/* The first slot of a state in the given order, leaving out two; NULL: none. */
 static publication_slot_t *first_but(publications_t *p, publication_state_t state, before_t *goes_first,
                                      const publication_slot_t *but1, const publication_slot_t *but2)
 {
@@ -72,7 +79,8 @@ static publication_slot_t *first_in(publications_t *p, publication_state_t state
     return first_but(p, state, goes_first, NULL, NULL);
 }
 
-/* Where all are needed, as far as we know, the oldest is on its way to a worker and the newest comes next. */
+/* The version that is given up when a slot is needed. Where all may still be needed, the oldest is on its
+ * way to a worker and the newest comes next, so that one between them goes. */
 static publication_slot_t *least_missed(publications_t *p)
 {
     publication_slot_t *first = first_in(p, PUBLICATION_SERVED, goes_before);
@@ -82,7 +90,8 @@ static publication_slot_t *least_missed(publications_t *p)
     return between ? between : first;
 }
 
-/* A free place; one without memory only as long as there are too few, or when none will come free. */
+/* A free slot. One without memory is used only while there are fewer warm ones than needed, or when none
+ * will become free: memory that is made once stays. */
 static publication_slot_t *free_slot(publications_t *p)
 {
     publication_slot_t *s = first_in(p, PUBLICATION_FREE, is_larger);
@@ -116,6 +125,7 @@ int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int 
     return HEDDLE_OK;
 }
 
+/* The old region goes first: there may not be memory for both. */
 int publications_fit(publications_t *p, int slot, region_t *region)
 {
     publication_slot_t *s = &p->slots[slot];
@@ -162,6 +172,7 @@ int publications_share(publications_t *p, int slot, uint64_t version, const shar
     return rc;
 }
 
+/* The last send is over, so that the region can be written again. */
 void publications_unshared(publications_t *p, const share_key_t *key)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++) {
@@ -180,6 +191,7 @@ const publication_slot_t *publications_of(const publications_t *p, uint64_t vers
     return NULL;
 }
 
+/* A released version is served on, because its memory is there anyway; it is the first to go. */
 bool publications_release(publications_t *p, uint64_t version)
 {
     publication_slot_t *s = (publication_slot_t *)publications_of(p, version);
@@ -200,6 +212,7 @@ void publications_stop(publications_t *p, uint64_t version)
             stop(p, &p->slots[i]);
 }
 
+/* The newest first: the broker takes the first as the current one. */
 uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBLICATION_SLOTS])
 {
     uint32_t count = 0;

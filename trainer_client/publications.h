@@ -48,9 +48,8 @@ typedef struct {
 typedef struct publications {
     const transfer_ops_t *tr;
     transfer_t *t;
-    uint32_t early_most;               /* more workers than these are not told early: each copies on two
-                                        * cores, of those that others need to record the version, and what
-                                        * one gains the last one waits for */
+    uint32_t early_most;               /* the most workers that may copy ahead: more of them would compete
+                                        * for cores and delay the slowest one */
     publication_slot_t slots[PUBLICATION_SLOTS];
 } publications_t;
 

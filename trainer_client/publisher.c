@@ -19,6 +19,7 @@
 
 /* -- open ------------------------------------------------------------------------------------- */
 
+/* Without a name of its own a writer has that of its host and process, so that logs can tell two apart. */
 static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
 {
     char writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
@@ -37,6 +38,7 @@ static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, he
 static uint32_t close_ms(const heddle_publisher_opts_t *o) { return o->close_ms ? o->close_ms : CLOSE_MS; }
 static uint32_t leave_ms(const heddle_publisher_opts_t *o) { return close_ms(o) / 3; }
 
+/* The shell first, then the node on it, then the thread that runs both. */
 static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
 {
     char roles[112];
@@ -57,6 +59,7 @@ static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle
     return rc;
 }
 
+/* The environment is read under the lock of opening, since UCX changes it meanwhile. */
 static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publisher,
                        heddle_error_t *error)
 {
@@ -76,6 +79,7 @@ static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **re
     return HEDDLE_OK;
 }
 
+/* Does not wait for the broker: a trainer can go on loading meanwhile. */
 int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher)
 {
     heddle_error_t error;
@@ -97,6 +101,7 @@ fail:
     return error_publish(&error);
 }
 
+/* The error tells silence from no connection, because the remedies differ. */
 int heddle_publisher_opened(heddle_publisher_t *p)
 {
     heddle_error_t error;
@@ -141,15 +146,15 @@ int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_
 
 /* -- close ------------------------------------------------------------------------------------ */
 
-/* The broker may be about to announce it, for so long after it came, or after the one before it. */
+/* How long to wait for a worker to take the last version. Without one that fetches it the broker may
+ * still be about to announce it, which it does soon or not at all. */
 static uint64_t hold_end(const heddle_publisher_t *p, const command_t *h, uint64_t until_us)
 {
     uint64_t end_us = h->wanted_us + p->leave_ms * 1000ull / 4;
     return h->is_wanted || end_us > until_us ? until_us : end_us;
 }
 
-/* A broker that is away, or a worker that stands still, does not hold us up: nothing here takes
- * longer than leave_ms. */
+/* An absent broker or a stopped worker must not hold up the end: nothing here takes longer than leave_ms. */
 static void leave(heddle_publisher_t *p)
 {
     command_t go = {.kind = COMMAND_LEAVE}, gone = {.kind = COMMAND_HAS_LEFT};
@@ -159,6 +164,8 @@ static void leave(heddle_publisher_t *p)
     shell_stop(p->shell);
 }
 
+/* A version whose only source is this process would end with it, so that close waits for a worker to take
+ * it, unless the publisher was interrupted. */
 void heddle_publisher_close(heddle_publisher_t **p)
 {
     if (!p || !*p) return;
@@ -194,7 +201,7 @@ void heddle_publisher_interrupt(heddle_publisher_t *p)
 
 /* -- what became of a version ----------------------------------------------------------------- */
 
-/* The report is filled whatever comes of the question. */
+/* The report is filled also where the wait failed: it says how far the version came. */
 static int look(heddle_publisher_t *p, command_t *c, int timeout_ms)
 {
     int rc = handle_run_until(p, c, handle_until(timeout_ms));

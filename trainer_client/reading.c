@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+/* Only the header is read here: it is enough to check the adapter and to know the size of its region. */
 int reading_open(reading_t *r, const char *dir, heddle_error_t *error)
 {
     *r = (reading_t){0};
@@ -20,11 +21,13 @@ int reading_open(reading_t *r, const char *dir, heddle_error_t *error)
 
 typedef struct { peft_sink_t sink; region_t *region; } into_t;
 
+/* Pages are written through the memory file, which makes and fills them at once. */
 static int put(const peft_sink_t *sink, uint64_t at, const void *pages, size_t bytes, heddle_error_t *error)
 {
     return region_put(((const into_t *)(const void *)sink)->region, at, pages, bytes, error);
 }
 
+/* A warm region is written in place; a new one is made as the bytes come. */
 int reading_into(reading_t *r, region_t *region, heddle_error_t *error)
 {
     into_t into = {.sink = {.put = put}, .region = region};
@@ -54,6 +57,7 @@ struct ahead {
     heddle_error_t error;
 };
 
+/* On its own thread, which has nothing but this struct. */
 static void *read_ahead(void *self)
 {
     ahead_t *a = self;
@@ -73,6 +77,7 @@ static void destroy(ahead_t *a)
     free(a);
 }
 
+/* Reading ahead is an attempt: where it cannot start, the directory is read later. */
 ahead_t *reading_ahead(const char *dir, const stop_t *stop)
 {
     ahead_t *a = calloc(1, sizeof *a);
@@ -86,8 +91,8 @@ ahead_t *reading_ahead(const char *dir, const stop_t *stop)
 
 bool reading_is_of(const ahead_t *a, const char *dir) { return a && !strcmp(a->dir, dir); }
 
-/* The path may lead to another directory since (a link that was moved, a rename), and where the file system
- * tells nothing of writers, the bytes may be others. */
+/* The path may lead to another directory by now (a moved link, a rename), and some file systems report no
+ * changes of a file. Where it is not certain that the bytes are the same, they are read again. */
 static int check_still(const ahead_t *a, heddle_error_t *error)
 {
     bool is_sure = false;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/reading.h: a directory on its way into a region, in one pass over its bytes.
+/* trainer_client/reading.h: a PEFT directory that is read into a region, in one pass over its bytes.
  *
  *   reading_open --(a region of pack_bytes)--> reading_into --> the caller takes the pack and seals it
  *
  *   reading_ahead ... reading_join             both, on a thread of its own, into a region of its own, while
  *                                              the publisher opens
  *
- * That thread reads no environment: UCX's settings come and go in it meanwhile (client/opening.h).  All other
- * calls are the application's thread's.  core/stop.h ends reading early; only reading_join waits. */
+ * That thread reads no environment, since UCX's settings change in it meanwhile (client/opening.h).  All
+ * other calls are made on the application's thread, which owns a reading.  core/stop.h ends it early; only
+ * reading_join blocks until another thread has ended. */
 #ifndef TRAINER_CLIENT_READING_H
 #define TRAINER_CLIENT_READING_H
 

@@ -27,6 +27,7 @@ report_row_t *reports_find(const reports_t *r, uint64_t version)
     return NULL;
 }
 
+/* The oldest version makes room. A version that was published again gets new times. */
 void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts, uint64_t start_us)
 {
     report_row_t *row = reports_find(r, version);
@@ -46,16 +47,19 @@ void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *
 /* -- what the broker says --------------------------------------------------------------------- */
 
 static bool is_all(uint32_t have, uint32_t eligible) { return have > 0 && have >= eligible; }
+/* An active worker has staged the version too, whichever count has it. */
 static uint32_t staged_count(const heddle_report_t *r)
 {
     return r->staged_count > r->active_count ? r->staged_count : r->active_count;
 }
 
+/* Times are taken when the report came, and only the first one counts. */
 static void stamp(const report_row_t *row, double *ms)
 {
     if (*ms < 0) *ms = (double)(row->heard_us - row->start_us) / 1000.0;
 }
 
+/* The rows of the message are borrowed, so that their texts are copied. */
 static void copy_missing(heddle_report_t *r, const msg_rollout_t *m)
 {
     r->missing_count = m->missing_count;
@@ -68,6 +72,8 @@ static void copy_missing(heddle_report_t *r, const msg_rollout_t *m)
     }
 }
 
+/* Counts may go down when workers leave; the highest ones are kept, because a quorum that was reached
+ * stays reached. */
 void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
 {
     heddle_report_t *r = &row->report;
@@ -102,6 +108,7 @@ void reports_was_active(report_row_t *row)
     stamp(row, &row->active_ms);
 }
 
+/* Where not all workers are there yet, the times are those of the quorum that was asked for. */
 void reports_copy(const report_row_t *row, heddle_report_t *ret_report)
 {
     *ret_report = row->report;
@@ -119,6 +126,7 @@ bool report_is_settled(const report_row_t *row)
     return !is_state(row, "staging") || is_all(staged_count(&row->report), row->report.eligible_count);
 }
 
+/* These states mean that a worker has staged the version, or that it is no longer needed. */
 bool report_is_held(const report_row_t *row)
 {
     bool is_told = is_state(row, "staged") || is_state(row, "active") || is_state(row, "kept") ||
@@ -126,6 +134,7 @@ bool report_is_held(const report_row_t *row)
     return is_told || (is_state(row, "staging") && staged_count(&row->report) > 0);
 }
 
+/* The same content need not be offered ahead to workers that have it. */
 bool reports_staged(const reports_t *r, const digest_t *content)
 {
     for (unsigned i = 0; i < REPORTS_MAX; i++) {
@@ -137,6 +146,7 @@ bool reports_staged(const reports_t *r, const digest_t *content)
     return false;
 }
 
+/* A later report would change nothing that a caller can wait for. */
 bool report_is_over(const report_row_t *row)
 {
     const heddle_report_t *r = &row->report;
@@ -151,14 +161,15 @@ static const char *phase_word(const wait_for_t *want)
     return want->phase == HEDDLE_PHASE_STAGED ? "staged" : "active";
 }
 
-/* Of all, or of a part of them, is meant who is there; of a number, that so many switched: one that leaves
- * then is not among the eligible any more, and no other would take its place. */
+/* A quorum of all, or of a share, means the workers that are there now. A quorum of a number means that
+ * so many have switched: one that leaves afterwards still counts, since no other would take its place. */
 static uint32_t have_count(const report_row_t *row, const wait_for_t *want)
 {
     if (want->phase == HEDDLE_PHASE_STAGED) return staged_count(&row->report);
     return want->quorum.kind == HEDDLE_QUORUM_COUNT ? row->active_most : row->report.active_count;
 }
 
+/* At least one worker, so that a version without workers is never "everywhere". */
 static uint32_t need_count(const report_row_t *row, const wait_for_t *want)
 {
     return units_quorum_need(want->quorum, row->report.eligible_count, 1);
@@ -187,7 +198,7 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
     return code;
 }
 
-/* A worker that refused to switch has the bytes nevertheless. */
+/* A worker that refused to switch has staged the bytes nevertheless. */
 static bool is_refusal(const heddle_missing_t *m, const wait_for_t *want)
 {
     heddle_error_t e = {0};
@@ -196,8 +207,8 @@ static bool is_refusal(const heddle_missing_t *m, const wait_for_t *want)
     return is_final && (want->phase != HEDDLE_PHASE_STAGED || strcmp(m->phase, "activate") != 0);
 }
 
-/* Eligible workers that said no for good.  Those that are gone are among the missing, and not among the
- * eligible: which of them these are cannot be told, so as many of the refusals are taken to be theirs. */
+/* Eligible workers that refused for good. Workers that left are listed as missing too, but are not
+ * eligible any more. The list does not say which these are, so as many refusals are not counted. */
 static uint32_t refused_count(const report_row_t *row, const wait_for_t *want)
 {
     const heddle_report_t *r = &row->report;
@@ -210,7 +221,7 @@ static uint32_t refused_count(const report_row_t *row, const wait_for_t *want)
     return refused > gone ? refused - gone : 0;
 }
 
-/* Too many have refused: waiting on would change nothing. */
+/* So many have refused that the quorum cannot be reached: waiting on would change nothing. */
 static int judge_refused(const reports_t *r, const report_row_t *row, const wait_for_t *want,
                          heddle_error_t *error)
 {
@@ -233,8 +244,8 @@ static int judge_refused(const reports_t *r, const report_row_t *row, const wait
     return HEDDLE_ERR_VERSION_FAILED;
 }
 
-/* A count is compared with what was heard; that a version was active once, which an answer of the broker may
- * tell without a count, does for the others. */
+/* A number is compared with the highest count that was reported. For other quorums it is enough that the
+ * version was active once, which an answer of the broker may say without a count. */
 static bool was_there(const report_row_t *row, const wait_for_t *want)
 {
     bool staged = want->phase == HEDDLE_PHASE_STAGED;
@@ -244,6 +255,7 @@ static bool was_there(const report_row_t *row, const wait_for_t *want)
         || (staged ? row->staged_ms : row->active_ms) >= 0;
 }
 
+/* The states in which a version ends come first, since their counts say nothing any more. */
 int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want, heddle_error_t *error)
 {
     double *ms = want->phase == HEDDLE_PHASE_STAGED ? &row->staged_ms : &row->active_ms;
@@ -272,6 +284,7 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
     return judge_refused(r, row, want, error);
 }
 
+/* The first missing worker that gives a reason explains the most. */
 static int late_missing(const reports_t *r, const report_row_t *row, const char *why, heddle_error_t *error)
 {
     const heddle_missing_t *m = row->report.missing;    /* the first that says why, else the first */
@@ -288,6 +301,8 @@ static int late_missing(const reports_t *r, const report_row_t *row, const char 
     return HEDDLE_ERR_DEADLINE;
 }
 
+/* The broker may have reported since the last look, so that the judgement comes once more before the
+ * error. */
 int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
                  uint32_t waited_ms, heddle_error_t *error)
 {

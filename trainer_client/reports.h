@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/reports.h: what the broker said of each version's rollout, and whether a wait is over.
+/* trainer_client/reports.h: the latest report of the broker on each version's rollout, and whether a wait for
+ * it is over.
  *
- * The newest REPORTS_MAX versions of this publisher are remembered.  No clock, no I/O; loop thread
- * only. */
+ * A row has the state that the broker named: staging, staged, active, kept; failed, lost, superseded,
+ * retired.  The newest REPORTS_MAX versions of this publisher have one.  No clock, no I/O.  Loop thread only;
+ * the node owns them. */
 #ifndef TRAINER_CLIENT_REPORTS_H
 #define TRAINER_CLIENT_REPORTS_H
 
@@ -14,7 +16,7 @@
 typedef struct report_row {
     heddle_report_t report;            /* version 0: a free row; its times are those of all eligible */
     double staged_ms, active_ms;       /* when a smaller quorum that was asked for was there; -1 */
-    uint32_t staged_most, active_most; /* that were staged, active at one time, as far as was heard */
+    uint32_t staged_most, active_most; /* the most that were reported staged, active at one time */
     uint64_t start_us, heard_us;       /* when commit was called; when the last ROLLOUT came */
     digest_t digest;                   /* of the content */
 } report_row_t;
@@ -28,7 +30,7 @@ void reports_fini(reports_t *r);
 void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts, uint64_t start_us);
 /* NULL: not of this publisher, or forgotten. */
 report_row_t *reports_find(const reports_t *r, uint64_t version);
-/* A worker has staged a version with this content, as far as was heard: it need not be sent again. */
+/* By the reports a worker has staged a version with this content: it need not be sent again. */
 bool reports_staged(const reports_t *r, const digest_t *content);
 /* The newest version of all; NULL: there is none. */
 report_row_t *reports_newest(const reports_t *r);
@@ -39,10 +41,10 @@ void reports_was_active(report_row_t *row);
 /* As the application sees it: where not all are there yet, the times are those of the quorum it asked for. */
 void reports_copy(const report_row_t *row, heddle_report_t *ret_report);
 
-/* Nobody is being waited for any more, as far as staging goes. */
+/* No worker is awaited any more, as far as staging goes. */
 bool report_is_settled(const report_row_t *row);
 
-/* Somebody else has, or had, its bytes; or a later version stands for it. */
+/* Another process has, or had, its bytes; or a later version stands for it. */
 bool report_is_held(const report_row_t *row);
 
 /* The version will be nothing else any more, or all that was wanted of it is there. */
