@@ -185,14 +185,6 @@ int conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn)
     return HEDDLE_OK;
 }
 
-/* The peer answers our HI: frames of its line belong to this connection. */
-static void on_answer(transfer_t *t, const frame_t *f)
-{
-    conn_t *c;
-    DL_SEARCH_SCALAR(t->x->conns, c, end.line, f->hi.answer);
-    if (c) bind_line(t, c, f->line);
-}
-
 /* Connecting back happens in the next turn, and not in this upcall. */
 static void accept_conn(transfer_t *t, const frame_t *f)
 {
@@ -210,11 +202,13 @@ static void accept_conn(transfer_t *t, const frame_t *f)
  * that the peer has given up the old connection. */
 void conns_hi(transfer_t *t, const frame_t *f)
 {
-    if (f->hi.answer) {
-        on_answer(t, f);
+    conn_t *c;
+    if (f->hi.answer) {    /* The peer answers our HI: frames of its line belong to this connection. */
+        DL_SEARCH_SCALAR(t->x->conns, c, end.line, f->hi.answer);
+        if (c) bind_line(t, c, f->line);
         return;
     }
-    conn_t *c = find_token(t, f->hi.token);
+    c = find_token(t, f->hi.token);
     if (c && !c->end.remote_line) {            /* both began at once: one connection serves both */
         bind_line(t, c, f->line);
         return;

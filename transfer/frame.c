@@ -81,76 +81,6 @@ size_t frame_encode(const frame_t *f, uint8_t *out)
     return (size_t)(at - out);
 }
 
-/* Token 0 is no member, and an address without bytes could not be connected to. */
-static bool decode_hi(const uint8_t *at, size_t address_bytes, frame_t *f)
-{
-    if (address_bytes == 0 || address_bytes > LIMIT_ADDRESS_BYTES) return false;
-    f->hi.token = le64_get(at);
-    f->hi.answer = le64_get(at + 8);
-    f->hi.address = bytes_of(at + 16, address_bytes);
-    return f->hi.token != 0;
-}
-
-static bool decode_ask(const uint8_t *at, frame_t *f)
-{
-    memcpy(f->ask.key.b, at, sizeof f->ask.key.b);
-    at += sizeof f->ask.key.b;
-    for (uint32_t i = 0; i < f->count; i++, at += 20)
-        f->ask.ranges[i] = (frame_range_t){le64_get(at), le64_get(at + 8), le32_get(at + 16)};
-    return true;
-}
-
-static bool decode_unask(const uint8_t *at, frame_t *f)
-{
-    for (uint32_t i = 0; i < f->count; i++) f->unask.asks[i] = le64_get(at + 8u * i);
-    return true;
-}
-
-static bool decode_refused(const uint8_t *at, frame_t *f)
-{
-    for (uint32_t i = 0; i < f->count; i++, at += 12) {
-        f->refused.rows[i] = (frame_refusal_t){le64_get(at), err_of(le32_get(at + 8))};
-        if (f->refused.rows[i].err == 0) return false;
-    }
-    return true;
-}
-
-static bool decode_data(const uint8_t *at, frame_t *f)
-{
-    f->data.ask = le64_get(at);
-    f->data.offset = le64_get(at + 8);
-    f->data.bytes = le32_get(at + 16);
-    return true;
-}
-
-/* A slot outside the table would mark a send that does not exist. */
-static bool decode_lent(const uint8_t *at, frame_t *f)
-{
-    f->lent.file = le64_get(at);
-    f->lent.fd = le32_get(at + 8);
-    f->lent.pin = le32_get(at + 12);
-    at += 16;
-    for (uint32_t i = 0; i < f->count; i++, at += 24) {
-        f->lent.rows[i] =
-            (frame_loan_t){le64_get(at), le64_get(at + 8), le32_get(at + 16), le32_get(at + 20)};
-        if (f->lent.rows[i].slot >= FRAME_LENT_SLOTS) return false;
-    }
-    return true;
-}
-
-static bool decode_taken(const uint8_t *at, frame_t *f)
-{
-    f->taken.slots = le32_get(at);
-    return f->taken.slots != 0;
-}
-
-static bool decode_early(const uint8_t *at, frame_t *f)
-{
-    memcpy(f->early.key.b, at, sizeof f->early.key.b);
-    f->early.bytes = le64_get(at + sizeof f->early.key.b);
-    return f->early.bytes > 0 && f->early.bytes <= LIMIT_REGION_BYTES;
-}
-
 /* The one length that a frame of this kind and count may have, so that no decoder reads past its frame.
  * 0: the count is out of range. */
 static size_t length_of(uint32_t kind, uint32_t count)
@@ -183,17 +113,53 @@ bool frame_decode(bytes_t in, frame_t *f)
     f->kind = (frame_kind_t)at[0];
     at += FRAME_HEAD_BYTES;
     switch (f->kind) {
-    case FRAME_HI: return decode_hi(at, f->count, f);
-    case FRAME_ASK: return decode_ask(at, f);
-    case FRAME_UNASK: return decode_unask(at, f);
-    case FRAME_DATA: return decode_data(at, f);
+    case FRAME_HI: /* Token 0 is no member, and without an address nothing can be connected to. */
+        if (f->count == 0 || f->count > LIMIT_ADDRESS_BYTES) return false;
+        f->hi.token = le64_get(at);
+        f->hi.answer = le64_get(at + 8);
+        f->hi.address = bytes_of(at + 16, f->count);
+        return f->hi.token != 0;
+    case FRAME_ASK:
+        memcpy(f->ask.key.b, at, sizeof f->ask.key.b);
+        at += sizeof f->ask.key.b;
+        for (uint32_t i = 0; i < f->count; i++, at += 20)
+            f->ask.ranges[i] = (frame_range_t){le64_get(at), le64_get(at + 8), le32_get(at + 16)};
+        return true;
+    case FRAME_UNASK:
+        for (uint32_t i = 0; i < f->count; i++) f->unask.asks[i] = le64_get(at + 8u * i);
+        return true;
+    case FRAME_DATA:
+        f->data.ask = le64_get(at);
+        f->data.offset = le64_get(at + 8);
+        f->data.bytes = le32_get(at + 16);
+        return true;
     case FRAME_BEAT:
     case FRAME_BYE:
     case FRAME_NEAR: return true;
-    case FRAME_LENT: return decode_lent(at, f);
-    case FRAME_TAKEN: return decode_taken(at, f);
-    case FRAME_EARLY: return decode_early(at, f);
-    case FRAME_REFUSED: return decode_refused(at, f);
+    case FRAME_LENT: /* A slot outside the table would name a send that does not exist. */
+        f->lent.file = le64_get(at);
+        f->lent.fd = le32_get(at + 8);
+        f->lent.pin = le32_get(at + 12);
+        at += 16;
+        for (uint32_t i = 0; i < f->count; i++, at += 24) {
+            f->lent.rows[i] =
+                (frame_loan_t){le64_get(at), le64_get(at + 8), le32_get(at + 16), le32_get(at + 20)};
+            if (f->lent.rows[i].slot >= FRAME_LENT_SLOTS) return false;
+        }
+        return true;
+    case FRAME_TAKEN:
+        f->taken.slots = le32_get(at);
+        return f->taken.slots != 0;
+    case FRAME_EARLY:
+        memcpy(f->early.key.b, at, sizeof f->early.key.b);
+        f->early.bytes = le64_get(at + sizeof f->early.key.b);
+        return f->early.bytes > 0 && f->early.bytes <= LIMIT_REGION_BYTES;
+    case FRAME_REFUSED: /* A reason of another release cannot be acted on. */
+        for (uint32_t i = 0; i < f->count; i++, at += 12) {
+            f->refused.rows[i] = (frame_refusal_t){le64_get(at), err_of(le32_get(at + 8))};
+            if (f->refused.rows[i].err == 0) return false;
+        }
+        return true;
     }
     return false;
 }

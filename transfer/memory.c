@@ -61,8 +61,6 @@ static uint64_t left_in(const char *root, const char *group)
     return limit > used ? limit - used : 0;
 }
 
-static uint64_t lesser(uint64_t a, uint64_t b) { return a < b ? a : b; }
-
 /* The least of what the machine and each control group above this process have left: any of them may kill
  * the process. */
 uint64_t memory_available(const char *root)
@@ -73,7 +71,8 @@ uint64_t memory_available(const char *root)
     if (!line_of(root, "/proc/self/cgroup", "0::", group, sizeof group)) group[0] = 0;
     for (char *end = group + strlen(group); end; end = strrchr(group, '/')) { /* its own, and those above */
         *end = 0;
-        least = lesser(least, left_in(root, group));
+        uint64_t left = left_in(root, group);
+        if (left < least) least = left;
     }
     return least;
 }
