@@ -255,7 +255,7 @@ static int decide(heddle_admin_t *a, const char *op, const char *text, const hed
     if (!rc) rc = take_ref(text, !strcmp(op, "activate"), &ref);
     if (rc) return rc;
     if (!a || !ret_json) return misused("an admin handle and a place for the answer are needed");
-    /* Who decides, where the caller does not say: user@host. */
+    /* The log names a person for each decision; where the caller names none, it is user@host. */
     char host[HEDDLE_NAME_MAX + 1], buffer[4096];
     struct passwd entry, *found = NULL;
     name_host(host);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/event_queue.h: events on their way from the loop's thread to the application, in order and
- * bounded.
+/* client/event_queue.h: the queue of events from the loop's thread to the application, in order and bounded.
  *
- * An application that does not read must cost neither much memory nor the loop's time, and must
- * find, when it reads again, all that it has to act on: ARRIVED, COMMIT and VERIFY are said once.
+ * An application that does not read must cost neither much memory nor the loop's time.  When it reads again
+ * it must find all that it has to act on: ARRIVED, COMMIT and VERIFY are sent once.  An event is
  *
  *   repeated  PROGRESS, FETCHING, ROLLOUT: a later one says the same
  *   needed    ARRIVED, COMMIT, VERIFY: until the version FAILED or RETIRED, or it is said again
  *             ACTIVE: until the adapter's next; of the session's events: the last of each type
- *   told      the rest, and what is needed no more
+ *   told      the rest, and what is needed no more: for information
  *
  * A full queue drops its oldest repeated event, else the oldest told one, which is logged where the
  * application has ever read (a trainer that only commits and waits misses nothing), unless the queue
@@ -18,8 +17,8 @@
  * EVENT_QUEUE_SPARE places that are kept for that, or the place of one that is repeated or told.  Beyond
  * either it is lost, and logged as an error.
  *
- * Threads: init and fini by the owner, the rest by any.  A mutex is held for a look at each event in
- * the queue at most; nothing else blocks. */
+ * Threads: init and fini by the owner, which is the shell; the rest by any.  A mutex is held for a look at
+ * each event in the queue at most; nothing else blocks. */
 #ifndef CLIENT_EVENT_QUEUE_H
 #define CLIENT_EVENT_QUEUE_H
 

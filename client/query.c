@@ -16,7 +16,7 @@
 
 enum {
     RESEND_US = 20000,                 /* before a question that could not be sent is tried again */
-    ANSWER_MS = 1500,                  /* what a deadline's end may take to be heard of */
+    ANSWER_MS = 1500,                  /* how long the answer at a deadline's end may be on its way */
     FREE_MS = 400,                     /* what connecting may take of a deadline for nothing: the answer names
                                         * that deadline */
     LATE_MS = FREE_MS + ANSWER_MS      /* after a deadline there is nothing to wait for */

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/query.h: questions to the broker, asked and answered on the caller's thread: a connection
- * of its own, whose loop runs only inside query_ask.
+/* client/query.h: questions to the broker, asked and answered on the caller's thread, over a connection with
+ * a loop that runs only inside query_ask.
  *
  *   not asked --(greeted by the broker)--> asked --(REPORT, ERROR)--> answered
  *   asked --(connection lost, broker restarted)--> not asked: asked again with what is left of its patience
  *   a question on a quiet connection --> not asked: greeted first, and dialled anew without an answer
  *
- * Threads: one at a time; query_interrupt by any, signal handlers too.  query_ask blocks at most for
- * the timeout plus the question's own patience; with a deadline, which counts from the call, at most until
- * 2 s after it. */
+ * Threads: one at a time; query_interrupt by any, signal handlers too.  The caller owns a query.  query_ask
+ * blocks at most for the timeout plus the question's own wait; with a deadline, which counts from the call,
+ * at most until 2 s after it. */
 #ifndef CLIENT_QUERY_H
 #define CLIENT_QUERY_H
 

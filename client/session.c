@@ -202,7 +202,7 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
     switch (s->state) {
     case SESSION_GREETING: case SESSION_JOINING:
         if (s->hello_count < SESSION_HELLOS) return greet(s, now_us);
-        /* Nobody is there, whatever the wire says. */
+        /* The connection is up and nothing answers: another broker, or the same one anew, may. */
         go_down(s);
         s->line_up = false;
         s->hello_count = 0;
@@ -254,7 +254,7 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
     return out;
 }
 
-/* -- what it knows ---------------------------------------------------------------------------- */
+/* -- questions about the state ---------------------------------------------------------------- */
 
 uint64_t session_deadline(const session_t *s)
 {

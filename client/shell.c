@@ -136,8 +136,8 @@ static bool work(void *self)
     return more || count > 0;
 }
 
-/* Progress may have brought the transfer's deadline forward without an event: then the tick has to
- * hear of it first. */
+/* Progress may have brought the transfer's deadline forward without an event. The loop must not sleep
+ * then, until a tick has seen the new deadline. */
 static bool arm(void *self)
 {
     shell_t *s = self;

@@ -10,8 +10,8 @@
  * start to stop the loop's thread alone touches node, wire and transfer; before and after, the
  * owner's.  The loop's thread, and those that UCX makes, block all signals.
  *
- * While it runs, the shell looks whether the interface still has the addresses that the broker was told.  If
- * not, the data plane takes the new ones, and the shell dials anew: the node joins under a new token. */
+ * While it runs, the shell checks whether the interface still has the addresses that the broker has.  If not,
+ * the data plane takes the new ones, and the shell dials anew: the node joins under a new token. */
 #ifndef CLIENT_SHELL_H
 #define CLIENT_SHELL_H
 

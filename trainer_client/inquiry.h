@@ -5,7 +5,7 @@
  *   state   event                               -> next
  *   idle    inquiry_begin                       -> open    due at once
  *   open    due                                 -> open    inquiry_ask: a QUERY, due again a while later
- *           inquiry_answer: told                -> open    due a while later
+ *           inquiry_answer: updated             -> open    due a while later
  *           inquiry_end                         -> idle
  *
  * ROLLOUT goes to the session that the broker has as the version's publisher.  A publisher that was stopped

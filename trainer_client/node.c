@@ -325,7 +325,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
     finish(n, &result, rc ? &error : NULL);
 }
 
-/* -- what it was not told --------------------------------------------------------------------- */
+/* -- status queries: reports that were missed ------------------------------------------------- */
 
 /* A lost question is repeated by the next tick. */
 static void inquire(publisher_node_t *n, uint64_t now_us)
@@ -439,7 +439,7 @@ static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now
 static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t error;
-    if (m->of == MSG_QUERY && m->req == n->inquiry.req) end_inquiry(n); /* it knows nothing of it */
+    if (m->of == MSG_QUERY && m->req == n->inquiry.req) end_inquiry(n); /* it has no such version */
     int orphan = m->of == MSG_PUBLISH && m->req ? orphan_find(n, m->req) : -1;
     if (orphan >= 0) orphan_end(n, orphan);
     bool is_ours = !m->req || m->req == n->request.req; /* 0: the broker could not read so far */
@@ -466,7 +466,7 @@ static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
         if (publications_release(&n->publications, m->release.version))
             tell(n, HEDDLE_EVENT_RELEASED, m->release.version, NULL);
         break;
-    default: break; /* what a publisher does not hear */
+    default: break;
     }
 }
 
@@ -513,8 +513,8 @@ static void on_frame(void *node, bytes_t frame, uint64_t now_us)
         uint64_t version = n->inquiry.version;
         report_row_t *row = reports_find(&n->reports, version);
         if (inquiry_answer(&n->inquiry, &m.report, row, now_us)) {
-            /* More may be waited for, and ROLLOUT will not tell: the broker does not know us as its source.
-             */
+            /* A caller may wait for more, and no ROLLOUT comes to a publisher that the broker does not have
+             * as the version's source. */
             bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
             bool is_told = publications_of(&n->publications, version) != NULL;
             if (n->fence.code || is_told || is_late || report_is_over(row)) end_inquiry(n);

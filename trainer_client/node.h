@@ -11,15 +11,15 @@
  *   WAITING, SENT   PUBLISHED                                   -> NONE    its bytes are shared, then `done`
  *                   ERROR, fenced, refused for good, abandoned  -> NONE    `done`, with the error
  *
- * The broker answers a repetition with the same version.  A request that was abandoned when the broker may
- * have it keeps its region until the answer comes, the session ends or the region is wanted: recorded after
- * all, it is served like any other.
+ * The broker answers a repetition with the same version.  A request is in doubt ("orphan") when it was
+ * abandoned and the broker may have it.  It keeps its region until the answer comes, the session ends or the
+ * region is needed; recorded after all, its version is served like any other.
  *
- * FENCED is for good: another session of another life writes the adapter; and so is the broker of another
- * cluster behind the same address.  A lease that merely lapsed is rejoined with OPEN(prev_token, serving);
- * what WELCOME does not list is served no longer.  While it was away the broker may have had something to
- * tell of the newest version: it is asked, once joined again or before leaving, and again until it is over,
- * where no ROLLOUT will come.
+ * FENCED is final: a session of another process writes the adapter.  So is a broker of another cluster at the
+ * same address.  After a lease that merely lapsed the session joins again with OPEN(prev_token, serving);
+ * what WELCOME does not list is served no longer.  Reports on the newest version may have been missed
+ * meanwhile: a status query is sent after joining again or before leaving, and repeated until the version is
+ * over, where no ROLLOUT will come.
  *
  * Loop thread only; nothing blocks.  Calls that answer AGAIN are made again after `changed` was called. */
 #ifndef TRAINER_CLIENT_NODE_H
@@ -77,8 +77,8 @@ typedef struct {
     const pack_t *pack;
     const sealed_t *sealed;
     heddle_publish_opts_t opts;               /* request_id is filled in */
-    uint64_t until_us;                        /* the end of opts.deadline_ms: each PUBLISH tells what is
-                                               * left */
+    uint64_t until_us;                        /* the end of opts.deadline_ms: each PUBLISH carries the time
+                                               * that is left */
     bool is_random_id;                        /* no other process can have used the id */
     uint64_t start_us;                        /* when commit was called */
     /* Called once, during one of the node's calls, publisher_node_publish among them.  `error` NULL: it is
@@ -92,8 +92,8 @@ void publisher_node_publish(publisher_node_t *n, const publish_request_t *reques
  * broker refuses us). */
 void publisher_node_abandon(publisher_node_t *n);
 
-/* As reports_judge; NOT_FOUND for a version of another publisher, FENCED when nothing more will be
- * heard of it: what the broker was asked at the end it did not answer, or it is not over. */
+/* As reports_judge; NOT_FOUND for a version of another publisher, FENCED when no more reports will come: the
+ * last status query had no answer, or the version was not over then. */
 int  publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
                           heddle_error_t *error);
 const reports_t *publisher_node_reports(const publisher_node_t *n);

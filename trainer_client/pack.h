@@ -51,8 +51,8 @@ void pack_lay(pack_t *p, void *base);
 /* The same where the caller writes whole pages of every row, padding too, and their leaves to what this
  * returns, before pack_seal.  NULL: no memory. */
 uint64_t *pack_lay_digested(pack_t *p, void *base);
-/* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row.  Who has it may write there
- * until pack_seal, which therefore digests this row, whatever pack_write did, and takes it for written. */
+/* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row.  The caller may write there until
+ * pack_seal, which therefore digests this row, whatever pack_write did, and counts it as written. */
 void *pack_tensor(pack_t *p, uint32_t index);
 /* sources[i], unless NULL, has the bytes of row i, and does not overlap the region: begin says which rows
  * will be written, write copies what of them lies in [from, to) of the region, whole pages.  Parts that do

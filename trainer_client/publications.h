@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/publications.h: the warm regions of a publisher, two or three, and what each is used for.
+/* trainer_client/publications.h: the publication slots of a publisher: two or three warm regions, and the use
+ * of each.
  *
  *   state    event                    -> next
  *   FREE     publications_take        -> TAKEN    the caller fits a larger one where it is too small
@@ -13,15 +14,17 @@
  *            publications_decided     -> SERVED   others have it too: it goes next
  *   CLOSING  publications_unshared    -> FREE     TR_UNSHARED: no send is in flight any more
  *
- * Two, so that a version is served while the next one is written.  A third one where publications come
- * faster than workers fetch: one version is on its way to them, the newest waits for it
- * (broker/rollout/rollout.h), and a third is written.  It is made when both others are needed, and
- * stays.  Where all three are, the broker has decided or ended one of them, and its word is on its way:
- * which one, only it knows.  Without a broker (`is_spare_any`) what lies between the oldest and the
- * newest goes.  A region is touched and registered once and used again for as long as it is large
- * enough; serving goes on after RELEASE, because the memory stays anyway and a late joiner may ask. Loop
- * thread only, but for the memory of a TAKEN region, which is the application's.  Nothing
- * blocks. */
+ * There are two, so that a version is served while the next one is written.  A third one is for publications
+ * that come faster than workers fetch: one version is being fetched, the newest waits for it
+ * (broker/rollout/rollout.h), and a third is written.  It is made when both others are needed, and stays.
+ * When all three are needed, the broker has decided or ended one of them, and its message is on its way.
+ * Without a broker (`is_spare_any`) the version between the oldest and the newest goes.
+ *
+ * A region is made and registered once, and used again for as long as it is large enough.  Serving goes on
+ * after RELEASE, because the memory stays anyway and a worker that joins late may need it.
+ *
+ * Loop thread only, except for the memory of a TAKEN region, which the application's thread writes.  The node
+ * owns the slots and their regions.  Nothing blocks. */
 #ifndef TRAINER_CLIENT_PUBLICATIONS_H
 #define TRAINER_CLIENT_PUBLICATIONS_H
 

@@ -174,7 +174,7 @@ void heddle_publisher_close(heddle_publisher_t **p)
     handle_drop_ahead(it);
     heddle_publication_abort(&it->open);
     if (it->is_running) {
-        /* What was committed last would end with its only source.  Who was interrupted does not wait. */
+        /* The version that was committed last would end with its only source. */
         heddle_error_t error = {0};
         command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = handle_now()};
         uint64_t until_us = handle_until((int)it->close_ms);

@@ -306,7 +306,7 @@ static int late_missing(const reports_t *r, const report_row_t *row, const char 
 int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
                  uint32_t waited_ms, heddle_error_t *error)
 {
-    int judged = reports_judge(r, row, want, error); /* the broker may have spoken since it was asked last */
+    int judged = reports_judge(r, row, want, error);
     if (judged != HEDDLE_ERR_AGAIN) return judged;
     char why[96];
     uint32_t eligible = row->report.eligible_count, need = need_count(row, want);

@@ -439,7 +439,7 @@ int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_ac
     return o.count;
 }
 
-/* -- what it knows ---------------------------------------------------------------------------- */
+/* -- questions about the state ---------------------------------------------------------------- */
 
 uint64_t fetch_deadline(const fetch_t *f)
 {

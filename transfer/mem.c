@@ -62,7 +62,7 @@ static bool post(mem_t *to, message_t message)
     return true;
 }
 
-/* What is lost for want of memory the deadlines notice. */
+/* Without memory the message is lost, as on a network; deadlines are for that. */
 static void post_broken(mem_t *to, const endpoint_t *e)
 {
     (void)post(to, (message_t){.kind = MAIL_BROKEN, .line = e->line});

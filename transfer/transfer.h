@@ -74,7 +74,7 @@ typedef enum {
     TR_PEER_GONE,    /* the connection to `token` has ended; every ask of it ended before this (as
                       * TR_REFUSED, err GONE).  It may not come where the peer closed the connection because
                       * we took nothing: deadlines are the caller's */
-    TR_EARLY,        /* `bytes` of `token`, who served us before, may be asked for under `key`, and later
+    TR_EARLY,        /* `bytes` of `token`, which served us before, may be requested under `key`, and later
                       * perhaps under another one.  A hint: may not come */
     TR_UNSHARED      /* no send of `key` is in flight any more: the region may be reused or unmapped */
 } tr_kind_t;
@@ -123,14 +123,14 @@ typedef struct transfer_ops {
     void (*where)(transfer_t *t, tr_where_t *ret_where);
     /* Why no connection to that address can be made from here, for people; "" where one may. */
     void (*explain)(transfer_t *t, bytes_t address, char *ret_text, size_t size);
-    /* The interface's addresses are not those that address() tells any more. */
+    /* The interface's addresses are not those of address() any more. */
     bool (*moved)(transfer_t *t);
-    /* Takes the interface's addresses of now: address() tells them, and must be told again; peers over those
-     * that went are gone (TR_PEER_GONE).  What is mapped and shared stays.  INTERNAL, retriable: it cannot
-     * be done now; what still works stays. */
+    /* Takes the current addresses of the interface: address() has them then, and must be sent to the broker
+     * again.  Peers over addresses that are gone are gone too (TR_PEER_GONE).  Mappings and shares stay.
+     * INTERNAL, retriable: it cannot be done now; what still works stays. */
     int  (*reopen)(transfer_t *t, heddle_error_t *error);
     int  (*address)(transfer_t *t, bytes_t *ret_address);          /* borrowed until close, or reopen */
-    void (*set_token)(transfer_t *t, uint64_t token);              /* who we are in HI; after each WELCOME */
+    void (*set_token)(transfer_t *t, uint64_t token);              /* our own, for HI; after each WELCOME */
     int  (*map)(transfer_t *t, region_t *r);                       /* once, before share or ask;
                                                                     * counters.maps */
     void (*unmap)(transfer_t *t, region_t *r);

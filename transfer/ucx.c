@@ -116,7 +116,7 @@ static ucs_status_t make_context(const ucx_t *u, device_family_t family, ucp_con
 }
 
 /* SERIALIZED, not SINGLE: the owner opens, the loop's thread runs, never both at once.  UCX's other
- * descriptors are not close-on-exec: who starts programs closes them. */
+ * descriptors are not close-on-exec: code that starts programs must close them. */
 static ucs_status_t make_worker(const ucx_t *u, ucp_context_h context, ucp_worker_h *ret_worker)
 {
     ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,

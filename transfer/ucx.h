@@ -16,11 +16,11 @@
  * When an address goes from the interface, its plane is retired, another one is opened, and what is shared
  * and mapped stays.
  *
- * Two workers, so that no TCP connection carries both directions.  In UCX 1.13 one that does is
- * closed half: the other end is not told, a message cut in the middle leaves its rest to be read
- * as the next one, and a process aborts that answers on a connection whose maker has just died
- * (tcp_ep.c, seen and read).  One way, a close is a close.  Frames are sent at once or not at
- * all: whatever UCX has to keep makes it connect back by itself.
+ * There are two workers, so that no TCP connection carries both directions.  UCX 1.13 closes such a
+ * connection by half: the other end does not notice, the rest of a message that was cut is read as the next
+ * message, and a process aborts when it answers on a connection whose other end has just died (tcp_ep.c).
+ * With one direction a close is complete.  Frames are sent at once or not at all: a send that UCX has to
+ * keep makes it connect back by itself.
  *
  * Between processes of one host that may read each other's memory (transfer/near.h), DATA do not travel: LENT
  * says where the bytes lie, the receiver copies them into their place, and TAKEN ends the send.
@@ -86,7 +86,7 @@ typedef struct ucx {
     size_t address_bytes;
     int fd;                                /* an epoll of both workers' */
     bool rendezvous;
-    crew_t *crew;                          /* helps to copy what was lent to us; NULL: nobody does */
+    crew_t *crew;                          /* threads that help to copy what was lent to us; NULL: none */
     bool has_crew;                         /* was asked for, once */
     near_board_t board;                    /* open: memory is lent and read, where it may be */
     link_t *due;                           /* links with NEAR, TAKEN or LENT to be said */

@@ -54,7 +54,7 @@ static slot_t *slot_of(const adapter_t *a, int slot)
 
 static int next_slot(const adapter_t *a) { return slots_free(a->core->slots, a->index); }
 
-/* --- the application hears -------------------------------------------------------------------- */
+/* --- events for the application --------------------------------------------------------------- */
 
 /* The event carries the reason of a failure, since the application cannot ask for it later. */
 void adapter_tell(adapter_t *a, const sync_action_t *action)
@@ -81,7 +81,7 @@ void adapter_tell(adapter_t *a, const sync_action_t *action)
     member_tell(&a->core->member, &event);
 }
 
-/* --- the broker hears ------------------------------------------------------------------------- */
+/* --- messages to the broker ------------------------------------------------------------------- */
 
 /* In messages 0 stands for "not known", but work that began and ended within one turn takes 0 by the
  * turn's clock. It is reported as 1 microsecond. */
@@ -741,7 +741,7 @@ void adapter_work(adapter_t *a, uint64_t now_us)
     }
 }
 
-/* --- what JOIN and HEARTBEAT tell ------------------------------------------------------------- */
+/* --- rows of JOIN and HEARTBEAT --------------------------------------------------------------- */
 
 /* JOIN lists what is held here, with its times, so that a broker that was restarted reports the same as
  * before. */

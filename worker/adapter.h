@@ -42,7 +42,7 @@ typedef struct adapter {
     uint32_t index;
     const char *name;
     sync_t sync;
-    announced_t *announced;     /* versions that sync knows and were announced here */
+    announced_t *announced;     /* versions that have an entry in sync and were announced here */
     pull_t *pull;               /* of the version that is FETCHING */
     early_t early;              /* what comes ahead of its announcement */
     check_t equal;              /* of the slot whose region the RESERVING version adopts; version 0: none */

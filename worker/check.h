@@ -38,7 +38,7 @@ check_t *checks_hashing(checks_t *c);
 bool check_work(check_t *check, const clock_ops_t *clock);
 /* The check that waits for the application's answer about a version; NULL. */
 check_t *checks_asking(checks_t *c, uint32_t adapter, uint64_t version);
-/* One whose answer is overdue; NULL. */
+/* A check that has waited too long for the application; NULL. */
 check_t *checks_overdue(checks_t *c, uint64_t now_us);
 uint64_t checks_deadline(const checks_t *c);
 void check_end(check_t *check);

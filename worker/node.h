@@ -7,7 +7,8 @@
  *
  * The node routes; an adapter obeys what its sync decides.  The states are the session's and sync's.
  *
- * Loop thread only: the public calls (worker.c) come here through shell_call. */
+ * Loop thread only: the public calls (worker.c) come here through shell_call.  The handle (worker.c), or a
+ * test, owns a node, and the node owns its adapters and the table of slots. */
 #ifndef WORKER_NODE_H
 #define WORKER_NODE_H
 
@@ -23,7 +24,7 @@ typedef struct {
     const char *name, *host, *export_dir;        /* export_dir NULL: none */
     const char *broker;                          /* named on stderr when it does not admit this worker; NULL:
                                                   * nothing is written there */
-    uint64_t max_rate_bytes;                     /* told to the broker; 0: no limit */
+    uint64_t max_rate_bytes;                     /* for the broker's reports; 0: no limit */
     const char *const *adapters; uint32_t adapter_count;
     const char *const *labels; uint32_t label_count;
     uint32_t slots;                              /* per adapter; 0: the broker's default */
@@ -33,7 +34,7 @@ typedef struct {
     uint64_t pid, seed;
     key16_t life;
     void (*wake)(void *self); void *wake_self;   /* [any thread] makes the node tick soon */
-    /* Asked before a version is fetched: has the process what that takes?  NULL: always. */
+    /* Called before a version is fetched: OK where the process has what that takes.  NULL: always OK. */
     int  (*check)(heddle_error_t *error);
 } worker_opts_t;
 
@@ -59,9 +60,9 @@ typedef struct {
 /* OK; NOT_FOUND and FENCED as in heddle/worker.h. */
 int  worker_node_answer(worker_node_t *n, const app_answer_t *answer, uint64_t now_us);
 
-/* The table of slots, whose functions of any thread the application's threads call. */
+/* The table of slots, for its functions that may be called on any thread. */
 slots_t *worker_node_slots(const worker_node_t *n);
-/* Why it is not admitted; code 0: it was not refused since it was admitted last. */
+/* The reason why the broker does not admit it; code 0: no refusal since it was admitted last. */
 const heddle_error_t *worker_node_refusal(const worker_node_t *n);
 msg_counts_t worker_node_counts(const worker_node_t *n);
 

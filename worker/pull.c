@@ -72,7 +72,7 @@ static void fail(pull_t *p, int code, const char *phase, const char *text)
     error_where(&p->error, NULL, p->what->version, NULL, phase);
 }
 
-/* --- who sent what ---------------------------------------------------------------------------- */
+/* --- sources ---------------------------------------------------------------------------------- */
 
 /* NULL when the last list no longer has it: an answer may come from a source that the broker has left out
  * since. */
@@ -102,7 +102,7 @@ static served_t *served_by(pull_t *p, uint64_t token)
 /* No open receive can write into the slot any more. */
 static bool is_quiet(const pull_t *p) { return p->io->tr->idle(p->io->t, p->slot->region); }
 
-/* --- asks ------------------------------------------------------------------------------------- */
+/* --- read requests ---------------------------------------------------------------------------- */
 
 /* Where a piece of the current fetch lies in the arena. */
 static uint32_t piece_range(const pull_t *p, uint32_t piece, uint64_t *ret_offset)
@@ -196,7 +196,7 @@ static void feed_sources(pull_t *p, uint64_t now_us)
     for (uint32_t i = 0; i < p->what->source_count; i++) {
         peer_ref_t ref = source_ref(&p->what->sources[i]);
         list[count++] = (fetch_source_t){.token = ref.token};
-        p->io->tr->greet(p->io->t, &ref);    /* where it fails, ask tells */
+        p->io->tr->greet(p->io->t, &ref);
     }
     drive(p, &(fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = count}, now_us);
 }

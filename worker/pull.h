@@ -9,7 +9,7 @@
  *             good chunks are served on at once, bad ones come again from another source
  *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
  *   DONE      sealed; pull_destroy is all that is left
- *   FAILED    pull_error tells; the slot stays RESERVED
+ *   FAILED    pull_error has the reason; the slot stays RESERVED
  *
  * The state of each piece (requested from which source, landed, good) is in its fetch alone
  * (transfer/fetch.h).  The cookie of an event says which piece its read request was for.
@@ -51,9 +51,10 @@ typedef struct announced {
     int64_t step;
     source_t sources[LIMIT_SOURCES];             /* in the order to be tried */
     uint32_t source_count;
-    /* to the first bytes; then to the last, and what came early took; in digests; when */
-    uint64_t connect_us, fetch_us, verify_us, sealed_us;
-    uint64_t stage_us, activate_us;              /* as the broker was told; 0: not yet */
+    uint64_t connect_us, fetch_us;               /* until the first bytes; from then to the last ones, with
+                                                  * the time of those that came early */
+    uint64_t verify_us, sealed_us;               /* spent in digests; when it was sealed */
+    uint64_t stage_us, activate_us;              /* as reported to the broker; 0: not yet */
     served_t served[PULL_SERVED_MAX];
     uint32_t served_count;
 } announced_t;

@@ -96,10 +96,10 @@ typedef enum {
 
 typedef struct {
     sync_state_t state;
-    int slot;                 /* whose state slots.h has; -1: none */
+    int slot;                 /* its index; slots.h has its state; -1: none */
     uint64_t version;
     digest_t digest;
-    uint64_t decision;        /* that named it; 0: none, or taken back */
+    uint64_t decision;        /* the one that named it; 0: none, or a later one went back behind it */
     uint64_t offered;         /* decision of the last OFFER commit */
     uint64_t order;           /* of announcement */
     uint64_t deadline_us;     /* by own clock, with grace; CLOCK_NEVER: none */
@@ -157,7 +157,7 @@ typedef struct {
     /* NO_SLOT, FETCH_FAILED, ABORT, APP_REJECT: why; borrowed */
     const heddle_error_t *error;
     uint32_t slot_count;                         /* UP */
-    uint32_t source_count;                       /* SOURCES: how many the broker knows now */
+    uint32_t source_count;                       /* SOURCES: how many are in the list */
     const uint64_t *keep; uint32_t keep_count;   /* UP: versions that may stay */
 } sync_event_t;
 

@@ -72,7 +72,7 @@ static void describe(unreached_t *u, const node_io_t *io, const announced_t *w, 
         error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE,
                    "cannot reach %s over %s: %s; name the same network with --data-device everywhere", names,
                    devices, why);
-    else /* with what to do about it: most who are told see the message alone */
+    else /* The message has the remedy too, because most logs show the message alone. */
         error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE,
                    "cannot reach %s over %s: no answer there; "
                    "name the same network with --data-device everywhere",

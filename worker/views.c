@@ -32,7 +32,7 @@ typedef enum { IDLE, HELD, GONE } view_state_t;
 typedef struct { struct DLManagedTensor managed; atomic_int state; } view_t;
 struct heddle_views {
     atomic_uint refs, held;
-    slot_t *slot;                      /* good while who takes one holds the snapshot, or a view is HELD */
+    slot_t *slot;                      /* valid while the caller holds the snapshot, or a view is HELD */
     uint32_t count;
     view_t views[];
 };
