@@ -66,7 +66,9 @@ class Worker(Handle):
                application sees it.  None: all.  With apply="app"
     max_rate   bytes per second, served and fetched
     join_timeout         seconds to give up joining under a name that is alive; None: never
-    group, rank, ranks   the ranks of one engine: in this release each rank is a worker of its own (ranks=1)
+    group, rank, ranks   workers that serve as one, as the ranks of one engine: each names the group, its rank
+               from 0, and how many there are (at most 4096).  A version counts as staged in a group when each
+               of its ranks has staged it
 
     Where no broker answers, updates() and wait_current() go on, and say so after 5 s: `worker.waiting`, a
     warning of the logger "heddle". Any thread; `fileno()` is readable while `updates(timeout=0)` has
@@ -107,7 +109,7 @@ class Worker(Handle):
                                         expected=" ".join(FEATURES), found=repr(feature))
             self._endpoint = broker or os.environ.get("HEDDLE_BROKER") or "tcp://127.0.0.1:7700"
             self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure,
-                       broker_key, key)
+                       broker_key, key, (group, rank, ranks))
         except BaseException:
             self._failed()
             raise
@@ -118,12 +120,9 @@ class Worker(Handle):
 
     @staticmethod
     def _check(group: str | None, rank: int, ranks: int, apply: str, accepts: Iterable[str] | None) -> None:
-        if group is not None or rank != 0 or ranks != 1:
-            raise _native.error(
-                "usage", "groups of ranks are not in this release", expected="group=None, rank=0, ranks=1",
-                found=f"group={group!r}, rank={rank}, ranks={ranks}",
-                hint="make each rank a worker of its own; rank 0 picks the version of a batch, the others "
-                     "acquire(adapter, version)")
+        if group is None and (rank != 0 or ranks != 1):
+            raise _native.error("usage", "a rank is of a group", expected="group=NAME, or rank=0, ranks=1",
+                                found=f"group=None, rank={rank}, ranks={ranks}")
         if not isinstance(apply, str) or apply not in _APPLY:
             raise _native.error("usage", "apply is neither app nor auto", expected="app auto",
                                 found=repr(apply))
@@ -133,9 +132,11 @@ class Worker(Handle):
 
     def _open(self, broker: str | None, name: str | None, labels: Mapping[str, str] | None, slots: int,
               apply: str, max_rate: int | None, join_timeout: float | None, data_device: str | None,
-              insecure: bool, broker_key: str | None, key: str | None) -> None:
+              insecure: bool, broker_key: str | None, key: str | None,
+              place_in_group: tuple[str | None, int, int]) -> None:
+        group, rank, ranks = place_in_group
         texts = {"broker": broker, "name": name, "data_device": data_device, "broker_key": broker_key,
-                 "key": key}
+                 "key": key, "group": group}
         kept = {what: _native.c_text(value) for what, value in texts.items()}
         names, kept_names = _native.c_list(self.adapters, "adapters")
         pairs, kept_pairs = _native.c_list(_native.pairs(labels, "labels"), "labels")
@@ -145,6 +146,8 @@ class Worker(Handle):
             "apply": _APPLY[apply], "slots": _native.count(slots, "slots"),
             "max_rate_bytes": 0 if max_rate is None else _native.count(max_rate, "max_rate", 1,
                                                                        _native.NUMBER_MAX),
+            "rank": 0 if group is None else _native.count(rank, "rank"),
+            "ranks": 0 if group is None else _native.count(ranks, "ranks", 1),
             "insecure": bool(insecure), "omits_staging": True, "quiet": True,   # it logs itself
             "join_timeout_ms": 0 if join_ms == _native.LONGEST_MS else join_ms})
         place = ffi.new("heddle_worker_t **")

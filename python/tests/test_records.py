@@ -54,7 +54,9 @@ def test_every_field_that_is_documented_is_there(section):
 def test_the_fields_of_one_version_are_there():
     for path, _ in rows("versions"):
         if "[]." in path:
-            step(r.VersionInfo, path.split("[].")[1])
+            hint = r.VersionInfo
+            for part in path.split("[].")[1].split("."):
+                hint = step(hint, part)
 
 
 def told(*command):
@@ -120,3 +122,22 @@ def test_what_is_wrong_with_a_broker_is_decoded():
     found = r.decode(r.Status, status)
     assert found.broker.restored == r.Restored("w", "T", "knows more")
     assert found.warnings == (r.Notice("T", "broker.other_cluster", "somebody"),)
+
+
+def test_a_version_is_staged_in_a_group_when_each_rank_has_it(adapter, broker):
+    """With `as-ready` one of two ranks does not decide; both do."""
+    how = {"adapters": [adapter], "apply": "auto", "group": "engine", "ranks": 2}
+    with heddle.Publisher(adapter=adapter, activation="as-ready") as pub, heddle.Admin() as adm:
+        with heddle.Worker(name="rank0", rank=0, **how) as one:
+            ver = pub.publish_dir(FIXTURES / "plain")
+            ver.wait(phase="staged", quorum=1, timeout=60)
+            assert adm.workers("rank0")[0].group == r.Group("engine", 0, 2)
+            assert adm.versions(ver.tag)[0].state == "staging" and one.current(adapter) is None
+            with heddle.Worker(name="rank1", rank=1, **how) as other:
+                other.wait_current(60)
+                one.wait_current(60)
+                assert one.current(adapter).tag == other.current(adapter).tag == ver.tag
+    with pytest.raises(heddle.UsageError, match="a rank is of a group"):
+        heddle.Worker(adapters=[adapter], rank=1, ranks=2)
+    with pytest.raises(heddle.UsageError, match="rank 2 of 2"):
+        heddle.Worker(adapters=[adapter], group="engine", rank=2, ranks=2)
