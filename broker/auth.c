@@ -28,6 +28,7 @@ static int refuse_role(const char *text, heddle_error_t *error)
     return rc;
 }
 
+/* "admin", "reader", "publisher:ADAPTER" or "worker:ADAPTER", where ADAPTER may be "*". */
 int grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error)
 {
     const char *colon = strchr(text, ':');
@@ -45,13 +46,14 @@ int grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error)
     return refuse_role(text, error);
 }
 
+/* An admin may do everything.  Other roles are good for one adapter, or for all of them ("*"). */
 static bool covers(const grant_t *g, auth_role_t role, const char *adapter)
 {
     if (g->role == AUTH_ADMIN) return true;
     return g->role == role && (!adapter || !strcmp(g->adapter, "*") || !strcmp(g->adapter, adapter));
 }
 
-/* `adapter` NULL: of any. */
+/* `adapter` NULL: the role for any adapter is enough.  HELLO names no adapter yet. */
 static bool may(const auth_key_t *k, auth_role_t role, const char *adapter)
 {
     for (uint32_t i = 0; i < k->grant_count; i++)
@@ -85,6 +87,7 @@ void auth_fini(auth_t *a)
     while (a->keys) drop_key(a, a->keys->public_key);
 }
 
+/* A public key of CURVE is 32 bytes, which are 40 characters of Z85. */
 static bool is_key_text(const char *text)
 {
     static const char Z85[] =
@@ -92,7 +95,7 @@ static bool is_key_text(const char *text)
     return strlen(text) == HEDDLE_KEY_TEXT - 1 && strspn(text, Z85) == HEDDLE_KEY_TEXT - 1;
 }
 
-/* From the stored text; false: no roles, too many, or one that is none. */
+/* Reads the roles of a key from their stored text.  False: no roles, too many, or one that does not exist. */
 static bool take_roles(auth_key_t *k)
 {
     char one[2 * HEDDLE_NAME_MAX];
@@ -129,6 +132,7 @@ static int new_key(const record_t *r, auth_key_t **ret_key)
     return HEDDLE_OK;
 }
 
+/* A record of a key replaces the row of the same key, so a key that is added again is live again. */
 int auth_apply(auth_t *a, const record_t *r)
 {
     auth_key_t *k = NULL;
@@ -152,6 +156,8 @@ const auth_key_t *auth_key(const auth_t *a, const char *public_key)
     return k;
 }
 
+/* A public key, or a name.  A live key has the name before a revoked one; of revoked ones the latest is
+ * found. */
 const auth_key_t *auth_named(const auth_t *a, const char *key_or_name)
 {
     const auth_key_t *found = auth_key(a, key_or_name);
@@ -186,7 +192,7 @@ static const struct { const char *op, *what; } ADMINS[] = {
     {"key_add", "add keys"}, {"key_revoke", "revoke keys"}};
 enum { ADMIN_COUNT = sizeof ADMINS / sizeof *ADMINS };
 
-/* Of a key, in the words of who wanted it. */
+/* What the message asks for, in the words of the command that sent it. */
 static const char *what_is_wanted(const msg_t *m, auth_role_t role)
 {
     for (int i = 0; i < ADMIN_COUNT && m->type == MSG_QUERY; i++)
@@ -195,6 +201,8 @@ static const char *what_is_wanted(const msg_t *m, auth_role_t role)
     return role == AUTH_PUBLISHER ? "publish" : "be a worker";
 }
 
+/* The error says which role is missing and which roles the key has, because the operator who reads it has
+ * to grant one. */
 static int need(const auth_key_t *k, const msg_t *m, auth_role_t role, const char *adapter,
                 heddle_error_t *error)
 {
@@ -216,10 +224,11 @@ static int check_hello(const auth_key_t *k, const msg_t *m, heddle_error_t *erro
     switch (m->hello.role) {
     case ROLE_WORKER: return need(k, m, AUTH_WORKER, NULL, error);
     case ROLE_PUBLISHER: return need(k, m, AUTH_PUBLISHER, NULL, error);
-    default: return HEDDLE_OK; /* whoever has a key may read */
+    default: return HEDDLE_OK; /* any key may read */
     }
 }
 
+/* A worker also restates versions that it holds, and these may belong to other adapters than it joins. */
 static int check_join(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
@@ -237,6 +246,7 @@ static int check_query(const auth_key_t *k, const msg_t *m, heddle_error_t *erro
     return strcmp(m->query.op, "pull") ? HEDDLE_OK : need(k, m, AUTH_WORKER, m->query.name, error);
 }
 
+/* Each message is checked by itself, because a connection may name any adapter in each. */
 int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
 {
     switch (m->type) {
@@ -256,7 +266,7 @@ int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
 
 /* ---- adding ---- */
 
-/* Checked, and as one text in the order given, each once. */
+/* The roles as one text, in the order given, each of them once. */
 static int join_roles(const key_ask_t *ask, buf_t *out, heddle_error_t *error)
 {
     if (ask->role_count == 0 || ask->role_count > LIMIT_ROLES) {
@@ -286,14 +296,15 @@ static int refuse_conflict(const auth_key_t *k, const char *what, const char *or
     return rc;
 }
 
-/* An admin's comes last: --admin-key may still name it, and lets nobody in whose row says revoked. */
+/* Revoked admin keys are dropped last.  --admin-key may still name such a key, and adds it again unless
+ * its row says that it was revoked. */
 static bool is_sooner(const auth_key_t *k, const auth_key_t *than)
 {
     bool is_admin = auth_is_admin(k), than_admin = auth_is_admin(than);
     return is_admin == than_admin ? k->revoked_ms < than->revoked_ms : than_admin;
 }
 
-/* One that was revoked makes room. */
+/* Where the table is full, the key that was revoked first is dropped for the new one. */
 static int make_room(const auth_t *a, instant_t now, outbox_t *out, heddle_error_t *error)
 {
     if (HASH_COUNT(a->keys) < LIMIT_KEYS) return HEDDLE_OK;
@@ -321,7 +332,8 @@ static int record_key(outbox_t *out, const char *key, const char *name, const ch
     return HEDDLE_OK;
 }
 
-/* OK and *ret_changed, or why it cannot be. */
+/* Whether the key can be added.  A key that is there with the same roles and name changes nothing, so that
+ * a command may be repeated. */
 static int judge_add(const auth_t *a, const key_ask_t *ask, const char *name, const char *roles,
                      bool *ret_changed, heddle_error_t *error)
 {
@@ -367,6 +379,8 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
 
 /* ---- revoking ---- */
 
+/* The last admin key cannot be revoked, because no key could be added after that.  A revoked key keeps its
+ * row, so that its holder gets an error that says so. */
 int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, outbox_t *out,
                        const auth_key_t **ret_key, bool *ret_changed, heddle_error_t *error)
 {

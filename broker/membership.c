@@ -37,7 +37,7 @@ static void free_member(member_t *m)
     free(m);
 }
 
-/* NULL only when memory ran out: an empty list has one (unused) place. */
+/* NULL only without memory: an empty list has one unused place. */
 static char **copy_texts(const char **texts, uint32_t count)
 {
     char **copy = calloc(count + 1, sizeof *copy);
@@ -88,6 +88,7 @@ void membership_raise_epoch(membership_t *m, uint64_t epoch)
 
 /* ---- reading ---- */
 
+/* Workers are sorted by their name, publishers by their adapter. */
 static const char *key_of(const member_t *m)
 {
     return m->role == ROLE_WORKER ? m->name : m->subs[0].adapter;
@@ -291,6 +292,8 @@ static int check_names(const msg_join_t *join, heddle_error_t *error)
     return rc ? rc : check_subscriptions(join, error);
 }
 
+/* With too few slots a worker could never hold the active version, the arriving one and the kept ones at
+ * the same time. */
 static int check_slots(const membership_t *m, const msg_join_t *join, heddle_error_t *error)
 {
     uint64_t need = 2 + m->keep;
@@ -335,6 +338,7 @@ static int check_ucx(const membership_t *m, const char *backend, const char *ucx
     return rc;
 }
 
+/* Two live processes with one name would fence each other for ever, so the second one is refused. */
 static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t *error)
 {
     int rc =
@@ -445,7 +449,7 @@ void member_addresses(const member_t *m, char *ret_text, size_t size)
     buf_fini(&text);
 }
 
-/* The same process in a new session: do peers find it elsewhere? */
+/* Notes the former addresses where a new session of the same process has others. */
 static void compare_addresses(member_t *now, const member_t *before)
 {
     char old[sizeof now->moved_from], new[sizeof now->moved_from];
@@ -455,7 +459,8 @@ static void compare_addresses(member_t *now, const member_t *before)
     if (old[0] && new[0] && strcmp(old, new) != 0) memcpy(now->moved_from, old, sizeof old);
 }
 
-/* On loopback and nowhere else; a member that told no address is not. */
+/* True where the member can be reached on loopback alone.  A member that sent no address counts as
+ * reachable. */
 static bool is_on_loopback(const member_t *m)
 {
     bool is = m->address_count > 0;
@@ -464,7 +469,7 @@ static bool is_on_loopback(const member_t *m)
     return is;
 }
 
-/* UCX reaches loopback from loopback alone, and of the same host. */
+/* UCX reaches a loopback address only from loopback, and only on the same host (`network`). */
 static bool may_reach_loopback(const member_t *w, const member_t *of)
 {
     if (!w->network || !w->address_count) return true;    /* it did not tell */
@@ -495,6 +500,7 @@ static bool set_transport(member_t *member, const char *backend, const char *ucx
     return true;
 }
 
+/* A new worker's row, complete and not yet in any list.  NULL: no memory. */
 static member_t *worker_of(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
                            instant_t now)
 {
@@ -562,7 +568,8 @@ static void drop_ready(membership_t *m, member_t *member)
     memmove(m->tokens + at, m->tokens + at + 1, (--m->token_count - at) * sizeof *m->tokens);
 }
 
-/* READY: a fence or its own new life ends it here.  LOST or LEFT: its row makes place. */
+/* The old session under this name ends.  If it was READY and of another process, it is fenced; otherwise
+ * its row is just replaced. */
 static void take_over(membership_t *m, admitted_t *admitted, member_t *old)
 {
     bool is_same_life = !memcmp(&old->life, &admitted->member->life, sizeof old->life);
@@ -577,7 +584,7 @@ static void take_over(membership_t *m, admitted_t *admitted, member_t *old)
     admitted->fenced_token = old->token;
 }
 
-/* Nothing that it counts ever shrinks; a peer that does not say it says 0. */
+/* Counters only grow.  A peer that does not send one sends 0, which changes nothing. */
 static void count_up(uint64_t *counter, uint64_t told)
 {
     if (told > *counter) *counter = told;
@@ -596,7 +603,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
     if (found) {
         member_t *old = m->workers[at];
         bool was_replaced = old->state == MEMBER_READY && !memcmp(&old->life, &w->life, sizeof w->life);
-        /* What a new session under an old name goes on counting: sessions and messages that were fenced. */
+        /* Fenced sessions are counted by name, so the count goes on in the new session. */
         w->counts.fenced =
             was_replaced ? old->counts.fenced
                          : (old->counts.fenced + (old->state == MEMBER_READY || old->state == MEMBER_LOST));
@@ -658,6 +665,7 @@ fail:
 
 /* ---- being here ---- */
 
+/* The member moves to the end of the queue of leases, because its lease now ends last. */
 void membership_heard(membership_t *m, member_t *member, uint64_t now_us)
 {
     dequeue(&m->leases, member);
@@ -711,6 +719,8 @@ void member_fetched(member_t *member, const char *adapter, uint64_t version)
 
 /* ---- going ---- */
 
+/* A worker's row stays for a while, so that operators see what became of it.  A publisher's row is freed:
+ * the registry has its name. */
 void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now)
 {
     drop_ready(m, member);
@@ -730,6 +740,8 @@ void membership_end(membership_t *m, member_t *member, member_state_t state, ins
     m->ended_count++;
 }
 
+/* If this tick is late, the broker itself may have been stopped, and heartbeats wait unread.  Then no
+ * lease ends before members have had a lease of time. */
 void membership_tick(membership_t *m, instant_t now)
 {
     uint64_t due_us = m->tick_us + m->lease_us / 4;

@@ -118,8 +118,8 @@ void broker_end_broken(broker_t *b, int code, const char *what, heddle_error_t *
 
 /* ---- sends ---- */
 
-/* Its addressee does not get it, so the log has it.  A client that gets no HELLO_OK waits for ever, and so
- * would all others. */
+/* The receiver does not get this message, so it is logged.  A client without HELLO_OK would wait for ever,
+ * and so would every other client: that ends the process. */
 void broker_note_unsendable(broker_t *b)
 {
     char text[128];
@@ -133,6 +133,8 @@ void broker_note_unsendable(broker_t *b)
     else if (b->io.warn) b->io.warn(b->io.self, "broker.unsendable", text);
 }
 
+/* A refused send means that the member lacks a message.  It is called to join again at its next heartbeat,
+ * and WELCOME then restates everything. */
 static void note_send(broker_t *b, const send_t *send, int rc)
 {
     b->sent[send->type]++;
@@ -148,7 +150,9 @@ static void note_send(broker_t *b, const send_t *send, int rc)
 void broker_send_outbox(broker_t *b)
 {
     broker_note_unsendable(b);
-    if (b->out.failed) { /* a message is missing: each member is called to join again at its next heartbeat */
+    if (b->out.failed) {
+        /* Without memory a message is missing, and it is not known which: each member is called to join again
+         * at its next heartbeat. */
         for (size_t i = 0; i < b->members.token_count; i++) b->members.tokens[i]->needs_resync = true;
     }
     for (size_t i = 0; i < b->out.send_count; i++) {
@@ -162,7 +166,8 @@ void broker_send_outbox(broker_t *b)
     if (b->ending_count) broker_forget_ending(b);
 }
 
-/* A decision of `all` over those who could be remembered would leave the others out. */
+/* Without memory for a worker that a rollout waits for, `all` would be decided without that worker.  The
+ * process ends instead: a restart restores everything. */
 static bool ends_incomplete(broker_t *b)
 {
     heddle_error_t error;
@@ -172,7 +177,8 @@ static bool ends_incomplete(broker_t *b)
     return true;
 }
 
-/* Writers on disk whose session is gone: their records are closed. */
+/* Closes the records of writers whose session has ended.  While the broker settles they may still come
+ * back. */
 static void close_abandoned(broker_t *b, instant_t now)
 {
     if (!b->has_abandoned || !b->rollout.is_settled) return;
@@ -185,6 +191,8 @@ static void close_abandoned(broker_t *b, instant_t now)
     }
 }
 
+/* Each commit may make another decision possible, so this repeats until no record is added.  It stops
+ * while a transaction is open: decisions must see its result. */
 void broker_decide_all(broker_t *b, instant_t now)
 {
     heddle_error_t error;
@@ -192,7 +200,7 @@ void broker_decide_all(broker_t *b, instant_t now)
     while (!rc) {
         if (ends_incomplete(b)) return;
         rollout_tick(&b->rollout, broker_view(b, now), &b->events, &b->out);
-        broker_send_outbox(b); /* what was said so far stands, whatever becomes of the decisions */
+        broker_send_outbox(b); /* sent even if the commit of the decisions fails */
         if (ends_incomplete(b)) return;
         b->is_undecided |= b->txn.is_open;
         if (b->txn.is_open || b->retry_us) break; /* broker_committed or broker_tick goes on from here */
@@ -221,6 +229,7 @@ static uint64_t request_number(const msg_t *m)
 
 asker_t asker_of(const call_t *c) { return (asker_t){c->from, request_number(c->m), c->m->type}; }
 
+/* A request that waited keeps its first deadline. */
 uint64_t request_deadline_us(const call_t *c)
 {
     if (c->again) return c->again->deadline_us;
@@ -285,7 +294,7 @@ static const route_t ROUTES[] = {
     [MSG_PING] = {NULL, NEEDS_NOTHING},
 };
 
-/* Messages of members begin with their token. */
+/* token_of reads the token of each of these messages, so it must be at the same place in all of them. */
 #define BEGINS_WITH_TOKEN(message)                                                                          \
     _Static_assert(offsetof(msg_t, message.token) == offsetof(msg_t, heartbeat.token), "the token is first")
 BEGINS_WITH_TOKEN(leave);
@@ -305,7 +314,8 @@ static void out_of_place(call_t *c, const char *why)
     broker_refuse(c, &error, 0);
 }
 
-/* I4: a stale token changes nothing, and is counted. */
+/* A stale token changes nothing, and is counted.  The event is written once for each token, because a
+ * fenced process may go on sending. */
 static void fence(call_t *c)
 {
     broker_t *b = c->b;
@@ -325,7 +335,8 @@ static void fence(call_t *c)
     e->token = token;
 }
 
-/* The session that the message speaks for; false: it was answered. */
+/* Finds the session that the message belongs to.  A token is good only on the connection that got it.
+ * False: the message was refused. */
 static bool find_member(call_t *c, needs_t needs)
 {
     member_t *member = membership_by_token(&c->b->members, token_of(c->m));
@@ -342,6 +353,8 @@ static bool find_member(call_t *c, needs_t needs)
     return true;
 }
 
+/* Requests that decide something wait while a transaction is open.  Reports of workers do not: they change
+ * soft state alone. */
 static void dispatch(call_t *c)
 {
     size_t type = (size_t)c->m->type;
@@ -362,8 +375,8 @@ static void tell_bad_frame(broker_t *b, uint64_t peer, const heddle_error_t *err
     broker_send_outbox(b);
 }
 
-/* What it said is lost, and it did nothing wrong: it is told anew at its next heartbeat, and says the rest
- * again. */
+/* There is no memory to decode this frame.  Its content is lost through no fault of the sender, so that
+ * member is called to join again at its next heartbeat. */
 static void lose_frame(broker_t *b, uint64_t from, instant_t now)
 {
     broker_peer_t *peer = broker_peer(b, from);
@@ -382,7 +395,7 @@ void broker_bad_frame(broker_t *b, uint64_t peer, const char *why, instant_t now
     tell_bad_frame(b, peer, &error);
 }
 
-/* `again` NULL: it came just now. */
+/* `again` NULL: the frame was received just now, and is not a request that waited. */
 static void handle(broker_t *b, uint64_t from, bytes_t frame, const msg_t *m, const request_t *again,
                    instant_t now)
 {
@@ -391,7 +404,8 @@ static void handle(broker_t *b, uint64_t from, bytes_t frame, const msg_t *m, co
     if (broker_allows(&c)) dispatch(&c);
 }
 
-/* Last in each event: what follows from it is decided, and then the requests that waited, one by one. */
+/* The last step of each event: everything that follows is decided, and then the requests that waited are
+ * handled one by one. */
 static void go_on(broker_t *b, instant_t now)
 {
     broker_decide_all(b, now);
@@ -402,7 +416,7 @@ static void go_on(broker_t *b, instant_t now)
         if (msg_decode(frame, &m, &error) == HEDDLE_OK) {
             handle(b, r->asker.peer, frame, &m, r, now);
             msg_fini(&m);
-        } else { /* it could be decoded when it came: there is no memory */
+        } else { /* it was decoded when it was received, so memory is missing now */
             broker_refuse_asker(b, &r->asker, &error, b->opts.lease_ms / 4);
         }
         free(r);
@@ -428,11 +442,13 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
     if (peer) peer->heard_us = now.us;
     b->received[m.type]++;
     handle(b, from, frame, &m, NULL, now);
+    /* Most frames are heartbeats that change nothing.  They cost no look at the rollouts. */
     if (m.type == MSG_HEARTBEAT && !b->rollout.is_dirty) broker_send_outbox(b);
     else go_on(b, now);
     msg_fini(&m);
 }
 
+/* Rollouts that changed during the commit were left undecided, and are looked at now. */
 void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_t now)
 {
     owner_check(&b->owner);
@@ -446,6 +462,7 @@ void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_
 
 /* ---- time ---- */
 
+/* Everything that time alone changes: leases, late requests, and the retry after a refused commit. */
 void broker_tick(broker_t *b, instant_t now)
 {
     owner_check(&b->owner);
@@ -458,8 +475,8 @@ void broker_tick(broker_t *b, instant_t now)
     if (b->retry_us && now.us >= b->retry_us && !b->txn.is_open) {
         b->retry_us = 0;
         if (b->is_read_only) {
-            /* The disk refused: the smallest record that says nothing new tells whether it takes records
-             * again. */
+            /* The store refused the last commit.  The epoch is written again, which changes nothing, to
+             * find out whether the store accepts records. */
             heddle_error_t error;
             record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", now);
             rec->epoch = b->registry.epoch;
@@ -472,6 +489,8 @@ void broker_tick(broker_t *b, instant_t now)
     if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout) || can_close) go_on(b, now);
 }
 
+/* The end of a turn.  Publishers get ROLLOUT here, once for all frames of the turn.  Returns when the next
+ * tick is due. */
 uint64_t broker_flush(broker_t *b, instant_t now)
 {
     owner_check(&b->owner);

@@ -164,8 +164,8 @@ static bool has_role(const call_t *c, role_t role)
     return false;
 }
 
-/* A session was replaced: by another one of its own process quietly, by another process with a message to
- * both. */
+/* A session was replaced by one of another process: both get an error that says so.  A new session of the
+ * same process replaces its own quietly. */
 static void replaced(broker_t *b, const admitted_t *admitted, instant_t now)
 {
     uint64_t peer = admitted->fenced_peer, token = admitted->fenced_token;
@@ -185,7 +185,7 @@ static void replaced(broker_t *b, const admitted_t *admitted, instant_t now)
     e->token = token;
 }
 
-/* Its address on the data plane changed while it ran. */
+/* The same process now has other data plane addresses: operators see that in the event. */
 static void say_moved(event_row_t *e, const member_t *member)
 {
     char now[sizeof member->moved_from];
@@ -208,6 +208,7 @@ static bool ping(broker_t *b, uint64_t peer, uint64_t nonce)
     return is_gone;
 }
 
+/* A send is the only way to find out that a connection has ended: ZeroMQ reports it then, and not before. */
 void broker_probe(broker_t *b, member_t *member)
 {
     if (ping(b, member->peer, member->token)) member->is_gone = true;
@@ -227,7 +228,8 @@ static void send_welcome(const call_t *c, const member_t *member, msg_welcome_t 
     outbox_send(&c->b->out, c->from, &m);
 }
 
-/* The holder of the name goes without a word of its own: what waits for its answers must hear. */
+/* The holder of the name is replaced without having left.  Questions that wait for its answer must not
+ * wait any longer. */
 static void leave_place(broker_t *b, const member_t *old)
 {
     if (!member_is_ready(old)) return;
@@ -235,7 +237,7 @@ static void leave_place(broker_t *b, const member_t *old)
     unbind_peer(b, old->peer, old->token);
 }
 
-/* One connection speaks for one session: another name (or adapter) over it ends the first. */
+/* One connection has one session.  A JOIN or OPEN under another name ends the former one. */
 static void end_former(const call_t *c, role_t role, const char *key)
 {
     member_t *former = c->peer->token ? membership_by_token(&c->b->members, c->peer->token) : NULL;
@@ -337,7 +339,8 @@ static void welcome_publisher(const call_t *c, const member_t *member, const uin
     send_welcome(c, member, &welcome);
 }
 
-/* What became of the version that it serves, when it is over: nothing else would tell. */
+/* A version that the publisher still serves has ended.  ROLLOUT says so here, because no later event
+ * would. */
 static void tell_ended(const call_t *c, const member_t *member, uint64_t serving)
 {
     broker_t *b = c->b;
@@ -434,7 +437,7 @@ void broker_begin_writer(broker_t *b, uint64_t token, instant_t now)
     call_t c = {.b = b, .from = r->asker.peer, .peer = broker_peer(b, r->asker.peer), .now = now};
     msg_t m;
     heddle_error_t error;
-    if (!c.peer || c.peer->role != ROLE_PUBLISHER) { /* it left, or is another's by now */
+    if (!c.peer || c.peer->role != ROLE_PUBLISHER) { /* the publisher left */
         b->has_abandoned = true;
     } else if (msg_decode(bytes_of(r->frame, r->bytes), &m, &error)) {
         b->has_abandoned = true;
@@ -456,8 +459,9 @@ void broker_note_closed(broker_t *b, const adapter_row_t *a, instant_t now)
 
 /* ---- both ---- */
 
-/* Something was not sent to it, and nobody knows what: it joins again, says what it has and serves, and
- * hears all that it lacks.  When this cannot be sent either, note_send asks for it again. */
+/* A message to this member was not sent, and it is not known which.  The member joins again, restates what
+ * it has, and WELCOME brings it up to date.  If this error cannot be sent either, note_send asks for it
+ * again. */
 static void call_again(const call_t *c)
 {
     heddle_error_t error;
@@ -487,6 +491,8 @@ void on_heartbeat(const call_t *c)
 
 /* ---- ends ---- */
 
+/* Every end of a session goes through here: its event, the questions that wait for it, its copies and its
+ * row. */
 void broker_end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now)
 {
     /* `why` NULL: it left, or its lease ended. */
@@ -520,9 +526,9 @@ void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token)
     if (peer) broker_end_peer(b, peer);
 }
 
-/* Its writer is closed in the store before BYE, and while the broker settles too: a publisher that left
- * does not come back, and the next one is not to wait for it.  A store that refuses, or is busy, puts it
- * off. */
+/* The writer's record is closed before BYE is sent, even while the broker settles: a publisher that left
+ * does not come back, and the next writer must not wait for it.  If the store refuses or is busy, the
+ * record is closed later. */
 void on_leave(const call_t *c)
 {
     broker_t *b = c->b;

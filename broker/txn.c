@@ -27,7 +27,8 @@ txn_t txn_of(const call_t *c, txn_kind_t kind, uint64_t retry_ms)
                    .deadline_us = request_deadline_us(c)};
 }
 
-/* What would be answered must be whole before anything is recorded, and must outlive the event. */
+/* The answers must be complete before anything is recorded, because they cannot be taken back after it.
+ * They also must own their bytes, because the event that they belong to ends before the commit does. */
 static int check_outbox(broker_t *b, heddle_error_t *error)
 {
     msg_type_t unsendable = b->out.unsendable;
@@ -43,6 +44,8 @@ static int check_outbox(broker_t *b, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* The open transaction's records and replies move aside, so that other events have an empty outbox
+ * meanwhile. */
 static void swap_outboxes(broker_t *b)
 {
     outbox_t out = b->out;
@@ -50,7 +53,7 @@ static void swap_outboxes(broker_t *b)
     b->txn_out = out;
 }
 
-/* What becomes of the asker; what becomes of the records is in apply.c. */
+/* Answers the request that began the transaction.  apply.c applies its records. */
 static void answer(broker_t *b, int rc, const heddle_error_t *error, instant_t now)
 {
     txn_t *t = &b->txn;
@@ -67,8 +70,8 @@ static void answer(broker_t *b, int rc, const heddle_error_t *error, instant_t n
         break;
     case TXN_NUMBERS:
         if (!rc) {
-            /* Members with greater numbers have been heard: the request is handled again, before all that
-             * wait. */
+            /* Greater numbers of members are recorded now.  The request that revealed them is handled
+             * again, before all that wait. */
             broker_note_recovered(b, &b->txn.request->recovery, now);
             DL_PREPEND(b->requests, b->txn.request);
             b->request_count++;
@@ -85,6 +88,8 @@ static void answer(broker_t *b, int rc, const heddle_error_t *error, instant_t n
 }
 
 /* `was_tried`: the store has answered. */
+/* The transaction has ended.  After a refused commit the broker is read-only, and tries again after
+ * COMMIT_RETRY_US; a store whose content is not known any more ends the process. */
 static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
 {
     b->txn.is_open = false;
@@ -104,6 +109,7 @@ static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error
     b->has_news = true;
 }
 
+/* Only one transaction is open at a time.  AGAIN: the store answers later, by broker_committed. */
 int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error)
 {
     *ret_error = (heddle_error_t){0};
@@ -137,6 +143,7 @@ static void forget(broker_t *b, request_t *r)
     b->request_bytes -= r->bytes;
 }
 
+/* The frame is copied, because the request is decoded again when its turn comes. */
 request_t *request_of_call(const call_t *c)
 {
     heddle_error_t error;
@@ -153,8 +160,8 @@ request_t *request_of_call(const call_t *c)
     return r;
 }
 
-/* A client that waits for WELCOME asks again every second, and takes the answer to its latest request
- * alone. */
+/* A client that waits for WELCOME repeats its request every second, and accepts only the answer to the
+ * latest.  So an earlier copy that still waits is dropped. */
 static bool is_asked_again(const request_t *r, const asker_t *asker)
 {
     return r->asker.peer == asker->peer && r->asker.type == asker->type &&
@@ -171,7 +178,7 @@ static void forget_former(broker_t *b, const asker_t *asker)
     }
 }
 
-/* The same OPEN once more, while its record is under way: the session is welcomed by the latest one. */
+/* The same OPEN arrives again while its record is being written.  WELCOME then answers the later copy. */
 static bool replaces_open(const call_t *c)
 {
     broker_t *b = c->b;
@@ -186,6 +193,7 @@ static bool replaces_open(const call_t *c)
     return true;
 }
 
+/* The request waits until the open transaction has ended.  Its sender is alive, so its lease is renewed. */
 void broker_defer(const call_t *c)
 {
     broker_t *b = c->b;
@@ -236,6 +244,8 @@ request_t *broker_next_request(broker_t *b)
 
 /* ---- deadlines ---- */
 
+/* The answer says whether the request may still be recorded, because only then the client must ask with
+ * the same request id. */
 static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, instant_t now)
 {
     heddle_error_t error;
@@ -256,6 +266,8 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
     broker_refuse_asker(b, asker, &error, is_publish ? 0 : b->opts.lease_ms / 4);
 }
 
+/* A transaction cannot be taken back, so only its answer is late.  Requests that have not begun are
+ * dropped. */
 void broker_end_late_requests(broker_t *b, instant_t now)
 {
     txn_t *t = &b->txn;

@@ -59,6 +59,7 @@ static const char *refused_by(const pending_t *p, const pending_asker_t *asker, 
     return p->count >= *ret_most ? "" : NULL;
 }
 
+/* True only for limits that connections share: there a connection that has ended may hold a place. */
 bool pending_is_full(const pending_t *p, const pending_asker_t *asker)
 {
     uint32_t most;
@@ -97,6 +98,7 @@ void pending_drop_peer(pending_t *p, uint64_t peer)
         if (row->peer == peer) pending_drop(p, row);
 }
 
+/* Questions of one connection are nearly always neighbours, so each connection is probed about once. */
 void pending_drop_gone(pending_t *p, bool (*is_gone)(void *self, uint64_t peer), void *self)
 {
     bool is_last_gone = false, is_first = true;
@@ -136,6 +138,7 @@ uint64_t pending_deadline(const pending_t *p)
 
 /* ---- the question ---- */
 
+/* Names are sorted, and each is kept once: a worker that is named twice counts once. */
 static int set_workers(pending_row_t *row, const msg_query_t *q, heddle_error_t *error)
 {
     if (!q->worker_count) return HEDDLE_OK;
@@ -156,6 +159,8 @@ static int set_workers(pending_row_t *row, const msg_query_t *q, heddle_error_t 
     return HEDDLE_OK;
 }
 
+/* A question may name only an adapter.  Then it is about the newest version, or about the active one where
+ * what is served matters. */
 static int set_version(pending_row_t *row, const msg_query_t *q, view_t v, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(v.registry, q->name);
@@ -202,14 +207,15 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
 
 /* ---- who counts ---- */
 
-/* How a version stands at a worker; COPY_NONE: it has nothing of it. */
+/* The state of a version at a worker.  COPY_NONE: the worker has nothing of it. */
 static copy_state_t state_of(const rollout_t *ro, const adapter_row_t *a, uint64_t version, const member_t *m)
 {
     const copy_row_t *c = version ? copy_of(rollout_track(ro, a->name, version), m) : NULL;
     return c ? copy_shown(c, a, version) : COPY_NONE;
 }
 
-/* What one worker serves, and whether that is the version asked for or a later choice. */
+/* What one worker serves, and whether that answers the question: it is the version asked for, or the
+ * worker went on to a later decision. */
 static void see_worker(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
                        const track_t *t, const member_t *m, uint64_t now_us, uint64_t reached_at,
                        wait_row_t *ret)
@@ -218,12 +224,13 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
     const copy_row_t *c = copy_of(t, m);
     bool overtaken = !row->exact && !row->dry_run && reached_at && sub->decision >= reached_at;
     overtaken = overtaken && !sub->is_refused;
-    /* Chosen anew, it is served once that was said anew: it may have been on its way to another. */
+    /* A version that is activated again counts as served only after the worker reported that decision:
+     * before, it may have been switching to another one. */
     uint64_t active = active_for(a, m);
     bool is_served = sub->version == row->version && !sub->is_refused &&
                      (sub->version != active || sub->decision >= a->decision);
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
-    /* It said no, and nothing has it try again but another decision. */
+    /* The worker refused the version, and will not try again without another decision. */
     *ret = (wait_row_t){
         .member = m,
         .worker = m->name,
@@ -273,6 +280,7 @@ static uint32_t fill_all(const pending_row_t *row, const rollout_t *ro, const ad
     return count;
 }
 
+/* Looks at the workers that the question names, or at all READY subscribers. */
 int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view_t *ret_view)
 {
     const adapter_row_t *a = registry_adapter(v.registry, row->adapter);
@@ -319,7 +327,7 @@ static int version_failed(const pending_row_t *row, const adapter_row_t *a, cons
     return rc;
 }
 
-/* Without failing: put away, overtaken, or so long ago that nobody remembers (v NULL). */
+/* The version ended without an error: retired, superseded, or forgotten (v NULL). */
 static int version_ended(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v,
                          heddle_error_t *error)
 {
@@ -340,6 +348,8 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
     return rc;
 }
 
+/* The hint names the command that ends this wait.  `resume` activates the newest version, so it helps
+ * unless exactly another version is asked for. */
 static int adapter_held(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
                         const version_row_t *v, heddle_error_t *error)
 {
@@ -357,6 +367,7 @@ static int adapter_held(const pending_row_t *row, const rollout_t *ro, const ada
     return rc;
 }
 
+/* The hint depends on what is missing: any worker at all, enough workers, or their switch. */
 static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
 {
     error_fail(error, w->eligible ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_NO_WORKERS,
@@ -383,7 +394,7 @@ static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_
     return error->code;
 }
 
-/* Who is there, and who has what, is not known yet. */
+/* While the broker settles, its members and their copies are not known yet. */
 static int too_early(const pending_row_t *row, const char *done, const char *phase, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_DEADLINE,
@@ -394,7 +405,8 @@ static int too_early(const pending_row_t *row, const char *done, const char *pha
     return error->code;
 }
 
-/* True when the version itself says that it will never be reached. */
+/* True when the version can never be reached: it has ended, it is lost, or the adapter is held.  The
+ * question is answered at once, and not at its deadline. */
 static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
                         heddle_error_t *ret_verdict)
 {
@@ -417,7 +429,7 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
     return true;
 }
 
-/* Everybody was asked, and so many said no that too few are left. */
+/* True when every worker has answered, and so many refused the version that too few are left. */
 static bool is_refused_by_all(const pending_row_t *row, const wait_view_t *w, const adapter_row_t *a,
                               heddle_error_t *ret_verdict)
 {
@@ -441,6 +453,8 @@ static bool is_refused_by_all(const pending_row_t *row, const wait_view_t *w, co
     return true;
 }
 
+/* While the broker settles a question is never answered before its deadline, because workers that have the
+ * version may still come back. */
 static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
                          heddle_error_t *ret_verdict)
 {
@@ -487,6 +501,7 @@ static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view
     return true;
 }
 
+/* A holder with other bytes is worse than one that gave no digest, so it is the one that the error names. */
 static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_error_t *ret_verdict)
 {
     if (!row->verify_req) {
@@ -558,6 +573,7 @@ bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, co
 
 /* ---- verify ---- */
 
+/* Asks one holder to compute the digest of its bytes. */
 static void ask(const pending_row_t *row, const copy_row_t *c, const member_t *m, verify_row_t *ret,
                 outbox_t *out)
 {
@@ -599,7 +615,8 @@ static verify_row_t *row_of(const pending_row_t *row, uint64_t token)
     return NULL;
 }
 
-/* A code beside a directory that differs is that directory's. */
+/* A worker sends a code also where only its exported directory differs; its bytes then have a digest all
+ * the same. */
 bool verify_has_digest(const verify_row_t *r)
 {
     return r->is_answered && (!r->code || r->exported == EXPORTED_DIFFERS);
@@ -618,6 +635,8 @@ void pending_verified(pending_t *p, const member_t *member, const msg_verified_t
     r->is_match = verify_has_digest(r) && digest_equal(&m->digest, &row->expected);
 }
 
+/* A holder that is gone counts as one that gave no digest, so that the question does not wait for its
+ * deadline. */
 void pending_member_gone(pending_t *p, const member_t *member)
 {
     for (pending_row_t *row = p->rows; row; row = row->next) {

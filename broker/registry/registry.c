@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the registry is, and how records change it.  What is decided: registry_decide.c. */
+/* The registry's rows, and how records change them.  registry_decide.c makes the records. */
 #include "broker/registry/registry.h"
 
 #include "core/errors.h"
@@ -9,6 +9,8 @@
 
 /* ---- rows ---- */
 
+/* What a version needs only while it is live.  It is freed when the version ends, because many ended ones
+ * are listed. */
 static void free_content(version_row_t *v)
 {
     free(v->base_model);
@@ -142,6 +144,7 @@ version_row_t *registry_newest_live(const adapter_row_t *a)
     return NULL;
 }
 
+/* The first and the last staging version are kept as numbers, so that neither of these two has to search. */
 version_row_t *registry_staging(const adapter_row_t *a)
 {
     return a->first_staging ? registry_version(a, a->first_staging) : NULL;
@@ -152,6 +155,7 @@ version_row_t *registry_waiting(const adapter_row_t *a)
     return a->last_staging != a->first_staging ? registry_version(a, a->last_staging) : NULL;
 }
 
+/* A version that was never decided itself is overtaken by the first decision for a later one. */
 uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v)
 {
     if (v->decision) return v->decision;
@@ -163,6 +167,7 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v)
     return first;
 }
 
+/* Live versions are nearly always the newest, so the walk from the end stops soon. */
 size_t registry_live_from(const adapter_row_t *a)
 {
     size_t at = a->version_count, left = a->version_count - a->ended_count;
@@ -181,6 +186,7 @@ bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t
     return later >= keep;
 }
 
+/* A later decision for an earlier version takes this one back. */
 bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v)
 {
     for (size_t i = 0; i < a->version_count && a->versions[i]->version < v->version; i++)
@@ -200,6 +206,7 @@ bool registry_is_step_back(const adapter_row_t *a)
 
 static char *copy_text(const char *text) { return strdup(text ? text : ""); }
 
+/* Found or new.  A name that is not valid is refused, because no message could ever name that adapter. */
 static int add_adapter(registry_t *r, const char *name, adapter_row_t **ret_adapter)
 {
     bool found;
@@ -218,6 +225,7 @@ static int add_adapter(registry_t *r, const char *name, adapter_row_t **ret_adap
     return HEDDLE_OK;
 }
 
+/* Every text is a copy of its own, and never NULL, so that readers need no check. */
 static bool fill_texts(version_row_t *v, const record_t *rec)
 {
     v->request_id = copy_text(rec->request_id);
@@ -258,7 +266,8 @@ static version_row_t *new_version(const record_t *rec)
     return NULL;
 }
 
-/* A number is assigned once: the same again must be the same bytes. */
+/* A version number is assigned once.  The same record again must have the same digest; that happens when
+ * the store is read after a crash. */
 static int apply_version(registry_t *r, const record_t *rec)
 {
     adapter_row_t *a;
@@ -281,7 +290,7 @@ static int apply_version(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
-/* From a row on, up (1) or down (-1); 0: there is none. */
+/* The next staging version from a row on, upwards (1) or downwards (-1).  0: there is none. */
 static uint64_t next_staging(const adapter_row_t *a, size_t at, int step)
 {
     for (at += (size_t)step; at < a->version_count; at += (size_t)step) /* below 0 is beyond the end */
@@ -289,6 +298,7 @@ static uint64_t next_staging(const adapter_row_t *a, size_t at, int step)
     return 0;
 }
 
+/* Keeps the numbers of the first and the last staging version right. */
 static void leave_staging(adapter_row_t *a, version_row_t *v, version_state_t state)
 {
     bool found;
@@ -298,6 +308,8 @@ static void leave_staging(adapter_row_t *a, version_row_t *v, version_state_t st
     v->state = state;
 }
 
+/* The store reads rows in any order, so the greatest decision counts, and each version keeps the greatest
+ * that named it. */
 static int apply_decision(registry_t *r, const record_t *rec)
 {
     adapter_row_t *a = registry_adapter(r, rec->adapter);
@@ -324,7 +336,8 @@ static int apply_decision(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
-/* What has to stay: live ones, and the greatest number, or it would be assigned again after a restart. */
+/* Live versions must stay.  So must the greatest number, because it would be assigned again after a
+ * restart. */
 static int apply_forget(registry_t *r, const record_t *rec)
 {
     adapter_row_t *a = registry_adapter(r, rec->adapter);
@@ -339,6 +352,7 @@ static int apply_forget(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
+/* Members knew greater numbers than the store: numbers go on above those. */
 static int apply_floor(registry_t *r, const record_t *rec)
 {
     adapter_row_t *a;
@@ -358,6 +372,7 @@ static int replace_text(char **text, const char *by)
     return HEDDLE_OK;
 }
 
+/* How a version ended.  The first end counts: later records about the version change nothing. */
 static int apply_state(registry_t *r, const record_t *rec)
 {
     adapter_row_t *a = registry_adapter(r, rec->adapter);
@@ -465,6 +480,7 @@ static bool same_adapter(const adapter_row_t *a, const adapter_row_t *b)
     return same;
 }
 
+/* For tests: what the store reads back must be what was in memory. */
 bool registry_equal(const registry_t *a, const registry_t *b)
 {
     bool same = a->epoch == b->epoch && a->adapter_count == b->adapter_count;

@@ -119,6 +119,8 @@ static int check_publish(const msg_publish_t *m, heddle_error_t *error)
     return rc;
 }
 
+/* A publisher repeats PUBLISH with the same request id when it got no answer.  The walk starts at the
+ * newest version, which is nearly always the one. */
 static const version_row_t *version_of_request(const adapter_row_t *a, const char *request_id)
 {
     for (size_t i = a->version_count; i-- > 0;)
@@ -141,8 +143,9 @@ static void send_published(const msg_publish_t *m, const publish_by_t *by, uint6
     outbox_send(out, by->peer, &answer);
 }
 
-/* With a key only where the publisher's copy of the bytes counts as a source (rollout_republished): without
- * it no RELEASE would ever give the region back. */
+/* Answers that an existing version stands for this PUBLISH.  The answer has the share key only where the
+ * publisher's bytes count as a source (rollout_republished): otherwise no RELEASE would ever follow, and
+ * the region could not be used again. */
 static void stands_for(const msg_publish_t *m, const publish_by_t *by, const adapter_row_t *a,
                        const version_row_t *v, const char *reason, outbox_t *out)
 {
@@ -236,6 +239,8 @@ static void add_version(const msg_publish_t *m, const publish_by_t *by, uint64_t
     rec->meta = meta_text(m, out);
 }
 
+/* The order of the checks matters.  A repeated request is answered before the writer is checked, because
+ * the first attempt may have been recorded by a session that has ended since. */
 int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
                             instant_t now, outbox_t *out, uint64_t *ret_version, bool *ret_created,
                             heddle_error_t *error)

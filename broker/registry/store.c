@@ -136,7 +136,8 @@ struct store {
 
 int store_code(int sqlite_code, int number)
 {
-    /* What could not be synced is in the log, and would be there after a kill. */
+    /* What could not be synced is in the log all the same, and would be applied after a crash.  So it is
+     * unknown whether the commit holds, and the broker must end. */
     bool is_sync = sqlite_code == SQLITE_IOERR_FSYNC || sqlite_code == SQLITE_IOERR_DIR_FSYNC;
     if (is_sync) return HEDDLE_ERR_DATA_DIR;
     if (number == ENOSPC || number == EDQUOT || number == EFBIG) return HEDDLE_ERR_NO_SPACE;
@@ -161,6 +162,8 @@ int store_code(int sqlite_code, int number)
     }
 }
 
+/* Most failures are the environment's: a full disk, rights, another program.  The hint says what to do
+ * about it. */
 static void hint_for(const store_t *s, int code, int sqlite_code, heddle_error_t *error)
 {
     int primary = sqlite_code & 0xff;
@@ -182,7 +185,8 @@ static void hint_for(const store_t *s, int code, int sqlite_code, heddle_error_t
                    (unsigned)geteuid());
 }
 
-/* `what`: "read a row".  Reads SQLite's own words, so it comes before any other call. */
+/* `what`: "read a row".  SQLite keeps its message only until its next call, so this comes before any
+ * other. */
 static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_error_t *error)
 {
     bool io = (sqlite_code & 0xff) == SQLITE_IOERR || (sqlite_code & 0xff) == SQLITE_CANTOPEN;
@@ -200,7 +204,8 @@ static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_er
 
 /* ---- load and commit ------------------------------------------------------------------------- */
 
-/* One line a kind, in the order of loading. */
+/* One line for each kind of record, in the order of loading: a row may refer to one that was loaded before
+ * it. */
 static const struct kind {
     record_kind_t kind;
     sql_t put, all;
@@ -236,6 +241,7 @@ int store_load(store_t *s, int (*each)(void *self, const record_t *record), void
     return rc;
 }
 
+/* Configs are large and rarely read, so they are read from the file and not kept in memory. */
 int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error)
 {
     owner_check(&s->owner);
@@ -259,6 +265,7 @@ int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, 
     return rc;
 }
 
+/* errno is kept, because sqlite3_system_errno() does not have that of every failure. */
 static int run(store_t *s, sql_t which)
 {
     errno = 0;
@@ -278,7 +285,8 @@ static int put_with(store_t *s, sql_t which, const record_t *r)
     return row.code;
 }
 
-/* Of the decisions that named a version only the first and the latest are read again. */
+/* Only the first and the latest decision of a version are ever read again.  Those between are deleted, so
+ * that the table does not grow with each rollback. */
 static int drop_older(store_t *s, const record_t *r)
 {
     row_t row = {.sql = s->sql[DROP_OLDER_DECISIONS]};
@@ -290,6 +298,8 @@ static int drop_older(store_t *s, const record_t *r)
     return row.code;
 }
 
+/* A change of state must touch exactly one row, and so must forgetting a version.  Otherwise the store
+ * does not have what the registry in memory has, and the commit fails. */
 static int put(store_t *s, const record_t *r)
 {
     const struct kind *k = KINDS;
@@ -306,7 +316,7 @@ static int put(store_t *s, const record_t *r)
     return !code && which == PUT_DECISION ? drop_older(s, r) : code;
 }
 
-/* Puts all that is in the log into the registry, and syncs that. */
+/* Moves everything from the log to the registry's file, and syncs that.  SQLite calls this a checkpoint. */
 static int empty_log(store_t *s)
 {
     errno = 0;
@@ -315,8 +325,8 @@ static int empty_log(store_t *s)
     return code || !left ? code : SQLITE_BUSY;
 }
 
-/* At each start, so that a registry without its log is what it was at the last one, and none that was never
- * used; and with each epoch, so that a log tells none to an older registry that is put in place. */
+/* Empties the log at each start, and with each new epoch.  So a registry file without its log has at least
+ * the last epoch, and a log that lies beside an older registry file adds no epoch to it. */
 static int begin_log(store_t *s, heddle_error_t *error)
 {
     int code = FAILPOINT("store.begin_log") ? SQLITE_FULL : empty_log(s);
@@ -328,8 +338,8 @@ static int begin_log(store_t *s, heddle_error_t *error)
     return rc;
 }
 
-/* One that was raised since the start.  The commit stands, whatever becomes of the log: it is tried again
- * with the next one. */
+/* The epoch was raised since the start.  If the log cannot be emptied, the commit holds all the same, and
+ * the next commit tries again. */
 static void take_epoch(store_t *s, const record_t *records, int count)
 {
     heddle_error_t why;
@@ -341,6 +351,8 @@ static void take_epoch(store_t *s, const record_t *records, int count)
     s->has_complained = rc;
 }
 
+/* All records or none.  A failure after COMMIT leaves unknown what is on disk: store_code says so, and the
+ * broker ends. */
 int store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error)
 {
     owner_check(&s->owner);
@@ -375,8 +387,8 @@ static int ask_number(store_t *s, const char *query, int64_t *ret_value)
     return code == SQLITE_ROW ? SQLITE_OK : code ? code : SQLITE_ERROR;
 }
 
-/* Made here and not by SQLite, so that nobody else may read it, whatever the umask; -wal takes the same
- * mode. */
+/* The file is made here and not by SQLite, so that only its owner may read it, whatever the umask is.
+ * SQLite gives -wal the same mode. */
 static int make_file(store_t *s, heddle_error_t *error)
 {
     int fd = open(s->files.main, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -410,7 +422,8 @@ static int refuse_newer(const store_t *s, int64_t schema, heddle_error_t *error)
     return rc;
 }
 
-/* Looks before anything is written: *ret_fresh when the file has nothing in it. */
+/* Checks the file before anything is written, so that a file of another program or of a newer Heddle stays
+ * as it is.  *ret_fresh: the file is empty. */
 static int check_schema(store_t *s, bool *ret_fresh, heddle_error_t *error)
 {
     int64_t tables = 0, application = 0, schema = 0, sound = 0;
@@ -443,7 +456,8 @@ static int refuse_last(const store_t *s, heddle_error_t *error)
     return rc;
 }
 
-/* Part of the files, or all, are of a time before the run that was killed here: tokens would come again. */
+/* The files are older than the run that was killed here, at least in part.  Their epoch would be used
+ * twice, so tokens of that run would be valid again. */
 static int refuse_older(const store_t *s, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
@@ -459,7 +473,7 @@ static int refuse_older(const store_t *s, heddle_error_t *error)
     return rc;
 }
 
-/* Before anything is written: a registry that is refused is left as it was, with its log. */
+/* Checks the epoch before anything is written: a registry that is refused stays as it was, with its log. */
 static int check_epoch(store_t *s, bool fresh, heddle_error_t *error)
 {
     int64_t epoch = 0;
@@ -471,6 +485,7 @@ static int check_epoch(store_t *s, bool fresh, heddle_error_t *error)
     return s->epoch <= s->dir.open_epoch ? refuse_older(s, error) : HEDDLE_OK;
 }
 
+/* Each start takes the next epoch.  So no token of an earlier run can be valid in this one. */
 static int raise_epoch(store_t *s, heddle_error_t *error)
 {
     row_t row = {.sql = s->sql[ALL_META]};
@@ -485,6 +500,7 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
     return store_commit(s, &(record_t){.kind = RECORD_EPOCH, .epoch = s->epoch}, 1, error);
 }
 
+/* Statements are prepared once: a commit then only binds and steps. */
 static int prepare(store_t *s, heddle_error_t *error)
 {
     for (int i = 0; i < SQL_COUNT; i++) {
@@ -494,7 +510,8 @@ static int prepare(store_t *s, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* All of it or nothing: a transaction that is left open ends with the connection. */
+/* Brings an older schema up to date, all of it or nothing: a transaction that is left open ends with the
+ * connection. */
 static int bring_up(store_t *s)
 {
     int64_t has_asked = 0, has_scope = 0;
@@ -520,7 +537,7 @@ static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
     return code ? refuse(s, code, fresh ? "make its tables" : "open its log", error) : HEDDLE_OK;
 }
 
-/* SQLite takes what it cannot do without a word, and answers what holds instead. */
+/* SQLite accepts a setting that it cannot do, without an error.  So each one is read back. */
 static int check_setting(store_t *s, const char *name, const char *wanted, heddle_error_t *error)
 {
     char query[64];
@@ -542,7 +559,7 @@ static int check_setting(store_t *s, const char *name, const char *wanted, heddl
     return rc;
 }
 
-/* What a commit promises hangs on these. */
+/* A commit is durable only with these settings. */
 static int check_settings(store_t *s, heddle_error_t *error)
 {
     int rc = check_setting(s, "journal_mode", "wal", error);
@@ -551,6 +568,8 @@ static int check_settings(store_t *s, heddle_error_t *error)
     return rc;
 }
 
+/* Each step needs those before it.  The first that fails ends the start, and store_close accepts a store
+ * that is half open. */
 int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
 {
     store_t *s = calloc(1, sizeof *s);
@@ -587,7 +606,8 @@ int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* False: they lie side by side still, and the next start is told. */
+/* Puts the log aside when it could not be emptied.  False: log and registry still lie side by side, and
+ * the lock says so to the next start. */
 static bool part_files(const store_t *s, bool is_open)
 {
     int number = store_files_part(&s->files, s->said_epoch);

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/keep.h"
 
-/* Longer than any chunk takes that a worker's --max-rate lets through in good faith (256 KiB at 9 kB/s). */
+/* A fetch without a new byte for so long has stalled.  The slowest fetch that counts as alive reads a
+ * chunk of 256 KiB at 9 kB/s, which a worker's --max-rate may allow. */
 #define STALL_US 30000000ull
 
 /* ---- which workers fetch it, and which load it ---- */
 
-/* A decided version that is not the active one any more. */
+/* The version was decided, and another one is active by now. */
 static bool is_overtaken(const track_t *t)
 {
     return t->row && t->row->state == VERSION_COMMITTED && t->version != t->of->row->active;
 }
 
-/* No version that was announced to the worker before is still to come: workers fetch in that order. */
+/* Workers fetch versions in the order in which these were announced.  So the worker can be fetching this
+ * one only if no version that was announced earlier is still pending there. */
 static bool is_told_first(const track_t *t, const copy_row_t *c, const member_t *m)
 {
     for (size_t i = 0; t->of->tracks[i] != t; i++) {
@@ -28,9 +30,9 @@ static const member_t *member_of(view_t v, const copy_row_t *c)
     return c->token ? membership_by_token(v.members, c->token) : NULL;
 }
 
-/* Until when the worker counts as fetching it, unless it reports more: bytes came lately, or it was told less
- * than half a lease ago (two of its heartbeats) and has reported nothing.  Never longer than the version's
- * deadline.  0: it does not. */
+/* Until when the worker counts as fetching the version, unless it reports more.  Either bytes came lately,
+ * or ANNOUNCE was sent less than half a lease ago (two heartbeats) and no heartbeat has reported yet.
+ * Never longer than the version's deadline.  0: the worker does not fetch it. */
 static uint64_t fetching_until(view_t v, const track_t *t, const copy_row_t *c)
 {
     if (!copy_is_told(c) || c->state == COPY_ARRIVED) return 0;
@@ -66,7 +68,8 @@ static uint64_t loading_until(view_t v, const track_t *t, const copy_row_t *c)
 
 typedef uint64_t until_fn(view_t, const track_t *, const copy_row_t *);
 
-/* The latest of those that are not over; a version that was taken back is not waited for. */
+/* The latest end among all copies that is still in the future.  A version that was taken back is not kept
+ * for any worker, so it has none. */
 static uint64_t latest(until_fn *until, view_t v, const track_t *t)
 {
     uint64_t end_us = 0;
@@ -91,12 +94,15 @@ const char *keep_loader(view_t v, const track_t *t)
     return "";
 }
 
+/* The tally rules out most versions, so that the copies are only read where one may be fetching. */
 static uint64_t fetched_until(view_t v, const track_t *t)
 {
     bool is_possible = tally_in(&t->tally, COPY_ANNOUNCED) || tally_in(&t->tally, COPY_FETCHING);
     return is_possible ? latest(fetching_until, v, t) : 0;
 }
 
+/* Notes until when the version is needed.  When that ends the track is looked at again, because the
+ * version may be retired then. */
 static void note_needed(view_t v, track_t *t)
 {
     uint64_t awaited_us = fetched_until(v, t), loaded_us = keep_loaded_until(v, t);
@@ -113,7 +119,8 @@ void keep_moved_on(const adapter_rollout_t *a, const member_t *member, uint64_t 
         track_t *t = a->tracks[i];
         copy_row_t *c = is_overtaken(t) && t->version != version ? copy_of(t, member) : NULL;
         if (!copy_in_flight(c)) continue;
-        /* It may have forgotten it: announced anew, if it is wanted again. */
+        /* The worker may have dropped this version when it turned to the other one.  If it is wanted again
+         * it is announced again. */
         if (c->told_us) track_touch(t); /* it may be lost now */
         c->told_us = 0;
         c->is_owed = true;
@@ -153,6 +160,8 @@ static const member_t *keeper_of(view_t v, const copy_row_t *c, bool extra)
     return c->state == COPY_KEPT && (extra || c->is_spare) ? member_of(v, c) : NULL;
 }
 
+/* A worker reports itself that a version waits for a slot.  Otherwise slots are only counted for extra
+ * versions: the others have a slot by the rules of keep.h. */
 static bool needs_room(const adapter_rollout_t *a, const member_t *m, bool extra, uint64_t now_us)
 {
     const member_sub_t *sub = member_sub(m, a->row->name);
@@ -194,7 +203,7 @@ static track_t *next_to_go(const adapter_rollout_t *a, const member_t *m, bool l
 
 /* ---- what goes ---- */
 
-/* Rule 3. */
+/* Rule 3 of keep.h: the version stays where it is served, loaded or switched to. */
 static bool is_pinned(const track_t *t) { return t && (track_active_count(t) > 0 || t->loaded_until_us); }
 
 static void put_away(step_t *s, track_t *t, const member_t *m)
@@ -203,6 +212,8 @@ static void put_away(step_t *s, track_t *t, const member_t *m)
     copy_drop(t, m->name);
 }
 
+/* A pinned version beyond `keep` stays only on the workers that serve it or switch to it.  All other
+ * workers drop their copies, which frees their slots. */
 static void thin_out(step_t *s, track_t *t)
 {
     bool is_beyond = registry_is_excess(t->of->row, t->row, s->ro->keep) && is_pinned(t);
@@ -214,11 +225,13 @@ static void thin_out(step_t *s, track_t *t)
     }
 }
 
+/* False for most versions, by the tally alone.  That saves the walk over the copies. */
 static bool may_need_room(const track_t *t, bool extra)
 {
     return t->tally.spare > 0 || (extra && tally_in(&t->tally, COPY_KEPT) > 0);
 }
 
+/* Puts away copies, one by one, until each worker that keeps this version has enough room. */
 static void make_room(step_t *s, track_t *t, bool extra)
 {
     for (size_t i = may_need_room(t, extra) ? t->copy_count : 0; i-- > 0;) {
@@ -242,8 +255,8 @@ void keep_look(step_t *s, const adapter_rollout_t *a)
     }
 }
 
-/* A version of which only one worker has a copy, and that worker needs the room; one, for the room that this
- * makes is seen when it is gone.  NULL: none. */
+/* Where only last copies are left, one version is retired for good.  Only one a time: its RETIRE makes
+ * room, and whether another has to go is known only after that.  NULL: none has to go. */
 static const track_t *last_to_go(const adapter_rollout_t *a, view_t v)
 {
     for (size_t i = 0; i < a->track_count; i++) {
@@ -259,6 +272,7 @@ static const track_t *last_to_go(const adapter_rollout_t *a, view_t v)
     return NULL;
 }
 
+/* Retires at most RETIRE_AT_ONCE versions, so that the records of one transaction stay bounded. */
 void keep_decide(const adapter_rollout_t *a, view_t v, outbox_t *out)
 {
     size_t count = 0;

@@ -37,6 +37,7 @@ uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t
     return to_sources(members, tokens, plan_choose(&t->plan, asker, tokens), ret_sources);
 }
 
+/* How much of the version's deadline is left: the worker gives up at the same time as the broker. */
 static uint64_t left_ms(const track_t *t, const copy_row_t *c, uint64_t now_us)
 {
     if (!c->is_eligible || t->deadline_us == CLOCK_NEVER || t->is_late) return 0;

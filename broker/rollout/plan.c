@@ -16,6 +16,7 @@ void plan_fini(plan_t *p)
     *p = (plan_t){0};
 }
 
+/* Index of the token, or where it belongs. */
 static size_t place_of(const plan_t *p, uint64_t token)
 {
     size_t low = 0, high = p->count;
@@ -63,8 +64,11 @@ bool plan_add(plan_t *p, uint64_t token)
     return true;
 }
 
+/* A source must have at least `least` of the bytes. */
 static bool may_serve(const plan_t *p, const plan_row_t *row) { return row->have && row->have >= p->least; }
 
+/* Sources are an array in no order, and each row knows its place there.  So a source is added and removed
+ * in constant time: the last one takes the place of the removed one. */
 static void set_have(plan_t *p, plan_row_t *row, plan_have_t have)
 {
     bool was_source = may_serve(p, row);
@@ -88,6 +92,7 @@ void plan_have(plan_t *p, uint64_t token, plan_have_t have, uint64_t rate)
     set_have(p, row, have);
 }
 
+/* Only the first source of a fetch is charged with it, because the worker reads from that one first. */
 static void count_load(plan_t *p, plan_row_t *row, bool is_fetching)
 {
     if (row->is_fetching == is_fetching) return;
@@ -140,6 +145,8 @@ typedef struct {
     const plan_row_t *row;
 } candidate_t;
 
+/* Fast sources come first, then those with fewer fetches; equal ones are ordered at random for each asker,
+ * so that not all workers read from the same one. */
 static bool is_before(const candidate_t *a, const candidate_t *b)
 {
     if (a->is_slow != b->is_slow) return b->is_slow;
@@ -154,7 +161,8 @@ static bool is_among(uint64_t token, const uint64_t *tokens, uint32_t count)
     return false;
 }
 
-/* Sources but the asker and the lost ones, from a place of the ring that the asker gives. */
+/* Collects candidates: all sources except the asker and those that it lost.  The walk starts at a place of
+ * the ring that depends on the asker, because only the first PLAN_CANDIDATES are compared. */
 static uint32_t gather(const plan_t *p, uint64_t asker, const uint64_t *lost, uint32_t lost_count,
                        candidate_t ret[PLAN_CANDIDATES])
 {
@@ -179,7 +187,8 @@ static uint32_t choose(const plan_t *p, uint64_t asker, const uint64_t *lost, ui
     candidate_t found[PLAN_CANDIDATES];
     uint32_t count = gather(p, asker, lost, lost_count, found), used = 0;
     bool has_publisher = p->publisher && !is_among(p->publisher, lost, lost_count);
-    /* The last place is the publisher's: it has the bytes for sure. */
+    /* The publisher always has the bytes, so it has the last place: a worker whose other sources all fail
+     * ends there. */
     uint32_t most = has_publisher ? PLAN_SOURCES - 1 : PLAN_SOURCES;
     for (; used < count && used < most; used++) { /* only the first places matter: one by one */
         uint32_t best = used;
@@ -198,6 +207,7 @@ uint32_t plan_choose(const plan_t *p, uint64_t asker, uint64_t ret_sources[PLAN_
     return choose(p, asker, NULL, 0, ret_sources);
 }
 
+/* The member's former fetch ends here: its load is taken off before sources are chosen again. */
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count)
 {
     plan_row_t *row = find(p, token);

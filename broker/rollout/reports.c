@@ -23,7 +23,9 @@ static copy_state_t restated_state(const adapter_row_t *a, const msg_held_t *hel
     return COPY_NONE;
 }
 
-/* The track of the version that a restated row is believed to be; NULL: to be dropped there. */
+/* The track of the version that the worker restates, if the registry agrees: the version is live, the
+ * worker subscribes to it and the digest is equal.  NULL: WELCOME does not name it as kept, and the worker
+ * drops it. */
 static track_t *believed(const rollout_t *ro, const msg_held_t *held, const member_t *member)
 {
     track_t *t = rollout_track(ro, held->adapter, held->version);
@@ -53,15 +55,16 @@ static int restate(view_t v, track_t *t, const msg_held_t *held, const member_t 
     return HEDDLE_OK;
 }
 
-/* The worker fetches it still: it was announced before others overtook it, and was not taken back since. */
+/* The worker is still fetching a decided version that newer ones have overtaken, and that was not taken
+ * back. */
 static bool is_fetched_on(const track_t *t, const copy_row_t *c)
 {
     return !track_is_ended(t) && t->row->state == VERSION_COMMITTED && copy_is_told(c) &&
            !registry_is_taken_back(t->of->row, t->row);
 }
 
-/* One row, under the new session's token.  What it reported last of its fetch counts until its next
- * heartbeat: a session that has reported nothing yet is not one that has stopped. */
+/* The copy moves to the new session's token.  The last reported progress counts until the next heartbeat:
+ * the new session has reported nothing yet, and must not look like one that has stopped. */
 static void fetch_on(view_t v, track_t *t, const copy_row_t *before, const member_t *member)
 {
     copy_row_t was = *before;
@@ -81,8 +84,9 @@ static void fetch_on(view_t v, track_t *t, const copy_row_t *before, const membe
     sub->data_bytes = t->row->part.region_bytes;
 }
 
-/* Copies of the name's former session.  The same process: a version that it is waited for with goes on so,
- * and an overtaken one that it fetches goes on being fetched.  The rest is what JOIN restates. */
+/* Copies of the former session under this name.  Where the process is the same, a version that a rollout
+ * waits for goes on, and so does a fetch of an overtaken one.  All other copies are dropped: JOIN restates
+ * what the worker really has. */
 static void renew_copies(const adapter_rollout_t *a, view_t v, const member_t *member)
 {
     for (size_t i = 0; i < a->track_count; i++) {
@@ -98,9 +102,9 @@ static void renew_copies(const adapter_rollout_t *a, view_t v, const member_t *m
     }
 }
 
-/* What WELCOME names: what was decided last, or, while the worker still fetches what was decided before that,
- * this first: a worker slower than its trainer would never get anywhere, if each new session began with the
- * newest. */
+/* The decision that WELCOME names: the latest one, unless the worker is still fetching an earlier decided
+ * version.  Then it is that one.  If each new session began with the newest version, a worker slower than
+ * its trainer would never finish one. */
 static msg_decision_t welcomed(const adapter_rollout_t *a, const member_t *member, const char *adapter)
 {
     const member_sub_t *sub = member_sub(member, adapter);
@@ -160,6 +164,8 @@ static bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
     return false;
 }
 
+/* A new session of the publisher serves what it restates.  Versions of the former session that it does not
+ * restate have lost this source. */
 void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
                     uint32_t count)
 {
@@ -191,6 +197,8 @@ void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uin
 
 /* ---- members go ---- */
 
+/* A copy that the rollout waits for stays as GONE, with the reason, so that the error at the deadline can
+ * name the worker.  Other copies are dropped. */
 static void worker_gone(view_t v, track_t *t, const member_t *member, bool left)
 {
     copy_row_t *c = copy_of(t, member);
@@ -226,7 +234,8 @@ void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left)
 
 /* ---- what workers report: progress ---- */
 
-/* Why no byte comes to a copy that goes on trying; "": they do. */
+/* The worker reports why its fetch makes no progress, or "" when it does.  The event is written once for
+ * each copy, however often the trouble comes and goes. */
 static void note_trouble(track_t *t, copy_row_t *c, const char *message, instant_t now, events_t *ev)
 {
     int code = *message ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
@@ -238,8 +247,9 @@ static void note_trouble(track_t *t, copy_row_t *c, const char *message, instant
     events_say(e, code, "%s", c->message);
 }
 
-/* A version waits for a slot at a worker, which lists the kept ones that may go.  One that is no copy there
- * any more was retired: that answer is on its way, and may be all that it takes. */
+/* A version waits for a slot at this worker, which lists the kept versions that could go (spare).  If one
+ * of them is no copy any more, its RETIRE is under way already and may free enough: nothing else is put
+ * away until the next heartbeat. */
 static void note_spare(const adapter_rollout_t *a, const member_t *member, const msg_progress_t *p)
 {
     member_sub_t *sub = member_sub(member, p->adapter);
@@ -304,8 +314,8 @@ static int wrong_digest(const char *adapter, const version_row_t *row, const dig
     return rc;
 }
 
-/* After some codes the same attempt may succeed: the broker announces the active version again, later and
- * later. */
+/* After a retriable error the same attempt may succeed later.  The active version is then announced again,
+ * each time after twice the delay, up to 16 leases. */
 static void plan_retry(const rollout_t *ro, copy_row_t *c, uint64_t now_us)
 {
     heddle_error_t e;
@@ -331,8 +341,8 @@ typedef struct {
     copy_row_t *c;
 } about_t;
 
-/* False: *ret_rc is what to return.  A version that ended before the worker heard of it is ended there
- * again. */
+/* Finds what the report is about.  False: *ret_rc is the answer.  A version that ended before this report
+ * was received is ended at the worker again. */
 static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
                     int *ret_rc, heddle_error_t *error)
 {
@@ -357,8 +367,8 @@ static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *
     return c != NULL;
 }
 
-/* The row of this source, by name: one that joined again while it served counts once.  The caller has
- * made room. */
+/* The row of this source, by name and kind: a source that joined again while it served has one row.  The
+ * caller has made room. */
 static copy_served_t *served_row(copy_row_t *c, const char *name, source_kind_t kind)
 {
     uint32_t at = 0;
@@ -374,6 +384,8 @@ static copy_served_t *served_row(copy_row_t *c, const char *name, source_kind_t 
     return &c->served[at];
 }
 
+/* Which process served how many bytes is kept for `heddle versions` only.  Without memory that output
+ * shows less. */
 static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
 {
     uint32_t count = m->source_count < LIMIT_SOURCES ? m->source_count : LIMIT_SOURCES;
@@ -420,8 +432,8 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     return HEDDLE_OK;
 }
 
-/* A worker serves this version by this decision: the only place where that is noted.  Its copies follow; to
- * have gone back past a version is not to have reached it. */
+/* The worker serves this version by this decision.  Only this function notes that.  Its copies follow: a
+ * worker that went back to an earlier version has not reached the later ones. */
 static void serves(const adapter_rollout_t *a, member_t *member, const msg_active_t *m, instant_t now)
 {
     member_sub_t *sub = member_sub(member, m->adapter);
@@ -445,7 +457,8 @@ static void serves(const adapter_rollout_t *a, member_t *member, const msg_activ
     }
 }
 
-/* It reports that it serves other bytes under the version's name. */
+/* The worker serves bytes under this version's name that are not the version's.  That is an error of the
+ * worker, and it is not believed. */
 static int serves_other_bytes(step_t *s, const msg_active_t *m, const version_row_t *row,
                               const member_t *member, heddle_error_t *error)
 {
@@ -527,7 +540,8 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
 
 /* ---- what workers report: sources that do not answer ---- */
 
-/* A worker that was lost is in its row still; a publisher is not. */
+/* A lost worker is still listed, so its name is known.  A publisher is not listed after its end: the
+ * version's writer stands for it. */
 static const char *name_of_source(const step_t *s, const track_t *t, uint64_t token)
 {
     const member_t *source = membership_by_token(s->v.members, token);
@@ -537,7 +551,7 @@ static const char *name_of_source(const step_t *s, const track_t *t, uint64_t to
     return token == t->former_publisher ? t->row->writer : "";
 }
 
-/* It asks again and again until it has one; what it lost is news once. */
+/* A worker repeats NEED_SOURCES until it has a source.  The event is written once for each source. */
 static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
 {
     copy_row_t *c = x->c;

@@ -36,6 +36,8 @@ void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served,
     }
 }
 
+/* A publisher that came back while the store refused records could not be admitted.  Its version gets one
+ * more lease from now on, so that the publisher can come again. */
 static void resume(track_t *t, uint64_t now_us)
 {
     if (!t->has_knocked) return;
@@ -52,7 +54,8 @@ void rollout_resume(rollout_t *ro, uint64_t now_us)
 
 /* ---- a version begins ---- */
 
-/* Every READY subscriber is waited for; false: no memory for one of them. */
+/* Every READY subscriber becomes eligible: the rollout waits for it.  False: no memory for one of them,
+ * and the rollout may not be decided any more. */
 static bool expect_all(step_t *s, track_t *t)
 {
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
@@ -68,8 +71,8 @@ static bool expect_all(step_t *s, track_t *t)
     return true;
 }
 
-/* The newest version wins at the worker: an active one that it was still fetching is announced again when the
- * newest is done. */
+/* A worker fetches the newest version first.  If it was still fetching the active one, that one is owed:
+ * it is announced again when the newest is staged. */
 static void put_off_active(const adapter_rollout_t *a, const member_t *member)
 {
     uint64_t active = active_for(a->row, member);
@@ -80,7 +83,8 @@ static void put_off_active(const adapter_rollout_t *a, const member_t *member)
     copy_blame(t, c, HEDDLE_OK, "", "");
 }
 
-/* All lists of sources are made first, and sent then. */
+/* All plans are made before the first ANNOUNCE is sent, so that each plan counts the load of all the
+ * others. */
 static void begin(step_t *s, track_t *t)
 {
     t->phase = TRACK_BEGUN;
@@ -103,12 +107,13 @@ static void begin_next(step_t *s, const adapter_rollout_t *a)
     if (t && t->phase == TRACK_WAITING) begin(s, t);
 }
 
-/* A VERSION record was applied.  Its bytes are at the adapter's writer, unless that session ended while the
- * record was on its way to the store. */
+/* A VERSION record was applied.  The adapter's writer has the bytes, unless its session ended while the
+ * record was written. */
 static void apply_version(step_t *s, adapter_rollout_t *a, const version_row_t *row)
 {
     const member_t *publisher = membership_by_token(s->v.members, a->row->writer.token);
-    /* A publisher has few regions: those that it was told it may use again are in use by now. */
+    /* A publisher has few regions.  Those that it may reuse by an earlier RELEASE count as overwritten
+     * from now on: the new version needs one of them. */
     for (size_t i = 0; i < a->track_count && a->tracks[i]->version < row->version; i++) {
         track_t *t = a->tracks[i];
         if (t->publisher_state == PUBLISHER_RELEASED) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
@@ -130,8 +135,8 @@ static void apply_version(step_t *s, adapter_rollout_t *a, const version_row_t *
     begin_next(s, a);
 }
 
-/* What is left of a deadline that was set before the broker started: wall clock, so never more than it
- * was. */
+/* How much is left of a deadline that was set before the broker started.  That is known by wall clock
+ * only, which may have jumped, so it is never more than the whole deadline. */
 static uint64_t left_us(const version_row_t *row, uint64_t wall_ms)
 {
     uint64_t end_ms = row->created_ms + row->deadline_ms;
@@ -139,6 +144,8 @@ static uint64_t left_us(const version_row_t *row, uint64_t wall_ms)
     return (left_ms < row->deadline_ms ? left_ms : row->deadline_ms) * 1000;
 }
 
+/* After a start no worker has joined yet, so the bytes count as missing.  They count as lost only when a
+ * lease has passed after settling ended. */
 static int start_track(adapter_rollout_t *a, view_t v, const version_row_t *row)
 {
     uint64_t settle_end_us = a->ro->settle_end_us;
@@ -172,8 +179,9 @@ int rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us)
 
 /* ---- time ---- */
 
-/* Before settling ended some members may have been missing: a rollout waits for the subscribers that are
- * READY now.  Of a decided version, those that have it or are on their way to it count. */
+/* While the broker settles, members may be missing that were there before it stopped.  So the workers that
+ * a rollout waits for are chosen when settling ends: all READY subscribers.  Of a decided version only
+ * copies that exist count. */
 static void end_settling(step_t *s)
 {
     s->ro->is_settled = true;
@@ -206,6 +214,8 @@ static void say_lost(step_t *s, track_t *t)
                "by hand");
 }
 
+/* Follows whether the version's bytes are somewhere: there, missing, still being loaded by a worker, or
+ * lost. */
 static void look_at_sources(step_t *s, track_t *t)
 {
     if (track_has_source(t)) {
@@ -232,6 +242,8 @@ static void look_at_sources(step_t *s, track_t *t)
     track_sooner(t, loaded_until_us);
 }
 
+/* A publisher that left does not come back.  One whose session was lost has a lease to come back with the
+ * bytes. */
 static bool has_lost_its_source(const track_t *t, instant_t now)
 {
     bool is_gone_for_good =
@@ -247,6 +259,9 @@ static rule_t rule_of(const track_t *t, instant_t now)
                     .has_lost_source = has_lost_its_source(t, now)};
 }
 
+/* One version is looked at: whether its bytes have a source, whether its deadline has passed, whether it
+ * is staged, and which failed workers try again.  Also notes when it must be looked at next without any
+ * event. */
 static void look_at(step_t *s, track_t *t)
 {
     t->due_us = CLOCK_NEVER;
@@ -279,6 +294,8 @@ static void look_at(step_t *s, track_t *t)
     }
 }
 
+/* Only tracks that changed or are due are looked at.  So a turn of the loop costs as much as has changed,
+ * not as much as there is. */
 static void look_at_adapter(step_t *s, adapter_rollout_t *a)
 {
     bool is_looked_at = false;
@@ -310,6 +327,7 @@ void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
 
 /* ---- deciding ---- */
 
+/* The error names the first worker that failed, because one rejection fails the version. */
 static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
 {
     const adapter_row_t *a = t->of->row;
@@ -372,7 +390,8 @@ static void fail_lost(const track_t *t, instant_t now, outbox_t *out)
     registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
-/* A worker is on its way to it, and has a source. */
+/* A worker is fetching the version, and there is a source.  While that is so, a newer version waits for
+ * this one. */
 static bool is_moving(const track_t *t)
 {
     for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)
@@ -380,6 +399,8 @@ static bool is_moving(const track_t *t)
     return false;
 }
 
+/* Commits, fails, or supersedes the version that is being rolled out; or leaves it, if its rule still
+ * waits. */
 static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
 {
     const adapter_row_t *a = t->of->row;
@@ -409,6 +430,7 @@ static void fail_waiting(const track_t *t, instant_t now, outbox_t *out)
     registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
+/* A commit in this same turn made the decision that registry_decide_again would repeat. */
 static bool has_decided(const adapter_rollout_t *a, const outbox_t *out)
 {
     for (int i = 0; i < out->record_count; i++)
@@ -417,6 +439,8 @@ static bool has_decided(const adapter_rollout_t *a, const outbox_t *out)
     return false;
 }
 
+/* Adds records only for adapters that changed, and as long as the outbox has room.  The caller repeats
+ * this after each commit. */
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 {
     if (!ro->is_settled || !ro->is_dirty) return;
@@ -438,6 +462,8 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 
 /* ---- after a record is durable ---- */
 
+/* Operators see three things in the events: which version is active, that it is held now, or that a hold
+ * has ended. */
 static void say_decision(step_t *s, const adapter_row_t *a, bool was_held)
 {
     event_row_t *e = events_add(s->ev, EVENT_VERSION_ACTIVATED, a->name, a->active, NULL, s->v.now);
@@ -459,12 +485,15 @@ static void tell_decision(step_t *s, const adapter_rollout_t *a, track_t *t, mem
         send_commit(s, a, m);
         return;
     }
-    /* A worker finishes what was decided, whatever comes after it, but for what was taken back: it is not to
-     * switch to that any more, whether or not it has the version that was gone back to. */
+    /* A worker finishes a decided version even if a later one is decided meanwhile.  The exception is a
+     * version that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier
+     * version is sent at once, even if the worker does not hold that yet. */
     if (copy_is_told(c) || registry_is_step_back(a->row)) send_commit(s, a, m);
     wake_member(s, a, m);
 }
 
+/* All copies follow the decision before any COMMIT is sent, because what a worker is sent depends on the
+ * states of its copies. */
 static void apply_decision(step_t *s, adapter_rollout_t *a, bool was_held)
 {
     track_t *active = track_add(a, a->row->active, s->v.now.us);
@@ -490,6 +519,8 @@ static void apply_decision(step_t *s, adapter_rollout_t *a, bool was_held)
     }
 }
 
+/* A version has ended: every worker with a copy drops it, by RETIRE if it was decided and by ABORT if it
+ * was not. */
 static void apply_state(step_t *s, const adapter_rollout_t *a, const record_t *record)
 {
     event_type_t type = record->state == VERSION_FAILED    ? EVENT_VERSION_FAILED
@@ -544,7 +575,7 @@ void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_hel
 
 /* ---- publishers ---- */
 
-/* A publisher is told at once: the state, why, the first holder, and that all are there. */
+/* ROLLOUT is sent without delay when one of these changes.  Mere counts are collected for ROLLOUT_PUSH_US. */
 static urgent_t urgent_of(const rollout_sum_t *sum)
 {
     return (urgent_t){.state = sum->state,
@@ -561,7 +592,8 @@ static bool urgent_equal(const urgent_t *a, const urgent_t *b)
            a->is_all_active == b->is_all_active;
 }
 
-/* True: told, or nothing to tell; false: it waits for its time. */
+/* Sends ROLLOUT if something changed since the last one.  False: the change can wait, and the track is due
+ * again when its time has come. */
 static bool push(step_t *s, track_t *t, const member_t *publisher)
 {
     if (t->pushed_generation == t->generation) return true;

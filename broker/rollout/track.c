@@ -172,6 +172,8 @@ track_t *track_add(adapter_rollout_t *a, uint64_t version, uint64_t now_us)
     return t;
 }
 
+/* An ended version is listed until its publisher has the final ROLLOUT, and then the latest
+ * ROLLOUT_ENDED_TRACKS are. */
 void track_forget_ended(adapter_rollout_t *a)
 {
     size_t ended = 0;
@@ -232,6 +234,7 @@ bool track_is_complete(const track_t *t) { return !track_is_ended(t) && tally_is
 
 /* ---- one copy changes ---- */
 
+/* What the tally counts of a copy. */
 static tallied_t tallied(const copy_row_t *c)
 {
     return (tallied_t){.state = c->state,
@@ -243,7 +246,8 @@ static tallied_t tallied(const copy_row_t *c)
                        .rank = c->rank};
 }
 
-/* The copy was counted as `was`, and has changed: tally, plan and last holder follow. */
+/* The copy was counted as `was`, and has changed: tally, plan, last holder and generation follow.  Every
+ * change of a copy goes through here, so none of them can be forgotten. */
 static void follow(track_t *t, const copy_row_t *c, const tallied_t *was)
 {
     tallied_t now = tallied(c);
@@ -263,6 +267,7 @@ static void follow(track_t *t, const copy_row_t *c, const tallied_t *was)
     track_touch(t);
 }
 
+/* A copy that changes its state is not spare any more: the next heartbeat lists it again if it is. */
 void copy_move(track_t *t, copy_row_t *c, copy_state_t state, instant_t now)
 {
     if (c->state == state) return;
@@ -355,6 +360,8 @@ copy_row_t *copy_of(const track_t *t, const member_t *member)
     return c && c->token == member->token ? c : NULL;
 }
 
+/* Groups of one name with different numbers of ranks are different groups: a group may be restarted with
+ * another number. */
 static int compare_group(const group_t *g, const char *name, uint32_t ranks)
 {
     int order = strcmp(g->name, name);
@@ -388,7 +395,7 @@ static group_t *need_group(track_t *t, const member_t *member, bool *ret_ok)
     return g;
 }
 
-/* Its row counts nowhere any more. */
+/* Takes the copy out of tally and plan, before its row is freed or belongs to another session. */
 static void take_out(track_t *t, copy_row_t *c)
 {
     if (c->token) copy_gone(t, c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/wake.h"
 
-/* copy_add; without memory the outbox fails. */
+/* Without memory the outbox fails: the broker then calls each member to join again (broker_send_outbox). */
 copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member)
 {
     copy_row_t *c = copy_add(t, member);
@@ -9,7 +9,8 @@ copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member)
     return c;
 }
 
-/* ANNOUNCE is to be sent now, if there is a source. */
+/* True where ANNOUNCE has to be sent as soon as there is a source: it was never sent, it is owed, or the
+ * time of a retry has come. */
 static bool is_waiting(const copy_row_t *c, uint64_t now_us)
 {
     if (!c) return true;
@@ -25,7 +26,8 @@ static void announce(step_t *s, track_t *t, const member_t *member)
     send_announce(s, t, c, member);
 }
 
-/* The active version.  True: it is there, or cannot be had now. */
+/* Sends what the worker lacks of the active version.  True: the worker has it, or cannot get it now, so
+ * the newest version may follow. */
 static bool wake_active(step_t *s, const adapter_rollout_t *a, const member_t *member, bool newer_in_flight)
 {
     uint64_t active = active_for(a->row, member);
@@ -49,7 +51,8 @@ static void wake_newest(step_t *s, track_t *t, const member_t *member)
     if (t && track_has_source(t) && is_waiting(copy_of(t, member), s->v.now.us)) announce(s, t, member);
 }
 
-/* The active version first, but for a worker that a rollout waits for: it is to fetch the newest. */
+/* The active version goes first, because the worker serves an older one until it has it.  A worker that a
+ * rollout waits for fetches the newest first: otherwise the rollout would wait for two fetches. */
 void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
 {
     track_t *t = adapter_staging(a);
