@@ -34,10 +34,12 @@ static void say_rate(const copy_progress_t *p, const member_t *m, const member_t
     else text_printf(text, size, "%s/s", rate);
 }
 
-/* Bytes a second since the announcement: until the second heartbeat of a fetch it is all that is known. */
-static uint64_t first_rate(const copy_row_t *c, const member_sub_t *sub)
+/* Bytes a second since the announcement: until the second heartbeat of a fetch it is all that is known.  A
+ * session that is younger than the version may have brought bytes with it. */
+static uint64_t first_rate(const track_t *t, const copy_row_t *c, const member_t *m, const member_sub_t *sub)
 {
-    bool is_known = c->bytes_done && c->moved_us == sub->beat_us && sub->beat_us > c->told_us;
+    bool is_first = t->row && m->joined_ms <= t->row->created_ms;
+    bool is_known = is_first && c->moved_us == sub->beat_us && sub->beat_us > c->told_us;
     return is_known ? c->bytes_done * 1000000 / (sub->beat_us - c->told_us) : 0;
 }
 
@@ -52,7 +54,7 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
     uint64_t still_us = b->now.us - (c->moved_us ? c->moved_us : c->told_us);
     bool is_fetching = sub->fetching == t->version && c->state == COPY_FETCHING;
     const member_t *source = is_fetching ? membership_by_token(b->members, sub->source) : NULL;
-    if (is_fetching) p.rate_bytes = sub->rate_bytes ? sub->rate_bytes : first_rate(c, sub);
+    if (is_fetching) p.rate_bytes = sub->rate_bytes ? sub->rate_bytes : first_rate(t, c, m, sub);
     p.source = source ? source->name : NULL;
     units_ms_text((double)still_us / 1000, time);
     if (silent_us > lease_us / 2) { /* two heartbeats are missing */

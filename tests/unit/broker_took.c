@@ -243,6 +243,24 @@ Test(took, a_worker_says_how_fast_it_fetches_and_what_limits_it)
     is(standing(1), "code", "null");
 }
 
+/* It has bytes of the session before: how fast it got them is not known. */
+Test(took, the_first_heartbeat_of_a_session_that_goes_on_fetching_has_no_rate)
+{
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[W1] = true;
+    rig_pass(1000);
+    beat(W1, 1, 2000);
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, NULL, 0);
+    rig_pass(500);
+    beat(W1, 1, 3000);
+    is(copy(0), "rate_bytes", "null");
+    rig_pass(1000);
+    beat(W1, 1, 3700);
+    is(copy(0), "rate_bytes", "700");
+}
+
 Test(took, a_worker_that_is_silent_or_stands_still)
 {
     publish_to(2, (rig_publish_t){0});
