@@ -130,6 +130,7 @@ int heddle_admin_keys(heddle_admin_t *a, char **ret_json)
     return ask(a, &(msg_query_t){.op = "keys"}, ret_json);
 }
 
+/* The key may be a file, whose public part is what the broker needs. */
 int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name, const char *const *roles,
                          char **ret_json)
 {
@@ -203,6 +204,7 @@ int heddle_admin_events(heddle_admin_t *a, const heddle_events_opts_t *given, ch
 
 /* ---- what is waited for ---- */
 
+/* Defaults are filled in here, so that the broker needs none for old clients. */
 int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts_t *given, char **ret_json)
 {
     heddle_wait_opts_t opts;

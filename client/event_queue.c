@@ -10,7 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-typedef enum { REPEATED, TOLD, NEEDED } worth_t;
+typedef enum { REPEATED, OPTIONAL, NEEDED } worth_t;
 
 /* What a search looks at lies together; the event itself is large, and rarely looked at. */
 struct queued {
@@ -71,7 +71,7 @@ void event_queue_fini(event_queue_t *q)
 
 /* --- what an event is worth ------------------------------------------------------------------- */
 
-/* An unknown type counts as TOLD: it may be dropped, but is reported. */
+/* An unknown type counts as OPTIONAL: it may be dropped, but is reported. */
 static worth_t worth_of(int type)
 {
     switch (type) {
@@ -87,7 +87,7 @@ static worth_t worth_of(int type)
     case HEDDLE_EVENT_REFUSED:
     case HEDDLE_EVENT_FENCED:
     case HEDDLE_EVENT_LEFT: return NEEDED;
-    default: return TOLD;
+    default: return OPTIONAL;
     }
 }
 
@@ -104,7 +104,7 @@ static bool replaces(const queued_t *later, const queued_t *earlier)
     return ends_versions(later->type) ? is_order : later->type == earlier->type;
 }
 
-/* A replaced event becomes TOLD and is not removed: the application may still read it, in order. */
+/* A replaced event becomes OPTIONAL and is not removed: the application may still read it, in order. */
 static void mark_replaced(event_queue_t *q, const queued_t *later)
 {
     if (later->worth != NEEDED && !ends_versions(later->type)) return;
@@ -112,7 +112,7 @@ static void mark_replaced(event_queue_t *q, const queued_t *later)
         queued_t *e = at(q, i);
         if (e->worth == NEEDED && e->adapter == later->adapter && replaces(later, e) &&
             !strcmp(e->event->adapter, later->event->adapter))
-            e->worth = TOLD;
+            e->worth = OPTIONAL;
     }
 }
 
@@ -159,7 +159,7 @@ static heddle_event_t *make_room(event_queue_t *q)
         give_back(q, take_out(q, gone));
         return NULL;
     }
-    gone = find_worth(q, TOLD);
+    gone = find_worth(q, OPTIONAL);
     if (gone < q->count) {
         q->dropped_count++;
         return take_out(q, gone);
@@ -177,7 +177,7 @@ static heddle_event_t *find_memory(event_queue_t *q)
 {
     if (q->spare_count) return q->spare[--q->spare_count];
     uint32_t gone = find_worth(q, REPEATED);
-    if (gone == q->count) gone = find_worth(q, TOLD);
+    if (gone == q->count) gone = find_worth(q, OPTIONAL);
     if (gone == q->count) return NULL;
     q->dropped_count++;
     return take_out(q, gone);

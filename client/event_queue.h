@@ -7,15 +7,15 @@
  *   repeated  PROGRESS, FETCHING, ROLLOUT: a later one says the same
  *   needed    ARRIVED, COMMIT, VERIFY: until the version FAILED or RETIRED, or it is said again
  *             ACTIVE: until the adapter's next; of the session's events: the last of each type
- *   told      the rest, and what is needed no more: for information
+ *   optional  the rest, and what is needed no more
  *
- * A full queue drops its oldest repeated event, else the oldest told one, which is logged where the
+ * A full queue drops its oldest repeated event, else the oldest optional one, which is logged where the
  * application has ever read (a trainer that only commits and waits misses nothing), unless the queue
  * is quiet; where all are needed it grows.
  * EVENT_QUEUE_MAX is what a worker can have open: an ARRIVED or COMMIT and a
  * VERIFY for each slot, an ACTIVE for each adapter.  Without memory a needed event takes one of
- * EVENT_QUEUE_SPARE places that are kept for that, or the place of one that is repeated or told.  Beyond
- * either it is lost, and logged as an error.
+ * EVENT_QUEUE_SPARE places that are kept for that, or the place of one that is repeated or optional.
+ * Beyond either it is lost, and logged as an error.
  *
  * Threads: init and fini by the owner, which is the shell; the rest by any.  A mutex is held for a look at
  * each event in the queue at most; nothing else blocks. */
@@ -42,7 +42,7 @@ typedef struct {
     uint32_t capacity, first, count;
     heddle_event_t *spare[EVENT_QUEUE_SPARE];
     uint32_t spare_count;
-    uint64_t dropped_count;            /* repeated and told ones */
+    uint64_t dropped_count;            /* repeated and optional ones */
     uint64_t lost_count;               /* needed ones */
     repeat_t drops;                    /* that are logged; key 1: of a needed one */
     bool has_reader;                   /* an event was asked for once */

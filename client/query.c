@@ -137,6 +137,7 @@ static void on_refused(void *self, const heddle_error_t *why)
     q->is_shut = true;
 }
 
+/* Any frame is a sign of life of the connection, also one that cannot be read. */
 static void on_frame(void *self, peer_t from, bytes_t frame)
 {
     query_t *q = self;
@@ -356,10 +357,11 @@ static int next_page(query_t *q, const msg_query_t *question, const json_t *whol
     return HEDDLE_OK;
 }
 
+/* One answer may have many pages, which are put together here: a caller never sees a part of a report. */
 int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error)
 {
     json_t *whole = NULL;
-    loop_turn(q->loop, 0); /* twice: what happened since the last question is noticed, then heard */
+    loop_turn(q->loop, 0); /* twice: the first turn notices what happened since, the second handles it */
     loop_turn(q->loop, 0);
     /* A connection whose local address has left the host, or whose broker's host has, stays open for ten
      * seconds and carries nothing.  As no question was sent on it yet, it can be replaced without asking

@@ -196,6 +196,8 @@ static unsigned beat(session_t *s, uint64_t now_us)
     return SO_HEARTBEAT;
 }
 
+/* A broker that does not answer several HELLOs may have moved: another connection is tried, to the next
+ * endpoint. */
 static unsigned on_tick(session_t *s, uint64_t now_us)
 {
     if (now_us < s->next_us) return 0;

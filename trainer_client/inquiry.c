@@ -75,6 +75,7 @@ static void learn(report_row_t *row, const json_t *version, uint64_t now_us)
     if (!strcmp(state, "retired") && was_active) reports_was_active(row); /* the counts are forgotten */
 }
 
+/* An answer to an earlier question, or about another version, is ignored. */
 bool inquiry_answer(const inquiry_t *q, const msg_report_t *m, report_row_t *row, uint64_t now_us)
 {
     json_t *body = NULL;

@@ -503,6 +503,8 @@ static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t no
     if (bits & SO_DELIVER) deliver(n, m, now_us);
 }
 
+/* The answer to a status query is taken before the session sees the frame: it counts also after the
+ * session has left. */
 static void on_frame(void *node, bytes_t frame, uint64_t now_us)
 {
     publisher_node_t *n = node;
@@ -782,6 +784,7 @@ publications_t *publisher_node_publications(publisher_node_t *n) { return &n->pu
 
 /* -- life ------------------------------------------------------------------------------------- */
 
+/* The clients of a node may call it before its first session: all states begin as "none". */
 int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
                        publisher_node_t **ret_node)
 {

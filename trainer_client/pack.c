@@ -173,6 +173,7 @@ static uint32_t first_behind(const layout_t *l, uint64_t from)
     return low;
 }
 
+/* Only the rows that lie in the range are visited, since several threads write a range each. */
 void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint64_t to)
 {
     const layout_t *l = &p->layout;

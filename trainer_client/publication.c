@@ -140,6 +140,7 @@ static int open_publication(heddle_publisher_t *p, pack_t *pack, const command_t
     return HEDDLE_OK;
 }
 
+/* The table is checked and laid out before a region is taken, so that a mistake costs no memory. */
 int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
                              const void *config, size_t config_bytes, const char *metadata,
                              heddle_publication_t **ret_publication)
@@ -247,6 +248,7 @@ static int check_choices(const heddle_publish_opts_t *o, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* Checked before anything is sealed: a refusal by the broker would come after all the work. */
 static int check_opts(const heddle_publish_opts_t *o, heddle_error_t *error)
 {
     int rc = check_choices(o, error);
@@ -336,6 +338,7 @@ static int commit(heddle_publication_t *pub, const heddle_publish_opts_t *opts,
     return rc;
 }
 
+/* The publication is gone after the call, whatever its result: its slot belongs to the node then. */
 int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
                               heddle_published_t *ret_published)
 {
@@ -422,6 +425,7 @@ static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *pa
     return rc;
 }
 
+/* Reading counts against the deadline of the call, so that a slow disk cannot exceed it. */
 int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
                                  const heddle_publish_opts_t *opts, heddle_published_t *ret_published)
 {

@@ -109,6 +109,7 @@ bool publications_have_free(const publications_t *p)
     return false;
 }
 
+/* A region that is being closed is free soon, and is waited for before a version is given up. */
 int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int *ret_slot,
                       region_t **ret_region)
 {
@@ -151,6 +152,8 @@ void publications_early(publications_t *p, int slot, uint64_t arena_bytes)
     s->is_early = p->tr->early(p->t, s->region, s->early_key, arena_bytes, p->early_most) > 0;
 }
 
+/* The same version may be published twice under one request id. The first slot goes on serving it, and
+ * the second one is free. */
 int publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key,
                        uint64_t arena_bytes)
 {

@@ -255,6 +255,7 @@ int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_repo
 
 int heddle_publisher_fd(const heddle_publisher_t *p) { return p ? shell_fd(p->shell) : -1; }
 
+/* The interrupt of the handle ends this wait too, not only that of the shell. */
 int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event)
 {
     heddle_error_t error;

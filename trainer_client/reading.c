@@ -101,6 +101,7 @@ static int check_still(const ahead_t *a, heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s may have changed since it was read", a->dir);
 }
 
+/* The result is the caller's only when nothing can have changed since it was read. */
 int reading_join(ahead_t **ahead, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error)
 {
     ahead_t *a = *ahead;

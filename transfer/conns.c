@@ -111,6 +111,7 @@ void conns_unblock(transfer_t *t)
     for (conn_t *c = t->x->closing; c; c = c->next) t->x->reap_due |= c->blocked;
 }
 
+/* HI carries our address, so that the peer can connect back. */
 bool conn_hi(transfer_t *t, conn_t *c)
 {
     frame_t f = {.kind = FRAME_HI, .line = c->end.line};

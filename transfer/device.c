@@ -175,6 +175,7 @@ static bool address_of(const struct sockaddr *from, device_address_t *ret_addres
     return true;
 }
 
+/* The form that bind and connect take; port 0 leaves the choice to the kernel. */
 static socklen_t socket_address(const device_address_t *a, uint16_t port, struct sockaddr_storage *ret_at)
 {
     *ret_at = (struct sockaddr_storage){.ss_family = (sa_family_t)a->family};

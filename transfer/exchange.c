@@ -49,6 +49,7 @@ static int drain(transfer_t *t, tr_event_t *out, int cap)
 
 /* Life. */
 
+/* The clock is read once here: the first call may come long before the first turn. */
 int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_opts_t *opts,
                   uint64_t first_line)
 {

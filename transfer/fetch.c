@@ -298,6 +298,8 @@ void fetch_asked(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now
     else f->ask[piece] = ask;
 }
 
+/* A piece that landed leaves the list of its source, so that the source's window has no gap in it; it
+ * still counts there until its digest is known. */
 bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
 {
     if (f->course != GOING || !is_asked(f, piece, ask)) return false;
@@ -441,6 +443,8 @@ int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_ac
 
 /* -- questions about the state ---------------------------------------------------------------- */
 
+/* With a live source its own deadline counts; without any, the times at which to ask for sources and to
+ * fail. */
 uint64_t fetch_deadline(const fetch_t *f)
 {
     if (f->course == ENDED) return CLOCK_NEVER;

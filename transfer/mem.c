@@ -49,6 +49,7 @@ static mem_t *find(uint32_t id)
     return m;
 }
 
+/* NULL when the other end was closed. */
 static mem_t *other_end(const endpoint_t *e) { return find((uint32_t)(uintptr_t)e->link); }
 
 /* Each message is allocated when it is sent: this is a test double, and the order of mail is what counts.
@@ -350,6 +351,7 @@ const transfer_ops_t transfer_mem_ops = {
 
 /* Knobs. */
 
+/* What is in flight from the killed end is lost; its peers get a broken link, each in its own mail. */
 void mem_kill(transfer_t *t)
 {
     mem_t *m, *killed = mem_of(t);

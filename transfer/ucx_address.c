@@ -61,6 +61,7 @@ static ucs_status_t put_offer(ucx_t *u, const plane_t *plane, size_t near_bytes)
     return status;
 }
 
+/* The digest covers all that follows it, so that a damaged address is not used. */
 ucs_status_t ucx_address_make(ucx_t *u)
 {
     size_t near_bytes = u->board.words ? NEAR_BYTES : 0;

@@ -45,6 +45,8 @@ static const plane_t *choose(const ucx_t *u, uint64_t token, const offers_t *off
     return best;
 }
 
+/* The address comes from the control plane and is checked before UCX sees it. GONE: there is no way to
+ * that peer. */
 static int ucx_connect(transfer_t *t, endpoint_t *e, bytes_t address)
 {
     ucx_t *u = ucx_of(t);
@@ -393,6 +395,7 @@ static ucs_status_t on_message(void *arg, const void *header, size_t header_byte
     return UCS_OK;
 }
 
+/* The handler's argument is the plane, so that a message says over which family it came. */
 ucs_status_t ucx_listen(plane_t *plane)
 {
     ucp_am_handler_param_t param = {

@@ -342,6 +342,8 @@ static int take_arguments(job_t *j, const char *ref, const char *dir, const hedd
     return rc;
 }
 
+/* The data plane is closed before the files are written: from then on no source is kept busy by this
+ * call. */
 int heddle_admin_pull(heddle_admin_t *a, const char *ref, const char *dir, const heddle_pull_opts_t *opts,
                       char **ret_json)
 {

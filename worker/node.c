@@ -236,6 +236,8 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_up(&n->adapters[i], m, now_us);
 }
 
+/* A message for an adapter that this worker did not subscribe to is ignored: the broker and the worker
+ * may disagree for a moment after a change. */
 static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
 {
     const char *name = NULL;
@@ -330,6 +332,8 @@ static void on_frame(void *self, bytes_t frame, uint64_t now_us)
     msg_fini(&m);
 }
 
+/* The end of a read request has one addressee, which its cookie names. That saves a look at every adapter
+ * for each chunk. */
 static void on_transfer(void *self, const tr_event_t *event, uint64_t now_us)
 {
     worker_node_t *n = self;
@@ -342,6 +346,7 @@ static void on_transfer(void *self, const tr_event_t *event, uint64_t now_us)
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_transfer(&n->adapters[i], event, now_us);
 }
 
+/* The session goes first: whether the lease is over decides what the adapters may do. */
 static uint64_t on_tick(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
@@ -450,6 +455,7 @@ static void unmap(void *self, region_t *r)
     region_ref(r);
 }
 
+/* The adapters are part of the node's own memory, so that their addresses stay valid for its life. */
 int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node)
 {
     worker_node_t *n = calloc(1, sizeof *n + opts->adapter_count * sizeof *n->adapters);

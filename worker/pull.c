@@ -37,6 +37,7 @@ struct pull {
     uint32_t again, checked;             /* CLOSING: chunks that are, and were, digested again */
 };
 
+/* The number of parts was checked when the message came (adapter.c). */
 void announced_parts(announced_t *a, const msg_part_t *parts, const key16_t *key)
 {
     share_key_t of_version;
@@ -48,6 +49,7 @@ void announced_parts(announced_t *a, const msg_part_t *parts, const key16_t *key
                                         .key = share_key_of_part(of_version, i)};
 }
 
+/* A source without a usable address can never be connected to, so that it is left out. */
 void announced_sources(announced_t *a, const msg_source_t *sources, uint32_t count)
 {
     a->source_count = 0;

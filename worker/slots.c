@@ -30,6 +30,7 @@ struct slots {
 
 /* --- the table -------------------------------------------------------------------------------- */
 
+/* An index by name is made once, because threads of the application look adapters up without a lock. */
 int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *ops, slots_t **ret_slots)
 {
     slots_t *s = calloc(1, sizeof *s + count * sizeof *s->shelves);
@@ -196,6 +197,7 @@ int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_s
     return HEDDLE_ERR_NOT_FOUND;
 }
 
+/* Read without a lock: the list may be a moment old, which is enough for an error. */
 void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size)
 {
     size_t used = 0;
@@ -476,6 +478,7 @@ bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
     return false;
 }
 
+/* Slots are made in the order of their index, so that the first missing one ends the count. */
 slots_count_t slots_count(const slots_t *s, uint32_t adapter)
 {
     owner_check(s->ops.owner);

@@ -199,6 +199,8 @@ int snapshot_check_place(const char *dir, heddle_error_t *error)
     return rc;
 }
 
+/* The files are written beside their place and renamed at the end: a reader finds a whole directory or
+ * none. */
 int heddle_snapshot_export(const heddle_snapshot_t *s, const char *dir)
 {
     heddle_error_t error;

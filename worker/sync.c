@@ -89,6 +89,8 @@ static sync_entry_t *add(sync_t *s, uint64_t version, const digest_t *digest)
 
 /* --- failures ----------------------------------------------------------------------------------- */
 
+/* The latest failure that fits: a version may fail several times, and the last reason is the one to
+ * report. */
 sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision)
 {
     sync_nack_t *last = NULL;

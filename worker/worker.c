@@ -178,6 +178,7 @@ static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error
     return shell_start(w->shell, &worker_node_ops, w->node, error);
 }
 
+/* The caller's struct may be of an older release: sized_take fills what it does not have. */
 int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_worker)
 {
     heddle_error_t error;
