@@ -12,6 +12,8 @@ int broker_apply_row(broker_t *b, const record_t *record)
     return is_of_a_key ? auth_apply(&b->auth, record) : registry_apply(&b->registry, record);
 }
 
+/* The records are on disk now.  A record that cannot be applied leaves memory behind the disk, so the
+ * process ends: a restart reads all of it. */
 int broker_apply(broker_t *b, instant_t now, heddle_error_t *error)
 {
     for (int i = 0; i < b->out.record_count; i++) {

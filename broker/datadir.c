@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* Only a full disk and missing memory can pass by themselves.  Everything else needs an operator. */
 static int code_of(int number)
 {
     switch (number) {
@@ -24,6 +25,7 @@ static int code_of(int number)
     }
 }
 
+/* The error shows uid, owner and mode, because nearly all failures here are wrong rights. */
 int datadir_refuse(const char *path, const char *what, int number, heddle_error_t *error)
 {
     int rc = error_fail(error, code_of(number), "%.300s: cannot %s: %s", path, what, strerror(number));
@@ -49,7 +51,7 @@ int datadir_refuse(const char *path, const char *what, int number, heddle_error_
     return rc;
 }
 
-/* The entry `path` itself becomes durable with the directory above it. */
+/* The entry `path` itself becomes durable by a sync of the directory above it. */
 static int sync_parent(const char *path)
 {
     char parent[PATH_MAX];
@@ -77,6 +79,8 @@ static int make_one(const char *path, heddle_error_t *error)
     return number ? datadir_refuse(path, "sync the directory above", number, error) : HEDDLE_OK;
 }
 
+/* Like mkdir -p, but each new entry is synced: a directory that vanishes in a crash would take the
+ * registry with it. */
 static int make_all(const char *path, heddle_error_t *error)
 {
     char at[PATH_MAX];
@@ -93,6 +97,8 @@ static int make_all(const char *path, heddle_error_t *error)
     return rc ? rc : make_one(at, error);
 }
 
+/* The pid in the lock helps to find the other broker.  It is unknown only in the moment before that broker
+ * wrote it. */
 static int refuse_locked(const datadir_t *dir, heddle_error_t *error)
 {
     char text[32] = "";
@@ -112,8 +118,8 @@ static const char OPEN[] = " open ", CLOSED[] = " closed", UNPARTED[] = " unpart
 
 typedef struct { bool is_open, is_closed, is_unparted; uint64_t epoch; } words_t;
 
-/* "PID\n", with " open EPOCH" or " closed", and " unparted", before the end of the line; what was longer
- * before is cut off last, when the words are apart. */
+/* The line is "PID\n", with " open EPOCH" or " closed", and " unparted", before its end.  A longer line of
+ * before is cut off last: until then its rest stands on a line of its own. */
 static int write_lock(const datadir_t *dir, words_t say)
 {
     char text[80], open[40] = "";
@@ -126,7 +132,7 @@ static int write_lock(const datadir_t *dir, words_t say)
     return 0;
 }
 
-/* What the owner before said last. */
+/* What the previous broker wrote last. */
 static int read_lock(datadir_t *dir)
 {
     char line[80] = "";
@@ -140,6 +146,8 @@ static int read_lock(datadir_t *dir)
     return 0;
 }
 
+/* The kernel releases the lock when its process ends, however it ends.  So a lock file that lies there
+ * says nothing. */
 static int take_lock(datadir_t *dir, heddle_error_t *error)
 {
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -154,6 +162,7 @@ static int take_lock(datadir_t *dir, heddle_error_t *error)
     return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
 
+/* Words are synced before the files that they describe change. */
 static int say(const datadir_t *dir, words_t words, heddle_error_t *error)
 {
     int number = write_lock(dir, words);

@@ -5,7 +5,7 @@
  *   locked by flock on DIR/lock, which holds the pid of the owner: the kernel lets go when that process is
  *   gone, so a lock is never stale and the file is never removed
  *   open: the word is in DIR/lock, with the owner's epoch, from when all its files are there until it has put
- *   them in order; who finds it there was killed before, or the power went
+ *   them in order; a start that finds it follows a kill or a power cut
  *   closed: so is this one, from when they are in order until the next owner begins: there is nothing in the
  *   log then
  *   unparted: so is this one, of an owner that ended with files that are no pair and could not part them
@@ -22,7 +22,7 @@ typedef struct datadir {
     int fd, lock_fd;   /* the directory, and DIR/lock */
     bool was_open;     /* the owner before did not come to its end */
     uint64_t open_epoch; /* and this was its epoch; 0: not known */
-    bool was_closed;   /* the owner before put its files in order, and nobody began since */
+    bool was_closed;   /* the owner before put its files in order, and no other began since */
     bool is_unparted;  /* the owner before left a log and a registry that do not belong together */
 } datadir_t;
 

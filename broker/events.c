@@ -61,6 +61,7 @@ void events_say(event_row_t *row, int code, const char *format, ...)
     error_text(row->message, sizeof row->message, text);
 }
 
+/* The ring keeps the latest LIMIT_EVENTS events. */
 uint64_t events_first(const events_t *e)
 {
     return e->last_seq > LIMIT_EVENTS ? e->last_seq - LIMIT_EVENTS + 1 : 1;
@@ -71,6 +72,8 @@ const event_row_t *events_at(const events_t *e, uint64_t seq)
     return seq < events_first(e) || seq > e->last_seq ? NULL : &e->rows[(seq - 1) % LIMIT_EVENTS];
 }
 
+/* The first event that the reader has not seen.  A gap: events were dropped meanwhile, or the broker was
+ * started again. */
 uint64_t events_begin(const events_t *e, const events_filter_t *f, bool *ret_gap)
 {
     uint64_t first = events_first(e);

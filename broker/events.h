@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/events.h (PURE): the numbered, bounded log that `heddle events` reads.  seq counts from 1 in
- * each epoch; the last LIMIT_EVENTS are kept; a reader that comes later is told of the gap.  All memory
+ * each epoch; the last LIMIT_EVENTS are kept; a later reader gets an event for the gap.  All memory
  * is taken at the start.  One thread. */
 #ifndef BROKER_EVENTS_H
 #define BROKER_EVENTS_H
@@ -36,7 +36,7 @@ typedef struct event_row {
     int code;                                        /* heddle_err_t, 0 */
     /* "" none; worker: also a writer's name */
     char adapter[HEDDLE_NAME_MAX + 1], worker[HEDDLE_NAME_MAX + 1];
-    /* the second one that it is about: who took over (*.fenced), which source (source.lost); "" none */
+    /* the second one that it is about: the new session (*.fenced), which source (source.lost); "" none */
     char other[HEDDLE_NAME_MAX + 1];
     char message[160];
 } event_row_t;

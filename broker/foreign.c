@@ -10,7 +10,7 @@ bool foreign_is_listed(const foreign_member_t *row, uint64_t now_us)
     return row->heard_us && now_us < row->heard_us + FOREIGN_US;
 }
 
-/* The row of that process, else the one heard of longest ago. */
+/* The row of that process, or the one that has been silent for longest. */
 static foreign_member_t *row_of(foreign_t *s, const key16_t *life)
 {
     foreign_member_t *oldest = s->rows;
@@ -22,6 +22,8 @@ static foreign_member_t *row_of(foreign_t *s, const key16_t *life)
     return oldest;
 }
 
+/* Each process is logged once in FOREIGN_US, and all together once in FOREIGN_PAUSE_US: a whole cluster
+ * that is misdirected must not fill the log. */
 const char *foreign_heard(foreign_t *s, const msg_hello_t *m, const char *cluster, instant_t now)
 {
     static const char *const ROLES[] = {"a client", "a worker", "a publisher", "a command"};

@@ -15,7 +15,7 @@
 
 #define FOREIGN_MAX 32u
 #define FOREIGN_US 600000000ull      /* listed after its last HELLO; said again in the log */
-#define FOREIGN_PAUSE_US 1000000ull  /* between two lines of the log, whoever they are about */
+#define FOREIGN_PAUSE_US 1000000ull  /* between two lines of the log, about any process */
 
 /* One process.  heard_us 0: a free row. */
 typedef struct {

@@ -10,7 +10,7 @@
 
 enum { RETRY_MS = 2000 };
 
-/* ---- who is let in ---- */
+/* ---- which keys are admitted ---- */
 
 bool broker_lets_in(const broker_t *b, const char *public_key)
 {
@@ -26,7 +26,8 @@ void broker_refused_key(broker_t *b, const char *public_key, instant_t now)
     b->io.warn(b->io.self, "keys.refused", text);
 }
 
-/* Long-lived ones try again: a key may be added, or get another role. */
+/* Workers and publishers try again, because an admin may add the key or give it another role.  A command
+ * ends with the error. */
 static void deny(const call_t *c, heddle_error_t *error)
 {
     msg_type_t type = c->m->type;
@@ -35,6 +36,8 @@ static void deny(const call_t *c, heddle_error_t *error)
     broker_refuse(c, error, error->retriable ? RETRY_MS : 0);
 }
 
+/* Keys are looked up for each message, so that a revoked key ends at once.  Only its HELLO is answered:
+ * everything else of that key is dropped. */
 bool broker_allows(call_t *c)
 {
     broker_t *b = c->b;
@@ -48,7 +51,7 @@ bool broker_allows(call_t *c)
         deny(c, &error);
     } else if (c->m->type == MSG_HELLO) { /* all else of a revoked key is dropped */
         const char *key = proved ? proved : "of this connection";
-        error_fail(&error, HEDDLE_ERR_DENIED, "the key %s is not let in any more", key);
+        error_fail(&error, HEDDLE_ERR_DENIED, "the key %s is not admitted any more", key);
         error_expected(&error, "a key that `heddle keys list` shows, and that was not revoked");
         error_hint(&error, "heddle keys add '%s' --role ... admits it again", key);
         deny(c, &error);
@@ -56,6 +59,7 @@ bool broker_allows(call_t *c)
     return false;
 }
 
+/* Another key may not replace a live worker: otherwise any worker's key could take over any name. */
 bool broker_may_take_name(const call_t *c, const member_t *holder)
 {
     heddle_error_t error;
@@ -74,6 +78,7 @@ bool broker_may_take_name(const call_t *c, const member_t *holder)
 
 static bool is_of(const broker_peer_t *peer, const char *key) { return peer && !strcmp(peer->key, key); }
 
+/* A key may have several sessions, one for each connection. */
 static member_t *session_of(const broker_t *b, const char *key)
 {
     for (size_t i = 0; i < b->members.token_count; i++)
@@ -93,7 +98,8 @@ static void end_session(broker_t *b, member_t *member, const auth_key_t *key, in
     broker_end_member(b, member, MEMBER_LOST, "its key was revoked", now);
 }
 
-/* Its sessions end as if their leases had, at once; its connections when the messages to them have left. */
+/* Ends the sessions of a key at once, as if their leases had ended.  Their connections end when the
+ * messages to them have been sent. */
 static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
 {
     uint64_t count = 0;
@@ -139,7 +145,8 @@ static int add_key(const call_t *c, txn_t *txn, heddle_error_t *error)
     return rc;
 }
 
-/* Of one that was revoked before a session may be here yet, of a start before. */
+/* A key that was revoked before may still have a session, if the broker ended between the record and the
+ * end of that session. */
 static int revoke_key(const call_t *c, txn_t *txn, heddle_error_t *error)
 {
     const msg_query_t *q = &c->m->query;
@@ -186,7 +193,8 @@ int broker_admit_admin(broker_t *b, const char *public_key, const char *name, in
     bool changed;
     if (known) {
         if (!auth_is_live(known) || !auth_is_admin(known)) {
-            /* What an admin said of a key stands, or each start would undo a revocation. */
+            /* What an admin decided about a key holds: otherwise each start with --admin-key would undo a
+             * revocation. */
             char text[1024];
             text_printf(
                 text, sizeof text,

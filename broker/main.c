@@ -90,13 +90,14 @@ static void print_line(json_t *object)
     json_decref(object);
 }
 
-/* The option parser names the program already. */
+/* The option parser's messages begin with the program's name already. */
 static const char *message_of(const heddle_error_t *e)
 {
     static const char PROGRAM[] = "heddle-broker: ";
     return e->message + (strncmp(e->message, PROGRAM, sizeof PROGRAM - 1) ? 0 : sizeof PROGRAM - 1);
 }
 
+/* Scripts read the failure from stdout, people from stderr. */
 static int fail(const args_t *args, const heddle_error_t *e)
 {
     if (args->output == OUTPUT_JSON)
@@ -188,8 +189,8 @@ int main(int argc, char **argv)
     }
     if (!rc) {
         log_set_level(args.quiet && args.log_level > LOG_WARN ? LOG_WARN : (log_level_t)args.log_level);
-        /* Before any thread: whoever starts later inherits the mask, and the loop reads the signals from a
-         * descriptor. */
+        /* Before any thread is started, because threads inherit the mask.  The loop reads the signals from
+         * a descriptor. */
         sigset_t mine;
         sigemptyset(&mine);
         sigaddset(&mine, SIGTERM);

@@ -37,8 +37,8 @@ struct daemon {
     heddle_error_t end;        /* why it ended; code 0: a signal */
 };
 
-/* Not the time of the turn: what a frame asks for may be answered in the same one, after a sync of the
- * disk. */
+/* Not the time at which the turn began: a frame is handled after others of the same turn, and perhaps
+ * after a sync of the disk. */
 static instant_t now_of(const daemon_t *d)
 {
     return (instant_t){.us = clock_now(d->clock), .wall_ms = clock_wall(d->clock)};
@@ -52,6 +52,7 @@ static int io_send(void *self, uint64_t peer, bytes_t frame)
 }
 static void io_forget(void *self, uint64_t peer) { wire_forget(((daemon_t *)self)->wire, peer); }
 
+/* Slow and refused commits are logged, each kind once for a while, however often they repeat. */
 static int io_commit(void *self, const record_t *records, int count, heddle_error_t *error)
 {
     daemon_t *d = self;
@@ -74,6 +75,7 @@ static int io_commit(void *self, const record_t *records, int count, heddle_erro
     return rc;
 }
 
+/* Only the first failure is kept: later ones follow from it. */
 static void io_fatal(void *self, const heddle_error_t *error)
 {
     daemon_t *d = self;
@@ -88,6 +90,7 @@ static void io_random(void *self, void *data, size_t bytes)
     random_bytes(data, bytes);
 }
 
+/* The same text is logged once for a while. */
 static void io_warn(void *self, const char *id, const char *text)
 {
     daemon_t *d = self;
@@ -148,6 +151,7 @@ static void flush(void *self)
     }
 }
 
+/* The loop ends after this turn; daemon_close does the rest. */
 static void on_signal(void *self)
 {
     daemon_t *d = self;
@@ -160,6 +164,7 @@ static void on_signal(void *self)
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
+/* Without keys any process that reaches the address may do everything, so only loopback is allowed. */
 static int check_endpoint(const daemon_opts_t *opts, bool has_keys, heddle_error_t *error)
 {
     bool is_loopback = false;
@@ -176,8 +181,8 @@ static int check_endpoint(const daemon_opts_t *opts, bool has_keys, heddle_error
     return rc;
 }
 
-/* Keys that made themselves cover one host.  Where others can come, somebody has put keys in place: named
- * their directory, an admin's, or added one to the table. */
+/* Keys that were generated automatically are enough for one host.  An address that other hosts reach needs
+ * keys that an operator chose: a directory with --keys, an --admin-key, or a second key in the table. */
 static int check_keys(const daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 {
     uint64_t count = 0;
@@ -217,6 +222,7 @@ static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, hed
 
 static int load_record(void *self, const record_t *record) { return broker_load(self, record); }
 
+/* Everything that was recorded is applied before the first connection is served. */
 static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 {
     broker_io_t io = {.self = d,
@@ -249,7 +255,7 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
     return rc;
 }
 
-/* A table without a key is a first start: who starts it is its admin. */
+/* Without any key in the table this is the first start: the user that starts the broker becomes its admin. */
 static int admit(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 {
     bool is_first = !broker_knows_keys(d->broker);
@@ -265,6 +271,7 @@ static int admit(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
     return rc;
 }
 
+/* Signals are read in the loop, so no handler interrupts a turn. */
 static int watch(daemon_t *d, heddle_error_t *error)
 {
     sigset_t mine;
@@ -279,7 +286,8 @@ static int watch(daemon_t *d, heddle_error_t *error)
     return loop_add_fd(d->loop, d->signal_fd, on_signal, d) ? out_of_memory(error) : HEDDLE_OK;
 }
 
-/* The data before the address: a second broker of the same directory hears about that, whatever its port. */
+/* The data directory is opened before the address.  So a second broker of the same directory fails with
+ * that error, whatever its port is. */
 int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error)
 {
     daemon_t *d = calloc(1, sizeof *d);

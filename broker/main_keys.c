@@ -61,7 +61,7 @@ int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, 
     error_expected(error, "the directory with the broker's own key");
     error_found(error, "none");
     error_hint(error,
-               "name it with --keys or HEDDLE_KEYS; or, to let everybody do everything, say --insecure");
+               "name it with --keys or HEDDLE_KEYS; with --insecure every client may do everything");
     return rc;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/membership.h (PURE): who is there: sessions of workers and publishers, their tokens, leases and
- * subscriptions. Soft state: it is gone with the process, and members restate it.
+/* broker/membership.h (PURE): which members are there: sessions of workers and publishers, their tokens,
+ * leases and subscriptions.  Soft state: it is gone with the process, and members restate it.
  *
  *   state       event                                   -> next      said
  *   -           JOIN, OPEN                              -> READY     WELCOME(token)
@@ -81,7 +81,7 @@ typedef struct trait trait_t;
 
 typedef struct membership {
     uint64_t epoch, counter, lease_us, keep;
-    /* nobody expires before: settling, or the broker was late itself */
+    /* no lease ends before: the broker is settling, or was late itself */
     uint64_t grace_end_us;
     uint64_t tick_us;                               /* last tick, to notice lateness; 0: none yet */
     member_queue_t leases;                          /* READY ones, by the end of their lease */
@@ -98,7 +98,7 @@ typedef struct membership {
 
 void membership_init(membership_t *m, uint64_t lease_us, uint64_t keep);
 void membership_fini(membership_t *m);
-/* A start: tokens of this epoch from now on; nobody expires before grace_end_us. */
+/* A start: tokens of this epoch from now on; no lease ends before grace_end_us. */
 void membership_start(membership_t *m, uint64_t epoch, uint64_t now_us, uint64_t grace_end_us);
 
 /* Tokens of a greater epoch from now on; those of sessions that are here stay good. */
@@ -137,7 +137,7 @@ typedef struct {
     uint64_t fenced_peer, fenced_token;
 } admitted_t;
 
-/* Admits.  NO_MEMORY: nothing changed. */
+/* Admits the worker, which membership_decide_join has checked.  NO_MEMORY: nothing changed. */
 int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
                     admitted_t *ret);
 /* The same for a publisher; the registry has decided that it may write. `token`: of
@@ -147,17 +147,18 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
                     uint64_t token, instant_t now, admitted_t *ret);
 uint64_t membership_next_token(membership_t *m);
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us);
-/* STAGED says how much it has counted by then: sooner than its next heartbeat. */
+/* STAGED has the worker's counters too, sooner than the next heartbeat. */
 void membership_counted(member_t *member, const msg_staged_t *m);
-/* It has done with fetching that version, well or not; what it heard of it was of the last heartbeat. */
+/* The worker has finished fetching that version, well or not: what its last heartbeat said of it does not
+ * hold any more. */
 void member_fetched(member_t *member, const char *adapter, uint64_t version);
-/* A frame of a live token came: that is a sign of life too. */
+/* A frame with a live token was received: the lease is renewed. */
 void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
 /* READY -> LEFT or LOST. A publisher's row is freed by this. */
 void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now);
-/* Time passed.  Ticks are due every quarter of a lease (membership_deadline says so): one that is late by
- * more than half a lease grants everybody a lease of grace.  Forgets lost and left ones that were listed
- * long enough. */
+/* Time passed.  Ticks are due every quarter of a lease (membership_deadline).  A tick that is late by more
+ * than half a lease grants every member a lease of grace, because the broker may not have read their
+ * heartbeats.  Forgets lost and left members that were listed long enough. */
 void membership_tick(membership_t *m, instant_t now);
 /* A READY member whose lease is over, NULL when there is none (or grace is on): the caller ends it and
  * asks again. */

@@ -81,8 +81,8 @@ int broker_start(broker_t *b, instant_t now)
     owner_check(&b->owner);
     if (!b->registry.epoch) return HEDDLE_ERR_INTERNAL;
     uint64_t lease_us = b->opts.lease_ms * 1000;
-    uint64_t settle_end_us =
-        b->registry.adapter_count ? now.us + lease_us : now.us; /* nobody can come back to nothing */
+    /* An empty registry has no members that could come back, so nothing waits for them. */
+    uint64_t settle_end_us = b->registry.adapter_count ? now.us + lease_us : now.us;
     int rc = events_init(&b->events, b->registry.epoch);
     if (rc) return rc;
     b->start_epoch = b->registry.epoch;
@@ -310,7 +310,7 @@ static void out_of_place(call_t *c, const char *why)
     heddle_error_t error;
     c->b->bad_frames++;
     error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s %s", msg_name((int)c->m->type), why);
-    error_hint(&error, "docs/protocol.md tells who may send what, and when");
+    error_hint(&error, "docs/protocol.md lists which messages are allowed, and when");
     broker_refuse(c, &error, 0);
 }
 

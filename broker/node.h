@@ -3,7 +3,7 @@
  * (main_daemon.c) and the scenario tests drive the same calls.
  *
  *   frame or tick -> decide -> records and replies --io.commit--> confirmed: apply -> messages leave
- *                                                             --> refused: both are dropped, the asker hears
+ *                                                             --> refused: both are dropped, ERROR
  *                                                             --> later: broker_committed
  *
  * One event is one transaction at most (broker/txn.h).  broker_flush, last in each turn, sends what is sent
@@ -11,7 +11,7 @@
  *
  *   node.c         life, frames, ticks: what one turn does     txn.c        records until they are confirmed
  *   apply.c        what follows from each kind of record       call.h       one message in hand
- *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       keys.c       who may do what
+ *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       keys.c       what a key may do
  *   versions.c     PUBLISH, STAGED, ACTIVE, NACK               restored.c   members that know more
  *   membership.c   sessions, tokens, leases                    events.c     the numbered log
  *   registry/      adapters, versions, decisions; the store    rollout/     copies, rules, plans
@@ -46,7 +46,7 @@ typedef struct broker_io {
      * available. */
     int  (*config)(void *self, const char *adapter, uint64_t version, buf_t *out);
     /* The public key that the connection has proved; borrowed.  The callback NULL: there are no keys, and
-     * whoever reaches the broker may do everything. */
+     * any client that reaches the broker may do everything. */
     const char *(*key)(void *self, uint64_t peer);
 } broker_io_t;
 
@@ -71,7 +71,7 @@ int  broker_load(broker_t *b, const record_t *record);
  * says, with AGAIN until it is confirmed: to be called again then. */
 int  broker_admit_admin(broker_t *b, const char *public_key, const char *name, instant_t now,
                         heddle_error_t *error);
-/* Is it in the table, and not revoked?  For those who connect. */
+/* True for a key that is in the table and not revoked.  Asked for each new connection. */
 bool broker_lets_in(const broker_t *b, const char *public_key);
 /* A connection was refused for its key: `status` lists it, and the log gets a line at a bounded rate. */
 void broker_refused_key(broker_t *b, const char *public_key, instant_t now);

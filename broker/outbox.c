@@ -11,6 +11,7 @@ void outbox_fini(outbox_t *o)
     *o = (outbox_t){0};
 }
 
+/* Memory of sends and frames stays, because each turn needs it again. */
 void outbox_clear(outbox_t *o)
 {
     o->record_count = 0;
@@ -21,6 +22,7 @@ void outbox_clear(outbox_t *o)
     o->unsendable = (msg_type_t)0;
 }
 
+/* Texts are "" and never NULL, so that store and registry need no check. */
 record_t *outbox_record(outbox_t *o, record_kind_t kind, const char *adapter, instant_t now)
 {
     if (!outbox_has_room(o, 1)) return NULL;
@@ -62,6 +64,8 @@ static bool has_room_for_send(outbox_t *o)
     return true;
 }
 
+/* Without memory, or for a message beyond its limits, nothing is added.  The flags say so, and the caller
+ * of the step decides what follows. */
 void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m)
 {
     size_t at = o->frames.bytes;
@@ -83,6 +87,8 @@ const char *outbox_text(outbox_t *o, const char *text)
     return "";
 }
 
+/* Copies all texts of the records, because they point into the request that is freed before the commit
+ * ends. */
 bool outbox_own(outbox_t *o)
 {
     for (int i = 0; i < o->record_count; i++) {

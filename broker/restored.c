@@ -4,13 +4,14 @@
 #include "core/errors.h"
 #include "core/limits.h"
 
-/* More than can have been given since any copy, of one number, and of all that were believed since the
- * start: such numbers are an error of who says them.  The sums are so small that no number comes near what
- * a message can carry, however many members err, and however often the broker is started again. */
+/* No history can be further ahead of a copy than this: one number by JUMP_MAX, all numbers that were
+ * accepted since the start by JUMPS_MAX.  A greater jump is an error of the member that reports it.  The
+ * sums are so small that no number comes near the limit of a message, however many members err and however
+ * often the broker is started again. */
 #define JUMP_MAX (1ull << 24)
 #define JUMPS_MAX (1ull << 32)
 #define EPOCHS_MAX (1ull << 10)
-/* Adapters that were never published to, here for the sake of members' numbers. */
+/* Adapters that exist here only because members reported numbers of them. */
 #define CLAIMED_MAX 256u
 
 typedef struct {
@@ -24,6 +25,7 @@ typedef struct {
     bool is_older;             /* a number was found that is not here */
 } recovering_t;
 
+/* Adds one number to the text that operators read. */
 static void note(recovering_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
 {
     if (heard <= here) return;
@@ -31,6 +33,8 @@ static void note(recovering_t *h, uint64_t heard, uint64_t here, const char *wha
                (unsigned long long)heard, (unsigned long long)here);
 }
 
+/* A jump beyond JUMP_MAX cannot come from a real history: the member is refused, because numbers that are
+ * raised never go down again. */
 static void raise_number(recovering_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
 {
     uint64_t jump = heard > here ? heard - here : 0;
@@ -39,14 +43,15 @@ static void raise_number(recovering_t *h, uint64_t heard, uint64_t here, const c
     h->is_absurd |= jump > JUMP_MAX || h->so_far.numbers > JUMPS_MAX - h->c->b->raised.numbers;
 }
 
-/* An epoch beyond ours; or ours, and a token of it that was never given. */
+/* The member knows an epoch greater than ours, or a token of our epoch that was never given.  Either means
+ * that the registry is older than the cluster. */
 static void compare_epoch(recovering_t *h, uint64_t epoch, uint64_t token)
 {
     broker_t *b = h->c->b;
     uint64_t here = b->registry.epoch, heard = token >> 32 > epoch ? token >> 32 : epoch;
     bool is_ours = token >> 32 != here || (uint32_t)token <= b->members.counter;
     bool is_later = heard > b->start_epoch || token > b->start_token;
-    h->is_older |= is_later && heard < here; /* somebody else has raised it since the start */
+    h->is_older |= is_later && heard < here; /* another member has raised it since the start */
     if (heard < here || (heard == here && is_ours)) return;
     if (heard == here) note(h, (uint32_t)token, b->members.counter, "token", "its epoch's");
     else note(h, heard, here, "epoch", "");
@@ -58,7 +63,8 @@ static void compare_epoch(recovering_t *h, uint64_t epoch, uint64_t token)
     rec->epoch = heard + 1;
 }
 
-/* Here, and in the records that wait. */
+/* Adapters that were never published to here, but were reported by members: in the registry, and in the
+ * records of this transaction. */
 static size_t claimed_count(const broker_t *b)
 {
     size_t count = 0;
@@ -70,6 +76,7 @@ static size_t claimed_count(const broker_t *b)
     return count;
 }
 
+/* Compares what the member reports of one adapter with the registry, and records the greater numbers. */
 static void compare_adapter(recovering_t *h, const char *adapter, uint64_t version, uint64_t decision)
 {
     broker_t *b = h->c->b;
@@ -85,6 +92,7 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
     h->is_full |= !registry_decide_floor(&b->registry, adapter, version, decision, h->c->now, &b->out);
 }
 
+/* A faulty member could otherwise fill the registry with adapters that do not exist. */
 static bool refuse_claim(recovering_t *h)
 {
     heddle_error_t error;
@@ -121,7 +129,8 @@ void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now)
     error_text(b->restored.message, sizeof b->restored.message, e->message);
 }
 
-/* True: nothing is to be recorded. */
+/* Commits the greater numbers, and handles this request again after that.  True: there are none, and the
+ * request goes on now. */
 static bool record_numbers(recovering_t *h)
 {
     const call_t *c = h->c;
@@ -162,6 +171,8 @@ static bool is_beyond(const broker_t *b, const msg_held_t *held)
     return held->version > (a ? a->last_version : 0);
 }
 
+/* An older registry may have lost decisions too, which no member reports.  The next decision number is
+ * raised for each adapter that the worker subscribes to, so that no number is used twice. */
 static void doubt_decisions(recovering_t *h, const msg_join_t *join)
 {
     broker_t *b = h->c->b;
@@ -189,6 +200,7 @@ static bool end(recovering_t *h)
     return goes_on;
 }
 
+/* A JOIN that was handled again after its numbers were recorded is not compared a second time. */
 bool broker_recover_join(const call_t *c)
 {
     const msg_join_t *join = &c->m->join;

@@ -32,7 +32,7 @@
 typedef struct broker broker_t;
 typedef struct call call_t;
 
-/* Who gets the answer, or the error.  peer 0: the broker itself has asked. */
+/* The request that gets the answer or the error.  peer 0: the broker began the transaction itself. */
 typedef struct { uint64_t peer, req; msg_type_t type; } asker_t;
 
 /* What a member knows that the store does not (restored.h): how far its numbers are recorded. */

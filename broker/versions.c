@@ -4,7 +4,7 @@
 #include "broker/rollout/reports.h"
 #include "core/errors.h"
 
-/* The writer that this token is, of the adapter that it publishes to; NULL: only a replay is answered. */
+/* The writer of the adapter, if this token is its session.  NULL: only a repeated request is answered. */
 static const member_t *writer_of(const call_t *c)
 {
     const member_t *member = membership_by_token(&c->b->members, c->m->publish.token);
@@ -13,7 +13,8 @@ static const member_t *writer_of(const call_t *c)
     return is_writer ? member : NULL;
 }
 
-/* Neither the adapter's writer nor a replay: a stale token, or a live one of another adapter. */
+/* The sender is not the adapter's writer, and this is not a repeated request: its token is stale, or
+ * belongs to another adapter. */
 static void refuse_foreign_token(const call_t *c, heddle_error_t *error)
 {
     broker_t *b = c->b;
@@ -40,7 +41,7 @@ void on_publish(const call_t *c)
                        .writer = writer ? writer->name : NULL,
                        .live = a ? rollout_newest_live(&b->rollout, a) : NULL,
                        .awaited = a ? rollout_awaited(&b->rollout, a, &m->digest) : NULL,
-                       /* While it settles, those that are on loopback too may still come back. */
+                       /* Not while the broker settles: workers on the same loopback may still come back. */
                        .cut_off_count = writer && b->rollout.is_settled
                                             ? membership_cut_off(&b->members, writer) : 0,
                        .addresses = addresses};
@@ -69,6 +70,7 @@ void on_publish(const call_t *c)
     }
 }
 
+/* Reports of workers have no answer, unless they are refused. */
 static void answer(const call_t *c, int rc, const heddle_error_t *error)
 {
     if (rc) broker_refuse(c, error, 0);

@@ -205,7 +205,7 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
     return HEDDLE_OK;
 }
 
-/* ---- who counts ---- */
+/* ---- which workers count ---- */
 
 /* The state of a version at a worker.  COPY_NONE: the worker has nothing of it. */
 static copy_state_t state_of(const rollout_t *ro, const adapter_row_t *a, uint64_t version, const member_t *m)
@@ -389,7 +389,8 @@ static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_
                    "%u ready worker%s subscribe%s to it: start more with --adapter %.100s, or ask for fewer",
                    w->eligible, w->eligible == 1 ? "" : "s", w->eligible == 1 ? "s" : "", row->adapter);
     else
-        error_hint(error, "`heddle workers` and `heddle versions %.100s@%llu` tell who is behind, and why",
+        error_hint(error,
+                   "`heddle workers` and `heddle versions %.100s@%llu` show which workers lag, and why",
                    row->adapter, (unsigned long long)row->version);
     return error->code;
 }
@@ -547,7 +548,7 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
                                     "where it stays see export.damaged in its log"
                                   : "%.100s: end that worker; it fetches the version again when it is back",
                    last->worker);
-    else error_hint(ret_verdict, "`heddle workers %.100s` tells how it is", last->worker);
+    else error_hint(ret_verdict, "`heddle workers %.100s` shows its state", last->worker);
     return true;
 }
 

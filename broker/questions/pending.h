@@ -7,7 +7,7 @@
  *
  * Here is decided when and how each ends; its JSON is report.c's.  At most LIMIT_PENDING_QUERIES, and of them
  * PENDING_PER_PEER of one connection; of keys that are no admin's PENDING_PER_KEY each, and so many in all
- * that PENDING_FOR_ADMINS are left for admins: nobody else keeps one from going back to an older version.
+ * that PENDING_FOR_ADMINS are left for admins: so an admin can always go back to an older version.
  * Nothing is answered "reached" while the broker settles: half the members may not be back.  One thread. */
 #ifndef BROKER_PENDING_H
 #define BROKER_PENDING_H
@@ -34,7 +34,7 @@ typedef struct {
                                             * of the directory; 0 */
 } verify_row_t;
 
-/* Who asks, and under which number. */
+/* The connection that asks, its key, and the number of its request. */
 typedef struct {
     uint64_t peer, req;
     const char *key;                       /* that it has proved; NULL: it may do everything (an admin's, or
@@ -46,7 +46,7 @@ typedef struct pending_row {
     pending_kind_t kind;
     uint64_t id;                           /* never given again */
     uint64_t peer, req;                    /* of the asker */
-    char key[HEDDLE_KEY_TEXT];             /* of who asked; "": the asker's was NULL */
+    char key[HEDDLE_KEY_TEXT];             /* of the connection that asked; "": NULL */
     char adapter[HEDDLE_NAME_MAX + 1];
     uint64_t version, asked_us, deadline_us;
     /* wait, activate */
@@ -63,7 +63,7 @@ typedef struct pending_row {
     activated_t activated;                 /* from, decision, changed, held */
     uint64_t moved_base;                   /* bytes_moved of the track when it was decided */
     /* verify */
-    uint64_t verify_req;                   /* of the VERIFY messages; 0: nobody was asked yet */
+    uint64_t verify_req;                   /* of the VERIFY messages; 0: none was sent yet */
     digest_t expected;
     verify_row_t *rows; uint32_t row_count;
     /* events */
@@ -92,7 +92,8 @@ typedef struct { wait_row_t *rows; uint32_t count, need, have, eligible; } wait_
 
 void pending_init(pending_t *p);
 void pending_fini(pending_t *p);
-/* A new row with its answer address; LIMIT (with who to blame), NO_MEMORY. */
+/* A new row with the address of its answer.  LIMIT (names the connection or key that has too many),
+ * NO_MEMORY. */
 int  pending_add(pending_t *p, pending_kind_t kind, const pending_asker_t *asker,
                  pending_row_t **ret_row, heddle_error_t *error);
 /* There is no place for it, but some may be taken by connections that have ended. */
@@ -108,7 +109,7 @@ uint64_t pending_deadline(const pending_t *p);
 
 /* Copies the question of a wait or an activation: USAGE, BAD_NAME, NOT_FOUND (never assigned), NO_MEMORY. */
 int  pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_error_t *error);
-/* Who counts now.  NO_MEMORY.  wait_view_fini frees the rows. */
+/* The workers that count now.  NO_MEMORY.  wait_view_fini frees the rows. */
 int  wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view_t *ret_view);
 void wait_view_fini(wait_view_t *w);
 
@@ -116,14 +117,14 @@ void wait_view_fini(wait_view_t *w);
 bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, const events_t *ev,
                      heddle_error_t *ret_verdict);
 
-/* It told what its memory holds. */
+/* The holder sent the digest of the bytes in its memory. */
 bool verify_has_digest(const verify_row_t *r);
-/* VERIFY, when settling is over: asks every holder that is READY.  NO_MEMORY, or VERSION_LOST when nobody
- * holds it. */
+/* VERIFY, when settling is over: asks every holder that is READY.  NO_MEMORY, or VERSION_LOST when there
+ * is none. */
 int  pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out,
                         heddle_error_t *error);
 void pending_verified(pending_t *p, const member_t *member, const msg_verified_t *m);
-/* A holder is gone: it will not answer. */
+/* A holder is gone, and counts as one without an answer. */
 void pending_member_gone(pending_t *p, const member_t *member);
 
 #endif

@@ -7,13 +7,14 @@
 #include "core/errors.h"
 #include "proto/value.h"
 
-/* What the name alone means: what is served, else the newest version on its way. */
+/* What an adapter's name alone means: the active version, or the newest on its way where none is active. */
 static uint64_t meant_version(const broker_t *b, const adapter_row_t *a)
 {
     const version_row_t *newest = a->active ? NULL : rollout_newest_live(&b->rollout, a);
     return newest ? newest->version : a->active;
 }
 
+/* Three cases with one error: no such adapter, no such version, or nothing active or staging. */
 static int fail_unknown(const adapter_row_t *a, const char *name, uint64_t version, heddle_error_t *error)
 {
     int rc = !a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no adapter \"%s\"", name)
@@ -28,7 +29,7 @@ static int fail_unknown(const adapter_row_t *a, const char *name, uint64_t versi
     return rc;
 }
 
-/* `v` NULL: it ended so long ago that it is not remembered. */
+/* `v` NULL: the version ended so long ago that its row was forgotten. */
 static int fail_gone(const broker_t *b, const adapter_row_t *a, const version_row_t *v, uint64_t version,
                      heddle_error_t *error)
 {
@@ -46,13 +47,16 @@ static int fail_gone(const broker_t *b, const adapter_row_t *a, const version_ro
     return rc;
 }
 
-/* While a version is staging its publisher may come back; while the broker settles, its holders. */
+/* A version without a source is not gone while it may get one back: from its publisher while it is
+ * staging, from a worker while the broker settles. */
 static bool is_gone(const broker_t *b, const version_row_t *v, uint32_t source_count)
 {
     if (!v || !registry_is_live(v)) return true;
     return !source_count && v->state == VERSION_COMMITTED && b->rollout.is_settled;
 }
 
+/* A client that pulls is no member and is not remembered: it gets the sources once, and asks again when
+ * they fail. */
 static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, heddle_error_t *error)
 {
     broker_t *b = c->b;

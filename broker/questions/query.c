@@ -18,12 +18,14 @@ static int view_config(const void *self, const char *adapter, uint64_t version, 
     return b->io.config(b->io.self, adapter, version, out);
 }
 
+/* Which key a session has proved is known to its connection only. */
 static const char *view_session_key(const void *self, const member_t *member)
 {
     const broker_peer_t *peer = broker_peer(self, member->peer);
     return peer ? peer->key : "";
 }
 
+/* Reports read this view and not the broker, so that they cannot change anything. */
 report_view_t broker_report_view(const broker_t *b, instant_t now)
 {
     return (report_view_t){
@@ -65,6 +67,8 @@ typedef struct {
     int code;
 } answer_t;
 
+/* A report that does not fit into a message is answered with an error: the client must not wait for its
+ * timeout. */
 static void send_report(broker_t *b, const answer_t *to, const json_t *body)
 {
     buf_t bytes = {0};
@@ -140,7 +144,7 @@ static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error
 
 /* ---- activate ---- */
 
-/* Versions that can be activated now, but for the active one: the newest ACTIVATABLE_MAX of them, "2 3 4". */
+/* The newest ACTIVATABLE_MAX versions that can be activated now, except the active one: " 2 3 4". */
 enum { ACTIVATABLE_MAX = 8 };
 static bool list_activatable(const broker_t *b, const adapter_row_t *a, char *ret_text, size_t size)
 {
@@ -168,7 +172,7 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
     else error_hint(error, "publish its bytes again; no other version can be activated%s", keep);
 }
 
-/* Refused: the asker hears why, and the question is forgotten. */
+/* The question is answered with an error and dropped. */
 static void refuse_row(broker_t *b, pending_row_t *row, const heddle_error_t *error)
 {
     send_error(b, row->peer, row->req, error);
@@ -183,7 +187,8 @@ void broker_activation_ended(broker_t *b, uint64_t question, const heddle_error_
     else row->is_decided = true;
 }
 
-/* Which version is meant is known when it is decided: others decided meanwhile. */
+/* The version is chosen when the decision is made and not when the question arrives: other decisions may
+ * come between. */
 static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
 {
     heddle_error_t error;
@@ -241,8 +246,9 @@ static bool begin(broker_t *b, pending_row_t *row, instant_t now)
 
 static bool is_asker_gone(void *self, uint64_t peer) { return broker_is_gone(self, peer); }
 
-/* Nobody tells when a connection ends: where no place is left, those that have ended give theirs back.
- * Once a second: what comes in must not be answered with a thousand PINGs each. */
+/* ZeroMQ does not report that a connection has ended.  So where the table of questions is full,
+ * connections are probed, and the questions of those that have ended are dropped.  Once a second at most,
+ * because each probe is a PING to every connection with a question. */
 static int add_question(const call_t *c, pending_kind_t kind, pending_row_t **ret_row,
                         heddle_error_t *error)
 {
@@ -271,7 +277,8 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
     }
     if (!rc) rc = pending_set_wait(row, q, broker_view(b, c->now), &error);
     if (!rc) {
-        /* A worker that was killed a moment ago has its lease still; its connection tells already. */
+        /* A worker that was killed a moment ago still has its lease.  Its connection shows at once that it
+         * is gone, so the question does not wait for the lease. */
         for (size_t i = 0; i < b->members.token_count; i++) {
             member_t *m = b->members.tokens[i];
             if (m->role == ROLE_WORKER && member_is_ready(m) && member_sub(m, row->adapter))
@@ -284,6 +291,7 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
     if (row) pending_drop(&b->pending, row);
 }
 
+/* The digest that verify compares with: that of the question, or the registry's. */
 static int expect_digest(pending_row_t *row, const msg_query_t *q, const broker_t *b,
                          heddle_error_t *error)
 {
@@ -317,12 +325,13 @@ static void ask_verify(const call_t *c)
     if (row) pending_drop(&b->pending, row);
 }
 
-/* To what comes next, or what was asked for from: whatever is later. */
+/* Goes on behind the events that were seen, or stays where the question begins later. */
 static void skip_seen(const broker_t *b, pending_row_t *row)
 {
     if (row->after <= b->events.last_seq) row->after = b->events.last_seq + 1;
 }
 
+/* Answers at once where an event matches or no time to wait was given. */
 static void ask_events(const call_t *c)
 {
     broker_t *b = c->b;
@@ -348,8 +357,8 @@ static void ask_events(const call_t *c)
     error_text(row->worker, sizeof row->worker, q->worker ? q->worker : "");
 }
 
-/* A tag names bytes: a version of that number with another digest is not the one that is meant.  What a
- * version that is not known here is answered with, is the question's own matter. */
+/* A tag names a version by number and digest.  A version of that number with another digest is not the one
+ * that is meant.  A version that is unknown here is answered by each question itself. */
 static int check_head(const broker_t *b, const msg_query_t *q, heddle_error_t *error)
 {
     const adapter_row_t *a = q->version && q->name ? registry_adapter(&b->registry, q->name) : NULL;
@@ -388,6 +397,7 @@ void on_verified(const call_t *c) { pending_verified(&c->b->pending, c->member, 
 
 /* ---- waiting ones ---- */
 
+/* Questions are looked at only when something happened, or when the first deadline has come. */
 void broker_answer_pending(broker_t *b, instant_t now)
 {
     bool has_news = b->has_news || b->events.last_seq != b->seen_seq;

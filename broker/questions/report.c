@@ -43,6 +43,7 @@ static json_t *writer_part(const writer_row_t *w)
                      part_number(w->pid), "since_at", part_time(w->since_ms));
 }
 
+/* The base model that matters is that of the version that is served, or of the newest one. */
 static const char *base_model(const adapter_row_t *a)
 {
     const version_row_t *v = registry_active(a);
@@ -72,8 +73,8 @@ json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a)
                      "current_count", part_count(f.current), "max_lag", part_count(f.max_lag));
 }
 
-/* Names after a given one, each once: those that were published to, and those that ready workers only
- * subscribed to, as one does who mistypes a name. */
+/* Names after a given one, each of them once: adapters that were published to, and those that READY
+ * workers only subscribe to.  The latter show a name that was mistyped. */
 typedef struct { const char **rows; size_t count; } names_t;
 
 static int by_text(const void *a, const void *b)
@@ -90,6 +91,7 @@ static void keep_once(names_t *names)
     names->count = count;
 }
 
+/* A page begins after the last name of the page before, so no cursor is kept here. */
 static bool find_names(const report_view_t *b, const char *after, names_t *ret)
 {
     const registry_t *r = b->registry;
@@ -140,7 +142,7 @@ static int report_adapters(const report_view_t *b, const msg_query_t *q, report_
 
 /* ---- status ---------------------------------------------------------------------------------- */
 
-/* Null, unless the data are older than what members know. */
+/* Null, unless members know more than the registry: then it is an older copy. */
 static json_t *restored_part(const report_view_t *b)
 {
     if (!b->restored.at_ms) return json_null();
@@ -184,7 +186,7 @@ static const char *text_of(const json_t *row, const char *key)
     return json_string_value(json_object_get(row, key));
 }
 
-/* By time. */
+/* Warnings are listed by time, the oldest first. */
 static bool warn(json_t *list, uint64_t at_ms, const char *name, const char *message)
 {
     char time[25];
@@ -195,6 +197,8 @@ static bool warn(json_t *list, uint64_t at_ms, const char *name, const char *mes
                                                      part_text(message))) == 0;
 }
 
+/* Only WARNINGS_LOST adapters are named, because the answer must fit into one message; the others are
+ * counted. */
 static bool warn_of_lost(const report_view_t *b, json_t *list)
 {
     char text[ROLLOUT_TEXT];
@@ -225,8 +229,8 @@ static bool warn_of_refused(const report_view_t *b, json_t *list)
     return ok;
 }
 
-/* Processes that said HELLO and will not join, as they were heard of; keys that were refused; adapters that
- * cannot be served. */
+/* Warns of processes that belong to another cluster, of keys that were refused, and of adapters whose active
+ * version is lost. */
 static json_t *warnings_part(const report_view_t *b)
 {
     json_t *list = json_array();
@@ -276,7 +280,8 @@ static json_t *event_part(const event_row_t *e, uint64_t epoch)
                                part_code(e->code), "message", part_text(e->message), "data", event_data(e)));
 }
 
-/* Stands for what is gone: the number before the first one that is there, so that numbers still rise. */
+/* Stands for the events that are gone.  It has the number before the first event that is kept, so that
+ * numbers still rise. */
 static json_t *gap_part(const report_view_t *b, const msg_query_t *q, uint64_t begin)
 {
     event_row_t gap = {
@@ -315,6 +320,7 @@ static int report_events(const report_view_t *b, const msg_query_t *q, report_pa
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
+/* The table of answers.  Questions that wait are answered in query.c. */
 int report_page(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                 heddle_error_t *error)
 {

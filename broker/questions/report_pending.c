@@ -3,7 +3,7 @@
 
 #include "proto/value.h"
 
-/* A verdict that is no makes the body one too, and says why. */
+/* A verdict with a code makes the body an error too, with the reason. */
 static int finish(const char *kind, const heddle_error_t *verdict, json_t *fields, json_t **ret_body)
 {
     if (verdict->code && fields && json_object_set_new(fields, "error", value_from_error(verdict)) != 0) {
@@ -53,7 +53,8 @@ static json_t *wait_list(const wait_view_t *w, const adapter_row_t *a, const hed
     return rows_end(&rows);
 }
 
-/* The one that names the version; of an activation that is only tried out, the one that stands. */
+/* The version's latest decision.  An activation that is only tried out decides nothing, so it shows the
+ * current one. */
 static uint64_t decision_of(const pending_row_t *row, const version_row_t *v)
 {
     if (row->kind == PENDING_ACTIVATE && row->dry_run) return row->activated.decision;
@@ -113,6 +114,7 @@ static json_t *verify_part(const pending_row_t *row, const verify_row_t *v)
                      hashed ? part_ms(v->hash_us) : json_null(), "code", part_code(code));
 }
 
+/* The list has one row for each holder that was asked, whether it answered or not. */
 int report_verify(const report_view_t *b, const pending_row_t *row, const heddle_error_t *verdict,
                   json_t **ret_body)
 {

@@ -7,8 +7,8 @@
 
 /* ---- one subscription ------------------------------------------------------------------------ */
 
-/* The copy that tells how this worker stands: of what it serves, else of the newest version that it has
- * anything of. */
+/* The copy that shows the worker's state: that of the version it serves, or of the newest version that it
+ * has anything of. */
 static const copy_row_t *telling_copy(const report_view_t *b, const member_t *m, const adapter_row_t *a,
                                       const member_sub_t *sub, const track_t **ret_track)
 {

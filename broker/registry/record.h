@@ -10,7 +10,7 @@
  *   DECISION    the version to serve                      (adapter, decision, version, held, by, scope, at)
  *   STATE       a version ended or was put away           (adapter, version, state, code, message,
  *                                                         activated_at)
- *   WRITER      who may publish to an adapter; token 0: closed
+ *   WRITER      which session may publish to an adapter; token 0: closed
  *   FLOOR       numbers up to these were given before an older copy of this store was put back
  *               (adapter, version, decision)
  *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is

@@ -110,16 +110,16 @@ version_row_t *registry_waiting(const adapter_row_t *a);
 bool registry_is_live(const version_row_t *v);
 /* staging, or the active one: workers may still have to fetch it */
 bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v);
-/* Index of the earliest live one (no more than the end): before it lies history alone, a thousand versions
- * of a busy adapter that nobody need look at for each message. */
+/* Index of the earliest live version, at most the end.  Before it are only ended versions, up to a
+ * thousand of a busy adapter, which no message has to look at. */
 size_t registry_live_from(const adapter_row_t *a);
 /* The decision from which on `version` counts as reached or overtaken; 0: none yet. */
 uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 
 /* ---- deciding ---- */
 
-/* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live: who holds which
- * bytes is soft state).  Answered first: an exact replay of a request id (created=false
+/* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live, because which
+ * processes hold its bytes is soft state).  Answered first: an exact replay of a request id (created=false
  * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED (UNAVAILABLE,
  * retriable, while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable,
  * where no worker can reach the writer.  On OK:
@@ -140,7 +140,7 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
                             instant_t now, outbox_t *out,
                             uint64_t *ret_version, bool *ret_created, heddle_error_t *error);
 
-/* OPEN: who asks, and how the present writer stands (soft state that membership knows). */
+/* OPEN: which process asks, and how the present writer stands (soft state that membership knows). */
 typedef struct {
     uint64_t token, pid;
     const char *host;

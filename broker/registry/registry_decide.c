@@ -444,7 +444,7 @@ static int check_activate(const adapter_row_t *a, const version_row_t *v, const 
                                "publish its bytes again", error);
     if (v->state == VERSION_STAGING && !by->has_staged)
         return not_activatable(a, by->version, "no worker has staged it yet", "staging",
-                               "`heddle wait --phase staged` tells when it is", error);
+                               "`heddle wait --phase staged` waits until it is", error);
     return HEDDLE_OK;
 }
 

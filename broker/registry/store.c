@@ -363,7 +363,7 @@ int store_commit(store_t *s, const record_t *records, int count, heddle_error_t 
     for (int i = 0; i < count && !code; i++) code = put(s, &records[i]);
     if (!code && FAILPOINT("store.before_commit")) code = SQLITE_FULL;
     if (!code) code = run(s, SQL_COMMIT);
-    if (!code && FAILPOINT("store.after_commit")) code = SQLITE_IOERR_FSYNC; /* on disk, and nobody knows */
+    if (!code && FAILPOINT("store.after_commit")) code = SQLITE_IOERR_FSYNC;
     char what[48];
     snprintf(what, sizeof what, "write %d record%s", count, count == 1 ? "" : "s");
     int rc = code ? refuse(s, code, what, error) : HEDDLE_OK;
@@ -627,8 +627,8 @@ static int sync_log(store_t *s)
     return code || !log || !log->pMethods ? code : log->pMethods->xSync(log, SQLITE_SYNC_NORMAL);
 }
 
-/* The word is taken back before SQLite removes the log: who finds it later misses none.  What was refused, or
- * is not ours any more, is left as it is. */
+/* The lock says "closed" before SQLite removes the log: a start that finds no log then knows that none is
+ * missing.  A log that could not be emptied, or that is not ours any more, is left as it is. */
 static void end_log(store_t *s)
 {
     heddle_error_t why;

@@ -45,8 +45,8 @@ int store_load(store_t *s, int (*each)(void *self, const record_t *record), void
 /* All records or none, on disk when it returns OK; none: OK without touching the disk.
  * NO_SPACE or NO_MEMORY: nothing happened, the same call works again later · INTERNAL: records that
  * contradict what is stored (a version number used twice, a decision for an unknown version): nothing
- * happened · DATA_DIR: the disk failed under us, or somebody took or changed the files: whether it happened
- * is unknown, end the process. */
+ * happened · DATA_DIR: the disk failed under us, or another process took or changed the files: whether it
+ * happened is unknown, end the process. */
 int  store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error);
 
 /* Appends the adapter_config.json of a version as it was published.  NOT_FOUND · DATA_DIR · NO_MEMORY. */

@@ -41,8 +41,7 @@ void store_files_fini(store_files_t *f)
 
 /* ---- while it is open ------------------------------------------------------------------------ */
 
-/* Twice: whose bytes these are hangs on it, and a look that fails says nothing about that.  0, or the
- * errno. */
+/* Looks twice, because a failed look would make our file count as a foreign one.  0, or the errno. */
 static int look(const char *path, struct stat *ret_st)
 {
     if (stat(path, ret_st) == 0) return 0;
@@ -66,7 +65,7 @@ void store_files_note(store_files_t *f)
     note_one(f->log, &f->log_seen);
 }
 
-/* Not st_ctim: a link, or another owner, harms nobody. */
+/* st_ctim is not compared: a new link or owner does not change the bytes. */
 static bool is_unwritten(const struct stat *a, const struct stat *b)
 {
     return a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
@@ -93,7 +92,8 @@ static int refuse_moved(const char *path, const char *hint, heddle_error_t *erro
     return rc;
 }
 
-/* A directory that was removed or put aside takes our writes still, and no start would find them again. */
+/* A directory that was removed or moved still takes our writes, but no start would find them.  So every
+ * commit checks that the files are in their place. */
 int store_files_in_place(const store_files_t *f, heddle_error_t *error)
 {
     struct stat st;
@@ -119,14 +119,15 @@ int store_files_in_place(const store_files_t *f, heddle_error_t *error)
         f->log, "start the broker again: it puts what was acknowledged into registry.db as it ends", error);
 }
 
-/* The first is .EPOCH, then .EPOCH.2: an epoch may come twice, after an older registry was put in place. */
+/* The first is named .EPOCH, the next .EPOCH.2: the same epoch may come again after an older registry was
+ * put in place. */
 static void aside_name(const char *log, uint64_t epoch, int i, char ret_path[ASIDE_BYTES])
 {
     int n = snprintf(ret_path, ASIDE_BYTES, "%s.%llu", log, (unsigned long long)epoch);
     if (i > 1) snprintf(ret_path + n, ASIDE_BYTES - (size_t)n, ".%d", i);
 }
 
-/* In nobody's place, also on a file system that cannot be told so in one call. */
+/* Renames without replacing another file.  A file system without RENAME_NOREPLACE is checked first. */
 static int move_aside(const char *log, const char *aside)
 {
     bool has_call = !FAILPOINT("store.rename");
@@ -176,6 +177,7 @@ static uint32_t le32(const uint8_t *p)
 static sum_t sum_at(const uint8_t *p) { return (sum_t){be32(p), be32(p + 4)}; }
 static bool sum_equal(sum_t x, sum_t y) { return x.a == y.a && x.b == y.b; }
 
+/* SQLite's checksum of the log: two running sums over pairs of words. */
 static sum_t sum_over(sum_t s, const uint8_t *p, size_t bytes, bool is_big)
 {
     for (const uint8_t *end = p + bytes; p < end; p += 8) {
@@ -201,13 +203,14 @@ static void begin_walk(walk_t *w, const uint8_t header[LOG_HEADER])
     w->counted = sum_over((sum_t){0}, header, 24, w->is_big);
     w->stored = sum_at(header + 24);
     w->is_broken = !sum_equal(w->counted, w->stored);
-    if (w->is_broken) w->is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__; /* of whoever writes here */
+    if (w->is_broken) w->is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__; /* that of this machine */
     w->has_salt = !w->is_broken;
     memcpy(w->salt, header + 16, 8);
 }
 
-/* True: it follows whole on the end of a transaction that is behind a damage.  That one was synced, or this
- * would not have been begun: no power cut did the damage. */
+/* True: this frame is whole, and a transaction that lies behind a damage ended before it.  That
+ * transaction was synced before this one began, so no power cut did the damage: acknowledged data would be
+ * lost without a word. */
 static bool see_frame(walk_t *w, const uint8_t *frame)
 {
     if (!w->has_salt) memcpy(w->salt, frame + 8, 8);
@@ -239,6 +242,8 @@ static int refuse_damaged(const char *path, uint64_t at, heddle_error_t *error)
     return rc;
 }
 
+/* SQLite itself stops reading at the first frame that is not whole, and drops the rest.  So the rest is
+ * checked here, before the log is opened. */
 static int walk(const char *path, int fd, walk_t *w, uint8_t *frame, heddle_error_t *error)
 {
     uint8_t header[LOG_HEADER];
@@ -270,7 +275,7 @@ static int check_log(const char *path, size_t page_bytes, heddle_error_t *error)
 
 /* ---- both, before they are opened ------------------------------------------------------------ */
 
-/* 0: it is no registry of ours, or has nothing in it yet. */
+/* *ret_bytes 0: the file is not a registry of Heddle, or it is empty. */
 static int read_page_bytes(const char *path, size_t *ret_bytes, heddle_error_t *error)
 {
     uint8_t h[MAIN_HEADER];
@@ -288,8 +293,8 @@ static int read_page_bytes(const char *path, size_t *ret_bytes, heddle_error_t *
     return HEDDLE_OK;
 }
 
-/* The log of the run that was killed, where it was put aside: `ret_name` "" without one.  One of another run
- * would undo what came after it. */
+/* The log of the run that was killed, if it was put aside; `ret_name` "" without one.  The log of another
+ * run must not be used, because it would undo later commits. */
 static void find_aside(const store_files_t *f, const datadir_t *dir, char *ret_name, size_t size)
 {
     struct stat st;
@@ -352,6 +357,8 @@ static int refuse_foreign(const store_files_t *f, heddle_error_t *error)
     return rc;
 }
 
+/* The lock says how the previous broker left its files.  What does not fit to that is refused before
+ * SQLite opens anything. */
 int store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error_t *error)
 {
     size_t page_bytes = 0;

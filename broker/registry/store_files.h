@@ -5,7 +5,7 @@
  *
  *   before it is opened   after an end that was none (datadir.h) both files must be there; the log may break
  *                         off, as a power cut leaves it, but nothing whole may lie behind what is damaged
- *   while it is open      the files are those that were opened, and nobody else has written to registry.db
+ *   while it is open      the files are those that were opened, and no other process wrote to registry.db
  *   when it is closed     a log and a registry that do not belong together are not left side by side
  *
  * A damage in the last transaction of the log cannot be told from a power cut.  One thread; blocks on the
@@ -33,8 +33,8 @@ void store_files_fini(store_files_t *f);
 int  store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error_t *error);
 /* They are as they should be now: opened, or written to by us. */
 void store_files_note(store_files_t *f);
-/* DATA_DIR: one was removed, moved or replaced, or registry.db was written to by somebody else; or they
- * cannot be looked at. */
+/* DATA_DIR: a file was removed, moved or replaced, or registry.db was written to by another process; or
+ * the files cannot be looked at. */
 int  store_files_in_place(const store_files_t *f, heddle_error_t *error);
 bool store_files_own_main(const store_files_t *f);
 /* Renames a log that does not belong to the registry beside it: registry.db-wal.EPOCH, or .EPOCH.2 and so on

@@ -34,6 +34,7 @@ bytes_t row_take_blob(row_t *r)
     return bytes_of(data, (size_t)sqlite3_column_bytes(r->sql, at));
 }
 
+/* A key or digest of another length means that the file is damaged. */
 static void take_fixed(row_t *r, void *to, size_t bytes)
 {
     bytes_t blob = row_take_blob(r);
@@ -41,6 +42,7 @@ static void take_fixed(row_t *r, void *to, size_t bytes)
     else memcpy(to, blob.data, bytes);
 }
 
+/* The order is that of ROW_VERSION_COLUMNS, as in take_version. */
 static void put_version(row_t *to, const record_t *r)
 {
     row_put_text(to, r->adapter);

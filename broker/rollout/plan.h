@@ -3,8 +3,8 @@
  *
  * A plan has a row for each member that takes part in the version: what it has of the bytes, how fast it was,
  * how many others fetch from it, and the ordered list of its own sources.  Lists are made when the rollout
- * begins (or a worker joins it), and made again when a worker asks for other sources; whoever sends a list
- * reads it.  A member that is gone is taken out of the choice; lists that name it stay until their owner
+ * begins (or a worker joins it), and made again when a worker asks for other sources; the messages only
+ * read them.  A member that is gone is taken out of the choice; lists that name it stay until their owner
  * asks.
  *
  * Which members may be sources is an input: those that have at least `least` of the bytes.  Today that is

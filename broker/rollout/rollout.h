@@ -55,7 +55,7 @@ void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbo
 /* ---- deciding ---- */
 
 /* Soft consequences of what was said and of time: deadlines that passed, versions that are lost or found,
- * sources for those who wait for one.  Costs nothing when nothing changed.  To be called before
+ * sources for workers that wait for one.  Costs nothing when nothing changed.  To be called before
  * rollout_decide. */
 void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
 /* Looks at what changed: DECISION, STATE failed, STATE retired.  Sends follow in rollout_apply.  Call

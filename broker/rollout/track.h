@@ -18,7 +18,7 @@
  *   any             the worker joins again       -> by what it restates
  *
  * A copy changes through the functions below alone: they keep the tally of its track (tally.h), the plan of
- * its sources (plan.h) and the generation, by which a publisher is told that something changed.
+ * its sources (plan.h) and the generation, which a publisher's ROLLOUT follows.
  *
  * adapter_rollout_t owns the tracks of one adapter and points to the adapter's registry row; a track points
  * to its version's row.  Both rows outlive it, but for a version that is forgotten: RECORD_FORGET clears
@@ -91,7 +91,7 @@ typedef enum {
     BYTES_LOST                         /* missing, committed: said, and over when a holder comes back */
 } bytes_state_t;
 
-/* What a publisher is told at once when it differs. */
+/* ROLLOUT is sent at once when one of these differs. */
 typedef struct {
     const char *state;
     int code;
@@ -113,7 +113,7 @@ typedef struct track {
     publisher_state_t publisher_state;
     uint64_t publisher;                /* token; 0 in NONE LOST LEFT */
     uint64_t former_publisher;         /* its token, when it is gone */
-    bool is_restored;                  /* while settling: loaded at the start; its publisher is told later */
+    bool is_restored;                  /* while settling: loaded at the start; ROLLOUT comes later */
     bool is_late;                      /* the deadline has passed */
     bool has_knocked;                  /* while read-only: its publisher came back and could not be let in */
     bool is_dirty;                     /* something changed: to be looked at, and told */
@@ -157,8 +157,9 @@ void rollout_fini(rollout_t *ro);
 
 /* What is active for this worker: the version that the latest decision names, if its scope has the worker. */
 uint64_t active_for(const adapter_row_t *a, const member_t *member);
-/* It serves the active version, and reported that since it was chosen: before, it may have been on its way to
- * another.  False where there is none (a may be NULL: never published to). */
+/* The worker serves the active version, and reported so after that was chosen: an earlier report does not
+ * count, because it may have been switching to another one since.  False where there is no active version
+ * (a may be NULL: never published to). */
 bool member_is_current(const adapter_row_t *a, const member_t *member, const member_sub_t *sub);
 
 /* ---- tracks ---- */
@@ -174,9 +175,9 @@ track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t versio
 track_t *adapter_staging(const adapter_rollout_t *a);
 /* Found or new; NULL: no memory. */
 track_t *track_add(adapter_rollout_t *a, uint64_t version, uint64_t now_us);
-/* Of those that ended and were told, all but the latest ROLLOUT_ENDED_TRACKS. */
+/* Frees the ended tracks whose publisher has the final ROLLOUT, except the latest ROLLOUT_ENDED_TRACKS. */
 void track_forget_ended(adapter_rollout_t *a);
-/* It is to be looked at. */
+/* The track is looked at in the next rollout_tick. */
 void track_touch(track_t *t);
 /* The same, and ROLLOUT would show it. */
 void track_changed(track_t *t);
@@ -218,7 +219,7 @@ void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const ch
 bool copy_in_flight(const copy_row_t *c);
 /* there, and sealed bytes: STAGED to REFUSED */
 bool copy_holds(const copy_row_t *c);
-/* It was announced, and is in flight: the worker may be fetching or loading it now. */
+/* ANNOUNCE was sent, and the copy is in flight: the worker may be fetching or loading it now. */
 bool copy_is_told(const copy_row_t *c);
 const char *copy_phase(const copy_row_t *c);                            /* announce fetch stage activate */
 
