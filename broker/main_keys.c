@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* *ret_plain: there is no ring, and none can be made; what is there and cannot be used is no such thing. */
+/* *ret_plain: the broker may run without keys, because there is no directory of keys and none can be made.
+ * Keys that exist and cannot be used are an error instead. */
 static int open_ring(const char *dir, main_keys_t *k, bool *ret_plain, heddle_error_t *error)
 {
     heddle_error_t ignored;
@@ -47,6 +48,7 @@ int main_keys_open(const char *dir, bool insecure, main_keys_t *ret_keys, heddle
     return HEDDLE_OK;
 }
 
+/* A cluster that was given keys must not come up without them because a directory is missing. */
 int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, heddle_error_t *error)
 {
     if (k->has_keys || !k->why.code) return HEDDLE_OK;

@@ -9,10 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Numbers beyond LIMIT_EXACT cannot be read exactly by every JSON reader, so they end there. */
 json_t *part_count(uint64_t n) { return json_integer((json_int_t)(n < LIMIT_EXACT ? n : LIMIT_EXACT)); }
 json_t *part_number(uint64_t n) { return n ? part_count(n) : json_null(); }
 
-/* Texts come checked, but one that was cut to fit may end inside a character. */
+/* Texts are valid UTF-8, but one that was cut to fit may end inside a character.  Then every byte beyond
+ * ASCII becomes "?". */
 static json_t *ascii(const char *text)
 {
     char *copy = strdup(text);
@@ -77,6 +79,8 @@ void rows_init(rows_t *r, uint64_t asked, uint64_t usual)
     r->failed = !r->list;
 }
 
+/* Each row is encoded to know its size: a page ends before it would not fit into one message.  The first
+ * row always goes in, so that each page makes progress. */
 bool rows_add(rows_t *r, json_t *row)
 {
     buf_clear(&r->scratch);
@@ -115,6 +119,7 @@ json_t *part_settling(const report_view_t *b)
     return part_count((rollout_settling_us(b->rollout, b->now.us) + 999) / 1000);
 }
 
+/* How many later decisions the worker is behind.  At least 1 where it does not serve the active version. */
 uint64_t sub_lag(const adapter_row_t *a, const member_t *m, const member_sub_t *sub)
 {
     uint64_t active = a ? active_for(a, m) : 0;

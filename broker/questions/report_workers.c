@@ -24,17 +24,19 @@ static const copy_row_t *telling_copy(const report_view_t *b, const member_t *m,
     return NULL;
 }
 
-/* How it stands, since when, and why not well: what went wrong with what it has, or with what it should
- * have.  message NULL: rollout_lost_text says it. */
+/* The state of a subscription, since when, and what is wrong with it.  message NULL: rollout_lost_text has
+ * it. */
 typedef struct { const char *state, *message; int code; uint64_t since_ms; } standing_t;
 
-/* It serves nothing, and is on its way to nothing. */
+/* The worker serves nothing and fetches nothing: it has failed where the active version is lost, and just
+ * begins otherwise. */
 static standing_t without(const track_t *wanted)
 {
     if (!wanted || wanted->bytes != BYTES_LOST) return (standing_t){0};
     return (standing_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
 }
 
+/* A stale worker shows why it does not have the active version, and not how its old one is. */
 static standing_t standing_of(const report_view_t *b, const member_t *m, const adapter_row_t *a,
                               const member_sub_t *sub)
 {
@@ -66,7 +68,7 @@ static standing_t with_lost(const report_view_t *b, const member_t *m, const ada
     return s;
 }
 
-/* It is well so far, and on its way to another version, of which nothing comes. */
+/* The worker is fine so far, but the fetch of its next version makes no progress. */
 static standing_t with_trouble(const report_view_t *b, const member_t *m, const member_sub_t *sub,
                                standing_t s)
 {
@@ -94,7 +96,8 @@ static json_t *kept_part(const report_view_t *b, const member_t *m, const adapte
     return NULL;
 }
 
-/* Of the newest version that it was told of, and has neither staged nor refused. */
+/* Progress of the newest version that was announced to the worker, and that it has neither staged nor
+ * refused. */
 static copy_progress_t progress_of(const report_view_t *b, const member_t *m, const member_sub_t *sub)
 {
     const adapter_rollout_t *a = rollout_adapter(b->rollout, sub->adapter);
@@ -114,6 +117,8 @@ static json_t *fetching_part(const report_view_t *b, const member_sub_t *sub, co
                      part_text(source ? source->name : NULL), "rate_bytes", part_number(p->rate_bytes));
 }
 
+/* Of several problems one is shown: the end of the session before a lost version, and that before a slow
+ * fetch. */
 static json_t *sub_part(const report_view_t *b, const member_t *m, const member_sub_t *sub)
 {
     const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
@@ -167,6 +172,7 @@ static bool is_current(const report_view_t *b, const member_t *m)
     return true;
 }
 
+/* Labels were checked by JOIN, so each has a "=". */
 static json_t *labels_part(const member_t *m)
 {
     json_t *labels = json_object();
@@ -199,7 +205,7 @@ static json_t *transport_part(const member_t *m)
                      texts_part(m->addresses, m->address_count));
 }
 
-/* Until the first heartbeat of a new process only what it asked for is known. */
+/* Before the first heartbeat only the number of slots that JOIN asked for is known. */
 static json_t *slots_part(const member_t *m)
 {
     const msg_counts_t *c = &m->counts;

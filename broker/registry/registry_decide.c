@@ -306,6 +306,8 @@ static int writer_held(const adapter_row_t *a, const open_by_t *by, heddle_error
     return rc;
 }
 
+/* A live writer keeps its adapter, except against its own process and --takeover.  A second trainer that
+ * is started by mistake then cannot take versions over. */
 int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(r, m->adapter);
@@ -346,7 +348,7 @@ uint64_t registry_next_decision(const adapter_row_t *a)
     return (a->decision > a->floor_decision ? a->decision : a->floor_decision) + 1;
 }
 
-/* For everyone, until the caller says otherwise. */
+/* The scope is everyone, unless the caller changes it. */
 static record_t *add_decision(const adapter_row_t *a, uint64_t version, bool held, const char *by,
                               instant_t now, outbox_t *out)
 {
@@ -365,6 +367,8 @@ void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, scop
     add_decision(a, v->version, false, "", now, out)->scope = scope;
 }
 
+/* Members know greater decisions than the one that is active here.  Workers ignore it until it is made
+ * again with a greater number. */
 bool registry_is_behind(const adapter_row_t *a) { return a->active && a->floor_decision > a->decision; }
 
 void registry_decide_again(const adapter_row_t *a, instant_t now, outbox_t *out)
@@ -379,6 +383,7 @@ static bool has_adapter_record(const char *adapter, const outbox_t *out)
     return false;
 }
 
+/* One transaction has one record for each adapter, which takes the greatest numbers. */
 static record_t *floor_record(const char *adapter, instant_t now, outbox_t *out)
 {
     for (int i = 0; i < out->record_count; i++)
@@ -422,6 +427,7 @@ static int not_activatable(const adapter_row_t *a, uint64_t version, const char 
     return rc;
 }
 
+/* The names are those that rollout_state shows. */
 static const char *ended_name(version_state_t state)
 {
     return state == VERSION_FAILED ? "failed" : state == VERSION_SUPERSEDED ? "superseded" : "retired";
@@ -462,7 +468,8 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
         int rc = check_activate(a, v, by, error);
         if (rc) return rc;
     }
-    /* Naming the newest again lets go of a hold; naming one that some could not switch to has them try. */
+    /* To activate the newest version again ends a hold.  To activate one that some workers could not
+     * switch to makes them try again. */
     bool decides = !is_active || (a->held && is_free) || by->has_stale;
     *ret_activated =
         (activated_t){.from = a->active,
@@ -491,6 +498,7 @@ static bool is_history(const adapter_row_t *a, const version_row_t *v, const out
     return has_ended && !has_record(out, RECORD_FORGET, a, v->version);
 }
 
+/* How many ended versions there are once the records of this turn are applied. */
 static size_t history_count(const adapter_row_t *a, const outbox_t *out)
 {
     size_t count = a->ended_count;
@@ -503,8 +511,8 @@ static size_t history_count(const adapter_row_t *a, const outbox_t *out)
     return count;
 }
 
-/* By number and not by time of their end.  One takes the place of the one that ended; a second makes
- * too long a history, as an older file may have it, shorter. */
+/* Forgets ended versions with the smallest numbers, whenever they ended.  As a rule one for the one that
+ * ends now; a second one shortens the longer history of an older file. */
 static void forget_oldest(const adapter_row_t *a, instant_t now, outbox_t *out)
 {
     size_t excess = history_count(a, out);
@@ -535,6 +543,7 @@ void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version
     forget_oldest(a, now, out);
 }
 
+/* Why a version ended, as an error that names where.  False: it has not ended. */
 bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error)
 {
     *ret_error = (heddle_error_t){0};

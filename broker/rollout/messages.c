@@ -7,6 +7,7 @@
 /* ---- to workers ---- */
 
 /* Of tokens; those whose session has ended are left out. */
+/* Sources that have ended since the plan was made are left out: they are found by their token no longer. */
 static uint32_t to_sources(const membership_t *members, const uint64_t *tokens, uint32_t count,
                            msg_source_t ret_sources[PLAN_SOURCES])
 {
@@ -30,6 +31,7 @@ static uint32_t planned(const step_t *s, const track_t *t, const member_t *membe
     return row ? to_sources(s->v.members, row->sources, row->source_count, ret_sources) : 0;
 }
 
+/* A client that pulls is no member, so it has no row in the plan and puts no load on it. */
 uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
                          msg_source_t ret_sources[PLAN_SOURCES])
 {
@@ -44,6 +46,8 @@ static uint64_t left_ms(const track_t *t, const copy_row_t *c, uint64_t now_us)
     return t->deadline_us > now_us ? (t->deadline_us - now_us + 999) / 1000 : 1;
 }
 
+/* Without a source nothing is sent.  The copy waits, or is owed an ANNOUNCE if it had one before, and the
+ * next source wakes it. */
 void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
 {
     const version_row_t *row = t->row;
@@ -75,6 +79,7 @@ void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
     if (is_first) events_add(s->ev, EVENT_STAGE_STARTED, t->adapter, t->version, member->name, s->v.now);
 }
 
+/* An empty list is sent too: it tells the worker to wait until a source is there. */
 bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
 {
     msg_source_t sources[PLAN_SOURCES];
@@ -90,6 +95,7 @@ bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *me
     return count > 0;
 }
 
+/* COMMIT starts the time in which the worker counts as switching (copy_order). */
 void send_commit(step_t *s, const adapter_rollout_t *a, const member_t *member)
 {
     uint64_t version = active_for(a->row, member);
@@ -106,6 +112,7 @@ void send_commit(step_t *s, const adapter_rollout_t *a, const member_t *member)
     outbox_send(s->out, member->peer, &m);
 }
 
+/* ABORT says why the version ended. */
 void send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member)
 {
     bool is_superseded = row->state == VERSION_SUPERSEDED;
@@ -134,6 +141,7 @@ void send_retire(step_t *s, const char *adapter, uint64_t version, const member_
 
 /* ---- to publishers ---- */
 
+/* From now on the publisher may overwrite its region, although it still has the bytes until it does. */
 void send_release(step_t *s, track_t *t, const member_t *publisher)
 {
     msg_t m = {.type = MSG_RELEASE};
@@ -146,6 +154,7 @@ void send_release(step_t *s, track_t *t, const member_t *publisher)
 #define MISSING_ROWS                                                                                         \
     64u /* as many as a publisher keeps (HEDDLE_MISSING_MAX); the counts tell of the others */
 
+/* Held and lost are derived states, which the version's row has no message for. */
 static const char *sum_message(const version_row_t *row, const rollout_sum_t *sum, const char *held)
 {
     if (sum->code == HEDDLE_ERR_HELD) return held;

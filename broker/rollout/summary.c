@@ -35,6 +35,8 @@ const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter
 
 /* ---- versions ---- */
 
+/* The state that users see.  It follows from the row and from the copies, so that it is never stored
+ * beside them. */
 static const char *state_of(const track_t *t, const adapter_row_t *a, const version_row_t *v)
 {
     switch (v->state) {
@@ -66,6 +68,7 @@ bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_
     return is_held(rollout_state(ro, a, v), a, v);
 }
 
+/* The newest version that is not lost: a publication is compared with this one. */
 const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a)
 {
     for (size_t i = a->version_count; i-- > 0;) {
@@ -77,6 +80,8 @@ const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_
     return NULL;
 }
 
+/* After a start the same bytes may be at a worker that has not come back yet.  Until it is known, they
+ * cannot be called unchanged or new. */
 const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest)
 {
     bool is_newer_awaited = false;
@@ -163,6 +168,7 @@ static int missing_code(const track_t *t, const version_row_t *v)
     return t->is_late ? HEDDLE_ERR_DEADLINE : HEDDLE_OK;
 }
 
+/* Says how far the worker has come, and what ended the wait for it. */
 static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v, missing_row_t *row)
 {
     *row = (missing_row_t){.worker = c->worker,
@@ -194,7 +200,8 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
         text_printf(row->message + used, sizeof row->message - used, " when the version ended");
 }
 
-/* The eligible ones count, also those that are gone; where none is there, all that are there do. */
+/* Eligible workers count, also those that are gone.  Where there is none, as after a start, all workers
+ * with a copy count. */
 rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
                           missing_row_t *rows, uint32_t cap)
 {

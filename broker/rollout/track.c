@@ -32,6 +32,7 @@ void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed
     *ro = (rollout_t){.lease_us = lease_us, .keep = keep, .seed = seed, .due_us = CLOCK_NEVER};
 }
 
+/* Rows of the registry are only borrowed, and stay. */
 void rollout_fini(rollout_t *ro)
 {
     for (size_t i = 0; i < ro->adapter_count; i++) {
@@ -69,6 +70,8 @@ static void remove_at(void *array, size_t *count, size_t at)
     memmove(rows + at, rows + at + 1, (--*count - at) * sizeof *rows);
 }
 
+/* A decision may come to have a narrower scope than all workers.  So every question after the active
+ * version names the worker. */
 uint64_t active_for(const adapter_row_t *a, const member_t *member)
 {
     (void)member;
@@ -404,6 +407,7 @@ static void take_out(track_t *t, copy_row_t *c)
     track_changed(t);
 }
 
+/* The row is reserved in the plan first, so that nothing has changed where memory runs out. */
 copy_row_t *copy_add(track_t *t, const member_t *member)
 {
     bool found, ok;
@@ -437,6 +441,7 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
     return c;
 }
 
+/* Used where the worker does not have the version any more, and no rollout waits for it. */
 void copy_drop(track_t *t, const char *worker)
 {
     bool found;
@@ -459,6 +464,7 @@ bool copy_is_told(const copy_row_t *c)
     return c && c->state >= COPY_ANNOUNCED && c->state <= COPY_ARRIVED && c->told_us;
 }
 
+/* The phase in which a copy is or has failed, by the names that errors and `heddle versions` use. */
 const char *copy_phase(const copy_row_t *c)
 {
     switch (c->state) {
@@ -484,6 +490,7 @@ static bool is_rank_held(const track_t *t, const group_t *g, uint32_t rank)
     return false;
 }
 
+/* Counts by looking at every copy, which only tests do. */
 static uint32_t complete_groups(const track_t *t)
 {
     uint32_t complete = 0;
