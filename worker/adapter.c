@@ -52,7 +52,7 @@ static slot_t *slot_of(const adapter_t *a, int slot)
     return slot < 0 ? NULL : slots_at(a->core->slots, a->index, (uint32_t)slot);
 }
 
-static int next_slot(const adapter_t *a) { return slots_free(a->core->slots, a->index); }
+static int next_slot(const adapter_t *a) { return slots_next_free(a->core->slots, a->index); }
 
 /* --- events for the application --------------------------------------------------------------- */
 

@@ -445,7 +445,7 @@ void slot_free(slot_t *slot)
 /* --- spare memory ----------------------------------------------------------------------------- */
 
 /* The first free slot is always the next one used, so that slots_trim knows which warm region to keep. */
-int slots_free(const slots_t *s, uint32_t adapter)
+int slots_next_free(const slots_t *s, uint32_t adapter)
 {
     owner_check(s->ops.owner);
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
@@ -465,7 +465,7 @@ bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
         const slot_t *slot = slot_of(s, adapter, i);
         if (slot && slot->manifest.region_bytes > largest) largest = slot->manifest.region_bytes;
     }
-    int next = slots_free(s, adapter);
+    int next = slots_next_free(s, adapter);
     for (int i = next; i >= 0 && i < (int)LIMIT_SLOTS; i++) {
         slot_t *slot = slot_of(s, adapter, (uint32_t)i);
         if (!slot) break;

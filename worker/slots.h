@@ -9,7 +9,7 @@
  *
  * An adapter has up to LIMIT_SLOTS slots.  A slot's region is made, piece by piece, when it is first
  * needed, and exchanged for a larger one only while the slot is free.  One free slot, the one that is
- * reserved next (slots_free), may keep its region warm (slots_trim); those of the others are given back.
+ * reserved next (slots_next_free), may keep its region warm (slots_trim); those of the others are given back.
  * SEALED, ACTIVE and KEPT slots can be acquired; their bytes and their view (manifest, digest, tag, names)
  * do not change until the last reader has left.
  *
@@ -126,7 +126,7 @@ uint32_t slot_readers(const slot_t *slot);
 bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep);
 
 /* The slot that is reserved next: the first one that is FREE, made or not; -1: all are used. */
-int  slots_free(const slots_t *s, uint32_t adapter);
+int  slots_next_free(const slots_t *s, uint32_t adapter);
 
 /* May heddle_snapshot_export write there, as things are now?  Errors as there. */
 int snapshot_check_place(const char *dir, heddle_error_t *error);

@@ -40,7 +40,7 @@ static void render(sync_t *s, int count)
 
 static uint64_t now;
 
-/* As slots_free says it: what an event gives back is free before sync hears of it. */
+/* As slots_next_free says it: what an event gives back is free before sync hears of it. */
 static int first_free(const sync_t *s, const sync_event_t *ev)
 {
     for (int slot = 0; slot < (int)LIMIT_SLOTS; slot++) {
