@@ -7,8 +7,8 @@
  *        <------------------------------------------   OK, an error, or AGAIN
  *   AGAIN: poll(changed, interrupt, time) <---------   the node's changed()
  *
- * The application's thread, one at a time; handle_interrupt on any.  Only handle_run_until, handle_wait and
- * handle_sleep block. */
+ * The application's thread, one at a time; handle_interrupt on any.  The application owns the handle, which
+ * owns its shell and its node.  Only handle_run_until, handle_wait and handle_sleep block. */
 #ifndef TRAINER_CLIENT_HANDLE_H
 #define TRAINER_CLIENT_HANDLE_H
 

@@ -21,7 +21,8 @@
  * meanwhile: a status query is sent after joining again or before leaving, and repeated until the version is
  * over, where no ROLLOUT will come.
  *
- * Loop thread only; nothing blocks.  Calls that answer AGAIN are made again after `changed` was called. */
+ * Loop thread only; nothing blocks.  The handle (handle.h), or a test, owns a node, which owns its regions
+ * and reports.  Calls that answer AGAIN are made again after `changed` was called. */
 #ifndef TRAINER_CLIENT_NODE_H
 #define TRAINER_CLIENT_NODE_H
 

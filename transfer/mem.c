@@ -187,13 +187,6 @@ static bool deliver_frame(mem_t *to, message_t *m)
     return true;
 }
 
-static void deliver_broken(mem_t *to, uint64_t line)
-{
-    endpoint_t *e = NULL;
-    while ((e = exchange_next(&to->base, e)) && e->line != line) continue;
-    if (e) exchange_broken(e);
-}
-
 static message_t *first_due(const mem_t *m, uint64_t now_us)
 {
     message_t *mail;
@@ -209,7 +202,12 @@ static bool mem_progress(transfer_t *t)
     if (!m) return false;
     bool done = true;
     switch (m->kind) {
-    case MAIL_BROKEN: deliver_broken(to, m->line); break;
+    case MAIL_BROKEN: {    /* The connection may have ended since: then there is nothing to break. */
+        endpoint_t *e = NULL;
+        while ((e = exchange_next(&to->base, e)) && e->line != m->line) continue;
+        if (e) exchange_broken(e);
+        break;
+    }
     case MAIL_FRAME: done = deliver_frame(to, m); break;
     case MAIL_PAYLOAD: land(to, m); break;
     }

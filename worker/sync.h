@@ -185,8 +185,8 @@ typedef struct {
 } sync_action_t;
 
 void sync_init(sync_t *s, bool app);
-/* `free_slot`: the slot that is reserved next, as slots_next_free says; -1: none.  Writes at most SYNC_ACTIONS_MAX
- * actions; returns how many, or for events of the application NOT_FOUND or FENCED. */
+/* `free_slot`: the slot that is reserved next, as slots_next_free says; -1: none.  Writes at most
+ * SYNC_ACTIONS_MAX actions; returns how many, or for events of the application NOT_FOUND or FENCED. */
 int  sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_us, sync_action_t out[]);
 uint64_t sync_deadline(const sync_t *s);         /* when SY_TICK is due; CLOCK_NEVER */
 
