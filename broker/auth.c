@@ -320,16 +320,19 @@ static int make_room(const auth_t *a, instant_t now, outbox_t *out, heddle_error
     return HEDDLE_OK;
 }
 
-static int record_key(outbox_t *out, const char *key, const char *name, const char *roles, instant_t now,
-                      record_t **ret_record, heddle_error_t *error)
+/* NULL: the outbox is full, and *error says so. */
+static record_t *record_key(outbox_t *out, const char *key, const char *name, const char *roles,
+                            instant_t now, heddle_error_t *error)
 {
     record_t *r = outbox_record(out, RECORD_KEY, "", now);
-    if (!r) return error_fail(error, HEDDLE_ERR_LIMIT, "too much was decided at once");
+    if (!r) {
+        error_fail(error, HEDDLE_ERR_LIMIT, "too much was decided at once");
+        return NULL;
+    }
     r->public_key = outbox_text(out, key);
     r->name = outbox_text(out, name);
     r->roles = outbox_text(out, roles);
-    *ret_record = r;
-    return HEDDLE_OK;
+    return r;
 }
 
 /* Whether the key can be added.  A key that is there with the same roles and name changes nothing, so that
@@ -353,7 +356,6 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
 {
     char name[HEDDLE_NAME_MAX + 1];
     buf_t roles = {0};
-    record_t *r;
     int rc = HEDDLE_OK;
     if (!is_key_text(ask->public_key)) {
         rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.80s\" is no public key", ask->public_key);
@@ -371,7 +373,8 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
     if (!rc) rc = judge_add(a, ask, name, buf_text(&roles), ret_changed, error);
     if (!rc && *ret_changed) {
         if (!auth_key(a, ask->public_key)) rc = make_room(a, now, out, error);
-        if (!rc) rc = record_key(out, ask->public_key, name, buf_text(&roles), now, &r, error);
+        if (!rc && !record_key(out, ask->public_key, name, buf_text(&roles), now, error))
+            rc = HEDDLE_ERR_LIMIT;
     }
     buf_fini(&roles);
     return rc;
@@ -385,7 +388,6 @@ int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, 
                        const auth_key_t **ret_key, bool *ret_changed, heddle_error_t *error)
 {
     const auth_key_t *k = auth_named(a, key_or_name);
-    record_t *r;
     if (!k) {
         int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no key \"%.128s\"", key_or_name);
         error_hint(error, "heddle keys list shows them");
@@ -400,8 +402,8 @@ int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, 
     *ret_key = k;
     *ret_changed = auth_is_live(k);
     if (!*ret_changed) return HEDDLE_OK;
-    int rc = record_key(out, k->public_key, k->name, k->roles, now, &r, error);
-    if (rc) return rc;
+    record_t *r = record_key(out, k->public_key, k->name, k->roles, now, error);
+    if (!r) return HEDDLE_ERR_LIMIT;
     r->at_ms = k->added_ms;
     r->revoked_ms = now.wall_ms ? now.wall_ms : 1;
     return HEDDLE_OK;

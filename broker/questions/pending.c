@@ -214,15 +214,25 @@ static copy_state_t state_of(const rollout_t *ro, const adapter_row_t *a, uint64
     return c ? copy_shown(c, a, version) : COPY_NONE;
 }
 
+/* What a question looks at to see how far the workers are. */
+typedef struct {
+    const pending_row_t *row;
+    const rollout_t *ro;
+    const adapter_row_t *a;
+    const track_t *t;          /* of the version asked for; NULL: none */
+    view_t v;
+    uint64_t reached_at;       /* the decision by which the version is reached or overtaken; 0: none yet */
+} wait_scope_t;
+
 /* What one worker serves, and whether that answers the question: it is the version asked for, or the
  * worker went on to a later decision. */
-static void see_worker(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
-                       const track_t *t, const member_t *m, uint64_t now_us, uint64_t reached_at,
-                       wait_row_t *ret)
+static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret)
 {
+    const pending_row_t *row = w->row;
+    const adapter_row_t *a = w->a;
     const member_sub_t *sub = member_sub(m, row->adapter);
-    const copy_row_t *c = copy_of(t, m);
-    bool overtaken = !row->exact && !row->dry_run && reached_at && sub->decision >= reached_at;
+    const copy_row_t *c = copy_of(w->t, m);
+    bool overtaken = !row->exact && !row->dry_run && w->reached_at && sub->decision >= w->reached_at;
     overtaken = overtaken && !sub->is_refused;
     /* A version that is activated again counts as served only after the worker reported that decision:
      * before, it may have been switching to another one. */
@@ -237,12 +247,12 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
         .version = sub->version,
         .decision = sub->decision,
         .since_ms = sub->since_ms,
-        .state = state_of(ro, a, sub->version, m),
+        .state = state_of(w->ro, a, sub->version, m),
         .phase = c ? copy_phase(c) : "announce",
         .code = c ? c->code : 0,
         .message = c && c->code ? c->message : "",
         .is_refused = (c && c->code && !c->retry_us && (c->state == COPY_REFUSED || c->state == COPY_FAILED)),
-        .heartbeat_age_ms = member_silent_ms(m, now_us)};
+        .heartbeat_age_ms = member_silent_ms(m, w->v.now.us)};
     ret->is_reached =
         !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : is_served));
     if (!is_staged_phase || !copy_holds(c)) return;
@@ -251,31 +261,29 @@ static void see_worker(const pending_row_t *row, const rollout_t *ro, const adap
     ret->state = copy_shown(c, a, row->version);
 }
 
-static uint32_t fill_named(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
-                           const track_t *t, view_t v, uint64_t reached_at, wait_row_t *rows)
+static uint32_t fill_named(const wait_scope_t *w, wait_row_t *rows)
 {
+    const pending_row_t *row = w->row;
     for (uint32_t i = 0; i < row->worker_count; i++) {
-        const member_t *m = membership_worker(v.members, row->workers[i]);
-        if (member_is_ready(m) && member_sub(m, row->adapter))
-            see_worker(row, ro, a, t, m, v.now.us, reached_at, &rows[i]);
+        const member_t *m = membership_worker(w->v.members, row->workers[i]);
+        if (member_is_ready(m) && member_sub(m, row->adapter)) see_worker(w, m, &rows[i]);
         else
             rows[i] = (wait_row_t){.member = m, /* lost, leaving, or of another adapter: known for all that */
                                    .worker = row->workers[i],
                                    .phase = "announce",
                                    .code = HEDDLE_ERR_NOT_FOUND,
-                                   .heartbeat_age_ms = m ? member_silent_ms(m, v.now.us) : 0};
+                                   .heartbeat_age_ms = m ? member_silent_ms(m, w->v.now.us) : 0};
     }
     return row->worker_count;
 }
 
-static uint32_t fill_all(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
-                         const track_t *t, view_t v, uint64_t reached_at, wait_row_t *rows)
+static uint32_t fill_all(const wait_scope_t *w, wait_row_t *rows)
 {
+    const membership_t *members = w->v.members;
     uint32_t count = 0;
-    for (size_t i = 0; i < v.members->worker_count; i++) {
-        const member_t *m = v.members->workers[i];
-        if (member_is_ready(m) && member_sub(m, row->adapter))
-            see_worker(row, ro, a, t, m, v.now.us, reached_at, &rows[count++]);
+    for (size_t i = 0; i < members->worker_count; i++) {
+        const member_t *m = members->workers[i];
+        if (member_is_ready(m) && member_sub(m, w->row->adapter)) see_worker(w, m, &rows[count++]);
     }
     return count;
 }
@@ -289,9 +297,8 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
     size_t most = row->worker_count ? row->worker_count : v.members->worker_count;
     wait_row_t *rows = calloc(most + 1, sizeof *rows);
     if (!rows) return HEDDLE_ERR_NO_MEMORY;
-    uint64_t reached_at = version ? registry_reached_at(a, version) : 0;
-    uint32_t count = row->worker_count ? fill_named(row, ro, a, t, v, reached_at, rows)
-                                       : fill_all(row, ro, a, t, v, reached_at, rows);
+    wait_scope_t scope = {row, ro, a, t, v, version ? registry_reached_at(a, version) : 0};
+    uint32_t count = row->worker_count ? fill_named(&scope, rows) : fill_all(&scope, rows);
     uint32_t have = 0;
     for (uint32_t i = 0; i < count; i++) have += rows[i].is_reached;
     bool is_none = row->quorum.kind == HEDDLE_QUORUM_NONE;

@@ -128,18 +128,16 @@ static const version_row_t *version_of_request(const adapter_row_t *a, const cha
     return NULL;
 }
 
-static void send_published(const msg_publish_t *m, const publish_by_t *by, uint64_t version,
-                           const digest_t *digest, const key16_t *key, const char *reason, outbox_t *out)
+/* `said`: version, digest, key, and the reason why it is no new one, "" otherwise. */
+static void send_published(const msg_publish_t *m, const publish_by_t *by, msg_published_t said,
+                           outbox_t *out)
 {
     msg_t answer = {.type = MSG_PUBLISHED};
-    answer.published = (msg_published_t){.req = m->req,
-                                         .version = version,
-                                         .created = !*reason,
-                                         .adapter = m->adapter,
-                                         .reason = reason,
-                                         .digest = *digest,
-                                         .key = *key,
-                                         .held = by->held && version > by->held_version ? by->held : ""};
+    said.req = m->req;
+    said.created = !*said.reason;
+    said.adapter = m->adapter;
+    said.held = by->held && said.version > by->held_version ? by->held : "";
+    answer.published = said;
     outbox_send(out, by->peer, &answer);
 }
 
@@ -149,9 +147,9 @@ static void send_published(const msg_publish_t *m, const publish_by_t *by, uint6
 static void stands_for(const msg_publish_t *m, const publish_by_t *by, const adapter_row_t *a,
                        const version_row_t *v, const char *reason, outbox_t *out)
 {
-    static const key16_t NONE;
-    const key16_t *key = registry_is_wanted(a, v) ? &v->share_key : &NONE;
-    send_published(m, by, v->version, &v->digest, key, reason, out);
+    msg_published_t said = {.version = v->version, .digest = v->digest, .reason = reason};
+    if (registry_is_wanted(a, v)) said.key = v->share_key;
+    send_published(m, by, said, out);
 }
 
 static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error_t *error)
@@ -285,7 +283,9 @@ int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const p
     add_version(m, by, *ret_version, now, out);
     const version_row_t *waiting = registry_waiting(a);
     if (waiting) registry_decide_end(a, waiting, VERSION_SUPERSEDED, NULL, now, out);
-    send_published(m, by, *ret_version, &m->digest, &by->share_key, "", out);
+    msg_published_t said = {
+        .version = *ret_version, .digest = m->digest, .key = by->share_key, .reason = ""};
+    send_published(m, by, said, out);
     return HEDDLE_OK;
 }
 

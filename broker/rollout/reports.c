@@ -341,30 +341,25 @@ typedef struct {
     copy_row_t *c;
 } about_t;
 
-/* Finds what the report is about.  False: *ret_rc is the answer.  A version that ended before this report
- * was received is ended at the worker again. */
-static bool look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
-                    int *ret_rc, heddle_error_t *error)
+/* Finds what the report is about; ret->c NULL: the report is answered, and what is returned is the answer.  A
+ * version that ended before this report was received is ended at the worker again. */
+static int look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
+                   heddle_error_t *error)
 {
     const adapter_rollout_t *a = rollout_adapter(s->ro, adapter);
     const version_row_t *row = a ? registry_version(a->row, version) : NULL;
-    if (!row || !member_sub(member, adapter)) {
-        *ret_rc = unknown_version(adapter, version, member, error);
-        return false;
-    }
+    *ret = (about_t){.a = a};
+    if (!row || !member_sub(member, adapter)) return unknown_version(adapter, version, member, error);
     if (!registry_is_live(row)) {
         if (row->state == VERSION_RETIRED) send_retire(s, adapter, version, member);
         else send_abort(s, adapter, row, member);
-        *ret_rc = HEDDLE_OK;
-        return false;
+        return HEDDLE_OK;
     }
-    track_t *t = adapter_track(a, version);
-    copy_row_t *c = t ? copy_need(s, t, member) : NULL;
-    *ret = (about_t){a, t, c};
-    *ret_rc = c ? HEDDLE_OK
-                : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", adapter,
-                             (unsigned long long)version);
-    return c != NULL;
+    ret->t = adapter_track(a, version);
+    ret->c = ret->t ? copy_need(s, ret->t, member) : NULL;
+    if (ret->c) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", adapter,
+                      (unsigned long long)version);
 }
 
 /* The row of this source, by name and kind: a source that joined again while it served has one row.  The
@@ -403,8 +398,8 @@ static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
 int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error)
 {
     about_t x;
-    int rc;
-    if (!look_up(s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    int rc = look_up(s, m->adapter, m->version, member, &x, error);
+    if (rc || !x.c) return rc;
     if (!digest_equal(&m->digest, &x.t->row->digest)) {
         rc = wrong_digest(m->adapter, x.t->row, &m->digest, member, "verify", error);
         stage_failed(s, x.t, x.c, rc, "verify", error->message);
@@ -508,8 +503,8 @@ static const char *text_or(const char *text, const char *otherwise)
 int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error)
 {
     about_t x;
-    int rc, code = heddle_err_from_name(m->code);
-    if (!look_up(s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    int code = heddle_err_from_name(m->code), rc = look_up(s, m->adapter, m->version, member, &x, error);
+    if (rc || !x.c) return rc;
     if (code == HEDDLE_OK) code = HEDDLE_ERR_INTERNAL;
     char message[512];
     text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)),
@@ -568,8 +563,8 @@ static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
 int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error)
 {
     about_t x;
-    int rc;
-    if (!look_up(s, m->adapter, m->version, member, &x, &rc, error)) return rc;
+    int rc = look_up(s, m->adapter, m->version, member, &x, error);
+    if (rc || !x.c) return rc;
     for (uint32_t i = 0; i < m->lost_count; i++) {
         /* Unmet: it never answered this worker.  Nothing was lost, and its heartbeat reports that. */
         bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);
