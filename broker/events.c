@@ -92,6 +92,7 @@ bool events_match(const event_row_t *row, const events_filter_t *f)
     return is_wanted(f->adapter, row->adapter) && is_wanted(f->worker, row->worker);
 }
 
+/* True where a reader that waits has something to get: an event that matches, or a gap. */
 bool events_ready(const events_t *e, const events_filter_t *f)
 {
     bool gap;

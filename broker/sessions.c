@@ -58,8 +58,8 @@ void broker_forget_ending(broker_t *b)
         if (peer->is_ending) forget_peer(b, peer);
 }
 
-/* A command ends without a word: the connection without a session or a question that was silent for longest
- * makes room. */
+/* ZeroMQ does not report that a command's connection has ended.  So where the table is full, the
+ * connection without a session or a question that was silent for longest makes room. */
 static void forget_idle(broker_t *b)
 {
     broker_peer_t *silent = NULL, *peer, *next;
@@ -70,6 +70,7 @@ static void forget_idle(broker_t *b)
     if (silent) forget_peer(b, silent);
 }
 
+/* The table of connections is bounded, because any process that reaches the address may say HELLO. */
 static broker_peer_t *add_peer(broker_t *b, uint64_t number)
 {
     if (b->idle_count >= BROKER_IDLE_PEERS) forget_idle(b);
@@ -114,6 +115,7 @@ static void welcome_peer(const call_t *c, uint64_t wire)
     outbox_send(&c->b->out, c->from, &m);
 }
 
+/* A connection may say HELLO again, with another role: it is the same peer. */
 void on_hello(const call_t *c)
 {
     const msg_hello_t *m = &c->m->hello;
@@ -154,6 +156,7 @@ static member_hello_t hello_of(const broker_peer_t *peer)
         .peer = peer->peer, .role = peer->role, .life = peer->life, .host = peer->host, .pid = peer->pid};
 }
 
+/* HELLO was checked against the key for its role, so messages of another role are refused. */
 static bool has_role(const call_t *c, role_t role)
 {
     heddle_error_t error;
@@ -247,6 +250,8 @@ static void end_former(const call_t *c, role_t role, const char *key)
         broker_end_member(c->b, former, MEMBER_LEFT, NULL, c->now);
 }
 
+/* The order matters: the former session of this connection and the holder of the name end before the new
+ * session is found by either. */
 void on_join(const call_t *c)
 {
     broker_t *b = c->b;
@@ -295,6 +300,7 @@ void on_join(const call_t *c)
 
 /* ---- publishers ---- */
 
+/* After a start the holder of an adapter may be on its way back.  Until settling ends it counts as live. */
 static open_by_t standing_of(const call_t *c, const char *adapter)
 {
     broker_t *b = c->b;
@@ -431,6 +437,7 @@ static void begin_writer(const call_t *c, uint64_t token)
     say_moved(e, member);
 }
 
+/* The WRITER record is on disk.  If the publisher is gone by now, its record is closed again. */
 void broker_begin_writer(broker_t *b, uint64_t token, instant_t now)
 {
     const request_t *r = b->txn.request;
@@ -476,6 +483,7 @@ static void call_again(const call_t *c)
     outbox_send(&c->b->out, c->from, &m);
 }
 
+/* The answer renews the member's own view of its lease, so it is sent before anything else. */
 void on_heartbeat(const call_t *c)
 {
     broker_t *b = c->b;

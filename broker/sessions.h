@@ -22,7 +22,7 @@ broker_peer_t *broker_peer(const broker_t *b, uint64_t peer);           /* NULL:
 void broker_end_peer(broker_t *b, broker_peer_t *peer);
 void broker_forget_ending(broker_t *b);
 
-/* Is the member's connection still there?  A send tells; sets is_gone. */
+/* Sends a PING to find out whether the member's connection is still there; sets is_gone if it is not. */
 void broker_probe(broker_t *b, member_t *member);
 bool broker_is_gone(broker_t *b, uint64_t peer);                        /* the same of any connection */
 

@@ -87,9 +87,9 @@ static void answer(broker_t *b, int rc, const heddle_error_t *error, instant_t n
     if (is_refused) broker_refuse_asker(b, &t->asker, error, t->retry_ms);
 }
 
-/* `was_tried`: the store has answered. */
-/* The transaction has ended.  After a refused commit the broker is read-only, and tries again after
- * COMMIT_RETRY_US; a store whose content is not known any more ends the process. */
+/* The transaction has ended; `was_tried`: the store has answered.  After a refused commit the broker is
+ * read-only, and tries again after COMMIT_RETRY_US.  A store whose content is not known any more ends the
+ * process. */
 static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
 {
     b->txn.is_open = false;

@@ -114,6 +114,7 @@ void pending_drop_gone(pending_t *p, bool (*is_gone)(void *self, uint64_t peer),
 
 bool pending_has_peer(const pending_t *p, uint64_t peer) { return count_of_peer(p, peer) > 0; }
 
+/* A question may end while its transaction is open, so it is found by its number and not by a pointer. */
 pending_row_t *pending_by_id(const pending_t *p, uint64_t id)
 {
     for (pending_row_t *row = p->rows; row; row = row->next)

@@ -91,6 +91,7 @@ static size_t adapter_place(const registry_t *r, const char *name, bool *ret_fou
     return low;
 }
 
+/* Index of the version, or where it belongs. */
 static size_t version_place(const adapter_row_t *a, uint64_t version, bool *ret_found)
 {
     size_t low = 0, high = a->version_count;
@@ -175,6 +176,7 @@ size_t registry_live_from(const adapter_row_t *a)
     return at;
 }
 
+/* Beyond the `keep` versions that were decided latest, besides the active one. */
 bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t keep)
 {
     if (v->state != VERSION_COMMITTED || v->version == a->active) return false;
@@ -194,6 +196,7 @@ bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v)
     return false;
 }
 
+/* True where a later version than the active one was decided: the active one was gone back to. */
 bool registry_is_step_back(const adapter_row_t *a)
 {
     if (!registry_active(a)) return false; /* of a damaged registry: there is nothing to go back to */
@@ -204,6 +207,7 @@ bool registry_is_step_back(const adapter_row_t *a)
 
 /* ---- applying ---- */
 
+/* NULL counts as "", so that no text of a row is ever NULL. */
 static char *copy_text(const char *text) { return strdup(text ? text : ""); }
 
 /* Found or new.  A name that is not valid is refused, because no message could ever name that adapter. */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* Each put binds the next column.  The first failure is kept, and the rest does nothing. */
 void row_put_u64(row_t *r, uint64_t v)
 {
     if (!r->code) r->code = sqlite3_bind_int64(r->sql, ++r->at, (sqlite3_int64)v);
@@ -95,6 +96,7 @@ static void take_version(row_t *from, record_t *r)
     r->asked_ms = row_take_u64(from);
 }
 
+/* The order is that of the columns in PUT_DECISION. */
 static void put_decision(row_t *to, const record_t *r)
 {
     row_put_text(to, r->adapter);
@@ -117,6 +119,7 @@ static void take_decision(row_t *from, record_t *r)
     r->scope = (scope_t)row_take_u64(from);
 }
 
+/* The order is that of the columns in PUT_STATE. */
 static void put_state(row_t *to, const record_t *r)
 {
     row_put_u64(to, r->state);
@@ -143,6 +146,7 @@ static void take_state(row_t *from, record_t *r)
     r->version = row_take_u64(from);
 }
 
+/* The order is that of the columns in PUT_WRITER. */
 static void put_writer(row_t *to, const record_t *r)
 {
     row_put_text(to, r->adapter);

@@ -25,6 +25,7 @@ static bool is_told_first(const track_t *t, const copy_row_t *c, const member_t 
     return true;
 }
 
+/* NULL: the worker's session has ended. */
 static const member_t *member_of(view_t v, const copy_row_t *c)
 {
     return c->token ? membership_by_token(v.members, c->token) : NULL;
@@ -81,6 +82,7 @@ static uint64_t latest(until_fn *until, view_t v, const track_t *t)
     return end_us;
 }
 
+/* The tally rules out most versions, so that the copies are only read where one may be loading. */
 uint64_t keep_loaded_until(view_t v, const track_t *t)
 {
     bool is_possible = t->tally.switching || tally_in(&t->tally, COPY_ARRIVED);
@@ -206,6 +208,7 @@ static track_t *next_to_go(const adapter_rollout_t *a, const member_t *m, bool l
 /* Rule 3 of keep.h: the version stays where it is served, loaded or switched to. */
 static bool is_pinned(const track_t *t) { return t && (track_active_count(t) > 0 || t->loaded_until_us); }
 
+/* RETIRE for this worker alone: others keep their copies, and the version stays live. */
 static void put_away(step_t *s, track_t *t, const member_t *m)
 {
     send_retire(s, t->adapter, t->version, m);

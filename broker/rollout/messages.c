@@ -6,7 +6,6 @@
 
 /* ---- to workers ---- */
 
-/* Of tokens; those whose session has ended are left out. */
 /* Sources that have ended since the plan was made are left out: they are found by their token no longer. */
 static uint32_t to_sources(const membership_t *members, const uint64_t *tokens, uint32_t count,
                            msg_source_t ret_sources[PLAN_SOURCES])

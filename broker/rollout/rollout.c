@@ -28,6 +28,7 @@ void rollout_stir(rollout_t *ro)
         for (size_t k = 0; k < ro->adapters[i]->track_count; k++) track_touch(ro->adapters[i]->tracks[k]);
 }
 
+/* Only noted here: the store still refuses records, so nothing can be decided about these versions. */
 void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -311,6 +312,7 @@ static void look_at_adapter(step_t *s, adapter_rollout_t *a)
         if (a->tracks[i]->due_us < a->due_us) a->due_us = a->tracks[i]->due_us;
 }
 
+/* Costs nothing when nothing changed and nothing is due. */
 void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
 {
     step_t s = {ro, v, ev, out};
@@ -627,6 +629,7 @@ static bool flush_track(step_t *s, track_t *t)
     return push(s, t, publisher);
 }
 
+/* A track that has to wait for its time stays dirty, and so does its adapter. */
 static void flush_adapter(step_t *s, adapter_rollout_t *a)
 {
     bool is_dirty = false;

@@ -63,8 +63,9 @@ void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out);
 /* Everything is to be looked at again: a commit had failed. */
 void rollout_stir(rollout_t *ro);
-/* Their publisher came back, with their bytes, and could not be let in: the disk refused.  When it takes
- * records again they have a lease for it to come once more. */
+/* The publisher of these versions came back with their bytes, and could not be admitted because the store
+ * refused records.  When the store accepts records again these versions have a lease for the publisher to
+ * come once more (rollout_resume). */
 void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count);
 void rollout_resume(rollout_t *ro, uint64_t now_us);
 /* A record was committed and applied to the registry, which `v` shows.  All that follows from it for the

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/tally.h"
 
+/* States up to ARRIVED are in flight, STAGED to REFUSED hold the bytes: the order of copy_state_t says so. */
 bool state_in_flight(copy_state_t state) { return state <= COPY_ARRIVED; }
 
 bool state_holds(copy_state_t state) { return state >= COPY_STAGED && state <= COPY_REFUSED; }
@@ -39,6 +40,7 @@ static uint32_t sum(const uint32_t in[COPY_STATES], copy_state_t first, copy_sta
     return count;
 }
 
+/* GONE is not present; every other state of an eligible worker is. */
 uint32_t tally_present(const tally_t *t, bool eligible_only)
 {
     uint32_t count = sum(t->in[true], COPY_NONE, COPY_FAILED);
@@ -59,4 +61,5 @@ uint32_t tally_holders(const tally_t *t, bool eligible_only)
 
 uint32_t tally_in(const tally_t *t, copy_state_t state) { return t->in[true][state] + t->in[false][state]; }
 
+/* At least one unit has staged the version, and no eligible worker is still on its way. */
 bool tally_is_complete(const tally_t *t) { return t->units > 0 && !tally_in_flight(t); }
