@@ -7,7 +7,7 @@
 typedef struct { int code; const char *hint; } hint_t;
 #define H(NAME, text) {HEDDLE_ERR_##NAME, text}
 static const hint_t HINTS[] = {
-    H(USAGE, "`heddle COMMAND --help` tells what a command takes"),
+    H(USAGE, "`heddle COMMAND --help` lists its options and arguments"),
     H(BAD_NAME, "names are a letter or digit, then up to 127 of letters, digits, '.', '_', '-'"),
     H(INSECURE_ADDRESS, "--insecure allows it, on a network that you trust"),
     H(NOT_FOUND, "`heddle adapters` and `heddle versions NAME` list what there is"),
@@ -24,7 +24,7 @@ static const hint_t HINTS[] = {
     H(WIRE_VERSION,
       "install releases that share a wire version: `heddle --version` on both sides, brokers first"),
     H(DATA_LOCKED, "end the broker that has it, or name another --data"),
-    H(DEADLINE, "`heddle workers` tells who is behind; a longer --deadline gives them more time"),
+    H(DEADLINE, "`heddle workers` shows which workers lag, and why; a longer --deadline gives more time"),
     H(NO_WORKERS, "start one: `heddle worker --adapter NAME`, or the engine plug (python -m heddle.engine)"),
     H(DENIED, "ask the administrator of the broker for a role that may"),
     H(UNAVAILABLE, "is heddle-broker running there? --broker or HEDDLE_BROKER names another address"),
@@ -44,8 +44,8 @@ static const hint_t HINTS[] = {
     H(ADDRESS_IN_USE, "end what listens there, or --listen elsewhere; `:*` takes a free port"),
     H(NO_MEMORY, "free memory or descriptors, then try again"),
     H(NO_SLOT, "let readers release old versions, or start the worker with more --slots"),
-    H(INTERRUPTED, "what the broker was asked for may go on: `heddle status` tells how it is"),
-    H(INTERNAL, "run it again with --log-level debug, and report what it says"),
+    H(INTERRUPTED, "the request may still be carried out: `heddle status` shows the result"),
+    H(INTERNAL, "run it again with --log-level debug, and report the output"),
 };
 
 const char *cli_hint(int code)

@@ -334,10 +334,9 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
                    phase == HEDDLE_PHASE_STAGED ? "staged" : "active", o->args->deadline_ms);
         error_where(&o->error, o->args->adapter, o->published.version, slice.worker, slice.phase);
         error_contrast(&o->error, slice.expected, slice.found);
-        error_hint(
-            &o->error,
-            "`heddle versions %.100s@%llu` tells who is where; a longer --deadline gives them more time",
-            o->args->adapter, (unsigned long long)o->published.version);
+        error_hint(&o->error,
+                   "`heddle versions %.100s@%llu` shows the progress; a longer --deadline gives more time",
+                   o->args->adapter, (unsigned long long)o->published.version);
         if (has_no_workers) error_hint(&o->error, "%s", slice.hint);
     } else if (rc && o->published.replayed) {
         /* The same call would give the same answer for ever. */

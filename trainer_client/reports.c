@@ -236,11 +236,12 @@ static int judge_refused(const reports_t *r, const report_row_t *row, const wait
     error_expected(error, "%s on %u of %u worker%s", phase_word(want), need, p->eligible_count,
                    p->eligible_count == 1 ? "" : "s");
     error_found(error, "on %u; refused by %u", have_count(row, want), refused);
-    error_hint(error,
-               strcmp(first->phase, "activate")
-                   ? "mend what it says and publish again; `heddle versions %.100s@%llu` has all of them"
-                   : "mend what it says, then `heddle activate %.100s@%llu` has them try again",
-               r->adapter, (unsigned long long)p->version);
+    error_hint(
+        error,
+        strcmp(first->phase, "activate")
+            ? "fix the reported problem and publish again; `heddle versions %.100s@%llu` lists all of them"
+            : "fix the reported problem, then `heddle activate %.100s@%llu` makes them retry",
+        r->adapter, (unsigned long long)p->version);
     return HEDDLE_ERR_VERSION_FAILED;
 }
 

@@ -457,7 +457,7 @@ static bool is_refused_by_all(const pending_row_t *row, const wait_view_t *w, co
     error_where(ret_verdict, row->adapter, row->version, first->worker, first->phase);
     error_expected(ret_verdict, "%u worker%s", w->need, w->need == 1 ? "" : "s");
     error_found(ret_verdict, "%u, and %u that refused", w->have, refused);
-    error_hint(ret_verdict, "mend what it says, then `heddle activate %.100s@%llu` has them try again",
+    error_hint(ret_verdict, "fix the reported problem, then `heddle activate %.100s@%llu` makes them retry",
                row->adapter, (unsigned long long)row->version);
     return true;
 }
