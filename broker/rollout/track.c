@@ -233,8 +233,6 @@ bool track_has_source(const track_t *t) { return t && (track_is_served(t) || tra
 
 bool track_has_refused(const track_t *t) { return t && tally_in(&t->tally, COPY_REFUSED) > 0; }
 
-bool track_is_complete(const track_t *t) { return !track_is_ended(t) && tally_is_complete(&t->tally); }
-
 /* ---- one copy changes ---- */
 
 /* What the tally counts of a copy. */

@@ -564,3 +564,21 @@ Test(rollout, a_reject_without_words_has_some)
     cr_assert_str_eq(rig_version(1)->phase, "stage");
     cr_assert_neq(rig_version(1)->message[0], 0);
 }
+
+/* A registry of an earlier release may have such a row. */
+Test(rollout, a_stored_failure_without_a_code_has_one_in_abort)
+{
+    publish_to(1, (rig_publish_t){0});
+    msg_t m = {.type = MSG_NACK};
+    m.nack = (msg_nack_t){.token = R.tokens[W1], .version = 1, .adapter = "policy", .code = "no_space"};
+    rig_frame(W1, &m);
+    cr_assert_eq(rig_version(1)->state, VERSION_FAILED);
+    version_row_t *row = (version_row_t *)rig_version(1);
+    row->code = HEDDLE_OK;
+    row->message[0] = 0;
+    rig_drop_letters();
+    rig_staged(W1, 1, 1);
+    const msg_abort_t *abort = &rig_last(W1, MSG_ABORT)->abort;
+    cr_assert_str_eq(abort->code, "version_failed");
+    cr_assert_str_eq(abort->message, "the version ended");
+}
