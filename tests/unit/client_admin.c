@@ -546,7 +546,7 @@ Test(admin, a_connection_that_leads_nowhere_is_dialled_anew)
     fake_t f = {.on_query = answer_once};
     char *json;
     start(&f, "tcp://127.0.0.1:*");
-    heddle_admin_t *a = open_admin(&f, 5000);
+    heddle_admin_t *a = open_admin(&f, 30000);
     cr_assert_eq(heddle_admin_status(a, &json), 0, "%s", heddle_last_error()->message);
     heddle_free(json);
     UNTIL(f.queries == 1);
