@@ -170,8 +170,12 @@ static void print_done(const json_t *v, const json_t *slowest)
         if (phase && !strcmp(phase, "fetch"))
             print_rate(copy_of(v, worker), json_number_value(json_object_get(slowest, "ms")));
     }
-    if (why) printf("; of it %s %s", ms_text(rest, "ms", part), why);
     double took_ms = json_number_value(json_object_get(v, "took_ms"));
+    bool is_most = json_number_value(json_object_get(rest, "ms")) > took_ms / 2;
+    if (why) printf("; of it %s %s", ms_text(rest, "ms", part), why);
+    else if (is_most && json_is_object(slowest))
+        printf("; of it %s in no phase of a worker", ms_text(rest, "ms", part));
+    else if (is_most) printf("; in which phases is not known");
     double switch_ms = json_number_value(json_object_get(last, "ms"));
     if (switch_ms > took_ms * SWITCH_IS_LONG)
         printf("; then %s switched in %s", cli_text(last, "worker", scratch), ms_text(last, "ms", part));

@@ -2,6 +2,7 @@
 #include "broker/questions/report_took.h"
 
 #include "core/errors.h"
+#include "core/limits.h"
 #include "core/units.h"
 
 #include <heddle/publisher.h>
@@ -14,7 +15,7 @@
 /* What is in no phase of the slowest worker is mentioned from this part of the whole on, and this time. */
 #define REST_PART 0.2
 #define REST_US 100000u
-#define REST_TEXT (HEDDLE_NAME_MAX + 64u)
+#define REST_TEXT (LIMIT_GONE * (HEDDLE_NAME_MAX + 48u) + 48u)
 
 static bool is_limit(uint64_t rate_bytes, const member_t *m)
 {
@@ -126,16 +127,25 @@ static const copy_row_t *awaited_copy(const track_t *t)
 
 /* ---- what else took time ---- */
 
-/* A worker that the rollout waited for until it was gone; NULL: none. */
-static const copy_row_t *gone_copy(const report_view_t *b, const track_t *t, const version_row_t *v)
+/* "waiting for w2, lost when its lease ended; for w5, which left; and for 3 others".  One that was gone
+ * before the slowest worker was ready took no time of the rest. */
+static void say_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT])
 {
-    for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        const member_t *m = membership_worker(b->members, c->worker);
-        bool is_later = m && m->ended_ms > v->first_ms;
-        if (c->is_eligible && c->state == COPY_GONE && !state_holds(c->last_state) && !is_later) return c;
+    static const char *const HOW[] = {[GONE_LEFT] = "which left",
+                                      [GONE_LOST] = "lost when its lease ended",
+                                      [GONE_SHUT_OUT] = "whose key was revoked",
+                                      [GONE_STARTED_AGAIN] = "which was started again"};
+    size_t used = 0;
+    uint32_t others = t->gone_count > LIMIT_GONE ? t->gone_count - LIMIT_GONE : 0;
+    for (uint32_t i = others; i < t->gone_count; i++) {
+        const gone_row_t *g = &t->gone[i % LIMIT_GONE];
+        if (g->until_ms <= ready_ms) continue;
+        text_printf(text + used, REST_TEXT - used, "%sfor %s, %s", used ? "; " : "waiting ", g->worker,
+                    HOW[g->how]);
+        used += strlen(text + used);
     }
-    return NULL;
+    if (used && others)
+        text_printf(text + used, REST_TEXT - used, "; and for %u other%s", others, others > 1 ? "s" : "");
 }
 
 /* The part of it that is in no phase of the slowest worker. */
@@ -144,16 +154,12 @@ static void say_rest(const report_view_t *b, const track_t *t, const version_row
 {
     const size_t size = REST_TEXT;
     bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= v->first_ms;
-    const copy_row_t *gone = gone_copy(b, t, v);
-    const member_t *m = gone ? membership_worker(b->members, gone->worker) : NULL;
     text[0] = 0;
     if (is_started_between) text_printf(text, size, "the broker was away or settling");
     else if (v->activation == HEDDLE_ACTIVATION_MANUAL)
         text_printf(text, size, "waiting for heddle activate");
-    else if (gone)
-        text_printf(text, size, "waiting for %s, which %s", gone->worker,
-                    m && m->state == MEMBER_LEFT ? "left" : "was lost");
-    else if (s->copy && s->copy->announce_us > rest_us / 2)
+    else say_gone(t, v->created_ms + s->sum_us / 1000, text);
+    if (!text[0] && s->copy && s->copy->announce_us > rest_us / 2)
         text_printf(text, size, "before it was announced to %s", s->copy->worker);
 }
 

@@ -98,7 +98,10 @@ static void renew_copies(const adapter_rollout_t *a, view_t v, const member_t *m
         bool is_wanted = active_for(a->row, member) == t->version || t == adapter_staging(a);
         if (is_same && is_wanted && c->is_eligible) copy_add(t, member);
         else if (is_same && !is_wanted && is_fetched_on(t, c)) fetch_on(v, t, c, member);
-        else copy_drop(t, member->name);
+        else {
+            track_note_gone(t, c, GONE_STARTED_AGAIN, v.now);
+            copy_drop(t, member->name);
+        }
     }
 }
 
@@ -207,6 +210,8 @@ static void worker_gone(view_t v, track_t *t, const member_t *member, bool left)
         copy_drop(t, member->name);
         return;
     }
+    bool is_shut_out = member->end_code == HEDDLE_ERR_DENIED;
+    track_note_gone(t, c, left ? GONE_LEFT : is_shut_out ? GONE_SHUT_OUT : GONE_LOST, v.now);
     const char *phase = copy_phase(c);
     uint64_t since_us = c->told_us ? v.now.us - c->told_us : 0;
     char text[256];

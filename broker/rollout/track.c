@@ -215,6 +215,16 @@ void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state)
     track_touch(t);
 }
 
+void track_note_gone(track_t *t, const copy_row_t *c, gone_how_t how, instant_t now)
+{
+    bool is_awaited = c->token && c->is_eligible && state_in_flight(c->state);
+    if (!is_awaited || !t->row || t->row->state != VERSION_STAGING) return;
+    gone_row_t *row = &t->gone[t->gone_count++ % LIMIT_GONE];
+    row->how = how;
+    row->until_ms = now.wall_ms;
+    error_text(row->worker, sizeof row->worker, c->worker);
+}
+
 bool track_is_ended(const track_t *t) { return !t->row || !registry_is_live(t->row); }
 
 bool track_is_served(const track_t *t)

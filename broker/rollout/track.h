@@ -30,6 +30,7 @@
 #include "broker/registry/registry.h"
 #include "broker/rollout/plan.h"
 #include "broker/rollout/tally.h"
+#include "core/limits.h"
 
 #define ROLLOUT_ENDED_TRACKS 8u        /* of an adapter, kept to show how they ended */
 #define COPY_LOST_MAX 16u
@@ -98,6 +99,11 @@ typedef struct {
     bool is_first_staged, is_all_staged, is_all_active;
 } urgent_t;
 
+/* A worker that the version waited for until it was gone.  Kept here, because the worker's own row is another
+ * one when it comes back. */
+typedef enum { GONE_LEFT, GONE_LOST, GONE_SHUT_OUT, GONE_STARTED_AGAIN } gone_how_t;
+typedef struct { char worker[HEDDLE_NAME_MAX + 1]; gone_how_t how; uint64_t until_ms; } gone_row_t;
+
 struct adapter_rollout;
 typedef struct track {
     struct adapter_rollout *of;
@@ -124,6 +130,8 @@ typedef struct track {
     uint64_t sourceless_us;            /* but in THERE: since when */
     /* which process had the bytes last, and until when; "", 0: none since the broker was started */
     char last_holder[HEDDLE_NAME_MAX + 1]; uint64_t lost_ms;
+    /* the last LIMIT_GONE of them, as a ring: number i is at i % LIMIT_GONE */
+    gone_row_t gone[LIMIT_GONE]; uint32_t gone_count;
     uint64_t bytes_moved;              /* reported in STAGED, in total */
     uint64_t generation;               /* grows with each change that ROLLOUT would show; never 0 */
     /* of the last ROLLOUT; generation 0: none yet */
@@ -183,6 +191,8 @@ void track_touch(track_t *t);
 void track_changed(track_t *t);
 void track_sooner(track_t *t, uint64_t at_us);             /* looked at by then */
 void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state);
+/* The worker of this copy is gone.  It is noted where the version was waiting for it. */
+void track_note_gone(track_t *t, const copy_row_t *c, gone_how_t how, instant_t now);
 
 bool track_is_ended(const track_t *t);
 bool track_is_served(const track_t *t);                    /* the publisher has the bytes */

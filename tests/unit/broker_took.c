@@ -123,8 +123,72 @@ Test(took, a_worker_that_was_waited_for_until_it_was_lost)
     double took_ms = json_number_value(json_object_get(v, "took_ms"));
     cr_assert(took_ms >= LEASE_MS && took_ms <= LEASE_MS + 1000, "%f", took_ms);
     is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":70.0}");
-    is(rest, "message", "\"waiting for w2, which was lost\"");
+    is(rest, "message", "\"waiting for w2, lost when its lease ended\"");
     cr_assert_float_eq(json_number_value(json_object_get(rest, "ms")), took_ms - 71, 0.1);
+}
+
+/* Its new session has another row, and the version keeps what it waited for. */
+Test(took, a_lost_worker_that_came_back_is_still_named)
+{
+    publish_to(2, (rig_publish_t){0});
+    stage(W1, 70, 0);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 1000);
+    cr_assert_eq(membership_worker(&R.b->members, "w2")->state, MEMBER_LOST);
+    rig_worker(W2, "w2");
+    cr_assert_eq(membership_worker(&R.b->members, "w2")->state, MEMBER_READY);
+    is(json_object_get(version(), "rest"), "message", "\"waiting for w2, lost when its lease ended\"");
+    rig_leave(W2);
+    is(json_object_get(version(), "rest"), "message", "\"waiting for w2, lost when its lease ended\"");
+}
+
+Test(took, a_worker_that_was_started_again)
+{
+    publish_to(2, (rig_publish_t){0});
+    stage(W1, 70, 0);
+    rig_pass(1500);
+    R.is_gone[W2] = true;
+    rig_hello_as(W3, ROLE_WORKER, W3);
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_join_with(W3, "w2", &sub, 1, NULL, 0);
+    rig_pass(2000);
+    const json_t *v = version();
+    is(v, "took_ms", "1500.0");
+    is(json_object_get(v, "rest"), "message", "\"waiting for w2, which was started again\"");
+}
+
+/* One that was gone before the slowest had it cost nothing. */
+Test(took, several_workers_that_were_waited_for)
+{
+    publish_to(4, (rig_publish_t){0});
+    rig_pass(500);
+    rig_leave(W4);
+    rig_pass(500);
+    stage(W1, 900, 0);
+    rig_pass(1000);
+    rig_leave(W2);
+    R.is_quiet[W3] = true;
+    rig_pass(LEASE_MS + 1000);
+    is(json_object_get(version(), "rest"), "message",
+       "\"waiting for w2, which left; for w3, lost when its lease ended\"");
+}
+
+/* The last ones are kept, the others are counted. */
+Test(took, more_workers_than_are_remembered)
+{
+    char name[16];
+    for (uint64_t i = 0; i < LIMIT_GONE + 3; i++) {
+        snprintf(name, sizeof name, "x%llu", (unsigned long long)i);
+        rig_worker(20 + i, name);
+    }
+    publish_to(1, (rig_publish_t){0});
+    stage(W1, 70, 0);
+    rig_pass(1000);
+    for (uint64_t i = 0; i < LIMIT_GONE + 3; i++) rig_leave(20 + i);
+    const char *message = json_string_value(json_object_get(json_object_get(version(), "rest"), "message"));
+    cr_assert_not_null(message);
+    cr_assert_not_null(strstr(message, "waiting for x3, which left; for x4"), "%s", message);
+    cr_assert_not_null(strstr(message, "; and for 3 others"), "%s", message);
 }
 
 Test(took, a_worker_that_was_lost_afterwards_took_no_time)
