@@ -39,7 +39,8 @@ static const option_t OPTIONS[] = {
     {"if-unchanged", 0, OPTION_CHOICE, "fail|skip|publish", NULL, "fail",
      "when the bytes equal the newest live version's", AT(if_unchanged)},
     {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL,
-     "makes a repetition harmless: one id, one version (default: a random one)", AT(request_id)},
+     "makes a repetition harmless: one id, one version, unless that failed because its publisher ended "
+     "(default: a random one)", AT(request_id)},
     {"writer", 0, OPTION_TEXT, "NAME", NULL, NULL, "name of this writer (default: HOST-PID)", AT(writer)},
     {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL,
      "fence another writer of the adapter now (default: wait for a silent one, refuse a live one)",

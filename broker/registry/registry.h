@@ -120,7 +120,8 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 
 /* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live, because which
  * processes hold its bytes is soft state).  Answered first: an exact replay of a request id (created=false
- * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); then STEP_BACK, UNCHANGED (UNAVAILABLE,
+ * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); the id is free where its version failed
+ * because its publisher ended (VERSION_LOST).  Then STEP_BACK, UNCHANGED (UNAVAILABLE,
  * retriable, while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable,
  * where no worker can reach the writer.  On OK:
  * records ADAPTER? VERSION STATE(superseded, of what waited)? and PUBLISHED to `peer`, *ret_version the

@@ -119,12 +119,22 @@ static int check_publish(const msg_publish_t *m, heddle_error_t *error)
     return rc;
 }
 
-/* A publisher repeats PUBLISH with the same request id when it got no answer.  The walk starts at the
- * newest version, which is nearly always the one. */
+/* The version was never on a worker, because its publisher ended first.  That says nothing of its bytes or of
+ * the workers: the request was interrupted, and to repeat it is how it goes on.  All other ends are answers,
+ * which a repetition gets again: a worker refused it, the deadline passed, a newer version overtook it. */
+static bool is_interrupted(const version_row_t *v)
+{
+    return v->state == VERSION_FAILED && v->code == HEDDLE_ERR_VERSION_LOST;
+}
+
+/* A publisher repeats PUBLISH with the same request id when it got no answer.  NULL: the id stands for no
+ * version, or for an interrupted one, and makes a new one.  The walk starts at the newest version, which is
+ * nearly always the one. */
 static const version_row_t *version_of_request(const adapter_row_t *a, const char *request_id)
 {
     for (size_t i = a->version_count; i-- > 0;)
-        if (!strcmp(a->versions[i]->request_id, request_id)) return a->versions[i];
+        if (!strcmp(a->versions[i]->request_id, request_id))
+            return is_interrupted(a->versions[i]) ? NULL : a->versions[i];
     return NULL;
 }
 

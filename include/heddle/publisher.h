@@ -68,8 +68,9 @@ typedef enum {
 typedef struct heddle_publish_opts {
     size_t size;
     int64_t step;                  /* the trainer's step, >= 0; -1: none */
-    const char *request_id;        /* a name; the same id with the same bytes is one version.  NULL: a
-                                    * random one */
+    const char *request_id;        /* a name; the same id with the same bytes is one version, unless that
+                                    * failed because its publisher ended (VERSION_LOST).  NULL: a random
+                                    * one */
     int activation;                /* heddle_activation_t */
     int if_unchanged;              /* heddle_unchanged_t */
     int allow_step_back;

@@ -216,6 +216,25 @@ Test(registry, a_replay_is_answered_before_everything_else)
     msg_fini(&m);
 }
 
+/* Its publisher ended before any worker had the bytes: asking again is what the id is for. */
+Test(registry, an_id_whose_publisher_ended_makes_a_new_version)
+{
+    open_policy();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
+    commit();
+    end(1, VERSION_FAILED, HEDDLE_ERR_VERSION_LOST);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same", .stranger = true}), HEDDLE_ERR_FENCED);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
+    cr_assert(got_created && got_version == 2);
+    commit();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
+    cr_assert(!got_created && got_version == 2, "the id stands for the new one");
+    cr_assert_eq(try_publish((ask_t){.digest = 2, .id = "same"}), HEDDLE_ERR_REQUEST_CONFLICT);
+    end(2, VERSION_FAILED, HEDDLE_ERR_NO_WORKERS);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
+    cr_assert(!got_created && got_version == 2, "that is an answer");
+}
+
 Test(registry, the_same_id_with_other_bytes_is_a_conflict)
 {
     open_policy();
