@@ -15,27 +15,6 @@ void member_fini(client_member_t *m) { buf_fini(&m->frame); }
 
 static bool is_worker(const client_member_t *m) { return m->session.opts.role == ROLE_WORKER; }
 
-/* A frame that was lost for lack of memory may have been a COMMIT. The connection is made anew, because
- * WELCOME repeats all that counts. */
-int member_read(client_member_t *m, bytes_t frame, uint64_t now_us, msg_t *ret_msg)
-{
-    heddle_error_t error;
-    char scratch[REPEAT_TEXT];
-    int rc = msg_decode(frame, ret_msg, &error);
-    if (!rc && (is_worker(m) ? FAILPOINT_OF("worker.frame", msg_name((int)ret_msg->type))
-                             : FAILPOINT_OF("publisher.frame", msg_name((int)ret_msg->type)))) {
-        msg_fini(ret_msg);
-        rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for it");
-    }
-    /* A publisher logs nothing of this: its next call reports what is wrong. */
-    uint64_t times = rc && is_worker(m) ? repeat_note(&m->bad_frames, 0, now_us) : 0;
-    if (times)
-        log_emit(LOG_WARN, "worker.frame", "a frame from the broker was dropped: %s%s", error.message,
-                 repeat_text(times, scratch));
-    if (rc == HEDDLE_ERR_NO_MEMORY) m->io->redial(m->io->self);
-    return rc;
-}
-
 /* The buffer is kept between messages, so that a heartbeat takes no memory. */
 int member_say(client_member_t *m, const msg_t *msg)
 {
@@ -58,25 +37,44 @@ void member_tell(client_member_t *m, heddle_event_t *event)
     m->io->event(m->io->self, event);
 }
 
-/* Versions and decisions of another registry mean nothing here: old ones would look new, and new ones
- * old. */
-static void refuse_cluster(client_member_t *m)
-{
-    const session_t *s = &m->session;
-    error_fail(&m->refusal, HEDDLE_ERR_REQUEST_CONFLICT,
-               "the broker has the registry of another cluster (%s) than this %s joined before (%s)",
-               s->cluster, is_worker(m) ? "worker" : "publisher", s->joined);
-    error_contrast(&m->refusal, s->joined, s->cluster);
-}
-
 /* What is sent here may be lost: the session says HELLO again when no answer comes, and the lease ends a
  * session whose LEAVE did not arrive. */
-unsigned member_step(client_member_t *m, session_event_kind_t kind, const msg_t *msg, uint64_t now_us)
+unsigned member_step(client_member_t *m, const member_event_t *event, uint64_t now_us, msg_t *ret_msg)
 {
     session_t *s = &m->session;
-    unsigned out = session_step(s, &(session_event_t){kind, msg}, now_us);
-    if (out & SO_ELSEWHERE) refuse_cluster(m);
-    if (out & SO_REFUSED) msg_to_error(&msg->error, &m->refusal);
+    heddle_error_t error;
+    char scratch[REPEAT_TEXT];
+    *ret_msg = (msg_t){0};
+    int rc = event->kind == SE_FRAME ? msg_decode(event->frame, ret_msg, &error) : HEDDLE_OK;
+    if (event->kind == SE_FRAME && !rc) {
+        const char *name = msg_name((int)ret_msg->type);
+        (void)name;
+        if (is_worker(m) ? FAILPOINT_OF("worker.frame", name) : FAILPOINT_OF("publisher.frame", name)) {
+            msg_fini(ret_msg);
+            rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for it");
+        }
+    }
+    if (rc) {
+        /* A publisher logs nothing of this: its next call reports what is wrong. */
+        uint64_t times = is_worker(m) ? repeat_note(&m->bad_frames, 0, now_us) : 0;
+        if (times)
+            log_emit(LOG_WARN, "worker.frame", "a frame from the broker was dropped: %s%s", error.message,
+                     repeat_text(times, scratch));
+        /* A frame that was lost for lack of memory may have been a COMMIT. The connection is made anew,
+         * because WELCOME repeats all that counts. */
+        if (rc == HEDDLE_ERR_NO_MEMORY) m->io->redial(m->io->self);
+        return 0;
+    }
+    unsigned out = session_step(s, &(session_event_t){event->kind, ret_msg}, now_us);
+    if (out & SO_ELSEWHERE) {
+        /* Versions and decisions of another registry mean nothing here: old ones would look new, and new
+         * ones old. */
+        error_fail(&m->refusal, HEDDLE_ERR_REQUEST_CONFLICT,
+                   "the broker has the registry of another cluster (%s) than this %s joined before (%s)",
+                   s->cluster, is_worker(m) ? "worker" : "publisher", s->joined);
+        error_contrast(&m->refusal, s->joined, s->cluster);
+    }
+    if (out & SO_REFUSED) msg_to_error(&ret_msg->error, &m->refusal);
     if (out & SO_JOINED) m->refusal = (heddle_error_t){0};
     if (out & SO_JOINED && s->token) m->io->tr->set_token(m->io->t, s->token);
     if (out & SO_HELLO) {

@@ -122,35 +122,8 @@ static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us
     return SO_JOINED;
 }
 
-/* Only an error about the token itself ends the session; one about a version does not. */
-static bool voids_token(const session_t *s, const msg_error_t *m)
-{
-    int code = heddle_err_from_name(m->code);
-    bool is_of_session = m->token && m->token == s->token && !m->version;
-    return is_of_session &&
-           (code == HEDDLE_ERR_FENCED || code == HEDDLE_ERR_DENIED || code == HEDDLE_ERR_NOT_FOUND);
-}
-
-/* False for another session's frames, and for types that a client does not get in READY. */
-static bool is_for_us(const session_t *s, const msg_t *m)
-{
-    switch (m->type) {
-    case MSG_ANNOUNCE: return m->announce.token == s->token;
-    case MSG_SOURCES:  return m->sources.token == s->token;
-    case MSG_COMMIT:   return m->commit.token == s->token;
-    case MSG_ABORT:    return m->abort.token == s->token;
-    case MSG_RETIRE:   return m->retire.token == s->token;
-    case MSG_RELEASE:  return m->release.token == s->token;
-    case MSG_ROLLOUT:  return m->rollout.token == s->token;
-    case MSG_VERIFY:   return m->verify.token == s->token;
-    case MSG_ERROR:    return !m->error.token || m->error.token == s->token;
-    case MSG_PUBLISHED: case MSG_REPORT: return true;
-    default: return false;
-    }
-}
-
-/* Each state takes only the frames that belong to it, and ignores all others. */
-static unsigned on_frame(session_t *s, const msg_t *m, uint64_t now_us)
+/* Before it is admitted, each state takes only the answer that it waits for, and ignores all others. */
+static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
 {
     switch (s->state) {
     case SESSION_GREETING:
@@ -160,41 +133,53 @@ static unsigned on_frame(session_t *s, const msg_t *m, uint64_t now_us)
         if (m->type == MSG_WELCOME) return on_welcome(s, &m->welcome, now_us);
         if (m->type != MSG_ERROR || m->error.req != s->req) return 0;
         return m->error.of == MSG_JOIN || m->error.of == MSG_OPEN ? refuse(s, &m->error, now_us) : 0;
-    case SESSION_READY:
-        if (m->type == MSG_HEARTBEAT_OK) {
-            uint64_t seq = m->heartbeat_ok.seq, sent_us = s->beats[seq % SESSION_BEATS].sent_us;
-            bool is_ours =
-                m->heartbeat_ok.token == s->token && seq && s->beats[seq % SESSION_BEATS].seq == seq;
-            if (is_ours && s->lease_end_us < sent_us + s->lease_us) s->lease_end_us = sent_us + s->lease_us;
-            return 0;
-        }
-        if (m->type == MSG_ERROR && voids_token(s, &m->error)) {
-            bool is_fenced = heddle_err_from_name(m->error.code) == HEDDLE_ERR_FENCED;
-            if (is_fenced && s->opts.role == ROLE_PUBLISHER) return SO_FENCED | leave_for_good(s);
-            unsigned out = lapse(s, now_us);
-            s->has_lapsed = is_fenced;
-            return out;
-        }
-        return is_for_us(s, m) ? SO_DELIVER : 0;
     case SESSION_LEAVING:
         return m->type == MSG_BYE && m->bye.token == s->token ? leave_for_good(s) : 0;
-    case SESSION_DOWN: case SESSION_REFUSED: case SESSION_LEFT: break;
+    default: return 0;
     }
-    return 0;
+}
+
+/* In READY a frame is delivered only if it carries the token of this session: one that was queued for the
+ * session before could undo what this one has done. */
+static unsigned on_message(session_t *s, const msg_t *m, uint64_t now_us)
+{
+    uint64_t token = 0;
+    switch (m->type) {
+    case MSG_PUBLISHED: case MSG_REPORT: return SO_DELIVER;    /* told apart by the request's number */
+    case MSG_ANNOUNCE: token = m->announce.token; break;
+    case MSG_SOURCES:  token = m->sources.token; break;
+    case MSG_COMMIT:   token = m->commit.token; break;
+    case MSG_ABORT:    token = m->abort.token; break;
+    case MSG_RETIRE:   token = m->retire.token; break;
+    case MSG_RELEASE:  token = m->release.token; break;
+    case MSG_ROLLOUT:  token = m->rollout.token; break;
+    case MSG_VERIFY:   token = m->verify.token; break;
+    case MSG_HEARTBEAT_OK: {
+        /* The lease counts from when the heartbeat was sent, which is before the broker extended it. */
+        uint64_t seq = m->heartbeat_ok.seq, sent_us = s->beats[seq % SESSION_BEATS].sent_us;
+        bool is_ours = m->heartbeat_ok.token == s->token && seq && s->beats[seq % SESSION_BEATS].seq == seq;
+        if (is_ours && s->lease_end_us < sent_us + s->lease_us) s->lease_end_us = sent_us + s->lease_us;
+        return 0;
+    }
+    case MSG_ERROR: {
+        /* Only an error about the token itself ends the session; one about a version does not. */
+        int code = heddle_err_from_name(m->error.code);
+        bool is_fenced = code == HEDDLE_ERR_FENCED;
+        bool is_void = is_fenced || code == HEDDLE_ERR_DENIED || code == HEDDLE_ERR_NOT_FOUND;
+        bool is_ours = m->error.token == s->token;
+        if (!m->error.token || !is_ours || m->error.version || !is_void)
+            return is_ours || !m->error.token ? SO_DELIVER : 0;
+        if (is_fenced && s->opts.role == ROLE_PUBLISHER) return SO_FENCED | leave_for_good(s);
+        unsigned out = lapse(s, now_us);
+        s->has_lapsed = is_fenced;
+        return out;
+    }
+    default: return 0;    /* not for a client */
+    }
+    return token == s->token ? SO_DELIVER : 0;
 }
 
 /* -- line, time, leave ------------------------------------------------------------------------ */
-
-/* Each heartbeat's time is kept: its answer renews the lease from that time. */
-static unsigned beat(session_t *s, uint64_t now_us)
-{
-    if (!s->line_up || !s->lease_end_us) return 0;
-    s->heartbeat_seq++;
-    s->beats[s->heartbeat_seq % SESSION_BEATS].seq = s->heartbeat_seq;
-    s->beats[s->heartbeat_seq % SESSION_BEATS].sent_us = now_us;
-    s->next_us = now_us + beat_every(s);
-    return SO_HEARTBEAT;
-}
 
 /* A broker that does not answer several HELLOs may have moved: another connection is tried, to the next
  * endpoint. */
@@ -211,7 +196,14 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
         s->next_us = now_us + jitter(s, SESSION_RETRY_US);
         return SO_REDIAL;
     case SESSION_REFUSED: return begin_anew(s, now_us);
-    case SESSION_READY:   return beat(s, now_us);
+    case SESSION_READY:
+        if (!s->line_up || !s->lease_end_us) return 0;
+        /* Each heartbeat's time is kept: its answer renews the lease from that time. */
+        s->heartbeat_seq++;
+        s->beats[s->heartbeat_seq % SESSION_BEATS].seq = s->heartbeat_seq;
+        s->beats[s->heartbeat_seq % SESSION_BEATS].sent_us = now_us;
+        s->next_us = now_us + beat_every(s);
+        return SO_HEARTBEAT;
     case SESSION_LEAVING: return leave_for_good(s);
     case SESSION_DOWN:    /* no descriptor was left for another line: it is still the old one, and up */
         s->line_up = true;
@@ -219,17 +211,6 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
     case SESSION_LEFT:    break;
     }
     return 0;
-}
-
-/* A session without a lease has nothing to give up, and ends at once. */
-static unsigned on_leave(session_t *s, uint64_t now_us)
-{
-    if (s->state == SESSION_LEAVING || s->state == SESSION_LEFT) return 0;
-    if (s->state != SESSION_READY || !s->line_up || !s->lease_end_us) return leave_for_good(s);
-    s->state = SESSION_LEAVING;
-    s->req++;
-    s->next_us = now_us + SESSION_LEAVE_US;
-    return SO_LEAVE;
 }
 
 /* The end of a lease comes before the event: a frame that was queued behind it must not be delivered. */
@@ -249,9 +230,18 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
         if (s->state == SESSION_LEAVING) return out | leave_for_good(s);
         if (!s->line_up && s->state == SESSION_READY) return out;
         return out | begin_anew(s, now_us);
-    case SE_FRAME: return out | on_frame(s, event->msg, now_us);
-    case SE_TICK:  return out | on_tick(s, now_us);
-    case SE_LEAVE: return out | on_leave(s, now_us);
+    case SE_FRAME:
+        return out | (s->state == SESSION_READY ? on_message(s, event->msg, now_us)
+                                                : on_answer(s, event->msg, now_us));
+    case SE_TICK: return out | on_tick(s, now_us);
+    case SE_LEAVE:
+        if (s->state == SESSION_LEAVING || s->state == SESSION_LEFT) return out;
+        /* A session without a lease has nothing to give up, and ends at once. */
+        if (s->state != SESSION_READY || !s->line_up || !s->lease_end_us) return out | leave_for_good(s);
+        s->state = SESSION_LEAVING;
+        s->req++;
+        s->next_us = now_us + SESSION_LEAVE_US;
+        return out | SO_LEAVE;
     }
     return out;
 }

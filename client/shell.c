@@ -13,7 +13,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <semaphore.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -336,32 +335,16 @@ void shell_close(shell_t **shell)
 
 /* ---- calls in ---- */
 
-typedef struct {
-    shell_t *shell;
-    void (*fn)(void *node, void *arg, uint64_t now_us);
-    void *arg;
-    sem_t done;
-    loop_post_t post;
-} call_t;
-
-static void run_call(void *self, void *arg)
-{
-    call_t *call = self;
-    (void)arg;
-    call->fn(call->shell->node, call->arg, loop_now(call->shell->loop));
-    sem_post(&call->done);
-}
-
 /* The call runs between two turns of the loop, and the caller waits for it: the node needs no lock. */
 int shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg)
 {
     if (!s->running) return HEDDLE_ERR_CLOSED;
-    call_t call = {.shell = s, .fn = fn, .arg = arg};
-    call.post = (loop_post_t){.fn = run_call, .self = &call};
-    sem_init(&call.done, 0, 0);
-    int rc = loop_post(s->loop, &call.post);
-    while (!rc && sem_wait(&call.done) != 0) {} /* EINTR: the loop has a pointer into this frame */
-    sem_destroy(&call.done);
+    sem_t done;
+    loop_post_t post = {.fn = fn, .self = s->node, .arg = arg, .done = &done};
+    sem_init(&done, 0, 0);
+    int rc = loop_post(s->loop, &post);
+    while (!rc && sem_wait(&done) != 0) {} /* EINTR: the loop has a pointer into this frame */
+    sem_destroy(&done);
     return rc;
 }
 

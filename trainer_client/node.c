@@ -352,12 +352,7 @@ static void end_inquiry(publisher_node_t *n)
 
 /* -- the session ------------------------------------------------------------------------------ */
 
-static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us);
-
-static void step(publisher_node_t *n, session_event_kind_t kind, const msg_t *m, uint64_t now_us)
-{
-    obey(n, member_step(&n->member, kind, m, now_us), m, now_us);
-}
+static void step(publisher_node_t *n, member_event_t event, uint64_t now_us);
 
 /* Another writer owns the adapter now. All that waits here ends with that error, and the session leaves:
  * publishing goes on only with a new handle. */
@@ -375,7 +370,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
     finish(n, NULL, &n->fence);
     begin_inquiry(n, now_us);
-    step(n, SE_LEAVE, NULL, now_us);
+    step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
 }
 
 /* OPEN names what is still served, so that the broker can use it as a source again after its own restart. */
@@ -470,9 +465,27 @@ static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
     }
 }
 
-/* FENCED: another session of this adapter was admitted. */
-static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t now_us)
+/* The answer to a status query counts also after the session has left, so that it is looked at whatever the
+ * session makes of the frame.  A caller may wait for more than the answer has, and no ROLLOUT comes to a
+ * publisher that the broker does not have as the version's source: then it is asked again. */
+static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_us)
 {
+    uint64_t version = n->inquiry.version;
+    report_row_t *row = reports_find(&n->reports, version);
+    if (!inquiry_answer(&n->inquiry, m, row, now_us)) return;
+    bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
+    bool is_told = publications_of(&n->publications, version) != NULL;
+    if (n->fence.code || is_told || is_late || report_is_over(row)) end_inquiry(n);
+    tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
+}
+
+/* Steps the session, and does what is left of it for a publisher.
+ * FENCED: another session of this adapter was admitted. */
+static void step(publisher_node_t *n, member_event_t event, uint64_t now_us)
+{
+    msg_t msg, *m = &msg;
+    unsigned bits = member_step(&n->member, &event, now_us, m);
+    if (m->type == MSG_REPORT) on_report(n, &m->report, now_us);
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
     if (bits & SO_FENCED) fence(n, &m->error, now_us);
     if (bits & SO_ELSEWHERE) {
@@ -483,7 +496,7 @@ static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t no
                               "publish there");
         tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
         finish(n, NULL, &n->fence);
-        step(n, SE_LEAVE, NULL, now_us);
+        step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
     }
     if (bits & SO_JOIN) send_open(n);
     if (bits & SO_JOINED) on_joined(n, &m->welcome, now_us);
@@ -501,30 +514,14 @@ static void obey(publisher_node_t *n, unsigned bits, const msg_t *m, uint64_t no
     }
     if (bits & SO_LEFT) n->is_changed = true;
     if (bits & SO_DELIVER) deliver(n, m, now_us);
+    msg_fini(m);
 }
 
-/* The answer to a status query is taken before the session sees the frame: it counts also after the
- * session has left. */
 static void on_frame(void *node, bytes_t frame, uint64_t now_us)
 {
     publisher_node_t *n = node;
-    msg_t m;
     owner_check(n->member.io->owner);
-    if (member_read(&n->member, frame, now_us, &m)) return;
-    if (m.type == MSG_REPORT) {
-        uint64_t version = n->inquiry.version;
-        report_row_t *row = reports_find(&n->reports, version);
-        if (inquiry_answer(&n->inquiry, &m.report, row, now_us)) {
-            /* A caller may wait for more, and no ROLLOUT comes to a publisher that the broker does not have
-             * as the version's source. */
-            bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
-            bool is_told = publications_of(&n->publications, version) != NULL;
-            if (n->fence.code || is_told || is_late || report_is_over(row)) end_inquiry(n);
-            tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
-        }
-    } /* also after it has left */
-    step(n, SE_FRAME, &m, now_us);
-    msg_fini(&m);
+    step(n, (member_event_t){SE_FRAME, frame}, now_us);
     wake_waiters(n);
 }
 
@@ -533,7 +530,7 @@ static void on_line(void *node, bool up, uint64_t now_us)
 {
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
-    step(n, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us);
+    step(n, (member_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, now_us);
     wake_waiters(n);
 }
 
@@ -595,7 +592,7 @@ static uint64_t on_tick(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
-    step(n, SE_TICK, NULL, now_us);
+    step(n, (member_event_t){.kind = SE_TICK}, now_us);
     if (now_us >= n->request.resend_us) send_request(n, now_us);
     progress_t *p = &n->progress;
     if (p->version && now_us >= p->due_us) {    /* the last look is after all have staged it */
@@ -771,7 +768,7 @@ void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
 {
     owner_check(n->member.io->owner);
     publications_stop(&n->publications, 0);
-    step(n, SE_LEAVE, NULL, now_us);
+    step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
 }
 
 bool publisher_node_has_left(const publisher_node_t *n)

@@ -218,7 +218,9 @@ static bool run_posts(loop_t *l, loop_post_t *mark)
     bool any = p != NULL;
     while (p) {
         loop_post_t *next = p->next; /* read first: fn may reuse or free the post */
-        p->fn(p->self, p->arg);
+        sem_t *done = p->done;
+        p->fn(p->self, p->arg, l->now_us);
+        if (done) sem_post(done);
         p = next;
     }
     return any;

@@ -23,6 +23,7 @@
 
 #include "core/clock.h"
 #include "core/owner.h"
+#include <semaphore.h>
 #include <stdbool.h>
 
 /* Bounds one socket's share of a turn, so that a flood on one cannot starve the others or the tick. */
@@ -66,8 +67,9 @@ void loop_set_flush(loop_t *l, void (*flush)(void *self), void *self);
 /* One call to be made on the loop's thread. The poster provides the memory, so that posting cannot fail for
  * want of it. The loop owns it from loop_post until fn begins. */
 typedef struct loop_post {
-    void (*fn)(void *self, void *arg);
+    void (*fn)(void *self, void *arg, uint64_t now_us);
     void *self, *arg;
+    sem_t *done;                                /* raised after fn, for a poster that waits; NULL: none */
     struct loop_post *next;                     /* the loop's */
 } loop_post_t;
 /* [any thread] Runs post->fn on the loop's thread, in the order of posting.  OK: fn will run, before

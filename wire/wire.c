@@ -125,7 +125,6 @@ static bool take_part(void *handle, zmq_msg_t *ret_part)
     return rc >= 0;
 }
 
-/* libzmq delivers a message whole, so the remaining parts are already queued. */
 static void drop_parts(void *handle)
 {
     zmq_msg_t part;
@@ -134,18 +133,6 @@ static void drop_parts(void *handle)
         zmq_msg_close(&part);
         if (!more) return;
     }
-}
-
-/* A ROUTER makes ids of five bytes: a zero and 32 bits. Every other id was chosen by the peer. */
-static bool take_id(wire_t *w, uint32_t *ret_id, bool *ret_is_ours)
-{
-    zmq_msg_t id;
-    if (!take_part(w->handle, &id)) return false;
-    const uint8_t *b = zmq_msg_data(&id);
-    *ret_is_ours = zmq_msg_size(&id) == 5 && b[0] == 0;
-    if (*ret_is_ours) *ret_id = le32_get(b + 1);
-    zmq_msg_close(&id);
-    return true;
 }
 
 /* Each frame carries the key of its connection. (libzmq 4.3.4 loses the key on the frame of the routing
@@ -165,39 +152,40 @@ static const char *check_key(wire_t *w, uint32_t id, zmq_msg_t *frame, peer_t *f
     return *from ? NULL : "no memory for one more peer";
 }
 
-/* One message, if one is queued. Its frame is read before it is judged, so that the next message starts
- * cleanly. */
-static bool receive(wire_t *w)
-{
-    zmq_msg_t frame;
-    const char *bad = NULL;
-    peer_t from = 0;
-    uint32_t id = 0;
-    bool is_ours = true;
-    if (w->peers && !take_id(w, &id, &is_ours)) return false;
-    if (!take_part(w->handle, &frame)) return false;
-    if (!is_ours) bad = "a routing id of the peer's own choice";
-    else if (w->peers) {
-        from = peers_heard(w->peers, id);
-        if (!from) bad = "no memory for one more peer";
-        else if (w->zap) bad = check_key(w, id, &frame, &from);
-    }
-    if (zmq_msg_more(&frame)) {
-        drop_parts(w->handle);
-        bad = bad ? bad : "a message of more than one frame";
-    } else if (zmq_msg_size(&frame) == 0) {
-        bad = bad ? bad : "an empty frame";
-    }
-    if (!bad) w->sink.on_frame(w->self, from, bytes_of(zmq_msg_data(&frame), zmq_msg_size(&frame)));
-    else if (w->sink.on_bad_frame) w->sink.on_bad_frame(w->self, from, bad);
-    zmq_msg_close(&frame);
-    return true;
-}
-
+/* A bounded number of messages.  Each is read whole before it is judged, so that the next one starts
+ * cleanly; libzmq delivers a message whole, so that all parts of it are there. */
 static void on_readable(void *self)
 {
     wire_t *w = self;
-    for (int i = 0; i < LOOP_TURN_FRAMES && !w->redial && receive(w); i++) {}
+    for (int i = 0; i < LOOP_TURN_FRAMES && !w->redial; i++) {
+        zmq_msg_t part, frame;
+        const char *bad = NULL;
+        peer_t from = 0;
+        if (w->peers) {
+            /* A ROUTER makes ids of five bytes: a zero and 32 bits. Every other id was chosen by the peer. */
+            if (!take_part(w->handle, &part)) return;
+            const uint8_t *id = zmq_msg_data(&part);
+            bool is_ours = zmq_msg_size(&part) == 5 && id[0] == 0;
+            uint32_t routing_id = is_ours ? le32_get(id + 1) : 0;
+            zmq_msg_close(&part);
+            if (!take_part(w->handle, &frame)) return;
+            if (is_ours) from = peers_heard(w->peers, routing_id);
+            if (!is_ours) bad = "a routing id of the peer's own choice";
+            else if (!from) bad = "no memory for one more peer";
+            else if (w->zap) bad = check_key(w, routing_id, &frame, &from);
+        } else if (!take_part(w->handle, &frame)) {
+            return;
+        }
+        if (zmq_msg_more(&frame)) {
+            drop_parts(w->handle);
+            bad = bad ? bad : "a message of more than one frame";
+        } else if (zmq_msg_size(&frame) == 0) {
+            bad = bad ? bad : "an empty frame";
+        }
+        if (!bad) w->sink.on_frame(w->self, from, bytes_of(zmq_msg_data(&frame), zmq_msg_size(&frame)));
+        else if (w->sink.on_bad_frame) w->sink.on_bad_frame(w->self, from, bad);
+        zmq_msg_close(&frame);
+    }
 }
 
 /* ---- frames out ---- */
@@ -207,37 +195,33 @@ static int send_result(int rc)
     return rc >= 0 ? HEDDLE_OK : errno == EAGAIN ? HEDDLE_ERR_SLOW : HEDDLE_ERR_GONE;
 }
 
-/* The frame is allocated before its routing id is sent: once the id is sent, the message must be completed,
- * or the next message would be taken for its frame. */
-static int try_send(wire_t *w, uint32_t routing_id, bytes_t frame)
-{
-    zmq_msg_t part;
-    int rc = HEDDLE_OK;
-    if (FAILPOINT("wire.frame") || zmq_msg_init_size(&part, frame.bytes)) return HEDDLE_ERR_SLOW;
-    memcpy(zmq_msg_data(&part), frame.data, frame.bytes);
-    if (w->peers) {
-        uint8_t id[5] = {0};
-        le32_put(id + 1, routing_id);
-        rc = send_result(zmq_send(w->handle, id, sizeof id, ZMQ_SNDMORE | ZMQ_DONTWAIT));
-    }
-    if (!rc) rc = send_result(zmq_msg_send(&part, w->handle, ZMQ_DONTWAIT));
-    zmq_msg_close(&part);
-    return rc;
-}
-
 int wire_send(wire_t *w, peer_t to, bytes_t frame)
 {
     owner_check(loop_owner(w->loop));
     uint32_t routing_id = 0;
     if (frame.bytes == 0 || frame.bytes > LIMIT_FRAME_BYTES) return HEDDLE_ERR_LIMIT;
     if (w->peers ? !peers_find(w->peers, to, &routing_id) : !w->up) return HEDDLE_ERR_GONE;
-    int rc = try_send(w, routing_id, frame);
-    if (rc != HEDDLE_ERR_SLOW) return rc;
-    /* libzmq handles the commands of its I/O thread (room again, connected) only now and then. Reading
-     * ZMQ_EVENTS makes it handle them now. */
-    int events;
-    zmq_getsockopt(w->handle, ZMQ_EVENTS, &events, &(size_t){sizeof events});
-    return try_send(w, routing_id, frame);
+    int rc = HEDDLE_ERR_SLOW;
+    for (int attempt = 0; rc == HEDDLE_ERR_SLOW && attempt < 2; attempt++) {
+        /* libzmq handles the commands of its I/O thread (room again, connected) only now and then. Reading
+         * ZMQ_EVENTS makes it handle them now, so that the second attempt may find room. */
+        int events;
+        if (attempt) zmq_getsockopt(w->handle, ZMQ_EVENTS, &events, &(size_t){sizeof events});
+        /* The frame is allocated before its routing id is sent: once the id is sent, the message must be
+         * completed, or the next message would be taken for its frame. */
+        zmq_msg_t part;
+        if (FAILPOINT("wire.frame") || zmq_msg_init_size(&part, frame.bytes)) continue;
+        memcpy(zmq_msg_data(&part), frame.data, frame.bytes);
+        rc = HEDDLE_OK;
+        if (w->peers) {
+            uint8_t id[5] = {0};
+            le32_put(id + 1, routing_id);
+            rc = send_result(zmq_send(w->handle, id, sizeof id, ZMQ_SNDMORE | ZMQ_DONTWAIT));
+        }
+        if (!rc) rc = send_result(zmq_msg_send(&part, w->handle, ZMQ_DONTWAIT));
+        zmq_msg_close(&part);
+    }
+    return rc;
 }
 
 void wire_forget(wire_t *w, peer_t peer)

@@ -265,11 +265,12 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
     if (rc) say_verified(n, (uint32_t)index, &none);
 }
 
-/* Steps the session and does what it says; `m` only for SE_FRAME. */
-static void step(worker_node_t *n, session_event_kind_t kind, const msg_t *m, uint64_t now_us)
+/* Steps the session and does what it says. */
+static void step(worker_node_t *n, member_event_t session_event, uint64_t now_us)
 {
     client_member_t *member = &n->core.member;
-    unsigned out = member_step(member, kind, m, now_us);
+    msg_t m;
+    unsigned out = member_step(member, &session_event, now_us, &m);
     bool is_down = member->session.state != SESSION_READY || out & SO_LAPSED;
     if (is_down && n->adapters[0].sync.up) {    /* the adapters are up together */
         n->unjoined_us = n->core.opts.broker ? 0 : CLOCK_NEVER;
@@ -278,8 +279,8 @@ static void step(worker_node_t *n, session_event_kind_t kind, const msg_t *m, ui
     if (out & SO_LAPSED) {
         /* The session ended by the clock, or by an ERROR of the broker. */
         heddle_error_t error;
-        bool is_fenced = m && m->type == MSG_ERROR;
-        if (is_fenced) msg_to_error(&m->error, &error);
+        bool is_fenced = m.type == MSG_ERROR;
+        if (is_fenced) msg_to_error(&m.error, &error);
         else
             error_fail(&error, HEDDLE_ERR_UNAVAILABLE,
                        "no word from the broker for a lease; serving goes on");
@@ -293,7 +294,7 @@ static void step(worker_node_t *n, session_event_kind_t kind, const msg_t *m, ui
     }
     if (out & SO_JOIN) say_join(n);
     if (out & SO_ELSEWHERE) tell_refusal(n, 1, now_us);
-    if (out & SO_JOINED) on_joined(n, &m->welcome, now_us);
+    if (out & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (out & SO_REFUSED) {
         if (member->refusal.code == HEDDLE_ERR_WORKER_ALIVE && n->core.opts.join_timeout_us &&
             n->join_end_us == CLOCK_NEVER)
@@ -301,8 +302,9 @@ static void step(worker_node_t *n, session_event_kind_t kind, const msg_t *m, ui
         tell_refusal(n, !session_is_barred(&member->session), now_us);
     }
     if (out & SO_HEARTBEAT) say_heartbeat(n);
-    if (out & SO_DELIVER) deliver(n, m, now_us);
+    if (out & SO_DELIVER) deliver(n, &m, now_us);
     if (out & SO_LEFT) member_tell(member, &(heddle_event_t){.type = HEDDLE_EVENT_LEFT, .step = -1});
+    msg_fini(&m);
 }
 
 /* --- node_ops --------------------------------------------------------------------------------- */
@@ -311,7 +313,7 @@ static void on_line(void *self, bool up, uint64_t now_us)
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
-    step(n, up ? SE_LINE_UP : SE_LINE_DOWN, NULL, now_us);
+    step(n, (member_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, now_us);
 }
 
 static void on_line_refused(void *self, const heddle_error_t *why, uint64_t now_us)
@@ -325,11 +327,8 @@ static void on_line_refused(void *self, const heddle_error_t *why, uint64_t now_
 static void on_frame(void *self, bytes_t frame, uint64_t now_us)
 {
     worker_node_t *n = self;
-    msg_t m;
     owner_check(n->core.io->owner);
-    if (member_read(&n->core.member, frame, now_us, &m)) return;
-    step(n, SE_FRAME, &m, now_us);
-    msg_fini(&m);
+    step(n, (member_event_t){SE_FRAME, frame}, now_us);
 }
 
 /* The end of a read request has one addressee, which its cookie names. That saves a look at every adapter
@@ -351,7 +350,7 @@ static uint64_t on_tick(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
-    step(n, SE_TICK, NULL, now_us);
+    step(n, (member_event_t){.kind = SE_TICK}, now_us);
     if (now_us >= n->join_end_us) {    /* the name has been alive for too long */
         n->join_end_us = CLOCK_NEVER;
         tell_refusal(n, 0, now_us);
@@ -421,7 +420,7 @@ int worker_node_answer(worker_node_t *n, const app_answer_t *answer, uint64_t no
 void worker_node_leave(worker_node_t *n, uint64_t now_us)
 {
     owner_check(n->core.io->owner);
-    step(n, SE_LEAVE, NULL, now_us);
+    step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
 }
 
 slots_t *worker_node_slots(const worker_node_t *n) { return n->core.slots; }

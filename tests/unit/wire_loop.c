@@ -33,7 +33,11 @@ static uint64_t tick(void *self, uint64_t now_us)
     return p->deadline_us ? p->deadline_us : now_us + 1000000;
 }
 static void flush(void *self) { note(self, "flush"); }
-static void posted(void *self, void *arg) { note(self, arg); }
+static void posted(void *self, void *arg, uint64_t at_us)
+{
+    (void)at_us;
+    note(self, arg);
+}
 static void on_fd(void *self)
 {
     probe_t *p = self;
@@ -75,8 +79,9 @@ Test(loop, order_of_a_turn, .timeout = 10)
 }
 
 /* A deadline that a post creates is seen before the loop sleeps: a busy turn does not sleep. */
-static void set_deadline(void *self, void *arg)
+static void set_deadline(void *self, void *arg, uint64_t at_us)
 {
+    (void)at_us;
     (void)arg;
     ((probe_t *)self)->deadline_us = now_us() + 20000;
 }
@@ -193,8 +198,9 @@ enum { POSTERS = 4, POSTS = 5000 };
 typedef struct { loop_t *loop; int id; loop_post_t posts[POSTS]; } poster_t;
 static int last_of[POSTERS], total;
 
-static void check_order(void *self, void *arg)
+static void check_order(void *self, void *arg, uint64_t at_us)
 {
+    (void)at_us;
     poster_t *poster = self;
     int number = (int)(intptr_t)arg;
     cr_assert_eq(number, last_of[poster->id] + 1);
@@ -235,16 +241,18 @@ static void *run(void *arg)
     loop_run(arg);
     return NULL;
 }
-static void count_up(void *self, void *arg)
+static void count_up(void *self, void *arg, uint64_t at_us)
 {
+    (void)at_us;
     (void)arg;
     (*(int *)self)++;
 }
 
 /* Its memory goes in its own call: the loop does not look at it any more. */
 typedef struct { loop_post_t post; int *ran; } own_post_t;
-static void count_and_free(void *self, void *arg)
+static void count_and_free(void *self, void *arg, uint64_t at_us)
 {
+    (void)at_us;
     own_post_t *own = self;
     (void)arg;
     (*own->ran)++;
