@@ -11,6 +11,8 @@ struct call {
     const msg_t *m;
     bytes_t frame;                 /* that m was decoded from */
     uint64_t from;
+    asker_t asker;                 /* which gets the answer, or the error */
+    uint64_t deadline_us;          /* when the asker is answered, whatever the store does */
     broker_peer_t *peer;           /* NULL: it has not said HELLO */
     const auth_key_t *key;         /* live, and allowed to say this; NULL: there are no keys */
     member_t *member;              /* whose token the message has; NULL where that is not needed */
@@ -18,16 +20,17 @@ struct call {
     instant_t now;
 };
 
-asker_t asker_of(const call_t *c);
-/* When the asker is answered, whatever the store does: a publication has its own deadline, all else a
- * lease. */
-uint64_t request_deadline_us(const call_t *c);
+/* Handles the message of `c`: b, m, frame, from, again and now are set, and the rest is found here. */
+void broker_handle(call_t *c);
 
-/* ERROR to the asker of the message. */
-void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_ms);
+/* ERROR to the asker. */
 void broker_refuse_asker(broker_t *b, const asker_t *asker, const heddle_error_t *error, uint64_t retry_ms);
-/* ERROR fenced: to the asker, whose token is stale; to the peer whose session was replaced just now. */
-void broker_tell_fenced(const call_t *c, uint64_t token);
-void broker_tell_replaced(broker_t *b, uint64_t peer, uint64_t token, const char *name);
+static inline void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_ms)
+{
+    broker_refuse_asker(c->b, &c->asker, error, retry_ms);
+}
+/* ERROR fenced: the token of this connection is stale, or its session was replaced just now.  `name`: of the
+ * session; "". */
+void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name);
 
 #endif

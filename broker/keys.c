@@ -26,37 +26,22 @@ void broker_refused_key(broker_t *b, const char *public_key, instant_t now)
     b->io.warn(b->io.self, "keys.refused", text);
 }
 
-/* Workers and publishers try again, because an admin may add the key or give it another role.  A command
- * ends with the error. */
-static void deny(const call_t *c, heddle_error_t *error)
+void broker_deny(const call_t *c, const char *proved, heddle_error_t *error)
 {
     msg_type_t type = c->m->type;
+    c->b->denied++;
+    if (!auth_is_live(c->key)) {
+        const char *key = proved ? proved : "of this connection";
+        if (type != MSG_HELLO) return;
+        error_fail(error, HEDDLE_ERR_DENIED, "the key %s is not admitted any more", key);
+        error_expected(error, "a key that `heddle keys list` shows, and that was not revoked");
+        error_hint(error, "heddle keys add '%s' --role ... admits it again", key);
+    }
+    /* Workers and publishers try again, because an admin may add the key or give it another role.  A command
+     * ends with the error. */
     bool is_admin = type == MSG_HELLO && c->m->hello.role == ROLE_ADMIN;
     error->retriable = !is_admin && (type == MSG_HELLO || type == MSG_JOIN || type == MSG_OPEN);
     broker_refuse(c, error, error->retriable ? RETRY_MS : 0);
-}
-
-/* Keys are looked up for each message, so that a revoked key ends at once.  Only its HELLO is answered:
- * everything else of that key is dropped. */
-bool broker_allows(call_t *c)
-{
-    broker_t *b = c->b;
-    heddle_error_t error;
-    if (!b->io.key) return true;
-    const char *proved = b->io.key(b->io.self, c->from);
-    c->key = proved ? auth_key(&b->auth, proved) : NULL;
-    if (auth_is_live(c->key) && auth_check(c->key, c->m, &error) == HEDDLE_OK) return true;
-    b->denied++;
-    if (auth_is_live(c->key)) {
-        deny(c, &error);
-    } else if (c->m->type == MSG_HELLO) { /* all else of a revoked key is dropped */
-        const char *key = proved ? proved : "of this connection";
-        error_fail(&error, HEDDLE_ERR_DENIED, "the key %s is not admitted any more", key);
-        error_expected(&error, "a key that `heddle keys list` shows, and that was not revoked");
-        error_hint(&error, "heddle keys add '%s' --role ... admits it again", key);
-        deny(c, &error);
-    }
-    return false;
 }
 
 /* Another key may not replace a live worker: otherwise any worker's key could take over any name. */
@@ -94,7 +79,7 @@ static void end_session(broker_t *b, member_t *member, const auth_key_t *key, in
     error_hint(&error, "`heddle keys add` on the broker's host admits it again");
     msg_from_error(&error, 0, (msg_type_t)0, &m);
     m.error.token = member->token;
-    outbox_send(&b->out, member->peer, &m);
+    outbox_send(b->out, member->peer, &m);
     broker_end_member(b, member, MEMBER_LOST, "its key was revoked", now);
 }
 
@@ -140,7 +125,7 @@ static int add_key(const call_t *c, txn_t *txn, heddle_error_t *error)
     const msg_query_t *q = &c->m->query;
     key_ask_t ask = {
         .public_key = q->key, .name = q->name, .roles = q->roles, .role_count = q->role_count};
-    int rc = auth_decide_add(&c->b->auth, &ask, c->now, &c->b->out, &txn->has_changed, error);
+    int rc = auth_decide_add(&c->b->auth, &ask, c->now, c->b->out, &txn->has_changed, error);
     if (!rc) error_text(txn->key, sizeof txn->key, q->key);
     return rc;
 }
@@ -151,7 +136,7 @@ static int revoke_key(const call_t *c, txn_t *txn, heddle_error_t *error)
 {
     const msg_query_t *q = &c->m->query;
     const auth_key_t *key;
-    int rc = auth_decide_revoke(&c->b->auth, q->key[0] ? q->key : q->name, c->now, &c->b->out, &key,
+    int rc = auth_decide_revoke(&c->b->auth, q->key[0] ? q->key : q->name, c->now, c->b->out, &key,
                                 &txn->has_changed, error);
     if (rc) return rc;
     error_text(txn->key, sizeof txn->key, key->public_key);
@@ -174,7 +159,7 @@ bool on_keys(const call_t *c)
     } else if (c->b->txn.is_open) {
         broker_defer(c);
     } else {
-        txn_t txn = txn_of(c, TXN_KEY, 0);
+        txn_t txn = {.kind = TXN_KEY, .asker = c->asker, .deadline_us = c->deadline_us};
         int rc = is_add ? add_key(c, &txn, &error) : revoke_key(c, &txn, &error);
         if (rc) broker_refuse(c, &error, 0);
         else broker_commit(c->b, &txn, c->now, &error);
@@ -207,6 +192,6 @@ int broker_admit_admin(broker_t *b, const char *public_key, const char *name, in
         return HEDDLE_OK;
     }
     if (b->txn.is_open) return error_fail(error, HEDDLE_ERR_AGAIN, "an earlier record is not confirmed yet");
-    int rc = auth_decide_add(&b->auth, &ask, now, &b->out, &changed, error);
+    int rc = auth_decide_add(&b->auth, &ask, now, b->out, &changed, error);
     return rc ? rc : broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, error);
 }

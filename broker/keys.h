@@ -6,8 +6,9 @@
 
 #include "broker/call.h"
 
-/* May the connection's key say this?  Sets c->key.  False: it was answered, or dropped. */
-bool broker_allows(call_t *c);
+/* The connection's key may not say this; *error has auth_check's word of a live key.  Of a revoked or unknown
+ * key only HELLO is answered: everything else is dropped. */
+void broker_deny(const call_t *c, const char *proved, heddle_error_t *error);
 /* A worker's name is its key's while the worker lives: false where that was said. */
 bool broker_may_take_name(const call_t *c, const member_t *holder);
 bool on_keys(const call_t *c);     /* false: the question is for a page, or not about keys */

@@ -119,7 +119,7 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
 static void on_bad_frame(void *self, peer_t from, const char *why)
 {
     daemon_t *d = self;
-    broker_bad_frame(d->broker, from, why, now_of(d));
+    broker_bad_frame(d->broker, from, why);
 }
 
 static uint64_t tick(void *self, uint64_t now_us)

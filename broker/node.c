@@ -2,12 +2,11 @@
 /* A turn of the broker: frames come in, records are made durable, sends leave. */
 #include "broker/node.h"
 
-#include "broker/apply.h"
 #include "broker/call.h"
 #include "broker/keys.h"
 #include "broker/questions/query.h"
+#include "broker/rollout/reports.h"
 #include "broker/sessions.h"
-#include "broker/versions.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/limits.h"
@@ -34,6 +33,7 @@ int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_
     owner_check(&b->owner);
     b->opts = *opts;
     b->io = *io;
+    b->out = &b->outboxes[0];
     if (!b->opts.lease_ms) b->opts.lease_ms = LEASE_DEFAULT_MS;
     registry_init(&b->registry);
     membership_init(&b->members, b->opts.lease_ms * 1000, opts->keep);
@@ -59,8 +59,7 @@ void broker_destroy(broker_t **broker)
     membership_fini(&b->members);
     registry_fini(&b->registry);
     events_fini(&b->events);
-    outbox_fini(&b->out);
-    outbox_fini(&b->txn_out);
+    for (int i = 0; i < 2; i++) outbox_fini(&b->outboxes[i]);
     free(b->txn.request);
     for (request_t *r = b->requests, *after; r; r = after) {
         after = r->next;
@@ -68,12 +67,6 @@ void broker_destroy(broker_t **broker)
     }
     auth_fini(&b->auth);
     free(b);
-}
-
-int broker_load(broker_t *b, const record_t *record)
-{
-    owner_check(&b->owner);
-    return broker_apply_row(b, record);
 }
 
 int broker_start(broker_t *b, instant_t now)
@@ -96,13 +89,8 @@ int broker_start(broker_t *b, instant_t now)
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, NULL, now);
     events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
                b->registry.adapter_count);
-    broker_decide_all(b, now);
+    broker_go_on(b, now);
     return b->is_broken ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
-}
-
-bool broker_is_settling(const broker_t *b, uint64_t now_us)
-{
-    return rollout_is_settling(&b->rollout, now_us);
 }
 
 const events_t *broker_events(const broker_t *b) { return &b->events; }
@@ -124,47 +112,49 @@ void broker_note_unsendable(broker_t *b)
 {
     char text[128];
     heddle_error_t error;
-    msg_type_t type = b->out.unsendable;
+    msg_type_t type = b->out->unsendable;
     if (!type) return;
-    b->out.unsendable = (msg_type_t)0;
+    b->out->unsendable = (msg_type_t)0;
     text_printf(text, sizeof text, "%s is out of its own limits and was not sent: an error of the broker",
                 msg_name((int)type));
     if (type == MSG_HELLO_OK && !b->is_broken) broker_end_broken(b, HEDDLE_ERR_INTERNAL, text, &error);
     else if (b->io.warn) b->io.warn(b->io.self, "broker.unsendable", text);
 }
 
-/* A refused send means that the member lacks a message.  It is called to join again at its next heartbeat,
- * and WELCOME then restates everything. */
-static void note_send(broker_t *b, const send_t *send, int rc)
+/* The live session of a connection; NULL: it has none. */
+static member_t *session_of(const broker_t *b, uint64_t number)
 {
-    b->sent[send->type]++;
-    if (rc == HEDDLE_OK) return;
-    b->dropped_sends++;
-    broker_peer_t *peer = broker_peer(b, send->peer);
-    member_t *member = peer && peer->token ? membership_by_token(&b->members, peer->token) : NULL;
-    if (!member) return;
-    if (rc == HEDDLE_ERR_GONE) member->is_gone = true;
-    else member->needs_resync = true;
+    const broker_peer_t *peer = broker_peer(b, number);
+    return peer && peer->token ? membership_by_token(&b->members, peer->token) : NULL;
 }
 
 void broker_send_outbox(broker_t *b)
 {
     broker_note_unsendable(b);
-    if (b->out.failed) {
-        /* Without memory a message is missing, and it is not known which: each member is called to join again
-         * at its next heartbeat. */
+    if (b->out->failed) {
+        /* Without memory a message is missing, and it is not known which: each member is called to join
+         * again at its next heartbeat. */
         for (size_t i = 0; i < b->members.token_count; i++) b->members.tokens[i]->needs_resync = true;
     }
-    for (size_t i = 0; i < b->out.send_count; i++) {
-        const send_t *send = &b->out.sends[i];
+    for (size_t i = 0; i < b->out->send_count; i++) {
+        const send_t *send = &b->out->sends[i];
         bool is_refused = FAILPOINT_OF("broker.send", msg_name((int)send->type));
-        note_send(b, send,
-                  is_refused ? HEDDLE_ERR_SLOW
-                             : b->io.send(b->io.self, send->peer, outbox_frame(&b->out, i)));
+        int rc = is_refused ? HEDDLE_ERR_SLOW
+                            : b->io.send(b->io.self, send->peer, outbox_frame(b->out, i));
+        b->sent[send->type]++;
+        if (rc == HEDDLE_OK) continue;
+        /* The member lacks a message.  It is called to join again at its next heartbeat, and WELCOME then
+         * restates everything. */
+        b->dropped_sends++;
+        member_t *member = session_of(b, send->peer);
+        if (member && rc == HEDDLE_ERR_GONE) member->is_gone = true;
+        else if (member) member->needs_resync = true;
     }
-    outbox_clear(&b->out);
+    outbox_clear(b->out);
     if (b->ending_count) broker_forget_ending(b);
 }
+
+/* ---- what an event leads to ---- */
 
 /* Without memory for a worker that a rollout waits for, `all` would be decided without that worker.  The
  * process ends instead: a restart restores everything. */
@@ -172,87 +162,66 @@ static bool ends_incomplete(broker_t *b)
 {
     heddle_error_t error;
     if (!b->rollout.is_incomplete || b->is_broken) return b->is_broken;
-    outbox_clear(&b->out);
+    outbox_clear(b->out);
     broker_end_broken(b, HEDDLE_ERR_NO_MEMORY, "no memory for what a version waits for", &error);
     return true;
 }
 
-/* Closes the records of writers whose session has ended.  While the broker settles they may still come
- * back. */
+/* Closes the records of writers whose session has ended. */
 static void close_abandoned(broker_t *b, instant_t now)
 {
-    if (!b->has_abandoned || !b->rollout.is_settled) return;
     b->has_abandoned = false;
     for (size_t i = 0; i < b->registry.adapter_count && !b->has_abandoned; i++) {
         const adapter_row_t *a = b->registry.adapters[i];
         if (!a->writer.token || membership_publisher(&b->members, a->name)) continue;
-        if (outbox_has_room(&b->out, 1)) registry_decide_close(a, now, &b->out);
+        if (outbox_has_room(b->out, 1)) registry_decide_close(a, now, b->out);
         else b->has_abandoned = true; /* the rest comes with the next transaction */
     }
 }
 
 /* Each commit may make another decision possible, so this repeats until no record is added.  It stops
  * while a transaction is open: decisions must see its result. */
-void broker_decide_all(broker_t *b, instant_t now)
+static void decide(broker_t *b, instant_t now)
 {
     heddle_error_t error;
     int rc = HEDDLE_OK;
     while (!rc) {
         if (ends_incomplete(b)) return;
-        rollout_tick(&b->rollout, broker_view(b, now), &b->events, &b->out);
+        rollout_tick(&b->rollout, broker_view(b, now), &b->events, b->out);
         broker_send_outbox(b); /* sent even if the commit of the decisions fails */
         if (ends_incomplete(b)) return;
         b->is_undecided |= b->txn.is_open;
         if (b->txn.is_open || b->retry_us) break; /* broker_committed or broker_tick goes on from here */
-        rollout_decide(&b->rollout, broker_view(b, now), &b->out);
-        close_abandoned(b, now);
-        if (!b->out.record_count) break;
+        rollout_decide(&b->rollout, broker_view(b, now), b->out);
+        /* While the broker settles, a publisher may still come back. */
+        if (b->has_abandoned && b->rollout.is_settled) close_abandoned(b, now);
+        if (!b->out->record_count) break;
         rc = broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
     }
     broker_send_outbox(b);
     b->has_news = true;
 }
 
-/* ---- refusals ---- */
-
-static uint64_t request_number(const msg_t *m)
+void broker_go_on(broker_t *b, instant_t now)
 {
-    switch (m->type) {
-    case MSG_JOIN: return m->join.req;
-    case MSG_OPEN: return m->open.req;
-    case MSG_PUBLISH: return m->publish.req;
-    case MSG_QUERY: return m->query.req;
-    case MSG_LEAVE: return m->leave.req;
-    default: return 0;
+    decide(b, now);
+    while (b->requests && !b->txn.is_open && !b->is_broken) {
+        broker_handle_waiting(b, now);
+        decide(b, now);
     }
 }
 
-asker_t asker_of(const call_t *c) { return (asker_t){c->from, request_number(c->m), c->m->type}; }
-
-/* A request that waited keeps its first deadline. */
-uint64_t request_deadline_us(const call_t *c)
-{
-    if (c->again) return c->again->deadline_us;
-    uint64_t asked_ms = c->m->type == MSG_PUBLISH ? c->m->publish.deadline_ms : 0;
-    return c->now.us + (asked_ms ? asked_ms : c->b->opts.lease_ms) * 1000;
-}
+/* ---- refusals ---- */
 
 void broker_refuse_asker(broker_t *b, const asker_t *asker, const heddle_error_t *error, uint64_t retry_ms)
 {
     msg_t m;
     msg_from_error(error, asker->req, asker->type, &m);
     m.error.retry_ms = retry_ms;
-    outbox_send(&b->out, asker->peer, &m);
+    outbox_send(b->out, asker->peer, &m);
 }
 
-void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_ms)
-{
-    asker_t asker = asker_of(c);
-    broker_refuse_asker(c->b, &asker, error, retry_ms);
-}
-
-static void send_fenced(broker_t *b, uint64_t peer, uint64_t token, uint64_t req, msg_type_t of,
-                        const char *name)
+void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name)
 {
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_FENCED,
@@ -260,52 +229,12 @@ static void send_fenced(broker_t *b, uint64_t peer, uint64_t token, uint64_t req
                (unsigned long long)token, *name ? " of " : "", name);
     error_hint(&error, "say HELLO and join again");
     msg_t m;
-    msg_from_error(&error, req, of, &m);
+    msg_from_error(&error, to->req, to->type, &m);
     m.error.token = token;
-    outbox_send(&b->out, peer, &m);
+    outbox_send(b->out, to->peer, &m);
 }
 
-void broker_tell_fenced(const call_t *c, uint64_t token)
-{
-    send_fenced(c->b, c->from, token, request_number(c->m), c->m->type, c->peer->name);
-}
-
-void broker_tell_replaced(broker_t *b, uint64_t peer, uint64_t token, const char *name)
-{
-    send_fenced(b, peer, token, 0, (msg_type_t)0, name);
-}
-
-/* ---- dispatch ---- */
-
-typedef enum { NEEDS_NOTHING, NEEDS_HELLO, NEEDS_TOKEN, NEEDS_WORKER } needs_t;
-typedef struct {
-    void (*handle)(const call_t *c);
-    needs_t needs;
-    bool decides;      /* from all that is recorded: it waits while a transaction is open */
-} route_t;
-
-static const route_t ROUTES[] = {
-    [MSG_HELLO] = {on_hello, NEEDS_NOTHING},   [MSG_JOIN] = {on_join, NEEDS_HELLO},
-    [MSG_OPEN] = {on_open, NEEDS_HELLO, true},       [MSG_QUERY] = {on_query, NEEDS_HELLO},
-    [MSG_PUBLISH] = {on_publish, NEEDS_HELLO, true}, [MSG_HEARTBEAT] = {on_heartbeat, NEEDS_TOKEN},
-    [MSG_LEAVE] = {on_leave, NEEDS_TOKEN},     [MSG_NEED_SOURCES] = {on_need_sources, NEEDS_WORKER},
-    [MSG_STAGED] = {on_staged, NEEDS_WORKER},  [MSG_ACTIVE] = {on_active, NEEDS_WORKER},
-    [MSG_NACK] = {on_nack, NEEDS_WORKER},      [MSG_VERIFIED] = {on_verified, NEEDS_WORKER},
-    [MSG_PING] = {NULL, NEEDS_NOTHING},
-};
-
-/* token_of reads the token of each of these messages, so it must be at the same place in all of them. */
-#define BEGINS_WITH_TOKEN(message)                                                                          \
-    _Static_assert(offsetof(msg_t, message.token) == offsetof(msg_t, heartbeat.token), "the token is first")
-BEGINS_WITH_TOKEN(leave);
-BEGINS_WITH_TOKEN(need_sources);
-BEGINS_WITH_TOKEN(staged);
-BEGINS_WITH_TOKEN(active);
-BEGINS_WITH_TOKEN(nack);
-BEGINS_WITH_TOKEN(verified);
-static uint64_t token_of(const msg_t *m) { return m->heartbeat.token; }
-
-static void out_of_place(call_t *c, const char *why)
+static void out_of_place(const call_t *c, const char *why)
 {
     heddle_error_t error;
     c->b->bad_frames++;
@@ -316,17 +245,16 @@ static void out_of_place(call_t *c, const char *why)
 
 /* A stale token changes nothing, and is counted.  The event is written once for each token, because a
  * fenced process may go on sending. */
-static void fence(call_t *c)
+static void fence(const call_t *c, uint64_t token)
 {
     broker_t *b = c->b;
-    uint64_t token = token_of(c->m);
     bool is_known = c->peer->fenced_token == token;
     member_t *worker =
         c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
     b->members.fenced_count++;
     /* A token of an earlier broker's session counts for no worker. */
     if (worker && token >> 32 == worker->token >> 32) worker->counts.fenced++;
-    broker_tell_fenced(c, token);
+    broker_tell_fenced(b, &c->asker, token, c->peer->name);
     if (is_known) return;
     c->peer->fenced_token = token;
     event_type_t type = c->peer->role == ROLE_PUBLISHER ? EVENT_WRITER_FENCED : EVENT_WORKER_FENCED;
@@ -335,93 +263,197 @@ static void fence(call_t *c)
     e->token = token;
 }
 
-/* Finds the session that the message belongs to.  A token is good only on the connection that got it.
- * False: the message was refused. */
-static bool find_member(call_t *c, needs_t needs)
+/* ---- PUBLISH ---- */
+
+/* The sender is not the adapter's writer, and this is not a repeated request: its token is stale, or
+ * belongs to another adapter. */
+static void refuse_foreign_token(const call_t *c, const member_t *sender, heddle_error_t *error)
 {
-    member_t *member = membership_by_token(&c->b->members, token_of(c->m));
-    if (!member || member->peer != c->from) {
-        fence(c);
-        return false;
+    if (sender) {
+        error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH to %s by a session that did not open it",
+                   c->m->publish.adapter);
+        broker_refuse(c, error, 0);
+        return;
     }
-    if (needs == NEEDS_WORKER && member->role != ROLE_WORKER) {
-        out_of_place(c, "is not for publishers to send");
-        return false;
-    }
-    c->member = member;
-    membership_heard(&c->b->members, member, c->now.us);
-    return true;
+    c->b->members.fenced_count++;
+    broker_tell_fenced(c->b, &c->asker, c->m->publish.token, c->peer->name);
 }
 
-/* Requests that decide something wait while a transaction is open.  Reports of workers do not: they change
- * soft state alone. */
-static void dispatch(call_t *c)
+/* A publication is decided (registry/) and recorded; what follows from the record, ANNOUNCE among it,
+ * follows when it is applied (txn.h).  Without the adapter's writer only a repeated request is answered. */
+static void on_publish(const call_t *c)
 {
-    size_t type = (size_t)c->m->type;
-    const route_t *route = type < sizeof ROUTES / sizeof *ROUTES ? &ROUTES[type] : NULL;
-    if (c->m->type == MSG_PING) return;
-    if (!route || !route->handle) out_of_place(c, "is not for the broker");
-    else if (route->needs != NEEDS_NOTHING && !c->peer) out_of_place(c, "came before HELLO");
-    else if (route->decides && c->b->txn.is_open) broker_defer(c);
-    else if (route->needs < NEEDS_TOKEN || find_member(c, route->needs)) route->handle(c);
+    broker_t *b = c->b;
+    const msg_publish_t *m = &c->m->publish;
+    const adapter_row_t *a = registry_adapter(&b->registry, m->adapter);
+    member_t *sender = membership_by_token(&b->members, m->token);
+    if (sender && sender->peer != c->from) sender = NULL;
+    bool is_writer = sender && a && a->writer.token == sender->token;
+    char addresses[HEDDLE_NAME_MAX + 1] = "", held[512];
+    publish_by_t by = {.peer = c->from, .addresses = addresses};
+    if (is_writer) {
+        membership_heard(&b->members, sender, c->now.us);
+        member_addresses(sender, addresses, sizeof addresses);
+        by.writer = sender->name;
+        by.live = rollout_newest_live(&b->rollout, a);
+        by.awaited = rollout_awaited(&b->rollout, a, &m->digest);
+        /* Not while the broker settles: workers on the same loopback may still come back. */
+        by.cut_off_count = b->rollout.is_settled ? membership_cut_off(&b->members, sender) : 0;
+    }
+    if (a && a->held) {
+        rollout_held_text(&b->rollout, a, held, sizeof held);
+        by.held = held;
+        by.held_version = a->active;
+    }
+    b->io.random(b->io.self, &by.share_key, sizeof by.share_key);
+
+    heddle_error_t error;
+    uint64_t version = 0;
+    bool created = false;
+    int rc = registry_decide_publish(&b->registry, m, &by, c->now, b->out, &version, &created, &error);
+    if (rc == HEDDLE_ERR_FENCED) {
+        refuse_foreign_token(c, sender, &error);
+    } else if (rc) {
+        bool may_change = rc == HEDDLE_ERR_UNAVAILABLE && error.retriable; /* when the broker has settled */
+        uint64_t wait_us = rollout_settling_us(&b->rollout, c->now.us);
+        broker_refuse(c, &error, may_change ? wait_us / 1000 + 1 : 0);
+    } else {
+        txn_t txn = {.kind = TXN_PUBLISH, .asker = c->asker, .deadline_us = c->deadline_us};
+        rc = broker_commit(b, &txn, c->now, &error);
+        if (!rc && !created && is_writer) /* no record: it is there already */
+            rollout_republished(&b->rollout, broker_view(b, c->now), sender, version, b->out);
+    }
 }
+
+/* ---- a message ---- */
+
+/* What a message needs before it is handled.  0: it is not for the broker. */
+typedef enum { NEEDS_NOTHING = 1, NEEDS_HELLO, NEEDS_TOKEN, NEEDS_WORKER } needs_t;
+typedef struct {
+    needs_t needs;
+    bool decides;      /* from all that is recorded: it waits while a transaction is open */
+    size_t req;        /* where its request number is; 0: it has none */
+} route_t;
+
+static const route_t ROUTES[] = {
+    [MSG_HELLO] = {NEEDS_NOTHING},
+    [MSG_PING] = {NEEDS_NOTHING},
+    [MSG_JOIN] = {NEEDS_HELLO, .req = offsetof(msg_t, join.req)},
+    [MSG_OPEN] = {NEEDS_HELLO, true, offsetof(msg_t, open.req)},
+    [MSG_QUERY] = {NEEDS_HELLO, .req = offsetof(msg_t, query.req)},
+    [MSG_PUBLISH] = {NEEDS_HELLO, true, offsetof(msg_t, publish.req)},
+    [MSG_HEARTBEAT] = {NEEDS_TOKEN},
+    [MSG_LEAVE] = {NEEDS_TOKEN, .req = offsetof(msg_t, leave.req)},
+    [MSG_NEED_SOURCES] = {NEEDS_WORKER},
+    [MSG_STAGED] = {NEEDS_WORKER},
+    [MSG_ACTIVE] = {NEEDS_WORKER},
+    [MSG_NACK] = {NEEDS_WORKER},
+    [MSG_VERIFIED] = {NEEDS_WORKER},
+};
+
+/* broker_handle reads the token of each message that needs one, so it must be at the same place in all. */
+#define BEGINS_WITH_TOKEN(message)                                                                          \
+    _Static_assert(offsetof(msg_t, message.token) == offsetof(msg_t, heartbeat.token), "the token is first")
+BEGINS_WITH_TOKEN(leave);
+BEGINS_WITH_TOKEN(need_sources);
+BEGINS_WITH_TOKEN(staged);
+BEGINS_WITH_TOKEN(active);
+BEGINS_WITH_TOKEN(nack);
+BEGINS_WITH_TOKEN(verified);
+
+void broker_handle(call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_t *m = c->m;
+    heddle_error_t error;
+    int rc = HEDDLE_OK;
+    static const route_t FOREIGN;
+    const route_t *route = (size_t)m->type < sizeof ROUTES / sizeof *ROUTES ? &ROUTES[m->type] : &FOREIGN;
+
+    /* The answer goes to this request, by its deadline: that of a publication is its own, all else has a
+     * lease.  A request that waited keeps its first deadline. */
+    c->peer = broker_peer(b, c->from);
+    c->asker = (asker_t){.peer = c->from, .type = m->type};
+    if (route->req) memcpy(&c->asker.req, (const char *)m + route->req, sizeof c->asker.req);
+    uint64_t asked_ms = m->type == MSG_PUBLISH ? m->publish.deadline_ms : 0;
+    c->deadline_us = c->again ? c->again->deadline_us
+                              : c->now.us + (asked_ms ? asked_ms : b->opts.lease_ms) * 1000;
+
+    /* Keys are looked up for each message, so that a revoked key ends at once. */
+    if (b->io.key) {
+        const char *proved = b->io.key(b->io.self, c->from);
+        c->key = proved ? auth_key(&b->auth, proved) : NULL;
+        if (!auth_is_live(c->key) || auth_check(c->key, m, &error) != HEDDLE_OK) {
+            broker_deny(c, proved, &error);
+            return;
+        }
+    }
+
+    /* Requests that decide something wait while a transaction is open.  Reports of workers do not: they
+     * change soft state alone. */
+    if (!route->needs) {
+        out_of_place(c, "is not for the broker");
+        return;
+    }
+    if (route->needs != NEEDS_NOTHING && !c->peer) {
+        out_of_place(c, "came before HELLO");
+        return;
+    }
+    if (route->decides && b->txn.is_open) {
+        broker_defer(c);
+        return;
+    }
+
+    /* The session that the message belongs to.  A token is good only on the connection that got it. */
+    if (route->needs >= NEEDS_TOKEN) {
+        uint64_t token = m->heartbeat.token;
+        member_t *member = membership_by_token(&b->members, token);
+        if (!member || member->peer != c->from) {
+            fence(c, token);
+            return;
+        }
+        if (route->needs == NEEDS_WORKER && member->role != ROLE_WORKER) {
+            out_of_place(c, "is not for publishers to send");
+            return;
+        }
+        c->member = member;
+        membership_heard(&b->members, member, c->now.us);
+    }
+
+    step_t step = broker_step(b, c->now);
+    switch (m->type) {
+    case MSG_HELLO: on_hello(c); break;
+    case MSG_JOIN: on_join(c); break;
+    case MSG_OPEN: on_open(c); break;
+    case MSG_QUERY: on_query(c); break;
+    case MSG_PUBLISH: on_publish(c); break;
+    case MSG_HEARTBEAT: on_heartbeat(c); break;
+    case MSG_LEAVE: on_leave(c); break;
+    case MSG_NEED_SOURCES: rc = rollout_need_sources(&step, c->member, &m->need_sources, &error); break;
+    case MSG_STAGED: rc = rollout_staged(&step, c->member, &m->staged, &error); break;
+    case MSG_ACTIVE: rc = rollout_active(&step, c->member, &m->active, &error); break;
+    case MSG_NACK: rc = rollout_nack(&step, c->member, &m->nack, &error); break;
+    case MSG_VERIFIED: pending_verified(&b->pending, c->member, &m->verified); break;
+    default: break;
+    }
+    if (rc) broker_refuse(c, &error, 0); /* a worker's report has no other answer */
+}
+
+/* ---- frames ---- */
 
 static void tell_bad_frame(broker_t *b, uint64_t peer, const heddle_error_t *error)
 {
-    msg_t answer;
     b->bad_frames++;
-    msg_from_error(error, 0, (msg_type_t)0, &answer);
-    outbox_send(&b->out, peer, &answer);
+    broker_refuse_asker(b, &(asker_t){.peer = peer}, error, 0);
     broker_send_outbox(b);
 }
 
-/* There is no memory to decode this frame.  Its content is lost through no fault of the sender, so that
- * member is called to join again at its next heartbeat. */
-static void lose_frame(broker_t *b, uint64_t from, instant_t now)
-{
-    broker_peer_t *peer = broker_peer(b, from);
-    member_t *member = peer && peer->token ? membership_by_token(&b->members, peer->token) : NULL;
-    if (!member) return; /* it asks again */
-    membership_heard(&b->members, member, now.us);
-    member->needs_resync = true;
-}
-
-void broker_bad_frame(broker_t *b, uint64_t peer, const char *why, instant_t now)
+void broker_bad_frame(broker_t *b, uint64_t peer, const char *why)
 {
     owner_check(&b->owner);
-    (void)now;
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_PROTOCOL, "frame is no message: %s", why);
     tell_bad_frame(b, peer, &error);
-}
-
-/* `again` NULL: the frame was received just now, and is not a request that waited. */
-static void handle(broker_t *b, uint64_t from, bytes_t frame, const msg_t *m, const request_t *again,
-                   instant_t now)
-{
-    call_t c = {.b = b, .m = m, .frame = frame, .from = from, .again = again, .now = now};
-    c.peer = broker_peer(b, from);
-    if (broker_allows(&c)) dispatch(&c);
-}
-
-/* The last step of each event: everything that follows is decided, and then the requests that waited are
- * handled one by one. */
-static void go_on(broker_t *b, instant_t now)
-{
-    broker_decide_all(b, now);
-    for (request_t *r; !b->is_broken && (r = broker_next_request(b)) != NULL;) {
-        heddle_error_t error;
-        msg_t m;
-        bytes_t frame = bytes_of(r->frame, r->bytes);
-        if (msg_decode(frame, &m, &error) == HEDDLE_OK) {
-            handle(b, r->asker.peer, frame, &m, r, now);
-            msg_fini(&m);
-        } else { /* it was decoded when it was received, so memory is missing now */
-            broker_refuse_asker(b, &r->asker, &error, b->opts.lease_ms / 4);
-        }
-        free(r);
-        broker_decide_all(b, now);
-    }
 }
 
 void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
@@ -435,29 +467,27 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
         msg_fini(&m);
         rc = HEDDLE_ERR_NO_MEMORY;
     }
-    if (rc == HEDDLE_ERR_NO_MEMORY) lose_frame(b, from, now);
-    else if (rc) tell_bad_frame(b, from, &error);
-    if (rc) return;
+    if (rc == HEDDLE_ERR_NO_MEMORY) {
+        /* The frame's content is lost through no fault of the sender.  A member is called to join again at
+         * its next heartbeat, and all others ask again. */
+        member_t *member = session_of(b, from);
+        if (!member) return;
+        membership_heard(&b->members, member, now.us);
+        member->needs_resync = true;
+        return;
+    }
+    if (rc) {
+        tell_bad_frame(b, from, &error);
+        return;
+    }
     broker_peer_t *peer = broker_peer(b, from);
     if (peer) peer->heard_us = now.us;
     b->received[m.type]++;
-    handle(b, from, frame, &m, NULL, now);
+    broker_handle(&(call_t){.b = b, .m = &m, .frame = frame, .from = from, .now = now});
     /* Most frames are heartbeats that change nothing.  They cost no look at the rollouts. */
     if (m.type == MSG_HEARTBEAT && !b->rollout.is_dirty) broker_send_outbox(b);
-    else go_on(b, now);
+    else broker_go_on(b, now);
     msg_fini(&m);
-}
-
-/* Rollouts that changed during the commit were left undecided, and are looked at now. */
-void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_t now)
-{
-    owner_check(&b->owner);
-    if (b->is_broken || !b->txn.is_open) return;
-    heddle_error_t why = error ? *error : (heddle_error_t){0};
-    broker_end_txn(b, rc, now, &why);
-    if (b->is_undecided && !b->retry_us) rollout_stir(&b->rollout);
-    b->is_undecided = false;
-    go_on(b, now);
 }
 
 /* ---- time ---- */
@@ -478,7 +508,7 @@ void broker_tick(broker_t *b, instant_t now)
             /* The store refused the last commit.  The epoch is written again, which changes nothing, to
              * find out whether the store accepts records. */
             heddle_error_t error;
-            record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", now);
+            record_t *rec = outbox_record(b->out, RECORD_EPOCH, "", now);
             rec->epoch = b->registry.epoch;
             broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
             b->is_undecided |= b->txn.is_open;
@@ -486,7 +516,7 @@ void broker_tick(broker_t *b, instant_t now)
         if (!b->is_read_only) rollout_stir(&b->rollout);
     }
     bool can_close = b->has_abandoned && b->rollout.is_settled && !b->retry_us && !b->txn.is_open;
-    if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout) || can_close) go_on(b, now);
+    if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout) || can_close) broker_go_on(b, now);
 }
 
 /* The end of a turn.  Publishers get ROLLOUT here, once for all frames of the turn.  Returns when the next
@@ -496,7 +526,7 @@ uint64_t broker_flush(broker_t *b, instant_t now)
     owner_check(&b->owner);
     if (b->is_broken) return CLOCK_NEVER;
     broker_answer_pending(b, now);
-    rollout_flush(&b->rollout, broker_view(b, now), &b->events, &b->out);
+    rollout_flush(&b->rollout, broker_view(b, now), &b->events, b->out);
     broker_send_outbox(b);
     uint64_t next = clock_earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
     next = clock_earlier(next, pending_deadline(&b->pending));

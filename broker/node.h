@@ -9,10 +9,10 @@
  * One event is one transaction at most (broker/txn.h).  broker_flush, last in each turn, sends what is sent
  * at most once a turn: ROLLOUT to publishers, answers to waiting questions.
  *
- *   node.c         life, frames, ticks: what one turn does     txn.c        records until they are confirmed
- *   apply.c        what follows from each kind of record       call.h       one message in hand
- *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       keys.c       what a key may do
- *   versions.c     PUBLISH, STAGED, ACTIVE, NACK               restored.c   members that know more
+ *   node.c         a turn: frames, ticks, PUBLISH              txn.c        records until they are confirmed,
+ *   call.h         one message in hand                                      and what follows from each
+ *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       keys.c       questions that change keys
+ *   restored.c     members that know more
  *   membership.c   sessions, tokens, leases                    events.c     the numbered log
  *   registry/      adapters, versions, decisions; the store    rollout/     copies, rules, plans
  *   questions/     what `heddle` asks, and the JSON of the answers
@@ -80,7 +80,7 @@ int  broker_start(broker_t *b, instant_t now);
 
 void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now);
 /* A frame that was none (multipart, empty). */
-void broker_bad_frame(broker_t *b, uint64_t peer, const char *why, instant_t now);
+void broker_bad_frame(broker_t *b, uint64_t peer, const char *why);
 void broker_tick(broker_t *b, instant_t now);
 /* The records of a commit that was begun are durable (OK), or nothing happened, or it is not known: the codes
  * of io.commit.  `error` says why; NULL with OK. */
@@ -88,7 +88,6 @@ void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_
 /* Last in a turn; returns when the next tick is due (CLOCK_NEVER: no need). */
 uint64_t broker_flush(broker_t *b, instant_t now);
 
-bool broker_is_settling(const broker_t *b, uint64_t now_us);
 /* For the daemon's log.  Borrowed. */
 const events_t *broker_events(const broker_t *b);
 bool broker_knows_keys(const broker_t *b);      /* false: the table is empty, as at the very first start */

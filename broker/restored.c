@@ -59,7 +59,7 @@ static void compare_epoch(recovering_t *h, uint64_t epoch, uint64_t token)
     h->is_absurd |= heard >= EPOCH_HEARD_MAX || h->so_far.epochs > EPOCHS_MAX - b->raised.epochs;
     if (h->is_absurd) return;
     if (here == b->start_epoch) b->start_token = here << 32 | b->members.counter;
-    record_t *rec = outbox_record(&b->out, RECORD_EPOCH, "", h->c->now);
+    record_t *rec = outbox_record(b->out, RECORD_EPOCH, "", h->c->now);
     rec->epoch = heard + 1;
 }
 
@@ -72,7 +72,7 @@ static size_t claimed_count(const broker_t *b)
         const adapter_row_t *a = b->registry.adapters[i];
         count += !a->version_count && (a->last_version || a->floor_decision);
     }
-    for (int i = 0; i < b->out.record_count; i++) count += b->out.records[i].kind == RECORD_ADAPTER;
+    for (int i = 0; i < b->out->record_count; i++) count += b->out->records[i].kind == RECORD_ADAPTER;
     return count;
 }
 
@@ -84,12 +84,12 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
     uint64_t last = a ? a->last_version : 0, latest = a ? registry_next_decision(a) - 1 : 0;
     if (version <= last && decision <= latest) return;
     if (!a && b->registry.adapter_count >= LIMIT_ADAPTERS) return;
-    h->is_full |= !outbox_has_room(&b->out, 2);
+    h->is_full |= !outbox_has_room(b->out, 2);
     raise_number(h, version, last, "version", adapter);
     raise_number(h, decision, latest, "decision", adapter);
     if (!a && !h->is_opening && !h->is_crowded) h->is_crowded |= claimed_count(b) >= CLAIMED_MAX;
     if (h->is_absurd || h->is_crowded) return;
-    h->is_full |= !registry_decide_floor(&b->registry, adapter, version, decision, h->c->now, &b->out);
+    h->is_full |= !registry_decide_floor(&b->registry, adapter, version, decision, h->c->now, b->out);
 }
 
 /* A faulty member could otherwise fill the registry with adapters that do not exist. */
@@ -137,18 +137,21 @@ static bool record_numbers(recovering_t *h)
     broker_t *b = c->b;
     heddle_error_t error;
     if (h->is_absurd || h->is_crowded) {
-        outbox_clear(&b->out);
+        outbox_clear(b->out);
         return h->is_absurd ? refuse_jump(h) : refuse_claim(h);
     }
-    if (!b->out.record_count) return true;
+    if (!b->out->record_count) return true;
     if (b->txn.is_open) {
         broker_defer(c);
         return false;
     }
-    txn_t txn = txn_of(c, TXN_NUMBERS, b->opts.lease_ms / 4);
-    txn.request = request_of_call(c);
+    txn_t txn = {.kind = TXN_NUMBERS,
+                 .asker = c->asker,
+                 .deadline_us = c->deadline_us,
+                 .retry_ms = b->opts.lease_ms / 4,
+                 .request = request_of_call(c)};
     if (!txn.request) {
-        b->out.record_count = 0;
+        b->out->record_count = 0;
         return false;
     }
     txn.request->recovery = h->so_far;
@@ -180,7 +183,7 @@ static void doubt_decisions(recovering_t *h, const msg_join_t *join)
         const adapter_row_t *a = registry_adapter(&b->registry, join->adapters[h->so_far.doubted].adapter);
         if (!a || !a->active) continue;
         h->is_full = !registry_decide_floor(&b->registry, a->name, 0, registry_next_decision(a), h->c->now,
-                                            &b->out);
+                                            b->out);
         if (h->is_full) return;
     }
 }

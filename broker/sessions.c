@@ -112,7 +112,7 @@ static void welcome_peer(const call_t *c, uint64_t wire)
                                   .pid = b->opts.pid,
                                   .cluster = b->opts.cluster,
                                   .heddle = heddle_version()};
-    outbox_send(&c->b->out, c->from, &m);
+    outbox_send(c->b->out, c->from, &m);
 }
 
 /* A connection may say HELLO again, with another role: it is the same peer. */
@@ -178,7 +178,7 @@ static void replaced(broker_t *b, const admitted_t *admitted, instant_t now)
     char name[HEDDLE_NAME_MAX + 1];
     error_text(name, sizeof name, old ? old->name : by->name);
     unbind_peer(b, peer, token);
-    broker_tell_replaced(b, peer, token, name);
+    broker_tell_fenced(b, &(asker_t){.peer = peer}, token, name);
     event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
     event_row_t *e = events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL,
                                 0, name, now);
@@ -228,7 +228,7 @@ static void send_welcome(const call_t *c, const member_t *member, msg_welcome_t 
     m.welcome.lease_ms = c->b->opts.lease_ms;
     m.welcome.slots = member->slots;
     m.welcome.settling_ms = (rollout_settling_us(&c->b->rollout, c->now.us) + 999) / 1000;
-    outbox_send(&c->b->out, c->from, &m);
+    outbox_send(c->b->out, c->from, &m);
 }
 
 /* The holder of the name is replaced without having left.  Questions that wait for its answer must not
@@ -293,7 +293,7 @@ void on_join(const call_t *c)
         event_row_t *e = events_add(&b->events, EVENT_WORKER_JOINED, NULL, 0, member->name, c->now);
         e->token = member->token;
         say_moved(e, member);
-        rollout_wake(&b->rollout, broker_view(b, c->now), member, &b->events, &b->out);
+        rollout_wake(&b->rollout, broker_view(b, c->now), member, &b->events, b->out);
     }
     arena_fini(&arena);
 }
@@ -354,7 +354,7 @@ static void tell_ended(const call_t *c, const member_t *member, uint64_t serving
     const version_row_t *row = registry_version(a, serving);
     if (row && registry_is_live(row)) return;
     if (row) {
-        rollout_tell(&b->rollout, broker_view(b, c->now), a->name, serving, member, &b->out);
+        rollout_tell(&b->rollout, broker_view(b, c->now), a->name, serving, member, b->out);
         return;
     }
     msg_t m = {.type = MSG_ROLLOUT};
@@ -364,7 +364,7 @@ static void tell_ended(const call_t *c, const member_t *member, uint64_t serving
                                 .state = "lost",
                                 .code = heddle_err_name(HEDDLE_ERR_VERSION_LOST),
                                 .message = "the broker does not know it, or not any more"};
-    outbox_send(&b->out, c->from, &m);
+    outbox_send(b->out, c->from, &m);
 }
 
 bool broker_is_same_open(const request_t *request, const msg_open_t *open)
@@ -397,15 +397,18 @@ void on_open(const call_t *c)
     if (!rc) rc = registry_check_open(&b->registry, open, &by, &error);
     if (!rc && !broker_recover_open(c)) return;
     by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was recovered */
-    if (!rc) rc = registry_decide_open(&b->registry, open, &by, c->now, &b->out, &error);
+    if (!rc) rc = registry_decide_open(&b->registry, open, &by, c->now, b->out, &error);
     if (rc) {
         broker_refuse(c, &error, b->opts.lease_ms / 4);
         return;
     }
-    txn_t txn = txn_of(c, TXN_OPEN, b->opts.lease_ms / 4);
-    txn.request = request_of_call(c);
+    txn_t txn = {.kind = TXN_OPEN,
+                 .asker = c->asker,
+                 .deadline_us = c->deadline_us,
+                 .retry_ms = b->opts.lease_ms / 4,
+                 .request = request_of_call(c)};
     if (txn.request) broker_commit(b, &txn, c->now, &error);
-    else b->out.record_count = 0;
+    else b->out->record_count = 0;
 }
 
 static void begin_writer(const call_t *c, uint64_t token)
@@ -441,7 +444,11 @@ static void begin_writer(const call_t *c, uint64_t token)
 void broker_begin_writer(broker_t *b, uint64_t token, instant_t now)
 {
     const request_t *r = b->txn.request;
-    call_t c = {.b = b, .from = r->asker.peer, .peer = broker_peer(b, r->asker.peer), .now = now};
+    call_t c = {.b = b,
+                .from = r->asker.peer,
+                .asker = r->asker,
+                .peer = broker_peer(b, r->asker.peer),
+                .now = now};
     msg_t m;
     heddle_error_t error;
     if (!c.peer || c.peer->role != ROLE_PUBLISHER) { /* the publisher left */
@@ -480,7 +487,7 @@ static void call_again(const call_t *c)
     msg_from_error(&error, 0, c->m->type, &m);
     m.error.token = token;
     c->member->needs_resync = false;
-    outbox_send(&c->b->out, c->from, &m);
+    outbox_send(c->b->out, c->from, &m);
 }
 
 /* The answer renews the member's own view of its lease, so it is sent before anything else. */
@@ -491,7 +498,7 @@ void on_heartbeat(const call_t *c)
     membership_heartbeat(&b->members, c->member, hb, c->now.us);
     msg_t m = {.type = MSG_HEARTBEAT_OK};
     m.heartbeat_ok = (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq};
-    outbox_send(&b->out, c->from, &m);
+    outbox_send(b->out, c->from, &m);
     if (c->member->role == ROLE_WORKER)
         rollout_progress(&b->rollout, broker_view(b, c->now), c->member, hb, &b->events);
     if (c->member->needs_resync) call_again(c);
@@ -529,7 +536,7 @@ void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token)
 {
     msg_t m = {.type = MSG_BYE};
     m.bye = (msg_bye_t){.token = token, .req = asker->req};
-    outbox_send(&b->out, asker->peer, &m);
+    outbox_send(b->out, asker->peer, &m);
     broker_peer_t *peer = broker_peer(b, asker->peer);
     if (peer) broker_end_peer(b, peer);
 }
@@ -541,15 +548,14 @@ void on_leave(const call_t *c)
 {
     broker_t *b = c->b;
     heddle_error_t error;
-    txn_t txn = txn_of(c, TXN_LEAVE, 0);
+    /* No deadline: its client waits for a second, and goes. */
+    txn_t txn = {.kind = TXN_LEAVE, .asker = c->asker, .token = c->member->token};
     const char *adapter = c->member->role == ROLE_PUBLISHER ? c->member->subs[0].adapter : "";
     const adapter_row_t *a = registry_adapter(&b->registry, adapter);
-    txn.deadline_us = 0; /* its client waits for a second, and goes */
-    txn.token = c->member->token;
     broker_end_member(b, c->member, MEMBER_LEFT, NULL, c->now); /* `adapter` goes with it */
     bool is_writer = a && a->writer.token == txn.token;
     if (is_writer && !b->txn.is_open) {
-        registry_decide_close(a, c->now, &b->out);
+        registry_decide_close(a, c->now, b->out);
         broker_commit(b, &txn, c->now, &error);
     } else {
         broker_send_bye(b, &txn.asker, txn.token);

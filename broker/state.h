@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/state.h: all that the broker knows: for the files that handle its messages.  What only reads gets a
- * view of what it reads instead (broker/questions/report.h), and the pure files cannot see this at all.
+/* broker/state.h: all that the broker knows: for the files that handle its messages.  What only reads gets
+ * a view of what it reads instead (broker/questions/report.h), and the pure files cannot see this at all.
  *
  * Durable: registry, keys.  Soft, gone with the process: the rest.  Between two events `out` is empty; what
  * an event leads to is collected there, and becomes the transaction when it has records (broker/txn.h). */
@@ -41,8 +41,9 @@ struct broker {
     rollout_t rollout;
     events_t events;
     pending_t pending;
-    outbox_t out;                      /* of the event in hand */
-    txn_t txn; outbox_t txn_out;       /* the transaction; its records and replies, while it is open */
+    outbox_t outboxes[2];
+    outbox_t *out;                     /* of the event in hand; the other one is an open transaction's */
+    txn_t txn;
     request_t *requests; size_t request_count, request_bytes;   /* that wait for it, in their order */
     bool is_undecided;                 /* rollouts changed meanwhile, and are decided when it has ended */
     broker_peer_t *peers; size_t idle_count, ending_count;
@@ -76,13 +77,14 @@ static inline view_t broker_view(const broker_t *b, instant_t now)
 
 static inline step_t broker_step(broker_t *b, instant_t now)
 {
-    return (step_t){&b->rollout, broker_view(b, now), &b->events, &b->out};
+    return (step_t){&b->rollout, broker_view(b, now), &b->events, b->out};
 }
 
 /* The messages of the outbox leave; it is empty then.  Connections that are ending are forgotten. */
 void broker_send_outbox(broker_t *b);
-/* Rollouts are looked at and decided, and abandoned writers closed, until nothing more comes of it. */
-void broker_decide_all(broker_t *b, instant_t now);
+/* The last step of each event: rollouts are looked at and decided, and abandoned writers closed, until
+ * nothing more comes of it; then the requests that waited for the transaction are handled. */
+void broker_go_on(broker_t *b, instant_t now);
 /* Memory and the store may differ: the process must end.  `what` NULL: *error says it already. */
 void broker_end_broken(broker_t *b, int code, const char *what, heddle_error_t *error);
 /* A message that is out of its own limits was not sent: the log says so. */

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/txn.h"
 
-#include "broker/apply.h"
 #include "broker/call.h"
 #include "broker/keys.h"
 #include "broker/questions/query.h"
 #include "broker/restored.h"
 #include "broker/sessions.h"
-#include "broker/state.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 
@@ -17,54 +15,88 @@
 /* After a refused commit, what was left undecided is tried again so much later. */
 #define COMMIT_RETRY_US 1000000ull
 
-/* ---- begin and end ---- */
+/* ---- records are applied ---- */
 
-txn_t txn_of(const call_t *c, txn_kind_t kind, uint64_t retry_ms)
+int broker_load(broker_t *b, const record_t *record)
 {
-    return (txn_t){.kind = kind,
-                   .asker = asker_of(c),
-                   .retry_ms = retry_ms,
-                   .deadline_us = request_deadline_us(c)};
+    owner_check(&b->owner);
+    bool is_of_a_key = record->kind == RECORD_KEY || record->kind == RECORD_KEY_DROP;
+    return is_of_a_key ? auth_apply(&b->auth, record) : registry_apply(&b->registry, record);
 }
 
-/* The answers must be complete before anything is recorded, because they cannot be taken back after it.
- * They also must own their bytes, because the event that they belong to ends before the commit does. */
-static int check_outbox(broker_t *b, heddle_error_t *error)
+/* Takes the records of the outbox into memory, with all that follows from each (txn.h).  They are on disk
+ * now: a record that cannot be applied would leave memory behind the disk.  So the process ends, and a
+ * restart reads all of it. */
+static int apply(broker_t *b, instant_t now, heddle_error_t *error)
 {
-    msg_type_t unsendable = b->out.unsendable;
-    if (unsendable) {
-        int rc = error_fail(error, HEDDLE_ERR_INTERNAL, "%s about this would be out of its own limits",
-                            msg_name((int)unsendable));
-        error_hint(error, "nothing was changed; the broker's log tells more");
-        broker_note_unsendable(b);
-        return rc;
+    for (int i = 0; i < b->out->record_count; i++) {
+        const record_t *rec = &b->out->records[i];
+        const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
+        bool was_held = a && a->held;
+        if (rec->kind == RECORD_WRITER && !rec->token && a) broker_note_closed(b, a, now);
+        int rc = FAILPOINT("broker.apply") ? HEDDLE_ERR_NO_MEMORY : broker_load(b, rec);
+        if (rc) {
+            broker_end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
+            return rc;
+        }
+        switch (rec->kind) {
+        case RECORD_EPOCH:
+            membership_raise_epoch(&b->members, b->registry.epoch);
+            b->events.epoch = b->registry.epoch;
+            break;
+        case RECORD_VERSION:
+        case RECORD_DECISION:
+        case RECORD_STATE:
+        case RECORD_FLOOR:
+        case RECORD_FORGET: /* the registry has freed the version's row: its track must not keep it */
+            rollout_apply(&b->rollout, broker_view(b, now), rec, was_held, &b->events, b->out);
+            break;
+        case RECORD_WRITER:
+            if (rec->token) broker_begin_writer(b, rec->token, now);
+            break;
+        case RECORD_KEY: broker_apply_key(b, rec, now); break;
+        case RECORD_ADAPTER:
+        case RECORD_KEY_DROP: break;
+        }
     }
-    if (b->out.failed || !outbox_own(&b->out))
-        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change");
+    b->out->record_count = 0;
     return HEDDLE_OK;
 }
 
-/* The open transaction's records and replies move aside, so that other events have an empty outbox
- * meanwhile. */
-static void swap_outboxes(broker_t *b)
-{
-    outbox_t out = b->out;
-    b->out = b->txn_out;
-    b->txn_out = out;
-}
+/* ---- begin and end ---- */
 
-/* Answers the request that began the transaction.  apply.c applies its records. */
-static void answer(broker_t *b, int rc, const heddle_error_t *error, instant_t now)
+/* The transaction has ended; `was_tried`: the store has answered.  The broker's state follows the store's,
+ * and then the request that began the transaction gets its answer. */
+static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
 {
     txn_t *t = &b->txn;
+    t->is_open = false;
+
+    /* After a refused commit the broker is read-only, and tries again after COMMIT_RETRY_US.  A store whose
+     * content is not known any more ends the process. */
+    if (was_tried) {
+        if (b->is_read_only && !rc) rollout_resume(&b->rollout, now.us);
+        b->is_read_only = rc != HEDDLE_OK;
+    }
+    if (!rc) rc = apply(b, now, error);
+    else if (rc == HEDDLE_ERR_DATA_DIR) broker_end_broken(b, rc, NULL, error);
+    if (rc && !b->retry_us) b->retry_us = now.us + COMMIT_RETRY_US; /* no further refusal puts it off */
+    if (rc) outbox_clear(b->out);
+    if (b->is_broken) return;
+
     bool is_refused = rc && t->asker.peer && !t->is_answered;
     switch (t->kind) {
-    case TXN_OWN: b->has_abandoned |= rc != HEDDLE_OK; return;
+    case TXN_OWN: b->has_abandoned |= rc != HEDDLE_OK; break;
+    case TXN_PUBLISH: break; /* PUBLISHED is in the outbox */
     case TXN_LEAVE:
         b->has_abandoned |= rc != HEDDLE_OK;
         broker_send_bye(b, &t->asker, t->token);
-        return;
-    case TXN_ACTIVATE: broker_activation_ended(b, t->question, rc ? error : NULL); return;
+        is_refused = false;
+        break;
+    case TXN_ACTIVATE:
+        broker_activation_ended(b, t->question, rc ? error : NULL);
+        is_refused = false;
+        break;
     case TXN_KEY:
         if (!rc) broker_answer_key(b, t);
         break;
@@ -72,39 +104,20 @@ static void answer(broker_t *b, int rc, const heddle_error_t *error, instant_t n
         if (!rc) {
             /* Greater numbers of members are recorded now.  The request that revealed them is handled
              * again, before all that wait. */
-            broker_note_recovered(b, &b->txn.request->recovery, now);
-            DL_PREPEND(b->requests, b->txn.request);
+            broker_note_recovered(b, &t->request->recovery, now);
+            DL_PREPEND(b->requests, t->request);
             b->request_count++;
-            b->request_bytes += b->txn.request->bytes;
-            b->txn.request = NULL;
+            b->request_bytes += t->request->bytes;
+            t->request = NULL;
         }
         /* fall through */
     case TXN_OPEN:
         if (rc && b->is_read_only) broker_note_refused_open(b, t->request);
         break;
-    case TXN_PUBLISH: break;
     }
     if (is_refused) broker_refuse_asker(b, &t->asker, error, t->retry_ms);
-}
-
-/* The transaction has ended; `was_tried`: the store has answered.  After a refused commit the broker is
- * read-only, and tries again after COMMIT_RETRY_US.  A store whose content is not known any more ends the
- * process. */
-static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
-{
-    b->txn.is_open = false;
-    swap_outboxes(b);
-    if (was_tried) {
-        if (b->is_read_only && !rc) rollout_resume(&b->rollout, now.us);
-        b->is_read_only = rc != HEDDLE_OK;
-    }
-    if (!rc) rc = broker_apply(b, now, error);
-    else if (rc == HEDDLE_ERR_DATA_DIR) broker_end_broken(b, rc, NULL, error);
-    if (rc && !b->retry_us) b->retry_us = now.us + COMMIT_RETRY_US; /* no further refusal puts it off */
-    if (rc) outbox_clear(&b->out);
-    if (!b->is_broken) answer(b, rc, error, now);
-    free(b->txn.request);
-    b->txn.request = NULL;
+    free(t->request);
+    t->request = NULL;
     broker_send_outbox(b);
     b->has_news = true;
 }
@@ -112,35 +125,62 @@ static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error
 /* Only one transaction is open at a time.  AGAIN: the store answers later, by broker_committed. */
 int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error)
 {
+    outbox_t *out = b->out;
+    int rc = HEDDLE_OK;
     *ret_error = (heddle_error_t){0};
-    int rc = check_outbox(b, ret_error);
     b->txn = *txn;
     b->txn.began_us = now.us;
-    swap_outboxes(b);
-    const outbox_t *out = &b->txn_out;
+
+    /* The answers must be complete before anything is recorded, because they cannot be taken back after it.
+     * They also must own their bytes, because the event that they belong to ends before the commit may do.
+     * */
+    if (out->unsendable) {
+        rc = error_fail(ret_error, HEDDLE_ERR_INTERNAL, "%s about this would be out of its own limits",
+                        msg_name((int)out->unsendable));
+        error_hint(ret_error, "nothing was changed; the broker's log tells more");
+        broker_note_unsendable(b);
+    } else if (out->failed || !outbox_own(out)) {
+        rc = error_fail(ret_error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change");
+    }
     bool is_tried = !rc && out->record_count;
     if (is_tried)
         rc = FAILPOINT("broker.commit")
                  ? error_fail(ret_error, HEDDLE_ERR_NO_SPACE, "no space is left")
                  : b->io.commit(b->io.self, out->records, out->record_count, ret_error);
+
+    /* An open transaction keeps its records and replies where they are.  Other events get the other outbox,
+     * which is empty. */
     b->txn.is_open = is_tried && rc == HEDDLE_ERR_AGAIN;
-    if (b->txn.is_open) return rc;
+    if (b->txn.is_open) {
+        b->out = &b->outboxes[out == b->outboxes];
+        return rc;
+    }
     end(b, rc, is_tried, now, ret_error);
     return b->is_broken ? ret_error->code : rc;
 }
 
-void broker_end_txn(broker_t *b, int rc, instant_t now, heddle_error_t *error)
+/* Rollouts that changed during the commit were left undecided, and are looked at now. */
+void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_t now)
 {
-    end(b, rc, true, now, error);
+    owner_check(&b->owner);
+    if (b->is_broken || !b->txn.is_open) return;
+    heddle_error_t why = error ? *error : (heddle_error_t){0};
+    b->out = &b->outboxes[b->out == b->outboxes];
+    end(b, rc, true, now, &why);
+    if (b->is_undecided && !b->retry_us) rollout_stir(&b->rollout);
+    b->is_undecided = false;
+    broker_go_on(b, now);
 }
 
 /* ---- requests that wait ---- */
 
-static void forget(broker_t *b, request_t *r)
+/* Out of the queue; the caller frees it. */
+static request_t *take(broker_t *b, request_t *r)
 {
     DL_DELETE(b->requests, r);
     b->request_count--;
     b->request_bytes -= r->bytes;
+    return r;
 }
 
 /* The frame is copied, because the request is decoded again when its turn comes. */
@@ -153,8 +193,7 @@ request_t *request_of_call(const call_t *c)
         broker_refuse(c, &error, c->b->opts.lease_ms / 4);
         return NULL;
     }
-    *r = (request_t){
-        .asker = asker_of(c), .deadline_us = request_deadline_us(c), .bytes = c->frame.bytes};
+    *r = (request_t){.asker = c->asker, .deadline_us = c->deadline_us, .bytes = c->frame.bytes};
     if (c->again) r->recovery = c->again->recovery;
     memcpy(r->frame, c->frame.data, c->frame.bytes);
     return r;
@@ -168,23 +207,13 @@ static bool is_asked_again(const request_t *r, const asker_t *asker)
            (asker->type == MSG_OPEN || asker->type == MSG_JOIN);
 }
 
-static void forget_former(broker_t *b, const asker_t *asker)
-{
-    request_t *r, *next;
-    DL_FOREACH_SAFE (b->requests, r, next) {
-        if (!is_asked_again(r, asker)) continue;
-        forget(b, r);
-        free(r);
-    }
-}
-
 /* The same OPEN arrives again while its record is being written.  WELCOME then answers the later copy. */
 static bool replaces_open(const call_t *c)
 {
     broker_t *b = c->b;
-    asker_t asker = asker_of(c);
-    if (b->txn.kind != TXN_OPEN || !is_asked_again(b->txn.request, &asker)) return false;
-    if (!broker_is_same_open(b->txn.request, &c->m->open)) return false;
+    if (b->txn.kind != TXN_OPEN || !is_asked_again(b->txn.request, &c->asker) ||
+        !broker_is_same_open(b->txn.request, &c->m->open))
+        return false;
     request_t *r = request_of_call(c);
     if (!r) return true;
     free(b->txn.request);
@@ -198,19 +227,20 @@ void broker_defer(const call_t *c)
 {
     broker_t *b = c->b;
     heddle_error_t error;
-    asker_t asker = asker_of(c);
-    outbox_clear(&b->out);
+    request_t *r, *next;
+    outbox_clear(b->out);
     if (c->peer->token)
         membership_heard(&b->members, membership_by_token(&b->members, c->peer->token), c->now.us);
     if (replaces_open(c)) return;
-    forget_former(b, &asker);
+    DL_FOREACH_SAFE (b->requests, r, next)
+        if (is_asked_again(r, &c->asker)) free(take(b, r));
     if (b->request_count >= TXN_REQUESTS || b->request_bytes + c->frame.bytes > TXN_REQUEST_BYTES) {
         error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "too many requests wait for the registry's store");
         error_expected(&error, "at most %u requests, %u bytes", TXN_REQUESTS, TXN_REQUEST_BYTES);
         broker_refuse(c, &error, b->opts.lease_ms / 4);
         return;
     }
-    request_t *r = request_of_call(c);
+    r = request_of_call(c);
     if (!r) return;
     DL_APPEND(b->requests, r);
     b->request_count++;
@@ -221,9 +251,7 @@ void broker_forget_requests(broker_t *b, uint64_t peer)
 {
     request_t *r, *next;
     DL_FOREACH_SAFE (b->requests, r, next) {
-        if (r->asker.peer != peer) continue;
-        forget(b, r);
-        free(r);
+        if (r->asker.peer == peer) free(take(b, r));
     }
 }
 
@@ -235,11 +263,24 @@ bool broker_has_request(const broker_t *b, uint64_t peer)
     return b->txn.is_open && b->txn.asker.peer == peer;
 }
 
-request_t *broker_next_request(broker_t *b)
+void broker_handle_waiting(broker_t *b, instant_t now)
 {
-    request_t *r = b->txn.is_open ? NULL : b->requests;
-    if (r) forget(b, r);
-    return r;
+    request_t *r = take(b, b->requests);
+    heddle_error_t error;
+    msg_t m;
+    call_t c = {.b = b,
+                .m = &m,
+                .frame = bytes_of(r->frame, r->bytes),
+                .from = r->asker.peer,
+                .again = r,
+                .now = now};
+    if (msg_decode(c.frame, &m, &error) == HEDDLE_OK) {
+        broker_handle(&c);
+        msg_fini(&m);
+    } else { /* it was decoded when it was received, so memory is missing now */
+        broker_refuse_asker(b, &r->asker, &error, b->opts.lease_ms / 4);
+    }
+    free(r);
 }
 
 /* ---- deadlines ---- */
@@ -280,8 +321,7 @@ void broker_end_late_requests(broker_t *b, instant_t now)
     DL_FOREACH_SAFE (b->requests, r, next) {
         if (now.us < r->deadline_us) continue;
         answer_late(b, &r->asker, false, now);
-        forget(b, r);
-        free(r);
+        free(take(b, r));
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/txn.h: the transaction: records that one event leads to, until the store has confirmed them, and the
- * requests that wait meanwhile.
+/* broker/txn.h: the transaction: records that one event leads to, until the store has confirmed them, and
+ * the requests that wait meanwhile.
  *
  *   state   event                                  -> next   what happens
  *   idle    broker_commit: confirmed at once       -> idle   apply, replies leave
@@ -10,15 +10,29 @@
  *           broker_committed: refused              -> idle   dropped, the asker gets the error
  *           the asker's deadline passes            -> open   it gets an error: the outcome is unknown
  *
- * At most one transaction is open.  It owns all that it needs when it ends: its records with their texts, its
- * encoded replies, the asker, and the frame of a request that is handled again.  Nothing of it is on the
- * stack.
+ * At most one transaction is open.  It owns all that it needs when it ends: its records with their texts,
+ * its encoded replies, the asker, and the frame of a request that is handled again.  Nothing of it is on
+ * the stack.
  *
  * While it is open, the state of the broker is older than what the store may hold.  Requests that decide
  * something therefore wait here in the order of their arrival, each until its deadline: PUBLISH, OPEN,
  * changes of keys, and a JOIN that would raise numbers.  Heartbeats, the progress of workers, leases and
  * questions that only read go on.  Rollouts and activations are decided when the transaction has ended.
  * Bounded: TXN_REQUESTS and TXN_REQUEST_BYTES; a request beyond them is refused and may be sent again.
+ *
+ * All that follows from a record follows when it is applied, whether its commit took a moment or a second:
+ *
+ *   EPOCH             later tokens and event numbers are of it
+ *   VERSION           its track begins, and it is announced
+ *   DECISION, STATE   COMMIT, ABORT and RETIRE to workers; the next version begins
+ *   FLOOR             the adapter's decision may have to be made anew
+ *   WRITER            a publisher's session begins, with WELCOME; or the event that it is closed
+ *   KEY               an event; of a revoked key all sessions and connections end
+ *   ADAPTER, FORGET, KEY_DROP   nothing beyond the tables
+ *
+ * Messages that follow are added to the broker's outbox, behind the replies of the transaction.  A record
+ * that cannot be applied ends the process: memory would be behind the store.
+ *
  * Loop thread; nothing here blocks but a store that confirms at once. */
 #ifndef BROKER_TXN_H
 #define BROKER_TXN_H
@@ -79,15 +93,11 @@ typedef struct txn {
     uint64_t ended_sessions;           /* KEY: that its revocation ended */
 } txn_t;
 
-/* What the asker of `c` wants recorded. */
-txn_t txn_of(const call_t *c, txn_kind_t kind, uint64_t retry_ms);
-
 /* Commits what is in the broker's outbox, and takes txn->request; no transaction is open.  OK: applied, and
- * the replies left.  AGAIN: it is open.  Else it was refused: the outbox is empty, the asker was answered,
- * *ret_error says why.  To be called last by a handler: what follows is in the transaction. */
+ * the replies left.  AGAIN: it is open, and broker_committed ends it.  Else it was refused: the outbox is
+ * empty, the asker was answered, *ret_error says why.  To be called last by a handler: what follows is in
+ * the transaction. */
 int  broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error);
-/* The store's word about the open one. */
-void broker_end_txn(broker_t *b, int rc, instant_t now, heddle_error_t *error);
 
 /* A copy of the frame in hand; NULL: no memory, and the asker was told. */
 request_t *request_of_call(const call_t *c);
@@ -96,8 +106,8 @@ void broker_defer(const call_t *c);
 /* Of a connection that is forgotten. */
 void broker_forget_requests(broker_t *b, uint64_t peer);
 bool broker_has_request(const broker_t *b, uint64_t peer);
-/* The first one that waits, when no transaction is open; the caller frees it.  NULL: none. */
-request_t *broker_next_request(broker_t *b);
+/* Handles the first one that waits.  There is one, and no transaction is open. */
+void broker_handle_waiting(broker_t *b, instant_t now);
 /* Askers whose deadline has passed are answered. */
 void broker_end_late_requests(broker_t *b, instant_t now);
 uint64_t broker_request_deadline(const broker_t *b);

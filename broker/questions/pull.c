@@ -80,7 +80,7 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
                               .part_count = 1,
                               .sources = sources,
                               .source_count = count};
-    if (!rc) outbox_send(&b->out, c->from, &m);
+    if (!rc) outbox_send(b->out, c->from, &m);
     buf_fini(&bytes);
     json_decref(body);
     return rc;

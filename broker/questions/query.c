@@ -57,7 +57,7 @@ static void send_error(broker_t *b, uint64_t peer, uint64_t req, const heddle_er
 {
     msg_t m;
     msg_from_error(error, req, MSG_QUERY, &m);
-    outbox_send(&b->out, peer, &m);
+    outbox_send(b->out, peer, &m);
 }
 
 typedef struct {
@@ -85,7 +85,7 @@ static void send_report(broker_t *b, const answer_t *to, const json_t *body)
                                   .next_name = to->next_name ? to->next_name : "",
                                   .body = buf_view(&bytes),
                                   .code = to->code ? heddle_err_name(to->code) : ""};
-        outbox_send(&b->out, to->peer, &m);
+        outbox_send(b->out, to->peer, &m);
     }
     buf_fini(&bytes);
 }
@@ -214,14 +214,14 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
                         .ends_hold = row->aim == AIM_RESUME};
     row->moved_base = t ? t->bytes_moved : 0;
     broker_send_outbox(b); /* what others were told stands, also when this is not committed */
-    if (registry_decide_activate(&b->registry, row->adapter, &by, now, &b->out, &row->activated, &error)) {
+    if (registry_decide_activate(&b->registry, row->adapter, &by, now, b->out, &row->activated, &error)) {
         suggest(b, row, &error);
         refuse_row(b, row, &error);
     } else if (row->dry_run) {
         row->is_decided = true;
     } else {
         txn_t txn = {.kind = TXN_ACTIVATE, .asker = {row->peer, row->req, MSG_QUERY}, .question = row->id};
-        if (broker_commit(b, &txn, now, &error) == HEDDLE_OK) broker_decide_all(b, now);
+        if (broker_commit(b, &txn, now, &error) == HEDDLE_OK) broker_go_on(b, now);
     }
 }
 
@@ -236,7 +236,7 @@ static bool begin(broker_t *b, pending_row_t *row, instant_t now)
         bool is_free = !b->txn.is_open || row->dry_run;
         if (!row->is_decided && is_free) decide_activation(b, row, now);
     } else if (row->kind == PENDING_VERIFY && !row->verify_req) {
-        if (pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), &b->out, &error))
+        if (pending_ask_verify(&b->pending, row, &b->rollout, broker_view(b, now), b->out, &error))
             refuse_row(b, row, &error);
     }
     return pending_by_id(&b->pending, id) != NULL;
@@ -392,8 +392,6 @@ void on_query(const call_t *c)
     else if (!strcmp(op, "events")) ask_events(c);
     else if (!on_keys(c)) answer_page(c->b, c->from, &c->m->query, c->now);
 }
-
-void on_verified(const call_t *c) { pending_verified(&c->b->pending, c->member, &c->m->verified); }
 
 /* ---- waiting ones ---- */
 

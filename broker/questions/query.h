@@ -8,7 +8,6 @@
 #include "broker/questions/report.h"
 
 void on_query(const call_t *c);
-void on_verified(const call_t *c);
 void on_pull(const call_t *c);
 /* What a body may show of the broker. */
 report_view_t broker_report_view(const broker_t *b, instant_t now);

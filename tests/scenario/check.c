@@ -179,7 +179,7 @@ static void check_broker(world_t *w)
     if (b->idle_count > BROKER_IDLE_PEERS) world_fail(w, "I9: idle connections");
     if (b->bad_frames)
         world_fail(w, "the broker was sent %" PRIu64 " frames that are out of place", b->bad_frames);
-    if (b->out.record_count || b->out.send_count)
+    if (b->out->record_count || b->out->send_count)
         world_fail(w, "the outbox is not empty between two events");
     if (b->txn.is_open != (w->committing != NULL))
         world_fail(w, "the transaction is %s, and the store's is not", b->txn.is_open ? "open" : "ended");

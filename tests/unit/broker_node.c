@@ -41,13 +41,13 @@ Test(node, options_are_checked)
 
 Test(node, an_empty_registry_does_not_settle)
 {
-    cr_assert(!broker_is_settling(R.b, R.now.us));
+    cr_assert(!rollout_is_settling(&R.b->rollout, R.now.us));
     cr_assert_eq(rig_event_count(EVENT_BROKER_STARTED), 1);
     rig_open(T, "policy", "trainer", 0, false);
     rig_restart();
-    cr_assert(broker_is_settling(R.b, R.now.us));
+    cr_assert(rollout_is_settling(&R.b->rollout, R.now.us));
     rig_pass(4000);
-    cr_assert(!broker_is_settling(R.b, R.now.us));
+    cr_assert(!rollout_is_settling(&R.b->rollout, R.now.us));
 }
 
 Test(node, an_idle_broker_asks_for_no_tick)
@@ -64,7 +64,7 @@ Test(node, garbage_is_answered_and_counted)
     raw(5, "garbage", 7);
     rig_error(5, "protocol");
     raw(5, "", 0);
-    broker_bad_frame(R.b, 5, "2 parts", R.now);
+    broker_bad_frame(R.b, 5, "2 parts");
     cr_assert_not_null(strstr(rig_error(5, "protocol")->message, "2 parts"));
     cr_assert_eq(R.b->bad_frames, 3);
     cr_assert_eq(HASH_COUNT(R.b->peers), 0);

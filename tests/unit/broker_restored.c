@@ -237,10 +237,10 @@ Test(restored, all_raises_have_a_sum)
 
 Test(restored, no_epoch_beyond_what_starts_need)
 {
-    record_t *rec = outbox_record(&R.b->out, RECORD_EPOCH, "", R.now);
+    record_t *rec = outbox_record(R.b->out, RECORD_EPOCH, "", R.now);
     rec->epoch = EPOCH_HEARD_MAX - 2;
     rig_commit(NULL, rec, 1, NULL);
-    outbox_clear(&R.b->out);
+    outbox_clear(R.b->out);
     rig_restart();
     msg_subscription_t sub = {.adapter = "policy"};
     join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = EPOCH_HEARD_MAX});

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A store that confirms later, or never: nothing is said, applied or decided from before it has, and all that
  * needs no record goes on (broker/txn.h). */
-#include "broker/apply.h"
 #include "tests/unit/broker_rig.h"
 
 TestSuite(txn, .init = rig_start, .fini = rig_stop);
@@ -390,8 +389,8 @@ Test(txn, a_version_that_is_forgotten_has_no_row_in_its_track)
     publish(2);
     const track_t *t = adapter_track(rollout_adapter(&R.b->rollout, "policy"), 1);
     cr_assert(t && t->row && t->row->state == VERSION_SUPERSEDED);
-    outbox_record(&R.b->out, RECORD_FORGET, "policy", R.now)->version = 1;
-    cr_assert_eq(broker_apply(R.b, R.now, &error), HEDDLE_OK);
+    outbox_record(R.b->out, RECORD_FORGET, "policy", R.now)->version = 1;
+    cr_assert_eq(broker_commit(R.b, &(txn_t){.kind = TXN_OWN}, R.now, &error), HEDDLE_OK);
     t = adapter_track(rollout_adapter(&R.b->rollout, "policy"), 1);
     cr_assert(!t || !t->row);
     rig_pass(100);
