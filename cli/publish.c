@@ -60,7 +60,8 @@ static const option_set_t SET = {
     "heddle publish",
     "DIR --adapter NAME [OPTION...]",
     "Publishes the PEFT adapter in DIR (adapter_config.json, adapter_model.safetensors) as a new version and "
-    "waits until the workers\nserve it.",
+    "waits until the workers\nserve it.  While the version before it is still on its way to workers, "
+    "the new one waits for that; a line on\nstderr then says for which, also with --wait none.",
     CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi.\n" CLI_QUORUM,
     OPTIONS,
     CLI_COMMON,
@@ -85,6 +86,7 @@ static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 /* The command ends at most 2 s after its deadline. The rest is for a late result from the broker, for a
  * publisher that was suspended past its lease and must register again, and for closing. */
 enum { SLICE_MS = 100, AGAIN_MS = 200, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, BAR_WIDTH = 30 };
+enum { PRINT_MS = 1000 }; /* between two lines about the version that goes first */
 enum { HINT_MS = 500 }; /* for a question whose answer only improves a hint */
 
 /* Everything the answer needs, filled as far as it went. */
@@ -272,7 +274,12 @@ static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
     *drawn = true;
 }
 
-typedef struct { bool is_shown, is_drawn; uint64_t until_us; } watch_t;
+typedef struct {
+    bool is_shown, is_drawn;
+    uint64_t until_us;
+    char queued[512]; /* what was printed last of a version that waits for another; "" */
+    uint64_t printed_us;
+} watch_t;
 
 /* Printed once for each start of the broker: during its startup grace period it waits for workers to come
  * back. */
@@ -284,6 +291,27 @@ static void print_grace(outcome_t *o, watch_t *w)
     if (w && w->is_drawn) fprintf(stderr, "\r%78s\r", "");
     fprintf(stderr, "the broker has just started: it decides in %.1f s, when its members are back\n",
             o->report.settling_ms / 1000.0);
+}
+
+/* "waits for policy@14 (staged on 1 of 2)"; "" if it waits for no other version. */
+static const char *queued_text(const heddle_report_t *r)
+{
+    bool is_staging = strcmp(r->state, "staging") == 0;
+    return is_staging && !r->code ? r->message : "";
+}
+
+/* Printed at once, and then at most each PRINT_MS, because the counts may change with each worker. */
+static void print_queued(const outcome_t *o, watch_t *w)
+{
+    const char *text = queued_text(&o->report);
+    uint64_t now_us = clock_now(clock_system());
+    bool is_new = text[0] && strcmp(text, w->queued) != 0;
+    bool is_time = !w->queued[0] || now_us >= w->printed_us + PRINT_MS * 1000;
+    if (!is_new || !is_time || o->args->common.quiet) return;
+    if (w->is_drawn) fprintf(stderr, "\r%78s\r", "");
+    fprintf(stderr, "%s@%llu %s\n", o->args->adapter, (unsigned long long)o->published.version, text);
+    snprintf(w->queued, sizeof w->queued, "%s", text);
+    w->printed_us = now_us;
 }
 
 /* The deadline passed while the rollout goes on: the broker has not ended it. */
@@ -303,6 +331,7 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         if (rc) o->error = *heddle_last_error(); /* before next_event replaces it */
         o->have_report = true;
         print_grace(o, &w);
+        print_queued(o, &w);
         /* The events of this slice. After the broker was lost, the result gets a moment more to arrive. */
         heddle_event_t event = {.size = sizeof event};
         while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK) {
@@ -329,7 +358,7 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         /* The error names the length of the last slice; the user gave a deadline, so that is named instead.
          */
         heddle_error_t slice = o->error;
-        bool has_no_workers = slice.code == HEDDLE_ERR_NO_WORKERS;
+        bool has_its_hint = slice.code == HEDDLE_ERR_NO_WORKERS || queued_text(&o->report)[0];
         error_fail(&o->error, slice.code, "%s@%llu was not %s on enough workers within its deadline of %u ms",
                    o->args->adapter, (unsigned long long)o->published.version,
                    phase == HEDDLE_PHASE_STAGED ? "staged" : "active", o->args->deadline_ms);
@@ -338,7 +367,7 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         error_hint(&o->error,
                    "`heddle versions %.100s@%llu` shows the progress; a longer --deadline gives more time",
                    o->args->adapter, (unsigned long long)o->published.version);
-        if (has_no_workers) error_hint(&o->error, "%s", slice.hint);
+        if (has_its_hint) error_hint(&o->error, "%s", slice.hint);
     } else if (rc && o->published.replayed) {
         /* The same call would give the same answer for ever. */
         o->error.retriable = 0;

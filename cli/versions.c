@@ -21,8 +21,8 @@ static const option_set_t SET = {
     "The versions of an adapter; with NAME@V that version alone, with its configuration and who has it.",
     "took: from created to activated, and the worker and the phase (connect, fetch, stage) that took longest "
     "of those\nthat the activation waited for; then what took the rest of the time, where that is known.  "
-    "Until it is active:\nso far, and the worker that is furthest behind.  -o json: took_ms, so_far_ms, "
-    "slowest, rest.\n" CLI_TAG "\n" CLI_DUR,
+    "Until it is active:\nso far, and the worker that is furthest behind, or the version that goes first.  "
+    "-o json: took_ms, so_far_ms, slowest, rest.\n" CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -90,6 +90,13 @@ static void render_workers(const json_t *v)
     }
     puts("");
     table_print(&t);
+}
+
+/* Why it ended, or which version it waits for. */
+static const char *why_of(const json_t *v, char *scratch, size_t size)
+{
+    const json_t *reason = json_object_get(v, "reason");
+    return cli_why(json_is_object(reason) ? reason : v, scratch, size);
 }
 
 static void print_line(const char *key, const char *value) { printf("%-11s %s\n", key, value); }
@@ -194,7 +201,8 @@ static void print_so_far(const json_t *v, const json_t *slowest)
     printf("%-11s so far %s", "took", ms_text(v, "so_far_ms", all));
     if (!worker) {
         bool is_staged = !strcmp(cli_text(v, "state", scratch), "staged");
-        puts(is_staged ? "; it is staged" : "; waits for a worker");
+        const char *queued = json_string_value(json_object_get(v, "note"));
+        printf("; %s\n", is_staged ? "it is staged" : queued ? queued : "waits for a worker");
         return;
     }
     printf("; waits for %s: %s", worker, phase ? phase : "");
@@ -222,7 +230,7 @@ static void render_one(const json_t *v)
     print_line("tag", cli_text(v, "tag", s[0]));
     print_line("digest", cli_text(v, "digest", s[0]));
     print_line("state", cli_text(v, "state", s[0]));
-    print_line("why", cli_why(json_object_get(v, "reason"), text, sizeof text));
+    print_line("why", why_of(v, text, sizeof text));
     print_line("step", cli_text(v, "step", s[0]));
     printf("%-11s %s (%s)\n", "created", cli_text(v, "created_at", s[0]), cli_age(v, "created_at", s[1]));
     printf("%-11s %s (%s)\n", "activated", cli_text(v, "activated_at", s[0]),
@@ -273,7 +281,7 @@ static void render(const common_t *c, json_t *answer)
                       cli_short_digest(v, "digest", s[3]), cli_text(v, "step", s[4]),
                       cli_age(v, "created_at", s[5]), bytes, cli_text(v, "tensor_count", s[6]),
                       cli_text(v, "holder_count", s[0]),
-                      cli_why(json_object_get(v, "reason"), why, sizeof why));
+                      why_of(v, why, sizeof why));
         } else hidden++;
     }
     table_print(&t);

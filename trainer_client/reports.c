@@ -72,6 +72,11 @@ static void copy_missing(heddle_report_t *r, const msg_rollout_t *m)
     }
 }
 
+static bool is_state(const report_row_t *row, const char *state)
+{
+    return !strcmp(row->report.state, state);
+}
+
 /* Counts may go down when workers leave; the highest ones are kept, because a quorum that was reached
  * stays reached. */
 void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
@@ -86,6 +91,7 @@ void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
     r->code = m->code[0] ? heddle_err_from_name(m->code) : HEDDLE_OK;
     error_text(r->state, sizeof r->state, m->state);
     error_text(r->message, sizeof r->message, m->message);
+    if (is_state(row, "staging")) error_text(row->queued, sizeof row->queued, r->code ? "" : m->message);
     if (row->staged_most < staged_count(r)) row->staged_most = staged_count(r);
     if (row->active_most < r->active_count) row->active_most = r->active_count;
     copy_missing(r, m);
@@ -114,11 +120,6 @@ void reports_copy(const report_row_t *row, heddle_report_t *ret_report)
     *ret_report = row->report;
     if (ret_report->staged_ms < 0) ret_report->staged_ms = row->staged_ms;
     if (ret_report->active_ms < 0) ret_report->active_ms = row->active_ms;
-}
-
-static bool is_state(const report_row_t *row, const char *state)
-{
-    return !strcmp(row->report.state, state);
 }
 
 bool report_is_settled(const report_row_t *row)
@@ -186,6 +187,12 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
     else error_fail(error, code, "%s %s%s%s", name, why, p->message[0] ? ": " : "", p->message);
     error_where(error, r->adapter, p->version, NULL, NULL);
     if (p->missing_count) error_where(error, NULL, 0, p->missing[0].worker, p->missing[0].phase);
+    if (row->queued[0]) {
+        error_found(error, "%s", row->queued);
+        error_hint(error, "last heard: %s %s; `heddle versions %.100s` lists both", name, row->queued,
+                   r->adapter);
+        return code;
+    }
     error_found(error, "staged on %u of %u worker%s", p->staged_count, p->eligible_count,
                 p->eligible_count == 1 ? "" : "s");
     const char *hint = code == HEDDLE_ERR_NO_WORKERS
@@ -314,12 +321,13 @@ int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
     const char *word = phase_word(want);
     if (waited_ms) snprintf(why, sizeof why, "was not %s on enough workers within %u ms", word, waited_ms);
     else snprintf(why, sizeof why, "is not %s on enough workers yet", word);
-    bool is_nobody = row->heard_us && !eligible && !row->report.missing_count;
+    bool is_nobody = row->heard_us && !eligible && !row->report.missing_count && !row->queued[0];
     int rc = is_nobody ? HEDDLE_ERR_NO_WORKERS : HEDDLE_ERR_DEADLINE;
     if (row->report.missing_count) late_missing(r, row, why, error);
     else fail_version(r, row, rc, why, error);
     if (need > eligible) error_expected(error, "%s on %u worker%s", word, need, need == 1 ? "" : "s");
     else error_expected(error, "%s on %u of %u worker%s", word, need, eligible, eligible == 1 ? "" : "s");
+    if (row->queued[0]) return rc;
     if (is_nobody) error_found(error, "no worker of %s", r->adapter);
     else if (!row->heard_us) error_found(error, "the broker has not said who takes it");
     else error_found(error, "on %u", have_count(row, want));

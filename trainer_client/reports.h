@@ -19,6 +19,8 @@ typedef struct report_row {
     uint32_t staged_most, active_most; /* the most that were reported staged, active at one time */
     uint64_t start_us, heard_us;       /* when commit was called; when the last ROLLOUT came */
     digest_t digest;                   /* of the content */
+    /* which version goes first, as the last ROLLOUT in `staging` had it; "": none */
+    char queued[HEDDLE_NAME_MAX + 96];
 } report_row_t;
 typedef struct reports { char adapter[HEDDLE_NAME_MAX + 1]; report_row_t *rows; } reports_t;
 

@@ -403,6 +403,18 @@ static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_
     return error->code;
 }
 
+/* No worker lags: the version was not announced yet, because another one goes first. */
+static void blame_first(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                        const wait_view_t *w, heddle_error_t *error)
+{
+    char text[ROLLOUT_QUEUED_TEXT];
+    const version_row_t *v = registry_version(a, row->version);
+    if (!w->eligible || !v || !rollout_queued_text(ro, a, v, text)) return;
+    error_found(error, "%u; %s", w->have, text);
+    error_hint(error, "`heddle versions %.100s@%llu` shows how far that one is", row->adapter,
+               (unsigned long long)registry_staging(a)->version);
+}
+
 /* While the broker settles, its members and their copies are not known yet. */
 static int too_early(const pending_row_t *row, const char *done, const char *phase, heddle_error_t *error)
 {
@@ -483,8 +495,10 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     is_over = is_over || (ro->is_settled && is_refused_by_all(row, &w, a, ret_verdict));
     if (!is_over && v.now.us >= row->deadline_us) {
         bool is_staging = row->phase == HEDDLE_PHASE_STAGED;
-        if (ro->is_settled) ran_out(row, &w, ret_verdict);
-        else
+        if (ro->is_settled) {
+            ran_out(row, &w, ret_verdict);
+            blame_first(row, ro, a, &w, ret_verdict);
+        } else
             too_early(row, is_staging ? "found staged" : "found active", is_staging ? "stage" : "activate",
                       ret_verdict);
         is_over = true;

@@ -48,13 +48,16 @@ static json_t *reason_part(const adapter_row_t *a, const version_row_t *v, const
 static json_t *version_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = rollout_track(b->rollout, a->name, v->version);
-    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
+    char queued[ROLLOUT_QUEUED_TEXT];
+    bool is_queued = rollout_queued_text(b->rollout, a, v, queued);
+    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
                      part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
                      part_digest(&v->digest), "state", rollout_state(b->rollout, a, v), "reason",
-                     reason_part(a, v, t), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
-                     "created_at", part_time(v->created_ms), "activated_at", part_time(v->first_ms),
-                     "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count),
-                     "features", features_part(v->features), "holder_count",
+                     reason_part(a, v, t), "note", part_text(is_queued ? queued : NULL), "step",
+                     v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at",
+                     part_time(v->created_ms), "activated_at", part_time(v->first_ms), "data_bytes",
+                     part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count), "features",
+                     features_part(v->features), "holder_count",
                      part_count(t ? track_holder_count(t) : 0), "active_count",
                      part_count(t ? track_active_count(t) : 0), "meta", meta_part(v->meta));
 }

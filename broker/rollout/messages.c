@@ -153,10 +153,12 @@ void send_release(step_t *s, track_t *t, const member_t *publisher)
 #define MISSING_ROWS                                                                                         \
     64u /* as many as a publisher keeps (HEDDLE_MISSING_MAX); the counts tell of the others */
 
-/* Held and lost are derived states, which the version's row has no message for. */
-static const char *sum_message(const version_row_t *row, const rollout_sum_t *sum, const char *held)
+/* Held, lost and queued are derived states, which the version's row has no message for. */
+static const char *sum_message(const version_row_t *row, const rollout_sum_t *sum, const char *held,
+                               const char *queued)
 {
     if (sum->code == HEDDLE_ERR_HELD) return held;
+    if (queued[0]) return queued;
     if (sum->code == HEDDLE_ERR_VERSION_LOST && !row->code) return "no process holds its bytes";
     return row->message;
 }
@@ -166,9 +168,10 @@ void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row
 {
     missing_row_t rows[MISSING_ROWS];
     msg_missing_t missing[MISSING_ROWS];
-    char held[512] = "";
+    char held[512] = "", queued[ROLLOUT_QUEUED_TEXT];
     rollout_sum_t sum = rollout_sum(ro, a, row, rows, MISSING_ROWS);
     if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(ro, a, held, sizeof held);
+    rollout_queued_text(ro, a, row, queued);
     uint32_t count = sum.missing_count < MISSING_ROWS ? sum.missing_count : MISSING_ROWS;
     for (uint32_t i = 0; i < count; i++)
         missing[i] = (msg_missing_t){.worker = rows[i].worker,
@@ -187,7 +190,7 @@ void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row
                                 .adapter = a->name,
                                 .state = sum.state,
                                 .code = sum.code ? heddle_err_name(sum.code) : "",
-                                .message = sum_message(row, &sum, held),
+                                .message = sum_message(row, &sum, held, queued),
                                 .missing = missing,
                                 .missing_count = count};
     outbox_send(out, publisher->peer, &m);

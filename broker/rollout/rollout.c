@@ -629,10 +629,22 @@ static bool flush_track(step_t *s, track_t *t)
     return push(s, t, publisher);
 }
 
+/* ROLLOUT of a version that waits says how far the version before it is. */
+static void follow_staging(const adapter_rollout_t *a)
+{
+    const track_t *first = adapter_staging(a);
+    const version_row_t *row = registry_waiting(a->row);
+    track_t *t = row ? adapter_track(a, row->version) : NULL;
+    if (!first || !t || t->awaited_generation == first->generation) return;
+    t->awaited_generation = first->generation;
+    track_changed(t);
+}
+
 /* A track that has to wait for its time stays dirty, and so does its adapter. */
 static void flush_adapter(step_t *s, adapter_rollout_t *a)
 {
     bool is_dirty = false;
+    follow_staging(a);
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         if (t->is_dirty) t->is_dirty = !flush_track(s, t);

@@ -230,3 +230,17 @@ rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const ver
     }
     return sum;
 }
+
+bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                         char ret_text[ROLLOUT_QUEUED_TEXT])
+{
+    const track_t *t = rollout_track(ro, a->name, v->version);
+    bool is_queued = t && t->phase == TRACK_WAITING && v == registry_waiting(a);
+    ret_text[0] = 0;
+    if (!is_queued) return false;
+    const version_row_t *first = registry_staging(a);
+    rollout_sum_t sum = rollout_sum(ro, a, first, NULL, 0);
+    text_printf(ret_text, ROLLOUT_QUEUED_TEXT, "waits for %s@%llu (staged on %u of %u)", a->name,
+                (unsigned long long)first->version, sum.staged, sum.eligible);
+    return true;
+}

@@ -24,6 +24,12 @@ const char *track_state(const track_t *t);                 /* the same; its row 
 /* Nothing but the hold keeps it from being active: it is staged, or was taken back. */
 bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 
+/* "waits for policy@14 (staged on 1 of 2)": it is announced when that version is decided.  False, and "": it
+ * waits for no other version. */
+#define ROLLOUT_QUEUED_TEXT (HEDDLE_NAME_MAX + 96u)
+bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                         char ret_text[ROLLOUT_QUEUED_TEXT]);
+
 /* The newest version that counts for a comparison of bytes: on its way, or committed and some process has the
  * bytes.  NULL: none. */
 const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a);

@@ -137,6 +137,7 @@ typedef struct track {
     /* of the last ROLLOUT; generation 0: none yet */
     uint64_t pushed_generation, push_us;
     urgent_t pushed;
+    uint64_t awaited_generation;       /* WAITING: of the version before it, as ROLLOUT said it last */
 } track_t;
 
 typedef struct adapter_rollout {

@@ -231,6 +231,7 @@ class VersionInfo:
     holder_count: int
     active_count: int
     meta: dict[str, str]
+    note: str | None = None             # which version it waits for
     config: dict[str, Any] | None = None
     request_id: str | None = None
     writer: str | None = None

@@ -70,7 +70,7 @@ ADAPTER = {"name": "name",
            "base_model": "text?", "version_count": "int", "subscriber_count": "int", "current_count": "int",
            "max_lag": "int"}
 VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version_state", "reason": (ERROR,),
-           "step": "int?",
+           "note": "text?", "step": "int?",
            "created_at": "at", "activated_at": "at?", "data_bytes": "int", "tensor_count": "int",
            "features": "texts", "holder_count": "int", "active_count": "int", "meta": "map"}
 SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}

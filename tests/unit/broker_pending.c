@@ -246,6 +246,22 @@ Test(pending, nobody_to_wait_for)
     cr_assert_eq(number("eligible_count"), 0);
 }
 
+Test(pending, a_version_that_waits_for_another)
+{
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_worker(W1, "w1");
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    msg_query_t q = wait_for(2);
+    q.deadline_ms = 500;
+    ask(q);
+    rig_pass(600);
+    cr_assert_str_eq(answer(), "deadline");
+    const json_t *error = json_object_get(body, "error");
+    cr_assert_str_eq(json_string_value(json_object_get(error, "found")), "0; waits for policy@1 (staged on 0 of 1)");
+    cr_assert_not_null(strstr(json_string_value(json_object_get(error, "hint")), "`heddle versions policy@1`"));
+}
+
 Test(pending, named_workers_alone)
 {
     version_1_active(2);

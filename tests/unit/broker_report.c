@@ -408,7 +408,7 @@ static const field_row_t FIELDS[] = {
     {"adapters", "adapters", "a"},
 #define VERSION(body)                                                                                                       \
     {body, "adapter", "s"}, {body, "versions", "a"}, {body, "versions[].version", "i"}, {body, "versions[].tag", "g"},      \
-    {body, "versions[].digest", "d"}, {body, "versions[].state", "s"}, {body, "versions[].reason", "xN"},                   \
+    {body, "versions[].digest", "d"}, {body, "versions[].state", "s"}, {body, "versions[].reason", "xN"}, {body, "versions[].note", "sN"},                   \
     {body, "versions[].step", "iN"}, {body, "versions[].created_at", "t"}, {body, "versions[].activated_at", "tN"},         \
     {body, "versions[].data_bytes", "i"}, {body, "versions[].tensor_count", "i"}, {body, "versions[].features", "a"},       \
     {body, "versions[].features[]", "s"}, {body, "versions[].holder_count", "i"}, {body, "versions[].active_count", "i"},   \
@@ -720,15 +720,16 @@ Test(report, every_field_of_the_pages)
     json_t *before = body_of((msg_query_t){.op = "workers"});
     one_cannot_switch();
     expect_shape("workers", "workers", (json_t *[]){before, body_of((msg_query_t){.op = "workers"})}, 2);
+    publish(9, 5); /* waits for version 4 */
     expect_shape("versions", "versions",
                  (json_t *[]){body_of((msg_query_t){.op = "versions", .name = "policy"})}, 1);
-    json_t *bodies[4];
+    json_t *bodies[5];
     version_row_t *second = registry_version(registry_adapter(&broker->registry, "policy"), 2);
     second->activation = HEDDLE_ACTIVATION_MANUAL; /* and an operator took a minute */
     second->first_ms += 60000;
-    for (uint64_t v = 1; v <= 4; v++)
+    for (uint64_t v = 1; v <= 5; v++)
         bodies[v - 1] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = v});
-    expect_shape("version", "versions", bodies, 4);
+    expect_shape("version", "versions", bodies, 5);
 }
 
 Test(report, every_field_of_the_answers)

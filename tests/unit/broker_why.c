@@ -99,6 +99,29 @@ Test(why, who_was_told_to_switch_and_says_nothing)
     is_missing("w2", "activate", "", "has not said that it switched");
 }
 
+/* ---- behind another version ---- */
+
+static const json_t *version(uint64_t version);
+
+Test(why, a_version_that_waits_for_another_names_it)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 1000});
+    rig_pass(100);
+    cr_assert_eq(told()->version, 2);
+    cr_assert_str_eq(told()->message, "waits for policy@1 (staged on 0 of 2)");
+    rig_staged(W1, 1, 1);
+    rig_pass(100);
+    cr_assert_str_eq(told()->message, "waits for policy@1 (staged on 1 of 2)");
+    cr_assert_str_eq(told()->code, "", "it is no failure");
+    cr_assert_str_eq(json_string_value(json_object_get(version(2), "note")), "waits for policy@1 (staged on 1 of 2)");
+    cr_assert(json_is_null(json_object_get(version(1), "note")));
+    rig_staged(W2, 1, 1);
+    rig_pass(100);
+    cr_assert_str_eq(told()->message, "", "it has begun");
+    cr_assert(json_is_null(json_object_get(version(2), "note")));
+}
+
 /* ---- staged, said ---- */
 
 Test(why, one_of_two_is_not_staged)
@@ -133,6 +156,12 @@ static const char *ask(msg_query_t q)
     json_decref(body);
     cr_assert_eq(value_decode(r->body, &body, &e), HEDDLE_OK);
     return r->code;
+}
+
+static const json_t *version(uint64_t version)
+{
+    ask((msg_query_t){.op = "versions", .name = "policy"});
+    return json_array_get(json_object_get(body, "versions"), version - 1);
 }
 
 static const json_t *worker(size_t i) { return json_array_get(json_object_get(body, "workers"), i); }

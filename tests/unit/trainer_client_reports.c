@@ -67,6 +67,23 @@ static const struct { const char *state, *code; uint32_t eligible, staged,
     {"kept", "held", 4, 4, 4, A, ALL, 0},                       {"kept", "held", 4, 4, 3, A, COUNT(3), 0},
 };
 
+Test(reports, a_version_that_waits_for_another_is_not_without_workers, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("staging", "", 0, 0, 0);
+    msg_rollout_t m = {.version = 7, .adapter = "policy", .state = "staging", .code = "",
+                       .message = "waits for policy@6 (staged on 1 of 2)"};
+    reports_update(row, &m, 6000);
+    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_str_eq(error.found, "waits for policy@6 (staged on 1 of 2)");
+    cr_assert_not_null(strstr(error.hint, "policy@7 waits for policy@6 (staged on 1 of 2)"), "%s", error.hint);
+    m.state = "failed", m.code = "deadline";
+    m.message = "policy@7 waited for policy@6, which was not decided within 300 ms";
+    reports_update(row, &m, 7000);
+    cr_assert_eq(reports_judge(&r, row, &(wait_for_t){S, ALL}, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_not_null(strstr(error.hint, "policy@7 waits for policy@6 (staged on 1 of 2)"), "%s", error.hint);
+}
+
 Test(reports, judged_by_a_table)
 {
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
