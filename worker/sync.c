@@ -517,6 +517,15 @@ static bool expire_one(step_t *st)
     return false;
 }
 
+/* A version that was decided and refused is still counted as held by the broker. */
+static void say_dropped(step_t *st, const sync_entry_t *e, uint64_t newer)
+{
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_NO_SLOT, "its slot was needed for version %llu", (unsigned long long)newer);
+    error_where(&error, NULL, e->version, NULL, "activate");
+    send_nack(st, e, 0, &error);
+}
+
 /* No slot came free for long enough. A staged version that was overtaken before any decision gives up its
  * slot; otherwise the waiting version fails with NO_SLOT, once, and a named one goes on waiting. */
 static void give_up_waiting(step_t *st)
@@ -528,6 +537,7 @@ static void give_up_waiting(step_t *st)
     for EACH(s, e) {    /* a staged version that an announcement overtook before any decision for it */
         bool is_older = e->version < head->version && e->order < head->order;
         if (e->state != SYNC_STAGED || is_named(s, e) || !is_older) continue;
+        if (sync_nack(s, e->version, SYNC_ANY_DECISION)) say_dropped(st, e, head->version);
         leave(st, e);
         return;
     }

@@ -755,6 +755,18 @@ Test(sync, overtaken_staged_version_makes_room)
     cr_assert_eq(state_of(&s, 7), SYNC_RESERVING);
 }
 
+/* The broker counts a version that was decided and refused as one that this worker holds. */
+Test(sync, a_refused_version_that_makes_room_is_a_failure)
+{
+    sync_t s;
+    bring(&s, true, SYNC_WAITING); /* 3 is staged */
+    commit(&s, 3, 9);
+    fed(&s, SY_APP_REJECT, 3);
+    now = sync_deadline(&s);
+    fed(&s, SY_TICK, 0);
+    cr_assert_str_eq(said, "NACK 3 no_slot, offer 10 3, DROP 3");
+}
+
 Test(sync, late_joiner_waits_for_a_slot_for_ever)
 {
     sync_t s;
