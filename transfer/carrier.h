@@ -86,7 +86,6 @@ struct transfer {
     const clock_ops_t *clock;
     uint64_t now_us;                    /* of the last turn */
     tr_counters_t counters;
-    int refuse_err;                     /* test knob: refuse every ask with this */
     struct exchange *x;                 /* all else; private to the exchange */
 };
 

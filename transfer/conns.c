@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-static conn_t *find_token(transfer_t *t, uint64_t token)
+conn_t *conn_of_token(transfer_t *t, uint64_t token)
 {
     conn_t *c;
     HASH_FIND(by_token, t->x->by_token, &token, sizeof token, c);
@@ -51,64 +51,6 @@ static conn_t *conn_new(transfer_t *t, uint64_t token)
     DL_APPEND(t->x->conns, c);
     t->x->conn_count++;
     return c;
-}
-
-static send_t *take(send_t **list)
-{
-    send_t *s = *list;
-    if (s) *list = s->next;
-    return s;
-}
-
-send_t *conn_send_begin(conn_t *c) { return take(&c->free_control); }
-send_t *conn_data_begin(conn_t *c) { return take(&c->free_data); }
-
-/* HI has a buffer of its own and is sent once, so that it has no list. */
-void conn_send_end(send_t *s)
-{
-    conn_t *c = conn_of(s->end);
-    if (s->kind == SEND_HI) return;
-    send_t **list = s->kind == SEND_DATA ? &c->free_data : &c->free_control;
-    s->next = *list;
-    *list = s;
-}
-
-/* The count lets a turn skip the search when no connection is blocked. */
-static void set_blocked(transfer_t *t, conn_t *c, bool blocked)
-{
-    if (c->blocked != blocked) t->x->blocked_count += blocked ? 1 : -1u;
-    c->blocked = blocked;
-}
-
-/* The send deadline starts when the peer must take something, and not earlier: a quiet connection may be
- * quiet for hours. */
-bool conn_send(transfer_t *t, send_t *s, const frame_t *f)
-{
-    conn_t *c = conn_of(s->end);
-    s->frame_bytes = (uint32_t)frame_encode(f, s->frame);
-    /* From here on the peer must take something within the serve deadline. */
-    if (!(c->in_flight > 0 || c->blocked)) {
-        c->moved_us = t->now_us;
-        exchange_schedule(t, t->now_us + t->x->serve_us);
-    }
-    c->in_flight++;
-    bool taken = t->carrier->send(t, &c->end, s);
-    if (!taken) {
-        c->in_flight--;
-        conn_send_end(s);
-    }
-    set_blocked(t, c, !taken);
-    return taken;
-}
-
-/* A carrier does not report which link has room again, so that every blocked one is tried when it has
- * moved. */
-void conns_unblock(transfer_t *t)
-{
-    if (t->x->blocked_count == 0) return;
-    for (conn_t *c = t->x->conns; c; c = c->next)
-        if (c->blocked) conn_touch(t, c);
-    for (conn_t *c = t->x->closing; c; c = c->next) t->x->reap_due |= c->blocked;
 }
 
 /* HI carries our address, so that the peer can connect back. */
@@ -168,7 +110,7 @@ static void discard(transfer_t *t, conn_t *c)
  * reached. */
 int conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn)
 {
-    conn_t *c = find_token(t, ref->token);
+    conn_t *c = conn_of_token(t, ref->token);
     if (c && c->state != CONN_BROKEN) {
         *ret_conn = c;
         return HEDDLE_OK;
@@ -186,21 +128,9 @@ int conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn)
     return HEDDLE_OK;
 }
 
-/* Connecting back happens in the next turn, and not in this upcall. */
-static void accept_conn(transfer_t *t, const frame_t *f)
-{
-    conn_t *c = t->x->token ? conn_new(t, f->hi.token) : NULL;
-    if (!c) return;
-    c->state = CONN_ACCEPTED;
-    c->answer = f->line;
-    c->address_bytes = (uint32_t)f->hi.address.bytes;
-    memcpy(c->address, f->hi.address.data, f->hi.address.bytes);
-    if (bind_line(t, c, f->line)) conn_touch(t, c);
-    else discard(t, c);
-}
-
-/* Both ends may begin at the same time; one connection then serves both. A HI with a newer line means
- * that the peer has given up the old connection. */
+/* Both ends may begin at the same time; one connection then serves both.  A HI with a newer line means that
+ * the peer has given up the old connection.  Connecting back happens in the next turn, and not in this
+ * upcall. */
 void conns_hi(transfer_t *t, const frame_t *f)
 {
     conn_t *c;
@@ -209,17 +139,22 @@ void conns_hi(transfer_t *t, const frame_t *f)
         if (c) bind_line(t, c, f->line);
         return;
     }
-    c = find_token(t, f->hi.token);
+    c = conn_of_token(t, f->hi.token);
     if (c && !c->end.remote_line) {            /* both began at once: one connection serves both */
         bind_line(t, c, f->line);
         return;
     }
     if (c && (int64_t)(f->line - c->end.remote_line) <= 0)
-        return; /* said again, or of a connection given up since */
-    if (c) {                               /* it dropped us and came back before its end reached us */
-        conn_end(t, c, END_CUT);
-    }
-    accept_conn(t, f);
+        return;                                /* said again, or of a connection given up since */
+    if (c) conn_end(t, c, END_CUT);            /* it dropped us and came back before its end reached us */
+    c = t->x->token ? conn_new(t, f->hi.token) : NULL;
+    if (!c) return;
+    c->state = CONN_ACCEPTED;
+    c->answer = f->line;
+    c->address_bytes = (uint32_t)f->hi.address.bytes;
+    memcpy(c->address, f->hi.address.data, f->hi.address.bytes);
+    if (bind_line(t, c, f->line)) conn_touch(t, c);
+    else discard(t, c);
 }
 
 bool conn_connect_back(transfer_t *t, conn_t *c)
@@ -257,11 +192,7 @@ void conn_end(transfer_t *t, conn_t *c, conn_end_t how)
     ring_push(t, &(tr_event_t){.kind = TR_PEER_GONE, .token = c->end.token, .err = HEDDLE_ERR_GONE});
     HASH_DELETE(by_token, t->x->by_token, c);
     if (c->end.remote_line) HASH_DELETE(by_line, t->x->by_line, c);
-    if (c->dirty) {
-        DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
-        t->x->dirty_count--;
-        c->dirty = false;
-    }
+    conn_untouch(t, c);
     DL_DELETE(t->x->conns, c);
     DL_APPEND(t->x->closing, c);
     c->state = !c->end.link ? CONN_CLOSED : says_bye ? CONN_LEAVING : CONN_LINGERING;
@@ -285,7 +216,7 @@ void conns_reap(transfer_t *t)
         bool is_over = t->now_us >= c->cut_us || (c->state == CONN_LINGERING && c->in_flight == 0);
         if (c->state == CONN_CUTTING || (c->state < CONN_CUTTING && is_over)) {
             c->state = CONN_DISCONNECTING;
-            set_blocked(t, c, false);
+            conn_set_blocked(t, c, false);
             t->carrier->disconnect(&c->end);
         }
         if (c->state != CONN_CLOSED || c->in_flight > 0) continue;

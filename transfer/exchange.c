@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life, turns and events of the exchange. */
+/* The exchange: its events, the frames that it sends, the read requests of this process (receiver side), the
+ * shares and the requests of peers (source side), and its turns.  Connections: transfer/conns.c. */
+#include "core/failpoint.h"
 #include "transfer/exchange.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <utlist.h>
 
 #define SERVE_DEADLINE_MS 10000u
 #define BEAT_MS 250u
+/* Requests beyond a peer's limit are refused one by one, up to this many at a time; further ones are ignored,
+ * so that a faulty peer cannot use up the pool. */
+#define REFUSALS_MAX 64u
+
+_Static_assert(EXCHANGE_ASKS_MAX <= 1u << ASK_INDEX_BITS, "an ask's id holds its index");
+
+/* ---- events ---- */
 
 /* Events: a ring with room reserved for each one that must not be lost: the end of a read request, of a
  * connection and of a share. */
@@ -34,20 +44,730 @@ void ring_offer(transfer_t *t, const tr_event_t *event)
     if (ring_reserve(t)) ring_push(t, event);
 }
 
-/* Hands events to the caller, who acts on them between two turns and never inside one. */
-static int drain(transfer_t *t, tr_event_t *out, int cap)
+/* ---- frames that go out ---- */
+
+/* One timer for all: each cause asks for its time, and a run of the timers looks at every cause. */
+void exchange_schedule(transfer_t *t, uint64_t at_us)
 {
+    if (at_us < t->x->next_timer_us) t->x->next_timer_us = at_us;
+}
+
+/* Marks a connection as having something to send; pump serves the marked ones in turns. */
+void conn_touch(transfer_t *t, conn_t *c)
+{
+    t->x->stalled = false;
+    if (c->dirty || !conn_is_live(c)) return;
+    DL_APPEND2(t->x->dirty, c, dirty_prev, dirty_next);
+    t->x->dirty_count++;
+    c->dirty = true;
+}
+
+void conn_untouch(transfer_t *t, conn_t *c)
+{
+    if (!c->dirty) return;
+    DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
+    t->x->dirty_count--;
+    c->dirty = false;
+}
+
+static send_t *take(send_t **list)
+{
+    send_t *s = *list;
+    if (s) *list = s->next;
+    return s;
+}
+
+send_t *conn_send_begin(conn_t *c) { return take(&c->free_control); }
+
+/* The frame was not used, or has ended.  HI has a buffer of its own and is sent once, so that it has no
+ * list. */
+static void send_end(send_t *s)
+{
+    conn_t *c = conn_of(s->end);
+    if (s->kind == SEND_HI) return;
+    send_t **list = s->kind == SEND_DATA ? &c->free_data : &c->free_control;
+    s->next = *list;
+    *list = s;
+}
+
+/* The count lets a turn skip the search when no connection is blocked. */
+void conn_set_blocked(transfer_t *t, conn_t *c, bool blocked)
+{
+    if (c->blocked != blocked) t->x->blocked_count += blocked ? 1 : -1u;
+    c->blocked = blocked;
+}
+
+/* The send deadline starts when the peer must take something, and not earlier: a quiet connection may be
+ * quiet for hours. */
+bool conn_send(transfer_t *t, send_t *s, const frame_t *f)
+{
+    conn_t *c = conn_of(s->end);
+    s->frame_bytes = (uint32_t)frame_encode(f, s->frame);
+    /* From here on the peer must take something within the serve deadline. */
+    if (!(c->in_flight > 0 || c->blocked)) {
+        c->moved_us = t->now_us;
+        exchange_schedule(t, t->now_us + t->x->serve_us);
+    }
+    c->in_flight++;
+    bool taken = t->carrier->send(t, &c->end, s);
+    if (!taken) {
+        c->in_flight--;
+        send_end(s);
+    }
+    conn_set_blocked(t, c, !taken);
+    return taken;
+}
+
+/* A carrier does not report which link has room again, so that every blocked one is tried when it has
+ * moved. */
+static void unblock(transfer_t *t)
+{
+    if (t->x->blocked_count == 0) return;
+    for (conn_t *c = t->x->conns; c; c = c->next)
+        if (c->blocked) conn_touch(t, c);
+    for (conn_t *c = t->x->closing; c; c = c->next) t->x->reap_due |= c->blocked;
+}
+
+/* ---- receiver: the read requests of this process ---- */
+
+/* The entry's number changes with its next use, so that late frames of this use find nothing. */
+static void ask_free(transfer_t *t, ask_t *a)
+{
+    a->state = ASK_FREE;
+    a->conn = NULL;
+    a->next = t->x->asks_free;
+    t->x->asks_free = a;
+}
+
+/* What map() hung on the region that a read request writes into: the count of its open receives. */
+static mapping_t *mapping_of(const ask_t *a) { return a->sink.mapping; }
+
+/* NULL for the number of a request that has ended. */
+static ask_t *find_ask(transfer_t *t, uint64_t id)
+{
+    uint64_t index = id & ((1u << ASK_INDEX_BITS) - 1);
+    if (index >= t->x->asks_used) return NULL;
+    ask_t *a = &t->x->asks[index];
+    return a->id == id && a->state != ASK_FREE ? a : NULL;
+}
+
+static void ungather(ask_t *a)
+{
+    DL_DELETE(a->conn->gathered, a);
+    a->conn->gathered_count--;
+}
+
+/* The request is over for the caller: its event is queued, or will never come. An entry with an open
+ * receive is kept until the receive ends, since the transport still writes into its memory. */
+static void leave(transfer_t *t, ask_t *a)
+{
+    conn_t *c = a->conn;
+    c->asks_open--;
+    if (a->state != ASK_RECEIVING) {
+        ask_free(t, a);
+        return;
+    }
+    a->state = ASK_DRAINING;
+    if (c->draining_count++ > 0) return;
+    c->drained_us = t->now_us;
+    exchange_schedule(t, t->now_us + EXCHANGE_DRAIN_US);
+}
+
+/* The receive of an ended request is over; its bytes count as late. */
+static void end_draining(transfer_t *t, ask_t *a)
+{
+    t->counters.late++;
+    if (a->conn) {
+        a->conn->draining_count--;
+        a->conn->drained_us = t->now_us;
+    }
+    ask_free(t, a);
+}
+
+/* Ends a request with its event. The pace gets back what a refused range has paid. */
+static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
+{
+    bool is_digested = kind == TR_ARRIVED && a->is_digested;
+    ring_push(t, &(tr_event_t){.kind = kind, .is_digested = is_digested, .ask = a->id, .cookie = a->cookie,
+                               .token = a->conn->end.token, .key = a->key, .err = err});
+    bool is_paid = a->state == ASK_SENT || a->state == ASK_RECEIVED;
+    if (kind == TR_REFUSED && is_paid) pace_refund(&t->x->pace, a->bytes);
+    leave(t, a);
+}
+
+/* One frame has up to 16 batched ranges of one key, as many as the pace allows.  They are paid for when they
+ * are requested, since their bytes will come whole.  Where the carrier takes nothing now, the ranges stay
+ * batched, and the pace gets its credit back.  True when a frame was sent, as with the three below. */
+static bool send_asks(transfer_t *t, conn_t *c)
+{
+    send_t *s = c->gathered ? conn_send_begin(c) : NULL;
+    if (!s) return false;
+    frame_t f = {.kind = FRAME_ASK, .line = c->end.line, .ask = {.key = c->gathered->key}};
+    uint32_t bytes = 0;
+    for (const ask_t *a = c->gathered; a && f.count < LIMIT_ASK_RANGES; a = a->next) {
+        if (memcmp(&a->key, &f.ask.key, sizeof a->key) != 0 || !pace_ready(&t->x->pace, t->now_us)) break;
+        f.ask.ranges[f.count++] = (frame_range_t){a->id, a->offset, a->bytes};
+        pace_take(&t->x->pace, a->bytes);
+        bytes += a->bytes;
+    }
+    if (f.count == 0 || !conn_send(t, s, &f)) {
+        if (f.count == 0) send_end(s);
+        pace_refund(&t->x->pace, bytes);
+        return false;
+    }
+    for (uint32_t i = 0; i < f.count; i++) {
+        ask_t *a = c->gathered;
+        ungather(a);
+        a->state = ASK_SENT;
+    }
+    t->counters.asks_out += f.count;
+    return true;
+}
+
+/* The request is only batched here, and goes out with others of its connection: one frame has up to 16
+ * ranges. A full batch goes out at once. */
+int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, uint64_t *ret_ask)
+{
+    exchange_enter(t);
+    const sink_t *sink = read->sink;
+    uint64_t at = read->at;
+    uint32_t bytes = read->bytes;
+    assert(sink->mapping && "map() comes before ask()");
+    if (sink->memory != HEDDLE_MEMORY_HOST) return HEDDLE_ERR_USAGE;
+    if (bytes == 0 || bytes > LIMIT_CHUNK_MAX_BYTES || at > sink->bytes || bytes > sink->bytes - at)
+        return HEDDLE_ERR_LIMIT;
+    conn_t *c;
+    int rc = conn_find(t, from, &c);
+    if (rc != HEDDLE_OK) return rc;
+    if (c->asks_open >= LIMIT_ASKS_PER_PEER || !ring_reserve(t)) return HEDDLE_ERR_AGAIN;
+    ask_t *a = t->x->asks_free;
+    if (a) t->x->asks_free = a->next;
+    else if (t->x->asks_used < EXCHANGE_ASKS_MAX) a = &t->x->asks[t->x->asks_used++];
+    if (a) a->id = ++t->x->ask_generation << ASK_INDEX_BITS | (uint64_t)(a - t->x->asks);
+    if (!a) {
+        ring_release(t);
+        return HEDDLE_ERR_AGAIN;
+    }
+    a->state = ASK_GATHERED;
+    a->bytes = bytes;
+    a->offset = read->offset;
+    a->cookie = read->cookie;
+    a->key = read->key;
+    bool has_leaves = sink->leaves && at % LIMIT_PAGE_BYTES == 0;
+    a->sink = (sink_t){.memory = sink->memory,
+                       .base = sink->base + at,
+                       .bytes = bytes,
+                       .leaves = has_leaves ? sink->leaves + at / LIMIT_PAGE_BYTES : NULL,
+                       .only_copied = sink->only_copied,
+                       .mapping = sink->mapping};
+    a->conn = c;
+    DL_APPEND(c->gathered, a);
+    c->asks_open++;
+    *ret_ask = a->id;
+    conn_touch(t, c);
+    if (++c->gathered_count >= LIMIT_ASK_RANGES && c->state == CONN_OPEN && !c->blocked)
+        send_asks(t, c);
+    return HEDDLE_OK;
+}
+
+/* No event follows, since the caller has given the request up. One that the source may be working on
+ * needs an UNASK; a batched one was never sent. */
+void exchange_drop_ask(transfer_t *t, uint64_t id)
+{
+    exchange_enter(t);
+    ask_t *a = find_ask(t, id);
+    if (!a || !(a->state == ASK_GATHERED || a->state == ASK_SENT || a->state == ASK_RECEIVING)) return;
+    ring_release(t);
+    if (a->state == ASK_GATHERED) ungather(a);
+    if (a->state == ASK_SENT) {
+        a->state = ASK_DROPPED;
+        a->conn->asks_open--;
+        DL_APPEND(a->conn->dropped, a);
+        conn_touch(t, a->conn);
+        return;
+    }
+    leave(t, a);
+}
+
+/* Cancelled requests are freed when the frame is on its way. Data that cross it on the way are discarded. */
+static bool send_unasks(transfer_t *t, conn_t *c)
+{
+    send_t *s = c->dropped ? conn_send_begin(c) : NULL;
+    if (!s) return false;
+    frame_t f = {.kind = FRAME_UNASK, .line = c->end.line};
+    for (const ask_t *a = c->dropped; a && f.count < LIMIT_ASK_RANGES; a = a->next)
+        f.unask.asks[f.count++] = a->id;
+    if (!conn_send(t, s, &f)) return false;
+    for (uint32_t i = 0; i < f.count; i++) {
+        ask_t *a = c->dropped;
+        DL_DELETE(c->dropped, a);
+        ask_free(t, a);
+    }
+    return true;
+}
+
+/* A source is not trusted: data must belong to an open request of its connection, and have exactly its
+ * shape. */
+const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes, placing_t how)
+{
+    ask_t *a = find_ask(t, f->data.ask);
+    if (!a || a->state != ASK_SENT || a->conn->end.remote_line != f->line) {
+        t->counters.late++;
+        return NULL;
+    }
+    a->conn->heard_us = t->now_us;
+    if (f->data.offset != a->offset || f->data.bytes != a->bytes || payload_bytes != a->bytes) {
+        end_ask(t, a, TR_REFUSED, HEDDLE_ERR_PROTOCOL);
+        return NULL;
+    }
+    if (how == BY_ITSELF && a->sink.only_copied) {
+        end_ask(t, a, TR_REFUSED, HEDDLE_ERR_AGAIN);
+        return NULL;
+    }
+    /* Set anew each time: a request that was asked again may come another way than the first time. */
+    a->is_digested = how == BY_COPY && a->sink.leaves;
+    a->state = ASK_RECEIVING;
+    mapping_of(a)->receiving++;
+    return &a->sink;
+}
+
+/* A request that was dropped meanwhile only drains: its bytes count as nothing. */
+void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
+{
+    ask_t *a = find_ask(t, id);
+    assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
+    mapping_of(a)->receiving--;
+    if (a->state == ASK_DRAINING) {
+        end_draining(t, a);
+        return;
+    }
+    a->state = ASK_RECEIVED;
+    if (ok) {
+        t->counters.data_in++;
+        t->counters.bytes_in += a->bytes;
+    }
+    end_ask(t, a, ok ? TR_ARRIVED : TR_REFUSED, ok ? HEDDLE_OK : HEDDLE_ERR_GONE);
+}
+
+/* The bytes were offered in memory that cannot be read. The request is batched again, and the source then
+ * sends them. */
+void exchange_again(transfer_t *t, uint64_t id)
+{
+    ask_t *a = find_ask(t, id);
+    assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
+    mapping_of(a)->receiving--;
+    if (a->state == ASK_DRAINING) {
+        end_draining(t, a);
+        return;
+    }
+    pace_refund(&t->x->pace, a->bytes);
+    a->state = ASK_GATHERED;
+    DL_APPEND(a->conn->gathered, a);
+    a->conn->gathered_count++;
+    conn_touch(t, a->conn);
+}
+
+/* Ends all requests of a connection, as refused with GONE. True while a receive is open: then the link
+ * must be cut before the memory can be used. */
+bool receive_end_conn(transfer_t *t, conn_t *c)
+{
+    bool is_receiving = false;
+    for (uint32_t i = 0; i < t->x->asks_used && (c->asks_open || c->dropped || c->draining_count); i++) {
+        ask_t *a = &t->x->asks[i];
+        if (a->state == ASK_FREE || a->conn != c) continue;
+        if (a->state == ASK_GATHERED) ungather(a);
+        if (a->state == ASK_DROPPED) {
+            DL_DELETE(c->dropped, a);
+            ask_free(t, a);
+            continue;
+        }
+        if (a->state != ASK_DRAINING) end_ask(t, a, TR_REFUSED, HEDDLE_ERR_GONE);
+        if (a->state != ASK_DRAINING) continue;
+        is_receiving = true;
+        c->draining_count--;
+        a->conn = NULL;
+    }
+    return is_receiving;
+}
+
+/* ---- source: shares, and the requests of peers ---- */
+
+/* Pending requests: entries of one pool, each in its connection's list and in the queue of its state. */
+
+static standing_t *standing_take(transfer_t *t)
+{
+    standing_t *s = t->x->standing_free;
+    if (s) t->x->standing_free = s->next;
+    else if (t->x->standing_used < EXCHANGE_STANDING_MAX) s = &t->x->standing[t->x->standing_used++];
+    return s;
+}
+
+/* The state alone determines the queue, so that an entry never is in two. */
+static standing_t **queue_of(transfer_t *t, standing_t *s)
+{
+    switch (s->state) {
+    case STANDING_HELD: return &t->x->held;
+    case STANDING_WAITING: return &s->share->waiting;
+    case STANDING_READY: return &s->conn->ready;
+    case STANDING_REFUSING: break;
+    }
+    return &s->conn->refusing;
+}
+
+static void enqueue(transfer_t *t, standing_t *s, standing_state_t state)
+{
+    s->state = state;
+    standing_t **queue = queue_of(t, s);
+    DL_APPEND(*queue, s);
+    if (state == STANDING_READY || state == STANDING_REFUSING) conn_touch(t, s->conn);
+}
+
+static void move(transfer_t *t, standing_t *s, standing_state_t state)
+{
+    standing_t **queue = queue_of(t, s);
+    DL_DELETE(*queue, s);
+    enqueue(t, s, state);
+}
+
+/* The refusal goes out in a later turn: it may be caused inside an upcall, where nothing is sent. */
+static void refuse(transfer_t *t, standing_t *s, int err)
+{
+    s->err = err;
+    move(t, s, STANDING_REFUSING);
+}
+
+static void standing_free(transfer_t *t, standing_t *s)
+{
+    standing_t **queue = queue_of(t, s);
+    DL_DELETE(*queue, s);
+    DL_DELETE2(s->conn->standing, s, conn_prev, conn_next);
+    s->conn->standing_count--;
+    s->next = t->x->standing_free;
+    t->x->standing_free = s;
+}
+
+static share_t *find_share(transfer_t *t, const share_key_t *key)
+{
+    share_t *share;
+    HASH_FIND(hh, t->x->shares, key, sizeof *key, share);
+    return share;
+}
+
+/* A key that was unshared here is refused at once. An unknown key may be announced in a moment, and its
+ * requests are held. */
+static bool is_forgotten(const transfer_t *t, const share_key_t *key)
+{
+    for (uint32_t i = 0; i < t->x->forgotten_count; i++)
+        if (!memcmp(&t->x->forgotten[i], key, sizeof *key)) return true;
+    return false;
+}
+
+static void free_share(transfer_t *t, share_t *share)
+{
+    HASH_DELETE(hh, t->x->shares, share);
+    t->x->share_count--;
+    extents_fini(&share->extents);
+    region_unref(&share->region);
+    free(share);
+}
+
+/* The last send is over: only now may the region be reused or unmapped. */
+static void end_share(transfer_t *t, share_t *share)
+{
+    ring_push(t, &(tr_event_t){.kind = TR_UNSHARED, .key = share->key});
+    free_share(t, share);
+}
+
+static bool is_inside(const share_t *share, uint64_t offset, uint64_t bytes)
+{
+    return offset <= share->region->bytes && bytes <= share->region->bytes - offset;
+}
+
+/* Decides the queue of a request: refused, held until a share of its key comes (`share` is NULL), ready, or
+ * waiting for bytes that are not verified yet.  Every number in it comes from the network. */
+static void classify(transfer_t *t, standing_t *s, share_t *share)
+{
+    int err = 0;
+    s->share = share;
+    if (s->bytes == 0 || s->bytes > LIMIT_CHUNK_MAX_BYTES) err = HEDDLE_ERR_LIMIT;
+    else if (share ? share->ending : is_forgotten(t, &s->key)) err = HEDDLE_ERR_NOT_FOUND;
+    else if (share && !is_inside(share, s->offset, s->bytes)) err = HEDDLE_ERR_LIMIT;
+    if (err) refuse(t, s, err);
+    else if (!share) exchange_schedule(t, t->now_us + EXCHANGE_HOLD_US);
+    else if (extents_cover(&share->extents, s->offset, s->bytes)) move(t, s, STANDING_READY);
+    else {
+        move(t, s, STANDING_WAITING);
+        exchange_schedule(t, t->now_us + t->x->serve_us);
+    }
+}
+
+/* Requests may arrive before the share, since the broker announces a version to several workers at once.
+ * Those that were held find it here. */
+int exchange_share(transfer_t *t, region_t *r, share_key_t key)
+{
+    exchange_enter(t);
+    share_t *share = find_share(t, &key);
+    if (share) return share->ending ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_USAGE;
+    if (t->x->share_count >= EXCHANGE_SHARES_MAX || !ring_reserve(t)) return HEDDLE_ERR_LIMIT;
+    share = calloc(1, sizeof *share);
+    if (share) {
+        share->key = key;
+        HASH_ADD(hh, t->x->shares, key, sizeof share->key, share);
+    }
+    if (!share || !share->hh.tbl) {
+        free(share);
+        ring_release(t);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    share->region = region_ref(r);
+    share->moved_us = t->now_us;
+    t->x->share_count++;
+    standing_t *s, *next;
+    DL_FOREACH_SAFE(t->x->held, s, next) {
+        if (!memcmp(&s->key, &key, sizeof key)) classify(t, s, share);
+    }
+    return HEDDLE_OK;
+}
+
+/* Bytes became readable; requests that waited for them are ready. */
+int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes)
+{
+    exchange_enter(t);
+    share_t *share = find_share(t, &key);
+    if (!share || share->ending) return HEDDLE_ERR_NOT_FOUND;
+    if (!is_inside(share, offset, bytes)) return HEDDLE_ERR_LIMIT;
+    if (!extents_add(&share->extents, offset, bytes)) return HEDDLE_ERR_NO_MEMORY;
+    share->moved_us = t->now_us;
+    standing_t *s, *next;
+    DL_FOREACH_SAFE(share->waiting, s, next) {
+        if (extents_cover(&share->extents, s->offset, s->bytes)) move(t, s, STANDING_READY);
+    }
+    return HEDDLE_OK;
+}
+
+/* Pending requests are refused at once. Sends in flight go on, and TR_UNSHARED comes after the last one. */
+void exchange_unshare(transfer_t *t, share_key_t key)
+{
+    exchange_enter(t);
+    share_t *share = find_share(t, &key);
+    if (!share || share->ending) return;
+    share->ending = true;
+    t->x->forgotten[t->x->forgotten_next] = key;
+    t->x->forgotten_next = (t->x->forgotten_next + 1) % EXCHANGE_FORGOTTEN_MAX;
+    if (t->x->forgotten_count < EXCHANGE_FORGOTTEN_MAX) t->x->forgotten_count++;
+    for (conn_t *c = t->x->conns; c; c = c->next) {
+        standing_t *s, *next;
+        for (s = c->standing; s; s = next) {
+            next = s->conn_next;
+            if (s->share == share && s->state != STANDING_REFUSING) refuse(t, s, HEDDLE_ERR_NOT_FOUND);
+        }
+    }
+    if (share->sends == 0) end_share(t, share);
+}
+
+/* Several refusals fit in one frame. */
+static bool send_refusals(transfer_t *t, conn_t *c)
+{
+    send_t *s = c->refusing ? conn_send_begin(c) : NULL;
+    if (!s) return false;
+    frame_t f = {.kind = FRAME_REFUSED, .line = c->end.line};
+    for (const standing_t *r = c->refusing; r && f.count < LIMIT_ASK_RANGES; r = r->next)
+        f.refused.rows[f.count++] = (frame_refusal_t){r->id, r->err};
+    if (!conn_send(t, s, &f)) return false;
+    for (uint32_t i = 0; i < f.count; i++) standing_free(t, c->refusing);
+    t->counters.refused_out += f.count;
+    c->sent_us = t->now_us;
+    return true;
+}
+
+/* One range a call, straight from the region; the pace is paid for whole ranges. */
+static bool send_data(transfer_t *t, conn_t *c)
+{
+    standing_t *ready = c->ready;
+    if (ready && ready->share->in_place && !c->end.reads_us) {    /* it said that it does, and does not */
+        refuse(t, ready, HEDDLE_ERR_NOT_FOUND);
+        return true;
+    }
+    send_t *s = ready ? take(&c->free_data) : NULL;
+    if (!s) return false;
+    (void)FAILPOINT("transfer.data"); /* only to die or stop here */
+    frame_t f;
+    f.kind = FRAME_DATA;
+    f.count = 0;
+    f.line = c->end.line;
+    f.data.ask = ready->id;
+    f.data.offset = ready->offset;
+    f.data.bytes = ready->bytes;
+    share_t *share = s->share = ready->share;
+    s->region = share->region;
+    s->payload = (const uint8_t *)share->region->base + ready->offset;
+    s->payload_bytes = ready->bytes;
+    share->sends++;
+    if (!conn_send(t, s, &f)) {
+        s->share = NULL;
+        share->sends--;
+        return false;
+    }
+    c->sent_us = t->now_us;
+    pace_take(&t->x->pace, ready->bytes);
+    c->served = true;
+    standing_free(t, ready);
+    return true;
+}
+
+/* Who was served has shown that it knew a key; where it cannot read in place after all, it is refused. */
+static bool is_told_early(const conn_t *c)
+{
+    return c->state == CONN_OPEN && !c->blocked && c->served && c->end.reads_us;
+}
+
+static bool share_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes)
+{
+    if (exchange_share(t, r, key) != HEDDLE_OK) return false;
+    find_share(t, &key)->in_place = true;
+    if (exchange_extend(t, key, 0, bytes) == HEDDLE_OK) return true;
+    exchange_unshare(t, key);
+    return false;
+}
+
+uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most)
+{
+    exchange_enter(t);
+    uint32_t readers = 0, told = 0;
+    bool is_shared = false;
+    frame_t f = {.kind = FRAME_EARLY, .early = {key, bytes}};
+    for (const conn_t *c = t->x->conns; c; c = c->next) readers += is_told_early(c);
+    for (conn_t *c = readers <= most ? t->x->conns : NULL; c; c = c->next) {
+        send_t *s = is_told_early(c) ? conn_send_begin(c) : NULL;
+        if (!s) continue;
+        if (!is_shared && !(is_shared = share_early(t, r, key, bytes))) {
+            send_end(s);
+            return 0;
+        }
+        f.line = c->end.line;
+        told += conn_send(t, s, &f);
+    }
+    if (is_shared && told == 0) exchange_unshare(t, key);
+    return told;
+}
+
+void serve_end_conn(transfer_t *t, conn_t *c)
+{
+    while (c->standing) standing_free(t, c->standing);
+}
+
+/* A share that makes no progress for the serve deadline will not serve its requests: the receivers should
+ * try another source. Progress moves the deadline. */
+static void expire_waiting(transfer_t *t, share_t *share)
+{
+    while (share->waiting) {
+        uint64_t since =
+            share->waiting->since_us > share->moved_us ? share->waiting->since_us : share->moved_us;
+        if (t->now_us < since + t->x->serve_us) {
+            exchange_schedule(t, since + t->x->serve_us);
+            return;
+        }
+        refuse(t, share->waiting, HEDDLE_ERR_AGAIN);
+    }
+}
+
+/* Requests for a key that never came are refused after EXCHANGE_HOLD_US. */
+static void expire_requests(transfer_t *t)
+{
+    while (t->x->held && t->now_us >= t->x->held->since_us + EXCHANGE_HOLD_US)
+        refuse(t, t->x->held, HEDDLE_ERR_NOT_FOUND);
+    if (t->x->held) exchange_schedule(t, t->x->held->since_us + EXCHANGE_HOLD_US);
+    share_t *share, *next;
+    HASH_ITER(hh, t->x->shares, share, next) expire_waiting(t, share);
+}
+
+/* ---- turns ---- */
+
+/* Serves the connections with something to send in turns, until they have nothing, the pace stops all of
+ * them, or the turn is full.  A full turn ends so that the loop gets to heartbeats.  Each turn sends at most
+ * one frame of each direction for a connection.  Cancels and refusals come first: they are small, and free
+ * memory at the other end. */
+static void pump(transfer_t *t)
+{
+    uint32_t paced = 0;
+    while (t->x->dirty && paced < t->x->dirty_count && t->x->turn_sends < EXCHANGE_TURN_SENDS) {
+        conn_t *c = t->x->dirty;
+        DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
+        DL_APPEND2(t->x->dirty, c, dirty_prev, dirty_next);
+        if (c->state == CONN_BROKEN || (c->state == CONN_ACCEPTED && !conn_connect_back(t, c))) {
+            conn_end(t, c, END_CUT);
+            continue;
+        }
+        bool is_sent;
+        if (c->state == CONN_GREETING) {
+            is_sent = conn_hi(t, c);
+        } else if (send_unasks(t, c) || send_refusals(t, c)) {
+            is_sent = true;
+        } else if ((c->gathered || c->ready) && !pace_ready(&t->x->pace, t->now_us)) {
+            /* A source is not blamed for what it was not asked: see the keepalive of conns_timers. */
+            if (c->gathered) exchange_schedule(t, c->heard_us + t->x->beat_us);
+            paced++;
+            continue;
+        } else {
+            is_sent = send_asks(t, c);
+            is_sent = send_data(t, c) || is_sent;
+        }
+        if (is_sent) t->x->turn_sends++, paced = 0;
+        else if (c->state != CONN_BROKEN) conn_untouch(t, c);
+    }
+    t->x->stalled = t->x->dirty && paced >= t->x->dirty_count;
+}
+
+/* Events that were left over come first; new work starts only when there is room for more events.  The caller
+ * acts on events between two turns and never inside one. */
+int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
+{
+    exchange_t *x = t->x;
     int n = 0;
-    while (n < cap && t->x->ring_count > 0) {
-        out[n] = t->x->ring[t->x->ring_head];
-        t->x->ring_head = (t->x->ring_head + 1) % EXCHANGE_RING_MAX;
-        t->x->ring_count--;
-        if (out[n++].kind == TR_PEER_GONE) t->x->gone_undrained--;
+    owner_check(t->owner);
+    if (now_us > t->now_us) t->now_us = now_us;
+    if (x->ring_count < (uint32_t)cap) {
+        x->turn_sends = 0;
+        for (uint32_t i = 0; i < EXCHANGE_TURN_PROGRESS && x->ring_count < (uint32_t)cap; i++) {
+            unblock(t);
+            pump(t);
+            if (!t->carrier->progress(t)) break;
+        }
+        /* After progress: a process that was stopped itself finds its mail before it judges its peers. */
+        if (t->now_us >= x->next_timer_us) {
+            x->next_timer_us = CLOCK_NEVER;
+            conns_timers(t);
+            expire_requests(t);
+        }
+        unblock(t);
+        pump(t);
+        conns_reap(t);
+    }
+    for (; n < cap && x->ring_count > 0; n++) {
+        out[n] = x->ring[x->ring_head];
+        x->ring_head = (x->ring_head + 1) % EXCHANGE_RING_MAX;
+        x->ring_count--;
+        if (out[n].kind == TR_PEER_GONE) x->gone_undrained--;
     }
     return n;
 }
 
-/* Life. */
+/* Connections that only wait for the pace do not keep the loop awake until the pace allows more. */
+bool exchange_pending(const transfer_t *t)
+{
+    return t->x->ring_count > 0 || t->x->reap_due ||
+           (t->x->dirty && (!t->x->stalled || pace_when(&t->x->pace, t->now_us) <= t->now_us));
+}
+
+uint64_t exchange_deadline(transfer_t *t)
+{
+    owner_check(t->owner);
+    if (exchange_pending(t)) return t->now_us;
+    uint64_t paced = t->x->dirty ? pace_when(&t->x->pace, t->now_us) : CLOCK_NEVER;
+    return clock_earlier(paced, t->x->next_timer_us);
+}
+
+/* ---- life ---- */
 
 /* The clock is read once here: the first call may come long before the first turn. */
 int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_opts_t *opts,
@@ -96,116 +816,13 @@ bool exchange_quiet(transfer_t *t)
 
 void exchange_fini(transfer_t *t)
 {
-    if (t->x) serve_fini(t);
+    share_t *share, *next;
+    if (t->x) HASH_ITER(hh, t->x->shares, share, next) free_share(t, share);
     free(t->x);
     t->x = NULL;
 }
 
-/* Turns. */
-
-typedef enum { STEP_IDLE, STEP_SENT, STEP_PACED, STEP_ENDED } step_t;
-
-/* Sends at most one frame of each direction for `c`, so that no connection takes a whole turn. Cancels
- * and refusals come first: they are small, and free memory at the other end. */
-static step_t step(transfer_t *t, conn_t *c)
-{
-    if (c->state == CONN_BROKEN || (c->state == CONN_ACCEPTED && !conn_connect_back(t, c))) {
-        conn_end(t, c, END_CUT);
-        return STEP_ENDED;
-    }
-    if (c->state == CONN_GREETING) return conn_hi(t, c) ? STEP_SENT : STEP_IDLE;
-    if (receive_unasks(t, c) || serve_refusals(t, c)) return STEP_SENT;
-    if (!c->gathered && !c->ready) return STEP_IDLE;
-    if (!pace_ready(&t->x->pace, t->now_us)) {
-        if (c->gathered) exchange_schedule(t, c->heard_us + t->x->beat_us);
-        return STEP_PACED;
-    }
-    bool asked = receive_asks(t, c), served = serve_data(t, c);
-    return asked || served ? STEP_SENT : STEP_IDLE;
-}
-
-/* Marks a connection as having something to send; pump serves the marked ones in turns. */
-void conn_touch(transfer_t *t, conn_t *c)
-{
-    t->x->stalled = false;
-    if (c->dirty || !conn_is_live(c)) return;
-    DL_APPEND2(t->x->dirty, c, dirty_prev, dirty_next);
-    t->x->dirty_count++;
-    c->dirty = true;
-}
-
-/* Serves the connections with something to send in turns, until they have nothing, the pace stops all of
- * them, or the turn is full. A full turn ends so that the loop gets to heartbeats. */
-static void pump(transfer_t *t)
-{
-    uint32_t paced = 0;
-    while (t->x->dirty && paced < t->x->dirty_count && t->x->turn_sends < EXCHANGE_TURN_SENDS) {
-        conn_t *c = t->x->dirty;
-        DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
-        DL_APPEND2(t->x->dirty, c, dirty_prev, dirty_next);
-        switch (step(t, c)) {
-        case STEP_IDLE:
-            if (c->state != CONN_BROKEN) {
-                DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
-                t->x->dirty_count--;
-                c->dirty = false;
-            }
-            break;
-        case STEP_SENT: t->x->turn_sends++; paced = 0; break;
-        case STEP_PACED: paced++; break;
-        case STEP_ENDED: break;
-        }
-    }
-    t->x->stalled = t->x->dirty && paced >= t->x->dirty_count;
-}
-
-/* One timer for all: each cause asks for its time, and a run of the timers looks at every cause. */
-void exchange_schedule(transfer_t *t, uint64_t at_us)
-{
-    if (at_us < t->x->next_timer_us) t->x->next_timer_us = at_us;
-}
-
-/* Events that were left over come first; new work starts only when there is room for more events. */
-int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
-{
-    owner_check(t->owner);
-    if (now_us > t->now_us) t->now_us = now_us;
-    int n = drain(t, out, cap);
-    if (n == cap) return n;
-    t->x->turn_sends = 0;
-    for (uint32_t i = 0; i < EXCHANGE_TURN_PROGRESS && t->x->ring_count < (uint32_t)(cap - n); i++) {
-        conns_unblock(t);
-        pump(t);
-        if (!t->carrier->progress(t)) break;
-    }
-    /* After progress: a process that was stopped itself finds its mail before it judges its peers. */
-    if (t->now_us >= t->x->next_timer_us) {
-        t->x->next_timer_us = CLOCK_NEVER;
-        conns_timers(t);
-        serve_timers(t);
-    }
-    conns_unblock(t);
-    pump(t);
-    conns_reap(t);
-    return n + drain(t, out + n, cap - n);
-}
-
-/* Connections that only wait for the pace do not keep the loop awake until the pace allows more. */
-bool exchange_pending(const transfer_t *t)
-{
-    return t->x->ring_count > 0 || t->x->reap_due ||
-           (t->x->dirty && (!t->x->stalled || pace_when(&t->x->pace, t->now_us) <= t->now_us));
-}
-
-uint64_t exchange_deadline(transfer_t *t)
-{
-    owner_check(t->owner);
-    if (exchange_pending(t)) return t->now_us;
-    uint64_t paced = t->x->dirty ? pace_when(&t->x->pace, t->now_us) : CLOCK_NEVER;
-    return clock_earlier(paced, t->x->next_timer_us);
-}
-
-/* Rows of the table. */
+/* ---- rows of the table ---- */
 
 int exchange_address(transfer_t *t, bytes_t *ret_address)
 {
@@ -248,8 +865,7 @@ int exchange_greet(transfer_t *t, const peer_ref_t *peer)
 void exchange_drop_peer(transfer_t *t, uint64_t token)
 {
     exchange_enter(t);
-    conn_t *c;
-    HASH_FIND(by_token, t->x->by_token, &token, sizeof token, c);
+    conn_t *c = conn_of_token(t, token);
     if (!c) return;
     conn_end(t, c, END_BYE);
     conns_reap(t);
@@ -282,7 +898,7 @@ bool exchange_idle(transfer_t *t, const region_t *r)
     return !m || m->receiving == 0;
 }
 
-/* Upcalls. */
+/* ---- upcalls of the carrier ---- */
 
 /* A frame of an unknown line is ignored: its connection has ended, or never began. */
 void exchange_frame(transfer_t *t, const frame_t *f)
@@ -295,16 +911,44 @@ void exchange_frame(transfer_t *t, const frame_t *f)
     if (!c) return;
     c->heard_us = t->now_us;
     switch (f->kind) {
-    case FRAME_ASK:
-    case FRAME_UNASK:
-        serve_frame(t, c, f);
+    case FRAME_ASK: {
+        /* A request becomes pending first and is then judged, so that a refusal goes the way of an answer. */
+        share_t *share = find_share(t, &f->ask.key);
+        t->counters.asks_in += f->count;
+        for (const frame_range_t *r = f->ask.ranges; r < f->ask.ranges + f->count; r++) {
+            standing_t *s = c->standing_count < LIMIT_ASKS_PER_PEER + REFUSALS_MAX ? standing_take(t) : NULL;
+            if (!s) break;
+            *s = (standing_t){.id = r->ask, .offset = r->offset, .bytes = r->bytes, .since_us = t->now_us,
+                              .key = f->ask.key, .conn = c};
+            if (c->standing_count++ == 0) {
+                c->sent_us = t->now_us;
+                exchange_schedule(t, t->now_us + t->x->beat_us);
+            }
+            DL_APPEND2(c->standing, s, conn_prev, conn_next);
+            enqueue(t, s, STANDING_HELD);
+            if (c->standing_count > LIMIT_ASKS_PER_PEER) refuse(t, s, HEDDLE_ERR_LIMIT);
+            else classify(t, s, share);
+        }
+        break;
+    }
+    case FRAME_UNASK:    /* A request is removed whatever its state; its data may be in flight already. */
+        for (uint32_t i = 0; i < f->count; i++) {
+            standing_t *s;
+            for (s = c->standing; s && s->id != f->unask.asks[i]; s = s->conn_next) continue;
+            if (s) standing_free(t, s);
+        }
+        break;
+    case FRAME_REFUSED:    /* Of a request that was cancelled or answered meanwhile it is ignored. */
+        for (uint32_t i = 0; i < f->count; i++) {
+            ask_t *a = find_ask(t, f->refused.rows[i].ask);
+            if (!a || a->state != ASK_SENT || a->conn != c) continue;
+            t->counters.refused_in++;
+            end_ask(t, a, TR_REFUSED, f->refused.rows[i].err);
+        }
         break;
     case FRAME_BEAT:
         t->counters.beats_in++;
         ring_offer(t, &(tr_event_t){.kind = TR_BEAT, .token = c->end.token});
-        break;
-    case FRAME_REFUSED:
-        receive_refused(t, c, f);
         break;
     case FRAME_EARLY:
         ring_offer(t, &(tr_event_t){.kind = TR_EARLY, .token = c->end.token, .key = f->early.key,
@@ -327,7 +971,7 @@ void exchange_copied(transfer_t *t, send_t *s)
 {
     share_t *share = s->share;
     s->share = NULL;
-    if (share) serve_sent(t, share);
+    if (share && --share->sends == 0 && share->ending) end_share(t, share);
 }
 
 /* A link may break inside a send, where ending the connection would free what the caller uses. It is
@@ -350,7 +994,7 @@ void exchange_sent(transfer_t *t, send_t *s, sent_t how)
         t->counters.bytes_out += s->payload_bytes;
     }
     exchange_copied(t, s);
-    conn_send_end(s);
+    send_end(s);
     if (how == SENT_FAILED) note_broken(t, c);
     if (c->in_flight == 0 && c->standing_count > 0) exchange_schedule(t, c->sent_us + t->x->beat_us);
     bool is_due = c->state == CONN_BROKEN || c->state == CONN_GREETING;
@@ -372,7 +1016,7 @@ void exchange_closed(endpoint_t *e)
     e->transfer->x->reap_due = true;
 }
 
-/* What carriers ask about connections. */
+/* ---- what carriers ask about connections ---- */
 
 endpoint_t *exchange_of_line(transfer_t *t, uint64_t remote_line)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/exchange.h: both ends of every connection, whatever carries it (transfer/carrier.h): the read
  * requests that this process sends as a receiver, and those that it answers as a source.  Included by
- * exchange.c, conns.c, receive.c and serve.c only, and by tests.
+ * exchange.c, by conns.c (how connections begin and end) and by tests only.
  *
- *            receive.c                                   serve.c
+ *            receiver                                    source
  *   ask() -> gathered -ASK-> sent ---------> standing: held (key unknown) | waiting (for bytes) | ready
  *            arrived <---------------DATA--- ready          refusing <- deadline, unshare, limit
  *            refused <------------REFUSED--- refusing
@@ -63,9 +63,17 @@ struct share {
 };
 
 /* Receiver side. */
-typedef enum { ASK_FREE, ASK_GATHERED, ASK_SENT, ASK_RECEIVING, ASK_DROPPED, ASK_DRAINING } ask_state_t;
+typedef enum {
+    ASK_FREE,
+    ASK_GATHERED,
+    ASK_SENT,
+    ASK_RECEIVING,                      /* its bytes come into their place */
+    ASK_RECEIVED,                       /* they are there, or never will be: its event is being made */
+    ASK_DROPPED,                        /* until UNASK is sent */
+    ASK_DRAINING                        /* dropped, and its receive is still open */
+} ask_state_t;
 typedef struct ask {
-    ask_state_t state;                  /* DROPPED: until UNASK is sent; DRAINING: its receive is open */
+    ask_state_t state;
     bool is_digested;                   /* the carrier writes the leaves of its bytes too */
     uint32_t bytes;
     uint64_t id;                        /* generation << 16 | index: late DATA never match a reused entry */
@@ -149,38 +157,31 @@ typedef struct exchange {
     uint32_t ring_head, ring_count, ring_reserved, gone_undrained;
 } exchange_t;
 
-/* Calls between the files of the exchange. */
+/* exchange.c, for conns.c. */
 bool ring_reserve(transfer_t *t);                       /* room for one event that must not be lost */
 void ring_release(transfer_t *t);                       /* it will not come after all */
 void ring_push(transfer_t *t, const tr_event_t *event); /* uses up one reservation */
 void ring_offer(transfer_t *t, const tr_event_t *event);/* dropped when there is no room */
 void exchange_schedule(transfer_t *t, uint64_t at_us);  /* the timers run at `at_us` or before */
 void conn_touch(transfer_t *t, conn_t *c);              /* has something to send */
-send_t *conn_send_begin(conn_t *c);                     /* NULL: all are in flight; the same for DATA: */
-send_t *conn_data_begin(conn_t *c);
-void conn_send_end(send_t *s);                          /* it was not used, or has ended */
+void conn_untouch(transfer_t *t, conn_t *c);
+void conn_set_blocked(transfer_t *t, conn_t *c, bool blocked);
+send_t *conn_send_begin(conn_t *c);                     /* NULL: all are in flight */
 bool conn_send(transfer_t *t, send_t *s, const frame_t *f);   /* false: not now, and `s` has ended */
-bool conn_hi(transfer_t *t, conn_t *c);                 /* HI, while it is due; true when it was sent */
-void conns_unblock(transfer_t *t);                      /* the carrier has moved */
-int  conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn);   /* connects; GONE, AGAIN */
+bool receive_end_conn(transfer_t *t, conn_t *c);        /* true: a receive is open: the link is to be cut */
+void serve_end_conn(transfer_t *t, conn_t *c);
+
+/* conns.c, for exchange.c. */
+conn_t *conn_of_token(transfer_t *t, uint64_t token);
 conn_t *conn_of_line(transfer_t *t, uint64_t line);
+int  conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn);   /* connects; GONE, AGAIN */
+void conns_hi(transfer_t *t, const frame_t *f);
+bool conn_hi(transfer_t *t, conn_t *c);                 /* HI, while it is due; true when it was sent */
+bool conn_connect_back(transfer_t *t, conn_t *c);
 /* Its asks and those of the peer end, then TR_PEER_GONE comes.  Safe in upcalls, but for END_BYE. */
 void conn_end(transfer_t *t, conn_t *c, conn_end_t how);
-void conns_hi(transfer_t *t, const frame_t *f);
-bool conn_connect_back(transfer_t *t, conn_t *c);
 void conn_hurry(transfer_t *t, conn_t *c);              /* one that has ended is cut now */
 void conns_reap(transfer_t *t);
 void conns_timers(transfer_t *t);
-void serve_frame(transfer_t *t, conn_t *c, const frame_t *f);              /* ASK, UNASK */
-bool serve_refusals(transfer_t *t, conn_t *c);          /* true when it sent one frame; the next ones too */
-bool serve_data(transfer_t *t, conn_t *c);
-void serve_sent(transfer_t *t, share_t *s);             /* one DATA of it is no longer in flight */
-void serve_end_conn(transfer_t *t, conn_t *c);
-void serve_timers(transfer_t *t);
-void serve_fini(transfer_t *t);
-void receive_refused(transfer_t *t, conn_t *c, const frame_t *f);
-bool receive_unasks(transfer_t *t, conn_t *c);
-bool receive_asks(transfer_t *t, conn_t *c);
-bool receive_end_conn(transfer_t *t, conn_t *c);         /* true: a receive is open: the link is to be cut */
 
 #endif

@@ -115,7 +115,7 @@ typedef struct {
 } tr_where_t;
 
 typedef struct transfer_ops {
-    const char *name;                                              /* "ucx", "mem" */
+    const char *name;                                              /* "ucx"; "mem" in tests */
     int  (*open)(const transfer_opts_t *opts, transfer_t **ret, heddle_error_t *error);
     void (*close)(transfer_t **t);
     const char *(*version)(void);                                  /* "1.13.1"; "" for mem */
@@ -168,8 +168,6 @@ typedef struct transfer_ops {
     uint32_t (*early)(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most);
 } transfer_ops_t;
 
-/* The memory backend: a test double with fault knobs (transfer/mem.h), all in one process. */
-extern const transfer_ops_t transfer_mem_ops;
 /* Loads the UCX plugin once: HEDDLE_PLUGIN_DIR, else ../lib/heddle beside the program or library,
  * else the install directory.  Sets UCX's environment first (device, segments, no signal
  * handlers; a variable that the user set stays). INTERNAL with the package to install where UCX

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/contract/region_new.h"
 #include "tests/contract/rig.h"
+#include "tests/lib/mem.h"
 
 #include <criterion/criterion.h>
 #include <poll.h>

@@ -6,7 +6,7 @@ function(heddle_contract_program name)
   add_executable(${name} ${ARGN})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_compile_options(${name} PRIVATE -Wno-missing-prototypes)
-  target_link_libraries(${name} PRIVATE heddle_transfer heddle_criterion)
+  target_link_libraries(${name} PRIVATE heddle_mem heddle_criterion)
   add_dependencies(${name} transfer_ucx)
 endfunction()
 

@@ -3,7 +3,7 @@
 add_library(scenario_world STATIC ${CMAKE_CURRENT_LIST_DIR}/check.c ${CMAKE_CURRENT_LIST_DIR}/content.c
   ${CMAKE_CURRENT_LIST_DIR}/leftover.c ${CMAKE_CURRENT_LIST_DIR}/world.c ${CMAKE_CURRENT_LIST_DIR}/world_admin.c ${CMAKE_CURRENT_LIST_DIR}/world_broker.c ${CMAKE_CURRENT_LIST_DIR}/world_trainer.c
   ${CMAKE_CURRENT_LIST_DIR}/world_worker.c)
-target_link_libraries(scenario_world PUBLIC heddle_broker heddle_worker heddle_trainer_client heddle_criterion PkgConfig::jansson)
+target_link_libraries(scenario_world PUBLIC heddle_mem heddle_broker heddle_worker heddle_trainer_client heddle_criterion PkgConfig::jansson)
 target_compile_options(scenario_world PRIVATE -Wno-missing-prototypes)
 file(GLOB scenarios CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*_test.c)
 foreach(file IN LISTS scenarios)

@@ -25,7 +25,7 @@
 
 #include "broker/state.h"
 #include "tests/scenario/content.h"
-#include "transfer/mem.h"
+#include "tests/lib/mem.h"
 #include "worker/adapter.h"
 
 #include <criterion/criterion.h>

@@ -23,7 +23,7 @@ add_library(torture_plays STATIC ${dir}/plays.c ${world}/check.c ${world}/conten
   ${world}/world_admin.c ${world}/world_broker.c ${world}/world_trainer.c ${world}/world_worker.c)
 target_include_directories(torture_plays BEFORE PRIVATE ${dir})
 target_compile_options(torture_plays PRIVATE -Wno-missing-prototypes)
-target_link_libraries(torture_plays PUBLIC heddle_broker heddle_worker heddle_trainer_client PkgConfig::jansson)
+target_link_libraries(torture_plays PUBLIC heddle_mem heddle_broker heddle_worker heddle_trainer_client PkgConfig::jansson)
 
 heddle_torture(memory SOURCES ${dir}/memory.c ${dir}/alloc.c LINK torture_plays OPTIONS ${wrap_memory})
 heddle_torture(disk SOURCES ${dir}/disk.c ${dir}/vfs.c LINK torture_plays)

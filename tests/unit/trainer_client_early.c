@@ -3,7 +3,7 @@
  * becomes of the memory. */
 #include "tests/contract/ask.h"
 #include "trainer_client_rig.h"
-#include "transfer/mem.h"
+#include "tests/lib/mem.h"
 
 static void open_near(void)
 {

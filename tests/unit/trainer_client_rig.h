@@ -6,6 +6,7 @@
 
 #include "tests/contract/region_new.h"
 #include "tests/contract/ask.h"
+#include "tests/lib/mem.h"
 #include "core/errors.h"
 #include "proto/value.h"
 #include "trainer_client/node.h"

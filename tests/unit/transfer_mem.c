@@ -5,7 +5,7 @@
 #include "tests/contract/ask.h"
 #include "tests/unit/other_thread.h"
 #include "transfer/exchange.h"
-#include "transfer/mem.h"
+#include "tests/lib/mem.h"
 
 #include <criterion/criterion.h>
 #include <signal.h>

@@ -7,7 +7,7 @@
 #include "tests/contract/region_new.h"
 #include "core/errors.h"
 #include "tests/unit/worker_arena.h"
-#include "transfer/mem.h"
+#include "tests/lib/mem.h"
 #include "worker/adapter.h"
 
 #include <criterion/criterion.h>

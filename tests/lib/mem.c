@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transfer/mem.h"
+#include "tests/lib/mem.h"
 
 #include "core/digest.h"
 #include "core/errors.h"
@@ -30,6 +30,7 @@ struct mem {
     uint32_t id;
     uint8_t address[4];
     bool rendezvous, stopped, killed, near;
+    int refuse_err;
     uint32_t drop_count, corrupt_nth, corrupt_at;
     uint64_t delay_until_us, hold_until_us, last_at_us;
     message_t *mail;
@@ -162,6 +163,18 @@ static void land(mem_t *to, message_t *m)
     exchange_arrived(&to->base, m->ask, true);
 }
 
+/* The peer gets the refusals at once, in place of what its frame would have set in motion here. */
+static void refuse_all(mem_t *at, mem_t *asker, const frame_t *ask)
+{
+    const endpoint_t *e = exchange_of_line(&at->base, ask->line);
+    frame_t f = {.kind = FRAME_REFUSED, .count = ask->count};
+    if (!e) return;
+    f.line = e->line;
+    for (uint32_t i = 0; i < f.count; i++)
+        f.refused.rows[i] = (frame_refusal_t){ask->ask.ranges[i].ask, at->refuse_err};
+    exchange_frame(&asker->base, &f);
+}
+
 /* False when the payload comes in a second step: a rendezvous first opens a receive, and its bytes land
  * later. */
 static bool deliver_frame(mem_t *to, message_t *m)
@@ -183,7 +196,11 @@ static bool deliver_frame(mem_t *to, message_t *m)
         }
         land(to, m);
         return true;
-    } else exchange_frame(&to->base, &f);
+    } else if (f.kind == FRAME_ASK && to->refuse_err) {
+        refuse_all(to, m->from, &f);
+    } else {
+        exchange_frame(&to->base, &f);
+    }
     return true;
 }
 
@@ -382,4 +399,4 @@ void mem_near(transfer_t *t) { mem_of(t)->near = true; }
 void mem_delay(transfer_t *t, uint64_t until_us) { mem_of(t)->delay_until_us = until_us; }
 void mem_hold(transfer_t *t, uint64_t until_us) { mem_of(t)->hold_until_us = until_us; }
 
-void mem_refuse(transfer_t *t, int err) { t->refuse_err = err; }
+void mem_refuse(transfer_t *t, int err) { mem_of(t)->refuse_err = err; }

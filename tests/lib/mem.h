@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/mem.h: the fault knobs of the memory backend, a test double.
+/* tests/lib/mem.h: the memory backend of transfer, a test double, with its fault knobs.
  *
  * transfer_mem_ops moves bytes between the transfers of one process, for tests: one thread, no
  * system call, and nothing arrives outside events().  With a virtual clock (the `now_us` given to
@@ -8,10 +8,12 @@
  *
  * A transfer with mail reports it in deadline(): drive every transfer until all deadlines lie ahead of now,
  * then move the clock to the earliest.  Knobs act on one transfer, which does not notice them. */
-#ifndef TRANSFER_MEM_H
-#define TRANSFER_MEM_H
+#ifndef TESTS_LIB_MEM_H
+#define TESTS_LIB_MEM_H
 
 #include "transfer/transfer.h"
+
+extern const transfer_ops_t transfer_mem_ops;
 
 /* As SIGKILL: its links break (peers see TR_PEER_GONE), what it sent and was not received yet is lost, and
  * every later call on it does nothing.  It must still be closed. */
