@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Each piece is in one place: good (bit set), asked (in the list of its source), landed, returned (in its
- * stripe's AGAIN list: it was asked for once, and must be again), or fresh: at or behind its stripe's cursor
- * and never asked for.  Cursors only move forward and the lists are linked through two arrays, so that no
- * event scans the pieces. */
+/* Each piece is in one place: good (bit set), asked (in the list of its source), landed, returned (in the
+ * AGAIN list: it was asked for once, and must be again), or fresh: at or behind the cursor and never asked
+ * for.  The cursor only moves forward and the lists are linked through two arrays, so that no event scans the
+ * pieces. */
 #include "transfer/fetch.h"
 
 #include "core/limits.h"
@@ -11,11 +11,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Places of a piece: the list of a source (0..KNOWN_MAX-1), of what a stripe asks for again, or none. */
-enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS = AGAIN + FETCH_STRIPES_MAX, LANDED = 0xfe, NOWHERE = 0xff };
+/* Places of a piece: the list of a source (0..KNOWN_MAX-1), of what is asked for again, or none. */
+enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff };
 #define NO_PIECE UINT32_MAX
-#define SAMPLE_US 10000u      /* a rate is taken over at least so long: arrivals come in bursts */
+#define SAMPLE_US 10000u             /* a rate is taken over at least so long: arrivals come in bursts */
 #define DEADLINE_FACTOR 4u
+#define DEADLINE_MIN_US 1000000u
+#define DEADLINE_MAX_US 30000000u
+#define NEED_US 500000u              /* between two NEED_SOURCES, and how long a busy source rests */
+#define BAD_LIMIT 3u                 /* sources that one piece may be bad from */
+#define ALL_BAD_US 5000000u          /* others may come to hold the version meanwhile */
 
 typedef enum { SOURCE_LIVE, SOURCE_RESTING, SOURCE_LOST, SOURCE_BAD } source_state_t;
 typedef enum { GOING, ENDING_DONE, ENDING_FAILED, ENDING_SILENT, ENDED } course_t;
@@ -25,30 +30,24 @@ typedef struct {
     uint64_t token;
     source_state_t state;
     bool listed;
-    uint32_t stripe;
     uint32_t landed_count, good_count;
     uint64_t life_us;                    /* last arrival or BEAT, or when it was asked after a pause */
     uint64_t rest_us;                    /* RESTING: until then */
     uint64_t rate;                       /* bytes a second, EWMA; 0: not known yet */
     uint64_t sample_us, sample_bytes;    /* since when, and how much came since */
-} source_t;
-
-/* Pieces from where the stripe before ends to `end`; what is behind the cursor was never asked for. */
-typedef struct { uint32_t cursor, end; } stripe_t;
+} known_t;
 
 struct fetch {
-    fetch_plan_t plan;
+    uint32_t count, piece_bytes;         /* of the plan */
     course_t course;
-    int err;                             /* ENDING_FAILED */
     uint32_t window_count;               /* pieces in flight per source */
     uint32_t good_count;
-    stripe_t stripes[FETCH_STRIPES_MAX];
-    source_t known[KNOWN_MAX];           /* never forgets a quarantined one */
+    uint32_t cursor;                     /* pieces from here on were never asked for */
+    known_t known[KNOWN_MAX];           /* never forgets a quarantined one */
     unsigned known_count;
     uint8_t order[FETCH_SOURCES_MAX];    /* the current list: indices into known */
     unsigned order_count;
     uint64_t dropping, closing;          /* bits of known: DROP_ASK for what is open; DROP_PEER */
-    uint64_t starved_us;    /* since when there has been no good source; CLOCK_NEVER: there is one */
     uint64_t need_us;       /* not before then is NEED_SOURCES said */
     uint64_t all_bad_us;    /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
     list_t lists[LISTS];
@@ -60,16 +59,12 @@ struct fetch {
     uint64_t *good;                      /* a bit a piece */
 };
 
-typedef struct { fetch_action_t *at; int count, cap; uint32_t part; } out_t;
+typedef struct { fetch_action_t *at; int count, cap; } out_t;
 
 static bool has_room(const out_t *o) { return o->count < o->cap; }
 
 /* The caller has checked that there is room; actions that have none come in the next step. */
-static void put(out_t *o, fetch_action_t action)
-{
-    action.part = o->part;
-    o->at[o->count++] = action;
-}
+static void put(out_t *o, fetch_action_t action) { o->at[o->count++] = action; }
 
 /* -- pieces ----------------------------------------------------------------------------------- */
 
@@ -102,35 +97,28 @@ static void move_piece(fetch_t *f, uint32_t piece, unsigned list)
     f->ask[piece] = 0;
 }
 
-/* Goes to the list of its own stripe, so that the stripe's source requests it again. */
-static void return_piece(fetch_t *f, uint32_t piece)
-{
-    unsigned stripe = 0;
-    while (piece >= f->stripes[stripe].end) stripe++;
-    move_piece(f, piece, AGAIN + stripe);
-}
+/* Receivers that fetch from this process may wait for what is returned: next_todo takes it first. */
+static void return_piece(fetch_t *f, uint32_t piece) { move_piece(f, piece, AGAIN); }
 
-/* The next piece to ask for, NO_PIECE when all of the stripe are open or good.  What was returned comes
- * first: receivers that fetch from this process may wait for it. */
-static uint32_t next_todo(fetch_t *f, unsigned stripe)
+/* The next piece to ask for, NO_PIECE when all are open or good. */
+static uint32_t next_todo(fetch_t *f)
 {
-    stripe_t *s = &f->stripes[stripe];
-    if (f->lists[AGAIN + stripe].count) return f->lists[AGAIN + stripe].first;
-    while (s->cursor < s->end && is_good(f, s->cursor))
-        s->cursor = f->good[s->cursor / 64] == UINT64_MAX ? (s->cursor / 64 + 1) * 64 : s->cursor + 1;
-    return s->cursor < s->end ? s->cursor : NO_PIECE;
+    if (f->lists[AGAIN].count) return f->lists[AGAIN].first;
+    while (f->cursor < f->count && is_good(f, f->cursor))
+        f->cursor = f->good[f->cursor / 64] == UINT64_MAX ? (f->cursor / 64 + 1) * 64 : f->cursor + 1;
+    return f->cursor < f->count ? f->cursor : NO_PIECE;
 }
 
 /* Derived from the place of the piece; nothing stores it a second time. */
 piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token)
 {
-    unsigned where = piece < f->plan.count ? f->where[piece] : NOWHERE;
+    unsigned where = piece < f->count ? f->where[piece] : NOWHERE;
     bool is_landed = where == LANDED;
     unsigned source = is_landed ? f->from[piece] : where;
     if (ret_token) *ret_token = source < KNOWN_MAX ? f->known[source].token : 0;
     if (is_landed) return PIECE_LANDED;
     if (where < KNOWN_MAX) return PIECE_ASKED;
-    return piece < f->plan.count && is_good(f, piece) ? PIECE_GOOD : PIECE_TODO;
+    return piece < f->count && is_good(f, piece) ? PIECE_GOOD : PIECE_TODO;
 }
 
 /* -- sources ---------------------------------------------------------------------------------- */
@@ -151,43 +139,30 @@ static int admit(fetch_t *f, uint64_t token)
     if (f->known_count < KNOWN_MAX) at = (int)f->known_count++;
     else
         for (unsigned i = 0; i < KNOWN_MAX; i++) {
-            const source_t *s = &f->known[i];
+            const known_t *s = &f->known[i];
             bool is_in_use = s->listed || f->lists[i].count || s->landed_count || f->closing >> i & 1;
             if (is_in_use || s->state == SOURCE_BAD) continue;
             if (at < 0 || s->good_count < f->known[at].good_count) at = (int)i;
         }
-    if (at >= 0) f->known[at] = (source_t){.token = token, .state = SOURCE_LIVE};
+    if (at >= 0) f->known[at] = (known_t){.token = token, .state = SOURCE_LIVE};
     return at;
 }
 
 /* How long a source may take to deliver: four times what a full window needs at its observed rate, within
- * bounds. Without a rate it is four times the lower bound. */
-static uint64_t patience(const fetch_t *f, const source_t *s)
+ * bounds.  Without a rate it is four times the lower bound. */
+static uint64_t patience(const known_t *s)
 {
-    uint64_t us = f->plan.deadline_min_us * DEADLINE_FACTOR;
-    if (s->rate) us = (uint64_t)((double)f->plan.window_bytes * 1e6 / (double)s->rate * DEADLINE_FACTOR);
-    if (us < f->plan.deadline_min_us) us = f->plan.deadline_min_us;
-    return us < f->plan.deadline_max_us ? us : f->plan.deadline_max_us;
+    uint64_t us = (uint64_t)DEADLINE_MIN_US * DEADLINE_FACTOR;
+    if (s->rate) us = (uint64_t)((double)LIMIT_WINDOW_BYTES * 1e6 / (double)s->rate * DEADLINE_FACTOR);
+    if (us < DEADLINE_MIN_US) us = DEADLINE_MIN_US;
+    return us < DEADLINE_MAX_US ? us : DEADLINE_MAX_US;
 }
 
 /* A rate is measured only over time in which something was requested. */
-static void restart_sample(source_t *s, uint64_t now_us)
+static void restart_sample(known_t *s, uint64_t now_us)
 {
     s->life_us = s->sample_us = now_us;
     s->sample_bytes = 0;
-}
-
-/* A moving average, so that one burst or one pause does not change the deadline by much. */
-static void note_arrival(const fetch_t *f, source_t *s, uint64_t now_us)
-{
-    s->good_count++;
-    s->life_us = now_us;
-    s->sample_bytes += f->plan.piece_bytes;
-    uint64_t elapsed_us = now_us - s->sample_us;
-    if (elapsed_us < SAMPLE_US) return;
-    uint64_t rate = (uint64_t)((double)s->sample_bytes * 1e6 / (double)elapsed_us) + 1;
-    s->rate = s->rate ? s->rate - s->rate / 4 + rate / 4 : rate;
-    restart_sample(s, now_us);
 }
 
 /* The source is out in `state`.  Its open asks go back at once when it is gone itself, else as
@@ -200,85 +175,12 @@ static void put_out(fetch_t *f, unsigned source, source_state_t state, bool drop
         while (f->lists[source].count) return_piece(f, f->lists[source].first);
 }
 
-/* The source of a stripe; one that rested is tried again when its pause is over. -1: no source is live. */
-static int choose(fetch_t *f, unsigned stripe, uint64_t now_us)
-{
-    int other = -1;
-    for (unsigned i = 0; i < f->order_count; i++) {
-        source_t *s = &f->known[f->order[i]];
-        if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
-        if (s->state != SOURCE_LIVE) continue;
-        if (s->stripe == stripe) return f->order[i];
-        if (other < 0) other = f->order[i];
-    }
-    return other;
-}
-
-static void give_up(fetch_t *f, int err)
-{
-    f->course = ENDING_FAILED;
-    f->err = err;
-}
-
 /* -- events ----------------------------------------------------------------------------------- */
-
-/* A new list replaces the old one and keeps what is known of its sources. A lost source that is listed
- * again is tried again: the broker may know that it is back. */
-static void on_sources(fetch_t *f, const fetch_source_t *sources, int count)
-{
-    for (unsigned i = 0; i < f->order_count; i++) f->known[f->order[i]].listed = false;
-    uint8_t before[FETCH_SOURCES_MAX];
-    unsigned before_count = f->order_count;
-    memcpy(before, f->order, sizeof before);
-    f->order_count = 0;
-    for (int i = 0; i < count && f->order_count < FETCH_SOURCES_MAX; i++) {
-        int at = find(f, sources[i].token);
-        if (at < 0) at = admit(f, sources[i].token);
-        if (at < 0 || f->known[at].listed) continue;
-        source_t *s = &f->known[at];
-        s->listed = true;
-        s->stripe = sources[i].stripe;
-        if (s->state == SOURCE_LOST) s->state = SOURCE_LIVE;
-        f->order[f->order_count++] = (uint8_t)at;
-    }
-    for (unsigned i = 0; i < before_count; i++)
-        if (!f->known[before[i]].listed) f->dropping |= 1ull << before[i];
-}
-
-/* The digest of the piece is known: it is good, or must be requested again. */
-static source_t *take_landed(fetch_t *f, uint32_t piece)
-{
-    source_t *s = &f->known[f->from[piece]];
-    s->landed_count--;
-    unlink_piece(f, piece);
-    return s;
-}
-
-/* A good piece is proof of a working source, which ends the count of the time without one. */
-static void on_good(fetch_t *f, uint32_t piece, uint64_t now_us)
-{
-    note_arrival(f, take_landed(f, piece), now_us);
-    f->starved_us = CLOCK_NEVER;
-    f->good[piece / 64] |= 1ull << (piece % 64);
-    if (++f->good_count == f->plan.count) f->course = ENDING_DONE;
-}
-
-/* A source that sent wrong bytes is quarantined for the rest of the fetch. It counts once against the
- * piece, whatever else of it turns out bad. */
-static void on_bad(fetch_t *f, uint32_t piece)
-{
-    source_t *s = take_landed(f, piece);
-    return_piece(f, piece);
-    if (s->state == SOURCE_BAD) return;
-    s->state = SOURCE_BAD;
-    f->dropping |= 1ull << (s - f->known);
-    if (++f->bad_counts[piece] >= f->plan.bad_limit) give_up(f, HEDDLE_ERR_DIGEST_MISMATCH);
-}
 
 /* The number tells an answer to the current request from one to a request that was given up. */
 static bool is_asked(const fetch_t *f, uint32_t piece, uint64_t ask)
 {
-    return piece < f->plan.count && f->where[piece] < KNOWN_MAX && f->ask[piece] == ask;
+    return piece < f->count && f->where[piece] < KNOWN_MAX && f->ask[piece] == ask;
 }
 
 /* Only of an ask that is open: the rest are echoes of asks that were given up already. */
@@ -287,7 +189,7 @@ static void on_refused(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64
     if (!is_asked(f, piece, ask)) return;
     unsigned source = f->where[piece];
     return_piece(f, piece);
-    f->known[source].rest_us = now_us + f->plan.need_us;
+    f->known[source].rest_us = now_us + NEED_US;
     put_out(f, source, err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST, err != HEDDLE_ERR_GONE);
 }
 
@@ -303,7 +205,7 @@ void fetch_asked(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now
 bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
 {
     if (f->course != GOING || !is_asked(f, piece, ask)) return false;
-    source_t *s = &f->known[f->where[piece]];
+    known_t *s = &f->known[f->where[piece]];
     unlink_piece(f, piece);
     f->where[piece] = LANDED;
     f->from[piece] = (uint8_t)(s - f->known);
@@ -312,25 +214,59 @@ bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
     return true;
 }
 
-/* Only a source with open requests can be late. */
-static bool is_late(const fetch_t *f, unsigned source, uint64_t now_us)
-{
-    const source_t *s = &f->known[source];
-    return s->state == SOURCE_LIVE && f->lists[source].count && now_us - s->life_us >= patience(f, s);
-}
-
 /* Applies one event to the state; actions follow from the state in fetch_step. */
 static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
 {
-    if (f->course != GOING) return;
     int from = find(f, e->token);
+    bool is_landed = (e->kind == FE_GOOD || e->kind == FE_BAD) && e->piece < f->count &&
+                     f->where[e->piece] == LANDED;
+    known_t *s = is_landed ? &f->known[f->from[e->piece]] : NULL;
+    if (is_landed) {    /* Its digest is known: it is good, or must be requested again. */
+        s->landed_count--;
+        unlink_piece(f, e->piece);
+    }
     switch (e->kind) {
-    case FE_SOURCES: on_sources(f, e->sources, e->source_count); break;
+    case FE_SOURCES:
+        /* A new list replaces the old one and keeps what is known of its sources.  A lost source that is
+         * listed again is tried again: the broker may know that it is back. */
+        for (unsigned i = 0; i < f->known_count; i++) f->known[i].listed = false;
+        f->order_count = 0;
+        for (int i = 0; i < e->source_count && f->order_count < FETCH_SOURCES_MAX; i++) {
+            int at = find(f, e->sources[i]);
+            if (at < 0) at = admit(f, e->sources[i]);
+            if (at < 0 || f->known[at].listed) continue;
+            s = &f->known[at];
+            s->listed = true;
+            if (s->state == SOURCE_LOST) s->state = SOURCE_LIVE;
+            f->order[f->order_count++] = (uint8_t)at;
+        }
+        for (unsigned i = 0; i < f->known_count; i++)
+            if (!f->known[i].listed && f->lists[i].count) f->dropping |= 1ull << i;
+        break;
     case FE_GOOD:
-        if (fetch_piece(f, e->piece, NULL) == PIECE_LANDED) on_good(f, e->piece, now_us);
+        if (!is_landed) break;
+        s->good_count++;
+        s->life_us = now_us;
+        s->sample_bytes += f->piece_bytes;
+        uint64_t elapsed_us = now_us - s->sample_us;
+        if (elapsed_us >= SAMPLE_US) {
+            /* A moving average: one burst or one pause does not change the deadline by much. */
+            uint64_t rate = (uint64_t)((double)s->sample_bytes * 1e6 / (double)elapsed_us) + 1;
+            s->rate = s->rate ? s->rate - s->rate / 4 + rate / 4 : rate;
+            restart_sample(s, now_us);
+        }
+        f->good[e->piece / 64] |= 1ull << (e->piece % 64);
+        if (++f->good_count == f->count) f->course = ENDING_DONE;
         break;
     case FE_BAD:
-        if (fetch_piece(f, e->piece, NULL) == PIECE_LANDED) on_bad(f, e->piece);
+        if (!is_landed) break;
+        return_piece(f, e->piece);
+        /* A source that sent wrong bytes is quarantined for the rest of the fetch.  It counts once against
+         * the piece, whatever else of it turns out bad. */
+        if (s->state == SOURCE_BAD) break;
+        s->state = SOURCE_BAD;
+        f->dropping |= 1ull << (s - f->known);
+        if (++f->bad_counts[e->piece] >= BAD_LIMIT) f->course = ENDING_FAILED;
         break;
     case FE_REFUSED: on_refused(f, e->piece, e->ask, e->err, now_us); break;
     case FE_GONE:
@@ -339,13 +275,14 @@ static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
     case FE_BEAT:
         if (from < 0 || f->known[from].state != SOURCE_LIVE) break;
         restart_sample(&f->known[from], now_us);
-        f->starved_us = CLOCK_NEVER;
         break;
-    case FE_TICK:
+    case FE_TICK:    /* Only a source with open requests can be late. */
         for (unsigned i = 0; i < f->order_count; i++) {
-            if (!is_late(f, f->order[i], now_us)) continue;
-            put_out(f, f->order[i], SOURCE_LOST, false);
-            f->closing |= 1ull << f->order[i];
+            unsigned at = f->order[i];
+            s = &f->known[at];
+            if (s->state != SOURCE_LIVE || !f->lists[at].count || now_us - s->life_us < patience(s)) continue;
+            put_out(f, at, SOURCE_LOST, false);
+            f->closing |= 1ull << at;
         }
         break;
     case FE_CANCEL: f->course = ENDING_SILENT; break;
@@ -371,73 +308,59 @@ static void emit_drops(fetch_t *f, out_t *o)
         put(o, (fetch_action_t){.kind = FA_DROP_PEER, .token = f->known[__builtin_ctzll(f->closing)].token});
 }
 
-/* Fills the window of one source with pieces of a stripe. Landed pieces count: they were requested, and
- * their digest may be slow. */
-static void emit_asks(fetch_t *f, unsigned stripe, unsigned source, uint64_t now_us, out_t *o)
-{
-    list_t *open = &f->lists[source];
-    source_t *s = &f->known[source];
-    if (open->count + s->landed_count == 0) restart_sample(s, now_us);
-    while (open->count + s->landed_count < f->window_count && has_room(o)) {
-        uint32_t piece = next_todo(f, stripe);
-        if (piece == NO_PIECE) return;
-        if (f->where[piece] == NOWHERE) f->stripes[stripe].cursor++;
-        move_piece(f, piece, source);
-        put(o, (fetch_action_t){.kind = FA_ASK, .piece = piece, .token = s->token});
-    }
-}
-
-/* True when every listed source sent wrong bytes: then no one will ever deliver. */
-static bool is_all_bad(const fetch_t *f)
-{
-    for (unsigned i = 0; i < f->order_count; i++)
-        if (f->known[f->order[i]].state != SOURCE_BAD) return false;
-    return f->order_count > 0;
-}
-
-/* The end is an action too, and comes after all open requests were cancelled. */
-static void emit_end(fetch_t *f, out_t *o)
-{
-    for (unsigned i = 0; i < f->known_count; i++)
-        if (f->lists[i].count) f->dropping |= 1ull << i;
-    emit_drops(f, o);
-    if (f->dropping || f->closing || !has_room(o)) return;
-    if (f->course == ENDING_DONE) put(o, (fetch_action_t){.kind = FA_DONE});
-    if (f->course == ENDING_FAILED) put(o, (fetch_action_t){.kind = FA_FAILED, .err = f->err});
-    f->course = ENDED;
-}
-
-/* One event, then the actions that follow from the new state. A fetch without any live source asks for a
- * new list, and fails only when its plan has a limit. */
+/* One event, then the actions that follow from the new state: cancels first, then requests, as far as the
+ * window of the source lets them.  A fetch without any live source asks for a new list. */
 int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[], int cap)
 {
-    out_t o = {out, 0, cap, f->plan.part};
+    out_t o = {out, 0, cap};
     if (cap <= 0 || f->course == ENDED) return 0;
-    if (f->good_count == f->plan.count && f->course == GOING && event->kind != FE_CANCEL)
-        f->course = ENDING_DONE;
-    take(f, event, now_us);
+    if (f->good_count == f->count && f->course == GOING && event->kind != FE_CANCEL) f->course = ENDING_DONE;
+    if (f->course == GOING) take(f, event, now_us);
     emit_drops(f, &o);
-    bool is_starved = false;
-    for (unsigned stripe = 0; stripe < f->plan.stripes && f->course == GOING && !is_starved; stripe++) {
-        int source = choose(f, stripe, now_us);
-        is_starved = source < 0;
-        if (!is_starved) f->all_bad_us = CLOCK_NEVER;
-        if (!is_starved) emit_asks(f, stripe, (unsigned)source, now_us, &o);
+
+    /* The first live source of the list is asked; one that rested is tried again when its pause is over. */
+    int source = -1;
+    bool is_all_bad = f->order_count > 0;
+    for (unsigned i = 0; i < f->order_count && f->course == GOING && source < 0; i++) {
+        known_t *s = &f->known[f->order[i]];
+        if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
+        if (s->state == SOURCE_LIVE) source = f->order[i];
+        is_all_bad = is_all_bad && s->state == SOURCE_BAD;
     }
-    if (is_starved) {
-        if (f->starved_us == CLOCK_NEVER) f->starved_us = now_us;
-        if (!is_all_bad(f)) f->all_bad_us = CLOCK_NEVER;
+    if (source >= 0) {
+        /* Landed pieces count in the window: they were requested, and their digest may be slow. */
+        list_t *open = &f->lists[source];
+        known_t *s = &f->known[source];
+        uint32_t piece;
+        f->all_bad_us = CLOCK_NEVER;
+        if (open->count + s->landed_count == 0) restart_sample(s, now_us);
+        while (open->count + s->landed_count < f->window_count && has_room(&o) &&
+               (piece = next_todo(f)) != NO_PIECE) {
+            if (f->where[piece] == NOWHERE) f->cursor++;
+            move_piece(f, piece, (unsigned)source);
+            put(&o, (fetch_action_t){.kind = FA_ASK, .piece = piece, .token = s->token});
+        }
+    } else if (f->course == GOING) {
+        /* Where every listed source sent wrong bytes, another one may still come to hold the version. */
+        if (!is_all_bad) f->all_bad_us = CLOCK_NEVER;
         else if (f->all_bad_us == CLOCK_NEVER) f->all_bad_us = now_us;
-        if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= f->plan.bad_us) {
-            give_up(f, HEDDLE_ERR_DIGEST_MISMATCH);
-        } else if (f->plan.fail_us && now_us - f->starved_us >= f->plan.fail_us) {
-            give_up(f, HEDDLE_ERR_GONE);
+        if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= ALL_BAD_US) {
+            f->course = ENDING_FAILED;
         } else if (now_us >= f->need_us && has_room(&o)) {
             put(&o, (fetch_action_t){.kind = FA_NEED_SOURCES});
-            f->need_us = now_us + f->plan.need_us;
+            f->need_us = now_us + NEED_US;
         }
     }
-    if (f->course != GOING) emit_end(f, &o);
+    if (f->course == GOING) return o.count;
+
+    /* The end is an action too, and comes after all open requests were cancelled. */
+    for (unsigned i = 0; i < f->known_count; i++)
+        if (f->lists[i].count) f->dropping |= 1ull << i;
+    emit_drops(f, &o);
+    if (f->dropping || f->closing || !has_room(&o)) return o.count;
+    if (f->course == ENDING_DONE) put(&o, (fetch_action_t){.kind = FA_DONE});
+    if (f->course == ENDING_FAILED) put(&o, (fetch_action_t){.kind = FA_FAILED});
+    f->course = ENDED;
     return o.count;
 }
 
@@ -452,16 +375,15 @@ uint64_t fetch_deadline(const fetch_t *f)
     uint64_t at = CLOCK_NEVER;
     bool live = false;
     for (unsigned i = 0; i < f->order_count; i++) {
-        const source_t *s = &f->known[f->order[i]];
+        const known_t *s = &f->known[f->order[i]];
         if (s->state == SOURCE_RESTING && !live) at = clock_earlier(at, s->rest_us);
         if (s->state != SOURCE_LIVE) continue;
         live = true;
-        if (f->lists[f->order[i]].count) at = clock_earlier(at, s->life_us + patience(f, s));
+        if (f->lists[f->order[i]].count) at = clock_earlier(at, s->life_us + patience(s));
     }
     if (live) return at;
     at = clock_earlier(at, f->need_us);
-    if (f->all_bad_us != CLOCK_NEVER) at = clock_earlier(at, f->all_bad_us + f->plan.bad_us);
-    return f->plan.fail_us ? clock_earlier(at, f->starved_us + f->plan.fail_us) : at;
+    return f->all_bad_us == CLOCK_NEVER ? at : clock_earlier(at, f->all_bad_us + ALL_BAD_US);
 }
 
 /* Tells which sources took part in a manifest that turned out wrong. */
@@ -483,24 +405,15 @@ int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 /* -- making ----------------------------------------------------------------------------------- */
 
 /* One allocation for all, whose size depends on the number of pieces alone. */
-int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
+int fetch_new(const fetch_plan_t *plan, fetch_t **ret_fetch)
 {
     size_t n = plan->count, words = n / 64 + 1;
     fetch_t *f = calloc(1, sizeof *f + words * 8 + n * (sizeof *f->ask + 2 * sizeof *f->next + 3));
     if (!f) return HEDDLE_ERR_NO_MEMORY;
-    f->plan = *plan;
-    if (!f->plan.piece_bytes) f->plan.piece_bytes = 1;
-    if (!f->plan.stripes) f->plan.stripes = 1;
-    if (f->plan.stripes > FETCH_STRIPES_MAX) f->plan.stripes = FETCH_STRIPES_MAX;
-    if (!f->plan.window_bytes) f->plan.window_bytes = LIMIT_WINDOW_BYTES;
-    if (!f->plan.deadline_min_us) f->plan.deadline_min_us = 1000000;
-    if (!f->plan.deadline_max_us) f->plan.deadline_max_us = 30000000;
-    if (!f->plan.need_us) f->plan.need_us = 500000;
-    if (!f->plan.bad_limit) f->plan.bad_limit = 3;
-    if (!f->plan.bad_us) f->plan.bad_us = 5000000;
-    uint64_t window = f->plan.window_bytes / f->plan.piece_bytes;
-    f->window_count = window < 1 ? 1 : window > UINT32_MAX ? UINT32_MAX : (uint32_t)window;
-    f->starved_us = now_us;
+    f->count = plan->count;
+    f->piece_bytes = plan->piece_bytes;
+    f->window_count = LIMIT_WINDOW_BYTES / plan->piece_bytes;
+    if (f->window_count == 0) f->window_count = 1;
     f->all_bad_us = CLOCK_NEVER;
     f->good = (uint64_t *)(f + 1);
     f->ask = f->good + words;
@@ -511,9 +424,6 @@ int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
     f->bad_counts = f->from + n;
     memset(f->where, NOWHERE, n);
     for (unsigned i = 0; i < LISTS; i++) f->lists[i] = (list_t){NO_PIECE, NO_PIECE, 0};
-    for (uint32_t i = 0; i < f->plan.stripes; i++)
-        f->stripes[i] = (stripe_t){.cursor = (uint32_t)((uint64_t)n * i / f->plan.stripes),
-                                   .end = (uint32_t)((uint64_t)n * (i + 1) / f->plan.stripes)};
     for (uint32_t p = 0; plan->have && p < plan->count; p++) {
         if (!(plan->have[p / 8] >> (p % 8) & 1)) continue;
         f->good[p / 64] |= 1ull << (p % 64);
@@ -521,8 +431,6 @@ int fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch)
     }
     for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++)
         f->known[admit(f, plan->bad[i])].state = SOURCE_BAD;
-    f->plan.have = NULL; /* borrowed until here */
-    f->plan.bad = NULL;
     *ret_fetch = f;
     return HEDDLE_OK;
 }

@@ -13,35 +13,30 @@
  * given up.  A landed piece lies in its place and waits for its digest; it is not asked again until that is
  * known, also when its source is lost meanwhile.
  *
- * The window limits the bytes that are asked of one source or have landed from it.  The deadline of a source
- * follows its observed rate: window / rate x 4, between deadline_min_us and deadline_max_us; BEAT counts as
- * life.
+ * The window limits the bytes that are asked of one source or have landed from it: LIMIT_WINDOW_BYTES, at
+ * least one piece.  The deadline of a source follows its observed rate: window / rate x 4, between 1 and
+ * 30 s, and 4 s until the rate is known; BEAT counts as life.
  *
  *   state    event                 action
- *   running  SOURCES (new list)    ASK, of each stripe, from its source while that one's window has room
+ *   running  SOURCES (new list)    ASK of the first live source while its window has room
  *            GOOD(piece)           ASK more; DONE when all are good
  *            BAD(piece)            its source quarantined: open asks DROP_ASK, pieces back to todo,
  *                                  next source
  *            REFUSED(piece, ask)   open asks DROP_ASK, pieces back to todo, next source; err AGAIN:
- *                                  asked again after need_us; err GONE: as GONE; any other: lost
+ *                                  asked again after half a second; err GONE: as GONE; any other: lost
  *            GONE(token)           lost: pieces back to todo, next source
  *            BEAT(token)           deadline moves
  *            TICK                  source past its deadline: DROP_PEER, as GONE;
- *                                  no source left: NEED_SOURCES once, again every need_us
+ *                                  no source left: NEED_SOURCES once, again every half second
  *            CANCEL                DROP_ASK for all open; then ended
  *   ended    anything              nothing
  *
- * FAILED: no good source for fail_us (code GONE); one piece bad from `bad_limit` different sources,
- * or every source of the list quarantined for bad_us (code DIGEST_MISMATCH); its open asks are
- * dropped first.
+ * FAILED: one piece was bad from 3 different sources, or every source of the list has been quarantined for
+ * 5 s; its open asks are dropped first.  Without any source a fetch waits: its caller's deadline rules.
  *
- * Which source is asked: the pieces lie in `stripes` runs of equal length, and each source of the list is for
- * one of them.  A stripe is asked of its first live source, and, while it has none, of the first live one of
- * the list.  With one stripe, which is the default, one source is asked at a time, so that the load stays as
- * it was planned; with more, one for each is.  A lost source is asked again when a new list names it; a
- * quarantined one never.  Asks of a source that a new list leaves out are dropped.  "No good source" is
- * counted from when the last live one went until one delivers or beats: naming dead sources again and again
- * does not stop it.  Until a source's rate is known its deadline is 4 x deadline_min_us.
+ * One source is asked at a time, the first live one of the list, so that the load stays as it was planned.  A
+ * lost source is asked again when a new list names it; a quarantined one never.  Asks of a source that a new
+ * list leaves out are dropped.
  *
  * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 20 bytes
  * a piece).  Loop thread only; the pull that made it owns it. */
@@ -52,20 +47,10 @@
 #include <stdbool.h>
 
 #define FETCH_SOURCES_MAX 8
-#define FETCH_STRIPES_MAX 4
 
-typedef struct { uint64_t token; uint32_t stripe; } fetch_source_t;
 typedef struct {
     uint32_t count;                 /* pieces */
-    uint32_t piece_bytes;           /* all but the last; only for pacing */
-    uint32_t part;                  /* of the version: said with each action */
-    uint32_t stripes;               /* 1..FETCH_STRIPES_MAX; 0: 1 */
-    uint64_t window_bytes;          /* in flight per source, at least one piece; 0: LIMIT_WINDOW_BYTES */
-    uint64_t deadline_min_us, deadline_max_us;   /* 0: 1 s, 30 s */
-    uint64_t fail_us;               /* without any source: 0 = never fail, the caller's deadline rules */
-    uint64_t need_us;               /* between two NEED_SOURCES; 0: 500 ms */
-    uint32_t bad_limit;             /* 0: 3 */
-    uint64_t bad_us;                /* others may come to hold it meanwhile; 0: 5 s */
+    uint32_t piece_bytes;           /* all but the last; only for pacing; not 0 */
     const uint64_t *bad;            /* tokens that are quarantined from the start; borrowed by fetch_new */
     uint32_t bad_count;
     const uint8_t *have;            /* bitmap of pieces that are good already; NULL: none */
@@ -81,7 +66,7 @@ typedef struct {
     uint64_t token;                                  /* FE_GONE, FE_BEAT */
     int err;                                         /* FE_REFUSED */
     /* FE_SOURCES: replaces the list, keeps what is known of those that stay. */
-    const fetch_source_t *sources; int source_count;
+    const uint64_t *sources; int source_count;       /* tokens */
 } fetch_event_t;
 
 typedef enum {
@@ -89,9 +74,8 @@ typedef enum {
 } fetch_action_kind_t;
 typedef struct {
     fetch_action_kind_t kind;
-    uint32_t part, piece;
+    uint32_t piece;
     uint64_t token, ask;            /* ask: of FA_DROP_ASK; 0: it was never made */
-    int err;
 } fetch_action_t;
 
 typedef enum { PIECE_TODO, PIECE_ASKED, PIECE_LANDED, PIECE_GOOD } piece_state_t;
@@ -99,7 +83,7 @@ typedef enum { PIECE_TODO, PIECE_ASKED, PIECE_LANDED, PIECE_GOOD } piece_state_t
 typedef struct fetch fetch_t;
 /* NO_MEMORY.  `have` is copied (bit p of byte p/8).  A fetch with nothing to move is DONE at its
  * first event. */
-int      fetch_new(const fetch_plan_t *plan, uint64_t now_us, fetch_t **ret_fetch);
+int      fetch_new(const fetch_plan_t *plan, fetch_t **ret_fetch);
 void     fetch_destroy(fetch_t **f);
 /* Writes at most `cap` actions and returns how many; when it returns `cap`, call again with FE_TICK
  * until it returns less. */

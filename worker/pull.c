@@ -166,12 +166,9 @@ static bool obey(pull_t *p, const fetch_action_t *a, uint64_t now_us)
         break;
     case FA_NEED_SOURCES: p->needs_sources = true; break;
     case FA_DONE: on_fetch_done(p, now_us); break;
-    case FA_FAILED: {
-        bool is_wrong = a->err == HEDDLE_ERR_DIGEST_MISMATCH;
-        fail(p, a->err, is_wrong ? "verify" : "fetch",
-             is_wrong ? "the bytes came wrong from every source that there is" : "there is no source");
+    case FA_FAILED:
+        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify", "the bytes came wrong from every source that there is");
         break;
-    }
     }
     return false;
 }
@@ -193,14 +190,14 @@ static void drive(pull_t *p, const fetch_event_t *event, uint64_t now_us)
  * when it is asked. */
 static void feed_sources(pull_t *p, uint64_t now_us)
 {
-    fetch_source_t list[LIMIT_SOURCES];
+    uint64_t tokens[LIMIT_SOURCES];
     int count = 0;
     for (uint32_t i = 0; i < p->what->source_count; i++) {
         peer_ref_t ref = source_ref(&p->what->sources[i]);
-        list[count++] = (fetch_source_t){.token = ref.token};
+        tokens[count++] = ref.token;
         p->io->tr->greet(p->io->t, &ref);
     }
-    drive(p, &(fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = count}, now_us);
+    drive(p, &(fetch_event_t){.kind = FE_SOURCES, .sources = tokens, .source_count = count}, now_us);
 }
 
 /* Begins the fetch of the manifest, then that of the chunks. `have`: a bit for each piece that is there
@@ -211,12 +208,10 @@ static bool begin_fetch(pull_t *p, uint32_t pieces, uint32_t piece_bytes, const 
     fetch_destroy(&p->fetch);
     fetch_plan_t plan = {.count = pieces,
                          .piece_bytes = piece_bytes,
-                         .part = (uint32_t)(p->part - p->what->part),
-                         .window_bytes = LIMIT_WINDOW_BYTES,
                          .have = have,
                          .bad = p->bad,
                          .bad_count = p->bad_count};
-    if (fetch_new(&plan, now_us, &p->fetch)) {
+    if (fetch_new(&plan, &p->fetch)) {
         fail(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for a fetch");
         return false;
     }

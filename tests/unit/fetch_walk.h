@@ -10,6 +10,7 @@
 #ifndef TESTS_UNIT_FETCH_WALK_H
 #define TESTS_UNIT_FETCH_WALK_H
 
+#include "core/limits.h"
 #include "transfer/fetch.h"
 
 #include <criterion/criterion.h>
@@ -32,12 +33,14 @@ static uint64_t steps; /* of all walks */
 static uint64_t last_ask, ask_of[65536]; /* a piece's last ask */
 static bool acks = true; /* step makes the asks that it is told to; else who calls it does */
 
+/* The size of a piece of which so many fit into the window. */
+static uint32_t piece_of(uint32_t window) { return LIMIT_WINDOW_BYTES / window; }
+
 static void start_with(fetch_plan_t plan)
 {
-    if (!plan.piece_bytes) plan.piece_bytes = PIECE;
-    if (!plan.window_bytes) plan.window_bytes = 4 * PIECE;
+    if (!plan.piece_bytes) plan.piece_bytes = piece_of(4);
     now = 1000;
-    cr_assert_eq(fetch_new(&plan, now, &f), HEDDLE_OK);
+    cr_assert_eq(fetch_new(&plan, &f), HEDDLE_OK);
 }
 
 static void stop(void) { fetch_destroy(&f); }
@@ -87,9 +90,7 @@ static int refused(uint32_t piece, uint64_t token, int err)
 
 static int sources(int n, const uint64_t *tokens)
 {
-    fetch_source_t list[16];
-    for (int i = 0; i < n; i++) list[i] = (fetch_source_t){.token = tokens[i]};
-    return step((fetch_event_t){.kind = FE_SOURCES, .sources = list, .source_count = n});
+    return step((fetch_event_t){.kind = FE_SOURCES, .sources = tokens, .source_count = n});
 }
 
 enum { PEERS = 6, WINDOW_MAX = 32, WORLD_MAX = PEERS * WINDOW_MAX };
@@ -260,7 +261,7 @@ static void run_one(uint64_t seed, uint32_t count)
     w->open = calloc(count, 1);
     w->bad_count = calloc(count, 1);
     for (unsigned p = 1; p < PEERS; p++) w->temper[p] = (temper_t)roll(BEHIND + 1);
-    start_with((fetch_plan_t){.count = count, .window_bytes = w->window * PIECE});
+    start_with((fetch_plan_t){.count = count, .piece_bytes = piece_of(w->window)});
     name_sources(w);
     take_actions(w);
     while (!w->done && !w->failed) {
