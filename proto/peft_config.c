@@ -8,6 +8,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #define WHAT "the config"
 
@@ -76,14 +77,31 @@ static bool is_filled(const json_t *config, const char *field)
     return json_array_size(value) > 0 || json_object_size(value) > 0 || json_string_length(value) > 0;
 }
 
+/* Whether init_lora_weights names a method that subtracts the adapter's first product from the base's
+ * weights, or quantises them (PEFT 0.21). Such an adapter computes something else over the base as it was
+ * downloaded. Where PEFT converted it on saving, the field is true. */
+static bool is_init_of_base(const json_t *config)
+{
+    static const char *const METHODS[] = {"pissa", "olora", "corda", "loftq"};    /* pissa_niter_16, too */
+    const char *init = json_string_value(json_object_get(config, "init_lora_weights"));
+    for (size_t i = 0; init && i < sizeof METHODS / sizeof *METHODS; i++)
+        if (!strncasecmp(init, METHODS[i], strlen(METHODS[i]))) return true;
+    return false;
+}
+
 static void list_features(const json_t *config, const named_t *named, char ret_features[192])
 {
     const char *bias = json_string_value(json_object_get(config, "bias"));
     const struct { const char *name; bool there; } FEATURES[] = {   /* sorted */
+        {"alora", is_filled(config, "alora_invocation_tokens")},
+        {"bdlora", is_filled(config, "use_bdlora") || is_true(config, "use_bdlora")},
         {"bias", (bias && strcmp(bias, "none") != 0) || is_true(config, "lora_bias")},
         {"dora", is_true(config, "use_dora") || named->magnitude},
         {"embeddings", named->embeddings},
+        {"init_base", is_init_of_base(config)},
+        {"layer_replication", is_filled(config, "layer_replication")},
         {"modules_to_save", is_filled(config, "modules_to_save")},
+        {"qalora", is_true(config, "use_qalora")},
         {"rank_pattern", is_filled(config, "rank_pattern") || is_filled(config, "alpha_pattern")},
         {"rslora", is_true(config, "use_rslora")},
         {"target_parameters", is_filled(config, "target_parameters")},

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["Update", "Updates", "Snapshot"]
 
 
-FEATURES = ("bias", "dora", "embeddings", "modules_to_save", "rank_pattern", "rslora", "target_parameters")
+FEATURES = ("alora", "bdlora", "bias", "dora", "embeddings", "init_base", "layer_replication",
+            "modules_to_save", "qalora", "rank_pattern", "rslora", "target_parameters")
 
 
 @functools.cache

@@ -61,9 +61,8 @@ class Worker(Handle):
     slots      versions in memory, for each adapter: active, kept, arriving; 0: 2 + the broker's --keep
     apply      "app": the application loads and switches (`updates`); "auto": staged when verified, active
                when decided
-    accepts    features that the engine can load, of bias dora embeddings modules_to_save rank_pattern rslora
-               target_parameters; a version with another one is rejected (unsupported_feature) before the
-               application sees it.  None: all.  With apply="app"
+    accepts    features that the engine can load, of heddle.updates.FEATURES; a version with another one is
+               rejected (unsupported_feature) before the application sees it.  None: all.  With apply="app"
     max_rate   bytes per second, served and fetched
     join_timeout         seconds to give up joining under a name that is alive; None: never
     group, rank, ranks   workers that serve as one, as the ranks of one engine: each names the group, its rank

@@ -18,7 +18,8 @@ enum { TENSOR_COUNT = sizeof TENSORS / sizeof *TENSORS };
 static void check_features(char *features)
 {
     static const char *const KNOWN =
-        ",bias,dora,embeddings,modules_to_save,rank_pattern,rslora,target_parameters,";
+        ",alora,bdlora,bias,dora,embeddings,init_base,layer_replication,modules_to_save,qalora,rank_pattern,"
+        "rslora,target_parameters,";
     const char *last = "";
     for (char *rest = features, *word; (word = strsep(&rest, ",")) && *features;) {
         char bounded[64];

@@ -114,7 +114,10 @@ def adapters():
                   "rank_pattern": {"q": 4}, "alpha_pattern": {},
                   "bias": "all", "lora_bias": True, "use_dora": True, "use_rslora": True,
                   "modules_to_save": ["h"],
-                  "target_parameters": ["p"], "base_model_name_or_path": "base \u00e9"}
+                  "target_parameters": ["p"], "init_lora_weights": "pissa_niter_16",
+                  "alora_invocation_tokens": [1],
+                  "layer_replication": [[0, 1]], "use_qalora": True, "use_bdlora": {"nblocks": 2},
+                  "base_model_name_or_path": "base \u00e9"}
     seed("peft_config", "everything", b"\x04" + json.dumps(everything).encode())
     seed("peft_config", "null",
          b"\x02" + json.dumps({"peft_type": "LORA", "target_modules": None, "rank_pattern": None}).encode())

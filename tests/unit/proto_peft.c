@@ -319,11 +319,32 @@ Test(peft, features_are_told)
         {"", "m.lora_embedding_A", "embeddings"},
         {"", "m.embed_tokens.weight", "embeddings"},
         {"", "m.token_adapter.trainable_tokens_delta", "embeddings"},
-        {",\"use_dora\":true,\"use_rslora\":true,\"bias\":\"all\",\"modules_to_save\":[\"x\"],\"rank_pattern\":{\"q\":2},\"target_parameters\":[\"w\"]",
-         "m.embed_tokens", "bias,dora,embeddings,modules_to_save,rank_pattern,rslora,target_parameters"},
+        {",\"init_lora_weights\":true", "x", ""},
+        {",\"init_lora_weights\":false", "x", ""},
+        {",\"init_lora_weights\":\"gaussian\"", "x", ""},
+        {",\"init_lora_weights\":\"eva\"", "x", ""},
+        {",\"init_lora_weights\":\"orthogonal\"", "x", ""},
+        {",\"init_lora_weights\":\"lora_ga\"", "x", ""},
+        {",\"init_lora_weights\":\"pissa\"", "x", "init_base"},
+        {",\"init_lora_weights\":\"pissa_niter_16\"", "x", "init_base"},
+        {",\"init_lora_weights\":\"OLoRA\"", "x", "init_base"},
+        {",\"init_lora_weights\":\"corda\"", "x", "init_base"},
+        {",\"init_lora_weights\":\"loftq\"", "x", "init_base"},
+        {",\"alora_invocation_tokens\":[1,2]", "x", "alora"},
+        {",\"layer_replication\":[[0,4],[2,5]]", "x", "layer_replication"},
+        {",\"use_qalora\":true", "x", "qalora"},
+        {",\"use_bdlora\":{\"nblocks\":2}", "x", "bdlora"},
+        {",\"use_bdlora\":true", "x", "bdlora"},
+        {",\"alora_invocation_tokens\":null,\"layer_replication\":null,\"use_qalora\":false,\"use_bdlora\":null,"
+         "\"init_lora_weights\":null", "x", ""},
+        {",\"alora_invocation_tokens\":[],\"layer_replication\":[]", "x", ""},
+        {",\"use_dora\":true,\"use_rslora\":true,\"bias\":\"all\",\"modules_to_save\":[\"x\"],\"rank_pattern\":{\"q\":2},\"target_parameters\":[\"w\"],"
+         "\"init_lora_weights\":\"pissa\",\"alora_invocation_tokens\":[1],\"layer_replication\":[[0,1]],\"use_qalora\":true,\"use_bdlora\":{\"nblocks\":2}",
+         "m.embed_tokens", "alora,bdlora,bias,dora,embeddings,init_base,layer_replication,modules_to_save,qalora,rank_pattern,"
+                           "rslora,target_parameters"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
-        char config[400];
+        char config[600];
         snprintf(config, sizeof config, "{\"peft_type\":\"LORA\"%s}", CASES[i].fields);
         cr_assert_str_eq(features_of(config, CASES[i].tensor), CASES[i].features, "%s %s", config, CASES[i].tensor);
     }
