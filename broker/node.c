@@ -187,7 +187,8 @@ static void decide(broker_t *b, instant_t now)
     int rc = HEDDLE_OK;
     while (!rc) {
         if (ends_incomplete(b)) return;
-        rollout_tick(&b->rollout, broker_view(b, now), &b->events, b->out);
+        step_t step = broker_step(b, now); /* a transaction that opens takes the outbox with it */
+        rollout_tick(&step);
         broker_send_outbox(b); /* sent even if the commit of the decisions fails */
         if (ends_incomplete(b)) return;
         b->is_undecided |= b->txn.is_open;
@@ -526,7 +527,8 @@ uint64_t broker_flush(broker_t *b, instant_t now)
     owner_check(&b->owner);
     if (b->is_broken) return CLOCK_NEVER;
     broker_answer_pending(b, now);
-    rollout_flush(&b->rollout, broker_view(b, now), &b->events, b->out);
+    step_t step = broker_step(b, now);
+    rollout_flush(&step);
     broker_send_outbox(b);
     uint64_t next = clock_earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
     next = clock_earlier(next, pending_deadline(&b->pending));

@@ -211,7 +211,8 @@ static bool ping(broker_t *b, uint64_t peer, uint64_t nonce)
     return is_gone;
 }
 
-/* A send is the only way to find out that a connection has ended: ZeroMQ reports it then, and not before. */
+/* A send is the only way to find out that a connection has ended: ZeroMQ reports it then, and not before.
+ * */
 void broker_probe(broker_t *b, member_t *member)
 {
     if (ping(b, member->peer, member->token)) member->is_gone = true;
@@ -293,7 +294,8 @@ void on_join(const call_t *c)
         event_row_t *e = events_add(&b->events, EVENT_WORKER_JOINED, NULL, 0, member->name, c->now);
         e->token = member->token;
         say_moved(e, member);
-        rollout_wake(&b->rollout, broker_view(b, c->now), member, &b->events, b->out);
+        step_t step = broker_step(b, c->now);
+        rollout_wake(&step, member);
     }
     arena_fini(&arena);
 }

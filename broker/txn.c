@@ -29,6 +29,7 @@ int broker_load(broker_t *b, const record_t *record)
  * restart reads all of it. */
 static int apply(broker_t *b, instant_t now, heddle_error_t *error)
 {
+    step_t step = broker_step(b, now);
     for (int i = 0; i < b->out->record_count; i++) {
         const record_t *rec = &b->out->records[i];
         const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
@@ -49,7 +50,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
         case RECORD_STATE:
         case RECORD_FLOOR:
         case RECORD_FORGET: /* the registry has freed the version's row: its track must not keep it */
-            rollout_apply(&b->rollout, broker_view(b, now), rec, was_held, &b->events, b->out);
+            rollout_apply(&step, rec, was_held);
             break;
         case RECORD_WRITER:
             if (rec->token) broker_begin_writer(b, rec->token, now);

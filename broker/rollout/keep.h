@@ -19,12 +19,12 @@
  *     first, then, of those that are fetched, the latest; never one that a worker loads or switches to.
  *
  * Readers hold slots too, also of versions that were retired long ago, which the broker cannot count.  So a
- * worker that waits for a slot lists the kept versions that no reader holds (`spare`), and one of these goes.
- * One thread, nothing blocks. */
+ * worker that waits for a slot lists the kept versions that no reader holds (`spare`), and one of these
+ * goes. One thread, nothing blocks. */
 #ifndef BROKER_KEEP_H
 #define BROKER_KEEP_H
 
-#include "broker/rollout/messages.h"
+#include "broker/rollout/rollout.h"
 
 #define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
 

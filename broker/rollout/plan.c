@@ -84,14 +84,6 @@ static void set_have(plan_t *p, plan_row_t *row, plan_have_t have)
     last->place = row->place;
 }
 
-void plan_have(plan_t *p, uint64_t token, plan_have_t have, uint64_t rate)
-{
-    plan_row_t *row = find(p, token);
-    if (!row) return;
-    row->rate = rate;
-    set_have(p, row, have);
-}
-
 /* Only the first source of a fetch is charged with it, because the worker reads from that one first. */
 static void count_load(plan_t *p, plan_row_t *row, bool is_fetching)
 {
@@ -107,6 +99,16 @@ void plan_done(plan_t *p, uint64_t token)
 {
     plan_row_t *row = find(p, token);
     if (row) count_load(p, row, false);
+}
+
+/* A member that has all of the bytes, or has lost them, fetches no more. */
+void plan_have(plan_t *p, uint64_t token, plan_have_t have, uint64_t rate)
+{
+    plan_row_t *row = find(p, token);
+    if (!row) return;
+    row->rate = rate;
+    if (have != PLAN_PART) count_load(p, row, false);
+    set_have(p, row, have);
 }
 
 void plan_remove(plan_t *p, uint64_t token)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/rollout/plan.h (PURE): from where each member fetches one version.
  *
- * A plan has a row for each member that takes part in the version: what it has of the bytes, how fast it was,
- * how many others fetch from it, and the ordered list of its own sources.  Lists are made when the rollout
- * begins (or a worker joins it), and made again when a worker asks for other sources; the messages only
- * read them.  A member that is gone is taken out of the choice; lists that name it stay until their owner
- * asks.
+ * A plan has a row for each member that takes part in the version: what it has of the bytes, how fast it
+ * was, how many others fetch from it, and the ordered list of its own sources.  Lists are made when the
+ * rollout begins (or a worker joins it), and made again when a worker asks for other sources; the messages
+ * only read them.  A member that is gone is taken out of the choice; lists that name it stay until their
+ * owner asks.
  *
  * Which members may be sources is an input: those that have at least `least` of the bytes.  Today that is
  * all of them.  The order: fast before slow, then the ones with the least load, then an order that the seed
@@ -52,7 +52,7 @@ void plan_fini(plan_t *p);
 bool plan_add(plan_t *p, uint64_t token);
 /* It does not any more. */
 void plan_remove(plan_t *p, uint64_t token);
-/* What a member has of the bytes now. */
+/* What a member has of the bytes now.  With all or nothing of them its fetch has ended. */
 void plan_have(plan_t *p, uint64_t token, plan_have_t have, uint64_t rate);
 /* Makes the member's list anew, without those in `lost` unless there is no other.  Returns how many. */
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count);

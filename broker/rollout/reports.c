@@ -2,7 +2,6 @@
 #include "broker/rollout/reports.h"
 
 #include "broker/rollout/keep.h"
-#include "broker/rollout/wake.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
@@ -72,7 +71,8 @@ static void fetch_on(view_t v, track_t *t, const copy_row_t *before, const membe
     member_sub_t *sub = member_sub(member, t->adapter);
     if (!c) return;
     copy_move(t, c, was.state, v.now);
-    if (was.switch_us) copy_order(t, c, was.switch_us); /* WELCOME names it again */
+    if (was.switch_us) /* WELCOME names it again */
+        copy_order(t, c, (instant_t){.us = was.switch_us, .wall_ms = v.now.wall_ms});
     c->since_ms = was.since_ms;
     c->is_owed = was.is_owed;
     c->told_us = was.told_us;
@@ -346,8 +346,8 @@ typedef struct {
     copy_row_t *c;
 } about_t;
 
-/* Finds what the report is about; ret->c NULL: the report is answered, and what is returned is the answer.  A
- * version that ended before this report was received is ended at the worker again. */
+/* Finds what the report is about; ret->c NULL: the report is answered, and what is returned is the answer.
+ * A version that ended before this report was received is ended at the worker again. */
 static int look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
                    heddle_error_t *error)
 {
@@ -412,7 +412,7 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     }
     member_fetched(member, m->adapter, m->version);
     if (copy_holds(x.c)) return HEDDLE_OK;              /* said twice */
-    if (x.c->switch_us) copy_order(x.t, x.c, s->v.now.us); /* loaded: the time to switch begins */
+    if (x.c->switch_us) copy_order(x.t, x.c, s->v.now); /* loaded: the time to switch begins */
     copy_blame(x.t, x.c, HEDDLE_OK, "", "");
     x.c->retry_us = 0;
     x.c->bytes_done = x.t->row->data_bytes;

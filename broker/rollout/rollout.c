@@ -2,9 +2,7 @@
 #include "broker/rollout/rollout.h"
 
 #include "broker/rollout/keep.h"
-#include "broker/rollout/messages.h"
 #include "broker/rollout/rule.h"
-#include "broker/rollout/wake.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -12,6 +10,8 @@
 #include <stdlib.h>
 
 #define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE) + 1)
+/* As many as a publisher keeps (HEDDLE_MISSING_MAX); the counts tell of the others. */
+#define MISSING_ROWS 64u
 
 bool rollout_is_settling(const rollout_t *ro, uint64_t now_us) { return now_us < ro->settle_end_us; }
 
@@ -37,20 +37,222 @@ void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served,
     }
 }
 
-/* A publisher that came back while the store refused records could not be admitted.  Its version gets one
+/* A publisher that came back while the store refused records could not be admitted.  Its versions get one
  * more lease from now on, so that the publisher can come again. */
-static void resume(track_t *t, uint64_t now_us)
-{
-    if (!t->has_knocked) return;
-    if (t->bytes != BYTES_THERE && t->sourceless_us < now_us) t->sourceless_us = now_us;
-    t->has_knocked = false;
-    track_touch(t);
-}
-
 void rollout_resume(rollout_t *ro, uint64_t now_us)
 {
     for (size_t i = 0; i < ro->adapter_count; i++)
-        for (size_t k = 0; k < ro->adapters[i]->track_count; k++) resume(ro->adapters[i]->tracks[k], now_us);
+        for (size_t k = 0; k < ro->adapters[i]->track_count; k++) {
+            track_t *t = ro->adapters[i]->tracks[k];
+            if (!t->has_knocked) continue;
+            if (t->bytes != BYTES_THERE && t->sourceless_us < now_us) t->sourceless_us = now_us;
+            t->has_knocked = false;
+            track_touch(t);
+        }
+}
+
+/* ---- messages to workers ---- */
+
+/* Sources that have ended since the plan was made are left out: they are found by their token no longer. */
+static uint32_t to_sources(const membership_t *members, const uint64_t *tokens, uint32_t count,
+                           msg_source_t ret_sources[PLAN_SOURCES])
+{
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const member_t *m = membership_by_token(members, tokens[i]);
+        if (!m) continue;
+        ret_sources[used++] =
+            (msg_source_t){.token = m->token,
+                           .kind = m->role == ROLE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
+                           .name = m->name,
+                           .address = bytes_of(m->address, m->address_bytes)};
+    }
+    return used;
+}
+
+/* A client that pulls is no member, so it has no row in the plan and puts no load on it. */
+uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
+                         msg_source_t ret_sources[PLAN_SOURCES])
+{
+    uint64_t tokens[PLAN_SOURCES];
+    return to_sources(members, tokens, plan_choose(&t->plan, asker, tokens), ret_sources);
+}
+
+/* How many sources the member's plan has; none without a plan. */
+static uint32_t planned(const step_t *s, const track_t *t, const member_t *member,
+                        msg_source_t ret_sources[PLAN_SOURCES])
+{
+    const plan_row_t *row = plan_row(&t->plan, member->token);
+    return row ? to_sources(s->v.members, row->sources, row->source_count, ret_sources) : 0;
+}
+
+/* ANNOUNCE with the sources of the member's plan.  Without one nothing is sent: the copy waits, or is owed
+ * an ANNOUNCE if it had one before, and the next source wakes it. */
+static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
+{
+    uint64_t now_us = s->v.now.us;
+    const version_row_t *row = t->row;
+    msg_source_t sources[PLAN_SOURCES];
+    msg_part_t part = row->part;
+    bool is_first = !copy_is_told(c) || c->is_owed;
+    uint32_t count = planned(s, t, member, sources);
+    c->is_owed = !count && copy_is_told(c); /* it may be fetching it: only the sources are missing */
+    copy_move(t, c, count || c->is_owed ? COPY_ANNOUNCED : COPY_WAITING, s->v.now);
+    copy_blame(t, c, HEDDLE_OK, "", "");
+    c->retry_us = 0;
+    if (!count) return;
+    c->told_us = c->moved_us = now_us;
+    c->announce_us = now_us - t->created_us;
+    msg_t m = {.type = MSG_ANNOUNCE};
+    m.announce = (msg_announce_t){.token = member->token,
+                                  .version = row->version,
+                                  .adapter = t->adapter,
+                                  .digest = row->digest,
+                                  .parts = &part,
+                                  .part_count = 1,
+                                  .key = row->share_key,
+                                  .sources = sources,
+                                  .source_count = count,
+                                  .step = row->step,
+                                  .data_bytes = row->data_bytes};
+    /* A worker that the rollout waits for gives up at the same time as the broker. */
+    if (c->is_eligible && t->deadline_us != CLOCK_NEVER && !t->is_late)
+        m.announce.deadline_ms = t->deadline_us > now_us ? (t->deadline_us - now_us + 999) / 1000 : 1;
+    outbox_send(s->out, member->peer, &m);
+    if (is_first) events_add(s->ev, EVENT_STAGE_STARTED, t->adapter, t->version, member->name, s->v.now);
+}
+
+/* An empty list is sent too: it tells the worker to wait until a source is there. */
+bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
+{
+    msg_source_t sources[PLAN_SOURCES];
+    uint32_t count = planned(s, t, member, sources);
+    msg_t m = {.type = MSG_SOURCES};
+    m.sources = (msg_sources_t){.token = member->token,
+                                .version = t->version,
+                                .adapter = t->adapter,
+                                .sources = sources,
+                                .source_count = count};
+    outbox_send(s->out, member->peer, &m);
+    if (!count) c->is_owed = copy_is_told(c);
+    return count > 0;
+}
+
+/* COMMIT of the version that is active for this member.  A copy that holds it is COMMITTED from now on, and
+ * the time in which the worker counts as switching begins. */
+static void send_commit(step_t *s, const adapter_rollout_t *a, const member_t *member)
+{
+    uint64_t version = active_for(a->row, member);
+    const version_row_t *row = registry_version(a->row, version);
+    track_t *t = adapter_track(a, version);
+    copy_row_t *c = copy_of(t, member);
+    if (c) copy_order(t, c, s->v.now);
+    msg_t m = {.type = MSG_COMMIT};
+    m.commit = (msg_commit_t){.token = member->token,
+                              .version = version,
+                              .decision = a->row->decision,
+                              .adapter = a->row->name,
+                              .digest = row->digest};
+    outbox_send(s->out, member->peer, &m);
+}
+
+/* ABORT says why the version ended. */
+void send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member)
+{
+    bool is_superseded = row->state == VERSION_SUPERSEDED;
+    const char *message = row->message[0] ? row->message
+                          : is_superseded ? "a newer version came"
+                                          : "the version ended";
+    msg_t m = {.type = MSG_ABORT};
+    m.abort = (msg_abort_t){.token = member->token,
+                            .version = row->version,
+                            .adapter = adapter,
+                            .code = row->code       ? heddle_err_name(row->code)
+                                    : is_superseded ? "superseded"
+                                                    : "version_failed",
+                            .message = message};
+    outbox_send(s->out, member->peer, &m);
+}
+
+void send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member)
+{
+    msg_t m = {.type = MSG_RETIRE};
+    m.retire = (msg_retire_t){.token = member->token, .version = version, .adapter = adapter};
+    outbox_send(s->out, member->peer, &m);
+    member_sub_t *sub = member_sub(member, adapter);
+    if (sub) sub->lacks_slot = false; /* until it says so again */
+}
+
+/* ---- what a worker lacks ---- */
+
+/* Without memory the outbox fails: the broker then calls each member to join again (broker_send_outbox). */
+copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member)
+{
+    copy_row_t *c = copy_add(t, member);
+    if (!c) s->out->failed = true;
+    return c;
+}
+
+/* True where ANNOUNCE has to be sent as soon as there is a source: it was never sent, it is owed, or the
+ * time of a retry has come. */
+static bool is_waiting(const copy_row_t *c, uint64_t now_us)
+{
+    if (!c) return true;
+    if (c->state == COPY_FAILED) return c->retry_us && c->retry_us <= now_us;
+    return copy_in_flight(c) && (!copy_is_told(c) || c->is_owed);
+}
+
+static void announce_if_waiting(step_t *s, track_t *t, const member_t *member)
+{
+    if (!t || !track_has_source(t) || !is_waiting(copy_of(t, member), s->v.now.us)) return;
+    copy_row_t *c = copy_need(s, t, member);
+    if (!c) return;
+    plan_make(&t->plan, member->token, NULL, 0);
+    send_announce(s, t, c, member);
+}
+
+void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
+{
+    /* A worker that a rollout waits for fetches the newest version first: otherwise the rollout would wait
+     * for two fetches. */
+    track_t *newest = adapter_staging(a);
+    const copy_row_t *c = copy_of(newest, member);
+    bool is_awaited = c && c->is_eligible, is_on_its_way = false;
+    if (is_awaited) announce_if_waiting(s, newest, member);
+    bool newer_in_flight = copy_is_told(c) && !c->is_owed;
+
+    /* Else the active version goes first, because the worker serves an older one until it has it.  The
+     * newest follows when the worker has the active version, or cannot get it now. */
+    track_t *active = adapter_track(a, active_for(a->row, member));
+    c = copy_of(active, member);
+    if (active && active->row && copy_holds(c)) {
+        if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) send_commit(s, a, member);
+    } else if (active && active->row && !newer_in_flight && track_has_source(active)) {
+        announce_if_waiting(s, active, member);
+        is_on_its_way = copy_in_flight(copy_of(active, member)); /* else it failed here: stale, by name */
+    }
+    if (!is_awaited && !is_on_its_way) announce_if_waiting(s, newest, member);
+}
+
+static bool is_subscriber(const member_t *m, const adapter_rollout_t *a)
+{
+    return member_is_ready(m) && member_sub(m, a->row->name);
+}
+
+static void wake_adapter(step_t *s, const adapter_rollout_t *a)
+{
+    for (size_t i = 0; i < s->v.members->worker_count; i++) {
+        member_t *m = s->v.members->workers[i];
+        if (is_subscriber(m, a)) wake_member(s, a, m);
+    }
+}
+
+void rollout_wake(step_t *s, member_t *member)
+{
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const adapter_rollout_t *a = rollout_adapter(s->ro, member->subs[i].adapter);
+        if (a) wake_member(s, a, member);
+    }
 }
 
 /* ---- a version begins ---- */
@@ -61,7 +263,7 @@ static bool expect_all(step_t *s, track_t *t)
 {
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         const member_t *m = s->v.members->workers[i];
-        if (!member_is_subscriber(m, t->of)) continue;
+        if (!is_subscriber(m, t->of)) continue;
         copy_row_t *c = copy_add(t, m);
         if (!c) {
             s->ro->is_incomplete = true;
@@ -70,18 +272,6 @@ static bool expect_all(step_t *s, track_t *t)
         copy_expect(t, c);
     }
     return true;
-}
-
-/* A worker fetches the newest version first.  If it was still fetching the active one, that one is owed:
- * it is announced again when the newest is staged. */
-static void put_off_active(const adapter_rollout_t *a, const member_t *member)
-{
-    uint64_t active = active_for(a->row, member);
-    track_t *t = active ? adapter_track(a, active) : NULL;
-    copy_row_t *c = copy_of(t, member);
-    if (!copy_in_flight(c)) return;
-    c->is_owed = true;
-    copy_blame(t, c, HEDDLE_OK, "", "");
 }
 
 /* All plans are made before the first ANNOUNCE is sent, so that each plan counts the load of all the
@@ -95,54 +285,18 @@ static void begin(step_t *s, track_t *t)
         if (t->copies[i]->token) plan_make(&t->plan, t->copies[i]->token, NULL, 0);
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         const member_t *m = s->v.members->workers[i];
-        copy_row_t *c = member_is_subscriber(m, t->of) ? copy_of(t, m) : NULL;
+        copy_row_t *c = is_subscriber(m, t->of) ? copy_of(t, m) : NULL;
         if (!c) continue;
-        put_off_active(t->of, m);
+        /* A worker fetches the newest version first.  If it was still fetching the active one, that one is
+         * owed: it is announced again when the newest is staged. */
+        track_t *active = adapter_track(t->of, active_for(t->of->row, m));
+        copy_row_t *put_off = copy_of(active, m);
+        if (copy_in_flight(put_off)) {
+            put_off->is_owed = true;
+            copy_blame(active, put_off, HEDDLE_OK, "", "");
+        }
         send_announce(s, t, c, m);
     }
-}
-
-static void begin_next(step_t *s, const adapter_rollout_t *a)
-{
-    track_t *t = adapter_staging(a);
-    if (t && t->phase == TRACK_WAITING) begin(s, t);
-}
-
-/* A VERSION record was applied.  The adapter's writer has the bytes, unless its session ended while the
- * record was written. */
-static void apply_version(step_t *s, adapter_rollout_t *a, const version_row_t *row)
-{
-    const member_t *publisher = membership_by_token(s->v.members, a->row->writer.token);
-    /* A publisher has few regions.  Those that it may reuse by an earlier RELEASE count as overwritten
-     * from now on: the new version needs one of them. */
-    for (size_t i = 0; i < a->track_count && a->tracks[i]->version < row->version; i++) {
-        track_t *t = a->tracks[i];
-        if (t->publisher_state == PUBLISHER_RELEASED) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
-    }
-    track_t *t = track_add(a, row->version, s->v.now.us);
-    if (!t) {
-        s->ro->is_incomplete = true;
-        return;
-    }
-    if (publisher) track_set_publisher(t, publisher->token, PUBLISHER_SERVES);
-    else {
-        track_set_publisher(t, 0, PUBLISHER_LOST);
-        t->former_publisher = a->row->writer.token;
-    }
-    t->deadline_us = s->v.now.us + row->deadline_ms * 1000;
-    event_row_t *e =
-        events_add(s->ev, EVENT_VERSION_PUBLISHED, t->adapter, row->version, row->writer, s->v.now);
-    e->bytes = (int64_t)row->data_bytes;
-    begin_next(s, a);
-}
-
-/* How much is left of a deadline that was set before the broker started.  That is known by wall clock
- * only, which may have jumped, so it is never more than the whole deadline. */
-static uint64_t left_us(const version_row_t *row, uint64_t wall_ms)
-{
-    uint64_t end_ms = row->created_ms + row->deadline_ms;
-    uint64_t left_ms = end_ms > wall_ms ? end_ms - wall_ms : 0;
-    return (left_ms < row->deadline_ms ? left_ms : row->deadline_ms) * 1000;
 }
 
 /* After a start no worker has joined yet, so the bytes count as missing.  They count as lost only when a
@@ -157,7 +311,12 @@ static int start_track(adapter_rollout_t *a, view_t v, const version_row_t *row)
     t->is_restored = true;
     t->phase = row == registry_waiting(a->row) ? TRACK_WAITING : TRACK_BEGUN;
     if (row->state != VERSION_STAGING) return HEDDLE_OK;
-    t->deadline_us = v.now.us + left_us(row, v.now.wall_ms);
+    /* How much is left of its deadline is known by wall clock only, which may have jumped.  So it is never
+     * more than the whole deadline. */
+    uint64_t end_ms = row->created_ms + row->deadline_ms;
+    uint64_t left_ms = end_ms > v.now.wall_ms ? end_ms - v.now.wall_ms : 0;
+    if (left_ms > row->deadline_ms) left_ms = row->deadline_ms;
+    t->deadline_us = v.now.us + left_ms * 1000;
     if (t->deadline_us < settle_end_us) t->deadline_us = settle_end_us;
     return HEDDLE_OK;
 }
@@ -215,24 +374,10 @@ static void say_lost(step_t *s, track_t *t)
                "by hand");
 }
 
-/* Follows whether the version's bytes are somewhere: there, missing, still being loaded by a worker, or
- * lost. */
-static void look_at_sources(step_t *s, track_t *t)
+/* A committed version has neither publisher nor holder.  A worker at which its bytes arrived may still load
+ * them; where none does, the version is lost. */
+static void look_for_loader(step_t *s, track_t *t)
 {
-    if (track_has_source(t)) {
-        if (!track_holder_count(t)) error_text(t->last_holder, sizeof t->last_holder, t->row->writer);
-        if (t->bytes == BYTES_THERE) return;
-        t->bytes = BYTES_THERE;
-        track_changed(t);
-        wake_adapter(s, t->of); /* those that waited for a source */
-        return;
-    }
-    if (t->bytes == BYTES_THERE) {
-        t->bytes = BYTES_MISSING;
-        t->sourceless_us = s->v.now.us;
-        t->lost_ms = s->v.now.wall_ms;
-    }
-    if (t->bytes == BYTES_LOST || t->row->state != VERSION_COMMITTED || !s->ro->is_settled) return;
     uint64_t loaded_until_us = keep_loaded_until(s->v, t);
     if (!loaded_until_us) {
         say_lost(s, t);
@@ -252,78 +397,93 @@ static bool has_lost_its_source(const track_t *t, instant_t now)
     return t->bytes != BYTES_THERE && is_gone_for_good;
 }
 
-static rule_t rule_of(const track_t *t, instant_t now)
+static ruling_t ruling_of(const track_t *t, instant_t now)
 {
-    return (rule_t){.activation = t->row->activation,
-                    .is_held = t->of->row->held,
-                    .is_late = t->is_late,
-                    .has_lost_source = has_lost_its_source(t, now)};
+    rule_t rule = {.activation = t->row->activation,
+                   .is_held = t->of->row->held,
+                   .is_late = t->is_late,
+                   .has_lost_source = has_lost_its_source(t, now)};
+    return rule_apply(&rule, &t->tally);
 }
 
-/* One version is looked at: whether its bytes have a source, whether its deadline has passed, whether it
- * is staged, and which failed workers try again.  Also notes when it must be looked at next without any
- * event. */
+/* One version is looked at, because something of it changed or its time has come.  Notes when it must be
+ * looked at next without any event. */
 static void look_at(step_t *s, track_t *t)
 {
+    uint64_t now_us = s->v.now.us;
+    bool is_staging = t->row && t->row->state == VERSION_STAGING;
     t->due_us = CLOCK_NEVER;
     if (track_is_ended(t)) return;
-    bool is_staging = t->row->state == VERSION_STAGING;
-    look_at_sources(s, t);
-    if (!t->is_late && s->v.now.us >= t->deadline_us) {
+
+    /* Its bytes: there, missing, still being loaded by a worker, or lost. */
+    if (track_has_source(t)) {
+        if (!track_holder_count(t)) error_text(t->last_holder, sizeof t->last_holder, t->row->writer);
+        if (t->bytes != BYTES_THERE) {
+            t->bytes = BYTES_THERE;
+            track_changed(t);
+            wake_adapter(s, t->of); /* those that waited for a source */
+        }
+    } else {
+        if (t->bytes == BYTES_THERE) {
+            t->bytes = BYTES_MISSING;
+            t->sourceless_us = now_us;
+            t->lost_ms = s->v.now.wall_ms;
+        }
+        if (t->bytes != BYTES_LOST && !is_staging && s->ro->is_settled) look_for_loader(s, t);
+    }
+
+    /* Its deadline, and whether all that its rule waits for has happened. */
+    if (!t->is_late && now_us >= t->deadline_us) {
         t->is_late = true;
         track_changed(t);
     }
-    rule_t rule = rule_of(t, s->v.now);
-    if (is_staging && t->phase == TRACK_BEGUN && rule_is_staged(&rule, &t->tally)) {
+    if (is_staging && t->phase == TRACK_BEGUN && ruling_of(t, s->v.now).is_staged) {
         t->phase = TRACK_STAGED;
         events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
     }
-    if (t->of->row->active == t->version) {
-        for (size_t i = tally_in(&t->tally, COPY_FAILED) ? 0 : t->copy_count; i < t->copy_count; i++) {
-            const copy_row_t *c = t->copies[i];
-            if (c->state != COPY_FAILED || !c->retry_us) continue;
-            member_t *m = membership_by_token(s->v.members, c->token);
-            if (m && c->retry_us <= s->v.now.us) wake_member(s, t->of, m);
-            else track_sooner(t, c->retry_us);
-        }
+
+    /* Workers at which the active version failed for a passing reason try again. */
+    bool may_retry = t->of->row->active == t->version && tally_in(&t->tally, COPY_FAILED);
+    for (size_t i = 0; may_retry && i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        if (c->state != COPY_FAILED || !c->retry_us) continue;
+        member_t *m = membership_by_token(s->v.members, c->token);
+        if (m && c->retry_us <= now_us) wake_member(s, t->of, m);
+        else track_sooner(t, c->retry_us);
     }
+
     if (!t->is_late) track_sooner(t, t->deadline_us);
     if (is_staging && t->bytes != BYTES_THERE) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
-        if (end_us <= s->v.now.us) track_touch(t);
+        if (end_us <= now_us) track_touch(t);
         else track_sooner(t, end_us);
     }
 }
 
 /* Only tracks that changed or are due are looked at.  So a turn of the loop costs as much as has changed,
- * not as much as there is. */
-static void look_at_adapter(step_t *s, adapter_rollout_t *a)
+ * not as much as there is; nothing, when nothing changed and nothing is due. */
+void rollout_tick(step_t *s)
 {
-    bool is_looked_at = false;
-    for (size_t i = 0; i < a->track_count; i++) {
-        track_t *t = a->tracks[i];
-        if (!t->is_dirty && s->v.now.us < t->due_us) continue;
-        look_at(s, t);
-        is_looked_at = true;
-    }
-    if (is_looked_at) keep_look(s, a);
-    a->due_us = CLOCK_NEVER;
-    for (size_t i = 0; i < a->track_count; i++)
-        if (a->tracks[i]->due_us < a->due_us) a->due_us = a->tracks[i]->due_us;
-}
-
-/* Costs nothing when nothing changed and nothing is due. */
-void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
-{
-    step_t s = {ro, v, ev, out};
-    bool is_time = v.now.us >= ro->due_us || (!ro->is_settled && v.now.us >= ro->settle_end_us);
-    if (!ro->is_dirty && !is_time) return;
-    if (!ro->is_settled && v.now.us >= ro->settle_end_us) end_settling(&s);
+    rollout_t *ro = s->ro;
+    uint64_t now_us = s->v.now.us;
+    bool ends_settling = !ro->is_settled && now_us >= ro->settle_end_us;
+    if (!ro->is_dirty && now_us < ro->due_us && !ends_settling) return;
+    if (ends_settling) end_settling(s);
     ro->due_us = ro->is_settled ? CLOCK_NEVER : ro->settle_end_us;
     for (size_t i = 0; i < ro->adapter_count; i++) {
         adapter_rollout_t *a = ro->adapters[i];
-        if (a->is_dirty || v.now.us >= a->due_us) look_at_adapter(&s, a);
-        if (a->due_us < ro->due_us) ro->due_us = a->due_us;
+        bool is_due = a->is_dirty || now_us >= a->due_us, is_looked_at = false;
+        for (size_t k = 0; is_due && k < a->track_count; k++) {
+            track_t *t = a->tracks[k];
+            if (!t->is_dirty && now_us < t->due_us) continue;
+            look_at(s, t);
+            is_looked_at = true;
+        }
+        if (is_looked_at) keep_look(s, a);
+        if (is_due) a->due_us = CLOCK_NEVER;
+        for (size_t k = 0; is_due && k < a->track_count; k++)
+            a->due_us = clock_earlier(a->due_us, a->tracks[k]->due_us);
+        ro->due_us = clock_earlier(ro->due_us, a->due_us);
     }
 }
 
@@ -406,19 +566,19 @@ static bool is_moving(const track_t *t)
 static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
 {
     const adapter_row_t *a = t->of->row;
-    rule_t rule = rule_of(t, now);
-    ruling_t ruling = rule_apply(&rule, &t->tally);
+    ruling_t ruling = ruling_of(t, now);
     switch (ruling.verdict) {
-    case RULE_COMMIT: registry_decide_commit(a, t->row, ruling.scope, now, out); return;
+    case RULE_COMMIT: registry_decide_commit(a, t->row, ruling.scope, now, out); break;
     case RULE_FAIL:
         if (ruling.reason == RULE_REJECTED) fail_rejected(t, now, out);
         else if (ruling.reason == RULE_LATE) fail_late(t, now, out);
         else fail_lost(t, now, out);
-        return;
-    case RULE_WAIT: break;
+        break;
+    case RULE_WAIT:
+        if (registry_waiting(a) && !is_moving(t))
+            registry_decide_end(a, t->row, VERSION_SUPERSEDED, NULL, now, out);
+        break;
     }
-    if (registry_waiting(a) && !is_moving(t))
-        registry_decide_end(a, t->row, VERSION_SUPERSEDED, NULL, now, out);
 }
 
 static void fail_waiting(const track_t *t, instant_t now, outbox_t *out)
@@ -464,60 +624,77 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 
 /* ---- after a record is durable ---- */
 
-/* Operators see three things in the events: which version is active, that it is held now, or that a hold
- * has ended. */
-static void say_decision(step_t *s, const adapter_row_t *a, bool was_held)
+/* A VERSION record was applied.  The adapter's writer has the bytes, unless its session ended while the
+ * record was written. */
+static void apply_version(step_t *s, adapter_rollout_t *a, const version_row_t *row)
 {
-    event_row_t *e = events_add(s->ev, EVENT_VERSION_ACTIVATED, a->name, a->active, NULL, s->v.now);
-    e->decision = a->decision;
-    if (a->held) {
-        e = events_add(s->ev, EVENT_ADAPTER_HELD, a->name, a->active, NULL, s->v.now);
-        events_say(e, HEDDLE_OK, "held by %s", a->held_by);
-    } else if (was_held) {
-        events_add(s->ev, EVENT_ADAPTER_RESUMED, a->name, a->active, NULL, s->v.now);
+    const member_t *publisher = membership_by_token(s->v.members, a->row->writer.token);
+    /* A publisher has few regions.  Those that it may reuse by an earlier RELEASE count as overwritten
+     * from now on: the new version needs one of them. */
+    for (size_t i = 0; i < a->track_count && a->tracks[i]->version < row->version; i++) {
+        track_t *t = a->tracks[i];
+        if (t->publisher_state == PUBLISHER_RELEASED) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
     }
-}
-
-/* The decision for one worker. */
-static void tell_decision(step_t *s, const adapter_rollout_t *a, track_t *t, member_t *m)
-{
-    copy_row_t *c = copy_of(t, m);
-    if (copy_holds(c)) {
-        if (c->state != COPY_ACTIVE) copy_move(t, c, COPY_COMMITTED, s->v.now);
-        send_commit(s, a, m);
+    track_t *t = track_add(a, row->version, s->v.now.us);
+    if (!t) {
+        s->ro->is_incomplete = true;
         return;
     }
-    /* A worker finishes a decided version even if a later one is decided meanwhile.  The exception is a
-     * version that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier
-     * version is sent at once, even if the worker does not hold that yet. */
-    if (copy_is_told(c) || registry_is_step_back(a->row)) send_commit(s, a, m);
-    wake_member(s, a, m);
+    if (publisher) track_set_publisher(t, publisher->token, PUBLISHER_SERVES);
+    else {
+        track_set_publisher(t, 0, PUBLISHER_LOST);
+        t->former_publisher = a->row->writer.token;
+    }
+    t->deadline_us = s->v.now.us + row->deadline_ms * 1000;
+    event_row_t *e =
+        events_add(s->ev, EVENT_VERSION_PUBLISHED, t->adapter, row->version, row->writer, s->v.now);
+    e->bytes = (int64_t)row->data_bytes;
 }
 
 /* All copies follow the decision before any COMMIT is sent, because what a worker is sent depends on the
  * states of its copies. */
 static void apply_decision(step_t *s, adapter_rollout_t *a, bool was_held)
 {
-    track_t *active = track_add(a, a->row->active, s->v.now.us);
+    const adapter_row_t *row = a->row;
+    track_t *active = track_add(a, row->active, s->v.now.us);
     if (!active) {
         s->ro->is_incomplete = true;
         return;
     }
-    say_decision(s, a->row, was_held);
+
+    /* Operators see three things in the events: which version is active, that it is held now, or that a
+     * hold has ended. */
+    event_row_t *e = events_add(s->ev, EVENT_VERSION_ACTIVATED, row->name, row->active, NULL, s->v.now);
+    e->decision = row->decision;
+    if (row->held) {
+        e = events_add(s->ev, EVENT_ADAPTER_HELD, row->name, row->active, NULL, s->v.now);
+        events_say(e, HEDDLE_OK, "held by %s", row->held_by);
+    } else if (was_held) {
+        events_add(s->ev, EVENT_ADAPTER_RESUMED, row->name, row->active, NULL, s->v.now);
+    }
+
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         for (size_t k = 0; k < t->copy_count; k++) {
             copy_row_t *c = t->copies[k];
-            if (t == active) copy_reach(t, c, false);
             /* Copies that were overtaken before they were switched to are kept like those that were served.
              * */
+            if (t == active) copy_reach(t, c, false);
             else if (c->state == COPY_COMMITTED) copy_move(t, c, COPY_KEPT, s->v.now);
         }
         if (!track_is_ended(t)) track_changed(t); /* another one is active, or the hold is another */
     }
+
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         member_t *m = s->v.members->workers[i];
-        if (member_is_subscriber(m, a)) tell_decision(s, a, active, m);
+        if (!is_subscriber(m, a)) continue;
+        const copy_row_t *c = copy_of(active, m);
+        /* A worker finishes a decided version even if a later one is decided meanwhile.  The exception is a
+         * version that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier
+         * version is sent at once, even if the worker does not hold that yet. */
+        bool holds = copy_holds(c);
+        if (holds || copy_is_told(c) || registry_is_step_back(row)) send_commit(s, a, m);
+        if (!holds) wake_member(s, a, m);
     }
 }
 
@@ -546,45 +723,72 @@ static void apply_state(step_t *s, const adapter_rollout_t *a, const record_t *r
         wake_adapter(s, a); /* workers that left the active version for this one go back to it */
 }
 
-void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev,
-                   outbox_t *out)
+void rollout_apply(step_t *s, const record_t *record, bool was_held)
 {
-    step_t s = {ro, v, ev, out};
-    const adapter_row_t *row = record->adapter ? registry_adapter(v.registry, record->adapter) : NULL;
-    adapter_rollout_t *a = row ? rollout_need_adapter(ro, row) : NULL;
-    if (row && !a) ro->is_incomplete = true;
+    const adapter_row_t *row = record->adapter ? registry_adapter(s->v.registry, record->adapter) : NULL;
+    adapter_rollout_t *a = row ? rollout_need_adapter(s->ro, row) : NULL;
+    if (row && !a) s->ro->is_incomplete = true;
     if (!a) return;
-    track_t *t = adapter_track(a, record->version);
+    track_t *t;
     switch (record->kind) {
-    case RECORD_VERSION: apply_version(&s, a, registry_version(row, record->version)); break;
-    case RECORD_DECISION:
-        apply_decision(&s, a, was_held);
-        begin_next(&s, a);
-        break;
-    case RECORD_STATE:
-        apply_state(&s, a, record);
-        begin_next(&s, a);
-        break;
+    case RECORD_VERSION: apply_version(s, a, registry_version(row, record->version)); break;
+    case RECORD_DECISION: apply_decision(s, a, was_held); break;
+    case RECORD_STATE: apply_state(s, a, record); break;
     case RECORD_FLOOR: /* the latest decision may have to be made anew */
-        if (row->active && (t = adapter_track(a, row->active))) track_touch(t);
-        break;
+        if ((t = adapter_track(a, row->active)) != NULL) track_touch(t);
+        return;
     case RECORD_FORGET:
-        if (t) t->row = NULL;
-        break;
-    default: break;
+        if ((t = adapter_track(a, record->version)) != NULL) t->row = NULL;
+        return;
+    default: return;
     }
+    /* The one that is rolled out now, if it waited for another one until this record. */
+    if ((t = adapter_staging(a)) != NULL && t->phase == TRACK_WAITING) begin(s, t);
 }
 
 /* ---- publishers ---- */
 
-/* ROLLOUT is sent without delay when one of these changes.  Mere counts are collected for ROLLOUT_PUSH_US. */
-static urgent_t urgent_of(const rollout_sum_t *sum)
+/* Held, lost and queued are derived states, which the version's row has no message for. */
+static const char *sum_message(const version_row_t *row, const rollout_sum_t *sum, const char *held,
+                               const char *queued)
 {
-    return (urgent_t){.state = sum->state,
-                      .code = sum->code,
-                      .is_first_staged = sum->staged > 0,
-                      .is_all_staged = sum->eligible && sum->staged >= sum->eligible,
-                      .is_all_active = sum->eligible ? sum->active >= sum->eligible : sum->active > 0};
+    if (sum->code == HEDDLE_ERR_HELD) return held;
+    if (queued[0]) return queued;
+    if (sum->code == HEDDLE_ERR_VERSION_LOST && !row->code) return "no process holds its bytes";
+    return row->message;
+}
+
+static void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row,
+                  const member_t *publisher, outbox_t *out)
+{
+    missing_row_t rows[MISSING_ROWS];
+    msg_missing_t missing[MISSING_ROWS];
+    char held[512] = "", queued[ROLLOUT_QUEUED_TEXT];
+    rollout_sum_t sum = rollout_sum(ro, a, row, rows, MISSING_ROWS);
+    if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(ro, a, held, sizeof held);
+    rollout_queued_text(ro, a, row, queued);
+    uint32_t count = sum.missing_count < MISSING_ROWS ? sum.missing_count : MISSING_ROWS;
+    for (uint32_t i = 0; i < count; i++)
+        missing[i] = (msg_missing_t){.worker = rows[i].worker,
+                                     .phase = rows[i].phase,
+                                     .message = rows[i].message,
+                                     .code = rows[i].code ? heddle_err_name(rows[i].code) : ""};
+    msg_t m = {.type = MSG_ROLLOUT};
+    m.rollout = (msg_rollout_t){.token = publisher->token,
+                                .version = row->version,
+                                .decision = sum.decision,
+                                .activation = sum.activation,
+                                .deadline_ms = sum.deadline_ms,
+                                .eligible_count = sum.eligible,
+                                .staged_count = sum.staged,
+                                .active_count = sum.active,
+                                .adapter = a->name,
+                                .state = sum.state,
+                                .code = sum.code ? heddle_err_name(sum.code) : "",
+                                .message = sum_message(row, &sum, held, queued),
+                                .missing = missing,
+                                .missing_count = count};
+    outbox_send(out, publisher->peer, &m);
 }
 
 static bool urgent_equal(const urgent_t *a, const urgent_t *b)
@@ -594,15 +798,37 @@ static bool urgent_equal(const urgent_t *a, const urgent_t *b)
            a->is_all_active == b->is_all_active;
 }
 
-/* Sends ROLLOUT if something changed since the last one.  False: the change can wait, and the track is due
- * again when its time has come. */
-static bool push(step_t *s, track_t *t, const member_t *publisher)
+/* What the track's publisher has to be sent.  False: it can wait, and the track is due again when its time
+ * has come. */
+static bool flush_track(step_t *s, track_t *t)
 {
+    const member_t *publisher = t->publisher ? membership_by_token(s->v.members, t->publisher) : NULL;
+    bool is_ended = track_is_ended(t);
+    if (!publisher || !t->row) return true;
+    if (t->is_restored && !is_ended && !s->ro->is_settled) return true; /* end_settling touches it */
+
+    /* RELEASE: the trainer may use its region again, although it still has the bytes until it does.
+     * Another process has them, and no worker that the rollout waits for is under way. */
+    if (t->publisher_state == PUBLISHER_SERVES && (is_ended || tally_is_complete(&t->tally))) {
+        msg_t m = {.type = MSG_RELEASE};
+        m.release = (msg_release_t){.token = publisher->token, .version = t->version, .adapter = t->adapter};
+        outbox_send(s->out, publisher->peer, &m);
+        track_set_publisher(t, t->publisher, PUBLISHER_RELEASED);
+        events_add(s->ev, EVENT_VERSION_RELEASED, t->adapter, t->version, publisher->name, s->v.now);
+    }
+    if (is_ended) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
+
+    /* ROLLOUT, if something changed since the last one.  It is sent without delay when what is urgent
+     * changes. Mere counts are collected for ROLLOUT_PUSH_US. */
     if (t->pushed_generation == t->generation) return true;
     rollout_sum_t sum = rollout_sum(s->ro, t->of->row, t->row, NULL, 0);
-    urgent_t urgent = urgent_of(&sum);
-    bool is_fresh =
-        !t->pushed_generation && !sum.staged && !strcmp(sum.state, "staging"); /* PUBLISHED said as much */
+    urgent_t urgent = {.state = sum.state,
+                       .code = sum.code,
+                       .is_first_staged = sum.staged > 0,
+                       .is_all_staged = sum.eligible && sum.staged >= sum.eligible,
+                       .is_all_active = sum.eligible ? sum.active >= sum.eligible : sum.active > 0};
+    bool is_fresh = /* PUBLISHED said as much */
+        !t->pushed_generation && !sum.staged && !strcmp(sum.state, "staging");
     bool is_urgent = !urgent_equal(&urgent, &t->pushed) && !is_fresh;
     if (!is_urgent && s->v.now.us < t->push_us + ROLLOUT_PUSH_US) {
         track_sooner(t, t->push_us + ROLLOUT_PUSH_US);
@@ -613,20 +839,6 @@ static bool push(step_t *s, track_t *t, const member_t *publisher)
     t->pushed = urgent;
     t->push_us = s->v.now.us;
     return true;
-}
-
-static bool flush_track(step_t *s, track_t *t)
-{
-    const member_t *publisher = t->publisher ? membership_by_token(s->v.members, t->publisher) : NULL;
-    bool is_ended = track_is_ended(t);
-    if (!publisher || !t->row) return true;
-    if (t->is_restored && !is_ended && !s->ro->is_settled) return true; /* end_settling touches it */
-    /* The trainer may use its region again: another process has the bytes, and no worker that the rollout
-     * waits for is under way. */
-    bool may_release = is_ended || tally_is_complete(&t->tally);
-    if (t->publisher_state == PUBLISHER_SERVES && may_release) send_release(s, t, publisher);
-    if (is_ended) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
-    return push(s, t, publisher);
 }
 
 /* ROLLOUT of a version that waits says how far the version before it is. */
@@ -641,29 +853,24 @@ static void follow_staging(const adapter_rollout_t *a)
 }
 
 /* A track that has to wait for its time stays dirty, and so does its adapter. */
-static void flush_adapter(step_t *s, adapter_rollout_t *a)
+void rollout_flush(step_t *s)
 {
-    bool is_dirty = false;
-    follow_staging(a);
-    for (size_t i = 0; i < a->track_count; i++) {
-        track_t *t = a->tracks[i];
-        if (t->is_dirty) t->is_dirty = !flush_track(s, t);
-        if (t->due_us < a->due_us) a->due_us = t->due_us;
-        is_dirty |= t->is_dirty;
-    }
-    a->is_dirty = is_dirty;
-}
-
-void rollout_flush(rollout_t *ro, view_t v, events_t *ev, outbox_t *out)
-{
-    step_t s = {ro, v, ev, out};
+    rollout_t *ro = s->ro;
     bool is_dirty = false;
     if (!ro->is_dirty) return;
     for (size_t i = 0; i < ro->adapter_count; i++) {
         adapter_rollout_t *a = ro->adapters[i];
-        if (a->is_dirty) flush_adapter(&s, a);
+        bool was_dirty = a->is_dirty, stays_dirty = false;
+        if (was_dirty && registry_waiting(a->row)) follow_staging(a);
+        for (size_t k = 0; was_dirty && k < a->track_count; k++) {
+            track_t *t = a->tracks[k];
+            if (t->is_dirty) t->is_dirty = !flush_track(s, t);
+            if (t->due_us < a->due_us) a->due_us = t->due_us;
+            stays_dirty |= t->is_dirty;
+        }
+        a->is_dirty = stays_dirty;
+        is_dirty |= stays_dirty;
         if (a->due_us < ro->due_us) ro->due_us = a->due_us;
-        is_dirty |= a->is_dirty;
     }
     ro->is_dirty = is_dirty;
     if (!ro->is_crowded) return;

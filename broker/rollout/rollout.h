@@ -6,8 +6,6 @@
  *   rule.h      tally -> wait, commit, fail
  *   plan.h      which member fetches from which
  *   keep.h      which decided versions stay, and where
- *   messages.h  what is sent
- *   wake.h      what a worker lacks
  *   reports.h   what members report
  *   summary.h   what users are shown
  *
@@ -50,14 +48,14 @@ uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t
 /* Start-up: a track for each live version that was loaded. NO_MEMORY. */
 int  rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us);
 /* Sends a worker what it lacks: ANNOUNCE of the active or the newest version, COMMIT. */
-void rollout_wake(rollout_t *ro, view_t v, member_t *member, events_t *ev, outbox_t *out);
+void rollout_wake(step_t *s, member_t *member);
 
 /* ---- deciding ---- */
 
 /* Soft consequences of what was said and of time: deadlines that passed, versions that are lost or found,
  * sources for workers that wait for one.  Costs nothing when nothing changed.  To be called before
  * rollout_decide. */
-void rollout_tick(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
+void rollout_tick(step_t *s);
 /* Looks at what changed: DECISION, STATE failed, STATE retired.  Sends follow in rollout_apply.  Call
  * again after each apply until it adds no record. */
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out);
@@ -68,18 +66,31 @@ void rollout_stir(rollout_t *ro);
  * come once more (rollout_resume). */
 void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count);
 void rollout_resume(rollout_t *ro, uint64_t now_us);
-/* A record was committed and applied to the registry, which `v` shows.  All that follows from it for the
+/* A record was committed and applied to the registry.  All that follows from it for the
  * rollout follows here: ANNOUNCE, COMMIT, ABORT and RETIRE are sent, copies change their states, events are
  * added.  A new version gets its track, with the session of the adapter's writer as its publisher.
  * `was_held`: the adapter was held before the record.  Without memory the rollout is incomplete. */
-void rollout_apply(rollout_t *ro, view_t v, const record_t *record, bool was_held, events_t *ev,
-                   outbox_t *out);
+void rollout_apply(step_t *s, const record_t *record, bool was_held);
 /* Last in a turn: RELEASE and ROLLOUT to publishers that have something new (at most one of each a
  * version). */
-void rollout_flush(rollout_t *ro, view_t v, events_t *ev, outbox_t *out);
+void rollout_flush(step_t *s);
 /* Where a version is, to the session that asked again for it. */
 void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,
                   const member_t *publisher, outbox_t *out);
 uint64_t rollout_deadline(const rollout_t *ro);
+
+/* ---- within the folder: what workers are sent ---- */
+
+/* Each adds one message to the outbox, and notes at track or copy that it was sent.  Lists of sources are
+ * read from the track's plan. */
+bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member);
+void send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member);
+void send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member);
+/* Sends the worker what it lacks of one adapter: the active version, the newest one, or the COMMIT of a
+ * version that it has staged.  To wake a worker twice sends nothing twice, so each event that may have
+ * changed something wakes the workers that it concerns. */
+void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member);
+/* copy_add; without memory the outbox fails, and with it the step. */
+copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member);
 
 #endif

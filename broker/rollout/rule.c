@@ -3,24 +3,24 @@
 
 #include <heddle/publisher.h>
 
-bool rule_is_staged(const rule_t *rule, const tally_t *tally)
-{
-    bool is_complete = tally_is_complete(tally);
-    return rule->activation == HEDDLE_ACTIVATION_ALL ? is_complete && !tally_failed(tally) : is_complete;
-}
-
 ruling_t rule_apply(const rule_t *rule, const tally_t *tally)
 {
     bool is_all = rule->activation == HEDDLE_ACTIVATION_ALL, is_met = false;
+    bool is_rejected = is_all && tally_failed(tally);
+    ruling_t ruling = {.is_staged = tally_is_complete(tally) && !is_rejected, .scope = SCOPE_EVERYONE};
     switch ((heddle_activation_t)rule->activation) {
-    case HEDDLE_ACTIVATION_ALL: is_met = rule_is_staged(rule, tally); break;
+    case HEDDLE_ACTIVATION_ALL: is_met = ruling.is_staged; break;
     case HEDDLE_ACTIVATION_AS_READY: is_met = tally->units > 0; break;
     case HEDDLE_ACTIVATION_MANUAL: break;
     }
+    /* What a unit has staged waits for an operator, even past its deadline. */
     bool may_stay = tally->units > 0 && (rule->is_held || !is_all);
-    if (is_all && tally_failed(tally)) return (ruling_t){.verdict = RULE_FAIL, .reason = RULE_REJECTED};
-    if (is_met && !rule->is_held) return (ruling_t){.verdict = RULE_COMMIT, .scope = SCOPE_EVERYONE};
-    if (rule->is_late && !may_stay) return (ruling_t){.verdict = RULE_FAIL, .reason = RULE_LATE};
-    if (rule->has_lost_source) return (ruling_t){.verdict = RULE_FAIL, .reason = RULE_SOURCELESS};
-    return (ruling_t){.verdict = RULE_WAIT};
+    bool is_late = rule->is_late && !may_stay;
+    if (!is_rejected && is_met && !rule->is_held) {
+        ruling.verdict = RULE_COMMIT;
+    } else if (is_rejected || is_late || rule->has_lost_source) {
+        ruling.verdict = RULE_FAIL;
+        ruling.reason = is_rejected ? RULE_REJECTED : is_late ? RULE_LATE : RULE_SOURCELESS;
+    }
+    return ruling;
 }

@@ -6,9 +6,9 @@
  *   as-ready     the first unit has staged                               is passed over
  *   manual       never by itself                                         is passed over
  *
- * A unit is a worker without a group, or a group with all of its ranks (tally.h).  While the adapter is held
- * nothing is committed.  Past its deadline a version fails, unless a unit has staged it and the decision is
- * left to an operator (held, or not `all`).  No state, nothing blocks. */
+ * A unit is a worker without a group, or a group with all of its ranks (tally.h).  While the adapter is
+ * held nothing is committed.  Past its deadline a version fails, unless a unit has staged it and the
+ * decision is left to an operator (held, or not `all`).  No state, nothing blocks. */
 #ifndef BROKER_RULE_H
 #define BROKER_RULE_H
 
@@ -29,12 +29,11 @@ typedef enum { RULE_REJECTED, RULE_LATE, RULE_SOURCELESS } rule_reason_t;
 
 typedef struct {
     rule_verdict_t verdict;
+    bool is_staged;                /* all that the rule waits for has happened, committed or not */
     scope_t scope;                 /* RULE_COMMIT: the workers that the decision is for */
     rule_reason_t reason;          /* RULE_FAIL */
 } ruling_t;
 
 ruling_t rule_apply(const rule_t *rule, const tally_t *tally);
-/* All that the rule waits for has happened, whether or not it may commit: the version counts as staged. */
-bool rule_is_staged(const rule_t *rule, const tally_t *tally);
 
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/rollout/tally.h (PURE): how many copies of one version are in which state.
  *
- * A tally is kept, not computed: the functions that change a copy (track.h) take it out with what it was and
- * put it back with what it is now, so that one STAGED costs the same with ten copies and with ten thousand.
- * Eligible copies, those that the rollout waits for, are counted apart from the others.
+ * A tally is kept, not computed: the functions that change a copy (track.h) count what it was and what it
+ * is now (tally_move), so that one STAGED costs the same with ten copies and with ten thousand. Eligible
+ * copies, those that the rollout waits for, are counted apart from the others.
  *
- * A *unit* is what serves as a whole: a worker without a group, or a group with all of its ranks.  A group is
- * staged when each of its ranks has staged the version.
+ * A *unit* is what serves as a whole: a worker without a group, or a group with all of its ranks.  A group
+ * is staged when each of its ranks has staged the version.
  *
- * A track owns its tally and its groups.  One thread, nothing blocks. */
+ * A track owns its tally and its groups (track.c counts).  One thread, nothing blocks. */
 #ifndef BROKER_TALLY_H
 #define BROKER_TALLY_H
 
@@ -54,7 +54,8 @@ typedef struct {
 
 typedef struct {
     uint32_t in[2][COPY_STATES];   /* [is_eligible][state] */
-    /* of workers that are there: served the version's latest decision, or a later one; hold it or did that */
+    /* of workers that are there: served the version's latest decision, or a later one; hold it or did that
+     * */
     uint32_t reached[2], done[2];
     uint32_t units;                /* units that have staged it */
     uint32_t spare;                /* KEPT, and its slot is wanted */
@@ -64,9 +65,8 @@ typedef struct {
 bool state_in_flight(copy_state_t state);              /* NONE to ARRIVED */
 bool state_holds(copy_state_t state);                  /* STAGED to REFUSED: the worker has sealed bytes */
 
-/* One copy more, or one less, that is as described. */
-void tally_add(tally_t *t, const tallied_t *what);
-void tally_remove(tally_t *t, const tallied_t *what);
+/* A copy that was counted as `was` is `now`; NULL: it was not, or is no more. */
+void tally_move(tally_t *t, const tallied_t *was, const tallied_t *now);
 
 uint32_t tally_present(const tally_t *t, bool eligible_only);    /* the worker is there */
 uint32_t tally_gone(const tally_t *t);                           /* eligible, and the worker is gone */

@@ -243,6 +243,72 @@ bool track_has_source(const track_t *t) { return t && (track_is_served(t) || tra
 
 bool track_has_refused(const track_t *t) { return t && tally_in(&t->tally, COPY_REFUSED) > 0; }
 
+/* ---- the tally ---- */
+
+/* States up to ARRIVED are in flight, STAGED to REFUSED hold the bytes: the order of copy_state_t says so.
+ * */
+bool state_in_flight(copy_state_t state) { return state <= COPY_ARRIVED; }
+
+bool state_holds(copy_state_t state) { return state >= COPY_STAGED && state <= COPY_REFUSED; }
+
+/* One copy more, or one less.  Several workers may have one rank of a group, for a while or by mistake: the
+ * rank counts once. */
+static void count(tally_t *t, const tallied_t *what, bool more)
+{
+    uint32_t one = more ? 1 : UINT32_MAX; /* unsigned: wraps to one less */
+    bool holds = state_holds(what->state), is_present = what->state != COPY_GONE;
+    group_t *g = what->group;
+    t->in[what->is_eligible][what->state] += one;
+    if (is_present && what->has_reached) t->reached[what->is_eligible] += one;
+    if (is_present && (holds || what->has_reached)) t->done[what->is_eligible] += one;
+    if (what->state == COPY_KEPT && what->is_spare) t->spare += one;
+    if (holds && what->state != COPY_REFUSED && what->is_ordered && !what->has_reached) t->switching += one;
+    if (holds && !g) t->units += one;
+    if (!holds || !g) return;
+    uint32_t before = g->staged_ranks;
+    if (more) g->staged_ranks += g->holders[what->rank]++ == 0;
+    else g->staged_ranks -= --g->holders[what->rank] == 0;
+    if (before < g->ranks && g->staged_ranks == g->ranks) t->units++;
+    if (before == g->ranks && g->staged_ranks < g->ranks) t->units--;
+}
+
+void tally_move(tally_t *t, const tallied_t *was, const tallied_t *now)
+{
+    if (was) count(t, was, false);
+    if (now) count(t, now, true);
+}
+
+static uint32_t sum(const uint32_t in[COPY_STATES], copy_state_t first, copy_state_t last)
+{
+    uint32_t count = 0;
+    for (int state = (int)first; state <= (int)last; state++) count += in[state];
+    return count;
+}
+
+/* GONE is not present; every other state of an eligible worker is. */
+uint32_t tally_present(const tally_t *t, bool eligible_only)
+{
+    uint32_t count = sum(t->in[true], COPY_NONE, COPY_FAILED);
+    return eligible_only ? count : count + sum(t->in[false], COPY_NONE, COPY_FAILED);
+}
+
+uint32_t tally_gone(const tally_t *t) { return t->in[true][COPY_GONE]; }
+
+uint32_t tally_in_flight(const tally_t *t) { return sum(t->in[true], COPY_NONE, COPY_ARRIVED); }
+
+uint32_t tally_failed(const tally_t *t) { return t->in[true][COPY_FAILED]; }
+
+uint32_t tally_holders(const tally_t *t, bool eligible_only)
+{
+    uint32_t count = sum(t->in[true], COPY_STAGED, COPY_REFUSED);
+    return eligible_only ? count : count + sum(t->in[false], COPY_STAGED, COPY_REFUSED);
+}
+
+uint32_t tally_in(const tally_t *t, copy_state_t state) { return t->in[true][state] + t->in[false][state]; }
+
+/* At least one unit has staged the version, and no eligible worker is still on its way. */
+bool tally_is_complete(const tally_t *t) { return t->units > 0 && !tally_in_flight(t); }
+
 /* ---- one copy changes ---- */
 
 /* What the tally counts of a copy. */
@@ -263,13 +329,12 @@ static void follow(track_t *t, const copy_row_t *c, const tallied_t *was)
 {
     tallied_t now = tallied(c);
     bool held = state_holds(was->state), holds = state_holds(now.state);
-    tally_remove(&t->tally, was);
-    tally_add(&t->tally, &now);
-    /* Bytes per second that it was seen to fetch at. */
+    tally_move(&t->tally, was, &now);
+    /* The rate is the bytes per second that it was seen to fetch at. */
     if (holds != held)
         plan_have(&t->plan, c->token, holds ? PLAN_ALL : PLAN_NOTHING,
                   c->fetch_us ? c->bytes_done * 1000000 / c->fetch_us : 0);
-    if (!state_in_flight(now.state)) plan_done(&t->plan, c->token);
+    else if (!state_in_flight(now.state)) plan_done(&t->plan, c->token);
     if (held && !holds && !tally_holders(&t->tally, false))
         error_text(t->last_holder, sizeof t->last_holder, c->worker);
     bool is_shown =
@@ -315,10 +380,15 @@ void copy_reach(track_t *t, copy_row_t *c, bool has_reached)
     follow(t, c, &was);
 }
 
-void copy_order(track_t *t, copy_row_t *c, uint64_t now_us)
+void copy_order(track_t *t, copy_row_t *c, instant_t at)
 {
     tallied_t was = tallied(c);
-    c->switch_us = now_us;
+    c->switch_us = at.us;
+    if (state_holds(c->state) && c->state != COPY_ACTIVE && c->state != COPY_COMMITTED) {
+        c->state = COPY_COMMITTED;
+        c->since_ms = at.wall_ms;
+        c->is_spare = false;
+    }
     follow(t, c, &was);
 }
 
@@ -411,7 +481,7 @@ static void take_out(track_t *t, copy_row_t *c)
 {
     if (c->token) copy_gone(t, c);
     tallied_t was = tallied(c);
-    tally_remove(&t->tally, &was);
+    tally_move(&t->tally, &was, NULL);
     track_changed(t);
 }
 
@@ -444,7 +514,7 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
                       .rank = member->rank};
     error_text(c->worker, sizeof c->worker, member->name);
     tallied_t now = tallied(c);
-    tally_add(&t->tally, &now);
+    tally_move(&t->tally, NULL, &now);
     track_changed(t);
     return c;
 }
@@ -519,7 +589,7 @@ bool track_is_sound(const track_t *t)
         const copy_row_t *c = t->copies[i];
         tallied_t one = tallied(c);
         const plan_row_t *row = plan_row(&t->plan, c->token);
-        tally_add(&again, &(tallied_t){.state = one.state,
+        tally_move(&again, NULL, &(tallied_t){.state = one.state,
                                        .is_eligible = one.is_eligible,
                                        .has_reached = one.has_reached,
                                        .is_spare = one.is_spare,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/rollout/track.h (PURE): the soft state of versions: a track is one version, a copy is one version on
- * one worker.
+/* broker/rollout/track.h (PURE): the soft state of versions: a track is one version, a copy is one version
+ * on one worker.
  *
  *   copy state      event                        -> next        notes
- *   (none)          the rollout begins, or wakes -> ANNOUNCED   WAITING without a source; eligible when READY
+ *   (none)          the rollout begins, or wakes -> ANNOUNCED   WAITING without a source; eligible when
+ * READY
  *                                                               at the announcement
  *   WAITING         a source is there            -> ANNOUNCED
  *   ANNOUNCED       heartbeat with progress      -> FETCHING, ARRIVED (all bytes are there)
@@ -99,8 +100,8 @@ typedef struct {
     bool is_first_staged, is_all_staged, is_all_active;
 } urgent_t;
 
-/* A worker that the version waited for until it was gone.  Kept here, because the worker's own row is another
- * one when it comes back. */
+/* A worker that the version waited for until it was gone.  Kept here, because the worker's own row is
+ * another one when it comes back. */
 typedef enum { GONE_LEFT, GONE_LOST, GONE_SHUT_OUT, GONE_STARTED_AGAIN } gone_how_t;
 typedef struct { char worker[HEDDLE_NAME_MAX + 1]; gone_how_t how; uint64_t until_ms; } gone_row_t;
 
@@ -155,8 +156,8 @@ typedef struct rollout {
     bool is_settled;                   /* that time has come */
     bool is_dirty;                     /* a track is */
     bool is_crowded;                   /* more ended ones stayed than are kept: they were dirty */
-    /* No memory for a version, or for a worker that it waits for: no decision may be taken of this any more,
-     * and the process must end (a restart knows all of it). */
+    /* No memory for a version, or for a worker that it waits for: no decision may be taken of this any
+     * more, and the process must end (a restart knows all of it). */
     bool is_incomplete;
     uint64_t due_us;                   /* the earliest of the adapters', and of settling */
 } rollout_t;
@@ -164,7 +165,8 @@ typedef struct rollout {
 void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed);
 void rollout_fini(rollout_t *ro);
 
-/* What is active for this worker: the version that the latest decision names, if its scope has the worker. */
+/* What is active for this worker: the version that the latest decision names, if its scope has the worker.
+ * */
 uint64_t active_for(const adapter_row_t *a, const member_t *member);
 /* The worker serves the active version, and reported so after that was chosen: an earlier report does not
  * count, because it may have been switching to another one since.  False where there is no active version
@@ -212,8 +214,8 @@ bool rollout_is_sound(const rollout_t *ro);
 copy_row_t *track_copy(const track_t *t, const char *worker);
 /* The copy of this very session; NULL: none.  t may be NULL. */
 copy_row_t *copy_of(const track_t *t, const member_t *member);
-/* The member's copy, found or new; NULL: no memory.  A row of another session of that name is made anew, and
- * stays eligible where the process is the same. */
+/* The member's copy, found or new; NULL: no memory.  A row of another session of that name is made anew,
+ * and stays eligible where the process is the same. */
 copy_row_t *copy_add(track_t *t, const member_t *member);
 void copy_drop(track_t *t, const char *worker);
 void copy_move(track_t *t, copy_row_t *c, copy_state_t state, instant_t now);   /* sets `since` */
@@ -221,7 +223,8 @@ void copy_fail(track_t *t, copy_row_t *c, int code, const char *phase, const cha
 void copy_gone(track_t *t, copy_row_t *c);
 void copy_expect(track_t *t, copy_row_t *c);                            /* it is eligible from now on */
 void copy_reach(track_t *t, copy_row_t *c, bool has_reached);
-void copy_order(track_t *t, copy_row_t *c, uint64_t now_us);            /* COMMIT was sent */
+/* COMMIT was sent at that time: a copy that holds the bytes is COMMITTED, unless it is ACTIVE already. */
+void copy_order(track_t *t, copy_row_t *c, instant_t at);
 void copy_spare(track_t *t, copy_row_t *c, bool is_spare);
 void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message);
 /* there, and not yet staged or failed; c may be NULL in both */
