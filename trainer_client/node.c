@@ -6,6 +6,7 @@
 #include "core/failpoint.h"
 #include "core/limits.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define PROGRESS_US 50000u     /* at most 20 events a second */
@@ -18,7 +19,7 @@ typedef enum {
 } request_state_t;
 typedef struct {
     request_state_t state;
-    publish_request_t asked;
+    publish_request_t *asked;           /* the application's; not read once it is_done */
     uint64_t req;                       /* of the last PUBLISH */
     uint64_t resend_us;                 /* CLOCK_NEVER: sent, or waits for WELCOME */
     uint64_t base_bytes;                /* served before it was sent */
@@ -37,6 +38,11 @@ typedef struct {
  * the transfer's counter has of others. */
 typedef struct { uint64_t version, base_bytes, told_bytes, due_us; uint32_t copy_count; } progress_t;
 
+/* A status query: how the rollout of a version went on while this publisher was away.  ROLLOUT goes to the
+ * session that the broker has as the version's publisher.  A publisher that was stopped past its lease, or
+ * replaced, has missed some, and may get no more. */
+typedef struct { uint64_t version, req, due_us; } inquiry_t;    /* version 0: none is open */
+
 /* Whether a take waits until the broker says which region is free. */
 typedef enum { WORD_NONE, WORD_AWAITED, WORD_LATE } word_t;
 
@@ -45,7 +51,6 @@ struct publisher_node {
     char adapter[HEDDLE_NAME_MAX + 1], writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     bool takeover;
     bool is_line_refused;               /* member.refusal is of the handshake, not of the broker */
-    bool is_changed;                    /* `changed` is called at the end of this call */
     void (*changed)(void *self); void *self;
     publications_t publications;
     reports_t reports;
@@ -59,7 +64,16 @@ struct publisher_node {
     heddle_error_t fence;               /* why it is over for good; code 0: it is not */
 };
 
+static bool is_ready(const publisher_node_t *n) { return n->member.session.state == SESSION_READY; }
+
 /* -- out -------------------------------------------------------------------------------------- */
+
+/* Wakes a waiting call, which gives its command again.  That command is executed after the turn that is
+ * under way, so that it sees all of what this turn does. */
+static void changed(publisher_node_t *n)
+{
+    if (n->changed) n->changed(n->self);
+}
 
 /* Every event of a publisher is about its one adapter. */
 static void tell_event(publisher_node_t *n, heddle_event_t *event)
@@ -69,7 +83,7 @@ static void tell_event(publisher_node_t *n, heddle_event_t *event)
     member_tell(&n->member, event);
 }
 
-/* An event may be what a waiting call waits for, so that waiters are woken at the end of the turn. */
+/* An event may be what a waiting call waits for. */
 static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version,
                  const heddle_error_t *why)
 {
@@ -80,15 +94,7 @@ static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version
         error_text(e.message, sizeof e.message, why->message);
     }
     tell_event(n, &e);
-    n->is_changed = true;
-}
-
-/* Last in every call from the shell: a waiter that wakes sees the result of the whole call. */
-static void wake_waiters(publisher_node_t *n)
-{
-    bool changed = n->is_changed;
-    n->is_changed = false;
-    if (changed && n->changed) n->changed(n->self);
+    changed(n);
 }
 
 /* A counter of the process, not of a version: progress takes differences. */
@@ -99,55 +105,59 @@ static uint64_t bytes_served(const publisher_node_t *n)
     return c.bytes_out;
 }
 
-static bool is_ready(const publisher_node_t *n) { return n->member.session.state == SESSION_READY; }
-
 /* -- the request ------------------------------------------------------------------------------ */
 
-/* Ends the request, if there is one: with `error`, which has a code, or with `result`. After a failure
- * the slot is given back, unless the broker may still record the version. */
-static void finish(publisher_node_t *n, const publish_result_t *result, const heddle_error_t *error)
+/* Ends the request, if there is one: with `error`, which has a code, or with asked->result. After a failure
+ * the slot is given back, unless the broker may still record the version.  The flag is set last, because the
+ * application's thread may return from its call as soon as it sees it. */
+static void finish(publisher_node_t *n, const heddle_error_t *error)
 {
-    const publish_request_t *a = &n->request.asked;
+    publish_request_t *a = n->request.asked;
     if (n->request.state == REQUEST_NONE) return;
     n->request.state = REQUEST_NONE;
     bool is_kept = n->orphans[a->slot].req != 0;
     if (error && !is_kept && n->publications.slots[a->slot].state == PUBLICATION_TAKEN)
         publications_give_back(&n->publications, a->slot);
-    a->done(a->self, result, error);
-    n->is_changed = true;
+    if (error) a->error = *error;
+    assert(!atomic_load(&a->is_done));
+    atomic_store(&a->is_done, true);
+    changed(n);
 }
 
-/* "key=value" each; the caller has checked them. */
-static uint32_t split_meta(const char *const *meta, char (*ret_keys)[HEDDLE_NAME_MAX + 1],
-                           msg_pair_t *ret_pairs)
+/* Sends PUBLISH, if there is a session. A repetition is sent with the same request id and with what is left
+ * of the deadline, so that the broker makes at most one version of it. */
+static void send_request(publisher_node_t *n, uint64_t now_us)
 {
-    uint32_t count = 0;
-    for (; meta && meta[count] && count < LIMIT_META; count++) {
-        size_t n = strcspn(meta[count], "=");
-        const char *value = meta[count] + n + (meta[count][n] == '=');
-        if (n > HEDDLE_NAME_MAX) n = HEDDLE_NAME_MAX;
-        memcpy(ret_keys[count], meta[count], n);
-        ret_keys[count][n] = 0;
-        ret_pairs[count] = (msg_pair_t){ret_keys[count], value};
-    }
-    return count;
-}
+    request_t *r = &n->request;
+    const publish_request_t *a = r->asked;
+    if (r->state == REQUEST_NONE || !is_ready(n)) return;
+    r->req++;
+    r->resend_us = CLOCK_NEVER;
+    r->put_off = (heddle_error_t){0};
+    (void)FAILPOINT("publisher.before_publish"); /* only to die or stop here */
 
-/* A repetition is sent with the same request id and with what is left of the deadline, so that the broker
- * makes at most one version of it. */
-static int send_publish(publisher_node_t *n, uint64_t now_us)
-{
-    const publish_request_t *a = &n->request.asked;
-    uint64_t left_us = a->until_us > now_us ? a->until_us - now_us : 0;
-    char features[192], keys[LIMIT_META][HEDDLE_NAME_MAX + 1];
-    const char *words[LIMIT_FEATURES];
+    /* "key=value" each; the caller has checked them, but their bytes may have changed since. */
+    char keys[LIMIT_META][HEDDLE_NAME_MAX + 1];
     msg_pair_t pairs[LIMIT_META];
+    uint32_t pair_count = 0;
+    for (const char *const *meta = a->opts.meta; meta && *meta && pair_count < LIMIT_META; meta++) {
+        size_t length = strcspn(*meta, "=");
+        const char *value = *meta + length + ((*meta)[length] == '=');
+        if (length > HEDDLE_NAME_MAX) length = HEDDLE_NAME_MAX;
+        memcpy(keys[pair_count], *meta, length);
+        keys[pair_count][length] = 0;
+        pairs[pair_count] = (msg_pair_t){keys[pair_count], value};
+        pair_count++;
+    }
+    uint64_t left_us = a->until_us > now_us ? a->until_us - now_us : 0;
+    char features[192];
+    const char *words[LIMIT_FEATURES];
     msg_part_t part = a->sealed->part;
     memcpy(features, a->pack->features, sizeof features);
     msg_t m = {.type = MSG_PUBLISH};
     m.publish = (msg_publish_t){
         .token = n->member.session.token,
-        .req = n->request.req,
+        .req = r->req,
         .deadline_ms = left_us ? (left_us + 999) / 1000 : 1,    /* 0 would be the broker's default */
         .activation = (uint64_t)a->opts.activation,
         .if_unchanged = (uint64_t)a->opts.if_unchanged,
@@ -164,22 +174,12 @@ static int send_publish(publisher_node_t *n, uint64_t now_us)
         .base_model = a->pack->base_model,
         .features = words, .feature_count = member_split(features, words, LIMIT_FEATURES),
         .config = a->pack->config,
-        .meta = pairs, .meta_count = split_meta(a->opts.meta, keys, pairs),
+        .meta = pairs, .meta_count = pair_count,
         .asked_ms = a->opts.asked_ms ? a->opts.asked_ms : a->opts.deadline_ms};
-    return member_say(&n->member, &m);
-}
+    int rc = member_say(&n->member, &m);
 
-/* Sends PUBLISH, if there is a session. GONE needs no handling: the end of the connection is reported,
- * and the next WELCOME sends it again. SLOW means a full queue, and a retry in a moment. */
-static void send_request(publisher_node_t *n, uint64_t now_us)
-{
-    request_t *r = &n->request;
-    if (r->state == REQUEST_NONE || !is_ready(n)) return;
-    r->req++;
-    r->resend_us = CLOCK_NEVER;
-    r->put_off = (heddle_error_t){0};
-    (void)FAILPOINT("publisher.before_publish"); /* only to die or stop here */
-    int rc = send_publish(n, now_us);
+    /* SLOW means a full queue, and a retry in a moment. GONE needs no handling: the end of the connection is
+     * reported, and the next WELCOME sends it again. */
     r->state = rc ? REQUEST_WAITING : REQUEST_SENT;
     if (rc == HEDDLE_ERR_SLOW) r->resend_us = now_us + RESEND_US;
     if (rc == HEDDLE_ERR_SLOW || rc == HEDDLE_ERR_GONE) return;
@@ -188,12 +188,13 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
         error_fail(&error, rc, "PUBLISH of %s cannot be sent", n->adapter);
         error_hint(&error, "its config, features and meta go in one message: make them shorter");
         error_where(&error, n->adapter, 0, NULL, "commit");
-        finish(n, NULL, &error);
+        finish(n, &error);
         return;
     }
-    if (!n->publications.slots[r->asked.slot].is_early) r->base_bytes = bytes_served(n);
-    if (!reports_staged(&n->reports, &r->asked.sealed->digest))
-        publications_early(&n->publications, r->asked.slot, r->asked.sealed->arena_bytes);
+    /* Workers of this host may copy while the broker records it, unless they have this content. */
+    if (!n->publications.slots[a->slot].is_early) r->base_bytes = bytes_served(n);
+    if (!reports_staged(&n->reports, &a->sealed->digest))
+        publications_early(&n->publications, a->slot, a->sealed->arena_bytes);
 }
 
 /* -- requests that were abandoned ------------------------------------------------------------- */
@@ -215,7 +216,7 @@ static void orphan_end(publisher_node_t *n, int slot)
 {
     n->orphans[slot] = (orphan_t){0};
     publications_give_back(&n->publications, slot);
-    n->is_changed = true;
+    changed(n);
 }
 
 /* A new session says in OPEN what is served. In-doubt requests of the session before are not among it, so
@@ -226,13 +227,6 @@ static void end_orphans(publisher_node_t *n)
 }
 
 /* -- the broker's answer ---------------------------------------------------------------------- */
-
-/* The broker gives a key only where it needs the bytes of this publisher. */
-static bool is_none(const key16_t *key)
-{
-    static const key16_t NO_KEY;
-    return !memcmp(key, &NO_KEY, sizeof NO_KEY);
-}
 
 /* Progress counts from the bytes that were served before the version. */
 static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t base_bytes, uint64_t now_us)
@@ -247,52 +241,16 @@ static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_
     int slot = orphan_find(n, m->req);
     if (slot < 0) return;
     orphan_t o = n->orphans[slot];
-    share_key_t key;
-    memcpy(key.b, m->key.b, sizeof key.b);
     n->orphans[slot] = (orphan_t){0};
-    n->is_changed = true;
-    bool is_ours = !is_none(&m->key) && digest_equal(&m->digest, &o.digest);
-    int rc = is_ours ? publications_share(&n->publications, slot, m->version, &key, o.arena_bytes)
-                     : HEDDLE_ERR_GONE;
-    if (rc && n->publications.slots[slot].state == PUBLICATION_TAKEN)
+    changed(n);
+    if (!digest_equal(&m->digest, &o.digest)) {
         publications_give_back(&n->publications, slot);
-    if (rc) return;
+        return;
+    }
+    if (publications_share(&n->publications, slot, m->version, &m->key, o.arena_bytes)) return;
     heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
     reports_begin(&n->reports, m->version, &opts, o.start_us);
     if (m->version > n->progress.version) begin_progress(n, m->version, o.base_bytes, now_us);
-}
-
-/* Workers may get the announcement before this publisher gets its answer. Their read requests are pending
- * until now. */
-static int serve(publisher_node_t *n, const msg_published_t *m, heddle_error_t *error)
-{
-    const publish_request_t *a = &n->request.asked;
-    share_key_t key;
-    memcpy(key.b, m->key.b, sizeof key.b);
-    (void)FAILPOINT("publisher.before_share");
-    int rc = publications_share(&n->publications, a->slot, m->version, &key, a->sealed->arena_bytes);
-    (void)FAILPOINT("publisher.after_share");
-    if (!rc) return HEDDLE_OK;
-    error_fail(error, rc, "%s@%llu is recorded, but its bytes cannot be served", n->adapter,
-               (unsigned long long)m->version);
-    error_where(error, n->adapter, m->version, NULL, "announce");
-    error_hint(error, "free memory, and publish again under the same request id");
-    return rc;
-}
-
-/* The broker has recorded other bytes under this number. Serving ours would only be refused by every
- * worker. */
-static int fail_digest(publisher_node_t *n, const msg_published_t *m, heddle_error_t *error)
-{
-    char ours[HEDDLE_DIGEST_TEXT], theirs[HEDDLE_DIGEST_TEXT];
-    digest_text(&n->request.asked.sealed->digest, ours);
-    digest_text(&m->digest, theirs);
-    error_fail(error, HEDDLE_ERR_PROTOCOL, "the broker recorded other bytes as %s@%llu", n->adapter,
-               (unsigned long long)m->version);
-    error_where(error, n->adapter, m->version, NULL, "commit");
-    error_contrast(error, ours, theirs);
-    error_hint(error, "publish again; if it stays, report it: the broker and this publisher do not agree");
-    return HEDDLE_ERR_PROTOCOL;
 }
 
 /* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher may have
@@ -300,39 +258,61 @@ static int fail_digest(publisher_node_t *n, const msg_published_t *m, heddle_err
 static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
 {
     request_t *r = &n->request;
+    publish_request_t *a = r->asked;
+    heddle_error_t error;
     if (r->state == REQUEST_NONE || m->req != r->req) {
         on_late(n, m, now_us);
         return;
     }
-    bool is_replayed = !strcmp(m->reason, "replayed"), is_unchanged = !m->created && !is_replayed;
-    publish_result_t result = {.version = m->version, .published_us = now_us, .digest = m->digest,
-                               .replayed = is_replayed && !r->asked.is_random_id,
-                               .unchanged = is_unchanged};
-    error_text(result.held, sizeof result.held, m->held);
-    heddle_error_t error;
-    if (!digest_equal(&m->digest, &r->asked.sealed->digest)) {
-        fail_digest(n, m, &error);
-        finish(n, NULL, &error);
+    if (!digest_equal(&m->digest, &a->sealed->digest)) {
+        /* Serving our bytes under this number would only be refused by every worker. */
+        char ours[HEDDLE_DIGEST_TEXT], theirs[HEDDLE_DIGEST_TEXT];
+        digest_text(&a->sealed->digest, ours);
+        digest_text(&m->digest, theirs);
+        error_fail(&error, HEDDLE_ERR_PROTOCOL, "the broker recorded other bytes as %s@%llu", n->adapter,
+                   (unsigned long long)m->version);
+        error_where(&error, n->adapter, m->version, NULL, "commit");
+        error_contrast(&error, ours, theirs);
+        error_hint(&error, "publish again; if it stays, report it: the broker and this publisher do not "
+                           "agree");
+        finish(n, &error);
         return;
     }
-    reports_begin(&n->reports, m->version, &r->asked.opts, r->asked.start_us);
-    reports_find(&n->reports, m->version)->digest = m->digest;
-    int rc = HEDDLE_OK;
-    if (is_none(&m->key)) publications_give_back(&n->publications, r->asked.slot);
-    else rc = serve(n, m, &error);
-    if (!rc && publications_of(&n->publications, m->version))
-        begin_progress(n, m->version, r->base_bytes, now_us);
-    finish(n, &result, rc ? &error : NULL);
+    bool is_replayed = !strcmp(m->reason, "replayed");
+    a->result = (publish_result_t){.version = m->version, .published_us = now_us, .digest = m->digest,
+                                   .replayed = is_replayed && !a->is_random_id,
+                                   .unchanged = !m->created && !is_replayed};
+    error_text(a->result.held, sizeof a->result.held, m->held);
+    reports_begin(&n->reports, m->version, &a->opts, a->start_us)->digest = m->digest;
+
+    /* Workers may get the announcement before this publisher gets its answer. Their read requests are pending
+     * until now. */
+    (void)FAILPOINT("publisher.before_share");
+    int rc = publications_share(&n->publications, a->slot, m->version, &m->key, a->sealed->arena_bytes);
+    (void)FAILPOINT("publisher.after_share");
+    if (rc && rc != HEDDLE_ERR_GONE) {    /* GONE: the bytes are not needed */
+        error_fail(&error, rc, "%s@%llu is recorded, but its bytes cannot be served", n->adapter,
+                   (unsigned long long)m->version);
+        error_where(&error, n->adapter, m->version, NULL, "announce");
+        error_hint(&error, "free memory, and publish again under the same request id");
+        finish(n, &error);
+        return;
+    }
+    if (publications_of(&n->publications, m->version)) begin_progress(n, m->version, r->base_bytes, now_us);
+    finish(n, NULL);
 }
 
 /* -- status queries: reports that were missed ------------------------------------------------- */
 
-/* A lost question is repeated by the next tick. */
+/* Each question has a number of its own, so that a late answer to an earlier one is ignored. One that is lost
+ * is repeated by the tick. */
 static void inquire(publisher_node_t *n, uint64_t now_us)
 {
-    msg_t m;
-    inquiry_ask(&n->inquiry, n->adapter, now_us, &m);
-    (void)member_say(&n->member, &m);    /* it is asked again */
+    inquiry_t *q = &n->inquiry;
+    q->due_us = now_us + INQUIRY_US;
+    msg_t m = {.type = MSG_QUERY, .query = {.req = ++q->req, .op = "versions", .name = n->adapter,
+                                            .version = q->version}};
+    (void)member_say(&n->member, &m);
 }
 
 /* Only the newest version can have missed anything that a caller waits for. */
@@ -340,14 +320,28 @@ static void begin_inquiry(publisher_node_t *n, uint64_t now_us)
 {
     const report_row_t *row = reports_newest(&n->reports);
     if (!row || report_is_over(row)) return;
-    inquiry_begin(&n->inquiry, row->report.version, now_us);
+    n->inquiry.version = row->report.version;
     inquire(n, now_us);
 }
 
 static void end_inquiry(publisher_node_t *n)
 {
-    inquiry_end(&n->inquiry);
-    n->is_changed = true;
+    n->inquiry.version = 0;
+    changed(n);
+}
+
+/* The answer counts also after the session has left, so that it is looked at whatever the session makes of
+ * the frame.  A caller may wait for more than it says, and no ROLLOUT comes to a publisher that the broker
+ * does not have as the version's source: then it is asked again. */
+static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_us)
+{
+    uint64_t version = n->inquiry.version;
+    report_row_t *row = reports_find(&n->reports, version);
+    if (!row || m->req != n->inquiry.req || !reports_answer(row, m->body, now_us)) return;
+    bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
+    bool is_told = publications_of(&n->publications, version) != NULL;
+    if (n->fence.code || is_told || is_late || report_is_over(row)) end_inquiry(n);
+    tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
 }
 
 /* -- the session ------------------------------------------------------------------------------ */
@@ -368,7 +362,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     error_hint(&n->fence, "close it, and open the adapter again when the other writer is done");
     end_orphans(n);
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
-    finish(n, NULL, &n->fence);
+    finish(n, &n->fence);
     begin_inquiry(n, now_us);
     step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
 }
@@ -416,18 +410,6 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
     if (n->member.session.join_count > 1) begin_inquiry(n, now_us);
 }
 
-/* -- what the broker says --------------------------------------------------------------------- */
-
-/* A ROLLOUT of another publisher's version is not for this one. */
-static void on_rollout(publisher_node_t *n, const msg_rollout_t *m, uint64_t now_us)
-{
-    report_row_t *row = reports_find(&n->reports, m->version);
-    if (!row || strcmp(m->adapter, n->adapter) != 0) return;
-    reports_update(row, m, now_us);
-    if (m->decision && m->staged_count) publications_decided(&n->publications, m->version);
-    tell(n, HEDDLE_EVENT_ROLLOUT, m->version, NULL);
-}
-
 /* An error without a number is about a message that the broker could not read, which may have been the
  * request. One with a time to wait puts the request off: a broker that has just started does not decide
  * yet. */
@@ -446,17 +428,26 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
         n->request.resend_us = now_us + m->retry_ms * 1000;
         n->request.put_off = error;
     } else {
-        finish(n, NULL, &error);
+        finish(n, &error);
     }
 }
 
-/* Other messages are not meant for publishers. */
+/* A ROLLOUT of another publisher's version is not for this one. Other messages are not meant for
+ * publishers. */
 static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
 {
+    report_row_t *row;
     switch (m->type) {
     case MSG_PUBLISHED: on_published(n, &m->published, now_us); break;
-    case MSG_ROLLOUT:   on_rollout(n, &m->rollout, now_us); break;
     case MSG_ERROR:     on_error(n, &m->error, now_us); break;
+    case MSG_ROLLOUT:
+        row = reports_find(&n->reports, m->rollout.version);
+        if (!row || strcmp(m->rollout.adapter, n->adapter) != 0) break;
+        reports_update(row, &m->rollout, now_us);
+        if (m->rollout.decision && m->rollout.staged_count)
+            publications_decided(&n->publications, m->rollout.version);
+        tell(n, HEDDLE_EVENT_ROLLOUT, m->rollout.version, NULL);
+        break;
     case MSG_RELEASE:
         if (publications_release(&n->publications, m->release.version))
             tell(n, HEDDLE_EVENT_RELEASED, m->release.version, NULL);
@@ -465,64 +456,51 @@ static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
     }
 }
 
-/* The answer to a status query counts also after the session has left, so that it is looked at whatever the
- * session makes of the frame.  A caller may wait for more than the answer has, and no ROLLOUT comes to a
- * publisher that the broker does not have as the version's source: then it is asked again. */
-static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_us)
-{
-    uint64_t version = n->inquiry.version;
-    report_row_t *row = reports_find(&n->reports, version);
-    if (!inquiry_answer(&n->inquiry, m, row, now_us)) return;
-    bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
-    bool is_told = publications_of(&n->publications, version) != NULL;
-    if (n->fence.code || is_told || is_late || report_is_over(row)) end_inquiry(n);
-    tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
-}
-
 /* Steps the session, and does what is left of it for a publisher.
  * FENCED: another session of this adapter was admitted. */
 static void step(publisher_node_t *n, member_event_t event, uint64_t now_us)
 {
-    msg_t msg, *m = &msg;
-    unsigned bits = member_step(&n->member, &event, now_us, m);
-    if (m->type == MSG_REPORT) on_report(n, &m->report, now_us);
+    const session_t *s = &n->member.session;
+    const heddle_error_t *refusal = &n->member.refusal;
+    msg_t m;
+    unsigned bits = member_step(&n->member, &event, now_us, &m);
+    if (m.type == MSG_REPORT) on_report(n, &m.report, now_us);
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
-    if (bits & SO_FENCED) fence(n, &m->error, now_us);
+    if (bits & SO_FENCED) fence(n, &m.error, now_us);
     if (bits & SO_ELSEWHERE) {
         /* What it waits for is not in that registry, nor is its writer. */
-        n->fence = n->member.refusal;
+        n->fence = *refusal;
         error_where(&n->fence, n->adapter, 0, NULL, NULL);
         error_hint(&n->fence, "was the broker started with another --data? start the publisher again to "
                               "publish there");
         tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
-        finish(n, NULL, &n->fence);
+        finish(n, &n->fence);
         step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
     }
     if (bits & SO_JOIN) send_open(n);
-    if (bits & SO_JOINED) on_joined(n, &m->welcome, now_us);
+    if (bits & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (bits & SO_REFUSED) {
-        const heddle_error_t *why = &n->member.refusal;
         n->is_line_refused = false;
-        tell(n, HEDDLE_EVENT_REFUSED, 0, why);
-        if (n->member.session.join_count && why->code == HEDDLE_ERR_WRITER_HELD) fence(n, &m->error, now_us);
-        else if (!m->error.retriable) finish(n, NULL, why);
+        tell(n, HEDDLE_EVENT_REFUSED, 0, refusal);
+        if (s->join_count && refusal->code == HEDDLE_ERR_WRITER_HELD) fence(n, &m.error, now_us);
+        else if (!m.error.retriable) finish(n, refusal);
     }
     if (bits & SO_HEARTBEAT) {
-        const session_t *s = &n->member.session;
         msg_t beat = {.type = MSG_HEARTBEAT, .heartbeat = {.token = s->token, .seq = s->heartbeat_seq}};
         (void)member_say(&n->member, &beat);    /* one that is lost is one of four */
     }
-    if (bits & SO_LEFT) n->is_changed = true;
-    if (bits & SO_DELIVER) deliver(n, m, now_us);
-    msg_fini(m);
+    if (bits & SO_LEFT) changed(n);
+    if (bits & SO_DELIVER) deliver(n, &m, now_us);
+    msg_fini(&m);
 }
+
+/* -- what the shell calls --------------------------------------------------------------------- */
 
 static void on_frame(void *node, bytes_t frame, uint64_t now_us)
 {
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
     step(n, (member_event_t){SE_FRAME, frame}, now_us);
-    wake_waiters(n);
 }
 
 /* The session decides what a new or lost connection means. */
@@ -531,7 +509,6 @@ static void on_line(void *node, bool up, uint64_t now_us)
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
     step(n, (member_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, now_us);
-    wake_waiters(n);
 }
 
 /* The connection was refused before any message: a key is missing or wrong. An error that cannot pass
@@ -544,8 +521,7 @@ static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_
     n->member.refusal = *why;
     n->is_line_refused = true;
     tell(n, HEDDLE_EVENT_REFUSED, 0, why);
-    if (!why->retriable) finish(n, NULL, why);
-    wake_waiters(n);
+    if (!why->retriable) finish(n, why);
 }
 
 /* Only the end of a share counts: a publisher sends no read requests. */
@@ -554,13 +530,10 @@ static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
     publisher_node_t *n = node;
     (void)now_us;
     owner_check(n->member.io->owner);
-    if (event->kind != TR_UNSHARED) return;    /* a publisher asks for no bytes */
+    if (event->kind != TR_UNSHARED) return;
     publications_unshared(&n->publications, &event->key);
-    n->is_changed = true;
-    wake_waiters(n);
+    changed(n);
 }
-
-/* -- time ------------------------------------------------------------------------------------- */
 
 /* Progress is an estimate: the transfer counts bytes of all workers together. It never reaches the whole
  * before the broker has reported that all have staged the version. */
@@ -602,16 +575,16 @@ static uint64_t on_tick(void *node, uint64_t now_us)
         p->due_us = now_us + PROGRESS_US;
         if (!row || !slot || report_is_settled(row)) p->version = 0;
     }
-    if (inquiry_is_due(&n->inquiry, now_us)) {
+    if (n->inquiry.version && now_us >= n->inquiry.due_us) {
         if (n->fence.code) end_inquiry(n);    /* one that is fenced asks once */
         else inquire(n, now_us);
     }
     if (n->word == WORD_AWAITED && now_us >= n->word_us) {    /* lost: a take that waits goes on */
         n->word = WORD_LATE;
-        n->is_changed = true;
+        changed(n);
     }
-    wake_waiters(n);
-    uint64_t at = clock_earlier(session_deadline(&n->member.session), inquiry_deadline(&n->inquiry));
+    uint64_t at = session_deadline(&n->member.session);
+    if (n->inquiry.version) at = clock_earlier(at, n->inquiry.due_us);
     if (n->word == WORD_AWAITED) at = clock_earlier(at, n->word_us);
     if (n->request.state != REQUEST_NONE) at = clock_earlier(at, n->request.resend_us);
     return p->version ? clock_earlier(at, p->due_us) : at;
@@ -622,81 +595,34 @@ const node_ops_t publisher_node_ops = {.line = on_line, .refused = on_line_refus
 
 /* -- what the application asks ---------------------------------------------------------------- */
 
-/* A refusal that may pass is waited for. One that the broker will repeat is final, and so is another
- * writer. */
-int publisher_node_opened(const publisher_node_t *n, heddle_error_t *error)
-{
-    owner_check(n->member.io->owner);
-    if (n->fence.code) {
-        *error = n->fence;
-        return n->fence.code;
-    }
-    *error = n->member.refusal;
-    if (is_ready(n)) return HEDDLE_OK;
-    /* A broker that says no will say it again; one that was met without its key may be starting. */
-    bool is_final = error->code == HEDDLE_ERR_WRITER_HELD ||
-                    (error->code == HEDDLE_ERR_DENIED && !n->is_line_refused);
-    bool may_pass = error->retriable && !is_final;
-    return error->code && !may_pass ? error->code : HEDDLE_ERR_AGAIN;
-}
-
 /* A version that is given up here may be the one that the broker is about to announce. Only the broker
  * knows, and its RELEASE or ROLLOUT comes within a turn. While it is away any version may go, since OPEN
  * will list what is left. */
-int publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
-                        region_t **ret_region)
+static int take(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
-    owner_check(n->member.io->owner);
     bool is_spare_any = !is_ready(n) || !n->member.session.line_up || n->word == WORD_LATE;
-    int orphan = publications_have_free(&n->publications) ? -1 : orphan_find(n, 0);
+    int orphan = publications_have(&n->publications, PUBLICATION_FREE) ? -1 : orphan_find(n, 0);
     if (orphan >= 0 && is_spare_any) orphan_end(n, orphan); /* before one that is served */
     bool is_answered = orphan < 0 || is_spare_any;
-    int rc = is_answered ? publications_take(&n->publications, bytes, is_spare_any, ret_slot, ret_region)
-                         : HEDDLE_ERR_AGAIN;
-    bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !publications_are_closing(&n->publications);
+    int rc = is_answered
+                 ? publications_take(&n->publications, c->bytes, is_spare_any, &c->slot, &c->region)
+                 : HEDDLE_ERR_AGAIN;
+    bool is_closing = publications_have(&n->publications, PUBLICATION_CLOSING);
+    bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !is_closing;
     if (is_waiting && n->word != WORD_AWAITED) n->word_us = now_us + TAKE_WORD_US;
     n->word = is_waiting ? WORD_AWAITED : WORD_NONE;
     return rc;
 }
 
-void publisher_node_give_up(publisher_node_t *n)
-{
-    owner_check(n->member.io->owner);
-    n->word = WORD_NONE;
-}
-
-int publisher_node_fit(publisher_node_t *n, int slot, region_t *region)
-{
-    owner_check(n->member.io->owner);
-    return publications_fit(&n->publications, slot, region);
-}
-
-void publisher_node_give_back(publisher_node_t *n, int slot)
-{
-    owner_check(n->member.io->owner);
-    publications_give_back(&n->publications, slot);
-}
-
-/* The request is kept until it is answered, across sessions. */
-void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us)
-{
-    owner_check(n->member.io->owner);
-    n->request = (request_t){.state = REQUEST_WAITING, .asked = *request, .req = n->request.req,
-                             .base_bytes = bytes_served(n), .resend_us = CLOCK_NEVER};
-    if (n->fence.code) finish(n, NULL, &n->fence);
-    else send_request(n, now_us);
-}
-
 /* Where the broker may have the request, its region is kept. A version that no process serves would block
  * all later ones until its deadline. */
-void publisher_node_abandon(publisher_node_t *n)
+static void abandon(publisher_node_t *n)
 {
-    owner_check(n->member.io->owner);
     const request_t *r = &n->request;
-    const publish_request_t *a = &r->asked;
+    if (r->state == REQUEST_NONE) return;
+    const publish_request_t *a = r->asked;
     heddle_error_t e = n->member.refusal;
     const char *why = r->put_off.message;
-    if (r->state == REQUEST_NONE) return;
     if (r->state == REQUEST_SENT && is_ready(n))
         n->orphans[a->slot] =
             (orphan_t){.req = r->req, .digest = a->sealed->digest, .start_us = a->start_us,
@@ -708,41 +634,45 @@ void publisher_node_abandon(publisher_node_t *n)
     else if (!e.code) error_fail(&e, HEDDLE_ERR_UNAVAILABLE, "the broker of %s is away", n->adapter);
     error_where(&e, n->adapter, 0, NULL, "commit");
     error_hint(&e, "publish again under the same request id: it becomes one version at most");
-    finish(n, NULL, &e);
+    finish(n, &e);
 }
 
-/* A publisher that was fenced gets no more reports, so that a wait ends with the fence, unless a question
- * is still open. */
-int publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
-                         heddle_error_t *error)
+/* JUDGE, LATE and REPORT: the answer and the report are of the same moment, since both are made in one
+ * turn of the loop. */
+static int look(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
-    owner_check(n->member.io->owner);
-    report_row_t *row = reports_find(&n->reports, version);
+    report_row_t *row = reports_find(&n->reports, c->version);
+    int rc = HEDDLE_OK;
     if (!row) {
-        int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here",
-                            n->adapter, (unsigned long long)version);
-        error_hint(error, "`heddle wait` waits for any version; a publisher remembers its last %u",
+        rc = error_fail(c->error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here", n->adapter,
+                        (unsigned long long)c->version);
+        error_hint(c->error, "`heddle wait` waits for any version; a publisher remembers its last %u",
                    REPORTS_MAX);
-        return rc;
+    } else if (c->kind == COMMAND_LATE) {
+        rc = reports_late(&n->reports, row, &c->want, c->waited_ms, c->error);
+    } else if (c->kind == COMMAND_JUDGE) {
+        /* A publisher that was fenced gets no more reports, so that a wait ends with the fence, unless a
+         * question is still open. */
+        rc = reports_judge(&n->reports, row, &c->want, c->error);
+        bool is_asking = n->inquiry.version == c->version;
+        if (rc == HEDDLE_ERR_AGAIN && n->fence.code && !is_asking) {
+            *c->error = n->fence;
+            rc = n->fence.code;
+        }
     }
-    int rc = reports_judge(&n->reports, row, want, error);
-    bool is_asking = n->inquiry.version == version;
-    if (rc != HEDDLE_ERR_AGAIN || !n->fence.code || is_asking) return rc;
-    *error = n->fence;
-    return n->fence.code;
-}
-
-const reports_t *publisher_node_reports(const publisher_node_t *n) { return &n->reports; }
-
-uint32_t publisher_node_settling_ms(const publisher_node_t *n, uint64_t now_us)
-{
-    return now_us < n->settled_us ? (uint32_t)((n->settled_us - now_us + 999) / 1000) : 0;
+    if (!c->report || (c->kind == COMMAND_JUDGE && rc == HEDDLE_ERR_AGAIN)) return rc;
+    /* The report of a version of another publisher is empty, except for the state of the broker. */
+    if (row) reports_copy(row, c->report);
+    else *c->report = (heddle_report_t){.size = sizeof *c->report, .version = c->version,
+                                        .staged_ms = -1, .active_ms = -1};
+    bool is_settled = now_us >= n->settled_us;
+    c->report->settling_ms = is_settled ? 0 : (uint32_t)((n->settled_us - now_us + 999) / 1000);
+    return rc;
 }
 
 /* Closing the only source of a version loses it. The caller can wait while workers are fetching it. */
-int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error)
+static int is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error)
 {
-    owner_check(n->member.io->owner);
     const report_row_t *row = reports_newest(&n->reports);
     const publication_slot_t *slot = row ? publications_of(&n->publications, row->report.version) : NULL;
     *ret_wanted = false;
@@ -763,21 +693,55 @@ int publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_e
     return HEDDLE_ERR_AGAIN;
 }
 
-/* Serving ends before the session does, so that the broker names no source that is gone. */
-void publisher_node_leave(publisher_node_t *n, uint64_t now_us)
+/* One command of the application's thread, between two turns of the loop. */
+void publisher_node_do(void *node, void *command, uint64_t now_us)
 {
+    publisher_node_t *n = node;
+    command_t *c = command;
     owner_check(n->member.io->owner);
-    publications_stop(&n->publications, 0);
-    step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
+    c->rc = HEDDLE_OK;
+    switch (c->kind) {
+    case COMMAND_OPENED: {
+        /* A refusal that may pass is waited for. A broker that says no, or that the adapter has a writer,
+         * will say so again; one that was met without its key may be starting. */
+        const heddle_error_t *why = n->fence.code ? &n->fence : &n->member.refusal;
+        bool is_denied = why->code == HEDDLE_ERR_DENIED && !n->is_line_refused;
+        bool may_pass = why->retriable && !is_denied && why->code != HEDDLE_ERR_WRITER_HELD;
+        *c->error = *why;
+        if (n->fence.code) c->rc = n->fence.code;
+        else if (!is_ready(n)) c->rc = why->code && !may_pass ? why->code : HEDDLE_ERR_AGAIN;
+        break;
+    }
+    case COMMAND_TAKE: c->rc = take(n, c, now_us); break;
+    case COMMAND_GIVE_UP: n->word = WORD_NONE; break;
+    case COMMAND_FIT: c->rc = publications_fit(&n->publications, c->slot, c->region); break;
+    case COMMAND_GIVE_BACK: publications_give_back(&n->publications, c->slot); break;
+    case COMMAND_PUBLISH:
+        /* The request is kept until it is answered, across sessions. */
+        n->request = (request_t){.state = REQUEST_WAITING, .asked = c->request, .req = n->request.req,
+                                 .base_bytes = bytes_served(n), .resend_us = CLOCK_NEVER};
+        if (n->fence.code) finish(n, &n->fence);
+        else send_request(n, now_us);
+        break;
+    case COMMAND_ABANDON: abandon(n); break;
+    case COMMAND_JUDGE: case COMMAND_LATE: case COMMAND_REPORT: c->rc = look(n, c, now_us); break;
+    case COMMAND_IS_HELD:
+        c->rc = is_held(n, &c->is_wanted, c->error);
+        if (c->is_wanted) c->wanted_us = now_us;
+        break;
+    case COMMAND_LEAVE:
+        /* Serving ends before the session does, so that the broker names no source that is gone. */
+        publications_stop(&n->publications, 0);
+        step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
+        break;
+    case COMMAND_HAS_LEFT: {
+        bool is_serving = publications_have(&n->publications, PUBLICATION_SERVED) ||
+                          publications_have(&n->publications, PUBLICATION_CLOSING);
+        c->rc = n->member.session.state == SESSION_LEFT && !is_serving ? HEDDLE_OK : HEDDLE_ERR_AGAIN;
+        break;
+    }
+    }
 }
-
-bool publisher_node_has_left(const publisher_node_t *n)
-{
-    owner_check(n->member.io->owner);
-    return n->member.session.state == SESSION_LEFT && publications_are_quiet(&n->publications);
-}
-
-publications_t *publisher_node_publications(publisher_node_t *n) { return &n->publications; }
 
 /* -- life ------------------------------------------------------------------------------------- */
 
@@ -797,7 +761,7 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
     session_opts_t session = {.role = ROLE_PUBLISHER, .life = opts->life, .host = n->host,
                               .pid = opts->pid, .seed = opts->seed};
     member_init(&n->member, &session, io);
-    publications_init(&n->publications, io->tr, io->t);
+    publications_init(&n->publications, io->tr, io->t, opts->early_most);
     if (reports_init(&n->reports, n->adapter)) {
         publisher_node_destroy(&n);
         return HEDDLE_ERR_NO_MEMORY;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trainer_client/node.h: a publisher as a node, without thread, socket and clock: membership, regions, one
- * request, reports.  The public calls (publisher.c, publication.c, through handle.h) and the scenario tests
- * drive the same functions.
+ * request, reports.  The public calls (publisher.c) and the scenario tests give it the same commands.
  *
  *   request state   event                                       -> next
- *   NONE            publisher_node_publish                      -> WAITING
+ *   NONE            COMMAND_PUBLISH                             -> WAITING
  *   WAITING         a session, or the time to repeat it         -> SENT    PUBLISH
  *   SENT            WELCOME of another session                  -> SENT    PUBLISH, under the same request id
  *                   an ERROR that puts it off                   -> WAITING
- *   WAITING, SENT   PUBLISHED                                   -> NONE    its bytes are shared, then `done`
- *                   ERROR, fenced, refused for good, abandoned  -> NONE    `done`, with the error
+ *   WAITING, SENT   PUBLISHED                                   -> NONE    its bytes are shared; is_done
+ *                   ERROR, fenced, refused for good, abandoned  -> NONE    is_done, with the error
  *
  * The broker answers a repetition with the same version.  A request is in doubt ("orphan") when it was
  * abandoned and the broker may have it.  It keeps its region until the answer comes, the session ends or the
@@ -21,16 +20,17 @@
  * meanwhile: a status query is sent after joining again or before leaving, and repeated until the version is
  * over, where no ROLLOUT will come.
  *
- * Loop thread only; nothing blocks.  The handle (handle.h), or a test, owns a node, which owns its regions
- * and reports.  Calls that answer AGAIN are made again after `changed` was called. */
+ * Loop thread only; nothing blocks.  The handle (publisher.c), or a test, owns a node, which owns its regions
+ * and reports.  Commands that answer AGAIN are given again after `changed` was called. */
 #ifndef TRAINER_CLIENT_NODE_H
 #define TRAINER_CLIENT_NODE_H
 
 #include "client/node.h"
-#include "trainer_client/inquiry.h"
 #include "trainer_client/pack.h"
 #include "trainer_client/publications.h"
 #include "trainer_client/reports.h"
+
+#include <stdatomic.h>
 
 typedef struct publisher_node publisher_node_t;
 typedef struct {
@@ -38,32 +38,18 @@ typedef struct {
     bool takeover;                            /* of the first OPEN only */
     key16_t life;
     uint64_t pid, seed;
-    void (*changed)(void *self);              /* what an AGAIN waited for may be there; NULL: none */
+    uint32_t early_most;                      /* publications_t.early_most */
+    void (*changed)(void *self);              /* what an AGAIN waited for may be there; NULL: none.  Called
+                                               * during a call of the node, which it must not call in turn */
     void *self;
 } publisher_node_opts_t;
 
 /* `io` is borrowed for the node's life, and has a transfer. NO_MEMORY. */
 int  publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
                         publisher_node_t **ret_node);
-/* Stops serving at once; publisher_node_leave first, for a clean end. Accepts NULL and pointers to
- * NULL. */
+/* Stops serving at once; COMMAND_LEAVE first, for a clean end. Accepts NULL and pointers to NULL. */
 void publisher_node_destroy(publisher_node_t **n);
 extern const node_ops_t publisher_node_ops;
-
-/* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is another cluster's), or why
- * the broker refuses for good.  `error` with
- * AGAIN: why it refused last, if it did (else code 0). */
-int  publisher_node_opened(const publisher_node_t *n, heddle_error_t *error);
-
-/* A region for pack_bytes: as publications_take, and AGAIN while a region is on its way to be free, or, for
- * TAKE_WORD_US at most, until the broker says which one is. */
-#define TAKE_WORD_US 1000000u
-int  publisher_node_take(publisher_node_t *n, uint64_t bytes, uint64_t now_us, int *ret_slot,
-                         region_t **ret_region);
-/* A take that was answered AGAIN is not made again: what the next one waits for has a second of its own. */
-void publisher_node_give_up(publisher_node_t *n);
-int  publisher_node_fit(publisher_node_t *n, int slot, region_t *region);
-void publisher_node_give_back(publisher_node_t *n, int slot);
 
 typedef struct {
     uint64_t version, published_us;
@@ -72,7 +58,8 @@ typedef struct {
     char held[512];
 } publish_result_t;
 
-/* A sealed pack in its slot.  All is borrowed until `done` was called; the slot is the node's from now on. */
+/* A sealed pack in its slot.  All is borrowed until `is_done`; the slot is the node's from COMMAND_PUBLISH
+ * on. */
 typedef struct {
     int slot;
     const pack_t *pack;
@@ -82,36 +69,58 @@ typedef struct {
                                                * that is left */
     bool is_random_id;                        /* no other process can have used the id */
     uint64_t start_us;                        /* when commit was called */
-    /* Called once, during one of the node's calls, publisher_node_publish among them.  `error` NULL: it is
-     * recorded and served.  Else the broker's error, FENCED, NO_MEMORY (the record is durable, but its bytes
-     * cannot be served). */
-    void (*done)(void *self, const publish_result_t *result, const heddle_error_t *error);
-    void *self;
+    /* Set once, by the loop's thread, the flag last.  Code 0: the version is recorded and served.  Else the
+     * broker's error, FENCED, NO_MEMORY (the record is durable, but its bytes cannot be served). */
+    publish_result_t result;
+    heddle_error_t error;
+    atomic_bool is_done;
 } publish_request_t;
-void publisher_node_publish(publisher_node_t *n, const publish_request_t *request, uint64_t now_us);
-/* Ends the request, if it has not ended: `done` gets what it waited for (DEADLINE, UNAVAILABLE, or why the
- * broker refuses us). */
-void publisher_node_abandon(publisher_node_t *n);
 
-/* As reports_judge; NOT_FOUND for a version of another publisher, FENCED when no more reports will come: the
- * last status query had no answer, or the version was not over then. */
-int  publisher_node_judge(publisher_node_t *n, uint64_t version, const wait_for_t *want,
-                          heddle_error_t *error);
-const reports_t *publisher_node_reports(const publisher_node_t *n);
-/* For how long yet the broker decides nothing, having just started; 0: it decides. */
-uint32_t publisher_node_settling_ms(const publisher_node_t *n, uint64_t now_us);
+#define TAKE_WORD_US 1000000u                 /* for the broker's word which region is free */
+#define INQUIRY_US 1000000u                   /* between two status queries; what an answer may take */
 
-/* Whether the newest version can do without this publisher.  OK: another process has its bytes, it is not
- * served here, or there is none · AGAIN: not yet; *ret_wanted: workers are fetching from here, so that
- * it may come · VERSION_FAILED: it ended, and no other process had them.  `error` is filled but with OK. */
-int  publisher_node_is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error);
+typedef enum {
+    COMMAND_OPENED,      /* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is
+                          * another cluster's), or why the broker refuses for good.  `error` with AGAIN: why
+                          * it refused last, if it did (else code 0) */
+    COMMAND_TAKE,        /* `slot` and `region` for `bytes`: as publications_take, and AGAIN while a region is
+                          * on its way to be free, or, for TAKE_WORD_US at most, until the broker says which
+                          * one is */
+    COMMAND_GIVE_UP,     /* a TAKE that was answered AGAIN is not given again: what the next one waits for has
+                          * a second of its own */
+    COMMAND_FIT,         /* as publications_fit */
+    COMMAND_GIVE_BACK,
+    COMMAND_PUBLISH,     /* `request`, when no other is under way */
+    COMMAND_ABANDON,     /* ends the request, if it has not ended: with what it waited for (DEADLINE,
+                          * UNAVAILABLE, or why the broker refuses us) */
+    COMMAND_JUDGE,       /* as reports_judge; NOT_FOUND for a version of another publisher, FENCED when no
+                          * more reports will come: the last status query had no answer, or the version was
+                          * not over then */
+    COMMAND_LATE,        /* as reports_late, after `waited_ms` */
+    COMMAND_REPORT,      /* the report alone; NOT_FOUND */
+    COMMAND_IS_HELD,     /* whether the newest version can do without this publisher.  OK: another process has
+                          * its bytes, it is not served here, or there is none · AGAIN: not yet; is_wanted:
+                          * workers are fetching from here, so that it may come · VERSION_FAILED: it ended,
+                          * and no other process had them.  `error` is filled but with OK */
+    COMMAND_LEAVE,       /* LEAVE, and serving ends */
+    COMMAND_HAS_LEFT     /* OK once BYE came (or never will) and no send is in flight; else AGAIN */
+} command_kind_t;
 
-/* LEAVE, and serving ends; publisher_node_has_left once BYE came (or never will) and no send is in
- * flight. */
-void publisher_node_leave(publisher_node_t *n, uint64_t now_us);
-bool publisher_node_has_left(const publisher_node_t *n);
+/* One command, its arguments and its results. */
+typedef struct {
+    command_kind_t kind;
+    int rc;
+    heddle_error_t *error;
+    int slot; uint64_t bytes; region_t *region;    /* TAKE, FIT, GIVE_BACK */
+    publish_request_t *request;                    /* PUBLISH */
+    uint64_t version; wait_for_t want;             /* JUDGE, LATE, REPORT */
+    uint32_t waited_ms;                            /* LATE */
+    heddle_report_t *report;                       /* filled, but by a JUDGE that answers AGAIN; NULL: not
+                                                    * wanted */
+    bool is_wanted; uint64_t wanted_us;            /* IS_HELD; wanted_us: the last time that it was */
+} command_t;
 
-/* For tests. */
-publications_t *publisher_node_publications(publisher_node_t *n);
+/* Executes a command_t; of the form that shell_call takes. */
+void publisher_node_do(void *node, void *command, uint64_t now_us);
 
 #endif

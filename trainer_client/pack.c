@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer_client/pack.h"
 
+#include "core/crew.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/stop.h"
 #include "proto/peft.h"
 #include "proto/safetensors.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 static int fail_memory(heddle_error_t *error)
@@ -185,37 +187,41 @@ void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint
     }
 }
 
-/* Rows that the caller wrote, or may have changed since they were digested. */
-static int digest_rest(const pack_t *p, heddle_error_t *error)
+/* -- on several threads ----------------------------------------------------------------------- */
+
+/* Less is copied sooner than another thread wakes. */
+#define SHARE_BYTES (4u << 20)
+
+/* Each is taken by the next free thread: one that starts late, or shares its core, takes fewer. */
+#define PIECE_BYTES (1u << 20)
+
+typedef struct { const pack_t *pack; const void *const *sources; } fill_t;
+
+/* A thread pays only for several megabytes: starting it costs as long as copying a few. */
+uint32_t pack_fill_threads(uint64_t region_bytes, uint32_t most)
 {
-    for (uint64_t row = 0, since = 0; p->leaves && row < p->layout.count; row++) {
-        if (p->marks[row] == PACK_DIGESTED) continue;
-        uint64_t size = p->layout.sizes[row];
-        for (uint64_t at = 0; at < size; at += STOP_BYTES) {
-            size_t bytes = size - at < STOP_BYTES ? (size_t)(size - at) : STOP_BYTES;
-            int rc = since >= STOP_BYTES ? stop_check(error) : HEDDLE_OK;
-            if (rc) return rc;
-            if (since >= STOP_BYTES) since = 0;
-            digest_leaves(place_of(p, (uint32_t)row) + at, bytes,
-                          leaves_of(p, (uint32_t)row) + at / LIMIT_PAGE_BYTES);
-            since += bytes;
-        }
-    }
-    return HEDDLE_OK;
+    uint64_t shares = region_bytes / SHARE_BYTES;
+    if (most > PACK_THREADS_MAX) most = PACK_THREADS_MAX;
+    if (shares < most) most = (uint32_t)shares;
+    return most ? most : 1;
 }
 
-/* A row that was not written has the bytes of an older version, which must not be published. */
-static int check_written(const pack_t *p, heddle_error_t *error)
+/* Pieces do not overlap, so that the threads need no lock. */
+static void write_piece(void *self, uint32_t i)
 {
-    for (uint32_t row = 0; row < p->layout.count; row++) {
-        if (p->marks[row] || !p->layout.sizes[row]) continue;
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "tensor '%.200s' was not written", p->tensors[row].name);
-        error_expected(error, "%llu bytes of it", (unsigned long long)p->layout.sizes[row]);
-        error_found(error, "a source that is NULL, or none");
-        error_hint(error, "write every tensor of the table before commit, or leave it out of the table");
-        return rc;
-    }
-    return HEDDLE_OK;
+    const fill_t *f = self;
+    uint64_t from = (uint64_t)i * PIECE_BYTES;
+    pack_write(f->pack, f->sources, from, from + PIECE_BYTES);
+}
+
+void pack_fill(pack_t *p, const void *const *sources, uint32_t threads)
+{
+    fill_t work = {p, sources};
+    assert(threads >= 1 && threads <= PACK_THREADS_MAX);
+    pack_write_begin(p, sources);
+    crew_t *crew = crew_new(threads - 1);
+    crew_do(crew, (uint32_t)((p->layout.region_bytes + PIECE_BYTES - 1) / PIECE_BYTES), write_piece, &work);
+    crew_end(&crew);
 }
 
 /* -- the seal --------------------------------------------------------------------------------- */
@@ -228,10 +234,32 @@ int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
                            .metadata = p->metadata, .kind = "lora", .features = p->features,
                            .region = p->base, .leaves = p->leaves};
     sealed_t s;
-    int rc = check_written(p, error);
-    if (rc) return rc;
-    rc = digest_rest(p, error);
-    if (!rc) rc = manifest_build(&in, &manifest, &s.digest);
+    int rc = HEDDLE_OK;
+    for (uint32_t row = 0; row < p->layout.count; row++) {
+        /* A row that was not written has the bytes of an older version, which must not be published. */
+        if (p->marks[row] || !p->layout.sizes[row]) continue;
+        error_fail(error, HEDDLE_ERR_USAGE, "tensor '%.200s' was not written", p->tensors[row].name);
+        error_expected(error, "%llu bytes of it", (unsigned long long)p->layout.sizes[row]);
+        error_found(error, "a source that is NULL, or none");
+        error_hint(error, "write every tensor of the table before commit, or leave it out of the table");
+        return HEDDLE_ERR_USAGE;
+    }
+    /* Rows that the caller wrote, or may have changed since they were digested, are digested now. */
+    uint64_t since = 0;
+    for (uint32_t row = 0; p->leaves && row < p->layout.count; row++) {
+        uint64_t size = p->marks[row] == PACK_DIGESTED ? 0 : p->layout.sizes[row];
+        for (uint64_t at = 0; at < size; at += STOP_BYTES) {
+            size_t bytes = size - at < STOP_BYTES ? (size_t)(size - at) : STOP_BYTES;
+            if (since >= STOP_BYTES) {
+                rc = stop_check(error);
+                if (rc) return rc;
+                since = 0;
+            }
+            digest_leaves(place_of(p, row) + at, bytes, leaves_of(p, row) + at / LIMIT_PAGE_BYTES);
+            since += bytes;
+        }
+    }
+    rc = manifest_build(&in, &manifest, &s.digest);
     if (rc) {
         buf_fini(&manifest);
         error_fail(error, rc, "the manifest of the adapter could not be made");

@@ -10,8 +10,9 @@
  * copied: it is in the cache, where pack_seal has to fetch it from memory again.
  *
  * The caller's table, config and metadata are copied by pack_new.  The application's thread, and for
- * pack_write alone others that it waits for (trainer_client/fill.h); nothing blocks, pack_seal reads once
- * what pack_write has not digested.  The region is borrowed from pack_lay until pack_destroy. */
+ * pack_write alone others that pack_fill waits for: one core cannot saturate the memory, and the trainer's
+ * own loop waits until it is done.  Nothing else blocks; pack_seal reads once what pack_write has not
+ * digested.  The region is borrowed from pack_lay until pack_destroy. */
 #ifndef TRAINER_CLIENT_PACK_H
 #define TRAINER_CLIENT_PACK_H
 
@@ -59,6 +60,13 @@ void *pack_tensor(pack_t *p, uint32_t index);
  * not overlap may be written at once; before anything else they must come to all of the region. */
 void pack_write_begin(pack_t *p, const void *const *sources);
 void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint64_t to);
+enum { PACK_THREADS_MAX = 4 };
+/* How many threads are to fill so many bytes where there may be `most`, the caller's one of them: 1 to
+ * PACK_THREADS_MAX. */
+uint32_t pack_fill_threads(uint64_t region_bytes, uint32_t most);
+/* pack_write_begin and pack_write of everything, on so many threads.  The threads that it starts have ended
+ * when it returns.  Where one cannot be started, or starts late, the calling thread does its share. */
+void pack_fill(pack_t *p, const void *const *sources, uint32_t threads);
 /* Digests, and writes the manifest behind the tensors: nothing may be written afterwards.
  * USAGE naming a tensor that has bytes and was neither written nor handed out, NO_MEMORY, or what
  * core/stop.h ended it with. */

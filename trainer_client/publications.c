@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer_client/publications.h"
 
-#include "core/crew.h"
 #include "core/digest.h"
 
 #include <string.h>
 
-/* Half of the cores at most are for workers that copy ahead: the others have to record the version. */
-void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t)
+void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t, uint32_t early_most)
 {
-    *p = (publications_t){.tr = tr, .t = t, .early_most = crew_cores() / 2};
+    *p = (publications_t){.tr = tr, .t = t, .early_most = early_most};
 }
 
 /* Unregistered first: the transfer must not have a region that is gone. */
@@ -98,14 +96,14 @@ static publication_slot_t *free_slot(publications_t *p)
     const publication_slot_t *served = first_in(p, PUBLICATION_SERVED, goes_before);
     int warm = 0;
     for (int i = 0; i < PUBLICATION_SLOTS; i++) warm += p->slots[i].region != NULL;
-    bool comes_free = first_in(p, PUBLICATION_CLOSING, is_larger) || (served && served->is_released);
+    bool comes_free = publications_have(p, PUBLICATION_CLOSING) || (served && served->is_released);
     return s && !s->region && warm >= PUBLICATION_WARM && comes_free ? NULL : s;
 }
 
-bool publications_have_free(const publications_t *p)
+bool publications_have(const publications_t *p, publication_state_t state)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_FREE) return true;
+        if (p->slots[i].state == state) return true;
     return false;
 }
 
@@ -114,7 +112,7 @@ int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int 
                       region_t **ret_region)
 {
     publication_slot_t *s = free_slot(p), *served = least_missed(p);
-    if (!s && first_in(p, PUBLICATION_CLOSING, is_larger)) return HEDDLE_ERR_AGAIN;
+    if (!s && publications_have(p, PUBLICATION_CLOSING)) return HEDDLE_ERR_AGAIN;
     if (!s && served && (is_spare_any || served->is_released || served->is_decided)) stop(p, served);
     if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;
     /* Before the larger one is made: there is never memory for both, and an early reader keeps it. */
@@ -154,19 +152,22 @@ void publications_early(publications_t *p, int slot, uint64_t arena_bytes)
 
 /* The same version may be published twice under one request id. The first slot goes on serving it, and
  * the second one is free. */
-int publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key,
+int publications_share(publications_t *p, int slot, uint64_t version, const key16_t *given,
                        uint64_t arena_bytes)
 {
+    static const key16_t NO_KEY;
     publication_slot_t *s = &p->slots[slot];
-    int rc = HEDDLE_OK;
+    share_key_t key;
+    memcpy(key.b, given->b, sizeof key.b);
+    int rc = memcmp(given, &NO_KEY, sizeof NO_KEY) ? HEDDLE_OK : HEDDLE_ERR_GONE;
     stop_early(p, s);
-    if (!publications_of(p, version)) {
-        rc = p->tr->share(p->t, s->region, *key);
+    if (!rc && !publications_of(p, version)) {
+        rc = p->tr->share(p->t, s->region, key);
         if (!rc) {
             *s = (publication_slot_t){.state = PUBLICATION_SERVED, .region = s->region,
-                                      .version = version, .arena_bytes = arena_bytes, .key = *key,
+                                      .version = version, .arena_bytes = arena_bytes, .key = key,
                                       .is_early = s->is_early, .early_key = s->early_key};
-            rc = p->tr->extend(p->t, *key, 0, arena_bytes);
+            rc = p->tr->extend(p->t, key, 0, arena_bytes);
             if (rc) stop(p, s);
             return rc;
         }
@@ -227,19 +228,4 @@ uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBL
         ret_versions[at] = p->slots[i].version;
     }
     return count;
-}
-
-bool publications_are_closing(const publications_t *p)
-{
-    for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_CLOSING) return true;
-    return false;
-}
-
-bool publications_are_quiet(const publications_t *p)
-{
-    for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_SERVED || p->slots[i].state == PUBLICATION_CLOSING)
-            return false;
-    return true;
 }

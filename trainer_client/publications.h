@@ -29,6 +29,7 @@
 #define TRAINER_CLIENT_PUBLICATIONS_H
 
 #include "core/errors.h"
+#include "proto/msg.h"
 #include "transfer/transfer.h"
 
 #define PUBLICATION_SLOTS 3
@@ -56,11 +57,12 @@ typedef struct publications {
     publication_slot_t slots[PUBLICATION_SLOTS];
 } publications_t;
 
-void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t);
+void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t, uint32_t early_most);
 /* Stops serving at once and gives all memory back. */
 void publications_fini(publications_t *p);
 
-bool publications_have_free(const publications_t *p);
+/* At least one slot has this state. */
+bool publications_have(const publications_t *p, publication_state_t state);
 /* OK with a slot, and its region: NULL or smaller than `bytes` where a new one must be fitted.
  * AGAIN: a region is on its way to be free (ask again after publications_unshared), or each is needed as
  * far as we know and not `is_spare_any` (ask again after publications_release or publications_decided).
@@ -74,9 +76,10 @@ void publications_give_back(publications_t *p, int slot);
 /* All of it is written and will not be again before it is given back.  A hint to workers of this host, unless
  * they are more than early_most: nothing follows from it. */
 void publications_early(publications_t *p, int slot, uint64_t arena_bytes);
-/* A version that is served already keeps its own slot, and this one is given back.  On failure it
- * is given back too. */
-int  publications_share(publications_t *p, int slot, uint64_t version, const share_key_t *key,
+/* A version that is served already keeps its own slot, and this one is given back.  On failure it is given
+ * back, too: GONE without a key (`given` is zero: the bytes are not needed here), or what the transfer
+ * answers. */
+int  publications_share(publications_t *p, int slot, uint64_t version, const key16_t *given,
                         uint64_t arena_bytes);
 void publications_unshared(publications_t *p, const share_key_t *key);
 /* False when the version is not served here. */
@@ -87,9 +90,5 @@ void publications_stop(publications_t *p, uint64_t version);   /* 0: all */
 uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBLICATION_SLOTS]);
 /* NULL when the version is not SERVED. */
 const publication_slot_t *publications_of(const publications_t *p, uint64_t version);
-/* A region is on its way to be free. */
-bool publications_are_closing(const publications_t *p);
-/* Nothing is served, and no send of a version is in flight. */
-bool publications_are_quiet(const publications_t *p);
 
 #endif

@@ -1,82 +1,252 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle/publisher.h: open and close, waiting, events.  Publications: publication.c. */
-#include "trainer_client/handle.h"
-
+/* heddle/publisher.h: the calls of a publisher on the application's thread.  A handle, one publication at a
+ * time (a table of tensors or a directory, to a durable record), what became of a version, events.
+ *
+ *   application's thread                               loop's thread
+ *   run  ----------------- shell_call ------------->   one command of trainer_client/node.h
+ *        <------------------------------------------   OK, an error, or AGAIN
+ *   AGAIN: poll(changed, interrupt, time) <---------   the node's changed()
+ *
+ * One application thread at a time; heddle_publisher_interrupt on any, also in signal handlers.  The
+ * application owns the handle, which owns its shell, its node and what was read ahead.  Only run_until and
+ * wait_fd block, until a time that their caller names. */
 #include "client/broker_address.h"
 #include "client/credentials.h"
 #include "client/opening.h"
+#include "client/shell.h"
 #include "core/crew.h"
 #include "core/digest.h"
+#include "core/errors.h"
+#include "core/limits.h"
 #include "core/log.h"
 #include "core/sized.h"
-#include "trainer_client/fill.h"
+#include "core/stop.h"
+#include "proto/peft.h"
+#include "trainer_client/node.h"
+#include "trainer_client/reading.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define TIMEOUT_MS 5000u
 #define CLOSE_MS 3000u
+#define DEADLINE_MS 60000u
+#define SLEEP_MAX_MS 3600000u
 
-/* -- open ------------------------------------------------------------------------------------- */
+/* Packing runs on the caller's thread: the call's deadline and its interrupt end it. */
+typedef struct {
+    stop_t stop;
+    heddle_publisher_t *publisher;
+    uint64_t start_us;
+    atomic_uint deadline_ms;           /* of what is read ahead: UINT_MAX, until a call wants it */
+} patience_t;
 
-/* Without a name of its own a writer has that of its host and process, so that logs can tell two apart. */
-static int make_node(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
+struct heddle_publisher {
+    shell_t *shell;
+    publisher_node_t *node;
+    int changed_fd, interrupt_fd;      /* eventfds: the node has changed; heddle_publisher_interrupt */
+    uint32_t timeout_ms;
+    uint32_t fill_threads;             /* at most; at least 1 */
+    uint32_t close_ms, leave_ms;       /* for a holder of the last version; for the broker's BYE */
+    uint64_t told_version;             /* the application has asked what became of it */
+    char adapter[HEDDLE_NAME_MAX + 1];
+    char broker[512];                  /* where it was sought, for people */
+    heddle_publication_t *open;        /* the one that is being written */
+    ahead_t *ahead;                    /* the directory that is read while the publisher opens; NULL: none */
+    patience_t ahead_patience;
+    bool is_running;
+};
+
+struct heddle_publication {
+    heddle_publisher_t *publisher;
+    pack_t *pack;
+    int slot;
+    uint64_t start_us;                 /* when reading a directory began; 0: it counts from commit */
+};
+
+static int misuse(const char *call, const char *why)
 {
-    char writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
-    name_default(writer);
-    name_host(host);
-    publisher_node_opts_t opts = {.adapter = o->adapter, .writer = o->writer ? o->writer : writer,
-                                  .host = host, .takeover = o->takeover != 0,
-                                  .pid = (uint64_t)getpid(), .changed = handle_changed, .self = p};
-    random_bytes(&opts.life, sizeof opts.life);
-    random_bytes(&opts.seed, sizeof opts.seed);
-    int rc = publisher_node_new(&opts, shell_io(p->shell), &p->node);
-    return rc ? error_fail(error, rc, "no memory for a publisher") : HEDDLE_OK;
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_USAGE, "%s: %s", call, why);
+    return error_publish(&error);
 }
 
-/* A third of it to leave, the rest for the transfer. */
-static uint32_t close_ms(const heddle_publisher_opts_t *o) { return o->close_ms ? o->close_ms : CLOSE_MS; }
-static uint32_t leave_ms(const heddle_publisher_opts_t *o) { return close_ms(o) / 3; }
+/* -- time and descriptors --------------------------------------------------------------------- */
 
-/* The shell first, then the node on it, then the thread that runs both. */
-static int start(heddle_publisher_t *p, const heddle_publisher_opts_t *o, heddle_error_t *error)
+/* The loop's clock. */
+static uint64_t time_now(void) { return clock_now(clock_system()); }
+
+static uint64_t time_until(int timeout_ms)
 {
-    char roles[112];
-    credentials_roles("publisher", (const char *const[]){o->adapter, NULL}, roles);
-    shell_opts_t opts = {.broker = o->broker, .transfer = true, .data_device = o->data_device,
-                         .insecure = o->insecure != 0,
-                         .keys = {.broker_key = o->broker_key, .key = o->key, .roles = roles},
-                         .max_rate_bytes = o->max_rate_bytes,
-                         .quiet_events = o->quiet_events != 0,
-                         .close_ms = close_ms(o) - leave_ms(o)};
-    int rc = handle_open_fds(p);
-    if (rc) return error_fail(error, rc, "no descriptor is left for a publisher");
-    if (o->read_dir) handle_read_ahead(p, o->read_dir);
-    rc = shell_open(&opts, &p->shell, error);
-    if (!rc) rc = make_node(p, o, error);
-    if (!rc) rc = shell_start(p->shell, &publisher_node_ops, p->node, error);
-    p->is_running = !rc;
+    return timeout_ms < 0 ? CLOCK_NEVER : time_now() + (uint64_t)timeout_ms * 1000;
+}
+
+/* Also called in signal handlers: one write, and errno is as before. */
+static void raise_fd(int fd)
+{
+    uint64_t one = 1;
+    int kept = errno;
+    while (write(fd, &one, sizeof one) < 0 && errno == EINTR) {}
+    errno = kept;
+}
+
+/* True when it was raised since it was lowered last. */
+static bool lower_fd(int fd)
+{
+    uint64_t count;
+    return read(fd, &count, sizeof count) == (ssize_t)sizeof count;
+}
+
+/* On the loop's thread. */
+static void on_changed(void *publisher) { raise_fd(((heddle_publisher_t *)publisher)->changed_fd); }
+
+void heddle_publisher_interrupt(heddle_publisher_t *p)
+{
+    if (p) raise_fd(p->interrupt_fd);
+}
+
+/* Only looks: the interrupt stays until a call has reported it. */
+static bool is_interrupted(const heddle_publisher_t *p)
+{
+    struct pollfd fd = {.fd = p->interrupt_fd, .events = POLLIN};
+    return poll(&fd, 1, 0) > 0;
+}
+
+/* OK: fd is readable.  AGAIN: until_us came first.  INTERRUPTED, which comes before the event that is waited
+ * for.  The timeout is rounded up, since a poll that ends too early would only be repeated. */
+static int wait_fd(heddle_publisher_t *p, int fd, uint64_t until_us)
+{
+    struct pollfd fds[2] = {{.fd = fd, .events = POLLIN}, {.fd = p->interrupt_fd, .events = POLLIN}};
+    for (;;) {
+        uint64_t now = time_now(), left_ms = until_us > now ? (until_us - now + 999) / 1000 : 0;
+        int n = poll(fds, 2, (int)(left_ms < SLEEP_MAX_MS ? left_ms : SLEEP_MAX_MS));
+        if (n > 0) return lower_fd(p->interrupt_fd) ? HEDDLE_ERR_INTERRUPTED : HEDDLE_OK;
+        if (n == 0 && time_now() >= until_us) return HEDDLE_ERR_AGAIN;
+    }
+}
+
+/* -- commands --------------------------------------------------------------------------------- */
+
+/* CLOSED when the loop has ended, since no command is executed then; else what the node answers. */
+static int run(heddle_publisher_t *p, command_t *c)
+{
+    heddle_error_t ignored;
+    int rc = shell_call(p->shell, publisher_node_do, c);
+    if (!rc) return c->rc;
+    return error_fail(c->error ? c->error : &ignored, rc, "the publisher of %s has ended", p->adapter);
+}
+
+/* Runs it again whenever the node has changed.  AGAIN: until_us came first; INTERRUPTED.  The descriptor is
+ * lowered before the command, so that a change during the command is not missed. */
+static int run_until(heddle_publisher_t *p, command_t *c, uint64_t until_us)
+{
+    for (;;) {
+        lower_fd(p->changed_fd);
+        int rc = run(p, c);
+        if (rc != HEDDLE_ERR_AGAIN) return rc;
+        rc = wait_fd(p, p->changed_fd, until_us);
+        if (rc == HEDDLE_ERR_INTERRUPTED && c->error) return error_fail(c->error, rc, "interrupted");
+        if (rc) return rc;
+    }
+}
+
+/* -- the deadline of packing ------------------------------------------------------------------ */
+
+/* Called between pieces of packing, by any thread that packs. */
+static int check_patience(const stop_t *stop, heddle_error_t *error)
+{
+    const patience_t *p = (const patience_t *)stop;
+    const char *adapter = p->publisher->adapter;
+    if (is_interrupted(p->publisher))
+        return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted while %s was packed", adapter);
+    uint64_t now_us = time_now();
+    uint32_t deadline_ms = atomic_load(&p->deadline_ms);
+    if (now_us < p->start_us + deadline_ms * 1000ull) return HEDDLE_OK;
+    error_fail(error, HEDDLE_ERR_DEADLINE, "%s was not packed within its deadline", adapter);
+    error_expected(error, "all of it read and digested within %u ms", deadline_ms);
+    error_found(error, "not after %llu ms", (unsigned long long)((now_us - p->start_us) / 1000));
+    error_hint(error, "give it a longer deadline; each tensor takes at least 4 KiB, so few large ones "
+                      "pack faster than many small ones");
+    return HEDDLE_ERR_DEADLINE;
+}
+
+static void patience_init(patience_t *p, heddle_publisher_t *publisher, uint64_t start_us,
+                          uint32_t deadline_ms)
+{
+    *p = (patience_t){.stop = {check_patience}, .publisher = publisher, .start_us = start_us};
+    atomic_init(&p->deadline_ms, deadline_ms);
+}
+
+/* An interrupt that ended the packing is spent: it must not end the next call too. */
+static int patience_over(const patience_t *p, int rc, heddle_error_t *error)
+{
+    stop_end();
+    if (rc == HEDDLE_ERR_INTERRUPTED) lower_fd(p->publisher->interrupt_fd);
+    if (rc) error_where(error, p->publisher->adapter, 0, NULL, "pack");
     return rc;
 }
 
-/* The environment is read under the lock of opening, since UCX changes it meanwhile. */
-static int make_handle(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publisher,
-                       heddle_error_t *error)
+/* -- open ------------------------------------------------------------------------------------- */
+
+/* The shell first, then the node on it, then the thread that runs both.  On failure the caller closes what
+ * was made. */
+static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publisher, heddle_error_t *error)
 {
     heddle_publisher_t *p = calloc(1, sizeof *p);
     if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publisher");
-    p->changed_fd = p->interrupt_fd = -1;
+    *ret_publisher = p;
     p->timeout_ms = o->timeout_ms ? o->timeout_ms : TIMEOUT_MS;
     if (p->timeout_ms > INT32_MAX) p->timeout_ms = INT32_MAX;
     p->fill_threads = o->fill_threads ? o->fill_threads : crew_cores();
-    p->close_ms = close_ms(o);
-    p->leave_ms = leave_ms(o);
+    p->close_ms = o->close_ms ? o->close_ms : CLOSE_MS;
+    p->leave_ms = p->close_ms / 3;    /* a third of it to leave, the rest for the transfer */
     error_text(p->adapter, sizeof p->adapter, o->adapter);
+    /* The environment is read under the lock of opening, since UCX changes it meanwhile. */
     opening_begin();
     error_text(p->broker, sizeof p->broker, broker_address(o->broker));
     opening_end();
-    *ret_publisher = p;
-    return HEDDLE_OK;
+    /* Two descriptors, since a poll must tell an interrupt from a change of the node. */
+    p->changed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    p->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (p->changed_fd < 0 || p->interrupt_fd < 0)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no descriptor is left for a publisher");
+    if (o->read_dir) {
+        /* Reading has no deadline yet: the call that will want it brings one. */
+        patience_init(&p->ahead_patience, p, time_now(), UINT_MAX);
+        p->ahead = reading_ahead(o->read_dir, &p->ahead_patience.stop);
+    }
+    char roles[112];
+    credentials_roles("publisher", (const char *const[]){o->adapter, NULL}, roles);
+    shell_opts_t shell = {.broker = o->broker, .transfer = true, .data_device = o->data_device,
+                          .insecure = o->insecure != 0,
+                          .keys = {.broker_key = o->broker_key, .key = o->key, .roles = roles},
+                          .max_rate_bytes = o->max_rate_bytes,
+                          .quiet_events = o->quiet_events != 0,
+                          .close_ms = p->close_ms - p->leave_ms};
+    int rc = shell_open(&shell, &p->shell, error);
+    if (rc) return rc;
+    /* Half of the cores at most are for workers that copy ahead: the others have to record the version.
+     * Without a name of its own a writer has that of its host and process, so that logs can tell two
+     * apart. */
+    char writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
+    name_default(writer);
+    name_host(host);
+    publisher_node_opts_t node = {.adapter = o->adapter, .writer = o->writer ? o->writer : writer,
+                                  .host = host, .takeover = o->takeover != 0, .pid = (uint64_t)getpid(),
+                                  .early_most = crew_cores() / 2, .changed = on_changed, .self = p};
+    random_bytes(&node.life, sizeof node.life);
+    random_bytes(&node.seed, sizeof node.seed);
+    rc = publisher_node_new(&node, shell_io(p->shell), &p->node);
+    if (rc) return error_fail(error, rc, "no memory for a publisher");
+    rc = shell_start(p->shell, &publisher_node_ops, p->node, error);
+    p->is_running = !rc;
+    return rc;
 }
 
 /* Does not wait for the broker: a trainer can go on loading meanwhile. */
@@ -85,17 +255,15 @@ int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher
     heddle_error_t error;
     heddle_publisher_opts_t o;
     heddle_publisher_t *p = NULL;
-    if (!ret_publisher)
-        return handle_misuse("heddle_publisher_start", "there is nowhere to put the handle");
+    if (!ret_publisher) return misuse("heddle_publisher_start", "there is nowhere to put the handle");
     int rc = sized_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
     if (!rc) rc = name_check("adapter", o.adapter, &error);
     if (!rc && o.writer) rc = name_check("writer", o.writer, &error);
-    if (!rc) rc = make_handle(&o, &p, &error);
-    if (!rc) rc = start(p, &o, &error);
-    if (rc) goto fail;
-    *ret_publisher = p;
-    return HEDDLE_OK;
-fail:
+    if (!rc) rc = start(&o, &p, &error);
+    if (!rc) {
+        *ret_publisher = p;
+        return HEDDLE_OK;
+    }
     heddle_publisher_close(&p);
     error_where(&error, o.adapter, 0, NULL, NULL);
     return error_publish(&error);
@@ -104,11 +272,10 @@ fail:
 /* The error tells silence from no connection, because the remedies differ. */
 int heddle_publisher_opened(heddle_publisher_t *p)
 {
-    heddle_error_t error;
-    if (!p) return handle_misuse("heddle_publisher_opened", "there is no publisher");
+    if (!p) return misuse("heddle_publisher_opened", "there is no publisher");
+    heddle_error_t error = {0};
     command_t c = {.kind = COMMAND_OPENED, .error = &error};
-    error = (heddle_error_t){0};
-    int rc = handle_run_until(p, &c, handle_until((int)p->timeout_ms));
+    int rc = run_until(p, &c, time_until((int)p->timeout_ms));
     if (!rc) return HEDDLE_OK;
     if (rc == HEDDLE_ERR_AGAIN && !error.code) {
         bool is_reached = shell_is_reached(p->shell);
@@ -131,8 +298,7 @@ int heddle_publisher_opened(heddle_publisher_t *p)
 int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher)
 {
     heddle_publisher_t *p = NULL;
-    if (!ret_publisher)
-        return handle_misuse("heddle_publisher_open", "there is nowhere to put the handle");
+    if (!ret_publisher) return misuse("heddle_publisher_open", "there is nowhere to put the handle");
     int rc = heddle_publisher_start(opts, &p);
     if (!rc) rc = heddle_publisher_opened(p);
     if (!rc) {
@@ -146,109 +312,434 @@ int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_
 
 /* -- close ------------------------------------------------------------------------------------ */
 
-/* How long to wait for a worker to take the last version. Without one that fetches it the broker may
- * still be about to announce it, which it does soon or not at all. */
-static uint64_t hold_end(const heddle_publisher_t *p, const command_t *h, uint64_t until_us)
+/* A deadline of 0 stops the reading thread at its next check. */
+static void drop_ahead(heddle_publisher_t *p)
 {
-    uint64_t end_us = h->wanted_us + p->leave_ms * 1000ull / 4;
-    return h->is_wanted || end_us > until_us ? until_us : end_us;
+    reading_t reading = {0};
+    region_t *region = NULL;
+    heddle_error_t ignored;
+    if (!p->ahead) return;
+    atomic_store(&p->ahead_patience.deadline_ms, 0);
+    reading_join(&p->ahead, &reading, &region, &ignored);
+    reading_close(&reading);
+    region_unref(&region);
 }
 
-/* An absent broker or a stopped worker must not hold up the end: nothing here takes longer than leave_ms. */
-static void leave(heddle_publisher_t *p)
+/* A version whose only source is this process ends with it, so that close waits for a worker to take the one
+ * that was committed last, unless the publisher was interrupted.  Without a worker that fetches it the broker
+ * may still be about to announce it, which it does soon or not at all: a quarter of leave_ms is enough. */
+static void wait_held(heddle_publisher_t *p)
 {
-    command_t go = {.kind = COMMAND_LEAVE}, gone = {.kind = COMMAND_HAS_LEFT};
-    uint64_t until_us = handle_until((int)p->leave_ms);
-    handle_forget_interrupt(p); /* meant for the call before: what is bounded needs no interrupting */
-    if (handle_run(p, &go) == HEDDLE_OK) handle_run_until(p, &gone, until_us);
-    shell_stop(p->shell);
-}
-
-/* A version whose only source is this process would end with it, so that close waits for a worker to take
- * it, unless the publisher was interrupted. */
-void heddle_publisher_close(heddle_publisher_t **p)
-{
-    if (!p || !*p) return;
-    heddle_publisher_t *it = *p;
-    *p = NULL;
-    handle_drop_ahead(it);
-    heddle_publication_abort(&it->open);
-    if (it->is_running) {
-        /* The version that was committed last would end with its only source. */
-        heddle_error_t error = {0};
-        command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = handle_now()};
-        uint64_t until_us = handle_until((int)it->close_ms);
-        if (!handle_is_interrupted(it)) {
-            int rc = handle_run(it, &h);
-            while (rc == HEDDLE_ERR_AGAIN && handle_now() < hold_end(it, &h, until_us))
-                rc = handle_run_until(it, &h, hold_end(it, &h, until_us));
-            bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
-            if (is_lost && error.version != it->told_version)
-                log_emit(LOG_WARN, "publisher.unheld", "%s; %s", error.message, error.hint);
-        }
+    heddle_error_t error = {0};
+    command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = time_now()};
+    uint64_t until_us = time_until((int)p->close_ms), soon_us = p->leave_ms * 1000ull / 4;
+    int rc = run(p, &h);
+    while (rc == HEDDLE_ERR_AGAIN) {
+        uint64_t end_us = h.is_wanted ? until_us : clock_earlier(h.wanted_us + soon_us, until_us);
+        if (time_now() >= end_us) break;
+        rc = run_until(p, &h, end_us);
     }
-    if (it->is_running) leave(it);
-    publisher_node_destroy(&it->node);
-    shell_close(&it->shell);
-    handle_close_fds(it);
-    free(it);
+    bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
+    if (is_lost && error.version != p->told_version)
+        log_emit(LOG_WARN, "publisher.unheld", "%s; %s", error.message, error.hint);
 }
 
-void heddle_publisher_interrupt(heddle_publisher_t *p)
+/* An absent broker or a stopped worker must not hold up the end: leaving takes no longer than leave_ms. */
+void heddle_publisher_close(heddle_publisher_t **publisher)
 {
-    if (p) handle_interrupt(p);
+    heddle_publisher_t *p = publisher ? *publisher : NULL;
+    if (!p) return;
+    *publisher = NULL;
+    drop_ahead(p);
+    heddle_publication_abort(&p->open);
+    if (p->is_running) {
+        if (!is_interrupted(p)) wait_held(p);
+        uint64_t until_us = time_until((int)p->leave_ms);
+        lower_fd(p->interrupt_fd);    /* meant for the call before: what is bounded needs no interrupting */
+        if (run(p, &(command_t){.kind = COMMAND_LEAVE}) == HEDDLE_OK)
+            run_until(p, &(command_t){.kind = COMMAND_HAS_LEFT}, until_us);
+        shell_stop(p->shell);
+    }
+    publisher_node_destroy(&p->node);
+    shell_close(&p->shell);
+    if (p->changed_fd >= 0) close(p->changed_fd);
+    if (p->interrupt_fd >= 0) close(p->interrupt_fd);
+    free(p);
+}
+
+/* -- a region --------------------------------------------------------------------------------- */
+
+/* A loop that has ended needs no slot back, hence no check. */
+static void give_back(heddle_publisher_t *p, int slot)
+{
+    run(p, &(command_t){.kind = COMMAND_GIVE_BACK, .slot = slot});
+}
+
+/* Waits for a slot at most for the publisher's timeout. The error names what keeps the older one. */
+static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
+{
+    t->kind = COMMAND_TAKE;
+    t->error = error;
+    int rc = run_until(p, t, time_until((int)p->timeout_ms));
+    if (rc) {
+        run(p, &(command_t){.kind = COMMAND_GIVE_UP});
+        if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_NO_SLOT) return rc;
+        error_fail(error, HEDDLE_ERR_NO_SLOT, "every region of the publisher is in use");
+        error_expected(error, "the older one free within %u ms", p->timeout_ms);
+        error_found(error, "bytes of it still on their way to a worker");
+        error_hint(error, "publish again: a worker that stands still is dropped after a while");
+        return HEDDLE_ERR_NO_SLOT;
+    }
+    rc = stop_check(error);    /* it may have been waited for */
+    if (rc) give_back(p, t->slot);
+    return rc;
+}
+
+/* Gives new memory to the slot, which owns it from here on, also on failure. */
+static int fit(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
+{
+    t->kind = COMMAND_FIT;
+    int rc = run(p, t);
+    if (!rc) return HEDDLE_OK;
+    error_fail(error, rc, "%llu bytes of memory cannot be registered", (unsigned long long)t->bytes);
+    error_hint(error, "free memory, or raise the limit of locked memory: ulimit -l");
+    give_back(p, t->slot);
+    return rc;
+}
+
+/* A slot with enough memory, which is warm or made now; and `r` read into it, unless that is NULL. On
+ * this thread: touching memory takes long, and the loop has a lease to keep. */
+static int take_region(heddle_publisher_t *p, reading_t *r, command_t *t, heddle_error_t *error)
+{
+    int rc = take_slot(p, t, error);
+    if (rc) return rc;
+    bool is_new = !t->region;
+    if (is_new) rc = region_begin(t->bytes, &t->region, error);
+    bool is_begun = is_new && !rc;
+    if (!rc && r) {
+        rc = reading_into(r, t->region, error);
+    } else if (!rc) {
+        /* Pages are made piece by piece, between which it can be stopped. */
+        while ((rc = region_grow(t->region, error)) == HEDDLE_ERR_AGAIN && !(rc = stop_check(error))) {}
+    }
+    if (!rc) return is_new ? fit(p, t, error) : HEDDLE_OK;
+    if (is_begun) region_unref(&t->region);
+    give_back(p, t->slot);
+    return rc;
+}
+
+/* -- begin, write and abort ------------------------------------------------------------------- */
+
+/* Takes the pack, also on failure. */
+static int open_publication(heddle_publisher_t *p, pack_t *pack, const command_t *t,
+                            heddle_publication_t **ret_publication, heddle_error_t *error)
+{
+    heddle_publication_t *pub = calloc(1, sizeof *pub);
+    if (!pub) {
+        give_back(p, t->slot);
+        pack_destroy(&pack);
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publication");
+    }
+    *pub = (heddle_publication_t){.publisher = p, .pack = pack, .slot = t->slot};
+    p->open = *ret_publication = pub;
+    return HEDDLE_OK;
+}
+
+/* The table is checked and laid out before a region is taken, so that a mistake costs no memory. */
+int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
+                             const void *config, size_t config_bytes, const char *metadata,
+                             heddle_publication_t **ret_publication)
+{
+    static const char CALL[] = "heddle_publication_begin", PT[] = "{\"format\":\"pt\"}";
+    heddle_error_t error;
+    if (!p || !ret_publication || (count && !tensors) || (config_bytes && !config))
+        return misuse(CALL, "a pointer is NULL");
+    if (p->open) return misuse(CALL, "another publication is open");
+    for (uint32_t i = 0; i < count; i++)
+        if (tensors[i].size != sizeof *tensors)
+            return misuse(CALL, "the size of a row is not sizeof(heddle_tensor_t)");
+    if (!metadata) metadata = PT;
+    pack_input_t in = {.tensors = tensors, .count = count, .config = bytes_of(config, config_bytes),
+                       .metadata = bytes_of(metadata, strlen(metadata))};
+    pack_t *pack = NULL;
+    command_t t = {0};
+    int rc = pack_new(&in, &pack, &error);
+    if (!rc) t.bytes = pack_bytes(pack), rc = take_region(p, NULL, &t, &error);
+    if (!rc) pack_lay(pack, t.region->base), rc = open_publication(p, pack, &t, ret_publication, &error);
+    else pack_destroy(&pack);
+    if (rc) error_where(&error, p->adapter, 0, NULL, "pack");
+    return rc ? error_publish(&error) : HEDDLE_OK;
+}
+
+void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index)
+{
+    return pub ? pack_tensor(pub->pack, index) : NULL;
+}
+
+int heddle_publication_write(heddle_publication_t *pub, const void *const *sources)
+{
+    if (!pub || !sources) return misuse("heddle_publication_write", "a pointer is NULL");
+    uint64_t bytes = pub->pack->layout.region_bytes;
+    pack_fill(pub->pack, sources, pack_fill_threads(bytes, pub->publisher->fill_threads));
+    return HEDDLE_OK;
+}
+
+/* The slot is the node's by now, or was given back. */
+static void end(heddle_publication_t *pub)
+{
+    pub->publisher->open = NULL;
+    pack_destroy(&pub->pack);
+    free(pub);
+}
+
+void heddle_publication_abort(heddle_publication_t **pub)
+{
+    if (!pub || !*pub) return;
+    heddle_publication_t *it = *pub;
+    *pub = NULL;
+    give_back(it->publisher, it->slot);
+    end(it);
+}
+
+/* -- commit ----------------------------------------------------------------------------------- */
+
+/* The options as this release defines them, checked and with defaults.  Checked before anything is sealed: a
+ * refusal by the broker would come after all the work.  The ranges are a table, so that each has the same
+ * error. */
+static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *ret_opts,
+                     heddle_error_t *error)
+{
+    static const char ENUM[] = "take one of the names that heddle/publisher.h has for it";
+    int rc = sized_take(ret_opts, sizeof *ret_opts, opts, "heddle_publish_opts_t", error);
+    if (!ret_opts->deadline_ms) ret_opts->deadline_ms = DEADLINE_MS;
+    const heddle_publish_opts_t *o = ret_opts;
+    const struct { const char *what; int64_t value, least, most; const char *hint; } CHOICES[] = {
+        {"step", o->step, -1, LIMIT_EXACT, "steps count from 0; -1 says that there is none"},
+        {"activation", o->activation, HEDDLE_ACTIVATION_ALL, HEDDLE_ACTIVATION_MANUAL, ENUM},
+        {"if_unchanged", o->if_unchanged, HEDDLE_UNCHANGED_FAIL, HEDDLE_UNCHANGED_PUBLISH, ENUM}};
+    for (size_t i = 0; !rc && i < sizeof CHOICES / sizeof *CHOICES; i++) {
+        if (CHOICES[i].value >= CHOICES[i].least && CHOICES[i].value <= CHOICES[i].most) continue;
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "the %s is out of range", CHOICES[i].what);
+        error_expected(error, "%lld to %lld", (long long)CHOICES[i].least, (long long)CHOICES[i].most);
+        error_found(error, "%lld", (long long)CHOICES[i].value);
+        error_hint(error, "%s", CHOICES[i].hint);
+    }
+    if (!rc && o->request_id) rc = name_check("request id", o->request_id, error);
+    for (uint32_t i = 0; !rc && o->meta && o->meta[i]; i++) {
+        if (i < LIMIT_META) {
+            rc = label_check(o->meta[i], error);
+            continue;
+        }
+        rc = error_fail(error, HEDDLE_ERR_LIMIT, "there are too many pairs of meta");
+        error_expected(error, "at most %u", LIMIT_META);
+        error_found(error, "more");
+        error_hint(error, "put what belongs together into one value");
+    }
+    return rc;
+}
+
+/* Gives the request to the node, which owns the slot from then on, and waits until the node has answered it.
+ * An answer that comes while the call gives up still counts. */
+static int wait_published(heddle_publisher_t *p, publish_request_t *request, heddle_error_t *error)
+{
+    command_t c = {.kind = COMMAND_PUBLISH, .error = error, .request = request};
+    int rc = run(p, &c);
+    if (rc) return rc;
+    /* The flag is set by the loop's thread, which raises the descriptor afterwards. */
+    while (!rc && !atomic_load(&request->is_done)) {
+        rc = wait_fd(p, p->changed_fd, request->until_us);
+        if (!rc) lower_fd(p->changed_fd);
+    }
+    c.kind = COMMAND_ABANDON;
+    int closed = rc ? run(p, &c) : HEDDLE_OK;
+    if (closed) return closed;
+    *error = request->error;
+    if (error->code && rc == HEDDLE_ERR_INTERRUPTED) return error_fail(error, rc, "interrupted");
+    return error->code;
+}
+
+static double ms_between(uint64_t from_us, uint64_t to_us) { return (double)(to_us - from_us) / 1000.0; }
+
+/* Seals, then publishes. Takes the publication, also on failure: a sealed pack cannot be written again. */
+static int commit(heddle_publication_t *pub, const heddle_publish_opts_t *opts,
+                  heddle_published_t *ret_published, heddle_error_t *error)
+{
+    heddle_publisher_t *p = pub->publisher;
+    sealed_t sealed;
+    uint64_t start_us = pub->start_us ? pub->start_us : time_now();
+    publish_request_t request = {.slot = pub->slot, .pack = pub->pack, .sealed = &sealed, .opts = *opts,
+                                 .is_random_id = !opts->request_id, .start_us = start_us,
+                                 .until_us = start_us + opts->deadline_ms * 1000ull};
+    /* The seal digests what is not digested yet, which the deadline or an interrupt may end. */
+    patience_t patience;
+    patience_init(&patience, p, start_us, opts->deadline_ms);
+    stop_begin(&patience.stop);
+    int rc = pack_seal(pub->pack, &sealed, error);
+    if (!rc) rc = stop_check(error);
+    rc = patience_over(&patience, rc, error);
+    uint64_t sealed_us = time_now();
+    /* Without a request id of the caller's a random one, which no other process can have used. */
+    char id[40] = "r-";
+    uint8_t random[16];
+    random_bytes(random, sizeof random);
+    for (size_t i = 0; i < sizeof random; i++) snprintf(id + 2 + 2 * i, 3, "%02x", random[i]);
+    if (request.is_random_id) request.opts.request_id = id;
+    if (rc) give_back(p, pub->slot);
+    else rc = wait_published(p, &request, error);
+    if (rc) error_where(error, p->adapter, 0, NULL, error->phase[0] ? NULL : "commit");
+    if (!rc) {
+        const publish_result_t *r = &request.result;
+        heddle_published_t published = {.size = sizeof published,
+                                        .version = r->version,
+                                        .replayed = r->replayed,
+                                        .unchanged = r->unchanged,
+                                        .created = !r->replayed && !r->unchanged,
+                                        .data_bytes = pub->pack->layout.data_bytes,
+                                        .tensor_count = pub->pack->layout.count,
+                                        .chunk_count = sealed.chunk_count,
+                                        .pack_ms = ms_between(start_us, sealed_us),
+                                        .commit_ms = ms_between(start_us, r->published_us)};
+        digest_text(&r->digest, published.digest);
+        tag_text(p->adapter, r->version, &r->digest, published.tag);
+        error_text(published.request_id, sizeof published.request_id, request.opts.request_id);
+        memcpy(published.features, pub->pack->features, sizeof published.features);
+        memcpy(published.held, r->held, sizeof published.held);
+        sized_give(ret_published, &published, sizeof published);
+    }
+    end(pub);
+    return rc;
+}
+
+/* The publication is gone after the call, whatever its result: its slot belongs to the node then. */
+int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
+                              heddle_published_t *ret_published)
+{
+    heddle_error_t error;
+    heddle_publish_opts_t o;
+    if (!pub || !*pub) return misuse("heddle_publication_commit", "there is no publication");
+    heddle_publication_t *p = *pub;
+    *pub = NULL;
+    int rc = take_opts(opts, &o, &error);
+    if (!rc) {
+        rc = commit(p, &o, ret_published, &error);
+    } else {
+        error_where(&error, p->publisher->adapter, 0, NULL, "commit");
+        heddle_publication_abort(&p);
+    }
+    return rc ? error_publish(&error) : HEDDLE_OK;
+}
+
+/* -- a directory ------------------------------------------------------------------------------ */
+
+/* Takes what was read while the publisher opened, if that is this directory and still unchanged. False:
+ * there is none; the error that ended it is found again, or no longer there. */
+static bool join_ahead(heddle_publisher_t *p, const char *dir, const patience_t *patience, reading_t *r,
+                       region_t **ret_region)
+{
+    heddle_error_t ignored;
+    if (!reading_is_of(p->ahead, dir)) {
+        drop_ahead(p);
+        return false;
+    }
+    uint64_t passed_ms = (patience->start_us - p->ahead_patience.start_us) / 1000;
+    uint64_t deadline_ms = passed_ms + atomic_load(&patience->deadline_ms);
+    atomic_store(&p->ahead_patience.deadline_ms, deadline_ms < UINT_MAX ? (unsigned)deadline_ms : UINT_MAX);
+    return !reading_join(&p->ahead, r, ret_region, &ignored);
+}
+
+/* Reads the directory into a region, unless it was read ahead into a region of its own, which then
+ * becomes the slot's. */
+static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *patience,
+                    heddle_publication_t **ret_publication, heddle_error_t *error)
+{
+    reading_t r = {0};
+    region_t *region = NULL;
+    command_t t = {0};
+    int rc;
+    if (join_ahead(p, dir, patience, &r, &region)) {
+        t.bytes = region->bytes;
+        rc = take_slot(p, &t, error);
+        t.region = region;
+        if (!rc) rc = fit(p, &t, error);
+        else region_unref(&t.region);
+    } else {
+        rc = reading_open(&r, dir, error);
+        if (!rc) t.bytes = pack_bytes(r.pack), rc = take_region(p, &r, &t, error);
+    }
+    if (!rc) {
+        rc = open_publication(p, r.pack, &t, ret_publication, error);
+        r.pack = NULL;
+    }
+    reading_close(&r);
+    if (!rc) (*ret_publication)->start_us = patience->start_us;
+    return rc;
+}
+
+/* Reading counts against the deadline of the call, so that a slow disk cannot exceed it. */
+int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
+                                 const heddle_publish_opts_t *opts, heddle_published_t *ret_published)
+{
+    heddle_error_t error;
+    heddle_publication_t *pub = NULL;
+    heddle_publish_opts_t o;
+    patience_t patience;
+    if (!p || !dir) return misuse("heddle_publisher_publish_dir", "a pointer is NULL");
+    if (p->open) return misuse("heddle_publisher_publish_dir", "another publication is open");
+    int rc = take_opts(opts, &o, &error);
+    if (rc) return error_publish(&error);
+    patience_init(&patience, p, time_now(), o.deadline_ms);
+    stop_begin(&patience.stop);
+    rc = patience_over(&patience, read_dir(p, dir, &patience, &pub, &error), &error);
+    if (!rc) rc = commit(pub, &o, ret_published, &error);
+    return rc ? error_publish(&error) : HEDDLE_OK;
 }
 
 /* -- what became of a version ----------------------------------------------------------------- */
 
-/* The report is filled also where the wait failed: it says how far the version came. */
-static int look(heddle_publisher_t *p, command_t *c, int timeout_ms)
+/* The report is filled also where the wait failed: it says how far the version came. On the heap, because a
+ * report is 26 KB, and stacks of callers may be small. */
+static int look(heddle_publisher_t *p, command_t *c, int timeout_ms, heddle_report_t *ret_report)
 {
-    int rc = handle_run_until(p, c, handle_until(timeout_ms));
-    if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return rc;
-    heddle_error_t ignored, *error = c->error;
-    c->kind = COMMAND_LATE;
-    if (rc == HEDDLE_ERR_INTERRUPTED) c->error = &ignored;
-    int late = handle_run(p, c);
-    c->error = error;
-    return rc == HEDDLE_ERR_INTERRUPTED ? rc : late;
-}
-
-/* On the heap: a report is 26 KB, and stacks of callers may be small. */
-static int look_and_tell(heddle_publisher_t *p, command_t *l, int timeout_ms, heddle_report_t *ret_report)
-{
-    heddle_error_t error = {0};
-    l->report = calloc(1, sizeof *l->report);
-    if (!l->report) {
+    heddle_error_t error = {0}, ignored;
+    c->error = &error;
+    c->waited_ms = timeout_ms > 0 ? (uint32_t)timeout_ms : 0;
+    c->report = calloc(1, sizeof *c->report);
+    if (!c->report) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a report");
         return error_publish(&error);
     }
-    l->error = &error;
-    l->waited_ms = timeout_ms > 0 ? (uint32_t)timeout_ms : 0;
-    int rc = look(p, l, timeout_ms);
-    sized_give(ret_report, l->report, sizeof *l->report);
-    free(l->report);
+    int rc = run_until(p, c, time_until(timeout_ms));
+    if (rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_INTERRUPTED) {
+        /* The broker may have reported since, so that it is judged once more; an interrupt stays one. */
+        bool is_late = rc == HEDDLE_ERR_AGAIN;
+        c->kind = COMMAND_LATE;
+        if (!is_late) c->error = &ignored;
+        int late = run(p, c);
+        if (is_late) rc = late;
+    }
+    sized_give(ret_report, c->report, sizeof *c->report);
+    free(c->report);
     return rc ? error_publish(&error) : HEDDLE_OK;
 }
 
 int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase,
                           heddle_quorum_t quorum, int timeout_ms, heddle_report_t *ret_report)
 {
-    if (!p) return handle_misuse("heddle_publisher_wait", "there is no publisher");
+    if (!p) return misuse("heddle_publisher_wait", "there is no publisher");
     if (phase != HEDDLE_PHASE_STAGED && phase != HEDDLE_PHASE_ACTIVE)
-        return handle_misuse("heddle_publisher_wait",
-                             "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
+        return misuse("heddle_publisher_wait",
+                      "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
     if (quorum.kind != HEDDLE_QUORUM_NONE) p->told_version = version;
-    command_t l = {.kind = COMMAND_JUDGE, .version = version,
+    command_t c = {.kind = COMMAND_JUDGE, .version = version,
                    .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
-    return look_and_tell(p, &l, timeout_ms, ret_report);
+    return look(p, &c, timeout_ms, ret_report);
 }
 
 int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_report_t *ret_report)
 {
-    if (!p) return handle_misuse("heddle_publisher_report", "there is no publisher");
-    command_t l = {.kind = COMMAND_REPORT, .version = version, .want = {.phase = HEDDLE_PHASE_STAGED}};
-    return look_and_tell(p, &l, 0, ret_report);
+    if (!p) return misuse("heddle_publisher_report", "there is no publisher");
+    command_t c = {.kind = COMMAND_REPORT, .version = version, .want = {.phase = HEDDLE_PHASE_STAGED}};
+    return look(p, &c, 0, ret_report);
 }
 
 /* -- events ----------------------------------------------------------------------------------- */
@@ -260,10 +751,10 @@ int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_ev
 {
     heddle_error_t error;
     heddle_event_t event;
-    if (!p) return handle_misuse("heddle_publisher_next_event", "there is no publisher");
-    uint64_t until_us = handle_until(timeout_ms);
+    if (!p) return misuse("heddle_publisher_next_event", "there is no publisher");
+    uint64_t until_us = time_until(timeout_ms);
     int rc = shell_next_event(p->shell, 0, &event);
-    while (rc == HEDDLE_ERR_AGAIN && (rc = handle_sleep(p, shell_fd(p->shell), until_us)) == HEDDLE_OK)
+    while (rc == HEDDLE_ERR_AGAIN && (rc = wait_fd(p, shell_fd(p->shell), until_us)) == HEDDLE_OK)
         rc = shell_next_event(p->shell, 0, &event);
     if (rc) {
         error_fail(&error, rc, rc == HEDDLE_ERR_INTERRUPTED ? "interrupted" : "no event of %s came",

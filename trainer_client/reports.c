@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 #include "core/units.h"
+#include "proto/value.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +29,8 @@ report_row_t *reports_find(const reports_t *r, uint64_t version)
 }
 
 /* The oldest version makes room. A version that was published again gets new times. */
-void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts, uint64_t start_us)
+report_row_t *reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts,
+                            uint64_t start_us)
 {
     report_row_t *row = reports_find(r, version);
     if (!row) {
@@ -42,6 +44,7 @@ void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *
     row->report.deadline_ms = opts->asked_ms ? opts->asked_ms : opts->deadline_ms;
     row->report.staged_ms = row->report.active_ms = row->staged_ms = row->active_ms = -1;
     row->start_us = start_us;
+    return row;
 }
 
 /* -- what the broker says --------------------------------------------------------------------- */
@@ -57,19 +60,6 @@ static uint32_t staged_count(const heddle_report_t *r)
 static void stamp(const report_row_t *row, double *ms)
 {
     if (*ms < 0) *ms = (double)(row->heard_us - row->start_us) / 1000.0;
-}
-
-/* The rows of the message are borrowed, so that their texts are copied. */
-static void copy_missing(heddle_report_t *r, const msg_rollout_t *m)
-{
-    r->missing_count = m->missing_count;
-    for (uint32_t i = 0; i < m->missing_count && i < HEDDLE_MISSING_MAX; i++) {
-        heddle_missing_t *row = &r->missing[i];
-        error_text(row->worker, sizeof row->worker, m->missing[i].worker);
-        error_text(row->phase, sizeof row->phase, m->missing[i].phase);
-        error_text(row->message, sizeof row->message, m->missing[i].message);
-        row->code = m->missing[i].code[0] ? heddle_err_from_name(m->missing[i].code) : HEDDLE_OK;
-    }
 }
 
 static bool is_state(const report_row_t *row, const char *state)
@@ -94,10 +84,67 @@ void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
     if (is_state(row, "staging")) error_text(row->queued, sizeof row->queued, r->code ? "" : m->message);
     if (row->staged_most < staged_count(r)) row->staged_most = staged_count(r);
     if (row->active_most < r->active_count) row->active_most = r->active_count;
-    copy_missing(r, m);
+    /* The rows of the message are borrowed, so that their texts are copied. */
+    r->missing_count = m->missing_count;
+    for (uint32_t i = 0; i < m->missing_count && i < HEDDLE_MISSING_MAX; i++) {
+        heddle_missing_t *missing = &r->missing[i];
+        error_text(missing->worker, sizeof missing->worker, m->missing[i].worker);
+        error_text(missing->phase, sizeof missing->phase, m->missing[i].phase);
+        error_text(missing->message, sizeof missing->message, m->missing[i].message);
+        missing->code = m->missing[i].code[0] ? heddle_err_from_name(m->missing[i].code) : HEDDLE_OK;
+    }
     row->heard_us = now_us;
     if (is_all(staged_count(r), r->eligible_count)) stamp(row, &r->staged_ms);
     if (is_all(r->active_count, r->eligible_count)) stamp(row, &r->active_ms);
+}
+
+/* "" where the answer does not have the field: a broker of another release may have others. */
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+/* A negative number would become a huge count. */
+static uint64_t count_of(const json_t *object, const char *key)
+{
+    json_int_t n = json_integer_value(json_object_get(object, key));
+    return n > 0 ? (uint64_t)n : 0;
+}
+
+/* The answer is brought into the form of a ROLLOUT, so that one function updates the row; its texts are
+ * borrowed from the JSON. What the answer does not have stays as the row has it. */
+bool reports_answer(report_row_t *row, bytes_t body, uint64_t now_us)
+{
+    json_t *answer = NULL;
+    if (value_decode(body, &answer, NULL)) return false;
+    const json_t *version = json_array_get(json_object_get(answer, "versions"), 0);
+    const json_t *rollout = json_object_get(version, "rollout"), *why = json_object_get(version, "reason");
+    const json_t *list = json_object_get(rollout, "missing");
+    const char *state = text_of(version, "state");
+    msg_missing_t missing[HEDDLE_MISSING_MAX];
+    uint32_t count = 0;
+    for (; count < HEDDLE_MISSING_MAX && count < json_array_size(list); count++) {
+        const json_t *m = json_array_get(list, count);
+        missing[count] = (msg_missing_t){.worker = text_of(m, "worker"), .phase = text_of(m, "phase"),
+                                         .code = text_of(m, "code"), .message = text_of(m, "message")};
+    }
+    msg_rollout_t m = {.version = row->report.version, .decision = row->report.decision,
+                       .activation = (uint64_t)row->report.activation,
+                       .deadline_ms = row->report.deadline_ms,
+                       .eligible_count = count_of(rollout, "eligible_count"),
+                       .staged_count = count_of(rollout, "staged_count"),
+                       .active_count = count_of(rollout, "active_count"), .state = state,
+                       .code = text_of(why, "code"), .message = text_of(why, "message"),
+                       .missing = missing, .missing_count = count};
+    bool is_of_row = count_of(version, "version") == row->report.version;
+    if (is_of_row) {
+        bool was_active = text_of(version, "activated_at")[0] != 0;
+        reports_update(row, &m, now_us);
+        if (!strcmp(state, "retired") && was_active) reports_was_active(row); /* the counts are forgotten */
+    }
+    json_decref(answer);
+    return is_of_row;
 }
 
 report_row_t *reports_newest(const reports_t *r)

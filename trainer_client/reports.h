@@ -28,8 +28,9 @@ typedef struct reports { char adapter[HEDDLE_NAME_MAX + 1]; report_row_t *rows; 
 int  reports_init(reports_t *r, const char *adapter);
 void reports_fini(reports_t *r);
 
-/* A version was made, or found again, by a commit that was called at start_us. */
-void reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts, uint64_t start_us);
+/* A version was made, or found again, by a commit that was called at start_us.  Its row. */
+report_row_t *reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts,
+                            uint64_t start_us);
 /* NULL: not of this publisher, or forgotten. */
 report_row_t *reports_find(const reports_t *r, uint64_t version);
 /* By the reports a worker has staged a version with this content: it need not be sent again. */
@@ -37,6 +38,9 @@ bool reports_staged(const reports_t *r, const digest_t *content);
 /* The newest version of all; NULL: there is none. */
 report_row_t *reports_newest(const reports_t *r);
 void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us);
+/* The same from the body of the answer to a status query ("versions"); false: it is not about that
+ * version. */
+bool reports_answer(report_row_t *row, bytes_t body, uint64_t now_us);
 /* It was active once, whatever it is now. */
 void reports_was_active(report_row_t *row);
 

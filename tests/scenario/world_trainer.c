@@ -23,10 +23,15 @@ typedef struct {
     sealed_t sealed;
     region_t *region; /* borrowed, of the slot */
     int slot;
-    bool is_done;     /* the request has ended: */
-    publish_result_t result;
-    heddle_error_t error;
+    publish_request_t request;
+    heddle_report_t report;
 } trainer_t;
+
+static int command(publisher_node_t *node, command_t c, uint64_t now_us)
+{
+    publisher_node_do(node, &c, now_us);
+    return c.rc;
+}
 
 static key16_t life_of(actor_t *a)
 {
@@ -60,6 +65,7 @@ void trainer_boot(actor_t *a)
                                   .life = life_of(a),
                                   .pid = 500 + a->incarnation,
                                   .seed = world_random(w, UINT32_MAX),
+                                  .early_most = 1,
                                   .changed = changed,
                                   .self = a};
     int rc;
@@ -97,30 +103,28 @@ static void finish(actor_t *a, int code, const char *message)
 /* A region that is large enough, of a slot that was taken. */
 static int make_room(trainer_t *t, uint64_t now_us)
 {
-    int rc = publisher_node_take(t->node, pack_bytes(t->pack), now_us, &t->slot, &t->region);
-    if (rc || (t->region && t->region->bytes >= pack_bytes(t->pack))) return rc;
-    rc = region_new(pack_bytes(t->pack), &t->region, NULL);
-    if (!rc) rc = publisher_node_fit(t->node, t->slot, t->region);
-    if (rc) publisher_node_give_back(t->node, t->slot);
+    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(t->pack)};
+    publisher_node_do(t->node, &c, now_us);
+    if (c.rc) return c.rc;
+    t->slot = c.slot;
+    t->region = c.region;
+    if (t->region && t->region->bytes >= pack_bytes(t->pack)) return HEDDLE_OK;
+    int rc = region_new(pack_bytes(t->pack), &t->region, NULL);
+    c = (command_t){.kind = COMMAND_FIT, .slot = t->slot, .region = t->region};
+    if (!rc) rc = command(t->node, c, now_us);
+    c.kind = COMMAND_GIVE_BACK;
+    if (rc) command(t->node, c, now_us);
     return rc;
 }
 
-static int write_and_seal(trainer_t *t, const content_t *c)
+static int write_and_seal(trainer_t *t, const content_t *c, uint64_t now_us)
 {
     pack_lay(t->pack, t->region->base);
     for (uint32_t i = 0; i < c->shape.count; i++)
         memcpy(pack_tensor(t->pack, i), c->region + c->layout.places[i], c->layout.sizes[i]);
     int rc = pack_seal(t->pack, &t->sealed, NULL);
-    if (rc) publisher_node_give_back(t->node, t->slot);
+    if (rc) command(t->node, (command_t){.kind = COMMAND_GIVE_BACK, .slot = t->slot}, now_us);
     return rc;
-}
-
-static void on_done(void *self, const publish_result_t *result, const heddle_error_t *error)
-{
-    trainer_t *t = self;
-    t->is_done = true;
-    if (error) t->error = *error;
-    else t->result = *result;
 }
 
 /* Writes where Heddle says, digests, publishes. */
@@ -130,41 +134,38 @@ static void write_and_publish(actor_t *a)
     int rc;
     PRODUCT(rc = make_room(t, a->w->now_us));
     if (rc == HEDDLE_ERR_AGAIN) return;
-    if (!rc) PRODUCT(rc = write_and_seal(t, a->published.content));
+    if (!rc) PRODUCT(rc = write_and_seal(t, a->published.content, a->w->now_us));
     if (rc) {
         finish(a, rc, "no region");
         return;
     }
     MUST(a->w, digest_equal(&t->sealed.digest, &a->published.content->h1));
-    publish_request_t request = {.slot = t->slot,
-                                 .pack = t->pack,
-                                 .sealed = &t->sealed,
-                                 .start_us = a->w->now_us,
-                                 .until_us = a->w->now_us + t->what.deadline_ms * 1000ull,
-                                 .is_random_id = !t->what.request_id,
-                                 .done = on_done,
-                                 .self = t};
-    request.opts = (heddle_publish_opts_t){.size = sizeof request.opts,
-                                           .step = -1,
-                                           .request_id = t->request_id,
-                                           .activation = t->what.activation,
-                                           .if_unchanged = t->what.if_unchanged,
-                                           .deadline_ms = t->what.deadline_ms};
+    t->request = (publish_request_t){.slot = t->slot,
+                                     .pack = t->pack,
+                                     .sealed = &t->sealed,
+                                     .start_us = a->w->now_us,
+                                     .until_us = a->w->now_us + t->what.deadline_ms * 1000ull,
+                                     .is_random_id = !t->what.request_id};
+    t->request.opts = (heddle_publish_opts_t){.size = sizeof t->request.opts,
+                                              .step = -1,
+                                              .request_id = t->request_id,
+                                              .activation = t->what.activation,
+                                              .if_unchanged = t->what.if_unchanged,
+                                              .deadline_ms = t->what.deadline_ms};
     t->want = WANT_ANSWER;
-    t->is_done = false;
-    t->result = (publish_result_t){0};
-    t->error = (heddle_error_t){0};
-    PRODUCT(publisher_node_publish(t->node, &request, a->w->now_us));
+    command_t publish = {.kind = COMMAND_PUBLISH, .request = &t->request};
+    PRODUCT(publisher_node_do(t->node, &publish, a->w->now_us));
 }
 
 static void take_answer(actor_t *a)
 {
     trainer_t *t = a->trainer_state;
-    if (!t->is_done) return;
-    a->published.version = t->result.version;
-    a->published.created = !t->result.replayed && !t->result.unchanged;
-    if (!t->error.code) MUST(a->w, digest_equal(&t->result.digest, &a->published.content->h1));
-    finish(a, t->error.code, t->error.message);
+    const publish_request_t *r = &t->request;
+    if (!r->is_done) return;
+    a->published.version = r->error.code ? 0 : r->result.version;
+    a->published.created = !r->result.replayed && !r->result.unchanged;
+    if (!r->error.code) MUST(a->w, digest_equal(&r->result.digest, &a->published.content->h1));
+    finish(a, r->error.code, r->error.message);
 }
 
 void trainer_gives_up(actor_t *a)
@@ -172,7 +173,7 @@ void trainer_gives_up(actor_t *a)
     trainer_t *t = a->trainer_state;
     if (!t || t->want == WANT_NOTHING) return;
     if (t->want == WANT_ANSWER) {
-        publisher_node_abandon(t->node);
+        command(t->node, (command_t){.kind = COMMAND_ABANDON}, a->w->now_us);
         take_answer(a);
     } else {
         a->published.version = 0;
@@ -183,10 +184,11 @@ void trainer_gives_up(actor_t *a)
 static void take_report(actor_t *a)
 {
     trainer_t *t = a->trainer_state;
-    const report_row_t *row =
-        a->published.version ? reports_find(publisher_node_reports(t->node), a->published.version) : NULL;
-    if (!row) return;
-    const heddle_report_t *r = &row->report;
+    const heddle_report_t *r = &t->report;
+    heddle_error_t error;
+    command_t c = {
+        .kind = COMMAND_REPORT, .version = a->published.version, .report = &t->report, .error = &error};
+    if (!c.version || command(t->node, c, a->w->now_us)) return;
     a->rolled = (rolled_t){.version = r->version,
                            .decision = r->decision,
                            .eligible = r->eligible_count,
@@ -250,11 +252,13 @@ uint64_t trainer_publishes(actor_t *a, publish_t what)
 
 void trainer_leave(actor_t *a)
 {
-    PRODUCT(publisher_node_leave(((trainer_t *)a->trainer_state)->node, a->w->now_us));
+    command_t c = {.kind = COMMAND_LEAVE};
+    PRODUCT(publisher_node_do(((trainer_t *)a->trainer_state)->node, &c, a->w->now_us));
 }
 bool trainer_has_left(const actor_t *a)
 {
-    return publisher_node_has_left(((const trainer_t *)a->trainer_state)->node);
+    const trainer_t *t = a->trainer_state;
+    return command(t->node, (command_t){.kind = COMMAND_HAS_LEFT}, a->w->now_us) == HEDDLE_OK;
 }
 bool trainer_is_busy(const actor_t *a)
 {
@@ -264,8 +268,9 @@ bool trainer_is_busy(const actor_t *a)
 int trainer_standing(const actor_t *a)
 {
     heddle_error_t error;
-    return a->alive ? publisher_node_opened(((const trainer_t *)a->trainer_state)->node, &error)
-                    : HEDDLE_ERR_GONE;
+    const trainer_t *t = a->trainer_state;
+    command_t c = {.kind = COMMAND_OPENED, .error = &error};
+    return a->alive ? command(t->node, c, a->w->now_us) : HEDDLE_ERR_GONE;
 }
 
 bool trainer_is_ready(const actor_t *a) { return trainer_standing(a) == HEDDLE_OK; }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tensors into a region on several threads: the same bytes and digest as on one, also where threads cannot
  * be started. */
-#include "trainer_client/fill.h"
+#include "trainer_client/pack.h"
 
 #include "core/failpoint.h"
 
@@ -55,7 +55,7 @@ static digest_t digest_filled(uint32_t threads, unsigned fails)
     const void *given[ROWS];
     for (int i = 0; i < ROWS; i++) given[i] = sources[i];
     if (fails) failpoint_arm("crew.thread", fails);
-    fill(p, given, threads);
+    pack_fill(p, given, threads);
     cr_assert(!fails || failpoint_has_failed());
     failpoint_disarm();
     for (uint32_t i = 0; i < ROWS; i++)
@@ -70,7 +70,7 @@ Test(fill, is_the_same_on_any_number_of_threads)
 {
     make_sources();
     digest_t one = digest_filled(1, 0);
-    for (uint32_t threads = 2; threads <= FILL_THREADS_MAX; threads++)
+    for (uint32_t threads = 2; threads <= PACK_THREADS_MAX; threads++)
         for (unsigned fails = 0; fails < threads; fails++) {
             digest_t other = digest_filled(threads, fails);
             cr_assert(digest_equal(&one, &other), "%u threads, start %u failed", threads, fails);
@@ -84,5 +84,5 @@ Test(fill, takes_threads_for_much)
         {17 * MB, 64, 4},       {414ull * MB, 1, 1},    {414ull * MB, 0, 1},      {414ull * MB, 3, 3},
         {1ull << 40, 1024, 4}};
     for (size_t i = 0; i < sizeof ROW / sizeof *ROW; i++)
-        cr_assert_eq(fill_threads(ROW[i].bytes, ROW[i].most), ROW[i].threads, "row %zu", i);
+        cr_assert_eq(pack_fill_threads(ROW[i].bytes, ROW[i].most), ROW[i].threads, "row %zu", i);
 }

@@ -14,7 +14,7 @@ TestSuite(joined, .init = open_and_join, .fini = close_world);
 Test(node, hello_open_welcome)
 {
     heddle_error_t error;
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(opened(&error), HEDDLE_ERR_AGAIN);
     cr_assert_eq(error.code, 0);
     join();
     const msg_t *hello = sent(MSG_HELLO), *open = sent(MSG_OPEN);
@@ -27,27 +27,27 @@ Test(node, hello_open_welcome)
     cr_assert_eq(open->open.serving, 0);
     cr_assert_eq(open->open.prev_token, 0);
     cr_assert_not(open->open.takeover);
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_OK);
+    cr_assert_eq(opened(&error), HEDDLE_OK);
     cr_assert_eq(event(HEDDLE_EVENT_JOINED)->token, TOKEN);
     cr_assert_gt(w.changes, 0);
 }
 
 Test(unopened, another_writer_is_named_and_takeover_is_said_once, .fini = close_world)
 {
-    open_world_as(true);
+    open_world_as((how_t){.takeover = true});
     heddle_error_t error;
     line(true);
     hello_ok();
     cr_assert(sent(MSG_OPEN)->open.takeover);
     refuse(MSG_OPEN, sent(MSG_OPEN)->open.req, HEDDLE_ERR_WRITER_HELD, true);
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_ERR_WRITER_HELD);
+    cr_assert_eq(opened(&error), HEDDLE_ERR_WRITER_HELD);
     cr_assert(strstr(error.message, "ann"));
     cr_assert_eq(event(HEDDLE_EVENT_REFUSED)->code, HEDDLE_ERR_WRITER_HELD);
     w.now += 2 * SECOND;
     tick();
     hello_ok();
     welcome(0);
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_OK);
+    cr_assert_eq(opened(&error), HEDDLE_OK);
     rejoin(0);
     cr_assert_not(sent(MSG_OPEN)->open.takeover);
     cr_assert_eq(sent(MSG_OPEN)->open.prev_token, TOKEN);
@@ -59,10 +59,10 @@ Test(node, a_refusal_that_may_pass_is_told_and_tried_again)
     line(true);
     hello_ok();
     refuse(MSG_OPEN, sent(MSG_OPEN)->open.req, HEDDLE_ERR_NO_SPACE, true);
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(opened(&error), HEDDLE_ERR_AGAIN);
     cr_assert_eq(error.code, HEDDLE_ERR_NO_SPACE);
     refuse(MSG_OPEN, 99, HEDDLE_ERR_DENIED, false);
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_ERR_AGAIN, "not of our OPEN");
+    cr_assert_eq(opened(&error), HEDDLE_ERR_AGAIN, "not of our OPEN");
 }
 
 Test(node, nobody_answers_leads_to_a_redial)
@@ -84,7 +84,7 @@ Test(joined, garbage_changes_nothing)
                                                    .adapter = "policy"}};
     say(&commit);
     heddle_error_t error;
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_OK);
+    cr_assert_eq(opened(&error), HEDDLE_OK);
 }
 
 /* -- sessions --------------------------------------------------------------------------------- */
@@ -155,7 +155,7 @@ Test(joined, a_token_that_the_broker_forgot_is_rejoined)
     hello_ok();
     w.token++;
     welcome(0);
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_OK);
+    cr_assert_eq(opened(&error), HEDDLE_OK);
     cr_assert_null(event(HEDDLE_EVENT_FENCED));
 }
 
@@ -164,7 +164,7 @@ static void is_fenced(void)
 {
     heddle_error_t error;
     publish_result_t r;
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_ERR_FENCED);
+    cr_assert_eq(opened(&error), HEDDLE_ERR_FENCED);
     cr_assert_eq(count_events(HEDDLE_EVENT_FENCED), 1);
     cr_assert(strstr(error.message, "ann"), "%s", error.message);
     forget_sent();
@@ -234,7 +234,7 @@ Test(joined, fenced_said_after_our_own_lease_is_only_old_news)
     hello_ok();
     w.token++;
     welcome(0);
-    cr_assert_eq(publisher_node_opened(w.node, &error), HEDDLE_OK);
+    cr_assert_eq(opened(&error), HEDDLE_OK);
 }
 
 /* -- what it was not told --------------------------------------------------------------------- */
@@ -423,7 +423,10 @@ Test(joined, progress_forgets_who_left_and_is_all_only_when_all_are_staged)
 static int is_held(bool *ret_wanted)
 {
     heddle_error_t e = {0};
-    int rc = publisher_node_is_held(w.node, ret_wanted, &e);
+    command_t c = {.kind = COMMAND_IS_HELD, .error = &e};
+    publisher_node_do(w.node, &c, w.now);
+    *ret_wanted = c.is_wanted;
+    int rc = c.rc;
     cr_assert_eq(e.code, rc ? HEDDLE_ERR_VERSION_FAILED : 0);
     return rc;
 }
@@ -466,34 +469,34 @@ Test(joined, leaving_says_so_and_ends_serving)
 {
     tr_event_t e;
     serve(3, 1);
-    publisher_node_leave(w.node, w.now);
+    leave();
     cr_assert_eq(sent(MSG_LEAVE)->leave.token, TOKEN);
-    cr_assert_not(publisher_node_has_left(w.node));
+    cr_assert_not(has_left());
     msg_t bye = {.type = MSG_BYE, .bye = {.token = TOKEN, .req = sent(MSG_LEAVE)->leave.req}};
     say(&bye);
-    cr_assert_not(publisher_node_has_left(w.node), "the region is not free yet");
+    cr_assert_not(has_left(), "the region is not free yet");
     drive(&e);
-    cr_assert(publisher_node_has_left(w.node));
+    cr_assert(has_left());
     cr_assert_eq(fetch(3, 4096), TR_REFUSED);
 }
 
 Test(node, leaving_without_a_broker_is_at_once)
 {
-    publisher_node_leave(w.node, w.now);
-    cr_assert(publisher_node_has_left(w.node));
+    leave();
+    cr_assert(has_left());
 }
 
 Test(joined, leaving_is_bounded)
 {
-    publisher_node_leave(w.node, w.now);
+    leave();
     w.now += SECOND;
     tick();
-    cr_assert(publisher_node_has_left(w.node));
+    cr_assert(has_left());
 }
 
 /* -- whose it is ------------------------------------------------------------------------------ */
 
-static void leave_it(void *n) { publisher_node_leave(n, w.now); }
+static void leave_it(void *n) { publisher_node_do(n, &(command_t){.kind = COMMAND_LEAVE}, w.now); }
 
 Test(joined, another_thread_may_not_make_it_leave, ENDS_THE_PROCESS)
 {

@@ -227,7 +227,7 @@ Test(node, abandoning_tells_what_it_waited_for)
     publish_again(it, 1, "id-1");
     cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DEADLINE);
     published_as(3, "");
-    cr_assert_not_null(reports_find(publisher_node_reports(w.node), 3), "recorded after all");
+    cr_assert_not_null(report(3), "recorded after all");
     cr_assert_eq(fetch(3, it->sealed.arena_bytes), TR_ARRIVED, "nobody else has its bytes");
     publish_again(it, 1, "id-1");
     published_as(3, "replayed");

@@ -146,7 +146,7 @@ static void give_up_after(uint64_t waited_us)
     cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
     w.now += waited_us;
     tick();
-    publisher_node_give_up(w.node);
+    command((command_t){.kind = COMMAND_GIVE_UP});
     w.now += TAKE_WORD_US;
     tick();
     cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
@@ -200,12 +200,12 @@ Test(joined, a_larger_adapter_gets_a_larger_region)
     cr_assert_eq(take(b), HEDDLE_OK);
     cr_assert_null(b->region);
     fill(b, 2);
-    publisher_node_give_back(w.node, b->slot);
+    give_back(b);
     b = make(60000);
     cr_assert_eq(take(b), HEDDLE_OK);
     cr_assert_null(b->region, "the smaller one is gone before the larger one is made");
     fill(b, 3);
-    publisher_node_give_back(w.node, b->slot);
+    give_back(b);
     b = make(100);
     cr_assert_eq(take(b), HEDDLE_OK);
     cr_assert_geq(b->region->bytes, 4 * 60000 * 6, "a smaller adapter uses what is there");

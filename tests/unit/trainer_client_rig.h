@@ -23,7 +23,14 @@
 enum { TOKEN = 900, WORKER = 77, FRAMES = 64, EVENTS = 128, ITEMS = 16 };
 
 /* A pack on its way through a slot; the world destroys it. */
-typedef struct { pack_t *pack; sealed_t sealed; int slot; region_t *region; char id[40]; } item_t;
+typedef struct {
+    pack_t *pack;
+    sealed_t sealed;
+    int slot;
+    region_t *region;
+    char id[40];
+    publish_request_t request;
+} item_t;
 
 static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":4,\"use_rslora\":true,"
                              "\"base_model_name_or_path\":\"base\"}";
@@ -42,9 +49,7 @@ typedef struct {
     int event_count;
     item_t items[ITEMS];
     int item_count;
-    bool is_done;                    /* the last request has ended: */
-    publish_result_t result;
-    heddle_error_t error;
+    publish_request_t *request;      /* the last one */
 } world_t;
 static world_t w;
 
@@ -94,7 +99,8 @@ UNUSED static transfer_t *open_transfer(uint64_t token)
     return t;
 }
 
-UNUSED static void open_world_as(bool takeover)
+typedef struct { bool takeover; uint32_t early_most; } how_t;
+UNUSED static void open_world_as(how_t how)
 {
     w = (world_t){.now = PUBLISHED_US, .token = TOKEN};
     w.t = open_transfer(1);
@@ -102,11 +108,12 @@ UNUSED static void open_world_as(bool takeover)
     w.io = (node_io_t){.self = &w, .send = take_frame, .redial = note_redial, .event = note_event,
                        .tr = &transfer_mem_ops, .t = w.t, .clock = &CLOCK};
     publisher_node_opts_t opts = {.adapter = "policy", .writer = "trainer-1", .host = "host-1",
-                                  .takeover = takeover, .life = {{7}}, .pid = 5, .seed = 3,
+                                  .takeover = how.takeover, .early_most = how.early_most,
+                                  .life = {{7}}, .pid = 5, .seed = 3,
                                   .changed = note_change, .self = &w};
     cr_assert_eq(publisher_node_new(&opts, &w.io, &w.node), HEDDLE_OK);
 }
-UNUSED static void open_world(void) { open_world_as(false); }
+UNUSED static void open_world(void) { open_world_as((how_t){.early_most = 1}); }
 
 UNUSED static void close_world(void)
 {
@@ -241,9 +248,30 @@ UNUSED static void fencing_error(msg_type_t of)
 
 /* -- the application's side ------------------------------------------------------------------- */
 
+UNUSED static int command(command_t c)
+{
+    publisher_node_do(w.node, &c, w.now);
+    return c.rc;
+}
+UNUSED static int opened(heddle_error_t *ret_error)
+{
+    return command((command_t){.kind = COMMAND_OPENED, .error = ret_error});
+}
+UNUSED static void give_back(const item_t *it)
+{
+    command((command_t){.kind = COMMAND_GIVE_BACK, .slot = it->slot});
+}
+UNUSED static void leave(void) { command((command_t){.kind = COMMAND_LEAVE}); }
+UNUSED static bool has_left(void) { return command((command_t){.kind = COMMAND_HAS_LEFT}) == HEDDLE_OK; }
+
 UNUSED static int take(item_t *it)
 {
-    return publisher_node_take(w.node, pack_bytes(it->pack), w.now, &it->slot, &it->region);
+    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack)};
+    publisher_node_do(w.node, &c, w.now);
+    if (c.rc) return c.rc;
+    it->slot = c.slot;
+    it->region = c.region;
+    return HEDDLE_OK;
 }
 
 UNUSED static item_t *make(uint64_t elements)
@@ -269,7 +297,8 @@ UNUSED static void fill(item_t *it, uint8_t value)
     heddle_error_t error;
     if (!it->region || it->region->bytes < pack_bytes(it->pack)) {
         cr_assert_eq(region_new(pack_bytes(it->pack), &it->region, &error), HEDDLE_OK);
-        cr_assert_eq(publisher_node_fit(w.node, it->slot, it->region), HEDDLE_OK);
+        command_t c = {.kind = COMMAND_FIT, .slot = it->slot, .region = it->region};
+        cr_assert_eq(command(c), HEDDLE_OK);
     }
     pack_lay(it->pack, it->region->base);
     for (uint32_t i = 0; i < 2; i++)
@@ -290,27 +319,16 @@ UNUSED static item_t *filled(uint8_t value)
     return it;
 }
 
-static void note_done(void *self, const publish_result_t *result, const heddle_error_t *error)
-{
-    (void)self;
-    cr_assert_not(w.is_done, "a request ends once");
-    w.is_done = true;
-    if (error) w.error = *error;
-    else w.result = *result;
-}
-
 UNUSED static void publish(item_t *it, const char *id)
 {
-    w.is_done = false;
-    w.error = (heddle_error_t){0};
     snprintf(it->id, sizeof it->id, "%s", id ? id : "r-1");
     static const char *const META[] = {"lr=3e-4", "run=a", NULL};
-    publish_request_t r = {.slot = it->slot, .pack = it->pack, .sealed = &it->sealed,
-                           .is_random_id = !id, .start_us = w.now, .until_us = w.now + 60000000,
-                           .opts = {.step = 12, .request_id = it->id, .deadline_ms = 60000,
-                                    .meta = META},
-                           .done = note_done};
-    publisher_node_publish(w.node, &r, w.now);
+    w.request = &it->request;
+    *w.request = (publish_request_t){.slot = it->slot, .pack = it->pack, .sealed = &it->sealed,
+                                     .is_random_id = !id, .start_us = w.now, .until_us = w.now + 60000000,
+                                     .opts = {.step = 12, .request_id = it->id, .deadline_ms = 60000,
+                                              .meta = META}};
+    command((command_t){.kind = COMMAND_PUBLISH, .request = w.request});
 }
 
 /* PUBLISH is said, if there is a broker; nobody has answered. */
@@ -330,16 +348,16 @@ UNUSED static void publish_again(item_t *it, uint8_t value, const char *id)
 /* AGAIN while the request goes on. */
 UNUSED static int result(publish_result_t *ret)
 {
-    if (!w.is_done) return HEDDLE_ERR_AGAIN;
-    if (!w.error.code) *ret = w.result;
-    return w.error.code;
+    if (!w.request->is_done) return HEDDLE_ERR_AGAIN;
+    if (!w.request->error.code) *ret = w.request->result;
+    return w.request->error.code;
 }
 
 UNUSED static int abandon(publish_result_t *ret, heddle_error_t *ret_error)
 {
-    publisher_node_abandon(w.node);
-    cr_assert(w.is_done);
-    *ret_error = w.error;
+    command((command_t){.kind = COMMAND_ABANDON});
+    cr_assert(w.request->is_done);
+    *ret_error = w.request->error;
     return result(ret);
 }
 
@@ -360,11 +378,15 @@ UNUSED static int judge(uint64_t version, heddle_phase_t phase, int kind, uint32
 {
     wait_for_t want = {phase, {.kind = kind, .n = n}};
     *ret_error = (heddle_error_t){0};
-    return publisher_node_judge(w.node, version, &want, ret_error);
+    return command((command_t){.kind = COMMAND_JUDGE, .version = version, .want = want, .error = ret_error});
 }
+/* As the application sees it; NULL: there is none. */
 UNUSED static const heddle_report_t *report(uint64_t version)
 {
-    return &reports_find(publisher_node_reports(w.node), version)->report;
+    static heddle_report_t copy;
+    heddle_error_t error;
+    command_t c = {.kind = COMMAND_REPORT, .version = version, .report = &copy, .error = &error};
+    return command(c) == HEDDLE_OK ? &copy : NULL;
 }
 
 /* -- the worker's side ------------------------------------------------------------------------ */
