@@ -56,20 +56,24 @@ static const char *sources_of(const json_t *w, char *to, size_t size)
     return to;
 }
 
-/* "fetch 3.1, verify 0.9": what took time, in ms */
-static const char *timing_of(const json_t *w, char *to, size_t size)
+/* "announce 0.1, queued behind policy@6 812.0, fetch 3.1, verify 0.9": what took time, in ms */
+static const char *timing_of(const json_t *w, const char *adapter, char *to, size_t size)
 {
-    static const char *const PHASES[] = {"announce", "connect", "fetch", "verify", "stage", "activate"};
+    static const char *const PHASES[] = {"announce", "queued", "connect", "fetch",
+                                         "verify",   "stage",  "activate"};
     const json_t *timing = json_object_get(w, "timing");
+    char queued[HEDDLE_NAME_MAX + 48];
     size_t n = 0;
+    snprintf(queued, sizeof queued, "queued behind %s@%lld", adapter,
+             (long long)cli_integer(w, "queued_behind"));
     to[0] = 0;
     for (size_t i = 0; i < sizeof PHASES / sizeof *PHASES && n < size; i++) {
         char key[32];
         snprintf(key, sizeof key, "%s_ms", PHASES[i]);
         const json_t *ms = json_object_get(timing, key);
+        const char *phase = strcmp(PHASES[i], "queued") ? PHASES[i] : queued;
         if (json_is_number(ms))
-            n += (size_t)snprintf(to + n, size - n, "%s%s %.1f", n ? ", " : "", PHASES[i],
-                                  json_number_value(ms));
+            n += (size_t)snprintf(to + n, size - n, "%s%s %.1f", n ? ", " : "", phase, json_number_value(ms));
     }
     return to[0] ? to : "-";
 }
@@ -79,14 +83,17 @@ static void render_workers(const json_t *v)
     const json_t *list = json_object_get(v, "workers");
     if (json_array_size(list) == 0) return;
     table_t t;
+    char adapter[HEDDLE_NAME_MAX + 1], scratch[64];
+    const char *tag = cli_text(v, "tag", scratch);
+    snprintf(adapter, sizeof adapter, "%.*s", (int)strcspn(tag, "@"), tag);
     table_init(&t, 7, (const char *const[]){"WORKER", "STATE", "SINCE", ">BYTES", "SOURCES", "MS", "WHY"});
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *w = json_array_get(list, i);
-        char s1[64], s2[64], bytes[16], from[512], ms[160], why[600];
+        char s1[64], s2[64], bytes[16], from[512], ms[320], why[600];
         units_bytes_text((uint64_t)cli_integer(w, "bytes_done"), bytes);
         table_row(&t, json_string_value(json_object_get(w, "worker")), cli_text(w, "state", s1),
                   cli_age(w, "since_at", s2), bytes, sources_of(w, from, sizeof from),
-                  timing_of(w, ms, sizeof ms), cli_why(w, why, sizeof why));
+                  timing_of(w, adapter, ms, sizeof ms), cli_why(w, why, sizeof why));
     }
     puts("");
     table_print(&t);

@@ -35,13 +35,35 @@ static void say_rate(const copy_progress_t *p, const member_t *m, const member_t
     else text_printf(text, size, "%s/s", rate);
 }
 
-/* Bytes a second since the announcement: until the second heartbeat of a fetch it is all that is known.  A
- * session that is younger than the version may have brought bytes with it. */
-static uint64_t first_rate(const track_t *t, const copy_row_t *c, const member_t *m, const member_sub_t *sub)
+/* Bytes a second since it began.  A session that goes on with bytes of an earlier one has none. */
+static uint64_t mean_rate(const copy_row_t *c, const member_sub_t *sub)
 {
-    bool is_first = t->row && m->joined_ms <= t->row->created_ms;
-    bool is_known = is_first && c->moved_us == sub->beat_us && sub->beat_us > c->told_us;
-    return is_known ? c->bytes_done * 1000000 / (sub->beat_us - c->told_us) : 0;
+    bool is_known = !c->is_resumed && c->begun_us && sub->beat_us > c->begun_us;
+    return is_known ? c->bytes_done * 1000000 / (sub->beat_us - c->begun_us) : 0;
+}
+
+/* What the worker does with a version that it was told of, and that has no trouble. */
+static void say_progress(const report_view_t *b, const track_t *t, const copy_row_t *c, const member_t *m,
+                         copy_progress_t *p)
+{
+    char time[16];
+    const member_sub_t *sub = member_sub(m, t->adapter);
+    uint64_t still_us = b->now.us - (c->moved_us > c->begun_us ? c->moved_us : c->begun_us);
+    bool is_still = still_us > b->members->lease_us / 2;
+    bool is_fetching = sub->fetching == t->version && c->state == COPY_FETCHING;
+    if (is_fetching) p->rate_bytes = sub->rate_bytes ? sub->rate_bytes : is_still ? 0 : mean_rate(c, sub);
+    units_ms_text((double)still_us / 1000, time);
+    if (c->state == COPY_ARRIVED) {
+        units_ms_text((double)(b->now.wall_ms - c->since_ms), time);
+        text_printf(p->note, sizeof p->note, "loading for %s", time);
+    } else if (sub->fetching && sub->fetching != t->version) {
+        text_printf(p->note, sizeof p->note, "queued behind %s@%llu", t->adapter,
+                    (unsigned long long)sub->fetching);
+    } else if (p->rate_bytes) {
+        say_rate(p, m, membership_by_token(b->members, sub->source), p->note, sizeof p->note);
+    } else if (is_still) {
+        text_printf(p->note, sizeof p->note, is_fetching ? "no bytes for %s" : "has not begun for %s", time);
+    }
 }
 
 copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const copy_row_t *c)
@@ -52,26 +74,16 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
     if (!sub || !c->told_us) return p;
     char time[16], lease[16];
     uint64_t lease_us = b->members->lease_us, silent_us = member_silent_ms(m, b->now.us) * 1000;
-    uint64_t still_us = b->now.us - (c->moved_us ? c->moved_us : c->told_us);
     bool is_fetching = sub->fetching == t->version && c->state == COPY_FETCHING;
     const member_t *source = is_fetching ? membership_by_token(b->members, sub->source) : NULL;
-    if (is_fetching) p.rate_bytes = sub->rate_bytes ? sub->rate_bytes : first_rate(t, c, m, sub);
     p.source = source ? source->name : NULL;
-    units_ms_text((double)still_us / 1000, time);
-    if (silent_us > lease_us / 2) { /* two heartbeats are missing */
-        p.rate_bytes = 0;
+    p.is_silent = silent_us > lease_us / 2; /* two heartbeats are missing */
+    if (p.is_silent) {
         units_ms_text((double)silent_us / 1000, time);
         units_ms_text((double)lease_us / 1000, lease);
         text_printf(p.note, sizeof p.note, "not heard of for %s (lease %s)", time, lease);
-    } else if (c->code) {
-        p.rate_bytes = 0;
-    } else if (c->state == COPY_ARRIVED) {
-        units_ms_text((double)(b->now.wall_ms - c->since_ms), time);
-        text_printf(p.note, sizeof p.note, "loading for %s", time);
-    } else if (p.rate_bytes) {
-        say_rate(&p, m, source, p.note, sizeof p.note);
-    } else if (still_us > lease_us / 2) {
-        text_printf(p.note, sizeof p.note, is_fetching ? "no bytes for %s" : "has not begun for %s", time);
+    } else if (!c->code) {
+        say_progress(b, t, c, m, &p);
     }
     return p;
 }

@@ -145,13 +145,14 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
     /* Announced in the turn it was published in: 0 ms, not unknown. */
     bool is_heard = c->state > COPY_ANNOUNCED && (c->told_us || c->announce_us);
     json_t *announced = is_heard ? part_ms(c->announce_us) : json_null();
-    json_t *timing = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "announce_ms", announced,
-                               "connect_ms", part_span(c->connect_us), "fetch_ms", part_span(c->fetch_us),
-                               "verify_ms", part_span(c->verify_us), "stage_ms", part_span(c->stage_us),
-                               "activate_ms", part_span(c->activate_us));
+    json_t *timing = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "announce_ms", announced, "queued_ms",
+                               part_span(c->queued_us), "connect_ms", part_span(c->connect_us),
+                               "fetch_ms", part_span(c->fetch_us), "verify_ms", part_span(c->verify_us),
+                               "stage_ms", part_span(c->stage_us), "activate_ms",
+                               part_span(c->activate_us));
     const member_t *m = membership_by_token(b->members, c->token);
     copy_progress_t p = copy_progress(b, t, c);
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker,
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker,
                      "state",
                      part_text(copy_shown_name(t, c, a)), "code", part_code(c->code), "message",
                      part_text(c->code ? c->message : NULL), "since_at",
@@ -159,7 +160,7 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
                      "sources", served_part(c), "max_rate_bytes",
                      part_number(m ? m->max_rate_bytes : 0), "rate_bytes",
                      part_number(p.rate_bytes), "source", part_text(p.source), "note", part_text(p.note),
-                     "timing", timing);
+                     "queued_behind", part_number(c->behind), "timing", timing);
 }
 
 static json_t *copies_list(const report_view_t *b, const adapter_row_t *a, const msg_query_t *q,

@@ -7,14 +7,15 @@
 
 /* ---- one subscription ------------------------------------------------------------------------ */
 
-/* The copy that shows the worker's state: that of the version it serves, or of the newest version that it
- * has anything of. */
+/* The copy that shows the worker's state: that of the version it serves, or that it fetches, or of the newest
+ * version that it has anything of. */
 static const copy_row_t *telling_copy(const report_view_t *b, const member_t *m, const adapter_row_t *a,
                                       const member_sub_t *sub, const track_t **ret_track)
 {
+    uint64_t only = sub->version ? sub->version : sub->fetching;
     for (size_t i = a->version_count; i-- > 0;) {
         uint64_t version = a->versions[i]->version;
-        if (sub->version && version != sub->version) continue;
+        if (only && version != only) continue;
         const track_t *t = rollout_track(b->rollout, a->name, version);
         const copy_row_t *c = t && (sub->version || !track_is_ended(t)) ? track_copy(t, m->name) : NULL;
         if (!c || c->state == COPY_NONE) continue;
@@ -96,16 +97,32 @@ static json_t *kept_part(const report_view_t *b, const member_t *m, const adapte
     return NULL;
 }
 
-/* Progress of the newest version that was announced to the worker, and that it has neither staged nor
- * refused. */
-static copy_progress_t progress_of(const report_view_t *b, const member_t *m, const member_sub_t *sub)
+/* The newest version that was announced to the worker, and that it has neither staged nor refused; NULL. */
+static const track_t *newest_told(const report_view_t *b, const member_t *m, const member_sub_t *sub)
 {
     const adapter_rollout_t *a = rollout_adapter(b->rollout, sub->adapter);
     for (size_t i = a ? a->track_count : 0; i-- > 0;) {
-        const copy_row_t *c = copy_of(a->tracks[i], m);
-        if (copy_is_told(c) && !track_is_ended(a->tracks[i])) return copy_progress(b, a->tracks[i], c);
+        const track_t *t = a->tracks[i];
+        if (copy_is_told(copy_of(t, m)) && !track_is_ended(t)) return t;
     }
-    return (copy_progress_t){0};
+    return NULL;
+}
+
+/* Progress of the version that the worker fetches, then the one that comes after it. */
+static copy_progress_t progress_of(const report_view_t *b, const member_t *m, const member_sub_t *sub)
+{
+    const track_t *next = newest_told(b, m, sub);
+    const track_t *t = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
+    const copy_row_t *c = copy_of(t, m);
+    if (!copy_in_flight(c)) return next ? copy_progress(b, next, copy_of(next, m)) : (copy_progress_t){0};
+    copy_progress_t p = copy_progress(b, t, c);
+    if (!next || next == t || p.is_silent || c->code) return p;
+    copy_progress_t both = p;
+    bool is_loading = c->state == COPY_ARRIVED;
+    text_printf(both.note, sizeof both.note, "%s%s@%llu%s%s; then %s@%llu", is_loading ? "" : "fetching ",
+                t->adapter, (unsigned long long)t->version, !p.note[0] ? "" : is_loading ? " " : ", ",
+                p.note, next->adapter, (unsigned long long)next->version);
+    return both;
 }
 
 static json_t *fetching_part(const report_view_t *b, const member_sub_t *sub, const copy_progress_t *p)

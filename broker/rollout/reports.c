@@ -284,6 +284,8 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
         copy_row_t *c = copy_of(t, member);
         if (!copy_in_flight(c)) continue;
         keep_moved_on(a, member, p->fetching);
+        copies_wait_behind(a, member, p->fetching);
+        if (!c->begun_us) c->begun_us = v.now.us;
         if (!copy_is_told(c)) c->is_owed = true; /* of a session before, or it had turned to another */
         if (p->bytes_done > c->bytes_done) c->moved_us = v.now.us;
         if (c->bytes_done != p->bytes_done) track_touch(t);
@@ -411,6 +413,7 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
         return rc;
     }
     member_fetched(member, m->adapter, m->version);
+    copies_go_on(x.a, member, m->version, s->v.now.us);
     if (copy_holds(x.c)) return HEDDLE_OK;              /* said twice */
     if (x.c->switch_us) copy_order(x.t, x.c, s->v.now); /* loaded: the time to switch begins */
     copy_blame(x.t, x.c, HEDDLE_OK, "", "");
@@ -420,6 +423,7 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     x.c->fetch_us = m->fetch_us;
     x.c->verify_us = m->verify_us;
     x.c->stage_us = m->stage_us;
+    copy_timed(x.t, x.c, s->v.now.us);
     note_served(x.c, x.t, m);
     membership_counted(member, m);
     copy_move(x.t, x.c, COPY_STAGED, s->v.now);
@@ -516,12 +520,14 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
                 m->found && *m->found ? "; found " : "", text_or(m->found, ""));
     if (!m->decision) {
         member_fetched(member, m->adapter, m->version);
+        copies_go_on(x.a, member, m->version, s->v.now.us);
         if (m->fetch_us) { /* its application refused bytes that were whole: how long they took is known */
             x.c->bytes_done = x.t->row->data_bytes;
             x.c->connect_us = m->connect_us;
             x.c->fetch_us = m->fetch_us;
             x.c->verify_us = m->verify_us;
             x.c->stage_us = m->stage_us;
+            copy_timed(x.t, x.c, s->v.now.us);
         }
         stage_failed(s, x.t, x.c, code, text_or(m->phase, "stage"), message);
         wake_member(s, x.a, member);

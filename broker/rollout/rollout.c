@@ -102,7 +102,11 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
     c->retry_us = 0;
     if (!count) return;
     c->told_us = c->moved_us = now_us;
-    c->announce_us = now_us - t->created_us;
+    if (!c->begun_us && !c->behind) c->begun_us = now_us;
+    if (!c->first_told_us) {
+        c->first_told_us = now_us;
+        c->announce_us = now_us - t->created_us;
+    }
     msg_t m = {.type = MSG_ANNOUNCE};
     m.announce = (msg_announce_t){.token = member->token,
                                   .version = row->version,
@@ -714,6 +718,7 @@ static void apply_state(step_t *s, const adapter_rollout_t *a, const record_t *r
         member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
         if (!m) continue;
         member_fetched(m, t->adapter, t->version);
+        copies_go_on(a, m, t->version, s->v.now.us);
         if (t->row->state == VERSION_RETIRED) send_retire(s, t->adapter, t->version, m);
         else send_abort(s, t->adapter, t->row, m);
     }

@@ -414,6 +414,37 @@ void copy_fail(track_t *t, copy_row_t *c, int code, const char *phase, const cha
     copy_blame(t, c, code, phase, message);
 }
 
+/* ---- versions of one worker, one after the other ---- */
+
+void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint64_t version)
+{
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);
+        if (!copy_is_told(c) || c->state != COPY_ANNOUNCED || t->version == version) continue;
+        c->behind = version;
+        c->begun_us = 0;
+    }
+}
+
+void copies_go_on(const adapter_rollout_t *a, const member_t *member, uint64_t version, uint64_t now_us)
+{
+    for (size_t i = 0; i < a->track_count; i++) {
+        copy_row_t *c = copy_of(a->tracks[i], member);
+        if (c && c->behind == version && !c->begun_us) c->begun_us = now_us;
+    }
+}
+
+/* The worker's own phases are measured by its clock, and may begin before the announcement (bytes that were
+ * offered early).  So they come first, and the phases of the broker's clock get what is left. */
+void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us)
+{
+    uint64_t all_us = now_us - t->created_us, own_us = c->connect_us + c->fetch_us + c->stage_us;
+    uint64_t left_us = all_us > own_us ? all_us - own_us : 0;
+    if (c->announce_us > left_us) c->announce_us = left_us;
+    c->queued_us = c->behind ? left_us - c->announce_us : 0;
+}
+
 /* ---- copies come and go ---- */
 
 static size_t copy_place(const track_t *t, const char *worker, bool *ret_found)
@@ -495,7 +526,9 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
     group_t *group = need_group(t, member, &ok);
     if (!ok || !plan_add(&t->plan, member->token)) return NULL;
     bool is_eligible = false;
+    copy_row_t before = {0}; /* of the same process */
     if (c) {
+        if (!memcmp(&c->life, &member->life, sizeof c->life)) before = *c;
         is_eligible = c->token && c->is_eligible && !memcmp(&c->life, &member->life, sizeof c->life);
         take_out(t, c);
         free(c->served);
@@ -510,6 +543,9 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
     *c = (copy_row_t){.token = member->token,
                       .life = member->life,
                       .is_eligible = is_eligible,
+                      .first_told_us = before.first_told_us,
+                      .announce_us = before.announce_us,
+                      .is_resumed = before.is_resumed || before.bytes_done > 0,
                       .group = group,
                       .rank = member->rank};
     error_text(c->worker, sizeof c->worker, member->name);

@@ -56,12 +56,16 @@ typedef struct copy_row {
     uint64_t bytes_done;
     uint64_t told_us;                  /* when ANNOUNCE was sent last; 0: not to this session, or the worker
                                         * turned to another version since */
+    uint64_t first_told_us;            /* the same of the first ANNOUNCE to this process; 0: none yet */
+    uint64_t begun_us;                 /* since when no other version is fetched before it; 0: not yet */
+    uint64_t behind;                   /* the version that was; 0: none */
+    bool is_resumed;                   /* an earlier session of this process had brought bytes */
     uint64_t moved_us;                 /* ANNOUNCED FETCHING ARRIVED: when it was told, or more bytes came */
     uint64_t switch_us;                /* when COMMIT was sent, or STAGED came after it; 0: it was not sent */
     uint64_t retry_us;                 /* FAILED, of the active version: when to announce again; 0: never */
     uint32_t failed_count;
-    /* durations; 0: not yet */
-    uint64_t announce_us, connect_us, fetch_us, verify_us, stage_us, activate_us;
+    /* durations; 0: not yet.  All but verify_us, which is within fetch_us, are disjoint */
+    uint64_t announce_us, queued_us, connect_us, fetch_us, verify_us, stage_us, activate_us;
     /* sources that it lost, an event for each; beyond COPY_LOST_MAX none */
     uint64_t lost[COPY_LOST_MAX]; uint32_t lost_count;
     copy_served_t *served; uint32_t served_count;   /* bytes by source, as STAGED reported */
@@ -227,6 +231,12 @@ void copy_reach(track_t *t, copy_row_t *c, bool has_reached);
 void copy_order(track_t *t, copy_row_t *c, instant_t at);
 void copy_spare(track_t *t, copy_row_t *c, bool is_spare);
 void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message);
+/* The worker fetches this version: others that were announced to it, and not begun, are behind it. */
+void copies_wait_behind(const struct adapter_rollout *a, const member_t *member, uint64_t version);
+/* The worker has done with this version: those behind it begin. */
+void copies_go_on(const struct adapter_rollout *a, const member_t *member, uint64_t version, uint64_t now_us);
+/* The bytes are there: what is left of the time since the version's record goes to announcement and queue. */
+void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us);
 /* there, and not yet staged or failed; c may be NULL in both */
 bool copy_in_flight(const copy_row_t *c);
 /* there, and sealed bytes: STAGED to REFUSED */

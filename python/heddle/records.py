@@ -171,6 +171,7 @@ class CopyTiming:
     verify_ms: float | None
     stage_ms: float | None
     activate_ms: float | None
+    queued_ms: float | None = None      # until the version that it fetched first was there
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,7 @@ class Copy:
     rate_bytes: int | None = None       # a second, while it fetches
     source: str | None = None           # from which it fetches now
     note: str | None = None             # how it gets on, for people
+    queued_behind: int | None = None    # the version that it fetched first
 
 
 @dataclass(frozen=True)

@@ -444,6 +444,7 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers[].rate_bytes", "iN"},
     {"version", "versions[].workers[].source", "sN"},
     {"version", "versions[].workers[].note", "sN"},
+    {"version", "versions[].workers[].queued_behind", "iN"},
     {"version", "versions[].took_ms", "nN"},
     {"version", "versions[].so_far_ms", "nN"},
     {"version", "versions[].slowest", "oN"},
@@ -458,6 +459,7 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].rest.message", "sN"},
     {"version", "versions[].workers[].timing", "o"},
     {"version", "versions[].workers[].timing.announce_ms", "nN"},
+    {"version", "versions[].workers[].timing.queued_ms", "nN"},
     {"version", "versions[].workers[].timing.connect_ms", "nN"},
     {"version", "versions[].workers[].timing.fetch_ms", "nN"},
     {"version", "versions[].workers[].timing.verify_ms", "nN"},
@@ -727,6 +729,9 @@ Test(report, every_field_of_the_pages)
     version_row_t *second = registry_version(registry_adapter(&broker->registry, "policy"), 2);
     second->activation = HEDDLE_ACTIVATION_MANUAL; /* and an operator took a minute */
     second->first_ms += 60000;
+    copy_row_t *late = track_copy(rollout_track(&broker->rollout, "policy", 2), "w2");
+    late->behind = 1; /* w2 fetched version 1 first */
+    late->queued_us = 1000;
     for (uint64_t v = 1; v <= 5; v++)
         bodies[v - 1] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = v});
     expect_shape("version", "versions", bodies, 5);

@@ -27,17 +27,22 @@ static void beat(uint64_t peer, uint64_t fetching, uint64_t bytes_done)
     rig_frame(peer, &m);
 }
 
-static void stage(uint64_t peer, uint64_t fetch_ms, uint64_t stage_ms)
+static void stage_version(uint64_t peer, uint64_t version, uint64_t fetch_ms, uint64_t stage_ms)
 {
     msg_t m = {.type = MSG_STAGED};
     m.staged = (msg_staged_t){.token = R.tokens[peer],
-                              .version = 1,
+                              .version = version,
                               .adapter = "policy",
-                              .digest = rig_digest(1),
+                              .digest = rig_digest(version),
                               .connect_us = 1000,
                               .fetch_us = fetch_ms * 1000,
                               .stage_us = stage_ms * 1000};
     rig_frame(peer, &m);
+}
+
+static void stage(uint64_t peer, uint64_t fetch_ms, uint64_t stage_ms)
+{
+    stage_version(peer, 1, fetch_ms, stage_ms);
 }
 
 static void ask(const char *op, uint64_t version)
@@ -58,6 +63,13 @@ static const json_t *version(void)
 /* The row of w1 is 0, of w2 is 1. */
 static const json_t *copy(size_t i) { return json_array_get(json_object_get(version(), "workers"), i); }
 
+static const json_t *copy_in(uint64_t version, size_t i)
+{
+    ask("versions", version);
+    const json_t *v = json_array_get(json_object_get(body, "versions"), 0);
+    return json_array_get(json_object_get(v, "workers"), i);
+}
+
 static const json_t *standing(size_t i)
 {
     ask("workers", 0);
@@ -70,7 +82,7 @@ static void is(const json_t *object, const char *key, const char *want)
     const json_t *value = json_object_get(object, key);
     cr_assert_not_null(value, "%s", key);
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    cr_assert_str_eq(text, want, "%s", key);
+    cr_assert_str_eq(text, want, "%s: %s", key, text);
     free(text);
 }
 
@@ -252,6 +264,72 @@ Test(took, a_version_that_is_named_again_took_what_it_took)
     is(version(), "took_ms", "500.0");
 }
 
+/* ---- one version after the other ---- */
+
+/* w1 serves version 1, which w2 still fetches when version 2 is announced. */
+static void one_is_behind(void)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    stage(W1, 1, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    as_ready(2);
+    rig_pass(1000);
+    beat(W2, 1, 2000), beat(W1, 0, 0);
+    rig_pass(1000);
+    beat(W2, 1, 3000), beat(W1, 0, 0);
+}
+
+Test(took, a_worker_that_fetches_one_version_before_another)
+{
+    one_is_behind();
+    is(standing(1), "state", "\"fetching\"");
+    is(standing(1), "note", "\"fetching policy@1, 1.0 kB/s; then policy@2\"");
+    is(json_object_get(standing(1), "fetching"), "rate_bytes", "1000");
+    is(copy_in(2, 1), "note", "\"queued behind policy@1\"");
+    is(copy_in(1, 1), "note", "\"1.0 kB/s\"");
+    beat(W2, 1, 5000);
+    is(standing(1), "note", "\"policy@1 loading for 0.0 ms; then policy@2\"");
+    stage_version(W2, 1, 3000, 0);
+    rig_pass(1000);
+    beat(W2, 2, 800), beat(W1, 0, 0);
+    is(standing(1), "note", "\"800 B/s\"");
+    is(copy_in(2, 1), "note", "\"800 B/s\"");
+}
+
+Test(took, the_phases_of_a_worker_add_up)
+{
+    one_is_behind();
+    stage_version(W2, 1, 3000, 0);
+    rig_pass(1000);
+    stage_version(W2, 2, 900, 0); /* 3 s after its publication: 1 ms to connect */
+    const json_t *c = copy_in(2, 1), *timing = json_object_get(c, "timing");
+    is(timing, "announce_ms", "0.0");
+    is(timing, "queued_ms", "2099.0");
+    is(timing, "fetch_ms", "900.0");
+    is(c, "queued_behind", "1");
+    is(json_object_get(copy_in(1, 1), "timing"), "queued_ms", "null");
+}
+
+/* The fetch goes on in a new session of the process: it began with the first announcement. */
+Test(took, a_link_that_was_cut_is_in_the_fetch_alone)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(1000);
+    beat(W1, 1, 2000);
+    R.is_quiet[W1] = true;
+    rig_pass(1500);
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, NULL, 0);
+    rig_pass(1000);
+    stage(W1, 3400, 50);
+    is(json_object_get(copy(0), "timing"), "announce_ms", "0.0");
+    is(json_object_get(copy(0), "timing"), "fetch_ms", "3400.0");
+}
+
 /* ---- on its way ---- */
 
 Test(took, what_it_waits_for_now)
@@ -323,6 +401,21 @@ Test(took, the_first_heartbeat_of_a_session_that_goes_on_fetching_has_no_rate)
     rig_pass(1000);
     beat(W1, 1, 3700);
     is(copy(0), "rate_bytes", "700");
+}
+
+Test(took, a_worker_that_joined_later_has_a_rate_with_its_first_bytes)
+{
+    publish_to(1, (rig_publish_t){0});
+    stage(W1, 1, 0);
+    rig_pass(1000);
+    rig_worker(W2, "w2");
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    rig_pass(1000);
+    beat(W2, 1, 2000);
+    is(copy(1), "rate_bytes", "2000");
+    rig_pass(1000);
+    beat(W2, 1, 2000); /* no chunk was whole between these two */
+    is(copy(1), "rate_bytes", "1000");
 }
 
 Test(took, a_worker_that_is_silent_or_stands_still)
