@@ -13,13 +13,18 @@ static const option_set_t SET = {
     "[NAME] [OPTION...]",
     "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed "
     "for 10 minutes, last.\n"
-    "session: ready, draining, left or lost.  state: of the version that it serves, else of the newest that "
-    "it has anything of.\n"
+    "worker: its name.  session: ready, draining, left or lost.\n"
     "current: it serves the active version of every adapter that it subscribed to.\n"
-    "lag: how many versions were chosen after the one that it serves; 0 when that is the active one, 1 when "
-    "it serves nothing.\n"
+    "adapter, version, digest: what it serves; a row for each adapter.\n"
+    "state: of the version that it serves, else of the one that it fetches, else of the newest that it "
+    "has anything of.\n"
+    "fetching: the version on its way, and the part of its bytes that has come.\n"
+    "heartbeat: how long ago the broker heard the last one.\n"
+    "fetched: the bytes of tensors that came to the worker since it started, of all adapters.\n"
     "why: what is wrong; of a version on its way how fast it comes and the --max-rate that limits it, for "
-    "how long\nno bytes came, or for how long the worker was not heard of.",
+    "how long\nno bytes came, which version comes after it, or for how long the worker was not heard of.\n"
+    "-o json: lag: how many versions were chosen after the one that it serves; 0 when that is the active "
+    "one, 1 when\nit serves nothing.",
     CLI_DUR,
     NULL,
     CLI_COMMON,

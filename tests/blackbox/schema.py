@@ -74,8 +74,8 @@ VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version
            "created_at": "at", "activated_at": "at?", "data_bytes": "int", "tensor_count": "int",
            "features": "texts", "holder_count": "int", "active_count": "int", "meta": "map"}
 SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
-TIMING = {name: "ms?" for name in ("announce_ms", "queued_ms", "connect_ms", "fetch_ms", "verify_ms", "stage_ms",
-                                   "activate_ms")}
+TIMING = {name: "ms?" for name in ("announce_ms", "queued_ms", "connect_ms", "fetch_ms", "verify_ms",
+                                   "stage_ms", "activate_ms")}
 COPY = {"worker": "name", "state": "copy_state?", "code": "code?", "message": "text?", "since_at": "at",
         "bytes_done": "int", "sources": ["name", SOURCE], "max_rate_bytes": "int?", "rate_bytes": "int?",
         "source": "name?", "note": "text?", "queued_behind": "int?", "timing": TIMING}
