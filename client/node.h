@@ -28,8 +28,8 @@ typedef struct node_ops {
     void     (*frame)(void *node, bytes_t frame, uint64_t now_us);
     void     (*transfer)(void *node, const tr_event_t *event, uint64_t now_us);
     uint64_t (*tick)(void *node, uint64_t now_us);              /* returns the next deadline */
-    bool     (*work)(void *node, uint64_t now_us);              /* one bounded piece (a digest); true while
-                                                                 * there is more.  NULL: none */
+    bool     (*work)(void *node, uint64_t now_us);              /* one bounded piece (a digest); false:
+                                                                 * nothing was to do.  NULL: none */
     /* The handshake was rejected; it is tried again.  NULL: ignored. */
     void     (*refused)(void *node, const heddle_error_t *why, uint64_t now_us);
 } node_ops_t;

@@ -17,7 +17,7 @@
  * What it does not cover: a single loan.  While the connection lives, a region stays as it was only because
  * its source waits for TAKEN of every loan of it, but for early ones (FRAME_EARLY).  Bytes copied under a
  * loan that the receiver itself had called taken, or by a source that writes into what it lent, pass the
- * pin: the chunk's digest is what finds those (worker/pull.h), as it does for bytes that travel.
+ * pin: the chunk's digest is what finds those (worker/download.h), as it does for bytes that travel.
  *
  * What is mapped cannot shrink (sealed) and is tmpfs, so that reading it raises no signal.  A region that
  * its source gave up stays mapped, without pages (transfer/region.h), until NEAR_MAPS others were used

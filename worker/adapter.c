@@ -8,8 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* --- announced versions ----------------------------------------------------------------------- */
-
 /* An announcement outlives its message, because a version may wait for a slot or be fetched anew. At most
  * a few exist at a time, so that a list is enough. */
 static announced_t *find_announced(const adapter_t *a, uint64_t version)
@@ -17,33 +15,6 @@ static announced_t *find_announced(const adapter_t *a, uint64_t version)
     announced_t *w = a->announced;
     while (w && w->version != version) w = w->next;
     return w;
-}
-
-/* Keeps what an announcement says until sync has no entry for its version any more. A repeated
- * announcement only renews the sources: bytes and key of a version never change. NULL: no memory. */
-static announced_t *remember(adapter_t *a, const msg_announce_t *m)
-{
-    announced_t *w = find_announced(a, m->version);
-    if (!w) {
-        w = calloc(1, sizeof *w);
-        if (!w) return NULL;
-        w->version = m->version;
-        w->h1 = m->digest;
-        announced_parts(w, m->parts, &m->key);
-        w->data_bytes = m->data_bytes;
-        w->step = m->step;
-        w->next = a->announced;
-        a->announced = w;
-    }
-    announced_sources(w, m->sources, m->source_count);
-    return w;
-}
-
-/* The process may lack descriptors for another region and its connections. UCX ends a process that runs
- * out of them, so the check comes before a slot is reserved. */
-static int check_process(const adapter_t *a, heddle_error_t *error)
-{
-    return a->core->opts.check ? a->core->opts.check(error) : HEDDLE_OK;
 }
 
 /* NULL for an entry without a slot, and for a slot that was never reserved. */
@@ -54,7 +25,7 @@ static slot_t *slot_of(const adapter_t *a, int slot)
 
 static int next_slot(const adapter_t *a) { return slots_next_free(a->core->slots, a->index); }
 
-/* --- events for the application --------------------------------------------------------------- */
+/* --- what is said: to the application and to the broker --------------------------------------- */
 
 /* The event carries the reason of a failure, since the application cannot ask for it later. */
 void adapter_tell(adapter_t *a, const sync_action_t *action)
@@ -81,98 +52,79 @@ void adapter_tell(adapter_t *a, const sync_action_t *action)
     member_tell(&a->core->member, &event);
 }
 
-/* --- messages to the broker ------------------------------------------------------------------- */
-
 /* In messages 0 stands for "not known", but work that began and ended within one turn takes 0 by the
  * turn's clock. It is reported as 1 microsecond. */
 static uint64_t took(uint64_t us) { return us ? us : 1; }
 
-/* STAGED, ACTIVE and NACK are sent once. A lost one would be missing at the broker until the worker joins
- * again, so the next heartbeat makes it join. */
-static int say_once(adapter_t *a, const msg_t *m)
+/* STAGED, ACTIVE or NACK; `why`: of a NACK. They are sent once: a lost one would be missing at the broker
+ * until the worker joins again, so the next heartbeat makes it join. Operators see times, sources and
+ * reasons at the broker, because they cannot see this worker's log. */
+static int report(adapter_t *a, const sync_action_t *action, const heddle_error_t *why, uint64_t now_us)
 {
-    int rc = member_say(&a->core->member, m);
+    const node_io_t *io = a->core->io;
+    uint64_t token = a->core->member.session.token;
+    announced_t *w = find_announced(a, action->version);
+    bool has_times = w && w->sealed_us;    /* not of a version that was staged before the process began */
+    msg_served_t rows[ANNOUNCED_SERVED_MAX];
+    msg_t m = {0};
+    if (action->kind == SA_SEND_STAGED) {
+        tr_counters_t c;
+        io->tr->counters(io->t, &c);
+        m.type = MSG_STAGED;
+        m.staged = (msg_staged_t){.bytes_in = c.bytes_in,
+                                  .bytes_out = c.bytes_out,
+                                  .chunks_bad = a->core->counters.chunks_bad,
+                                  .retries = a->core->counters.retries,
+                                  .token = token,
+                                  .version = action->version,
+                                  .adapter = a->name,
+                                  .digest = action->digest,
+                                  .sources = rows};
+        if (has_times) {
+            m.staged.connect_us = took(w->connect_us);
+            m.staged.fetch_us = took(w->fetch_us);
+            m.staged.verify_us = took(w->verify_us);
+            m.staged.stage_us = w->stage_us = took(now_us - w->sealed_us);
+            for (uint32_t i = 0; i < w->served_count; i++)
+                rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind,
+                                                               w->served[i].bytes, w->served[i].name};
+        }
+    } else if (action->kind == SA_SEND_ACTIVE) {
+        /* The activation began at the later of two moments: the decision arrived, or the bytes did. */
+        uint64_t since_us = w && w->sealed_us > a->commit_us ? w->sealed_us : a->commit_us;
+        m.type = MSG_ACTIVE;
+        m.active = (msg_active_t){.token = token,
+                                  .version = action->version,
+                                  .decision = action->decision,
+                                  .activate_us = since_us ? took(now_us - since_us) : 0,
+                                  .adapter = a->name,
+                                  .digest = action->digest};
+        if (w) w->activate_us = m.active.activate_us;
+    } else {
+        m.type = MSG_NACK;
+        m.nack = (msg_nack_t){.token = token,
+                              .version = action->version,
+                              .decision = action->decision,
+                              .adapter = a->name,
+                              .phase = why->phase,
+                              .code = heddle_err_name(why->code),
+                              .message = why->message,
+                              .expected = why->expected,
+                              .found = why->found,
+                              .hint = why->hint};
+        if (has_times) {
+            m.nack.connect_us = took(w->connect_us);
+            m.nack.fetch_us = took(w->fetch_us);
+            m.nack.verify_us = took(w->verify_us);
+            m.nack.stage_us = w->stage_us ? w->stage_us : took(now_us - w->sealed_us);
+        }
+    }
+    int rc = member_say(&a->core->member, &m);
     a->core->has_unsaid |= rc != HEDDLE_OK;
     return rc;
 }
 
-/* STAGED also carries the times of the fetch and what each source served: operators see both at the
- * broker. A version that was staged before a restart of the broker has no times any more. */
-static void say_staged(adapter_t *a, const sync_action_t *action, uint64_t now_us)
-{
-    if (FAILPOINT("worker.before_staged")) return;
-    const node_io_t *io = a->core->io;
-    msg_served_t rows[PULL_SERVED_MAX];
-    announced_t *w = find_announced(a, action->version);
-    tr_counters_t c;
-    io->tr->counters(io->t, &c);
-    msg_t m = {.type = MSG_STAGED};
-    m.staged = (msg_staged_t){.bytes_in = c.bytes_in,
-                              .bytes_out = c.bytes_out,
-                              .chunks_bad = a->core->counters.chunks_bad,
-                              .retries = a->core->counters.retries,
-                              .token = a->core->member.session.token,
-                              .version = action->version,
-                              .adapter = a->name,
-                              .digest = action->digest};
-    if (w && w->sealed_us) {
-        m.staged.connect_us = took(w->connect_us);
-        m.staged.fetch_us = took(w->fetch_us);
-        m.staged.verify_us = took(w->verify_us);
-        m.staged.stage_us = w->stage_us = took(now_us - w->sealed_us);
-        m.staged.sources = rows;
-        for (uint32_t i = 0; i < w->served_count; i++)
-            rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind,
-                                                           w->served[i].bytes, w->served[i].name};
-    }
-    say_once(a, &m);
-}
-
-/* The time of the activation counts from the later of two moments: the decision arrived, or the bytes
- * did. */
-static void say_active(adapter_t *a, const sync_action_t *action, uint64_t now_us)
-{
-    announced_t *w = find_announced(a, action->version);
-    /* From when it was decided and its bytes were here. */
-    uint64_t since_us = w && w->sealed_us > a->commit_us ? w->sealed_us : a->commit_us;
-    msg_t m = {.type = MSG_ACTIVE};
-    m.active = (msg_active_t){.token = a->core->member.session.token,
-                              .version = action->version,
-                              .decision = action->decision,
-                              .activate_us = since_us ? took(now_us - since_us) : 0,
-                              .adapter = a->name,
-                              .digest = action->digest};
-    if (w) w->activate_us = m.active.activate_us;
-    say_once(a, &m);
-}
-
-/* A NACK carries the whole error, because the broker shows it to operators who cannot see this worker's
- * log. */
-static int say_nack(adapter_t *a, uint64_t version, uint64_t decision, const heddle_error_t *error,
-                    uint64_t now_us)
-{
-    msg_t m = {.type = MSG_NACK};
-    m.nack = (msg_nack_t){.token = a->core->member.session.token,
-                          .version = version,
-                          .decision = decision,
-                          .adapter = a->name,
-                          .phase = error->phase,
-                          .code = heddle_err_name(error->code),
-                          .message = error->message,
-                          .expected = error->expected,
-                          .found = error->found,
-                          .hint = error->hint};
-    const announced_t *w = find_announced(a, version);
-    if (w && w->sealed_us) {
-        m.nack.connect_us = took(w->connect_us);
-        m.nack.fetch_us = took(w->fetch_us);
-        m.nack.verify_us = took(w->verify_us);
-        m.nack.stage_us = w->stage_us ? w->stage_us : took(now_us - w->sealed_us);
-    }
-    return say_once(a, &m);
-}
-
-/* --- RESERVING: memory for a version ---------------------------------------------------------- */
+/* --- a version that is COMING: memory, then bytes --------------------------------------------- */
 
 /* A publisher may publish the same content again, under another version. A sealed slot with that arena
  * saves the fetch: both versions then refer to one region. The manifest must be equal too, since it lies
@@ -220,52 +172,30 @@ static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
 /* Makes one piece of memory a call: the kernel needs long to provide pages, and heartbeats must not wait
  * for it. OK: the slot is RESERVED; AGAIN: it is MAKING, and adapter_work goes on; else the reason, and
  * the slot is FREE. */
-static int reserve(adapter_t *a, const sync_entry_t *e, heddle_error_t *error)
+static int reserve(adapter_t *a, const announced_t *w, uint32_t index, heddle_error_t *error)
 {
-    slots_t *slots = a->core->slots;
-    uint32_t index = (uint32_t)e->slot;
-    const announced_t *w = find_announced(a, e->version);
-    slot_t *slot = slot_of(a, e->slot), *equal;
+    slot_t *slot = slot_of(a, (int)index), *equal;
     int rc = HEDDLE_OK;
     if (!slot || slot->state == SLOT_FREE) {
         a->equal = (check_t){0};
         if (!w) rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
-        else rc = check_process(a, error);
+        else if (a->core->opts.check) rc = a->core->opts.check(error);
         if (!rc && FAILPOINT("worker.reserve"))
             rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
-        if (!rc) rc = slots_begin(slots, a->index, index, &slot, error);
+        if (!rc) rc = slots_begin(a->core->slots, a->index, index, &slot, error);
         if (rc) return rc;
     }
     while ((equal = find_equal(a, w)) && (rc = check_equal(a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH) {}
     if (equal && rc) return rc;
     /* What is written ahead of its announcement needs its memory until then. */
     const slot_t *early = a->early.slot;
-    bool is_its_memory = early == slot && !equal && early->region->bytes >= announced_bytes(&w->part[0]);
+    uint64_t bytes = announced_bytes(&w->part[0]);
+    bool is_its_memory = early == slot && !equal && early->region->bytes >= bytes;
     if (early && !is_its_memory) {
         early_end(&a->early, a->core->io);
         a->has_surplus = true;
     }
-    return equal ? slots_adopt(slots, equal, index, &slot, error)
-                 : slots_reserve(slots, a->index, index, announced_bytes(&w->part[0]), &slot, error);
-}
-
-/* --- FETCHING: its bytes ---------------------------------------------------------------------- */
-
-/* Shares the slot before its first byte arrives. Read requests of other workers may come early: they are
- * pending here, and each is served as soon as its chunk is verified, so that versions spread in a
- * pipeline. */
-static int share_slot(adapter_t *a, slot_t *slot, const announced_t *w, heddle_error_t *error)
-{
-    const node_io_t *io = a->core->io;
-    share_key_t key = w->part[0].key;
-    int rc = FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : io->tr->share(io->t, slot->region, key);
-    bool is_told = rc == HEDDLE_ERR_NO_MEMORY || rc == HEDDLE_ERR_LIMIT;
-    if (rc)
-        return error_fail(error, is_told ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
-                          heddle_err_text(rc));
-    slot->key = key;
-    slot->is_shared = true;
-    return HEDDLE_OK;
+    return equal ? slot_adopt(slot, equal) : slot_reserve(slot, bytes, error);
 }
 
 /* Nothing is fetched for an adopted slot: its bytes are those of another version, and check_equal has
@@ -289,20 +219,28 @@ static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now
     return HEDDLE_OK;
 }
 
-/* Begins the fetch session of a reserved slot. AGAIN: it runs; OK: nothing has to be fetched; else the
- * reason why it cannot be fetched. */
-static int start_fetch(adapter_t *a, const sync_entry_t *e, uint64_t now_us, heddle_error_t *error)
+/* The slot is shared before its first byte arrives. Read requests of other workers may come early: they are
+ * pending here, and each is served as soon as its chunk is verified, so that versions spread in a pipeline.
+ * AGAIN: the download runs; OK: nothing has to be fetched; else the reason why it cannot be fetched. */
+static int start_download(adapter_t *a, const sync_entry_t *e, announced_t *w, uint64_t now_us,
+                          heddle_error_t *error)
 {
     worker_core_t *core = a->core;
-    announced_t *w = find_announced(a, e->version);
+    const node_io_t *io = core->io;
     slot_t *slot = slot_of(a, e->slot);
-    int rc = share_slot(a, slot, w, error);
-    if (rc) return rc;
+    share_key_t key = w->part[0].key;
+    int rc = FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : io->tr->share(io->t, slot->region, key);
+    if (rc) {
+        bool is_told = rc == HEDDLE_ERR_NO_MEMORY || rc == HEDDLE_ERR_LIMIT;
+        return error_fail(error, is_told ? rc : HEDDLE_ERR_INTERNAL, "the slot cannot be shared: %s",
+                          heddle_err_text(rc));
+    }
+    slot->key = key;
+    slot->is_shared = true;
     if (slot->is_adopted) return seal_adopted(a, w, slot, now_us, error);
-    unreached_begin(&a->unreached);
-    pull_opts_t opts = {.io = core->io, .what = w, .slot = slot, .counters = &core->counters,
-                        .early = &a->early, .adapter = a->index};
-    if (FAILPOINT("worker.pull") || pull_new(&opts, now_us, &a->pull))
+    download_opts_t opts = {.io = io, .what = w, .slot = slot, .counters = &core->counters,
+                            .early = &a->early, .unreached = &a->unreached, .adapter = a->index};
+    if (FAILPOINT("worker.pull") || download_new(&opts, now_us, &a->download))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
     adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1});
     /* What is fetched after its decision is fetched late: later decisions may overtake it, and the broker
@@ -312,30 +250,28 @@ static int start_fetch(adapter_t *a, const sync_entry_t *e, uint64_t now_us, hed
     return HEDDLE_ERR_AGAIN;
 }
 
-/* Asks for other sources.  True when no source can be reached and the deadline is near: the fetch fails with
- * unreached.error then, while the broker still waits for a NACK that says why. */
-static bool is_out_of_reach(adapter_t *a, uint64_t now_us)
+/* Works on the version that is COMING until it has to wait. True when it came to its end, which is
+ * `ret_event` for sync; `error` is part of it. */
+static bool bring(adapter_t *a, uint64_t now_us, sync_event_t *ret_event, heddle_error_t *error)
 {
-    uint64_t version = pull_what(a->pull)->version, lost[LIMIT_SOURCES * 2];
-    uint32_t count;
-    if (!pull_needs_sources(a->pull, lost, LIMIT_SOURCES * 2, &count) || !a->sync.up) return false;
-    uint64_t unmet[LIMIT_SERVED];
-    msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = a->core->member.session.token,
-                                          .version = version,
-                                          .adapter = a->name,
-                                          .lost = lost,
-                                          .lost_count = count,
-                                          .unmet = unmet};
-    for (uint32_t i = 0; i < count && i < LIMIT_SERVED; i++)
-        if (!pull_has_met(a->pull, lost[i])) unmet[m.need_sources.unmet_count++] = lost[i];
-    (void)member_say(&a->core->member, &m); /* the fetch asks again */
-    const sync_entry_t *e = sync_find(&a->sync, version);
-    uint64_t deadline_us = e && e->deadline_us != CLOCK_NEVER ? e->deadline_us - SYNC_GRACE_US : CLOCK_NEVER;
-    return unreached_look(&a->unreached, a->core->io, a->pull, lost, count, deadline_us, now_us);
+    const sync_entry_t *e = sync_coming(&a->sync);
+    if (!e || a->download) return false;
+    announced_t *w = find_announced(a, e->version);
+    const slot_t *slot = slot_of(a, e->slot);
+    bool is_reserved = slot && slot->state == SLOT_RESERVED;
+    int rc = is_reserved ? HEDDLE_OK : reserve(a, w, (uint32_t)e->slot, error);
+    *ret_event = (sync_event_t){.kind = SY_NO_SLOT, .version = e->version, .error = error};
+    if (!rc) {
+        rc = start_download(a, e, w, now_us, error);
+        ret_event->kind = rc ? SY_FETCH_FAILED : SY_FETCHED;
+    }
+    if (rc == HEDDLE_ERR_AGAIN) return false;
+    const char *phase = ret_event->kind == SY_NO_SLOT ? "announce" : "fetch";
+    if (rc) error_where(error, a->name, e->version, a->core->opts.name, phase);
+    return true;
 }
 
-/* --- sync's actions --------------------------------------------------------------------------- */
+/* --- sync: an event, and the actions that follow ---------------------------------------------- */
 
 /* NO_SLOT alone does not help an operator. The error lists which versions occupy the slots, how many
  * readers hold each, and for how long one that was dropped has been waiting for its readers. */
@@ -360,9 +296,7 @@ static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t 
     buf_fini(&text);
 }
 
-/* Obeys one action of sync. RESERVE and FETCH are no calls: the entry's new state is the order, and go_on
- * works on it in pieces. */
-static void execute(adapter_t *a, const sync_action_t *action, uint64_t now_us)
+static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
     slot_t *slot = slot_of(a, action->slot);
@@ -372,16 +306,17 @@ static void execute(adapter_t *a, const sync_action_t *action, uint64_t now_us)
     if (why && why->error.code == HEDDLE_ERR_NO_SLOT && !why->error.hint[0])
         describe_slots(a, why->version, &why->error, now_us);
     switch (action->kind) {
-    case SA_RESERVE: case SA_FETCH: break;    /* the entry's state says so: go_on */
     case SA_RESOURCE:
-        if (a->pull) pull_resource(a->pull, now_us);
+        if (a->download) download_resource(a->download, now_us);
         break;
-    case SA_CANCEL: pull_destroy(&a->pull); break;
-    case SA_SEND_STAGED: say_staged(a, action, now_us); break;
-    case SA_SEND_ACTIVE: say_active(a, action, now_us); break;
+    case SA_SEND_STAGED:
+        if (FAILPOINT("worker.before_staged")) break;
+        report(a, action, NULL, now_us);
+        break;
+    case SA_SEND_ACTIVE: report(a, action, NULL, now_us); break;
     case SA_SEND_NACK: {
         sync_nack_t *nack = sync_nack(&a->sync, action->version, action->decision);
-        if (nack && say_nack(a, nack->version, nack->decision, &nack->error, now_us))
+        if (nack && report(a, action, &nack->error, now_us))
             nack->pending = true;    /* after the next WELCOME */
         break;
     }
@@ -391,57 +326,37 @@ static void execute(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         slots_activate(a->core->slots, slot);
         (void)FAILPOINT("worker.after_flip");
         break;
-    case SA_KEEP: break;    /* the flip left it in its slot */
     case SA_DROP:
+        if (a->download && a->download->slot == slot) download_destroy(&a->download);
         slot_drop(slot, now_us);
         if (slot->is_shared) io->tr->unshare(io->t, slot->key);
         break;
     }
 }
 
-/* Gives one event to sync and obeys its actions. Returns sync's answer to an event of the application. */
-static int step(adapter_t *a, const sync_event_t *event, uint64_t now_us)
+/* Gives one event to sync and obeys its actions. Any of them may have started, stopped or replaced a fetch;
+ * what comes of that is the next event. Returns sync's answer to an event of the application. */
+static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
 {
     sync_action_t actions[SYNC_ACTIONS_MAX];
-    int count = sync_step(&a->sync, event, next_slot(a), now_us, actions);
-    for (int i = 0; i < count; i++) execute(a, &actions[i], now_us);
-    return count < 0 ? count : HEDDLE_OK;
-}
-
-/* Works on the version that is RESERVING or FETCHING until it has to wait, and reports each result to
- * sync. A result may start the next version, hence the loop. */
-static void go_on(adapter_t *a, uint64_t now_us)
-{
-    const sync_entry_t *e;
-    while ((e = sync_coming(&a->sync)) && (e->state == SYNC_RESERVING || !a->pull)) {
-        bool is_reserving = e->state == SYNC_RESERVING;
-        uint64_t version = e->version;
-        heddle_error_t error = {0};
-        int rc = is_reserving ? reserve(a, e, &error) : start_fetch(a, e, now_us, &error);
-        if (rc == HEDDLE_ERR_AGAIN) break;
-        const char *phase = is_reserving ? "announce" : "fetch";
-        if (rc) error_where(&error, a->name, version, a->core->opts.name, phase);
-        sync_event_kind_t kind = is_reserving ? (rc ? SY_NO_SLOT : SY_SLOT)
-                                              : (rc ? SY_FETCH_FAILED : SY_FETCHED);
-        step(a, &(sync_event_t){.kind = kind, .version = version, .error = &error}, now_us);
-    }
+    sync_event_t next = *event;
+    heddle_error_t error;
+    int rc = HEDDLE_OK;
+    do {
+        int count = sync_step(&a->sync, &next, next_slot(a), now_us, actions);
+        if (count < 0) rc = count;
+        for (int i = 0; i < count; i++) obey(a, &actions[i], now_us);
+    } while (bring(a, now_us, &next, &error));
     /* Announcements of versions that sync has nothing to do with any more. */
     for (announced_t **at = &a->announced; *at;) {
         announced_t *w = *at;
-        if (sync_find(&a->sync, w->version) || (a->pull && pull_what(a->pull) == w)) {
+        if (sync_find(&a->sync, w->version) || (a->download && a->download->what == w)) {
             at = &w->next;
             continue;
         }
         *at = w->next;
         free(w);
     }
-}
-
-/* Every event ends with go_on, because any of them may have started, stopped or replaced a fetch. */
-static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
-{
-    int rc = step(a, event, now_us);
-    go_on(a, now_us);
     return rc;
 }
 
@@ -454,7 +369,7 @@ static void drain(adapter_t *a, uint64_t now_us)
         const sync_entry_t *e = &a->sync.entries[i];
         if (e->state != SYNC_LEAVING) continue;
         slot_t *slot = slot_of(a, e->slot);
-        bool is_written = (a->pull && pull_slot(a->pull) == slot) ||
+        bool is_written = (a->download && a->download->slot == slot) ||
                           (slot->region && !io->tr->idle(io->t, slot->region));
         if (!slot_is_unread(slot) || slot->is_shared || is_written) continue;
         slot_free(slot);
@@ -463,26 +378,44 @@ static void drain(adapter_t *a, uint64_t now_us)
     }
 }
 
-/* Ends a fetch session that is done or has failed, and reports the result to sync. The session is
- * destroyed first: sync may start the next one within the same event. */
-static void look_at_pull(adapter_t *a, uint64_t now_us)
+/* The download needs other sources, or has ended. One that no source can be reached for fails shortly before
+ * its deadline, while the broker still waits for a NACK that says why. */
+static void look_at_download(adapter_t *a, uint64_t now_us)
 {
-    if (!a->pull) return;
-    const announced_t *w = pull_what(a->pull);
-    uint64_t version = w->version;
-    pull_state_t state = is_out_of_reach(a, now_us) ? PULL_FAILED : pull_state(a->pull);
-    if (state != PULL_DONE && state != PULL_FAILED) return;
-    heddle_error_t error = pull_state(a->pull) == PULL_FAILED ? *pull_error(a->pull) : a->unreached.error;
-    for (uint32_t i = 0; state == PULL_DONE && i < w->source_count; i++) {
-        const source_t *s = &w->sources[i];    /* it may send its next version early */
-        if (s->kind == SOURCE_PUBLISHER && s->token == pull_source(a->pull)) a->early.publisher = *s;
+    download_t *p = a->download;
+    const announced_t *w = p->what;
+    uint64_t version = w->version, lost[LIMIT_SOURCES * 2], unmet[LIMIT_SERVED];
+    bool needs_sources = p->needs_sources && a->sync.up, is_given_up = false;
+    uint32_t count = download_lost(p, lost, LIMIT_SOURCES * 2);
+    if (needs_sources) {
+        msg_t m = {.type = MSG_NEED_SOURCES};
+        m.need_sources = (msg_need_sources_t){.token = a->core->member.session.token,
+                                              .version = version,
+                                              .adapter = a->name,
+                                              .lost = lost,
+                                              .lost_count = count,
+                                              .unmet = unmet};
+        for (uint32_t i = 0; i < count && i < LIMIT_SERVED; i++)
+            if (!download_has_met(p, lost[i])) unmet[m.need_sources.unmet_count++] = lost[i];
+        (void)member_say(&a->core->member, &m); /* the fetch asks again */
+        const sync_entry_t *e = sync_find(&a->sync, version);
+        bool has_deadline = e && e->deadline_us != CLOCK_NEVER;
+        uint64_t deadline_us = has_deadline ? e->deadline_us - SYNC_GRACE_US : CLOCK_NEVER;
+        is_given_up = count && !p->last_token &&
+                      unreached_look(&a->unreached, lost, count, deadline_us, now_us);
     }
-    pull_destroy(&a->pull);
+    if (p->state < DOWNLOAD_DONE && !is_given_up) return;
+    bool is_done = p->state == DOWNLOAD_DONE && !is_given_up;
+    heddle_error_t error = p->state == DOWNLOAD_FAILED ? p->error : a->unreached.error;
+    for (uint32_t i = 0; is_done && i < w->source_count; i++) {
+        const announced_source_t *s = &w->sources[i];    /* it may send its next version early */
+        if (s->kind == SOURCE_PUBLISHER && s->token == p->last_token) a->early.publisher = *s;
+    }
+    /* Sync may start the next one within the same event. */
+    download_destroy(&a->download);
     error_where(&error, a->name, version, a->core->opts.name, NULL);
     feed(a,
-         &(sync_event_t){.kind = state == PULL_DONE ? SY_FETCHED : SY_FETCH_FAILED,
-                         .version = version,
-                         .error = &error},
+         &(sync_event_t){.kind = is_done ? SY_FETCHED : SY_FETCH_FAILED, .version = version, .error = &error},
          now_us);
 }
 
@@ -516,88 +449,97 @@ void adapter_down(adapter_t *a, uint64_t now_us) { feed(a, &(sync_event_t){.kind
 
 /* --- the broker's messages -------------------------------------------------------------------- */
 
-/* The sizes come from the network and are checked before memory is reserved for them. */
-static int check_announce(const msg_announce_t *m, heddle_error_t *error)
-{
-    const msg_part_t *part = m->part_count == 1 ? &m->parts[0] : NULL;
-    if (!part)
-        return error_fail(error, HEDDLE_ERR_PROTOCOL,
-                          "a version in %u parts was announced, and this release takes one", m->part_count);
-    if (part->region_bytes == 0 || part->region_bytes > LIMIT_REGION_BYTES || part->manifest_bytes == 0 ||
-        part->manifest_bytes > LIMIT_MANIFEST_BYTES || m->version == 0)
-        return error_fail(error, HEDDLE_ERR_LIMIT, "the announced sizes are out of range");
-    return HEDDLE_OK;
-}
-
-/* Connecting takes longer than a small fetch, so it begins with the announcement and not with the first
+/* The list of a message. Connecting takes longer than a small fetch, so it begins here and not with the first
  * read request. A failure needs no handling here: the first read request fails then. */
-static void greet_sources(adapter_t *a, const announced_t *w)
+static void take_sources(adapter_t *a, announced_t *w, const msg_source_t *sources, uint32_t count)
 {
     const node_io_t *io = a->core->io;
-    if (check_process(a, NULL)) return;    /* the error is reported when the slot is reserved */
+    announced_sources(w, sources, count);
+    /* A process that lacks descriptors connects to nobody; that is reported when the slot is reserved. */
+    if (a->core->opts.check && a->core->opts.check(NULL)) return;
     for (uint32_t i = 0; i < w->source_count; i++) {
         peer_ref_t peer = source_ref(&w->sources[i]);
         io->tr->greet(io->t, &peer);
     }
 }
 
-/* An announcement that cannot be kept is refused at once, so that the rollout does not wait for this
- * worker until its deadline. */
-static void on_announce(adapter_t *a, const msg_announce_t *m, uint64_t now_us)
+/* Keeps what an announcement says until sync has no entry for its version any more. A repeated announcement
+ * only renews the sources: bytes and key of a version never change. The sizes come from the network and are
+ * checked before memory is reserved for them. NULL: it cannot be kept. */
+static announced_t *remember(adapter_t *a, const msg_announce_t *m, heddle_error_t *error)
 {
-    heddle_error_t error;
-    const announced_t *w = NULL;
-    if (!check_announce(m, &error)) {
-        w = remember(a, m);
-        if (!w) error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for an announcement");
-    }
-    if (!w) {
-        error_where(&error, a->name, m->version, a->core->opts.name, "announce");
-        say_nack(a, m->version, 0, &error, now_us);
-        return;
-    }
-    greet_sources(a, w);
-    feed(a,
-         &(sync_event_t){.kind = SY_ANNOUNCE,
-                         .version = m->version,
-                         .digest = m->digest,
-                         .deadline_us = m->deadline_ms * 1000},
-         now_us);
-}
-
-/* A new list of sources is tried by a running fetch at once. Sync gets the count, because a version
- * without any source gives way to others. */
-static void on_sources(adapter_t *a, const msg_sources_t *m, uint64_t now_us)
-{
+    const msg_part_t *part = &m->parts[0];
     announced_t *w = find_announced(a, m->version);
-    if (!w) return;
-    announced_sources(w, m->sources, m->source_count);
-    greet_sources(a, w);
-    if (a->pull && pull_what(a->pull) == w) pull_resource(a->pull, now_us);
-    feed(a, &(sync_event_t){.kind = SY_SOURCES, .version = m->version, .source_count = w->source_count},
-         now_us);
+    if (m->part_count != 1) {
+        error_fail(error, HEDDLE_ERR_PROTOCOL,
+                   "a version in %u parts was announced, and this release takes one", m->part_count);
+        return NULL;
+    }
+    if (part->region_bytes == 0 || part->region_bytes > LIMIT_REGION_BYTES || part->manifest_bytes == 0 ||
+        part->manifest_bytes > LIMIT_MANIFEST_BYTES || m->version == 0) {
+        error_fail(error, HEDDLE_ERR_LIMIT, "the announced sizes are out of range");
+        return NULL;
+    }
+    if (!w && !(w = calloc(1, sizeof *w))) {
+        error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for an announcement");
+        return NULL;
+    }
+    if (!w->version) {
+        w->version = m->version;
+        w->h1 = m->digest;
+        announced_parts(w, m->parts, &m->key);
+        w->data_bytes = m->data_bytes;
+        w->step = m->step;
+        w->next = a->announced;
+        a->announced = w;
+    }
+    take_sources(a, w, m->sources, m->source_count);
+    return w;
 }
 
-/* COMMIT counts only under a live lease: after its end another decision may be in force. */
 void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
 {
+    heddle_error_t error;
+    sync_event_t event;
+    announced_t *w;
     switch (m->type) {
-    case MSG_ANNOUNCE: on_announce(a, &m->announce, now_us); break;
-    case MSG_SOURCES: on_sources(a, &m->sources, now_us); break;
+    case MSG_ANNOUNCE:
+        if (!remember(a, &m->announce, &error)) {
+            /* Refused at once, so that the rollout does not wait for this worker until its deadline. */
+            error_where(&error, a->name, m->announce.version, a->core->opts.name, "announce");
+            report(a, &(sync_action_t){.kind = SA_SEND_NACK, .version = m->announce.version}, &error, now_us);
+            break;
+        }
+        event = (sync_event_t){.kind = SY_ANNOUNCE,
+                               .version = m->announce.version,
+                               .digest = m->announce.digest,
+                               .deadline_us = m->announce.deadline_ms * 1000};
+        feed(a, &event, now_us);
+        break;
+    case MSG_SOURCES:
+        w = find_announced(a, m->sources.version);
+        if (!w) break;
+        take_sources(a, w, m->sources.sources, m->sources.source_count);
+        /* A running fetch tries the new list at once. Sync gets the count, because a version without any
+         * source gives way to others. */
+        if (a->download && a->download->what == w) download_resource(a->download, now_us);
+        event = (sync_event_t){
+            .kind = SY_SOURCES, .version = w->version, .source_count = w->source_count};
+        feed(a, &event, now_us);
+        break;
     case MSG_COMMIT:
+        /* Only under a live lease: after its end another decision may be in force. */
         if (!session_is_live(&a->core->member.session, now_us)) break;
         a->commit_us = now_us;
-        feed(a,
-             &(sync_event_t){.kind = SY_COMMIT,
-                             .version = m->commit.version,
-                             .decision = m->commit.decision,
-                             .digest = m->commit.digest},
-             now_us);
+        event = (sync_event_t){.kind = SY_COMMIT,
+                               .version = m->commit.version,
+                               .decision = m->commit.decision,
+                               .digest = m->commit.digest};
+        feed(a, &event, now_us);
         break;
     case MSG_ABORT: {
         bool is_overtaken = !strcmp(m->abort.code, "superseded");    /* a state, not an error of ours */
         int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->abort.code);
-        heddle_error_t error;
         error_fail(&error, code, "%s", m->abort.message);
         feed(a, &(sync_event_t){.kind = SY_ABORT, .version = m->abort.version, .error = &error}, now_us);
         break;
@@ -661,10 +603,9 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
         early_transfer(&a->early, io, event);
         return;
     }
-    if (!a->pull) return;
-    unreached_hear(&a->unreached, a->pull, event);
-    pull_transfer(a->pull, event, now_us);
-    look_at_pull(a, now_us);
+    if (!a->download) return;
+    download_transfer(a->download, event, now_us);
+    if (download_is_waiting(a->download)) look_at_download(a, now_us);
 }
 
 /* --- time and work ---------------------------------------------------------------------------- */
@@ -709,36 +650,32 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
         feed(a, &(sync_event_t){.kind = SY_TICK}, now_us);
         drain(a, now_us);    /* memory that was being made is free at once */
     }
-    if (a->pull) next = pull_tick(a->pull, now_us);
-    look_at_pull(a, now_us);
+    if (a->download) {
+        next = download_tick(a->download, now_us);
+        if (download_is_waiting(a->download)) look_at_download(a, now_us);
+    }
     next = clock_earlier(next, ask_for_room(a, now_us));
     return clock_earlier(next, sync_deadline(&a->sync));
 }
 
-/* Memory is being made, which is work for adapter_work. */
-static bool is_reserving(const adapter_t *a)
+/* Work is what needs no event to go on. The order matters: memory that the next version needs must not be
+ * given back first. */
+bool adapter_work(adapter_t *a, uint64_t now_us)
 {
-    const sync_entry_t *e = sync_coming(&a->sync);
-    return e && e->state == SYNC_RESERVING;
-}
-
-/* Work is what needs no event to go on: making memory, comparing digests, giving memory back. */
-bool adapter_has_work(const adapter_t *a)
-{
-    return is_reserving(a) || (a->pull && pull_has_work(a->pull)) || a->has_surplus;
-}
-
-/* The order matters: memory that the next version needs must not be given back first. */
-void adapter_work(adapter_t *a, uint64_t now_us)
-{
-    if (is_reserving(a)) {
-        go_on(a, now_us);
-    } else if (a->pull && pull_has_work(a->pull)) {
-        pull_work(a->pull, now_us);
-        look_at_pull(a, now_us);
-    } else {
-        a->has_surplus = slots_trim(a->core->slots, a->index, a->early.slot);
+    if (a->download) {
+        if (download_work(a->download, now_us)) {
+            if (download_is_waiting(a->download)) look_at_download(a, now_us);
+            return true;
+        }
+    } else if (sync_coming(&a->sync)) {
+        sync_event_t event;
+        heddle_error_t error;
+        if (bring(a, now_us, &event, &error)) feed(a, &event, now_us);
+        return true;
     }
+    if (!a->has_surplus) return false;
+    a->has_surplus = slots_trim(a->core->slots, a->index, a->early.slot);
+    return true;
 }
 
 /* --- rows of JOIN and HEARTBEAT --------------------------------------------------------------- */
@@ -781,12 +718,12 @@ msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t re
     if (w) {    /* before what is fetched meanwhile: it comes to its end first */
         p.fetching = w->version;
         p.bytes_done = p.data_bytes = w->part[0].region_bytes;
-    } else if (a->pull) {
-        const heddle_error_t *why = unreached_error(&a->unreached, a->pull);
-        p.fetching = pull_what(a->pull)->version;
-        p.bytes_done = pull_bytes_done(a->pull);
-        p.data_bytes = pull_what(a->pull)->part[0].region_bytes;
-        p.source = pull_source(a->pull);
+    } else if (a->download) {
+        const heddle_error_t *why = download_trouble(a->download);
+        p.fetching = a->download->what->version;
+        p.bytes_done = a->download->bytes_done;
+        p.data_bytes = a->download->part->region_bytes;
+        p.source = a->download->last_token;
         p.message = why ? why->message : NULL;
     }
     return p;
@@ -806,7 +743,7 @@ void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index)
 void adapter_end(adapter_t *a)
 {
     const node_io_t *io = a->core->io;
-    pull_destroy(&a->pull);
+    download_destroy(&a->download);
     early_end(&a->early, io);
     for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(a, i);

@@ -5,20 +5,20 @@
  *   a message, a transfer event, an answer of the application, time
  *     -> adapter_* -> sync_step -> actions, which are obeyed here
  *
- * The states are those of sync's entries.  While a version is RESERVING, each call of adapter_work makes a
- * piece of its memory; while one is FETCHING, a pull runs.  Both go on from the entry and its slot: no other
- * field stores how far they are.
+ * The states are those of sync's entries.  While a version is COMING, each call of adapter_work makes a piece
+ * of its memory, until its slot is RESERVED; then a download runs.  Slot and download say how far it is: no
+ * other field does.
  *
  * Loop thread only.  The node owns adapters and what they share; an adapter owns its announcements and its
- * pull; the memory of slots is the table's. */
+ * download; the memory of slots is the table's. */
 #ifndef WORKER_ADAPTER_H
 #define WORKER_ADAPTER_H
 
 #include "client/member.h"
 #include "worker/check.h"
+#include "worker/download.h"
 #include "worker/early.h"
 #include "worker/node.h"
-#include "worker/pull.h"
 #include "worker/sync.h"
 #include "worker/unreached.h"
 
@@ -31,7 +31,7 @@ typedef struct {
     const node_io_t *io;
     client_member_t member;
     slots_t *slots;
-    pull_counters_t counters;
+    download_counters_t counters;
     bool has_unsaid;            /* a message that is sent once was lost: with the next heartbeat the worker
                                  * joins again, which repeats all of it */
     void (*heartbeat)(void *self); void *self;    /* sends one now */
@@ -43,10 +43,11 @@ typedef struct adapter {
     const char *name;
     sync_t sync;
     announced_t *announced;     /* versions that have an entry in sync and were announced here */
-    pull_t *pull;               /* of the version that is FETCHING */
+    download_t *download;       /* of the version that is COMING, once its slot is RESERVED */
     early_t early;              /* what comes ahead of its announcement */
-    check_t equal;              /* of the slot whose region the RESERVING version adopts; version 0: none */
-    unreached_t unreached;      /* of `pull` */
+    check_t equal;              /* of the slot whose region the version that is COMING adopts; version 0:
+                                 * none */
+    unreached_t unreached;      /* of `download` */
     bool has_surplus;           /* free slots may have memory to give back */
     uint64_t room_us;           /* the broker is not asked to make room before */
     uint64_t commit_us;         /* when the last COMMIT came */
@@ -67,9 +68,8 @@ int  adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us);
 void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us);
 /* Returns the next deadline. */
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us);
-bool adapter_has_work(const adapter_t *a);
-/* One piece: of memory, of a digest, or of memory that is given back. */
-void adapter_work(adapter_t *a, uint64_t now_us);
+/* One piece: of memory, of a digest, or of memory that is given back.  False: there is nothing to do. */
+bool adapter_work(adapter_t *a, uint64_t now_us);
 
 /* An event for the application; only event, version, decision, digest, err and why of `action` count. */
 void adapter_tell(adapter_t *a, const sync_action_t *action);

@@ -12,8 +12,7 @@
 #include "core/errors.h"
 #include "core/sized.h"
 #include "core/units.h"
-#include "worker/pull.h"
-#include "worker/unreached.h"
+#include "worker/download.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,8 +38,8 @@ typedef struct {
     slots_t *slots;
     slot_t *slot;                      /* memory; NULL: not made yet */
     early_t early;
-    pull_counters_t counters;
-    pull_t *pull;
+    download_counters_t counters;
+    download_t *download;
     unreached_t unreached;
     uint64_t told_bytes;               /* of the last call of opts.progress */
 } job_t;
@@ -65,8 +64,8 @@ static void hear(void *self, const msg_report_t *m)
 static int fail_late(const job_t *j, heddle_error_t *error)
 {
     char done[16], all[16];
-    const heddle_error_t *why = j->pull ? unreached_error(&j->unreached, j->pull) : NULL;
-    units_bytes_text(j->pull ? pull_bytes_done(j->pull) : 0, done);
+    const heddle_error_t *why = j->download ? download_trouble(j->download) : NULL;
+    units_bytes_text(j->download ? j->download->bytes_done : 0, done);
     units_bytes_text(j->what.part[0].region_bytes, all);
     error_fail(error, HEDDLE_ERR_DEADLINE, "%s@%llu was not fetched in %u ms", j->ref.name,
                (unsigned long long)j->what.version, j->opts.deadline_ms);
@@ -140,12 +139,9 @@ static bool work(void *self)
     tr_event_t events[TURN_EVENTS];
     uint64_t now_us = now_of();
     int count = j->io.tr->events(j->io.t, now_us, events, TURN_EVENTS);
-    for (int i = 0; i < count && j->pull; i++) {
-        pull_transfer(j->pull, &events[i], now_us);
-        unreached_hear(&j->unreached, j->pull, &events[i]);
-    }
-    if (j->pull) pull_work(j->pull, now_us);
-    return count > 0 || (j->pull && pull_has_work(j->pull));
+    for (int i = 0; i < count && j->download; i++) download_transfer(j->download, &events[i], now_us);
+    bool has_worked = j->download && download_work(j->download, now_us);
+    return count > 0 || has_worked;
 }
 
 /* False keeps the loop awake: the transfer has something to do. */
@@ -193,7 +189,7 @@ static void settle(job_t *j)
  * are closed. */
 static void close_transfer(job_t *j)
 {
-    pull_destroy(&j->pull);
+    download_destroy(&j->download);
     if (j->has_loop_source) loop_remove_source(query_loop(j->admin->query), j);
     if (!j->io.t) return;
     settle(j);
@@ -238,12 +234,14 @@ static int make_memory(job_t *j, heddle_error_t *error)
     slots_ops_t ops = {.self = j, .wake = wake, .map = map, .unmap = unmap, .owner = j->io.owner};
     if (slots_new(&name, 1, &ops, &j->slots))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a version");
-    int rc;
-    while ((rc = slots_reserve(j->slots, 0, 0, announced_bytes(&j->what.part[0]), &j->slot, error)) ==
-           HEDDLE_ERR_AGAIN) {
+    slot_t *slot;
+    int rc = slots_begin(j->slots, 0, 0, &slot, error);
+    if (rc) return rc;
+    while ((rc = slot_reserve(slot, announced_bytes(&j->what.part[0]), error)) == HEDDLE_ERR_AGAIN) {
         rc = is_over(j, error);
         if (rc) return rc;
     }
+    if (!rc) j->slot = slot;
     return rc;
 }
 
@@ -252,13 +250,14 @@ static int make_memory(job_t *j, heddle_error_t *error)
 /* Every known source was lost: the broker may know of another one. It is asked at most twice a second. */
 static int find_sources(job_t *j, heddle_error_t *error)
 {
+    download_t *p = j->download;
     uint64_t lost[LIMIT_SOURCES * 2];
-    uint32_t count;
-    if (!pull_needs_sources(j->pull, lost, LIMIT_SOURCES * 2, &count)) return HEDDLE_OK;
-    unreached_look(&j->unreached, &j->io, j->pull, lost, count, CLOCK_NEVER, now_of());
-    if (now_of() < j->asked_us + ASK_AGAIN_US) return HEDDLE_OK;    /* it is said again */
+    if (!p->needs_sources) return HEDDLE_OK;
+    uint32_t count = download_lost(p, lost, LIMIT_SOURCES * 2);
+    if (count && !p->last_token) unreached_look(&j->unreached, lost, count, CLOCK_NEVER, now_of());
+    if (now_of() < j->asked_us + ASK_AGAIN_US) return HEDDLE_OK;    /* the download says it again */
     int rc = ask(j, error);
-    if (!rc) pull_resource(j->pull, now_of());
+    if (!rc) download_resource(p, now_of());
     return rc;
 }
 
@@ -266,25 +265,24 @@ static int find_sources(job_t *j, heddle_error_t *error)
 static int fetch(job_t *j, heddle_error_t *error)
 {
     loop_t *loop = query_loop(j->admin->query);
-    unreached_begin(&j->unreached);
-    pull_opts_t opts = {.io = &j->io, .what = &j->what, .slot = j->slot, .counters = &j->counters,
-                        .early = &j->early};
-    if (pull_new(&opts, now_of(), &j->pull))
+    download_opts_t opts = {.io = &j->io, .what = &j->what, .slot = j->slot, .counters = &j->counters,
+                            .early = &j->early, .unreached = &j->unreached};
+    if (download_new(&opts, now_of(), &j->download))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a fetch");
-    for (int rc; pull_state(j->pull) < PULL_DONE;) {
-        uint64_t due_us = pull_tick(j->pull, now_of()), transfer_us = j->io.tr->deadline(j->io.t);
+    while (j->download->state < DOWNLOAD_DONE) {
+        uint64_t due_us = download_tick(j->download, now_of()), transfer_us = j->io.tr->deadline(j->io.t);
         if (transfer_us < due_us) due_us = transfer_us;
-        rc = is_over(j, error);
+        int rc = is_over(j, error);
         if (!rc) rc = find_sources(j, error);
         if (rc) return rc;
         loop_turn(loop, due_us < j->end_us ? due_us : j->end_us);
-        uint64_t bytes = pull_bytes_done(j->pull);
+        uint64_t bytes = j->download->bytes_done;
         if (!j->opts.progress || bytes == j->told_bytes) continue;
         j->told_bytes = bytes;
         j->opts.progress(j->opts.progress_self, bytes, j->what.part[0].region_bytes);
     }
-    if (pull_state(j->pull) == PULL_DONE) return HEDDLE_OK;
-    *error = *pull_error(j->pull);
+    if (j->download->state == DOWNLOAD_DONE) return HEDDLE_OK;
+    *error = j->download->error;
     error_where(error, j->ref.name, j->what.version, NULL, error->phase[0] ? error->phase : "fetch");
     return error->code;
 }

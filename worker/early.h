@@ -3,14 +3,14 @@
  *
  * A publisher of this host says, while the broker records a version, under which key its bytes may be read
  * already (TR_EARLY).  They are copied, and digested on the way, to where the next version will lie: the
- * slot that is reserved next.  When that is announced, its pull (worker/pull.h) compares them with what was
- * announced, as it does with all bytes, and fetches what is not there, or not the same.  So nothing is
- * believed, nothing is told to anybody, and where no announcement comes nothing has happened.
+ * slot that is reserved next.  When that is announced, its download (worker/download.h) compares them with
+ * what was announced, as it does with all bytes, and fetches what is not there, or not the same.  So nothing
+ * is believed, nothing is told to anybody, and where no announcement comes nothing has happened.
  *
  *   heard   -> slot, asks         the last publisher that a version was fetched from, and nobody else
  *   arrived -> here
  *   refused, gone -> no more asks; what is here stays
- *   taken   -> the pull's: nothing is asked any more, and what is asked still is dropped
+ *   taken   -> the download's: nothing is asked any more, and what is asked still is dropped
  *
  * Loop thread only. */
 #ifndef WORKER_EARLY_H
@@ -18,7 +18,7 @@
 
 #include "client/node.h"
 #include "worker/slots.h"
-#include "worker/source.h"
+#include "worker/announced.h"
 
 /* As large as a range may be: they are asked for a frame at a time, of which two are open, so that the next
  * one lies here when the last one is copied.  A fetch has less open (LIMIT_WINDOW_BYTES), for what a lost
@@ -28,7 +28,7 @@
 
 /* From the publisher's region, its first page first. */
 typedef struct {
-    source_t from;
+    announced_source_t from;
     uint32_t piece_count;
     uint64_t bytes, leaf_count;        /* told */
     uint64_t took_us;                  /* from the first ask to the last answer */
@@ -37,10 +37,10 @@ typedef struct {
 } early_bytes_t;
 
 typedef struct {
-    source_t publisher;                /* token 0: there was none */
+    announced_source_t publisher;                /* token 0: there was none */
     slot_t *slot;                      /* NULL: nothing is copied, and the rest means nothing */
     share_key_t key;
-    uint64_t cookie;                   /* of its asks, but for the piece: worker/pull.h */
+    uint64_t cookie;                   /* of its asks, but for the piece: worker/download.h */
     uint64_t began_us;
     uint32_t next;                     /* piece to be asked for */
     struct { uint64_t ask; uint32_t piece; } open[EARLY_OPEN_MAX];

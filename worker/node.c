@@ -365,31 +365,21 @@ static uint64_t on_tick(void *self, uint64_t now_us)
     return clock_earlier(next, session_deadline(&n->core.member.session));
 }
 
-/* Adapters take turns, one piece each, so that a large one does not delay the others. */
-static adapter_t *next_to_work(worker_node_t *n)
-{
-    for (uint32_t i = 0; i < n->adapter_count; i++) {
-        adapter_t *a = &n->adapters[(n->turn + i) % n->adapter_count];
-        if (adapter_has_work(a)) return a;
-    }
-    return NULL;
-}
-
-/* Checks come after the adapters: a version on its way is worth more than a VERIFY, which has a deadline
- * of its own. */
+/* Adapters take turns, one piece each, so that a large one does not delay the others. Checks come after the
+ * adapters: a version on its way is worth more than a VERIFY, which has a deadline of its own. */
 static bool on_work(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
-    adapter_t *a = next_to_work(n);
-    check_t *check = a ? NULL : checks_hashing(&n->checks);
-    if (a) {
-        n->turn = a->index + 1;
-        adapter_work(a, now_us);
-    } else if (check) {
-        hash_piece(n, check, now_us);
+    for (uint32_t i = 0; i < n->adapter_count; i++) {
+        uint32_t at = (n->turn + i) % n->adapter_count;
+        if (!adapter_work(&n->adapters[at], now_us)) continue;
+        n->turn = at + 1;
+        return true;
     }
-    return next_to_work(n) || checks_hashing(&n->checks);
+    check_t *check = checks_hashing(&n->checks);
+    if (check) hash_piece(n, check, now_us);
+    return check != NULL;
 }
 
 const node_ops_t worker_node_ops = {.line = on_line,

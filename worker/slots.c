@@ -84,7 +84,7 @@ static void dispose(slot_t *slot)
 {
     forget_content(slot);
     region_unref(&slot->region);
-    region_unref(&slot->part);
+    region_unref(&slot->making);
     unown(slot->table);
 }
 
@@ -247,39 +247,12 @@ static bool give_back(slots_t *s, slot_t *slot)
 {
     if (slot->region) {
         s->ops.unmap(s->ops.self, slot->region);
-        slot->part = slot->region;
+        slot->making = slot->region;
         slot->region = NULL;
     }
-    if (slot->part && region_shrink(slot->part)) return true;
-    region_unref(&slot->part);
+    if (slot->making && region_shrink(slot->making)) return true;
+    region_unref(&slot->making);
     return false;
-}
-
-/* Makes one piece of the region, so that a turn of the loop stays short. A larger region is not begun
- * before the smaller one is gone: there may not be memory for both. */
-static int make_region(slots_t *s, slot_t *slot, uint64_t bytes, heddle_error_t *error)
-{
-    int rc = HEDDLE_OK;
-    if (slot->region && slot->region->bytes >= bytes) return HEDDLE_OK;
-    if (!slot->part || slot->part->bytes < bytes) {
-        if (give_back(s, slot)) return HEDDLE_ERR_AGAIN;
-        /* Versions of one adapter differ little in size: a sixteenth of room saves a new region when the
-         * manifest grows. */
-        uint64_t step = 64u << 10;
-        while (step < bytes / 32) step *= 2;
-        rc = region_begin((size_t)((bytes + step - 1) / step * step), &slot->part, error);
-        if (!rc && region_view(slot->part)) rc = fail_map(HEDDLE_ERR_NO_MEMORY, bytes, error);
-    }
-    if (!rc) rc = region_grow(slot->part, error);
-    if (rc == HEDDLE_ERR_AGAIN) return rc;
-    if (!rc && (rc = s->ops.map(s->ops.self, slot->part))) fail_map(rc, bytes, error);
-    if (rc) {
-        region_unref(&slot->part);
-        return rc;
-    }
-    slot->region = slot->part;
-    slot->part = NULL;
-    return HEDDLE_OK;
 }
 
 /* Slots are created in order of their index and never moved, because application threads look at them
@@ -300,42 +273,56 @@ int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot,
         atomic_fetch_add(&s->owners, 1);
         atomic_store(&s->shelves[adapter].slots[i], slot);
     }
-    if (slot->state != SLOT_FREE && slot->state != SLOT_MAKING)
-        return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
+    if (slot->state != SLOT_FREE) return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
     slot->state = SLOT_MAKING;
+    slot->is_adopted = slot->is_damaged = false;
     *ret_slot = slot;
     return HEDDLE_OK;
 }
 
-/* `rc`: the result of making the slot's memory. A slot that failed is FREE again, with what it has. */
-static int end_making(slot_t *slot, int rc, bool is_adopted, slot_t **ret_slot)
+/* One piece a call, so that a turn of the loop stays short. A larger region is not begun before the smaller
+ * one is gone: there may not be memory for both. */
+int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
 {
+    slots_t *s = slot->table;
+    int rc = HEDDLE_OK;
+    owner_check(s->ops.owner);
+    if (slot->region && slot->region->bytes >= bytes) {    /* what its last version left is large enough */
+        slot->state = SLOT_RESERVED;
+        return HEDDLE_OK;
+    }
+    if (!slot->making || slot->making->bytes < bytes) {
+        if (give_back(s, slot)) return HEDDLE_ERR_AGAIN;
+        /* Versions of one adapter differ little in size: a sixteenth of room saves a new region when the
+         * manifest grows. */
+        uint64_t step = 64u << 10;
+        while (step < bytes / 32) step *= 2;
+        rc = region_begin((size_t)((bytes + step - 1) / step * step), &slot->making, error);
+        if (!rc && region_view(slot->making)) rc = fail_map(HEDDLE_ERR_NO_MEMORY, bytes, error);
+    }
+    if (!rc) rc = region_grow(slot->making, error);
     if (rc == HEDDLE_ERR_AGAIN) return rc;
-    slot->state = rc ? SLOT_FREE : SLOT_RESERVED;
-    if (rc) return rc;
-    slot->is_adopted = is_adopted;
-    slot->is_damaged = false;
-    *ret_slot = slot;
+    if (!rc && (rc = s->ops.map(s->ops.self, slot->making))) fail_map(rc, bytes, error);
+    if (rc) {
+        region_unref(&slot->making);
+        slot->state = SLOT_FREE;
+        return rc;
+    }
+    slot->region = slot->making;
+    slot->making = NULL;
+    slot->state = SLOT_RESERVED;
     return HEDDLE_OK;
 }
 
-int slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
-                  heddle_error_t *error)
+/* The slot's own memory goes first, piece by piece. */
+int slot_adopt(slot_t *slot, const slot_t *from)
 {
-    slot_t *slot;
-    int rc = slots_begin(s, adapter, index, &slot, error);
-    return rc ? rc : end_making(slot, make_region(s, slot, bytes, error), false, ret_slot);
-}
-
-/* The slot's own memory goes first, piece by piece; then it refers to the region of `from`. */
-int slots_adopt(slots_t *s, const slot_t *from, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
-{
-    slot_t *slot;
-    int rc = slots_begin(s, from->adapter, index, &slot, error);
-    if (rc) return rc;
-    if (give_back(s, slot)) return HEDDLE_ERR_AGAIN;
+    owner_check(slot->table->ops.owner);
+    if (give_back(slot->table, slot)) return HEDDLE_ERR_AGAIN;
     slot->region = region_ref(from->region);
-    return end_making(slot, HEDDLE_OK, true, ret_slot);
+    slot->is_adopted = true;
+    slot->state = SLOT_RESERVED;
+    return HEDDLE_OK;
 }
 
 /* The manifest has names without an end and extents without alignment. Callers of the public interface
@@ -361,9 +348,19 @@ static int copy_table(slot_t *slot, const manifest_t *m)
     return HEDDLE_OK;
 }
 
-/* All that a reader may ask for is made before the slot opens, so that readers need no lock. */
-static void fill_view(slot_t *slot, const seal_t *seal)
+/* All that a reader may ask for is made before the slot opens, so that readers need no lock. The last two
+ * stores open it, in this order: a reader that gets a hold finds the version and its view complete. */
+int slot_seal(slot_t *slot, const seal_t *seal)
 {
+    owner_check(slot->table->ops.owner);
+    if (slot->state != SLOT_RESERVED) return HEDDLE_ERR_INTERNAL;
+    int rc = copy_table(slot, seal->manifest);
+    if (rc) {
+        forget_content(slot);
+        return rc;
+    }
+    slot->manifest = *seal->manifest;
+    *seal->manifest = (manifest_t){0};
     const manifest_t *m = &slot->manifest;
     const char *adapter = slots_adapter(slot->table, slot->adapter);
     slot->h1 = seal->h1;
@@ -381,22 +378,6 @@ static void fill_view(slot_t *slot, const seal_t *seal)
                                      .data_bytes = m->data_bytes,
                                      .step = seal->step,
                                      .features = m->features};
-}
-
-/* The last two stores open the slot, in this order: a reader that gets a hold finds the version and its
- * view complete. */
-int slot_seal(slot_t *slot, const seal_t *seal)
-{
-    owner_check(slot->table->ops.owner);
-    if (slot->state != SLOT_RESERVED) return HEDDLE_ERR_INTERNAL;
-    int rc = copy_table(slot, seal->manifest);
-    if (rc) {
-        forget_content(slot);
-        return rc;
-    }
-    slot->manifest = *seal->manifest;
-    *seal->manifest = (manifest_t){0};
-    fill_view(slot, seal);
     slot->state = SLOT_SEALED;
     atomic_store(&slot->version, seal->version);
     atomic_fetch_and(&slot->refs, ~CLOSED);
@@ -469,7 +450,7 @@ bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
     for (int i = next; i >= 0 && i < (int)LIMIT_SLOTS; i++) {
         slot_t *slot = slot_of(s, adapter, (uint32_t)i);
         if (!slot) break;
-        const region_t *r = slot->region ? slot->region : slot->part;
+        const region_t *r = slot->region ? slot->region : slot->making;
         bool is_small = i == next && r && r->bytes <= 2 * largest + SLOTS_SPARE_BYTES;
         if (slot->state != SLOT_FREE || !r || slot == keep || is_small) continue;
         give_back(s, slot);

@@ -13,7 +13,7 @@
  * SEALED, ACTIVE and KEPT slots can be acquired; their bytes and their view (manifest, digest, tag, names)
  * do not change until the last reader has left.
  *
- * Two versions of an adapter may have the same content: their slots then refer to one region (slots_adopt).
+ * Two versions of an adapter may have the same content: their slots then refer to one region (slot_adopt).
  * A FREE slot's region is its own: slot_free lets go of one that another slot refers to.
  *
  * Threads: slots_find, slots_acquire, slot_hold and slot_release on any thread: no lock, no system call
@@ -50,7 +50,7 @@ struct heddle_snapshot {
     region_t *region;                   /* NULL before the first reserve; another slot may refer to it too */
     bool is_adopted;                    /* RESERVED: the region came with its bytes */
     bool is_damaged;                    /* hashed again, the bytes were others: no version adopts them */
-    region_t *part;                     /* being made, or given back for a larger one: region is NULL then */
+    region_t *making;                   /* being made, or given back for a larger one: region is NULL then */
     bool is_shared;                     /* the transfer serves the region under `key`; set by its adapter */
     share_key_t key;
     /* Written before the slot opens, and read by its readers. */
@@ -94,16 +94,14 @@ void slot_hold(slot_t *slot);
 /* [any thread] Ends a hold.  Accepts NULL and pointers to NULL. */
 void slot_release(slot_t **held);
 
-/* Takes slot `index`, which is FREE: its memory is going to be made.  NO_MEMORY, NO_SLOT. */
+/* FREE -> MAKING: takes slot `index` for a version that comes.  NO_MEMORY; NO_SLOT: it is in use. */
 int  slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
-/* Makes memory for an arena of `bytes` in slot `index`, which is FREE or MAKING.  AGAIN: a piece of it was
- * made, and the slot is MAKING: call again, or drop it, and that piece stays with it.  NO_MEMORY, NO_SLOT: it
- * is as it was before slots_begin. */
-int  slots_reserve(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes, slot_t **ret_slot,
-                   heddle_error_t *error);
+/* MAKING -> RESERVED: makes memory for an arena of `bytes`.  AGAIN: a piece of it was made, and the slot is
+ * MAKING: call again, or drop it, and that piece stays with it.  NO_MEMORY: it is FREE, with what it has. */
+int  slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error);
 /* The same, with the region of `from`, which is sealed and of the same adapter: they share it.  AGAIN: a
  * piece of the slot's own memory was given back. */
-int  slots_adopt(slots_t *s, const slot_t *from, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
+int  slot_adopt(slot_t *slot, const slot_t *from);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);
 /* Opens a RESERVED slot to readers: its bytes are verified.  Takes `manifest`, which borrows from

@@ -3,7 +3,7 @@
 
 #include "core/errors.h"
 
-/* One step in progress: the event, and the actions written so far. */
+/* One call of sync_step: the event, and the actions written so far. */
 typedef struct {
     sync_t *s;
     const sync_event_t *ev;
@@ -11,7 +11,7 @@ typedef struct {
     uint64_t now;
     sync_action_t *out;
     int count;
-} step_t;
+} run_t;
 
 #define EACH(s, e) (sync_entry_t *e = (s)->entries; e < (s)->entries + SYNC_ENTRIES; e++)
 
@@ -37,12 +37,6 @@ static bool is_overtaken(const sync_t *s, const sync_entry_t *e)
     return e->version < s->decided.version;
 }
 
-/* One entry at a time is in one of these states, so that it has the whole bandwidth. */
-static bool is_fetching(const sync_entry_t *e)
-{
-    return e->state == SYNC_RESERVING || e->state == SYNC_FETCHING;
-}
-
 /* These versions can be made active without further work of the application. */
 static bool is_ready(const sync_entry_t *e)
 {
@@ -61,13 +55,6 @@ static sync_entry_t *find_in(sync_t *s, sync_state_t state)
 {
     for EACH(s, e)
         if (e->state == state) return e;
-    return NULL;
-}
-
-static sync_entry_t *find_coming(sync_t *s)
-{
-    for EACH(s, e)
-        if (is_fetching(e)) return e;
     return NULL;
 }
 
@@ -104,43 +91,44 @@ sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision)
 
 /* --- actions ------------------------------------------------------------------------------------ */
 
-static sync_action_t *act(step_t *st, sync_action_kind_t kind, const sync_entry_t *e)
+static sync_action_t *act(run_t *run, sync_action_kind_t kind, const sync_entry_t *e)
 {
-    sync_action_t *a = &st->out[st->count++];
+    sync_action_t *a = &run->out[run->count++];
     *a = (sync_action_t){
         .kind = kind, .version = e->version, .decision = e->decision, .slot = e->slot, .digest = e->digest};
     return a;
 }
 
 /* An OFFER is an event of the application. */
-static void offer(step_t *st, const sync_entry_t *e, int event, int err)
+static sync_action_t *offer(run_t *run, const sync_entry_t *e, int event, int err)
 {
-    sync_action_t *a = act(st, SA_OFFER, e);
+    sync_action_t *a = act(run, SA_OFFER, e);
     a->event = event;
     a->err = err;
+    return a;
 }
 
 /* While the session is down nothing is sent; `reported` then stays false, and on_up sends it, unless the
  * JOIN restated it. */
-static void send_staged(step_t *st, sync_entry_t *e)
+static void send_staged(run_t *run, sync_entry_t *e)
 {
-    e->reported = st->s->up;
-    if (st->s->up) act(st, SA_SEND_STAGED, e);
+    e->reported = run->s->up;
+    if (run->s->up) act(run, SA_SEND_STAGED, e);
 }
 
 /* As send_staged, for the version that is served. It names the decision that was applied last. */
-static void send_active(step_t *st, const sync_entry_t *e)
+static void send_active(run_t *run, const sync_entry_t *e)
 {
-    st->s->active_reported = st->s->up;
-    if (st->s->up) act(st, SA_SEND_ACTIVE, e)->decision = st->s->applied.decision;
+    run->s->active_reported = run->s->up;
+    if (run->s->up) act(run, SA_SEND_ACTIVE, e)->decision = run->s->applied.decision;
 }
 
 /* The failure is remembered, because the message may have to wait for the session, and because later
  * events of the version repeat its reason. A full table forgets the oldest failure, one that was sent
  * before one that was not. */
-static void send_nack(step_t *st, const sync_entry_t *e, uint64_t decision, const heddle_error_t *error)
+static void send_nack(run_t *run, const sync_entry_t *e, uint64_t decision, const heddle_error_t *error)
 {
-    sync_t *s = st->s;
+    sync_t *s = run->s;
     sync_nack_t *known = sync_nack(s, e->version, decision), *oldest = s->nacks;
     for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++) {
         bool is_older = k->pending == oldest->pending && k->order < oldest->order;
@@ -151,15 +139,15 @@ static void send_nack(step_t *st, const sync_entry_t *e, uint64_t decision, cons
                                               .decision = decision,
                                               .pending = !s->up,
                                               .error = *error};
-    if (s->up) act(st, SA_SEND_NACK, e)->decision = decision;
-    offer(st, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
+    if (s->up) act(run, SA_SEND_NACK, e)->decision = decision;
+    offer(run, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
 }
 
 /* Sends what failed while the session was down, in the order in which it happened: a later failure of a
  * version may correct an earlier one. */
-static void send_pending_nacks(step_t *st)
+static void send_pending_nacks(run_t *run)
 {
-    sync_t *s = st->s;
+    sync_t *s = run->s;
     for (;;) {
         sync_nack_t *first = NULL;
         for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++)
@@ -168,7 +156,7 @@ static void send_pending_nacks(step_t *st)
         first->pending = false;
         if (first->decision && first->decision == s->applied.decision) s->active_reported = false;
         sync_entry_t about = {.version = first->version, .decision = first->decision, .slot = -1};
-        act(st, SA_SEND_NACK, &about);
+        act(run, SA_SEND_NACK, &about);
     }
 }
 
@@ -176,78 +164,76 @@ static void send_pending_nacks(step_t *st)
 
 /* Gives up a version. One without a slot is gone at once; one with a slot stays LEAVING until its memory
  * is unused. */
-static void leave(step_t *st, sync_entry_t *e)
+static void leave(run_t *run, sync_entry_t *e)
 {
     if (e->slot < 0) {
         forget(e);
         return;
     }
-    if (e->state == SYNC_FETCHING) act(st, SA_CANCEL, e);
     e->state = SYNC_LEAVING;
-    act(st, SA_DROP, e);
+    act(run, SA_DROP, e);
 }
 
 /* A slot may still be written into after its fetch was stopped, so it cannot be used at once for the same
  * version. The slot leaves on its own, and a new entry waits in place of the old one. */
-static sync_entry_t *wait_again(step_t *st, sync_entry_t *e)
+static sync_entry_t *wait_again(run_t *run, sync_entry_t *e)
 {
-    sync_entry_t *again = add(st->s, e->version, &e->digest);
+    sync_entry_t *again = add(run->s, e->version, &e->digest);
     int slot = again->slot;
     *again = *e;
     again->state = SYNC_WAITING;
     again->slot = slot;
-    leave(st, e);
+    leave(run, e);
     return again;
 }
 
 /* A version that is named, or that has no deadline, must get here in the end: it waits again, with
  * growing pauses. Any other one is given up, and the broker decides without this worker. */
-static void fail(step_t *st, sync_entry_t *e, const heddle_error_t *error)
+static void fail(run_t *run, sync_entry_t *e, const heddle_error_t *error)
 {
-    send_nack(st, e, 0, error);
-    if (!is_named(st->s, e) && e->deadline_us != CLOCK_NEVER) {
-        leave(st, e);
+    send_nack(run, e, 0, error);
+    if (!is_named(run->s, e) && e->deadline_us != CLOCK_NEVER) {
+        leave(run, e);
         return;
     }
-    sync_entry_t *again = wait_again(st, e);
-    again->start_us = st->now + (SYNC_RETRY_US << (again->tries < 4 ? again->tries : 4));
+    sync_entry_t *again = wait_again(run, e);
+    again->start_us = run->now + (SYNC_RETRY_US << (again->tries < 4 ? again->tries : 4));
     again->tries++;
 }
 
 /* Makes a version the active one. The version before stays as KEPT, so that a rollback needs no fetch,
  * unless the broker has retired it meanwhile. */
-static void flip(step_t *st, sync_entry_t *e)
+static void flip(run_t *run, sync_entry_t *e)
 {
-    sync_t *s = st->s;
+    sync_t *s = run->s;
     sync_entry_t *before = find_in(s, SYNC_ACTIVE);
     s->applied = (decision_t){e->decision, e->version, e->digest};
-    if (before != e) act(st, SA_FLIP, e);
+    if (before != e) act(run, SA_FLIP, e);
     if (before && before != e) {
         before->state = SYNC_KEPT;
-        if (before->retired) leave(st, before);
-        else act(st, SA_KEEP, before);
+        if (before->retired) leave(run, before);
     }
     e->state = SYNC_ACTIVE;
     e->retired = false;
-    send_active(st, e);
-    offer(st, e, HEDDLE_EVENT_ACTIVE, 0);
+    send_active(run, e);
+    offer(run, e, HEDDLE_EVENT_ACTIVE, 0);
 }
 
 /* Applies the latest decision whose version is ready. AUTO switches at once; an application is asked,
  * once for each decision, and switches when it answers. */
-static void apply(step_t *st)
+static void apply(run_t *run)
 {
     sync_entry_t *best = NULL;
-    for EACH(st->s, e)
-        if (is_ready(e) && is_named(st->s, e) && (!best || e->decision > best->decision))
+    for EACH(run->s, e)
+        if (is_ready(e) && is_named(run->s, e) && (!best || e->decision > best->decision))
             best = e;
     if (!best) return;
-    if (!st->s->app || (best->state == SYNC_ACTIVE && !st->s->asked)) {
-        flip(st, best);
+    if (!run->s->app || (best->state == SYNC_ACTIVE && !run->s->asked)) {
+        flip(run, best);
     } else if (best->offered != best->decision) {
         best->offered = best->decision;
-        st->s->asked = best->version;
-        offer(st, best, HEDDLE_EVENT_COMMIT, 0);
+        run->s->asked = best->version;
+        offer(run, best, HEDDLE_EVENT_COMMIT, 0);
     }
 }
 
@@ -267,36 +253,36 @@ static sync_entry_t *waiting_head(sync_t *s)
     return head;
 }
 
-/* Reserves the next free slot for the head of the waiting versions. A newer announcement may preempt a
+/* Gives the next free slot to the head of the waiting versions. A newer announcement may preempt a
  * fetch, but never one that is firm: else a worker slower than its trainer would fetch for ever and
  * finish nothing. */
-static void start(step_t *st)
+static void start(run_t *run)
 {
-    sync_t *s = st->s;
+    sync_t *s = run->s;
     for EACH(s, e)
-        if (e->start_us <= st->now) e->start_us = 0;
-    sync_entry_t *head = waiting_head(s), *fetching = find_coming(s);
+        if (e->start_us <= run->now) e->start_us = 0;
+    sync_entry_t *head = waiting_head(s), *fetching = find_in(s, SYNC_COMING);
     bool preempts = s->up && head && fetching && (is_firm(s, head) || head->order > fetching->order);
     if (preempts && !is_firm(s, fetching)) {
-        sync_entry_t *again = wait_again(st, fetching);
+        sync_entry_t *again = wait_again(run, fetching);
         if (is_overtaken(s, again)) forget(again);
         fetching = NULL;
     }
-    int slot = head && !fetching && st->free_slot < (int)s->slot_count ? st->free_slot : -1;
+    int slot = head && !fetching && run->free_slot < (int)s->slot_count ? run->free_slot : -1;
     bool blocked = head && !fetching && slot < 0 && !head->complained;
     if (!blocked) s->give_up_us = CLOCK_NEVER;
-    else if (s->give_up_us == CLOCK_NEVER) s->give_up_us = st->now + head->patience_us;
+    else if (s->give_up_us == CLOCK_NEVER) s->give_up_us = run->now + head->patience_us;
     if (slot < 0) return;
     head->slot = slot;
-    head->state = SYNC_RESERVING;
-    act(st, SA_RESERVE, head);
+    head->state = SYNC_COMING;
+    head->starved = false;
 }
 
-/* --- events of the broker ----------------------------------------------------------------------- */
+/* --- what an event asks for, where that is more than a line -------------------------------------- */
 
 /* A version number stands for the same bytes for ever. Another digest means that the registry was
  * restored or mixed up, and no guess which one is right can be made here. */
-static void refuse_digest(step_t *st, const sync_entry_t *e, uint64_t decision, const digest_t *named,
+static void refuse_digest(run_t *run, const sync_entry_t *e, uint64_t decision, const digest_t *named,
                           const char *phase)
 {
     char here[HEDDLE_DIGEST_TEXT], there[HEDDLE_DIGEST_TEXT];
@@ -308,57 +294,33 @@ static void refuse_digest(step_t *st, const sync_entry_t *e, uint64_t decision, 
                (unsigned long long)e->version);
     error_where(&error, NULL, e->version, NULL, phase);
     error_contrast(&error, there, here);
-    send_nack(st, e, decision, &error);
+    send_nack(run, e, decision, &error);
 }
 
 /* The number of waiting versions is limited, since a trainer can publish without end while every slot is
  * held by readers. The oldest one is refused, as the newest is the one worth having. */
-static void bound_waiting(step_t *st)
+static void bound_waiting(run_t *run)
 {
     sync_entry_t *oldest = NULL;
     uint32_t count = 0;
-    for EACH(st->s, e) {
+    for EACH(run->s, e) {
         if (e->state != SYNC_WAITING) continue;
         count++;
-        if (!is_named(st->s, e) && (!oldest || e->order < oldest->order)) oldest = e;
+        if (!is_named(run->s, e) && (!oldest || e->order < oldest->order)) oldest = e;
     }
     if (count <= SYNC_WAITING_MAX || !oldest) return;
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_LIMIT, "more than %u versions wait for a slot; this is the oldest",
                SYNC_WAITING_MAX);
     error_where(&error, NULL, oldest->version, NULL, "announce");
-    send_nack(st, oldest, 0, &error);
+    send_nack(run, oldest, 0, &error);
     forget(oldest);
 }
 
-/* The broker repeats an announcement when it does not know how far this worker is: the answer is then
- * STAGED or ACTIVE once more. */
-static void on_announce(step_t *st, sync_entry_t *e)
-{
-    sync_t *s = st->s;
-    if (e && !digest_equal(&e->digest, &st->ev->digest)) {
-        refuse_digest(st, e, 0, &st->ev->digest, "announce");
-        return;
-    }
-    if (!e) {
-        e = add(s, st->ev->version, &st->ev->digest);
-        e->order = ++s->order;
-        if (s->decided.version == e->version) e->decision = s->decided.decision;
-        bound_waiting(st);
-    }
-    uint64_t left = st->ev->deadline_us;
-    e->deadline_us = left ? st->now + left + SYNC_GRACE_US : CLOCK_NEVER;
-    e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;
-    e->starved = false;
-    if (e->state == SYNC_FETCHING) act(st, SA_RESOURCE, e);
-    else if (e->state == SYNC_STAGED || e->state == SYNC_KEPT) send_staged(st, e);
-    else if (e->state == SYNC_ACTIVE) send_active(st, e);
-}
-
 /* A decision greater than all before.  What is remembered is applied when its version is ready. */
-static void decide(step_t *st, const decision_t *d)
+static void decide(run_t *run, const decision_t *d)
 {
-    sync_t *s = st->s;
+    sync_t *s = run->s;
     s->decided = *d;
     sync_entry_t *named = find_version(s, d->version), *active = find_in(s, SYNC_ACTIVE);
     for EACH(s, e) {
@@ -369,125 +331,108 @@ static void decide(step_t *st, const decision_t *d)
         /* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
         if (e == named || !is_overtaken(s, e)) continue;
         if (e->state == SYNC_WAITING) forget(e);
-        else if (e->state == SYNC_FETCHING && e->starved) leave(st, e);
+        else if (e->state == SYNC_COMING && e->starved) leave(run, e);
     }
     if (named && !digest_equal(&named->digest, &d->digest))
-        refuse_digest(st, named, d->decision, &d->digest, "activate");
+        refuse_digest(run, named, d->decision, &d->digest, "activate");
     else if (named) named->decision = d->decision;
     if (active && active != named && !(named && is_ready(named))) {
         sync_entry_t missing = {
             .version = d->version, .digest = d->digest, .decision = d->decision, .slot = -1};
-        offer(st, &missing, HEDDLE_EVENT_STALE, 0);
-    }
-}
-
-/* An equal decision is a repetition: the answer to the first one was lost, so ACTIVE is sent again. An
- * application that was asked to switch back has to answer first. */
-static void on_commit(step_t *st, sync_entry_t *e)
-{
-    sync_t *s = st->s;
-    const sync_event_t *ev = st->ev;
-    if (ev->decision > s->decided.decision && ev->decision > s->applied.decision)
-        decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
-    else if (ev->decision == s->applied.decision && e && e->state == SYNC_ACTIVE) {
-        bool is_asked = s->asked == e->version; /* to go back to it: its application is to say so */
-        if (!is_asked) send_active(st, e);
-        else if (!s->active_reported) offer(st, e, HEDDLE_EVENT_COMMIT, 0); /* it refused */
+        offer(run, &missing, HEDDLE_EVENT_STALE, 0);
     }
 }
 
 /* A named version is retired like any other: the broker never retires what its latest decision chose. So
  * a later decision exists that has not arrived here, and no other worker keeps these bytes. */
-static void on_retire(step_t *st, sync_entry_t *e)
+static void on_retire(run_t *run, sync_entry_t *e)
 {
     if (e->state == SYNC_ACTIVE) {
         e->retired = true;
         return;
     }
-    offer(st, e, HEDDLE_EVENT_RETIRED, 0);
-    leave(st, e);
+    offer(run, e, HEDDLE_EVENT_RETIRED, 0);
+    leave(run, e);
 }
 
 /* WELCOME is the truth after a pause: it names the decision in force and the versions to keep. A broker
  * with older data may not know the version that the application was asked to switch to; the application
  * is then asked to go back to the one that stays active. */
-static void on_up(step_t *st)
+static void on_up(run_t *run)
 {
-    sync_t *s = st->s;
-    const sync_event_t *ev = st->ev;
+    sync_t *s = run->s;
+    const sync_event_t *ev = run->ev;
     s->up = true;
     s->slot_count = ev->slot_count;
     s->give_up_us = CLOCK_NEVER;
-    if (ev->decision > s->applied.decision) decide(st, &(decision_t){ev->decision, ev->version, ev->digest});
+    if (ev->decision > s->applied.decision) decide(run, &(decision_t){ev->decision, ev->version, ev->digest});
     for EACH(s, e) {
         bool is_kept = ev->decision && ev->version == e->version;
         for (uint32_t i = 0; i < ev->keep_count; i++) is_kept |= ev->keep[i] == e->version;
         if (sync_is_held(e) && is_kept) e->retired = false;
-        else if (sync_is_held(e) && e->restated) on_retire(st, e);
-        if (e->state == SYNC_STAGED && !e->reported) send_staged(st, e);
-        if (e->deadline_us < st->now + SYNC_GRACE_US) e->deadline_us = st->now + SYNC_GRACE_US;
+        else if (sync_is_held(e) && e->restated) on_retire(run, e);
+        if (e->state == SYNC_STAGED && !e->reported) send_staged(run, e);
+        if (e->deadline_us < run->now + SYNC_GRACE_US) e->deadline_us = run->now + SYNC_GRACE_US;
     }
     const sync_entry_t *active = sync_active(s);
-    if (active && !s->active_reported) send_active(st, active);
+    if (active && !s->active_reported) send_active(run, active);
     if (active && s->asked && s->decided.decision <= s->applied.decision) {
         s->asked = active->version;
-        offer(st, active, HEDDLE_EVENT_COMMIT, 0);
+        offer(run, active, HEDDLE_EVENT_COMMIT, 0);
     }
-    send_pending_nacks(st);
+    send_pending_nacks(run);
 }
 
-/* --- events of the fetch and of the application ------------------------------------------------- */
-
 /* A version that failed before and is staged now has no failure to report any more. */
-static void become_staged(step_t *st, sync_entry_t *e)
+static void become_staged(run_t *run, sync_entry_t *e)
 {
-    sync_nack_t *nack = sync_nack(st->s, e->version, 0);
+    sync_nack_t *nack = sync_nack(run->s, e->version, 0);
     if (nack) nack->pending = false;    /* it was tried again, and went well */
     e->state = SYNC_STAGED;
-    send_staged(st, e);
-    if (!st->s->app) offer(st, e, HEDDLE_EVENT_STAGED, 0);
+    send_staged(run, e);
+    if (!run->s->app) offer(run, e, HEDDLE_EVENT_STAGED, 0);
 }
 
 /* The application says that it serves this version. Without a session a new switch is refused: the broker
  * may have decided otherwise meanwhile. */
-static int on_app_activate(step_t *st, sync_entry_t *e)
+static int on_app_activate(run_t *run, sync_entry_t *e)
 {
-    if (e->state == SYNC_ACTIVE && !is_named(st->s, e)) {
-        if (st->s->asked == e->version) {
-            sync_nack_t *nack = sync_nack(st->s, e->version, st->s->applied.decision);
+    if (e->state == SYNC_ACTIVE && !is_named(run->s, e)) {
+        if (run->s->asked == e->version) {
+            sync_nack_t *nack = sync_nack(run->s, e->version, run->s->applied.decision);
             if (nack) nack->pending = false;    /* it was refused, and went well then */
-            st->s->asked = 0;
-            if (!st->s->active_reported) send_active(st, e); /* it was refused before */
+            run->s->asked = 0;
+            if (!run->s->active_reported) send_active(run, e); /* it was refused before */
         }
         return HEDDLE_OK;
     }
     if (!is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
-    if (!st->s->up) return HEDDLE_ERR_FENCED;
-    if (!is_named(st->s, e)) return HEDDLE_ERR_NOT_FOUND;
-    if (st->s->asked == e->version) st->s->asked = 0;
-    flip(st, e);
+    if (!run->s->up) return HEDDLE_ERR_FENCED;
+    if (!is_named(run->s, e)) return HEDDLE_ERR_NOT_FOUND;
+    if (run->s->asked == e->version) run->s->asked = 0;
+    flip(run, e);
     return HEDDLE_OK;
 }
 
 /* The cases differ in what the broker has to learn: a named version failed to become active (NACK with
  * the decision), the active one cannot be returned to (NACK with the applied decision), or a version
  * could not be staged (NACK without a decision). */
-static int on_app_reject(step_t *st, sync_entry_t *e)
+static int on_app_reject(run_t *run, sync_entry_t *e)
 {
-    if (is_ready(e) && is_named(st->s, e)) {
+    if (is_ready(e) && is_named(run->s, e)) {
         uint64_t decision = e->decision;
         e->decision = e->offered = 0;    /* a WELCOME that names it again offers it again */
-        send_nack(st, e, decision, st->ev->error);
+        send_nack(run, e, decision, run->ev->error);
         return HEDDLE_OK;
     }
-    if (e->state == SYNC_ACTIVE && st->s->asked == e->version) { /* to go back to it */
-        send_nack(st, e, st->s->applied.decision, st->ev->error);
-        st->s->active_reported = false;
+    if (e->state == SYNC_ACTIVE && run->s->asked == e->version) { /* to go back to it */
+        send_nack(run, e, run->s->applied.decision, run->ev->error);
+        run->s->active_reported = false;
         return HEDDLE_OK;
     }
     if (e->state != SYNC_ARRIVED && e->state != SYNC_STAGED) return HEDDLE_ERR_NOT_FOUND;
-    send_nack(st, e, 0, st->ev->error);
-    leave(st, e);
+    send_nack(run, e, 0, run->ev->error);
+    leave(run, e);
     return HEDDLE_OK;
 }
 
@@ -496,55 +441,52 @@ static int on_app_reject(step_t *st, sync_entry_t *e)
 /* A named version does not expire: the cluster serves it, and this worker should too, however late. */
 static bool can_expire(const sync_t *s, const sync_entry_t *e)
 {
-    bool is_open = e->state == SYNC_WAITING || is_fetching(e) || e->state == SYNC_ARRIVED;
+    bool is_open = e->state == SYNC_WAITING || e->state == SYNC_COMING || e->state == SYNC_ARRIVED;
     return s->up && is_open && !is_named(s, e);
 }
 
 /* The broker ends a rollout at its deadline and sends ABORT. This is for an ABORT that was lost: it comes
  * SYNC_GRACE_US later, by the worker's own clock. */
-static bool expire_one(step_t *st)
+static bool expire_one(run_t *run)
 {
-    for EACH(st->s, e) {
-        if (!can_expire(st->s, e) || st->now < e->deadline_us) continue;
+    for EACH(run->s, e) {
+        if (!can_expire(run->s, e) || run->now < e->deadline_us) continue;
         heddle_error_t error;
         error_fail(&error, HEDDLE_ERR_DEADLINE,
                    "the deadline ran out on the worker, and no word came from the broker");
         error_where(&error, NULL, e->version, NULL, e->state == SYNC_ARRIVED ? "stage" : "fetch");
-        send_nack(st, e, 0, &error);
-        leave(st, e);
+        send_nack(run, e, 0, &error);
+        leave(run, e);
         return true;
     }
     return false;
 }
 
-/* A version that was decided and refused is still counted as held by the broker. */
-static void say_dropped(step_t *st, const sync_entry_t *e, uint64_t newer)
-{
-    heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_NO_SLOT, "its slot was needed for version %llu", (unsigned long long)newer);
-    error_where(&error, NULL, e->version, NULL, "activate");
-    send_nack(st, e, 0, &error);
-}
-
 /* No slot came free for long enough. A staged version that was overtaken before any decision gives up its
  * slot; otherwise the waiting version fails with NO_SLOT, once, and a named one goes on waiting. */
-static void give_up_waiting(step_t *st)
+static void give_up_waiting(run_t *run)
 {
-    sync_t *s = st->s;
+    sync_t *s = run->s;
     sync_entry_t *head = waiting_head(s);
-    if (!s->up || !head || st->now < s->give_up_us) return;
+    if (!s->up || !head || run->now < s->give_up_us) return;
     s->give_up_us = CLOCK_NEVER;
+    heddle_error_t error;
     for EACH(s, e) {    /* a staged version that an announcement overtook before any decision for it */
         bool is_older = e->version < head->version && e->order < head->order;
         if (e->state != SYNC_STAGED || is_named(s, e) || !is_older) continue;
-        if (sync_nack(s, e->version, SYNC_ANY_DECISION)) say_dropped(st, e, head->version);
-        leave(st, e);
+        /* One that was decided and refused is still counted as held by the broker. */
+        if (sync_nack(s, e->version, SYNC_ANY_DECISION)) {
+            error_fail(&error, HEDDLE_ERR_NO_SLOT, "its slot was needed for version %llu",
+                       (unsigned long long)head->version);
+            error_where(&error, NULL, e->version, NULL, "activate");
+            send_nack(run, e, 0, &error);
+        }
+        leave(run, e);
         return;
     }
-    heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use", s->slot_count);
     error_where(&error, NULL, head->version, NULL, "announce");
-    send_nack(st, head, 0, &error);
+    send_nack(run, head, 0, &error);
     head->complained = true;
     if (!is_named(s, head) && head->deadline_us != CLOCK_NEVER) forget(head);
 }
@@ -568,98 +510,109 @@ bool sync_lacks_slot(const sync_t *s, int free_slot)
 
 /* --- the table ---------------------------------------------------------------------------------- */
 
-/* One row of the table in sync.h each. A state that is not named here refuses the event: nothing changes. */
-static int dispatch(step_t *st)
+/* One case is one row of the table in sync.h. A state that a case does not name refuses the event: nothing
+ * changes. After every event a decision may be applicable and a slot may have a new use; both are looked at
+ * once at the end, and not in each case. */
+int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_us, sync_action_t out[])
 {
-    sync_t *s = st->s;
-    sync_entry_t *e = find_version(s, st->ev->version);
-    switch (st->ev->kind) {
-    case SY_UP: on_up(st); return HEDDLE_OK;
+    run_t *run = &(run_t){.s = s, .ev = event, .free_slot = free_slot, .now = now_us, .out = out};
+    sync_entry_t *e = find_version(s, event->version);
+    sync_state_t state = e ? e->state : SYNC_ABSENT;
+    int rc = HEDDLE_OK;
+    switch (event->kind) {
+    case SY_UP: on_up(run); break;
     case SY_DOWN:
+        /* What was decided and not applied may have changed meanwhile: only the next WELCOME says. */
         s->up = s->active_reported = false;
         s->decided = s->applied;
         for EACH(s, each) {
             if (is_named(s, each)) each->decision = each->offered = 0;
             each->reported = each->restated = false;
         }
-        return HEDDLE_OK;
+        break;
     case SY_TICK:
-        if (!expire_one(st)) give_up_waiting(st);
-        return HEDDLE_OK;
-    case SY_DRAINED:
-        for EACH(s, each)
-            if (each->state == SYNC_LEAVING && each->slot == st->ev->slot) forget(each);
-        return HEDDLE_OK;
+        if (!expire_one(run)) give_up_waiting(run);
+        break;
     case SY_ANNOUNCE:
-        if (s->up) on_announce(st, e);
-        return HEDDLE_OK;
-    case SY_COMMIT:
-        if (s->up) on_commit(st, e);
-        return HEDDLE_OK;
-    case SY_APP_STAGED:
-        if (e && e->state == SYNC_ARRIVED) become_staged(st, e);
-        return e && is_ready(e) ? HEDDLE_OK : HEDDLE_ERR_NOT_FOUND;
-    case SY_APP_ACTIVATE: return e ? on_app_activate(st, e) : HEDDLE_ERR_NOT_FOUND;
-    case SY_APP_REJECT: return e ? on_app_reject(st, e) : HEDDLE_ERR_NOT_FOUND;
-    default: break;
-    }
-    if (!e) return HEDDLE_OK;
-    switch (st->ev->kind) {
-    case SY_ABORT: {
-        int err = st->ev->error ? st->ev->error->code : HEDDLE_ERR_VERSION_FAILED;
-        if (e->state == SYNC_ACTIVE || e->state == SYNC_KEPT || is_named(s, e)) break;
-        offer(st, e, HEDDLE_EVENT_FAILED, err);
-        st->out[st->count - 1].why = st->ev->error;
-        leave(st, e);
-        break;
-    }
-    case SY_RETIRE: on_retire(st, e); break;
-    case SY_SOURCES:
-        if (e->state != SYNC_FETCHING) break;
-        e->starved = st->ev->source_count == 0;
-        if (e->starved && is_overtaken(s, e) && !is_named(s, e)) leave(st, e);
-        break;
-    case SY_SLOT:
-        if (e->state != SYNC_RESERVING) break;
-        e->state = SYNC_FETCHING;
+        if (!s->up) break;
+        if (e && !digest_equal(&e->digest, &event->digest)) {
+            refuse_digest(run, e, 0, &event->digest, "announce");
+            break;
+        }
+        if (!e) {
+            e = add(s, event->version, &event->digest);
+            e->order = ++s->order;
+            if (s->decided.version == e->version) e->decision = s->decided.decision;
+            bound_waiting(run);
+        }
+        uint64_t left = event->deadline_us;
+        e->deadline_us = left ? now_us + left + SYNC_GRACE_US : CLOCK_NEVER;
+        e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;
         e->starved = false;
-        act(st, SA_FETCH, e);
+        /* The broker repeats an announcement when it does not know how far this worker is. */
+        if (state == SYNC_COMING) act(run, SA_RESOURCE, e);
+        else if (state == SYNC_STAGED || state == SYNC_KEPT) send_staged(run, e);
+        else if (state == SYNC_ACTIVE) send_active(run, e);
+        break;
+    case SY_COMMIT:
+        if (!s->up) break;
+        if (event->decision > s->decided.decision && event->decision > s->applied.decision) {
+            decide(run, &(decision_t){event->decision, event->version, event->digest});
+        } else if (event->decision == s->applied.decision && state == SYNC_ACTIVE) {
+            /* A repetition: the answer to the first one was lost. An application that was asked to switch
+             * back has to answer first, and is asked again where it refused. */
+            if (s->asked != e->version) send_active(run, e);
+            else if (!s->active_reported) offer(run, e, HEDDLE_EVENT_COMMIT, 0);
+        }
+        break;
+    case SY_ABORT: {
+        if (!e || state == SYNC_ACTIVE || state == SYNC_KEPT || is_named(s, e)) break;
+        int err = event->error ? event->error->code : HEDDLE_ERR_VERSION_FAILED;
+        offer(run, e, HEDDLE_EVENT_FAILED, err)->why = event->error;
+        leave(run, e);
+        break;
+    }
+    case SY_RETIRE:
+        if (e) on_retire(run, e);
+        break;
+    case SY_SOURCES:
+        if (state != SYNC_COMING) break;
+        e->starved = event->source_count == 0;
+        if (e->starved && is_overtaken(s, e) && !is_named(s, e)) leave(run, e);
         break;
     case SY_NO_SLOT:
-        if (e->state != SYNC_RESERVING) break;
-        e->slot = -1;    /* given back at once: nothing was ever in it */
-        e->state = SYNC_WAITING;
-        fail(st, e, st->ev->error);
+        if (state != SYNC_COMING) break;
+        e->slot = -1;    /* given back already: nothing was ever in it */
+        fail(run, e, event->error);
         break;
     case SY_FETCHED:
-        if (e->state != SYNC_FETCHING) break;
+        if (state != SYNC_COMING) break;
         if (s->app) {
             e->state = SYNC_ARRIVED;
-            offer(st, e, HEDDLE_EVENT_ARRIVED, 0);
+            offer(run, e, HEDDLE_EVENT_ARRIVED, 0);
         } else {
-            become_staged(st, e);
+            become_staged(run, e);
         }
         break;
     case SY_FETCH_FAILED:
-        if (e->state != SYNC_FETCHING) break;
-        e->state = SYNC_RESERVING;    /* the fetch has ended: nothing to cancel */
-        fail(st, e, st->ev->error);
+        if (state == SYNC_COMING) fail(run, e, event->error);
         break;
-    default: break;
+    case SY_DRAINED:
+        for EACH(s, each)
+            if (each->state == SYNC_LEAVING && each->slot == event->slot) forget(each);
+        break;
+    case SY_APP_STAGED:
+        if (state == SYNC_ARRIVED) become_staged(run, e);
+        if (!e || !is_ready(e)) rc = HEDDLE_ERR_NOT_FOUND;
+        break;
+    case SY_APP_ACTIVATE: rc = e ? on_app_activate(run, e) : HEDDLE_ERR_NOT_FOUND; break;
+    case SY_APP_REJECT: rc = e ? on_app_reject(run, e) : HEDDLE_ERR_NOT_FOUND; break;
+    case SY_EVENT_COUNT: break;
     }
-    return HEDDLE_OK;
-}
-
-/* After every event a decision may be applicable and a slot may have a new use; both are looked at here,
- * and not in each handler. */
-int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_us, sync_action_t out[])
-{
-    step_t st = {.s = s, .ev = event, .free_slot = free_slot, .now = now_us, .out = out};
-    int rc = dispatch(&st);
     if (rc) return rc;
-    if (s->up) apply(&st);
-    start(&st);
-    return st.count;
+    if (s->up) apply(run);
+    start(run);
+    return run->count;
 }
 
 /* --- for the node ------------------------------------------------------------------------------- */
@@ -669,7 +622,7 @@ const sync_entry_t *sync_find(const sync_t *s, uint64_t version)
     return find_version((sync_t *)s, version);
 }
 
-const sync_entry_t *sync_coming(const sync_t *s) { return find_coming((sync_t *)s); }
+const sync_entry_t *sync_coming(const sync_t *s) { return find_in((sync_t *)s, SYNC_COMING); }
 const sync_entry_t *sync_active(const sync_t *s) { return find_in((sync_t *)s, SYNC_ACTIVE); }
 
 /* An application may load several versions at a time; the first one is the one that heartbeats name. */

@@ -8,28 +8,28 @@
  * Each version that the worker has to do with is one entry:
  *
  *   WAITING   announced, has no slot yet                  ARRIVED  verified, offered to the application
- *   RESERVING memory for its slot is being asked          STAGED   verified and loaded
- *   FETCHING  its bytes are coming                        ACTIVE   served
- *   LEAVING   dropped: readers, sends or open receives    KEPT     was active, may be again
+ *   COMING    it has a slot: memory for it is made,       STAGED   verified and loaded
+ *             then its bytes are fetched; how far that    ACTIVE   served
+ *             is, is in the slot (worker/slots.h)         KEPT     was active, may be again
+ *   LEAVING   dropped: readers, sends or open receives
  *             use the slot's memory until DRAINED
  *
  * State x event.  "-": refused or ignored, nothing changes; capitals: next state; L: LEAVING, NF:
  * NOT_FOUND; absent: the version has no entry.
  *
- *   event        absent   WAITING  RESERVING FETCHING    ARRIVED   STAGED     ACTIVE     KEPT
- *   ANNOUNCE     WAITING  -(1)     -(1)      RESOURCE(1) -(1)      say STAGED say ACTIVE say STAGED
- *   SLOT         -        -        FETCHING  -           -         -          -          -
- *   NO_SLOT      -        -        NACK(2)   -           -         -          -          -
- *   FETCHED      -        -        -         (3)         -         -          -          -
- *   FETCH_FAILED -        -        -         NACK, L(2)  -         -          -          -
- *   APP_STAGED   NF       NF       NF        NF          STAGED(3) ok         ok         ok
- *   APP_ACTIVATE NF       NF       NF        NF          NF        ACTIVE(4)  ok(4)      ACTIVE(4)
- *   APP_REJECT   NF       NF       NF        NF          NACK, L   NACK(5)    NF(5)      NACK(5)
- *   COMMIT       remember remember remember  remember    remember  apply(4)   apply(4)   apply(4)
- *   ABORT        -        absent   L         CANCEL, L   L         L          -          -
- *   RETIRE       -        absent   L         CANCEL, L   L         L          mark(6)    L
- *   UP, not kept -        -        -         -           L         L          mark(6)    L
- *   SOURCES      -        -        -         (7)         -         -          -          -
+ *   event        absent   WAITING  COMING      ARRIVED   STAGED     ACTIVE     KEPT
+ *   ANNOUNCE     WAITING  -(1)     RESOURCE(1) -(1)      say STAGED say ACTIVE say STAGED
+ *   NO_SLOT      -        -        NACK(2)     -         -          -          -
+ *   FETCHED      -        -        (3)         -         -          -          -
+ *   FETCH_FAILED -        -        NACK, L(2)  -         -          -          -
+ *   APP_STAGED   NF       NF       NF          STAGED(3) ok         ok         ok
+ *   APP_ACTIVATE NF       NF       NF          NF        ACTIVE(4)  ok(4)      ACTIVE(4)
+ *   APP_REJECT   NF       NF       NF          NACK, L   NACK(5)    NF(5)      NACK(5)
+ *   COMMIT       remember remember remember    remember  apply(4)   apply(4)   apply(4)
+ *   ABORT        -        absent   L           L         L          -          -
+ *   RETIRE       -        absent   L           L         L          mark(6)    L
+ *   UP, not kept -        -        -           L         L          mark(6)    L
+ *   SOURCES      -        -        (7)         -         -          -          -
  *   DRAINED      a LEAVING entry is gone and its slot is free: the next WAITING one starts
  *
  * A version is *named* while a decision that was not applied yet chose it and no later decision
@@ -38,11 +38,11 @@
  * the broker retires nothing that its latest decision chose.
  *
  *   (1) The deadline is taken anew; another digest than before is refused (NACK digest_mismatch).  One
- *       entry at a time is RESERVING or FETCHING: the named one, else the one announced last.  A later
- *       announcement preempts a fetch unless its version is named and has a source: that one is
- *       finished, so that a worker slower than its trainer still gets somewhere.  What was preempted
- *       waits again, until ABORT, RETIRE, or a decision for a later version.  While the session is DOWN
- *       nothing is preempted: what is named only UP says.
+ *       entry at a time is COMING, so that it has the whole bandwidth: the named one, else the one that was
+ *       announced last.  A later announcement preempts a fetch unless its version is named and has a source:
+ *       that one is finished, so that a worker slower than its trainer still gets somewhere.  What was
+ *       preempted waits again, until ABORT, RETIRE, or a decision for a later version.  While the session is
+ *       DOWN nothing is preempted: what is named only UP says.
  *   (2) NO_SLOT also when nothing came free for SYNC_SLOT_WAIT_US (or a quarter of the deadline).  A
  *       version that is named or has no deadline waits on, and is tried again.
  *   (3) Application: ARRIVED, OFFER arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is
@@ -56,7 +56,7 @@
  *       application was asked to go back to, with the decision that was applied.  Not named: STAGED: NACK, L;
  *       KEPT, ACTIVE: NOT_FOUND.
  *   (6) Goes on being served; LEAVING instead of KEPT when another becomes active.
- *   (7) None: a lost version holds up no other.  It gives way to what was announced later, and is CANCELled
+ *   (7) None: a lost version holds up no other.  It gives way to what was announced later, and is dropped
  *       where a decision for a later version is known and it is not named.
  *
  * COMMIT counts only if its decision is greater than all seen in this session and than the last
@@ -90,8 +90,8 @@
 #define SYNC_GRACE_US 5000000u                      /* past the deadline: the broker's ABORT got lost */
 
 typedef enum {
-    SYNC_ABSENT, SYNC_WAITING, SYNC_RESERVING, SYNC_FETCHING, SYNC_ARRIVED, SYNC_STAGED, SYNC_ACTIVE,
-    SYNC_KEPT, SYNC_LEAVING, SYNC_STATE_COUNT
+    SYNC_ABSENT, SYNC_WAITING, SYNC_COMING, SYNC_ARRIVED, SYNC_STAGED, SYNC_ACTIVE, SYNC_KEPT, SYNC_LEAVING,
+    SYNC_STATE_COUNT
 } sync_state_t;
 
 typedef struct {
@@ -110,7 +110,7 @@ typedef struct {
     bool reported;            /* STAGED was sent or restated */
     bool restated;            /* was in the last JOIN */
     bool retired;             /* ACTIVE and not to be kept */
-    bool starved;             /* FETCHING, or waits again: by the last list no process has its bytes */
+    bool starved;             /* COMING, or waits again: by the last list no process has its bytes */
 } sync_entry_t;
 
 typedef struct { uint64_t decision, version; digest_t digest; } decision_t;
@@ -142,9 +142,8 @@ typedef struct sync {
 } sync_t;
 
 typedef enum {
-    SY_UP, SY_DOWN, SY_TICK, SY_ANNOUNCE, SY_COMMIT, SY_ABORT, SY_RETIRE, SY_SOURCES, SY_SLOT,
-    SY_NO_SLOT, SY_FETCHED, SY_FETCH_FAILED, SY_DRAINED, SY_APP_STAGED, SY_APP_ACTIVATE, SY_APP_REJECT,
-    SY_EVENT_COUNT
+    SY_UP, SY_DOWN, SY_TICK, SY_ANNOUNCE, SY_COMMIT, SY_ABORT, SY_RETIRE, SY_SOURCES, SY_NO_SLOT,
+    SY_FETCHED, SY_FETCH_FAILED, SY_DRAINED, SY_APP_STAGED, SY_APP_ACTIVATE, SY_APP_REJECT, SY_EVENT_COUNT
 } sync_event_kind_t;
 
 typedef struct {
@@ -161,17 +160,16 @@ typedef struct {
     const uint64_t *keep; uint32_t keep_count;   /* UP: versions that may stay */
 } sync_event_t;
 
+/* What is to be fetched needs no action: it is the entry that is COMING (sync_coming), and ends with NO_SLOT
+ * (its slot is free again), FETCHED or FETCH_FAILED. */
 typedef enum {
-    SA_RESERVE,        /* take `slot` for the version; answer SLOT or NO_SLOT */
-    SA_FETCH,          /* start fetching into `slot`; answer FETCHED or FETCH_FAILED */
-    SA_RESOURCE,       /* the running fetch may have new sources */
-    SA_CANCEL,         /* stop fetching into `slot`; its DROP follows */
+    SA_RESOURCE,       /* the version that is COMING may have new sources */
     SA_SEND_STAGED, SA_SEND_ACTIVE,
     SA_SEND_NACK,      /* sync_nack has the reason */
     SA_OFFER,          /* an event for the application: `event`; FAILED and STALE: `err` */
-    SA_FLIP,           /* `slot` becomes the active one */
-    SA_KEEP,           /* the version that was active before stays in `slot` */
-    SA_DROP            /* give `slot` back when readers, sends and asks are done; answer DRAINED */
+    SA_FLIP,           /* `slot` becomes the active one; the one before stays, or a DROP follows */
+    SA_DROP            /* stop fetching into `slot`, and give it back when readers, sends and asks are done;
+                        * answer DRAINED */
 } sync_action_kind_t;
 
 typedef struct {
@@ -193,7 +191,7 @@ uint64_t sync_deadline(const sync_t *s);         /* when SY_TICK is due; CLOCK_N
 /* The entry of a version, but for one that is LEAVING; NULL: absent. */
 const sync_entry_t *sync_find(const sync_t *s, uint64_t version);
 const sync_entry_t *sync_active(const sync_t *s);
-/* The one that is RESERVING or FETCHING; NULL: none. */
+/* The one that is COMING; NULL: none. */
 const sync_entry_t *sync_coming(const sync_t *s);
 /* ARRIVED: the application loads it, and has not answered; the one that was announced first.  NULL: none. */
 const sync_entry_t *sync_loading(const sync_t *s);

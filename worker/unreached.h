@@ -12,8 +12,9 @@
 #ifndef WORKER_UNREACHED_H
 #define WORKER_UNREACHED_H
 
+#include "client/node.h"
 #include "core/repeat.h"
-#include "worker/pull.h"
+#include "worker/announced.h"
 
 /* Given up so long before the version's deadline that the NACK, which names the sources, arrives in time. */
 #define UNREACHED_BEFORE_US 1000000u
@@ -21,6 +22,8 @@
 #define UNREACHED_TOLD_MAX (4 * LIMIT_SOURCES)
 
 typedef struct {
+    const node_io_t *io;
+    const announced_t *what;         /* the version that is fetched */
     uint64_t told[UNREACHED_TOLD_MAX];    /* sources by token, listed or not any more */
     uint32_t told_count;             /* 0: quiet */
     repeat_t reported;               /* in the log; of earlier fetches too */
@@ -28,16 +31,11 @@ typedef struct {
     heddle_error_t error;            /* UNAVAILABLE, of phase fetch */
 } unreached_t;
 
-/* A fetch begins. */
-void unreached_begin(unreached_t *u);
-/* An event of the transfer while `pull` runs. */
-void unreached_hear(unreached_t *u, const pull_t *pull, const tr_event_t *event);
-/* Why no byte of it came yet, as long as that is known; NULL. */
-const heddle_error_t *unreached_error(const unreached_t *u, const pull_t *pull);
-/* Every source that is known was lost: `lost`, by token.  True when the version is to be given up, for
- * u->error: it is told, and its deadline is near.  `deadline_us`: the version's; CLOCK_NEVER: none. */
-bool unreached_look(unreached_t *u, const node_io_t *io, const pull_t *pull, const uint64_t *lost,
-                    uint32_t count,
-                    uint64_t deadline_us, uint64_t now_us);
+/* A fetch begins, or a listed source gave a sign of life.  Both are borrowed until the next one begins. */
+void unreached_begin(unreached_t *u, const node_io_t *io, const announced_t *what);
+/* Every source that is known was lost, and no byte came yet: `lost`, by token.  True when the version is to
+ * be given up, for u->error: its deadline is near.  `deadline_us`: the version's; CLOCK_NEVER: none. */
+bool unreached_look(unreached_t *u, const uint64_t *lost, uint32_t count, uint64_t deadline_us,
+                    uint64_t now_us);
 
 #endif

@@ -35,7 +35,7 @@ static void close_all(uint64_t token)
         if (wild.open[p] == token) wild.open[p] = 0;
 }
 
-/* As worker/pull.c does it: asks that an earlier failure took back are not made. */
+/* As worker/download.c does it: asks that an earlier failure took back are not made. */
 static void make_ask(const fetch_action_t *a)
 {
     uint32_t in_flight = 1;

@@ -332,8 +332,8 @@ static void check_worker_settled(world_t *w, const actor_t *a)
     if (active && adapter->sync.applied.decision != row->decision)
         world_fail(w, "%s applied d%" PRIu64 " of d%" PRIu64, a->name, adapter->sync.applied.decision,
                    row->decision);
-    if (adapter->pull)
-        world_fail(w, "%s is still fetching v%" PRIu64, a->name, pull_what(adapter->pull)->version);
+    if (adapter->download)
+        world_fail(w, "%s is still fetching v%" PRIu64, a->name, adapter->download->what->version);
     leftover_t left = leftover_of(a->t);
     if (left.asks || left.standing)
         world_fail(w, "%s has %u asks and %u standing ones left over", a->name, left.asks, left.standing);

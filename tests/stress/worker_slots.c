@@ -3,6 +3,7 @@
  * and reuses slots; then close with holds still out. A reader that sees bytes of another version than it holds, or bytes that change, fails the
  * run.  Plain main: also runs under the thread sanitizer.  worker_slots [SECONDS [READERS]] */
 #include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_slot.h"
 #include "worker/slots.h"
 
 #include <pthread.h>
@@ -103,7 +104,7 @@ static void write_version(slots_t *s, uint32_t index, uint64_t version)
     const test_arena_t *a = &arenas[version % ARENAS];
     slot_t *slot = NULL;
     manifest_t m;
-    if (slots_reserve(s, 0, index, a->arena_bytes, &slot, NULL)) abort();
+    if (slot_take(s, 0, index, a->arena_bytes, &slot, NULL)) abort();
     memset(slot->region->base, 0xee, a->region_bytes);
     memcpy(slot->region->base, a->bytes, a->arena_bytes);
     const uint8_t *view = slot->region->view;

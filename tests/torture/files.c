@@ -11,6 +11,7 @@
 #include "tests/torture/batch.h"
 #include "tests/torture/files.h"
 #include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_slot.h"
 #include "wire/keys.h"
 #include "sidecar/export.h"
 #include "worker/slots.h"
@@ -154,7 +155,7 @@ static heddle_snapshot_t *snapshot(uint64_t version)
     test_arena_t a = arena_make(version, 4, 100);
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
-    cr_assert_eq(slots_reserve(slots, 0, (uint32_t)version, a.arena_bytes, &slot, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_take(slots, 0, (uint32_t)version, a.arena_bytes, &slot, NULL), HEDDLE_OK);
     memcpy(slot->region->base, a.bytes, a.arena_bytes);
     const uint8_t *manifest = (const uint8_t *)slot->region->view + manifest_offset(a.region_bytes);
     cr_assert_eq(manifest_decode(bytes_of(manifest, a.manifest_bytes), &m, NULL), HEDDLE_OK);

@@ -325,7 +325,7 @@ Test(early, nothing_is_asked_for_while_a_version_comes)
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
     run_for(1000);
     uint64_t asks = counters(w).asks_out;
-    cr_assert(adapter_of(w)->pull && slots_at(worker_node_slots(w->node), 0, (uint32_t)slots_next_free(worker_node_slots(w->node), 0))->region, "there is memory");
+    cr_assert(adapter_of(w)->download && slots_at(worker_node_slots(w->node), 0, (uint32_t)slots_next_free(worker_node_slots(w->node), 0))->region, "there is memory");
     cr_assert(share_early(o, &second, second.arena_bytes));
     run_for(1000);
     cr_assert_eq(counters(w).asks_out, asks);

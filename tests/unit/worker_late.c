@@ -27,7 +27,7 @@ static void open_receives_for(worker_t *w, origin_t *o, const test_arena_t *a, u
     msg_source_t source = source_of(o);
     uint64_t due = 0;
     announce_to(w, a, 1, &source, 1);
-    while (!adapter_of(w)->pull || pull_state(adapter_of(w)->pull) != PULL_CHUNKS) world_turn(&due);
+    while (!adapter_of(w)->download || adapter_of(w)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
     mem_hold(o->t, world_now_us + us);
     run_for(1000);
     cr_assert(!w->io.tr->idle(w->io.t, slots_at(worker_node_slots(w->node), 0, 0)->region), "nothing is under way");
@@ -67,7 +67,7 @@ static int spied_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *rea
 static bool spied_idle(transfer_t *t, const region_t *r) { return !has_open_receives && transfer_mem_ops.idle(t, r); }
 
 /* Announces version 1; its manifest is here, and its chunks are asked for. */
-static pull_t *spy_on_chunks(worker_t *w, origin_t *o, const test_arena_t *a)
+static download_t *spy_on_chunks(worker_t *w, origin_t *o, const test_arena_t *a)
 {
     spied = transfer_mem_ops;
     spied.ask = spied_ask, spied.idle = spied_idle;
@@ -77,8 +77,8 @@ static pull_t *spy_on_chunks(worker_t *w, origin_t *o, const test_arena_t *a)
     msg_source_t source = source_of(o);
     announce_to(w, a, 1, &source, 1);
     uint64_t due = 0;
-    while (!adapter_of(w)->pull || pull_state(adapter_of(w)->pull) != PULL_CHUNKS) world_turn(&due);
-    return adapter_of(w)->pull;
+    while (!adapter_of(w)->download || adapter_of(w)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
+    return adapter_of(w)->download;
 }
 
 /* The leaves of a copy were right when it was made; since then a receive of an ask that ended may have written over it. */
@@ -87,7 +87,7 @@ Test(late, leaves_of_a_copy_are_not_believed_where_receives_are_open)
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS);
     test_arena_t a = arena(1);
-    pull_t *pull = spy_on_chunks(w, o, &a);
+    download_t *pull = spy_on_chunks(w, o, &a);
     mem_hold(o->t, world_now_us + FOR_EVER_US);
     has_open_receives = true;
     uint64_t ended = first_chunk;
@@ -100,7 +100,7 @@ Test(late, leaves_of_a_copy_are_not_believed_where_receives_are_open)
     tr_event_t copied = {.kind = TR_ARRIVED, .is_digested = true, .ask = first_chunk, .cookie = first_cookie, .token = o->token};
     worker_node_ops.transfer(w->node, &copied, world_now_us);
     run_for(1000);
-    cr_assert_eq(pull_bytes_done(pull), 0, "what lies there is something else");
+    cr_assert_eq(pull->bytes_done, 0, "what lies there is something else");
     cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 1);
     has_open_receives = false;    /* or the worker's end would leave the memory to them */
     free(a.bytes);
@@ -112,12 +112,12 @@ Test(late, what_a_lost_source_writes_is_found_before_sealing)
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena_make(1, 1, 300);    /* one chunk: no other ask is taken back */
-    pull_t *pull = spy_on_chunks(w, o, &a);
+    download_t *pull = spy_on_chunks(w, o, &a);
     has_open_receives = true;
     tr_event_t refused = {.kind = TR_REFUSED, .ask = first_chunk, .cookie = first_cookie, .token = o->token, .err = HEDDLE_ERR_AGAIN};
     worker_node_ops.transfer(w->node, &refused, world_now_us);
     run_for(2000000);
-    cr_assert_eq(pull_state(pull), PULL_CLOSING);
+    cr_assert_eq(pull->state, DOWNLOAD_CLOSING);
     ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->region->base)[0] ^= 1;
     has_open_receives = false;
     run_for(100000);

@@ -138,7 +138,7 @@ static uint64_t memory_of(const worker_t *w)
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         const slot_t *slot = slots_at(worker_node_slots(w->node), 0, i);
         if (slot && slot->region) bytes += slot->region->bytes;
-        if (slot && slot->part) bytes += slot->part->bytes;
+        if (slot && slot->making) bytes += slot->making->bytes;
     }
     return bytes;
 }
@@ -486,7 +486,7 @@ Test(node, dead_source_costs_no_more_than_a_window)
     msg_source_t sources[] = {source_of(first), source_of(second)};
     announce_to(w, &a, 1, sources, 2);
     uint64_t due = 0;
-    while (!adapter_of(w)->pull || pull_bytes_done(adapter_of(w)->pull) < a.region_bytes / 2)
+    while (!adapter_of(w)->download || adapter_of(w)->download->bytes_done < a.region_bytes / 2)
         world_turn(&due);
     mem_kill(first->t);
     run_for(1000000);
@@ -576,10 +576,10 @@ Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
     uint64_t due = 0;
-    while (!adapter_of(w)->pull || pull_state(adapter_of(w)->pull) != PULL_CHUNKS) world_turn(&due);
+    while (!adapter_of(w)->download || adapter_of(w)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
     mem_delay(o->t, world_now_us + 300000);    /* the rest is asked for, sent, and comes late */
     run_for(50000);
-    cr_assert_lt(pull_bytes_done(adapter_of(w)->pull), a.region_bytes / 2);
+    cr_assert_lt(adapter_of(w)->download->bytes_done, a.region_bytes / 2);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
     cr_assert(e && e->code == HEDDLE_ERR_DEADLINE);
@@ -866,7 +866,7 @@ Test(node, slot_is_not_reused_while_it_is_being_sent)
     run_for(100000);
     uint64_t due = 0;
     announce_to(w2, &a, 1, &from_w1, 1);
-    while (!adapter_of(w2)->pull || pull_state(adapter_of(w2)->pull) != PULL_CHUNKS) world_turn(&due);
+    while (!adapter_of(w2)->download || adapter_of(w2)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
     mem_delay(w1->io.t, world_now_us + 300000);
     run_for(50000);
     tell_worker(w1, &(msg_t){.type = MSG_RETIRE, .retire = {w1->token, 1, "policy"}});
@@ -926,12 +926,12 @@ Test(node, broker_restart_fetches_nothing_again)
     msg_source_t source = source_of(o);
     announce_to(w, &b, 2, &source, 1);
     uint64_t due = 0;
-    while (!adapter_of(w)->pull || pull_bytes_done(adapter_of(w)->pull) < b.region_bytes / 3)
+    while (!adapter_of(w)->download || adapter_of(w)->download->bytes_done < b.region_bytes / 3)
         world_turn(&due);
     worker_node_ops.line(w->node, false, world_now_us);
     w->cut = true;
     run_for(500000);    /* the fetch goes on and ends */
-    cr_assert_null(adapter_of(w)->pull);
+    cr_assert_null(adapter_of(w)->download);
     cr_assert_eq(count_said(w, MSG_STAGED), 1);
     w->cut = false;
     w->decision = (msg_decision_t){"policy", 1, 1, a.h1};

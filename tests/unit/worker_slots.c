@@ -3,6 +3,7 @@
 #include "core/errors.h"
 #include "tests/unit/other_thread.h"
 #include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_slot.h"
 #include "worker/slots.h"
 
 #include <criterion/criterion.h>
@@ -26,7 +27,7 @@ static slot_t *seal(slots_t *s, uint32_t index, uint64_t version)
 {
     test_arena_t a = arena_make(version, 4, 100);
     slot_t *slot = NULL;
-    cr_assert_eq(slots_reserve(s, 0, index, a.arena_bytes, &slot, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_take(s, 0, index, a.arena_bytes, &slot, NULL), HEDDLE_OK);
     memcpy(slot->region->base, a.bytes, a.arena_bytes);
     manifest_t m;
     bytes_t encoded =
@@ -65,7 +66,7 @@ Test(slots, nothing_to_acquire_before_a_seal)
     slots_t *s = table();
     slot_t *held = NULL, *slot = NULL;
     cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_ERR_NOT_FOUND);
-    cr_assert_eq(slots_reserve(s, 0, 0, 5000, &slot, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_take(s, 0, 0, 5000, &slot, NULL), HEDDLE_OK);
     cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(slots_acquire(s, 0, 7, &held), HEDDLE_ERR_NOT_FOUND);
     cr_assert_null(held);
@@ -134,7 +135,7 @@ Test(slots, dropped_slot_is_closed_to_new_readers_and_waits_for_the_old)
     cr_assert_not(slot_is_unread(one));
     slot_free(one);    /* refused: it is read */
     cr_assert_eq(one->state, SLOT_LEAVING);
-    cr_assert_eq(slots_reserve(s, 0, 0, 100, &c, NULL), HEDDLE_ERR_NO_SLOT);
+    cr_assert_eq(slot_take(s, 0, 0, 100, &c, NULL), HEDDLE_ERR_NO_SLOT);
     cr_assert_eq(((const uint8_t *)a->region->view)[10], arena_byte(1, 10));
     wakes = 0;
     slot_release(&a);
@@ -188,7 +189,7 @@ Test(slots, memory_is_reused_while_it_is_large_enough)
     cr_assert(maps == 1 && unmaps == 0);
     slot_drop(slot, 0);
     slot_free(slot);
-    cr_assert_eq(slots_reserve(s, 0, 0, slot->region->bytes + 1, &slot, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_take(s, 0, 0, slot->region->bytes + 1, &slot, NULL), HEDDLE_OK);
     cr_assert(maps == 2 && unmaps == 1);
     close_table(&s);
     cr_assert_eq(unmaps, 2);
@@ -198,7 +199,7 @@ static void reserve_and_free(slots_t *s, uint32_t index, uint64_t bytes)
 {
     slot_t *slot = NULL;
     int rc;
-    while ((rc = slots_reserve(s, 0, index, bytes, &slot, NULL)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = slot_take(s, 0, index, bytes, &slot, NULL)) == HEDDLE_ERR_AGAIN) {}
     cr_assert_eq(rc, HEDDLE_OK);
     slot_drop(slot, 0);
     slot_free(slot);
@@ -225,14 +226,14 @@ Test(slots, one_spare_of_the_size_of_what_is_held_stays_warm)
     maps = unmaps = 0;
     cr_assert_gt(trim(s), 0);
     cr_assert_not_null(slots_at(s, 0, 1)->region, "the one that is reserved next");
-    cr_assert(!slots_at(s, 0, 2)->region && !slots_at(s, 0, 2)->part && unmaps == 1);
+    cr_assert(!slots_at(s, 0, 2)->region && !slots_at(s, 0, 2)->making && unmaps == 1);
     seal(s, 1, 4);
     cr_assert_eq(maps, 0);
     slot_drop(slots_at(s, 0, 1), 0);
     slot_free(slots_at(s, 0, 1));
     reserve_and_free(s, 1, LARGE);    /* of a version that came to nothing */
     cr_assert_geq(trim(s), LARGE / REGION_STEP_BYTES, "piece by piece");
-    cr_assert(!slots_at(s, 0, 1)->region && !slots_at(s, 0, 1)->part);
+    cr_assert(!slots_at(s, 0, 1)->region && !slots_at(s, 0, 1)->making);
     reserve_and_free(s, 1, 100);      /* and it can be used again */
     cr_assert_not_null(slots_at(s, 0, 1)->region);
     close_table(&s);
@@ -246,7 +247,7 @@ Test(slots, memory_that_is_being_given_back_is_used_on)
     reserve_and_free(s, 0, LARGE);
     cr_assert(slots_trim(s, 0, NULL) && slots_trim(s, 0, NULL));
     maps = 0;
-    while (slots_reserve(s, 0, 0, LARGE, &slot, NULL) == HEDDLE_ERR_AGAIN) {}
+    while (slot_take(s, 0, 0, LARGE, &slot, NULL) == HEDDLE_ERR_AGAIN) {}
     cr_assert_not_null(slot);
     cr_assert(slot->region->made_bytes == slot->region->bytes && maps == 1);
     memset(slot->region->base, 7, LARGE);
@@ -257,9 +258,11 @@ Test(slots, memory_that_is_being_given_back_is_used_on)
 /* Another version with the content of `from`. */
 static slot_t *adopt(slots_t *s, const slot_t *from, uint32_t index, uint64_t version)
 {
-    slot_t *slot = NULL;
-    int rc;
-    while ((rc = slots_adopt(s, from, index, &slot, NULL)) == HEDDLE_ERR_AGAIN) {}
+    slot_t *slot = slots_at(s, 0, index);
+    int rc = HEDDLE_OK;
+    if (!slot || slot->state != SLOT_MAKING) rc = slots_begin(s, 0, index, &slot, NULL);
+    cr_assert_eq(rc, HEDDLE_OK);
+    while ((rc = slot_adopt(slot, from)) == HEDDLE_ERR_AGAIN) {}
     cr_assert_eq(rc, HEDDLE_OK);
     cr_assert(slot->region == from->region && slot->is_adopted && slot->state == SLOT_RESERVED);
     test_arena_t a = arena_make(from->view.version, 4, 100);
@@ -314,10 +317,11 @@ Test(slots, who_adopts_a_region_gives_its_own_back)
     slot_t *one = seal(s, 0, 1), *slot = NULL;
     reserve_and_free(s, 1, LARGE);
     unmaps = 0;
-    cr_assert_eq(slots_adopt(s, one, 1, &slot, NULL), HEDDLE_ERR_AGAIN, "piece by piece");
+    cr_assert_eq(slots_begin(s, 0, 1, &slot, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_adopt(slot, one), HEDDLE_ERR_AGAIN, "piece by piece");
     adopt(s, one, 1, 9);
     cr_assert_eq(unmaps, 1);
-    cr_assert_eq(slots_adopt(s, one, 1, &slot, NULL), HEDDLE_ERR_NO_SLOT, "it is in use");
+    cr_assert_eq(slots_begin(s, 0, 1, &slot, NULL), HEDDLE_ERR_NO_SLOT, "it is in use");
     close_table(&s);
     cr_assert_eq(unmaps, 2, "the shared one is unmapped once");
 }
@@ -326,7 +330,7 @@ Test(slots, later_slot_makes_the_ones_before)
 {
     slots_t *s = table();
     slot_t *slot = NULL;
-    cr_assert_eq(slots_reserve(s, 1, 2, 100, &slot, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_take(s, 1, 2, 100, &slot, NULL), HEDDLE_OK);
     cr_assert_not_null(slots_at(s, 1, 0));
     cr_assert_eq(slots_at(s, 1, 0)->state, SLOT_FREE);
     cr_assert_eq(slots_count(s, 1).used, 1);
@@ -339,10 +343,10 @@ Test(slots, impossible_size_is_an_error_and_leaves_the_slot_free)
     slots_t *s = table();
     slot_t *slot = NULL;
     heddle_error_t error;
-    cr_assert_eq(slots_reserve(s, 0, 0, 1ull << 45, &slot, &error), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(slot_take(s, 0, 0, 1ull << 45, &slot, &error), HEDDLE_ERR_NO_MEMORY);
     cr_assert(error.message[0] != 0);
     cr_assert_eq(slots_count(s, 0).used, 0);
-    cr_assert_eq(slots_reserve(s, 0, 0, 4096, &slot, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_take(s, 0, 0, 4096, &slot, NULL), HEDDLE_OK);
     close_table(&s);
 }
 

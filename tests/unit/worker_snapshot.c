@@ -2,6 +2,7 @@
 /* What a hold offers, and what heddle_worker_open refuses before it starts anything. */
 #include "core/errors.h"
 #include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_slot.h"
 #include "worker/slots.h"
 
 #include <criterion/criterion.h>
@@ -27,7 +28,7 @@ static heddle_snapshot_t *open_snapshot(void)
     manifest_t m;
     cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots),
                  HEDDLE_OK);
-    cr_assert_eq(slots_reserve(slots, 0, 0, arena.arena_bytes, &slot, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_take(slots, 0, 0, arena.arena_bytes, &slot, NULL), HEDDLE_OK);
     memcpy(slot->region->base, arena.bytes, arena.arena_bytes);
     cr_assert_eq(
         manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(arena.region_bytes),

@@ -15,14 +15,14 @@ static digest_t digest_of(uint64_t version)
     return d;
 }
 
-static const char *NAMES[] = {
-    [SA_RESERVE] = "RESERVE", [SA_FETCH] = "FETCH",        [SA_RESOURCE] = "RESOURCE",
-    [SA_CANCEL] = "CANCEL",   [SA_SEND_STAGED] = "STAGED", [SA_SEND_ACTIVE] = "ACTIVE",
-    [SA_SEND_NACK] = "NACK",  [SA_OFFER] = "offer",        [SA_FLIP] = "FLIP",
-    [SA_KEEP] = "KEEP",       [SA_DROP] = "DROP"};
+static const char *NAMES[] = {[SA_RESOURCE] = "RESOURCE", [SA_SEND_STAGED] = "STAGED",
+                              [SA_SEND_ACTIVE] = "ACTIVE", [SA_SEND_NACK] = "NACK",
+                              [SA_OFFER] = "offer",        [SA_FLIP] = "FLIP",
+                              [SA_DROP] = "DROP"};
 
-/* "RESERVE 7, offer version.failed 7 no_slot" */
-static void render(sync_t *s, int count)
+/* "NACK 8 no_slot, offer 10 8, FETCH 7".  `before`: the slot of the version that was coming before the step;
+ * what has begun to come since is said last. */
+static void render(sync_t *s, int count, int before)
 {
     size_t at = 0;
     said[0] = 0;
@@ -36,6 +36,9 @@ static void render(sync_t *s, int count)
         if (a->kind == SA_SEND_NACK)
             at += (size_t)snprintf(said + at, sizeof said - at, " %s", heddle_err_name(sync_nack(s, a->version, a->decision)->error.code));
     }
+    const sync_entry_t *coming = sync_coming(s);
+    if (coming && coming->slot != before)
+        snprintf(said + at, sizeof said - at, "%sFETCH %d", count ? ", " : "", (int)coming->version);
 }
 
 static uint64_t now;
@@ -48,7 +51,7 @@ static int first_free(const sync_t *s, const sync_event_t *ev)
         for (unsigned i = 0; i < SYNC_ENTRIES; i++) {
             const sync_entry_t *e = &s->entries[i];
             bool is_back = (ev->kind == SY_DRAINED && e->state == SYNC_LEAVING && ev->slot == slot) ||
-                           (ev->kind == SY_NO_SLOT && e->state == SYNC_RESERVING && ev->version == e->version);
+                           (ev->kind == SY_NO_SLOT && e->state == SYNC_COMING && ev->version == e->version);
             is_used |= e->state != SYNC_ABSENT && e->slot == slot && !is_back;
         }
         if (!is_used) return slot;
@@ -65,8 +68,10 @@ static int feed(sync_t *s, sync_event_t ev)
     if ((ev.kind == SY_ANNOUNCE || ev.kind == SY_COMMIT || ev.kind == SY_UP) &&
         digest_equal(&ev.digest, &(digest_t){{0}}))
         ev.digest = digest_of(ev.version);
+    const sync_entry_t *coming = sync_coming(s);
+    int before = coming && ev.kind != SY_NO_SLOT ? coming->slot : -1;
     int n = sync_step(s, &ev, first_free(s, &ev), now, out);
-    render(s, n < 0 ? 0 : n);
+    render(s, n < 0 ? 0 : n, before);
     return n;
 }
 
@@ -111,7 +116,6 @@ static void drain(sync_t *s)
 static void stage(sync_t *s, uint64_t v)
 {
     announce(s, v);
-    fed(s, SY_SLOT, v);
     fed(s, SY_FETCHED, v);
     if (s->app) fed(s, SY_APP_STAGED, v);
 }
@@ -137,9 +141,8 @@ static void bring(sync_t *s, bool app, sync_state_t state)
         stage(s, 3);
         announce(s, 7);
         break;
-    case SYNC_RESERVING: announce(s, 7); break;
-    case SYNC_FETCHING: announce(s, 7); fed(s, SY_SLOT, 7); break;
-    case SYNC_ARRIVED: announce(s, 7); fed(s, SY_SLOT, 7); fed(s, SY_FETCHED, 7); break;
+    case SYNC_COMING: announce(s, 7); break;
+    case SYNC_ARRIVED: announce(s, 7); fed(s, SY_FETCHED, 7); break;
     case SYNC_STAGED: stage(s, 7); break;
     case SYNC_ACTIVE: serve(s, 7, 5); break;
     case SYNC_KEPT: serve(s, 7, 5); serve(s, 6, 6); break;
@@ -149,65 +152,68 @@ static void bring(sync_t *s, bool app, sync_state_t state)
     if (state != SYNC_LEAVING) cr_assert_eq(state_of(s, 7), state, "state %d", state);
 }
 
-/* Rows: event; columns: state.  "next|actions"; next as a letter: a w r f A S V K L = absent .. leaving, N:
+/* Rows: event; columns: state.  "next|actions"; next as a letter: a w f A S V K L = absent .. leaving, N:
  * NOT_FOUND. */
-typedef struct { sync_event_kind_t kind; const char *cells[9]; } row_t;
+typedef struct { sync_event_kind_t kind; const char *cells[8]; } row_t;
 
 #define FAILED "offer 10 7"
 #define STALE "offer 9 7"
 #define RETIRED "offer 11 7"
 
-/* With AUTO: columns absent waiting reserving fetching (arrived: none) staged active kept leaving. */
+/* With AUTO: columns absent waiting coming (arrived: none) staged active kept leaving. */
 static const row_t AUTO[] = {
     {SY_ANNOUNCE,
-     {"r|RESERVE 7", "w|", "r|", "f|RESOURCE 7", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {SY_SLOT, {"a|", "w|", "f|FETCH 7", "f|", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, "f|", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_FETCHED, {"a|", "w|", "r|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
+     {"f|FETCH 7", "w|", "f|RESOURCE 7", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+    {SY_NO_SLOT,
+     {"a|", "w|", "a|NACK 7 internal, " FAILED, NULL, "S|", "V|", "K|", "L|"}},
+    {SY_FETCHED,
+     {"a|", "w|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
     {SY_FETCH_FAILED,
-     {"a|", "w|", "r|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_APP_STAGED, {"N|", "N|", "N|", "N|", NULL, "S|", "V|", "K|", "N|"}},
-    {SY_APP_ACTIVATE, {"N|", "N|", "N|", "N|", NULL, "N|", "V|", "N|", "N|"}},
+     {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_APP_STAGED,
+     {"N|", "N|", "N|", NULL, "S|", "V|", "K|", "N|"}},
+    {SY_APP_ACTIVATE,
+     {"N|", "N|", "N|", NULL, "N|", "V|", "N|", "N|"}},
     {SY_APP_REJECT,
-     {"N|", "N|", "N|", "N|", NULL, "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
+     {"N|", "N|", "N|", NULL, "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
     {SY_COMMIT,
-     {"a|", "w|offer 9 7", "r|", "f|", NULL, "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "V|ACTIVE 7 d9, offer 8 7",
-      "V|FLIP 7, KEEP 6, ACTIVE 7 d9, offer 8 7", "L|"}},
+     {"a|", "w|offer 9 7", "f|", NULL, "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "V|ACTIVE 7 d9, offer 8 7", "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "L|"}},
     {SY_ABORT,
-     {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", CANCEL 7, DROP 7", NULL,
-      "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
+     {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", NULL, "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
     {SY_RETIRE,
-     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", CANCEL 7, DROP 7", NULL,
-      "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
-    {SY_SOURCES, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_DOWN, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_TICK, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_DRAINED, {"a|", "w|", "r|", "f|", NULL, "S|", "V|", "K|", "a|"}},
+     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", NULL, "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
+    {SY_SOURCES,
+     {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_DOWN,
+     {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_TICK,
+     {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_DRAINED,
+     {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "a|"}},
 };
 
 /* With an application: what differs. */
 static const row_t APP[] = {
     {SY_ANNOUNCE,
-     {"r|RESERVE 7", "w|", "r|", "f|RESOURCE 7", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {SY_SLOT, {"a|", "w|", "f|FETCH 7", "f|", "A|", "S|", "V|", "K|", "L|"}},
-    {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, "f|", "A|", "S|", "V|", "K|", "L|"}},
-    {SY_FETCHED, {"a|", "w|", "r|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
+     {"f|FETCH 7", "w|", "f|RESOURCE 7", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+    {SY_NO_SLOT,
+     {"a|", "w|", "a|NACK 7 internal, " FAILED, "A|", "S|", "V|", "K|", "L|"}},
+    {SY_FETCHED,
+     {"a|", "w|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
     {SY_FETCH_FAILED,
-     {"a|", "w|", "r|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
-    {SY_APP_STAGED, {"N|", "N|", "N|", "N|", "S|STAGED 7", "S|", "V|", "K|", "N|"}},
-    {SY_APP_ACTIVATE, {"N|", "N|", "N|", "N|", "N|", "N|", "V|", "N|", "N|"}},
+     {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
+    {SY_APP_STAGED,
+     {"N|", "N|", "N|", "S|STAGED 7", "S|", "V|", "K|", "N|"}},
+    {SY_APP_ACTIVATE,
+     {"N|", "N|", "N|", "N|", "N|", "V|", "N|", "N|"}},
     {SY_APP_REJECT,
-     {"N|", "N|", "N|", "N|", "L|NACK 7 internal, " FAILED ", DROP 7",
-      "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
+     {"N|", "N|", "N|", "L|NACK 7 internal, " FAILED ", DROP 7", "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
     {SY_COMMIT,
-     {"a|", "w|offer 9 7", "r|", "f|", "A|", "S|offer 7 7", "V|ACTIVE 7 d9, offer 8 7", "K|offer 7 7",
-      "L|"}},
+     {"a|", "w|offer 9 7", "f|", "A|", "S|offer 7 7", "V|ACTIVE 7 d9, offer 8 7", "K|offer 7 7", "L|"}},
     {SY_ABORT,
-     {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", CANCEL 7, DROP 7", "L|" FAILED ", DROP 7",
-      "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
+     {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", DROP 7", "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
     {SY_RETIRE,
-     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", CANCEL 7, DROP 7",
-      "L|" RETIRED ", DROP 7", "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
+     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", DROP 7", "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
 };
 
 static char letter(const sync_t *s, int rc, uint64_t v)
@@ -215,7 +221,7 @@ static char letter(const sync_t *s, int rc, uint64_t v)
     if (rc == HEDDLE_ERR_NOT_FOUND) return 'N';
     sync_state_t state = state_of(s, v);
     if (state == SYNC_ABSENT && leaving_slot(s) >= 0) return 'L';
-    return "awrfASVKL"[state];
+    return "awfASVKL"[state];
 }
 
 static void check_cell(bool app, sync_event_kind_t kind, sync_state_t state, const char *cell)
@@ -268,7 +274,7 @@ Test(sync, up_drops_what_was_restated_and_is_not_kept)
 Test(sync, up_keeps_what_came_after_the_join)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     fed(&s, SY_DOWN, 0);
     sync_restate(&s);
     fed(&s, SY_FETCHED, 7);    /* between JOIN and WELCOME */
@@ -306,7 +312,7 @@ Test(sync, welcome_is_a_missed_commit)
 Test(sync, lapsed_session_applies_nothing_queued)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     commit(&s, 7, 4);
     fed(&s, SY_DOWN, 0);
     fed(&s, SY_FETCHED, 7);
@@ -371,48 +377,45 @@ Test(sync, commit_before_staged_is_remembered)
     commit(&s, 7, 2);    /* before its announcement */
     cr_assert_str_eq(said, "offer 9 7");
     announce(&s, 7);
-    fed(&s, SY_SLOT, 7);
     fed(&s, SY_ABORT, 7);    /* not while the decision names it */
     cr_assert_str_eq(said, "");
     fed(&s, SY_FETCHED, 7);
-    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, KEEP 1, ACTIVE 7 d2, offer 8 7");
+    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d2, offer 8 7");
 }
 
 Test(sync, later_announcement_preempts)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     announce(&s, 8);
-    cr_assert_str_eq(said, "CANCEL 7, DROP 7, RESERVE 8");
-    fed(&s, SY_SLOT, 8);
+    cr_assert_str_eq(said, "DROP 7, FETCH 8");
     cr_assert_eq(state_of(&s, 7), SYNC_WAITING);
     drain(&s);
     fed(&s, SY_ABORT, 8);
-    cr_assert_str_eq(said, "offer 10 8, CANCEL 8, DROP 8, RESERVE 7");    /* the older one comes back */
+    cr_assert_str_eq(said, "offer 10 8, DROP 8, FETCH 7");    /* the older one comes back */
 }
 
 Test(sync, preempted_version_waits_for_its_own_slot_to_drain)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     announce(&s, 8);
     fed(&s, SY_ABORT, 8);
     cr_assert_str_eq(said, "offer 10 8, DROP 8");    /* 7 is still leaving another slot: its key is shared */
     drain(&s);
-    cr_assert_eq(state_of(&s, 7), SYNC_RESERVING);
+    cr_assert_eq(state_of(&s, 7), SYNC_COMING);
 }
 
 Test(sync, named_version_is_finished_first)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     commit(&s, 7, 1);
     announce(&s, 8);
     cr_assert_str_eq(said, "");
     commit(&s, 8, 2);    /* a step forward: 7 is still worth finishing */
     fed(&s, SY_FETCHED, 7);
-    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, RESERVE 8");
-    fed(&s, SY_SLOT, 8);
+    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, FETCH 8");
     fed(&s, SY_FETCHED, 8);
     cr_assert_eq(sync_active(&s)->version, 8);
     cr_assert_eq(s.applied.decision, 2);
@@ -426,39 +429,37 @@ static void sources(sync_t *s, uint64_t v, uint32_t count)
 Test(sync, lost_version_gives_way)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     commit(&s, 7, 1);
     sources(&s, 7, 0);
     cr_assert_str_eq(said, "");
     announce(&s, 8);
-    cr_assert_str_eq(said, "CANCEL 7, DROP 7, RESERVE 8");
-    fed(&s, SY_SLOT, 8);
+    cr_assert_str_eq(said, "DROP 7, FETCH 8");
     fed(&s, SY_TICK, 0);
-    cr_assert_eq(state_of(&s, 8), SYNC_FETCHING);    /* and 7 does not take its place back */
+    cr_assert_eq(state_of(&s, 8), SYNC_COMING);    /* and 7 does not take its place back */
     drain(&s);
     fed(&s, SY_FETCHED, 8);
-    cr_assert_str_eq(said, "STAGED 8, offer 6 8, RESERVE 7");    /* still what was decided: somebody may come back */
-    fed(&s, SY_SLOT, 7);
+    cr_assert_str_eq(said, "STAGED 8, offer 6 8, FETCH 7");    /* still what was decided: somebody may come back */
     sources(&s, 7, 0);
     commit(&s, 8, 2);
-    cr_assert_str_eq(said, "CANCEL 7, DROP 7, FLIP 8, ACTIVE 8 d2, offer 8 8");
+    cr_assert_str_eq(said, "DROP 7, FLIP 8, ACTIVE 8 d2, offer 8 8");
 }
 
 Test(sync, retired_while_it_comes)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     commit(&s, 7, 1);
     announce(&s, 8);
     cr_assert_str_eq(said, "");
     fed(&s, SY_RETIRE, 7);    /* nobody keeps it any more: it could only starve */
-    cr_assert_str_eq(said, "offer 11 7, CANCEL 7, DROP 7, RESERVE 8");
+    cr_assert_str_eq(said, "offer 11 7, DROP 7, FETCH 8");
 }
 
 Test(sync, found_again_it_is_finished_first)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     commit(&s, 7, 1);
     sources(&s, 7, 0);
     sources(&s, 7, 1);
@@ -469,13 +470,13 @@ Test(sync, found_again_it_is_finished_first)
 Test(sync, overtaken_and_lost_is_dropped)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     commit(&s, 7, 1);
     announce(&s, 8);
     commit(&s, 8, 2);
-    cr_assert_eq(state_of(&s, 7), SYNC_FETCHING);
+    cr_assert_eq(state_of(&s, 7), SYNC_COMING);
     sources(&s, 7, 0);
-    cr_assert_str_eq(said, "CANCEL 7, DROP 7, RESERVE 8");
+    cr_assert_str_eq(said, "DROP 7, FETCH 8");
     cr_assert_eq(state_of(&s, 7), SYNC_ABSENT);
 }
 
@@ -485,7 +486,6 @@ Test(sync, step_back_takes_the_name_away)
     bring(&s, false, SYNC_ABSENT);
     serve(&s, 1, 1);
     announce(&s, 7);
-    fed(&s, SY_SLOT, 7);
     commit(&s, 7, 2);
     commit(&s, 1, 3);    /* rolled back while 7 was coming */
     cr_assert_str_eq(said, "ACTIVE 1 d3, offer 8 1");
@@ -502,7 +502,6 @@ Test(sync, an_application_that_is_switching_is_heard_after_a_step_back)
     commit(&s, 7, 4);
     cr_assert_str_eq(said, "offer 7 7");
     announce(&s, 3);
-    fed(&s, SY_SLOT, 3);
     commit(&s, 3, 5);
     cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 7), 0);
     cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d4, offer 8 7");
@@ -542,7 +541,7 @@ Test(sync, who_switched_before_it_heard_of_the_step_back_is_asked_to_go_back)
     commit(&s, 8, 6);
     commit(&s, 7, 7);
     cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 8), 0);
-    cr_assert_str_eq(said, "FLIP 8, KEEP 7, ACTIVE 8 d6, offer 8 8");
+    cr_assert_str_eq(said, "FLIP 8, ACTIVE 8 d6, offer 8 8");
     commit(&s, 8, 8);                /* and forth again, before it answered */
     cr_assert_str_eq(said, "offer 7 8");
     cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 8), 0);
@@ -690,26 +689,24 @@ Test(sync, an_answer_that_comes_after_a_later_switch_is_too_late)
 Test(sync, step_back_to_a_version_that_is_not_here_preempts)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     commit(&s, 7, 1);
     announce(&s, 3);
     commit(&s, 3, 2);
-    cr_assert_str_eq(said, "CANCEL 7, DROP 7, RESERVE 3");
+    cr_assert_str_eq(said, "DROP 7, FETCH 3");
     cr_assert_eq(state_of(&s, 7), SYNC_WAITING);    /* later than the decision: it may be staged again */
 }
 
 Test(sync, overtaken_versions_do_not_wait)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     announce(&s, 8);
-    fed(&s, SY_SLOT, 8);
     cr_assert_eq(state_of(&s, 7), SYNC_WAITING);
     commit(&s, 8, 1);
     cr_assert_eq(state_of(&s, 7), SYNC_ABSENT);
     announce(&s, 9);
     fed(&s, SY_FETCHED, 8);
-    fed(&s, SY_SLOT, 9);
     announce(&s, 10);
     commit(&s, 10, 2);
     cr_assert_eq(state_of(&s, 9), SYNC_ABSENT);
@@ -741,7 +738,7 @@ Test(sync, released_slot_is_taken)
     fed(&s, SY_RETIRE, 2);
     cr_assert_str_eq(said, "offer 11 2, DROP 2");
     drain(&s);
-    cr_assert_str_eq(said, "RESERVE 7");
+    cr_assert_str_eq(said, "FETCH 7");
 }
 
 Test(sync, overtaken_staged_version_makes_room)
@@ -752,7 +749,7 @@ Test(sync, overtaken_staged_version_makes_room)
     fed(&s, SY_TICK, 0);
     cr_assert_str_eq(said, "DROP 3");
     drain(&s);
-    cr_assert_eq(state_of(&s, 7), SYNC_RESERVING);
+    cr_assert_eq(state_of(&s, 7), SYNC_COMING);
 }
 
 /* The broker counts a version that was decided and refused as one that this worker holds. */
@@ -781,7 +778,7 @@ Test(sync, late_joiner_waits_for_a_slot_for_ever)
     cr_assert_eq(sync_deadline(&s), CLOCK_NEVER);
     fed(&s, SY_RETIRE, 1);
     drain(&s);
-    cr_assert_str_eq(said, "RESERVE 7");
+    cr_assert_str_eq(said, "FETCH 7");
 }
 
 Test(sync, patience_is_a_quarter_of_a_short_deadline)
@@ -798,7 +795,7 @@ Test(sync, patience_is_a_quarter_of_a_short_deadline)
 Test(sync, a_named_version_is_tried_again)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     commit(&s, 7, 1);
     uint64_t pause = SYNC_RETRY_US;
     for (int i = 0; i < 7; i++, pause = i < 5 ? SYNC_RETRY_US << i : SYNC_RETRY_US << 4) {
@@ -808,8 +805,7 @@ Test(sync, a_named_version_is_tried_again)
         cr_assert_eq(sync_deadline(&s), now + pause, "%d", i);
         now += pause;
         fed(&s, SY_TICK, 0);
-        cr_assert_str_eq(said, "RESERVE 7");
-        fed(&s, SY_SLOT, 7);
+        cr_assert_str_eq(said, "FETCH 7");
     }
     fed(&s, SY_FETCHED, 7);
     cr_assert_eq(sync_active(&s)->version, 7);
@@ -818,21 +814,21 @@ Test(sync, a_named_version_is_tried_again)
 Test(sync, no_memory_for_a_named_version_is_tried_again)
 {
     sync_t s;
-    bring(&s, false, SYNC_RESERVING);
+    bring(&s, false, SYNC_COMING);
     commit(&s, 7, 1);
     fed(&s, SY_NO_SLOT, 7);
     cr_assert_str_eq(said, "NACK 7 internal, offer 10 7");
     cr_assert_eq(state_of(&s, 7), SYNC_WAITING);
     now = sync_deadline(&s);
     fed(&s, SY_TICK, 0);
-    cr_assert_str_eq(said, "RESERVE 7");
+    cr_assert_str_eq(said, "FETCH 7");
 }
 
 Test(sync, own_deadline_when_the_abort_is_lost)
 {
     static const struct { sync_state_t state; const char *said, *phase;
-    } CASES[] = {{SYNC_RESERVING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"},
-                 {SYNC_FETCHING, "NACK 7 deadline, offer 10 7, CANCEL 7, DROP 7", "fetch"},
+    } CASES[] = {{SYNC_COMING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"},
+                 {SYNC_COMING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"},
                  {SYNC_ARRIVED, "NACK 7 deadline, offer 10 7, DROP 7", "stage"}};
     for (size_t i = 0; i < 3; i++) {
         sync_t s;
@@ -862,7 +858,7 @@ Test(sync, staged_versions_do_not_expire)
 Test(sync, nack_is_said_after_the_broker_came_back)
 {
     sync_t s;
-    bring(&s, false, SYNC_FETCHING);
+    bring(&s, false, SYNC_COMING);
     fed(&s, SY_DOWN, 0);
     fed(&s, SY_FETCH_FAILED, 7);
     cr_assert_str_eq(said, "offer 10 7, DROP 7");
@@ -879,7 +875,6 @@ Test(sync, every_nack_is_said_after_the_broker_came_back)
     sync_t s;
     bring(&s, true, SYNC_ARRIVED);
     announce(&s, 8);
-    fed(&s, SY_SLOT, 8);
     fed(&s, SY_FETCHED, 8);
     heddle_error_t first, second;
     error_fail(&first, HEDDLE_ERR_VERSION_FAILED, "the first");
@@ -904,7 +899,6 @@ Test(sync, failures_that_were_not_said_are_bounded_and_the_oldest_make_room)
     for (uint64_t v = 100; v < 100 + 2 * SYNC_NACKS; v++) {
         up(&s, 0, 0, NULL, 0);
         announce(&s, v);
-        fed(&s, SY_SLOT, v);
         fed(&s, SY_FETCHED, v);
         fed(&s, SY_DOWN, 0);
         feed(&s, (sync_event_t){.kind = SY_APP_REJECT, .version = v, .error = &why});
@@ -927,13 +921,11 @@ Test(sync, failure_that_was_made_good_is_not_said)
     sync_init(&s, false);
     up(&s, 0, 0, NULL, 0);
     feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 7});    /* nobody waits for it: it is tried again */
-    fed(&s, SY_SLOT, 7);
     fed(&s, SY_DOWN, 0);
     fed(&s, SY_FETCH_FAILED, 7);
     drain(&s);
     now += SYNC_RETRY_US;
     fed(&s, SY_TICK, 0);
-    fed(&s, SY_SLOT, 7);
     fed(&s, SY_FETCHED, 7);
     up(&s, 0, 0, NULL, 0);
     cr_assert_str_eq(said, "STAGED 7");
@@ -962,7 +954,7 @@ Test(sync, rejected_commit_is_offered_again_by_a_welcome)
     up(&s, 7, 7, (const uint64_t[]){6, 7}, 2);
     cr_assert_str_eq(said, "ACTIVE 6 d6, offer 7 7");
     fed(&s, SY_APP_ACTIVATE, 7);
-    cr_assert_str_eq(said, "FLIP 7, KEEP 6, ACTIVE 7 d7, offer 8 7");
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d7, offer 8 7");
 }
 
 Test(sync, rejected_commit_leaves_the_version_and_stays_stale)
@@ -979,7 +971,7 @@ Test(sync, rejected_commit_leaves_the_version_and_stays_stale)
     commit(&s, 7, 8);    /* a new decision is a new chance */
     cr_assert_str_eq(said, "offer 7 7");
     fed(&s, SY_APP_ACTIVATE, 7);
-    cr_assert_str_eq(said, "FLIP 7, KEEP 6, ACTIVE 7 d8, offer 8 7");
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d8, offer 8 7");
 }
 
 Test(sync, retired_active_version_is_served_until_another_is)
@@ -1003,7 +995,7 @@ Test(sync, retired_mark_is_taken_back_by_a_welcome_that_keeps_it)
     up(&s, 7, 5, NULL, 0);
     stage(&s, 8);
     commit(&s, 8, 9);
-    cr_assert_str_eq(said, "FLIP 8, KEEP 7, ACTIVE 8 d9, offer 8 8");
+    cr_assert_str_eq(said, "FLIP 8, ACTIVE 8 d9, offer 8 8");
 }
 
 Test(sync, one_version_has_one_digest)
@@ -1027,7 +1019,7 @@ Test(sync, application_is_offered_a_commit_once)
     cr_assert_str_eq(said, "offer 7 7");
     fed(&s, SY_TICK, 0);
     announce(&s, 8);
-    cr_assert_str_eq(said, "RESERVE 8");
+    cr_assert_str_eq(said, "FETCH 8");
 }
 
 Test(sync, too_many_announcements_refuse_the_oldest)
@@ -1043,7 +1035,7 @@ Test(sync, too_many_announcements_refuse_the_oldest)
     cr_assert_str_eq(said, "NACK 10 limit, offer 10 10");
     fed(&s, SY_RETIRE, 1);
     drain(&s);
-    cr_assert_str_eq(said, "RESERVE 50");
+    cr_assert_str_eq(said, "FETCH 50");
 }
 
 /* --- random runs ------------------------------------------------------------------------------ */

@@ -24,7 +24,7 @@ typedef struct {
     uint64_t in_slot[LIMIT_SLOTS]; /* version whose memory a slot holds; 0: free */
     bool leaving[LIMIT_SLOTS]; /* the slot was dropped and is not drained: a reader, a send or an ask is
                                   in it */
-    uint64_t reserving, fetching;
+    uint64_t coming; /* version that gets memory or bytes; 0: none */
     uint64_t asked;  /* the COMMIT that the application heard last, and has not answered by a switch; 0: none */
     const sync_event_t *event;
 } world_t;
@@ -44,31 +44,16 @@ static void obey(world_t *w, const sync_action_t *out, int count)
     for (int i = 0; i < count; i++) {
         const sync_action_t *a = &out[i];
         switch (a->kind) {
-        case SA_RESERVE:
-            cr_assert_lt(a->slot, (int)w->s.slot_count);
-            cr_assert(w->in_slot[a->slot] == 0 && !w->leaving[a->slot], "slot %d is not free", a->slot);
-            cr_assert_eq(w->reserving + w->fetching, 0);
-            w->in_slot[a->slot] = w->reserving = a->version;
-            break;
-        case SA_FETCH:
-            cr_assert(w->reserving == a->version && w->in_slot[a->slot] == a->version);
-            w->reserving = 0;
-            w->fetching = a->version;
-            break;
-        case SA_CANCEL:
-            cr_assert_eq(w->fetching, a->version);
-            w->fetching = 0;
-            break;
         case SA_DROP:
             cr_assert_eq(w->in_slot[a->slot], a->version);
             cr_assert_neq(w->active, a->version, "the active version was dropped");
-            if (w->reserving == a->version) w->reserving = 0;
+            if (w->coming == a->version) w->coming = 0;
             w->leaving[a->slot] = true;
             break;
         case SA_FLIP:
             cr_assert(w->s.up);
             cr_assert(w->in_slot[a->slot] == a->version && !w->leaving[a->slot] &&
-                      w->fetching != a->version);
+                      w->coming != a->version);
             cr_assert_gt(a->decision, w->highest_applied, "decision %d after %d", (int)a->decision,
                          (int)w->highest_applied);
             w->active = a->version;
@@ -86,6 +71,12 @@ static void obey(world_t *w, const sync_action_t *out, int count)
         default: break;
         }
     }
+    const sync_entry_t *e = sync_coming(&w->s);
+    if (!e || e->version == w->coming) return;
+    cr_assert_lt(e->slot, (int)w->s.slot_count);
+    cr_assert(w->in_slot[e->slot] == 0 && !w->leaving[e->slot], "slot %d is not free", e->slot);
+    cr_assert_eq(w->coming, 0, "two versions come at a time");
+    w->in_slot[e->slot] = w->coming = e->version;
 }
 
 static void check(world_t *w)
@@ -95,9 +86,9 @@ static void check(world_t *w)
     for (unsigned i = 0; i < SYNC_ENTRIES; i++) {
         const sync_entry_t *e = &w->s.entries[i];
         active += e->state == SYNC_ACTIVE;
-        coming += e->state == SYNC_RESERVING || e->state == SYNC_FETCHING;
+        coming += e->state == SYNC_COMING;
         waiting += e->state == SYNC_WAITING;
-        bool owns = e->state >= SYNC_RESERVING;
+        bool owns = e->state >= SYNC_COMING;
         cr_assert_eq(owns, e->slot >= 0);
         if (!owns) continue;
         cr_assert(!(used >> e->slot & 1), "two versions in slot %d", e->slot);
@@ -105,6 +96,7 @@ static void check(world_t *w)
         cr_assert_eq(w->in_slot[e->slot], e->version);
     }
     cr_assert(active <= 1 && coming <= 1 && waiting <= SYNC_WAITING_MAX + 2);
+    cr_assert_eq(coming == 1, w->coming != 0);
     cr_assert_eq(active == 1, w->active != 0);
     cr_assert_leq(w->s.applied.decision, w->s.decided.decision);
 }
@@ -146,13 +138,13 @@ static sync_event_t any_event(world_t *w)
         break;
     case 8:
     case 9:
-        ev.kind = w->reserving ? (roll(8) ? SY_SLOT : SY_NO_SLOT) : SY_TICK;
-        ev.version = w->reserving;
+        ev.kind = w->coming && !roll(8) ? SY_NO_SLOT : SY_TICK;
+        ev.version = w->coming;
         break;
     case 10:
     case 11:
-        ev.kind = w->fetching ? (roll(6) ? SY_FETCHED : SY_FETCH_FAILED) : SY_TICK;
-        ev.version = w->fetching;
+        ev.kind = w->coming ? (roll(6) ? SY_FETCHED : SY_FETCH_FAILED) : SY_TICK;
+        ev.version = w->coming;
         break;
     case 12: ev.kind = SY_TICK; break;
     case 13:
@@ -186,7 +178,7 @@ static void take_event(world_t *w, sync_event_t ev)
     while (slot < (int)LIMIT_SLOTS && (w->in_slot[slot] || w->leaving[slot])) slot++;
     int n = sync_step(&w->s, &ev, slot < (int)LIMIT_SLOTS ? slot : -1, w->now_us, out);
     w->event = &ev;
-    if (n > 0) obey(w, out, n);
+    if (n >= 0) obey(w, out, n);
     if (n >= 0 && ev.kind == SY_APP_ACTIVATE && ev.version == w->asked && w->active == ev.version) w->asked = 0;
     check(w);
 }
@@ -216,10 +208,9 @@ static void walk_step(world_t *w)
     if (ev.kind == SY_DRAINED && !drain_slot(w, ev.slot)) return;
     if (ev.kind == SY_NO_SLOT) {
         for (int slot = 0; slot < 4; slot++)
-            if (w->in_slot[slot] == w->reserving && !w->leaving[slot]) w->in_slot[slot] = 0;
-        w->reserving = 0;
+            if (w->in_slot[slot] == w->coming && !w->leaving[slot]) w->in_slot[slot] = 0;
     }
-    if (ev.kind == SY_FETCHED || ev.kind == SY_FETCH_FAILED) w->fetching = 0;
+    if (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCHED || ev.kind == SY_FETCH_FAILED) w->coming = 0;
     take_event(w, ev);
 }
 

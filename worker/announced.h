@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/announced.h: one announced version: what to fetch, from which sources, and how that went.
+ *
+ * It is a copy of what ANNOUNCE and SOURCES said, because messages are gone when their handler returns and a
+ * version may wait for a slot, or be fetched anew.  It has no states: sync's entry of the version has them.
+ *
+ * Loop thread only.  The adapter that heard the announcement owns it (the admin handle, for its pull), and a
+ * download borrows it. */
+#ifndef WORKER_ANNOUNCED_H
+#define WORKER_ANNOUNCED_H
+
+#include "core/limits.h"
+#include "core/names.h"
+#include "proto/manifest.h"
+#include "proto/msg.h"
+#include "transfer/transfer.h"
+
+#define ANNOUNCED_SERVED_MAX 32u
+
+/* A process that has the bytes, as the broker named it: a publisher or another worker. */
+typedef struct {
+    uint64_t token, kind;                        /* source_kind_t */
+    char name[HEDDLE_NAME_MAX + 1];
+    uint8_t address[LIMIT_ADDRESS_BYTES];
+    uint32_t address_bytes;
+} announced_source_t;
+
+/* How many bytes one source served. */
+typedef struct { uint64_t token, kind, bytes; char name[HEDDLE_NAME_MAX + 1]; } served_t;
+
+/* One part of a version: an arena, and the key that its bytes are asked for under. */
+#define ANNOUNCED_PARTS 1u                       /* a version with more is refused (adapter.c) */
+typedef struct {
+    uint64_t region_bytes, manifest_bytes;
+    digest_t manifest_digest;
+    share_key_t key;
+} announced_part_t;
+
+typedef struct announced {
+    struct announced *next;
+    uint64_t version, data_bytes;
+    digest_t h1;
+    announced_part_t part[ANNOUNCED_PARTS];
+    int64_t step;
+    announced_source_t sources[LIMIT_SOURCES];   /* in the order to be tried */
+    uint32_t source_count;
+    uint64_t connect_us, fetch_us;               /* until the first bytes; from then to the last ones, with
+                                                  * the time of those that came early */
+    uint64_t verify_us, sealed_us;               /* spent in digests; when it was sealed */
+    uint64_t stage_us, activate_us;              /* as reported to the broker; 0: not yet */
+    served_t served[ANNOUNCED_SERVED_MAX];
+    uint32_t served_count;
+} announced_t;
+
+/* Copies the parts of a message, of which there are ANNOUNCED_PARTS; `key`: the version's. */
+void announced_parts(announced_t *w, const msg_part_t *parts, const key16_t *key);
+/* Copies the list of a message, which replaces the one before.  Sources without an address, or with one that
+ * is too long, are left out: they could never be connected to. */
+void announced_sources(announced_t *w, const msg_source_t *sources, uint32_t count);
+/* NULL when the last list does not have it: an answer may come from a source that the broker has left out
+ * since. */
+const announced_source_t *announced_source(const announced_t *w, uint64_t token);
+
+static inline uint64_t announced_bytes(const announced_part_t *part)
+{
+    return manifest_offset(part->region_bytes) + part->manifest_bytes;
+}
+/* The manifest of a part, in memory that holds its arena. */
+static inline bytes_t announced_manifest(const announced_part_t *part, const void *arena)
+{
+    return bytes_of((const uint8_t *)arena + manifest_offset(part->region_bytes), part->manifest_bytes);
+}
+static inline peer_ref_t source_ref(const announced_source_t *s)
+{
+    return (peer_ref_t){s->token, bytes_of(s->address, s->address_bytes)};
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/download.h: the fetch session of one version, from its announcement to its sealed slot.
+ *
+ *   MANIFEST  its pieces are fetched, unless they came early (worker/early.h); whole, it is copied to memory
+ *             of its own, and its BLAKE2b-256 is compared before anything of it is decoded
+ *   CHUNKS    chunks that came early are compared with the manifest, those that are not there, or are others,
+ *             are fetched.  What arrives goes through the digest stage (core/digest_stage.h), also where its
+ *             leaves were made as it was copied; a few completions a call of download_work are compared too:
+ *             good chunks are served on at once, bad ones come again from another source
+ *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
+ *   DONE      sealed; download_destroy is all that is left
+ *   FAILED    `error` has the reason; the slot stays RESERVED
+ *
+ * The state of each piece (requested from which source, landed, good) is in its fetch alone
+ * (transfer/fetch.h).  The cookie of an event says which piece its read request was for.
+ *
+ * Loop thread only; the adapter (the admin handle, for its pull) owns it and reads its fields; only this
+ * file's functions change them.  It borrows the announcement and the slot until download_destroy, which
+ * drops every open read request: the memory may still be written into until ops->idle says otherwise. */
+#ifndef WORKER_DOWNLOAD_H
+#define WORKER_DOWNLOAD_H
+
+#include "client/node.h"
+#include "core/digest_stage.h"
+#include "core/limits.h"
+#include "transfer/fetch.h"
+#include "worker/announced.h"
+#include "worker/early.h"
+#include "worker/slots.h"
+#include "worker/unreached.h"
+
+#define DOWNLOAD_PIECE_BYTES LIMIT_CHUNK_MIN_BYTES   /* of a manifest */
+/* manifests that may come wrong before the version fails here */
+#define DOWNLOAD_BAD_LIMIT 3u
+/* sources that sent a wrong manifest, and are not asked for it again */
+#define DOWNLOAD_BAD_MAX 16u
+
+/* The cookie of a read request: | adapter: 16 bits | early: 8, 0 or 1 | part: 8 | piece: 32 |.  Its events
+ * are routed by it. */
+#define COOKIE_EARLY (1ull << 40)
+static inline uint64_t cookie_of(uint32_t adapter) { return (uint64_t)adapter << 48; }
+static inline uint32_t cookie_adapter(uint64_t cookie) { return (uint32_t)(cookie >> 48); }
+static inline uint32_t cookie_piece(uint64_t cookie) { return (uint32_t)cookie; }
+
+/* Of all downloads of a worker. */
+typedef struct { uint64_t chunks_bad, retries; } download_counters_t;
+
+/* Borrowed until download_destroy. */
+typedef struct {
+    const node_io_t *io;
+    announced_t *what;
+    slot_t *slot;
+    download_counters_t *counters;
+    early_t *early;                      /* what it has in that slot is the download's, and it is over */
+    unreached_t *unreached;              /* what is known of sources that cannot be reached */
+    uint32_t adapter;                    /* for the cookies */
+    uint32_t part;                       /* below ANNOUNCED_PARTS */
+} download_opts_t;
+
+typedef enum {
+    DOWNLOAD_MANIFEST, DOWNLOAD_CHUNKS, DOWNLOAD_CLOSING, DOWNLOAD_DONE, DOWNLOAD_FAILED
+} download_state_t;
+
+typedef struct download {
+    const node_io_t *io;
+    announced_t *what;
+    slot_t *slot;
+    download_counters_t *counters;
+    unreached_t *unreached;
+    download_state_t state;
+    heddle_error_t error;                /* FAILED */
+    const announced_part_t *part;        /* of `what`: the one that comes */
+    uint64_t cookie;                     /* of its asks, but for the piece */
+    fetch_t *fetch;                      /* of the manifest, then of the chunks; NULL: that one came early */
+    manifest_t manifest;
+    early_bytes_t early;
+    uint64_t *leaves;                    /* of the region */
+    digest_stage_t *digests;             /* of chunks that landed, by chunk */
+    uint64_t bytes_done;                 /* of the region */
+    uint64_t last_token;                 /* source of the last bytes; 0: none came */
+    uint64_t started_us;
+    uint64_t bad[DOWNLOAD_BAD_MAX];
+    uint32_t bad_count;
+    uint32_t manifest_tries;
+    uint64_t met[LIMIT_SOURCES * 2];     /* sources that answered */
+    uint32_t met_count;
+    bool needs_sources;                  /* every source was lost: until download_lost */
+    bool manifest_here;                  /* all of its pieces came; not verified yet */
+    bool overwritten;                    /* a dropped ask may have written after its chunk was digested */
+    uint32_t again, checked;             /* CLOSING: chunks that are, and were, digested again */
+} download_t;
+
+/* Starts: says HI to the sources, asks for the manifest.  The slot's region is shared under the
+ * version's key already; what is verified is served on.  NO_MEMORY. */
+int  download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_download);
+/* Drops what is asked; the share stays. */
+void download_destroy(download_t **download);
+/* what->sources changed. */
+void download_resource(download_t *p, uint64_t now_us);
+/* The end of an ask with a cookie of this adapter, or what a peer does: BEAT, PEER_GONE. */
+void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us);
+/* One bounded piece of digests or comparisons; false: there is nothing to do now. */
+bool download_work(download_t *p, uint64_t now_us);
+/* Returns the next deadline. */
+uint64_t download_tick(download_t *p, uint64_t now_us);
+/* Its owner has to do something: find other sources, or end it. */
+static inline bool download_is_waiting(const download_t *p)
+{
+    return p->needs_sources || p->state >= DOWNLOAD_DONE;
+}
+/* The owner looks for other sources: tokens of those that were lost, at most `cap`.  Returns how many. */
+uint32_t download_lost(download_t *p, uint64_t *ret_lost, uint32_t cap);
+/* The source answered something since the download began. */
+bool download_has_met(const download_t *p, uint64_t token);
+/* Why no byte came yet, as long as that is known; NULL. */
+static inline const heddle_error_t *download_trouble(const download_t *p)
+{
+    return p->unreached->told_count && !p->last_token ? &p->unreached->error : NULL;
+}
+
+#endif
