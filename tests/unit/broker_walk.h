@@ -155,6 +155,13 @@ static const msg_published_t *answer_to(uint64_t req)
     return NULL;
 }
 
+/* Its publisher ended before any worker had it: the request may be made anew. */
+static bool is_interrupted(uint64_t v)
+{
+    const version_row_t *row = v ? registry_version(registry_adapter(&R.b->registry, "policy"), v) : NULL;
+    return row && row->state == VERSION_FAILED && row->code == HEDDLE_ERR_VERSION_LOST;
+}
+
 /* A request that is said again, as by a trainer that heard nothing, is what it was; with other bytes it is
  * refused. */
 static void check_said_again(uint64_t v, bool is_damaged, const msg_published_t *answer)
@@ -182,8 +189,9 @@ static void publish(void)
     uint64_t request = is_again ? M.last_request - draw(M.last_request < 3 ? M.last_request : 3)
                                 : ++M.last_request;
     uint64_t v = M.version_of[request]; /* none: it is new, or was refused */
+    bool is_free = is_interrupted(v);
     bool is_damaged = v && !draw(3);
-    uint64_t digest = request + (is_damaged ? DAMAGED : 0);
+    uint64_t digest = (v ? M.digest[v] : request) + (is_damaged ? DAMAGED : 0);
     uint64_t activation = draw(4) ? HEDDLE_ACTIVATION_ALL : 1 + draw(2);
     size_t records = R.record_count;
     char id[32];
@@ -194,6 +202,8 @@ static void publish(void)
                                    .request_id = id});
     uint64_t made = made_of(id, digest, records);
     const msg_published_t *answer = answer_to(R.req);
+    bool has_ended = is_interrupted(v); /* maybe with this very frame */
+    if (is_free || (has_ended && (made || !answer))) v = 0;
     CHECK(!v || !made);
     if (v) check_said_again(v, is_damaged, answer);
     else CHECK(made ? answer && answer->version == made && answer->created : !answer);
