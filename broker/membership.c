@@ -719,6 +719,15 @@ void member_fetched(member_t *member, const char *adapter, uint64_t version)
 
 /* ---- going ---- */
 
+static void list_ended(membership_t *m, member_t *member, member_state_t state, instant_t now)
+{
+    member->state = state;
+    member->ended_us = now.us;
+    member->ended_ms = now.wall_ms;
+    enqueue(&m->ended, member);
+    m->ended_count++;
+}
+
 /* A worker's row stays for a while, so that operators see what became of it.  A publisher's row is freed:
  * the registry has its name. */
 void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now)
@@ -733,11 +742,24 @@ void membership_end(membership_t *m, member_t *member, member_state_t state, ins
         return;
     }
     for (uint32_t i = 0; i < member->sub_count; i++) stop_fetching(&member->subs[i]);
-    member->state = state;
-    member->ended_us = now.us;
-    member->ended_ms = now.wall_ms;
-    enqueue(&m->ended, member);
-    m->ended_count++;
+    list_ended(m, member, state, now);
+}
+
+member_t *membership_add_lost(membership_t *m, const msg_join_t *past, const member_hello_t *hello,
+                              instant_t now)
+{
+    bool found;
+    size_t at = place_of(m->workers, m->worker_count, past->name, &found);
+    if (found || m->worker_count >= LIMIT_PEERS) return NULL;
+    member_t *w = worker_of(m, past, hello, now);
+    if (!w || !grow(&m->workers, m->worker_count, &m->worker_capacity)) {
+        free_member(w);
+        return NULL;
+    }
+    memmove(m->workers + at + 1, m->workers + at, (m->worker_count++ - at) * sizeof *m->workers);
+    m->workers[at] = w;
+    list_ended(m, w, MEMBER_LOST, now);
+    return w;
 }
 
 /* If this tick is late, the broker itself may have been stopped, and heartbeats wait unread.  Then no

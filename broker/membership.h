@@ -140,6 +140,10 @@ typedef struct {
 /* Admits the worker, which membership_decide_join has checked.  NO_MEMORY: nothing changed. */
 int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
                     admitted_t *ret);
+/* A worker that was ready before the broker's start and did not return: its row, LOST, which the caller
+ * completes.  NULL: no memory, or no room. */
+member_t *membership_add_lost(membership_t *m, const msg_join_t *past, const member_hello_t *hello,
+                              instant_t now);
 /* The same for a publisher; the registry has decided that it may write. `token`: of
  * membership_next_token. */
 int membership_decide_open(const membership_t *m, const msg_open_t *open, heddle_error_t *error);

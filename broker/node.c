@@ -85,6 +85,7 @@ int broker_start(broker_t *b, instant_t now)
     membership_start(&b->members, b->registry.epoch, now.us, settle_end_us);
     rc = rollout_start(&b->rollout, broker_view(b, now), settle_end_us);
     if (rc) return rc;
+    roster_start(b, now);
     b->has_abandoned = true;
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, NULL, now);
     events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
@@ -196,6 +197,7 @@ static void decide(broker_t *b, instant_t now)
         rollout_decide(&b->rollout, broker_view(b, now), b->out);
         /* While the broker settles, a publisher may still come back. */
         if (b->has_abandoned && b->rollout.is_settled) close_abandoned(b, now);
+        roster_decide(b, now);
         if (!b->out->record_count) break;
         rc = broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
     }
@@ -432,7 +434,10 @@ void broker_handle(call_t *c)
     case MSG_LEAVE: on_leave(c); break;
     case MSG_NEED_SOURCES: rc = rollout_need_sources(&step, c->member, &m->need_sources, &error); break;
     case MSG_STAGED: rc = rollout_staged(&step, c->member, &m->staged, &error); break;
-    case MSG_ACTIVE: rc = rollout_active(&step, c->member, &m->active, &error); break;
+    case MSG_ACTIVE:
+        rc = rollout_active(&step, c->member, &m->active, &error);
+        roster_touch(c->b, ROSTER_LATE_US, c->now);
+        break;
     case MSG_NACK: rc = rollout_nack(&step, c->member, &m->nack, &error); break;
     case MSG_VERIFIED: pending_verified(&b->pending, c->member, &m->verified); break;
     default: break;
@@ -502,6 +507,7 @@ void broker_tick(broker_t *b, instant_t now)
     member_t *lapsed;
     while ((lapsed = membership_lapsed(&b->members, now.us)) != NULL)
         broker_end_member(b, lapsed, MEMBER_LOST, NULL, now);
+    roster_end_grace(b, now);
     broker_end_late_requests(b, now);
     if (b->retry_us && now.us >= b->retry_us && !b->txn.is_open) {
         b->retry_us = 0;
@@ -516,8 +522,10 @@ void broker_tick(broker_t *b, instant_t now)
         }
         if (!b->is_read_only) rollout_stir(&b->rollout);
     }
-    bool can_close = b->has_abandoned && b->rollout.is_settled && !b->retry_us && !b->txn.is_open;
-    if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout) || can_close) broker_go_on(b, now);
+    bool can_write = !b->retry_us && !b->txn.is_open;
+    bool is_owed = (b->has_abandoned && b->rollout.is_settled) || now.us >= roster_deadline(b);
+    if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout) || (is_owed && can_write))
+        broker_go_on(b, now);
 }
 
 /* The end of a turn.  Publishers get ROLLOUT here, once for all frames of the turn.  Returns when the next
@@ -533,5 +541,6 @@ uint64_t broker_flush(broker_t *b, instant_t now)
     uint64_t next = clock_earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
     next = clock_earlier(next, pending_deadline(&b->pending));
     next = clock_earlier(next, broker_request_deadline(b));
-    return b->retry_us && !b->txn.is_open ? clock_earlier(next, b->retry_us) : next;
+    if (b->txn.is_open) return next;
+    return clock_earlier(next, b->retry_us ? b->retry_us : roster_deadline(b));
 }

@@ -44,7 +44,8 @@ record_t *outbox_record(outbox_t *o, record_kind_t kind, const char *adapter, in
                     .host = "",
                     .public_key = "",
                     .name = "",
-                    .roles = ""};
+                    .roles = "",
+                    .serves = ""};
     return r;
 }
 
@@ -95,7 +96,8 @@ bool outbox_own(outbox_t *o)
         record_t *r = &o->records[i];
         const char **texts[] = {&r->adapter,   &r->request_id, &r->writer, &r->base_model, &r->kind_text,
                                 &r->features,  &r->meta,       &r->message, &r->worker,    &r->phase,
-                                &r->by,        &r->host,       &r->name,    &r->public_key, &r->roles};
+                                &r->by,        &r->host,       &r->name,    &r->public_key, &r->roles,
+                                &r->serves};
         for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
             if (*texts[k] && **texts[k]) *texts[k] = outbox_text(o, *texts[k]);
         if (!r->config.bytes) continue;

@@ -294,6 +294,7 @@ void on_join(const call_t *c)
         event_row_t *e = events_add(&b->events, EVENT_WORKER_JOINED, NULL, 0, member->name, c->now);
         e->token = member->token;
         say_moved(e, member);
+        roster_touch(b, ROSTER_SOON_US, c->now);
         step_t step = broker_step(b, c->now);
         rollout_wake(&step, member);
     }
@@ -529,6 +530,7 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, cons
     if (member->end_code) events_say(e, code, "%s", member->end_message);
     unbind_peer(b, member->peer, member->token);
     if (member->role == ROLE_PUBLISHER) b->has_abandoned = true;
+    else roster_touch(b, ROSTER_SOON_US, now);
     pending_member_gone(&b->pending, member);
     rollout_gone(&b->rollout, broker_view(b, now), member, state == MEMBER_LEFT);
     membership_end(&b->members, member, state, now);

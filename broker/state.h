@@ -10,6 +10,7 @@
 #include "broker/auth.h"
 #include "broker/foreign.h"
 #include "broker/refused.h"
+#include "broker/roster.h"
 #include "broker/node.h"
 #include "broker/questions/pending.h"
 #include "broker/txn.h"
@@ -41,6 +42,7 @@ struct broker {
     rollout_t rollout;
     events_t events;
     pending_t pending;
+    roster_t roster;
     outbox_t outboxes[2];
     outbox_t *out;                     /* of the event in hand; the other one is an open transaction's */
     txn_t txn;

@@ -57,6 +57,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
             break;
         case RECORD_KEY: broker_apply_key(b, rec, now); break;
         case RECORD_ADAPTER:
+        case RECORD_WORKER:
         case RECORD_KEY_DROP: break;
         }
     }
@@ -87,7 +88,10 @@ static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error
 
     bool is_refused = rc && t->asker.peer && !t->is_answered;
     switch (t->kind) {
-    case TXN_OWN: b->has_abandoned |= rc != HEDDLE_OK; break;
+    case TXN_OWN:
+        b->has_abandoned |= rc != HEDDLE_OK;
+        if (rc) roster_touch(b, COMMIT_RETRY_US, now);
+        break;
     case TXN_PUBLISH: break; /* PUBLISHED is in the outbox */
     case TXN_LEAVE:
         b->has_abandoned |= rc != HEDDLE_OK;

@@ -13,6 +13,7 @@
  *   WRITER      which session may publish to an adapter; token 0: closed
  *   FLOOR       numbers up to these were given before an older copy of this store was put back
  *               (adapter, version, decision)
+ *   WORKER      a worker that was ready (worker, host, pid, at, serves); serves "": it is not any more
  *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is
  *                                                         none itself
  *   KEY         a key was added or revoked                (public_key, name, roles, at, revoked)
@@ -35,6 +36,7 @@ typedef enum {
     RECORD_STATE,
     RECORD_WRITER,
     RECORD_FLOOR,
+    RECORD_WORKER,
     RECORD_FORGET,
     RECORD_KEY,
     RECORD_KEY_DROP
@@ -83,6 +85,8 @@ typedef struct record {
     uint64_t token, pid;
     const char *host;
     key16_t life;
+    /* WORKER: its adapters and the versions that it served: "policy@7,other@0" */
+    const char *serves;
     /* KEY */
     const char *public_key, *name, *roles;         /* roles: comma-separated */
     uint64_t revoked_ms;                           /* 0: live */

@@ -35,6 +35,12 @@ static void free_version(version_row_t *v)
     free(v);
 }
 
+static void free_worker(worker_row_t *w)
+{
+    free(w->serves);
+    free(w);
+}
+
 static void free_adapter(adapter_row_t *a)
 {
     for (size_t i = 0; i < a->version_count; i++) free_version(a->versions[i]);
@@ -48,6 +54,8 @@ void registry_fini(registry_t *r)
 {
     for (size_t i = 0; i < r->adapter_count; i++) free_adapter(r->adapters[i]);
     free(r->adapters);
+    for (size_t i = 0; i < r->worker_count; i++) free_worker(r->workers[i]);
+    free(r->workers);
     *r = (registry_t){0};
 }
 
@@ -89,6 +97,25 @@ static size_t adapter_place(const registry_t *r, const char *name, bool *ret_fou
     }
     *ret_found = false;
     return low;
+}
+
+static size_t worker_place(const registry_t *r, const char *name, bool *ret_found)
+{
+    size_t low = 0, high = r->worker_count;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (strcmp(r->workers[mid]->name, name) < 0) low = mid + 1;
+        else high = mid;
+    }
+    *ret_found = low < r->worker_count && !strcmp(r->workers[low]->name, name);
+    return low;
+}
+
+const worker_row_t *registry_worker(const registry_t *r, const char *name)
+{
+    bool found;
+    size_t at = worker_place(r, name, &found);
+    return found ? r->workers[at] : NULL;
 }
 
 /* Index of the version, or where it belongs. */
@@ -412,6 +439,34 @@ static int apply_writer(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
+/* The latest record of a worker counts. */
+static int apply_worker(registry_t *r, const record_t *rec)
+{
+    bool found;
+    if (!name_is_valid(rec->worker)) return HEDDLE_ERR_INTERNAL;
+    size_t at = worker_place(r, rec->worker, &found);
+    if (!rec->serves || !*rec->serves) {
+        if (!found) return HEDDLE_OK;
+        free_worker(r->workers[at]);
+        memmove(r->workers + at, r->workers + at + 1, (--r->worker_count - at) * sizeof *r->workers);
+        return HEDDLE_OK;
+    }
+    worker_row_t *w = calloc(1, sizeof *w);
+    char *serves = copy_text(rec->serves);
+    if (!w || !serves || !grow(&r->workers, r->worker_count, &r->worker_capacity)) {
+        free(serves);
+        free(w);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    *w = (worker_row_t){.pid = rec->pid, .joined_ms = rec->at_ms, .serves = serves};
+    error_text(w->name, sizeof w->name, rec->worker);
+    error_text(w->host, sizeof w->host, rec->host ? rec->host : "");
+    if (found) free_worker(r->workers[at]);
+    else insert_at(r->workers, r->worker_count++, at, w);
+    r->workers[at] = w;
+    return HEDDLE_OK;
+}
+
 int registry_apply(registry_t *r, const record_t *record)
 {
     adapter_row_t *a;
@@ -425,6 +480,7 @@ int registry_apply(registry_t *r, const record_t *record)
     case RECORD_STATE: return apply_state(r, record);
     case RECORD_WRITER: return apply_writer(r, record);
     case RECORD_FLOOR: return apply_floor(r, record);
+    case RECORD_WORKER: return apply_worker(r, record);
     case RECORD_FORGET: return apply_forget(r, record);
     case RECORD_KEY:
     case RECORD_KEY_DROP: break; /* auth.h takes them */
@@ -484,11 +540,20 @@ static bool same_adapter(const adapter_row_t *a, const adapter_row_t *b)
     return same;
 }
 
+static bool same_worker(const worker_row_t *a, const worker_row_t *b)
+{
+    return !strcmp(a->name, b->name) && !strcmp(a->host, b->host) && a->pid == b->pid &&
+           a->joined_ms == b->joined_ms && !strcmp(a->serves, b->serves);
+}
+
 /* For tests: what the store reads back must be what was in memory. */
 bool registry_equal(const registry_t *a, const registry_t *b)
 {
-    bool same = a->epoch == b->epoch && a->adapter_count == b->adapter_count;
+    bool same = a->epoch == b->epoch && a->adapter_count == b->adapter_count &&
+                a->worker_count == b->worker_count;
     for (size_t i = 0; same && i < a->adapter_count; i++)
         same = same_adapter(a->adapters[i], b->adapters[i]);
+    for (size_t i = 0; same && i < a->worker_count; i++)
+        same = same_worker(a->workers[i], b->workers[i]);
     return same;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/registry.h (PURE): what is durable: adapters, their versions, decisions and writers.
+/* broker/registry/registry.h (PURE): what is durable: adapters, their versions, decisions and writers; and
+ * which workers were ready (roster.h).
  *
  * State of a version (version_state_t of record.h; terminal ones in the last column):
  *
@@ -78,10 +79,19 @@ typedef struct adapter_row {
     writer_row_t writer;
 } adapter_row_t;
 
+/* A worker that was ready when this was written. */
+typedef struct worker_row {
+    char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
+    uint64_t pid, joined_ms;
+    char *serves;                      /* as in the record */
+} worker_row_t;
+
 typedef struct registry {
     uint64_t epoch;
     adapter_row_t **adapters;          /* ascending by name */
     size_t adapter_count, adapter_capacity;
+    worker_row_t **workers;            /* ascending by name */
+    size_t worker_count, worker_capacity;
 } registry_t;
 
 void registry_init(registry_t *r);
@@ -95,6 +105,8 @@ bool registry_equal(const registry_t *a, const registry_t *b);
 /* ---- reading ---- */
 /* NULL: never published to */
 adapter_row_t *registry_adapter(const registry_t *r, const char *name);
+/* NULL: it was not ready */
+const worker_row_t *registry_worker(const registry_t *r, const char *name);
 /* NULL: never assigned, or forgotten */
 version_row_t *registry_version(const adapter_row_t *a, uint64_t version);
 /* NULL: nothing decided */

@@ -64,6 +64,9 @@ static const char LATER[] =
     "CREATE TABLE IF NOT EXISTS keys ("
     " public_key TEXT PRIMARY KEY, name TEXT NOT NULL, roles TEXT NOT NULL, added_at INTEGER NOT NULL,"
     " revoked_at INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "CREATE TABLE IF NOT EXISTS workers ("
+    " name TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, joined_at INTEGER NOT NULL,"
+    " serves TEXT NOT NULL) STRICT, WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS floors ("
     " adapter TEXT PRIMARY KEY, version INTEGER NOT NULL, decision INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
     "PRAGMA user_version = " NUMBER(STORE_SCHEMA) ";"
@@ -72,8 +75,10 @@ static const char LATER[] =
 typedef enum {
     SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
     PUT_EPOCH, TOUCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER, PUT_FLOOR,
+    PUT_WORKER, DROP_WORKER,
     DROP_OLDER_DECISIONS, DROP_DECISIONS, DROP_VERSION, PUT_KEY, DROP_KEY,
     ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, ALL_KEYS, ALL_FLOORS,
+    ALL_WORKERS,
     GET_CONFIG, SQL_COUNT
 } sql_t;
 
@@ -95,6 +100,8 @@ static const char *const SQL[SQL_COUNT] = {
     [PUT_FLOOR] = "INSERT INTO floors (adapter, version, decision) VALUES (?,?,?) ON CONFLICT (adapter) DO"
                   " UPDATE SET version = max(version, excluded.version),"
                   " decision = max(decision, excluded.decision)",
+    [PUT_WORKER] = "INSERT OR REPLACE INTO workers (name, host, pid, joined_at, serves) VALUES (?,?,?,?,?)",
+    [DROP_WORKER] = "DELETE FROM workers WHERE name = ?",
     [DROP_WRITER] = "DELETE FROM writers WHERE adapter = ?",
     [DROP_OLDER_DECISIONS] = "DELETE FROM decisions WHERE adapter = ?1 AND version = ?2 AND decision < ?3"
                              " AND decision > (SELECT min(decision) FROM decisions WHERE adapter = ?1"
@@ -116,6 +123,7 @@ static const char *const SQL[SQL_COUNT] = {
                    " WHERE state IS NOT NULL ORDER BY adapter, version",
     [ALL_WRITERS] = "SELECT adapter, token, name, host, pid, life, since_at FROM writers ORDER BY adapter",
     [ALL_FLOORS] = "SELECT adapter, version, decision FROM floors ORDER BY adapter",
+    [ALL_WORKERS] = "SELECT name, host, pid, joined_at, serves FROM workers ORDER BY name",
     [GET_CONFIG] = "SELECT config FROM versions WHERE adapter = ? AND version = ?",
 };
 
@@ -214,6 +222,7 @@ static const struct kind {
     {RECORD_VERSION, PUT_VERSION, ALL_VERSIONS},  {RECORD_DECISION, PUT_DECISION, ALL_DECISIONS},
     {RECORD_STATE, PUT_STATE, ALL_STATES},        {RECORD_WRITER, PUT_WRITER, ALL_WRITERS},
     {RECORD_FLOOR, PUT_FLOOR, ALL_FLOORS},        {RECORD_KEY, PUT_KEY, ALL_KEYS},
+    {RECORD_WORKER, PUT_WORKER, ALL_WORKERS},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -307,7 +316,9 @@ static int put(store_t *s, const record_t *r)
     while (k < KINDS + KIND_COUNT && k->kind != r->kind) k++;
     if (k == KINDS + KIND_COUNT && !is_forget && !is_drop) return SQLITE_MISUSE;
     if (is_drop) return put_with(s, DROP_KEY, r);
-    sql_t which = is_forget ? DROP_VERSION : r->kind == RECORD_WRITER && !r->token ? DROP_WRITER : k->put;
+    sql_t which = is_forget ? DROP_VERSION : k->put;
+    if (r->kind == RECORD_WRITER && !r->token) which = DROP_WRITER;
+    if (r->kind == RECORD_WORKER && !*r->serves) which = DROP_WORKER;
     int code = is_forget ? put_with(s, DROP_DECISIONS, r) : SQLITE_OK;
     if (!code) code = put_with(s, which, r);
     if (!code && which == PUT_EPOCH) code = run(s, TOUCH); /* the same number again would write nothing */

@@ -14,6 +14,10 @@
  *   decisions  the last one for each version              writers    one row an adapter with an open writer
  *   keys       one row a key, live or revoked (from schema 2; a file of schema 1 gets the table)
  *
+ * From schema 5 on:
+ *
+ *   workers    one row a worker that was ready
+ *
  * From schema 3 a version has the deadline that was asked for; rows of before have 0 there.
  *
  * Bounded: FORGET takes a version and its decisions away, but never the greatest number of either.
@@ -26,7 +30,7 @@
 
 #include "broker/registry/record.h"
 
-#define STORE_SCHEMA 4   /* of the file, in SQLite's user_version; raised with every change of a table */
+#define STORE_SCHEMA 5   /* of the file, in SQLite's user_version; raised with every change of a table */
 
 typedef struct store store_t;
 

@@ -214,6 +214,26 @@ static void take_floor(row_t *from, record_t *r)
     r->decision = row_take_u64(from);
 }
 
+/* The order is that of the columns in PUT_WORKER. */
+static void put_worker(row_t *to, const record_t *r)
+{
+    row_put_text(to, r->worker);
+    if (!*r->serves) return; /* not ready any more: the row goes */
+    row_put_text(to, r->host);
+    row_put_u64(to, r->pid);
+    row_put_u64(to, r->at_ms);
+    row_put_text(to, r->serves);
+}
+
+static void take_worker(row_t *from, record_t *r)
+{
+    r->worker = row_take_text(from);
+    r->host = row_take_text(from);
+    r->pid = row_take_u64(from);
+    r->at_ms = row_take_u64(from);
+    r->serves = row_take_text(from);
+}
+
 void row_put(row_t *to, const record_t *r)
 {
     switch (r->kind) {
@@ -224,6 +244,7 @@ void row_put(row_t *to, const record_t *r)
     case RECORD_STATE: put_state(to, r); break;
     case RECORD_WRITER: put_writer(to, r); break;
     case RECORD_FLOOR: put_floor(to, r); break;
+    case RECORD_WORKER: put_worker(to, r); break;
     case RECORD_FORGET:
         row_put_text(to, r->adapter);
         row_put_u64(to, r->version);
@@ -243,6 +264,7 @@ void row_take(row_t *from, record_t *r)
     case RECORD_STATE: take_state(from, r); break;
     case RECORD_WRITER: take_writer(from, r); break;
     case RECORD_FLOOR: take_floor(from, r); break;
+    case RECORD_WORKER: take_worker(from, r); break;
     case RECORD_KEY: take_key(from, r); break;
     case RECORD_FORGET:
     case RECORD_KEY_DROP: break; /* have no row */

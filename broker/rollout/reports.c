@@ -584,6 +584,8 @@ int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *
             track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
     }
     plan_make(&x.t->plan, member->token, m->lost, m->lost_count);
+    /* It failed there, and the worker tries again by itself: no source is charged for that. */
+    if (!copy_in_flight(x.c)) plan_done(&x.t->plan, member->token);
     send_sources(s, x.t, x.c, member);
     track_touch(x.t);
     return HEDDLE_OK;

@@ -11,11 +11,12 @@
 enum { COLUMNS_MAX = 22, ROWS_MAX = 24 };
 
 static const record_kind_t KINDS[] = {RECORD_EPOCH, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION,
-                                      RECORD_STATE, RECORD_WRITER,  RECORD_FLOOR,   RECORD_KEY};
+                                      RECORD_STATE, RECORD_WRITER,  RECORD_FLOOR,   RECORD_KEY,
+                                      RECORD_WORKER};
 static const int COLUMNS[] = {
     [RECORD_EPOCH] = 1,    [RECORD_ADAPTER] = 2, [RECORD_VERSION] = COLUMNS_MAX,
     [RECORD_DECISION] = 7, [RECORD_STATE] = 8,   [RECORD_WRITER] = 7,
-    [RECORD_FLOOR] = 3,    [RECORD_KEY] = 5};
+    [RECORD_FLOOR] = 3,    [RECORD_KEY] = 5,      [RECORD_WORKER] = 5};
 
 static sqlite3_stmt *statement_of(int columns)
 {
@@ -55,6 +56,7 @@ static record_t plain_record(record_kind_t kind, uint64_t n)
                       .meta = "{\"k\":\"v\"}",
                       .state = VERSION_FAILED,
                       .message = "m",
+                      .serves = "policy@1",
                       .worker = "w",
                       .phase = "fetch",
                       .by = "ann",
@@ -112,7 +114,7 @@ static void check_same(const record_t *a, const record_t *b)
          a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms);
     MUST(bytes_equal(a->config, b->config) && a->state == b->state && a->code == b->code);
     MUST(same_text(a->public_key, b->public_key) && same_text(a->name, b->name) &&
-         same_text(a->roles, b->roles));
+         same_text(a->roles, b->roles) && same_text(a->serves, b->serves));
     MUST(a->revoked_ms == b->revoked_ms && a->held == b->held && a->token == b->token &&
          a->pid == b->pid);
 }
@@ -121,6 +123,7 @@ static void check_same(const record_t *a, const record_t *b)
 static void check_round(const record_t *kept)
 {
     if (kept->kind == RECORD_WRITER && !kept->token) return; /* such a one is never put: its row goes */
+    if (kept->kind == RECORD_WORKER && !*kept->serves) return;
     sqlite3_stmt *sql = statement_of(COLUMNS[kept->kind]);
     row_t to = {.sql = sql}, from = {.sql = sql};
     record_t again = {.kind = kept->kind};

@@ -42,6 +42,7 @@ static stored_t *copy_record(const record_t *r)
     s->record.phase = keep_text(a, r->phase);
     s->record.by = keep_text(a, r->by);
     s->record.host = keep_text(a, r->host);
+    s->record.serves = keep_text(a, r->serves);
     if (r->config.bytes) s->record.config.data = arena_copy(a, r->config.data, r->config.bytes);
     return s;
 }
@@ -83,6 +84,7 @@ static bool replaces(const record_t *r, const record_t *old)
                !strcmp(r->adapter, old->adapter);
     if (r->kind != old->kind || r->kind == RECORD_VERSION || r->kind == RECORD_DECISION) return false;
     if (r->kind == RECORD_EPOCH) return true;
+    if (r->kind == RECORD_WORKER) return !strcmp(r->worker, old->worker);
     return !strcmp(r->adapter, old->adapter) && (r->kind != RECORD_STATE || r->version == old->version);
 }
 

@@ -89,7 +89,8 @@ static record_t rig_keep_record(const record_t *rec)
     const char **texts[] = {&r.adapter,   &r.request_id, &r.writer, &r.base_model,
                             &r.kind_text, &r.features,   &r.meta,   &r.message,
                             &r.worker,    &r.phase,      &r.by,     &r.host,
-                            &r.name,      &r.public_key, &r.roles};
+                            &r.name,      &r.public_key, &r.roles,
+                            &r.serves};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) *texts[i] = rig_copy(*texts[i]);
     r.config.data = arena_copy(&R.texts, rec->config.data, rec->config.bytes);
     return r;

@@ -694,7 +694,7 @@ Test(store, newer_data_are_refused_with_both_numbers)
     run_sql("PRAGMA user_version = 1234");
     heddle_error_t e;
     expect_refusal(HEDDLE_ERR_DATA_NEWER, &e);
-    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 4") && strstr(e.found, "1234"));
+    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 5") && strstr(e.found, "1234"));
 }
 
 /* Before they are brought up to our schema. */
@@ -822,6 +822,45 @@ Test(store, a_file_of_schema_1_gets_a_table_for_keys)
     s = open_store();
     commit(s, (record_t[]){key_record("b", "admin", 0)}, 1);
     cr_assert_eq(load(s)->count, 3);
+    store_close(&s);
+}
+
+/* ---- workers ---- */
+
+static record_t worker_record(const char *name, const char *serves)
+{
+    return (record_t){.kind = RECORD_WORKER, .worker = name, .host = "h", .pid = 5, .at_ms = 7, .serves = serves};
+}
+
+typedef struct { uint32_t count; char text[4][64]; } workers_seen_t;
+
+static int see_worker(void *self, const record_t *r)
+{
+    workers_seen_t *seen = self;
+    if (r->kind == RECORD_WORKER && seen->count < 4)
+        snprintf(seen->text[seen->count++], sizeof *seen->text, "%s %s %llu %llu %s", r->worker, r->host,
+                 (unsigned long long)r->pid, (unsigned long long)r->at_ms, r->serves);
+    return HEDDLE_OK;
+}
+
+/* Also of a file that a broker of schema 4 has left. */
+Test(store, the_last_record_of_a_worker_counts_and_one_that_serves_nothing_goes)
+{
+    store_t *s = open_store();
+    heddle_error_t e;
+    workers_seen_t seen = {0};
+    store_close(&s);
+    run_sql("DROP TABLE workers; PRAGMA user_version = 4");
+    s = open_store();
+    commit(s, (record_t[]){worker_record("w2", "a@1"), worker_record("w1", "a@1,b@0")}, 2);
+    commit(s, (record_t[]){worker_record("w2", ""), worker_record("w3", "a@3")}, 2);
+    commit(s, (record_t[]){worker_record("w1", "a@2,b@0"), worker_record("w4", "")}, 2);
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq(store_load(s, see_worker, &seen, &e), HEDDLE_OK);
+    cr_assert_eq(seen.count, 2);
+    cr_assert_str_eq(seen.text[0], "w1 h 5 7 a@2,b@0");
+    cr_assert_str_eq(seen.text[1], "w3 h 5 7 a@3");
     store_close(&s);
 }
 
