@@ -304,7 +304,15 @@ static void bring_back(play_t *p)
     DEMAND(p, 5 * LEASE_US + 5 * SECOND, all_are_ready(p) && trainer_is_ready(p->trainer));
 }
 
-/* Asked again under its id it is done, and it is the version that was acknowledged, if one was. */
+/* Its publisher was gone before any worker had it. */
+static bool was_interrupted(const play_t *p, uint64_t version)
+{
+    const version_row_t *row = world_version(p->w, version);
+    return row && row->state == VERSION_FAILED && row->code == HEDDLE_ERR_VERSION_LOST;
+}
+
+/* Asked again under its id it is done, and it is the version that was acknowledged, if one was and could go
+ * on. */
 static void ask_again(play_t *p)
 {
     if (!p->asked) return;
@@ -312,7 +320,8 @@ static void ask_again(play_t *p)
     const published_t *now = &p->trainer->published;
     if (now->code && now->code != HEDDLE_ERR_VERSION_FAILED)
         world_fail(p->w, "asked again, publish says %s: %s", heddle_err_name(now->code), now->message);
-    if (!p->first_code && !now->code && now->version != p->first_version)
+    bool is_another = now->version != p->first_version && !was_interrupted(p, p->first_version);
+    if (!p->first_code && !now->code && is_another)
         world_fail(p->w, "v%llu was acknowledged, and is v%llu now", (unsigned long long)p->first_version,
                    (unsigned long long)now->version);
 }
