@@ -224,12 +224,17 @@ void broker_refuse_asker(broker_t *b, const asker_t *asker, const heddle_error_t
     outbox_send(b->out, asker->peer, &m);
 }
 
-void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name)
+void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name,
+                        const member_t *by)
 {
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_FENCED,
-               "token %llu%s%s is not valid any more: its lease ended, or a newer session has the name",
-               (unsigned long long)token, *name ? " of " : "", name);
+    if (by)
+        error_fail(&error, HEDDLE_ERR_FENCED, "%s took over, from %s, pid %llu", by->name, by->host,
+                   (unsigned long long)by->pid);
+    else
+        error_fail(&error, HEDDLE_ERR_FENCED,
+                   "token %llu%s%s is not valid any more: its lease ended, or a newer session has the name",
+                   (unsigned long long)token, *name ? " of " : "", name);
     error_hint(&error, "say HELLO and join again");
     msg_t m;
     msg_from_error(&error, to->req, to->type, &m);
@@ -257,7 +262,7 @@ static void fence(const call_t *c, uint64_t token)
     b->members.fenced_count++;
     /* A token of an earlier broker's session counts for no worker. */
     if (worker && token >> 32 == worker->token >> 32) worker->counts.fenced++;
-    broker_tell_fenced(b, &c->asker, token, c->peer->name);
+    broker_tell_fenced(b, &c->asker, token, c->peer->name, NULL);
     if (is_known) return;
     c->peer->fenced_token = token;
     event_type_t type = c->peer->role == ROLE_PUBLISHER ? EVENT_WRITER_FENCED : EVENT_WORKER_FENCED;
@@ -279,7 +284,7 @@ static void refuse_foreign_token(const call_t *c, const member_t *sender, heddle
         return;
     }
     c->b->members.fenced_count++;
-    broker_tell_fenced(c->b, &c->asker, c->m->publish.token, c->peer->name);
+    broker_tell_fenced(c->b, &c->asker, c->m->publish.token, c->peer->name, NULL);
 }
 
 /* A publication is decided (registry/) and recorded; what follows from the record, ANNOUNCE among it,

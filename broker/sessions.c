@@ -178,7 +178,7 @@ static void replaced(broker_t *b, const admitted_t *admitted, instant_t now)
     char name[HEDDLE_NAME_MAX + 1];
     error_text(name, sizeof name, old ? old->name : by->name);
     unbind_peer(b, peer, token);
-    broker_tell_fenced(b, &(asker_t){.peer = peer}, token, name);
+    broker_tell_fenced(b, &(asker_t){.peer = peer}, token, name, by);
     event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
     event_row_t *e = events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL,
                                 0, name, now);

@@ -70,8 +70,8 @@ static const option_set_t SET = {
     CLI_EXITS
     ", another process holds the bytes and as many workers as --wait asks serve them; 1 the version failed, "
     "or too many\n"
-    "workers refused it; 3 there is no DIR; 4 unchanged, held, another writer, a lower step, or a request id "
-    "of other bytes;\n"
+    "workers refused it; 3 there is no DIR; 4 unchanged, held, another writer (also one that takes over "
+    "during --stay),\na lower step, or a request id of other bytes;\n"
     "5 the deadline ran out, or no worker came; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\n"
     "Environment:\n  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: auto, eager or rendezvous [auto]\n"
     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
@@ -394,13 +394,18 @@ static int wait_all(heddle_publisher_t *p, outcome_t *o, uint64_t until_us)
                     args->wait, until_us);
 }
 
-static void serve_until_over(heddle_publisher_t *p, outcome_t *o)
+/* *ret_fenced: the error of a publisher that another one has replaced; else its code is 0. */
+static void serve_until_over(heddle_publisher_t *p, outcome_t *o, heddle_error_t *ret_fenced)
 {
+    ret_fenced->code = HEDDLE_OK;
     heddle_event_t event = {.size = sizeof event};
     while (!cli_signal_exit()) {
         int rc = heddle_publisher_next_event(p, -1, &event);
         if (rc != HEDDLE_OK && rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return;
-        if (event.type == HEDDLE_EVENT_FENCED) return;
+        if (event.type == HEDDLE_EVENT_FENCED) {
+            error_fail(ret_fenced, HEDDLE_ERR_FENCED, "%s", event.message);
+            return;
+        }
         if (heddle_publisher_report(p, o->published.version, &o->report) != HEDDLE_OK) continue;
         static const char *const OVER[] = {"superseded", "kept", "failed", "retired"};
         for (size_t i = 0; i < sizeof OVER / sizeof *OVER; i++)
@@ -415,12 +420,14 @@ static int serve_on(heddle_publisher_t *p, outcome_t *o)
     unsigned long long version = o->published.version;
     bool is_quiet = o->args->common.quiet;
     if (!is_quiet) fprintf(stderr, "serving %s@%llu until superseded; Ctrl-C ends\n", adapter, version);
-    serve_until_over(p, o);
+    heddle_error_t fenced;
+    serve_until_over(p, o, &fenced);
     int end = cli_signal_exit();
-    if (!is_quiet)
-        fprintf(stderr, "%s@%llu is served no longer: %s\n", adapter, version,
-                end ? "interrupted" : o->report.state);
-    return end;
+    const char *why = end ? "interrupted" : fenced.code ? fenced.message : o->report.state;
+    if (fenced.code || !is_quiet)
+        fprintf(stderr, "%s@%llu is served no longer: %s%s\n", adapter, version,
+                fenced.code ? "fenced: " : "", why);
+    return end ? end : heddle_err_exit(fenced.code);
 }
 
 static int dry_run(outcome_t *o, const char *dir)
@@ -530,8 +537,8 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     if (is_held && args->wait.kind == HEDDLE_QUORUM_NONE && !args->common.quiet)
         fprintf(stderr, "%s: it is staged and stays so; `heddle resume %s` ends the hold\n",
                 o->published.held, args->adapter);
-    int signal_end = !rc && args->stay ? serve_on(p, o) : 0;
-    if (signal_end) end = signal_end; /* else the status of the answer: it may not have been written */
+    int stay_end = !rc && args->stay ? serve_on(p, o) : 0;
+    if (stay_end) end = stay_end; /* else the status of the answer: it may not have been written */
     cli_on_signal(NULL, NULL);
     if (rc || cli_signal_exit())
         heddle_publisher_interrupt(p); /* the wait is over, so closing must not wait again */
