@@ -2,6 +2,7 @@
 /* The thread's last error, and fields that are cut and cleaned. */
 #include "core/errors.h"
 
+#include "core/bytes.h"
 #include "core/repeat.h"
 
 #include <stdarg.h>
@@ -157,4 +158,23 @@ int error_publish(const heddle_error_t *error)
 {
     last = *error;
     return error->code;
+}
+
+static void replace_word(char *field, size_t size, const char *word, const char *by)
+{
+    char before[sizeof ((heddle_error_t *)NULL)->message];
+    char *at = strstr(field, word);
+    if (!at) return;
+    size_t n = (size_t)(at - field);
+    text_printf(before, sizeof before, "%s", field);
+    text_printf(field + n, size - n, "%s%s", by, before + n + strlen(word));
+}
+
+void error_name_adapter(heddle_error_t *error, const char *adapter)
+{
+    char role[HEDDLE_NAME_MAX + 2];
+    text_printf(role, sizeof role, ":%s", adapter);
+    replace_word(error->message, sizeof error->message, ":ADAPTER", role);
+    replace_word(error->expected, sizeof error->expected, ":ADAPTER", role);
+    replace_word(error->hint, sizeof error->hint, ":ADAPTER", role);
 }

@@ -480,6 +480,7 @@ static void step(publisher_node_t *n, member_event_t event, uint64_t now_us)
     if (bits & SO_JOIN) send_open(n);
     if (bits & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (bits & SO_REFUSED) {
+        error_name_adapter(&n->member.refusal, n->adapter);
         n->is_line_refused = false;
         tell(n, HEDDLE_EVENT_REFUSED, 0, refusal);
         if (s->join_count && refusal->code == HEDDLE_ERR_WRITER_HELD) fence(n, &m.error, now_us);

@@ -296,6 +296,7 @@ static void step(worker_node_t *n, member_event_t session_event, uint64_t now_us
     if (out & SO_ELSEWHERE) tell_refusal(n, 1, now_us);
     if (out & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (out & SO_REFUSED) {
+        error_name_adapter(&member->refusal, n->adapters[0].name);
         if (member->refusal.code == HEDDLE_ERR_WORKER_ALIVE && n->core.opts.join_timeout_us &&
             n->join_end_us == CLOCK_NEVER)
             n->join_end_us = now_us + n->core.opts.join_timeout_us;
