@@ -64,19 +64,30 @@ static int64_t later_version(const json_t *a)
     return 0;
 }
 
+/* "2 of 3 ready workers", "1 of 3 ready workers, 4 needed", "no worker: none is ready, 1 needed" */
+static const char *ready_text(const json_t *a, char to[64])
+{
+    long long need = cli_integer(a, "need_count"), ready = cli_integer(a, "eligible_count");
+    char needed[40] = "";
+    if (need != ready) snprintf(needed, sizeof needed, ", %lld needed", need);
+    if (!ready) snprintf(to, 64, "no worker: none is ready%s", needed);
+    else
+        snprintf(to, 64, "%lld of %lld ready worker%s%s", (long long)cli_integer(a, "have_count"), ready,
+                 ready == 1 ? "" : "s", needed);
+    return to;
+}
+
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
-    char s[6][64], later[HEDDLE_NAME_MAX + 64] = "";
+    char s[3][64], at[64], later[HEDDLE_NAME_MAX + 64] = "";
     int64_t version = later_version(a);
     if (version)
         text_printf(later, sizeof later, " or a later decision (%s@%lld)",
                     json_string_value(json_object_get(a, "adapter")), (long long)version);
-    printf("%s@%s%s %s at %s of %s (%s eligible), after %s ms\n",
-           json_string_value(json_object_get(a, "adapter")), cli_text(a, "version", s[0]), later,
-           cli_text(a, "phase", s[1]), cli_text(a, "have_count", s[2]),
-           cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "eligible_count", s[4]),
-           cli_text(a, "elapsed_ms", s[5]));
+    printf("%s@%s%s %s at %s, after %s ms\n", json_string_value(json_object_get(a, "adapter")),
+           cli_text(a, "version", s[0]), later, cli_text(a, "phase", s[1]),
+           ready_text(a, at), cli_text(a, "elapsed_ms", s[2]));
     const json_t *missing = json_object_get(a, "missing");
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
