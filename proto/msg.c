@@ -7,9 +7,6 @@
 #include "proto/field.h"
 #include "proto/scan.h"
 
-#include <msgpack.h>
-#include <stdio.h>
-
 static const scan_limits_t FRAME_LIMITS = {LIMIT_FRAME_DEPTH, LIMIT_FRAME_NODES, LIMIT_MAP_KEYS};
 
 const char *msg_name(int type)
@@ -33,34 +30,7 @@ int msg_encode(const msg_t *m, buf_t *out)
     return rc;
 }
 
-/* [type, {...}] with a type that is known. */
-static int check_shape(const msgpack_object *root, heddle_error_t *error)
-{
-    const msgpack_object *item = root->via.array.ptr;
-    bool shaped = root->type == MSGPACK_OBJECT_ARRAY && root->via.array.size == 2 &&
-                  item[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && item[1].type == MSGPACK_OBJECT_MAP;
-    if (!shaped) {
-        int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "frame is no message");
-        error_contrast(error, "an array of a type number and a map", "another msgpack object");
-        return rc;
-    }
-    if (item[0].via.u64 <= INT32_MAX && msg_table((int)item[0].via.u64)) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "message type %llu is not known",
-                        (unsigned long long)item[0].via.u64);
-    error_expected(error, "a type of wire versions %u to %u", WIRE_VERSION_MIN, WIRE_VERSION_MAX);
-    error_found(error, "%llu", (unsigned long long)item[0].via.u64);
-    error_hint(error, "the peer may run a newer Heddle");
-    return rc;
-}
-
-static int decode_root(const msgpack_object *root, msg_t *m, heddle_error_t *error)
-{
-    int rc = check_shape(root, error);
-    if (rc) return rc;
-    m->type = (msg_type_t)root->via.array.ptr[0].via.u64;
-    return table_decode(msg_table((int)m->type), &root->via.array.ptr[1], &m->arena, &m->hello, error);
-}
-
+/* A frame is [type, {...}] with a type that is known.  A body that cannot be decoded leaves nothing. */
 int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
 {
     memset(ret_msg, 0, sizeof *ret_msg);
@@ -70,17 +40,25 @@ int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
         error_found(error, "%zu bytes", frame.bytes);
         return rc;
     }
-    int rc = scan_check(frame, &FRAME_LIMITS, "frame", error);
-    if (rc) return rc;
     msgpack_unpacked tree;
-    msgpack_unpacked_init(&tree);
-    size_t used = 0;
-    msgpack_unpack_return got = msgpack_unpack_next(&tree, frame.data, frame.bytes, &used);
-    if (got != MSGPACK_UNPACK_SUCCESS || used != frame.bytes)
-        rc = got == MSGPACK_UNPACK_NOMEM_ERROR
-                 ? error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode a frame")
-                 : error_fail(error, HEDDLE_ERR_PROTOCOL, "frame is malformed");
-    else rc = decode_root(&tree.data, ret_msg, error);
+    int rc = scan_decode(frame, &FRAME_LIMITS, "frame", &tree, error);
+    const msgpack_object *root = &tree.data, *item = root->via.array.ptr;
+    bool is_message = !rc && root->type == MSGPACK_OBJECT_ARRAY && root->via.array.size == 2 &&
+                      item[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && item[1].type == MSGPACK_OBJECT_MAP;
+    unsigned long long type = is_message ? item[0].via.u64 : 0;
+    const table_t *table = type <= INT32_MAX ? msg_table((int)type) : NULL;
+    if (is_message && table) {
+        ret_msg->type = (msg_type_t)type;
+        rc = table_decode(table, &item[1], &ret_msg->arena, &ret_msg->hello, error);
+    } else if (is_message) {
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "message type %llu is not known", type);
+        error_expected(error, "a type of wire versions %u to %u", WIRE_VERSION_MIN, WIRE_VERSION_MAX);
+        error_found(error, "%llu", type);
+        error_hint(error, "the peer may run a newer Heddle");
+    } else if (!rc) {
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "frame is no message");
+        error_contrast(error, "an array of a type number and a map", "another msgpack object");
+    }
     msgpack_unpacked_destroy(&tree);
     if (rc) msg_fini(ret_msg);
     return rc;

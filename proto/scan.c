@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One pass over msgpack bytes before they are decoded. It refuses what the library would accept or
- * allocate for: too deep, too many objects, lengths beyond the end, repeated keys, text that is not
- * UTF-8. */
+/* One pass over msgpack bytes before they are decoded.  It refuses what the library would accept or allocate
+ * for: too deep, too many objects, lengths beyond the end, repeated keys, text that is not UTF-8. */
 #include "proto/scan.h"
 
 #include "core/errors.h"
@@ -96,42 +95,6 @@ static int check_key(scan_t *s, level_t *map, const item_t *item)
     return HEDDLE_OK;
 }
 
-/* Lengths are compared with what is left of the input, so no later step reads past its end. */
-static int check_payload(scan_t *s, const item_t *item)
-{
-    if (item->kind == RESERVED)
-        return refuse(s, HEDDLE_ERR_PROTOCOL, "the byte is reserved", "a msgpack object");
-    if (item->kind == EXT)
-        return refuse(s, HEDDLE_ERR_PROTOCOL, "ext types are not used here", "another type");
-    if (item->payload_bytes > s->bytes - s->at - item->head_bytes)
-        return refuse(s, HEDDLE_ERR_PROTOCOL, "a text or bin is longer than what is left", "its bytes");
-    const uint8_t *text = s->data + s->at + item->head_bytes;
-    if (item->kind == TEXT && !utf8_is_valid(text, (size_t)item->payload_bytes))
-        return refuse(s, HEDDLE_ERR_PROTOCOL, "a text is not UTF-8", "UTF-8");
-    return HEDDLE_OK;
-}
-
-/* Every object takes a byte at least: what all open containers still want must fit into what is left. */
-static int open_container(scan_t *s, const item_t *item)
-{
-    const scan_limits_t *limits = s->limits;
-    if (s->depth == limits->depth)
-        return refuse(s, HEDDLE_ERR_LIMIT, "too many containers in each other", NULL);
-    if (item->kind == MAP && limits->keys && item->elements / 2 > limits->keys)
-        return refuse(s, HEDDLE_ERR_LIMIT, "too many keys in one map", NULL);
-    s->owed += item->elements;
-    if (s->owed > s->bytes - s->at - item->head_bytes)
-        return refuse(s, HEDDLE_ERR_PROTOCOL, "more elements are declared than bytes are left",
-                      "at most one a byte");
-    if (s->nodes + s->owed > limits->nodes) return refuse(s, HEDDLE_ERR_LIMIT, "too many objects", NULL);
-    if (!item->elements) return HEDDLE_OK;
-    level_t *level = &s->levels[s->depth++];
-    level->left = item->elements;
-    level->is_map = item->kind == MAP;
-    level->key_count = 0;
-    return HEDDLE_OK;
-}
-
 /* One object: its header, its payload, and its place in the container that holds it. */
 static int scan_object(scan_t *s)
 {
@@ -140,18 +103,45 @@ static int scan_object(scan_t *s)
         return refuse(s, HEDDLE_ERR_PROTOCOL, "it is cut off", "more bytes");
     s->nodes++;
     s->owed--;
-    int rc = check_payload(s, &item);
-    if (rc) return rc;
+
+    /* Lengths are compared with what is left of the input, so no later step reads past its end. */
+    uint64_t left = s->bytes - s->at - item.head_bytes;
+    if (item.kind == RESERVED)
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "the byte is reserved", "a msgpack object");
+    if (item.kind == EXT)
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "ext types are not used here", "another type");
+    if (item.payload_bytes > left)
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "a text or bin is longer than what is left", "its bytes");
+    if (item.kind == TEXT && !utf8_is_valid(s->data + s->at + item.head_bytes, (size_t)item.payload_bytes))
+        return refuse(s, HEDDLE_ERR_PROTOCOL, "a text is not UTF-8", "UTF-8");
     if (s->depth > 0) {
         level_t *level = &s->levels[s->depth - 1];
-        if (level->is_map && level->left % 2 == 0) rc = check_key(s, level, &item);
+        int rc = level->is_map && level->left % 2 == 0 ? check_key(s, level, &item) : HEDDLE_OK;
         if (rc) return rc;
         level->left--;
     }
-    if (item.kind == ARRAY || item.kind == MAP) rc = open_container(s, &item);
-    s->at += rc ? 0 : item.head_bytes + (size_t)item.payload_bytes;
+    if (item.kind == ARRAY || item.kind == MAP) {
+        if (s->depth == s->limits->depth)
+            return refuse(s, HEDDLE_ERR_LIMIT, "too many containers in each other", NULL);
+        if (item.kind == MAP && s->limits->keys && item.elements / 2 > s->limits->keys)
+            return refuse(s, HEDDLE_ERR_LIMIT, "too many keys in one map", NULL);
+        /* Every object takes a byte at least: what all open containers still want must fit into the rest. */
+        s->owed += item.elements;
+        if (s->owed > left)
+            return refuse(s, HEDDLE_ERR_PROTOCOL, "more elements are declared than bytes are left",
+                          "at most one a byte");
+        if (s->nodes + s->owed > s->limits->nodes)
+            return refuse(s, HEDDLE_ERR_LIMIT, "too many objects", NULL);
+        if (item.elements) {
+            level_t *level = &s->levels[s->depth++];
+            level->left = item.elements;
+            level->is_map = item.kind == MAP;
+            level->key_count = 0;
+        }
+    }
+    s->at += item.head_bytes + (size_t)item.payload_bytes;
     while (s->depth > 0 && s->levels[s->depth - 1].left == 0) s->depth--;
-    return rc;
+    return HEDDLE_OK;
 }
 
 /* The walk is a loop with a stack of its own: the depth of a hostile input costs no stack of the
@@ -168,4 +158,25 @@ int scan_check(bytes_t input, const scan_limits_t *limits, const char *what, hed
         if (rc) return rc;
     }
     return s.at == s.bytes ? HEDDLE_OK : refuse(&s, HEDDLE_ERR_PROTOCOL, "bytes follow the end", "the end");
+}
+
+/* The library decodes every input that passes the scan.  Where it does not, its answer counts. */
+int scan_decode(bytes_t input, const scan_limits_t *limits, const char *what, msgpack_unpacked *ret_tree,
+                heddle_error_t *error)
+{
+    size_t used = 0;
+    msgpack_unpacked_init(ret_tree);
+    int rc = scan_check(input, limits, what, error);
+    if (rc) return rc;
+    msgpack_unpack_return got = msgpack_unpack_next(ret_tree, input.data, input.bytes, &used);
+    if (got == MSGPACK_UNPACK_NOMEM_ERROR)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode %s", what);
+    if (got == MSGPACK_UNPACK_SUCCESS && used == input.bytes) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is malformed", what);
+}
+
+int scan_sink(void *out, const char *data, size_t bytes)
+{
+    buf_add(out, data, bytes);
+    return ((buf_t *)out)->failed ? -1 : 0;
 }

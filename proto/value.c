@@ -17,52 +17,37 @@ static const scan_limits_t REPORT_LIMITS = {LIMIT_REPORT_DEPTH, LIMIT_REPORT_NOD
 
 typedef struct { buf_t *out; msgpack_packer packer; uint32_t nodes; } writer_t;
 
-static int sink(void *out, const char *data, size_t bytes)
-{
-    buf_add(out, data, bytes);
-    return ((buf_t *)out)->failed ? -1 : 0;
-}
-
 static void put_text(writer_t *w, const char *text, size_t bytes)
 {
     msgpack_pack_str(&w->packer, bytes);
     buf_add(w->out, text, bytes);
 }
 
-static int put_value(writer_t *w, const json_t *value, uint32_t depth);
-
-static int put_array(writer_t *w, const json_t *array, uint32_t depth)
-{
-    size_t count = json_array_size(array);
-    msgpack_pack_array(&w->packer, count);
-    int rc = HEDDLE_OK;
-    for (size_t i = 0; i < count && rc == HEDDLE_OK; i++)
-        rc = put_value(w, json_array_get(array, i), depth + 1);
-    return rc;
-}
-
-static int put_object(writer_t *w, const json_t *object, uint32_t depth)
-{
-    msgpack_pack_map(&w->packer, json_object_size(object));
-    void *at = json_object_iter((json_t *)(uintptr_t)object);   /* jansson has no const iterator */
-    for (; at; at = json_object_iter_next((json_t *)(uintptr_t)object, at)) {
-        w->nodes++;
-        put_text(w, json_object_iter_key(at), json_object_iter_key_len(at));
-        int rc = put_value(w, json_object_iter_value(at), depth + 1);
-        if (rc) return rc;
-    }
-    return HEDDLE_OK;
-}
-
+/* A container counts its keys as nodes too, as the decoder's scan does. */
 static int put_value(writer_t *w, const json_t *value, uint32_t depth)
 {
+    int rc = HEDDLE_OK;
     bool container = json_is_array(value) || json_is_object(value);
     if (++w->nodes > LIMIT_REPORT_NODES || (container && depth == LIMIT_REPORT_DEPTH))
         return HEDDLE_ERR_LIMIT;
     if (!value) return HEDDLE_ERR_NO_MEMORY;   /* what failed constructors of jansson leave */
     switch (json_typeof(value)) {
-    case JSON_OBJECT: return put_object(w, value, depth);
-    case JSON_ARRAY: return put_array(w, value, depth);
+    case JSON_OBJECT: {
+        json_t *object = (json_t *)(uintptr_t)value;   /* jansson has no const iterator */
+        msgpack_pack_map(&w->packer, json_object_size(object));
+        for (void *at = json_object_iter(object); at && !rc; at = json_object_iter_next(object, at)) {
+            w->nodes++;
+            put_text(w, json_object_iter_key(at), json_object_iter_key_len(at));
+            rc = put_value(w, json_object_iter_value(at), depth + 1);
+        }
+        break;
+    }
+    case JSON_ARRAY: {
+        size_t count = json_array_size(value);
+        msgpack_pack_array(&w->packer, count);
+        for (size_t i = 0; i < count && !rc; i++) rc = put_value(w, json_array_get(value, i), depth + 1);
+        break;
+    }
     case JSON_STRING: put_text(w, json_string_value(value), json_string_length(value)); break;
     case JSON_INTEGER: msgpack_pack_int64(&w->packer, json_integer_value(value)); break;
     case JSON_REAL: msgpack_pack_double(&w->packer, json_real_value(value)); break;
@@ -70,14 +55,14 @@ static int put_value(writer_t *w, const json_t *value, uint32_t depth)
     case JSON_FALSE: msgpack_pack_false(&w->packer); break;
     case JSON_NULL: msgpack_pack_nil(&w->packer); break;
     }
-    return HEDDLE_OK;
+    return rc;
 }
 
 int value_encode(const json_t *value, buf_t *out)
 {
     size_t start = out->bytes;
     writer_t w = {.out = out};
-    msgpack_packer_init(&w.packer, out, sink);
+    msgpack_packer_init(&w.packer, out, scan_sink);
     int rc = put_value(&w, value, 0);
     if (rc == HEDDLE_OK && out->failed) rc = HEDDLE_ERR_NO_MEMORY;
     if (rc) out->bytes = start;
@@ -98,44 +83,33 @@ static int no_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "report: no memory to decode it");
 }
 
-static int take(const msgpack_object *o, json_t **ret_value, heddle_error_t *error);
-
-static int take_array(const msgpack_object_array *from, json_t *array, heddle_error_t *error)
-{
-    for (uint32_t i = 0; i < from->size; i++) {
-        json_t *item;
-        int rc = take(&from->ptr[i], &item, error);
-        if (rc) return rc;
-        if (json_array_append_new(array, item)) return no_memory(error);
-    }
-    return HEDDLE_OK;
-}
-
 /* msgpack-c has no place for an empty text that nothing came before. */
 static const char *text_of(const msgpack_object_str *str) { return str->size ? str->ptr : ""; }
 
-static int take_object(const msgpack_object_map *from, json_t *object, heddle_error_t *error)
-{
-    for (uint32_t i = 0; i < from->size; i++) {
-        const msgpack_object_str *key = &from->ptr[i].key.via.str;
-        const char *name = text_of(key);
-        if (memchr(name, 0, key->size)) return refuse(error, "keys without NUL", "a key with a NUL");
-        if (json_object_getn(object, name, key->size))
-            return refuse(error, "each key once", "a key that comes twice");
-        json_t *item;
-        int rc = take(&from->ptr[i].val, &item, error);
-        if (rc) return rc;
-        if (json_object_setn_new_nocheck(object, name, key->size, item)) return no_memory(error);
-    }
-    return HEDDLE_OK;
-}
+static int take(const msgpack_object *o, json_t **ret_value, heddle_error_t *error);
 
+/* The scan leaves the search for repeated keys to jansson's hash, which is faster for large objects. */
 static int take_container(const msgpack_object *o, json_t **ret_value, heddle_error_t *error)
 {
     bool is_array = o->type == MSGPACK_OBJECT_ARRAY;
-    json_t *value = is_array ? json_array() : json_object();
-    if (!value) return no_memory(error);
-    int rc = is_array ? take_array(&o->via.array, value, error) : take_object(&o->via.map, value, error);
+    uint32_t count = is_array ? o->via.array.size : o->via.map.size;
+    json_t *value = is_array ? json_array() : json_object(), *item = NULL;
+    int rc = value ? HEDDLE_OK : no_memory(error);
+    for (uint32_t i = 0; i < count && !rc; i++) {
+        if (is_array) {
+            rc = take(&o->via.array.ptr[i], &item, error);
+            if (!rc && json_array_append_new(value, item)) rc = no_memory(error);
+            continue;
+        }
+        const msgpack_object_kv *pair = &o->via.map.ptr[i];
+        const char *name = text_of(&pair->key.via.str);
+        uint32_t bytes = pair->key.via.str.size;
+        if (memchr(name, 0, bytes)) rc = refuse(error, "keys without NUL", "a key with a NUL");
+        else if (json_object_getn(value, name, bytes))
+            rc = refuse(error, "each key once", "a key that comes twice");
+        else rc = take(&pair->val, &item, error);
+        if (!rc && json_object_setn_new_nocheck(value, name, bytes, item)) rc = no_memory(error);
+    }
     if (rc) json_decref(value);
     else *ret_value = value;
     return rc;
@@ -170,16 +144,9 @@ static int take(const msgpack_object *o, json_t **ret_value, heddle_error_t *err
 
 int value_decode(bytes_t body, json_t **ret_value, heddle_error_t *error)
 {
-    int rc = scan_check(body, &REPORT_LIMITS, "report", error);
-    if (rc) return rc;
     msgpack_unpacked tree;
-    msgpack_unpacked_init(&tree);
-    size_t used = 0;
-    msgpack_unpack_return got = msgpack_unpack_next(&tree, body.data, body.bytes, &used);
-    if (got == MSGPACK_UNPACK_NOMEM_ERROR) rc = no_memory(error);
-    else if (got != MSGPACK_UNPACK_SUCCESS || used != body.bytes)
-        rc = refuse(error, "one msgpack value", "malformed bytes");
-    else rc = take(&tree.data, ret_value, error);
+    int rc = scan_decode(body, &REPORT_LIMITS, "report", &tree, error);
+    if (!rc) rc = take(&tree.data, ret_value, error);
     msgpack_unpacked_destroy(&tree);
     return rc;
 }
