@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decoding: bytes from outside -> a manifest of which every number has been checked. */
+/* Manifests, in both directions: from bytes that come from outside to a manifest of which every number has
+ * been checked, and from a filled region to the manifest that describes it.  The digest h1 is made of
+ * either. */
 #include "proto/manifest.h"
 
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/stop.h"
 #include "proto/scan.h"
 #include "proto/tensor.h"
 
 #include <inttypes.h>
-#include <msgpack.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#define H1_DOMAIN "heddle/h1\n"
+#define LEAVES_MAX (LIMIT_CHUNK_MAX_BYTES / LIMIT_PAGE_BYTES)
+#define STOP_CHUNKS 32u     /* between two calls of stop_check: some milliseconds */
+#define FIXED_BYTES 1024u   /* the map, its keys, numbers, kind, features and the headers of the columns */
 
 /* The layout of a manifest. A reader refuses another number, because columns could have other
  * meanings. */
@@ -24,6 +31,14 @@ static int compare(bytes_t a, bytes_t b)
     return order ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
 }
 
+/* The size grows with the region, so that the column of digests of a large one stays short. */
+uint32_t manifest_chunk_bytes(uint64_t region_bytes)
+{
+    uint32_t bytes = LIMIT_CHUNK_MIN_BYTES;
+    while (bytes < LIMIT_CHUNK_MAX_BYTES && 2ull * bytes <= region_bytes / 1024) bytes *= 2;
+    return bytes;
+}
+
 /* What the map holds, before it is believed. */
 typedef struct {
     uint64_t v, chunk_bytes, region_bytes, data_bytes, count;
@@ -32,6 +47,10 @@ typedef struct {
 } fields_t;
 
 typedef enum { NUMBER, TEXT, LIST, BYTES } kind_t;
+static const msgpack_object_type TYPES[] = {[NUMBER] = MSGPACK_OBJECT_POSITIVE_INTEGER,
+                                            [TEXT] = MSGPACK_OBJECT_STR,
+                                            [LIST] = MSGPACK_OBJECT_ARRAY,
+                                            [BYTES] = MSGPACK_OBJECT_BIN};
 
 static const struct { const char *key; kind_t kind; size_t at;
 } FIELDS[] = {
@@ -55,52 +74,33 @@ static int refuse(heddle_error_t *error, int code, const char *what, uint64_t ex
     return rc;
 }
 
-/* The type is checked per field. The scan before it guarantees that every text and bin lies within the
- * input. */
-static bool take_value(const msgpack_object *value, kind_t kind, void *to)
-{
-    switch (kind) {
-    case NUMBER:
-        if (value->type != MSGPACK_OBJECT_POSITIVE_INTEGER) return false;
-        *(uint64_t *)to = value->via.u64;
-        return true;
-    case LIST:
-        if (value->type != MSGPACK_OBJECT_ARRAY) return false;
-        *(const msgpack_object **)to = value;
-        return true;
-    case TEXT:
-        if (value->type != MSGPACK_OBJECT_STR) return false;
-        *(bytes_t *)to = bytes_of(value->via.str.ptr, value->via.str.size);
-        return true;
-    case BYTES:
-        if (value->type != MSGPACK_OBJECT_BIN) return false;
-        *(bytes_t *)to = bytes_of(value->via.bin.ptr, value->via.bin.size);
-        return true;
-    }
-    return false;
-}
-
-static int find_field(const msgpack_object_str *key)
-{
-    for (size_t i = 0; i < FIELD_COUNT; i++)
-        if (strlen(FIELDS[i].key) == key->size && !memcmp(FIELDS[i].key, key->ptr, key->size)) return (int)i;
-    return -1;
-}
-
-/* Unknown keys are skipped: a later release may add some. Missing keys are an error. */
+/* Unknown keys are skipped: a later release may add some.  Missing keys and values of another type are
+ * errors.  The scan saw to it that every text and bin lies within the input, and that each key is a text that
+ * comes once. */
 static int take_fields(const msgpack_object *map, fields_t *ret_fields, heddle_error_t *error)
 {
     if (map->type != MSGPACK_OBJECT_MAP)
         return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: it is no map");
     uint32_t seen = 0;
     for (uint32_t i = 0; i < map->via.map.size; i++) {
-        const msgpack_object_kv *pair = &map->via.map.ptr[i];
-        int field = find_field(&pair->key.via.str);   /* the scan saw to it: a text, and none twice */
-        if (field < 0) continue;
-        if (!take_value(&pair->val, FIELDS[field].kind, (char *)ret_fields + FIELDS[field].at))
+        const msgpack_object_str *key = &map->via.map.ptr[i].key.via.str;
+        const msgpack_object *value = &map->via.map.ptr[i].val;
+        size_t at = 0;
+        while (at < FIELD_COUNT &&
+               (strlen(FIELDS[at].key) != key->size || memcmp(FIELDS[at].key, key->ptr, key->size) != 0))
+            at++;
+        if (at == FIELD_COUNT) continue;
+        void *to = (char *)ret_fields + FIELDS[at].at;
+        if (value->type != TYPES[FIELDS[at].kind])
             return error_fail(error, HEDDLE_ERR_PROTOCOL,
-                              "the manifest is malformed: '%s' has the wrong type", FIELDS[field].key);
-        seen |= 1u << field;
+                              "the manifest is malformed: '%s' has the wrong type", FIELDS[at].key);
+        switch (FIELDS[at].kind) {
+        case NUMBER: *(uint64_t *)to = value->via.u64; break;
+        case LIST: *(const msgpack_object **)to = value; break;
+        case TEXT: *(bytes_t *)to = bytes_of(value->via.str.ptr, value->via.str.size); break;
+        case BYTES: *(bytes_t *)to = bytes_of(value->via.bin.ptr, value->via.bin.size); break;
+        }
+        seen |= 1u << at;
     }
     for (size_t i = 0; i < FIELD_COUNT; i++)
         if (!(seen & 1u << i))
@@ -173,9 +173,6 @@ static int check_columns(const fields_t *f, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* Where the walk over the rows is: what the next row must begin with. */
-typedef struct { uint64_t name_end, dims, offset, data_bytes; bytes_t last_name; } walk_t;
-
 static int refuse_row(heddle_error_t *error, uint32_t row, const char *what, uint64_t expected,
                       uint64_t found)
 {
@@ -184,116 +181,91 @@ static int refuse_row(heddle_error_t *error, uint32_t row, const char *what, uin
     return refuse(error, HEDDLE_ERR_PROTOCOL, text, expected, found);
 }
 
-static int check_row_name(const manifest_t *m, uint32_t row, walk_t *walk, heddle_error_t *error)
-{
-    uint32_t end = le32_get((const uint8_t *)m->name_ends.data + 4 * (size_t)row);
-    if (end < walk->name_end || end > m->names.bytes)
-        return refuse_row(error, row, "name_ends", m->names.bytes, end);
-    bytes_t name = bytes_of((const uint8_t *)m->names.data + walk->name_end, (size_t)(end - walk->name_end));
-    const char *why = tensor_name_problem(name);
-    if (why)
-        return error_fail(error, HEDDLE_ERR_PROTOCOL,
-                          "the manifest is malformed: the name of row %" PRIu32 " %s", row, why);
-    if (compare(walk->last_name, name) >= 0)
-        return error_fail(error, HEDDLE_ERR_PROTOCOL,
-                          "the manifest is malformed: row %" PRIu32 " is out of order: '%s'", row,
-                          tensor_shown(name).text);
-    walk->name_end = end;
-    walk->last_name = name;
-    return HEDDLE_OK;
-}
-
-static int check_row_shape(const manifest_t *m, uint32_t row, walk_t *walk, heddle_error_t *error)
-{
-    int dtype = ((const uint8_t *)m->dtypes.data)[row];
-    uint32_t ndim = ((const uint8_t *)m->ndims.data)[row];
-    if (8 * (walk->dims + ndim) > m->dims.bytes)
-        return refuse_row(error, row, "dims", m->dims.bytes, 8 * (walk->dims + ndim));
-    uint64_t bytes, size = le64_get((const uint8_t *)m->sizes.data + 8 * (size_t)row);
-    const char *why =
-        tensor_shape_problem(dtype, ndim, (const uint8_t *)m->dims.data + 8 * walk->dims, &bytes);
-    if (why)
-        return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: row %" PRIu32 " %s", row,
-                          why);
-    if (size != bytes) return refuse_row(error, row, "sizes", bytes, size);
-    uint64_t offset = le64_get((const uint8_t *)m->offsets.data + 8 * (size_t)row);
-    if (offset != walk->offset) return refuse_row(error, row, "offsets", walk->offset, offset);
-    m->dim_starts[row] = (uint32_t)walk->dims;
-    walk->dims += ndim;
-    walk->offset += tensor_room(bytes);   /* no overflow: 10^6 rows of 2^40 bytes */
-    walk->data_bytes += bytes;
-    return HEDDLE_OK;
-}
-
-/* Rows are walked once, in order: each row's name, dimensions and offset must begin where the row
- * before it ended. That excludes gaps, overlaps and unsorted names without any further memory. */
+/* Rows are walked once, in order: each row's name, dimensions and offset must begin where the row before it
+ * ended.  That excludes gaps, overlaps and unsorted names without any further memory. */
 static int check_rows(const manifest_t *m, heddle_error_t *error)
 {
-    walk_t walk = {0};
+    uint64_t name_end = 0, dims = 0, offset = 0, data_bytes = 0;
+    bytes_t last_name = {0};
     for (uint32_t row = 0; row < m->tensor_count; row++) {
-        int rc = check_row_name(m, row, &walk, error);
-        if (!rc) rc = check_row_shape(m, row, &walk, error);
-        if (rc) return rc;
+        uint32_t end = le32_get((const uint8_t *)m->name_ends.data + 4 * (size_t)row);
+        if (end < name_end || end > m->names.bytes)
+            return refuse_row(error, row, "name_ends", m->names.bytes, end);
+        bytes_t name = bytes_of((const uint8_t *)m->names.data + name_end, (size_t)(end - name_end));
+        const char *why = tensor_name_problem(name);
+        if (why)
+            return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                              "the manifest is malformed: the name of row %" PRIu32 " %s", row, why);
+        if (compare(last_name, name) >= 0)
+            return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                              "the manifest is malformed: row %" PRIu32 " is out of order: '%s'", row,
+                              tensor_shown(name).text);
+        name_end = end;
+        last_name = name;
+
+        /* The size follows from type and shape: what the row says of it must agree. */
+        int dtype = ((const uint8_t *)m->dtypes.data)[row];
+        uint32_t ndim = ((const uint8_t *)m->ndims.data)[row];
+        if (8 * (dims + ndim) > m->dims.bytes)
+            return refuse_row(error, row, "dims", m->dims.bytes, 8 * (dims + ndim));
+        uint64_t bytes, size = le64_get((const uint8_t *)m->sizes.data + 8 * (size_t)row);
+        why = tensor_shape_problem(dtype, ndim, (const uint8_t *)m->dims.data + 8 * dims, &bytes);
+        if (why)
+            return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: row %" PRIu32 " %s",
+                              row, why);
+        if (size != bytes) return refuse_row(error, row, "sizes", bytes, size);
+        uint64_t found = le64_get((const uint8_t *)m->offsets.data + 8 * (size_t)row);
+        if (found != offset) return refuse_row(error, row, "offsets", offset, found);
+        m->dim_starts[row] = (uint32_t)dims;
+        dims += ndim;
+        offset += tensor_room(bytes);   /* no overflow: 10^6 rows of 2^40 bytes */
+        data_bytes += bytes;
     }
-    if (walk.name_end != m->names.bytes)
-        return refuse(error, HEDDLE_ERR_PROTOCOL, "bytes of names", walk.name_end, m->names.bytes);
-    if (8 * walk.dims != m->dims.bytes)
-        return refuse(error, HEDDLE_ERR_PROTOCOL, "bytes of dims", 8 * walk.dims, m->dims.bytes);
-    if (walk.offset != m->region_bytes)
-        return refuse(error, HEDDLE_ERR_PROTOCOL, "region_bytes", walk.offset, m->region_bytes);
-    if (walk.data_bytes != m->data_bytes)
-        return refuse(error, HEDDLE_ERR_PROTOCOL, "data_bytes", walk.data_bytes, m->data_bytes);
+    if (name_end != m->names.bytes)
+        return refuse(error, HEDDLE_ERR_PROTOCOL, "bytes of names", name_end, m->names.bytes);
+    if (8 * dims != m->dims.bytes)
+        return refuse(error, HEDDLE_ERR_PROTOCOL, "bytes of dims", 8 * dims, m->dims.bytes);
+    if (offset != m->region_bytes)
+        return refuse(error, HEDDLE_ERR_PROTOCOL, "region_bytes", offset, m->region_bytes);
+    if (data_bytes != m->data_bytes)
+        return refuse(error, HEDDLE_ERR_PROTOCOL, "data_bytes", data_bytes, m->data_bytes);
     return HEDDLE_OK;
 }
 
 /* Counts are checked before memory is taken for them, columns before rows are read from them. */
-static int take_manifest(const msgpack_object *map, manifest_t *m, heddle_error_t *error)
-{
-    fields_t fields = {0};
-    int rc = take_fields(map, &fields, error);
-    if (!rc && fields.v != VERSION)
-        rc = refuse(error, HEDDLE_ERR_PROTOCOL, "v, the layout's version", VERSION, fields.v);
-    if (!rc) rc = take_words(&fields, m, error);
-    if (!rc) rc = check_columns(&fields, error);
-    if (rc) return rc;
-    m->tensor_count = (uint32_t)fields.count;
-    m->chunk_bytes = (uint32_t)fields.chunk_bytes;
-    m->chunk_count = (uint32_t)(fields.chunks.bytes / sizeof(chunk_digest_t));
-    m->region_bytes = fields.region_bytes;
-    m->data_bytes = fields.data_bytes;
-    m->config = fields.config, m->metadata = fields.metadata;
-    m->names = fields.names, m->name_ends = fields.name_ends, m->dtypes = fields.dtypes,
-    m->ndims = fields.ndims;
-    m->dims = fields.dims, m->offsets = fields.offsets, m->sizes = fields.sizes, m->chunks = fields.chunks;
-    m->dim_starts = calloc(m->tensor_count, sizeof *m->dim_starts);
-    if (!m->dim_starts)
-        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a manifest of %" PRIu32 " tensors",
-                          m->tensor_count);
-    return check_rows(m, error);
-}
-
 int manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *error)
 {
     if (encoded.bytes > LIMIT_MANIFEST_BYTES)
         return refuse(error, HEDDLE_ERR_LIMIT, "it is too long", LIMIT_MANIFEST_BYTES, encoded.bytes);
-    int rc = scan_check(encoded, &SCAN_LIMITS, "the manifest", error);
-    if (rc) return rc;
-    msgpack_unpacked unpacked;
-    msgpack_unpacked_init(&unpacked);
+    fields_t f = {0};
     manifest_t m = {0};
-    switch (msgpack_unpack_next(&unpacked, encoded.data, encoded.bytes, NULL)) {
-    case MSGPACK_UNPACK_SUCCESS: rc = take_manifest(&unpacked.data, &m, error); break;
-    case MSGPACK_UNPACK_NOMEM_ERROR:
-        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to decode a manifest");
-        break;
-    default: rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed"); break;
-    }
-    msgpack_unpacked_destroy(&unpacked);   /* the columns point into `encoded`, not into this */
+    msgpack_unpacked tree;
+    int rc = scan_decode(encoded, &SCAN_LIMITS, "the manifest", &tree, error);
+    if (!rc) rc = take_fields(&tree.data, &f, error);
+    if (!rc && f.v != VERSION)
+        rc = refuse(error, HEDDLE_ERR_PROTOCOL, "v, the layout's version", VERSION, f.v);
+    if (!rc) rc = take_words(&f, &m, error);
+    if (!rc) rc = check_columns(&f, error);
+    msgpack_unpacked_destroy(&tree);   /* the columns point into `encoded`, not into this */
+    if (rc) return rc;
+    m.tensor_count = (uint32_t)f.count;
+    m.chunk_bytes = (uint32_t)f.chunk_bytes;
+    m.chunk_count = (uint32_t)(f.chunks.bytes / sizeof(chunk_digest_t));
+    m.region_bytes = f.region_bytes;
+    m.data_bytes = f.data_bytes;
+    m.config = f.config, m.metadata = f.metadata;
+    m.names = f.names, m.name_ends = f.name_ends, m.dtypes = f.dtypes, m.ndims = f.ndims;
+    m.dims = f.dims, m.offsets = f.offsets, m.sizes = f.sizes, m.chunks = f.chunks;
+    m.dim_starts = calloc(m.tensor_count, sizeof *m.dim_starts);
+    rc = m.dim_starts ? check_rows(&m, error)
+                      : error_fail(error, HEDDLE_ERR_NO_MEMORY,
+                                   "no memory for a manifest of %" PRIu32 " tensors", m.tensor_count);
     if (rc) manifest_fini(&m);
     else *ret_manifest = m;
     return rc;
 }
 
+/* The copy is made first: another process may write to the bytes between their digest and their decoding. */
 int manifest_read(bytes_t encoded, const digest_t *expected, manifest_t *ret_manifest,
                   heddle_error_t *error)
 {
@@ -362,4 +334,189 @@ digest_t manifest_table_digest(const manifest_t *m)
     h1_add(&h, m->dims.data, m->dims.bytes);
     h1_add(&h, m->names.data, m->names.bytes);
     return h1_final(&h);
+}
+
+/* ---- h1 ---- */
+
+/* h1's record: the same bytes whether they come from a caller's table or from a manifest's columns. */
+static void add_head(h1_t *h1, bytes_t config, uint64_t count)
+{
+    h1_init(h1);
+    h1_add(h1, H1_DOMAIN, sizeof H1_DOMAIN - 1);
+    h1_add_u64(h1, config.bytes);
+    h1_add(h1, config.data, config.bytes);
+    h1_add_u64(h1, count);
+}
+
+static void add_row(h1_t *h1, const manifest_row_t *row, const void *dims)
+{
+    const char *dtype = heddle_dtype_name(row->dtype);
+    h1_add_u32(h1, (uint32_t)row->name.bytes);
+    h1_add(h1, row->name.data, row->name.bytes);
+    h1_add_u32(h1, (uint32_t)strlen(dtype));
+    h1_add(h1, dtype, strlen(dtype));
+    h1_add_u32(h1, row->ndim);
+    h1_add(h1, dims, 8 * (size_t)row->ndim);
+    h1_add_u64(h1, row->bytes);
+}
+
+void manifest_h1_begin(const manifest_t *m, h1_t *ret_h1)
+{
+    add_head(ret_h1, m->config, m->tensor_count);
+    for (uint32_t i = 0; i < m->tensor_count; i++) {
+        manifest_row_t row;
+        manifest_row(m, i, &row);
+        add_row(ret_h1, &row, (const uint8_t *)m->dims.data + 8 * (size_t)m->dim_starts[i]);
+    }
+}
+
+void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t config, h1_t *ret_h1)
+{
+    add_head(ret_h1, config, l->count);
+    for (uint32_t i = 0; i < l->count; i++) {
+        const heddle_tensor_t *t = &tensors[l->order[i]];
+        manifest_row_t row = {.name = bytes_of(t->name, strlen(t->name)), .dtype = t->dtype, .ndim = t->ndim,
+                              .bytes = l->sizes[l->order[i]]};
+        add_row(ret_h1, &row, t->dims);
+    }
+}
+
+/* ---- making ---- */
+
+static uint64_t chunk_count(uint64_t region_bytes)
+{
+    uint32_t chunk_bytes = manifest_chunk_bytes(region_bytes);
+    return (region_bytes + chunk_bytes - 1) / chunk_bytes;
+}
+
+/* One pass over the bytes, where their leaves are not known: leaves, chunks and h1. */
+static int digest_region(const manifest_input_t *in, uint8_t *ret_chunks, h1_t *h1)
+{
+    uint64_t region_bytes = in->layout->region_bytes;
+    uint32_t chunk_bytes = manifest_chunk_bytes(region_bytes);
+    for (uint64_t offset = 0; offset < region_bytes; offset += chunk_bytes) {
+        uint64_t own[LEAVES_MAX], left = region_bytes - offset;
+        const uint64_t *leaves = in->leaves ? in->leaves + offset / LIMIT_PAGE_BYTES : own;
+        size_t bytes = left < chunk_bytes ? (size_t)left : chunk_bytes, count = bytes / LIMIT_PAGE_BYTES;
+        if (!in->leaves) digest_leaves((const uint8_t *)in->region + offset, bytes, own);
+        h1_add_leaves(h1, leaves, count);
+        chunk_digest_t chunk = digest_chunk(leaves, count);
+        memcpy(ret_chunks, chunk.b, sizeof chunk.b);
+        ret_chunks += sizeof chunk.b;
+        int rc = offset / chunk_bytes % STOP_CHUNKS ? HEDDLE_OK : stop_check(NULL);
+        if (rc) return rc;
+    }
+    return HEDDLE_OK;
+}
+
+static void pack_key(msgpack_packer *pk, const char *key)
+{
+    msgpack_pack_str_with_body(pk, key, strlen(key));
+}
+
+static void pack_number(msgpack_packer *pk, const char *key, uint64_t value)
+{
+    pack_key(pk, key);
+    msgpack_pack_uint64(pk, value);
+}
+
+static void pack_bytes(msgpack_packer *pk, const char *key, bytes_t bytes)
+{
+    pack_key(pk, key);
+    msgpack_pack_bin_with_body(pk, bytes.data, bytes.bytes);
+}
+
+/* Begins a column and gives its place, to be filled later: nothing moves once manifest_build has made room.
+ */
+static uint8_t *pack_column(msgpack_packer *pk, const char *key, uint64_t bytes)
+{
+    pack_key(pk, key);
+    msgpack_pack_bin(pk, (size_t)bytes);
+    return buf_grow(pk->data, (size_t)bytes);
+}
+
+typedef struct { uint64_t names, dims; } sums_t;
+
+static sums_t sum_columns(const heddle_tensor_t *tensors, uint32_t count)
+{
+    sums_t sums = {0};
+    for (uint32_t i = 0; i < count; i++) {
+        sums.names += strlen(tensors[i].name);
+        sums.dims += tensors[i].ndim;
+    }
+    return sums;
+}
+
+static void pack_table(msgpack_packer *pk, const layout_t *l, const heddle_tensor_t *tensors)
+{
+    uint64_t count = l->count;
+    sums_t sums = sum_columns(tensors, l->count);
+    uint8_t *names = pack_column(pk, "names", sums.names), *ends = pack_column(pk, "name_ends", 4 * count);
+    uint8_t *dtypes = pack_column(pk, "dtypes", count), *ndims = pack_column(pk, "ndims", count);
+    uint8_t *dims = pack_column(pk, "dims", 8 * sums.dims), *offsets = pack_column(pk, "offsets", 8 * count);
+    uint8_t *sizes = pack_column(pk, "sizes", 8 * count);
+    const uint8_t *first = names;
+    for (uint32_t i = 0; i < l->count; i++) {
+        uint32_t row = l->order[i];
+        const heddle_tensor_t *t = &tensors[row];
+        size_t bytes = strlen(t->name);
+        memcpy(names, t->name, bytes);
+        names += bytes;
+        le32_put(ends + 4 * (size_t)i, (uint32_t)(names - first));
+        dtypes[i] = (uint8_t)t->dtype;
+        ndims[i] = (uint8_t)t->ndim;
+        for (uint32_t d = 0; d < t->ndim; d++, dims += 8) le64_put(dims, t->dims[d]);
+        le64_put(offsets + 8 * (size_t)i, l->places[row]);
+        le64_put(sizes + 8 * (size_t)i, l->sizes[row]);
+    }
+}
+
+int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1)
+{
+    const layout_t *l = in->layout;
+    if (in->config.bytes > LIMIT_CONFIG_BYTES || in->metadata.bytes > LIMIT_METADATA_BYTES)
+        return HEDDLE_ERR_LIMIT;
+    size_t start = out->bytes;
+    buf_grow(out, (size_t)manifest_bound(l, in->tensors, in->config.bytes, in->metadata.bytes));
+    if (out->failed) return HEDDLE_ERR_NO_MEMORY;
+    out->bytes = start; /* the buffer has its room, so pointers into it stay valid from here on */
+
+    msgpack_packer pk;
+    msgpack_packer_init(&pk, out, scan_sink);
+    msgpack_pack_map(&pk, 17);
+    pack_number(&pk, "v", VERSION);
+    pack_key(&pk, "kind");
+    msgpack_pack_str_with_body(&pk, in->kind, strlen(in->kind));
+    const char *features = in->features;
+    uint32_t count = *features ? 1 : 0;
+    for (const char *p = features; *p; p++) count += *p == ',';
+    pack_key(&pk, "features");
+    msgpack_pack_array(&pk, count);
+    for (; count; count--) {
+        size_t bytes = strcspn(features, ",");
+        msgpack_pack_str_with_body(&pk, features, bytes);
+        features += bytes + 1;
+    }
+    pack_number(&pk, "chunk_bytes", manifest_chunk_bytes(l->region_bytes));
+    pack_number(&pk, "region_bytes", l->region_bytes);
+    pack_number(&pk, "data_bytes", l->data_bytes);
+    pack_number(&pk, "count", l->count);
+    pack_bytes(&pk, "config", in->config);
+    pack_bytes(&pk, "metadata", in->metadata);
+    pack_table(&pk, l, in->tensors);
+
+    h1_t h1;
+    layout_h1_begin(l, in->tensors, in->config, &h1);
+    uint8_t *chunks = pack_column(&pk, "chunks", 16 * chunk_count(l->region_bytes));
+    int rc = digest_region(in, chunks, &h1);
+    if (!rc) *ret_h1 = h1_final(&h1);
+    return rc;
+}
+
+uint64_t manifest_bound(const layout_t *l, const heddle_tensor_t *tensors, size_t config_bytes,
+                        size_t metadata_bytes)
+{
+    sums_t sums = sum_columns(tensors, l->count);
+    return FIXED_BYTES + config_bytes + metadata_bytes + sums.names + 8 * sums.dims +
+           16 * chunk_count(l->region_bytes) + (4 + 1 + 1 + 8 + 8) * (uint64_t)l->count;
 }
