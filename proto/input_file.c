@@ -33,12 +33,6 @@ void input_path_shown(const char *dir, const char *name, char ret_shown[256])
     error_text(ret_shown, 256, path);
 }
 
-static const char *type_name(mode_t mode)
-{
-    return S_ISDIR(mode) ? "a directory" : S_ISFIFO(mode) ? "a FIFO" : S_ISSOCK(mode) ? "a socket"
-         : S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "something else";
-}
-
 static int refuse_type(const char *shown, const char *found, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is no regular file", shown);
@@ -122,13 +116,6 @@ static bool is_past(const struct timespec *at, const struct timespec *now)
     return age_ns > (at->tv_nsec ? 20000000 : 2000000000);
 }
 
-/* Both times are looked at: a writer that sets the modification time back moves the change time. */
-static bool is_settled(const struct stat *st)
-{
-    struct timespec now;
-    return !clock_gettime(CLOCK_REALTIME, &now) && is_past(&st->st_mtim, &now) && is_past(&st->st_ctim, &now);
-}
-
 /* ---- from open to close ---- */
 
 int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file,
@@ -141,14 +128,24 @@ int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t 
     ret_file->fd = fd;
     int rc = HEDDLE_OK;
     if (fstat(fd, &ret_file->opened)) rc = fail_system("stat", ret_file->shown, errno, error);
-    else if (!S_ISREG(ret_file->opened.st_mode))
-        rc = refuse_type(ret_file->shown, type_name(ret_file->opened.st_mode), error);
+    mode_t mode = ret_file->opened.st_mode;
+    if (!rc && !S_ISREG(mode)) {
+        const char *found = S_ISDIR(mode)    ? "a directory"
+                            : S_ISFIFO(mode) ? "a FIFO"
+                            : S_ISSOCK(mode) ? "a socket"
+                            : S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "something else";
+        rc = refuse_type(ret_file->shown, found, error);
+    }
     if (rc) {
         input_file_close(ret_file);
         return rc;
     }
     ret_file->tells = told_by(fd);
-    ret_file->was_quiet = find_writer(ret_file) == WRITER_NONE && is_settled(&ret_file->opened);
+    /* Both times are looked at: a writer that sets the modification time back moves the change time. */
+    struct timespec now;
+    ret_file->was_quiet = find_writer(ret_file) == WRITER_NONE && !clock_gettime(CLOCK_REALTIME, &now) &&
+                          is_past(&ret_file->opened.st_mtim, &now) &&
+                          is_past(&ret_file->opened.st_ctim, &now);
     return HEDDLE_OK;
 }
 

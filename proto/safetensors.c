@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the header of a safetensors file. The header comes from any writer, so every number in it is
- * checked before it is used. The result is a table in the order of the file's data. */
+/* The header of a safetensors file, read and written.  It comes from any writer, so every number in it is
+ * checked before it is used.  The result is a table in the order of the file's data. */
 #include "proto/safetensors.h"
 
 #include "core/errors.h"
@@ -44,18 +44,6 @@ static int fail_memory(heddle_error_t *error)
 
 static bool is_count(const json_t *value) { return json_is_integer(value) && json_integer_value(value) >= 0; }
 
-static int take_dtype(builder_t *b, const json_t *entry, heddle_tensor_t *t)
-{
-    const json_t *dtype = json_object_get(entry, "dtype");
-    t->dtype = heddle_dtype_from_name(json_string_value(dtype));
-    if (t->dtype >= 0) return HEDDLE_OK;
-    int rc = refuse_tensor(b, t->name, "has an unknown dtype",
-                           "one of BOOL F4 F6_* U8 I8 F8_* I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64");
-    error_found(b->error, "%.64s", json_is_string(dtype) ? json_string_value(dtype) : "no text");
-    error_hint(b->error, "cast the tensor to one of these types and save the adapter again");
-    return rc;
-}
-
 /* The number of dimensions is limited before memory is taken for them. */
 static int take_shape(builder_t *b, const json_t *entry, heddle_tensor_t *t)
 {
@@ -92,28 +80,9 @@ static int take_shape(builder_t *b, const json_t *entry, heddle_tensor_t *t)
     return rc;
 }
 
-/* A tensor's place and its shape must agree on its size: a reader that trusts one of the two would
- * read past the tensor's end. */
-static int take_offsets(builder_t *b, const json_t *entry, row_t *row)
-{
-    const json_t *offsets = json_object_get(entry, "data_offsets");
-    const json_t *start = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
-    if (json_array_size(offsets) != 2 || !is_count(start) || !is_count(end)) {
-        int rc = refuse_tensor(b, row->tensor.name, "has no place", "\"data_offsets\": [begin, end]");
-        error_found(b->error, "something else");
-        return rc;
-    }
-    row->start = (uint64_t)json_integer_value(start);
-    uint64_t stop = (uint64_t)json_integer_value(end);
-    if (stop >= row->start && stop - row->start == row->tensor.data_bytes) return HEDDLE_OK;
-    int rc = refuse_tensor(b, row->tensor.name, "has a place of another size than its shape", NULL);
-    error_expected(b->error, "%" PRIu64 " bytes", row->tensor.data_bytes);
-    error_found(b->error, "data_offsets [%" PRIu64 ", %" PRIu64 "]", row->start, stop);
-    return rc;
-}
-
 /* Exactly three members are accepted: a fourth one could change the meaning in a later version of the
- * format. */
+ * format.  A tensor's place and its shape must agree on its size: a reader that trusts one of the two would
+ * read past the tensor's end. */
 static int take_entry(builder_t *b, const char *name, const json_t *entry)
 {
     if (b->count == LIMIT_TENSORS) {
@@ -131,10 +100,35 @@ static int take_entry(builder_t *b, const char *name, const json_t *entry)
     }
     row_t row = {.tensor = {.size = sizeof row.tensor, .name = arena_text(&b->arena, name, strlen(name))}};
     if (!row.tensor.name) return fail_memory(b->error);
-    int rc = take_dtype(b, entry, &row.tensor);
-    if (!rc) rc = take_shape(b, entry, &row.tensor);
-    if (!rc) rc = take_offsets(b, entry, &row);
+
+    const json_t *dtype = json_object_get(entry, "dtype");
+    row.tensor.dtype = heddle_dtype_from_name(json_string_value(dtype));
+    if (row.tensor.dtype < 0) {
+        int rc = refuse_tensor(
+            b, name, "has an unknown dtype",
+            "one of BOOL F4 F6_* U8 I8 F8_* I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64");
+        error_found(b->error, "%.64s", json_is_string(dtype) ? json_string_value(dtype) : "no text");
+        error_hint(b->error, "cast the tensor to one of these types and save the adapter again");
+        return rc;
+    }
+    int rc = take_shape(b, entry, &row.tensor);
     if (rc) return rc;
+
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    const json_t *start = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
+    if (json_array_size(offsets) != 2 || !is_count(start) || !is_count(end)) {
+        rc = refuse_tensor(b, name, "has no place", "\"data_offsets\": [begin, end]");
+        error_found(b->error, "something else");
+        return rc;
+    }
+    row.start = (uint64_t)json_integer_value(start);
+    uint64_t stop = (uint64_t)json_integer_value(end);
+    if (stop < row.start || stop - row.start != row.tensor.data_bytes) {
+        rc = refuse_tensor(b, name, "has a place of another size than its shape", NULL);
+        error_expected(b->error, "%" PRIu64 " bytes", row.tensor.data_bytes);
+        error_found(b->error, "data_offsets [%" PRIu64 ", %" PRIu64 "]", row.start, stop);
+        return rc;
+    }
     buf_add(&b->rows, &row, sizeof row);
     b->count++;
     return b->rows.failed ? fail_memory(b->error) : HEDDLE_OK;
@@ -193,37 +187,12 @@ int safetensors_check_metadata(bytes_t metadata, heddle_error_t *error)
     return rc;
 }
 
-static int take_member(builder_t *b, const json_members_t *members, const json_member_t *member)
-{
-    json_t *key = NULL, *value = NULL;
-    int rc = json_member_load(members, member->key, &key, b->error);
-    if (!rc) rc = json_member_load(members, member->value, &value, b->error);
-    if (!rc) {
-        const char *name = json_string_value(key);
-        rc = strcmp(name, "__metadata__") ? take_entry(b, name, value)
-                                          : take_metadata(b, member->value, value);
-    }
-    json_decref(key);
-    json_decref(value);
-    return rc;
-}
-
 /* By place; an empty tensor comes before the one that begins where it lies. */
 static int by_place(const void *a, const void *b)
 {
     const row_t *x = a, *y = b;
     if (x->start != y->start) return x->start < y->start ? -1 : 1;
     return (x->tensor.data_bytes > y->tensor.data_bytes) - (x->tensor.data_bytes < y->tensor.data_bytes);
-}
-
-/* Files of the usual writers are in order already, so the check costs less than the sort. */
-static void sort_rows(row_t *rows, uint32_t count)
-{
-    for (uint32_t i = 1; i < count; i++) {
-        if (by_place(&rows[i - 1], &rows[i]) <= 0) continue;
-        qsort(rows, count, sizeof *rows, by_place);   /* foreign writers only */
-        return;
-    }
 }
 
 /* Sorted by place, each tensor begins where the one before it ends, and the last ends with the file. */
@@ -255,42 +224,47 @@ static int check_cover(builder_t *b, uint64_t data_bytes)
     return rc;
 }
 
-/* Callers need the tensors as one array for the layout, and the starts as another one for reading. */
-static int split_rows(builder_t *b, safetensors_t *t)
-{
-    const row_t *rows = (const row_t *)b->rows.data;
-    t->tensors = calloc(b->count + 1u, sizeof *t->tensors);
-    t->starts = calloc(b->count + 1u, sizeof *t->starts);
-    if (!t->tensors || !t->starts) return fail_memory(b->error);
-    for (uint32_t i = 0; i < b->count; i++) {
-        t->tensors[i] = rows[i].tensor;
-        t->starts[i] = rows[i].start;
-    }
-    t->count = b->count;
-    t->metadata = b->metadata;
-    return HEDDLE_OK;
-}
-
+/* The members are taken one after the other: the tree of the whole header would take many times its bytes. */
 int safetensors_parse(bytes_t header, uint64_t data_bytes, safetensors_t *ret_table, heddle_error_t *error)
 {
     builder_t b = {.error = error};
-    safetensors_t table = {0};
     json_members_t members;
     json_member_t member;
     bool more = true;
     int rc = json_members_begin(header, WHAT, &members, b.error);
     while (!rc) {
+        json_t *key = NULL, *value = NULL;
         rc = json_members_next(&members, &member, &more, b.error);
-        if (!rc && !more) break;
-        if (!rc) rc = take_member(&b, &members, &member);
+        if (rc || !more) break;
+        rc = json_member_load(&members, member.key, &key, b.error);
+        if (!rc) rc = json_member_load(&members, member.value, &value, b.error);
+        if (!rc && !strcmp(json_string_value(key), "__metadata__"))
+            rc = take_metadata(&b, member.value, value);
+        else if (!rc) rc = take_entry(&b, json_string_value(key), value);
+        json_decref(key);
+        json_decref(value);
         if (!rc && b.count % STOP_ROWS == 0) rc = stop_check(b.error);
     }
+
+    /* Files of the usual writers are in order already, so the check costs less than the sort. */
+    row_t *rows = (row_t *)b.rows.data;
+    bool is_sorted = true;
+    for (uint32_t i = 1; !rc && i < b.count && is_sorted; i++)
+        is_sorted = by_place(&rows[i - 1], &rows[i]) <= 0;
+    if (!is_sorted) qsort(rows, b.count, sizeof *rows, by_place);
+    if (!rc) rc = check_cover(&b, data_bytes);
+
+    /* Callers need the tensors as one array for the layout, and the starts as another one for reading. */
+    safetensors_t table = {.arena = b.arena, .metadata = b.metadata, .count = b.count};
     if (!rc) {
-        sort_rows((row_t *)b.rows.data, b.count);
-        rc = check_cover(&b, data_bytes);
+        table.tensors = calloc(b.count + 1u, sizeof *table.tensors);
+        table.starts = calloc(b.count + 1u, sizeof *table.starts);
+        if (!table.tensors || !table.starts) rc = fail_memory(error);
     }
-    if (!rc) rc = split_rows(&b, &table);
-    table.arena = b.arena;
+    for (uint32_t i = 0; !rc && i < b.count; i++) {
+        table.tensors[i] = rows[i].tensor;
+        table.starts[i] = rows[i].start;
+    }
     buf_fini(&b.rows);
     if (rc) safetensors_fini(&table);
     else *ret_table = table;
@@ -303,4 +277,78 @@ void safetensors_fini(safetensors_t *t)
     free(t->starts);
     arena_fini(&t->arena);
     *t = (safetensors_t){0};
+}
+
+/* ---- writing ---- */
+
+/* Escapes of serde_json, which upstream writes with: short forms where JSON has them, else \u00xx for
+ * control characters; everything else as it is.  The same escapes give the same bytes as the file had. */
+static void add_string(buf_t *out, bytes_t text)
+{
+    static const char SHORT[0x20] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
+    const uint8_t *at = text.data, *end = at + text.bytes;
+    buf_add_text(out, "\"");
+    while (at < end) {
+        const uint8_t *plain = at;
+        while (at < end && *at >= 0x20 && *at != '"' && *at != '\\') at++;
+        buf_add(out, plain, (size_t)(at - plain));
+        if (at == end) break;
+        if (*at >= 0x20) buf_add(out, (char[]){'\\', (char)*at}, 2);
+        else if (SHORT[*at]) buf_add(out, (char[]){'\\', SHORT[*at]}, 2);
+        else buf_printf(out, "\\u%04x", *at);
+        at++;
+    }
+    buf_add_text(out, "\"");
+}
+
+int safetensors_write(const manifest_t *m, buf_t *out, uint32_t *ret_order, heddle_error_t *error)
+{
+    int rc = safetensors_check_metadata(m->metadata, error);
+    if (rc) return rc;
+
+    /* The manifest is sorted by name: what is left is to deal the rows out by dtype, the last of the list
+     * first. */
+    const uint8_t *dtypes = m->dtypes.data;
+    uint32_t next[HEDDLE_DTYPE_COUNT + 1] = {0}, place = 0;
+    for (uint32_t i = 0; i < m->tensor_count; i++) next[dtypes[i]]++;
+    for (int dtype = HEDDLE_DTYPE_COUNT; dtype-- > 0;) {
+        uint32_t count = next[dtype];
+        next[dtype] = place;
+        place += count;
+    }
+    for (uint32_t i = 0; i < m->tensor_count; i++) ret_order[next[dtypes[i]]++] = i;
+
+    uint8_t *prefix = buf_grow(out, SAFETENSORS_PREFIX_BYTES);
+    if (!prefix)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the header of a safetensors file");
+    size_t start = out->bytes;
+    buf_add_text(out, "{");
+    if (m->metadata.bytes) {
+        buf_add_text(out, "\"__metadata__\":");
+        buf_add(out, m->metadata.data, m->metadata.bytes);
+    }
+    uint64_t offset = 0;
+    for (uint32_t i = 0; i < m->tensor_count; i++) {
+        if (i > 0 || m->metadata.bytes) buf_add_text(out, ",");
+        uint32_t index = ret_order[i];
+        manifest_row_t row;
+        manifest_row(m, index, &row);
+        add_string(out, row.name);
+        buf_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", heddle_dtype_name(row.dtype));
+        for (uint32_t d = 0; d < row.ndim; d++)
+            buf_printf(out, d ? ",%" PRIu64 : "%" PRIu64, manifest_dim(m, index, d));
+        buf_printf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", offset, offset + row.bytes);
+        offset += row.bytes;
+    }
+    buf_add_text(out, "}");
+    while ((out->bytes - start) % 8 && !out->failed) buf_add_text(out, " ");
+    if (out->failed)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the header of a safetensors file");
+    le64_put(out->data + start - SAFETENSORS_PREFIX_BYTES, out->bytes - start);
+    if (out->bytes - start <= LIMIT_SAFETENSORS_HEADER) return HEDDLE_OK;
+    rc = error_fail(error, HEDDLE_ERR_LIMIT, "the safetensors header is longer than its readers accept");
+    error_expected(error, "at most %u bytes", LIMIT_SAFETENSORS_HEADER);
+    error_found(error, "%zu bytes", out->bytes - start);
+    error_hint(error, "publish the adapter as several adapters");
+    return rc;
 }
