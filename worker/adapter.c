@@ -6,16 +6,6 @@
 #include "core/log.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-
-/* An announcement outlives its message, because a version may wait for a slot or be fetched anew. At most
- * a few exist at a time, so that a list is enough. */
-static announced_t *find_announced(const adapter_t *a, uint64_t version)
-{
-    announced_t *w = a->announced;
-    while (w && w->version != version) w = w->next;
-    return w;
-}
 
 /* NULL for an entry without a slot, and for a slot that was never reserved. */
 static slot_t *slot_of(const adapter_t *a, int slot)
@@ -28,11 +18,10 @@ static int next_slot(const adapter_t *a) { return slots_next_free(a->core->slots
 /* --- what is said: to the application and to the broker --------------------------------------- */
 
 /* The event carries the reason of a failure, since the application cannot ask for it later. */
-void adapter_tell(adapter_t *a, const sync_action_t *action)
+void adapter_tell(adapter_t *a, const announced_t *w, const sync_action_t *action)
 {
     bool is_staging = action->event == HEDDLE_EVENT_FETCHING || action->event == HEDDLE_EVENT_STAGED;
     if (a->core->opts.omits_staging && is_staging) return;
-    const announced_t *w = find_announced(a, action->version);
     heddle_event_t event = {.type = action->event,
                             .version = action->version,
                             .decision = action->decision,
@@ -56,14 +45,14 @@ void adapter_tell(adapter_t *a, const sync_action_t *action)
  * turn's clock. It is reported as 1 microsecond. */
 static uint64_t took(uint64_t us) { return us ? us : 1; }
 
-/* STAGED, ACTIVE or NACK; `why`: of a NACK. They are sent once: a lost one would be missing at the broker
+/* STAGED, ACTIVE or NACK; `w`: of that version, NULL where it is gone; `why`: of a NACK. They are sent once: a lost one would be missing at the broker
  * until the worker joins again, so the next heartbeat makes it join. Operators see times, sources and
  * reasons at the broker, because they cannot see this worker's log. */
-static int report(adapter_t *a, const sync_action_t *action, const heddle_error_t *why, uint64_t now_us)
+static int report(adapter_t *a, announced_t *w, const sync_action_t *action, const heddle_error_t *why,
+                  uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
     uint64_t token = a->core->member.session.token;
-    announced_t *w = find_announced(a, action->version);
     bool has_times = w && w->sealed_us;    /* not of a version that was staged before the process began */
     msg_served_t rows[ANNOUNCED_SERVED_MAX];
     msg_t m = {0};
@@ -242,7 +231,9 @@ static int start_download(adapter_t *a, const sync_entry_t *e, announced_t *w, u
                             .early = &a->early, .unreached = &a->unreached, .adapter = a->index};
     if (FAILPOINT("worker.pull") || download_new(&opts, now_us, &a->download))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
-    adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1});
+    adapter_tell(
+        a, w,
+        &(sync_action_t){.event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1});
     /* What is fetched after its decision is fetched late: later decisions may overtake it, and the broker
      * keeps a version that a worker names in its heartbeat. */
     bool is_named = e->decision > a->sync.applied.decision;
@@ -256,7 +247,7 @@ static bool bring(adapter_t *a, uint64_t now_us, sync_event_t *ret_event, heddle
 {
     const sync_entry_t *e = sync_coming(&a->sync);
     if (!e || a->download) return false;
-    announced_t *w = find_announced(a, e->version);
+    announced_t *w = announced_find(a->announced, e->version);
     const slot_t *slot = slot_of(a, e->slot);
     bool is_reserved = slot && slot->state == SLOT_RESERVED;
     int rc = is_reserved ? HEDDLE_OK : reserve(a, w, (uint32_t)e->slot, error);
@@ -300,6 +291,7 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
     slot_t *slot = slot_of(a, action->slot);
+    announced_t *w = announced_find(a->announced, action->version);
     bool fails =
         action->kind == SA_SEND_NACK || (action->kind == SA_OFFER && action->event == HEDDLE_EVENT_FAILED);
     sync_nack_t *why = fails ? sync_nack(&a->sync, action->version, SYNC_ANY_DECISION) : NULL;
@@ -311,16 +303,16 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         break;
     case SA_SEND_STAGED:
         if (FAILPOINT("worker.before_staged")) break;
-        report(a, action, NULL, now_us);
+        report(a, w, action, NULL, now_us);
         break;
-    case SA_SEND_ACTIVE: report(a, action, NULL, now_us); break;
+    case SA_SEND_ACTIVE: report(a, w, action, NULL, now_us); break;
     case SA_SEND_NACK: {
         sync_nack_t *nack = sync_nack(&a->sync, action->version, action->decision);
-        if (nack && report(a, action, &nack->error, now_us))
+        if (nack && report(a, w, action, &nack->error, now_us))
             nack->pending = true;    /* after the next WELCOME */
         break;
     }
-    case SA_OFFER: adapter_tell(a, action); break;
+    case SA_OFFER: adapter_tell(a, w, action); break;
     case SA_FLIP:
         (void)FAILPOINT("worker.before_flip");
         slots_activate(a->core->slots, slot);
@@ -354,8 +346,7 @@ static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
             at = &w->next;
             continue;
         }
-        *at = w->next;
-        free(w);
+        announced_forget(at);
     }
     return rc;
 }
@@ -449,52 +440,17 @@ void adapter_down(adapter_t *a, uint64_t now_us) { feed(a, &(sync_event_t){.kind
 
 /* --- the broker's messages -------------------------------------------------------------------- */
 
-/* The list of a message. Connecting takes longer than a small fetch, so it begins here and not with the first
+/* Connecting takes longer than a small fetch, so it begins with the list of sources and not with the first
  * read request. A failure needs no handling here: the first read request fails then. */
-static void take_sources(adapter_t *a, announced_t *w, const msg_source_t *sources, uint32_t count)
+static void greet(adapter_t *a, const announced_t *w)
 {
     const node_io_t *io = a->core->io;
-    announced_sources(w, sources, count);
-    /* A process that lacks descriptors connects to nobody; that is reported when the slot is reserved. */
+    /* A process that lacks descriptors connects to nothing; that is reported when the slot is reserved. */
     if (a->core->opts.check && a->core->opts.check(NULL)) return;
     for (uint32_t i = 0; i < w->source_count; i++) {
         peer_ref_t peer = source_ref(&w->sources[i]);
         io->tr->greet(io->t, &peer);
     }
-}
-
-/* Keeps what an announcement says until sync has no entry for its version any more. A repeated announcement
- * only renews the sources: bytes and key of a version never change. The sizes come from the network and are
- * checked before memory is reserved for them. NULL: it cannot be kept. */
-static announced_t *remember(adapter_t *a, const msg_announce_t *m, heddle_error_t *error)
-{
-    const msg_part_t *part = &m->parts[0];
-    announced_t *w = find_announced(a, m->version);
-    if (m->part_count != 1) {
-        error_fail(error, HEDDLE_ERR_PROTOCOL,
-                   "a version in %u parts was announced, and this release takes one", m->part_count);
-        return NULL;
-    }
-    if (part->region_bytes == 0 || part->region_bytes > LIMIT_REGION_BYTES || part->manifest_bytes == 0 ||
-        part->manifest_bytes > LIMIT_MANIFEST_BYTES || m->version == 0) {
-        error_fail(error, HEDDLE_ERR_LIMIT, "the announced sizes are out of range");
-        return NULL;
-    }
-    if (!w && !(w = calloc(1, sizeof *w))) {
-        error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for an announcement");
-        return NULL;
-    }
-    if (!w->version) {
-        w->version = m->version;
-        w->h1 = m->digest;
-        announced_parts(w, m->parts, &m->key);
-        w->data_bytes = m->data_bytes;
-        w->step = m->step;
-        w->next = a->announced;
-        a->announced = w;
-    }
-    take_sources(a, w, m->sources, m->source_count);
-    return w;
 }
 
 void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
@@ -504,12 +460,15 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
     announced_t *w;
     switch (m->type) {
     case MSG_ANNOUNCE:
-        if (!remember(a, &m->announce, &error)) {
+        w = announced_hear(&a->announced, &m->announce, &error);
+        if (!w) {
             /* Refused at once, so that the rollout does not wait for this worker until its deadline. */
             error_where(&error, a->name, m->announce.version, a->core->opts.name, "announce");
-            report(a, &(sync_action_t){.kind = SA_SEND_NACK, .version = m->announce.version}, &error, now_us);
+            report(a, NULL, &(sync_action_t){.kind = SA_SEND_NACK, .version = m->announce.version}, &error,
+                   now_us);
             break;
         }
+        greet(a, w);
         event = (sync_event_t){.kind = SY_ANNOUNCE,
                                .version = m->announce.version,
                                .digest = m->announce.digest,
@@ -517,9 +476,10 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         feed(a, &event, now_us);
         break;
     case MSG_SOURCES:
-        w = find_announced(a, m->sources.version);
+        w = announced_find(a->announced, m->sources.version);
         if (!w) break;
-        take_sources(a, w, m->sources.sources, m->sources.source_count);
+        announced_sources(w, m->sources.sources, m->sources.source_count);
+        greet(a, w);
         /* A running fetch tries the new list at once. Sync gets the count, because a version without any
          * source gives way to others. */
         if (a->download && a->download->what == w) download_resource(a->download, now_us);
@@ -692,7 +652,7 @@ uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap)
     for (uint32_t i = 0; i < SYNC_ENTRIES && count < cap; i++) {
         const sync_entry_t *e = &a->sync.entries[i];
         if (!sync_is_held(e)) continue;
-        const announced_t *w = find_announced(a, e->version);
+        const announced_t *w = announced_find(a->announced, e->version);
         msg_held_t *h = &ret_rows[count++];
         *h = (msg_held_t){a->name, e->version, STATES[e->state], e->digest};
         if (!w || !w->sealed_us) continue;
@@ -714,7 +674,7 @@ msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t re
                         .spare = ret_spare,
                         .spare_count = list_spare(a, now_us, ret_spare)};
     const sync_entry_t *loading = sync_loading(&a->sync);
-    const announced_t *w = loading ? find_announced(a, loading->version) : NULL;
+    const announced_t *w = loading ? announced_find(a->announced, loading->version) : NULL;
     if (w) {    /* before what is fetched meanwhile: it comes to its end first */
         p.fetching = w->version;
         p.bytes_done = p.data_bytes = w->part[0].region_bytes;
@@ -769,9 +729,5 @@ bool adapter_drop_sources(adapter_t *a)
 /* Announcements stay until now: adapter_drop_sources needs the tokens of their sources. */
 void adapter_free(adapter_t *a)
 {
-    while (a->announced) {
-        announced_t *w = a->announced;
-        a->announced = w->next;
-        free(w);
-    }
+    while (a->announced) announced_forget(&a->announced);
 }

@@ -3,7 +3,55 @@
 
 #include "core/errors.h"
 
-/* The number of parts was checked when the message came. */
+#include <stdlib.h>
+
+/* At most a few versions are announced at a time (SYNC_ENTRIES), so that a list is enough. */
+announced_t *announced_find(announced_t *list, uint64_t version)
+{
+    while (list && list->version != version) list = list->next;
+    return list;
+}
+
+/* The sizes come from the network and are checked before memory is reserved for them. */
+announced_t *announced_hear(announced_t **list, const msg_announce_t *m, heddle_error_t *error)
+{
+    announced_t *w = announced_find(*list, m->version);
+    const msg_part_t *part = m->part_count == ANNOUNCED_PARTS ? &m->parts[0] : NULL;
+    if (!part) {
+        error_fail(error, HEDDLE_ERR_PROTOCOL,
+                   "a version in %u parts was announced, and this release takes one", m->part_count);
+        return NULL;
+    }
+    if (part->region_bytes == 0 || part->region_bytes > LIMIT_REGION_BYTES || part->manifest_bytes == 0 ||
+        part->manifest_bytes > LIMIT_MANIFEST_BYTES || m->version == 0) {
+        error_fail(error, HEDDLE_ERR_LIMIT, "the announced sizes are out of range");
+        return NULL;
+    }
+    if (!w) {
+        w = calloc(1, sizeof *w);
+        if (!w) {
+            error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for an announcement");
+            return NULL;
+        }
+        w->version = m->version;
+        w->h1 = m->digest;
+        announced_parts(w, m->parts, &m->key);
+        w->data_bytes = m->data_bytes;
+        w->step = m->step;
+        w->next = *list;
+        *list = w;
+    }
+    announced_sources(w, m->sources, m->source_count);
+    return w;
+}
+
+void announced_forget(announced_t **at)
+{
+    announced_t *w = *at;
+    *at = w->next;
+    free(w);
+}
+
 void announced_parts(announced_t *w, const msg_part_t *parts, const key16_t *key)
 {
     share_key_t of_version;

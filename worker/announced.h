@@ -29,7 +29,7 @@ typedef struct {
 typedef struct { uint64_t token, kind, bytes; char name[HEDDLE_NAME_MAX + 1]; } served_t;
 
 /* One part of a version: an arena, and the key that its bytes are asked for under. */
-#define ANNOUNCED_PARTS 1u                       /* a version with more is refused (adapter.c) */
+#define ANNOUNCED_PARTS 1u                       /* a version with more is refused */
 typedef struct {
     uint64_t region_bytes, manifest_bytes;
     digest_t manifest_digest;
@@ -51,6 +51,14 @@ typedef struct announced {
     served_t served[ANNOUNCED_SERVED_MAX];
     uint32_t served_count;
 } announced_t;
+
+/* Of an adapter's list; NULL: none. */
+announced_t *announced_find(announced_t *list, uint64_t version);
+/* Keeps what ANNOUNCE says: as a new row of the list, or, where the version has one, only its sources, for
+ * bytes and key of a version never change.  NULL: it cannot be kept (PROTOCOL, LIMIT, NO_MEMORY). */
+announced_t *announced_hear(announced_t **list, const msg_announce_t *m, heddle_error_t *error);
+/* Takes it out of the list. */
+void announced_forget(announced_t **at);
 
 /* Copies the parts of a message, of which there are ANNOUNCED_PARTS; `key`: the version's. */
 void announced_parts(announced_t *w, const msg_part_t *parts, const key16_t *key);

@@ -213,8 +213,9 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         !download_has_met(p, event->token))
         p->met[p->met_count++] = event->token;
     /* A refusal is kept as the reason why nothing comes, except for one that may pass. */
-    if (is_life && is_listed) unreached_begin(p->unreached, p->io, p->what);
-    else if (is_no && is_listed && event->err != HEDDLE_ERR_AGAIN) p->unreached->refused = event->err;
+    unreached_t *u = p->unreached;
+    if (is_life && is_listed && (u->told_count || u->refused)) unreached_begin(u, p->io, p->what);
+    else if (is_no && is_listed && event->err != HEDDLE_ERR_AGAIN) u->refused = event->err;
     switch (event->kind) {
     case TR_ARRIVED:
         /* Bytes of a read request that was given up count as nothing. */
