@@ -19,30 +19,22 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* A full disk and missing descriptors have codes of their own, since their remedies differ. */
-static int code_of(int number)
-{
-    switch (number) {
-    case ENOSPC:
-    case EDQUOT: return HEDDLE_ERR_NO_SPACE;
-    case ENOMEM:
-    case EMFILE:
-    case ENFILE: return HEDDLE_ERR_NO_MEMORY;
-    default: return HEDDLE_ERR_DATA_DIR;
-    }
-}
-
 #ifndef RENAME_EXCHANGE
 #define RENAME_EXCHANGE 2
 #endif
 
+/* Maps errno, which the call before has set. A full disk and missing descriptors have codes of their own,
+ * since their remedies differ. */
 static int fail(heddle_error_t *error, const char *what, const char *where)
 {
-    int why = errno, code = code_of(why);
+    int why = errno, code = HEDDLE_ERR_DATA_DIR;
+    bool has_no_space = why == ENOSPC || why == EDQUOT, has_no_files = why == EMFILE || why == ENFILE;
+    if (has_no_space) code = HEDDLE_ERR_NO_SPACE;
+    if (has_no_files || why == ENOMEM) code = HEDDLE_ERR_NO_MEMORY;
     int rc = error_fail(error, code, "%s %s: %s", what, where, strerror(why));
     error_where(error, NULL, 0, NULL, "export");
-    if (code == HEDDLE_ERR_NO_SPACE) error_hint(error, "make room on the disk of the export directory");
-    else if (why == EMFILE || why == ENFILE) error_hint(error, "raise the limit of open files (ulimit -n)");
+    if (has_no_space) error_hint(error, "make room on the disk of the export directory");
+    else if (has_no_files) error_hint(error, "raise the limit of open files (ulimit -n)");
     else error_hint(error, "look at that directory and its file system, or name another with --export");
     return rc;
 }
@@ -155,19 +147,6 @@ static bool is_temporary(const char *name, const char *adapter)
     return digits > 0 && !strncmp(rest + 1 + digits, ".tmp-", 5);
 }
 
-/* Removes the temporary files that a killed process left. The lock on the adapter ensures that no other
- * process is writing them, in this container or in another. */
-static void clean_up(int root, const char *adapter)
-{
-    DIR *dir = open_directory(root, ".");
-    if (!dir) return;
-    for (struct dirent *e; (e = readdir(dir));) {
-        if (!is_temporary(e->d_name, adapter)) continue;
-        if (unlinkat(root, e->d_name, 0) != 0) remove_files(root, e->d_name, &(bool){false});
-    }
-    closedir(dir);
-}
-
 /* --- life ------------------------------------------------------------------------------------- */
 
 /* Opens a directory for writing in it; makes it and its parents where they are missing. */
@@ -265,12 +244,20 @@ int exports_find(exports_t *x, const char *adapter, heddle_error_t *error)
     return rc ? rc : exports_check_link(x, adapter, error);
 }
 
+/* With the locks, the temporary files that a killed process left are removed: no other process is writing
+ * them, in this container or in another. Without locks that cannot be known, and they stay. */
 int exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *error)
 {
     int rc = export_lock_take(x->root, x->path, adapters, error, &x->lock);
     if (rc) return rc;
     x->adapters = adapters;
-    for (; x->lock >= 0 && *adapters; adapters++) clean_up(x->root, *adapters);
+    for (; x->lock >= 0 && *adapters; adapters++) {
+        DIR *dir = open_directory(x->root, ".");
+        for (struct dirent *e; dir && (e = readdir(dir));)
+            if (is_temporary(e->d_name, *adapters) && unlinkat(x->root, e->d_name, 0) != 0)
+                remove_files(x->root, e->d_name, &(bool){false});
+        if (dir) closedir(dir);
+    }
     return HEDDLE_OK;
 }
 
@@ -322,28 +309,7 @@ int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIG
     return strcmp(ret_found, digest) ? HEDDLE_ERR_DIGEST_MISMATCH : HEDDLE_OK;
 }
 
-/* OTHER: a directory of an earlier run, or a damaged one; it may be replaced. */
-typedef enum { PLACE_FREE, PLACE_RIGHT, PLACE_OTHER } place_t;
-
-/* What the name of the version's directory holds now. An error if it is neither free nor an export. */
-static int look_at_place(exports_t *x, const heddle_manifest_t *m, const char *path, heddle_error_t *error,
-                         place_t *ret_place)
-{
-    char name[200], found[HEDDLE_DIGEST_TEXT];
-    struct stat st;
-    name_of(m->adapter, m->version, name);
-    *ret_place = PLACE_FREE;
-    if (fstatat(x->root, name, &st, AT_SYMLINK_NOFOLLOW) != 0) return HEDDLE_OK;
-    if (!S_ISDIR(st.st_mode)) return fail_taken(error, path, "a free name", kind_of(st.st_mode));
-    int rc = exports_look(path, m->digest, found, error);
-    if (rc && rc != HEDDLE_ERR_DIGEST_MISMATCH) return rc;
-    *ret_place = rc ? PLACE_OTHER : PLACE_RIGHT;
-    if (!rc || is_export(x->root, name)) return HEDDLE_OK;
-    if (errno != EEXIST) return fail(error, "cannot read", path);
-    return fail_taken(error, path, "a free name, or a directory of an earlier run",
-                      "a directory with other things in it");
-}
-
+/* The whole content; the directory appears under its name at once. */
 static int write_new(const heddle_snapshot_t *snapshot, const char *path, heddle_error_t *error)
 {
     int rc = heddle_snapshot_export(snapshot, path);
@@ -378,18 +344,28 @@ static int replace(exports_t *x, const heddle_snapshot_t *snapshot, const char *
     return rc;
 }
 
+/* The name may be free, or hold the right directory already, or another export: one of an earlier run or a
+ * damaged one, which is replaced. Anything else was put there by somebody else, and is never touched. */
 int exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error)
 {
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
-    char path[4400];
-    place_t place = PLACE_FREE;
+    char path[4400], name[200], found[HEDDLE_DIGEST_TEXT];
+    struct stat st;
     int rc = exports_find(x, m->adapter, error);
+    if (rc) return rc;
     exports_path(x, m->adapter, m->version, path);
-    if (!rc) rc = look_at_place(x, m, path, error, &place);
-    if (rc || place == PLACE_RIGHT) return rc;
-    return place == PLACE_FREE ? write_new(snapshot, path, error) : replace(x, snapshot, path, error);
+    name_of(m->adapter, m->version, name);
+    if (fstatat(x->root, name, &st, AT_SYMLINK_NOFOLLOW) != 0) return write_new(snapshot, path, error);
+    if (!S_ISDIR(st.st_mode)) return fail_taken(error, path, "a free name", kind_of(st.st_mode));
+    rc = exports_look(path, m->digest, found, error);
+    if (rc != HEDDLE_ERR_DIGEST_MISMATCH) return rc;
+    if (is_export(x->root, name)) return replace(x, snapshot, path, error);
+    if (errno != EEXIST) return fail(error, "cannot read", path);
+    return fail_taken(error, path, "a free name, or a directory of an earlier run",
+                      "a directory with other things in it");
 }
 
+/* The link has the adapter's bare name, which may be taken by a file of the user's. */
 int exports_check_link(exports_t *x, const char *adapter, heddle_error_t *error)
 {
     char path[4400];

@@ -103,20 +103,6 @@ int hook_start(hook_t *h, const char *command, const heddle_event_t *event, cons
     return error_fail(error, HEDDLE_ERR_INTERNAL, "a command cannot be started: %s", strerror(why));
 }
 
-/* A sliding window over the last bytes, enough for an error message at the end of a long log. */
-static void keep_tail(hook_t *h, const char *text, size_t bytes)
-{
-    if (bytes > HOOK_TAIL_BYTES) {
-        text += bytes - HOOK_TAIL_BYTES;
-        bytes = HOOK_TAIL_BYTES;
-    }
-    size_t keep = h->tail_bytes + bytes > HOOK_TAIL_BYTES ? HOOK_TAIL_BYTES - bytes : h->tail_bytes;
-    memmove(h->tail, h->tail + h->tail_bytes - keep, keep);
-    memcpy(h->tail + keep, text, bytes);
-    h->tail_bytes = keep + bytes;
-    h->tail[h->tail_bytes] = 0;
-}
-
 /* Copies output into the worker's log. Each line is marked, so that it cannot pass for one of ours, and
  * control characters are replaced, so that it cannot drive a terminal. */
 static void copy_to_log(hook_t *h, const char *text, size_t bytes)
@@ -151,8 +137,14 @@ static ssize_t read_some(hook_t *h)
         h->in_line = false;
         return -1;
     }
-    keep_tail(h, text, (size_t)n);
     copy_to_log(h, text, (size_t)n);
+    /* The last bytes stay, a sliding window: enough for an error message at the end of a long log. */
+    size_t bytes = (size_t)n < HOOK_TAIL_BYTES ? (size_t)n : HOOK_TAIL_BYTES;
+    size_t keep = h->tail_bytes + bytes > HOOK_TAIL_BYTES ? HOOK_TAIL_BYTES - bytes : h->tail_bytes;
+    memmove(h->tail, h->tail + h->tail_bytes - keep, keep);
+    memcpy(h->tail + keep, text + n - bytes, bytes);
+    h->tail_bytes = keep + bytes;
+    h->tail[h->tail_bytes] = 0;
     return n;
 }
 

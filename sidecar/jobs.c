@@ -221,16 +221,6 @@ static bool begin(jobs_t *j, job_t *job)
 
 /* --- all of them ------------------------------------------------------------------------------ */
 
-/* Whether `later` takes the COMMIT back. A COMMIT of a newer version does not: the rollout goes on from the
- * version of the first one. */
-static bool is_taken_back(const heddle_event_t *commit, const heddle_event_t *later)
-{
-    if (later->type == HEDDLE_EVENT_LOST_BROKER || later->type == HEDDLE_EVENT_FENCED) return true;
-    if (strcmp(later->adapter, commit->adapter) != 0 || later->decision <= commit->decision) return false;
-    return later->type == HEDDLE_EVENT_ACTIVE ||
-           (later->type == HEDDLE_EVENT_COMMIT && later->version < commit->version);
-}
-
 /* The version has ended. To go on loading it would be useless, and would hold up the next version. */
 static void give_up_staging(jobs_t *j, const heddle_event_t *failed)
 {
@@ -247,36 +237,37 @@ static void give_up_staging(jobs_t *j, const heddle_event_t *failed)
     }
 }
 
-/* A COMMIT may be sent again, after a short loss of the connection for instance. The job that runs already
- * answers it: a command that ran twice could end in two ways. Jobs queued behind that one were decided
- * before this COMMIT, so they become void. */
-static bool is_under_way(jobs_t *j, const heddle_event_t *event)
-{
-    bool is_found = false;
-    for (job_t *at = j->first; at && event->type == HEDDLE_EVENT_COMMIT; at = at->next) {
-        bool is_commit =
-            at->event.type == HEDDLE_EVENT_COMMIT && !strcmp(at->event.adapter, event->adapter);
-        if (!is_commit || at->is_void) continue;
-        if (is_found) at->is_void = true;
-        else if (at->event.version == event->version) {
-            at->event.decision = event->decision;
-            is_found = true;
-        }
-    }
-    return is_found;
-}
-
 int jobs_add(jobs_t *j, const heddle_event_t *event)
 {
-    if (event->type == HEDDLE_EVENT_FAILED) give_up_staging(j, event);
-    for (job_t *at = j->first; at; at = at->next)
-        if (at->event.type == HEDDLE_EVENT_COMMIT && is_taken_back(&at->event, event)) at->is_void = true;
     int type = event->type;
+    bool is_answered = false;
+    if (type == HEDDLE_EVENT_FAILED) give_up_staging(j, event);
+    for (job_t *at = j->first; at; at = at->next) {
+        const heddle_event_t *commit = &at->event;
+        if (commit->type != HEDDLE_EVENT_COMMIT) continue;
+        /* Without a session, or by a later decision, a COMMIT is taken back. One of a newer version does not
+         * do that: the rollout goes on from the version of the first one. */
+        bool is_same = !strcmp(event->adapter, commit->adapter);
+        bool is_back = type == HEDDLE_EVENT_ACTIVE ||
+                       (type == HEDDLE_EVENT_COMMIT && event->version < commit->version);
+        if (type == HEDDLE_EVENT_LOST_BROKER || type == HEDDLE_EVENT_FENCED) at->is_void = true;
+        if (is_same && event->decision > commit->decision && is_back) at->is_void = true;
+        /* A COMMIT may be sent again, after a short loss of the connection for instance. The job that runs
+         * already answers it: a command that ran twice could end in two ways. Jobs queued behind that one were
+         * decided before this COMMIT, so they become void. */
+        if (type != HEDDLE_EVENT_COMMIT || !is_same || at->is_void) continue;
+        if (is_answered) {
+            at->is_void = true;
+        } else if (commit->version == event->version) {
+            at->event.decision = event->decision;
+            is_answered = true;
+        }
+    }
     bool is_work = type == HEDDLE_EVENT_ARRIVED || type == HEDDLE_EVENT_COMMIT || type == HEDDLE_EVENT_VERIFY;
     bool is_disk_work =
         type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_ACTIVE || type == HEDDLE_EVENT_RETIRED;
     if (!is_work && !(is_disk_work && j->exports.root >= 0)) return HEDDLE_OK;
-    if (is_under_way(j, event)) return HEDDLE_OK;
+    if (is_answered) return HEDDLE_OK;
     job_t *job = calloc(1, sizeof *job), **last = &j->first;
     if (!job) return HEDDLE_ERR_NO_MEMORY;
     job->event = *event;

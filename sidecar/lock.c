@@ -119,63 +119,24 @@ int export_lock_is_of(int root, int lock)
     return mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
-/* Write access is what locking needs, and the mode 0622 denies reading: otherwise any reader of the
- * directory could lock out the workers. O_NONBLOCK keeps a FIFO in place of the file from blocking the
- * open. */
-static int open_lock(int root, bool *ret_new)
-{
-    const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
-    int lock = openat(root, NAME, flags | O_EXCL, 0622);
-    *ret_new = lock >= 0;
-    return lock < 0 && errno == EEXIST ? openat(root, NAME, flags, 0622) : lock;
-}
-
-/* Either workers come and go at every try, or the file system reports another inode number each time. */
-static int refuse_change(const char *path, int tries, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED,
-                        "%s: %s was another file at each of %d tries to lock it", path, NAME, tries);
-    error_where(error, NULL, 0, NULL, "export");
-    error_expected(error, "a file that keeps its inode number while it is open");
-    error_found(error, "another number each time, or workers that come and go without a pause");
-    error_hint(error, "name a directory with --export on a file system whose inode numbers stay");
-    if (error) error->retriable = 1;
-    return rc;
-}
-
-typedef enum { ENTRY_IN, ENTRY_CHANGED, ENTRY_WITHOUT, ENTRY_FAILED } entry_t;
-
-/* Takes byte 0 and checks that the file still has its name. CHANGED: the last process removed it meanwhile.
- * WITHOUT: the file system has no locks. */
-static entry_t pass_guard(int root, const char *path, int lock, uint64_t end_us, heddle_error_t *error,
-                          int *ret_rc)
-{
-    if (!take_guard(lock, end_us)) {
-        if (errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS) return ENTRY_WITHOUT;
-        *ret_rc = is_held(errno) ? refuse_guard(path, lock, error) : fail(error, path);
-        return ENTRY_FAILED;
-    }
-    int is_in = export_lock_is_of(root, lock);
-    if (is_in < 0) *ret_rc = fail(error, path);
-    return is_in < 0 ? ENTRY_FAILED : is_in ? ENTRY_IN : ENTRY_CHANGED;
-}
-
 /* Opens the lock file and takes byte 0 of it; tries again if the file was removed in between. -1 in
- * *ret_lock: there are no locks. */
+ * *ret_lock: the file system has no locks. Write access is what locking needs, and the mode 0622 denies
+ * reading: otherwise any reader of the directory could lock out the workers. O_NONBLOCK keeps a FIFO in
+ * place of the file from blocking the open. */
 static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *error, int *ret_lock)
 {
-    int tries = 0;
+    const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    int tries = 0, rc = HEDDLE_OK;
     do {
-        bool is_new = false;
-        int lock = open_lock(root, &is_new), rc = HEDDLE_OK;
+        int lock = openat(root, NAME, flags | O_EXCL, 0622);
+        bool is_new = lock >= 0;
+        if (lock < 0 && errno == EEXIST) lock = openat(root, NAME, flags, 0622);
         if (lock < 0) return fail(error, path);
-        entry_t entry = pass_guard(root, path, lock, end_us, error, &rc);
-        if (entry == ENTRY_IN) {
-            *ret_lock = lock;
-            return HEDDLE_OK;
-        }
-        close(lock);
-        if (entry == ENTRY_WITHOUT) {
+        if (!take_guard(lock, end_us)) {
+            bool has_locks = errno != ENOLCK && errno != EOPNOTSUPP && errno != ENOSYS;
+            if (has_locks) rc = is_held(errno) ? refuse_guard(path, lock, error) : fail(error, path);
+            close(lock);
+            if (has_locks) return rc;
             /* Only a file that was made here is removed: another worker may hold a lock on an older one, and
              * without that file a third worker would get a lock too. */
             if (is_new) unlinkat(root, NAME, 0);
@@ -184,10 +145,25 @@ static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *er
             *ret_lock = -1;
             return HEDDLE_OK;
         }
-        if (entry == ENTRY_FAILED) return rc;
-        tries++;
+        int is_in = export_lock_is_of(root, lock);
+        if (is_in > 0) {
+            *ret_lock = lock;
+            return HEDDLE_OK;
+        }
+        if (is_in < 0) rc = fail(error, path);
+        close(lock);
+        if (rc) return rc;
+        tries++;    /* the last process removed the file meanwhile */
     } while (wait_a_moment(end_us));
-    return refuse_change(path, tries, error);
+    /* Either workers come and go at every try, or the file system reports another inode number each time. */
+    rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: %s was another file at each of %d tries to lock it",
+                    path, NAME, tries);
+    error_where(error, NULL, 0, NULL, "export");
+    error_expected(error, "a file that keeps its inode number while it is open");
+    error_found(error, "another number each time, or workers that come and go without a pause");
+    error_hint(error, "name a directory with --export on a file system whose inode numbers stay");
+    if (error) error->retriable = 1;
+    return rc;
 }
 
 /* With byte 0 held, so that no process takes a lock on the file while it is removed. Closing releases byte

@@ -68,20 +68,6 @@ void print_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *n
                          transport));
 }
 
-static json_t *data_of(const heddle_event_t *e)
-{
-    json_t *data = json_object();
-    if (e->digest[0]) json_object_set_new(data, "digest", json_string(e->digest));
-    if (e->tag[0]) json_object_set_new(data, "tag", json_string(e->tag));
-    if (e->decision) json_object_set_new(data, "decision", json_integer((json_int_t)e->decision));
-    if (e->data_bytes) json_object_set_new(data, "bytes", json_integer((json_int_t)e->data_bytes));
-    if (e->step >= 0) json_object_set_new(data, "step", json_integer((json_int_t)e->step));
-    if (e->type == HEDDLE_EVENT_JOINED)
-        json_object_set_new(data, "token", json_integer((json_int_t)e->token));
-    if (e->code) json_object_set_new(data, "retriable", json_boolean(e->retriable));
-    return data;
-}
-
 /* The name of the event in the contract. NULL: it stands for nothing that readers of the broker's events
  * see. */
 static const char *type_of(const heddle_event_t *e)
@@ -115,13 +101,23 @@ void print_event(const heddle_event_t *e, const char *worker)
     char at[25];
     const char *type = type_of(e);
     if (!type) return;
+    /* Fields that the event does not have are left out, as in the broker's events. */
+    json_t *data = json_object();
+    if (e->digest[0]) json_object_set_new(data, "digest", json_string(e->digest));
+    if (e->tag[0]) json_object_set_new(data, "tag", json_string(e->tag));
+    if (e->decision) json_object_set_new(data, "decision", json_integer((json_int_t)e->decision));
+    if (e->data_bytes) json_object_set_new(data, "bytes", json_integer((json_int_t)e->data_bytes));
+    if (e->step >= 0) json_object_set_new(data, "step", json_integer((json_int_t)e->step));
+    if (e->type == HEDDLE_EVENT_JOINED)
+        json_object_set_new(data, "token", json_integer((json_int_t)e->token));
+    if (e->code) json_object_set_new(data, "retriable", json_boolean(e->retriable));
     clock_text(e->at_ms, at);
     print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:o, s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:o}", "schema",
                          "heddle/1", "kind", "event", "ok", 1, "origin", "worker", "seq", ++seq, "epoch",
                          number_or_null(e->epoch), "at", at, "type", type, "adapter",
                          text_or_null(e->adapter), "version", number_or_null(e->version), "worker", worker,
                          "code", e->code ? json_string(heddle_err_name(e->code)) : json_null(), "message",
-                         text_or_null(e->message), "data", data_of(e)));
+                         text_or_null(e->message), "data", data));
 }
 
 void log_error_line(const char *id, const heddle_error_t *why, const char *then)
