@@ -60,6 +60,8 @@ static const char *kind_of(mode_t mode)
 
 static bool is_dot(const char *name) { return !strcmp(name, ".") || !strcmp(name, ".."); }
 
+/* NULL with errno. A link in place of the directory is not followed: it could lead to files that this program
+ * did not write. */
 static DIR *open_directory(int parent, const char *name)
 {
     int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -174,6 +176,7 @@ static int open_root(const char *path, heddle_error_t *error, int *ret_root)
     return HEDDLE_OK;
 }
 
+/* The path is made absolute at once, because events and hooks name it, and a hook may run elsewhere. */
 int exports_open(exports_t *x, const char *root, uint32_t keep, heddle_error_t *error)
 {
     *x = (exports_t){.root = -1, .lock = -1, .keep = keep};
@@ -261,6 +264,7 @@ int exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *erro
     return HEDDLE_OK;
 }
 
+/* Directories and link stay: they are what the readers go on using. */
 void exports_close(exports_t *x)
 {
     if (x->root >= 0) {
@@ -278,6 +282,7 @@ static void name_of(const char *adapter, uint64_t version, char ret_name[200])
     else snprintf(ret_name, 200, "%s@%llu", adapter, (unsigned long long)version);
 }
 
+/* Empty where nothing is exported, so that callers need not ask first. */
 void exports_path(const exports_t *x, const char *adapter, uint64_t version, char ret_path[4400])
 {
     char name[200];
@@ -286,6 +291,7 @@ void exports_path(const exports_t *x, const char *adapter, uint64_t version, cha
     if (x->root >= 0) snprintf(ret_path, 4400, "%s/%s", x->path, name);
 }
 
+/* A link that leads nowhere has its name all the same, hence no follow. */
 bool exports_has(const exports_t *x, const char *adapter, uint64_t version)
 {
     char name[200];
@@ -345,7 +351,7 @@ static int replace(exports_t *x, const heddle_snapshot_t *snapshot, const char *
 }
 
 /* The name may be free, or hold the right directory already, or another export: one of an earlier run or a
- * damaged one, which is replaced. Anything else was put there by somebody else, and is never touched. */
+ * damaged one, which is replaced. Anything else was not written by this program, and is never touched. */
 int exports_write(exports_t *x, const heddle_snapshot_t *snapshot, heddle_error_t *error)
 {
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
@@ -375,6 +381,7 @@ int exports_check_link(exports_t *x, const char *adapter, heddle_error_t *error)
     return fail_taken(error, path, "a free name, or the link to the active version", kind_of(st.st_mode));
 }
 
+/* A rename is on the disk only when its directory is: without this a crash could bring the old link back. */
 static int sync_root(exports_t *x, heddle_error_t *error)
 {
     return fsync(x->root) == 0 ? HEDDLE_OK : fail(error, "cannot sync", x->path);
@@ -409,6 +416,7 @@ static bool is_export_of(const char *adapter, const char *name, ref_t *ret_ref)
            !strcmp(ret_ref->name, adapter);
 }
 
+/* Only a link that this program could have made counts: any other target is reported as none. */
 uint64_t exports_linked(const exports_t *x, const char *adapter)
 {
     char target[300];
@@ -419,6 +427,7 @@ uint64_t exports_linked(const exports_t *x, const char *adapter)
     return is_export_of(adapter, target, &ref) ? ref.version : 0;
 }
 
+/* The version that the link names is never removed: a reader may open it at any time. */
 void exports_remove(exports_t *x, const char *adapter, uint64_t version)
 {
     char name[200];
@@ -428,12 +437,15 @@ void exports_remove(exports_t *x, const char *adapter, uint64_t version)
 
 /* --- old ones --------------------------------------------------------------------------------- */
 
+/* In order of versions, not of times: a directory that was written again is not a newer version. */
 static int later_first(const void *a, const void *b)
 {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x < y) - (x > y);
 }
 
+/* Keeps the linked version, the `keep` newest beside it, and those that are needed still. The list is taken
+ * from the disk and not from memory, because directories of earlier runs are there too. */
 void exports_prune(exports_t *x, const char *adapter,
                    bool (*is_needed)(void *self, const char *adapter, uint64_t version), void *self)
 {

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* What stat says of one file. A change of content changes its time, size or inode number. */
 static bool look_at_file(int dir, const char *name, file_print_t *ret_file)
 {
     struct stat st;
@@ -17,6 +18,8 @@ static bool look_at_file(int dir, const char *name, file_print_t *ret_file)
     return true;
 }
 
+/* Of the two files that PEFT reads. A file that cannot be looked at makes the fingerprint unusable, so that
+ * the directory is read as a whole. */
 fingerprint_t fingerprint_take(int root, const char *name)
 {
     fingerprint_t now = {0};
@@ -45,6 +48,7 @@ static bool is_same(const fingerprint_t *a, const fingerprint_t *b)
            is_same_file(&a->tensors, &b->tensors);
 }
 
+/* Two looks, before and after the reading: a file that changed meanwhile is not known to be right. */
 void fingerprint_note(noted_t *s, uint64_t version, const char *digest, const fingerprint_t *before,
                       const fingerprint_t *now)
 {

@@ -20,6 +20,7 @@ enum { VARIABLES = 5 };
 static const char *const NAMES[VARIABLES] = {"HEDDLE_ADAPTER", "HEDDLE_VERSION", "HEDDLE_DIGEST",
                                              "HEDDLE_TAG", "HEDDLE_PATH"};
 
+/* Only the first strings are of this program; the others are the process's own. */
 static void free_environment(char **env)
 {
     for (int i = 0; env && i < VARIABLES; i++) free(env[i]);
@@ -82,6 +83,7 @@ static int spawn(hook_t *h, const char *command, char **env, int err_write)
     return why;
 }
 
+/* Standard error of the command is a pipe: it goes to the log, and its end is the reason of a failure. */
 int hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path,
                uint32_t timeout_ms, heddle_error_t *error)
 {
@@ -150,6 +152,8 @@ static ssize_t read_some(hook_t *h)
 
 void hook_read(hook_t *h) { read_some(h); }
 
+/* The whole process group is killed at the time-out, because a shell's children would go on and hold the
+ * pipe. True when the command has ended; an empty reason: it went well. */
 bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
 {
     int status;
@@ -182,6 +186,7 @@ bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
     return true;
 }
 
+/* The process is waited for, so that it is no zombie and its pid names nothing else meanwhile. */
 void hook_kill(hook_t *h)
 {
     if (h->pid) {

@@ -39,6 +39,7 @@ static void finish_stage(jobs_t *j, const heddle_event_t *e)
     else log_emit(LOG_INFO, "version.overtaken", "%s is not wanted any more", e->tag);
 }
 
+/* Nothing is rejected: the activation is not wanted any more. */
 static void log_not_activated(const heddle_event_t *e, const char *why)
 {
     log_emit(LOG_WARN, "version.not_activated", "%s: %s", e->tag, why);
@@ -237,6 +238,8 @@ static void give_up_staging(jobs_t *j, const heddle_event_t *failed)
     }
 }
 
+/* An event may be work of its own, and may make queued work void: that is looked at first, because the job
+ * in progress must learn of it even where the event itself is none. */
 int jobs_add(jobs_t *j, const heddle_event_t *event)
 {
     int type = event->type;
@@ -253,8 +256,8 @@ int jobs_add(jobs_t *j, const heddle_event_t *event)
         if (type == HEDDLE_EVENT_LOST_BROKER || type == HEDDLE_EVENT_FENCED) at->is_void = true;
         if (is_same && event->decision > commit->decision && is_back) at->is_void = true;
         /* A COMMIT may be sent again, after a short loss of the connection for instance. The job that runs
-         * already answers it: a command that ran twice could end in two ways. Jobs queued behind that one were
-         * decided before this COMMIT, so they become void. */
+         * already answers it: a command that ran twice could end in two ways. Jobs queued behind that one
+         * were decided before this COMMIT, so they become void. */
         if (type != HEDDLE_EVENT_COMMIT || !is_same || at->is_void) continue;
         if (is_answered) {
             at->is_void = true;
@@ -305,6 +308,7 @@ static bool run_one(jobs_t *j, job_t *job, uint64_t now_us)
     return true;
 }
 
+/* Runs what can run now. Returns when a command that runs is late; UINT64_MAX: none does. */
 uint64_t jobs_run(jobs_t *j, uint64_t now_us)
 {
     uint64_t next_us = UINT64_MAX;
@@ -323,6 +327,7 @@ uint64_t jobs_run(jobs_t *j, uint64_t now_us)
     return next_us;
 }
 
+/* The pipes of commands that run: they must be read, or a command that writes much would block. */
 int jobs_poll(const jobs_t *j, struct pollfd *fds, int cap)
 {
     int count = 0;
@@ -332,6 +337,7 @@ int jobs_poll(const jobs_t *j, struct pollfd *fds, int cap)
     return count;
 }
 
+/* The list may have changed since jobs_poll, so that each pipe is found again by its descriptor. */
 void jobs_polled(jobs_t *j, const struct pollfd *fds, int count)
 {
     for (job_t *job = j->first; job; job = job->next)
@@ -339,6 +345,7 @@ void jobs_polled(jobs_t *j, const struct pollfd *fds, int count)
             if (job->hook.pid && job->hook.err_fd == fds[i].fd && fds[i].revents) hook_read(&job->hook);
 }
 
+/* Commands are killed: their answers would come to a worker that has closed. */
 void jobs_fini(jobs_t *j)
 {
     while (j->first) {

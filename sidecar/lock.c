@@ -26,6 +26,7 @@ enum { PATIENCE_MS = 100, PAUSE_MS = 5 };
 /* POSIX allows both errno values for a lock that another process holds. */
 static bool is_held(int number) { return number == EACCES || number == EAGAIN; }
 
+/* One end for all waits of a call, so that many adapters do not add up. */
 static uint64_t patience_end(void) { return clock_now(clock_system()) + PATIENCE_MS * 1000ull; }
 
 /* False when the time is over. */
@@ -52,6 +53,7 @@ static bool take_guard(int lock, uint64_t end_us)
     return true;
 }
 
+/* Not retriable: what is wrong with the file stays wrong until an operator acts. */
 static int fail(heddle_error_t *error, const char *path)
 {
     int why = errno;
@@ -62,6 +64,7 @@ static int fail(heddle_error_t *error, const char *path)
     return rc;
 }
 
+/* A process that stands still at byte 0 blocks all others; its pid is what an operator needs. */
 static int refuse_guard(const char *path, int lock, heddle_error_t *error)
 {
     struct flock holder = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 1};
@@ -110,6 +113,7 @@ static int take_one(int lock, const char *path, const char *adapter, uint64_t en
     return HEDDLE_OK;
 }
 
+/* 1: the lock file of this directory; 0: another file has its name, or none; -1 with errno. */
 int export_lock_is_of(int root, int lock)
 {
     struct stat mine, named;
@@ -176,6 +180,8 @@ static void leave(int root, int lock)
     close(lock);
 }
 
+/* All adapters or none: a worker that exports only some of its adapters would serve the others from memory
+ * alone, and a reader of the directory could not tell. */
 int export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error,
                      int *ret_lock)
 {

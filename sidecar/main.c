@@ -153,6 +153,7 @@ static void end_with_error(sidecar_t *s, const heddle_error_t *why)
     s->is_ending = true;
 }
 
+/* For reasons that are found here, and not reported by the library. */
 static void end_with(sidecar_t *s, int code, const char *text)
 {
     heddle_error_t why;
@@ -160,6 +161,8 @@ static void end_with(sidecar_t *s, int code, const char *text)
     end_with_error(s, &why);
 }
 
+/* The ready line is printed once, at the first WELCOME, since a program that starts a worker waits for that
+ * line. A later join is only logged. */
 static void on_joined(sidecar_t *s, const heddle_event_t *e)
 {
     s->patience_us = CLOCK_NEVER;
@@ -174,6 +177,8 @@ static void on_joined(sidecar_t *s, const heddle_event_t *e)
     notify_ready(s->name);
 }
 
+/* A refusal that will not change ends the process, so that a service manager shows it. Any other one is
+ * logged, and the library tries again. */
 static void on_refused(sidecar_t *s, const heddle_event_t *e)
 {
     const heddle_error_t *why = heddle_last_error();
@@ -188,6 +193,7 @@ static void on_refused(sidecar_t *s, const heddle_event_t *e)
     s->is_refused = true;
 }
 
+/* SIGCHLD needs no answer here: it only ends the poll. */
 static void take_signals(sidecar_t *s)
 {
     struct signalfd_siginfo info;
@@ -253,6 +259,7 @@ static int patience_left(const sidecar_t *s)
 
 enum { LOCK_RETRY_MS = 250, DEVICE_RETRY_MS = 1000 };
 
+/* The same reason is logged once and then counted, since a wait may take days. */
 static void report_retry(const sidecar_t *s, repeat_t *repeated, const char *event, const heddle_error_t *why,
                          const char *status)
 {
@@ -332,6 +339,8 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
     }
 }
 
+/* What can be refused is refused in order of cost: the directory first, then the network. What was opened is
+ * closed in the reverse order, also after a failure. */
 static int run(sidecar_t *s, heddle_error_t *error)
 {
     s->jobs = (jobs_t){.name = s->name,
@@ -375,6 +384,8 @@ static int run(sidecar_t *s, heddle_error_t *error)
     return rc;
 }
 
+/* A failure is printed on stderr always, and as an object on stdout where JSON was asked for, even if the
+ * options themselves are wrong. */
 int main(int argc, char **argv)
 {
     static sidecar_t s;

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Takes the object. False: the line was not written, for lack of memory or because stdout took it not. */
 static bool write_line(json_t *object)
 {
     char *text = object ? json_dumps(object, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
@@ -51,9 +52,11 @@ static json_t *parse(char *text)
     return value ? value : json_null();
 }
 
+/* Fields that every event has are null where nothing is known, so that readers need no test for a key. */
 static json_t *text_or_null(const char *text) { return text && *text ? json_string(text) : json_null(); }
 static json_t *number_or_null(uint64_t n) { return n ? json_integer((json_int_t)n) : json_null(); }
 
+/* The first line: what a program that started this worker needs to reach it and its exports. */
 void print_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *name,
                  const char *const *adapters, const char *export_dir)
 {
@@ -87,6 +90,8 @@ static const char *type_of(const heddle_event_t *e)
     }
 }
 
+/* The library reports STAGED only to a worker that stages at once; with hooks it is this program that knows
+ * when a version is staged. */
 void print_stage_done(const heddle_event_t *arrived, const char *worker)
 {
     heddle_event_t staged = *arrived;
@@ -95,6 +100,7 @@ void print_stage_done(const heddle_event_t *arrived, const char *worker)
     print_event(&staged, worker);
 }
 
+/* `seq` counts the lines of this process: the broker numbers its events on its own. */
 void print_event(const heddle_event_t *e, const char *worker)
 {
     static json_int_t seq;
@@ -126,6 +132,7 @@ void log_error_line(const char *id, const heddle_error_t *why, const char *then)
              then, why->hint[0] ? "; " : "", why->hint);
 }
 
+/* The form of every Heddle program: name, code and message, then what was expected, found, and a hint. */
 int print_failure(const heddle_error_t *e, int json)
 {
     char *text = NULL;

@@ -13,6 +13,7 @@ static slot_t *slot_of(const adapter_t *a, int slot)
     return slot < 0 ? NULL : slots_at(a->core->slots, a->index, (uint32_t)slot);
 }
 
+/* Sync does not pick a slot by itself: the table knows which one has warm memory. */
 static int next_slot(const adapter_t *a) { return slots_next_free(a->core->slots, a->index); }
 
 /* --- what is said: to the application and to the broker --------------------------------------- */
@@ -45,9 +46,9 @@ void adapter_tell(adapter_t *a, const announced_t *w, const sync_action_t *actio
  * turn's clock. It is reported as 1 microsecond. */
 static uint64_t took(uint64_t us) { return us ? us : 1; }
 
-/* STAGED, ACTIVE or NACK; `w`: of that version, NULL where it is gone; `why`: of a NACK. They are sent once: a lost one would be missing at the broker
- * until the worker joins again, so the next heartbeat makes it join. Operators see times, sources and
- * reasons at the broker, because they cannot see this worker's log. */
+/* STAGED, ACTIVE or NACK; `w`: of that version, NULL where it is gone; `why`: of a NACK. They are sent once:
+ * a lost one would be missing at the broker until the worker joins again, so the next heartbeat makes it
+ * join. Operators see times, sources and reasons at the broker, because they cannot see this worker's log. */
 static int report(adapter_t *a, announced_t *w, const sync_action_t *action, const heddle_error_t *why,
                   uint64_t now_us)
 {
@@ -287,6 +288,7 @@ static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t 
     buf_fini(&text);
 }
 
+/* Each action is obeyed at once and in order: a DROP must find the slot as the FLIP before it left it. */
 static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
@@ -453,6 +455,8 @@ static void greet(adapter_t *a, const announced_t *w)
     }
 }
 
+/* Each message is one event of sync, after what this adapter keeps of it. Slots are drained at the end: the
+ * message may have dropped one that no reader holds. */
 void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
 {
     heddle_error_t error;

@@ -71,8 +71,8 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us);
 /* One piece: of memory, of a digest, or of memory that is given back.  False: there is nothing to do. */
 bool adapter_work(adapter_t *a, uint64_t now_us);
 
-/* An event for the application; only event, version, decision, digest, err and why of `action` count.  `w`: of
- * that version; NULL: it was not announced here, or is gone. */
+/* An event for the application; only event, version, decision, digest, err and why of `action` count.  `w`:
+ * of that version; NULL: it was not announced here, or is gone. */
 void adapter_tell(adapter_t *a, const announced_t *w, const sync_action_t *action);
 
 /* For JOIN: the versions held here, at most `cap`.  Returns how many. */

@@ -52,6 +52,7 @@ void announced_forget(announced_t **at)
     free(w);
 }
 
+/* The key of each part follows from the version's, so that the message has one. */
 void announced_parts(announced_t *w, const msg_part_t *parts, const key16_t *key)
 {
     share_key_t of_version;
@@ -63,6 +64,7 @@ void announced_parts(announced_t *w, const msg_part_t *parts, const key16_t *key
                                         .key = share_key_of_part(of_version, i)};
 }
 
+/* The order is the broker's plan, and is kept. */
 void announced_sources(announced_t *w, const msg_source_t *sources, uint32_t count)
 {
     w->source_count = 0;

@@ -44,6 +44,7 @@ bool check_work(check_t *check, const clock_ops_t *clock)
     return done;
 }
 
+/* The application answers by version, and not by request: the first check of that version gets the answer. */
 check_t *checks_asking(checks_t *c, uint32_t adapter, uint64_t version)
 {
     for (check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++)
@@ -52,6 +53,7 @@ check_t *checks_asking(checks_t *c, uint32_t adapter, uint64_t version)
     return NULL;
 }
 
+/* Such a check is answered without the application's copy: the broker must not wait for it. */
 check_t *checks_overdue(checks_t *c, uint64_t now_us)
 {
     for (check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++)
@@ -68,12 +70,14 @@ uint64_t checks_deadline(const checks_t *c)
     return next;
 }
 
+/* The hold goes with the check: the version may leave from now on. */
 void check_end(check_t *check)
 {
     slot_release(&check->slot);
     check->state = CHECK_FREE;
 }
 
+/* Nothing is answered any more: the session ends with the node. */
 void checks_fini(checks_t *c)
 {
     for (check_t *check = c->rows; check < c->rows + CHECKS_MAX; check++)

@@ -201,6 +201,8 @@ bool download_has_met(const download_t *p, uint64_t token)
     return false;
 }
 
+/* What a peer did, for the state of its source first, then for the piece. In state CLOSING and later no read
+ * request is open any more. */
 void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
 {
     if (p->state > DOWNLOAD_CHUNKS || !p->fetch) return;
@@ -246,6 +248,7 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
 
 /* --- a digest is done ------------------------------------------------------------------------- */
 
+/* The last leaf may be shorter than a page, and counts. */
 static uint64_t leaf_count(const download_t *p)
 {
     return (p->manifest.region_bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES;
@@ -432,6 +435,7 @@ uint64_t download_tick(download_t *p, uint64_t now_us)
     return p->state <= DOWNLOAD_CHUNKS ? fetch_deadline(p->fetch) : CLOCK_NEVER;
 }
 
+/* The fetch says it again after a while, so that the flag needs no other reset. */
 uint32_t download_lost(download_t *p, uint64_t *ret_lost, uint32_t cap)
 {
     p->needs_sources = false;

@@ -318,6 +318,7 @@ static void on_line(void *self, bool up, uint64_t now_us)
     step(n, (member_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, now_us);
 }
 
+/* The handshake was rejected, mostly for a key: the session never sees that connection. */
 static void on_line_refused(void *self, const heddle_error_t *why, uint64_t now_us)
 {
     worker_node_t *n = self;

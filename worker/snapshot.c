@@ -17,6 +17,7 @@
 void heddle_snapshot_release(heddle_snapshot_t **snapshot) { slot_release(snapshot); }
 const heddle_manifest_t *heddle_snapshot_manifest(const heddle_snapshot_t *s) { return &s->view; }
 
+/* Names and extents were made when the slot was sealed, and nothing changes them: any thread may ask. */
 int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index, heddle_tensor_t *ret_tensor)
 {
     heddle_error_t error;
@@ -45,6 +46,8 @@ void heddle_snapshot_table_digest(const heddle_snapshot_t *s, uint8_t ret_digest
     memcpy(ret_digest, d.b, sizeof d.b);
 }
 
+/* Hashes the bytes as they are now, and does not return the digest that was stored: it is what finds memory
+ * that went bad. */
 int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT])
 {
     enum { PIECE = LIMIT_CHUNK_MAX_BYTES };
@@ -69,6 +72,7 @@ typedef struct {
     char name[256], temporary[300];
 } export_t;
 
+/* A full disk has a code of its own: its remedy is another one than that of a wrong path. */
 static int fail_errno(heddle_error_t *error, const char *what, const char *where)
 {
     int why = errno;

@@ -58,6 +58,7 @@ static sync_entry_t *find_in(sync_t *s, sync_state_t state)
     return NULL;
 }
 
+/* The slot number is -1 and not 0, which is a slot. */
 static void forget(sync_entry_t *e) { *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1}; }
 
 /* There is always a free entry: bound_waiting limits the entries without a slot, and the slots limit the
@@ -91,6 +92,7 @@ sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision)
 
 /* --- actions ------------------------------------------------------------------------------------ */
 
+/* The action has copies of the entry's fields, because the entry may be forgotten within the same step. */
 static sync_action_t *act(run_t *run, sync_action_kind_t kind, const sync_entry_t *e)
 {
     sync_action_t *a = &run->out[run->count++];
@@ -141,23 +143,6 @@ static void send_nack(run_t *run, const sync_entry_t *e, uint64_t decision, cons
                                               .error = *error};
     if (s->up) act(run, SA_SEND_NACK, e)->decision = decision;
     offer(run, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
-}
-
-/* Sends what failed while the session was down, in the order in which it happened: a later failure of a
- * version may correct an earlier one. */
-static void send_pending_nacks(run_t *run)
-{
-    sync_t *s = run->s;
-    for (;;) {
-        sync_nack_t *first = NULL;
-        for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++)
-            if (k->pending && (!first || k->order < first->order)) first = k;
-        if (!first) return;
-        first->pending = false;
-        if (first->decision && first->decision == s->applied.decision) s->active_reported = false;
-        sync_entry_t about = {.version = first->version, .decision = first->decision, .slot = -1};
-        act(run, SA_SEND_NACK, &about);
-    }
 }
 
 /* --- changes that more than one event makes ----------------------------------------------------- */
@@ -380,7 +365,18 @@ static void on_up(run_t *run)
         s->asked = active->version;
         offer(run, active, HEDDLE_EVENT_COMMIT, 0);
     }
-    send_pending_nacks(run);
+    /* What failed meanwhile is sent in the order in which it happened: a later failure of a version may
+     * correct an earlier one. */
+    for (;;) {
+        sync_nack_t *first = NULL;
+        for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++)
+            if (k->pending && (!first || k->order < first->order)) first = k;
+        if (!first) return;
+        first->pending = false;
+        if (first->decision && first->decision == s->applied.decision) s->active_reported = false;
+        sync_entry_t about = {.version = first->version, .decision = first->decision, .slot = -1};
+        act(run, SA_SEND_NACK, &about);
+    }
 }
 
 /* A version that failed before and is staged now has no failure to report any more. */
@@ -617,6 +613,7 @@ int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_
 
 /* --- for the node ------------------------------------------------------------------------------- */
 
+/* For its adapter, which must not change an entry. */
 const sync_entry_t *sync_find(const sync_t *s, uint64_t version)
 {
     return find_version((sync_t *)s, version);
@@ -634,12 +631,14 @@ const sync_entry_t *sync_loading(const sync_t *s)
     return first;
 }
 
+/* Not up: nothing is sent before the first WELCOME. */
 void sync_init(sync_t *s, bool app)
 {
     *s = (sync_t){.app = app, .give_up_us = CLOCK_NEVER};
     for EACH(s, e) forget(e);
 }
 
+/* What JOIN has said need not be said again after the WELCOME that answers it. */
 void sync_restate(sync_t *s)
 {
     s->active_reported = true;

@@ -180,6 +180,7 @@ int heddle_views_take(heddle_views_t *v, const uint32_t *indexes, uint32_t count
 
 void heddle_views_put(struct DLManagedTensor *tensor) { if (tensor) tensor->deleter(tensor); }
 
+/* [any thread] Deleters may run meanwhile: the number may be old when it is read. */
 uint32_t heddle_views_held(const heddle_views_t *v) { return atomic_load(&v->held); }
 
 int heddle_views_is_held(const heddle_views_t *v, uint32_t index)
@@ -187,6 +188,7 @@ int heddle_views_is_held(const heddle_views_t *v, uint32_t index)
     return index < v->count && atomic_load(&v->views[index].state) == HELD;
 }
 
+/* Views that were taken stay valid: each has a reference of its own. */
 void heddle_views_release(heddle_views_t **views)
 {
     heddle_views_t *v = views ? *views : NULL;

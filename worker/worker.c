@@ -90,6 +90,7 @@ static char **copy_list(const char *const *list)
     return copy;
 }
 
+/* Accepts NULL, for a half-built worker. */
 static void free_list(char **list)
 {
     for (char **at = list; at && *at; at++) free(*at);
@@ -375,6 +376,7 @@ static int fail_acquire(const heddle_worker_t *w, int rc, uint32_t adapter, uint
     return error_publish(&error);
 }
 
+/* No lock and no call of the loop: an engine acquires for each request that it serves. */
 int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t version,
                           heddle_snapshot_t **ret_snapshot)
 {
@@ -399,6 +401,7 @@ static json_t *list_of(char *words)
     return list;
 }
 
+/* On the loop's thread: the transfer's addresses change when a network interface does. */
 static json_t *report_transport(const heddle_worker_t *w)
 {
     char devices[256] = "";
@@ -410,6 +413,7 @@ static json_t *report_transport(const heddle_worker_t *w)
                      list_of(devices), "addresses", list_of(where.addresses));
 }
 
+/* The same numbers as those of heartbeats, so that both can be compared. */
 static json_t *report_counters(const heddle_worker_t *w)
 {
     msg_counts_t c = worker_node_counts(w->node);
