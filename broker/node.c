@@ -122,6 +122,13 @@ void broker_note_unsendable(broker_t *b)
     else if (b->io.warn) b->io.warn(b->io.self, "broker.unsendable", text);
 }
 
+broker_peer_t *broker_peer(const broker_t *b, uint64_t peer)
+{
+    broker_peer_t *found = NULL;
+    HASH_FIND(hh, b->peers, &peer, sizeof peer, found);
+    return found;
+}
+
 /* The live session of a connection; NULL: it has none. */
 static member_t *session_of(const broker_t *b, uint64_t number)
 {
@@ -298,15 +305,17 @@ static void on_publish(const call_t *c)
     if (sender && sender->peer != c->from) sender = NULL;
     bool is_writer = sender && a && a->writer.token == sender->token;
     char addresses[HEDDLE_NAME_MAX + 1] = "", held[512];
-    publish_by_t by = {.peer = c->from, .addresses = addresses};
+    publish_by_t by = {.now = c->now, .adapter = a, .peer = c->from, .addresses = addresses};
     if (is_writer) {
         membership_heard(&b->members, sender, c->now.us);
-        member_addresses(sender, addresses, sizeof addresses);
         by.writer = sender->name;
         by.live = rollout_newest_live(&b->rollout, a);
-        by.awaited = rollout_awaited(&b->rollout, a, &m->digest);
-        /* Not while the broker settles: workers on the same loopback may still come back. */
-        by.cut_off_count = b->rollout.is_settled ? membership_cut_off(&b->members, sender) : 0;
+        if (b->rollout.is_settled) {
+            by.cut_off_count = membership_cut_off(&b->members, sender);
+            if (by.cut_off_count) member_addresses(sender, addresses, sizeof addresses);
+        } else { /* members may still come back, with these bytes, or on the same loopback */
+            by.awaited = rollout_awaited(&b->rollout, a, &m->digest);
+        }
     }
     if (a && a->held) {
         rollout_held_text(&b->rollout, a, held, sizeof held);
@@ -316,9 +325,8 @@ static void on_publish(const call_t *c)
     b->io.random(b->io.self, &by.share_key, sizeof by.share_key);
 
     heddle_error_t error;
-    uint64_t version = 0;
-    bool created = false;
-    int rc = registry_decide_publish(&b->registry, m, &by, c->now, b->out, &version, &created, &error);
+    publish_answer_t published = {0};
+    int rc = registry_decide_publish(m, &by, b->out, &published, &error);
     if (rc == HEDDLE_ERR_FENCED) {
         refuse_foreign_token(c, sender, &error);
     } else if (rc) {
@@ -328,8 +336,8 @@ static void on_publish(const call_t *c)
     } else {
         txn_t txn = {.kind = TXN_PUBLISH, .asker = c->asker, .deadline_us = c->deadline_us};
         rc = broker_commit(b, &txn, c->now, &error);
-        if (!rc && !created && is_writer) /* no record: it is there already */
-            rollout_republished(&b->rollout, broker_view(b, c->now), sender, version, b->out);
+        if (!rc && !published.is_new && is_writer) /* no record: it is there already */
+            rollout_republished(&b->rollout, broker_view(b, c->now), sender, published.version, b->out);
     }
 }
 
@@ -381,6 +389,7 @@ void broker_handle(call_t *c)
     /* The answer goes to this request, by its deadline: that of a publication is its own, all else has a
      * lease.  A request that waited keeps its first deadline. */
     c->peer = broker_peer(b, c->from);
+    if (c->peer && !c->again) c->peer->heard_us = c->now.us;
     c->asker = (asker_t){.peer = c->from, .type = m->type};
     if (route->req) memcpy(&c->asker.req, (const char *)m + route->req, sizeof c->asker.req);
     uint64_t asked_ms = m->type == MSG_PUBLISH ? m->publish.deadline_ms : 0;
@@ -491,8 +500,6 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
         tell_bad_frame(b, from, &error);
         return;
     }
-    broker_peer_t *peer = broker_peer(b, from);
-    if (peer) peer->heard_us = now.us;
     b->received[m.type]++;
     broker_handle(&(call_t){.b = b, .m = &m, .frame = frame, .from = from, .now = now});
     /* Most frames are heartbeats that change nothing.  They cost no look at the rollouts. */
@@ -539,7 +546,7 @@ uint64_t broker_flush(broker_t *b, instant_t now)
 {
     owner_check(&b->owner);
     if (b->is_broken) return CLOCK_NEVER;
-    broker_answer_pending(b, now);
+    if (b->pending.rows) broker_answer_pending(b, now);
     step_t step = broker_step(b, now);
     rollout_flush(&step);
     broker_send_outbox(b);

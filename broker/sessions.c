@@ -12,13 +12,6 @@
 
 /* ---- connections ---- */
 
-broker_peer_t *broker_peer(const broker_t *b, uint64_t peer)
-{
-    broker_peer_t *found = NULL;
-    HASH_FIND(hh, b->peers, &peer, sizeof peer, found);
-    return found;
-}
-
 /* The one place that counts idle connections, but for those that come and go. */
 static void bind_peer(broker_t *b, broker_peer_t *peer, uint64_t token)
 {

@@ -17,7 +17,6 @@ void on_open(const call_t *c);
 void on_heartbeat(const call_t *c);
 void on_leave(const call_t *c);
 
-broker_peer_t *broker_peer(const broker_t *b, uint64_t peer);           /* NULL: it has not said HELLO */
 /* It is forgotten when the messages to it have left. */
 void broker_end_peer(broker_t *b, broker_peer_t *peer);
 void broker_forget_ending(broker_t *b);

@@ -82,6 +82,8 @@ static inline step_t broker_step(broker_t *b, instant_t now)
     return (step_t){&b->rollout, broker_view(b, now), &b->events, b->out};
 }
 
+/* The connection of that number; NULL: it has not said HELLO. */
+broker_peer_t *broker_peer(const broker_t *b, uint64_t peer);
 /* The messages of the outbox leave; it is empty then.  Connections that are ending are forgotten. */
 void broker_send_outbox(broker_t *b);
 /* The last step of each event: rollouts are looked at and decided, and abandoned writers closed, until

@@ -399,7 +399,7 @@ void on_query(const call_t *c)
 void broker_answer_pending(broker_t *b, instant_t now)
 {
     bool has_news = b->has_news || b->events.last_seq != b->seen_seq;
-    if (!b->pending.rows || (!has_news && now.us < pending_deadline(&b->pending))) return;
+    if (!has_news && now.us < pending_deadline(&b->pending)) return;
     b->has_news = false;
     b->seen_seq = b->events.last_seq;
     for (pending_row_t *row = b->pending.rows, *next; row; row = next) {

@@ -132,13 +132,14 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 
 /* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live, because which
  * processes hold its bytes is soft state).  Answered first: an exact replay of a request id (created=false
- * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); the id is free where its version failed
- * because its publisher ended (VERSION_LOST).  Then STEP_BACK, UNCHANGED (UNAVAILABLE,
- * retriable, while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable,
- * where no worker can reach the writer.  On OK:
- * records ADAPTER? VERSION STATE(superseded, of what waited)? and PUBLISHED to `peer`, *ret_version the
- * version that stands for it, *ret_created whether it is new. */
+ * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); the id is free where its version
+ * failed because its publisher ended (VERSION_LOST).  Then STEP_BACK, UNCHANGED (UNAVAILABLE, retriable,
+ * while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable, where no
+ * worker can reach the writer.  On OK: records VERSION STATE(superseded, of what waited)? and PUBLISHED to
+ * `peer`; *ret_published: the version that stands for it, and whether it is new. */
 typedef struct {
+    instant_t now;
+    const adapter_row_t *adapter;      /* NULL: never opened */
     uint64_t peer;
     const char *writer;
     key16_t share_key;
@@ -149,9 +150,9 @@ typedef struct {
     size_t cut_off_count;              /* membership_cut_off: a new version would reach none of them */
     const char *addresses;             /* the writer's, for the refusal */
 } publish_by_t;
-int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
-                            instant_t now, outbox_t *out,
-                            uint64_t *ret_version, bool *ret_created, heddle_error_t *error);
+typedef struct { uint64_t version; bool is_new; } publish_answer_t;
+int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outbox_t *out,
+                            publish_answer_t *ret_published, heddle_error_t *error);
 
 /* OPEN: which process asks, and how the present writer stands (soft state that membership knows). */
 typedef struct {

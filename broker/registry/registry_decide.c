@@ -138,30 +138,6 @@ static const version_row_t *version_of_request(const adapter_row_t *a, const cha
     return NULL;
 }
 
-/* `said`: version, digest, key, and the reason why it is no new one, "" otherwise. */
-static void send_published(const msg_publish_t *m, const publish_by_t *by, msg_published_t said,
-                           outbox_t *out)
-{
-    msg_t answer = {.type = MSG_PUBLISHED};
-    said.req = m->req;
-    said.created = !*said.reason;
-    said.adapter = m->adapter;
-    said.held = by->held && said.version > by->held_version ? by->held : "";
-    answer.published = said;
-    outbox_send(out, by->peer, &answer);
-}
-
-/* Answers that an existing version stands for this PUBLISH.  The answer has the share key only where the
- * publisher's bytes count as a source (rollout_republished): otherwise no RELEASE would ever follow, and
- * the region could not be used again. */
-static void stands_for(const msg_publish_t *m, const publish_by_t *by, const adapter_row_t *a,
-                       const version_row_t *v, const char *reason, outbox_t *out)
-{
-    msg_published_t said = {.version = v->version, .digest = v->digest, .reason = reason};
-    if (registry_is_wanted(a, v)) said.key = v->share_key;
-    send_published(m, by, said, out);
-}
-
 static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error_t *error)
 {
     char stored[HEDDLE_DIGEST_TEXT], asked[HEDDLE_DIGEST_TEXT];
@@ -223,79 +199,91 @@ static int not_writer(const msg_publish_t *m, heddle_error_t *error)
     return rc;
 }
 
-static void add_version(const msg_publish_t *m, const publish_by_t *by, uint64_t version, instant_t now,
-                        outbox_t *out)
+static int not_known_yet(const msg_publish_t *m, const version_row_t *awaited, heddle_error_t *error)
 {
-    record_t *rec = outbox_record(out, RECORD_VERSION, m->adapter, now);
-    rec->version = version;
-    rec->digest = m->digest;
-    rec->part = m->parts[0];
-    rec->share_key = by->share_key;
-    rec->request_id = m->request_id;
-    rec->writer = by->writer;
-    rec->base_model = m->base_model;
-    rec->kind_text = m->kind;
-    rec->features = features_text(m, out);
-    rec->step = m->step;
-    rec->data_bytes = m->data_bytes;
-    rec->tensor_count = m->tensor_count;
-    rec->chunk_count = m->chunk_count;
-    rec->activation = m->activation;
-    rec->deadline_ms = m->deadline_ms ? m->deadline_ms : DEADLINE_DEFAULT_MS;
-    rec->asked_ms = m->asked_ms;
-    rec->config = m->config;
-    rec->meta = meta_text(m, out);
+    int rc = error_fail(
+        error, HEDDLE_ERR_UNAVAILABLE,
+        "the broker has just started: whether %s@%llu, of the same bytes, is the newest that is held "
+        "is not known yet",
+        m->adapter, (unsigned long long)awaited->version);
+    error_where(error, m->adapter, awaited->version, NULL, "commit");
+    error_hint(error, "ask again when it has settled: one lease after its start");
+    error->retriable = 1;
+    return rc;
 }
 
 /* The order of the checks matters.  A repeated request is answered before the writer is checked, because
  * the first attempt may have been recorded by a session that has ended since. */
-int registry_decide_publish(const registry_t *r, const msg_publish_t *m, const publish_by_t *by,
-                            instant_t now, outbox_t *out, uint64_t *ret_version, bool *ret_created,
-                            heddle_error_t *error)
+int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outbox_t *out,
+                            publish_answer_t *ret_published, heddle_error_t *error)
 {
+    const adapter_row_t *a = by->adapter;
+    const version_row_t *stands_for = NULL;    /* an existing version, which stands for this PUBLISH */
+    const char *reason = "";
     int rc = check_publish(m, error);
     if (rc) return rc;
-    adapter_row_t *a = registry_adapter(r, m->adapter);
     const version_row_t *same = a ? version_of_request(a, m->request_id) : NULL;
-    if (same && !digest_equal(&same->digest, &m->digest)) return conflict(m, same, error);
     if (same) {
-        stands_for(m, by, a, same, "replayed", out);
-        *ret_version = same->version;
-        *ret_created = false;
-        return HEDDLE_OK;
+        if (!digest_equal(&same->digest, &m->digest)) return conflict(m, same, error);
+        stands_for = same;
+        reason = "replayed";
+    } else {
+        if (!a || !by->writer) return not_writer(m, error);
+        const version_row_t *newest = registry_newest(a), *live = by->live;
+        if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back)
+            return stepped_back(m, newest, error);
+        if (by->awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH)
+            return not_known_yet(m, by->awaited, error);
+        bool is_same = live && digest_equal(&live->digest, &m->digest);
+        if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_FAIL) return unchanged(m, live, error);
+        if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_SKIP) {
+            stands_for = live;
+            reason = "unchanged";
+        } else if (by->cut_off_count) {
+            return cut_off(m, by, error);
+        }
     }
-    if (!a || !by->writer) return not_writer(m, error);
-    const version_row_t *newest = registry_newest(a), *live = by->live;
-    if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back)
-        return stepped_back(m, newest, error);
-    if (by->awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH) {
-        error_fail(
-            error, HEDDLE_ERR_UNAVAILABLE,
-            "the broker has just started: whether %s@%llu, of the same bytes, is the newest that is held "
-            "is not known yet",
-            m->adapter, (unsigned long long)by->awaited->version);
-        error_where(error, m->adapter, by->awaited->version, NULL, "commit");
-        error_hint(error, "ask again when it has settled: one lease after its start");
-        error->retriable = 1;
-        return HEDDLE_ERR_UNAVAILABLE;
+
+    msg_t answer = {.type = MSG_PUBLISHED};
+    msg_published_t *said = &answer.published;
+    *said = (msg_published_t){.req = m->req, .adapter = m->adapter, .reason = reason, .digest = m->digest};
+    if (stands_for) {
+        said->version = stands_for->version;
+        /* The answer has the share key only where the publisher's bytes count as a source
+         * (rollout_republished): otherwise no RELEASE would ever follow, and the region could not be used
+         * again. */
+        if (registry_is_wanted(a, stands_for)) said->key = stands_for->share_key;
+    } else {
+        const char *features = features_text(m, out), *meta = meta_text(m, out);
+        record_t *rec = outbox_record(out, RECORD_VERSION, m->adapter, by->now);
+        rec->version = a->last_version + 1;
+        rec->digest = m->digest;
+        rec->part = m->parts[0];
+        rec->share_key = by->share_key;
+        rec->request_id = m->request_id;
+        rec->writer = by->writer;
+        rec->base_model = m->base_model;
+        rec->kind_text = m->kind;
+        rec->features = features;
+        rec->step = m->step;
+        rec->data_bytes = m->data_bytes;
+        rec->tensor_count = m->tensor_count;
+        rec->chunk_count = m->chunk_count;
+        rec->activation = m->activation;
+        rec->deadline_ms = m->deadline_ms ? m->deadline_ms : DEADLINE_DEFAULT_MS;
+        rec->asked_ms = m->asked_ms;
+        rec->config = m->config;
+        rec->meta = meta;
+        /* Of the versions that wait for the one in the rollout, the newest stays. */
+        const version_row_t *waiting = registry_waiting(a);
+        if (waiting) registry_decide_end(a, waiting, VERSION_SUPERSEDED, NULL, by->now, out);
+        said->version = rec->version;
+        said->key = by->share_key;
+        said->created = true;
     }
-    bool is_same = live && digest_equal(&live->digest, &m->digest);
-    if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_FAIL) return unchanged(m, live, error);
-    if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_SKIP) {
-        stands_for(m, by, a, live, "unchanged", out);
-        *ret_version = live->version;
-        *ret_created = false;
-        return HEDDLE_OK;
-    }
-    if (by->cut_off_count) return cut_off(m, by, error);
-    *ret_version = a->last_version + 1;
-    *ret_created = true;
-    add_version(m, by, *ret_version, now, out);
-    const version_row_t *waiting = registry_waiting(a);
-    if (waiting) registry_decide_end(a, waiting, VERSION_SUPERSEDED, NULL, now, out);
-    msg_published_t said = {
-        .version = *ret_version, .digest = m->digest, .key = by->share_key, .reason = ""};
-    send_published(m, by, said, out);
+    said->held = by->held && said->version > by->held_version ? by->held : "";
+    outbox_send(out, by->peer, &answer);
+    *ret_published = (publish_answer_t){.version = said->version, .is_new = !stands_for};
     return HEDDLE_OK;
 }
 

@@ -163,36 +163,30 @@ static bool is_among(uint64_t token, const uint64_t *tokens, uint32_t count)
     return false;
 }
 
-/* Collects candidates: all sources except the asker and those that it lost.  The walk starts at a place of
- * the ring that depends on the asker, because only the first PLAN_CANDIDATES are compared. */
-static uint32_t gather(const plan_t *p, uint64_t asker, const uint64_t *lost, uint32_t lost_count,
-                       candidate_t ret[PLAN_CANDIDATES])
+uint32_t plan_choose(const plan_t *p, uint64_t asker, const uint64_t *lost, uint32_t lost_count,
+                     uint64_t ret_sources[PLAN_SOURCES])
 {
-    uint32_t count = 0;
+    candidate_t found[PLAN_CANDIDATES];
+    uint32_t count = 0, used = 0;
     uint64_t best_rate = 0;
+    bool has_publisher = p->publisher && !is_among(p->publisher, lost, lost_count);
+
+    /* Candidates are all sources except the asker and those that it lost.  The walk starts at a place of the
+     * ring that depends on the asker, because only the first PLAN_CANDIDATES are compared. */
     for (size_t k = 0; k < p->source_count && count < PLAN_CANDIDATES; k++) {
         const plan_row_t *row = p->sources[(k + asker) % p->source_count];
         if (row->token == asker || is_among(row->token, lost, lost_count)) continue;
-        ret[count++] = (candidate_t){.load = row->load,
-                                     .draw = mix(p->seed ^ mix(asker) ^ mix(row->token * 3)),
-                                     .row = row};
+        uint64_t draw = mix(p->seed ^ mix(asker) ^ mix(row->token * 3));
+        found[count++] = (candidate_t){.load = row->load, .draw = draw, .row = row};
         if (row->rate > best_rate) best_rate = row->rate;
     }
     for (uint32_t i = 0; i < count; i++)
-        ret[i].is_slow = ret[i].row->rate && ret[i].row->rate < best_rate / PLAN_SLOW_FACTOR;
-    return count;
-}
+        found[i].is_slow = found[i].row->rate && found[i].row->rate < best_rate / PLAN_SLOW_FACTOR;
 
-static uint32_t choose(const plan_t *p, uint64_t asker, const uint64_t *lost, uint32_t lost_count,
-                       uint64_t ret_sources[PLAN_SOURCES])
-{
-    candidate_t found[PLAN_CANDIDATES];
-    uint32_t count = gather(p, asker, lost, lost_count, found), used = 0;
-    bool has_publisher = p->publisher && !is_among(p->publisher, lost, lost_count);
     /* The publisher always has the bytes, so it has the last place: a worker whose other sources all fail
-     * ends there. */
+     * ends there.  Only the first places matter, so they are filled one by one. */
     uint32_t most = has_publisher ? PLAN_SOURCES - 1 : PLAN_SOURCES;
-    for (; used < count && used < most; used++) { /* only the first places matter: one by one */
+    for (; used < count && used < most; used++) {
         uint32_t best = used;
         for (uint32_t i = used + 1; i < count; i++)
             if (is_before(&found[i], &found[best])) best = i;
@@ -204,20 +198,15 @@ static uint32_t choose(const plan_t *p, uint64_t asker, const uint64_t *lost, ui
     return used;
 }
 
-uint32_t plan_choose(const plan_t *p, uint64_t asker, uint64_t ret_sources[PLAN_SOURCES])
-{
-    return choose(p, asker, NULL, 0, ret_sources);
-}
-
 /* The member's former fetch ends here: its load is taken off before sources are chosen again. */
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count)
 {
     plan_row_t *row = find(p, token);
     if (!row) return 0;
     count_load(p, row, false);
-    row->source_count = choose(p, token, lost, lost_count, row->sources);
+    row->source_count = plan_choose(p, token, lost, lost_count, row->sources);
     if (!row->source_count && lost_count) /* better one that failed once than none */
-        row->source_count = choose(p, token, NULL, 0, row->sources);
+        row->source_count = plan_choose(p, token, NULL, 0, row->sources);
     count_load(p, row, row->source_count > 0);
     return row->source_count;
 }

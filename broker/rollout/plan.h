@@ -62,8 +62,9 @@ void plan_done(plan_t *p, uint64_t token);
 const plan_row_t *plan_row(const plan_t *p, uint64_t token);
 /* The member is the first source of one that is fetching. */
 bool plan_is_first(const plan_t *p, uint64_t token);
-/* A list for a process that is no member; `asker` is any number.  Nothing is remembered.
- * Returns how many. */
-uint32_t plan_choose(const plan_t *p, uint64_t asker, uint64_t ret_sources[PLAN_SOURCES]);
+/* The sources for a member, or for a process that is none (`asker`: any number), without those in `lost`.
+ * Nothing is remembered.  Returns how many. */
+uint32_t plan_choose(const plan_t *p, uint64_t asker, const uint64_t *lost, uint32_t lost_count,
+                     uint64_t ret_sources[PLAN_SOURCES]);
 
 #endif

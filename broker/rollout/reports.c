@@ -348,22 +348,23 @@ typedef struct {
     copy_row_t *c;
 } about_t;
 
-/* Finds what the report is about; ret->c NULL: the report is answered, and what is returned is the answer.
- * A version that ended before this report was received is ended at the worker again. */
+/* Finds what the report is about; ret->c NULL: the report is answered, and what is returned is the answer.  A
+ * version that ended before this report was received is ended at the worker again. */
 static int look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
                    heddle_error_t *error)
 {
     const adapter_rollout_t *a = rollout_adapter(s->ro, adapter);
-    const version_row_t *row = a ? registry_version(a->row, version) : NULL;
-    *ret = (about_t){.a = a};
+    track_t *t = a ? adapter_track(a, version) : NULL;
+    const version_row_t *row = t ? t->row : a ? registry_version(a->row, version) : NULL;
+    *ret = (about_t){.a = a, .t = t};
     if (!row || !member_sub(member, adapter)) return unknown_version(adapter, version, member, error);
     if (!registry_is_live(row)) {
         if (row->state == VERSION_RETIRED) send_retire(s, adapter, version, member);
         else send_abort(s, adapter, row, member);
         return HEDDLE_OK;
     }
-    ret->t = adapter_track(a, version);
-    ret->c = ret->t ? copy_need(s, ret->t, member) : NULL;
+    ret->c = copy_of(t, member);
+    if (!ret->c && t) ret->c = copy_need(s, t, member);
     if (ret->c) return HEDDLE_OK;
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", adapter,
                       (unsigned long long)version);
@@ -407,58 +408,35 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     about_t x;
     int rc = look_up(s, m->adapter, m->version, member, &x, error);
     if (rc || !x.c) return rc;
-    if (!digest_equal(&m->digest, &x.t->row->digest)) {
-        rc = wrong_digest(m->adapter, x.t->row, &m->digest, member, "verify", error);
-        stage_failed(s, x.t, x.c, rc, "verify", error->message);
+    track_t *t = x.t;
+    copy_row_t *c = x.c;
+    if (!digest_equal(&m->digest, &t->row->digest)) {
+        rc = wrong_digest(m->adapter, t->row, &m->digest, member, "verify", error);
+        stage_failed(s, t, c, rc, "verify", error->message);
         return rc;
     }
     member_fetched(member, m->adapter, m->version);
     copies_go_on(x.a, member, m->version, s->v.now.us);
-    if (copy_holds(x.c)) return HEDDLE_OK;              /* said twice */
-    if (x.c->switch_us) copy_order(x.t, x.c, s->v.now); /* loaded: the time to switch begins */
-    copy_blame(x.t, x.c, HEDDLE_OK, "", "");
-    x.c->retry_us = 0;
-    x.c->bytes_done = x.t->row->data_bytes;
-    x.c->connect_us = m->connect_us;
-    x.c->fetch_us = m->fetch_us;
-    x.c->verify_us = m->verify_us;
-    x.c->stage_us = m->stage_us;
-    copy_timed(x.t, x.c, s->v.now.us);
-    note_served(x.c, x.t, m);
+    if (copy_holds(c)) return HEDDLE_OK; /* said twice */
     membership_counted(member, m);
-    copy_move(x.t, x.c, COPY_STAGED, s->v.now);
-    event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, x.t->adapter, x.t->version, x.c->worker, s->v.now);
-    e->bytes = (int64_t)x.c->bytes_done;
-    e->duration_ms = x.c->told_us ? (int64_t)((s->v.now.us - x.c->told_us) / 1000) : -1;
+    note_served(c, t, m);
+    c->retry_us = 0;
+    c->bytes_done = t->row->data_bytes;
+    c->connect_us = m->connect_us;
+    c->fetch_us = m->fetch_us;
+    c->verify_us = m->verify_us;
+    c->stage_us = m->stage_us;
+    copy_timed(t, c, s->v.now.us);
+    if (c->switch_us) copy_order(t, c, s->v.now); /* loaded: the time to switch begins */
+    copy_blame(t, c, HEDDLE_OK, "", "");
+    copy_move(t, c, COPY_STAGED, s->v.now);
+    event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, t->adapter, t->version, c->worker, s->v.now);
+    e->bytes = (int64_t)c->bytes_done;
+    e->duration_ms = c->told_us ? (int64_t)((s->v.now.us - c->told_us) / 1000) : -1;
     keep_moved_on(x.a, member, 0);
     /* COMMIT, when it is the active version; then the newest, when that waited */
     wake_member(s, x.a, member);
     return HEDDLE_OK;
-}
-
-/* The worker serves this version by this decision.  Only this function notes that.  Its copies follow: a
- * worker that went back to an earlier version has not reached the later ones. */
-static void serves(const adapter_rollout_t *a, member_t *member, const msg_active_t *m, instant_t now)
-{
-    member_sub_t *sub = member_sub(member, m->adapter);
-    sub->decision = m->decision;
-    sub->version = m->version;
-    sub->since_ms = now.wall_ms;
-    sub->is_refused = false;
-    for (size_t i = 0; i < a->track_count; i++) {
-        track_t *t = a->tracks[i];
-        copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);
-        if (!c) continue;
-        bool has_reached = t->row->decision && t->row->decision <= m->decision && t->version <= m->version;
-        if (has_reached) copy_reach(t, c, true);
-        if (t->version == m->version) {
-            c->activate_us = m->activate_us;
-            copy_move(t, c, COPY_ACTIVE, now);
-            copy_blame(t, c, HEDDLE_OK, "", "");
-        } else if (c->state == COPY_ACTIVE || c->state == COPY_REFUSED) {
-            copy_move(t, c, COPY_KEPT, now);
-        }
-    }
 }
 
 /* The worker serves bytes under this version's name that are not the version's.  That is an error of the
@@ -479,7 +457,7 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
 {
     const adapter_rollout_t *a = rollout_adapter(s->ro, m->adapter);
     const version_row_t *row = a ? registry_version(a->row, m->version) : NULL;
-    const member_sub_t *sub = member_sub(member, m->adapter);
+    member_sub_t *sub = member_sub(member, m->adapter);
     if (!row || !sub) return unknown_version(m->adapter, m->version, member, error);
     bool is_possible = m->decision && m->decision <= row->decision &&
                        (m->decision != a->row->decision || m->version == active_for(a->row, member));
@@ -495,9 +473,29 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
     if (!digest_equal(&m->digest, &row->digest)) return serves_other_bytes(s, m, row, member, error);
     bool is_old = m->decision < sub->decision || (m->decision == sub->decision && !sub->is_refused);
     if (is_old) return HEDDLE_OK; /* said twice, or overtaken by a later one */
-    track_t *t = adapter_track(a, m->version);
-    if (t && !track_is_ended(t)) copy_need(s, t, member);
-    serves(a, member, m, s->v.now);
+
+    /* The worker serves this version by this decision.  Only this function notes that. */
+    sub->decision = m->decision;
+    sub->version = m->version;
+    sub->since_ms = s->v.now.wall_ms;
+    sub->is_refused = false;
+
+    /* Its copies follow: a worker that went back to an earlier version has not reached the later ones. */
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        if (track_is_ended(t)) continue;
+        copy_row_t *c = t->version == m->version ? copy_need(s, t, member) : copy_of(t, member);
+        if (!c) continue;
+        bool has_reached = t->row->decision && t->row->decision <= m->decision && t->version <= m->version;
+        if (has_reached) copy_reach(t, c, true);
+        if (t->version == m->version) {
+            c->activate_us = m->activate_us;
+            copy_move(t, c, COPY_ACTIVE, s->v.now);
+            copy_blame(t, c, HEDDLE_OK, "", "");
+        } else if (c->state == COPY_ACTIVE || c->state == COPY_REFUSED) {
+            copy_move(t, c, COPY_KEPT, s->v.now);
+        }
+    }
     event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, s->v.now);
     e->decision = m->decision;
     wake_member(s, a, member);

@@ -75,7 +75,7 @@ uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t
                          msg_source_t ret_sources[PLAN_SOURCES])
 {
     uint64_t tokens[PLAN_SOURCES];
-    return to_sources(members, tokens, plan_choose(&t->plan, asker, tokens), ret_sources);
+    return to_sources(members, tokens, plan_choose(&t->plan, asker, NULL, 0, tokens), ret_sources);
 }
 
 /* How many sources the member's plan has; none without a plan. */
@@ -142,21 +142,18 @@ bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *me
     return count > 0;
 }
 
-/* COMMIT of the version that is active for this member.  A copy that holds it is COMMITTED from now on, and
- * the time in which the worker counts as switching begins. */
-static void send_commit(step_t *s, const adapter_rollout_t *a, const member_t *member)
+/* COMMIT of the version of `t`, which is the active one for this member.  A copy that holds it is COMMITTED
+ * from now on, and the time in which the worker counts as switching begins.  `c`: the member's; NULL: none.
+ * */
+static void send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
 {
-    uint64_t version = active_for(a->row, member);
-    const version_row_t *row = registry_version(a->row, version);
-    track_t *t = adapter_track(a, version);
-    copy_row_t *c = copy_of(t, member);
     if (c) copy_order(t, c, s->v.now);
     msg_t m = {.type = MSG_COMMIT};
     m.commit = (msg_commit_t){.token = member->token,
-                              .version = version,
-                              .decision = a->row->decision,
-                              .adapter = a->row->name,
-                              .digest = row->digest};
+                              .version = t->version,
+                              .decision = t->of->row->decision,
+                              .adapter = t->adapter,
+                              .digest = t->row->digest};
     outbox_send(s->out, member->peer, &m);
 }
 
@@ -220,7 +217,7 @@ void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
     /* A worker that a rollout waits for fetches the newest version first: otherwise the rollout would wait
      * for two fetches. */
     track_t *newest = adapter_staging(a);
-    const copy_row_t *c = copy_of(newest, member);
+    copy_row_t *c = copy_of(newest, member);
     bool is_awaited = c && c->is_eligible, is_on_its_way = false;
     if (is_awaited) announce_if_waiting(s, newest, member);
     bool newer_in_flight = copy_is_told(c) && !c->is_owed;
@@ -230,7 +227,7 @@ void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
     track_t *active = adapter_track(a, active_for(a->row, member));
     c = copy_of(active, member);
     if (active && active->row && copy_holds(c)) {
-        if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) send_commit(s, a, member);
+        if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) send_commit(s, active, c, member);
     } else if (active && active->row && !newer_in_flight && track_has_source(active)) {
         announce_if_waiting(s, active, member);
         is_on_its_way = copy_in_flight(copy_of(active, member)); /* else it failed here: stale, by name */
@@ -683,7 +680,7 @@ static void apply_decision(step_t *s, adapter_rollout_t *a, bool was_held)
             copy_row_t *c = t->copies[k];
             /* Copies that were overtaken before they were switched to are kept like those that were served.
              * */
-            if (t == active) copy_reach(t, c, false);
+            if (t == active && c->has_reached) copy_reach(t, c, false);
             else if (c->state == COPY_COMMITTED) copy_move(t, c, COPY_KEPT, s->v.now);
         }
         if (!track_is_ended(t)) track_changed(t); /* another one is active, or the hold is another */
@@ -691,13 +688,13 @@ static void apply_decision(step_t *s, adapter_rollout_t *a, bool was_held)
 
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         member_t *m = s->v.members->workers[i];
-        if (!is_subscriber(m, a)) continue;
-        const copy_row_t *c = copy_of(active, m);
+        if (!is_subscriber(m, a) || active_for(row, m) != active->version) continue;
+        copy_row_t *c = copy_of(active, m);
         /* A worker finishes a decided version even if a later one is decided meanwhile.  The exception is a
          * version that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier
          * version is sent at once, even if the worker does not hold that yet. */
         bool holds = copy_holds(c);
-        if (holds || copy_is_told(c) || registry_is_step_back(row)) send_commit(s, a, m);
+        if (holds || copy_is_told(c) || registry_is_step_back(row)) send_commit(s, active, c, m);
         if (!holds) wake_member(s, a, m);
     }
 }

@@ -107,7 +107,7 @@ Test(plan, the_same_input_gives_the_same_plan)
     }
     for (uint64_t asker = 100; asker < 150; asker++) {
         uint64_t a[PLAN_SOURCES], b[PLAN_SOURCES];
-        cr_assert(plan_choose(&P, asker, a) == PLAN_SOURCES && plan_choose(&other, asker, b) == PLAN_SOURCES);
+        cr_assert(plan_choose(&P, asker, NULL, 0, a) == PLAN_SOURCES && plan_choose(&other, asker, NULL, 0, b) == PLAN_SOURCES);
         cr_assert_arr_eq(a, b, sizeof a, "in any order");
     }
     plan_fini(&other);
@@ -119,7 +119,7 @@ Test(plan, equals_are_spread_over_the_members_that_ask)
     for (uint64_t token = 1; token <= 8; token++) holder(token, 0);
     for (uint64_t asker = 1000; asker < 1800; asker++) {
         uint64_t sources[PLAN_SOURCES];
-        plan_choose(&P, asker, sources);
+        plan_choose(&P, asker, NULL, 0, sources);
         first[sources[0]]++;
     }
     for (uint64_t token = 1; token <= 8; token++)

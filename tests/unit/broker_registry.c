@@ -78,8 +78,7 @@ typedef struct {
     bool back, stranger;
     size_t cut_off;
 } ask_t;
-static uint64_t got_version;
-static bool got_created;
+static publish_answer_t got;
 
 static int try_publish(ask_t a)
 {
@@ -101,21 +100,23 @@ static int try_publish(ask_t a)
                        .kind = "lora",
                        .base_model = "base",
                        .config = bytes_of("{}", 2)};
-    publish_by_t by = {.peer = 4,
+    publish_by_t by = {.now = now,
+                       .adapter = policy(),
+                       .peer = 4,
                        .writer = a.stranger ? NULL : "trainer",
                        .share_key = {{9}},
                        .live = policy() ? registry_newest_live(policy()) : NULL,
                        .cut_off_count = a.cut_off,
                        .addresses = "127.0.0.1"};
-    return registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error);
+    return registry_decide_publish(&m, &by, &out, &got, &error);
 }
 
 static uint64_t publish(uint64_t digest)
 {
     cr_assert_eq(try_publish((ask_t){.digest = digest}), HEDDLE_OK, "%s", error.message);
     commit();
-    cr_assert(got_created);
-    return got_version;
+    cr_assert(got.is_new);
+    return got.version;
 }
 
 static void decide(uint64_t version)
@@ -188,8 +189,8 @@ Test(registry, features_are_sorted_and_meta_is_json)
                        .meta = meta,
                        .meta_count = 2,
                        .deadline_ms = 5};
-    publish_by_t by = {.writer = "trainer"};
-    cr_assert_eq(registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error),
+    publish_by_t by = {.now = now, .adapter = policy(), .writer = "trainer"};
+    cr_assert_eq(registry_decide_publish(&m, &by, &out, &got, &error),
                  HEDDLE_OK);
     commit();
     cr_assert_str_eq(row(1)->features, "bias,dora,rslora");
@@ -209,7 +210,7 @@ Test(registry, a_replay_is_answered_before_everything_else)
     cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same", .step = 1, .stranger = true}), HEDDLE_OK);
     msg_t m = answer(0);
     cr_assert_eq(m.published.version, 1);
-    cr_assert(!m.published.created && !got_created);
+    cr_assert(!m.published.created && !got.is_new);
     cr_assert_str_eq(m.published.reason, "replayed");
     cr_assert_eq(m.published.key.b[0], 0, "nobody will fetch it");
     cr_assert_eq(out.record_count, 0);
@@ -225,14 +226,14 @@ Test(registry, an_id_whose_publisher_ended_makes_a_new_version)
     end(1, VERSION_FAILED, HEDDLE_ERR_VERSION_LOST);
     cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same", .stranger = true}), HEDDLE_ERR_FENCED);
     cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
-    cr_assert(got_created && got_version == 2);
+    cr_assert(got.is_new && got.version == 2);
     commit();
     cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
-    cr_assert(!got_created && got_version == 2, "the id stands for the new one");
+    cr_assert(!got.is_new && got.version == 2, "the id stands for the new one");
     cr_assert_eq(try_publish((ask_t){.digest = 2, .id = "same"}), HEDDLE_ERR_REQUEST_CONFLICT);
     end(2, VERSION_FAILED, HEDDLE_ERR_NO_WORKERS);
     cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
-    cr_assert(!got_created && got_version == 2, "that is an answer");
+    cr_assert(!got.is_new && got.version == 2, "that is an answer");
 }
 
 Test(registry, the_same_id_with_other_bytes_is_a_conflict)
@@ -292,8 +293,8 @@ Test(registry, malformed_publications_are_refused)
                            .data_bytes = ROWS[i].data_bytes,
                            .meta = (msg_pair_t *)TWICE,
                            .meta_count = ROWS[i].meta_count};
-        publish_by_t by = {.writer = "trainer"};
-        int rc = registry_decide_publish(&reg, &m, &by, now, &out, &got_version, &got_created, &error);
+        publish_by_t by = {.now = now, .adapter = policy(), .writer = "trainer"};
+        int rc = registry_decide_publish(&m, &by, &out, &got, &error);
         cr_assert_eq(rc, ROWS[i].code, "row %zu: %d", i, rc);
         cr_assert_str_eq(error.adapter, "policy");
         cr_assert_eq(out.record_count, 0);
@@ -325,7 +326,7 @@ Test(registry, a_writer_that_no_worker_reaches_makes_no_version)
     cr_assert_eq(out.record_count, 0);
     cr_assert_eq(try_publish((ask_t){.digest = 1, .cut_off = 3, .unchanged = HEDDLE_UNCHANGED_SKIP}),
                  HEDDLE_OK);
-    cr_assert_eq(got_version, 1, "what is there needs no source");
+    cr_assert_eq(got.version, 1, "what is there needs no source");
     outbox_clear(&out);
 }
 
@@ -337,16 +338,16 @@ Test(registry, unchanged_is_compared_with_the_newest_live_version)
     cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_UNCHANGED);
     cr_assert_eq(error.version, 1);
     cr_assert_eq(try_publish((ask_t){.digest = 1, .unchanged = HEDDLE_UNCHANGED_SKIP}), HEDDLE_OK);
-    cr_assert(!got_created);
-    cr_assert_eq(got_version, 1);
+    cr_assert(!got.is_new);
+    cr_assert_eq(got.version, 1);
     msg_t m = answer(0);
     cr_assert_str_eq(m.published.reason, "unchanged");
     msg_fini(&m);
     cr_assert_eq(out.record_count, 0);
     outbox_clear(&out);
     cr_assert_eq(try_publish((ask_t){.digest = 1, .unchanged = HEDDLE_UNCHANGED_PUBLISH}), HEDDLE_OK);
-    cr_assert(got_created);
-    cr_assert_eq(got_version, 2);
+    cr_assert(got.is_new);
+    cr_assert_eq(got.version, 2);
     outbox_clear(&out);
     cr_assert_eq(publish(5), 2);
     end(2, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
