@@ -68,4 +68,6 @@
 #define LIMIT_WINDOW_BYTES (2u << 20)       /* in flight per source: more adds nothing and delays a cancel
                                              * (measured) */
 
+#define LIMIT_HANDOVERS 64u                 /* connections that wait for a region at one process, a descriptor
+                                             * each: four times the workers of a large host */
 #endif

@@ -7,7 +7,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROOMS = "core proto wire transfer client trainer_client worker sidecar broker cli".split()
+ROOMS = "core proto wire memory transfer client trainer_client worker sidecar broker cli".split()
 LISTED = re.compile(r'^    X\([A-Z_]+, \d+, "([a-z_]+)", (\d+), [A-Z]+, ([01]),', re.M)
 ROW = re.compile(r"^\| `([a-z_]+)` \| (\d+) \| (yes|no) \| (.*?) \| (.*?) \| (.*?) \|$", re.M)
 TEXT = re.compile(r'"((?:[^"\\\n]|\\.)*)"')

@@ -9,8 +9,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "python/README.md",
          *(p.relative_to(ROOT).as_posix() for p in sorted(ROOT.glob("docs/*.md")))]
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-TOP = (r"(?:docs|tests|tools|include|deploy|examples|core|proto|wire|transfer|client|worker|sidecar|"
-       r"trainer_client|broker|cli|bench|cmake)")
+TOP = (r"(?:docs|tests|tools|include|deploy|examples|core|proto|wire|memory|transfer|client|worker|"
+       r"sidecar|trainer_client|broker|cli|bench|cmake)")
 NAMED = re.compile(rf"`({TOP}/[A-Za-z0-9_./*-]*)`")
 
 

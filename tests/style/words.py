@@ -12,8 +12,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = re.compile(r"\b(nobody|whoever|somebody|(?:is|are|was|were)\s+told)\b", re.I)
-C = """include/heddle core proto wire transfer client worker sidecar trainer_client cli broker bench tools
-       examples""".split()
+C = """include/heddle core proto wire memory transfer client worker sidecar trainer_client cli broker bench
+       tools examples""".split()
 PYTHON = "python/heddle python/tools tools examples bench".split()
 SHELL = "tools examples .ci".split()
 PAGES = """*.md docs/*.md docs/man/* python/*.md examples/*/*.md deploy/heddle.env

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/file.h"
+
+#include "core/limits.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL /* of headers older than the kernel: Debian 12 has 6.1 */
+#define MFD_NOEXEC_SEAL 8u
+#endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+int file_new(const char *name)
+{
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    return fd < 0 && errno == EINVAL ? memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING) : fd;
+}
+
+int file_lock(int fd, short type)
+{
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET};
+    if (fcntl(fd, F_OFD_SETLK, &lock) == 0) return 0;
+    return errno == EACCES ? EAGAIN : errno;
+}
+
+void file_unlock(int fd)
+{
+    struct flock lock = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    (void)fcntl(fd, F_OFD_SETLK, &lock);
+}
+
+bool file_is_held(int fd)
+{
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+bool file_header(int fd, header_t *ret_header, size_t *ret_capacity)
+{
+    struct stat s;
+    if (fstat(fd, &s) < 0 || s.st_size < (off_t)LIMIT_PAGE_BYTES) return false;
+    size_t capacity = (size_t)s.st_size - LIMIT_PAGE_BYTES;
+    if (pread(fd, ret_header, sizeof *ret_header, (off_t)capacity) != sizeof *ret_header) return false;
+    *ret_capacity = capacity;
+    return true;
+}
+
+void file_populate(void *at, size_t bytes, bool is_to_write)
+{
+    if (madvise(at, bytes, is_to_write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) == 0 || errno != EINVAL)
+        return;
+    for (size_t i = 0; i < bytes; i += LIMIT_PAGE_BYTES) {
+        volatile uint8_t *byte = (volatile uint8_t *)at + i;
+        uint8_t was = *byte;
+        if (is_to_write) *byte = was;
+    }
+}
+
+const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT])
+{
+    const uint8_t *b = id->identity;
+    snprintf(scratch, CONTENT_TEXT, "region %02x%02x%02x%02x%02x%02x%02x%02x epoch %llu", b[0], b[1], b[2],
+             b[3], b[4], b[5], b[6], b[7], (unsigned long long)id->epoch);
+    return scratch;
+}

@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/handover.h"
+
+#include "core/clock.h"
+#include "core/digest.h"
+#include "core/errors.h"
+#include "core/limits.h"
+#include "memory/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Both messages: between processes of one machine, of builds that may differ. */
+typedef struct {
+    uint32_t magic, code;
+    content_id_t id;
+} request_t; /* code: 0 */
+typedef struct {
+    uint32_t magic, code;
+    uint64_t epoch;
+} answer_t;                 /* code: 0, or that of an error */
+#define REQUEST 0x31716568u /* "heq1" */
+#define ANSWER 0x31616568u  /* "hea1" */
+
+/* ---- the place, and the socket in it ---- */
+
+static bool name_is_usable(const char *name)
+{
+    size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+    return n > 0 && n <= HANDOVER_NAME_MAX && name[n] == 0;
+}
+
+/* Opened once, and used through its descriptor: what was checked is what is used. */
+static int open_directory(const char *directory, int *ret_fd, heddle_error_t *error)
+{
+    struct stat s;
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), why = errno;
+    if (fd < 0 || fstat(fd, &s) < 0) {
+        if (fd >= 0) close(fd);
+        return error_fail(error, why == EMFILE || why == ENFILE ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_USAGE,
+                          "the directory %s for shared memory cannot be opened: %s", directory,
+                          strerror(why));
+    }
+    if (s.st_uid == geteuid() && (s.st_mode & 07777) == 0700) {
+        *ret_fd = fd;
+        return HEDDLE_OK;
+    }
+    close(fd);
+    error_fail(error, HEDDLE_ERR_DENIED, "the directory %s for shared memory is not this user's alone",
+               directory);
+    error_expected(error, "user %u, mode 0700", (unsigned)geteuid());
+    error_found(error, "user %u, mode %04o", (unsigned)s.st_uid, (unsigned)(s.st_mode & 07777));
+    error_hint(error, "chown it to this user and chmod it to 0700");
+    return HEDDLE_ERR_DENIED;
+}
+
+/* Through the descriptor of the directory a path of any length fits. */
+static socklen_t address_of(int directory, const char *name, struct sockaddr_un *ret_address)
+{
+    *ret_address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    char *path = ret_address->sun_path;
+    if (directory >= 0) {
+        snprintf(path, sizeof ret_address->sun_path, "/proc/self/fd/%d/heddle-%s", directory, name);
+        return sizeof *ret_address;
+    }
+    int n = snprintf(path + 1, sizeof ret_address->sun_path - 1, "heddle-%s", name); /* begins with a NUL */
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+/* Inodes of namespaces and of directories repeat from one host to the next, and from boot to boot. */
+uint64_t handover_place(const char *directory)
+{
+    struct {
+        char kind[8], boot[40];
+        uint64_t device, file, user;
+    } place = {.kind = "net", .user = geteuid()};
+    struct stat s;
+    uint64_t leaf;
+    int at = -1, boot = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    bool is_known = boot >= 0 && read(boot, place.boot, sizeof place.boot) > 0;
+    if (directory) {
+        snprintf(place.kind, sizeof place.kind, "dir");
+        is_known = is_known && open_directory(directory, &at, NULL) == HEDDLE_OK && fstat(at, &s) == 0;
+    } else {
+        is_known = is_known && stat("/proc/self/ns/net", &s) == 0;
+    }
+    if (at >= 0) close(at);
+    if (boot >= 0) close(boot);
+    if (!is_known) return 0;
+    place.device = (uint64_t)s.st_dev;
+    place.file = (uint64_t)s.st_ino;
+    digest_leaves(&place, sizeof place, &leaf);
+    return leaf;
+}
+
+static bool is_of_this_user(int socket)
+{
+    struct ucred peer;
+    socklen_t bytes = sizeof peer;
+    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
+}
+
+static bool is_out_of_descriptors(int why)
+{
+    return why == EMFILE || why == ENFILE || why == ENOMEM || why == ENOBUFS;
+}
+
+/* Sequenced packets: a message comes whole or not at all. */
+static bool new_socket(memory_fd_t *ret_socket)
+{
+    *ret_socket = MEMORY_FD_NONE;
+    if (!forks_stop()) return false;
+    forks_add(ret_socket, socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int why = errno;
+    forks_go();
+    errno = why;
+    return ret_socket->fd >= 0;
+}
+
+/* ---- the source ---- */
+
+typedef struct {
+    memory_fd_t socket;
+    uint64_t due_us;
+} connection_t;
+struct handover {
+    char name[HANDOVER_NAME_MAX + 1];
+    int directory; /* -1: the name is an abstract one */
+    memory_fd_t listener, poll;
+    connection_t connections[LIMIT_HANDOVERS]; /* fd -1: free */
+    uint32_t count;
+    bool is_accepting; /* the listener is in the poll set */
+    uint64_t retry_us; /* when it may accept again; 0: at once */
+    handover_find_t find;
+    void *self;
+    pid_t process;
+};
+
+#define LISTENER LIMIT_HANDOVERS /* its number in the poll set */
+
+static bool poll_for(handover_t *h, int fd, uint32_t number)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = number};
+    return epoll_ctl(h->poll.fd, EPOLL_CTL_ADD, fd, &event) == 0;
+}
+
+/* A listener that cannot accept stays readable: in the poll set it would keep the loop awake. */
+static void set_accepting(handover_t *h, bool is_to_accept)
+{
+    if (h->is_accepting == is_to_accept) return;
+    if (is_to_accept) h->is_accepting = poll_for(h, h->listener.fd, LISTENER);
+    else h->is_accepting = epoll_ctl(h->poll.fd, EPOLL_CTL_DEL, h->listener.fd, NULL) != 0;
+}
+
+/* The file of a process that died refuses connections, and gives way to ours. */
+static bool is_stale(const struct sockaddr_un *address, socklen_t bytes)
+{
+    memory_fd_t probe;
+    if (!new_socket(&probe)) return false;
+    bool is_refused = connect(probe.fd, (const struct sockaddr *)address, bytes) < 0 && errno == ECONNREFUSED;
+    forks_close(&probe);
+    return is_refused && unlink(address->sun_path) == 0;
+}
+
+static int bind_listener(handover_t *h, heddle_error_t *error)
+{
+    struct sockaddr_un address;
+    socklen_t bytes = address_of(h->directory, h->name, &address);
+    const struct sockaddr *at = (const struct sockaddr *)&address;
+    int rc = bind(h->listener.fd, at, bytes);
+    if (rc < 0 && errno == EADDRINUSE && h->directory >= 0) {
+        if (is_stale(&address, bytes)) rc = bind(h->listener.fd, at, bytes);
+        else errno = EADDRINUSE;
+    }
+    if (rc == 0 && listen(h->listener.fd, LIMIT_HANDOVERS) == 0) return HEDDLE_OK;
+    return error_fail(error, errno == EADDRINUSE ? HEDDLE_ERR_ADDRESS_IN_USE : HEDDLE_ERR_INTERNAL,
+                      "the socket heddle-%s for shared memory cannot listen: %s", h->name, strerror(errno));
+}
+
+static bool new_poll(handover_t *h)
+{
+    if (!forks_stop()) return false;
+    forks_add(&h->poll, epoll_create1(EPOLL_CLOEXEC));
+    int why = errno;
+    forks_go();
+    errno = why;
+    return h->poll.fd >= 0;
+}
+
+int handover_listen(const char *directory, const char *name, handover_find_t find, void *self,
+                    handover_t **ret_handover, heddle_error_t *error)
+{
+    if (!name_is_usable(name))
+        return error_fail(error, HEDDLE_ERR_USAGE, "\"%s\" is not a name of a socket for shared memory",
+                          name);
+    handover_t *h = calloc(1, sizeof *h);
+    if (!h) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to listen for shared memory");
+    snprintf(h->name, sizeof h->name, "%s", name);
+    h->directory = -1;
+    h->find = find;
+    h->self = self;
+    h->process = getpid();
+    h->listener = h->poll = MEMORY_FD_NONE;
+    for (uint32_t i = 0; i < LIMIT_HANDOVERS; i++) h->connections[i].socket = MEMORY_FD_NONE;
+    int rc = directory ? open_directory(directory, &h->directory, error) : HEDDLE_OK;
+    if (!rc && (!new_poll(h) || !new_socket(&h->listener)))
+        rc = error_fail(error, is_out_of_descriptors(errno) ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL,
+                        "no socket for shared memory: %s", strerror(errno));
+    if (!rc) rc = bind_listener(h, error);
+    if (!rc) set_accepting(h, true);
+    if (!rc && !h->is_accepting)
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to listen for shared memory");
+    if (rc) handover_destroy(&h);
+    else *ret_handover = h;
+    return rc;
+}
+
+int handover_fd(const handover_t *h) { return h->poll.fd; }
+
+/* In a forked child nothing is open; the file of the socket is its parent's. */
+void handover_destroy(handover_t **handover)
+{
+    handover_t *h = handover ? *handover : NULL;
+    if (!h) return;
+    *handover = NULL;
+    bool is_bound = h->listener.fd >= 0 && h->process == getpid();
+    struct sockaddr_un address;
+    if (is_bound && h->directory >= 0) {
+        socklen_t bytes = sizeof address;
+        is_bound = getsockname(h->listener.fd, (struct sockaddr *)&address, &bytes) == 0 &&
+                   bytes > sizeof(sa_family_t);
+        address_of(h->directory, h->name, &address);
+        if (is_bound) (void)unlink(address.sun_path);
+    }
+    for (uint32_t i = 0; i < LIMIT_HANDOVERS; i++) forks_close(&h->connections[i].socket);
+    forks_close(&h->listener);
+    forks_close(&h->poll);
+    if (h->directory >= 0) close(h->directory);
+    free(h);
+}
+
+/* Taken out of the poll set explicitly: closing does not do that while a forked child has the socket. */
+static void end_connection(handover_t *h, connection_t *c)
+{
+    (void)epoll_ctl(h->poll.fd, EPOLL_CTL_DEL, c->socket.fd, NULL);
+    forks_close(&c->socket);
+    h->count--;
+}
+
+/* False: none waits, or there is no descriptor for it. */
+static bool accept_one(handover_t *h, uint64_t now_us)
+{
+    connection_t *c = h->connections;
+    while (c->socket.fd >= 0) c++;
+    if (!forks_stop()) return false;
+    forks_add(&c->socket, accept4(h->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    int why = errno;
+    forks_go();
+    if (c->socket.fd < 0 && why != EAGAIN && why != EINTR && why != ECONNABORTED) {
+        h->retry_us = now_us + HANDOVER_RETRY_US;
+        set_accepting(h, false);
+    }
+    if (c->socket.fd < 0) return false;
+    h->count++;
+    c->due_us = now_us + HANDOVER_QUIET_US;
+    if (!is_of_this_user(c->socket.fd) || !poll_for(h, c->socket.fd, (uint32_t)(c - h->connections)))
+        end_connection(h, c);
+    return true;
+}
+
+/* The message, with a descriptor where there is one. The answer is the only message that the connection's
+ * buffer has to take, so it is sent at once or never. */
+static bool send_answer(int socket, const answer_t *answer, int fd)
+{
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.bytes = {0}};
+    struct iovec part = {(void *)(uintptr_t)answer, sizeof *answer};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        control.head = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+    }
+    return sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *answer;
+}
+
+/* The new description is open only here, where no fork begins. Once sent, its lock is the receiver's. */
+static void hand_over(int socket, int fd, const content_id_t *id)
+{
+    answer_t answer = {.magic = ANSWER, .epoch = id->epoch};
+    int own = -1, rc = HEDDLE_ERR_NOT_FOUND;
+    if (!forks_stop()) return;
+    if (fd >= 0) rc = hold_open(fd, id, &own, NULL);
+    answer.code = (uint32_t)-rc;
+    bool is_sent = send_answer(socket, &answer, own);
+    if (own >= 0 && !is_sent) file_unlock(own);
+    if (own >= 0) close(own);
+    forks_go();
+}
+
+/* Descriptors that come with a request are dropped by the kernel, for there is no room for them. */
+static void answer_request(handover_t *h, connection_t *c)
+{
+    request_t request;
+    ssize_t n;
+    do n = recv(c->socket.fd, &request, sizeof request, MSG_DONTWAIT | MSG_TRUNC);
+    while (n < 0 && errno == EINTR);
+    if (n < 0 && errno == EAGAIN) return;
+    if (n == (ssize_t)sizeof request && request.magic == REQUEST && request.code == 0)
+        hand_over(c->socket.fd, h->find(h->self, &request.id), &request.id);
+    end_connection(h, c);
+}
+
+uint64_t handover_turn(handover_t *h, uint64_t now_us)
+{
+    struct epoll_event events[LIMIT_HANDOVERS + 1];
+    uint64_t due_us = CLOCK_NEVER;
+    if (h->process != getpid()) return due_us;
+    int count = epoll_wait(h->poll.fd, events, LIMIT_HANDOVERS + 1, 0);
+    for (int i = 0; i < count; i++)
+        if (events[i].data.u32 != LISTENER) answer_request(h, &h->connections[events[i].data.u32]);
+    for (connection_t *c = h->connections; c < h->connections + LIMIT_HANDOVERS; c++) {
+        if (c->socket.fd < 0) continue;
+        if (c->due_us <= now_us) end_connection(h, c);
+        else due_us = clock_earlier(due_us, c->due_us);
+    }
+    if (h->retry_us <= now_us) h->retry_us = 0;
+    if (!h->retry_us) set_accepting(h, h->count < LIMIT_HANDOVERS);
+    for (uint32_t i = 0; i < LIMIT_HANDOVERS && h->is_accepting && h->count < LIMIT_HANDOVERS; i++) {
+        if (!accept_one(h, now_us)) break;
+        due_us = clock_earlier(due_us, now_us + HANDOVER_QUIET_US);
+    }
+    if (h->count == LIMIT_HANDOVERS) set_accepting(h, false);
+    return h->retry_us ? clock_earlier(due_us, h->retry_us) : due_us;
+}
+
+/* ---- the receiver ---- */
+
+struct handover_ask {
+    memory_fd_t socket;
+    content_id_t id;
+    uint64_t deadline_us;
+};
+
+static int fail_ask(int code, const content_id_t *id, const char *why, heddle_error_t *error)
+{
+    char name[CONTENT_TEXT];
+    return error_fail(error, code, "%s was not handed over: %s", content_text(id, name), why);
+}
+
+static int connect_to(handover_ask_t *a, int directory, const char *name, heddle_error_t *error)
+{
+    struct sockaddr_un address;
+    socklen_t bytes = address_of(directory, name, &address);
+    if (!new_socket(&a->socket))
+        return fail_ask(is_out_of_descriptors(errno) ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL, &a->id,
+                        strerror(errno), error);
+    int rc;
+    do rc = connect(a->socket.fd, (const struct sockaddr *)&address, bytes);
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0 && errno == EAGAIN)
+        return fail_ask(HEDDLE_ERR_UNAVAILABLE, &a->id, "its source has too many connections", error);
+    if (rc < 0 && (errno == EACCES || errno == EPERM))
+        return fail_ask(HEDDLE_ERR_DENIED, &a->id, strerror(errno), error);
+    if (rc < 0)
+        return fail_ask(HEDDLE_ERR_NOT_FOUND, &a->id, "no process listens for it on this host", error);
+    if (!is_of_this_user(a->socket.fd))
+        return fail_ask(HEDDLE_ERR_DENIED, &a->id, "a process of another user listens there", error);
+    request_t request = {.magic = REQUEST, .id = a->id};
+    if (send(a->socket.fd, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof request)
+        return HEDDLE_OK;
+    return fail_ask(HEDDLE_ERR_GONE, &a->id, strerror(errno), error);
+}
+
+int handover_ask(const char *directory, const char *name, const content_id_t *id, uint64_t deadline_us,
+                 handover_ask_t **ret_ask, heddle_error_t *error)
+{
+    int at = -1;
+    if (!name_is_usable(name))
+        return fail_ask(HEDDLE_ERR_USAGE, id, "its source's name is not usable", error);
+    int rc = directory ? open_directory(directory, &at, error) : HEDDLE_OK;
+    handover_ask_t *a = rc ? NULL : calloc(1, sizeof *a);
+    if (!rc && !a) rc = fail_ask(HEDDLE_ERR_NO_MEMORY, id, strerror(ENOMEM), error);
+    if (!rc) {
+        *a = (handover_ask_t){MEMORY_FD_NONE, *id, deadline_us};
+        rc = connect_to(a, at, name, error);
+    }
+    if (at >= 0) close(at);
+    if (rc) handover_ask_destroy(&a);
+    else *ret_ask = a;
+    return rc;
+}
+
+int handover_ask_fd(const handover_ask_t *a) { return a->socket.fd; }
+
+void handover_ask_destroy(handover_ask_t **ask)
+{
+    handover_ask_t *a = ask ? *ask : NULL;
+    if (!a) return;
+    *ask = NULL;
+    forks_close(&a->socket);
+    free(a);
+}
+
+/* Takes the descriptors out of a message: the first stays, all others are closed. Returns how many came. */
+static int take_descriptors(struct msghdr *message, int *ret_fd)
+{
+    int count = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        size_t bytes = c->cmsg_len - CMSG_LEN(0);
+        for (size_t i = 0; i + sizeof(int) <= bytes; i += sizeof(int)) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i, sizeof fd);
+            if (count++ == 0) *ret_fd = fd;
+            else close(fd);
+        }
+    }
+    return count;
+}
+
+/* -1 with errno, or the bytes of the message. *ret_count descriptors came with it, the first of which stays;
+ * -1: one came, and there was no descriptor left for it. */
+static ssize_t receive(int socket, answer_t *ret_answer, memory_fd_t *ret_file, int *ret_count)
+{
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control;
+    struct iovec part = {ret_answer, sizeof *ret_answer};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    int fd = -1;
+    errno = ENOMEM;
+    if (!forks_stop()) return -1;
+    ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    int why = errno;
+    *ret_count = n < 0 ? 0 : take_descriptors(&message, &fd);
+    forks_add(ret_file, fd);
+    forks_go();
+    errno = why;
+    if (n >= 0 && (message.msg_flags & MSG_TRUNC)) return (ssize_t)sizeof *ret_answer + 1;
+    if (n >= 0 && (message.msg_flags & MSG_CTRUNC))
+        *ret_count = *ret_count ? 2 : -1; /* more, or none was free */
+    return n;
+}
+
+/* OK: the answer is good, and has one descriptor. */
+static int judge(const handover_ask_t *a, ssize_t n, const answer_t *answer, int count, heddle_error_t *error)
+{
+    if (n == 0) return fail_ask(HEDDLE_ERR_GONE, &a->id, "its source ended the connection", error);
+    if (n < 0) return fail_ask(HEDDLE_ERR_GONE, &a->id, strerror(errno), error);
+    if (n != (ssize_t)sizeof *answer || answer->magic != ANSWER)
+        return fail_ask(HEDDLE_ERR_PROTOCOL, &a->id, "its source's answer is malformed", error);
+    if (answer->code == (uint32_t)-HEDDLE_ERR_NO_MEMORY)
+        return fail_ask(HEDDLE_ERR_NO_MEMORY, &a->id, "its source has no descriptor left", error);
+    if (answer->code)
+        return fail_ask(HEDDLE_ERR_NOT_FOUND, &a->id, "its source does not have it any more", error);
+    if (count < 0)
+        return fail_ask(HEDDLE_ERR_NO_MEMORY, &a->id, "this process has no descriptor left", error);
+    if (count == 1) return HEDDLE_OK;
+    fail_ask(HEDDLE_ERR_PROTOCOL, &a->id, "its source sent the wrong number of descriptors", error);
+    error_expected(error, "1");
+    error_found(error, count ? "more" : "none");
+    return HEDDLE_ERR_PROTOCOL;
+}
+
+int handover_ask_take(handover_ask_t *a, uint64_t now_us, hold_t **ret_hold, heddle_error_t *error)
+{
+    answer_t answer = {0};
+    memory_fd_t file = MEMORY_FD_NONE;
+    int count = 0;
+    ssize_t n = receive(a->socket.fd, &answer, &file, &count);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
+        if (now_us < a->deadline_us) return HEDDLE_ERR_AGAIN;
+        return fail_ask(HEDDLE_ERR_DEADLINE, &a->id, "its source does not answer", error);
+    }
+    int rc = judge(a, n, &answer, count, error);
+    if (!rc) return hold_new(&file, ret_hold, error);
+    if (file.fd >= 0) file_unlock(file.fd);
+    forks_close(&file);
+    return rc;
+}

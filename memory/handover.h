@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/handover.h: how a region comes to another process of the host: as a descriptor over a unix socket.
+ *
+ *   source: handover_listen                        receiver: handover_ask
+ *     connection: same user?         <-- connect --     same user?
+ *     finds the region               <-- request --   content
+ *     new read-only description,
+ *     shared lock on it, header is
+ *     still what was asked for?      --- answer -->   the description: hold_new, hold_take
+ *     closes its descriptor
+ *
+ * The source may be the owner or a holder. It never sends its own description: a lock belongs to a
+ * description, and the receiver would end the source's lock with its own. The receiver alone owns the hold on
+ * what it gets, from the moment at which it is sent; if either process dies, the kernel ends it.
+ *
+ * The socket has a name, which reaches the receiver by other means. By default it is an abstract one, which
+ * belongs to a network namespace; with a directory it is a file there, whatever the namespaces are
+ * (containers). Such a directory must have mode 0700 and belong to this user: what can change it can answer
+ * in place of the source.
+ *
+ * One message each way, and then the connection ends. Both sides check the other's user. A peer can send what
+ * it likes, or nothing: each connection has a deadline, there are at most LIMIT_HANDOVERS of them, and
+ * descriptors that were not asked for are closed.
+ *
+ * Threads: one, a loop's. Nothing blocks. */
+#ifndef MEMORY_HANDOVER_H
+#define MEMORY_HANDOVER_H
+
+#include "memory/hold.h"
+
+#define HANDOVER_NAME_MAX 64u
+/* Until a connection must have made its request. */
+#define HANDOVER_QUIET_US 2000000ull
+/* Without a descriptor for a new connection: until it is tried again. */
+#define HANDOVER_RETRY_US 100000ull
+
+/* Two processes reach each other, and so may hold each other's regions, if this number is the same in both:
+ * that of a directory (as above), or, without one (NULL), that of the boot and the network namespace. 0: it
+ * is not known, and no other process is reached. */
+uint64_t handover_place(const char *directory);
+
+/* ---- the source ---- */
+
+typedef struct handover handover_t;
+/* The descriptor of a region that has this content, which stays the source's: of memory_region_hand_over or
+ * hold_hand_on. -1: there is none. */
+typedef int (*handover_find_t)(void *self, const content_id_t *id);
+
+/* `name`: [A-Za-z0-9._-], at most HANDOVER_NAME_MAX. USAGE, or DENIED: the directory is not this user's
+ * alone; ADDRESS_IN_USE: another process listens there; NO_MEMORY: no descriptor is left; INTERNAL. */
+int handover_listen(const char *directory, const char *name, handover_find_t find, void *self,
+                    handover_t **ret_handover, heddle_error_t *error);
+/* Readable when there is something to do. */
+int handover_fd(const handover_t *h);
+/* Does it. Returns when to call again at the latest; CLOCK_NEVER: when the descriptor is readable. */
+uint64_t handover_turn(handover_t *h, uint64_t now_us);
+/* Ends all connections, and removes the file of the socket. Accepts NULL. */
+void handover_destroy(handover_t **h);
+
+/* ---- the receiver ---- */
+
+typedef struct handover_ask handover_ask_t;
+
+/* Connects and asks. NOT_FOUND: no process listens there. DENIED: a process of another user does, or the
+ * directory is not this user's alone. UNAVAILABLE: it has too many connections now. NO_MEMORY: no descriptor
+ * is left. */
+int handover_ask(const char *directory, const char *name, const content_id_t *id, uint64_t deadline_us,
+                 handover_ask_t **ret_ask, heddle_error_t *error);
+/* Readable when there is an answer. */
+int handover_ask_fd(const handover_ask_t *a);
+/* AGAIN: no answer yet. OK: a hold whose lock is taken, to be entered by hold_take. NOT_FOUND: the source has
+ * not that content, or not any more. DEADLINE. GONE: the source ended. PROTOCOL: it sent something else.
+ * DENIED, NO_MEMORY. All but AGAIN end the question: destroy it. */
+int handover_ask_take(handover_ask_t *a, uint64_t now_us, hold_t **ret_hold, heddle_error_t *error);
+/* Accepts NULL. */
+void handover_ask_destroy(handover_ask_t **a);
+
+#endif

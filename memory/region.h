@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/region.h: shared memory that one process owns and writes, and that others of the host hold
+ * (memory/hold.h). A memfd: content in whole pages, and a header in the last page (memory/rules.h).
+ *
+ *   state      | begin             | seal             | abort          | hand over      | drop
+ *   -----------+-------------------+------------------+----------------+----------------+--------
+ *   idle       | -> writing if no  | –                | –              | –              | idle
+ *              | other has it held |                  |                |                |
+ *   writing    | –                 | -> sealed        | -> idle        | –              | –
+ *   sealed     | –                 | –                | –              | stays sealed   | -> idle
+ *
+ * `locking`, between idle and writing, lasts only within begin. "–": USAGE, and nothing changes. The owner's
+ * death in any state takes nothing from those that hold the region; in `writing` it leaves a header that no
+ * holder accepts.
+ *
+ * `sealed` means: offered to others. A region that was dropped may still be held; begin then fails at once
+ * with NO_SLOT. Nothing but the exclusive lock decides when the memory may be written: no message, count or
+ * timer.
+ *
+ * SHRINK and GROW are sealed when it is made, FUTURE_WRITE and SEAL when it is first handed over. From then
+ * on only the owner's mapping can write, and no page can be punched: the memory is back when the last mapping
+ * and the last descriptor are gone.
+ *
+ * Threads: one, the owner's; the guard may be set and taken back by another one while the region is not
+ * written. Only page faults block. The caller owns it. A forked child has neither the mapping (MADV_DONTFORK)
+ * nor the descriptor, and its calls do nothing. */
+#ifndef MEMORY_REGION_H
+#define MEMORY_REGION_H
+
+#include "memory/forks.h"
+#include "memory/rules.h"
+
+#include <heddle/error.h>
+#include <sys/types.h>
+
+typedef struct {
+    void *base;           /* content; writable but for what is guarded */
+    size_t bytes;         /* of content, whole pages */
+    size_t made_bytes;    /* of content: has pages; nothing may read or write beyond */
+    size_t mapped_bytes;  /* from base on, header included */
+    size_t guarded_bytes; /* from base on, read-only now */
+    memory_fd_t file;
+    region_state_t state;
+    bool is_handed_over; /* ever: writing is sealed */
+    pid_t process;       /* that made it */
+} memory_region_t;
+
+/* One step of grow or shrink: a millisecond or less. */
+#define MEMORY_STEP_BYTES ((size_t)1 << 20)
+/* One step of the guard: 4 to 7 ms. */
+#define MEMORY_GUARD_BYTES ((size_t)256 << 20)
+
+/* NO_MEMORY with the size asked for. new: address space, a file, and the header. grow: gives the content its
+ * pages, one step a call: AGAIN until it is whole, then OK. The kernel refuses only what it cannot give at
+ * all, so the caller checks first how much memory is free, and stays below that. */
+int memory_region_new(size_t bytes, memory_region_t **ret_region, heddle_error_t *error);
+int memory_region_grow(memory_region_t *r, heddle_error_t *error);
+
+/* Takes the exclusive lock, without waiting, and begins the next epoch: the content may be written then.
+ * NO_SLOT: another process holds an older epoch, nothing has changed. NO_MEMORY: what is guarded cannot be
+ * made writable again. */
+int memory_region_begin(memory_region_t *r, heddle_error_t *error);
+/* The content is complete, and is offered: the first `bytes` of it, which have pages. No receive and no copy
+ * into it may be open. */
+int memory_region_seal(memory_region_t *r, uint64_t version, const digest_t *manifest, size_t bytes,
+                       heddle_error_t *error);
+/* Neither waits nor fails. abort: what was written is nothing. drop: it is no longer offered. */
+void memory_region_abort(memory_region_t *r);
+void memory_region_drop(memory_region_t *r);
+/* Whether begin would be granted now: idle, and held by no other process. */
+bool memory_region_is_free(const memory_region_t *r);
+
+/* What it holds, for messages; of a region that is sealed. */
+content_id_t memory_region_content(const memory_region_t *r);
+/* For memory/handover.h, of a region that is sealed: its descriptor, which stays the region's own. The first
+ * call seals the file against new writable mappings. USAGE: not sealed. INTERNAL: the kernel cannot (before
+ * 5.1). */
+int memory_region_hand_over(memory_region_t *r, int *ret_fd, heddle_error_t *error);
+
+/* Makes the owner's mapping of a sealed or idle region read-only, so that a stray write is a fault and not a
+ * change under those that hold it; and writable again. One step a call; true while there are more. A kernel
+ * that has no memory for it leaves the rest as it is. */
+bool memory_region_guard(memory_region_t *r);
+bool memory_region_unguard(memory_region_t *r);
+
+/* Gives memory back but for its first step, one step a call; true while there is more. Nothing but destroy
+ * may follow. */
+bool memory_region_shrink(memory_region_t *r);
+/* Shrinks what is left, and closes: milliseconds for the last reference of a large region. Accepts NULL. */
+void memory_region_destroy(memory_region_t **r);
+
+#endif

@@ -1,0 +1,651 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors over unix sockets: asked for, checked again, sent; hostile peers on either side. */
+#include "core/limits.h"
+#include "tests/unit/memory_rig.h"
+
+#include <sched.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/un.h>
+
+static memory_region_t *region;
+static content_id_t id;
+static handover_t *source;
+static char name[32];
+static uint64_t now_us;
+
+static uint64_t turn(void)
+{
+    now_us = clock_now(clock_system());
+    return handover_turn(source, now_us);
+}
+
+static void set_up(void)
+{
+    heddle_error_t e;
+    region = rig_region(RIG_BYTES);
+    id = rig_publish(region, 1);
+    snprintf(name, sizeof name, "test-%d", getpid());
+    cr_assert_eq(handover_listen(NULL, name, rig_find, region, &source, &e), HEDDLE_OK, "%s", e.message);
+}
+
+static void tear_down(void)
+{
+    handover_destroy(&source);
+    memory_region_destroy(&region);
+}
+
+TestSuite(memory_handover, .init = set_up, .fini = tear_down);
+
+/* Source and receiver in one process: turns of the first until the second has its answer. */
+static int ask_in(const char *directory, const char *at, const content_id_t *asked, hold_t **ret_hold,
+                  heddle_error_t *error)
+{
+    handover_ask_t *a = NULL;
+    int rc = handover_ask(directory, at, asked, clock_now(clock_system()) + RIG_PATIENCE_US, &a, error);
+    if (rc) return rc;
+    do turn();
+    while ((rc = handover_ask_take(a, now_us, ret_hold, error)) == HEDDLE_ERR_AGAIN);
+    handover_ask_destroy(&a);
+    return rc;
+}
+
+static int ask(const content_id_t *asked, hold_t **ret_hold, heddle_error_t *error)
+{
+    return ask_in(NULL, name, asked, ret_hold, error);
+}
+
+static bool owner_may_write(void) { return !file_is_held(region->file.fd); }
+
+/* ---- good peers ---- */
+
+Test(memory_handover, what_comes_is_held_already_and_by_the_receiver_alone)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    int before = rig_descriptors();
+    cr_assert_eq(ask(&id, &h, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_not(owner_may_write(), "before hold_take");
+    cr_assert_eq(fcntl(h->file.fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+    cr_assert(fcntl(h->file.fd, F_GETFD) & FD_CLOEXEC);
+    turn();
+    cr_assert_eq(rig_descriptors(), before + 1, "the source keeps none");
+    cr_assert_eq(hold_take(h, &id, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert(rig_is_whole(h->base, 1, h->header.bytes));
+    hold_release(h);
+    cr_assert(owner_may_write());
+    hold_destroy(&h);
+    cr_assert_eq(rig_descriptors(), before);
+}
+
+/* Its unlock would end the owner's lock. */
+Test(memory_handover, the_owners_own_description_is_never_sent)
+{
+    hold_t *h = NULL;
+    cr_assert_eq(ask(&id, &h, NULL), HEDDLE_OK);
+    memory_region_drop(region);
+    hold_release(h);
+    cr_assert_eq(memory_region_begin(region, NULL), HEDDLE_OK);
+    file_unlock(h->file.fd);
+    int fd = rig_open(region->file.fd, O_RDONLY);
+    cr_assert_eq(file_lock(fd, F_RDLCK), EAGAIN, "the owner still has its exclusive lock");
+    close(fd);
+    hold_destroy(&h);
+}
+
+/* A holder that hands on: its descriptor is the source, and the owner is not asked. */
+static int find_hold(void *self, const content_id_t *asked)
+{
+    int fd;
+    (void)asked;
+    return hold_hand_on(self, &fd, NULL) ? -1 : fd;
+}
+
+Test(memory_handover, a_holder_hands_on_when_the_owner_is_gone)
+{
+    hold_t *first = NULL, *second = NULL;
+    heddle_error_t e;
+    cr_assert_eq(ask(&id, &first, NULL), HEDDLE_OK);
+    cr_assert_eq(hold_take(first, &id, NULL), HEDDLE_OK);
+    handover_destroy(&source);
+    memory_region_destroy(&region);
+    cr_assert_eq(handover_listen(NULL, name, find_hold, first, &source, NULL), HEDDLE_OK,
+                 "the name is free again");
+    cr_assert_eq(ask(&id, &second, &e), HEDDLE_OK, "%s", e.message);
+    hold_release(first);
+    cr_assert_eq(hold_take(second, &id, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert(rig_is_whole(second->base, 1, second->header.bytes));
+    hold_destroy(&second);
+    cr_assert_eq(ask(&id, &second, &e), HEDDLE_ERR_NOT_FOUND, "it holds nothing any more");
+    hold_destroy(&first);
+}
+
+Test(memory_handover, what_is_not_there_any_more_is_not_handed_over)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    content_id_t old = id;
+    int before = rig_descriptors();
+    old.identity[3] ^= 1;
+    cr_assert_eq(ask(&old, &h, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(e.message, "epoch 1 was not handed over: its source does not have it any more"), "%s",
+              e.message);
+    memory_region_drop(region);
+    cr_assert_eq(ask(&id, &h, &e), HEDDLE_ERR_NOT_FOUND, "not offered");
+    old = id;
+    id = rig_publish(region, 2);
+    cr_assert_eq(ask(&old, &h, &e), HEDDLE_ERR_NOT_FOUND, "written again");
+    cr_assert_eq(ask(&id, &h, &e), HEDDLE_OK);
+    hold_destroy(&h);
+    turn();
+    cr_assert_eq(rig_descriptors(), before);
+    cr_assert(owner_may_write());
+}
+
+/* The source itself looks at the header after the lock: a finder may be wrong. */
+static int find_anything(void *self, const content_id_t *asked)
+{
+    (void)asked;
+    return ((memory_region_t *)self)->file.fd;
+}
+
+Test(memory_handover, what_is_not_sealed_is_not_handed_over_even_if_it_is_found)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    handover_destroy(&source);
+    cr_assert_eq(handover_listen(NULL, name, find_anything, region, &source, NULL), HEDDLE_OK);
+    memory_region_drop(region);
+    cr_assert_eq(memory_region_begin(region, NULL), HEDDLE_OK);
+    content_id_t next = memory_region_content(region);
+    cr_assert_eq(ask(&id, &h, &e), HEDDLE_ERR_NOT_FOUND, "being written: the lock refuses");
+    memory_region_abort(region);
+    cr_assert_eq(ask(&next, &h, &e), HEDDLE_ERR_NOT_FOUND, "given up: the header refuses");
+    cr_assert(strstr(e.message, "its source does not have it any more"), "%s", e.message);
+    cr_assert(owner_may_write());
+}
+
+/* ---- hostile receivers ---- */
+
+static int dial(const char *at)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "heddle-%s", at);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    if (connect(fd, (struct sockaddr *)&address, bytes) == 0) return fd;
+    close(fd);
+    return -1;
+}
+
+/* The bytes of a request, as memory/handover.c has it. */
+typedef struct {
+    uint32_t magic, code;
+    content_id_t id;
+} request_t;
+typedef struct {
+    uint32_t magic, code;
+    uint64_t epoch;
+} answer_t;
+static request_t good_request(void) { return (request_t){.magic = 0x31716568u, .id = id}; }
+
+static bool is_ended(int fd)
+{
+    char bytes[64];
+    return recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) == 0 || errno == ECONNRESET;
+}
+
+Test(memory_handover, a_request_of_another_size_or_kind_ends_its_connection)
+{
+    request_t request = good_request();
+    char large[4096] = {0};
+    request_t other = request;
+    other.magic++;
+    const struct {
+        const void *data;
+        size_t bytes;
+    } BAD[] = {
+        {&request, sizeof request - 1},
+        {&request, 1},
+        {large, sizeof large},
+        {&other, sizeof other},
+    };
+    int before = rig_descriptors();
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        int fd = dial(name);
+        turn();
+        cr_assert_eq(send(fd, BAD[i].data, BAD[i].bytes, 0), (ssize_t)BAD[i].bytes);
+        turn();
+        cr_assert(is_ended(fd), "%zu", i);
+        close(fd);
+    }
+    turn();
+    cr_assert_eq(rig_descriptors(), before);
+    cr_assert(owner_may_write());
+}
+
+static void send_with(int socket, const void *data, size_t bytes, const int *fds, size_t count)
+{
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(64 * sizeof(int))];
+    } control = {.bytes = {0}};
+    struct iovec part = {(void *)(uintptr_t)data, bytes};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    if (count) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        control.head = (struct cmsghdr){CMSG_LEN(count * sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(&control.head), fds, count * sizeof(int));
+    }
+    cr_assert_eq(sendmsg(socket, &message, MSG_NOSIGNAL), (ssize_t)bytes);
+}
+
+Test(memory_handover, descriptors_in_a_request_are_dropped)
+{
+    request_t request = good_request();
+    int before = rig_descriptors(), fds[64];
+    for (int i = 0; i < 64; i++) fds[i] = STDIN_FILENO;
+    int fd = dial(name);
+    turn();
+    send_with(fd, &request, sizeof request, fds, 64);
+    turn();
+    cr_assert_eq(rig_descriptors(), before + 1, "this end's socket");
+    close(fd);
+    cr_assert(owner_may_write(), "what was in flight to it is gone");
+}
+
+Test(memory_handover, silent_connections_are_bounded_and_end)
+{
+    int fds[2 * LIMIT_HANDOVERS], count = 0;
+    int before = rig_descriptors();
+    hold_t *h = NULL;
+    for (; count < (int)LIMIT_HANDOVERS; count++) cr_assert_geq(fds[count] = dial(name), 0);
+    turn();
+    cr_assert_geq(fds[count++] = dial(name), 0, "waits in the backlog");
+    uint64_t due_us = turn();
+    cr_assert_eq(rig_descriptors(), before + count + (int)LIMIT_HANDOVERS, "no more are accepted");
+    cr_assert(due_us > now_us && due_us <= now_us + HANDOVER_QUIET_US);
+    struct pollfd p = {handover_fd(source), POLLIN, 0};
+    cr_assert_eq(poll(&p, 1, 0), 0, "the backlog does not keep the loop awake");
+    cr_assert_gt(handover_turn(source, due_us - 1), due_us - 1);
+    cr_assert_not(is_ended(fds[0]));
+    handover_turn(source, due_us + HANDOVER_QUIET_US);
+    for (int i = 0; i < (int)LIMIT_HANDOVERS; i++) {
+        cr_assert(is_ended(fds[i]), "%d", i);
+        close(fds[i]);
+    }
+    close(fds[LIMIT_HANDOVERS]);
+    turn();
+    cr_assert_eq(ask(&id, &h, NULL), HEDDLE_OK);
+    hold_destroy(&h);
+    turn();
+    cr_assert_eq(rig_descriptors(), before);
+}
+
+Test(memory_handover, a_receiver_that_dies_before_it_reads_holds_nothing)
+{
+    request_t request = good_request();
+    int fd = dial(name);
+    turn();
+    send_with(fd, &request, sizeof request, NULL, 0);
+    turn();
+    cr_assert_not(owner_may_write(), "in flight");
+    close(fd);
+    cr_assert(owner_may_write());
+    fd = dial(name);
+    turn();
+    send_with(fd, &request, sizeof request, NULL, 0);
+    close(fd);
+    turn();
+    cr_assert(owner_may_write(), "gone before it was sent");
+}
+
+static int be_refused(void *arg)
+{
+    (void)arg;
+    if (setresgid(1000, 1000, 1000) || setresuid(1000, 1000, 1000)) return 1;
+    heddle_error_t e;
+    handover_ask_t *a = NULL;
+    request_t request = good_request();
+    char byte;
+    if (handover_ask(NULL, name, &id, CLOCK_NEVER, &a, &e) != HEDDLE_ERR_DENIED) return 2;
+    int fd = dial(name);
+    if (fd < 0) return 3;
+    (void)!send(fd, &request, sizeof request, MSG_NOSIGNAL);
+    return recv(fd, &byte, 1, 0) <= 0 ? 0 : 4;
+}
+
+Test(memory_handover, another_user_is_refused_by_both_sides)
+{
+    int status;
+    if (geteuid() != 0) cr_skip_test("only root can be another user");
+    pid_t child = fork();
+    if (child == 0) _exit(be_refused(NULL));
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        struct pollfd p = {handover_fd(source), POLLIN, 0};
+        (void)poll(&p, 1, 10);
+        turn();
+    }
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%d", WEXITSTATUS(status));
+    cr_assert(owner_may_write());
+}
+
+/* ---- hostile sources ---- */
+
+/* A listener that answers as the test says. */
+static int impostor;
+static void pretend(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(name, sizeof name, "impostor-%d", getpid());
+    int n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "heddle-%s", name);
+    impostor = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    cr_assert_eq(bind(impostor, (struct sockaddr *)&address,
+                      (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)),
+                 0);
+    cr_assert_eq(listen(impostor, 8), 0);
+}
+
+static int answered(const void *answer, size_t bytes, const int *fds, size_t count, heddle_error_t *e)
+{
+    handover_ask_t *a = NULL;
+    hold_t *h = NULL;
+    cr_assert_eq(handover_ask(NULL, name, &id, 1000, &a, e), HEDDLE_OK);
+    int fd = accept4(impostor, NULL, NULL, SOCK_CLOEXEC);
+    request_t request;
+    cr_assert_eq(recv(fd, &request, sizeof request, 0), (ssize_t)sizeof request);
+    if (answer) send_with(fd, answer, bytes, fds, count);
+    close(fd);
+    int rc = handover_ask_take(a, 0, &h, e);
+    cr_assert_null(h);
+    handover_ask_destroy(&a);
+    return rc;
+}
+
+Test(memory_handover, what_a_hostile_source_sends_is_refused_and_closed)
+{
+    answer_t good = {.magic = 0x31616568u, .epoch = 1}, other = good, large[2] = {good, good};
+    int fds[64], before;
+    heddle_error_t e;
+    other.magic++;
+    pretend();
+    for (int i = 0; i < 64; i++) fds[i] = STDIN_FILENO;
+    before = rig_descriptors();
+    static const size_t COUNTS[] = {0, 2, 3, 64};
+    for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++) {
+        cr_assert_eq(answered(&good, sizeof good, fds, COUNTS[i], &e), HEDDLE_ERR_PROTOCOL);
+        cr_assert(strstr(e.message, "wrong number of descriptors"), "%s", e.message);
+    }
+    cr_assert_eq(answered(&good, sizeof good - 1, fds, 1, &e), HEDDLE_ERR_PROTOCOL);
+    cr_assert_eq(answered(large, sizeof large, fds, 1, &e), HEDDLE_ERR_PROTOCOL);
+    cr_assert_eq(answered(&other, sizeof other, fds, 1, &e), HEDDLE_ERR_PROTOCOL);
+    cr_assert(strstr(e.message, "malformed"), "%s", e.message);
+    cr_assert_eq(answered(&good, sizeof good, fds, 1, &e), HEDDLE_ERR_PROTOCOL);
+    cr_assert(strstr(e.message, "is not shared memory"), "%s", e.message);
+    cr_assert_eq(answered(NULL, 0, NULL, 0, &e), HEDDLE_ERR_GONE);
+    cr_assert_eq(rig_descriptors(), before);
+    close(impostor);
+}
+
+Test(memory_handover, a_source_that_sends_what_it_holds_itself_is_refused)
+{
+    answer_t good = {.magic = 0x31616568u, .epoch = 1};
+    heddle_error_t e;
+    int fd;
+    cr_assert_eq(memory_region_hand_over(region, &fd, NULL), HEDDLE_OK);
+    pretend();
+    cr_assert_eq(answered(&good, sizeof good, &fd, 1, &e), HEDDLE_ERR_PROTOCOL);
+    cr_assert(strstr(e.message, "came writable"), "%s", e.message);
+    close(impostor);
+}
+
+Test(memory_handover, a_source_that_does_not_answer_is_given_up_at_the_deadline)
+{
+    handover_ask_t *a = NULL;
+    hold_t *h = NULL;
+    heddle_error_t e;
+    cr_assert_eq(handover_ask(NULL, name, &id, 1000, &a, &e), HEDDLE_OK);
+    cr_assert_eq(handover_ask_take(a, 999, &h, &e), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(handover_ask_take(a, 1000, &h, &e), HEDDLE_ERR_DEADLINE);
+    handover_ask_destroy(&a);
+    handover_ask_destroy(&a);
+    cr_assert_eq(handover_ask(NULL, "no-such-name", &id, 1000, &a, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(e.message, "no process listens for it on this host"), "%s", e.message);
+}
+
+Test(memory_handover, a_source_with_too_many_connections_is_asked_again_later)
+{
+    enum { MOST = 4 * LIMIT_HANDOVERS };
+    handover_ask_t *asks[MOST] = {0};
+    heddle_error_t e;
+    int count = 0, rc = HEDDLE_OK;
+    while (count < MOST && !(rc = handover_ask(NULL, name, &id, CLOCK_NEVER, &asks[count], &e))) count++;
+    cr_assert_eq(rc, HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(e.retriable && strstr(e.message, "too many connections"), "%s", e.message);
+    hold_t *h = NULL;
+    for (int i = 0; i < count; i++) {
+        while ((rc = handover_ask_take(asks[i], 0, &h, &e)) == HEDDLE_ERR_AGAIN) turn();
+        cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
+        hold_destroy(&h);
+        handover_ask_destroy(&asks[i]);
+    }
+}
+
+/* ---- descriptors run out ---- */
+
+static struct rlimit allow_descriptors(int count)
+{
+    struct rlimit old, few;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
+    few = (struct rlimit){(rlim_t)count, old.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    return old;
+}
+
+/* The lowest descriptor that is free: a limit of it allows none. */
+static int next_descriptor(void)
+{
+    int fd = dup(STDIN_FILENO);
+    close(fd);
+    return fd;
+}
+
+Test(memory_handover, without_a_descriptor_the_receiver_says_so_and_nothing_is_held)
+{
+    handover_ask_t *a = NULL;
+    hold_t *h = NULL;
+    heddle_error_t e;
+    struct rlimit old = allow_descriptors(next_descriptor());
+    cr_assert_eq(handover_ask(NULL, name, &id, 1000, &a, &e), HEDDLE_ERR_NO_MEMORY);
+    setrlimit(RLIMIT_NOFILE, &old);
+    cr_assert_eq(handover_ask(NULL, name, &id, 1000, &a, &e), HEDDLE_OK);
+    struct pollfd p = {handover_ask_fd(a), POLLIN, 0};
+    while (poll(&p, 1, 0) == 0) turn();
+    old = allow_descriptors(next_descriptor());
+    cr_assert_eq(handover_ask_take(a, 0, &h, &e), HEDDLE_ERR_NO_MEMORY);
+    setrlimit(RLIMIT_NOFILE, &old);
+    cr_assert(strstr(e.message, "this process has no descriptor left"), "%s", e.message);
+    handover_ask_destroy(&a);
+    cr_assert(owner_may_write());
+}
+
+Test(memory_handover, without_a_descriptor_the_source_says_so_or_lets_it_wait)
+{
+    handover_ask_t *a = NULL;
+    hold_t *h = NULL;
+    heddle_error_t e;
+    cr_assert_eq(handover_ask(NULL, name, &id, CLOCK_NEVER, &a, &e), HEDDLE_OK);
+    struct rlimit old = allow_descriptors(next_descriptor());
+    uint64_t due_us = turn();
+    struct pollfd p = {handover_fd(source), POLLIN, 0};
+    cr_assert_eq(poll(&p, 1, 0), 0, "a connection that cannot be accepted does not keep the loop awake");
+    setrlimit(RLIMIT_NOFILE, &old);
+    cr_assert_eq(due_us, now_us + HANDOVER_RETRY_US);
+    handover_turn(source, due_us); /* accepted */
+    old = allow_descriptors(next_descriptor());
+    handover_turn(source, due_us);
+    setrlimit(RLIMIT_NOFILE, &old);
+    cr_assert_eq(handover_ask_take(a, 0, &h, &e), HEDDLE_ERR_NO_MEMORY);
+    cr_assert(strstr(e.message, "its source has no descriptor left"), "%s", e.message);
+    handover_ask_destroy(&a);
+    cr_assert(owner_may_write());
+}
+
+/* ---- places ---- */
+
+static char directory[300];
+
+static void make_directory(void)
+{
+    /* Longer than a socket's address may be. */
+    char base[] = "/tmp/heddle-XXXXXX";
+    cr_assert_not_null(mkdtemp(base));
+    snprintf(directory, sizeof directory, "%s/%0120d", base, 0);
+    cr_assert_eq(mkdir(directory, 0700), 0);
+}
+
+static void remove_directory(void)
+{
+    rmdir(directory);
+    *strrchr(directory, '/') = 0;
+    rmdir(directory);
+}
+
+Test(memory_handover, a_directory_serves_in_place_of_the_network_namespace)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    make_directory();
+    handover_destroy(&source);
+    cr_assert_eq(handover_listen(directory, name, rig_find, region, &source, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(ask_in(directory, name, &id, &h, &e), HEDDLE_OK, "%s", e.message);
+    hold_destroy(&h);
+    cr_assert_eq(ask_in(NULL, name, &id, &h, &e), HEDDLE_ERR_NOT_FOUND);
+    handover_t *second = NULL;
+    cr_assert_eq(handover_listen(directory, name, rig_find, region, &second, &e), HEDDLE_ERR_ADDRESS_IN_USE);
+    cr_assert_eq(ask_in(directory, name, &id, &h, &e), HEDDLE_OK, "the first one still listens: %s",
+                 e.message);
+    hold_destroy(&h);
+    handover_destroy(&source);
+    cr_assert_eq(ask_in(directory, name, &id, &h, &e), HEDDLE_ERR_NOT_FOUND, "the file is removed");
+    remove_directory();
+    cr_assert_eq(access(directory, F_OK), -1, "nothing else is left");
+}
+
+static int die_listening(void *arg)
+{
+    (void)arg;
+    handover_t *h = NULL;
+    return handover_listen(directory, name, rig_find, NULL, &h, NULL) ? 1 : 0;
+}
+
+Test(memory_handover, the_file_of_a_dead_process_gives_way)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    make_directory();
+    handover_destroy(&source);
+    cr_assert_eq(rig_in_child(die_listening, NULL), 0);
+    cr_assert_eq(ask_in(directory, name, &id, &h, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(handover_listen(directory, name, rig_find, region, &source, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(ask_in(directory, name, &id, &h, &e), HEDDLE_OK, "%s", e.message);
+    hold_destroy(&h);
+    char path[512];
+    snprintf(path, sizeof path, "%s/heddle-%s", directory, name);
+    cr_assert_eq(unlink(path), 0);
+    cr_assert_eq(ask_in(directory, name, &id, &h, &e), HEDDLE_ERR_NOT_FOUND, "removed while it listens");
+    handover_destroy(&source);
+    remove_directory();
+}
+
+Test(memory_handover, a_directory_that_others_may_change_is_refused)
+{
+    static const mode_t MODES[] = {0777, 0750, 0701, 01700, 0500};
+    handover_t *h = NULL;
+    handover_ask_t *a = NULL;
+    heddle_error_t e;
+    int before;
+    make_directory();
+    before = rig_descriptors();
+    cr_assert_neq(handover_place(directory), 0);
+    for (size_t i = 0; i < sizeof MODES / sizeof *MODES; i++) {
+        cr_assert_eq(chmod(directory, MODES[i]), 0);
+        cr_assert_eq(handover_listen(directory, "a", rig_find, region, &h, &e), HEDDLE_ERR_DENIED);
+        cr_assert(strstr(e.found, "mode ") && e.hint[0], "%s", e.found);
+        cr_assert_eq(handover_ask(directory, "a", &id, 0, &a, &e), HEDDLE_ERR_DENIED);
+        cr_assert_eq(handover_place(directory), 0);
+    }
+    cr_assert_eq(chmod(directory, 0700), 0);
+    if (geteuid() == 0) {
+        cr_assert_eq(chown(directory, 1000, 1000), 0);
+        cr_assert_eq(handover_listen(directory, "a", rig_find, region, &h, &e), HEDDLE_ERR_DENIED);
+        cr_assert(strstr(e.found, "user 1000"), "%s", e.found);
+    }
+    remove_directory();
+    cr_assert_eq(handover_listen("/no/such/place", "a", rig_find, region, &h, &e), HEDDLE_ERR_USAGE);
+    cr_assert_eq(rig_descriptors(), before);
+}
+
+Test(memory_handover, a_name_is_short_and_plain)
+{
+    handover_t *h = NULL;
+    handover_ask_t *a = NULL;
+    char longest[HANDOVER_NAME_MAX + 2];
+    memset(longest, 'a', sizeof longest);
+    longest[HANDOVER_NAME_MAX + 1] = 0;
+    const char *const BAD[] = {"", "a/b", "../x", "a b", longest};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
+        cr_assert_eq(handover_listen(NULL, BAD[i], rig_find, region, &h, NULL), HEDDLE_ERR_USAGE);
+        cr_assert_eq(handover_ask(NULL, BAD[i], &id, 0, &a, NULL), HEDDLE_ERR_USAGE);
+    }
+    longest[HANDOVER_NAME_MAX] = 0;
+    cr_assert_eq(handover_listen(NULL, longest, rig_find, region, &h, NULL), HEDDLE_OK);
+    handover_destroy(&h);
+    cr_assert_eq(handover_listen(NULL, name, rig_find, region, &h, NULL), HEDDLE_ERR_ADDRESS_IN_USE);
+}
+
+static int place_elsewhere(void *place)
+{
+    hold_t *h = NULL;
+    if (unshare(CLONE_NEWNET)) return 77;
+    if (handover_place(NULL) == *(uint64_t *)place) return 1;
+    if (handover_place(directory) == 0) return 2;
+    return rig_ask(NULL, name, &id, &h, NULL) == HEDDLE_ERR_NOT_FOUND ? 0 : 3;
+}
+
+Test(memory_handover, a_place_is_what_can_be_reached)
+{
+    uint64_t place = handover_place(NULL);
+    make_directory();
+    cr_assert_neq(place, 0);
+    cr_assert_eq(handover_place(NULL), place);
+    cr_assert_neq(handover_place(directory), place);
+    cr_assert_eq(handover_place("/no/such/place"), 0);
+    int status = rig_in_child(place_elsewhere, &place);
+    remove_directory();
+    if (status == 77) cr_skip_test("no network namespaces");
+    cr_assert_eq(status, 0);
+}
+
+Test(memory_handover, a_forked_child_neither_serves_nor_removes)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    make_directory();
+    handover_destroy(&source);
+    cr_assert_eq(handover_listen(directory, name, rig_find, region, &source, &e), HEDDLE_OK);
+    pid_t child = fork();
+    if (child == 0) {
+        bool is_silent = handover_turn(source, 0) == CLOCK_NEVER && handover_fd(source) == -1;
+        handover_destroy(&source);
+        _exit(!is_silent);
+    }
+    int status;
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+    cr_assert_eq(ask_in(directory, name, &id, &h, &e), HEDDLE_OK, "%s", e.message);
+    hold_destroy(&h);
+    handover_destroy(&source);
+    remove_directory();
+}

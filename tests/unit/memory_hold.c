@@ -1,0 +1,447 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What another process holds: which files it accepts, in what order it looks, how a hold ends. */
+#include "core/limits.h"
+#include "tests/unit/memory_rig.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+static memory_region_t *region;
+static content_id_t id;
+
+static void set_up(void)
+{
+    region = rig_region(RIG_BYTES);
+    id = rig_publish(region, 1);
+}
+
+static void tear_down(void) { memory_region_destroy(&region); }
+
+TestSuite(memory_hold, .init = set_up, .fini = tear_down);
+
+/* A description of the region with a hold on it, as it comes from a source. */
+static int sent(void)
+{
+    int fd, own;
+    heddle_error_t e;
+    cr_assert_eq(memory_region_hand_over(region, &fd, NULL), HEDDLE_OK);
+    cr_assert_eq(hold_open(fd, &id, &own, &e), HEDDLE_OK, "%s", e.message);
+    return own;
+}
+
+static bool owner_may_write(void) { return !file_is_held(region->file.fd); }
+
+/* ---- which files ---- */
+
+static void refuses(int fd, int code, const char *text)
+{
+    hold_t *h = NULL;
+    heddle_error_t e = {0};
+    int before = rig_descriptors();
+    memory_fd_t listed = rig_listed(fd);
+    cr_assert_eq(hold_new(&listed, &h, &e), code, "%s", e.message);
+    cr_assert(!h && strstr(e.message, text), "%s", e.message);
+    cr_assert_eq(listed.fd, -1);
+    cr_assert_eq(rig_descriptors(), before - 1, "closed");
+}
+
+static int sealed_file(size_t bytes, int seals)
+{
+    int fd = file_new("heddle-region");
+    cr_assert_eq(ftruncate(fd, (off_t)bytes), 0);
+    cr_assert_eq(fcntl(fd, F_ADD_SEALS, seals), 0);
+    int own = rig_open(fd, O_RDONLY);
+    close(fd);
+    return own;
+}
+
+enum { ALL_SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL };
+
+Test(memory_hold, a_file_that_is_not_shared_memory_is_refused)
+{
+    char path[] = "/tmp/heddle-XXXXXX";
+    int fd = mkstemp(path), pipes[2];
+    unlink(path);
+    cr_assert_eq(pipe(pipes), 0);
+    refuses(fd, HEDDLE_ERR_PROTOCOL, "is not shared memory");
+    refuses(pipes[0], HEDDLE_ERR_PROTOCOL, "is not shared memory");
+    refuses(open("/dev/zero", O_RDONLY), HEDDLE_ERR_PROTOCOL, "is not shared memory");
+    refuses(open("/", O_RDONLY | O_DIRECTORY), HEDDLE_ERR_PROTOCOL, "is not shared memory");
+}
+
+Test(memory_hold, a_file_that_lacks_a_seal_is_refused)
+{
+    static const int SEALS[] = {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE, F_SEAL_SEAL};
+    for (size_t i = 0; i < sizeof SEALS / sizeof *SEALS; i++)
+        refuses(sealed_file(8192, ALL_SEALS & ~SEALS[i]), HEDDLE_ERR_PROTOCOL, "is not sealed");
+    refuses(rig_open(region->file.fd, O_RDONLY), HEDDLE_ERR_PROTOCOL,
+            "is not sealed"); /* not handed over yet */
+}
+
+Test(memory_hold, a_file_that_is_no_region_is_refused)
+{
+    heddle_error_t e;
+    refuses(sealed_file(0, ALL_SEALS), HEDDLE_ERR_PROTOCOL, "has 0 bytes");
+    refuses(sealed_file(5000, ALL_SEALS), HEDDLE_ERR_PROTOCOL, "has 5000 bytes");
+    hold_t *h = rig_hold_new(sealed_file(8192, ALL_SEALS));
+    cr_assert_eq(hold_take(h, &id, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(e.message, "header is not one of this release"), "%s", e.message);
+    hold_destroy(&h);
+}
+
+Test(memory_hold, a_description_that_writes_is_refused)
+{
+    close(sent());
+    refuses(rig_open(region->file.fd, O_RDWR), HEDDLE_ERR_PROTOCOL, "came writable");
+}
+
+static int send_foreign(void *socket)
+{
+    if (setresgid(1000, 1000, 1000) || setresuid(1000, 1000, 1000)) return 1;
+    int fd = file_new("heddle-region"), own;
+    if (ftruncate(fd, 8192) || fcntl(fd, F_ADD_SEALS, ALL_SEALS) || (own = rig_open(fd, O_RDONLY)) < 0)
+        return 2;
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.bytes = {0}};
+    struct iovec part = {(char[]){"x"}, 1};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    control.head = (struct cmsghdr){CMSG_LEN(sizeof own), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.head), &own, sizeof own);
+    return sendmsg(*(int *)socket, &message, 0) == 1 ? 0 : 3;
+}
+
+Test(memory_hold, a_file_of_another_user_is_refused)
+{
+    int pair[2], fd;
+    if (geteuid() != 0) cr_skip_test("only root can be another user");
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    cr_assert_eq(rig_in_child(send_foreign, &pair[0]), 0);
+    char byte, control[CMSG_SPACE(sizeof(int))];
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
+    cr_assert_eq(recvmsg(pair[1], &message, MSG_CMSG_CLOEXEC), 1);
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    refuses(fd, HEDDLE_ERR_DENIED, "belongs to another user");
+}
+
+/* ---- what is in it ---- */
+
+static void is_not_found(hold_t *h, const content_id_t *asked, const char *text)
+{
+    heddle_error_t e;
+    cr_assert_eq(hold_take(h, asked, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(e.message, text) && strstr(e.message, "epoch "), "%s", e.message);
+    cr_assert_eq(h->state, HOLD_NONE);
+    cr_assert(owner_may_write(), "nothing stays locked");
+}
+
+Test(memory_hold, what_was_not_announced_is_not_held)
+{
+    hold_t *h = rig_hold_new(sent());
+    content_id_t asked = id;
+    asked.identity[0] ^= 1;
+    is_not_found(h, &asked, "the memory is another region");
+    asked = id;
+    asked.epoch++;
+    is_not_found(h, &asked, "the memory has been written again");
+    asked = id;
+    asked.manifest.b[31] ^= 1;
+    is_not_found(h, &asked, "its manifest is another");
+    cr_assert_null(h->base, "nothing was mapped for it");
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    cr_assert(h->header.version == 1 && h->header.bytes == region->bytes);
+    hold_destroy(&h);
+}
+
+Test(memory_hold, what_is_being_written_or_was_given_up_is_not_held)
+{
+    hold_t *h = rig_hold_new(sent());
+    heddle_error_t e;
+    hold_release(h);
+    cr_assert_eq(hold_take(h, &id, &e), HEDDLE_OK);
+    hold_release(h);
+    memory_region_drop(region);
+    cr_assert_eq(hold_take(h, &id, &e), HEDDLE_OK, "dropped, and still there");
+    hold_release(h);
+    cr_assert_eq(memory_region_begin(region, NULL), HEDDLE_OK);
+    cr_assert_eq(hold_take(h, &id, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(e.message, "its owner is writing the memory"), "%s", e.message);
+    memory_region_abort(region);
+    is_not_found(h, &id, "the memory has been written again");
+    id.epoch++;
+    is_not_found(h, &id, "it was not written to its end");
+    hold_destroy(&h);
+}
+
+Test(memory_hold, a_header_with_more_bytes_than_the_memory_is_refused)
+{
+    hold_t *h = rig_hold_new(sent());
+    header_t *header = (header_t *)(void *)((uint8_t *)region->base + region->bytes);
+    hold_release(h);
+    header->bytes = region->bytes + 1;
+    is_not_found(h, &id, "more bytes than its memory");
+    hold_destroy(&h);
+}
+
+/* ---- how long ---- */
+
+Test(memory_hold, the_mapping_outlives_the_hold_and_serves_the_next_version)
+{
+    hold_t *h = rig_hold_new(sent());
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    const void *base = h->base;
+    for (uint64_t version = 2; version < 5; version++) {
+        cr_assert_not(owner_may_write());
+        cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_ERR_USAGE, "held already");
+        hold_release(h);
+        hold_release(h);
+        cr_assert(owner_may_write());
+        memory_region_drop(region);
+        id = rig_publish(region, version);
+        cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+        cr_assert_eq(h->base, base);
+        cr_assert(rig_is_whole(h->base, version, h->header.bytes) && h->header.version == version);
+    }
+    hold_destroy(&h);
+}
+
+Test(memory_hold, it_is_mapped_in_advance_and_given_back_in_steps)
+{
+    memory_region_destroy(&region);
+    region = rig_region(2 * MEMORY_STEP_BYTES);
+    id = rig_publish(region, 7);
+    hold_t *h = rig_hold_new(sent());
+    static unsigned char resident[2 * MEMORY_STEP_BYTES / LIMIT_PAGE_BYTES + 1];
+    hold_release(h);
+    cr_assert_eq(hold_map(h, NULL), HEDDLE_OK);
+    cr_assert(owner_may_write(), "mapped, and not held");
+    cr_assert(hold_populate(h) && hold_populate(h) && !hold_populate(h) && !hold_populate(h));
+    cr_assert_eq(mincore((void *)(uintptr_t)h->base, h->mapped_bytes, resident), 0);
+    for (size_t i = 0; i < sizeof resident; i++) cr_assert(resident[i] & 1);
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    cr_assert_not(hold_unmap(h), "held");
+    cr_assert(rig_is_whole(h->base, 7, h->header.bytes));
+    hold_release(h);
+    cr_assert(hold_unmap(h));
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK, "what was to go is wanted again");
+    cr_assert(rig_is_whole(h->base, 7, h->header.bytes));
+    hold_release(h);
+    cr_assert(hold_unmap(h) && !hold_unmap(h) && !hold_unmap(h));
+    cr_assert_eq(h->mapped_bytes, MEMORY_STEP_BYTES);
+    hold_destroy(&h);
+}
+
+Test(memory_hold, it_is_read_only)
+{
+    hold_t *h = rig_hold_new(sent());
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    cr_assert(read(zeros, (void *)(uintptr_t)h->base, 1) < 0 && errno == EFAULT);
+    cr_assert(mprotect((void *)(uintptr_t)h->base, 4096, PROT_READ | PROT_WRITE) < 0 && errno == EACCES);
+    close(zeros);
+    hold_destroy(&h);
+}
+
+Test(memory_hold, it_ends_with_the_object_and_leaves_nothing)
+{
+    int before = rig_descriptors();
+    hold_t *h = rig_hold_new(sent());
+    cr_assert_not(owner_may_write(), "the lock came with the description");
+    hold_destroy(&h);
+    cr_assert(owner_may_write());
+    h = rig_hold_new(sent());
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    const void *base = h->base;
+    unsigned char v;
+    hold_destroy(&h);
+    hold_destroy(&h);
+    cr_assert(owner_may_write());
+    cr_assert(mincore((void *)(uintptr_t)base, 4096, &v) < 0 && errno == ENOMEM);
+    cr_assert_eq(rig_descriptors(), before);
+}
+
+/* ---- forks ---- */
+
+static int child_has_nothing(void *hold)
+{
+    hold_t *h = hold;
+    unsigned char v;
+    heddle_error_t e;
+    bool is_closed = h->file.fd == -1 && region->file.fd == -1;
+    bool is_unmapped =
+        mincore((void *)(uintptr_t)h->base, 4096, &v) < 0 && mincore(region->base, 4096, &v) < 0;
+    hold_release(h);
+    bool is_refused =
+        hold_take(h, &id, &e) == HEDDLE_ERR_USAGE && memory_region_begin(region, &e) == HEDDLE_ERR_USAGE;
+    memory_region_drop(region);
+    memory_region_abort(region);
+    hold_destroy(&h);
+    memory_region_t *r = region;
+    memory_region_destroy(&r);
+    return !is_closed ? 1 : !is_unmapped ? 2 : !is_refused ? 3 : 0;
+}
+
+Test(memory_hold, a_forked_child_has_nothing_and_ends_nothing)
+{
+    hold_t *h = rig_hold_new(sent());
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    cr_assert_eq(rig_in_child(child_has_nothing, h), 0);
+    cr_assert_not(owner_may_write());
+    cr_assert(rig_is_whole(h->base, 1, h->header.bytes));
+    cr_assert_eq(region->state, REGION_SEALED);
+    hold_release(h);
+    cr_assert(owner_may_write());
+    hold_destroy(&h);
+}
+
+/* A bare clone runs no handlers: the child has the descriptors, and must not use them. */
+Test(memory_hold, a_child_without_handlers_does_not_end_its_parents_hold)
+{
+    hold_t *h = rig_hold_new(sent());
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    pid_t child = rig_bare_fork();
+    if (child == 0) {
+        hold_release(h);
+        hold_destroy(&h);
+        _exit(0);
+    }
+    rig_reap(child, 0);
+    cr_assert_not(owner_may_write());
+    hold_destroy(&h);
+    cr_assert(owner_may_write());
+}
+
+Test(memory_hold, a_child_without_handlers_does_not_keep_what_its_parent_releases)
+{
+    hold_t *h = rig_hold_new(sent());
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
+    pid_t child = rig_bare_fork();
+    if (child == 0)
+        for (;;) pause();
+    hold_destroy(&h);
+    cr_assert(owner_may_write(), "ended by F_UNLCK, and not by the last close");
+    rig_reap(child, SIGKILL);
+}
+
+Test(memory_hold, a_child_of_an_owner_that_writes_keeps_neither_lock_nor_memory)
+{
+    memory_region_drop(region);
+    cr_assert_eq(memory_region_begin(region, NULL), HEDDLE_OK);
+    int fd = rig_open(region->file.fd, O_RDONLY);
+    pid_t child = fork();
+    if (child == 0)
+        for (;;) pause();
+    memory_region_abort(region);
+    cr_assert_eq(file_lock(fd, F_RDLCK), 0);
+    close(fd);
+    rig_reap(child, SIGKILL);
+}
+
+/* A process that holds the region, by a description that is its own once the test has closed it, and has a
+ * forked child. It releases on request. */
+typedef struct {
+    pid_t pid, child;
+    int orders;
+} holder_t;
+
+static holder_t holder_with_child(void)
+{
+    holder_t h;
+    int pair[2], own = sent();
+    char byte;
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    h.pid = fork();
+    if (h.pid == 0) {
+        hold_t *hold = rig_hold_new(own);
+        if (hold_take(hold, &id, NULL)) _exit(1);
+        pid_t child = fork();
+        if (child == 0)
+            for (;;) pause();
+        if (write(pair[1], &child, sizeof child) < 0 || read(pair[1], &byte, 1) != 1) _exit(2);
+        hold_release(hold);
+        if (write(pair[1], "r", 1) < 0) _exit(3);
+        for (;;) pause();
+    }
+    close(own);
+    close(pair[1]);
+    h.orders = pair[0];
+    cr_assert_eq(read(h.orders, &h.child, sizeof h.child), (ssize_t)sizeof h.child);
+    return h;
+}
+
+static void do_step(const holder_t *h, char step)
+{
+    char byte;
+    if (step == 'c') kill(h->child, SIGKILL);
+    if (step == 'k') rig_reap(h->pid, SIGKILL);
+    if (step != 'r') return;
+    cr_assert_eq(write(h->orders, "r", 1), 1);
+    cr_assert_eq(read(h->orders, &byte, 1), 1);
+}
+
+/* r: release, k: the holder is killed, c: its child ends. The hold ends with the first of r and k. */
+Test(memory_hold, a_childs_life_never_matters)
+{
+    static const char *const ORDERS[] = {"rkc", "rck", "crk", "kc", "ck"};
+    for (size_t i = 0; i < sizeof ORDERS / sizeof *ORDERS; i++) {
+        holder_t h = holder_with_child();
+        bool is_held = true;
+        for (const char *step = ORDERS[i]; *step; step++) {
+            cr_assert_eq(owner_may_write(), !is_held, "%s before %s", ORDERS[i], step);
+            do_step(&h, *step);
+            is_held &= *step == 'c';
+            cr_assert_eq(owner_may_write(), !is_held, "%s at %s", ORDERS[i], step);
+        }
+        close(h.orders);
+    }
+}
+
+/* ---- forks while another thread opens and maps ---- */
+
+static void *open_and_close(void *is_over)
+{
+    while (!atomic_load((atomic_bool *)is_over)) {
+        hold_t *h = rig_hold(region, &id);
+        hold_destroy(&h);
+    }
+    return NULL;
+}
+
+static int has_no_memory_file(void *arg)
+{
+    (void)arg;
+    char path[300], name[64];
+    DIR *d = opendir("/proc/self/fd");
+    for (struct dirent *e; (e = readdir(d));) {
+        snprintf(path, sizeof path, "/proc/self/fd/%s", e->d_name);
+        ssize_t n = readlink(path, name, sizeof name - 1);
+        name[n > 0 ? n : 0] = 0;
+        if (strstr(name, "heddle-region")) return 1;
+    }
+    closedir(d);
+    FILE *maps = fopen("/proc/self/maps", "re");
+    for (char line[512]; fgets(line, sizeof line, maps);)
+        if (strstr(line, "heddle-region")) return 2;
+    fclose(maps);
+    return 0;
+}
+
+Test(memory_hold, a_fork_between_open_and_lock_and_map_leaves_the_child_nothing)
+{
+    atomic_bool is_over = false;
+    pthread_t thread;
+    int failed = 0;
+    cr_assert_eq(pthread_create(&thread, NULL, open_and_close, &is_over), 0);
+    for (int i = 0; i < 200 && !failed; i++) failed = rig_in_child(has_no_memory_file, NULL);
+    atomic_store(&is_over, true);
+    pthread_join(thread, NULL);
+    cr_assert_eq(failed, 0, "a child has %s", failed == 1 ? "a descriptor" : "a mapping");
+}

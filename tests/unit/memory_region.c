@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What one process owns: made, written, sealed, offered, guarded, given back. */
+#include "core/limits.h"
+#include "tests/unit/memory_rig.h"
+
+#include <setjmp.h>
+
+static header_t *header_in(const memory_region_t *r)
+{
+    return (header_t *)(void *)((uint8_t *)r->base + r->bytes);
+}
+
+Test(memory_region, has_whole_pages_and_a_header_behind_them)
+{
+    const size_t sizes[][2] = {{0, 0}, {1, 4096}, {4096, 4096}, {4097, 8192}, {1u << 20, 1u << 20}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        memory_region_t *r = rig_region(sizes[i][0]);
+        cr_assert_eq(r->bytes, sizes[i][1]);
+        cr_assert_eq(rig_file_bytes(r->file.fd), r->bytes + LIMIT_PAGE_BYTES);
+        cr_assert_eq((uintptr_t)r->base % LIMIT_PAGE_BYTES, 0);
+        cr_assert(header_in(r)->state == HEADER_EMPTY && header_in(r)->epoch == 0);
+        cr_assert(fcntl(r->file.fd, F_GETFD) & FD_CLOEXEC);
+        memory_region_destroy(&r);
+        cr_assert_null(r);
+    }
+}
+
+Test(memory_region, each_has_an_identity_of_its_own)
+{
+    memory_region_t *a = rig_region(4096), *b = rig_region(4096);
+    static const uint8_t NONE[MEMORY_IDENTITY_BYTES];
+    cr_assert_neq(memcmp(header_in(a)->identity, header_in(b)->identity, MEMORY_IDENTITY_BYTES), 0);
+    cr_assert_neq(memcmp(header_in(a)->identity, NONE, MEMORY_IDENTITY_BYTES), 0);
+    memory_region_destroy(&a);
+    memory_region_destroy(&b);
+}
+
+Test(memory_region, is_made_in_steps_and_its_pages_are_mapped)
+{
+    memory_region_t *r = NULL;
+    static unsigned char resident[2 * MEMORY_STEP_BYTES / LIMIT_PAGE_BYTES + 2];
+    const size_t bytes = 2 * MEMORY_STEP_BYTES + LIMIT_PAGE_BYTES;
+    cr_assert_eq(memory_region_new(bytes, &r, NULL), HEDDLE_OK);
+    for (size_t made = 1; made <= 2; made++) {
+        cr_assert_eq(memory_region_grow(r, NULL), HEDDLE_ERR_AGAIN);
+        cr_assert_eq(rig_file_bytes(r->file.fd), made * MEMORY_STEP_BYTES + LIMIT_PAGE_BYTES);
+    }
+    cr_assert_eq(memory_region_grow(r, NULL), HEDDLE_OK);
+    cr_assert_eq(memory_region_grow(r, NULL), HEDDLE_OK, "whole already");
+    cr_assert_eq(mincore(r->base, r->mapped_bytes, resident), 0);
+    for (size_t i = 0; i < sizeof resident; i++) cr_assert(resident[i] & 1, "page %zu", i);
+    memory_region_destroy(&r);
+}
+
+Test(memory_region, too_much_is_an_error_with_the_size)
+{
+    memory_region_t *r = NULL;
+    heddle_error_t e;
+    const size_t sizes[] = {(size_t)LIMIT_REGION_BYTES + 1, SIZE_MAX, (size_t)LIMIT_REGION_BYTES};
+    struct rlimit few = {.rlim_cur = 1 << 20, .rlim_max = RLIM_INFINITY};
+    for (size_t i = 0; i < 2; i++) {
+        cr_assert_eq(memory_region_new(sizes[i], &r, &e), HEDDLE_ERR_NO_MEMORY);
+        cr_assert(!r && strstr(e.message, "bytes of shared memory") && e.hint[0] && e.retriable, "%s",
+                  e.message);
+    }
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &few), 0);
+    cr_assert_eq(memory_region_new(1 << 20, &r, &e), HEDDLE_ERR_NO_MEMORY, "the header is beyond the limit");
+    cr_assert(strstr(e.message, "ulimit -f"), "%s", e.message);
+}
+
+Test(memory_region, no_descriptor_left_is_an_error_and_leaves_nothing)
+{
+    memory_region_t *r = NULL;
+    heddle_error_t e;
+    int before = rig_descriptors();
+    struct rlimit old, none = {.rlim_cur = 0, .rlim_max = RLIM_INFINITY};
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
+    none.rlim_max = old.rlim_max;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    cr_assert_eq(memory_region_new(4096, &r, &e), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
+    cr_assert_null(r);
+    cr_assert_eq(rig_descriptors(), before);
+}
+
+/* ---- written and sealed ---- */
+
+Test(memory_region, says_writing_before_the_first_byte_and_sealed_after_the_last)
+{
+    memory_region_t *r = rig_region(RIG_BYTES);
+    digest_t manifest = rig_manifest(1);
+    for (uint64_t epoch = 1; epoch <= 3; epoch++) {
+        cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
+        cr_assert(header_in(r)->state == HEADER_WRITING && header_in(r)->epoch == epoch);
+        cr_assert_eq(memory_region_seal(r, epoch + 40, &manifest, 5000, NULL), HEDDLE_OK);
+        cr_assert(header_in(r)->state == HEADER_SEALED && header_in(r)->epoch == epoch);
+        cr_assert(header_in(r)->version == epoch + 40 && header_in(r)->bytes == 5000);
+        memory_region_drop(r);
+    }
+    cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
+    memory_region_abort(r);
+    cr_assert(header_in(r)->state == HEADER_WRITING && header_in(r)->epoch == 4, "an abort leaves `writing`");
+    cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
+    cr_assert_eq(header_in(r)->epoch, 5);
+    memory_region_destroy(&r);
+}
+
+Test(memory_region, what_a_state_does_not_allow_is_refused_and_names_the_region)
+{
+    memory_region_t *r = rig_region(RIG_BYTES);
+    digest_t manifest = rig_manifest(1);
+    heddle_error_t e;
+    int fd = -1;
+    cr_assert_eq(memory_region_seal(r, 1, &manifest, 1, &e), HEDDLE_ERR_USAGE);
+    cr_assert_eq(memory_region_hand_over(r, &fd, &e), HEDDLE_ERR_USAGE);
+    cr_assert_eq(memory_region_begin(r, &e), HEDDLE_OK);
+    cr_assert_eq(memory_region_begin(r, &e), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(e.message, "epoch 1") && strstr(e.message, "being written"), "%s", e.message);
+    cr_assert_eq(memory_region_hand_over(r, &fd, &e), HEDDLE_ERR_USAGE, "before the seal");
+    cr_assert_eq(memory_region_seal(r, 1, &manifest, r->bytes + 1, &e), HEDDLE_ERR_USAGE);
+    cr_assert_eq(memory_region_seal(r, 1, &manifest, r->bytes, &e), HEDDLE_OK);
+    cr_assert_eq(memory_region_begin(r, &e), HEDDLE_ERR_USAGE, "it is offered");
+    memory_region_drop(r);
+    cr_assert_eq(memory_region_hand_over(r, &fd, &e), HEDDLE_ERR_USAGE, "not offered any more");
+    cr_assert_eq(fd, -1);
+    memory_region_destroy(&r);
+}
+
+Test(memory_region, what_is_held_is_not_written)
+{
+    memory_region_t *r = rig_region(RIG_BYTES);
+    heddle_error_t e;
+    content_id_t id = rig_publish(r, 1);
+    cr_assert_not(memory_region_is_free(r), "offered");
+    hold_t *h = rig_hold(r, &id);
+    memory_region_drop(r);
+    cr_assert_not(memory_region_is_free(r), "held");
+    cr_assert_eq(memory_region_begin(r, &e), HEDDLE_ERR_NO_SLOT);
+    cr_assert(strstr(e.message, "epoch 1 cannot be written again: another process holds it"), "%s",
+              e.message);
+    cr_assert(header_in(r)->state == HEADER_SEALED && header_in(r)->epoch == 1, "nothing has changed");
+    hold_release(h);
+    cr_assert(memory_region_is_free(r));
+    cr_assert_eq(memory_region_begin(r, &e), HEDDLE_OK);
+    cr_assert_not(memory_region_is_free(r), "being written");
+    hold_destroy(&h);
+    memory_region_destroy(&r);
+}
+
+/* ---- sealed files ---- */
+
+Test(memory_region, its_size_is_sealed_when_it_is_made_and_writing_when_it_is_handed_over)
+{
+    memory_region_t *r = rig_region(RIG_BYTES);
+    int fd;
+    cr_assert(ftruncate(r->file.fd, 4096) < 0 && errno == EPERM);
+    cr_assert(ftruncate(r->file.fd, 1 << 20) < 0 && errno == EPERM);
+    cr_assert_eq(fcntl(r->file.fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_SEAL), 0);
+    rig_publish(r, 1);
+    cr_assert_eq(fcntl(r->file.fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_SEAL), 0,
+                 "not handed over yet");
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(memory_region_hand_over(r, &fd, NULL), HEDDLE_OK);
+        cr_assert_eq(fd, r->file.fd);
+        cr_assert_eq(fcntl(fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_SEAL | F_SEAL_WRITE),
+                     F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+    }
+    cr_assert_eq(pwrite(fd, "x", 1, 0), -1);
+    cr_assert_eq(mmap(NULL, RIG_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+    memory_region_drop(r);
+    rig_publish(r, 2); /* its own mapping still writes */
+    cr_assert(rig_is_whole(r->base, 2, r->bytes));
+    memory_region_destroy(&r);
+}
+
+/* ---- guarded ---- */
+
+static sigjmp_buf fault;
+static void on_fault(int number)
+{
+    (void)number;
+    siglongjmp(fault, 1);
+}
+
+static bool is_writable(memory_region_t *r, size_t at)
+{
+    struct sigaction action = {.sa_handler = on_fault}, old;
+    sigaction(SIGSEGV, &action, &old);
+    bool is = false;
+    if (sigsetjmp(fault, 1) == 0) {
+        volatile uint8_t *byte = (volatile uint8_t *)r->base + at;
+        *byte = *byte;
+        is = true;
+    }
+    sigaction(SIGSEGV, &old, NULL);
+    return is;
+}
+
+Test(memory_region, a_stray_write_into_what_is_guarded_is_a_fault)
+{
+    memory_region_t *r = rig_region(RIG_BYTES);
+    cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
+    cr_assert_not(memory_region_guard(r));
+    cr_assert(is_writable(r, 0), "it is being written");
+    memory_region_abort(r);
+    rig_publish(r, 1);
+    cr_assert(is_writable(r, 0));
+    cr_assert_not(memory_region_guard(r), "one step");
+    cr_assert(!is_writable(r, 0) && !is_writable(r, r->bytes - 1) && !is_writable(r, r->bytes));
+    memory_region_drop(r);
+    cr_assert_not(memory_region_unguard(r));
+    cr_assert(is_writable(r, 0) && is_writable(r, r->bytes));
+    cr_assert_not(memory_region_guard(r));
+    rig_publish(r, 2); /* begin takes the guard back by itself */
+    cr_assert(is_writable(r, 0) && is_writable(r, r->bytes));
+    memory_region_destroy(&r);
+}
+
+Test(memory_region, a_large_one_is_guarded_in_steps)
+{
+    memory_region_t *r = NULL;
+    const size_t bytes = 2 * MEMORY_GUARD_BYTES + LIMIT_PAGE_BYTES;
+    if (memory_region_new(bytes, &r, NULL)) cr_skip_test("no address space");
+    cr_assert(memory_region_guard(r));
+    cr_assert_eq(r->guarded_bytes, MEMORY_GUARD_BYTES);
+    cr_assert(memory_region_guard(r) && !memory_region_guard(r) && !memory_region_guard(r));
+    cr_assert_eq(r->guarded_bytes, r->mapped_bytes);
+    cr_assert(memory_region_unguard(r));
+    cr_assert_eq(r->guarded_bytes, 2 * MEMORY_GUARD_BYTES);
+    cr_assert(memory_region_unguard(r) && !memory_region_unguard(r) && !memory_region_unguard(r));
+    cr_assert(is_writable(r, r->bytes));
+    memory_region_destroy(&r);
+}
+
+/* ---- given back ---- */
+
+Test(memory_region, one_that_was_never_handed_over_gives_its_pages_back_though_another_has_them)
+{
+    memory_region_t *r = rig_region(2 * MEMORY_STEP_BYTES);
+    int other = dup(r->file.fd);
+    cr_assert(memory_region_shrink(r)); /* the header's page, and what is left of the last step */
+    cr_assert_eq(rig_file_bytes(other), 2 * MEMORY_STEP_BYTES);
+    cr_assert(!memory_region_shrink(r) && !memory_region_shrink(r));
+    cr_assert_eq(rig_file_bytes(other), MEMORY_STEP_BYTES);
+    memory_region_destroy(&r);
+    cr_assert_eq(rig_file_bytes(other), 0);
+    close(other);
+}
+
+Test(memory_region, one_that_was_handed_over_lives_on_with_those_that_hold_it)
+{
+    int before = rig_descriptors();
+    memory_region_t *r = rig_region(2 * MEMORY_STEP_BYTES);
+    content_id_t id = rig_publish(r, 5);
+    hold_t *h = rig_hold(r, &id);
+    memory_region_destroy(&r);
+    cr_assert(rig_is_whole(h->base, 5, h->header.bytes));
+    hold_destroy(&h);
+    cr_assert_eq(rig_descriptors(), before);
+}
+
+Test(memory_region, one_that_is_half_made_can_be_destroyed)
+{
+    memory_region_t *r = NULL;
+    void *base;
+    unsigned char v;
+    cr_assert_eq(memory_region_new(3 * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_OK);
+    cr_assert_eq(memory_region_grow(r, NULL), HEDDLE_ERR_AGAIN);
+    base = r->base;
+    memory_region_destroy(&r);
+    memory_region_destroy(&r);
+    memory_region_destroy(NULL);
+    cr_assert(mincore(base, 4096, &v) < 0 && errno == ENOMEM, "unmapped");
+}
