@@ -339,6 +339,7 @@ static int replace(exports_t *x, const heddle_snapshot_t *snapshot, const char *
     remove_files(x->root, fresh, &(bool){false});
     int rc = write_new(snapshot, fresh_path, error);
     if (rc) return rc;
+    /* After the exchange the temporary name is the old directory's, which is removed below. */
     bool is_swapped = syscall(SYS_renameat2, x->root, fresh, x->root, name, RENAME_EXCHANGE) == 0;
     if (!is_swapped && (errno == EINVAL || errno == ENOSYS))
         is_swapped = remove_directory(x->root, name) && renameat(x->root, fresh, x->root, name) == 0;
@@ -400,6 +401,7 @@ int exports_link(exports_t *x, const char *adapter, uint64_t version, heddle_err
         return sync_root(x, error);
     }
     name_of(adapter, version, name);
+    /* A link of a process that was killed may have this pid, and with it this name. */
     snprintf(temporary, sizeof temporary, ".%s.link-%ld", adapter, (long)getpid());
     unlinkat(x->root, temporary, 0);
     if (symlinkat(name, x->root, temporary) != 0) return fail(error, "cannot make a link in", x->path);
@@ -469,6 +471,7 @@ void exports_prune(exports_t *x, const char *adapter,
         closedir(dir);
         if (count) qsort(versions, count, sizeof *versions, later_first);
     }
+    /* The linked one does not count among those that are kept. */
     uint64_t linked = exports_linked(x, adapter);
     for (size_t i = 0; i < count; i++) {
         char name[200];

@@ -118,6 +118,7 @@ static bool is_needed(void *self, const char *adapter, uint64_t version)
 {
     const jobs_t *j = self;
     heddle_snapshot_t *snapshot = NULL;
+    /* The queue first: it costs nothing to look at. */
     for (const job_t *job = j->first; job; job = job->next)
         if (job->event.version == version && !strcmp(job->event.adapter, adapter)) return true;
     bool is_resident = heddle_worker_acquire(j->worker, adapter, version, &snapshot) == HEDDLE_OK;
@@ -271,6 +272,7 @@ int jobs_add(jobs_t *j, const heddle_event_t *event)
         type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_ACTIVE || type == HEDDLE_EVENT_RETIRED;
     if (!is_work && !(is_disk_work && j->exports.root >= 0)) return HEDDLE_OK;
     if (is_answered) return HEDDLE_OK;
+    /* At the end of the queue: the order of events is the order in which an adapter changes. */
     job_t *job = calloc(1, sizeof *job), **last = &j->first;
     if (!job) return HEDDLE_ERR_NO_MEMORY;
     job->event = *event;

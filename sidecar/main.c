@@ -225,6 +225,7 @@ static void serve(sidecar_t *s)
         }
         if (s->is_ending) return;
         uint64_t now_us = clock_now(clock), due_us = jobs_run(&s->jobs, now_us);
+        /* Logged once: a worker may be started before its broker, and waits for it. */
         if (now_us >= s->patience_us) {
             s->patience_us = CLOCK_NEVER;
             log_emit(LOG_WARN, "worker.waiting", "no broker answers at %s within %.1f s; waiting for one",
@@ -330,6 +331,7 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
         int rc = heddle_worker_open(&opts, &s->worker);
         if (rc) *error = *heddle_last_error();
         s->jobs.worker = s->worker;
+        /* Other failures do not pass by themselves: a wrong option, a key, a cluster of another release. */
         bool is_network = rc == HEDDLE_ERR_INTERNAL || rc == HEDDLE_ERR_UNAVAILABLE;
         if (!rc && repeat_over(&repeated)) log_emit(LOG_WARN, "device.up", "the network interface is up");
         if (!is_network || !error->retriable) return rc;

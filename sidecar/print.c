@@ -71,25 +71,6 @@ void print_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *n
                          transport));
 }
 
-/* The name of the event in the contract. NULL: it stands for nothing that readers of the broker's events
- * see. */
-static const char *type_of(const heddle_event_t *e)
-{
-    switch (e->type) {
-    case HEDDLE_EVENT_JOINED: return "worker.joined";
-    case HEDDLE_EVENT_LOST_BROKER: return "worker.lost";
-    case HEDDLE_EVENT_FENCED: return "worker.fenced";
-    case HEDDLE_EVENT_LEFT: return "worker.left";
-    case HEDDLE_EVENT_FETCHING: return "stage.started";
-    case HEDDLE_EVENT_STAGED: return "stage.done";
-    case HEDDLE_EVENT_FAILED: return "stage.failed";
-    case HEDDLE_EVENT_ACTIVE: return "activate.done";
-    case HEDDLE_EVENT_STALE: return e->code ? "activate.failed" : NULL; /* no code: still in progress */
-    case HEDDLE_EVENT_RETIRED: return "version.retired";
-    default: return NULL;
-    }
-}
-
 /* The library reports STAGED only to a worker that stages at once; with hooks it is this program that knows
  * when a version is staged. */
 void print_stage_done(const heddle_event_t *arrived, const char *worker)
@@ -105,8 +86,20 @@ void print_event(const heddle_event_t *e, const char *worker)
 {
     static json_int_t seq;
     char at[25];
-    const char *type = type_of(e);
-    if (!type) return;
+    static const char *const TYPES[] = {[HEDDLE_EVENT_JOINED] = "worker.joined",
+                                        [HEDDLE_EVENT_LOST_BROKER] = "worker.lost",
+                                        [HEDDLE_EVENT_FENCED] = "worker.fenced",
+                                        [HEDDLE_EVENT_LEFT] = "worker.left",
+                                        [HEDDLE_EVENT_FETCHING] = "stage.started",
+                                        [HEDDLE_EVENT_STAGED] = "stage.done",
+                                        [HEDDLE_EVENT_FAILED] = "stage.failed",
+                                        [HEDDLE_EVENT_ACTIVE] = "activate.done",
+                                        [HEDDLE_EVENT_STALE] = "activate.failed",
+                                        [HEDDLE_EVENT_RETIRED] = "version.retired"};
+    /* Events that are not in this list stand for nothing that readers of the broker's events see. A STALE
+     * without a code is a switch that is still in progress. */
+    const char *type = (size_t)e->type < sizeof TYPES / sizeof *TYPES ? TYPES[e->type] : NULL;
+    if (!type || (e->type == HEDDLE_EVENT_STALE && !e->code)) return;
     /* Fields that the event does not have are left out, as in the broker's events. */
     json_t *data = json_object();
     if (e->digest[0]) json_object_set_new(data, "digest", json_string(e->digest));

@@ -198,6 +198,7 @@ static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now
     int rc = manifest_read(announced_manifest(part, slot->region->view), &part->manifest_digest, &manifest,
                            error);
     if (rc) return rc;
+    /* Both versions have the same manifest, but each slot has a decoded one of its own. */
     seal_t seal = {.version = w->version, .h1 = w->h1, .step = w->step, .manifest = &manifest};
     rc = slot_seal(slot, &seal);
     manifest_fini(&manifest);
@@ -301,6 +302,7 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         describe_slots(a, why->version, &why->error, now_us);
     switch (action->kind) {
     case SA_RESOURCE:
+        /* Without a download the slot's memory is still being made: it will begin with the new list. */
         if (a->download) download_resource(a->download, now_us);
         break;
     case SA_SEND_STAGED:
@@ -321,6 +323,7 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         (void)FAILPOINT("worker.after_flip");
         break;
     case SA_DROP:
+        /* Nothing is requested into the slot any more; what is under way may still land (drain). */
         if (a->download && a->download->slot == slot) download_destroy(&a->download);
         slot_drop(slot, now_us);
         if (slot->is_shared) io->tr->unshare(io->t, slot->key);
@@ -398,6 +401,7 @@ static void look_at_download(adapter_t *a, uint64_t now_us)
                       unreached_look(&a->unreached, lost, count, deadline_us, now_us);
     }
     if (p->state < DOWNLOAD_DONE && !is_given_up) return;
+    /* The download goes with its error, which is sent below. */
     bool is_done = p->state == DOWNLOAD_DONE && !is_given_up;
     heddle_error_t error = p->state == DOWNLOAD_FAILED ? p->error : a->unreached.error;
     for (uint32_t i = 0; is_done && i < w->source_count; i++) {
@@ -546,6 +550,7 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
+    /* The last send from a slot that was dropped is over. */
     if (event->kind == TR_UNSHARED) {
         for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
             slot_t *slot = slot_of(a, i);
@@ -580,6 +585,7 @@ static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spa
 {
     uint32_t count = 0;
     if (!sync_lacks_slot(&a->sync, next_slot(a))) return 0;
+    /* A slot that a reader holds would not be free after its version has gone. */
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
         const sync_entry_t *e = &a->sync.entries[i];
         const slot_t *slot = slot_of(a, e->slot);

@@ -20,8 +20,7 @@
 enum {
     DEADLINE_MS = 60000,
     TURN_EVENTS = 64,
-    ASK_AGAIN_US = 500000,             /* between two questions for sources */
-    SETTLE_TURNS = 200, SETTLE_US = 100000
+    ASK_AGAIN_US = 500000              /* between two questions for sources */
 };
 /* Of the HI that this process says to sources.  No epoch of a broker comes that far, so it is no member's. */
 #define TOKEN_OF_NO_MEMBER (1ull << 63)
@@ -176,15 +175,6 @@ static int open_transfer(job_t *j, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* Lets sends and receives finish, for a bounded time. */
-static void settle(job_t *j)
-{
-    tr_event_t events[TURN_EVENTS];
-    uint64_t end_us = now_of() + SETTLE_US;
-    for (int turn = 0; turn < SETTLE_TURNS && now_of() < end_us; turn++)
-        j->io.tr->events(j->io.t, now_of(), events, TURN_EVENTS);
-}
-
 /* Sends and receives finish before the memory is unregistered. Connections to sources that do not move
  * are closed. */
 static void close_transfer(job_t *j)
@@ -192,11 +182,11 @@ static void close_transfer(job_t *j)
     download_destroy(&j->download);
     if (j->has_loop_source) loop_remove_source(query_loop(j->admin->query), j);
     if (!j->io.t) return;
-    settle(j);
+    if (j->slots) slots_settle(j->slots);
     bool is_idle = !j->slot || j->io.tr->idle(j->io.t, j->slot->region);
     for (uint32_t i = 0; i < j->what.source_count && !is_idle; i++)
         j->io.tr->drop_peer(j->io.t, j->what.sources[i].token);
-    if (!is_idle) settle(j);
+    if (!is_idle) slots_settle(j->slots);
     if (j->slots) slots_unmap_all(j->slots);
     j->io.tr->close(&j->io.t);
 }
@@ -204,15 +194,6 @@ static void close_transfer(job_t *j)
 /* ---- memory ---- */
 
 static void wake(void *self) { (void)self; }
-static int map(void *self, region_t *r) { job_t *j = self; return j->io.tr->map(j->io.t, r); }
-
-/* A source may still write into memory with an open receive, so such memory outlives the transfer. */
-static void unmap(void *self, region_t *r)
-{
-    job_t *j = self;
-    if (j->io.tr->idle(j->io.t, r)) j->io.tr->unmap(j->io.t, r);
-    else region_ref(r);
-}
 
 /* Checked between pieces of work: the call can be interrupted, and has a deadline. */
 static int is_over(job_t *j, heddle_error_t *error)
@@ -231,7 +212,7 @@ static int is_over(job_t *j, heddle_error_t *error)
 static int make_memory(job_t *j, heddle_error_t *error)
 {
     const char *name = j->ref.name;
-    slots_ops_t ops = {.self = j, .wake = wake, .map = map, .unmap = unmap, .owner = j->io.owner};
+    slots_ops_t ops = {.io = &j->io, .wake = wake};
     if (slots_new(&name, 1, &ops, &j->slots))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a version");
     slot_t *slot;

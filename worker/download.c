@@ -73,6 +73,7 @@ static bool obey(download_t *p, const fetch_action_t *a, uint64_t now_us)
             p->manifest_here = true;
             break;
         }
+        /* From the first bytes on: connecting has a time of its own. */
         p->what->fetch_us = now_us - p->started_us - p->what->connect_us + p->early.took_us;
         p->state = DOWNLOAD_CLOSING;
         break;
@@ -171,6 +172,7 @@ void download_destroy(download_t **download)
     download_t *p = download ? *download : NULL;
     if (!p) return;
     *download = NULL;
+    /* The fetch goes first: its open read requests name this memory. */
     if (p->fetch) drive(p, &(fetch_event_t){.kind = FE_CANCEL}, 0);
     fetch_destroy(&p->fetch);
     manifest_fini(&p->manifest);
@@ -339,12 +341,14 @@ static void check_manifest(download_t *p, uint64_t now_us)
         error_contrast(&p->error, why.expected, why.found);
         return;
     }
+    /* The number of chunks is known only now, and can be trusted. */
     p->leaves = calloc(leaf_count(p), sizeof *p->leaves);
     p->digests = digest_stage_new(p->manifest.chunk_count);
     if (!p->leaves || !p->digests) {
         fail(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for the digests of the chunks");
         return;
     }
+    /* The gap between region and manifest has no digest, and a slot's memory may have other bytes there. */
     uint8_t *base = p->slot->region->base;
     memset(base + a->region_bytes, 0, offset - a->region_bytes);
     p->io->tr->extend(p->io->t, a->key, offset, a->manifest_bytes);

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { SETTLE_TURNS = 200, SETTLE_US = 100000, DEVICES_MAX = 16 };
+enum { DEVICES_MAX = 16 };
 
 struct worker_node {
     worker_core_t core;
@@ -47,6 +47,7 @@ static uint64_t report_unjoined(worker_node_t *n, uint64_t now_us)
     const heddle_error_t *why = &member->refusal;
     session_state_t state = member->session.state;
     if (n->unjoined_us == 0) n->unjoined_us = now_us + WORKER_UNJOINED_US;
+    /* A worker that leaves waits for no broker. */
     if (state == SESSION_LEAVING || state == SESSION_LEFT) n->unjoined_us = CLOCK_NEVER;
     if (now_us < n->unjoined_us) return n->unjoined_us;
     n->unjoined_us = now_us + WORKER_UNJOINED_US;    /* another reason may come */
@@ -136,6 +137,7 @@ static void say_join(worker_node_t *n)
                           .group = opts->group,
                           .rank = opts->rank,
                           .ranks = opts->ranks};
+    /* Without an address of its own this worker could serve no other one. */
     if (io->tr->address(io->t, &m.join.address)) goto done;
     if (member_say(&n->core.member, &m) == HEDDLE_OK)
         for (uint32_t i = 0; i < n->adapter_count; i++) sync_restate(&n->adapters[i].sync);
@@ -204,6 +206,7 @@ static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
         answer_check(n, check, EXPORTED_UNKNOWN, HEDDLE_OK);
         return;
     }
+    /* The slot stays held meanwhile, so that the answer is about the same version. */
     check->state = CHECK_ASKING;
     check->deadline_us = now_us + CHECK_ANSWER_US;
     adapter_t *a = &n->adapters[check->adapter];
@@ -226,6 +229,7 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
             log_emit(LOG_INFO, "adapter.empty",
                      "%s has no active version yet: nothing was published or activated", n->adapters[i].name);
     }
+    /* JOIN and this WELCOME have repeated all that was lost before. */
     n->core.has_unsaid = false;
     n->join_end_us = CLOCK_NEVER;
     n->refusals = (repeat_t){0};
@@ -273,7 +277,9 @@ static void step(worker_node_t *n, member_event_t session_event, uint64_t now_us
     msg_t m;
     unsigned out = member_step(member, &session_event, now_us, &m);
     bool is_down = member->session.state != SESSION_READY || out & SO_LAPSED;
-    if (is_down && n->adapters[0].sync.up) {    /* the adapters are up together */
+    /* Before anything of the same step is delivered: a COMMIT of a session that has ended counts no more. The
+     * adapters are up together. */
+    if (is_down && n->adapters[0].sync.up) {
         n->unjoined_us = n->core.opts.broker ? 0 : CLOCK_NEVER;
         for (uint32_t i = 0; i < n->adapter_count; i++) adapter_down(&n->adapters[i], now_us);
     }
@@ -293,11 +299,14 @@ static void step(worker_node_t *n, member_event_t session_event, uint64_t now_us
         error_text(event.message, sizeof event.message, error.message);
         member_tell(&n->core.member, &event);
     }
+    /* A WELCOME is obeyed before the heartbeat, which then reports what it has changed. */
     if (out & SO_JOIN) say_join(n);
     if (out & SO_ELSEWHERE) tell_refusal(n, 1, now_us);
     if (out & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (out & SO_REFUSED) {
         error_name_adapter(&member->refusal, n->adapters[0].name);
+        /* The name is in use. Its worker may be about to end, and gets --join-timeout from the first refusal
+         * on. */
         if (member->refusal.code == HEDDLE_ERR_WORKER_ALIVE && n->core.opts.join_timeout_us &&
             n->join_end_us == CLOCK_NEVER)
             n->join_end_us = now_us + n->core.opts.join_timeout_us;
@@ -423,30 +432,6 @@ adapter_t *worker_node_adapter(worker_node_t *n, uint32_t index) { return &n->ad
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-static void wake(void *self) { worker_node_t *n = self; n->core.opts.wake(n->core.opts.wake_self); }
-
-/* The transfer registers memory once, when it becomes a region; slots then use it again and again. */
-static int map(void *self, region_t *r)
-{
-    const node_io_t *io = ((worker_node_t *)self)->core.io;
-    return io->tr->map(io->t, r);
-}
-
-/* A source that stopped may still write into memory that was registered for it, and its end cannot be
- * observed from here. Such memory stays mapped beyond the end of the transfer: a leak is better than a
- * write into memory of another owner. */
-static void unmap(void *self, region_t *r)
-{
-    const node_io_t *io = ((worker_node_t *)self)->core.io;
-    if (io->tr->idle(io->t, r)) {
-        io->tr->unmap(io->t, r);
-        return;
-    }
-    log_emit(LOG_WARN, "worker.region", "%zu bytes are not given back: a receive into them is open",
-             r->bytes);
-    region_ref(r);
-}
-
 /* The adapters are part of the node's own memory, so that their addresses stay valid for its life. */
 int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node)
 {
@@ -462,7 +447,7 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
                 io);
     n->join_end_us = CLOCK_NEVER;
     n->unjoined_us = opts->broker ? 0 : CLOCK_NEVER;
-    slots_ops_t ops = {.self = n, .wake = wake, .map = map, .unmap = unmap, .owner = io->owner};
+    slots_ops_t ops = {.io = io, .wake = opts->wake, .self = opts->wake_self};
     if (slots_new(opts->adapters, opts->adapter_count, &ops, &n->core.slots)) {
         worker_node_destroy(&n);
         return HEDDLE_ERR_NO_MEMORY;
@@ -471,16 +456,6 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_init(&n->adapters[i], &n->core, i);
     *ret_node = n;
     return HEDDLE_OK;
-}
-
-/* Lets what is in flight land or leave before the memory is unregistered, but does not wait for a peer that
- * stands still. */
-static void settle_transfer(const node_io_t *io)
-{
-    tr_event_t events[16];
-    uint64_t end_us = clock_now(io->clock) + SETTLE_US;
-    for (int turn = 0; turn < SETTLE_TURNS && clock_now(io->clock) < end_us; turn++)
-        io->tr->events(io->t, clock_now(io->clock), events, 16);
 }
 
 /* The order is fixed by memory: fetches and shares end, sends and receives finish, regions are
@@ -495,9 +470,9 @@ void worker_node_destroy(worker_node_t **node)
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_end(&n->adapters[i]);
     if (n->core.slots) {
         bool dropped = false;
-        settle_transfer(n->core.io);
+        slots_settle(n->core.slots);
         for (uint32_t i = 0; i < n->adapter_count; i++) dropped |= adapter_drop_sources(&n->adapters[i]);
-        if (dropped) settle_transfer(n->core.io);
+        if (dropped) slots_settle(n->core.slots);
         slots_unmap_all(n->core.slots);
     }
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_free(&n->adapters[i]);

@@ -2,6 +2,7 @@
 #include "worker/slots.h"
 
 #include "core/errors.h"
+#include "core/log.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -104,15 +105,41 @@ static uint32_t count_referring(const slots_t *s, uint32_t adapter, const region
     return count;
 }
 
+/* Nothing has to come of it, because a peer that stands still must not hold up the end. */
+void slots_settle(slots_t *s)
+{
+    enum { TURNS = 200, PATIENCE_US = 100000 };
+    const node_io_t *io = s->ops.io;
+    tr_event_t events[16];
+    uint64_t end_us = clock_now(io->clock) + PATIENCE_US;
+    for (int turn = 0; turn < TURNS && clock_now(io->clock) < end_us; turn++)
+        io->tr->events(io->t, clock_now(io->clock), events, 16);
+}
+
+/* A source that stopped may still write into memory that was registered for it, and its end cannot be
+ * observed from here. Such memory stays mapped beyond the end of the transfer: a leak is better than a
+ * write into memory of another owner. */
+static void unmap(slots_t *s, region_t *r)
+{
+    const node_io_t *io = s->ops.io;
+    if (io->tr->idle(io->t, r)) {
+        io->tr->unmap(io->t, r);
+        return;
+    }
+    log_emit(LOG_WARN, "worker.region", "%zu bytes are not given back: a receive into them is open",
+             r->bytes);
+    region_ref(r);
+}
+
 /* Before the transfer closes, each region is unregistered once, at the first slot that refers to it. */
 void slots_unmap_all(slots_t *s)
 {
-    owner_check(s->ops.owner);
+    owner_check(s->ops.io->owner);
     for (uint32_t a = 0; a < s->count; a++)
         for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
             slot_t *slot = slot_of(s, a, i);
             bool is_first = slot && slot->region && !count_referring(s, a, slot->region, i);
-            if (is_first) s->ops.unmap(s->ops.self, slot->region);
+            if (is_first) unmap(s, slot->region);
         }
 }
 
@@ -246,7 +273,7 @@ static int fail_map(int rc, uint64_t bytes, heddle_error_t *error)
 static bool give_back(slots_t *s, slot_t *slot)
 {
     if (slot->region) {
-        s->ops.unmap(s->ops.self, slot->region);
+        unmap(s, slot->region);
         slot->making = slot->region;
         slot->region = NULL;
     }
@@ -259,7 +286,7 @@ static bool give_back(slots_t *s, slot_t *slot)
  * without a lock. */
 int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
 {
-    owner_check(s->ops.owner);
+    owner_check(s->ops.io->owner);
     slot_t *slot = NULL;
     for (uint32_t i = 0; i <= index; i++) {
         slot = slot_of(s, adapter, i);
@@ -286,7 +313,7 @@ int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
 {
     slots_t *s = slot->table;
     int rc = HEDDLE_OK;
-    owner_check(s->ops.owner);
+    owner_check(s->ops.io->owner);
     if (slot->region && slot->region->bytes >= bytes) {    /* what its last version left is large enough */
         slot->state = SLOT_RESERVED;
         return HEDDLE_OK;
@@ -302,7 +329,7 @@ int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
     }
     if (!rc) rc = region_grow(slot->making, error);
     if (rc == HEDDLE_ERR_AGAIN) return rc;
-    if (!rc && (rc = s->ops.map(s->ops.self, slot->making))) fail_map(rc, bytes, error);
+    if (!rc && (rc = s->ops.io->tr->map(s->ops.io->t, slot->making))) fail_map(rc, bytes, error);
     if (rc) {
         region_unref(&slot->making);
         slot->state = SLOT_FREE;
@@ -317,7 +344,7 @@ int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
 /* The slot's own memory goes first, piece by piece. */
 int slot_adopt(slot_t *slot, const slot_t *from)
 {
-    owner_check(slot->table->ops.owner);
+    owner_check(slot->table->ops.io->owner);
     if (give_back(slot->table, slot)) return HEDDLE_ERR_AGAIN;
     slot->region = region_ref(from->region);
     slot->is_adopted = true;
@@ -352,7 +379,7 @@ static int copy_table(slot_t *slot, const manifest_t *m)
  * stores open it, in this order: a reader that gets a hold finds the version and its view complete. */
 int slot_seal(slot_t *slot, const seal_t *seal)
 {
-    owner_check(slot->table->ops.owner);
+    owner_check(slot->table->ops.io->owner);
     if (slot->state != SLOT_RESERVED) return HEDDLE_ERR_INTERNAL;
     int rc = copy_table(slot, seal->manifest);
     if (rc) {
@@ -387,7 +414,7 @@ int slot_seal(slot_t *slot, const seal_t *seal)
 /* One atomic store is the switch: each reader gets the old version or the new one, and both are whole. */
 void slots_activate(slots_t *s, slot_t *slot)
 {
-    owner_check(s->ops.owner);
+    owner_check(s->ops.io->owner);
     shelf_t *shelf = &s->shelves[slot->adapter];
     slot_t *before = atomic_load(&shelf->active);
     if (before == slot) return;
@@ -399,7 +426,7 @@ void slots_activate(slots_t *s, slot_t *slot)
 /* WANTED makes the last reader wake the loop, which then frees the slot. */
 void slot_drop(slot_t *slot, uint64_t now_us)
 {
-    owner_check(slot->table->ops.owner);
+    owner_check(slot->table->ops.io->owner);
     if (slot->state == SLOT_FREE || slot->state == SLOT_ACTIVE || slot->state == SLOT_LEAVING) return;
     slot->state = SLOT_LEAVING;
     slot->leaving_us = now_us;
@@ -414,7 +441,7 @@ bool slot_is_unread(const slot_t *slot) { return slot->state == SLOT_LEAVING && 
  * version. */
 void slot_free(slot_t *slot)
 {
-    owner_check(slot->table->ops.owner);
+    owner_check(slot->table->ops.io->owner);
     if (!slot_is_unread(slot)) return;
     atomic_fetch_and(&slot->refs, ~WANTED);
     forget_content(slot);
@@ -428,7 +455,7 @@ void slot_free(slot_t *slot)
 /* The first free slot is always the next one used, so that slots_trim knows which warm region to keep. */
 int slots_next_free(const slots_t *s, uint32_t adapter)
 {
-    owner_check(s->ops.owner);
+    owner_check(s->ops.io->owner);
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(s, adapter, i);
         if (!slot || slot->state == SLOT_FREE) return (int)i;
@@ -440,7 +467,7 @@ int slots_next_free(const slots_t *s, uint32_t adapter)
  * would only occupy memory of the application. */
 bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
 {
-    owner_check(s->ops.owner);
+    owner_check(s->ops.io->owner);
     uint64_t largest = 0;    /* of what is held; 0 where nothing is sealed */
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(s, adapter, i);
@@ -462,7 +489,7 @@ bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
 /* Slots are made in the order of their index, so that the first missing one ends the count. */
 slots_count_t slots_count(const slots_t *s, uint32_t adapter)
 {
-    owner_check(s->ops.owner);
+    owner_check(s->ops.io->owner);
     slots_count_t count = {0, 0};
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(s, adapter, i);

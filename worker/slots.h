@@ -23,10 +23,9 @@
 #ifndef WORKER_SLOTS_H
 #define WORKER_SLOTS_H
 
+#include "client/node.h"
 #include "core/limits.h"
-#include "core/owner.h"
 #include "proto/manifest.h"
-#include "transfer/transfer.h"
 
 #include <heddle/worker.h>
 #include <stdatomic.h>
@@ -63,14 +62,11 @@ struct heddle_snapshot {
     uint64_t *dims;                     /* all extents, in order; manifest.dim_starts indexes them */
 };
 
-/* What a table asks of its owner. */
+/* What a table needs of its owner. */
 typedef struct {
-    void *self;
+    const node_io_t *io;                /* its transfer registers the memory; its owner is the loop's */
     /* [any thread] a slot that is wanted back lost its last reader */
-    void (*wake)(void *self);
-    int  (*map)(void *self, region_t *region);         /* a region came into use; register it */
-    void (*unmap)(void *self, region_t *region);       /* it is about to be given back */
-    const owner_t *owner;                              /* of the loop's thread.  NULL: it is not checked */
+    void (*wake)(void *self); void *self;
 } slots_ops_t;
 
 /* `adapters`: names, copied; their order gives the numbers 0..count-1. */
@@ -81,6 +77,8 @@ int  slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *o
  * (slots_unmap_all).  Accepts NULL and pointers to NULL. */
 void slots_close(slots_t **slots);
 void slots_unmap_all(slots_t *s);
+/* Before that: lets what is in flight land or leave, for at most 0.1 s. */
+void slots_settle(slots_t *s);
 
 /* [any thread] Number of an adapter; -1: not subscribed. */
 int  slots_find(const slots_t *s, const char *adapter);

@@ -244,6 +244,7 @@ static sync_entry_t *waiting_head(sync_t *s)
 static void start(run_t *run)
 {
     sync_t *s = run->s;
+    /* Pauses after a failure that are over. */
     for EACH(s, e)
         if (e->start_us <= run->now) e->start_us = 0;
     sync_entry_t *head = waiting_head(s), *fetching = find_in(s, SYNC_COMING);
@@ -253,11 +254,13 @@ static void start(run_t *run)
         if (is_overtaken(s, again)) forget(again);
         fetching = NULL;
     }
+    /* A broker may allow fewer slots than the table has. */
     int slot = head && !fetching && run->free_slot < (int)s->slot_count ? run->free_slot : -1;
     bool blocked = head && !fetching && slot < 0 && !head->complained;
     if (!blocked) s->give_up_us = CLOCK_NEVER;
     else if (s->give_up_us == CLOCK_NEVER) s->give_up_us = run->now + head->patience_us;
     if (slot < 0) return;
+    /* Its sources get another chance, whatever the last list said. */
     head->slot = slot;
     head->state = SYNC_COMING;
     head->starved = false;
@@ -538,6 +541,7 @@ int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_
         if (!e) {
             e = add(s, event->version, &event->digest);
             e->order = ++s->order;
+            /* Its COMMIT may have come first. */
             if (s->decided.version == e->version) e->decision = s->decided.decision;
             bound_waiting(run);
         }
@@ -562,6 +566,7 @@ int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_
         }
         break;
     case SY_ABORT: {
+        /* What is or was served, or may be already, is left alone: only RETIRE takes it away. */
         if (!e || state == SYNC_ACTIVE || state == SYNC_KEPT || is_named(s, e)) break;
         int err = event->error ? event->error->code : HEDDLE_ERR_VERSION_FAILED;
         offer(run, e, HEDDLE_EVENT_FAILED, err)->why = event->error;
@@ -572,6 +577,7 @@ int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_
         if (e) on_retire(run, e);
         break;
     case SY_SOURCES:
+        /* A version without a source gives up its claim, so that it does not hold up one that has sources. */
         if (state != SYNC_COMING) break;
         e->starved = event->source_count == 0;
         if (e->starved && is_overtaken(s, e) && !is_named(s, e)) leave(run, e);

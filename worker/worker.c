@@ -282,13 +282,11 @@ static int tell_node(heddle_worker_t *w, const char *adapter, const app_answer_t
     if (rc) return rc;
     rc = shell_call(w->shell, run_answer, &call);
     if (!rc) rc = call.rc;
-    if (rc == HEDDLE_ERR_NOT_FOUND)
-        fail_version(rc, adapter, answer->version, "the version is not wanted here any more");
-    else if (rc == HEDDLE_ERR_FENCED)
-        fail_version(rc, adapter, answer->version,
-                     "the lease ran out after the commit; another one follows");
-    else if (rc) fail_version(rc, adapter, answer->version, heddle_err_text(rc));
-    return rc;
+    if (!rc) return HEDDLE_OK;
+    const char *text = heddle_err_text(rc);
+    if (rc == HEDDLE_ERR_NOT_FOUND) text = "the version is not wanted here any more";
+    if (rc == HEDDLE_ERR_FENCED) text = "the lease ran out after the commit; another one follows";
+    return fail_version(rc, adapter, answer->version, text);
 }
 
 int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uint64_t version)

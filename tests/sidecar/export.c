@@ -24,15 +24,13 @@ static exports_t exports;
 static slots_t *slots;
 
 static void nothing(void *self) { (void)self; }
-static int map(void *self, region_t *r) { (void)self; (void)r; return HEDDLE_OK; }
-static void unmap(void *self, region_t *r) { (void)self; (void)r; }
 
 static void setup(void)
 {
     static const char *const NAMES[] = {"policy", "policy-2"};
     snprintf(root, sizeof root, "/tmp/heddle-export.XXXXXX");
     cr_assert_not_null(mkdtemp(root));
-    cr_assert_eq(slots_new(NAMES, 2, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots),
+    cr_assert_eq(slots_new(NAMES, 2, &(slots_ops_t){.io = &SLOT_IO, .wake = nothing}, &slots),
                  HEDDLE_OK);
     cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
 }

@@ -20,8 +20,6 @@ static test_arena_t arenas[ARENAS];
 
 static owner_t owner;   /* of the thread that is the loop here */
 static void wake(void *self) { (void)self; atomic_fetch_add(&woken, 1); }
-static int map(void *self, region_t *r) { (void)self; (void)r; return 0; }
-static void unmap(void *self, region_t *r) { (void)self; (void)r; }
 
 static double seconds(void)
 {
@@ -143,9 +141,10 @@ int main(int argc, char **argv)
     int count = argc > 2 ? atoi(argv[2]) : 4;
     if (count < 1 || count > READERS_MAX) return 2;
     static const char *const NAMES[] = {"policy"};
+    node_io_t io = {.tr = &SLOT_TRANSFER, .owner = &owner};
     slots_t *s = NULL;
     for (uint64_t i = 0; i < ARENAS; i++) arenas[i] = arena_make(i, 2, 64);
-    if (slots_new(NAMES, 1, &(slots_ops_t){.wake = wake, .map = map, .unmap = unmap, .owner = &owner}, &s)) return 9;
+    if (slots_new(NAMES, 1, &(slots_ops_t){.io = &io, .wake = wake}, &s)) return 9;
     write_version(s, 0, 1);
     pthread_t threads[READERS_MAX];
     for (int i = 0; i < count; i++) pthread_create(&threads[i], NULL, reader, s);

@@ -147,8 +147,6 @@ static char digests[4][HEDDLE_DIGEST_TEXT];
 static uint64_t first_version; /* before it comes what is not ours */
 
 static void nothing(void *self) { (void)self; }
-static int map(void *self, region_t *r) { return (void)self, (void)r, HEDDLE_OK; }
-static void unmap(void *self, region_t *r) { (void)self, (void)r; }
 
 static heddle_snapshot_t *snapshot(uint64_t version)
 {
@@ -171,7 +169,7 @@ static heddle_snapshot_t *snapshots[4];
 static void exports_before(void)
 {
     static const char *const NAMES[] = {"policy"};
-    cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots), HEDDLE_OK);
+    cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.io = &SLOT_IO, .wake = nothing}, &slots), HEDDLE_OK);
     for (uint64_t v = 1; v <= 3; v++) snapshots[v] = snapshot(v);
     first_version = 1;
 }

@@ -9,11 +9,9 @@
 #include <criterion/criterion.h>
 #include <signal.h>
 
-static int wakes, maps, unmaps;
+static int wakes;
 static void wake(void *self) { (void)self; wakes++; }
-static int map(void *self, region_t *r) { (void)self; (void)r; maps++; return HEDDLE_OK; }
-static void unmap(void *self, region_t *r) { (void)self; (void)r; unmaps++; }
-static const slots_ops_t OPS = {.wake = wake, .map = map, .unmap = unmap};
+static const slots_ops_t OPS = {.io = &SLOT_IO, .wake = wake};
 
 static slots_t *table(void)
 {
@@ -177,7 +175,7 @@ Test(slots, active_slot_cannot_be_dropped)
 Test(slots, memory_is_reused_while_it_is_large_enough)
 {
     slots_t *s = table();
-    maps = unmaps = 0;
+    slot_maps = slot_unmaps = 0;
     slot_t *slot = seal(s, 0, 1);
     const void *base = slot->region->base;
     for (uint64_t v = 2; v < 50; v++) {
@@ -186,13 +184,13 @@ Test(slots, memory_is_reused_while_it_is_large_enough)
         cr_assert_eq(seal(s, 0, v), slot);
         cr_assert_eq(slot->region->base, base);
     }
-    cr_assert(maps == 1 && unmaps == 0);
+    cr_assert(slot_maps == 1 && slot_unmaps == 0);
     slot_drop(slot, 0);
     slot_free(slot);
     cr_assert_eq(slot_take(s, 0, 0, slot->region->bytes + 1, &slot, NULL), HEDDLE_OK);
-    cr_assert(maps == 2 && unmaps == 1);
+    cr_assert(slot_maps == 2 && slot_unmaps == 1);
     close_table(&s);
-    cr_assert_eq(unmaps, 2);
+    cr_assert_eq(slot_unmaps, 2);
 }
 
 static void reserve_and_free(slots_t *s, uint32_t index, uint64_t bytes)
@@ -223,12 +221,12 @@ Test(slots, one_spare_of_the_size_of_what_is_held_stays_warm)
     cr_assert_eq(trim(s), 0, "what is leaving may still be read");
     slot_free(slots_at(s, 0, 1));
     slot_free(slots_at(s, 0, 2));
-    maps = unmaps = 0;
+    slot_maps = slot_unmaps = 0;
     cr_assert_gt(trim(s), 0);
     cr_assert_not_null(slots_at(s, 0, 1)->region, "the one that is reserved next");
-    cr_assert(!slots_at(s, 0, 2)->region && !slots_at(s, 0, 2)->making && unmaps == 1);
+    cr_assert(!slots_at(s, 0, 2)->region && !slots_at(s, 0, 2)->making && slot_unmaps == 1);
     seal(s, 1, 4);
-    cr_assert_eq(maps, 0);
+    cr_assert_eq(slot_maps, 0);
     slot_drop(slots_at(s, 0, 1), 0);
     slot_free(slots_at(s, 0, 1));
     reserve_and_free(s, 1, LARGE);    /* of a version that came to nothing */
@@ -246,10 +244,10 @@ Test(slots, memory_that_is_being_given_back_is_used_on)
     slot_t *slot = NULL;
     reserve_and_free(s, 0, LARGE);
     cr_assert(slots_trim(s, 0, NULL) && slots_trim(s, 0, NULL));
-    maps = 0;
+    slot_maps = 0;
     while (slot_take(s, 0, 0, LARGE, &slot, NULL) == HEDDLE_ERR_AGAIN) {}
     cr_assert_not_null(slot);
-    cr_assert(slot->region->made_bytes == slot->region->bytes && maps == 1);
+    cr_assert(slot->region->made_bytes == slot->region->bytes && slot_maps == 1);
     memset(slot->region->base, 7, LARGE);
     cr_assert_eq(((const uint8_t *)slot->region->view)[LARGE - 1], 7);
     close_table(&s);
@@ -287,9 +285,9 @@ Test(slots, two_versions_share_a_region)
     for (int first_goes = 0; first_goes <= 1; first_goes++) {
         slots_t *s = table();
         slot_t *one = seal(s, 0, 1), *held = NULL;
-        maps = unmaps = 0;
+        slot_maps = slot_unmaps = 0;
         slot_t *nine = adopt(s, one, 1, 9);
-        cr_assert_eq(maps, 0, "no memory is made");
+        cr_assert_eq(slot_maps, 0, "no memory is made");
         cr_assert_eq(slots_acquire(s, 0, 9, &held), HEDDLE_OK);
         cr_assert(held == nine && held->view.version == 9 && !strncmp(held->tag, "policy@9:", 9));
         cr_assert_eq(atomic_load(&one->region->refs), 2);
@@ -304,9 +302,9 @@ Test(slots, two_versions_share_a_region)
         cr_assert_eq(((const uint8_t *)stays->region->view)[10], arena_byte(1, 10));
         drop_and_free(stays);
         cr_assert_not_null(stays->region, "its own now: warm");
-        cr_assert(maps == 1 && unmaps == 0);
+        cr_assert(slot_maps == 1 && slot_unmaps == 0);
         close_table(&s);
-        cr_assert_eq(unmaps, 2);
+        cr_assert_eq(slot_unmaps, 2);
     }
 }
 
@@ -316,14 +314,14 @@ Test(slots, who_adopts_a_region_gives_its_own_back)
     slots_t *s = table();
     slot_t *one = seal(s, 0, 1), *slot = NULL;
     reserve_and_free(s, 1, LARGE);
-    unmaps = 0;
+    slot_unmaps = 0;
     cr_assert_eq(slots_begin(s, 0, 1, &slot, NULL), HEDDLE_OK);
     cr_assert_eq(slot_adopt(slot, one), HEDDLE_ERR_AGAIN, "piece by piece");
     adopt(s, one, 1, 9);
-    cr_assert_eq(unmaps, 1);
+    cr_assert_eq(slot_unmaps, 1);
     cr_assert_eq(slots_begin(s, 0, 1, &slot, NULL), HEDDLE_ERR_NO_SLOT, "it is in use");
     close_table(&s);
-    cr_assert_eq(unmaps, 2, "the shared one is unmapped once");
+    cr_assert_eq(slot_unmaps, 2, "the shared one is unmapped once");
 }
 
 Test(slots, later_slot_makes_the_ones_before)
@@ -410,9 +408,11 @@ static void count_slots(void *s) { slots_count(s, 0); }
 
 static slots_t *owned_table(owner_t *owner)
 {
+    static node_io_t io = {.tr = &SLOT_TRANSFER};
     static const char *const NAMES[] = {"policy"};
     slots_ops_t ops = OPS;
-    ops.owner = owner;
+    io.owner = owner;
+    ops.io = &io;
     slots_t *s = NULL;
     cr_assert_eq(slots_new(NAMES, 1, &ops, &s), HEDDLE_OK);
     slots_activate(s, seal(s, 0, 1));

@@ -14,8 +14,6 @@
 #include <unistd.h>
 
 static void nothing(void *self) { (void)self; }
-static int map(void *self, region_t *r) { (void)self; (void)r; return HEDDLE_OK; }
-static void unmap(void *self, region_t *r) { (void)self; (void)r; }
 
 static slots_t *slots;
 static test_arena_t arena;
@@ -26,7 +24,7 @@ static heddle_snapshot_t *open_snapshot(void)
     static const char *const NAMES[] = {"policy"};
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
-    cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.wake = nothing, .map = map, .unmap = unmap}, &slots),
+    cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.io = &SLOT_IO, .wake = nothing}, &slots),
                  HEDDLE_OK);
     cr_assert_eq(slot_take(slots, 0, 0, arena.arena_bytes, &slot, NULL), HEDDLE_OK);
     memcpy(slot->region->base, arena.bytes, arena.arena_bytes);
