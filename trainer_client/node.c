@@ -228,12 +228,6 @@ static void end_orphans(publisher_node_t *n)
 
 /* -- the broker's answer ---------------------------------------------------------------------- */
 
-/* Progress counts from the bytes that were served before the version. */
-static void begin_progress(publisher_node_t *n, uint64_t version, uint64_t base_bytes, uint64_t now_us)
-{
-    n->progress = (progress_t){.version = version, .base_bytes = base_bytes, .due_us = now_us + PROGRESS_US};
-}
-
 /* An in-doubt request was recorded after all. The version must be served: the broker counts on this
  * publisher, and no other process has the bytes. */
 static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
@@ -250,7 +244,9 @@ static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_
     if (publications_share(&n->publications, slot, m->version, &m->key, o.arena_bytes)) return;
     heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
     reports_begin(&n->reports, m->version, &opts, o.start_us);
-    if (m->version > n->progress.version) begin_progress(n, m->version, o.base_bytes, now_us);
+    if (m->version <= n->progress.version) return;
+    n->progress = (progress_t){
+        .version = m->version, .base_bytes = o.base_bytes, .due_us = now_us + PROGRESS_US};
 }
 
 /* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher may have
@@ -298,7 +294,9 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
         finish(n, &error);
         return;
     }
-    if (publications_of(&n->publications, m->version)) begin_progress(n, m->version, r->base_bytes, now_us);
+    if (publications_of(&n->publications, m->version))
+        n->progress = (progress_t){
+            .version = m->version, .base_bytes = r->base_bytes, .due_us = now_us + PROGRESS_US};
     finish(n, NULL);
 }
 
@@ -432,30 +430,6 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     }
 }
 
-/* A ROLLOUT of another publisher's version is not for this one. Other messages are not meant for
- * publishers. */
-static void deliver(publisher_node_t *n, const msg_t *m, uint64_t now_us)
-{
-    report_row_t *row;
-    switch (m->type) {
-    case MSG_PUBLISHED: on_published(n, &m->published, now_us); break;
-    case MSG_ERROR:     on_error(n, &m->error, now_us); break;
-    case MSG_ROLLOUT:
-        row = reports_find(&n->reports, m->rollout.version);
-        if (!row || strcmp(m->rollout.adapter, n->adapter) != 0) break;
-        reports_update(row, &m->rollout, now_us);
-        if (m->rollout.decision && m->rollout.staged_count)
-            publications_decided(&n->publications, m->rollout.version);
-        tell(n, HEDDLE_EVENT_ROLLOUT, m->rollout.version, NULL);
-        break;
-    case MSG_RELEASE:
-        if (publications_release(&n->publications, m->release.version))
-            tell(n, HEDDLE_EVENT_RELEASED, m->release.version, NULL);
-        break;
-    default: break;
-    }
-}
-
 /* Steps the session, and does what is left of it for a publisher.
  * FENCED: another session of this adapter was admitted. */
 static void step(publisher_node_t *n, member_event_t event, uint64_t now_us)
@@ -491,7 +465,24 @@ static void step(publisher_node_t *n, member_event_t event, uint64_t now_us)
         (void)member_say(&n->member, &beat);    /* one that is lost is one of four */
     }
     if (bits & SO_LEFT) changed(n);
-    if (bits & SO_DELIVER) deliver(n, &m, now_us);
+    report_row_t *row;
+    switch (bits & SO_DELIVER ? m.type : 0) {
+    case MSG_PUBLISHED: on_published(n, &m.published, now_us); break;
+    case MSG_ERROR:     on_error(n, &m.error, now_us); break;
+    case MSG_ROLLOUT:
+        row = reports_find(&n->reports, m.rollout.version);
+        if (!row || strcmp(m.rollout.adapter, n->adapter) != 0) break;    /* another publisher's version */
+        reports_update(row, &m.rollout, now_us);
+        if (m.rollout.decision && m.rollout.staged_count)
+            publications_decided(&n->publications, m.rollout.version);
+        tell(n, HEDDLE_EVENT_ROLLOUT, m.rollout.version, NULL);
+        break;
+    case MSG_RELEASE:
+        if (publications_release(&n->publications, m.release.version))
+            tell(n, HEDDLE_EVENT_RELEASED, m.release.version, NULL);
+        break;
+    default: break;    /* not meant for publishers */
+    }
     msg_fini(&m);
 }
 

@@ -65,31 +65,24 @@ static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* Before anything is copied: these texts come from files, and may be huge. */
-static int check_sizes(const pack_input_t *in, heddle_error_t *error)
+/* Everything that can be refused without the bytes is refused here, before a region is taken. */
+int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error)
 {
+    /* Before anything is copied: these texts come from files, and may be huge. */
     const struct { const char *what; size_t bytes; uint32_t limit; } PARTS[] = {
         {"the config", in->config.bytes, LIMIT_CONFIG_BYTES},
         {"the metadata", in->metadata.bytes, LIMIT_METADATA_BYTES}};
     for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
         if (PARTS[i].bytes <= PARTS[i].limit) continue;
-        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "%s of the adapter is too long", PARTS[i].what);
+        error_fail(error, HEDDLE_ERR_LIMIT, "%s of the adapter is too long", PARTS[i].what);
         error_expected(error, "at most %u bytes", PARTS[i].limit);
         error_found(error, "%zu bytes", PARTS[i].bytes);
         error_hint(error, "keep large texts out of the adapter");
-        return rc;
+        return HEDDLE_ERR_LIMIT;
     }
-    return HEDDLE_OK;
-}
-
-/* Everything that can be refused without the bytes is refused here, before a region is taken. */
-int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error)
-{
-    int rc = check_sizes(in, error);
-    if (rc) return rc;
     pack_t *p = calloc(1, sizeof *p);
     if (!p) return fail_memory(error);
-    rc = copy_input(p, in, error);
+    int rc = copy_input(p, in, error);
     if (!rc) rc = layout_make(p->tensors, in->count, &p->layout, error);
     if (!rc) rc = peft_check(p->config, p->tensors, in->count, p->features, p->base_model, error);
     if (!rc) rc = safetensors_check_metadata(p->metadata, error);
@@ -151,18 +144,6 @@ void pack_write_begin(pack_t *p, const void *const *sources)
         if (sources[row]) p->marks[row] |= p->leaves ? PACK_DIGESTED : PACK_HANDED_OUT;
 }
 
-/* [from, to) is in the row's own bytes. Copying and digesting go step by step, so that the bytes are
- * digested while they are in the cache. */
-static void write_row(const pack_t *p, uint32_t row, const uint8_t *source, uint64_t from, uint64_t to)
-{
-    for (uint64_t at = from; at < to; at += STEP_BYTES) {
-        size_t bytes = to - at < STEP_BYTES ? (size_t)(to - at) : STEP_BYTES;
-        uint8_t *into = place_of(p, row) + at;
-        if (p->leaves) digest_copy(into, source + at, bytes, leaves_of(p, row) + at / LIMIT_PAGE_BYTES);
-        else memcpy(into, source + at, bytes);
-    }
-}
-
 /* The first row that ends behind `from`, as its place in the order of the region, by binary search. */
 static uint32_t first_behind(const layout_t *l, uint64_t from)
 {
@@ -175,7 +156,8 @@ static uint32_t first_behind(const layout_t *l, uint64_t from)
     return low;
 }
 
-/* Only the rows that lie in the range are visited, since several threads write a range each. */
+/* Only the rows that lie in the range are visited, since several threads write a range each. Copying and
+ * digesting go step by step, so that the bytes are digested while they are in the cache. */
 void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint64_t to)
 {
     const layout_t *l = &p->layout;
@@ -183,7 +165,14 @@ void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint
         uint32_t row = l->order[i];
         uint64_t first = l->places[row], end = first + l->sizes[row];
         if (!sources[row] || end <= from) continue;
-        write_row(p, row, sources[row], from > first ? from - first : 0, (to < end ? to : end) - first);
+        const uint8_t *source = sources[row];
+        uint64_t at = from > first ? from - first : 0, until = (to < end ? to : end) - first;    /* of the row */
+        for (size_t bytes; at < until; at += bytes) {
+            bytes = until - at < STEP_BYTES ? (size_t)(until - at) : STEP_BYTES;
+            uint8_t *into = place_of(p, row) + at;
+            if (p->leaves) digest_copy(into, source + at, bytes, leaves_of(p, row) + at / LIMIT_PAGE_BYTES);
+            else memcpy(into, source + at, bytes);
+        }
     }
 }
 

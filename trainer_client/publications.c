@@ -88,18 +88,6 @@ static publication_slot_t *least_missed(publications_t *p)
     return between ? between : first;
 }
 
-/* A free slot. One without memory is used only while there are fewer warm ones than needed, or when none
- * will become free: memory that is made once stays. */
-static publication_slot_t *free_slot(publications_t *p)
-{
-    publication_slot_t *s = first_in(p, PUBLICATION_FREE, is_larger);
-    const publication_slot_t *served = first_in(p, PUBLICATION_SERVED, goes_before);
-    int warm = 0;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) warm += p->slots[i].region != NULL;
-    bool comes_free = publications_have(p, PUBLICATION_CLOSING) || (served && served->is_released);
-    return s && !s->region && warm >= PUBLICATION_WARM && comes_free ? NULL : s;
-}
-
 bool publications_have(const publications_t *p, publication_state_t state)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++)
@@ -111,7 +99,13 @@ bool publications_have(const publications_t *p, publication_state_t state)
 int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int *ret_slot,
                       region_t **ret_region)
 {
-    publication_slot_t *s = free_slot(p), *served = least_missed(p);
+    publication_slot_t *s = first_in(p, PUBLICATION_FREE, is_larger), *served = least_missed(p);
+    /* A free slot without memory is used only while there are fewer warm ones than needed, or when none will
+     * become free: memory that is made once stays. */
+    int warm = 0;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) warm += p->slots[i].region != NULL;
+    bool comes_free = publications_have(p, PUBLICATION_CLOSING) || (served && served->is_released);
+    if (s && !s->region && warm >= PUBLICATION_WARM && comes_free) s = NULL;
     if (!s && publications_have(p, PUBLICATION_CLOSING)) return HEDDLE_ERR_AGAIN;
     if (!s && served && (is_spare_any || served->is_released || served->is_decided)) stop(p, served);
     if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;

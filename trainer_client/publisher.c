@@ -176,11 +176,13 @@ static int check_patience(const stop_t *stop, heddle_error_t *error)
     return HEDDLE_ERR_DEADLINE;
 }
 
-static void patience_init(patience_t *p, heddle_publisher_t *publisher, uint64_t start_us,
-                          uint32_t deadline_ms)
+/* From here on stop_check, on this thread, ends packing at the deadline or an interrupt. */
+static void patience_begin(patience_t *p, heddle_publisher_t *publisher, uint64_t start_us,
+                           uint32_t deadline_ms)
 {
     *p = (patience_t){.stop = {check_patience}, .publisher = publisher, .start_us = start_us};
     atomic_init(&p->deadline_ms, deadline_ms);
+    stop_begin(&p->stop);
 }
 
 /* An interrupt that ended the packing is spent: it must not end the next call too. */
@@ -218,7 +220,9 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no descriptor is left for a publisher");
     if (o->read_dir) {
         /* Reading has no deadline yet: the call that will want it brings one. */
-        patience_init(&p->ahead_patience, p, time_now(), UINT_MAX);
+        patience_t *patience = &p->ahead_patience;
+        *patience = (patience_t){.stop = {check_patience}, .publisher = p, .start_us = time_now()};
+        atomic_init(&patience->deadline_ms, UINT_MAX);
         p->ahead = reading_ahead(o->read_dir, &p->ahead_patience.stop);
     }
     char roles[112];
@@ -558,105 +562,94 @@ static int wait_published(heddle_publisher_t *p, publish_request_t *request, hed
     return error->code;
 }
 
-static double ms_between(uint64_t from_us, uint64_t to_us) { return (double)(to_us - from_us) / 1000.0; }
-
-/* Seals, then publishes. Takes the publication, also on failure: a sealed pack cannot be written again. */
-static int commit(heddle_publication_t *pub, const heddle_publish_opts_t *opts,
-                  heddle_published_t *ret_published, heddle_error_t *error)
+/* Seals, then publishes. The publication is gone after the call, whatever its result: a sealed pack cannot be
+ * written again, and its slot belongs to the node then. */
+int heddle_publication_commit(heddle_publication_t **publication, const heddle_publish_opts_t *opts,
+                              heddle_published_t *ret_published)
 {
+    heddle_error_t error;
+    if (!publication || !*publication) return misuse("heddle_publication_commit", "there is no publication");
+    heddle_publication_t *pub = *publication;
     heddle_publisher_t *p = pub->publisher;
+    *publication = NULL;
     sealed_t sealed;
     uint64_t start_us = pub->start_us ? pub->start_us : time_now();
-    publish_request_t request = {.slot = pub->slot, .pack = pub->pack, .sealed = &sealed, .opts = *opts,
-                                 .is_random_id = !opts->request_id, .start_us = start_us,
-                                 .until_us = start_us + opts->deadline_ms * 1000ull};
-    /* The seal digests what is not digested yet, which the deadline or an interrupt may end. */
-    patience_t patience;
-    patience_init(&patience, p, start_us, opts->deadline_ms);
-    stop_begin(&patience.stop);
-    int rc = pack_seal(pub->pack, &sealed, error);
-    if (!rc) rc = stop_check(error);
-    rc = patience_over(&patience, rc, error);
+    publish_request_t request = {.slot = pub->slot, .pack = pub->pack, .sealed = &sealed,
+                                 .start_us = start_us};
+    int rc = take_opts(opts, &request.opts, &error);
+    if (rc) error_where(&error, p->adapter, 0, NULL, "commit");
+    if (!rc) {
+        /* The seal digests what is not digested yet, which the deadline or an interrupt may end. */
+        patience_t patience;
+        patience_begin(&patience, p, start_us, request.opts.deadline_ms);
+        rc = pack_seal(pub->pack, &sealed, &error);
+        if (!rc) rc = stop_check(&error);
+        rc = patience_over(&patience, rc, &error);
+    }
+    if (rc) {
+        heddle_publication_abort(&pub);
+        return error_publish(&error);
+    }
     uint64_t sealed_us = time_now();
+    request.until_us = start_us + request.opts.deadline_ms * 1000ull;
     /* Without a request id of the caller's a random one, which no other process can have used. */
     char id[40] = "r-";
     uint8_t random[16];
     random_bytes(random, sizeof random);
     for (size_t i = 0; i < sizeof random; i++) snprintf(id + 2 + 2 * i, 3, "%02x", random[i]);
+    request.is_random_id = !request.opts.request_id;
     if (request.is_random_id) request.opts.request_id = id;
-    if (rc) give_back(p, pub->slot);
-    else rc = wait_published(p, &request, error);
-    if (rc) error_where(error, p->adapter, 0, NULL, error->phase[0] ? NULL : "commit");
-    if (!rc) {
-        const publish_result_t *r = &request.result;
-        heddle_published_t published = {.size = sizeof published,
-                                        .version = r->version,
-                                        .replayed = r->replayed,
-                                        .unchanged = r->unchanged,
-                                        .created = !r->replayed && !r->unchanged,
-                                        .data_bytes = pub->pack->layout.data_bytes,
-                                        .tensor_count = pub->pack->layout.count,
-                                        .chunk_count = sealed.chunk_count,
-                                        .pack_ms = ms_between(start_us, sealed_us),
-                                        .commit_ms = ms_between(start_us, r->published_us)};
-        digest_text(&r->digest, published.digest);
-        tag_text(p->adapter, r->version, &r->digest, published.tag);
-        error_text(published.request_id, sizeof published.request_id, request.opts.request_id);
-        memcpy(published.features, pub->pack->features, sizeof published.features);
-        memcpy(published.held, r->held, sizeof published.held);
-        sized_give(ret_published, &published, sizeof published);
+    rc = wait_published(p, &request, &error);
+    if (rc) {
+        error_where(&error, p->adapter, 0, NULL, error.phase[0] ? NULL : "commit");
+        end(pub);
+        return error_publish(&error);
     }
+    const publish_result_t *r = &request.result;
+    heddle_published_t published = {.size = sizeof published,
+                                    .version = r->version,
+                                    .replayed = r->replayed,
+                                    .unchanged = r->unchanged,
+                                    .created = !r->replayed && !r->unchanged,
+                                    .data_bytes = pub->pack->layout.data_bytes,
+                                    .tensor_count = pub->pack->layout.count,
+                                    .chunk_count = sealed.chunk_count,
+                                    .pack_ms = (double)(sealed_us - start_us) / 1000.0,
+                                    .commit_ms = (double)(r->published_us - start_us) / 1000.0};
+    digest_text(&r->digest, published.digest);
+    tag_text(p->adapter, r->version, &r->digest, published.tag);
+    error_text(published.request_id, sizeof published.request_id, request.opts.request_id);
+    memcpy(published.features, pub->pack->features, sizeof published.features);
+    memcpy(published.held, r->held, sizeof published.held);
     end(pub);
-    return rc;
-}
-
-/* The publication is gone after the call, whatever its result: its slot belongs to the node then. */
-int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
-                              heddle_published_t *ret_published)
-{
-    heddle_error_t error;
-    heddle_publish_opts_t o;
-    if (!pub || !*pub) return misuse("heddle_publication_commit", "there is no publication");
-    heddle_publication_t *p = *pub;
-    *pub = NULL;
-    int rc = take_opts(opts, &o, &error);
-    if (!rc) {
-        rc = commit(p, &o, ret_published, &error);
-    } else {
-        error_where(&error, p->publisher->adapter, 0, NULL, "commit");
-        heddle_publication_abort(&p);
-    }
-    return rc ? error_publish(&error) : HEDDLE_OK;
+    sized_give(ret_published, &published, sizeof published);
+    return HEDDLE_OK;
 }
 
 /* -- a directory ------------------------------------------------------------------------------ */
 
-/* Takes what was read while the publisher opened, if that is this directory and still unchanged. False:
- * there is none; the error that ended it is found again, or no longer there. */
-static bool join_ahead(heddle_publisher_t *p, const char *dir, const patience_t *patience, reading_t *r,
-                       region_t **ret_region)
-{
-    heddle_error_t ignored;
-    if (!reading_is_of(p->ahead, dir)) {
-        drop_ahead(p);
-        return false;
-    }
-    uint64_t passed_ms = (patience->start_us - p->ahead_patience.start_us) / 1000;
-    uint64_t deadline_ms = passed_ms + atomic_load(&patience->deadline_ms);
-    atomic_store(&p->ahead_patience.deadline_ms, deadline_ms < UINT_MAX ? (unsigned)deadline_ms : UINT_MAX);
-    return !reading_join(&p->ahead, r, ret_region, &ignored);
-}
-
-/* Reads the directory into a region, unless it was read ahead into a region of its own, which then
- * becomes the slot's. */
+/* Reads the directory into a region, unless it was read ahead, while the publisher opened, into a region of
+ * its own, which then becomes the slot's.  What was read ahead counts only if it is this directory and still
+ * unchanged; the error that ended it is found again, or no longer there. */
 static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *patience,
                     heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     reading_t r = {0};
     region_t *region = NULL;
     command_t t = {0};
+    bool is_ahead = reading_is_of(p->ahead, dir);
+    if (is_ahead) {
+        /* From here on it has the deadline of this call. */
+        heddle_error_t ignored;
+        uint64_t passed_ms = (patience->start_us - p->ahead_patience.start_us) / 1000;
+        uint64_t until_ms = passed_ms + atomic_load(&patience->deadline_ms);
+        atomic_store(&p->ahead_patience.deadline_ms, until_ms < UINT_MAX ? (unsigned)until_ms : UINT_MAX);
+        is_ahead = !reading_join(&p->ahead, &r, &region, &ignored);
+    } else {
+        drop_ahead(p);
+    }
     int rc;
-    if (join_ahead(p, dir, patience, &r, &region)) {
+    if (is_ahead) {
         t.bytes = region->bytes;
         rc = take_slot(p, &t, error);
         t.region = region;
@@ -687,11 +680,9 @@ int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
     if (p->open) return misuse("heddle_publisher_publish_dir", "another publication is open");
     int rc = take_opts(opts, &o, &error);
     if (rc) return error_publish(&error);
-    patience_init(&patience, p, time_now(), o.deadline_ms);
-    stop_begin(&patience.stop);
+    patience_begin(&patience, p, time_now(), o.deadline_ms);
     rc = patience_over(&patience, read_dir(p, dir, &patience, &pub, &error), &error);
-    if (!rc) rc = commit(pub, &o, ret_published, &error);
-    return rc ? error_publish(&error) : HEDDLE_OK;
+    return rc ? error_publish(&error) : heddle_publication_commit(&pub, opts, ret_published);
 }
 
 /* -- what became of a version ----------------------------------------------------------------- */

@@ -91,16 +91,6 @@ ahead_t *reading_ahead(const char *dir, const stop_t *stop)
 
 bool reading_is_of(const ahead_t *a, const char *dir) { return a && !strcmp(a->dir, dir); }
 
-/* The path may lead to another directory by now (a moved link, a rename), and some file systems report no
- * changes of a file. Where it is not certain that the bytes are the same, they are read again. */
-static int check_still(const ahead_t *a, heddle_error_t *error)
-{
-    bool is_sure = false;
-    int rc = peft_check_unchanged(a->reading.dir, &is_sure, error);
-    if (rc || (is_sure && peft_is_at(a->reading.dir, a->dir))) return rc;
-    return error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s may have changed since it was read", a->dir);
-}
-
 /* The result is the caller's only when nothing can have changed since it was read. */
 int reading_join(ahead_t **ahead, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error)
 {
@@ -108,8 +98,17 @@ int reading_join(ahead_t **ahead, reading_t *ret_reading, region_t **ret_region,
     *ahead = NULL;
     pthread_join(a->thread, NULL);
     int rc = a->rc;
-    if (rc) *error = a->error;
-    else rc = check_still(a, error);
+    if (rc) {
+        *error = a->error;
+    } else {
+        /* The path may lead to another directory by now (a moved link, a rename), and some file systems
+         * report no changes of a file. Where it is not certain that the bytes are the same, they are read
+         * again. */
+        bool is_sure = false;
+        rc = peft_check_unchanged(a->reading.dir, &is_sure, error);
+        if (!rc && !(is_sure && peft_is_at(a->reading.dir, a->dir)))
+            rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s may have changed since it was read", a->dir);
+    }
     if (!rc) {
         *ret_reading = a->reading;
         *ret_region = a->region;

@@ -261,26 +261,20 @@ static bool is_refusal(const heddle_missing_t *m, const wait_for_t *want)
     return is_final && (want->phase != HEDDLE_PHASE_STAGED || strcmp(m->phase, "activate") != 0);
 }
 
-/* Eligible workers that refused for good. Workers that left are listed as missing too, but are not
- * eligible any more. The list does not say which these are, so as many refusals are not counted. */
-static uint32_t refused_count(const report_row_t *row, const wait_for_t *want)
-{
-    const heddle_report_t *r = &row->report;
-    bool is_staging = is_state(row, "staging") || is_state(row, "staged");
-    uint32_t there = is_staging ? staged_count(r) : r->active_count, refused = 0;
-    uint32_t awaited = r->eligible_count > there ? r->eligible_count - there : 0;
-    uint32_t gone = r->missing_count > awaited ? r->missing_count - awaited : 0;
-    for (uint32_t i = 0; i < r->missing_count && i < HEDDLE_MISSING_MAX; i++)
-        refused += is_refusal(&r->missing[i], want);
-    return refused > gone ? refused - gone : 0;
-}
-
-/* So many have refused that the quorum cannot be reached: waiting on would change nothing. */
+/* So many eligible workers have refused for good that the quorum cannot be reached: waiting on would change
+ * nothing. Workers that left are listed as missing too, but are not eligible any more. The list does not say
+ * which these are, so as many refusals are not counted. */
 static int judge_refused(const reports_t *r, const report_row_t *row, const wait_for_t *want,
                          heddle_error_t *error)
 {
     const heddle_report_t *p = &row->report;
-    uint32_t refused = refused_count(row, want), need = need_count(row, want);
+    bool is_staging = is_state(row, "staging") || is_state(row, "staged");
+    uint32_t there = is_staging ? staged_count(p) : p->active_count, need = need_count(row, want);
+    uint32_t awaited = p->eligible_count > there ? p->eligible_count - there : 0;
+    uint32_t gone = p->missing_count > awaited ? p->missing_count - awaited : 0, refused = 0;
+    for (uint32_t i = 0; i < p->missing_count && i < HEDDLE_MISSING_MAX; i++)
+        refused += is_refusal(&p->missing[i], want);
+    refused = refused > gone ? refused - gone : 0;
     if (!refused || p->eligible_count >= need + refused) return HEDDLE_ERR_AGAIN;
     const heddle_missing_t *first = p->missing;
     while (!is_refusal(first, want)) first++;
@@ -339,23 +333,6 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
     return judge_refused(r, row, want, error);
 }
 
-/* The first missing worker that gives a reason explains the most. */
-static int late_missing(const reports_t *r, const report_row_t *row, const char *why, heddle_error_t *error)
-{
-    const heddle_missing_t *m = row->report.missing;    /* the first that says why, else the first */
-    for (uint32_t i = 0; i < row->report.missing_count && i < HEDDLE_MISSING_MAX; i++) {
-        if (!row->report.missing[i].message[0]) continue;
-        m = &row->report.missing[i];
-        break;
-    }
-    char who[96 + HEDDLE_NAME_MAX + sizeof m->message];
-    const char *said = m->message[0] ? m->message : "has not answered";
-    text_printf(who, sizeof who, "%s; %s: %s", why, m->worker, said);
-    fail_version(r, row, HEDDLE_ERR_DEADLINE, who, error);
-    error_where(error, NULL, 0, m->worker, m->phase);
-    return HEDDLE_ERR_DEADLINE;
-}
-
 /* The broker may have reported since the last look, so that the judgement comes once more before the
  * error. */
 int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
@@ -370,8 +347,19 @@ int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
     else snprintf(why, sizeof why, "is not %s on enough workers yet", word);
     bool is_nobody = row->heard_us && !eligible && !row->report.missing_count && !row->queued[0];
     int rc = is_nobody ? HEDDLE_ERR_NO_WORKERS : HEDDLE_ERR_DEADLINE;
-    if (row->report.missing_count) late_missing(r, row, why, error);
-    else fail_version(r, row, rc, why, error);
+    if (row->report.missing_count) {
+        /* The first missing worker that gives a reason explains the most. */
+        const heddle_missing_t *m = row->report.missing;
+        for (uint32_t i = 0; !m->message[0] && i < row->report.missing_count && i < HEDDLE_MISSING_MAX; i++)
+            if (row->report.missing[i].message[0]) m = &row->report.missing[i];
+        char who[sizeof why + HEDDLE_NAME_MAX + sizeof m->message];
+        const char *said = m->message[0] ? m->message : "has not answered";
+        text_printf(who, sizeof who, "%s; %s: %s", why, m->worker, said);
+        fail_version(r, row, rc, who, error);
+        error_where(error, NULL, 0, m->worker, m->phase);
+    } else {
+        fail_version(r, row, rc, why, error);
+    }
     if (need > eligible) error_expected(error, "%s on %u worker%s", word, need, need == 1 ? "" : "s");
     else error_expected(error, "%s on %u of %u worker%s", word, need, eligible, eligible == 1 ? "" : "s");
     if (row->queued[0]) return rc;
