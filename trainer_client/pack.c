@@ -166,7 +166,7 @@ void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint
         uint64_t first = l->places[row], end = first + l->sizes[row];
         if (!sources[row] || end <= from) continue;
         const uint8_t *source = sources[row];
-        uint64_t at = from > first ? from - first : 0, until = (to < end ? to : end) - first;    /* of the row */
+        uint64_t at = from > first ? from - first : 0, until = (to < end ? to : end) - first;
         for (size_t bytes; at < until; at += bytes) {
             bytes = until - at < STEP_BYTES ? (size_t)(until - at) : STEP_BYTES;
             uint8_t *into = place_of(p, row) + at;

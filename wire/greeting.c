@@ -71,26 +71,18 @@ static void on_readable(void *self)
     }
 }
 
-/* Without reconnecting: a second connection would be a second question, and the caller asked once. */
-static void *open_stream(const char *endpoint)
-{
-    void *s = socket_new(ZMQ_STREAM);
-    if (!s) return NULL;
-    zsock_set_ipv6(s, !strncmp(endpoint, "tcp://[", 7));
-    zsock_set_linger(s, 0);
-    zsock_set_connect_timeout(s, CONNECT_MS);
-    zsock_set_reconnect_ivl(s, -1);
-    if (zmq_connect(s, endpoint)) socket_close(&s);
-    return s;
-}
-
 int greeting_ask(loop_t *loop, const char *endpoint, void (*on_heard)(void *self), void *self,
                  greeting_t **ret_greeting)
 {
     greeting_t *g = calloc(1, sizeof *g);
     if (!g) return HEDDLE_ERR_NO_MEMORY;
-    *g = (greeting_t){.loop = loop, .on_heard = on_heard, .self = self, .stream = open_stream(endpoint)};
-    if (!g->stream || loop_add_socket(loop, g->stream, on_readable, g)) goto fail;
+    *g = (greeting_t){.loop = loop, .on_heard = on_heard, .self = self, .stream = socket_new(ZMQ_STREAM)};
+    if (!g->stream) goto fail;
+    zsock_set_ipv6(g->stream, !strncmp(endpoint, "tcp://[", 7));
+    zsock_set_linger(g->stream, 0);
+    zsock_set_connect_timeout(g->stream, CONNECT_MS);
+    zsock_set_reconnect_ivl(g->stream, -1); /* it would be a second question, and the caller asked once */
+    if (zmq_connect(g->stream, endpoint) || loop_add_socket(loop, g->stream, on_readable, g)) goto fail;
     *ret_greeting = g;
     return HEDDLE_OK;
 fail:

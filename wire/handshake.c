@@ -8,19 +8,6 @@
 #include <string.h>
 #include <zmq.h>
 
-static int key_unknown(const char *endpoint, const wire_keys_t *keys, heddle_error_t *error)
-{
-    const key_pair_t *own = &keys->own;
-    int rc = error_fail(error, HEDDLE_ERR_DENIED, "the broker at %.200s does not let in the key %s",
-                        endpoint, own->public_key);
-    error_expected(error, "a key that `heddle keys list` shows there, and that was not revoked");
-    error_found(error, "%s", own->public_key);
-    error_hint(error, "the broker's user runs `heddle keys add '%s' --role %s`%s", own->public_key,
-               keys->roles[0] ? keys->roles : "worker:ADAPTER",
-               keys->roles[0] ? "" : " (or publisher:ADAPTER, reader, admin)");
-    return rc;
-}
-
 /* Both sides must have the other's key, so the hint has two parts: the command that registers ours there,
  * and the option that takes the broker's here. */
 static void hint_at_both(const char *why, const key_pair_t *own, const char *roles, heddle_error_t *error)
@@ -33,75 +20,64 @@ static void hint_at_both(const char *why, const key_pair_t *own, const char *rol
                roles[0] ? roles : "worker:ADAPTER", roles[0] ? "" : " (or publisher:ADAPTER, reader)");
 }
 
-/* This side had no use for a key so far. One is made now, because the broker's user must register it. */
-static int plain_against_keys(const char *endpoint, const wire_keys_t *keys, heddle_error_t *error)
-{
-    heddle_error_t ignored;
-    key_pair_t own = keys->own;
-    bool has_ring = keys->ring.dir[0];
-    if (!own.public_key[0] && has_ring) keyring_pair(&keys->ring, "client.key", &own, &ignored);
-    int rc = error_fail(error, HEDDLE_ERR_DENIED,
-                        "the broker at %.200s has a key that %.200s does not know: another user started it, "
-                        "or it has another key ring",
-                        endpoint, has_ring ? keys->ring.dir : "this program");
-    error_expected(error, "the broker's public key");
-    error_found(error, "none");
-    hint_at_both("", &own, keys->roles, error);
-    explicit_bzero(&own, sizeof own);
-    error->retriable = 1;
-    return rc;
-}
-
-/* The listener is no broker, or it has keys and closed the connection before it had sent its mechanism. */
-static int plain_is_shut_out(const char *endpoint, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-                        "the listener at %.200s closed the connection in the handshake", endpoint);
-    error_expected(error, "a broker without keys, or one whose key is known here");
-    error_found(error, "another program, or a broker with keys");
-    error_hint(error, "--broker or HEDDLE_BROKER names another address, --broker-key the broker's key");
-    return rc;
-}
-
-/* Never answered by connecting without keys: an attacker in the broker's place could bring that about. */
-static int keys_against_plain(const char *endpoint, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_DENIED,
-                        "the broker at %.200s runs without keys, and is expected to have one", endpoint);
-    error_expected(error, "a broker that was not started with --insecure");
-    error_found(error, "a plain one");
-    error_hint(error, "is it another program? start your broker there without --insecure; or, to take this "
-                      "one as it is, leave --broker-key away and remove its file in brokers/ of the key ring "
-                      "(your own broker started with --insecure does)");
-    error->retriable = 1;
-    return rc;
-}
-
-static int broken_off(const char *endpoint, const wire_keys_t *keys, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-                        "the broker at %.200s ends the connection in the handshake", endpoint);
-    error_expected(error, "the broker whose key is %s", keys->broker_key);
-    error_found(error, "one that does not prove it");
-    if (keys->is_fixed) error_hint(error, "compare with the key that `heddle status` prints there");
-    else hint_at_both("if another user started it: ", &keys->own, keys->roles, error);
-    return rc;
-}
-
 int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, const wire_keys_t *keys,
                       heddle_error_t *ret_error)
 {
+    heddle_error_t *error = ret_error;
+    key_pair_t own = keys->own;
     bool has_key = keys->broker_key[0];
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) return key_unknown(endpoint, keys, ret_error);
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
-        value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
-        return has_key ? keys_against_plain(endpoint, ret_error)
-                       : plain_against_keys(endpoint, keys, ret_error);
-    if (has_key) return broken_off(endpoint, keys, ret_error);
-    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) return plain_is_shut_out(endpoint, ret_error);
-    int rc = error_fail(ret_error, HEDDLE_ERR_UNAVAILABLE,
-                        "%.200s is not a Heddle broker: the handshake failed", endpoint);
-    error_hint(ret_error,
-               "is heddle-broker running there? --broker or HEDDLE_BROKER names another address");
+    bool is_mismatch = event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
+                       value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
+    int rc = HEDDLE_ERR_UNAVAILABLE;
+    if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+        rc = error_fail(error, HEDDLE_ERR_DENIED, "the broker at %.200s does not let in the key %s", endpoint,
+                        own.public_key);
+        error_expected(error, "a key that `heddle keys list` shows there, and that was not revoked");
+        error_found(error, "%s", own.public_key);
+        error_hint(error, "the broker's user runs `heddle keys add '%s' --role %s`%s", own.public_key,
+                   keys->roles[0] ? keys->roles : "worker:ADAPTER",
+                   keys->roles[0] ? "" : " (or publisher:ADAPTER, reader, admin)");
+    } else if (is_mismatch && has_key) {
+        /* Never answered by connecting without keys: an attacker in the broker's place could bring that
+         * about. */
+        rc = error_fail(error, HEDDLE_ERR_DENIED,
+                        "the broker at %.200s runs without keys, and is expected to have one", endpoint);
+        error_expected(error, "a broker that was not started with --insecure");
+        error_found(error, "a plain one");
+        error_hint(error, "is it another program? start your broker there without --insecure; or, to take "
+                          "this one as it is, leave --broker-key away and remove its file in brokers/ of the "
+                          "key ring (your own broker started with --insecure does)");
+        error->retriable = 1;
+    } else if (is_mismatch) {
+        /* This side had no use for a key so far. One is made now, because the broker's user must register
+         * it. */
+        heddle_error_t ignored;
+        bool has_ring = keys->ring.dir[0];
+        if (!own.public_key[0] && has_ring) keyring_pair(&keys->ring, "client.key", &own, &ignored);
+        rc = error_fail(error, HEDDLE_ERR_DENIED,
+                        "the broker at %.200s has a key that %.200s does not know: another user started it, "
+                        "or it has another key ring",
+                        endpoint, has_ring ? keys->ring.dir : "this program");
+        error_expected(error, "the broker's public key");
+        error_found(error, "none");
+        hint_at_both("", &own, keys->roles, error);
+        error->retriable = 1;
+    } else if (has_key) {
+        error_fail(error, rc, "the broker at %.200s ends the connection in the handshake", endpoint);
+        error_expected(error, "the broker whose key is %s", keys->broker_key);
+        error_found(error, "one that does not prove it");
+        if (keys->is_fixed) error_hint(error, "compare with the key that `heddle status` prints there");
+        else hint_at_both("if another user started it: ", &own, keys->roles, error);
+    } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
+        /* It is no broker, or it has keys and closed the connection before it had sent its mechanism. */
+        error_fail(error, rc, "the listener at %.200s closed the connection in the handshake", endpoint);
+        error_expected(error, "a broker without keys, or one whose key is known here");
+        error_found(error, "another program, or a broker with keys");
+        error_hint(error, "--broker or HEDDLE_BROKER names another address, --broker-key the broker's key");
+    } else {
+        error_fail(error, rc, "%.200s is not a Heddle broker: the handshake failed", endpoint);
+        error_hint(error, "is heddle-broker running there? --broker or HEDDLE_BROKER names another address");
+    }
+    explicit_bzero(&own, sizeof own);
     return rc;
 }

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Key files: their text, and how they are written whole and never over another key. */
-#include "wire/keys_part.h"
+/* Key files: their text, and how they are written whole and never over another key; the key ring of a user:
+ * where it is, its key pairs, and which public key is expected at which endpoint. */
+#include "wire/keys.h"
 
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/log.h"
 #include "core/others.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +22,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { RAW_BYTES = 32 };
+/* PRUNED_MAX bounds the files that one start removes: each costs a scan of the directory. */
+enum { RAW_BYTES = 32, KEY_FILE_BYTES = 4096, KNOWN_MAX = 1024, PRUNED_MAX = 16 };
 
 static const char COMMENT[] =
     "# A key of Heddle.  The secret line gives all rights of this key: keep this file private.\n";
@@ -33,18 +39,11 @@ bool key_is_valid(const char *text)
     return is_text && zmq_z85_decode(raw, text);
 }
 
-/* Users copy public keys between terminals, so a key must be one word to a double click, and hold nothing
- * that a shell, a unit file or YAML interprets. One pair in 4,000 is such; finding one takes a tenth of a
- * second. */
-static bool is_a_word(const char *key)
-{
-    static const char PLAIN[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=/@";
-    return isalnum((unsigned char)key[0]) && !key[strspn(key, PLAIN)];
-}
-
 int key_make(key_pair_t *ret_pair, heddle_error_t *error)
 {
+    static const char PLAIN[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=/@";
     key_pair_t pair;
+    bool is_word;
     do {
         if (zmq_curve_keypair(pair.public_key, pair.secret_key)) {
             int rc =
@@ -52,7 +51,12 @@ int key_make(key_pair_t *ret_pair, heddle_error_t *error)
             error_hint(error, "libzmq was built without CURVE: install one with it, or say --insecure");
             return rc;
         }
-    } while (!is_a_word(pair.public_key));
+        /* Users copy public keys between terminals, so a key must be one word to a double click, and hold
+         * nothing that a shell, a unit file or YAML interprets. One pair in 4,000 is such; finding one takes
+         * a tenth of a second. */
+        const char *key = pair.public_key;
+        is_word = isalnum((unsigned char)key[0]) && !key[strspn(key, PLAIN)];
+    } while (!is_word);
     *ret_pair = pair;
     explicit_bzero(&pair, sizeof pair);
     return HEDDLE_OK;
@@ -60,7 +64,7 @@ int key_make(key_pair_t *ret_pair, heddle_error_t *error)
 
 /* ---- reading ---- */
 
-int key_file_refuse(const char *path, const char *what, int number, heddle_error_t *error)
+static int key_file_refuse(const char *path, const char *what, int number, heddle_error_t *error)
 {
     int rc = error_fail(error, number == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_DATA_DIR,
                         "%.300s: %s%s%s", path, what, number ? ": " : "", number ? strerror(number) : "");
@@ -77,30 +81,24 @@ static const char *value_of(const char *line, const char *word)
     return !strncmp(line, word, n) && line[n] == ' ' ? line + n + 1 : NULL;
 }
 
-/* False where a key is malformed. Lines with other words are skipped, so that later versions can add some. */
-static bool take_line(const char *line, key_pair_t *pair, char *endpoint)
-{
-    const char *v;
-    char *key = NULL;
-    if ((v = value_of(line, "public"))) key = pair->public_key;
-    else if ((v = value_of(line, "secret"))) key = pair->secret_key;
-    if (!key) {
-        if (endpoint && (v = value_of(line, "endpoint"))) snprintf(endpoint, KEY_FILE_BYTES, "%s", v);
-        return true;
-    }
-    if (!key_is_valid(v)) return false;
-    memcpy(key, v, KEY_TEXT);
-    return true;
-}
-
-/* `endpoint`: KEY_FILE_BYTES, or NULL.  Changes the text. */
+/* `endpoint`: KEY_FILE_BYTES, or NULL.  Changes the text. False where a key is malformed. Lines with other
+ * words are skipped, so that later versions can add some. */
 static bool parse(char *text, key_pair_t *ret_pair, char *endpoint)
 {
     key_pair_t pair = {0};
     char *rest = text, *line;
     bool ok = true;
     char derived[KEY_TEXT];
-    while (ok && (line = strsep(&rest, "\n"))) ok = take_line(line, &pair, endpoint);
+    while (ok && (line = strsep(&rest, "\n"))) {
+        const char *v;
+        char *key = NULL;
+        if ((v = value_of(line, "public"))) key = pair.public_key;
+        else if ((v = value_of(line, "secret"))) key = pair.secret_key;
+        else if (endpoint && (v = value_of(line, "endpoint"))) snprintf(endpoint, KEY_FILE_BYTES, "%s", v);
+        if (!key) continue;
+        ok = key_is_valid(v);
+        if (ok) memcpy(key, v, KEY_TEXT);
+    }
     ok = ok && pair.public_key[0];
     /* A file put together from two pairs would fail in every handshake, without a reason. */
     if (ok && pair.secret_key[0])
@@ -112,7 +110,7 @@ static bool parse(char *text, key_pair_t *ret_pair, char *endpoint)
 
 /* Reads a regular file of moderate size only: opening a FIFO without O_NONBLOCK, or reading it, would
  * block. */
-int key_file_text(const char *path, char ret_text[KEY_FILE_BYTES], struct stat *ret_stat,
+static int key_file_text(const char *path, char ret_text[KEY_FILE_BYTES], struct stat *ret_stat,
                   heddle_error_t *error)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -128,7 +126,7 @@ int key_file_text(const char *path, char ret_text[KEY_FILE_BYTES], struct stat *
     return HEDDLE_OK;
 }
 
-int key_file_read(const char *path, key_pair_t *ret_pair, char *endpoint, heddle_error_t *error)
+static int key_file_read(const char *path, key_pair_t *ret_pair, char *endpoint, heddle_error_t *error)
 {
     char text[KEY_FILE_BYTES];
     struct stat st;
@@ -152,19 +150,6 @@ int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error)
     return key_file_read(path, ret_pair, NULL, error);
 }
 
-/* The output of `heddle keygen >FILE`: the public key alone, in one line. */
-static bool read_printed(const char *path, char ret_key[KEY_TEXT])
-{
-    char text[KEY_FILE_BYTES];
-    struct stat st;
-    heddle_error_t none;
-    if (key_file_text(path, text, &st, &none)) return false;
-    if (strlen(text) == KEY_TEXT && text[KEY_TEXT - 1] == '\n') text[KEY_TEXT - 1] = 0;
-    if (!key_is_valid(text)) return false;
-    memcpy(ret_key, text, KEY_TEXT);
-    return true;
-}
-
 int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     key_pair_t pair;
@@ -181,8 +166,18 @@ int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
         memcpy(ret_key, text, KEY_TEXT);
         return HEDDLE_OK;
     }
-    if (read_printed(text, ret_key)) return HEDDLE_OK;
-    int rc = key_read(text, &pair, error);
+    /* The output of `heddle keygen >FILE`: the public key alone, in one line. */
+    char printed[KEY_FILE_BYTES];
+    struct stat st;
+    heddle_error_t none;
+    int rc = key_file_text(text, printed, &st, &none);
+    if (!rc && strlen(printed) == KEY_TEXT && printed[KEY_TEXT - 1] == '\n') printed[KEY_TEXT - 1] = 0;
+    if (!rc && key_is_valid(printed)) {
+        memcpy(ret_key, printed, KEY_TEXT);
+        return HEDDLE_OK;
+    }
+    explicit_bzero(printed, sizeof printed); /* it may hold a secret line */
+    rc = key_read(text, &pair, error);
     if (rc == HEDDLE_ERR_NOT_FOUND) {
         rc = error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);
         error_contrast(error, "40 characters of Z85, or the path of a key file",
@@ -211,21 +206,8 @@ static bool write_all(int fd, const char *text)
     return fsync(fd) == 0;
 }
 
-/* The name of a new file is durable only when its directory has been synced. */
-static bool sync_parent(const char *path)
-{
-    char dir[KEYRING_PATH + 300];
-    snprintf(dir, sizeof dir, "%s", path);
-    char *slash = strrchr(dir, '/');
-    if (slash) slash[slash == dir] = 0;
-    int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = fd >= 0 && fsync(fd) == 0;
-    if (fd >= 0) close(fd);
-    return ok;
-}
-
 /* A full disk gets its own error: the hint about rights would mislead. */
-int key_file_fail(const char *path, const char *what, int number, heddle_error_t *error)
+static int key_file_fail(const char *path, const char *what, int number, heddle_error_t *error)
 {
     bool is_full = number == ENOSPC || number == EDQUOT;
     int rc = error_fail(error, is_full ? HEDDLE_ERR_NO_SPACE : HEDDLE_ERR_DATA_DIR, "%.300s: %s: %s", path,
@@ -264,7 +246,7 @@ static int put_in_place(const char *temporary, const char *path, const char *tex
 }
 
 /* A temporary file first, so that a reader, or a crash, never meets half a key. */
-int key_file_put(const char *path, const char *text, bool replace)
+static int key_file_put(const char *path, const char *text, bool replace)
 {
     char temporary[KEYRING_PATH + 300];
     if ((size_t)snprintf(temporary, sizeof temporary, "%s.XXXXXX", path) >= sizeof temporary)
@@ -276,10 +258,17 @@ int key_file_put(const char *path, const char *text, bool replace)
     if (!number && replace && rename(temporary, path)) number = errno;
     if (!number && !replace) number = put_in_place(temporary, path, text);
     if (number || !replace) unlink(temporary);
-    return number || sync_parent(path) ? number : errno;
+    if (number) return number;
+    /* The name of a new file is durable only when its directory has been synced. */
+    char *slash = strrchr(temporary, '/');
+    if (slash) slash[slash == temporary] = 0;
+    fd = open(slash ? temporary : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || fsync(fd)) number = errno;
+    if (fd >= 0) close(fd);
+    return number;
 }
 
-int key_file_write(const char *path, const key_pair_t *pair, int *ret_number, heddle_error_t *error)
+static int key_file_write(const char *path, const key_pair_t *pair, int *ret_number, heddle_error_t *error)
 {
     char text[KEY_FILE_BYTES];
     snprintf(text, sizeof text, "%spublic %s\nsecret %s\n", COMMENT, pair->public_key, pair->secret_key);
@@ -294,4 +283,341 @@ int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error)
 {
     int number;
     return key_file_write(path, pair, &number, error);
+}
+
+/* ---- the ring ---- */
+
+int keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error)
+{
+    const char *set = given && *given ? given : getenv("HEDDLE_KEYS");
+    bool is_chosen = set && *set;
+    if (ret_chosen) *ret_chosen = is_chosen;
+    int n = -1;
+    if (is_chosen) {
+        n = snprintf(ret_ring->dir, sizeof ret_ring->dir, "%s", set);
+    } else {
+        /* The default ring is where the XDG directory specification has it, which says to ignore a relative
+         * path. Daemons are often started without HOME; the password file has it too. */
+        const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+        char buffer[KEYRING_PATH];
+        struct passwd entry, *found = NULL;
+        bool is_homeless = !home || !*home;
+        if (is_homeless && getpwuid_r(geteuid(), &entry, buffer, sizeof buffer, &found)) found = NULL;
+        if (is_homeless) home = found ? found->pw_dir : NULL;
+        bool has_config = config && *config == '/';
+        const char *base = has_config ? config : home;
+        if (base && *base == '/')
+            n = snprintf(ret_ring->dir, sizeof ret_ring->dir, "%s/%s", base,
+                         has_config ? "heddle/keys" : ".config/heddle/keys");
+    }
+    if (n > 0 && (size_t)n < sizeof ret_ring->dir - 16) return HEDDLE_OK;
+    ret_ring->dir[0] = 0;
+    int rc = error_fail(
+        error, HEDDLE_ERR_USAGE,
+        "no place for keys: neither HEDDLE_KEYS nor XDG_CONFIG_HOME nor HOME is a usable path");
+    error_hint(error, "name a directory of your own with HEDDLE_KEYS");
+    return rc;
+}
+
+/* The directory and its missing parents, each 0700: they are to hold secrets. */
+static int make_ring(const keyring_t *r, int *ret_number, heddle_error_t *error)
+{
+    char path[KEYRING_DIR];
+    snprintf(path, sizeof path, "%s", r->dir);
+    for (char *at = path + 1;; at++) {
+        bool is_end = !*at;
+        if (*at != '/' && !is_end) continue;
+        *at = 0;
+        if (mkdir(path, 0700) && errno != EEXIST) {
+            *ret_number = errno;
+            int rc = key_file_fail(path, "cannot be made for keys", errno, error);
+            if (rc == HEDDLE_ERR_DATA_DIR)
+                error_hint(error, "name a directory that uid %u may make: HEDDLE_KEYS",
+                           (unsigned)geteuid());
+            return rc;
+        }
+        if (is_end) return HEDDLE_OK;
+        *at = '/';
+    }
+}
+
+int keyring_make(const keyring_t *r, heddle_error_t *error)
+{
+    int number;
+    return make_ring(r, &number, error);
+}
+
+int keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error)
+{
+    bool barred;
+    return keyring_pair_unless(r, file, ret_pair, &barred, error);
+}
+
+int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pair, bool *ret_barred,
+                        heddle_error_t *error)
+{
+    char path[KEYRING_PATH];
+    int number = 0;
+    /* The names of ring files are short constants, and KEYRING_DIR leaves room for them. */
+    snprintf(path, KEYRING_PATH, "%s/%.60s", r->dir, file);
+    int rc = key_read(path, ret_pair, error);
+    if (rc == HEDDLE_ERR_NOT_FOUND) {
+        key_pair_t pair;
+        rc = make_ring(r, &number, error);
+        if (!rc) rc = key_make(&pair, error);
+        if (!rc) rc = key_file_write(path, &pair, &number, error);
+        explicit_bzero(&pair, sizeof pair);
+        /* Another program may have made the file first; then its pair is the one to use. */
+        if (!rc || access(path, F_OK) == 0) rc = key_read(path, ret_pair, error);
+    }
+    if (!rc) others_warn("keys.others", r->dir, "the keys there");
+    /* Barred: there is no file, and this user has no right to make one. */
+    struct stat st;
+    bool is_missing = rc == HEDDLE_ERR_DATA_DIR && lstat(path, &st) != 0;
+    if (is_missing && errno != ENOENT) number = errno;
+    *ret_barred = is_missing && (number == EACCES || number == EPERM || number == EROFS || number == ENOTDIR);
+    if (rc || ret_pair->secret_key[0]) return rc == HEDDLE_ERR_NOT_FOUND ? HEDDLE_ERR_DATA_DIR : rc;
+    return key_file_refuse(path, "has no secret line", 0, error);
+}
+
+/* ---- known brokers ---- */
+
+/* The endpoint as a client names it: in small letters, and the loopback address for a broker that listens
+ * on all addresses. Numeric addresses have one spelling already (wire_check_endpoint). */
+static void normalize_endpoint(const char *endpoint, char *to, size_t size)
+{
+    static const struct {
+        const char *said, *meant;
+    } SAME[] = {{"tcp://localhost:", "tcp://127.0.0.1:"},
+                {"tcp://localhost.:", "tcp://127.0.0.1:"},
+                {"tcp://0.0.0.0:", "tcp://127.0.0.1:"},
+                {"tcp://[::]:", "tcp://[::1]:"}};
+    snprintf(to, size, "%s", endpoint);
+    if (!strncmp(to, "tcp:", 4))
+        for (char *c = to; *c; c++) *c = (char)tolower((unsigned char)*c);
+    for (size_t i = 0; i < sizeof SAME / sizeof *SAME; i++) {
+        size_t n = strlen(SAME[i].said);
+        if (!strncmp(to, SAME[i].said, n)) snprintf(to, size, "%s%s", SAME[i].meant, endpoint + n);
+    }
+}
+
+/* The file of an endpoint. False when its name would be too long for a file, so that it is never
+ * registered. */
+static bool known_path(const keyring_t *r, const char *normal, char *to, size_t size)
+{
+    char name[300];
+    if (!r->dir[0] || (size_t)snprintf(name, sizeof name, "%s.pub", normal) >= 250) return false;
+    for (char *c = name; *c; c++)
+        if (*c == '/' || *c == ':') *c = '_';
+    return (size_t)snprintf(to, size, "%s/brokers/%s", r->dir, name) < size;
+}
+
+static bool is_key_file(const char *name)
+{
+    size_t n = strlen(name);
+    return n > 4 && !strcmp(name + n - 4, ".pub");
+}
+
+/* Removes the file that was written longest ago when there are more than KNOWN_MAX. False: none was
+ * removed. */
+static bool forget_oldest(DIR *dir)
+{
+    struct dirent *entry;
+    struct stat st;
+    struct timespec at = {0};
+    char oldest[sizeof entry->d_name] = "";
+    size_t count = 0;
+    rewinddir(dir);
+    while ((entry = readdir(dir))) {
+        if (!is_key_file(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+            continue;
+        bool is_older = st.st_mtim.tv_sec < at.tv_sec ||
+                        (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec < at.tv_nsec);
+        if (count++ && !is_older) continue;
+        at = st.st_mtim;
+        snprintf(oldest, sizeof oldest, "%s", entry->d_name);
+    }
+    return count > KNOWN_MAX && unlinkat(dirfd(dir), oldest, 0) == 0;
+}
+
+static int register_key(const keyring_t *r, const char *normal, const char *key, heddle_error_t *error)
+{
+    char path[KEYRING_PATH + 300], text[KEY_FILE_BYTES];
+    keyring_t brokers;
+    if (!known_path(r, normal, path, sizeof path)) return HEDDLE_OK; /* clients could not look it up either */
+    int n = snprintf(brokers.dir, sizeof brokers.dir, "%s/brokers", r->dir);
+    if (n < 0 || (size_t)n >= sizeof brokers.dir)
+        return key_file_refuse(r->dir, "is too long a name", 0, error);
+    snprintf(text, sizeof text, "# The public key of the broker that listens here.\npublic %s\nendpoint %s\n",
+             key, normal);
+    char found[KEY_FILE_BYTES];
+    struct stat st;
+    if (key_file_text(path, found, &st, NULL) == HEDDLE_OK && !strcmp(found, text)) {
+        /* A new time keeps the file from being pruned. Unlike a rewrite, it works on a full disk. */
+        utimensat(AT_FDCWD, path, NULL, 0);
+        return HEDDLE_OK;
+    }
+    int rc = keyring_make(&brokers, error);
+    if (rc) return rc;
+    int number = key_file_put(path, text, true);
+    if (number) return key_file_fail(path, "cannot be written", number, error);
+    /* A broker that listens on any free port leaves a file for each port that it had. */
+    DIR *dir = opendir(brokers.dir);
+    for (int i = 0; dir && i < PRUNED_MAX && forget_oldest(dir); i++) {}
+    if (dir) closedir(dir);
+    return HEDDLE_OK;
+}
+
+static void forget(const keyring_t *r, const char *normal)
+{
+    char path[KEYRING_PATH + 300];
+    if (known_path(r, normal, path, sizeof path)) unlink(path);
+}
+
+/* Endpoint number `i` of a broker that listens on all addresses, and so also at `normal`. [::] covers IPv4
+ * too. False: there are no more. */
+static bool everywhere(const char *normal, int i, char ret_endpoint[300])
+{
+    const char *port = strrchr(normal, ':');
+    i += !strncmp(normal, "tcp://[", 7);
+    if (strncmp(normal, "tcp://", 6) != 0 || !port || i > 1) return false;
+    snprintf(ret_endpoint, 300, "tcp://%s%s", i ? "[::]" : "0.0.0.0", port);
+    return true;
+}
+
+/* A broker that listens on all addresses gets a second file under that name, because clients may dial any
+ * address of the machine. */
+int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error)
+{
+    char normal[300];
+    normalize_endpoint(endpoint, normal, sizeof normal);
+    bool is_everywhere =
+        !strncmp(endpoint, "tcp://0.0.0.0:", 14) || !strncmp(endpoint, "tcp://[::]:", 11);
+    int rc = register_key(r, normal, key, error);
+    return rc || !is_everywhere ? rc : register_key(r, endpoint, key, error);
+}
+
+/* A listener at one address of a port means that no broker listens on all addresses of that port. */
+void keyring_forget_broker(const keyring_t *r, const char *endpoint)
+{
+    char normal[300], all[300];
+    normalize_endpoint(endpoint, normal, sizeof normal);
+    forget(r, normal);
+    for (int i = 0; everywhere(normal, i, all); i++) forget(r, all);
+}
+
+/* Reads a file that exists. If it has gone since, that is an error, not NOT_FOUND: the reason is unknown. */
+static int read_known(const keyring_t *r, const char *path, const char *normal, char ret_key[KEY_TEXT],
+                      heddle_error_t *error)
+{
+    char found[KEY_FILE_BYTES] = "";
+    key_pair_t pair;
+    int rc = key_file_read(path, &pair, found, error);
+    if (rc == HEDDLE_OK && !strcmp(found, normal)) {
+        memcpy(ret_key, pair.public_key, KEY_TEXT);
+        return HEDDLE_OK;
+    }
+    /* Two endpoints may share a file name. A file with an endpoint of another name is damaged. */
+    char theirs[KEYRING_PATH + 300];
+    bool is_namesake =
+        rc == HEDDLE_OK && found[0] && known_path(r, found, theirs, sizeof theirs) && !strcmp(theirs, path);
+    if (is_namesake) return HEDDLE_ERR_NOT_FOUND;
+    if (rc == HEDDLE_OK) {
+        key_file_refuse(path, "is no key file, or is damaged", 0, error);
+        error_expected(error, "a line `endpoint %.200s`", normal);
+    }
+    if (rc == HEDDLE_ERR_NOT_FOUND) key_file_refuse(path, "has gone, or leads nowhere", 0, error);
+    error_hint(error,
+               "remove the file where the broker there may be believed, or name its key with --broker-key");
+    return HEDDLE_ERR_DATA_DIR;
+}
+
+/* Only a file that certainly does not exist is NOT_FOUND, which lets the client connect without a key. A
+ * file that is unreadable, or a directory that cannot be searched, may hide the key of the broker. */
+static int look_up(const keyring_t *r, const char *normal, char ret_key[KEY_TEXT], heddle_error_t *error)
+{
+    char path[KEYRING_PATH + 300];
+    struct stat st;
+    if (!known_path(r, normal, path, sizeof path)) return HEDDLE_ERR_NOT_FOUND;
+    if (lstat(path, &st) == 0) return read_known(r, path, normal, ret_key, error);
+    if (errno == ENOENT || errno == ENOTDIR) return HEDDLE_ERR_NOT_FOUND;
+    int rc = key_file_refuse(path, "cannot be looked at", errno, error);
+    error_hint(error,
+               "see that uid %u may read there, name a ring of its own with HEDDLE_KEYS, or the broker's key "
+               "with --broker-key",
+               (unsigned)geteuid());
+    return rc;
+}
+
+/* Whether an interface of this machine has the address. `host`: an address in its one spelling. */
+static bool is_own_address(const char *host)
+{
+    struct ifaddrs *first, *a;
+    char text[INET6_ADDRSTRLEN];
+    bool is_own = false;
+    if (getifaddrs(&first)) return false;
+    for (a = first; a && !is_own; a = a->ifa_next) {
+        const void *at = a->ifa_addr;
+        if (!at) continue;
+        int family = a->ifa_addr->sa_family;
+        if (family == AF_INET) at = &((const struct sockaddr_in *)at)->sin_addr;
+        else if (family == AF_INET6) at = &((const struct sockaddr_in6 *)at)->sin6_addr;
+        else continue;
+        is_own = inet_ntop(family, at, text, sizeof text) && !strcmp(text, host);
+    }
+    freeifaddrs(first);
+    return is_own;
+}
+
+int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
+                         heddle_error_t *error)
+{
+    char normal[300], all[300], key[KEY_TEXT];
+    normalize_endpoint(endpoint, normal, sizeof normal);
+    int rc = look_up(r, normal, ret_key, error);
+    if (rc != HEDDLE_ERR_NOT_FOUND) return rc;
+    /* A broker that listens on all addresses. It counts only for an endpoint of this machine: another machine
+     * may have another broker at the same port. */
+    for (int i = 0; rc == HEDDLE_ERR_NOT_FOUND && everywhere(normal, i, all); i++)
+        rc = look_up(r, all, key, error);
+    if (rc == HEDDLE_ERR_NOT_FOUND) return rc;
+    char host[INET6_ADDRSTRLEN];
+    bool is_v6 = normal[6] == '[';
+    int n = (int)(strrchr(normal, ':') - normal) - (is_v6 ? 8 : 6);
+    bool is_own = snprintf(host, sizeof host, "%.*s", n, normal + (is_v6 ? 7 : 6)) < (int)sizeof host &&
+                  is_own_address(host);
+    if (!is_own) return HEDDLE_ERR_NOT_FOUND;
+    if (!rc) memcpy(ret_key, key, sizeof key);
+    return rc;
+}
+
+bool keyring_other_broker(const keyring_t *r, const char *endpoint, char ret_endpoint[300])
+{
+    char path[KEYRING_PATH + 300], normal[300], found[300], told[KEY_FILE_BYTES];
+    key_pair_t pair;
+    heddle_error_t ignored;
+    struct dirent *entry;
+    struct stat st;
+    struct timespec at = {0};
+    normalize_endpoint(endpoint, normal, sizeof normal);
+    ret_endpoint[0] = 0;
+    snprintf(path, sizeof path, "%s/brokers", r->dir);
+    DIR *dir = r->dir[0] ? opendir(path) : NULL;
+    while (dir && (entry = readdir(dir))) {
+        if (!is_key_file(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
+            continue;
+        bool is_older = st.st_mtim.tv_sec < at.tv_sec ||
+                        (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec <= at.tv_nsec);
+        if (is_older) continue;
+        told[0] = 0;    /* a file may name no endpoint */
+        int n = snprintf(path, sizeof path, "%s/brokers/%s", r->dir, entry->d_name);
+        bool is_read = n < (int)sizeof path && key_file_read(path, &pair, told, &ignored) == HEDDLE_OK;
+        snprintf(found, sizeof found, "%.290s", is_read ? told : "");
+        bool is_everywhere = !strncmp(found, "tcp://0.0.0.0:", 14) || !strncmp(found, "tcp://[::]:", 11);
+        if (!found[0] || is_everywhere || !strcmp(found, normal)) continue;
+        at = st.st_mtim;
+        memcpy(ret_endpoint, found, sizeof found);
+    }
+    if (dir) closedir(dir);
+    return ret_endpoint[0];
 }

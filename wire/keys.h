@@ -14,9 +14,8 @@
  * Files with a secret are made 0600 and never overwritten. When two programs make the same file at once,
  * both use the one that was written first.
  *
- * keys.c has the files, keyring.c the ring, known_brokers.c the known brokers. No state in memory; any
- * thread. All functions but key_is_valid and keyring_find read or write files, and so block on the file
- * system. */
+ * No state in memory; any thread. All functions but key_is_valid and keyring_find read or write files, and so
+ * block on the file system. */
 #ifndef WIRE_KEYS_H
 #define WIRE_KEYS_H
 

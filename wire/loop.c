@@ -89,24 +89,19 @@ uint64_t loop_now(const loop_t *l)
     return l->now_us;
 }
 
-/* Both tables grow here, so that building the poll set in the middle of a turn cannot fail. */
-static bool make_room(loop_t *l)
-{
-    if (l->entry_count < l->capacity) return true;
-    int capacity = l->capacity ? 2 * l->capacity : 8;
-    entry_t *entries = realloc(l->entries, (size_t)capacity * sizeof *entries);
-    if (entries) l->entries = entries;
-    zmq_pollitem_t *items = entries ? realloc(l->items, (size_t)capacity * sizeof *items) : NULL;
-    if (!items) return false;
-    l->items = items;
-    l->capacity = capacity;
-    return true;
-}
-
 static int add(loop_t *l, entry_t entry)
 {
     owner_check(&l->owner);
-    if (!make_room(l)) return HEDDLE_ERR_NO_MEMORY;
+    if (l->entry_count == l->capacity) {
+        /* Both tables grow here, so that building the poll set in the middle of a turn cannot fail. */
+        int capacity = l->capacity ? 2 * l->capacity : 8;
+        entry_t *entries = realloc(l->entries, (size_t)capacity * sizeof *entries);
+        if (entries) l->entries = entries;
+        zmq_pollitem_t *items = entries ? realloc(l->items, (size_t)capacity * sizeof *items) : NULL;
+        if (!items) return HEDDLE_ERR_NO_MEMORY;
+        l->items = items;
+        l->capacity = capacity;
+    }
     entry.item = -1;
     l->entries[l->entry_count++] = entry;
     l->changed = true;
@@ -241,28 +236,6 @@ static bool run_ready(loop_t *l)
     return any;
 }
 
-static bool run_work(loop_t *l)
-{
-    bool more = false;
-    for (int i = 0, n = l->entry_count; i < n; i++) {
-        entry_t e = l->entries[i];
-        if (!e.dead && e.work) more |= e.work(e.self);
-    }
-    return more;
-}
-
-/* Every arm hook runs, even after one has refused: arming is also what makes a source's descriptor wake
- * us. */
-static bool may_sleep(loop_t *l)
-{
-    bool asleep = true;
-    for (int i = 0; i < l->entry_count; i++) {
-        entry_t e = l->entries[i];
-        if (!e.dead && e.work && e.arm) asleep &= e.arm(e.self);
-    }
-    return asleep;
-}
-
 static void build_items(loop_t *l)
 {
     int kept = 0;
@@ -302,9 +275,24 @@ void loop_turn(loop_t *l, uint64_t until_us)
     if (deadline > until_us) deadline = until_us;
     bool busy = atomic_load(&l->posts) && run_posts(l, NULL);
     busy |= run_ready(l);
-    for (int n = 0; n < LOOP_TURN_WORK && run_work(l); n++) busy = true;
+    bool more = true;
+    for (int n = 0; more && n < LOOP_TURN_WORK; n++) {
+        more = false;
+        for (int i = 0, count = l->entry_count; i < count; i++) {
+            entry_t e = l->entries[i];
+            if (!e.dead && e.work) more |= e.work(e.self);
+        }
+        busy |= more;
+    }
     if (l->flush) l->flush(l->flush_self);
-    long timeout_ms = busy || !may_sleep(l) ? 0 : sleep_ms(l, deadline);
+    /* Every arm hook runs, even after one has refused: arming is also what makes a source's descriptor wake
+     * us. */
+    bool may_sleep = !busy;
+    for (int i = 0; !busy && i < l->entry_count; i++) {
+        entry_t e = l->entries[i];
+        if (!e.dead && e.work && e.arm) may_sleep &= e.arm(e.self);
+    }
+    long timeout_ms = may_sleep ? sleep_ms(l, deadline) : 0;
     if (l->changed) build_items(l);
     if (zmq_poll(l->items, l->item_count, timeout_ms) >= 0) return;
     /* The results are undefined after an error, and the next turn must not take old ones for new. */

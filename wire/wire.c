@@ -334,17 +334,6 @@ static void report_refusal(wire_t *w, const heddle_error_t *why)
     if (w->sink.on_refused) w->sink.on_refused(w->self, why);
 }
 
-/* A plain connection fails, and the ring now has a key for the endpoint: the broker was restarted with
- * keys. A damaged file counts too, since a plain connection must then end as well. */
-static bool broker_has_key_now(const wire_t *w)
-{
-    char key[KEY_TEXT];
-    heddle_error_t error;
-    const wire_keys_t *k = w->keys;
-    return k && !k->is_fixed && !k->broker_key[0] &&
-           keyring_known_broker(&k->ring, w->endpoint, key, &error) != HEDDLE_ERR_NOT_FOUND;
-}
-
 static void explain(wire_t *w, uint16_t event, uint32_t value)
 {
     static const wire_keys_t none;
@@ -376,7 +365,14 @@ static void on_failed(wire_t *w, uint16_t event, uint32_t value)
         explain(w, event, value);
         return;
     }
-    if (broker_has_key_now(w)) w->redial = true;
+    /* A plain connection fails, and the ring now has a key for the endpoint: the broker was restarted with
+     * keys. A damaged file counts too, since a plain connection must then end as well. */
+    char key[KEY_TEXT];
+    heddle_error_t error;
+    const wire_keys_t *k = w->keys;
+    if (k && !k->is_fixed && !k->broker_key[0] &&
+        keyring_known_broker(&k->ring, w->endpoint, key, &error) != HEDDLE_ERR_NOT_FOUND)
+        w->redial = true;
     if (++w->broken_off < BROKEN_OFF_MAX) return;
     bool is_awaited = w->greeting ? !greeting_mechanism(w->greeting) && ++w->greeting_waits < BROKEN_OFF_MAX
                                   : descriptors_are_left() &&
@@ -636,16 +632,6 @@ static int bind_router(wire_t *w, const char *endpoint, heddle_error_t *error)
     return loop_add_socket(w->loop, w->handle, on_readable, w) ? no_sockets(error) : HEDDLE_OK;
 }
 
-static int guard(wire_t *w, const wire_keys_t *keys, void *self, heddle_error_t *error)
-{
-    if (!keys) return HEDDLE_OK;
-    int rc = zap_new(w->loop, keys->allow, self, &w->zap);
-    if (!rc) return HEDDLE_OK;
-    if (rc == HEDDLE_ERR_NO_MEMORY) return no_sockets(error);
-    return error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-                      "only one listener with keys is possible in a process, and there is one already");
-}
-
 int wire_listen(loop_t *loop, const char *endpoint, const wire_keys_t *keys, const wire_sink_t *sink,
                 void *self, wire_t **ret_wire, heddle_error_t *error)
 {
@@ -656,7 +642,11 @@ int wire_listen(loop_t *loop, const char *endpoint, const wire_keys_t *keys, con
     if (!descriptors_are_left() || new_wire(loop, keys, sink, self, &w) ||
         !(w->peers = peers_new(LIMIT_PEERS)))
         rc = no_sockets(error);
-    if (!rc) rc = guard(w, keys, self, error);
+    int guarded = !rc && keys ? zap_new(loop, keys->allow, self, &w->zap) : HEDDLE_OK;
+    if (guarded == HEDDLE_ERR_NO_MEMORY) rc = no_sockets(error);
+    else if (guarded)
+        rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
+                        "only one listener with keys is possible in a process, and there is one already");
     if (!rc) rc = bind_router(w, endpoint, error);
     if (rc) wire_close(&w);
     else *ret_wire = w;

@@ -59,14 +59,6 @@ static int take(void *handle, zmq_msg_t parts[FRAMES])
     }
 }
 
-/* The key in Z85, from a request that has the expected form. Every other request is answered with 400. */
-static bool key_of(zmq_msg_t parts[FRAMES], int count, char ret_key[KEY_TEXT])
-{
-    bool is_sound = count == FRAMES && is_text(&parts[VERSION], "1.0") &&
-                    is_text(&parts[MECHANISM], "CURVE") && zmq_msg_size(&parts[KEY]) == KEY_BYTES;
-    return is_sound && zmq_z85_encode(ret_key, zmq_msg_data(&parts[KEY]), KEY_BYTES);
-}
-
 static void send_part(void *handle, const void *data, size_t bytes, bool more)
 {
     zmq_send(handle, data, bytes, ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0));
@@ -82,7 +74,11 @@ static void on_question(void *self)
         char key[KEY_TEXT];
         int count = take(handle, parts);
         if (count < 0) break;
-        bool is_in = key_of(parts, count, key) && z->allow(z->self, key);
+        /* Every request that does not have the expected form is answered with 400. */
+        bool is_sound = count == FRAMES && is_text(&parts[VERSION], "1.0") &&
+                        is_text(&parts[MECHANISM], "CURVE") && zmq_msg_size(&parts[KEY]) == KEY_BYTES &&
+                        zmq_z85_encode(key, zmq_msg_data(&parts[KEY]), KEY_BYTES);
+        bool is_in = is_sound && z->allow(z->self, key);
         /* REP drops the reply silently if the connection has ended meanwhile; that needs no handling. */
         zmq_msg_t *request = count > REQUEST ? &parts[REQUEST] : &nothing;
         const char *user = is_in ? key : NULL;
