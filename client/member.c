@@ -39,7 +39,7 @@ void member_tell(client_member_t *m, heddle_event_t *event)
 
 /* What is sent here may be lost: the session says HELLO again when no answer comes, and the lease ends a
  * session whose LEAVE did not arrive. */
-unsigned member_step(client_member_t *m, const member_event_t *event, uint64_t now_us, msg_t *ret_msg)
+unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now_us, msg_t *ret_msg)
 {
     session_t *s = &m->session;
     heddle_error_t error;

@@ -26,14 +26,12 @@ typedef struct {
 void member_init(client_member_t *m, const session_opts_t *opts, const node_io_t *io);
 void member_fini(client_member_t *m);
 
-typedef struct { session_event_kind_t kind; bytes_t frame; } member_event_t;    /* frame: of SE_FRAME */
-
 /* Decodes the frame, steps the session and does what every member has to do.  Returns what is left for the
  * node, as bits of session_out_t: all but SO_HELLO, SO_LEAVE and SO_REDIAL.  With SO_REFUSED and SO_ELSEWHERE
  * `refusal` is set, with SO_JOINED it is cleared.  The caller ends *ret_msg with msg_fini; its type is 0
  * without a frame.  A frame that cannot be decoded is dropped and logged, and the session is not stepped;
  * where memory was lacking the connection is made anew, because WELCOME repeats all. */
-unsigned member_step(client_member_t *m, const member_event_t *event, uint64_t now_us, msg_t *ret_msg);
+unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now_us, msg_t *ret_msg);
 /* Encodes and sends.  OK, NO_MEMORY, or SLOW or GONE of io->send. */
 int  member_say(client_member_t *m, const msg_t *msg);
 /* Gives an event to the application, with the time and the session it belongs to. */

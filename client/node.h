@@ -5,6 +5,7 @@
 #ifndef CLIENT_NODE_H
 #define CLIENT_NODE_H
 
+#include "client/session.h"
 #include "core/bytes.h"
 #include "transfer/transfer.h"
 #include <heddle/types.h>
@@ -22,10 +23,12 @@ typedef struct node_io {
                                                                  * NULL: it is not checked */
 } node_io_t;
 
+/* What happens to the session of a node. */
+typedef struct { session_event_kind_t kind; bytes_t frame; } node_event_t;    /* frame: of SE_FRAME */
+
 /* What a shell calls. */
 typedef struct node_ops {
-    void     (*line)(void *node, bool up, uint64_t now_us);
-    void     (*frame)(void *node, bytes_t frame, uint64_t now_us);
+    void     (*session)(void *node, const node_event_t *event, uint64_t now_us);   /* the line, or a frame */
     void     (*transfer)(void *node, const tr_event_t *event, uint64_t now_us);
     uint64_t (*tick)(void *node, uint64_t now_us);              /* returns the next deadline */
     bool     (*work)(void *node, uint64_t now_us);              /* one bounded piece (a digest); false:

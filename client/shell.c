@@ -55,7 +55,7 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
 {
     shell_t *s = self;
     (void)from;
-    s->ops->frame(s->node, frame, loop_now(s->loop));
+    s->ops->session(s->node, &(node_event_t){SE_FRAME, frame}, loop_now(s->loop));
 }
 
 /* Polled, and not listened for: a netlink socket would be one more descriptor and source for an event
@@ -88,7 +88,8 @@ static void on_line(void *self, bool up)
 {
     shell_t *s = self;
     (void)look_at_device(s, loop_now(s->loop)); /* the node sends it in what follows */
-    s->ops->line(s->node, up, loop_now(s->loop));
+    node_event_t event = {.kind = up ? SE_LINE_UP : SE_LINE_DOWN};
+    s->ops->session(s->node, &event, loop_now(s->loop));
 }
 
 static void on_refused(void *self, const heddle_error_t *why)

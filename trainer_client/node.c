@@ -344,7 +344,7 @@ static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_u
 
 /* -- the session ------------------------------------------------------------------------------ */
 
-static void step(publisher_node_t *n, member_event_t event, uint64_t now_us);
+static void on_session(void *node, const node_event_t *event, uint64_t now_us);
 
 /* Another writer owns the adapter now. All that waits here ends with that error, and the session leaves:
  * publishing goes on only with a new handle. */
@@ -362,7 +362,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
     finish(n, &n->fence);
     begin_inquiry(n, now_us);
-    step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
+    on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
 }
 
 /* OPEN names what is still served, so that the broker can use it as a source again after its own restart. */
@@ -432,12 +432,14 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 
 /* Steps the session, and does what is left of it for a publisher.
  * FENCED: another session of this adapter was admitted. */
-static void step(publisher_node_t *n, member_event_t event, uint64_t now_us)
+static void on_session(void *node, const node_event_t *event, uint64_t now_us)
 {
+    publisher_node_t *n = node;
+    owner_check(n->member.io->owner);
     const session_t *s = &n->member.session;
     const heddle_error_t *refusal = &n->member.refusal;
     msg_t m;
-    unsigned bits = member_step(&n->member, &event, now_us, &m);
+    unsigned bits = member_step(&n->member, event, now_us, &m);
     if (m.type == MSG_REPORT) on_report(n, &m.report, now_us);
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
     if (bits & SO_FENCED) fence(n, &m.error, now_us);
@@ -449,7 +451,7 @@ static void step(publisher_node_t *n, member_event_t event, uint64_t now_us)
                               "publish there");
         tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
         finish(n, &n->fence);
-        step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
+        on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
     }
     if (bits & SO_JOIN) send_open(n);
     if (bits & SO_JOINED) on_joined(n, &m.welcome, now_us);
@@ -487,21 +489,6 @@ static void step(publisher_node_t *n, member_event_t event, uint64_t now_us)
 }
 
 /* -- what the shell calls --------------------------------------------------------------------- */
-
-static void on_frame(void *node, bytes_t frame, uint64_t now_us)
-{
-    publisher_node_t *n = node;
-    owner_check(n->member.io->owner);
-    step(n, (member_event_t){SE_FRAME, frame}, now_us);
-}
-
-/* The session decides what a new or lost connection means. */
-static void on_line(void *node, bool up, uint64_t now_us)
-{
-    publisher_node_t *n = node;
-    owner_check(n->member.io->owner);
-    step(n, (member_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, now_us);
-}
 
 /* The connection was refused before any message: a key is missing or wrong. An error that cannot pass
  * ends the request. */
@@ -557,7 +544,7 @@ static uint64_t on_tick(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
-    step(n, (member_event_t){.kind = SE_TICK}, now_us);
+    on_session(n, &(node_event_t){.kind = SE_TICK}, now_us);
     if (now_us >= n->request.resend_us) send_request(n, now_us);
     progress_t *p = &n->progress;
     if (p->version && now_us >= p->due_us) {    /* the last look is after all have staged it */
@@ -582,7 +569,7 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     return p->version ? clock_earlier(at, p->due_us) : at;
 }
 
-const node_ops_t publisher_node_ops = {.line = on_line, .refused = on_line_refused, .frame = on_frame,
+const node_ops_t publisher_node_ops = {.session = on_session, .refused = on_line_refused,
                                        .transfer = on_transfer, .tick = on_tick, .work = NULL};
 
 /* -- what the application asks ---------------------------------------------------------------- */
@@ -724,7 +711,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     case COMMAND_LEAVE:
         /* Serving ends before the session does, so that the broker names no source that is gone. */
         publications_stop(&n->publications, 0);
-        step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
+        on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
         break;
     case COMMAND_HAS_LEFT: {
         bool is_serving = publications_have(&n->publications, PUBLICATION_SERVED) ||

@@ -271,11 +271,13 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
 }
 
 /* Steps the session and does what it says. */
-static void step(worker_node_t *n, member_event_t session_event, uint64_t now_us)
+static void on_session(void *self, const node_event_t *session_event, uint64_t now_us)
 {
+    worker_node_t *n = self;
+    owner_check(n->core.io->owner);
     client_member_t *member = &n->core.member;
     msg_t m;
-    unsigned out = member_step(member, &session_event, now_us, &m);
+    unsigned out = member_step(member, session_event, now_us, &m);
     bool is_down = member->session.state != SESSION_READY || out & SO_LAPSED;
     /* Before anything of the same step is delivered: a COMMIT of a session that has ended counts no more. The
      * adapters are up together. */
@@ -320,13 +322,6 @@ static void step(worker_node_t *n, member_event_t session_event, uint64_t now_us
 
 /* --- node_ops --------------------------------------------------------------------------------- */
 
-static void on_line(void *self, bool up, uint64_t now_us)
-{
-    worker_node_t *n = self;
-    owner_check(n->core.io->owner);
-    step(n, (member_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, now_us);
-}
-
 /* The handshake was rejected, mostly for a key: the session never sees that connection. */
 static void on_line_refused(void *self, const heddle_error_t *why, uint64_t now_us)
 {
@@ -334,13 +329,6 @@ static void on_line_refused(void *self, const heddle_error_t *why, uint64_t now_
     owner_check(n->core.io->owner);
     n->core.member.refusal = *why;
     tell_refusal(n, 1, now_us);
-}
-
-static void on_frame(void *self, bytes_t frame, uint64_t now_us)
-{
-    worker_node_t *n = self;
-    owner_check(n->core.io->owner);
-    step(n, (member_event_t){SE_FRAME, frame}, now_us);
 }
 
 /* The end of a read request has one addressee, which its cookie names. That saves a look at every adapter
@@ -362,7 +350,7 @@ static uint64_t on_tick(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
-    step(n, (member_event_t){.kind = SE_TICK}, now_us);
+    on_session(n, &(node_event_t){.kind = SE_TICK}, now_us);
     if (now_us >= n->join_end_us) {    /* the name has been alive for too long */
         n->join_end_us = CLOCK_NEVER;
         tell_refusal(n, 0, now_us);
@@ -394,9 +382,8 @@ static bool on_work(void *self, uint64_t now_us)
     return check != NULL;
 }
 
-const node_ops_t worker_node_ops = {.line = on_line,
+const node_ops_t worker_node_ops = {.session = on_session,
                                     .refused = on_line_refused,
-                                    .frame = on_frame,
                                     .transfer = on_transfer,
                                     .tick = on_tick,
                                     .work = on_work};
@@ -422,7 +409,7 @@ int worker_node_answer(worker_node_t *n, const app_answer_t *answer, uint64_t no
 void worker_node_leave(worker_node_t *n, uint64_t now_us)
 {
     owner_check(n->core.io->owner);
-    step(n, (member_event_t){.kind = SE_LEAVE}, now_us);
+    on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
 }
 
 slots_t *worker_node_slots(const worker_node_t *n) { return n->core.slots; }

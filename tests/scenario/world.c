@@ -388,7 +388,8 @@ static void give_frame(actor_t *a, const mail_t *m)
             world_note(w, "  %s <- %s%s", a->name, msg_name(msg.type), is_stale ? " (stale)" : "");
         msg_fini(&msg);
     }
-    PRODUCT(a->ops->frame(a->node, bytes_of(m->data, m->bytes), w->now_us));
+    node_event_t event = {SE_FRAME, bytes_of(m->data, m->bytes)};
+    PRODUCT(a->ops->session(a->node, &event, w->now_us));
     if (is_stale && worker_node_adapter(a->worker, 0)->sync.applied.decision != decision)
         world_fail(w, "%s applied what came under a stale token", a->name);
 }
@@ -403,7 +404,8 @@ static bool give_mail(actor_t *a, mail_t *m)
     } else {
         a->is_up = m->kind == MAIL_UP;
         if (!a->is_up) a->dial_us = w->now_us + DIAL_US;
-        PRODUCT(a->ops->line(a->node, a->is_up, w->now_us));
+        node_event_t event = {.kind = a->is_up ? SE_LINE_UP : SE_LINE_DOWN};
+        PRODUCT(a->ops->session(a->node, &event, w->now_us));
     }
     free(m);
     check_all(w);

@@ -79,6 +79,12 @@ static void on_frame(void *self, bytes_t frame, uint64_t now_us)
     world_product(was);
 }
 
+static void on_session(void *self, const node_event_t *event, uint64_t now_us)
+{
+    if (event->kind == SE_FRAME) on_frame(self, event->frame, now_us);
+    else on_line(self, event->kind == SE_LINE_UP, now_us);
+}
+
 static uint64_t on_tick(void *self, uint64_t now_us)
 {
     (void)self;
@@ -88,7 +94,7 @@ static uint64_t on_tick(void *self, uint64_t now_us)
 
 void admin_boot(actor_t *a)
 {
-    static const node_ops_t OPS = {.line = on_line, .frame = on_frame, .tick = on_tick};
+    static const node_ops_t OPS = {.session = on_session, .tick = on_tick};
     a->ops = &OPS;
     a->node = a;
 }

@@ -74,19 +74,19 @@ static void tell(probe_t *p, int type, const char *text)
     snprintf(e.message, sizeof e.message, "%s", text);
     p->io->event(p->io->self, &e);
 }
-static void on_line(void *node, bool up, uint64_t now_us)
+static void on_session(void *node, const node_event_t *event, uint64_t now_us)
 {
     probe_t *p = node;
-    (void)now_us;
-    tell(p, up ? HEDDLE_EVENT_JOINED : HEDDLE_EVENT_LOST_BROKER, "");
-    if (up) p->io->send(p->io->self, bytes_of("hello", 5));
-}
-static void on_frame(void *node, bytes_t frame, uint64_t now_us)
-{
     char text[64];
     (void)now_us;
-    snprintf(text, sizeof text, "%.*s", (int)frame.bytes, (const char *)frame.data);
-    tell(node, HEDDLE_EVENT_ARRIVED, text);
+    if (event->kind == SE_FRAME) {
+        snprintf(text, sizeof text, "%.*s", (int)event->frame.bytes, (const char *)event->frame.data);
+        tell(p, HEDDLE_EVENT_ARRIVED, text);
+        return;
+    }
+    bool up = event->kind == SE_LINE_UP;
+    tell(p, up ? HEDDLE_EVENT_JOINED : HEDDLE_EVENT_LOST_BROKER, "");
+    if (up) p->io->send(p->io->self, bytes_of("hello", 5));
 }
 static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 {
@@ -113,7 +113,8 @@ static void give_work(void *node, void *arg, uint64_t now_us)
     (void)now_us;
     ((probe_t *)node)->works = *(int *)arg;
 }
-static const node_ops_t OPS = {on_line, on_frame, on_transfer, on_tick, on_work};
+static const node_ops_t OPS = {
+    .session = on_session, .transfer = on_transfer, .tick = on_tick, .work = on_work};
 
 static void open_probe(const char *endpoint, shell_t **ret_shell, probe_t *p)
 {

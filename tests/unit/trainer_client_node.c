@@ -78,8 +78,8 @@ Test(node, nobody_answers_leads_to_a_redial)
 
 Test(joined, garbage_changes_nothing)
 {
-    publisher_node_ops.frame(w.node, bytes_of("\xc1garbage", 8), w.now);
-    publisher_node_ops.frame(w.node, bytes_of("", 0), w.now);
+    give_frame(bytes_of("\xc1garbage", 8));
+    give_frame(bytes_of("", 0));
     msg_t commit = {.type = MSG_COMMIT, .commit = {.token = w.token, .version = 1, .decision = 1,
                                                    .adapter = "policy"}};
     say(&commit);

@@ -128,14 +128,22 @@ UNUSED static void close_world(void)
 
 /* -- the broker's side ------------------------------------------------------------------------ */
 
+UNUSED static void give_frame(bytes_t frame)
+{
+    publisher_node_ops.session(w.node, &(node_event_t){SE_FRAME, frame}, w.now);
+}
 UNUSED static void say(const msg_t *m)
 {
     buf_t frame = {0};
     cr_assert_eq(msg_encode(m, &frame), HEDDLE_OK);
-    publisher_node_ops.frame(w.node, buf_view(&frame), w.now);
+    give_frame(buf_view(&frame));
     buf_fini(&frame);
 }
-UNUSED static void line(bool up) { w.line_is_down = !up; publisher_node_ops.line(w.node, up, w.now); }
+UNUSED static void line(bool up)
+{
+    w.line_is_down = !up;
+    publisher_node_ops.session(w.node, &(node_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, w.now);
+}
 UNUSED static uint64_t tick(void) { return publisher_node_ops.tick(w.node, w.now); }
 
 UNUSED static const msg_t *sent(msg_type_t type)

@@ -16,7 +16,7 @@ static worker_t *worker_of_one_slot(void)
 {
     worker_t *w = worker_start(0, TR_MODE_RENDEZVOUS, NULL);
     w->slots = 1;
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(1000);
     return w;
 }

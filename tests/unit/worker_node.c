@@ -215,7 +215,7 @@ Test(node, memory_in_the_making_is_given_back_and_used_on)
 {
     worker_t *w = worker_start(0, TR_MODE_EAGER, NULL);
     w->slots = 1;
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(1000);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena(1), b = arena(2);
@@ -568,7 +568,7 @@ Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
 {
     worker_t *w = worker_start(0, TR_MODE_EAGER, NULL);
     w->slots = 1;
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(1000);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena_make(1, 24, 3000), b = arena_make(2, 24, 3000);    /* more than a window */
@@ -596,7 +596,7 @@ Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
 Test(node, late_bytes_do_no_harm_with_rendezvous_either)
 {
     worker_t *w = worker_start(0, TR_MODE_RENDEZVOUS, NULL);
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(1000);
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
     test_arena_t a = arena(1), b = arena(2);
@@ -858,7 +858,7 @@ Test(node, slot_is_not_reused_while_it_is_being_sent)
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena(1), b = arena(2);
     w1->slots = 1;
-    worker_node_ops.line(w1->node, true, world_now_us);    /* joins again, with one slot */
+    node_line(w1->node, true);    /* joins again, with one slot */
     run_for(1000);
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o), from_w1 = source_worker(w1);
@@ -928,7 +928,7 @@ Test(node, broker_restart_fetches_nothing_again)
     uint64_t due = 0;
     while (!adapter_of(w)->download || adapter_of(w)->download->bytes_done < b.region_bytes / 3)
         world_turn(&due);
-    worker_node_ops.line(w->node, false, world_now_us);
+    node_line(w->node, false);
     w->cut = true;
     run_for(500000);    /* the fetch goes on and ends */
     cr_assert_null(adapter_of(w)->download);
@@ -938,7 +938,7 @@ Test(node, broker_restart_fetches_nothing_again)
     w->keep[0] = (msg_keep_t){.adapter = "policy", .version = 1};
     w->keep[1] = (msg_keep_t){.adapter = "policy", .version = 2};
     w->keep_count = 2;
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(100000);
     const msg_t *join = last_said(w, MSG_JOIN);
     cr_assert_eq(join->join.held_count, 2);
@@ -966,8 +966,8 @@ Test(node, welcome_drops_what_is_not_kept)
     bring_version(w, o, &a, 1, 1);
     bring_version(w, o, &b, 2, 2);
     w->decision = (msg_decision_t){"policy", 2, 2, b.h1};
-    worker_node_ops.line(w->node, false, world_now_us);
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, false);
+    node_line(w->node, true);
     run_for(100000);
     slot_t *held = NULL;
     cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 1, &held), HEDDLE_ERR_NOT_FOUND);
@@ -1150,8 +1150,8 @@ Test(node, another_clusters_registry_is_refused)
 {
     worker_t *w = worker_joined(0, NULL);
     w->cluster = "c2";
-    worker_node_ops.line(w->node, false, world_now_us);
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, false);
+    node_line(w->node, true);
     run_for(1000);
     cr_assert_eq(count_said(w, MSG_JOIN), 1);
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_REFUSED);
@@ -1165,7 +1165,7 @@ Test(node, name_that_is_alive_is_waited_for)
 {
     worker_t *w = worker_start(0, TR_MODE_EAGER, NULL);
     w->refuse = "worker_alive";
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(30000000);
     cr_assert_gt(count_said(w, MSG_JOIN), 10);
     cr_assert_eq(count_events(w, HEDDLE_EVENT_REFUSED), 1, "what repeats is counted");
@@ -1197,7 +1197,7 @@ Test(node, a_worker_that_is_not_admitted_reports_it_on_stderr_after_5_s_and_once
     cr_assert(strstr(text, "worker.waiting: no broker answers at tcp://127.0.0.1:9;"), "%s", text);
     cr_assert_str_eq(log_of(2 * REPEAT_US), "", "once");
     w->refuse = "denied";
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     text = log_of(2 * REPEAT_US);
     cr_assert(strstr(text, "worker.refused: denied: ") && count_in(text, "\n") == 1, "another reason: %s", text);
     w->refuse = NULL;
@@ -1241,7 +1241,7 @@ Test(node, name_that_is_alive_is_given_up_after_the_timeout)
 {
     worker_t *w = worker_start(0, TR_MODE_EAGER, &(worker_opts_t){.join_timeout_us = 3000000});
     w->refuse = "worker_alive";
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(2900000);
     cr_assert_null(last_event(w, HEDDLE_EVENT_LEFT));
     run_for(200000);
@@ -1297,8 +1297,8 @@ Test(node, what_is_fetched_after_its_decision_is_said_at_once)
     announce_to(w, &a, 1, &source, 1);
     cr_assert_eq(count_said(w, MSG_HEARTBEAT), beats, "not decided: not late");
     w->decision = (msg_decision_t){.adapter = "policy", .version = 2, .decision = 1, .digest = b.h1};
-    worker_node_ops.line(w->node, false, world_now_us);
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, false);
+    node_line(w->node, true);
     run_for(100000);
     beats = count_said(w, MSG_HEARTBEAT);
     announce_to(w, &b, 2, &source, 1);
@@ -1315,8 +1315,8 @@ Test(node, odd_messages_change_nothing)
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena(1), b = arena(2);
     bring_version(w, o, &a, 1, 1);
-    worker_node_ops.frame(w->node, bytes_of("\xc1garbage", 8), world_now_us);
-    worker_node_ops.frame(w->node, bytes_of("", 0), world_now_us);
+    node_frame(w->node, bytes_of("\xc1garbage", 8));
+    node_frame(w->node, bytes_of("", 0));
     msg_source_t source = source_of(o);
     uint64_t real = w->token;
     w->token = real - 1;    /* stale */
@@ -1379,9 +1379,9 @@ Test(node, all_nacks_that_could_not_be_sent_are_sent_with_their_own_reasons)
     w->cut = true;    /* the line is up still, as far as anybody knows */
     reject(w, 1, "the first");
     reject(w, 2, "the second");
-    worker_node_ops.line(w->node, false, world_now_us);
+    node_line(w->node, false);
     w->cut = false;
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(100000);
     cr_assert_eq(count_said(w, MSG_NACK), 2);
     const msg_t *first = find_said(w, MSG_NACK, 0), *second = find_said(w, MSG_NACK, 1);
@@ -1399,12 +1399,12 @@ Test(node, nack_that_could_not_be_sent_is_sent_after_the_next_welcome)
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
     run_for(100000);
-    worker_node_ops.line(w->node, false, world_now_us);
+    node_line(w->node, false);
     w->cut = true;
     reject(w, 1, "no");
     cr_assert_eq(count_said(w, MSG_NACK), 0);
     w->cut = false;
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(100000);
     cr_assert_eq(count_said(w, MSG_NACK), 1);
     cr_assert_eq(last_said(w, MSG_NACK)->nack.token, w->token);

@@ -75,11 +75,21 @@ static void world_event(void *self, const heddle_event_t *event)
 
 static void world_wake(void *self) { (void)self; }
 
+static void node_line(worker_node_t *node, bool up)
+{
+    worker_node_ops.session(node, &(node_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, world_now_us);
+}
+
+static void node_frame(worker_node_t *node, bytes_t frame)
+{
+    worker_node_ops.session(node, &(node_event_t){SE_FRAME, frame}, world_now_us);
+}
+
 static void tell_worker(worker_t *w, const msg_t *m)
 {
     buf_t frame = {0};
     cr_assert_eq(msg_encode(m, &frame), HEDDLE_OK);
-    worker_node_ops.frame(w->node, buf_view(&frame), world_now_us);
+    node_frame(w->node, buf_view(&frame));
     buf_fini(&frame);
 }
 
@@ -265,7 +275,7 @@ static adapter_t *adapter_of(const worker_t *w) { return worker_node_adapter(w->
 static worker_t *worker_joined(uint32_t index, const worker_opts_t *change)
 {
     worker_t *w = worker_start(index, TR_MODE_EAGER, change);
-    worker_node_ops.line(w->node, true, world_now_us);
+    node_line(w->node, true);
     run_for(1000);
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_JOINED));
     return w;
