@@ -217,8 +217,9 @@ Test(membership, a_holder_whose_connection_is_gone_is_fenced_at_once)
 {
     admit((join_t){"w1", 1, 0, 1})->is_gone = true;
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
-    admit((join_t){"w1", 2, 0, 2});
+    const member_t *new = admit((join_t){"w1", 2, 0, 2});
     cr_assert_eq(got.fenced_peer, 1);
+    cr_assert_eq(new->counts.fenced, 0, "a process that was killed and started again is no rival");
 }
 
 Test(membership, the_same_life_replaces_itself_at_once_and_fences_nobody)
@@ -241,10 +242,13 @@ Test(membership, lost_and_left_rows_make_place)
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
     m = admit((join_t){"w1", 2, 0, 2});
     cr_assert_eq(got.fenced_token, 0, "there was no session to fence");
-    cr_assert_eq(m->counts.fenced, 1, "a lapsed session counts");
+    cr_assert_eq(m->counts.fenced, 0, "another process: the lost one is not there any more");
     cr_assert_eq(mem.ended_count, 0);
+    membership_end(&mem, m, MEMBER_LOST, now);
+    m = admit((join_t){"w1", 3, 0, 2});
+    cr_assert_eq(m->counts.fenced, 1, "the same process: it stood still past its lease");
     membership_end(&mem, m, MEMBER_LEFT, now);
-    m = admit((join_t){"w1", 3, 0, 3});
+    m = admit((join_t){"w1", 4, 0, 3});
     cr_assert_eq(m->counts.fenced, 1, "who left properly was not fenced");
 }
 
