@@ -14,6 +14,8 @@
  *   FLOOR       numbers up to these were given before an older copy of this store was put back
  *               (adapter, version, decision)
  *   WORKER      a worker that was ready (worker, host, pid, at, serves); serves "": it is not any more
+ *   LOSS        no process holds the bytes of a decided version any more (adapter, version, at, message);
+ *               message "": one does again
  *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is
  *                                                         none itself
  *   KEY         a key was added or revoked                (public_key, name, roles, at, revoked)
@@ -37,6 +39,7 @@ typedef enum {
     RECORD_WRITER,
     RECORD_FLOOR,
     RECORD_WORKER,
+    RECORD_LOSS,
     RECORD_FORGET,
     RECORD_KEY,
     RECORD_KEY_DROP

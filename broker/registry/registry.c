@@ -32,6 +32,7 @@ static void free_version(version_row_t *v)
     free(v->message);
     free(v->worker);
     free(v->phase);
+    free(v->lost_why);
     free(v);
 }
 
@@ -268,11 +269,12 @@ static bool fill_texts(version_row_t *v, const record_t *rec)
     v->message = copy_text("");
     v->worker = copy_text("");
     v->phase = copy_text("");
+    v->lost_why = copy_text("");
     v->config_bytes = rec->config.bytes;
     v->config = malloc(rec->config.bytes + 1);
     if (v->config && rec->config.bytes) memcpy(v->config, rec->config.data, rec->config.bytes);
     return v->request_id && v->writer && v->base_model && v->kind && v->features && v->meta &&
-           v->message && v->worker && v->phase && v->config;
+           v->message && v->worker && v->phase && v->lost_why && v->config;
 }
 
 static version_row_t *new_version(const record_t *rec)
@@ -413,8 +415,9 @@ static int apply_state(registry_t *r, const record_t *rec)
     version_row_t *v = registry_version(a, rec->version);
     if (!v || !registry_is_live(v)) return HEDDLE_OK; /* the first end is the end */
     if (replace_text(&v->message, rec->message) || replace_text(&v->worker, rec->worker) ||
-        replace_text(&v->phase, rec->phase))
+        replace_text(&v->phase, rec->phase) || replace_text(&v->lost_why, ""))
         return HEDDLE_ERR_NO_MEMORY;
+    v->lost_ms = 0;
     if (v->state == VERSION_STAGING) leave_staging(a, v, rec->state);
     v->state = rec->state;
     v->code = rec->code;
@@ -436,6 +439,18 @@ static int apply_writer(registry_t *r, const record_t *rec)
         (writer_row_t){.token = rec->token, .pid = rec->pid, .since_ms = rec->at_ms, .life = rec->life};
     error_text(a->writer.name, sizeof a->writer.name, rec->writer ? rec->writer : "");
     error_text(a->writer.host, sizeof a->writer.host, rec->host ? rec->host : "");
+    return HEDDLE_OK;
+}
+
+/* The latest record counts, while the version is live. */
+static int apply_loss(registry_t *r, const record_t *rec)
+{
+    adapter_row_t *a = registry_adapter(r, rec->adapter);
+    if (!a || rec->version > a->last_version) return HEDDLE_ERR_INTERNAL;
+    version_row_t *v = registry_version(a, rec->version);
+    if (!v || !registry_is_live(v)) return HEDDLE_OK;
+    if (replace_text(&v->lost_why, rec->message)) return HEDDLE_ERR_NO_MEMORY;
+    v->lost_ms = v->lost_why[0] ? rec->at_ms : 0;
     return HEDDLE_OK;
 }
 
@@ -481,6 +496,7 @@ int registry_apply(registry_t *r, const record_t *record)
     case RECORD_WRITER: return apply_writer(r, record);
     case RECORD_FLOOR: return apply_floor(r, record);
     case RECORD_WORKER: return apply_worker(r, record);
+    case RECORD_LOSS: return apply_loss(r, record);
     case RECORD_FORGET: return apply_forget(r, record);
     case RECORD_KEY:
     case RECORD_KEY_DROP: break; /* auth.h takes them */
@@ -496,7 +512,7 @@ static bool same_texts(const version_row_t *a, const version_row_t *b)
            !strcmp(a->base_model, b->base_model) && !strcmp(a->kind, b->kind) &&
            !strcmp(a->features, b->features) && !strcmp(a->meta, b->meta) &&
            !strcmp(a->message, b->message) && !strcmp(a->worker, b->worker) &&
-           !strcmp(a->phase, b->phase) &&
+           !strcmp(a->phase, b->phase) && !strcmp(a->lost_why, b->lost_why) &&
            bytes_equal(bytes_of(a->config, a->config_bytes), bytes_of(b->config, b->config_bytes));
 }
 
@@ -517,6 +533,7 @@ static bool same_version(const version_row_t *a, const version_row_t *b)
            a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&
            a->chunk_count == b->chunk_count && a->activation == b->activation &&
            a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms && a->code == b->code &&
+           a->lost_ms == b->lost_ms &&
            same_texts(a, b);
 }
 

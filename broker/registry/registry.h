@@ -52,6 +52,9 @@ typedef struct version_row {
     uint8_t *config; size_t config_bytes;
     int code;                          /* why it ended (heddle_err_t), 0 */
     char *message, *worker, *phase;    /* of the failure; never NULL */
+    /* live, and no process holds its bytes: since when, and the reason that was given; 0, "": one does */
+    uint64_t lost_ms;
+    char *lost_why;
 } version_row_t;
 
 typedef struct writer_row {
@@ -204,6 +207,9 @@ void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, scop
 void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
                          const heddle_error_t *error,
                          instant_t now, outbox_t *out);
+/* No process holds the bytes of this version, for the reason given; "": one does again. */
+void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const char *why, instant_t now,
+                          outbox_t *out);
 /* A committed version, and at least `keep` others besides the active one were decided later. */
 bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t keep);
 /* It was decided, and a later decision went back behind it. */

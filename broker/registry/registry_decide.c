@@ -541,6 +541,15 @@ void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version
     forget_oldest(a, now, out);
 }
 
+void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const char *why, instant_t now,
+                          outbox_t *out)
+{
+    record_t *rec = outbox_record(out, RECORD_LOSS, a->name, now);
+    if (!rec) return;
+    rec->version = v->version;
+    rec->message = outbox_text(out, why);
+}
+
 /* Why a version ended, as an error that names where.  False: it has not ended. */
 bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error)
 {

@@ -59,6 +59,8 @@ static const char SCHEMA[] =
  * all of them at that time. */
 static const char SCOPED[] = "ALTER TABLE decisions ADD COLUMN scope INTEGER NOT NULL DEFAULT 0";
 static const char ASKED[] = "ALTER TABLE versions ADD COLUMN asked_ms INTEGER NOT NULL DEFAULT 0";
+static const char LOSABLE[] = "ALTER TABLE versions ADD COLUMN lost_at INTEGER;"
+                              "ALTER TABLE versions ADD COLUMN lost_why TEXT";
 static const char LATER[] =
     "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
     "CREATE TABLE IF NOT EXISTS keys ("
@@ -75,10 +77,10 @@ static const char LATER[] =
 typedef enum {
     SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
     PUT_EPOCH, TOUCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER, PUT_FLOOR,
-    PUT_WORKER, DROP_WORKER,
+    PUT_WORKER, DROP_WORKER, PUT_LOSS,
     DROP_OLDER_DECISIONS, DROP_DECISIONS, DROP_VERSION, PUT_KEY, DROP_KEY,
     ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, ALL_KEYS, ALL_FLOORS,
-    ALL_WORKERS,
+    ALL_WORKERS, ALL_LOSSES,
     GET_CONFIG, SQL_COUNT
 } sql_t;
 
@@ -101,6 +103,7 @@ static const char *const SQL[SQL_COUNT] = {
                   " UPDATE SET version = max(version, excluded.version),"
                   " decision = max(decision, excluded.decision)",
     [PUT_WORKER] = "INSERT OR REPLACE INTO workers (name, host, pid, joined_at, serves) VALUES (?,?,?,?,?)",
+    [PUT_LOSS] = "UPDATE versions SET lost_at = ?, lost_why = ? WHERE adapter = ? AND version = ?",
     [DROP_WORKER] = "DELETE FROM workers WHERE name = ?",
     [DROP_WRITER] = "DELETE FROM writers WHERE adapter = ?",
     [DROP_OLDER_DECISIONS] = "DELETE FROM decisions WHERE adapter = ?1 AND version = ?2 AND decision < ?3"
@@ -124,6 +127,8 @@ static const char *const SQL[SQL_COUNT] = {
     [ALL_WRITERS] = "SELECT adapter, token, name, host, pid, life, since_at FROM writers ORDER BY adapter",
     [ALL_FLOORS] = "SELECT adapter, version, decision FROM floors ORDER BY adapter",
     [ALL_WORKERS] = "SELECT name, host, pid, joined_at, serves FROM workers ORDER BY name",
+    [ALL_LOSSES] = "SELECT lost_at, lost_why, adapter, version FROM versions WHERE lost_why <> ''"
+                   " ORDER BY adapter, version",
     [GET_CONFIG] = "SELECT config FROM versions WHERE adapter = ? AND version = ?",
 };
 
@@ -222,7 +227,7 @@ static const struct kind {
     {RECORD_VERSION, PUT_VERSION, ALL_VERSIONS},  {RECORD_DECISION, PUT_DECISION, ALL_DECISIONS},
     {RECORD_STATE, PUT_STATE, ALL_STATES},        {RECORD_WRITER, PUT_WRITER, ALL_WRITERS},
     {RECORD_FLOOR, PUT_FLOOR, ALL_FLOORS},        {RECORD_KEY, PUT_KEY, ALL_KEYS},
-    {RECORD_WORKER, PUT_WORKER, ALL_WORKERS},
+    {RECORD_WORKER, PUT_WORKER, ALL_WORKERS},     {RECORD_LOSS, PUT_LOSS, ALL_LOSSES},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -525,7 +530,7 @@ static int prepare(store_t *s, heddle_error_t *error)
  * connection. */
 static int bring_up(store_t *s)
 {
-    int64_t has_asked = 0, has_scope = 0;
+    int64_t has_asked = 0, has_scope = 0, has_loss = 0;
     int code = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     if (!code)
         code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'asked_ms'",
@@ -533,6 +538,10 @@ static int bring_up(store_t *s)
     if (!code)
         code = ask_number(s, "SELECT count(*) FROM pragma_table_info('decisions') WHERE name = 'scope'",
                           &has_scope);
+    if (!code)
+        code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'lost_at'",
+                          &has_loss);
+    if (!code && !has_loss) code = sqlite3_exec(s->db, LOSABLE, NULL, NULL, NULL);
     if (!code && !has_asked) code = sqlite3_exec(s->db, ASKED, NULL, NULL, NULL);
     if (!code && !has_scope) code = sqlite3_exec(s->db, SCOPED, NULL, NULL, NULL);
     return code ? code : sqlite3_exec(s->db, LATER, NULL, NULL, NULL);

@@ -234,6 +234,23 @@ static void take_worker(row_t *from, record_t *r)
     r->serves = row_take_text(from);
 }
 
+/* The order is that of the columns in PUT_LOSS. */
+static void put_loss(row_t *to, const record_t *r)
+{
+    row_put_u64(to, r->at_ms);
+    row_put_text(to, r->message);
+    row_put_text(to, r->adapter);
+    row_put_u64(to, r->version);
+}
+
+static void take_loss(row_t *from, record_t *r)
+{
+    r->at_ms = row_take_u64(from);
+    r->message = row_take_text(from);
+    r->adapter = row_take_text(from);
+    r->version = row_take_u64(from);
+}
+
 void row_put(row_t *to, const record_t *r)
 {
     switch (r->kind) {
@@ -245,6 +262,7 @@ void row_put(row_t *to, const record_t *r)
     case RECORD_WRITER: put_writer(to, r); break;
     case RECORD_FLOOR: put_floor(to, r); break;
     case RECORD_WORKER: put_worker(to, r); break;
+    case RECORD_LOSS: put_loss(to, r); break;
     case RECORD_FORGET:
         row_put_text(to, r->adapter);
         row_put_u64(to, r->version);
@@ -265,6 +283,7 @@ void row_take(row_t *from, record_t *r)
     case RECORD_WRITER: take_writer(from, r); break;
     case RECORD_FLOOR: take_floor(from, r); break;
     case RECORD_WORKER: take_worker(from, r); break;
+    case RECORD_LOSS: take_loss(from, r); break;
     case RECORD_KEY: take_key(from, r); break;
     case RECORD_FORGET:
     case RECORD_KEY_DROP: break; /* have no row */

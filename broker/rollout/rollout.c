@@ -310,6 +310,10 @@ static int start_track(adapter_rollout_t *a, view_t v, const version_row_t *row)
     t->bytes = BYTES_MISSING;
     t->sourceless_us = settle_end_us > v.now.us ? settle_end_us : v.now.us;
     t->is_restored = true;
+    if (row->lost_ms) { /* said before the start */
+        t->bytes = BYTES_LOST;
+        t->lost_ms = row->lost_ms;
+    }
     t->phase = row == registry_waiting(a->row) ? TRACK_WAITING : TRACK_BEGUN;
     if (row->state != VERSION_STAGING) return HEDDLE_OK;
     /* How much is left of its deadline is known by wall clock only, which may have jumped.  So it is never
@@ -602,6 +606,20 @@ static bool has_decided(const adapter_rollout_t *a, const outbox_t *out)
     return false;
 }
 
+/* A loss is recorded, so that no restart says it again or gives another reason; so is its end. */
+static void note_losses(const adapter_rollout_t *a, instant_t now, outbox_t *out)
+{
+    for (size_t i = 0; i < a->track_count; i++) {
+        const track_t *t = a->tracks[i];
+        heddle_error_t why;
+        if (track_is_ended(t)) continue;
+        bool is_news = t->bytes == BYTES_LOST && !t->row->lost_ms;
+        if (is_news) rollout_lost_reason(t, &why);
+        if (is_news || (t->bytes == BYTES_THERE && t->row->lost_ms))
+            registry_decide_loss(a->row, t->row, is_news ? why.message : "", now, out);
+    }
+}
+
 /* Adds records only for adapters that changed, and as long as the outbox has room.  The caller repeats
  * this after each commit. */
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
@@ -620,6 +638,7 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
         }
         if (registry_is_behind(a->row) && !has_decided(a, out)) registry_decide_again(a->row, v.now, out);
         keep_decide(a, v, out);
+        note_losses(a, v.now, out);
     }
 }
 

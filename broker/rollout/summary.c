@@ -102,7 +102,9 @@ void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
 {
     char until[25];
     clock_text(t->lost_ms, until);
-    if (t->last_holder[0])
+    if (t->row && t->row->lost_why[0])
+        error_fail(ret_error, HEDDLE_ERR_VERSION_LOST, "%s", t->row->lost_why);
+    else if (t->last_holder[0])
         error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
                    "no process holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
                    (unsigned long long)t->version, t->last_holder, until);

@@ -85,7 +85,8 @@ static bool replaces(const record_t *r, const record_t *old)
     if (r->kind != old->kind || r->kind == RECORD_VERSION || r->kind == RECORD_DECISION) return false;
     if (r->kind == RECORD_EPOCH) return true;
     if (r->kind == RECORD_WORKER) return !strcmp(r->worker, old->worker);
-    return !strcmp(r->adapter, old->adapter) && (r->kind != RECORD_STATE || r->version == old->version);
+    bool is_of_a_version = r->kind == RECORD_STATE || r->kind == RECORD_LOSS;
+    return !strcmp(r->adapter, old->adapter) && (!is_of_a_version || r->version == old->version);
 }
 
 static void store_record(world_t *w, const record_t *r)

@@ -72,6 +72,37 @@ Test(lost, also_after_a_restart_when_nobody_brought_them_back)
     is_new(HEDDLE_UNCHANGED_SKIP);
 }
 
+/* A loss is said once, with its first reason, however often the broker is started; a new one is news. */
+Test(lost, is_said_once_over_restarts)
+{
+    served_by_w1();
+    go(W1);
+    rig_pass(1000);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
+    char why[512];
+    snprintf(why, sizeof why, "%s", rig_event(EVENT_VERSION_LOST)->message);
+    for (int i = 0; i < 2; i++) {
+        rig_restart();
+        cr_assert_str_eq(rig_state(1), "lost");
+        rig_pass(2 * LEASE_MS);
+        cr_assert_str_eq(rig_state(1), "lost");
+        cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 0);
+        heddle_error_t reason;
+        rollout_lost_reason(rollout_track(&R.b->rollout, "policy", 1), &reason);
+        cr_assert(!strncmp(reason.message, why, 100), "%s, not %s", reason.message, why); /* an event's is cut */
+    }
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)};
+    msg_subscription_t sub = {.adapter = "policy", .version = 1, .decision = 1};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, &held, 1);
+    rig_pass(500);
+    cr_assert_str_eq(rig_state(1), "active");
+    cr_assert_eq(registry_version(registry_adapter(&R.b->registry, "policy"), 1)->lost_ms, 0);
+    go(W1);
+    rig_pass(500);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
+}
+
 Test(lost, and_not_when_their_holder_was_only_late)
 {
     served_by_w1();

@@ -864,6 +864,37 @@ Test(store, the_last_record_of_a_worker_counts_and_one_that_serves_nothing_goes)
     store_close(&s);
 }
 
+static int see_loss(void *self, const record_t *r)
+{
+    workers_seen_t *seen = self;
+    if (r->kind == RECORD_LOSS && seen->count < 4)
+        snprintf(seen->text[seen->count++], sizeof *seen->text, "%s %llu %llu %s", r->adapter,
+                 (unsigned long long)r->version, (unsigned long long)r->at_ms, r->message);
+    return HEDDLE_OK;
+}
+
+/* Also in a file that has no columns for it yet. */
+Test(store, the_last_record_of_a_loss_counts_and_one_without_a_reason_ends_it)
+{
+    store_t *s = open_store();
+    workers_seen_t seen = {0};
+    record_t loss[] = {{.kind = RECORD_LOSS, .adapter = "a", .version = 1, .at_ms = 7, .message = "w1 had it"},
+                       {.kind = RECORD_LOSS, .adapter = "a", .version = 2, .at_ms = 8, .message = "w2 had it"},
+                       {.kind = RECORD_LOSS, .adapter = "a", .version = 2, .at_ms = 9, .message = ""}};
+    store_close(&s);
+    run_sql("ALTER TABLE versions DROP COLUMN lost_at; ALTER TABLE versions DROP COLUMN lost_why;"
+            " PRAGMA user_version = 4");
+    s = open_store();
+    commit(s, (record_t[]){adapter_record("a"), version_record("a", 1), version_record("a", 2)}, 3);
+    commit(s, loss, 3);
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq(store_load(s, see_loss, &seen, NULL), HEDDLE_OK);
+    cr_assert_eq(seen.count, 1);
+    cr_assert_str_eq(seen.text[0], "a 1 7 w1 had it");
+    store_close(&s);
+}
+
 static int see_asked(void *self, const record_t *r)
 {
     uint64_t *asked = self;
