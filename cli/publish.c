@@ -87,7 +87,6 @@ static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
  * publisher that was suspended past its lease and must register again, and for closing. */
 enum { SLICE_MS = 100, AGAIN_MS = 200, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, BAR_WIDTH = 30 };
 enum { PRINT_MS = 1000 }; /* between two lines about the version that goes first */
-enum { HINT_MS = 500 }; /* for a question whose answer only improves a hint */
 
 /* Everything the answer needs, filled as far as it went. */
 typedef struct {
@@ -219,43 +218,9 @@ static void render(const common_t *c, json_t *a)
     }
 }
 
-/* A mistyped name makes a new adapter without workers: the hint names the adapter with workers that was
- * probably meant.  Where the broker does not answer, or this key may not ask, the hint stays as it is. */
-static void hint_at_adapter(outcome_t *o)
-{
-    heddle_admin_t *admin = NULL;
-    char *text = NULL;
-    heddle_admin_opts_t opts = {.size = sizeof opts,
-                                .broker = o->args->common.broker,
-                                .broker_key = o->args->common.broker_key,
-                                .key = o->args->common.key,
-                                .timeout_ms = HINT_MS};
-    if (heddle_admin_open(&opts, &admin) != HEDDLE_OK) return;
-    heddle_admin_adapters(admin, &text);
-    heddle_admin_close(&admin);
-    json_t *answer = text ? json_loads(text, 0, NULL) : NULL;
-    heddle_free(text);
-    const json_t *list = json_object_get(answer, "adapters");
-    size_t n = 0;
-    const char **names = calloc(json_array_size(list) + 1, sizeof *names);
-    for (size_t i = 0; names && i < json_array_size(list); i++) {
-        const json_t *row = json_array_get(list, i);
-        const char *name = json_string_value(json_object_get(row, "name"));
-        bool has_workers = cli_integer(row, "subscriber_count") > 0;
-        if (name && has_workers && strcmp(name, o->args->adapter) != 0) names[n++] = name;
-    }
-    const char *nearest = names ? option_nearest(o->args->adapter, names) : NULL;
-    if (nearest)
-        error_hint(&o->error, "did you mean %s? workers subscribe to it, and none to %.100s", nearest,
-                   o->args->adapter);
-    free(names);
-    json_decref(answer);
-}
-
 static int finish(outcome_t *o, int rc)
 {
     if (rc && o->error.code != rc) o->error = *heddle_last_error();
-    if (rc == HEDDLE_ERR_NO_WORKERS && !cli_signal_exit()) hint_at_adapter(o);
     return cli_answer(&o->args->common, "publish", &o->error, answer_of(o), render);
 }
 

@@ -81,7 +81,11 @@ void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
     r->code = m->code[0] ? heddle_err_from_name(m->code) : HEDDLE_OK;
     error_text(r->state, sizeof r->state, m->state);
     error_text(r->message, sizeof r->message, m->message);
-    if (is_state(row, "staging")) error_text(row->queued, sizeof row->queued, r->code ? "" : m->message);
+    if (is_state(row, "staging")) {
+        error_text(row->queued, sizeof row->queued, r->code ? "" : m->message);
+        error_text(row->nearest, sizeof row->nearest, r->code == HEDDLE_ERR_NO_WORKERS ? m->message : "");
+        if (row->nearest[0]) r->code = HEDDLE_OK, r->message[0] = 0; /* nothing has failed yet */
+    }
     if (row->staged_most < staged_count(r)) row->staged_most = staged_count(r);
     if (row->active_most < r->active_count) row->active_most = r->active_count;
     /* The rows of the message are borrowed, so that their texts are copied. */
@@ -249,6 +253,7 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
                            ? "publish it again: no process holds the bytes of %.100s@%llu any more"
                            : "`heddle versions %.100s@%llu` shows how far each worker came";
     error_hint(error, hint, r->adapter, (unsigned long long)p->version);
+    if (code == HEDDLE_ERR_NO_WORKERS && row->nearest[0]) error_hint(error, "%s", row->nearest);
     return code;
 }
 

@@ -21,6 +21,8 @@ typedef struct report_row {
     digest_t digest;                   /* of the content */
     /* which version goes first, as the last ROLLOUT in `staging` had it; "": none */
     char queued[HEDDLE_NAME_MAX + 96];
+    /* in `staging`, when no worker subscribes: the adapter that may be meant; "": none */
+    char nearest[HEDDLE_NAME_MAX + 96];
 } report_row_t;
 typedef struct reports { char adapter[HEDDLE_NAME_MAX + 1]; report_row_t *rows; } reports_t;
 

@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/option.h"
 
 #include <stdlib.h>
 
@@ -779,15 +780,35 @@ static const char *sum_message(const version_row_t *row, const rollout_sum_t *su
     return row->message;
 }
 
-static void send_rollout(const rollout_t *ro, const adapter_row_t *a, const version_row_t *row,
-                  const member_t *publisher, outbox_t *out)
+/* No worker subscribes to the adapter.  Its name may be mistyped: the nearest one with workers is named. */
+static bool say_nearest(const membership_t *members, const char *adapter, char text[ROLLOUT_QUEUED_TEXT])
+{
+    size_t count = 0, most = 1;
+    for (size_t i = 0; i < members->worker_count; i++) most += members->workers[i]->sub_count;
+    const char **names = calloc(most, sizeof *names);
+    for (size_t i = 0; names && i < members->worker_count; i++) {
+        const member_t *m = members->workers[i];
+        for (uint32_t k = 0; member_is_ready(m) && k < m->sub_count; k++) names[count++] = m->subs[k].adapter;
+    }
+    const char *nearest = names ? option_nearest(adapter, names) : NULL;
+    if (nearest)
+        text_printf(text, ROLLOUT_QUEUED_TEXT,
+                    "did you mean %.64s? workers subscribe to it, and none to %.64s", nearest, adapter);
+    free(names);
+    return nearest != NULL;
+}
+
+static void send_rollout(const rollout_t *ro, view_t v, const adapter_row_t *a, const version_row_t *row,
+                         const member_t *publisher, outbox_t *out)
 {
     missing_row_t rows[MISSING_ROWS];
     msg_missing_t missing[MISSING_ROWS];
     char held[512] = "", queued[ROLLOUT_QUEUED_TEXT];
     rollout_sum_t sum = rollout_sum(ro, a, row, rows, MISSING_ROWS);
     if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(ro, a, held, sizeof held);
-    rollout_queued_text(ro, a, row, queued);
+    bool is_queued = rollout_queued_text(ro, a, row, queued);
+    bool is_alone = !is_queued && row->state == VERSION_STAGING && !sum.eligible && !sum.missing_count;
+    if (is_alone && say_nearest(v.members, a->name, queued)) sum.code = HEDDLE_ERR_NO_WORKERS;
     uint32_t count = sum.missing_count < MISSING_ROWS ? sum.missing_count : MISSING_ROWS;
     for (uint32_t i = 0; i < count; i++)
         missing[i] = (msg_missing_t){.worker = rows[i].worker,
@@ -855,7 +876,7 @@ static bool flush_track(step_t *s, track_t *t)
         track_sooner(t, t->push_us + ROLLOUT_PUSH_US);
         return false;
     }
-    send_rollout(s->ro, t->of->row, t->row, publisher, s->out);
+    send_rollout(s->ro, s->v, t->of->row, t->row, publisher, s->out);
     t->pushed_generation = t->generation;
     t->pushed = urgent;
     t->push_us = s->v.now.us;
@@ -905,5 +926,5 @@ void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t v
 {
     const adapter_row_t *a = registry_adapter(v.registry, adapter);
     const version_row_t *row = a ? registry_version(a, version) : NULL;
-    if (row) send_rollout(ro, a, row, publisher, out);
+    if (row) send_rollout(ro, v, a, row, publisher, out);
 }

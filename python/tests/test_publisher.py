@@ -270,6 +270,13 @@ def test_the_last_callback_alone_hears_of_progress(broker, adapter):
         assert len(second) == heard
 
 
+def test_a_mistyped_adapter_is_near_another(broker):
+    with heddle.Worker(adapters=["rollouts"], name="near"), heddle.Publisher(adapter="rolouts") as pub:
+        with pytest.raises(heddle.Deadline) as e:
+            pub.publish_dir(FIXTURES / "plain").wait(timeout=2)
+    assert e.value.code == "no_workers" and e.value.hint.startswith("did you mean rollouts?")
+
+
 def test_a_wait_where_nobody_is_says_so(pub):
     ver = pub.publish_dir(FIXTURES / "plain")
     with pytest.raises(heddle.Deadline) as e:

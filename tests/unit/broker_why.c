@@ -122,6 +122,17 @@ Test(why, a_version_that_waits_for_another_names_it)
     cr_assert(json_is_null(json_object_get(version(2), "note")));
 }
 
+Test(why, a_mistyped_adapter_is_near_one_that_workers_subscribe_to)
+{
+    rig_worker(W1, "w1");
+    rig_open(T, "polcy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.adapter = "polcy", .digest = 1});
+    rig_pass(100);
+    cr_assert_str_eq(told()->state, "staging");
+    cr_assert_str_eq(told()->code, "no_workers");
+    cr_assert_str_eq(told()->message, "did you mean policy? workers subscribe to it, and none to polcy");
+}
+
 /* ---- staged, said ---- */
 
 Test(why, one_of_two_is_not_staged)

@@ -84,6 +84,22 @@ Test(reports, a_version_that_waits_for_another_is_not_without_workers, .init = s
     cr_assert_not_null(strstr(error.hint, "policy@7 waits for policy@6 (staged on 1 of 2)"), "%s", error.hint);
 }
 
+Test(reports, a_mistyped_adapter_is_near_another, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    report_row_t *row = row_with("staging", "", 0, 0, 0);
+    msg_rollout_t m = {.version = 7, .adapter = "policy", .state = "staging", .code = "no_workers",
+                       .message = "did you mean politics? workers subscribe to it, and none to policy"};
+    reports_update(row, &m, 6000);
+    cr_assert_eq(row->report.code, HEDDLE_OK, "nothing has failed yet");
+    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_NO_WORKERS);
+    cr_assert_str_eq(error.hint, m.message);
+    m.state = "failed", m.message = "no worker took policy@7 within 300 ms";
+    reports_update(row, &m, 7000);
+    cr_assert_eq(reports_judge(&r, row, &(wait_for_t){S, ALL}, &error), HEDDLE_ERR_NO_WORKERS);
+    cr_assert_not_null(strstr(error.hint, "did you mean politics?"), "%s", error.hint);
+}
+
 Test(reports, judged_by_a_table)
 {
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
