@@ -54,6 +54,7 @@ static heddle_error_t with_hint(const heddle_error_t *error)
     heddle_error_t e = *error;
     const char *hint = e.hint[0] ? NULL : cli_hint(e.code);
     if (hint) error_hint(&e, "%s", hint);
+    option_words(e.hint);
     return e;
 }
 

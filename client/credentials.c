@@ -46,7 +46,7 @@ static int take_own(const char *path, bool is_needed, wire_keys_t *keys, heddle_
     rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
                     path ? "%.300s: has no secret line" : "there is no key to connect with",
                     path ? path : "");
-    error_hint(error, "name a file that heddle keygen made: --key or HEDDLE_KEY");
+    error_hint(error, "name a file that heddle keygen made: opts.key or HEDDLE_KEY");
     return rc;
 }
 
@@ -116,7 +116,7 @@ void credentials_hint_elsewhere(const char *endpoint, const char *hint, heddle_e
     if (!is_elsewhere) error_hint(error, "%s", hint);
     else
         error_hint(error,
-                   "this key ring knows a broker at %.120s: name it with --broker or HEDDLE_BROKER; or start "
-                   "heddle-broker at the address that was asked",
+                   "this key ring knows a broker at %.120s: name it with opts.broker or HEDDLE_BROKER; or "
+                   "start heddle-broker at the address that was asked",
                    other);
 }

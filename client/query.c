@@ -298,11 +298,11 @@ static int give_up(query_t *q, heddle_error_t *error)
     error_found(error, wire_is_reached(q->wire) ? "a connection, and silence" : "no connection");
     if (wire_is_reached(q->wire))
         error_hint(error, "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
-                          "with --timeout; or is it another program that listens there?");
+                          "with opts.timeout_ms; or is it another program that listens there?");
     else
         credentials_hint_elsewhere(endpoint,
-                                   "is heddle-broker running there? see `heddle broker --help`; --broker or "
-                                   "HEDDLE_BROKER names another address",
+                                   "is heddle-broker running there? see `heddle broker --help`; opts.broker "
+                                   "or HEDDLE_BROKER names another address",
                                    error);
     return rc;
 }

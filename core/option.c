@@ -318,3 +318,19 @@ void option_fini(const option_set_t *set, void *into)
                 *list = NULL;
             }
 }
+
+void option_words(char *hint)
+{
+    static const char FIELD[] = "opts.", UNIT[] = "_ms";
+    size_t n = sizeof FIELD - 1, unit = sizeof UNIT - 1;
+    for (char *at = hint; (at = strstr(at, FIELD)) != NULL;) {
+        size_t bytes = strspn(at + n, "abcdefghijklmnopqrstuvwxyz_");
+        bool has_unit = bytes > unit && !strncmp(at + n + bytes - unit, UNIT, unit);
+        size_t word = has_unit ? bytes - unit : bytes;
+        char *rest = at + n + bytes;
+        memcpy(at, "--", 2);
+        for (size_t i = 0; i < word; i++) at[2 + i] = at[n + i] == '_' ? '-' : at[n + i];
+        memmove(at + 2 + word, rest, strlen(rest) + 1);
+        at += 2 + word;
+    }
+}

@@ -70,6 +70,10 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
 bool option_wants_json(int argc, char **argv);
 /* The one of `words` (NULL-terminated) that a mistyped `word` probably means; NULL: none is similar. */
 const char *option_nearest(const char *word, const char *const *words);
+
+/* Hints of the library name fields of its options: makes "opts.timeout_ms" the option "--timeout", in
+ * place. */
+void option_words(char *hint);
 /* Fills the error of a value that the program does not accept, "--keep is out of range", with expected, found
  * and hint.  Returns USAGE. */
 int  option_refuse(const option_set_t *set, const char *option, const char *expected, long long found,

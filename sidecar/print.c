@@ -4,6 +4,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/option.h"
 #include "core/process.h"
 
 #include <heddle/error.h>
@@ -126,9 +127,11 @@ void log_error_line(const char *id, const heddle_error_t *why, const char *then)
 }
 
 /* The form of every Heddle program: name, code and message, then what was expected, found, and a hint. */
-int print_failure(const heddle_error_t *e, int json)
+int print_failure(const heddle_error_t *error, int json)
 {
+    heddle_error_t said = *error, *e = &said;
     char *text = NULL;
+    option_words(e->hint);
     if (json) {
         heddle_error_json(e, &text);
         print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0,

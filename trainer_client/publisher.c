@@ -289,10 +289,10 @@ int heddle_publisher_opened(heddle_publisher_t *p)
         if (is_reached)
             error_hint(&error,
                        "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
-                       "with --timeout; or is it another program that listens there?");
+                       "with opts.timeout_ms; or is it another program that listens there?");
         else
             credentials_hint_elsewhere(
-                p->broker, "start one with `heddle broker`, or name it with --broker or HEDDLE_BROKER",
+                p->broker, "start one with `heddle broker`, or name it with opts.broker or HEDDLE_BROKER",
                 &error);
     }
     error_where(&error, p->adapter, 0, NULL, NULL);

@@ -235,6 +235,9 @@ Test(publisher, no_broker_is_said_in_time)
     kill_broker();
     double start_ms = now_ms();
     FAILS(HEDDLE_ERR_UNAVAILABLE, open_as("trainer", 0, 400, &p));
+    cr_assert(strstr(heddle_last_error()->hint, "opts.broker or HEDDLE_BROKER") &&
+                  !strstr(heddle_last_error()->hint, "--broker"),
+              "in the words of the API: %s", heddle_last_error()->hint);
     cr_assert_lt(now_ms() - start_ms, 2500);
     cr_assert_null(p);
     cr_assert(strstr(heddle_last_error()->message, endpoint), "%s", heddle_last_error()->message);

@@ -96,3 +96,10 @@ Test(option, dump_beside_others_is_an_unknown_option)
     heddle_error_t error;
     cr_assert_eq(option_parse(&SET, 3, argv, &args, positional, &error), HEDDLE_ERR_USAGE);
 }
+
+Test(option, fields_of_the_library_are_options_of_a_command)
+{
+    char hint[] = "name it with opts.broker or HEDDLE_BROKER, opts.broker_key; or longer opts.timeout_ms";
+    option_words(hint);
+    cr_assert_str_eq(hint, "name it with --broker or HEDDLE_BROKER, --broker-key; or longer --timeout");
+}
