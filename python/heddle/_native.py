@@ -227,6 +227,15 @@ def error(code: str, message: str, **fields: Any) -> HeddleError:
     return error_class(code, exit_status)(message, code=code, exit=exit_status, **fields)
 
 
+def c_error(e: HeddleError) -> Any:
+    """heddle_error_t, for a call that reports it; texts that are too long are cut between two characters."""
+    row = ffi.new("heddle_error_t *", {"code": lib.heddle_err_from_name(e.code.encode())})
+    for name in ("phase", "message", "expected", "found", "hint"):
+        place, told = getattr(row, name), (getattr(e, name) or "").encode("utf-8", "replace")
+        ffi.memmove(place, told := told[:len(place) - 1].decode("utf-8", "ignore").encode(), len(told))
+    return row
+
+
 def error_of(rc: int, described: Any = None) -> HeddleError:
     """The exception of a call that returned rc on this thread."""
     e = lib.heddle_last_error() if described is None else described

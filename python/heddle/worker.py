@@ -298,11 +298,8 @@ class Worker(Handle):
             return True
         message = f"{update.tag} has what this engine cannot load: {' '.join(foreign)}"
         wanted = " ".join(sorted(self._accepts or ())) or "a plain LoRA"
-        why = ffi.new("heddle_error_t *", {"code": lib.HEDDLE_ERR_UNSUPPORTED_FEATURE, "phase": b"stage",
-                                           "message": message.encode()[:640],
-                                           "expected": wanted.encode()[:191],
-                                           "found": " ".join(foreign).encode()[:191]})
-        update._answer("reject", lib.heddle_worker_reject_error, why)
+        update.reject(_native.error("unsupported_feature", message, phase="stage", expected=wanted,
+                                    found=" ".join(foreign)))
         return False
 
     def _say(self, what: str, call: Any, adapter: str, version: int, *args: Any) -> bool:

@@ -303,6 +303,21 @@ def test_a_worker_that_is_not_there_yet_has_no_error(broker, adapter):
         assert [m.code for m in found.missing if m.worker == "slow"] == [None]
 
 
+def test_a_whole_error_as_the_reason(broker, adapter):
+    why = heddle.HeddleError("it does not fit \u00e9" + "x" * 2000, code="unsupported_feature", exit=8,
+                             phase="stage", expected="a plain LoRA", found="alora", hint="train without it")
+    with heddle.Worker(adapters=[adapter], name="w" + adapter[-20:]) as w, \
+            heddle.Publisher(adapter=adapter) as pub:
+        until(lambda: w.stats()["joined"], "it joined")
+        ver = pub.publish_dir(FIXTURES / "plain")
+        assert next(u for u in w.updates(timeout=30) if u.phase == "arrived").reject(why)
+        with pytest.raises(heddle.RolloutFailed, match="it does not fit \u00e9xxx") as e:
+            ver.wait(min=1)
+        reason = heddle.Admin().versions(f"{adapter}@{ver.version}")[0].reason
+    assert (e.value.code, e.value.phase, e.value.worker) == ("version_failed", "stage", "w" + adapter[-20:])
+    assert (reason.code, reason.phase) == ("unsupported_feature", "stage")
+
+
 def test_features_that_an_engine_does_not_accept(broker, adapter):
     with heddle.Worker(adapters=[adapter], name="picky",
                        accepts=["rslora"]) as w, heddle.Publisher(adapter=adapter) as pub:
