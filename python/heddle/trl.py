@@ -139,7 +139,8 @@ class Sync:
             assert pushed is not None
             if client is not None:
                 version = pushed.live or pushed.version
-                client.model = served.name(version.adapter, version.version, version.digest)
+                client.model = served.name(version.adapter, version.version, version.digest,
+                                           version.step)
 
         generation.sync_weights = sync_weights
         self._undo.append(lambda: generation.__dict__.pop("sync_weights", None))
@@ -160,8 +161,8 @@ def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeo
                every eligible worker has switched. k: the wait is for the version published k syncs ago, so
                that generation and rollout overlap.  None: no wait at all
     timeout    seconds for a rollout, and for the wait; None: for ever
-    served     server mode: the name that the server knows a version by, from {adapter}, {version}, {digest}:
-               what `python -m heddle.engine --served-name` was given
+    served     server mode: the name that the server knows a version by, from {adapter}, {version}, {step},
+               {digest}: what `python -m heddle.engine --served-name` was given
     allow_step_back  take the adapter on from a smaller step than the newest version's: training again under
                      the same name
 

@@ -33,12 +33,15 @@ class Double:
     names      served adapters -> path           log       (path, lora name) of every POST, in order
     faults     path -> what the next calls get: (status, words), ("text", answer), "hang", "reset", "garbage",
                or None for the real thing
+    release    as the server tells it; None: it does not
     gate       clear it and POSTs wait           busy      names with requests under way: as SGLang, an unload
                waits for them, and
                                                            loads wait for the unload
     """
 
-    def __init__(self, kind, *, max_rank=16, room=None, slots=4, port=0, runtime_updates=True, key=None):
+    def __init__(self, kind, *, max_rank=16, room=None, slots=4, port=0, runtime_updates=True, key=None,
+                 release="as tested"):
+        self.release = {"vllm": "0.32.0+cpu", "sglang": "0.5.23"}[kind] if release == "as tested" else release
         self.kind, self.max_rank, self.room, self.slots, self.key = kind, max_rank, room, slots, key
         self.runtime_updates = runtime_updates
         self.names, self.log, self.busy, self.deaf = {}, [], set(), set()
@@ -138,8 +141,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                      for name, path in list(d.names.items())]
             self._say(200, {"object": "list", "data": [base, *cards]})
         elif self.path == "/server_info" and d.kind == "sglang":
+            told = {} if d.release is None else {"version": d.release}
             self._say(200, {"enable_lora": d.runtime_updates, "max_loaded_loras": d.room,
-                            "max_loras_per_batch": d.slots})
+                            "max_loras_per_batch": d.slots, **told})
+        elif self.path == "/version" and d.kind == "vllm" and d.release is not None:
+            self._say(200, {"version": d.release})
         elif self.path == "/v1/loads" and d.kind == "sglang":
             self._say(200, {"loads": [{"dp_rank": 0, "num_running_reqs": len(d.busy),
                                        "num_waiting_reqs": 0}]})

@@ -340,6 +340,141 @@ def test_which_features_are_taken(plugs, doubles, publisher, kind, options, feat
         assert publisher.publish_dir(FIXTURES / "rslora").wait(min=1).active_count == 1
 
 
+@pytest.fixture
+def altered(tmp_path):
+    """altered(fixture, field=value...): a copy whose config has these."""
+    def alter(fixture="plain", **fields):
+        place = tmp_path / f"altered-{len(list(tmp_path.glob('altered-*')))}"
+        shutil.copytree(FIXTURES / fixture, place)
+        config = place / "adapter_config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), **fields}))
+        return place
+    return alter
+
+
+def refusal(version):
+    with pytest.raises(heddle.RolloutFailed):
+        version.wait(min=1)
+    return heddle.Admin().versions(f"{version.adapter}@{version.version}")[0].reason
+
+
+@pytest.mark.parametrize("release, is_taken, warning", [
+    ("0.26.0+cpu", False, None), ("0.31.0", False, None), ("0.32.0+cpu", True, None),
+    ("0.33.1.post1", True, None),
+    ("0.25.1", False, "runs vLLM 0.25.1; known are vLLM 0.26 to 0.33"),
+    ("0.34.0", False, "runs vLLM 0.34.0; known are vLLM 0.26 to 0.33"),
+    ("0.33.1.dev7+g0a1b2c3", False, "runs vLLM 0.33.1.dev7"), ("1.0.0", False, "runs vLLM 1.0.0"),
+    (None, False, "does not tell its release at /version"), ("\n", False, "does not tell its release")])
+def test_patterns_go_to_a_vllm_whose_release_applies_them(plugs, doubles, publisher, altered, release,
+                                                          is_taken, warning):
+    double = doubles("vllm", release=release)
+    plug = plugs(double)
+    warned = re.findall(r"warn  engine.release .*", plug.log.read_text())
+    for patterned in (FIXTURES / "rank_pattern", altered(alpha_pattern={"q_proj": 16})):
+        version = publisher.publish_dir(patterned)
+        if is_taken:
+            assert version.wait(min=1).active_count == 1
+            continue
+        why = refusal(version)
+        assert why.code == "unsupported_feature" and why.phase == "stage"
+        told = (release or "").strip() or "of an unknown release"
+        assert (f"vLLM {told} at {double.url} does not apply rank_pattern or alpha_pattern; expected: vLLM "
+                "0.32 to 0.33; hint: serve it with one of those, or take what it answers: --accept "
+                "rank_pattern") in why.message
+    assert bool(double.posts(LOADS)) == is_taken
+    assert publisher.publish_dir(FIXTURES / "rslora").wait(min=1).active_count == 1    # others go through
+    assert len(warned) == (warning is not None)
+    assert all(warning in line and double.url in line for line in warned)
+    assert ("rank_pattern" in plug.ready["accepts"]) == is_taken
+    assert [s["release"] for s in plug.ready["servers"]] == [release if release != "\n" else None]
+
+
+BEYOND = {"alora": {"alora_invocation_tokens": [5]}, "bdlora": {"use_bdlora": {"nblocks": 2}},
+          "bias": {"bias": "lora_only"}, "init_base": {"init_lora_weights": "pissa_niter_4"},
+          "layer_replication": {"layer_replication": [[0, 2]]},
+          "modules_to_save": {"modules_to_save": ["norm"]}, "qalora": {"use_qalora": True}}
+
+
+@pytest.mark.parametrize("kind, release", [("vllm", "0.31.0"), ("vllm", "0.32.0"), ("sglang", "0.5.12"),
+                                           ("sglang", "0.5.23"), ("sglang", "0.6.0")])
+def test_what_servers_read_over_does_not_reach_them(plugs, doubles, publisher, altered, kind, release):
+    double = doubles(kind, release=release)
+    plug = plugs(double, "--accept", "alora")
+    assert ("engine.release" in plug.log.read_text()) == (release == "0.6.0")
+    for feature, fields in BEYOND.items():
+        if feature == "alora":
+            continue
+        why = refusal(publisher.publish_dir(altered(**fields)))
+        assert why.code == "unsupported_feature"
+        assert f"{release} at {double.url} does not apply {feature}; expected: plain LoRA" in why.message
+        assert f"--accept {feature}" in why.message
+    assert not double.posts(LOADS)
+    assert publisher.publish_dir(altered(**BEYOND["alora"])).wait(min=1).active_count == 1
+
+
+@pytest.mark.parametrize("kind, targets, tensor, is_taken", [
+    ("sglang", ["q_proj"], "lm_head.lora_A.weight", False),
+    ("sglang", ["q_proj"], "unembed_tokens.lora_A.weight", False),
+    ("sglang", None, "lm_head.lora_A.weight", False),
+    ("sglang", ["q_proj"], "model.embed_tokens.lora_embedding_A", False),
+    ("sglang", ["q_proj", "model.lm_head"], "lm_head.lora_A.weight", True),
+    ("sglang", ["unembed_tokens"], "lm_head.lora_A.weight", True),
+    ("sglang", ["word_embeddings"], "model.embed_tokens.lora_embedding_A", True),
+    ("sglang", "all-linear", "lm_head.lora_A.weight", True),
+    ("sglang", ["q_proj"], "model.layers.1.lm_head.lora_A.weight", True),
+    ("vllm", ["q_proj"], "lm_head.lora_A.weight", True)])
+def test_tensors_that_sglang_would_skip(plugs, doubles, publisher, kind, targets, tensor, is_taken):
+    numpy = pytest.importorskip("numpy")
+    double = doubles(kind)
+    plugs(double, "--accept", "embeddings")
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": targets}
+    tensors = {f"base_model.model.{name}": numpy.ones((2, 2), dtype="float32")
+               for lora in (tensor, "model.layers.0.q_proj.lora_A.weight")
+               for name in (lora, lora.replace("_A", "_B"))}
+    version = publisher.publish_tensors(tensors, config)
+    if is_taken:
+        assert version.wait(min=1).active_count == 1
+        return
+    why, module = refusal(version), "embed_tokens" if "embedding" in tensor else "lm_head"
+    assert why.code == "unsupported_feature"
+    assert (f"SGLang 0.5.23 at {double.url} skips the tensors of {module}; expected: {module} in "
+            "target_modules; hint: ") in why.message
+    assert not double.posts(LOADS)
+
+
+def test_a_server_that_comes_back_in_an_older_release_does_not_get_what_it_ignores(plugs, doubles, publisher,
+                                                                                   adapter, made):
+    double = doubles("vllm")
+    plug = plugs(double)
+    publisher.publish_dir(FIXTURES / "rank_pattern").wait(min=1)
+    double.stop()
+    plug.wait("engine.away")
+    double.release = "0.31.0"
+    double.start()
+    plug.wait("engine.up")
+    until(lambda: re.search(rf"engine.refused .*{adapter}@1: vLLM 0.31.0 .*does not apply rank_pattern",
+                            plug.log.read_text()), "it says why the active version is not there")
+    assert not double.names
+    publisher.publish_dir(made(2)).wait(min=1)
+    assert set(double.names) == {f"{adapter}@2"}
+    assert double.posts(LOADS) == [f"{adapter}@1", f"{adapter}@2"]
+
+
+def test_names_by_step(plugs, doubles, publisher, adapter, made):
+    double = doubles("vllm")
+    plug = plugs(double, "--served-name", "{adapter}-v{step}")
+    assert publisher.publish_dir(made(1), step=7).wait(min=1).active_count == 1
+    assert plug.wait("activate.done")["data"]["name"] == f"{adapter}-v7"
+    why = refusal(publisher.publish_dir(made(2)))
+    assert "it has no step, and --served-name is {adapter}-v{step}" in why.message
+    assert "expected: a version that was published with a step; hint: publish with --step" in why.message
+    why = refusal(publisher.publish_dir(made(3), step=7))
+    assert f"{adapter}-v7 was the name of {adapter}@1 already" in why.message
+    assert "put {version} or {digest} into --served-name" in why.message
+    assert publisher.publish_dir(made(4), step=8).wait(min=1).active_count == 1
+    assert set(double.names) == {f"{adapter}-v7", f"{adapter}-v8"}
+
+
 def test_other_names_and_another_view_of_the_directory(plugs, doubles, publisher, adapter, made, tmp_path):
     double = doubles("vllm")
     (tmp_path / "elsewhere").symlink_to(tmp_path / "x")

@@ -603,6 +603,10 @@ def test_templates():
     assert names.Template(names.DEFAULT, ["policy"]).name("policy", 57, "h1:" + "ab" * 32) == "policy@57"
     assert names.Template("v{version}-{digest}", ["policy"]).name("policy", 57,
                                                                   "h1:" + "ab" * 32) == "v57-abababababab"
+    by_step = names.Template("{adapter}-v{step}", ["policy"])
+    assert by_step.name("policy", 57, "h1:" + "ab" * 32, 400) == "policy-v400"
+    assert names.Template("{version}-{step:06d}", ["policy"]).name("policy", 57, "h1:" + "ab" * 32,
+                                                                   400) == "57-000400"
     with pytest.raises(ValueError, match="there are 2 adapters"):
         names.Template("v{version}", ["policy", "critic"])
 

@@ -11,6 +11,7 @@ import pytest
 from conftest import FIXTURES
 from engine_double import ASKS, LOADS, UNLOADS, Double, calls, metrics
 from heddle.engine.plan import Kind
+from heddle.engine.releases import PRODUCTS, Content, Release, content_of
 from heddle.engine.servers import KINDS, Away, Late, Refused, Sglang, Unfit, Vllm
 
 PLAIN = str(FIXTURES / "plain")
@@ -39,6 +40,24 @@ def test_load_ask_unload(double, server):
     with pytest.raises(Refused) as e:
         server.ask("policy@1", 5)
     assert e.value.kind is Kind.LASTING
+
+
+def test_it_tells_its_release(double, server):
+    assert server.listing(5).release.text is None       # not asked yet
+    server.check(5)
+    assert server.listing(5).release == Release(double.kind, double.release)
+    for fault in ("garbage", ("text", '{"version": 32}'), ("text", '{"version": "0.32.0 \\u001b[31m"}'),
+                  ("text", "[]"), (503, "busy"), (401, "no")):
+        double.faults[PRODUCTS[double.kind].path] = deque([fault])
+        server.check(5)
+        assert server.listing(5).release.text is None, fault
+
+
+@pytest.mark.parametrize("config", [b"", b"[]", b"{", b"[" * 100000, b'{"target_modules": 7}',
+                                    b'{"target_modules": [null, {}]}', b"\xff"])
+def test_nonsense_in_a_config_names_no_module(config):
+    found = content_of(["rslora"], config, ["m.lm_head.lora_A.weight", "layers.0.q.lora_A.weight"])
+    assert found == Content(frozenset({"rslora"}), ("lm_head",))
 
 
 def test_the_base_model_is_no_adapter(double, server):

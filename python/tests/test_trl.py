@@ -341,12 +341,12 @@ def synced_name(plain_trainer, monkeypatch, served, version):
 
 
 @pytest.mark.parametrize("served",
-                         ["{adapter}@{version}", "{adapter}@{version}-{digest}", "rl/{version}",
-                          "{digest}.{version:04}"])
+                         ["{adapter}@{version}", "{adapter}@{version}-{digest}", "{adapter}-v{step}",
+                          "rl/{version}", "{digest}.{version:04}"])
 def test_trl_asks_for_the_name_that_the_plug_serves(plain_trainer, monkeypatch, served):
     version = types.SimpleNamespace(adapter="policy", version=3, digest="h1:3f9a1c20d4e1" + "0" * 52,
-                                    tag="policy@3:3f9a1c20d4e1")
-    told = Template(served, ["policy"]).name(version.adapter, version.version, version.digest)
+                                    tag="policy@3:3f9a1c20d4e1", step=400)
+    told = Template(served, ["policy"]).name(version.adapter, version.version, version.digest, version.step)
     assert synced_name(plain_trainer, monkeypatch, served, version) == told
 
 

@@ -262,7 +262,7 @@ class Trial:
         else:
             self.stage.check("sglang: rsLoRA, which it would read over, is refused",
                              self.failure(PATTERNS).get("code"), "unsupported_feature")
-            self.stage.check("sglang: it does read over it (else heddle/engine/__main__.py, LOADS, can have "
+            self.stage.check("sglang: it does read over it (else heddle/engine/releases.py can have "
                              "it)", self.is_right_without_us(), False)
         why = self.failure(LARGE)
         words = why.get("message", "")

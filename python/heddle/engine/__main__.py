@@ -47,8 +47,6 @@ examples:
   python -m heddle.engine --sglang http://127.0.0.1:30000 --sglang http://127.0.0.1:30001 --adapter policy \\
       --adapter critic --served-name '{adapter}@{version}' --export /dev/shm/heddle -o json
 """
-# What a server's LoRA loads as PEFT means it.  Another feature fails there, or, worse, is read over.
-LOADS = {"vllm": {"embeddings", "rank_pattern", "rslora"}, "sglang": set[str]()}
 # How long requests of an unwanted version get.  SGLang loads nothing while it waits for those that take
 # longer.
 DRAINS = {"vllm": 30.0, "sglang": 600.0}
@@ -119,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
     main.add_argument("--adapter", metavar="NAME", action="append",
                       help="subscribe to this adapter; may be given again [policy]")
     main.add_argument("--served-name", metavar="TEMPLATE", default=names.DEFAULT,
-                      help="of {adapter}, {version} and {digest}: what requests name [%(default)s]")
+                      help="of {adapter}, {version}, {step} and {digest}: what requests name [%(default)s]")
     main.add_argument("--accept", metavar="FEATURE", action="append", default=[], choices=FEATURES,
                       help="take versions that have it, though the servers are not known to load it rightly")
     main.add_argument("--load-timeout", metavar="DUR", type=duration, default=60.0,
@@ -231,17 +229,13 @@ class Program:
                         found=" ".join(server.url for server in made), hint="name each once")
         return made
 
-    def accepts(self) -> list[str]:
-        common = set.intersection(*(LOADS[server.kind] for server in self.servers))
-        return sorted(common.union(self.options.accept))
-
     def run(self) -> None:
         o = self.options
         exports = Exports(o.export, self.adapters, o.server_dir)
         drain_s = o.drain or max(DRAINS[server.kind] for server in self.servers)
         times = Times(load_s=o.load_timeout, drain_s=drain_s, probe_s=o.probe, away_s=o.away)
-        plug = Plug(self.servers, self.template, exports, self.adapters, times=times, voice=self.voice,
-                    counters=self.counters)
+        plug = Plug(self.servers, self.template, exports, self.adapters, accepted=o.accept, times=times,
+                    voice=self.voice, counters=self.counters)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: plug.stop())
         metrics = self._serve_metrics()
@@ -261,8 +255,7 @@ class Program:
         o = self.options
         session = Session(broker=o.broker, adapters=self.adapters, name=self.name,
                           labels=dict(o.label) or None, slots=o.slots or 0,
-                          accepts=self.accepts(), max_rate=o.max_rate, join_timeout=o.join_timeout,
-                          data_device=o.data_device,
+                          max_rate=o.max_rate, join_timeout=o.join_timeout, data_device=o.data_device,
                           insecure=o.insecure, broker_key=o.broker_key, key=o.key)
         began, warnings = time.monotonic(), self.relay.warnings
         is_told = False
@@ -272,7 +265,7 @@ class Program:
             if not is_told and time.monotonic() - began >= PATIENCE_S and self.relay.warnings == warnings:
                 is_told = True           # once
                 self._say_waiting()
-            return self._say_ready(session)
+            return self._say_ready(session, plug)
 
         try:
             return plug.run(session, tell)
@@ -284,16 +277,17 @@ class Program:
         self.voice.log("warn", "worker.waiting",
                        f"no broker answers at {broker} within {PATIENCE_S:.1f} s; waiting for one")
 
-    def _say_ready(self, session: Session) -> bool:
+    def _say_ready(self, session: Session, plug: Plug) -> bool:
         """False: no broker has admitted the worker yet."""
         joined = session.joined()
         if joined is None:
             return False
         self.voice.ready(name=self.name, token=joined["token"], cluster=joined["cluster"],
                          adapters=self.adapters, export_dir=str(self.options.export),
-                         servers=[{"kind": s.kind, "url": s.url} for s in self.servers],
+                         servers=[{"kind": s.kind, "url": s.url, "release": release.text}
+                                  for s, release in zip(self.servers, plug.releases)],
                          served_name=self.template.text,
-                         accepts=self.accepts(), transport=session.transport())
+                         accepts=sorted(plug.applies()), transport=session.transport())
         return True
 
     def _serve_metrics(self) -> Any:

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Iterable, NamedTuple
 
 DEFAULT = "{adapter}@{version}"
-FIELDS = ("adapter", "version", "digest")
+FIELDS = ("adapter", "version", "step", "digest")
 _SERVED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/+-]{0,255}")
 _ADAPTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FOLDER = re.compile(rf"({_ADAPTER.pattern})@([0-9]{{1,19}})-([0-9a-f]{{12}})")
@@ -49,8 +49,8 @@ def read_folder(path: str, parent: str) -> Folder | None:
 
 
 class Template:
-    """"{adapter}@{version}" -> "policy@57".  ValueError: it would give two versions one name, or a name no
-    server takes."""
+    """"{adapter}@{version}" -> "policy@57", "{adapter}-v{step}" -> "policy-v400".  ValueError: it would give
+    two versions one name, or a name no server takes."""
 
     def __init__(self, text: str, adapters: Iterable[str]) -> None:
         self.text = text
@@ -62,18 +62,20 @@ class Template:
         if strange := used.difference(FIELDS):
             raise ValueError(f"{text!r} names {', '.join(sorted(map(repr, strange)))}; there are "
                              f"{', '.join(FIELDS)}")
-        if "version" not in used:
-            raise ValueError(f"{text!r} has no {{version}}: two versions would have one name, and a server "
-                             f"would serve cached "
-                             "prefixes of the one for the other")
+        if not used & {"version", "step"}:
+            raise ValueError(f"{text!r} has no {{version}} and no {{step}}: two versions would have one "
+                             "name, and a server would serve cached prefixes of the one for the other")
+        self.needs_step = "step" in used
+        self.is_by_step = "version" not in used      # two versions of one step would have one name
         if len(names) > 1 and "adapter" not in used:
             raise ValueError(f"{text!r} has no {{adapter}}, and there are {len(names)} adapters")
         for name in names:
-            self.name(name, 1, "h1:" + "0" * 64)
+            self.name(name, 1, "h1:" + "0" * 64, 1)
 
-    def name(self, adapter: str, version: int, digest: str) -> str:
+    def name(self, adapter: str, version: int, digest: str, step: int | None = None) -> str:
+        """Where `needs_step`, the version has one."""
         try:
-            made = self.text.format(adapter=adapter, version=version, digest=short(digest))
+            made = self.text.format(adapter=adapter, version=version, digest=short(digest), step=step)
         except (ValueError, TypeError, AttributeError, IndexError, KeyError) as e:
             raise ValueError(f"{self.text!r} is no template: {e}") from None
         if not _SERVED.fullmatch(made):

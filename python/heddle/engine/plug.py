@@ -12,15 +12,17 @@ import queue
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from heddle import _native
 from heddle.errors import HeddleError
 
 from . import names
 from .exports import Exports
 from .plan import Activate, Discard, Kind, Load, Plan, Reject, Staged, State, Unload
+from .releases import Content, Release
 from .say import Counters, Voice
 from .servers import Away, Refused, Server, Unfit, clean, cut
 
@@ -38,6 +40,8 @@ class Event:
     tag: str = ""
     code: str | None = None
     message: str = ""
+    step: int | None = None
+    content: Content | None = None       # of "arrived" and "commit"; None: its bytes are not here
 
 
 class Source(Protocol):
@@ -49,7 +53,7 @@ class Source(Protocol):
     def export(self, adapter: str, version: int, path: str) -> None: ...      # any thread
     def staged(self, adapter: str, version: int) -> bool: ...
     def activate(self, adapter: str, version: int) -> bool: ...
-    def reject(self, phase: str, adapter: str, version: int, reason: str) -> bool: ...
+    def reject(self, phase: str, adapter: str, version: int, why: HeddleError) -> bool: ...
     def forget(self, adapter: str, version: int) -> None: ...
 
 
@@ -89,6 +93,12 @@ class Results:
 
 def unexpected(e: Exception) -> str:
     return f"unexpected {type(e).__name__}: {cut(str(e))}"
+
+
+def _whole(e: HeddleError) -> str:
+    """All on one line: a broker keeps the message alone."""
+    more = (f"{what}: {told}" for what, told in (("expected", e.expected), ("hint", e.hint)) if told)
+    return "; ".join([e.message, *more])
 
 
 class Hand(threading.Thread):
@@ -177,10 +187,17 @@ class Hand(threading.Thread):
 
 class Plug:
     def __init__(self, servers: Sequence[Server], template: names.Template, exports: Exports,
-                 adapters: Sequence[str], *,
+                 adapters: Sequence[str], *, accepted: Collection[str] = (),
                  times: Times, voice: Voice, counters: Counters) -> None:
+        """`accepted`: features that are taken whatever the servers' releases do with them."""
         self._servers, self._template, self._exports, self._adapters = servers, template, exports, adapters
         self._times, self._voice, self._counters = times, voice, counters
+        self._accepted = frozenset(accepted)
+        self.releases = [Release(s.kind, None) for s in servers]     # as each told last
+        self._asked: set[int] = set()    # servers that were asked for theirs
+        self._contents: dict[tuple[str, int], Content] = {}
+        # name without a version in it -> directory of the version that was active under it
+        self._by_step: dict[str, str] = {}
         self._results = Results()
         self.plan = Plan([s.url for s in servers], load_s=times.load_s, drain_s=times.drain_s,
                          adapter_of=exports.adapter_of)
@@ -236,6 +253,7 @@ class Plug:
             self._committed.clear()
             self._exporting.clear()
             self._refused.clear()
+            self._contents.clear()
             self.plan.left(time.monotonic())
 
     def _turn(self, worker: Source | None, at_most_s: float = 1.0) -> None:
@@ -259,19 +277,21 @@ class Plug:
         hear = {"arrived": self._on_arrived, "commit": self._on_commit, "failed": self._on_gone,
                 "retired": self._on_gone,
                 "stale": self._on_stale}.get(event.phase)
+        if event.content:
+            self._contents[event.adapter, event.version] = event.content
         if hear:
             hear(event)
 
     def _on_arrived(self, event: Event) -> None:
         self._refused.discard((event.adapter, event.version))
         self._voice.event("stage.started", event.adapter, event.version, tag=event.tag)
-        self._export(event)
+        self._admit(event)
 
     def _on_commit(self, event: Event) -> None:
         if not self.plan.commit(time.monotonic(), event.adapter, event.version):
             # a way back to what was dropped here: it is loaded again
             self._committed[event.adapter] = event.version
-            self._export(event)
+            self._admit(event)
 
     def _on_stale(self, event: Event) -> None:
         self._voice.event("activate.failed", event.adapter, event.version, code=event.code,
@@ -286,9 +306,57 @@ class Plug:
                               message=event.message)
         self._exporting.discard(key)
         self._refused.discard(key)
+        self._contents.pop(key, None)
         if self._worker:
             self._worker.forget(event.adapter, event.version)
         self.plan.gone(time.monotonic(), event.adapter, event.version)
+
+    # --- what may not be served ------------------------------------------------------------------
+
+    def applies(self) -> frozenset[str]:
+        """Features that every server serves as they were trained, and those that are taken anyway."""
+        return frozenset.intersection(*(r.applies() for r in self.releases)) | self._accepted
+
+    def _admit(self, event: Event) -> None:
+        """Exports the version, unless it is refused before a server may see it."""
+        key = event.adapter, event.version
+        why = self._misfit(key, range(len(self._servers))) or self._nameless(event)
+        if why and self._worker:
+            self._reject(self._worker, event.phase, *key, why)
+        else:
+            self._export(event)
+
+    def _misfit(self, key: tuple[str, int], servers: Iterable[int]) -> HeddleError | None:
+        """Why one of these servers would answer otherwise than the version was trained."""
+        if (content := self._contents.get(key)) is None:
+            return None
+        whys = (self.releases[i].misfit(self._servers[i].url, content, self._accepted)
+                for i in servers)
+        return next(filter(None, whys), None)
+
+    def _misfit_of_load(self, job: Load) -> HeddleError | None:
+        """The same of a server that was started again, perhaps in another release."""
+        key = next((key for key, v in self.plan.versions.items() if v.name == job.name), None)
+        return self._misfit(key, [job.server]) if key else None
+
+    def _nameless(self, event: Event) -> HeddleError | None:
+        """Why --served-name gives the version no name of its own."""
+        if self._template.needs_step and event.step is None:
+            return _native.error("version_failed",
+                                 f"it has no step, and --served-name is {self._template.text}",
+                                 phase="stage", expected="a version that was published with a step",
+                                 hint="publish with --step (step= in Python), or name versions by {version}")
+        name = self._template.name(event.adapter, event.version, event.digest, event.step)
+        folder = names.folder(event.adapter, event.version, event.digest)
+        served = self._by_step.get(name)
+        if served is None or served == self._exports.server_path(folder):
+            return None
+        other = names.read_folder(served, self._exports.server_root)
+        held = f"{other.adapter}@{other.version}" if other else served
+        return _native.error("version_failed", f"{name} was the name of {held} already, and servers may have "
+                                               "cached prefixes of it",
+                             phase="stage", expected="one version for each step",
+                             hint="put {version} or {digest} into --served-name")
 
     # --- exports ---------------------------------------------------------------------------------
 
@@ -320,7 +388,7 @@ class Plug:
                 self._discard(path)
             return
         self._exporting.discard(key)
-        name = self._template.name(event.adapter, event.version, event.digest)
+        name = self._template.name(event.adapter, event.version, event.digest, event.step)
         other = next((v for k, v in self.plan.versions.items() if v.name == name and k != key), None)
         if other:
             words = (f"{name} is the name of {other.adapter}@{other.number} already: --served-name needs "
@@ -346,6 +414,7 @@ class Plug:
 
     def _on_seen(self, index: int, listing: Any) -> None:
         url = self._servers[index].url
+        self._note_release(index, listing.release)
         was_up = self.plan.servers[index].up
         lost = self.plan.seen(time.monotonic(), index, listing.names, listing.room)
         if not was_up:
@@ -358,6 +427,13 @@ class Plug:
         self._counters.put("heddle_engine_up", 1, server=url)
         self._counters.put("heddle_engine_adapters", len(listing.names), server=url)
         self._warn_of_slots(index, listing.slots)
+
+    def _note_release(self, index: int, release: Release) -> None:
+        if self.releases[index] != release or index not in self._asked:
+            self._asked.add(index)
+            self.releases[index] = release
+            if doubt := release.doubt():
+                self._voice.log("warn", "engine.release", f"{self._servers[index].url} {doubt}")
 
     def _warn_of_slots(self, index: int, slots: int | None) -> None:
         if slots is None or self._slots.get(index) == slots:
@@ -414,7 +490,9 @@ class Plug:
     # --- what the plan wants ---------------------------------------------------------------------
 
     def _act(self, worker: Source, action: object) -> None:
-        if isinstance(action, (Load, Unload)):
+        if isinstance(action, Load) and (why := self._misfit_of_load(action)):
+            self._on_refused_job(action.server, action, why.message, Kind.LASTING)
+        elif isinstance(action, (Load, Unload)):
             self._hands[action.server].do(action)
         elif isinstance(action, Staged):
             self._stage(worker, action)
@@ -443,6 +521,8 @@ class Plug:
         self.plan.activated(now, action.adapter, action.number)
         self._voice.event("activate.done", action.adapter, action.number, name=version.name)
         self._counters.put("heddle_engine_active_version", action.number, adapter=action.adapter)
+        if self._template.is_by_step:
+            self._by_step[version.name] = version.path
         try:
             self._exports.link(action.adapter, version.path)
         except OSError as e:
@@ -450,13 +530,14 @@ class Plug:
                             f"{self._exports.root}/{action.adapter} stays as it was: {e.strerror}")
         self._sweep()
 
-    def _reject(self, worker: Source, phase: str, adapter: str, number: int, words: str) -> None:
-        words = clean(words)             # paths and names of a server may be in them
+    def _reject(self, worker: Source, phase: str, adapter: str, number: int, why: str | HeddleError) -> None:
+        error = why if isinstance(why, HeddleError) else _native.error("version_failed", clean(why))
+        words = _whole(error)            # cleaned: paths and names of a server may be in it
         self._counters.add("heddle_engine_rejects_total", adapter=adapter)
         if phase == "arrived":
             self._refused.add((adapter, number))
-            self._voice.event("stage.failed", adapter, number, code="version_failed", message=words)
-        worker.reject(phase, adapter, number, words)
+            self._voice.event("stage.failed", adapter, number, code=error.code, message=words)
+        worker.reject(phase, adapter, number, _native.error(error.code, words, phase=error.phase))
 
     def _sweep(self) -> None:
         """Directories of an earlier run, once another version is active and no server has them."""

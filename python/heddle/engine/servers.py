@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stock inference servers, by their own HTTP interfaces: list, load, ask, unload.
 
-    vLLM     GET /v1/models, /metrics, POST /v1/load_lora_adapter, /v1/unload_lora_adapter, /v1/completions
+    vLLM     GET /version, /v1/models, /metrics,
+             POST /v1/load_lora_adapter, /v1/unload_lora_adapter, /v1/completions
     SGLang   GET /v1/models, /server_info, /v1/loads, POST /load_lora_adapter, /unload_lora_adapter, /generate
 
 Calls block, each until its `timeout_s`, and are for one thread at a time.  Whatever a server does ends in a
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .plan import LAST_PAUSE_S, Kind
+from .releases import PRODUCTS, Release
 
 ANSWER_BYTES = 4 << 20                   # no answer that is read here is longer
 WORDS = 400                              # of a server, in a message
@@ -54,6 +56,7 @@ class Listing:
     # how many it takes before it drops one by itself; None: no such limit
     room: int | None
     slots: int | None                    # how many can be used in one batch; None: not said
+    release: Release
 
 
 def clean(words: str) -> str:
@@ -113,6 +116,7 @@ class Server:
         self._is_tls = parts.scheme == "https"
         token = bare(key)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._release = Release(self.kind, None)
         self._room: int | None = None
         self._slots: int | None = None
         self._idle: dict[str, _Idle] = {}
@@ -120,11 +124,29 @@ class Server:
     # --- what a plug asks for --------------------------------------------------------------------
 
     def check(self, timeout_s: float) -> None:
-        """Away, or Unfit: it has no way to load adapters.  To be asked again of a server that was away."""
+        """Away, or Unfit: it has no way to load adapters.  Reads the release.  To be asked again of a server
+        that was away."""
         for path in (self.load_path, self.unload_path):
             status, _ = self._call("GET", path, None, timeout_s)
             if status == 404:
                 raise Unfit(f"{self.url} has no {path}", self.not_there)
+        about = self._about(timeout_s)
+        text = about.get("version")
+        is_release = isinstance(text, str) and re.fullmatch(r"[!-~]{1,64}", text)
+        self._release = Release(self.kind, text if is_release else None)
+        self._take_about(about)
+
+    def _about(self, timeout_s: float) -> dict[str, Any]:
+        """What it tells of itself, its release among it; nothing where it does not, or a proxy stands before
+        it."""
+        path = PRODUCTS[self.kind].path
+        try:
+            return _parse(self._get(path, timeout_s), path)
+        except Refused:
+            return {}
+
+    def _take_about(self, about: dict[str, Any]) -> None:
+        """Unfit."""
 
     def listing(self, timeout_s: float) -> Listing:
         """The adapters of /v1/models, which are the cards that name the model they are for."""
@@ -133,7 +155,7 @@ class Server:
             raise Refused("/v1/models: no list of models", Kind.PASSING)
         names = dict(_name_and_path(str(c["id"]), str(c.get("root") or "")) for c in cards
                      if isinstance(c, dict) and c.get("parent") and c.get("id"))
-        return Listing(names, self._room, self._slots)
+        return Listing(names, self._room, self._slots, self._release)
 
     def load(self, name: str, path: str, timeout_s: float) -> None:
         """Returns when the server says that it has it.  Refused.taken: something has the name already."""
@@ -388,16 +410,11 @@ class Sglang(Server):
     unknown = "does not exist"
     not_there = "start a server that has it, with --enable-lora"
 
-    def check(self, timeout_s: float) -> None:
-        super().check(timeout_s)
-        try:
-            info = _parse(self._get("/server_info", timeout_s), "/server_info")
-        except Refused:
-            return                       # it does not tell
-        if info.get("enable_lora") is False:
+    def _take_about(self, about: dict[str, Any]) -> None:
+        if about.get("enable_lora") is False:
             raise Unfit(f"{self.url} serves no adapters",
                         "start it with --enable-lora, --max-lora-rank and --lora-target-modules")
-        room, slots = info.get("max_loaded_loras"), info.get("max_loras_per_batch")
+        room, slots = about.get("max_loaded_loras"), about.get("max_loras_per_batch")
         self._room = room if isinstance(room, int) else None
         self._slots = slots if isinstance(slots, int) else None
 

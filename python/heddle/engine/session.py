@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import heddle
+from heddle.errors import HeddleError
 from heddle.worker import Update
 
 from .plug import Event
+from .releases import Content, content_of
 
 
 class Session:
@@ -43,8 +45,17 @@ class Session:
                 self._forget(update.phase, update.adapter, update.version)
                 self._owed[update.phase, update.adapter, update.version] = update.defer()
             found.append(Event(update.phase, update.adapter, update.version, update.digest, update.tag,
-                               update.code, update.message or ""))
+                               update.code, update.message or "", update.step, self._content(update)))
         return found
+
+    def _content(self, update: Update) -> Content | None:
+        if update.phase not in ("arrived", "commit"):
+            return None
+        try:
+            with self._worker.acquire(update.adapter, update.version) as snapshot:
+                return content_of(snapshot.features, snapshot.config_bytes, snapshot.tensors)
+        except HeddleError:              # gone in the meantime; the worker tells of that
+            return None
 
     def export(self, adapter: str, version: int, path: str) -> None:
         with self._worker.acquire(adapter, version) as snapshot:
@@ -58,9 +69,9 @@ class Session:
         update = self._owed.pop(("commit", adapter, version), None)
         return update is not None and update.activate()
 
-    def reject(self, phase: str, adapter: str, version: int, reason: str) -> bool:
+    def reject(self, phase: str, adapter: str, version: int, why: HeddleError) -> bool:
         update = self._owed.pop((phase, adapter, version), None)
-        return update is not None and update.reject(reason)
+        return update is not None and update.reject(why)
 
     def forget(self, adapter: str, version: int) -> None:
         """No answer is expected any more."""
