@@ -14,7 +14,16 @@ static slot_t *slot_of(const adapter_t *a, int slot)
 }
 
 /* Sync does not pick a slot by itself: the table knows which one has warm memory. */
-static int next_slot(const adapter_t *a) { return slots_next_free(a->core->slots, a->index); }
+static sync_slots_t look_at_slots(const adapter_t *a)
+{
+    sync_slots_t view = {.next = slots_next_free(a->core->slots, a->index)};
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(a, i);
+        if (!slot) break;    /* slots are made in the order of their index */
+        if (slot->state == SLOT_LEAVING) view.leaving[view.leaving_count++] = slot->taken_for;
+    }
+    return view;
+}
 
 /* --- what is said: to the application and to the broker --------------------------------------- */
 
@@ -174,6 +183,7 @@ static int reserve(adapter_t *a, const announced_t *w, uint32_t index, heddle_er
             rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
         if (!rc) rc = slots_begin(a->core->slots, a->index, index, &slot, error);
         if (rc) return rc;
+        slot->taken_for = w->version;
     }
     while ((equal = find_equal(a, w)) && (rc = check_equal(a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH) {}
     if (equal && rc) return rc;
@@ -271,12 +281,11 @@ static bool bring(adapter_t *a, uint64_t now_us, sync_event_t *ret_event, heddle
 static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t *error, uint64_t now_us)
 {
     buf_t text = {0};
-    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
-        const sync_entry_t *e = &a->sync.entries[i];
-        const slot_t *slot = slot_of(a, e->slot);
-        if (!slot) continue;
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(a, i);
+        if (!slot || slot->state == SLOT_FREE) continue;
         uint32_t readers = slot_readers(slot);
-        buf_printf(&text, "%sversion %" PRIu64, text.bytes ? ", " : "", e->version);
+        buf_printf(&text, "%sversion %" PRIu64, text.bytes ? ", " : "", slot->taken_for);
         if (readers) buf_printf(&text, " held by %u reader%s", readers, readers == 1 ? "" : "s");
         if (slot->state == SLOT_LEAVING)
             buf_printf(&text, " for %.1f s since it was to go", (double)(now_us - slot->leaving_us) / 1e6);
@@ -340,7 +349,8 @@ static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
     heddle_error_t error;
     int rc = HEDDLE_OK;
     do {
-        int count = sync_step(&a->sync, &next, next_slot(a), now_us, actions);
+        sync_slots_t slots = look_at_slots(a);
+        int count = sync_step(&a->sync, &next, &slots, now_us, actions);
         if (count < 0) rc = count;
         for (int i = 0; i < count; i++) obey(a, &actions[i], now_us);
     } while (bring(a, now_us, &next, &error));
@@ -361,16 +371,15 @@ static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
 static void drain(adapter_t *a, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
-    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
-        const sync_entry_t *e = &a->sync.entries[i];
-        if (e->state != SYNC_LEAVING) continue;
-        slot_t *slot = slot_of(a, e->slot);
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+        slot_t *slot = slot_of(a, i);
+        if (!slot || slot->state != SLOT_LEAVING) continue;
         bool is_written = (a->download && a->download->slot == slot) ||
                           (slot->region && !io->tr->idle(io->t, slot->region));
         if (!slot_is_unread(slot) || slot->is_shared || is_written) continue;
         slot_free(slot);
         a->has_surplus = true;
-        feed(a, &(sync_event_t){.kind = SY_DRAINED, .slot = e->slot}, now_us);
+        feed(a, &(sync_event_t){.kind = SY_DRAINED}, now_us);
     }
 }
 
@@ -563,7 +572,7 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
     bool is_idle = a->sync.up && !sync_coming(&a->sync);    /* else the line is that version's */
     if (event->kind == TR_EARLY && is_idle) {
         const slot_t *before = a->early.slot;
-        slot_t *next = slot_of(a, next_slot(a));
+        slot_t *next = slot_of(a, slots_next_free(a->core->slots, a->index));
         early_heard(&a->early, io, event, next && next->region ? next : NULL);
         if (a->early.slot != before) a->has_surplus = true;    /* the memory of the one before */
     }
@@ -584,15 +593,19 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS])
 {
     uint32_t count = 0;
-    if (!sync_lacks_slot(&a->sync, next_slot(a))) return 0;
+    sync_slots_t slots = look_at_slots(a);
+    if (!sync_lacks_slot(&a->sync, &slots)) return 0;
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(a, i);
+        bool is_leaving = slot && slot_is_unread(slot);
+        if (is_leaving && now_us < slot->leaving_us + ROOM_AGAIN_US) return 0;
+    }
     /* A slot that a reader holds would not be free after its version has gone. */
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
         const sync_entry_t *e = &a->sync.entries[i];
-        const slot_t *slot = slot_of(a, e->slot);
-        if (!slot || slot_readers(slot) > 0) continue;
-        if (slot->state == SLOT_LEAVING && now_us < slot->leaving_us + ROOM_AGAIN_US) return 0;
         bool is_named = e->decision > a->sync.applied.decision;
-        if (e->state == SYNC_KEPT && !is_named) ret_spare[count++] = e->version;
+        bool may_go = e->state == SYNC_KEPT && !is_named;
+        if (may_go && slot_readers(slot_of(a, e->slot)) == 0) ret_spare[count++] = e->version;
     }
     return count;
 }
@@ -603,7 +616,8 @@ static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spa
 static uint64_t ask_for_room(adapter_t *a, uint64_t now_us)
 {
     uint64_t spare[LIMIT_SLOTS];
-    if (!sync_lacks_slot(&a->sync, next_slot(a))) return CLOCK_NEVER;
+    sync_slots_t slots = look_at_slots(a);
+    if (!sync_lacks_slot(&a->sync, &slots)) return CLOCK_NEVER;
     if (now_us < a->room_us) return a->room_us;
     a->room_us = now_us + ROOM_AGAIN_US;
     if (list_spare(a, now_us, spare)) a->core->heartbeat(a->core->self);

@@ -45,6 +45,7 @@ struct heddle_snapshot {
     /* Loop thread only. */
     slot_state_t state;
     uint32_t adapter, index;
+    uint64_t taken_for;                 /* version that it was begun for, until it is FREE; its adapter's */
     uint64_t leaving_us;                /* when it was dropped, for "held for so long" */
     region_t *region;                   /* NULL before the first reserve; another slot may refer to it too */
     bool is_adopted;                    /* RESERVED: the region came with its bytes */

@@ -7,7 +7,7 @@
 typedef struct {
     sync_t *s;
     const sync_event_t *ev;
-    int free_slot;
+    const sync_slots_t *slots;
     uint64_t now;
     sync_action_t *out;
     int count;
@@ -43,11 +43,10 @@ static bool is_ready(const sync_entry_t *e)
     return e->state == SYNC_STAGED || e->state == SYNC_ACTIVE || e->state == SYNC_KEPT;
 }
 
-/* A LEAVING entry does not count: the same version may have been announced anew and have a second entry. */
 static sync_entry_t *find_version(sync_t *s, uint64_t version)
 {
     for EACH(s, e)
-        if (e->state != SYNC_ABSENT && e->state != SYNC_LEAVING && e->version == version) return e;
+        if (e->state != SYNC_ABSENT && e->version == version) return e;
     return NULL;
 }
 
@@ -147,29 +146,21 @@ static void send_nack(run_t *run, const sync_entry_t *e, uint64_t decision, cons
 
 /* --- changes that more than one event makes ----------------------------------------------------- */
 
-/* Gives up a version. One without a slot is gone at once; one with a slot stays LEAVING until its memory
- * is unused. */
+/* Gives up a version. Its slot is free when nothing uses the memory any more; that is the slot's state, and
+ * no entry is needed for it. */
 static void leave(run_t *run, sync_entry_t *e)
 {
-    if (e->slot < 0) {
-        forget(e);
-        return;
-    }
-    e->state = SYNC_LEAVING;
-    act(run, SA_DROP, e);
+    if (e->slot >= 0) act(run, SA_DROP, e);
+    forget(e);
 }
 
 /* A slot may still be written into after its fetch was stopped, so it cannot be used at once for the same
- * version. The slot leaves on its own, and a new entry waits in place of the old one. */
-static sync_entry_t *wait_again(run_t *run, sync_entry_t *e)
+ * version. The slot leaves on its own, and the version waits for another one. */
+static void wait_again(run_t *run, sync_entry_t *e)
 {
-    sync_entry_t *again = add(run->s, e->version, &e->digest);
-    int slot = again->slot;
-    *again = *e;
-    again->state = SYNC_WAITING;
-    again->slot = slot;
-    leave(run, e);
-    return again;
+    if (e->slot >= 0) act(run, SA_DROP, e);
+    e->slot = -1;
+    e->state = SYNC_WAITING;
 }
 
 /* A version that is named, or that has no deadline, must get here in the end: it waits again, with
@@ -181,9 +172,9 @@ static void fail(run_t *run, sync_entry_t *e, const heddle_error_t *error)
         leave(run, e);
         return;
     }
-    sync_entry_t *again = wait_again(run, e);
-    again->start_us = run->now + (SYNC_RETRY_US << (again->tries < 4 ? again->tries : 4));
-    again->tries++;
+    wait_again(run, e);
+    e->start_us = run->now + (SYNC_RETRY_US << (e->tries < 4 ? e->tries : 4));
+    e->tries++;
 }
 
 /* Makes a version the active one. The version before stays as KEPT, so that a rollback needs no fetch,
@@ -224,13 +215,12 @@ static void apply(run_t *run)
 
 /* The version that gets the next slot: a firm one first, then the latest announced. A version whose
  * former slot is still leaving cannot start: its share key is in use until then. */
-static sync_entry_t *waiting_head(sync_t *s)
+static sync_entry_t *waiting_head(sync_t *s, const sync_slots_t *slots)
 {
     sync_entry_t *head = NULL;
     for EACH(s, e) {
         bool may_start = e->state == SYNC_WAITING && !e->start_us;
-        for EACH(s, other)    /* its share key is in use while another copy of it is leaving */
-            may_start &= other->state != SYNC_LEAVING || other->version != e->version;
+        for (uint32_t i = 0; i < slots->leaving_count; i++) may_start &= slots->leaving[i] != e->version;
         if (!may_start) continue;
         bool firm = is_firm(s, e), head_firm = head && is_firm(s, head);
         if (!head || firm > head_firm || (firm == head_firm && e->order > head->order)) head = e;
@@ -247,15 +237,15 @@ static void start(run_t *run)
     /* Pauses after a failure that are over. */
     for EACH(s, e)
         if (e->start_us <= run->now) e->start_us = 0;
-    sync_entry_t *head = waiting_head(s), *fetching = find_in(s, SYNC_COMING);
+    sync_entry_t *head = waiting_head(s, run->slots), *fetching = find_in(s, SYNC_COMING);
     bool preempts = s->up && head && fetching && (is_firm(s, head) || head->order > fetching->order);
     if (preempts && !is_firm(s, fetching)) {
-        sync_entry_t *again = wait_again(run, fetching);
-        if (is_overtaken(s, again)) forget(again);
+        wait_again(run, fetching);
+        if (is_overtaken(s, fetching)) forget(fetching);
         fetching = NULL;
     }
     /* A broker may allow fewer slots than the table has. */
-    int slot = head && !fetching && run->free_slot < (int)s->slot_count ? run->free_slot : -1;
+    int slot = head && !fetching && run->slots->next < (int)s->slot_count ? run->slots->next : -1;
     bool blocked = head && !fetching && slot < 0 && !head->complained;
     if (!blocked) s->give_up_us = CLOCK_NEVER;
     else if (s->give_up_us == CLOCK_NEVER) s->give_up_us = run->now + head->patience_us;
@@ -466,7 +456,7 @@ static bool expire_one(run_t *run)
 static void give_up_waiting(run_t *run)
 {
     sync_t *s = run->s;
-    sync_entry_t *head = waiting_head(s);
+    sync_entry_t *head = waiting_head(s, run->slots);
     if (!s->up || !head || run->now < s->give_up_us) return;
     s->give_up_us = CLOCK_NEVER;
     heddle_error_t error;
@@ -501,10 +491,10 @@ uint64_t sync_deadline(const sync_t *s)
     return next;
 }
 
-bool sync_lacks_slot(const sync_t *s, int free_slot)
+bool sync_lacks_slot(const sync_t *s, const sync_slots_t *slots)
 {
-    bool is_full = free_slot < 0 || free_slot >= (int)s->slot_count;
-    return s->up && is_full && waiting_head((sync_t *)s) && !sync_coming(s);
+    bool is_full = slots->next < 0 || slots->next >= (int)s->slot_count;
+    return s->up && is_full && waiting_head((sync_t *)s, slots) && !sync_coming(s);
 }
 
 /* --- the table ---------------------------------------------------------------------------------- */
@@ -512,9 +502,10 @@ bool sync_lacks_slot(const sync_t *s, int free_slot)
 /* One case is one row of the table in sync.h. A state that a case does not name refuses the event: nothing
  * changes. After every event a decision may be applicable and a slot may have a new use; both are looked at
  * once at the end, and not in each case. */
-int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_us, sync_action_t out[])
+int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, uint64_t now_us,
+              sync_action_t out[])
 {
-    run_t *run = &(run_t){.s = s, .ev = event, .free_slot = free_slot, .now = now_us, .out = out};
+    run_t *run = &(run_t){.s = s, .ev = event, .slots = slots, .now = now_us, .out = out};
     sync_entry_t *e = find_version(s, event->version);
     sync_state_t state = e ? e->state : SYNC_ABSENT;
     int rc = HEDDLE_OK;
@@ -599,10 +590,7 @@ int sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_
     case SY_FETCH_FAILED:
         if (state == SYNC_COMING) fail(run, e, event->error);
         break;
-    case SY_DRAINED:
-        for EACH(s, each)
-            if (each->state == SYNC_LEAVING && each->slot == event->slot) forget(each);
-        break;
+    case SY_DRAINED: break;    /* a slot is free: see start */
     case SY_APP_STAGED:
         if (state == SYNC_ARRIVED) become_staged(run, e);
         if (!e || !is_ready(e)) rc = HEDDLE_ERR_NOT_FOUND;

@@ -11,11 +11,12 @@
  *   COMING    it has a slot: memory for it is made,       STAGED   verified and loaded
  *             then its bytes are fetched; how far that    ACTIVE   served
  *             is, is in the slot (worker/slots.h)         KEPT     was active, may be again
- *   LEAVING   dropped: readers, sends or open receives
- *             use the slot's memory until DRAINED
  *
- * State x event.  "-": refused or ignored, nothing changes; capitals: next state; L: LEAVING, NF:
- * NOT_FOUND; absent: the version has no entry.
+ * A version that is dropped has no entry.  Its slot is LEAVING as long as readers, sends or open receives use
+ * the memory; that is a state of the slot, and each step is given what counts of it (sync_slots_t).
+ *
+ * State x event.  "-": refused or ignored, nothing changes; capitals: next state; L: absent, and its slot is
+ * dropped; NF: NOT_FOUND; absent: the version has no entry.
  *
  *   event        absent   WAITING  COMING      ARRIVED   STAGED     ACTIVE     KEPT
  *   ANNOUNCE     WAITING  -(1)     RESOURCE(1) -(1)      say STAGED say ACTIVE say STAGED
@@ -30,7 +31,7 @@
  *   RETIRE       -        absent   L           L         L          mark(6)    L
  *   UP, not kept -        -        -           L         L          mark(6)    L
  *   SOURCES      -        -        (7)         -         -          -          -
- *   DRAINED      a LEAVING entry is gone and its slot is free: the next WAITING one starts
+ *   DRAINED      a slot that was dropped is free: the next WAITING one starts
  *
  * A version is *named* while a decision that was not applied yet chose it and no later decision
  * went back behind it, or its COMMIT was offered before that one came: the application may have
@@ -55,7 +56,7 @@
  *   (5) Named: NACK with the decision, it stays where it was, OFFER stale; so too the ACTIVE one that the
  *       application was asked to go back to, with the decision that was applied.  Not named: STAGED: NACK, L;
  *       KEPT, ACTIVE: NOT_FOUND.
- *   (6) Goes on being served; LEAVING instead of KEPT when another becomes active.
+ *   (6) Goes on being served; dropped, and not KEPT, when another becomes active.
  *   (7) None: a lost version holds up no other.  It gives way to what was announced later, and is dropped
  *       where a decision for a later version is known and it is not named.
  *
@@ -90,7 +91,7 @@
 #define SYNC_GRACE_US 5000000u                      /* past the deadline: the broker's ABORT got lost */
 
 typedef enum {
-    SYNC_ABSENT, SYNC_WAITING, SYNC_COMING, SYNC_ARRIVED, SYNC_STAGED, SYNC_ACTIVE, SYNC_KEPT, SYNC_LEAVING,
+    SYNC_ABSENT, SYNC_WAITING, SYNC_COMING, SYNC_ARRIVED, SYNC_STAGED, SYNC_ACTIVE, SYNC_KEPT,
     SYNC_STATE_COUNT
 } sync_state_t;
 
@@ -152,7 +153,6 @@ typedef struct {
     digest_t digest;                             /* ANNOUNCE, COMMIT, UP */
     uint64_t decision;                           /* COMMIT; UP: 0 = nothing was decided yet */
     uint64_t deadline_us;                        /* ANNOUNCE: left of the rollout's; 0: none */
-    int slot;                                    /* DRAINED */
     /* NO_SLOT, FETCH_FAILED, ABORT, APP_REJECT: why; borrowed */
     const heddle_error_t *error;
     uint32_t slot_count;                         /* UP */
@@ -182,13 +182,22 @@ typedef struct {
     digest_t digest;
 } sync_action_t;
 
+/* The adapter's slots as they are now.  A version whose former slot is LEAVING waits: its share key is in
+ * use. */
+typedef struct {
+    int next;                                    /* is reserved next, as slots_next_free says; -1: none */
+    uint32_t leaving_count;
+    uint64_t leaving[LIMIT_SLOTS];               /* versions */
+} sync_slots_t;
+
 void sync_init(sync_t *s, bool app);
-/* `free_slot`: the slot that is reserved next, as slots_next_free says; -1: none.  Writes at most
- * SYNC_ACTIONS_MAX actions; returns how many, or for events of the application NOT_FOUND or FENCED. */
-int  sync_step(sync_t *s, const sync_event_t *event, int free_slot, uint64_t now_us, sync_action_t out[]);
+/* Writes at most SYNC_ACTIONS_MAX actions; returns how many, or for events of the application NOT_FOUND or
+ * FENCED. */
+int  sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, uint64_t now_us,
+               sync_action_t out[]);
 uint64_t sync_deadline(const sync_t *s);         /* when SY_TICK is due; CLOCK_NEVER */
 
-/* The entry of a version, but for one that is LEAVING; NULL: absent. */
+/* The entry of a version; NULL: absent. */
 const sync_entry_t *sync_find(const sync_t *s, uint64_t version);
 const sync_entry_t *sync_active(const sync_t *s);
 /* The one that is COMING; NULL: none. */
@@ -196,7 +205,7 @@ const sync_entry_t *sync_coming(const sync_t *s);
 /* ARRIVED: the application loads it, and has not answered; the one that was announced first.  NULL: none. */
 const sync_entry_t *sync_loading(const sync_t *s);
 /* A version waits, and every slot is used. */
-bool sync_lacks_slot(const sync_t *s, int free_slot);
+bool sync_lacks_slot(const sync_t *s, const sync_slots_t *slots);
 /* The failure that a SEND_NACK is about, or the last one of a version (decision SYNC_ANY_DECISION); NULL:
  * forgotten.  A caller that could not send it sets `pending`: it is sent after the next UP. */
 #define SYNC_ANY_DECISION UINT64_MAX

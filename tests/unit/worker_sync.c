@@ -43,20 +43,30 @@ static void render(sync_t *s, int count, int before)
 
 static uint64_t now;
 
+/* By slot: the version that was dropped there, until it is drained; 0: none. */
+static uint64_t leaving[LIMIT_SLOTS];
+
 /* As slots_next_free says it: what an event gives back is free before sync hears of it. */
 static int first_free(const sync_t *s, const sync_event_t *ev)
 {
     for (int slot = 0; slot < (int)LIMIT_SLOTS; slot++) {
-        bool is_used = false;
+        bool is_used = leaving[slot] != 0;
         for (unsigned i = 0; i < SYNC_ENTRIES; i++) {
             const sync_entry_t *e = &s->entries[i];
-            bool is_back = (ev->kind == SY_DRAINED && e->state == SYNC_LEAVING && ev->slot == slot) ||
-                           (ev->kind == SY_NO_SLOT && e->state == SYNC_COMING && ev->version == e->version);
+            bool is_back = ev->kind == SY_NO_SLOT && e->state == SYNC_COMING && ev->version == e->version;
             is_used |= e->state != SYNC_ABSENT && e->slot == slot && !is_back;
         }
         if (!is_used) return slot;
     }
     return -1;
+}
+
+static sync_slots_t slots_of(const sync_t *s, const sync_event_t *ev)
+{
+    sync_slots_t slots = {.next = first_free(s, ev)};
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++)
+        if (leaving[i]) slots.leaving[slots.leaving_count++] = leaving[i];
+    return slots;
 }
 
 static int feed(sync_t *s, sync_event_t ev)
@@ -70,7 +80,10 @@ static int feed(sync_t *s, sync_event_t ev)
         ev.digest = digest_of(ev.version);
     const sync_entry_t *coming = sync_coming(s);
     int before = coming && ev.kind != SY_NO_SLOT ? coming->slot : -1;
-    int n = sync_step(s, &ev, first_free(s, &ev), now, out);
+    sync_slots_t slots = slots_of(s, &ev);
+    int n = sync_step(s, &ev, &slots, now, out);
+    for (int i = 0; i < n; i++)
+        if (out[i].kind == SA_DROP) leaving[out[i].slot] = out[i].version;
     render(s, n < 0 ? 0 : n, before);
     return n;
 }
@@ -100,16 +113,20 @@ static sync_state_t state_of(const sync_t *s, uint64_t v)
     return e ? e->state : SYNC_ABSENT;
 }
 
-static int leaving_slot(const sync_t *s)
+static bool is_any_leaving(void)
 {
-    for (unsigned i = 0; i < SYNC_ENTRIES; i++)
-        if (s->entries[i].state == SYNC_LEAVING) return s->entries[i].slot;
-    return -1;
+    for (unsigned i = 0; i < LIMIT_SLOTS; i++)
+        if (leaving[i]) return true;
+    return false;
 }
 
 static void drain(sync_t *s)
 {
-    for (int slot; (slot = leaving_slot(s)) >= 0;) feed(s, (sync_event_t){.kind = SY_DRAINED, .slot = slot});
+    for (unsigned i = 0; i < LIMIT_SLOTS; i++) {
+        if (!leaving[i]) continue;
+        leaving[i] = 0;
+        fed(s, SY_DRAINED, 0);
+    }
 }
 
 /* Stages (and with a decision activates) one version. */
@@ -128,13 +145,17 @@ static void serve(sync_t *s, uint64_t v, uint64_t d)
     cr_assert_eq(state_of(s, v), SYNC_ACTIVE);
 }
 
+/* The column of a version that was dropped, whose slot is LEAVING. */
+enum { LEFT = SYNC_STATE_COUNT, COLUMNS };
+
 /* Version 7 in `state`; 3 slots. */
 static void bring(sync_t *s, bool app, sync_state_t state)
 {
     now = 1000;
+    memset(leaving, 0, sizeof leaving);
     sync_init(s, app);
     up(s, 0, 0, NULL, 0);
-    switch (state) {
+    switch ((int)state) {
     case SYNC_WAITING:    /* three slots taken: 1 active, 2 kept, 3 staged */
         serve(s, 2, 1);
         serve(s, 1, 2);
@@ -146,10 +167,10 @@ static void bring(sync_t *s, bool app, sync_state_t state)
     case SYNC_STAGED: stage(s, 7); break;
     case SYNC_ACTIVE: serve(s, 7, 5); break;
     case SYNC_KEPT: serve(s, 7, 5); serve(s, 6, 6); break;
-    case SYNC_LEAVING: stage(s, 7); fed(s, SY_ABORT, 7); break;
+    case LEFT: stage(s, 7); fed(s, SY_ABORT, 7); break;
     default: break;
     }
-    if (state != SYNC_LEAVING) cr_assert_eq(state_of(s, 7), state, "state %d", state);
+    if ((int)state != LEFT) cr_assert_eq(state_of(s, 7), state, "state %d", state);
 }
 
 /* Rows: event; columns: state.  "next|actions"; next as a letter: a w f A S V K L = absent .. leaving, N:
@@ -220,16 +241,16 @@ static char letter(const sync_t *s, int rc, uint64_t v)
 {
     if (rc == HEDDLE_ERR_NOT_FOUND) return 'N';
     sync_state_t state = state_of(s, v);
-    if (state == SYNC_ABSENT && leaving_slot(s) >= 0) return 'L';
-    return "awfASVKL"[state];
+    if (state == SYNC_ABSENT && is_any_leaving()) return 'L';
+    return "awfASVK"[state];
 }
 
 static void check_cell(bool app, sync_event_kind_t kind, sync_state_t state, const char *cell)
 {
     sync_t s;
     bring(&s, app, state);
-    sync_event_t ev = {
-        .kind = kind, .version = 7, .decision = 9, .deadline_us = 60000000, .slot = leaving_slot(&s)};
+    sync_event_t ev = {.kind = kind, .version = 7, .decision = 9, .deadline_us = 60000000};
+    if (kind == SY_DRAINED) memset(leaving, 0, sizeof leaving);
     int rc = feed(&s, ev);
     char found[4200];
     snprintf(found, sizeof found, "%c|%s", letter(&s, rc, 7), said);
@@ -240,7 +261,7 @@ static void check_cell(bool app, sync_event_kind_t kind, sync_state_t state, con
 Test(sync, every_cell_auto)
 {
     for (size_t r = 0; r < sizeof AUTO / sizeof *AUTO; r++)
-        for (int state = SYNC_ABSENT; state < SYNC_STATE_COUNT; state++)
+        for (int state = SYNC_ABSENT; state < COLUMNS; state++)
             if (AUTO[r].cells[state])
                 check_cell(false, AUTO[r].kind, (sync_state_t)state, AUTO[r].cells[state]);
 }
@@ -248,7 +269,7 @@ Test(sync, every_cell_auto)
 Test(sync, every_cell_app)
 {
     for (size_t r = 0; r < sizeof APP / sizeof *APP; r++)
-        for (int state = SYNC_ABSENT; state < SYNC_STATE_COUNT; state++)
+        for (int state = SYNC_ABSENT; state < COLUMNS; state++)
             check_cell(true, APP[r].kind, (sync_state_t)state, APP[r].cells[state]);
 }
 

@@ -26,6 +26,7 @@ typedef struct {
                                   in it */
     uint64_t coming; /* version that gets memory or bytes; 0: none */
     uint64_t asked;  /* the COMMIT that the application heard last, and has not answered by a switch; 0: none */
+    int slot;        /* that an event DRAINED is about */
     const sync_event_t *event;
 } world_t;
 
@@ -94,6 +95,7 @@ static void check(world_t *w)
         cr_assert(!(used >> e->slot & 1), "two versions in slot %d", e->slot);
         used |= 1ull << e->slot;
         cr_assert_eq(w->in_slot[e->slot], e->version);
+        cr_assert(!w->leaving[e->slot], "version %d is in a slot that was dropped", (int)e->version);
     }
     cr_assert(active <= 1 && coming <= 1 && waiting <= SYNC_WAITING_MAX + 2);
     cr_assert_eq(coming == 1, w->coming != 0);
@@ -113,8 +115,9 @@ static uint64_t known(const world_t *w, uint64_t any)
 /* One random event that the world allows, with now and then one that it does not. */
 static sync_event_t any_event(world_t *w)
 {
-    sync_event_t ev = {.version = 1 + roll(w->next_version),
-                       .slot = (int)roll(4),
+    uint64_t version = 1 + roll(w->next_version);
+    w->slot = (int)roll(4);
+    sync_event_t ev = {.version = version,
                        .deadline_us = roll(2) ? 3000000 : 0,
                        .slot_count = 3};
     switch (roll(16)) {
@@ -174,9 +177,12 @@ static void take_event(world_t *w, sync_event_t ev)
     error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
     if (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT) ev.error = &why;
     ev.digest = walk_digest(ev.version);
-    int slot = 0;
-    while (slot < (int)LIMIT_SLOTS && (w->in_slot[slot] || w->leaving[slot])) slot++;
-    int n = sync_step(&w->s, &ev, slot < (int)LIMIT_SLOTS ? slot : -1, w->now_us, out);
+    sync_slots_t slots = {.next = -1};
+    for (int slot = (int)LIMIT_SLOTS; slot-- > 0;) {
+        if (!w->in_slot[slot] && !w->leaving[slot]) slots.next = slot;
+        if (w->leaving[slot]) slots.leaving[slots.leaving_count++] = w->in_slot[slot];
+    }
+    int n = sync_step(&w->s, &ev, &slots, w->now_us, out);
     w->event = &ev;
     if (n >= 0) obey(w, out, n);
     if (n >= 0 && ev.kind == SY_APP_ACTIVATE && ev.version == w->asked && w->active == ev.version) w->asked = 0;
@@ -205,7 +211,7 @@ static void walk_step(world_t *w)
     sync_event_t ev = any_event(w);
     uint64_t keep[4] = {roll(w->next_version), roll(w->next_version), w->next_version, 1};
     if (ev.kind == SY_UP) ev.keep = keep, ev.keep_count = 4;
-    if (ev.kind == SY_DRAINED && !drain_slot(w, ev.slot)) return;
+    if (ev.kind == SY_DRAINED && !drain_slot(w, w->slot)) return;
     if (ev.kind == SY_NO_SLOT) {
         for (int slot = 0; slot < 4; slot++)
             if (w->in_slot[slot] == w->coming && !w->leaving[slot]) w->in_slot[slot] = 0;
