@@ -28,8 +28,9 @@ static sync_slots_t look_at_slots(const adapter_t *a)
 /* --- what is said: to the application and to the broker --------------------------------------- */
 
 /* The event carries the reason of a failure, since the application cannot ask for it later. */
-void adapter_tell(adapter_t *a, const announced_t *w, const sync_action_t *action)
+void adapter_tell(adapter_t *a, const sync_action_t *action)
 {
+    const announced_t *w = action->what;
     bool is_staging = action->event == HEDDLE_EVENT_FETCHING || action->event == HEDDLE_EVENT_STAGED;
     if (a->core->opts.omits_staging && is_staging) return;
     heddle_event_t event = {.type = action->event,
@@ -55,12 +56,12 @@ void adapter_tell(adapter_t *a, const announced_t *w, const sync_action_t *actio
  * turn's clock. It is reported as 1 microsecond. */
 static uint64_t took(uint64_t us) { return us ? us : 1; }
 
-/* STAGED, ACTIVE or NACK; `w`: of that version, NULL where it is gone; `why`: of a NACK. They are sent once:
- * a lost one would be missing at the broker until the worker joins again, so the next heartbeat makes it
- * join. Operators see times, sources and reasons at the broker, because they cannot see this worker's log. */
-static int report(adapter_t *a, announced_t *w, const sync_action_t *action, const heddle_error_t *why,
-                  uint64_t now_us)
+/* STAGED, ACTIVE or NACK; `why`: of a NACK. They are sent once: a lost one would be missing at the broker
+ * until the worker joins again, so the next heartbeat makes it join. Operators see times, sources and
+ * reasons at the broker, because they cannot see this worker's log. */
+static int report(adapter_t *a, const sync_action_t *action, const heddle_error_t *why, uint64_t now_us)
 {
+    announced_t *w = action->what;
     const node_io_t *io = a->core->io;
     uint64_t token = a->core->member.session.token;
     bool has_times = w && w->sealed_us;    /* not of a version that was staged before the process began */
@@ -131,15 +132,15 @@ static int report(adapter_t *a, announced_t *w, const sync_action_t *action, con
 static slot_t *find_equal(const adapter_t *a, const announced_t *w)
 {
     const announced_part_t *part = &w->part[0];
-    for (const announced_t *other = a->announced; other; other = other->next) {
-        const sync_entry_t *e = other == w ? NULL : sync_find(&a->sync, other->version);
-        const announced_part_t *its = &other->part[0];
-        bool is_equal = digest_equal(&other->h1, &w->h1) && its->region_bytes == part->region_bytes &&
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
+        const sync_entry_t *e = &a->sync.entries[i];
+        if (!sync_is_held(e) || e->what == w) continue;
+        const announced_part_t *its = &e->what->part[0];
+        bool is_equal = digest_equal(&e->what->h1, &w->h1) && its->region_bytes == part->region_bytes &&
                         its->manifest_bytes == part->manifest_bytes &&
                         digest_equal(&its->manifest_digest, &part->manifest_digest);
-        if (!e || !is_equal || !sync_is_held(e)) continue;
         slot_t *slot = slot_of(a, e->slot);
-        if (slot && !slot->is_damaged) return slot;
+        if (is_equal && !slot->is_damaged) return slot;
     }
     return NULL;
 }
@@ -177,8 +178,7 @@ static int reserve(adapter_t *a, const announced_t *w, uint32_t index, heddle_er
     int rc = HEDDLE_OK;
     if (!slot || slot->state == SLOT_FREE) {
         a->equal = (check_t){0};
-        if (!w) rc = error_fail(error, HEDDLE_ERR_INTERNAL, "the announcement is missing");
-        else if (a->core->opts.check) rc = a->core->opts.check(error);
+        if (a->core->opts.check) rc = a->core->opts.check(error);
         if (!rc && FAILPOINT("worker.reserve"))
             rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
         if (!rc) rc = slots_begin(a->core->slots, a->index, index, &slot, error);
@@ -223,10 +223,10 @@ static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now
 /* The slot is shared before its first byte arrives. Read requests of other workers may come early: they are
  * pending here, and each is served as soon as its chunk is verified, so that versions spread in a pipeline.
  * AGAIN: the download runs; OK: nothing has to be fetched; else the reason why it cannot be fetched. */
-static int start_download(adapter_t *a, const sync_entry_t *e, announced_t *w, uint64_t now_us,
-                          heddle_error_t *error)
+static int start_download(adapter_t *a, const sync_entry_t *e, uint64_t now_us, heddle_error_t *error)
 {
     worker_core_t *core = a->core;
+    announced_t *w = e->what;
     const node_io_t *io = core->io;
     slot_t *slot = slot_of(a, e->slot);
     share_key_t key = w->part[0].key;
@@ -243,9 +243,10 @@ static int start_download(adapter_t *a, const sync_entry_t *e, announced_t *w, u
                             .early = &a->early, .unreached = &a->unreached, .adapter = a->index};
     if (FAILPOINT("worker.pull") || download_new(&opts, now_us, &a->download))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
-    adapter_tell(
-        a, w,
-        &(sync_action_t){.event = HEDDLE_EVENT_FETCHING, .version = w->version, .digest = w->h1});
+    adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_FETCHING,
+                                     .version = w->version,
+                                     .what = w,
+                                     .digest = w->h1});
     /* What is fetched after its decision is fetched late: later decisions may overtake it, and the broker
      * keeps a version that a worker names in its heartbeat. */
     bool is_named = e->decision > a->sync.applied.decision;
@@ -259,13 +260,12 @@ static bool bring(adapter_t *a, uint64_t now_us, sync_event_t *ret_event, heddle
 {
     const sync_entry_t *e = sync_coming(&a->sync);
     if (!e || a->download) return false;
-    announced_t *w = announced_find(a->announced, e->version);
     const slot_t *slot = slot_of(a, e->slot);
     bool is_reserved = slot && slot->state == SLOT_RESERVED;
-    int rc = is_reserved ? HEDDLE_OK : reserve(a, w, (uint32_t)e->slot, error);
+    int rc = is_reserved ? HEDDLE_OK : reserve(a, e->what, (uint32_t)e->slot, error);
     *ret_event = (sync_event_t){.kind = SY_NO_SLOT, .version = e->version, .error = error};
     if (!rc) {
-        rc = start_download(a, e, w, now_us, error);
+        rc = start_download(a, e, now_us, error);
         ret_event->kind = rc ? SY_FETCH_FAILED : SY_FETCHED;
     }
     if (rc == HEDDLE_ERR_AGAIN) return false;
@@ -303,7 +303,6 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
     slot_t *slot = slot_of(a, action->slot);
-    announced_t *w = announced_find(a->announced, action->version);
     bool fails =
         action->kind == SA_SEND_NACK || (action->kind == SA_OFFER && action->event == HEDDLE_EVENT_FAILED);
     sync_nack_t *why = fails ? sync_nack(&a->sync, action->version, SYNC_ANY_DECISION) : NULL;
@@ -316,16 +315,16 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         break;
     case SA_SEND_STAGED:
         if (FAILPOINT("worker.before_staged")) break;
-        report(a, w, action, NULL, now_us);
+        report(a, action, NULL, now_us);
         break;
-    case SA_SEND_ACTIVE: report(a, w, action, NULL, now_us); break;
+    case SA_SEND_ACTIVE: report(a, action, NULL, now_us); break;
     case SA_SEND_NACK: {
         sync_nack_t *nack = sync_nack(&a->sync, action->version, action->decision);
-        if (nack && report(a, w, action, &nack->error, now_us))
+        if (nack && report(a, action, &nack->error, now_us))
             nack->pending = true;    /* after the next WELCOME */
         break;
     }
-    case SA_OFFER: adapter_tell(a, w, action); break;
+    case SA_OFFER: adapter_tell(a, action); break;
     case SA_FLIP:
         (void)FAILPOINT("worker.before_flip");
         slots_activate(a->core->slots, slot);
@@ -481,13 +480,13 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         if (!w) {
             /* Refused at once, so that the rollout does not wait for this worker until its deadline. */
             error_where(&error, a->name, m->announce.version, a->core->opts.name, "announce");
-            report(a, NULL, &(sync_action_t){.kind = SA_SEND_NACK, .version = m->announce.version}, &error,
-                   now_us);
+            report(a, &(sync_action_t){.kind = SA_SEND_NACK, .version = m->announce.version}, &error, now_us);
             break;
         }
         greet(a, w);
         event = (sync_event_t){.kind = SY_ANNOUNCE,
-                               .version = m->announce.version,
+                               .version = w->version,
+                               .what = w,
                                .digest = m->announce.digest,
                                .deadline_us = m->announce.deadline_ms * 1000};
         feed(a, &event, now_us);
@@ -676,10 +675,10 @@ uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap)
     for (uint32_t i = 0; i < SYNC_ENTRIES && count < cap; i++) {
         const sync_entry_t *e = &a->sync.entries[i];
         if (!sync_is_held(e)) continue;
-        const announced_t *w = announced_find(a->announced, e->version);
+        const announced_t *w = e->what;
         msg_held_t *h = &ret_rows[count++];
         *h = (msg_held_t){a->name, e->version, STATES[e->state], e->digest};
-        if (!w || !w->sealed_us) continue;
+        if (!w->sealed_us) continue;
         h->connect_us = took(w->connect_us);
         h->fetch_us = took(w->fetch_us);
         h->verify_us = took(w->verify_us);
@@ -698,7 +697,7 @@ msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t re
                         .spare = ret_spare,
                         .spare_count = list_spare(a, now_us, ret_spare)};
     const sync_entry_t *loading = sync_loading(&a->sync);
-    const announced_t *w = loading ? announced_find(a->announced, loading->version) : NULL;
+    const announced_t *w = loading ? loading->what : NULL;
     if (w) {    /* before what is fetched meanwhile: it comes to its end first */
         p.fetching = w->version;
         p.bytes_done = p.data_bytes = w->part[0].region_bytes;

@@ -71,9 +71,9 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us);
 /* One piece: of memory, of a digest, or of memory that is given back.  False: there is nothing to do. */
 bool adapter_work(adapter_t *a, uint64_t now_us);
 
-/* An event for the application; only event, version, decision, digest, err and why of `action` count.  `w`:
- * of that version; NULL: it was not announced here, or is gone. */
-void adapter_tell(adapter_t *a, const announced_t *w, const sync_action_t *action);
+/* An event for the application; only event, version, decision, what, digest, err and why of `action`
+ * count. */
+void adapter_tell(adapter_t *a, const sync_action_t *action);
 
 /* For JOIN: the versions held here, at most `cap`.  Returns how many. */
 uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap);

@@ -209,17 +209,15 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
 {
     if (p->state > DOWNLOAD_CHUNKS || !p->fetch) return;
     uint32_t piece = cookie_piece(event->cookie);
-    bool is_listed = announced_source(p->what, event->token) != NULL;
+    unreached_t *u = p->unreached;
     /* GONE is no answer of the source: it reports that the connection was lost. */
     bool is_life = event->kind == TR_ARRIVED || event->kind == TR_BEAT;
     bool is_no = event->kind == TR_REFUSED && event->err != HEDDLE_ERR_GONE;
     if ((is_life || is_no) && p->met_count < sizeof p->met / sizeof *p->met &&
         !download_has_met(p, event->token))
         p->met[p->met_count++] = event->token;
-    /* A refusal is kept as the reason why nothing comes, except for one that may pass. */
-    unreached_t *u = p->unreached;
-    if (is_life && is_listed && (u->told_count || u->refused)) unreached_begin(u, p->io, p->what);
-    else if (is_no && is_listed && event->err != HEDDLE_ERR_AGAIN) u->refused = event->err;
+    if (is_life && (u->told_count || u->refused) && announced_source(p->what, event->token))
+        unreached_begin(u, p->io, p->what);
     switch (event->kind) {
     case TR_ARRIVED:
         /* Bytes of a read request that was given up count as nothing. */
@@ -233,6 +231,9 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
             submit(p, piece, event->is_digested && !p->overwritten);
         break;
     case TR_REFUSED:
+        /* A refusal is kept as the reason why nothing comes, except for one that may pass. */
+        if (is_no && event->err != HEDDLE_ERR_AGAIN && announced_source(p->what, event->token))
+            u->refused = event->err;
         note_open_receives(p);
         drive(p,
               &(fetch_event_t){.kind = FE_REFUSED, .piece = piece, .ask = event->ask, .err = event->err},
@@ -240,7 +241,7 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         break;
     case TR_BEAT: drive(p, &(fetch_event_t){.kind = FE_BEAT, .token = event->token}, now_us); break;
     case TR_PEER_GONE:
-        if (is_listed) p->counters->retries++;
+        if (announced_source(p->what, event->token)) p->counters->retries++;
         drive(p, &(fetch_event_t){.kind = FE_GONE, .token = event->token}, now_us);
         break;
     case TR_EARLY:
@@ -359,18 +360,16 @@ static void check_manifest(download_t *p, uint64_t now_us)
 }
 
 /* A receive of a dropped read request may have written over a chunk after it was digested (rendezvous
- * only). Once no receive is open, all chunks are digested again. True while that goes on. */
-static bool check_again(download_t *p)
+ * only). Once no receive is open, all chunks are digested again, one a call. */
+static void check_again(download_t *p)
 {
     uint64_t chunk;
-    if (!p->overwritten || p->checked == p->manifest.chunk_count) return false;
     if (p->again < p->manifest.chunk_count) submit(p, p->again++, false);
-    if (!digest_completed(p->digests, &chunk)) return true;
+    if (!digest_completed(p->digests, &chunk)) return;
     p->checked++;
     if (!chunk_matches(p, (uint32_t)chunk))
         fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
              "a chunk was written over by a source that had been given up");
-    return true;
 }
 
 /* The digest of the whole is what the broker has announced and what STAGED attests. It is computed from
@@ -408,7 +407,8 @@ bool download_work(download_t *p, uint64_t now_us)
     bool is_checked = p->state == DOWNLOAD_CLOSING || (p->state == DOWNLOAD_MANIFEST && p->manifest_here);
     if (is_checked && is_quiet(p)) {
         if (p->state == DOWNLOAD_MANIFEST) check_manifest(p, now_us);
-        else if (!check_again(p)) seal(p, now_us);
+        else if (p->overwritten && p->checked < p->manifest.chunk_count) check_again(p);
+        else seal(p, now_us);
         return true;
     }
     if (p->state != DOWNLOAD_CHUNKS || !digest_is_pending(p->digests)) return false;

@@ -210,9 +210,10 @@ static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
     check->state = CHECK_ASKING;
     check->deadline_us = now_us + CHECK_ANSWER_US;
     adapter_t *a = &n->adapters[check->adapter];
-    adapter_tell(a, announced_find(a->announced, check->version),
-                 &(sync_action_t){
-                     .event = HEDDLE_EVENT_VERIFY, .version = check->version, .digest = check->slot->h1});
+    adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_VERIFY,
+                                     .version = check->version,
+                                     .what = announced_find(a->announced, check->version),
+                                     .digest = check->slot->h1});
 }
 
 /* --- the session and the broker's messages ---------------------------------------------------- */

@@ -352,15 +352,23 @@ int slot_adopt(slot_t *slot, const slot_t *from)
     return HEDDLE_OK;
 }
 
-/* The manifest has names without an end and extents without alignment. Callers of the public interface
- * get NUL-terminated names and aligned extents, made once a version. */
-static int copy_table(slot_t *slot, const manifest_t *m)
+/* All that a reader may ask for is made before the slot opens, so that readers need no lock. The last two
+ * stores open it, in this order: a reader that gets a hold finds the version and its view complete. */
+int slot_seal(slot_t *slot, const seal_t *seal)
 {
+    owner_check(slot->table->ops.io->owner);
+    if (slot->state != SLOT_RESERVED) return HEDDLE_ERR_INTERNAL;
+    /* The manifest has names without an end and extents without alignment. Callers of the public interface
+     * get NUL-terminated names and aligned extents, made once a version. */
+    const manifest_t *m = seal->manifest;
     size_t dim_count = m->dims.bytes / sizeof(uint64_t);
     slot->names = malloc(m->names.bytes + m->tensor_count + 1);
     slot->name_starts = calloc((size_t)m->tensor_count + 1, sizeof *slot->name_starts);
     slot->dims = calloc(dim_count + 1, sizeof *slot->dims);
-    if (!slot->names || !slot->name_starts || !slot->dims) return HEDDLE_ERR_NO_MEMORY;
+    if (!slot->names || !slot->name_starts || !slot->dims) {
+        forget_content(slot);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
     uint32_t at = 0;
     for (uint32_t i = 0; i < m->tensor_count; i++) {
         manifest_row_t row;
@@ -372,23 +380,9 @@ static int copy_table(slot_t *slot, const manifest_t *m)
     }
     for (size_t d = 0; d < dim_count; d++)
         slot->dims[d] = le64_get((const uint8_t *)m->dims.data + d * sizeof(uint64_t));
-    return HEDDLE_OK;
-}
-
-/* All that a reader may ask for is made before the slot opens, so that readers need no lock. The last two
- * stores open it, in this order: a reader that gets a hold finds the version and its view complete. */
-int slot_seal(slot_t *slot, const seal_t *seal)
-{
-    owner_check(slot->table->ops.io->owner);
-    if (slot->state != SLOT_RESERVED) return HEDDLE_ERR_INTERNAL;
-    int rc = copy_table(slot, seal->manifest);
-    if (rc) {
-        forget_content(slot);
-        return rc;
-    }
     slot->manifest = *seal->manifest;
     *seal->manifest = (manifest_t){0};
-    const manifest_t *m = &slot->manifest;
+    m = &slot->manifest;
     const char *adapter = slots_adapter(slot->table, slot->adapter);
     slot->h1 = seal->h1;
     digest_text(&seal->h1, slot->digest);

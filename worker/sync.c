@@ -60,20 +60,6 @@ static sync_entry_t *find_in(sync_t *s, sync_state_t state)
 /* The slot number is -1 and not 0, which is a slot. */
 static void forget(sync_entry_t *e) { *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1}; }
 
-/* There is always a free entry: bound_waiting limits the entries without a slot, and the slots limit the
- * others (SYNC_ENTRIES). */
-static sync_entry_t *add(sync_t *s, uint64_t version, const digest_t *digest)
-{
-    sync_entry_t *e = find_in(s, SYNC_ABSENT);
-    *e = (sync_entry_t){.state = SYNC_WAITING,
-                        .slot = -1,
-                        .version = version,
-                        .digest = *digest,
-                        .deadline_us = CLOCK_NEVER,
-                        .patience_us = SYNC_SLOT_WAIT_US};
-    return e;
-}
-
 /* --- failures ----------------------------------------------------------------------------------- */
 
 /* The latest failure that fits: a version may fail several times, and the last reason is the one to
@@ -96,7 +82,8 @@ static sync_action_t *act(run_t *run, sync_action_kind_t kind, const sync_entry_
 {
     sync_action_t *a = &run->out[run->count++];
     *a = (sync_action_t){
-        .kind = kind, .version = e->version, .decision = e->decision, .slot = e->slot, .digest = e->digest};
+        .kind = kind, .version = e->version, .decision = e->decision, .what = e->what,
+        .slot = e->slot, .digest = e->digest};
     return a;
 }
 
@@ -275,24 +262,35 @@ static void refuse_digest(run_t *run, const sync_entry_t *e, uint64_t decision, 
     send_nack(run, e, decision, &error);
 }
 
-/* The number of waiting versions is limited, since a trainer can publish without end while every slot is
- * held by readers. The oldest one is refused, as the newest is the one worth having. */
-static void bound_waiting(run_t *run)
+/* An entry for the announced version. There is always a free one: the waiting versions are limited, since a
+ * trainer can publish without end while every slot is held by readers, and the slots limit the others. The
+ * oldest waiting one is refused, as the newest is the one worth having. */
+static sync_entry_t *add(run_t *run)
 {
-    sync_entry_t *oldest = NULL;
+    sync_t *s = run->s;
+    sync_entry_t *e = find_in(s, SYNC_ABSENT), *oldest = NULL;
+    *e = (sync_entry_t){.state = SYNC_WAITING,
+                        .slot = -1,
+                        .version = run->ev->version,
+                        .what = run->ev->what,
+                        .digest = run->ev->digest,
+                        .order = ++s->order};
+    /* Its COMMIT may have come first. */
+    if (s->decided.version == e->version) e->decision = s->decided.decision;
     uint32_t count = 0;
-    for EACH(run->s, e) {
-        if (e->state != SYNC_WAITING) continue;
+    for EACH(s, each) {
+        if (each->state != SYNC_WAITING) continue;
         count++;
-        if (!is_named(run->s, e) && (!oldest || e->order < oldest->order)) oldest = e;
+        if (!is_named(s, each) && (!oldest || each->order < oldest->order)) oldest = each;
     }
-    if (count <= SYNC_WAITING_MAX || !oldest) return;
+    if (count <= SYNC_WAITING_MAX || !oldest) return e;
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_LIMIT, "more than %u versions wait for a slot; this is the oldest",
                SYNC_WAITING_MAX);
     error_where(&error, NULL, oldest->version, NULL, "announce");
     send_nack(run, oldest, 0, &error);
     forget(oldest);
+    return e;
 }
 
 /* A decision greater than all before.  What is remembered is applied when its version is ready. */
@@ -315,8 +313,11 @@ static void decide(run_t *run, const decision_t *d)
         refuse_digest(run, named, d->decision, &d->digest, "activate");
     else if (named) named->decision = d->decision;
     if (active && active != named && !(named && is_ready(named))) {
-        sync_entry_t missing = {
-            .version = d->version, .digest = d->digest, .decision = d->decision, .slot = -1};
+        sync_entry_t missing = {.version = d->version,
+                                .what = named ? named->what : NULL,
+                                .digest = d->digest,
+                                .decision = d->decision,
+                                .slot = -1};
         offer(run, &missing, HEDDLE_EVENT_STALE, 0);
     }
 }
@@ -367,7 +368,9 @@ static void on_up(run_t *run)
         if (!first) return;
         first->pending = false;
         if (first->decision && first->decision == s->applied.decision) s->active_reported = false;
-        sync_entry_t about = {.version = first->version, .decision = first->decision, .slot = -1};
+        const sync_entry_t *e = find_version(s, first->version);
+        sync_entry_t about = {
+            .version = first->version, .what = e ? e->what : NULL, .decision = first->decision, .slot = -1};
         act(run, SA_SEND_NACK, &about);
     }
 }
@@ -529,13 +532,7 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
             refuse_digest(run, e, 0, &event->digest, "announce");
             break;
         }
-        if (!e) {
-            e = add(s, event->version, &event->digest);
-            e->order = ++s->order;
-            /* Its COMMIT may have come first. */
-            if (s->decided.version == e->version) e->decision = s->decided.decision;
-            bound_waiting(run);
-        }
+        if (!e) e = add(run);
         uint64_t left = event->deadline_us;
         e->deadline_us = left ? now_us + left + SYNC_GRACE_US : CLOCK_NEVER;
         e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;

@@ -99,6 +99,7 @@ typedef struct {
     sync_state_t state;
     int slot;                 /* its index; slots.h has its state; -1: none */
     uint64_t version;
+    struct announced *what;   /* of its announcement: the adapter's, and not looked at here */
     digest_t digest;
     uint64_t decision;        /* the one that named it; 0: none, or a later one went back behind it */
     uint64_t offered;         /* decision of the last OFFER commit */
@@ -150,6 +151,7 @@ typedef enum {
 typedef struct {
     sync_event_kind_t kind;
     uint64_t version;
+    struct announced *what;                      /* ANNOUNCE; lives as long as the entry */
     digest_t digest;                             /* ANNOUNCE, COMMIT, UP */
     uint64_t decision;                           /* COMMIT; UP: 0 = nothing was decided yet */
     uint64_t deadline_us;                        /* ANNOUNCE: left of the rollout's; 0: none */
@@ -175,6 +177,7 @@ typedef enum {
 typedef struct {
     sync_action_kind_t kind;
     uint64_t version, decision;
+    struct announced *what;                      /* of that version; NULL: it has no entry */
     int slot;
     int event, err;                              /* OFFER: heddle_event_type_t; heddle_err_t, 0: none */
     const heddle_error_t *why;                   /* OFFER: of an ABORT, borrowed from the event; NULL: a
