@@ -256,27 +256,6 @@ static void end_connection(handover_t *h, connection_t *c)
     h->count--;
 }
 
-/* False: none waits, or there is no descriptor for it. */
-static bool accept_one(handover_t *h, uint64_t now_us)
-{
-    connection_t *c = h->connections;
-    while (c->socket.fd >= 0) c++;
-    if (!forks_stop()) return false;
-    forks_add(&c->socket, accept4(h->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    int why = errno;
-    forks_go();
-    if (c->socket.fd < 0 && why != EAGAIN && why != EINTR && why != ECONNABORTED) {
-        h->retry_us = now_us + HANDOVER_RETRY_US;
-        set_accepting(h, false);
-    }
-    if (c->socket.fd < 0) return false;
-    h->count++;
-    c->due_us = now_us + HANDOVER_QUIET_US;
-    if (!is_of_this_user(c->socket.fd) || !poll_for(h, c->socket.fd, (uint32_t)(c - h->connections)))
-        end_connection(h, c);
-    return true;
-}
-
 /* The message, with a descriptor where there is one. The answer is the only message that the connection's
  * buffer has to take, so it is sent at once or never. */
 static bool send_answer(int socket, const answer_t *answer, int fd)
@@ -321,6 +300,29 @@ static void answer_request(handover_t *h, connection_t *c)
     if (n == (ssize_t)sizeof request && request.magic == REQUEST && request.code == 0)
         hand_over(c->socket.fd, h->find(h->self, &request.id), &request.id);
     end_connection(h, c);
+}
+
+/* False: none waits, or there is no descriptor for it. */
+static bool accept_one(handover_t *h, uint64_t now_us)
+{
+    connection_t *c = h->connections;
+    while (c->socket.fd >= 0) c++;
+    if (!forks_stop()) return false;
+    forks_add(&c->socket, accept4(h->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    int why = errno;
+    forks_go();
+    if (c->socket.fd < 0 && why != EAGAIN && why != EINTR && why != ECONNABORTED) {
+        h->retry_us = now_us + HANDOVER_RETRY_US;
+        set_accepting(h, false);
+    }
+    if (c->socket.fd < 0) return false;
+    h->count++;
+    c->due_us = now_us + HANDOVER_QUIET_US;
+    bool is_welcome =
+        is_of_this_user(c->socket.fd) && poll_for(h, c->socket.fd, (uint32_t)(c - h->connections));
+    if (is_welcome) answer_request(h, c); /* which mostly is there already */
+    else end_connection(h, c);
+    return true;
 }
 
 uint64_t handover_turn(handover_t *h, uint64_t now_us)

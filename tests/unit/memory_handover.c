@@ -482,8 +482,7 @@ Test(memory_handover, without_a_descriptor_the_source_says_so_or_lets_it_wait)
     cr_assert_eq(poll(&p, 1, 0), 0, "a connection that cannot be accepted does not keep the loop awake");
     setrlimit(RLIMIT_NOFILE, &old);
     cr_assert_eq(due_us, now_us + HANDOVER_RETRY_US);
-    handover_turn(source, due_us); /* accepted */
-    old = allow_descriptors(next_descriptor());
+    old = allow_descriptors(next_descriptor() + 1); /* for the connection, and none for the region */
     handover_turn(source, due_us);
     setrlimit(RLIMIT_NOFILE, &old);
     cr_assert_eq(handover_ask_take(a, 0, &h, &e), HEDDLE_ERR_NO_MEMORY);
@@ -626,6 +625,36 @@ Test(memory_handover, a_place_is_what_can_be_reached)
     remove_directory();
     if (status == 77) cr_skip_test("no network namespaces");
     cr_assert_eq(status, 0);
+}
+
+/* PID namespaces do not matter: no number of a process is used. */
+static int ask_from_other_processes(void *arg)
+{
+    (void)arg;
+    if (unshare(CLONE_NEWPID)) return 77;
+    pid_t child = fork();
+    hold_t *h = NULL;
+    if (child == 0)
+        _exit(rig_ask(NULL, name, &id, &h, NULL) || hold_take(h, &id, NULL)
+                  ? 1
+                  : !rig_is_whole(h->base, 1, h->header.bytes));
+    int status;
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
+Test(memory_handover, another_pid_namespace_is_reached)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) _exit(ask_from_other_processes(NULL));
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        struct pollfd p = {handover_fd(source), POLLIN, 0};
+        (void)poll(&p, 1, 10);
+        turn();
+    }
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) cr_skip_test("no PID namespaces");
+    cr_assert_eq(status, 0);
+    cr_assert(owner_may_write());
 }
 
 Test(memory_handover, a_forked_child_neither_serves_nor_removes)

@@ -4,6 +4,7 @@
 #include "tests/unit/memory_rig.h"
 
 #include <pthread.h>
+#include <spawn.h>
 #include <stdatomic.h>
 
 static memory_region_t *region;
@@ -444,4 +445,24 @@ Test(memory_hold, a_fork_between_open_and_lock_and_map_leaves_the_child_nothing)
     atomic_store(&is_over, true);
     pthread_join(thread, NULL);
     cr_assert_eq(failed, 0, "a child has %s", failed == 1 ? "a descriptor" : "a mapping");
+}
+
+/* What is executed has none of the descriptors, whatever was under way: posix_spawn runs no handlers. */
+Test(memory_hold, an_executed_program_has_no_descriptor_of_a_region)
+{
+    atomic_bool is_over = false;
+    pthread_t thread;
+    char *const argv[] = {"sh", "-c", "! ls -l /proc/self/fd | grep -q heddle-region", NULL};
+    int failed = 0;
+    cr_assert_eq(pthread_create(&thread, NULL, open_and_close, &is_over), 0);
+    for (int i = 0; i < 50 && !failed; i++) {
+        pid_t pid;
+        int status = 1;
+        cr_assert_eq(posix_spawn(&pid, "/bin/sh", NULL, NULL, argv, environ), 0);
+        cr_assert_eq(waitpid(pid, &status, 0), pid);
+        failed = status;
+    }
+    atomic_store(&is_over, true);
+    pthread_join(thread, NULL);
+    cr_assert_eq(failed, 0);
 }

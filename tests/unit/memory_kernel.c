@@ -252,3 +252,18 @@ Test(memory_kernel, a_memory_file_is_never_executable_where_the_kernel_has_that)
     cr_assert_eq(s.st_mode & 0111, 0);
     cr_assert(fchmod(file, 0777) < 0 && errno == EPERM);
 }
+
+/* A kernel before 5.14 says EINVAL, as every one does for an address within a page. */
+Test(memory_kernel, pages_are_touched_one_by_one_where_the_kernel_has_no_call_for_it)
+{
+    for (int is_to_write = 0; is_to_write <= 1; is_to_write++) {
+        int fd = file_new("heddle-test");
+        cr_assert_eq(ftruncate(fd, RIG_BYTES), 0);
+        uint8_t *at = mmap(NULL, RIG_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        cr_assert_eq(rig_file_bytes(fd), 0);
+        file_populate(at + 1, RIG_BYTES - 1, is_to_write);
+        cr_assert_eq(rig_file_bytes(fd), RIG_BYTES);
+        munmap(at, RIG_BYTES);
+        close(fd);
+    }
+}
