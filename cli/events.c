@@ -123,6 +123,29 @@ static int parse_since(const char *text, uint64_t *ret_seq, char ret_from[25], h
     return HEDDLE_OK;
 }
 
+/* --since a time that is before the oldest event that the broker keeps: what was between them is gone, and a
+ * line says so.  A broker of the first epoch had nothing before. */
+static void take_gap(unprinted_t *u, const json_t *answer)
+{
+    const char *first_at = json_string_value(json_object_get(answer, "first_at"));
+    uint64_t first = (uint64_t)cli_integer(answer, "first_seq"),
+             epoch = (uint64_t)cli_integer(answer, "epoch");
+    bool is_cut = first > 1 || epoch > 1;
+    if (!u->from[0] || !first_at || !first || !is_cut || strcmp(u->from, first_at) >= 0) return;
+    char message[120];
+    if (first > 1)
+        snprintf(message, sizeof message, "events before %llu are no longer kept", (unsigned long long)first);
+    else
+        snprintf(message, sizeof message, "the broker was started again at %.30s: earlier events are gone",
+                 first_at);
+    json_t *gap = json_pack("{s:s, s:s, s:b, s:I, s:I, s:s, s:s, s:n, s:n, s:n, s:n, s:s, s:{}}", "schema",
+                            "heddle/1", "kind", "event", "ok", 1, "seq", (json_int_t)(first - 1), "epoch",
+                            (json_int_t)epoch, "at", first_at, "type", "gap", "adapter", "version", "worker",
+                            "code", "message", message, "data");
+    if (gap) json_array_append_new(u->rows, gap);
+    u->has_first = false;
+}
+
 /* Takes the events of one page. RFC 3339 times in UTC sort as texts, so they are compared as such. */
 static void take(unprinted_t *u, const json_t *events)
 {
@@ -170,6 +193,7 @@ int command_events(int argc, char **argv)
         json_t *answer = json_loads(text, 0, NULL);
         heddle_free(text);
         bool more = json_is_true(json_object_get(answer, "more"));
+        if (!heard) take_gap(&u, answer);
         take(&u, json_object_get(answer, "events"));
         if (u.last == 0 || !more) {
             for (size_t i = 0; i < json_array_size(u.rows) && u.left > 0; i++, u.left--)

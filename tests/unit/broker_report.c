@@ -532,6 +532,8 @@ static const field_row_t FIELDS[] = {
     {"events", "events[].code", "sN"},
     {"events", "events[].message", "sN"},
     {"events", "events[].data", "x"},
+    {"events", "first_seq", "i"},
+    {"events", "first_at", "tN"},
     {"events", "next", "i"},
     {"events", "epoch", "i"},
     {"events", "more", "b"},
