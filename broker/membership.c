@@ -125,6 +125,14 @@ member_t *membership_by_token(const membership_t *m, uint64_t token)
     return at < m->token_count && m->tokens[at]->token == token ? m->tokens[at] : NULL;
 }
 
+const member_t *membership_source(const membership_t *m, uint64_t token)
+{
+    const member_t *found = membership_by_token(m, token);
+    for (size_t i = 0; token && !found && i < m->token_count; i++)
+        if (m->tokens[i]->former_token == token) found = m->tokens[i];
+    return found;
+}
+
 member_t *membership_worker(const membership_t *m, const char *name)
 {
     bool found;
@@ -516,6 +524,7 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->addresses = copy_texts(join->addresses, join->address_count);
     w->address_count = w->addresses ? join->address_count : 0;
     w->network = join->network;
+    w->former_token = join->prev_token;
     error_text(w->group, sizeof w->group, join->group ? join->group : "");
     w->rank = (uint32_t)join->rank;
     w->ranks = (uint32_t)join->ranks;
@@ -637,6 +646,7 @@ static member_t *publisher_of(const membership_t *m, const msg_open_t *open, con
     p->addresses = copy_texts(open->addresses, open->address_count);
     p->address_count = p->addresses ? open->address_count : 0;
     p->network = open->network;
+    p->former_token = open->prev_token;
     if (p->export_dir && p->addresses && add_subs(p, &own, 1, now) &&
         set_transport(p, open->backend, open->ucx, open->address))
         return p;

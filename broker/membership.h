@@ -45,6 +45,7 @@ typedef struct member_sub {
 
 typedef struct member {
     uint64_t token, peer;
+    uint64_t former_token;                          /* of the session before, as it says; 0: none */
     role_t role;                                    /* ROLE_WORKER or ROLE_PUBLISHER */
     member_state_t state;
     key16_t life;
@@ -107,6 +108,9 @@ void membership_raise_epoch(membership_t *m, uint64_t epoch);
 /* ---- reading ---- */
 /* READY only, else NULL */
 member_t *membership_by_token(const membership_t *m, uint64_t token);
+/* The member that a worker names as its source: by its token, or by the one that it had before the broker was
+ * started again, which the worker still uses then.  READY only, else NULL. */
+const member_t *membership_source(const membership_t *m, uint64_t token);
 member_t *membership_worker(const membership_t *m, const char *name);              /* any state */
 member_t *membership_publisher(const membership_t *m, const char *adapter);        /* READY only */
 /* NULL: not subscribed */

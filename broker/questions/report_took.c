@@ -75,7 +75,7 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
     char time[16], lease[16];
     uint64_t lease_us = b->members->lease_us, silent_us = member_silent_ms(m, b->now.us) * 1000;
     bool is_fetching = sub->fetching == t->version && c->state == COPY_FETCHING;
-    const member_t *source = is_fetching ? membership_by_token(b->members, sub->source) : NULL;
+    const member_t *source = is_fetching ? membership_source(b->members, sub->source) : NULL;
     p.source = source ? source->name : NULL;
     p.is_silent = silent_us > lease_us / 2; /* two heartbeats are missing */
     if (p.is_silent) {

@@ -128,7 +128,7 @@ static copy_progress_t progress_of(const report_view_t *b, const member_t *m, co
 static json_t *fetching_part(const report_view_t *b, const member_sub_t *sub, const copy_progress_t *p)
 {
     if (!sub->fetching) return json_null();
-    const member_t *source = membership_by_token(b->members, sub->source);
+    const member_t *source = membership_source(b->members, sub->source);
     return json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
                      part_count(sub->bytes_done), "data_bytes", part_count(sub->data_bytes), "source",
                      part_text(source ? source->name : NULL), "rate_bytes", part_number(p->rate_bytes));

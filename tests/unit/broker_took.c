@@ -418,6 +418,37 @@ Test(took, a_worker_that_joined_later_has_a_rate_with_its_first_bytes)
     is(copy(1), "rate_bytes", "1000");
 }
 
+/* It goes on reading from its source, and names it by the token of the session before. */
+Test(took, the_source_of_a_fetch_that_outlives_the_broker)
+{
+    publish_to(1, (rig_publish_t){0});
+    uint64_t source = R.tokens[T], own = R.tokens[W1];
+    beat(W1, 1, 1000);
+    is(copy(0), "source", "\"trainer\"");
+    rig_restart();
+    msg_t open = {.type = MSG_OPEN};
+    rig_hello(T, ROLE_PUBLISHER);
+    open.open = (msg_open_t){.req = ++R.req, .adapter = "policy", .writer = "trainer", .serving = 1,
+                             .backend = "ucx", .ucx = "1.13.1", .address = bytes_of("pub", 3),
+                             .prev_token = source, .epoch = source >> 32};
+    rig_frame(T, &open);
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_t join = {.type = MSG_JOIN};
+    rig_hello(W1, ROLE_WORKER);
+    join.join = (msg_join_t){.req = ++R.req, .name = "w1", .adapters = &sub, .adapter_count = 1,
+                             .backend = "ucx", .ucx = "1.13.1", .address = bytes_of("addr", 4),
+                             .export_dir = "", .prev_token = own, .epoch = own >> 32};
+    rig_frame(W1, &join);
+    cr_assert(R.tokens[T] && R.tokens[W1] && R.tokens[T] != source);
+    msg_progress_t p = {
+        .adapter = "policy", .fetching = 1, .bytes_done = 2000, .data_bytes = 5000, .source = source};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[W1], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(W1, &m);
+    is(copy(0), "source", "\"trainer\"");
+    is(json_object_get(standing(0), "fetching"), "source", "\"trainer\"");
+}
+
 Test(took, a_worker_that_is_silent_or_stands_still)
 {
     publish_to(2, (rig_publish_t){0});
