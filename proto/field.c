@@ -11,6 +11,7 @@
 #include <msgpack.h>
 #include <stdio.h>
 
+/* Errors and docs/protocol.md call a kind by the same name. */
 const char *field_kind_name(field_kind_t kind)
 {
     static const char *const NAMES[] = {
@@ -39,6 +40,7 @@ static uint32_t count_of(const field_t *f, const void *row)
     return *(const uint32_t *)(const void *)((const uint8_t *)row + f->count_offset);
 }
 
+/* A key or digest of zeros is none: no random key and no digest comes out so. */
 static bool all_zero(const uint8_t *p, size_t bytes)
 {
     size_t i = 0;
@@ -77,6 +79,7 @@ static int put_text(encoder_t *e, const char *text, uint64_t max)
     return HEDDLE_OK;
 }
 
+/* Bytes that are longer than their limit would make the receiver refuse the whole message. */
 static int put_bin(encoder_t *e, const void *data, size_t bytes, uint64_t max)
 {
     if (bytes > max) return HEDDLE_ERR_LIMIT;
@@ -85,6 +88,7 @@ static int put_bin(encoder_t *e, const void *data, size_t bytes, uint64_t max)
     return HEDDLE_OK;
 }
 
+/* Limits hold for the sender too: there is the bug, and not at the receiver that refuses the message. */
 static int put_u64(encoder_t *e, uint64_t value, uint64_t max)
 {
     if (value > max) return HEDDLE_ERR_LIMIT;
@@ -165,6 +169,7 @@ static int put_row(encoder_t *e, const table_t *table, const void *row)
     return HEDDLE_OK;
 }
 
+/* The caller takes back what a failed call has appended: it alone knows where its message began. */
 int table_encode(const table_t *table, const void *row, buf_t *out)
 {
     encoder_t e = {.out = out};
@@ -214,6 +219,8 @@ static int refuse(const decoder_t *d, int code, const field_t *f, const char *wh
                       why);
 }
 
+/* An operator sees both ends of a disagreement here: what this release wants of the field, and what a
+ * peer, perhaps of another release, has sent. */
 static int refuse_value(const decoder_t *d, int code, const field_t *f, const msgpack_object *o,
                         const char *why)
 {
@@ -236,16 +243,19 @@ static int refuse_value(const decoder_t *d, int code, const field_t *f, const ms
     return rc;
 }
 
+/* The code says whom to blame: a value of another kind is a bug or another protocol. */
 static int wrong_kind(const decoder_t *d, const field_t *f, const msgpack_object *o)
 {
     return refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "wrong kind");
 }
 
+/* A value over its limit may come from a peer that is configured for more than this process takes. */
 static int over_limit(const decoder_t *d, const field_t *f, const msgpack_object *o)
 {
     return refuse_value(d, HEDDLE_ERR_LIMIT, f, o, "over the limit");
 }
 
+/* No fault of the peer: the message is dropped, and its sender repeats it. */
 static int no_memory(const decoder_t *d, const field_t *f)
 {
     return refuse(d, HEDDLE_ERR_NO_MEMORY, f, "no memory for it");
@@ -385,6 +395,7 @@ static int take_row(const decoder_t *d, const table_t *table, const msgpack_obje
     return HEDDLE_OK;
 }
 
+/* The scan before it has bounded depth and lengths, so the recursion into rows ends. */
 int table_decode(const table_t *table, const struct msgpack_object *map, arena_t *arena, void *row,
                  heddle_error_t *error)
 {

@@ -21,6 +21,7 @@
 static const char WAIT_FOR_SAVE[] =
     "publish when the save is over; a trainer should save into a new directory and rename it";
 
+/* The end of a path tells files apart, so that its beginning is what is cut off. */
 void input_path_shown(const char *dir, const char *name, char ret_shown[256])
 {
     size_t dir_bytes = strlen(dir), room = 255 - sizeof ".../" - strlen(name);
@@ -33,6 +34,7 @@ void input_path_shown(const char *dir, const char *name, char ret_shown[256])
     error_text(ret_shown, 256, path);
 }
 
+/* Opening a FIFO or device may block or have effects, so that nothing but regular files is read. */
 static int refuse_type(const char *shown, const char *found, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is no regular file", shown);
@@ -41,6 +43,7 @@ static int refuse_type(const char *shown, const char *found, heddle_error_t *err
     return rc;
 }
 
+/* The usual reason is the mode that PEFT saves with, which the hint names. */
 static int fail_system(const char *what, const char *shown, int err, heddle_error_t *error)
 {
     int rc = error_fail(error, err == ENOMEM ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL, "cannot %s %s: %s",
@@ -52,6 +55,7 @@ static int fail_system(const char *what, const char *shown, int err, heddle_erro
     return rc;
 }
 
+/* A link that leads nowhere is told apart: its name is there, and a listing of the directory misleads. */
 static int fail_open(const input_file_t *f, int err, heddle_error_t *error)
 {
     if (err == ENOENT || err == ENOTDIR) {
@@ -73,6 +77,7 @@ static int fail_open(const input_file_t *f, int err, heddle_error_t *error)
  * every write moves the times; on tmpfs, a write through a mapping does not. */
 enum { TELLS_OPEN = 1, TELLS_MAPPED = 2, TELLS_WRITES = 4 };
 
+/* File systems that are not listed here get the comparison of all bytes, which always works. */
 static int told_by(int fd)
 {
     static const struct { uint32_t magic; int tells;
@@ -118,6 +123,8 @@ static bool is_past(const struct timespec *at, const struct timespec *now)
 
 /* ---- from open to close ---- */
 
+/* A writer is looked for here and again at the end: only a file that was quiet at both ends is certain to
+ * have been quiet between them. */
 int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t *ret_file,
                     heddle_error_t *error)
 {
@@ -149,6 +156,7 @@ int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t 
     return HEDDLE_OK;
 }
 
+/* Short reads and signals are normal on network file systems; an end is not, since the size was known. */
 int input_file_read(const input_file_t *f, uint64_t offset, void *to, uint64_t bytes, heddle_error_t *error)
 {
     for (uint8_t *at = to; bytes > 0;) {
@@ -170,6 +178,7 @@ int input_file_read(const input_file_t *f, uint64_t offset, void *to, uint64_t b
     return HEDDLE_OK;
 }
 
+/* Seconds alone would miss a second write within the same second. */
 static bool same_time(struct timespec a, struct timespec b)
 {
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
@@ -186,6 +195,7 @@ static const char *difference(const input_file_t *f, const struct stat *now, con
     return NULL;
 }
 
+/* One text for all ways to find a change, so that the hint is the same. */
 int input_file_refuse_changed(const input_file_t *f, const char *how, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s changed while it was read", f->shown);
@@ -217,6 +227,7 @@ int input_file_check_unchanged(const input_file_t *f, bool *ret_sure, heddle_err
     return HEDDLE_OK;
 }
 
+/* The bytes are compared where they are read: a second copy of the tensors would not fit beside the first. */
 int input_file_compare(const input_file_t *f, uint64_t offset, const void *with, uint64_t bytes,
                        heddle_error_t *error)
 {

@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "core/limits.h"
 
+/* The position leads to the damage even where the text has a single line of megabytes. */
 static int refuse(const char *what, size_t at, const char *why, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is not JSON at byte %zu", what, at);
@@ -23,6 +24,7 @@ static size_t skip_string(const char *text, size_t bytes, size_t at)
     return 0;
 }
 
+/* The four blanks of RFC 8259; isspace would take more, depending on the locale. */
 static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 static size_t skip_blanks(const char *text, size_t bytes, size_t at)
@@ -54,6 +56,7 @@ static size_t skip_value(const char *text, size_t bytes, size_t at, uint32_t *de
     return depth ? 0 : at;
 }
 
+/* jansson recurses, so that the depth is limited before it sees the text. */
 static int check_depth(uint32_t depth, const char *what, size_t at, heddle_error_t *error)
 {
     if (depth <= LIMIT_JSON_DEPTH) return HEDDLE_OK;
@@ -64,6 +67,7 @@ static int check_depth(uint32_t depth, const char *what, size_t at, heddle_error
     return rc;
 }
 
+/* Names that come twice are refused by jansson while it fills its hash: no second pass is needed. */
 static int load(bytes_t text, const char *what, size_t base, json_t **ret_value, heddle_error_t *error)
 {
     json_error_t why;
@@ -94,12 +98,14 @@ int json_text_load(bytes_t text, const char *what, json_t **ret_value, heddle_er
     return rc ? rc : load(text, what, 0, ret_value, error);
 }
 
+/* A member is parsed alone, yet its errors give the position in the whole text. */
 int json_member_load(const json_members_t *m, bytes_t span, json_t **ret_value, heddle_error_t *error)
 {
     return load(span, m->what, (size_t)((const char *)span.data - (const char *)m->text.data), ret_value,
                 error);
 }
 
+/* Upstream's readers refuse blanks before the header too. */
 int json_members_begin(bytes_t text, const char *what, json_members_t *ret_members, heddle_error_t *error)
 {
     if (text.bytes == 0 || *(const char *)text.data != '{')
@@ -108,6 +114,7 @@ int json_members_begin(bytes_t text, const char *what, json_members_t *ret_membe
     return HEDDLE_OK;
 }
 
+/* Only the frame of the object is read here: names, colons and commas.  What a value holds is jansson's. */
 int json_members_next(json_members_t *m, json_member_t *ret_member, bool *ret_more, heddle_error_t *error)
 {
     const char *text = m->text.data;

@@ -13,6 +13,7 @@
 
 static bytes_t name_of(const heddle_tensor_t *t) { return bytes_of(t->name, t->name ? strlen(t->name) : 0); }
 
+/* Names are shown shortened and printable: they come from files of any writer. */
 static int refuse_tensor(const heddle_tensor_t *t, int code, const char *why, heddle_error_t *error)
 {
     return error_fail(error, code, "tensor '%s' %s", tensor_shown(name_of(t)).text, why);
@@ -50,6 +51,7 @@ static int check_tensor(const heddle_tensor_t *t, uint64_t *ret_bytes, heddle_er
     return rc;
 }
 
+/* By bytes, as the manifest orders its rows: a locale would give each host an order of its own. */
 static int by_name(const void *a, const void *b, void *tensors)
 {
     const heddle_tensor_t *t = tensors;
@@ -104,6 +106,8 @@ static int check_sum(const heddle_tensor_t *tensors, const layout_t *l, heddle_e
     return HEDDLE_OK;
 }
 
+/* Limits come first, then memory, then what needs a pass over the rows.  Sizes are summed before the sort,
+ * so that an adapter that is too large is refused before the work on it begins. */
 int layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_layout, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
@@ -142,6 +146,7 @@ int layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_la
     return HEDDLE_OK;
 }
 
+/* It may be called on a layout of zeros. */
 void layout_fini(layout_t *l)
 {
     free(l->order);

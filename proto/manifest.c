@@ -54,6 +54,7 @@ static const msgpack_object_type TYPES[] = {[NUMBER] = MSGPACK_OBJECT_POSITIVE_I
 
 static const struct { const char *key; kind_t kind; size_t at;
 } FIELDS[] = {
+/* One row a key: the decoder, its duplicates and what is missing all follow from this table. */
 #define ROW(kind, name) {#name, kind, offsetof(fields_t, name)}
     ROW(NUMBER, v),       ROW(NUMBER, chunk_bytes), ROW(NUMBER, region_bytes), ROW(NUMBER, data_bytes),
     ROW(NUMBER, count),   ROW(LIST, features),      ROW(TEXT, kind),           ROW(BYTES, config),
@@ -66,6 +67,8 @@ static const struct { const char *key; kind_t kind; size_t at;
 
 static const scan_limits_t SCAN_LIMITS = {.depth = 4, .nodes = 256, .keys = 32};
 
+/* All numbers are shown as they were found: a manifest that is malformed comes from another release, or
+ * was damaged in a way that its digest did not show. */
 static int refuse(heddle_error_t *error, int code, const char *what, uint64_t expected, uint64_t found)
 {
     int rc = error_fail(error, code, "the manifest is malformed: %s", what);
@@ -154,6 +157,7 @@ static int check_columns(const fields_t *f, heddle_error_t *error)
         return refuse(error, HEDDLE_ERR_LIMIT, "region_bytes", LIMIT_REGION_BYTES, f->region_bytes);
     uint64_t chunk_bytes = manifest_chunk_bytes(f->region_bytes),
              chunks = (f->region_bytes + chunk_bytes - 1) / chunk_bytes;
+    /* The size of a chunk is no choice of the writer: readers compute it, and compare. */
     const struct { const char *what; uint64_t expected, found; } CHECKS[] = {
         {"chunk_bytes", chunk_bytes, f->chunk_bytes},
         {"bytes of name_ends", 4 * f->count, f->name_ends.bytes},
@@ -173,6 +177,7 @@ static int check_columns(const fields_t *f, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+/* The row is named, since a manifest has up to a million of them. */
 static int refuse_row(heddle_error_t *error, uint32_t row, const char *what, uint64_t expected,
                       uint64_t found)
 {
@@ -282,6 +287,7 @@ int manifest_read(bytes_t encoded, const digest_t *expected, manifest_t *ret_man
     return rc;
 }
 
+/* It may be called on a manifest of zeros, as every failed decoding leaves one. */
 void manifest_fini(manifest_t *m)
 {
     free(m->dim_starts);
@@ -305,11 +311,13 @@ void manifest_row(const manifest_t *m, uint32_t index, manifest_row_t *ret_row)
     };
 }
 
+/* Extents of all tensors stand one after the other, and dim_starts saves the walk to the first of each. */
 uint64_t manifest_dim(const manifest_t *m, uint32_t index, uint32_t d)
 {
     return le64_get((const uint8_t *)m->dims.data + 8 * ((size_t)m->dim_starts[index] + d));
 }
 
+/* The last chunk is as short as the region demands. */
 uint32_t manifest_chunk(const manifest_t *m, uint32_t chunk, uint64_t *ret_offset)
 {
     uint64_t offset = (uint64_t)chunk * m->chunk_bytes, left = m->region_bytes - offset;
@@ -317,12 +325,14 @@ uint32_t manifest_chunk(const manifest_t *m, uint32_t chunk, uint64_t *ret_offse
     return left < m->chunk_bytes ? (uint32_t)left : m->chunk_bytes;
 }
 
+/* A copy, because the column is not aligned. */
 void manifest_chunk_digest(const manifest_t *m, uint32_t chunk, chunk_digest_t *ret_digest)
 {
     memcpy(ret_digest->b, (const uint8_t *)m->chunks.data + sizeof ret_digest->b * (size_t)chunk,
            sizeof ret_digest->b);
 }
 
+/* Columns of known lengths need no separators: two tables that differ give different bytes. */
 digest_t manifest_table_digest(const manifest_t *m)
 {
     h1_t h;
@@ -348,6 +358,7 @@ static void add_head(h1_t *h1, bytes_t config, uint64_t count)
     h1_add_u64(h1, count);
 }
 
+/* Lengths come before texts, so that no name can pass for the beginning of the next field. */
 static void add_row(h1_t *h1, const manifest_row_t *row, const void *dims)
 {
     const char *dtype = heddle_dtype_name(row->dtype);
@@ -360,6 +371,8 @@ static void add_row(h1_t *h1, const manifest_row_t *row, const void *dims)
     h1_add_u64(h1, row->bytes);
 }
 
+/* A worker makes h1 from the manifest that it fetched, a publisher from its own table: both go through the
+ * same two functions, so that they cannot drift apart. */
 void manifest_h1_begin(const manifest_t *m, h1_t *ret_h1)
 {
     add_head(ret_h1, m->config, m->tensor_count);
@@ -437,6 +450,7 @@ static uint8_t *pack_column(msgpack_packer *pk, const char *key, uint64_t bytes)
 
 typedef struct { uint64_t names, dims; } sums_t;
 
+/* The columns of names and extents are the only ones whose lengths do not follow from the count. */
 static sums_t sum_columns(const heddle_tensor_t *tensors, uint32_t count)
 {
     sums_t sums = {0};
@@ -447,6 +461,8 @@ static sums_t sum_columns(const heddle_tensor_t *tensors, uint32_t count)
     return sums;
 }
 
+/* Columns instead of rows: a reader checks the length of each at once, and a tensor costs no map of its
+ * own. */
 static void pack_table(msgpack_packer *pk, const layout_t *l, const heddle_tensor_t *tensors)
 {
     uint64_t count = l->count;
@@ -471,6 +487,7 @@ static void pack_table(msgpack_packer *pk, const layout_t *l, const heddle_tenso
     }
 }
 
+/* All memory is taken before the digest pass, which takes seconds for a large region. */
 int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1)
 {
     const layout_t *l = in->layout;
@@ -513,6 +530,8 @@ int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1)
     return rc;
 }
 
+/* What has no fixed length is added up, and the rest is rounded up generously: the bound is of memory that
+ * is given back soon. */
 uint64_t manifest_bound(const layout_t *l, const heddle_tensor_t *tensors, size_t config_bytes,
                         size_t metadata_bytes)
 {

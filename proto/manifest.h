@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/manifest.h: the description of a snapshot: what its bytes mean, and the digests of their chunks.
  *
- *   arena   | region: tensors sorted by name, each in whole 4 KiB pages, padding zero | manifest, at
- *           round_up(region_bytes, 4096) |
- *   chunk   region / 1024 rounded down to a power of two, 64 KiB .. 256 KiB; the last one is short
+ *   snapshot   | region: tensors sorted by name, each in whole 4 KiB pages, padding zero | manifest, at
+ *              round_up(region_bytes, 4096) |
+ *   chunk      region / 1024 rounded down to a power of two, 64 KiB .. 256 KiB; the last one is short
  *
  * The manifest is one msgpack map: v, kind, features[], chunk_bytes, region_bytes, data_bytes, count, config
  * (bin), metadata (bin: the JSON text of safetensors' __metadata__, "" where there was none), and columns

@@ -9,12 +9,14 @@
 
 static const scan_limits_t FRAME_LIMITS = {LIMIT_FRAME_DEPTH, LIMIT_FRAME_NODES, LIMIT_MAP_KEYS};
 
+/* For logs, which also show what cannot be decoded. */
 const char *msg_name(int type)
 {
     const table_t *table = msg_table(type);
     return table ? table->name : "?";
 }
 
+/* A frame that fails half-way must not leave a piece of itself in a buffer that may hold other frames. */
 int msg_encode(const msg_t *m, buf_t *out)
 {
     size_t start = out->bytes;
@@ -64,12 +66,14 @@ int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
     return rc;
 }
 
+/* All texts and lists of a message lie in its arena, so that one call ends them. */
 void msg_fini(msg_t *m)
 {
     arena_fini(&m->arena);
     memset(m, 0, sizeof *m);
 }
 
+/* The texts are borrowed: an answer is encoded before its error object goes. */
 void msg_from_error(const heddle_error_t *error, uint64_t req, msg_type_t of, msg_t *ret_msg)
 {
     *ret_msg = (msg_t){.type = MSG_ERROR};
@@ -81,6 +85,7 @@ void msg_from_error(const heddle_error_t *error, uint64_t req, msg_type_t of, ms
     };
 }
 
+/* Codes of a later release have no number here, and become the general one; their text stays. */
 void msg_to_error(const msg_error_t *m, heddle_error_t *ret_error)
 {
     error_fail(ret_error, heddle_err_from_name(m->code), "%s", m->message ? m->message : "");

@@ -145,7 +145,7 @@ typedef struct { uint64_t token, seq; } msg_heartbeat_ok_t;
 typedef struct { uint64_t token, req; } msg_leave_t;
 typedef struct { uint64_t token, req; } msg_bye_t;
 
-/* One part of a version: an arena = region, then manifest at the next 4 KiB boundary. */
+/* One part of a version: a region, then its manifest at the next 4 KiB boundary. */
 typedef struct {
     uint64_t region_bytes, manifest_bytes;    /* manifest at offset round_up(region_bytes, 4096) */
     digest_t manifest_digest;                 /* BLAKE2b-256 of the manifest's bytes */

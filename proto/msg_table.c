@@ -42,6 +42,8 @@
 
 /* --- rows of lists --- */
 
+/* Restated at each JOIN, since the broker's store has versions and decisions, and not which worker holds
+ * which. */
 static const field_t HELD_FIELDS[] = {
     NAME(msg_held_t, adapter, REQUIRED),
     U64(msg_held_t, version, LIMIT_EXACT, REQUIRED),
@@ -55,6 +57,7 @@ static const field_t HELD_FIELDS[] = {
 };
 TABLE(HELD, "held", msg_held_t, HELD_FIELDS);
 
+/* 0, 0 where nothing was applied yet, so neither number is required. */
 static const field_t SUBSCRIPTION_FIELDS[] = {
     NAME(msg_subscription_t, adapter, REQUIRED),
     U64(msg_subscription_t, decision, LIMIT_EXACT, OPTIONAL),
@@ -70,6 +73,7 @@ static const field_t DECISION_FIELDS[] = {
 };
 TABLE(DECISION, "decision", msg_decision_t, DECISION_FIELDS);
 
+/* The key is required: without it a version that is kept could not be served. */
 static const field_t KEEP_FIELDS[] = {
     NAME(msg_keep_t, adapter, REQUIRED),
     U64(msg_keep_t, version, LIMIT_EXACT, REQUIRED),
@@ -77,6 +81,7 @@ static const field_t KEEP_FIELDS[] = {
 };
 TABLE(KEEP, "keep", msg_keep_t, KEEP_FIELDS);
 
+/* A worker that does nothing sends the name alone, and the heartbeats of a large cluster stay short. */
 static const field_t PROGRESS_FIELDS[] = {
     NAME(msg_progress_t, adapter, REQUIRED),
     U64(msg_progress_t, fetching, LIMIT_EXACT, OPTIONAL),
@@ -89,6 +94,7 @@ static const field_t PROGRESS_FIELDS[] = {
 };
 TABLE(PROGRESS, "progress", msg_progress_t, PROGRESS_FIELDS);
 
+/* Both lengths and the digest are needed before the first read request. */
 static const field_t PART_FIELDS[] = {
     U64(msg_part_t, region_bytes, LIMIT_REGION_BYTES, REQUIRED),
     U64(msg_part_t, manifest_bytes, LIMIT_MANIFEST_BYTES, REQUIRED),
@@ -102,6 +108,7 @@ static const field_t PAIR_FIELDS[] = {
 };
 TABLE(PAIR, "pair", msg_pair_t, PAIR_FIELDS);
 
+/* Names are for people: a source is reached by its address, and told apart by its token. */
 static const field_t SOURCE_FIELDS[] = {
     U64(msg_source_t, token, ANY, REQUIRED),
     U64(msg_source_t, kind, SOURCE_WORKER, REQUIRED),
@@ -118,6 +125,7 @@ static const field_t SERVED_FIELDS[] = {
 };
 TABLE(SERVED, "served", msg_served_t, SERVED_FIELDS);
 
+/* Only the name is required: of a worker that was lost nothing more may be known. */
 static const field_t MISSING_FIELDS[] = {
     NAME(msg_missing_t, worker, REQUIRED),
     TEXT(msg_missing_t, phase, LIMIT_WORD_BYTES, OPTIONAL),
@@ -128,6 +136,7 @@ TABLE(MISSING, "missing", msg_missing_t, MISSING_FIELDS);
 
 /* --- session --- */
 
+/* The life tells a process that reconnects from one that was started again, which has lost what it held. */
 static const field_t HELLO_FIELDS[] = {
     U64(msg_hello_t, wire_min, UINT32_MAX, REQUIRED),
     U64(msg_hello_t, wire_max, UINT32_MAX, REQUIRED),
@@ -139,6 +148,7 @@ static const field_t HELLO_FIELDS[] = {
     BIN(msg_hello_t, auth, LIMIT_AUTH_BYTES, OPTIONAL),
     TEXT(msg_hello_t, cluster, HEDDLE_NAME_MAX, OPTIONAL),
 };
+/* It comes before any session, so that it says what a member needs to decide whether to join at all. */
 static const field_t HELLO_OK_FIELDS[] = {
     U64(msg_hello_ok_t, wire, UINT32_MAX, REQUIRED),
     U64(msg_hello_ok_t, epoch, EPOCH, REQUIRED),
@@ -148,6 +158,7 @@ static const field_t HELLO_OK_FIELDS[] = {
     TEXT(msg_hello_ok_t, cluster, HEDDLE_NAME_MAX, OPTIONAL),
     TEXT(msg_hello_ok_t, heddle, LIMIT_WORD_BYTES, OPTIONAL),
 };
+/* Almost all is optional: the first JOIN of a process has nothing to restate. */
 static const field_t JOIN_FIELDS[] = {
     U64(msg_join_t, req, ANY, OPTIONAL),
     U64(msg_join_t, epoch, EPOCH, OPTIONAL),
@@ -197,6 +208,8 @@ static const field_t WELCOME_FIELDS[] = {
     LIST(msg_welcome_t, keep, keep_count, msg_keep_t, LIMIT_HELD, OPTIONAL, KEEP),
     U64(msg_welcome_t, settling_ms, LIMIT_DURATION_MS, OPTIONAL),
 };
+/* The number pairs a heartbeat with its answer: a member counts its lease from when that heartbeat was
+ * sent, and not from when the answer came. */
 static const field_t HEARTBEAT_FIELDS[] = {
     U64(msg_heartbeat_t, token, ANY, REQUIRED),
     U64(msg_heartbeat_t, seq, ANY, REQUIRED),
@@ -219,6 +232,7 @@ static const field_t BYE_FIELDS[] = {
 
 /* --- the path of a version --- */
 
+/* `step` is required because -1 is its empty value; what only describes a version is optional. */
 static const field_t PUBLISH_FIELDS[] = {
     U64(msg_publish_t, token, ANY, REQUIRED),
     U64(msg_publish_t, req, ANY, OPTIONAL),
@@ -241,6 +255,8 @@ static const field_t PUBLISH_FIELDS[] = {
     LIST(msg_publish_t, meta, meta_count, msg_pair_t, LIMIT_META, OPTIONAL, PAIR),
     U64(msg_publish_t, asked_ms, LIMIT_DURATION_MS, OPTIONAL),
 };
+/* The digest is required: it shows to which content the number was given, also for a request that was
+ * repeated. */
 static const field_t PUBLISHED_FIELDS[] = {
     U64(msg_published_t, req, ANY, OPTIONAL),
     U64(msg_published_t, version, LIMIT_EXACT, REQUIRED),
@@ -251,6 +267,7 @@ static const field_t PUBLISHED_FIELDS[] = {
     KEY16(msg_published_t, key, OPTIONAL),
     TEXT(msg_published_t, held, LIMIT_TEXT_BYTES, OPTIONAL),
 };
+/* Sources may be missing: a worker without any asks for them (NEED_SOURCES). */
 static const field_t ANNOUNCE_FIELDS[] = {
     U64(msg_announce_t, token, ANY, REQUIRED),
     U64(msg_announce_t, version, LIMIT_EXACT, REQUIRED),
@@ -269,6 +286,7 @@ static const field_t SOURCES_FIELDS[] = {
     NAME(msg_sources_t, adapter, REQUIRED),
     LIST(msg_sources_t, sources, source_count, msg_source_t, LIMIT_SOURCES, OPTIONAL, SOURCE),
 };
+/* The tokens let the broker see whether its list is old, or its sources are. */
 static const field_t NEED_SOURCES_FIELDS[] = {
     U64(msg_need_sources_t, token, ANY, REQUIRED),
     U64(msg_need_sources_t, version, LIMIT_EXACT, REQUIRED),
@@ -276,6 +294,7 @@ static const field_t NEED_SOURCES_FIELDS[] = {
     U64S(msg_need_sources_t, lost, lost_count, LIMIT_SERVED),
     U64S(msg_need_sources_t, unmet, unmet_count, LIMIT_SERVED),
 };
+/* The digest is what the worker attests; counts and times are for reports. */
 static const field_t STAGED_FIELDS[] = {
     U64(msg_staged_t, token, ANY, REQUIRED),
     U64(msg_staged_t, version, LIMIT_EXACT, REQUIRED),
@@ -291,6 +310,7 @@ static const field_t STAGED_FIELDS[] = {
     U64(msg_staged_t, chunks_bad, LIMIT_EXACT, OPTIONAL),
     U64(msg_staged_t, retries, LIMIT_EXACT, OPTIONAL),
 };
+/* All is required: a worker switches by this message alone. */
 static const field_t COMMIT_FIELDS[] = {
     U64(msg_commit_t, token, ANY, REQUIRED),
     U64(msg_commit_t, version, LIMIT_EXACT, REQUIRED),
@@ -306,6 +326,7 @@ static const field_t ACTIVE_FIELDS[] = {
     NAME(msg_active_t, adapter, REQUIRED),
     DIGEST(msg_active_t, digest, REQUIRED),
 };
+/* The error's fields are those of ERROR, without what the session says already. */
 static const field_t NACK_FIELDS[] = {
     U64(msg_nack_t, token, ANY, REQUIRED),
     U64(msg_nack_t, version, LIMIT_EXACT, REQUIRED),
@@ -339,6 +360,8 @@ static const field_t RELEASE_FIELDS[] = {
     U64(msg_release_t, version, LIMIT_EXACT, REQUIRED),
     NAME(msg_release_t, adapter, REQUIRED),
 };
+/* Counts may be zero, and a zero is left out; names of missing workers are limited, since their count is
+ * there. */
 static const field_t ROLLOUT_FIELDS[] = {
     U64(msg_rollout_t, token, ANY, REQUIRED),
     U64(msg_rollout_t, version, LIMIT_EXACT, REQUIRED),
@@ -357,6 +380,7 @@ static const field_t ROLLOUT_FIELDS[] = {
 
 /* --- questions --- */
 
+/* One message for all questions: `op` names the question, and which fields count. */
 static const field_t QUERY_FIELDS[] = {
     U64(msg_query_t, req, ANY, OPTIONAL),
     TEXT(msg_query_t, op, LIMIT_WORD_BYTES, REQUIRED),
@@ -382,6 +406,7 @@ static const field_t QUERY_FIELDS[] = {
     TEXTS(msg_query_t, roles, role_count, LIMIT_ROLES, LABEL_BYTES),
     TEXT(msg_query_t, digest_head, LIMIT_WORD_BYTES, OPTIONAL),
 };
+/* The body is a tree of its own (proto/value.h), so that an answer may grow without a new table. */
 static const field_t REPORT_FIELDS[] = {
     U64(msg_report_t, req, ANY, OPTIONAL),
     U64(msg_report_t, next, LIMIT_EXACT, OPTIONAL),
@@ -412,6 +437,7 @@ static const field_t VERIFIED_FIELDS[] = {
 
 /* --- failures and probes --- */
 
+/* Only the code is required: programs act on it, and texts are for people. */
 static const field_t ERROR_FIELDS[] = {
     U64(msg_error_t, req, ANY, OPTIONAL),
     U64(msg_error_t, of, UINT32_MAX, OPTIONAL),

@@ -63,6 +63,7 @@ static int refuse_field(const char *field, const char *expected, const json_t *f
     return rc;
 }
 
+/* PEFT writes target_modules as a list, and as a text where it is a regular expression. */
 static bool is_texts(const json_t *value)
 {
     size_t i;
@@ -105,6 +106,7 @@ static int check_fields(const json_t *config, heddle_error_t *error)
 /* Which kinds of tensors the names show. */
 typedef struct { bool lora, magnitude, embeddings; } named_t;
 
+/* PEFT writes false or null where a feature is not used. */
 static bool is_true(const json_t *config, const char *field)
 {
     return json_is_true(json_object_get(config, field));
@@ -166,6 +168,7 @@ static void list_features(const json_t *config, const named_t *named, char ret_f
                 (size_t)snprintf(ret_features + used, 192 - used, "%s%s", used ? "," : "", FEATURES[i].name);
 }
 
+/* A program that publishes tensors from memory passes the same rules as a directory: both come here. */
 int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, char ret_features[192],
                char ret_base_model[256], heddle_error_t *error)
 {
@@ -205,6 +208,7 @@ int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, c
 
 /* ---- opening ---- */
 
+/* Links are followed: an adapter may be one. */
 static bool exists(int dir_fd, const char *name)
 {
     struct stat st;
@@ -262,6 +266,7 @@ static int explain_missing(int dir_fd, const char *dir, const char *missing, hed
     return rc;
 }
 
+/* The three mistakes with a path have three answers: another kind of file, a typo, a lack of rights. */
 static int fail_dir(const char *dir, int err, heddle_error_t *error)
 {
     struct stat st;
@@ -284,6 +289,7 @@ static int fail_dir(const char *dir, int err, heddle_error_t *error)
     return rc;
 }
 
+/* A missing file is the usual mistake, so that it gets the longest explanation. */
 static int open_file(peft_dir_t *d, const char *dir, const char *name, input_file_t *file,
                      heddle_error_t *error)
 {
@@ -372,6 +378,7 @@ static int check_fits(const peft_dir_t *d, heddle_error_t *error)
     return rc;
 }
 
+/* Both files are opened before either is read, so that the check for changes covers all of the reading. */
 int peft_open(const char *dir, peft_dir_t **ret_dir, heddle_error_t *error)
 {
     peft_dir_t *d = calloc(1, sizeof *d);
@@ -401,6 +408,7 @@ fail:
     return rc;
 }
 
+/* It may be called on a handle that peft_open has filled half. */
 void peft_close(peft_dir_t **dir)
 {
     peft_dir_t *d = *dir;
@@ -427,6 +435,8 @@ bytes_t peft_metadata(const peft_dir_t *d) { return d->table.metadata; }
 const char *peft_features(const peft_dir_t *d) { return d->features; }
 const char *peft_base_model(const peft_dir_t *d) { return d->base_model; }
 
+/* The config and the header are compared here with what was kept of them; only the tensors are too large
+ * for that. */
 int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error)
 {
     bool is_model_sure = false, is_config_sure = false;
@@ -445,6 +455,7 @@ int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *er
     return rc;
 }
 
+/* A trainer may have renamed the directory and put another one in its place. */
 bool peft_is_at(const peft_dir_t *d, const char *dir)
 {
     struct stat opened, named;
@@ -493,6 +504,7 @@ static int pass_tensors(const pass_t *p, const uint64_t *places, heddle_error_t 
     return HEDDLE_OK;
 }
 
+/* The second pass compares digests, and not bytes: the first pass has passed its bytes on. */
 int peft_read(peft_dir_t *d, const peft_sink_t *to, const uint64_t *places, heddle_error_t *error)
 {
     bool is_sure = false;
@@ -570,8 +582,10 @@ int peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t
 
 /* ---- writing ---- */
 
+/* Beyond a quota or a limit of file sizes is as full as the disk itself, and has the same remedy. */
 static bool is_full(int err) { return err == ENOSPC || err == EDQUOT || err == EFBIG; }
 
+/* The bytes of the whole file are named: an operator needs to know how much room to make. */
 static int fail_write(const char *name, int err, uint64_t bytes, heddle_error_t *error)
 {
     bool full = is_full(err);
@@ -620,6 +634,8 @@ static int put(FILE *stream, const void *data, size_t bytes)
     return bytes && fwrite(data, 1, bytes, stream) != bytes ? errno : 0;
 }
 
+/* Whole files are written and synced one after the other; the caller renames the directory when both are
+ * there. */
 int peft_write(int dir_fd, const manifest_t *m, const void *region, heddle_error_t *error)
 {
     FILE *stream;

@@ -52,10 +52,10 @@ void peft_close(peft_dir_t **d);
 int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, char ret_features[192],
                char ret_base_model[256], heddle_error_t *error);
 
-/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors (mode 0600 as upstream) from a verified
- * arena, into an existing empty directory given as a descriptor; syncs both files.  The layout is upstream's
- * (tensors by dtype size descending, then name; header padded to 8 with blanks), so what PEFT saved comes
- * out identical. */
+/* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors from a verified snapshot, into an existing
+ * empty directory given as a descriptor; syncs both files.  The layout is upstream's (tensors by dtype size
+ * descending, then name; header padded to 8 with blanks), so what PEFT saved comes out identical.  Mode 0644
+ * less the umask: an engine may run as another user. */
 int  peft_write(int dir_fd, const manifest_t *m, const void *region, heddle_error_t *error);
 
 /* The digest of a directory for tools: opens, lays out and digests it in pieces, so that the tensors are

@@ -28,6 +28,7 @@ typedef struct {
     heddle_error_t *error;
 } builder_t;
 
+/* The tensor is named, because a header of 90,000 tensors gives no other clue. */
 static int refuse_tensor(builder_t *b, const char *name, const char *why, const char *expected)
 {
     int rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER, "tensor '%s' in the header %s",
@@ -42,6 +43,7 @@ static int fail_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a safetensors header");
 }
 
+/* JSON numbers with a fraction or a sign are no extents, even where their value would fit. */
 static bool is_count(const json_t *value) { return json_is_integer(value) && json_integer_value(value) >= 0; }
 
 /* The number of dimensions is limited before memory is taken for them. */
@@ -271,6 +273,7 @@ int safetensors_parse(bytes_t header, uint64_t data_bytes, safetensors_t *ret_ta
     return rc;
 }
 
+/* It may be called on a table of zeros. */
 void safetensors_fini(safetensors_t *t)
 {
     free(t->tensors);
@@ -301,6 +304,7 @@ static void add_string(buf_t *out, bytes_t text)
     buf_add_text(out, "\"");
 }
 
+/* Written member by member into one buffer: a tree of the header would take many times its bytes. */
 int safetensors_write(const manifest_t *m, buf_t *out, uint32_t *ret_order, heddle_error_t *error)
 {
     int rc = safetensors_check_metadata(m->metadata, error);

@@ -43,6 +43,7 @@ static const struct { uint8_t kind, width; } HEADS[32] = {
     {TEXT, 1}, {TEXT, 2}, {TEXT, 4}, {ARRAY, 2}, {ARRAY, 4}, {MAP, 2}, {MAP, 4},
 };
 
+/* The byte and its place lead to the bug in an encoder that is not ours. */
 static int refuse(const scan_t *s, int code, const char *why, const char *expected)
 {
     int rc = error_fail(s->error, code, "%s is malformed at byte %zu of %zu: %s", s->what, s->at, s->bytes,
@@ -53,6 +54,7 @@ static int refuse(const scan_t *s, int code, const char *why, const char *expect
     return rc;
 }
 
+/* A map of n pairs has 2n elements, keys and values in turn. */
 static void fill_item(item_t *item, kind_t kind, uint64_t n)
 {
     item->kind = kind;

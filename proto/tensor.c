@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "proto/utf8.h"
 
+/* The names become keys of a JSON object and of Python dictionaries: what either would mangle is refused. */
 const char *tensor_name_problem(bytes_t name)
 {
     if (name.bytes == 0) return "is empty";
@@ -15,6 +16,7 @@ const char *tensor_name_problem(bytes_t name)
     return NULL;
 }
 
+/* The product is made with checks for overflow, since an extent from a file may be any 64-bit number. */
 const char *tensor_shape_problem(int dtype, uint32_t ndim, const void *dims, uint64_t *ret_bytes)
 {
     uint32_t element_bits = heddle_dtype_bits(dtype);
@@ -32,6 +34,7 @@ const char *tensor_shape_problem(int dtype, uint32_t ndim, const void *dims, uin
     return NULL;
 }
 
+/* A name that is cut within a character would not be UTF-8, and the message with it. */
 tensor_shown_t tensor_shown(bytes_t name)
 {
     tensor_shown_t shown;

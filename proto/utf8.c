@@ -18,6 +18,7 @@ static size_t character(const uint8_t *p, size_t left)
     return n;
 }
 
+/* It gives the place of the first bad byte, which serves checks, shortening and cleaning alike. */
 size_t utf8_prefix(const void *data, size_t bytes)
 {
     const uint8_t *p = data;
@@ -26,6 +27,7 @@ size_t utf8_prefix(const void *data, size_t bytes)
     return at;
 }
 
+/* One byte for each bad one: the length stays within a limit that was checked before. */
 void utf8_add_clean(buf_t *out, const void *data, size_t bytes)
 {
     const uint8_t *p = data;

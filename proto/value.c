@@ -17,6 +17,7 @@ static const scan_limits_t REPORT_LIMITS = {LIMIT_REPORT_DEPTH, LIMIT_REPORT_NOD
 
 typedef struct { buf_t *out; msgpack_packer packer; uint32_t nodes; } writer_t;
 
+/* Texts of jansson are valid UTF-8 already. */
 static void put_text(writer_t *w, const char *text, size_t bytes)
 {
     msgpack_pack_str(&w->packer, bytes);
@@ -58,6 +59,7 @@ static int put_value(writer_t *w, const json_t *value, uint32_t depth)
     return rc;
 }
 
+/* jansson reports a lack of memory as a value that is missing, which is found on the walk. */
 int value_encode(const json_t *value, buf_t *out)
 {
     size_t start = out->bytes;
@@ -71,6 +73,7 @@ int value_encode(const json_t *value, buf_t *out)
 
 /* --- msgpack -> JSON --- */
 
+/* Reports come from the broker, so a malformed one is a bug or another release. */
 static int refuse(heddle_error_t *error, const char *expected, const char *found)
 {
     int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "report: %s", found);
@@ -115,6 +118,7 @@ static int take_container(const msgpack_object *o, json_t **ret_value, heddle_er
     return rc;
 }
 
+/* jansson has signed integers and finite reals only: what does not fit is refused, and never rounded. */
 static int take(const msgpack_object *o, json_t **ret_value, heddle_error_t *error)
 {
     json_t *value = NULL;
@@ -164,6 +168,7 @@ static json_t *text_or_null(const char *text)
     return value;
 }
 
+/* The fields are always all there, so that scripts need no test for a missing key. */
 json_t *value_from_error(const heddle_error_t *error)
 {
     json_t *version = error->version ? json_integer((json_int_t)error->version) : json_null();

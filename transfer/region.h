@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/region.h: memory that holds one arena: a memfd with one writable mapping.
+/* transfer/region.h: memory that holds one snapshot: a memfd with one writable mapping.
  *
  *   region_begin -> (region_grow, region_put) -> whole -> region_unref of the last reference
  *
@@ -18,6 +18,7 @@
 #include <heddle/types.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 typedef struct region {
@@ -49,5 +50,12 @@ region_t *region_ref(region_t *r);
 void region_unref(region_t **r);
 /* Makes r->view once; NO_MEMORY.  Of a region that is not whole yet: grow touches the view too. */
 int  region_view(region_t *r);
+
+/* Bytes that may be taken without waking the OOM killer: what the machine has available, and what is left to
+ * this process's control group (version 2) and to each above it.  fallocate on a memfd takes page after page
+ * and is refused only when nothing is left, so the question must be asked before.  UINT64_MAX where nothing
+ * can be told.  `root` stands before /proc and /sys: "", or a test's directory.  Any thread; reads small
+ * files of the kernel. */
+uint64_t memory_available(const char *root);
 
 #endif
