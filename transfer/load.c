@@ -5,7 +5,6 @@
 
 #include "core/errors.h"
 #include "transfer/device.h"
-#include "transfer/environment.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,7 +17,7 @@
 #define PLUGIN "transfer_ucx.so"
 
 /* Read by UCX while it is being loaded, and by nothing after.  (Everything else: transfer/ucx.c.) */
-static const env_setting_t LOAD_SETTINGS[] = {
+static const struct { const char *name, *value; } LOAD_SETTINGS[] = {
     {"UCX_HANDLE_ERRORS", "none"},           /* no SEGV, BUS, ILL, FPE handlers in the host process */
     {"UCX_DEBUG_SIGNO", "0"},                /* nor SIGHUP */
     {"UCX_MEM_EVENTS", "n"},                 /* mmap and munmap stay as they are: TCP registers no memory */
@@ -93,8 +92,9 @@ static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static const transfer_ops_t *loaded;
 static transfer_place_t place;
 
-/* UCX reads some variables while it is loaded. They are set for that moment only, so that the application
- * and its children do not inherit them. */
+/* UCX reads some variables while it is loaded.  They are set for that moment only, so that the application
+ * and its children do not inherit them; one that the user has set stays as it is.  The caller holds the lock:
+ * two that overlap would each take away what the other has set. */
 static int load(const char *ucx_dir, heddle_error_t *error)
 {
     char path[PATH_MAX + sizeof PLUGIN + 1];
@@ -107,10 +107,14 @@ static int load(const char *ucx_dir, heddle_error_t *error)
         error_hint(error, "install Heddle again, or name the directory that has it: HEDDLE_PLUGIN_DIR");
         return HEDDLE_ERR_INTERNAL;
     }
-    uint32_t set = environment_set(LOAD_SETTINGS, LOAD_SETTING_COUNT);
+    uint32_t set = 0;
+    for (size_t i = 0; i < LOAD_SETTING_COUNT; i++)
+        if (!getenv(LOAD_SETTINGS[i].name) && setenv(LOAD_SETTINGS[i].name, LOAD_SETTINGS[i].value, 0) == 0)
+            set |= 1u << i;
     if (ucx_dir) open_ucx(ucx_dir);
     void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    environment_restore(LOAD_SETTINGS, LOAD_SETTING_COUNT, set);
+    for (size_t i = 0; i < LOAD_SETTING_COUNT; i++)
+        if (set & 1u << i) unsetenv(LOAD_SETTINGS[i].name);
     if (!plugin) {
         const char *why = dlerror();
         bool no_ucx =

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loading the plugin: what is said when it, UCX or the interface is not there. */
 #include "transfer/device.h"
-#include "transfer/environment.h"
 #include "transfer/transfer.h"
 
 #include <criterion/criterion.h>
 #include <arpa/inet.h>
 #include <net/if.h>
 #include <pthread.h>
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -51,6 +48,11 @@ static void unplace(const char *dir)
     rmdir(dir);
 }
 
+static void none_is_left(void)
+{
+    for (char **v = environ; *v; v++) cr_assert_neq(strncmp(*v, "UCX_", 4), 0, "%s was left behind", *v);
+}
+
 Test(load, a_file_that_is_no_plugin_is_refused)
 {
     char dir[64];
@@ -60,7 +62,7 @@ Test(load, a_file_that_is_no_plugin_is_refused)
     cr_assert_eq(rc, HEDDLE_ERR_INTERNAL);
     cr_assert_null(ops);
     cr_assert(strstr(e.message, dir), "%s", e.message);
-    for (char **v = environ; *v; v++) cr_assert_neq(strncmp(*v, "UCX_", 4), 0, "%s was left behind", *v);
+    none_is_left();
 }
 
 Test(load, an_interface_that_is_not_there_is_named)
@@ -263,38 +265,33 @@ Test(load, an_interface_that_sys_does_not_show_is_refused)
     cr_assert_eq(transfer_ucx_load(NULL, &ops, &e), HEDDLE_ERR_INTERNAL);
 }
 
-static const env_setting_t SHARED[] = {{"HEDDLE_T_SHARED", "ours"}};
-static atomic_int gone_early;
-
-static void *set_and_restore(void *arg)
+static void *load_again_and_again(void *arg)
 {
-    for (int i = 0; i < 2000; i++) {
-        uint32_t set = environment_set(SHARED, 1);
-        sched_yield();
-        if (!getenv("HEDDLE_T_SHARED")) atomic_fetch_add(&gone_early, 1);
-        environment_restore(SHARED, 1, set);
-    }
+    const transfer_ops_t *none = NULL;
+    heddle_error_t error;
+    for (int i = 0; i < 200; i++) transfer_ucx_load(NULL, &none, &error);
     return arg;
 }
 
-Test(environment, nobody_restores_what_another_has_set, .timeout = 20)
+Test(load, four_threads_leave_nothing_behind, .timeout = 20)
 {
+    char dir[64];
     pthread_t threads[4];
-    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, set_and_restore, NULL);
+    place(dir, "no plugin");
+    for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, load_again_and_again, NULL);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
-    cr_assert_eq(gone_early, 0);
-    cr_assert_null(getenv("HEDDLE_T_SHARED"));
+    none_is_left();
+    unplace(dir);
 }
 
-Test(environment, what_the_user_set_stays)
+Test(load, what_the_user_set_stays)
 {
-    const env_setting_t rows[] = {{"HEDDLE_T_A", "ours"}, {"HEDDLE_T_B", "ours"}};
-    setenv("HEDDLE_T_A", "user", 1);
-    unsetenv("HEDDLE_T_B");
-    uint32_t set = environment_set(rows, 2);
-    cr_assert_str_eq(getenv("HEDDLE_T_A"), "user");
-    cr_assert_str_eq(getenv("HEDDLE_T_B"), "ours");
-    environment_restore(rows, 2, set);
-    cr_assert_str_eq(getenv("HEDDLE_T_A"), "user");
-    cr_assert_null(getenv("HEDDLE_T_B"));
+    char dir[64];
+    place(dir, "no plugin");
+    setenv("UCX_LOG_LEVEL", "info", 1);
+    cr_assert_eq(transfer_ucx_load(NULL, &ops, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert_str_eq(getenv("UCX_LOG_LEVEL"), "info");
+    unsetenv("UCX_LOG_LEVEL");
+    none_is_left();
+    unplace(dir);
 }

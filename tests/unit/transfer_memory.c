@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What may be taken, as files of the kernel have it. */
-#include "transfer/memory.h"
+#include "transfer/region.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
