@@ -35,34 +35,6 @@ static int take_known(const keyring_t *ring, const char *endpoints, char ret_key
     return HEDDLE_OK;
 }
 
-/* The client's own key is made on first use, but never in place of a file that the user named. */
-static int take_own(const char *path, bool is_needed, wire_keys_t *keys, heddle_error_t *error)
-{
-    int rc = HEDDLE_OK;
-    if (path) rc = key_read(path, &keys->own, error);
-    else if (is_needed && keys->ring.dir[0])
-        rc = keyring_pair(&keys->ring, "client.key", &keys->own, error);
-    if (rc || keys->own.secret_key[0] || (!path && !is_needed)) return rc;
-    rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
-                    path ? "%.300s: has no secret line" : "there is no key to connect with",
-                    path ? path : "");
-    error_hint(error, "name a file that heddle keygen made: opts.key or HEDDLE_KEY");
-    return rc;
-}
-
-/* A ring that was named in the environment is there, or can be made. */
-static int find_ring(keyring_t *ret_ring, heddle_error_t *error)
-{
-    bool is_chosen = false;
-    struct stat st;
-    int rc = keyring_find(NULL, ret_ring, &is_chosen, error);
-    if (!is_chosen) return HEDDLE_OK; /* no place for one: then there is none */
-    if (rc || stat(ret_ring->dir, &st) || S_ISDIR(st.st_mode)) return rc;
-    rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s is no directory of keys", ret_ring->dir);
-    error_hint(error, "HEDDLE_KEYS names it");
-    return rc;
-}
-
 void credentials_roles(const char *role, const char *const *adapters, char ret_roles[112])
 {
     size_t n = 0, size = sizeof ((wire_keys_t *)NULL)->roles;
@@ -79,12 +51,31 @@ int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t 
     const char *broker_key = given_or_env(c->broker_key, "HEDDLE_BROKER_KEY");
     wire_keys_t keys = {.is_fixed = broker_key != NULL};
     snprintf(keys.roles, sizeof keys.roles, "%s", c->roles ? c->roles : "");
-    int rc = find_ring(&keys.ring, error);
+    /* A ring that was named in the environment is there, or can be made; without a place for one there is
+     * none. */
+    bool is_chosen = false;
+    struct stat st;
+    int rc = keyring_find(NULL, &keys.ring, &is_chosen, error);
+    if (!is_chosen) rc = HEDDLE_OK;
+    if (!rc && is_chosen && stat(keys.ring.dir, &st) == 0 && !S_ISDIR(st.st_mode)) {
+        rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s is no directory of keys", keys.ring.dir);
+        error_hint(error, "HEDDLE_KEYS names it");
+    }
     if (!rc && broker_key) rc = key_take(broker_key, keys.broker_key, error);
     else if (!rc) rc = take_known(&keys.ring, endpoints, keys.broker_key, error);
     bool is_secure = !rc;
     if (rc == HEDDLE_ERR_NOT_FOUND && !broker_key) rc = HEDDLE_OK;
-    if (!rc) rc = take_own(given_or_env(c->key, "HEDDLE_KEY"), is_secure, &keys, error);
+    /* The client's own key is made on first use, but never in place of a file that the user named. */
+    const char *path = given_or_env(c->key, "HEDDLE_KEY");
+    if (!rc && path) rc = key_read(path, &keys.own, error);
+    else if (!rc && is_secure && keys.ring.dir[0])
+        rc = keyring_pair(&keys.ring, "client.key", &keys.own, error);
+    if (!rc && !keys.own.secret_key[0] && (path || is_secure)) {
+        rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
+                        path ? "%.300s: has no secret line" : "there is no key to connect with",
+                        path ? path : "");
+        error_hint(error, "name a file that heddle keygen made: opts.key or HEDDLE_KEY");
+    }
     if (!rc) {
         *ret_keys = keys;
         *ret_secure = is_secure;

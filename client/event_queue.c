@@ -94,23 +94,20 @@ static worth_t worth_of(int type)
 /* After these events no other event of the version needs an answer. */
 static bool ends_versions(int type) { return type == HEDDLE_EVENT_FAILED || type == HEDDLE_EVENT_RETIRED; }
 
-/* After `later`, is the earlier one of the same adapter needed no more? */
-static bool replaces(const queued_t *later, const queued_t *earlier)
-{
-    if (later->type == HEDDLE_EVENT_ACTIVE) return earlier->type == HEDDLE_EVENT_ACTIVE;
-    if (later->version != earlier->version) return false;
-    bool is_order = earlier->type == HEDDLE_EVENT_ARRIVED || earlier->type == HEDDLE_EVENT_COMMIT ||
-                    earlier->type == HEDDLE_EVENT_VERIFY;
-    return ends_versions(later->type) ? is_order : later->type == earlier->type;
-}
-
-/* A replaced event becomes OPTIONAL and is not removed: the application may still read it, in order. */
+/* What an event makes unnecessary becomes OPTIONAL and is not removed: the application may still read it, in
+ * order.  An ACTIVE replaces the earlier ones of its adapter, the end of a version what was ordered for it,
+ * any other needed event those of its type and version. */
 static void mark_replaced(event_queue_t *q, const queued_t *later)
 {
-    if (later->worth != NEEDED && !ends_versions(later->type)) return;
+    bool ends = ends_versions(later->type), is_active = later->type == HEDDLE_EVENT_ACTIVE;
+    if (later->worth != NEEDED && !ends) return;
     for (uint32_t i = 0; i < q->count; i++) {
         queued_t *e = at(q, i);
-        if (e->worth == NEEDED && e->adapter == later->adapter && replaces(later, e) &&
+        bool is_order = e->type == HEDDLE_EVENT_ARRIVED || e->type == HEDDLE_EVENT_COMMIT ||
+                        e->type == HEDDLE_EVENT_VERIFY;
+        bool is_of_it = is_active || e->version == later->version;
+        bool is_replaced = is_of_it && (ends ? is_order : e->type == later->type);
+        if (is_replaced && e->worth == NEEDED && e->adapter == later->adapter &&
             !strcmp(e->event->adapter, later->event->adapter))
             e->worth = OPTIONAL;
     }
@@ -136,20 +133,6 @@ static uint32_t find_worth(event_queue_t *q, worth_t worth)
     return i;
 }
 
-/* Only needed events make the queue grow. False: it has its largest size, or no memory. */
-static bool grow(event_queue_t *q)
-{
-    uint32_t capacity = q->capacity < EVENT_QUEUE_MAX / 2 ? q->capacity * 2 : EVENT_QUEUE_MAX;
-    queued_t *ring = capacity > q->capacity ? calloc(capacity, sizeof *ring) : NULL;
-    if (!ring) return false;
-    for (uint32_t i = 0; i < q->count; i++) ring[i] = *at(q, i);
-    free(q->ring);
-    q->ring = ring;
-    q->capacity = capacity;
-    q->first = 0;
-    return true;
-}
-
 /* Drops what is worth least. Returns the event that went and should be logged; NULL: none. */
 static heddle_event_t *make_room(event_queue_t *q)
 {
@@ -164,7 +147,17 @@ static heddle_event_t *make_room(event_queue_t *q)
         q->dropped_count++;
         return take_out(q, gone);
     }
-    if (grow(q)) return NULL;
+    /* Only needed events make the queue grow, up to its largest size and while there is memory. */
+    uint32_t capacity = q->capacity < EVENT_QUEUE_MAX / 2 ? q->capacity * 2 : EVENT_QUEUE_MAX;
+    queued_t *ring = capacity > q->capacity ? calloc(capacity, sizeof *ring) : NULL;
+    if (ring) {
+        for (uint32_t i = 0; i < q->count; i++) ring[i] = *at(q, i);
+        free(q->ring);
+        q->ring = ring;
+        q->capacity = capacity;
+        q->first = 0;
+        return NULL;
+    }
     q->lost_count++;
     return take_out(q, 0);
 }

@@ -92,17 +92,6 @@ static void take_report(query_t *q, const msg_report_t *m)
     q->is_answered = true;
 }
 
-/* An answer to an earlier question may come late, and has another number. */
-static void take_answer(query_t *q, const msg_t *m)
-{
-    if (q->is_answered || !q->is_asked) return;
-    if (m->type == MSG_REPORT && m->report.req == q->req) take_report(q, &m->report);
-    if (m->type != MSG_ERROR || (m->error.req && m->error.req != q->req)) return; /* 0: it was not readable */
-    heddle_error_t error;
-    msg_to_error(&m->error, &error);
-    fail(q, &error);
-}
-
 /* ---- the session ---- */
 
 /* Does what the session asks for. A broker that is greeted anew does not have the question any more. */
@@ -117,7 +106,15 @@ static void act(query_t *q, unsigned out, const msg_t *m)
     if (out & SO_JOINED) q->refusal = (heddle_error_t){0}, q->is_shut = false;
     if (out & SO_REFUSED) msg_to_error(&m->error, &q->refusal);
     if (out & SO_REDIAL) wire_redial(q->wire);
-    if (out & SO_DELIVER) take_answer(q, m);
+    if (!(out & SO_DELIVER) || q->is_answered || !q->is_asked) return;
+    /* An answer to an earlier question may come late, and has another number; 0: the broker could not read
+     * so far. */
+    if (m->type == MSG_REPORT && m->report.req == q->req) take_report(q, &m->report);
+    if (m->type == MSG_ERROR && (!m->error.req || m->error.req == q->req)) {
+        heddle_error_t error;
+        msg_to_error(&m->error, &error);
+        fail(q, &error);
+    }
 }
 
 /* A connection that was lost has lost the question with it. */
@@ -164,20 +161,6 @@ static uint64_t tick(void *self, uint64_t now_us)
 
 /* ---- open, close ---- */
 
-/* The secret key is erased as soon as the connection has its own copy. */
-static int dial(query_t *q, const char *endpoints, const credentials_t *with, heddle_error_t *error)
-{
-    static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line, .on_refused = on_refused};
-    wire_keys_t keys;
-    bool is_secure;
-    int rc = wire_check_endpoints(endpoints, NULL, error);
-    if (!rc) rc = credentials_take(with, endpoints, &keys, &is_secure, error);
-    if (rc) return rc;
-    rc = wire_dial(q->loop, endpoints, &keys, &SINK, q, &q->wire, error);
-    explicit_bzero(&keys, sizeof keys);
-    return rc;
-}
-
 /* Only begins to connect: the first question waits for the broker. */
 int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_ms, query_t **ret_query,
                heddle_error_t *error)
@@ -194,8 +177,15 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
     random_bytes(&session.seed, sizeof session.seed);
     session_init(&q->session, &session);
     loop_set_tick(q->loop, tick, q);
+    static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line, .on_refused = on_refused};
+    wire_keys_t with;
+    bool is_secure;
     opening_begin();
-    int rc = dial(q, broker_address(broker), keys, error);
+    const char *endpoints = broker_address(broker);
+    int rc = wire_check_endpoints(endpoints, NULL, error);
+    if (!rc) rc = credentials_take(keys, endpoints, &with, &is_secure, error);
+    if (!rc) rc = wire_dial(q->loop, endpoints, &with, &SINK, q, &q->wire, error);
+    explicit_bzero(&with, sizeof with);    /* the connection has its own copy of the secret key */
     opening_end();
     if (rc) {
         query_close(&q);

@@ -80,63 +80,57 @@ static unsigned refuse(session_t *s, const msg_error_t *m, uint64_t now_us)
 
 /* -- frames ----------------------------------------------------------------------------------- */
 
-/* A broker of another wire version is not answered: it would not understand a JOIN. */
-static unsigned on_hello_ok(session_t *s, const msg_hello_ok_t *m, uint64_t now_us)
-{
-    if (m->wire < WIRE_VERSION_MIN || m->wire > WIRE_VERSION_MAX) return 0;
-    s->wire = m->wire;
-    s->keep = m->keep;
-    error_text(s->cluster, sizeof s->cluster, m->cluster ? m->cluster : "");
-    if (s->opts.role == ROLE_ADMIN) {
-        s->epoch = m->epoch;
-        s->state = SESSION_READY;
-        s->next_us = CLOCK_NEVER;
-        return SO_JOINED;
-    }
-    s->state = SESSION_JOINING;
-    s->req++;
-    s->asked_us = now_us;
-    s->next_us = now_us + jitter(s, SESSION_HELLO_US);
-    return s->joined[0] && strcmp(s->joined, s->cluster) != 0 ? SO_ELSEWHERE : SO_JOIN;
-}
-
-/* The lease counts from when the JOIN was sent, and not from now: the broker's clock started in between,
- * so that the lease ends here first. */
-static unsigned on_welcome(session_t *s, const msg_welcome_t *m, uint64_t now_us)
-{
-    if (m->req != s->req || !m->token || !m->lease_ms) return 0;
-    /* A broker that was started again has fenced no session: it knew none. */
-    s->fenced_count += s->has_lapsed && m->token >> 32 == s->token >> 32;
-    s->has_lapsed = false;
-    s->token = m->token;
-    s->epoch = m->epoch;
-    s->lease_us = (m->lease_ms < LIMIT_DURATION_MS ? m->lease_ms : LIMIT_DURATION_MS) * 1000;
-    s->lease_end_us = s->asked_us + s->lease_us;
-    memset(s->beats, 0, sizeof s->beats);
-    s->heartbeat_seq = 0;
-    s->hello_count = 0;
-    s->join_count++;
-    memcpy(s->joined, s->cluster, sizeof s->joined);
-    s->state = SESSION_READY;
-    s->next_us = now_us + beat_every(s);
-    return SO_JOINED;
-}
-
-/* Before it is admitted, each state takes only the answer that it waits for, and ignores all others. */
+/* Before it is admitted, and while it leaves, each state takes only the answer that it waits for, and ignores
+ * all others. */
 static unsigned on_answer(session_t *s, const msg_t *m, uint64_t now_us)
 {
-    switch (s->state) {
-    case SESSION_GREETING:
-        if (m->type == MSG_HELLO_OK) return on_hello_ok(s, &m->hello_ok, now_us);
-        return m->type == MSG_ERROR && m->error.of == MSG_HELLO ? refuse(s, &m->error, now_us) : 0;
-    case SESSION_JOINING:
-        if (m->type == MSG_WELCOME) return on_welcome(s, &m->welcome, now_us);
-        if (m->type != MSG_ERROR || m->error.req != s->req) return 0;
-        return m->error.of == MSG_JOIN || m->error.of == MSG_OPEN ? refuse(s, &m->error, now_us) : 0;
-    case SESSION_LEAVING:
+    if (s->state == SESSION_LEAVING)
         return m->type == MSG_BYE && m->bye.token == s->token ? leave_for_good(s) : 0;
-    default: return 0;
+    if (s->state == SESSION_GREETING && m->type == MSG_HELLO_OK) {
+        const msg_hello_ok_t *ok = &m->hello_ok;
+        /* A broker of another wire version is not answered: it would not understand a JOIN. */
+        if (ok->wire < WIRE_VERSION_MIN || ok->wire > WIRE_VERSION_MAX) return 0;
+        s->wire = ok->wire;
+        s->keep = ok->keep;
+        error_text(s->cluster, sizeof s->cluster, ok->cluster ? ok->cluster : "");
+        if (s->opts.role == ROLE_ADMIN) {
+            s->epoch = ok->epoch;
+            s->state = SESSION_READY;
+            s->next_us = CLOCK_NEVER;
+            return SO_JOINED;
+        }
+        s->state = SESSION_JOINING;
+        s->req++;
+        s->asked_us = now_us;
+        s->next_us = now_us + jitter(s, SESSION_HELLO_US);
+        return s->joined[0] && strcmp(s->joined, s->cluster) != 0 ? SO_ELSEWHERE : SO_JOIN;
     }
+    if (s->state == SESSION_GREETING)
+        return m->type == MSG_ERROR && m->error.of == MSG_HELLO ? refuse(s, &m->error, now_us) : 0;
+    if (s->state == SESSION_JOINING && m->type == MSG_WELCOME) {
+        const msg_welcome_t *w = &m->welcome;
+        if (w->req != s->req || !w->token || !w->lease_ms) return 0;
+        /* A broker that was started again has fenced no session: it knew none. */
+        s->fenced_count += s->has_lapsed && w->token >> 32 == s->token >> 32;
+        s->has_lapsed = false;
+        s->token = w->token;
+        s->epoch = w->epoch;
+        /* The lease counts from when the JOIN was sent, and not from now: the broker's clock started in
+         * between, so that the lease ends here first. */
+        s->lease_us = (w->lease_ms < LIMIT_DURATION_MS ? w->lease_ms : LIMIT_DURATION_MS) * 1000;
+        s->lease_end_us = s->asked_us + s->lease_us;
+        memset(s->beats, 0, sizeof s->beats);
+        s->heartbeat_seq = 0;
+        s->hello_count = 0;
+        s->join_count++;
+        memcpy(s->joined, s->cluster, sizeof s->joined);
+        s->state = SESSION_READY;
+        s->next_us = now_us + beat_every(s);
+        return SO_JOINED;
+    }
+    bool is_refusal = s->state == SESSION_JOINING && m->type == MSG_ERROR && m->error.req == s->req &&
+                      (m->error.of == MSG_JOIN || m->error.of == MSG_OPEN);
+    return is_refusal ? refuse(s, &m->error, now_us) : 0;
 }
 
 /* In READY a frame is delivered only if it carries the token of this session: one that was queued for the

@@ -182,30 +182,25 @@ static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys
     return rc;
 }
 
-/* Overrides what AUTO would choose on this fabric; sources decide, so both sides may differ. */
-static int transfer_mode(tr_mode_t *ret_mode, heddle_error_t *error)
-{
-    static const char *const NAMES[] = {"auto", "eager", "rendezvous"};
-    const char *wanted = getenv("HEDDLE_TRANSFER_MODE");
-    for (int i = 0; i < 3; i++)
-        if (!wanted || !*wanted || !strcmp(wanted, NAMES[i])) {
-            *ret_mode = (tr_mode_t)i;
-            return HEDDLE_OK;
-        }
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "HEDDLE_TRANSFER_MODE is \"%.40s\"", wanted);
-    error_contrast(error, "auto, eager or rendezvous", wanted);
-    error_hint(error, "leave it unset: auto is eager on TCP and shared memory");
-    return rc;
-}
-
 /* UCX is loaded only by clients that move bulk data. */
 static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
     transfer_opts_t transfer = {
         .device = s->device, .max_rate_bytes = opts->max_rate_bytes,
         .close_ms = opts->close_ms, .clock = s->io.clock, .owner = s->io.owner};
-    int rc = transfer_mode(&transfer.mode, error);
-    if (!rc) rc = transfer_ucx_load(s->device, &s->io.tr, error);
+    /* Overrides what AUTO would choose on this fabric; sources decide, so both sides may differ. */
+    static const char *const MODES[] = {"auto", "eager", "rendezvous"};
+    const char *wanted = getenv("HEDDLE_TRANSFER_MODE");
+    int mode = 0;
+    while (wanted && *wanted && mode < 3 && strcmp(wanted, MODES[mode]) != 0) mode++;
+    if (mode == 3) {
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "HEDDLE_TRANSFER_MODE is \"%.40s\"", wanted);
+        error_contrast(error, "auto, eager or rendezvous", wanted);
+        error_hint(error, "leave it unset: auto is eager on TCP and shared memory");
+        return rc;
+    }
+    transfer.mode = (tr_mode_t)mode;
+    int rc = transfer_ucx_load(s->device, &s->io.tr, error);
     return rc ? rc : s->io.tr->open(&transfer, &s->io.t, error);
 }
 
