@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/sorted.h"
 
 #include <stdlib.h>
 #include <uthash.h>
@@ -94,35 +95,17 @@ static const char *key_of(const member_t *m)
     return m->role == ROLE_WORKER ? m->name : m->subs[0].adapter;
 }
 
-/* Index of the name among rows sorted by their key, or where it belongs. */
-static size_t place_of(member_t *const *rows, size_t count, const char *key, bool *ret_found)
-{
-    size_t low = 0, high = count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (strcmp(key_of(rows[mid]), key) < 0) low = mid + 1;
-        else high = mid;
-    }
-    *ret_found = low < count && !strcmp(key_of(rows[low]), key);
-    return low;
-}
+static int order_key(const void *row, const void *key) { return strcmp(key_of(row), key); }
 
-/* Index of the token, or where it belongs. */
-static size_t token_place(const membership_t *m, uint64_t token)
+static int order_token(const void *row, const void *token)
 {
-    size_t low = 0, high = m->token_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (m->tokens[mid]->token < token) low = mid + 1;
-        else high = mid;
-    }
-    return low;
+    uint64_t a = ((const member_t *)row)->token, b = *(const uint64_t *)token;
+    return (a > b) - (a < b);
 }
 
 member_t *membership_by_token(const membership_t *m, uint64_t token)
 {
-    size_t at = token_place(m, token);
-    return at < m->token_count && m->tokens[at]->token == token ? m->tokens[at] : NULL;
+    return sorted_find(m->tokens, m->token_count, &token, order_token);
 }
 
 const member_t *membership_source(const membership_t *m, uint64_t token)
@@ -135,16 +118,12 @@ const member_t *membership_source(const membership_t *m, uint64_t token)
 
 member_t *membership_worker(const membership_t *m, const char *name)
 {
-    bool found;
-    size_t at = place_of(m->workers, m->worker_count, name, &found);
-    return found ? m->workers[at] : NULL;
+    return sorted_find(m->workers, m->worker_count, name, order_key);
 }
 
 member_t *membership_publisher(const membership_t *m, const char *adapter)
 {
-    bool found;
-    size_t at = place_of(m->publishers, m->publisher_count, adapter, &found);
-    return found ? m->publishers[at] : NULL;
+    return sorted_find(m->publishers, m->publisher_count, adapter, order_key);
 }
 
 member_sub_t *member_sub(const member_t *member, const char *adapter)
@@ -537,33 +516,22 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     return NULL;
 }
 
-static bool grow(member_t ***rows, size_t count, size_t *capacity)
-{
-    if (count < *capacity) return true;
-    size_t more = *capacity ? *capacity * 2 : 16;
-    member_t **bigger = realloc(*rows, more * sizeof **rows);
-    if (!bigger) return false;
-    *rows = bigger;
-    *capacity = more;
-    return true;
-}
-
 /* The member is READY from now on: it is found by its token, has a lease, and its traits count.  False: no
  * memory, nothing changed. */
 static bool add_ready(membership_t *m, member_t *member, uint64_t now_us)
 {
     char traits[TRAITS_MAX][TRAIT_TEXT];
     size_t count = member_traits(member, traits), added = 0;
-    if (!grow(&m->tokens, m->token_count, &m->token_capacity)) return false;
+    if (!sorted_grow(&m->tokens, m->token_count, &m->token_capacity)) return false;
     while (added < count && add_trait(m, traits[added])) added++;
     if (added < count) {
         while (added-- > 0) drop_trait(m, traits[added]);
         return false;
     }
     if (!m->token_count) m->tick_us = now_us; /* without members no tick was due */
-    size_t at = token_place(m, member->token);
-    memmove(m->tokens + at + 1, m->tokens + at, (m->token_count++ - at) * sizeof *m->tokens);
-    m->tokens[at] = member;
+    bool found;
+    size_t at = sorted_place(m->tokens, m->token_count, &member->token, order_token, &found);
+    sorted_insert(m->tokens, &m->token_count, at, member);
     enqueue(&m->leases, member);
     return true;
 }
@@ -573,8 +541,9 @@ static void drop_ready(membership_t *m, member_t *member)
     char traits[TRAITS_MAX][TRAIT_TEXT];
     for (size_t i = member_traits(member, traits); i-- > 0;) drop_trait(m, traits[i]);
     dequeue(&m->leases, member);
-    size_t at = token_place(m, member->token);
-    memmove(m->tokens + at, m->tokens + at + 1, (--m->token_count - at) * sizeof *m->tokens);
+    bool found;
+    size_t at = sorted_place(m->tokens, m->token_count, &member->token, order_token, &found);
+    sorted_remove(m->tokens, &m->token_count, at);
 }
 
 /* The old session under this name ends.  If it was READY and of another process, it is fenced; otherwise
@@ -612,9 +581,9 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
                     admitted_t *ret)
 {
     bool found;
-    size_t at = place_of(m->workers, m->worker_count, join->name, &found);
+    size_t at = sorted_place(m->workers, m->worker_count, join->name, order_key, &found);
     member_t *w = worker_of(m, join, hello, now);
-    if (!w || !grow(&m->workers, m->worker_count, &m->worker_capacity)) goto fail;
+    if (!w || !sorted_grow(&m->workers, m->worker_count, &m->worker_capacity)) goto fail;
     w->token = membership_next_token(m);
     if (!add_ready(m, w, now.us)) goto fail;
     *ret = (admitted_t){.member = w};
@@ -625,10 +594,10 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
         compare_addresses(w, old);
         take_over(m, ret, old);
         free_member(old);
+        m->workers[at] = w;
     } else {
-        memmove(m->workers + at + 1, m->workers + at, (m->worker_count++ - at) * sizeof *m->workers);
+        sorted_insert(m->workers, &m->worker_count, at, w);
     }
-    m->workers[at] = w;
     count_up(&w->counts.fenced, join->counts.fenced);
     return HEDDLE_OK;
 fail:
@@ -658,9 +627,9 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
                     instant_t now, admitted_t *ret)
 {
     bool found;
-    size_t at = place_of(m->publishers, m->publisher_count, open->adapter, &found);
+    size_t at = sorted_place(m->publishers, m->publisher_count, open->adapter, order_key, &found);
     member_t *p = publisher_of(m, open, hello, now);
-    if (!p || !grow(&m->publishers, m->publisher_count, &m->publisher_capacity)) goto fail;
+    if (!p || !sorted_grow(&m->publishers, m->publisher_count, &m->publisher_capacity)) goto fail;
     p->token = token;
     if (!add_ready(m, p, now.us)) goto fail;
     *ret = (admitted_t){.member = p};
@@ -668,11 +637,10 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
         compare_addresses(p, m->publishers[at]);
         take_over(m, ret, m->publishers[at]);
         free_member(m->publishers[at]);
+        m->publishers[at] = p;
     } else {
-        memmove(m->publishers + at + 1, m->publishers + at,
-                (m->publisher_count++ - at) * sizeof *m->publishers);
+        sorted_insert(m->publishers, &m->publisher_count, at, p);
     }
-    m->publishers[at] = p;
     return HEDDLE_OK;
 fail:
     free_member(p);
@@ -751,9 +719,8 @@ void membership_end(membership_t *m, member_t *member, member_state_t state, ins
     drop_ready(m, member);
     if (member->role == ROLE_PUBLISHER) {
         bool found;
-        size_t at = place_of(m->publishers, m->publisher_count, key_of(member), &found);
-        memmove(m->publishers + at, m->publishers + at + 1,
-                (--m->publisher_count - at) * sizeof *m->publishers);
+        size_t at = sorted_place(m->publishers, m->publisher_count, key_of(member), order_key, &found);
+        sorted_remove(m->publishers, &m->publisher_count, at);
         free_member(member);
         return;
     }
@@ -765,15 +732,14 @@ member_t *membership_add_lost(membership_t *m, const msg_join_t *past, const mem
                               instant_t now)
 {
     bool found;
-    size_t at = place_of(m->workers, m->worker_count, past->name, &found);
+    size_t at = sorted_place(m->workers, m->worker_count, past->name, order_key, &found);
     if (found || m->worker_count >= LIMIT_PEERS) return NULL;
     member_t *w = worker_of(m, past, hello, now);
-    if (!w || !grow(&m->workers, m->worker_count, &m->worker_capacity)) {
+    if (!w || !sorted_grow(&m->workers, m->worker_count, &m->worker_capacity)) {
         free_member(w);
         return NULL;
     }
-    memmove(m->workers + at + 1, m->workers + at, (m->worker_count++ - at) * sizeof *m->workers);
-    m->workers[at] = w;
+    sorted_insert(m->workers, &m->worker_count, at, w);
     list_ended(m, w, MEMBER_LOST, now);
     return w;
 }
@@ -791,8 +757,8 @@ void membership_tick(membership_t *m, instant_t now)
     while ((oldest = m->ended.first) != NULL) {
         if (m->ended_count <= MEMBER_ENDED_MAX && queue_end_us(oldest) > now.us) break;
         bool found;
-        size_t at = place_of(m->workers, m->worker_count, oldest->name, &found);
-        memmove(m->workers + at, m->workers + at + 1, (--m->worker_count - at) * sizeof *m->workers);
+        size_t at = sorted_place(m->workers, m->worker_count, oldest->name, order_key, &found);
+        sorted_remove(m->workers, &m->worker_count, at);
         dequeue(&m->ended, oldest);
         m->ended_count--;
         free_member(oldest);

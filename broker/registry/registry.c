@@ -4,6 +4,7 @@
 
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/sorted.h"
 
 #include <stdlib.h>
 
@@ -60,90 +61,43 @@ void registry_fini(registry_t *r)
     *r = (registry_t){0};
 }
 
-/* Room for one more pointer in a sorted array. */
-static bool grow(void *array, size_t count, size_t *capacity)
-{
-    if (count < *capacity) return true;
-    void **rows = *(void **)array;
-    size_t more = *capacity ? *capacity * 2 : 8;
-    rows = realloc(rows, more * sizeof *rows);
-    if (!rows) return false;
-    *(void **)array = rows;
-    *capacity = more;
-    return true;
-}
-
-static void insert_at(void *rows, size_t count, size_t at, void *row)
-{
-    void **list = rows;
-    memmove(list + at + 1, list + at, (count - at) * sizeof *list);
-    list[at] = row;
-}
-
 /* ---- looking up ---- */
 
-/* Index of the name, or where it belongs. */
-static size_t adapter_place(const registry_t *r, const char *name, bool *ret_found)
+static int order_adapter(const void *row, const void *name)
 {
-    size_t low = 0, high = r->adapter_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        int order = strcmp(r->adapters[mid]->name, name);
-        if (order == 0) {
-            *ret_found = true;
-            return mid;
-        }
-        if (order < 0) low = mid + 1;
-        else high = mid;
-    }
-    *ret_found = false;
-    return low;
+    return strcmp(((const adapter_row_t *)row)->name, name);
 }
 
-static size_t worker_place(const registry_t *r, const char *name, bool *ret_found)
+static int order_worker(const void *row, const void *name)
 {
-    size_t low = 0, high = r->worker_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (strcmp(r->workers[mid]->name, name) < 0) low = mid + 1;
-        else high = mid;
-    }
-    *ret_found = low < r->worker_count && !strcmp(r->workers[low]->name, name);
-    return low;
+    return strcmp(((const worker_row_t *)row)->name, name);
 }
 
-const worker_row_t *registry_worker(const registry_t *r, const char *name)
+static int order_version(const void *row, const void *version)
 {
-    bool found;
-    size_t at = worker_place(r, name, &found);
-    return found ? r->workers[at] : NULL;
+    uint64_t a = ((const version_row_t *)row)->version, b = *(const uint64_t *)version;
+    return (a > b) - (a < b);
 }
 
 /* Index of the version, or where it belongs. */
 static size_t version_place(const adapter_row_t *a, uint64_t version, bool *ret_found)
 {
-    size_t low = 0, high = a->version_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (a->versions[mid]->version < version) low = mid + 1;
-        else high = mid;
-    }
-    *ret_found = low < a->version_count && a->versions[low]->version == version;
-    return low;
+    return sorted_place(a->versions, a->version_count, &version, order_version, ret_found);
+}
+
+const worker_row_t *registry_worker(const registry_t *r, const char *name)
+{
+    return sorted_find(r->workers, r->worker_count, name, order_worker);
 }
 
 adapter_row_t *registry_adapter(const registry_t *r, const char *name)
 {
-    bool found;
-    size_t at = adapter_place(r, name, &found);
-    return found ? r->adapters[at] : NULL;
+    return sorted_find(r->adapters, r->adapter_count, name, order_adapter);
 }
 
 version_row_t *registry_version(const adapter_row_t *a, uint64_t version)
 {
-    bool found;
-    size_t at = version_place(a, version, &found);
-    return found ? a->versions[at] : NULL;
+    return sorted_find(a->versions, a->version_count, &version, order_version);
 }
 
 version_row_t *registry_active(const adapter_row_t *a)
@@ -243,15 +197,15 @@ static int add_adapter(registry_t *r, const char *name, adapter_row_t **ret_adap
 {
     bool found;
     if (!name_is_valid(name)) return HEDDLE_ERR_INTERNAL; /* it could not be found again */
-    size_t at = adapter_place(r, name, &found);
+    size_t at = sorted_place(r->adapters, r->adapter_count, name, order_adapter, &found);
     if (!found) {
         adapter_row_t *a = calloc(1, sizeof *a);
-        if (!a || !grow(&r->adapters, r->adapter_count, &r->adapter_capacity)) {
+        if (!a || !sorted_grow(&r->adapters, r->adapter_count, &r->adapter_capacity)) {
             free(a);
             return HEDDLE_ERR_NO_MEMORY;
         }
         error_text(a->name, sizeof a->name, name);
-        insert_at(r->adapters, r->adapter_count++, at, a);
+        sorted_insert(r->adapters, &r->adapter_count, at, a);
     }
     *ret_adapter = r->adapters[at];
     return HEDDLE_OK;
@@ -312,11 +266,11 @@ static int apply_version(registry_t *r, const record_t *rec)
     if (found)
         return digest_equal(&a->versions[at]->digest, &rec->digest) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
     version_row_t *v = new_version(rec);
-    if (!v || !grow(&a->versions, a->version_count, &a->version_capacity)) {
+    if (!v || !sorted_grow(&a->versions, a->version_count, &a->version_capacity)) {
         free_version(v);
         return HEDDLE_ERR_NO_MEMORY;
     }
-    insert_at(a->versions, a->version_count++, at, v);
+    sorted_insert(a->versions, &a->version_count, at, v);
     if (rec->version > a->last_version) a->last_version = rec->version;
     if (rec->version > a->last_staging) a->last_staging = rec->version;
     if (!a->first_staging || rec->version < a->first_staging) a->first_staging = rec->version;
@@ -379,8 +333,7 @@ static int apply_forget(registry_t *r, const record_t *rec)
     if (!found || registry_is_live(a->versions[at]) || at + 1 == a->version_count)
         return HEDDLE_ERR_INTERNAL;
     free_version(a->versions[at]);
-    memmove(a->versions + at, a->versions + at + 1, (a->version_count - at - 1) * sizeof *a->versions);
-    a->version_count--;
+    sorted_remove(a->versions, &a->version_count, at);
     a->ended_count--;
     return HEDDLE_OK;
 }
@@ -459,16 +412,16 @@ static int apply_worker(registry_t *r, const record_t *rec)
 {
     bool found;
     if (!name_is_valid(rec->worker)) return HEDDLE_ERR_INTERNAL;
-    size_t at = worker_place(r, rec->worker, &found);
+    size_t at = sorted_place(r->workers, r->worker_count, rec->worker, order_worker, &found);
     if (!rec->serves || !*rec->serves) {
         if (!found) return HEDDLE_OK;
         free_worker(r->workers[at]);
-        memmove(r->workers + at, r->workers + at + 1, (--r->worker_count - at) * sizeof *r->workers);
+        sorted_remove(r->workers, &r->worker_count, at);
         return HEDDLE_OK;
     }
     worker_row_t *w = calloc(1, sizeof *w);
     char *serves = copy_text(rec->serves);
-    if (!w || !serves || !grow(&r->workers, r->worker_count, &r->worker_capacity)) {
+    if (!w || !serves || !sorted_grow(&r->workers, r->worker_count, &r->worker_capacity)) {
         free(serves);
         free(w);
         return HEDDLE_ERR_NO_MEMORY;
@@ -477,7 +430,7 @@ static int apply_worker(registry_t *r, const record_t *rec)
     error_text(w->name, sizeof w->name, rec->worker);
     error_text(w->host, sizeof w->host, rec->host ? rec->host : "");
     if (found) free_worker(r->workers[at]);
-    else insert_at(r->workers, r->worker_count++, at, w);
+    else sorted_insert(r->workers, &r->worker_count, at, w);
     r->workers[at] = w;
     return HEDDLE_OK;
 }

@@ -13,7 +13,7 @@
  * publisher is last once there are other sources, and alone before.
  *
  * Members are found by their token; tokens grow, so a new member is usually the last row.  A track owns its
- * plan.  One thread, nothing blocks. */
+ * plan, and track.c has the code.  One thread, nothing blocks. */
 #ifndef BROKER_PLAN_H
 #define BROKER_PLAN_H
 
@@ -59,7 +59,7 @@ uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t los
 /* It fetches no more: its list is no load. */
 void plan_done(plan_t *p, uint64_t token);
 /* NULL: takes no part */
-const plan_row_t *plan_row(const plan_t *p, uint64_t token);
+plan_row_t *plan_row(const plan_t *p, uint64_t token);
 /* The member is the first source of one that is fetching. */
 bool plan_is_first(const plan_t *p, uint64_t token);
 /* The sources for a member, or for a process that is none (`asker`: any number), without those in `lost`.

@@ -353,11 +353,12 @@ typedef struct {
 static int look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
                    heddle_error_t *error)
 {
+    const member_sub_t *sub = member_sub(member, adapter);
     const adapter_rollout_t *a = rollout_adapter(s->ro, adapter);
     track_t *t = a ? adapter_track(a, version) : NULL;
     const version_row_t *row = t ? t->row : a ? registry_version(a->row, version) : NULL;
     *ret = (about_t){.a = a, .t = t};
-    if (!row || !member_sub(member, adapter)) return unknown_version(adapter, version, member, error);
+    if (!row || !sub) return unknown_version(adapter, version, member, error);
     if (!registry_is_live(row)) {
         if (row->state == VERSION_RETIRED) send_retire(s, adapter, version, member);
         else send_abort(s, adapter, row, member);
@@ -415,8 +416,8 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
         stage_failed(s, t, c, rc, "verify", error->message);
         return rc;
     }
-    member_fetched(member, m->adapter, m->version);
     copies_go_on(x.a, member, m->version, s->v.now.us);
+    member_fetched(member, m->adapter, m->version);
     if (copy_holds(c)) return HEDDLE_OK; /* said twice */
     membership_counted(member, m);
     note_served(c, t, m);

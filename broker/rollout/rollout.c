@@ -303,10 +303,10 @@ static void begin(step_t *s, track_t *t)
 
 /* After a start no worker has joined yet, so the bytes count as missing.  They count as lost only when a
  * lease has passed after settling ended. */
-static int start_track(adapter_rollout_t *a, view_t v, const version_row_t *row)
+static int start_track(rollout_t *ro, view_t v, const adapter_row_t *a, const version_row_t *row)
 {
-    uint64_t settle_end_us = a->ro->settle_end_us;
-    track_t *t = track_add(a, row->version, v.now.us);
+    uint64_t settle_end_us = ro->settle_end_us;
+    track_t *t = track_add(ro, a, row->version, v.now.us);
     if (!t) return HEDDLE_ERR_NO_MEMORY;
     t->bytes = BYTES_MISSING;
     t->sourceless_us = settle_end_us > v.now.us ? settle_end_us : v.now.us;
@@ -315,7 +315,7 @@ static int start_track(adapter_rollout_t *a, view_t v, const version_row_t *row)
         t->bytes = BYTES_LOST;
         t->lost_ms = row->lost_ms;
     }
-    t->phase = row == registry_waiting(a->row) ? TRACK_WAITING : TRACK_BEGUN;
+    t->phase = row == registry_waiting(a) ? TRACK_WAITING : TRACK_BEGUN;
     if (row->state != VERSION_STAGING) return HEDDLE_OK;
     /* How much is left of its deadline is known by wall clock only, which may have jumped.  So it is never
      * more than the whole deadline. */
@@ -333,10 +333,10 @@ int rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us)
     ro->is_dirty = true;
     for (size_t i = 0; i < v.registry->adapter_count; i++) {
         const adapter_row_t *row = v.registry->adapters[i];
-        adapter_rollout_t *a = rollout_need_adapter(ro, row);
-        if (!a) return HEDDLE_ERR_NO_MEMORY;
+        if (!rollout_need_adapter(ro, row)) return HEDDLE_ERR_NO_MEMORY;
         for (size_t k = 0; k < row->version_count; k++) {
-            int rc = registry_is_live(row->versions[k]) ? start_track(a, v, row->versions[k]) : HEDDLE_OK;
+            const version_row_t *version = row->versions[k];
+            int rc = registry_is_live(version) ? start_track(ro, v, row, version) : HEDDLE_OK;
             if (rc) return rc;
         }
     }
@@ -647,25 +647,23 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 
 /* A VERSION record was applied.  The adapter's writer has the bytes, unless its session ended while the
  * record was written. */
-static void apply_version(step_t *s, adapter_rollout_t *a, const version_row_t *row)
+static void apply_version(step_t *s, const adapter_row_t *a, const version_row_t *row)
 {
-    const member_t *publisher = membership_by_token(s->v.members, a->row->writer.token);
-    /* A publisher has few regions.  Those that it may reuse by an earlier RELEASE count as overwritten
-     * from now on: the new version needs one of them. */
-    for (size_t i = 0; i < a->track_count && a->tracks[i]->version < row->version; i++) {
-        track_t *t = a->tracks[i];
-        if (t->publisher_state == PUBLISHER_RELEASED) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
-    }
-    track_t *t = track_add(a, row->version, s->v.now.us);
+    const member_t *publisher = membership_by_token(s->v.members, a->writer.token);
+    track_t *t = track_add(s->ro, a, row->version, s->v.now.us);
     if (!t) {
         s->ro->is_incomplete = true;
         return;
     }
-    if (publisher) track_set_publisher(t, publisher->token, PUBLISHER_SERVES);
-    else {
-        track_set_publisher(t, 0, PUBLISHER_LOST);
-        t->former_publisher = a->row->writer.token;
+    /* A publisher has few regions.  Those that it may reuse by an earlier RELEASE count as overwritten
+     * from now on: the new version needs one of them. */
+    for (size_t i = 0; t->of->tracks[i] != t; i++) {
+        track_t *earlier = t->of->tracks[i];
+        if (earlier->publisher_state == PUBLISHER_RELEASED)
+            track_set_publisher(earlier, earlier->publisher, PUBLISHER_WITHOUT);
     }
+    track_set_publisher(t, publisher ? publisher->token : 0, publisher ? PUBLISHER_SERVES : PUBLISHER_LOST);
+    if (!publisher) t->former_publisher = a->writer.token;
     t->deadline_us = s->v.now.us + row->deadline_ms * 1000;
     event_row_t *e =
         events_add(s->ev, EVENT_VERSION_PUBLISHED, t->adapter, row->version, row->writer, s->v.now);
@@ -674,14 +672,14 @@ static void apply_version(step_t *s, adapter_rollout_t *a, const version_row_t *
 
 /* All copies follow the decision before any COMMIT is sent, because what a worker is sent depends on the
  * states of its copies. */
-static void apply_decision(step_t *s, adapter_rollout_t *a, bool was_held)
+static void apply_decision(step_t *s, const adapter_row_t *row, bool was_held)
 {
-    const adapter_row_t *row = a->row;
-    track_t *active = track_add(a, row->active, s->v.now.us);
+    track_t *active = track_add(s->ro, row, row->active, s->v.now.us);
     if (!active) {
         s->ro->is_incomplete = true;
         return;
     }
+    const adapter_rollout_t *a = active->of;
 
     /* Operators see three things in the events: which version is active, that it is held now, or that a
      * hold has ended. */
@@ -721,15 +719,16 @@ static void apply_decision(step_t *s, adapter_rollout_t *a, bool was_held)
 
 /* A version has ended: every worker with a copy drops it, by RETIRE if it was decided and by ABORT if it
  * was not. */
-static void apply_state(step_t *s, const adapter_rollout_t *a, const record_t *record)
+static void apply_state(step_t *s, const adapter_row_t *row, const record_t *record)
 {
     event_type_t type = record->state == VERSION_FAILED    ? EVENT_VERSION_FAILED
                         : record->state == VERSION_RETIRED ? EVENT_VERSION_RETIRED
                                                            : EVENT_VERSION_SUPERSEDED;
-    event_row_t *e = events_add(s->ev, type, a->row->name, record->version, record->worker, s->v.now);
+    event_row_t *e = events_add(s->ev, type, row->name, record->version, record->worker, s->v.now);
     events_say(e, record->code, "%s", record->message);
-    track_t *t = adapter_track(a, record->version);
+    track_t *t = rollout_track(s->ro, row->name, record->version);
     if (!t) return;
+    adapter_rollout_t *a = t->of;
     for (size_t i = 0; t->row && i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
@@ -740,7 +739,7 @@ static void apply_state(step_t *s, const adapter_rollout_t *a, const record_t *r
         else send_abort(s, t->adapter, t->row, m);
     }
     track_changed(t);
-    track_forget_ended(t->of);
+    track_forget_ended(a); /* `t` may be gone */
     if (record->state == VERSION_FAILED)
         wake_adapter(s, a); /* workers that left the active version for this one go back to it */
 }
@@ -748,24 +747,24 @@ static void apply_state(step_t *s, const adapter_rollout_t *a, const record_t *r
 void rollout_apply(step_t *s, const record_t *record, bool was_held)
 {
     const adapter_row_t *row = record->adapter ? registry_adapter(s->v.registry, record->adapter) : NULL;
-    adapter_rollout_t *a = row ? rollout_need_adapter(s->ro, row) : NULL;
-    if (row && !a) s->ro->is_incomplete = true;
-    if (!a) return;
+    if (!row) return;
+    const adapter_rollout_t *a;
     track_t *t;
     switch (record->kind) {
-    case RECORD_VERSION: apply_version(s, a, registry_version(row, record->version)); break;
-    case RECORD_DECISION: apply_decision(s, a, was_held); break;
-    case RECORD_STATE: apply_state(s, a, record); break;
+    case RECORD_VERSION: apply_version(s, row, registry_version(row, record->version)); break;
+    case RECORD_DECISION: apply_decision(s, row, was_held); break;
+    case RECORD_STATE: apply_state(s, row, record); break;
     case RECORD_FLOOR: /* the latest decision may have to be made anew */
-        if ((t = adapter_track(a, row->active)) != NULL) track_touch(t);
+        if ((t = rollout_track(s->ro, row->name, row->active)) != NULL) track_touch(t);
         return;
     case RECORD_FORGET:
-        if ((t = adapter_track(a, record->version)) != NULL) t->row = NULL;
+        if ((t = rollout_track(s->ro, row->name, record->version)) != NULL) t->row = NULL;
         return;
     default: return;
     }
     /* The one that is rolled out now, if it waited for another one until this record. */
-    if ((t = adapter_staging(a)) != NULL && t->phase == TRACK_WAITING) begin(s, t);
+    a = rollout_adapter(s->ro, row->name);
+    if (a && (t = adapter_staging(a)) != NULL && t->phase == TRACK_WAITING) begin(s, t);
 }
 
 /* ---- publishers ---- */

@@ -62,19 +62,42 @@ typedef struct {
     uint32_t switching;            /* hold it, COMMIT was sent, neither switched nor refused */
 } tally_t;
 
-bool state_in_flight(copy_state_t state);              /* NONE to ARRIVED */
-bool state_holds(copy_state_t state);                  /* STAGED to REFUSED: the worker has sealed bytes */
+/* States up to ARRIVED are in flight, STAGED to REFUSED hold the bytes: the order of copy_state_t says so. */
+static inline bool state_in_flight(copy_state_t state) { return state <= COPY_ARRIVED; }
+static inline bool state_holds(copy_state_t state) { return state >= COPY_STAGED && state <= COPY_REFUSED; }
 
 /* A copy that was counted as `was` is `now`; NULL: it was not, or is no more. */
 void tally_move(tally_t *t, const tallied_t *was, const tallied_t *now);
 
-uint32_t tally_present(const tally_t *t, bool eligible_only);    /* the worker is there */
-uint32_t tally_gone(const tally_t *t);                           /* eligible, and the worker is gone */
-uint32_t tally_in_flight(const tally_t *t);                      /* eligible ones */
-uint32_t tally_failed(const tally_t *t);                         /* eligible ones */
-uint32_t tally_holders(const tally_t *t, bool eligible_only);
-uint32_t tally_in(const tally_t *t, copy_state_t state);         /* eligible or not */
-/* A unit has staged it, and no eligible copy is in flight. */
-bool tally_is_complete(const tally_t *t);
+/* ---- reading ---- */
+
+/* Copies in the states from `first` to `last`: eligible ones, and the others too unless `eligible_only`. */
+static inline uint32_t tally_sum(const tally_t *t, bool eligible_only, copy_state_t first, copy_state_t last)
+{
+    uint32_t count = 0;
+    for (int state = (int)first; state <= (int)last; state++)
+        count += t->in[true][state] + (eligible_only ? 0 : t->in[false][state]);
+    return count;
+}
+/* The worker is there: every state but GONE. */
+static inline uint32_t tally_present(const tally_t *t, bool eligible_only)
+{
+    return tally_sum(t, eligible_only, COPY_NONE, COPY_FAILED);
+}
+static inline uint32_t tally_holders(const tally_t *t, bool eligible_only)
+{
+    return tally_sum(t, eligible_only, COPY_STAGED, COPY_REFUSED);
+}
+/* Eligible ones. */
+static inline uint32_t tally_in_flight(const tally_t *t)
+{
+    return tally_sum(t, true, COPY_NONE, COPY_ARRIVED);
+}
+static inline uint32_t tally_failed(const tally_t *t) { return t->in[true][COPY_FAILED]; }
+static inline uint32_t tally_gone(const tally_t *t) { return t->in[true][COPY_GONE]; }
+/* Eligible or not. */
+static inline uint32_t tally_in(const tally_t *t, copy_state_t s) { return t->in[true][s] + t->in[false][s]; }
+/* At least one unit has staged the version, and no eligible worker is still on its way. */
+static inline bool tally_is_complete(const tally_t *t) { return t->units > 0 && !tally_in_flight(t); }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "core/clock.h"
 #include "core/errors.h"
+#include "core/sorted.h"
 
 #include <stdlib.h>
 
@@ -45,31 +46,6 @@ void rollout_fini(rollout_t *ro)
     *ro = (rollout_t){0};
 }
 
-/* Room for one more pointer. */
-static bool grow(void *array, size_t count, size_t *capacity)
-{
-    if (count < *capacity) return true;
-    size_t more = *capacity ? *capacity * 2 : 8;
-    void **rows = realloc(*(void **)array, more * sizeof *rows);
-    if (!rows) return false;
-    *(void **)array = rows;
-    *capacity = more;
-    return true;
-}
-
-static void insert_at(void *array, size_t *count, size_t at, void *row)
-{
-    void **rows = array;
-    memmove(rows + at + 1, rows + at, ((*count)++ - at) * sizeof *rows);
-    rows[at] = row;
-}
-
-static void remove_at(void *array, size_t *count, size_t at)
-{
-    void **rows = array;
-    memmove(rows + at, rows + at + 1, (--*count - at) * sizeof *rows);
-}
-
 /* A decision may come to have a narrower scope than all workers.  So every question after the active
  * version names the worker. */
 uint64_t active_for(const adapter_row_t *a, const member_t *member)
@@ -89,55 +65,40 @@ bool member_is_current(const adapter_row_t *a, const member_t *member, const mem
 
 /* ---- tracks ---- */
 
-static size_t adapter_place(const rollout_t *ro, const char *name, bool *ret_found)
+static int order_adapter(const void *row, const void *name)
 {
-    size_t low = 0, high = ro->adapter_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (strcmp(ro->adapters[mid]->row->name, name) < 0) low = mid + 1;
-        else high = mid;
-    }
-    *ret_found = low < ro->adapter_count && !strcmp(ro->adapters[low]->row->name, name);
-    return low;
+    return strcmp(((const adapter_rollout_t *)row)->row->name, name);
+}
+
+static int order_track(const void *row, const void *version)
+{
+    uint64_t a = ((const track_t *)row)->version, b = *(const uint64_t *)version;
+    return (a > b) - (a < b);
 }
 
 adapter_rollout_t *rollout_adapter(const rollout_t *ro, const char *name)
 {
-    bool found;
-    size_t at = adapter_place(ro, name, &found);
-    return found ? ro->adapters[at] : NULL;
+    return sorted_find(ro->adapters, ro->adapter_count, name, order_adapter);
 }
 
 adapter_rollout_t *rollout_need_adapter(rollout_t *ro, const adapter_row_t *row)
 {
     bool found;
-    size_t at = adapter_place(ro, row->name, &found);
+    size_t at = sorted_place(ro->adapters, ro->adapter_count, row->name, order_adapter, &found);
     if (found) return ro->adapters[at];
     adapter_rollout_t *a = calloc(1, sizeof *a);
-    if (!a || !grow(&ro->adapters, ro->adapter_count, &ro->adapter_capacity)) {
+    if (!a || !sorted_grow(&ro->adapters, ro->adapter_count, &ro->adapter_capacity)) {
         free(a);
         return NULL;
     }
     *a = (adapter_rollout_t){.ro = ro, .row = row, .due_us = CLOCK_NEVER};
-    insert_at(ro->adapters, &ro->adapter_count, at, a);
+    sorted_insert(ro->adapters, &ro->adapter_count, at, a);
     return a;
-}
-
-static size_t track_place(const adapter_rollout_t *a, uint64_t version)
-{
-    size_t low = 0, high = a->track_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (a->tracks[mid]->version < version) low = mid + 1;
-        else high = mid;
-    }
-    return low;
 }
 
 track_t *adapter_track(const adapter_rollout_t *a, uint64_t version)
 {
-    size_t at = track_place(a, version);
-    return at < a->track_count && a->tracks[at]->version == version ? a->tracks[at] : NULL;
+    return sorted_find(a->tracks, a->track_count, &version, order_track);
 }
 
 track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version)
@@ -152,25 +113,28 @@ track_t *adapter_staging(const adapter_rollout_t *a)
     return row ? adapter_track(a, row->version) : NULL;
 }
 
-track_t *track_add(adapter_rollout_t *a, uint64_t version, uint64_t now_us)
+track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us)
 {
-    track_t *t = adapter_track(a, version);
-    if (t) return t;
-    t = calloc(1, sizeof *t);
-    if (!t || !grow(&a->tracks, a->track_count, &a->track_capacity)) {
+    adapter_rollout_t *a = rollout_need_adapter(ro, row);
+    bool found;
+    if (!a) return NULL;
+    size_t at = sorted_place(a->tracks, a->track_count, &version, order_track, &found);
+    if (found) return a->tracks[at];
+    track_t *t = calloc(1, sizeof *t);
+    if (!t || !sorted_grow(&a->tracks, a->track_count, &a->track_capacity)) {
         free(t);
         return NULL;
     }
     *t = (track_t){.of = a,
-                   .adapter = a->row->name,
+                   .adapter = row->name,
                    .version = version,
-                   .row = registry_version(a->row, version),
+                   .row = registry_version(row, version),
                    .created_us = now_us,
                    .push_us = now_us,
                    .deadline_us = CLOCK_NEVER,
                    .due_us = CLOCK_NEVER};
-    plan_init(&t->plan, a->ro->seed ^ version, PLAN_ALL);
-    insert_at(a->tracks, &a->track_count, track_place(a, version), t);
+    plan_init(&t->plan, ro->seed ^ version, PLAN_ALL);
+    sorted_insert(a->tracks, &a->track_count, at, t);
     track_changed(t);
     return t;
 }
@@ -189,7 +153,7 @@ void track_forget_ended(adapter_rollout_t *a)
             continue;
         }
         free_track(a->tracks[i]);
-        remove_at(a->tracks, &a->track_count, i);
+        sorted_remove(a->tracks, &a->track_count, i);
         ended--;
     }
 }
@@ -245,12 +209,6 @@ bool track_has_refused(const track_t *t) { return t && tally_in(&t->tally, COPY_
 
 /* ---- the tally ---- */
 
-/* States up to ARRIVED are in flight, STAGED to REFUSED hold the bytes: the order of copy_state_t says so.
- * */
-bool state_in_flight(copy_state_t state) { return state <= COPY_ARRIVED; }
-
-bool state_holds(copy_state_t state) { return state >= COPY_STAGED && state <= COPY_REFUSED; }
-
 /* One copy more, or one less.  Several workers may have one rank of a group, for a while or by mistake: the
  * rank counts once. */
 static void count(tally_t *t, const tallied_t *what, bool more)
@@ -278,36 +236,193 @@ void tally_move(tally_t *t, const tallied_t *was, const tallied_t *now)
     if (now) count(t, now, true);
 }
 
-static uint32_t sum(const uint32_t in[COPY_STATES], copy_state_t first, copy_state_t last)
+/* ---- the plan: rows ---- */
+
+void plan_init(plan_t *p, uint64_t seed, plan_have_t least) { *p = (plan_t){.seed = seed, .least = least}; }
+
+void plan_fini(plan_t *p)
 {
-    uint32_t count = 0;
-    for (int state = (int)first; state <= (int)last; state++) count += in[state];
-    return count;
+    for (size_t i = 0; i < p->count; i++) free(p->rows[i]);
+    free(p->rows);
+    free(p->sources);
+    *p = (plan_t){0};
 }
 
-/* GONE is not present; every other state of an eligible worker is. */
-uint32_t tally_present(const tally_t *t, bool eligible_only)
+static int order_plan(const void *row, const void *token)
 {
-    uint32_t count = sum(t->in[true], COPY_NONE, COPY_FAILED);
-    return eligible_only ? count : count + sum(t->in[false], COPY_NONE, COPY_FAILED);
+    uint64_t a = ((const plan_row_t *)row)->token, b = *(const uint64_t *)token;
+    return (a > b) - (a < b);
 }
 
-uint32_t tally_gone(const tally_t *t) { return t->in[true][COPY_GONE]; }
-
-uint32_t tally_in_flight(const tally_t *t) { return sum(t->in[true], COPY_NONE, COPY_ARRIVED); }
-
-uint32_t tally_failed(const tally_t *t) { return t->in[true][COPY_FAILED]; }
-
-uint32_t tally_holders(const tally_t *t, bool eligible_only)
+plan_row_t *plan_row(const plan_t *p, uint64_t token)
 {
-    uint32_t count = sum(t->in[true], COPY_STAGED, COPY_REFUSED);
-    return eligible_only ? count : count + sum(t->in[false], COPY_STAGED, COPY_REFUSED);
+    return sorted_find(p->rows, p->count, &token, order_plan);
 }
 
-uint32_t tally_in(const tally_t *t, copy_state_t state) { return t->in[true][state] + t->in[false][state]; }
+bool plan_add(plan_t *p, uint64_t token)
+{
+    bool found;
+    size_t at = sorted_place(p->rows, p->count, &token, order_plan, &found);
+    if (found) return true;
+    plan_row_t *row = calloc(1, sizeof *row);
+    /* Each row may become a source: there is room for that from now on, so that plan_have cannot fail. */
+    if (!row || !sorted_grow(&p->rows, p->count, &p->capacity) ||
+        !sorted_grow(&p->sources, p->count, &p->source_capacity)) {
+        free(row);
+        return false;
+    }
+    row->token = token;
+    sorted_insert(p->rows, &p->count, at, row);
+    return true;
+}
 
-/* At least one unit has staged the version, and no eligible worker is still on its way. */
-bool tally_is_complete(const tally_t *t) { return t->units > 0 && !tally_in_flight(t); }
+/* A source must have at least `least` of the bytes. */
+static bool may_serve(const plan_t *p, const plan_row_t *row) { return row->have && row->have >= p->least; }
+
+/* Sources are an array in no order, and each row knows its place there.  So a source is added and removed
+ * in constant time: the last one takes the place of the removed one. */
+static void set_have(plan_t *p, plan_row_t *row, plan_have_t have)
+{
+    bool was_source = may_serve(p, row);
+    row->have = have;
+    if (may_serve(p, row) == was_source) return;
+    if (!was_source) {
+        row->place = (uint32_t)p->source_count;
+        p->sources[p->source_count++] = row;
+        return;
+    }
+    plan_row_t *last = p->sources[--p->source_count];
+    p->sources[row->place] = last;
+    last->place = row->place;
+}
+
+/* Only the first source of a fetch is charged with it, because the worker reads from that one first. */
+static void count_load(plan_t *p, plan_row_t *row, bool is_fetching)
+{
+    if (row->is_fetching == is_fetching) return;
+    row->is_fetching = is_fetching;
+    plan_row_t *first = row->source_count ? plan_row(p, row->sources[0]) : NULL;
+    if (!first) return; /* the publisher, or it is gone */
+    if (is_fetching) first->load++;
+    else if (first->load) first->load--; /* 0: it was taken out meanwhile, and takes part again */
+}
+
+void plan_done(plan_t *p, uint64_t token)
+{
+    plan_row_t *row = plan_row(p, token);
+    if (row) count_load(p, row, false);
+}
+
+/* A member that has all of the bytes, or has lost them, fetches no more. */
+void plan_have(plan_t *p, uint64_t token, plan_have_t have, uint64_t rate)
+{
+    plan_row_t *row = plan_row(p, token);
+    if (!row) return;
+    row->rate = rate;
+    if (have != PLAN_PART) count_load(p, row, false);
+    set_have(p, row, have);
+}
+
+void plan_remove(plan_t *p, uint64_t token)
+{
+    bool found;
+    size_t at = sorted_place(p->rows, p->count, &token, order_plan, &found);
+    if (!found) return;
+    plan_row_t *row = p->rows[at];
+    count_load(p, row, false);
+    set_have(p, row, PLAN_NOTHING);
+    sorted_remove(p->rows, &p->count, at);
+    free(row);
+}
+
+bool plan_is_first(const plan_t *p, uint64_t token)
+{
+    const plan_row_t *row = plan_row(p, token);
+    return row && row->load > 0;
+}
+
+/* ---- the plan: the choice ---- */
+
+/* splitmix64: spreads equals over the members that ask. */
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15ull;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+/* What a candidate is ordered by, the most important first. */
+typedef struct {
+    bool is_slow;
+    uint32_t load;
+    uint64_t draw;
+    const plan_row_t *row;
+} candidate_t;
+
+/* Fast sources come first, then those with fewer fetches; equal ones are ordered at random for each asker,
+ * so that not all workers read from the same one. */
+static bool is_before(const candidate_t *a, const candidate_t *b)
+{
+    if (a->is_slow != b->is_slow) return b->is_slow;
+    if (a->load != b->load) return a->load < b->load;
+    return a->draw < b->draw;
+}
+
+static bool is_among(uint64_t token, const uint64_t *tokens, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (tokens[i] == token) return true;
+    return false;
+}
+
+uint32_t plan_choose(const plan_t *p, uint64_t asker, const uint64_t *lost, uint32_t lost_count,
+                     uint64_t ret_sources[PLAN_SOURCES])
+{
+    candidate_t found[PLAN_CANDIDATES];
+    uint32_t count = 0, used = 0;
+    uint64_t best_rate = 0;
+    bool has_publisher = p->publisher && !is_among(p->publisher, lost, lost_count);
+
+    /* Candidates are all sources except the asker and those that it lost.  The walk starts at a place of the
+     * ring that depends on the asker, because only the first PLAN_CANDIDATES are compared. */
+    for (size_t k = 0; k < p->source_count && count < PLAN_CANDIDATES; k++) {
+        const plan_row_t *row = p->sources[(k + asker) % p->source_count];
+        if (row->token == asker || is_among(row->token, lost, lost_count)) continue;
+        uint64_t draw = mix(p->seed ^ mix(asker) ^ mix(row->token * 3));
+        found[count++] = (candidate_t){.load = row->load, .draw = draw, .row = row};
+        if (row->rate > best_rate) best_rate = row->rate;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        found[i].is_slow = found[i].row->rate && found[i].row->rate < best_rate / PLAN_SLOW_FACTOR;
+
+    /* The publisher always has the bytes, so it has the last place: a worker whose other sources all fail
+     * ends there.  Only the first places matter, so they are filled one by one. */
+    uint32_t most = has_publisher ? PLAN_SOURCES - 1 : PLAN_SOURCES;
+    for (; used < count && used < most; used++) {
+        uint32_t best = used;
+        for (uint32_t i = used + 1; i < count; i++)
+            if (is_before(&found[i], &found[best])) best = i;
+        candidate_t chosen = found[best];
+        found[best] = found[used];
+        ret_sources[used] = chosen.row->token;
+    }
+    if (has_publisher) ret_sources[used++] = p->publisher;
+    return used;
+}
+
+/* The member's former fetch ends here: its load is taken off before sources are chosen again. */
+uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count)
+{
+    plan_row_t *row = plan_row(p, token);
+    if (!row) return 0;
+    count_load(p, row, false);
+    row->source_count = plan_choose(p, token, lost, lost_count, row->sources);
+    if (!row->source_count && lost_count) /* better one that failed once than none */
+        row->source_count = plan_choose(p, token, NULL, 0, row->sources);
+    count_load(p, row, row->source_count > 0);
+    return row->source_count;
+}
 
 /* ---- one copy changes ---- */
 
@@ -447,23 +562,14 @@ void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us)
 
 /* ---- copies come and go ---- */
 
-static size_t copy_place(const track_t *t, const char *worker, bool *ret_found)
+static int order_copy(const void *row, const void *worker)
 {
-    size_t low = 0, high = t->copy_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (strcmp(t->copies[mid]->worker, worker) < 0) low = mid + 1;
-        else high = mid;
-    }
-    *ret_found = low < t->copy_count && !strcmp(t->copies[low]->worker, worker);
-    return low;
+    return strcmp(((const copy_row_t *)row)->worker, worker);
 }
 
 copy_row_t *track_copy(const track_t *t, const char *worker)
 {
-    bool found;
-    size_t at = copy_place(t, worker, &found);
-    return found ? t->copies[at] : NULL;
+    return sorted_find(t->copies, t->copy_count, worker, order_copy);
 }
 
 copy_row_t *copy_of(const track_t *t, const member_t *member)
@@ -474,10 +580,12 @@ copy_row_t *copy_of(const track_t *t, const member_t *member)
 
 /* Groups of one name with different numbers of ranks are different groups: a group may be restarted with
  * another number. */
-static int compare_group(const group_t *g, const char *name, uint32_t ranks)
+static int order_group(const void *row, const void *key)
 {
-    int order = strcmp(g->name, name);
-    return order ? order : g->ranks < ranks ? -1 : g->ranks > ranks;
+    const group_t *g = row;
+    const member_t *member = key;
+    int order = strcmp(g->name, member->group);
+    return order ? order : g->ranks < member->ranks ? -1 : g->ranks > member->ranks;
 }
 
 /* The member's group, found or new; *ret_ok false: no memory. */
@@ -485,17 +593,12 @@ static group_t *need_group(track_t *t, const member_t *member, bool *ret_ok)
 {
     *ret_ok = true;
     if (!member->group[0]) return NULL;
-    size_t low = 0, high = t->group_count;
-    while (low < high) {
-        size_t mid = (low + high) / 2;
-        if (compare_group(t->groups[mid], member->group, member->ranks) < 0) low = mid + 1;
-        else high = mid;
-    }
-    if (low < t->group_count && !compare_group(t->groups[low], member->group, member->ranks))
-        return t->groups[low];
+    bool found;
+    size_t at = sorted_place(t->groups, t->group_count, member, order_group, &found);
+    if (found) return t->groups[at];
     group_t *g = calloc(1, sizeof *g);
     uint32_t *holders = calloc(member->ranks, sizeof *holders);
-    if (!g || !holders || !grow(&t->groups, t->group_count, &t->group_capacity)) {
+    if (!g || !holders || !sorted_grow(&t->groups, t->group_count, &t->group_capacity)) {
         free(holders);
         free(g);
         *ret_ok = false;
@@ -503,7 +606,7 @@ static group_t *need_group(track_t *t, const member_t *member, bool *ret_ok)
     }
     *g = (group_t){.ranks = member->ranks, .holders = holders};
     error_text(g->name, sizeof g->name, member->group);
-    insert_at(t->groups, &t->group_count, low, g);
+    sorted_insert(t->groups, &t->group_count, at, g);
     return g;
 }
 
@@ -520,7 +623,7 @@ static void take_out(track_t *t, copy_row_t *c)
 copy_row_t *copy_add(track_t *t, const member_t *member)
 {
     bool found, ok;
-    size_t at = copy_place(t, member->name, &found);
+    size_t at = sorted_place(t->copies, t->copy_count, member->name, order_copy, &found);
     copy_row_t *c = found ? t->copies[at] : NULL;
     if (c && c->token == member->token) return c;
     group_t *group = need_group(t, member, &ok);
@@ -534,11 +637,11 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
         free(c->served);
     } else {
         c = calloc(1, sizeof *c);
-        if (!c || !grow(&t->copies, t->copy_count, &t->copy_capacity)) {
+        if (!c || !sorted_grow(&t->copies, t->copy_count, &t->copy_capacity)) {
             free(c);
             return NULL;
         }
-        insert_at(t->copies, &t->copy_count, at, c);
+        sorted_insert(t->copies, &t->copy_count, at, c);
     }
     *c = (copy_row_t){.token = member->token,
                       .life = member->life,
@@ -559,11 +662,11 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
 void copy_drop(track_t *t, const char *worker)
 {
     bool found;
-    size_t at = copy_place(t, worker, &found);
+    size_t at = sorted_place(t->copies, t->copy_count, worker, order_copy, &found);
     if (!found) return;
     copy_row_t *c = t->copies[at];
     take_out(t, c);
-    remove_at(t->copies, &t->copy_count, at);
+    sorted_remove(t->copies, &t->copy_count, at);
     free_copy(c);
 }
 

@@ -188,8 +188,8 @@ track_t *adapter_track(const adapter_rollout_t *a, uint64_t version);
 track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version);
 /* The version that is being rolled out; NULL: none. */
 track_t *adapter_staging(const adapter_rollout_t *a);
-/* Found or new; NULL: no memory. */
-track_t *track_add(adapter_rollout_t *a, uint64_t version, uint64_t now_us);
+/* Found or new, with its adapter; NULL: no memory. */
+track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us);
 /* Frees the ended tracks whose publisher has the final ROLLOUT, except the latest ROLLOUT_ENDED_TRACKS. */
 void track_forget_ended(adapter_rollout_t *a);
 /* The track is looked at in the next rollout_tick. */

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* core/sorted.h: an array of pointers to rows, ascending by a key that each row has once.
+ *
+ * The owner keeps three fields, `T **rows; size_t count, capacity`, and reads them as it likes.  It finds,
+ * adds and removes rows by the functions below, so that look-up and growth are written once.  The rows stay
+ * where they are in memory; only their pointers move.  No state, nothing blocks; one thread at a time per
+ * array. */
+#ifndef CORE_SORTED_H
+#define CORE_SORTED_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* As strcmp: where the row stands to the key. */
+typedef int sorted_order_fn(const void *row, const void *key);
+
+/* Index of the row with this key, or where it belongs; `rows` is the T **. */
+size_t sorted_place(const void *rows, size_t count, const void *key, sorted_order_fn *order, bool *ret_found);
+/* The row with this key; NULL: none. */
+void *sorted_find(const void *rows, size_t count, const void *key, sorted_order_fn *order);
+/* Room for one more row; `rows` is the address of the T **.  False: no memory, and nothing changed. */
+bool sorted_grow(void *rows, size_t count, size_t *capacity);
+/* The row goes to that index, for which there is room. */
+void sorted_insert(void *rows, size_t *count, size_t at, void *row);
+/* Its pointer goes; the caller frees the row. */
+void sorted_remove(void *rows, size_t *count, size_t at);
+
+#endif
