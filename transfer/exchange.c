@@ -656,29 +656,25 @@ void serve_end_conn(transfer_t *t, conn_t *c)
     while (c->standing) standing_free(t, c->standing);
 }
 
-/* A share that makes no progress for the serve deadline will not serve its requests: the receivers should
- * try another source. Progress moves the deadline. */
-static void expire_waiting(transfer_t *t, share_t *share)
-{
-    while (share->waiting) {
-        uint64_t since =
-            share->waiting->since_us > share->moved_us ? share->waiting->since_us : share->moved_us;
-        if (t->now_us < since + t->x->serve_us) {
-            exchange_schedule(t, since + t->x->serve_us);
-            return;
-        }
-        refuse(t, share->waiting, HEDDLE_ERR_AGAIN);
-    }
-}
-
-/* Requests for a key that never came are refused after EXCHANGE_HOLD_US. */
+/* Requests for a key that never came are refused after EXCHANGE_HOLD_US.  A share that makes no progress for
+ * the serve deadline will not serve its requests: the receivers should try another source.  Progress moves
+ * the deadline. */
 static void expire_requests(transfer_t *t)
 {
     while (t->x->held && t->now_us >= t->x->held->since_us + EXCHANGE_HOLD_US)
         refuse(t, t->x->held, HEDDLE_ERR_NOT_FOUND);
     if (t->x->held) exchange_schedule(t, t->x->held->since_us + EXCHANGE_HOLD_US);
     share_t *share, *next;
-    HASH_ITER(hh, t->x->shares, share, next) expire_waiting(t, share);
+    HASH_ITER(hh, t->x->shares, share, next)
+    while (share->waiting) {
+        uint64_t since_us = share->waiting->since_us, due_us;
+        due_us = (since_us > share->moved_us ? since_us : share->moved_us) + t->x->serve_us;
+        if (t->now_us < due_us) {
+            exchange_schedule(t, due_us);
+            break;
+        }
+        refuse(t, share->waiting, HEDDLE_ERR_AGAIN);
+    }
 }
 
 /* ---- turns ---- */

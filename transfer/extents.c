@@ -22,18 +22,6 @@ static size_t first_reaching(const extents_t *e, uint64_t at)
     return low;
 }
 
-/* Doubling keeps the cost of chunks that arrive out of order low. */
-static bool grow(extents_t *e)
-{
-    if (e->count < e->capacity) return true;
-    size_t capacity = e->capacity ? e->capacity * 2 : 8;
-    extent_t *ranges = realloc(e->ranges, capacity * sizeof *ranges);
-    if (!ranges) return false;
-    e->ranges = ranges;
-    e->capacity = capacity;
-    return true;
-}
-
 /* All ranges that touch the new one become one with it. */
 bool extents_add(extents_t *e, uint64_t at, uint64_t bytes)
 {
@@ -45,7 +33,14 @@ bool extents_add(extents_t *e, uint64_t at, uint64_t bytes)
         if (e->ranges[last].end > added.end) added.end = e->ranges[last].end;
         last++;
     }
-    if (first == last && !grow(e)) return false;
+    if (first == last && e->count == e->capacity) {
+        /* Doubling keeps the cost of chunks that arrive out of order low. */
+        size_t capacity = e->capacity ? e->capacity * 2 : 8;
+        extent_t *ranges = realloc(e->ranges, capacity * sizeof *ranges);
+        if (!ranges) return false;
+        e->ranges = ranges;
+        e->capacity = capacity;
+    }
     memmove(&e->ranges[first + 1], &e->ranges[last], (e->count - last) * sizeof *e->ranges);
     e->ranges[first] = added;
     e->count = e->count - (last - first) + 1;

@@ -97,10 +97,8 @@ static void move_piece(fetch_t *f, uint32_t piece, unsigned list)
     f->ask[piece] = 0;
 }
 
-/* Receivers that fetch from this process may wait for what is returned: next_todo takes it first. */
-static void return_piece(fetch_t *f, uint32_t piece) { move_piece(f, piece, AGAIN); }
-
-/* The next piece to ask for, NO_PIECE when all are open or good. */
+/* The next piece to ask for, NO_PIECE when all are open or good.  What was asked for before comes first:
+ * receivers that fetch from this process may wait for it. */
 static uint32_t next_todo(fetch_t *f)
 {
     if (f->lists[AGAIN].count) return f->lists[AGAIN].first;
@@ -172,7 +170,7 @@ static void put_out(fetch_t *f, unsigned source, source_state_t state, bool drop
     if (f->known[source].state != SOURCE_BAD) f->known[source].state = state;
     if (drop_asks) f->dropping |= 1ull << source;
     else
-        while (f->lists[source].count) return_piece(f, f->lists[source].first);
+        while (f->lists[source].count) move_piece(f, f->lists[source].first, AGAIN);
 }
 
 /* -- events ----------------------------------------------------------------------------------- */
@@ -188,7 +186,7 @@ static void on_refused(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64
 {
     if (!is_asked(f, piece, ask)) return;
     unsigned source = f->where[piece];
-    return_piece(f, piece);
+    move_piece(f, piece, AGAIN);
     f->known[source].rest_us = now_us + NEED_US;
     put_out(f, source, err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST, err != HEDDLE_ERR_GONE);
 }
@@ -260,7 +258,7 @@ static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
         break;
     case FE_BAD:
         if (!is_landed) break;
-        return_piece(f, e->piece);
+        move_piece(f, e->piece, AGAIN);
         /* A source that sent wrong bytes is quarantined for the rest of the fetch.  It counts once against
          * the piece, whatever else of it turns out bad. */
         if (s->state == SOURCE_BAD) break;
@@ -299,7 +297,7 @@ static void emit_drops(fetch_t *f, out_t *o)
         unsigned source = (unsigned)__builtin_ctzll(f->dropping);
         uint64_t token = f->known[source].token;
         list_t *open = &f->lists[source];
-        for (; open->count && has_room(o); return_piece(f, open->first))
+        for (; open->count && has_room(o); move_piece(f, open->first, AGAIN))
             put(o, (fetch_action_t){.kind = FA_DROP_ASK, .piece = open->first, .token = token,
                                     .ask = f->ask[open->first]});
         if (!open->count) f->dropping &= ~(1ull << source);

@@ -16,7 +16,7 @@
 #include <utlist.h>
 
 #define CLOSE_WAIT_MS 2000u
-#define SETTLE_US 300000u     /* what connecting may take while we close */
+#define CONNECT_US 300000u    /* what connecting may take while we close */
 
 /* Kept by a context for the workers that it makes later.  Not through the environment: a worker is made
  * anew while the application runs, and setenv frees what its threads read there.  Those that UCX reads when
@@ -229,11 +229,11 @@ static void turn(ucx_t *u)
  * to the end; false when one is not in time.  UCX 1.13 does not survive a close in between: the other end
  * aborts when it cannot answer a connection that it accepted (tcp_ep.c:478), this one when it goes with its
  * own answer unsent (ucp_request.c:684). */
-static bool settle(ucx_t *u, const plane_t *plane)
+static bool finish_connecting(ucx_t *u, const plane_t *plane)
 {
     if (!plane || plane->out != plane->in) return true;
     const clock_ops_t *clock = clock_system();
-    uint64_t end = clock_now(clock) + SETTLE_US;
+    uint64_t end = clock_now(clock) + CONNECT_US;
     ucs_status_ptr_t flush = ucp_worker_flush_nbx(plane->in, &(ucp_request_param_t){0});
     if (!UCS_PTR_IS_PTR(flush)) return true;
     while (ucp_request_check_status(flush) == UCS_INPROGRESS && clock_now(clock) < end) turn(u);
@@ -243,12 +243,12 @@ static bool settle(ucx_t *u, const plane_t *plane)
 }
 
 /* Every plane must be quiet before any worker is destroyed. */
-static bool settle_all(ucx_t *u)
+static bool finish_all(ucx_t *u)
 {
     bool is_done = true;
-    for (int f = 0; f < DEVICE_FAMILIES; f++) is_done = settle(u, u->planes[f]) && is_done;
+    for (int f = 0; f < DEVICE_FAMILIES; f++) is_done = finish_connecting(u, u->planes[f]) && is_done;
     for (const plane_t *plane = u->retired; plane; plane = plane->next)
-        is_done = settle(u, plane) && is_done;
+        is_done = finish_connecting(u, plane) && is_done;
     return is_done;
 }
 
@@ -261,12 +261,12 @@ static void ucx_close(transfer_t **t)
     *t = NULL;
     /* False when something does not end in time.  UCX aborts the process when a worker goes with requests
      * pending. */
-    settle_all(u);
+    finish_all(u);
     exchange_shut(&u->base);
     const clock_ops_t *clock = clock_system();
     uint64_t end = clock_now(clock) + u->close_ms * 1000ull;
     while (!exchange_quiet(&u->base) && clock_now(clock) < end) turn(u);
-    bool is_ended = exchange_quiet(&u->base) && settle_all(u);
+    bool is_ended = exchange_quiet(&u->base) && finish_all(u);
     crew_end(&u->crew);
     if (!is_ended) return;                   /* left to UCX, with all that it may still touch */
     for (int f = 0; f < DEVICE_FAMILIES; f++) end_plane(&u->planes[f]);

@@ -26,11 +26,6 @@ static void put_head(uint8_t head[8])
     le16_put(head + 6, (uint16_t)minor);
 }
 
-static near_id_t get_near(const uint8_t *at)
-{
-    return (near_id_t){le64_get(at), le64_get(at + 8), le64_get(at + 16), le64_get(at + 24)};
-}
-
 /* A damaged address would make UCX abort, so that it is checked before UCX sees it. */
 static uint64_t check_of(const void *address, size_t bytes)
 {
@@ -116,7 +111,9 @@ bool ucx_address_open(bytes_t envelope, offers_t *ret_offers)
     }
     size_t rest = envelope.bytes - used;
     if (rest && (rest != NEAR_BYTES || memcmp(at + envelope.bytes - 8, NEAR_MARK, 8) != 0)) return false;
-    if (rest) ret_offers->near = get_near(at + used);
+    at += used;
+    if (rest)
+        ret_offers->near = (near_id_t){le64_get(at), le64_get(at + 8), le64_get(at + 16), le64_get(at + 24)};
     return used > ENVELOPE_BYTES + 1;
 }
 
