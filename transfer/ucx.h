@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/ucx.h: the UCX backend: its planes, links and addresses.  Included by transfer/ucx*.c only.  Loop
- * thread only; the transfer owns all of it.
+/* transfer/ucx.h: the UCX backend: its planes, links and addresses.  Included by ucx.c and ucx_address.c
+ * only.  Loop thread only; the transfer owns all of it.
  *
  * Active messages and nothing else: no remote keys, no listener.  One AM id; the frame is the AM
  * header, DATA's payload the AM data.  See transfer/exchange.h for everything that is not
@@ -107,15 +107,5 @@ bool ucx_address_open(bytes_t envelope, offers_t *ret_offers);
 void ucx_address_explain(const ucx_t *u, bytes_t envelope, char *ret_text, size_t size);
 
 void ucx_addresses(const ucx_t *u, device_addresses_t *ret_addresses);
-
-/* ucx.c: over which family that peer is reached next. */
-void ucx_prefer(ucx_t *u, uint64_t token, device_family_t family);
-void ucx_end_retired(ucx_t *u);
-
-/* ucx_link.c */
-extern const carrier_ops_t ucx_eager_carrier, ucx_rendezvous_carrier;
-/* Before sleeping: says what gathered since the last turn. */
-bool ucx_flush(ucx_t *u);
-ucs_status_t ucx_listen(plane_t *plane);    /* messages come to the exchange from now on */
 
 #endif
