@@ -7,9 +7,9 @@
 help:
 	@echo "make demo    install what is missing, build, and watch the main job (under two minutes)"
 	@echo "make rl      a real RL run on two cores: TRL, workers that join and die, a picture (installs 1.6 GB, says so first)"
-	@echo "make test    install what is missing, build, and run all tests: under an hour on two cores, 8 GB of disk"
+	@echo "make test    install what is missing, build, and run all tests: under an hour on two cores, 9 GB of disk"
 	@echo "             (HEDDLE_ENGINES=skip leaves the real engines out, which are 4.7 GB of it)"
-	@echo "make test-python the Python package with torch and PEFT as well (250 MB to download the first time, says so first)"
+	@echo "make test-python of these, the Python package alone (250 MB to download the first time, says so first)"
 	@echo "make engines real vLLM and SGLang for the CPU, to test with, in build/engines (says the size first)"
 	@echo "make build   the programs, in build/bin"
 	@echo "make package the Debian packages, in build/deb"
