@@ -196,55 +196,51 @@ static bool is_same_file(const struct stat *a, const struct stat *b)
     return a->st_ino == b->st_ino && a->st_dev == b->st_dev;
 }
 
-/* If the lock file was removed, another worker may have made a new one and locked it: that worker then has
- * the adapter. Locks on the removed file exclude no process any more, so they are taken anew. */
-static int keep_lock(exports_t *x, heddle_error_t *error)
-{
-    int lock = -1, is_ours = x->lock < 0 ? 1 : export_lock_is_of(x->root, x->lock);
-    if (is_ours < 0) return fail(error, "cannot look at the lock in", x->path);
-    if (is_ours) return HEDDLE_OK;
-    int rc = export_lock_take(x->root, x->path, x->adapters, error, &lock);
-    if (rc) return rc;
-    if (lock >= 0)
-        log_emit(LOG_WARN, "export.lock", "%s: the lock file was removed or replaced: it is locked again",
-                 x->path);
-    export_lock_drop(x->root, x->lock);
-    x->lock = lock;
-    return HEDDLE_OK;
-}
-
 /* Uses the directory that has the path now, because the old one may have been removed or replaced. A lock
  * that is of the new directory already is kept: closing and reopening the lock file would release it. */
-static int find_root(exports_t *x, heddle_error_t *error)
-{
-    struct stat mine, now;
-    bool is_same = false;
-    if (fstat(x->root, &mine) == 0 && stat(x->path, &now) == 0 && is_same_file(&mine, &now))
-        return keep_lock(x, error);
-    int root, lock = x->lock, rc = open_root(x->path, error, &root);
-    if (rc) return rc;
-    if (fstat(x->root, &mine) != 0 || fstat(root, &now) != 0) rc = fail(error, "cannot look at", x->path);
-    else is_same = is_same_file(&mine, &now);
-    if (!rc && !is_same && x->adapters) {
-        int is_ours = export_lock_is_of(root, x->lock);
-        if (is_ours < 0) rc = fail(error, "cannot look at the lock in", x->path);
-        else if (!is_ours) rc = export_lock_take(root, x->path, x->adapters, error, &lock);
-    }
-    if (rc || is_same) close(root); /* the same one: only the first look at it had failed */
-    else {
-        log_emit(LOG_WARN, "export.root", "%s was removed or replaced: it is used as it is now", x->path);
-        if (lock == x->lock) x->lock = -1;
-        exports_close(x);
-        x->root = root;
-        x->lock = lock;
-    }
-    return is_same ? keep_lock(x, error) : rc;
-}
-
 int exports_find(exports_t *x, const char *adapter, heddle_error_t *error)
 {
-    int rc = find_root(x, error);
-    return rc ? rc : exports_check_link(x, adapter, error);
+    struct stat mine, now;
+    int rc = HEDDLE_OK;
+    bool is_same = fstat(x->root, &mine) == 0 && stat(x->path, &now) == 0 && is_same_file(&mine, &now);
+    if (!is_same) {
+        int root, lock = x->lock;
+        rc = open_root(x->path, error, &root);
+        if (rc) return rc;
+        if (fstat(x->root, &mine) != 0 || fstat(root, &now) != 0)
+            rc = fail(error, "cannot look at", x->path);
+        else is_same = is_same_file(&mine, &now);    /* only the first look at it had failed */
+        if (!rc && !is_same && x->adapters) {
+            int is_ours = export_lock_is_of(root, x->lock);
+            if (is_ours < 0) rc = fail(error, "cannot look at the lock in", x->path);
+            else if (!is_ours) rc = export_lock_take(root, x->path, x->adapters, error, &lock);
+        }
+        if (rc || is_same) {
+            close(root);
+        } else {
+            log_emit(LOG_WARN, "export.root", "%s was removed or replaced: it is used as it is now", x->path);
+            if (lock == x->lock) x->lock = -1;
+            exports_close(x);
+            x->root = root;
+            x->lock = lock;
+        }
+    }
+    if (rc) return rc;
+    /* If the lock file was removed, another worker may have made a new one and locked it: that worker then
+     * has the adapter. Locks on the removed file exclude no process any more, so they are taken anew. */
+    int is_ours = x->lock < 0 || !is_same ? 1 : export_lock_is_of(x->root, x->lock);
+    if (is_ours < 0) return fail(error, "cannot look at the lock in", x->path);
+    if (!is_ours) {
+        int lock = -1;
+        rc = export_lock_take(x->root, x->path, x->adapters, error, &lock);
+        if (rc) return rc;
+        if (lock >= 0)
+            log_emit(LOG_WARN, "export.lock", "%s: the lock file was removed or replaced: it is locked again",
+                     x->path);
+        export_lock_drop(x->root, x->lock);
+        x->lock = lock;
+    }
+    return exports_check_link(x, adapter, error);
 }
 
 /* With the locks, the temporary files that a killed process left are removed: no other process is writing

@@ -93,6 +93,7 @@ int hook_start(hook_t *h, const char *command, const heddle_event_t *event, cons
                   .deadline_us = clock_now(clock_system()) + timeout_ms * 1000ull};
     if (pipe2(fds, O_CLOEXEC) != 0)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "no pipe for a command: %s", strerror(errno));
+    /* This end is read between other work, and must not block it. */
     fcntl(fds[0], F_SETFL, O_NONBLOCK);
     char **env = make_environment(event, path);
     if (env) why = spawn(h, command, env, fds[1]);
@@ -168,6 +169,7 @@ bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
     if (h->err_fd >= 0) close(h->err_fd);
     h->err_fd = -1;
     if (pid < 0) status = 127 << 8;
+    /* The reason is one line: it goes into an event and a table. */
     char tail[HOOK_TAIL_BYTES + 1];
     memcpy(tail, h->tail, sizeof tail);
     for (size_t n = strlen(tail); n > 0 && (tail[n - 1] == '\n' || tail[n - 1] == ' '); n--) tail[n - 1] = 0;

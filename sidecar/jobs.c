@@ -194,33 +194,6 @@ static void verify(jobs_t *j, const heddle_event_t *e)
     }
 }
 
-/* Starts a job. True when a command runs now; else the job is done. An activation needs the directory
- * again: a version that is named once more may have lost it since, and the link must never lead nowhere. */
-static bool begin(jobs_t *j, job_t *job)
-{
-    const heddle_event_t *e = &job->event;
-    switch (e->type) {
-    case HEDDLE_EVENT_ARRIVED:
-        if (!have_directory(j, e)) return false;
-        if (j->on_stage) return run_command(j, job, j->on_stage);
-        finish_stage(j, e);
-        break;
-    case HEDDLE_EVENT_COMMIT:
-        if (job->is_void || !have_directory(j, e)) return false;
-        if (j->on_activate) return run_command(j, job, j->on_activate);
-        finish_activate(j, e);
-        break;
-    case HEDDLE_EVENT_ACTIVE: /* an event may be late: only the version that is active now gets the link */
-        if (active_version(j, e->adapter) == e->version) move_link(j, e);
-        exports_prune(&j->exports, e->adapter, is_needed, j);
-        break;
-    case HEDDLE_EVENT_VERIFY: verify(j, e); break;
-    case HEDDLE_EVENT_FAILED: exports_remove(&j->exports, e->adapter, e->version); break;
-    default: exports_prune(&j->exports, e->adapter, is_needed, j); break;
-    }
-    return false;
-}
-
 /* --- all of them ------------------------------------------------------------------------------ */
 
 /* The version has ended. To go on loading it would be useless, and would hold up the next version. */
@@ -282,17 +255,39 @@ int jobs_add(jobs_t *j, const heddle_event_t *event)
     return HEDDLE_OK;
 }
 
-/* True when the job is over. A job waits while an earlier one of its adapter is queued. */
+/* True when the job is over. It waits while an earlier one of its adapter is queued, is begun, and ends with
+ * its command, where it has one. An activation needs the directory again: a version that is named once more
+ * may have lost it since, and the link must never lead nowhere. */
 static bool run_one(jobs_t *j, job_t *job, uint64_t now_us)
 {
     char reason[641], text[sizeof reason + 16];
+    const heddle_event_t *e = &job->event;
     if (!job->hook.pid) {
         for (const job_t *at = j->first; at != job; at = at->next)
-            if (!strcmp(at->event.adapter, job->event.adapter)) return false;
-        return !begin(j, job);
+            if (!strcmp(at->event.adapter, e->adapter)) return false;
+        switch (e->type) {
+        case HEDDLE_EVENT_ARRIVED:
+            if (!have_directory(j, e)) return true;
+            if (j->on_stage) return !run_command(j, job, j->on_stage);
+            finish_stage(j, e);
+            return true;
+        case HEDDLE_EVENT_COMMIT:
+            if (job->is_void || !have_directory(j, e)) return true;
+            if (j->on_activate) return !run_command(j, job, j->on_activate);
+            finish_activate(j, e);
+            return true;
+        case HEDDLE_EVENT_VERIFY: verify(j, e); return true;
+        case HEDDLE_EVENT_FAILED: exports_remove(&j->exports, e->adapter, e->version); return true;
+        case HEDDLE_EVENT_ACTIVE:
+            /* An event may be late: only the version that is active now gets the link. */
+            if (active_version(j, e->adapter) == e->version) move_link(j, e);
+            break;
+        default: break;
+        }
+        exports_prune(&j->exports, e->adapter, is_needed, j);
+        return true;
     }
     if (!hook_look(&job->hook, now_us, reason)) return false;
-    const heddle_event_t *e = &job->event;
     bool is_stage = e->type == HEDDLE_EVENT_ARRIVED;
     snprintf(text, sizeof text, "%s %s", is_stage ? "--on-stage" : "--on-activate", reason);
     if (job->is_void) {

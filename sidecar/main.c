@@ -376,6 +376,7 @@ static int run(sidecar_t *s, heddle_error_t *error)
     }
     if (!rc && !s->is_ending) rc = open_in_time(s, error);
     if (!rc) serve(s);
+    /* Before the library is closed, which may take as long as a transfer. */
     notify_stopping();
     if (!rc && s->end.code) *error = s->end;
     if (!rc) rc = s->end.code;
@@ -404,6 +405,7 @@ int main(int argc, char **argv)
         if (s.args.name && strlen(s.args.name) >= sizeof s.name)
             rc = name_check("worker", s.args.name, &error);
     }
+    /* Each version and each connection takes descriptors; the soft limit of a shell is low. */
     descriptors_raise_limit();
     if (!rc) rc = run(&s, &error);
     option_fini(&SET, &s.args);
