@@ -17,6 +17,7 @@ void buf_clear(buf_t *b)
     b->failed = false;
 }
 
+/* A failure is kept until buf_clear, so that a writer of many parts checks once, at the end. */
 static bool reserve(buf_t *b, size_t more)
 {
     if (b->failed) return false;
@@ -48,6 +49,7 @@ void buf_add(buf_t *b, const void *data, size_t bytes)
 
 void buf_add_text(buf_t *b, const char *text) { buf_add(b, text, strlen(text)); }
 
+/* Formatted twice: the length must be known before memory is taken for it. */
 void buf_printf(buf_t *b, const char *format, ...)
 {
     va_list args;
@@ -94,6 +96,8 @@ void arena_fini(arena_t *a)
     *a = (arena_t){.limit = a->limit};
 }
 
+/* The limit bounds what a message of a peer can make this process allocate. Memory is zeroed, because fields
+ * that a message leaves out must read as none. */
 void *arena_alloc(arena_t *a, size_t bytes)
 {
     if (bytes > SIZE_MAX / 2) return NULL;

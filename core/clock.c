@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+/* It goes on while the machine is suspended: a lease that ended meanwhile must not be believed. */
 static uint64_t boot_us(void *self)
 {
     (void)self;

@@ -20,9 +20,9 @@ typedef struct {
 struct crew {
     pthread_mutex_t lock;          /* of what is not atomic */
     pthread_cond_t work, done;
-    job_t job;                     /* count 0: it is over, for who comes now */
+    job_t job;                     /* count 0: it is over, for a thread that wakes now */
     uint64_t number;               /* of the job */
-    _Atomic uint32_t next;         /* piece that nobody has taken */
+    _Atomic uint32_t next;         /* the first piece that is not taken */
     _Atomic uint32_t busy;         /* threads, but for the caller's, that are at the job; changed under the
                                     * lock */
     bool ends;
@@ -87,14 +87,15 @@ crew_t *crew_new(uint32_t threads)
     return c;
 }
 
-/* Who is woken may be put on the core of who wakes him while another is idle: kernels of virtual machines
- * keep threads together, to leave cores to others.  Both would take turns on one. */
+/* A thread that is woken may be put on the core of the thread that wakes it while another core is idle:
+ * kernels of virtual machines keep threads together, to leave cores to others.  Both would take turns on one
+ * core. */
 static void keep_off(crew_t *c, int core)
 {
     cpu_set_t others;
     if (core < 0 || core == c->avoided || sched_getaffinity(0, sizeof others, &others) != 0) return;
     CPU_CLR(core, &others);
-    if (CPU_COUNT(&others) == 0) CPU_SET(core, &others);    /* whoever keeps us there means them too */
+    if (CPU_COUNT(&others) == 0) CPU_SET(core, &others);    /* it is the only one allowed, for them too */
     for (uint32_t i = 0; i < c->threads; i++) pthread_setaffinity_np(c->thread[i], sizeof others, &others);
     c->avoided = core;
 }
@@ -110,8 +111,8 @@ static void set_job(crew_t *c, job_t job)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* Those who help are at their last piece: that is over sooner than a thread wakes, unless its core was taken
- * from it. */
+/* The helper threads are at their last piece: that is over sooner than a thread wakes, unless its core was
+ * taken from it. */
 static void wait_done(crew_t *c)
 {
     for (uint32_t i = 0; i < SPINS && atomic_load(&c->busy); i++) relax();

@@ -33,6 +33,7 @@ bool digest_submit(digest_stage_t *s, const digest_job_t *job)
 
 bool digest_is_pending(const digest_stage_t *s) { return s->count > 0; }
 
+/* The job is done here and not at submission: the caller decides when a turn has time for it. */
 bool digest_completed(digest_stage_t *s, uint64_t *ret_cookie)
 {
     if (s->count == 0) return false;

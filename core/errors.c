@@ -78,6 +78,7 @@ static size_t control_bytes(const unsigned char *at)
     return at[0] < 0x20 || at[0] == 0x7f;
 }
 
+/* Texts of peers and files end in terminals and logs: what a terminal would interpret becomes '?'. */
 void error_text(char *to, size_t size, const char *text)
 {
     size_t n = strlen(text);
@@ -144,11 +145,13 @@ FORMATTED(expected)
 FORMATTED(found)
 FORMATTED(hint)
 
+/* Of each thread: calls on different handles may be made on several threads at once. */
 static _Thread_local heddle_error_t last;
 
 const heddle_error_t *heddle_last_error(void) { return &last; }
 heddle_error_t *error_last(void) { return &last; }
 
+/* Without the message, which may hold numbers that change from one try to the next. */
 uint32_t error_reason(const heddle_error_t *error)
 {
     return (uint32_t)-error->code + 31 * repeat_key(error->expected) + 961 * repeat_key(error->hint);

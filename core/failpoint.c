@@ -65,6 +65,7 @@ const char *failpoint_passed(int index, unsigned *ret_count)
     return test.passed[index].name;
 }
 
+/* Counts every failpoint that is passed, so that a test can fail each of them in turn. */
 static bool pass(const char *name)
 {
     unsigned i = 0;

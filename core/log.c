@@ -16,6 +16,7 @@ static _Atomic int current = LOG_WARN;
 void log_set_level(log_level_t level) { atomic_store(&current, (int)level); }
 log_level_t log_level(void) { return (log_level_t)atomic_load(&current); }
 
+/* Without allocation or a lock: it is also called where memory has run out, on any thread. */
 void log_emit(log_level_t level, const char *id, const char *format, ...)
 {
     if ((int)level > atomic_load_explicit(&current, memory_order_relaxed)) return;

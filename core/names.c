@@ -50,6 +50,8 @@ int label_check(const char *label, heddle_error_t *error)
     return rc;
 }
 
+/* A rank without a group, or a group without ranks, is a mistake of a start script: such a worker would never
+ * complete its group, and every version would wait for it. */
 int group_check(const char *group, uint64_t rank, uint64_t ranks, heddle_error_t *error)
 {
     bool has_group = group && *group;
@@ -75,6 +77,8 @@ static bool take_head(const char *text, char ret_head[DIGEST_HEAD + 1])
     return true;
 }
 
+/* The digest of a whole tag tells that the version is the one that was meant, and not one of another registry
+ * with the same number. */
 int ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error)
 {
     ref_t ref = {.version = 0};
@@ -109,6 +113,7 @@ void digest_text(const digest_t *d, char ret_text[HEDDLE_DIGEST_TEXT])
     for (int i = 0; i < 32; i++) snprintf(ret_text + 3 + 2 * i, 3, "%02x", d->b[i]);
 }
 
+/* Only small letters, so that each digest has one spelling: texts of it are compared as texts, too. */
 bool digest_parse(const char *text, digest_t *ret_digest)
 {
     if (!text || strlen(text) != HEDDLE_DIGEST_TEXT - 1 || memcmp(text, "h1:", 3) != 0) return false;
@@ -137,6 +142,8 @@ void tag_text(const char *adapter, uint64_t version, const digest_t *d, char ret
     snprintf(ret_text, HEDDLE_TAG_TEXT, "%.128s@%llu:%s", adapter, (unsigned long long)version, head);
 }
 
+/* A host name may have characters that a name may not; it must become one, because it is part of the default
+ * names of workers and writers. */
 void name_host(char ret_name[HEDDLE_NAME_MAX + 1])
 {
     char host[HEDDLE_NAME_MAX + 1] = "";

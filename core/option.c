@@ -14,6 +14,7 @@
 
 enum { FIRST_LONG = 256, HELP = 1000, VERSION, MAX_OPTIONS = 64 };
 
+/* The place of a word in "a|b|c", which is the value of the enum behind the option; -1: it is not there. */
 static int choice_index(const char *choices, const char *text)
 {
     size_t n = strlen(text);
@@ -35,6 +36,7 @@ static bool list_add(const char ***list, const char *text)
     return true;
 }
 
+/* strtoll alone would accept leading blanks and a plus sign; 18 digits cannot overflow. */
 static bool parse_integer(const char *text, int64_t *ret)
 {
     char *end;
@@ -91,6 +93,7 @@ static int refuse(const option_set_t *set, const option_t *o, const char *text, 
     return rc;
 }
 
+/* Before the command line, which is stored over them: its options have precedence. */
 static int apply_defaults(const option_set_t *set, const option_t *table, void *into, heddle_error_t *error)
 {
     for (const option_t *o = table; o && o->name; o++) {
@@ -121,6 +124,7 @@ static void help_row(buf_t *b, char letter, const char *name, const char *value,
     buf_add_text(b, "\n");
 }
 
+/* From the same rows as the parser, so that no option lacks its line. */
 char *option_help(const option_set_t *set)
 {
     buf_t b = {0};
@@ -140,6 +144,7 @@ char *option_help(const option_set_t *set)
     return (char *)b.data;
 }
 
+/* One table for getopt from the two of the program; codes above every letter tell the long options apart. */
 static int build_getopt(const option_set_t *set, struct option *longs, const option_t **rows, char *shorts)
 {
     int n = 0;
@@ -319,6 +324,7 @@ void option_fini(const option_set_t *set, void *into)
             }
 }
 
+/* In place, since a field of the options is never shorter than the option of the command that it becomes. */
 void option_words(char *hint)
 {
     static const char FIELD[] = "opts.", UNIT[] = "_ms";

@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+/* Where all places are used, the key that was reported longest ago loses its own: it is the one least likely
+ * to come again within the minute. */
 uint64_t repeat_note(repeat_t *r, uint32_t key, uint64_t now_us)
 {
     int at = 0;

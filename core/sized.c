@@ -23,6 +23,8 @@ static int fail_newer(const char *what, size_t size, size_t given, heddle_error_
     return rc;
 }
 
+/* A program that was built against an older header gives fewer bytes: the rest is zero, which means "default"
+ * for every field. One that was built against a newer header may give more, as long as they say nothing. */
 int sized_take(void *to, size_t size, const void *from, const char *what, heddle_error_t *error)
 {
     size_t given = 0;
@@ -39,6 +41,7 @@ int sized_take(void *to, size_t size, const void *from, const char *what, heddle
     return HEDDLE_OK;
 }
 
+/* Never more than the caller has room for, and its size stays as the caller set it. */
 void sized_give(void *to, const void *from, size_t size)
 {
     if (!to) return;

@@ -28,6 +28,7 @@ int heddle_dtype_from_name(const char *name)
     return -1;
 }
 
+/* These names are what `heddle events` and the log print, so that one word finds both. */
 const char *heddle_event_name(int type)
 {
     static const char *const NAMES[] = {
