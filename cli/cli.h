@@ -14,104 +14,116 @@
 typedef struct {
     const char *broker, *broker_key, *key;
     uint32_t timeout_ms;
-    int output;             /* output_t */
+    int output; /* output_t */
     bool quiet;
     int log_level;
 } common_t;
 typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
 extern const option_t CLI_COMMON[];
 /* The common options of a command that needs no broker. */
-#define CLI_OUTPUT \
-    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "for people, or one JSON object", \
-     offsetof(common_t, output)}, \
-    {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress, no talk", offsetof(common_t, quiet)}, \
-    {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "warn", "what is logged on stderr", \
-     offsetof(common_t, log_level)}
+#define CLI_OUTPUT                                                                                           \
+    {"output",                                                                                               \
+     'o',                                                                                                    \
+     OPTION_CHOICE,                                                                                          \
+     "table|json",                                                                                           \
+     NULL,                                                                                                   \
+     "table",                                                                                                \
+     "for people, or one JSON object",                                                                       \
+     offsetof(common_t, output)},                                                                            \
+        {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress, no talk", offsetof(common_t, quiet)},    \
+    {                                                                                                        \
+        "log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "warn", "what is logged on stderr",    \
+            offsetof(common_t, log_level)                                                                    \
+    }
 
 /* Parts of --help. */
 #define CLI_DUR "DUR: 500ms, 30s, 5m; a bare number is seconds."
-#define CLI_TAG \
+#define CLI_TAG                                                                                              \
     "TAG, as each sample carries it (policy@7:3f9a1c20d4e1): NAME@V with that digest; exit 3 if it differs."
 #define CLI_QUORUM "How many workers: all, a number, or a share of them such as 50%."
 #define CLI_EXITS "Exit status: 0 ok"
-#define CLI_EXITS_COMMON \
+#define CLI_EXITS_COMMON                                                                                     \
     "As everywhere: 2 usage, 6 denied, 7 no broker answers, 9 this machine, 129, 130 or 143 interrupted"
 
-typedef struct { const char *name, *summary; int (*run)(int argc, char **argv); } command_t;
-int command_broker(int argc, char **argv);
-int command_worker(int argc, char **argv);
-int command_bench(int argc, char **argv);
-int command_publish(int argc, char **argv);
-int command_status(int argc, char **argv);
-int command_adapters(int argc, char **argv);
-int command_versions(int argc, char **argv);
-int command_workers(int argc, char **argv);
-int command_events(int argc, char **argv);
-int command_wait(int argc, char **argv);
-int command_activate(int argc, char **argv);
-int command_rollback(int argc, char **argv);
-int command_resume(int argc, char **argv);
-int command_pull(int argc, char **argv);
-int command_verify(int argc, char **argv);
-int command_keygen(int argc, char **argv);
-int command_keys(int argc, char **argv);
-int command_complete(int argc, char **argv);
+/* One subcommand; returns the exit status. */
+typedef int command_fn(int argc, char **argv);
+command_fn command_publish, command_status, command_adapters, command_versions, command_workers,
+    command_events, command_wait, command_activate, command_rollback, command_resume, command_pull,
+    command_verify, command_keygen, command_keys, command_complete;
+
+/* ---- what each command does (common.c) ---- */
 
 /* Parses into `into` (which begins with a common_t).  Returns -1 to go on, else the exit status to end with:
  * help was printed, or the arguments are wrong and the error was printed. */
 int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into,
               const char **ret_args);
-
-/* The general hint for a code, for errors that come without one; NULL: none. */
-const char *cli_hint(int code);
-/* Adds each field of this kind's answer that the object lacks, as null, so that scripts find all of them. */
-void cli_null_fields(const char *kind, json_t *object);
-/* "1 adapter", "2 adapters". */
-const char *cli_count(int64_t n, const char *noun, char scratch[64]);
-
-/* Prints the error on stderr (and as an object on stdout with -o json); returns the exit status. */
-int  cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
-/* Prints an answer: with -o json the text itself, else what `render` makes of it, its texts settled.  `why`:
- * the call's failure (code 0: none), which then follows on stderr.  Takes `json` (may be NULL: then the
- * failure alone is printed). */
-typedef void render_t(const common_t *c, json_t *answer);
-int  cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
-/* The rest in ms of a deadline that began at `began_us` (clock_now); at least 1, because 0 means no deadline.
- */
-uint32_t cli_left_ms(uint32_t deadline_ms, uint64_t began_us);
-/* The failure of the call that just returned rc. */
-const heddle_error_t *cli_error(int rc);
-
-/* For people: the answer of activate, rollback and resume. */
-void cli_show_activation(const json_t *answer, bool is_dry_run);
-
 /* Opens the admin handle, wired to SIGINT and SIGTERM.  NULL: failed, *ret_exit holds the status to end
  * with. */
 heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit);
 /* Resets the signal handlers first, because a signal may arrive while the handle is being closed. */
 void cli_admin_close(heddle_admin_t **admin);
+/* A command that is one request: opens the handle, makes the `call`, prints its answer and closes.  `args`
+ * begins with a common_t, which `render` gets too.  Returns the exit status. */
+typedef int call_t(heddle_admin_t *admin, const void *args, char **ret_json);
+typedef void render_t(const common_t *c, json_t *answer);
+int cli_ask(const void *args, const char *kind, call_t *call, render_t *render);
 /* Calls `interrupt(handle)` on SIGINT or SIGTERM, until called with NULL. */
 void cli_on_signal(void (*interrupt)(void *handle), void *handle);
 /* 130 or 143 after a signal, else 0. */
-int  cli_signal_exit(void);
+int cli_signal_exit(void);
+/* The rest in ms of a deadline that began at `began_us` (clock_now); at least 1, because 0 means no deadline.
+ */
+uint32_t cli_left_ms(uint32_t deadline_ms, uint64_t began_us);
+
+/* ---- one answer or one failure (answer.c) ---- */
+
+/* Prints the error on stderr (and as an object on stdout with -o json); returns the exit status. */
+int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
+/* Prints an answer: with -o json the text itself, else what `render` makes of it, its texts settled.  `why`:
+ * the call's failure (code 0: none), which then follows on stderr.  Takes `json` (may be NULL: then the
+ * failure alone is printed). */
+int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
+/* The failure of the call that just returned rc. */
+const heddle_error_t *cli_error(int rc);
+
+/* ---- values of an answer, for people (show.c) ---- */
 
 /* Replaces the control characters in all texts: a text from a peer must not drive the user's terminal.  The
  * names of fields stay as they are. */
 void cli_settle_texts(json_t *value);
-/* Values out of an answer, for tables: "-" where null or absent. */
+/* A member of an object: its text, NULL where it is none; its number, 0 where it is none; whether it is
+ * true. */
+const char *cli_string(const json_t *object, const char *key);
+int64_t cli_integer(const json_t *object, const char *key);
+bool cli_is(const json_t *object, const char *key);
+/* A member as text, "-" where null or absent: as it is, "17.6 MB", "9.6 ms", "3 s ago" from an RFC 3339 time,
+ * the first twelve digits of a digest. */
 const char *cli_text(const json_t *object, const char *key, char scratch[64]);
-int64_t     cli_integer(const json_t *object, const char *key);
-/* "3 s ago" from an RFC 3339 time. */
+const char *cli_bytes(const json_t *object, const char *key, char scratch[64]);
+const char *cli_ms(const json_t *object, const char *key, char scratch[64]);
 const char *cli_age(const json_t *object, const char *key, char scratch[64]);
 const char *cli_short_digest(const json_t *object, const char *key, char scratch[64]);
-
+/* "1 adapter", "2 adapters". */
+const char *cli_count(int64_t n, const char *noun, char scratch[64]);
 /* "deadline: was not staged in time", of an object with code and message; "-" where there is no code. */
 const char *cli_why(const json_t *object, char *scratch, size_t size);
+/* The texts of a list, one after the other; "" for none. */
+const char *cli_join(const json_t *list, const char *separator, char *scratch, size_t size);
+
+/* The table of adapters, which `heddle status` shows below its own lines. */
+void cli_show_adapters(const common_t *c, json_t *answer);
+/* "[####....]  40 %  7.0 MB of 17.6 MB " over the current line of stderr, and an empty line in its place. */
+void cli_draw_bar(uint64_t bytes_done, uint64_t bytes);
+void cli_clear_bar(void);
 
 /* A table for people: columns as wide as needed; a heading that begins with '>' is set to the right. */
-typedef struct { int columns; char **cells; int count, capacity; } table_t;
+typedef struct {
+    int columns;
+    char **cells;
+    int count, capacity;
+} table_t;
 void table_init(table_t *t, int columns, const char *const *headings);
-void table_row(table_t *t, ...);   /* `columns` texts */
-void table_print(table_t *t);      /* and frees it */
+void table_row(table_t *t, ...); /* `columns` texts */
+void table_print(table_t *t);    /* and frees it */
 
 #endif

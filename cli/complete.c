@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle complete: names for the completion of shells (deploy/completion). It is hidden from all lists of
- * commands. */
+ * commands: its output is for the completion files of the same release. */
 #include "cli/cli.h"
 
 #include "core/errors.h"
@@ -20,23 +20,16 @@ static const option_set_t SET = {
     1,
     CLI_EXITS ".\n" CLI_EXITS_COMMON "."};
 
-static int ask(heddle_admin_t *admin, const char *kind, const char *name, char **ret_json)
-{
-    if (!strcmp(kind, "adapters")) return heddle_admin_adapters(admin, ret_json);
-    if (!strcmp(kind, "workers")) return heddle_admin_workers(admin, NULL, ret_json);
-    return heddle_admin_versions(admin, name, ret_json);
-}
-
 int command_complete(int argc, char **argv)
 {
     common_t common = {0};
-    const char *words[2] = {NULL, NULL}, *field = "name";
+    const char *words[2] = {NULL, NULL};
     int end = cli_parse(&SET, "complete", argc, argv, &common, words);
     if (end >= 0) return end;
-    bool is_versions = !strcmp(words[0], "versions");
-    if (is_versions) field = "version";
-    if (is_versions != (words[1] != NULL) ||
-        (!is_versions && strcmp(words[0], "adapters") && strcmp(words[0], "workers"))) {
+    const char *kind = words[0], *name = words[1];
+    bool is_versions = !strcmp(kind, "versions"), is_adapters = !strcmp(kind, "adapters"),
+         is_known = is_versions || is_adapters || !strcmp(kind, "workers");
+    if (!is_known || is_versions != (name != NULL)) {
         heddle_error_t error;
         error_fail(&error, HEDDLE_ERR_USAGE, "there is nothing of that kind to complete");
         error_expected(&error, "%s", SET.usage);
@@ -45,12 +38,15 @@ int command_complete(int argc, char **argv)
     heddle_admin_t *admin = cli_admin(&common, "complete", &end);
     if (!admin) return end;
     char *json = NULL, s[64];
-    int rc = ask(admin, words[0], words[1], &json);
+    int rc = is_versions   ? heddle_admin_versions(admin, name, &json)
+             : is_adapters ? heddle_admin_adapters(admin, &json)
+                           : heddle_admin_workers(admin, NULL, &json);
     json_t *answer = rc ? NULL : json_loads(json, 0, NULL);
-    const json_t *list = json_object_get(answer, words[0]);
+    const json_t *list = json_object_get(answer, kind);
     heddle_free(json);
     cli_settle_texts(answer);
-    for (size_t i = 0; i < json_array_size(list); i++) puts(cli_text(json_array_get(list, i), field, s));
+    for (size_t i = 0; i < json_array_size(list); i++)
+        puts(cli_text(json_array_get(list, i), is_versions ? "version" : "name", s));
     json_decref(answer);
     end = rc ? cli_fail(&common, "complete", heddle_last_error()) : 0;
     cli_admin_close(&admin);

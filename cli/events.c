@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle events: lists the events that the broker keeps, and follows new ones. */
+/* heddle events: lists the events that the broker keeps, and follows new ones.
+ *
+ * The broker gives pages; each names the number and the epoch at which the next one begins. With --follow the
+ * request waits at the broker until there is an event, and a broker that restarts meanwhile is not a failure:
+ * its events begin a new epoch, after a line of type gap. */
 #include "cli/cli.h"
 
 #include "core/clock.h"
@@ -47,31 +51,8 @@ static const option_set_t SET = {
               "  heddle events --since 5m     what happened in the last five minutes\n"
               "  heddle events --since 120    what happened from number 120 on"};
 
+/* A request that waits ends after POLL_MS and is repeated, so that a lost broker is noticed. */
 enum { PAGE = 500, POLL_MS = 10000 };
-
-/* "17.6 MB, 30 ms", "decision 4", "source w2", "by ann"; tokens are left out: they matter to programs only.
- */
-static const char *data_of(const json_t *e, char *to, size_t size)
-{
-    static const char *const WORDS[] = {"decision", "source", "by"};
-    const json_t *data = json_object_get(e, "data");
-    char text[64];
-    size_t n = 0;
-    to[0] = 0;
-    if (json_object_get(data, "bytes")) {
-        units_bytes_text((uint64_t)cli_integer(data, "bytes"), text);
-        n += (size_t)snprintf(to, size, "%s", text);
-    }
-    if (json_object_get(data, "duration_ms")) {
-        units_ms_text((double)cli_integer(data, "duration_ms"), text);
-        n += (size_t)snprintf(to + n, size - n, "%s%s", n ? ", " : "", text);
-    }
-    for (size_t i = 0; i < sizeof WORDS / sizeof *WORDS && n < size; i++)
-        if (json_object_get(data, WORDS[i]))
-            n += (size_t)snprintf(to + n, size - n, "%s%s %s", n ? ", " : "", WORDS[i],
-                                  cli_text(data, WORDS[i], text));
-    return to[0] ? to : "-";
-}
 
 static void print_event(const common_t *c, json_t *e)
 {
@@ -79,25 +60,35 @@ static void print_event(const common_t *c, json_t *e)
         char *text = json_dumps(e, JSON_COMPACT | JSON_PRESERVE_ORDER);
         if (text) puts(text);
         free(text);
-    } else {
-        cli_settle_texts(e);
-        char s[5][64], where[320] = "", data[400], why[600];
-        bool has_code = json_is_string(json_object_get(e, "code"));
-        const char *adapter = cli_text(e, "adapter", s[0]), *version = cli_text(e, "version", s[1]);
-        if (strcmp(adapter, "-") != 0)
-            snprintf(where, sizeof where, strcmp(version, "-") != 0 ? "%s@%s" : "%s", adapter, version);
-        printf("%6s  %s  %-18s %-20s %-16s %-18s %s\n", cli_text(e, "seq", s[2]),
-               json_string_value(json_object_get(e, "at")), json_string_value(json_object_get(e, "type")),
-               where, cli_text(e, "worker", s[3]), data_of(e, data, sizeof data),
-               has_code ? cli_why(e, why, sizeof why) : cli_text(e, "message", s[4]));
+        fflush(stdout);
+        return;
     }
+    cli_settle_texts(e);
+    char s[5][64], where[320] = "", data[400] = "-", why[600];
+    const char *adapter = cli_text(e, "adapter", s[0]), *version = cli_text(e, "version", s[1]);
+    if (strcmp(adapter, "-") != 0)
+        snprintf(where, sizeof where, strcmp(version, "-") != 0 ? "%s@%s" : "%s", adapter, version);
+    /* "17.6 MB, 30 ms", "decision 4", "source w2", "by ann"; tokens are left out: they matter to programs
+     * only. */
+    static const char *const MEMBERS[] = {"bytes", "duration_ms", "decision", "source", "by"};
+    const json_t *members = json_object_get(e, "data");
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof MEMBERS / sizeof *MEMBERS && n < sizeof data; i++) {
+        const char *key = MEMBERS[i];
+        if (!json_object_get(members, key)) continue;
+        const char *comma = n ? ", " : "";
+        if (i == 0) n += (size_t)snprintf(data, sizeof data, "%s", cli_bytes(members, key, s[2]));
+        else if (i == 1)
+            n += (size_t)snprintf(data + n, sizeof data - n, "%s%s", comma, cli_ms(members, key, s[2]));
+        else
+            n += (size_t)snprintf(data + n, sizeof data - n, "%s%s %s", comma, key,
+                                  cli_text(members, key, s[2]));
+    }
+    printf("%6s  %s  %-18s %-20s %-16s %-18s %s\n", cli_text(e, "seq", s[2]), cli_string(e, "at"),
+           cli_string(e, "type"), where, cli_text(e, "worker", s[3]), data,
+           cli_string(e, "code") ? cli_why(e, why, sizeof why) : cli_text(e, "message", s[4]));
     fflush(stdout);
 }
-
-/* What was read and is not printed yet: with --last that waits until all that is kept was read.  `last` 0:
- * all.  `from`: kept events of an earlier time are dropped; "" or NULL: none.  `has_first`: nothing that the
- * broker keeps was left out. */
-typedef struct { json_t *rows; size_t last; uint64_t left; char from[25]; bool has_first; } unprinted_t;
 
 /* --since: a number of an event, or a time, which is then where the listing begins. */
 static int parse_since(const char *text, uint64_t *ret_seq, char ret_from[25], heddle_error_t *error)
@@ -124,46 +115,24 @@ static int parse_since(const char *text, uint64_t *ret_seq, char ret_from[25], h
 }
 
 /* --since a time that is before the oldest event that the broker keeps: what was between them is gone, and a
- * line says so.  A broker of the first epoch had nothing before. */
-static void take_gap(unprinted_t *u, const json_t *answer)
+ * line says so.  A broker of the first epoch had nothing before.  NULL: nothing is gone. */
+static json_t *gap_of(const char *from, const json_t *answer)
 {
-    const char *first_at = json_string_value(json_object_get(answer, "first_at"));
+    const char *first_at = cli_string(answer, "first_at");
     uint64_t first = (uint64_t)cli_integer(answer, "first_seq"),
              epoch = (uint64_t)cli_integer(answer, "epoch");
     bool is_cut = first > 1 || epoch > 1;
-    if (!u->from[0] || !first_at || !first || !is_cut || strcmp(u->from, first_at) >= 0) return;
+    if (!from[0] || !first_at || !first || !is_cut || strcmp(from, first_at) >= 0) return NULL;
     char message[120];
     if (first > 1)
         snprintf(message, sizeof message, "events before %llu are no longer kept", (unsigned long long)first);
     else
         snprintf(message, sizeof message, "the broker was started again at %.30s: earlier events are gone",
                  first_at);
-    json_t *gap = json_pack("{s:s, s:s, s:b, s:I, s:I, s:s, s:s, s:n, s:n, s:n, s:n, s:s, s:{}}", "schema",
-                            "heddle/1", "kind", "event", "ok", 1, "seq", (json_int_t)(first - 1), "epoch",
-                            (json_int_t)epoch, "at", first_at, "type", "gap", "adapter", "version", "worker",
-                            "code", "message", message, "data");
-    if (gap) json_array_append_new(u->rows, gap);
-    u->has_first = false;
-}
-
-/* Takes the events of one page. RFC 3339 times in UTC sort as texts, so they are compared as such. */
-static void take(unprinted_t *u, const json_t *events)
-{
-    for (size_t i = 0; i < json_array_size(events); i++) {
-        json_t *e = json_array_get(events, i);
-        const char *at = json_string_value(json_object_get(e, "at"));
-        if (at && strcmp(at, u->from) < 0) u->has_first = false;
-        else json_array_append(u->rows, e);
-    }
-    for (; u->last > 0 && json_array_size(u->rows) > u->last; u->has_first = false)
-        json_array_remove(u->rows, 0);
-}
-
-/* A restarted broker has lost its older events, so the user is referred to its log. */
-static void print_log_hint(const args_t *args, const unprinted_t *u, uint64_t epoch)
-{
-    if (!u->has_first || epoch < 2 || args->common.quiet || !isatty(STDERR_FILENO)) return;
-    fputs("earlier events are in the broker's log: it keeps the last 10,000 since its start\n", stderr);
+    return json_pack("{s:s, s:s, s:b, s:I, s:I, s:s, s:s, s:n, s:n, s:n, s:n, s:s, s:{}}", "schema",
+                     "heddle/1", "kind", "event", "ok", 1, "seq", (json_int_t)(first - 1), "epoch",
+                     (json_int_t)epoch, "at", first_at, "type", "gap", "adapter", "version", "worker", "code",
+                     "message", message, "data");
 }
 
 int command_events(int argc, char **argv)
@@ -171,45 +140,63 @@ int command_events(int argc, char **argv)
     args_t args = {0};
     int end = cli_parse(&SET, "events", argc, argv, &args, NULL);
     if (end >= 0) return end;
-    unprinted_t u = {.last = args.last > 0 ? (size_t)args.last : 0,
-                     .left = args.limit > 0 ? (uint64_t)args.limit : UINT64_MAX};
+    size_t last = args.last > 0 ? (size_t)args.last : 0;
+    uint64_t left = args.limit > 0 ? (uint64_t)args.limit : UINT64_MAX;
+    char from[25]; /* kept events of an earlier time are dropped; "": none */
     heddle_events_opts_t opts = {.size = sizeof opts, .adapter = args.adapter, .worker = args.worker};
     heddle_error_t error;
-    if (parse_since(args.since, &opts.since, u.from, &error)) return cli_fail(&args.common, "events", &error);
+    if (parse_since(args.since, &opts.since, from, &error)) return cli_fail(&args.common, "events", &error);
     heddle_admin_t *admin = cli_admin(&args.common, "events", &end);
     if (!admin) return end;
-    u.rows = json_array();
-    u.has_first = opts.since < 2;
-    bool heard = false;
+    /* What was read and is not printed yet: with --last that waits until all that is kept was read. */
+    json_t *rows = json_array();
+    bool heard = false, has_first = opts.since < 2; /* nothing that the broker keeps was left out */
     end = 0;
-    while (u.left > 0 && !cli_signal_exit() && !ferror(stdout)) {
+    while (left > 0 && !cli_signal_exit() && !ferror(stdout)) {
         char *text = NULL;
-        opts.limit = u.left < PAGE && u.last == 0 && !u.from[0] ? (uint32_t)u.left : PAGE;
+        opts.limit = left < PAGE && last == 0 && !from[0] ? (uint32_t)left : PAGE;
         opts.wait_ms = args.follow && heard ? POLL_MS : 0;
         int rc = heddle_admin_events(admin, &opts, &text);
-        if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) continue; /* it waited --timeout for a
-                                                                             * broker already */
-        if (rc) { end = cli_fail(&args.common, "events", heddle_last_error()); break; }
+        /* It waited --timeout for a broker already, so this does not spin. */
+        if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) continue;
+        if (rc) {
+            end = cli_fail(&args.common, "events", heddle_last_error());
+            break;
+        }
         json_t *answer = json_loads(text, 0, NULL);
         heddle_free(text);
-        bool more = json_is_true(json_object_get(answer, "more"));
-        if (!heard) take_gap(&u, answer);
-        take(&u, json_object_get(answer, "events"));
-        if (u.last == 0 || !more) {
-            for (size_t i = 0; i < json_array_size(u.rows) && u.left > 0; i++, u.left--)
-                print_event(&args.common, json_array_get(u.rows, i));
-            json_array_clear(u.rows);
-            u.last = 0;
+        const json_t *events = json_object_get(answer, "events");
+        bool more = cli_is(answer, "more");
+        json_t *gap = heard ? NULL : gap_of(from, answer);
+        if (gap) {
+            json_array_append_new(rows, gap);
+            has_first = false;
+        }
+        for (size_t i = 0; i < json_array_size(events); i++) {
+            /* RFC 3339 times in UTC sort as texts, so they are compared as such. */
+            const char *at = cli_string(json_array_get(events, i), "at");
+            if (at && strcmp(at, from) < 0) has_first = false;
+            else json_array_append(rows, json_array_get(events, i));
+        }
+        for (; last > 0 && json_array_size(rows) > last; has_first = false) json_array_remove(rows, 0);
+        if (last == 0 || !more) {
+            for (size_t i = 0; i < json_array_size(rows) && left > 0; i++, left--)
+                print_event(&args.common, json_array_get(rows, i));
+            json_array_clear(rows);
+            last = 0;
         }
         opts.since = (uint64_t)cli_integer(answer, "next");
         opts.epoch = (uint64_t)cli_integer(answer, "epoch");
         json_decref(answer);
-        if (!heard) print_log_hint(&args, &u, opts.epoch);
+        /* A restarted broker has lost its older events, so the user is referred to its log. */
+        if (!heard && has_first && opts.epoch > 1 && !args.common.quiet && isatty(STDERR_FILENO))
+            fputs("earlier events are in the broker's log: it keeps the last 10,000 since its start\n",
+                  stderr);
         heard = true;
-        if (!more) u.from[0] = 0; /* what happens from now on is later, whatever the clocks say */
+        if (!more) from[0] = 0; /* what happens from now on is later, whatever the clocks say */
         if (!args.follow && !more) break;
     }
-    json_decref(u.rows);
+    json_decref(rows);
     cli_admin_close(&admin);
     return cli_signal_exit() ? cli_signal_exit() : end;
 }

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle keygen: makes a key pair, or prints the public key of the own one. */
+/* heddle keygen: makes a key pair, or prints the public key of the own one.
+ *
+ * The user's own key is made once, and later calls print it again, so that a set-up script can be repeated.
+ * --out requests a new key: there an existing file is an error, because it may be the key of another program.
+ */
 #include "cli/cli.h"
 
 #include "core/errors.h"
@@ -44,45 +48,32 @@ static const option_set_t SET = {
 static void render(const common_t *c, json_t *answer)
 {
     char s[64];
-    bool is_new = json_is_true(json_object_get(answer, "created"));
     puts(cli_text(answer, "public_key", s));
     if (!c->quiet)
-        fprintf(stderr, is_new ? "heddle keygen: a new key; the secret is in %s\n"
-                               : "heddle keygen: the key in %s\n",
-                json_string_value(json_object_get(answer, "file")));
-}
-
-/* The user's own key is made once, and later calls print it again. --out requests a new key: then an existing
- * file is an error. */
-static int take(const args_t *args, char ret_key[HEDDLE_KEY_TEXT], char **ret_file, bool *ret_created,
-                heddle_error_t *ret_why)
-{
-    int rc = args->show ? heddle_key_public(args->out, ret_key, ret_file)
-                        : heddle_key_generate(args->out, ret_key, ret_file);
-    *ret_created = !rc && !args->show;
-    *ret_why = *cli_error(rc);
-    if (args->show || rc != HEDDLE_ERR_DATA_DIR) return rc;
-    int there = heddle_key_public(args->out, ret_key, ret_file);
-    if (!there && args->out) {
-        error_found(ret_why, "the key %s", ret_key);
-        return rc;
-    }
-    if (there != HEDDLE_ERR_NOT_FOUND) *ret_why = *cli_error(there); /* a damaged file is the better reason */
-    return ret_why->code;
+        fprintf(stderr,
+                cli_is(answer, "created") ? "heddle keygen: a new key; the secret is in %s\n"
+                                          : "heddle keygen: the key in %s\n",
+                cli_string(answer, "file"));
 }
 
 int command_keygen(int argc, char **argv)
 {
     args_t args = {0};
     char key[HEDDLE_KEY_TEXT], *file = NULL;
-    bool is_new = false;
-    heddle_error_t why;
     int end = cli_parse(&SET, "keygen", argc, argv, &args, NULL);
     if (end >= 0) return end;
-    int rc = take(&args, key, &file, &is_new, &why);
-    json_t *answer = rc ? NULL
-                        : json_pack("{s:s, s:s, s:b, s:s, s:s, s:b}", "schema", "heddle/1", "kind", "keygen",
-                                    "ok", 1, "public_key", key, "file", file, "created", is_new);
+    int rc = args.show ? heddle_key_public(args.out, key, &file) : heddle_key_generate(args.out, key, &file);
+    bool is_new = !rc && !args.show;
+    heddle_error_t why = *cli_error(rc);
+    if (!args.show && rc == HEDDLE_ERR_DATA_DIR) { /* the file may be there already: is it a key? */
+        int there = heddle_key_public(args.out, key, &file);
+        if (!there && args.out) error_found(&why, "the key %s", key);
+        else if (there != HEDDLE_ERR_NOT_FOUND) why = *cli_error(there); /* damaged: the better reason */
+    }
+    json_t *answer = NULL;
+    if (!why.code)
+        answer = json_pack("{s:s, s:s, s:b, s:s, s:s, s:b}", "schema", "heddle/1", "kind", "keygen", "ok", 1,
+                           "public_key", key, "file", file, "created", is_new);
     char *text = answer ? json_dumps(answer, JSON_COMPACT) : NULL;
     json_decref(answer);
     heddle_free(file);

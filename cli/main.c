@@ -1,32 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle: one program with subcommands, each in a file of its own. */
+/* heddle: one program with subcommands.
+ *
+ * Most of them are functions here, a file for each noun. The broker, the worker and the benchmark are
+ * programs of their own, because a service manager starts them by name; the subcommand execs the program in
+ * the same directory, so that one command name reaches all of them, of the same release. */
 #include "cli/cli.h"
 
 #include "core/errors.h"
 #include "core/process.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+typedef struct {
+    const char *name, *summary;
+    command_fn *run;     /* NULL: */
+    const char *program; /* the program that it execs */
+} command_t;
 
 static const command_t COMMANDS[] = {
-    {"broker", "run a broker (heddle-broker)", command_broker},
-    {"worker", "run a worker beside an engine (heddle-worker)", command_worker},
-    {"publish", "publish a PEFT directory as a new version", command_publish},
-    {"status", "the cluster at a glance", command_status},
-    {"adapters", "adapters: active and newest version, writer, how many are current", command_adapters},
-    {"versions", "versions of an adapter, or one version and who has it", command_versions},
-    {"workers", "workers: what each one serves and fetches", command_workers},
-    {"events", "what happened, and what happens", command_events},
-    {"wait", "wait until workers have a version", command_wait},
-    {"activate", "promote or roll back to a version", command_activate},
-    {"rollback", "go back to the version that was active before", command_rollback},
-    {"resume", "end the hold of an adapter: activate its newest version", command_resume},
-    {"pull", "fetch a version from its holders into a PEFT directory", command_pull},
-    {"verify", "have every holder hash its bytes again", command_verify},
-    {"keygen", "make a key of your own", command_keygen},
-    {"keys", "who may do what: list, add and revoke keys", command_keys},
-    {"bench", "measure on this host, compare two measurements (heddle-bench)", command_bench},
+    {"broker", "run a broker (heddle-broker)", NULL, "heddle-broker"},
+    {"worker", "run a worker beside an engine (heddle-worker)", NULL, "heddle-worker"},
+    {"publish", "publish a PEFT directory as a new version", command_publish, NULL},
+    {"status", "the cluster at a glance", command_status, NULL},
+    {"adapters", "adapters: active and newest version, writer, how many are current", command_adapters, NULL},
+    {"versions", "versions of an adapter, or one version and who has it", command_versions, NULL},
+    {"workers", "workers: what each one serves and fetches", command_workers, NULL},
+    {"events", "what happened, and what happens", command_events, NULL},
+    {"wait", "wait until workers have a version", command_wait, NULL},
+    {"activate", "promote or roll back to a version", command_activate, NULL},
+    {"rollback", "go back to the version that was active before", command_rollback, NULL},
+    {"resume", "end the hold of an adapter: activate its newest version", command_resume, NULL},
+    {"pull", "fetch a version from its holders into a PEFT directory", command_pull, NULL},
+    {"verify", "have every holder hash its bytes again", command_verify, NULL},
+    {"keygen", "make a key of your own", command_keygen, NULL},
+    {"keys", "who may do what: list, add and revoke keys", command_keys, NULL},
+    {"bench", "measure on this host, compare two measurements (heddle-bench)", NULL, "heddle-bench"},
 };
 enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
@@ -50,35 +62,11 @@ static const char NOTES[] =
     "[~/.local/state]\n"
     "  NOTIFY_SOCKET         broker, worker: a service manager, notified when they serve and end\n";
 
-static void print_help(FILE *to)
-{
-    fputs("Usage: heddle COMMAND [OPTION...]\n\nMoves LoRA adapters from trainers to every rollout worker, "
-          "by version.\n\nCommands:\n",
-          to);
-    for (int i = 0; i < COMMAND_COUNT; i++)
-        fprintf(to, "  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
-    fprintf(to, "\nheddle COMMAND --help tells the options of each.\n\n%s", NOTES);
-}
-
 static const command_t *find(const char *name)
 {
     for (int i = 0; i < COMMAND_COUNT; i++)
         if (!strcmp(COMMANDS[i].name, name)) return &COMMANDS[i];
     return NULL;
-}
-
-/* The index of the command's name, after common options: `heddle -o json status` means `heddle status -o
- * json`. */
-static int command_index(int argc, char **argv)
-{
-    int i = 1;
-    for (; i < argc && argv[i][0] == '-'; i++)
-        for (const option_t *o = CLI_COMMON; o->name; o++) {
-            bool whole = (argv[i][1] == '-' && !strcmp(argv[i] + 2, o->name)) ||
-                         (argv[i][1] == o->letter && o->letter && !argv[i][2]);
-            if (whole && o->kind != OPTION_FLAG) { i++; break; }
-        }
-    return i < argc ? i : 0;
 }
 
 static int unknown(int argc, char **argv, const char *word)
@@ -87,9 +75,7 @@ static int unknown(int argc, char **argv, const char *word)
     for (int i = 0; i < COMMAND_COUNT; i++) names[i] = COMMANDS[i].name;
     const char *nearest = word ? option_nearest(word, names) : NULL;
     heddle_error_t error;
-    common_t common = {0};
-    for (int i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], "-o") && !strcmp(argv[i + 1], "json")) common.output = OUTPUT_JSON;
+    common_t common = {.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE};
     error_fail(&error, HEDDLE_ERR_USAGE, word ? "there is no command \"%.100s\"" : "no command was given%.0s",
                word ? word : "");
     char all[512] = "";
@@ -101,40 +87,82 @@ static int unknown(int argc, char **argv, const char *word)
     return cli_fail(&common, "", &error);
 }
 
-/* The list of commands for tools/surfaces, which then calls each with --dump-options. */
-static int dump_commands(void)
+static int run_command(const command_t *command, int argc, char **argv)
 {
-    for (int i = 0; i < COMMAND_COUNT; i++)
-        printf("command\t%s\t%s\n", COMMANDS[i].name, COMMANDS[i].summary);
-    for (size_t at = 0, n; NOTES[at]; at += n + 1) {
-        n = strcspn(NOTES + at, "\n");
-        printf("note\t%.*s\n", (int)n, NOTES + at);
+    if (command->run) return command->run(argc, argv);
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
+    char *slash = NULL;
+    if (n > 0) {
+        path[n] = 0;
+        slash = strrchr(path, '/');
     }
-    return 0;
+    if (slash) {
+        snprintf(slash + 1, 64, "%s", command->program);
+        argv[0] = path;
+        execv(path, argv);
+    }
+    int why = errno;
+    heddle_error_t error;
+    common_t common = {0};
+    error_fail(&error, HEDDLE_ERR_INTERNAL, "cannot run %s: %s", slash ? path : command->program,
+               strerror(why));
+    error_hint(&error, "%s is installed beside heddle; in a checkout, make build", command->program);
+    return cli_fail(&common, command->name, &error);
 }
 
 static int run(int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--dump-options")) return dump_commands();
-    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) { print_help(stdout); return 0; }
-    if (argc > 1 && !strcmp(argv[1], "--version")) { printf("heddle %s\n", heddle_version()); return 0; }
-    if (argc > 1 && !strcmp(argv[1], "help")) {
-        bool is_general = argc < 3 || argv[2][0] == '-' || !strcmp(argv[2], "help");
-        if (is_general) { print_help(stdout); return 0; }
-        const command_t *about = find(argv[2]);
-        if (!about) return unknown(argc, argv, argv[2]);
-        char *help[] = {argv[0], "--help", NULL};
-        return about->run(2, help);
+    const char *first = argc > 1 ? argv[1] : "";
+    /* The list of commands for tools/surfaces, which then calls each with --dump-options. */
+    if (argc == 2 && !strcmp(first, "--dump-options")) {
+        for (int i = 0; i < COMMAND_COUNT; i++)
+            printf("command\t%s\t%s\n", COMMANDS[i].name, COMMANDS[i].summary);
+        for (size_t at = 0, n; NOTES[at]; at += n + 1) {
+            n = strcspn(NOTES + at, "\n");
+            printf("note\t%.*s\n", (int)n, NOTES + at);
+        }
+        return 0;
     }
-    int at = command_index(argc, argv);
-    static const command_t COMPLETE = {"complete", "", command_complete};
-    const command_t *command = at ? find(argv[at]) : NULL;
-    if (at && !strcmp(argv[at], COMPLETE.name)) command = &COMPLETE;
-    if (!command) return unknown(argc, argv, at ? argv[at] : NULL);
+    if (!strcmp(first, "--version")) {
+        printf("heddle %s\n", heddle_version());
+        return 0;
+    }
+    bool is_about = !strcmp(first, "help") && argc > 2 && argv[2][0] != '-' && strcmp(argv[2], "help");
+    if (is_about) {
+        const command_t *about = find(argv[2]);
+        char *help[] = {argv[0], "--help", NULL};
+        return about ? run_command(about, 2, help) : unknown(argc, argv, argv[2]);
+    }
+    if (!strcmp(first, "--help") || !strcmp(first, "-h") || !strcmp(first, "help")) {
+        puts(
+            "Usage: heddle COMMAND [OPTION...]\n\nMoves LoRA adapters from trainers to every rollout worker, "
+            "by version.\n\nCommands:");
+        for (int i = 0; i < COMMAND_COUNT; i++) printf("  %-10s %s\n", COMMANDS[i].name, COMMANDS[i].summary);
+        printf("\nheddle COMMAND --help tells the options of each.\n\n%s", NOTES);
+        return 0;
+    }
+    /* Common options may come before the command: `heddle -o json status` means `heddle status -o json`. The
+     * value of such an option is no command. */
+    int at = 1;
+    for (; at < argc && argv[at][0] == '-'; at++)
+        for (const option_t *o = CLI_COMMON; o->name; o++) {
+            bool is_long = argv[at][1] == '-' && !strcmp(argv[at] + 2, o->name);
+            bool is_short = o->letter && argv[at][1] == o->letter && !argv[at][2];
+            if ((is_long || is_short) && o->kind != OPTION_FLAG) {
+                at++;
+                break;
+            }
+        }
+    if (at >= argc) return unknown(argc, argv, NULL);
+    /* It is for the completion of shells, so it is in no list of commands. */
+    static const command_t COMPLETE = {"complete", "", command_complete, NULL};
+    const command_t *command = strcmp(argv[at], COMPLETE.name) ? find(argv[at]) : &COMPLETE;
+    if (!command) return unknown(argc, argv, argv[at]);
     /* The command's name leaves its place, and argv[2..at] become the common options before it. */
     for (int i = at; i > 1; i--) argv[i] = argv[i - 1];
     argv[1] = argv[0];
-    return command->run(argc - 1, argv + 1);
+    return run_command(command, argc - 1, argv + 1);
 }
 
 int main(int argc, char **argv)

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle publish: makes a PEFT directory a version, waits for the workers, and prints the result. */
+/* heddle publish: makes a PEFT directory a version, waits for the workers, and prints the result.
+ *
+ * This process holds the bytes until a worker has them, so the command must not end before that: it waits
+ * for one worker that has the version staged, and then for as many as --wait asks for. With --stay it goes on
+ * serving, until another version takes the place of its own. Whatever happens, it prints one answer, filled
+ * as far as it went.
+ *
+ * In this order: the arguments, the answer, progress on stderr, the wait, --stay, the publication. */
 #include "cli/cli.h"
 
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/names.h"
-#include "core/units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,7 +46,8 @@ static const option_t OPTIONS[] = {
      "when the bytes equal the newest live version's", AT(if_unchanged)},
     {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL,
      "makes a repetition harmless: one id, one version, unless that failed because its publisher ended "
-     "(default: a random one)", AT(request_id)},
+     "(default: a random one)",
+     AT(request_id)},
     {"writer", 0, OPTION_TEXT, "NAME", NULL, NULL, "name of this writer (default: HOST-PID)", AT(writer)},
     {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL,
      "fence another writer of the adapter now (default: wait for a silent one, refuse a live one)",
@@ -85,20 +92,32 @@ static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 
 /* The command ends at most 2 s after its deadline. The rest is for a late result from the broker, for a
  * publisher that was suspended past its lease and must register again, and for closing. */
-enum { SLICE_MS = 100, AGAIN_MS = 200, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, BAR_WIDTH = 30 };
+enum { SLICE_MS = 100, AGAIN_MS = 200, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900 };
 enum { PRINT_MS = 1000 }; /* between two lines about the version that goes first */
 
-/* Everything the answer needs, filled as far as it went. */
+/* Everything the answer needs, filled as far as it went, and what was printed on the way. */
 typedef struct {
     const args_t *args;
     heddle_published_t published;
     heddle_report_t report;
-    bool have_version, have_report, has_settling;
-    double opening_ms;             /* until the broker had admitted us; the directory was read meanwhile */
+    bool have_version, have_report;
+    double opening_ms; /* until the broker had admitted us; the directory was read meanwhile */
     heddle_error_t error;
+    bool has_settling; /* the last report was of a broker in its startup grace period */
+    bool is_drawn;     /* the last line on stderr is the progress bar */
+    char queued[512];  /* what was printed last of a version that waits for another; "" */
+    uint64_t printed_us;
 } outcome_t;
 
+/* ---- the answer ---- */
+
 static json_t *text_or_null(const char *text) { return text && text[0] ? json_string(text) : json_null(); }
+
+static json_t *integer_or_null(bool is_known, uint64_t n)
+{
+    return is_known ? json_integer((json_int_t)n) : json_null();
+}
+
 /* A time measured by the library, which counts from its own call, plus the time that passed before it. */
 static json_t *ms_or_null(const outcome_t *o, bool is_known, double ms)
 {
@@ -106,115 +125,89 @@ static json_t *ms_or_null(const outcome_t *o, bool is_known, double ms)
     return is_there ? json_real((double)(int64_t)((o->opening_ms + ms) * 1000) / 1000) : json_null();
 }
 
-static json_t *features_of(const char *list)
+/* Every field is in every answer, null as long as it is not known: a script reads them without a check. */
+static char *answer_of(const outcome_t *o)
 {
-    json_t *array = json_array();
-    char text[192];
-    snprintf(text, sizeof text, "%s", list);
-    char *state = NULL;
-    for (char *word = strtok_r(text, ",", &state); word; word = strtok_r(NULL, ",", &state))
-        json_array_append_new(array, json_string(word));
-    return array;
-}
-
-static json_t *count_or_null(const outcome_t *o, uint32_t count)
-{
-    return o->have_report ? json_integer(count) : json_null();
-}
-
-static json_t *rollout_of(const outcome_t *o)
-{
-    json_t *missing = json_array();
-    for (uint32_t i = 0; i < o->report.missing_count && i < HEDDLE_MISSING_MAX; i++) {
-        const heddle_missing_t *m = &o->report.missing[i];
+    const args_t *args = o->args;
+    const heddle_published_t *p = &o->published;
+    const heddle_report_t *r = &o->report;
+    bool is_packed = p->digest[0] != 0, have_version = o->have_version, have_report = o->have_report;
+    json_t *missing = json_array(), *features = is_packed ? json_array() : json_null();
+    for (uint32_t i = 0; i < r->missing_count && i < HEDDLE_MISSING_MAX; i++) {
+        const heddle_missing_t *m = &r->missing[i];
         json_array_append_new(
             missing, json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", text_or_null(m->phase),
                                "code", m->code ? json_string(heddle_err_name(m->code)) : json_null(),
                                "message", text_or_null(m->message)));
     }
-    return json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "activation", ACTIVATIONS[o->args->activation],
-                     "deadline_ms", (json_int_t)o->args->deadline_ms, "eligible_count",
-                     count_or_null(o, o->report.eligible_count), "staged_count",
-                     count_or_null(o, o->report.staged_count), "active_count",
-                     count_or_null(o, o->report.active_count), "missing", missing);
-}
-
-static char *answer_of(const outcome_t *o)
-{
-    const heddle_published_t *p = &o->published;
-    bool known = p->digest[0] != 0;
-    json_t *timing =
-        json_pack("{s:o, s:o, s:o, s:o}", "pack_ms", ms_or_null(o, known, p->pack_ms), "commit_ms",
-                  ms_or_null(o, o->have_version, p->commit_ms), "staged_ms",
-                  ms_or_null(o, o->have_report, o->report.staged_ms), "active_ms",
-                  ms_or_null(o, o->have_report, o->report.active_ms));
-    const char *adapter = name_is_valid(o->args->adapter) ? o->args->adapter : NULL;
-    json_t *a =
-        json_pack("{s:s, s:s, s:b, s:o, s:o, s:o, s:o}", "schema", "heddle/1", "kind", "publish", "ok",
-                  o->error.code == 0, "adapter", text_or_null(adapter), "version",
-                  o->have_version ? json_integer((json_int_t)p->version) : json_null(), "tag",
-                  o->have_version ? text_or_null(p->tag) : json_null(), "digest", text_or_null(p->digest));
-    json_object_set_new(a, "created", o->have_version ? json_boolean(p->created) : json_null());
-    json_object_set_new(a, "reason",
-                        p->replayed    ? json_string("replayed")
-                        : p->unchanged ? json_string("unchanged")
-                                       : json_null());
-    json_object_set_new(a, "state", o->have_report ? text_or_null(o->report.state) : json_null());
-    json_object_set_new(a, "step", o->args->step >= 0 ? json_integer(o->args->step) : json_null());
-    const char *asked_id = name_is_valid(o->args->request_id) ? o->args->request_id : NULL;
-    json_object_set_new(a, "request_id", text_or_null(p->request_id[0] ? p->request_id : asked_id));
-    json_object_set_new(a, "data_bytes", known ? json_integer((json_int_t)p->data_bytes) : json_null());
-    json_object_set_new(a, "tensor_count", known ? json_integer(p->tensor_count) : json_null());
-    json_object_set_new(a, "chunk_count", known ? json_integer(p->chunk_count) : json_null());
-    json_object_set_new(a, "features", known ? features_of(p->features) : json_null());
-    json_object_set_new(a, "rollout", rollout_of(o));
-    json_object_set_new(a, "timing", timing);
+    char list[192], *state = NULL;
+    snprintf(list, sizeof list, "%s", p->features);
+    for (char *word = strtok_r(list, ",", &state); word; word = strtok_r(NULL, ",", &state))
+        json_array_append_new(features, json_string(word));
+    json_t *rollout = json_pack("{s:s, s:I, s:o, s:o, s:o, s:o}", "activation", ACTIVATIONS[args->activation],
+                                "deadline_ms", (json_int_t)args->deadline_ms, "eligible_count",
+                                integer_or_null(have_report, r->eligible_count), "staged_count",
+                                integer_or_null(have_report, r->staged_count), "active_count",
+                                integer_or_null(have_report, r->active_count), "missing", missing);
+    json_t *timing = json_pack("{s:o, s:o, s:o, s:o}", "pack_ms", ms_or_null(o, is_packed, p->pack_ms),
+                               "commit_ms", ms_or_null(o, have_version, p->commit_ms), "staged_ms",
+                               ms_or_null(o, have_report, r->staged_ms), "active_ms",
+                               ms_or_null(o, have_report, r->active_ms));
+    /* Names that were refused as arguments may hold anything, so they are not repeated. */
+    const char *adapter = name_is_valid(args->adapter) ? args->adapter : NULL,
+               *asked_id = name_is_valid(args->request_id) ? args->request_id : NULL,
+               *reason = p->replayed    ? "replayed"
+                         : p->unchanged ? "unchanged"
+                                        : NULL;
+    json_t *a = json_pack(
+        "{s:s, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "schema", "heddle/1", "kind", "publish", "ok", o->error.code == 0, "adapter", text_or_null(adapter),
+        "version", integer_or_null(have_version, p->version), "tag",
+        text_or_null(have_version ? p->tag : NULL), "digest", text_or_null(p->digest), "created",
+        have_version ? json_boolean(p->created) : json_null(), "reason", text_or_null(reason), "state",
+        text_or_null(have_report ? r->state : NULL), "step",
+        integer_or_null(args->step >= 0, (uint64_t)args->step), "request_id",
+        text_or_null(p->request_id[0] ? p->request_id : asked_id), "data_bytes",
+        integer_or_null(is_packed, p->data_bytes), "tensor_count",
+        integer_or_null(is_packed, p->tensor_count), "chunk_count",
+        integer_or_null(is_packed, p->chunk_count), "features", features, "rollout", rollout, "timing",
+        timing);
     char *text = json_dumps(a, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
     json_decref(a);
     return text;
 }
 
-/* "staged 3/4"; if no worker was there at the announcement, only those that joined later count. */
-static void print_count(const char *verb, int64_t count, int64_t eligible)
-{
-    printf("%s %lld", verb, (long long)count);
-    if (eligible) printf("/%lld", (long long)eligible);
-}
-
-/* A time that is absent belongs to a step that was not reached. */
-static void print_in_ms(const json_t *timing, const char *key)
+/* "staged 3/4 in 17 ms". If no worker was there at the announcement, only those that joined later count. A
+ * time that is absent belongs to a step that was not reached. */
+static void print_reached(const json_t *a, const char *verb, const char *count, const char *ms)
 {
     char s[64];
-    if (json_is_number(json_object_get(timing, key))) printf(" in %s ms", cli_text(timing, key, s));
+    const json_t *rollout = json_object_get(a, "rollout"), *timing = json_object_get(a, "timing");
+    long long eligible = cli_integer(rollout, "eligible_count");
+    printf("%s %lld", verb, (long long)cli_integer(rollout, count));
+    if (eligible) printf("/%lld", eligible);
+    if (json_is_number(json_object_get(timing, ms))) printf(" in %s ms", cli_text(timing, ms, s));
 }
 
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
-    if (!json_is_string(json_object_get(a, "digest"))) return; /* refused before there was anything to show */
-    char s[6][64], bytes[16];
-    const json_t *rollout = json_object_get(a, "rollout"), *timing = json_object_get(a, "timing"),
-                 *reason = json_object_get(a, "reason");
-    units_bytes_text((uint64_t)cli_integer(a, "data_bytes"), bytes);
-    if (json_is_string(json_object_get(a, "tag")))
-        printf("%s  ", json_string_value(json_object_get(a, "tag")));
-    else printf("%s  ", cli_text(a, "digest", s[0]));
-    printf("%s%s%s  %s, %s", cli_text(a, "state", s[1]), json_is_string(reason) ? ", " : "",
-           json_is_string(reason) ? json_string_value(reason) : "", bytes,
+    if (!cli_string(a, "digest")) return; /* refused before there was anything to show */
+    char s[4][64];
+    const char *tag = cli_string(a, "tag"), *reason = cli_string(a, "reason");
+    printf("%s  %s%s%s  %s, %s", tag ? tag : cli_string(a, "digest"), cli_text(a, "state", s[0]),
+           reason ? ", " : "", reason ? reason : "", cli_bytes(a, "data_bytes", s[1]),
            cli_count(cli_integer(a, "tensor_count"), "tensor", s[2]));
-    if (json_is_string(json_object_get(a, "state"))) {
-        int64_t eligible = cli_integer(rollout, "eligible_count");
-        print_count("  staged", cli_integer(rollout, "staged_count"), eligible);
-        print_in_ms(timing, "staged_ms");
-        print_count(", active", cli_integer(rollout, "active_count"), eligible);
-        print_in_ms(timing, "active_ms");
+    if (cli_string(a, "state")) {
+        print_reached(a, "  staged", "staged_count", "staged_ms");
+        print_reached(a, ", active", "active_count", "active_ms");
     }
     puts("");
-    const json_t *missing = json_object_get(rollout, "missing");
+    const json_t *missing = json_object_get(json_object_get(a, "rollout"), "missing");
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
-        printf("  missing: %s, phase %s, %s: %s\n", json_string_value(json_object_get(m, "worker")),
-               cli_text(m, "phase", s[0]), cli_text(m, "code", s[1]), cli_text(m, "message", s[2]));
+        printf("  missing: %s, phase %s, %s: %s\n", cli_string(m, "worker"), cli_text(m, "phase", s[0]),
+               cli_text(m, "code", s[1]), cli_text(m, "message", s[2]));
     }
 }
 
@@ -224,36 +217,22 @@ static int finish(outcome_t *o, int rc)
     return cli_answer(&o->args->common, "publish", &o->error, answer_of(o), render);
 }
 
-static void draw(const heddle_event_t *e, const heddle_report_t *r, bool *drawn)
-{
-    if (e->data_bytes == 0) return;
-    double part = (double)e->bytes_done / (double)e->data_bytes;
-    if (part > 1) part = 1;
-    char bar[BAR_WIDTH + 1], done[16], all[16];
-    for (int i = 0; i < BAR_WIDTH; i++) bar[i] = i < (int)(part * BAR_WIDTH) ? '#' : '.';
-    bar[BAR_WIDTH] = 0;
-    units_bytes_text(e->bytes_done, done);
-    units_bytes_text(e->data_bytes, all);
-    fprintf(stderr, "\r[%s] %3d %%  %s of %s  staged %u/%u ", bar, (int)(part * 100), done, all,
-            r->staged_count, r->eligible_count);
-    *drawn = true;
-}
+/* ---- progress on stderr ---- */
 
-typedef struct {
-    bool is_shown, is_drawn;
-    uint64_t until_us;
-    char queued[512]; /* what was printed last of a version that waits for another; "" */
-    uint64_t printed_us;
-} watch_t;
+static void clear_bar(outcome_t *o)
+{
+    if (o->is_drawn) cli_clear_bar();
+    o->is_drawn = false;
+}
 
 /* Printed once for each start of the broker: during its startup grace period it waits for workers to come
  * back. */
-static void print_grace(outcome_t *o, watch_t *w)
+static void print_grace(outcome_t *o)
 {
     bool is_new = o->report.settling_ms > 0 && !o->has_settling;
     o->has_settling = o->report.settling_ms > 0;
     if (!is_new || o->args->common.quiet) return;
-    if (w && w->is_drawn) fprintf(stderr, "\r%78s\r", "");
+    clear_bar(o);
     fprintf(stderr, "the broker has just started: it decides in %.1f s, when its members are back\n",
             o->report.settling_ms / 1000.0);
 }
@@ -265,19 +244,33 @@ static const char *queued_text(const heddle_report_t *r)
     return is_staging && !r->code ? r->message : "";
 }
 
-/* Printed at once, and then at most each PRINT_MS, because the counts may change with each worker. */
-static void print_queued(const outcome_t *o, watch_t *w)
+/* Shows what one slice of the wait brought.  True: the broker was lost in it. */
+static bool show_progress(heddle_publisher_t *p, outcome_t *o)
 {
-    const char *text = queued_text(&o->report);
+    bool is_quiet = o->args->common.quiet, is_shown = !is_quiet && isatty(STDERR_FILENO), is_lost = false;
+    print_grace(o);
+    /* Printed at once, and then at most each PRINT_MS, because the counts may change with each worker. */
+    const char *queued = queued_text(&o->report);
     uint64_t now_us = clock_now(clock_system());
-    bool is_new = text[0] && strcmp(text, w->queued) != 0;
-    bool is_time = !w->queued[0] || now_us >= w->printed_us + PRINT_MS * 1000;
-    if (!is_new || !is_time || o->args->common.quiet) return;
-    if (w->is_drawn) fprintf(stderr, "\r%78s\r", "");
-    fprintf(stderr, "%s@%llu %s\n", o->args->adapter, (unsigned long long)o->published.version, text);
-    snprintf(w->queued, sizeof w->queued, "%s", text);
-    w->printed_us = now_us;
+    bool is_new = queued[0] && strcmp(queued, o->queued) != 0;
+    if (is_new && !is_quiet && (!o->queued[0] || now_us >= o->printed_us + PRINT_MS * 1000)) {
+        clear_bar(o);
+        fprintf(stderr, "%s@%llu %s\n", o->args->adapter, (unsigned long long)o->published.version, queued);
+        snprintf(o->queued, sizeof o->queued, "%s", queued);
+        o->printed_us = now_us;
+    }
+    heddle_event_t event = {.size = sizeof event};
+    while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK) {
+        is_lost = is_lost || event.type == HEDDLE_EVENT_LOST_BROKER;
+        if (!is_shown || event.type != HEDDLE_EVENT_PROGRESS || event.data_bytes == 0) continue;
+        cli_draw_bar(event.bytes_done, event.data_bytes);
+        fprintf(stderr, " staged %u/%u ", o->report.staged_count, o->report.eligible_count);
+        o->is_drawn = true;
+    }
+    return is_lost;
 }
+
+/* ---- the wait ---- */
 
 /* The deadline passed while the rollout goes on: the broker has not ended it. */
 static bool is_late(int rc, const outcome_t *o)
@@ -289,110 +282,108 @@ static bool is_late(int rc, const outcome_t *o)
 /* Waits in slices, so that progress is seen between them. */
 static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quorum_t quorum, uint64_t until_us)
 {
-    watch_t w = {.is_shown = isatty(STDERR_FILENO) && !o->args->common.quiet, .until_us = until_us};
+    const char *adapter = o->args->adapter, *reached = phase == HEDDLE_PHASE_STAGED ? "staged" : "active";
+    unsigned long long version = o->published.version;
     int rc;
+    o->queued[0] = 0;
     do {
-        rc = heddle_publisher_wait(p, o->published.version, phase, quorum, SLICE_MS, &o->report);
-        if (rc) o->error = *heddle_last_error(); /* before next_event replaces it */
+        rc = heddle_publisher_wait(p, version, phase, quorum, SLICE_MS, &o->report);
+        o->error = *cli_error(rc); /* before next_event replaces it */
         o->have_report = true;
-        print_grace(o, &w);
-        print_queued(o, &w);
-        /* The events of this slice. After the broker was lost, the result gets a moment more to arrive. */
-        heddle_event_t event = {.size = sizeof event};
-        while (heddle_publisher_next_event(p, 0, &event) == HEDDLE_OK) {
-            uint64_t away_us = clock_now(clock_system()) + AWAY_MS * 1000;
-            if (event.type == HEDDLE_EVENT_LOST_BROKER && w.until_us < away_us) w.until_us = away_us;
-            if (w.is_shown && event.type == HEDDLE_EVENT_PROGRESS) draw(&event, &o->report, &w.is_drawn);
-        }
-        if (!rc) o->error = (heddle_error_t){0};
-        /* The drain above may have taken the interrupt. */
-        if (cli_signal_exit()) {
-            unsigned long long version = o->published.version;
-            error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted before %s@%llu was %s",
-                       o->args->adapter, version, phase == HEDDLE_PHASE_STAGED ? "staged" : "active");
-            error_where(&o->error, o->args->adapter, version, NULL,
-                        phase == HEDDLE_PHASE_STAGED ? "fetch" : "activate");
-            error_hint(&o->error,
-                       "%.100s@%llu fails unless a worker has its bytes: `heddle versions %.100s@%llu` tells",
-                       o->args->adapter, version, o->args->adapter, version);
-            return HEDDLE_ERR_INTERRUPTED;
-        }
-    } while (is_late(rc, o) && clock_now(clock_system()) < w.until_us);
-    if (w.is_drawn) fprintf(stderr, "\r%78s\r", "");
+        /* After the broker was lost, the result gets a moment more to arrive. */
+        uint64_t away_us = show_progress(p, o) ? clock_now(clock_system()) + AWAY_MS * 1000 : 0;
+        if (until_us < away_us) until_us = away_us;
+    } while (is_late(rc, o) && !cli_signal_exit() && clock_now(clock_system()) < until_us);
+    clear_bar(o);
+    if (cli_signal_exit()) { /* asked for itself: show_progress may have taken the interrupt */
+        error_fail(&o->error, HEDDLE_ERR_INTERRUPTED, "interrupted before %s@%llu was %s", adapter, version,
+                   reached);
+        error_where(&o->error, adapter, version, NULL, phase == HEDDLE_PHASE_STAGED ? "fetch" : "activate");
+        error_hint(&o->error,
+                   "%.100s@%llu fails unless a worker has its bytes: `heddle versions %.100s@%llu` tells",
+                   adapter, version, adapter, version);
+        return HEDDLE_ERR_INTERRUPTED;
+    }
     if (is_late(rc, o)) {
         /* The error names the length of the last slice; the user gave a deadline, so that is named instead.
          */
         heddle_error_t slice = o->error;
         bool has_its_hint = slice.code == HEDDLE_ERR_NO_WORKERS || queued_text(&o->report)[0];
         error_fail(&o->error, slice.code, "%s@%llu was not %s on enough workers within its deadline of %u ms",
-                   o->args->adapter, (unsigned long long)o->published.version,
-                   phase == HEDDLE_PHASE_STAGED ? "staged" : "active", o->args->deadline_ms);
-        error_where(&o->error, o->args->adapter, o->published.version, slice.worker, slice.phase);
+                   adapter, version, reached, o->args->deadline_ms);
+        error_where(&o->error, adapter, version, slice.worker, slice.phase);
         error_contrast(&o->error, slice.expected, slice.found);
         error_hint(&o->error,
                    "`heddle versions %.100s@%llu` shows the progress; a longer --deadline gives more time",
-                   o->args->adapter, (unsigned long long)o->published.version);
+                   adapter, version);
         if (has_its_hint) error_hint(&o->error, "%s", slice.hint);
     } else if (rc && o->published.replayed) {
         /* The same call would give the same answer for ever. */
         o->error.retriable = 0;
         error_hint(&o->error,
                    "the request id stands for %.100s@%llu, which has ended: publish under another one",
-                   o->args->adapter, (unsigned long long)o->published.version);
+                   adapter, version);
     }
     return rc;
 }
 
-static int wait_all(heddle_publisher_t *p, outcome_t *o, uint64_t until_us)
-{
-    const args_t *args = o->args;
-    bool none = args->wait.kind == HEDDLE_QUORUM_NONE;
-    int rc = HEDDLE_OK;
-    /* OK means that at least one other process holds the bytes, or that this one stays. That counts also for
-     * an earlier version with the same content: its publisher may have died before a worker had fetched it.
-     */
-    if (!none || !args->stay)
-        rc = wait_for(p, o, HEDDLE_PHASE_STAGED, (heddle_quorum_t){HEDDLE_QUORUM_COUNT, 1}, until_us);
-    if (rc || none) return rc;
-    return wait_for(p, o,
-                    args->activation == HEDDLE_ACTIVATION_MANUAL ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE,
-                    args->wait, until_us);
-}
+/* ---- --stay ---- */
 
-/* *ret_fenced: the error of a publisher that another one has replaced; else its code is 0. */
-static void serve_until_over(heddle_publisher_t *p, outcome_t *o, heddle_error_t *ret_fenced)
-{
-    ret_fenced->code = HEDDLE_OK;
-    heddle_event_t event = {.size = sizeof event};
-    while (!cli_signal_exit()) {
-        int rc = heddle_publisher_next_event(p, -1, &event);
-        if (rc != HEDDLE_OK && rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) return;
-        if (event.type == HEDDLE_EVENT_FENCED) {
-            error_fail(ret_fenced, HEDDLE_ERR_FENCED, "%s", event.message);
-            return;
-        }
-        if (heddle_publisher_report(p, o->published.version, &o->report) != HEDDLE_OK) continue;
-        static const char *const OVER[] = {"superseded", "kept", "failed", "retired"};
-        for (size_t i = 0; i < sizeof OVER / sizeof *OVER; i++)
-            if (!strcmp(o->report.state, OVER[i])) return;
-    }
-}
-
-/* --stay: the message explains why the command does not end. */
+/* Serves until the version is superseded or has ended. The last line explains why the command ends. */
 static int serve_on(heddle_publisher_t *p, outcome_t *o)
 {
+    static const char *const OVER[] = {"superseded", "kept", "failed", "retired"};
     const char *adapter = o->args->adapter;
     unsigned long long version = o->published.version;
-    bool is_quiet = o->args->common.quiet;
+    bool is_quiet = o->args->common.quiet, is_over = false;
+    heddle_event_t event = {.size = sizeof event};
+    heddle_error_t fenced = {0};
     if (!is_quiet) fprintf(stderr, "serving %s@%llu until superseded; Ctrl-C ends\n", adapter, version);
-    heddle_error_t fenced;
-    serve_until_over(p, o, &fenced);
+    while (!is_over && !cli_signal_exit()) {
+        int rc = heddle_publisher_next_event(p, -1, &event);
+        if (rc != HEDDLE_OK && rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) break;
+        if (event.type == HEDDLE_EVENT_FENCED) {
+            error_fail(&fenced, HEDDLE_ERR_FENCED, "%s", event.message);
+            break;
+        }
+        if (heddle_publisher_report(p, version, &o->report) != HEDDLE_OK) continue;
+        for (size_t i = 0; i < sizeof OVER / sizeof *OVER; i++)
+            is_over = is_over || !strcmp(o->report.state, OVER[i]);
+    }
     int end = cli_signal_exit();
     const char *why = end ? "interrupted" : fenced.code ? fenced.message : o->report.state;
     if (fenced.code || !is_quiet)
         fprintf(stderr, "%s@%llu is served no longer: %s%s\n", adapter, version,
                 fenced.code ? "fenced: " : "", why);
     return end ? end : heddle_err_exit(fenced.code);
+}
+
+/* ---- the publication ---- */
+
+/* Opens a session as a writer. A conflicting writer may have died a moment ago: its session ends with the
+ * broker's lease, and until then it is only silent. If it sends a heartbeat meanwhile, it is alive, and the
+ * conflict is final. */
+static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, uint64_t began_us,
+                       heddle_publisher_t **ret_publisher)
+{
+    static const char TAIL[] = " ms ago"; /* the error's `found` ends with how long it was silent */
+    bool is_told = args->common.quiet || !isatty(STDERR_FILENO);
+    for (int64_t last_ms = 0;;) {
+        int rc = heddle_publisher_open(opts, ret_publisher);
+        const heddle_error_t *error = cli_error(rc);
+        size_t n = strlen(error->found), tail = sizeof TAIL - 1;
+        if (rc != HEDDLE_ERR_WRITER_HELD || n <= tail) return rc;
+        const char *at = error->found + n - tail;
+        if (strcmp(at, TAIL)) return rc;
+        while (at > error->found && at[-1] >= '0' && at[-1] <= '9') at--;
+        int64_t ms = strtoll(at, NULL, 10);
+        if (ms < last_ms || cli_left_ms(args->deadline_ms, began_us) <= AGAIN_MS) return rc;
+        if (!is_told)
+            fprintf(stderr, "%s; waiting until it is heard of, or its session ends\n", error->message);
+        is_told = true;
+        last_ms = ms;
+        usleep(AGAIN_MS * 1000);
+    }
 }
 
 static int dry_run(outcome_t *o, const char *dir)
@@ -413,56 +404,15 @@ static int dry_run(outcome_t *o, const char *dir)
 
 static void interrupt_publisher(void *handle) { heddle_publisher_interrupt(handle); }
 
-/* A wrong path is reported before a session is opened; the content is checked when it is read. */
-static bool is_directory(const char *dir)
-{
-    struct stat st;
-    return stat(dir, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
-/* Connecting may not take longer than the deadline, but a broker always gets a moment to answer. */
-static uint32_t connect_ms(const args_t *args)
-{
-    uint32_t deadline_ms = args->deadline_ms > AWAY_MS ? args->deadline_ms : AWAY_MS;
-    return args->common.timeout_ms < deadline_ms ? args->common.timeout_ms : deadline_ms;
-}
-
-/* How long the conflicting writer has been silent, in ms; -1: the error has another reason. */
-static int64_t silent_ms(const heddle_error_t *error)
-{
-    size_t n = strlen(error->found), tail = strlen(" ms ago");
-    if (error->code != HEDDLE_ERR_WRITER_HELD || n <= tail || strcmp(error->found + n - tail, " ms ago"))
-        return -1;
-    const char *at = error->found + n - tail;
-    while (at > error->found && at[-1] >= '0' && at[-1] <= '9') at--;
-    return strtoll(at, NULL, 10);
-}
-
-/* Opens a session as a writer. A conflicting writer may have died a moment ago: its session ends with the
- * broker's lease, and until then it is only silent. If it sends a heartbeat meanwhile, it is alive, and the
- * conflict is final. */
-static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, uint64_t began_us,
-                       heddle_publisher_t **ret_publisher)
-{
-    bool is_told = args->common.quiet || !isatty(STDERR_FILENO);
-    for (int64_t last_ms = 0;;) {
-        int rc = heddle_publisher_open(opts, ret_publisher);
-        int64_t ms = rc ? silent_ms(heddle_last_error()) : -1;
-        if (ms < last_ms || cli_left_ms(args->deadline_ms, began_us) <= AGAIN_MS) return rc;
-        if (!is_told)
-            fprintf(stderr, "%s; waiting until it is heard of, or its session ends\n",
-                    heddle_last_error()->message);
-        is_told = true;
-        last_ms = ms;
-        usleep(AGAIN_MS * 1000);
-    }
-}
-
 static int publish(const args_t *args, const char *dir, outcome_t *o)
 {
-    if (!is_directory(dir)) return dry_run(o, dir);
+    bool none = args->wait.kind == HEDDLE_QUORUM_NONE,
+         is_manual = args->activation == HEDDLE_ACTIVATION_MANUAL;
     heddle_publisher_t *p = NULL;
-    uint64_t began_us = clock_now(clock_system());
+    uint64_t began_us = clock_now(clock_system()),
+             until_us = began_us + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
+    /* Connecting may not take longer than the deadline, but a broker always gets a moment to answer. */
+    uint32_t most_ms = args->deadline_ms > AWAY_MS ? args->deadline_ms : AWAY_MS;
     heddle_publisher_opts_t opts = {.size = sizeof opts,
                                     .broker = args->common.broker,
                                     .broker_key = args->common.broker_key,
@@ -470,7 +420,8 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                                     .adapter = args->adapter,
                                     .writer = args->writer,
                                     .takeover = args->takeover,
-                                    .timeout_ms = connect_ms(args),
+                                    .timeout_ms =
+                                        args->common.timeout_ms < most_ms ? args->common.timeout_ms : most_ms,
                                     .max_rate_bytes = args->max_rate_bytes,
                                     .data_device = args->data_device,
                                     .insecure = args->insecure,
@@ -491,15 +442,19 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     o->published.size = sizeof o->published;
     o->report.size = sizeof o->report;
     heddle_publisher_report(p, 0, &o->report); /* of no version: shows whether the grace period runs */
-    print_grace(o, NULL);
-    uint64_t until_us = began_us + ((uint64_t)args->deadline_ms + GRACE_MS) * 1000;
+    print_grace(o);
     o->opening_ms = (double)(clock_now(clock_system()) - began_us) / 1000.0;
     rc = heddle_publisher_publish_dir(p, dir, &how, &o->published);
     o->have_version = rc == HEDDLE_OK;
-    if (!rc) rc = wait_all(p, o, until_us);
+    /* OK means that at least one other process holds the bytes, or that this one stays. That counts also for
+     * an earlier version with the same content: its publisher may have died before a worker had fetched it.
+     */
+    if (!rc && (!none || !args->stay))
+        rc = wait_for(p, o, HEDDLE_PHASE_STAGED, (heddle_quorum_t){HEDDLE_QUORUM_COUNT, 1}, until_us);
+    if (!rc && !none)
+        rc = wait_for(p, o, is_manual ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE, args->wait, until_us);
     int end = finish(o, rc);
-    bool is_held = !rc && o->published.held[0] && args->activation != HEDDLE_ACTIVATION_MANUAL;
-    if (is_held && args->wait.kind == HEDDLE_QUORUM_NONE && !args->common.quiet)
+    if (!rc && o->published.held[0] && !is_manual && none && !args->common.quiet)
         fprintf(stderr, "%s: it is staged and stays so; `heddle resume %s` ends the hold\n",
                 o->published.held, args->adapter);
     int stay_end = !rc && args->stay ? serve_on(p, o) : 0;
@@ -511,33 +466,31 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     return end;
 }
 
-static int check_args(const args_t *args, heddle_error_t *error)
-{
-    if (!args->adapter) {
-        error_fail(error, HEDDLE_ERR_USAGE, "--adapter is missing");
-        error_expected(error, "heddle publish DIR --adapter NAME");
-        error_hint(error, "an adapter is what workers subscribe to; a name that is new makes a new one");
-        return HEDDLE_ERR_USAGE;
-    }
-    int rc = name_check("adapter", args->adapter, error);
-    if (!rc && args->request_id) rc = name_check("request id", args->request_id, error);
-    if (!rc && args->writer) rc = name_check("writer", args->writer, error);
-    for (const char **m = args->meta; !rc && m && *m; m++) rc = label_check(*m, error);
-    return rc;
-}
-
 int command_publish(int argc, char **argv)
 {
     args_t args = {0};
     const char *dir = NULL;
-    int end = cli_parse(&SET, "publish", argc, argv, &args, &dir);
-    if (end < 0) {
-        outcome_t outcome = {.args = &args};
-        int rc = check_args(&args, &outcome.error);
-        end = rc             ? finish(&outcome, rc)
-              : args.dry_run ? dry_run(&outcome, dir)
-                             : publish(&args, dir, &outcome);
+    outcome_t outcome = {.args = &args};
+    heddle_error_t *error = &outcome.error;
+    int rc = HEDDLE_OK, end = cli_parse(&SET, "publish", argc, argv, &args, &dir);
+    if (end < 0 && !args.adapter) {
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "--adapter is missing");
+        error_expected(error, "heddle publish DIR --adapter NAME");
+        error_hint(error, "an adapter is what workers subscribe to; a name that is new makes a new one");
+    } else if (end < 0) {
+        rc = name_check("adapter", args.adapter, error);
+        if (!rc && args.request_id) rc = name_check("request id", args.request_id, error);
+        if (!rc && args.writer) rc = name_check("writer", args.writer, error);
+        for (const char **m = args.meta; !rc && m && *m; m++) rc = label_check(*m, error);
     }
+    /* A path that is no directory is reported as a dry run reports it, before a session is opened: a session
+     * as writer fences or is refused, which a mistyped path should not cause. */
+    struct stat st;
+    bool is_directory = !rc && end < 0 && stat(dir, &st) == 0 && S_ISDIR(st.st_mode);
+    if (end < 0)
+        end = rc                              ? finish(&outcome, rc)
+              : args.dry_run || !is_directory ? dry_run(&outcome, dir)
+                                              : publish(&args, dir, &outcome);
     option_fini(&SET, &args);
     return end;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle pull: fetches a version as a PEFT directory, without a worker that stays. */
+/* heddle pull: fetches a version as a PEFT directory, without a worker that stays.
+ *
+ * The library writes DIR and compares the digest; here are the arguments, the progress bar and the answer.
+ * --deadline covers the whole transfer, and --timeout only the connection to the broker. */
 #include "cli/cli.h"
 
 #include "core/clock.h"
-#include "core/units.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +17,7 @@ typedef struct {
     uint32_t deadline_ms;
     uint64_t max_rate_bytes;
     bool insecure;
+    const char *words[2]; /* REF, DIR */
 } args_t;
 #define AT(field) offsetof(args_t, field)
 static const option_t OPTIONS[] = {
@@ -53,22 +56,19 @@ static const option_set_t SET = {
               "  heddle pull policy@6 ./policy-6 && heddle verify policy@6 --dir ./policy-6\n"
               "  heddle pull policy@6 ./policy-6 -o json | jq -r .digest"};
 
-enum { BAR_WIDTH = 30, DRAW_US = 100000 };
+typedef struct {
+    bool is_drawn;
+    uint64_t drawn_us;
+} bar_t;
 
-typedef struct { bool is_drawn; uint64_t drawn_us; } bar_t;
-
+/* Called for each part that has come, so it draws ten times a second at most, and always at the end. */
 static void draw(void *self, uint64_t bytes_done, uint64_t bytes)
 {
+    enum { DRAW_US = 100000 };
     bar_t *b = self;
     uint64_t now_us = clock_now(clock_system());
     if (bytes == 0 || (b->is_drawn && now_us < b->drawn_us + DRAW_US && bytes_done < bytes)) return;
-    double part = (double)bytes_done / (double)bytes;
-    char bar[BAR_WIDTH + 1], done[16], all[16];
-    for (int i = 0; i < BAR_WIDTH; i++) bar[i] = i < (int)(part * BAR_WIDTH) ? '#' : '.';
-    bar[BAR_WIDTH] = 0;
-    units_bytes_text(bytes_done, done);
-    units_bytes_text(bytes, all);
-    fprintf(stderr, "\r[%s] %3d %%  %s of %s ", bar, (int)(part * 100), done, all);
+    cli_draw_bar(bytes_done, bytes);
     b->is_drawn = true;
     b->drawn_us = now_us;
 }
@@ -76,10 +76,9 @@ static void draw(void *self, uint64_t bytes_done, uint64_t bytes)
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
-    char s[4][64], bytes[16];
+    char s[5][64];
     const json_t *sources = json_object_get(a, "sources");
-    units_bytes_text((uint64_t)cli_integer(a, "data_bytes"), bytes);
-    printf("%s  %s, %s  in %s after %s ms", cli_text(a, "tag", s[0]), bytes,
+    printf("%s  %s, %s  in %s after %s ms", cli_text(a, "tag", s[0]), cli_bytes(a, "data_bytes", s[4]),
            cli_count(cli_integer(a, "tensor_count"), "tensor", s[1]), cli_text(a, "path", s[2]),
            cli_text(a, "elapsed_ms", s[3]));
     for (size_t i = 0; i < json_array_size(sources); i++)
@@ -87,27 +86,26 @@ static void render(const common_t *c, json_t *a)
     puts("");
 }
 
+static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
+{
+    const args_t *args = self;
+    bar_t bar = {0};
+    bool is_shown = isatty(STDERR_FILENO) && !args->common.quiet;
+    heddle_pull_opts_t opts = {.size = sizeof opts,
+                               .deadline_ms = args->deadline_ms,
+                               .data_device = args->data_device,
+                               .max_rate_bytes = args->max_rate_bytes,
+                               .insecure = args->insecure,
+                               .progress = is_shown ? draw : NULL,
+                               .progress_self = &bar};
+    int rc = heddle_admin_pull(admin, args->words[0], args->words[1], &opts, ret_json);
+    if (bar.is_drawn) cli_clear_bar();
+    return rc;
+}
+
 int command_pull(int argc, char **argv)
 {
     args_t args = {0};
-    const char *given[2] = {0};
-    int end = cli_parse(&SET, "pull", argc, argv, &args, given);
-    if (end >= 0) return end;
-    heddle_admin_t *admin = cli_admin(&args.common, "pull", &end);
-    if (!admin) return end;
-    bar_t bar = {0};
-    bool is_shown = isatty(STDERR_FILENO) && !args.common.quiet;
-    heddle_pull_opts_t opts = {.size = sizeof opts,
-                               .deadline_ms = args.deadline_ms,
-                               .data_device = args.data_device,
-                               .max_rate_bytes = args.max_rate_bytes,
-                               .insecure = args.insecure,
-                               .progress = is_shown ? draw : NULL,
-                               .progress_self = &bar};
-    char *json = NULL;
-    int rc = heddle_admin_pull(admin, given[0], given[1], &opts, &json);
-    if (bar.is_drawn) fprintf(stderr, "\r%78s\r", "");
-    end = cli_answer(&args.common, "pull", cli_error(rc), json, render);
-    cli_admin_close(&admin);
-    return end;
+    int end = cli_parse(&SET, "pull", argc, argv, &args, args.words);
+    return end >= 0 ? end : cli_ask(&args, "pull", ask, render);
 }

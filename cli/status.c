@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle status: the broker, warnings, and the table of adapters. */
+/* heddle status and heddle adapters: the table of adapters, with and without the broker above it. */
 #include "cli/cli.h"
-#include "cli/adapters.h"
-
-#include "core/units.h"
 
 #include <stdio.h>
+#include <string.h>
 
-static const option_set_t SET = {
+static const option_set_t STATUS = {
     "heddle status",
     "[OPTION...]",
     "The broker, how much it knows, and every adapter.",
@@ -18,53 +16,105 @@ static const option_set_t SET = {
     0,
     CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle status\n  heddle status -o json | jq .count"};
 
-/* Warnings come first: the table below may look healthy in spite of them. */
-static void render_warnings(const json_t *restored, const json_t *warnings)
+static const option_set_t ADAPTERS = {
+    "heddle adapters",
+    "[OPTION...]",
+    "Every adapter: active and newest version, writer, how many workers are current.\n"
+    "ACTIVE says lost where no process holds the bytes of the active version.\n"
+    "Adapters that have subscribers and no version yet are listed too.\n"
+    "LAG (max_lag): how many versions were chosen after the one that the worker farthest behind serves; 0 "
+    "when all serve the active one.",
+    CLI_DUR,
+    NULL,
+    CLI_COMMON,
+    NULL,
+    0,
+    CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle adapters\n"
+              "  heddle adapters -o json | jq -r '.adapters[] | select(.max_lag > 0) | .name'    those with "
+              "workers that are behind"};
+
+void cli_show_adapters(const common_t *c, json_t *answer)
 {
-    char s[64];
-    if (json_is_object(restored)) printf("warning   %s\n", cli_text(restored, "message", s));
-    for (size_t i = 0; i < json_array_size(warnings); i++)
-        printf("warning   %s\n", cli_text(json_array_get(warnings, i), "message", s));
+    (void)c;
+    const json_t *list = json_object_get(answer, "adapters");
+    if (json_array_size(list) == 0) {
+        puts("no adapters yet: heddle publish DIR --adapter NAME");
+        return;
+    }
+    table_t t;
+    table_init(&t, 9,
+               (const char *const[]){"ADAPTER", ">ACTIVE", ">DECISION", "DIGEST", "NEWEST", ">CURRENT",
+                                     ">LAG", "WRITER", "HELD"});
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *a = json_array_get(list, i), *held = json_object_get(a, "held"),
+                     *live = json_object_get(a, "active"), *newest = json_object_get(a, "newest");
+        char s[8][64], active[160], last[160], current[64], hold[300] = "-";
+        bool is_lost = !strcmp(cli_text(live, "state", s[0]), "lost");
+        snprintf(active, sizeof active, "%s%s", cli_text(live, "version", s[1]), is_lost ? " lost" : "");
+        snprintf(last, sizeof last, "%s %s", cli_text(newest, "version", s[2]),
+                 json_is_object(newest) ? cli_text(newest, "state", s[3]) : "");
+        snprintf(current, sizeof current, "%lld/%lld", (long long)cli_integer(a, "current_count"),
+                 (long long)cli_integer(a, "subscriber_count"));
+        if (json_is_object(held))
+            snprintf(hold, sizeof hold, "at %lld by %.128s", (long long)cli_integer(held, "version"),
+                     cli_text(held, "by", s[4]));
+        table_row(&t, cli_string(a, "name"), active, cli_text(live, "decision", s[5]),
+                  cli_short_digest(live, "digest", s[6]), last, current, cli_text(a, "max_lag", s[7]),
+                  cli_text(json_object_get(a, "writer"), "name", s[4]), hold);
+    }
+    table_print(&t);
 }
 
 static void render(const common_t *c, json_t *answer)
 {
-    char a[64], b[64], up[16], size[16], n[3][64];
-    const char *state = a;
-    const json_t *broker = json_object_get(answer, "broker"), *count = json_object_get(answer, "count");
+    char s[4][64], state[64];
+    const json_t *broker = json_object_get(answer, "broker"), *count = json_object_get(answer, "count"),
+                 *restored = json_object_get(broker, "restored"),
+                 *warnings = json_object_get(answer, "warnings");
     long long settling = (long long)cli_integer(broker, "settling_ms");
-    units_ms_text((double)cli_integer(broker, "uptime_ms"), up);
-    units_bytes_text((uint64_t)cli_integer(broker, "registry_bytes"), size);
-    if (settling > 0)
-        snprintf(a, sizeof a, "settling, %lld s left; members come back", (settling + 999) / 1000);
-    else state = cli_text(broker, "state", a);
-    printf("broker    %s, %s, up %s, epoch %s, pid %lld, registry %s in %s\n",
-           json_string_value(json_object_get(broker, "endpoint")), state, up, cli_text(broker, "epoch", b),
-           (long long)cli_integer(broker, "pid"), size,
-           json_string_value(json_object_get(broker, "data_dir")));
-    printf("cluster   %s: %s, %s, %s ready, %lld lost, ", cli_text(broker, "cluster", a),
-           cli_count(cli_integer(count, "adapters"), "adapter", n[0]),
-           cli_count(cli_integer(count, "versions"), "version", n[1]),
-           cli_count(cli_integer(count, "workers_ready"), "worker", n[2]),
+    snprintf(state, sizeof state, "settling, %lld s left; members come back", (settling + 999) / 1000);
+    printf("broker    %s, %s, up %s, epoch %s, pid %lld, ", cli_string(broker, "endpoint"),
+           settling > 0 ? state : cli_text(broker, "state", s[0]), cli_ms(broker, "uptime_ms", s[1]),
+           cli_text(broker, "epoch", s[2]), (long long)cli_integer(broker, "pid"));
+    printf("registry %s in %s\n", cli_bytes(broker, "registry_bytes", s[0]), cli_string(broker, "data_dir"));
+    printf("cluster   %s: %s, %s, %s ready, %lld lost, ", cli_text(broker, "cluster", s[0]),
+           cli_count(cli_integer(count, "adapters"), "adapter", s[1]),
+           cli_count(cli_integer(count, "versions"), "version", s[2]),
+           cli_count(cli_integer(count, "workers_ready"), "worker", s[3]),
            (long long)cli_integer(count, "workers_lost"));
-    printf("%s\n", cli_count(cli_integer(count, "writers"), "writer", n[0]));
-    if (json_is_string(json_object_get(broker, "public_key")))
-        printf("key       %s    (for --broker-key elsewhere)\n", cli_text(broker, "public_key", a));
-    render_warnings(json_object_get(broker, "restored"), json_object_get(answer, "warnings"));
+    printf("%s\n", cli_count(cli_integer(count, "writers"), "writer", s[0]));
+    if (cli_string(broker, "public_key"))
+        printf("key       %s    (for --broker-key elsewhere)\n", cli_text(broker, "public_key", s[0]));
+    /* Warnings come before the table, which may look healthy in spite of them. */
+    if (json_is_object(restored)) printf("warning   %s\n", cli_text(restored, "message", s[0]));
+    for (size_t i = 0; i < json_array_size(warnings); i++)
+        printf("warning   %s\n", cli_text(json_array_get(warnings, i), "message", s[0]));
     puts("");
-    adapters_render(c, answer);
+    cli_show_adapters(c, answer);
+}
+
+static int ask_status(heddle_admin_t *admin, const void *args, char **ret_json)
+{
+    (void)args;
+    return heddle_admin_status(admin, ret_json);
 }
 
 int command_status(int argc, char **argv)
 {
-    common_t common = {0};
-    int end = cli_parse(&SET, "status", argc, argv, &common, NULL);
-    if (end >= 0) return end;
-    heddle_admin_t *admin = cli_admin(&common, "status", &end);
-    if (!admin) return end;
-    char *json = NULL;
-    int rc = heddle_admin_status(admin, &json);
-    end = cli_answer(&common, "status", cli_error(rc), json, render);
-    cli_admin_close(&admin);
-    return end;
+    common_t args = {0};
+    int end = cli_parse(&STATUS, "status", argc, argv, &args, NULL);
+    return end >= 0 ? end : cli_ask(&args, "status", ask_status, render);
+}
+
+static int ask_adapters(heddle_admin_t *admin, const void *args, char **ret_json)
+{
+    (void)args;
+    return heddle_admin_adapters(admin, ret_json);
+}
+
+int command_adapters(int argc, char **argv)
+{
+    common_t args = {0};
+    int end = cli_parse(&ADAPTERS, "adapters", argc, argv, &args, NULL);
+    return end >= 0 ? end : cli_ask(&args, "adapters", ask_adapters, cli_show_adapters);
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle verify: compares a version, in the registry, in workers and in exported directories, or files in
- * DIR. */
+ * DIR.
+ *
+ * With --dir three parties may differ: the files, the registry, and what the workers have. The answer then
+ * says which of them is alone, because the user must act on that one (cli/holders.h). */
 #include "cli/cli.h"
 #include "cli/holders.h"
 
@@ -11,7 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { common_t common; const char *dir; uint32_t deadline_ms; } args_t;
+typedef struct {
+    common_t common;
+    const char *dir, *ref;
+    uint32_t deadline_ms;
+} args_t;
 static const option_t OPTIONS[] = {
     {"dir", 0, OPTION_TEXT, "DIR", NULL, NULL,
      "compute the expected digest from these files; the workers' and the registry's are compared with it",
@@ -38,153 +45,107 @@ static const option_set_t SET = {
     ".\n\nExamples:\n  heddle verify policy                     what is served now\n"
     "  heddle verify policy@7 --dir ./checkpoint-100    compared with your own files, not with the registry"};
 
-/* With matching memory, the code in the answer belongs to the exported directory. */
-static int is_missing(const json_t *w)
-{
-    const char *code = json_string_value(json_object_get(w, "code"));
-    return code && !strcmp(code, "not_found") && json_is_false(json_object_get(w, "exported_match"));
-}
-
-static const char *exported(const json_t *w)
-{
-    const json_t *match = json_object_get(w, "exported_match");
-    if (!json_is_boolean(match)) return "-";
-    return json_is_true(match) ? "ok" : is_missing(w) ? "MISSING" : "DIFFERS";
-}
-
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
-    printf("expected  %s\n", json_string_value(json_object_get(a, "expected")));
+    printf("expected  %s\n", cli_string(a, "expected"));
     const json_t *list = json_object_get(a, "workers");
     if (json_array_size(list) == 0) return; /* no worker was queried */
     table_t t;
     table_init(&t, 6, (const char *const[]){"WORKER", ">VERSION", "DIGEST", "MATCH", "EXPORTED", ">HASH MS"});
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *w = json_array_get(list, i), *code = json_object_get(w, "code");
-        char s[5][64];
-        table_row(&t, json_string_value(json_object_get(w, "worker")), cli_text(w, "version", s[0]),
+        const json_t *w = json_array_get(list, i), *exported = json_object_get(w, "exported_match");
+        const char *code = cli_string(w, "code");
+        /* With matching memory, the code in the answer belongs to the exported directory. */
+        bool is_missing = code && !strcmp(code, "not_found") && json_is_false(exported);
+        char s[3][64];
+        table_row(&t, cli_string(w, "worker"), cli_text(w, "version", s[0]),
                   cli_short_digest(w, "digest", s[1]),
-                  json_is_string(code) && !is_missing(w)      ? json_string_value(code)
-                  : json_is_true(json_object_get(w, "match")) ? "ok"
-                                                              : "DIFFERS",
-                  exported(w), cli_text(w, "hash_ms", s[2]));
+                  code && !is_missing  ? code
+                  : cli_is(w, "match") ? "ok"
+                                       : "DIFFERS",
+                  !json_is_boolean(exported) ? "-"
+                  : json_is_true(exported)   ? "ok"
+                  : is_missing               ? "MISSING"
+                                             : "DIFFERS",
+                  cli_text(w, "hash_ms", s[2]));
     }
     table_print(&t);
 }
 
-/* The minimum time for the list of versions, which is read first, even if the deadline is shorter. */
-enum { LOOK_UP_MS = 1500 };
-
-/* ---- --dir: the files compared with the registry ---- */
-
-static const char *digest_of(const json_t *version)
+static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
 {
-    return json_string_value(json_object_get(version, "digest"));
+    const args_t *args = self;
+    return heddle_admin_verify(admin, args->ref, NULL, args->deadline_ms, ret_json);
 }
 
-/* The version that REF means, in the list of all; NULL: none, and the broker's own error will explain it. */
-static const json_t *version_meant(const json_t *list, const char *ref)
+/* The list of versions is read first: it tells which version REF means now, so that the registry's digest and
+ * the workers' are of the same one, and whether the files are another version of the adapter. */
+static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *digest)
 {
-    const char *at = strchr(ref, '@');
+    const char *ref = args->ref, *at = strchr(ref, '@'), *meant_digest = NULL;
+    char adapter[HEDDLE_NAME_MAX + 1], exact[HEDDLE_TAG_TEXT], *json = NULL;
+    long long meant = 0, real = 0; /* the version that REF means; the newest with the bytes of DIR; 0: none */
+    uint64_t began_us = clock_now(clock_system());
+    snprintf(adapter, sizeof adapter, "%.*s", (int)strcspn(ref, "@"), ref);
+    int rc = heddle_admin_versions(admin, adapter, &json);
+    /* Further requests would only wait for the same broker again. After any other failure verify itself will
+     * probably fail too, with a better message. */
+    if (rc == HEDDLE_ERR_UNAVAILABLE) return cli_fail(&args->common, "verify", heddle_last_error());
+    json_t *versions = rc ? NULL : json_loads(json, 0, NULL);
+    const json_t *list = json_object_get(versions, "versions");
+    heddle_free(json);
+    json = NULL;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
-        const char *state = json_string_value(json_object_get(v, "state"));
-        if (at ? cli_integer(v, "version") == atoll(at + 1) : state && !strcmp(state, "active")) return v;
+        const char *state = cli_string(v, "state"), *its = cli_string(v, "digest");
+        if (!its) continue;
+        bool is_meant = at ? cli_integer(v, "version") == atoll(at + 1) : state && !strcmp(state, "active");
+        if (is_meant && !meant_digest) meant_digest = its, meant = cli_integer(v, "version");
+        if (!strcmp(its, digest)) real = cli_integer(v, "version");
     }
-    return NULL;
-}
-
-static const json_t *newest_with(const json_t *list, const char *digest)
-{
-    for (size_t i = json_array_size(list); i-- > 0;)
-        if (digest_of(json_array_get(list, i)) && !strcmp(digest_of(json_array_get(list, i)), digest))
-            return json_array_get(list, i);
-    return NULL;
-}
-
-typedef struct {
-    json_t *versions;
-    const json_t *meant;                 /* borrowed from `versions`; NULL: the broker says what is wrong
-                                          * with REF */
-    char adapter[HEDDLE_NAME_MAX + 1];
-    char ref[HEDDLE_TAG_TEXT];           /* exact where `meant` is */
-} registered_t;
-
-/* Reads the list of versions. UNAVAILABLE: the broker cannot be reached, so further queries are pointless. */
-static int look_up(heddle_admin_t *admin, const char *ref, registered_t *ret)
-{
-    char *json = NULL;
-    *ret = (registered_t){0};
-    snprintf(ret->adapter, sizeof ret->adapter, "%.*s", (int)strcspn(ref, "@"), ref);
-    snprintf(ret->ref, sizeof ret->ref, "%s", ref);
-    int rc = heddle_admin_versions(admin, ret->adapter, &json);
-    if (rc) return rc; /* verify itself will probably fail too, with a better message */
-    ret->versions = json_loads(json, 0, NULL);
-    heddle_free(json);
-    ret->meant = version_meant(json_object_get(ret->versions, "versions"), ref);
-    if (ret->meant && !digest_of(ret->meant)) ret->meant = NULL;
-    if (ret->meant && !strchr(ref, '@'))
-        snprintf(ret->ref, sizeof ret->ref, "%s@%lld", ret->adapter,
-                 (long long)cli_integer(ret->meant, "version"));
-    return HEDDLE_OK;
-}
-
-static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *ref, const char *digest)
-{
-    registered_t r;
-    char *json = NULL;
-    uint64_t began_us = clock_now(clock_system());
-    if (look_up(admin, ref, &r) == HEDDLE_ERR_UNAVAILABLE)
-        return cli_fail(&args->common, "verify", heddle_last_error());
-    int rc = heddle_admin_verify(admin, r.ref, digest, cli_left_ms(args->deadline_ms, began_us), &json);
+    snprintf(exact, sizeof exact, "%s", ref);
+    if (meant_digest && !at) snprintf(exact, sizeof exact, "%s@%lld", adapter, meant);
+    rc = heddle_admin_verify(admin, exact, digest, cli_left_ms(args->deadline_ms, began_us), &json);
     heddle_error_t error = *cli_error(rc);
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     bool has_asked = !rc || rc == HEDDLE_ERR_DIGEST_MISMATCH ||
                      (rc == HEDDLE_ERR_DEADLINE && json_array_size(json_object_get(answer, "workers")) > 0);
     bool is_lost = rc == HEDDLE_ERR_VERSION_LOST; /* DIR can still be compared with the registry */
-    if (((answer && has_asked) || is_lost) && r.meant && strcmp(digest_of(r.meant), digest) != 0) {
+    if (((answer && has_asked) || is_lost) && meant_digest && strcmp(meant_digest, digest) != 0) {
         /* The workers were queried, so the answer does not rest on the registry alone: during its startup
          * grace period a broker queries none.  All workers with the registry's bytes differ from DIR then,
          * and none of them is at fault. */
-        char short_digest[64];
-        long long version = cli_integer(r.meant, "version");
-        holders_t h = holders_of(answer, digest, digest_of(r.meant));
+        holders_t h = holders_of(answer, digest, meant_digest);
         error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH,
-                   "%.300s is not %s@%lld (h1:%s... as the registry has it)%s%.100s%s", args->dir, r.adapter,
-                   version, cli_short_digest(r.meant, "digest", short_digest), h.other ? "; " : "",
+                   "%.300s is not %s@%lld (h1:%.12s... as the registry has it)%s%.100s%s", args->dir, adapter,
+                   meant, meant_digest + strcspn(meant_digest, ":") + 1, h.other ? "; " : "",
                    h.other ? h.other : "", h.other ? " has the bytes of neither" : "");
-        error_where(&error, r.adapter, (uint64_t)version, h.other, "verify");
-        error_contrast(&error, digest_of(r.meant), digest);
-        const json_t *real = newest_with(json_object_get(r.versions, "versions"), digest);
-        holders_hint(&h, r.adapter, real ? (long long)cli_integer(real, "version") : 0, &error);
+        error_where(&error, adapter, (uint64_t)meant, h.other, "verify");
+        error_contrast(&error, meant_digest, digest);
+        holders_hint(&h, adapter, real, &error);
     }
     json_decref(answer);
-    json_decref(r.versions);
+    json_decref(versions);
     return cli_answer(&args->common, "verify", &error, json, render);
-}
-
-static int verify(const args_t *args, heddle_admin_t *admin, const char *ref)
-{
-    char *json = NULL;
-    int rc = heddle_admin_verify(admin, ref, NULL, args->deadline_ms, &json);
-    return cli_answer(&args->common, "verify", cli_error(rc), json, render);
 }
 
 int command_verify(int argc, char **argv)
 {
+    enum { LOOK_UP_MS = 1500 }; /* for the list of versions, even if the deadline is shorter */
     args_t args = {0};
-    const char *ref = NULL;
-    int end = cli_parse(&SET, "verify", argc, argv, &args, &ref);
+    int end = cli_parse(&SET, "verify", argc, argv, &args, &args.ref);
     if (end >= 0) return end;
+    if (!args.dir) return cli_ask(&args, "verify", ask, render);
+    /* The files come first: if they are refused, no worker has to hash anything. */
     heddle_adapter_info_t info = {.size = sizeof info};
-    if (args.dir && heddle_adapter_check(args.dir, &info) != HEDDLE_OK)
+    if (heddle_adapter_check(args.dir, &info) != HEDDLE_OK)
         return cli_fail(&args.common, "verify", heddle_last_error());
-    if (args.dir && args.common.timeout_ms > LOOK_UP_MS && args.deadline_ms < args.common.timeout_ms)
+    if (args.common.timeout_ms > LOOK_UP_MS && args.deadline_ms < args.common.timeout_ms)
         args.common.timeout_ms = args.deadline_ms > LOOK_UP_MS ? args.deadline_ms : LOOK_UP_MS;
     heddle_admin_t *admin = cli_admin(&args.common, "verify", &end);
     if (!admin) return end;
-    end = args.dir ? verify_dir(&args, admin, ref, info.digest) : verify(&args, admin, ref);
+    end = verify_dir(&args, admin, info.digest);
     cli_admin_close(&admin);
     return end;
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle wait: blocks until as many workers as requested have a version, or the deadline has passed. */
+/* heddle wait: blocks until as many workers as requested have a version, or the deadline has passed.
+ *
+ * A worker that serves a later decision counts as well: a script that waits for version 7 wants to go on, and
+ * after a roll-back to 6 a wait for 7 itself would only run into its deadline. --exact asks for that. */
 #include "cli/cli.h"
 
 #include "core/bytes.h"
@@ -14,6 +17,7 @@ typedef struct {
     const char **workers;
     bool exact;
     uint32_t deadline_ms;
+    const char *ref;
 } args_t;
 static const option_t OPTIONS[] = {
     {"phase", 0, OPTION_CHOICE, "staged|active", NULL, "active", "what to wait for", offsetof(args_t, phase)},
@@ -48,78 +52,60 @@ static const option_set_t SET = {"heddle wait",
                                            "  heddle wait policy@7 --quorum 50% --deadline 2m\n  heddle wait "
                                            "policy@7 --phase staged --worker w1 --worker w2"};
 
-/* The version that a counted worker has instead, by a later decision; 0: none.  Both lists are sorted by
- * name. */
-static int64_t later_version(const json_t *a)
-{
-    const json_t *workers = json_object_get(a, "workers"), *missing = json_object_get(a, "missing");
-    for (size_t i = 0, m = 0; i < json_array_size(workers); i++) {
-        const json_t *w = json_array_get(workers, i);
-        bool is_missing = json_equal(json_object_get(w, "worker"),
-                                     json_object_get(json_array_get(missing, m), "worker"));
-        m += is_missing;
-        if (!is_missing && cli_integer(w, "version") != cli_integer(a, "version"))
-            return cli_integer(w, "version");
-    }
-    return 0;
-}
-
-/* "2 of 3 ready workers", "1 of 3 ready workers, 4 needed", "no worker: none is ready, 1 needed" */
-static const char *ready_text(const json_t *a, char to[64])
-{
-    long long need = cli_integer(a, "need_count"), ready = cli_integer(a, "eligible_count");
-    char needed[40] = "";
-    if (need != ready) snprintf(needed, sizeof needed, ", %lld needed", need);
-    if (!ready) snprintf(to, 64, "no worker: none is ready%s", needed);
-    else
-        snprintf(to, 64, "%lld of %lld ready worker%s%s", (long long)cli_integer(a, "have_count"), ready,
-                 ready == 1 ? "" : "s", needed);
-    return to;
-}
-
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
-    char s[3][64], at[64], later[HEDDLE_NAME_MAX + 64] = "";
-    int64_t version = later_version(a);
-    if (version)
-        text_printf(later, sizeof later, " or a later decision (%s@%lld)",
-                    json_string_value(json_object_get(a, "adapter")), (long long)version);
-    printf("%s@%s%s %s at %s, after %s ms\n", json_string_value(json_object_get(a, "adapter")),
-           cli_text(a, "version", s[0]), later, cli_text(a, "phase", s[1]),
-           ready_text(a, at), cli_text(a, "elapsed_ms", s[2]));
-    const json_t *missing = json_object_get(a, "missing");
+    const json_t *workers = json_object_get(a, "workers"), *missing = json_object_get(a, "missing");
+    long long version = cli_integer(a, "version"), later = 0;
+    /* The version that a counted worker has instead, by a later decision.  Both lists are sorted by name. */
+    for (size_t i = 0, m = 0; !later && i < json_array_size(workers); i++) {
+        const json_t *w = json_array_get(workers, i), *name = json_object_get(w, "worker");
+        if (json_equal(name, json_object_get(json_array_get(missing, m), "worker"))) m++;
+        else if (cli_integer(w, "version") != version) later = cli_integer(w, "version");
+    }
+    char s[3][64], instead[HEDDLE_NAME_MAX + 64] = "", needed[40] = "";
+    if (later)
+        text_printf(instead, sizeof instead, " or a later decision (%s@%lld)", cli_string(a, "adapter"),
+                    later);
+    printf("%s@%s%s %s at ", cli_string(a, "adapter"), cli_text(a, "version", s[0]), instead,
+           cli_text(a, "phase", s[1]));
+    /* "2 of 3 ready workers", "1 of 3 ready workers, 4 needed", "no worker: none is ready, 1 needed" */
+    long long need = cli_integer(a, "need_count"), ready = cli_integer(a, "eligible_count");
+    if (need != ready) snprintf(needed, sizeof needed, ", %lld needed", need);
+    if (!ready) printf("no worker: none is ready%s", needed);
+    else
+        printf("%lld of %s%s", (long long)cli_integer(a, "have_count"),
+               cli_count(ready, "ready worker", s[0]), needed);
+    printf(", after %s ms\n", cli_text(a, "elapsed_ms", s[0]));
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
-        const char *worker = json_string_value(json_object_get(m, "worker")),
-                   *code = cli_text(m, "code", s[1]);
+        const char *worker = cli_string(m, "worker");
         if (!json_is_number(json_object_get(m, "heartbeat_age_ms")))
             printf("  missing: %s, no such worker is known\n", worker);
         else
             printf("  missing: %s, %s, %s, last heartbeat %s ms ago\n", worker, cli_text(m, "phase", s[0]),
-                   code, cli_text(m, "heartbeat_age_ms", s[2]));
+                   cli_text(m, "code", s[1]), cli_text(m, "heartbeat_age_ms", s[2]));
     }
+}
+
+static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
+{
+    const args_t *args = self;
+    heddle_wait_opts_t opts = {.size = sizeof opts,
+                               .phase = args->phase ? HEDDLE_PHASE_ACTIVE : HEDDLE_PHASE_STAGED,
+                               .quorum = args->quorum,
+                               .min = args->min > 0 ? (uint32_t)args->min : 0,
+                               .workers = args->workers,
+                               .exact = args->exact,
+                               .deadline_ms = args->deadline_ms};
+    return heddle_admin_wait(admin, args->ref, &opts, ret_json);
 }
 
 int command_wait(int argc, char **argv)
 {
     args_t args = {0};
-    const char *ref = NULL;
-    int end = cli_parse(&SET, "wait", argc, argv, &args, &ref);
-    heddle_admin_t *admin = end < 0 ? cli_admin(&args.common, "wait", &end) : NULL;
-    if (admin) {
-        heddle_wait_opts_t opts = {.size = sizeof opts,
-                                   .phase = args.phase ? HEDDLE_PHASE_ACTIVE : HEDDLE_PHASE_STAGED,
-                                   .quorum = args.quorum,
-                                   .min = args.min > 0 ? (uint32_t)args.min : 0,
-                                   .workers = args.workers,
-                                   .exact = args.exact,
-                                   .deadline_ms = args.deadline_ms};
-        char *json = NULL;
-        int rc = heddle_admin_wait(admin, ref, &opts, &json);
-        end = cli_answer(&args.common, "wait", cli_error(rc), json, render);
-        cli_admin_close(&admin);
-    }
+    int end = cli_parse(&SET, "wait", argc, argv, &args, &args.ref);
+    if (end < 0) end = cli_ask(&args, "wait", ask, render);
     option_fini(&SET, &args);
     return end;
 }

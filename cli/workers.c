@@ -2,11 +2,13 @@
 /* heddle workers: the workers, and for each how far its versions are. */
 #include "cli/cli.h"
 
-#include "core/units.h"
-
 #include <stdio.h>
 #include <string.h>
 
+typedef struct {
+    common_t common;
+    const char *name;
+} args_t;
 static const char *const ARGS[] = {"NAME", NULL};
 static const option_set_t SET = {
     "heddle workers",
@@ -34,14 +36,13 @@ static const option_set_t SET = {
     ", 3 there is no such worker.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle workers\n"
     "  heddle workers w1 -o json | jq -e '.workers[-1].current'    is it ready to answer with the newest?"};
 
+/* A row for each adapter of the worker; what belongs to the worker is in the first one only. */
 static void add_worker(table_t *t, const json_t *w)
 {
-    char state[64], current[64], beat[24], bytes[16];
-    const json_t *adapters = json_object_get(w, "adapters"), *counters = json_object_get(w, "counters"),
-                 *age = json_object_get(w, "heartbeat_age_ms");
-    if (json_is_number(age)) units_ms_text(json_number_value(age), beat);
-    else snprintf(beat, sizeof beat, "-");
-    units_bytes_text((uint64_t)cli_integer(counters, "bytes_in"), bytes);
+    char state[64], current[64], beat[64] = "-", bytes[64];
+    const json_t *adapters = json_object_get(w, "adapters");
+    if (json_is_number(json_object_get(w, "heartbeat_age_ms"))) cli_ms(w, "heartbeat_age_ms", beat);
+    cli_bytes(json_object_get(w, "counters"), "bytes_in", bytes);
     size_t n = json_array_size(adapters);
     for (size_t i = 0; i < (n ? n : 1); i++) {
         const json_t *a = json_array_get(adapters, i), *f = json_object_get(a, "fetching");
@@ -51,21 +52,11 @@ static void add_worker(table_t *t, const json_t *w)
             snprintf(fetching, sizeof fetching, "%s, %.0f %%", cli_text(f, "version", s[4]),
                      all > 0 ? 100.0 * (double)cli_integer(f, "bytes_done") / all : 0.0);
         }
-        table_row(t, i ? "" : json_string_value(json_object_get(w, "name")),
-                  i ? "" : cli_text(w, "state", state), i ? "" : cli_text(w, "current", current),
-                  cli_text(a, "name", s[0]), cli_text(a, "version", s[1]), cli_text(a, "state", s[3]),
+        table_row(t, i ? "" : cli_string(w, "name"), i ? "" : cli_text(w, "state", state),
+                  i ? "" : cli_text(w, "current", current), cli_text(a, "name", s[0]),
+                  cli_text(a, "version", s[1]), cli_text(a, "state", s[3]),
                   cli_short_digest(a, "digest", s[2]), fetching, i ? "" : beat, i ? "" : bytes,
                   cli_why(a, why, sizeof why));
-    }
-}
-
-static void add_workers(table_t *t, const json_t *list, bool have_ended)
-{
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *w = json_array_get(list, i);
-        const char *state = json_string_value(json_object_get(w, "state"));
-        bool has_ended = state && (!strcmp(state, "lost") || !strcmp(state, "left"));
-        if (has_ended == have_ended) add_worker(t, w);
     }
 }
 
@@ -82,22 +73,25 @@ static void render(const common_t *c, json_t *answer)
     table_init(&t, 11,
                (const char *const[]){"WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "DIGEST",
                                      "FETCHING", ">HEARTBEAT", ">FETCHED", "WHY"});
-    add_workers(&t, list, false);
-    add_workers(&t, list, true);
+    size_t count = json_array_size(list);
+    /* Twice over the list: those that have ended come last, since the others are what the user looks for. */
+    for (size_t i = 0; i < 2 * count; i++) {
+        const json_t *w = json_array_get(list, i % count);
+        const char *session = cli_string(w, "state");
+        bool has_ended = session && (!strcmp(session, "lost") || !strcmp(session, "left"));
+        if (has_ended == (i >= count)) add_worker(&t, w);
+    }
     table_print(&t);
+}
+
+static int ask(heddle_admin_t *admin, const void *args, char **ret_json)
+{
+    return heddle_admin_workers(admin, ((const args_t *)args)->name, ret_json);
 }
 
 int command_workers(int argc, char **argv)
 {
-    common_t common = {0};
-    const char *name = NULL;
-    int end = cli_parse(&SET, "workers", argc, argv, &common, &name);
-    if (end >= 0) return end;
-    heddle_admin_t *admin = cli_admin(&common, "workers", &end);
-    if (!admin) return end;
-    char *json = NULL;
-    int rc = heddle_admin_workers(admin, name, &json);
-    end = cli_answer(&common, "workers", cli_error(rc), json, render);
-    cli_admin_close(&admin);
-    return end;
+    args_t args = {0};
+    int end = cli_parse(&SET, "workers", argc, argv, &args, &args.name);
+    return end >= 0 ? end : cli_ask(&args, "workers", ask, render);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a peer says of itself may be anything: in tables it is text, and nothing that a terminal obeys. */
-#include "cli/adapters.h"
 #include "cli/cli.h"
 
 #include <criterion/criterion.h>
@@ -21,7 +20,7 @@ static char *printed(int output)
     cr_assert(saved >= 0 && pipe(ends) == 0);
     fflush(stdout);
     dup2(ends[1], STDOUT_FILENO);
-    int end = cli_answer(&c, "adapters", &none, strdup(HOSTILE), adapters_render);
+    int end = cli_answer(&c, "adapters", &none, strdup(HOSTILE), cli_show_adapters);
     dup2(saved, STDOUT_FILENO);
     ssize_t n = read(ends[0], text, sizeof text - 1);
     cr_assert(end == 0 && n > 0);

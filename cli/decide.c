@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* heddle activate, heddle rollback and heddle resume: decide which version of an adapter is served, and wait
+ * until the workers serve it.
+ *
+ * The decision and the wait are two things. Once the broker has decided, the decision stands: a deadline that
+ * passes (exit 5) or workers that refuse (exit 1) end only the wait. To activate the same version again then
+ * changes nothing and waits once more; a second roll-back is one more step back. */
+#include "cli/cli.h"
+
+#include "core/errors.h"
+#include "core/names.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+    common_t common;
+    uint32_t deadline_ms;
+    heddle_quorum_t wait;
+    bool dry_run;
+    const char *to;  /* rollback */
+    const char *ref; /* what is decided about: NAME, NAME@V or a tag */
+    int (*decide)(heddle_admin_t *, const char *, const heddle_activate_opts_t *, char **);
+} args_t;
+#define DECIDING_OPTIONS                                                                                     \
+    {"deadline",                                                                                             \
+     0,                                                                                                      \
+     OPTION_DEADLINE,                                                                                        \
+     "DUR",                                                                                                  \
+     NULL,                                                                                                   \
+     "10s",                                                                                                  \
+     "give up waiting after this; the decision stands",                                                      \
+     offsetof(args_t, deadline_ms)},                                                                         \
+        {"wait",                                                                                             \
+         0,                                                                                                  \
+         OPTION_QUORUM,                                                                                      \
+         "all|N|P%|none",                                                                                    \
+         NULL,                                                                                               \
+         "all",                                                                                              \
+         "how many workers must serve it; none: the decision is enough",                                     \
+         offsetof(args_t, wait)},                                                                            \
+    {                                                                                                        \
+        "dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "say what would happen, decide nothing",                \
+            offsetof(args_t, dry_run)                                                                        \
+    }
+static const option_t DECIDING[] = {DECIDING_OPTIONS, {0}};
+static const char *const ARGS[] = {"NAME", NULL}, *const ACTIVATE_ARGS[] = {"NAME@V", NULL};
+
+static const option_set_t ACTIVATE = {
+    "heddle activate",
+    "NAME@V|TAG [OPTION...]",
+    "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes where "
+    "workers still hold it, and\n"
+    "the adapter is held: later versions stage and do not activate until the newest is activated by hand.",
+    "Where it is active already, those that are stale try again, and nothing is repaired: heddle verify has "
+    "exported files written again.\n" CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
+    DECIDING,
+    CLI_COMMON,
+    ACTIVATE_ARGS,
+    1,
+    CLI_EXITS ", the version is the one to serve; 1 decided, but workers refused it, or the last holder "
+              "ended since;\n"
+              "3 it was never published; 4 it cannot be activated: it failed, was superseded or retired, "
+              "or is lost;\n"
+              "5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+              "  heddle activate policy@6 --dry-run       what would a roll-back do?\n  heddle activate "
+              "policy@6\n  heddle activate policy@9                 the newest: ends the hold"};
+
+static const option_t BACK_OPTIONS[] = {
+    {"to", 0, OPTION_TEXT, "V|NAME@V|TAG", NULL, "0",
+     "this version, instead of the one that was active before; 0: one step back", offsetof(args_t, to)},
+    DECIDING_OPTIONS,
+    {0}};
+static const option_set_t BACK = {
+    "heddle rollback",
+    "NAME [OPTION...]",
+    "Goes back to the version that was active before: of the versions below the active one that were active "
+    "and that a worker\n"
+    "or publisher still holds, the one that was activated last.  Each call is one more step back.  The "
+    "adapter is held there:\n"
+    "later versions stage and do not activate until heddle resume NAME.",
+    CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
+    BACK_OPTIONS,
+    CLI_COMMON,
+    ARGS,
+    1,
+    CLI_EXITS
+    ", the earlier version is the one to serve; 1 decided, but workers refused it, or the last "
+    "holder ended since;\n"
+    "3 there is no such adapter or version; 4 there is no earlier version to go back to, or --to "
+    "names one that cannot be\n"
+    "activated or is newer; 5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON
+    ".\n\nExamples:\n"
+    "  heddle rollback policy --dry-run         where would it go?\n"
+    "  heddle rollback policy\n"
+    "  heddle rollback policy --to 6\n"
+    "  heddle resume policy                     ends the hold"};
+
+static const option_set_t RESUME = {
+    "heddle resume",
+    "NAME [OPTION...]",
+    "Ends the hold of an adapter, which a roll-back began: activates its newest version that is active, kept "
+    "or staged.\n"
+    "Versions that come later activate by themselves again.  Where the adapter is not held, nothing changes.",
+    CLI_DUR "\n" CLI_QUORUM,
+    DECIDING,
+    CLI_COMMON,
+    ARGS,
+    1,
+    CLI_EXITS ", the adapter is not held any more; 1 decided, but workers refused the version, or the "
+              "last holder ended since;\n"
+              "3 there is no such adapter; 4 no version can be activated; 5 decided, but the workers were "
+              "not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+              "  heddle resume policy --dry-run           which version would be activated?\n"
+              "  heddle resume policy"};
+
+static void render(const common_t *c, json_t *a)
+{
+    bool is_held = cli_is(a, "held");
+    char s[6][64];
+    if (((const args_t *)c)->dry_run) {
+        printf("would go from %s to %s%s%s\n", cli_text(a, "from", s[0]), cli_text(a, "to", s[1]),
+               cli_is(a, "changed") ? "" : ", as it is", is_held ? "; the adapter would be held" : "");
+        return;
+    }
+    printf("%s: %s -> %s, %s%s; active at %s of %s after %s ms; %s moved\n", cli_string(a, "adapter"),
+           cli_text(a, "from", s[0]), cli_text(a, "to", s[1]), cli_is(a, "changed") ? "changed" : "unchanged",
+           is_held ? ", the adapter is held" : "", cli_text(a, "have_count", s[2]),
+           cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "elapsed_ms", s[4]),
+           cli_bytes(a, "bytes_moved", s[5]));
+    if (is_held)
+        printf("  later versions stage and wait: heddle resume %s activates the newest\n",
+               cli_string(a, "adapter"));
+}
+
+static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
+{
+    const args_t *args = self;
+    heddle_activate_opts_t opts = {.size = sizeof opts,
+                                   .quorum = args->wait,
+                                   .deadline_ms = args->deadline_ms,
+                                   .dry_run = args->dry_run};
+    return args->decide(admin, args->ref, &opts, ret_json);
+}
+
+int command_activate(int argc, char **argv)
+{
+    args_t args = {.decide = heddle_admin_activate};
+    int end = cli_parse(&ACTIVATE, "activate", argc, argv, &args, &args.ref);
+    if (end >= 0) return end;
+    if (strchr(args.ref, '@')) return cli_ask(&args, "activate", ask, render);
+    /* Elsewhere NAME alone means a version by its state. Here a guess would change what is served. */
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_USAGE, "which version of %.128s?", args.ref);
+    error_contrast(&error, "NAME@V, or a tag", args.ref);
+    error_hint(&error, "heddle versions %.128s lists them", args.ref);
+    return cli_fail(&args.common, "activate", &error);
+}
+
+/* Makes the reference of the version to go back to. --to is a number, or a whole NAME@V or tag of the same
+ * NAME. */
+static int take_target(const char *name, const char *to, char *ret_ref, size_t size, heddle_error_t *error)
+{
+    size_t n = strlen(name), digits = strspn(to, "0123456789");
+    bool is_number = digits > 0 && digits <= 18 && !to[digits];
+    bool is_step = is_number && !strtoull(to, NULL, 10);
+    bool is_of_name = !strncmp(to, name, n) && to[n] == '@';
+    const char *wrong = NULL;
+    if (n > HEDDLE_NAME_MAX + 40) wrong = "no adapter has a name of that length";
+    else if (!is_step && strchr(name, '@')) wrong = "the version is named twice";
+    else if (!is_number && !is_of_name)
+        wrong = strchr(to, '@') ? "--to names a version of another adapter" : "--to takes a version";
+    if (wrong) {
+        int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s", wrong);
+        error_contrast(error, "1, 2, 3, ...; or NAME@V, or a tag", is_number ? name : to);
+        error_hint(error, "`heddle versions NAME` lists the versions");
+        return rc;
+    }
+    if (is_step) snprintf(ret_ref, size, "%s", name);
+    else if (is_number) snprintf(ret_ref, size, "%s@%s", name, to);
+    else snprintf(ret_ref, size, "%s", to);
+    return HEDDLE_OK;
+}
+
+int command_rollback(int argc, char **argv)
+{
+    args_t args = {.decide = heddle_admin_rollback};
+    const char *name = NULL;
+    int end = cli_parse(&BACK, "rollback", argc, argv, &args, &name);
+    if (end >= 0) return end;
+    char ref[2 * HEDDLE_NAME_MAX + 64];
+    heddle_error_t error;
+    if (take_target(name, args.to, ref, sizeof ref, &error))
+        return cli_fail(&args.common, "rollback", &error);
+    args.ref = ref;
+    return cli_ask(&args, "rollback", ask, render);
+}
+
+int command_resume(int argc, char **argv)
+{
+    args_t args = {.decide = heddle_admin_resume};
+    int end = cli_parse(&RESUME, "resume", argc, argv, &args, &args.ref);
+    return end >= 0 ? end : cli_ask(&args, "resume", ask, render);
+}

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values of an answer as people read them: texts, numbers with units, ages, tables.
+ *
+ * An answer comes from the broker, which may be of another release: a member that is missing or has another
+ * type is printed as "-" or as 0, and is never an error. */
+#include "cli/cli.h"
+
+#include "core/errors.h"
+#include "core/units.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+void cli_settle_texts(json_t *value)
+{
+    const char *key;
+    json_t *part;
+    size_t i;
+    if (json_is_string(value)) {
+        char *text = strdup(json_string_value(value));
+        if (text) error_text(text, strlen(text) + 1, text);
+        json_string_set(value, text ? text : "");
+        free(text);
+    }
+    json_array_foreach(value, i, part) cli_settle_texts(part);
+    json_object_foreach(value, key, part) cli_settle_texts(part);
+}
+
+/* ---- members of an object ---- */
+
+const char *cli_string(const json_t *object, const char *key)
+{
+    return json_string_value(json_object_get(object, key));
+}
+
+int64_t cli_integer(const json_t *object, const char *key)
+{
+    return (int64_t)json_number_value(json_object_get(object, key));
+}
+
+bool cli_is(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
+
+const char *cli_text(const json_t *object, const char *key, char scratch[64])
+{
+    const json_t *v = json_object_get(object, key);
+    if (json_is_string(v)) return json_string_value(v)[0] ? json_string_value(v) : "-";
+    if (json_is_integer(v)) snprintf(scratch, 64, "%lld", (long long)json_integer_value(v));
+    else if (json_is_real(v)) snprintf(scratch, 64, "%.1f", json_real_value(v));
+    else if (json_is_boolean(v)) snprintf(scratch, 64, "%s", json_is_true(v) ? "yes" : "no");
+    else return "-";
+    return scratch;
+}
+
+const char *cli_count(int64_t n, const char *noun, char scratch[64])
+{
+    snprintf(scratch, 64, "%lld %s%s", (long long)n, noun, n == 1 ? "" : "s");
+    return scratch;
+}
+
+const char *cli_bytes(const json_t *object, const char *key, char scratch[64])
+{
+    units_bytes_text((uint64_t)cli_integer(object, key), scratch);
+    return scratch;
+}
+
+const char *cli_ms(const json_t *object, const char *key, char scratch[64])
+{
+    units_ms_text(json_number_value(json_object_get(object, key)), scratch);
+    return scratch;
+}
+
+const char *cli_age(const json_t *object, const char *key, char scratch[64])
+{
+    const char *text = cli_string(object, key);
+    struct tm t = {0};
+    if (!text || !strptime(text, "%Y-%m-%dT%H:%M:%S", &t)) return "-";
+    long seconds = (long)(time(NULL) - timegm(&t));
+    if (seconds < 0) seconds = 0;
+    if (seconds < 120) snprintf(scratch, 64, "%ld s ago", seconds);
+    else if (seconds < 7200) snprintf(scratch, 64, "%ld m ago", seconds / 60);
+    else if (seconds < 172800) snprintf(scratch, 64, "%ld h ago", seconds / 3600);
+    else snprintf(scratch, 64, "%ld d ago", seconds / 86400);
+    return scratch;
+}
+
+const char *cli_short_digest(const json_t *object, const char *key, char scratch[64])
+{
+    const char *text = cli_string(object, key);
+    if (!text || strlen(text) < 15) return "-";
+    snprintf(scratch, 64, "%.12s", text + 3);
+    return scratch;
+}
+
+const char *cli_why(const json_t *object, char *scratch, size_t size)
+{
+    const char *code = cli_string(object, "code"), *message = cli_string(object, "message"),
+               *note = cli_string(object, "note");
+    if (!code) return note ? note : "-";
+    snprintf(scratch, size, "%s%s%s", code, message ? ": " : "", message ? message : "");
+    return scratch;
+}
+
+const char *cli_join(const json_t *list, const char *separator, char *scratch, size_t size)
+{
+    size_t n = 0;
+    scratch[0] = 0;
+    for (size_t i = 0; i < json_array_size(list) && n < size; i++)
+        n += (size_t)snprintf(scratch + n, size - n, "%s%s", i ? separator : "",
+                              json_string_value(json_array_get(list, i)));
+    return scratch;
+}
+
+/* ---- progress ---- */
+
+void cli_draw_bar(uint64_t bytes_done, uint64_t bytes)
+{
+    enum { WIDTH = 30 };
+    double part = bytes_done < bytes ? (double)bytes_done / (double)bytes : 1;
+    char bar[WIDTH + 1], done[16], all[16];
+    for (int i = 0; i < WIDTH; i++) bar[i] = i < (int)(part * WIDTH) ? '#' : '.';
+    bar[WIDTH] = 0;
+    units_bytes_text(bytes_done, done);
+    units_bytes_text(bytes, all);
+    fprintf(stderr, "\r[%s] %3d %%  %s of %s ", bar, (int)(part * 100), done, all);
+}
+
+void cli_clear_bar(void) { fprintf(stderr, "\r%78s\r", ""); }
+
+/* ---- tables ---- */
+
+static void add_cell(table_t *t, const char *text)
+{
+    if (t->count == t->capacity) {
+        int capacity = t->capacity ? 2 * t->capacity : 64;
+        char **cells = realloc(t->cells, (size_t)capacity * sizeof *cells);
+        if (!cells) return;
+        t->cells = cells;
+        t->capacity = capacity;
+    }
+    t->cells[t->count++] = strdup(text ? text : "-");
+}
+
+void table_init(table_t *t, int columns, const char *const *headings)
+{
+    *t = (table_t){.columns = columns};
+    for (int i = 0; i < columns; i++) add_cell(t, headings[i]);
+}
+
+void table_row(table_t *t, ...)
+{
+    va_list args;
+    va_start(args, t);
+    for (int i = 0; i < t->columns; i++) add_cell(t, va_arg(args, const char *));
+    va_end(args);
+}
+
+/* The width in characters: names may hold UTF-8 of several bytes each. */
+static int width_of(const char *text)
+{
+    int n = 0;
+    for (; *text; text++) n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+void table_print(table_t *t)
+{
+    int widths[16] = {0};
+    for (int i = 0; i < t->count; i++) {
+        bool is_marked = i < t->columns && t->cells[i][0] == '>';
+        int width = width_of(t->cells[i]) - is_marked, *widest = &widths[i % t->columns];
+        if (width > *widest) *widest = width;
+    }
+    for (int i = 0; i < t->count; i++) {
+        int c = i % t->columns;
+        bool right = t->cells[c][0] == '>', last = c == t->columns - 1;
+        const char *text = t->cells[i] + (i < t->columns && right);
+        int pad = widths[c] - width_of(text);
+        printf("%*s%s%*s%s", right ? pad : 0, "", text, right || last ? 0 : pad, "", last ? "\n" : "  ");
+    }
+    for (int i = 0; i < t->count; i++) free(t->cells[i]);
+    free(t->cells);
+    *t = (table_t){0};
+}
