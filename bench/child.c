@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Spawning, reading lines with a deadline, and ending processes. */
+/* Spawning, reading lines with a deadline, and ending processes.
+ *
+ * One socket is both standard input and standard output of the child: the parent sees in one descriptor that
+ * a line came, that the process ended, and it ends the process by closing it. */
 #include "bench/child.h"
 
 #include "bench/moment.h"
@@ -24,6 +27,7 @@ int child_start(const char *const *argv, const char *log, child_t *ret_child, he
     pid_t pid;
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "no socket for %s: %s", argv[0], strerror(errno));
+    /* The other end is close-on-exec; the copies at 0 and 1 are not, so the child has no third one. */
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_adddup2(&files, ends[1], STDIN_FILENO);
@@ -48,9 +52,12 @@ int child_line(const child_t *c, const char *log, int timeout_ms, char *line, si
                heddle_error_t *error)
 {
     uint64_t until = moment_ns() + (uint64_t)timeout_ms * 1000000u;
+    /* Byte by byte: what follows the line stays in the socket for the next call, without a buffer here. The
+     * lines are few and short, and no time depends on when they are read. */
     for (size_t n = 0; n + 1 < size;) {
         struct pollfd p = {.fd = c->fd, .events = POLLIN};
         int64_t left = (int64_t)(until - moment_ns()) / 1000000;
+        /* A signal that came before the poll is in the flag, one that comes in it ends it with EINTR. */
         int rc = is_interrupted ? -1 : left > 0 ? poll(&p, 1, (int)left) : 0;
         if (rc < 0) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted");
         if (rc == 0)
@@ -77,6 +84,8 @@ void child_end(child_t *c)
     if (!c->pid) return;
     close(c->fd);
     kill(c->pid, SIGTERM);
+    /* The wait ends at SIGCHLD; it is repeated every 10 ms, because the signal may have been for another
+     * child. */
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
@@ -90,6 +99,8 @@ void child_end(child_t *c)
 
 void child_follow_parent(void)
 {
+    /* A parent that was killed cannot end its children, and a broker that is left over would disturb the next
+     * measurement. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGINT, SIG_IGN); /* the parent decides when this ends */
 }
@@ -106,6 +117,8 @@ void child_beside(const char *program, char *path, size_t size)
 
 double child_cpu_s(pid_t pid)
 {
+    /* For another process that still runs, getrusage has nothing, and the counters in /proc are ticks of
+     * 10 ms: too coarse for a process that is idle. */
     clockid_t clock = CLOCK_PROCESS_CPUTIME_ID;
     struct timespec t = {0};
     if (pid && clock_getcpuclockid(pid, &clock) != 0) return 0;

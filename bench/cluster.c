@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Starting the processes, reading their reports, and the two operations that are measured. */
+/* Starting the processes, reading their reports, and the two operations that are measured.
+ *
+ * Every process is as a user runs it: the broker is the installed program, the workers and the publisher use
+ * the public library alone. The times of the workers are their own clock readings, taken when it happened;
+ * when this process reads them makes no difference. */
 #include "bench/cluster.h"
 
 #include "bench/member.h"
@@ -8,6 +12,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stddef.h>
@@ -18,6 +23,8 @@
 #define SELF "/proc/self/exe"
 #define TEXT 512
 
+/* The publisher whose wait a signal has to end.  With two clusters it is the one that was opened last; a wait
+ * of the other one ends at its deadline. */
 static heddle_publisher_t *volatile interruptible;
 
 void cluster_interrupt(void)
@@ -48,41 +55,17 @@ typedef struct {
     char endpoint[256], dialled[256], key[64];
 } address_t;
 
-/* A broker that cannot start prints its error as JSON; it becomes the error of the measurement. */
-static int broker_error(const json_t *answer, const char *line, heddle_error_t *error)
-{
-    const json_t *why = json_object_get(answer, "error");
-    int code = heddle_err_from_name(text_in(why, "code"));
-    if (!code)
-        return error_fail(error, HEDDLE_ERR_INTERNAL, "the broker did not get ready: %.300s", line);
-    error_fail(error, code, "the broker: %s", text_in(why, "message"));
-    error_contrast(error, text_in(why, "expected"), text_in(why, "found"));
-    error_hint(error, "%s", text_in(why, "hint"));
-    return code;
-}
-
 static int start_broker(cluster_t *c, const cluster_opts_t *o, address_t *ret_address, heddle_error_t *error)
 {
     char program[4096], data[TEXT], keep[16];
     child_beside("heddle-broker", program, sizeof program);
     snprintf(data, sizeof data, "%s/%s", o->scratch, o->name);
     snprintf(keep, sizeof keep, "%u", o->keep);
-    const char *const argv[] = {SELF,
-                                "--as",
-                                "program",
-                                program,
-                                "--listen",
-                                "tcp://127.0.0.1:*",
-                                "--data",
-                                data,
-                                "--keep",
-                                keep,
-                                "--log-level",
-                                "warn",
-                                "-o",
-                                "json",
-                                o->insecure ? "--insecure" : NULL,
-                                NULL};
+    const char *insecure = o->insecure ? "--insecure" : NULL;
+    const char *const argv[] = {SELF,     "--as", "program", program, "--listen",    "tcp://127.0.0.1:*",
+                                "--data", data,   "--keep",  keep,    "--log-level", "warn",
+                                "-o",     "json", insecure,  NULL};
+    /* The ready line has the address and the key, so nothing has to be agreed on before. */
     char line[8192];
     int rc = child_start(argv, c->log, &c->broker, error);
     if (!rc) rc = child_line(&c->broker, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
@@ -94,38 +77,19 @@ static int start_broker(cluster_t *c, const cluster_opts_t *o, address_t *ret_ad
         snprintf(ret_address->dialled, sizeof ret_address->dialled, "%s", endpoint);
         snprintf(ret_address->key, sizeof ret_address->key, "%s", text_in(ready, "public_key"));
     } else {
-        rc = broker_error(ready, line, error);
+        /* A broker that cannot start prints its error as JSON; it becomes the error of the measurement. */
+        const json_t *why = json_object_get(ready, "error");
+        int code = heddle_err_from_name(text_in(why, "code"));
+        rc = code ? error_fail(error, code, "the broker: %s", text_in(why, "message"))
+                  : error_fail(error, HEDDLE_ERR_INTERNAL, "the broker did not get ready: %.300s", line);
+        if (code) error_contrast(error, text_in(why, "expected"), text_in(why, "found"));
+        if (code) error_hint(error, "%s", text_in(why, "hint"));
     }
     json_decref(ready);
     return rc;
 }
 
-static int start_tap(cluster_t *c, address_t *address, heddle_error_t *error)
-{
-    char line[8];
-    const char *const argv[] = {SELF, "--as", "tap", address->endpoint + strlen("tcp://"), NULL};
-    int rc = child_start(argv, c->log, &c->tap, error);
-    if (!rc) rc = child_line(&c->tap, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
-    if (!rc) snprintf(address->dialled, sizeof address->dialled, "tcp://127.0.0.1:%s", line);
-    return rc;
-}
-
 /* ---- workers --------------------------------------------------------------------------------- */
-
-/* One line of a worker; bench/member.h lists them. */
-static void take_report(cluster_t *c, cluster_worker_t *w, const char *line)
-{
-    if (!strncmp(line, "joined ", 7)) {
-        snprintf(c->transport, sizeof c->transport, "%s", line + 7);
-        w->is_joined = true;
-    } else if (sscanf(line, "active %" SCNu64 " %" SCNu64 " %" SCNu64, &w->active, &w->active_ns,
-                      &w->switch_ns) == 3)
-        return;
-    else if (sscanf(line, "staged %" SCNu64 " %" SCNu64, &w->staged, &w->staged_ns) == 2) return;
-    else if (sscanf(line, "retired %" SCNu64, &w->retired) == 1) return;
-    else if (sscanf(line, "counted %" SCNu64 " %" SCNu64, &w->bytes_in, &w->bytes_out) == 2)
-        w->is_counted = true;
-}
 
 /* What a wait for all workers waits for. */
 typedef bool done_t(const cluster_worker_t *w, uint64_t version);
@@ -151,7 +115,18 @@ static int wait_workers(cluster_t *c, done_t *done, uint64_t version, heddle_err
             char line[MEMBER_LINE];
             int rc = child_line(&c->workers[i].child, c->log, CLUSTER_DEADLINE_MS, line, sizeof line, error);
             if (rc) return rc;
-            take_report(c, &c->workers[i], line);
+            cluster_worker_t *w = &c->workers[i];
+            if (!strncmp(line, "joined ", 7)) {
+                snprintf(c->transport, sizeof c->transport, "%s", line + 7);
+                w->is_joined = true;
+            } else if (sscanf(line, "counted %" SCNu64 " %" SCNu64, &w->bytes_in, &w->bytes_out) == 2)
+                w->is_counted = true;
+            else { /* the first word decides which of them takes the line; bench/member.h lists them */
+                sscanf(line, "active %" SCNu64 " %" SCNu64 " %" SCNu64, &w->active, &w->active_ns,
+                       &w->switch_ns);
+                sscanf(line, "staged %" SCNu64 " %" SCNu64, &w->staged, &w->staged_ns);
+                sscanf(line, "retired %" SCNu64, &w->retired);
+            }
         }
     return HEDDLE_OK;
 }
@@ -183,7 +158,13 @@ int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_
     c->worker_count = o->workers;
     snprintf(c->log, sizeof c->log, "%s/%s.log", o->scratch, o->name);
     rc = start_broker(c, o, &address, error);
-    if (!rc && o->is_tapped) rc = start_tap(c, &address, error);
+    if (!rc && o->is_tapped) {
+        char port[8];
+        const char *const argv[] = {SELF, "--as", "tap", address.endpoint + strlen("tcp://"), NULL};
+        rc = child_start(argv, c->log, &c->tap, error);
+        if (!rc) rc = child_line(&c->tap, c->log, CLUSTER_DEADLINE_MS, port, sizeof port, error);
+        if (!rc) snprintf(address.dialled, sizeof address.dialled, "tcp://127.0.0.1:%s", port);
+    }
     for (uint32_t i = 0; !rc && i < o->workers; i++) {
         char name[32];
         snprintf(name, sizeof name, "bench-%u", i);
@@ -191,6 +172,7 @@ int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_
             SELF, "--as", "worker", address.dialled, address.key, name, o->is_app ? "app" : "auto", NULL};
         rc = child_start(argv, c->log, &c->workers[i].child, error);
     }
+    /* A version that is published before a worker joined would be measured without it. */
     if (!rc) rc = wait_workers(c, is_joined, 0, error);
     if (rc) goto fail;
     const char *key = address.key[0] ? address.key : NULL;
@@ -240,36 +222,28 @@ cluster_cpu_t cluster_cpu(const cluster_t *c)
 
 /* ---- publishing ------------------------------------------------------------------------------ */
 
-/* A version took as long as its slowest worker. */
-static void take_longest(const json_t *timing, const char *key, double *longest)
-{
-    double ms = json_number_value(json_object_get(timing, key)); /* 0 for null */
-    if (ms > *longest) *longest = ms;
-}
-
-static void add_worker(const json_t *worker, cluster_times_t *t)
-{
-    const json_t *timing = json_object_get(worker, "timing");
-    json_t *source;
-    size_t i;
-    take_longest(timing, "connect_ms", &t->connect);
-    take_longest(timing, "fetch_ms", &t->fetch);
-    take_longest(timing, "verify_ms", &t->verify);
-    json_array_foreach(json_object_get(worker, "sources"), i,
-                       source) if (!strcmp(json_string_value(json_object_get(source, "kind")), "publisher"))
-        t->publisher_bytes += (uint64_t)json_integer_value(json_object_get(source, "bytes"));
-}
-
 /* The workers' own timings of the version, which reach us through the broker. */
 static int ask_workers(cluster_t *c, uint64_t version, cluster_times_t *t, heddle_error_t *error)
 {
     char ref[64], *text = NULL;
     snprintf(ref, sizeof ref, MEMBER_ADAPTER "@%" PRIu64, version);
     if (heddle_admin_versions(c->admin, ref, &text)) return library_error(error);
-    json_t *answer = json_loads(text, 0, NULL), *worker;
-    size_t i;
-    json_array_foreach(json_object_get(json_array_get(json_object_get(answer, "versions"), 0), "workers"), i,
-                       worker) add_worker(worker, t);
+    json_t *answer = json_loads(text, 0, NULL);
+    const json_t *row = json_array_get(json_object_get(answer, "versions"), 0),
+                 *workers = json_object_get(row, "workers");
+    for (size_t i = 0; i < json_array_size(workers); i++) {
+        const json_t *w = json_array_get(workers, i), *timing = json_object_get(w, "timing"),
+                     *sources = json_object_get(w, "sources");
+        /* A version took as long as its slowest worker; null is 0. */
+        t->connect = fmax(t->connect, json_number_value(json_object_get(timing, "connect_ms")));
+        t->fetch = fmax(t->fetch, json_number_value(json_object_get(timing, "fetch_ms")));
+        t->verify = fmax(t->verify, json_number_value(json_object_get(timing, "verify_ms")));
+        for (size_t k = 0; k < json_array_size(sources); k++) {
+            const json_t *source = json_array_get(sources, k);
+            if (!strcmp(text_in(source, "kind"), "publisher"))
+                t->publisher_bytes += (uint64_t)json_integer_value(json_object_get(source, "bytes"));
+        }
+    }
     json_decref(answer);
     heddle_free(text);
     return HEDDLE_OK;
@@ -303,6 +277,7 @@ static double last_ms(const cluster_t *c, uint64_t start_ns, size_t stamp)
 int cluster_publish(cluster_t *c, const model_t *m, int activation, cluster_times_t *ret_times,
                     heddle_error_t *error)
 {
+    /* Not on the stack: it has room for many workers that are missing, with their texts. */
     static heddle_report_t report;
     heddle_publication_t *p = NULL;
     heddle_published_t done = {.size = sizeof done};
@@ -354,6 +329,7 @@ int cluster_activate(cluster_t *c, uint64_t version, cluster_flip_t *ret_flip, h
     snprintf(ref, sizeof ref, MEMBER_ADAPTER "@%" PRIu64, version);
     int rc = fetched_bytes(c, &before, error);
     if (rc) return rc;
+    /* From here to the last worker is what a user waits for; the counts before and after stay outside. */
     uint64_t start = moment_ns();
     if (heddle_admin_activate(c->admin, ref, &opts, &answer))
         return heddle_free(answer), library_error(error);
@@ -362,6 +338,7 @@ int cluster_activate(cluster_t *c, uint64_t version, cluster_flip_t *ret_flip, h
     rc = wait_workers(c, is_active, version, error);
     if (!rc) rc = fetched_bytes(c, &after, error);
     if (rc) return rc;
+    /* A flip moves no bytes: what was fetched meanwhile is reported, so that a violation is seen. */
     uint64_t first = UINT64_MAX, last = 0, longest = 0;
     for (uint32_t i = 0; i < c->worker_count; i++) {
         const cluster_worker_t *w = &c->workers[i];

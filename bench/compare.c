@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairing the figures of two reports, and the result as JSON and as a table. */
+/* Pairing the figures of two reports, and the result as JSON and as a table.
+ *
+ * Both reports may be of other releases or machines. A row that only the second one has is new and judged by
+ * nothing; a figure that only the first one has is missing, and counts against the second: otherwise a
+ * measurement that is left out would pass as no change. */
 #include "bench/compare.h"
 
 #include "core/errors.h"
@@ -39,25 +43,13 @@ static bool comparable(const result_row_t *row, const result_series_t *figure,
     return true;
 }
 
+/* In any repetition: a median above 0 does not help, because the ratios are taken one by one. */
 static bool has_zero(const result_row_t *row, const result_series_t *reference)
 {
     const series_t *s = &result_row_find(row, reference->name)->series;
     for (uint32_t i = 0; i < s->count; i++)
         if (s->at[i] == 0) return true;
     return false;
-}
-
-/* A reference of 0 cannot be divided by; on a sound machine none takes no time at all. */
-static int check_reference(const result_row_t *before, const result_row_t *after,
-                           const result_series_t *reference, heddle_error_t *error)
-{
-    if (!reference || (!has_zero(before, reference) && !has_zero(after, reference))) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "row %s: its reference %s is 0 in a repetition",
-                        before->name, reference->name);
-    error_expected(error, "more than 0 %s", reference->unit);
-    error_found(error, "0");
-    error_hint(error, "measure again");
-    return rc;
 }
 
 static bool is_finite(const series_t *s)
@@ -74,8 +66,16 @@ static int compare_figure(const result_row_t *before, const result_row_t *after,
 {
     const result_series_t *reference = shared_reference(before, after, b->unit);
     series_t x = {0}, y = {0};
-    int rc = check_reference(before, after, reference, error);
-    if (rc) return rc;
+    int rc = HEDDLE_OK;
+    /* A reference of 0 cannot be divided by; on a sound machine none takes no time at all. */
+    if (reference && (has_zero(before, reference) || has_zero(after, reference))) {
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "row %s: its reference %s is 0 in a repetition",
+                        before->name, reference->name);
+        error_expected(error, "more than 0 %s", reference->unit);
+        error_found(error, "0");
+        error_hint(error, "measure again");
+        return rc;
+    }
     if (!comparable(before, b, reference, &x) || !comparable(after, a, reference, &y))
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
     stats_change_t change = stats_compare(&x, &y);
@@ -100,6 +100,7 @@ static int compare_figure(const result_row_t *before, const result_row_t *after,
     return rc;
 }
 
+/* `after` NULL: the second report lacks the row, and so each of its figures. */
 static int compare_rows(const result_row_t *before, const result_row_t *after, compare_t *c,
                         heddle_error_t *error)
 {
@@ -120,23 +121,7 @@ static int compare_rows(const result_row_t *before, const result_row_t *after, c
     return HEDDLE_OK;
 }
 
-/* Ratios were measured on one machine and data plane; those of another are not comparable, so that is
- * reported. */
-static void warn(const result_t *before, const result_t *after, compare_t *c)
-{
-    static const char *const FACTS[COMPARE_WARNINGS] = {"cpu", "core_count", "transfer_mode", "tcp"};
-    for (uint32_t i = 0, count = 0; i < COMPARE_WARNINGS; i++) {
-        const json_t *b = json_object_get(before->machine, FACTS[i]),
-                     *a = json_object_get(after->machine, FACTS[i]);
-        if (!b || !a || json_equal(b, a)) continue;
-        char *was = json_dumps(b, JSON_ENCODE_ANY), *is = json_dumps(a, JSON_ENCODE_ANY);
-        snprintf(c->warnings[count++], COMPARE_TEXT, "%s differs: %.100s before, %.100s after", FACTS[i],
-                 was ? was : "", is ? is : "");
-        free(was);
-        free(is);
-    }
-}
-
+/* Where no figure had enough repetitions, nothing was compared, and that must not look like success. */
 bool compare_is_ok(const compare_t *c) { return !c->worse && !c->missing && c->count > c->too_few; }
 
 int compare_make(const result_t *before, const result_t *after, compare_t *ret_compare, heddle_error_t *error)
@@ -145,7 +130,19 @@ int compare_make(const result_t *before, const result_t *after, compare_t *ret_c
     int rc = c.rows ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to compare");
     for (uint32_t i = 0; !rc && i < before->count; i++)
         rc = compare_rows(&before->rows[i], result_find(after, before->rows[i].name), &c, error);
-    if (!rc) warn(before, after, &c);
+    /* Ratios were measured on one machine and data plane; those of another are not comparable, so that is
+     * reported. */
+    static const char *const FACTS[COMPARE_WARNINGS] = {"cpu", "core_count", "transfer_mode", "tcp"};
+    for (uint32_t i = 0, count = 0; i < COMPARE_WARNINGS; i++) {
+        const json_t *b = json_object_get(before->machine, FACTS[i]),
+                     *a = json_object_get(after->machine, FACTS[i]);
+        if (!b || !a || json_equal(b, a)) continue;
+        char *was = json_dumps(b, JSON_ENCODE_ANY), *is = json_dumps(a, JSON_ENCODE_ANY);
+        snprintf(c.warnings[count++], COMPARE_TEXT, "%s differs: %.100s before, %.100s after", FACTS[i],
+                 was ? was : "", is ? is : "");
+        free(was);
+        free(is);
+    }
     if (rc) compare_fini(&c);
     else *ret_compare = c;
     return rc;

@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     compare_row_t *rows;
     uint32_t count, worse, better, too_few;
-    uint32_t missing; /* figures of `before` that `after` lacks */
+    uint32_t missing;                                  /* figures of `before` that `after` lacks */
     char warnings[COMPARE_WARNINGS + 1][COMPARE_TEXT]; /* how the machines differ; "" ends them */
 } compare_t;
 

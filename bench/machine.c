@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Facts from /proc and uname; a fact that cannot be read is null, so that a report never fails for one. */
+/* Facts from /proc and uname; a fact that cannot be read is null, so that a report never fails for one.
+ *
+ * The load is taken before and after: a report that was measured beside other work can be told by it. */
 #include "bench/machine.h"
 
 #include "core/clock.h"
@@ -34,6 +36,7 @@ static double load_now(void)
     return getloadavg(&load, 1) == 1 ? load : -1;
 }
 
+/* What can be had without swapping, page cache included: MemFree alone would skip rows that fit. */
 uint64_t machine_available_bytes(void)
 {
     json_t *text = line_of("/proc/meminfo", "MemAvailable");
@@ -42,26 +45,21 @@ uint64_t machine_available_bytes(void)
     return kib * 1024;
 }
 
-/* By its magic number in statfs. It matters because a sync costs nothing on tmpfs. */
-static const char *file_system(const char *dir)
+json_t *machine_facts(const char *data_dir)
 {
+    struct utsname u = {0};
+    char at[25];
+    const char *mode = getenv("HEDDLE_TRANSFER_MODE");
+    /* The file system by its magic number. It matters because a sync costs nothing on tmpfs. */
     static const struct {
         long magic;
         const char *name;
     } KNOWN[] = {{0x01021994, "tmpfs"}, {0xef53, "ext4"},          {0x58465342, "xfs"},
                  {0x9123683e, "btrfs"}, {0x794c7630, "overlayfs"}, {0x2fc12fc1, "zfs"}};
     struct statfs s;
-    if (statfs(dir, &s) != 0) return NULL;
-    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++)
-        if ((long)s.f_type == KNOWN[i].magic) return KNOWN[i].name;
-    return "another";
-}
-
-json_t *machine_facts(const char *data_dir)
-{
-    struct utsname u = {0};
-    char at[25];
-    const char *mode = getenv("HEDDLE_TRANSFER_MODE");
+    const char *data_on = statfs(data_dir, &s) == 0 ? "another" : NULL;
+    for (size_t i = 0; data_on && i < sizeof KNOWN / sizeof *KNOWN; i++)
+        if ((long)s.f_type == KNOWN[i].magic) data_on = KNOWN[i].name;
     uname(&u);
     clock_text(clock_wall(clock_system()), at);
     return json_pack("{s:s, s:s, s:o, s:I, s:I, s:s, s:o, s:s?, s:s, s:s, s:f}", "at", at, "host", u.nodename,
@@ -69,8 +67,8 @@ json_t *machine_facts(const char *data_dir)
                      (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
                      (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE), "kernel",
                      u.release, "tcp", line_of("/proc/sys/net/ipv4/tcp_congestion_control", ""), "data_on",
-                     file_system(data_dir), "heddle", heddle_version(), "transfer_mode",
-                     mode && *mode ? mode : "auto", "load_before", load_now());
+                     data_on, "heddle", heddle_version(), "transfer_mode", mode && *mode ? mode : "auto",
+                     "load_before", load_now());
 }
 
 void machine_finish(json_t *facts) { json_object_set_new(facts, "load_after", json_real(load_now())); }

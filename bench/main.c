@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle-bench: measures the rows of bench/row_kinds.c, and compares two reports. */
+/* heddle-bench: measures the rows of bench/row_kinds.c, and compares two reports.
+ *
+ * It is also the program of its own members (bench/member.h): a first argument --as makes it one of them
+ * before any option is parsed. Everything that a run writes lies below one scratch directory, which is
+ * removed at its end, whether it succeeded or not. */
 #include "bench/compare.h"
 #include "bench/machine.h"
 #include "bench/member.h"
@@ -71,6 +75,7 @@ static const option_set_t SET = {
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
+/* A signal ends the current wait; the run then ends as after any failure, and removes its directory. */
 static volatile sig_atomic_t caught;
 static void on_signal(int number)
 {
@@ -113,6 +118,7 @@ static int end_with(const heddle_error_t *e)
     return heddle_err_exit(e->code);
 }
 
+/* With -o json stdout is one object whatever happens; the failure is printed on stderr too (end_with). */
 static void print_failure(const args_t *a, const char *kind, heddle_error_t *error)
 {
     char *why = NULL;
@@ -132,6 +138,7 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
     return remove(path);
 }
 
+/* The name is unique, so that two runs on one host do not share a registry. */
 static int make_dir(char *path, heddle_error_t *error)
 {
     if (mkdtemp(path)) return HEDDLE_OK;
@@ -156,23 +163,6 @@ static int is_wanted(const args_t *a, const char *name, heddle_error_t *error)
     return !a->patterns;
 }
 
-static int measure_row(const args_t *a, const row_t *row, const row_env_t *env, result_t *r,
-                       heddle_error_t *error)
-{
-    result_row_t *result = result_add(r, row->name);
-    if (!result) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a row");
-    if (!a->quiet) fprintf(stderr, "%s\n", row->name);
-    int rc = row_measure(row, env, result, error);
-    buf_t text = {0};
-    if (!rc && a->output == OUTPUT_TABLE) {
-        result_row_text(result, &text);
-        fputs(buf_text(&text), stdout);
-        fflush(stdout);
-    }
-    buf_fini(&text);
-    return rc;
-}
-
 static int measure_rows(const args_t *a, const row_env_t *env, result_t *r, heddle_error_t *error)
 {
     for (const row_t *row = ROWS; row->name; row++) {
@@ -181,11 +171,23 @@ static int measure_rows(const args_t *a, const row_env_t *env, result_t *r, hedd
         if (a->smoke && !row_smoke(row, &it, name)) continue;
         int rc = is_wanted(a, it.name, error);
         if (rc == 0) continue;
+        /* A directory for each row: the registry of the row before must not be there. */
         snprintf(dir, sizeof dir, "%s/row", env->scratch);
         row_env_t own = *env;
         own.scratch = dir;
         if (rc > 0) rc = make_dir(strcat(dir, "XXXXXX"), error);
-        if (!rc) rc = measure_row(a, &it, &own, r, error);
+        result_row_t *result = rc ? NULL : result_add(r, it.name);
+        if (!rc && !result) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a row");
+        if (!rc && !a->quiet) fprintf(stderr, "%s\n", it.name);
+        if (!rc) rc = row_measure(&it, &own, result, error);
+        buf_t text = {0};
+        if (!rc && a->output == OUTPUT_TABLE) {
+            result_row_text(result, &text);
+            fputs(buf_text(&text), stdout);
+            fflush(stdout);
+        }
+        buf_fini(&text);
+        /* The library may have reported it as the end of a wait, or of a process that got the same signal. */
         if (caught) return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted");
         if (rc) return rc;
     }
@@ -282,6 +284,7 @@ static int compare(const args_t *a, const char *before, const char *after)
 
 static int act(args_t *a, const char *const *args, heddle_error_t *error, int *ret_end)
 {
+    /* Without an action it measures: that is what the program is named for. */
     const char *action = args[0] ? args[0] : "run";
     if (a->repeat < 0 || a->repeat > STATS_REPEAT_MAX) {
         error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: --repeat is out of range");

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The worker of a measurement, and the table of roles. */
+/* The worker of a measurement, and the table of roles.
+ *
+ * A worker uses the library as an engine does: one thread that waits for its descriptor and takes events.
+ * Each clock reading is taken as soon as the event is there, before a line is formatted. */
 #include "bench/member.h"
 
 #include "bench/child.h"
@@ -22,6 +25,7 @@ typedef struct {
     bool is_app;
 } member_t;
 
+/* Its parent puts the end of the log into its own error. */
 static int fail(const char *what)
 {
     const heddle_error_t *e = heddle_last_error();
@@ -56,6 +60,7 @@ static int on_event(const member_t *m, const heddle_event_t *e)
     case HEDDLE_EVENT_ACTIVE:
         if (!m->is_app) printf("active %" PRIu64 " %" PRIu64 " 0\n", e->version, start);
         break;
+    /* Goes on: the publisher hears of it through the broker, and this line is for the log. */
     case HEDDLE_EVENT_FAILED:
     case HEDDLE_EVENT_REFUSED:
         fprintf(stderr, "heddle-bench: worker: %s: %s\n", heddle_err_name(e->code), e->message);
@@ -122,8 +127,10 @@ int member_main(int argc, char **argv)
     static const struct {
         const char *role;
         int (*run)(int argc, char **argv);
-    } ROLES[] = {
-        {"program", be_program}, {"worker", be_worker}, {"receiver", receiver_main}, {"tap", tap_main}};
+    } ROLES[] = {{"program", be_program},
+                 {"worker", be_worker},
+                 {"receiver", receiver_main},
+                 {"tap", tap_main}};
     child_follow_parent();
     prctl(PR_SET_NAME, argc > 2 ? argv[2] : ""); /* for ps, top and perf */
     for (size_t i = 0; argc > 2 && i < sizeof ROLES / sizeof *ROLES; i++)

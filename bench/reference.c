@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memcpy and sync: the two references without other processes. */
+/* memcpy and sync: the two references without other processes.
+ *
+ * They are lower bounds: on one thread no way to move an adapter is faster than one copy of its bytes, and no
+ * registry that survives a crash is faster than one write that has reached the disk. */
 #include "bench/reference.h"
 
 #include "bench/moment.h"
@@ -91,6 +94,7 @@ static int sync_once(reference_t *r, double *ret_ms, heddle_error_t *error)
     static const char page[LIMIT_PAGE_BYTES] = {1};
     syncing_t *s = (syncing_t *)r;
     uint64_t start = moment_ns();
+    /* Appended, so that the file's length changes as well as its bytes: the file system has to sync both. */
     if (write(s->fd, page, sizeof page) != (ssize_t)sizeof page || fdatasync(s->fd) != 0)
         return error_fail(error, HEDDLE_ERR_NO_SPACE, "a page could not be written and synced: %s",
                           strerror(errno));

@@ -7,8 +7,8 @@
  *    socket+digest    the same, each receiver computing Heddle's leaf digests of the bytes, on the thread
  *                     that receives
  *    safetensors      Python: save_file to /dev/shm, each of as many processes opens it (safe_open) and
- * copies each tensor into an array touched before sync             4 KiB appended to a file where the
- * registry lies, and fdatasync
+ *                     copies each tensor into an array touched before
+ *    sync             4 KiB appended to a file where the registry lies, and fdatasync
  *
  *    open (memory made and touched) -> once, again and again -> close
  *

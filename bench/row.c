@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measuring one row: clusters, warm-up, references, repetitions. */
+/* Measuring one row: clusters, warm-up, references, repetitions.
+ *
+ * All of them are open at the same time and take turns, one repetition each: a machine that becomes slower in
+ * the course of a run becomes so for all of them, and their ratios stay what they are. */
 #include "bench/row.h"
 
 #include "bench/machine.h"
@@ -43,6 +46,7 @@ typedef struct {
     uint32_t count;
 } references_t;
 
+/* A row that swaps would measure the disk, so it is left out, with the reason in its place. */
 static void skip(char to[160], uint64_t need, uint64_t available)
 {
     char needs[16], has[16];
@@ -121,12 +125,14 @@ static int measure(row_run_t *run, heddle_error_t *error)
     uint64_t room = machine_available_bytes();
     for (const reference_ops_t *const *ops = kind->references; !rc && *ops && !run->env->is_alone; ops++)
         rc = open_reference(run, *ops, &room, &refs, error);
+    /* Turn 0 is Heddle; each repetition begins one place further on. */
     uint32_t turns = refs.count + 1;
     for (run->turn = 0; !rc && run->turn < run->env->repeat; run->turn++)
         for (uint32_t i = 0; !rc && i < turns; i++) {
             uint32_t which = (run->turn + i) % turns;
             rc = which ? refer_once(run, refs.open[which - 1], error) : kind->once(run, error);
         }
+    /* Which data plane the workers had decides what the figures can be compared with. */
     json_t *transport =
         run->cluster && run->env->machine ? json_loads(run->cluster->transport, 0, NULL) : NULL;
     if (transport) json_object_set_new(run->env->machine, "transport", transport);

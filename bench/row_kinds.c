@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kinds of rows, and the table of rows at the end. */
+/* The kinds of rows, and the table of rows at the end.
+ *
+ * A kind is what happens in one repetition, and which figures that gives. A reference among the notes is a
+ * number that is known, not measured: its ratio turns a figure into one for each byte or for each worker. */
 #include "bench/row.h"
 
 #include "bench/moment.h"

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference safetensors: runs bench/safetensors_peer.py, whose text this program carries. */
+/* The reference safetensors: runs bench/safetensors_peer.py, whose text this program carries.
+ *
+ * It is what users do without Heddle: the trainer saves a file in shared memory, and every engine opens it.
+ * Python is started once, with its modules loaded; a repetition is one line there and one line back, with the
+ * time that Python measured. */
 #include "bench/child.h"
 #include "bench/reference.h"
 #include "core/errors.h"
@@ -32,16 +36,6 @@ static void peer_close(reference_t *r)
     free(p);
 }
 
-static int write_table(const reference_opts_t *o, const char *path, heddle_error_t *error)
-{
-    FILE *f = fopen(path, "we");
-    for (uint32_t i = 0; f && i < o->model->table.count; i++)
-        fprintf(f, "%llu %s\n", (unsigned long long)o->model->table.rows[i].data_bytes,
-                o->model->table.rows[i].name);
-    if (f && fclose(f) == 0) return HEDDLE_OK;
-    return error_fail(error, HEDDLE_ERR_NO_SPACE, "cannot write %s: %s", path, strerror(errno));
-}
-
 /* GONE means that Python ended, which is almost always a missing module: the reference is skipped then. */
 static int peer_open(const reference_opts_t *o, reference_t **ret_reference, heddle_error_t *error)
 {
@@ -51,15 +45,23 @@ static int peer_open(const reference_opts_t *o, reference_t **ret_reference, hed
     if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory");
     p->base.ops = &REFERENCE_SAFETENSORS;
     snprintf(p->log, sizeof p->log, "%s/python.log", o->scratch);
+    /* In memory, not on a disk: the reference is the fastest form of the method. */
     snprintf(p->file, sizeof p->file, "/dev/shm/heddle-bench-%d.safetensors", getpid());
     char table[PATH], readers[16];
     snprintf(table, sizeof table, "%s/tensors", o->scratch);
     snprintf(readers, sizeof readers, "%u", o->receivers);
-    int rc = write_table(o, table, &why);
+    FILE *f = fopen(table, "we");
+    for (uint32_t i = 0; f && i < o->model->table.count; i++)
+        fprintf(f, "%llu %s\n", (unsigned long long)o->model->table.rows[i].data_bytes,
+                o->model->table.rows[i].name);
+    int rc = f && fclose(f) == 0
+                 ? HEDDLE_OK
+                 : error_fail(&why, HEDDLE_ERR_NO_SPACE, "cannot write %s: %s", table, strerror(errno));
     const char *const argv[] = {"/proc/self/exe",       "--as",  "program", o->python, "-c",
                                 BENCH_SAFETENSORS_PEER, p->file, table,     readers,   NULL};
     if (!rc) rc = child_start(argv, p->log, &p->child, &why);
     if (!rc) rc = child_line(&p->child, p->log, WAIT_MS, p->base.about, sizeof p->base.about, &why);
+    /* The first round allocates and touches the arrays. */
     if (!rc) rc = REFERENCE_SAFETENSORS.once(&p->base, &unused, &why);
     if (!rc) {
         *ret_reference = &p->base;

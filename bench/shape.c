@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables of tensors from the dimensions of public models. */
+/* Tables of tensors from the dimensions of public models.
+ *
+ * How long a version takes depends on the number and the sizes of its tensors as well as on its bytes, so the
+ * tables have the names and extents that PEFT gives to a LoRA on all linear layers. Only the values are made
+ * up. */
 #include "bench/shape.h"
 
 #include <stdio.h>
@@ -58,6 +62,7 @@ static bool add_tensor(shape_table_t *t, const char *module, const char *side, u
     return true;
 }
 
+/* A LoRA is two factors: A of rank x in, B of out x rank. */
 static bool add_linear(shape_table_t *t, unsigned layer, const char *module, unsigned in, unsigned out,
                        unsigned rank)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Both ends of the references: one sender and as many receivers as the row has workers. */
+/* Both ends of the references: one sender and as many receivers as the row has workers.
+ *
+ * The sender has one thread and sends to all of them side by side, as much as each socket takes: a slow
+ * receiver does not hold up the others. One repetition ends with the last answer. */
 #include "bench/socket.h"
 
 #include "bench/child.h"
@@ -54,6 +57,7 @@ int receiver_main(int argc, char **argv)
             if (!read_all(fd, into + at, step)) return 9;
             if (head.is_digested) digest_leaves(into + at, step, leaves);
         }
+        /* The answer means that the bytes have arrived, and not only that the kernel has taken them. */
         if (!tcp_write(fd, "+", 1)) return 9;
     }
     return 0;
@@ -90,23 +94,6 @@ static void star_close(reference_t *r)
     free(s->receivers);
     free(s->bytes);
     free(s);
-}
-
-static int add_receiver(star_t *s, const reference_opts_t *o, int listener, uint16_t port,
-                        heddle_error_t *error)
-{
-    char text[8], log[4096];
-    snprintf(text, sizeof text, "%u", port);
-    snprintf(log, sizeof log, "%s/receivers.log", o->scratch);
-    const char *const argv[] = {"/proc/self/exe", "--as", "receiver", text, NULL};
-    receiver_t *r = &s->receivers[s->count++];
-    int rc = child_start(argv, log, &r->child, error);
-    if (rc) return rc;
-    struct pollfd p = {.fd = listener, .events = POLLIN};
-    r->fd = poll(&p, 1, WAIT_MS) == 1 ? tcp_accept(listener) : -1;
-    if (r->fd < 0) return error_fail(error, HEDDLE_ERR_INTERNAL, "a receiver did not dial");
-    fcntl(r->fd, F_SETFL, O_NONBLOCK);
-    return HEDDLE_OK;
 }
 
 /* One step for one receiver: sends what its socket takes, then reads its answer. *ret_open: not answered yet.
@@ -190,7 +177,19 @@ static int star_open(const reference_opts_t *o, bool is_digested, reference_t **
     if (!s->receivers || !s->bytes || listener < 0)
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory or socket for receivers");
     else model_copy(o->model, s->bytes);
-    for (uint32_t i = 0; !rc && i < o->receivers; i++) rc = add_receiver(s, o, listener, port, error);
+    char text[8], log[4096];
+    snprintf(text, sizeof text, "%u", port);
+    snprintf(log, sizeof log, "%s/receivers.log", o->scratch);
+    const char *const argv[] = {"/proc/self/exe", "--as", "receiver", text, NULL};
+    for (uint32_t i = 0; !rc && i < o->receivers; i++) {
+        receiver_t *r = &s->receivers[s->count++];
+        struct pollfd p = {.fd = listener, .events = POLLIN};
+        rc = child_start(argv, log, &r->child, error);
+        if (rc) break; /* nothing will dial */
+        r->fd = poll(&p, 1, WAIT_MS) == 1 ? tcp_accept(listener) : -1;
+        if (r->fd < 0) rc = error_fail(error, HEDDLE_ERR_INTERNAL, "a receiver did not dial");
+        else fcntl(r->fd, F_SETFL, O_NONBLOCK);
+    }
     if (listener >= 0) close(listener);
     if (!rc)
         rc = star_once(&s->base, &unused, error); /* in the first round the receivers touch their memory */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Medians throughout, because single repetitions are slow for reasons outside of what is measured. */
+/* Medians throughout, because single repetitions are slow for reasons outside of what is measured.
+ *
+ * A repetition can be slower than the machine allows, never faster, so the distribution has a long tail on
+ * one side only. A mean and its deviation would follow the tail. */
 #include "bench/stats.h"
 
 #include <math.h>
@@ -92,6 +95,7 @@ double series_error(const series_t *s)
     return error;
 }
 
+/* A machine that gets warm, or a leak: each half may be quiet and the halves differ. */
 double series_drift(const series_t *s)
 {
     uint32_t half = s->count / 2;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ZMTP frame counter, and the forwarding process around it. */
+/* A ZMTP frame counter, and the forwarding process around it.
+ *
+ * It runs in a process of its own, so that its work is not counted as CPU of a member. It understands of the
+ * protocol only where a frame ends; the bytes pass unchanged, so the members cannot tell that it is there. */
 #include "bench/tap.h"
 
 #include "bench/tcp.h"
@@ -20,19 +23,6 @@ enum {
     BUFFER_BYTES = 65536
 };
 
-/* The header of a frame: flags, then a length of one byte or of eight in network order (ZMTP 3.1, RFC 37).
- * True when it is complete. */
-static bool take_head(tap_count_t *c, uint8_t byte)
-{
-    c->head[c->head_bytes++] = byte;
-    size_t need = c->head[0] & FLAG_LONG ? 9 : 2;
-    if (c->head_bytes < need) return false;
-    c->left = 0;
-    for (size_t i = 1; i < need; i++) c->left = c->left << 8 | c->head[i];
-    c->head_bytes = 0;
-    return true;
-}
-
 void tap_count(tap_count_t *c, const void *data, size_t bytes)
 {
     c->bytes += bytes;
@@ -46,7 +36,14 @@ void tap_count(tap_count_t *c, const void *data, size_t bytes)
             uint64_t step = c->left < here ? c->left : here;
             c->left -= step;
             at += step;
-        } else if (take_head(c, *at++)) {
+        } else {
+            /* The header of a frame: flags, then a length of one byte or of eight in network order (ZMTP 3.1,
+             * RFC 37). It may come in pieces, so it is kept until it is complete. */
+            c->head[c->head_bytes++] = *at++;
+            size_t need = c->head[0] & FLAG_LONG ? 9 : 2;
+            if (c->head_bytes < need) continue;
+            for (size_t i = 1; i < need; i++) c->left = c->left << 8 | c->head[i];
+            c->head_bytes = 0;
             c->messages += !(c->head[0] & (FLAG_MORE | FLAG_COMMAND));
         }
     }
@@ -68,6 +65,8 @@ typedef struct {
 static bool accept_client(tap_t *t)
 {
     int client = tcp_accept(t->listener), broker = client >= 0 ? tcp_dial(t->host, t->port) : -1;
+    /* A broker that does not answer is no failure of the tap: the client dials again. More connections than
+     * there is room for are one, because their messages would be missing from the tally. */
     if (broker < 0 || t->count == LINES_MAX) {
         if (client >= 0) close(client);
         if (broker >= 0) close(broker);
@@ -85,20 +84,6 @@ static bool pass(int from, int to, tap_count_t *count)
     if (n <= 0) return false;
     tap_count(count, buffer, (size_t)n);
     return tcp_write(to, buffer, (size_t)n);
-}
-
-static void print_tally(tap_t *t)
-{
-    uint64_t up = 0, down = 0, bytes = 0;
-    for (int i = 0; i < t->count; i++) {
-        pair_t *l = &t->pairs[i];
-        up += l->up.messages;
-        down += l->down.messages;
-        bytes += l->up.bytes + l->down.bytes;
-        l->up.messages = l->down.messages = l->up.bytes = l->down.bytes = 0;
-    }
-    printf("%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", up, down, bytes);
-    fflush(stdout);
 }
 
 /* One turn; -1: go on, else the exit status. */
@@ -126,7 +111,16 @@ static int turn(tap_t *t)
     char asked[64];
     if (!fds[0].revents) return -1;
     if (read(STDIN_FILENO, asked, sizeof asked) <= 0) return 0;
-    print_tally(t);
+    uint64_t up = 0, down = 0, bytes = 0;
+    for (int i = 0; i < t->count; i++) {
+        pair_t *l = &t->pairs[i];
+        up += l->up.messages;
+        down += l->down.messages;
+        bytes += l->up.bytes + l->down.bytes;
+        l->up.messages = l->down.messages = l->up.bytes = l->down.bytes = 0;
+    }
+    printf("%" PRIu64 " %" PRIu64 " %" PRIu64 "\n", up, down, bytes);
+    fflush(stdout);
     return -1;
 }
 

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Sockets without Nagle's delay: the last bytes of a message would otherwise wait for an acknowledgement, and
+ * the references would measure that wait. */
 #include "bench/tcp.h"
 
 #include <arpa/inet.h>

@@ -86,7 +86,7 @@ static const struct {
     H(INTERNAL, "run it again with --log-level debug, and report the output"),
 };
 
-/* The error as JSON; after a signal, its "exit" is that of the signal. */
+/* The error as JSON; after a signal, its "exit" is that of the signal, since it repeats the exit status. */
 static json_t *error_object(const heddle_error_t *error)
 {
     char *text = NULL;
@@ -108,6 +108,7 @@ static heddle_error_t with_hint(const heddle_error_t *error)
     return e;
 }
 
+/* One line, flushed at once: a script may read it while the command goes on (--stay). */
 static void print_json(json_t *value)
 {
     char *text = json_dumps(value, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
@@ -116,6 +117,8 @@ static void print_json(json_t *value)
     fflush(stdout);
 }
 
+/* The form of every Heddle program: the code first, which a user can look up, then the parts of the failure
+ * that are there. */
 static void say(const char *kind, const heddle_error_t *e)
 {
     const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
@@ -164,6 +167,8 @@ int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, c
     int rc = error.code;
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     heddle_free(json);
+    /* A failed wait has an answer too: which workers were there and which were not. It is printed as far as
+     * it goes, and the failure comes with it. */
     if (rc && !answer) return cli_fail(c, kind, &error);
     bool is_signal = rc == HEDDLE_ERR_INTERRUPTED && cli_signal_exit();
     if (rc) {

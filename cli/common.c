@@ -44,6 +44,8 @@ static void (*volatile on_interrupt)(void *);
 static void *volatile interrupt_handle;
 static volatile sig_atomic_t caught;
 
+/* Only what a signal handler may do: it notes the number, and the library's interrupt functions may be called
+ * from one. */
 static void on_signal(int number)
 {
     void (*interrupt)(void *) = on_interrupt;
@@ -70,6 +72,8 @@ int cli_signal_exit(void) { return caught ? 128 + caught : 0; }
 
 static void interrupt_admin(void *handle) { heddle_admin_interrupt(handle); }
 
+/* The handlers come after the handle: until then there is nothing that waits, and the default action ends the
+ * process at once. */
 heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit)
 {
     heddle_admin_t *admin = NULL;
@@ -104,6 +108,7 @@ int cli_ask(const void *args, const char *kind, call_t *call, render_t *render)
     return end;
 }
 
+/* A deadline counts from the call, so what connecting took is taken off before the request is made. */
 uint32_t cli_left_ms(uint32_t deadline_ms, uint64_t began_us)
 {
     uint64_t spent_ms = (clock_now(clock_system()) - began_us) / 1000;

@@ -26,6 +26,7 @@ int command_complete(int argc, char **argv)
     const char *words[2] = {NULL, NULL};
     int end = cli_parse(&SET, "complete", argc, argv, &common, words);
     if (end >= 0) return end;
+    /* A version is completed after its adapter's name, so only that kind takes a name. */
     const char *kind = words[0], *name = words[1];
     bool is_versions = !strcmp(kind, "versions"), is_adapters = !strcmp(kind, "adapters"),
          is_known = is_versions || is_adapters || !strcmp(kind, "workers");
@@ -44,7 +45,7 @@ int command_complete(int argc, char **argv)
     json_t *answer = rc ? NULL : json_loads(json, 0, NULL);
     const json_t *list = json_object_get(answer, kind);
     heddle_free(json);
-    cli_settle_texts(answer);
+    cli_settle_texts(answer); /* the shell puts them on the command line */
     for (size_t i = 0; i < json_array_size(list); i++)
         puts(cli_text(json_array_get(list, i), is_versions ? "version" : "name", s));
     json_decref(answer);

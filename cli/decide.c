@@ -23,6 +23,7 @@ typedef struct {
     const char *ref; /* what is decided about: NAME, NAME@V or a tag */
     int (*decide)(heddle_admin_t *, const char *, const heddle_activate_opts_t *, char **);
 } args_t;
+/* One default of the deadline for all three: a decision moves no bytes where workers hold the version. */
 #define DECIDING_OPTIONS                                                                                     \
     {"deadline",                                                                                             \
      0,                                                                                                      \
@@ -115,6 +116,7 @@ static const option_set_t RESUME = {
               "  heddle resume policy --dry-run           which version would be activated?\n"
               "  heddle resume policy"};
 
+/* A dry run has no counts and no times: nothing was decided, and nothing was waited for. */
 static void render(const common_t *c, json_t *a)
 {
     bool is_held = cli_is(a, "held");
@@ -166,6 +168,8 @@ static int take_target(const char *name, const char *to, char *ret_ref, size_t s
     bool is_number = digits > 0 && digits <= 18 && !to[digits];
     bool is_step = is_number && !strtoull(to, NULL, 10);
     bool is_of_name = !strncmp(to, name, n) && to[n] == '@';
+    /* The name is checked against the version's own, because a tag that was copied from another adapter would
+     * otherwise roll that one back. */
     const char *wrong = NULL;
     if (n > HEDDLE_NAME_MAX + 40) wrong = "no adapter has a name of that length";
     else if (!is_step && strchr(name, '@')) wrong = "the version is named twice";

@@ -54,6 +54,8 @@ static const option_set_t SET = {
 /* A request that waits ends after POLL_MS and is repeated, so that a lost broker is noticed. */
 enum { PAGE = 500, POLL_MS = 10000 };
 
+/* With -o json an event is a line of its own, as the broker made it: a script reads them as they come. In the
+ * table for people the columns have fixed widths, because later rows are not known yet. */
 static void print_event(const common_t *c, json_t *e)
 {
     if (c->output == OUTPUT_JSON) {
@@ -102,6 +104,7 @@ static int parse_since(const char *text, uint64_t *ret_seq, char ret_from[25], h
         *ret_seq = strtoull(text, NULL, 10);
         return HEDDLE_OK;
     }
+    /* A bare number was an event's, so a duration here always has its unit. */
     if (units_parse_duration(text, &ago_ms)) at_ms = now_ms > ago_ms ? now_ms - ago_ms : 0;
     else if (!clock_parse(text, &at_ms)) {
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not a value for --since", text);
@@ -154,11 +157,13 @@ int command_events(int argc, char **argv)
     end = 0;
     while (left > 0 && !cli_signal_exit() && !ferror(stdout)) {
         char *text = NULL;
+        /* With --last or a time, events that are read may be dropped: a page is not cut at --limit. */
         opts.limit = left < PAGE && last == 0 && !from[0] ? (uint32_t)left : PAGE;
         opts.wait_ms = args.follow && heard ? POLL_MS : 0;
         int rc = heddle_admin_events(admin, &opts, &text);
         /* It waited --timeout for a broker already, so this does not spin. */
         if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) continue;
+        /* The first request must succeed: a wrong address would otherwise wait for ever. */
         if (rc) {
             end = cli_fail(&args.common, "events", heddle_last_error());
             break;
@@ -179,6 +184,7 @@ int command_events(int argc, char **argv)
             else json_array_append(rows, json_array_get(events, i));
         }
         for (; last > 0 && json_array_size(rows) > last; has_first = false) json_array_remove(rows, 0);
+        /* After the first complete reading --last has done its work: what follows is printed as it comes. */
         if (last == 0 || !more) {
             for (size_t i = 0; i < json_array_size(rows) && left > 0; i++, left--)
                 print_event(&args.common, json_array_get(rows, i));

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counting, and the advice that follows from the counts. */
+/* Counting, and the advice that follows from the counts.
+ *
+ * Three parties have a digest: the files in DIR, the registry, and each worker. The advice names the one that
+ * differs from all others. A worker with the bytes of neither is named first: it serves something that no
+ * trainer has published. */
 #include "cli/holders.h"
 
 #include "core/errors.h"

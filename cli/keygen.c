@@ -45,6 +45,7 @@ static const option_set_t SET = {
               "  heddle keygen --show --out ~/.config/heddle/keys/broker.key     the key of this user's "
               "brokers"};
 
+/* Only the key is on stdout, so that $(heddle keygen) is the key; the rest is on stderr. */
 static void render(const common_t *c, json_t *answer)
 {
     char s[64];
@@ -65,7 +66,9 @@ int command_keygen(int argc, char **argv)
     int rc = args.show ? heddle_key_public(args.out, key, &file) : heddle_key_generate(args.out, key, &file);
     bool is_new = !rc && !args.show;
     heddle_error_t why = *cli_error(rc);
-    if (!args.show && rc == HEDDLE_ERR_DATA_DIR) { /* the file may be there already: is it a key? */
+    /* A file that is there is not overwritten, and the code is the same as for one that cannot be written. So
+     * it is read: if it is a key, it is the answer, or what --out must not replace. */
+    if (!args.show && rc == HEDDLE_ERR_DATA_DIR) {
         int there = heddle_key_public(args.out, key, &file);
         if (!there && args.out) error_found(&why, "the key %s", key);
         else if (there != HEDDLE_ERR_NOT_FOUND) why = *cli_error(there); /* damaged: the better reason */

@@ -66,6 +66,7 @@ static void render_change(const common_t *c, json_t *answer)
     char s[3][64], roles[512];
     const json_t *key = json_object_get(answer, "key");
     if (!key) return;
+    /* One line, without headings: the user has named the key, and it is a confirmation. */
     printf("%s  %s  %s", cli_text(key, "name", s[0]), cli_text(key, "public_key", s[1]),
            cli_join(json_object_get(key, "roles"), " ", roles, sizeof roles));
     if (!json_is_null(json_object_get(key, "revoked_at")))
@@ -103,7 +104,7 @@ int command_keys(int argc, char **argv)
 {
     args_t args = {0};
     int end = cli_parse(&SET, "keys", argc, argv, &args, args.words);
-    if (end >= 0) {
+    if (end >= 0) { /* the lists that were parsed before the error are there */
         option_fini(&SET, &args);
         return end;
     }

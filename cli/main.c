@@ -69,6 +69,7 @@ static const command_t *find(const char *name)
     return NULL;
 }
 
+/* An unknown command lists all of them, since the user may not know what there is. */
 static int unknown(int argc, char **argv, const char *word)
 {
     const char *names[COMMAND_COUNT + 1] = {NULL};
@@ -102,6 +103,7 @@ static int run_command(const command_t *command, int argc, char **argv)
         argv[0] = path;
         execv(path, argv);
     }
+    /* Here only if it could not be run. A search in $PATH would be wrong: it might find another release. */
     int why = errno;
     heddle_error_t error;
     common_t common = {0};
@@ -128,6 +130,7 @@ static int run(int argc, char **argv)
         printf("heddle %s\n", heddle_version());
         return 0;
     }
+    /* `heddle help publish` is `heddle publish --help`, and `heddle help` is `heddle --help`. */
     bool is_about = !strcmp(first, "help") && argc > 2 && argv[2][0] != '-' && strcmp(argv[2], "help");
     if (is_about) {
         const command_t *about = find(argv[2]);

@@ -211,6 +211,8 @@ static void render(const common_t *c, json_t *a)
     }
 }
 
+/* Prints the answer.  rc: the failure of the library's last call, unless the command has its own words for it
+ * already. */
 static int finish(outcome_t *o, int rc)
 {
     if (rc && o->error.code != rc) o->error = *heddle_last_error();
@@ -341,6 +343,7 @@ static int serve_on(heddle_publisher_t *p, outcome_t *o)
     if (!is_quiet) fprintf(stderr, "serving %s@%llu until superseded; Ctrl-C ends\n", adapter, version);
     while (!is_over && !cli_signal_exit()) {
         int rc = heddle_publisher_next_event(p, -1, &event);
+        /* An interrupt ends the loop above; any other failure means that the session is over. */
         if (rc != HEDDLE_OK && rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) break;
         if (event.type == HEDDLE_EVENT_FENCED) {
             error_fail(&fenced, HEDDLE_ERR_FENCED, "%s", event.message);
@@ -386,6 +389,7 @@ static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, 
     }
 }
 
+/* What publish would read and digest, without a broker. Times count from here, since nothing was opened. */
 static int dry_run(outcome_t *o, const char *dir)
 {
     heddle_adapter_info_t info = {.size = sizeof info};
@@ -453,6 +457,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
         rc = wait_for(p, o, HEDDLE_PHASE_STAGED, (heddle_quorum_t){HEDDLE_QUORUM_COUNT, 1}, until_us);
     if (!rc && !none)
         rc = wait_for(p, o, is_manual ? HEDDLE_PHASE_STAGED : HEDDLE_PHASE_ACTIVE, args->wait, until_us);
+    /* The answer comes before --stay: a script goes on when it has read it. */
     int end = finish(o, rc);
     if (!rc && o->published.held[0] && !is_manual && none && !args->common.quiet)
         fprintf(stderr, "%s: it is staged and stays so; `heddle resume %s` ends the hold\n",

@@ -72,6 +72,7 @@ const char *cli_ms(const json_t *object, const char *key, char scratch[64])
     return scratch;
 }
 
+/* The broker's clock made the time and this host's clock is now, so an age may come out below 0. */
 const char *cli_age(const json_t *object, const char *key, char scratch[64])
 {
     const char *text = cli_string(object, key);
@@ -131,6 +132,7 @@ void cli_clear_bar(void) { fprintf(stderr, "\r%78s\r", ""); }
 
 /* ---- tables ---- */
 
+/* Copies: the texts come from buffers that the next row uses again.  Out of memory: the table ends there. */
 static void add_cell(table_t *t, const char *text)
 {
     if (t->count == t->capacity) {
@@ -165,6 +167,8 @@ static int width_of(const char *text)
     return n;
 }
 
+/* The heading decides the side for its whole column. The last column is not filled, so that a long reason
+ * does not make every line wrap. */
 void table_print(table_t *t)
 {
     int widths[16] = {0};

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle status and heddle adapters: the table of adapters, with and without the broker above it. */
+/* heddle status and heddle adapters: the table of adapters, with and without the broker above it.
+ *
+ * The table is the answer to "does every worker serve the newest": ACTIVE and NEWEST beside each other, and
+ * CURRENT as a part of the subscribers. What explains a difference is in heddle versions and heddle workers.
+ */
 #include "cli/cli.h"
 
 #include <stdio.h>
@@ -49,6 +53,7 @@ void cli_show_adapters(const common_t *c, json_t *answer)
         const json_t *a = json_array_get(list, i), *held = json_object_get(a, "held"),
                      *live = json_object_get(a, "active"), *newest = json_object_get(a, "newest");
         char s[8][64], active[160], last[160], current[64], hold[300] = "-";
+        /* No process holds the bytes of the active version any more: no worker can fetch it. */
         bool is_lost = !strcmp(cli_text(live, "state", s[0]), "lost");
         snprintf(active, sizeof active, "%s%s", cli_text(live, "version", s[1]), is_lost ? " lost" : "");
         snprintf(last, sizeof last, "%s %s", cli_text(newest, "version", s[2]),
@@ -71,6 +76,7 @@ static void render(const common_t *c, json_t *answer)
     const json_t *broker = json_object_get(answer, "broker"), *count = json_object_get(answer, "count"),
                  *restored = json_object_get(broker, "restored"),
                  *warnings = json_object_get(answer, "warnings");
+    /* Rounded up: "0 s left" would read as if it were over. */
     long long settling = (long long)cli_integer(broker, "settling_ms");
     snprintf(state, sizeof state, "settling, %lld s left; members come back", (settling + 999) / 1000);
     printf("broker    %s, %s, up %s, epoch %s, pid %lld, ", cli_string(broker, "endpoint"),

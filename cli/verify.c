@@ -104,6 +104,7 @@ static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *dig
         if (is_meant && !meant_digest) meant_digest = its, meant = cli_integer(v, "version");
         if (!strcmp(its, digest)) real = cli_integer(v, "version");
     }
+    /* NAME alone is pinned to the version that was found: an activation may come in between. */
     snprintf(exact, sizeof exact, "%s", ref);
     if (meant_digest && !at) snprintf(exact, sizeof exact, "%s@%lld", adapter, meant);
     rc = heddle_admin_verify(admin, exact, digest, cli_left_ms(args->deadline_ms, began_us), &json);
@@ -141,6 +142,7 @@ int command_verify(int argc, char **argv)
     heddle_adapter_info_t info = {.size = sizeof info};
     if (heddle_adapter_check(args.dir, &info) != HEDDLE_OK)
         return cli_fail(&args.common, "verify", heddle_last_error());
+    /* There are two requests within one deadline: the first one must not use up all of it. */
     if (args.common.timeout_ms > LOOK_UP_MS && args.deadline_ms < args.common.timeout_ms)
         args.common.timeout_ms = args.deadline_ms > LOOK_UP_MS ? args.deadline_ms : LOOK_UP_MS;
     heddle_admin_t *admin = cli_admin(&args.common, "verify", &end);

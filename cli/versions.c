@@ -42,9 +42,10 @@ static const option_set_t SET = {
               "  heddle versions policy -o json | jq '.versions[-1].state'"};
 
 enum { NEWEST_ROWS = 30 }; /* always shown, even if they have ended */
-/* A fetch at more than this part of --max-rate is limited by it. */
+/* A fetch at more than this part of --max-rate is limited by it: the time to begin and to end is in the
+ * average too, so it never reaches the whole. */
 #define RATE_IS_LIMITED 0.8
-/* A switch is mentioned from this part of the time before it on. */
+/* A switch is mentioned from this part of the time before it on: usually it takes next to nothing. */
 #define SWITCH_IS_LONG 0.2
 
 /* "10.0 MB from w1, 7.6 MB from trainer"; while it fetches "trainer" */

@@ -80,6 +80,7 @@ static void render(const common_t *c, json_t *a)
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
         const char *worker = cli_string(m, "worker");
+        /* A worker that --worker names may never have joined: then there is no heartbeat. */
         if (!json_is_number(json_object_get(m, "heartbeat_age_ms")))
             printf("  missing: %s, no such worker is known\n", worker);
         else

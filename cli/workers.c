@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle workers: the workers, and for each how far its versions are. */
+/* heddle workers: the workers, and for each how far its versions are.
+ *
+ * A worker that was lost or has left stays in the list for a while, so that a missing worker is found there
+ * with its last state, and not by its absence. */
 #include "cli/cli.h"
 
 #include <stdio.h>
