@@ -20,14 +20,6 @@ enum { ROLE_COUNT = sizeof ROLES / sizeof *ROLES };
 
 /* ---- roles ---- */
 
-static int refuse_role(const char *text, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.140s\" is no role", text);
-    error_contrast(error, "admin, reader, publisher:ADAPTER or worker:ADAPTER, where ADAPTER may be *",
-                   text);
-    return rc;
-}
-
 /* "admin", "reader", "publisher:ADAPTER" or "worker:ADAPTER", where ADAPTER may be "*". */
 int grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error)
 {
@@ -43,21 +35,22 @@ int grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error)
         text_printf(ret_grant->adapter, sizeof ret_grant->adapter, "%s", colon ? colon + 1 : "");
         return HEDDLE_OK;
     }
-    return refuse_role(text, error);
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.140s\" is no role", text);
+    error_contrast(error, "admin, reader, publisher:ADAPTER or worker:ADAPTER, where ADAPTER may be *",
+                   text);
+    return rc;
 }
 
-/* An admin may do everything.  Other roles are good for one adapter, or for all of them ("*"). */
-static bool covers(const grant_t *g, auth_role_t role, const char *adapter)
-{
-    if (g->role == AUTH_ADMIN) return true;
-    return g->role == role && (!adapter || !strcmp(g->adapter, "*") || !strcmp(g->adapter, adapter));
-}
-
-/* `adapter` NULL: the role for any adapter is enough.  HELLO names no adapter yet. */
+/* An admin may do everything.  Other roles are good for one adapter, or for all of them ("*").  `adapter`
+ * NULL: the role for any adapter is enough, because HELLO names no adapter yet. */
 static bool may(const auth_key_t *k, auth_role_t role, const char *adapter)
 {
-    for (uint32_t i = 0; i < k->grant_count; i++)
-        if (covers(&k->grants[i], role, adapter)) return true;
+    for (uint32_t i = 0; i < k->grant_count; i++) {
+        const grant_t *g = &k->grants[i];
+        if (g->role == AUTH_ADMIN) return true;
+        if (g->role != role) continue;
+        if (!adapter || !strcmp(g->adapter, "*") || !strcmp(g->adapter, adapter)) return true;
+    }
     return false;
 }
 
@@ -179,27 +172,11 @@ uint32_t auth_admin_count(const auth_t *a)
 
 /* ---- what a key may ---- */
 
-static const char *role_name(auth_role_t role)
-{
-    for (int i = 0; i < ROLE_COUNT; i++)
-        if (ROLES[i].role == role) return ROLES[i].name;
-    return "";
-}
-
 static const struct { const char *op, *what; } ADMINS[] = {
     {"activate", "activate versions"}, {"rollback", "roll back"}, {"resume", "end a hold"},
     {"keys", "list keys"},
     {"key_add", "add keys"}, {"key_revoke", "revoke keys"}};
 enum { ADMIN_COUNT = sizeof ADMINS / sizeof *ADMINS };
-
-/* What the message asks for, in the words of the command that sent it. */
-static const char *what_is_wanted(const msg_t *m, auth_role_t role)
-{
-    for (int i = 0; i < ADMIN_COUNT && m->type == MSG_QUERY; i++)
-        if (!strcmp(m->query.op, ADMINS[i].op)) return ADMINS[i].what;
-    if (m->type == MSG_QUERY) return "pull";
-    return role == AUTH_PUBLISHER ? "publish" : "be a worker";
-}
 
 /* The error says which role is missing and which roles the key has, because the operator who reads it has
  * to grant one. */
@@ -207,10 +184,16 @@ static int need(const auth_key_t *k, const msg_t *m, auth_role_t role, const cha
                 heddle_error_t *error)
 {
     if (may(k, role, adapter)) return HEDDLE_OK;
-    const char *name = role_name(role), *colon = role == AUTH_ADMIN ? "" : ":";
+    const char *name = "", *colon = role == AUTH_ADMIN ? "" : ":";
     const char *of = role == AUTH_ADMIN ? "" : adapter ? adapter : "ADAPTER";
+    for (int i = 0; i < ROLE_COUNT; i++)
+        if (ROLES[i].role == role) name = ROLES[i].name;
+    /* What the message asks for, in the words of the command that sent it. */
+    const char *wanted = m->type == MSG_QUERY ? "pull" : role == AUTH_PUBLISHER ? "publish" : "be a worker";
+    for (int i = 0; i < ADMIN_COUNT && m->type == MSG_QUERY; i++)
+        if (!strcmp(m->query.op, ADMINS[i].op)) wanted = ADMINS[i].what;
     int rc = error_fail(error, HEDDLE_ERR_DENIED, "the key %s may not %s: it needs the role %s%s%s", k->name,
-                        what_is_wanted(m, role), name, colon, of);
+                        wanted, name, colon, of);
     error_where(error, adapter, 0, NULL, NULL);
     error_expected(error, "%s%s%s", name, colon, of);
     error_found(error, "%s", k->roles);
@@ -219,39 +202,22 @@ static int need(const auth_key_t *k, const msg_t *m, auth_role_t role, const cha
     return rc;
 }
 
-static int check_hello(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
-{
-    switch (m->hello.role) {
-    case ROLE_WORKER: return need(k, m, AUTH_WORKER, NULL, error);
-    case ROLE_PUBLISHER: return need(k, m, AUTH_PUBLISHER, NULL, error);
-    default: return HEDDLE_OK; /* any key may read */
-    }
-}
-
-/* A worker also restates versions that it holds, and these may belong to other adapters than it joins. */
-static int check_join(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
-{
-    int rc = HEDDLE_OK;
-    for (uint32_t i = 0; i < m->join.adapter_count && !rc; i++)
-        rc = need(k, m, AUTH_WORKER, m->join.adapters[i].adapter, error);
-    for (uint32_t i = 0; i < m->join.held_count && !rc; i++)
-        rc = need(k, m, AUTH_WORKER, m->join.held[i].adapter, error);
-    return rc;
-}
-
-static int check_query(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
-{
-    for (int i = 0; i < ADMIN_COUNT; i++)
-        if (!strcmp(m->query.op, ADMINS[i].op)) return need(k, m, AUTH_ADMIN, NULL, error);
-    return strcmp(m->query.op, "pull") ? HEDDLE_OK : need(k, m, AUTH_WORKER, m->query.name, error);
-}
-
 /* Each message is checked by itself, because a connection may name any adapter in each. */
 int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
 {
+    int rc = HEDDLE_OK;
     switch (m->type) {
-    case MSG_HELLO: return check_hello(k, m, error);
-    case MSG_JOIN: return check_join(k, m, error);
+    case MSG_HELLO: /* any key may read */
+        if (m->hello.role == ROLE_WORKER) rc = need(k, m, AUTH_WORKER, NULL, error);
+        if (m->hello.role == ROLE_PUBLISHER) rc = need(k, m, AUTH_PUBLISHER, NULL, error);
+        return rc;
+    case MSG_JOIN:
+        /* It also restates versions that the worker holds, which may belong to other adapters. */
+        for (uint32_t i = 0; i < m->join.adapter_count && !rc; i++)
+            rc = need(k, m, AUTH_WORKER, m->join.adapters[i].adapter, error);
+        for (uint32_t i = 0; i < m->join.held_count && !rc; i++)
+            rc = need(k, m, AUTH_WORKER, m->join.held[i].adapter, error);
+        return rc;
     case MSG_OPEN: return need(k, m, AUTH_PUBLISHER, m->open.adapter, error);
     case MSG_PUBLISH: return need(k, m, AUTH_PUBLISHER, m->publish.adapter, error);
     case MSG_STAGED: return need(k, m, AUTH_WORKER, m->staged.adapter, error);
@@ -259,7 +225,10 @@ int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
     case MSG_NACK: return need(k, m, AUTH_WORKER, m->nack.adapter, error);
     case MSG_NEED_SOURCES: return need(k, m, AUTH_WORKER, m->need_sources.adapter, error);
     case MSG_VERIFIED: return need(k, m, AUTH_WORKER, m->verified.adapter, error);
-    case MSG_QUERY: return check_query(k, m, error);
+    case MSG_QUERY:
+        for (int i = 0; i < ADMIN_COUNT; i++)
+            if (!strcmp(m->query.op, ADMINS[i].op)) return need(k, m, AUTH_ADMIN, NULL, error);
+        return strcmp(m->query.op, "pull") ? HEDDLE_OK : need(k, m, AUTH_WORKER, m->query.name, error);
     default: return HEDDLE_OK; /* of a session, which its token ties to the connection, or of no effect */
     }
 }

@@ -63,32 +63,27 @@ bool broker_may_take_name(const call_t *c, const member_t *holder)
 
 static bool is_of(const broker_peer_t *peer, const char *key) { return peer && !strcmp(peer->key, key); }
 
-/* A key may have several sessions, one for each connection. */
-static member_t *session_of(const broker_t *b, const char *key)
-{
-    for (size_t i = 0; i < b->members.token_count; i++)
-        if (is_of(broker_peer(b, b->members.tokens[i]->peer), key)) return b->members.tokens[i];
-    return NULL;
-}
-
-static void end_session(broker_t *b, member_t *member, const auth_key_t *key, instant_t now)
-{
-    heddle_error_t error;
-    msg_t m;
-    error_fail(&error, HEDDLE_ERR_DENIED, "the key %s of %s was revoked", key->name, member->name);
-    error_hint(&error, "`heddle keys add` on the broker's host admits it again");
-    msg_from_error(&error, 0, (msg_type_t)0, &m);
-    m.error.token = member->token;
-    outbox_send(b->out, member->peer, &m);
-    broker_end_member(b, member, MEMBER_LOST, "its key was revoked", now);
-}
-
-/* Ends the sessions of a key at once, as if their leases had ended.  Their connections end when the
- * messages to them have been sent. */
+/* Ends the sessions of a key at once, as if their leases had ended.  A key may have several, one for each
+ * connection.  The connections end when the messages to them have been sent. */
 static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
 {
     uint64_t count = 0;
-    for (member_t *m; (m = session_of(b, key->public_key)) != NULL; count++) end_session(b, m, key, now);
+    for (size_t i = 0; i < b->members.token_count;) {
+        member_t *member = b->members.tokens[i];
+        if (!is_of(broker_peer(b, member->peer), key->public_key)) {
+            i++;
+            continue;
+        }
+        heddle_error_t error;
+        msg_t m;
+        error_fail(&error, HEDDLE_ERR_DENIED, "the key %s of %s was revoked", key->name, member->name);
+        error_hint(&error, "`heddle keys add` on the broker's host admits it again");
+        msg_from_error(&error, 0, (msg_type_t)0, &m);
+        m.error.token = member->token;
+        outbox_send(b->out, member->peer, &m);
+        broker_end_member(b, member, MEMBER_LOST, "its key was revoked", now); /* the next one is at i */
+        count++;
+    }
     broker_peer_t *peer, *next;
     HASH_ITER(hh, b->peers, peer, next)
         if (is_of(peer, key->public_key)) broker_end_peer(b, peer);

@@ -255,7 +255,8 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
     return rc;
 }
 
-/* Without any key in the table this is the first start: the user that starts the broker becomes its admin. */
+/* Without any key in the table this is the first start: the user that starts the broker becomes its admin.
+ * SQLite confirms at once, so broker_admit_admin has no AGAIN here. */
 static int admit(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)
 {
     bool is_first = !broker_knows_keys(d->broker);

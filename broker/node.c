@@ -280,20 +280,6 @@ static void fence(const call_t *c, uint64_t token)
 
 /* ---- PUBLISH ---- */
 
-/* The sender is not the adapter's writer, and this is not a repeated request: its token is stale, or
- * belongs to another adapter. */
-static void refuse_foreign_token(const call_t *c, const member_t *sender, heddle_error_t *error)
-{
-    if (sender) {
-        error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH to %s by a session that did not open it",
-                   c->m->publish.adapter);
-        broker_refuse(c, error, 0);
-        return;
-    }
-    c->b->members.fenced_count++;
-    broker_tell_fenced(c->b, &c->asker, c->m->publish.token, c->peer->name, NULL);
-}
-
 /* A publication is decided (registry/) and recorded; what follows from the record, ANNOUNCE among it,
  * follows when it is applied (txn.h).  Without the adapter's writer only a repeated request is answered. */
 static void on_publish(const call_t *c)
@@ -327,8 +313,13 @@ static void on_publish(const call_t *c)
     heddle_error_t error;
     publish_answer_t published = {0};
     int rc = registry_decide_publish(m, &by, b->out, &published, &error);
-    if (rc == HEDDLE_ERR_FENCED) {
-        refuse_foreign_token(c, sender, &error);
+    if (rc == HEDDLE_ERR_FENCED && sender) { /* of another adapter, and this is no repeated request */
+        error_fail(&error, HEDDLE_ERR_PROTOCOL, "PUBLISH to %s by a session that did not open it",
+                   m->adapter);
+        broker_refuse(c, &error, 0);
+    } else if (rc == HEDDLE_ERR_FENCED) {
+        b->members.fenced_count++;
+        broker_tell_fenced(b, &c->asker, m->token, c->peer->name, NULL);
     } else if (rc) {
         bool may_change = rc == HEDDLE_ERR_UNAVAILABLE && error.retriable; /* when the broker has settled */
         uint64_t wait_us = rollout_settling_us(&b->rollout, c->now.us);

@@ -92,30 +92,6 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
     h->is_full |= !registry_decide_floor(&b->registry, adapter, version, decision, h->c->now, b->out);
 }
 
-/* A faulty member could otherwise fill the registry with adapters that do not exist. */
-static bool refuse_claim(recovering_t *h)
-{
-    heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_LIMIT,
-               "%s reports versions of adapters that were never published here: %.300s",
-               h->so_far.who, buf_text(&h->text));
-    error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
-    error_hint(&error, "start the process again: it begins with nothing; or put the newer data back");
-    broker_refuse(h->c, &error, 0);
-    return false;
-}
-
-static bool refuse_jump(recovering_t *h)
-{
-    heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s knows numbers that cannot be: %.300s", h->so_far.who,
-               buf_text(&h->text));
-    error_expected(&error, "what this cluster's broker has given");
-    error_hint(&error, "start the process again: it begins with nothing");
-    broker_refuse(h->c, &error, 0);
-    return false;
-}
-
 void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now)
 {
     b->raised.epochs += r->epochs;
@@ -138,7 +114,21 @@ static bool record_numbers(recovering_t *h)
     heddle_error_t error;
     if (h->is_absurd || h->is_crowded) {
         outbox_clear(b->out);
-        return h->is_absurd ? refuse_jump(h) : refuse_claim(h);
+        if (h->is_absurd) {
+            error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s knows numbers that cannot be: %.300s", h->so_far.who,
+                       buf_text(&h->text));
+            error_expected(&error, "what this cluster's broker has given");
+            error_hint(&error, "start the process again: it begins with nothing");
+        } else { /* a faulty member could otherwise fill the registry with adapters that do not exist */
+            error_fail(&error, HEDDLE_ERR_LIMIT,
+                       "%s reports versions of adapters that were never published here: %.300s",
+                       h->so_far.who, buf_text(&h->text));
+            error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
+            error_hint(&error,
+                       "start the process again: it begins with nothing; or put the newer data back");
+        }
+        broker_refuse(c, &error, 0);
+        return false;
     }
     if (!b->out->record_count) return true;
     if (b->txn.is_open) {
@@ -166,12 +156,6 @@ static bool is_subscribed(const msg_join_t *join, const char *adapter)
     for (uint32_t i = 0; i < join->adapter_count; i++)
         if (!strcmp(join->adapters[i].adapter, adapter)) return true;
     return false;
-}
-
-static bool is_beyond(const broker_t *b, const msg_held_t *held)
-{
-    const adapter_row_t *a = registry_adapter(&b->registry, held->adapter);
-    return held->version > (a ? a->last_version : 0);
 }
 
 /* An older registry may have lost decisions too, which no member reports.  The next decision number is
@@ -212,9 +196,13 @@ bool broker_recover_join(const call_t *c)
     compare_epoch(&h, join->epoch, join->prev_token);
     for (uint32_t i = 0; i < join->adapter_count; i++)
         compare_adapter(&h, join->adapters[i].adapter, join->adapters[i].version, join->adapters[i].decision);
-    for (uint32_t i = 0; i < join->held_count; i++)
-        if (is_beyond(c->b, &join->held[i]) && is_subscribed(join, join->held[i].adapter))
-            compare_adapter(&h, join->held[i].adapter, join->held[i].version, 0);
+    for (uint32_t i = 0; i < join->held_count; i++) {
+        const msg_held_t *held = &join->held[i];
+        const adapter_row_t *a = registry_adapter(&c->b->registry, held->adapter);
+        bool is_beyond = held->version > (a ? a->last_version : 0);
+        if (is_beyond && is_subscribed(join, held->adapter))
+            compare_adapter(&h, held->adapter, held->version, 0);
+    }
     h.is_older |= h.text.bytes > 0;
     if (h.is_older) doubt_decisions(&h, join);
     return end(&h);

@@ -199,7 +199,7 @@ bool registry_decide_floor(const registry_t *r, const char *adapter, uint64_t ve
 bool registry_is_behind(const adapter_row_t *a);
 void registry_decide_again(const adapter_row_t *a, instant_t now, outbox_t *out);
 /* The rollout's rule is met, for the workers of this scope. */
-void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, scope_t scope, instant_t now,
+void registry_decide_active(const adapter_row_t *a, const version_row_t *v, scope_t scope, instant_t now,
                             outbox_t *out);
 /* A version ends: failed with a reason (error may be NULL for the other states).  Adds at most
  * REGISTRY_END_RECORDS: STATE, and FORGET for what is history no more. */

@@ -119,23 +119,19 @@ static int check_publish(const msg_publish_t *m, heddle_error_t *error)
     return rc;
 }
 
-/* The version was never on a worker, because its publisher ended first.  That says nothing of its bytes or of
- * the workers: the request was interrupted, and to repeat it is how it goes on.  All other ends are answers,
- * which a repetition gets again: a worker refused it, the deadline passed, a newer version overtook it. */
-static bool is_interrupted(const version_row_t *v)
-{
-    return v->state == VERSION_FAILED && v->code == HEDDLE_ERR_VERSION_LOST;
-}
-
 /* A publisher repeats PUBLISH with the same request id when it got no answer.  NULL: the id stands for no
- * version, or for an interrupted one, and makes a new one.  The walk starts at the newest version, which is
- * nearly always the one. */
+ * version, and makes a new one.  The walk starts at the newest version, which is nearly always the one. */
 static const version_row_t *version_of_request(const adapter_row_t *a, const char *request_id)
 {
-    for (size_t i = a->version_count; i-- > 0;)
-        if (!strcmp(a->versions[i]->request_id, request_id))
-            return is_interrupted(a->versions[i]) ? NULL : a->versions[i];
-    return NULL;
+    const version_row_t *v = NULL;
+    for (size_t i = a->version_count; i-- > 0 && !v;)
+        if (!strcmp(a->versions[i]->request_id, request_id)) v = a->versions[i];
+    /* The version was never on a worker, because its publisher ended first.  That says nothing of its bytes
+     * or of the workers: the request was interrupted, and to repeat it is how it goes on.  All other ends
+     * are answers, which a repetition gets again: a worker refused it, the deadline passed, a newer version
+     * overtook it. */
+    bool is_interrupted = v && v->state == VERSION_FAILED && v->code == HEDDLE_ERR_VERSION_LOST;
+    return is_interrupted ? NULL : v;
 }
 
 static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error_t *error)
@@ -359,7 +355,7 @@ static record_t *add_decision(const adapter_row_t *a, uint64_t version, bool hel
     return rec;
 }
 
-void registry_decide_commit(const adapter_row_t *a, const version_row_t *v, scope_t scope, instant_t now,
+void registry_decide_active(const adapter_row_t *a, const version_row_t *v, scope_t scope, instant_t now,
                             outbox_t *out)
 {
     add_decision(a, v->version, false, "", now, out)->scope = scope;

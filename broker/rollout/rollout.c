@@ -574,7 +574,7 @@ static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
     const adapter_row_t *a = t->of->row;
     ruling_t ruling = ruling_of(t, now);
     switch (ruling.verdict) {
-    case RULE_COMMIT: registry_decide_commit(a, t->row, ruling.scope, now, out); break;
+    case RULE_DECIDE: registry_decide_active(a, t->row, ruling.scope, now, out); break;
     case RULE_FAIL:
         if (ruling.reason == RULE_REJECTED) fail_rejected(t, now, out);
         else if (ruling.reason == RULE_LATE) fail_late(t, now, out);

@@ -17,7 +17,7 @@ ruling_t rule_apply(const rule_t *rule, const tally_t *tally)
     bool may_stay = tally->units > 0 && (rule->is_held || !is_all);
     bool is_late = rule->is_late && !may_stay;
     if (!is_rejected && is_met && !rule->is_held) {
-        ruling.verdict = RULE_COMMIT;
+        ruling.verdict = RULE_DECIDE;
     } else if (is_rejected || is_late || rule->has_lost_source) {
         ruling.verdict = RULE_FAIL;
         ruling.reason = is_rejected ? RULE_REJECTED : is_late ? RULE_LATE : RULE_SOURCELESS;

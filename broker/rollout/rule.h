@@ -22,7 +22,7 @@ typedef struct {
     bool has_lost_source;          /* no process has had the bytes for too long */
 } rule_t;
 
-typedef enum { RULE_WAIT, RULE_COMMIT, RULE_FAIL } rule_verdict_t;
+typedef enum { RULE_WAIT, RULE_DECIDE, RULE_FAIL } rule_verdict_t;
 
 /* Why it fails; counts in RULE_FAIL. */
 typedef enum { RULE_REJECTED, RULE_LATE, RULE_SOURCELESS } rule_reason_t;
@@ -30,7 +30,7 @@ typedef enum { RULE_REJECTED, RULE_LATE, RULE_SOURCELESS } rule_reason_t;
 typedef struct {
     rule_verdict_t verdict;
     bool is_staged;                /* all that the rule waits for has happened, committed or not */
-    scope_t scope;                 /* RULE_COMMIT: the workers that the decision is for */
+    scope_t scope;                 /* RULE_DECIDE: the workers that the decision is for */
     rule_reason_t reason;          /* RULE_FAIL */
 } ruling_t;
 

@@ -121,7 +121,7 @@ static uint64_t publish(uint64_t digest)
 
 static void decide(uint64_t version)
 {
-    registry_decide_commit(policy(), row(version), SCOPE_EVERYONE, now, &out);
+    registry_decide_active(policy(), row(version), SCOPE_EVERYONE, now, &out);
     commit();
 }
 

@@ -22,8 +22,8 @@ typedef struct {
 static const row_t ROWS[] = {
     {"nothing yet", ALL, .verdict = RULE_WAIT},
     {"all: one is missing", ALL, .staged = 9, .in_flight = 1, .verdict = RULE_WAIT},
-    {"all: all are there", ALL, .staged = 10, .verdict = RULE_COMMIT},
-    {"all: those that are gone do not count", ALL, .staged = 1, .gone = 3, .verdict = RULE_COMMIT},
+    {"all: all are there", ALL, .staged = 10, .verdict = RULE_DECIDE},
+    {"all: those that are gone do not count", ALL, .staged = 1, .gone = 3, .verdict = RULE_DECIDE},
     {"all: none is left", ALL, .gone = 3, .verdict = RULE_WAIT},
     {"all: one refused", ALL, .staged = 9, .failed = 1, .verdict = RULE_FAIL, .reason = RULE_REJECTED},
     {"all: held", ALL, .held = true, .staged = 2, .verdict = RULE_WAIT},
@@ -32,13 +32,13 @@ static const row_t ROWS[] = {
     {"all: held and late, not staged", ALL, .held = true, .late = true, .in_flight = 1, .verdict = RULE_FAIL,
      .reason = RULE_LATE},
     {"all: late", ALL, .late = true, .staged = 9, .in_flight = 1, .verdict = RULE_FAIL, .reason = RULE_LATE},
-    {"all: late, and all are there", ALL, .late = true, .staged = 2, .verdict = RULE_COMMIT},
+    {"all: late, and all are there", ALL, .late = true, .staged = 2, .verdict = RULE_DECIDE},
     {"all: no source", ALL, .sourceless = true, .in_flight = 1, .verdict = RULE_FAIL,
      .reason = RULE_SOURCELESS},
     {"all: late and no source", ALL, .late = true, .sourceless = true, .verdict = RULE_FAIL,
      .reason = RULE_LATE},
-    {"as-ready: the first", READY, .staged = 1, .in_flight = 9, .verdict = RULE_COMMIT},
-    {"as-ready: the first, beside a refusal", READY, .staged = 1, .failed = 9, .verdict = RULE_COMMIT},
+    {"as-ready: the first", READY, .staged = 1, .in_flight = 9, .verdict = RULE_DECIDE},
+    {"as-ready: the first, beside a refusal", READY, .staged = 1, .failed = 9, .verdict = RULE_DECIDE},
     {"as-ready: none", READY, .failed = 1, .in_flight = 1, .verdict = RULE_WAIT},
     {"as-ready: held", READY, .held = true, .late = true, .staged = 1, .verdict = RULE_WAIT},
     {"as-ready: late", READY, .late = true, .in_flight = 1, .verdict = RULE_FAIL, .reason = RULE_LATE},
@@ -77,7 +77,7 @@ Test(rule, joiners_never_block_and_are_enough_where_none_was_there)
     cr_assert_eq(rule_apply(&all, &t).verdict, RULE_WAIT);
     tally_move(&t, NULL, &(tallied_t){.state = COPY_FAILED});
     tally_move(&t, NULL, &(tallied_t){.state = COPY_STAGED});
-    cr_assert_eq(rule_apply(&all, &t).verdict, RULE_COMMIT);
+    cr_assert_eq(rule_apply(&all, &t).verdict, RULE_DECIDE);
 }
 
 Test(rule, staged_is_another_question_than_to_be_committed)
@@ -112,8 +112,8 @@ Test(rule, a_group_is_staged_when_each_rank_is)
     cr_assert_eq(rule_apply(&ready, &t).verdict, RULE_WAIT);
     tally_move(&t, NULL, &rank1);
     cr_assert_eq(t.units, 1);
-    cr_assert_eq(rule_apply(&ready, &t).verdict, RULE_COMMIT);
-    cr_assert_eq(rule_apply(&all, &t).verdict, RULE_COMMIT);
+    cr_assert_eq(rule_apply(&ready, &t).verdict, RULE_DECIDE);
+    cr_assert_eq(rule_apply(&all, &t).verdict, RULE_DECIDE);
     tally_move(&t, &rank0, NULL);
     cr_assert_eq(t.units, 1, "one of rank 0 is left");
     tally_move(&t, &rank0, NULL);
@@ -129,7 +129,7 @@ Test(rule, a_group_beside_a_worker_without_one)
     tally_move(&t, NULL, &(tallied_t){.state = COPY_ACTIVE, .group = &g, .rank = 1});
     cr_assert_eq(rule_apply(&ready, &t).verdict, RULE_FAIL, "late, and no unit has staged it");
     tally_move(&t, NULL, &(tallied_t){.state = COPY_KEPT});
-    cr_assert_eq(rule_apply(&ready, &t).verdict, RULE_COMMIT);
+    cr_assert_eq(rule_apply(&ready, &t).verdict, RULE_DECIDE);
 }
 
 /* ---- the tally ---- */

@@ -367,7 +367,7 @@ static void live_through(store_t *s, registry_t *r)
         for (uint64_t v = first; v < first + AT_ONCE; v++)
             *outbox_record(&out, RECORD_VERSION, "policy", now) = version_record("policy", v);
         happen(s, r, &out);
-        registry_decide_commit(a, registry_version(a, first), SCOPE_EVERYONE, now, &out);
+        registry_decide_active(a, registry_version(a, first), SCOPE_EVERYONE, now, &out);
         happen(s, r, &out);
         for (uint64_t v = first + 1; v < first + AT_ONCE; v++)
             registry_decide_end(a, registry_version(a, v), VERSION_SUPERSEDED, NULL, now, &out);
