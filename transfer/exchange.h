@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/exchange.h: both ends of every connection, whatever carries it (transfer/carrier.h): the read
  * requests that this process sends as a receiver, and those that it answers as a source.  Included by
- * exchange.c, by conns.c (how connections begin and end) and by tests only.
+ * exchange.c and by tests only.
  *
  *            receiver                                    source
  *   ask() -> gathered -ASK-> sent ---------> standing: held (key unknown) | waiting (for bytes) | ready
@@ -156,32 +156,5 @@ typedef struct exchange {
     tr_event_t ring[EXCHANGE_RING_MAX];
     uint32_t ring_head, ring_count, ring_reserved, gone_undrained;
 } exchange_t;
-
-/* exchange.c, for conns.c. */
-bool ring_reserve(transfer_t *t);                       /* room for one event that must not be lost */
-void ring_release(transfer_t *t);                       /* it will not come after all */
-void ring_push(transfer_t *t, const tr_event_t *event); /* uses up one reservation */
-void ring_offer(transfer_t *t, const tr_event_t *event);/* dropped when there is no room */
-void exchange_schedule(transfer_t *t, uint64_t at_us);  /* the timers run at `at_us` or before */
-void conn_touch(transfer_t *t, conn_t *c);              /* has something to send */
-void conn_untouch(transfer_t *t, conn_t *c);
-void conn_set_blocked(transfer_t *t, conn_t *c, bool blocked);
-send_t *conn_send_begin(conn_t *c);                     /* NULL: all are in flight */
-bool conn_send(transfer_t *t, send_t *s, const frame_t *f);   /* false: not now, and `s` has ended */
-bool receive_end_conn(transfer_t *t, conn_t *c);        /* true: a receive is open: the link is to be cut */
-void serve_end_conn(transfer_t *t, conn_t *c);
-
-/* conns.c, for exchange.c. */
-conn_t *conn_of_token(transfer_t *t, uint64_t token);
-conn_t *conn_of_line(transfer_t *t, uint64_t line);
-int  conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn);   /* connects; GONE, AGAIN */
-void conns_hi(transfer_t *t, const frame_t *f);
-bool conn_hi(transfer_t *t, conn_t *c);                 /* HI, while it is due; true when it was sent */
-bool conn_connect_back(transfer_t *t, conn_t *c);
-/* Its asks and those of the peer end, then TR_PEER_GONE comes.  Safe in upcalls, but for END_BYE. */
-void conn_end(transfer_t *t, conn_t *c, conn_end_t how);
-void conn_hurry(transfer_t *t, conn_t *c);              /* one that has ended is cut now */
-void conns_reap(transfer_t *t);
-void conns_timers(transfer_t *t);
 
 #endif
