@@ -187,37 +187,34 @@ static void close_abandoned(broker_t *b, instant_t now)
     }
 }
 
-/* Each commit may make another decision possible, so this repeats until no record is added.  It stops
- * while a transaction is open: decisions must see its result. */
-static void decide(broker_t *b, instant_t now)
+void broker_go_on(broker_t *b, instant_t now)
 {
     heddle_error_t error;
-    int rc = HEDDLE_OK;
-    while (!rc) {
+    for (;;) {
         if (ends_incomplete(b)) return;
         step_t step = broker_step(b, now); /* a transaction that opens takes the outbox with it */
         rollout_tick(&step);
         broker_send_outbox(b); /* sent even if the commit of the decisions fails */
         if (ends_incomplete(b)) return;
-        b->is_undecided |= b->txn.is_open;
-        if (b->txn.is_open || b->retry_us) break; /* broker_committed or broker_tick goes on from here */
-        rollout_decide(&b->rollout, broker_view(b, now), b->out);
-        /* While the broker settles, a publisher may still come back. */
-        if (b->has_abandoned && b->rollout.is_settled) close_abandoned(b, now);
-        roster_decide(b, now);
-        if (!b->out->record_count) break;
-        rc = broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
-    }
-    broker_send_outbox(b);
-    b->has_news = true;
-}
 
-void broker_go_on(broker_t *b, instant_t now)
-{
-    decide(b, now);
-    while (b->requests && !b->txn.is_open && !b->is_broken) {
+        /* Nothing is decided while a transaction is open, because decisions must see its result, nor after a
+         * refused commit: broker_committed or broker_tick goes on from here.  Each commit may make another
+         * decision possible, so this repeats until no record is added. */
+        b->is_undecided |= b->txn.is_open;
+        if (!b->txn.is_open && !b->retry_us) {
+            rollout_decide(&b->rollout, broker_view(b, now), b->out);
+            /* While the broker settles, a publisher may still come back. */
+            if (b->has_abandoned && b->rollout.is_settled) close_abandoned(b, now);
+            roster_decide(b, now);
+            txn_t own = {.kind = TXN_OWN};
+            if (b->out->record_count && broker_commit(b, &own, now, &error) == HEDDLE_OK) continue;
+        }
+        broker_send_outbox(b);
+        b->has_news = true;
+
+        /* Requests that waited for the transaction are handled one by one, each with all that follows. */
+        if (!b->requests || b->txn.is_open || b->is_broken) return;
         broker_handle_waiting(b, now);
-        decide(b, now);
     }
 }
 
