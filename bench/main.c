@@ -94,6 +94,7 @@ static void print_json(json_t *json)
 /* A hint by the kind of failure, for errors that come without one. */
 static void add_hint(heddle_error_t *e)
 {
+    option_words(e->hint);
     if (e->hint[0] || !e->code || e->code == HEDDLE_ERR_INTERRUPTED) return;
     switch (heddle_err_exit(e->code)) {
     case 2: error_hint(e, "see heddle-bench --help"); break;

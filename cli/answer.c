@@ -161,12 +161,30 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
     return heddle_err_exit(e.code);
 }
 
+/* A worker's hint that came through the broker is in the library's words too. */
+static void use_option_words(json_t *value)
+{
+    const char *key;
+    json_t *part;
+    size_t i;
+    json_array_foreach(value, i, part) use_option_words(part);
+    json_object_foreach(value, key, part)
+    {
+        char *hint = !strcmp(key, "hint") && json_is_string(part) ? strdup(json_string_value(part)) : NULL;
+        if (hint) option_words(hint);
+        if (hint) json_string_set(part, hint);
+        free(hint);
+        use_option_words(part);
+    }
+}
+
 int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render)
 {
     heddle_error_t error = with_hint(why);
     int rc = error.code;
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     heddle_free(json);
+    use_option_words(answer);
     /* A failed wait has an answer too: which workers were there and which were not. It is printed as far as
      * it goes, and the failure comes with it. */
     if (rc && !answer) return cli_fail(c, kind, &error);

@@ -34,7 +34,7 @@ int data_device_choose(const char *named, const char *broker, device_reach_t rea
     if (device_is_loopback(ret_device))    /* else only a deadline would tell that nothing arrives */
         log_emit(LOG_WARN, "data.loopback",
                  "the broker is at %s, and bulk data goes over %s: other hosts cannot reach this program; "
-                 "name the interface that they can (--data-device)", broker, ret_device);
+                 "name the interface that they can (opts.data_device)", broker, ret_device);
     else if (!is_named) {
         device_addresses_t addresses;
         char text[DEVICE_ADDRESSES_TEXT];
@@ -42,7 +42,7 @@ int data_device_choose(const char *named, const char *broker, device_reach_t rea
         device_addresses_text(&addresses, text);
         log_emit(LOG_INFO, "data.device",
                  "the data plane is on %s (%s), which reaches the broker at %s; "
-                 "--data-device names another interface",
+                 "opts.data_device names another interface",
                  ret_device, text, broker);
     }
     return HEDDLE_OK;

@@ -168,8 +168,8 @@ static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys
         error_contrast(error, "a loopback address, or the broker's key", broker);
         error_hint(
             error,
-            "--broker-key names it (public_key in the broker's ready line); --insecure goes without, on a "
-            "network that you trust");
+            "opts.broker_key names it (public_key in the broker's ready line); opts.insecure goes without, "
+            "on a network that you trust");
     }
     if (rc || !opts->transfer) return rc;
     /* A peer that reaches the data plane's address can write memory.  Keys that programs of one host made

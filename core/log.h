@@ -10,6 +10,10 @@ typedef enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level_t;
 
 void log_set_level(log_level_t level);
 log_level_t log_level(void);
+/* For programs, before their first thread: the library's texts name fields of its options, and `words` puts
+ * the program's own options in their place (option_words); it makes no text longer.  Without a call they
+ * stay. */
+void log_set_words(void (*words)(char *text));
 /* `id` is stable, so that scripts can search for it: "session.lapsed".  Writing may block on a full pipe. */
 void log_emit(log_level_t level, const char *id, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

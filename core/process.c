@@ -5,6 +5,7 @@
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/log.h"
+#include "core/option.h"
 #include "core/repeat.h"
 #include "core/thread.h"
 
@@ -24,6 +25,7 @@ int process_begin(heddle_error_t *error)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
             /* open() returns the lowest free descriptor, which is this one. */
             (void)!open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+    log_set_words(option_words);
     signal(SIGXFSZ, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
     /* The limit of the main thread, and the default size for threads of other libraries (ZeroMQ, UCX). */

@@ -113,7 +113,7 @@ static int check_ready(const char *name, const interface_t *i, heddle_error_t *e
     error_fail(error, HEDDLE_ERR_INTERNAL, "network interface %s %s", name, lacks);
     error_expected(error, "one that is up, with a carrier and an IP address");
     error_found(error, "%s %s", name, lacks);
-    error_hint(error, "`ip addr show %.20s` tells more; --data-device names another", name);
+    error_hint(error, "`ip addr show %.20s` tells more; opts.data_device names another", name);
     if (error) error->retriable = 1;
     return HEDDLE_ERR_INTERNAL;
 }
@@ -130,7 +130,7 @@ int device_check(const char *device, device_reach_t reach, heddle_error_t *error
         error_fail(error, HEDDLE_ERR_INTERNAL, "there is no network interface %s: there is %s", name, up);
         error_expected(error, "one of %s", up);
         error_found(error, "%s", name);
-        error_hint(error, "name the interface of the data plane: --data-device");
+        error_hint(error, "name the interface of the data plane: opts.data_device");
         if (error) error->retriable = 1;
         return HEDDLE_ERR_INTERNAL;
     }
@@ -143,7 +143,8 @@ int device_check(const char *device, device_reach_t reach, heddle_error_t *error
             name);
         error_expected(error, "a loopback interface, such as lo");
         error_found(error, "%s", name);
-        error_hint(error, "on a private network: name the broker's key (--broker-key), or say --insecure");
+        error_hint(error,
+                   "on a private network: name the broker's key (opts.broker_key), or say opts.insecure");
         return HEDDLE_ERR_INSECURE_ADDRESS;
     }
     if (!is_loopback && reach == DEVICE_PRIVATE && seen.public_address[0]) {
@@ -154,7 +155,8 @@ int device_check(const char *device, device_reach_t reach, heddle_error_t *error
         error_expected(error, "an interface with private addresses alone (RFC 1918, RFC 6598, RFC 4193)");
         error_found(error, "%s", seen.public_address);
         error_hint(error,
-                   "name another with --data-device, or say --insecure where a firewall keeps others out");
+                   "name another with opts.data_device, or say opts.insecure where a firewall keeps others "
+                   "out");
         return HEDDLE_ERR_INSECURE_ADDRESS;
     }
     int rc = check_listed(name, error);
@@ -352,7 +354,7 @@ static int fail_towards(const char *host, const char *why, const char *list, hed
                "no network interface can be chosen for the data plane: the broker's host %s %s", host, why);
     error_expected(error, "a route to %s", host);
     error_found(error, "%s", list[0] ? list : "no interface that is up but loopback");
-    error_hint(error, "--data-device names the interface of the data plane");
+    error_hint(error, "opts.data_device names the interface of the data plane");
     if (error) error->retriable = 1;
     return HEDDLE_ERR_UNAVAILABLE;
 }
@@ -365,7 +367,8 @@ static int fail_public_source(const char *host, const char *device, const char *
                "%s, has the public address %s", device, host, source);
     error_expected(error, "an interface that reaches the broker with a private address");
     error_found(error, "%s", list);
-    error_hint(error, "--data-device names another; a public one needs --insecure too, and a firewall");
+    error_hint(error,
+               "opts.data_device names another; a public one needs opts.insecure too, and a firewall");
     return HEDDLE_ERR_INSECURE_ADDRESS;
 }
 

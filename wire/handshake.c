@@ -15,7 +15,7 @@ static void hint_at_both(const char *why, const key_pair_t *own, const char *rol
     const char *quote = own->public_key[0] ? "'" : "";
     error_hint(error,
                "%sthe broker's user runs `heddle keys add %s%s%s --role %s`%s; give the key that `heddle "
-               "status` prints there to --broker-key or HEDDLE_BROKER_KEY",
+               "status` prints there to opts.broker_key or HEDDLE_BROKER_KEY",
                why, quote, own->public_key[0] ? own->public_key : "KEY", quote,
                roles[0] ? roles : "worker:ADAPTER", roles[0] ? "" : " (or publisher:ADAPTER, reader)");
 }
@@ -45,8 +45,8 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
         error_expected(error, "a broker that was not started with --insecure");
         error_found(error, "a plain one");
         error_hint(error, "is it another program? start your broker there without --insecure; or, to take "
-                          "this one as it is, leave --broker-key away and remove its file in brokers/ of the "
-                          "key ring (your own broker started with --insecure does)");
+                          "this one as it is, leave opts.broker_key away and remove its file in brokers/ of "
+                          "the key ring (your own broker started with --insecure does)");
         error->retriable = 1;
     } else if (is_mismatch) {
         /* This side had no use for a key so far. One is made now, because the broker's user must register
@@ -73,10 +73,12 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
         error_fail(error, rc, "the listener at %.200s closed the connection in the handshake", endpoint);
         error_expected(error, "a broker without keys, or one whose key is known here");
         error_found(error, "another program, or a broker with keys");
-        error_hint(error, "--broker or HEDDLE_BROKER names another address, --broker-key the broker's key");
+        error_hint(error,
+                   "opts.broker or HEDDLE_BROKER names another address, opts.broker_key the broker's key");
     } else {
         error_fail(error, rc, "%.200s is not a Heddle broker: the handshake failed", endpoint);
-        error_hint(error, "is heddle-broker running there? --broker or HEDDLE_BROKER names another address");
+        error_hint(error,
+                   "is heddle-broker running there? opts.broker or HEDDLE_BROKER names another address");
     }
     explicit_bzero(&own, sizeof own);
     return rc;

@@ -528,7 +528,8 @@ static int read_known(const keyring_t *r, const char *path, const char *normal, 
     }
     if (rc == HEDDLE_ERR_NOT_FOUND) key_file_refuse(path, "has gone, or leads nowhere", 0, error);
     error_hint(error,
-               "remove the file where the broker there may be believed, or name its key with --broker-key");
+               "remove the file where the broker there may be believed, or name its key with "
+               "opts.broker_key");
     return HEDDLE_ERR_DATA_DIR;
 }
 
@@ -544,7 +545,7 @@ static int look_up(const keyring_t *r, const char *normal, char ret_key[KEY_TEXT
     int rc = key_file_refuse(path, "cannot be looked at", errno, error);
     error_hint(error,
                "see that uid %u may read there, name a ring of its own with HEDDLE_KEYS, or the broker's key "
-               "with --broker-key",
+               "with opts.broker_key",
                (unsigned)geteuid());
     return rc;
 }

@@ -294,7 +294,8 @@ static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t 
     error_where(error, a->name, version, a->core->opts.name, "announce");
     error_expected(error, "a free slot");
     error_found(error, "none of %u", a->sync.slot_count);
-    error_hint(error, "release snapshots that are no longer used, or run the worker with more --slots");
+    error_hint(error,
+               "release snapshots that are no longer used, or run the worker with more opts.slots");
     buf_fini(&text);
 }
 

@@ -72,7 +72,7 @@ static int fail_late(const job_t *j, heddle_error_t *error)
     error_expected(error, "%s", all);
     if (why) error_found(error, "%s", why->message);
     else error_found(error, "%s%s", done, j->what.source_count ? "" : ", and no source was known");
-    error_hint(error, "%s", why ? why->hint : "a longer --deadline gives it more time");
+    error_hint(error, "%s", why ? why->hint : "a longer opts.deadline_ms gives it more time");
     return HEDDLE_ERR_DEADLINE;
 }
 

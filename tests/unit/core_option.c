@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table as it is dumped for other programs. */
+#include "core/log.h"
 #include "core/option.h"
 
 #include <criterion/criterion.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct { bool flag; const char *name; int mode; } args_t;
 static const option_t OPTIONS[] = {
@@ -102,4 +104,30 @@ Test(option, fields_of_the_library_are_options_of_a_command)
     char hint[] = "name it with opts.broker or HEDDLE_BROKER, opts.broker_key; or longer opts.timeout_ms";
     option_words(hint);
     cr_assert_str_eq(hint, "name it with --broker or HEDDLE_BROKER, --broker-key; or longer --timeout");
+}
+
+/* A line of the log as a program prints it. */
+static const char *logged(void)
+{
+    static char text[512];
+    int saved = dup(STDERR_FILENO), ends[2];
+    cr_assert(saved >= 0 && pipe(ends) == 0);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    log_emit(LOG_ERROR, "data.device", "%s names another", "opts.data_device");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    ssize_t n = read(ends[0], text, sizeof text - 1);
+    close(ends[0]);
+    cr_assert_geq(n, 0);
+    text[n] = 0;
+    return text;
+}
+
+Test(option, a_program_logs_its_own_options)
+{
+    cr_assert(strstr(logged(), "data.device: opts.data_device names another\n"), "the library's words: %s", logged());
+    log_set_words(option_words);
+    cr_assert(strstr(logged(), "data.device: --data-device names another\n"), "%s", logged());
+    log_set_words(NULL);
 }

@@ -69,7 +69,7 @@ Test(load, an_interface_that_is_not_there_is_named)
 {
     cr_assert_eq(device_check("nosuchif0", DEVICE_ANY, &e), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(e.retriable, 1, "it may come");
-    cr_assert(strstr(e.message, "nosuchif0") && strstr(e.expected, "lo") && strstr(e.hint, "--data-device"));
+    cr_assert(strstr(e.message, "nosuchif0") && strstr(e.expected, "lo") && strstr(e.hint, "opts.data_device"));
     cr_assert_eq(transfer_ucx_load("nosuchif0", &ops, &e), HEDDLE_ERR_INTERNAL);
 }
 
@@ -85,7 +85,7 @@ Test(load, loopback_is_the_only_interface_that_is_safe)
     if (f) pclose(f);
     if (!name[0]) cr_skip_test("no interface but loopback");
     cr_assert_eq(device_check(name, DEVICE_LOOPBACK, &e), HEDDLE_ERR_INSECURE_ADDRESS);
-    cr_assert(strstr(e.message, name) && strstr(e.message, "memory") && strstr(e.hint, "--insecure"));
+    cr_assert(strstr(e.message, name) && strstr(e.message, "memory") && strstr(e.hint, "opts.insecure"));
     cr_assert_eq(device_check(name, DEVICE_ANY, &e), HEDDLE_OK);
     cr_assert_not(device_is_loopback(name));
 }
@@ -220,7 +220,7 @@ Test(load, the_interface_towards_a_host, .timeout = 20)
     cr_assert_str_eq(device, "d0", "an address of this machine is its interface's");
     cr_assert_eq(device_towards("192.0.2.1", device, &e), HEDDLE_ERR_UNAVAILABLE);
     cr_assert(e.retriable && strstr(e.message, "192.0.2.1 cannot be reached") &&
-              strstr(e.found, "d0 10.1.1.1") && strstr(e.hint, "--data-device"), "%s", e.found);
+              strstr(e.found, "d0 10.1.1.1") && strstr(e.hint, "opts.data_device"), "%s", e.found);
     cr_assert_eq(device_towards("no host", device, &e), HEDDLE_ERR_UNAVAILABLE);
     cr_assert(strstr(e.message, "cannot be resolved"), "%s", e.message);
     cr_assert_eq(run_ip("addr add 203.0.113.7/24 dev d0"), 0);

@@ -369,7 +369,7 @@ Test(keys, known_brokers_come_and_go)
     /* A file that is there and tells nothing is not the same as none. */
     put("ring/brokers/tcp___broker.example_7700.pub", "");
     cr_assert_eq(keyring_known_broker(&ring, "tcp://broker.example:7700", key, &error), HEDDLE_ERR_DATA_DIR);
-    cr_assert(strstr(error.message, "broker.example") && strstr(error.hint, "--broker-key"));
+    cr_assert(strstr(error.message, "broker.example") && strstr(error.hint, "opts.broker_key"));
 }
 
 /* Each of these was a broker's file once: none of them is a broker that nobody knows. */
@@ -384,7 +384,8 @@ Test(keys, known_broker_of_a_file_without_its_endpoint_is_no_stranger)
         snprintf(text, sizeof text, "public %s\n%s", pair.public_key, CUT[i]);
         put("ring/brokers/tcp___127.0.0.1_7700.pub", text);
         cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR, "%zu", i);
-        cr_assert(strstr(error.hint, "--broker-key") && strstr(error.expected, "endpoint tcp://127.0.0.1:7700"));
+        cr_assert(strstr(error.hint, "opts.broker_key"));
+        cr_assert(strstr(error.expected, "endpoint tcp://127.0.0.1:7700"));
     }
     cr_assert_str_eq(key, "as before");
 }
@@ -527,7 +528,7 @@ Test(keys, plain_does_not_meet_keys)
     dial_with(&plain, wire_endpoint(server.wire), &mine, "");
     UNTIL(plain.refusals);
     cr_assert_eq(plain.why.code, HEDDLE_ERR_DENIED);
-    cr_assert(strstr(plain.why.hint, "--broker-key"));
+    cr_assert(strstr(plain.why.hint, "opts.broker_key"));
     cr_assert(!plain.ups && !server.frames);
     wire_close(&plain.wire);
     wire_close(&server.wire);
@@ -667,7 +668,7 @@ static void expect_told(const char *mechanism, const char *broker_key, int code,
 Test(keys, who_closes_before_its_greeting_was_read_is_asked_for_it)
 {
     key_pair_t broker = made();
-    expect_told("CURVE", "", HEDDLE_ERR_DENIED, "--broker-key");
+    expect_told("CURVE", "", HEDDLE_ERR_DENIED, "opts.broker_key");
     expect_told("NULL", broker.public_key, HEDDLE_ERR_DENIED, "--insecure");
     expect_told("CURVE", broker.public_key, HEDDLE_ERR_UNAVAILABLE, "another user started it");
     expect_told("NULL", "", HEDDLE_ERR_UNAVAILABLE, "another address");
