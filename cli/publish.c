@@ -45,8 +45,7 @@ static const option_t OPTIONS[] = {
     {"if-unchanged", 0, OPTION_CHOICE, "fail|skip|publish", NULL, "fail",
      "when the bytes equal the newest live version's", AT(if_unchanged)},
     {"request-id", 0, OPTION_TEXT, "ID", NULL, NULL,
-     "makes a repetition harmless: one id, one version, unless that failed because its publisher ended "
-     "(default: a random one)",
+     "makes a repetition harmless: one id, one version, unless its publisher ended (default: random)",
      AT(request_id)},
     {"writer", 0, OPTION_TEXT, "NAME", NULL, NULL, "name of this writer (default: HOST-PID)", AT(writer)},
     {"takeover", 0, OPTION_FLAG, NULL, NULL, NULL,
