@@ -271,14 +271,6 @@ static int check_subscriptions(const msg_join_t *join, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-static int check_names(const msg_join_t *join, heddle_error_t *error)
-{
-    int rc = name_check("worker", join->name, error);
-    for (uint32_t i = 0; !rc && i < join->label_count; i++) rc = label_check(join->labels[i], error);
-    if (!rc) rc = group_check(join->group, join->rank, join->ranks, error);
-    return rc ? rc : check_subscriptions(join, error);
-}
-
 /* With too few slots a worker could never hold the active version, the arriving one and the kept ones at
  * the same time. */
 static int check_slots(const membership_t *m, const msg_join_t *join, heddle_error_t *error)
@@ -366,7 +358,10 @@ static int check_ranks(const membership_t *m, const msg_join_t *join, const memb
 int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
                            uint64_t now_us, uint64_t *ret_retry_ms, heddle_error_t *error)
 {
-    int rc = check_names(join, error);
+    int rc = name_check("worker", join->name, error);
+    for (uint32_t i = 0; !rc && i < join->label_count; i++) rc = label_check(join->labels[i], error);
+    if (!rc) rc = group_check(join->group, join->rank, join->ranks, error);
+    if (!rc) rc = check_subscriptions(join, error);
     if (!rc) rc = check_slots(m, join, error);
     if (rc) return rc;
     const member_t *holder = membership_worker(m, join->name);
@@ -456,13 +451,6 @@ static bool is_on_loopback(const member_t *m)
     return is;
 }
 
-/* UCX reaches a loopback address only from loopback, and only on the same host (`network`). */
-static bool may_reach_loopback(const member_t *w, const member_t *of)
-{
-    if (!w->network || !w->address_count) return true;    /* it did not tell */
-    return w->network == of->network && is_on_loopback(w);
-}
-
 size_t membership_cut_off(const membership_t *m, const member_t *publisher)
 {
     size_t count = 0;
@@ -470,7 +458,10 @@ size_t membership_cut_off(const membership_t *m, const member_t *publisher)
     for (size_t i = 0; i < m->worker_count; i++) {
         const member_t *w = m->workers[i];
         if (!member_is_ready(w) || !member_sub(w, publisher->subs[0].adapter)) continue;
-        if (may_reach_loopback(w, publisher)) return 0;
+        /* UCX reaches a loopback address only from loopback, and only on the same host (`network`).  A worker
+         * that did not tell where it is may reach it. */
+        bool is_unknown = !w->network || !w->address_count;
+        if (is_unknown || (w->network == publisher->network && is_on_loopback(w))) return 0;
         count++;
     }
     return count;

@@ -54,23 +54,21 @@ bool outbox_has_room(const outbox_t *o, int records)
     return records <= OUTBOX_RECORDS - o->record_count;
 }
 
-static bool has_room_for_send(outbox_t *o)
-{
-    if (o->send_count < o->send_capacity) return true;
-    size_t capacity = o->send_capacity ? o->send_capacity * 2 : 64;
-    send_t *sends = realloc(o->sends, capacity * sizeof *sends);
-    if (!sends) return false;
-    o->sends = sends;
-    o->send_capacity = capacity;
-    return true;
-}
-
 /* Without memory, or for a message beyond its limits, nothing is added.  The flags say so, and the caller
  * of the step decides what follows. */
 void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m)
 {
     size_t at = o->frames.bytes;
-    int rc = has_room_for_send(o) ? msg_encode(m, &o->frames) : HEDDLE_ERR_NO_MEMORY;
+    int rc = HEDDLE_OK;
+    if (o->send_count == o->send_capacity) {
+        size_t capacity = o->send_capacity ? o->send_capacity * 2 : 64;
+        send_t *sends = realloc(o->sends, capacity * sizeof *sends);
+        if (sends) {
+            o->sends = sends;
+            o->send_capacity = capacity;
+        } else rc = HEDDLE_ERR_NO_MEMORY;
+    }
+    if (!rc) rc = msg_encode(m, &o->frames);
     if (rc) {
         o->failed |= rc == HEDDLE_ERR_NO_MEMORY;
         if (rc != HEDDLE_ERR_NO_MEMORY && !o->unsendable) o->unsendable = m->type;

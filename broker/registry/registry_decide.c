@@ -370,29 +370,21 @@ void registry_decide_again(const adapter_row_t *a, instant_t now, outbox_t *out)
     add_decision(a, a->active, a->held, a->held_by, now, out)->scope = a->scope;
 }
 
-static bool has_adapter_record(const char *adapter, const outbox_t *out)
-{
-    for (int i = 0; i < out->record_count; i++)
-        if (out->records[i].kind == RECORD_ADAPTER && !strcmp(out->records[i].adapter, adapter)) return true;
-    return false;
-}
-
-/* One transaction has one record for each adapter, which takes the greatest numbers. */
-static record_t *floor_record(const char *adapter, instant_t now, outbox_t *out)
-{
-    for (int i = 0; i < out->record_count; i++)
-        if (out->records[i].kind == RECORD_FLOOR && !strcmp(out->records[i].adapter, adapter))
-            return &out->records[i];
-    return outbox_record(out, RECORD_FLOOR, adapter, now);
-}
-
+/* One transaction has one FLOOR for each adapter, which takes the greatest numbers, and one ADAPTER. */
 bool registry_decide_floor(const registry_t *r, const char *adapter, uint64_t version, uint64_t decision,
                            instant_t now, outbox_t *out)
 {
-    const adapter_row_t *a = registry_adapter(r, adapter);
+    bool is_known = registry_adapter(r, adapter) != NULL;
+    record_t *rec = NULL;
     if (!outbox_has_room(out, 2)) return false;
-    if (!a && !has_adapter_record(adapter, out)) outbox_record(out, RECORD_ADAPTER, adapter, now);
-    record_t *rec = floor_record(adapter, now, out);
+    for (int i = 0; i < out->record_count; i++) {
+        record_t *other = &out->records[i];
+        if (strcmp(other->adapter, adapter) != 0) continue;
+        is_known |= other->kind == RECORD_ADAPTER;
+        if (other->kind == RECORD_FLOOR && !rec) rec = other;
+    }
+    if (!is_known) outbox_record(out, RECORD_ADAPTER, adapter, now);
+    if (!rec) rec = outbox_record(out, RECORD_FLOOR, adapter, now);
     if (version > rec->version) rec->version = version;
     if (decision > rec->decision) rec->decision = decision;
     return true;
@@ -485,13 +477,6 @@ static bool has_record(const outbox_t *out, record_kind_t kind, const adapter_ro
     return false;
 }
 
-/* Once the records of this turn have happened: ended, and still history. */
-static bool is_history(const adapter_row_t *a, const version_row_t *v, const outbox_t *out)
-{
-    bool has_ended = !registry_is_live(v) || has_record(out, RECORD_STATE, a, v->version);
-    return has_ended && !has_record(out, RECORD_FORGET, a, v->version);
-}
-
 /* How many ended versions there are once the records of this turn are applied. */
 static size_t history_count(const adapter_row_t *a, const outbox_t *out)
 {
@@ -513,10 +498,13 @@ static void forget_oldest(const adapter_row_t *a, instant_t now, outbox_t *out)
     excess = excess > LIMIT_HISTORY ? excess - LIMIT_HISTORY : 0;
     if (excess > REGISTRY_END_RECORDS - 1) excess = REGISTRY_END_RECORDS - 1;
     for (size_t i = 0; i < a->version_count && excess; i++) {
-        if (!is_history(a, a->versions[i], out)) continue;
+        /* Once the records of this turn have happened: ended, and still history. */
+        const version_row_t *v = a->versions[i];
+        bool has_ended = !registry_is_live(v) || has_record(out, RECORD_STATE, a, v->version);
+        if (!has_ended || has_record(out, RECORD_FORGET, a, v->version)) continue;
         record_t *rec = outbox_record(out, RECORD_FORGET, a->name, now);
         if (!rec) return; /* the next end takes it */
-        rec->version = a->versions[i]->version;
+        rec->version = v->version;
         excess--;
     }
 }

@@ -195,19 +195,18 @@ copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member)
     return c;
 }
 
-/* True where ANNOUNCE has to be sent as soon as there is a source: it was never sent, it is owed, or the
+/* Sends ANNOUNCE where the worker waits for one and there is a source: it was never sent, it is owed, or the
  * time of a retry has come. */
-static bool is_waiting(const copy_row_t *c, uint64_t now_us)
-{
-    if (!c) return true;
-    if (c->state == COPY_FAILED) return c->retry_us && c->retry_us <= now_us;
-    return copy_in_flight(c) && (!copy_is_told(c) || c->is_owed);
-}
-
 static void announce_if_waiting(step_t *s, track_t *t, const member_t *member)
 {
-    if (!t || !track_has_source(t) || !is_waiting(copy_of(t, member), s->v.now.us)) return;
-    copy_row_t *c = copy_need(s, t, member);
+    if (!t || !track_has_source(t)) return;
+    copy_row_t *c = copy_of(t, member);
+    if (c && c->state == COPY_FAILED) {
+        if (!c->retry_us || c->retry_us > s->v.now.us) return;
+    } else if (c && (!copy_in_flight(c) || (copy_is_told(c) && !c->is_owed))) {
+        return;
+    }
+    if (!c) c = copy_need(s, t, member);
     if (!c) return;
     plan_make(&t->plan, member->token, NULL, 0);
     send_announce(s, t, c, member);
