@@ -107,16 +107,7 @@ static void add_hint(heddle_error_t *e)
 
 static int end_with(const heddle_error_t *e)
 {
-    if (caught) return 128 + caught;
-    /* Messages of the option parser begin with the program's name already. */
-    static const char PROGRAM[] = "heddle-bench: ";
-    const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
-    if (!strncmp(message, PROGRAM, sizeof PROGRAM - 1)) message += sizeof PROGRAM - 1;
-    fprintf(stderr, "%s%s: %s\n", PROGRAM, heddle_err_name(e->code), message);
-    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
-    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
-    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
-    return heddle_err_exit(e->code);
+    return caught ? 128 + caught : process_fail("heddle-bench", e);
 }
 
 /* With -o json stdout is one object whatever happens; the failure is printed on stderr too (end_with). */
@@ -334,12 +325,7 @@ int main(int argc, char **argv)
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child, NULL);
-    struct sigaction action = {.sa_handler = on_signal};
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    struct sigaction hangup;
-    sigaction(SIGHUP, NULL, &hangup);
-    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* a run under nohup goes on */
+    process_on_signal(on_signal);
     if (!rc) rc = act(&args, words, &error, &end);
     if (rc) {
         print_failure(&args, "bench", &error);

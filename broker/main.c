@@ -90,24 +90,13 @@ static void print_line(json_t *object)
     json_decref(object);
 }
 
-/* The option parser's messages begin with the program's name already. */
-static const char *message_of(const heddle_error_t *e)
-{
-    static const char PROGRAM[] = "heddle-broker: ";
-    return e->message + (strncmp(e->message, PROGRAM, sizeof PROGRAM - 1) ? 0 : sizeof PROGRAM - 1);
-}
-
 /* Scripts read the failure from stdout, people from stderr. */
 static int fail(const args_t *args, const heddle_error_t *e)
 {
     if (args->output == OUTPUT_JSON)
         print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "broker", "ok", 0, "error",
                              value_from_error(e)));
-    fprintf(stderr, "heddle-broker: %s: %s\n", heddle_err_name(e->code), message_of(e));
-    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
-    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
-    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
-    return heddle_err_exit(e->code);
+    return process_fail("heddle-broker", e);
 }
 
 /* ---- arguments ------------------------------------------------------------------------------- */

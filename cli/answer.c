@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 
 #include "core/errors.h"
+#include "core/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,17 +118,11 @@ static void print_json(json_t *value)
     fflush(stdout);
 }
 
-/* The form of every Heddle program: the code first, which a user can look up, then the parts of the failure
- * that are there. */
-static void say(const char *kind, const heddle_error_t *e)
+static int say(const char *kind, const heddle_error_t *e)
 {
-    const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
-    const char *rest = strncmp(message, "heddle ", 7) ? NULL : strstr(message, ": ");
-    if (rest) message = rest + 2; /* messages of the option parser begin with the command already */
-    fprintf(stderr, "heddle%s%s: %s: %s\n", kind[0] ? " " : "", kind, heddle_err_name(e->code), message);
-    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
-    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
-    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
+    char program[64];
+    snprintf(program, sizeof program, "heddle%s%s", kind[0] ? " " : "", kind);
+    return process_fail(program, e);
 }
 
 /* The user knows that the command was interrupted, but not which version it had requested and what happens to
@@ -157,8 +152,7 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
         json_decref(object);
     }
     if (is_signal) return end_by_signal(kind, &e);
-    say(kind, &e);
-    return heddle_err_exit(e.code);
+    return say(kind, &e);
 }
 
 /* A worker's hint that came through the broker is in the library's words too. */
@@ -201,8 +195,7 @@ int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, c
     json_decref(answer);
     fflush(stdout);
     if (is_signal) return end_by_signal(kind, &error);
-    if (rc) say(kind, &error);
-    return heddle_err_exit(rc);
+    return rc ? say(kind, &error) : 0;
 }
 
 const heddle_error_t *cli_error(int rc)

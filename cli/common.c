@@ -8,6 +8,7 @@
 
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/process.h"
 
 #include <signal.h>
 
@@ -58,12 +59,7 @@ void cli_on_signal(void (*interrupt)(void *handle), void *handle)
     on_interrupt = NULL;
     interrupt_handle = handle;
     on_interrupt = interrupt;
-    struct sigaction action = {.sa_handler = on_signal}; /* without a handle it only notes the signal */
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    struct sigaction hangup;
-    sigaction(SIGHUP, NULL, &hangup);
-    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* under nohup it stays ignored */
+    process_on_signal(on_signal); /* without a handle it only notes the signal */
 }
 
 int cli_signal_exit(void) { return caught ? 128 + caught : 0; }

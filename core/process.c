@@ -76,6 +76,28 @@ static bool is_reader_gone(void)
     return poll(&out, 1, 0) > 0 && out.revents & POLLERR;
 }
 
+void process_on_signal(void (*handler)(int number))
+{
+    struct sigaction action = {.sa_handler = handler}, hangup;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, NULL, &hangup);
+    if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
+}
+
+int process_fail(const char *program, const heddle_error_t *e)
+{
+    const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
+    size_t n = strlen(program);
+    /* Messages of the option parser begin with the program's name already. */
+    if (!strncmp(message, program, n) && !strncmp(message + n, ": ", 2)) message += n + 2;
+    fprintf(stderr, "%s: %s: %s\n", program, heddle_err_name(e->code), message);
+    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
+    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
+    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
+    return heddle_err_exit(e->code);
+}
+
 int process_end(int end)
 {
     if (!fflush(stdout) && !ferror(stdout)) return end;

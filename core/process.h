@@ -14,6 +14,11 @@
  * PROCESS_STACK_BYTES (ulimit -s) is raised; NO_MEMORY if the hard limit forbids that. */
 #define PROCESS_STACK_BYTES (1u << 20)
 int process_begin(heddle_error_t *error);
+/* Calls `handler` on SIGINT and SIGTERM, and on SIGHUP unless that is ignored: under nohup it stays so. */
+void process_on_signal(void (*handler)(int number));
+/* Prints a failure on stderr, in the form of every program: name, code and message, then what was expected,
+ * found, and a hint, as far as they are there.  Returns the exit status. */
+int process_fail(const char *program, const heddle_error_t *error);
 /* Prints a line of a daemon and flushes it.  False: it could not be written and is lost; that is logged at a
  * bounded rate (core/repeat.h). */
 bool process_print(const char *line);

@@ -126,7 +126,6 @@ void log_error_line(const char *id, const heddle_error_t *why, const char *then)
              then, why->hint[0] ? "; " : "", why->hint);
 }
 
-/* The form of every Heddle program: name, code and message, then what was expected, found, and a hint. */
 int print_failure(const heddle_error_t *error, int json)
 {
     heddle_error_t said = *error, *e = &said;
@@ -137,13 +136,5 @@ int print_failure(const heddle_error_t *error, int json)
         print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0,
                              "error", parse(text)));
     }
-    /* Messages of the option parser begin with the program's name already. */
-    static const char PROGRAM[] = "heddle-worker: ";
-    const char *message = e->message[0] ? e->message : heddle_err_text(e->code);
-    if (!strncmp(message, PROGRAM, sizeof PROGRAM - 1)) message += sizeof PROGRAM - 1;
-    fprintf(stderr, "%s%s: %s\n", PROGRAM, heddle_err_name(e->code), message);
-    if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
-    if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
-    if (e->hint[0]) fprintf(stderr, "  hint:     %s\n", e->hint);
-    return heddle_err_exit(e->code);
+    return process_fail("heddle-worker", e);
 }
