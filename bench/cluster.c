@@ -131,6 +131,7 @@ static int wait_workers(cluster_t *c, done_t *done, uint64_t version, heddle_err
     return HEDDLE_OK;
 }
 
+/* Asked for, not reported all the time: a report in the middle of a measurement would cost CPU. */
 static int fetched_bytes(cluster_t *c, uint64_t *ret_bytes, heddle_error_t *error)
 {
     for (uint32_t i = 0; i < c->worker_count; i++) {

@@ -32,6 +32,8 @@ static int note_all(row_run_t *run, const note_t *notes, size_t count, heddle_er
 
 /* ---- publish: from tensors in memory to active in every worker ------------------------------- */
 
+/* The steps in the order in which they happen. Their times count from the call, so that they grow; connect,
+ * fetch and verify alone are what that part took in the slowest worker. */
 static int publish_once(row_run_t *run, heddle_error_t *error)
 {
     cluster_times_t t;
@@ -88,6 +90,7 @@ static int note_flip(row_run_t *run, const cluster_flip_t *f, heddle_error_t *er
     return NOTE_ALL(run, notes, error);
 }
 
+/* A new version each time: one that was active before would be a roll-back, which is another row. */
 static int flip_once(row_run_t *run, heddle_error_t *error)
 {
     cluster_times_t unused;

@@ -140,6 +140,7 @@ int shape_table(int shape, uint32_t rank, uint32_t narrow, shape_table_t *ret_ta
     return HEDDLE_OK;
 }
 
+/* For tests of many tensors: their number is what is tried, so the bytes are as few as they can be. */
 int shape_tiny_table(uint32_t count, shape_table_t *ret_table)
 {
     shape_table_t t = {0};
@@ -161,6 +162,7 @@ void shape_table_fini(shape_table_t *t)
     *t = (shape_table_t){0};
 }
 
+/* lora_alpha is twice the rank, as most recipes have it; it changes no byte of the tensors. */
 void shape_config(int shape, uint32_t rank, buf_t *out)
 {
     buf_printf(

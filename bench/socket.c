@@ -25,6 +25,7 @@ enum { STEP_BYTES = 256 * 1024, WAIT_MS = 60000 };
 
 /* ---- the receiver ---------------------------------------------------------------------------- */
 
+/* Blocking: the receiver has nothing else to do. */
 static bool read_all(int fd, void *into, size_t bytes)
 {
     for (char *at = into; bytes;) {
@@ -161,6 +162,7 @@ static int star_once(reference_t *r, double *ret_ms, heddle_error_t *error)
     return rc;
 }
 
+/* The receivers dial, one after the other, so the order of the accepted sockets is that of the processes. */
 static int star_open(const reference_opts_t *o, bool is_digested, reference_t **ret_reference,
                      heddle_error_t *error)
 {

@@ -76,7 +76,8 @@ static bool accept_client(tap_t *t)
     return true;
 }
 
-/* False: the connection ended. */
+/* Writes all of it before it returns: the pairs are few, and their messages short.  False: the connection
+ * ended. */
 static bool pass(int from, int to, tap_count_t *count)
 {
     static uint8_t buffer[BUFFER_BYTES];

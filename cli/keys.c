@@ -91,6 +91,8 @@ static int revoke(heddle_admin_t *admin, const void *args, char **ret_json)
     return heddle_admin_key_revoke(admin, ((const args_t *)args)->words[1], ret_json);
 }
 
+/* An option that an action does not take is an error: `keys revoke node7 --role reader` would otherwise take
+ * more away than the user meant. */
 static const struct {
     const char *name;
     bool has_key, has_options;

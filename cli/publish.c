@@ -112,6 +112,7 @@ typedef struct {
 
 static json_t *text_or_null(const char *text) { return text && text[0] ? json_string(text) : json_null(); }
 
+/* A count that is 0 and one that is not known are different answers. */
 static json_t *integer_or_null(bool is_known, uint64_t n)
 {
     return is_known ? json_integer((json_int_t)n) : json_null();
@@ -379,6 +380,8 @@ static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, 
         if (strcmp(at, TAIL)) return rc;
         while (at > error->found && at[-1] >= '0' && at[-1] <= '9') at--;
         int64_t ms = strtoll(at, NULL, 10);
+        /* Less than before means a heartbeat in between. The deadline may end the wait as well: then the
+         * conflict is what is reported, since it says more than a deadline would. */
         if (ms < last_ms || cli_left_ms(args->deadline_ms, began_us) <= AGAIN_MS) return rc;
         if (!is_told)
             fprintf(stderr, "%s; waiting until it is heard of, or its session ends\n", error->message);

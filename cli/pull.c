@@ -73,6 +73,7 @@ static void draw(void *self, uint64_t bytes_done, uint64_t bytes)
     b->drawn_us = now_us;
 }
 
+/* The sources in the order of the answer: with one holder that is slow, a user sees that it was used. */
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
@@ -99,6 +100,7 @@ static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
                                .progress = is_shown ? draw : NULL,
                                .progress_self = &bar};
     int rc = heddle_admin_pull(admin, args->words[0], args->words[1], &opts, ret_json);
+    /* The bar is no result: what remains on the terminal is the one line of the answer. */
     if (bar.is_drawn) cli_clear_bar();
     return rc;
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+/* At any depth, because only the renderers know which texts they print. */
 void cli_settle_texts(json_t *value)
 {
     const char *key;
@@ -43,6 +44,7 @@ int64_t cli_integer(const json_t *object, const char *key)
 
 bool cli_is(const json_t *object, const char *key) { return json_is_true(json_object_get(object, key)); }
 
+/* "-" rather than nothing: an empty cell would shift the columns for scripts that split lines at blanks. */
 const char *cli_text(const json_t *object, const char *key, char scratch[64])
 {
     const json_t *v = json_object_get(object, key);
@@ -87,6 +89,7 @@ const char *cli_age(const json_t *object, const char *key, char scratch[64])
     return scratch;
 }
 
+/* Twelve digits, as in a tag: enough to compare by eye. What comes before them is the kind of the digest. */
 const char *cli_short_digest(const json_t *object, const char *key, char scratch[64])
 {
     const char *text = cli_string(object, key);

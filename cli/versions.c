@@ -105,6 +105,7 @@ static void print_json(const char *key, const json_t *value)
     free(text);
 }
 
+/* A worker's own row: `slowest` has only its name, and the rates and notes are in the row. */
 static const json_t *copy_of(const json_t *v, const char *worker)
 {
     const json_t *list = json_object_get(v, "workers");
@@ -172,7 +173,8 @@ static void print_so_far(const json_t *v)
     puts("");
 }
 
-/* NAME@V: one version in detail. */
+/* NAME@V: one version in detail. The lines are in the order of its life: what it is, how it was made, which
+ * processes hold it, and how it reached the workers. */
 static void render_one(const json_t *v)
 {
     char s[4][64], text[600], of[96] = "";
@@ -221,6 +223,7 @@ static void render(const common_t *c, json_t *answer)
     const json_t *list = json_object_get(answer, "versions"), *first = json_array_get(list, 0);
     size_t hidden = 0, count = json_array_size(list);
     table_t t;
+    /* The broker puts the workers only into the answer about one version. */
     if (json_object_get(first, "workers")) {
         render_one(first);
         return;

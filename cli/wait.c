@@ -89,6 +89,7 @@ static void render(const common_t *c, json_t *a)
     }
 }
 
+/* A quorum of none ready would be reached at once: --min, 1 unless it is given, prevents that. */
 static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
 {
     const args_t *args = self;

@@ -50,6 +50,7 @@ static void add_worker(table_t *t, const json_t *w)
     for (size_t i = 0; i < (n ? n : 1); i++) {
         const json_t *a = json_array_get(adapters, i), *f = json_object_get(a, "fetching");
         char s[5][64], fetching[120] = "-", why[600];
+        /* A part of the bytes, not of the time: how fast they come is in the last column. */
         if (json_is_object(f)) {
             double all = (double)cli_integer(f, "data_bytes");
             snprintf(fetching, sizeof fetching, "%s, %.0f %%", cli_text(f, "version", s[4]),
