@@ -175,10 +175,21 @@ int store_code(int sqlite_code, int number)
     }
 }
 
-/* Most failures are the environment's: a full disk, rights, another program.  The hint says what to do
- * about it. */
-static void hint_for(const store_t *s, int code, int sqlite_code, heddle_error_t *error)
+/* `what`: "read a row".  SQLite keeps its message only until its next call, so this comes before any
+ * other. */
+static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_error_t *error)
 {
+    bool io = (sqlite_code & 0xff) == SQLITE_IOERR || (sqlite_code & 0xff) == SQLITE_CANTOPEN;
+    int number = 0; /* means something for these only: it may be that of an older failure */
+    if (io) number = s->number ? s->number : s->db ? sqlite3_system_errno(s->db) : 0;
+    int code = store_code(sqlite_code, number);
+    bool own_words = s->db && (sqlite3_errcode(s->db) & 0xff) == (sqlite_code & 0xff);
+    error_fail(error, code, "%.300s: cannot %s: %.200s", s->files.main, what,
+               own_words ? sqlite3_errmsg(s->db) : sqlite3_errstr(sqlite_code));
+    if (number) error_found(error, "%s (sqlite %d)", strerror(number), sqlite_code);
+    else error_found(error, "sqlite %d: %s", sqlite_code, sqlite3_errstr(sqlite_code));
+    /* Most failures are the environment's: a full disk, rights, another program.  So the hint says what to do
+     * about it. */
     int primary = sqlite_code & 0xff;
     if (code == HEDDLE_ERR_NO_SPACE)
         error_hint(error,
@@ -196,22 +207,6 @@ static void hint_for(const store_t *s, int code, int sqlite_code, heddle_error_t
                    "the disk below refused: see that it has room, that uid %u may write there and that it is "
                    "healthy",
                    (unsigned)geteuid());
-}
-
-/* `what`: "read a row".  SQLite keeps its message only until its next call, so this comes before any
- * other. */
-static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_error_t *error)
-{
-    bool io = (sqlite_code & 0xff) == SQLITE_IOERR || (sqlite_code & 0xff) == SQLITE_CANTOPEN;
-    int number = 0; /* means something for these only: it may be that of an older failure */
-    if (io) number = s->number ? s->number : s->db ? sqlite3_system_errno(s->db) : 0;
-    int code = store_code(sqlite_code, number);
-    bool own_words = s->db && (sqlite3_errcode(s->db) & 0xff) == (sqlite_code & 0xff);
-    error_fail(error, code, "%.300s: cannot %s: %.200s", s->files.main, what,
-               own_words ? sqlite3_errmsg(s->db) : sqlite3_errstr(sqlite_code));
-    if (number) error_found(error, "%s (sqlite %d)", strerror(number), sqlite_code);
-    else error_found(error, "sqlite %d: %s", sqlite_code, sqlite3_errstr(sqlite_code));
-    hint_for(s, code, sqlite_code, error);
     return code;
 }
 
@@ -231,27 +226,22 @@ static const struct kind {
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
-static int load_kind(store_t *s, const struct kind *k, int (*each)(void *self, const record_t *), void *self,
-                     heddle_error_t *error)
-{
-    row_t row = {.sql = s->sql[k->all]};
-    int rc = HEDDLE_OK, code = SQLITE_DONE;
-    while (!rc && (code = sqlite3_step(row.sql)) == SQLITE_ROW) {
-        record_t record = {.kind = k->kind};
-        row.at = 0;
-        row_take(&row, &record);
-        rc = row.code ? refuse(s, row.code, "read a row", error) : each(self, &record);
-    }
-    if (!rc && code != SQLITE_DONE) rc = refuse(s, code, "read a row", error);
-    sqlite3_reset(row.sql);
-    return rc;
-}
-
 int store_load(store_t *s, int (*each)(void *self, const record_t *record), void *self, heddle_error_t *error)
 {
     owner_check(&s->owner);
     int rc = HEDDLE_OK;
-    for (int i = 0; i < KIND_COUNT && !rc; i++) rc = load_kind(s, &KINDS[i], each, self, error);
+    for (int i = 0; i < KIND_COUNT && !rc; i++) {
+        row_t row = {.sql = s->sql[KINDS[i].all]};
+        int code = SQLITE_DONE;
+        while (!rc && (code = sqlite3_step(row.sql)) == SQLITE_ROW) {
+            record_t record = {.kind = KINDS[i].kind};
+            row.at = 0;
+            row_take(&row, &record);
+            rc = row.code ? refuse(s, row.code, "read a row", error) : each(self, &record);
+        }
+        if (!rc && code != SQLITE_DONE) rc = refuse(s, code, "read a row", error);
+        sqlite3_reset(row.sql); /* a read that stays open would keep the log from being emptied */
+    }
     return rc;
 }
 
@@ -299,19 +289,6 @@ static int put_with(store_t *s, sql_t which, const record_t *r)
     return row.code;
 }
 
-/* Only the first and the latest decision of a version are ever read again.  Those between are deleted, so
- * that the table does not grow with each rollback. */
-static int drop_older(store_t *s, const record_t *r)
-{
-    row_t row = {.sql = s->sql[DROP_OLDER_DECISIONS]};
-    row_put_text(&row, r->adapter);
-    row_put_u64(&row, r->version);
-    row_put_u64(&row, r->decision);
-    if (!row.code) row.code = run(s, DROP_OLDER_DECISIONS);
-    sqlite3_clear_bindings(row.sql);
-    return row.code;
-}
-
 /* A change of state must touch exactly one row, and so must forgetting a version.  Otherwise the store
  * does not have what the registry in memory has, and the commit fails. */
 static int put(store_t *s, const record_t *r)
@@ -329,7 +306,16 @@ static int put(store_t *s, const record_t *r)
     if (!code && which == PUT_EPOCH) code = run(s, TOUCH); /* the same number again would write nothing */
     bool must_hit = which == PUT_STATE || which == DROP_VERSION;
     if (!code && must_hit && sqlite3_changes(s->db) != 1) return SQLITE_CONSTRAINT;
-    return !code && which == PUT_DECISION ? drop_older(s, r) : code;
+    if (code || which != PUT_DECISION) return code;
+    /* Only the first and the latest decision of a version are ever read again.  Those between are deleted, so
+     * that the table does not grow with each rollback. */
+    row_t row = {.sql = s->sql[DROP_OLDER_DECISIONS]};
+    row_put_text(&row, r->adapter);
+    row_put_u64(&row, r->version);
+    row_put_u64(&row, r->decision);
+    if (!row.code) row.code = run(s, DROP_OLDER_DECISIONS);
+    sqlite3_clear_bindings(row.sql);
+    return row.code;
 }
 
 /* Moves everything from the log to the registry's file, and syncs that.  SQLite calls this a checkpoint. */
@@ -403,18 +389,15 @@ static int ask_number(store_t *s, const char *query, int64_t *ret_value)
     return code == SQLITE_ROW ? SQLITE_OK : code ? code : SQLITE_ERROR;
 }
 
-/* The file is made here and not by SQLite, so that only its owner may read it, whatever the umask is.
- * SQLite gives -wal the same mode. */
-static int make_file(store_t *s, heddle_error_t *error)
+static int open_database(store_t *s, heddle_error_t *error)
 {
+    /* The file is made here and not by SQLite, so that only its owner may read it, whatever the umask is.
+     * SQLite gives -wal the same mode. */
     int fd = open(s->files.main, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return datadir_refuse(s->files.main, "open it for writing", errno, error);
     close(fd);
-    return datadir_sync(&s->dir, error);
-}
-
-static int open_database(store_t *s, heddle_error_t *error)
-{
+    int rc = datadir_sync(&s->dir, error);
+    if (rc) return rc;
     int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX | SQLITE_OPEN_EXRESCODE;
     int code = sqlite3_open_v2(s->files.main, &s->db, flags, NULL);
     if (code) return refuse(s, code, "open it", error);
@@ -425,17 +408,6 @@ static int open_database(store_t *s, heddle_error_t *error)
                      "PRAGMA cell_size_check = ON; PRAGMA cache_size = -256",
                      NULL, NULL, NULL);
     return code ? refuse(s, code, "set it up", error) : HEDDLE_OK;
-}
-
-static int refuse_newer(const store_t *s, int64_t schema, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_DATA_NEWER,
-                        "%.300s: written by a newer Heddle: schema %lld, this one knows up to %d",
-                        s->files.main, (long long)schema, STORE_SCHEMA);
-    error_expected(error, "schema %d or lower", STORE_SCHEMA);
-    error_found(error, "schema %lld", (long long)schema);
-    error_hint(error, "run the Heddle that wrote it, or a newer one; the data were left as they are");
-    return rc;
 }
 
 /* Checks the file before anything is written, so that a file of another program or of a newer Heddle stays
@@ -455,27 +427,40 @@ static int check_schema(store_t *s, bool *ret_fresh, heddle_error_t *error)
         error_hint(error, "choose another directory with --data; this one was left as it is");
         return rc;
     }
-    if (schema > STORE_SCHEMA) return refuse_newer(s, schema, error);
+    if (schema > STORE_SCHEMA) {
+        int rc = error_fail(error, HEDDLE_ERR_DATA_NEWER,
+                            "%.300s: written by a newer Heddle: schema %lld, this one knows up to %d",
+                            s->files.main, (long long)schema, STORE_SCHEMA);
+        error_expected(error, "schema %d or lower", STORE_SCHEMA);
+        error_found(error, "schema %lld", (long long)schema);
+        error_hint(error, "run the Heddle that wrote it, or a newer one; the data were left as they are");
+        return rc;
+    }
     code = ask_number(s, "SELECT count(*) FROM pragma_integrity_check WHERE integrity_check = 'ok'", &sound);
     if (code || !sound) return refuse(s, code ? code : SQLITE_CORRUPT, "trust it", error);
     return HEDDLE_OK;
 }
 
-static int refuse_last(const store_t *s, heddle_error_t *error)
+/* Checks the epoch before anything is written: a registry that is refused stays as it was, with its log. */
+static int check_epoch(store_t *s, bool fresh, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s: its epochs are used up: no token could be new",
-                        s->files.main);
-    error_expected(error, "an epoch up to %u", EPOCH_MAX);
-    error_found(error, "%llu", (unsigned long long)s->epoch);
-    error_hint(error,
-               "begin a new cluster with another --data; workers and publishers are to be started again");
-    return rc;
-}
-
-/* The files are older than the run that was killed here, at least in part.  Their epoch would be used
- * twice, so tokens of that run would be valid again. */
-static int refuse_older(const store_t *s, heddle_error_t *error)
-{
+    int64_t epoch = 0;
+    int code = fresh ? SQLITE_OK : ask_number(s, "SELECT epoch FROM meta", &epoch);
+    if (code == SQLITE_DONE) code = SQLITE_CORRUPT; /* no row */
+    if (code) return refuse(s, code, "read its epoch", error);
+    s->epoch = s->said_epoch = (uint64_t)epoch + 1; /* which it is, when the start is over */
+    if (s->epoch > EPOCH_MAX) {
+        int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
+                            "%.300s: its epochs are used up: no token could be new", s->files.main);
+        error_expected(error, "an epoch up to %u", EPOCH_MAX);
+        error_found(error, "%llu", (unsigned long long)s->epoch);
+        error_hint(error,
+                   "begin a new cluster with another --data; workers and publishers are to be started again");
+        return rc;
+    }
+    if (s->epoch > s->dir.open_epoch) return HEDDLE_OK;
+    /* The files are older than the run that was killed here, at least in part.  Their epoch would be used
+     * twice, so tokens of that run would be valid again. */
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
                         "%.300s is older than the broker that ran here last, which was killed",
                         s->files.main);
@@ -489,21 +474,16 @@ static int refuse_older(const store_t *s, heddle_error_t *error)
     return rc;
 }
 
-/* Checks the epoch before anything is written: a registry that is refused stays as it was, with its log. */
-static int check_epoch(store_t *s, bool fresh, heddle_error_t *error)
-{
-    int64_t epoch = 0;
-    int code = fresh ? SQLITE_OK : ask_number(s, "SELECT epoch FROM meta", &epoch);
-    if (code == SQLITE_DONE) code = SQLITE_CORRUPT; /* no row */
-    if (code) return refuse(s, code, "read its epoch", error);
-    s->epoch = s->said_epoch = (uint64_t)epoch + 1; /* which it is, when the start is over */
-    if (s->epoch > EPOCH_MAX) return refuse_last(s, error);
-    return s->epoch <= s->dir.open_epoch ? refuse_older(s, error) : HEDDLE_OK;
-}
-
 /* Each start takes the next epoch.  So no token of an earlier run can be valid in this one. */
 static int raise_epoch(store_t *s, heddle_error_t *error)
 {
+    /* Statements are prepared once, and only now that their tables are there: a commit then only binds and
+     * steps. */
+    for (int i = 0; i < SQL_COUNT; i++) {
+        int bad = sqlite3_prepare_v3(s->db, SQL[i], -1, SQLITE_PREPARE_PERSISTENT, &s->sql[i], NULL);
+        if (bad) return refuse(s, bad, "prepare its statements", error);
+    }
+    store_files_note(&s->files);
     row_t row = {.sql = s->sql[ALL_META]};
     int code = sqlite3_step(row.sql);
     if (code == SQLITE_ROW) {
@@ -516,22 +496,16 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
     return store_commit(s, &(record_t){.kind = RECORD_EPOCH, .epoch = s->epoch}, 1, error);
 }
 
-/* Statements are prepared once: a commit then only binds and steps. */
-static int prepare(store_t *s, heddle_error_t *error)
-{
-    for (int i = 0; i < SQL_COUNT; i++) {
-        int code = sqlite3_prepare_v3(s->db, SQL[i], -1, SQLITE_PREPARE_PERSISTENT, &s->sql[i], NULL);
-        if (code) return refuse(s, code, "prepare its statements", error);
-    }
-    return HEDDLE_OK;
-}
-
 /* Brings an older schema up to date, all of it or nothing: a transaction that is left open ends with the
  * connection. */
-static int bring_up(store_t *s)
+static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
 {
     int64_t has_asked = 0, has_scope = 0, has_loss = 0;
-    int code = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
+    int code = sqlite3_exec(
+        s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
+        NULL, NULL, NULL);
+    if (!code && fresh) code = sqlite3_exec(s->db, SCHEMA, NULL, NULL, NULL);
+    if (!code) code = sqlite3_exec(s->db, "BEGIN IMMEDIATE", NULL, NULL, NULL);
     if (!code)
         code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'asked_ms'",
                           &has_asked);
@@ -544,16 +518,7 @@ static int bring_up(store_t *s)
     if (!code && !has_loss) code = sqlite3_exec(s->db, LOSABLE, NULL, NULL, NULL);
     if (!code && !has_asked) code = sqlite3_exec(s->db, ASKED, NULL, NULL, NULL);
     if (!code && !has_scope) code = sqlite3_exec(s->db, SCOPED, NULL, NULL, NULL);
-    return code ? code : sqlite3_exec(s->db, LATER, NULL, NULL, NULL);
-}
-
-static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
-{
-    int code = sqlite3_exec(
-        s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
-        NULL, NULL, NULL);
-    if (!code && fresh) code = sqlite3_exec(s->db, SCHEMA, NULL, NULL, NULL);
-    if (!code) code = bring_up(s);
+    if (!code) code = sqlite3_exec(s->db, LATER, NULL, NULL, NULL);
     return code ? refuse(s, code, fresh ? "make its tables" : "open its log", error) : HEDDLE_OK;
 }
 
@@ -579,15 +544,6 @@ static int check_setting(store_t *s, const char *name, const char *wanted, heddl
     return rc;
 }
 
-/* A commit is durable only with these settings. */
-static int check_settings(store_t *s, heddle_error_t *error)
-{
-    int rc = check_setting(s, "journal_mode", "wal", error);
-    if (!rc) rc = check_setting(s, "synchronous", "2", error); /* FULL */
-    if (!rc) rc = check_setting(s, "foreign_keys", "1", error);
-    return rc;
-}
-
 /* Each step needs those before it.  The first that fails ends the start, and store_close accepts a store
  * that is half open. */
 int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
@@ -599,15 +555,14 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     int rc = datadir_open(dir, &s->dir, error);
     if (!rc) rc = store_files_init(&s->files, &s->dir, error);
     if (!rc) rc = store_files_check(&s->files, &s->dir, error);
-    if (!rc) rc = make_file(s, error);
     if (!rc) rc = open_database(s, error);
     if (!rc) rc = check_schema(s, &fresh, error);
     if (!rc) rc = check_epoch(s, fresh, error);
     if (!rc) rc = datadir_say_begun(&s->dir, error);
     if (!rc) rc = make_schema(s, fresh, error);
-    if (!rc) rc = check_settings(s, error);
-    if (!rc) rc = prepare(s, error);
-    if (!rc) store_files_note(&s->files);
+    if (!rc) rc = check_setting(s, "journal_mode", "wal", error); /* a commit is durable only with these */
+    if (!rc) rc = check_setting(s, "synchronous", "2", error); /* FULL */
+    if (!rc) rc = check_setting(s, "foreign_keys", "1", error);
     if (!rc) rc = raise_epoch(s, error);
     if (!rc) rc = begin_log(s, error);
     s->is_ready = !rc;
@@ -626,27 +581,6 @@ int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* Puts the log aside when it could not be emptied.  False: log and registry still lie side by side, and
- * the lock says so to the next start. */
-static bool part_files(const store_t *s, bool is_open)
-{
-    int number = store_files_part(&s->files, s->said_epoch);
-    if (!number) return true;
-    log_emit(LOG_ERROR, "registry.foreign", "%s: cannot put it aside: %s", s->files.log, strerror(number));
-    heddle_error_t why;
-    if (datadir_say_unparted(&s->dir, is_open, s->said_epoch, &why))
-        log_emit(LOG_ERROR, "registry.foreign", "%s; rename the log before the next start", why.message);
-    return false;
-}
-
-/* SQLite syncs what it writes to the log, and not that it emptied it. */
-static int sync_log(store_t *s)
-{
-    sqlite3_file *log = NULL;
-    int code = sqlite3_file_control(s->db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &log);
-    return code || !log || !log->pMethods ? code : log->pMethods->xSync(log, SQLITE_SYNC_NORMAL);
-}
-
 /* The lock says "closed" before SQLite removes the log: a start that finds no log then knows that none is
  * missing.  A log that could not be emptied, or that is not ours any more, is left as it is. */
 static void end_log(store_t *s)
@@ -656,10 +590,23 @@ static void end_log(store_t *s)
         log_emit(LOG_ERROR, "registry.foreign", "%s; %s", why.message, why.hint);
     bool is_ours = s->is_ready && store_files_own_main(&s->files), is_whole = is_ours && !empty_log(s);
     if (is_ours) store_files_note(&s->files);
-    if (is_whole) is_whole = sync_log(s) == SQLITE_OK;
+    if (is_whole) { /* SQLite syncs what it writes to the log, and not that it emptied it */
+        sqlite3_file *log = NULL;
+        int code = sqlite3_file_control(s->db, "main", SQLITE_FCNTL_JOURNAL_POINTER, &log);
+        if (!code && log && log->pMethods) code = log->pMethods->xSync(log, SQLITE_SYNC_NORMAL);
+        is_whole = code == SQLITE_OK;
+    }
     if (is_whole) is_whole = datadir_say_closed(&s->dir, NULL) == HEDDLE_OK;
-    bool is_parted = part_files(s, !is_whole);
-    if (!is_whole || !is_parted) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
+    /* A log that could not be emptied is put aside.  If that fails too, log and registry still lie side by
+     * side, and the lock says so to the next start. */
+    int number = store_files_part(&s->files, s->said_epoch);
+    if (number) {
+        log_emit(LOG_ERROR, "registry.foreign", "%s: cannot put it aside: %s", s->files.log,
+                 strerror(number));
+        if (datadir_say_unparted(&s->dir, !is_whole, s->said_epoch, &why))
+            log_emit(LOG_ERROR, "registry.foreign", "%s; rename the log before the next start", why.message);
+    }
+    if (!is_whole || number) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);
 }
 
 void store_close(store_t **store)

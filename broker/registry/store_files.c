@@ -138,23 +138,18 @@ static int move_aside(const char *log, const char *aside)
     return errno != ENOENT || rename(log, aside) ? errno : 0;
 }
 
-static int put_aside(const char *log, uint64_t epoch)
-{
-    char aside[ASIDE_BYTES];
-    int number = EEXIST;
-    for (int i = 1; number == EEXIST && i <= ASIDE_MAX; i++) {
-        aside_name(log, epoch, i, aside);
-        number = move_aside(log, aside);
-    }
-    return number;
-}
-
 int store_files_part(const store_files_t *f, uint64_t epoch)
 {
     struct stat st;
     bool is_there = f->log_seen.st_ino && look(f->log, &st) == 0;
     bool is_foreign = is_there && store_files_own_main(f) != is_same(&st, &f->log_seen);
-    return is_foreign ? put_aside(f->log, epoch) : 0;
+    char aside[ASIDE_BYTES];
+    int number = is_foreign ? EEXIST : 0;
+    for (int i = 1; number == EEXIST && i <= ASIDE_MAX; i++) {
+        aside_name(f->log, epoch, i, aside);
+        number = move_aside(f->log, aside);
+    }
+    return number;
 }
 
 /* ---- the log, before it is opened ------------------------------------------------------------ */
@@ -197,17 +192,6 @@ typedef struct {
     size_t page_bytes;
 } walk_t;
 
-static void begin_walk(walk_t *w, const uint8_t header[LOG_HEADER])
-{
-    w->is_big = be32(header) & 1;
-    w->counted = sum_over((sum_t){0}, header, 24, w->is_big);
-    w->stored = sum_at(header + 24);
-    w->is_broken = !sum_equal(w->counted, w->stored);
-    if (w->is_broken) w->is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__; /* that of this machine */
-    w->has_salt = !w->is_broken;
-    memcpy(w->salt, header + 16, 8);
-}
-
 /* True: this frame is whole, and a transaction that lies behind a damage ended before it.  That
  * transaction was synced before this one began, so no power cut did the damage: acknowledged data would be
  * lost without a word. */
@@ -231,17 +215,6 @@ static bool see_frame(walk_t *w, const uint8_t *frame)
     return had_ended && is_whole;
 }
 
-static int refuse_damaged(const char *path, uint64_t at, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
-                        "%.300s: damaged before byte %llu, and what was acknowledged later is behind it",
-                        path, (unsigned long long)at);
-    error_contrast(error, "a log that is whole up to where it ends", "whole records behind damaged ones");
-    error_hint(error, "nothing was changed: copy the directory away, then restore a backup; "
-                      "docs/operations.md, The broker does not start");
-    return rc;
-}
-
 /* SQLite itself stops reading at the first frame that is not whole, and drops the rest.  So the rest is
  * checked here, before the log is opened. */
 static int walk(const char *path, int fd, walk_t *w, uint8_t *frame, heddle_error_t *error)
@@ -250,14 +223,28 @@ static int walk(const char *path, int fd, walk_t *w, uint8_t *frame, heddle_erro
     ssize_t n = pread(fd, header, sizeof header, 0);
     if (n < 0) return read_failed(path, errno, error);
     if (n < LOG_HEADER) return HEDDLE_OK; /* nothing was ever in it */
-    begin_walk(w, header);
+    w->is_big = be32(header) & 1;
+    w->counted = sum_over((sum_t){0}, header, 24, w->is_big);
+    w->stored = sum_at(header + 24);
+    w->is_broken = !sum_equal(w->counted, w->stored);
+    if (w->is_broken) w->is_big = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__; /* that of this machine */
+    w->has_salt = !w->is_broken;
+    memcpy(w->salt, header + 16, 8);
     size_t frame_bytes = FRAME_HEADER + w->page_bytes;
-    for (off_t at = LOG_HEADER;; at += (off_t)frame_bytes) {
+    off_t at = LOG_HEADER;
+    for (;; at += (off_t)frame_bytes) {
         n = pread(fd, frame, frame_bytes, at);
         if (n < 0) return read_failed(path, errno, error);
         if ((size_t)n < frame_bytes) return HEDDLE_OK;
-        if (see_frame(w, frame)) return refuse_damaged(path, (uint64_t)at, error);
+        if (see_frame(w, frame)) break;
     }
+    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
+                        "%.300s: damaged before byte %llu, and what was acknowledged later is behind it",
+                        path, (unsigned long long)at);
+    error_contrast(error, "a log that is whole up to where it ends", "whole records behind damaged ones");
+    error_hint(error, "nothing was changed: copy the directory away, then restore a backup; "
+                      "docs/operations.md, The broker does not start");
+    return rc;
 }
 
 static int check_log(const char *path, size_t page_bytes, heddle_error_t *error)
@@ -331,39 +318,25 @@ static int refuse_missing(const store_files_t *f, const char *path, const datadi
     return rc;
 }
 
-static int refuse_unparted(const store_files_t *f, const datadir_t *dir, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s does not belong to the registry.db beside it",
-                        f->log);
-    error_contrast(error, "a log that was put aside",
-                   "one that the broker before could not put aside, when one of the two had been replaced");
-    error_hint(error,
-               "is the registry.db of that log back in its place? remove %.120s/lock, and nothing else; else "
-               "restore a backup into an empty directory, or rename the log to registry.db-wal.old and "
-               "remove lock",
-               dir->path);
-    return rc;
-}
-
-static int refuse_foreign(const store_files_t *f, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
-                        "%.300s was not there when the registry.db beside it was closed", f->log);
-    error_contrast(error, "none, or an empty one: the broker that had this registry.db closed it in order",
-                   "a log of another one: was a backup unpacked over the directory?");
-    error_hint(error, "move the log away to go on with this registry.db as it was closed; or, if that came "
-                      "from a backup, restore it into an empty directory: docs/operations.md, Backup and "
-                      "restore");
-    return rc;
-}
-
 /* The lock says how the previous broker left its files.  What does not fit to that is refused before
  * SQLite opens anything. */
 int store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error_t *error)
 {
     size_t page_bytes = 0;
     struct stat st;
-    if (dir->is_unparted) return refuse_unparted(f, dir, error);
+    if (dir->is_unparted) {
+        int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
+                            "%.300s does not belong to the registry.db beside it", f->log);
+        error_contrast(error, "a log that was put aside",
+                       "one that the broker before could not put aside, when one of the two had been "
+                       "replaced");
+        error_hint(error,
+                   "is the registry.db of that log back in its place? remove %.120s/lock, and nothing else; "
+                   "else restore a backup into an empty directory, or rename the log to registry.db-wal.old "
+                   "and remove lock",
+                   dir->path);
+        return rc;
+    }
     int rc = read_page_bytes(f->main, &page_bytes, error);
     if (rc) return rc;
     int number = look(f->main, &st);
@@ -372,6 +345,16 @@ int store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error
     number = look(f->log, &st);
     if (number && number != ENOENT) return read_failed(f->log, number, error);
     if (dir->was_open && page_bytes && number) return refuse_missing(f, f->log, dir, error);
-    if (dir->was_closed && page_bytes && !number && st.st_size) return refuse_foreign(f, error);
+    if (dir->was_closed && page_bytes && !number && st.st_size) {
+        rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
+                        "%.300s was not there when the registry.db beside it was closed", f->log);
+        error_contrast(error,
+                       "none, or an empty one: the broker that had this registry.db closed it in order",
+                       "a log of another one: was a backup unpacked over the directory?");
+        error_hint(error, "move the log away to go on with this registry.db as it was closed; or, if that "
+                          "came from a backup, restore it into an empty directory: docs/operations.md, "
+                          "Backup and restore");
+        return rc;
+    }
     return page_bytes ? check_log(f->log, page_bytes, error) : HEDDLE_OK;
 }

@@ -96,178 +96,76 @@ static void take_version(row_t *from, record_t *r)
     r->asked_ms = row_take_u64(from);
 }
 
-/* The order is that of the columns in PUT_DECISION. */
-static void put_decision(row_t *to, const record_t *r)
-{
-    row_put_text(to, r->adapter);
-    row_put_u64(to, r->decision);
-    row_put_u64(to, r->version);
-    row_put_u64(to, r->held);
-    row_put_text(to, r->by);
-    row_put_u64(to, r->at_ms);
-    row_put_u64(to, (uint64_t)r->scope);
-}
-
-static void take_decision(row_t *from, record_t *r)
-{
-    r->adapter = row_take_text(from);
-    r->decision = row_take_u64(from);
-    r->version = row_take_u64(from);
-    r->held = row_take_u64(from) != 0;
-    r->by = row_take_text(from);
-    r->at_ms = row_take_u64(from);
-    r->scope = (scope_t)row_take_u64(from);
-}
-
-/* The order is that of the columns in PUT_STATE. */
-static void put_state(row_t *to, const record_t *r)
-{
-    row_put_u64(to, r->state);
-    row_put_u64(to, r->at_ms);
-    row_put_u64(to, (uint64_t)(int64_t)r->code);
-    row_put_text(to, r->message);
-    row_put_text(to, r->worker);
-    row_put_text(to, r->phase);
-    row_put_text(to, r->adapter);
-    row_put_u64(to, r->version);
-}
-
-static void take_state(row_t *from, record_t *r)
-{
-    uint64_t state = row_take_u64(from);
-    if (state < VERSION_STAGING || state > VERSION_RETIRED) from->code = SQLITE_CORRUPT;
-    r->state = (version_state_t)state;
-    r->at_ms = row_take_u64(from);
-    r->code = (int)(int64_t)row_take_u64(from);
-    r->message = row_take_text(from);
-    r->worker = row_take_text(from);
-    r->phase = row_take_text(from);
-    r->adapter = row_take_text(from);
-    r->version = row_take_u64(from);
-}
-
-/* The order is that of the columns in PUT_WRITER. */
-static void put_writer(row_t *to, const record_t *r)
-{
-    row_put_text(to, r->adapter);
-    if (!r->token) return; /* closed: the row goes */
-    row_put_u64(to, r->token);
-    row_put_text(to, r->writer);
-    row_put_text(to, r->host);
-    row_put_u64(to, r->pid);
-    put_blob(to, r->life.b, sizeof r->life.b);
-    row_put_u64(to, r->at_ms);
-}
-
-static void take_writer(row_t *from, record_t *r)
-{
-    r->adapter = row_take_text(from);
-    r->token = row_take_u64(from);
-    r->writer = row_take_text(from);
-    r->host = row_take_text(from);
-    r->pid = row_take_u64(from);
-    take_fixed(from, r->life.b, sizeof r->life.b);
-    r->at_ms = row_take_u64(from);
-}
-
-static void put_adapter(row_t *to, const record_t *r)
-{
-    row_put_text(to, r->adapter);
-    row_put_u64(to, r->at_ms);
-}
-
-static void take_adapter(row_t *from, record_t *r)
-{
-    r->adapter = row_take_text(from);
-    r->at_ms = row_take_u64(from);
-}
-
-static void put_key(row_t *to, const record_t *r)
-{
-    row_put_text(to, r->public_key);
-    row_put_text(to, r->name);
-    row_put_text(to, r->roles);
-    row_put_u64(to, r->at_ms);
-    row_put_u64(to, r->revoked_ms);
-}
-
-static void take_key(row_t *from, record_t *r)
-{
-    r->public_key = row_take_text(from);
-    r->name = row_take_text(from);
-    r->roles = row_take_text(from);
-    r->at_ms = row_take_u64(from);
-    r->revoked_ms = row_take_u64(from);
-}
-
-static void put_floor(row_t *to, const record_t *r)
-{
-    row_put_text(to, r->adapter);
-    row_put_u64(to, r->version);
-    row_put_u64(to, r->decision);
-}
-
-static void take_floor(row_t *from, record_t *r)
-{
-    r->adapter = row_take_text(from);
-    r->version = row_take_u64(from);
-    r->decision = row_take_u64(from);
-}
-
-/* The order is that of the columns in PUT_WORKER. */
-static void put_worker(row_t *to, const record_t *r)
-{
-    row_put_text(to, r->worker);
-    if (!*r->serves) return; /* not ready any more: the row goes */
-    row_put_text(to, r->host);
-    row_put_u64(to, r->pid);
-    row_put_u64(to, r->at_ms);
-    row_put_text(to, r->serves);
-}
-
-static void take_worker(row_t *from, record_t *r)
-{
-    r->worker = row_take_text(from);
-    r->host = row_take_text(from);
-    r->pid = row_take_u64(from);
-    r->at_ms = row_take_u64(from);
-    r->serves = row_take_text(from);
-}
-
-/* The order is that of the columns in PUT_LOSS. */
-static void put_loss(row_t *to, const record_t *r)
-{
-    row_put_u64(to, r->at_ms);
-    row_put_text(to, r->message);
-    row_put_text(to, r->adapter);
-    row_put_u64(to, r->version);
-}
-
-static void take_loss(row_t *from, record_t *r)
-{
-    r->at_ms = row_take_u64(from);
-    r->message = row_take_text(from);
-    r->adapter = row_take_text(from);
-    r->version = row_take_u64(from);
-}
-
+/* The columns of each case have the order of the statement that it is bound to (PUT_... in store.c), and so
+ * has row_take: a column that moves must move in all three. */
 void row_put(row_t *to, const record_t *r)
 {
     switch (r->kind) {
     case RECORD_EPOCH: row_put_u64(to, r->epoch); break;
-    case RECORD_ADAPTER: put_adapter(to, r); break;
+    case RECORD_ADAPTER:
+        row_put_text(to, r->adapter);
+        row_put_u64(to, r->at_ms);
+        break;
     case RECORD_VERSION: put_version(to, r); break;
-    case RECORD_DECISION: put_decision(to, r); break;
-    case RECORD_STATE: put_state(to, r); break;
-    case RECORD_WRITER: put_writer(to, r); break;
-    case RECORD_FLOOR: put_floor(to, r); break;
-    case RECORD_WORKER: put_worker(to, r); break;
-    case RECORD_LOSS: put_loss(to, r); break;
+    case RECORD_DECISION:
+        row_put_text(to, r->adapter);
+        row_put_u64(to, r->decision);
+        row_put_u64(to, r->version);
+        row_put_u64(to, r->held);
+        row_put_text(to, r->by);
+        row_put_u64(to, r->at_ms);
+        row_put_u64(to, (uint64_t)r->scope);
+        break;
+    case RECORD_STATE:
+        row_put_u64(to, r->state);
+        row_put_u64(to, r->at_ms);
+        row_put_u64(to, (uint64_t)(int64_t)r->code);
+        row_put_text(to, r->message);
+        row_put_text(to, r->worker);
+        row_put_text(to, r->phase);
+        row_put_text(to, r->adapter);
+        row_put_u64(to, r->version);
+        break;
+    case RECORD_WRITER:
+        row_put_text(to, r->adapter);
+        if (!r->token) break; /* closed: the row goes */
+        row_put_u64(to, r->token);
+        row_put_text(to, r->writer);
+        row_put_text(to, r->host);
+        row_put_u64(to, r->pid);
+        put_blob(to, r->life.b, sizeof r->life.b);
+        row_put_u64(to, r->at_ms);
+        break;
+    case RECORD_FLOOR:
+        row_put_text(to, r->adapter);
+        row_put_u64(to, r->version);
+        row_put_u64(to, r->decision);
+        break;
+    case RECORD_WORKER:
+        row_put_text(to, r->worker);
+        if (!*r->serves) break; /* not ready any more: the row goes */
+        row_put_text(to, r->host);
+        row_put_u64(to, r->pid);
+        row_put_u64(to, r->at_ms);
+        row_put_text(to, r->serves);
+        break;
+    case RECORD_LOSS:
+        row_put_u64(to, r->at_ms);
+        row_put_text(to, r->message);
+        row_put_text(to, r->adapter);
+        row_put_u64(to, r->version);
+        break;
     case RECORD_FORGET:
         row_put_text(to, r->adapter);
         row_put_u64(to, r->version);
         break;
-    case RECORD_KEY: put_key(to, r); break;
+    case RECORD_KEY:
+        row_put_text(to, r->public_key);
+        row_put_text(to, r->name);
+        row_put_text(to, r->roles);
+        row_put_u64(to, r->at_ms);
+        row_put_u64(to, r->revoked_ms);
+        break;
     case RECORD_KEY_DROP: row_put_text(to, r->public_key); break;
     }
 }
@@ -276,15 +174,67 @@ void row_take(row_t *from, record_t *r)
 {
     switch (r->kind) {
     case RECORD_EPOCH: r->epoch = row_take_u64(from); break;
-    case RECORD_ADAPTER: take_adapter(from, r); break;
+    case RECORD_ADAPTER:
+        r->adapter = row_take_text(from);
+        r->at_ms = row_take_u64(from);
+        break;
     case RECORD_VERSION: take_version(from, r); break;
-    case RECORD_DECISION: take_decision(from, r); break;
-    case RECORD_STATE: take_state(from, r); break;
-    case RECORD_WRITER: take_writer(from, r); break;
-    case RECORD_FLOOR: take_floor(from, r); break;
-    case RECORD_WORKER: take_worker(from, r); break;
-    case RECORD_LOSS: take_loss(from, r); break;
-    case RECORD_KEY: take_key(from, r); break;
+    case RECORD_DECISION:
+        r->adapter = row_take_text(from);
+        r->decision = row_take_u64(from);
+        r->version = row_take_u64(from);
+        r->held = row_take_u64(from) != 0;
+        r->by = row_take_text(from);
+        r->at_ms = row_take_u64(from);
+        r->scope = (scope_t)row_take_u64(from);
+        break;
+    case RECORD_STATE: {
+        uint64_t state = row_take_u64(from);
+        if (state < VERSION_STAGING || state > VERSION_RETIRED) from->code = SQLITE_CORRUPT;
+        r->state = (version_state_t)state;
+        r->at_ms = row_take_u64(from);
+        r->code = (int)(int64_t)row_take_u64(from);
+        r->message = row_take_text(from);
+        r->worker = row_take_text(from);
+        r->phase = row_take_text(from);
+        r->adapter = row_take_text(from);
+        r->version = row_take_u64(from);
+        break;
+    }
+    case RECORD_WRITER:
+        r->adapter = row_take_text(from);
+        r->token = row_take_u64(from);
+        r->writer = row_take_text(from);
+        r->host = row_take_text(from);
+        r->pid = row_take_u64(from);
+        take_fixed(from, r->life.b, sizeof r->life.b);
+        r->at_ms = row_take_u64(from);
+        break;
+    case RECORD_FLOOR:
+        r->adapter = row_take_text(from);
+        r->version = row_take_u64(from);
+        r->decision = row_take_u64(from);
+        break;
+    case RECORD_WORKER:
+        r->worker = row_take_text(from);
+        r->host = row_take_text(from);
+        r->pid = row_take_u64(from);
+        r->at_ms = row_take_u64(from);
+        r->serves = row_take_text(from);
+        break;
+    case RECORD_LOSS:
+        r->at_ms = row_take_u64(from);
+        r->message = row_take_text(from);
+        r->adapter = row_take_text(from);
+        r->version = row_take_u64(from);
+        break;
+    case RECORD_KEY:
+        r->public_key = row_take_text(from);
+        r->name = row_take_text(from);
+        r->roles = row_take_text(from);
+        r->at_ms = row_take_u64(from);
+        r->revoked_ms = row_take_u64(from);
+        break;
     case RECORD_FORGET:
     case RECORD_KEY_DROP: break; /* have no row */
     }
