@@ -71,20 +71,15 @@ static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_e
     return rc;
 }
 
-static int is_newer(const adapter_row_t *a, uint64_t named, heddle_error_t *error)
+int aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t named,
+                uint64_t *ret_version, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s@%llu is newer than the active %s@%llu",
-                        a->name, (unsigned long long)named, a->name, (unsigned long long)a->active);
-    error_where(error, a->name, named, NULL, "activate");
-    error_expected(error, "a version up to %llu", (unsigned long long)a->active);
-    error_found(error, "%llu", (unsigned long long)named);
-    error_hint(error, "`heddle activate %s@%llu` goes forward", a->name, (unsigned long long)named);
-    return rc;
-}
-
-static int aim_back(const rollout_t *ro, const adapter_row_t *a, uint64_t named, uint64_t *ret_version,
-                    heddle_error_t *error)
-{
+    if (aim != AIM_BACK) {
+        *ret_version = aim == AIM_RESUME ? aim_resume(ro, a) : named;
+        return HEDDLE_OK;
+    }
+    /* Back is the latest decision before the active version's, and never the greatest number below it: that
+     * one may never have been active. */
     if (!a->active) {
         int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE,
                             "no version of %s is active, so there is none to roll back from", a->name);
@@ -92,7 +87,15 @@ static int aim_back(const rollout_t *ro, const adapter_row_t *a, uint64_t named,
         error_hint(error, "`heddle versions %s` lists what there is", a->name);
         return rc;
     }
-    if (named > a->active) return is_newer(a, named, error);
+    if (named > a->active) {
+        int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s@%llu is newer than the active %s@%llu",
+                            a->name, (unsigned long long)named, a->name, (unsigned long long)a->active);
+        error_where(error, a->name, named, NULL, "activate");
+        error_expected(error, "a version up to %llu", (unsigned long long)a->active);
+        error_found(error, "%llu", (unsigned long long)named);
+        error_hint(error, "`heddle activate %s@%llu` goes forward", a->name, (unsigned long long)named);
+        return rc;
+    }
     const version_row_t *best = NULL;
     for (size_t i = 0; i < a->version_count && !named; i++) {
         const version_row_t *v = a->versions[i];
@@ -101,13 +104,5 @@ static int aim_back(const rollout_t *ro, const adapter_row_t *a, uint64_t named,
     }
     if (!named && !best) return nothing_earlier(ro, a, error);
     *ret_version = named ? named : best->version;
-    return HEDDLE_OK;
-}
-
-int aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t named,
-                uint64_t *ret_version, heddle_error_t *error)
-{
-    if (aim == AIM_BACK) return aim_back(ro, a, named, ret_version, error);
-    *ret_version = aim == AIM_RESUME ? aim_resume(ro, a) : named;
     return HEDDLE_OK;
 }

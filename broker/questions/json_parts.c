@@ -13,23 +13,19 @@
 json_t *part_count(uint64_t n) { return json_integer((json_int_t)(n < LIMIT_EXACT ? n : LIMIT_EXACT)); }
 json_t *part_number(uint64_t n) { return n ? part_count(n) : json_null(); }
 
-/* Texts are valid UTF-8, but one that was cut to fit may end inside a character.  Then every byte beyond
- * ASCII becomes "?". */
-static json_t *ascii(const char *text)
-{
-    char *copy = strdup(text);
-    for (char *c = copy; c && *c; c++)
-        if ((unsigned char)*c >= 0x80) *c = '?';
-    json_t *value = copy ? json_string(copy) : NULL;
-    free(copy);
-    return value;
-}
-
 json_t *part_text(const char *text)
 {
     if (!text || !*text) return json_null();
     json_t *value = json_string(text);
-    return value ? value : ascii(text);
+    if (value) return value;
+    /* Texts are valid UTF-8, but one that was cut to fit may end inside a character.  Then every byte beyond
+     * ASCII becomes "?". */
+    char *copy = strdup(text);
+    for (char *c = copy; c && *c; c++)
+        if ((unsigned char)*c >= 0x80) *c = '?';
+    value = copy ? json_string(copy) : NULL;
+    free(copy);
+    return value;
 }
 
 json_t *part_time(uint64_t wall_ms)
@@ -60,6 +56,20 @@ json_t *part_tag(const char *adapter, uint64_t version, const digest_t *d)
 }
 
 json_t *part_code(int code) { return code ? json_string(heddle_err_name(code)) : json_null(); }
+
+json_t *part_words(const char *text)
+{
+    json_t *list = json_array();
+    for (const char *at = text; list && *at;) {
+        size_t n = strcspn(at, ",");
+        if (json_array_append_new(list, json_stringn(at, n)) != 0) {
+            json_decref(list);
+            return NULL;
+        }
+        at += n + (at[n] == ',');
+    }
+    return list;
+}
 
 json_t *part_body(const char *kind, bool ok, json_t *fields)
 {

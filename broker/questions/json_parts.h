@@ -18,6 +18,7 @@ json_t *part_span(uint64_t us);                 /* the same; null for 0: not yet
 json_t *part_digest(const digest_t *d);         /* NULL: null */
 json_t *part_tag(const char *adapter, uint64_t version, const digest_t *d);
 json_t *part_code(int code);                    /* its stable name; null for 0 */
+json_t *part_words(const char *text);           /* "dora,rslora": ["dora","rslora"] */
 /* {"schema", "kind", "ok"} and then `fields`, which it takes. */
 json_t *part_body(const char *kind, bool ok, json_t *fields);
 

@@ -139,57 +139,50 @@ uint64_t pending_deadline(const pending_t *p)
 
 /* ---- the question ---- */
 
-/* Names are sorted, and each is kept once: a worker that is named twice counts once. */
-static int set_workers(pending_row_t *row, const msg_query_t *q, heddle_error_t *error)
-{
-    if (!q->worker_count) return HEDDLE_OK;
-    row->workers = calloc(q->worker_count, sizeof *row->workers);
-    if (!row->workers)
-        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the names of %u workers",
-                          q->worker_count);
-    for (uint32_t i = 0; i < q->worker_count; i++) {
-        int rc = name_check("worker", q->workers[i], error);
-        if (rc) return rc;
-        error_text(row->workers[i], sizeof row->workers[i], q->workers[i]);
-    }
-    qsort(row->workers, q->worker_count, sizeof *row->workers,
-          (int (*)(const void *, const void *))strcmp);
-    for (uint32_t i = 0; i < q->worker_count; i++) /* named twice counts once */
-        if (!row->worker_count || strcmp(row->workers[row->worker_count - 1], row->workers[i]))
-            memmove(row->workers[row->worker_count++], row->workers[i], sizeof *row->workers);
-    return HEDDLE_OK;
-}
-
-/* A question may name only an adapter.  Then it is about the newest version, or about the active one where
- * what is served matters. */
-static int set_version(pending_row_t *row, const msg_query_t *q, view_t v, heddle_error_t *error)
-{
-    const adapter_row_t *a = registry_adapter(v.registry, q->name);
-    const version_row_t *newest = a ? registry_newest(a) : NULL;
-    error_text(row->adapter, sizeof row->adapter, q->name);
-    uint64_t meant = newest ? newest->version : 0; /* by the name alone */
-    bool means_active = row->kind == PENDING_VERIFY || row->aim != AIM_VERSION;
-    if (means_active && a && a->active) meant = a->active; /* what is served */
-    row->named = q->version;
-    row->version = q->version ? q->version : meant;
-    if (newest && row->version <= a->last_version) return HEDDLE_OK;
-    int rc = newest
-                 ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", q->name,
-                              (unsigned long long)row->version)
-                 : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
-    error_where(error, q->name, row->version, NULL, NULL);
-    if (newest) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-    if (newest) error_hint(error, "`heddle versions %.100s` lists what there is", q->name);
-    else error_hint(error, "`heddle adapters` lists what there is");
-    return rc;
-}
-
 int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_error_t *error)
 {
     int rc = name_check("adapter", q->name, error);
-    if (!rc) rc = set_version(row, q, v, error);
-    if (!rc) rc = set_workers(row, q, error);
     if (rc) return rc;
+
+    /* A question may name only an adapter.  Then it is about the newest version, or about the active one
+     * where what is served matters. */
+    const adapter_row_t *a = registry_adapter(v.registry, q->name);
+    const version_row_t *newest = a ? registry_newest(a) : NULL;
+    error_text(row->adapter, sizeof row->adapter, q->name);
+    uint64_t meant = newest ? newest->version : 0;
+    bool means_active = row->kind == PENDING_VERIFY || row->aim != AIM_VERSION;
+    if (means_active && a && a->active) meant = a->active;
+    row->named = q->version;
+    row->version = q->version ? q->version : meant;
+    if (!newest || row->version > a->last_version) {
+        rc = newest
+                 ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", q->name,
+                              (unsigned long long)row->version)
+                 : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
+        error_where(error, q->name, row->version, NULL, NULL);
+        if (newest) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
+        if (newest) error_hint(error, "`heddle versions %.100s` lists what there is", q->name);
+        else error_hint(error, "`heddle adapters` lists what there is");
+        return rc;
+    }
+
+    /* Names are sorted, and each is kept once: a worker that is named twice counts once. */
+    if (q->worker_count) row->workers = calloc(q->worker_count, sizeof *row->workers);
+    if (q->worker_count && !row->workers)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the names of %u workers",
+                          q->worker_count);
+    for (uint32_t i = 0; i < q->worker_count; i++) {
+        rc = name_check("worker", q->workers[i], error);
+        if (rc) return rc;
+        error_text(row->workers[i], sizeof row->workers[i], q->workers[i]);
+    }
+    if (q->worker_count)
+        qsort(row->workers, q->worker_count, sizeof *row->workers,
+              (int (*)(const void *, const void *))strcmp);
+    for (uint32_t i = 0; i < q->worker_count; i++)
+        if (!row->worker_count || strcmp(row->workers[row->worker_count - 1], row->workers[i]))
+            memmove(row->workers[row->worker_count++], row->workers[i], sizeof *row->workers);
+
     row->asked_us = v.now.us;
     row->deadline_us = row->asked_us + (q->deadline_ms ? q->deadline_ms
                                                        : (row->kind == PENDING_ACTIVATE ? ACTIVATE_DEADLINE_MS
@@ -207,13 +200,6 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
 }
 
 /* ---- which workers count ---- */
-
-/* The state of a version at a worker.  COPY_NONE: the worker has nothing of it. */
-static copy_state_t state_of(const rollout_t *ro, const adapter_row_t *a, uint64_t version, const member_t *m)
-{
-    const copy_row_t *c = version ? copy_of(rollout_track(ro, a->name, version), m) : NULL;
-    return c ? copy_shown(c, a, version) : COPY_NONE;
-}
 
 /* What a question looks at to see how far the workers are. */
 typedef struct {
@@ -241,6 +227,8 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
     bool is_served = sub->version == row->version && !sub->is_refused &&
                      (sub->version != active || sub->decision >= a->decision);
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
+    const copy_row_t *served =
+        sub->version ? copy_of(rollout_track(w->ro, a->name, sub->version), m) : NULL;
     /* The worker refused the version, and will not try again without another decision. */
     *ret = (wait_row_t){
         .member = m,
@@ -248,7 +236,7 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
         .version = sub->version,
         .decision = sub->decision,
         .since_ms = sub->since_ms,
-        .state = state_of(w->ro, a, sub->version, m),
+        .state = served ? copy_shown(served, a, sub->version) : COPY_NONE,
         .phase = c ? copy_phase(c) : "announce",
         .code = c ? c->code : 0,
         .message = c && c->code ? c->message : "",
@@ -262,33 +250,6 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
     ret->state = copy_shown(c, a, row->version);
 }
 
-static uint32_t fill_named(const wait_scope_t *w, wait_row_t *rows)
-{
-    const pending_row_t *row = w->row;
-    for (uint32_t i = 0; i < row->worker_count; i++) {
-        const member_t *m = membership_worker(w->v.members, row->workers[i]);
-        if (member_is_ready(m) && member_sub(m, row->adapter)) see_worker(w, m, &rows[i]);
-        else
-            rows[i] = (wait_row_t){.member = m, /* lost, leaving, or of another adapter: known for all that */
-                                   .worker = row->workers[i],
-                                   .phase = "announce",
-                                   .code = HEDDLE_ERR_NOT_FOUND,
-                                   .heartbeat_age_ms = m ? member_silent_ms(m, w->v.now.us) : 0};
-    }
-    return row->worker_count;
-}
-
-static uint32_t fill_all(const wait_scope_t *w, wait_row_t *rows)
-{
-    const membership_t *members = w->v.members;
-    uint32_t count = 0;
-    for (size_t i = 0; i < members->worker_count; i++) {
-        const member_t *m = members->workers[i];
-        if (member_is_ready(m) && member_sub(m, w->row->adapter)) see_worker(w, m, &rows[count++]);
-    }
-    return count;
-}
-
 /* Looks at the workers that the question names, or at all READY subscribers. */
 int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view_t *ret_view)
 {
@@ -299,8 +260,21 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
     wait_row_t *rows = calloc(most + 1, sizeof *rows);
     if (!rows) return HEDDLE_ERR_NO_MEMORY;
     wait_scope_t scope = {row, ro, a, t, v, version ? registry_reached_at(a, version) : 0};
-    uint32_t count = row->worker_count ? fill_named(&scope, rows) : fill_all(&scope, rows);
-    uint32_t have = 0;
+    uint32_t count = row->worker_count, have = 0;
+    for (uint32_t i = 0; i < row->worker_count; i++) {
+        const member_t *m = membership_worker(v.members, row->workers[i]);
+        if (member_is_ready(m) && member_sub(m, row->adapter)) see_worker(&scope, m, &rows[i]);
+        else
+            rows[i] = (wait_row_t){.member = m, /* lost, leaving, or of another adapter: known for all that */
+                                   .worker = row->workers[i],
+                                   .phase = "announce",
+                                   .code = HEDDLE_ERR_NOT_FOUND,
+                                   .heartbeat_age_ms = m ? member_silent_ms(m, v.now.us) : 0};
+    }
+    for (size_t i = 0; !row->worker_count && i < v.members->worker_count; i++) {
+        const member_t *m = v.members->workers[i];
+        if (member_is_ready(m) && member_sub(m, row->adapter)) see_worker(&scope, m, &rows[count++]);
+    }
     for (uint32_t i = 0; i < count; i++) have += rows[i].is_reached;
     bool is_none = row->quorum.kind == HEDDLE_QUORUM_NONE;
     *ret_view = (wait_view_t){.rows = rows,
@@ -319,27 +293,23 @@ void wait_view_fini(wait_view_t *w)
 
 /* ---- how it ends ---- */
 
-static int version_failed(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v,
-                          heddle_error_t *error)
-{
-    heddle_error_t reason;
-    char name[HEDDLE_NAME_MAX + 24];
-    registry_reason(a, v, &reason);
-    text_printf(name, sizeof name, "%s@%llu", row->adapter, (unsigned long long)row->version);
-    bool names_itself = strstr(reason.message, name) != NULL;
-    int rc = error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s%s%s", names_itself ? "" : name,
-                        names_itself ? "" : " failed: ", reason.message);
-    error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
-                reason.phase[0] ? reason.phase : NULL);
-    error_hint(error, "`heddle versions %.100s` shows where it ended", name);
-    return rc;
-}
-
-/* The version ended without an error: retired, superseded, or forgotten (v NULL). */
+/* The version failed, or it ended without an error: retired, superseded, or forgotten (v NULL). */
 static int version_ended(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v,
                          heddle_error_t *error)
 {
-    if (v && v->state == VERSION_FAILED) return version_failed(row, a, v, error);
+    if (v && v->state == VERSION_FAILED) {
+        heddle_error_t reason;
+        char name[HEDDLE_NAME_MAX + 24];
+        registry_reason(a, v, &reason);
+        text_printf(name, sizeof name, "%s@%llu", row->adapter, (unsigned long long)row->version);
+        bool names_itself = strstr(reason.message, name) != NULL;
+        int rc = error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s%s%s", names_itself ? "" : name,
+                            names_itself ? "" : " failed: ", reason.message);
+        error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
+                    reason.phase[0] ? reason.phase : NULL);
+        error_hint(error, "`heddle versions %.100s` shows where it ended", name);
+        return rc;
+    }
     bool is_superseded = v && v->state == VERSION_SUPERSEDED;
     int rc =
         is_superseded
@@ -356,27 +326,9 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
     return rc;
 }
 
-/* The hint names the command that ends this wait.  `resume` activates the newest version, so it helps
- * unless exactly another version is asked for. */
-static int adapter_held(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
-                        const version_row_t *v, heddle_error_t *error)
-{
-    char text[512];
-    const char *state = rollout_state(ro, a, v);
-    rollout_held_text(ro, a, text, sizeof text);
-    int rc = error_fail(error, HEDDLE_ERR_HELD, "%s@%llu is %s, but %s", row->adapter,
-                        (unsigned long long)row->version, state, text);
-    error_where(error, row->adapter, row->version, NULL, "activate");
-    bool is_newest = row->version == a->last_version;
-    if (is_newest || !row->exact) error_hint(error, "`heddle resume %.100s` ends the hold", row->adapter);
-    else
-        error_hint(error, "`heddle activate %.100s@%llu` makes it the one to serve", row->adapter,
-                   (unsigned long long)row->version);
-    return rc;
-}
-
 /* The hint depends on what is missing: any worker at all, enough workers, or their switch. */
-static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_t *error)
+static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                    const wait_view_t *w, heddle_error_t *error)
 {
     error_fail(error, w->eligible ? HEDDLE_ERR_DEADLINE : HEDDLE_ERR_NO_WORKERS,
                "%u of %u needed worker%s %s %s@%llu in time", w->have, w->need, w->need == 1 ? "" : "s",
@@ -400,13 +352,7 @@ static int ran_out(const pending_row_t *row, const wait_view_t *w, heddle_error_
         error_hint(error,
                    "`heddle workers` and `heddle versions %.100s@%llu` show which workers lag, and why",
                    row->adapter, (unsigned long long)row->version);
-    return error->code;
-}
-
-/* No worker lags: the version was not announced yet, because another one goes first. */
-static void blame_first(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
-                        const wait_view_t *w, heddle_error_t *error)
-{
+    /* Where no worker lags, the version was not announced yet, because another one goes first. */
     char text[ROLLOUT_QUEUED_TEXT];
     const version_row_t *v = registry_version(a, row->version);
     if (!w->eligible || !v || !rollout_queued_text(ro, a, v, text)) return;
@@ -446,7 +392,20 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
     }
     bool is_held = row->phase == HEDDLE_PHASE_ACTIVE && v && rollout_is_held(ro, a, v);
     if (!is_held || is_overtaken) return false;
-    adapter_held(row, ro, a, v, ret_verdict);
+    /* The hint names the command that ends this wait.  `resume` activates the newest version, so it helps
+     * unless exactly another version is asked for. */
+    char text[512];
+    const char *state = rollout_state(ro, a, v);
+    rollout_held_text(ro, a, text, sizeof text);
+    error_fail(ret_verdict, HEDDLE_ERR_HELD, "%s@%llu is %s, but %s", row->adapter,
+               (unsigned long long)row->version, state, text);
+    error_where(ret_verdict, row->adapter, row->version, NULL, "activate");
+    bool is_newest = row->version == a->last_version;
+    if (is_newest || !row->exact)
+        error_hint(ret_verdict, "`heddle resume %.100s` ends the hold", row->adapter);
+    else
+        error_hint(ret_verdict, "`heddle activate %.100s@%llu` makes it the one to serve", row->adapter,
+                   (unsigned long long)row->version);
     return true;
 }
 
@@ -495,10 +454,8 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     is_over = is_over || (ro->is_settled && is_refused_by_all(row, &w, a, ret_verdict));
     if (!is_over && v.now.us >= row->deadline_us) {
         bool is_staging = row->phase == HEDDLE_PHASE_STAGED;
-        if (ro->is_settled) {
-            ran_out(row, &w, ret_verdict);
-            blame_first(row, ro, a, &w, ret_verdict);
-        } else
+        if (ro->is_settled) ran_out(row, ro, a, &w, ret_verdict);
+        else
             too_early(row, is_staging ? "found staged" : "found active", is_staging ? "stage" : "activate",
                       ret_verdict);
         is_over = true;
@@ -574,13 +531,6 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
     return true;
 }
 
-static bool events_are_over(const pending_row_t *row, uint64_t now_us, const events_t *ev)
-{
-    events_filter_t f = {
-        .epoch = row->epoch, .after = row->after, .adapter = row->adapter, .worker = row->worker};
-    return now_us >= row->deadline_us || events_ready(ev, &f);
-}
-
 bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, const events_t *ev,
                      heddle_error_t *ret_verdict)
 {
@@ -589,24 +539,16 @@ bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, co
     case PENDING_WAIT: return wait_is_over(row, ro, v, ret_verdict);
     case PENDING_ACTIVATE: return activate_is_over(row, ro, v, ret_verdict);
     case PENDING_VERIFY: return verify_is_over(row, v.now.us, ret_verdict);
-    case PENDING_EVENTS: return events_are_over(row, v.now.us, ev);
+    case PENDING_EVENTS: {
+        events_filter_t f = {
+            .epoch = row->epoch, .after = row->after, .adapter = row->adapter, .worker = row->worker};
+        return v.now.us >= row->deadline_us || events_ready(ev, &f);
+    }
     }
     return true;
 }
 
 /* ---- verify ---- */
-
-/* Asks one holder to compute the digest of its bytes. */
-static void ask(const pending_row_t *row, const copy_row_t *c, const member_t *m, verify_row_t *ret,
-                outbox_t *out)
-{
-    *ret = (verify_row_t){.token = m->token};
-    error_text(ret->worker, sizeof ret->worker, c->worker);
-    msg_t msg = {.type = MSG_VERIFY};
-    msg.verify = (msg_verify_t){
-        .token = m->token, .req = row->verify_req, .version = row->version, .adapter = row->adapter};
-    outbox_send(out, m->peer, &msg);
-}
 
 int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out,
                        heddle_error_t *error)
@@ -626,7 +568,14 @@ int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, vi
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         const member_t *m = copy_holds(c) ? membership_by_token(v.members, c->token) : NULL;
-        if (m) ask(row, c, m, &row->rows[row->row_count++], out);
+        if (!m) continue;
+        verify_row_t *answer = &row->rows[row->row_count++];
+        *answer = (verify_row_t){.token = m->token};
+        error_text(answer->worker, sizeof answer->worker, c->worker);
+        msg_t msg = {.type = MSG_VERIFY};
+        msg.verify = (msg_verify_t){
+            .token = m->token, .req = row->verify_req, .version = row->version, .adapter = row->adapter};
+        outbox_send(out, m->peer, &msg);
     }
     return HEDDLE_OK;
 }

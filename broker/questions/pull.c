@@ -7,13 +7,6 @@
 #include "core/errors.h"
 #include "proto/value.h"
 
-/* What an adapter's name alone means: the active version, or the newest on its way where none is active. */
-static uint64_t meant_version(const broker_t *b, const adapter_row_t *a)
-{
-    const version_row_t *newest = a->active ? NULL : rollout_newest_live(&b->rollout, a);
-    return newest ? newest->version : a->active;
-}
-
 /* Three cases with one error: no such adapter, no such version, or nothing active or staging. */
 static int fail_unknown(const adapter_row_t *a, const char *name, uint64_t version, heddle_error_t *error)
 {
@@ -47,14 +40,6 @@ static int fail_gone(const broker_t *b, const adapter_row_t *a, const version_ro
     return rc;
 }
 
-/* A version without a source is not gone while it may get one back: from its publisher while it is
- * staging, from a worker while the broker settles. */
-static bool is_gone(const broker_t *b, const version_row_t *v, uint32_t source_count)
-{
-    if (!v || !registry_is_live(v)) return true;
-    return !source_count && v->state == VERSION_COMMITTED && b->rollout.is_settled;
-}
-
 /* A client that pulls is no member and is not remembered: it gets the sources once, and asks again when
  * they fail. */
 static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, heddle_error_t *error)
@@ -64,7 +49,10 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
     const track_t *t = rollout_track(&b->rollout, a->name, version);
     msg_source_t sources[PLAN_SOURCES];
     uint32_t count = t ? rollout_sources(&b->members, t, c->from, sources) : 0;
-    if (is_gone(b, v, count)) return fail_gone(b, a, v, version, error);
+    /* A version without a source is not gone while it may get one back: from its publisher while it is
+     * staging, from a worker while the broker settles. */
+    bool is_without = !count && v && v->state == VERSION_COMMITTED && b->rollout.is_settled;
+    if (!v || !registry_is_live(v) || is_without) return fail_gone(b, a, v, version, error);
     json_t *body = NULL;
     buf_t bytes = {0};
     msg_part_t part = v->part;
@@ -93,7 +81,12 @@ void on_pull(const call_t *c)
     const char *name = q->name ? q->name : "";
     const adapter_row_t *a = registry_adapter(&c->b->registry, name);
     int rc = name_check("adapter", name, &error);
-    uint64_t version = q->version || !a ? q->version : meant_version(c->b, a);
+    /* An adapter's name alone means the active version, or the newest on its way where none is active. */
+    uint64_t version = q->version;
+    if (!version && a) {
+        const version_row_t *newest = a->active ? NULL : rollout_newest_live(&c->b->rollout, a);
+        version = newest ? newest->version : a->active;
+    }
     if (!rc && (!a || !version || version > a->last_version)) rc = fail_unknown(a, name, version, &error);
     if (!rc) rc = answer(c, a, version, &error);
     if (rc) broker_refuse(c, &error, 0);

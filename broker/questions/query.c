@@ -144,21 +144,8 @@ static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error
 
 /* ---- activate ---- */
 
-/* The newest ACTIVATABLE_MAX versions that can be activated now, except the active one: " 2 3 4". */
+/* The hint names the newest ACTIVATABLE_MAX versions that can be activated now, except the active one. */
 enum { ACTIVATABLE_MAX = 8 };
-static bool list_activatable(const broker_t *b, const adapter_row_t *a, char *ret_text, size_t size)
-{
-    uint64_t found[ACTIVATABLE_MAX];
-    size_t count = 0, used = 0;
-    for (size_t i = a->version_count; i-- > registry_live_from(a) && count < ACTIVATABLE_MAX;) {
-        const char *state = rollout_state(&b->rollout, a, a->versions[i]);
-        if (!strcmp(state, "kept") || !strcmp(state, "staged")) found[count++] = a->versions[i]->version;
-    }
-    for (size_t i = count; i-- > 0 && used < size;)
-        used += (size_t)snprintf(ret_text + used, size - used, " %llu", (unsigned long long)found[i]);
-    return count > 0;
-}
-
 static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
@@ -167,7 +154,16 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
     if (!strcmp(error->found, "retired"))
         text_printf(keep, sizeof keep, "; a broker with --keep above %llu keeps more",
                     (unsigned long long)b->rollout.keep);
-    if (list_activatable(b, a, versions, sizeof versions))
+    uint64_t found[ACTIVATABLE_MAX];
+    size_t count = 0, used = 0;
+    for (size_t i = a->version_count; i-- > registry_live_from(a) && count < ACTIVATABLE_MAX;) {
+        const char *state = rollout_state(&b->rollout, a, a->versions[i]);
+        if (!strcmp(state, "kept") || !strcmp(state, "staged")) found[count++] = a->versions[i]->version;
+    }
+    for (size_t i = count; i-- > 0 && used < sizeof versions;)
+        used += (size_t)snprintf(versions + used, sizeof versions - used, " %llu",
+                                 (unsigned long long)found[i]);
+    if (count)
         error_hint(error, "activate one of%s, or publish its bytes again%s", versions, keep);
     else error_hint(error, "publish its bytes again; no other version can be activated%s", keep);
 }
@@ -291,24 +287,6 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
     if (row) pending_drop(&b->pending, row);
 }
 
-/* The digest that verify compares with: that of the question, or the registry's. */
-static int expect_digest(pending_row_t *row, const msg_query_t *q, const broker_t *b,
-                         heddle_error_t *error)
-{
-    const version_row_t *v = registry_version(registry_adapter(&b->registry, row->adapter), row->version);
-    if (q->expected && *q->expected) {
-        if (digest_parse(q->expected, &row->expected)) return HEDDLE_OK;
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.80s\" is no digest", q->expected);
-        error_expected(error, "h1: and 64 hexadecimal digits");
-        return rc;
-    }
-    if (!v)
-        return error_fail(error, HEDDLE_ERR_VERSION_LOST, "%s@%llu ended long ago", row->adapter,
-                          (unsigned long long)row->version);
-    row->expected = v->digest;
-    return HEDDLE_OK;
-}
-
 static void ask_verify(const call_t *c)
 {
     broker_t *b = c->b;
@@ -316,7 +294,21 @@ static void ask_verify(const call_t *c)
     pending_row_t *row = NULL;
     int rc = add_question(c, PENDING_VERIFY, &row, &error);
     if (!rc) rc = pending_set_wait(row, &c->m->query, broker_view(b, c->now), &error);
-    if (!rc) rc = expect_digest(row, &c->m->query, b, &error);
+    /* The digest that is compared with is that of the question, or the registry's. */
+    const char *expected = c->m->query.expected;
+    if (!rc && expected && *expected) {
+        if (!digest_parse(expected, &row->expected)) {
+            rc = error_fail(&error, HEDDLE_ERR_USAGE, "\"%.80s\" is no digest", expected);
+            error_expected(&error, "h1: and 64 hexadecimal digits");
+        }
+    } else if (!rc) {
+        const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
+        const version_row_t *v = registry_version(a, row->version);
+        if (v) row->expected = v->digest;
+        else
+            rc = error_fail(&error, HEDDLE_ERR_VERSION_LOST, "%s@%llu ended long ago", row->adapter,
+                            (unsigned long long)row->version);
+    }
     if (!rc) {
         begin(b, row, c->now);
         return;

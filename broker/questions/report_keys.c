@@ -7,32 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *roles_part(const auth_key_t *k)
-{
-    json_t *list = json_array();
-    bool ok = list;
-    for (const char *at = k->roles; ok && at;) {
-        size_t n = strcspn(at, ",");
-        ok = json_array_append_new(list, json_stringn(at, n)) == 0;
-        at = at[n] ? at + n + 1 : NULL;
-    }
-    if (ok) return list;
-    json_decref(list);
-    return NULL;
-}
-
 static json_t *key_part(const auth_key_t *k, uint64_t sessions)
 {
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "name", k->name, "public_key", k->public_key,
-                     "roles", roles_part(k), "added_at", part_time(k->added_ms), "revoked_at",
+                     "roles", part_words(k->roles), "added_at", part_time(k->added_ms), "revoked_at",
                      part_time(k->revoked_ms), "session_count", part_count(sessions));
 }
-
-/* The keys of sessions, one entry a session; and all keys, by name. */
-typedef struct {
-    const auth_key_t **sessions, **keys;
-    size_t session_count, key_count;
-} census_t;
 
 static int by_name(const void *a, const void *b)
 {
@@ -41,40 +21,31 @@ static int by_name(const void *a, const void *b)
     return order ? order : strcmp(x->public_key, y->public_key);
 }
 
-static bool take_census(const report_view_t *b, census_t *census)
-{
-    size_t most = b->members->token_count;
-    *census = (census_t){.sessions = calloc(most + 1u, sizeof *census->sessions),
-                         .keys = calloc(HASH_COUNT(b->auth->keys) + 1u, sizeof *census->keys)};
-    if (!census->sessions || !census->keys) return false;
-    for (size_t i = 0; i < most; i++) {
-        const char *key = b->session_key(b->self, b->members->tokens[i]);
-        if (*key) census->sessions[census->session_count++] = auth_key(b->auth, key);
-    }
-    for (const auth_key_t *k = b->auth->keys; k; k = k->hh.next) census->keys[census->key_count++] = k;
-    qsort(census->keys, census->key_count, sizeof *census->keys, by_name);
-    return true;
-}
-
-static uint64_t sessions_of(const census_t *census, const auth_key_t *k)
-{
-    uint64_t count = 0;
-    for (size_t i = 0; i < census->session_count; i++) count += census->sessions[i] == k;
-    return count;
-}
-
 int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *page,
                 heddle_error_t *error)
 {
-    census_t census;
+    /* The keys of sessions, one entry a session, are looked up once; and all keys are sorted by name, because
+     * a page begins after a number of them. */
+    size_t most = b->members->token_count, session_count = 0, key_count = 0, i = q->after;
+    const auth_key_t **sessions = calloc(most + 1u, sizeof *sessions);
+    const auth_key_t **keys = calloc(HASH_COUNT(b->auth->keys) + 1u, sizeof *keys);
+    bool ok = sessions && keys;
+    for (size_t n = 0; ok && n < most; n++) {
+        const char *key = b->session_key(b->self, b->members->tokens[n]);
+        if (*key) sessions[session_count++] = auth_key(b->auth, key);
+    }
+    for (const auth_key_t *k = b->auth->keys; ok && k; k = k->hh.next) keys[key_count++] = k;
+    if (ok) qsort(keys, key_count, sizeof *keys, by_name);
+
     rows_t rows;
     rows_init(&rows, q->limit, LIMIT_KEYS);
-    bool ok = take_census(b, &census);
-    size_t i = q->after;
-    for (; ok && i < census.key_count; i++)
-        if (!rows_add(&rows, key_part(census.keys[i], sessions_of(&census, census.keys[i])))) break;
-    free(census.sessions);
-    free(census.keys);
+    for (; ok && i < key_count; i++) {
+        uint64_t count = 0;
+        for (size_t n = 0; n < session_count; n++) count += sessions[n] == keys[i];
+        if (!rows_add(&rows, key_part(keys[i], count))) break;
+    }
+    free(sessions);
+    free(keys);
     page->more = rows.full;
     page->next = i;
     json_t *list = rows_end(&rows);

@@ -24,24 +24,6 @@ static bool is_limit(uint64_t rate_bytes, const member_t *m)
 
 /* ---- a copy in progress ---- */
 
-static void say_rate(const copy_progress_t *p, const member_t *m, const member_t *source, char *text,
-                     size_t size)
-{
-    char rate[16];
-    units_bytes_text(p->rate_bytes, rate);
-    if (is_limit(p->rate_bytes, m)) text_printf(text, size, "%s/s, its own --max-rate", rate);
-    else if (is_limit(p->rate_bytes, source))
-        text_printf(text, size, "%s/s, the --max-rate of %s", rate, source->name);
-    else text_printf(text, size, "%s/s", rate);
-}
-
-/* Bytes a second since it began.  A session that goes on with bytes of an earlier one has none. */
-static uint64_t mean_rate(const copy_row_t *c, const member_sub_t *sub)
-{
-    bool is_known = !c->is_resumed && c->begun_us && sub->beat_us > c->begun_us;
-    return is_known ? c->bytes_done * 1000000 / (sub->beat_us - c->begun_us) : 0;
-}
-
 /* What the worker does with a version that it was told of, and that has no trouble. */
 static void say_progress(const report_view_t *b, const track_t *t, const copy_row_t *c, const member_t *m,
                          copy_progress_t *p)
@@ -51,7 +33,12 @@ static void say_progress(const report_view_t *b, const track_t *t, const copy_ro
     uint64_t still_us = b->now.us - (c->moved_us > c->begun_us ? c->moved_us : c->begun_us);
     bool is_still = still_us > b->members->lease_us / 2;
     bool is_fetching = sub->fetching == t->version && c->state == COPY_FETCHING;
-    if (is_fetching) p->rate_bytes = sub->rate_bytes ? sub->rate_bytes : is_still ? 0 : mean_rate(c, sub);
+    if (is_fetching) p->rate_bytes = sub->rate_bytes;
+    /* Without a rate of its own, bytes a second since it began.  A session that goes on with bytes of an
+     * earlier one has none. */
+    bool has_mean = !is_still && !c->is_resumed && c->begun_us && sub->beat_us > c->begun_us;
+    if (is_fetching && !p->rate_bytes && has_mean)
+        p->rate_bytes = c->bytes_done * 1000000 / (sub->beat_us - c->begun_us);
     units_ms_text((double)still_us / 1000, time);
     if (c->state == COPY_ARRIVED) {
         units_ms_text((double)(b->now.wall_ms - c->since_ms), time);
@@ -60,7 +47,14 @@ static void say_progress(const report_view_t *b, const track_t *t, const copy_ro
         text_printf(p->note, sizeof p->note, "queued behind %s@%llu", t->adapter,
                     (unsigned long long)sub->fetching);
     } else if (p->rate_bytes) {
-        say_rate(p, m, membership_by_token(b->members, sub->source), p->note, sizeof p->note);
+        char rate[16];
+        const member_t *source = membership_by_token(b->members, sub->source);
+        units_bytes_text(p->rate_bytes, rate);
+        if (is_limit(p->rate_bytes, m))
+            text_printf(p->note, sizeof p->note, "%s/s, its own --max-rate", rate);
+        else if (is_limit(p->rate_bytes, source))
+            text_printf(p->note, sizeof p->note, "%s/s, the --max-rate of %s", rate, source->name);
+        else text_printf(p->note, sizeof p->note, "%s/s", rate);
     } else if (is_still) {
         text_printf(p->note, sizeof p->note, is_fetching ? "no bytes for %s" : "has not begun for %s", time);
     }
@@ -93,18 +87,6 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
 /* copy NULL: none is known */
 typedef struct { const copy_row_t *copy; const char *phase; uint64_t us, sum_us; } slowest_t;
 
-static slowest_t phases_of(const copy_row_t *c)
-{
-    struct { const char *name; uint64_t us; } phases[] = {
-        {"connect", c->connect_us}, {"fetch", c->fetch_us}, {"stage", c->stage_us}};
-    slowest_t s = {.copy = c};
-    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
-        s.sum_us += phases[i].us;
-        if (phases[i].us > s.us) s.us = phases[i].us, s.phase = phases[i].name;
-    }
-    return s;
-}
-
 static bool has_eligible(const track_t *t)
 {
     return tally_present(&t->tally, true) + tally_gone(&t->tally) > 0;
@@ -116,7 +98,13 @@ static slowest_t slowest_of(const track_t *t, uint64_t took_us)
     slowest_t slowest = {0};
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
-        slowest_t s = phases_of(c);
+        struct { const char *name; uint64_t us; } phases[] = {
+            {"connect", c->connect_us}, {"fetch", c->fetch_us}, {"stage", c->stage_us}};
+        slowest_t s = {.copy = c};
+        for (size_t k = 0; k < sizeof phases / sizeof *phases; k++) {
+            s.sum_us += phases[k].us;
+            if (phases[k].us > s.us) s.us = phases[k].us, s.phase = phases[k].name;
+        }
         bool counts = has_eligible(t) ? c->is_eligible : copy_holds(c) && s.sum_us <= took_us + FITS_US;
         if (counts && s.sum_us > slowest.sum_us) slowest = s;
     }
@@ -160,39 +148,25 @@ static void say_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT])
         text_printf(text + used, REST_TEXT - used, "; and for %u other%s", others, others > 1 ? "s" : "");
 }
 
-/* The part of it that is in no phase of the slowest worker. */
-static void say_rest(const report_view_t *b, const track_t *t, const version_row_t *v, const slowest_t *s,
-                     uint64_t rest_us, char text[REST_TEXT])
-{
-    const size_t size = REST_TEXT;
-    bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= v->first_ms;
-    text[0] = 0;
-    if (is_started_between) text_printf(text, size, "the broker was away or settling");
-    else if (v->activation == HEDDLE_ACTIVATION_MANUAL)
-        text_printf(text, size, "waiting for heddle activate");
-    else say_gone(t, v->created_ms + s->sum_us / 1000, text);
-    if (!text[0] && s->copy && s->copy->announce_us > rest_us / 2)
-        text_printf(text, size, "before it was announced to %s", s->copy->worker);
-}
-
+/* The part of the time that is in no phase of the slowest worker. */
 static json_t *rest_part(const report_view_t *b, const track_t *t, const version_row_t *v, uint64_t took_us,
                          const slowest_t *s)
 {
     char text[REST_TEXT];
     uint64_t rest_us = took_us > s->sum_us ? took_us - s->sum_us : 0;
     if (!t || rest_us < REST_US || (double)rest_us < REST_PART * (double)took_us) return json_null();
-    say_rest(b, t, v, s, rest_us, text);
+    bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= v->first_ms;
+    text[0] = 0;
+    if (is_started_between) text_printf(text, sizeof text, "the broker was away or settling");
+    else if (v->activation == HEDDLE_ACTIVATION_MANUAL)
+        text_printf(text, sizeof text, "waiting for heddle activate");
+    else say_gone(t, v->created_ms + s->sum_us / 1000, text);
+    if (!text[0] && s->copy && s->copy->announce_us > rest_us / 2)
+        text_printf(text, sizeof text, "before it was announced to %s", s->copy->worker);
     return json_pack("{s:o, s:o}", "ms", part_ms(rest_us), "message", part_text(text));
 }
 
 /* ---- all of it ---- */
-
-static json_t *slowest_part(const slowest_t *s)
-{
-    if (!s->copy) return json_null();
-    return json_pack("{s:s, s:o, s:o}", "worker", s->copy->worker, "phase", part_text(s->phase), "ms",
-                     part_ms(s->us));
-}
 
 static uint64_t since_us(uint64_t from_ms, uint64_t to_ms)
 {
@@ -221,10 +195,13 @@ json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_
     if (v->first_ms && t) s = slowest_of(t, took_us);
     const copy_row_t *c = is_on_its_way && t ? awaited_copy(t) : NULL;
     if (c) s = (slowest_t){c, copy_phase(c), since_us(c->since_ms, b->now.wall_ms), 0};
+    json_t *slowest = !s.copy ? json_null()
+                              : json_pack("{s:s, s:o, s:o}", "worker", s.copy->worker, "phase",
+                                          part_text(s.phase), "ms", part_ms(s.us));
     uint64_t so_far_us = since_us(v->created_ms, b->now.wall_ms);
     return json_pack("{s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? part_ms(took_us) : json_null(),
                      "so_far_ms", is_on_its_way ? part_ms(so_far_us) : json_null(), "slowest",
-                     slowest_part(&s), "rest",
+                     slowest, "rest",
                      v->first_ms ? rest_part(b, t, v, took_us, &s) : json_null(), "switch",
                      switch_part(t));
 }

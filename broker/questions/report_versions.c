@@ -11,55 +11,32 @@ enum { MISSING_ROWS = 256, CONFIG_DEPTH = 10 };
 
 /* ---- one version ----------------------------------------------------------------------------- */
 
-/* "dora,rslora" -> ["dora","rslora"] */
-static json_t *features_part(const char *features)
-{
-    json_t *list = json_array();
-    for (const char *at = features; list && *at;) {
-        size_t n = strcspn(at, ",");
-        if (json_array_append_new(list, json_stringn(at, n)) != 0) {
-            json_decref(list);
-            return NULL;
-        }
-        at += n + (at[n] == ',');
-    }
-    return list;
-}
-
-static json_t *meta_part(const char *meta)
-{
-    json_t *object = *meta ? json_loads(meta, 0, NULL) : NULL;
-    if (json_is_object(object)) return object;
-    json_decref(object);
-    return json_object();
-}
-
-static json_t *reason_part(const adapter_row_t *a, const version_row_t *v, const track_t *t)
-{
-    heddle_error_t reason;
-    if (registry_is_live(v) && t && t->bytes == BYTES_LOST) {
-        rollout_lost_reason(t, &reason);
-        return value_from_error(&reason);
-    }
-    if (v->state == VERSION_RETIRED || v->state == VERSION_SUPERSEDED) return json_null(); /* no failure */
-    return registry_reason(a, v, &reason) ? value_from_error(&reason) : json_null();
-}
-
 static json_t *version_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = rollout_track(b->rollout, a->name, v->version);
     char queued[ROLLOUT_QUEUED_TEXT];
     bool is_queued = rollout_queued_text(b->rollout, a, v, queued);
+    heddle_error_t reason;
+    bool has_reason = registry_is_live(v) && t && t->bytes == BYTES_LOST;
+    if (has_reason) rollout_lost_reason(t, &reason);
+    else if (v->state != VERSION_RETIRED && v->state != VERSION_SUPERSEDED) /* those are no failures */
+        has_reason = registry_reason(a, v, &reason);
+    json_t *meta = *v->meta ? json_loads(v->meta, 0, NULL) : NULL;
+    if (!json_is_object(meta)) {
+        json_decref(meta);
+        meta = json_object();
+    }
     return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
                      part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
                      part_digest(&v->digest), "state", rollout_state(b->rollout, a, v), "reason",
-                     reason_part(a, v, t), "note", part_text(is_queued ? queued : NULL), "step",
+                     has_reason ? value_from_error(&reason) : json_null(), "note",
+                     part_text(is_queued ? queued : NULL), "step",
                      v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at",
                      part_time(v->created_ms), "activated_at", part_time(v->first_ms), "data_bytes",
                      part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count), "features",
-                     features_part(v->features), "holder_count",
+                     part_words(v->features), "holder_count",
                      part_count(t ? track_holder_count(t) : 0), "active_count",
-                     part_count(t ? track_active_count(t) : 0), "meta", meta_part(v->meta));
+                     part_count(t ? track_active_count(t) : 0), "meta", meta);
 }
 
 /* ---- what NAME@V adds ------------------------------------------------------------------------ */
@@ -92,12 +69,6 @@ static json_t *config_part(const report_view_t *b, const adapter_row_t *a, const
     return json_null();
 }
 
-static json_t *missing_part(const missing_row_t *m)
-{
-    return json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", part_text(m->phase), "code",
-                     part_code(m->code), "message", part_text(m->message));
-}
-
 static json_t *rollout_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
@@ -105,9 +76,12 @@ static json_t *rollout_part(const report_view_t *b, const adapter_row_t *a, cons
     rollout_sum_t sum = rollout_sum(b->rollout, a, v, missing, MISSING_ROWS);
     rows_t rows;
     rows_init(&rows, 0, MISSING_ROWS);
-    for (uint32_t i = 0;
-         i < sum.missing_count && i < MISSING_ROWS && rows_add(&rows, missing_part(&missing[i])); i++)
-        continue;
+    for (uint32_t i = 0; i < sum.missing_count && i < MISSING_ROWS; i++) {
+        const missing_row_t *m = &missing[i];
+        json_t *part = json_pack("{s:s, s:o, s:o, s:o}", "worker", m->worker, "phase", part_text(m->phase),
+                                 "code", part_code(m->code), "message", part_text(m->message));
+        if (!rows_add(&rows, part)) break;
+    }
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "activation",
                      ACTIVATIONS[sum.activation < 3 ? sum.activation : 0], "deadline_ms",
                      part_count(v->asked_ms), "eligible_count", part_count(sum.eligible), "staged_count",
@@ -129,16 +103,6 @@ static json_t *served_part(const copy_row_t *c)
     return NULL;
 }
 
-/* What it serves was overtaken then. */
-static uint64_t copy_since_ms(const report_view_t *b, const copy_row_t *c, const adapter_row_t *a,
-                              uint64_t version)
-{
-    const member_t *m = membership_by_token(b->members, c->token);
-    const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
-    bool is_overtaken = sub && c->state == COPY_ACTIVE && copy_shown(c, a, version) == COPY_STALE;
-    return is_overtaken ? sub_stale_ms(a, sub) : c->since_ms;
-}
-
 static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_row_t *c,
                          const adapter_row_t *a)
 {
@@ -151,12 +115,16 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
                                "stage_ms", part_span(c->stage_us), "activate_ms",
                                part_span(c->activate_us));
     const member_t *m = membership_by_token(b->members, c->token);
+    const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
+    /* A stale copy is what it is since the version that it serves was overtaken. */
+    bool is_overtaken = sub && c->state == COPY_ACTIVE && copy_shown(c, a, t->version) == COPY_STALE;
+    uint64_t since_ms = is_overtaken ? sub_stale_ms(a, sub) : c->since_ms;
     copy_progress_t p = copy_progress(b, t, c);
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker,
                      "state",
                      part_text(copy_shown_name(t, c, a)), "code", part_code(c->code), "message",
                      part_text(c->code ? c->message : NULL), "since_at",
-                     part_time(copy_since_ms(b, c, a, t->version)), "bytes_done", part_count(c->bytes_done),
+                     part_time(since_ms), "bytes_done", part_count(c->bytes_done),
                      "sources", served_part(c), "max_rate_bytes",
                      part_number(m ? m->max_rate_bytes : 0), "rate_bytes",
                      part_number(p.rate_bytes), "source", part_text(p.source), "note", part_text(p.note),
@@ -197,21 +165,6 @@ static json_t *one_version(const report_view_t *b, const adapter_row_t *a, const
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-static json_t *all_versions(const report_view_t *b, const adapter_row_t *a, const msg_query_t *q,
-                            report_page_t *page)
-{
-    rows_t rows;
-    rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
-    for (size_t i = 0; i < a->version_count; i++) {
-        const version_row_t *v = a->versions[i];
-        if (v->version <= q->after) continue;
-        if (!rows_add(&rows, version_part(b, a, v))) break;
-        page->next = v->version;
-    }
-    page->more = rows.full;
-    return rows_end(&rows);
-}
-
 static int refuse_unknown(const adapter_row_t *a, const msg_query_t *q, heddle_error_t *error)
 {
     const char *name = q->name ? q->name : "";
@@ -237,7 +190,19 @@ int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t 
     const adapter_row_t *a = registry_adapter(b->registry, q->name ? q->name : "");
     const version_row_t *v = a && q->version ? registry_version(a, q->version) : NULL;
     if (!a || (q->version && !v)) return refuse_unknown(a, q, error);
-    json_t *list = v ? one_version(b, a, v, q, page) : all_versions(b, a, q, page);
+    json_t *list = v ? one_version(b, a, v, q, page) : NULL;
+    if (!v) {
+        rows_t rows;
+        rows_init(&rows, q->limit, REPORT_PAGE_ROWS);
+        for (size_t i = 0; i < a->version_count; i++) {
+            const version_row_t *row = a->versions[i];
+            if (row->version <= q->after) continue;
+            if (!rows_add(&rows, version_part(b, a, row))) break;
+            page->next = row->version;
+        }
+        page->more = rows.full;
+        list = rows_end(&rows);
+    }
     page->body = part_body("versions", true, json_pack("{s:s, s:o}", "adapter", a->name, "versions", list));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }

@@ -29,14 +29,6 @@ static const copy_row_t *telling_copy(const report_view_t *b, const member_t *m,
  * it. */
 typedef struct { const char *state, *message; int code; uint64_t since_ms; } standing_t;
 
-/* The worker serves nothing and fetches nothing: it has failed where the active version is lost, and just
- * begins otherwise. */
-static standing_t without(const track_t *wanted)
-{
-    if (!wanted || wanted->bytes != BYTES_LOST) return (standing_t){0};
-    return (standing_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
-}
-
 /* A stale worker shows why it does not have the active version, and not how its old one is. */
 static standing_t standing_of(const report_view_t *b, const member_t *m, const adapter_row_t *a,
                               const member_sub_t *sub)
@@ -44,8 +36,13 @@ static standing_t standing_of(const report_view_t *b, const member_t *m, const a
     if (!a) return (standing_t){0};
     const track_t *t = NULL, *wanted = rollout_track(b->rollout, a->name, active_for(a, m));
     const copy_row_t *c = telling_copy(b, m, a, sub, &t);
-    if (!c || (t == wanted && c->state == COPY_WAITING))
-        return sub->version ? (standing_t){.since_ms = sub->since_ms} : without(wanted);
+    if (!c || (t == wanted && c->state == COPY_WAITING)) {
+        /* A worker that serves and fetches nothing has failed where the active version is lost, and just
+         * begins otherwise. */
+        if (sub->version) return (standing_t){.since_ms = sub->since_ms};
+        if (!wanted || wanted->bytes != BYTES_LOST) return (standing_t){0};
+        return (standing_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
+    }
     standing_t s = {copy_shown_name(t, c, a), c->message, c->code,
                     sub->version ? sub->since_ms : c->since_ms};
     if (copy_shown(c, a, t->version) != COPY_STALE) return s;
@@ -54,30 +51,6 @@ static standing_t standing_of(const report_view_t *b, const member_t *m, const a
     const copy_row_t *lacking = wanted ? track_copy(wanted, m->name) : NULL;
     if (lacking && lacking->code) s.message = lacking->message, s.code = lacking->code;
     else if (wanted && wanted->bytes == BYTES_LOST) s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
-    return s;
-}
-
-/* It serves nothing, and cannot fetch the active version.  What it fetches instead is served only where the
- * adapter is not held. */
-static standing_t with_lost(const report_view_t *b, const member_t *m, const adapter_row_t *a,
-                            const member_sub_t *sub, standing_t s)
-{
-    bool is_lost = a && member_is_ready(m) && rollout_lost_active(b->rollout, a);
-    if (s.code || !is_lost || (sub->fetching && !a->held)) return s;
-    s.message = NULL;
-    s.code = HEDDLE_ERR_VERSION_LOST;
-    return s;
-}
-
-/* The worker is fine so far, but the fetch of its next version makes no progress. */
-static standing_t with_trouble(const report_view_t *b, const member_t *m, const member_sub_t *sub,
-                               standing_t s)
-{
-    const track_t *t = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
-    const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
-    if (s.code || !c || copy_holds(c) || !c->code) return s;
-    s.message = c->message;
-    s.code = c->code;
     return s;
 }
 
@@ -97,21 +70,14 @@ static json_t *kept_part(const report_view_t *b, const member_t *m, const adapte
     return NULL;
 }
 
-/* The newest version that was announced to the worker, and that it has neither staged nor refused; NULL. */
-static const track_t *newest_told(const report_view_t *b, const member_t *m, const member_sub_t *sub)
-{
-    const adapter_rollout_t *a = rollout_adapter(b->rollout, sub->adapter);
-    for (size_t i = a ? a->track_count : 0; i-- > 0;) {
-        const track_t *t = a->tracks[i];
-        if (copy_is_told(copy_of(t, m)) && !track_is_ended(t)) return t;
-    }
-    return NULL;
-}
-
 /* Progress of the version that the worker fetches, then the one that comes after it. */
 static copy_progress_t progress_of(const report_view_t *b, const member_t *m, const member_sub_t *sub)
 {
-    const track_t *next = newest_told(b, m, sub);
+    /* The newest version that was announced to the worker, and that it has neither staged nor refused. */
+    const track_t *next = NULL;
+    const adapter_rollout_t *a = rollout_adapter(b->rollout, sub->adapter);
+    for (size_t i = a ? a->track_count : 0; !next && i-- > 0;)
+        if (copy_is_told(copy_of(a->tracks[i], m)) && !track_is_ended(a->tracks[i])) next = a->tracks[i];
     const track_t *t = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
     const copy_row_t *c = copy_of(t, m);
     if (!copy_in_flight(c)) return next ? copy_progress(b, next, copy_of(next, m)) : (copy_progress_t){0};
@@ -125,15 +91,6 @@ static copy_progress_t progress_of(const report_view_t *b, const member_t *m, co
     return both;
 }
 
-static json_t *fetching_part(const report_view_t *b, const member_sub_t *sub, const copy_progress_t *p)
-{
-    if (!sub->fetching) return json_null();
-    const member_t *source = membership_source(b->members, sub->source);
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
-                     part_count(sub->bytes_done), "data_bytes", part_count(sub->data_bytes), "source",
-                     part_text(source ? source->name : NULL), "rate_bytes", part_number(p->rate_bytes));
-}
-
 /* Of several problems one is shown: the end of the session before a lost version, and that before a slow
  * fetch. */
 static json_t *sub_part(const report_view_t *b, const member_t *m, const member_sub_t *sub)
@@ -141,7 +98,16 @@ static json_t *sub_part(const report_view_t *b, const member_t *m, const member_
     const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
     const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
     const digest_t *digest = v ? &v->digest : NULL;
-    standing_t s = with_lost(b, m, a, sub, with_trouble(b, m, sub, standing_of(b, m, a, sub)));
+    const track_t *next = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
+    const copy_row_t *c = next ? track_copy(next, m->name) : NULL;
+    standing_t s = standing_of(b, m, a, sub);
+    /* The worker is fine so far, but the fetch of its next version makes no progress. */
+    if (!s.code && c && !copy_holds(c) && c->code) s.message = c->message, s.code = c->code;
+    /* It serves nothing, and cannot fetch the active version.  What it fetches instead is served only where
+     * the adapter is not held. */
+    bool is_lost = a && member_is_ready(m) && rollout_lost_active(b->rollout, a);
+    if (!s.code && is_lost && (!sub->fetching || a->held))
+        s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
     char lost[ROLLOUT_TEXT];
     if (s.code == HEDDLE_ERR_VERSION_LOST && !s.message) {
         rollout_lost_text(b->rollout, a, lost, sizeof lost);
@@ -149,13 +115,20 @@ static json_t *sub_part(const report_view_t *b, const member_t *m, const member_
     }
     if (m->end_code) s.message = m->end_message, s.code = m->end_code;
     copy_progress_t p = progress_of(b, m, sub);
+    const member_t *source = membership_source(b->members, sub->source);
+    json_t *fetching =
+        !sub->fetching
+            ? json_null()
+            : json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
+                        part_count(sub->bytes_done), "data_bytes", part_count(sub->data_bytes), "source",
+                        part_text(source ? source->name : NULL), "rate_bytes", part_number(p.rate_bytes));
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
                      sub->adapter, "version", part_number(sub->version), "decision",
                      part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
                      "digest", part_digest(digest), "state", part_text(s.state), "code", part_code(s.code),
                      "message", part_text(s.code ? s.message : NULL), "lag", part_count(sub_lag(a, m, sub)),
                      "since_at", part_time(s.since_ms), "held_count", part_count(sub->held_count),
-                     "fetching", fetching_part(b, sub, &p), "note", part_text(p.note), "kept",
+                     "fetching", fetching, "note", part_text(p.note), "kept",
                      kept_part(b, m, a));
 }
 
@@ -177,17 +150,6 @@ static json_t *subs_part(const report_view_t *b, const member_t *m)
 }
 
 /* ---- one worker ------------------------------------------------------------------------------ */
-
-/* Serves the active version of every adapter that it subscribed to. */
-static bool is_current(const report_view_t *b, const member_t *m)
-{
-    if (!member_is_ready(m)) return false;
-    for (uint32_t i = 0; i < m->sub_count; i++) {
-        const adapter_row_t *a = registry_adapter(b->registry, m->subs[i].adapter);
-        if (!member_is_current(a, m, &m->subs[i])) return false;
-    }
-    return true;
-}
 
 /* Labels were checked by JOIN, so each has a "=". */
 static json_t *labels_part(const member_t *m)
@@ -215,47 +177,36 @@ static json_t *texts_part(char *const *texts, uint32_t count)
     return NULL;
 }
 
-static json_t *transport_part(const member_t *m)
-{
-    return json_pack("{s:o, s:o, s:o, s:o}", "backend", part_text(m->backend), "ucx", part_text(m->ucx),
-                     "devices", texts_part(m->devices, m->device_count), "addresses",
-                     texts_part(m->addresses, m->address_count));
-}
-
-/* Before the first heartbeat only the number of slots that JOIN asked for is known. */
-static json_t *slots_part(const member_t *m)
-{
-    const msg_counts_t *c = &m->counts;
-    bool told = c->slots_total > 0;
-    return json_pack("{s:o, s:o, s:o}", "total", part_count(told ? c->slots_total : m->slots * m->sub_count),
-                     "free", told ? part_count(c->slots_free) : json_null(), "held",
-                     told ? part_count(c->slots_held) : json_null());
-}
-
-static json_t *counters_part(const member_t *m)
-{
-    const msg_counts_t *c = &m->counts;
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(c->bytes_in), "bytes_out",
-                     part_count(c->bytes_out), "chunks_bad", part_count(c->chunks_bad), "retries",
-                     part_count(c->retries), "fenced", part_count(c->fenced));
-}
-
-static json_t *group_part(const member_t *m)
-{
-    if (!m->group[0]) return json_null();
-    return json_pack("{s:s, s:o, s:o}", "name", m->group, "rank", part_count(m->rank), "ranks",
-                     part_count(m->ranks));
-}
-
 static json_t *worker_part(const report_view_t *b, const member_t *m)
 {
+    /* Current: it serves the active version of every adapter that it subscribed to. */
+    bool is_current = member_is_ready(m);
+    for (uint32_t i = 0; is_current && i < m->sub_count; i++)
+        is_current = member_is_current(registry_adapter(b->registry, m->subs[i].adapter), m, &m->subs[i]);
+    json_t *group = !m->group[0] ? json_null()
+                                 : json_pack("{s:s, s:o, s:o}", "name", m->group, "rank",
+                                             part_count(m->rank), "ranks", part_count(m->ranks));
+    json_t *transport = json_pack("{s:o, s:o, s:o, s:o}", "backend", part_text(m->backend), "ucx",
+                                  part_text(m->ucx), "devices", texts_part(m->devices, m->device_count),
+                                  "addresses", texts_part(m->addresses, m->address_count));
+    /* Before the first heartbeat only the number of slots that JOIN asked for is known. */
+    const msg_counts_t *c = &m->counts;
+    bool told = c->slots_total > 0;
+    uint64_t total = told ? c->slots_total : m->slots * m->sub_count;
+    json_t *slots =
+        json_pack("{s:o, s:o, s:o}", "total", part_count(total), "free",
+                  told ? part_count(c->slots_free) : json_null(), "held",
+                  told ? part_count(c->slots_held) : json_null());
+    json_t *counters =
+        json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(c->bytes_in), "bytes_out",
+                  part_count(c->bytes_out), "chunks_bad", part_count(c->chunks_bad), "retries",
+                  part_count(c->retries), "fenced", part_count(c->fenced));
     return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
                      m->name, "token", part_count(m->token), "state", member_state_name(m->state), "current",
-                     (int)is_current(b, m), "host", part_text(m->host), "pid", part_number(m->pid), "labels",
-                     labels_part(m), "group", group_part(m), "joined_at", part_time(m->joined_ms),
+                     (int)is_current, "host", part_text(m->host), "pid", part_number(m->pid), "labels",
+                     labels_part(m), "group", group, "joined_at", part_time(m->joined_ms),
                      "heartbeat_age_ms", part_count(member_silent_ms(m, b->now.us)), "transport",
-                     transport_part(m), "slots",
-                     slots_part(m), "adapters", subs_part(b, m), "counters", counters_part(m));
+                     transport, "slots", slots, "adapters", subs_part(b, m), "counters", counters);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */
