@@ -265,27 +265,24 @@ static int refuse_conflict(const auth_key_t *k, const char *what, const char *or
     return rc;
 }
 
-/* Revoked admin keys are dropped last.  --admin-key may still name such a key, and adds it again unless
- * its row says that it was revoked. */
-static bool is_sooner(const auth_key_t *k, const auth_key_t *than)
-{
-    bool is_admin = auth_is_admin(k), than_admin = auth_is_admin(than);
-    return is_admin == than_admin ? k->revoked_ms < than->revoked_ms : than_admin;
-}
-
 /* Where the table is full, the key that was revoked first is dropped for the new one. */
 static int make_room(const auth_t *a, instant_t now, outbox_t *out, heddle_error_t *error)
 {
     if (HASH_COUNT(a->keys) < LIMIT_KEYS) return HEDDLE_OK;
     const auth_key_t *first = NULL;
-    for (const auth_key_t *k = a->keys; k; k = k->hh.next)
-        if (k->revoked_ms && (!first || is_sooner(k, first))) first = k;
-    const auth_key_t *old = first;
-    record_t *r = old ? outbox_record(out, RECORD_KEY_DROP, "", now) : NULL;
+    for (const auth_key_t *k = a->keys; k; k = k->hh.next) {
+        /* Revoked admin keys are dropped last.  --admin-key may still name such a key, and adds it again
+         * unless its row says that it was revoked. */
+        if (!k->revoked_ms) continue;
+        bool is_admin = auth_is_admin(k), than_admin = first && auth_is_admin(first);
+        bool is_sooner = !first || (is_admin == than_admin ? k->revoked_ms < first->revoked_ms : than_admin);
+        if (is_sooner) first = k;
+    }
+    record_t *r = first ? outbox_record(out, RECORD_KEY_DROP, "", now) : NULL;
     if (!r)
         return error_fail(error, HEDDLE_ERR_LIMIT, "a broker knows at most %u keys, and all are live",
                           LIMIT_KEYS);
-    r->public_key = old->public_key;
+    r->public_key = first->public_key;
     return HEDDLE_OK;
 }
 
@@ -302,22 +299,6 @@ static record_t *record_key(outbox_t *out, const char *key, const char *name, co
     r->name = outbox_text(out, name);
     r->roles = outbox_text(out, roles);
     return r;
-}
-
-/* Whether the key can be added.  A key that is there with the same roles and name changes nothing, so that
- * a command may be repeated. */
-static int judge_add(const auth_t *a, const key_ask_t *ask, const char *name, const char *roles,
-                     bool *ret_changed, heddle_error_t *error)
-{
-    const auth_key_t *known = auth_key(a, ask->public_key), *other = auth_named(a, name);
-    bool is_same = auth_is_live(known) && !strcmp(known->roles, roles) &&
-                   (!ask->name[0] || !strcmp(known->name, ask->name));
-    if (auth_is_live(known) && !is_same)
-        return refuse_conflict(known, "this key is there with other roles or name", "", error);
-    if (!is_same && auth_is_live(other))
-        return refuse_conflict(other, "another key has this name", ", or take another name", error);
-    *ret_changed = !is_same;
-    return HEDDLE_OK;
 }
 
 int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out,
@@ -339,9 +320,17 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
     name[n] = 0;
     if (ask->name[0]) text_printf(name, sizeof name, "%s", ask->name);
     rc = join_roles(ask, &roles, error);
-    if (!rc) rc = judge_add(a, ask, name, buf_text(&roles), ret_changed, error);
-    if (!rc && *ret_changed) {
-        if (!auth_key(a, ask->public_key)) rc = make_room(a, now, out, error);
+    /* A key that is there with the same roles and name changes nothing, so that a command may be repeated. */
+    const auth_key_t *known = auth_key(a, ask->public_key), *other = auth_named(a, name);
+    bool is_same = !rc && auth_is_live(known) && !strcmp(known->roles, buf_text(&roles)) &&
+                   (!ask->name[0] || !strcmp(known->name, ask->name));
+    if (!rc && !is_same && auth_is_live(known))
+        rc = refuse_conflict(known, "this key is there with other roles or name", "", error);
+    else if (!rc && !is_same && auth_is_live(other))
+        rc = refuse_conflict(other, "another key has this name", ", or take another name", error);
+    if (!rc) *ret_changed = !is_same;
+    if (!rc && !is_same) {
+        if (!known) rc = make_room(a, now, out, error);
         if (!rc && !record_key(out, ask->public_key, name, buf_text(&roles), now, error))
             rc = HEDDLE_ERR_LIMIT;
     }

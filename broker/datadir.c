@@ -14,21 +14,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Only a full disk and missing memory can pass by themselves.  Everything else needs an operator. */
-static int code_of(int number)
-{
-    switch (number) {
-    case ENOSPC:
-    case EDQUOT: return HEDDLE_ERR_NO_SPACE;
-    case ENOMEM: return HEDDLE_ERR_NO_MEMORY;
-    default: return HEDDLE_ERR_DATA_DIR;
-    }
-}
-
 /* The error shows uid, owner and mode, because nearly all failures here are wrong rights. */
 int datadir_refuse(const char *path, const char *what, int number, heddle_error_t *error)
 {
-    int rc = error_fail(error, code_of(number), "%.300s: cannot %s: %s", path, what, strerror(number));
+    /* Only a full disk and missing memory can pass by themselves.  Everything else needs an operator. */
+    int code = number == ENOSPC || number == EDQUOT ? HEDDLE_ERR_NO_SPACE
+               : number == ENOMEM                   ? HEDDLE_ERR_NO_MEMORY
+                                                    : HEDDLE_ERR_DATA_DIR;
+    int rc = error_fail(error, code, "%.300s: cannot %s: %s", path, what, strerror(number));
     struct stat st;
     if (stat(path, &st) == 0)
         error_found(error, "uid %u; owner %u, mode %04o, %s", (unsigned)geteuid(), (unsigned)st.st_uid,
@@ -51,22 +44,6 @@ int datadir_refuse(const char *path, const char *what, int number, heddle_error_
     return rc;
 }
 
-/* The entry `path` itself becomes durable by a sync of the directory above it. */
-static int sync_parent(const char *path)
-{
-    char parent[PATH_MAX];
-    snprintf(parent, sizeof parent, "%s", path);
-    char *slash = strrchr(parent, '/');
-    if (slash) slash[slash == parent] = 0;
-    int fd = open(slash ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return errno;
-    int number = fsync(fd) == 0 || errno == EINVAL
-                     ? 0
-                     : errno; /* EINVAL: a file system without a sync of directories */
-    close(fd);
-    return number;
-}
-
 static int make_one(const char *path, heddle_error_t *error)
 {
     struct stat st;
@@ -75,7 +52,14 @@ static int make_one(const char *path, heddle_error_t *error)
                                    : datadir_refuse(path, "use it as a directory", ENOTDIR, error);
     if (mkdir(path, 0700) != 0 && errno != EEXIST)
         return datadir_refuse(path, "make the directory", errno, error);
-    int number = sync_parent(path);
+    /* The entry `path` itself becomes durable by a sync of the directory above it. */
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%s", path);
+    char *slash = strrchr(parent, '/');
+    if (slash) slash[slash == parent] = 0;
+    int fd = open(slash ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int number = fd < 0 || (fsync(fd) != 0 && errno != EINVAL) ? errno : 0; /* EINVAL: no sync here */
+    if (fd >= 0) close(fd);
     return number ? datadir_refuse(path, "sync the directory above", number, error) : HEDDLE_OK;
 }
 
@@ -97,23 +81,6 @@ static int make_all(const char *path, heddle_error_t *error)
     return rc ? rc : make_one(at, error);
 }
 
-/* The pid in the lock helps to find the other broker.  It is unknown only in the moment before that broker
- * wrote it. */
-static int refuse_locked(const datadir_t *dir, heddle_error_t *error)
-{
-    char text[32] = "";
-    ssize_t n = pread(dir->lock_fd, text, sizeof text - 1, 0);
-    long pid = n > 0 ? strtol(text, NULL, 10) : 0;
-    char owner[32] = "of unknown pid";
-    if (pid > 0) snprintf(owner, sizeof owner, "with pid %ld", pid);
-    int rc =
-        error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%.300s: in use by another broker, %s", dir->path, owner);
-    error_expected(error, "one broker a data directory");
-    error_found(error, "a broker %s", owner);
-    error_hint(error, "end that broker first, or give this one a directory of its own with --data");
-    return rc;
-}
-
 static const char OPEN[] = " open ", CLOSED[] = " closed", UNPARTED[] = " unparted";
 
 typedef struct { bool is_open, is_closed, is_unparted; uint64_t epoch; } words_t;
@@ -132,20 +99,6 @@ static int write_lock(const datadir_t *dir, words_t say)
     return 0;
 }
 
-/* What the previous broker wrote last. */
-static int read_lock(datadir_t *dir)
-{
-    char line[80] = "";
-    if (pread(dir->lock_fd, line, sizeof line - 1, 0) < 0) return errno;
-    line[strcspn(line, "\n")] = 0;
-    const char *word = strstr(line, OPEN);
-    dir->was_open = word;
-    dir->open_epoch = word ? strtoull(word + strlen(OPEN), NULL, 10) : 0;
-    dir->was_closed = strstr(line, CLOSED);
-    dir->is_unparted = strstr(line, UNPARTED);
-    return 0;
-}
-
 /* The kernel releases the lock when its process ends, however it ends.  So a lock file that lies there
  * says nothing. */
 static int take_lock(datadir_t *dir, heddle_error_t *error)
@@ -153,12 +106,34 @@ static int take_lock(datadir_t *dir, heddle_error_t *error)
     dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (dir->lock_fd < 0)
         return datadir_refuse(dir->path, "open its file \"lock\" for writing", errno, error);
-    if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0)
-        return errno == EWOULDBLOCK ? refuse_locked(dir, error)
-                                    : datadir_refuse(dir->path, "lock it", errno, error);
-    int number = read_lock(dir);
-    if (number) return datadir_refuse(dir->path, "read its file \"lock\"", number, error);
-    number = write_lock(dir, (words_t){dir->was_open, dir->was_closed, dir->is_unparted, dir->open_epoch});
+    char line[80] = "";
+    if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) return datadir_refuse(dir->path, "lock it", errno, error);
+        /* The pid in the lock helps to find the other broker.  It is unknown only in the moment before that
+         * broker wrote it. */
+        char owner[32] = "of unknown pid";
+        ssize_t n = pread(dir->lock_fd, line, sizeof line - 1, 0);
+        long pid = n > 0 ? strtol(line, NULL, 10) : 0;
+        if (pid > 0) snprintf(owner, sizeof owner, "with pid %ld", pid);
+        int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%.300s: in use by another broker, %s", dir->path,
+                            owner);
+        error_expected(error, "one broker a data directory");
+        error_found(error, "a broker %s", owner);
+        error_hint(error, "end that broker first, or give this one a directory of its own with --data");
+        return rc;
+    }
+
+    /* What the previous broker wrote last says how it left the files. */
+    if (pread(dir->lock_fd, line, sizeof line - 1, 0) < 0)
+        return datadir_refuse(dir->path, "read its file \"lock\"", errno, error);
+    line[strcspn(line, "\n")] = 0;
+    const char *word = strstr(line, OPEN);
+    dir->was_open = word;
+    dir->open_epoch = word ? strtoull(word + strlen(OPEN), NULL, 10) : 0;
+    dir->was_closed = strstr(line, CLOSED);
+    dir->is_unparted = strstr(line, UNPARTED);
+    int number =
+        write_lock(dir, (words_t){dir->was_open, dir->was_closed, dir->is_unparted, dir->open_epoch});
     return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
 

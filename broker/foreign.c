@@ -10,25 +10,22 @@ bool foreign_is_listed(const foreign_member_t *row, uint64_t now_us)
     return row->heard_us && now_us < row->heard_us + FOREIGN_US;
 }
 
-/* The row of that process, or the one that has been silent for longest. */
-static foreign_member_t *row_of(foreign_t *s, const key16_t *life)
-{
-    foreign_member_t *oldest = s->rows;
-    for (foreign_member_t *row = s->rows; row < s->rows + FOREIGN_MAX; row++) {
-        if (row->heard_us && !memcmp(&row->life, life, sizeof *life)) return row;
-        if (row->heard_us < oldest->heard_us) oldest = row;
-    }
-    *oldest = (foreign_member_t){.life = *life};
-    return oldest;
-}
-
 /* Each process is logged once in FOREIGN_US, and all together once in FOREIGN_PAUSE_US: a whole cluster
  * that is misdirected must not fill the log. */
 const char *foreign_heard(foreign_t *s, const msg_hello_t *m, const char *cluster, instant_t now)
 {
     static const char *const ROLES[] = {"a client", "a worker", "a publisher", "a command"};
     if (!m->cluster || !m->cluster[0] || !strcmp(m->cluster, cluster)) return NULL;
-    foreign_member_t *row = row_of(s, &m->life);
+    /* The row of that process, or the one that has been silent for longest. */
+    foreign_member_t *row = NULL, *oldest = s->rows;
+    for (foreign_member_t *r = s->rows; !row && r < s->rows + FOREIGN_MAX; r++) {
+        if (r->heard_us && !memcmp(&r->life, &m->life, sizeof m->life)) row = r;
+        else if (r->heard_us < oldest->heard_us) oldest = r;
+    }
+    if (!row) {
+        row = oldest;
+        *row = (foreign_member_t){.life = m->life};
+    }
     row->heard_us = now.us ? now.us : 1;
     row->heard_ms = now.wall_ms;
     text_printf(row->text, sizeof row->text,

@@ -115,30 +115,6 @@ void broker_answer_key(broker_t *b, const txn_t *txn)
     json_decref(body);
 }
 
-static int add_key(const call_t *c, txn_t *txn, heddle_error_t *error)
-{
-    const msg_query_t *q = &c->m->query;
-    key_ask_t ask = {
-        .public_key = q->key, .name = q->name, .roles = q->roles, .role_count = q->role_count};
-    int rc = auth_decide_add(&c->b->auth, &ask, c->now, c->b->out, &txn->has_changed, error);
-    if (!rc) error_text(txn->key, sizeof txn->key, q->key);
-    return rc;
-}
-
-/* A key that was revoked before may still have a session, if the broker ended between the record and the
- * end of that session. */
-static int revoke_key(const call_t *c, txn_t *txn, heddle_error_t *error)
-{
-    const msg_query_t *q = &c->m->query;
-    const auth_key_t *key;
-    int rc = auth_decide_revoke(&c->b->auth, q->key[0] ? q->key : q->name, c->now, c->b->out, &key,
-                                &txn->has_changed, error);
-    if (rc) return rc;
-    error_text(txn->key, sizeof txn->key, key->public_key);
-    if (!txn->has_changed) txn->ended_sessions = cut_off(c->b, key, c->now);
-    return HEDDLE_OK;
-}
-
 bool on_keys(const call_t *c)
 {
     heddle_error_t error;
@@ -155,7 +131,17 @@ bool on_keys(const call_t *c)
         broker_defer(c);
     } else {
         txn_t txn = {.kind = TXN_KEY, .asker = c->asker, .deadline_us = c->deadline_us};
-        int rc = is_add ? add_key(c, &txn, &error) : revoke_key(c, &txn, &error);
+        const msg_query_t *q = &c->m->query;
+        const auth_key_t *key = NULL;
+        key_ask_t ask = {
+            .public_key = q->key, .name = q->name, .roles = q->roles, .role_count = q->role_count};
+        int rc = is_add ? auth_decide_add(&c->b->auth, &ask, c->now, c->b->out, &txn.has_changed, &error)
+                        : auth_decide_revoke(&c->b->auth, q->key[0] ? q->key : q->name, c->now, c->b->out,
+                                             &key, &txn.has_changed, &error);
+        if (!rc) error_text(txn.key, sizeof txn.key, key ? key->public_key : q->key);
+        /* A key that was revoked before may still have a session, if the broker ended between the record and
+         * the end of that session. */
+        if (!rc && key && !txn.has_changed) txn.ended_sessions = cut_off(c->b, key, c->now);
         if (rc) broker_refuse(c, &error, 0);
         else broker_commit(c->b, &txn, c->now, &error);
     }

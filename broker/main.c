@@ -90,15 +90,6 @@ static void print_line(json_t *object)
     json_decref(object);
 }
 
-/* Scripts read the failure from stdout, people from stderr. */
-static int fail(const args_t *args, const heddle_error_t *e)
-{
-    if (args->output == OUTPUT_JSON)
-        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "broker", "ok", 0, "error",
-                             value_from_error(e)));
-    return process_fail("heddle-broker", e);
-}
-
 /* ---- arguments ------------------------------------------------------------------------------- */
 
 /* $XDG_STATE_HOME/heddle, else ~/.local/state/heddle; a relative XDG_STATE_HOME does not count, as its
@@ -117,19 +108,6 @@ static int default_data(char *to, size_t size, heddle_error_t *error)
     error_contrast(error, "--data DIR", "none");
     error_hint(error, "name a directory with --data");
     return rc;
-}
-
-static int check(const args_t *args, heddle_error_t *error)
-{
-    char range[64];
-    snprintf(range, sizeof range, "%d to %d ms", LEASE_MIN_MS, LEASE_MAX_MS);
-    if (args->lease_ms < LEASE_MIN_MS || args->lease_ms > LEASE_MAX_MS)
-        return option_refuse(&SET, "--lease", range, args->lease_ms, error);
-    if (args->timeout_ms == 0) return option_refuse(&SET, "--timeout", "more than 0", 0, error);
-    snprintf(range, sizeof range, "0 to %u", REGISTRY_KEEP_MAX);
-    if (args->keep < 0 || args->keep > REGISTRY_KEEP_MAX)
-        return option_refuse(&SET, "--keep", range, args->keep, error);
-    return HEDDLE_OK;
 }
 
 /* ---- the process ----------------------------------------------------------------------------- */
@@ -166,12 +144,20 @@ int main(int argc, char **argv)
 {
     args_t args = {0};
     heddle_error_t error = {0};
-    char data[4096];
+    char data[4096], range[64];
     int rc = process_begin(&error);
     if (!rc) rc = option_parse(&SET, argc, argv, &args, NULL, &error);
     if (rc == 1) return process_end(0);
     if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
-    else rc = check(&args, &error);
+    else if (args.lease_ms < LEASE_MIN_MS || args.lease_ms > LEASE_MAX_MS) {
+        snprintf(range, sizeof range, "%d to %d ms", LEASE_MIN_MS, LEASE_MAX_MS);
+        rc = option_refuse(&SET, "--lease", range, args.lease_ms, &error);
+    } else if (args.timeout_ms == 0) {
+        rc = option_refuse(&SET, "--timeout", "more than 0", 0, &error);
+    } else if (args.keep < 0 || args.keep > REGISTRY_KEEP_MAX) {
+        snprintf(range, sizeof range, "0 to %u", REGISTRY_KEEP_MAX);
+        rc = option_refuse(&SET, "--keep", range, args.keep, &error);
+    }
     if (!rc && !args.data) {
         rc = default_data(data, sizeof data, &error);
         args.data = data;
@@ -188,7 +174,11 @@ int main(int argc, char **argv)
         umask(077);
         rc = serve(&args, &error);
     }
-    int end = rc ? fail(&args, &error) : 0;
+    /* Scripts read the failure from stdout, people from stderr. */
+    if (rc && args.output == OUTPUT_JSON)
+        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "broker", "ok", 0, "error",
+                             value_from_error(&error)));
+    int end = rc ? process_fail("heddle-broker", &error) : 0;
     option_fini(&SET, &args);
     return end;
 }

@@ -10,22 +10,19 @@ bool refused_is_listed(const refused_key_t *row, uint64_t now_us)
     return row->heard_us && now_us < row->heard_us + REFUSED_US;
 }
 
-/* The row of that key, else the one that was refused longest ago. */
-static refused_key_t *row_of(refused_t *r, const char *public_key)
-{
-    refused_key_t *oldest = r->rows;
-    for (refused_key_t *row = r->rows; row < r->rows + REFUSED_MAX; row++) {
-        if (row->heard_us && !strcmp(row->public_key, public_key)) return row;
-        if (row->heard_us < oldest->heard_us) oldest = row;
-    }
-    *oldest = (refused_key_t){0};
-    text_printf(oldest->public_key, sizeof oldest->public_key, "%s", public_key);
-    return oldest;
-}
-
 const refused_key_t *refused_note(refused_t *r, const char *public_key, instant_t now)
 {
-    refused_key_t *row = row_of(r, public_key);
+    /* The row of that key, else the one that was refused longest ago. */
+    refused_key_t *row = NULL, *oldest = r->rows;
+    for (refused_key_t *one = r->rows; !row && one < r->rows + REFUSED_MAX; one++) {
+        if (one->heard_us && !strcmp(one->public_key, public_key)) row = one;
+        else if (one->heard_us < oldest->heard_us) oldest = one;
+    }
+    if (!row) {
+        row = oldest;
+        *row = (refused_key_t){0};
+        text_printf(row->public_key, sizeof row->public_key, "%s", public_key);
+    }
     if (!refused_is_listed(row, now.us)) row->count = 0;
     row->count++;
     row->heard_us = now.us ? now.us : 1;

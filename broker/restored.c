@@ -151,13 +151,6 @@ static bool record_numbers(recovering_t *h)
     return false;
 }
 
-static bool is_subscribed(const msg_join_t *join, const char *adapter)
-{
-    for (uint32_t i = 0; i < join->adapter_count; i++)
-        if (!strcmp(join->adapters[i].adapter, adapter)) return true;
-    return false;
-}
-
 /* An older registry may have lost decisions too, which no member reports.  The next decision number is
  * raised for each adapter that the worker subscribes to, so that no number is used twice. */
 static void doubt_decisions(recovering_t *h, const msg_join_t *join)
@@ -180,13 +173,6 @@ static recovering_t begin(const call_t *c, const char *who)
     return h;
 }
 
-static bool end(recovering_t *h)
-{
-    bool goes_on = !h->is_older || record_numbers(h);
-    buf_fini(&h->text);
-    return goes_on;
-}
-
 /* A JOIN that was handled again after its numbers were recorded is not compared a second time. */
 bool broker_recover_join(const call_t *c)
 {
@@ -200,12 +186,16 @@ bool broker_recover_join(const call_t *c)
         const msg_held_t *held = &join->held[i];
         const adapter_row_t *a = registry_adapter(&c->b->registry, held->adapter);
         bool is_beyond = held->version > (a ? a->last_version : 0);
-        if (is_beyond && is_subscribed(join, held->adapter))
-            compare_adapter(&h, held->adapter, held->version, 0);
+        bool is_subscribed = false;
+        for (uint32_t k = 0; is_beyond && !is_subscribed && k < join->adapter_count; k++)
+            is_subscribed = !strcmp(join->adapters[k].adapter, held->adapter);
+        if (is_subscribed) compare_adapter(&h, held->adapter, held->version, 0);
     }
     h.is_older |= h.text.bytes > 0;
     if (h.is_older) doubt_decisions(&h, join);
-    return end(&h);
+    bool goes_on = !h.is_older || record_numbers(&h);
+    buf_fini(&h.text);
+    return goes_on;
 }
 
 bool broker_recover_open(const call_t *c)
@@ -220,5 +210,7 @@ bool broker_recover_open(const call_t *c)
         if (open->served[i] > newest) newest = open->served[i];
     compare_adapter(&h, open->adapter, newest, 0);
     h.is_older = h.text.bytes > 0;
-    return end(&h);
+    bool goes_on = !h.is_older || record_numbers(&h);
+    buf_fini(&h.text);
+    return goes_on;
 }

@@ -27,45 +27,27 @@ uint64_t roster_deadline(const broker_t *b)
 
 /* ---- what is remembered ---- */
 
-/* "policy@7,other@0": its subscriptions, and the version that it serves of each. */
-static void serves_text(const member_t *m, buf_t *text)
-{
-    for (uint32_t i = 0; i < m->sub_count; i++)
-        buf_printf(text, "%s%s@%llu", i ? "," : "", m->subs[i].adapter,
-                   (unsigned long long)m->subs[i].version);
-}
-
 /* False: the outbox is full, or there is no memory. */
-static bool remember(broker_t *b, const member_t *m, const char *serves, instant_t now)
-{
-    record_t *rec = outbox_record(b->out, RECORD_WORKER, "", now);
-    if (!rec) return false;
-    rec->at_ms = m->joined_ms;
-    rec->worker = m->name;
-    rec->host = m->host;
-    rec->pid = m->pid;
-    rec->serves = outbox_text(b->out, serves);
-    return true;
-}
-
 static bool remember_change(broker_t *b, const member_t *m, instant_t now)
 {
     const worker_row_t *row = registry_worker(&b->registry, m->name);
     buf_t serves = {0};
-    serves_text(m, &serves);
+    /* "policy@7,other@0": its subscriptions, and the version that it serves of each. */
+    for (uint32_t i = 0; i < m->sub_count; i++)
+        buf_printf(&serves, "%s%s@%llu", i ? "," : "", m->subs[i].adapter,
+                   (unsigned long long)m->subs[i].version);
     const char *text = buf_text(&serves);
     bool is_same = row && row->pid == m->pid && !strcmp(row->host, m->host) && !strcmp(row->serves, text);
-    bool ok = is_same || remember(b, m, text, now);
+    record_t *rec = is_same ? NULL : outbox_record(b->out, RECORD_WORKER, "", now);
+    if (rec) {
+        rec->at_ms = m->joined_ms;
+        rec->worker = m->name;
+        rec->host = m->host;
+        rec->pid = m->pid;
+        rec->serves = outbox_text(b->out, text);
+    }
     buf_fini(&serves);
-    return ok;
-}
-
-static bool forget(broker_t *b, const worker_row_t *row, instant_t now)
-{
-    record_t *rec = outbox_record(b->out, RECORD_WORKER, "", now);
-    if (!rec) return false;
-    rec->worker = row->name;
-    return true;
+    return is_same || rec;
 }
 
 void roster_decide(broker_t *b, instant_t now)
@@ -74,7 +56,10 @@ void roster_decide(broker_t *b, instant_t now)
     bool fits = true;
     for (size_t i = 0; fits && i < b->registry.worker_count; i++) {
         const worker_row_t *row = b->registry.workers[i];
-        if (!member_is_ready(membership_worker(&b->members, row->name))) fits = forget(b, row, now);
+        if (member_is_ready(membership_worker(&b->members, row->name))) continue;
+        record_t *rec = outbox_record(b->out, RECORD_WORKER, "", now); /* without `serves`: the row goes */
+        if (rec) rec->worker = row->name;
+        fits = rec != NULL;
     }
     for (size_t i = 0; fits && i < b->members.token_count; i++) {
         const member_t *m = b->members.tokens[i];
@@ -85,7 +70,7 @@ void roster_decide(broker_t *b, instant_t now)
 
 /* ---- after a start ---- */
 
-/* Reads what serves_text wrote.  *ret_count 0: none, or no memory. */
+/* Reads what remember_change wrote.  *ret_count 0: none, or no memory. */
 static msg_subscription_t *subscriptions_of(const worker_row_t *row, arena_t *arena, uint32_t *ret_count)
 {
     msg_subscription_t *subs = arena_alloc(arena, LIMIT_ADAPTERS_PER_WORKER * sizeof *subs);
@@ -104,32 +89,27 @@ static msg_subscription_t *subscriptions_of(const worker_row_t *row, arena_t *ar
     return subs;
 }
 
-/* Without memory for its row it is not listed. */
-static void say_lost(broker_t *b, const worker_row_t *row, instant_t now)
-{
-    arena_t arena = {0};
-    msg_join_t past = {.name = row->name};
-    member_hello_t hello = {.role = ROLE_WORKER, .host = row->host, .pid = row->pid};
-    past.adapters = subscriptions_of(row, &arena, &past.adapter_count);
-    member_t *m = past.adapter_count ? membership_add_lost(&b->members, &past, &hello, now) : NULL;
-    if (m) {
-        m->joined_ms = row->joined_ms;
-        m->heard_us = b->started_us;
-        m->end_code = HEDDLE_ERR_UNAVAILABLE;
-        error_text(m->end_message, sizeof m->end_message, "did not return after the broker's restart");
-        event_row_t *e = events_add(&b->events, EVENT_WORKER_LOST, NULL, 0, m->name, now);
-        events_say(e, HEDDLE_OK, "%s; it served %s", m->end_message, row->serves);
-    }
-    arena_fini(&arena);
-}
-
 void roster_end_grace(broker_t *b, instant_t now)
 {
     if (!b->roster.grace_end_us || now.us < b->roster.grace_end_us) return;
     b->roster.grace_end_us = 0;
     for (size_t i = 0; i < b->registry.worker_count; i++) {
         const worker_row_t *row = b->registry.workers[i];
-        if (!membership_worker(&b->members, row->name)) say_lost(b, row, now);
+        if (membership_worker(&b->members, row->name)) continue;
+        arena_t arena = {0};
+        msg_join_t past = {.name = row->name};
+        member_hello_t hello = {.role = ROLE_WORKER, .host = row->host, .pid = row->pid};
+        past.adapters = subscriptions_of(row, &arena, &past.adapter_count);
+        member_t *m = past.adapter_count ? membership_add_lost(&b->members, &past, &hello, now) : NULL;
+        if (m) { /* without memory for its row it is not listed */
+            m->joined_ms = row->joined_ms;
+            m->heard_us = b->started_us;
+            m->end_code = HEDDLE_ERR_UNAVAILABLE;
+            error_text(m->end_message, sizeof m->end_message, "did not return after the broker's restart");
+            event_row_t *e = events_add(&b->events, EVENT_WORKER_LOST, NULL, 0, m->name, now);
+            events_say(e, HEDDLE_OK, "%s; it served %s", m->end_message, row->serves);
+        }
+        arena_fini(&arena);
     }
     roster_touch(b, 0, now);
 }

@@ -43,18 +43,16 @@ static void free_worker(worker_row_t *w)
     free(w);
 }
 
-static void free_adapter(adapter_row_t *a)
-{
-    for (size_t i = 0; i < a->version_count; i++) free_version(a->versions[i]);
-    free(a->versions);
-    free(a);
-}
-
 void registry_init(registry_t *r) { *r = (registry_t){0}; }
 
 void registry_fini(registry_t *r)
 {
-    for (size_t i = 0; i < r->adapter_count; i++) free_adapter(r->adapters[i]);
+    for (size_t i = 0; i < r->adapter_count; i++) {
+        adapter_row_t *a = r->adapters[i];
+        for (size_t k = 0; k < a->version_count; k++) free_version(a->versions[k]);
+        free(a->versions);
+        free(a);
+    }
     free(r->adapters);
     for (size_t i = 0; i < r->worker_count; i++) free_worker(r->workers[i]);
     free(r->workers);
@@ -211,26 +209,6 @@ static int add_adapter(registry_t *r, const char *name, adapter_row_t **ret_adap
     return HEDDLE_OK;
 }
 
-/* Every text is a copy of its own, and never NULL, so that readers need no check. */
-static bool fill_texts(version_row_t *v, const record_t *rec)
-{
-    v->request_id = copy_text(rec->request_id);
-    v->writer = copy_text(rec->writer);
-    v->base_model = copy_text(rec->base_model);
-    v->kind = copy_text(rec->kind_text);
-    v->features = copy_text(rec->features);
-    v->meta = copy_text(rec->meta);
-    v->message = copy_text("");
-    v->worker = copy_text("");
-    v->phase = copy_text("");
-    v->lost_why = copy_text("");
-    v->config_bytes = rec->config.bytes;
-    v->config = malloc(rec->config.bytes + 1);
-    if (v->config && rec->config.bytes) memcpy(v->config, rec->config.data, rec->config.bytes);
-    return v->request_id && v->writer && v->base_model && v->kind && v->features && v->meta &&
-           v->message && v->worker && v->phase && v->lost_why && v->config;
-}
-
 static version_row_t *new_version(const record_t *rec)
 {
     version_row_t *v = calloc(1, sizeof *v);
@@ -248,7 +226,23 @@ static version_row_t *new_version(const record_t *rec)
                          .activation = rec->activation,
                          .deadline_ms = rec->deadline_ms,
                          .asked_ms = rec->asked_ms ? rec->asked_ms : rec->deadline_ms};
-    if (fill_texts(v, rec)) return v;
+    /* Every text is a copy of its own, and never NULL, so that readers need no check. */
+    v->request_id = copy_text(rec->request_id);
+    v->writer = copy_text(rec->writer);
+    v->base_model = copy_text(rec->base_model);
+    v->kind = copy_text(rec->kind_text);
+    v->features = copy_text(rec->features);
+    v->meta = copy_text(rec->meta);
+    v->message = copy_text("");
+    v->worker = copy_text("");
+    v->phase = copy_text("");
+    v->lost_why = copy_text("");
+    v->config_bytes = rec->config.bytes;
+    v->config = malloc(rec->config.bytes + 1);
+    if (v->config && rec->config.bytes) memcpy(v->config, rec->config.data, rec->config.bytes);
+    if (v->request_id && v->writer && v->base_model && v->kind && v->features && v->meta && v->message &&
+        v->worker && v->phase && v->lost_why && v->config)
+        return v;
     free_version(v);
     return NULL;
 }
@@ -323,32 +317,6 @@ static int apply_decision(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
-/* Live versions must stay.  So must the greatest number, because it would be assigned again after a
- * restart. */
-static int apply_forget(registry_t *r, const record_t *rec)
-{
-    adapter_row_t *a = registry_adapter(r, rec->adapter);
-    bool found = false;
-    size_t at = a ? version_place(a, rec->version, &found) : 0;
-    if (!found || registry_is_live(a->versions[at]) || at + 1 == a->version_count)
-        return HEDDLE_ERR_INTERNAL;
-    free_version(a->versions[at]);
-    sorted_remove(a->versions, &a->version_count, at);
-    a->ended_count--;
-    return HEDDLE_OK;
-}
-
-/* Members knew greater numbers than the store: numbers go on above those. */
-static int apply_floor(registry_t *r, const record_t *rec)
-{
-    adapter_row_t *a;
-    int err = add_adapter(r, rec->adapter, &a);
-    if (err) return err;
-    if (rec->version > a->last_version) a->last_version = rec->version;
-    if (rec->decision > a->floor_decision) a->floor_decision = rec->decision;
-    return HEDDLE_OK;
-}
-
 static int replace_text(char **text, const char *by)
 {
     char *copy = copy_text(by);
@@ -381,32 +349,6 @@ static int apply_state(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
-static int apply_writer(registry_t *r, const record_t *rec)
-{
-    adapter_row_t *a;
-    int err = add_adapter(r, rec->adapter, &a);
-    if (err) return err;
-    a->writer = (writer_row_t){0};
-    if (!rec->token) return HEDDLE_OK;
-    a->writer =
-        (writer_row_t){.token = rec->token, .pid = rec->pid, .since_ms = rec->at_ms, .life = rec->life};
-    error_text(a->writer.name, sizeof a->writer.name, rec->writer ? rec->writer : "");
-    error_text(a->writer.host, sizeof a->writer.host, rec->host ? rec->host : "");
-    return HEDDLE_OK;
-}
-
-/* The latest record counts, while the version is live. */
-static int apply_loss(registry_t *r, const record_t *rec)
-{
-    adapter_row_t *a = registry_adapter(r, rec->adapter);
-    if (!a || rec->version > a->last_version) return HEDDLE_ERR_INTERNAL;
-    version_row_t *v = registry_version(a, rec->version);
-    if (!v || !registry_is_live(v)) return HEDDLE_OK;
-    if (replace_text(&v->lost_why, rec->message)) return HEDDLE_ERR_NO_MEMORY;
-    v->lost_ms = v->lost_why[0] ? rec->at_ms : 0;
-    return HEDDLE_OK;
-}
-
 /* The latest record of a worker counts. */
 static int apply_worker(registry_t *r, const record_t *rec)
 {
@@ -435,95 +377,57 @@ static int apply_worker(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
-int registry_apply(registry_t *r, const record_t *record)
+int registry_apply(registry_t *r, const record_t *rec)
 {
     adapter_row_t *a;
-    switch (record->kind) {
+    int rc;
+    switch (rec->kind) {
     case RECORD_EPOCH:
-        if (record->epoch > r->epoch) r->epoch = record->epoch;
+        if (rec->epoch > r->epoch) r->epoch = rec->epoch;
         return HEDDLE_OK;
-    case RECORD_ADAPTER: return add_adapter(r, record->adapter, &a);
-    case RECORD_VERSION: return apply_version(r, record);
-    case RECORD_DECISION: return apply_decision(r, record);
-    case RECORD_STATE: return apply_state(r, record);
-    case RECORD_WRITER: return apply_writer(r, record);
-    case RECORD_FLOOR: return apply_floor(r, record);
-    case RECORD_WORKER: return apply_worker(r, record);
-    case RECORD_LOSS: return apply_loss(r, record);
-    case RECORD_FORGET: return apply_forget(r, record);
+    case RECORD_ADAPTER: return add_adapter(r, rec->adapter, &a);
+    case RECORD_VERSION: return apply_version(r, rec);
+    case RECORD_DECISION: return apply_decision(r, rec);
+    case RECORD_STATE: return apply_state(r, rec);
+    case RECORD_WRITER:
+        if ((rc = add_adapter(r, rec->adapter, &a)) != HEDDLE_OK) return rc;
+        a->writer = (writer_row_t){0};
+        if (!rec->token) return HEDDLE_OK; /* closed: the adapter has no writer */
+        a->writer =
+            (writer_row_t){.token = rec->token, .pid = rec->pid, .since_ms = rec->at_ms, .life = rec->life};
+        error_text(a->writer.name, sizeof a->writer.name, rec->writer ? rec->writer : "");
+        error_text(a->writer.host, sizeof a->writer.host, rec->host ? rec->host : "");
+        return HEDDLE_OK;
+    case RECORD_FLOOR: /* members reported greater numbers than the store has: numbers go on above those */
+        if ((rc = add_adapter(r, rec->adapter, &a)) != HEDDLE_OK) return rc;
+        if (rec->version > a->last_version) a->last_version = rec->version;
+        if (rec->decision > a->floor_decision) a->floor_decision = rec->decision;
+        return HEDDLE_OK;
+    case RECORD_WORKER: return apply_worker(r, rec);
+    case RECORD_LOSS: { /* the latest record counts, while the version is live */
+        a = registry_adapter(r, rec->adapter);
+        if (!a || rec->version > a->last_version) return HEDDLE_ERR_INTERNAL;
+        version_row_t *v = registry_version(a, rec->version);
+        if (!v || !registry_is_live(v)) return HEDDLE_OK;
+        if (replace_text(&v->lost_why, rec->message)) return HEDDLE_ERR_NO_MEMORY;
+        v->lost_ms = v->lost_why[0] ? rec->at_ms : 0;
+        return HEDDLE_OK;
+    }
+    case RECORD_FORGET: {
+        /* Live versions must stay.  So must the greatest number, because it would be assigned again after a
+         * restart. */
+        bool found = false;
+        a = registry_adapter(r, rec->adapter);
+        size_t at = a ? version_place(a, rec->version, &found) : 0;
+        if (!found || registry_is_live(a->versions[at]) || at + 1 == a->version_count)
+            return HEDDLE_ERR_INTERNAL;
+        free_version(a->versions[at]);
+        sorted_remove(a->versions, &a->version_count, at);
+        a->ended_count--;
+        return HEDDLE_OK;
+    }
     case RECORD_KEY:
     case RECORD_KEY_DROP: break; /* auth.h takes them */
     }
     return HEDDLE_ERR_INTERNAL;
-}
-
-/* ---- comparing ---- */
-
-static bool same_texts(const version_row_t *a, const version_row_t *b)
-{
-    return !strcmp(a->request_id, b->request_id) && !strcmp(a->writer, b->writer) &&
-           !strcmp(a->base_model, b->base_model) && !strcmp(a->kind, b->kind) &&
-           !strcmp(a->features, b->features) && !strcmp(a->meta, b->meta) &&
-           !strcmp(a->message, b->message) && !strcmp(a->worker, b->worker) &&
-           !strcmp(a->phase, b->phase) && !strcmp(a->lost_why, b->lost_why) &&
-           bytes_equal(bytes_of(a->config, a->config_bytes), bytes_of(b->config, b->config_bytes));
-}
-
-static bool same_part(const msg_part_t *a, const msg_part_t *b)
-{
-    return a->region_bytes == b->region_bytes && a->manifest_bytes == b->manifest_bytes &&
-           digest_equal(&a->manifest_digest, &b->manifest_digest);
-}
-
-static bool same_version(const version_row_t *a, const version_row_t *b)
-{
-    return a->version == b->version && a->created_ms == b->created_ms && a->state == b->state &&
-           a->decision == b->decision && a->activated_ms == b->activated_ms &&
-           a->first_decision == b->first_decision && a->first_ms == b->first_ms &&
-           a->ended_ms == b->ended_ms &&
-           digest_equal(&a->digest, &b->digest) && same_part(&a->part, &b->part) &&
-           !memcmp(&a->share_key, &b->share_key, sizeof a->share_key) && a->step == b->step &&
-           a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&
-           a->chunk_count == b->chunk_count && a->activation == b->activation &&
-           a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms && a->code == b->code &&
-           a->lost_ms == b->lost_ms &&
-           same_texts(a, b);
-}
-
-static bool same_writer(const writer_row_t *a, const writer_row_t *b)
-{
-    return a->token == b->token && a->pid == b->pid && a->since_ms == b->since_ms &&
-           !strcmp(a->name, b->name) && !strcmp(a->host, b->host) &&
-           !memcmp(&a->life, &b->life, sizeof a->life);
-}
-
-static bool same_adapter(const adapter_row_t *a, const adapter_row_t *b)
-{
-    bool same = !strcmp(a->name, b->name) && a->version_count == b->version_count &&
-                a->ended_count == b->ended_count && a->last_version == b->last_version &&
-                a->decision == b->decision && a->floor_decision == b->floor_decision &&
-                a->active == b->active && a->scope == b->scope &&
-                a->decided_ms == b->decided_ms && a->held == b->held &&
-                !strcmp(a->held_by, b->held_by) && same_writer(&a->writer, &b->writer);
-    for (size_t i = 0; same && i < a->version_count; i++)
-        same = same_version(a->versions[i], b->versions[i]);
-    return same;
-}
-
-static bool same_worker(const worker_row_t *a, const worker_row_t *b)
-{
-    return !strcmp(a->name, b->name) && !strcmp(a->host, b->host) && a->pid == b->pid &&
-           a->joined_ms == b->joined_ms && !strcmp(a->serves, b->serves);
-}
-
-/* For tests: what the store reads back must be what was in memory. */
-bool registry_equal(const registry_t *a, const registry_t *b)
-{
-    bool same = a->epoch == b->epoch && a->adapter_count == b->adapter_count &&
-                a->worker_count == b->worker_count;
-    for (size_t i = 0; same && i < a->adapter_count; i++)
-        same = same_adapter(a->adapters[i], b->adapters[i]);
-    for (size_t i = 0; same && i < a->worker_count; i++)
-        same = same_worker(a->workers[i], b->workers[i]);
-    return same;
 }

@@ -102,8 +102,6 @@ void registry_fini(registry_t *r);
 /* OK · NO_MEMORY · INTERNAL: a row that cannot be (unknown kind, a name that is none, version of no adapter,
  * second digest of a version). */
 int  registry_apply(registry_t *r, const record_t *record);
-/* Durable content is equal, byte for byte. */
-bool registry_equal(const registry_t *a, const registry_t *b);
 
 /* ---- reading ---- */
 /* NULL: never published to */

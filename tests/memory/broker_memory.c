@@ -3,6 +3,7 @@
  * of memory in the middle of anything.  Nothing may crash, leak or say what is not on disk; afterwards it
  * goes on as if nothing was. */
 #include "../unit/broker_rig.h"
+#include "tests/lib/registry_equal.h"
 
 static struct {
     bool is_on;

@@ -4,6 +4,7 @@
 #include "broker/registry/registry.h"
 
 #include "core/limits.h"
+#include "tests/lib/registry_equal.h"
 
 #include <criterion/criterion.h>
 #include <heddle/publisher.h>

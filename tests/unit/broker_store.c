@@ -4,6 +4,7 @@
 #include "broker/registry/registry.h"
 #include "broker/registry/store.h"
 #include "core/limits.h"
+#include "tests/lib/registry_equal.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

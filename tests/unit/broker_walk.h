@@ -12,6 +12,7 @@
 #define TESTS_UNIT_BROKER_WALK_H
 
 #include "broker_rig.h"
+#include "tests/lib/registry_equal.h"
 
 /* 0 .. below-1 */
 static uint64_t draw(uint64_t below);
