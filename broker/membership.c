@@ -553,15 +553,6 @@ static void take_over(membership_t *m, admitted_t *admitted, member_t *old)
     admitted->fenced_token = old->token;
 }
 
-/* Did the process of the old session go on, so that its session had to be fenced?  One that took no leave and
- * has lost its connection was killed, and the new one is its restart. */
-static bool is_rival(const member_t *old, const member_t *now)
-{
-    bool is_same_life = !memcmp(&old->life, &now->life, sizeof now->life);
-    if (old->state == MEMBER_LOST) return is_same_life; /* it stood still past its lease */
-    return old->state == MEMBER_READY && !is_same_life && !old->is_gone;
-}
-
 /* Counters only grow.  A peer that does not send one sends 0, which changes nothing. */
 static void count_up(uint64_t *counter, uint64_t told)
 {
@@ -580,8 +571,13 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
     *ret = (admitted_t){.member = w};
     if (found) {
         member_t *old = m->workers[at];
-        /* Fenced sessions are counted by name, so the count goes on in the new session. */
-        w->counts.fenced = old->counts.fenced + is_rival(old, w);
+        /* Did the process of the old session go on, so that its session had to be fenced?  One that took no
+         * leave and has lost its connection was killed, and the new one is its restart.  Fenced sessions are
+         * counted by name, so the count goes on in the new session. */
+        bool is_same_life = !memcmp(&old->life, &w->life, sizeof w->life);
+        bool is_rival = old->state == MEMBER_READY && !is_same_life && !old->is_gone;
+        if (old->state == MEMBER_LOST) is_rival = is_same_life; /* it stood still past its lease */
+        w->counts.fenced = old->counts.fenced + is_rival;
         compare_addresses(w, old);
         take_over(m, ret, old);
         free_member(old);

@@ -51,22 +51,19 @@ void broker_forget_ending(broker_t *b)
         if (peer->is_ending) forget_peer(b, peer);
 }
 
-/* ZeroMQ does not report that a command's connection has ended.  So where the table is full, the
- * connection without a session or a question that was silent for longest makes room. */
-static void forget_idle(broker_t *b)
-{
-    broker_peer_t *silent = NULL, *peer, *next;
-    HASH_ITER (hh, b->peers, peer, next) {
-        if (peer->token || (silent && peer->heard_us >= silent->heard_us)) continue;
-        if (!pending_has_peer(&b->pending, peer->peer) && !broker_has_request(b, peer->peer)) silent = peer;
-    }
-    if (silent) forget_peer(b, silent);
-}
-
 /* The table of connections is bounded, because any process that reaches the address may say HELLO. */
 static broker_peer_t *add_peer(broker_t *b, uint64_t number)
 {
-    if (b->idle_count >= BROKER_IDLE_PEERS) forget_idle(b);
+    if (b->idle_count >= BROKER_IDLE_PEERS) {
+        /* ZeroMQ does not report that a command's connection has ended.  So where the table is full, the
+         * connection without a session or a question that was silent for longest makes room. */
+        broker_peer_t *silent = NULL, *one, *next;
+        HASH_ITER (hh, b->peers, one, next) {
+            if (one->token || (silent && one->heard_us >= silent->heard_us)) continue;
+            if (!pending_has_peer(&b->pending, one->peer) && !broker_has_request(b, one->peer)) silent = one;
+        }
+        if (silent) forget_peer(b, silent);
+    }
     if (HASH_COUNT(b->peers) >= LIMIT_PEERS) return NULL;
     broker_peer_t *peer = calloc(1, sizeof *peer);
     if (!peer) return NULL;
@@ -284,21 +281,6 @@ void on_join(const call_t *c)
 
 /* ---- publishers ---- */
 
-/* After a start the holder of an adapter may be on its way back.  Until settling ends it counts as live. */
-static open_by_t standing_of(const call_t *c, const char *adapter)
-{
-    broker_t *b = c->b;
-    const member_t *holder = membership_publisher(&b->members, adapter);
-    return (open_by_t){.pid = c->peer->pid,
-                       .host = c->peer->host,
-                       .life = c->peer->life,
-                       .holder_is_live =
-                           holder || !b->rollout.is_settled, /* after a start it may be on its way back */
-                       .is_of_before = !holder,
-                       .heartbeat_age_ms = holder ? member_silent_ms(holder, c->now.us)
-                                                  : (c->now.us - b->started_us) / 1000};
-}
-
 /* What it restates, each version once; how many. */
 static uint32_t served_by(const msg_open_t *open, uint64_t ret_versions[LIMIT_OPEN_SERVED + 1])
 {
@@ -310,45 +292,6 @@ static uint32_t served_by(const msg_open_t *open, uint64_t ret_versions[LIMIT_OP
         if (is_new) ret_versions[count++] = version;
     }
     return count;
-}
-
-static void welcome_publisher(const call_t *c, const member_t *member, const uint64_t *served, uint32_t count)
-{
-    msg_keep_t keep[LIMIT_OPEN_SERVED + 1];
-    const adapter_row_t *a = registry_adapter(&c->b->registry, member->subs[0].adapter);
-    const version_row_t *active = registry_active(a);
-    msg_decision_t decision = {.adapter = a->name, .decision = a->decision, .version = a->active};
-    msg_welcome_t welcome = {
-        .req = c->m->open.req, .adapters = &decision, .adapter_count = 1, .keep = keep};
-    if (active) decision.digest = active->digest;
-    for (uint32_t i = 0; i < count; i++) {
-        const version_row_t *row = registry_version(a, served[i]);
-        if (row && registry_is_live(row))
-            keep[welcome.keep_count++] = (msg_keep_t){a->name, row->version, row->share_key};
-    }
-    send_welcome(c, member, &welcome);
-}
-
-/* A version that the publisher still serves has ended.  ROLLOUT says so here, because no later event
- * would. */
-static void tell_ended(const call_t *c, const member_t *member, uint64_t serving)
-{
-    broker_t *b = c->b;
-    const adapter_row_t *a = registry_adapter(&b->registry, member->subs[0].adapter);
-    const version_row_t *row = registry_version(a, serving);
-    if (row && registry_is_live(row)) return;
-    if (row) {
-        rollout_tell(&b->rollout, broker_view(b, c->now), a->name, serving, member, b->out);
-        return;
-    }
-    msg_t m = {.type = MSG_ROLLOUT};
-    m.rollout = (msg_rollout_t){.token = member->token,
-                                .version = serving,
-                                .adapter = a->name,
-                                .state = "lost",
-                                .code = heddle_err_name(HEDDLE_ERR_VERSION_LOST),
-                                .message = "the broker does not know it, or not any more"};
-    outbox_send(b->out, c->from, &m);
 }
 
 bool broker_is_same_open(const request_t *request, const msg_open_t *open)
@@ -376,7 +319,16 @@ void on_open(const call_t *c)
     const msg_open_t *open = &c->m->open;
     heddle_error_t error;
     if (!has_role(c, ROLE_PUBLISHER)) return;
-    open_by_t by = standing_of(c, open->adapter);
+    /* After a start the holder of an adapter may be on its way back.  Until settling ends it counts as
+     * live. */
+    const member_t *holder = membership_publisher(&b->members, open->adapter);
+    open_by_t by = {.pid = c->peer->pid,
+                    .host = c->peer->host,
+                    .life = c->peer->life,
+                    .holder_is_live = holder || !b->rollout.is_settled,
+                    .is_of_before = !holder,
+                    .heartbeat_age_ms = holder ? member_silent_ms(holder, c->now.us)
+                                               : (c->now.us - b->started_us) / 1000};
     int rc = membership_decide_open(&b->members, open, &error);
     if (!rc) rc = registry_check_open(&b->registry, open, &by, &error);
     if (!rc && !broker_recover_open(c)) return;
@@ -417,8 +369,38 @@ static void begin_writer(const call_t *c, uint64_t token)
     error_text(c->peer->name, sizeof c->peer->name, member->name);
     replaced(b, &admitted, c->now);
     rollout_opened(&b->rollout, broker_view(b, c->now), member, served, served_count);
-    welcome_publisher(c, member, served, served_count);
-    for (uint32_t i = 0; i < served_count; i++) tell_ended(c, member, served[i]);
+
+    /* WELCOME names the active version, and what of its own the publisher goes on serving. */
+    msg_keep_t keep[LIMIT_OPEN_SERVED + 1];
+    const adapter_row_t *a = registry_adapter(&b->registry, member->subs[0].adapter);
+    const version_row_t *active = registry_active(a);
+    msg_decision_t decision = {.adapter = a->name, .decision = a->decision, .version = a->active};
+    msg_welcome_t welcome = {.req = open->req, .adapters = &decision, .adapter_count = 1, .keep = keep};
+    if (active) decision.digest = active->digest;
+    for (uint32_t i = 0; i < served_count; i++) {
+        const version_row_t *row = registry_version(a, served[i]);
+        if (row && registry_is_live(row))
+            keep[welcome.keep_count++] = (msg_keep_t){a->name, row->version, row->share_key};
+    }
+    send_welcome(c, member, &welcome);
+
+    /* A version that it still serves may have ended.  ROLLOUT says so here, because no later event would. */
+    for (uint32_t i = 0; i < served_count; i++) {
+        const version_row_t *row = registry_version(a, served[i]);
+        if (row && registry_is_live(row)) continue;
+        if (row) {
+            rollout_tell(&b->rollout, broker_view(b, c->now), a->name, served[i], member, b->out);
+            continue;
+        }
+        msg_t m = {.type = MSG_ROLLOUT};
+        m.rollout = (msg_rollout_t){.token = member->token,
+                                    .version = served[i],
+                                    .adapter = a->name,
+                                    .state = "lost",
+                                    .code = heddle_err_name(HEDDLE_ERR_VERSION_LOST),
+                                    .message = "the broker does not know it, or not any more"};
+        outbox_send(b->out, c->from, &m);
+    }
     event_row_t *e = events_add(&b->events, EVENT_WRITER_OPENED, open->adapter, 0, member->name, c->now);
     e->token = member->token;
     say_moved(e, member);

@@ -213,21 +213,6 @@ static bool is_asked_again(const request_t *r, const asker_t *asker)
            (asker->type == MSG_OPEN || asker->type == MSG_JOIN);
 }
 
-/* The same OPEN arrives again while its record is being written.  WELCOME then answers the later copy. */
-static bool replaces_open(const call_t *c)
-{
-    broker_t *b = c->b;
-    if (b->txn.kind != TXN_OPEN || !is_asked_again(b->txn.request, &c->asker) ||
-        !broker_is_same_open(b->txn.request, &c->m->open))
-        return false;
-    request_t *r = request_of_call(c);
-    if (!r) return true;
-    free(b->txn.request);
-    b->txn.request = r;
-    b->txn.asker = r->asker;
-    return true;
-}
-
 /* The request waits until the open transaction has ended.  Its sender is alive, so its lease is renewed. */
 void broker_defer(const call_t *c)
 {
@@ -237,7 +222,16 @@ void broker_defer(const call_t *c)
     outbox_clear(b->out);
     if (c->peer->token)
         membership_heard(&b->members, membership_by_token(&b->members, c->peer->token), c->now.us);
-    if (replaces_open(c)) return;
+    /* The same OPEN arrives again while its record is being written.  WELCOME then answers the later copy. */
+    if (b->txn.kind == TXN_OPEN && is_asked_again(b->txn.request, &c->asker) &&
+        broker_is_same_open(b->txn.request, &c->m->open)) {
+        r = request_of_call(c);
+        if (!r) return;
+        free(b->txn.request);
+        b->txn.request = r;
+        b->txn.asker = r->asker;
+        return;
+    }
     DL_FOREACH_SAFE (b->requests, r, next)
         if (is_asked_again(r, &c->asker)) free(take(b, r));
     if (b->request_count >= TXN_REQUESTS || b->request_bytes + c->frame.bytes > TXN_REQUEST_BYTES) {

@@ -74,29 +74,10 @@ static const char *meta_twice(const msg_publish_t *m)
     return NULL;
 }
 
-/* The numbers of the one part: a worker lays its memory out by them. */
-static int check_part(const msg_publish_t *m, heddle_error_t *error)
-{
-    const msg_part_t *part = &m->parts[0];
-    if (!part->region_bytes || !part->manifest_bytes)
-        return error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty region or manifest",
-                          m->adapter);
-    if (part->region_bytes % LIMIT_PAGE_BYTES) {
-        int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has a region of %llu bytes",
-                            m->adapter, (unsigned long long)part->region_bytes);
-        error_expected(error, "whole pages of %u bytes", LIMIT_PAGE_BYTES);
-        return rc;
-    }
-    if (m->data_bytes <= part->region_bytes) return HEDDLE_OK;
-    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has %llu bytes of tensors", m->adapter,
-                        (unsigned long long)m->data_bytes);
-    error_expected(error, "at most the %llu of its region", (unsigned long long)part->region_bytes);
-    return rc;
-}
-
 static int check_publish(const msg_publish_t *m, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
+    const msg_part_t *part = &m->parts[0];
     if (!m->request_id || !*m->request_id) {
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has no request id", m->adapter);
     } else if (m->part_count != 1) {
@@ -112,8 +93,17 @@ static int check_publish(const msg_publish_t *m, heddle_error_t *error)
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has step %lld", m->adapter,
                         (long long)m->step);
         error_expected(error, "a step of 0 or more, or -1 for none");
-    } else {
-        rc = check_part(m, error);
+    } else if (!part->region_bytes || !part->manifest_bytes) {
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty region or manifest",
+                        m->adapter);
+    } else if (part->region_bytes % LIMIT_PAGE_BYTES) { /* a worker lays its memory out by these numbers */
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has a region of %llu bytes", m->adapter,
+                        (unsigned long long)part->region_bytes);
+        error_expected(error, "whole pages of %u bytes", LIMIT_PAGE_BYTES);
+    } else if (m->data_bytes > part->region_bytes) {
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has %llu bytes of tensors", m->adapter,
+                        (unsigned long long)m->data_bytes);
+        error_expected(error, "at most the %llu of its region", (unsigned long long)part->region_bytes);
     }
     error_where(error, m->adapter, 0, NULL, "commit");
     return rc;
@@ -285,21 +275,6 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
 
 /* ---- writers ---- */
 
-static int writer_held(const adapter_row_t *a, const open_by_t *by, heddle_error_t *error)
-{
-    char since[25];
-    clock_text(a->writer.since_ms, since);
-    int rc =
-        error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu, since %s",
-                   a->name, a->writer.name, a->writer.host, (unsigned long long)a->writer.pid, since);
-    error_where(error, a->name, 0, NULL, NULL);
-    error_expected(error, "no live writer");
-    const char *heard = by->is_of_before ? "not heard of since the broker's start" : "heard of";
-    error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
-    error_hint(error, "it ends with its session; --takeover fences it now");
-    return rc;
-}
-
 /* A live writer keeps its adapter, except against its own process and --takeover.  A second trainer that
  * is started by mistake then cannot take versions over. */
 int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error)
@@ -312,7 +287,18 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
     }
     bool is_held = a && a->writer.token && by->holder_is_live &&
                    memcmp(&a->writer.life, &by->life, sizeof by->life) != 0;
-    return is_held && !m->takeover ? writer_held(a, by, error) : HEDDLE_OK;
+    if (!is_held || m->takeover) return HEDDLE_OK;
+    char since[25];
+    clock_text(a->writer.since_ms, since);
+    int rc =
+        error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu, since %s", a->name,
+                   a->writer.name, a->writer.host, (unsigned long long)a->writer.pid, since);
+    error_where(error, a->name, 0, NULL, NULL);
+    error_expected(error, "no live writer");
+    const char *heard = by->is_of_before ? "not heard of since the broker's start" : "heard of";
+    error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
+    error_hint(error, "it ends with its session; --takeover fences it now");
+    return rc;
 }
 
 int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
@@ -390,18 +376,6 @@ bool registry_decide_floor(const registry_t *r, const char *adapter, uint64_t ve
     return true;
 }
 
-static int never_assigned(const adapter_row_t *a, const char *adapter, uint64_t version,
-                          heddle_error_t *error)
-{
-    int rc = a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", adapter,
-                            (unsigned long long)version)
-               : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", adapter);
-    error_where(error, adapter, version, NULL, "activate");
-    if (a) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-    error_hint(error, "`heddle versions %s` lists them", adapter);
-    return rc;
-}
-
 static int not_activatable(const adapter_row_t *a, uint64_t version, const char *why, const char *found,
                            const char *hint, heddle_error_t *error)
 {
@@ -445,8 +419,15 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
                              heddle_error_t *error)
 {
     adapter_row_t *a = registry_adapter(r, adapter);
-    if (!a || !by->version || by->version > a->last_version)
-        return never_assigned(a, adapter, by->version, error);
+    if (!a || !by->version || by->version > a->last_version) {
+        int rc = a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", adapter,
+                                (unsigned long long)by->version)
+                   : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", adapter);
+        error_where(error, adapter, by->version, NULL, "activate");
+        if (a) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
+        error_hint(error, "`heddle versions %s` lists them", adapter);
+        return rc;
+    }
     const version_row_t *v = registry_version(a, by->version), *newest = registry_newest_live(a);
     bool is_active = a->active == by->version;
     bool is_free = by->ends_hold || (v && v == newest);    /* leaves no hold behind */
@@ -477,24 +458,17 @@ static bool has_record(const outbox_t *out, record_kind_t kind, const adapter_ro
     return false;
 }
 
-/* How many ended versions there are once the records of this turn are applied. */
-static size_t history_count(const adapter_row_t *a, const outbox_t *out)
-{
-    size_t count = a->ended_count;
-    for (int i = 0; i < out->record_count; i++) {
-        const record_t *rec = &out->records[i];
-        if (strcmp(rec->adapter, a->name)) continue;
-        count += rec->kind == RECORD_STATE;
-        count -= rec->kind == RECORD_FORGET;
-    }
-    return count;
-}
-
 /* Forgets ended versions with the smallest numbers, whenever they ended.  As a rule one for the one that
  * ends now; a second one shortens the longer history of an older file. */
 static void forget_oldest(const adapter_row_t *a, instant_t now, outbox_t *out)
 {
-    size_t excess = history_count(a, out);
+    size_t excess = a->ended_count; /* once the records of this turn are applied */
+    for (int i = 0; i < out->record_count; i++) {
+        const record_t *rec = &out->records[i];
+        if (strcmp(rec->adapter, a->name)) continue;
+        excess += rec->kind == RECORD_STATE;
+        excess -= rec->kind == RECORD_FORGET;
+    }
     excess = excess > LIMIT_HISTORY ? excess - LIMIT_HISTORY : 0;
     if (excess > REGISTRY_END_RECORDS - 1) excess = REGISTRY_END_RECORDS - 1;
     for (size_t i = 0; i < a->version_count && excess; i++) {

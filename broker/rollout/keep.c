@@ -96,25 +96,6 @@ const char *keep_loader(view_t v, const track_t *t)
     return "";
 }
 
-/* The tally rules out most versions, so that the copies are only read where one may be fetching. */
-static uint64_t fetched_until(view_t v, const track_t *t)
-{
-    bool is_possible = tally_in(&t->tally, COPY_ANNOUNCED) || tally_in(&t->tally, COPY_FETCHING);
-    return is_possible ? latest(fetching_until, v, t) : 0;
-}
-
-/* Notes until when the version is needed.  When that ends the track is looked at again, because the
- * version may be retired then. */
-static void note_needed(view_t v, track_t *t)
-{
-    uint64_t awaited_us = fetched_until(v, t), loaded_us = keep_loaded_until(v, t);
-    if ((t->awaited_until_us && !awaited_us) || (t->loaded_until_us && !loaded_us)) track_touch(t);
-    t->awaited_until_us = awaited_us;
-    t->loaded_until_us = loaded_us;
-    if (awaited_us) track_sooner(t, awaited_us);
-    if (loaded_us) track_sooner(t, loaded_us);
-}
-
 void keep_moved_on(const adapter_rollout_t *a, const member_t *member, uint64_t version)
 {
     for (size_t i = 0; i < a->track_count; i++) {
@@ -247,8 +228,21 @@ static void make_room(step_t *s, track_t *t, bool extra)
 
 void keep_look(step_t *s, const adapter_rollout_t *a)
 {
-    for (size_t i = 0; i < a->track_count; i++)
-        if (is_overtaken(a->tracks[i])) note_needed(s->v, a->tracks[i]);
+    for (size_t i = 0; i < a->track_count; i++) {
+        /* Until when an overtaken version is needed.  When that ends the track is looked at again, because
+         * the version may be retired then.  The tally rules out most, so that copies are only read where one
+         * may be fetching. */
+        track_t *t = a->tracks[i];
+        if (!is_overtaken(t)) continue;
+        bool may_fetch = tally_in(&t->tally, COPY_ANNOUNCED) || tally_in(&t->tally, COPY_FETCHING);
+        uint64_t awaited_us = may_fetch ? latest(fetching_until, s->v, t) : 0;
+        uint64_t loaded_us = keep_loaded_until(s->v, t);
+        if ((t->awaited_until_us && !awaited_us) || (t->loaded_until_us && !loaded_us)) track_touch(t);
+        t->awaited_until_us = awaited_us;
+        t->loaded_until_us = loaded_us;
+        if (awaited_us) track_sooner(t, awaited_us);
+        if (loaded_us) track_sooner(t, loaded_us);
+    }
     for (size_t i = 0; s->ro->is_settled && i < a->track_count; i++) { /* before, fetches are not known */
         track_t *t = a->tracks[i];
         if (track_is_ended(t)) continue;

@@ -9,51 +9,6 @@
 
 /* ---- members come ---- */
 
-static copy_state_t restated_state(const adapter_row_t *a, const msg_held_t *held, const member_t *member)
-{
-    bool is_active = active_for(a, member) == held->version;
-    bool is_behind = member_sub(member, a->name)->decision < a->decision;
-    switch ((held_state_t)held->state) {
-    case HELD_SEALED: return COPY_ARRIVED;
-    case HELD_ACTIVE: return COPY_ACTIVE;
-    case HELD_STAGED: return is_active ? COPY_COMMITTED : COPY_STAGED;
-    case HELD_KEPT: return is_active && is_behind ? COPY_COMMITTED : COPY_KEPT;
-    }
-    return COPY_NONE;
-}
-
-/* The track of the version that the worker restates, if the registry agrees: the version is live, the
- * worker subscribes to it and the digest is equal.  NULL: WELCOME does not name it as kept, and the worker
- * drops it. */
-static track_t *believed(const rollout_t *ro, const msg_held_t *held, const member_t *member)
-{
-    track_t *t = rollout_track(ro, held->adapter, held->version);
-    bool is_known = t && !track_is_ended(t) && member_sub(member, held->adapter);
-    return is_known && held->state >= HELD_SEALED && held->state <= HELD_KEPT &&
-                   digest_equal(&t->row->digest, &held->digest)
-               ? t
-               : NULL;
-}
-
-static int restate(view_t v, track_t *t, const msg_held_t *held, const member_t *member)
-{
-    copy_row_t *c = copy_add(t, member);
-    if (!c) return HEDDLE_ERR_NO_MEMORY;
-    const member_sub_t *sub = member_sub(member, held->adapter);
-    uint64_t told_us = c->told_us ? c->told_us : v.now.us; /* of a session before, if that is known */
-    c->bytes_done = t->row->data_bytes;
-    c->connect_us = held->connect_us;
-    c->fetch_us = held->fetch_us;
-    c->verify_us = held->verify_us;
-    c->stage_us = held->stage_us;
-    c->activate_us = held->activate_us;
-    copy_move(t, c, restated_state(t->of->row, held, member), v.now);
-    c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
-    c->is_owed = false;
-    copy_reach(t, c, t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);
-    return HEDDLE_OK;
-}
-
 /* The worker is still fetching a decided version that newer ones have overtaken, and that was not taken
  * back. */
 static bool is_fetched_on(const track_t *t, const copy_row_t *c)
@@ -151,10 +106,38 @@ int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *
     }
     for (uint32_t i = 0; i < join->held_count; i++) {
         const msg_held_t *held = &join->held[i];
-        track_t *t = believed(ro, held, member);
-        if (!t) continue;
-        int rc = restate(v, t, held, member);
-        if (rc) return rc;
+        const member_sub_t *sub = member_sub(member, held->adapter);
+        track_t *t = rollout_track(ro, held->adapter, held->version);
+        /* What the worker restates is believed where the registry agrees: the version is live, the worker
+         * subscribes to it and the digest is equal.  Else WELCOME does not name it, and the worker drops
+         * it. */
+        bool is_known = t && !track_is_ended(t) && sub;
+        if (!(is_known && held->state >= HELD_SEALED && held->state <= HELD_KEPT &&
+              digest_equal(&t->row->digest, &held->digest)))
+            continue;
+        copy_row_t *c = copy_add(t, member);
+        if (!c) return HEDDLE_ERR_NO_MEMORY;
+        const adapter_row_t *a = t->of->row;
+        bool is_active = active_for(a, member) == held->version, is_behind = sub->decision < a->decision;
+        copy_state_t state = COPY_NONE;
+        switch ((held_state_t)held->state) {
+        case HELD_SEALED: state = COPY_ARRIVED; break;
+        case HELD_ACTIVE: state = COPY_ACTIVE; break;
+        case HELD_STAGED: state = is_active ? COPY_COMMITTED : COPY_STAGED; break;
+        case HELD_KEPT: state = is_active && is_behind ? COPY_COMMITTED : COPY_KEPT; break;
+        }
+        uint64_t told_us = c->told_us ? c->told_us : v.now.us; /* of a session before, if that is known */
+        c->bytes_done = t->row->data_bytes;
+        c->connect_us = held->connect_us;
+        c->fetch_us = held->fetch_us;
+        c->verify_us = held->verify_us;
+        c->stage_us = held->stage_us;
+        c->activate_us = held->activate_us;
+        copy_move(t, c, state, v.now);
+        c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
+        c->is_owed = false;
+        copy_reach(t, c,
+                   t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);
         welcome->keep[welcome->keep_count++] = (msg_keep_t){held->adapter, t->version, t->row->share_key};
     }
     return HEDDLE_OK;
@@ -239,19 +222,6 @@ void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left)
 
 /* ---- what workers report: progress ---- */
 
-/* The worker reports why its fetch makes no progress, or "" when it does.  The event is written once for
- * each copy, however often the trouble comes and goes. */
-static void note_trouble(track_t *t, copy_row_t *c, const char *message, instant_t now, events_t *ev)
-{
-    int code = *message ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
-    bool is_news = code != c->code;
-    copy_blame(t, c, code, "fetch", message);
-    if (!is_news || !code || c->is_trouble_said) return;
-    c->is_trouble_said = true;
-    event_row_t *e = events_add(ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, now);
-    events_say(e, code, "%s", c->message);
-}
-
 /* A version waits for a slot at this worker, which lists the kept versions that could go (spare).  If one
  * of them is no copy any more, its RETIRE is under way already and may free enough: nothing else is put
  * away until the next heartbeat. */
@@ -292,7 +262,16 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
         bool has_all = p->data_bytes && p->bytes_done >= p->data_bytes;
         copy_move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, v.now);
         c->bytes_done = p->bytes_done;
-        note_trouble(t, c, p->message ? p->message : "", v.now, ev);
+
+        /* The worker reports why its fetch makes no progress, or nothing when it does.  The event is written
+         * once for each copy, however often the trouble comes and goes. */
+        int code = p->message && *p->message ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
+        bool is_news = code && code != c->code && !c->is_trouble_said;
+        copy_blame(t, c, code, "fetch", p->message ? p->message : "");
+        if (!is_news) continue;
+        c->is_trouble_said = true;
+        event_row_t *e = events_add(ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, v.now);
+        events_say(e, code, "%s", c->message);
     }
 }
 
@@ -321,22 +300,17 @@ static int wrong_digest(const char *adapter, const version_row_t *row, const dig
     return rc;
 }
 
-/* After a retriable error the same attempt may succeed later.  The active version is then announced again,
- * each time after twice the delay, up to 16 leases. */
-static void plan_retry(const rollout_t *ro, copy_row_t *c, uint64_t now_us)
-{
-    heddle_error_t e;
-    error_fail(&e, c->code, " ");
-    uint32_t doublings = c->failed_count < 4 ? c->failed_count : 4;
-    c->failed_count++;
-    c->retry_us = e.retriable ? now_us + (ro->lease_us << doublings) : 0;
-}
-
 static void stage_failed(step_t *s, track_t *t, copy_row_t *c, int code, const char *phase,
                          const char *message)
 {
     copy_fail(t, c, code, phase, message, s->v.now);
-    plan_retry(s->ro, c, s->v.now.us);
+    /* After a retriable error the same attempt may succeed later.  The active version is then announced
+     * again, each time after twice the delay, up to 16 leases. */
+    heddle_error_t why;
+    error_fail(&why, c->code, " ");
+    uint32_t doublings = c->failed_count < 4 ? c->failed_count : 4;
+    c->failed_count++;
+    c->retry_us = why.retriable ? s->v.now.us + (s->ro->lease_us << doublings) : 0;
     event_row_t *e = events_add(s->ev, EVENT_STAGE_FAILED, t->adapter, t->version, c->worker, s->v.now);
     events_say(e, code, "%s: %s", phase, message);
 }
@@ -440,20 +414,6 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     return HEDDLE_OK;
 }
 
-/* The worker serves bytes under this version's name that are not the version's.  That is an error of the
- * worker, and it is not believed. */
-static int serves_other_bytes(step_t *s, const msg_active_t *m, const version_row_t *row,
-                              const member_t *member, heddle_error_t *error)
-{
-    int rc = wrong_digest(m->adapter, row, &m->digest, member, "activate", error);
-    track_t *t = rollout_track(s->ro, m->adapter, m->version);
-    copy_row_t *c = copy_of(t, member);
-    if (c) copy_fail(t, c, rc, "activate", error->message, s->v.now);
-    event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
-    events_say(e, rc, "%s", error->message);
-    return rc;
-}
-
 int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t *error)
 {
     const adapter_rollout_t *a = rollout_adapter(s->ro, m->adapter);
@@ -471,7 +431,18 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
                        (unsigned long long)a->row->decision, (unsigned long long)active_for(a->row, member));
         return rc;
     }
-    if (!digest_equal(&m->digest, &row->digest)) return serves_other_bytes(s, m, row, member, error);
+    if (!digest_equal(&m->digest, &row->digest)) {
+        /* The worker serves bytes under this version's name that are not the version's.  That is an error of
+         * the worker, and it is not believed. */
+        int rc = wrong_digest(m->adapter, row, &m->digest, member, "activate", error);
+        track_t *t = adapter_track(a, m->version);
+        copy_row_t *c = copy_of(t, member);
+        if (c) copy_fail(t, c, rc, "activate", error->message, s->v.now);
+        event_row_t *e =
+            events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
+        events_say(e, rc, "%s", error->message);
+        return rc;
+    }
     bool is_old = m->decision < sub->decision || (m->decision == sub->decision && !sub->is_refused);
     if (is_old) return HEDDLE_OK; /* said twice, or overtaken by a later one */
 
@@ -545,24 +516,20 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
 
 /* ---- what workers report: sources that do not answer ---- */
 
-/* A lost worker is still listed, so its name is known.  A publisher is not listed after its end: the
- * version's writer stands for it. */
-static const char *name_of_source(const step_t *s, const track_t *t, uint64_t token)
-{
-    const member_t *source = membership_by_token(s->v.members, token);
-    for (size_t i = 0; !source && i < s->v.members->worker_count; i++)
-        if (s->v.members->workers[i]->token == token) source = s->v.members->workers[i];
-    if (source) return source->name;
-    return token == t->former_publisher ? t->row->writer : "";
-}
-
 /* A worker repeats NEED_SOURCES until it has a source.  The event is written once for each source. */
 static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
 {
     copy_row_t *c = x->c;
     if (has_number(c->lost, c->lost_count, token) || c->lost_count == COPY_LOST_MAX) return;
     c->lost[c->lost_count++] = token;
-    const char *name = name_of_source(s, x->t, token);
+    /* A lost worker is still listed, so its name is known.  A publisher is not listed after its end: the
+     * version's writer stands for it. */
+    const member_t *source = membership_by_token(s->v.members, token);
+    for (size_t i = 0; !source && i < s->v.members->worker_count; i++)
+        if (s->v.members->workers[i]->token == token) source = s->v.members->workers[i];
+    const char *name = source                             ? source->name
+                       : token == x->t->former_publisher ? x->t->row->writer
+                                                         : "";
     event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, x->t->adapter, x->t->version, c->worker, s->v.now);
     e->token = token;
     error_text(e->other, sizeof e->other, name);

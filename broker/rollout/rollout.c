@@ -508,9 +508,12 @@ static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
     registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
-/* "w2 in phase fetch, w5 in phase announce and 3 others" */
-static void name_missing(const track_t *t, char *text, size_t size)
+static void fail_late(const track_t *t, instant_t now, outbox_t *out)
 {
+    const adapter_row_t *a = t->of->row;
+    char missing[600] = "";
+    heddle_error_t e;
+    /* "w2 in phase fetch, w5 in phase announce and 3 others" */
     size_t used = 0;
     uint32_t named = 0, others = 0;
     for (size_t i = 0; i < t->copy_count; i++) {
@@ -520,20 +523,12 @@ static void name_missing(const track_t *t, char *text, size_t size)
             others++;
             continue;
         }
-        text_printf(text + used, size - used, "%s%s in phase %s", named ? ", " : "", c->worker,
+        text_printf(missing + used, sizeof missing - used, "%s%s in phase %s", named ? ", " : "", c->worker,
                     copy_phase(c));
-        used += strlen(text + used);
+        used += strlen(missing + used);
         named++;
     }
-    if (others) text_printf(text + used, size - used, " and %u others", others);
-}
-
-static void fail_late(const track_t *t, instant_t now, outbox_t *out)
-{
-    const adapter_row_t *a = t->of->row;
-    char missing[600] = "";
-    heddle_error_t e;
-    name_missing(t, missing, sizeof missing);
+    if (others) text_printf(missing + used, sizeof missing - used, " and %u others", others);
     unsigned long long ms = t->row->asked_ms;
     uint32_t present = tally_present(&t->tally, false), eligible = tally_present(&t->tally, true);
     if (!present)
@@ -557,15 +552,6 @@ static void fail_lost(const track_t *t, instant_t now, outbox_t *out)
     registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
-/* A worker is fetching the version, and there is a source.  While that is so, a newer version waits for
- * this one. */
-static bool is_moving(const track_t *t)
-{
-    for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)
-        if (copy_is_told(t->copies[i]) && !t->copies[i]->is_owed) return true;
-    return false;
-}
-
 /* Commits, fails, or supersedes the version that is being rolled out; or leaves it, if its rule still
  * waits. */
 static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
@@ -580,30 +566,13 @@ static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
         else fail_lost(t, now, out);
         break;
     case RULE_WAIT:
-        if (registry_waiting(a) && !is_moving(t))
-            registry_decide_end(a, t->row, VERSION_SUPERSEDED, NULL, now, out);
+        if (!registry_waiting(a)) break;
+        /* A newer version waits for this one while a worker is fetching it, and there is a source. */
+        for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)
+            if (copy_is_told(t->copies[i]) && !t->copies[i]->is_owed) return;
+        registry_decide_end(a, t->row, VERSION_SUPERSEDED, NULL, now, out);
         break;
     }
-}
-
-static void fail_waiting(const track_t *t, instant_t now, outbox_t *out)
-{
-    const adapter_row_t *a = t->of->row;
-    unsigned long long first = registry_staging(a)->version;
-    heddle_error_t e;
-    error_fail(&e, HEDDLE_ERR_DEADLINE, "%s@%llu waited for %s@%llu, which was not decided within %llu ms",
-               a->name, (unsigned long long)t->version, a->name, first, (unsigned long long)t->row->asked_ms);
-    error_where(&e, a->name, t->version, NULL, "announce");
-    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
-}
-
-/* A commit in this same turn made the decision that registry_decide_again would repeat. */
-static bool has_decided(const adapter_rollout_t *a, const outbox_t *out)
-{
-    for (int i = 0; i < out->record_count; i++)
-        if (out->records[i].kind == RECORD_DECISION && !strcmp(out->records[i].adapter, a->row->name))
-            return true;
-    return false;
 }
 
 /* A loss is recorded, so that no restart says it again or gives another reason; so is its end. */
@@ -633,10 +602,23 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
         const version_row_t *row = registry_waiting(a->row);
         const track_t *t = row ? adapter_track(a, row->version) : NULL;
         if (t) {
-            if (t->is_late) fail_waiting(t, v.now, out);
-            else if (has_lost_its_source(t, v.now)) fail_lost(t, v.now, out);
+            if (t->is_late) {
+                heddle_error_t e;
+                error_fail(&e, HEDDLE_ERR_DEADLINE,
+                           "%s@%llu waited for %s@%llu, which was not decided within %llu ms", a->row->name,
+                           (unsigned long long)t->version, a->row->name,
+                           (unsigned long long)registry_staging(a->row)->version,
+                           (unsigned long long)t->row->asked_ms);
+                error_where(&e, a->row->name, t->version, NULL, "announce");
+                registry_decide_end(a->row, t->row, VERSION_FAILED, &e, v.now, out);
+            } else if (has_lost_its_source(t, v.now)) fail_lost(t, v.now, out);
         }
-        if (registry_is_behind(a->row) && !has_decided(a, out)) registry_decide_again(a->row, v.now, out);
+        /* A commit in this same turn made the decision that would be repeated here. */
+        bool has_decided = !registry_is_behind(a->row);
+        for (int k = 0; !has_decided && k < out->record_count; k++)
+            has_decided = out->records[k].kind == RECORD_DECISION &&
+                          !strcmp(out->records[k].adapter, a->row->name);
+        if (!has_decided) registry_decide_again(a->row, v.now, out);
         keep_decide(a, v, out);
         note_losses(a, v.now, out);
     }
@@ -768,16 +750,6 @@ void rollout_apply(step_t *s, const record_t *record, bool was_held)
 
 /* ---- publishers ---- */
 
-/* Held, lost and queued are derived states, which the version's row has no message for. */
-static const char *sum_message(const version_row_t *row, const rollout_sum_t *sum, const char *held,
-                               const char *queued)
-{
-    if (sum->code == HEDDLE_ERR_HELD) return held;
-    if (queued[0]) return queued;
-    if (sum->code == HEDDLE_ERR_VERSION_LOST && !row->code) return "no process holds its bytes";
-    return row->message;
-}
-
 /* No worker subscribes to the adapter.  Its name may be mistyped: the nearest one with workers is named. */
 static bool say_nearest(const membership_t *members, const char *adapter, char text[ROLLOUT_QUEUED_TEXT])
 {
@@ -813,6 +785,11 @@ static void send_rollout(const rollout_t *ro, view_t v, const adapter_row_t *a, 
                                      .phase = rows[i].phase,
                                      .message = rows[i].message,
                                      .code = rows[i].code ? heddle_err_name(rows[i].code) : ""};
+    /* Held, lost and queued are derived states, which the version's row has no message for. */
+    const char *message = sum.code == HEDDLE_ERR_HELD                         ? held
+                          : queued[0]                                         ? queued
+                          : sum.code == HEDDLE_ERR_VERSION_LOST && !row->code ? "no process holds its bytes"
+                                                                              : row->message;
     msg_t m = {.type = MSG_ROLLOUT};
     m.rollout = (msg_rollout_t){.token = publisher->token,
                                 .version = row->version,
@@ -825,7 +802,7 @@ static void send_rollout(const rollout_t *ro, view_t v, const adapter_row_t *a, 
                                 .adapter = a->name,
                                 .state = sum.state,
                                 .code = sum.code ? heddle_err_name(sum.code) : "",
-                                .message = sum_message(row, &sum, held, queued),
+                                .message = message,
                                 .missing = missing,
                                 .missing_count = count};
     outbox_send(out, publisher->peer, &m);

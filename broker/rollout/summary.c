@@ -133,20 +133,14 @@ void rollout_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_te
                 rollout_lost_active(ro, a) ? ", and that version is lost" : "");
 }
 
-/* 0: no worker holds any */
-static uint64_t newest_on_workers(const rollout_t *ro, const adapter_row_t *a)
-{
-    for (size_t i = a->version_count; i-- > 0;) {
-        const version_row_t *v = a->versions[i];
-        if (registry_is_live(v) && track_holder_count(rollout_track(ro, a->name, v->version)))
-            return v->version;
-    }
-    return 0;
-}
-
 void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
 {
-    unsigned long long newest = newest_on_workers(ro, a);
+    unsigned long long newest = 0; /* that a worker has */
+    for (size_t i = a->version_count; !newest && i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        if (registry_is_live(v) && track_holder_count(rollout_track(ro, a->name, v->version)))
+            newest = v->version;
+    }
     if (a->held) rollout_held_text(ro, a, ret_text, size);
     else
         text_printf(ret_text, size, "no process holds the bytes of %s@%llu, the active version", a->name,
@@ -161,21 +155,18 @@ void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_te
     else text_printf(rest, size, ": publish again");
 }
 
-/* Why one that said nothing itself is missing: its time was over, or the version ended for another reason. */
-static int missing_code(const track_t *t, const version_row_t *v)
-{
-    bool is_its_own = v->code == HEDDLE_ERR_DEADLINE || v->code == HEDDLE_ERR_NO_WORKERS ||
-                      v->code == HEDDLE_ERR_VERSION_LOST;
-    if (track_is_ended(t)) return is_its_own ? v->code : HEDDLE_ERR_VERSION_FAILED;
-    return t->is_late ? HEDDLE_ERR_DEADLINE : HEDDLE_OK;
-}
-
 /* Says how far the worker has come, and what ended the wait for it. */
 static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v, missing_row_t *row)
 {
-    *row = (missing_row_t){.worker = c->worker,
-                           .phase = copy_phase(c),
-                           .code = c->code ? c->code : missing_code(t, v)};
+    /* Why one that said nothing itself is missing: its time was over, or the version ended for another
+     * reason. */
+    bool is_its_own = v->code == HEDDLE_ERR_DEADLINE || v->code == HEDDLE_ERR_NO_WORKERS ||
+                      v->code == HEDDLE_ERR_VERSION_LOST;
+    int code = c->code              ? c->code
+               : track_is_ended(t) ? (is_its_own ? v->code : HEDDLE_ERR_VERSION_FAILED)
+               : t->is_late         ? HEDDLE_ERR_DEADLINE
+                                    : HEDDLE_OK;
+    *row = (missing_row_t){.worker = c->worker, .phase = copy_phase(c), .code = code};
     if (c->code) {
         text_printf(row->message, sizeof row->message, "%s", c->message);
         return;
