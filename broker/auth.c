@@ -212,7 +212,7 @@ int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
         if (m->hello.role == ROLE_PUBLISHER) rc = need(k, m, AUTH_PUBLISHER, NULL, error);
         return rc;
     case MSG_JOIN:
-        /* It also restates versions that the worker holds, which may belong to other adapters. */
+        /* It also restates versions that the worker has, which may belong to other adapters. */
         for (uint32_t i = 0; i < m->join.adapter_count && !rc; i++)
             rc = need(k, m, AUTH_WORKER, m->join.adapters[i].adapter, error);
         for (uint32_t i = 0; i < m->join.held_count && !rc; i++)

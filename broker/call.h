@@ -29,9 +29,5 @@ static inline void broker_refuse(const call_t *c, const heddle_error_t *error, u
 {
     broker_refuse_asker(c->b, &c->asker, error, retry_ms);
 }
-/* ERROR fenced: the token of this connection is stale, or its session was replaced just now.  `name`: of the
- * session; "". */
-void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name,
-                        const member_t *by);
 
 #endif

@@ -271,7 +271,7 @@ static int check_subscriptions(const msg_join_t *join, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-/* With too few slots a worker could never hold the active version, the arriving one and the kept ones at
+/* With too few slots a worker could never have the active version, the arriving one and the kept ones at
  * the same time. */
 static int check_slots(const membership_t *m, const msg_join_t *join, heddle_error_t *error)
 {

@@ -224,24 +224,6 @@ void broker_refuse_asker(broker_t *b, const asker_t *asker, const heddle_error_t
     outbox_send(b->out, asker->peer, &m);
 }
 
-void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name,
-                        const member_t *by)
-{
-    heddle_error_t error;
-    if (by)
-        error_fail(&error, HEDDLE_ERR_FENCED, "%s took over, from %s, pid %llu", by->name, by->host,
-                   (unsigned long long)by->pid);
-    else
-        error_fail(&error, HEDDLE_ERR_FENCED,
-                   "token %llu%s%s is not valid any more: its lease ended, or a newer session has the name",
-                   (unsigned long long)token, *name ? " of " : "", name);
-    error_hint(&error, "say HELLO and join again");
-    msg_t m;
-    msg_from_error(&error, to->req, to->type, &m);
-    m.error.token = token;
-    outbox_send(b->out, to->peer, &m);
-}
-
 static void out_of_place(const call_t *c, const char *why)
 {
     heddle_error_t error;
@@ -249,26 +231,6 @@ static void out_of_place(const call_t *c, const char *why)
     error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s %s", msg_name((int)c->m->type), why);
     error_hint(&error, "docs/protocol.md lists which messages are allowed, and when");
     broker_refuse(c, &error, 0);
-}
-
-/* A stale token changes nothing, and is counted.  The event is written once for each token, because a
- * fenced process may go on sending. */
-static void fence(const call_t *c, uint64_t token)
-{
-    broker_t *b = c->b;
-    bool is_known = c->peer->fenced_token == token;
-    member_t *worker =
-        c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
-    b->members.fenced_count++;
-    /* A token of an earlier broker's session counts for no worker. */
-    if (worker && token >> 32 == worker->token >> 32) worker->counts.fenced++;
-    broker_tell_fenced(b, &c->asker, token, c->peer->name, NULL);
-    if (is_known) return;
-    c->peer->fenced_token = token;
-    event_type_t type = c->peer->role == ROLE_PUBLISHER ? EVENT_WRITER_FENCED : EVENT_WORKER_FENCED;
-    event_row_t *e = events_add(&b->events, type, NULL, 0, c->peer->name, c->now);
-    events_say(e, HEDDLE_ERR_FENCED, "%s came under a stale token", msg_name((int)c->m->type));
-    e->token = token;
 }
 
 /* ---- PUBLISH ---- */
@@ -405,20 +367,14 @@ void broker_handle(call_t *c)
         return;
     }
 
-    /* The session that the message belongs to.  A token is good only on the connection that got it. */
     if (route->needs >= NEEDS_TOKEN) {
-        uint64_t token = m->heartbeat.token;
-        member_t *member = membership_by_token(&b->members, token);
-        if (!member || member->peer != c->from) {
-            fence(c, token);
-            return;
-        }
-        if (route->needs == NEEDS_WORKER && member->role != ROLE_WORKER) {
+        c->member = broker_session(c, m->heartbeat.token);
+        if (!c->member) return;
+        if (route->needs == NEEDS_WORKER && c->member->role != ROLE_WORKER) {
             out_of_place(c, "is not for publishers to send");
             return;
         }
-        c->member = member;
-        membership_heard(&b->members, member, c->now.us);
+        membership_heard(&b->members, c->member, c->now.us);
     }
 
     step_t step = broker_step(b, c->now);

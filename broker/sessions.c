@@ -145,6 +145,49 @@ static bool has_role(const call_t *c, role_t role)
     return false;
 }
 
+void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name,
+                        const member_t *by)
+{
+    heddle_error_t error;
+    if (by)
+        error_fail(&error, HEDDLE_ERR_FENCED, "%s took over, from %s, pid %llu", by->name, by->host,
+                   (unsigned long long)by->pid);
+    else
+        error_fail(&error, HEDDLE_ERR_FENCED,
+                   "token %llu%s%s is not valid any more: its lease ended, or a newer session has the name",
+                   (unsigned long long)token, *name ? " of " : "", name);
+    error_hint(&error, "say HELLO and join again");
+    msg_t m;
+    msg_from_error(&error, to->req, to->type, &m);
+    m.error.token = token;
+    outbox_send(b->out, to->peer, &m);
+}
+
+member_t *broker_session(const call_t *c, uint64_t token)
+{
+    broker_t *b = c->b;
+    member_t *member = membership_by_token(&b->members, token);
+    if (member && member->peer == c->from) return member;
+
+    /* A stale token changes nothing, and is counted.  One of an earlier broker's session counts for no
+     * worker. */
+    bool is_known = c->peer->fenced_token == token;
+    member_t *worker =
+        c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
+    b->members.fenced_count++;
+    if (worker && token >> 32 == worker->token >> 32) worker->counts.fenced++;
+    broker_tell_fenced(b, &c->asker, token, c->peer->name, NULL);
+
+    /* The event is written once for each token, because a fenced process may go on sending. */
+    if (is_known) return NULL;
+    c->peer->fenced_token = token;
+    event_type_t type = c->peer->role == ROLE_PUBLISHER ? EVENT_WRITER_FENCED : EVENT_WORKER_FENCED;
+    event_row_t *e = events_add(&b->events, type, NULL, 0, c->peer->name, c->now);
+    events_say(e, HEDDLE_ERR_FENCED, "%s came under a stale token", msg_name((int)c->m->type));
+    e->token = token;
+    return NULL;
+}
+
 /* A session was replaced by one of another process: both get an error that says so.  A new session of the
  * same process replaces its own quietly. */
 static void replaced(broker_t *b, const admitted_t *admitted, instant_t now)

@@ -14,7 +14,7 @@
  *   FLOOR       numbers up to these were given before an older copy of this store was put back
  *               (adapter, version, decision)
  *   WORKER      a worker that was ready (worker, host, pid, at, serves); serves "": it is not any more
- *   LOSS        no process holds the bytes of a decided version any more (adapter, version, at, message);
+ *   LOSS        no process has the bytes of a decided version any more (adapter, version, at, message);
  *               message "": one does again
  *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is
  *                                                         none itself

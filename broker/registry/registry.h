@@ -52,7 +52,7 @@ typedef struct version_row {
     uint8_t *config; size_t config_bytes;
     int code;                          /* why it ended (heddle_err_t), 0 */
     char *message, *worker, *phase;    /* of the failure; never NULL */
-    /* live, and no process holds its bytes: since when, and the reason that was given; 0, "": one does */
+    /* live, and no process has its bytes: since when, and the reason that was given; 0, "": one does */
     uint64_t lost_ms;
     char *lost_why;
 } version_row_t;
@@ -132,7 +132,7 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 /* ---- deciding ---- */
 
 /* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live, because which
- * processes hold its bytes is soft state).  Answered first: an exact replay of a request id (created=false
+ * processes have its bytes is soft state).  Answered first: an exact replay of a request id (created=false
  * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); the id is free where its version
  * failed because its publisher ended (VERSION_LOST).  Then STEP_BACK, UNCHANGED (UNAVAILABLE, retriable,
  * while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable, where no
@@ -174,7 +174,7 @@ int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by
 void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);
 
 /* ACTIVATE by hand: NOT_FOUND, NOT_ACTIVATABLE with the reason, or OK and a DECISION record unless
- * nothing changes. `lost`: the reason, where the version is lost; NULL. `has_source`: a process holds the
+ * nothing changes. `lost`: the reason, where the version is lost; NULL. `has_source`: a process has the
  * bytes; `has_staged`: a worker has staged them; `has_stale`: a worker could not switch to it: naming it
  * again has them try again.  These are soft state of the rollout. */
 typedef struct {
@@ -205,7 +205,7 @@ void registry_decide_active(const adapter_row_t *a, const version_row_t *v, scop
 void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
                          const heddle_error_t *error,
                          instant_t now, outbox_t *out);
-/* No process holds the bytes of this version, for the reason given; "": one does again. */
+/* No process has the bytes of this version, for the reason given; "": one does again. */
 void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const char *why, instant_t now,
                           outbox_t *out);
 /* A committed version, and at least `keep` others besides the active one were decided later. */

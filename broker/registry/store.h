@@ -17,7 +17,7 @@
  * From schema 5 on:
  *
  *   workers    one row a worker that was ready
- *   versions   lost_at and lost_why of one whose bytes no process holds
+ *   versions   lost_at and lost_why of one whose bytes no process has
  *
  * From schema 3 a version has the deadline that was asked for; rows of before have 0 there.
  *

@@ -119,7 +119,7 @@ static bool is_extra(const track_t *t)
            registry_is_excess(t->of->row, t->row, t->of->ro->keep);
 }
 
-/* The worker has more versions than slots: those that it holds, and one that is on its way, however many were
+/* The worker has more versions than slots: those that it has, and one that is on its way, however many were
  * announced.  A worker that is about to switch has room as soon as it has: what it serves now goes first. */
 static bool is_full(const adapter_rollout_t *a, const member_t *m, uint64_t now_us)
 {

@@ -12,9 +12,9 @@
  * more versions than slots, or when its heartbeat reports that a version waits for a slot.  To make room at
  * one worker, one copy at a time goes, by rank:
  *
- *   - an extra version that other workers hold too, the latest first, so that the fetch that began first
+ *   - an extra version that other workers have too, the latest first, so that the fetch that began first
  *     comes to its end; but the one that is a worker's first source only after the next rank;
- *   - another kept version that other workers hold too, the oldest first;
+ *   - another kept version that other workers have too, the oldest first;
  *   - where only last copies are left, one of them is retired: first one that no worker fetches, the oldest
  *     first, then, of those that are fetched, the latest; never one that a worker loads or switches to.
  *

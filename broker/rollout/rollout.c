@@ -143,7 +143,7 @@ bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *me
     return count > 0;
 }
 
-/* COMMIT of the version of `t`, which is the active one for this member.  A copy that holds it is COMMITTED
+/* COMMIT of the version of `t`, which is the active one for this member.  A copy that has it is COMMITTED
  * from now on, and the time in which the worker counts as switching begins.  `c`: the member's; NULL: none.
  * */
 static void send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
@@ -691,7 +691,7 @@ static void apply_decision(step_t *s, const adapter_row_t *row, bool was_held)
         copy_row_t *c = copy_of(active, m);
         /* A worker finishes a decided version even if a later one is decided meanwhile.  The exception is a
          * version that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier
-         * version is sent at once, even if the worker does not hold that yet. */
+         * version is sent at once, even if the worker does not have that yet. */
         bool holds = copy_holds(c);
         if (holds || copy_is_told(c) || registry_is_step_back(row)) send_commit(s, active, c, m);
         if (!holds) wake_member(s, a, m);

@@ -39,7 +39,7 @@ typedef enum {
 typedef struct group {
     char name[HEDDLE_NAME_MAX + 1];
     uint32_t ranks, staged_ranks;
-    uint32_t *holders;             /* how many workers of each rank hold the version */
+    uint32_t *holders;             /* how many workers of each rank have the version */
 } group_t;
 
 /* What of a copy is counted. */
@@ -54,15 +54,15 @@ typedef struct {
 
 typedef struct {
     uint32_t in[2][COPY_STATES];   /* [is_eligible][state] */
-    /* of workers that are there: served the version's latest decision, or a later one; hold it or did that
+    /* of workers that are there: served the version's latest decision, or a later one; have it or did that
      * */
     uint32_t reached[2], done[2];
     uint32_t units;                /* units that have staged it */
     uint32_t spare;                /* KEPT, and its slot is wanted */
-    uint32_t switching;            /* hold it, COMMIT was sent, neither switched nor refused */
+    uint32_t switching;            /* have it, COMMIT was sent, neither switched nor refused */
 } tally_t;
 
-/* States up to ARRIVED are in flight, STAGED to REFUSED hold the bytes: the order of copy_state_t says so. */
+/* States up to ARRIVED are in flight, STAGED to REFUSED have the bytes: the order of copy_state_t says so. */
 static inline bool state_in_flight(copy_state_t state) { return state <= COPY_ARRIVED; }
 static inline bool state_holds(copy_state_t state) { return state >= COPY_STAGED && state <= COPY_REFUSED; }
 

@@ -700,22 +700,20 @@ const char *copy_phase(const copy_row_t *c)
 
 /* ---- counted again ---- */
 
-static bool is_rank_held(const track_t *t, const group_t *g, uint32_t rank)
-{
-    for (size_t i = 0; i < t->copy_count; i++)
-        if (t->copies[i]->group == g && t->copies[i]->rank == rank && copy_holds(t->copies[i])) return true;
-    return false;
-}
-
 /* Counts by looking at every copy, which only tests do. */
 static uint32_t complete_groups(const track_t *t)
 {
     uint32_t complete = 0;
     for (size_t i = 0; i < t->group_count; i++) {
-        uint32_t held = 0;
-        for (uint32_t rank = 0; rank < t->groups[i]->ranks; rank++)
-            held += is_rank_held(t, t->groups[i], rank);
-        complete += held == t->groups[i]->ranks;
+        const group_t *g = t->groups[i];
+        uint32_t there = 0;
+        for (uint32_t rank = 0; rank < g->ranks; rank++) {
+            bool has_it = false;
+            for (size_t k = 0; !has_it && k < t->copy_count; k++)
+                has_it = t->copies[k]->group == g && t->copies[k]->rank == rank && copy_holds(t->copies[k]);
+            there += has_it;
+        }
+        complete += there == g->ranks;
     }
     return complete;
 }

@@ -91,7 +91,7 @@ typedef enum {
 } publisher_state_t;
 
 typedef enum {
-    BYTES_THERE,                       /* a worker holds them, or the publisher serves them */
+    BYTES_THERE,                       /* a worker has them, or the publisher serves them */
     BYTES_MISSING,                     /* since sourceless_us */
     BYTES_LOADING,                     /* missing, committed, and the worker last_holder is loading them */
     BYTES_LOST                         /* missing, committed: said, and over when a holder comes back */
@@ -227,7 +227,7 @@ void copy_fail(track_t *t, copy_row_t *c, int code, const char *phase, const cha
 void copy_gone(track_t *t, copy_row_t *c);
 void copy_expect(track_t *t, copy_row_t *c);                            /* it is eligible from now on */
 void copy_reach(track_t *t, copy_row_t *c, bool has_reached);
-/* COMMIT was sent at that time: a copy that holds the bytes is COMMITTED, unless it is ACTIVE already. */
+/* COMMIT was sent at that time: a copy that has the bytes is COMMITTED, unless it is ACTIVE already. */
 void copy_order(track_t *t, copy_row_t *c, instant_t at);
 void copy_spare(track_t *t, copy_row_t *c, bool is_spare);
 void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message);
