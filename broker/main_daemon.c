@@ -206,6 +206,7 @@ static bool lets_in(void *self, const char *public_key)
     return is_in;
 }
 
+/* From here on clients can connect, but no frame of theirs is handled before the loop runs. */
 static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, heddle_error_t *error)
 {
     static const wire_sink_t SINK = {.on_frame = on_frame, .on_bad_frame = on_bad_frame};

@@ -251,6 +251,8 @@ static bool all_agree(const membership_t *m, char trait[2][TRAIT_TEXT], const me
 
 /* ---- checks of JOIN and OPEN ---- */
 
+/* A worker without adapters would hold a lease for nothing, and one that names an adapter twice would be
+ * counted twice by each rollout. */
 static int check_subscriptions(const msg_join_t *join, heddle_error_t *error)
 {
     if (!join->adapter_count || join->adapter_count > LIMIT_ADAPTERS_PER_WORKER) {
@@ -592,6 +594,8 @@ fail:
     return HEDDLE_ERR_NO_MEMORY;
 }
 
+/* A publisher is a member with one subscription, its adapter: so leases, tokens and fences need no second
+ * form. */
 static member_t *publisher_of(const membership_t *m, const msg_open_t *open, const member_hello_t *hello,
                               instant_t now)
 {

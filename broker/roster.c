@@ -50,6 +50,8 @@ static bool remember_change(broker_t *b, const member_t *m, instant_t now)
     return is_same || rec;
 }
 
+/* Workers that are ready now are remembered, and those that are not any more are forgotten.  Until the grace
+ * after a start is over nothing is written: workers of before may still come back. */
 void roster_decide(broker_t *b, instant_t now)
 {
     if (b->roster.grace_end_us || now.us < b->roster.write_us) return;
@@ -89,6 +91,8 @@ static msg_subscription_t *subscriptions_of(const worker_row_t *row, arena_t *ar
     return subs;
 }
 
+/* Workers that were ready before the start and did not come back are listed as lost, as if this broker had
+ * seen their leases end. */
 void roster_end_grace(broker_t *b, instant_t now)
 {
     if (!b->roster.grace_end_us || now.us < b->roster.grace_end_us) return;

@@ -390,6 +390,8 @@ void on_open(const call_t *c)
     else b->out->record_count = 0;
 }
 
+/* The order matters: the former writer of the adapter ends before the new session begins, and WELCOME is sent
+ * before any ROLLOUT of it. */
 static void begin_writer(const call_t *c, uint64_t token)
 {
     broker_t *b = c->b;

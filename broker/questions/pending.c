@@ -464,6 +464,7 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     return is_over;
 }
 
+/* An activation that is decided waits like a wait does.  Before, only its deadline can end it. */
 static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
                              heddle_error_t *ret_verdict)
 {

@@ -95,6 +95,8 @@ void broker_report(broker_t *b, uint64_t peer, uint64_t req, const json_t *body)
     send_report(b, &(answer_t){.peer = peer, .req = req}, body);
 }
 
+/* Answers at once with what is there now.  A list that does not fit into one message goes on in the next
+ * question, which begins where this page ended. */
 static void answer_page(broker_t *b, uint64_t peer, const msg_query_t *q, instant_t now)
 {
     report_page_t page = {0};
@@ -146,6 +148,8 @@ static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error
 
 /* The hint names the newest ACTIVATABLE_MAX versions that can be activated now, except the active one. */
 enum { ACTIVATABLE_MAX = 8 };
+/* A version that cannot be activated leaves the operator with a question: which one can?  The error
+ * answers it, except where the version only has to be waited for. */
 static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
@@ -259,6 +263,8 @@ static int add_question(const call_t *c, pending_kind_t kind, pending_row_t **re
     return pending_add(&b->pending, kind, &asker, ret_row, error);
 }
 
+/* A wait and an activation are the same question: both end when enough workers serve the version.  An
+ * activation is first decided, in `begin`. */
 static void ask_wait(const call_t *c, pending_kind_t kind)
 {
     broker_t *b = c->b;
@@ -287,6 +293,7 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
     if (row) pending_drop(&b->pending, row);
 }
 
+/* The holders are asked when settling is over, because until then it is not known which ones there are. */
 static void ask_verify(const call_t *c)
 {
     broker_t *b = c->b;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The public key alone is shown.  No secret key is ever in the broker's registry. */
 static json_t *key_part(const auth_key_t *k, uint64_t sessions)
 {
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "name", k->name, "public_key", k->public_key,

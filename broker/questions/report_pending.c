@@ -18,6 +18,8 @@ static int finish(const char *kind, const heddle_error_t *verdict, json_t *field
 
 /* ---- wait, activate -------------------------------------------------------------------------- */
 
+/* Both lists of a wait are made of the same rows: of all workers that count, what each serves; of the missing
+ * ones, how far each has come and why it goes no further. */
 static json_t *wait_list(const wait_view_t *w, const adapter_row_t *a, const heddle_error_t *verdict,
                          bool missing)
 {

@@ -69,6 +69,8 @@ static json_t *config_part(const report_view_t *b, const adapter_row_t *a, const
     return json_null();
 }
 
+/* How far the rollout is, and which workers it still waits for.  At most MISSING_ROWS of them are named: the
+ * counts are of all. */
 static json_t *rollout_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
@@ -89,6 +91,7 @@ static json_t *rollout_part(const report_view_t *b, const adapter_row_t *a, cons
                      rows_end(&rows));
 }
 
+/* Which processes the bytes of a copy came from, as the worker counted them. */
 static json_t *served_part(const copy_row_t *c)
 {
     json_t *list = json_array();
@@ -103,6 +106,7 @@ static json_t *served_part(const copy_row_t *c)
     return NULL;
 }
 
+/* One worker's copy, with the time of each phase.  A phase that has not begun is null, and not 0. */
 static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_row_t *c,
                          const adapter_row_t *a)
 {
@@ -131,6 +135,7 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
                      "queued_behind", part_number(c->behind), "timing", timing);
 }
 
+/* Copies are sorted by the worker's name, so the page goes on after the last name of the one before. */
 static json_t *copies_list(const report_view_t *b, const adapter_row_t *a, const msg_query_t *q,
                            report_page_t *page)
 {
@@ -147,6 +152,8 @@ static json_t *copies_list(const report_view_t *b, const adapter_row_t *a, const
     return rows_end(&rows);
 }
 
+/* What is asked for by NAME@V is the row of the list, and much more.  It is a list of one, so that readers of
+ * `versions` need no second form. */
 static json_t *one_version(const report_view_t *b, const adapter_row_t *a, const version_row_t *v,
                            const msg_query_t *q, report_page_t *page)
 {
@@ -165,6 +172,7 @@ static json_t *one_version(const report_view_t *b, const adapter_row_t *a, const
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
+/* The three reasons lead to three different next steps, so each has a text of its own. */
 static int refuse_unknown(const adapter_row_t *a, const msg_query_t *q, heddle_error_t *error)
 {
     const char *name = q->name ? q->name : "";

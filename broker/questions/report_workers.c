@@ -54,6 +54,7 @@ static standing_t standing_of(const report_view_t *b, const member_t *m, const a
     return s;
 }
 
+/* The earlier versions that the worker keeps, to go back to without another fetch. */
 static json_t *kept_part(const report_view_t *b, const member_t *m, const adapter_row_t *a)
 {
     json_t *list = json_array();

@@ -32,6 +32,7 @@ static const char *keep_text(outbox_t *out, buf_t *b)
     return text ? text : "";
 }
 
+/* The record has JSON text and not a tree, so that neither registry nor store depends on a JSON library. */
 static const char *meta_text(const msg_publish_t *m, outbox_t *out)
 {
     if (!m->meta_count) return "";
@@ -51,6 +52,7 @@ static int compare_texts(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* Sorted, so that the same features give the same text whatever the order of the message. */
 static const char *features_text(const msg_publish_t *m, outbox_t *out)
 {
     const char *sorted[LIMIT_FEATURES];
@@ -124,6 +126,8 @@ static const version_row_t *version_of_request(const adapter_row_t *a, const cha
     return is_interrupted ? NULL : v;
 }
 
+/* The caller took the id from another publication, by mistake or from an old script.  To answer with that
+ * publication's version would say that the new bytes are stored. */
 static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error_t *error)
 {
     char stored[HEDDLE_DIGEST_TEXT], asked[HEDDLE_DIGEST_TEXT];
@@ -138,6 +142,8 @@ static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error
     return rc;
 }
 
+/* As a rule a trainer that was restarted from an old checkpoint, by mistake: its workers would go back
+ * unasked. */
 static int stepped_back(const msg_publish_t *m, const version_row_t *newest, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_STEP_BACK, "step %lld of %s is lower than that of version %llu",
@@ -149,6 +155,8 @@ static int stepped_back(const msg_publish_t *m, const version_row_t *newest, hed
     return rc;
 }
 
+/* Without this check the version would wait for its whole deadline, and then fail at each worker for a
+ * network error that does not name the cause. */
 static int cut_off(const msg_publish_t *m, const publish_by_t *by, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_UNAVAILABLE,
@@ -163,6 +171,7 @@ static int cut_off(const msg_publish_t *m, const publish_by_t *by, heddle_error_
     return HEDDLE_ERR_UNAVAILABLE;
 }
 
+/* Most often a training loop that stopped learning, or that publishes the wrong object. */
 static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_error_t *error)
 {
     char digest[HEDDLE_DIGEST_TEXT];
@@ -185,6 +194,7 @@ static int not_writer(const msg_publish_t *m, heddle_error_t *error)
     return rc;
 }
 
+/* To publish now could store the same bytes twice; the answer is known one lease after the start. */
 static int not_known_yet(const msg_publish_t *m, const version_row_t *awaited, heddle_error_t *error)
 {
     int rc = error_fail(

@@ -35,207 +35,93 @@ bytes_t row_take_blob(row_t *r)
     return bytes_of(data, (size_t)sqlite3_column_bytes(r->sql, at));
 }
 
-/* A key or digest of another length means that the file is damaged. */
-static void take_fixed(row_t *r, void *to, size_t bytes)
-{
-    bytes_t blob = row_take_blob(r);
-    if (blob.bytes != bytes) r->code = SQLITE_CORRUPT;
-    else memcpy(to, blob.data, bytes);
-}
+/* ---- columns --------------------------------------------------------------------------------- */
 
-/* The order is that of ROW_VERSION_COLUMNS, as in take_version. */
-static void put_version(row_t *to, const record_t *r)
-{
-    row_put_text(to, r->adapter);
-    row_put_u64(to, r->version);
-    row_put_u64(to, r->at_ms);
-    put_blob(to, r->digest.b, sizeof r->digest.b);
-    row_put_u64(to, r->part.region_bytes);
-    row_put_u64(to, r->part.manifest_bytes);
-    put_blob(to, r->part.manifest_digest.b, sizeof r->part.manifest_digest.b);
-    put_blob(to, r->share_key.b, sizeof r->share_key.b);
-    row_put_text(to, r->request_id);
-    row_put_text(to, r->writer);
-    row_put_text(to, r->base_model);
-    row_put_text(to, r->kind_text);
-    row_put_text(to, r->features);
-    row_put_u64(to, (uint64_t)r->step);
-    row_put_u64(to, r->data_bytes);
-    row_put_u64(to, r->tensor_count);
-    row_put_u64(to, r->chunk_count);
-    row_put_u64(to, r->activation);
-    row_put_u64(to, r->deadline_ms);
-    put_blob(to, r->config.data, r->config.bytes);
-    row_put_text(to, r->meta);
-    row_put_u64(to, r->asked_ms);
-}
+typedef enum {
+    COLUMN_END, COLUMN_TEXT, COLUMN_U64, COLUMN_FLAG, COLUMN_CODE, COLUMN_STATE, COLUMN_SCOPE, COLUMN_FIXED,
+    COLUMN_BLOB
+} column_type_t;
+typedef struct { column_type_t type; size_t at, bytes; } column_t;
 
-static void take_version(row_t *from, record_t *r)
-{
-    r->adapter = row_take_text(from);
-    r->version = row_take_u64(from);
-    r->at_ms = row_take_u64(from);
-    take_fixed(from, r->digest.b, sizeof r->digest.b);
-    r->part.region_bytes = row_take_u64(from);
-    r->part.manifest_bytes = row_take_u64(from);
-    take_fixed(from, r->part.manifest_digest.b, sizeof r->part.manifest_digest.b);
-    take_fixed(from, r->share_key.b, sizeof r->share_key.b);
-    r->request_id = row_take_text(from);
-    r->writer = row_take_text(from);
-    r->base_model = row_take_text(from);
-    r->kind_text = row_take_text(from);
-    r->features = row_take_text(from);
-    r->step = (int64_t)row_take_u64(from);
-    r->data_bytes = row_take_u64(from);
-    r->tensor_count = row_take_u64(from);
-    r->chunk_count = row_take_u64(from);
-    r->activation = row_take_u64(from);
-    r->deadline_ms = row_take_u64(from);
-    r->config = row_take_blob(from);
-    r->meta = row_take_text(from);
-    r->asked_ms = row_take_u64(from);
-}
+#define COLUMN(type, field) {COLUMN_##type, offsetof(record_t, field), sizeof ((record_t *)0)->field}
+#define TEXT(field) COLUMN(TEXT, field)
+#define U64(field) COLUMN(U64, field)
+#define FIXED(field) COLUMN(FIXED, field)
 
-/* The columns of each case have the order of the statement that it is bound to (PUT_... in store.c), and so
- * has row_take: a column that moves must move in all three. */
+/* One table for both directions, so that what is written is what is read.  The order is that of the columns
+ * in the statements of store.c: PUT_..., and ALL_... with the same list. */
+static const column_t COLUMNS[][23] = {
+    [RECORD_EPOCH] = {U64(epoch)},
+    [RECORD_ADAPTER] = {TEXT(adapter), U64(at_ms)},
+    [RECORD_VERSION] = {TEXT(adapter), U64(version), U64(at_ms), FIXED(digest), U64(part.region_bytes),
+                        U64(part.manifest_bytes), FIXED(part.manifest_digest), FIXED(share_key),
+                        TEXT(request_id), TEXT(writer), TEXT(base_model), TEXT(kind_text), TEXT(features),
+                        U64(step), U64(data_bytes), U64(tensor_count), U64(chunk_count), U64(activation),
+                        U64(deadline_ms), COLUMN(BLOB, config), TEXT(meta), U64(asked_ms)},
+    [RECORD_DECISION] = {TEXT(adapter), U64(decision), U64(version), COLUMN(FLAG, held), TEXT(by), U64(at_ms),
+                         COLUMN(SCOPE, scope)},
+    [RECORD_STATE] = {COLUMN(STATE, state), U64(at_ms), COLUMN(CODE, code), TEXT(message), TEXT(worker),
+                      TEXT(phase), TEXT(adapter), U64(version)},
+    [RECORD_WRITER] = {TEXT(adapter), U64(token), TEXT(writer), TEXT(host), U64(pid), FIXED(life),
+                       U64(at_ms)},
+    [RECORD_FLOOR] = {TEXT(adapter), U64(version), U64(decision)},
+    [RECORD_WORKER] = {TEXT(worker), TEXT(host), U64(pid), U64(at_ms), TEXT(serves)},
+    [RECORD_LOSS] = {U64(at_ms), TEXT(message), TEXT(adapter), U64(version)},
+    [RECORD_FORGET] = {TEXT(adapter), U64(version)},
+    [RECORD_KEY] = {TEXT(public_key), TEXT(name), TEXT(roles), U64(at_ms), U64(revoked_ms)},
+    [RECORD_KEY_DROP] = {TEXT(public_key)},
+};
+
 void row_put(row_t *to, const record_t *r)
 {
-    switch (r->kind) {
-    case RECORD_EPOCH: row_put_u64(to, r->epoch); break;
-    case RECORD_ADAPTER:
-        row_put_text(to, r->adapter);
-        row_put_u64(to, r->at_ms);
-        break;
-    case RECORD_VERSION: put_version(to, r); break;
-    case RECORD_DECISION:
-        row_put_text(to, r->adapter);
-        row_put_u64(to, r->decision);
-        row_put_u64(to, r->version);
-        row_put_u64(to, r->held);
-        row_put_text(to, r->by);
-        row_put_u64(to, r->at_ms);
-        row_put_u64(to, (uint64_t)r->scope);
-        break;
-    case RECORD_STATE:
-        row_put_u64(to, r->state);
-        row_put_u64(to, r->at_ms);
-        row_put_u64(to, (uint64_t)(int64_t)r->code);
-        row_put_text(to, r->message);
-        row_put_text(to, r->worker);
-        row_put_text(to, r->phase);
-        row_put_text(to, r->adapter);
-        row_put_u64(to, r->version);
-        break;
-    case RECORD_WRITER:
-        row_put_text(to, r->adapter);
-        if (!r->token) break; /* closed: the row goes */
-        row_put_u64(to, r->token);
-        row_put_text(to, r->writer);
-        row_put_text(to, r->host);
-        row_put_u64(to, r->pid);
-        put_blob(to, r->life.b, sizeof r->life.b);
-        row_put_u64(to, r->at_ms);
-        break;
-    case RECORD_FLOOR:
-        row_put_text(to, r->adapter);
-        row_put_u64(to, r->version);
-        row_put_u64(to, r->decision);
-        break;
-    case RECORD_WORKER:
-        row_put_text(to, r->worker);
-        if (!*r->serves) break; /* not ready any more: the row goes */
-        row_put_text(to, r->host);
-        row_put_u64(to, r->pid);
-        row_put_u64(to, r->at_ms);
-        row_put_text(to, r->serves);
-        break;
-    case RECORD_LOSS:
-        row_put_u64(to, r->at_ms);
-        row_put_text(to, r->message);
-        row_put_text(to, r->adapter);
-        row_put_u64(to, r->version);
-        break;
-    case RECORD_FORGET:
-        row_put_text(to, r->adapter);
-        row_put_u64(to, r->version);
-        break;
-    case RECORD_KEY:
-        row_put_text(to, r->public_key);
-        row_put_text(to, r->name);
-        row_put_text(to, r->roles);
-        row_put_u64(to, r->at_ms);
-        row_put_u64(to, r->revoked_ms);
-        break;
-    case RECORD_KEY_DROP: row_put_text(to, r->public_key); break;
+    /* A writer that closed and a worker that is not ready any more lose their row.  The statement that
+     * deletes it has the first column alone. */
+    bool is_dropped = (r->kind == RECORD_WRITER && !r->token) || (r->kind == RECORD_WORKER && !*r->serves);
+    for (const column_t *c = COLUMNS[r->kind]; c->type; c++) {
+        const void *field = (const char *)r + c->at;
+        switch (c->type) {
+        case COLUMN_TEXT: row_put_text(to, *(const char *const *)field); break;
+        case COLUMN_U64: row_put_u64(to, *(const uint64_t *)field); break;
+        case COLUMN_FLAG: row_put_u64(to, *(const bool *)field); break;
+        case COLUMN_CODE: row_put_u64(to, (uint64_t)(int64_t)*(const int *)field); break;
+        case COLUMN_STATE: row_put_u64(to, (uint64_t)*(const version_state_t *)field); break;
+        case COLUMN_SCOPE: row_put_u64(to, (uint64_t)*(const scope_t *)field); break;
+        case COLUMN_FIXED: put_blob(to, field, c->bytes); break;
+        case COLUMN_BLOB: {
+            const bytes_t *blob = field;
+            put_blob(to, blob->data, blob->bytes);
+            break;
+        }
+        case COLUMN_END: break;
+        }
+        if (is_dropped) return;
     }
 }
 
 void row_take(row_t *from, record_t *r)
 {
-    switch (r->kind) {
-    case RECORD_EPOCH: r->epoch = row_take_u64(from); break;
-    case RECORD_ADAPTER:
-        r->adapter = row_take_text(from);
-        r->at_ms = row_take_u64(from);
-        break;
-    case RECORD_VERSION: take_version(from, r); break;
-    case RECORD_DECISION:
-        r->adapter = row_take_text(from);
-        r->decision = row_take_u64(from);
-        r->version = row_take_u64(from);
-        r->held = row_take_u64(from) != 0;
-        r->by = row_take_text(from);
-        r->at_ms = row_take_u64(from);
-        r->scope = (scope_t)row_take_u64(from);
-        break;
-    case RECORD_STATE: {
-        uint64_t state = row_take_u64(from);
-        if (state < VERSION_STAGING || state > VERSION_RETIRED) from->code = SQLITE_CORRUPT;
-        r->state = (version_state_t)state;
-        r->at_ms = row_take_u64(from);
-        r->code = (int)(int64_t)row_take_u64(from);
-        r->message = row_take_text(from);
-        r->worker = row_take_text(from);
-        r->phase = row_take_text(from);
-        r->adapter = row_take_text(from);
-        r->version = row_take_u64(from);
-        break;
-    }
-    case RECORD_WRITER:
-        r->adapter = row_take_text(from);
-        r->token = row_take_u64(from);
-        r->writer = row_take_text(from);
-        r->host = row_take_text(from);
-        r->pid = row_take_u64(from);
-        take_fixed(from, r->life.b, sizeof r->life.b);
-        r->at_ms = row_take_u64(from);
-        break;
-    case RECORD_FLOOR:
-        r->adapter = row_take_text(from);
-        r->version = row_take_u64(from);
-        r->decision = row_take_u64(from);
-        break;
-    case RECORD_WORKER:
-        r->worker = row_take_text(from);
-        r->host = row_take_text(from);
-        r->pid = row_take_u64(from);
-        r->at_ms = row_take_u64(from);
-        r->serves = row_take_text(from);
-        break;
-    case RECORD_LOSS:
-        r->at_ms = row_take_u64(from);
-        r->message = row_take_text(from);
-        r->adapter = row_take_text(from);
-        r->version = row_take_u64(from);
-        break;
-    case RECORD_KEY:
-        r->public_key = row_take_text(from);
-        r->name = row_take_text(from);
-        r->roles = row_take_text(from);
-        r->at_ms = row_take_u64(from);
-        r->revoked_ms = row_take_u64(from);
-        break;
-    case RECORD_FORGET:
-    case RECORD_KEY_DROP: break; /* have no row */
+    for (const column_t *c = COLUMNS[r->kind]; c->type; c++) {
+        void *field = (char *)r + c->at;
+        uint64_t number;
+        bytes_t blob;
+        switch (c->type) {
+        case COLUMN_TEXT: *(const char **)field = row_take_text(from); break;
+        case COLUMN_U64: *(uint64_t *)field = row_take_u64(from); break;
+        case COLUMN_FLAG: *(bool *)field = row_take_u64(from) != 0; break;
+        case COLUMN_CODE: *(int *)field = (int)(int64_t)row_take_u64(from); break;
+        case COLUMN_STATE: /* of a state that no record has, the file is damaged */
+            number = row_take_u64(from);
+            if (number < VERSION_STAGING || number > VERSION_RETIRED) from->code = SQLITE_CORRUPT;
+            *(version_state_t *)field = (version_state_t)number;
+            break;
+        case COLUMN_SCOPE: *(scope_t *)field = (scope_t)row_take_u64(from); break;
+        case COLUMN_FIXED: /* a key or digest of another length means the same */
+            blob = row_take_blob(from);
+            if (blob.bytes != c->bytes) from->code = SQLITE_CORRUPT;
+            else memcpy(field, blob.data, c->bytes);
+            break;
+        case COLUMN_BLOB: *(bytes_t *)field = row_take_blob(from); break;
+        case COLUMN_END: break;
+        }
     }
 }
