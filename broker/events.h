@@ -7,6 +7,7 @@
 
 #include "broker/outbox.h"
 
+/* clang-format off */
 #define EVENT_TYPES(X)                                                                          \
     X(BROKER_STARTED, "broker.started") X(WORKER_JOINED, "worker.joined")                       \
     X(WORKER_LEFT, "worker.left") X(WORKER_LOST, "worker.lost")                                 \
@@ -21,6 +22,7 @@
     X(ACTIVATE_FAILED, "activate.failed") X(SOURCE_LOST, "source.lost")                         \
     X(ADAPTER_HELD, "adapter.held") X(ADAPTER_RESUMED, "adapter.resumed") X(GAP, "gap")         \
     X(KEY_ADDED, "key.added") X(KEY_REVOKED, "key.revoked")
+/* clang-format on */
 typedef enum {
     EVENT_NONE,
 #define X(NAME, name) EVENT_##NAME,

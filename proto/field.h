@@ -26,9 +26,11 @@
 #include <heddle/error.h>
 
 /* X(NAME, name in docs and errors) */
+/* clang-format off */
 #define FIELD_KINDS(X)                                                                                     \
     X(U64, "u64") X(I64, "i64") X(BOOL, "bool") X(TEXT, "text") X(NAME, "name") X(BIN, "bin")                \
     X(KEY16, "key16") X(DIGEST, "digest") X(LIST, "list") X(TEXTS, "texts") X(U64S, "u64s")
+/* clang-format on */
 
 typedef enum {
 #define X(NAME, name) FIELD_##NAME,

@@ -19,6 +19,7 @@
 #define WIRE_VERSION_MAX 1u
 
 /* X(NAME, number, struct, who sends it).  Numbers never change and are never reused. */
+/* clang-format off */
 #define MSG_TYPES(X)                                                                                         \
     X(HELLO, 1, hello, "any -> broker")                                                                      \
     X(HELLO_OK, 2, hello_ok, "broker -> any")                                                                \
@@ -48,6 +49,7 @@
     X(VERIFIED, 26, verified, "worker -> broker")                                                            \
     X(ERROR, 27, error, "broker -> any")                                                                     \
     X(PING, 28, ping, "broker -> any; needs no answer")
+/* clang-format on */
 
 typedef enum {
 #define X(NAME, number, name, who) MSG_##NAME = number,

@@ -21,6 +21,7 @@ extern "C" {
 /* X(NAME, value, stable name, exit code, what is broken, retriable, text) "What is broken" says what to
  * throw away: the message, the version, the session with a peer, a transfer from one source, or the whole
  * process. */
+/* clang-format off */
 #define HEDDLE_ERRORS(X)                                                                                 \
     X(USAGE, 1, "usage", 2, MESSAGE, 0, "the command or call is wrong")                                  \
     X(BAD_NAME, 2, "bad_name", 2, MESSAGE, 0, "the name is not allowed")                                 \
@@ -65,6 +66,7 @@ extern "C" {
     X(GONE, 39, "gone", 7, SESSION, 1, "the peer is gone")                                               \
     X(CLOSED, 40, "closed", 2, SESSION, 0, "the handle is closed")                                       \
     X(INTERRUPTED, 41, "interrupted", 130, MESSAGE, 1, "interrupted")
+/* clang-format on */
 
 typedef enum {
     HEDDLE_OK = 0,

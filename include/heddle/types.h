@@ -31,10 +31,12 @@ HEDDLE_API int heddle_transport_load(const char *ucx_dir, char **ret_json);
 
 /* Element types, as safetensors names them: all pass through untouched.  X(NAME, bits per element), in
  * upstream's order (writers sort by it, descending). */
+/* clang-format off */
 #define HEDDLE_DTYPES(X)                                                                               \
     X(BOOL, 8) X(F4, 4) X(F6_E2M3, 6) X(F6_E3M2, 6) X(U8, 8) X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8)      \
     X(F8_E8M0, 8) X(F8_E4M3FNUZ, 8) X(F8_E5M2FNUZ, 8) X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16)     \
     X(I32, 32) X(U32, 32) X(F32, 32) X(C64, 64) X(F64, 64) X(I64, 64) X(U64, 64)
+/* clang-format on */
 typedef enum {
 #define X(NAME, bits) HEDDLE_DTYPE_##NAME,
     HEDDLE_DTYPES(X)

@@ -3,7 +3,7 @@
 """Every tracked C file is laid out as .clang-format says.  Prints the places that are not and exits with 1;
 77 where clang-format is not installed.
 
-`git ls-files -z '*.[ch]' | xargs -0 clang-format -i` mends them all."""
+`tools/format` mends them all."""
 import pathlib
 import shutil
 import subprocess
