@@ -48,7 +48,7 @@ def function(text, comment):
 
 
 def read(path):
-    text = path.read_text()
+    text = re.sub(r"^\/\* clang-format (?:on|off) \*\/\n", "", path.read_text(), flags=re.M)
     paragraphs = laid_out(COMMENT.findall(text)[1])
     name, brief = paragraphs[0].split(": ", 1)
     body = text[text.index('extern "C" {\n#endif') + len('extern "C" {\n#endif'):]
