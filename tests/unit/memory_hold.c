@@ -353,23 +353,41 @@ typedef struct {
     int orders;
 } holder_t;
 
+/* The other end is closed with the test, also where an assertion fails. */
+static _Noreturn void wait_for_the_tests_end(int orders)
+{
+    struct pollfd end = {.fd = orders};
+    while (poll(&end, 1, -1) != 1) {}
+    _exit(0);
+}
+
+/* Until a child has run its fork handler it has the holder's description. Therefore the child itself reports
+ * its number, which it can do only after the handler. */
+static _Noreturn void run_holder(int own, int orders)
+{
+    char byte;
+    hold_t *hold = rig_hold_new(own);
+    if (hold_take(hold, &id, NULL)) _exit(1);
+    if (fork() == 0) {
+        pid_t self = getpid();
+        if (write(orders, &self, sizeof self) < 0) _exit(2);
+        wait_for_the_tests_end(orders);
+    }
+    if (read(orders, &byte, 1) != 1) _exit(3);
+    hold_release(hold);
+    if (write(orders, "r", 1) < 0) _exit(4);
+    wait_for_the_tests_end(orders);
+}
+
 static holder_t holder_with_child(void)
 {
     holder_t h;
     int pair[2], own = sent();
-    char byte;
     cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
     h.pid = fork();
     if (h.pid == 0) {
-        hold_t *hold = rig_hold_new(own);
-        if (hold_take(hold, &id, NULL)) _exit(1);
-        pid_t child = fork();
-        if (child == 0)
-            for (;;) pause();
-        if (write(pair[1], &child, sizeof child) < 0 || read(pair[1], &byte, 1) != 1) _exit(2);
-        hold_release(hold);
-        if (write(pair[1], "r", 1) < 0) _exit(3);
-        for (;;) pause();
+        close(pair[0]);
+        run_holder(own, pair[1]);
     }
     close(own);
     close(pair[1]);
