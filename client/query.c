@@ -351,13 +351,16 @@ static int next_page(query_t *q, const msg_query_t *question, const json_t *whol
 int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error)
 {
     json_t *whole = NULL;
+    /* Before the turns: a frame that they read may have come any time since the last question, and says
+     * nothing about the connection of now. */
+    uint64_t heard_us = q->heard_us;
     loop_turn(q->loop, 0); /* twice: the first turn notices what happened since, the second handles it */
     loop_turn(q->loop, 0);
     /* A connection whose local address has left the host, or whose broker's host has, stays open for ten
      * seconds and carries nothing.  As no question was sent on it yet, it can be replaced without asking
      * twice: the session greets the broker again, and dials anew where no answer comes. */
     session_event_t event = {.kind = SE_LINE_UP};
-    if (is_greeted(q) && loop_now(q->loop) - q->heard_us > QUERY_QUIET_US)
+    if (is_greeted(q) && loop_now(q->loop) - heard_us > QUERY_QUIET_US)
         act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
     q->page = *question;
     q->started_us = loop_now(q->loop);

@@ -540,10 +540,19 @@ Test(admin, broker_restarted_between_questions)
     stop(&f);
 }
 
-/* As when the address that it was made from has left this host: nothing ends it, and nothing arrives. */
+/* A frame to the deaf connection, while another one asks. */
+static void answer_and_send_a_late_frame(fake_t *f, peer_t from, const msg_query_t *q)
+{
+    peer_t deaf = f->deaf_to;
+    if (deaf && deaf != from) report(f, deaf, q->req, (page_t){.body = "{\"answer\":\"too late\"}"});
+    answer_once(f, from, q);
+}
+
+/* As when the address that it was made from has left this host: nothing ends it, and nothing arrives. A frame
+ * that came before that, and is read only now, is no sign of life. */
 Test(admin, a_connection_that_leads_nowhere_is_dialled_anew)
 {
-    fake_t f = {.on_query = answer_once};
+    fake_t f = {.on_query = answer_and_send_a_late_frame};
     char *json;
     start(&f, "tcp://127.0.0.1:*");
     heddle_admin_t *a = open_admin(&f, 30000);
@@ -551,11 +560,15 @@ Test(admin, a_connection_that_leads_nowhere_is_dialled_anew)
     heddle_free(json);
     UNTIL(f.queries == 1);
     f.deaf_to = atomic_load(&f.asker);
+    heddle_admin_t *other = open_admin(&f, 30000);
+    cr_assert_eq(heddle_admin_status(other, &json), 0, "%s", heddle_last_error()->message);
+    heddle_free(json);
+    heddle_admin_close(&other);
     uint64_t quiet_us = now_us() + QUERY_QUIET_US + 100000;
     UNTIL(now_us() >= quiet_us);
     cr_assert_eq(heddle_admin_status(a, &json), 0, "%s", heddle_last_error()->message);
     heddle_free(json);
-    UNTIL(f.queries == 2);
+    UNTIL(f.queries == 3);
     cr_assert_neq(f.asker, f.deaf_to);
     heddle_admin_close(&a);
     stop(&f);
