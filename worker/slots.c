@@ -314,6 +314,8 @@ int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
     slots_t *s = slot->table;
     int rc = HEDDLE_OK;
     owner_check(s->ops.io->owner);
+    if (slot->state != SLOT_MAKING)
+        return error_fail(error, HEDDLE_ERR_INTERNAL, "slot %u is not being made", slot->index);
     if (slot->region && slot->region->bytes >= bytes) {    /* what its last version left is large enough */
         slot->state = SLOT_RESERVED;
         return HEDDLE_OK;
@@ -345,6 +347,7 @@ int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
 int slot_adopt(slot_t *slot, const slot_t *from)
 {
     owner_check(slot->table->ops.io->owner);
+    if (slot->state != SLOT_MAKING) return HEDDLE_ERR_INTERNAL;
     if (give_back(slot->table, slot)) return HEDDLE_ERR_AGAIN;
     slot->region = region_ref(from->region);
     slot->is_adopted = true;

@@ -96,10 +96,11 @@ void slot_release(slot_t **held);
 /* FREE -> MAKING: takes slot `index` for a version that comes.  NO_MEMORY; NO_SLOT: it is in use. */
 int  slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
 /* MAKING -> RESERVED: makes memory for an arena of `bytes`.  AGAIN: a piece of it was made, and the slot is
- * MAKING: call again, or drop it, and that piece stays with it.  NO_MEMORY: it is FREE, with what it has. */
+ * MAKING: call again, or drop it, and that piece stays with it.  NO_MEMORY: it is FREE, with what it has.
+ * INTERNAL: it is not MAKING. */
 int  slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error);
 /* The same, with the region of `from`, which is sealed and of the same adapter: they share it.  AGAIN: a
- * piece of the slot's own memory was given back. */
+ * piece of the slot's own memory was given back.  INTERNAL: it is not MAKING. */
 int  slot_adopt(slot_t *slot, const slot_t *from);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);

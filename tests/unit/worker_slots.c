@@ -348,6 +348,27 @@ Test(slots, impossible_size_is_an_error_and_leaves_the_slot_free)
     close_table(&s);
 }
 
+/* A free slot may be trimmed, and a sealed one has readers: neither is written. */
+Test(slots, only_a_slot_that_was_begun_gets_memory)
+{
+    slots_t *s = table();
+    slot_t *one = seal(s, 0, 1), *two = seal(s, 1, 2);
+    const region_t *region = one->region;
+    drop_and_free(two);
+    cr_assert_eq(slot_reserve(one, 100, NULL), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(slot_adopt(one, two), HEDDLE_ERR_INTERNAL);
+    cr_assert(one->state == SLOT_SEALED && one->region == region && one->view.version == 1);
+    cr_assert_eq(slot_reserve(two, 100, NULL), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(slot_adopt(two, one), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(two->state, SLOT_FREE);
+    cr_assert_eq(slots_begin(s, 0, 1, &two, NULL), HEDDLE_OK);
+    cr_assert_eq(slot_adopt(two, one), HEDDLE_OK);
+    cr_assert_eq(slot_adopt(two, one), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(slot_reserve(two, 100, NULL), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(two->state, SLOT_RESERVED);
+    close_table(&s);
+}
+
 Test(slots, seal_is_refused_twice)
 {
     slots_t *s = table();
