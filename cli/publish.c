@@ -319,6 +319,12 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
                    "`heddle versions %.100s@%llu` shows the progress; a longer --deadline gives more time",
                    adapter, version);
         if (has_its_hint) error_hint(&o->error, "%s", slice.hint);
+        /* An earlier version that stands for these bytes keeps the activation that it was published with. */
+        bool is_operator = phase == HEDDLE_PHASE_ACTIVE && !strcmp(o->report.state, "staged") &&
+                           o->report.activation == HEDDLE_ACTIVATION_MANUAL;
+        if (is_operator)
+            error_hint(&o->error, "its activation is manual: `heddle activate %.100s@%llu`", adapter,
+                       version);
     } else if (rc && o->published.replayed) {
         /* The same call would give the same answer for ever. */
         o->error.retriable = 0;

@@ -30,7 +30,9 @@ static const option_set_t SET = {
     "took: from created to activated, and the worker and the phase (connect, fetch, stage) that took longest "
     "of those\nthat the activation waited for; then what took the rest of the time, where that is known.  "
     "Until it is active:\nso far, and the worker that is furthest behind, or the version that goes first.  "
-    "-o json: took_ms, so_far_ms, slowest, rest.\n" CLI_TAG "\n" CLI_DUR,
+    "Of one that ended before: until it\nended, and the worker that it failed at, or that was furthest "
+    "behind.  "
+    "-o json: took_ms, so_far_ms,\nended_after_ms, slowest, rest.\n" CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -117,15 +119,15 @@ static const json_t *copy_of(const json_t *v, const char *worker)
 }
 
 /* "took  4.4 s; slowest w2: fetch 4.35 s at 4.0 MB/s, its own --max-rate of 4.0 MB/s": until it was
- * activated.  A switch that took long comes after that. */
-static void print_took(const json_t *v)
+ * activated, or ended without that.  A switch that took long comes after that. */
+static void print_took(const json_t *v, const char *key)
 {
     char s[3][64];
     const json_t *slowest = json_object_get(v, "slowest"), *rest = json_object_get(v, "rest"),
                  *last = json_object_get(v, "switch");
     const char *why = cli_string(rest, "message");
-    double took_ms = json_number_value(json_object_get(v, "took_ms"));
-    printf("%-11s %s", "took", cli_ms(v, "took_ms", s[0]));
+    double took_ms = json_number_value(json_object_get(v, key));
+    printf("%-11s %s%s", "took", cli_ms(v, key, s[0]), strcmp(key, "took_ms") ? " until it ended" : "");
     if (json_is_object(slowest)) {
         const char *worker = cli_text(slowest, "worker", s[1]), *phase = cli_string(slowest, "phase");
         const json_t *copy = copy_of(v, worker);
@@ -201,7 +203,8 @@ static void render_one(const json_t *v)
     printf("%-11s %s; staged on %s and active on %s%s; deadline %s ms\n", "rollout",
            cli_text(rollout, "activation", s[0]), cli_text(rollout, "staged_count", s[1]),
            cli_text(rollout, "active_count", s[2]), of, cli_text(rollout, "deadline_ms", s[3]));
-    if (json_is_number(json_object_get(v, "took_ms"))) print_took(v);
+    if (json_is_number(json_object_get(v, "took_ms"))) print_took(v, "took_ms");
+    else if (json_is_number(json_object_get(v, "ended_after_ms"))) print_took(v, "ended_after_ms");
     else if (json_is_number(json_object_get(v, "so_far_ms"))) print_so_far(v);
     const json_t *list = json_object_get(v, "workers");
     if (json_array_size(list) == 0) return;

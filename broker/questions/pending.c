@@ -314,8 +314,8 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
     int rc =
         is_superseded
             ? error_fail(error, HEDDLE_ERR_VERSION_FAILED,
-                         "%s@%llu was superseded: a newer version came before it was active", row->adapter,
-                         (unsigned long long)row->version)
+                         "%s@%llu was superseded: %s", row->adapter, (unsigned long long)row->version,
+                         v->message[0] ? v->message : "a newer version came before it was active")
             : error_fail(error, HEDDLE_ERR_VERSION_LOST,
                          "%s@%llu was %s: no process holds its bytes any more", row->adapter,
                          (unsigned long long)row->version, v ? "retired" : "put away long ago");
@@ -353,12 +353,22 @@ static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter
                    "`heddle workers` and `heddle versions %.100s@%llu` show which workers lag, and why",
                    row->adapter, (unsigned long long)row->version);
     /* Where no worker lags, the version was not announced yet, because another one goes first. */
-    char text[ROLLOUT_QUEUED_TEXT];
+    char text[ROLLOUT_NOTE_TEXT];
     const version_row_t *v = registry_version(a, row->version);
-    if (!w->eligible || !v || !rollout_queued_text(ro, a, v, text)) return;
-    error_found(error, "%u; %s", w->have, text);
-    error_hint(error, "`heddle versions %.100s@%llu` shows how far that one is", row->adapter,
-               (unsigned long long)registry_staging(a)->version);
+    if (!w->eligible || !v) return;
+    if (rollout_queued_text(ro, a, v, text)) {
+        error_found(error, "%u; %s", w->have, text);
+        error_hint(error, "`heddle versions %.100s@%llu` shows how far that one is", row->adapter,
+                   (unsigned long long)registry_staging(a)->version);
+    } else if (row->phase == HEDDLE_PHASE_ACTIVE && v->state == VERSION_STAGING && a->held) {
+        rollout_held_text(ro, a, text, sizeof text);
+        error_found(error, "%u; %s", w->have, text);
+        error_hint(error, "`heddle resume %.100s` ends the hold", row->adapter);
+    } else if (row->phase == HEDDLE_PHASE_ACTIVE && rollout_awaits_operator(ro, a, v)) {
+        error_found(error, "%u; it is staged, and its activation is manual", w->have);
+        error_hint(error, "`heddle activate %.100s@%llu` makes it the one to serve", row->adapter,
+                   (unsigned long long)row->version);
+    }
 }
 
 /* While the broker settles, its members and their copies are not known yet. */

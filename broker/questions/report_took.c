@@ -60,9 +60,31 @@ static void say_progress(const report_view_t *b, const track_t *t, const copy_ro
     }
 }
 
+/* How far the worker was when the version ended. */
+static void say_end(const version_row_t *v, const copy_row_t *c, copy_progress_t *p)
+{
+    char done[16], all[16];
+    const char *why = v->state == VERSION_FAILED       ? heddle_err_name(v->code)
+                      : v->state == VERSION_SUPERSEDED ? "superseded"
+                                                       : "retired";
+    units_bytes_text(c->bytes_done, done);
+    units_bytes_text(v->data_bytes, all);
+    if (copy_holds(c)) text_printf(p->note, sizeof p->note, "had all of it, and dropped it: %s", why);
+    else if (c->state == COPY_ARRIVED)
+        text_printf(p->note, sizeof p->note, "given up with all bytes, while loading: %s", why);
+    else if (c->state == COPY_FETCHING || c->bytes_done)
+        text_printf(p->note, sizeof p->note, "given up at %s of %s: %s", done, all, why);
+    else text_printf(p->note, sizeof p->note, "given up before it began: %s", why);
+}
+
 copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const copy_row_t *c)
 {
     copy_progress_t p = {0};
+    bool has_its_own = c->state == COPY_ACTIVE || c->state == COPY_FAILED || c->state == COPY_GONE;
+    if (track_is_ended(t)) {
+        if (t->row && !has_its_own) say_end(t->row, c, &p);
+        return p;
+    }
     const member_t *m = copy_in_flight(c) ? membership_by_token(b->members, c->token) : NULL;
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     if (!sub || !c->told_us) return p;
@@ -148,30 +170,52 @@ static void say_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT])
         text_printf(text + used, REST_TEXT - used, "; and for %u other%s", others, others > 1 ? "s" : "");
 }
 
-/* The part of the time that is in no phase of the slowest worker. */
+static uint64_t since_us(uint64_t from_ms, uint64_t to_ms)
+{
+    return to_ms > from_ms ? (to_ms - from_ms) * 1000 : 0;
+}
+
+/* What both times have in common. */
+static uint64_t common_us(uint64_t from_ms, uint64_t to_ms, uint64_t other_from_ms, uint64_t other_to_ms)
+{
+    return since_us(from_ms > other_from_ms ? from_ms : other_from_ms,
+                    to_ms < other_to_ms ? to_ms : other_to_ms);
+}
+
+/* The part of the time that is in no phase of the slowest worker.  A hold or settling is named where most of
+ * the rest was spent under it. */
 static json_t *rest_part(const report_view_t *b, const track_t *t, const version_row_t *v, uint64_t took_us,
                          const slowest_t *s)
 {
     char text[REST_TEXT];
     uint64_t rest_us = took_us > s->sum_us ? took_us - s->sum_us : 0;
     if (!t || rest_us < REST_US || (double)rest_us < REST_PART * (double)took_us) return json_null();
-    bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= v->first_ms;
+    uint64_t until_ms = version_until_ms(v), ready_ms = v->created_ms + s->sum_us / 1000;
+    const hold_t *hold = t->hold.version ? &t->hold : &t->of->hold;
+    uint64_t held_until_ms = hold->until_ms ? hold->until_ms : until_ms;
+    uint64_t held_us = !hold->version ? 0 : common_us(ready_ms, until_ms, hold->since_ms, held_until_ms);
+    uint64_t settle_end_us = b->rollout->settle_end_us;
+    uint64_t settled_ms =
+        b->started_ms + (settle_end_us > b->started_us ? (settle_end_us - b->started_us) / 1000 : 0);
+    bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= until_ms;
+    bool is_settling = common_us(v->created_ms, until_ms, b->started_ms, settled_ms) > rest_us / 2;
+    bool is_operator = v->activation == HEDDLE_ACTIVATION_MANUAL && (v->first_ms || t->phase == TRACK_STAGED);
     text[0] = 0;
-    if (is_started_between) text_printf(text, sizeof text, "the broker was away or settling");
-    else if (v->activation == HEDDLE_ACTIVATION_MANUAL)
-        text_printf(text, sizeof text, "waiting for heddle activate");
-    else say_gone(t, v->created_ms + s->sum_us / 1000, text);
+    if (held_us > rest_us / 2)
+        text_printf(text, sizeof text, "held at %s@%llu", t->adapter, (unsigned long long)hold->version);
+    else if (is_started_between) text_printf(text, sizeof text, "the broker was away or settling");
+    else if (is_settling) text_printf(text, sizeof text, "the broker was settling");
+    else if (is_operator) text_printf(text, sizeof text, "waiting for heddle activate");
+    else say_gone(t, ready_ms, text);
     if (!text[0] && s->copy && s->copy->announce_us > rest_us / 2)
         text_printf(text, sizeof text, "before it was announced to %s", s->copy->worker);
+    if (!text[0] && !t->copy_count && !v->first_ms)
+        text_printf(text, sizeof text, t->phase == TRACK_WAITING ? "behind another version of the adapter"
+                                                                 : "waiting for a worker");
     return json_pack("{s:o, s:o}", "ms", part_ms(rest_us), "message", part_text(text));
 }
 
 /* ---- all of it ---- */
-
-static uint64_t since_us(uint64_t from_ms, uint64_t to_ms)
-{
-    return to_ms > from_ms ? (to_ms - from_ms) * 1000 : 0;
-}
 
 /* After it was active: the slowest switch of the workers that it waited for. */
 static json_t *switch_part(const track_t *t)
@@ -186,22 +230,38 @@ static json_t *switch_part(const track_t *t)
                 : json_null();
 }
 
+/* Of a version that ended and was never active: the worker that it failed at, or that was furthest behind.
+ * Its phase began where its state did, or, of one that failed, at the announcement. */
+static slowest_t slowest_at_end(const track_t *t, const version_row_t *v, uint64_t took_us)
+{
+    const copy_row_t *c = v->worker[0] ? track_copy(t, v->worker) : awaited_copy(t);
+    if (!c || (c->state != COPY_FAILED && !copy_in_flight(c))) return slowest_of(t, took_us);
+    bool is_failed = c->state == COPY_FAILED;
+    uint64_t all_us = since_us(v->created_ms, is_failed ? c->since_ms : v->ended_ms);
+    uint64_t sum_us = all_us > c->announce_us ? all_us - c->announce_us : 0;
+    const char *phase = is_failed ? c->phase : copy_phase(c);
+    if (!strcmp(phase, "verify")) phase = "fetch"; /* which it is within */
+    return (slowest_t){c, phase, is_failed ? sum_us : since_us(c->since_ms, v->ended_ms), sum_us};
+}
+
 json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = rollout_track(b->rollout, a->name, v->version);
     bool is_on_its_way = v->state == VERSION_STAGING;
-    uint64_t took_us = since_us(v->created_ms, v->first_ms);
+    uint64_t took_us = since_us(v->created_ms, version_until_ms(v));
     slowest_t s = {0};
-    if (v->first_ms && t) s = slowest_of(t, took_us);
+    if (t && v->first_ms) s = slowest_of(t, took_us);
+    else if (t && !is_on_its_way) s = slowest_at_end(t, v, took_us);
     const copy_row_t *c = is_on_its_way && t ? awaited_copy(t) : NULL;
     if (c) s = (slowest_t){c, copy_phase(c), since_us(c->since_ms, b->now.wall_ms), 0};
     json_t *slowest = !s.copy ? json_null()
                               : json_pack("{s:s, s:o, s:o}", "worker", s.copy->worker, "phase",
                                           part_text(s.phase), "ms", part_ms(s.us));
     uint64_t so_far_us = since_us(v->created_ms, b->now.wall_ms);
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? part_ms(took_us) : json_null(),
-                     "so_far_ms", is_on_its_way ? part_ms(so_far_us) : json_null(), "slowest",
-                     slowest, "rest",
-                     v->first_ms ? rest_part(b, t, v, took_us, &s) : json_null(), "switch",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms",
+                     v->first_ms ? part_ms(took_us) : json_null(), "so_far_ms",
+                     is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",
+                     v->first_ms || is_on_its_way ? json_null() : part_ms(took_us), "slowest", slowest,
+                     "rest", is_on_its_way ? json_null() : rest_part(b, t, v, took_us, &s), "switch",
                      switch_part(t));
 }

@@ -6,9 +6,9 @@
 
 #include "broker/questions/json_parts.h"
 
-/* {"took_ms", "so_far_ms", "slowest", "rest", "switch"} of a version.  Only workers that the decision waited
- * for count: one that joined later changes nothing.  After a restart it is not known any more which ones
- * those were; then every worker counts whose phases fit into the time. */
+/* {"took_ms", "so_far_ms", "ended_after_ms", "slowest", "rest", "switch"} of a version.  Only workers that
+ * the decision waited for count: one that joined later changes nothing.  After a restart it is not known
+ * any more which ones those were; then every worker counts whose phases fit into the time. */
 json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v);
 
 /* How a copy in flight gets on. */

@@ -14,8 +14,8 @@ enum { MISSING_ROWS = 256, CONFIG_DEPTH = 10 };
 static json_t *version_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = rollout_track(b->rollout, a->name, v->version);
-    char queued[ROLLOUT_QUEUED_TEXT];
-    bool is_queued = rollout_queued_text(b->rollout, a, v, queued);
+    char note[ROLLOUT_NOTE_TEXT];
+    rollout_note(b->rollout, a, v, b->now.us, note);
     heddle_error_t reason;
     bool has_reason = registry_is_live(v) && t && t->bytes == BYTES_LOST;
     if (has_reason) rollout_lost_reason(t, &reason);
@@ -30,7 +30,7 @@ static json_t *version_part(const report_view_t *b, const adapter_row_t *a, cons
                      part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
                      part_digest(&v->digest), "state", rollout_state(b->rollout, a, v), "reason",
                      has_reason ? value_from_error(&reason) : json_null(), "note",
-                     part_text(is_queued ? queued : NULL), "step",
+                     part_text(note), "step",
                      v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at",
                      part_time(v->created_ms), "activated_at", part_time(v->first_ms), "data_bytes",
                      part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count), "features",
@@ -122,11 +122,13 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
     const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
     /* A stale copy is what it is since the version that it serves was overtaken. */
     bool is_overtaken = sub && c->state == COPY_ACTIVE && copy_shown(c, a, t->version) == COPY_STALE;
-    uint64_t since_ms = is_overtaken ? sub_stale_ms(a, sub) : c->since_ms;
+    const char *state = copy_shown_name(t, c, a);
+    uint64_t since_ms = is_overtaken         ? sub_stale_ms(a, sub)
+                        : !state && c->token ? t->row->ended_ms
+                                             : c->since_ms;
     copy_progress_t p = copy_progress(b, t, c);
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker,
-                     "state",
-                     part_text(copy_shown_name(t, c, a)), "code", part_code(c->code), "message",
+                     "state", part_text(state), "code", part_code(c->code), "message",
                      part_text(c->code ? c->message : NULL), "since_at",
                      part_time(since_ms), "bytes_done", part_count(c->bytes_done),
                      "sources", served_part(c), "max_rate_bytes",

@@ -81,7 +81,8 @@ static copy_progress_t progress_of(const report_view_t *b, const member_t *m, co
         if (copy_is_told(copy_of(a->tracks[i], m)) && !track_is_ended(a->tracks[i])) next = a->tracks[i];
     const track_t *t = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
     const copy_row_t *c = copy_of(t, m);
-    if (!copy_in_flight(c)) return next ? copy_progress(b, next, copy_of(next, m)) : (copy_progress_t){0};
+    if (!copy_in_flight(c) || track_is_ended(t))
+        return next ? copy_progress(b, next, copy_of(next, m)) : (copy_progress_t){0};
     copy_progress_t p = copy_progress(b, t, c);
     if (!next || next == t || p.is_silent || c->code) return p;
     copy_progress_t both = p;
@@ -116,6 +117,11 @@ static json_t *sub_part(const report_view_t *b, const member_t *m, const member_
     }
     if (m->end_code) s.message = m->end_message, s.code = m->end_code;
     copy_progress_t p = progress_of(b, m, sub);
+    /* The next version will find no slot here: that is no error yet, and explains why it will fail. */
+    const msg_counts_t *counts = &m->counts;
+    if (!p.note[0] && counts->slots_total && counts->slots_held >= counts->slots_total)
+        text_printf(p.note, sizeof p.note, "all %llu slots are held by readers",
+                    (unsigned long long)counts->slots_total);
     const member_t *source = membership_source(b->members, sub->source);
     json_t *fetching =
         !sub->fetching

@@ -205,6 +205,9 @@ void registry_decide_active(const adapter_row_t *a, const version_row_t *v, scop
 void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
                          const heddle_error_t *error,
                          instant_t now, outbox_t *out);
+/* The same, superseded by the version of that number. */
+void registry_decide_superseded(const adapter_row_t *a, const version_row_t *v, uint64_t by, instant_t now,
+                                outbox_t *out);
 /* No process has the bytes of this version, for the reason given; "": one does again. */
 void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const char *why, instant_t now,
                           outbox_t *out);

@@ -272,7 +272,7 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
         rec->meta = meta;
         /* Of the versions that wait for the one in the rollout, the newest stays. */
         const version_row_t *waiting = registry_waiting(a);
-        if (waiting) registry_decide_end(a, waiting, VERSION_SUPERSEDED, NULL, by->now, out);
+        if (waiting) registry_decide_superseded(a, waiting, rec->version, by->now, out);
         said->version = rec->version;
         said->key = by->share_key;
         said->created = true;
@@ -507,6 +507,16 @@ void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version
         rec->phase = outbox_text(out, error->phase);
     }
     forget_oldest(a, now, out);
+}
+
+/* It is no failure, so it has a message and no code. */
+void registry_decide_superseded(const adapter_row_t *a, const version_row_t *v, uint64_t by, instant_t now,
+                                outbox_t *out)
+{
+    heddle_error_t e = {0};
+    text_printf(e.message, sizeof e.message, "%s@%llu came before it was active", a->name,
+                (unsigned long long)by);
+    registry_decide_end(a, v, VERSION_SUPERSEDED, &e, now, out);
 }
 
 void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const char *why, instant_t now,

@@ -252,7 +252,7 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
         note_spare(a, member, p);
         track_t *t = p->fetching ? adapter_track(a, p->fetching) : NULL;
         copy_row_t *c = copy_of(t, member);
-        if (!copy_in_flight(c)) continue;
+        if (!copy_in_flight(c) || track_is_ended(t)) continue;
         keep_moved_on(a, member, p->fetching);
         copies_wait_behind(a, member, p->fetching);
         if (!c->begun_us) c->begun_us = v.now.us;

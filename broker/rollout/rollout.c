@@ -332,7 +332,9 @@ int rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us)
     ro->is_dirty = true;
     for (size_t i = 0; i < v.registry->adapter_count; i++) {
         const adapter_row_t *row = v.registry->adapters[i];
-        if (!rollout_need_adapter(ro, row)) return HEDDLE_ERR_NO_MEMORY;
+        adapter_rollout_t *a = rollout_need_adapter(ro, row);
+        if (!a) return HEDDLE_ERR_NO_MEMORY;
+        if (row->held) a->hold = (hold_t){.version = row->active, .since_ms = row->decided_ms};
         for (size_t k = 0; k < row->version_count; k++) {
             const version_row_t *version = row->versions[k];
             int rc = registry_is_live(version) ? start_track(ro, v, row, version) : HEDDLE_OK;
@@ -570,7 +572,7 @@ static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
         /* A newer version waits for this one while a worker is fetching it, and there is a source. */
         for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)
             if (copy_is_told(t->copies[i]) && !t->copies[i]->is_owed) return;
-        registry_decide_end(a, t->row, VERSION_SUPERSEDED, NULL, now, out);
+        registry_decide_superseded(a, t->row, registry_waiting(a)->version, now, out);
         break;
     }
 }
@@ -651,6 +653,26 @@ static void apply_version(step_t *s, const adapter_row_t *a, const version_row_t
     e->bytes = (int64_t)row->data_bytes;
 }
 
+/* A hold that ends is noted at each version that waited meanwhile, for `heddle versions`.  One that moves to
+ * another version goes on. */
+static void follow_hold(adapter_rollout_t *a)
+{
+    const adapter_row_t *row = a->row;
+    hold_t *hold = &a->hold;
+    if (row->held) {
+        if (!hold->version) hold->since_ms = row->decided_ms;
+        hold->version = row->active;
+        return;
+    }
+    hold->until_ms = row->decided_ms;
+    for (size_t i = 0; hold->version && i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        uint64_t until_ms = t->row ? version_until_ms(t->row) : 0;
+        if (!until_ms || until_ms > hold->since_ms) t->hold = *hold;
+    }
+    *hold = (hold_t){0};
+}
+
 /* All copies follow the decision before any COMMIT is sent, because what a worker is sent depends on the
  * states of its copies. */
 static void apply_decision(step_t *s, const adapter_row_t *row, bool was_held)
@@ -661,6 +683,7 @@ static void apply_decision(step_t *s, const adapter_row_t *row, bool was_held)
         return;
     }
     const adapter_rollout_t *a = active->of;
+    follow_hold(active->of);
 
     /* Operators see three things in the events: which version is active, that it is held now, or that a
      * hold has ended. */

@@ -3,6 +3,9 @@
 
 #include "core/clock.h"
 #include "core/errors.h"
+#include "core/units.h"
+
+#include <heddle/publisher.h>
 
 /* ---- copies ---- */
 
@@ -27,9 +30,10 @@ copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t ve
 const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a)
 {
     bool is_gone = c->state == COPY_GONE;
-    bool had_bytes = state_holds(is_gone ? c->last_state : c->state);
-    bool is_served = c->state == COPY_ACTIVE; /* also of a version that ended */
-    if (had_bytes && !is_served && (is_gone || track_is_ended(t))) return NULL;
+    copy_state_t state = is_gone ? c->last_state : c->state;
+    if (state == COPY_FAILED || c->state == COPY_ACTIVE) /* also of a version that ended */
+        return copy_state_name(copy_shown(c, a, t->version));
+    if (track_is_ended(t) || (is_gone && state_holds(state))) return NULL;
     return copy_state_name(copy_shown(c, a, t->version));
 }
 
@@ -236,4 +240,38 @@ bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const vers
     text_printf(ret_text, ROLLOUT_QUEUED_TEXT, "waits for %s@%llu (staged on %u of %u)", a->name,
                 (unsigned long long)first->version, sum.staged, sum.eligible);
     return true;
+}
+
+bool rollout_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+{
+    bool is_manual = v->state == VERSION_STAGING && v->activation == HEDDLE_ACTIVATION_MANUAL && !a->held;
+    return is_manual && !strcmp(rollout_state(ro, a, v), "staged");
+}
+
+bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, uint64_t now_us,
+                  char ret_text[ROLLOUT_NOTE_TEXT])
+{
+    size_t size = ROLLOUT_NOTE_TEXT;
+    unsigned long long version = v->version;
+    bool is_settling = v->state == VERSION_STAGING && now_us < ro->settle_end_us;
+    ret_text[0] = 0;
+    if (v->state == VERSION_SUPERSEDED) {
+        text_printf(ret_text, size, "%s", v->message);
+    } else if (is_settling) {
+        char left[16];
+        units_ms_text((double)(ro->settle_end_us - now_us) / 1000, left);
+        text_printf(ret_text, size, "the broker is settling, and decides nothing for %s", left);
+    } else if (rollout_is_held(ro, a, v)) {
+        rollout_held_text(ro, a, ret_text, size);
+        size_t used = strlen(ret_text);
+        text_printf(ret_text + used, size - used,
+                    ": `heddle resume %s` ends the hold, `heddle activate %s@%llu` serves this version",
+                    a->name, a->name, version);
+    } else if (rollout_awaits_operator(ro, a, v)) {
+        text_printf(ret_text, size, "waiting for `heddle activate %s@%llu`", a->name, version);
+    } else {
+        char queued[ROLLOUT_QUEUED_TEXT];
+        if (rollout_queued_text(ro, a, v, queued)) text_printf(ret_text, size, "%s", queued);
+    }
+    return ret_text[0] != 0;
 }

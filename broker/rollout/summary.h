@@ -12,7 +12,7 @@ const char *copy_state_name(copy_state_t state);
 /* The copy's state for people: COPY_STALE where it is active and the decision is a later one, or it
  * refused. */
 copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t version);
-/* The same in a word; NULL: it had the bytes, and has them no more (the worker is gone, or the version
+/* The same in a word; NULL: it has no bytes and is on its way to none (the worker is gone, or the version
  * ended). */
 const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a);
 
@@ -29,6 +29,14 @@ bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_
 #define ROLLOUT_QUEUED_TEXT (HEDDLE_NAME_MAX + 96u)
 bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
                          char ret_text[ROLLOUT_QUEUED_TEXT]);
+
+#define ROLLOUT_TEXT 768u                                   /* room for the longest names */
+/* Staged, of activation manual, and not held: it is decided by `heddle activate`. */
+bool rollout_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
+/* What the version waits for, or which one superseded it, for people.  False, and "": nothing of these. */
+#define ROLLOUT_NOTE_TEXT (ROLLOUT_TEXT + 2 * HEDDLE_NAME_MAX)
+bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, uint64_t now_us,
+                  char ret_text[ROLLOUT_NOTE_TEXT]);
 
 /* The newest version that counts for a comparison of bytes: on its way, or committed and some process has the
  * bytes.  NULL: none. */
@@ -57,8 +65,7 @@ void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error);
 void rollout_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size);
 /* The track of the active version, where that is lost: no worker can serve what was decided; NULL. */
 const track_t *rollout_lost_active(const rollout_t *ro, const adapter_row_t *a);
-/* That, for people, and what to do about it; ROLLOUT_TEXT has room for the longest names. */
-#define ROLLOUT_TEXT 768u
+/* That, for people, and what to do about it. */
 void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size);
 
 #endif

@@ -191,6 +191,8 @@ void track_note_gone(track_t *t, const copy_row_t *c, gone_how_t how, instant_t 
 
 bool track_is_ended(const track_t *t) { return !t->row || !registry_is_live(t->row); }
 
+uint64_t version_until_ms(const version_row_t *v) { return v->first_ms ? v->first_ms : v->ended_ms; }
+
 bool track_is_served(const track_t *t)
 {
     return t->publisher_state == PUBLISHER_SERVES || t->publisher_state == PUBLISHER_RELEASED;

@@ -109,6 +109,9 @@ typedef struct {
 typedef enum { GONE_LEFT, GONE_LOST, GONE_SHUT_OUT, GONE_STARTED_AGAIN } gone_how_t;
 typedef struct { char worker[HEDDLE_NAME_MAX + 1]; gone_how_t how; uint64_t until_ms; } gone_row_t;
 
+/* A hold of the adapter.  Soft state: a hold that ended before the broker's start is not known. */
+typedef struct { uint64_t version, since_ms, until_ms; } hold_t;   /* version 0: none; until_ms 0: it lasts */
+
 struct adapter_rollout;
 typedef struct track {
     struct adapter_rollout *of;
@@ -137,6 +140,7 @@ typedef struct track {
     char last_holder[HEDDLE_NAME_MAX + 1]; uint64_t lost_ms;
     /* the last LIMIT_GONE of them, as a ring: number i is at i % LIMIT_GONE */
     gone_row_t gone[LIMIT_GONE]; uint32_t gone_count;
+    hold_t hold;                       /* the last one that ended while the version waited */
     uint64_t bytes_moved;              /* reported in STAGED, in total */
     uint64_t generation;               /* grows with each change that ROLLOUT would show; never 0 */
     /* of the last ROLLOUT; generation 0: none yet */
@@ -149,6 +153,7 @@ typedef struct adapter_rollout {
     struct rollout *ro;
     const adapter_row_t *row;
     track_t **tracks; size_t track_count, track_capacity;    /* ascending by version */
+    hold_t hold;                       /* the present one */
     bool is_dirty;                     /* a track is */
     uint64_t due_us;                   /* the earliest of the tracks' */
 } adapter_rollout_t;
@@ -202,6 +207,8 @@ void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state);
 void track_note_gone(track_t *t, const copy_row_t *c, gone_how_t how, instant_t now);
 
 bool track_is_ended(const track_t *t);
+/* When it was first active, or ended without that; 0: it is on its way. */
+uint64_t version_until_ms(const version_row_t *v);
 bool track_is_served(const track_t *t);                    /* the publisher has the bytes */
 uint32_t track_holder_count(const track_t *t);             /* workers; 0 when it ended; t may be NULL */
 uint32_t track_active_count(const track_t *t);             /* t may be NULL */

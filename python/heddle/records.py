@@ -233,7 +233,7 @@ class VersionInfo:
     holder_count: int
     active_count: int
     meta: dict[str, str]
-    note: str | None = None             # which version it waits for
+    note: str | None = None             # what it waits for
     config: dict[str, Any] | None = None
     request_id: str | None = None
     writer: str | None = None
@@ -241,6 +241,7 @@ class VersionInfo:
     workers: tuple[Copy, ...] | None = None
     took_ms: float | None = None        # from created_at to activated_at
     so_far_ms: float | None = None      # since created_at, while it is staging or staged
+    ended_after_ms: float | None = None     # since created_at, of one that ended and was never active
     slowest: Slowest | None = None
     rest: Rest | None = None
     switch: Switch | None = None

@@ -80,7 +80,7 @@ COPY = {"worker": "name", "state": "copy_state?", "code": "code?", "message": "t
         "bytes_done": "int", "sources": ["name", SOURCE], "max_rate_bytes": "int?", "rate_bytes": "int?",
         "source": "name?", "note": "text?", "queued_behind": "int?", "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT,
-                         "took_ms": "ms?", "so_far_ms": "ms?",
+                         "took_ms": "ms?", "so_far_ms": "ms?", "ended_after_ms": "ms?",
                          "slowest": ({"worker": "name", "ms": "ms",
                                       "phase": matching("announce|connect|fetch|stage")},),
                          "rest": ({"ms": "ms", "message": "text?"},),

@@ -447,6 +447,7 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers[].queued_behind", "iN"},
     {"version", "versions[].took_ms", "nN"},
     {"version", "versions[].so_far_ms", "nN"},
+    {"version", "versions[].ended_after_ms", "nN"},
     {"version", "versions[].slowest", "oN"},
     {"version", "versions[].slowest.worker", "s"},
     {"version", "versions[].slowest.phase", "s"},

@@ -264,6 +264,181 @@ Test(took, a_version_that_is_named_again_took_what_it_took)
     is(version(), "took_ms", "500.0");
 }
 
+/* ---- a version that was never active ---- */
+
+Test(took, a_version_that_failed_shows_where_its_workers_were)
+{
+    publish_to(3, (rig_publish_t){.deadline_ms = 2500});
+    stage(W1, 10, 0);
+    rig_pass(1000);
+    beat(W2, 1, 2000);
+    rig_pass(2000);
+    is(version(), "state", "\"failed\"");
+    is(copy(0), "state", "null");
+    is(copy(0), "note", "\"had all of it, and dropped it: deadline\"");
+    is(copy(1), "state", "null");
+    is(copy(1), "note", "\"given up at 2.0 kB of 5.0 kB: deadline\"");
+    is(copy(2), "note", "\"given up before it began: deadline\"");
+    char *then = json_dumps(json_object_get(version(), "workers"), JSON_COMPACT);
+    rig_pass(60000);
+    beat(W2, 1, 3000); /* it has not received ABORT yet */
+    char *now = json_dumps(json_object_get(version(), "workers"), JSON_COMPACT);
+    cr_assert_str_eq(now, then, "nothing goes on after the end");
+    free(then);
+    free(now);
+}
+
+Test(took, a_version_that_failed_took_its_time_until_then)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 2500});
+    stage(W1, 10, 0);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    rig_pass(60000);
+    const json_t *v = version();
+    is(v, "took_ms", "null");
+    is(v, "so_far_ms", "null");
+    is(v, "ended_after_ms", "2500.0");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":1500.0}");
+    is(v, "rest", "null");
+}
+
+Test(took, a_version_that_a_worker_could_not_verify)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_pass(1000);
+    rig_nack(W2, 1, 0, "verify", "digest_mismatch");
+    rig_pass(1000);
+    const json_t *v = version();
+    is(v, "ended_after_ms", "1000.0");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":1000.0}");
+    is(copy(1), "state", "\"failed\"");
+    is(copy(1), "code", "\"digest_mismatch\"");
+}
+
+Test(took, a_version_that_failed_names_the_workers_that_it_waited_for)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = LEASE_MS + 2000});
+    rig_pass(500);
+    rig_leave(W1);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 3000);
+    const json_t *v = version();
+    is(v, "state", "\"failed\"");
+    is(v, "slowest", "null");
+    is(json_object_get(v, "rest"), "message", "\"waiting for w1, which left; for w2, lost when its lease ended\"");
+}
+
+Test(took, a_version_without_a_worker)
+{
+    publish_to(0, (rig_publish_t){.deadline_ms = 1000});
+    rig_pass(2000);
+    is(version(), "ended_after_ms", "1000.0");
+    is(version(), "rest", "{\"ms\":1000.0,\"message\":\"waiting for a worker\"}");
+}
+
+/* ---- a hold, and settling ---- */
+
+static const json_t *newest(uint64_t number)
+{
+    ask("versions", number);
+    return json_array_get(json_object_get(body, "versions"), 0);
+}
+
+static void operate(const char *op, uint64_t number)
+{
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN,
+              (msg_query_t){.op = op, .name = "policy", .version = number, .by = "ann", .deadline_ms = 100});
+}
+
+/* Held at version 1, of two; version 3 is staged by 70 ms of fetch. */
+static void held_at_1(void)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    operate("activate", 1);
+    rig_active(W1, 1, 3, 1);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    stage_version(W1, 3, 70, 0);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t bytes = strlen(text), tail = strlen(end);
+    return bytes >= tail && !strcmp(text + bytes - tail, end);
+}
+
+Test(took, a_version_under_a_hold_says_so)
+{
+    held_at_1();
+    const json_t *v = newest(3);
+    is(v, "state", "\"staged\"");
+    is(v, "reason", "null");
+    const char *note = json_string_value(json_object_get(v, "note"));
+    cr_assert(note && !strncmp(note, "policy is held at policy@1 by ann since ", 40), "%s", note);
+    cr_assert(ends_with(note, ": `heddle resume policy` ends the hold, "
+                              "`heddle activate policy@3` serves this version"), "%s", note);
+    rig_pass(20000);
+    operate("resume", 0);
+    is(newest(3), "took_ms", "20000.0");
+    is(newest(3), "note", "null");
+    is(json_object_get(newest(3), "rest"), "message", "\"held at policy@1\"");
+    rig_publish(T, (rig_publish_t){.digest = 4});
+    rig_pass(1000);
+    stage_version(W1, 4, 70, 0);
+    is(newest(4), "state", "\"active\"");
+    is(json_object_get(newest(4), "rest"), "message", "null");
+    operate("activate", 3); /* another hold does not change what the earlier version took */
+    is(json_object_get(newest(3), "rest"), "message", "\"held at policy@1\"");
+}
+
+Test(took, a_hold_that_moves_to_another_version_goes_on)
+{
+    held_at_1();
+    rig_pass(8000);
+    operate("activate", 2);
+    rig_pass(2000);
+    operate("resume", 0);
+    is(newest(3), "took_ms", "10000.0");
+    is(json_object_get(newest(3), "rest"), "message", "\"held at policy@2\"");
+}
+
+Test(took, a_version_that_waits_for_an_operator_says_so)
+{
+    publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    is(version(), "note", "null");
+    stage(W1, 70, 0);
+    is(version(), "note", "\"waiting for `heddle activate policy@1`\"");
+    rig_pass(1000);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    is(version(), "state", "\"superseded\"");
+    is(version(), "note", "\"policy@2 came before it was active\"");
+    is(version(), "ended_after_ms", "1000.0");
+    is(json_object_get(version(), "rest"), "message", "\"waiting for heddle activate\"");
+    is(copy(0), "note", "\"had all of it, and dropped it: superseded\"");
+    cr_assert_str_eq(rig_event(EVENT_VERSION_SUPERSEDED)->message, "policy@2 came before it was active");
+    cr_assert_eq(rig_event(EVENT_VERSION_SUPERSEDED)->code, HEDDLE_OK);
+}
+
+Test(took, a_broker_that_was_settling)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_restart();
+    rig_worker(W1, "w1");
+    rig_open(T, "policy", "trainer", 1, false);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_pass(1000);
+    is(newest(2), "note", "\"the broker is settling, and decides nothing for 3.0 s\"");
+    rig_pass(LEASE_MS);
+    stage_version(W1, 2, 70, 0);
+    is(newest(2), "state", "\"active\"");
+    is(json_object_get(newest(2), "rest"), "message", "\"the broker was settling\"");
+}
+
 /* ---- one version after the other ---- */
 
 /* w1 serves version 1, which w2 still fetches when version 2 is announced. */
@@ -464,6 +639,21 @@ Test(took, a_worker_that_is_silent_or_stands_still)
     is(standing(1), "note", "\"not heard of for 2.5 s (lease 4.0 s)\"");
     is(copy(1), "rate_bytes", "null");
     is(copy(1), "source", "\"trainer\"");
+}
+
+Test(took, a_worker_whose_slots_are_all_held)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){
+        .token = R.tokens[W1], .seq = 2, .counts = {.slots_total = 3, .slots_free = 0, .slots_held = 2}};
+    rig_frame(W1, &m);
+    is(standing(0), "note", "null");
+    m.heartbeat.counts.slots_held = 3;
+    rig_frame(W1, &m);
+    is(standing(0), "note", "\"all 3 slots are held by readers\"");
+    is(standing(0), "code", "null");
 }
 
 Test(took, a_worker_that_loads_it_or_has_not_begun)

@@ -251,6 +251,40 @@ Test(why, once_all_have_said_no_nothing_is_waited_for)
     cr_assert_str_eq(rig_last(ADMIN, MSG_REPORT)->report.code, "");
 }
 
+/* The error of a wait that ran into its deadline. */
+static const json_t *late_error(uint64_t number)
+{
+    cr_assert_null(ask((msg_query_t){.op = "wait", .name = "policy", .version = number, .deadline_ms = 100}));
+    rig_pass(200);
+    heddle_error_t e;
+    json_decref(body);
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, &e), HEDDLE_OK);
+    return json_object_get(body, "error");
+}
+
+Test(why, a_wait_for_what_an_operator_activates_names_the_command)
+{
+    publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    cr_assert_null(strstr(text(late_error(1), "hint"), "heddle activate"), "it is not staged yet");
+    rig_staged(W1, 1, 1);
+    const json_t *error = late_error(1);
+    cr_assert_str_eq(text(error, "code"), "deadline");
+    cr_assert_str_eq(text(error, "found"), "0; it is staged, and its activation is manual");
+    cr_assert_str_eq(text(error, "hint"), "`heddle activate policy@1` makes it the one to serve");
+}
+
+Test(why, a_wait_under_a_hold_names_the_command)
+{
+    two_versions();
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann"});
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    const json_t *error = late_error(3);
+    cr_assert_str_eq(text(error, "code"), "deadline");
+    cr_assert(!strncmp(text(error, "found"), "0; policy is held at policy@1 by ann since ", 43), "%s",
+              text(error, "found"));
+    cr_assert_str_eq(text(error, "hint"), "`heddle resume policy` ends the hold");
+}
+
 Test(why, who_has_not_answered_is_waited_for)
 {
     publish_to(2, (rig_publish_t){0});
