@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where each tensor lies in a region: sorted by name, each one at a page boundary, padding zero. The
- * place of a tensor follows from names and shapes alone, so two processes with the same table agree on
- * it. */
+#include "proto/layout.h"
+
 #include "core/errors.h"
 #include "core/limits.h"
-#include "proto/manifest.h"
+#include "proto/manifest.h"   /* the manifest of this table must be within its limit */
 #include "proto/tensor.h"
 
 #include <inttypes.h>

@@ -30,6 +30,7 @@
 #define PROTO_MANIFEST_H
 
 #include "core/digest.h"
+#include "proto/layout.h"
 #include <heddle/types.h>
 
 typedef struct manifest {
@@ -68,26 +69,6 @@ void     manifest_chunk_digest(const manifest_t *m, uint32_t chunk, chunk_digest
 digest_t manifest_table_digest(const manifest_t *m);
 /* Starts h1 with everything but the leaves: feed those, then h1_final. */
 void     manifest_h1_begin(const manifest_t *m, h1_t *ret_h1);
-
-/* Layout: tensors in any order -> region.  The table's own order is kept in `places` (places[i] = offset of
- * input row i).
- * Checks names, dtypes, shapes, overflow, duplicates, limits; there must be a tensor, and a byte in one of
- * them.
- * BAD_ADAPTER or LIMIT names the tensor; NO_MEMORY.  On OK the caller calls layout_fini. */
-typedef struct layout {
-    uint32_t count;
-    uint32_t *order;      /* owned: input rows sorted by name (bytes) */
-    uint64_t *places;     /* owned: offset of each input row in the region */
-    uint64_t *sizes;      /* owned: bytes of each input row */
-    uint64_t region_bytes, data_bytes;
-} layout_t;
-int  layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_layout, heddle_error_t *error);
-void layout_fini(layout_t *l);
-/* Zeroes the bytes that no tensor covers.  Needed before a region that held other content is used again,
- * because padding is digested. */
-void layout_zero_padding(const layout_t *l, void *region);
-/* Starts h1 with everything but the leaves, as manifest_h1_begin does for a manifest. */
-void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t config, h1_t *ret_h1);
 
 /* Digests the filled region in one pass and encodes the manifest into `out`; gives h1.  `features`: sorted,
  * comma-separated.
