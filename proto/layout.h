@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* proto/layout.h: where each tensor of a snapshot lies in its region: sorted by name, each at a page boundary,
- * with zero padding.  It follows from names, types and shapes alone, so two processes with the same table agree
- * on it.  Plain data without a thread; its owner is the caller of layout_make. */
+/* proto/layout.h: where each tensor of a snapshot lies in its region: sorted by name, each at a page
+ * boundary, with zero padding.  It follows from names, types and shapes alone, so two processes with the same
+ * table agree on it.  Plain data without a thread; its owner is the caller of layout_make. */
 #ifndef PROTO_LAYOUT_H
 #define PROTO_LAYOUT_H
 
@@ -18,9 +18,9 @@ typedef struct layout {
     uint64_t *sizes;      /* owned: bytes of each input row */
     uint64_t region_bytes, data_bytes;
 } layout_t;
-/* Takes tensors in any order, of which there is at least one, with a byte in one of them.  Checks names, types,
- * shapes, overflow, duplicates and limits: BAD_ADAPTER or LIMIT names the tensor; NO_MEMORY.  On OK the caller
- * calls layout_fini. */
+/* Takes tensors in any order, of which there is at least one, with a byte in one of them.  Checks names,
+ * types, shapes, overflow, duplicates and limits: BAD_ADAPTER or LIMIT names the tensor; NO_MEMORY.  On OK
+ * the caller calls layout_fini. */
 int  layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_layout, heddle_error_t *error);
 void layout_fini(layout_t *l);
 /* Zeroes the bytes that no tensor covers.  Needed before a region that held other content is used again,
