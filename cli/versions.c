@@ -153,6 +153,17 @@ static void print_took(const json_t *v, const char *key)
     puts("");
 }
 
+/* No worker is on its way to the version.  Where workers have refused it, one that comes later may take it. */
+static const char *awaited(const json_t *v)
+{
+    const json_t *list = json_object_get(v, "workers");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *state = cli_string(json_array_get(list, i), "state");
+        if (state && !strcmp(state, "failed")) return "it failed at each worker so far";
+    }
+    return "waits for a worker";
+}
+
 /* "took  so far 2.1 s; waits for w2: fetch 6.0 MB of 17.6 MB, 4.0 MB/s" */
 static void print_so_far(const json_t *v)
 {
@@ -163,7 +174,7 @@ static void print_so_far(const json_t *v)
     if (!worker) {
         bool is_staged = !strcmp(cli_text(v, "state", s[0]), "staged");
         const char *queued = cli_string(v, "note");
-        printf("; %s\n", is_staged ? "it is staged" : queued ? queued : "waits for a worker");
+        printf("; %s\n", is_staged ? "it is staged" : queued ? queued : awaited(v));
         return;
     }
     const json_t *copy = copy_of(v, worker);

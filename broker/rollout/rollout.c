@@ -496,13 +496,19 @@ void rollout_tick(step_t *s)
 
 /* ---- deciding ---- */
 
+/* What the worker of this copy does decides over the version: joiners count where no eligible worker is there (rule.c). */
+static bool is_waited_for(const track_t *t, const copy_row_t *c)
+{
+    return c->is_eligible || (c->token && !tally_present(&t->tally, true));
+}
+
 /* The error names the first worker that failed, because one rejection fails the version. */
 static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
 {
     const adapter_row_t *a = t->of->row;
     const copy_row_t *bad = NULL;
     for (size_t i = 0; !bad && i < t->copy_count; i++)
-        if (t->copies[i]->is_eligible && t->copies[i]->state == COPY_FAILED) bad = t->copies[i];
+        if (is_waited_for(t, t->copies[i]) && t->copies[i]->state == COPY_FAILED) bad = t->copies[i];
     heddle_error_t e;
     error_fail(&e, bad->code, "%s@%llu failed at %s in phase %s: %s", a->name, (unsigned long long)t->version,
                bad->worker, bad->phase, bad->message);
@@ -520,7 +526,7 @@ static void fail_late(const track_t *t, instant_t now, outbox_t *out)
     uint32_t named = 0, others = 0;
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
-        if (!c->is_eligible || copy_holds(c)) continue;
+        if (!is_waited_for(t, c) || copy_holds(c)) continue;
         if (named == 3) {
             others++;
             continue;

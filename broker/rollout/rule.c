@@ -3,10 +3,18 @@
 
 #include <heddle/publisher.h>
 
+/* One eligible worker is enough.  Where no eligible one is left, as when none was there at the beginning,
+ * joiners take its place: then each that is there must have refused, because the next one may stage it. */
+static bool is_refused(const tally_t *t)
+{
+    uint32_t joiners = tally_present(t, false);
+    return tally_failed(t) || (joiners && !tally_present(t, true) && tally_in(t, COPY_FAILED) == joiners);
+}
+
 ruling_t rule_apply(const rule_t *rule, const tally_t *tally)
 {
     bool is_all = rule->activation == HEDDLE_ACTIVATION_ALL, is_met = false;
-    bool is_rejected = is_all && tally_failed(tally);
+    bool is_rejected = is_all && is_refused(tally);
     ruling_t ruling = {.is_staged = tally_is_complete(tally) && !is_rejected, .scope = SCOPE_EVERYONE};
     switch ((heddle_activation_t)rule->activation) {
     case HEDDLE_ACTIVATION_ALL: is_met = ruling.is_staged; break;

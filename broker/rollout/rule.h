@@ -6,6 +6,9 @@
  *   as-ready     the first unit has staged                               is passed over
  *   manual       never by itself                                         is passed over
  *
+ * Workers that join later are not eligible: none of them is waited for.  Where no eligible worker is there,
+ * `all` is met by the first joiner that has staged, and fails when each joiner that is there has refused.
+ *
  * A unit is a worker without a group, or a group with all of its ranks (tally.h).  While the adapter is
  * held nothing is committed.  Past its deadline a version fails, unless a unit has staged it and the
  * decision is left to an operator (held, or not `all`).  No state, nothing blocks. */

@@ -147,6 +147,43 @@ Test(rollout, with_nobody_the_first_holder_decides)
     cr_assert_eq(r->staged_count, 1);
 }
 
+Test(rollout, without_a_worker_at_the_publication_those_that_join_are_enough_to_fail_it)
+{
+    publish_to(0, (rig_publish_t){0});
+    rig_worker(W1, "w1");
+    rig_worker(W2, "w2");
+    rig_nack(W1, 1, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(1), "staging", "w2 may still take it");
+    rig_nack(W2, 1, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_FAILED);
+    cr_assert_str_eq(rig_version(1)->worker, "w1");
+    cr_assert_not_null(strstr(rig_version(1)->message, "exit status 3"), "%s", rig_version(1)->message);
+    cr_assert_str_eq(told()->code, "version_failed");
+}
+
+Test(rollout, a_joiner_that_refuses_fails_nothing_that_another_holds)
+{
+    publish_to(0, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_worker(W1, "w1");
+    rig_worker(W2, "w2");
+    rig_staged(W1, 1, 1);
+    rig_nack(W2, 1, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(1), "staged");
+}
+
+Test(rollout, the_deadline_names_joiners_that_refused)
+{
+    publish_to(0, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY, .deadline_ms = 5000});
+    rig_worker(W1, "w1");
+    rig_nack(W1, 1, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(1), "staging", "another worker may be enough");
+    rig_pass(5100);
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_DEADLINE);
+    cr_assert_not_null(strstr(rig_version(1)->message, "missing: w1 in phase stage"), "%s",
+                       rig_version(1)->message);
+}
+
 Test(rollout, one_that_dies_leaves_the_count_and_is_named)
 {
     publish_to(3, (rig_publish_t){0});

@@ -80,6 +80,21 @@ Test(rule, joiners_never_block_and_are_enough_where_none_was_there)
     cr_assert_eq(rule_apply(&all, &t).verdict, RULE_DECIDE);
 }
 
+Test(rule, joiners_fail_it_when_each_has_refused_and_none_else_is_there)
+{
+    tally_t t = {0};
+    rule_t all = {.activation = ALL}, ready = {.activation = READY};
+    tallied_t failed = {.state = COPY_FAILED}, fetching = {.state = COPY_FETCHING};
+    tally_move(&t, NULL, &failed);
+    ruling_t ruling = rule_apply(&all, &t);
+    cr_assert(ruling.verdict == RULE_FAIL && ruling.reason == RULE_REJECTED);
+    cr_assert_eq(rule_apply(&ready, &t).verdict, RULE_WAIT);
+    tally_move(&t, NULL, &fetching);
+    cr_assert_eq(rule_apply(&all, &t).verdict, RULE_WAIT, "one may still take it");
+    tally_move(&t, &fetching, &(tallied_t){.state = COPY_STAGED, .is_eligible = true});
+    cr_assert_eq(rule_apply(&all, &t).verdict, RULE_DECIDE, "the joiner was not waited for");
+}
+
 Test(rule, staged_is_another_question_than_to_be_committed)
 {
     tally_t t = {0};
