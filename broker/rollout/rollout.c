@@ -444,7 +444,8 @@ static void look_at(step_t *s, track_t *t)
         t->is_late = true;
         track_changed(t);
     }
-    if (is_staging && t->phase == TRACK_BEGUN && ruling_of(t, s->v.now).is_staged) {
+    bool is_begun = is_staging && s->ro->is_settled && t->phase == TRACK_BEGUN;
+    if (is_begun && ruling_of(t, s->v.now).is_staged) {
         t->phase = TRACK_STAGED;
         events_add(s->ev, EVENT_VERSION_STAGED, t->adapter, t->version, NULL, s->v.now);
     }

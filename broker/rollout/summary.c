@@ -39,6 +39,13 @@ const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter
 
 /* ---- versions ---- */
 
+/* The workers that are waited for have staged it.  While the broker settles it is not known which these are. */
+static bool is_staged(const track_t *t)
+{
+    if (!t || !t->of->ro->is_settled) return false;
+    return tally_is_complete(&t->tally) || (t->is_late && t->tally.units);
+}
+
 /* The state that users see.  It follows from the row and from the copies, so that it is never stored
  * beside them. */
 static const char *state_of(const track_t *t, const adapter_row_t *a, const version_row_t *v)
@@ -47,8 +54,7 @@ static const char *state_of(const track_t *t, const adapter_row_t *a, const vers
     case VERSION_SUPERSEDED: return "superseded";
     case VERSION_FAILED: return "failed";
     case VERSION_RETIRED: return "retired";
-    case VERSION_STAGING:
-        return t && (tally_is_complete(&t->tally) || (t->is_late && t->tally.units)) ? "staged" : "staging";
+    case VERSION_STAGING: return is_staged(t) ? "staged" : "staging";
     case VERSION_COMMITTED: break;
     }
     if (t && t->bytes == BYTES_LOST) return "lost";

@@ -34,6 +34,28 @@ Test(restart, nothing_is_decided_while_settling)
     cr_assert_eq(rig_count(MSG_COMMIT), 2);
 }
 
+/* Which workers the version waits for is known only when settling ends. */
+Test(restart, nothing_is_called_staged_while_settling)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_staged(W1, 1, 1);
+    rig_restart();
+    rig_open(T, "policy", "trainer", 1, false);
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_STAGED, .digest = rig_digest(1)};
+    rejoin(W1, "w1", 0, 0, &held, 1);
+    rejoin(W2, "w2", 0, 0, NULL, 0);
+    rig_pass(2000);
+    cr_assert_str_eq(rig_state(1), "staging");
+    cr_assert_eq(rig_event_count(EVENT_VERSION_STAGED), 0);
+    rig_pass(LEASE_MS);
+    cr_assert_str_eq(rig_state(1), "staging", "it waits for w2");
+    cr_assert_eq(rig_event_count(EVENT_VERSION_STAGED), 0);
+    rig_staged(W2, 1, 1);
+    cr_assert_str_eq(rig_state(1), "staged");
+    rig_pass(1000);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_STAGED), 1);
+}
+
 Test(restart, how_long_a_copy_took_is_restated)
 {
     publish_to(1, (rig_publish_t){0});
