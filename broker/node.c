@@ -175,7 +175,7 @@ static bool ends_incomplete(broker_t *b)
     return true;
 }
 
-void broker_go_on(broker_t *b, instant_t now)
+void broker_decide(broker_t *b, instant_t now)
 {
     heddle_error_t error;
     for (;;) {
@@ -201,16 +201,24 @@ void broker_go_on(broker_t *b, instant_t now)
                 if (outbox_has_room(b->out, 1)) registry_decide_close(a, now, b->out);
                 else b->has_abandoned = true; /* the rest comes with the next transaction */
             }
-            roster_decide(b, now);
+            /* In a transaction of its own: a refusal of it must not put off a decision. */
+            if (!b->out->record_count) roster_decide(b, now);
             txn_t own = {.kind = TXN_OWN};
             if (b->out->record_count && broker_commit(b, &own, now, &error) == HEDDLE_OK) continue;
         }
         broker_send_outbox(b);
         b->has_news = true;
+        return;
+    }
+}
 
-        /* Requests that waited for the transaction are handled one by one, each with all that follows. */
-        if (!b->requests || b->txn.is_open || b->is_broken) return;
+/* Requests that waited for the transaction are handled one by one, each with all that follows. */
+void broker_go_on(broker_t *b, instant_t now)
+{
+    broker_decide(b, now);
+    while (b->requests && !b->txn.is_open && !b->is_broken) {
         broker_handle_waiting(b, now);
+        broker_decide(b, now);
     }
 }
 

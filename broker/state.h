@@ -86,8 +86,10 @@ static inline step_t broker_step(broker_t *b, instant_t now)
 broker_peer_t *broker_peer(const broker_t *b, uint64_t peer);
 /* The messages of the outbox leave; it is empty then.  Connections that are ending are forgotten. */
 void broker_send_outbox(broker_t *b);
-/* The last step of each event: rollouts are looked at and decided, and abandoned writers closed, until
- * nothing more comes of it; then the requests that waited for the transaction are handled. */
+/* Rollouts are looked at and decided, abandoned writers closed and workers recorded, until nothing more comes
+ * of it. */
+void broker_decide(broker_t *b, instant_t now);
+/* The last step of each event: broker_decide, and the requests that waited for the transaction are handled. */
 void broker_go_on(broker_t *b, instant_t now);
 /* Memory and the store may differ: the process must end.  `what` NULL: *error says it already. */
 void broker_end_broken(broker_t *b, int code, const char *what, heddle_error_t *error);

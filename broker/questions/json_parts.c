@@ -134,9 +134,11 @@ uint64_t sub_lag(const adapter_row_t *a, const member_t *m, const member_sub_t *
 {
     uint64_t active = a ? active_for(a, m) : 0;
     if (!active || sub->version == active) return 0;
-    uint64_t later = 0;
+    /* Of a worker that did not return after a start only the version is known, and not its decision. */
+    const version_row_t *served = sub->decision ? NULL : registry_version(a, sub->version);
+    uint64_t decision = served ? served->decision : sub->decision, later = 0;
     for (size_t i = 0; sub->version && i < a->version_count; i++)
-        later += a->versions[i]->version != sub->version && a->versions[i]->decision > sub->decision;
+        later += a->versions[i]->version != sub->version && a->versions[i]->decision > decision;
     return later ? later : 1;
 }
 

@@ -221,7 +221,7 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
         row->is_decided = true;
     } else {
         txn_t txn = {.kind = TXN_ACTIVATE, .asker = {row->peer, row->req, MSG_QUERY}, .question = row->id};
-        if (broker_commit(b, &txn, now, &error) == HEDDLE_OK) broker_go_on(b, now);
+        if (broker_commit(b, &txn, now, &error) == HEDDLE_OK) broker_decide(b, now);
     }
 }
 
@@ -402,7 +402,7 @@ void broker_answer_pending(broker_t *b, instant_t now)
     b->has_news = false;
     b->seen_seq = b->events.last_seq;
     for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
-        next = row->next; /* no other row goes meanwhile: connections end with events, not here */
+        next = row->next; /* no other row goes meanwhile: connections end with requests, and none begins here */
         heddle_error_t verdict = {0};
         if (!begin(b, row, now)) continue;
         if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict)) {

@@ -345,6 +345,13 @@ static int look_up(step_t *s, const char *adapter, uint64_t version, member_t *m
                       (unsigned long long)version);
 }
 
+/* However a fetch ends, the worker is free for the next one. */
+static void fetch_ended(step_t *s, const about_t *x, member_t *member)
+{
+    member_fetched(member, x->t->adapter, x->t->version);
+    copies_go_on(x->a, member, x->t->version, s->v.now.us);
+}
+
 /* The row of this source, by name and kind: a source that joined again while it served has one row.  The
  * caller has made room. */
 static copy_served_t *served_row(copy_row_t *c, const char *name, source_kind_t kind)
@@ -385,13 +392,13 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     if (rc || !x.c) return rc;
     track_t *t = x.t;
     copy_row_t *c = x.c;
+    fetch_ended(s, &x, member);
     if (!digest_equal(&m->digest, &t->row->digest)) {
         rc = wrong_digest(m->adapter, t->row, &m->digest, member, "verify", error);
         stage_failed(s, t, c, rc, "verify", error->message);
+        wake_member(s, x.a, member);
         return rc;
     }
-    copies_go_on(x.a, member, m->version, s->v.now.us);
-    member_fetched(member, m->adapter, m->version);
     if (copy_holds(c)) return HEDDLE_OK; /* said twice */
     membership_counted(member, m);
     note_served(c, t, m);
@@ -489,8 +496,7 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
     text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)),
                 m->found && *m->found ? "; found " : "", text_or(m->found, ""));
     if (!m->decision) {
-        member_fetched(member, m->adapter, m->version);
-        copies_go_on(x.a, member, m->version, s->v.now.us);
+        fetch_ended(s, &x, member);
         if (m->fetch_us) { /* its application refused bytes that were whole: how long they took is known */
             x.c->bytes_done = x.t->row->data_bytes;
             x.c->connect_us = m->connect_us;

@@ -301,6 +301,20 @@ Test(rollout, a_wrong_digest_is_a_failure_and_is_answered)
     cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_DIGEST_MISMATCH);
 }
 
+/* Under as-ready the version goes on.  The fetch has ended, as after NACK: what it put off begins again. */
+Test(rollout, after_a_wrong_digest_what_was_put_off_is_announced_again)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W2, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2, .activation = HEDDLE_ACTIVATION_AS_READY});
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 2);
+    rig_drop_letters();
+    rig_staged(W1, 2, 77);
+    rig_error(W1, "digest_mismatch");
+    cr_assert(rig_has(W1, MSG_ANNOUNCE));
+    cr_assert_eq(rig_last(W1, MSG_ANNOUNCE)->announce.version, 1);
+}
+
 Test(rollout, the_deadline_names_who_was_where)
 {
     publish_to(3, (rig_publish_t){.deadline_ms = 5000});

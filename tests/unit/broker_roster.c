@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which workers the broker remembers over a restart, and what it says of those that do not return. */
+#include "broker/questions/json_parts.h"
 #include "broker_rig.h"
 
 TestSuite(roster, .init = rig_start, .fini = rig_stop);
@@ -76,6 +77,79 @@ Test(roster, a_lost_one_may_still_come)
     cr_assert_eq(member("w1")->state, MEMBER_READY);
     rig_pass(5000);
     cr_assert_eq(R.b->registry.worker_count, 1);
+}
+
+/* A worker that switched a moment before the end is remembered without the version. */
+Test(roster, a_version_that_is_not_known_is_not_named)
+{
+    msg_subscription_t subs[] = {{.adapter = "policy"}, {.adapter = "critic"}};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", subs, 2, NULL, 0);
+    publish_to(0, (rig_publish_t){0});
+    rig_pass(3000);
+    rig_restart();
+    rig_pass(LEASE_MS + 1000);
+    cr_assert_str_eq(rig_event(EVENT_WORKER_LOST)->message,
+                     "did not return after the broker's restart; the version that it served is not known");
+}
+
+Test(roster, of_two_adapters_one_version_is_known)
+{
+    msg_subscription_t subs[] = {{.adapter = "policy"}, {.adapter = "critic"}};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", subs, 2, NULL, 0);
+    publish_to(0, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_pass(ROSTER_LATE_US / 1000 + 1000);
+    rig_restart();
+    rig_pass(LEASE_MS + 1000);
+    cr_assert_str_eq(rig_event(EVENT_WORKER_LOST)->message,
+                     "did not return after the broker's restart; it served policy@1");
+}
+
+/* Its decision is not remembered: that of the version counts.  Versions that failed were not chosen. */
+Test(roster, how_far_behind_a_lost_one_is)
+{
+    publish_to(2, (rig_publish_t){0});
+    for (uint64_t v = 1; v <= 3; v++) {
+        if (v > 1) rig_publish(T, (rig_publish_t){.digest = v});
+        roll_out(2, v, v, v);
+    }
+    rig_pass(ROSTER_LATE_US / 1000 + 1000);
+    rig_publish(T, (rig_publish_t){.digest = 4});
+    rig_nack(W1, 4, 0, "stage", "version_failed");
+    rig_publish(T, (rig_publish_t){.digest = 5});
+    roll_out(2, 5, 4, 5);
+    rig_restart();
+    msg_held_t held = {.adapter = "policy", .version = 5, .state = HELD_ACTIVE, .digest = rig_digest(5)};
+    msg_subscription_t sub = {.adapter = "policy", .decision = 4, .version = 5};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, &held, 1);
+    rig_pass(LEASE_MS + 1000);
+    const member_t *m = member("w2");
+    const adapter_row_t *a = rig_adapter();
+    cr_assert(m && m->state == MEMBER_LOST && m->subs[0].version == 3);
+    cr_assert_eq(sub_lag(a, m, &m->subs[0]), 1, "%llu", (unsigned long long)sub_lag(a, m, &m->subs[0]));
+}
+
+/* A refusal of the store would put off the decision with the records of workers. */
+Test(roster, is_not_written_with_a_decision)
+{
+    publish_to(2, (rig_publish_t){0});
+    R.is_late = true;
+    rig_publish(T, (rig_publish_t){.digest = 2}); /* opens a transaction */
+    rig_pass(3000);
+    rig_staged(W1, 1, 1);
+    rig_staged(W2, 1, 1);
+    rig_confirm(HEDDLE_OK);
+    cr_assert(rig_is_committing());
+    for (int i = 0; i < R.committing_count; i++) cr_assert_neq(R.committing[i].kind, RECORD_WORKER);
+    rig_confirm(HEDDLE_OK);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    cr_assert(rig_is_committing() && R.committing[0].kind == RECORD_WORKER && R.committing_count == 2);
+    rig_confirm(HEDDLE_OK);
+    R.is_late = false;
+    cr_assert_eq(written(), 2);
 }
 
 /* JOIN is answered before anything is written; many are one transaction; nothing new, nothing written. */
