@@ -89,7 +89,7 @@ void broker_send_outbox(broker_t *b);
 /* Rollouts are looked at and decided, abandoned writers closed and workers recorded, until nothing more comes
  * of it. */
 void broker_decide(broker_t *b, instant_t now);
-/* The last step of each event: broker_decide, and the requests that waited for the transaction are handled. */
+/* The last step of each event: broker_decide, and the requests that waited for the transaction. */
 void broker_go_on(broker_t *b, instant_t now);
 /* Memory and the store may differ: the process must end.  `what` NULL: *error says it already. */
 void broker_end_broken(broker_t *b, int code, const char *what, heddle_error_t *error);

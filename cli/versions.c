@@ -153,7 +153,7 @@ static void print_took(const json_t *v, const char *key)
     puts("");
 }
 
-/* No worker is on its way to the version.  Where workers have refused it, one that comes later may take it. */
+/* No worker is on its way to the version.  Where workers have refused it, a later one may take it. */
 static const char *awaited(const json_t *v)
 {
     const json_t *list = json_object_get(v, "workers");

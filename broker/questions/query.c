@@ -402,7 +402,7 @@ void broker_answer_pending(broker_t *b, instant_t now)
     b->has_news = false;
     b->seen_seq = b->events.last_seq;
     for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
-        next = row->next; /* no other row goes meanwhile: connections end with requests, and none begins here */
+        next = row->next; /* no other row goes meanwhile: no request is handled here */
         heddle_error_t verdict = {0};
         if (!begin(b, row, now)) continue;
         if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict)) {

@@ -497,7 +497,8 @@ void rollout_tick(step_t *s)
 
 /* ---- deciding ---- */
 
-/* What the worker of this copy does decides over the version: joiners count where no eligible worker is there (rule.c). */
+/* What the worker of this copy does decides over the version: joiners count where no eligible worker is
+ * there (rule.c). */
 static bool is_waited_for(const track_t *t, const copy_row_t *c)
 {
     return c->is_eligible || (c->token && !tally_present(&t->tally, true));

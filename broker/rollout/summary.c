@@ -39,7 +39,7 @@ const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter
 
 /* ---- versions ---- */
 
-/* The workers that are waited for have staged it.  While the broker settles it is not known which these are. */
+/* The workers that are waited for have staged it.  While the broker settles these are not known. */
 static bool is_staged(const track_t *t)
 {
     if (!t || !t->of->ro->is_settled) return false;
