@@ -103,6 +103,7 @@ typedef struct {
     double opening_ms; /* until the broker had admitted us; the directory was read meanwhile */
     heddle_error_t error;
     bool has_settling; /* the last report was of a broker in its startup grace period */
+    bool is_silent;    /* the last report was of a broker that does not answer */
     bool is_drawn;     /* the last line on stderr is the progress bar */
     char queued[512];  /* what was printed last of a version that waits for another; "" */
     uint64_t printed_us;
@@ -239,6 +240,17 @@ static void print_grace(outcome_t *o)
             o->report.settling_ms / 1000.0);
 }
 
+/* Printed once for each silence: without it a wait for a broker that has died looks like one for workers. */
+static void print_silence(outcome_t *o)
+{
+    bool is_new = o->report.silent_ms > 0 && !o->is_silent;
+    o->is_silent = o->report.silent_ms > 0;
+    if (!is_new || o->args->common.quiet) return;
+    clear_bar(o);
+    fprintf(stderr, "the broker at %s does not answer (for %u s); waiting for it\n", o->args->common.broker,
+            o->report.silent_ms / 1000);
+}
+
 /* "waits for policy@14 (staged on 1 of 2)"; "" if it waits for no other version. */
 static const char *queued_text(const heddle_report_t *r)
 {
@@ -251,6 +263,7 @@ static bool show_progress(heddle_publisher_t *p, outcome_t *o)
 {
     bool is_quiet = o->args->common.quiet, is_shown = !is_quiet && isatty(STDERR_FILENO), is_lost = false;
     print_grace(o);
+    print_silence(o);
     /* Printed at once, and then at most each PRINT_MS, because the counts may change with each worker. */
     const char *queued = queued_text(&o->report);
     uint64_t now_us = clock_now(clock_system());
@@ -325,6 +338,8 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         if (is_operator)
             error_hint(&o->error, "its activation is manual: `heddle activate %.100s@%llu`", adapter,
                        version);
+        if (o->report.silent_ms)
+            error_silent_broker(&o->error, o->args->common.broker, o->report.silent_ms);
     } else if (rc && o->published.replayed) {
         /* The same call would give the same answer for ever. */
         o->error.retriable = 0;
@@ -468,7 +483,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     /* The answer comes before --stay: a script goes on when it has read it. */
     int end = finish(o, rc);
     if (!rc && o->published.held[0] && !is_manual && none && !args->common.quiet)
-        fprintf(stderr, "%s: it is staged and stays so; `heddle resume %s` ends the hold\n",
+        fprintf(stderr, "%s: it is staged and waits, until a newer one is staged; `heddle resume %s` ends the hold\n",
                 o->published.held, args->adapter);
     int stay_end = !rc && args->stay ? serve_on(p, o) : 0;
     if (stay_end) end = stay_end; /* else the status of the answer: it may not have been written */

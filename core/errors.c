@@ -3,6 +3,7 @@
 #include "core/errors.h"
 
 #include "core/bytes.h"
+#include "core/clock.h"
 #include "core/repeat.h"
 
 #include <stdarg.h>
@@ -173,9 +174,22 @@ static void replace_word(char *field, size_t size, const char *word, const char 
     text_printf(field + n, size - n, "%s%s", by, before + n + strlen(word));
 }
 
+void error_silent_broker(heddle_error_t *error, const char *endpoint, uint32_t silent_ms)
+{
+    char since[25], message[sizeof error->message];
+    if (!error) return;
+    clock_text(clock_wall(clock_system()) - silent_ms, since);
+    text_printf(message, sizeof message,
+                "%s; the broker at %.200s has not been heard of for %u s (since %.8s UTC), and this is from then",
+                error->message, endpoint, silent_ms / 1000, since + 11);
+    error_text(error->message, sizeof error->message, message);
+    error_hint(error, "does the broker at %.100s still run? `heddle status` and its log tell; started again "
+                      "with the same --data it goes on", endpoint);
+}
+
 void error_name_adapter(heddle_error_t *error, const char *adapter)
 {
-    char role[HEDDLE_NAME_MAX + 2];
+    char role[sizeof error->expected];
     text_printf(role, sizeof role, ":%s", adapter);
     replace_word(error->message, sizeof error->message, ":ADAPTER", role);
     replace_word(error->expected, sizeof error->expected, ":ADAPTER", role);

@@ -18,7 +18,11 @@ void error_contrast(heddle_error_t *error, const char *expected, const char *fou
 void error_expected(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_found(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_hint(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* A refusal that came before the adapter was named says ":ADAPTER" in its roles: puts the name there. */
+/* Adds to the message, and as the hint, that the broker at `endpoint` does not answer: what the error says
+ * was heard of it that long ago. */
+void error_silent_broker(heddle_error_t *error, const char *endpoint, uint32_t silent_ms);
+/* A refusal that came before the adapter was named says ":ADAPTER" in its roles: puts the name there, or
+ * several as "a, worker:b". */
 void error_name_adapter(heddle_error_t *error, const char *adapter);
 /* Copies a text into a fixed field, cut on a UTF-8 boundary, control characters replaced by '?'.
  * `text` may be `to`. */

@@ -11,6 +11,8 @@
 
 #define PROGRESS_US 50000u     /* at most 20 events a second */
 #define RESEND_US 20000u       /* after a full queue */
+#define AWAY_US 3000000u       /* without a frame of the broker: it does not answer */
+#define ANSWER_US 2000000u     /* what its answer to a heartbeat may take before it counts as silent */
 
 typedef enum {
     REQUEST_NONE,
@@ -60,6 +62,7 @@ struct publisher_node {
     inquiry_t inquiry;
     word_t word;
     uint64_t word_us;                   /* AWAITED: until then */
+    uint64_t heard_us;                  /* when the broker's last frame came */
     uint64_t settled_us;                /* until then the broker decides nothing: it had just started */
     heddle_error_t fence;               /* why it is over for good; code 0: it is not */
 };
@@ -439,6 +442,7 @@ static void on_session(void *node, const node_event_t *event, uint64_t now_us)
     const session_t *s = &n->member.session;
     const heddle_error_t *refusal = &n->member.refusal;
     msg_t m;
+    if (event->kind == SE_FRAME) n->heard_us = now_us;
     unsigned bits = member_step(&n->member, event, now_us, &m);
     if (m.type == MSG_REPORT) on_report(n, &m.report, now_us);
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
@@ -616,6 +620,16 @@ static void abandon(publisher_node_t *n)
     finish(n, &e);
 }
 
+/* How long the broker has not been heard of, where it should have been; 0: it answers. A broker that has
+ * nothing to report still answers four heartbeats a lease. */
+static uint64_t silent_us(const publisher_node_t *n, uint64_t now_us)
+{
+    const session_t *s = &n->member.session;
+    uint64_t most_us = s->line_up ? s->lease_us / 4 + ANSWER_US : 0, silent_us = now_us - n->heard_us;
+    if (most_us < AWAY_US) most_us = AWAY_US;
+    return s->state != SESSION_LEFT && silent_us >= most_us ? silent_us : 0;
+}
+
 /* JUDGE, LATE and REPORT: the answer and the report are of the same moment, since both are made in one
  * turn of the loop. */
 static int look(publisher_node_t *n, command_t *c, uint64_t now_us)
@@ -646,6 +660,7 @@ static int look(publisher_node_t *n, command_t *c, uint64_t now_us)
                                         .staged_ms = -1, .active_ms = -1};
     bool is_settled = now_us >= n->settled_us;
     c->report->settling_ms = is_settled ? 0 : (uint32_t)((n->settled_us - now_us + 999) / 1000);
+    c->report->silent_ms = (uint32_t)(silent_us(n, now_us) / 1000);
     return rc;
 }
 

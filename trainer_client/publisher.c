@@ -707,6 +707,10 @@ static int look(heddle_publisher_t *p, command_t *c, int timeout_ms, heddle_repo
         if (!is_late) c->error = &ignored;
         int late = run(p, c);
         if (is_late) rc = late;
+        /* Of a version that failed the broker has said so itself. */
+        bool is_open = rc == HEDDLE_ERR_DEADLINE || rc == HEDDLE_ERR_NO_WORKERS;
+        if (is_open && c->report->silent_ms && strcmp(c->report->state, "failed") != 0)
+            error_silent_broker(&error, p->broker, c->report->silent_ms);
     }
     sized_give(ret_report, c->report, sizeof *c->report);
     free(c->report);

@@ -122,6 +122,8 @@ typedef struct heddle_report {
     heddle_missing_t missing[HEDDLE_MISSING_MAX];
     uint32_t settling_ms;          /* the broker has just started, and decides nothing for so long yet;
                                     * 0: it decides */
+    uint32_t silent_ms;            /* the broker does not answer: it was heard of last so long ago, and the
+                                    * report is from then; 0: it answers */
 } heddle_report_t;
 
 /* Connects and is admitted as the writer.  On OK *ret_publisher is owned by the caller; on failure it is

@@ -103,6 +103,35 @@ Test(joined, heartbeats_hold_the_lease)
     cr_assert_null(event(HEDDLE_EVENT_LOST_BROKER));
 }
 
+/* A broker that dies ends the connection; one that stands still leaves it up, and its heartbeats open. */
+Test(joined, a_broker_that_is_not_heard_of_is_reported_as_silent)
+{
+    serve(3, 1);
+    for (int i = 0; i < 6; i++) {
+        w.now += LEASE_MS / 4 * MS;
+        tick();
+        const msg_heartbeat_t *hb = &sent(MSG_HEARTBEAT)->heartbeat;
+        say(&(msg_t){.type = MSG_HEARTBEAT_OK, .heartbeat_ok = {hb->token, hb->seq}});
+    }
+    w.now += 2999 * MS;
+    cr_assert_eq(report(3)->silent_ms, 0);
+    w.now += MS;
+    cr_assert_eq(report(3)->silent_ms, 3000, "%u", report(3)->silent_ms);
+    rollout(3, "staging", 0, 2, 0, 0);
+    cr_assert_eq(report(3)->silent_ms, 0);
+    line(false);
+    w.now += 7 * SECOND;
+    tick();
+    cr_assert_eq(report(3)->silent_ms, 7000);
+    line(true);
+    hello_ok();
+    cr_assert_eq(report(3)->silent_ms, 0);
+    leave();
+    w.now += 7 * SECOND;
+    tick();
+    cr_assert_eq(report(3)->silent_ms, 0, "it was left");
+}
+
 Test(joined, a_lapsed_session_rejoins_and_restates_what_it_serves)
 {
     serve(3, 1);
