@@ -271,6 +271,17 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
     if (rc) say_verified(n, (uint32_t)index, &none);
 }
 
+/* The broker refuses a HELLO before it has seen the adapters: the key needs the role of each. */
+static void name_adapters(const worker_node_t *n, heddle_error_t *refusal)
+{
+    char names[sizeof refusal->expected] = "";
+    for (uint32_t i = 0; i < n->adapter_count; i++) {
+        size_t used = strlen(names);
+        text_printf(names + used, sizeof names - used, "%s%s", i ? ", worker:" : "", n->adapters[i].name);
+    }
+    error_name_adapter(refusal, names);
+}
+
 /* Steps the session and does what it says. */
 static void on_session(void *self, const node_event_t *session_event, uint64_t now_us)
 {
@@ -307,7 +318,7 @@ static void on_session(void *self, const node_event_t *session_event, uint64_t n
     if (out & SO_ELSEWHERE) tell_refusal(n, 1, now_us);
     if (out & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (out & SO_REFUSED) {
-        error_name_adapter(&member->refusal, n->adapters[0].name);
+        name_adapters(n, &member->refusal);
         /* The name is in use. Its worker may be about to end, and gets --join-timeout from the first refusal
          * on. */
         if (member->refusal.code == HEDDLE_ERR_WORKER_ALIVE && n->core.opts.join_timeout_us &&

@@ -1182,6 +1182,22 @@ Test(node, name_that_is_alive_is_waited_for)
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_JOINED));
 }
 
+/* Two adapters: a key with the role of one of them would be refused again. */
+Test(node, a_refusal_names_the_role_of_each_adapter)
+{
+    worker_t *w = worker_start(0, TR_MODE_EAGER, NULL);
+    char each[2 * HEDDLE_NAME_MAX + 64];
+    w->deaf = true;
+    node_line(w->node, true);
+    tell_worker(w, &(msg_t){.type = MSG_ERROR,
+                            .error = {.of = MSG_HELLO, .code = "denied",
+                                      .message = "the key K may not be a worker: it needs the role worker:ADAPTER",
+                                      .expected = "worker:ADAPTER"}});
+    snprintf(each, sizeof each, "the role worker:%s, worker:%s", WORLD_ADAPTERS[0], WORLD_ADAPTERS[1]);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_REFUSED);
+    cr_assert(e && strstr(e->message, each), "%s", e ? e->message : "no event");
+}
+
 static int count_in(const char *text, const char *what)
 {
     int n = 0;
