@@ -566,6 +566,7 @@ static void refuse(transfer_t *t, standing_t *s, int err)
 {
     s->err = err;
     move(t, s, STANDING_REFUSING);
+    s->share = NULL;    /* which may end before the refusal goes out */
 }
 
 static void standing_free(transfer_t *t, standing_t *s)
@@ -691,7 +692,7 @@ void exchange_unshare(transfer_t *t, share_key_t key)
         standing_t *s, *next;
         for (s = c->standing; s; s = next) {
             next = s->conn_next;
-            if (s->share == share && s->state != STANDING_REFUSING) refuse(t, s, HEDDLE_ERR_NOT_FOUND);
+            if (s->share == share) refuse(t, s, HEDDLE_ERR_NOT_FOUND);
         }
     }
     if (share->sends == 0) end_share(t, share);
