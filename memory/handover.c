@@ -339,7 +339,12 @@ uint64_t handover_turn(handover_t *h, uint64_t now_us)
         else due_us = clock_earlier(due_us, c->due_us);
     }
     if (h->retry_us <= now_us) h->retry_us = 0;
-    if (!h->retry_us) set_accepting(h, h->count < LIMIT_HANDOVERS);
+    if (!h->retry_us) {
+        bool is_to_accept = h->count < LIMIT_HANDOVERS;
+        set_accepting(h, is_to_accept);
+        /* Without memory for the poll set no event would come, and no turn would try again. */
+        if (h->is_accepting != is_to_accept) h->retry_us = now_us + HANDOVER_RETRY_US;
+    }
     for (uint32_t i = 0; i < LIMIT_HANDOVERS && h->is_accepting && h->count < LIMIT_HANDOVERS; i++) {
         if (!accept_one(h, now_us)) break;
         due_us = clock_earlier(due_us, now_us + HANDOVER_QUIET_US);

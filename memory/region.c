@@ -29,7 +29,7 @@ static header_t *header_of(const memory_region_t *r)
 
 static int fail_state(const memory_region_t *r, const char *what, heddle_error_t *error)
 {
-    static const char *const STATES[] = {"idle", "locking", "being written", "sealed"};
+    static const char *const STATES[] = {"idle", "locking", "being written", "sealed", "given back"};
     char name[CONTENT_TEXT];
     content_id_t id = memory_region_content(r);
     return error_fail(error, HEDDLE_ERR_USAGE, "%s cannot be %s: it is %s", content_text(&id, name), what,
@@ -88,6 +88,7 @@ int memory_region_new(size_t bytes, memory_region_t **ret_region, heddle_error_t
 int memory_region_grow(memory_region_t *r, heddle_error_t *error)
 {
     size_t left = r->bytes - r->made_bytes, bytes = left < MEMORY_STEP_BYTES ? left : MEMORY_STEP_BYTES;
+    if (r->state == REGION_GONE) return fail_state(r, "grown", error);
     if (left == 0) return HEDDLE_OK;
     int rc;
     do rc = fallocate(r->file.fd, 0, (off_t)r->made_bytes, (off_t)bytes);
@@ -112,6 +113,8 @@ static void give_back_from(memory_region_t *r, size_t at)
 bool memory_region_shrink(memory_region_t *r)
 {
     if (r->process != getpid() || r->mapped_bytes <= MEMORY_STEP_BYTES) return false;
+    region_act_t acts[REGION_ACTS];
+    (void)region_step(&r->state, REGION_SHRINK, acts);
     give_back_from(r, (r->mapped_bytes - 1) / MEMORY_STEP_BYTES * MEMORY_STEP_BYTES);
     return r->mapped_bytes > MEMORY_STEP_BYTES;
 }
@@ -207,7 +210,7 @@ bool memory_region_is_free(const memory_region_t *r)
 content_id_t memory_region_content(const memory_region_t *r)
 {
     content_id_t id = {.epoch = 0};
-    if (r->process != getpid()) return id;
+    if (r->process != getpid() || r->state == REGION_GONE) return id;
     const header_t *h = header_of(r);
     memcpy(id.identity, h->identity, sizeof id.identity);
     id.epoch = h->epoch;
@@ -235,7 +238,8 @@ int memory_region_hand_over(memory_region_t *r, int *ret_fd, heddle_error_t *err
 
 bool memory_region_guard(memory_region_t *r)
 {
-    if (r->process != getpid() || r->state == REGION_WRITING || r->guarded_bytes == r->mapped_bytes)
+    bool has_no_guard = r->state == REGION_WRITING || r->state == REGION_GONE;
+    if (r->process != getpid() || has_no_guard || r->guarded_bytes == r->mapped_bytes)
         return false;
     size_t left = r->mapped_bytes - r->guarded_bytes;
     size_t bytes = left < MEMORY_GUARD_BYTES ? left : MEMORY_GUARD_BYTES;

@@ -8,8 +8,11 @@
  *              | other has it held |                  |                |                |
  *   writing    | –                 | -> sealed        | -> idle        | –              | –
  *   sealed     | –                 | –                | –              | stays sealed   | -> idle
+ *   gone       | –                 | –                | –              | –              | –
  *
- * `locking`, between idle and writing, lasts only within begin. "–": USAGE, and nothing changes. The owner's
+ * `locking`, between idle and writing, lasts only within begin. `gone`, from each state but
+ * `locking`, comes with shrink: the header's page is given back first, and only destroy is left. "–": USAGE,
+ * and nothing changes. The owner's
  * death in any state takes nothing from those that hold the region; in `writing` it leaves a header that no
  * holder accepts.
  *
@@ -83,8 +86,8 @@ int memory_region_hand_over(memory_region_t *r, int *ret_fd, heddle_error_t *err
 bool memory_region_guard(memory_region_t *r);
 bool memory_region_unguard(memory_region_t *r);
 
-/* Gives memory back but for its first step, one step a call; true while there is more. Nothing but destroy
- * may follow. */
+/* Gives memory back but for its first step, one step a call; true while there is more. From the
+ * first step on it is `gone`, unless it has no more than one. */
 bool memory_region_shrink(memory_region_t *r);
 /* Shrinks what is left, and closes: milliseconds for the last reference of a large region. Accepts NULL. */
 void memory_region_destroy(memory_region_t **r);

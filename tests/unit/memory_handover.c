@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/un.h>
 
 static memory_region_t *region;
@@ -468,6 +469,37 @@ Test(memory_handover, without_a_descriptor_the_receiver_says_so_and_nothing_is_h
     cr_assert(strstr(e.message, "this process has no descriptor left"), "%s", e.message);
     handover_ask_destroy(&a);
     cr_assert(owner_may_write());
+}
+
+/* The socket that listens for requests. */
+static int listener(void)
+{
+    for (int fd = 0; fd < 1024; fd++) {
+        int is_listening = 0;
+        socklen_t bytes = sizeof is_listening;
+        if (!getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &is_listening, &bytes) && is_listening) return fd;
+    }
+    return -1;
+}
+
+/* The test takes the listener's place in the poll set, as a kernel without memory for one would refuse it. */
+Test(memory_handover, a_source_that_cannot_listen_again_tries_later)
+{
+    handover_ask_t *a = NULL;
+    hold_t *h = NULL;
+    heddle_error_t e;
+    struct epoll_event none = {.events = 0};
+    cr_assert_eq(handover_ask(NULL, name, &id, CLOCK_NEVER, &a, &e), HEDDLE_OK);
+    struct rlimit old = allow_descriptors(next_descriptor());
+    uint64_t due_us = turn();
+    setrlimit(RLIMIT_NOFILE, &old);
+    cr_assert_eq(epoll_ctl(handover_fd(source), EPOLL_CTL_ADD, listener(), &none), 0);
+    cr_assert_eq(handover_turn(source, due_us), due_us + HANDOVER_RETRY_US, "it is not deaf for good");
+    cr_assert_eq(epoll_ctl(handover_fd(source), EPOLL_CTL_DEL, listener(), NULL), 0);
+    handover_turn(source, due_us + HANDOVER_RETRY_US);
+    cr_assert_eq(handover_ask_take(a, 0, &h, &e), HEDDLE_OK, "%s", e.message);
+    hold_destroy(&h);
+    handover_ask_destroy(&a);
 }
 
 Test(memory_handover, without_a_descriptor_the_source_says_so_or_lets_it_wait)

@@ -247,6 +247,32 @@ Test(memory_region, one_that_was_never_handed_over_gives_its_pages_back_though_a
     close(other);
 }
 
+Test(memory_region, one_that_was_given_back_is_used_no_more)
+{
+    static const content_id_t NONE;
+    memory_region_t *r = rig_region(2 * MEMORY_STEP_BYTES);
+    heddle_error_t e;
+    int fd;
+    rig_publish(r, 5);
+    cr_assert(memory_region_shrink(r));
+    content_id_t id = memory_region_content(r);
+    cr_assert(!memcmp(&id, &NONE, sizeof id), "its header is gone");
+    cr_assert_eq(memory_region_begin(r, &e), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(e.message, "it is given back"), "%s", e.message);
+    cr_assert_eq(memory_region_grow(r, &e), HEDDLE_ERR_USAGE);
+    cr_assert_eq(memory_region_hand_over(r, &fd, &e), HEDDLE_ERR_USAGE);
+    cr_assert_eq(memory_region_seal(r, 6, &id.manifest, 1, &e), HEDDLE_ERR_USAGE);
+    memory_region_abort(r);
+    memory_region_drop(r);
+    cr_assert(!memory_region_is_free(r) && !memory_region_guard(r));
+    memory_region_destroy(&r);
+    r = rig_region(2 * MEMORY_STEP_BYTES);
+    cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
+    cr_assert(memory_region_shrink(r));
+    memory_region_abort(r);
+    memory_region_destroy(&r);
+}
+
 Test(memory_region, one_that_was_handed_over_lives_on_with_those_that_hold_it)
 {
     int before = rig_descriptors();
