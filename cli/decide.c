@@ -80,7 +80,7 @@ static const option_set_t BACK = {
     "and that a worker\n"
     "or publisher still holds, the one that was activated last.  Each call is one more step back.  The "
     "adapter is held there:\n"
-    "later versions stage and do not activate until heddle resume NAME.",
+    "later versions stage and do not activate until heddle resume NAME; only the newest of them waits.",
     CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
     BACK_OPTIONS,
     CLI_COMMON,
@@ -132,7 +132,7 @@ static void render(const common_t *c, json_t *a)
            cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "elapsed_ms", s[4]),
            cli_bytes(a, "bytes_moved", s[5]));
     if (is_held)
-        printf("  later versions stage and wait: heddle resume %s activates the newest\n",
+        printf("  later versions stage, and the newest of them waits: heddle resume %s activates it\n",
                cli_string(a, "adapter"));
 }
 
