@@ -483,7 +483,9 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
     /* The answer comes before --stay: a script goes on when it has read it. */
     int end = finish(o, rc);
     if (!rc && o->published.held[0] && !is_manual && none && !args->common.quiet)
-        fprintf(stderr, "%s: it is staged and waits, until a newer one is staged; `heddle resume %s` ends the hold\n",
+        fprintf(stderr,
+                "%s: it is staged and waits, until a newer one is staged; `heddle resume %s` ends the "
+                "hold\n",
                 o->published.held, args->adapter);
     int stay_end = !rc && args->stay ? serve_on(p, o) : 0;
     if (stay_end) end = stay_end; /* else the status of the answer: it may not have been written */

@@ -62,7 +62,14 @@ header_verdict_t header_check(const header_t *h, const content_id_t *id, size_t 
 
 /* ---- the owner ---- */
 
-typedef enum { REGION_IDLE, REGION_LOCKING, REGION_WRITING, REGION_SEALED, REGION_GONE, REGION_STATES } region_state_t;
+typedef enum {
+    REGION_IDLE,
+    REGION_LOCKING,
+    REGION_WRITING,
+    REGION_SEALED,
+    REGION_GONE,
+    REGION_STATES,
+} region_state_t;
 typedef enum {
     REGION_BEGIN,
     REGION_GRANTED,

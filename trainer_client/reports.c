@@ -330,7 +330,8 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
         return HEDDLE_OK;
     }
     if (row->report.code == HEDDLE_ERR_HELD && want->phase == HEDDLE_PHASE_ACTIVE) {
-        const char *why = is_state(row, "staged") ? "is staged and waits, until a newer one is staged" : "was taken back";
+        const char *why = is_state(row, "staged") ? "is staged and waits, until a newer one is staged"
+                                                  : "was taken back";
         fail_version(r, row, HEDDLE_ERR_HELD, why, error);
         error_hint(error, "`heddle resume %s` ends the hold", r->adapter);
         return HEDDLE_ERR_HELD;

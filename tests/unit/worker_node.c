@@ -1191,7 +1191,8 @@ Test(node, a_refusal_names_the_role_of_each_adapter)
     node_line(w->node, true);
     tell_worker(w, &(msg_t){.type = MSG_ERROR,
                             .error = {.of = MSG_HELLO, .code = "denied",
-                                      .message = "the key K may not be a worker: it needs the role worker:ADAPTER",
+                                      .message = "the key K may not be a worker: it needs the role "
+                                                 "worker:ADAPTER",
                                       .expected = "worker:ADAPTER"}});
     snprintf(each, sizeof each, "the role worker:%s, worker:%s", WORLD_ADAPTERS[0], WORLD_ADAPTERS[1]);
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_REFUSED);
