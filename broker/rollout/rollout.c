@@ -312,6 +312,7 @@ static int start_track(rollout_t *ro, view_t v, const adapter_row_t *a, const ve
     t->is_restored = true;
     if (row->lost_ms) { /* said before the start */
         t->bytes = BYTES_LOST;
+        t->staged_by = STAGED_BY_UNIT;
         t->lost_ms = row->lost_ms;
     }
     t->phase = row == registry_waiting(a) ? TRACK_WAITING : TRACK_BEGUN;
@@ -404,12 +405,20 @@ static bool has_lost_its_source(const track_t *t, instant_t now)
     return t->bytes != BYTES_THERE && is_gone_for_good;
 }
 
+/* A worker that had staged the version may come back with the bytes, as after a cut of the network.  So the
+ * version is lost until then, and fails only where no worker ever had it. */
+static bool fails_without_source(const track_t *t, instant_t now)
+{
+    return t->staged_by == STAGED_NOWHERE && has_lost_its_source(t, now);
+}
+
 static ruling_t ruling_of(const track_t *t, instant_t now)
 {
     rule_t rule = {.activation = t->row->activation,
                    .is_held = t->of->row->held,
                    .is_late = t->is_late,
-                   .has_lost_source = has_lost_its_source(t, now)};
+                   .was_staged = t->staged_by == STAGED_BY_UNIT,
+                   .has_lost_source = fails_without_source(t, now)};
     return rule_apply(&rule, &t->tally);
 }
 
@@ -436,8 +445,12 @@ static void look_at(step_t *s, track_t *t)
             t->sourceless_us = now_us;
             t->lost_ms = s->v.now.wall_ms;
         }
-        if (t->bytes != BYTES_LOST && !is_staging && s->ro->is_settled) look_for_loader(s, t);
+        bool may_be_lost = t->bytes != BYTES_LOST && s->ro->is_settled;
+        if (may_be_lost && !is_staging) look_for_loader(s, t);
+        else if (may_be_lost && t->staged_by && has_lost_its_source(t, s->v.now)) say_lost(s, t);
     }
+    if (t->tally.units) t->staged_by = STAGED_BY_UNIT;
+    else if (!t->staged_by && track_holder_count(t)) t->staged_by = STAGED_BY_WORKER;
 
     /* Its deadline, and whether all that its rule waits for has happened. */
     if (!t->is_late && now_us >= t->deadline_us) {
@@ -461,7 +474,7 @@ static void look_at(step_t *s, track_t *t)
     }
 
     if (!t->is_late) track_sooner(t, t->deadline_us);
-    if (is_staging && t->bytes != BYTES_THERE) {
+    if (is_staging && t->bytes == BYTES_MISSING) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
         if (end_us <= now_us) track_touch(t);
         else track_sooner(t, end_us);
@@ -621,7 +634,7 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
                            (unsigned long long)t->row->asked_ms);
                 error_where(&e, a->row->name, t->version, NULL, "announce");
                 registry_decide_end(a->row, t->row, VERSION_FAILED, &e, v.now, out);
-            } else if (has_lost_its_source(t, v.now)) fail_lost(t, v.now, out);
+            } else if (fails_without_source(t, v.now)) fail_lost(t, v.now, out);
         }
         /* A commit in this same turn made the decision that would be repeated here. */
         bool has_decided = !registry_is_behind(a->row);

@@ -19,9 +19,10 @@
  *
  * A version is decided when the broker is not settling and its rule is met (rule.h).  It fails at its
  * deadline: `no_workers` when no worker was there to take it, else `deadline` naming where each worker was;
- * and `version_lost` when it had no source for a lease.  A committed version without holder and publisher,
- * and whose bytes no worker loads (for longer than its deadline), is lost: derived, said once, and over
- * when a holder comes back.  Nothing here blocks; one thread. */
+ * and `version_lost` when it had no source for a lease and no worker ever staged it.  A version that a worker
+ * has staged, without source for that time, is lost; so is a committed one without holder and publisher, and
+ * whose bytes no worker loads (for longer than its deadline): derived, said once, and over when a holder
+ * comes back.  Nothing here blocks; one thread. */
 #ifndef BROKER_ROLLOUT_H
 #define BROKER_ROLLOUT_H
 

@@ -21,8 +21,8 @@ ruling_t rule_apply(const rule_t *rule, const tally_t *tally)
     case HEDDLE_ACTIVATION_AS_READY: is_met = tally->units > 0; break;
     case HEDDLE_ACTIVATION_MANUAL: break;
     }
-    /* What a unit has staged waits for an operator, even past its deadline. */
-    bool may_stay = tally->units > 0 && (rule->is_held || !is_all);
+    /* What a unit has staged waits for an operator, even past its deadline, and while that unit is away. */
+    bool may_stay = (tally->units > 0 || rule->was_staged) && (rule->is_held || !is_all);
     bool is_late = rule->is_late && !may_stay;
     if (!is_rejected && is_met && !rule->is_held) {
         ruling.verdict = RULE_DECIDE;

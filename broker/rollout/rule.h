@@ -10,7 +10,7 @@
  * `all` is met by the first joiner that has staged, and fails when each joiner that is there has refused.
  *
  * A unit is a worker without a group, or a group with all of its ranks (tally.h).  While the adapter is
- * held nothing is committed.  Past its deadline a version fails, unless a unit has staged it and the
+ * held nothing is committed.  Past its deadline a version fails, unless a unit has staged it once and the
  * decision is left to an operator (held, or not `all`).  No state, nothing blocks. */
 #ifndef BROKER_RULE_H
 #define BROKER_RULE_H
@@ -22,6 +22,7 @@ typedef struct {
     uint64_t activation;           /* heddle_activation_t */
     bool is_held;                  /* the adapter is */
     bool is_late;                  /* the deadline has passed */
+    bool was_staged;               /* by a unit, which may be away now */
     bool has_lost_source;          /* no process has had the bytes for too long */
 } rule_t;
 

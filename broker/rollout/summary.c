@@ -54,7 +54,9 @@ static const char *state_of(const track_t *t, const adapter_row_t *a, const vers
     case VERSION_SUPERSEDED: return "superseded";
     case VERSION_FAILED: return "failed";
     case VERSION_RETIRED: return "retired";
-    case VERSION_STAGING: return is_staged(t) ? "staged" : "staging";
+    case VERSION_STAGING:
+        if (t && t->bytes == BYTES_LOST) return "lost";
+        return is_staged(t) ? "staged" : "staging";
     case VERSION_COMMITTED: break;
     }
     if (t && t->bytes == BYTES_LOST) return "lost";
@@ -83,9 +85,9 @@ const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_
 {
     for (size_t i = a->version_count; i-- > 0;) {
         const version_row_t *v = a->versions[i];
-        if (v->state == VERSION_STAGING) return v;
-        if (v->state == VERSION_COMMITTED && track_has_source(rollout_track(ro, a->name, v->version)))
-            return v;
+        const track_t *t = rollout_track(ro, a->name, v->version);
+        if (v->state == VERSION_STAGING && !(t && t->bytes == BYTES_LOST)) return v;
+        if (v->state == VERSION_COMMITTED && track_has_source(t)) return v;
     }
     return NULL;
 }

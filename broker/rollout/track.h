@@ -94,8 +94,13 @@ typedef enum {
     BYTES_THERE,                       /* a worker has them, or the publisher serves them */
     BYTES_MISSING,                     /* since sourceless_us */
     BYTES_LOADING,                     /* missing, committed, and the worker last_holder is loading them */
-    BYTES_LOST                         /* missing, committed: said, and over when a holder comes back */
+    BYTES_LOST                         /* missing, committed or staged before: said, and over when a holder
+                                        * comes back */
 } bytes_state_t;
+
+/* The most that had the bytes at one time, there or not any more.  After a start it is known again when a
+ * worker restates them, and where the registry has the loss of the version. */
+typedef enum { STAGED_NOWHERE, STAGED_BY_WORKER, STAGED_BY_UNIT } staged_by_t;
 
 /* ROLLOUT is sent at once when one of these differs. */
 typedef struct {
@@ -124,6 +129,7 @@ typedef struct track {
     plan_t plan;
     track_phase_t phase;
     bytes_state_t bytes;
+    staged_by_t staged_by;
     publisher_state_t publisher_state;
     uint64_t publisher;                /* token; 0 in NONE LOST LEFT */
     uint64_t former_publisher;         /* its token, when it is gone */

@@ -324,3 +324,95 @@ Test(lost, a_version_on_its_way_says_that_nobody_has_staged_it)
     cr_assert_str_eq(rig_version(1)->message,
                      "the publisher of policy@1 is gone and no worker has staged it");
 }
+
+/* ---- a version that waits for an operator ---- */
+
+/* Version 1 is staged on w1 and waits for an operator; its publisher has left. */
+static void staged_on_w1(void)
+{
+    publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL, .deadline_ms = 60000});
+    rig_staged(W1, 1, 1);
+    go(T);
+    cr_assert_str_eq(rig_state(1), "staged");
+}
+
+/* As after a cut of the network: the worker's lease ends, and it still has the bytes. */
+static void w1_is_silent_for(uint32_t ms)
+{
+    R.is_quiet[W1] = true;
+    rig_pass(ms);
+    R.is_quiet[W1] = false;
+    R.tokens[W1] = 0;
+}
+
+static void w1_is_back(void)
+{
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_STAGED, .digest = rig_digest(1)};
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, &held, 1);
+    rig_pass(100);
+}
+
+Test(lost, a_staged_version_is_until_its_holder_comes_back)
+{
+    staged_on_w1();
+    w1_is_silent_for(3 * LEASE_MS);
+    cr_assert_str_eq(rig_state(1), "lost");
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
+    cr_assert(rig_version(1)->lost_ms && strstr(rig_version(1)->lost_why, "w1 had them last"));
+    rig_drop_letters();
+    w1_is_back();
+    cr_assert(!rig_has(W1, MSG_ABORT));
+    cr_assert_str_eq(rig_state(1), "staged");
+    cr_assert_eq(rig_version(1)->lost_ms, 0);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann"});
+    cr_assert_eq(rig_adapter()->active, 1);
+    cr_assert(rig_has(W1, MSG_COMMIT));
+}
+
+Test(lost, a_staged_version_also_past_its_deadline)
+{
+    staged_on_w1();
+    rig_pass(70000);
+    w1_is_silent_for(3 * LEASE_MS);
+    cr_assert_str_eq(rig_state(1), "lost");
+    w1_is_back();
+    cr_assert_str_eq(rig_state(1), "staged");
+}
+
+Test(lost, a_staged_version_also_over_a_restart)
+{
+    staged_on_w1();
+    w1_is_silent_for(3 * LEASE_MS);
+    rig_restart();
+    cr_assert_str_eq(rig_state(1), "lost");
+    rig_pass(70000);
+    cr_assert_str_eq(rig_state(1), "lost");
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 0);
+    w1_is_back();
+    cr_assert_str_eq(rig_state(1), "staged");
+}
+
+Test(lost, a_staged_version_gives_way_to_the_next)
+{
+    staged_on_w1();
+    w1_is_silent_for(3 * LEASE_MS);
+    const msg_published_t *p = publish_again(HEDDLE_UNCHANGED_SKIP);
+    cr_assert(p->created && p->version == 2);
+    cr_assert_str_eq(rig_state(1), "superseded");
+}
+
+/* It had not been staged on every worker that it waited for: no operator decides on it. */
+Test(lost, a_version_that_is_staged_in_part_fails_at_its_deadline)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 30000});
+    rig_staged(W1, 1, 1);
+    go(T);
+    w1_is_silent_for(3 * LEASE_MS);
+    cr_assert_str_eq(rig_state(1), "lost");
+    rig_pass(20000);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_DEADLINE);
+}

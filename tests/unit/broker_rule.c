@@ -9,7 +9,7 @@
 typedef struct {
     const char *name;
     heddle_activation_t activation;
-    bool held, late, sourceless;
+    bool held, late, sourceless, was_staged;
     uint32_t staged, in_flight, failed, gone; /* eligible copies */
     rule_verdict_t verdict;
     rule_reason_t reason;
@@ -44,6 +44,12 @@ static const row_t ROWS[] = {
     {"as-ready: late", READY, .late = true, .in_flight = 1, .verdict = RULE_FAIL, .reason = RULE_LATE},
     {"manual: staged", HAND, .staged = 2, .verdict = RULE_WAIT},
     {"manual: staged and late", HAND, .late = true, .staged = 1, .in_flight = 1, .verdict = RULE_WAIT},
+    {"manual: late, and who staged it is away", HAND, .late = true, .was_staged = true, .gone = 1,
+     .verdict = RULE_WAIT},
+    {"all: late, and who staged it is away", ALL, .late = true, .was_staged = true, .gone = 1,
+     .verdict = RULE_FAIL, .reason = RULE_LATE},
+    {"all: held and late, and who staged it is away", ALL, .held = true, .late = true, .was_staged = true,
+     .gone = 1, .verdict = RULE_WAIT},
     {"manual: late", HAND, .late = true, .in_flight = 1, .verdict = RULE_FAIL, .reason = RULE_LATE},
 };
 
@@ -61,7 +67,11 @@ Test(rule, rows)
         add(&t, COPY_FETCHING, r->in_flight);
         add(&t, COPY_FAILED, r->failed);
         add(&t, COPY_GONE, r->gone);
-        rule_t rule = {(uint64_t)r->activation, r->held, r->late, r->sourceless};
+        rule_t rule = {.activation = (uint64_t)r->activation,
+                       .is_held = r->held,
+                       .is_late = r->late,
+                       .was_staged = r->was_staged,
+                       .has_lost_source = r->sourceless};
         ruling_t ruling = rule_apply(&rule, &t);
         cr_expect_eq(ruling.verdict, r->verdict, "%s: verdict %d", r->name, ruling.verdict);
         cr_expect_eq(ruling.reason, r->reason, "%s: reason %d", r->name, ruling.reason);
