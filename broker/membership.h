@@ -82,7 +82,8 @@ typedef struct trait trait_t;
 
 typedef struct membership {
     uint64_t epoch, counter, lease_us, keep;
-    /* no lease ends before: the broker is settling, or was late itself */
+    /* No lease ends before: the broker has started, or was late itself.  What waits after a start for those
+     * that may return (rollout.h, roster.h) waits until then. */
     uint64_t grace_end_us;
     uint64_t tick_us;                               /* last tick, to notice lateness; 0: none yet */
     member_queue_t leases;                          /* READY ones, by the end of their lease */
@@ -166,8 +167,11 @@ void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
 void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now);
 /* Time passed.  Ticks are due every quarter of a lease (membership_deadline).  A tick that is late by more
  * than half a lease grants every member a lease of grace, because the broker may not have read their
- * heartbeats.  Forgets lost and left members that were listed long enough. */
+ * heartbeats; the grace after a start goes on by each delay.  Forgets lost and left members that were listed
+ * long enough. */
 void membership_tick(membership_t *m, instant_t now);
+/* At the last tick there was grace left. */
+bool membership_has_grace(const membership_t *m);
 /* A READY member whose lease is over, NULL when there is none (or grace is on): the caller ends it and
  * asks again. */
 member_t *membership_lapsed(const membership_t *m, uint64_t now_us);

@@ -75,17 +75,17 @@ int broker_start(broker_t *b, instant_t now)
     if (!b->registry.epoch) return HEDDLE_ERR_INTERNAL;
     uint64_t lease_us = b->opts.lease_ms * 1000;
     /* An empty registry has no members that could come back, so nothing waits for them. */
-    uint64_t settle_end_us = b->registry.adapter_count ? now.us + lease_us : now.us;
+    bool is_awaited = b->registry.adapter_count || b->registry.worker_count;
     int rc = events_init(&b->events, b->registry.epoch);
     if (rc) return rc;
     b->start_epoch = b->registry.epoch;
     b->start_token = b->start_epoch << 32;
     b->started_us = now.us;
     b->started_ms = now.wall_ms;
-    membership_start(&b->members, b->registry.epoch, now.us, settle_end_us);
-    rc = rollout_start(&b->rollout, broker_view(b, now), settle_end_us);
+    membership_start(&b->members, b->registry.epoch, now.us, is_awaited ? now.us + lease_us : now.us);
+    rc = rollout_start(&b->rollout, broker_view(b, now));
     if (rc) return rc;
-    roster_start(b, now);
+    roster_start(b);
     b->has_abandoned = true;
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, NULL, now);
     events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
@@ -285,7 +285,7 @@ static void on_publish(const call_t *c)
         broker_tell_fenced(b, &c->asker, m->token, c->peer->name, NULL);
     } else if (rc) {
         bool may_change = rc == HEDDLE_ERR_UNAVAILABLE && error.retriable; /* when the broker has settled */
-        uint64_t wait_us = rollout_settling_us(&b->rollout, c->now.us);
+        uint64_t wait_us = rollout_settling_us(&b->rollout, &b->members, c->now.us);
         broker_refuse(c, &error, may_change ? wait_us / 1000 + 1 : 0);
     } else {
         txn_t txn = {.kind = TXN_PUBLISH, .asker = c->asker, .deadline_us = c->deadline_us};

@@ -13,16 +13,14 @@ void roster_touch(broker_t *b, uint64_t within_us, instant_t now)
     b->roster.write_us = clock_earlier(b->roster.write_us, now.us + within_us);
 }
 
-void roster_start(broker_t *b, instant_t now)
+void roster_start(broker_t *b)
 {
-    bool has_any = b->registry.worker_count > 0;
-    b->roster = (roster_t){.write_us = CLOCK_NEVER,
-                           .grace_end_us = has_any ? now.us + b->opts.lease_ms * 1000 : 0};
+    b->roster = (roster_t){.write_us = CLOCK_NEVER, .awaits = b->registry.worker_count > 0};
 }
 
 uint64_t roster_deadline(const broker_t *b)
 {
-    return b->roster.grace_end_us ? b->roster.grace_end_us : b->roster.write_us;
+    return b->roster.awaits ? b->members.grace_end_us : b->roster.write_us;
 }
 
 /* ---- what is remembered ---- */
@@ -54,7 +52,7 @@ static bool remember_change(broker_t *b, const member_t *m, instant_t now)
  * after a start is over nothing is written: workers of before may still come back. */
 void roster_decide(broker_t *b, instant_t now)
 {
-    if (b->roster.grace_end_us || now.us < b->roster.write_us) return;
+    if (b->roster.awaits || now.us < b->roster.write_us) return;
     bool fits = true;
     for (size_t i = 0; fits && i < b->registry.worker_count; i++) {
         const worker_row_t *row = b->registry.workers[i];
@@ -109,8 +107,8 @@ static void say_lost(broker_t *b, const member_t *m, instant_t now)
  * seen their leases end. */
 void roster_end_grace(broker_t *b, instant_t now)
 {
-    if (!b->roster.grace_end_us || now.us < b->roster.grace_end_us) return;
-    b->roster.grace_end_us = 0;
+    if (!b->roster.awaits || now.us < b->members.grace_end_us) return;
+    b->roster.awaits = false;
     for (size_t i = 0; i < b->registry.worker_count; i++) {
         const worker_row_t *row = b->registry.workers[i];
         if (membership_worker(&b->members, row->name)) continue;

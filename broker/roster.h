@@ -23,10 +23,10 @@ typedef struct broker broker_t;
 
 typedef struct roster {
     uint64_t write_us;                 /* when records are made next; CLOCK_NEVER: nothing changed */
-    uint64_t grace_end_us;             /* until then workers of before the start may return; 0: it is over */
+    bool awaits;                       /* workers of before the start, until the members' grace is over */
 } roster_t;
 
-void roster_start(broker_t *b, instant_t now);
+void roster_start(broker_t *b);
 /* Something changed: it is recorded within that time. */
 void roster_touch(broker_t *b, uint64_t within_us, instant_t now);
 /* After the start, when the time to return is over: who did not is lost. */

@@ -249,7 +249,8 @@ static void send_welcome(const call_t *c, const member_t *member, msg_welcome_t 
     m.welcome.epoch = c->b->registry.epoch;
     m.welcome.lease_ms = c->b->opts.lease_ms;
     m.welcome.slots = member->slots;
-    m.welcome.settling_ms = (rollout_settling_us(&c->b->rollout, c->now.us) + 999) / 1000;
+    uint64_t settling_us = rollout_settling_us(&c->b->rollout, &c->b->members, c->now.us);
+    m.welcome.settling_ms = (settling_us + 999) / 1000;
     outbox_send(c->b->out, c->from, &m);
 }
 

@@ -126,7 +126,7 @@ int part_no_memory(heddle_error_t *error)
 
 json_t *part_settling(const report_view_t *b)
 {
-    return part_count((rollout_settling_us(b->rollout, b->now.us) + 999) / 1000);
+    return part_count((rollout_settling_us(b->rollout, b->members, b->now.us) + 999) / 1000);
 }
 
 /* How many later decisions the worker is behind.  At least 1 where it does not serve the active version. */

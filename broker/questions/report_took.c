@@ -194,7 +194,7 @@ static json_t *rest_part(const report_view_t *b, const track_t *t, const version
     const hold_t *hold = t->hold.version ? &t->hold : &t->of->hold;
     uint64_t held_until_ms = hold->until_ms ? hold->until_ms : until_ms;
     uint64_t held_us = !hold->version ? 0 : common_us(ready_ms, until_ms, hold->since_ms, held_until_ms);
-    uint64_t settle_end_us = b->rollout->settle_end_us;
+    uint64_t settle_end_us = b->rollout->is_settled ? b->rollout->settled_us : b->now.us;
     uint64_t settled_ms =
         b->started_ms + (settle_end_us > b->started_us ? (settle_end_us - b->started_us) / 1000 : 0);
     bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= until_ms;

@@ -15,7 +15,7 @@ static json_t *version_part(const report_view_t *b, const adapter_row_t *a, cons
 {
     const track_t *t = rollout_track(b->rollout, a->name, v->version);
     char note[ROLLOUT_NOTE_TEXT];
-    rollout_note(b->rollout, a, v, b->now.us, note);
+    rollout_note(b->rollout, a, v, rollout_settling_us(b->rollout, b->members, b->now.us), note);
     heddle_error_t reason;
     bool has_reason = registry_is_live(v) && t && t->bytes == BYTES_LOST;
     if (has_reason) rollout_lost_reason(t, &reason);

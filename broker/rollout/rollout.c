@@ -14,11 +14,10 @@
 /* As many as a publisher keeps (HEDDLE_MISSING_MAX); the counts tell of the others. */
 #define MISSING_ROWS 64u
 
-bool rollout_is_settling(const rollout_t *ro, uint64_t now_us) { return now_us < ro->settle_end_us; }
-
-uint64_t rollout_settling_us(const rollout_t *ro, uint64_t now_us)
+uint64_t rollout_settling_us(const rollout_t *ro, const membership_t *members, uint64_t now_us)
 {
-    return rollout_is_settling(ro, now_us) ? ro->settle_end_us - now_us : 0;
+    bool has_end_ahead = !ro->is_settled && now_us < members->grace_end_us;
+    return has_end_ahead ? members->grace_end_us - now_us : 0;
 }
 
 uint64_t rollout_deadline(const rollout_t *ro) { return ro->due_us; }
@@ -304,7 +303,7 @@ static void begin(step_t *s, track_t *t)
  * lease has passed after settling ended. */
 static int start_track(rollout_t *ro, view_t v, const adapter_row_t *a, const version_row_t *row)
 {
-    uint64_t settle_end_us = ro->settle_end_us;
+    uint64_t settle_end_us = v.members->grace_end_us;
     track_t *t = track_add(ro, a, row->version, v.now.us);
     if (!t) return HEDDLE_ERR_NO_MEMORY;
     t->bytes = BYTES_MISSING;
@@ -327,9 +326,10 @@ static int start_track(rollout_t *ro, view_t v, const adapter_row_t *a, const ve
     return HEDDLE_OK;
 }
 
-int rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us)
+int rollout_start(rollout_t *ro, view_t v)
 {
-    ro->settle_end_us = settle_end_us;
+    ro->is_settled = !v.registry->adapter_count;
+    ro->settled_us = v.now.us;
     ro->is_dirty = true;
     for (size_t i = 0; i < v.registry->adapter_count; i++) {
         const adapter_row_t *row = v.registry->adapters[i];
@@ -353,10 +353,12 @@ int rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us)
 static void end_settling(step_t *s)
 {
     s->ro->is_settled = true;
+    s->ro->settled_us = s->v.now.us;
     for (size_t i = 0; i < s->ro->adapter_count; i++) {
         const adapter_rollout_t *a = s->ro->adapters[i];
         for (size_t k = 0; k < a->track_count; k++) {
             track_t *t = a->tracks[k];
+            if (t->bytes != BYTES_THERE && t->sourceless_us < s->v.now.us) t->sourceless_us = s->v.now.us;
             for (size_t c = 0; c < t->copy_count; c++)
                 if (t->copies[c]->token) copy_expect(t, t->copies[c]);
             if (t == adapter_staging(a)) expect_all(s, t);
@@ -487,10 +489,10 @@ void rollout_tick(step_t *s)
 {
     rollout_t *ro = s->ro;
     uint64_t now_us = s->v.now.us;
-    bool ends_settling = !ro->is_settled && now_us >= ro->settle_end_us;
+    bool ends_settling = !ro->is_settled && now_us >= s->v.members->grace_end_us;
     if (!ro->is_dirty && now_us < ro->due_us && !ends_settling) return;
     if (ends_settling) end_settling(s);
-    ro->due_us = ro->is_settled ? CLOCK_NEVER : ro->settle_end_us;
+    ro->due_us = ro->is_settled ? CLOCK_NEVER : s->v.members->grace_end_us;
     for (size_t i = 0; i < ro->adapter_count; i++) {
         adapter_rollout_t *a = ro->adapters[i];
         bool is_due = a->is_dirty || now_us >= a->due_us, is_looked_at = false;

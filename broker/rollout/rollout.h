@@ -37,8 +37,8 @@ typedef struct { const registry_t *registry; const membership_t *members; instan
 /* What one step looks at, and where its events and messages go. */
 typedef struct { rollout_t *ro; view_t v; events_t *ev; outbox_t *out; } step_t;
 
-bool rollout_is_settling(const rollout_t *ro, uint64_t now_us);
-uint64_t rollout_settling_us(const rollout_t *ro, uint64_t now_us);   /* what is left of it; 0: it does not */
+/* How long the broker still settles; 0: it does not.  The end is that of the members' grace. */
+uint64_t rollout_settling_us(const rollout_t *ro, const membership_t *members, uint64_t now_us);
 /* The sources of a version for a process that is no member, in the order to be tried; `asker`: any number,
  * which spreads several of them.  Nothing is remembered of it.  Returns how many: 0, none has the bytes. */
 uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
@@ -46,8 +46,9 @@ uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t
 
 /* ---- soft steps: each may add sends (to be let go at once) and events ---- */
 
-/* Start-up: a track for each live version that was loaded. NO_MEMORY. */
-int  rollout_start(rollout_t *ro, view_t v, uint64_t settle_end_us);
+/* Start-up, after membership_start: a track for each live version that was loaded.  An empty registry has
+ * nothing to settle.  NO_MEMORY. */
+int  rollout_start(rollout_t *ro, view_t v);
 /* Sends a worker what it lacks: ANNOUNCE of the active or the newest version, COMMIT. */
 void rollout_wake(step_t *s, member_t *member);
 

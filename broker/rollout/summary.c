@@ -256,18 +256,18 @@ bool rollout_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const 
     return is_manual && !strcmp(rollout_state(ro, a, v), "staged");
 }
 
-bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, uint64_t now_us,
-                  char ret_text[ROLLOUT_NOTE_TEXT])
+bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                  uint64_t settling_us, char ret_text[ROLLOUT_NOTE_TEXT])
 {
     size_t size = ROLLOUT_NOTE_TEXT;
     unsigned long long version = v->version;
-    bool is_settling = v->state == VERSION_STAGING && now_us < ro->settle_end_us;
+    bool is_settling = v->state == VERSION_STAGING && settling_us;
     ret_text[0] = 0;
     if (v->state == VERSION_SUPERSEDED) {
         text_printf(ret_text, size, "%s", v->message);
     } else if (is_settling) {
         char left[16];
-        units_ms_text((double)(ro->settle_end_us - now_us) / 1000, left);
+        units_ms_text((double)settling_us / 1000, left);
         text_printf(ret_text, size, "the broker is settling, and decides nothing for %s", left);
     } else if (rollout_is_held(ro, a, v)) {
         rollout_held_text(ro, a, ret_text, size);

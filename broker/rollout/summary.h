@@ -33,9 +33,10 @@ bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const vers
 #define ROLLOUT_TEXT 768u                                   /* room for the longest names */
 /* Staged, of activation manual, and not held: it is decided by `heddle activate`. */
 bool rollout_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
-/* What the version waits for, or which one superseded it, for people.  False, and "": nothing of these. */
+/* What the version waits for, or which one superseded it, for people.  False, and "": nothing of these.
+ * `settling_us`: how long the broker still settles. */
 #define ROLLOUT_NOTE_TEXT (ROLLOUT_TEXT + 2 * HEDDLE_NAME_MAX)
-bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, uint64_t now_us,
+bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, uint64_t settling_us,
                   char ret_text[ROLLOUT_NOTE_TEXT]);
 
 /* The newest version that counts for a comparison of bytes: on its way, or committed and some process has the

@@ -167,8 +167,8 @@ typedef struct adapter_rollout {
 typedef struct rollout {
     adapter_rollout_t **adapters; size_t adapter_count, adapter_capacity;   /* ascending by name */
     uint64_t lease_us, seed, keep;
-    uint64_t settle_end_us;            /* nothing is decided before */
-    bool is_settled;                   /* that time has come */
+    bool is_settled;                   /* the grace after the start is over: decisions are made */
+    uint64_t settled_us;               /* when it was; before: when the broker was started */
     bool is_dirty;                     /* a track is */
     bool is_crowded;                   /* more ended ones stayed than are kept: they were dirty */
     /* No memory for a version, or for a worker that it waits for: no decision may be taken of this any

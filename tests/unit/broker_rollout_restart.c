@@ -433,3 +433,68 @@ Test(restart, of_all_that_is_served_what_ended_is_told)
     reopen(served, 3);
     cr_assert_eq(rig_adapter()->last_version, 77, "one that is not known was given before");
 }
+
+/* ---- a broker that stands still ---- */
+
+/* As after SIGSTOP or a suspend: the loop ticks first, and then finds what its members sent meanwhile. */
+static void stands_still_for(uint32_t ms)
+{
+    R.now.us += ms * 1000ull;
+    R.now.wall_ms += ms;
+    broker_tick(R.b, R.now);
+    rig_flush();
+}
+
+Test(restart, time_in_which_the_broker_stands_still_is_no_grace)
+{
+    publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_staged(W1, 1, 1);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_pass(3000); /* w1 is remembered */
+    rig_restart();
+    rig_pass(500);
+    stands_still_for(3 * LEASE_MS);
+    cr_assert(!R.b->rollout.is_settled);
+    cr_assert_str_eq(rig_state(1), "staging");
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_STAGED, .digest = rig_digest(1)};
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, &held, 1);
+    rig_pass(LEASE_MS);
+    cr_assert(R.b->rollout.is_settled);
+    cr_assert_str_eq(rig_state(1), "staged");
+    cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 0);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_FAILED), 0);
+}
+
+/* Less than a lease, and over the end of the grace period. */
+Test(restart, nor_is_a_short_one_at_its_end)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_pass(5000);
+    rig_restart();
+    rig_pass(LEASE_MS / 4 + 100);
+    stands_still_for(LEASE_MS * 3 / 4);
+    cr_assert(!R.b->rollout.is_settled);
+    cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 0);
+    rig_worker(W1, "w1");
+    rig_pass(LEASE_MS);
+    cr_assert(R.b->rollout.is_settled);
+    cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 0);
+}
+
+/* A member that does not return ends the grace all the same, and is lost once. */
+Test(restart, a_broker_that_stood_still_settles)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_pass(5000);
+    rig_restart();
+    stands_still_for(3 * LEASE_MS);
+    cr_assert_leq(broker_flush(R.b, R.now), R.now.us + LEASE_MS * 1000 / 4, "it looks whether it is late");
+    rig_pass(LEASE_MS);
+    cr_assert(R.b->rollout.is_settled);
+    cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 1);
+}

@@ -128,7 +128,7 @@ static void join(int i, bool same_life)
     CHECK(!R.tokens[peer_of(i)] == M.is_revoked[i]);
     make_stale(former);
     w->is_here = !M.is_revoked[i];
-    w->before_settled = rollout_is_settling(&R.b->rollout, R.now.us);
+    w->before_settled = !R.b->rollout.is_settled;
 }
 
 /* The version that the request made: there is a record of it, and of no other; 0: none. */
@@ -511,7 +511,7 @@ static void check_tracks(void)
         }
     }
     CHECK(told <= R.b->registry.adapter_count * ROLLOUT_ENDED_TRACKS);
-    bool is_bound = !rollout_is_settling(&R.b->rollout, R.now.us);
+    bool is_bound = R.b->rollout.is_settled;
     CHECK(!is_bound || live <= R.b->registry.adapter_count * (R.b->opts.keep + WORKERS + 3));
 }
 
