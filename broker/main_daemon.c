@@ -324,6 +324,7 @@ void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts)
 int daemon_run(daemon_t *d, heddle_error_t *error)
 {
     loop_run(d->loop);
+    if (!d->end.code) broker_end(d->broker, now_of(d));
     if (d->end.code) *error = d->end;
     return d->end.code;
 }

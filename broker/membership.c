@@ -391,6 +391,12 @@ int membership_decide_open(const membership_t *m, const msg_open_t *open, heddle
 
 /* ---- coming in ---- */
 
+bool membership_gave(const membership_t *m, uint64_t token)
+{
+    uint64_t epoch = token >> 32, counter = token & UINT32_MAX;
+    return counter && (epoch < m->epoch || (epoch == m->epoch && counter <= m->counter));
+}
+
 uint64_t membership_next_token(membership_t *m) { return m->epoch << 32 | ++m->counter; }
 
 static member_t *new_member(const membership_t *m, role_t role, const char *name,

@@ -109,6 +109,8 @@ void membership_raise_epoch(membership_t *m, uint64_t epoch);
 /* ---- reading ---- */
 /* READY only, else NULL */
 member_t *membership_by_token(const membership_t *m, uint64_t token);
+/* A member of this epoch, or of an earlier one, may have had this token. */
+bool membership_gave(const membership_t *m, uint64_t token);
 /* The member that a worker names as its source: by its token, or by the one that it had before the broker was
  * started again, which the worker still uses then.  READY only, else NULL. */
 const member_t *membership_source(const membership_t *m, uint64_t token);

@@ -488,6 +488,15 @@ void broker_tick(broker_t *b, instant_t now)
         broker_go_on(b, now);
 }
 
+/* A clean end: what changed of the roster is recorded now, because no later turn will. */
+void broker_end(broker_t *b, instant_t now)
+{
+    owner_check(&b->owner);
+    if (b->is_broken || b->roster.write_us == CLOCK_NEVER) return;
+    roster_touch(b, 0, now);
+    broker_go_on(b, now);
+}
+
 /* The end of a turn.  Publishers get ROLLOUT here, once for all frames of the turn.  Returns when the next
  * tick is due. */
 uint64_t broker_flush(broker_t *b, instant_t now)

@@ -64,6 +64,8 @@ typedef struct broker_opts {
 int  broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_broker,
                 heddle_error_t *error);
 void broker_destroy(broker_t **broker);
+/* The last turn of a clean end, before broker_destroy: writes what is due of the roster. */
+void broker_end(broker_t *b, instant_t now);
 /* Start-up: each stored record, the EPOCH of this run among them; then broker_start. NO_MEMORY, INTERNAL. */
 int  broker_load(broker_t *b, const record_t *record);
 /* After broker_start, with keys: makes a key that the table does not know an admin's, durably.  One that was

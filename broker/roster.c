@@ -5,6 +5,8 @@
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/names.h"
+#include "proto/utf8.h"
 
 #include <stdlib.h>
 
@@ -69,6 +71,39 @@ void roster_decide(broker_t *b, instant_t now)
 }
 
 /* ---- after a start ---- */
+
+/* "policy@7,other@0", as remember_change wrote it. */
+static bool names_adapters(const char *serves)
+{
+    while (*serves) {
+        char name[HEDDLE_NAME_MAX + 1];
+        size_t bytes = strcspn(serves, ","), mark = strcspn(serves, "@");
+        if (mark >= bytes || mark >= sizeof name) return false;
+        memcpy(name, serves, mark);
+        name[mark] = 0;
+        if (!name_is_valid(name)) return false;
+        serves += bytes + (serves[bytes] == ',');
+    }
+    return true;
+}
+
+/* The roster is a memory aid, so a damaged row must not keep the broker from its start. */
+bool roster_takes(const broker_t *b, const record_t *record)
+{
+    const char *host = record->host ? record->host : "", *serves = record->serves ? record->serves : "";
+    const char *flaw = !name_is_valid(record->worker)              ? "its name is no worker's"
+                       : !utf8_is_valid(host, strlen(host))        ? "its host is no valid UTF-8"
+                       : !names_adapters(serves)                   ? "what it serves are no adapters"
+                                                                   : NULL;
+    char text[HEDDLE_NAME_MAX + 128];
+    if (flaw && b->io.warn) {
+        size_t shown = utf8_prefix(record->worker, strnlen(record->worker, HEDDLE_NAME_MAX));
+        text_printf(text, sizeof text, "table workers: row '%.*s' is passed over: %s", (int)shown,
+                    record->worker, flaw);
+        b->io.warn(b->io.self, "registry.row", text);
+    }
+    return !flaw;
+}
 
 /* Reads what remember_change wrote.  *ret_count 0: none, or no memory. */
 static msg_subscription_t *subscriptions_of(const worker_row_t *row, arena_t *arena, uint32_t *ret_count)

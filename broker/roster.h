@@ -10,7 +10,8 @@
  *
  * JOIN writes nothing and waits for nothing: records are made later, in transactions of the broker's own, for
  * all workers that changed meanwhile.  So a worker that joined less than ROSTER_SOON_US before the broker's
- * end may be unknown after it, and what is known of a version is up to ROSTER_LATE_US old.  Loop thread. */
+ * end (unless that is a clean one) may be unknown after it, and what is known of a version is up to
+ * ROSTER_LATE_US old.  Loop thread. */
 #ifndef BROKER_ROSTER_H
 #define BROKER_ROSTER_H
 
@@ -27,6 +28,9 @@ typedef struct roster {
 } roster_t;
 
 void roster_start(broker_t *b);
+/* The record can be taken into memory.  A damaged one cannot, and is warned of: the broker goes on without
+ * it. */
+bool roster_takes(const broker_t *b, const record_t *record);
 /* Something changed: it is recorded within that time. */
 void roster_touch(broker_t *b, uint64_t within_us, instant_t now);
 /* After the start, when the time to return is over: who did not is lost. */

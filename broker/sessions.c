@@ -178,13 +178,23 @@ member_t *broker_session(const call_t *c, uint64_t token)
     if (worker && token >> 32 == worker->token >> 32) worker->counts.fenced++;
     broker_tell_fenced(b, &c->asker, token, c->peer->name, NULL);
 
-    /* The event is written once for each token, because a fenced process may go on sending. */
-    if (is_known) return NULL;
+    /* A fenced process may go on sending, and another process may send any number.  So there is an event for
+     * tokens of this broker alone, once for each, and for one connection once a minute at most. */
+    if (is_known || token < b->start_token || !membership_gave(&b->members, token)) return NULL;
+    if (c->peer->fenced_us && c->now.us < c->peer->fenced_us + FENCED_EVERY_US) {
+        c->peer->fenced_unsaid++;
+        return NULL;
+    }
     c->peer->fenced_token = token;
+    c->peer->fenced_us = c->now.us;
     event_type_t type = c->peer->role == ROLE_PUBLISHER ? EVENT_WRITER_FENCED : EVENT_WORKER_FENCED;
     event_row_t *e = events_add(&b->events, type, NULL, 0, c->peer->name, c->now);
-    events_say(e, HEDDLE_ERR_FENCED, "%s came under a stale token", msg_name((int)c->m->type));
+    if (c->peer->fenced_unsaid)
+        events_say(e, HEDDLE_ERR_FENCED, "%s came under a stale token, and %llu more messages in between",
+                   msg_name((int)c->m->type), (unsigned long long)c->peer->fenced_unsaid);
+    else events_say(e, HEDDLE_ERR_FENCED, "%s came under a stale token", msg_name((int)c->m->type));
     e->token = token;
+    c->peer->fenced_unsaid = 0;
     return NULL;
 }
 

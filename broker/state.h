@@ -17,6 +17,8 @@
 #include "core/owner.h"
 #include <uthash.h>
 
+#define FENCED_EVERY_US 60000000ull    /* between two events about stale tokens of one connection, at least */
+
 /* A connection that said HELLO (or not yet: role 0). */
 typedef struct broker_peer {
     uint64_t peer;
@@ -27,7 +29,8 @@ typedef struct broker_peer {
     uint64_t token;                    /* of its session; 0: none */
     char name[HEDDLE_NAME_MAX + 1];    /* of its latest session, "" before the first */
     char key[HEDDLE_KEY_TEXT];         /* that it has proved, "" without keys */
-    uint64_t fenced_token;             /* the stale token that it was last told of: events say each once */
+    uint64_t fenced_token, fenced_us;  /* the stale token of its last event, and when that was; 0: none yet */
+    uint64_t fenced_unsaid;            /* messages under other stale tokens since then */
     bool is_ending;                    /* it is forgotten when the messages to it have left */
     UT_hash_handle hh;
 } broker_peer_t;

@@ -20,6 +20,7 @@
 int broker_load(broker_t *b, const record_t *record)
 {
     owner_check(&b->owner);
+    if (record->kind == RECORD_WORKER && !roster_takes(b, record)) return HEDDLE_OK;
     bool is_of_a_key = record->kind == RECORD_KEY || record->kind == RECORD_KEY_DROP;
     return is_of_a_key ? auth_apply(&b->auth, record) : registry_apply(&b->registry, record);
 }

@@ -122,7 +122,8 @@ static const version_row_t *version_of_request(const adapter_row_t *a, const cha
      * or of the workers: the request was interrupted, and to repeat it is how it goes on.  All other ends
      * are answers, which a repetition gets again: a worker refused it, the deadline passed, a newer version
      * overtook it. */
-    bool is_interrupted = v && v->state == VERSION_FAILED && v->code == HEDDLE_ERR_VERSION_LOST;
+    bool is_interrupted =
+        v && v->state == VERSION_FAILED && v->code == HEDDLE_ERR_VERSION_LOST && !v->worker[0];
     return is_interrupted ? NULL : v;
 }
 

@@ -23,8 +23,10 @@ uint64_t row_take_u64(row_t *r) { return (uint64_t)sqlite3_column_int64(r->sql, 
 
 const char *row_take_text(row_t *r)
 {
-    const char *text = (const char *)sqlite3_column_text(r->sql, r->at++);
-    if (!text) r->code = SQLITE_NOMEM; /* every text that is read is there */
+    int at = r->at++;
+    bool is_null = sqlite3_column_type(r->sql, at) == SQLITE_NULL; /* this program writes none */
+    const char *text = is_null ? "" : (const char *)sqlite3_column_text(r->sql, at);
+    if (!text) r->code = SQLITE_NOMEM;
     return text ? text : "";
 }
 

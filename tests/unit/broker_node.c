@@ -188,6 +188,44 @@ Test(node, a_stale_token_changes_nothing)
     cr_assert_eq(events_at(&R.b->events, seq + 1)->type, EVENT_WORKER_FENCED);
 }
 
+/* No more than one event a minute for one connection, whatever it sends. */
+Test(node, stale_tokens_do_not_crowd_events_out)
+{
+    workers(1);
+    uint64_t tokens[3];
+    for (int i = 0; i < 3; i++) {
+        tokens[i] = R.tokens[W1];
+        rig_worker(W1, "w1");
+    }
+    uint64_t fresh = R.tokens[W1], seq = R.b->events.last_seq;
+    for (int i = 0; i < 300; i++) {
+        R.tokens[W1] = tokens[i % 3];
+        rig_beat(W1);
+    }
+    cr_assert_eq(R.b->events.last_seq, seq + 1);
+    R.tokens[W1] = fresh;
+    rig_pass(61000);
+    R.tokens[W1] = tokens[1];
+    rig_beat(W1);
+    cr_assert_eq(R.b->events.last_seq, seq + 2);
+    const event_row_t *e = events_at(&R.b->events, seq + 2);
+    cr_assert(strstr(e->message, "200 more"), "%s", e->message);
+}
+
+Test(node, a_token_that_was_never_given_is_no_event)
+{
+    workers(1);
+    uint64_t fresh = R.tokens[W1], seq = R.b->events.last_seq;
+    const uint64_t NEVER[] = {1, fresh + 1, fresh + (1ull << 32), UINT64_MAX, fresh & ~0xffffffffull};
+    for (size_t i = 0; i < sizeof NEVER / sizeof *NEVER; i++) {
+        R.tokens[W1] = NEVER[i];
+        rig_drop_letters();
+        rig_beat(W1);
+        rig_error(W1, "fenced");
+    }
+    cr_assert_eq(R.b->events.last_seq, seq);
+}
+
 Test(node, a_token_is_good_on_its_own_connection_only)
 {
     workers(2);

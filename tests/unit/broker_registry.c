@@ -130,7 +130,7 @@ static void end(uint64_t version, version_state_t state, int code)
 {
     heddle_error_t e = {.code = code};
     snprintf(e.message, sizeof e.message, "because");
-    snprintf(e.worker, sizeof e.worker, "w1");
+    if (code != HEDDLE_ERR_VERSION_LOST) snprintf(e.worker, sizeof e.worker, "w1"); /* that is no worker's word */
     snprintf(e.phase, sizeof e.phase, "fetch");
     registry_decide_end(policy(), row(version), state, code ? &e : NULL, now, &out);
     commit();

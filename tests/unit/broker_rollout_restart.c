@@ -434,6 +434,19 @@ Test(restart, of_all_that_is_served_what_ended_is_told)
     cr_assert_eq(rig_adapter()->last_version, 77, "one that is not known was given before");
 }
 
+/* The code alone says nothing: it is the worker's word about its own copy. */
+Test(restart, a_request_that_a_worker_rejected_as_lost_has_its_answer)
+{
+    publish_to(1, (rig_publish_t){.request_id = "same"});
+    rig_nack(W1, 1, 0, "fetch", "version_lost");
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
+    const msg_published_t *p = &rig_last(T, MSG_PUBLISHED)->published;
+    cr_assert(p->version == 1 && !p->created);
+}
+
 /* ---- a broker that stands still ---- */
 
 /* As after SIGSTOP or a suspend: the loop ticks first, and then finds what its members sent meanwhile. */

@@ -190,3 +190,59 @@ Test(roster, a_disk_that_refuses_is_asked_again)
     rig_pass(5000);
     cr_assert_eq(written(), 2);
 }
+
+/* ---- a clean end ---- */
+
+Test(roster, who_left_just_before_a_clean_end_is_not_lost_after_it)
+{
+    workers(2);
+    rig_pass(5000);
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    broker_end(R.b, R.now);
+    cr_assert_eq(R.b->registry.worker_count, 1);
+    int commits = R.commits;
+    broker_end(R.b, R.now);
+    cr_assert_eq(R.commits, commits, "nothing is due");
+    rig_restart();
+    rig_worker(W2, "w2");
+    rig_pass(LEASE_MS + 1000);
+    cr_assert_null(member("w1"));
+    cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 0);
+}
+
+/* Those that may still return stay remembered. */
+Test(roster, a_clean_end_while_settling_forgets_none)
+{
+    workers(2);
+    rig_pass(5000);
+    rig_restart();
+    rig_worker(W1, "w1");
+    broker_end(R.b, R.now);
+    cr_assert_eq(R.b->registry.worker_count, 2);
+}
+
+/* ---- a damaged row ---- */
+
+Test(roster, a_damaged_row_is_passed_over_with_a_warning)
+{
+    static const struct { const char *worker, *host, *serves, *names; } ROWS[] = {
+        {"bad name!", "host", "policy@1", "bad name!"},
+        {"wx", "host", "A\xff@1", "wx"},
+        {"wx", "A\xff", "policy@1", "wx"},
+        {"wx", "host", "../../etc@1", "wx"},
+        {"wx", "host", "policy", "wx"},
+        {"", "host", "policy@1", "workers"},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        record_t rec = {.kind = RECORD_WORKER, .worker = ROWS[i].worker, .host = ROWS[i].host, .serves = ROWS[i].serves};
+        R.warned[0] = 0;
+        cr_assert_eq(broker_load(R.b, &rec), HEDDLE_OK, "row %zu", i);
+        cr_assert(strstr(R.warned, "table workers") && strstr(R.warned, ROWS[i].names), "%zu: %s", i, R.warned);
+    }
+    cr_assert_eq(R.b->registry.worker_count, 0);
+    record_t good = {.kind = RECORD_WORKER, .worker = "w9", .host = "host", .serves = "policy@0,critic@17"};
+    R.warned[0] = 0;
+    cr_assert_eq(broker_load(R.b, &good), HEDDLE_OK);
+    cr_assert(!R.warned[0] && R.b->registry.worker_count == 1);
+}

@@ -777,6 +777,19 @@ Test(store, a_row_that_cannot_be_is_found_at_load)
     store_close(&s);
 }
 
+/* As another program may have left it. */
+Test(store, a_text_that_is_null_is_empty)
+{
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1)}, 2);
+    store_close(&s);
+    run_sql("UPDATE versions SET state = 3, message = NULL, worker = '', phase = ''");
+    s = open_store();
+    heddle_error_t e;
+    cr_assert_eq(store_load(s, remember, &(seen_all_t){0}, &e), HEDDLE_OK, "%s", e.message);
+    store_close(&s);
+}
+
 /* ---- keys ---- */
 
 static record_t key_record(const char *key, const char *roles, uint64_t revoked_ms)

@@ -160,7 +160,7 @@ static const msg_published_t *answer_to(uint64_t req)
 static bool is_interrupted(uint64_t v)
 {
     const version_row_t *row = v ? registry_version(registry_adapter(&R.b->registry, "policy"), v) : NULL;
-    return row && row->state == VERSION_FAILED && row->code == HEDDLE_ERR_VERSION_LOST;
+    return row && row->state == VERSION_FAILED && row->code == HEDDLE_ERR_VERSION_LOST && !row->worker[0];
 }
 
 /* A request that is said again, as by a trainer that heard nothing, is what it was; with other bytes it is
