@@ -13,7 +13,7 @@ typedef struct {
     int count;
 } run_t;
 
-#define EACH(s, e) (sync_entry_t *e = (s)->entries; e < (s)->entries + SYNC_ENTRIES; e++)
+#define FOR_EACH(s, e) for (sync_entry_t *e = (s)->entries; e < (s)->entries + SYNC_ENTRIES; e++)
 
 /* --- entries ------------------------------------------------------------------------------------ */
 
@@ -45,14 +45,14 @@ static bool is_ready(const sync_entry_t *e)
 
 static sync_entry_t *find_version(sync_t *s, uint64_t version)
 {
-    for EACH(s, e)
+    FOR_EACH(s, e)
         if (e->state != SYNC_ABSENT && e->version == version) return e;
     return NULL;
 }
 
 static sync_entry_t *find_in(sync_t *s, sync_state_t state)
 {
-    for EACH(s, e)
+    FOR_EACH(s, e)
         if (e->state == state) return e;
     return NULL;
 }
@@ -187,7 +187,7 @@ static void flip(run_t *run, sync_entry_t *e)
 static void apply(run_t *run)
 {
     sync_entry_t *best = NULL;
-    for EACH(run->s, e)
+    FOR_EACH(run->s, e)
         if (is_ready(e) && is_named(run->s, e) && (!best || e->decision > best->decision))
             best = e;
     if (!best) return;
@@ -205,7 +205,7 @@ static void apply(run_t *run)
 static sync_entry_t *waiting_head(sync_t *s, const sync_slots_t *slots)
 {
     sync_entry_t *head = NULL;
-    for EACH(s, e) {
+    FOR_EACH(s, e) {
         bool may_start = e->state == SYNC_WAITING && !e->start_us;
         for (uint32_t i = 0; i < slots->leaving_count; i++) may_start &= slots->leaving[i] != e->version;
         if (!may_start) continue;
@@ -222,7 +222,7 @@ static void start(run_t *run)
 {
     sync_t *s = run->s;
     /* Pauses after a failure that are over. */
-    for EACH(s, e)
+    FOR_EACH(s, e)
         if (e->start_us <= run->now) e->start_us = 0;
     sync_entry_t *head = waiting_head(s, run->slots), *fetching = find_in(s, SYNC_COMING);
     bool preempts = s->up && head && fetching && (is_firm(s, head) || head->order > fetching->order);
@@ -278,7 +278,7 @@ static sync_entry_t *add(run_t *run)
     /* Its COMMIT may have come first. */
     if (s->decided.version == e->version) e->decision = s->decided.decision;
     uint32_t count = 0;
-    for EACH(s, each) {
+    FOR_EACH(s, each) {
         if (each->state != SYNC_WAITING) continue;
         count++;
         if (!is_named(s, each) && (!oldest || each->order < oldest->order)) oldest = each;
@@ -299,7 +299,7 @@ static void decide(run_t *run, const decision_t *d)
     sync_t *s = run->s;
     s->decided = *d;
     sync_entry_t *named = find_version(s, d->version), *active = find_in(s, SYNC_ACTIVE);
-    for EACH(s, e) {
+    FOR_EACH(s, e) {
         /* A step back: what lies ahead of it is not to be served.  But an application that was offered a
          * COMMIT may have switched already: its answer is true, and counts. */
         bool is_switching = is_named(s, e) && e->offered == e->decision;
@@ -345,7 +345,7 @@ static void on_up(run_t *run)
     s->slot_count = ev->slot_count;
     s->give_up_us = CLOCK_NEVER;
     if (ev->decision > s->applied.decision) decide(run, &(decision_t){ev->decision, ev->version, ev->digest});
-    for EACH(s, e) {
+    FOR_EACH(s, e) {
         bool is_kept = ev->decision && ev->version == e->version;
         for (uint32_t i = 0; i < ev->keep_count; i++) is_kept |= ev->keep[i] == e->version;
         if (sync_is_held(e) && is_kept) e->retired = false;
@@ -441,7 +441,7 @@ static bool can_expire(const sync_t *s, const sync_entry_t *e)
  * SYNC_GRACE_US later, by the worker's own clock. */
 static bool expire_one(run_t *run)
 {
-    for EACH(run->s, e) {
+    FOR_EACH(run->s, e) {
         if (!can_expire(run->s, e) || run->now < e->deadline_us) continue;
         heddle_error_t error;
         error_fail(&error, HEDDLE_ERR_DEADLINE,
@@ -463,7 +463,7 @@ static void give_up_waiting(run_t *run)
     if (!s->up || !head || run->now < s->give_up_us) return;
     s->give_up_us = CLOCK_NEVER;
     heddle_error_t error;
-    for EACH(s, e) {    /* a staged version that an announcement overtook before any decision for it */
+    FOR_EACH(s, e) {    /* a staged version that an announcement overtook before any decision for it */
         bool is_older = e->version < head->version && e->order < head->order;
         if (e->state != SYNC_STAGED || is_named(s, e) || !is_older) continue;
         /* One that was decided and refused is still counted as held by the broker. */
@@ -487,7 +487,7 @@ static void give_up_waiting(run_t *run)
 uint64_t sync_deadline(const sync_t *s)
 {
     uint64_t next = s->up ? s->give_up_us : CLOCK_NEVER;
-    for EACH((sync_t *)s, e) {
+    FOR_EACH((sync_t *)s, e) {
         if (can_expire(s, e) && e->deadline_us < next) next = e->deadline_us;
         if (e->state == SYNC_WAITING && e->start_us && e->start_us < next) next = e->start_us;
     }
@@ -518,7 +518,7 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
         /* What was decided and not applied may have changed meanwhile: only the next WELCOME says. */
         s->up = s->active_reported = false;
         s->decided = s->applied;
-        for EACH(s, each) {
+        FOR_EACH(s, each) {
             if (is_named(s, each)) each->decision = each->offered = 0;
             each->reported = each->restated = false;
         }
@@ -617,7 +617,7 @@ const sync_entry_t *sync_active(const sync_t *s) { return find_in((sync_t *)s, S
 const sync_entry_t *sync_loading(const sync_t *s)
 {
     const sync_entry_t *first = NULL;
-    for EACH((sync_t *)s, e)
+    FOR_EACH((sync_t *)s, e)
         if (e->state == SYNC_ARRIVED && (!first || e->order < first->order)) first = e;
     return first;
 }
@@ -626,14 +626,14 @@ const sync_entry_t *sync_loading(const sync_t *s)
 void sync_init(sync_t *s, bool app)
 {
     *s = (sync_t){.app = app, .give_up_us = CLOCK_NEVER};
-    for EACH(s, e) forget(e);
+    FOR_EACH(s, e) forget(e);
 }
 
 /* What JOIN has said need not be said again after the WELCOME that answers it. */
 void sync_restate(sync_t *s)
 {
     s->active_reported = true;
-    for EACH(s, e) {
+    FOR_EACH(s, e) {
         e->restated = sync_is_held(e);
         e->reported = e->state == SYNC_STAGED;
     }
