@@ -36,8 +36,7 @@ int grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error)
         return HEDDLE_OK;
     }
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.140s\" is no role", text);
-    error_contrast(error, "admin, reader, publisher:ADAPTER or worker:ADAPTER, where ADAPTER may be *",
-                   text);
+    error_contrast(error, "admin, reader, publisher:ADAPTER or worker:ADAPTER, where ADAPTER may be *", text);
     return rc;
 }
 
@@ -172,10 +171,11 @@ uint32_t auth_admin_count(const auth_t *a)
 
 /* ---- what a key may ---- */
 
-static const struct { const char *op, *what; } ADMINS[] = {
-    {"activate", "activate versions"}, {"rollback", "roll back"}, {"resume", "end a hold"},
-    {"keys", "list keys"},
-    {"key_add", "add keys"}, {"key_revoke", "revoke keys"}};
+static const struct {
+    const char *op, *what;
+} ADMINS[] = {{"activate", "activate versions"}, {"rollback", "roll back"},
+              {"resume", "end a hold"},          {"keys", "list keys"},
+              {"key_add", "add keys"},           {"key_revoke", "revoke keys"}};
 enum { ADMIN_COUNT = sizeof ADMINS / sizeof *ADMINS };
 
 /* The error says which role is missing and which roles the key has, because the operator who reads it has
@@ -301,8 +301,8 @@ static record_t *record_key(outbox_t *out, const char *key, const char *name, co
     return r;
 }
 
-int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out,
-                    bool *ret_changed, heddle_error_t *error)
+int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out, bool *ret_changed,
+                    heddle_error_t *error)
 {
     char name[HEDDLE_NAME_MAX + 1];
     buf_t roles = {0};

@@ -16,22 +16,27 @@
 
 typedef enum { AUTH_ADMIN = 1, AUTH_READER, AUTH_PUBLISHER, AUTH_WORKER } auth_role_t;
 /* adapter: "*" any; "" where the role has none */
-typedef struct { auth_role_t role; char adapter[HEDDLE_NAME_MAX + 1]; } grant_t;
+typedef struct {
+    auth_role_t role;
+    char adapter[HEDDLE_NAME_MAX + 1];
+} grant_t;
 
 typedef struct auth_key {
     char public_key[HEDDLE_KEY_TEXT], name[HEDDLE_NAME_MAX + 1];
-    char *roles;                       /* as stored: comma-separated */
+    char *roles; /* as stored: comma-separated */
     grant_t *grants;
     uint32_t grant_count;
-    uint64_t added_ms, revoked_ms;     /* wall clock; revoked_ms 0: live */
-    bool unfit;                        /* memory ran out while it was added */
+    uint64_t added_ms, revoked_ms; /* wall clock; revoked_ms 0: live */
+    bool unfit;                    /* memory ran out while it was added */
     UT_hash_handle hh;
 } auth_key_t;
-typedef struct { auth_key_t *keys; } auth_t;
+typedef struct {
+    auth_key_t *keys;
+} auth_t;
 
 void auth_fini(auth_t *a);
 /* KEY, KEY_DROP.  NO_MEMORY · INTERNAL: a row that no decision made. */
-int  auth_apply(auth_t *a, const record_t *record);
+int auth_apply(auth_t *a, const record_t *record);
 /* Live or revoked; NULL: unknown. */
 const auth_key_t *auth_key(const auth_t *a, const char *public_key);
 /* By public key, else the live one of that name, else the one revoked last. */
@@ -42,19 +47,23 @@ bool auth_is_admin(const auth_key_t *k);
 uint32_t auth_admin_count(const auth_t *a);
 
 /* May this live key send this message?  DENIED with what it would need. */
-int  auth_check(const auth_key_t *key, const msg_t *m, heddle_error_t *error);
+int auth_check(const auth_key_t *key, const msg_t *m, heddle_error_t *error);
 
 /* "worker:policy".  USAGE, BAD_NAME. */
-int  grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error);
+int grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error);
 
 /* name "": made from the key */
-typedef struct { const char *public_key, *name; const char **roles; uint32_t role_count; } key_ask_t;
+typedef struct {
+    const char *public_key, *name;
+    const char **roles;
+    uint32_t role_count;
+} key_ask_t;
 /* *ret_changed false: it is there just so.  USAGE, BAD_NAME, LIMIT · REQUEST_CONFLICT: live with other
  * roles, or the name is another live key's. */
-int  auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out, bool *ret_changed,
-                     heddle_error_t *error);
+int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out, bool *ret_changed,
+                    heddle_error_t *error);
 /* *ret_changed false: it was revoked before.  NOT_FOUND · DENIED: the last admin. */
-int  auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, outbox_t *out,
-                        const auth_key_t **ret_key, bool *ret_changed, heddle_error_t *error);
+int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, outbox_t *out,
+                       const auth_key_t **ret_key, bool *ret_changed, heddle_error_t *error);
 
 #endif

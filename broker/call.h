@@ -9,14 +9,14 @@
 struct call {
     broker_t *b;
     const msg_t *m;
-    bytes_t frame;                 /* that m was decoded from */
+    bytes_t frame; /* that m was decoded from */
     uint64_t from;
-    asker_t asker;                 /* which gets the answer, or the error */
-    uint64_t deadline_us;          /* when the asker is answered, whatever the store does */
-    broker_peer_t *peer;           /* NULL: it has not said HELLO */
-    const auth_key_t *key;         /* live, and allowed to say this; NULL: there are no keys */
-    member_t *member;              /* whose token the message has; NULL where that is not needed */
-    const request_t *again;        /* it waited, or its numbers were recorded first; NULL: it came just now */
+    asker_t asker;          /* which gets the answer, or the error */
+    uint64_t deadline_us;   /* when the asker is answered, whatever the store does */
+    broker_peer_t *peer;    /* NULL: it has not said HELLO */
+    const auth_key_t *key;  /* live, and allowed to say this; NULL: there are no keys */
+    member_t *member;       /* whose token the message has; NULL where that is not needed */
+    const request_t *again; /* it waited, or its numbers were recorded first; NULL: it came just now */
     instant_t now;
 };
 

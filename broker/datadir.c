@@ -83,7 +83,10 @@ static int make_all(const char *path, heddle_error_t *error)
 
 static const char OPEN[] = " open ", CLOSED[] = " closed", UNPARTED[] = " unparted";
 
-typedef struct { bool is_open, is_closed, is_unparted; uint64_t epoch; } words_t;
+typedef struct {
+    bool is_open, is_closed, is_unparted;
+    uint64_t epoch;
+} words_t;
 
 /* The line is "PID\n", with " open EPOCH" or " closed", and " unparted", before its end.  A longer line of
  * before is cut off last: until then its rest stands on a line of its own. */

@@ -32,10 +32,10 @@ typedef enum {
 
 /* `data` of the JSON has only what is not -1 or 0 here. */
 typedef struct event_row {
-    uint64_t seq, at_ms, version, decision, token;   /* 0: none */
-    int64_t bytes, duration_ms;                      /* -1: none */
+    uint64_t seq, at_ms, version, decision, token; /* 0: none */
+    int64_t bytes, duration_ms;                    /* -1: none */
     event_type_t type;
-    int code;                                        /* heddle_err_t, 0 */
+    int code; /* heddle_err_t, 0 */
     /* "" none; worker: also a writer's name */
     char adapter[HEDDLE_NAME_MAX + 1], worker[HEDDLE_NAME_MAX + 1];
     /* the second one that it is about: the new session (*.fenced), which source (source.lost); "" none */
@@ -44,25 +44,27 @@ typedef struct event_row {
 } event_row_t;
 
 typedef struct events {
-    event_row_t *rows;                 /* ring: seq s is at rows[(s - 1) % LIMIT_EVENTS] */
-    uint64_t epoch, last_seq;          /* 0: nothing yet */
+    event_row_t *rows;        /* ring: seq s is at rows[(s - 1) % LIMIT_EVENTS] */
+    uint64_t epoch, last_seq; /* 0: nothing yet */
 } events_t;
 
-int  events_init(events_t *e, uint64_t epoch);       /* NO_MEMORY */
+int events_init(events_t *e, uint64_t epoch); /* NO_MEMORY */
 void events_fini(events_t *e);
-const char *events_name(event_type_t type);          /* "worker.joined"; "unknown" out of range */
+const char *events_name(event_type_t type); /* "worker.joined"; "unknown" out of range */
 /* Appends a row of that type: zeroed, bytes and duration_ms -1, for the caller to fill.  Never NULL. */
 event_row_t *events_add(events_t *e, event_type_t type, const char *adapter, uint64_t version,
-                        const char *worker,
-                        instant_t now);
+                        const char *worker, instant_t now);
 void events_say(event_row_t *row, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-uint64_t events_first(const events_t *e);            /* lowest seq kept; last_seq + 1 when empty */
-const event_row_t *events_at(const events_t *e, uint64_t seq);   /* NULL: not kept */
+uint64_t events_first(const events_t *e);                      /* lowest seq kept; last_seq + 1 when empty */
+const event_row_t *events_at(const events_t *e, uint64_t seq); /* NULL: not kept */
 
 /* What a reader wants.  `after`: the first seq wanted, 0: the oldest kept; one that has not been yet is
  * waited for.  `epoch`: which epoch that belongs to, 0: this one. */
 /* "" or NULL: all */
-typedef struct { uint64_t epoch, after; const char *adapter, *worker; } events_filter_t;
+typedef struct {
+    uint64_t epoch, after;
+    const char *adapter, *worker;
+} events_filter_t;
 /* Where reading begins; *ret_gap: something between what was asked for and that is gone (or is of another
  * epoch). */
 uint64_t events_begin(const events_t *e, const events_filter_t *f, bool *ret_gap);

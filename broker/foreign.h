@@ -14,8 +14,8 @@
 #include "proto/msg.h"
 
 #define FOREIGN_MAX 32u
-#define FOREIGN_US 600000000ull      /* listed after its last HELLO; said again in the log */
-#define FOREIGN_PAUSE_US 1000000ull  /* between two lines of the log, about any process */
+#define FOREIGN_US 600000000ull     /* listed after its last HELLO; said again in the log */
+#define FOREIGN_PAUSE_US 1000000ull /* between two lines of the log, about any process */
 
 /* One process.  heard_us 0: a free row. */
 typedef struct {
@@ -25,7 +25,7 @@ typedef struct {
 } foreign_member_t;
 typedef struct {
     foreign_member_t rows[FOREIGN_MAX];
-    uint64_t said_us, unsaid_count;    /* the last line; HELLOs since, that none was said of */
+    uint64_t said_us, unsaid_count; /* the last line; HELLOs since, that none was said of */
     char line[600];
 } foreign_t;
 

@@ -86,7 +86,7 @@ static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
     }
     broker_peer_t *peer, *next;
     HASH_ITER(hh, b->peers, peer, next)
-        if (is_of(peer, key->public_key)) broker_end_peer(b, peer);
+    if (is_of(peer, key->public_key)) broker_end_peer(b, peer);
     return count;
 }
 
@@ -133,8 +133,10 @@ bool on_keys(const call_t *c)
         txn_t txn = {.kind = TXN_KEY, .asker = c->asker, .deadline_us = c->deadline_us};
         const msg_query_t *q = &c->m->query;
         const auth_key_t *key = NULL;
-        key_ask_t ask = {
-            .public_key = q->key, .name = q->name, .roles = q->roles, .role_count = q->role_count};
+        key_ask_t ask = {.public_key = q->key,
+                         .name = q->name,
+                         .roles = q->roles,
+                         .role_count = q->role_count};
         int rc = is_add ? auth_decide_add(&c->b->auth, &ask, c->now, c->b->out, &txn.has_changed, &error)
                         : auth_decide_revoke(&c->b->auth, q->key[0] ? q->key : q->name, c->now, c->b->out,
                                              &key, &txn.has_changed, &error);

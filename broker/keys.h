@@ -11,7 +11,7 @@
 void broker_deny(const call_t *c, const char *proved, heddle_error_t *error);
 /* A worker's name is its key's while the worker lives: false where that was said. */
 bool broker_may_take_name(const call_t *c, const member_t *holder);
-bool on_keys(const call_t *c);     /* false: the question is for a page, or not about keys */
+bool on_keys(const call_t *c); /* false: the question is for a page, or not about keys */
 /* A KEY record was applied. */
 void broker_apply_key(broker_t *b, const record_t *rec, instant_t now);
 /* The answer to the question that the transaction was for. */

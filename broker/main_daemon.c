@@ -29,12 +29,12 @@ struct daemon {
     broker_t *broker;
     int signal_fd;
     main_keys_t keys;
-    char *endpoint;            /* as bound */
-    uint64_t next_us;          /* when the broker wants its next tick, as its last flush said */
-    uint64_t logged_seq;       /* events up to here are in the log */
-    repeat_t slow, refusals;   /* of commits */
-    repeat_t warnings;         /* of the broker, by text */
-    heddle_error_t end;        /* why it ended; code 0: a signal */
+    char *endpoint;          /* as bound */
+    uint64_t next_us;        /* when the broker wants its next tick, as its last flush said */
+    uint64_t logged_seq;     /* events up to here are in the log */
+    repeat_t slow, refusals; /* of commits */
+    repeat_t warnings;       /* of the broker, by text */
+    heddle_error_t end;      /* why it ended; code 0: a signal */
 };
 
 /* Not the time at which the turn began: a frame is handled after others of the same turn, and perhaps

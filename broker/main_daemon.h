@@ -17,16 +17,16 @@ typedef struct daemon daemon_t;
 typedef struct {
     const char *listen, *data;
     uint32_t lease_ms;
-    uint32_t timeout_ms;           /* for a connection to introduce itself; 0: the wire's default */
+    uint32_t timeout_ms; /* for a connection to introduce itself; 0: the wire's default */
     uint64_t keep;
     bool insecure;
-    const char *keys;              /* where they are; NULL: the user's ring */
-    const char **admin_keys;       /* public ones, NULL-terminated, that become admins; NULL: none */
+    const char *keys;        /* where they are; NULL: the user's ring */
+    const char **admin_keys; /* public ones, NULL-terminated, that become admins; NULL: none */
 } daemon_opts_t;
 
 /* What the ready line tells; texts are borrowed from the daemon. */
 typedef struct {
-    const char *endpoint, *cluster, *data_dir, *public_key;   /* public_key NULL: it runs without keys */
+    const char *endpoint, *cluster, *data_dir, *public_key; /* public_key NULL: it runs without keys */
     uint64_t epoch;
 } daemon_facts_t;
 
@@ -34,10 +34,10 @@ typedef struct {
  * INTERNAL.
  * DATA_DIR: no keys where --keys says · USAGE, REQUEST_CONFLICT: an admin key.  On failure nothing is left
  * open. */
-int  daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error);
+int daemon_open(const daemon_opts_t *opts, daemon_t **ret_daemon, heddle_error_t *error);
 void daemon_facts(const daemon_t *d, daemon_facts_t *ret_facts);
 /* Blocks until a signal ends it (OK) or the store fails for good (DATA_DIR, INTERNAL). */
-int  daemon_run(daemon_t *d, heddle_error_t *error);
+int daemon_run(daemon_t *d, heddle_error_t *error);
 void daemon_close(daemon_t **d);
 
 #endif

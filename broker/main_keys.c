@@ -53,8 +53,8 @@ int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, 
 {
     if (k->has_keys || !k->why.code) return HEDDLE_OK;
     if (!is_wanted) {
-        log_emit(LOG_WARN, "broker.plain",
-                 "no keys: %s; every process on this host may do everything", k->why.message);
+        log_emit(LOG_WARN, "broker.plain", "no keys: %s; every process on this host may do everything",
+                 k->why.message);
         return HEDDLE_OK;
     }
     int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
@@ -62,8 +62,7 @@ int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, 
                         k->why.message);
     error_expected(error, "the directory with the broker's own key");
     error_found(error, "none");
-    error_hint(error,
-               "name it with --keys or HEDDLE_KEYS; with --insecure every client may do everything");
+    error_hint(error, "name it with --keys or HEDDLE_KEYS; with --insecure every client may do everything");
     return rc;
 }
 

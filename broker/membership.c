@@ -90,10 +90,7 @@ void membership_raise_epoch(membership_t *m, uint64_t epoch)
 /* ---- reading ---- */
 
 /* Workers are sorted by their name, publishers by their adapter. */
-static const char *key_of(const member_t *m)
-{
-    return m->role == ROLE_WORKER ? m->name : m->subs[0].adapter;
-}
+static const char *key_of(const member_t *m) { return m->role == ROLE_WORKER ? m->name : m->subs[0].adapter; }
 
 static int order_key(const void *row, const void *key) { return strcmp(key_of(row), key); }
 
@@ -215,8 +212,7 @@ static void drop_trait(membership_t *m, const char *text)
 /* What a member must have in common with all others, and its value there: "ucx" and "ucx 1.13.1" for its UCX
  * version, "group tp" and "group tp 4" for how many ranks its group has.  Returns how many texts. */
 enum { TRAITS_MAX = 4 };
-static size_t traits_of(const char *ucx, const char *group, uint64_t ranks,
-                        char ret[TRAITS_MAX][TRAIT_TEXT])
+static size_t traits_of(const char *ucx, const char *group, uint64_t ranks, char ret[TRAITS_MAX][TRAIT_TEXT])
 {
     size_t count = 0;
     if (ucx) {
@@ -290,8 +286,7 @@ static int check_slots(const membership_t *m, const msg_join_t *join, heddle_err
     return rc;
 }
 
-static const member_t *other_ucx(member_t *const *rows, size_t count, const char *ucx,
-                                 const member_t *but)
+static const member_t *other_ucx(member_t *const *rows, size_t count, const char *ucx, const member_t *but)
 {
     for (size_t i = 0; i < count; i++) {
         const member_t *m = rows[i];
@@ -312,8 +307,8 @@ static int check_ucx(const membership_t *m, const char *backend, const char *ucx
     if (all_agree(m, traits, replaced)) return HEDDLE_OK;
     const member_t *other = other_ucx(m->workers, m->worker_count, ucx, replaced);
     if (!other) other = other_ucx(m->publishers, m->publisher_count, ucx, replaced);
-    int rc = error_fail(error, HEDDLE_ERR_UCX_VERSION, "%s has UCX %s, %s has UCX %s", name, ucx,
-                        other->name, other->ucx);
+    int rc = error_fail(error, HEDDLE_ERR_UCX_VERSION, "%s has UCX %s, %s has UCX %s", name, ucx, other->name,
+                        other->ucx);
     error_contrast(error, other->ucx, ucx);
     error_hint(error, "install the same UCX version on all hosts of the cluster");
     return rc;
@@ -323,9 +318,9 @@ static int check_ucx(const membership_t *m, const char *backend, const char *ucx
 static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t *error)
 {
     int rc =
-        error_fail(error, HEDDLE_ERR_WORKER_ALIVE,
-                   "worker %s is alive on %s, pid %llu, heard of %llu ms ago", holder->name, holder->host,
-                   (unsigned long long)holder->pid, (unsigned long long)member_silent_ms(holder, now_us));
+        error_fail(error, HEDDLE_ERR_WORKER_ALIVE, "worker %s is alive on %s, pid %llu, heard of %llu ms ago",
+                   holder->name, holder->host, (unsigned long long)holder->pid,
+                   (unsigned long long)member_silent_ms(holder, now_us));
     error_where(error, NULL, 0, holder->name, NULL);
     error_contrast(error, "a name that no live worker has", holder->name);
     error_hint(error, "choose another --name, or end that worker");
@@ -345,9 +340,9 @@ static int check_ranks(const membership_t *m, const msg_join_t *join, const memb
         bool differs = other != replaced && member_is_ready(other) && !strcmp(other->group, join->group) &&
                        other->ranks != join->ranks;
         if (!differs) continue;
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "worker %s joins group %s of %llu ranks, %s one of %u",
-                            join->name, join->group, (unsigned long long)join->ranks, other->name,
-                            other->ranks);
+        int rc =
+            error_fail(error, HEDDLE_ERR_USAGE, "worker %s joins group %s of %llu ranks, %s one of %u",
+                       join->name, join->group, (unsigned long long)join->ranks, other->name, other->ranks);
         error_where(error, NULL, 0, join->name, NULL);
         error_expected(error, "%u ranks", other->ranks);
         error_found(error, "%llu", (unsigned long long)join->ranks);
@@ -371,10 +366,9 @@ int membership_decide_join(const membership_t *m, const msg_join_t *join, const 
     if (!rc) rc = check_ranks(m, join, holder, error);
     if (rc) return rc;
     if (!holder && m->worker_count >= LIMIT_PEERS)
-        return error_fail(error, HEDDLE_ERR_LIMIT, "worker %s would be one too many: %u are here",
-                          join->name, LIMIT_PEERS);
-    bool is_other =
-        member_is_ready(holder) && memcmp(&holder->life, &hello->life, sizeof hello->life) != 0;
+        return error_fail(error, HEDDLE_ERR_LIMIT, "worker %s would be one too many: %u are here", join->name,
+                          LIMIT_PEERS);
+    bool is_other = member_is_ready(holder) && memcmp(&holder->life, &hello->life, sizeof hello->life) != 0;
     if (!is_other || holder->is_gone || now_us - holder->heard_us >= m->lease_us / 2) return HEDDLE_OK;
     *ret_retry_ms = m->lease_us / 4000;
     return worker_alive(holder, now_us, error);
@@ -399,8 +393,8 @@ bool membership_gave(const membership_t *m, uint64_t token)
 
 uint64_t membership_next_token(membership_t *m) { return m->epoch << 32 | ++m->counter; }
 
-static member_t *new_member(const membership_t *m, role_t role, const char *name,
-                            const member_hello_t *hello, instant_t now)
+static member_t *new_member(const membership_t *m, role_t role, const char *name, const member_hello_t *hello,
+                            instant_t now)
 {
     member_t *member = calloc(1, sizeof *member);
     if (!member) return NULL;
@@ -423,8 +417,8 @@ static bool add_subs(member_t *member, const msg_subscription_t *subs, uint32_t 
     if (!member->subs) return false;
     member->sub_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        member->subs[i] = (member_sub_t){
-            .decision = subs[i].decision, .version = subs[i].version, .since_ms = now.wall_ms};
+        member->subs[i] =
+            (member_sub_t){.decision = subs[i].decision, .version = subs[i].version, .since_ms = now.wall_ms};
         error_text(member->subs[i].adapter, sizeof member->subs[i].adapter, subs[i].adapter);
     }
     return true;
@@ -433,8 +427,7 @@ static bool add_subs(member_t *member, const msg_subscription_t *subs, uint32_t 
 void member_addresses(const member_t *m, char *ret_text, size_t size)
 {
     buf_t text = {0};
-    for (uint32_t i = 0; i < m->address_count; i++)
-        buf_printf(&text, "%s%s", i ? ", " : "", m->addresses[i]);
+    for (uint32_t i = 0; i < m->address_count; i++) buf_printf(&text, "%s%s", i ? ", " : "", m->addresses[i]);
     error_text(ret_text, size, buf_text(&text));
     buf_fini(&text);
 }
@@ -674,7 +667,7 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
         sub->source = p->source;
         sub->held_count = p->held_count;
     }
-    uint64_t fenced = member->counts.fenced;    /* the broker counts it too */
+    uint64_t fenced = member->counts.fenced; /* the broker counts it too */
     member->counts = hb->counts;
     count_up(&member->counts.fenced, fenced);
 }

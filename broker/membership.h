@@ -27,8 +27,8 @@
 
 #include "broker/outbox.h"
 
-#define MEMBER_LISTED_US 600000000ull   /* lost and left ones are listed for 10 minutes */
-#define MEMBER_ENDED_MAX 4096u          /* and at most so many of them */
+#define MEMBER_LISTED_US 600000000ull /* lost and left ones are listed for 10 minutes */
+#define MEMBER_ENDED_MAX 4096u        /* and at most so many of them */
 
 typedef enum { MEMBER_READY = 1, MEMBER_DRAINING, MEMBER_LEFT, MEMBER_LOST } member_state_t;
 
@@ -36,46 +36,55 @@ typedef struct member_sub {
     char adapter[HEDDLE_NAME_MAX + 1];
     /* last applied here, and the version that is served; 0, 0: none */
     uint64_t decision, version, since_ms;
-    bool is_refused;                                /* its application could not switch to them after all */
-    uint64_t fetching, bytes_done, data_bytes, source, held_count;   /* of the last heartbeat */
-    uint64_t beat_us;                               /* when that came; 0: none since it fetches */
-    uint64_t rate_bytes;                            /* bytes a second between the last two; 0: none came */
-    bool lacks_slot;                                /* and no RETIRE was sent since: a version waits there */
+    bool is_refused; /* its application could not switch to them after all */
+    uint64_t fetching, bytes_done, data_bytes, source, held_count; /* of the last heartbeat */
+    uint64_t beat_us;    /* when that came; 0: none since it fetches */
+    uint64_t rate_bytes; /* bytes a second between the last two; 0: none came */
+    bool lacks_slot;     /* and no RETIRE was sent since: a version waits there */
 } member_sub_t;
 
 typedef struct member {
     uint64_t token, peer;
-    uint64_t former_token;                          /* of the session before, as it says; 0: none */
-    role_t role;                                    /* ROLE_WORKER or ROLE_PUBLISHER */
+    uint64_t former_token; /* of the session before, as it says; 0: none */
+    role_t role;           /* ROLE_WORKER or ROLE_PUBLISHER */
     member_state_t state;
     key16_t life;
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     uint64_t pid;
     uint64_t joined_ms, heard_us, lease_end_us, ended_us, ended_ms;
-    int end_code; char end_message[96];             /* LOST: why; 0, "" */
-    bool is_gone;                                   /* a send to its connection said GONE */
+    int end_code;
+    char end_message[96]; /* LOST: why; 0, "" */
+    bool is_gone;         /* a send to its connection said GONE */
     /* a send was refused (queue full): it is called to join again at its next heartbeat */
     bool needs_resync;
     char backend[16], ucx[32];
-    uint8_t *address; size_t address_bytes;         /* data plane, opaque */
-    char *export_dir;                               /* never NULL; "" none */
-    char **labels; uint32_t label_count;            /* "k=v" */
-    char **devices; uint32_t device_count;
-    char **addresses; uint32_t address_count;       /* of the data plane, for people */
-    uint64_t network;                               /* as in JOIN; 0: not known */
-    char moved_from[HEDDLE_NAME_MAX + 1];           /* its addresses before this session, if they were others;
-                                                     * "" */
-    member_sub_t *subs; uint32_t sub_count;         /* a publisher has one: its adapter */
-    uint64_t slots;                                 /* for each adapter */
+    uint8_t *address;
+    size_t address_bytes; /* data plane, opaque */
+    char *export_dir;     /* never NULL; "" none */
+    char **labels;
+    uint32_t label_count; /* "k=v" */
+    char **devices;
+    uint32_t device_count;
+    char **addresses;
+    uint32_t address_count;               /* of the data plane, for people */
+    uint64_t network;                     /* as in JOIN; 0: not known */
+    char moved_from[HEDDLE_NAME_MAX + 1]; /* its addresses before this session, if they were others;
+                                           * "" */
+    member_sub_t *subs;
+    uint32_t sub_count; /* a publisher has one: its adapter */
+    uint64_t slots;     /* for each adapter */
     /* workers that serve as one: "" none; rank 0 to ranks - 1, each in a process of its own */
-    char group[HEDDLE_NAME_MAX + 1]; uint32_t rank, ranks;
-    msg_counts_t counts;                            /* as the worker counts them: 0 until it does */
-    uint64_t max_rate_bytes;                        /* of its --max-rate; 0: no limit */
-    struct member *before, *after;                  /* in the queue of leases or of ended ones */
+    char group[HEDDLE_NAME_MAX + 1];
+    uint32_t rank, ranks;
+    msg_counts_t counts;           /* as the worker counts them: 0 until it does */
+    uint64_t max_rate_bytes;       /* of its --max-rate; 0: no limit */
+    struct member *before, *after; /* in the queue of leases or of ended ones */
 } member_t;
 
 /* The first one is due first. */
-typedef struct { member_t *first, *last; } member_queue_t;
+typedef struct {
+    member_t *first, *last;
+} member_queue_t;
 
 /* How many READY members have a value that all must have in common. */
 typedef struct trait trait_t;
@@ -85,17 +94,20 @@ typedef struct membership {
     /* No lease ends before: the broker has started, or was late itself.  What waits after a start for those
      * that may return (rollout.h, roster.h) waits until then. */
     uint64_t grace_end_us;
-    uint64_t tick_us;                               /* last tick, to notice lateness; 0: none yet */
-    member_queue_t leases;                          /* READY ones, by the end of their lease */
-    member_queue_t ended;                           /* LOST and LEFT ones, by when they are forgotten */
+    uint64_t tick_us;      /* last tick, to notice lateness; 0: none yet */
+    member_queue_t leases; /* READY ones, by the end of their lease */
+    member_queue_t ended;  /* LOST and LEFT ones, by when they are forgotten */
     trait_t *traits;
     /* READY rows, ascending by token: tokens only go up, so a new one is the last */
-    member_t **tokens;     size_t token_count, token_capacity;
-    member_t **workers;    size_t worker_count, worker_capacity;        /* ascending by name, all states */
+    member_t **tokens;
+    size_t token_count, token_capacity;
+    member_t **workers;
+    size_t worker_count, worker_capacity; /* ascending by name, all states */
     /* ascending by adapter, READY only */
-    member_t **publishers; size_t publisher_count, publisher_capacity;
-    size_t ended_count;                             /* in `ended` */
-    uint64_t fenced_count;                          /* messages under a stale token, all told */
+    member_t **publishers;
+    size_t publisher_count, publisher_capacity;
+    size_t ended_count;    /* in `ended` */
+    uint64_t fenced_count; /* messages under a stale token, all told */
 } membership_t;
 
 void membership_init(membership_t *m, uint64_t lease_us, uint64_t keep);
@@ -114,12 +126,12 @@ bool membership_gave(const membership_t *m, uint64_t token);
 /* The member that a worker names as its source: by its token, or by the one that it had before the broker was
  * started again, which the worker still uses then.  READY only, else NULL. */
 const member_t *membership_source(const membership_t *m, uint64_t token);
-member_t *membership_worker(const membership_t *m, const char *name);              /* any state */
-member_t *membership_publisher(const membership_t *m, const char *adapter);        /* READY only */
+member_t *membership_worker(const membership_t *m, const char *name);       /* any state */
+member_t *membership_publisher(const membership_t *m, const char *adapter); /* READY only */
 /* NULL: not subscribed */
 member_sub_t *member_sub(const member_t *member, const char *adapter);
-bool member_is_ready(const member_t *member);                                      /* accepts NULL */
-uint64_t member_silent_ms(const member_t *member, uint64_t now_us);                /* heartbeat age */
+bool member_is_ready(const member_t *member);                       /* accepts NULL */
+uint64_t member_silent_ms(const member_t *member, uint64_t now_us); /* heartbeat age */
 const char *member_state_name(member_state_t state);
 /* Of its data plane: "10.0.0.5, fd00::5"; "" where it told none. */
 void member_addresses(const member_t *member, char *ret_text, size_t size);
@@ -130,14 +142,19 @@ size_t membership_cut_off(const membership_t *m, const member_t *publisher);
 /* ---- changing ---- */
 
 /* What HELLO said of the connection. */
-typedef struct { uint64_t peer; role_t role; key16_t life; const char *host; uint64_t pid; } member_hello_t;
+typedef struct {
+    uint64_t peer;
+    role_t role;
+    key16_t life;
+    const char *host;
+    uint64_t pid;
+} member_hello_t;
 
 /* Checks a JOIN: names, labels, subscriptions, slots, UCX version, a live holder of the name.  OK ·
  * BAD_NAME · USAGE · LIMIT · TOO_FEW_SLOTS · UCX_VERSION · WORKER_ALIVE (error->retriable, *ret_retry_ms
  * set). */
 int membership_decide_join(const membership_t *m, const msg_join_t *join, const member_hello_t *hello,
-                           uint64_t now_us,
-                           uint64_t *ret_retry_ms, heddle_error_t *error);
+                           uint64_t now_us, uint64_t *ret_retry_ms, heddle_error_t *error);
 typedef struct {
     member_t *member;
     /* READY until now, of another process, under the same name; 0: none.  It is fenced. */
@@ -154,8 +171,8 @@ member_t *membership_add_lost(membership_t *m, const msg_join_t *past, const mem
 /* The same for a publisher; the registry has decided that it may write. `token`: of
  * membership_next_token. */
 int membership_decide_open(const membership_t *m, const msg_open_t *open, heddle_error_t *error);
-int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello,
-                    uint64_t token, instant_t now, admitted_t *ret);
+int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello, uint64_t token,
+                    instant_t now, admitted_t *ret);
 uint64_t membership_next_token(membership_t *m);
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us);
 /* STAGED has the worker's counters too, sooner than the next heartbeat. */

@@ -18,8 +18,7 @@
 
 /* ---- life ---- */
 
-int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_broker,
-               heddle_error_t *error)
+int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_broker, heddle_error_t *error)
 {
     if (opts->keep > REGISTRY_KEEP_MAX) {
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "the broker cannot keep %llu versions",
@@ -50,7 +49,8 @@ void broker_destroy(broker_t **broker)
     *broker = NULL;
     owner_check(&b->owner);
     broker_peer_t *peer, *next;
-    HASH_ITER (hh, b->peers, peer, next) {
+    HASH_ITER(hh, b->peers, peer, next)
+    {
         HASH_DEL(b->peers, peer);
         free(peer);
     }
@@ -147,8 +147,7 @@ void broker_send_outbox(broker_t *b)
     for (size_t i = 0; i < b->out->send_count; i++) {
         const send_t *send = &b->out->sends[i];
         bool is_refused = FAILPOINT_OF("broker.send", msg_name((int)send->type));
-        int rc = is_refused ? HEDDLE_ERR_SLOW
-                            : b->io.send(b->io.self, send->peer, outbox_frame(b->out, i));
+        int rc = is_refused ? HEDDLE_ERR_SLOW : b->io.send(b->io.self, send->peer, outbox_frame(b->out, i));
         b->sent[send->type]++;
         if (rc == HEDDLE_OK) continue;
         /* The member lacks a message.  It is called to join again at its next heartbeat, and WELCOME then
@@ -301,8 +300,8 @@ static void on_publish(const call_t *c)
 typedef enum { NEEDS_NOTHING = 1, NEEDS_HELLO, NEEDS_TOKEN, NEEDS_WORKER } needs_t;
 typedef struct {
     needs_t needs;
-    bool decides;      /* from all that is recorded: it waits while a transaction is open */
-    size_t req;        /* where its request number is; 0: it has none */
+    bool decides; /* from all that is recorded: it waits while a transaction is open */
+    size_t req;   /* where its request number is; 0: it has none */
 } route_t;
 
 static const route_t ROUTES[] = {
@@ -322,7 +321,7 @@ static const route_t ROUTES[] = {
 };
 
 /* broker_handle reads the token of each message that needs one, so it must be at the same place in all. */
-#define BEGINS_WITH_TOKEN(message)                                                                          \
+#define BEGINS_WITH_TOKEN(message)                                                                           \
     _Static_assert(offsetof(msg_t, message.token) == offsetof(msg_t, heartbeat.token), "the token is first")
 BEGINS_WITH_TOKEN(leave);
 BEGINS_WITH_TOKEN(need_sources);
@@ -347,8 +346,8 @@ void broker_handle(call_t *c)
     c->asker = (asker_t){.peer = c->from, .type = m->type};
     if (route->req) memcpy(&c->asker.req, (const char *)m + route->req, sizeof c->asker.req);
     uint64_t asked_ms = m->type == MSG_PUBLISH ? m->publish.deadline_ms : 0;
-    c->deadline_us = c->again ? c->again->deadline_us
-                              : c->now.us + (asked_ms ? asked_ms : b->opts.lease_ms) * 1000;
+    c->deadline_us =
+        c->again ? c->again->deadline_us : c->now.us + (asked_ms ? asked_ms : b->opts.lease_ms) * 1000;
 
     /* Keys are looked up for each message, so that a revoked key ends at once. */
     if (b->io.key) {

@@ -49,10 +49,7 @@ record_t *outbox_record(outbox_t *o, record_kind_t kind, const char *adapter, in
     return r;
 }
 
-bool outbox_has_room(const outbox_t *o, int records)
-{
-    return records <= OUTBOX_RECORDS - o->record_count;
-}
+bool outbox_has_room(const outbox_t *o, int records) { return records <= OUTBOX_RECORDS - o->record_count; }
 
 /* Without memory, or for a message beyond its limits, nothing is added.  The flags say so, and the caller
  * of the step decides what follows. */
@@ -92,10 +89,10 @@ bool outbox_own(outbox_t *o)
 {
     for (int i = 0; i < o->record_count; i++) {
         record_t *r = &o->records[i];
-        const char **texts[] = {&r->adapter,   &r->request_id, &r->writer, &r->base_model, &r->kind_text,
-                                &r->features,  &r->meta,       &r->message, &r->worker,    &r->phase,
-                                &r->by,        &r->host,       &r->name,    &r->public_key, &r->roles,
-                                &r->serves};
+        const char **texts[] = {&r->adapter,   &r->request_id, &r->writer, &r->base_model,
+                                &r->kind_text, &r->features,   &r->meta,   &r->message,
+                                &r->worker,    &r->phase,      &r->by,     &r->host,
+                                &r->name,      &r->public_key, &r->roles,  &r->serves};
         for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
             if (*texts[k] && **texts[k]) *texts[k] = outbox_text(o, *texts[k]);
         if (!r->config.bytes) continue;

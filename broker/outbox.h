@@ -15,12 +15,18 @@
 #include "broker/registry/record.h"
 
 /* Now, as it came in from outside: leases and deadlines count in `us`, people read `wall_ms`. */
-typedef struct { uint64_t us, wall_ms; } instant_t;
+typedef struct {
+    uint64_t us, wall_ms;
+} instant_t;
 
 #define OUTBOX_RECORDS 64
 
 /* frame = frames.data + at */
-typedef struct { uint64_t peer; msg_type_t type; size_t at, bytes; } send_t;
+typedef struct {
+    uint64_t peer;
+    msg_type_t type;
+    size_t at, bytes;
+} send_t;
 
 typedef struct outbox {
     record_t records[OUTBOX_RECORDS];
@@ -29,7 +35,7 @@ typedef struct outbox {
     size_t send_count, send_capacity;
     buf_t frames;
     arena_t texts;
-    bool failed;              /* memory ran out: what is in here is not whole and must be dropped */
+    bool failed; /* memory ran out: what is in here is not whole and must be dropped */
     /* the first message that was out of its own limits, an error of ours, and is not in here; 0: none */
     msg_type_t unsendable;
 } outbox_t;

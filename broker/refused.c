@@ -38,6 +38,5 @@ void refused_text(const refused_key_t *row, char ret_text[REFUSED_TEXT])
     text_printf(ret_text, REFUSED_TEXT,
                 "the key %s was refused %llu time%s: it is not in the table of keys, or was revoked; `heddle "
                 "keys add '%s' --role ROLE` admits it",
-                row->public_key, (unsigned long long)row->count, row->count == 1 ? "" : "s",
-                row->public_key);
+                row->public_key, (unsigned long long)row->count, row->count == 1 ? "" : "s", row->public_key);
 }

@@ -13,8 +13,8 @@
 #include <heddle/keys.h>
 
 #define REFUSED_MAX 16u
-#define REFUSED_US 600000000ull      /* listed so long after the last refusal; logged again after that */
-#define REFUSED_PAUSE_US 1000000ull  /* between two lines of the log */
+#define REFUSED_US 600000000ull     /* listed so long after the last refusal; logged again after that */
+#define REFUSED_PAUSE_US 1000000ull /* between two lines of the log */
 #define REFUSED_TEXT 384u
 
 /* heard_us 0: a free row */
@@ -22,7 +22,10 @@ typedef struct {
     char public_key[HEDDLE_KEY_TEXT];
     uint64_t count, heard_us, heard_ms, said_us;
 } refused_key_t;
-typedef struct { refused_key_t rows[REFUSED_MAX]; uint64_t said_us; } refused_t;
+typedef struct {
+    refused_key_t rows[REFUSED_MAX];
+    uint64_t said_us;
+} refused_t;
 
 /* A connection with this key was refused.  The row that is to be logged now, valid until the next call; NULL:
  * the key, or another one, was logged lately. */

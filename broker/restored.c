@@ -16,13 +16,13 @@
 
 typedef struct {
     const call_t *c;
-    buf_t text;                /* what it knows: for people */
-    recovery_t so_far;         /* what the records of this transaction raise */
-    bool is_opening;           /* the adapter is a writer's: it would be made anyway */
+    buf_t text;        /* what it knows: for people */
+    recovery_t so_far; /* what the records of this transaction raise */
+    bool is_opening;   /* the adapter is a writer's: it would be made anyway */
     bool is_absurd;
-    bool is_crowded;           /* one more adapter would be claimed than may be */
-    bool is_full;              /* the outbox: the rest is taken when these are recorded */
-    bool is_older;             /* a number was found that is not here */
+    bool is_crowded; /* one more adapter would be claimed than may be */
+    bool is_full;    /* the outbox: the rest is taken when these are recorded */
+    bool is_older;   /* a number was found that is not here */
 } recovering_t;
 
 /* Adds one number to the text that operators read. */
@@ -124,8 +124,7 @@ static bool record_numbers(recovering_t *h)
                        "%s reports versions of adapters that were never published here: %.300s",
                        h->so_far.who, buf_text(&h->text));
             error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
-            error_hint(&error,
-                       "start the process again: it begins with nothing; or put the newer data back");
+            error_hint(&error, "start the process again: it begins with nothing; or put the newer data back");
         }
         broker_refuse(c, &error, 0);
         return false;
@@ -159,8 +158,8 @@ static void doubt_decisions(recovering_t *h, const msg_join_t *join)
     for (; h->so_far.doubted < join->adapter_count && !h->is_full; h->so_far.doubted++) {
         const adapter_row_t *a = registry_adapter(&b->registry, join->adapters[h->so_far.doubted].adapter);
         if (!a || !a->active) continue;
-        h->is_full = !registry_decide_floor(&b->registry, a->name, 0, registry_next_decision(a), h->c->now,
-                                            b->out);
+        h->is_full =
+            !registry_decide_floor(&b->registry, a->name, 0, registry_next_decision(a), h->c->now, b->out);
         if (h->is_full) return;
     }
 }

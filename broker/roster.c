@@ -91,10 +91,10 @@ static bool names_adapters(const char *serves)
 bool roster_takes(const broker_t *b, const record_t *record)
 {
     const char *host = record->host ? record->host : "", *serves = record->serves ? record->serves : "";
-    const char *flaw = !name_is_valid(record->worker)              ? "its name is no worker's"
-                       : !utf8_is_valid(host, strlen(host))        ? "its host is no valid UTF-8"
-                       : !names_adapters(serves)                   ? "what it serves are no adapters"
-                                                                   : NULL;
+    const char *flaw = !name_is_valid(record->worker)       ? "its name is no worker's"
+                       : !utf8_is_valid(host, strlen(host)) ? "its host is no valid UTF-8"
+                       : !names_adapters(serves)            ? "what it serves are no adapters"
+                                                            : NULL;
     char text[HEDDLE_NAME_MAX + 128];
     if (flaw && b->io.warn) {
         size_t shown = utf8_prefix(record->worker, strnlen(record->worker, HEDDLE_NAME_MAX));

@@ -17,14 +17,14 @@
 
 #include "broker/outbox.h"
 
-#define ROSTER_SOON_US 2000000ull      /* a worker came or went: so many at once are one transaction */
-#define ROSTER_LATE_US 60000000ull     /* a worker switched to another version */
+#define ROSTER_SOON_US 2000000ull  /* a worker came or went: so many at once are one transaction */
+#define ROSTER_LATE_US 60000000ull /* a worker switched to another version */
 
 typedef struct broker broker_t;
 
 typedef struct roster {
-    uint64_t write_us;                 /* when records are made next; CLOCK_NEVER: nothing changed */
-    bool awaits;                       /* workers of before the start, until the members' grace is over */
+    uint64_t write_us; /* when records are made next; CLOCK_NEVER: nothing changed */
+    bool awaits;       /* workers of before the start, until the members' grace is over */
 } roster_t;
 
 void roster_start(broker_t *b);

@@ -47,8 +47,8 @@ void broker_end_peer(broker_t *b, broker_peer_t *peer)
 void broker_forget_ending(broker_t *b)
 {
     broker_peer_t *peer, *next;
-    HASH_ITER (hh, b->peers, peer, next)
-        if (peer->is_ending) forget_peer(b, peer);
+    HASH_ITER(hh, b->peers, peer, next)
+    if (peer->is_ending) forget_peer(b, peer);
 }
 
 /* The table of connections is bounded, because any process that reaches the address may say HELLO. */
@@ -58,7 +58,8 @@ static broker_peer_t *add_peer(broker_t *b, uint64_t number)
         /* ZeroMQ does not report that a command's connection has ended.  So where the table is full, the
          * connection without a session or a question that was silent for longest makes room. */
         broker_peer_t *silent = NULL, *one, *next;
-        HASH_ITER (hh, b->peers, one, next) {
+        HASH_ITER(hh, b->peers, one, next)
+        {
             if (one->token || (silent && one->heard_us >= silent->heard_us)) continue;
             if (!pending_has_peer(&b->pending, one->peer) && !broker_has_request(b, one->peer)) silent = one;
         }
@@ -130,8 +131,11 @@ void on_hello(const call_t *c)
 
 static member_hello_t hello_of(const broker_peer_t *peer)
 {
-    return (member_hello_t){
-        .peer = peer->peer, .role = peer->role, .life = peer->life, .host = peer->host, .pid = peer->pid};
+    return (member_hello_t){.peer = peer->peer,
+                            .role = peer->role,
+                            .life = peer->life,
+                            .host = peer->host,
+                            .pid = peer->pid};
 }
 
 /* HELLO was checked against the key for its role, so messages of another role are refused. */
@@ -145,8 +149,7 @@ static bool has_role(const call_t *c, role_t role)
     return false;
 }
 
-void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name,
-                        const member_t *by)
+void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name, const member_t *by)
 {
     heddle_error_t error;
     if (by)
@@ -172,8 +175,7 @@ member_t *broker_session(const call_t *c, uint64_t token)
     /* A stale token changes nothing, and is counted.  One of an earlier broker's session counts for no
      * worker. */
     bool is_known = c->peer->fenced_token == token;
-    member_t *worker =
-        c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
+    member_t *worker = c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
     b->members.fenced_count++;
     if (worker && token >> 32 == worker->token >> 32) worker->counts.fenced++;
     broker_tell_fenced(b, &c->asker, token, c->peer->name, NULL);
@@ -211,8 +213,8 @@ static void replaced(broker_t *b, const admitted_t *admitted, instant_t now)
     unbind_peer(b, peer, token);
     broker_tell_fenced(b, &(asker_t){.peer = peer}, token, name, by);
     event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
-    event_row_t *e = events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL,
-                                0, name, now);
+    event_row_t *e =
+        events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL, 0, name, now);
     events_say(e, HEDDLE_ERR_FENCED, "%s took over, from %s, pid %llu", by->name, by->host,
                (unsigned long long)by->pid);
     error_text(e->other, sizeof e->other, by->name);
@@ -362,8 +364,7 @@ void broker_note_refused_open(broker_t *b, const request_t *open)
     msg_t m;
     uint64_t served[LIMIT_OPEN_SERVED + 1];
     if (msg_decode(bytes_of(open->frame, open->bytes), &m, NULL)) return;
-    if (m.type == MSG_OPEN)
-        rollout_knocked(&b->rollout, m.open.adapter, served, served_by(&m.open, served));
+    if (m.type == MSG_OPEN) rollout_knocked(&b->rollout, m.open.adapter, served, served_by(&m.open, served));
     msg_fini(&m);
 }
 
@@ -381,8 +382,8 @@ void on_open(const call_t *c)
                     .life = c->peer->life,
                     .holder_is_live = holder || !b->rollout.is_settled,
                     .is_of_before = !holder,
-                    .heartbeat_age_ms = holder ? member_silent_ms(holder, c->now.us)
-                                               : (c->now.us - b->started_us) / 1000};
+                    .heartbeat_age_ms =
+                        holder ? member_silent_ms(holder, c->now.us) : (c->now.us - b->started_us) / 1000};
     int rc = membership_decide_open(&b->members, open, &error);
     if (!rc) rc = registry_check_open(&b->registry, open, &by, &error);
     if (!rc && !broker_recover_open(c)) return;

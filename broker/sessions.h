@@ -22,8 +22,7 @@ void on_leave(const call_t *c);
 member_t *broker_session(const call_t *c, uint64_t token);
 /* ERROR fenced: the token of this connection is stale, or its session was replaced just now.  `name`: of the
  * session; "". */
-void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name,
-                        const member_t *by);
+void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name, const member_t *by);
 
 /* It is forgotten when the messages to it have left. */
 void broker_end_peer(broker_t *b, broker_peer_t *peer);
@@ -31,7 +30,7 @@ void broker_forget_ending(broker_t *b);
 
 /* Sends a PING to find out whether the member's connection is still there; sets is_gone if it is not. */
 void broker_probe(broker_t *b, member_t *member);
-bool broker_is_gone(broker_t *b, uint64_t peer);                        /* the same of any connection */
+bool broker_is_gone(broker_t *b, uint64_t peer); /* the same of any connection */
 
 /* A session ended, for any reason but a new one of its name: events, copies, questions.  `why` NULL: it left,
  * or its lease is over; else it ends at once, for that reason. */

@@ -17,7 +17,7 @@
 #include "core/owner.h"
 #include <uthash.h>
 
-#define FENCED_EVERY_US 60000000ull    /* between two events about stale tokens of one connection, at least */
+#define FENCED_EVERY_US 60000000ull /* between two events about stale tokens of one connection, at least */
 
 /* A connection that said HELLO (or not yet: role 0). */
 typedef struct broker_peer {
@@ -26,17 +26,17 @@ typedef struct broker_peer {
     key16_t life;
     char host[HEDDLE_NAME_MAX + 1];
     uint64_t pid, wire, heard_us;
-    uint64_t token;                    /* of its session; 0: none */
-    char name[HEDDLE_NAME_MAX + 1];    /* of its latest session, "" before the first */
-    char key[HEDDLE_KEY_TEXT];         /* that it has proved, "" without keys */
-    uint64_t fenced_token, fenced_us;  /* the stale token of its last event, and when that was; 0: none yet */
-    uint64_t fenced_unsaid;            /* messages under other stale tokens since then */
-    bool is_ending;                    /* it is forgotten when the messages to it have left */
+    uint64_t token;                   /* of its session; 0: none */
+    char name[HEDDLE_NAME_MAX + 1];   /* of its latest session, "" before the first */
+    char key[HEDDLE_KEY_TEXT];        /* that it has proved, "" without keys */
+    uint64_t fenced_token, fenced_us; /* the stale token of its last event, and when that was; 0: none yet */
+    uint64_t fenced_unsaid;           /* messages under other stale tokens since then */
+    bool is_ending;                   /* it is forgotten when the messages to it have left */
     UT_hash_handle hh;
 } broker_peer_t;
 
 struct broker {
-    owner_t owner;                     /* of the thread that made it */
+    owner_t owner; /* of the thread that made it */
     broker_opts_t opts;
     broker_io_t io;
     registry_t registry;
@@ -47,32 +47,36 @@ struct broker {
     pending_t pending;
     roster_t roster;
     outbox_t outboxes[2];
-    outbox_t *out;                     /* of the event in hand; the other one is an open transaction's */
+    outbox_t *out; /* of the event in hand; the other one is an open transaction's */
     txn_t txn;
-    request_t *requests; size_t request_count, request_bytes;   /* that wait for it, in their order */
-    bool is_undecided;                 /* rollouts changed meanwhile, and are decided when it has ended */
-    broker_peer_t *peers; size_t idle_count, ending_count;
+    request_t *requests;
+    size_t request_count, request_bytes; /* that wait for it, in their order */
+    bool is_undecided;                   /* rollouts changed meanwhile, and are decided when it has ended */
+    broker_peer_t *peers;
+    size_t idle_count, ending_count;
     uint64_t started_us, started_ms;
-    uint64_t start_epoch;              /* of the start; a member that knows a greater one raises it */
-    uint64_t start_token;              /* the greatest of that epoch, when it was raised; none before */
+    uint64_t start_epoch; /* of the start; a member that knows a greater one raises it */
+    uint64_t start_token; /* the greatest of that epoch, when it was raised; none before */
     struct {
-        uint64_t at_ms;                /* 0: none */
+        uint64_t at_ms; /* 0: none */
         char from[HEDDLE_NAME_MAX + 1], message[160];
-    } restored;                        /* the last member that knew more than the store, and what */
-    struct { uint64_t epochs, numbers; } raised;   /* by how much members raised them since the start */
-    bool is_read_only;                 /* the last commit was refused: `status` says read_only */
-    uint64_t retry_us;                 /* then: when deciding is tried again */
-    bool is_broken;                    /* fatal was called */
+    } restored; /* the last member that knew more than the store, and what */
+    struct {
+        uint64_t epochs, numbers;
+    } raised;          /* by how much members raised them since the start */
+    bool is_read_only; /* the last commit was refused: `status` says read_only */
+    uint64_t retry_us; /* then: when deciding is tried again */
+    bool is_broken;    /* fatal was called */
     /* a writer's session may have ended without its record being closed */
     bool has_abandoned;
     bool has_news;                   /* something happened that a waiting question may wait for */
-    uint64_t seen_seq;                 /* events that waiting questions were shown */
-    uint64_t askers_probed_us;         /* when their connections were last looked at, for want of places */
-    uint64_t sent[32], received[32];   /* messages by type */
+    uint64_t seen_seq;               /* events that waiting questions were shown */
+    uint64_t askers_probed_us;       /* when their connections were last looked at, for want of places */
+    uint64_t sent[32], received[32]; /* messages by type */
     uint64_t bad_frames, dropped_sends;
     foreign_t foreign;
     refused_t refused;
-    uint64_t denied;                   /* messages that a key was not allowed */
+    uint64_t denied; /* messages that a key was not allowed */
 };
 
 static inline view_t broker_view(const broker_t *b, instant_t now)

@@ -233,8 +233,8 @@ void broker_defer(const call_t *c)
         b->txn.asker = r->asker;
         return;
     }
-    DL_FOREACH_SAFE (b->requests, r, next)
-        if (is_asked_again(r, &c->asker)) free(take(b, r));
+    DL_FOREACH_SAFE(b->requests, r, next)
+    if (is_asked_again(r, &c->asker)) free(take(b, r));
     if (b->request_count >= TXN_REQUESTS || b->request_bytes + c->frame.bytes > TXN_REQUEST_BYTES) {
         error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "too many requests wait for the registry's store");
         error_expected(&error, "at most %u requests, %u bytes", TXN_REQUESTS, TXN_REQUEST_BYTES);
@@ -251,7 +251,8 @@ void broker_defer(const call_t *c)
 void broker_forget_requests(broker_t *b, uint64_t peer)
 {
     request_t *r, *next;
-    DL_FOREACH_SAFE (b->requests, r, next) {
+    DL_FOREACH_SAFE(b->requests, r, next)
+    {
         if (r->asker.peer == peer) free(take(b, r));
     }
 }
@@ -259,8 +260,8 @@ void broker_forget_requests(broker_t *b, uint64_t peer)
 bool broker_has_request(const broker_t *b, uint64_t peer)
 {
     const request_t *r;
-    DL_FOREACH (b->requests, r)
-        if (r->asker.peer == peer) return true;
+    DL_FOREACH(b->requests, r)
+    if (r->asker.peer == peer) return true;
     return b->txn.is_open && b->txn.asker.peer == peer;
 }
 
@@ -299,12 +300,13 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
         error_fail(&error, code, "the registry's store has not confirmed this %s for %llu ms", name, open_ms);
     else
         error_fail(&error, code,
-                   "this %s was not begun: the registry's store has not confirmed another for %llu ms",
-                   name, open_ms);
+                   "this %s was not begun: the registry's store has not confirmed another for %llu ms", name,
+                   open_ms);
     error_where(&error, NULL, 0, NULL, is_publish ? "commit" : NULL);
-    error_hint(&error, "%s", !is_under_way ? "nothing was recorded; try again"
-                             : is_publish  ? "it may still be recorded: the same --request-id tells"
-                                           : "it may still be recorded; try again");
+    error_hint(&error, "%s",
+               !is_under_way ? "nothing was recorded; try again"
+               : is_publish  ? "it may still be recorded: the same --request-id tells"
+                             : "it may still be recorded; try again");
     broker_refuse_asker(b, asker, &error, is_publish ? 0 : b->opts.lease_ms / 4);
 }
 
@@ -319,7 +321,8 @@ void broker_end_late_requests(broker_t *b, instant_t now)
         answer_late(b, &t->asker, true, now);
     }
     request_t *r, *next;
-    DL_FOREACH_SAFE (b->requests, r, next) {
+    DL_FOREACH_SAFE(b->requests, r, next)
+    {
         if (now.us < r->deadline_us) continue;
         answer_late(b, &r->asker, false, now);
         free(take(b, r));
@@ -332,7 +335,7 @@ uint64_t broker_request_deadline(const broker_t *b)
     bool has_asker = t->is_open && t->asker.peer && t->deadline_us && !t->is_answered;
     uint64_t first = has_asker ? t->deadline_us : CLOCK_NEVER;
     const request_t *r;
-    DL_FOREACH (b->requests, r)
-        if (r->deadline_us < first) first = r->deadline_us;
+    DL_FOREACH(b->requests, r)
+    if (r->deadline_us < first) first = r->deadline_us;
     return first;
 }

@@ -47,13 +47,16 @@ typedef struct broker broker_t;
 typedef struct call call_t;
 
 /* The request that gets the answer or the error.  peer 0: the broker began the transaction itself. */
-typedef struct { uint64_t peer, req; msg_type_t type; } asker_t;
+typedef struct {
+    uint64_t peer, req;
+    msg_type_t type;
+} asker_t;
 
 /* What a member knows that the store does not (restored.h): how far its numbers are recorded. */
 typedef struct {
-    uint64_t epochs, numbers;          /* by how much the records raise them */
-    uint32_t doubted;                  /* of its adapters: their decisions are made anew */
-    bool is_whole;                     /* all of it is recorded with these records */
+    uint64_t epochs, numbers; /* by how much the records raise them */
+    uint32_t doubted;         /* of its adapters: their decisions are made anew */
+    bool is_whole;            /* all of it is recorded with these records */
     char who[HEDDLE_NAME_MAX + 1], text[304];
 } recovery_t;
 
@@ -61,43 +64,43 @@ typedef struct {
 typedef struct request {
     struct request *prev, *next;
     asker_t asker;
-    uint64_t deadline_us;              /* then it is answered with an error, and forgotten */
+    uint64_t deadline_us; /* then it is answered with an error, and forgotten */
     recovery_t recovery;
     size_t bytes;
     uint8_t frame[];
 } request_t;
 
 typedef enum {
-    TXN_OWN,          /* decisions, closed writers, a test of the store: nothing is answered */
+    TXN_OWN, /* decisions, closed writers, a test of the store: nothing is answered */
     TXN_PUBLISH,
-    TXN_OPEN,         /* its session begins when the WRITER record is applied, from the request's frame */
-    TXN_NUMBERS,      /* of a JOIN or OPEN, which is handled again when they are recorded */
-    TXN_LEAVE,        /* BYE follows, whether or not the writer could be closed */
+    TXN_OPEN,    /* its session begins when the WRITER record is applied, from the request's frame */
+    TXN_NUMBERS, /* of a JOIN or OPEN, which is handled again when they are recorded */
+    TXN_LEAVE,   /* BYE follows, whether or not the writer could be closed */
     TXN_KEY,
-    TXN_ACTIVATE      /* a waiting question (broker/questions/pending.h) is decided */
+    TXN_ACTIVATE /* a waiting question (broker/questions/pending.h) is decided */
 } txn_kind_t;
 
 typedef struct txn {
     txn_kind_t kind;
     bool is_open;
-    bool is_answered;                  /* its asker got an error at the deadline */
+    bool is_answered; /* its asker got an error at the deadline */
     asker_t asker;
     uint64_t began_us;
-    uint64_t deadline_us;              /* of its asker; 0: none */
-    uint64_t retry_ms;                 /* that the asker's error names; 0: none */
-    request_t *request;                /* OPEN, NUMBERS; owned */
-    uint64_t question;                 /* ACTIVATE: the id of the waiting question */
-    uint64_t token;                    /* LEAVE: of the session that ended */
-    bool has_changed;                  /* KEY: there is a record */
-    char key[HEDDLE_KEY_TEXT];         /* KEY: the public one */
-    uint64_t ended_sessions;           /* KEY: that its revocation ended */
+    uint64_t deadline_us;      /* of its asker; 0: none */
+    uint64_t retry_ms;         /* that the asker's error names; 0: none */
+    request_t *request;        /* OPEN, NUMBERS; owned */
+    uint64_t question;         /* ACTIVATE: the id of the waiting question */
+    uint64_t token;            /* LEAVE: of the session that ended */
+    bool has_changed;          /* KEY: there is a record */
+    char key[HEDDLE_KEY_TEXT]; /* KEY: the public one */
+    uint64_t ended_sessions;   /* KEY: that its revocation ended */
 } txn_t;
 
 /* Commits what is in the broker's outbox, and takes txn->request; no transaction is open.  OK: applied, and
  * the replies left.  AGAIN: it is open, and broker_committed ends it.  Else it was refused: the outbox is
  * empty, the asker was answered, *ret_error says why.  To be called last by a handler: what follows is in
  * the transaction. */
-int  broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error);
+int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error);
 
 /* A copy of the frame in hand; NULL: no memory, and the asker was told. */
 request_t *request_of_call(const call_t *c);

@@ -338,8 +338,7 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         if (is_operator)
             error_hint(&o->error, "its activation is manual: `heddle activate %.100s@%llu`", adapter,
                        version);
-        if (o->report.silent_ms)
-            error_silent_broker(&o->error, o->args->common.broker, o->report.silent_ms);
+        if (o->report.silent_ms) error_silent_broker(&o->error, o->args->common.broker, o->report.silent_ms);
     } else if (rc && o->published.replayed) {
         /* The same call would give the same answer for ever. */
         o->error.retriable = 0;

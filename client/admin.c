@@ -19,14 +19,11 @@ enum { TIMEOUT_MS = 5000, WAIT_MS = 30000, ACTIVATE_MS = 10000, VERIFY_MS = 3000
 
 /* Admin calls write their errors in place: the last error of the thread is the only result beside the
  * code. */
-static int misused(const char *what)
-{
-    return error_fail(error_last(), HEDDLE_ERR_USAGE, "%s", what);
-}
+static int misused(const char *what) { return error_fail(error_last(), HEDDLE_ERR_USAGE, "%s", what); }
 
 /* No options are those that are all 0. */
-#define TAKE_OPTS(to, opts)                                                                      \
-    sized_take(&(to), sizeof(to), (opts) ? (const void *)(opts) : &(size_t){sizeof(size_t)},     \
+#define TAKE_OPTS(to, opts)                                                                                  \
+    sized_take(&(to), sizeof(to), (opts) ? (const void *)(opts) : &(size_t){sizeof(size_t)},                 \
                "the struct of options", error_last())
 
 /* The reference is parsed here, so that a misspelled name costs no round trip. */
@@ -173,9 +170,9 @@ int heddle_admin_versions(heddle_admin_t *a, const char *ref, char **ret_json)
     ref_t r;
     int rc = take_ref(ref, false, &r);
     if (rc) return rc;
-    return ask(
-        a, &(msg_query_t){.op = "versions", .name = r.name, .version = r.version, .digest_head = r.head},
-        ret_json);
+    return ask(a,
+               &(msg_query_t){.op = "versions", .name = r.name, .version = r.version, .digest_head = r.head},
+               ret_json);
 }
 
 int heddle_admin_workers(heddle_admin_t *a, const char *name, char **ret_json)

@@ -10,7 +10,7 @@
 
 struct heddle_admin {
     query_t *query;
-    char *broker, *broker_key, *key;   /* as they were given; NULL: not */
+    char *broker, *broker_key, *key; /* as they were given; NULL: not */
 };
 
 #endif

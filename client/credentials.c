@@ -37,7 +37,7 @@ static int take_known(const keyring_t *ring, const char *endpoints, char ret_key
 
 void credentials_roles(const char *role, const char *const *adapters, char ret_roles[112])
 {
-    size_t n = 0, size = sizeof ((wire_keys_t *)NULL)->roles;
+    size_t n = 0, size = sizeof((wire_keys_t *)NULL)->roles;
     ret_roles[0] = 0;
     for (; adapters && *adapters && n < size; adapters++)
         n += (size_t)snprintf(ret_roles + n, size - n, "%s%s:%s", n ? " --role " : "", role, *adapters);
@@ -45,8 +45,8 @@ void credentials_roles(const char *role, const char *const *adapters, char ret_r
 }
 
 /* Keys are copied into *ret_keys, and every other copy is erased before the return. */
-int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys,
-                     bool *ret_secure, heddle_error_t *error)
+int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys, bool *ret_secure,
+                     heddle_error_t *error)
 {
     const char *broker_key = given_or_env(c->broker_key, "HEDDLE_BROKER_KEY");
     wire_keys_t keys = {.is_fixed = broker_key != NULL};

@@ -13,15 +13,17 @@
 #include "wire/wire.h"
 
 /* A key or a file; a file; NULL: see above.  `roles`: what the key needs, for a hint; NULL: it depends. */
-typedef struct { const char *broker_key, *key, *roles; } credentials_t;
+typedef struct {
+    const char *broker_key, *key, *roles;
+} credentials_t;
 
 /* "worker:a --role worker:b", of a list that NULL ends; "" where that is too long to be read. */
 void credentials_roles(const char *role, const char *const *adapters, char ret_roles[112]);
 
 /* `endpoints`: those that will be dialled.  *ret_secure: CURVE with each of them.
  * NOT_FOUND, DATA_DIR: what was named is no key; the ring's own cannot be made. */
-int  credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys, bool *ret_secure,
-                      heddle_error_t *error);
+int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys, bool *ret_secure,
+                     heddle_error_t *error);
 /* A key or a ring was named, here or in the environment: then it is not one that was generated on this host
  * without a person. */
 bool credentials_are_named(const credentials_t *c);

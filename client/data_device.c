@@ -31,10 +31,11 @@ int data_device_choose(const char *named, const char *broker, device_reach_t rea
     }
     if (!rc) rc = device_check(ret_device, reach, error);
     if (rc || !is_elsewhere) return rc;
-    if (device_is_loopback(ret_device))    /* else only a deadline would tell that nothing arrives */
+    if (device_is_loopback(ret_device)) /* else only a deadline would tell that nothing arrives */
         log_emit(LOG_WARN, "data.loopback",
                  "the broker is at %s, and bulk data goes over %s: other hosts cannot reach this program; "
-                 "name the interface that they can (opts.data_device)", broker, ret_device);
+                 "name the interface that they can (opts.data_device)",
+                 broker, ret_device);
     else if (!is_named) {
         device_addresses_t addresses;
         char text[DEVICE_ADDRESSES_TEXT];

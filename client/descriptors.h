@@ -26,7 +26,7 @@
 #define DESCRIPTORS_LOW 8
 
 /* NO_MEMORY when fewer than `wanted` (at most DESCRIPTORS_START) can be opened now. */
-int  descriptors_check(int wanted, heddle_error_t *error);
+int descriptors_check(int wanted, heddle_error_t *error);
 
 typedef struct {
     int fds[DESCRIPTORS_KEPT], count;

@@ -16,7 +16,7 @@ typedef enum { REPEATED, OPTIONAL, NEEDED } worth_t;
 struct queued {
     heddle_event_t *event;
     uint64_t version;
-    uint32_t adapter;    /* hash of its name */
+    uint32_t adapter; /* hash of its name */
     uint16_t type;
     uint16_t worth;
 };
@@ -185,7 +185,7 @@ void event_queue_push(event_queue_t *q, const heddle_event_t *event)
     pthread_mutex_lock(&q->lock);
     uint64_t lost_before = q->lost_count;
     if (!copy && worth == NEEDED) copy = find_memory(q);
-    uint32_t hash = 2166136261u;    /* FNV-1a */
+    uint32_t hash = 2166136261u; /* FNV-1a */
     for (const char *c = event->adapter; *c; c++) hash = (hash ^ (unsigned char)*c) * 16777619u;
     queued_t entry = {copy, event->version, hash, (uint16_t)event->type, (uint16_t)worth};
     if (copy) {

@@ -29,7 +29,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#define EVENT_QUEUE_CAPACITY 256u      /* at first */
+#define EVENT_QUEUE_CAPACITY 256u /* at first */
 #define EVENT_QUEUE_MAX (LIMIT_ADAPTERS_PER_WORKER * (2u * LIMIT_SLOTS + 1u) + EVENT_QUEUE_CAPACITY)
 
 #define EVENT_QUEUE_SPARE 32u
@@ -42,16 +42,16 @@ typedef struct {
     uint32_t capacity, first, count;
     heddle_event_t *spare[EVENT_QUEUE_SPARE];
     uint32_t spare_count;
-    uint64_t dropped_count;            /* repeated and optional ones */
-    uint64_t lost_count;               /* needed ones */
-    repeat_t drops;                    /* that are logged; key 1: of a needed one */
-    bool has_reader;                   /* an event was asked for once */
-    bool is_quiet;                     /* set after init: nothing is logged of those that are dropped */
-    int fd;                            /* readable while count > 0 */
+    uint64_t dropped_count; /* repeated and optional ones */
+    uint64_t lost_count;    /* needed ones */
+    repeat_t drops;         /* that are logged; key 1: of a needed one */
+    bool has_reader;        /* an event was asked for once */
+    bool is_quiet;          /* set after init: nothing is logged of those that are dropped */
+    int fd;                 /* readable while count > 0 */
 } event_queue_t;
 
 /* NO_MEMORY, also without a descriptor. */
-int  event_queue_init(event_queue_t *q);
+int event_queue_init(event_queue_t *q);
 /* A zeroed queue is allowed. */
 void event_queue_fini(event_queue_t *q);
 /* Takes a copy. */

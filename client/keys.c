@@ -12,8 +12,7 @@
 
 /* The file that is meant: `path`, or client.key of the ring. The environment is read under the lock of
  * opening, since UCX changes it meanwhile. */
-static int settle_path(const char *path, char ret_path[KEYRING_PATH], keyring_t *ring,
-                       heddle_error_t *error)
+static int settle_path(const char *path, char ret_path[KEYRING_PATH], keyring_t *ring, heddle_error_t *error)
 {
     ring->dir[0] = 0;
     opening_begin(); /* it reads the environment */

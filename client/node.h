@@ -13,28 +13,31 @@
 /* The calls that a node makes. */
 typedef struct node_io {
     void *self;
-    int  (*send)(void *self, bytes_t frame);                    /* to the broker: OK | SLOW | GONE */
+    int (*send)(void *self, bytes_t frame); /* to the broker: OK | SLOW | GONE */
     void (*redial)(void *self);
-    void (*event)(void *self, const heddle_event_t *event);     /* to the application */
+    void (*event)(void *self, const heddle_event_t *event); /* to the application */
     const transfer_ops_t *tr;
     transfer_t *t;
-    const clock_ops_t *clock;                                   /* only for wall-clock stamps of events */
-    const owner_t *owner;                                       /* of the thread that calls node and io.
-                                                                 * NULL: it is not checked */
+    const clock_ops_t *clock; /* only for wall-clock stamps of events */
+    const owner_t *owner;     /* of the thread that calls node and io.
+                               * NULL: it is not checked */
 } node_io_t;
 
 /* What happens to the session of a node. */
-typedef struct { session_event_kind_t kind; bytes_t frame; } node_event_t;    /* frame: of SE_FRAME */
+typedef struct {
+    session_event_kind_t kind;
+    bytes_t frame;
+} node_event_t; /* frame: of SE_FRAME */
 
 /* What a shell calls. */
 typedef struct node_ops {
-    void     (*session)(void *node, const node_event_t *event, uint64_t now_us);   /* the line, or a frame */
-    void     (*transfer)(void *node, const tr_event_t *event, uint64_t now_us);
-    uint64_t (*tick)(void *node, uint64_t now_us);              /* returns the next deadline */
-    bool     (*work)(void *node, uint64_t now_us);              /* one bounded piece (a digest); false:
-                                                                 * nothing was to do.  NULL: none */
+    void (*session)(void *node, const node_event_t *event, uint64_t now_us); /* the line, or a frame */
+    void (*transfer)(void *node, const tr_event_t *event, uint64_t now_us);
+    uint64_t (*tick)(void *node, uint64_t now_us); /* returns the next deadline */
+    bool (*work)(void *node, uint64_t now_us);     /* one bounded piece (a digest); false:
+                                                    * nothing was to do.  NULL: none */
     /* The handshake was rejected; it is tried again.  NULL: ignored. */
-    void     (*refused)(void *node, const heddle_error_t *why, uint64_t now_us);
+    void (*refused)(void *node, const heddle_error_t *why, uint64_t now_us);
 } node_ops_t;
 
 #endif

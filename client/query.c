@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 enum {
-    RESEND_US = 20000,                 /* before a question that could not be sent is tried again */
-    ANSWER_MS = 1500,                  /* how long the answer at a deadline's end may be on its way */
-    FREE_MS = 400,                     /* what connecting may take of a deadline for nothing: the answer names
-                                        * that deadline */
-    LATE_MS = FREE_MS + ANSWER_MS      /* after a deadline there is nothing to wait for */
+    RESEND_US = 20000,            /* before a question that could not be sent is tried again */
+    ANSWER_MS = 1500,             /* how long the answer at a deadline's end may be on its way */
+    FREE_MS = 400,                /* what connecting may take of a deadline for nothing: the answer names
+                                   * that deadline */
+    LATE_MS = FREE_MS + ANSWER_MS /* after a deadline there is nothing to wait for */
 };
 
 struct query {
@@ -30,16 +30,16 @@ struct query {
     uint32_t timeout_ms;
     atomic_bool interrupted;
     buf_t frame;
-    heddle_error_t refusal;            /* of the last HELLO or handshake; code 0: none */
-    bool is_shut;                      /* it was the handshake */
-    uint64_t heard_us;                 /* when the last frame came */
+    heddle_error_t refusal; /* of the last HELLO or handshake; code 0: none */
+    bool is_shut;           /* it was the handshake */
+    uint64_t heard_us;      /* when the last frame came */
     /* the question */
-    msg_query_t page;                  /* as asked: with the request's number and the cursor */
+    msg_query_t page; /* as asked: with the request's number and the cursor */
     uint64_t req;
     char cursor[HEDDLE_NAME_MAX + 1];
-    uint64_t started_us, asked_us;     /* asked_us: first time; 0: not yet */
-    uint64_t asked_ms;                 /* what was left of the deadline then */
-    bool is_asked;                     /* on this connection */
+    uint64_t started_us, asked_us; /* asked_us: first time; 0: not yet */
+    uint64_t asked_ms;             /* what was left of the deadline then */
+    bool is_asked;                 /* on this connection */
     /* its answer */
     bool is_answered, has_more;
     int code;
@@ -185,13 +185,13 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
     int rc = wire_check_endpoints(endpoints, NULL, error);
     if (!rc) rc = credentials_take(keys, endpoints, &with, &is_secure, error);
     if (!rc) rc = wire_dial(q->loop, endpoints, &with, &SINK, q, &q->wire, error);
-    explicit_bzero(&with, sizeof with);    /* the connection has its own copy of the secret key */
+    explicit_bzero(&with, sizeof with); /* the connection has its own copy of the secret key */
     opening_end();
     if (rc) {
         query_close(&q);
         return rc;
     }
-    loop_hand_over(q->loop);   /* each call may be on another thread, one at a time */
+    loop_hand_over(q->loop); /* each call may be on another thread, one at a time */
     *ret_query = q;
     return HEDDLE_OK;
 }
@@ -262,7 +262,7 @@ static uint64_t give_up_us(const query_t *q)
     if (!q->asked_us) return q->started_us + timeout_ms * 1000;
     if (!deadline_ms) return q->asked_us + (q->page.wait_ms + timeout_ms) * 1000;
     return clock_earlier(q->asked_us + (q->asked_ms + clock_earlier(timeout_ms, ANSWER_MS)) * 1000,
-                  q->started_us + (deadline_ms + LATE_MS) * 1000);
+                         q->started_us + (deadline_ms + LATE_MS) * 1000);
 }
 
 /* The error depends on how far the question came: refused, asked without an answer, connected, or no
@@ -275,15 +275,15 @@ static int give_up(query_t *q, heddle_error_t *error)
         *error = q->refusal;
         return error->code;
     }
-    if (q->is_asked && (q->page.deadline_ms || q->page.wait_ms)) {    /* it may think about it */
+    if (q->is_asked && (q->page.deadline_ms || q->page.wait_ms)) { /* it may think about it */
         int rc = error_fail(error, HEDDLE_ERR_DEADLINE,
                             "the broker at %s has the question and did not answer in %llu ms", endpoint,
                             (unsigned long long)waited_ms);
         error_hint(error, "`heddle status` tells whether it still answers");
         return rc;
     }
-    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no answer from the broker at %s in %llu ms",
-                        endpoint, (unsigned long long)waited_ms);
+    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no answer from the broker at %s in %llu ms", endpoint,
+                        (unsigned long long)waited_ms);
     error_expected(error, "heddle-broker listening on %s", endpoint);
     error_found(error, wire_is_reached(q->wire) ? "a connection, and silence" : "no connection");
     if (wire_is_reached(q->wire))

@@ -17,19 +17,19 @@
 #include "wire/loop.h"
 #include <jansson.h>
 
-#define QUERY_QUIET_US 1000000u   /* a connection without a frame for longer is greeted before it is used */
+#define QUERY_QUIET_US 1000000u /* a connection without a frame for longer is greeted before it is used */
 
 typedef struct query query_t;
 
 /* Begins to connect.  USAGE, NOT_FOUND and DATA_DIR (a key), NO_MEMORY. */
-int  query_open(const char *broker, const credentials_t *keys, uint32_t timeout_ms, query_t **ret_query,
-                heddle_error_t *error);
+int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_ms, query_t **ret_query,
+               heddle_error_t *error);
 /* `question`: req and page cursors are set here; deadline_ms or wait_ms is how long the broker may
  * think.  Pages are put together, up to question->limit rows of events (0: as many as there are).
  * OK: the caller owns *ret_body.  An answer that is no: its code, error filled, and *ret_body too.
  * Else an error without it: that of the broker, UNAVAILABLE, DEADLINE, INTERRUPTED, PROTOCOL,
  * NO_MEMORY. */
-int  query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error);
+int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error);
 /* From now on `hear` sees each REPORT that answers a question, before its body is read; the message is gone
  * when it returns.  NULL: nothing does. */
 void query_hear(query_t *q, void (*hear)(void *self, const msg_report_t *m), void *self);

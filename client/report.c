@@ -28,7 +28,8 @@ int report_merge(json_t *into, json_t *page, bool inside, heddle_error_t *error)
     }
     const char *key;
     json_t *value;
-    json_object_foreach(page, key, value) {
+    json_object_foreach(page, key, value)
+    {
         json_t *whole = (!strcmp(key, "adapters") || !strcmp(key, "versions") || !strcmp(key, "workers") ||
                          !strcmp(key, "events") || !strcmp(key, "keys"))
                             ? json_object_get(into, key)

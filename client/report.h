@@ -12,7 +12,7 @@
  * every other field takes the later value.  `inside`: the pages are of one version, and the list
  * that grows is that of its workers.  PROTOCOL when they do not fit together, NO_MEMORY; *into is
  * then to be thrown away. */
-int  report_merge(json_t *into, json_t *page, bool inside, heddle_error_t *error);
+int report_merge(json_t *into, json_t *page, bool inside, heddle_error_t *error);
 /* The "error" object of a negative answer, as an error of this code. */
 void report_error(const json_t *body, int code, heddle_error_t *ret_error);
 

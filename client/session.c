@@ -4,7 +4,7 @@
 #include "core/errors.h"
 #include "core/limits.h"
 
-#define BEAT_MIN_US 10000u    /* whatever lease a broker names */
+#define BEAT_MIN_US 10000u /* whatever lease a broker names */
 
 /* A restarted broker must not get the HELLOs of a whole cluster in the same millisecond. */
 static uint64_t jitter(session_t *s, uint64_t us)
@@ -139,15 +139,16 @@ static unsigned on_message(session_t *s, const msg_t *m, uint64_t now_us)
 {
     uint64_t token = 0;
     switch (m->type) {
-    case MSG_PUBLISHED: case MSG_REPORT: return SO_DELIVER;    /* told apart by the request's number */
+    case MSG_PUBLISHED:
+    case MSG_REPORT: return SO_DELIVER; /* told apart by the request's number */
     case MSG_ANNOUNCE: token = m->announce.token; break;
-    case MSG_SOURCES:  token = m->sources.token; break;
-    case MSG_COMMIT:   token = m->commit.token; break;
-    case MSG_ABORT:    token = m->abort.token; break;
-    case MSG_RETIRE:   token = m->retire.token; break;
-    case MSG_RELEASE:  token = m->release.token; break;
-    case MSG_ROLLOUT:  token = m->rollout.token; break;
-    case MSG_VERIFY:   token = m->verify.token; break;
+    case MSG_SOURCES: token = m->sources.token; break;
+    case MSG_COMMIT: token = m->commit.token; break;
+    case MSG_ABORT: token = m->abort.token; break;
+    case MSG_RETIRE: token = m->retire.token; break;
+    case MSG_RELEASE: token = m->release.token; break;
+    case MSG_ROLLOUT: token = m->rollout.token; break;
+    case MSG_VERIFY: token = m->verify.token; break;
     case MSG_HEARTBEAT_OK: {
         /* The lease counts from when the heartbeat was sent, which is before the broker extended it. */
         uint64_t seq = m->heartbeat_ok.seq, sent_us = s->beats[seq % SESSION_BEATS].sent_us;
@@ -168,7 +169,7 @@ static unsigned on_message(session_t *s, const msg_t *m, uint64_t now_us)
         s->has_lapsed = is_fenced;
         return out;
     }
-    default: return 0;    /* not for a client */
+    default: return 0; /* not for a client */
     }
     return token == s->token ? SO_DELIVER : 0;
 }
@@ -181,7 +182,8 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
 {
     if (now_us < s->next_us) return 0;
     switch (s->state) {
-    case SESSION_GREETING: case SESSION_JOINING:
+    case SESSION_GREETING:
+    case SESSION_JOINING:
         if (s->hello_count < SESSION_HELLOS) return greet(s, now_us);
         /* The connection is up and nothing answers: another broker, or the same one anew, may. */
         go_down(s);
@@ -199,10 +201,10 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
         s->next_us = now_us + beat_every(s);
         return SO_HEARTBEAT;
     case SESSION_LEAVING: return leave_for_good(s);
-    case SESSION_DOWN:    /* no descriptor was left for another line: it is still the old one, and up */
+    case SESSION_DOWN: /* no descriptor was left for another line: it is still the old one, and up */
         s->line_up = true;
         return greet(s, now_us);
-    case SESSION_LEFT:    break;
+    case SESSION_LEFT: break;
     }
     return 0;
 }
@@ -219,7 +221,8 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
         out &= ~(unsigned)SO_HELLO; /* a client that leaves says no HELLO */
     }
     switch (event->kind) {
-    case SE_LINE_UP: case SE_LINE_DOWN:
+    case SE_LINE_UP:
+    case SE_LINE_DOWN:
         if (s->state == SESSION_LEFT) return out;
         if (s->state == SESSION_LEAVING) return out | leave_for_good(s);
         if (!s->line_up && s->state == SESSION_READY) return out;
@@ -252,9 +255,13 @@ uint64_t session_deadline(const session_t *s)
 void session_hello(const session_t *s, msg_t *ret_msg)
 {
     *ret_msg = (msg_t){.type = MSG_HELLO};
-    ret_msg->hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN, .wire_max = WIRE_VERSION_MAX,
-                                   .role = s->opts.role, .pid = s->opts.pid, .life = s->opts.life,
-                                   .heddle = heddle_version(), .host = s->opts.host,
+    ret_msg->hello = (msg_hello_t){.wire_min = WIRE_VERSION_MIN,
+                                   .wire_max = WIRE_VERSION_MAX,
+                                   .role = s->opts.role,
+                                   .pid = s->opts.pid,
+                                   .life = s->opts.life,
+                                   .heddle = heddle_version(),
+                                   .host = s->opts.host,
                                    .cluster = s->joined};
 }
 

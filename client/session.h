@@ -43,22 +43,28 @@
 #include "core/clock.h"
 #include "proto/msg.h"
 
-#define SESSION_HELLO_US 1000000u        /* for the answer to HELLO, JOIN or OPEN */
+#define SESSION_HELLO_US 1000000u /* for the answer to HELLO, JOIN or OPEN */
 #define SESSION_HELLOS 3u
-#define SESSION_RETRY_US 1000000u        /* where the ERROR names no retry_ms; after SO_REDIAL */
+#define SESSION_RETRY_US 1000000u /* where the ERROR names no retry_ms; after SO_REDIAL */
 #define SESSION_LEAVE_US 1000000u
 #define SESSION_BEATS 16u
 
 typedef enum {
-    SESSION_DOWN, SESSION_GREETING, SESSION_JOINING, SESSION_READY, SESSION_REFUSED, SESSION_LEAVING,
+    SESSION_DOWN,
+    SESSION_GREETING,
+    SESSION_JOINING,
+    SESSION_READY,
+    SESSION_REFUSED,
+    SESSION_LEAVING,
     SESSION_LEFT
 } session_state_t;
 
 typedef struct {
     role_t role;
     key16_t life;
-    const char *host; uint64_t pid;      /* borrowed for the session's life */
-    uint64_t seed;                       /* jitter */
+    const char *host;
+    uint64_t pid;  /* borrowed for the session's life */
+    uint64_t seed; /* jitter */
 } session_opts_t;
 
 typedef struct session {
@@ -66,48 +72,53 @@ typedef struct session {
     session_state_t state;
     uint64_t token, epoch, lease_us, keep, wire;
     char cluster[HEDDLE_NAME_MAX + 1];
-    char joined[HEDDLE_NAME_MAX + 1];    /* the cluster of the last WELCOME; "" none */
-    uint64_t join_count;                 /* WELCOMEs so far */
-    uint64_t next_us;                    /* next thing to do in this state */
-    uint64_t lease_end_us;               /* by own clock; 0: no lease */
-    uint64_t asked_us;                   /* when the JOIN or OPEN of `req` was sent */
+    char joined[HEDDLE_NAME_MAX + 1]; /* the cluster of the last WELCOME; "" none */
+    uint64_t join_count;              /* WELCOMEs so far */
+    uint64_t next_us;                 /* next thing to do in this state */
+    uint64_t lease_end_us;            /* by own clock; 0: no lease */
+    uint64_t asked_us;                /* when the JOIN or OPEN of `req` was sent */
     uint64_t heartbeat_seq, req;
-    struct { uint64_t seq, sent_us; } beats[SESSION_BEATS];   /* when each recent heartbeat was sent */
+    struct {
+        uint64_t seq, sent_us;
+    } beats[SESSION_BEATS]; /* when each recent heartbeat was sent */
     unsigned hello_count;
-    uint64_t fenced_count, rng;          /* fenced_count: sessions that a later one of the same broker
-                                          * replaced */
-    bool line_up, has_lapsed;            /* has_lapsed: the token became void, and no other was given yet */
+    uint64_t fenced_count, rng; /* fenced_count: sessions that a later one of the same broker
+                                 * replaced */
+    bool line_up, has_lapsed;   /* has_lapsed: the token became void, and no other was given yet */
 } session_t;
 
 typedef enum { SE_LINE_UP, SE_LINE_DOWN, SE_FRAME, SE_TICK, SE_LEAVE } session_event_kind_t;
-typedef struct { session_event_kind_t kind; const msg_t *msg; } session_event_t;
+typedef struct {
+    session_event_kind_t kind;
+    const msg_t *msg;
+} session_event_t;
 
 /* What the caller is to do, in this order of bits. */
 typedef enum {
-    SO_LAPSED = 1 << 0,      /* the token is void: drop queued frames, timers of it; serve on */
-    SO_HELLO = 1 << 1,       /* send session_hello() */
-    SO_JOIN = 1 << 2,        /* build and send JOIN or OPEN with req = session->req */
-    SO_JOINED = 1 << 3,      /* WELCOME accepted: read it from the event's msg */
-    SO_REFUSED = 1 << 4,     /* the ERROR of the event's msg refuses the hello or the join */
-    SO_HEARTBEAT = 1 << 5,   /* build and send HEARTBEAT with seq = session->heartbeat_seq */
-    SO_LEAVE = 1 << 6,       /* send LEAVE with the token */
-    SO_LEFT = 1 << 7,        /* over: close */
-    SO_REDIAL = 1 << 8,      /* no answer comes: connect anew, to the next endpoint */
-    SO_DELIVER = 1 << 9,     /* the frame is for the caller */
-    SO_ELSEWHERE = 1 << 10,  /* in place of SO_JOIN: the broker that was greeted has the registry of another
-                              * cluster than the one that was joined before */
-    SO_FENCED = 1 << 11      /* the broker gave the token of this publisher to another session */
+    SO_LAPSED = 1 << 0,     /* the token is void: drop queued frames, timers of it; serve on */
+    SO_HELLO = 1 << 1,      /* send session_hello() */
+    SO_JOIN = 1 << 2,       /* build and send JOIN or OPEN with req = session->req */
+    SO_JOINED = 1 << 3,     /* WELCOME accepted: read it from the event's msg */
+    SO_REFUSED = 1 << 4,    /* the ERROR of the event's msg refuses the hello or the join */
+    SO_HEARTBEAT = 1 << 5,  /* build and send HEARTBEAT with seq = session->heartbeat_seq */
+    SO_LEAVE = 1 << 6,      /* send LEAVE with the token */
+    SO_LEFT = 1 << 7,       /* over: close */
+    SO_REDIAL = 1 << 8,     /* no answer comes: connect anew, to the next endpoint */
+    SO_DELIVER = 1 << 9,    /* the frame is for the caller */
+    SO_ELSEWHERE = 1 << 10, /* in place of SO_JOIN: the broker that was greeted has the registry of another
+                             * cluster than the one that was joined before */
+    SO_FENCED = 1 << 11     /* the broker gave the token of this publisher to another session */
 } session_out_t;
 
-void     session_init(session_t *s, const session_opts_t *opts);
+void session_init(session_t *s, const session_opts_t *opts);
 /* Returns bits of session_out_t. */
 unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us);
 uint64_t session_deadline(const session_t *s);
-void     session_hello(const session_t *s, msg_t *ret_msg);
+void session_hello(const session_t *s, msg_t *ret_msg);
 /* It was refused, and does not try again before the line has been down. */
-bool     session_is_barred(const session_t *s);
+bool session_is_barred(const session_t *s);
 /* The lease of the current token is still good at `now`: checked before every COMMIT is applied.
  * Also true while a new connection is being greeted and the old lease runs on. */
-bool     session_is_live(const session_t *s, uint64_t now_us);
+bool session_is_live(const session_t *s, uint64_t now_us);
 
 #endif

@@ -28,7 +28,7 @@ struct shell {
     node_io_t io;
     const node_ops_t *ops;
     void *node;
-    uint64_t transfer_due_us;          /* what the last tick knew of the transfer's deadline */
+    uint64_t transfer_due_us; /* what the last tick knew of the transfer's deadline */
     pthread_t thread;
     bool running;
     event_queue_t events;
@@ -36,8 +36,8 @@ struct shell {
     int interrupt_fd;
     char device[DATA_DEVICE_BYTES];
     device_reach_t reach;
-    uint64_t look_us;                  /* the next look at the interface; CLOCK_NEVER: loopback, or none */
-    char look_error[256];              /* why the last one could not be obeyed; "" */
+    uint64_t look_us;     /* the next look at the interface; CLOCK_NEVER: loopback, or none */
+    char look_error[256]; /* why the last one could not be obeyed; "" */
 };
 
 /* ---- what the node asks for ---- */
@@ -73,13 +73,17 @@ static bool look_at_device(shell_t *s, uint64_t now_us)
     if (!rc) rc = descriptors_check(DESCRIPTORS_VERSION, &error); /* UCX ends the process without */
     if (!rc) rc = s->io.tr->reopen(s->io.t, &error);
     if (rc && strcmp(s->look_error, error.message) != 0)
-        log_emit(LOG_WARN, "data.unmoved", "the addresses of %s changed, and the data plane cannot take the "
-                 "new ones: %s; it is tried again", s->device, error.message);
+        log_emit(LOG_WARN, "data.unmoved",
+                 "the addresses of %s changed, and the data plane cannot take the "
+                 "new ones: %s; it is tried again",
+                 s->device, error.message);
     error_text(s->look_error, sizeof s->look_error, rc ? error.message : "");
     s->io.tr->where(s->io.t, &after);
     if (!strcmp(before.addresses, after.addresses)) return false;
-    log_emit(LOG_WARN, "data.moved", "the addresses of %s changed from %s to %s: the data plane was opened "
-             "anew", s->device, before.addresses, after.addresses);
+    log_emit(LOG_WARN, "data.moved",
+             "the addresses of %s changed from %s to %s: the data plane was opened "
+             "anew",
+             s->device, before.addresses, after.addresses);
     return true;
 }
 
@@ -185,9 +189,11 @@ static int take_keys(shell_t *s, const shell_opts_t *opts, wire_keys_t *ret_keys
 /* UCX is loaded only by clients that move bulk data. */
 static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
-    transfer_opts_t transfer = {
-        .device = s->device, .max_rate_bytes = opts->max_rate_bytes,
-        .close_ms = opts->close_ms, .clock = s->io.clock, .owner = s->io.owner};
+    transfer_opts_t transfer = {.device = s->device,
+                                .max_rate_bytes = opts->max_rate_bytes,
+                                .close_ms = opts->close_ms,
+                                .clock = s->io.clock,
+                                .owner = s->io.owner};
     /* Overrides what AUTO would choose on this fabric; sources decide, so both sides may differ. */
     static const char *const MODES[] = {"auto", "eager", "rendezvous"};
     const char *wanted = getenv("HEDDLE_TRANSFER_MODE");
@@ -215,8 +221,7 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
     s->events.is_quiet = opts->quiet_events;
     if (!rc) s->io.owner = loop_owner(s->loop);
     if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
-    if (!rc)
-        rc = wire_dial(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
+    if (!rc) rc = wire_dial(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
     explicit_bzero(&keys, sizeof keys);
     if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work, arm, s))
         rc = out_of(error, "no memory is left for a loop");
@@ -239,12 +244,11 @@ static int open_shell(const shell_opts_t *opts, shell_t **ret_shell, heddle_erro
     if (rc) return rc;
     shell_t *s = calloc(1, sizeof *s);
     if (!s) return out_of(error, "no memory is left for a client");
-    s->io = (node_io_t){
-        .self = s, .send = send_frame, .redial = redial, .event = tell, .clock = clock_system()};
+    s->io =
+        (node_io_t){.self = s, .send = send_frame, .redial = redial, .event = tell, .clock = clock_system()};
     s->look_us = CLOCK_NEVER;
     s->interrupt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->interrupt_fd < 0)
-        rc = out_of(error, "no descriptor is left for a client");
+    if (s->interrupt_fd < 0) rc = out_of(error, "no descriptor is left for a client");
     sigset_t old;
     block_signals(&old);
     if (!rc) rc = open_parts(s, opts, error);
@@ -299,7 +303,7 @@ int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *e
     s->ops = ops;
     s->node = node;
     loop_set_tick(s->loop, tick, s);
-    loop_hand_over(s->loop);   /* and with it wire, transfer and node; run() hands it back */
+    loop_hand_over(s->loop); /* and with it wire, transfer and node; run() hands it back */
     s->running = thread_start("heddle", run, s, &s->thread) == 0;
     return s->running ? HEDDLE_OK : out_of(error, "no thread can be started");
 }

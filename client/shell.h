@@ -20,39 +20,39 @@
 
 typedef struct shell shell_t;
 typedef struct {
-    const char *broker;                /* NULL: $HEDDLE_BROKER, else the default */
-    bool transfer;                     /* load and open UCX */
-    const char *data_device;           /* NULL: as client/data_device.h says */
-    bool insecure; /* other addresses than loopback are allowed, for control and data; without it
-                    * for control with the broker's key; for data, if that key or the ring was
-                    * named, or the broker is reached over a network */
+    const char *broker;      /* NULL: $HEDDLE_BROKER, else the default */
+    bool transfer;           /* load and open UCX */
+    const char *data_device; /* NULL: as client/data_device.h says */
+    bool insecure;           /* other addresses than loopback are allowed, for control and data; without it
+                              * for control with the broker's key; for data, if that key or the ring was
+                              * named, or the broker is reached over a network */
     credentials_t keys;
     uint64_t max_rate_bytes;
-    bool quiet_events;                 /* event_queue_t.is_quiet */
-    uint32_t close_ms;                 /* what the end of the transfer may take; 0: its default */
+    bool quiet_events; /* event_queue_t.is_quiet */
+    uint32_t close_ms; /* what the end of the transfer may take; 0: its default */
 } shell_opts_t;
 
 /* Checks addresses and keys, loads the data plane, begins to connect; the broker may be away.  USAGE,
  * INSECURE_ADDRESS, NOT_FOUND and DATA_DIR (a key), NO_MEMORY, INTERNAL (no UCX). */
-int  shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error);
+int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *error);
 /* For a caller that is its own loop: the same checks, and the transfer alone.  `io` has clock and owner;
  * `io->tr` and `io->t` are set on success, and the caller ends it (io->tr->close).  Errors as above. */
-int  shell_open_transfer(const shell_opts_t *opts, node_io_t *io, heddle_error_t *error);
+int shell_open_transfer(const shell_opts_t *opts, node_io_t *io, heddle_error_t *error);
 /* Valid until shell_close; its send answers GONE until the line is up. */
 const node_io_t *shell_io(shell_t *s);
 /* `ops` and `node` are borrowed until shell_stop.  NO_MEMORY. */
-int  shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error);
+int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error);
 /* Runs fn(node, arg, now) on the loop's thread and waits for it: a turn of the loop at most.
  * CLOSED when the loop is not running; nothing else can fail. */
-int  shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg);
+int shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg);
 bool shell_is_reached(const shell_t *s); /* wire_is_reached; any thread */
-void shell_wake(shell_t *s);           /* makes the loop tick; while it is started */
+void shell_wake(shell_t *s);             /* makes the loop tick; while it is started */
 /* Events in order (client/event_queue.h tells what a full queue drops), waited for at most
  * timeout_ms (-1: for ever).
  * OK · AGAIN · INTERRUPTED. */
-int  shell_next_event(shell_t *s, int timeout_ms, heddle_event_t *ret_event);
-int  shell_fd(const shell_t *s);       /* readable while an event waits; never to be read */
-void shell_interrupt(shell_t *s);      /* next_event, this call or the next, returns INTERRUPTED once */
+int shell_next_event(shell_t *s, int timeout_ms, heddle_event_t *ret_event);
+int shell_fd(const shell_t *s);   /* readable while an event waits; never to be read */
+void shell_interrupt(shell_t *s); /* next_event, this call or the next, returns INTERRUPTED once */
 /* Ends the loop and joins its thread; calls that were accepted have run.  Idempotent. */
 void shell_stop(shell_t *s);
 /* After shell_stop and the end of the node.  Accepts NULL and pointers to NULL. */

@@ -21,13 +21,19 @@ void buf_clear(buf_t *b)
 static bool reserve(buf_t *b, size_t more)
 {
     if (b->failed) return false;
-    if (more > SIZE_MAX / 2 - b->bytes) { b->failed = true; return false; }
+    if (more > SIZE_MAX / 2 - b->bytes) {
+        b->failed = true;
+        return false;
+    }
     size_t need = b->bytes + more;
     if (need <= b->capacity) return true;
     size_t capacity = b->capacity ? b->capacity : 256;
     while (capacity < need) capacity *= 2;
     uint8_t *data = realloc(b->data, capacity);
-    if (!data) { b->failed = true; return false; }
+    if (!data) {
+        b->failed = true;
+        return false;
+    }
     b->data = data;
     b->capacity = capacity;
     return true;
@@ -85,7 +91,11 @@ void text_vprintf(char *to, size_t size, const char *format, va_list args)
     vsnprintf(to, size, format, args);
 }
 
-struct arena_block { arena_block_t *next; size_t bytes, used; _Alignas(16) uint8_t data[]; };
+struct arena_block {
+    arena_block_t *next;
+    size_t bytes, used;
+    _Alignas(16) uint8_t data[];
+};
 
 void arena_fini(arena_t *a)
 {

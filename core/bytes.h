@@ -12,7 +12,10 @@
 
 /* A view of memory that the caller does not own: valid during the call that passed it, never stored past it.
  */
-typedef struct { const void *data; size_t bytes; } bytes_t;
+typedef struct {
+    const void *data;
+    size_t bytes;
+} bytes_t;
 
 static inline bytes_t bytes_of(const void *data, size_t bytes) { return (bytes_t){data, bytes}; }
 static inline bool bytes_equal(bytes_t a, bytes_t b)
@@ -21,7 +24,11 @@ static inline bool bytes_equal(bytes_t a, bytes_t b)
 }
 
 /* Little-endian scalars at any alignment. */
-static inline uint16_t le16_get(const void *p) { const uint8_t *b = p; return (uint16_t)(b[0] | b[1] << 8); }
+static inline uint16_t le16_get(const void *p)
+{
+    const uint8_t *b = p;
+    return (uint16_t)(b[0] | b[1] << 8);
+}
 static inline uint32_t le32_get(const void *p)
 {
     const uint8_t *b = p;
@@ -50,16 +57,20 @@ static inline void le64_put(void *p, uint64_t v)
 
 /* A growing buffer.  Running out of memory sets `failed` and makes every later append a no-op: check once at
  * the end. */
-typedef struct { uint8_t *data; size_t bytes, capacity; bool failed; } buf_t;
-void  buf_fini(buf_t *b);
-void  buf_clear(buf_t *b);                                /* keeps the memory */
-void *buf_grow(buf_t *b, size_t bytes);                   /* room for `bytes` more, counted as used; NULL
-                                                           * when failed */
-void  buf_add(buf_t *b, const void *data, size_t bytes);
-void  buf_add_text(buf_t *b, const char *text);
-void  buf_printf(buf_t *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
-const char *buf_text(buf_t *b);                           /* NUL-terminated (the NUL is not counted); ""
-                                                           * when failed */
+typedef struct {
+    uint8_t *data;
+    size_t bytes, capacity;
+    bool failed;
+} buf_t;
+void buf_fini(buf_t *b);
+void buf_clear(buf_t *b);               /* keeps the memory */
+void *buf_grow(buf_t *b, size_t bytes); /* room for `bytes` more, counted as used; NULL
+                                         * when failed */
+void buf_add(buf_t *b, const void *data, size_t bytes);
+void buf_add_text(buf_t *b, const char *text);
+void buf_printf(buf_t *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+const char *buf_text(buf_t *b); /* NUL-terminated (the NUL is not counted); ""
+                                 * when failed */
 static inline bytes_t buf_view(const buf_t *b) { return bytes_of(b->data, b->bytes); }
 
 /* snprintf for files that may not include stdio.h: formatting is no I/O. */
@@ -69,10 +80,13 @@ void text_vprintf(char *to, size_t size, const char *format, va_list args);
 /* Memory of one decoded message: many small allocations, one free.  The limit bounds what a hostile message
  * can make the decoder allocate. */
 typedef struct arena_block arena_block_t;
-typedef struct { arena_block_t *blocks; size_t used, limit; } arena_t;  /* limit 0: none */
-void  arena_fini(arena_t *a);
-void *arena_alloc(arena_t *a, size_t bytes);              /* zeroed, 16-byte aligned; NULL when out of
-                                                           * memory or limit */
+typedef struct {
+    arena_block_t *blocks;
+    size_t used, limit;
+} arena_t; /* limit 0: none */
+void arena_fini(arena_t *a);
+void *arena_alloc(arena_t *a, size_t bytes);                  /* zeroed, 16-byte aligned; NULL when out of
+                                                               * memory or limit */
 char *arena_text(arena_t *a, const void *data, size_t bytes); /* NUL-terminated copy */
 void *arena_copy(arena_t *a, const void *data, size_t bytes);
 

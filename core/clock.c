@@ -45,9 +45,8 @@ static bool parse_offset(const char *text, int *ret_minutes)
     int hours = 0, minutes = 0, length = 0;
     *ret_minutes = 0;
     if (!strcmp(text, "Z")) return true;
-    bool is_read = (*text == '+' || *text == '-') && text[1] >= '0' && text[1] <= '2' &&
-                   strlen(text) == 6 && text[4] >= '0' &&
-                   sscanf(text + 1, "%2d:%2d%n", &hours, &minutes, &length) == 2;
+    bool is_read = (*text == '+' || *text == '-') && text[1] >= '0' && text[1] <= '2' && strlen(text) == 6 &&
+                   text[4] >= '0' && sscanf(text + 1, "%2d:%2d%n", &hours, &minutes, &length) == 2;
     if (!is_read || length != 5 || hours > 23 || minutes < 0 || minutes > 59) return false;
     *ret_minutes = (*text == '-' ? -1 : 1) * (hours * 60 + minutes);
     return true;

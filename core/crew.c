@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#define SPINS 2000u                /* some 50 us on x86-64 */
+#define SPINS 2000u /* some 50 us on x86-64 */
 
 typedef struct {
     void (*piece)(void *self, uint32_t i);
@@ -18,15 +18,15 @@ typedef struct {
 } job_t;
 
 struct crew {
-    pthread_mutex_t lock;          /* of what is not atomic */
+    pthread_mutex_t lock; /* of what is not atomic */
     pthread_cond_t work, done;
-    job_t job;                     /* count 0: it is over, for a thread that wakes now */
-    uint64_t number;               /* of the job */
-    _Atomic uint32_t next;         /* the first piece that is not taken */
-    _Atomic uint32_t busy;         /* threads, but for the caller's, that are at the job; changed under the
-                                    * lock */
+    job_t job;             /* count 0: it is over, for a thread that wakes now */
+    uint64_t number;       /* of the job */
+    _Atomic uint32_t next; /* the first piece that is not taken */
+    _Atomic uint32_t busy; /* threads, but for the caller's, that are at the job; changed under the
+                            * lock */
     bool ends;
-    int avoided;                   /* core that they keep off; -1: none */
+    int avoided; /* core that they keep off; -1: none */
     uint32_t threads;
     pthread_t thread[];
 };
@@ -95,7 +95,7 @@ static void keep_off(crew_t *c, int core)
     cpu_set_t others;
     if (core < 0 || core == c->avoided || sched_getaffinity(0, sizeof others, &others) != 0) return;
     CPU_CLR(core, &others);
-    if (CPU_COUNT(&others) == 0) CPU_SET(core, &others);    /* it is the only one allowed, for them too */
+    if (CPU_COUNT(&others) == 0) CPU_SET(core, &others); /* it is the only one allowed, for them too */
     for (uint32_t i = 0; i < c->threads; i++) pthread_setaffinity_np(c->thread[i], sizeof others, &others);
     c->avoided = core;
 }

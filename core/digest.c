@@ -31,7 +31,7 @@ typedef struct {
 #define PRIME_3 0x165667B19E3779F9u
 #define PRIME_4 0x85EBCA77C2B2AE63u
 #define AHEAD_BYTES 512
-typedef uint64_t lanes_t __attribute__((vector_size(32)));              /* the accumulators of one leaf */
+typedef uint64_t lanes_t __attribute__((vector_size(32))); /* the accumulators of one leaf */
 typedef uint64_t words_t __attribute__((vector_size(32), aligned(1), may_alias));
 
 static uint64_t rotate(uint64_t v, int bits) { return v << bits | v >> (64 - bits); }
@@ -55,7 +55,7 @@ typedef uint32_t halves_t __attribute__((vector_size(32), may_alias));
 #define TIMES_AVX2(v, by)                                                                                    \
     __extension__({                                                                                          \
         lanes_t cross = (lanes_t)((halves_t)(v) * (halves_t)(lanes_t){SWAPPED(by)});                         \
-        (lanes_t)_mm256_mul_epu32((__m256i)(v), (__m256i)(lanes_t){REPEATED(by)}) + (cross << 32) +          \
+        (lanes_t) _mm256_mul_epu32((__m256i)(v), (__m256i)(lanes_t){REPEATED(by)}) + (cross << 32) +         \
             (cross >> 32 << 32);                                                                             \
     })
 #define REPEATED(v) v, v, v, v

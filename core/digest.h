@@ -19,7 +19,9 @@
 #include "core/names.h"
 #include <stdbool.h>
 
-typedef struct { uint8_t b[16]; } chunk_digest_t;
+typedef struct {
+    uint8_t b[16];
+} chunk_digest_t;
 
 /* Computes the leaves of `bytes` of a region, ceil(bytes/4096) of them; the last one as if it were padded
  * with zeros to 4 KiB. */
@@ -38,7 +40,9 @@ chunk_digest_t digest_chunk(const uint64_t *leaves, size_t count);
 digest_t digest_blake2b(const void *data, size_t bytes);
 
 /* h1, fed piece by piece: the record first, then the leaves in order. */
-typedef struct { _Alignas(64) uint8_t opaque[384]; } h1_t;
+typedef struct {
+    _Alignas(64) uint8_t opaque[384];
+} h1_t;
 void h1_init(h1_t *h);
 void h1_add(h1_t *h, const void *data, size_t bytes);
 void h1_add_u32(h1_t *h, uint32_t v);

@@ -7,7 +7,7 @@
 
 struct digest_stage {
     uint32_t capacity, first, count;
-    digest_job_t jobs[];        /* a ring */
+    digest_job_t jobs[]; /* a ring */
 };
 
 digest_stage_t *digest_stage_new(uint32_t capacity)

@@ -18,10 +18,10 @@
 
 typedef struct digest_stage digest_stage_t;
 typedef struct {
-    uint64_t cookie;            /* the caller's: comes back with the completion */
-    const void *data;           /* NULL: the leaves were made as the bytes were copied, and are there */
+    uint64_t cookie;  /* the caller's: comes back with the completion */
+    const void *data; /* NULL: the leaves were made as the bytes were copied, and are there */
     size_t bytes;
-    uint64_t *leaves;           /* one for each page (core/digest.h) */
+    uint64_t *leaves; /* one for each page (core/digest.h) */
 } digest_job_t;
 
 /* Room for `capacity` pending jobs.  NULL: no memory. */

@@ -21,7 +21,7 @@ typedef struct {
 } row_t;
 
 static const row_t ROWS[] = {
-#define X(NAME, value, name, exit, group, retriable, text) \
+#define X(NAME, value, name, exit, group, retriable, text)                                                   \
     {-(value), name, exit, HEDDLE_BROKEN_##group, retriable, text},
     HEDDLE_ERRORS(X)
 #undef X
@@ -166,7 +166,7 @@ int error_publish(const heddle_error_t *error)
 
 static void replace_word(char *field, size_t size, const char *word, const char *by)
 {
-    char before[sizeof ((heddle_error_t *)NULL)->message];
+    char before[sizeof((heddle_error_t *)NULL)->message];
     char *at = strstr(field, word);
     if (!at) return;
     size_t n = (size_t)(at - field);
@@ -184,8 +184,10 @@ void error_silent_broker(heddle_error_t *error, const char *endpoint, uint32_t s
                 "then",
                 error->message, endpoint, silent_ms / 1000, since + 11);
     error_text(error->message, sizeof error->message, message);
-    error_hint(error, "does the broker at %.100s still run? `heddle status` and its log tell; started again "
-                      "with the same --data it goes on", endpoint);
+    error_hint(error,
+               "does the broker at %.100s still run? `heddle status` and its log tell; started again "
+               "with the same --data it goes on",
+               endpoint);
 }
 
 void error_name_adapter(heddle_error_t *error, const char *adapter)

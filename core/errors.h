@@ -30,7 +30,7 @@ void error_text(char *to, size_t size, const char *text);
 /* A hash of code, expected and hint: equal for one reason that repeats, whose message may hold times. */
 uint32_t error_reason(const heddle_error_t *error);
 /* Makes `error` this thread's heddle_last_error(); returns its code. */
-int  error_publish(const heddle_error_t *error);
+int error_publish(const heddle_error_t *error);
 /* The thread's own object, to be filled in place by public calls. */
 heddle_error_t *error_last(void);
 

@@ -11,7 +11,12 @@
 #include <unistd.h>
 
 #define POINTS_MAX 16
-typedef struct { char name[64]; char action[8]; unsigned nth; _Atomic unsigned hits; } point_t;
+typedef struct {
+    char name[64];
+    char action[8];
+    unsigned nth;
+    _Atomic unsigned hits;
+} point_t;
 static point_t points[POINTS_MAX];
 static int point_count;
 static int hits_fd = -1; /* opened at the start: some failpoints lie where no descriptor is left */
@@ -44,7 +49,10 @@ static struct {
     bool is_armed, has_failed;
     char name[64];
     unsigned nth, count;
-    struct { char name[64]; unsigned count; } passed[PASSED_MAX];
+    struct {
+        char name[64];
+        unsigned count;
+    } passed[PASSED_MAX];
 } test;
 
 void failpoint_arm(const char *name, unsigned nth)

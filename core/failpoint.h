@@ -24,7 +24,7 @@ bool failpoint_hit_of(const char *place, const char *what);
 void failpoint_arm(const char *name, unsigned nth); /* takes its error path then; also counts all from now
                                                      * on */
 void failpoint_disarm(void);
-bool failpoint_has_failed(void);                    /* since it was armed */
+bool failpoint_has_failed(void); /* since it was armed */
 /* The names that were passed since, and how often; NULL: no more of them. */
 const char *failpoint_passed(int index, unsigned *ret_count);
 #else

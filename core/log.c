@@ -34,7 +34,7 @@ void log_emit(log_level_t level, const char *id, const char *format, ...)
     if (n > (int)sizeof line - 2) n = (int)sizeof line - 2;
     error_text(line, (size_t)n + 1, line); /* no line feeds, and no terminal escapes from peers */
     if (in_words) in_words(line);
-    n = (int)strlen(line);                 /* a UTF-8 sequence that was cut at the end is gone */
+    n = (int)strlen(line); /* a UTF-8 sequence that was cut at the end is gone */
     line[n++] = '\n';
     ssize_t written = write(STDERR_FILENO, line, (size_t)n); /* one write, so that lines of several threads
                                                               * stay whole */

@@ -10,20 +10,26 @@
 /* [A-Za-z0-9][A-Za-z0-9._-]{0,127} */
 bool name_is_valid(const char *name);
 /* BAD_NAME with what is wrong with it; `what`: "adapter", "worker", "writer", "label key". */
-int  name_check(const char *what, const char *name, heddle_error_t *error);
+int name_check(const char *what, const char *name, heddle_error_t *error);
 /* "k=v", both names. */
-int  label_check(const char *label, heddle_error_t *error);
+int label_check(const char *label, heddle_error_t *error);
 /* A worker's place in a group: BAD_NAME, USAGE.  NULL or "" with 0, 0: it has none. */
-int  group_check(const char *group, uint64_t rank, uint64_t ranks, heddle_error_t *error);
+int group_check(const char *group, uint64_t rank, uint64_t ranks, heddle_error_t *error);
 
 /* What a tag has of the digest: its first hex digits. */
 #define DIGEST_HEAD 12u
 
 /* NAME, NAME@V (V >= 1), or a tag, NAME@V:HEAD.  version 0 and head "" where they are left out. */
-typedef struct { char name[HEDDLE_NAME_MAX + 1]; uint64_t version; char head[DIGEST_HEAD + 1]; } ref_t;
-int  ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error);
+typedef struct {
+    char name[HEDDLE_NAME_MAX + 1];
+    uint64_t version;
+    char head[DIGEST_HEAD + 1];
+} ref_t;
+int ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error);
 
-typedef struct { uint8_t b[32]; } digest_t;
+typedef struct {
+    uint8_t b[32];
+} digest_t;
 void digest_text(const digest_t *d, char ret_text[HEDDLE_DIGEST_TEXT]);
 bool digest_parse(const char *text, digest_t *ret_digest);
 bool digest_equal(const digest_t *a, const digest_t *b);

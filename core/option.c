@@ -175,7 +175,10 @@ static int parse_arguments(const option_set_t *set, int argc, char **argv, const
     int n = 0, max = 0;
     while (set->args && set->args[max]) ret_args[max++] = NULL;
     for (; optind < argc; optind++, n++) {
-        if (n < max) { ret_args[n] = argv[optind]; continue; }
+        if (n < max) {
+            ret_args[n] = argv[optind];
+            continue;
+        }
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: unexpected argument \"%.200s\"", set->program,
                             argv[optind]);
         error_expected(error, "at most %d", max);

@@ -36,13 +36,13 @@ typedef enum {
 } option_kind_t;
 
 typedef struct option_row {
-    const char *name;        /* "max-rate"; NULL ends the table */
-    char letter;             /* 'o' for -o; 0: none */
+    const char *name; /* "max-rate"; NULL ends the table */
+    char letter;      /* 'o' for -o; 0: none */
     option_kind_t kind;
-    const char *value;       /* shown in help: "SIZE"; for CHOICE also the choices, "all|as-ready|manual" */
-    const char *env;         /* variable that gives the default; NULL: none */
-    const char *fallback;    /* default as text; NULL: the zero value */
-    const char *doc;         /* one line */
+    const char *value;    /* shown in help: "SIZE"; for CHOICE also the choices, "all|as-ready|manual" */
+    const char *env;      /* variable that gives the default; NULL: none */
+    const char *fallback; /* default as text; NULL: the zero value */
+    const char *doc;      /* one line */
     size_t offset;
 } option_t;
 
@@ -76,8 +76,8 @@ const char *option_nearest(const char *word, const char *const *words);
 void option_words(char *hint);
 /* Fills the error of a value that the program does not accept, "--keep is out of range", with expected, found
  * and hint.  Returns USAGE. */
-int  option_refuse(const option_set_t *set, const char *option, const char *expected, long long found,
-                   heddle_error_t *error);
+int option_refuse(const option_set_t *set, const char *option, const char *expected, long long found,
+                  heddle_error_t *error);
 /* Frees lists that the parse allocated. */
 void option_fini(const option_set_t *set, void *into);
 /* The text that --help prints; owned by the caller (free). */

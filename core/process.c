@@ -61,8 +61,8 @@ bool process_print(const char *line)
         if (times)
             log_emit(LOG_WARN, "stdout.lost",
                      "a line cannot be written to stdout and is lost: %s; is its disk full, or the "
-                     "descriptor closed?  The line: %.400s%s", strerror(why), line,
-                     repeat_text(times, scratch));
+                     "descriptor closed?  The line: %.400s%s",
+                     strerror(why), line, repeat_text(times, scratch));
         __fpurge(stdout); /* or the lost line would be printed late, before the next one */
         clearerr(stdout);
     }

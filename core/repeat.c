@@ -39,7 +39,7 @@ bool repeat_over(repeat_t *r)
 
 uint32_t repeat_key(const char *text)
 {
-    uint32_t hash = 2166136261u;    /* FNV-1a */
+    uint32_t hash = 2166136261u; /* FNV-1a */
     for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 16777619u;
     return hash;
 }

@@ -15,13 +15,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define REPEAT_US 60000000ull    /* between two reports of one reason */
+#define REPEAT_US 60000000ull /* between two reports of one reason */
 #define REPEAT_KEYS 4
 #define REPEAT_TEXT 64u
 
 typedef struct {
-    struct { uint32_t key; uint64_t said_us, count; bool is_used; } seen[REPEAT_KEYS];
-    bool is_said;                /* reported, and not over yet */
+    struct {
+        uint32_t key;
+        uint64_t said_us, count;
+        bool is_used;
+    } seen[REPEAT_KEYS];
+    bool is_said; /* reported, and not over yet */
 } repeat_t;
 
 /* Counts the condition.  0: do not report it now; else report it, with this number of times since the last

@@ -14,8 +14,8 @@ static bool is_zero(const uint8_t *bytes, size_t count)
 
 static int fail_newer(const char *what, size_t size, size_t given, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s asks for something that this library does not know",
-                        what);
+    int rc =
+        error_fail(error, HEDDLE_ERR_USAGE, "%s asks for something that this library does not know", what);
     error_expected(error, "at most %zu bytes, or zeros after them", size);
     error_found(error, "%zu bytes", given);
     error_hint(error, "the program was built against a newer heddle: install that release, or leave new "

@@ -15,12 +15,14 @@
 
 /* `check` returns OK, or the code to end with and fills `error` (NULL: only the code is needed).  After an
  * error it must return that error at each call until stop_end, so that no layer goes on. */
-typedef struct stop { int (*check)(const struct stop *self, heddle_error_t *error); } stop_t;
+typedef struct stop {
+    int (*check)(const struct stop *self, heddle_error_t *error);
+} stop_t;
 
 /* Borrowed until stop_end. */
 void stop_begin(const stop_t *stop);
 void stop_end(void);
 /* OK: go on. */
-int  stop_check(heddle_error_t *error);
+int stop_check(heddle_error_t *error);
 
 #endif

@@ -11,7 +11,7 @@ int thread_start(const char *name, void *(*run)(void *self), void *self, pthread
     if (rc) return rc;
     pthread_attr_setstacksize(&attr, THREAD_STACK_BYTES);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);    /* a thread inherits the mask */
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* a thread inherits the mask */
     rc = pthread_create(ret_thread, &attr, run, self);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);

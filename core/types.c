@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *name; uint32_t bits; } DTYPES[] = {
+static const struct {
+    const char *name;
+    uint32_t bits;
+} DTYPES[] = {
 #define X(NAME, bits) {#NAME, bits},
     HEDDLE_DTYPES(X)
 #undef X
@@ -32,13 +35,13 @@ int heddle_dtype_from_name(const char *name)
 const char *heddle_event_name(int type)
 {
     static const char *const NAMES[] = {
-        [HEDDLE_EVENT_JOINED] = "worker.joined",     [HEDDLE_EVENT_LOST_BROKER] = "broker.lost",
-        [HEDDLE_EVENT_REFUSED] = "worker.refused",   [HEDDLE_EVENT_FETCHING] = "stage.started",
-        [HEDDLE_EVENT_ARRIVED] = "version.arrived",  [HEDDLE_EVENT_STAGED] = "stage.done",
-        [HEDDLE_EVENT_COMMIT] = "version.commit",    [HEDDLE_EVENT_ACTIVE] = "activate.done",
-        [HEDDLE_EVENT_STALE] = "activate.failed",    [HEDDLE_EVENT_FAILED] = "stage.failed",
-        [HEDDLE_EVENT_RETIRED] = "version.retired",  [HEDDLE_EVENT_VERIFY] = "version.verify",
-        [HEDDLE_EVENT_FENCED] = "worker.fenced",     [HEDDLE_EVENT_LEFT] = "worker.left",
+        [HEDDLE_EVENT_JOINED] = "worker.joined",      [HEDDLE_EVENT_LOST_BROKER] = "broker.lost",
+        [HEDDLE_EVENT_REFUSED] = "worker.refused",    [HEDDLE_EVENT_FETCHING] = "stage.started",
+        [HEDDLE_EVENT_ARRIVED] = "version.arrived",   [HEDDLE_EVENT_STAGED] = "stage.done",
+        [HEDDLE_EVENT_COMMIT] = "version.commit",     [HEDDLE_EVENT_ACTIVE] = "activate.done",
+        [HEDDLE_EVENT_STALE] = "activate.failed",     [HEDDLE_EVENT_FAILED] = "stage.failed",
+        [HEDDLE_EVENT_RETIRED] = "version.retired",   [HEDDLE_EVENT_VERIFY] = "version.verify",
+        [HEDDLE_EVENT_FENCED] = "worker.fenced",      [HEDDLE_EVENT_LEFT] = "worker.left",
         [HEDDLE_EVENT_PROGRESS] = "version.progress", [HEDDLE_EVENT_ROLLOUT] = "version.rollout",
         [HEDDLE_EVENT_RELEASED] = "version.released",
     };

@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct { const char *suffix; double factor; } unit_t;
+typedef struct {
+    const char *suffix;
+    double factor;
+} unit_t;
 
 /* A plain decimal number and exactly one of the units. strtod alone would accept "inf", "0x1p3" and leading
  * blanks too. */
@@ -47,12 +50,21 @@ bool units_parse_size(const char *text, uint64_t *ret_bytes)
 
 bool units_parse_quorum(const char *text, heddle_quorum_t *ret_quorum)
 {
-    if (!strcmp(text, "all")) { *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_ALL, 0}; return true; }
-    if (!strcmp(text, "none")) { *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_NONE, 0}; return true; }
+    if (!strcmp(text, "all")) {
+        *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_ALL, 0};
+        return true;
+    }
+    if (!strcmp(text, "none")) {
+        *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_NONE, 0};
+        return true;
+    }
     size_t digits = strspn(text, "0123456789");
     if (digits == 0 || digits > 7) return false;
     uint32_t n = (uint32_t)strtoul(text, NULL, 10);
-    if (text[digits] == 0 && n > 0) { *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_COUNT, n}; return true; }
+    if (text[digits] == 0 && n > 0) {
+        *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_COUNT, n};
+        return true;
+    }
     if (!strcmp(text + digits, "%") && n > 0 && n <= 100) {
         *ret_quorum = (heddle_quorum_t){HEDDLE_QUORUM_PERCENT, n};
         return true;
@@ -75,7 +87,10 @@ void units_bytes_text(uint64_t bytes, char ret_text[16])
     static const char *const UNITS[] = {"B", "kB", "MB", "GB", "TB", "PB"};
     double v = (double)bytes;
     int u = 0;
-    while (v >= 999.95 && u < 5) { v /= 1000; u++; }
+    while (v >= 999.95 && u < 5) {
+        v /= 1000;
+        u++;
+    }
     snprintf(ret_text, 16, u ? "%.1f %s" : "%.0f %s", v, UNITS[u]);
 }
 

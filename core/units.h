@@ -16,7 +16,7 @@ bool units_parse_size(const char *text, uint64_t *ret_bytes);
 bool units_parse_quorum(const char *text, heddle_quorum_t *ret_quorum);
 /* How many of `eligible` the quorum needs: at least `min`; a percentage rounds up. */
 uint32_t units_quorum_need(heddle_quorum_t quorum, uint32_t eligible, uint32_t min);
-void units_bytes_text(uint64_t bytes, char ret_text[16]);  /* "17.6 MB" */
-void units_ms_text(double ms, char ret_text[16]);          /* "9.6 ms", "1.2 s", "3 m 20 s" */
+void units_bytes_text(uint64_t bytes, char ret_text[16]); /* "17.6 MB" */
+void units_ms_text(double ms, char ret_text[16]);         /* "9.6 ms", "1.2 s", "3 m 20 s" */
 
 #endif

@@ -30,18 +30,25 @@ static void describe(heddle_tensor_t table[TENSORS])
     static const uint64_t A[] = {RANK, WIDTH}, B[] = {WIDTH, RANK};
     static char names[TENSORS][96];
     for (int i = 0; i < TENSORS; i++) {
-        snprintf(names[i], sizeof names[i], "base_model.model.model.layers.%d.self_attn.q_proj.lora_%c.weight", i / 2, i % 2 ? 'B' : 'A');
-        table[i] = (heddle_tensor_t){.size = sizeof *table, .name = names[i], .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = i % 2 ? B : A};
+        snprintf(names[i], sizeof names[i],
+                 "base_model.model.model.layers.%d.self_attn.q_proj.lora_%c.weight", i / 2,
+                 i % 2 ? 'B' : 'A');
+        table[i] = (heddle_tensor_t){.size = sizeof *table,
+                                     .name = names[i],
+                                     .dtype = HEDDLE_DTYPE_F32,
+                                     .ndim = 2,
+                                     .dims = i % 2 ? B : A};
     }
 }
 
-static int publish_step(heddle_publisher_t *p, const heddle_tensor_t *table, int64_t step, heddle_published_t *ret_done)
+static int publish_step(heddle_publisher_t *p, const heddle_tensor_t *table, int64_t step,
+                        heddle_published_t *ret_done)
 {
     heddle_publication_t *publication;
     int rc = heddle_publication_begin(p, table, TENSORS, CONFIG, sizeof CONFIG - 1, NULL, &publication);
     if (rc) return rc;
     for (uint32_t i = 0; i < TENSORS; i++) {
-        float *to = heddle_publication_tensor(publication, i);   /* a GPU would copy its tensor here */
+        float *to = heddle_publication_tensor(publication, i); /* a GPU would copy its tensor here */
         for (int k = 0; k < RANK * WIDTH; k++) to[k] = (float)step + (float)i / TENSORS;
     }
     heddle_publish_opts_t opts = {.size = sizeof opts, .step = step};
@@ -56,7 +63,7 @@ int main(int argc, char **argv)
     }
     int versions = argc > 2 ? atoi(argv[2]) : 1;
     heddle_quorum_t quorum = {.kind = HEDDLE_QUORUM_COUNT, .n = argc > 3 ? (uint32_t)atoi(argv[3]) : 1};
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .adapter = argv[1]};   /* the broker: $HEDDLE_BROKER */
+    heddle_publisher_opts_t opts = {.size = sizeof opts, .adapter = argv[1]}; /* the broker: $HEDDLE_BROKER */
     heddle_publisher_t *p;
     if (heddle_publisher_open(&opts, &p)) return fail("open");
     heddle_tensor_t table[TENSORS];
@@ -67,8 +74,11 @@ int main(int argc, char **argv)
         static heddle_report_t report;
         report.size = sizeof report;
         if (publish_step(p, table, step, &done)) status = fail("publish");
-        else if (heddle_publisher_wait(p, done.version, HEDDLE_PHASE_ACTIVE, quorum, 30000, &report)) status = fail("wait");
-        else printf("published %s, active on %u worker%s\n", done.tag, report.active_count, report.active_count == 1 ? "" : "s");
+        else if (heddle_publisher_wait(p, done.version, HEDDLE_PHASE_ACTIVE, quorum, 30000, &report))
+            status = fail("wait");
+        else
+            printf("published %s, active on %u worker%s\n", done.tag, report.active_count,
+                   report.active_count == 1 ? "" : "s");
         fflush(stdout);
     }
     heddle_publisher_close(&p);

@@ -31,7 +31,8 @@ static int use(heddle_worker_t *w, const char *adapter)
         if (heddle_snapshot_tensor(s, i, &t) || t.dtype != HEDDLE_DTYPE_F32) continue;
         sum += *(const float *)t.data;
     }
-    printf("serving %s, step %lld, %u tensors, sum of first elements %.2f\n", m->tag, (long long)m->step, m->tensor_count, sum);
+    printf("serving %s, step %lld, %u tensors, sum of first elements %.2f\n", m->tag, (long long)m->step,
+           m->tensor_count, sum);
     fflush(stdout);
     heddle_snapshot_release(&s);
     return 0;
@@ -59,8 +60,10 @@ int main(int argc, char **argv)
     heddle_worker_t *w;
     if (signal_fd < 0) return 9;
     if (heddle_worker_open(&opts, &w)) return fail("open");
-    struct pollfd fds[] = {{.fd = heddle_worker_fd(w), .events = POLLIN}, {.fd = signal_fd, .events = POLLIN}};
-    while (!status && poll(fds, 2, -1) >= 0 && !fds[1].revents) {   /* the library says on stderr when no broker admits this worker */
+    struct pollfd fds[] = {{.fd = heddle_worker_fd(w), .events = POLLIN},
+                           {.fd = signal_fd, .events = POLLIN}};
+    while (!status && poll(fds, 2, -1) >= 0 &&
+           !fds[1].revents) { /* the library says on stderr when no broker admits this worker */
         heddle_event_t e = {.size = sizeof e};
         while (!status && heddle_worker_next_event(w, 0, &e) == HEDDLE_OK) {
             if (e.type == HEDDLE_EVENT_JOINED) puts("joined"), fflush(stdout);

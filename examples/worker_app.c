@@ -10,8 +10,17 @@
 #include <time.h>
 
 /* A stand-in for an inference engine: two places for weights, one of them in use. */
-typedef struct { char tag[HEDDLE_TAG_TEXT]; uint64_t version; float *weights; size_t count; } loaded_t;
-typedef struct { loaded_t place[2]; int in_use; unsigned long steps; } engine_t;
+typedef struct {
+    char tag[HEDDLE_TAG_TEXT];
+    uint64_t version;
+    float *weights;
+    size_t count;
+} loaded_t;
+typedef struct {
+    loaded_t place[2];
+    int in_use;
+    unsigned long steps;
+} engine_t;
 
 static int fail(const char *what)
 {
@@ -27,7 +36,8 @@ static int fail(const char *what)
 static int tell(const heddle_event_t *e)
 {
     const char *hint = e->type == HEDDLE_EVENT_REFUSED ? heddle_last_error()->hint : "";
-    fprintf(stderr, "%s: %s: %s\n", e->type == HEDDLE_EVENT_REFUSED ? "refused" : "lost", heddle_err_name(e->code), e->message);
+    fprintf(stderr, "%s: %s: %s\n", e->type == HEDDLE_EVENT_REFUSED ? "refused" : "lost",
+            heddle_err_name(e->code), e->message);
     if (hint[0]) fprintf(stderr, "  hint: %s\n", hint);
     return e->type == HEDDLE_EVENT_REFUSED && !e->retriable ? heddle_err_exit(e->code) : 0;
 }
@@ -37,14 +47,15 @@ static const char *engine_load(engine_t *engine, const heddle_snapshot_t *s)
 {
     const heddle_manifest_t *m = heddle_snapshot_manifest(s);
     loaded_t *to = &engine->place[!engine->in_use];
-    to->version = 0;    /* what it held is gone, also where this one cannot be loaded */
+    to->version = 0; /* what it held is gone, also where this one cannot be loaded */
     float *weights = realloc(to->weights, m->data_bytes ? m->data_bytes : 1);
     if (!weights) return "no memory for the weights";
     to->weights = weights;
     to->count = 0;
     for (uint32_t i = 0; i < m->tensor_count; i++) {
         heddle_tensor_t t = {.size = sizeof t};
-        if (heddle_snapshot_tensor(s, i, &t) || t.dtype != HEDDLE_DTYPE_F32) return "this engine takes F32 alone";
+        if (heddle_snapshot_tensor(s, i, &t) || t.dtype != HEDDLE_DTYPE_F32)
+            return "this engine takes F32 alone";
         memcpy(to->weights + to->count, t.data, t.data_bytes);
         to->count += t.data_bytes / sizeof *to->weights;
     }
@@ -75,7 +86,8 @@ static const char *load(heddle_worker_t *w, engine_t *engine, const heddle_event
 static int on_arrived(heddle_worker_t *w, engine_t *engine, const heddle_event_t *e)
 {
     const char *why = load(w, engine, e);
-    int rc = why ? heddle_worker_reject(w, e->adapter, e->version, why) : heddle_worker_staged(w, e->adapter, e->version);
+    int rc = why ? heddle_worker_reject(w, e->adapter, e->version, why)
+                 : heddle_worker_staged(w, e->adapter, e->version);
     return rc && rc != HEDDLE_ERR_NOT_FOUND ? fail("staged") : 0;
 }
 
@@ -93,7 +105,7 @@ static void on_commit(heddle_worker_t *w, engine_t *engine, const heddle_event_t
         engine->in_use = !before;
     }
     if (heddle_worker_activate(w, e->adapter, e->version)) {
-        engine->in_use = before;    /* overtaken: the next COMMIT tells */
+        engine->in_use = before; /* overtaken: the next COMMIT tells */
         return;
     }
     printf("switched to %s after step %lu\n", engine->place[engine->in_use].tag, engine->steps);
@@ -114,17 +126,20 @@ int main(int argc, char **argv)
         return 2;
     }
     int status = 0;
-    time_t patience = time(NULL) + 5;   /* 0: a broker was heard, or it was said that none is */
+    time_t patience = time(NULL) + 5; /* 0: a broker was heard, or it was said that none is */
     engine_t engine = {0};
-    heddle_worker_opts_t opts = {.size = sizeof opts, .adapters = (const char *const[]){argv[1], NULL}, .apply = HEDDLE_APPLY_APP,
-                                 .quiet = 1};   /* what the library would say of a broker on stderr, tell() says */
+    heddle_worker_opts_t opts = {.size = sizeof opts,
+                                 .adapters = (const char *const[]){argv[1], NULL},
+                                 .apply = HEDDLE_APPLY_APP,
+                                 .quiet =
+                                     1}; /* what the library would say of a broker on stderr, tell() says */
     heddle_worker_t *w;
     signal(SIGINT, on_signal);
     signal(SIGTERM, on_signal);
     if (heddle_worker_open(&opts, &w)) return fail("open");
     while (!ending && !status) {
         heddle_event_t e = {.size = sizeof e};
-        while (!status && heddle_worker_next_event(w, 0, &e) == HEDDLE_OK) {   /* between two steps */
+        while (!status && heddle_worker_next_event(w, 0, &e) == HEDDLE_OK) { /* between two steps */
             patience = 0;
             if (e.type == HEDDLE_EVENT_JOINED) puts("joined"), fflush(stdout);
             if (e.type == HEDDLE_EVENT_REFUSED || e.type == HEDDLE_EVENT_LOST_BROKER) status = tell(&e);

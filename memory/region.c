@@ -239,8 +239,7 @@ int memory_region_hand_over(memory_region_t *r, int *ret_fd, heddle_error_t *err
 bool memory_region_guard(memory_region_t *r)
 {
     bool has_no_guard = r->state == REGION_WRITING || r->state == REGION_GONE;
-    if (r->process != getpid() || has_no_guard || r->guarded_bytes == r->mapped_bytes)
-        return false;
+    if (r->process != getpid() || has_no_guard || r->guarded_bytes == r->mapped_bytes) return false;
     size_t left = r->mapped_bytes - r->guarded_bytes;
     size_t bytes = left < MEMORY_GUARD_BYTES ? left : MEMORY_GUARD_BYTES;
     if (mprotect((uint8_t *)r->base + r->guarded_bytes, bytes, PROT_READ) < 0) return false;

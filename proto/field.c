@@ -24,7 +24,10 @@ const char *field_kind_name(field_kind_t kind)
 
 /* ---- structs -> msgpack ---- */
 
-typedef struct { buf_t *out; msgpack_packer packer; } encoder_t;
+typedef struct {
+    buf_t *out;
+    msgpack_packer packer;
+} encoder_t;
 
 /* Pointers are read as bytes: the lists have many types. */
 static const void *pointer_at(const void *place)

@@ -40,10 +40,10 @@ typedef enum {
 
 typedef struct field field_t;
 typedef struct table {
-    const char *name;        /* "JOIN"; of rows: "held" */
+    const char *name; /* "JOIN"; of rows: "held" */
     const field_t *fields;
-    uint32_t count;          /* at most 64 */
-    size_t row_bytes;        /* of the struct */
+    uint32_t count;   /* at most 64 */
+    size_t row_bytes; /* of the struct */
 } table_t;
 
 struct field {
@@ -60,7 +60,7 @@ const char *field_kind_name(field_kind_t kind);
 /* Appends one map.  LIMIT: a value is over its limit.  PROTOCOL: a required text is empty, or a name is none.
  * Texts that are not UTF-8 go with '?' in place of the bad bytes.  Running out of memory shows in
  * out->failed. */
-int  table_encode(const table_t *table, const void *row, buf_t *out);
+int table_encode(const table_t *table, const void *row, buf_t *out);
 
 /* Fills a zeroed row from a map that passed the scan (proto/scan.h), which is what makes its lengths safe to
  * use.  Texts, lists and rows are in the arena, bins borrow from the input.  Absent texts are "", not NULL.

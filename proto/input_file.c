@@ -80,7 +80,9 @@ enum { TELLS_OPEN = 1, TELLS_MAPPED = 2, TELLS_WRITES = 4 };
 /* File systems that are not listed here get the comparison of all bytes, which always works. */
 static int told_by(int fd)
 {
-    static const struct { uint32_t magic; int tells;
+    static const struct {
+        uint32_t magic;
+        int tells;
     } KNOWN[] = {
         {EXT4_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
         {XFS_SUPER_MAGIC, TELLS_OPEN | TELLS_MAPPED | TELLS_WRITES},
@@ -137,10 +139,11 @@ int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t 
     if (fstat(fd, &ret_file->opened)) rc = fail_system("stat", ret_file->shown, errno, error);
     mode_t mode = ret_file->opened.st_mode;
     if (!rc && !S_ISREG(mode)) {
-        const char *found = S_ISDIR(mode)    ? "a directory"
-                            : S_ISFIFO(mode) ? "a FIFO"
-                            : S_ISSOCK(mode) ? "a socket"
-                            : S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "something else";
+        const char *found = S_ISDIR(mode)                    ? "a directory"
+                            : S_ISFIFO(mode)                 ? "a FIFO"
+                            : S_ISSOCK(mode)                 ? "a socket"
+                            : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
+                                                             : "something else";
         rc = refuse_type(ret_file->shown, found, error);
     }
     if (rc) {

@@ -18,8 +18,15 @@ int json_text_load(bytes_t text, const char *what, json_t **ret_value, heddle_er
 
 /* The walk over the members of an object.  `key` with its quotes, `value` without the blanks around it:
  * spans of the text, brackets and quotes balanced, otherwise unchecked until json_member_load reads them. */
-typedef struct { bytes_t text; size_t at; uint32_t seen; const char *what; } json_members_t;
-typedef struct { bytes_t key, value; } json_member_t;
+typedef struct {
+    bytes_t text;
+    size_t at;
+    uint32_t seen;
+    const char *what;
+} json_members_t;
+typedef struct {
+    bytes_t key, value;
+} json_member_t;
 
 /* BAD_ADAPTER when the text does not begin with '{': no blank before it. */
 int json_members_begin(bytes_t text, const char *what, json_members_t *ret_members, heddle_error_t *error);

@@ -3,7 +3,7 @@
 
 #include "core/errors.h"
 #include "core/limits.h"
-#include "proto/manifest.h"   /* the manifest of this table must be within its limit */
+#include "proto/manifest.h" /* the manifest of this table must be within its limit */
 #include "proto/tensor.h"
 
 #include <inttypes.h>
@@ -66,7 +66,7 @@ static int sort_rows(const heddle_tensor_t *tensors, layout_t *l, heddle_error_t
         l->order[i] = i;
         sorted = sorted && (i == 0 || strcmp(tensors[i - 1].name, tensors[i].name) < 0);
     }
-    if (sorted) return HEDDLE_OK;   /* what PEFT saves in one dtype is sorted already */
+    if (sorted) return HEDDLE_OK; /* what PEFT saves in one dtype is sorted already */
     qsort_r(l->order, l->count, sizeof *l->order, by_name, (void *)tensors);
     for (uint32_t i = 1; i < l->count; i++) {
         if (strcmp(tensors[l->order[i - 1]].name, tensors[l->order[i]].name)) continue;

@@ -13,15 +13,15 @@
 
 typedef struct layout {
     uint32_t count;
-    uint32_t *order;      /* owned: input rows sorted by name (bytes) */
-    uint64_t *places;     /* owned: offset of each input row in the region */
-    uint64_t *sizes;      /* owned: bytes of each input row */
+    uint32_t *order;  /* owned: input rows sorted by name (bytes) */
+    uint64_t *places; /* owned: offset of each input row in the region */
+    uint64_t *sizes;  /* owned: bytes of each input row */
     uint64_t region_bytes, data_bytes;
 } layout_t;
 /* Takes tensors in any order, of which there is at least one, with a byte in one of them.  Checks names,
  * types, shapes, overflow, duplicates and limits: BAD_ADAPTER or LIMIT names the tensor; NO_MEMORY.  On OK
  * the caller calls layout_fini. */
-int  layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_layout, heddle_error_t *error);
+int layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_layout, heddle_error_t *error);
 void layout_fini(layout_t *l);
 /* Zeroes the bytes that no tensor covers.  Needed before a region that held other content is used again,
  * because padding is digested. */

@@ -16,8 +16,8 @@
 
 #define H1_DOMAIN "heddle/h1\n"
 #define LEAVES_MAX (LIMIT_CHUNK_MAX_BYTES / LIMIT_PAGE_BYTES)
-#define STOP_CHUNKS 32u     /* between two calls of stop_check: some milliseconds */
-#define FIXED_BYTES 1024u   /* the map, its keys, numbers, kind, features and the headers of the columns */
+#define STOP_CHUNKS 32u   /* between two calls of stop_check: some milliseconds */
+#define FIXED_BYTES 1024u /* the map, its keys, numbers, kind, features and the headers of the columns */
 
 /* The layout of a manifest. A reader refuses another number, because columns could have other
  * meanings. */
@@ -52,10 +52,16 @@ static const msgpack_object_type TYPES[] = {[NUMBER] = MSGPACK_OBJECT_POSITIVE_I
                                             [LIST] = MSGPACK_OBJECT_ARRAY,
                                             [BYTES] = MSGPACK_OBJECT_BIN};
 
-static const struct { const char *key; kind_t kind; size_t at;
+static const struct {
+    const char *key;
+    kind_t kind;
+    size_t at;
 } FIELDS[] = {
 /* One row a key: the decoder, its duplicates and what is missing all follow from this table. */
-#define ROW(kind, name) {#name, kind, offsetof(fields_t, name)}
+#define ROW(kind, name)                                                                                      \
+    {                                                                                                        \
+#name, kind, offsetof(fields_t, name)                                                                \
+    }
     ROW(NUMBER, v),       ROW(NUMBER, chunk_bytes), ROW(NUMBER, region_bytes), ROW(NUMBER, data_bytes),
     ROW(NUMBER, count),   ROW(LIST, features),      ROW(TEXT, kind),           ROW(BYTES, config),
     ROW(BYTES, metadata), ROW(BYTES, names),        ROW(BYTES, name_ends),     ROW(BYTES, dtypes),
@@ -158,7 +164,10 @@ static int check_columns(const fields_t *f, heddle_error_t *error)
     uint64_t chunk_bytes = manifest_chunk_bytes(f->region_bytes),
              chunks = (f->region_bytes + chunk_bytes - 1) / chunk_bytes;
     /* The size of a chunk is no choice of the writer: readers compute it, and compare. */
-    const struct { const char *what; uint64_t expected, found; } CHECKS[] = {
+    const struct {
+        const char *what;
+        uint64_t expected, found;
+    } CHECKS[] = {
         {"chunk_bytes", chunk_bytes, f->chunk_bytes},
         {"bytes of name_ends", 4 * f->count, f->name_ends.bytes},
         {"bytes of dtypes", f->count, f->dtypes.bytes},
@@ -223,7 +232,7 @@ static int check_rows(const manifest_t *m, heddle_error_t *error)
         if (found != offset) return refuse_row(error, row, "offsets", offset, found);
         m->dim_starts[row] = (uint32_t)dims;
         dims += ndim;
-        offset += tensor_room(bytes);   /* no overflow: 10^6 rows of 2^40 bytes */
+        offset += tensor_room(bytes); /* no overflow: 10^6 rows of 2^40 bytes */
         data_bytes += bytes;
     }
     if (name_end != m->names.bytes)
@@ -251,7 +260,7 @@ int manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *e
         rc = refuse(error, HEDDLE_ERR_PROTOCOL, "v, the layout's version", VERSION, f.v);
     if (!rc) rc = take_words(&f, &m, error);
     if (!rc) rc = check_columns(&f, error);
-    msgpack_unpacked_destroy(&tree);   /* the columns point into `encoded`, not into this */
+    msgpack_unpacked_destroy(&tree); /* the columns point into `encoded`, not into this */
     if (rc) return rc;
     m.tensor_count = (uint32_t)f.count;
     m.chunk_bytes = (uint32_t)f.chunk_bytes;
@@ -271,17 +280,16 @@ int manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *e
 }
 
 /* The copy is made first: another process may write to the bytes between their digest and their decoding. */
-int manifest_read(bytes_t encoded, const digest_t *expected, manifest_t *ret_manifest,
-                  heddle_error_t *error)
+int manifest_read(bytes_t encoded, const digest_t *expected, manifest_t *ret_manifest, heddle_error_t *error)
 {
     uint8_t *copy = malloc(encoded.bytes);
     if (!copy) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a manifest");
     memcpy(copy, encoded.data, encoded.bytes);
     digest_t found = digest_blake2b(copy, encoded.bytes);
-    int rc = digest_equal(&found, expected)
-                 ? manifest_decode(bytes_of(copy, encoded.bytes), ret_manifest, error)
-                 : error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH,
-                              "the manifest differs from what was announced");
+    int rc =
+        digest_equal(&found, expected)
+            ? manifest_decode(bytes_of(copy, encoded.bytes), ret_manifest, error)
+            : error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "the manifest differs from what was announced");
     if (rc) free(copy);
     else ret_manifest->encoded = copy;
     return rc;
@@ -388,7 +396,9 @@ void layout_h1_begin(const layout_t *l, const heddle_tensor_t *tensors, bytes_t 
     add_head(ret_h1, config, l->count);
     for (uint32_t i = 0; i < l->count; i++) {
         const heddle_tensor_t *t = &tensors[l->order[i]];
-        manifest_row_t row = {.name = bytes_of(t->name, strlen(t->name)), .dtype = t->dtype, .ndim = t->ndim,
+        manifest_row_t row = {.name = bytes_of(t->name, strlen(t->name)),
+                              .dtype = t->dtype,
+                              .ndim = t->ndim,
                               .bytes = l->sizes[l->order[i]]};
         add_row(ret_h1, &row, t->dims);
     }
@@ -448,7 +458,9 @@ static uint8_t *pack_column(msgpack_packer *pk, const char *key, uint64_t bytes)
     return buf_grow(pk->data, (size_t)bytes);
 }
 
-typedef struct { uint64_t names, dims; } sums_t;
+typedef struct {
+    uint64_t names, dims;
+} sums_t;
 
 /* The columns of names and extents are the only ones whose lengths do not follow from the count. */
 static sums_t sum_columns(const heddle_tensor_t *tensors, uint32_t count)

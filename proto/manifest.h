@@ -37,12 +37,12 @@ typedef struct manifest {
     uint32_t tensor_count, chunk_count, chunk_bytes;
     uint64_t region_bytes, data_bytes;
     char kind[16];
-    char features[192];                 /* comma-separated, sorted */
-    bytes_t config, metadata;           /* metadata: JSON object text, or empty */
+    char features[192];       /* comma-separated, sorted */
+    bytes_t config, metadata; /* metadata: JSON object text, or empty */
     bytes_t names, name_ends, dtypes, ndims, dims, offsets, sizes, chunks;
-    uint32_t *dim_starts;               /* owned: index into dims of each tensor's first extent */
-    uint8_t *encoded;                   /* owned: what the bytes above borrow from (manifest_read); NULL: they
-                                         * are the caller's */
+    uint32_t *dim_starts; /* owned: index into dims of each tensor's first extent */
+    uint8_t *encoded;     /* owned: what the bytes above borrow from (manifest_read); NULL: they
+                           * are the caller's */
 } manifest_t;
 
 /* Chunk size for a region. */
@@ -50,25 +50,29 @@ uint32_t manifest_chunk_bytes(uint64_t region_bytes);
 static inline uint64_t manifest_offset(uint64_t region_bytes) { return (region_bytes + 4095) & ~4095ull; }
 
 /* Decodes and checks.  PROTOCOL or LIMIT, with what is wrong.  On OK the caller calls manifest_fini. */
-int  manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *error);
+int manifest_decode(bytes_t encoded, manifest_t *ret_manifest, heddle_error_t *error);
 /* The same from a copy that the manifest owns, after its BLAKE2b-256 was compared, so that neither the digest
  * nor the decoder sees bytes that another process may write.  DIGEST_MISMATCH, NO_MEMORY, or as above. */
-int  manifest_read(bytes_t encoded, const digest_t *expected, manifest_t *ret_manifest,
-                   heddle_error_t *error);
+int manifest_read(bytes_t encoded, const digest_t *expected, manifest_t *ret_manifest, heddle_error_t *error);
 void manifest_fini(manifest_t *m);
 
 /* One row; strings borrow from the manifest; *ret_name is not NUL-terminated.  index < tensor_count is the
  * caller's duty. */
-typedef struct { bytes_t name; int dtype; uint32_t ndim; uint64_t offset, bytes; } manifest_row_t;
-void     manifest_row(const manifest_t *m, uint32_t index, manifest_row_t *ret_row);
+typedef struct {
+    bytes_t name;
+    int dtype;
+    uint32_t ndim;
+    uint64_t offset, bytes;
+} manifest_row_t;
+void manifest_row(const manifest_t *m, uint32_t index, manifest_row_t *ret_row);
 uint64_t manifest_dim(const manifest_t *m, uint32_t index, uint32_t d);
 /* Offset and length of a chunk in the region. */
 uint32_t manifest_chunk(const manifest_t *m, uint32_t chunk, uint64_t *ret_offset);
-void     manifest_chunk_digest(const manifest_t *m, uint32_t chunk, chunk_digest_t *ret_digest);
+void manifest_chunk_digest(const manifest_t *m, uint32_t chunk, chunk_digest_t *ret_digest);
 /* BLAKE2b-256 of all names, types and shapes: they alone decide where each tensor lies. */
 digest_t manifest_table_digest(const manifest_t *m);
 /* Starts h1 with everything but the leaves: feed those, then h1_final. */
-void     manifest_h1_begin(const manifest_t *m, h1_t *ret_h1);
+void manifest_h1_begin(const manifest_t *m, h1_t *ret_h1);
 
 /* Digests the filled region in one pass and encodes the manifest into `out`; gives h1.  `features`: sorted,
  * comma-separated.
@@ -82,7 +86,7 @@ typedef struct {
     const void *region;
     const uint64_t *leaves; /* of the whole region: it is not read then; NULL: they are not known */
 } manifest_input_t;
-int  manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1);
+int manifest_build(const manifest_input_t *in, buf_t *out, digest_t *ret_h1);
 /* An upper bound of the bytes that manifest_build writes for this input.  The memory is allocated before the
  * digest pass, so that a long pass cannot fail at its end. */
 uint64_t manifest_bound(const layout_t *l, const heddle_tensor_t *tensors, size_t config_bytes,

@@ -78,9 +78,17 @@ void msg_from_error(const heddle_error_t *error, uint64_t req, msg_type_t of, ms
 {
     *ret_msg = (msg_t){.type = MSG_ERROR};
     ret_msg->error = (msg_error_t){
-        .req = req, .of = (uint64_t)of, .version = error->version, .retriable = error->retriable != 0,
-        .code = heddle_err_name(error->code), .message = error->message, .adapter = error->adapter,
-        .worker = error->worker, .phase = error->phase, .expected = error->expected, .found = error->found,
+        .req = req,
+        .of = (uint64_t)of,
+        .version = error->version,
+        .retriable = error->retriable != 0,
+        .code = heddle_err_name(error->code),
+        .message = error->message,
+        .adapter = error->adapter,
+        .worker = error->worker,
+        .phase = error->phase,
+        .expected = error->expected,
+        .found = error->found,
         .hint = error->hint,
     };
 }

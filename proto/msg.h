@@ -58,7 +58,9 @@ typedef enum {
 } msg_type_t;
 
 typedef enum { ROLE_WORKER = 1, ROLE_PUBLISHER = 2, ROLE_ADMIN = 3 } role_t;
-typedef struct { uint8_t b[16]; } key16_t;   /* share keys, life ids */
+typedef struct {
+    uint8_t b[16];
+} key16_t; /* share keys, life ids */
 
 /* First on every connection, again after every reconnect. */
 typedef struct {
@@ -66,9 +68,12 @@ typedef struct {
     key16_t life;
     const char *heddle, *host;
     bytes_t auth;
-    const char *cluster;                      /* that it joined before, "" none: another one is not for it */
+    const char *cluster; /* that it joined before, "" none: another one is not for it */
 } msg_hello_t;
-typedef struct { uint64_t wire, epoch, lease_ms, keep, pid; const char *cluster, *heddle; } msg_hello_ok_t;
+typedef struct {
+    uint64_t wire, epoch, lease_ms, keep, pid;
+    const char *cluster, *heddle;
+} msg_hello_ok_t;
 
 /* What a worker holds of a version, restated at each join, with how long it took (as in STAGED and ACTIVE; 0:
  * not known).  state: held_state_t. */
@@ -80,30 +85,39 @@ typedef struct {
     uint64_t connect_us, fetch_us, verify_us, stage_us, activate_us;
 } msg_held_t;
 /* One subscription: the last decision applied here, and the version that it named (0, 0: none yet). */
-typedef struct { const char *adapter; uint64_t decision, version; } msg_subscription_t;
+typedef struct {
+    const char *adapter;
+    uint64_t decision, version;
+} msg_subscription_t;
 /* What a worker counts: in JOIN and HEARTBEAT. */
 typedef struct {
-    uint64_t slots_total, slots_free, slots_held;   /* of all adapters; used by no version; with readers */
-    uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced;   /* since the process began */
+    uint64_t slots_total, slots_free, slots_held; /* of all adapters; used by no version; with readers */
+    uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced; /* since the process began */
 } msg_counts_t;
 
 typedef struct {
-    uint64_t req, epoch, slots, prev_token;   /* epoch, prev_token: of the last WELCOME, 0 at first; slots
-                                               * 0: broker's default */
+    uint64_t req, epoch, slots, prev_token; /* epoch, prev_token: of the last WELCOME, 0 at first; slots
+                                             * 0: broker's default */
     const char *name;
-    const char **labels; uint32_t label_count;
-    msg_subscription_t *adapters; uint32_t adapter_count;
-    msg_held_t *held; uint32_t held_count;
-    const char *backend, *ucx;                /* "ucx" and its version "1.13.1"; "mem" and "" */
-    const char **devices; uint32_t device_count;
-    bytes_t address;                          /* of the data plane, opaque */
-    const char *export_dir;                   /* "" : none */
-    msg_counts_t counts;                      /* all 0 at the first JOIN */
-    uint64_t max_rate_bytes;                  /* that it serves and fetches a second at most; 0: no limit */
-    const char **addresses; uint32_t address_count;   /* of `address`, for people: "10.0.0.5" */
-    uint64_t network;                         /* equal where two members reach each other's loopback; 0: it is
-                                               * not known */
-    const char *group; uint64_t rank, ranks;  /* of workers that serve as one; "", 0, 0: none */
+    const char **labels;
+    uint32_t label_count;
+    msg_subscription_t *adapters;
+    uint32_t adapter_count;
+    msg_held_t *held;
+    uint32_t held_count;
+    const char *backend, *ucx; /* "ucx" and its version "1.13.1"; "mem" and "" */
+    const char **devices;
+    uint32_t device_count;
+    bytes_t address;         /* of the data plane, opaque */
+    const char *export_dir;  /* "" : none */
+    msg_counts_t counts;     /* all 0 at the first JOIN */
+    uint64_t max_rate_bytes; /* that it serves and fetches a second at most; 0: no limit */
+    const char **addresses;
+    uint32_t address_count; /* of `address`, for people: "10.0.0.5" */
+    uint64_t network;       /* equal where two members reach each other's loopback; 0: it is
+                             * not known */
+    const char *group;
+    uint64_t rank, ranks; /* of workers that serve as one; "", 0, 0: none */
 } msg_join_t;
 
 typedef struct {
@@ -111,23 +125,35 @@ typedef struct {
     bool takeover;
     const char *adapter, *writer, *backend, *ucx;
     bytes_t address;
-    uint64_t serving;                         /* newest version whose region is still served, restated; 0:
-                                               * none */
-    uint64_t *served; uint32_t served_count;  /* all of them */
-    const char **addresses; uint32_t address_count;   /* these two as in JOIN */
+    uint64_t serving; /* newest version whose region is still served, restated; 0:
+                       * none */
+    uint64_t *served;
+    uint32_t served_count; /* all of them */
+    const char **addresses;
+    uint32_t address_count; /* these two as in JOIN */
     uint64_t network;
 } msg_open_t;
 
 /* What the broker knows of a subscription.  version 0: nothing was activated yet. */
-typedef struct { const char *adapter; uint64_t decision, version; digest_t digest; } msg_decision_t;
+typedef struct {
+    const char *adapter;
+    uint64_t decision, version;
+    digest_t digest;
+} msg_decision_t;
 /* A version that the member holds or serves and may go on holding: its share key.  What was restated and is
  * not listed is dropped. */
-typedef struct { const char *adapter; uint64_t version; key16_t key; } msg_keep_t;
+typedef struct {
+    const char *adapter;
+    uint64_t version;
+    key16_t key;
+} msg_keep_t;
 typedef struct {
     uint64_t req, token, epoch, lease_ms, slots;
-    msg_decision_t *adapters; uint32_t adapter_count;
-    msg_keep_t *keep; uint32_t keep_count;
-    uint64_t settling_ms;                     /* the broker decides nothing for so long yet; 0: it does */
+    msg_decision_t *adapters;
+    uint32_t adapter_count;
+    msg_keep_t *keep;
+    uint32_t keep_count;
+    uint64_t settling_ms; /* the broker decides nothing for so long yet; 0: it does */
 } msg_welcome_t;
 
 /* Progress of one subscription.  message: why no byte of `fetching` has come; "" where bytes come.
@@ -136,57 +162,76 @@ typedef struct {
     const char *adapter;
     uint64_t fetching, bytes_done, data_bytes, source, held_count;
     const char *message;
-    uint64_t *spare; uint32_t spare_count;
+    uint64_t *spare;
+    uint32_t spare_count;
 } msg_progress_t;
 typedef struct {
     uint64_t token, seq;
-    msg_progress_t *adapters; uint32_t adapter_count;
+    msg_progress_t *adapters;
+    uint32_t adapter_count;
     msg_counts_t counts;
 } msg_heartbeat_t;
-typedef struct { uint64_t token, seq; } msg_heartbeat_ok_t;
-typedef struct { uint64_t token, req; } msg_leave_t;
-typedef struct { uint64_t token, req; } msg_bye_t;
+typedef struct {
+    uint64_t token, seq;
+} msg_heartbeat_ok_t;
+typedef struct {
+    uint64_t token, req;
+} msg_leave_t;
+typedef struct {
+    uint64_t token, req;
+} msg_bye_t;
 
 /* One part of a version: a region, then its manifest at the next 4 KiB boundary. */
 typedef struct {
-    uint64_t region_bytes, manifest_bytes;    /* manifest at offset round_up(region_bytes, 4096) */
-    digest_t manifest_digest;                 /* BLAKE2b-256 of the manifest's bytes */
+    uint64_t region_bytes, manifest_bytes; /* manifest at offset round_up(region_bytes, 4096) */
+    digest_t manifest_digest;              /* BLAKE2b-256 of the manifest's bytes */
 } msg_part_t;
-typedef struct { const char *key, *value; } msg_pair_t;
+typedef struct {
+    const char *key, *value;
+} msg_pair_t;
 
 typedef struct {
-    uint64_t token, req, deadline_ms, activation, if_unchanged;  /* heddle_activation_t, heddle_unchanged_t */
+    uint64_t token, req, deadline_ms, activation, if_unchanged; /* heddle_activation_t, heddle_unchanged_t */
     bool allow_step_back;
     const char *adapter, *request_id;
-    digest_t digest;                          /* h1 */
-    msg_part_t *parts; uint32_t part_count;   /* 1 in this release */
-    int64_t step;                             /* -1: none */
+    digest_t digest; /* h1 */
+    msg_part_t *parts;
+    uint32_t part_count; /* 1 in this release */
+    int64_t step;        /* -1: none */
     uint64_t data_bytes, tensor_count, chunk_count;
     const char *kind, *base_model;
-    const char **features; uint32_t feature_count;
-    bytes_t config;                           /* adapter_config.json as published, shown by `versions REF` */
-    msg_pair_t *meta; uint32_t meta_count;
-    uint64_t asked_ms;                        /* of which deadline_ms is what is left; 0: the same */
+    const char **features;
+    uint32_t feature_count;
+    bytes_t config; /* adapter_config.json as published, shown by `versions REF` */
+    msg_pair_t *meta;
+    uint32_t meta_count;
+    uint64_t asked_ms; /* of which deadline_ms is what is left; 0: the same */
 } msg_publish_t;
 typedef struct {
     uint64_t req, version;
     bool created;
-    const char *adapter, *reason;             /* "replayed" | "unchanged" | "" */
+    const char *adapter, *reason; /* "replayed" | "unchanged" | "" */
     digest_t digest;
     key16_t key;
-    const char *held;                         /* why the version will not be activated; "": it may be */
+    const char *held; /* why the version will not be activated; "": it may be */
 } msg_published_t;
 
 typedef enum { SOURCE_PUBLISHER = 1, SOURCE_WORKER = 2 } source_kind_t;
-typedef struct { uint64_t token, kind; const char *name; bytes_t address; } msg_source_t;
 typedef struct {
-    uint64_t token, version, deadline_ms;     /* deadline_ms: left of the rollout's; 0: a late joiner, no
-                                               * deadline */
+    uint64_t token, kind;
+    const char *name;
+    bytes_t address;
+} msg_source_t;
+typedef struct {
+    uint64_t token, version, deadline_ms; /* deadline_ms: left of the rollout's; 0: a late joiner, no
+                                           * deadline */
     const char *adapter;
     digest_t digest;
-    msg_part_t *parts; uint32_t part_count;
+    msg_part_t *parts;
+    uint32_t part_count;
     key16_t key;
-    msg_source_t *sources; uint32_t source_count;   /* in the order to be tried */
+    msg_source_t *sources;
+    uint32_t source_count; /* in the order to be tried */
     int64_t step;
     uint64_t data_bytes;
 } msg_announce_t;
@@ -207,55 +252,77 @@ typedef struct {
     uint32_t unmet_count;
 } msg_need_sources_t;
 
-typedef struct { uint64_t token, kind, bytes; const char *name; } msg_served_t;
+typedef struct {
+    uint64_t token, kind, bytes;
+    const char *name;
+} msg_served_t;
 typedef struct {
     uint64_t token, version;
     const char *adapter;
     digest_t digest;
     uint64_t connect_us, fetch_us, verify_us, stage_us;
-    msg_served_t *sources; uint32_t source_count;    /* who served how many bytes */
-    uint64_t bytes_in, bytes_out, chunks_bad, retries;   /* as in HEARTBEAT */
+    msg_served_t *sources;
+    uint32_t source_count;                             /* who served how many bytes */
+    uint64_t bytes_in, bytes_out, chunks_bad, retries; /* as in HEARTBEAT */
 } msg_staged_t;
-typedef struct { uint64_t token, version, decision; const char *adapter; digest_t digest; } msg_commit_t;
+typedef struct {
+    uint64_t token, version, decision;
+    const char *adapter;
+    digest_t digest;
+} msg_commit_t;
 typedef struct {
     uint64_t token, version, decision, activate_us;
     const char *adapter;
     digest_t digest;
 } msg_active_t;
 typedef struct {
-    uint64_t token, version, decision;        /* decision 0: failed before the commit */
+    uint64_t token, version, decision; /* decision 0: failed before the commit */
     const char *adapter, *phase, *code, *message, *expected, *found, *hint;
     /* as in STAGED, where the bytes were whole: the application refused them */
     uint64_t connect_us, fetch_us, verify_us, stage_us;
 } msg_nack_t;
-typedef struct { uint64_t token, version; const char *adapter, *code, *message; } msg_abort_t;
-typedef struct { uint64_t token, version; const char *adapter; } msg_retire_t;
-typedef struct { uint64_t token, version; const char *adapter; } msg_release_t;
+typedef struct {
+    uint64_t token, version;
+    const char *adapter, *code, *message;
+} msg_abort_t;
+typedef struct {
+    uint64_t token, version;
+    const char *adapter;
+} msg_retire_t;
+typedef struct {
+    uint64_t token, version;
+    const char *adapter;
+} msg_release_t;
 
-typedef struct { const char *worker, *phase, *code, *message; } msg_missing_t;
+typedef struct {
+    const char *worker, *phase, *code, *message;
+} msg_missing_t;
 typedef struct {
     uint64_t token, version, decision, activation, deadline_ms, eligible_count, staged_count, active_count;
-    const char *adapter, *state, *code, *message;    /* code: why it failed, or "held"; "" */
-    msg_missing_t *missing; uint32_t missing_count;
+    const char *adapter, *state, *code, *message; /* code: why it failed, or "held"; "" */
+    msg_missing_t *missing;
+    uint32_t missing_count;
 } msg_rollout_t;
 
 /* op: status adapters versions workers events wait activate rollback resume pull verify keys key_add
  * key_revoke.  Unused fields are zero. */
 typedef struct {
     uint64_t req;
-    const char *op, *name;                    /* name: adapter (or worker for `workers`, "" = all) */
-    uint64_t version, after, limit;           /* version 0: the name alone; after: page cursor (versions,
-                                               * events) */
-    const char *after_name;                   /* page cursor (adapters, workers) */
-    const char *worker;                       /* events: filter */
+    const char *op, *name;          /* name: adapter (or worker for `workers`, "" = all) */
+    uint64_t version, after, limit; /* version 0: the name alone; after: page cursor (versions,
+                                     * events) */
+    const char *after_name;         /* page cursor (adapters, workers) */
+    const char *worker;             /* events: filter */
     uint64_t epoch, wait_ms, deadline_ms, phase, quorum_kind, quorum_n, min;
     bool exact, dry_run;
-    const char **workers; uint32_t worker_count;
-    const char *by, *expected;                /* activate; verify */
-    const char *key;                          /* key_add, key_revoke: a public key; "": the one of that
-                                               * name */
-    const char **roles; uint32_t role_count;  /* key_add */
-    const char *digest_head;                  /* of the version, as a tag has it; "": not compared */
+    const char **workers;
+    uint32_t worker_count;
+    const char *by, *expected; /* activate; verify */
+    const char *key;           /* key_add, key_revoke: a public key; "": the one of that
+                                * name */
+    const char **roles;
+    uint32_t role_count;     /* key_add */
+    const char *digest_head; /* of the version, as a tag has it; "": not compared */
 } msg_query_t;
 /* body: one msgpack value, the object of the command (proto/value.h).  more: ask again with after = next. */
 typedef struct {
@@ -264,12 +331,17 @@ typedef struct {
     const char *next_name;
     bytes_t body;
     const char *code;
-    key16_t key;                              /* pull: as in ANNOUNCE, with the two lists */
-    msg_part_t *parts; uint32_t part_count;
-    msg_source_t *sources; uint32_t source_count;
+    key16_t key; /* pull: as in ANNOUNCE, with the two lists */
+    msg_part_t *parts;
+    uint32_t part_count;
+    msg_source_t *sources;
+    uint32_t source_count;
 } msg_report_t;
 
-typedef struct { uint64_t token, req, version; const char *adapter; } msg_verify_t;
+typedef struct {
+    uint64_t token, req, version;
+    const char *adapter;
+} msg_verify_t;
 typedef enum { EXPORTED_UNKNOWN = 0, EXPORTED_MATCH = 1, EXPORTED_DIFFERS = 2 } exported_t;
 typedef struct {
     uint64_t token, req, version, hash_us, exported;
@@ -283,7 +355,9 @@ typedef struct {
     bool retriable;
     const char *code, *message, *adapter, *worker, *phase, *expected, *found, *hint;
 } msg_error_t;
-typedef struct { uint64_t nonce; } msg_ping_t;
+typedef struct {
+    uint64_t nonce;
+} msg_ping_t;
 
 typedef struct msg {
     msg_type_t type;
@@ -292,16 +366,16 @@ typedef struct msg {
         MSG_TYPES(X)
 #undef X
     };
-    arena_t arena;   /* of a decoded message */
+    arena_t arena; /* of a decoded message */
 } msg_t;
 
 /* Appends the frame to `out`.  Text fields that are NULL go as "", bytes in them that are not UTF-8 as '?'.
  * What is encoded can be decoded: LIMIT when a field or the frame (LIMIT_FRAME_BYTES) is too large, PROTOCOL
  * when a required text is empty, a name is none or the type is unknown; NO_MEMORY.  `out` is then as it was.
  */
-int  msg_encode(const msg_t *m, buf_t *out);
+int msg_encode(const msg_t *m, buf_t *out);
 /* PROTOCOL or LIMIT with what is wrong and where; *ret_msg is then zero.  On OK the caller calls msg_fini. */
-int  msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error);
+int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error);
 void msg_fini(msg_t *m);
 /* "PUBLISH"; "?" for a number that is no type. */
 const char *msg_name(int type);

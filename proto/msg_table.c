@@ -7,16 +7,21 @@
 #include "proto/msg.h"
 
 /* The compiler refuses a row whose kind does not fit the type of its member. */
-#define TYPED(s, m, type, kind) _Generic(((s *)0)->m, type: FIELD_##kind)
-#define ROW(s, m, type, kind_, max_, ...) \
-    {.key = #m, .kind = TYPED(s, m, type, kind_), .offset = offsetof(s, m), .max = max_, __VA_ARGS__}
-#define COUNTED(s, n) .count_offset = offsetof(s, n) + 0 * sizeof(char[_Generic(((s *)0)->n, uint32_t: 1)])
+#define TYPED(s, m, type, kind) _Generic(((s *)0)->m, type : FIELD_##kind)
+#define ROW(s, m, type, kind_, max_, ...)                                                                    \
+    {                                                                                                        \
+        .key = #m, .kind = TYPED(s, m, type, kind_), .offset = offsetof(s, m), .max = max_, __VA_ARGS__      \
+    }
+#define COUNTED(s, n) .count_offset = offsetof(s, n) + 0 * sizeof(char[_Generic(((s *)0)->n, uint32_t : 1)])
 
 #define REQUIRED .required = true
 #define OPTIONAL .required = false
 #define U64(s, m, max, need) ROW(s, m, uint64_t, U64, max, need)
 #define I64(s, m, max, need) ROW(s, m, int64_t, I64, max, need)
-#define COUNT(s, m) {.key = #m, .kind = FIELD_U64, .offset = offsetof(s, counts.m), .max = LIMIT_EXACT}
+#define COUNT(s, m)                                                                                          \
+    {                                                                                                        \
+        .key = #m, .kind = FIELD_U64, .offset = offsetof(s, counts.m), .max = LIMIT_EXACT                    \
+    }
 #define COUNTS(s)                                                                                            \
     COUNT(s, slots_total), COUNT(s, slots_free), COUNT(s, slots_held), COUNT(s, bytes_in),                   \
         COUNT(s, bytes_out), COUNT(s, chunks_bad), COUNT(s, retries), COUNT(s, fenced)
@@ -32,12 +37,12 @@
     ROW(s, m, const char **, TEXTS, max, OPTIONAL, COUNTED(s, n), .text_max = each)
 #define U64S(s, m, n, max) ROW(s, m, uint64_t *, U64S, max, OPTIONAL, COUNTED(s, n))
 
-#define ANY UINT64_MAX          /* tokens, request ids: opaque to who gets them */
-#define EPOCH UINT32_MAX        /* the upper half of a token */
+#define ANY UINT64_MAX   /* tokens, request ids: opaque to who gets them */
+#define EPOCH UINT32_MAX /* the upper half of a token */
 #define LABEL_BYTES (2 * HEDDLE_NAME_MAX + 1)
 #define CODE_BYTES LIMIT_WORD_BYTES
 
-#define TABLE(var, name_, struct_, fields_) \
+#define TABLE(var, name_, struct_, fields_)                                                                  \
     static const table_t var = {name_, fields_, sizeof fields_ / sizeof *fields_, sizeof(struct_)}
 
 /* --- rows of lists --- */
@@ -465,7 +470,7 @@ MSG_TYPES(X)
 #undef X
 
 static const table_t TABLES[] = {
-#define X(NAME, number, name, who) \
+#define X(NAME, number, name, who)                                                                           \
     [number] = {#NAME, NAME##_FIELDS, sizeof NAME##_FIELDS / sizeof *NAME##_FIELDS, sizeof(msg_##name##_t)},
     MSG_TYPES(X)
 #undef X

@@ -38,8 +38,8 @@ struct peft_dir {
     buf_t config;
     safetensors_t table;
     layout_t layout;
-    uint64_t data_start;   /* of the tensors' bytes in the model file */
-    buf_t header;          /* the bytes before them; kept to be compared at the end */
+    uint64_t data_start; /* of the tensors' bytes in the model file */
+    buf_t header;        /* the bytes before them; kept to be compared at the end */
     char features[192], base_model[256];
 };
 
@@ -69,8 +69,7 @@ static bool is_texts(const json_t *value)
     size_t i;
     json_t *item;
     if (json_is_string(value)) return true;
-    json_array_foreach(value, i, item)
-        if (!json_is_string(item)) return false;
+    json_array_foreach(value, i, item) if (!json_is_string(item)) return false;
     return json_is_array(value);
 }
 
@@ -104,7 +103,9 @@ static int check_fields(const json_t *config, heddle_error_t *error)
 }
 
 /* Which kinds of tensors the names show. */
-typedef struct { bool lora, magnitude, embeddings; } named_t;
+typedef struct {
+    bool lora, magnitude, embeddings;
+} named_t;
 
 /* PEFT writes false or null where a feature is not used. */
 static bool is_true(const json_t *config, const char *field)
@@ -135,7 +136,7 @@ static int check_config_bytes(uint64_t bytes, heddle_error_t *error)
  * downloaded. Where PEFT converted it on saving, the field is true. */
 static bool is_init_of_base(const json_t *config)
 {
-    static const char *const METHODS[] = {"pissa", "olora", "corda", "loftq"};    /* pissa_niter_16, too */
+    static const char *const METHODS[] = {"pissa", "olora", "corda", "loftq"}; /* pissa_niter_16, too */
     const char *init = json_string_value(json_object_get(config, "init_lora_weights"));
     for (size_t i = 0; init && i < sizeof METHODS / sizeof *METHODS; i++)
         if (!strncasecmp(init, METHODS[i], strlen(METHODS[i]))) return true;
@@ -146,7 +147,11 @@ static bool is_init_of_base(const json_t *config)
 static void list_features(const json_t *config, const named_t *named, char ret_features[192])
 {
     const char *bias = json_string_value(json_object_get(config, "bias"));
-    const struct { const char *name; bool there; } FEATURES[] = {   /* sorted */
+    const struct {
+        const char *name;
+        bool there;
+    } FEATURES[] = {
+        /* sorted */
         {"alora", is_filled(config, "alora_invocation_tokens")},
         {"bdlora", is_filled(config, "use_bdlora") || is_true(config, "use_bdlora")},
         {"bias", (bias && strcmp(bias, "none") != 0) || is_true(config, "lora_bias")},
@@ -466,7 +471,12 @@ bool peft_is_at(const peft_dir_t *d, const char *dir)
 /* ---- reading ---- */
 
 /* A pass over the tensors' bytes: the first one passes them on, a second one compares them with the file. */
-typedef struct { const peft_dir_t *dir; const peft_sink_t *to; bool is_second; uint8_t *piece; } pass_t;
+typedef struct {
+    const peft_dir_t *dir;
+    const peft_sink_t *to;
+    bool is_second;
+    uint8_t *piece;
+} pass_t;
 
 /* In pieces, so that a stop takes effect within a large tensor too.  Each is digested at once, while it is
  * still in the cache. */

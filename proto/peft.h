@@ -19,12 +19,12 @@
 typedef struct peft_dir peft_dir_t;
 
 /* Each defect of DIR has a code of docs/contract.md, and a message with file, expected, found and hint. */
-int  peft_open(const char *dir, peft_dir_t **ret_dir, heddle_error_t *error);
-const heddle_tensor_t *peft_tensors(const peft_dir_t *d, uint32_t *ret_count);   /* in the file's order;
-                                                                                  * borrowed */
+int peft_open(const char *dir, peft_dir_t **ret_dir, heddle_error_t *error);
+const heddle_tensor_t *peft_tensors(const peft_dir_t *d, uint32_t *ret_count); /* in the file's order;
+                                                                                * borrowed */
 bytes_t peft_config(const peft_dir_t *d);
-bytes_t peft_metadata(const peft_dir_t *d);      /* JSON text of __metadata__; empty where there was none */
-const char *peft_features(const peft_dir_t *d);  /* "dora,rslora" */
+bytes_t peft_metadata(const peft_dir_t *d);     /* JSON text of __metadata__; empty where there was none */
+const char *peft_features(const peft_dir_t *d); /* "dora,rslora" */
 const char *peft_base_model(const peft_dir_t *d);
 /* Where the tensors go: into memory at `base`; or, where that is NULL, to put, which takes whole pages for
  * offset `at` of the region: a piece of a tensor that is borrowed for the call.  Both are padded with zeros.
@@ -38,11 +38,11 @@ typedef struct peft_sink {
 /* `places[i]`: offset in the region for tensor i of the table.  Every page of every tensor comes once.
  * BAD_ADAPTER when a file changed since peft_open, or is open for writing; INTERNAL when it cannot be read;
  * NO_MEMORY; or the error that put returns. */
-int  peft_read(peft_dir_t *d, const peft_sink_t *to, const uint64_t *places, heddle_error_t *error);
+int peft_read(peft_dir_t *d, const peft_sink_t *to, const uint64_t *places, heddle_error_t *error);
 /* BAD_ADAPTER when one of the files changed since it was opened, or is open for writing.  *ret_sure: as
  * input_file_check_unchanged, of the tensors; the config and the header were compared already where that had
  * to be. */
-int  peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error);
+int peft_check_unchanged(const peft_dir_t *d, bool *ret_sure, heddle_error_t *error);
 /* Whether the path still leads to the directory that was opened. */
 bool peft_is_at(const peft_dir_t *d, const char *dir);
 void peft_close(peft_dir_t **d);
@@ -56,10 +56,10 @@ int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, c
  * empty directory given as a descriptor; syncs both files.  The layout is upstream's (tensors by dtype size
  * descending, then name; header padded to 8 with blanks), so what PEFT saved comes out identical.  Mode 0644
  * less the umask: an engine may run as another user. */
-int  peft_write(int dir_fd, const manifest_t *m, const void *region, heddle_error_t *error);
+int peft_write(int dir_fd, const manifest_t *m, const void *region, heddle_error_t *error);
 
 /* The digest of a directory for tools: opens, lays out and digests it in pieces, so that the tensors are
  * never in memory as a whole. */
-int  peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t *error);
+int peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t *error);
 
 #endif

@@ -17,7 +17,10 @@
 #define HINT_DAMAGED "the file is damaged: save the adapter again"
 
 /* A tensor and where its data begin in the file, while the table is not sorted yet. */
-typedef struct { heddle_tensor_t tensor; uint64_t start; } row_t;
+typedef struct {
+    heddle_tensor_t tensor;
+    uint64_t start;
+} row_t;
 
 /* The table while it is being built; its parts move into a safetensors_t at the end. */
 typedef struct {
@@ -106,9 +109,8 @@ static int take_entry(builder_t *b, const char *name, const json_t *entry)
     const json_t *dtype = json_object_get(entry, "dtype");
     row.tensor.dtype = heddle_dtype_from_name(json_string_value(dtype));
     if (row.tensor.dtype < 0) {
-        int rc = refuse_tensor(
-            b, name, "has an unknown dtype",
-            "one of BOOL F4 F6_* U8 I8 F8_* I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64");
+        int rc = refuse_tensor(b, name, "has an unknown dtype",
+                               "one of BOOL F4 F6_* U8 I8 F8_* I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64");
         error_found(b->error, "%.64s", json_is_string(dtype) ? json_string_value(dtype) : "no text");
         error_hint(b->error, "cast the tensor to one of these types and save the adapter again");
         return rc;
@@ -143,8 +145,8 @@ static int check_texts(const json_t *metadata, heddle_error_t *error)
     const char *name = NULL;
     json_t *value = NULL;
     bool texts = json_is_object(metadata);
-    if (texts) json_object_foreach((json_t *)metadata, name, value)
-        if (!json_is_string(value)) {
+    if (texts) json_object_foreach((json_t *)metadata, name, value) if (!json_is_string(value))
+        {
             texts = false;
             break;
         }

@@ -9,13 +9,19 @@
 typedef enum { SCALAR, TEXT, BIN, ARRAY, MAP, EXT, RESERVED } kind_t;
 
 /* One header.  payload: bytes that follow it; elements: objects that follow it. */
-typedef struct { kind_t kind; size_t head_bytes; uint64_t payload_bytes, elements; } item_t;
+typedef struct {
+    kind_t kind;
+    size_t head_bytes;
+    uint64_t payload_bytes, elements;
+} item_t;
 
-typedef struct { uint32_t at, bytes; } span_t;
+typedef struct {
+    uint32_t at, bytes;
+} span_t;
 
 /* An open container. */
 typedef struct {
-    uint64_t left;      /* elements still to come; even in a map: a key is next */
+    uint64_t left; /* elements still to come; even in a map: a key is next */
     bool is_map;
     uint32_t key_count;
     span_t keys[LIMIT_MAP_KEYS];
@@ -33,21 +39,23 @@ typedef struct {
 } scan_t;
 
 /* Headers 0xc0..0xdf: what they begin, and the bytes of the length (or of the scalar) behind them. */
-static const struct { uint8_t kind, width; } HEADS[32] = {
-    {SCALAR, 0}, {RESERVED, 0}, {SCALAR, 0}, {SCALAR, 0},   /* nil, 0xc1, false, true */
-    {BIN, 1}, {BIN, 2}, {BIN, 4}, {EXT, 0}, {EXT, 0}, {EXT, 0},
-    {SCALAR, 4}, {SCALAR, 8},                               /* float 32, 64 */
-    {SCALAR, 1}, {SCALAR, 2}, {SCALAR, 4}, {SCALAR, 8},     /* uint */
-    {SCALAR, 1}, {SCALAR, 2}, {SCALAR, 4}, {SCALAR, 8},     /* int */
-    {EXT, 0}, {EXT, 0}, {EXT, 0}, {EXT, 0}, {EXT, 0},
-    {TEXT, 1}, {TEXT, 2}, {TEXT, 4}, {ARRAY, 2}, {ARRAY, 4}, {MAP, 2}, {MAP, 4},
+static const struct {
+    uint8_t kind, width;
+} HEADS[32] = {
+    {SCALAR, 0}, {RESERVED, 0}, {SCALAR, 0}, {SCALAR, 0}, /* nil, 0xc1, false, true */
+    {BIN, 1},    {BIN, 2},      {BIN, 4},    {EXT, 0},    {EXT, 0}, {EXT, 0},
+    {SCALAR, 4}, {SCALAR, 8},                             /* float 32, 64 */
+    {SCALAR, 1}, {SCALAR, 2},   {SCALAR, 4}, {SCALAR, 8}, /* uint */
+    {SCALAR, 1}, {SCALAR, 2},   {SCALAR, 4}, {SCALAR, 8}, /* int */
+    {EXT, 0},    {EXT, 0},      {EXT, 0},    {EXT, 0},    {EXT, 0}, {TEXT, 1},
+    {TEXT, 2},   {TEXT, 4},     {ARRAY, 2},  {ARRAY, 4},  {MAP, 2}, {MAP, 4},
 };
 
 /* The byte and its place lead to the bug in an encoder that is not ours. */
 static int refuse(const scan_t *s, int code, const char *why, const char *expected)
 {
-    int rc = error_fail(s->error, code, "%s is malformed at byte %zu of %zu: %s", s->what, s->at, s->bytes,
-                        why);
+    int rc =
+        error_fail(s->error, code, "%s is malformed at byte %zu of %zu: %s", s->what, s->at, s->bytes, why);
     if (expected) error_contrast(s->error, expected, NULL);
     if (s->at < s->bytes) error_found(s->error, "byte 0x%02x", s->data[s->at]);
     else error_found(s->error, "the end");
@@ -153,7 +161,7 @@ int scan_check(bytes_t input, const scan_limits_t *limits, const char *what, hed
     scan_t s;
     s.data = input.data, s.bytes = input.bytes, s.at = 0;
     s.limits = limits, s.what = what, s.error = error;
-    s.nodes = 0, s.owed = 1, s.depth = 0;   /* levels are set as they open */
+    s.nodes = 0, s.owed = 1, s.depth = 0; /* levels are set as they open */
     if (input.bytes > UINT32_MAX) return refuse(&s, HEDDLE_ERR_LIMIT, "it is too long", NULL);
     while (s.owed > 0) {
         int rc = scan_object(&s);

@@ -16,9 +16,9 @@
 #include <msgpack.h>
 
 typedef struct {
-    uint32_t depth;   /* containers in each other; at most LIMIT_REPORT_DEPTH */
-    uint32_t nodes;   /* objects in all: containers, keys, values */
-    uint32_t keys;    /* pairs in one map, at most LIMIT_MAP_KEYS; 0: any number, and the caller looks for
+    uint32_t depth; /* containers in each other; at most LIMIT_REPORT_DEPTH */
+    uint32_t nodes; /* objects in all: containers, keys, values */
+    uint32_t keys;  /* pairs in one map, at most LIMIT_MAP_KEYS; 0: any number, and the caller looks for
                          duplicates */
 } scan_limits_t;
 

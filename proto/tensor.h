@@ -21,7 +21,9 @@ static inline uint64_t tensor_room(uint64_t bytes)
 }
 
 /* A name as messages show it: short, printable. */
-typedef struct { char text[132]; } tensor_shown_t;
+typedef struct {
+    char text[132];
+} tensor_shown_t;
 tensor_shown_t tensor_shown(bytes_t name);
 
 #endif

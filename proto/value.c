@@ -15,7 +15,11 @@ static const scan_limits_t REPORT_LIMITS = {LIMIT_REPORT_DEPTH, LIMIT_REPORT_NOD
 
 /* --- JSON -> msgpack --- */
 
-typedef struct { buf_t *out; msgpack_packer packer; uint32_t nodes; } writer_t;
+typedef struct {
+    buf_t *out;
+    msgpack_packer packer;
+    uint32_t nodes;
+} writer_t;
 
 /* Texts of jansson are valid UTF-8 already. */
 static void put_text(writer_t *w, const char *text, size_t bytes)
@@ -31,10 +35,10 @@ static int put_value(writer_t *w, const json_t *value, uint32_t depth)
     bool container = json_is_array(value) || json_is_object(value);
     if (++w->nodes > LIMIT_REPORT_NODES || (container && depth == LIMIT_REPORT_DEPTH))
         return HEDDLE_ERR_LIMIT;
-    if (!value) return HEDDLE_ERR_NO_MEMORY;   /* what failed constructors of jansson leave */
+    if (!value) return HEDDLE_ERR_NO_MEMORY; /* what failed constructors of jansson leave */
     switch (json_typeof(value)) {
     case JSON_OBJECT: {
-        json_t *object = (json_t *)(uintptr_t)value;   /* jansson has no const iterator */
+        json_t *object = (json_t *)(uintptr_t)value; /* jansson has no const iterator */
         msgpack_pack_map(&w->packer, json_object_size(object));
         for (void *at = json_object_iter(object); at && !rc; at = json_object_iter_next(object, at)) {
             w->nodes++;
@@ -172,16 +176,10 @@ static json_t *text_or_null(const char *text)
 json_t *value_from_error(const heddle_error_t *error)
 {
     json_t *version = error->version ? json_integer((json_int_t)error->version) : json_null();
-    return json_pack("{so, si, so, so, so, so, so, so, so, so, sb}",
-                     "code", text_or_null(heddle_err_name(error->code)),
-                     "exit", heddle_err_exit(error->code),
-                     "message", text_or_null(error->message),
-                     "adapter", text_or_null(error->adapter),
-                     "version", version,
-                     "worker", text_or_null(error->worker),
-                     "phase", text_or_null(error->phase),
-                     "expected", text_or_null(error->expected),
-                     "found", text_or_null(error->found),
-                     "hint", text_or_null(error->hint),
-                     "retriable", error->retriable != 0);
+    return json_pack(
+        "{so, si, so, so, so, so, so, so, so, so, sb}", "code", text_or_null(heddle_err_name(error->code)),
+        "exit", heddle_err_exit(error->code), "message", text_or_null(error->message), "adapter",
+        text_or_null(error->adapter), "version", version, "worker", text_or_null(error->worker), "phase",
+        text_or_null(error->phase), "expected", text_or_null(error->expected), "found",
+        text_or_null(error->found), "hint", text_or_null(error->hint), "retriable", error->retriable != 0);
 }

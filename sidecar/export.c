@@ -53,7 +53,8 @@ static const char *kind_of(mode_t mode)
 {
     return S_ISDIR(mode)   ? "a directory"
            : S_ISREG(mode) ? "a file"
-           : S_ISLNK(mode) ? "a link" : "no directory";
+           : S_ISLNK(mode) ? "a link"
+                           : "no directory";
 }
 
 /* --- removing --------------------------------------------------------------------------------- */
@@ -154,7 +155,7 @@ static bool is_temporary(const char *name, const char *adapter)
 /* Opens a directory for writing in it; makes it and its parents where they are missing. */
 static int open_root(const char *path, heddle_error_t *error, int *ret_root)
 {
-    if (strlen(path) >= sizeof ((exports_t *)0)->path) {
+    if (strlen(path) >= sizeof((exports_t *)0)->path) {
         errno = ENAMETOOLONG;
         return fail(error, "cannot make", path);
     }
@@ -207,9 +208,8 @@ int exports_find(exports_t *x, const char *adapter, heddle_error_t *error)
         int root, lock = x->lock;
         rc = open_root(x->path, error, &root);
         if (rc) return rc;
-        if (fstat(x->root, &mine) != 0 || fstat(root, &now) != 0)
-            rc = fail(error, "cannot look at", x->path);
-        else is_same = is_same_file(&mine, &now);    /* only the first look at it had failed */
+        if (fstat(x->root, &mine) != 0 || fstat(root, &now) != 0) rc = fail(error, "cannot look at", x->path);
+        else is_same = is_same_file(&mine, &now); /* only the first look at it had failed */
         if (!rc && !is_same && x->adapters) {
             int is_ours = export_lock_is_of(root, x->lock);
             if (is_ours < 0) rc = fail(error, "cannot look at the lock in", x->path);

@@ -177,8 +177,8 @@ bool hook_look(hook_t *h, uint64_t now_us, char ret_reason[641])
         if (*c == '\n' || *c == '\t') *c = ' ';
     const char *colon = tail[0] ? ": " : "";
     if (h->timed_out)
-        snprintf(ret_reason, 641, "ran longer than %.1f s and was killed%s%s",
-                 h->timeout_ms / 1000.0, colon, tail);
+        snprintf(ret_reason, 641, "ran longer than %.1f s and was killed%s%s", h->timeout_ms / 1000.0, colon,
+                 tail);
     else if (WIFSIGNALED(status))
         snprintf(ret_reason, 641, "was killed by signal %d%s%s", WTERMSIG(status), colon, tail);
     else if (WEXITSTATUS(status))

@@ -19,9 +19,9 @@
 #define HOOK_TAIL_BYTES 512u
 
 typedef struct {
-    pid_t pid;                    /* and of its group; 0: IDLE */
-    int err_fd;                   /* -1: none */
-    bool in_line;                 /* our log ends within a line of the command's output */
+    pid_t pid;    /* and of its group; 0: IDLE */
+    int err_fd;   /* -1: none */
+    bool in_line; /* our log ends within a line of the command's output */
     uint64_t deadline_us;
     uint32_t timeout_ms;
     bool timed_out;
@@ -31,8 +31,8 @@ typedef struct {
 
 /* Starts the command; its timeout begins now, however long the caller's turn has run.  `event`: the version
  * that it is about; `path`: its directory, "" where nothing is exported.  INTERNAL: it cannot be started. */
-int  hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path,
-                uint32_t timeout_ms, heddle_error_t *error);
+int hook_start(hook_t *h, const char *command, const heddle_event_t *event, const char *path,
+               uint32_t timeout_ms, heddle_error_t *error);
 /* Reads its output: the end is kept, and all of it is copied to the log. */
 void hook_read(hook_t *h);
 /* True when it has ended; *ret_reason is then "" for success, else what became of it, with the end of its

@@ -225,8 +225,8 @@ int jobs_add(jobs_t *j, const heddle_event_t *event)
         /* Without a session, or by a later decision, a COMMIT is taken back. One of a newer version does not
          * do that: the rollout goes on from the version of the first one. */
         bool is_same = !strcmp(event->adapter, commit->adapter);
-        bool is_back = type == HEDDLE_EVENT_ACTIVE ||
-                       (type == HEDDLE_EVENT_COMMIT && event->version < commit->version);
+        bool is_back =
+            type == HEDDLE_EVENT_ACTIVE || (type == HEDDLE_EVENT_COMMIT && event->version < commit->version);
         if (type == HEDDLE_EVENT_LOST_BROKER || type == HEDDLE_EVENT_FENCED) at->is_void = true;
         if (is_same && event->decision > commit->decision && is_back) at->is_void = true;
         /* A COMMIT may be sent again, after a short loss of the connection for instance. The job that runs

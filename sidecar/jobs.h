@@ -30,8 +30,8 @@
 typedef struct job {
     struct job *next;
     heddle_event_t event;
-    hook_t hook;                  /* pid 0: no command is running */
-    bool is_void;                 /* a COMMIT that must not be carried out any more */
+    hook_t hook;  /* pid 0: no command is running */
+    bool is_void; /* a COMMIT that must not be carried out any more */
 } job_t;
 
 /* The directory of an adapter that was last known to be right. */
@@ -42,22 +42,22 @@ typedef struct {
 
 typedef struct {
     heddle_worker_t *worker;
-    const char *name;             /* of the worker, for what is printed */
+    const char *name; /* of the worker, for what is printed */
     exports_t exports;
-    const char *on_stage, *on_activate;   /* NULL: none */
+    const char *on_stage, *on_activate; /* NULL: none */
     uint32_t hook_timeout_ms;
-    job_t *first;                 /* in the order of their events */
+    job_t *first; /* in the order of their events */
     known_t known[LIMIT_ADAPTERS_PER_WORKER];
 } jobs_t;
 
 /* Queues the job that an event requires, if any, and updates the queued ones; NO_MEMORY. */
-int  jobs_add(jobs_t *j, const heddle_event_t *event);
+int jobs_add(jobs_t *j, const heddle_event_t *event);
 /* Starts the jobs that can start, and finishes those whose command has ended.  Returns the next deadline in
  * us; UINT64_MAX: none. */
 uint64_t jobs_run(jobs_t *j, uint64_t now_us);
 /* Fills in the descriptors to poll for the output of commands (at most cap); jobs_polled reads them after the
  * poll. */
-int  jobs_poll(const jobs_t *j, struct pollfd *fds, int cap);
+int jobs_poll(const jobs_t *j, struct pollfd *fds, int cap);
 void jobs_polled(jobs_t *j, const struct pollfd *fds, int count);
 /* Kills the running commands and frees all jobs. */
 void jobs_fini(jobs_t *j);

@@ -157,7 +157,7 @@ static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *er
         if (is_in < 0) rc = fail(error, path);
         close(lock);
         if (rc) return rc;
-        tries++;    /* the last process removed the file meanwhile */
+        tries++; /* the last process removed the file meanwhile */
     } while (wait_a_moment(end_us));
     /* Either workers come and go at every try, or the file system reports another inode number each time. */
     rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: %s was another file at each of %d tries to lock it",

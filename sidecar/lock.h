@@ -21,10 +21,10 @@
  * process must have no locks there (export_lock_is_of).  DATA_LOCKED: another process has one of them, or
  * keeps byte 0; the message names it.  DATA_DIR.  On a file system without locks a warning is logged, and
  * *ret_lock is -1. */
-int  export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error,
-                      int *ret_lock);
+int export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error,
+                     int *ret_lock);
 /* 1: `lock` is the lock file of this directory · 0: it is not, or is -1 · -1 with errno: unknown. */
-int  export_lock_is_of(int root, int lock);
+int export_lock_is_of(int root, int lock);
 /* Drops all locks; `lock` -1: there are none.  The file stays if another process holds byte 0. */
 void export_lock_drop(int root, int lock);
 

@@ -66,16 +66,16 @@ static const option_t OPTIONS[] = {
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow addresses that are not loopback", AT(insecure)},
     {0}};
 static const option_t COMMON[] = {
-    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700",
-     "where the broker listens", AT(broker)},
+    {"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700", "where the broker listens",
+     AT(broker)},
     {"broker-key", 0, OPTION_TEXT, "KEY|FILE", "HEDDLE_BROKER_KEY", NULL,
      "the broker's public key; default what the key ring knows of it", AT(broker_key)},
     {"key", 0, OPTION_TEXT, "FILE", "HEDDLE_KEY", NULL,
      "this worker's own key; default client.key of the key ring", AT(key)},
     {"timeout", 0, OPTION_DURATION, "DUR", NULL, "5s",
      "say that no broker answers after so long, and wait on", AT(timeout_ms)},
-    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table",
-     "json: a failure is an object on stdout too", AT(output)},
+    {"output", 'o', OPTION_CHOICE, "table|json", NULL, "table", "json: a failure is an object on stdout too",
+     AT(output)},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "log only what is wrong", AT(quiet)},
     {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr",
      AT(log_level)},
@@ -117,11 +117,11 @@ typedef struct {
     jobs_t jobs;
     int signal_fd;
     bool is_ready, is_ending;
-    uint64_t end_us;                  /* of --join-timeout; CLOCK_NEVER: without */
+    uint64_t end_us;      /* of --join-timeout; CLOCK_NEVER: without */
     uint64_t patience_us; /* when to log that no broker answers; CLOCK_NEVER: logged, or one did */
-    bool is_refused;                  /* logged, and not admitted since */
+    bool is_refused;      /* logged, and not admitted since */
     char name[HEDDLE_NAME_MAX + 1];
-    heddle_error_t end;               /* why it ends; code 0: a signal */
+    heddle_error_t end; /* why it ends; code 0: a signal */
 } sidecar_t;
 
 /* --- arguments -------------------------------------------------------------------------------- */

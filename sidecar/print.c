@@ -68,8 +68,7 @@ void print_ready(heddle_worker_t *w, const heddle_event_t *joined, const char *n
     print_line(json_pack("{s:s, s:s, s:b, s:s, s:I, s:s, s:I, s:o, s:o, s:o, s:o}", "schema", "heddle/1",
                          "kind", "ready", "ok", 1, "role", "worker", "pid", (json_int_t)getpid(), "name",
                          name, "token", (json_int_t)joined->token, "cluster", text_or_null(joined->cluster),
-                         "adapters", names, "export_dir", text_or_null(export_dir), "transport",
-                         transport));
+                         "adapters", names, "export_dir", text_or_null(export_dir), "transport", transport));
 }
 
 /* The library reports STAGED only to a worker that stages at once; with hooks it is this program that knows
@@ -87,16 +86,12 @@ void print_event(const heddle_event_t *e, const char *worker)
 {
     static json_int_t seq;
     char at[25];
-    static const char *const TYPES[] = {[HEDDLE_EVENT_JOINED] = "worker.joined",
-                                        [HEDDLE_EVENT_LOST_BROKER] = "worker.lost",
-                                        [HEDDLE_EVENT_FENCED] = "worker.fenced",
-                                        [HEDDLE_EVENT_LEFT] = "worker.left",
-                                        [HEDDLE_EVENT_FETCHING] = "stage.started",
-                                        [HEDDLE_EVENT_STAGED] = "stage.done",
-                                        [HEDDLE_EVENT_FAILED] = "stage.failed",
-                                        [HEDDLE_EVENT_ACTIVE] = "activate.done",
-                                        [HEDDLE_EVENT_STALE] = "activate.failed",
-                                        [HEDDLE_EVENT_RETIRED] = "version.retired"};
+    static const char *const TYPES[] = {
+        [HEDDLE_EVENT_JOINED] = "worker.joined",   [HEDDLE_EVENT_LOST_BROKER] = "worker.lost",
+        [HEDDLE_EVENT_FENCED] = "worker.fenced",   [HEDDLE_EVENT_LEFT] = "worker.left",
+        [HEDDLE_EVENT_FETCHING] = "stage.started", [HEDDLE_EVENT_STAGED] = "stage.done",
+        [HEDDLE_EVENT_FAILED] = "stage.failed",    [HEDDLE_EVENT_ACTIVE] = "activate.done",
+        [HEDDLE_EVENT_STALE] = "activate.failed",  [HEDDLE_EVENT_RETIRED] = "version.retired"};
     /* Events that are not in this list stand for nothing that readers of the broker's events see. A STALE
      * without a code is a switch that is still in progress. */
     const char *type = (size_t)e->type < sizeof TYPES / sizeof *TYPES ? TYPES[e->type] : NULL;
@@ -133,8 +128,8 @@ int print_failure(const heddle_error_t *error, int json)
     option_words(e->hint);
     if (json) {
         heddle_error_json(e, &text);
-        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0,
-                             "error", parse(text)));
+        print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0, "error",
+                             parse(text)));
     }
     return process_fail("heddle-worker", e);
 }

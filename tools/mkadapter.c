@@ -16,23 +16,40 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct { int shape; int64_t rank, narrow, seed, tensors; bool force, is_quiet; } args_t;
+typedef struct {
+    int shape;
+    int64_t rank, narrow, seed, tensors;
+    bool force, is_quiet;
+} args_t;
 static const option_t OPTIONS[] = {
-    {"shape", 0, OPTION_CHOICE, SHAPE_NAMES, NULL, "qwen2.5-0.5b", "model whose linear layers get a LoRA", offsetof(args_t, shape)},
+    {"shape", 0, OPTION_CHOICE, SHAPE_NAMES, NULL, "qwen2.5-0.5b", "model whose linear layers get a LoRA",
+     offsetof(args_t, shape)},
     {"rank", 'r', OPTION_INTEGER, "N", NULL, "16", "rank, 1 to 1024", offsetof(args_t, rank)},
-    {"narrow", 0, OPTION_INTEGER, "N", NULL, "1", "divide every width of the shape by N, 1 to 1024: as many tensors, fewer bytes", offsetof(args_t, narrow)},
+    {"narrow", 0, OPTION_INTEGER, "N", NULL, "1",
+     "divide every width of the shape by N, 1 to 1024: as many tensors, fewer bytes",
+     offsetof(args_t, narrow)},
     {"seed", 's', OPTION_INTEGER, "N", NULL, "1", "other seeds give other bytes", offsetof(args_t, seed)},
-    {"tensors", 0, OPTION_INTEGER, "N", NULL, "0", "instead of a shape: N tiny tensors, an even number up to 1000000", offsetof(args_t, tensors)},
+    {"tensors", 0, OPTION_INTEGER, "N", NULL, "0",
+     "instead of a shape: N tiny tensors, an even number up to 1000000", offsetof(args_t, tensors)},
     {"force", 'f', OPTION_FLAG, NULL, NULL, NULL, "write into DIR though it exists", offsetof(args_t, force)},
     {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "do not say what was made", offsetof(args_t, is_quiet)},
     {0}};
 static const char *const ARGS[] = {"DIR", NULL};
-static const option_set_t SET = {"mkadapter", "[OPTION...] DIR",
-    "Makes DIR, a PEFT adapter (adapter_config.json, adapter_model.safetensors) of bf16 tensors in the shape of a real LoRA on all\n"
-    "linear layers.  The same options give the same bytes.", NULL, OPTIONS, NULL, ARGS, 1,
-    "Exit status: 0 ok, DIR is there; 2 usage; 9 this machine: DIR exists or cannot be written, or memory ran out.\n\n"
-    "Examples:\n  mkadapter ./my-peft-dir\n  mkadapter --force --seed 2 ./my-peft-dir    other bytes, as after more training\n"
-    "  mkadapter --shape llama-3.1-8b --rank 32 --seed 2 ./larger"};
+static const option_set_t SET = {"mkadapter",
+                                 "[OPTION...] DIR",
+                                 "Makes DIR, a PEFT adapter (adapter_config.json, adapter_model.safetensors) "
+                                 "of bf16 tensors in the shape of a real LoRA on all\n"
+                                 "linear layers.  The same options give the same bytes.",
+                                 NULL,
+                                 OPTIONS,
+                                 NULL,
+                                 ARGS,
+                                 1,
+                                 "Exit status: 0 ok, DIR is there; 2 usage; 9 this machine: DIR exists or "
+                                 "cannot be written, or memory ran out.\n\n"
+                                 "Examples:\n  mkadapter ./my-peft-dir\n  mkadapter --force --seed 2 "
+                                 "./my-peft-dir    other bytes, as after more training\n"
+                                 "  mkadapter --shape llama-3.1-8b --rank 32 --seed 2 ./larger"};
 
 static int write_files(const manifest_input_t *in, bool is_quiet, int dir_fd, heddle_error_t *error)
 {
@@ -46,22 +63,29 @@ static int write_files(const manifest_input_t *in, bool is_quiet, int dir_fd, he
     if (!rc && !is_quiet) {
         char text[HEDDLE_DIGEST_TEXT];
         digest_text(&h1, text);
-        printf("%u tensors, %llu bytes, %s\n", manifest.tensor_count, (unsigned long long)in->layout->data_bytes, text);
+        printf("%u tensors, %llu bytes, %s\n", manifest.tensor_count,
+               (unsigned long long)in->layout->data_bytes, text);
     }
     manifest_fini(&manifest);
     buf_fini(&encoded);
     return rc;
 }
 
-static int make_files(const args_t *args, const shape_table_t *table, const layout_t *layout, int dir_fd, heddle_error_t *error)
+static int make_files(const args_t *args, const shape_table_t *table, const layout_t *layout, int dir_fd,
+                      heddle_error_t *error)
 {
-    uint8_t *region = mmap(NULL, layout->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (region == MAP_FAILED) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)layout->region_bytes);
+    uint8_t *region =
+        mmap(NULL, layout->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (region == MAP_FAILED)
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %llu bytes",
+                          (unsigned long long)layout->region_bytes);
     uint64_t state = shape_seed((uint64_t)args->seed);
-    for (uint32_t i = 0; i < table->count; i++) shape_fill(region + layout->places[i], layout->sizes[i], &state);
+    for (uint32_t i = 0; i < table->count; i++)
+        shape_fill(region + layout->places[i], layout->sizes[i], &state);
     buf_t config = {0};
     shape_config(args->shape, (uint32_t)args->rank, &config);
-    manifest_input_t in = {table->rows, layout, buf_view(&config), bytes_of("{\"format\":\"pt\"}", 15), "lora", "", region};
+    manifest_input_t in = {
+        table->rows, layout, buf_view(&config), bytes_of("{\"format\":\"pt\"}", 15), "lora", "", region};
     int rc = write_files(&in, args->is_quiet, dir_fd, error);
     buf_fini(&config);
     munmap(region, layout->region_bytes);
@@ -84,8 +108,8 @@ static int make(const args_t *args, int dir_fd, heddle_error_t *error)
 
 static int check_args(const args_t *args, heddle_error_t *error)
 {
-    bool is_fine = args->rank >= 1 && args->rank <= 1024 && args->narrow >= 1 && args->narrow <= 1024 && args->tensors >= 0 &&
-                   args->tensors <= 1000000 && args->tensors % 2 == 0;
+    bool is_fine = args->rank >= 1 && args->rank <= 1024 && args->narrow >= 1 && args->narrow <= 1024 &&
+                   args->tensors >= 0 && args->tensors <= 1000000 && args->tensors % 2 == 0;
     if (is_fine) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "--rank, --narrow or --tensors is out of range");
     error_expected(error, "rank and narrow 1..1024; tensors even, 0..1000000");
@@ -95,7 +119,7 @@ static int check_args(const args_t *args, heddle_error_t *error)
 /* As `heddle` says what went wrong. */
 static void say(const heddle_error_t *e)
 {
-    bool is_named = !strncmp(e->message, "mkadapter: ", 11);    /* the option parser names the program itself */
+    bool is_named = !strncmp(e->message, "mkadapter: ", 11); /* the option parser names the program itself */
     fprintf(stderr, "mkadapter: %s: %s\n", heddle_err_name(e->code), e->message + (is_named ? 11 : 0));
     if (e->expected[0]) fprintf(stderr, "  expected: %s\n", e->expected);
     if (e->found[0]) fprintf(stderr, "  found:    %s\n", e->found);
@@ -113,7 +137,10 @@ int main(int argc, char **argv)
     if (!rc && mkdir(dir, 0777) != 0 && !(errno == EEXIST && args.force)) {
         bool is_there = errno == EEXIST;
         rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "cannot make %s: %s", dir, strerror(errno));
-        if (is_there) error_hint(&error, "name another directory, or write into this one with --force; --seed N gives other bytes");
+        if (is_there)
+            error_hint(
+                &error,
+                "name another directory, or write into this one with --force; --seed N gives other bytes");
     }
     if (!rc && args.force) {
         char path[4096];
@@ -123,7 +150,8 @@ int main(int argc, char **argv)
         unlink(path);
     }
     int fd = rc ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (!rc && fd < 0) rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "cannot open %s: %s", dir, strerror(errno));
+    if (!rc && fd < 0)
+        rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "cannot open %s: %s", dir, strerror(errno));
     if (!rc) rc = make(&args, fd, &error);
     if (fd >= 0) close(fd);
     if (rc) say(&error);

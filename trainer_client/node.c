@@ -9,28 +9,28 @@
 #include <assert.h>
 #include <stdlib.h>
 
-#define PROGRESS_US 50000u     /* at most 20 events a second */
-#define RESEND_US 20000u       /* after a full queue */
-#define AWAY_US 3000000u       /* without a frame of the broker: it does not answer */
-#define ANSWER_US 2000000u     /* what its answer to a heartbeat may take before it counts as silent */
+#define PROGRESS_US 50000u /* at most 20 events a second */
+#define RESEND_US 20000u   /* after a full queue */
+#define AWAY_US 3000000u   /* without a frame of the broker: it does not answer */
+#define ANSWER_US 2000000u /* what its answer to a heartbeat may take before it counts as silent */
 
 typedef enum {
     REQUEST_NONE,
-    REQUEST_WAITING,                    /* for a session, or until resend_us */
-    REQUEST_SENT                        /* in this session: the broker may record it */
+    REQUEST_WAITING, /* for a session, or until resend_us */
+    REQUEST_SENT     /* in this session: the broker may record it */
 } request_state_t;
 typedef struct {
     request_state_t state;
-    publish_request_t *asked;           /* the application's; not read once it is_done */
-    uint64_t req;                       /* of the last PUBLISH */
-    uint64_t resend_us;                 /* CLOCK_NEVER: sent, or waits for WELCOME */
-    uint64_t base_bytes;                /* served before it was sent */
-    heddle_error_t put_off;             /* why the broker put it off last; code 0: it did not */
+    publish_request_t *asked; /* the application's; not read once it is_done */
+    uint64_t req;             /* of the last PUBLISH */
+    uint64_t resend_us;       /* CLOCK_NEVER: sent, or waits for WELCOME */
+    uint64_t base_bytes;      /* served before it was sent */
+    heddle_error_t put_off;   /* why the broker put it off last; code 0: it did not */
 } request_t;
 
 /* A request that was abandoned and may be recorded yet: its slot stays taken, and is served if it is. */
 typedef struct {
-    uint64_t req;                       /* 0: none */
+    uint64_t req; /* 0: none */
     digest_t digest;
     uint64_t arena_bytes, base_bytes, start_us, deadline_ms;
     int activation;
@@ -38,12 +38,17 @@ typedef struct {
 
 /* Bytes served of the version that is being staged, less those to workers that left since; base_bytes: what
  * the transfer's counter has of others. */
-typedef struct { uint64_t version, base_bytes, told_bytes, due_us; uint32_t copy_count; } progress_t;
+typedef struct {
+    uint64_t version, base_bytes, told_bytes, due_us;
+    uint32_t copy_count;
+} progress_t;
 
 /* A status query: how the rollout of a version went on while this publisher was away.  ROLLOUT goes to the
  * session that the broker has as the version's publisher.  A publisher that was stopped past its lease, or
  * replaced, has missed some, and may get no more. */
-typedef struct { uint64_t version, req, due_us; } inquiry_t;    /* version 0: none is open */
+typedef struct {
+    uint64_t version, req, due_us;
+} inquiry_t; /* version 0: none is open */
 
 /* Whether a take waits until the broker says which region is free. */
 typedef enum { WORD_NONE, WORD_AWAITED, WORD_LATE } word_t;
@@ -52,19 +57,20 @@ struct publisher_node {
     client_member_t member;
     char adapter[HEDDLE_NAME_MAX + 1], writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     bool takeover;
-    bool is_line_refused;               /* member.refusal is of the handshake, not of the broker */
-    void (*changed)(void *self); void *self;
+    bool is_line_refused; /* member.refusal is of the handshake, not of the broker */
+    void (*changed)(void *self);
+    void *self;
     publications_t publications;
     reports_t reports;
     request_t request;
-    orphan_t orphans[PUBLICATION_SLOTS];    /* of each slot */
+    orphan_t orphans[PUBLICATION_SLOTS]; /* of each slot */
     progress_t progress;
     inquiry_t inquiry;
     word_t word;
-    uint64_t word_us;                   /* AWAITED: until then */
-    uint64_t heard_us;                  /* when the broker's last frame came */
-    uint64_t settled_us;                /* until then the broker decides nothing: it had just started */
-    heddle_error_t fence;               /* why it is over for good; code 0: it is not */
+    uint64_t word_us;     /* AWAITED: until then */
+    uint64_t heard_us;    /* when the broker's last frame came */
+    uint64_t settled_us;  /* until then the broker decides nothing: it had just started */
+    heddle_error_t fence; /* why it is over for good; code 0: it is not */
 };
 
 static bool is_ready(const publisher_node_t *n) { return n->member.session.state == SESSION_READY; }
@@ -87,8 +93,7 @@ static void tell_event(publisher_node_t *n, heddle_event_t *event)
 }
 
 /* An event may be what a waiting call waits for. */
-static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version,
-                 const heddle_error_t *why)
+static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version, const heddle_error_t *why)
 {
     heddle_event_t e = {.type = type, .version = version};
     if (why) {
@@ -158,27 +163,30 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
     msg_part_t part = a->sealed->part;
     memcpy(features, a->pack->features, sizeof features);
     msg_t m = {.type = MSG_PUBLISH};
-    m.publish = (msg_publish_t){
-        .token = n->member.session.token,
-        .req = r->req,
-        .deadline_ms = left_us ? (left_us + 999) / 1000 : 1,    /* 0 would be the broker's default */
-        .activation = (uint64_t)a->opts.activation,
-        .if_unchanged = (uint64_t)a->opts.if_unchanged,
-        .allow_step_back = a->opts.allow_step_back != 0,
-        .adapter = n->adapter,
-        .request_id = a->opts.request_id,
-        .digest = a->sealed->digest,
-        .parts = &part, .part_count = 1,
-        .step = a->opts.step,
-        .data_bytes = a->pack->layout.data_bytes,
-        .tensor_count = a->pack->layout.count,
-        .chunk_count = a->sealed->chunk_count,
-        .kind = "lora",
-        .base_model = a->pack->base_model,
-        .features = words, .feature_count = member_split(features, words, LIMIT_FEATURES),
-        .config = a->pack->config,
-        .meta = pairs, .meta_count = pair_count,
-        .asked_ms = a->opts.asked_ms ? a->opts.asked_ms : a->opts.deadline_ms};
+    m.publish = (msg_publish_t){.token = n->member.session.token,
+                                .req = r->req,
+                                .deadline_ms = left_us ? (left_us + 999) / 1000
+                                                       : 1, /* 0 would be the broker's default */
+                                .activation = (uint64_t)a->opts.activation,
+                                .if_unchanged = (uint64_t)a->opts.if_unchanged,
+                                .allow_step_back = a->opts.allow_step_back != 0,
+                                .adapter = n->adapter,
+                                .request_id = a->opts.request_id,
+                                .digest = a->sealed->digest,
+                                .parts = &part,
+                                .part_count = 1,
+                                .step = a->opts.step,
+                                .data_bytes = a->pack->layout.data_bytes,
+                                .tensor_count = a->pack->layout.count,
+                                .chunk_count = a->sealed->chunk_count,
+                                .kind = "lora",
+                                .base_model = a->pack->base_model,
+                                .features = words,
+                                .feature_count = member_split(features, words, LIMIT_FEATURES),
+                                .config = a->pack->config,
+                                .meta = pairs,
+                                .meta_count = pair_count,
+                                .asked_ms = a->opts.asked_ms ? a->opts.asked_ms : a->opts.deadline_ms};
     int rc = member_say(&n->member, &m);
 
     /* SLOW means a full queue, and a retry in a moment. GONE needs no handling: the end of the connection is
@@ -248,8 +256,8 @@ static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_
     heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
     reports_begin(&n->reports, m->version, &opts, o.start_us);
     if (m->version <= n->progress.version) return;
-    n->progress = (progress_t){
-        .version = m->version, .base_bytes = o.base_bytes, .due_us = now_us + PROGRESS_US};
+    n->progress =
+        (progress_t){.version = m->version, .base_bytes = o.base_bytes, .due_us = now_us + PROGRESS_US};
 }
 
 /* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher may have
@@ -278,7 +286,9 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
         return;
     }
     bool is_replayed = !strcmp(m->reason, "replayed");
-    a->result = (publish_result_t){.version = m->version, .published_us = now_us, .digest = m->digest,
+    a->result = (publish_result_t){.version = m->version,
+                                   .published_us = now_us,
+                                   .digest = m->digest,
                                    .replayed = is_replayed && !a->is_random_id,
                                    .unchanged = !m->created && !is_replayed};
     error_text(a->result.held, sizeof a->result.held, m->held);
@@ -289,7 +299,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
     (void)FAILPOINT("publisher.before_share");
     int rc = publications_share(&n->publications, a->slot, m->version, &m->key, a->sealed->arena_bytes);
     (void)FAILPOINT("publisher.after_share");
-    if (rc && rc != HEDDLE_ERR_GONE) {    /* GONE: the bytes are not needed */
+    if (rc && rc != HEDDLE_ERR_GONE) { /* GONE: the bytes are not needed */
         error_fail(&error, rc, "%s@%llu is recorded, but its bytes cannot be served", n->adapter,
                    (unsigned long long)m->version);
         error_where(&error, n->adapter, m->version, NULL, "announce");
@@ -298,8 +308,8 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
         return;
     }
     if (publications_of(&n->publications, m->version))
-        n->progress = (progress_t){
-            .version = m->version, .base_bytes = r->base_bytes, .due_us = now_us + PROGRESS_US};
+        n->progress =
+            (progress_t){.version = m->version, .base_bytes = r->base_bytes, .due_us = now_us + PROGRESS_US};
     finish(n, NULL);
 }
 
@@ -311,8 +321,8 @@ static void inquire(publisher_node_t *n, uint64_t now_us)
 {
     inquiry_t *q = &n->inquiry;
     q->due_us = now_us + INQUIRY_US;
-    msg_t m = {.type = MSG_QUERY, .query = {.req = ++q->req, .op = "versions", .name = n->adapter,
-                                            .version = q->version}};
+    msg_t m = {.type = MSG_QUERY,
+               .query = {.req = ++q->req, .op = "versions", .name = n->adapter, .version = q->version}};
     (void)member_say(&n->member, &m);
 }
 
@@ -358,8 +368,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     error_fail(&n->fence, HEDDLE_ERR_FENCED, "this publisher of %s was replaced: %s", n->adapter,
                said.message);
     error_where(&n->fence, n->adapter, 0, NULL, NULL);
-    error_contrast(&n->fence, said.expected[0] ? said.expected : NULL,
-                   said.found[0] ? said.found : NULL);
+    error_contrast(&n->fence, said.expected[0] ? said.expected : NULL, said.found[0] ? said.found : NULL);
     error_hint(&n->fence, "close it, and open the adapter again when the other writer is done");
     end_orphans(n);
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
@@ -379,13 +388,20 @@ static void send_open(publisher_node_t *n)
     uint64_t served[PUBLICATION_SLOTS] = {0};
     uint32_t count = publications_served(&n->publications, served);
     msg_t m = {.type = MSG_OPEN};
-    if (io->tr->address(io->t, &address)) return;    /* no answer comes: it is tried again */
+    if (io->tr->address(io->t, &address)) return; /* no answer comes: it is tried again */
     io->tr->where(io->t, &where);
-    m.open = (msg_open_t){.req = s->req, .epoch = s->epoch,
-                          .prev_token = s->token, .takeover = n->takeover && !s->join_count,
-                          .adapter = n->adapter, .writer = n->writer, .backend = io->tr->name,
-                          .ucx = io->tr->version(), .address = address,
-                          .serving = served[0], .served = served, .served_count = count,
+    m.open = (msg_open_t){.req = s->req,
+                          .epoch = s->epoch,
+                          .prev_token = s->token,
+                          .takeover = n->takeover && !s->join_count,
+                          .adapter = n->adapter,
+                          .writer = n->writer,
+                          .backend = io->tr->name,
+                          .ucx = io->tr->version(),
+                          .address = address,
+                          .serving = served[0],
+                          .served = served,
+                          .served_count = count,
                           .addresses = addresses,
                           .address_count = member_split(where.addresses, addresses, LIMIT_ADDRESSES),
                           .network = where.network};
@@ -424,8 +440,7 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     if (m->of != MSG_PUBLISH || !is_ours || n->request.state == REQUEST_NONE) return;
     msg_to_error(m, &error);
     if (error.code == HEDDLE_ERR_FENCED) fence(n, m, now_us);
-    else if (m->retriable && m->retry_ms) {    /* a broker that settles */
-        n->request.state = REQUEST_WAITING;
+    else if (m->retriable && m->retry_ms) { /* a broker that settles */ n->request.state = REQUEST_WAITING;
         n->request.resend_us = now_us + m->retry_ms * 1000;
         n->request.put_off = error;
     } else {
@@ -468,16 +483,16 @@ static void on_session(void *node, const node_event_t *event, uint64_t now_us)
     }
     if (bits & SO_HEARTBEAT) {
         msg_t beat = {.type = MSG_HEARTBEAT, .heartbeat = {.token = s->token, .seq = s->heartbeat_seq}};
-        (void)member_say(&n->member, &beat);    /* one that is lost is one of four */
+        (void)member_say(&n->member, &beat); /* one that is lost is one of four */
     }
     if (bits & SO_LEFT) changed(n);
     report_row_t *row;
     switch (bits & SO_DELIVER ? m.type : 0) {
     case MSG_PUBLISHED: on_published(n, &m.published, now_us); break;
-    case MSG_ERROR:     on_error(n, &m.error, now_us); break;
+    case MSG_ERROR: on_error(n, &m.error, now_us); break;
     case MSG_ROLLOUT:
         row = reports_find(&n->reports, m.rollout.version);
-        if (!row || strcmp(m.rollout.adapter, n->adapter) != 0) break;    /* another publisher's version */
+        if (!row || strcmp(m.rollout.adapter, n->adapter) != 0) break; /* another publisher's version */
         reports_update(row, &m.rollout, now_us);
         if (m.rollout.decision && m.rollout.staged_count)
             publications_decided(&n->publications, m.rollout.version);
@@ -487,7 +502,7 @@ static void on_session(void *node, const node_event_t *event, uint64_t now_us)
         if (publications_release(&n->publications, m.release.version))
             tell(n, HEDDLE_EVENT_RELEASED, m.release.version, NULL);
         break;
-    default: break;    /* not meant for publishers */
+    default: break; /* not meant for publishers */
     }
     msg_fini(&m);
 }
@@ -530,15 +545,16 @@ static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, c
         uint32_t staged = row->report.staged_count < copies ? row->report.staged_count : copies;
         uint64_t open_bytes = sent_bytes - p->base_bytes, whole_bytes = staged * slot->arena_bytes;
         if (open_bytes > whole_bytes)
-            p->base_bytes +=
-                (open_bytes - whole_bytes) / (p->copy_count - staged) * (p->copy_count - copies);
+            p->base_bytes += (open_bytes - whole_bytes) / (p->copy_count - staged) * (p->copy_count - copies);
     }
     p->copy_count = copies;
     uint64_t bytes = sent_bytes - p->base_bytes, all_bytes = copies * slot->arena_bytes;
     if (bytes >= all_bytes) bytes = all_bytes - !report_is_settled(row); /* all is when they say so */
     if (bytes == p->told_bytes) return;
     p->told_bytes = bytes;
-    heddle_event_t e = {.type = HEDDLE_EVENT_PROGRESS, .version = slot->version, .bytes_done = bytes,
+    heddle_event_t e = {.type = HEDDLE_EVENT_PROGRESS,
+                        .version = slot->version,
+                        .bytes_done = bytes,
                         .data_bytes = all_bytes};
     tell_event(n, &e);
 }
@@ -551,7 +567,7 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     on_session(n, &(node_event_t){.kind = SE_TICK}, now_us);
     if (now_us >= n->request.resend_us) send_request(n, now_us);
     progress_t *p = &n->progress;
-    if (p->version && now_us >= p->due_us) {    /* the last look is after all have staged it */
+    if (p->version && now_us >= p->due_us) { /* the last look is after all have staged it */
         const report_row_t *row = reports_find(&n->reports, p->version);
         const publication_slot_t *slot = publications_of(&n->publications, p->version);
         if (row && slot) tell_progress(n, slot, row);
@@ -559,10 +575,10 @@ static uint64_t on_tick(void *node, uint64_t now_us)
         if (!row || !slot || report_is_settled(row)) p->version = 0;
     }
     if (n->inquiry.version && now_us >= n->inquiry.due_us) {
-        if (n->fence.code) end_inquiry(n);    /* one that is fenced asks once */
+        if (n->fence.code) end_inquiry(n); /* one that is fenced asks once */
         else inquire(n, now_us);
     }
-    if (n->word == WORD_AWAITED && now_us >= n->word_us) {    /* lost: a take that waits goes on */
+    if (n->word == WORD_AWAITED && now_us >= n->word_us) { /* lost: a take that waits goes on */
         n->word = WORD_LATE;
         changed(n);
     }
@@ -573,8 +589,11 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     return p->version ? clock_earlier(at, p->due_us) : at;
 }
 
-const node_ops_t publisher_node_ops = {.session = on_session, .refused = on_line_refused,
-                                       .transfer = on_transfer, .tick = on_tick, .work = NULL};
+const node_ops_t publisher_node_ops = {.session = on_session,
+                                       .refused = on_line_refused,
+                                       .transfer = on_transfer,
+                                       .tick = on_tick,
+                                       .work = NULL};
 
 /* -- what the application asks ---------------------------------------------------------------- */
 
@@ -587,9 +606,8 @@ static int take(publisher_node_t *n, command_t *c, uint64_t now_us)
     int orphan = publications_have(&n->publications, PUBLICATION_FREE) ? -1 : orphan_find(n, 0);
     if (orphan >= 0 && is_spare_any) orphan_end(n, orphan); /* before one that is served */
     bool is_answered = orphan < 0 || is_spare_any;
-    int rc = is_answered
-                 ? publications_take(&n->publications, c->bytes, is_spare_any, &c->slot, &c->region)
-                 : HEDDLE_ERR_AGAIN;
+    int rc = is_answered ? publications_take(&n->publications, c->bytes, is_spare_any, &c->slot, &c->region)
+                         : HEDDLE_ERR_AGAIN;
     bool is_closing = publications_have(&n->publications, PUBLICATION_CLOSING);
     bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !is_closing;
     if (is_waiting && n->word != WORD_AWAITED) n->word_us = now_us + TAKE_WORD_US;
@@ -607,10 +625,13 @@ static void abandon(publisher_node_t *n)
     heddle_error_t e = n->member.refusal;
     const char *why = r->put_off.message;
     if (r->state == REQUEST_SENT && is_ready(n))
-        n->orphans[a->slot] =
-            (orphan_t){.req = r->req, .digest = a->sealed->digest, .start_us = a->start_us,
-                       .arena_bytes = a->sealed->arena_bytes, .base_bytes = r->base_bytes,
-                       .activation = a->opts.activation, .deadline_ms = a->opts.deadline_ms};
+        n->orphans[a->slot] = (orphan_t){.req = r->req,
+                                         .digest = a->sealed->digest,
+                                         .start_us = a->start_us,
+                                         .arena_bytes = a->sealed->arena_bytes,
+                                         .base_bytes = r->base_bytes,
+                                         .activation = a->opts.activation,
+                                         .deadline_ms = a->opts.deadline_ms};
     if (!e.code && is_ready(n) && n->member.session.line_up)
         error_fail(&e, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s",
                    n->adapter, *why ? ": " : "", why);
@@ -656,8 +677,11 @@ static int look(publisher_node_t *n, command_t *c, uint64_t now_us)
     if (!c->report || (c->kind == COMMAND_JUDGE && rc == HEDDLE_ERR_AGAIN)) return rc;
     /* The report of a version of another publisher is empty, except for the state of the broker. */
     if (row) reports_copy(row, c->report);
-    else *c->report = (heddle_report_t){.size = sizeof *c->report, .version = c->version,
-                                        .staged_ms = -1, .active_ms = -1};
+    else
+        *c->report = (heddle_report_t){.size = sizeof *c->report,
+                                       .version = c->version,
+                                       .staged_ms = -1,
+                                       .active_ms = -1};
     bool is_settled = now_us >= n->settled_us;
     c->report->settling_ms = is_settled ? 0 : (uint32_t)((n->settled_us - now_us + 999) / 1000);
     c->report->silent_ms = (uint32_t)(silent_us(n, now_us) / 1000);
@@ -712,13 +736,18 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     case COMMAND_GIVE_BACK: publications_give_back(&n->publications, c->slot); break;
     case COMMAND_PUBLISH:
         /* The request is kept until it is answered, across sessions. */
-        n->request = (request_t){.state = REQUEST_WAITING, .asked = c->request, .req = n->request.req,
-                                 .base_bytes = bytes_served(n), .resend_us = CLOCK_NEVER};
+        n->request = (request_t){.state = REQUEST_WAITING,
+                                 .asked = c->request,
+                                 .req = n->request.req,
+                                 .base_bytes = bytes_served(n),
+                                 .resend_us = CLOCK_NEVER};
         if (n->fence.code) finish(n, &n->fence);
         else send_request(n, now_us);
         break;
     case COMMAND_ABANDON: abandon(n); break;
-    case COMMAND_JUDGE: case COMMAND_LATE: case COMMAND_REPORT: c->rc = look(n, c, now_us); break;
+    case COMMAND_JUDGE:
+    case COMMAND_LATE:
+    case COMMAND_REPORT: c->rc = look(n, c, now_us); break;
     case COMMAND_IS_HELD:
         c->rc = is_held(n, &c->is_wanted, c->error);
         if (c->is_wanted) c->wanted_us = now_us;
@@ -740,8 +769,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
 /* -- life ------------------------------------------------------------------------------------- */
 
 /* The clients of a node may call it before its first session: all states begin as "none". */
-int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
-                       publisher_node_t **ret_node)
+int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node)
 {
     publisher_node_t *n = calloc(1, sizeof *n);
     if (!n) return HEDDLE_ERR_NO_MEMORY;
@@ -752,8 +780,11 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
     n->changed = opts->changed;
     n->self = opts->self;
     n->request.resend_us = CLOCK_NEVER;
-    session_opts_t session = {.role = ROLE_PUBLISHER, .life = opts->life, .host = n->host,
-                              .pid = opts->pid, .seed = opts->seed};
+    session_opts_t session = {.role = ROLE_PUBLISHER,
+                              .life = opts->life,
+                              .host = n->host,
+                              .pid = opts->pid,
+                              .seed = opts->seed};
     member_init(&n->member, &session, io);
     publications_init(&n->publications, io->tr, io->t, opts->early_most);
     if (reports_init(&n->reports, n->adapter)) {

@@ -34,19 +34,18 @@
 
 typedef struct publisher_node publisher_node_t;
 typedef struct {
-    const char *adapter, *writer, *host;      /* copied */
-    bool takeover;                            /* of the first OPEN only */
+    const char *adapter, *writer, *host; /* copied */
+    bool takeover;                       /* of the first OPEN only */
     key16_t life;
     uint64_t pid, seed;
-    uint32_t early_most;                      /* publications_t.early_most */
-    void (*changed)(void *self);              /* what an AGAIN waited for may be there; NULL: none.  Called
-                                               * during a call of the node, which it must not call in turn */
+    uint32_t early_most;         /* publications_t.early_most */
+    void (*changed)(void *self); /* what an AGAIN waited for may be there; NULL: none.  Called
+                                  * during a call of the node, which it must not call in turn */
     void *self;
 } publisher_node_opts_t;
 
 /* `io` is borrowed for the node's life, and has a transfer. NO_MEMORY. */
-int  publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io,
-                        publisher_node_t **ret_node);
+int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node);
 /* Stops serving at once; COMMAND_LEAVE first, for a clean end. Accepts NULL and pointers to NULL. */
 void publisher_node_destroy(publisher_node_t **n);
 extern const node_ops_t publisher_node_ops;
@@ -64,11 +63,11 @@ typedef struct {
     int slot;
     const pack_t *pack;
     const sealed_t *sealed;
-    heddle_publish_opts_t opts;               /* request_id is filled in */
-    uint64_t until_us;                        /* the end of opts.deadline_ms: each PUBLISH carries the time
-                                               * that is left */
-    bool is_random_id;                        /* no other process can have used the id */
-    uint64_t start_us;                        /* when commit was called */
+    heddle_publish_opts_t opts; /* request_id is filled in */
+    uint64_t until_us;          /* the end of opts.deadline_ms: each PUBLISH carries the time
+                                 * that is left */
+    bool is_random_id;          /* no other process can have used the id */
+    uint64_t start_us;          /* when commit was called */
     /* Set once, by the loop's thread, the flag last.  Code 0: the version is recorded and served.  Else the
      * broker's error, FENCED, NO_MEMORY (the record is durable, but its bytes cannot be served). */
     publish_result_t result;
@@ -76,34 +75,34 @@ typedef struct {
     atomic_bool is_done;
 } publish_request_t;
 
-#define TAKE_WORD_US 1000000u                 /* for the broker's word which region is free */
-#define INQUIRY_US 1000000u                   /* between two status queries; what an answer may take */
+#define TAKE_WORD_US 1000000u /* for the broker's word which region is free */
+#define INQUIRY_US 1000000u   /* between two status queries; what an answer may take */
 
 typedef enum {
-    COMMAND_OPENED,      /* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is
-                          * another cluster's), or why the broker refuses for good.  `error` with AGAIN: why
-                          * it refused last, if it did (else code 0) */
-    COMMAND_TAKE,        /* `slot` and `region` for `bytes`: as publications_take, and AGAIN while a region is
-                          * on its way to be free, or, for TAKE_WORD_US at most, until the broker says which
-                          * one is */
-    COMMAND_GIVE_UP,     /* a TAKE that was answered AGAIN is not given again: what the next one waits for has
-                          * a second of its own */
-    COMMAND_FIT,         /* as publications_fit */
+    COMMAND_OPENED,  /* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is
+                      * another cluster's), or why the broker refuses for good.  `error` with AGAIN: why
+                      * it refused last, if it did (else code 0) */
+    COMMAND_TAKE,    /* `slot` and `region` for `bytes`: as publications_take, and AGAIN while a region is
+                      * on its way to be free, or, for TAKE_WORD_US at most, until the broker says which
+                      * one is */
+    COMMAND_GIVE_UP, /* a TAKE that was answered AGAIN is not given again: what the next one waits for has
+                      * a second of its own */
+    COMMAND_FIT,     /* as publications_fit */
     COMMAND_GIVE_BACK,
-    COMMAND_PUBLISH,     /* `request`, when no other is under way */
-    COMMAND_ABANDON,     /* ends the request, if it has not ended: with what it waited for (DEADLINE,
-                          * UNAVAILABLE, or why the broker refuses us) */
-    COMMAND_JUDGE,       /* as reports_judge; NOT_FOUND for a version of another publisher, FENCED when no
-                          * more reports will come: the last status query had no answer, or the version was
-                          * not over then */
-    COMMAND_LATE,        /* as reports_late, after `waited_ms` */
-    COMMAND_REPORT,      /* the report alone; NOT_FOUND */
-    COMMAND_IS_HELD,     /* whether the newest version can do without this publisher.  OK: another process has
-                          * its bytes, it is not served here, or there is none · AGAIN: not yet; is_wanted:
-                          * workers are fetching from here, so that it may come · VERSION_FAILED: it ended,
-                          * and no other process had them.  `error` is filled but with OK */
-    COMMAND_LEAVE,       /* LEAVE, and serving ends */
-    COMMAND_HAS_LEFT     /* OK once BYE came (or never will) and no send is in flight; else AGAIN */
+    COMMAND_PUBLISH, /* `request`, when no other is under way */
+    COMMAND_ABANDON, /* ends the request, if it has not ended: with what it waited for (DEADLINE,
+                      * UNAVAILABLE, or why the broker refuses us) */
+    COMMAND_JUDGE,   /* as reports_judge; NOT_FOUND for a version of another publisher, FENCED when no
+                      * more reports will come: the last status query had no answer, or the version was
+                      * not over then */
+    COMMAND_LATE,    /* as reports_late, after `waited_ms` */
+    COMMAND_REPORT,  /* the report alone; NOT_FOUND */
+    COMMAND_IS_HELD, /* whether the newest version can do without this publisher.  OK: another process has
+                      * its bytes, it is not served here, or there is none · AGAIN: not yet; is_wanted:
+                      * workers are fetching from here, so that it may come · VERSION_FAILED: it ended,
+                      * and no other process had them.  `error` is filled but with OK */
+    COMMAND_LEAVE,   /* LEAVE, and serving ends */
+    COMMAND_HAS_LEFT /* OK once BYE came (or never will) and no send is in flight; else AGAIN */
 } command_kind_t;
 
 /* One command, its arguments and its results. */
@@ -111,13 +110,17 @@ typedef struct {
     command_kind_t kind;
     int rc;
     heddle_error_t *error;
-    int slot; uint64_t bytes; region_t *region;    /* TAKE, FIT, GIVE_BACK */
-    publish_request_t *request;                    /* PUBLISH */
-    uint64_t version; wait_for_t want;             /* JUDGE, LATE, REPORT */
-    uint32_t waited_ms;                            /* LATE */
-    heddle_report_t *report;                       /* filled, but by a JUDGE that answers AGAIN; NULL: not
-                                                    * wanted */
-    bool is_wanted; uint64_t wanted_us;            /* IS_HELD; wanted_us: the last time that it was */
+    int slot;
+    uint64_t bytes;
+    region_t *region;           /* TAKE, FIT, GIVE_BACK */
+    publish_request_t *request; /* PUBLISH */
+    uint64_t version;
+    wait_for_t want;         /* JUDGE, LATE, REPORT */
+    uint32_t waited_ms;      /* LATE */
+    heddle_report_t *report; /* filled, but by a JUDGE that answers AGAIN; NULL: not
+                              * wanted */
+    bool is_wanted;
+    uint64_t wanted_us; /* IS_HELD; wanted_us: the last time that it was */
 } command_t;
 
 /* Executes a command_t; of the form that shell_call takes. */

@@ -21,11 +21,11 @@ static int copy_row(arena_t *a, const heddle_tensor_t *from, heddle_tensor_t *to
 {
     const char *name = from->name ? from->name : "";
     if (from->memory != HEDDLE_MEMORY_HOST) {
-        int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "tensor '%.200s' is not in host memory",
-                            name);
+        int rc =
+            error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "tensor '%.200s' is not in host memory", name);
         error_expected(error, "HEDDLE_MEMORY_HOST");
-        error_found(error, from->memory == HEDDLE_MEMORY_CUDA ? "HEDDLE_MEMORY_CUDA"
-                                                              : "another kind of memory");
+        error_found(error,
+                    from->memory == HEDDLE_MEMORY_CUDA ? "HEDDLE_MEMORY_CUDA" : "another kind of memory");
         error_hint(error, "copy it to the host first");
         return rc;
     }
@@ -55,8 +55,7 @@ static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
     p->tensors = calloc(in->count ? in->count : 1, sizeof *p->tensors);
     p->marks = calloc(in->count ? in->count : 1, sizeof *p->marks);
     p->config = bytes_of(arena_copy(&p->arena, in->config.data, in->config.bytes), in->config.bytes);
-    p->metadata = bytes_of(arena_copy(&p->arena, in->metadata.data, in->metadata.bytes),
-                           in->metadata.bytes);
+    p->metadata = bytes_of(arena_copy(&p->arena, in->metadata.data, in->metadata.bytes), in->metadata.bytes);
     if (!p->tensors || !p->marks || !p->config.data || !p->metadata.data) return fail_memory(error);
     for (uint32_t i = 0; i < in->count; i++) {
         int rc = copy_row(&p->arena, &in->tensors[i], &p->tensors[i], error);
@@ -69,9 +68,12 @@ static int copy_input(pack_t *p, const pack_input_t *in, heddle_error_t *error)
 int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error)
 {
     /* Before anything is copied: these texts come from files, and may be huge. */
-    const struct { const char *what; size_t bytes; uint32_t limit; } PARTS[] = {
-        {"the config", in->config.bytes, LIMIT_CONFIG_BYTES},
-        {"the metadata", in->metadata.bytes, LIMIT_METADATA_BYTES}};
+    const struct {
+        const char *what;
+        size_t bytes;
+        uint32_t limit;
+    } PARTS[] = {{"the config", in->config.bytes, LIMIT_CONFIG_BYTES},
+                 {"the metadata", in->metadata.bytes, LIMIT_METADATA_BYTES}};
     for (size_t i = 0; i < sizeof PARTS / sizeof *PARTS; i++) {
         if (PARTS[i].bytes <= PARTS[i].limit) continue;
         error_fail(error, HEDDLE_ERR_LIMIT, "%s of the adapter is too long", PARTS[i].what);
@@ -184,7 +186,10 @@ void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint
 /* Each is taken by the next free thread: one that starts late, or shares its core, takes fewer. */
 #define PIECE_BYTES (1u << 20)
 
-typedef struct { const pack_t *pack; const void *const *sources; } fill_t;
+typedef struct {
+    const pack_t *pack;
+    const void *const *sources;
+} fill_t;
 
 /* A thread pays only for several megabytes: starting it costs as long as copying a few. */
 uint32_t pack_fill_threads(uint64_t region_bytes, uint32_t most)
@@ -219,9 +224,14 @@ void pack_fill(pack_t *p, const void *const *sources, uint32_t threads)
 int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
 {
     buf_t manifest = {0};
-    manifest_input_t in = {.tensors = p->tensors, .layout = &p->layout, .config = p->config,
-                           .metadata = p->metadata, .kind = "lora", .features = p->features,
-                           .region = p->base, .leaves = p->leaves};
+    manifest_input_t in = {.tensors = p->tensors,
+                           .layout = &p->layout,
+                           .config = p->config,
+                           .metadata = p->metadata,
+                           .kind = "lora",
+                           .features = p->features,
+                           .region = p->base,
+                           .leaves = p->leaves};
     sealed_t s;
     int rc = HEDDLE_OK;
     for (uint32_t row = 0; row < p->layout.count; row++) {
@@ -258,7 +268,8 @@ int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
     uint64_t region_bytes = p->layout.region_bytes, offset = manifest_offset(region_bytes);
     uint32_t chunk_bytes = manifest_chunk_bytes(region_bytes);
     memcpy((uint8_t *)p->base + offset, manifest.data, manifest.bytes);
-    s.part = (msg_part_t){.region_bytes = region_bytes, .manifest_bytes = manifest.bytes,
+    s.part = (msg_part_t){.region_bytes = region_bytes,
+                          .manifest_bytes = manifest.bytes,
                           .manifest_digest = digest_blake2b(manifest.data, manifest.bytes)};
     s.arena_bytes = offset + manifest.bytes;
     s.chunk_count = (uint32_t)((region_bytes + chunk_bytes - 1) / chunk_bytes);

@@ -19,32 +19,36 @@
 #include "proto/manifest.h"
 #include "proto/msg.h"
 
-typedef struct { const heddle_tensor_t *tensors; uint32_t count; bytes_t config, metadata; } pack_input_t;
+typedef struct {
+    const heddle_tensor_t *tensors;
+    uint32_t count;
+    bytes_t config, metadata;
+} pack_input_t;
 
 enum { PACK_DIGESTED = 1, PACK_HANDED_OUT = 2 };
 
 typedef struct pack {
-    heddle_tensor_t *tensors;           /* in the caller's order */
+    heddle_tensor_t *tensors; /* in the caller's order */
     layout_t layout;
     bytes_t config, metadata;
     char features[192], base_model[256];
-    void *base;                         /* NULL before pack_lay */
-    uint8_t *marks;                     /* PACK_* of each row */
-    uint64_t *leaves;                   /* of the region; NULL where nothing was digested yet */
-    arena_t arena;                      /* of all copies */
+    void *base;       /* NULL before pack_lay */
+    uint8_t *marks;   /* PACK_* of each row */
+    uint64_t *leaves; /* of the region; NULL where nothing was digested yet */
+    arena_t arena;    /* of all copies */
 } pack_t;
 
 /* What is known once the bytes are there. */
 typedef struct {
     digest_t digest;
     msg_part_t part;
-    uint64_t arena_bytes;               /* region and manifest */
+    uint64_t arena_bytes; /* region and manifest */
     uint32_t chunk_count;
 } sealed_t;
 
 /* BAD_ADAPTER, NO_LORA, UNSUPPORTED_PEFT_TYPE, UNSUPPORTED_FEATURE (memory that is not the host's),
  * LIMIT, NO_MEMORY. */
-int  pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error);
+int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error);
 /* Memory that the region must have. */
 uint64_t pack_bytes(const pack_t *p);
 /* `base`: pack_bytes of memory, of any content. */
@@ -70,7 +74,7 @@ void pack_fill(pack_t *p, const void *const *sources, uint32_t threads);
 /* Digests, and writes the manifest behind the tensors: nothing may be written afterwards.
  * USAGE naming a tensor that has bytes and was neither written nor handed out, NO_MEMORY, or what
  * core/stop.h ended it with. */
-int  pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error);
+int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error);
 /* Accepts NULL and pointers to NULL. */
 void pack_destroy(pack_t **p);
 

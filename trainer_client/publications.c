@@ -158,9 +158,13 @@ int publications_share(publications_t *p, int slot, uint64_t version, const key1
     if (!rc && !publications_of(p, version)) {
         rc = p->tr->share(p->t, s->region, key);
         if (!rc) {
-            *s = (publication_slot_t){.state = PUBLICATION_SERVED, .region = s->region,
-                                      .version = version, .arena_bytes = arena_bytes, .key = key,
-                                      .is_early = s->is_early, .early_key = s->early_key};
+            *s = (publication_slot_t){.state = PUBLICATION_SERVED,
+                                      .region = s->region,
+                                      .version = version,
+                                      .arena_bytes = arena_bytes,
+                                      .key = key,
+                                      .is_early = s->is_early,
+                                      .early_key = s->early_key};
             rc = p->tr->extend(p->t, key, 0, arena_bytes);
             if (rc) stop(p, s);
             return rc;
@@ -184,8 +188,7 @@ void publications_unshared(publications_t *p, const share_key_t *key)
 const publication_slot_t *publications_of(const publications_t *p, uint64_t version)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++)
-        if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version == version)
-            return &p->slots[i];
+        if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version == version) return &p->slots[i];
     return NULL;
 }
 

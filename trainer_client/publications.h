@@ -33,27 +33,30 @@
 #include "transfer/transfer.h"
 
 #define PUBLICATION_SLOTS 3
-#define PUBLICATION_WARM 2             /* without need there are no more */
+#define PUBLICATION_WARM 2 /* without need there are no more */
 
 typedef enum {
-    PUBLICATION_FREE, PUBLICATION_TAKEN, PUBLICATION_SERVED, PUBLICATION_CLOSING
+    PUBLICATION_FREE,
+    PUBLICATION_TAKEN,
+    PUBLICATION_SERVED,
+    PUBLICATION_CLOSING
 } publication_state_t;
 typedef struct {
     publication_state_t state;
-    region_t *region;                  /* owned; NULL: none yet */
-    uint64_t version, arena_bytes;     /* SERVED */
+    region_t *region;              /* owned; NULL: none yet */
+    uint64_t version, arena_bytes; /* SERVED */
     share_key_t key, early_key;
-    bool is_early;                     /* it may be read under early_key, and such a read is not waited for:
-                                        * what it gets while the region is written again differs from what is
-                                        * announced */
+    bool is_early; /* it may be read under early_key, and such a read is not waited for:
+                    * what it gets while the region is written again differs from what is
+                    * announced */
     bool is_released, is_decided;
 } publication_slot_t;
 
 typedef struct publications {
     const transfer_ops_t *tr;
     transfer_t *t;
-    uint32_t early_most;               /* the most workers that may copy ahead: more of them would compete
-                                        * for cores and delay the slowest one */
+    uint32_t early_most; /* the most workers that may copy ahead: more of them would compete
+                          * for cores and delay the slowest one */
     publication_slot_t slots[PUBLICATION_SLOTS];
 } publications_t;
 
@@ -67,11 +70,11 @@ bool publications_have(const publications_t *p, publication_state_t state);
  * AGAIN: a region is on its way to be free (ask again after publications_unshared), or each is needed as
  * far as we know and not `is_spare_any` (ask again after publications_release or publications_decided).
  * NO_SLOT: all are being written. */
-int  publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int *ret_slot,
-                       region_t **ret_region);
+int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int *ret_slot,
+                      region_t **ret_region);
 /* Puts a new region, owned by the slot from now on also on failure, in place of the old one, and
  * registers it. */
-int  publications_fit(publications_t *p, int slot, region_t *region);
+int publications_fit(publications_t *p, int slot, region_t *region);
 void publications_give_back(publications_t *p, int slot);
 /* All of it is written and will not be again before it is given back.  A hint to workers of this host, unless
  * they are more than early_most: nothing follows from it. */
@@ -79,13 +82,13 @@ void publications_early(publications_t *p, int slot, uint64_t arena_bytes);
 /* A version that is served already keeps its own slot, and this one is given back.  On failure it is given
  * back, too: GONE without a key (`given` is zero: the bytes are not needed here), or what the transfer
  * answers. */
-int  publications_share(publications_t *p, int slot, uint64_t version, const key16_t *given,
-                        uint64_t arena_bytes);
+int publications_share(publications_t *p, int slot, uint64_t version, const key16_t *given,
+                       uint64_t arena_bytes);
 void publications_unshared(publications_t *p, const share_key_t *key);
 /* False when the version is not served here. */
 bool publications_release(publications_t *p, uint64_t version);
 void publications_decided(publications_t *p, uint64_t version);
-void publications_stop(publications_t *p, uint64_t version);   /* 0: all */
+void publications_stop(publications_t *p, uint64_t version); /* 0: all */
 /* The versions that are served, the newest first; how many. */
 uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBLICATION_SLOTS]);
 /* NULL when the version is not SERVED. */

@@ -44,21 +44,21 @@ typedef struct {
     stop_t stop;
     heddle_publisher_t *publisher;
     uint64_t start_us;
-    atomic_uint deadline_ms;           /* of what is read ahead: UINT_MAX, until a call wants it */
+    atomic_uint deadline_ms; /* of what is read ahead: UINT_MAX, until a call wants it */
 } patience_t;
 
 struct heddle_publisher {
     shell_t *shell;
     publisher_node_t *node;
-    int changed_fd, interrupt_fd;      /* eventfds: the node has changed; heddle_publisher_interrupt */
+    int changed_fd, interrupt_fd; /* eventfds: the node has changed; heddle_publisher_interrupt */
     uint32_t timeout_ms;
-    uint32_t fill_threads;             /* at most; at least 1 */
-    uint32_t close_ms, leave_ms;       /* for a holder of the last version; for the broker's BYE */
-    uint64_t told_version;             /* the application has asked what became of it */
+    uint32_t fill_threads;       /* at most; at least 1 */
+    uint32_t close_ms, leave_ms; /* for a holder of the last version; for the broker's BYE */
+    uint64_t told_version;       /* the application has asked what became of it */
     char adapter[HEDDLE_NAME_MAX + 1];
-    char broker[512];                  /* where it was sought, for people */
-    heddle_publication_t *open;        /* the one that is being written */
-    ahead_t *ahead;                    /* the directory that is read while the publisher opens; NULL: none */
+    char broker[512];           /* where it was sought, for people */
+    heddle_publication_t *open; /* the one that is being written */
+    ahead_t *ahead;             /* the directory that is read while the publisher opens; NULL: none */
     patience_t ahead_patience;
     bool is_running;
 };
@@ -67,7 +67,7 @@ struct heddle_publication {
     heddle_publisher_t *publisher;
     pack_t *pack;
     int slot;
-    uint64_t start_us;                 /* when reading a directory began; 0: it counts from commit */
+    uint64_t start_us; /* when reading a directory began; 0: it counts from commit */
 };
 
 static int misuse(const char *call, const char *why)
@@ -207,7 +207,7 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
     if (p->timeout_ms > INT32_MAX) p->timeout_ms = INT32_MAX;
     p->fill_threads = o->fill_threads ? o->fill_threads : crew_cores();
     p->close_ms = o->close_ms ? o->close_ms : CLOSE_MS;
-    p->leave_ms = p->close_ms / 3;    /* a third of it to leave, the rest for the transfer */
+    p->leave_ms = p->close_ms / 3; /* a third of it to leave, the rest for the transfer */
     error_text(p->adapter, sizeof p->adapter, o->adapter);
     /* The environment is read under the lock of opening, since UCX changes it meanwhile. */
     opening_begin();
@@ -227,7 +227,9 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
     }
     char roles[112];
     credentials_roles("publisher", (const char *const[]){o->adapter, NULL}, roles);
-    shell_opts_t shell = {.broker = o->broker, .transfer = true, .data_device = o->data_device,
+    shell_opts_t shell = {.broker = o->broker,
+                          .transfer = true,
+                          .data_device = o->data_device,
                           .insecure = o->insecure != 0,
                           .keys = {.broker_key = o->broker_key, .key = o->key, .roles = roles},
                           .max_rate_bytes = o->max_rate_bytes,
@@ -241,9 +243,14 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
     char writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     name_default(writer);
     name_host(host);
-    publisher_node_opts_t node = {.adapter = o->adapter, .writer = o->writer ? o->writer : writer,
-                                  .host = host, .takeover = o->takeover != 0, .pid = (uint64_t)getpid(),
-                                  .early_most = crew_cores() / 2, .changed = on_changed, .self = p};
+    publisher_node_opts_t node = {.adapter = o->adapter,
+                                  .writer = o->writer ? o->writer : writer,
+                                  .host = host,
+                                  .takeover = o->takeover != 0,
+                                  .pid = (uint64_t)getpid(),
+                                  .early_most = crew_cores() / 2,
+                                  .changed = on_changed,
+                                  .self = p};
     random_bytes(&node.life, sizeof node.life);
     random_bytes(&node.seed, sizeof node.seed);
     rc = publisher_node_new(&node, shell_io(p->shell), &p->node);
@@ -309,7 +316,7 @@ int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_
         *ret_publisher = p;
         return HEDDLE_OK;
     }
-    heddle_error_t why = *heddle_last_error();   /* closing may leave another one */
+    heddle_error_t why = *heddle_last_error(); /* closing may leave another one */
     heddle_publisher_close(&p);
     return error_publish(&why);
 }
@@ -359,7 +366,7 @@ void heddle_publisher_close(heddle_publisher_t **publisher)
     if (p->is_running) {
         if (!is_interrupted(p)) wait_held(p);
         uint64_t until_us = time_until((int)p->leave_ms);
-        lower_fd(p->interrupt_fd);    /* meant for the call before: what is bounded needs no interrupting */
+        lower_fd(p->interrupt_fd); /* meant for the call before: what is bounded needs no interrupting */
         if (run(p, &(command_t){.kind = COMMAND_LEAVE}) == HEDDLE_OK)
             run_until(p, &(command_t){.kind = COMMAND_HAS_LEFT}, until_us);
         shell_stop(p->shell);
@@ -394,7 +401,7 @@ static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
         error_hint(error, "publish again: a worker that stands still is dropped after a while");
         return HEDDLE_ERR_NO_SLOT;
     }
-    rc = stop_check(error);    /* it may have been waited for */
+    rc = stop_check(error); /* it may have been waited for */
     if (rc) give_back(p, t->slot);
     return rc;
 }
@@ -463,7 +470,9 @@ int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tenso
         if (tensors[i].size != sizeof *tensors)
             return misuse(CALL, "the size of a row is not sizeof(heddle_tensor_t)");
     if (!metadata) metadata = PT;
-    pack_input_t in = {.tensors = tensors, .count = count, .config = bytes_of(config, config_bytes),
+    pack_input_t in = {.tensors = tensors,
+                       .count = count,
+                       .config = bytes_of(config, config_bytes),
                        .metadata = bytes_of(metadata, strlen(metadata))};
     pack_t *pack = NULL;
     command_t t = {0};
@@ -517,10 +526,13 @@ static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *r
     int rc = sized_take(ret_opts, sizeof *ret_opts, opts, "heddle_publish_opts_t", error);
     if (!ret_opts->deadline_ms) ret_opts->deadline_ms = DEADLINE_MS;
     const heddle_publish_opts_t *o = ret_opts;
-    const struct { const char *what; int64_t value, least, most; const char *hint; } CHOICES[] = {
-        {"step", o->step, -1, LIMIT_EXACT, "steps count from 0; -1 says that there is none"},
-        {"activation", o->activation, HEDDLE_ACTIVATION_ALL, HEDDLE_ACTIVATION_MANUAL, ENUM},
-        {"if_unchanged", o->if_unchanged, HEDDLE_UNCHANGED_FAIL, HEDDLE_UNCHANGED_PUBLISH, ENUM}};
+    const struct {
+        const char *what;
+        int64_t value, least, most;
+        const char *hint;
+    } CHOICES[] = {{"step", o->step, -1, LIMIT_EXACT, "steps count from 0; -1 says that there is none"},
+                   {"activation", o->activation, HEDDLE_ACTIVATION_ALL, HEDDLE_ACTIVATION_MANUAL, ENUM},
+                   {"if_unchanged", o->if_unchanged, HEDDLE_UNCHANGED_FAIL, HEDDLE_UNCHANGED_PUBLISH, ENUM}};
     for (size_t i = 0; !rc && i < sizeof CHOICES / sizeof *CHOICES; i++) {
         if (CHOICES[i].value >= CHOICES[i].least && CHOICES[i].value <= CHOICES[i].most) continue;
         rc = error_fail(error, HEDDLE_ERR_USAGE, "the %s is out of range", CHOICES[i].what);
@@ -574,7 +586,9 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
     *publication = NULL;
     sealed_t sealed;
     uint64_t start_us = pub->start_us ? pub->start_us : time_now();
-    publish_request_t request = {.slot = pub->slot, .pack = pub->pack, .sealed = &sealed,
+    publish_request_t request = {.slot = pub->slot,
+                                 .pack = pub->pack,
+                                 .sealed = &sealed,
                                  .start_us = start_us};
     int rc = take_opts(opts, &request.opts, &error);
     if (rc) error_where(&error, p->adapter, 0, NULL, "commit");
@@ -669,8 +683,8 @@ static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *pa
 }
 
 /* Reading counts against the deadline of the call, so that a slow disk cannot exceed it. */
-int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir,
-                                 const heddle_publish_opts_t *opts, heddle_published_t *ret_published)
+int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir, const heddle_publish_opts_t *opts,
+                                 heddle_published_t *ret_published)
 {
     heddle_error_t error;
     heddle_publication_t *pub = NULL;
@@ -717,15 +731,16 @@ static int look(heddle_publisher_t *p, command_t *c, int timeout_ms, heddle_repo
     return rc ? error_publish(&error) : HEDDLE_OK;
 }
 
-int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase,
-                          heddle_quorum_t quorum, int timeout_ms, heddle_report_t *ret_report)
+int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, heddle_quorum_t quorum,
+                          int timeout_ms, heddle_report_t *ret_report)
 {
     if (!p) return misuse("heddle_publisher_wait", "there is no publisher");
     if (phase != HEDDLE_PHASE_STAGED && phase != HEDDLE_PHASE_ACTIVE)
         return misuse("heddle_publisher_wait",
                       "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
     if (quorum.kind != HEDDLE_QUORUM_NONE) p->told_version = version;
-    command_t c = {.kind = COMMAND_JUDGE, .version = version,
+    command_t c = {.kind = COMMAND_JUDGE,
+                   .version = version,
                    .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
     return look(p, &c, timeout_ms, ret_report);
 }

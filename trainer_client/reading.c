@@ -19,7 +19,10 @@ int reading_open(reading_t *r, const char *dir, heddle_error_t *error)
     return rc;
 }
 
-typedef struct { peft_sink_t sink; region_t *region; } into_t;
+typedef struct {
+    peft_sink_t sink;
+    region_t *region;
+} into_t;
 
 /* Pages are written through the memory file, which makes and fills them at once. */
 static int put(const peft_sink_t *sink, uint64_t at, const void *pages, size_t bytes, heddle_error_t *error)

@@ -17,17 +17,20 @@
 #include "trainer_client/pack.h"
 #include "transfer/region.h"
 
-typedef struct { peft_dir_t *dir; pack_t *pack; } reading_t;
+typedef struct {
+    peft_dir_t *dir;
+    pack_t *pack;
+} reading_t;
 
 /* Opened, checked and laid out; nothing of the tensors is read yet. */
-int  reading_open(reading_t *r, const char *dir, heddle_error_t *error);
+int reading_open(reading_t *r, const char *dir, heddle_error_t *error);
 /* All of it, and what of the region is not made yet. */
-int  reading_into(reading_t *r, region_t *region, heddle_error_t *error);
+int reading_into(reading_t *r, region_t *region, heddle_error_t *error);
 /* Accepts one that is empty. */
 void reading_close(reading_t *r);
 
 typedef struct ahead ahead_t;
-#define READING_THREAD "heddle-ahead"    /* the name of its thread */
+#define READING_THREAD "heddle-ahead" /* the name of its thread */
 
 /* `stop` ends it early; borrowed until reading_join.  NULL: no thread or no memory for it, and nothing is
  * read. */
@@ -36,6 +39,6 @@ bool reading_is_of(const ahead_t *a, const char *dir);
 /* Waits for its end and frees it.  OK: reading and region are the caller's; the path still leads to that
  * directory, and its files are as they were.  BAD_ADAPTER where that is not sure: it is to be read again.
  * Else what ended the reading. */
-int  reading_join(ahead_t **a, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error);
+int reading_join(ahead_t **a, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error);
 
 #endif

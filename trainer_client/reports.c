@@ -37,8 +37,7 @@ report_row_t *reports_begin(reports_t *r, uint64_t version, const heddle_publish
         row = &r->rows[0];
         for (unsigned i = 1; i < REPORTS_MAX; i++)
             if (r->rows[i].report.version < row->report.version) row = &r->rows[i];
-        *row = (report_row_t){.report = {.size = sizeof row->report, .version = version,
-                                         .state = "staging"}};
+        *row = (report_row_t){.report = {.size = sizeof row->report, .version = version, .state = "staging"}};
     }
     row->report.activation = opts->activation;
     row->report.deadline_ms = opts->asked_ms ? opts->asked_ms : opts->deadline_ms;
@@ -62,10 +61,7 @@ static void stamp(const report_row_t *row, double *ms)
     if (*ms < 0) *ms = (double)(row->heard_us - row->start_us) / 1000.0;
 }
 
-static bool is_state(const report_row_t *row, const char *state)
-{
-    return !strcmp(row->report.state, state);
-}
+static bool is_state(const report_row_t *row, const char *state) { return !strcmp(row->report.state, state); }
 
 /* Counts may go down when workers leave; the highest ones are kept, because a quorum that was reached
  * stays reached. */
@@ -130,17 +126,23 @@ bool reports_answer(report_row_t *row, bytes_t body, uint64_t now_us)
     uint32_t count = 0;
     for (; count < HEDDLE_MISSING_MAX && count < json_array_size(list); count++) {
         const json_t *m = json_array_get(list, count);
-        missing[count] = (msg_missing_t){.worker = text_of(m, "worker"), .phase = text_of(m, "phase"),
-                                         .code = text_of(m, "code"), .message = text_of(m, "message")};
+        missing[count] = (msg_missing_t){.worker = text_of(m, "worker"),
+                                         .phase = text_of(m, "phase"),
+                                         .code = text_of(m, "code"),
+                                         .message = text_of(m, "message")};
     }
-    msg_rollout_t m = {.version = row->report.version, .decision = row->report.decision,
+    msg_rollout_t m = {.version = row->report.version,
+                       .decision = row->report.decision,
                        .activation = (uint64_t)row->report.activation,
                        .deadline_ms = row->report.deadline_ms,
                        .eligible_count = count_of(rollout, "eligible_count"),
                        .staged_count = count_of(rollout, "staged_count"),
-                       .active_count = count_of(rollout, "active_count"), .state = state,
-                       .code = text_of(why, "code"), .message = text_of(why, "message"),
-                       .missing = missing, .missing_count = count};
+                       .active_count = count_of(rollout, "active_count"),
+                       .state = state,
+                       .code = text_of(why, "code"),
+                       .message = text_of(why, "message"),
+                       .missing = missing,
+                       .missing_count = count};
     bool is_of_row = count_of(version, "version") == row->report.version;
     if (is_of_row) {
         bool was_active = text_of(version, "activated_at")[0] != 0;
@@ -261,7 +263,7 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
 static bool is_refusal(const heddle_missing_t *m, const wait_for_t *want)
 {
     heddle_error_t e = {0};
-    if (m->code) error_fail(&e, m->code, "%s", "");    /* which says whether the same may succeed later */
+    if (m->code) error_fail(&e, m->code, "%s", ""); /* which says whether the same may succeed later */
     bool is_final = m->code && !e.retriable;
     return is_final && (want->phase != HEDDLE_PHASE_STAGED || strcmp(m->phase, "activate") != 0);
 }
@@ -305,8 +307,8 @@ static bool was_there(const report_row_t *row, const wait_for_t *want)
     bool staged = want->phase == HEDDLE_PHASE_STAGED;
     uint32_t most = staged ? row->staged_most : row->active_most;
     if (want->quorum.kind == HEDDLE_QUORUM_COUNT && most > 0) return most >= need_count(row, want);
-    return (staged ? row->report.staged_ms : row->report.active_ms) >= 0
-        || (staged ? row->staged_ms : row->active_ms) >= 0;
+    return (staged ? row->report.staged_ms : row->report.active_ms) >= 0 ||
+           (staged ? row->staged_ms : row->active_ms) >= 0;
 }
 
 /* The states in which a version ends come first, since their counts say nothing any more. */
@@ -330,8 +332,8 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
         return HEDDLE_OK;
     }
     if (row->report.code == HEDDLE_ERR_HELD && want->phase == HEDDLE_PHASE_ACTIVE) {
-        const char *why = is_state(row, "staged") ? "is staged and waits, until a newer one is staged"
-                                                  : "was taken back";
+        const char *why =
+            is_state(row, "staged") ? "is staged and waits, until a newer one is staged" : "was taken back";
         fail_version(r, row, HEDDLE_ERR_HELD, why, error);
         error_hint(error, "`heddle resume %s` ends the hold", r->adapter);
         return HEDDLE_ERR_HELD;
@@ -341,8 +343,8 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
 
 /* The broker may have reported since the last look, so that the judgement comes once more before the
  * error. */
-int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
-                 uint32_t waited_ms, heddle_error_t *error)
+int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want, uint32_t waited_ms,
+                 heddle_error_t *error)
 {
     int judged = reports_judge(r, row, want, error);
     if (judged != HEDDLE_ERR_AGAIN) return judged;

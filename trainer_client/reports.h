@@ -24,10 +24,13 @@ typedef struct report_row {
     /* in `staging`, when no worker subscribes: the adapter that may be meant; "": none */
     char nearest[HEDDLE_NAME_MAX + 96];
 } report_row_t;
-typedef struct reports { char adapter[HEDDLE_NAME_MAX + 1]; report_row_t *rows; } reports_t;
+typedef struct reports {
+    char adapter[HEDDLE_NAME_MAX + 1];
+    report_row_t *rows;
+} reports_t;
 
 /* NO_MEMORY. */
-int  reports_init(reports_t *r, const char *adapter);
+int reports_init(reports_t *r, const char *adapter);
 void reports_fini(reports_t *r);
 
 /* A version was made, or found again, by a commit that was called at start_us.  Its row. */
@@ -63,11 +66,14 @@ bool report_is_over(const report_row_t *row);
  * the active version nevertheless).  The quorum is of the eligible workers, at least one; a
  * count of active ones stays reached when they leave, and when the version retires: another count is not.
  * HEDDLE_QUORUM_NONE is always reached. */
-typedef struct { heddle_phase_t phase; heddle_quorum_t quorum; } wait_for_t;
-int  reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want, heddle_error_t *error);
+typedef struct {
+    heddle_phase_t phase;
+    heddle_quorum_t quorum;
+} wait_for_t;
+int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want, heddle_error_t *error);
 /* The wait's own time ran out: what reports_judge says now, and where that is AGAIN, NO_WORKERS where there
  * is no worker, else DEADLINE, with what the first of those that are missing said. */
-int  reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want,
-                  uint32_t waited_ms, heddle_error_t *error);
+int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want, uint32_t waited_ms,
+                 heddle_error_t *error);
 
 #endif

@@ -268,8 +268,7 @@ bool device_moved(const char *device, const device_addresses_t *had, device_addr
     bool is_moved = false;
     for (int f = 0; f < DEVICE_FAMILIES; f++) {
         bool is_second = is_loopback && f == DEVICE_INET6 && ret_now->of[DEVICE_INET].family;
-        if (!kept.of[f].family && found.of[f].family && !is_second &&
-            can_connect(&found.of[f], NULL, 0))
+        if (!kept.of[f].family && found.of[f].family && !is_second && can_connect(&found.of[f], NULL, 0))
             kept.of[f] = found.of[f];
         is_moved |= !is_same(&kept.of[f], &ret_now->of[f]);
         ret_now->of[f] = kept.of[f];
@@ -296,8 +295,8 @@ void device_addresses_text(const device_addresses_t *addresses, char ret_text[DE
         char one[DEVICE_ADDRESS_TEXT];
         device_address_text(&addresses->of[f], one);
         if (one[0])
-            used += (size_t)snprintf(ret_text + used, DEVICE_ADDRESSES_TEXT - used, "%s%s", used ? "," : "",
-                                     one);
+            used +=
+                (size_t)snprintf(ret_text + used, DEVICE_ADDRESSES_TEXT - used, "%s%s", used ? "," : "", one);
     }
 }
 
@@ -311,7 +310,10 @@ bool device_address_is_loopback(const device_address_t *address)
 /* Inodes of namespaces repeat from one boot, or host, to the next. */
 uint64_t device_network(void)
 {
-    struct { uint64_t network; char boot[40]; } id = {0};
+    struct {
+        uint64_t network;
+        char boot[40];
+    } id = {0};
     struct stat network;
     uint64_t leaf;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -364,11 +366,11 @@ static int fail_public_source(const char *host, const char *device, const char *
 {
     error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
                "no network interface can be chosen for the data plane: %s, which reaches the broker's host "
-               "%s, has the public address %s", device, host, source);
+               "%s, has the public address %s",
+               device, host, source);
     error_expected(error, "an interface that reaches the broker with a private address");
     error_found(error, "%s", list);
-    error_hint(error,
-               "opts.data_device names another; a public one needs opts.insecure too, and a firewall");
+    error_hint(error, "opts.data_device names another; a public one needs opts.insecure too, and a firewall");
     return HEDDLE_ERR_INSECURE_ADDRESS;
 }
 

@@ -14,9 +14,9 @@
 struct sockaddr;
 
 typedef enum {
-    DEVICE_LOOPBACK,   /* loopback alone */
-    DEVICE_PRIVATE,    /* and interfaces without a public address: programs there have keys */
-    DEVICE_ANY         /* --insecure: the user trusts every host that can reach it */
+    DEVICE_LOOPBACK, /* loopback alone */
+    DEVICE_PRIVATE,  /* and interfaces without a public address: programs there have keys */
+    DEVICE_ANY       /* --insecure: the user trusts every host that can reach it */
 } device_reach_t;
 
 /* NULL device is "lo".  INSECURE_ADDRESS: others can reach it than `reach` allows.  INTERNAL, retriable,
@@ -33,11 +33,13 @@ bool device_address_is_private(const struct sockaddr *address);
  * interface, one in all. */
 typedef enum { DEVICE_INET, DEVICE_INET6, DEVICE_FAMILIES } device_family_t;
 typedef struct {
-    int family;                        /* AF_INET, AF_INET6; 0: none */
-    uint32_t prefix_bits;              /* of its network; 0: not known */
+    int family;           /* AF_INET, AF_INET6; 0: none */
+    uint32_t prefix_bits; /* of its network; 0: not known */
     uint8_t bytes[16];
 } device_address_t;
-typedef struct { device_address_t of[DEVICE_FAMILIES]; } device_addresses_t;
+typedef struct {
+    device_address_t of[DEVICE_FAMILIES];
+} device_addresses_t;
 /* Those that a program can listen on now: none while an IPv6 address is still checked for duplicates, or
  * the interface is down. */
 void device_addresses(const char *device, device_addresses_t *ret_addresses);

@@ -164,7 +164,10 @@ static conn_t *conn_new(transfer_t *t, uint64_t token)
     c->end.line = t->x->next_line++;
     c->heard_us = c->moved_us = c->sent_us = t->now_us;
     for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
-        c->data[i] = (send_t){.end = &c->end, .kind = SEND_DATA, .slot = i, .frame = c->data[i].small,
+        c->data[i] = (send_t){.end = &c->end,
+                              .kind = SEND_DATA,
+                              .slot = i,
+                              .frame = c->data[i].small,
                               .next = c->free_data};
         c->free_data = &c->data[i];
     }
@@ -186,7 +189,7 @@ static bool conn_hi(transfer_t *t, conn_t *c)
     f.hi.answer = c->answer;
     f.hi.address = t->carrier->address(t);
     if (!conn_send(t, &c->hi, &f)) return false;
-    if (c->state == CONN_GREETING) c->state = CONN_OPEN;    /* it may have broken within the send */
+    if (c->state == CONN_GREETING) c->state = CONN_OPEN; /* it may have broken within the send */
     return true;
 }
 
@@ -320,8 +323,13 @@ static void end_draining(transfer_t *t, ask_t *a)
 static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
 {
     bool is_digested = kind == TR_ARRIVED && a->is_digested;
-    ring_push(t, &(tr_event_t){.kind = kind, .is_digested = is_digested, .ask = a->id, .cookie = a->cookie,
-                               .token = a->conn->end.token, .key = a->key, .err = err});
+    ring_push(t, &(tr_event_t){.kind = kind,
+                               .is_digested = is_digested,
+                               .ask = a->id,
+                               .cookie = a->cookie,
+                               .token = a->conn->end.token,
+                               .key = a->key,
+                               .err = err});
     bool is_paid = a->state == ASK_SENT || a->state == ASK_RECEIVED;
     if (kind == TR_REFUSED && is_paid) pace_refund(&t->x->pace, a->bytes);
     leave(t, a);
@@ -397,8 +405,7 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, u
     c->asks_open++;
     *ret_ask = a->id;
     conn_touch(t, c);
-    if (++c->gathered_count >= LIMIT_ASK_RANGES && c->state == CONN_OPEN && !c->blocked)
-        send_asks(t, c);
+    if (++c->gathered_count >= LIMIT_ASK_RANGES && c->state == CONN_OPEN && !c->blocked) send_asks(t, c);
     return HEDDLE_OK;
 }
 
@@ -566,7 +573,7 @@ static void refuse(transfer_t *t, standing_t *s, int err)
 {
     s->err = err;
     move(t, s, STANDING_REFUSING);
-    s->share = NULL;    /* which may end before the refusal goes out */
+    s->share = NULL; /* which may end before the refusal goes out */
 }
 
 static void standing_free(transfer_t *t, standing_t *s)
@@ -656,7 +663,8 @@ int exchange_share(transfer_t *t, region_t *r, share_key_t key)
     share->moved_us = t->now_us;
     t->x->share_count++;
     standing_t *s, *next;
-    DL_FOREACH_SAFE(t->x->held, s, next) {
+    DL_FOREACH_SAFE(t->x->held, s, next)
+    {
         if (!memcmp(&s->key, &key, sizeof key)) classify(t, s, share);
     }
     return HEDDLE_OK;
@@ -672,7 +680,8 @@ int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t by
     if (!extents_add(&share->extents, offset, bytes)) return HEDDLE_ERR_NO_MEMORY;
     share->moved_us = t->now_us;
     standing_t *s, *next;
-    DL_FOREACH_SAFE(share->waiting, s, next) {
+    DL_FOREACH_SAFE(share->waiting, s, next)
+    {
         if (extents_cover(&share->extents, s->offset, s->bytes)) move(t, s, STANDING_READY);
     }
     return HEDDLE_OK;
@@ -717,7 +726,7 @@ static bool send_refusals(transfer_t *t, conn_t *c)
 static bool send_data(transfer_t *t, conn_t *c)
 {
     standing_t *ready = c->ready;
-    if (ready && ready->share->in_place && !c->end.reads_us) {    /* it said that it does, and does not */
+    if (ready && ready->share->in_place && !c->end.reads_us) { /* it said that it does, and does not */
         refuse(t, ready, HEDDLE_ERR_NOT_FOUND);
         return true;
     }
@@ -833,7 +842,7 @@ static void conn_end(transfer_t *t, conn_t *c, conn_end_t how)
 {
     if (!conn_is_live(c)) return;
     uint64_t linger_us = t->carrier->linger_us;
-    bool is_receiving = receive_end_conn(t, c);    /* nothing is written after a link was cut */
+    bool is_receiving = receive_end_conn(t, c); /* nothing is written after a link was cut */
     bool is_cut = c->state == CONN_BROKEN || is_receiving || (how == END_CUT && linger_us != CLOCK_NEVER);
     bool says_bye = how == END_BYE && linger_us && c->state == CONN_OPEN;
     serve_end_conn(t, c);
@@ -858,19 +867,19 @@ static void conn_end(transfer_t *t, conn_t *c, conn_end_t how)
 static void conns_hi(transfer_t *t, const frame_t *f)
 {
     conn_t *c;
-    if (f->hi.answer) {    /* The peer answers our HI: frames of its line belong to this connection. */
+    if (f->hi.answer) { /* The peer answers our HI: frames of its line belong to this connection. */
         DL_SEARCH_SCALAR(t->x->conns, c, end.line, f->hi.answer);
         if (c) bind_line(t, c, f->line);
         return;
     }
     c = conn_of_token(t, f->hi.token);
-    if (c && !c->end.remote_line) {            /* both began at once: one connection serves both */
+    if (c && !c->end.remote_line) { /* both began at once: one connection serves both */
         bind_line(t, c, f->line);
         return;
     }
     if (c && (int64_t)(f->line - c->end.remote_line) <= 0)
-        return;                                /* said again, or of a connection given up since */
-    if (c) conn_end(t, c, END_CUT);            /* it dropped us and came back before its end reached us */
+        return;                     /* said again, or of a connection given up since */
+    if (c) conn_end(t, c, END_CUT); /* it dropped us and came back before its end reached us */
     c = t->x->token ? conn_new(t, f->hi.token) : NULL;
     if (!c) return;
     c->state = CONN_ACCEPTED;
@@ -888,7 +897,8 @@ static void conns_reap(transfer_t *t)
     if (!t->x->reap_due) return;
     t->x->reap_due = false;
     conn_t *c, *next;
-    DL_FOREACH_SAFE(t->x->closing, c, next) {
+    DL_FOREACH_SAFE(t->x->closing, c, next)
+    {
         say_bye(t, c);
         bool is_over = t->now_us >= c->cut_us || (c->state == CONN_LINGERING && c->in_flight == 0);
         if (c->state == CONN_CUTTING || (c->state < CONN_CUTTING && is_over)) {
@@ -935,7 +945,8 @@ static bool is_retired(transfer_t *t, conn_t *c)
 static void conns_timers(transfer_t *t)
 {
     conn_t *c, *next;
-    DL_FOREACH_SAFE(t->x->conns, c, next) {
+    DL_FOREACH_SAFE(t->x->conns, c, next)
+    {
         if (is_stuck(t, c)) {
             conn_end(t, c, t->carrier->linger_us == CLOCK_NEVER ? END_BYE : END_CUT);
             continue;
@@ -960,7 +971,8 @@ static void conns_timers(transfer_t *t)
             ring_offer(t, &(tr_event_t){.kind = TR_BEAT, .token = c->end.token});
         }
     }
-    DL_FOREACH(t->x->closing, c) {
+    DL_FOREACH(t->x->closing, c)
+    {
         if (c->state < CONN_CUTTING && c->cut_us != CLOCK_NEVER && is_due(t, c->cut_us))
             t->x->reap_due = true;
     }
@@ -1203,8 +1215,12 @@ void exchange_frame(transfer_t *t, const frame_t *f)
         for (const frame_range_t *r = f->ask.ranges; r < f->ask.ranges + f->count; r++) {
             standing_t *s = c->standing_count < LIMIT_ASKS_PER_PEER + REFUSALS_MAX ? standing_take(t) : NULL;
             if (!s) break;
-            *s = (standing_t){.id = r->ask, .offset = r->offset, .bytes = r->bytes, .since_us = t->now_us,
-                              .key = f->ask.key, .conn = c};
+            *s = (standing_t){.id = r->ask,
+                              .offset = r->offset,
+                              .bytes = r->bytes,
+                              .since_us = t->now_us,
+                              .key = f->ask.key,
+                              .conn = c};
             if (c->standing_count++ == 0) {
                 c->sent_us = t->now_us;
                 exchange_schedule(t, t->now_us + t->x->beat_us);
@@ -1216,14 +1232,14 @@ void exchange_frame(transfer_t *t, const frame_t *f)
         }
         break;
     }
-    case FRAME_UNASK:    /* A request is removed whatever its state; its data may be in flight already. */
+    case FRAME_UNASK: /* A request is removed whatever its state; its data may be in flight already. */
         for (uint32_t i = 0; i < f->count; i++) {
             standing_t *s;
             for (s = c->standing; s && s->id != f->unask.asks[i]; s = s->conn_next) continue;
             if (s) standing_free(t, s);
         }
         break;
-    case FRAME_REFUSED:    /* Of a request that was cancelled or answered meanwhile it is ignored. */
+    case FRAME_REFUSED: /* Of a request that was cancelled or answered meanwhile it is ignored. */
         for (uint32_t i = 0; i < f->count; i++) {
             ask_t *a = find_ask(t, f->refused.rows[i].ask);
             if (!a || a->state != ASK_SENT || a->conn != c) continue;
@@ -1236,18 +1252,17 @@ void exchange_frame(transfer_t *t, const frame_t *f)
         ring_offer(t, &(tr_event_t){.kind = TR_BEAT, .token = c->end.token});
         break;
     case FRAME_EARLY:
-        ring_offer(t, &(tr_event_t){.kind = TR_EARLY, .token = c->end.token, .key = f->early.key,
+        ring_offer(t, &(tr_event_t){.kind = TR_EARLY,
+                                    .token = c->end.token,
+                                    .key = f->early.key,
                                     .bytes = f->early.bytes});
         break;
-    case FRAME_BYE:
-        conn_end(t, c, END_SILENT);
-        break;
+    case FRAME_BYE: conn_end(t, c, END_SILENT); break;
     case FRAME_HI:
     case FRAME_DATA:
     case FRAME_NEAR:
     case FRAME_LENT:
-    case FRAME_TAKEN:
-        break;    /* HI: above; the others are the carrier's */
+    case FRAME_TAKEN: break; /* HI: above; the others are the carrier's */
     }
 }
 
@@ -1322,10 +1337,9 @@ void exchange_cut(transfer_t *t, exchange_test_t is_of, const void *arg)
     conn_t *c, *next;
     exchange_enter(t);
     DL_FOREACH_SAFE(t->x->conns, c, next)
-        if (is_of(&c->end, arg)) conn_end(t, c, END_CUT);
-    if (t->carrier->linger_us != CLOCK_NEVER)
-        DL_FOREACH(t->x->closing, c)
-            if (is_of(&c->end, arg)) conn_hurry(t, c);
+    if (is_of(&c->end, arg)) conn_end(t, c, END_CUT);
+    if (t->carrier->linger_us != CLOCK_NEVER) DL_FOREACH(t->x->closing, c)
+    if (is_of(&c->end, arg)) conn_hurry(t, c);
     t->x->reap_due = true;
 }
 
@@ -1333,8 +1347,8 @@ bool exchange_any(transfer_t *t, exchange_test_t is_of, const void *arg)
 {
     const conn_t *c;
     DL_FOREACH(t->x->conns, c)
-        if (is_of(&c->end, arg)) return true;
+    if (is_of(&c->end, arg)) return true;
     DL_FOREACH(t->x->closing, c)
-        if (is_of(&c->end, arg)) return true;
+    if (is_of(&c->end, arg)) return true;
     return false;
 }

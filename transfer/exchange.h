@@ -20,18 +20,18 @@
 #include "transfer/extents.h"
 #include "transfer/pace.h"
 
-#define HASH_NONFATAL_OOM 1   /* a library must not exit when memory runs out */
+#define HASH_NONFATAL_OOM 1 /* a library must not exit when memory runs out */
 #include <uthash.h>
 
-#define EXCHANGE_PEERS_MAX 1024u        /* two descriptors each: a process with so many raises its limit */
+#define EXCHANGE_PEERS_MAX 1024u /* two descriptors each: a process with so many raises its limit */
 #define EXCHANGE_SHARES_MAX (LIMIT_HELD + LIMIT_ADAPTERS_PER_WORKER) /* all that is held, and what comes */
-#define EXCHANGE_STANDING_MAX 16384u    /* asks that all peers together may have standing here */
-#define EXCHANGE_RING_MAX 9600u         /* events; one for each request, connection and share is reserved */
+#define EXCHANGE_STANDING_MAX 16384u /* asks that all peers together may have standing here */
+#define EXCHANGE_RING_MAX 9600u      /* events; one for each request, connection and share is reserved */
 _Static_assert(EXCHANGE_RING_MAX > EXCHANGE_ASKS_MAX + EXCHANGE_PEERS_MAX + EXCHANGE_SHARES_MAX, "too few");
-#define EXCHANGE_FORGOTTEN_MAX 64u      /* keys refused at once: they were unshared here */
-#define EXCHANGE_CONTROL_SENDS 8u       /* other frames */
-#define EXCHANGE_TURN_SENDS 128u        /* frames that one events() may send */
-#define EXCHANGE_TURN_PROGRESS 64u      /* carrier turns in one events() */
+#define EXCHANGE_FORGOTTEN_MAX 64u /* keys refused at once: they were unshared here */
+#define EXCHANGE_CONTROL_SENDS 8u  /* other frames */
+#define EXCHANGE_TURN_SENDS 128u   /* frames that one events() may send */
+#define EXCHANGE_TURN_PROGRESS 64u /* carrier turns in one events() */
 
 typedef struct conn conn_t;
 typedef struct share share_t;
@@ -40,13 +40,13 @@ typedef struct share share_t;
 typedef enum { STANDING_HELD, STANDING_WAITING, STANDING_READY, STANDING_REFUSING } standing_state_t;
 typedef struct standing {
     standing_state_t state;
-    int err;                            /* REFUSING */
+    int err; /* REFUSING */
     uint32_t bytes;
     uint64_t id, offset, since_us;
     share_key_t key;
     conn_t *conn;
-    share_t *share;                     /* NULL while HELD */
-    struct standing *prev, *next;       /* held: exchange's; waiting: share's; else conn's */
+    share_t *share;               /* NULL while HELD */
+    struct standing *prev, *next; /* held: exchange's; waiting: share's; else conn's */
     struct standing *conn_prev, *conn_next;
 } standing_t;
 
@@ -54,10 +54,10 @@ struct share {
     share_key_t key;
     region_t *region;
     extents_t extents;
-    uint32_t sends;                     /* in flight */
-    bool ending;                        /* unshared: TR_UNSHARED when `sends` is 0 */
-    bool in_place;                      /* early: read in place, or not at all */
-    uint64_t moved_us;                  /* last extend */
+    uint32_t sends;    /* in flight */
+    bool ending;       /* unshared: TR_UNSHARED when `sends` is 0 */
+    bool in_place;     /* early: read in place, or not at all */
+    uint64_t moved_us; /* last extend */
     standing_t *waiting;
     UT_hash_handle hh;
 };
@@ -67,22 +67,22 @@ typedef enum {
     ASK_FREE,
     ASK_GATHERED,
     ASK_SENT,
-    ASK_RECEIVING,                      /* its bytes come into their place */
-    ASK_RECEIVED,                       /* they are there, or never will be: its event is being made */
-    ASK_DROPPED,                        /* until UNASK is sent */
-    ASK_DRAINING                        /* dropped, and its receive is still open */
+    ASK_RECEIVING, /* its bytes come into their place */
+    ASK_RECEIVED,  /* they are there, or never will be: its event is being made */
+    ASK_DROPPED,   /* until UNASK is sent */
+    ASK_DRAINING   /* dropped, and its receive is still open */
 } ask_state_t;
 typedef struct ask {
     ask_state_t state;
-    bool is_digested;                   /* the carrier writes the leaves of its bytes too */
+    bool is_digested; /* the carrier writes the leaves of its bytes too */
     uint32_t bytes;
-    uint64_t id;                        /* generation << 16 | index: late DATA never match a reused entry */
+    uint64_t id; /* generation << 16 | index: late DATA never match a reused entry */
     uint64_t offset, cookie;
     share_key_t key;
-    sink_t sink;                        /* its part of the caller's.  leaves NULL: not wanted, or the range
-                                         * begins within a page, whose leaf needs the bytes before it too */
+    sink_t sink; /* its part of the caller's.  leaves NULL: not wanted, or the range
+                  * begins within a page, whose leaf needs the bytes before it too */
     conn_t *conn;
-    struct ask *prev, *next;            /* gathered, dropped: conn's; free: exchange's */
+    struct ask *prev, *next; /* gathered, dropped: conn's; free: exchange's */
 } ask_t;
 
 /* States of a connection.  Up to BROKEN it is live: found by token and line, and asked and served over.
@@ -92,31 +92,32 @@ typedef struct ask {
  *       +------- conn_end ----------+--------------------+--> LEAVING (BYE due) --> LINGERING --> CUTTING
  *                                                             CUTTING --> DISCONNECTING --> CLOSED, freed */
 typedef enum {
-    CONN_ACCEPTED,                      /* HI came, not connected back yet */
-    CONN_GREETING,                      /* HI is to be sent before all else */
+    CONN_ACCEPTED, /* HI came, not connected back yet */
+    CONN_GREETING, /* HI is to be sent before all else */
     CONN_OPEN,
-    CONN_BROKEN,                        /* the link failed, perhaps within a send */
-    CONN_LEAVING, CONN_LINGERING,       /* until what is in flight is sent, or cut_us */
-    CONN_CUTTING,                       /* the link is cut, whatever is in flight */
-    CONN_DISCONNECTING,                 /* until the carrier says that it is closed */
-    CONN_CLOSED                         /* freed when nothing is in flight */
+    CONN_BROKEN, /* the link failed, perhaps within a send */
+    CONN_LEAVING,
+    CONN_LINGERING,     /* until what is in flight is sent, or cut_us */
+    CONN_CUTTING,       /* the link is cut, whatever is in flight */
+    CONN_DISCONNECTING, /* until the carrier says that it is closed */
+    CONN_CLOSED         /* freed when nothing is in flight */
 } conn_state_t;
 /* How a connection is ended: with BYE; without one, because the peer ended it or is gone; or also cut at
  * once, where the carrier can. */
 typedef enum { END_BYE, END_SILENT, END_CUT } conn_end_t;
 
 struct conn {
-    endpoint_t end;                     /* first: the part that carriers see */
+    endpoint_t end; /* first: the part that carriers see */
     conn_state_t state;
-    bool blocked;                       /* the carrier takes nothing for it now */
-    bool retiring;                      /* made under an older token of ours: ends when it is quiet */
-    bool served;                        /* it had a valid key, and was sent bytes */
-    bool dirty;                         /* on the list of connections with something to send */
-    uint64_t answer;                    /* the remote line that our HI answers */
+    bool blocked;    /* the carrier takes nothing for it now */
+    bool retiring;   /* made under an older token of ours: ends when it is quiet */
+    bool served;     /* it had a valid key, and was sent bytes */
+    bool dirty;      /* on the list of connections with something to send */
+    uint64_t answer; /* the remote line that our HI answers */
     uint64_t sent_us, heard_us, moved_us, quiet_us, cut_us;
     uint32_t asks_open, gathered_count, standing_count, in_flight;
-    uint32_t draining_count;            /* dropped asks whose receives are open */
-    uint64_t drained_us;                /* when the last of these ended, or the first began */
+    uint32_t draining_count; /* dropped asks whose receives are open */
+    uint64_t drained_us;     /* when the last of these ended, or the first began */
     ask_t *gathered, *dropped;
     standing_t *standing, *ready, *refusing;
     send_t *free_data, *free_control;
@@ -134,15 +135,15 @@ typedef struct exchange {
     uint64_t token, next_line;
     uint64_t serve_us, beat_us, next_timer_us;
     uint32_t turn_sends;
-    bool stalled;                       /* all that is left to send waits for the pace */
-    bool reap_due;                      /* a connection ended and is not disconnected yet */
+    bool stalled;  /* all that is left to send waits for the pace */
+    bool reap_due; /* a connection ended and is not disconnected yet */
     pace_t pace;
 
     conn_t *conns, *closing, *dirty;
     uint32_t conn_count, dirty_count, blocked_count;
-    conn_t *by_token, *by_line;         /* uthash heads */
+    conn_t *by_token, *by_line; /* uthash heads */
 
-    share_t *shares;                    /* uthash head */
+    share_t *shares; /* uthash head */
     uint32_t share_count;
     share_key_t forgotten[EXCHANGE_FORGOTTEN_MAX];
     uint32_t forgotten_next, forgotten_count;

@@ -9,8 +9,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct { uint64_t at, end; } extent_t;
-typedef struct { extent_t *ranges; size_t count, capacity; } extents_t;
+typedef struct {
+    uint64_t at, end;
+} extent_t;
+typedef struct {
+    extent_t *ranges;
+    size_t count, capacity;
+} extents_t;
 
 void extents_fini(extents_t *e);
 /* False when out of memory; nothing has changed then.  at + bytes must not overflow. */

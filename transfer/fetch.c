@@ -14,52 +14,57 @@
 /* Places of a piece: the list of a source (0..KNOWN_MAX-1), of what is asked for again, or none. */
 enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff };
 #define NO_PIECE UINT32_MAX
-#define SAMPLE_US 10000u             /* a rate is taken over at least so long: arrivals come in bursts */
+#define SAMPLE_US 10000u /* a rate is taken over at least so long: arrivals come in bursts */
 #define DEADLINE_FACTOR 4u
 #define DEADLINE_MIN_US 1000000u
 #define DEADLINE_MAX_US 30000000u
-#define NEED_US 500000u              /* between two NEED_SOURCES, and how long a busy source rests */
-#define BAD_LIMIT 3u                 /* sources that one piece may be bad from */
-#define ALL_BAD_US 5000000u          /* others may come to hold the version meanwhile */
+#define NEED_US 500000u     /* between two NEED_SOURCES, and how long a busy source rests */
+#define BAD_LIMIT 3u        /* sources that one piece may be bad from */
+#define ALL_BAD_US 5000000u /* others may come to hold the version meanwhile */
 
 typedef enum { SOURCE_LIVE, SOURCE_RESTING, SOURCE_LOST, SOURCE_BAD } source_state_t;
 typedef enum { GOING, ENDING_DONE, ENDING_FAILED, ENDING_SILENT, ENDED } course_t;
 
-typedef struct { uint32_t first, last, count; } list_t;
+typedef struct {
+    uint32_t first, last, count;
+} list_t;
 typedef struct {
     uint64_t token;
     source_state_t state;
     bool listed;
     uint32_t landed_count, good_count;
-    uint64_t life_us;                    /* last arrival or BEAT, or when it was asked after a pause */
-    uint64_t rest_us;                    /* RESTING: until then */
-    uint64_t rate;                       /* bytes a second, EWMA; 0: not known yet */
-    uint64_t sample_us, sample_bytes;    /* since when, and how much came since */
+    uint64_t life_us;                 /* last arrival or BEAT, or when it was asked after a pause */
+    uint64_t rest_us;                 /* RESTING: until then */
+    uint64_t rate;                    /* bytes a second, EWMA; 0: not known yet */
+    uint64_t sample_us, sample_bytes; /* since when, and how much came since */
 } known_t;
 
 struct fetch {
-    uint32_t count, piece_bytes;         /* of the plan */
+    uint32_t count, piece_bytes; /* of the plan */
     course_t course;
-    uint32_t window_count;               /* pieces in flight per source */
+    uint32_t window_count; /* pieces in flight per source */
     uint32_t good_count;
-    uint32_t cursor;                     /* pieces from here on were never asked for */
-    known_t known[KNOWN_MAX];           /* never forgets a quarantined one */
+    uint32_t cursor;          /* pieces from here on were never asked for */
+    known_t known[KNOWN_MAX]; /* never forgets a quarantined one */
     unsigned known_count;
-    uint8_t order[FETCH_SOURCES_MAX];    /* the current list: indices into known */
+    uint8_t order[FETCH_SOURCES_MAX]; /* the current list: indices into known */
     unsigned order_count;
-    uint64_t dropping, closing;          /* bits of known: DROP_ASK for what is open; DROP_PEER */
-    uint64_t need_us;       /* not before then is NEED_SOURCES said */
-    uint64_t all_bad_us;    /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
+    uint64_t dropping, closing; /* bits of known: DROP_ASK for what is open; DROP_PEER */
+    uint64_t need_us;           /* not before then is NEED_SOURCES said */
+    uint64_t all_bad_us; /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
     list_t lists[LISTS];
     /* One of each a piece. */
-    uint64_t *ask;                       /* ASKED: its number, 0 until it is made */
+    uint64_t *ask; /* ASKED: its number, 0 until it is made */
     uint32_t *next, *prev;
-    uint8_t *where, *from;               /* from: index into known, of what has landed */
+    uint8_t *where, *from; /* from: index into known, of what has landed */
     uint8_t *bad_counts;
-    uint64_t *good;                      /* a bit a piece */
+    uint64_t *good; /* a bit a piece */
 };
 
-typedef struct { fetch_action_t *at; int count, cap; } out_t;
+typedef struct {
+    fetch_action_t *at;
+    int count, cap;
+} out_t;
 
 static bool has_room(const out_t *o) { return o->count < o->cap; }
 
@@ -76,8 +81,10 @@ static void unlink_piece(fetch_t *f, uint32_t piece)
     if (f->where[piece] < LISTS) {
         list_t *l = &f->lists[f->where[piece]];
         uint32_t next = f->next[piece], prev = f->prev[piece];
-        if (prev == NO_PIECE) l->first = next; else f->next[prev] = next;
-        if (next == NO_PIECE) l->last = prev; else f->prev[next] = prev;
+        if (prev == NO_PIECE) l->first = next;
+        else f->next[prev] = next;
+        if (next == NO_PIECE) l->last = prev;
+        else f->prev[next] = prev;
         l->count--;
     }
     f->where[piece] = NOWHERE;
@@ -90,7 +97,8 @@ static void move_piece(fetch_t *f, uint32_t piece, unsigned list)
     list_t *l = &f->lists[list];
     f->prev[piece] = l->last;
     f->next[piece] = NO_PIECE;
-    if (l->last == NO_PIECE) l->first = piece; else f->next[l->last] = piece;
+    if (l->last == NO_PIECE) l->first = piece;
+    else f->next[l->last] = piece;
     l->last = piece;
     l->count++;
     f->where[piece] = (uint8_t)list;
@@ -216,10 +224,10 @@ bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
 static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
 {
     int from = find(f, e->token);
-    bool is_landed = (e->kind == FE_GOOD || e->kind == FE_BAD) && e->piece < f->count &&
-                     f->where[e->piece] == LANDED;
+    bool is_landed =
+        (e->kind == FE_GOOD || e->kind == FE_BAD) && e->piece < f->count && f->where[e->piece] == LANDED;
     known_t *s = is_landed ? &f->known[f->from[e->piece]] : NULL;
-    if (is_landed) {    /* Its digest is known: it is good, or must be requested again. */
+    if (is_landed) { /* Its digest is known: it is good, or must be requested again. */
         s->landed_count--;
         unlink_piece(f, e->piece);
     }
@@ -274,7 +282,7 @@ static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
         if (from < 0 || f->known[from].state != SOURCE_LIVE) break;
         restart_sample(&f->known[from], now_us);
         break;
-    case FE_TICK:    /* Only a source with open requests can be late. */
+    case FE_TICK: /* Only a source with open requests can be late. */
         for (unsigned i = 0; i < f->order_count; i++) {
             unsigned at = f->order[i];
             s = &f->known[at];
@@ -298,7 +306,9 @@ static void emit_drops(fetch_t *f, out_t *o)
         uint64_t token = f->known[source].token;
         list_t *open = &f->lists[source];
         for (; open->count && has_room(o); move_piece(f, open->first, AGAIN))
-            put(o, (fetch_action_t){.kind = FA_DROP_ASK, .piece = open->first, .token = token,
+            put(o, (fetch_action_t){.kind = FA_DROP_ASK,
+                                    .piece = open->first,
+                                    .token = token,
                                     .ask = f->ask[open->first]});
         if (!open->count) f->dropping &= ~(1ull << source);
     }
@@ -395,8 +405,7 @@ int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 {
     int n = 0;
     for (unsigned i = 0; i < f->known_count && n < cap; i++)
-        if (f->known[i].state == SOURCE_LOST || f->known[i].state == SOURCE_BAD)
-            out[n++] = f->known[i].token;
+        if (f->known[i].state == SOURCE_LOST || f->known[i].state == SOURCE_BAD) out[n++] = f->known[i].token;
     return n;
 }
 

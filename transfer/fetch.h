@@ -49,33 +49,39 @@
 #define FETCH_SOURCES_MAX 8
 
 typedef struct {
-    uint32_t count;                 /* pieces */
-    uint32_t piece_bytes;           /* all but the last; only for pacing; not 0 */
-    const uint64_t *bad;            /* tokens that are quarantined from the start; borrowed by fetch_new */
+    uint32_t count;       /* pieces */
+    uint32_t piece_bytes; /* all but the last; only for pacing; not 0 */
+    const uint64_t *bad;  /* tokens that are quarantined from the start; borrowed by fetch_new */
     uint32_t bad_count;
-    const uint8_t *have;            /* bitmap of pieces that are good already; NULL: none */
+    const uint8_t *have; /* bitmap of pieces that are good already; NULL: none */
 } fetch_plan_t;
 
 typedef enum {
-    FE_SOURCES, FE_GOOD, FE_BAD, FE_REFUSED, FE_GONE, FE_BEAT, FE_TICK, FE_CANCEL
+    FE_SOURCES,
+    FE_GOOD,
+    FE_BAD,
+    FE_REFUSED,
+    FE_GONE,
+    FE_BEAT,
+    FE_TICK,
+    FE_CANCEL
 } fetch_event_kind_t;
 typedef struct {
     fetch_event_kind_t kind;
-    uint32_t piece;                                  /* FE_GOOD, FE_BAD: one that has landed; FE_REFUSED */
-    uint64_t ask;                                    /* FE_REFUSED */
-    uint64_t token;                                  /* FE_GONE, FE_BEAT */
-    int err;                                         /* FE_REFUSED */
+    uint32_t piece; /* FE_GOOD, FE_BAD: one that has landed; FE_REFUSED */
+    uint64_t ask;   /* FE_REFUSED */
+    uint64_t token; /* FE_GONE, FE_BEAT */
+    int err;        /* FE_REFUSED */
     /* FE_SOURCES: replaces the list, keeps what is known of those that stay. */
-    const uint64_t *sources; int source_count;       /* tokens */
+    const uint64_t *sources;
+    int source_count; /* tokens */
 } fetch_event_t;
 
-typedef enum {
-    FA_ASK, FA_DROP_ASK, FA_DROP_PEER, FA_NEED_SOURCES, FA_DONE, FA_FAILED
-} fetch_action_kind_t;
+typedef enum { FA_ASK, FA_DROP_ASK, FA_DROP_PEER, FA_NEED_SOURCES, FA_DONE, FA_FAILED } fetch_action_kind_t;
 typedef struct {
     fetch_action_kind_t kind;
     uint32_t piece;
-    uint64_t token, ask;            /* ask: of FA_DROP_ASK; 0: it was never made */
+    uint64_t token, ask; /* ask: of FA_DROP_ASK; 0: it was never made */
 } fetch_action_t;
 
 typedef enum { PIECE_TODO, PIECE_ASKED, PIECE_LANDED, PIECE_GOOD } piece_state_t;
@@ -83,24 +89,23 @@ typedef enum { PIECE_TODO, PIECE_ASKED, PIECE_LANDED, PIECE_GOOD } piece_state_t
 typedef struct fetch fetch_t;
 /* NO_MEMORY.  `have` is copied (bit p of byte p/8).  A fetch with nothing to move is DONE at its
  * first event. */
-int      fetch_new(const fetch_plan_t *plan, fetch_t **ret_fetch);
-void     fetch_destroy(fetch_t **f);
+int fetch_new(const fetch_plan_t *plan, fetch_t **ret_fetch);
+void fetch_destroy(fetch_t **f);
 /* Writes at most `cap` actions and returns how many; when it returns `cap`, call again with FE_TICK
  * until it returns less. */
-int      fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[],
-                    int cap);
+int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[], int cap);
 /* What came of FA_ASK: the number of the ask, or why the source cannot be asked now, which counts as
  * REFUSED.  After an error a step with FE_TICK is due. */
-void     fetch_asked(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now_us);
+void fetch_asked(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now_us);
 /* The bytes of that ask lie in their place: FE_GOOD or FE_BAD of the piece follows, when its digest is known.
  * False for an ask that was given up: those bytes count as nothing. */
-bool     fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us);
-uint64_t fetch_deadline(const fetch_t *f);           /* when FE_TICK is due; CLOCK_NEVER */
+bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us);
+uint64_t fetch_deadline(const fetch_t *f); /* when FE_TICK is due; CLOCK_NEVER */
 /* ret_token: of the source it was asked of, or came from; 0: of none.  NULL: not wanted. */
 piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token);
 /* Of one source: pieces that came good from it; 0 for an unknown one. */
 uint32_t fetch_from(const fetch_t *f, uint64_t token);
 /* Tokens of sources that were lost or quarantined; returns how many (at most cap). */
-int      fetch_lost(const fetch_t *f, uint64_t out[], int cap);
+int fetch_lost(const fetch_t *f, uint64_t out[], int cap);
 
 #endif

@@ -3,8 +3,10 @@
 
 /* Reasons of REFUSED on the wire; everything else that could go wrong is the peer's own affair and reads
  * AGAIN. */
-static const struct { uint32_t wire; int err; } REASONS[] = {
-    {1, HEDDLE_ERR_NOT_FOUND}, {2, HEDDLE_ERR_LIMIT}, {3, HEDDLE_ERR_AGAIN}};
+static const struct {
+    uint32_t wire;
+    int err;
+} REASONS[] = {{1, HEDDLE_ERR_NOT_FOUND}, {2, HEDDLE_ERR_LIMIT}, {3, HEDDLE_ERR_AGAIN}};
 #define REASON_COUNT (sizeof REASONS / sizeof *REASONS)
 
 /* An error without a reason of its own is a passing trouble of the source. */
@@ -23,8 +25,16 @@ static int err_of(uint32_t reason)
     return 0;
 }
 
-static uint8_t *put_u32(uint8_t *at, uint32_t v) { le32_put(at, v); return at + 4; }
-static uint8_t *put_u64(uint8_t *at, uint64_t v) { le64_put(at, v); return at + 8; }
+static uint8_t *put_u32(uint8_t *at, uint32_t v)
+{
+    le32_put(at, v);
+    return at + 4;
+}
+static uint8_t *put_u64(uint8_t *at, uint64_t v)
+{
+    le64_put(at, v);
+    return at + 8;
+}
 
 /* The exact mirror of frame_decode: one case a kind, in the order of the fields. */
 size_t frame_encode(const frame_t *f, uint8_t *out)
@@ -52,13 +62,10 @@ size_t frame_encode(const frame_t *f, uint8_t *out)
     case FRAME_UNASK:
         for (uint32_t i = 0; i < f->count; i++) at = put_u64(at, f->unask.asks[i]);
         break;
-    case FRAME_DATA:
-        at = put_u32(put_u64(put_u64(at, f->data.ask), f->data.offset), f->data.bytes);
-        break;
+    case FRAME_DATA: at = put_u32(put_u64(put_u64(at, f->data.ask), f->data.offset), f->data.bytes); break;
     case FRAME_BEAT:
     case FRAME_BYE:
-    case FRAME_NEAR:
-        break;
+    case FRAME_NEAR: break;
     case FRAME_LENT:
         at = put_u32(put_u32(put_u64(at, f->lent.file), f->lent.fd), f->lent.pin);
         for (uint32_t i = 0; i < f->count; i++) {
@@ -66,9 +73,7 @@ size_t frame_encode(const frame_t *f, uint8_t *out)
             at = put_u32(put_u32(put_u64(put_u64(at, r->ask), r->offset), r->bytes), r->slot);
         }
         break;
-    case FRAME_TAKEN:
-        at = put_u32(at, f->taken.slots);
-        break;
+    case FRAME_TAKEN: at = put_u32(at, f->taken.slots); break;
     case FRAME_EARLY:
         memcpy(at, f->early.key.b, sizeof f->early.key.b);
         at = put_u64(at + sizeof f->early.key.b, f->early.bytes);
@@ -147,9 +152,7 @@ bool frame_decode(bytes_t in, frame_t *f)
             if (f->lent.rows[i].slot >= FRAME_LENT_SLOTS) return false;
         }
         return true;
-    case FRAME_TAKEN:
-        f->taken.slots = le32_get(at);
-        return f->taken.slots != 0;
+    case FRAME_TAKEN: f->taken.slots = le32_get(at); return f->taken.slots != 0;
     case FRAME_EARLY:
         memcpy(f->early.key.b, at, sizeof f->early.key.b);
         f->early.bytes = le64_get(at + sizeof f->early.key.b);

@@ -26,7 +26,7 @@
 
 #define FRAME_VERSION 1u
 #define FRAME_HEAD_BYTES 16u
-#define FRAME_HI_BYTES (FRAME_HEAD_BYTES + 16u)                       /* and the address */
+#define FRAME_HI_BYTES (FRAME_HEAD_BYTES + 16u) /* and the address */
 #define FRAME_ASK_BYTES(count) (FRAME_HEAD_BYTES + 16u + 20u * (count))
 #define FRAME_UNASK_BYTES(count) (FRAME_HEAD_BYTES + 8u * (count))
 #define FRAME_DATA_BYTES (FRAME_HEAD_BYTES + 20u)
@@ -35,31 +35,71 @@
 #define FRAME_TAKEN_BYTES (FRAME_HEAD_BYTES + 4u)
 #define FRAME_EARLY_BYTES (FRAME_HEAD_BYTES + 24u)
 #define FRAME_LENT_SLOTS 32u
-#define FRAME_SMALL_MAX FRAME_LENT_BYTES(LIMIT_ASK_RANGES)            /* every frame but HI fits */
+#define FRAME_SMALL_MAX FRAME_LENT_BYTES(LIMIT_ASK_RANGES) /* every frame but HI fits */
 #define FRAME_MAX (FRAME_HI_BYTES + LIMIT_ADDRESS_BYTES)
 
 typedef enum {
-    FRAME_HI = 1, FRAME_ASK, FRAME_UNASK, FRAME_DATA, FRAME_BEAT, FRAME_REFUSED, FRAME_BYE,
-    FRAME_NEAR, FRAME_LENT, FRAME_TAKEN, FRAME_EARLY
+    FRAME_HI = 1,
+    FRAME_ASK,
+    FRAME_UNASK,
+    FRAME_DATA,
+    FRAME_BEAT,
+    FRAME_REFUSED,
+    FRAME_BYE,
+    FRAME_NEAR,
+    FRAME_LENT,
+    FRAME_TAKEN,
+    FRAME_EARLY
 } frame_kind_t;
-typedef struct { uint64_t ask, offset; uint32_t bytes; } frame_range_t;
-typedef struct { uint64_t ask; int err; } frame_refusal_t;
-typedef struct { uint64_t ask, offset; uint32_t bytes, slot; } frame_loan_t;
+typedef struct {
+    uint64_t ask, offset;
+    uint32_t bytes;
+} frame_range_t;
+typedef struct {
+    uint64_t ask;
+    int err;
+} frame_refusal_t;
+typedef struct {
+    uint64_t ask, offset;
+    uint32_t bytes, slot;
+} frame_loan_t;
 
 typedef struct frame {
     frame_kind_t kind;
-    uint32_t count;             /* rows of ASK, UNASK, REFUSED, LENT: 1..LIMIT_ASK_RANGES; NEAR: 0 or 1 */
-    uint64_t line;              /* never 0 */
+    uint32_t count; /* rows of ASK, UNASK, REFUSED, LENT: 1..LIMIT_ASK_RANGES; NEAR: 0 or 1 */
+    uint64_t line;  /* never 0 */
     union {
-        struct { uint64_t token, answer; bytes_t address; } hi;   /* answer: the line answered; 0: it
-                                                                   * begins */
-        struct { share_key_t key; frame_range_t ranges[LIMIT_ASK_RANGES]; } ask;
-        struct { uint64_t asks[LIMIT_ASK_RANGES]; } unask;
-        struct { uint64_t ask, offset; uint32_t bytes; } data;
-        struct { frame_refusal_t rows[LIMIT_ASK_RANGES]; } refused;
-        struct { uint64_t file; uint32_t fd, pin; frame_loan_t rows[LIMIT_ASK_RANGES]; } lent;
-        struct { uint32_t slots; } taken;
-        struct { share_key_t key; uint64_t bytes; } early;
+        struct {
+            uint64_t token, answer;
+            bytes_t address;
+        } hi; /* answer: the line answered; 0: it
+               * begins */
+        struct {
+            share_key_t key;
+            frame_range_t ranges[LIMIT_ASK_RANGES];
+        } ask;
+        struct {
+            uint64_t asks[LIMIT_ASK_RANGES];
+        } unask;
+        struct {
+            uint64_t ask, offset;
+            uint32_t bytes;
+        } data;
+        struct {
+            frame_refusal_t rows[LIMIT_ASK_RANGES];
+        } refused;
+        struct {
+            uint64_t file;
+            uint32_t fd, pin;
+            frame_loan_t rows[LIMIT_ASK_RANGES];
+        } lent;
+        struct {
+            uint32_t slots;
+        } taken;
+        struct {
+            share_key_t key;
+            uint64_t bytes;
+        } early;
     };
 } frame_t;
 

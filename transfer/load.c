@@ -17,12 +17,14 @@
 #define PLUGIN "transfer_ucx.so"
 
 /* Read by UCX while it is being loaded, and by nothing after.  (Everything else: transfer/ucx.c.) */
-static const struct { const char *name, *value; } LOAD_SETTINGS[] = {
-    {"UCX_HANDLE_ERRORS", "none"},           /* no SEGV, BUS, ILL, FPE handlers in the host process */
-    {"UCX_DEBUG_SIGNO", "0"},                /* nor SIGHUP */
-    {"UCX_MEM_EVENTS", "n"},                 /* mmap and munmap stay as they are: TCP registers no memory */
+static const struct {
+    const char *name, *value;
+} LOAD_SETTINGS[] = {
+    {"UCX_HANDLE_ERRORS", "none"}, /* no SEGV, BUS, ILL, FPE handlers in the host process */
+    {"UCX_DEBUG_SIGNO", "0"},      /* nor SIGHUP */
+    {"UCX_MEM_EVENTS", "n"},       /* mmap and munmap stay as they are: TCP registers no memory */
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},
-    {"UCX_LOG_LEVEL", "fatal"},              /* a peer that dies is an event, not a line on stderr */
+    {"UCX_LOG_LEVEL", "fatal"}, /* a peer that dies is an event, not a line on stderr */
 };
 #define LOAD_SETTING_COUNT (sizeof LOAD_SETTINGS / sizeof *LOAD_SETTINGS)
 
@@ -34,7 +36,7 @@ static void open_ucx(const char *dir)
     char path[PATH_MAX];
     for (size_t i = 0; i < sizeof LIBRARIES / sizeof *LIBRARIES; i++)
         if (snprintf(path, sizeof path, "%s/%s", dir, LIBRARIES[i]) < (int)sizeof path)
-            dlopen(path, RTLD_NOW | RTLD_LOCAL);   /* never closed, as the plugin */
+            dlopen(path, RTLD_NOW | RTLD_LOCAL); /* never closed, as the plugin */
 }
 
 /* The directory of the file that `path` names, with "/" and `below` appended. False: it has no directory,
@@ -59,18 +61,16 @@ static bool candidate(int i, char ret_dir[PATH_MAX])
         const char *given = getenv("HEDDLE_PLUGIN_DIR");
         return given && *given && snprintf(ret_dir, PATH_MAX, "%s", given) < PATH_MAX;
     }
-    case 1:                                  /* as installed: bin/heddle -> lib/<machine>/heddle */
-    case 2:                                  /* as built: bin/heddle -> lib/heddle */
+    case 1: /* as installed: bin/heddle -> lib/<machine>/heddle */
+    case 2: /* as built: bin/heddle -> lib/heddle */
         n = readlink("/proc/self/exe", program, sizeof program - 1);
         if (n <= 0) return false;
         program[n] = 0;
         return beside(program, i == 1 ? HEDDLE_BIN_TO_PLUGIN : "../lib/heddle", ret_dir);
-    case 3:                                  /* lib/libheddle.so -> lib/heddle */
+    case 3: /* lib/libheddle.so -> lib/heddle */
         return dladdr(&marker, &self) && self.dli_fname && beside(self.dli_fname, "heddle", ret_dir);
-    case 4:
-        return snprintf(ret_dir, PATH_MAX, "%s", HEDDLE_INSTALLED_PLUGIN_DIR) < PATH_MAX;
-    default:
-        return false;
+    case 4: return snprintf(ret_dir, PATH_MAX, "%s", HEDDLE_INSTALLED_PLUGIN_DIR) < PATH_MAX;
+    default: return false;
     }
 }
 #define CANDIDATES 5
@@ -83,7 +83,7 @@ static bool find_plugin(char ret_path[PATH_MAX + sizeof PLUGIN + 1])
         if (!candidate(i, dir)) continue;
         snprintf(ret_path, PATH_MAX + sizeof PLUGIN + 1, "%s/" PLUGIN, dir);
         if (access(ret_path, R_OK) == 0) return true;
-        if (i == 0) return false;            /* named by the user: no other will do */
+        if (i == 0) return false; /* named by the user: no other will do */
     }
     return false;
 }
@@ -127,7 +127,7 @@ static int load(const char *ucx_dir, heddle_error_t *error)
                               "pip install libucx-cu12");
         return HEDDLE_ERR_INTERNAL;
     }
-    loaded = dlsym(plugin, "transfer_ops");   /* never unloaded: UCX leaves a thread behind */
+    loaded = dlsym(plugin, "transfer_ops"); /* never unloaded: UCX leaves a thread behind */
     if (loaded) {
         Dl_info at;
         void *ucp = dlsym(plugin, "ucp_get_version");

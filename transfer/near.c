@@ -17,11 +17,16 @@
 
 #define BOARD_BYTES (((1u + NEAR_PINS) * sizeof(uint64_t) + 4095u) / 4096u * 4096u)
 
-typedef struct { uint64_t file, used; uint32_t fd; const uint8_t *base; size_t bytes; } map_t;
+typedef struct {
+    uint64_t file, used;
+    uint32_t fd;
+    const uint8_t *base;
+    size_t bytes;
+} map_t;
 struct near_view {
     uint64_t process;
     map_t board, maps[NEAR_MAPS];
-    uint64_t uses;             /* of all maps: the one whose `used` is least goes first */
+    uint64_t uses; /* of all maps: the one whose `used` is least goes first */
 };
 
 /* Where a process number means what it means here, and nobody counts what travels.  Pods of one host may
@@ -29,7 +34,10 @@ struct near_view {
  * 0: it cannot be told. */
 static uint64_t host(void)
 {
-    struct { uint64_t network, processes; char boot[40]; } id = {0};
+    struct {
+        uint64_t network, processes;
+        char boot[40];
+    } id = {0};
     struct stat network, processes;
     uint64_t leaf;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -145,12 +153,12 @@ static bool map_fd(uint64_t process, uint64_t theirs, uint64_t file, map_t *ret_
              (unsigned long long)theirs);
     int fd = open_memory(path);
     if (fd < 0) return false;
-    void *base = is_sound(fd, file, &s) ? mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED, fd, 0)
-                                        : MAP_FAILED;
+    void *base =
+        is_sound(fd, file, &s) ? mmap(NULL, (size_t)s.st_size, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
     close(fd);
     if (base == MAP_FAILED) return false;
-    *ret_map = (map_t){.file = (uint64_t)s.st_ino, .fd = (uint32_t)theirs, .base = base,
-                       .bytes = (size_t)s.st_size};
+    *ret_map =
+        (map_t){.file = (uint64_t)s.st_ino, .fd = (uint32_t)theirs, .base = base, .bytes = (size_t)s.st_size};
     return true;
 }
 
@@ -251,10 +259,11 @@ void near_copy(near_view_t *v, near_copy_t *copies, uint32_t count, crew_t *crew
     uint32_t found = 0;
     while (found < count && (copies[found].from = find(v, &copies[found].loan))) found++;
     crew_do(crew, found, copy, copies);
-    atomic_thread_fence(memory_order_seq_cst);    /* the bytes before the pin */
+    atomic_thread_fence(memory_order_seq_cst); /* the bytes before the pin */
     for (uint32_t i = 0; i < count; i++) {
         const near_loan_t *loan = &copies[i].loan;
-        copies[i].result = i >= found ? NEAR_UNREADABLE
-                           : word(v, loan->pin) == loan->line ? NEAR_COPIED : NEAR_ENDED;
+        copies[i].result = i >= found                         ? NEAR_UNREADABLE
+                           : word(v, loan->pin) == loan->line ? NEAR_COPIED
+                                                              : NEAR_ENDED;
     }
 }

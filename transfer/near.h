@@ -35,14 +35,22 @@
 #include <stdint.h>
 
 #define NEAR_PINS 1024u
-#define NEAR_MAPS 8u       /* regions of one source that stay mapped */
+#define NEAR_MAPS 8u /* regions of one source that stay mapped */
 
 /* Ours.  Zeroed: closed (fd counts only where there are words). */
-typedef struct { int fd; _Atomic uint64_t *words; } near_board_t;
+typedef struct {
+    int fd;
+    _Atomic uint64_t *words;
+} near_board_t;
 /* How to find it, as an address says it. */
-typedef struct { uint64_t host, process, board, proof; } near_id_t;
+typedef struct {
+    uint64_t host, process, board, proof;
+} near_id_t;
 /* A range of a region that may be read while `pin` of the board holds `line`. */
-typedef struct { uint64_t file, offset, line; uint32_t fd, pin, bytes; } near_loan_t;
+typedef struct {
+    uint64_t file, offset, line;
+    uint32_t fd, pin, bytes;
+} near_loan_t;
 
 bool near_board_open(near_board_t *b);
 void near_board_close(near_board_t *b);
@@ -66,8 +74,8 @@ typedef enum { NEAR_COPIED, NEAR_UNREADABLE, NEAR_ENDED } near_result_t;
 typedef struct {
     near_loan_t loan;
     void *into;
-    uint64_t *leaves;          /* of what lies there (core/digest.h), in the same pass; NULL: not wanted */
-    const uint8_t *from;       /* near_copy's own */
+    uint64_t *leaves;    /* of what lies there (core/digest.h), in the same pass; NULL: not wanted */
+    const uint8_t *from; /* near_copy's own */
     near_result_t result;
 } near_copy_t;
 /* Loans of one region, into places apart from each other; with the crew's help (NULL: alone). */

@@ -2,9 +2,9 @@
 #include "transfer/pace.h"
 
 #define MICRO 1000000
-#define RATE_MAX 1000000000000ull       /* 1 TB/s: the burst in micro-bytes still fits an int64 */
-#define BURST_MIN_BYTES 65536           /* one chunk */
-#define BURST_PARTS 20                  /* 50 ms of the rate: short enough for a progress bar to be true */
+#define RATE_MAX 1000000000000ull /* 1 TB/s: the burst in micro-bytes still fits an int64 */
+#define BURST_MIN_BYTES 65536     /* one chunk */
+#define BURST_PARTS 20            /* 50 ms of the rate: short enough for a progress bar to be true */
 
 /* A new rate starts with a full bucket. */
 void pace_set(pace_t *p, uint64_t rate, uint64_t now_us)

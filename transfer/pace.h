@@ -9,7 +9,10 @@
 #include <stdint.h>
 
 /* Credit and burst in millionths of a byte. */
-typedef struct { uint64_t rate, at_us; int64_t credit, burst; } pace_t;
+typedef struct {
+    uint64_t rate, at_us;
+    int64_t credit, burst;
+} pace_t;
 
 /* `rate` bytes per second; 0: no limit. */
 void pace_set(pace_t *p, uint64_t rate, uint64_t now_us);

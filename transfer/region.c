@@ -253,7 +253,7 @@ void region_unref(region_t **r)
 int region_view(region_t *r)
 {
     if (r->view) return HEDDLE_OK;
-    int populate = r->made_bytes == r->bytes ? MAP_POPULATE : 0;    /* else it would take pages */
+    int populate = r->made_bytes == r->bytes ? MAP_POPULATE : 0; /* else it would take pages */
     void *view = mmap(NULL, r->bytes, PROT_READ, MAP_SHARED | populate, r->fd, 0);
     if (view == MAP_FAILED) return HEDDLE_ERR_NO_MEMORY;
     r->view = view;

@@ -18,12 +18,14 @@
 #include <utlist.h>
 
 #define CLOSE_WAIT_MS 2000u
-#define CONNECT_US 300000u    /* what connecting may take while we close */
+#define CONNECT_US 300000u /* what connecting may take while we close */
 
 /* Kept by a context for the workers that it makes later.  Not through the environment: a worker is made
  * anew while the application runs, and setenv frees what its threads read there.  Those that UCX reads when
  * it is loaded: transfer/load.c. */
-typedef struct { const char *name, *value; } setting_t;
+typedef struct {
+    const char *name, *value;
+} setting_t;
 static const setting_t SETTINGS[] = {
     /* In PEER error mode the only transport between processes of a machine without RDMA, and the only one
      * of 1.13 that notices a killed peer at once. */
@@ -127,7 +129,7 @@ static int ucx_connect(transfer_t *t, endpoint_t *e, bytes_t address)
     link->plane = plane;
     link->end = e;
     link->pin = near_pin(&u->board, e->line);
-    if (!link->pin) e->reads_us = false;    /* nothing is lent to it */
+    if (!link->pin) e->reads_us = false; /* nothing is lent to it */
     link->view = u->board.words ? near_view_open(&offers.near) : NULL;
     e->link = link;
     return HEDDLE_OK;
@@ -149,8 +151,7 @@ static void ucx_abandon(endpoint_t *e)
 {
     link_t *link = e->link;
     bool is_four = link->plane->at.family == AF_INET;
-    if (!e->remote_line)
-        prefer(ucx_of(e->transfer), e->token, is_four ? DEVICE_INET6 : DEVICE_INET);
+    if (!e->remote_line) prefer(ucx_of(e->transfer), e->token, is_four ? DEVICE_INET6 : DEVICE_INET);
     set_due(link, false);
     link->lending.count = link->unsaid = 0;
     near_unpin(&ucx_of(e->transfer)->board, link->pin);
@@ -205,7 +206,7 @@ static ucs_status_t put(const link_t *link, const void *frame, size_t frame_byte
     };
     ucs_status_ptr_t status =
         ucp_am_send_nbx(link->endpoint, MESSAGE_ID, frame, frame_bytes, data, bytes, &param);
-    return UCS_PTR_STATUS(status);    /* a macro that reads it twice */
+    return UCS_PTR_STATUS(status); /* a macro that reads it twice */
 }
 
 /* True when it was said, or never will be; where the network takes nothing now it stays due. */
@@ -268,10 +269,9 @@ static bool send_at_once(transfer_t *t, endpoint_t *e, send_t *s)
 {
     link_t *link = e->link;
     if (s->kind == SEND_DATA && e->reads_us) return lend(link, s);
-    ucs_status_t status =
-        put(link, s->frame, s->frame_bytes, s->payload, s->payload_bytes);
+    ucs_status_t status = put(link, s->frame, s->frame_bytes, s->payload, s->payload_bytes);
     if (status == UCS_ERR_NO_RESOURCE) return false;
-    if (s->kind == SEND_HI && status == UCS_OK) {    /* before it, our line means nothing to them */
+    if (s->kind == SEND_HI && status == UCS_OK) { /* before it, our line means nothing to them */
         link->near_due = link->view != NULL;
         flush(link);
     }
@@ -315,9 +315,8 @@ static bool send_and_wait(transfer_t *t, endpoint_t *e, send_t *s)
         .user_data = s,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    ucs_status_ptr_t request =
-        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes, s->payload, s->payload_bytes,
-                        &param);
+    ucs_status_ptr_t request = ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes,
+                                               s->payload, s->payload_bytes, &param);
     if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, outcome(UCS_PTR_STATUS(request)));
     return true;
 }
@@ -364,10 +363,15 @@ static bool place(ucx_t *u, const frame_t *f, const frame_loan_t *row, near_copy
     frame_t data = {.kind = FRAME_DATA, .line = f->line, .data = {row->ask, row->offset, row->bytes}};
     const sink_t *sink = exchange_place(&u->base, &data, row->bytes, BY_COPY);
     if (!sink) return false;
-    *ret_copy = (near_copy_t){
-        .loan = {.file = f->lent.file, .fd = f->lent.fd, .pin = f->lent.pin, .line = f->line,
-                 .offset = row->offset, .bytes = row->bytes},
-        .into = sink->base, .leaves = sink->leaves, .result = NEAR_UNREADABLE};
+    *ret_copy = (near_copy_t){.loan = {.file = f->lent.file,
+                                       .fd = f->lent.fd,
+                                       .pin = f->lent.pin,
+                                       .line = f->line,
+                                       .offset = row->offset,
+                                       .bytes = row->bytes},
+                              .into = sink->base,
+                              .leaves = sink->leaves,
+                              .result = NEAR_UNREADABLE};
     return true;
 }
 
@@ -418,7 +422,7 @@ static void on_taken(ucx_t *u, const frame_t *f)
 static bool on_near(ucx_t *u, const frame_t *f)
 {
     endpoint_t *e = exchange_of_line(&u->base, f->line);
-    const link_t *link = e ? e->link : NULL;    /* its NEAR may come before we have connected back */
+    const link_t *link = e ? e->link : NULL; /* its NEAR may come before we have connected back */
     if (f->kind == FRAME_NEAR && e) e->reads_us = f->count > 0 && (!link || link->pin);
     if (f->kind == FRAME_LENT) on_lent(u, f);
     if (f->kind == FRAME_TAKEN) on_taken(u, f);
@@ -674,7 +678,9 @@ static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, 
 /* For a BYE that the network does not take yet; then the link is cut without. */
 #define LINGER_US 1000000u
 #define CARRIER(linger, send)                                                                                \
-    {linger, ucx_connect, ucx_disconnect, send, ucx_progress, ucx_address, ucx_release, ucx_abandon}
+    {                                                                                                        \
+        linger, ucx_connect, ucx_disconnect, send, ucx_progress, ucx_address, ucx_release, ucx_abandon       \
+    }
 static const carrier_ops_t EAGER = CARRIER(LINGER_US, send_at_once);
 static const carrier_ops_t RENDEZVOUS = CARRIER(CLOCK_NEVER, send_and_wait);
 
@@ -746,7 +752,7 @@ static void ucx_close(transfer_t **t)
     while (!exchange_quiet(&u->base) && clock_now(clock) < end) turn(u);
     bool is_ended = exchange_quiet(&u->base) && finish_all(u);
     crew_end(&u->crew);
-    if (!is_ended) return;                   /* left to UCX, with all that it may still touch */
+    if (!is_ended) return; /* left to UCX, with all that it may still touch */
     for (int f = 0; f < DEVICE_FAMILIES; f++) end_plane(&u->planes[f]);
     for (plane_t *plane; (plane = u->retired);) {
         u->retired = plane->next;
@@ -772,7 +778,7 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
     random_bytes(&line, sizeof line);
     u->fd = -1;
     u->rendezvous = opts->mode == TR_MODE_RENDEZVOUS;
-    if (opts->mode == TR_MODE_AUTO) near_board_open(&u->board);    /* without, bytes travel */
+    if (opts->mode == TR_MODE_AUTO) near_board_open(&u->board); /* without, bytes travel */
     u->close_ms = opts->close_ms ? opts->close_ms : CLOSE_WAIT_MS;
     error_text(u->device, sizeof u->device, opts->device ? opts->device : "lo");
     const carrier_ops_t *carrier = u->rendezvous ? &RENDEZVOUS : &EAGER;

@@ -36,63 +36,72 @@
 
 #include <ucp/api/ucp.h>
 
-typedef struct { struct ucx *ucx; uint64_t ask; } receive_t;   /* an open receive of a rendezvous */
+typedef struct {
+    struct ucx *ucx;
+    uint64_t ask;
+} receive_t; /* an open receive of a rendezvous */
 
 /* On the heap: UCX's handlers keep a pointer to it. */
 typedef struct plane {
-    struct plane *next;                    /* of those that were retired */
+    struct plane *next; /* of those that were retired */
     struct ucx *ucx;
     device_address_t at;
-    ucp_worker_h in, out;                  /* the same with rendezvous */
+    ucp_worker_h in, out; /* the same with rendezvous */
 } plane_t;
 
 /* What an address offers: one worker address for each family. */
 typedef struct {
-    struct { device_address_t at; const ucp_address_t *worker; } of[DEVICE_FAMILIES];
-    near_id_t near;                        /* all zero where it has none */
+    struct {
+        device_address_t at;
+        const ucp_address_t *worker;
+    } of[DEVICE_FAMILIES];
+    near_id_t near; /* all zero where it has none */
 } offers_t;
 
-#define UCX_WAYS 64u                       /* peers whose family is remembered; the oldest goes first */
-typedef struct { uint64_t token; device_family_t family; } way_t;
+#define UCX_WAYS 64u /* peers whose family is remembered; the oldest goes first */
+typedef struct {
+    uint64_t token;
+    device_family_t family;
+} way_t;
 
 /* Of a peer. */
 typedef struct link {
     ucp_ep_h endpoint;
     const plane_t *plane;
-    uint8_t *staging;                      /* of a rendezvous */
+    uint8_t *staging; /* of a rendezvous */
     endpoint_t *end;
     /* As source: what was lent and not taken yet. */
     send_t *lent[EXCHANGE_DATA_SENDS];
-    frame_t lending;                       /* LENT that grows until the turn ends */
-    uint32_t unsaid;                       /* its slots */
-    uint32_t pin;                          /* on our board; 0: nothing is lent */
+    frame_t lending; /* LENT that grows until the turn ends */
+    uint32_t unsaid; /* its slots */
+    uint32_t pin;    /* on our board; 0: nothing is lent */
     /* As receiver. */
-    near_view_t *view;                     /* of the peer's memory; NULL: it cannot be read */
-    bool near_due;                         /* NEAR is to be said */
-    uint32_t taken_due;                    /* slots that TAKEN is to be said for */
-    bool due;                              /* on the list below */
+    near_view_t *view;  /* of the peer's memory; NULL: it cannot be read */
+    bool near_due;      /* NEAR is to be said */
+    uint32_t taken_due; /* slots that TAKEN is to be said for */
+    bool due;           /* on the list below */
     struct link *due_prev, *due_next;
 } link_t;
 
 typedef struct ucx {
     transfer_t base;
-    ucp_context_h contexts[DEVICE_FAMILIES];   /* NULL until a plane of the family was wanted; kept since */
-    device_family_t registrar;             /* the context that regions are registered with */
-    plane_t *planes[DEVICE_FAMILIES];      /* NULL: the interface has no such address */
-    plane_t *retired;                      /* their address went; until their links have ended */
+    ucp_context_h contexts[DEVICE_FAMILIES]; /* NULL until a plane of the family was wanted; kept since */
+    device_family_t registrar;               /* the context that regions are registered with */
+    plane_t *planes[DEVICE_FAMILIES];        /* NULL: the interface has no such address */
+    plane_t *retired;                        /* their address went; until their links have ended */
     way_t ways[UCX_WAYS];
     uint32_t way_next;
-    uint8_t address[LIMIT_ADDRESS_BYTES];  /* ucx_address.c's envelope */
+    uint8_t address[LIMIT_ADDRESS_BYTES]; /* ucx_address.c's envelope */
     size_t address_bytes;
-    int fd;                                /* an epoll of both workers' */
+    int fd; /* an epoll of both workers' */
     bool rendezvous;
-    crew_t *crew;                          /* threads that help to copy what was lent to us; NULL: none */
-    bool has_crew;                         /* was asked for, once */
-    near_board_t board;                    /* open: memory is lent and read, where it may be */
-    link_t *due;                           /* links with NEAR, TAKEN or LENT to be said */
-    uint32_t close_ms;                     /* for sends in flight, when closing */
+    crew_t *crew;       /* threads that help to copy what was lent to us; NULL: none */
+    bool has_crew;      /* was asked for, once */
+    near_board_t board; /* open: memory is lent and read, where it may be */
+    link_t *due;        /* links with NEAR, TAKEN or LENT to be said */
+    uint32_t close_ms;  /* for sends in flight, when closing */
     char device[64];
-    receive_t *receives;                   /* by index of the ask */
+    receive_t *receives; /* by index of the ask */
 } ucx_t;
 
 static inline ucx_t *ucx_of(transfer_t *t) { return (ucx_t *)t; }

@@ -25,10 +25,10 @@ enum {
 
 struct accept_limit {
     loop_t *loop;
-    void *socket, *handle;         /* the listener's; the monitor's */
+    void *socket, *handle; /* the listener's; the monitor's */
     void *monitor;
-    int listener;                  /* its descriptor, from the LISTENING event; -1: not bound yet */
-    uint64_t low;                  /* the limit while OPEN */
+    int listener; /* its descriptor, from the LISTENING event; -1: not bound yet */
+    uint64_t low; /* the limit while OPEN */
     bool is_shut;
     uint64_t look_us; /* SHUT: when free descriptors are counted next */
     repeat_t shuts;

@@ -80,10 +80,9 @@ int wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, h
     }
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not an address to %s", endpoint,
                         listen ? "listen on" : "connect to");
-    error_contrast(error,
-                   listen ? "tcp://HOST:PORT (either may be *) or ipc:///PATH"
-                          : "tcp://HOST:PORT or ipc:///PATH",
-                   endpoint);
+    error_contrast(
+        error, listen ? "tcp://HOST:PORT (either may be *) or ipc:///PATH" : "tcp://HOST:PORT or ipc:///PATH",
+        endpoint);
     error_hint(error, "for example tcp://127.0.0.1:7700; addresses are written out, ports without leading "
                       "zeros");
     return rc;

@@ -12,7 +12,7 @@ enum { SIGNATURE = 10, MECHANISM_AT = 12, CONNECT_MS = 3000 };
 
 struct greeting {
     loop_t *loop;
-    void *stream;                    /* NULL: it is over */
+    void *stream; /* NULL: it is over */
     void (*on_heard)(void *self);
     void *self;
     bool is_connected;

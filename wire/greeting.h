@@ -19,7 +19,10 @@
 #define GREETING_MECHANISM 20u
 
 /* The listener's greeting up to and with the mechanism; it may arrive in several pieces. PURE. */
-typedef struct { size_t bytes; uint8_t at[12 + GREETING_MECHANISM]; } greeting_heard_t;
+typedef struct {
+    size_t bytes;
+    uint8_t at[12 + GREETING_MECHANISM];
+} greeting_heard_t;
 /* False when the greeting is complete up to the mechanism. */
 bool greeting_take(greeting_heard_t *h, bytes_t part);
 /* The mechanism as greeting_mechanism() returns it: "" where the bytes are no ZMTP 3 greeting, or not all
@@ -30,8 +33,8 @@ typedef struct greeting greeting_t;
 
 /* `on_heard` is called once, from the loop, with the answer or when the connection ends without one; it
  * must not destroy the greeting. It is never called when the endpoint cannot be reached. NO_MEMORY. */
-int  greeting_ask(loop_t *loop, const char *endpoint, void (*on_heard)(void *self), void *self,
-                  greeting_t **ret_greeting);
+int greeting_ask(loop_t *loop, const char *endpoint, void (*on_heard)(void *self), void *self,
+                 greeting_t **ret_greeting);
 /* As the listener spells it: "CURVE", "NULL". "": the connection ended without an answer, or the listener
  * does not speak ZMTP 3. NULL: no answer yet. */
 const char *greeting_mechanism(const greeting_t *g);

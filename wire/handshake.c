@@ -26,8 +26,8 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
     heddle_error_t *error = ret_error;
     key_pair_t own = keys->own;
     bool has_key = keys->broker_key[0];
-    bool is_mismatch = event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
-                       value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
+    bool is_mismatch =
+        event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
     int rc = HEDDLE_ERR_UNAVAILABLE;
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
         rc = error_fail(error, HEDDLE_ERR_DENIED, "the broker at %.200s does not let in the key %s", endpoint,

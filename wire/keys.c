@@ -46,14 +46,13 @@ int key_make(key_pair_t *ret_pair, heddle_error_t *error)
     bool is_word;
     do {
         if (zmq_curve_keypair(pair.public_key, pair.secret_key)) {
-            int rc =
-                error_fail(error, HEDDLE_ERR_INTERNAL, "no key can be made: %s", zmq_strerror(errno));
+            int rc = error_fail(error, HEDDLE_ERR_INTERNAL, "no key can be made: %s", zmq_strerror(errno));
             error_hint(error, "libzmq was built without CURVE: install one with it, or say --insecure");
             return rc;
         }
         /* Users copy public keys between terminals, so a key must be one word to a double click, and hold
          * nothing that a shell, a unit file or YAML interprets. One pair in 4,000 is such; finding one takes
-         * a tenth of a second. */
+                                                                               * a tenth of a second. */
         const char *key = pair.public_key;
         is_word = isalnum((unsigned char)key[0]) && !key[strspn(key, PLAIN)];
     } while (!is_word);
@@ -111,7 +110,7 @@ static bool parse(char *text, key_pair_t *ret_pair, char *endpoint)
 /* Reads a regular file of moderate size only: opening a FIFO without O_NONBLOCK, or reading it, would
  * block. */
 static int key_file_text(const char *path, char ret_text[KEY_FILE_BYTES], struct stat *ret_stat,
-                  heddle_error_t *error)
+                         heddle_error_t *error)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0) return key_file_refuse(path, "cannot be read", errno, error);
@@ -180,8 +179,7 @@ int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
     rc = key_read(text, &pair, error);
     if (rc == HEDDLE_ERR_NOT_FOUND) {
         rc = error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);
-        error_contrast(error, "40 characters of Z85, or the path of a key file",
-                       text);
+        error_contrast(error, "40 characters of Z85, or the path of a key file", text);
         error_hint(error, "`heddle keygen` makes a key file and prints its public key; "
                           "heddle-broker's ready line has the broker's");
     }
@@ -312,9 +310,9 @@ int keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddl
     }
     if (n > 0 && (size_t)n < sizeof ret_ring->dir - 16) return HEDDLE_OK;
     ret_ring->dir[0] = 0;
-    int rc = error_fail(
-        error, HEDDLE_ERR_USAGE,
-        "no place for keys: neither HEDDLE_KEYS nor XDG_CONFIG_HOME nor HOME is a usable path");
+    int rc =
+        error_fail(error, HEDDLE_ERR_USAGE,
+                   "no place for keys: neither HEDDLE_KEYS nor XDG_CONFIG_HOME nor HOME is a usable path");
     error_hint(error, "name a directory of your own with HEDDLE_KEYS");
     return rc;
 }
@@ -332,8 +330,7 @@ static int make_ring(const keyring_t *r, int *ret_number, heddle_error_t *error)
             *ret_number = errno;
             int rc = key_file_fail(path, "cannot be made for keys", errno, error);
             if (rc == HEDDLE_ERR_DATA_DIR)
-                error_hint(error, "name a directory that uid %u may make: HEDDLE_KEYS",
-                           (unsigned)geteuid());
+                error_hint(error, "name a directory that uid %u may make: HEDDLE_KEYS", (unsigned)geteuid());
             return rc;
         }
         if (is_end) return HEDDLE_OK;
@@ -491,8 +488,7 @@ int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *ke
 {
     char normal[300];
     normalize_endpoint(endpoint, normal, sizeof normal);
-    bool is_everywhere =
-        !strncmp(endpoint, "tcp://0.0.0.0:", 14) || !strncmp(endpoint, "tcp://[::]:", 11);
+    bool is_everywhere = !strncmp(endpoint, "tcp://0.0.0.0:", 14) || !strncmp(endpoint, "tcp://[::]:", 11);
     int rc = register_key(r, normal, key, error);
     return rc || !is_everywhere ? rc : register_key(r, endpoint, key, error);
 }
@@ -527,9 +523,8 @@ static int read_known(const keyring_t *r, const char *path, const char *normal, 
         error_expected(error, "a line `endpoint %.200s`", normal);
     }
     if (rc == HEDDLE_ERR_NOT_FOUND) key_file_refuse(path, "has gone, or leads nowhere", 0, error);
-    error_hint(error,
-               "remove the file where the broker there may be believed, or name its key with "
-               "opts.broker_key");
+    error_hint(error, "remove the file where the broker there may be believed, or name its key with "
+                      "opts.broker_key");
     return HEDDLE_ERR_DATA_DIR;
 }
 
@@ -610,7 +605,7 @@ bool keyring_other_broker(const keyring_t *r, const char *endpoint, char ret_end
         bool is_older = st.st_mtim.tv_sec < at.tv_sec ||
                         (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec <= at.tv_nsec);
         if (is_older) continue;
-        told[0] = 0;    /* a file may name no endpoint */
+        told[0] = 0; /* a file may name no endpoint */
         int n = snprintf(path, sizeof path, "%s/brokers/%s", r->dir, entry->d_name);
         bool is_read = n < (int)sizeof path && key_file_read(path, &pair, told, &ignored) == HEDDLE_OK;
         snprintf(found, sizeof found, "%.290s", is_read ? told : "");

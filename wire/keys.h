@@ -22,9 +22,9 @@
 #include <heddle/error.h>
 #include <stdbool.h>
 
-#define KEY_TEXT 41            /* 40 characters and the NUL */
+#define KEY_TEXT 41 /* 40 characters and the NUL */
 #define KEYRING_DIR 3840
-#define KEYRING_PATH 4096      /* a file in it */
+#define KEYRING_PATH 4096 /* a file in it */
 
 /* Both as Z85 text; secret "": not known.  Overwrite a pair (explicit_bzero) after use. */
 typedef struct {
@@ -34,39 +34,41 @@ typedef struct {
 bool key_is_valid(const char *text);
 /* A new pair, whose public key begins with a letter or a digit and needs no quotes in a shell.  Takes about a
  * tenth of a second.  INTERNAL: libzmq was built without CURVE. */
-int  key_make(key_pair_t *ret_pair, heddle_error_t *error);
+int key_make(key_pair_t *ret_pair, heddle_error_t *error);
 /* NOT_FOUND · DATA_DIR (not readable, malformed, or the two keys are not a pair).  If other users can read a
  * secret, a warning is logged. */
-int  key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error);
+int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error);
 /* DATA_DIR: the file exists already or cannot be written; NO_SPACE.  After an error no part of it is left. */
-int  key_write(const char *path, const key_pair_t *pair, heddle_error_t *error);
+int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error);
 /* Takes a public key as text, or the path of a file with one: a key file, or the output of `heddle keygen`.
  * Text that begins with /, ./ or ../ is always a path.  USAGE (both a key and a file), NOT_FOUND, DATA_DIR.
  */
-int  key_take(const char *text_or_path, char ret_key[KEY_TEXT], heddle_error_t *error);
+int key_take(const char *text_or_path, char ret_key[KEY_TEXT], heddle_error_t *error);
 
-typedef struct { char dir[KEYRING_DIR]; } keyring_t;   /* "": none */
+typedef struct {
+    char dir[KEYRING_DIR];
+} keyring_t; /* "": none */
 /* `given`, else $HEDDLE_KEYS, else $XDG_CONFIG_HOME/heddle/keys, else ~/.config/heddle/keys.  *ret_chosen
  * (may be NULL): the directory was named by `given` or HEDDLE_KEYS.  USAGE: none is set, or the name is too
  * long. */
-int  keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error);
+int keyring_find(const char *given, keyring_t *ret_ring, bool *ret_chosen, heddle_error_t *error);
 /* Makes the directory and its parents where they are missing.  DATA_DIR, NO_SPACE. */
-int  keyring_make(const keyring_t *r, heddle_error_t *error);
+int keyring_make(const keyring_t *r, heddle_error_t *error);
 /* Reads the pair of a file in the ring; makes the file, and the ring, where it is missing.  DATA_DIR,
  * INTERNAL. */
-int  keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error);
+int keyring_pair(const keyring_t *r, const char *file, key_pair_t *ret_pair, heddle_error_t *error);
 /* The same; *ret_barred with DATA_DIR: the file is missing, and this user lacks the right to make it. */
-int  keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pair, bool *ret_barred,
-                         heddle_error_t *error);
+int keyring_pair_unless(const keyring_t *r, const char *file, key_pair_t *ret_pair, bool *ret_barred,
+                        heddle_error_t *error);
 /* Registers the key of the broker that listens at the endpoint.  localhost and 127.0.0.1 are one endpoint.  A
  * broker that listens on all addresses is found at loopback, and at each address of this machine where no
  * other broker is known.  DATA_DIR. */
-int  keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
+int keyring_tell_broker(const keyring_t *r, const char *endpoint, const char *key, heddle_error_t *error);
 void keyring_forget_broker(const keyring_t *r, const char *endpoint);
 /* NOT_FOUND: no key is registered · DATA_DIR: a file is there and cannot be read or is damaged, or the
  * directory cannot be searched; the caller must not connect without a key then. */
-int  keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
-                          heddle_error_t *error);
+int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
+                         heddle_error_t *error);
 /* Where the broker listens, or did, that was told last, other than at `endpoint`.  False: none was. */
 bool keyring_other_broker(const keyring_t *r, const char *endpoint, char ret_endpoint[300]);
 

@@ -16,9 +16,9 @@
 typedef struct {
     void *socket;
     int fd;
-    int item;                        /* place in the poll set; -1: not in it */
-    bool dead;                       /* removed, but a hook may run while the table is walked: the entry
-                                      * leaves the table before the next poll */
+    int item;  /* place in the poll set; -1: not in it */
+    bool dead; /* removed, but a hook may run while the table is walked: the entry
+                * leaves the table before the next poll */
     void (*ready)(void *self);
     bool (*work)(void *self);
     bool (*arm)(void *self);
@@ -34,7 +34,7 @@ struct loop {
     void *tick_self;
     void (*flush)(void *self);
     void *flush_self;
-    entry_t *entries;                /* and items: both have room for `capacity` */
+    entry_t *entries; /* and items: both have room for `capacity` */
     zmq_pollitem_t *items;
     int entry_count, item_count, capacity;
     bool changed; /* the poll set no longer matches the entries */

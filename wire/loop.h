@@ -36,11 +36,11 @@
 typedef struct loop loop_t;
 
 /* NO_MEMORY, also when the process has no descriptor left.  `clock` is borrowed for the loop's life. */
-int  loop_new(const clock_ops_t *clock, loop_t **ret_loop);
+int loop_new(const clock_ops_t *clock, loop_t **ret_loop);
 /* After everything that was added is gone and the last loop_run or loop_turn returned.  Posts that
  * never ran are dropped.  Accepts NULL and pointers to NULL. */
 void loop_destroy(loop_t **loop);
-uint64_t loop_now(const loop_t *l);             /* read once a turn */
+uint64_t loop_now(const loop_t *l); /* read once a turn */
 /* The owner of the loop, also for everything that is used on the loop's thread only (core/owner.h). */
 const owner_t *loop_owner(const loop_t *l);
 /* The next thread that calls becomes the owner. Call this before that thread is created or allowed to go
@@ -49,12 +49,12 @@ void loop_hand_over(loop_t *l);
 
 /* Level-triggered: on_ready is called each turn while fd is readable.  The fd stays the caller's.
  * NO_MEMORY. */
-int  loop_add_fd(loop_t *l, int fd, void (*on_ready)(void *self), void *self);
+int loop_add_fd(loop_t *l, int fd, void (*on_ready)(void *self), void *self);
 void loop_remove_fd(loop_t *l, int fd);
 /* A source of work with its own wake-up descriptor (fd < 0: none): `work` is called each turn and
  * returns true while there is more, `arm` true when it is safe to sleep on fd (NULL: always).  The
  * fd is polled, never read.  NO_MEMORY. */
-int  loop_add_source(loop_t *l, int fd, bool (*work)(void *self), bool (*arm)(void *self), void *self);
+int loop_add_source(loop_t *l, int fd, bool (*work)(void *self), bool (*arm)(void *self), void *self);
 void loop_remove_source(loop_t *l, void *self);
 /* No sleep goes past `due_us` (loop time; CLOCK_NEVER: no deadline) while it is set, so that the source's
  * work hook runs in time. */
@@ -69,20 +69,20 @@ void loop_set_flush(loop_t *l, void (*flush)(void *self), void *self);
 typedef struct loop_post {
     void (*fn)(void *self, void *arg, uint64_t now_us);
     void *self, *arg;
-    sem_t *done;                                /* raised after fn, for a poster that waits; NULL: none */
-    struct loop_post *next;                     /* the loop's */
+    sem_t *done;            /* raised after fn, for a poster that waits; NULL: none */
+    struct loop_post *next; /* the loop's */
 } loop_post_t;
 /* [any thread] Runs post->fn on the loop's thread, in the order of posting.  OK: fn will run, before
  * loop_run returns at the latest.  CLOSED when loop_run has ended. */
-int  loop_post(loop_t *l, loop_post_t *post);
-void loop_wake(loop_t *l);                      /* [any thread, signal handlers] ends a sleep, or the next */
-void loop_run(loop_t *l);                       /* until loop_stop; then the loop is handed over */
-void loop_stop(loop_t *l);                      /* [any thread, signal handlers] for good */
+int loop_post(loop_t *l, loop_post_t *post);
+void loop_wake(loop_t *l); /* [any thread, signal handlers] ends a sleep, or the next */
+void loop_run(loop_t *l);  /* until loop_stop; then the loop is handed over */
+void loop_stop(loop_t *l); /* [any thread, signal handlers] for good */
 /* For a caller that is its own loop: one turn, which sleeps until `until_us` (loop time) at the latest. */
 void loop_turn(loop_t *l, uint64_t until_us);
 
 /* For wire.c alone: a ZeroMQ socket instead of a descriptor. */
-int  loop_add_socket(loop_t *l, void *socket, void (*on_ready)(void *self), void *self);
+int loop_add_socket(loop_t *l, void *socket, void (*on_ready)(void *self), void *self);
 void loop_remove_socket(loop_t *l, void *socket);
 
 #endif

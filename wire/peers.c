@@ -17,9 +17,9 @@ typedef struct peer {
     uint64_t number;
     uint32_t routing_id;
     char key[KEY_TEXT];
-    bool unfit;                      /* memory ran out while it was added */
-    UT_hash_handle hh, by_number;    /* hh: by routing id */
-    struct peer *prev, *next;        /* ordered by the last frame, the latest at the end */
+    bool unfit;                   /* memory ran out while it was added */
+    UT_hash_handle hh, by_number; /* hh: by routing id */
+    struct peer *prev, *next;     /* ordered by the last frame, the latest at the end */
 } peer_entry_t;
 
 struct peers {
@@ -117,4 +117,3 @@ void peers_forget(peers_t *p, uint64_t number)
     peer_entry_t *e = entry_of(p, number);
     if (e) unlink_entry(p, e);
 }
-

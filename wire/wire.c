@@ -53,33 +53,33 @@ struct wire {
     loop_t *loop;
     wire_sink_t sink;
     void *self;
-    void *handle;                    /* of the ROUTER or the DEALER */
+    void *handle; /* of the ROUTER or the DEALER */
     char endpoint[ENDPOINT_BYTES];
-    wire_keys_t *keys;               /* NULL: plain; broker_key: once found, never plain again */
-    void *router;                    /* listen */
+    wire_keys_t *keys; /* NULL: plain; broker_key: once found, never plain again */
+    void *router;      /* listen */
     accept_limit_t *accept_limit;
     peers_t *peers;
-    zap_t *zap;                      /* with keys; made before the router, ended after it */
-    connection_t connection;         /* dial */
+    zap_t *zap;              /* with keys; made before the router, ended after it */
+    connection_t connection; /* dial */
     void *monitor;
     greeting_t *greeting; /* asks an endpoint that ends our handshakes for its mechanism; ends with
                            * the connection; NULL: no question is open */
     int greeting_waits;   /* handshakes broken off while its answer was awaited */
     char *list;
-    const char *rest;                /* of the list, after the endpoint that is being tried */
-    int tries;                       /* at this endpoint, without success */
+    const char *rest; /* of the list, after the endpoint that is being tried */
+    int tries;        /* at this endpoint, without success */
     bool up, redial;
-    atomic_bool is_reached;          /* see wire_is_reached */
-    bool had_connection;             /* since the last try */
-    bool lacks_key;                  /* a key file is there and cannot be used: no connection until it can */
-    repeat_t redial_failures;        /* redials that found no descriptor or memory */
-    int refused, broken_off;         /* handshakes in a row that were refused; that were broken off */
-    uint64_t retry_us;               /* when to dial again after a refusal; CLOCK_NEVER: no pause runs */
+    atomic_bool is_reached;   /* see wire_is_reached */
+    bool had_connection;      /* since the last try */
+    bool lacks_key;           /* a key file is there and cannot be used: no connection until it can */
+    repeat_t redial_failures; /* redials that found no descriptor or memory */
+    int refused, broken_off;  /* handshakes in a row that were refused; that were broken off */
+    uint64_t retry_us;        /* when to dial again after a refusal; CLOCK_NEVER: no pause runs */
 };
 
 static pthread_once_t zeromq_once = PTHREAD_ONCE_INIT;
 static atomic_int wires_open;
-static atomic_int handshake_ms = 5000;    /* a connection that does not speak ZMTP by then is dropped */
+static atomic_int handshake_ms = 5000; /* a connection that does not speak ZMTP by then is dropped */
 
 void wire_set_handshake(uint32_t ms) { handshake_ms = ms < INT32_MAX ? (int)ms : INT32_MAX; }
 
@@ -589,12 +589,14 @@ static int bind_failed(const char *endpoint, int err, heddle_error_t *error)
         error_contrast(error, "a free address", endpoint);
         error_hint(error, "`ss -ltnp` names the program; take another port, or * for any free one");
         return rc;
-    case EACCES: case EPERM:
+    case EACCES:
+    case EPERM:
         rc = error_fail(error, HEDDLE_ERR_INTERNAL, "not allowed to listen on %s", endpoint);
         error_hint(error, "ports below 1024 need privileges; a socket file needs a writable directory");
         return rc;
-    case EMFILE: case ENFILE: case ENOMEM:
-        return no_sockets(error);
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM: return no_sockets(error);
     default: /* at boot, an address may be configured a moment after this; hence retriable */
         rc = error_fail(error, HEDDLE_ERR_INTERNAL, "cannot listen on %s: %s", endpoint, zmq_strerror(err));
         error_expected(error, "an address of this machine");

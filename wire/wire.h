@@ -38,9 +38,9 @@ typedef struct wire wire_t;
 
 /* Called in the loop's turns; none may close the wire. */
 typedef struct {
-    void (*on_frame)(void *self, peer_t from, bytes_t frame);          /* borrowed during the call */
-    void (*on_line)(void *self, bool up);                              /* dial only */
-    void (*on_bad_frame)(void *self, peer_t from, const char *why);    /* 0: no number.  NULL: ignored */
+    void (*on_frame)(void *self, peer_t from, bytes_t frame);       /* borrowed during the call */
+    void (*on_line)(void *self, bool up);                           /* dial only */
+    void (*on_bad_frame)(void *self, peer_t from, const char *why); /* 0: no number.  NULL: ignored */
     /* Dial only; NULL: ignored.  The handshake was rejected: DENIED (our key is not registered there: not
      * retriable; or one side has keys and the other has none), UNAVAILABLE (another key of the broker than
      * the expected one).  Or nothing was dialled, because the file of the broker's key or our own key cannot
@@ -66,9 +66,9 @@ typedef struct {
 
 /* Checks "tcp://HOST:PORT" or "ipc://PATH" without connecting; *ret_loopback (may be NULL) tells
  * whether only this host can reach it.  A listener's HOST may be `*` and its PORT `*` or 0.  USAGE. */
-int  wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, heddle_error_t *error);
+int wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, heddle_error_t *error);
 /* The same for a comma-separated list to dial; loopback when every one of them is. */
-int  wire_check_endpoints(const char *endpoints, bool *ret_loopback, heddle_error_t *error);
+int wire_check_endpoints(const char *endpoints, bool *ret_loopback, heddle_error_t *error);
 
 /* Takes endpoints off a list that was checked, up to and with the first one that leads off this host:
  * ret_host is its host, without brackets.  False: there is none. */
@@ -97,7 +97,7 @@ const char *wire_endpoint(const wire_t *w);
 bool wire_is_reached(const wire_t *w);
 /* OK · SLOW (its queue is full, or no memory is left: mark the peer for a resync) · GONE (not connected; for
  * a listener: for good) · LIMIT (empty, or over LIMIT_FRAME_BYTES). */
-int  wire_send(wire_t *w, peer_t to, bytes_t frame);
+int wire_send(wire_t *w, peer_t to, bytes_t frame);
 /* Listen only: forgets a peer's number.  If that connection sends again, it gets a new number.  The table
  * holds LIMIT_PEERS; when it is full, the peer that was silent for longest is forgotten. */
 void wire_forget(wire_t *w, peer_t peer);

@@ -19,7 +19,7 @@ static sync_slots_t look_at_slots(const adapter_t *a)
     sync_slots_t view = {.next = slots_next_free(a->core->slots, a->index)};
     for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(a, i);
-        if (!slot) break;    /* slots are made in the order of their index */
+        if (!slot) break; /* slots are made in the order of their index */
         if (slot->state == SLOT_LEAVING) view.leaving[view.leaving_count++] = slot->taken_for;
     }
     return view;
@@ -42,7 +42,7 @@ void adapter_tell(adapter_t *a, const sync_action_t *action)
     error_text(event.adapter, sizeof event.adapter, a->name);
     digest_text(&action->digest, event.digest);
     tag_text(a->name, action->version, &action->digest, event.tag);
-    if (action->err) {    /* A failure here, which sync remembers, or the reason that the broker gave. */
+    if (action->err) { /* A failure here, which sync remembers, or the reason that the broker gave. */
         const sync_nack_t *nack = sync_nack(&a->sync, action->version, SYNC_ANY_DECISION);
         const heddle_error_t *why = nack ? &nack->error : NULL;
         if (!why || why->code != action->err) why = action->why;
@@ -64,7 +64,7 @@ static int report(adapter_t *a, const sync_action_t *action, const heddle_error_
     announced_t *w = action->what;
     const node_io_t *io = a->core->io;
     uint64_t token = a->core->member.session.token;
-    bool has_times = w && w->sealed_us;    /* not of a version that was staged before the process began */
+    bool has_times = w && w->sealed_us; /* not of a version that was staged before the process began */
     msg_served_t rows[ANNOUNCED_SERVED_MAX];
     msg_t m = {0};
     if (action->kind == SA_SEND_STAGED) {
@@ -205,8 +205,8 @@ static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now
     const node_io_t *io = a->core->io;
     const announced_part_t *part = &w->part[0];
     manifest_t manifest = {0};
-    int rc = manifest_read(announced_manifest(part, slot->region->view), &part->manifest_digest, &manifest,
-                           error);
+    int rc =
+        manifest_read(announced_manifest(part, slot->region->view), &part->manifest_digest, &manifest, error);
     if (rc) return rc;
     /* Both versions have the same manifest, but each slot has a decoded one of its own. */
     seal_t seal = {.version = w->version, .h1 = w->h1, .step = w->step, .manifest = &manifest};
@@ -239,14 +239,18 @@ static int start_download(adapter_t *a, const sync_entry_t *e, uint64_t now_us, 
     slot->key = key;
     slot->is_shared = true;
     if (slot->is_adopted) return seal_adopted(a, w, slot, now_us, error);
-    download_opts_t opts = {.io = io, .what = w, .slot = slot, .counters = &core->counters,
-                            .early = &a->early, .unreached = &a->unreached, .adapter = a->index};
+    download_opts_t opts = {.io = io,
+                            .what = w,
+                            .slot = slot,
+                            .counters = &core->counters,
+                            .early = &a->early,
+                            .unreached = &a->unreached,
+                            .adapter = a->index};
     if (FAILPOINT("worker.pull") || download_new(&opts, now_us, &a->download))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
-    adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_FETCHING,
-                                     .version = w->version,
-                                     .what = w,
-                                     .digest = w->h1});
+    adapter_tell(
+        a,
+        &(sync_action_t){.event = HEDDLE_EVENT_FETCHING, .version = w->version, .what = w, .digest = w->h1});
     /* What is fetched after its decision is fetched late: later decisions may overtake it, and the broker
      * keeps a version that a worker names in its heartbeat. */
     bool is_named = e->decision > a->sync.applied.decision;
@@ -294,8 +298,7 @@ static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t 
     error_where(error, a->name, version, a->core->opts.name, "announce");
     error_expected(error, "a free slot");
     error_found(error, "none of %u", a->sync.slot_count);
-    error_hint(error,
-               "release snapshots that are no longer used, or run the worker with more opts.slots");
+    error_hint(error, "release snapshots that are no longer used, or run the worker with more opts.slots");
     buf_fini(&text);
 }
 
@@ -322,7 +325,7 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
     case SA_SEND_NACK: {
         sync_nack_t *nack = sync_nack(&a->sync, action->version, action->decision);
         if (nack && report(a, action, &nack->error, now_us))
-            nack->pending = true;    /* after the next WELCOME */
+            nack->pending = true; /* after the next WELCOME */
         break;
     }
     case SA_OFFER: adapter_tell(a, action); break;
@@ -406,15 +409,15 @@ static void look_at_download(adapter_t *a, uint64_t now_us)
         const sync_entry_t *e = sync_find(&a->sync, version);
         bool has_deadline = e && e->deadline_us != CLOCK_NEVER;
         uint64_t deadline_us = has_deadline ? e->deadline_us - SYNC_GRACE_US : CLOCK_NEVER;
-        is_given_up = count && !p->last_token &&
-                      unreached_look(&a->unreached, lost, count, deadline_us, now_us);
+        is_given_up =
+            count && !p->last_token && unreached_look(&a->unreached, lost, count, deadline_us, now_us);
     }
     if (p->state < DOWNLOAD_DONE && !is_given_up) return;
     /* The download goes with its error, which is sent below. */
     bool is_done = p->state == DOWNLOAD_DONE && !is_given_up;
     heddle_error_t error = p->state == DOWNLOAD_FAILED ? p->error : a->unreached.error;
     for (uint32_t i = 0; is_done && i < w->source_count; i++) {
-        const announced_source_t *s = &w->sources[i];    /* it may send its next version early */
+        const announced_source_t *s = &w->sources[i]; /* it may send its next version early */
         if (s->kind == SOURCE_PUBLISHER && s->token == p->last_token) a->early.publisher = *s;
     }
     /* Sync may start the next one within the same event. */
@@ -500,8 +503,7 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         /* A running fetch tries the new list at once. Sync gets the count, because a version without any
          * source gives way to others. */
         if (a->download && a->download->what == w) download_resource(a->download, now_us);
-        event = (sync_event_t){
-            .kind = SY_SOURCES, .version = w->version, .source_count = w->source_count};
+        event = (sync_event_t){.kind = SY_SOURCES, .version = w->version, .source_count = w->source_count};
         feed(a, &event, now_us);
         break;
     case MSG_COMMIT:
@@ -515,15 +517,13 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         feed(a, &event, now_us);
         break;
     case MSG_ABORT: {
-        bool is_overtaken = !strcmp(m->abort.code, "superseded");    /* a state, not an error of ours */
+        bool is_overtaken = !strcmp(m->abort.code, "superseded"); /* a state, not an error of ours */
         int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->abort.code);
         error_fail(&error, code, "%s", m->abort.message);
         feed(a, &(sync_event_t){.kind = SY_ABORT, .version = m->abort.version, .error = &error}, now_us);
         break;
     }
-    case MSG_RETIRE:
-        feed(a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
-        break;
+    case MSG_RETIRE: feed(a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us); break;
     default: break;
     }
     drain(a, now_us);
@@ -535,8 +535,8 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
  * "activate", any other one "stage". */
 int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 {
-    static const sync_event_kind_t KINDS[] = {
-        [APP_STAGED] = SY_APP_STAGED, [APP_ACTIVATE] = SY_APP_ACTIVATE, [APP_REJECT] = SY_APP_REJECT};
+    static const sync_event_kind_t KINDS[] =
+        {[APP_STAGED] = SY_APP_STAGED, [APP_ACTIVATE] = SY_APP_ACTIVATE, [APP_REJECT] = SY_APP_REJECT};
     heddle_error_t error = {0};
     if (answer->kind == APP_REJECT) {
         const sync_entry_t *e = sync_find(&a->sync, answer->version);
@@ -569,12 +569,12 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
         drain(a, now_us);
         return;
     }
-    bool is_idle = a->sync.up && !sync_coming(&a->sync);    /* else the line is that version's */
+    bool is_idle = a->sync.up && !sync_coming(&a->sync); /* else the line is that version's */
     if (event->kind == TR_EARLY && is_idle) {
         const slot_t *before = a->early.slot;
         slot_t *next = slot_of(a, slots_next_free(a->core->slots, a->index));
         early_heard(&a->early, io, event, next && next->region ? next : NULL);
-        if (a->early.slot != before) a->has_surplus = true;    /* the memory of the one before */
+        if (a->early.slot != before) a->has_surplus = true; /* the memory of the one before */
     }
     if (event->kind == TR_EARLY) return;
     if (event->cookie & COOKIE_EARLY) {
@@ -632,7 +632,7 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
     drain(a, now_us);
     if (now_us >= sync_deadline(&a->sync)) {
         feed(a, &(sync_event_t){.kind = SY_TICK}, now_us);
-        drain(a, now_us);    /* memory that was being made is free at once */
+        drain(a, now_us); /* memory that was being made is free at once */
     }
     if (a->download) {
         next = download_tick(a->download, now_us);
@@ -699,7 +699,7 @@ msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t re
                         .spare_count = list_spare(a, now_us, ret_spare)};
     const sync_entry_t *loading = sync_loading(&a->sync);
     const announced_t *w = loading ? loading->what : NULL;
-    if (w) {    /* before what is fetched meanwhile: it comes to its end first */
+    if (w) { /* before what is fetched meanwhile: it comes to its end first */
         p.fetching = w->version;
         p.bytes_done = p.data_bytes = w->part[0].region_bytes;
     } else if (a->download) {

@@ -32,9 +32,10 @@ typedef struct {
     client_member_t member;
     slots_t *slots;
     download_counters_t counters;
-    bool has_unsaid;            /* a message that is sent once was lost: with the next heartbeat the worker
-                                 * joins again, which repeats all of it */
-    void (*heartbeat)(void *self); void *self;    /* sends one now */
+    bool has_unsaid; /* a message that is sent once was lost: with the next heartbeat the worker
+                      * joins again, which repeats all of it */
+    void (*heartbeat)(void *self);
+    void *self; /* sends one now */
 } worker_core_t;
 
 typedef struct adapter {
@@ -42,15 +43,15 @@ typedef struct adapter {
     uint32_t index;
     const char *name;
     sync_t sync;
-    announced_t *announced;     /* versions that have an entry in sync and were announced here */
-    download_t *download;       /* of the version that is COMING, once its slot is RESERVED */
-    early_t early;              /* what comes ahead of its announcement */
-    check_t equal;              /* of the slot whose region the version that is COMING adopts; version 0:
-                                 * none */
-    unreached_t unreached;      /* of `download` */
-    bool has_surplus;           /* free slots may have memory to give back */
-    uint64_t room_us;           /* the broker is not asked to make room before */
-    uint64_t commit_us;         /* when the last COMMIT came */
+    announced_t *announced; /* versions that have an entry in sync and were announced here */
+    download_t *download;   /* of the version that is COMING, once its slot is RESERVED */
+    early_t early;          /* what comes ahead of its announcement */
+    check_t equal;          /* of the slot whose region the version that is COMING adopts; version 0:
+                             * none */
+    unreached_t unreached;  /* of `download` */
+    bool has_surplus;       /* free slots may have memory to give back */
+    uint64_t room_us;       /* the broker is not asked to make room before */
+    uint64_t commit_us;     /* when the last COMMIT came */
 } adapter_t;
 
 void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index);
@@ -64,7 +65,7 @@ void adapter_down(adapter_t *a, uint64_t now_us);
 /* ANNOUNCE, SOURCES, COMMIT, ABORT, RETIRE for it. */
 void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us);
 /* STAGED, ACTIVATE, REJECT. */
-int  adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us);
+int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us);
 void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us);
 /* Returns the next deadline. */
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us);

@@ -20,7 +20,7 @@
 enum {
     DEADLINE_MS = 60000,
     TURN_EVENTS = 64,
-    ASK_AGAIN_US = 500000              /* between two questions for sources */
+    ASK_AGAIN_US = 500000 /* between two questions for sources */
 };
 /* Of the HI that this process says to sources.  No epoch of a broker comes that far, so it is no member's. */
 #define TOKEN_OF_NO_MEMBER (1ull << 63)
@@ -30,17 +30,17 @@ typedef struct {
     heddle_pull_opts_t opts;
     ref_t ref;
     uint64_t began_us, end_us, asked_us;
-    json_t *body;                      /* of the broker's answer, then ours */
-    announced_t heard, what;           /* of the last answer; being fetched: its sources alone change */
+    json_t *body;            /* of the broker's answer, then ours */
+    announced_t heard, what; /* of the last answer; being fetched: its sources alone change */
     bool has_parts, has_loop_source;
     node_io_t io;
     slots_t *slots;
-    slot_t *slot;                      /* memory; NULL: not made yet */
+    slot_t *slot; /* memory; NULL: not made yet */
     early_t early;
     download_counters_t counters;
     download_t *download;
     unreached_t unreached;
-    uint64_t told_bytes;               /* of the last call of opts.progress */
+    uint64_t told_bytes; /* of the last call of opts.progress */
 } job_t;
 
 static uint64_t now_of(void) { return clock_now(clock_system()); }
@@ -113,7 +113,9 @@ static int ask(job_t *j, heddle_error_t *error)
     if (now_us >= j->end_us) return fail_late(j, error);
     j->asked_us = now_us;
     j->has_parts = false;
-    msg_query_t m = {.op = "pull", .name = j->ref.name, .version = j->ref.version,
+    msg_query_t m = {.op = "pull",
+                     .name = j->ref.name,
+                     .version = j->ref.version,
                      .digest_head = j->ref.head,
                      .deadline_ms = (j->end_us - now_us + 999) / 1000};
     query_hear(j->admin->query, hear, j);
@@ -236,7 +238,7 @@ static int find_sources(job_t *j, heddle_error_t *error)
     if (!p->needs_sources) return HEDDLE_OK;
     uint32_t count = download_lost(p, lost, LIMIT_SOURCES * 2);
     if (count && !p->last_token) unreached_look(&j->unreached, lost, count, CLOCK_NEVER, now_of());
-    if (now_of() < j->asked_us + ASK_AGAIN_US) return HEDDLE_OK;    /* the download says it again */
+    if (now_of() < j->asked_us + ASK_AGAIN_US) return HEDDLE_OK; /* the download says it again */
     int rc = ask(j, error);
     if (!rc) download_resource(p, now_of());
     return rc;
@@ -246,8 +248,12 @@ static int find_sources(job_t *j, heddle_error_t *error)
 static int fetch(job_t *j, heddle_error_t *error)
 {
     loop_t *loop = query_loop(j->admin->query);
-    download_opts_t opts = {.io = &j->io, .what = &j->what, .slot = j->slot, .counters = &j->counters,
-                            .early = &j->early, .unreached = &j->unreached};
+    download_opts_t opts = {.io = &j->io,
+                            .what = &j->what,
+                            .slot = j->slot,
+                            .counters = &j->counters,
+                            .early = &j->early,
+                            .unreached = &j->unreached};
     if (download_new(&opts, now_of(), &j->download))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a fetch");
     while (j->download->state < DOWNLOAD_DONE) {
@@ -340,7 +346,7 @@ int heddle_admin_pull(heddle_admin_t *a, const char *ref, const char *dir, const
     if (!rc) rc = make_memory(&j, &error);
     if (!rc) rc = fetch(&j, &error);
     close_transfer(&j);
-    loop_hand_over(query_loop(a->query));    /* the next call may be another thread's */
+    loop_hand_over(query_loop(a->query)); /* the next call may be another thread's */
     if (!rc) rc = write_directory(&j, dir, &error);
     if (!rc && !(text = answer_of(&j, dir)))
         rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory is left for the answer");

@@ -73,8 +73,9 @@ void announced_sources(announced_t *w, const msg_source_t *sources, uint32_t cou
         if (from->token == 0 || from->address.bytes == 0 || from->address.bytes > LIMIT_ADDRESS_BYTES)
             continue;
         announced_source_t *to = &w->sources[w->source_count++];
-        *to = (announced_source_t){
-            .token = from->token, .kind = from->kind, .address_bytes = (uint32_t)from->address.bytes};
+        *to = (announced_source_t){.token = from->token,
+                                   .kind = from->kind,
+                                   .address_bytes = (uint32_t)from->address.bytes};
         memcpy(to->address, from->address.data, from->address.bytes);
         error_text(to->name, sizeof to->name, from->name);
     }

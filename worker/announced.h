@@ -19,17 +19,20 @@
 
 /* A process that has the bytes, as the broker named it: a publisher or another worker. */
 typedef struct {
-    uint64_t token, kind;                        /* source_kind_t */
+    uint64_t token, kind; /* source_kind_t */
     char name[HEDDLE_NAME_MAX + 1];
     uint8_t address[LIMIT_ADDRESS_BYTES];
     uint32_t address_bytes;
 } announced_source_t;
 
 /* How many bytes one source served. */
-typedef struct { uint64_t token, kind, bytes; char name[HEDDLE_NAME_MAX + 1]; } served_t;
+typedef struct {
+    uint64_t token, kind, bytes;
+    char name[HEDDLE_NAME_MAX + 1];
+} served_t;
 
 /* One part of a version: an arena, and the key that its bytes are asked for under. */
-#define ANNOUNCED_PARTS 1u                       /* a version with more is refused */
+#define ANNOUNCED_PARTS 1u /* a version with more is refused */
 typedef struct {
     uint64_t region_bytes, manifest_bytes;
     digest_t manifest_digest;
@@ -42,12 +45,12 @@ typedef struct announced {
     digest_t h1;
     announced_part_t part[ANNOUNCED_PARTS];
     int64_t step;
-    announced_source_t sources[LIMIT_SOURCES];   /* in the order to be tried */
+    announced_source_t sources[LIMIT_SOURCES]; /* in the order to be tried */
     uint32_t source_count;
-    uint64_t connect_us, fetch_us;               /* until the first bytes; from then to the last ones, with
-                                                  * the time of those that came early */
-    uint64_t verify_us, sealed_us;               /* spent in digests; when it was sealed */
-    uint64_t stage_us, activate_us;              /* as reported to the broker; 0: not yet */
+    uint64_t connect_us, fetch_us;  /* until the first bytes; from then to the last ones, with
+                                     * the time of those that came early */
+    uint64_t verify_us, sealed_us;  /* spent in digests; when it was sealed */
+    uint64_t stage_us, activate_us; /* as reported to the broker; 0: not yet */
     served_t served[ANNOUNCED_SERVED_MAX];
     uint32_t served_count;
 } announced_t;

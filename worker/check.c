@@ -8,8 +8,11 @@ int checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const msg_verify
         if (check->state != CHECK_FREE) continue;
         slot_t *slot = NULL;
         if (m->version == 0 || slots_acquire(slots, adapter, m->version, &slot)) return HEDDLE_ERR_NOT_FOUND;
-        *check = (check_t){
-            .state = CHECK_HASHING, .adapter = adapter, .req = m->req, .version = m->version, .slot = slot};
+        *check = (check_t){.state = CHECK_HASHING,
+                           .adapter = adapter,
+                           .req = m->req,
+                           .version = m->version,
+                           .slot = slot};
         manifest_h1_begin(&slot->manifest, &check->h);
         return HEDDLE_OK;
     }

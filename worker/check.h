@@ -22,15 +22,18 @@ typedef struct {
     check_state_t state;
     uint32_t adapter;
     uint64_t req, version, hash_us, at, deadline_us;
-    slot_t *slot;               /* held */
+    slot_t *slot; /* held */
     h1_t h;
     digest_t found;
 } check_t;
 
-typedef struct { check_t rows[CHECKS_MAX]; uint32_t turn; } checks_t;
+typedef struct {
+    check_t rows[CHECKS_MAX];
+    uint32_t turn;
+} checks_t;
 
 /* OK; NOT_FOUND: the version is not here; LIMIT: too many at once. */
-int  checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const msg_verify_t *m);
+int checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const msg_verify_t *m);
 /* A check that has a piece to hash; NULL. */
 check_t *checks_hashing(checks_t *c);
 /* Hashes one piece; true when the digest is complete: check->found; another than the slot's marks the slot as

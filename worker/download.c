@@ -227,16 +227,14 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         p->last_token = event->token;
         if (p->state == DOWNLOAD_MANIFEST)
             drive(p, &(fetch_event_t){.kind = FE_GOOD, .piece = piece}, now_us);
-        else
-            submit(p, piece, event->is_digested && !p->overwritten);
+        else submit(p, piece, event->is_digested && !p->overwritten);
         break;
     case TR_REFUSED:
         /* A refusal is kept as the reason why nothing comes, except for one that may pass. */
         if (is_no && event->err != HEDDLE_ERR_AGAIN && announced_source(p->what, event->token))
             u->refused = event->err;
         note_open_receives(p);
-        drive(p,
-              &(fetch_event_t){.kind = FE_REFUSED, .piece = piece, .ask = event->ask, .err = event->err},
+        drive(p, &(fetch_event_t){.kind = FE_REFUSED, .piece = piece, .ask = event->ask, .err = event->err},
               now_us);
         break;
     case TR_BEAT: drive(p, &(fetch_event_t){.kind = FE_BEAT, .token = event->token}, now_us); break;
@@ -317,7 +315,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
     p->manifest_here = false;
     int rc = manifest_read(encoded, &a->manifest_digest, &p->manifest, &why);
     if (rc == HEDDLE_ERR_DIGEST_MISMATCH && !p->fetch) {
-        early_bytes_fini(&p->early);    /* what came early was another version's */
+        early_bytes_fini(&p->early); /* what came early was another version's */
         begin_fetch(p, DOWNLOAD_MANIFEST, NULL, now_us);
         return;
     }

@@ -29,7 +29,7 @@
 #include "worker/slots.h"
 #include "worker/unreached.h"
 
-#define DOWNLOAD_PIECE_BYTES LIMIT_CHUNK_MIN_BYTES   /* of a manifest */
+#define DOWNLOAD_PIECE_BYTES LIMIT_CHUNK_MIN_BYTES /* of a manifest */
 /* manifests that may come wrong before the version fails here */
 #define DOWNLOAD_BAD_LIMIT 3u
 /* sources that sent a wrong manifest, and are not asked for it again */
@@ -43,7 +43,9 @@ static inline uint32_t cookie_adapter(uint64_t cookie) { return (uint32_t)(cooki
 static inline uint32_t cookie_piece(uint64_t cookie) { return (uint32_t)cookie; }
 
 /* Of all downloads of a worker. */
-typedef struct { uint64_t chunks_bad, retries; } download_counters_t;
+typedef struct {
+    uint64_t chunks_bad, retries;
+} download_counters_t;
 
 /* Borrowed until download_destroy. */
 typedef struct {
@@ -51,14 +53,18 @@ typedef struct {
     announced_t *what;
     slot_t *slot;
     download_counters_t *counters;
-    early_t *early;                      /* what it has in that slot is the download's, and it is over */
-    unreached_t *unreached;              /* what is known of sources that cannot be reached */
-    uint32_t adapter;                    /* for the cookies */
-    uint32_t part;                       /* below ANNOUNCED_PARTS */
+    early_t *early;         /* what it has in that slot is the download's, and it is over */
+    unreached_t *unreached; /* what is known of sources that cannot be reached */
+    uint32_t adapter;       /* for the cookies */
+    uint32_t part;          /* below ANNOUNCED_PARTS */
 } download_opts_t;
 
 typedef enum {
-    DOWNLOAD_MANIFEST, DOWNLOAD_CHUNKS, DOWNLOAD_CLOSING, DOWNLOAD_DONE, DOWNLOAD_FAILED
+    DOWNLOAD_MANIFEST,
+    DOWNLOAD_CHUNKS,
+    DOWNLOAD_CLOSING,
+    DOWNLOAD_DONE,
+    DOWNLOAD_FAILED
 } download_state_t;
 
 typedef struct download {
@@ -68,31 +74,31 @@ typedef struct download {
     download_counters_t *counters;
     unreached_t *unreached;
     download_state_t state;
-    heddle_error_t error;                /* FAILED */
-    const announced_part_t *part;        /* of `what`: the one that comes */
-    uint64_t cookie;                     /* of its asks, but for the piece */
-    fetch_t *fetch;                      /* of the manifest, then of the chunks; NULL: that one came early */
+    heddle_error_t error;         /* FAILED */
+    const announced_part_t *part; /* of `what`: the one that comes */
+    uint64_t cookie;              /* of its asks, but for the piece */
+    fetch_t *fetch;               /* of the manifest, then of the chunks; NULL: that one came early */
     manifest_t manifest;
     early_bytes_t early;
-    uint64_t *leaves;                    /* of the region */
-    digest_stage_t *digests;             /* of chunks that landed, by chunk */
-    uint64_t bytes_done;                 /* of the region */
-    uint64_t last_token;                 /* source of the last bytes; 0: none came */
+    uint64_t *leaves;        /* of the region */
+    digest_stage_t *digests; /* of chunks that landed, by chunk */
+    uint64_t bytes_done;     /* of the region */
+    uint64_t last_token;     /* source of the last bytes; 0: none came */
     uint64_t started_us;
     uint64_t bad[DOWNLOAD_BAD_MAX];
     uint32_t bad_count;
     uint32_t manifest_tries;
-    uint64_t met[LIMIT_SOURCES * 2];     /* sources that answered */
+    uint64_t met[LIMIT_SOURCES * 2]; /* sources that answered */
     uint32_t met_count;
-    bool needs_sources;                  /* every source was lost: until download_lost */
-    bool manifest_here;                  /* all of its pieces came; not verified yet */
-    bool overwritten;                    /* a dropped ask may have written after its chunk was digested */
-    uint32_t again, checked;             /* CLOSING: chunks that are, and were, digested again */
+    bool needs_sources;      /* every source was lost: until download_lost */
+    bool manifest_here;      /* all of its pieces came; not verified yet */
+    bool overwritten;        /* a dropped ask may have written after its chunk was digested */
+    uint32_t again, checked; /* CLOSING: chunks that are, and were, digested again */
 } download_t;
 
 /* Starts: says HI to the sources, asks for the manifest.  The slot's region is shared under the
  * version's key already; what is verified is served on.  NO_MEMORY. */
-int  download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_download);
+int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_download);
 /* Drops what is asked; the share stays. */
 void download_destroy(download_t **download);
 /* what->sources changed. */

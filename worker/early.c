@@ -42,7 +42,11 @@ static void ask_more(early_t *e, const node_io_t *io)
     for (; room > 0 && e->next < e->got.piece_count; room--) {
         uint64_t at = (uint64_t)e->next * EARLY_PIECE_BYTES, left = e->got.bytes - at, ask;
         uint32_t bytes = left < EARLY_PIECE_BYTES ? (uint32_t)left : EARLY_PIECE_BYTES;
-        tr_read_t read = {.key = e->key, .offset = at, .bytes = bytes, .sink = &sink, .at = at,
+        tr_read_t read = {.key = e->key,
+                          .offset = at,
+                          .bytes = bytes,
+                          .sink = &sink,
+                          .at = at,
                           .cookie = e->cookie | e->next};
         if (io->tr->ask(io->t, &from, &read, &ask)) {
             stop(e, io);
@@ -60,8 +64,10 @@ void early_heard(early_t *e, const node_io_t *io, const tr_event_t *event, slot_
     if (!slot || event->bytes > slot->region->bytes) return;
     uint64_t pages = (event->bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES,
              pieces = (event->bytes + EARLY_PIECE_BYTES - 1) / EARLY_PIECE_BYTES;
-    e->got = (early_bytes_t){.from = e->publisher, .piece_count = (uint32_t)pieces,
-                             .bytes = event->bytes, .leaf_count = pages,
+    e->got = (early_bytes_t){.from = e->publisher,
+                             .piece_count = (uint32_t)pieces,
+                             .bytes = event->bytes,
+                             .leaf_count = pages,
                              .leaves = calloc(pages, sizeof *e->got.leaves),
                              .here = calloc(pieces, sizeof *e->got.here)};
     if (!e->got.leaves || !e->got.here) {

@@ -30,20 +30,23 @@
 typedef struct {
     announced_source_t from;
     uint32_t piece_count;
-    uint64_t bytes, leaf_count;        /* told */
-    uint64_t took_us;                  /* from the first ask to the last answer */
-    uint64_t *leaves;                  /* a page's; of the pieces that are here.  Owned; NULL: nothing */
-    uint8_t *here;                     /* a piece's: 1.  Owned */
+    uint64_t bytes, leaf_count; /* told */
+    uint64_t took_us;           /* from the first ask to the last answer */
+    uint64_t *leaves;           /* a page's; of the pieces that are here.  Owned; NULL: nothing */
+    uint8_t *here;              /* a piece's: 1.  Owned */
 } early_bytes_t;
 
 typedef struct {
-    announced_source_t publisher;                /* token 0: there was none */
-    slot_t *slot;                      /* NULL: nothing is copied, and the rest means nothing */
+    announced_source_t publisher; /* token 0: there was none */
+    slot_t *slot;                 /* NULL: nothing is copied, and the rest means nothing */
     share_key_t key;
-    uint64_t cookie;                   /* of its asks, but for the piece: worker/download.h */
+    uint64_t cookie; /* of its asks, but for the piece: worker/download.h */
     uint64_t began_us;
-    uint32_t next;                     /* piece to be asked for */
-    struct { uint64_t ask; uint32_t piece; } open[EARLY_OPEN_MAX];
+    uint32_t next; /* piece to be asked for */
+    struct {
+        uint64_t ask;
+        uint32_t piece;
+    } open[EARLY_OPEN_MAX];
     uint32_t open_count;
     early_bytes_t got;
 } early_t;

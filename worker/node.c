@@ -13,13 +13,13 @@ enum { DEVICES_MAX = 16 };
 struct worker_node {
     worker_core_t core;
     checks_t checks;
-    uint32_t turn;               /* the adapter whose piece of work is next */
-    repeat_t refusals;           /* by code, since it was admitted last */
-    uint64_t join_end_us;        /* when it gives up to wait for its name; CLOCK_NEVER */
-    repeat_t unjoined;           /* written on stderr: no broker admits this worker */
-    uint64_t unjoined_us;        /* when that is looked at; 0: the next tick counts from now; CLOCK_NEVER:
-                                  * admitted, or not wanted */
-    uint32_t unjoined_reason;    /* written last, since it was admitted last; 0: none */
+    uint32_t turn;            /* the adapter whose piece of work is next */
+    repeat_t refusals;        /* by code, since it was admitted last */
+    uint64_t join_end_us;     /* when it gives up to wait for its name; CLOCK_NEVER */
+    repeat_t unjoined;        /* written on stderr: no broker admits this worker */
+    uint64_t unjoined_us;     /* when that is looked at; 0: the next tick counts from now; CLOCK_NEVER:
+                               * admitted, or not wanted */
+    uint32_t unjoined_reason; /* written last, since it was admitted last; 0: none */
     uint32_t adapter_count;
     adapter_t adapters[];
 };
@@ -32,8 +32,11 @@ static void tell_refusal(worker_node_t *n, int retriable, uint64_t now_us)
 {
     const heddle_error_t *why = &n->core.member.refusal;
     uint64_t times = repeat_note(&n->refusals, error_reason(why) ^ (retriable != 0), now_us);
-    heddle_event_t event = {.type = HEDDLE_EVENT_REFUSED, .code = why->code,
-                            .retriable = retriable, .step = -1, .repeat_count = times};
+    heddle_event_t event = {.type = HEDDLE_EVENT_REFUSED,
+                            .code = why->code,
+                            .retriable = retriable,
+                            .step = -1,
+                            .repeat_count = times};
     error_text(event.message, sizeof event.message, why->message);
     if (times) member_tell(&n->core.member, &event);
 }
@@ -50,7 +53,7 @@ static uint64_t report_unjoined(worker_node_t *n, uint64_t now_us)
     /* A worker that leaves waits for no broker. */
     if (state == SESSION_LEAVING || state == SESSION_LEFT) n->unjoined_us = CLOCK_NEVER;
     if (now_us < n->unjoined_us) return n->unjoined_us;
-    n->unjoined_us = now_us + WORKER_UNJOINED_US;    /* another reason may come */
+    n->unjoined_us = now_us + WORKER_UNJOINED_US; /* another reason may come */
     uint32_t reason = error_reason(why);
     uint64_t times = reason == n->unjoined_reason ? 0 : repeat_note(&n->unjoined, reason, now_us);
     if (!times) return n->unjoined_us;
@@ -60,9 +63,10 @@ static uint64_t report_unjoined(worker_node_t *n, uint64_t now_us)
                  session_is_barred(&member->session) ? "; it is not tried again" : "; it is tried again",
                  why->hint[0] ? "; " : "", why->hint, repeat_text(times, scratch));
     else
-        log_emit(LOG_WARN, "worker.waiting", "no broker answers at %s; the worker %s%s; start one with "
-                 "`heddle broker`, or name another with HEDDLE_BROKER%s", n->core.opts.broker,
-                 member->session.join_count ? "serves on and " : "", "waits for one",
+        log_emit(LOG_WARN, "worker.waiting",
+                 "no broker answers at %s; the worker %s%s; start one with "
+                 "`heddle broker`, or name another with HEDDLE_BROKER%s",
+                 n->core.opts.broker, member->session.join_count ? "serves on and " : "", "waits for one",
                  repeat_text(times, scratch));
     return n->unjoined_us;
 }
@@ -154,7 +158,7 @@ static void say_heartbeat(void *self)
     const node_io_t *io = n->core.io;
     const session_t *s = &n->core.member.session;
     msg_progress_t *rows = calloc(n->adapter_count, sizeof *rows);
-    uint64_t (*spare)[LIMIT_SLOTS] = calloc(n->adapter_count, sizeof *spare);
+    uint64_t(*spare)[LIMIT_SLOTS] = calloc(n->adapter_count, sizeof *spare);
     if (!rows || !spare) goto done;
     for (uint32_t i = 0; i < n->adapter_count; i++)
         rows[i] = adapter_progress(&n->adapters[i], clock_now(io->clock), spare[i]);
@@ -165,7 +169,7 @@ static void say_heartbeat(void *self)
                                     .adapter_count = n->adapter_count,
                                     .counts = worker_node_counts(n)};
     (void)member_say(&n->core.member, &m);
-    if (n->core.has_unsaid) io->redial(io->self);    /* JOIN and what follows repeat all of it */
+    if (n->core.has_unsaid) io->redial(io->self); /* JOIN and what follows repeat all of it */
 done:
     free(rows);
     free(spare);
@@ -363,7 +367,7 @@ static uint64_t on_tick(void *self, uint64_t now_us)
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
     on_session(n, &(node_event_t){.kind = SE_TICK}, now_us);
-    if (now_us >= n->join_end_us) {    /* the name has been alive for too long */
+    if (now_us >= n->join_end_us) { /* the name has been alive for too long */
         n->join_end_us = CLOCK_NEVER;
         tell_refusal(n, 0, now_us);
         worker_node_leave(n, now_us);

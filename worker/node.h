@@ -21,28 +21,32 @@
 
 /* Texts are borrowed for the node's life and valid already (names, labels). */
 typedef struct {
-    const char *name, *host, *export_dir;        /* export_dir NULL: none */
-    const char *broker;                          /* named on stderr when it does not admit this worker; NULL:
-                                                  * nothing is written there */
-    uint64_t max_rate_bytes;                     /* for the broker's reports; 0: no limit */
-    const char *const *adapters; uint32_t adapter_count;
-    const char *const *labels; uint32_t label_count;
-    uint32_t slots;                              /* per adapter; 0: the broker's default */
-    const char *group; uint32_t rank, ranks;     /* as in heddle/worker.h */
+    const char *name, *host, *export_dir; /* export_dir NULL: none */
+    const char *broker;                   /* named on stderr when it does not admit this worker; NULL:
+                                           * nothing is written there */
+    uint64_t max_rate_bytes;              /* for the broker's reports; 0: no limit */
+    const char *const *adapters;
+    uint32_t adapter_count;
+    const char *const *labels;
+    uint32_t label_count;
+    uint32_t slots; /* per adapter; 0: the broker's default */
+    const char *group;
+    uint32_t rank, ranks; /* as in heddle/worker.h */
     bool app, answers_verify, omits_staging;
-    uint64_t join_timeout_us;                    /* 0: never */
+    uint64_t join_timeout_us; /* 0: never */
     uint64_t pid, seed;
     key16_t life;
-    void (*wake)(void *self); void *wake_self;   /* [any thread] makes the node tick soon */
+    void (*wake)(void *self);
+    void *wake_self; /* [any thread] makes the node tick soon */
     /* Called before a version is fetched: OK where the process has what that takes.  NULL: always OK. */
-    int  (*check)(heddle_error_t *error);
+    int (*check)(heddle_error_t *error);
 } worker_opts_t;
 
 typedef struct worker_node worker_node_t;
 extern const node_ops_t worker_node_ops;
 
 /* `opts` is copied; `io` is borrowed for the node's life, and its transfer is open.  NO_MEMORY. */
-int  worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node);
+int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node);
 /* Slots with readers outlive it. */
 void worker_node_destroy(worker_node_t **node);
 void worker_node_leave(worker_node_t *n, uint64_t now_us);
@@ -51,14 +55,14 @@ void worker_node_leave(worker_node_t *n, uint64_t now_us);
 typedef enum { APP_STAGED, APP_ACTIVATE, APP_REJECT, APP_VERIFIED, APP_COPY_MISSING } app_answer_kind_t;
 typedef struct {
     app_answer_kind_t kind;
-    uint32_t adapter;                            /* its number, as in slots_find */
+    uint32_t adapter; /* its number, as in slots_find */
     uint64_t version;
-    const heddle_error_t *why;                   /* REJECT: code and message are set; phase "": stage, or
-                                                  * activate where the version is named */
-    const digest_t *digest;                      /* VERIFIED: of its copy; NULL: it cannot say */
+    const heddle_error_t *why; /* REJECT: code and message are set; phase "": stage, or
+                                * activate where the version is named */
+    const digest_t *digest;    /* VERIFIED: of its copy; NULL: it cannot say */
 } app_answer_t;
 /* OK; NOT_FOUND and FENCED as in heddle/worker.h. */
-int  worker_node_answer(worker_node_t *n, const app_answer_t *answer, uint64_t now_us);
+int worker_node_answer(worker_node_t *n, const app_answer_t *answer, uint64_t now_us);
 
 /* The table of slots, for its functions that may be called on any thread. */
 slots_t *worker_node_slots(const worker_node_t *n);

@@ -9,23 +9,23 @@
 #include <stdlib.h>
 
 /* Bits of slot->refs above the count of readers. */
-#define CLOSED (1u << 31)    /* no new readers */
-#define WANTED (1u << 30)    /* the last reader wakes the loop */
-#define ORPHAN (1u << 29)    /* the table was closed: the last reader frees the slot's memory */
+#define CLOSED (1u << 31) /* no new readers */
+#define WANTED (1u << 30) /* the last reader wakes the loop */
+#define ORPHAN (1u << 29) /* the table was closed: the last reader frees the slot's memory */
 #define READERS (ORPHAN - 1)
 
 typedef struct {
     char name[HEDDLE_NAME_MAX + 1];
     _Atomic(slot_t *) active;
-    _Atomic(slot_t *) slots[LIMIT_SLOTS];   /* filled once each, by the loop; freed with the table */
+    _Atomic(slot_t *) slots[LIMIT_SLOTS]; /* filled once each, by the loop; freed with the table */
 } shelf_t;
 
 struct slots {
     slots_ops_t ops;
-    atomic_uint owners;      /* the worker, and each slot: the last to go frees the table */
-    atomic_uint wakers;      /* releases between "mine is the last hold" and the wake-up of the loop */
+    atomic_uint owners; /* the worker, and each slot: the last to go frees the table */
+    atomic_uint wakers; /* releases between "mine is the last hold" and the wake-up of the loop */
     uint32_t count;
-    uint32_t *by_name;       /* adapter numbers in order of name */
+    uint32_t *by_name; /* adapter numbers in order of name */
     shelf_t shelves[];
 };
 
@@ -201,7 +201,7 @@ static int acquire_active(shelf_t *shelf, slot_t **ret_slot)
             *ret_slot = slot;
             return HEDDLE_OK;
         }
-        slot_release(&slot);    /* lost a race with the flip: look again */
+        slot_release(&slot); /* lost a race with the flip: look again */
     }
 }
 
@@ -213,7 +213,7 @@ int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_s
     if (version == 0) return acquire_active(shelf, ret_slot);
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         slot_t *slot = atomic_load(&shelf->slots[i]);
-        if (!slot) break;    /* slots are made in order of index */
+        if (!slot) break; /* slots are made in order of index */
         if (atomic_load(&slot->version) != version || !try_hold(slot)) continue;
         if (atomic_load(&slot->version) == version) {
             *ret_slot = slot;
@@ -316,7 +316,7 @@ int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
     owner_check(s->ops.io->owner);
     if (slot->state != SLOT_MAKING)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "slot %u is not being made", slot->index);
-    if (slot->region && slot->region->bytes >= bytes) {    /* what its last version left is large enough */
+    if (slot->region && slot->region->bytes >= bytes) { /* what its last version left is large enough */
         slot->state = SLOT_RESERVED;
         return HEDDLE_OK;
     }
@@ -465,7 +465,7 @@ int slots_next_free(const slots_t *s, uint32_t adapter)
 bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
 {
     owner_check(s->ops.io->owner);
-    uint64_t largest = 0;    /* of what is held; 0 where nothing is sealed */
+    uint64_t largest = 0; /* of what is held; 0 where nothing is sealed */
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(s, adapter, i);
         if (slot && slot->manifest.region_bytes > largest) largest = slot->manifest.region_bytes;

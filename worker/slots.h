@@ -31,48 +31,54 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-typedef struct heddle_snapshot slot_t;   /* a hold is a pointer to the slot whose count it is part of */
+typedef struct heddle_snapshot slot_t; /* a hold is a pointer to the slot whose count it is part of */
 typedef struct slots slots_t;
 
 typedef enum {
-    SLOT_FREE, SLOT_MAKING, SLOT_RESERVED, SLOT_SEALED, SLOT_ACTIVE, SLOT_KEPT, SLOT_LEAVING
+    SLOT_FREE,
+    SLOT_MAKING,
+    SLOT_RESERVED,
+    SLOT_SEALED,
+    SLOT_ACTIVE,
+    SLOT_KEPT,
+    SLOT_LEAVING
 } slot_state_t;
 
 struct heddle_snapshot {
-    atomic_uint refs;                   /* readers, and the bits below */
-    _Atomic uint64_t version;           /* 0: nothing to acquire here */
+    atomic_uint refs;         /* readers, and the bits below */
+    _Atomic uint64_t version; /* 0: nothing to acquire here */
     slots_t *table;
     /* Loop thread only. */
     slot_state_t state;
     uint32_t adapter, index;
-    uint64_t taken_for;                 /* version that it was begun for, until it is FREE; its adapter's */
-    uint64_t leaving_us;                /* when it was dropped, for "held for so long" */
-    region_t *region;                   /* NULL before the first reserve; another slot may refer to it too */
-    bool is_adopted;                    /* RESERVED: the region came with its bytes */
-    bool is_damaged;                    /* hashed again, the bytes were others: no version adopts them */
-    region_t *making;                   /* being made, or given back for a larger one: region is NULL then */
-    bool is_shared;                     /* the transfer serves the region under `key`; set by its adapter */
+    uint64_t taken_for;  /* version that it was begun for, until it is FREE; its adapter's */
+    uint64_t leaving_us; /* when it was dropped, for "held for so long" */
+    region_t *region;    /* NULL before the first reserve; another slot may refer to it too */
+    bool is_adopted;     /* RESERVED: the region came with its bytes */
+    bool is_damaged;     /* hashed again, the bytes were others: no version adopts them */
+    region_t *making;    /* being made, or given back for a larger one: region is NULL then */
+    bool is_shared;      /* the transfer serves the region under `key`; set by its adapter */
     share_key_t key;
     /* Written before the slot opens, and read by its readers. */
     digest_t h1;
-    manifest_t manifest;                /* borrows from the region's read-only view */
+    manifest_t manifest; /* borrows from the region's read-only view */
     heddle_manifest_t view;
     char digest[HEDDLE_DIGEST_TEXT], tag[HEDDLE_TAG_TEXT];
-    char *names;                        /* NUL-terminated, one after the other */
+    char *names; /* NUL-terminated, one after the other */
     uint32_t *name_starts;
-    uint64_t *dims;                     /* all extents, in order; manifest.dim_starts indexes them */
+    uint64_t *dims; /* all extents, in order; manifest.dim_starts indexes them */
 };
 
 /* What a table needs of its owner. */
 typedef struct {
-    const node_io_t *io;                /* its transfer registers the memory; its owner is the loop's */
+    const node_io_t *io; /* its transfer registers the memory; its owner is the loop's */
     /* [any thread] a slot that is wanted back lost its last reader */
-    void (*wake)(void *self); void *self;
+    void (*wake)(void *self);
+    void *self;
 } slots_ops_t;
 
 /* `adapters`: names, copied; their order gives the numbers 0..count-1. */
-int  slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *ops,
-               slots_t **ret_slots);
+int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *ops, slots_t **ret_slots);
 /* Lets go of the table: nothing can be acquired any more; slots with readers stay until these are
  * gone.  Wake is not called after this returned.  Regions must have been unmapped before
  * (slots_unmap_all).  Accepts NULL and pointers to NULL. */
@@ -82,10 +88,10 @@ void slots_unmap_all(slots_t *s);
 void slots_settle(slots_t *s);
 
 /* [any thread] Number of an adapter; -1: not subscribed. */
-int  slots_find(const slots_t *s, const char *adapter);
+int slots_find(const slots_t *s, const char *adapter);
 const char *slots_adapter(const slots_t *s, uint32_t adapter);
 /* [any thread] A hold on the active version (0) or on a given one.  NOT_FOUND when it is not here. */
-int  slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_slot);
+int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_slot);
 /* [any thread] For people: the versions that can be acquired now, as "3 4"; "none".  Cut to fit. */
 void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size);
 /* [any thread] One more hold, for a caller that has one. */
@@ -94,20 +100,25 @@ void slot_hold(slot_t *slot);
 void slot_release(slot_t **held);
 
 /* FREE -> MAKING: takes slot `index` for a version that comes.  NO_MEMORY; NO_SLOT: it is in use. */
-int  slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
+int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
 /* MAKING -> RESERVED: makes memory for an arena of `bytes`.  AGAIN: a piece of it was made, and the slot is
  * MAKING: call again, or drop it, and that piece stays with it.  NO_MEMORY: it is FREE, with what it has.
  * INTERNAL: it is not MAKING. */
-int  slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error);
+int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error);
 /* The same, with the region of `from`, which is sealed and of the same adapter: they share it.  AGAIN: a
  * piece of the slot's own memory was given back.  INTERNAL: it is not MAKING. */
-int  slot_adopt(slot_t *slot, const slot_t *from);
+int slot_adopt(slot_t *slot, const slot_t *from);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);
 /* Opens a RESERVED slot to readers: its bytes are verified.  Takes `manifest`, which borrows from
  * region->view, on success. */
-typedef struct { uint64_t version; digest_t h1; int64_t step; manifest_t *manifest; } seal_t;
-int  slot_seal(slot_t *slot, const seal_t *seal);
+typedef struct {
+    uint64_t version;
+    digest_t h1;
+    int64_t step;
+    manifest_t *manifest;
+} seal_t;
+int slot_seal(slot_t *slot, const seal_t *seal);
 /* The flip: acquire(adapter, 0) gives this SEALED or KEPT slot from now on; the one before is KEPT. */
 void slots_activate(slots_t *s, slot_t *slot);
 /* Closes a slot that is not active to new readers; it is free after the last one has left. */
@@ -124,13 +135,15 @@ uint32_t slot_readers(const slot_t *slot);
 bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep);
 
 /* The slot that is reserved next: the first one that is FREE, made or not; -1: all are used. */
-int  slots_next_free(const slots_t *s, uint32_t adapter);
+int slots_next_free(const slots_t *s, uint32_t adapter);
 
 /* May heddle_snapshot_export write there, as things are now?  Errors as there. */
 int snapshot_check_place(const char *dir, heddle_error_t *error);
 
 /* Of one adapter: slots that are not FREE, and those with readers. */
-typedef struct { uint32_t used, held; } slots_count_t;
+typedef struct {
+    uint32_t used, held;
+} slots_count_t;
 slots_count_t slots_count(const slots_t *s, uint32_t adapter);
 
 #endif

@@ -68,7 +68,7 @@ int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DI
 /* --- export: a directory beside its final place, synced, then renamed ------------------------- */
 
 typedef struct {
-    int parent, dir;                  /* descriptors; -1: none */
+    int parent, dir; /* descriptors; -1: none */
     char name[256], temporary[300];
 } export_t;
 
@@ -125,7 +125,7 @@ static bool is_free(int parent, const char *name)
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
     if (!dir && fd >= 0) close(fd);
     int entries = 0;
-    while (dir && readdir(dir)) entries++;    /* "." and ".." are two */
+    while (dir && readdir(dir)) entries++; /* "." and ".." are two */
     if (dir) closedir(dir);
     return dir && entries <= 2;
 }
@@ -166,7 +166,7 @@ static int begin(export_t *e, const char *dir, heddle_error_t *error)
 /* rename replaces an empty directory, and nothing else. */
 static int finish(export_t *e, const char *dir, heddle_error_t *error)
 {
-    struct stat replaced;    /* an empty one: what it grants stays */
+    struct stat replaced; /* an empty one: what it grants stays */
     bool replaces = !fstatat(e->parent, e->name, &replaced, AT_SYMLINK_NOFOLLOW);
     if (replaces && fchmod(e->dir, replaced.st_mode & 07777))
         return fail_errno(error, "cannot set the mode of", dir);

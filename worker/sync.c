@@ -18,24 +18,15 @@ typedef struct {
 /* --- entries ------------------------------------------------------------------------------------ */
 
 /* A decision that is not applied yet chose this version, and no later decision went back behind it. */
-static bool is_named(const sync_t *s, const sync_entry_t *e)
-{
-    return e->decision > s->applied.decision;
-}
+static bool is_named(const sync_t *s, const sync_entry_t *e) { return e->decision > s->applied.decision; }
 
 /* A named version has the first claim to a slot, unless no source has its bytes: then it must not block
  * versions that can be fetched. */
-static bool is_firm(const sync_t *s, const sync_entry_t *e)
-{
-    return is_named(s, e) && !e->starved;
-}
+static bool is_firm(const sync_t *s, const sync_entry_t *e) { return is_named(s, e) && !e->starved; }
 
 /* The cluster has decided for a later version. A fetch of this one would end in a version that is retired
  * at once. */
-static bool is_overtaken(const sync_t *s, const sync_entry_t *e)
-{
-    return e->version < s->decided.version;
-}
+static bool is_overtaken(const sync_t *s, const sync_entry_t *e) { return e->version < s->decided.version; }
 
 /* These versions can be made active without further work of the application. */
 static bool is_ready(const sync_entry_t *e)
@@ -68,8 +59,8 @@ sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision)
 {
     sync_nack_t *last = NULL;
     for (sync_nack_t *k = s->nacks; k < s->nacks + SYNC_NACKS; k++) {
-        bool fits = k->order && k->version == version &&
-                    (k->decision == decision || decision == SYNC_ANY_DECISION);
+        bool fits =
+            k->order && k->version == version && (k->decision == decision || decision == SYNC_ANY_DECISION);
         if (fits && (!last || k->order > last->order)) last = k;
     }
     return last;
@@ -81,9 +72,12 @@ sync_nack_t *sync_nack(sync_t *s, uint64_t version, uint64_t decision)
 static sync_action_t *act(run_t *run, sync_action_kind_t kind, const sync_entry_t *e)
 {
     sync_action_t *a = &run->out[run->count++];
-    *a = (sync_action_t){
-        .kind = kind, .version = e->version, .decision = e->decision, .what = e->what,
-        .slot = e->slot, .digest = e->digest};
+    *a = (sync_action_t){.kind = kind,
+                         .version = e->version,
+                         .decision = e->decision,
+                         .what = e->what,
+                         .slot = e->slot,
+                         .digest = e->digest};
     return a;
 }
 
@@ -188,8 +182,7 @@ static void apply(run_t *run)
 {
     sync_entry_t *best = NULL;
     FOR_EACH(run->s, e)
-        if (is_ready(e) && is_named(run->s, e) && (!best || e->decision > best->decision))
-            best = e;
+        if (is_ready(e) && is_named(run->s, e) && (!best || e->decision > best->decision)) best = e;
     if (!best) return;
     if (!run->s->app || (best->state == SYNC_ACTIVE && !run->s->asked)) {
         flip(run, best);
@@ -369,8 +362,10 @@ static void on_up(run_t *run)
         first->pending = false;
         if (first->decision && first->decision == s->applied.decision) s->active_reported = false;
         const sync_entry_t *e = find_version(s, first->version);
-        sync_entry_t about = {
-            .version = first->version, .what = e ? e->what : NULL, .decision = first->decision, .slot = -1};
+        sync_entry_t about = {.version = first->version,
+                              .what = e ? e->what : NULL,
+                              .decision = first->decision,
+                              .slot = -1};
         act(run, SA_SEND_NACK, &about);
     }
 }
@@ -379,7 +374,7 @@ static void on_up(run_t *run)
 static void become_staged(run_t *run, sync_entry_t *e)
 {
     sync_nack_t *nack = sync_nack(run->s, e->version, 0);
-    if (nack) nack->pending = false;    /* it was tried again, and went well */
+    if (nack) nack->pending = false; /* it was tried again, and went well */
     e->state = SYNC_STAGED;
     send_staged(run, e);
     if (!run->s->app) offer(run, e, HEDDLE_EVENT_STAGED, 0);
@@ -392,7 +387,7 @@ static int on_app_activate(run_t *run, sync_entry_t *e)
     if (e->state == SYNC_ACTIVE && !is_named(run->s, e)) {
         if (run->s->asked == e->version) {
             sync_nack_t *nack = sync_nack(run->s, e->version, run->s->applied.decision);
-            if (nack) nack->pending = false;    /* it was refused, and went well then */
+            if (nack) nack->pending = false; /* it was refused, and went well then */
             run->s->asked = 0;
             if (!run->s->active_reported) send_active(run, e); /* it was refused before */
         }
@@ -413,7 +408,7 @@ static int on_app_reject(run_t *run, sync_entry_t *e)
 {
     if (is_ready(e) && is_named(run->s, e)) {
         uint64_t decision = e->decision;
-        e->decision = e->offered = 0;    /* a WELCOME that names it again offers it again */
+        e->decision = e->offered = 0; /* a WELCOME that names it again offers it again */
         send_nack(run, e, decision, run->ev->error);
         return HEDDLE_OK;
     }
@@ -463,7 +458,7 @@ static void give_up_waiting(run_t *run)
     if (!s->up || !head || run->now < s->give_up_us) return;
     s->give_up_us = CLOCK_NEVER;
     heddle_error_t error;
-    FOR_EACH(s, e) {    /* a staged version that an announcement overtook before any decision for it */
+    FOR_EACH(s, e) { /* a staged version that an announcement overtook before any decision for it */
         bool is_older = e->version < head->version && e->order < head->order;
         if (e->state != SYNC_STAGED || is_named(s, e) || !is_older) continue;
         /* One that was decided and refused is still counted as held by the broker. */
@@ -572,7 +567,7 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
         break;
     case SY_NO_SLOT:
         if (state != SYNC_COMING) break;
-        e->slot = -1;    /* given back already: nothing was ever in it */
+        e->slot = -1; /* given back already: nothing was ever in it */
         fail(run, e, event->error);
         break;
     case SY_FETCHED:
@@ -587,7 +582,7 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
     case SY_FETCH_FAILED:
         if (state == SYNC_COMING) fail(run, e, event->error);
         break;
-    case SY_DRAINED: break;    /* a slot is free: see start */
+    case SY_DRAINED: break; /* a slot is free: see start */
     case SY_APP_STAGED:
         if (state == SYNC_ARRIVED) become_staged(run, e);
         if (!e || !is_ready(e)) rc = HEDDLE_ERR_NOT_FOUND;

@@ -88,117 +88,142 @@
 #define SYNC_SLOT_WAIT_US 1000000u
 /* first pause before a version is tried again; doubles four times */
 #define SYNC_RETRY_US 2000000u
-#define SYNC_GRACE_US 5000000u                      /* past the deadline: the broker's ABORT got lost */
+#define SYNC_GRACE_US 5000000u /* past the deadline: the broker's ABORT got lost */
 
 typedef enum {
-    SYNC_ABSENT, SYNC_WAITING, SYNC_COMING, SYNC_ARRIVED, SYNC_STAGED, SYNC_ACTIVE, SYNC_KEPT,
+    SYNC_ABSENT,
+    SYNC_WAITING,
+    SYNC_COMING,
+    SYNC_ARRIVED,
+    SYNC_STAGED,
+    SYNC_ACTIVE,
+    SYNC_KEPT,
     SYNC_STATE_COUNT
 } sync_state_t;
 
 typedef struct {
     sync_state_t state;
-    int slot;                 /* its index; slots.h has its state; -1: none */
+    int slot; /* its index; slots.h has its state; -1: none */
     uint64_t version;
-    struct announced *what;   /* of its announcement: the adapter's, and not looked at here */
+    struct announced *what; /* of its announcement: the adapter's, and not looked at here */
     digest_t digest;
-    uint64_t decision;        /* the one that named it; 0: none, or a later one went back behind it */
-    uint64_t offered;         /* decision of the last OFFER commit */
-    uint64_t order;           /* of announcement */
-    uint64_t deadline_us;     /* by own clock, with grace; CLOCK_NEVER: none */
-    uint64_t patience_us;     /* how long it may be blocked for a slot */
-    uint64_t start_us;        /* not to be tried before */
+    uint64_t decision;    /* the one that named it; 0: none, or a later one went back behind it */
+    uint64_t offered;     /* decision of the last OFFER commit */
+    uint64_t order;       /* of announcement */
+    uint64_t deadline_us; /* by own clock, with grace; CLOCK_NEVER: none */
+    uint64_t patience_us; /* how long it may be blocked for a slot */
+    uint64_t start_us;    /* not to be tried before */
     unsigned tries;
-    bool complained;          /* NO_SLOT was said */
-    bool reported;            /* STAGED was sent or restated */
-    bool restated;            /* was in the last JOIN */
-    bool retired;             /* ACTIVE and not to be kept */
-    bool starved;             /* COMING, or waits again: by the last list no process has its bytes */
+    bool complained; /* NO_SLOT was said */
+    bool reported;   /* STAGED was sent or restated */
+    bool restated;   /* was in the last JOIN */
+    bool retired;    /* ACTIVE and not to be kept */
+    bool starved;    /* COMING, or waits again: by the last list no process has its bytes */
 } sync_entry_t;
 
-typedef struct { uint64_t decision, version; digest_t digest; } decision_t;
+typedef struct {
+    uint64_t decision, version;
+    digest_t digest;
+} decision_t;
 
 /* What failed and why, also when the version has no entry any more. */
 typedef struct {
-    uint64_t order;           /* 0: unused; the oldest makes room, one that was said before one that was
-                               * not */
+    uint64_t order; /* 0: unused; the oldest makes room, one that was said before one that was
+                     * not */
     uint64_t version, decision;
-    bool pending;             /* to be said after UP */
+    bool pending; /* to be said after UP */
     heddle_error_t error;
 } sync_nack_t;
 
 typedef struct sync {
     bool app, up;
-    uint32_t slot_count;      /* how many may be used; 0 before the first UP */
+    uint32_t slot_count; /* how many may be used; 0 before the first UP */
     sync_entry_t entries[SYNC_ENTRIES];
-    decision_t applied;       /* decision 0: none */
-    decision_t decided;       /* the greatest seen */
-    bool active_reported;     /* ACTIVE of `applied` was sent or restated */
+    decision_t applied;   /* decision 0: none */
+    decision_t decided;   /* the greatest seen */
+    bool active_reported; /* ACTIVE of `applied` was sent or restated */
     /* Version of the last COMMIT that was offered, until the application has switched to it; 0: none.  It may
      * serve that one, or neither. */
     uint64_t asked;
-    uint64_t order;           /* of the last announcement */
+    uint64_t order; /* of the last announcement */
     /* when the head of the waiting ones, which lacks a slot, fails; CLOCK_NEVER: it lacks none */
     uint64_t give_up_us;
     sync_nack_t nacks[SYNC_NACKS];
-    uint64_t nack_order;      /* of the last one */
+    uint64_t nack_order; /* of the last one */
 } sync_t;
 
 typedef enum {
-    SY_UP, SY_DOWN, SY_TICK, SY_ANNOUNCE, SY_COMMIT, SY_ABORT, SY_RETIRE, SY_SOURCES, SY_NO_SLOT,
-    SY_FETCHED, SY_FETCH_FAILED, SY_DRAINED, SY_APP_STAGED, SY_APP_ACTIVATE, SY_APP_REJECT, SY_EVENT_COUNT
+    SY_UP,
+    SY_DOWN,
+    SY_TICK,
+    SY_ANNOUNCE,
+    SY_COMMIT,
+    SY_ABORT,
+    SY_RETIRE,
+    SY_SOURCES,
+    SY_NO_SLOT,
+    SY_FETCHED,
+    SY_FETCH_FAILED,
+    SY_DRAINED,
+    SY_APP_STAGED,
+    SY_APP_ACTIVATE,
+    SY_APP_REJECT,
+    SY_EVENT_COUNT
 } sync_event_kind_t;
 
 typedef struct {
     sync_event_kind_t kind;
     uint64_t version;
-    struct announced *what;                      /* ANNOUNCE; lives as long as the entry */
-    digest_t digest;                             /* ANNOUNCE, COMMIT, UP */
-    uint64_t decision;                           /* COMMIT; UP: 0 = nothing was decided yet */
-    uint64_t deadline_us;                        /* ANNOUNCE: left of the rollout's; 0: none */
+    struct announced *what; /* ANNOUNCE; lives as long as the entry */
+    digest_t digest;        /* ANNOUNCE, COMMIT, UP */
+    uint64_t decision;      /* COMMIT; UP: 0 = nothing was decided yet */
+    uint64_t deadline_us;   /* ANNOUNCE: left of the rollout's; 0: none */
     /* NO_SLOT, FETCH_FAILED, ABORT, APP_REJECT: why; borrowed */
     const heddle_error_t *error;
-    uint32_t slot_count;                         /* UP */
-    uint32_t source_count;                       /* SOURCES: how many are in the list */
-    const uint64_t *keep; uint32_t keep_count;   /* UP: versions that may stay */
+    uint32_t slot_count;   /* UP */
+    uint32_t source_count; /* SOURCES: how many are in the list */
+    const uint64_t *keep;
+    uint32_t keep_count; /* UP: versions that may stay */
 } sync_event_t;
 
 /* What is to be fetched needs no action: it is the entry that is COMING (sync_coming), and ends with NO_SLOT
  * (its slot is free again), FETCHED or FETCH_FAILED. */
 typedef enum {
-    SA_RESOURCE,       /* the version that is COMING may have new sources */
-    SA_SEND_STAGED, SA_SEND_ACTIVE,
-    SA_SEND_NACK,      /* sync_nack has the reason */
-    SA_OFFER,          /* an event for the application: `event`; FAILED and STALE: `err` */
-    SA_FLIP,           /* `slot` becomes the active one; the one before stays, or a DROP follows */
-    SA_DROP            /* stop fetching into `slot`, and give it back when readers, sends and asks are done;
-                        * answer DRAINED */
+    SA_RESOURCE, /* the version that is COMING may have new sources */
+    SA_SEND_STAGED,
+    SA_SEND_ACTIVE,
+    SA_SEND_NACK, /* sync_nack has the reason */
+    SA_OFFER,     /* an event for the application: `event`; FAILED and STALE: `err` */
+    SA_FLIP,      /* `slot` becomes the active one; the one before stays, or a DROP follows */
+    SA_DROP       /* stop fetching into `slot`, and give it back when readers, sends and asks are done;
+                   * answer DRAINED */
 } sync_action_kind_t;
 
 typedef struct {
     sync_action_kind_t kind;
     uint64_t version, decision;
-    struct announced *what;                      /* of that version; NULL: it has no entry */
+    struct announced *what; /* of that version; NULL: it has no entry */
     int slot;
-    int event, err;                              /* OFFER: heddle_event_type_t; heddle_err_t, 0: none */
-    const heddle_error_t *why;                   /* OFFER: of an ABORT, borrowed from the event; NULL: a
-                                                  * failure of this worker, which sync_nack has */
+    int event, err;            /* OFFER: heddle_event_type_t; heddle_err_t, 0: none */
+    const heddle_error_t *why; /* OFFER: of an ABORT, borrowed from the event; NULL: a
+                                * failure of this worker, which sync_nack has */
     digest_t digest;
 } sync_action_t;
 
 /* The adapter's slots as they are now.  A version whose former slot is LEAVING waits: its share key is in
  * use. */
 typedef struct {
-    int next;                                    /* is reserved next, as slots_next_free says; -1: none */
+    int next; /* is reserved next, as slots_next_free says; -1: none */
     uint32_t leaving_count;
-    uint64_t leaving[LIMIT_SLOTS];               /* versions */
+    uint64_t leaving[LIMIT_SLOTS]; /* versions */
 } sync_slots_t;
 
 void sync_init(sync_t *s, bool app);
 /* Writes at most SYNC_ACTIONS_MAX actions; returns how many, or for events of the application NOT_FOUND or
  * FENCED. */
-int  sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, uint64_t now_us,
-               sync_action_t out[]);
-uint64_t sync_deadline(const sync_t *s);         /* when SY_TICK is due; CLOCK_NEVER */
+int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, uint64_t now_us,
+              sync_action_t out[]);
+uint64_t sync_deadline(const sync_t *s); /* when SY_TICK is due; CLOCK_NEVER */
 
 /* The entry of a version; NULL: absent. */
 const sync_entry_t *sync_find(const sync_t *s, uint64_t version);

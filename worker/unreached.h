@@ -23,12 +23,12 @@
 
 typedef struct {
     const node_io_t *io;
-    const announced_t *what;         /* the version that is fetched */
-    uint64_t told[UNREACHED_TOLD_MAX];    /* sources by token, listed or not any more */
-    uint32_t told_count;             /* 0: quiet */
-    repeat_t reported;               /* in the log; of earlier fetches too */
-    int refused;                     /* what the last one answered that refused; OK: none answered */
-    heddle_error_t error;            /* UNAVAILABLE, of phase fetch */
+    const announced_t *what;           /* the version that is fetched */
+    uint64_t told[UNREACHED_TOLD_MAX]; /* sources by token, listed or not any more */
+    uint32_t told_count;               /* 0: quiet */
+    repeat_t reported;                 /* in the log; of earlier fetches too */
+    int refused;                       /* what the last one answered that refused; OK: none answered */
+    heddle_error_t error;              /* UNAVAILABLE, of phase fetch */
 } unreached_t;
 
 /* A fetch begins, or a listed source gave a sign of life.  Both are borrowed until the next one begins. */

@@ -13,14 +13,19 @@
 
 #include <stdlib.h>
 
-typedef struct { uint8_t code, bits; uint16_t lanes; } dl_type_t;
+typedef struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+} dl_type_t;
 struct DLManagedTensor {
     struct {
         void *data;
-        struct { int32_t type, id; } device;
+        struct {
+            int32_t type, id;
+        } device;
         int32_t ndim;
         dl_type_t dtype;
-        int64_t *shape, *strides;      /* in elements */
+        int64_t *shape, *strides; /* in elements */
         uint64_t byte_offset;
     } tensor;
     void *context;
@@ -29,10 +34,13 @@ struct DLManagedTensor {
 enum { DL_CPU = 1 };
 
 typedef enum { IDLE, HELD, GONE } view_state_t;
-typedef struct { struct DLManagedTensor managed; atomic_int state; } view_t;
+typedef struct {
+    struct DLManagedTensor managed;
+    atomic_int state;
+} view_t;
 struct heddle_views {
     atomic_uint refs, held;
-    slot_t *slot;                      /* valid while the caller holds the snapshot, or a view is HELD */
+    slot_t *slot; /* valid while the caller holds the snapshot, or a view is HELD */
     uint32_t count;
     view_t views[];
 };
@@ -43,15 +51,24 @@ static dl_type_t type_of(int dtype)
     enum { INT, UINT, FLOAT, BFLOAT = 4, COMPLEX, BOOL };
     enum { E4M3FN = 10, E4M3FNUZ, E5M2, E5M2FNUZ, E8M0FNU };
     static const uint8_t CODES[] = {
-        [HEDDLE_DTYPE_BOOL] = BOOL,          [HEDDLE_DTYPE_U8] = UINT,
-        [HEDDLE_DTYPE_I8] = INT,             [HEDDLE_DTYPE_F8_E5M2] = E5M2,
-        [HEDDLE_DTYPE_F8_E4M3] = E4M3FN,     [HEDDLE_DTYPE_F8_E8M0] = E8M0FNU,
-        [HEDDLE_DTYPE_F8_E4M3FNUZ] = E4M3FNUZ, [HEDDLE_DTYPE_F8_E5M2FNUZ] = E5M2FNUZ,
-        [HEDDLE_DTYPE_I16] = INT,            [HEDDLE_DTYPE_U16] = UINT,
-        [HEDDLE_DTYPE_F16] = FLOAT,          [HEDDLE_DTYPE_BF16] = BFLOAT,
-        [HEDDLE_DTYPE_I32] = INT,            [HEDDLE_DTYPE_U32] = UINT,
-        [HEDDLE_DTYPE_F32] = FLOAT,          [HEDDLE_DTYPE_C64] = COMPLEX,
-        [HEDDLE_DTYPE_F64] = FLOAT,          [HEDDLE_DTYPE_I64] = INT,
+        [HEDDLE_DTYPE_BOOL] = BOOL,
+        [HEDDLE_DTYPE_U8] = UINT,
+        [HEDDLE_DTYPE_I8] = INT,
+        [HEDDLE_DTYPE_F8_E5M2] = E5M2,
+        [HEDDLE_DTYPE_F8_E4M3] = E4M3FN,
+        [HEDDLE_DTYPE_F8_E8M0] = E8M0FNU,
+        [HEDDLE_DTYPE_F8_E4M3FNUZ] = E4M3FNUZ,
+        [HEDDLE_DTYPE_F8_E5M2FNUZ] = E5M2FNUZ,
+        [HEDDLE_DTYPE_I16] = INT,
+        [HEDDLE_DTYPE_U16] = UINT,
+        [HEDDLE_DTYPE_F16] = FLOAT,
+        [HEDDLE_DTYPE_BF16] = BFLOAT,
+        [HEDDLE_DTYPE_I32] = INT,
+        [HEDDLE_DTYPE_U32] = UINT,
+        [HEDDLE_DTYPE_F32] = FLOAT,
+        [HEDDLE_DTYPE_C64] = COMPLEX,
+        [HEDDLE_DTYPE_F64] = FLOAT,
+        [HEDDLE_DTYPE_I64] = INT,
         [HEDDLE_DTYPE_U64] = UINT,
     };
     _Static_assert(sizeof CODES == HEDDLE_DTYPE_COUNT, "a code for each type");
@@ -91,7 +108,7 @@ static int64_t *fill(heddle_views_t *v, uint32_t index, int64_t *shape)
     for (uint32_t i = row.ndim; i-- > 0;) {
         shape[i] = (int64_t)dims[i];
         strides[i] = step;
-        if (row.bytes) step *= shape[i];    /* beside an extent of 0 others may be of any size */
+        if (row.bytes) step *= shape[i]; /* beside an extent of 0 others may be of any size */
     }
     v->views[index].managed = (struct DLManagedTensor){
         .tensor = {.data = row.bytes ? (uint8_t *)(uintptr_t)slot->region->view + row.offset : NULL,
@@ -178,7 +195,10 @@ int heddle_views_take(heddle_views_t *v, const uint32_t *indexes, uint32_t count
     return rc;
 }
 
-void heddle_views_put(struct DLManagedTensor *tensor) { if (tensor) tensor->deleter(tensor); }
+void heddle_views_put(struct DLManagedTensor *tensor)
+{
+    if (tensor) tensor->deleter(tensor);
+}
 
 /* [any thread] Deleters may run meanwhile: the number may be old when it is read. */
 uint32_t heddle_views_held(const heddle_views_t *v) { return atomic_load(&v->held); }

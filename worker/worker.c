@@ -16,12 +16,12 @@
 struct heddle_worker {
     shell_t *shell;
     worker_node_t *node;
-    slots_t *slots;              /* the node's: for threads that acquire */
+    slots_t *slots; /* the node's: for threads that acquire */
     worker_opts_t opts;
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
-    char **adapters, **labels;   /* copies, NULL-terminated */
-    char *export_dir, *group;    /* NULL: none */
-    char broker[512];            /* as it is named on stderr */
+    char **adapters, **labels; /* copies, NULL-terminated */
+    char *export_dir, *group;  /* NULL: none */
+    char broker[512];          /* as it is named on stderr */
     bool left;
 };
 
@@ -109,7 +109,7 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
     if (o->name) error_text(w->name, sizeof w->name, o->name);
     else name_default(w->name);
     name_host(w->host);
-    opening_begin();             /* HEDDLE_BROKER is read */
+    opening_begin(); /* HEDDLE_BROKER is read */
     error_text(w->broker, sizeof w->broker, broker_address(o->broker));
     opening_end();
     w->adapters = copy_list(o->adapters);
@@ -221,10 +221,10 @@ int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t 
     int rc = shell_next_event(w->shell, timeout_ms, &event);
     if (rc) return rc;
     w->left = event.type == HEDDLE_EVENT_LEFT;
-    if (event.type == HEDDLE_EVENT_REFUSED) {    /* it has room for the message alone */
+    if (event.type == HEDDLE_EVENT_REFUSED) { /* it has room for the message alone */
         heddle_error_t why;
         if (shell_call(w->shell, run_refusal, &why) || why.code != event.code)
-            error_fail(&why, event.code, "%s", event.message);    /* another one came since */
+            error_fail(&why, event.code, "%s", event.message); /* another one came since */
         why.retriable = event.retriable;
         error_publish(&why);
     }
@@ -234,7 +234,10 @@ int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t 
 
 /* --- calls into the loop ---------------------------------------------------------------------- */
 
-typedef struct { app_answer_t answer; int rc; } call_t;
+typedef struct {
+    app_answer_t answer;
+    int rc;
+} call_t;
 
 /* On the loop's thread. */
 static void run_answer(void *node, void *arg, uint64_t now_us)
@@ -387,7 +390,11 @@ int heddle_worker_acquire(heddle_worker_t *w, const char *adapter, uint64_t vers
 
 /* --- for people ------------------------------------------------------------------------------- */
 
-typedef struct { heddle_worker_t *worker; json_t *(*make)(const heddle_worker_t *w); char *text; } report_t;
+typedef struct {
+    heddle_worker_t *worker;
+    json_t *(*make)(const heddle_worker_t *w);
+    char *text;
+} report_t;
 
 /* "a,b" as a list. */
 static json_t *list_of(char *words)
@@ -463,7 +470,7 @@ void heddle_worker_close(heddle_worker_t **worker)
     *worker = NULL;
     heddle_event_t event;
     int rc = w->left ? HEDDLE_ERR_CLOSED : shell_call(w->shell, run_leave, NULL);
-    while (!rc || rc == HEDDLE_ERR_INTERRUPTED) {    /* LEFT comes within SESSION_LEAVE_US */
+    while (!rc || rc == HEDDLE_ERR_INTERRUPTED) { /* LEFT comes within SESSION_LEAVE_US */
         rc = shell_next_event(w->shell, 2 * (int)(SESSION_LEAVE_US / 1000), &event);
         if (!rc && event.type == HEDDLE_EVENT_LEFT) break;
     }

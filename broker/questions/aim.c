@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-#define LISTED 8        /* earlier versions that an error names */
+#define LISTED 8 /* earlier versions that an error names */
 
-static const char *const NAMES[] = {[AIM_VERSION] = "activate", [AIM_BACK] = "rollback",
-                                    [AIM_RESUME] = "resume"};
+static const char *const NAMES[] = {
+    [AIM_VERSION] = "activate", [AIM_BACK] = "rollback", [AIM_RESUME] = "resume"};
 
 bool aim_of_op(const char *op, aim_t *ret_aim)
 {
@@ -71,8 +71,8 @@ static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_e
     return rc;
 }
 
-int aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t named,
-                uint64_t *ret_version, heddle_error_t *error)
+int aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t named, uint64_t *ret_version,
+                heddle_error_t *error)
 {
     if (aim != AIM_BACK) {
         *ret_version = aim == AIM_RESUME ? aim_resume(ro, a) : named;

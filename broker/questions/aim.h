@@ -23,7 +23,7 @@ bool aim_of_op(const char *op, aim_t *ret_aim);
 const char *aim_name(aim_t aim);
 /* `named`: in the question; 0: none.  *ret_version 0: AIM_RESUME, and nothing was ever active.
  * Not while the broker settles: sources are not back yet.  NOT_ACTIVATABLE. */
-int  aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t named,
-                 uint64_t *ret_version, heddle_error_t *error);
+int aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t named, uint64_t *ret_version,
+                heddle_error_t *error);
 
 #endif

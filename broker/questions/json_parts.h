@@ -10,28 +10,34 @@
 #include "broker/questions/report.h"
 
 json_t *part_count(uint64_t n);
-json_t *part_number(uint64_t n);                /* null for 0: versions, decisions */
-json_t *part_text(const char *text);            /* null for "" and NULL */
-json_t *part_time(uint64_t wall_ms);            /* RFC 3339 with milliseconds; null for 0 */
-json_t *part_ms(uint64_t us);                   /* milliseconds with a fraction */
-json_t *part_span(uint64_t us);                 /* the same; null for 0: not yet */
-json_t *part_digest(const digest_t *d);         /* NULL: null */
+json_t *part_number(uint64_t n);        /* null for 0: versions, decisions */
+json_t *part_text(const char *text);    /* null for "" and NULL */
+json_t *part_time(uint64_t wall_ms);    /* RFC 3339 with milliseconds; null for 0 */
+json_t *part_ms(uint64_t us);           /* milliseconds with a fraction */
+json_t *part_span(uint64_t us);         /* the same; null for 0: not yet */
+json_t *part_digest(const digest_t *d); /* NULL: null */
 json_t *part_tag(const char *adapter, uint64_t version, const digest_t *d);
-json_t *part_code(int code);                    /* its stable name; null for 0 */
-json_t *part_words(const char *text);           /* "dora,rslora": ["dora","rslora"] */
+json_t *part_code(int code);          /* its stable name; null for 0 */
+json_t *part_words(const char *text); /* "dora,rslora": ["dora","rslora"] */
 /* {"schema", "kind", "ok"} and then `fields`, which it takes. */
 json_t *part_body(const char *kind, bool ok, json_t *fields);
 
 /* The rows of one page: ends at `limit` rows, or before REPORT_PAGE_BYTES. */
-typedef struct { json_t *list; uint64_t limit; size_t bytes; bool full, failed; buf_t scratch; } rows_t;
-void    rows_init(rows_t *r, uint64_t asked, uint64_t usual);   /* asked 0: the usual limit */
+typedef struct {
+    json_t *list;
+    uint64_t limit;
+    size_t bytes;
+    bool full, failed;
+    buf_t scratch;
+} rows_t;
+void rows_init(rows_t *r, uint64_t asked, uint64_t usual); /* asked 0: the usual limit */
 /* Takes the row (NULL: memory ran out).  False: no room, this row begins the next page; or failed. */
-bool    rows_add(rows_t *r, json_t *row);
+bool rows_add(rows_t *r, json_t *row);
 /* Frees what rows_init took; the list goes to the caller, NULL when something failed. */
 json_t *rows_end(rows_t *r);
 
-int     part_no_memory(heddle_error_t *error);
-json_t *part_settling(const report_view_t *b);   /* milliseconds until it decides again; 0 */
+int part_no_memory(heddle_error_t *error);
+json_t *part_settling(const report_view_t *b); /* milliseconds until it decides again; 0 */
 
 /* Parts of a body that are bodies of their own. */
 json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a);
@@ -40,8 +46,7 @@ int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t 
 int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                    heddle_error_t *error);
 
-int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
-                heddle_error_t *error);
+int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page, heddle_error_t *error);
 
 /* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions
  * that were chosen after the one it serves, each counted once however often it was named; 1 where it serves

@@ -94,8 +94,8 @@ int pending_add(pending_t *p, pending_kind_t kind, const pending_asker_t *asker,
 void pending_drop_peer(pending_t *p, uint64_t peer)
 {
     pending_row_t *row, *next;
-    DL_FOREACH_SAFE (p->rows, row, next)
-        if (row->peer == peer) pending_drop(p, row);
+    DL_FOREACH_SAFE(p->rows, row, next)
+    if (row->peer == peer) pending_drop(p, row);
 }
 
 /* Questions of one connection are nearly always neighbours, so each connection is probed about once. */
@@ -104,7 +104,8 @@ void pending_drop_gone(pending_t *p, bool (*is_gone)(void *self, uint64_t peer),
     bool is_last_gone = false, is_first = true;
     uint64_t last = 0;
     pending_row_t *row, *next;
-    DL_FOREACH_SAFE (p->rows, row, next) {
+    DL_FOREACH_SAFE(p->rows, row, next)
+    {
         if (is_first || row->peer != last) is_last_gone = is_gone(self, row->peer);
         is_first = false;
         last = row->peer;
@@ -155,10 +156,9 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
     row->named = q->version;
     row->version = q->version ? q->version : meant;
     if (!newest || row->version > a->last_version) {
-        rc = newest
-                 ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", q->name,
-                              (unsigned long long)row->version)
-                 : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
+        rc = newest ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", q->name,
+                                 (unsigned long long)row->version)
+                    : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
         error_where(error, q->name, row->version, NULL, NULL);
         if (newest) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
         if (newest) error_hint(error, "`heddle versions %.100s` lists what there is", q->name);
@@ -206,9 +206,9 @@ typedef struct {
     const pending_row_t *row;
     const rollout_t *ro;
     const adapter_row_t *a;
-    const track_t *t;          /* of the version asked for; NULL: none */
+    const track_t *t; /* of the version asked for; NULL: none */
     view_t v;
-    uint64_t reached_at;       /* the decision by which the version is reached or overtaken; 0: none yet */
+    uint64_t reached_at; /* the decision by which the version is reached or overtaken; 0: none yet */
 } wait_scope_t;
 
 /* What one worker serves, and whether that answers the question: it is the version asked for, or the
@@ -227,8 +227,7 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
     bool is_served = sub->version == row->version && !sub->is_refused &&
                      (sub->version != active || sub->decision >= a->decision);
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
-    const copy_row_t *served =
-        sub->version ? copy_of(rollout_track(w->ro, a->name, sub->version), m) : NULL;
+    const copy_row_t *served = sub->version ? copy_of(rollout_track(w->ro, a->name, sub->version), m) : NULL;
     /* The worker refused the version, and will not try again without another decision. */
     *ret = (wait_row_t){
         .member = m,
@@ -242,8 +241,7 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
         .message = c && c->code ? c->message : "",
         .is_refused = (c && c->code && !c->retry_us && (c->state == COPY_REFUSED || c->state == COPY_FAILED)),
         .heartbeat_age_ms = member_silent_ms(m, w->v.now.us)};
-    ret->is_reached =
-        !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : is_served));
+    ret->is_reached = !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : is_served));
     if (!is_staged_phase || !copy_holds(c)) return;
     ret->version = row->version;
     ret->since_ms = c->since_ms;
@@ -311,14 +309,13 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
         return rc;
     }
     bool is_superseded = v && v->state == VERSION_SUPERSEDED;
-    int rc =
-        is_superseded
-            ? error_fail(error, HEDDLE_ERR_VERSION_FAILED,
-                         "%s@%llu was superseded: %s", row->adapter, (unsigned long long)row->version,
-                         v->message[0] ? v->message : "a newer version came before it was active")
-            : error_fail(error, HEDDLE_ERR_VERSION_LOST,
-                         "%s@%llu was %s: no process holds its bytes any more", row->adapter,
-                         (unsigned long long)row->version, v ? "retired" : "put away long ago");
+    int rc = is_superseded
+                 ? error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was superseded: %s", row->adapter,
+                              (unsigned long long)row->version,
+                              v->message[0] ? v->message : "a newer version came before it was active")
+                 : error_fail(error, HEDDLE_ERR_VERSION_LOST,
+                              "%s@%llu was %s: no process holds its bytes any more", row->adapter,
+                              (unsigned long long)row->version, v ? "retired" : "put away long ago");
     error_where(error, row->adapter, row->version, NULL, NULL);
     error_contrast(error, "a version that is staged, active or kept",
                    is_superseded ? "superseded" : "retired");
@@ -445,8 +442,7 @@ static bool is_refused_by_all(const pending_row_t *row, const wait_view_t *w, co
 
 /* While the broker settles a question is never answered before its deadline, because workers that have the
  * version may still come back. */
-static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v,
-                         heddle_error_t *ret_verdict)
+static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, heddle_error_t *ret_verdict)
 {
     const adapter_row_t *a = registry_adapter(v.registry, row->adapter);
     const version_row_t *version = registry_version(a, row->version);
@@ -551,8 +547,10 @@ bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, co
     case PENDING_ACTIVATE: return activate_is_over(row, ro, v, ret_verdict);
     case PENDING_VERIFY: return verify_is_over(row, v.now.us, ret_verdict);
     case PENDING_EVENTS: {
-        events_filter_t f = {
-            .epoch = row->epoch, .after = row->after, .adapter = row->adapter, .worker = row->worker};
+        events_filter_t f = {.epoch = row->epoch,
+                             .after = row->after,
+                             .adapter = row->adapter,
+                             .worker = row->worker};
         return v.now.us >= row->deadline_us || events_ready(ev, &f);
     }
     }
@@ -584,8 +582,10 @@ int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, vi
         *answer = (verify_row_t){.token = m->token};
         error_text(answer->worker, sizeof answer->worker, c->worker);
         msg_t msg = {.type = MSG_VERIFY};
-        msg.verify = (msg_verify_t){
-            .token = m->token, .req = row->verify_req, .version = row->version, .adapter = row->adapter};
+        msg.verify = (msg_verify_t){.token = m->token,
+                                    .req = row->verify_req,
+                                    .version = row->version,
+                                    .adapter = row->adapter};
         outbox_send(out, m->peer, &msg);
     }
     return HEDDLE_OK;

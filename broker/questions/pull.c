@@ -27,9 +27,7 @@ static int fail_gone(const broker_t *b, const adapter_row_t *a, const version_ro
                      heddle_error_t *error)
 {
     bool has_failed = v && v->state == VERSION_FAILED;
-    const char *state = !v                    ? "retired"
-                        : registry_is_live(v) ? "lost"
-                                              : rollout_state(&b->rollout, a, v);
+    const char *state = !v ? "retired" : registry_is_live(v) ? "lost" : rollout_state(&b->rollout, a, v);
     int rc = error_fail(error, has_failed ? HEDDLE_ERR_VERSION_FAILED : HEDDLE_ERR_VERSION_LOST,
                         "%s@%llu is %s: no worker or publisher holds its bytes", a->name,
                         (unsigned long long)version, state);

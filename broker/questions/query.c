@@ -106,14 +106,16 @@ static void answer_page(broker_t *b, uint64_t peer, const msg_query_t *q, instan
         send_error(b, peer, q->req, &error);
         return;
     }
-    answer_t to = {
-        .peer = peer, .req = q->req, .next = page.next, .more = page.more, .next_name = page.next_name};
+    answer_t to = {.peer = peer,
+                   .req = q->req,
+                   .next = page.next,
+                   .more = page.more,
+                   .next_name = page.next_name};
     send_report(b, &to, page.body);
     json_decref(page.body);
 }
 
-static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict,
-                       instant_t now)
+static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now)
 {
     if (row->kind == PENDING_EVENTS) {
         msg_query_t q = {.req = row->req,
@@ -165,10 +167,9 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
         if (!strcmp(state, "kept") || !strcmp(state, "staged")) found[count++] = a->versions[i]->version;
     }
     for (size_t i = count; i-- > 0 && used < sizeof versions;)
-        used += (size_t)snprintf(versions + used, sizeof versions - used, " %llu",
-                                 (unsigned long long)found[i]);
-    if (count)
-        error_hint(error, "activate one of%s, or publish its bytes again%s", versions, keep);
+        used +=
+            (size_t)snprintf(versions + used, sizeof versions - used, " %llu", (unsigned long long)found[i]);
+    if (count) error_hint(error, "activate one of%s, or publish its bytes again%s", versions, keep);
     else error_hint(error, "publish its bytes again; no other version can be activated%s", keep);
 }
 
@@ -197,7 +198,7 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
         refuse_row(b, row, &error);
         return;
     }
-    if (!row->version) {    /* nothing was ever active: there is no hold to end */
+    if (!row->version) { /* nothing was ever active: there is no hold to end */
         row->is_decided = true;
         return;
     }
@@ -249,8 +250,7 @@ static bool is_asker_gone(void *self, uint64_t peer) { return broker_is_gone(sel
 /* ZeroMQ does not report that a connection has ended.  So where the table of questions is full,
  * connections are probed, and the questions of those that have ended are dropped.  Once a second at most,
  * because each probe is a PING to every connection with a question. */
-static int add_question(const call_t *c, pending_kind_t kind, pending_row_t **ret_row,
-                        heddle_error_t *error)
+static int add_question(const call_t *c, pending_kind_t kind, pending_row_t **ret_row, heddle_error_t *error)
 {
     broker_t *b = c->b;
     pending_asker_t asker = {.peer = c->from, .req = c->m->query.req};

@@ -24,14 +24,13 @@ json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a)
     }
     const version_row_t *served = registry_active(a), *newest = registry_newest(a);
     const digest_t *digest = served ? &served->digest : NULL;
-    json_t *active_part =
-        !a->active
-            ? json_null()
-            : json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "version", part_count(a->active), "decision",
-                        part_count(a->decision), "state",
-                        rollout_lost_active(b->rollout, a) ? "lost" : "active", "tag",
-                        part_tag(a->name, a->active, digest), "digest", part_digest(digest), "since_at",
-                        part_time(a->decided_ms));
+    json_t *active_part = !a->active
+                              ? json_null()
+                              : json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "version", part_count(a->active),
+                                          "decision", part_count(a->decision), "state",
+                                          rollout_lost_active(b->rollout, a) ? "lost" : "active", "tag",
+                                          part_tag(a->name, a->active, digest), "digest", part_digest(digest),
+                                          "since_at", part_time(a->decided_ms));
     json_t *newest_part =
         !newest ? json_null()
                 : json_pack("{s:o, s:s, s:o}", "version", part_count(newest->version), "state",
@@ -40,10 +39,10 @@ json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a)
                                  : json_pack("{s:o, s:o, s:o}", "by", part_text(a->held_by), "at",
                                              part_time(a->decided_ms), "version", part_count(a->active));
     const writer_row_t *w = &a->writer;
-    json_t *writer_part =
-        !w->token ? json_null()
-                  : json_pack("{s:s, s:o, s:o, s:o}", "name", w->name, "host", part_text(w->host), "pid",
-                              part_number(w->pid), "since_at", part_time(w->since_ms));
+    json_t *writer_part = !w->token
+                              ? json_null()
+                              : json_pack("{s:s, s:o, s:o, s:o}", "name", w->name, "host", part_text(w->host),
+                                          "pid", part_number(w->pid), "since_at", part_time(w->since_ms));
     /* The base model that matters is that of the version that is served, or of the newest one. */
     const version_row_t *model = served ? served : registry_newest_live(a);
     if (!model) model = newest;
@@ -113,8 +112,9 @@ static bool warn(json_t *list, uint64_t at_ms, const char *name, const char *mes
     size_t at = json_array_size(list);
     while (at && strcmp(json_string_value(json_object_get(json_array_get(list, at - 1), "at")), time) > 0)
         at--;
-    return json_array_insert_new(list, at, json_pack("{s:s, s:s, s:o}", "at", time, "name", name, "message",
-                                                     part_text(message))) == 0;
+    return json_array_insert_new(
+               list, at,
+               json_pack("{s:s, s:s, s:o}", "at", time, "name", name, "message", part_text(message))) == 0;
 }
 
 /* Warns of processes that belong to another cluster, of keys that were refused, and of adapters whose active
@@ -155,11 +155,10 @@ static int report_status(const report_view_t *b, const msg_query_t *q, report_pa
                          heddle_error_t *error)
 {
     /* Null, unless members reported greater numbers than the registry had: then it is an older copy. */
-    json_t *restored = !b->restored.at_ms
-                           ? json_null()
-                           : json_pack("{s:o, s:o, s:o}", "from", part_text(b->restored.from), "at",
-                                       part_time(b->restored.at_ms), "message",
-                                       part_text(b->restored.message));
+    json_t *restored = !b->restored.at_ms ? json_null()
+                                          : json_pack("{s:o, s:o, s:o}", "from", part_text(b->restored.from),
+                                                      "at", part_time(b->restored.at_ms), "message",
+                                                      part_text(b->restored.message));
     json_t *broker =
         json_pack("{s:s, s:s?, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:o, s:s, s:s, s:o, s:o, s:o}",
                   "endpoint", b->endpoint, "public_key", b->public_key, "cluster", b->cluster, "epoch",
@@ -177,10 +176,9 @@ static int report_status(const report_view_t *b, const msg_query_t *q, report_pa
         ready += b->members->workers[i]->state == MEMBER_READY;
         lost += b->members->workers[i]->state == MEMBER_LOST;
     }
-    json_t *count =
-        json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(b->registry->adapter_count), "versions",
-                  part_count(versions), "workers_ready", part_count(ready), "workers_lost", part_count(lost),
-                  "writers", part_count(writers));
+    json_t *count = json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(b->registry->adapter_count),
+                              "versions", part_count(versions), "workers_ready", part_count(ready),
+                              "workers_lost", part_count(lost), "writers", part_count(writers));
     page->body = part_body("status", true,
                            json_pack("{s:o, s:o, s:o, s:o}", "broker", broker, "warnings", warnings_part(b),
                                      "count", count, "adapters", adapters_list(b, q, page)));
@@ -224,8 +222,11 @@ static int report_events(const report_view_t *b, const msg_query_t *q, report_pa
     if (has_gap) {
         /* Stands for the events that are gone.  It has the number before the first event that is kept, so
          * that numbers still rise. */
-        event_row_t gap = {
-            .seq = seq - 1, .at_ms = b->now.wall_ms, .type = EVENT_GAP, .bytes = -1, .duration_ms = -1};
+        event_row_t gap = {.seq = seq - 1,
+                           .at_ms = b->now.wall_ms,
+                           .type = EVENT_GAP,
+                           .bytes = -1,
+                           .duration_ms = -1};
         if (q->epoch && q->epoch != ev->epoch)
             events_say(&gap, 0, "the broker was started again: what epoch %llu had after %llu is gone",
                        (unsigned long long)q->epoch, (unsigned long long)q->after);
@@ -242,27 +243,24 @@ static int report_events(const report_view_t *b, const msg_query_t *q, report_pa
     page->next = seq;
     /* The oldest event that is kept, whatever was asked for: a reader that asks by time sees the gap. */
     const event_row_t *first = events_at(ev, events_first(ev));
-    page->body =
-        part_body("events", true,
-                  json_pack("{s:o, s:o, s:o, s:o, s:o, s:b}", "events", rows_end(&rows), "first_seq",
-                            part_count(events_first(ev)), "first_at", part_time(first ? first->at_ms : 0),
-                            "next", part_count(seq), "epoch", part_count(ev->epoch), "more",
-                            (int)page->more));
+    page->body = part_body("events", true,
+                           json_pack("{s:o, s:o, s:o, s:o, s:o, s:b}", "events", rows_end(&rows), "first_seq",
+                                     part_count(events_first(ev)), "first_at",
+                                     part_time(first ? first->at_ms : 0), "next", part_count(seq), "epoch",
+                                     part_count(ev->epoch), "more", (int)page->more));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 
 /* ---- which ----------------------------------------------------------------------------------- */
 
 /* The table of answers.  Questions that wait are answered in query.c. */
-int report_page(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
-                heddle_error_t *error)
+int report_page(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page, heddle_error_t *error)
 {
     static const struct {
         const char *op;
-        int (*page)(const report_view_t *b, const msg_query_t *q, report_page_t *page,
-                    heddle_error_t *error);
-    } PAGES[] = {{"status", report_status}, {"adapters", report_adapters}, {"versions", report_versions},
-                 {"workers", report_workers}, {"events", report_events}, {"keys", report_keys}};
+        int (*page)(const report_view_t *b, const msg_query_t *q, report_page_t *page, heddle_error_t *error);
+    } PAGES[] = {{"status", report_status},   {"adapters", report_adapters}, {"versions", report_versions},
+                 {"workers", report_workers}, {"events", report_events},     {"keys", report_keys}};
     report_page_t page = {0};
     for (size_t i = 0; i < sizeof PAGES / sizeof *PAGES; i++) {
         if (!q->op || strcmp(q->op, PAGES[i].op) != 0) continue;

@@ -25,13 +25,15 @@
 #include "core/limits.h"
 #include <jansson.h>
 
-#define REPORT_PAGE_ROWS 200u                       /* when the question names no limit */
+#define REPORT_PAGE_ROWS 200u /* when the question names no limit */
 #define REPORT_PAGE_EVENTS 500u
-#define REPORT_PAGE_BYTES (LIMIT_FRAME_BYTES / 2)   /* encoded; a page ends before it, whatever the limit */
-#define REPORT_CONFIG_BYTES (128u << 10)            /* a larger adapter_config.json is null in a body: it
-                                                     * has to fit a frame */
-#define REPORT_WAIT_ROWS 1000u                      /* of `workers` and of `missing` in a wait's body;
-                                                     * counts are of all */
+#define REPORT_PAGE_BYTES (LIMIT_FRAME_BYTES / 2) /* encoded; a page ends before it, whatever the limit */
+#define REPORT_CONFIG_BYTES                                                                                  \
+    (128u << 10) /* a larger adapter_config.json is null in a body: it
+                  * has to fit a frame */
+#define REPORT_WAIT_ROWS                                                                                     \
+    1000u /* of `workers` and of `missing` in a wait's body;
+           * counts are of all */
 
 /* What bodies are made from, as of now; all of it borrowed for the call. */
 typedef struct report_view {
@@ -44,23 +46,30 @@ typedef struct report_view {
     const refused_t *refused;
     instant_t now;
     /* of the broker itself */
-    const char *endpoint, *public_key, *cluster, *data_dir;   /* public_key NULL: without keys */
+    const char *endpoint, *public_key, *cluster, *data_dir; /* public_key NULL: without keys */
     uint64_t pid, started_us, started_ms, registry_bytes;
     bool is_read_only;
-    struct { uint64_t at_ms; const char *from, *message; } restored;   /* at_ms 0: nothing was */
+    struct {
+        uint64_t at_ms;
+        const char *from, *message;
+    } restored; /* at_ms 0: nothing was */
     const void *self;
     /* The config of an ended version, appended to `out`; NULL: not available. */
     int (*config)(const void *self, const char *adapter, uint64_t version, buf_t *out);
-    const char *(*session_key)(const void *self, const member_t *member);   /* "": without keys */
+    const char *(*session_key)(const void *self, const member_t *member); /* "": without keys */
 } report_view_t;
 
-typedef struct { json_t *body; bool more; uint64_t next; char next_name[HEDDLE_NAME_MAX + 1]; } report_page_t;
+typedef struct {
+    json_t *body;
+    bool more;
+    uint64_t next;
+    char next_name[HEDDLE_NAME_MAX + 1];
+} report_page_t;
 
 /* status adapters versions workers events keys, as of now.  On OK the caller owns ret_page->body
  * (json_decref).
  * NOT_FOUND: no such adapter, version or worker · USAGE: no such question · NO_MEMORY. */
-int report_page(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
-                heddle_error_t *error);
+int report_page(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page, heddle_error_t *error);
 
 /* How a wait or an activation ended (verdict->code 0: as asked), with the workers that count as they are
  * now.  On OK the caller owns *ret_body.  NO_MEMORY. */

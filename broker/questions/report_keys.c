@@ -10,8 +10,8 @@
 /* The public key alone is shown.  No secret key is ever in the broker's registry. */
 static json_t *key_part(const auth_key_t *k, uint64_t sessions)
 {
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "name", k->name, "public_key", k->public_key,
-                     "roles", part_words(k->roles), "added_at", part_time(k->added_ms), "revoked_at",
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o}", "name", k->name, "public_key", k->public_key, "roles",
+                     part_words(k->roles), "added_at", part_time(k->added_ms), "revoked_at",
                      part_time(k->revoked_ms), "session_count", part_count(sessions));
 }
 
@@ -22,8 +22,7 @@ static int by_name(const void *a, const void *b)
     return order ? order : strcmp(x->public_key, y->public_key);
 }
 
-int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *page,
-                heddle_error_t *error)
+int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *page, heddle_error_t *error)
 {
     /* The keys of sessions, one entry a session, are looked up once; and all keys are sorted by name, because
      * a page begins after a number of them. */

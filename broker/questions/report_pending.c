@@ -33,14 +33,14 @@ static json_t *wait_list(const wait_view_t *w, const adapter_row_t *a, const hed
                                                           : HEDDLE_OK;
         if (missing && row->is_reached) continue;
         json_t *part =
-            missing ? json_pack("{s:s, s:o, s:o, s:o}", "worker", row->worker, "phase",
-                                part_text(row->phase), "code", part_code(code), "heartbeat_age_ms",
-                                row->member ? part_count(row->heartbeat_age_ms) : json_null())
-                    : json_pack("{s:s, s:o, s:o, s:o, s:o}", "worker", row->worker, "version",
-                                part_number(row->version), "digest", part_digest(v ? &v->digest : NULL),
-                                "state",
-                                part_text(row->state == COPY_NONE ? NULL : copy_state_name(row->state)),
-                                "since_at", part_time(row->since_ms));
+            missing
+                ? json_pack("{s:s, s:o, s:o, s:o}", "worker", row->worker, "phase", part_text(row->phase),
+                            "code", part_code(code), "heartbeat_age_ms",
+                            row->member ? part_count(row->heartbeat_age_ms) : json_null())
+                : json_pack("{s:s, s:o, s:o, s:o, s:o}", "worker", row->worker, "version",
+                            part_number(row->version), "digest", part_digest(v ? &v->digest : NULL), "state",
+                            part_text(row->state == COPY_NONE ? NULL : copy_state_name(row->state)),
+                            "since_at", part_time(row->since_ms));
         if (!rows_add(&rows, part)) break;
     }
     return rows_end(&rows);
@@ -60,8 +60,8 @@ int report_wait(const report_view_t *b, const pending_row_t *row, const heddle_e
     json_t *fields = json_pack(
         "{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "adapter", row->adapter, "version",
         part_number(row->version), "digest", part_digest(v ? &v->digest : NULL), "decision",
-        part_number(decision), "phase", row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active",
-        "need_count", part_count(view.need), "have_count", part_count(view.have), "eligible_count",
+        part_number(decision), "phase", row->phase == HEDDLE_PHASE_STAGED ? "staged" : "active", "need_count",
+        part_count(view.need), "have_count", part_count(view.have), "eligible_count",
         part_count(view.eligible), "elapsed_ms", part_ms(b->now.us - row->asked_us), "workers",
         wait_list(&view, a, verdict, false), "missing", wait_list(&view, a, verdict, true));
     wait_view_fini(&view);
@@ -98,11 +98,10 @@ int report_verify(const report_view_t *b, const pending_row_t *row, const heddle
                                      : HEDDLE_ERR_DIGEST_MISMATCH;
         json_t *exported =
             v->exported == EXPORTED_UNKNOWN ? json_null() : json_boolean(v->exported == EXPORTED_MATCH);
-        json_t *part =
-            json_pack("{s:s, s:o, s:o, s:b, s:o, s:o, s:o}", "worker", v->worker, "version",
-                      part_count(row->version), "digest", part_digest(hashed ? &v->digest : NULL), "match",
-                      (int)(hashed && v->is_match), "exported_match", exported, "hash_ms",
-                      hashed ? part_ms(v->hash_us) : json_null(), "code", part_code(code));
+        json_t *part = json_pack("{s:s, s:o, s:o, s:b, s:o, s:o, s:o}", "worker", v->worker, "version",
+                                 part_count(row->version), "digest", part_digest(hashed ? &v->digest : NULL),
+                                 "match", (int)(hashed && v->is_match), "exported_match", exported, "hash_ms",
+                                 hashed ? part_ms(v->hash_us) : json_null(), "code", part_code(code));
         if (!rows_add(&rows, part)) break;
     }
     json_t *fields = json_pack("{s:s, s:o, s:o, s:o, s:o}", "adapter", row->adapter, "version",

@@ -107,7 +107,11 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
 /* ---- which worker was the slowest ---- */
 
 /* copy NULL: none is known */
-typedef struct { const copy_row_t *copy; const char *phase; uint64_t us, sum_us; } slowest_t;
+typedef struct {
+    const copy_row_t *copy;
+    const char *phase;
+    uint64_t us, sum_us;
+} slowest_t;
 
 static bool has_eligible(const track_t *t)
 {
@@ -120,8 +124,10 @@ static slowest_t slowest_of(const track_t *t, uint64_t took_us)
     slowest_t slowest = {0};
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
-        struct { const char *name; uint64_t us; } phases[] = {
-            {"connect", c->connect_us}, {"fetch", c->fetch_us}, {"stage", c->stage_us}};
+        struct {
+            const char *name;
+            uint64_t us;
+        } phases[] = {{"connect", c->connect_us}, {"fetch", c->fetch_us}, {"stage", c->stage_us}};
         slowest_t s = {.copy = c};
         for (size_t k = 0; k < sizeof phases / sizeof *phases; k++) {
             s.sum_us += phases[k].us;
@@ -140,8 +146,9 @@ static const copy_row_t *awaited_copy(const track_t *t)
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         bool counts = copy_in_flight(c) && (c->is_eligible || !has_eligible(t));
-        bool is_behind = counts && last && (c->state < last->state ||
-                                            (c->state == last->state && c->bytes_done < last->bytes_done));
+        bool is_behind =
+            counts && last &&
+            (c->state < last->state || (c->state == last->state && c->bytes_done < last->bytes_done));
         if (counts && (!last || is_behind)) last = c;
     }
     return last;
@@ -210,8 +217,9 @@ static json_t *rest_part(const report_view_t *b, const track_t *t, const version
     if (!text[0] && s->copy && s->copy->announce_us > rest_us / 2)
         text_printf(text, sizeof text, "before it was announced to %s", s->copy->worker);
     if (!text[0] && !t->copy_count && !v->first_ms)
-        text_printf(text, sizeof text, t->phase == TRACK_WAITING ? "behind another version of the adapter"
-                                                                 : "waiting for a worker");
+        text_printf(text, sizeof text,
+                    t->phase == TRACK_WAITING ? "behind another version of the adapter"
+                                              : "waiting for a worker");
     return json_pack("{s:o, s:o}", "ms", part_ms(rest_us), "message", part_text(text));
 }
 
@@ -258,10 +266,9 @@ json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_
                               : json_pack("{s:s, s:o, s:o}", "worker", s.copy->worker, "phase",
                                           part_text(s.phase), "ms", part_ms(s.us));
     uint64_t so_far_us = since_us(v->created_ms, b->now.wall_ms);
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms",
-                     v->first_ms ? part_ms(took_us) : json_null(), "so_far_ms",
-                     is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",
-                     v->first_ms || is_on_its_way ? json_null() : part_ms(took_us), "slowest", slowest,
-                     "rest", is_on_its_way ? json_null() : rest_part(b, t, v, took_us, &s), "switch",
-                     switch_part(t));
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? part_ms(took_us) : json_null(),
+        "so_far_ms", is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",
+        v->first_ms || is_on_its_way ? json_null() : part_ms(took_us), "slowest", slowest, "rest",
+        is_on_its_way ? json_null() : rest_part(b, t, v, took_us, &s), "switch", switch_part(t));
 }

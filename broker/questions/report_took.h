@@ -13,10 +13,10 @@ json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_
 
 /* How a copy in flight gets on. */
 typedef struct {
-    uint64_t rate_bytes;                   /* a second; 0: none came, or it is not known */
-    const char *source;                    /* borrowed; NULL: none */
-    bool is_silent;                        /* heartbeats are missing */
-    char note[192 + 2 * HEDDLE_NAME_MAX];  /* for people; "": nothing, or copy_row_t.message says it */
+    uint64_t rate_bytes;                  /* a second; 0: none came, or it is not known */
+    const char *source;                   /* borrowed; NULL: none */
+    bool is_silent;                       /* heartbeats are missing */
+    char note[192 + 2 * HEDDLE_NAME_MAX]; /* for people; "": nothing, or copy_row_t.message says it */
 } copy_progress_t;
 copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const copy_row_t *c);
 

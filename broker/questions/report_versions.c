@@ -29,14 +29,12 @@ static json_t *version_part(const report_view_t *b, const adapter_row_t *a, cons
     return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
                      part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
                      part_digest(&v->digest), "state", rollout_state(b->rollout, a, v), "reason",
-                     has_reason ? value_from_error(&reason) : json_null(), "note",
-                     part_text(note), "step",
+                     has_reason ? value_from_error(&reason) : json_null(), "note", part_text(note), "step",
                      v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at",
                      part_time(v->created_ms), "activated_at", part_time(v->first_ms), "data_bytes",
                      part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count), "features",
-                     part_words(v->features), "holder_count",
-                     part_count(t ? track_holder_count(t) : 0), "active_count",
-                     part_count(t ? track_active_count(t) : 0), "meta", meta);
+                     part_words(v->features), "holder_count", part_count(t ? track_holder_count(t) : 0),
+                     "active_count", part_count(t ? track_active_count(t) : 0), "meta", meta);
 }
 
 /* ---- what NAME@V adds ------------------------------------------------------------------------ */
@@ -84,11 +82,10 @@ static json_t *rollout_part(const report_view_t *b, const adapter_row_t *a, cons
                                  "code", part_code(m->code), "message", part_text(m->message));
         if (!rows_add(&rows, part)) break;
     }
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "activation",
-                     ACTIVATIONS[sum.activation < 3 ? sum.activation : 0], "deadline_ms",
-                     part_count(v->asked_ms), "eligible_count", part_count(sum.eligible), "staged_count",
-                     part_count(sum.staged), "active_count", part_count(sum.active), "missing",
-                     rows_end(&rows));
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:o}", "activation", ACTIVATIONS[sum.activation < 3 ? sum.activation : 0],
+        "deadline_ms", part_count(v->asked_ms), "eligible_count", part_count(sum.eligible), "staged_count",
+        part_count(sum.staged), "active_count", part_count(sum.active), "missing", rows_end(&rows));
 }
 
 /* Which processes the bytes of a copy came from, as the worker counted them. */
@@ -114,10 +111,9 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
     bool is_heard = c->state > COPY_ANNOUNCED && (c->told_us || c->announce_us);
     json_t *announced = is_heard ? part_ms(c->announce_us) : json_null();
     json_t *timing = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "announce_ms", announced, "queued_ms",
-                               part_span(c->queued_us), "connect_ms", part_span(c->connect_us),
-                               "fetch_ms", part_span(c->fetch_us), "verify_ms", part_span(c->verify_us),
-                               "stage_ms", part_span(c->stage_us), "activate_ms",
-                               part_span(c->activate_us));
+                               part_span(c->queued_us), "connect_ms", part_span(c->connect_us), "fetch_ms",
+                               part_span(c->fetch_us), "verify_ms", part_span(c->verify_us), "stage_ms",
+                               part_span(c->stage_us), "activate_ms", part_span(c->activate_us));
     const member_t *m = membership_by_token(b->members, c->token);
     const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
     /* A stale copy is what it is since the version that it serves was overtaken. */
@@ -129,12 +125,11 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
     copy_progress_t p = copy_progress(b, t, c);
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker,
                      "state", part_text(state), "code", part_code(c->code), "message",
-                     part_text(c->code ? c->message : NULL), "since_at",
-                     part_time(since_ms), "bytes_done", part_count(c->bytes_done),
-                     "sources", served_part(c), "max_rate_bytes",
-                     part_number(m ? m->max_rate_bytes : 0), "rate_bytes",
-                     part_number(p.rate_bytes), "source", part_text(p.source), "note", part_text(p.note),
-                     "queued_behind", part_number(c->behind), "timing", timing);
+                     part_text(c->code ? c->message : NULL), "since_at", part_time(since_ms), "bytes_done",
+                     part_count(c->bytes_done), "sources", served_part(c), "max_rate_bytes",
+                     part_number(m ? m->max_rate_bytes : 0), "rate_bytes", part_number(p.rate_bytes),
+                     "source", part_text(p.source), "note", part_text(p.note), "queued_behind",
+                     part_number(c->behind), "timing", timing);
 }
 
 /* Copies are sorted by the worker's name, so the page goes on after the last name of the one before. */
@@ -194,8 +189,7 @@ static int refuse_unknown(const adapter_row_t *a, const msg_query_t *q, heddle_e
     return HEDDLE_ERR_NOT_FOUND;
 }
 
-int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t *page,
-                    heddle_error_t *error)
+int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t *page, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(b->registry, q->name ? q->name : "");
     const version_row_t *v = a && q->version ? registry_version(a, q->version) : NULL;
@@ -219,12 +213,11 @@ int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t 
 
 int report_pull(const report_view_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body)
 {
-    json_t *fields = json_pack("{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o}", "adapter", a->name, "version",
-                               part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest),
-                               "digest", part_digest(&v->digest), "state",
-                               rollout_state(b->rollout, a, v), "step",
-                               v->step < 0 ? json_null() : part_count((uint64_t)v->step), "data_bytes",
-                               part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count));
+    json_t *fields = json_pack(
+        "{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o}", "adapter", a->name, "version", part_count(v->version),
+        "tag", part_tag(a->name, v->version, &v->digest), "digest", part_digest(&v->digest), "state",
+        rollout_state(b->rollout, a, v), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
+        "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count));
     *ret_body = part_body("pull", true, fields);
     return *ret_body ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
 }

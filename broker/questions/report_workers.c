@@ -27,7 +27,11 @@ static const copy_row_t *telling_copy(const report_view_t *b, const member_t *m,
 
 /* The state of a subscription, since when, and what is wrong with it.  message NULL: rollout_lost_text has
  * it. */
-typedef struct { const char *state, *message; int code; uint64_t since_ms; } standing_t;
+typedef struct {
+    const char *state, *message;
+    int code;
+    uint64_t since_ms;
+} standing_t;
 
 /* A stale worker shows why it does not have the active version, and not how its old one is. */
 static standing_t standing_of(const report_view_t *b, const member_t *m, const adapter_row_t *a,
@@ -63,8 +67,7 @@ static json_t *kept_part(const report_view_t *b, const member_t *m, const adapte
         const version_row_t *v = a->versions[i];
         const track_t *t = registry_is_live(v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
         const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
-        if (c && c->state == COPY_KEPT)
-            ok = json_array_append_new(list, part_count(v->version)) == 0;
+        if (c && c->state == COPY_KEPT) ok = json_array_append_new(list, part_count(v->version)) == 0;
     }
     if (ok) return list;
     json_decref(list);
@@ -88,7 +91,10 @@ static copy_progress_t progress_of(const report_view_t *b, const member_t *m, co
     copy_progress_t both = p;
     bool is_loading = c->state == COPY_ARRIVED;
     text_printf(both.note, sizeof both.note, "%s%s@%llu%s%s; then %s@%llu", is_loading ? "" : "fetching ",
-                t->adapter, (unsigned long long)t->version, !p.note[0] ? "" : is_loading ? " " : ", ",
+                t->adapter, (unsigned long long)t->version,
+                !p.note[0]   ? ""
+                : is_loading ? " "
+                             : ", ",
                 p.note, next->adapter, (unsigned long long)next->version);
     return both;
 }
@@ -108,8 +114,7 @@ static json_t *sub_part(const report_view_t *b, const member_t *m, const member_
     /* It serves nothing, and cannot fetch the active version.  What it fetches instead is served only where
      * the adapter is not held. */
     bool is_lost = a && member_is_ready(m) && rollout_lost_active(b->rollout, a);
-    if (!s.code && is_lost && (!sub->fetching || a->held))
-        s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
+    if (!s.code && is_lost && (!sub->fetching || a->held)) s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
     char lost[ROLLOUT_TEXT];
     if (s.code == HEDDLE_ERR_VERSION_LOST && !s.message) {
         rollout_lost_text(b->rollout, a, lost, sizeof lost);
@@ -134,9 +139,8 @@ static json_t *sub_part(const report_view_t *b, const member_t *m, const member_
                      part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
                      "digest", part_digest(digest), "state", part_text(s.state), "code", part_code(s.code),
                      "message", part_text(s.code ? s.message : NULL), "lag", part_count(sub_lag(a, m, sub)),
-                     "since_at", part_time(s.since_ms), "held_count", part_count(sub->held_count),
-                     "fetching", fetching, "note", part_text(p.note), "kept",
-                     kept_part(b, m, a));
+                     "since_at", part_time(s.since_ms), "held_count", part_count(sub->held_count), "fetching",
+                     fetching, "note", part_text(p.note), "kept", kept_part(b, m, a));
 }
 
 /* By name: a worker lists its subscriptions in the order of its command line. */
@@ -191,8 +195,8 @@ static json_t *worker_part(const report_view_t *b, const member_t *m)
     for (uint32_t i = 0; is_current && i < m->sub_count; i++)
         is_current = member_is_current(registry_adapter(b->registry, m->subs[i].adapter), m, &m->subs[i]);
     json_t *group = !m->group[0] ? json_null()
-                                 : json_pack("{s:s, s:o, s:o}", "name", m->group, "rank",
-                                             part_count(m->rank), "ranks", part_count(m->ranks));
+                                 : json_pack("{s:s, s:o, s:o}", "name", m->group, "rank", part_count(m->rank),
+                                             "ranks", part_count(m->ranks));
     json_t *transport = json_pack("{s:o, s:o, s:o, s:o}", "backend", part_text(m->backend), "ucx",
                                   part_text(m->ucx), "devices", texts_part(m->devices, m->device_count),
                                   "addresses", texts_part(m->addresses, m->address_count));
@@ -200,10 +204,9 @@ static json_t *worker_part(const report_view_t *b, const member_t *m)
     const msg_counts_t *c = &m->counts;
     bool told = c->slots_total > 0;
     uint64_t total = told ? c->slots_total : m->slots * m->sub_count;
-    json_t *slots =
-        json_pack("{s:o, s:o, s:o}", "total", part_count(total), "free",
-                  told ? part_count(c->slots_free) : json_null(), "held",
-                  told ? part_count(c->slots_held) : json_null());
+    json_t *slots = json_pack("{s:o, s:o, s:o}", "total", part_count(total), "free",
+                              told ? part_count(c->slots_free) : json_null(), "held",
+                              told ? part_count(c->slots_held) : json_null());
     json_t *counters =
         json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(c->bytes_in), "bytes_out",
                   part_count(c->bytes_out), "chunks_bad", part_count(c->chunks_bad), "retries",
@@ -211,15 +214,14 @@ static json_t *worker_part(const report_view_t *b, const member_t *m)
     return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
                      m->name, "token", part_count(m->token), "state", member_state_name(m->state), "current",
                      (int)is_current, "host", part_text(m->host), "pid", part_number(m->pid), "labels",
-                     labels_part(m), "group", group, "joined_at", part_time(m->joined_ms),
-                     "heartbeat_age_ms", part_count(member_silent_ms(m, b->now.us)), "transport",
-                     transport, "slots", slots, "adapters", subs_part(b, m), "counters", counters);
+                     labels_part(m), "group", group, "joined_at", part_time(m->joined_ms), "heartbeat_age_ms",
+                     part_count(member_silent_ms(m, b->now.us)), "transport", transport, "slots", slots,
+                     "adapters", subs_part(b, m), "counters", counters);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *page,
-                   heddle_error_t *error)
+int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *page, heddle_error_t *error)
 {
     const char *name = q->name && *q->name ? q->name : NULL;
     if (name && !membership_worker(b->members, name)) {

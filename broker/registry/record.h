@@ -26,9 +26,10 @@
 
 #include "proto/msg.h"
 
-#define EPOCH_MAX UINT32_MAX                     /* the upper half of a token */
-#define EPOCH_HEARD_MAX (EPOCH_MAX - (1u << 24)) /* members' word raises it no further: the rest is for
-                                                  * starts */
+#define EPOCH_MAX UINT32_MAX /* the upper half of a token */
+#define EPOCH_HEARD_MAX                                                                                      \
+    (EPOCH_MAX - (1u << 24)) /* members' word raises it no further: the rest is for
+                              * starts */
 
 typedef enum {
     RECORD_EPOCH = 1,
@@ -63,23 +64,23 @@ typedef enum { SCOPE_EVERYONE = 0 } scope_t;
 typedef struct record {
     record_kind_t kind;
     const char *adapter;
-    uint64_t epoch, version, decision, at_ms;      /* at_ms: wall clock */
+    uint64_t epoch, version, decision, at_ms; /* at_ms: wall clock */
     /* VERSION */
     digest_t digest;
-    msg_part_t part;                               /* parts of length 1 now */
+    msg_part_t part; /* parts of length 1 now */
     key16_t share_key;
-    const char *request_id, *writer, *base_model, *kind_text, *features;   /* features: comma-separated,
-                                                                            * sorted */
+    const char *request_id, *writer, *base_model, *kind_text, *features; /* features: comma-separated,
+                                                                          * sorted */
     int64_t step;
     uint64_t data_bytes, tensor_count, chunk_count, activation, deadline_ms;
     bytes_t config;
-    const char *meta;                              /* JSON object text */
-    uint64_t asked_ms;                             /* of which deadline_ms is what was left; 0: the same */
+    const char *meta;  /* JSON object text */
+    uint64_t asked_ms; /* of which deadline_ms is what was left; 0: the same */
     /* STATE */
     version_state_t state;
-    int code;                                      /* heddle_err_t, 0 */
+    int code; /* heddle_err_t, 0 */
     const char *message;
-    const char *worker, *phase;                    /* of the failure; "" */
+    const char *worker, *phase; /* of the failure; "" */
     /* DECISION */
     bool held;
     const char *by;
@@ -91,8 +92,8 @@ typedef struct record {
     /* WORKER: its adapters and the versions that it served: "policy@7,other@0" */
     const char *serves;
     /* KEY */
-    const char *public_key, *name, *roles;         /* roles: comma-separated */
-    uint64_t revoked_ms;                           /* 0: live */
+    const char *public_key, *name, *roles; /* roles: comma-separated */
+    uint64_t revoked_ms;                   /* 0: live */
 } record_t;
 
 #endif

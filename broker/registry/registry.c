@@ -257,8 +257,7 @@ static int apply_version(registry_t *r, const record_t *rec)
     if (err) return err;
     bool found;
     size_t at = version_place(a, rec->version, &found);
-    if (found)
-        return digest_equal(&a->versions[at]->digest, &rec->digest) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
+    if (found) return digest_equal(&a->versions[at]->digest, &rec->digest) ? HEDDLE_OK : HEDDLE_ERR_INTERNAL;
     version_row_t *v = new_version(rec);
     if (!v || !sorted_grow(&a->versions, a->version_count, &a->version_capacity)) {
         free_version(v);
@@ -306,8 +305,7 @@ static int apply_decision(registry_t *r, const record_t *rec)
         v->first_decision = rec->decision;
         v->first_ms = rec->at_ms;
     }
-    if (rec->decision <= a->decision)
-        return HEDDLE_OK; /* rows may come in any order: the greatest counts */
+    if (rec->decision <= a->decision) return HEDDLE_OK; /* rows may come in any order: the greatest counts */
     a->decision = rec->decision;
     a->active = rec->version;
     a->decided_ms = rec->at_ms;

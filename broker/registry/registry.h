@@ -32,10 +32,10 @@
 
 #include "broker/outbox.h"
 
-#define REGISTRY_KEEP_MAX 61u          /* slots 2 + keep <= LIMIT_SLOTS - 1 */
+#define REGISTRY_KEEP_MAX 61u /* slots 2 + keep <= LIMIT_SLOTS - 1 */
 
 typedef struct version_row {
-    uint64_t version, created_ms;      /* wall clock */
+    uint64_t version, created_ms; /* wall clock */
     version_state_t state;
     uint64_t decision, activated_ms;   /* the greatest decision that named it; 0: none */
     uint64_t first_decision, first_ms; /* the first that named it, and when; 0: none */
@@ -43,22 +43,23 @@ typedef struct version_row {
     digest_t digest;
     msg_part_t part;
     key16_t share_key;
-    int64_t step;                      /* -1: none */
+    int64_t step; /* -1: none */
     uint64_t data_bytes, tensor_count, chunk_count, activation, deadline_ms;
-    uint64_t asked_ms;                  /* of which deadline_ms is what packing left */
+    uint64_t asked_ms; /* of which deadline_ms is what packing left */
     /* never NULL; features: comma-separated; meta: JSON text, "" none */
     char *request_id, *writer, *base_model, *kind, *features, *meta;
     /* 0 when ended: only the store has it then */
-    uint8_t *config; size_t config_bytes;
-    int code;                          /* why it ended (heddle_err_t), 0 */
-    char *message, *worker, *phase;    /* of the failure; never NULL */
+    uint8_t *config;
+    size_t config_bytes;
+    int code;                       /* why it ended (heddle_err_t), 0 */
+    char *message, *worker, *phase; /* of the failure; never NULL */
     /* live, and no process has its bytes: since when, and the reason that was given; 0, "": one does */
     uint64_t lost_ms;
     char *lost_why;
 } version_row_t;
 
 typedef struct writer_row {
-    uint64_t token;                    /* 0: closed */
+    uint64_t token; /* 0: closed */
     uint64_t pid, since_ms;
     key16_t life;
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
@@ -66,7 +67,7 @@ typedef struct writer_row {
 
 typedef struct adapter_row {
     char name[HEDDLE_NAME_MAX + 1];
-    version_row_t **versions;          /* ascending by number */
+    version_row_t **versions; /* ascending by number */
     size_t version_count, version_capacity, ended_count;
     /* greatest number ever assigned, also of versions that were forgotten, or that only members know of */
     uint64_t last_version;
@@ -76,7 +77,7 @@ typedef struct adapter_row {
     uint64_t first_staging, last_staging;
     /* the latest decision and the version that it names; 0, 0: none yet */
     uint64_t decision, active, decided_ms;
-    scope_t scope;                     /* of the latest decision: the workers for which `active` is active */
+    scope_t scope; /* of the latest decision: the workers for which `active` is active */
     bool held;
     char held_by[HEDDLE_NAME_MAX + 1]; /* of the latest decision, when held */
     writer_row_t writer;
@@ -86,14 +87,14 @@ typedef struct adapter_row {
 typedef struct worker_row {
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     uint64_t pid, joined_ms;
-    char *serves;                      /* as in the record */
+    char *serves; /* as in the record */
 } worker_row_t;
 
 typedef struct registry {
     uint64_t epoch;
-    adapter_row_t **adapters;          /* ascending by name */
+    adapter_row_t **adapters; /* ascending by name */
     size_t adapter_count, adapter_capacity;
-    worker_row_t **workers;            /* ascending by name */
+    worker_row_t **workers; /* ascending by name */
     size_t worker_count, worker_capacity;
 } registry_t;
 
@@ -101,7 +102,7 @@ void registry_init(registry_t *r);
 void registry_fini(registry_t *r);
 /* OK · NO_MEMORY · INTERNAL: a row that cannot be (unknown kind, a name that is none, version of no adapter,
  * second digest of a version). */
-int  registry_apply(registry_t *r, const record_t *record);
+int registry_apply(registry_t *r, const record_t *record);
 
 /* ---- reading ---- */
 /* NULL: never published to */
@@ -140,18 +141,21 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
  * `peer`; *ret_published: the version that stands for it, and whether it is new. */
 typedef struct {
     instant_t now;
-    const adapter_row_t *adapter;      /* NULL: never opened */
+    const adapter_row_t *adapter; /* NULL: never opened */
     uint64_t peer;
     const char *writer;
     key16_t share_key;
-    const version_row_t *live;         /* what UNCHANGED compares with; NULL: nothing, each is new */
-    const version_row_t *awaited;      /* after a start: of the same bytes (rollout_awaited); NULL: none */
-    const char *held;                  /* rollout_held_text; NULL: the adapter is not held */
-    uint64_t held_version;             /* at which it is */
-    size_t cut_off_count;              /* membership_cut_off: a new version would reach none of them */
-    const char *addresses;             /* the writer's, for the refusal */
+    const version_row_t *live;    /* what UNCHANGED compares with; NULL: nothing, each is new */
+    const version_row_t *awaited; /* after a start: of the same bytes (rollout_awaited); NULL: none */
+    const char *held;             /* rollout_held_text; NULL: the adapter is not held */
+    uint64_t held_version;        /* at which it is */
+    size_t cut_off_count;         /* membership_cut_off: a new version would reach none of them */
+    const char *addresses;        /* the writer's, for the refusal */
 } publish_by_t;
-typedef struct { uint64_t version; bool is_new; } publish_answer_t;
+typedef struct {
+    uint64_t version;
+    bool is_new;
+} publish_answer_t;
 int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outbox_t *out,
                             publish_answer_t *ret_published, heddle_error_t *error);
 
@@ -168,8 +172,7 @@ typedef struct {
 int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error);
 /* The same, and records ADAPTER? WRITER. */
 int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
-                         outbox_t *out,
-                         heddle_error_t *error);
+                         outbox_t *out, heddle_error_t *error);
 /* Closes the adapter's writer: record WRITER with token 0. */
 void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);
 
@@ -181,12 +184,14 @@ typedef struct {
     uint64_t version;
     const char *by, *lost;
     bool has_source, has_staged, has_stale, dry_run;
-    bool ends_hold;                    /* also where a newer version is on its way */
+    bool ends_hold; /* also where a newer version is on its way */
 } activate_by_t;
-typedef struct { uint64_t from, decision; bool changed, held; } activated_t;
-int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by,
-                             instant_t now, outbox_t *out,
-                             activated_t *ret_activated, heddle_error_t *error);
+typedef struct {
+    uint64_t from, decision;
+    bool changed, held;
+} activated_t;
+int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by, instant_t now,
+                             outbox_t *out, activated_t *ret_activated, heddle_error_t *error);
 uint64_t registry_next_decision(const adapter_row_t *a);
 /* A member has a version or a decision of this adapter that is greater than those here: an older copy of
  * the store was put back.  Adds FLOOR (and ADAPTER), so that neither number is given again; false: the
@@ -203,8 +208,7 @@ void registry_decide_active(const adapter_row_t *a, const version_row_t *v, scop
  * REGISTRY_END_RECORDS: STATE, and FORGET for what is history no more. */
 #define REGISTRY_END_RECORDS 3
 void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
-                         const heddle_error_t *error,
-                         instant_t now, outbox_t *out);
+                         const heddle_error_t *error, instant_t now, outbox_t *out);
 /* The same, superseded by the version of that number. */
 void registry_decide_superseded(const adapter_row_t *a, const version_row_t *v, uint64_t by, instant_t now,
                                 outbox_t *out);

@@ -134,9 +134,8 @@ static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error
     char stored[HEDDLE_DIGEST_TEXT], asked[HEDDLE_DIGEST_TEXT];
     digest_text(&v->digest, stored);
     digest_text(&m->digest, asked);
-    int rc =
-        error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "request id %s stands for other bytes: %s@%llu",
-                   m->request_id, m->adapter, (unsigned long long)v->version);
+    int rc = error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "request id %s stands for other bytes: %s@%llu",
+                        m->request_id, m->adapter, (unsigned long long)v->version);
     error_where(error, m->adapter, v->version, NULL, "commit");
     error_contrast(error, stored, asked);
     error_hint(error, "give new bytes a new request id");
@@ -177,9 +176,8 @@ static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_e
 {
     char digest[HEDDLE_DIGEST_TEXT];
     digest_text(&live->digest, digest);
-    int rc =
-        error_fail(error, HEDDLE_ERR_UNCHANGED, "the bytes equal those of %s@%llu, the newest version",
-                   m->adapter, (unsigned long long)live->version);
+    int rc = error_fail(error, HEDDLE_ERR_UNCHANGED, "the bytes equal those of %s@%llu, the newest version",
+                        m->adapter, (unsigned long long)live->version);
     error_where(error, m->adapter, live->version, NULL, "commit");
     error_contrast(error, "other bytes", digest);
     error_hint(error, "--if-unchanged skip takes that version, publish makes a new one");
@@ -215,7 +213,7 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
                             publish_answer_t *ret_published, heddle_error_t *error)
 {
     const adapter_row_t *a = by->adapter;
-    const version_row_t *stands_for = NULL;    /* an existing version, which stands for this PUBLISH */
+    const version_row_t *stands_for = NULL; /* an existing version, which stands for this PUBLISH */
     const char *reason = "";
     int rc = check_publish(m, error);
     if (rc) return rc;
@@ -301,9 +299,8 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
     if (!is_held || m->takeover) return HEDDLE_OK;
     char since[25];
     clock_text(a->writer.since_ms, since);
-    int rc =
-        error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu, since %s", a->name,
-                   a->writer.name, a->writer.host, (unsigned long long)a->writer.pid, since);
+    int rc = error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu, since %s",
+                        a->name, a->writer.name, a->writer.host, (unsigned long long)a->writer.pid, since);
     error_where(error, a->name, 0, NULL, NULL);
     error_expected(error, "no live writer");
     const char *heard = by->is_of_before ? "not heard of since the broker's start" : "heard of";
@@ -425,9 +422,8 @@ static int check_activate(const adapter_row_t *a, const version_row_t *v, const 
     return HEDDLE_OK;
 }
 
-int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by,
-                             instant_t now, outbox_t *out, activated_t *ret_activated,
-                             heddle_error_t *error)
+int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by, instant_t now,
+                             outbox_t *out, activated_t *ret_activated, heddle_error_t *error)
 {
     adapter_row_t *a = registry_adapter(r, adapter);
     if (!a || !by->version || by->version > a->last_version) {
@@ -441,7 +437,7 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
     }
     const version_row_t *v = registry_version(a, by->version), *newest = registry_newest_live(a);
     bool is_active = a->active == by->version;
-    bool is_free = by->ends_hold || (v && v == newest);    /* leaves no hold behind */
+    bool is_free = by->ends_hold || (v && v == newest); /* leaves no hold behind */
     if (!is_active || by->lost) {
         int rc = check_activate(a, v, by, error);
         if (rc) return rc;

@@ -72,16 +72,41 @@ static const char LATER[] =
     "CREATE TABLE IF NOT EXISTS floors ("
     " adapter TEXT PRIMARY KEY, version INTEGER NOT NULL, decision INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
     "PRAGMA user_version = " NUMBER(STORE_SCHEMA) ";"
-    "COMMIT";
+                                                  "COMMIT";
 
 typedef enum {
-    SQL_BEGIN, SQL_COMMIT, SQL_ROLLBACK,
-    PUT_EPOCH, TOUCH, PUT_ADAPTER, PUT_VERSION, PUT_DECISION, PUT_STATE, PUT_WRITER, DROP_WRITER, PUT_FLOOR,
-    PUT_WORKER, DROP_WORKER, PUT_LOSS,
-    DROP_OLDER_DECISIONS, DROP_DECISIONS, DROP_VERSION, PUT_KEY, DROP_KEY,
-    ALL_META, ALL_ADAPTERS, ALL_VERSIONS, ALL_DECISIONS, ALL_STATES, ALL_WRITERS, ALL_KEYS, ALL_FLOORS,
-    ALL_WORKERS, ALL_LOSSES,
-    GET_CONFIG, SQL_COUNT
+    SQL_BEGIN,
+    SQL_COMMIT,
+    SQL_ROLLBACK,
+    PUT_EPOCH,
+    TOUCH,
+    PUT_ADAPTER,
+    PUT_VERSION,
+    PUT_DECISION,
+    PUT_STATE,
+    PUT_WRITER,
+    DROP_WRITER,
+    PUT_FLOOR,
+    PUT_WORKER,
+    DROP_WORKER,
+    PUT_LOSS,
+    DROP_OLDER_DECISIONS,
+    DROP_DECISIONS,
+    DROP_VERSION,
+    PUT_KEY,
+    DROP_KEY,
+    ALL_META,
+    ALL_ADAPTERS,
+    ALL_VERSIONS,
+    ALL_DECISIONS,
+    ALL_STATES,
+    ALL_WRITERS,
+    ALL_KEYS,
+    ALL_FLOORS,
+    ALL_WORKERS,
+    ALL_LOSSES,
+    GET_CONFIG,
+    SQL_COUNT
 } sql_t;
 
 static const char *const SQL[SQL_COUNT] = {
@@ -133,16 +158,16 @@ static const char *const SQL[SQL_COUNT] = {
 };
 
 struct store {
-    owner_t owner;                   /* SQLite serves one thread, and that is ours */
+    owner_t owner; /* SQLite serves one thread, and that is ours */
     datadir_t dir;
     store_files_t files;
     sqlite3 *db;
     sqlite3_stmt *sql[SQL_COUNT];
     char cluster[HEDDLE_NAME_MAX + 1];
-    uint64_t epoch, said_epoch;      /* the latter in the lock, and in the registry without its log */
-    int number;                      /* errno of the last statement, 0 when it went well */
-    bool is_ready;                   /* opened, to the end */
-    bool has_complained;             /* that the epoch is in the log alone */
+    uint64_t epoch, said_epoch; /* the latter in the lock, and in the registry without its log */
+    int number;                 /* errno of the last statement, 0 when it went well */
+    bool is_ready;              /* opened, to the end */
+    bool has_complained;        /* that the epoch is in the log alone */
 };
 
 /* ---- errors ---------------------------------------------------------------------------------- */
@@ -218,11 +243,11 @@ static const struct kind {
     record_kind_t kind;
     sql_t put, all;
 } KINDS[] = {
-    {RECORD_EPOCH, PUT_EPOCH, ALL_META},          {RECORD_ADAPTER, PUT_ADAPTER, ALL_ADAPTERS},
-    {RECORD_VERSION, PUT_VERSION, ALL_VERSIONS},  {RECORD_DECISION, PUT_DECISION, ALL_DECISIONS},
-    {RECORD_STATE, PUT_STATE, ALL_STATES},        {RECORD_WRITER, PUT_WRITER, ALL_WRITERS},
-    {RECORD_FLOOR, PUT_FLOOR, ALL_FLOORS},        {RECORD_KEY, PUT_KEY, ALL_KEYS},
-    {RECORD_WORKER, PUT_WORKER, ALL_WORKERS},     {RECORD_LOSS, PUT_LOSS, ALL_LOSSES},
+    {RECORD_EPOCH, PUT_EPOCH, ALL_META},         {RECORD_ADAPTER, PUT_ADAPTER, ALL_ADAPTERS},
+    {RECORD_VERSION, PUT_VERSION, ALL_VERSIONS}, {RECORD_DECISION, PUT_DECISION, ALL_DECISIONS},
+    {RECORD_STATE, PUT_STATE, ALL_STATES},       {RECORD_WRITER, PUT_WRITER, ALL_WRITERS},
+    {RECORD_FLOOR, PUT_FLOOR, ALL_FLOORS},       {RECORD_KEY, PUT_KEY, ALL_KEYS},
+    {RECORD_WORKER, PUT_WORKER, ALL_WORKERS},    {RECORD_LOSS, PUT_LOSS, ALL_LOSSES},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -461,9 +486,9 @@ static int check_epoch(store_t *s, bool fresh, heddle_error_t *error)
     if (s->epoch > s->dir.open_epoch) return HEDDLE_OK;
     /* The files are older than the run that was killed here, at least in part.  Their epoch would be used
      * twice, so tokens of that run would be valid again. */
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
-                        "%.300s is older than the broker that ran here last, which was killed",
-                        s->files.main);
+    int rc =
+        error_fail(error, HEDDLE_ERR_DATA_DIR,
+                   "%.300s is older than the broker that ran here last, which was killed", s->files.main);
     error_expected(error, "epoch %llu or later", (unsigned long long)s->dir.open_epoch);
     error_found(error, "epoch %llu", (unsigned long long)s->epoch - 1);
     error_hint(error,
@@ -561,7 +586,7 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     if (!rc) rc = datadir_say_begun(&s->dir, error);
     if (!rc) rc = make_schema(s, fresh, error);
     if (!rc) rc = check_setting(s, "journal_mode", "wal", error); /* a commit is durable only with these */
-    if (!rc) rc = check_setting(s, "synchronous", "2", error); /* FULL */
+    if (!rc) rc = check_setting(s, "synchronous", "2", error);    /* FULL */
     if (!rc) rc = check_setting(s, "foreign_keys", "1", error);
     if (!rc) rc = raise_epoch(s, error);
     if (!rc) rc = begin_log(s, error);

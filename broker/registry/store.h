@@ -31,13 +31,13 @@
 
 #include "broker/registry/record.h"
 
-#define STORE_SCHEMA 5   /* of the file, in SQLite's user_version; raised with every change of a table */
+#define STORE_SCHEMA 5 /* of the file, in SQLite's user_version; raised with every change of a table */
 
 typedef struct store store_t;
 
 /* DATA_LOCKED (names the pid) · DATA_DIR (path, uid, mode, fix; also a damaged or foreign file) · DATA_NEWER
  * (both schema numbers) · NO_SPACE · NO_MEMORY.  On failure nothing is open and nothing is locked. */
-int  store_open(const char *dir, store_t **ret_store, heddle_error_t *error);
+int store_open(const char *dir, store_t **ret_store, heddle_error_t *error);
 void store_close(store_t **store);
 
 /* Every stored record, in the order EPOCH, ADAPTER, VERSION, DECISION, STATE, WRITER, FLOOR, KEY, within a
@@ -52,20 +52,20 @@ int store_load(store_t *s, int (*each)(void *self, const record_t *record), void
  * contradict what is stored (a version number used twice, a decision for an unknown version): nothing
  * happened · DATA_DIR: the disk failed under us, or another process took or changed the files: whether it
  * happened is unknown, end the process. */
-int  store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error);
+int store_commit(store_t *s, const record_t *records, int count, heddle_error_t *error);
 
 /* Appends the adapter_config.json of a version as it was published.  NOT_FOUND · DATA_DIR · NO_MEMORY. */
-int  store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error);
+int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error);
 
-const char *store_dir(const store_t *s);       /* absolute */
+const char *store_dir(const store_t *s); /* absolute */
 const char *store_cluster(const store_t *s);
-uint64_t    store_epoch(const store_t *s);     /* the highest so far; from 1 */
-uint64_t    store_bytes(const store_t *s);     /* on disk now */
+uint64_t store_epoch(const store_t *s); /* the highest so far; from 1 */
+uint64_t store_bytes(const store_t *s); /* on disk now */
 /* Live keys in the table.  OK · DATA_DIR. */
-int         store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error);
+int store_key_count(store_t *s, uint64_t *ret_count, heddle_error_t *error);
 
 /* Where SQLite's codes end: the code of ours for a result of SQLite (extended or not) and the errno below it
  * (0: none). */
-int  store_code(int sqlite_code, int number);
+int store_code(int sqlite_code, int number);
 
 #endif

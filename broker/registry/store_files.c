@@ -159,7 +159,9 @@ int store_files_part(const store_files_t *f, uint64_t epoch)
  * database in it. */
 enum { MAIN_HEADER = 100, LOG_HEADER = 32, FRAME_HEADER = 24, PAGE_MAX = 65536 };
 
-typedef struct { uint32_t a, b; } sum_t;
+typedef struct {
+    uint32_t a, b;
+} sum_t;
 
 static uint32_t be32(const uint8_t *p)
 {
@@ -186,9 +188,9 @@ typedef struct {
     bool is_big;
     bool has_salt;
     uint8_t salt[8];
-    sum_t stored, counted;     /* of the frame before: as it says, and as it is */
-    bool is_broken;            /* something before was not whole */
-    bool has_ended;            /* and a transaction ended with the frame before, which belongs to this log */
+    sum_t stored, counted; /* of the frame before: as it says, and as it is */
+    bool is_broken;        /* something before was not whole */
+    bool has_ended;        /* and a transaction ended with the frame before, which belongs to this log */
     size_t page_bytes;
 } walk_t;
 
@@ -272,8 +274,8 @@ static int read_page_bytes(const char *path, size_t *ret_bytes, heddle_error_t *
     int number = errno;
     if (fd >= 0) close(fd);
     if (n < 0) return read_failed(path, number, error);
-    bool is_ours = n == MAIN_HEADER && !memcmp(h, "SQLite format 3", 16) &&
-                   be32(h + 68) == STORE_APPLICATION_ID;
+    bool is_ours =
+        n == MAIN_HEADER && !memcmp(h, "SQLite format 3", 16) && be32(h + 68) == STORE_APPLICATION_ID;
     size_t bytes = is_ours ? (size_t)h[16] << 8 | h[17] : 0;
     if (bytes == 1) bytes = PAGE_MAX;
     *ret_bytes = bytes >= 512 && (bytes & (bytes - 1)) == 0 ? bytes : 0;
@@ -325,8 +327,8 @@ int store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error
     size_t page_bytes = 0;
     struct stat st;
     if (dir->is_unparted) {
-        int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
-                            "%.300s does not belong to the registry.db beside it", f->log);
+        int rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s does not belong to the registry.db beside it",
+                            f->log);
         error_contrast(error, "a log that was put aside",
                        "one that the broker before could not put aside, when one of the two had been "
                        "replaced");

@@ -22,24 +22,24 @@
 #define STORE_APPLICATION_ID 0x4845444c /* "HEDL", in SQLite's application_id */
 
 typedef struct {
-    char *main, *log;                      /* paths; owned */
-    struct stat main_seen, log_seen;       /* st_ino 0: not yet */
+    char *main, *log;                /* paths; owned */
+    struct stat main_seen, log_seen; /* st_ino 0: not yet */
 } store_files_t;
 
 /* NO_MEMORY. */
-int  store_files_init(store_files_t *f, const datadir_t *dir, heddle_error_t *error);
+int store_files_init(store_files_t *f, const datadir_t *dir, heddle_error_t *error);
 void store_files_fini(store_files_t *f);
 /* Before SQLite sees them: DATA_DIR · NO_MEMORY.  Nothing is changed. */
-int  store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error_t *error);
+int store_files_check(const store_files_t *f, const datadir_t *dir, heddle_error_t *error);
 /* They are as they should be now: opened, or written to by us. */
 void store_files_note(store_files_t *f);
 /* DATA_DIR: a file was removed, moved or replaced, or registry.db was written to by another process; or
  * the files cannot be looked at. */
-int  store_files_in_place(const store_files_t *f, heddle_error_t *error);
+int store_files_in_place(const store_files_t *f, heddle_error_t *error);
 bool store_files_own_main(const store_files_t *f);
 /* Renames a log that does not belong to the registry beside it: registry.db-wal.EPOCH, or .EPOCH.2 and so on
  * where that is taken.  0, or the errno: they lie side by side still, and no start may take them for a pair
  * (datadir_say_unparted). */
-int  store_files_part(const store_files_t *f, uint64_t epoch);
+int store_files_part(const store_files_t *f, uint64_t epoch);
 
 #endif

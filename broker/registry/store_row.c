@@ -40,12 +40,25 @@ bytes_t row_take_blob(row_t *r)
 /* ---- columns --------------------------------------------------------------------------------- */
 
 typedef enum {
-    COLUMN_END, COLUMN_TEXT, COLUMN_U64, COLUMN_FLAG, COLUMN_CODE, COLUMN_STATE, COLUMN_SCOPE, COLUMN_FIXED,
+    COLUMN_END,
+    COLUMN_TEXT,
+    COLUMN_U64,
+    COLUMN_FLAG,
+    COLUMN_CODE,
+    COLUMN_STATE,
+    COLUMN_SCOPE,
+    COLUMN_FIXED,
     COLUMN_BLOB
 } column_type_t;
-typedef struct { column_type_t type; size_t at, bytes; } column_t;
+typedef struct {
+    column_type_t type;
+    size_t at, bytes;
+} column_t;
 
-#define COLUMN(type, field) {COLUMN_##type, offsetof(record_t, field), sizeof ((record_t *)0)->field}
+#define COLUMN(type, field)                                                                                  \
+    {                                                                                                        \
+        COLUMN_##type, offsetof(record_t, field), sizeof((record_t *)0)->field                               \
+    }
 #define TEXT(field) COLUMN(TEXT, field)
 #define U64(field) COLUMN(U64, field)
 #define FIXED(field) COLUMN(FIXED, field)
@@ -55,11 +68,28 @@ typedef struct { column_type_t type; size_t at, bytes; } column_t;
 static const column_t COLUMNS[][23] = {
     [RECORD_EPOCH] = {U64(epoch)},
     [RECORD_ADAPTER] = {TEXT(adapter), U64(at_ms)},
-    [RECORD_VERSION] = {TEXT(adapter), U64(version), U64(at_ms), FIXED(digest), U64(part.region_bytes),
-                        U64(part.manifest_bytes), FIXED(part.manifest_digest), FIXED(share_key),
-                        TEXT(request_id), TEXT(writer), TEXT(base_model), TEXT(kind_text), TEXT(features),
-                        U64(step), U64(data_bytes), U64(tensor_count), U64(chunk_count), U64(activation),
-                        U64(deadline_ms), COLUMN(BLOB, config), TEXT(meta), U64(asked_ms)},
+    [RECORD_VERSION] = {TEXT(adapter),
+                        U64(version),
+                        U64(at_ms),
+                        FIXED(digest),
+                        U64(part.region_bytes),
+                        U64(part.manifest_bytes),
+                        FIXED(part.manifest_digest),
+                        FIXED(share_key),
+                        TEXT(request_id),
+                        TEXT(writer),
+                        TEXT(base_model),
+                        TEXT(kind_text),
+                        TEXT(features),
+                        U64(step),
+                        U64(data_bytes),
+                        U64(tensor_count),
+                        U64(chunk_count),
+                        U64(activation),
+                        U64(deadline_ms),
+                        COLUMN(BLOB, config),
+                        TEXT(meta),
+                        U64(asked_ms)},
     [RECORD_DECISION] = {TEXT(adapter), U64(decision), U64(version), COLUMN(FLAG, held), TEXT(by), U64(at_ms),
                          COLUMN(SCOPE, scope)},
     [RECORD_STATE] = {COLUMN(STATE, state), U64(at_ms), COLUMN(CODE, code), TEXT(message), TEXT(worker),
@@ -85,9 +115,9 @@ void row_put(row_t *to, const record_t *r)
         case COLUMN_TEXT: row_put_text(to, *(const char *const *)field); break;
         case COLUMN_U64: row_put_u64(to, *(const uint64_t *)field); break;
         case COLUMN_FLAG: row_put_u64(to, *(const bool *)field); break;
-        case COLUMN_CODE: row_put_u64(to, (uint64_t)(int64_t)*(const int *)field); break;
-        case COLUMN_STATE: row_put_u64(to, (uint64_t)*(const version_state_t *)field); break;
-        case COLUMN_SCOPE: row_put_u64(to, (uint64_t)*(const scope_t *)field); break;
+        case COLUMN_CODE: row_put_u64(to, (uint64_t)(int64_t) * (const int *)field); break;
+        case COLUMN_STATE: row_put_u64(to, (uint64_t) * (const version_state_t *)field); break;
+        case COLUMN_SCOPE: row_put_u64(to, (uint64_t) * (const scope_t *)field); break;
         case COLUMN_FIXED: put_blob(to, field, c->bytes); break;
         case COLUMN_BLOB: {
             const bytes_t *blob = field;

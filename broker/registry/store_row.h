@@ -12,7 +12,10 @@
 
 #include <sqlite3.h>
 
-typedef struct { sqlite3_stmt *sql; int at, code; } row_t;
+typedef struct {
+    sqlite3_stmt *sql;
+    int at, code;
+} row_t;
 
 /* Columns of `versions`, in the order of row_put and row_take. */
 #define ROW_VERSION_COLUMNS                                                                                  \
@@ -25,9 +28,9 @@ void row_put(row_t *to, const record_t *r);
 void row_take(row_t *from, record_t *r);
 
 void row_put_u64(row_t *r, uint64_t v);
-void row_put_text(row_t *r, const char *text);   /* NULL: "" */
-uint64_t    row_take_u64(row_t *r);
-const char *row_take_text(row_t *r);             /* never NULL */
-bytes_t     row_take_blob(row_t *r);
+void row_put_text(row_t *r, const char *text); /* NULL: "" */
+uint64_t row_take_u64(row_t *r);
+const char *row_take_text(row_t *r); /* never NULL */
+bytes_t row_take_blob(row_t *r);
 
 #endif

@@ -21,29 +21,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define PLAN_SOURCES 3u                /* in one list */
-#define PLAN_CANDIDATES 64u            /* members that one choice looks at, beside the publisher */
-#define PLAN_SLOW_FACTOR 4u            /* a source whose rate is below best / 4 goes behind the others */
+#define PLAN_SOURCES 3u     /* in one list */
+#define PLAN_CANDIDATES 64u /* members that one choice looks at, beside the publisher */
+#define PLAN_SLOW_FACTOR 4u /* a source whose rate is below best / 4 goes behind the others */
 
 typedef enum { PLAN_NOTHING, PLAN_PART, PLAN_ALL } plan_have_t;
 
 typedef struct {
     uint64_t token;
     plan_have_t have;
-    uint64_t rate;                     /* bytes per second that it fetched at; 0: unknown, taken as good */
-    uint32_t load;                     /* members whose list begins with it, and that are still fetching */
-    uint32_t place;                    /* in plan_t.sources, while `have` is enough */
-    bool is_fetching;                  /* its list counts as load */
+    uint64_t rate;    /* bytes per second that it fetched at; 0: unknown, taken as good */
+    uint32_t load;    /* members whose list begins with it, and that are still fetching */
+    uint32_t place;   /* in plan_t.sources, while `have` is enough */
+    bool is_fetching; /* its list counts as load */
     uint32_t source_count;
-    uint64_t sources[PLAN_SOURCES];    /* tokens, the first is asked first */
+    uint64_t sources[PLAN_SOURCES]; /* tokens, the first is asked first */
 } plan_row_t;
 
 typedef struct {
-    plan_row_t **rows; size_t count, capacity;              /* ascending by token */
-    plan_row_t **sources; size_t source_count, source_capacity;   /* rows that may be sources, in any order */
-    uint64_t publisher;                /* token, while it serves the bytes; 0 */
+    plan_row_t **rows;
+    size_t count, capacity; /* ascending by token */
+    plan_row_t **sources;
+    size_t source_count, source_capacity; /* rows that may be sources, in any order */
+    uint64_t publisher;                   /* token, while it serves the bytes; 0 */
     uint64_t seed;
-    plan_have_t least;                 /* of the bytes, that a source must have */
+    plan_have_t least; /* of the bytes, that a source must have */
 } plan_t;
 
 void plan_init(plan_t *p, uint64_t seed, plan_have_t least);

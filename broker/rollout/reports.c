@@ -136,8 +136,7 @@ int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *
         copy_move(t, c, state, v.now);
         c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
         c->is_owed = false;
-        copy_reach(t, c,
-                   t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);
+        copy_reach(t, c, t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);
         welcome->keep[welcome->keep_count++] = (msg_keep_t){held->adapter, t->version, t->row->share_key};
     }
     return HEDDLE_OK;
@@ -533,9 +532,7 @@ static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
     const member_t *source = membership_by_token(s->v.members, token);
     for (size_t i = 0; !source && i < s->v.members->worker_count; i++)
         if (s->v.members->workers[i]->token == token) source = s->v.members->workers[i];
-    const char *name = source                             ? source->name
-                       : token == x->t->former_publisher ? x->t->row->writer
-                                                         : "";
+    const char *name = source ? source->name : token == x->t->former_publisher ? x->t->row->writer : "";
     event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, x->t->adapter, x->t->version, c->worker, s->v.now);
     e->token = token;
     error_text(e->other, sizeof e->other, name);

@@ -641,8 +641,8 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
         /* A commit in this same turn made the decision that would be repeated here. */
         bool has_decided = !registry_is_behind(a->row);
         for (int k = 0; !has_decided && k < out->record_count; k++)
-            has_decided = out->records[k].kind == RECORD_DECISION &&
-                          !strcmp(out->records[k].adapter, a->row->name);
+            has_decided =
+                out->records[k].kind == RECORD_DECISION && !strcmp(out->records[k].adapter, a->row->name);
         if (!has_decided) registry_decide_again(a->row, v.now, out);
         keep_decide(a, v, out);
         note_losses(a, v.now, out);

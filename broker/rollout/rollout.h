@@ -29,13 +29,22 @@
 #include "broker/events.h"
 #include "broker/rollout/summary.h"
 
-#define ROLLOUT_PUSH_US 20000ull       /* ROLLOUT messages that only count on are so far apart, at least */
+#define ROLLOUT_PUSH_US 20000ull /* ROLLOUT messages that only count on are so far apart, at least */
 
 /* What the functions below look at, together. */
-typedef struct { const registry_t *registry; const membership_t *members; instant_t now; } view_t;
+typedef struct {
+    const registry_t *registry;
+    const membership_t *members;
+    instant_t now;
+} view_t;
 
 /* What one step looks at, and where its events and messages go. */
-typedef struct { rollout_t *ro; view_t v; events_t *ev; outbox_t *out; } step_t;
+typedef struct {
+    rollout_t *ro;
+    view_t v;
+    events_t *ev;
+    outbox_t *out;
+} step_t;
 
 /* How long the broker still settles; 0: it does not.  The end is that of the members' grace. */
 uint64_t rollout_settling_us(const rollout_t *ro, const membership_t *members, uint64_t now_us);
@@ -48,7 +57,7 @@ uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t
 
 /* Start-up, after membership_start: a track for each live version that was loaded.  An empty registry has
  * nothing to settle.  NO_MEMORY. */
-int  rollout_start(rollout_t *ro, view_t v);
+int rollout_start(rollout_t *ro, view_t v);
 /* Sends a worker what it lacks: ANNOUNCE of the active or the newest version, COMMIT. */
 void rollout_wake(step_t *s, member_t *member);
 

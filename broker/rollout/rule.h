@@ -19,11 +19,11 @@
 #include "broker/rollout/tally.h"
 
 typedef struct {
-    uint64_t activation;           /* heddle_activation_t */
-    bool is_held;                  /* the adapter is */
-    bool is_late;                  /* the deadline has passed */
-    bool was_staged;               /* by a unit, which may be away now */
-    bool has_lost_source;          /* no process has had the bytes for too long */
+    uint64_t activation;  /* heddle_activation_t */
+    bool is_held;         /* the adapter is */
+    bool is_late;         /* the deadline has passed */
+    bool was_staged;      /* by a unit, which may be away now */
+    bool has_lost_source; /* no process has had the bytes for too long */
 } rule_t;
 
 typedef enum { RULE_WAIT, RULE_DECIDE, RULE_FAIL } rule_verdict_t;
@@ -33,9 +33,9 @@ typedef enum { RULE_REJECTED, RULE_LATE, RULE_SOURCELESS } rule_reason_t;
 
 typedef struct {
     rule_verdict_t verdict;
-    bool is_staged;                /* all that the rule waits for has happened, committed or not */
-    scope_t scope;                 /* RULE_DECIDE: the workers that the decision is for */
-    rule_reason_t reason;          /* RULE_FAIL */
+    bool is_staged;       /* all that the rule waits for has happened, committed or not */
+    scope_t scope;        /* RULE_DECIDE: the workers that the decision is for */
+    rule_reason_t reason; /* RULE_FAIL */
 } ruling_t;
 
 ruling_t rule_apply(const rule_t *rule, const tally_t *tally);

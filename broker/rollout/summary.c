@@ -114,8 +114,7 @@ void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
 {
     char until[25];
     clock_text(t->lost_ms, until);
-    if (t->row && t->row->lost_why[0])
-        error_fail(ret_error, HEDDLE_ERR_VERSION_LOST, "%s", t->row->lost_why);
+    if (t->row && t->row->lost_why[0]) error_fail(ret_error, HEDDLE_ERR_VERSION_LOST, "%s", t->row->lost_why);
     else if (t->last_holder[0])
         error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
                    "no process holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
@@ -174,10 +173,10 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
      * reason. */
     bool is_its_own = v->code == HEDDLE_ERR_DEADLINE || v->code == HEDDLE_ERR_NO_WORKERS ||
                       v->code == HEDDLE_ERR_VERSION_LOST;
-    int code = c->code              ? c->code
+    int code = c->code             ? c->code
                : track_is_ended(t) ? (is_its_own ? v->code : HEDDLE_ERR_VERSION_FAILED)
-               : t->is_late         ? HEDDLE_ERR_DEADLINE
-                                    : HEDDLE_OK;
+               : t->is_late        ? HEDDLE_ERR_DEADLINE
+                                   : HEDDLE_OK;
     *row = (missing_row_t){.worker = c->worker, .phase = copy_phase(c), .code = code};
     if (c->code) {
         text_printf(row->message, sizeof row->message, "%s", c->message);
@@ -256,8 +255,8 @@ bool rollout_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const 
     return is_manual && !strcmp(rollout_state(ro, a, v), "staged");
 }
 
-bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
-                  uint64_t settling_us, char ret_text[ROLLOUT_NOTE_TEXT])
+bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, uint64_t settling_us,
+                  char ret_text[ROLLOUT_NOTE_TEXT])
 {
     size_t size = ROLLOUT_NOTE_TEXT;
     unsigned long long version = v->version;

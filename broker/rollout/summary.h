@@ -20,7 +20,7 @@ const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter
 
 /* "staging" "staged" "active" "kept" "superseded" "failed" "retired" "lost" */
 const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
-const char *track_state(const track_t *t);                 /* the same; its row must be there */
+const char *track_state(const track_t *t); /* the same; its row must be there */
 /* Nothing but the hold keeps it from being active: it is staged, or was taken back. */
 bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 
@@ -30,7 +30,7 @@ bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_
 bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
                          char ret_text[ROLLOUT_QUEUED_TEXT]);
 
-#define ROLLOUT_TEXT 768u                                   /* room for the longest names */
+#define ROLLOUT_TEXT 768u /* room for the longest names */
 /* Staged, of activation manual, and not held: it is decided by `heddle activate`. */
 bool rollout_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 /* What the version waits for, or which one superseded it, for people.  False, and "": nothing of these.
@@ -47,7 +47,11 @@ const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_
  * it is known. */
 const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest);
 
-typedef struct { const char *worker, *phase; int code; char message[256]; } missing_row_t;
+typedef struct {
+    const char *worker, *phase;
+    int code;
+    char message[256];
+} missing_row_t;
 typedef struct {
     const char *state;
     uint64_t decision, activation, deadline_ms;
@@ -55,7 +59,7 @@ typedef struct {
     uint32_t eligible, staged, active;
     /* why it failed; HELD when only the hold keeps it from being active; 0 */
     int code;
-    uint32_t missing_count;                /* all of them; at most `cap` rows were written */
+    uint32_t missing_count; /* all of them; at most `cap` rows were written */
 } rollout_sum_t;
 rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
                           missing_row_t *rows, uint32_t cap);

@@ -39,27 +39,27 @@ typedef enum {
 typedef struct group {
     char name[HEDDLE_NAME_MAX + 1];
     uint32_t ranks, staged_ranks;
-    uint32_t *holders;             /* how many workers of each rank have the version */
+    uint32_t *holders; /* how many workers of each rank have the version */
 } group_t;
 
 /* What of a copy is counted. */
 typedef struct {
     copy_state_t state;
     bool is_eligible, has_reached;
-    bool is_spare;                 /* KEPT: its slot is wanted, and no reader holds it */
-    bool is_ordered;               /* COMMIT was sent */
-    group_t *group;                /* NULL: none */
+    bool is_spare;   /* KEPT: its slot is wanted, and no reader holds it */
+    bool is_ordered; /* COMMIT was sent */
+    group_t *group;  /* NULL: none */
     uint32_t rank;
 } tallied_t;
 
 typedef struct {
-    uint32_t in[2][COPY_STATES];   /* [is_eligible][state] */
+    uint32_t in[2][COPY_STATES]; /* [is_eligible][state] */
     /* of workers that are there: served the version's latest decision, or a later one; have it or did that
      * */
     uint32_t reached[2], done[2];
-    uint32_t units;                /* units that have staged it */
-    uint32_t spare;                /* KEPT, and its slot is wanted */
-    uint32_t switching;            /* have it, COMMIT was sent, neither switched nor refused */
+    uint32_t units;     /* units that have staged it */
+    uint32_t spare;     /* KEPT, and its slot is wanted */
+    uint32_t switching; /* have it, COMMIT was sent, neither switched nor refused */
 } tally_t;
 
 /* States up to ARRIVED are in flight, STAGED to REFUSED have the bytes: the order of copy_state_t says so. */

@@ -728,11 +728,12 @@ bool track_is_sound(const track_t *t)
         const copy_row_t *c = t->copies[i];
         tallied_t one = tallied(c);
         const plan_row_t *row = plan_row(&t->plan, c->token);
-        tally_move(&again, NULL, &(tallied_t){.state = one.state,
-                                       .is_eligible = one.is_eligible,
-                                       .has_reached = one.has_reached,
-                                       .is_spare = one.is_spare,
-                                       .is_ordered = one.is_ordered});
+        tally_move(&again, NULL,
+                   &(tallied_t){.state = one.state,
+                                .is_eligible = one.is_eligible,
+                                .has_reached = one.has_reached,
+                                .is_spare = one.is_spare,
+                                .is_ordered = one.is_ordered});
         again.units -= copy_holds(c) && c->group; /* counted below, as a whole */
         sources += copy_holds(c);
         if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;

@@ -18,7 +18,10 @@ static double now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int by_value(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 /* All of it, in as many calls as the kernel wants. */
 static int move(int fd, char *data, size_t bytes, int writing)
@@ -49,22 +52,36 @@ static int once(const char *path, char *data, size_t bytes, double *ret_write, d
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) { fprintf(stderr, "usage: demo-filecost FILE DIR\n"); return 2; }
+    if (argc != 3) {
+        fprintf(stderr, "usage: demo-filecost FILE DIR\n");
+        return 2;
+    }
     struct stat st;
     int fd = open(argv[1], O_RDONLY);
-    if (fd < 0 || fstat(fd, &st) != 0) { perror(argv[1]); return 9; }
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        perror(argv[1]);
+        return 9;
+    }
     size_t bytes = (size_t)st.st_size;
     char *data = malloc(bytes), path[4096];
-    if (!data || move(fd, data, bytes, 0)) { perror(argv[1]); return 9; }
+    if (!data || move(fd, data, bytes, 0)) {
+        perror(argv[1]);
+        return 9;
+    }
     close(fd);
     snprintf(path, sizeof path, "%s/filecost.tmp", argv[2]);
     double writes[RUNS], reads[RUNS];
     for (int i = 0; i < RUNS; i++)
-        if (once(path, data, bytes, &writes[i], &reads[i])) { perror(path); unlink(path); return 9; }
+        if (once(path, data, bytes, &writes[i], &reads[i])) {
+            perror(path);
+            unlink(path);
+            return 9;
+        }
     qsort(writes, RUNS, sizeof *writes, by_value);
     qsort(reads, RUNS, sizeof *reads, by_value);
-    printf("{\"bytes\":%zu,\"write_ms\":%.2f,\"write_worst_ms\":%.2f,\"read_ms\":%.2f,\"read_worst_ms\":%.2f}\n", bytes, writes[RUNS / 2], writes[RUNS - 1],
-           reads[RUNS / 2], reads[RUNS - 1]);
+    printf(
+        "{\"bytes\":%zu,\"write_ms\":%.2f,\"write_worst_ms\":%.2f,\"read_ms\":%.2f,\"read_worst_ms\":%.2f}\n",
+        bytes, writes[RUNS / 2], writes[RUNS - 1], reads[RUNS / 2], reads[RUNS - 1]);
     free(data);
     return 0;
 }

@@ -17,7 +17,13 @@
 #include <string.h>
 #include <time.h>
 
-typedef struct { heddle_worker_t *worker; const char *adapter; FILE *log; atomic_bool stop; unsigned long reads, errors, versions; } reader_t;
+typedef struct {
+    heddle_worker_t *worker;
+    const char *adapter;
+    FILE *log;
+    atomic_bool stop;
+    unsigned long reads, errors, versions;
+} reader_t;
 
 static heddle_worker_t *interruptible;
 static volatile sig_atomic_t ended;
@@ -34,11 +40,13 @@ static void check(reader_t *r, const heddle_snapshot_t *s, uint64_t *last)
     char found[HEDDLE_DIGEST_TEXT] = "";
     r->reads++;
     if (heddle_snapshot_digest(s, found) != HEDDLE_OK || strcmp(found, m->digest) != 0) r->errors++;
-    if (r->log) fprintf(r->log, "%llu %s %s\n", (unsigned long long)m->version, m->digest, found), fflush(r->log);
+    if (r->log)
+        fprintf(r->log, "%llu %s %s\n", (unsigned long long)m->version, m->digest, found), fflush(r->log);
     if (m->version == *last) return;
     *last = m->version;
     r->versions++;
-    printf("{\"kind\":\"read\",\"tag\":\"%s\",\"digest\":\"%s\",\"match\":%s}\n", m->tag, m->digest, strcmp(found, m->digest) ? "false" : "true");
+    printf("{\"kind\":\"read\",\"tag\":\"%s\",\"digest\":\"%s\",\"match\":%s}\n", m->tag, m->digest,
+           strcmp(found, m->digest) ? "false" : "true");
     fflush(stdout);
 }
 
@@ -56,14 +64,19 @@ static void *read_on(void *arg)
         } else if (seen) {
             r->errors++; /* there was an active version: there must always be one */
         }
-        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* the load of a reader: at most 20 reads a second */
+        nanosleep(&(struct timespec){.tv_nsec = 50000000},
+                  NULL); /* the load of a reader: at most 20 reads a second */
     }
     return NULL;
 }
 
 int main(int argc, char **argv)
 {
-    static const struct option LONGS[] = {{"adapter", 1, NULL, 'a'}, {"name", 1, NULL, 'n'}, {"broker", 1, NULL, 'b'}, {"log", 1, NULL, 'l'}, {0}};
+    static const struct option LONGS[] = {{"adapter", 1, NULL, 'a'},
+                                          {"name", 1, NULL, 'n'},
+                                          {"broker", 1, NULL, 'b'},
+                                          {"log", 1, NULL, 'l'},
+                                          {0}};
     const char *adapters[] = {"policy", NULL}, *name = NULL, *broker = NULL, *log_path = NULL;
     for (int c; (c = getopt_long(argc, argv, "", LONGS, NULL)) != -1;) {
         if (c == 'a') adapters[0] = optarg;
@@ -87,13 +100,16 @@ int main(int argc, char **argv)
     while (!ended) {
         heddle_event_t e = {.size = sizeof e};
         int rc = heddle_worker_next_event(r.worker, -1, &e);
-        if (rc == HEDDLE_OK && e.type == HEDDLE_EVENT_JOINED) printf("{\"kind\":\"ready\",\"role\":\"worker\",\"name\":\"%s\"}\n", name ? name : ""), fflush(stdout);
+        if (rc == HEDDLE_OK && e.type == HEDDLE_EVENT_JOINED)
+            printf("{\"kind\":\"ready\",\"role\":\"worker\",\"name\":\"%s\"}\n", name ? name : ""),
+                fflush(stdout);
     }
     atomic_store(&r.stop, true);
     pthread_join(thread, NULL);
     interruptible = NULL;
     heddle_worker_close(&r.worker);
     if (r.log) fclose(r.log);
-    printf("{\"kind\":\"reader\",\"reads\":%lu,\"errors\":%lu,\"versions\":%lu}\n", r.reads, r.errors, r.versions);
+    printf("{\"kind\":\"reader\",\"reads\":%lu,\"errors\":%lu,\"versions\":%lu}\n", r.reads, r.errors,
+           r.versions);
     return r.errors ? 1 : 0;
 }

@@ -15,11 +15,11 @@ extern "C" {
 typedef struct heddle_adapter_info {
     size_t size;
     char digest[HEDDLE_DIGEST_TEXT];
-    char kind[16];                      /* "lora" */
-    char features[192];                 /* comma-separated, sorted: alora bdlora bias dora embeddings
-                                         * init_base layer_replication modules_to_save qalora rank_pattern
-                                         * rslora target_parameters */
-    char base_model[256];               /* base_model_name_or_path, "" where null */
+    char kind[16];        /* "lora" */
+    char features[192];   /* comma-separated, sorted: alora bdlora bias dora embeddings
+                           * init_base layer_replication modules_to_save qalora rank_pattern
+                           * rslora target_parameters */
+    char base_model[256]; /* base_model_name_or_path, "" where null */
     uint64_t data_bytes;
     uint32_t tensor_count, chunk_count, chunk_bytes;
 } heddle_adapter_info_t;

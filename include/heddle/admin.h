@@ -22,13 +22,13 @@ typedef struct heddle_admin heddle_admin_t;
 
 typedef struct heddle_admin_opts {
     size_t size;
-    const char *broker;      /* as for publishers */
-    uint32_t timeout_ms;     /* connect and reply; 0: 5000 */
-    int insecure;            /* no meaning: connecting to any address is allowed */
-    const char *broker_key;  /* the broker's public key, or a file with it; NULL: $HEDDLE_BROKER_KEY,
-                              * else what is known */
-    const char *key;         /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of the
-                              * key ring */
+    const char *broker;     /* as for publishers */
+    uint32_t timeout_ms;    /* connect and reply; 0: 5000 */
+    int insecure;           /* no meaning: connecting to any address is allowed */
+    const char *broker_key; /* the broker's public key, or a file with it; NULL: $HEDDLE_BROKER_KEY,
+                             * else what is known */
+    const char *key;        /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of the
+                             * key ring */
 } heddle_admin_opts_t;
 
 /* Checks the address and makes a handle; the first question connects.  On OK *ret_admin is owned by the
@@ -53,12 +53,12 @@ HEDDLE_API int heddle_admin_workers(heddle_admin_t *a, const char *name, char **
 
 typedef struct heddle_wait_opts {
     size_t size;
-    int phase;                       /* heddle_phase_t; 0: ACTIVE */
+    int phase; /* heddle_phase_t; 0: ACTIVE */
     heddle_quorum_t quorum;
-    uint32_t min;                    /* at least so many; 0: 1 */
-    const char *const *workers;      /* only these; NULL-terminated; NULL: all subscribers */
-    int exact;                       /* this version itself, not a later decision */
-    uint32_t deadline_ms;            /* 0: 30000 */
+    uint32_t min;               /* at least so many; 0: 1 */
+    const char *const *workers; /* only these; NULL-terminated; NULL: all subscribers */
+    int exact;                  /* this version itself, not a later decision */
+    uint32_t deadline_ms;       /* 0: 30000 */
 } heddle_wait_opts_t;
 /* Until the quorum of its workers has the version, or the deadline.  Errors: DEADLINE, VERSION_FAILED,
  * VERSION_LOST, NOT_FOUND (never assigned), INTERRUPTED. */
@@ -68,9 +68,9 @@ HEDDLE_API int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddl
 typedef struct heddle_activate_opts {
     size_t size;
     heddle_quorum_t quorum;
-    uint32_t deadline_ms;            /* 0: 10000 */
+    uint32_t deadline_ms; /* 0: 10000 */
     int dry_run;
-    const char *by;                  /* who decides, shown where the adapter is held; NULL: user@host */
+    const char *by; /* who decides, shown where the adapter is held; NULL: user@host */
 } heddle_activate_opts_t;
 /* Decides that this version is the one to serve, and waits for the quorum.  A version older than the newest
  * holds the adapter there.  Errors: NOT_ACTIVATABLE (it ended or is lost), NOT_FOUND; after the decision,
@@ -92,10 +92,10 @@ HEDDLE_API int heddle_admin_resume(heddle_admin_t *a, const char *adapter, const
 
 typedef struct heddle_pull_opts {
     size_t size;
-    uint32_t deadline_ms;            /* from the call until every byte has come; 0: 60000 */
-    const char *data_device;         /* as in heddle_publisher_opts_t */
-    uint64_t max_rate_bytes;         /* bytes fetched a second; 0: no limit */
-    int insecure;                    /* allow other addresses than loopback without keys */
+    uint32_t deadline_ms;    /* from the call until every byte has come; 0: 60000 */
+    const char *data_device; /* as in heddle_publisher_opts_t */
+    uint64_t max_rate_bytes; /* bytes fetched a second; 0: no limit */
+    int insecure;            /* allow other addresses than loopback without keys */
     /* Called on the caller's thread, within the call, as bytes come; NULL: not. */
     void (*progress)(void *self, uint64_t bytes_done, uint64_t bytes);
     void *progress_self;
@@ -116,11 +116,11 @@ HEDDLE_API int heddle_admin_verify(heddle_admin_t *a, const char *ref, const cha
 
 typedef struct heddle_events_opts {
     size_t size;
-    uint64_t since;                  /* first sequence number wanted; 0: the oldest kept */
-    uint64_t epoch;                  /* epoch that `since` belongs to; 0: the broker's */
-    const char *adapter, *worker;    /* filters; NULL: all */
-    uint32_t limit;                  /* at most so many; 0: 500 */
-    uint32_t wait_ms;                /* for the first one to come; 0: do not wait */
+    uint64_t since;               /* first sequence number wanted; 0: the oldest kept */
+    uint64_t epoch;               /* epoch that `since` belongs to; 0: the broker's */
+    const char *adapter, *worker; /* filters; NULL: all */
+    uint32_t limit;               /* at most so many; 0: 500 */
+    uint32_t wait_ms;             /* for the first one to come; 0: do not wait */
 } heddle_events_opts_t;
 /* Events that the broker keeps, one page a call: {"events":[...], "next": SEQ, "epoch": E}. */
 HEDDLE_API int heddle_admin_events(heddle_admin_t *a, const heddle_events_opts_t *opts, char **ret_json);

@@ -76,22 +76,28 @@ typedef enum {
 } heddle_err_t;
 
 /* What is broken, from small to large. */
-typedef enum { HEDDLE_BROKEN_NOTHING, HEDDLE_BROKEN_MESSAGE, HEDDLE_BROKEN_VERSION, HEDDLE_BROKEN_TRANSFER,
-               HEDDLE_BROKEN_SESSION, HEDDLE_BROKEN_PROCESS } heddle_broken_t;
+typedef enum {
+    HEDDLE_BROKEN_NOTHING,
+    HEDDLE_BROKEN_MESSAGE,
+    HEDDLE_BROKEN_VERSION,
+    HEDDLE_BROKEN_TRANSFER,
+    HEDDLE_BROKEN_SESSION,
+    HEDDLE_BROKEN_PROCESS
+} heddle_broken_t;
 
 #define HEDDLE_NAME_MAX 128u /* bytes in a name, without the NUL */
 
 /* One failure.  Strings are NUL-terminated, "" where unknown; version 0 where unknown. */
 typedef struct heddle_error {
-    int  code;                          /* heddle_err_t */
-    int  retriable;                     /* 1: the same call may succeed later without a change */
+    int code;      /* heddle_err_t */
+    int retriable; /* 1: the same call may succeed later without a change */
     uint64_t version;
     char adapter[HEDDLE_NAME_MAX + 1];
     char worker[HEDDLE_NAME_MAX + 1];
-    char phase[16];                     /* pack commit announce fetch verify stage activate export */
-    char message[768];                  /* one line: what, and where */
+    char phase[16];    /* pack commit announce fetch verify stage activate export */
+    char message[768]; /* one line: what, and where */
     char expected[192], found[192];
-    char hint[256];                     /* what to do about it */
+    char hint[256]; /* what to do about it */
 } heddle_error_t;
 
 /* Stable lower-case name of a code, e.g. "no_slot"; "ok" for 0, "unknown" for a number that is not in the

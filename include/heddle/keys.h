@@ -41,8 +41,7 @@ HEDDLE_API int heddle_admin_keys(heddle_admin_t *a, char **ret_json);
  * USAGE, BAD_NAME, NOT_FOUND (no such file), REQUEST_CONFLICT (there under other roles, or the name is
  * taken), LIMIT, DENIED. */
 HEDDLE_API int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name,
-                                    const char *const *roles,
-                                    char **ret_json);
+                                    const char *const *roles, char **ret_json);
 /* `key`: a name, a public key, or the path of a file with one.  Its sessions end at once.
  * -> {"changed","key":{...},"session_count"}.  NOT_FOUND, DENIED (also: no admin key would be left). */
 HEDDLE_API int heddle_admin_key_revoke(heddle_admin_t *a, const char *key, char **ret_json);

@@ -29,74 +29,78 @@ typedef struct heddle_publication heddle_publication_t;
 
 typedef struct heddle_publisher_opts {
     size_t size;
-    const char *broker;            /* "tcp://host:port[,...]"; NULL: $HEDDLE_BROKER, else
-                                    * tcp://127.0.0.1:7700 */
-    const char *adapter;           /* required */
-    const char *writer;            /* name shown in status and errors; NULL: <host>-<pid> */
-    int takeover;                  /* 1: fence a live writer of this adapter now */
-    uint32_t timeout_ms;           /* connect and reply; 0: 5000 */
-    uint64_t max_rate_bytes;       /* served per second; 0: no limit */
-    const char *data_device;       /* network interface of the data plane.  NULL: lo with a broker on
-                                    * loopback, else the interface that reaches the broker, which must have
-                                    * a private address there (else INSECURE_ADDRESS; without a route
-                                    * UNAVAILABLE).  Other than lo: needs keys that were named, or a broker
-                                    * elsewhere */
-    int insecure;                  /* 1: other addresses than loopback are allowed, for control and data;
-                                    * with keys too, for a data device with a public address */
-    uint32_t close_ms;             /* what close may wait for a worker that fetches the last version, and
-                                    * then again for the broker and for sends in flight; 0: 3000 */
-    const char *broker_key;        /* the broker's public key, or a file with it; NULL:
-                                    * $HEDDLE_BROKER_KEY, else what is known */
-    const char *key;               /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of
-                                    * the key ring */
-    uint32_t fill_threads;         /* that heddle_publication_write may use, the caller's one of them; 0: as
-                                    * many as the process has cores.  More than 4 are 4 */
-    int quiet_events;              /* 1: a full queue of events drops them without a line in the log
-                                    * (events.dropped): for a program that reads events only while it waits */
-    const char *read_dir;          /* a directory that heddle_publisher_publish_dir will be given first: it
-                                    * is read while the handle opens, on a thread of the library, and again
-                                    * then if it has changed.  NULL: none */
+    const char *broker;      /* "tcp://host:port[,...]"; NULL: $HEDDLE_BROKER, else
+                              * tcp://127.0.0.1:7700 */
+    const char *adapter;     /* required */
+    const char *writer;      /* name shown in status and errors; NULL: <host>-<pid> */
+    int takeover;            /* 1: fence a live writer of this adapter now */
+    uint32_t timeout_ms;     /* connect and reply; 0: 5000 */
+    uint64_t max_rate_bytes; /* served per second; 0: no limit */
+    const char *data_device; /* network interface of the data plane.  NULL: lo with a broker on
+                              * loopback, else the interface that reaches the broker, which must have
+                              * a private address there (else INSECURE_ADDRESS; without a route
+                              * UNAVAILABLE).  Other than lo: needs keys that were named, or a broker
+                              * elsewhere */
+    int insecure;            /* 1: other addresses than loopback are allowed, for control and data;
+                              * with keys too, for a data device with a public address */
+    uint32_t close_ms;       /* what close may wait for a worker that fetches the last version, and
+                              * then again for the broker and for sends in flight; 0: 3000 */
+    const char *broker_key;  /* the broker's public key, or a file with it; NULL:
+                              * $HEDDLE_BROKER_KEY, else what is known */
+    const char *key;         /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of
+                              * the key ring */
+    uint32_t fill_threads;   /* that heddle_publication_write may use, the caller's one of them; 0: as
+                              * many as the process has cores.  More than 4 are 4 */
+    int quiet_events;        /* 1: a full queue of events drops them without a line in the log
+                              * (events.dropped): for a program that reads events only while it waits */
+    const char *read_dir;    /* a directory that heddle_publisher_publish_dir will be given first: it
+                              * is read while the handle opens, on a thread of the library, and again
+                              * then if it has changed.  NULL: none */
 } heddle_publisher_opts_t;
 
 typedef enum {
-    HEDDLE_ACTIVATION_ALL = 0, HEDDLE_ACTIVATION_AS_READY, HEDDLE_ACTIVATION_MANUAL
+    HEDDLE_ACTIVATION_ALL = 0,
+    HEDDLE_ACTIVATION_AS_READY,
+    HEDDLE_ACTIVATION_MANUAL
 } heddle_activation_t;
 typedef enum {
-    HEDDLE_UNCHANGED_FAIL = 0, HEDDLE_UNCHANGED_SKIP, HEDDLE_UNCHANGED_PUBLISH
+    HEDDLE_UNCHANGED_FAIL = 0,
+    HEDDLE_UNCHANGED_SKIP,
+    HEDDLE_UNCHANGED_PUBLISH
 } heddle_unchanged_t;
 
 typedef struct heddle_publish_opts {
     size_t size;
-    int64_t step;                  /* the trainer's step, >= 0; -1: none */
-    const char *request_id;        /* a name; the same id with the same bytes is one version, unless that
-                                    * failed because its publisher ended (VERSION_LOST).  NULL: a random
-                                    * one */
-    int activation;                /* heddle_activation_t */
-    int if_unchanged;              /* heddle_unchanged_t */
+    int64_t step;           /* the trainer's step, >= 0; -1: none */
+    const char *request_id; /* a name; the same id with the same bytes is one version, unless that
+                             * failed because its publisher ended (VERSION_LOST).  NULL: a random
+                             * one */
+    int activation;         /* heddle_activation_t */
+    int if_unchanged;       /* heddle_unchanged_t */
     int allow_step_back;
-    uint32_t deadline_ms;          /* from the call on; the broker keeps what packing leaves of it; 0:
-                                    * 60000 */
-    const char *const *meta;       /* "key=value", NULL-terminated, up to 32; NULL: none */
-    uint32_t asked_ms;             /* the deadline to report, where a part of it had passed before the
-                                    * call (connecting); 0: deadline_ms */
+    uint32_t deadline_ms;    /* from the call on; the broker keeps what packing leaves of it; 0:
+                              * 60000 */
+    const char *const *meta; /* "key=value", NULL-terminated, up to 32; NULL: none */
+    uint32_t asked_ms;       /* the deadline to report, where a part of it had passed before the
+                              * call (connecting); 0: deadline_ms */
 } heddle_publish_opts_t;
 
 /* What a commit did. */
 typedef struct heddle_published {
     size_t size;
     uint64_t version;
-    int created;                   /* 0: an earlier version stands for it: replayed, or unchanged */
+    int created; /* 0: an earlier version stands for it: replayed, or unchanged */
     int replayed, unchanged;
     char digest[HEDDLE_DIGEST_TEXT], tag[HEDDLE_TAG_TEXT];
     char request_id[HEDDLE_NAME_MAX + 1];
     char features[192];
     uint64_t data_bytes;
     uint32_t tensor_count, chunk_count;
-    double pack_ms, commit_ms;     /* cumulative since the call: region filled and sealed; record durable
-                                    * at the broker */
-    char held[512];                /* the adapter is held at an older version (at which, by whom, since
-                                    * when): this one is staged and not activated, until the newest is
-                                    * activated by hand.  "": it is not held */
+    double pack_ms, commit_ms; /* cumulative since the call: region filled and sealed; record durable
+                                * at the broker */
+    char held[512];            /* the adapter is held at an older version (at which, by whom, since
+                                * when): this one is staged and not activated, until the newest is
+                                * activated by hand.  "": it is not held */
 } heddle_published_t;
 
 #define HEDDLE_MISSING_MAX 64
@@ -111,19 +115,19 @@ typedef struct heddle_missing {
 typedef struct heddle_report {
     size_t size;
     uint64_t version, decision;
-    char state[16];                /* staging staged active kept superseded failed retired lost */
+    char state[16]; /* staging staged active kept superseded failed retired lost */
     int activation;
-    uint32_t deadline_ms;          /* as it was asked for */
+    uint32_t deadline_ms; /* as it was asked for */
     uint32_t eligible_count, staged_count, active_count;
-    int code;                      /* why it failed, is held (HEDDLE_ERR_HELD), or 0 */
-    char message[512];             /* the same for people; with code 0, which version goes first */
-    double staged_ms, active_ms;   /* since commit was called; -1 where it has not happened */
-    uint32_t missing_count;        /* rows below; more than HEDDLE_MISSING_MAX are cut */
+    int code;                    /* why it failed, is held (HEDDLE_ERR_HELD), or 0 */
+    char message[512];           /* the same for people; with code 0, which version goes first */
+    double staged_ms, active_ms; /* since commit was called; -1 where it has not happened */
+    uint32_t missing_count;      /* rows below; more than HEDDLE_MISSING_MAX are cut */
     heddle_missing_t missing[HEDDLE_MISSING_MAX];
-    uint32_t settling_ms;          /* the broker has just started, and decides nothing for so long yet;
-                                    * 0: it decides */
-    uint32_t silent_ms;            /* the broker does not answer: it was heard of last so long ago, and the
-                                    * report is from then; 0: it answers */
+    uint32_t settling_ms; /* the broker has just started, and decides nothing for so long yet;
+                           * 0: it decides */
+    uint32_t silent_ms;   /* the broker does not answer: it was heard of last so long ago, and the
+                           * report is from then; 0: it answers */
 } heddle_report_t;
 
 /* Connects and is admitted as the writer.  On OK *ret_publisher is owned by the caller; on failure it is
@@ -184,8 +188,7 @@ HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *d
  * as after DEADLINE), VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED
  * (heddle_publisher_interrupt). */
 HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase,
-                                     heddle_quorum_t quorum,
-                                     int timeout_ms, heddle_report_t *ret_report);
+                                     heddle_quorum_t quorum, int timeout_ms, heddle_report_t *ret_report);
 /* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when
  * none came; INTERRUPTED after heddle_publisher_interrupt. */
 HEDDLE_API int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event);

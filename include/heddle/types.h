@@ -41,7 +41,7 @@ typedef enum {
 #define X(NAME, bits) HEDDLE_DTYPE_##NAME,
     HEDDLE_DTYPES(X)
 #undef X
-    HEDDLE_DTYPE_COUNT
+        HEDDLE_DTYPE_COUNT
 } heddle_dtype_t;
 
 /* "BF16" and so on; NULL when out of range. */
@@ -56,15 +56,15 @@ typedef enum { HEDDLE_MEMORY_HOST = 0, HEDDLE_MEMORY_PINNED = 1, HEDDLE_MEMORY_C
 
 /* One row of a tensor table.  Dense, row-major, little-endian. */
 typedef struct heddle_tensor {
-    size_t size;            /* sizeof(heddle_tensor_t) */
-    const char *name;       /* PEFT's on-disk key, UTF-8, 1..1024 bytes, unique in the adapter */
-    int dtype;              /* heddle_dtype_t */
-    int memory;             /* heddle_memory_t */
-    int device;             /* device id for CUDA, else 0 */
-    uint32_t ndim;          /* 0 (a scalar) .. 16 */
-    const uint64_t *dims;   /* ndim extents; the product times the element's bits must be whole bytes */
-    uint64_t data_bytes;    /* set by Heddle; ignored on input */
-    const void *data;       /* set by Heddle where the bytes are at hand; ignored on input */
+    size_t size;          /* sizeof(heddle_tensor_t) */
+    const char *name;     /* PEFT's on-disk key, UTF-8, 1..1024 bytes, unique in the adapter */
+    int dtype;            /* heddle_dtype_t */
+    int memory;           /* heddle_memory_t */
+    int device;           /* device id for CUDA, else 0 */
+    uint32_t ndim;        /* 0 (a scalar) .. 16 */
+    const uint64_t *dims; /* ndim extents; the product times the element's bits must be whole bytes */
+    uint64_t data_bytes;  /* set by Heddle; ignored on input */
+    const void *data;     /* set by Heddle where the bytes are at hand; ignored on input */
 } heddle_tensor_t;
 
 /* One sealed version, as a reader sees it.  Borrowed from a snapshot: valid until that is released. */
@@ -72,16 +72,16 @@ typedef struct heddle_manifest {
     size_t size;
     const char *adapter;
     uint64_t version;
-    const char *digest;                 /* "h1:<64 hex>" */
-    const char *tag;                    /* "policy@3:3f9a1c20d4e1" */
-    const void *config;                 /* the bytes of adapter_config.json as published; not
-                                         * NUL-terminated */
+    const char *digest; /* "h1:<64 hex>" */
+    const char *tag;    /* "policy@3:3f9a1c20d4e1" */
+    const void *config; /* the bytes of adapter_config.json as published; not
+                         * NUL-terminated */
     size_t config_bytes;
     uint32_t tensor_count, chunk_count;
-    uint64_t data_bytes;                /* sum of the tensors' bytes, without padding */
-    int64_t step;                       /* the trainer's step; -1 where none was given */
-    const char *features;               /* comma-separated, sorted, as in heddle_published_t; "" for a
-                                         * plain LoRA */
+    uint64_t data_bytes;  /* sum of the tensors' bytes, without padding */
+    int64_t step;         /* the trainer's step; -1 where none was given */
+    const char *features; /* comma-separated, sorted, as in heddle_published_t; "" for a
+                           * plain LoRA */
 } heddle_manifest_t;
 
 typedef enum { HEDDLE_PHASE_STAGED = 1, HEDDLE_PHASE_ACTIVE = 2 } heddle_phase_t;
@@ -95,47 +95,47 @@ typedef struct {
 /* What happened.  Worker: JOINED LOST_BROKER ARRIVED STAGED COMMIT ACTIVE STALE FAILED RETIRED VERIFY LEFT
  * FENCED.  Publisher: JOINED LOST_BROKER PROGRESS ROLLOUT RELEASED FENCED. */
 typedef enum {
-    HEDDLE_EVENT_JOINED = 1,   /* admitted by the broker: token, epoch */
-    HEDDLE_EVENT_LOST_BROKER,  /* no word from the broker for a lease; serving goes on */
-    HEDDLE_EVENT_REFUSED,      /* the broker refused the join for now: code and message; it is tried
-                                * again if retriable.  A reason that repeats comes once a minute, with
-                                * repeat_count */
-    HEDDLE_EVENT_FETCHING,     /* a version was announced and its bytes are being fetched */
-    HEDDLE_EVENT_ARRIVED,      /* APPLY_APP: verified, in a slot: load it beside the old one, then
-                                * staged() or reject() */
-    HEDDLE_EVENT_STAGED,       /* APPLY_AUTO: verified and staged */
-    HEDDLE_EVENT_COMMIT,       /* APPLY_APP: decided: switch, then activate(); it may name the version that
-                                * is active, where another was to be switched to meanwhile: switch back */
-    HEDDLE_EVENT_ACTIVE,       /* acquire() of the active version gives this one from now on */
-    HEDDLE_EVENT_STALE,        /* the broker's decision is newer than what is served here */
-    HEDDLE_EVENT_FAILED,       /* this version failed on this worker, or the whole version: code and
-                                * message */
-    HEDDLE_EVENT_RETIRED,      /* no longer kept; its slot is free when the last reader is gone */
-    HEDDLE_EVENT_VERIFY,       /* answers_verify: hash your copy again, then verified() */
-    HEDDLE_EVENT_FENCED,       /* another session took the name, or the lease lapsed; a new token follows
-                                * with JOINED */
-    HEDDLE_EVENT_LEFT,         /* closed cleanly */
-    HEDDLE_EVENT_PROGRESS,     /* publisher: bytes served so far */
-    HEDDLE_EVENT_ROLLOUT,      /* publisher: the rollout moved; heddle_publisher_report() tells all */
-    HEDDLE_EVENT_RELEASED      /* publisher: the region of this version is no longer needed by anyone */
+    HEDDLE_EVENT_JOINED = 1,  /* admitted by the broker: token, epoch */
+    HEDDLE_EVENT_LOST_BROKER, /* no word from the broker for a lease; serving goes on */
+    HEDDLE_EVENT_REFUSED,     /* the broker refused the join for now: code and message; it is tried
+                               * again if retriable.  A reason that repeats comes once a minute, with
+                               * repeat_count */
+    HEDDLE_EVENT_FETCHING,    /* a version was announced and its bytes are being fetched */
+    HEDDLE_EVENT_ARRIVED,     /* APPLY_APP: verified, in a slot: load it beside the old one, then
+                               * staged() or reject() */
+    HEDDLE_EVENT_STAGED,      /* APPLY_AUTO: verified and staged */
+    HEDDLE_EVENT_COMMIT,      /* APPLY_APP: decided: switch, then activate(); it may name the version that
+                               * is active, where another was to be switched to meanwhile: switch back */
+    HEDDLE_EVENT_ACTIVE,      /* acquire() of the active version gives this one from now on */
+    HEDDLE_EVENT_STALE,       /* the broker's decision is newer than what is served here */
+    HEDDLE_EVENT_FAILED,      /* this version failed on this worker, or the whole version: code and
+                               * message */
+    HEDDLE_EVENT_RETIRED,     /* no longer kept; its slot is free when the last reader is gone */
+    HEDDLE_EVENT_VERIFY,      /* answers_verify: hash your copy again, then verified() */
+    HEDDLE_EVENT_FENCED,      /* another session took the name, or the lease lapsed; a new token follows
+                               * with JOINED */
+    HEDDLE_EVENT_LEFT,        /* closed cleanly */
+    HEDDLE_EVENT_PROGRESS,    /* publisher: bytes served so far */
+    HEDDLE_EVENT_ROLLOUT,     /* publisher: the rollout moved; heddle_publisher_report() tells all */
+    HEDDLE_EVENT_RELEASED     /* publisher: the region of this version is no longer needed by anyone */
 } heddle_event_type_t;
 
 typedef struct heddle_event {
     size_t size;
-    int type;                              /* heddle_event_type_t */
-    uint64_t at_ms;                        /* wall clock */
-    uint64_t token, epoch;                 /* JOINED */
+    int type;              /* heddle_event_type_t */
+    uint64_t at_ms;        /* wall clock */
+    uint64_t token, epoch; /* JOINED */
     uint64_t version, decision;
-    uint64_t bytes_done, data_bytes;       /* FETCHING, PROGRESS */
+    uint64_t bytes_done, data_bytes; /* FETCHING, PROGRESS */
     int64_t step;
-    int code;                              /* heddle_err_t of FAILED, STALE, REFUSED, FENCED */
+    int code; /* heddle_err_t of FAILED, STALE, REFUSED, FENCED */
     int retriable;
     char adapter[HEDDLE_NAME_MAX + 1];
     char digest[HEDDLE_DIGEST_TEXT];
     char tag[HEDDLE_TAG_TEXT];
     char message[512];
-    char cluster[HEDDLE_NAME_MAX + 1];     /* JOINED: which broker's registry this is */
-    uint64_t repeat_count;                 /* REFUSED: how often since the last event of this reason */
+    char cluster[HEDDLE_NAME_MAX + 1]; /* JOINED: which broker's registry this is */
+    uint64_t repeat_count;             /* REFUSED: how often since the last event of this reason */
 } heddle_event_t;
 
 /* Stable name of an event type, e.g. "version.arrived"; "unknown" out of range.  What happens on the way in

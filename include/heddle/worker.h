@@ -29,33 +29,33 @@ typedef struct heddle_snapshot heddle_snapshot_t; /* a counted hold on one seale
                                                    * read-only */
 
 typedef enum {
-    HEDDLE_APPLY_AUTO = 0,  /* staged when verified, active when decided */
-    HEDDLE_APPLY_APP = 1    /* the application loads (ARRIVED -> staged/reject) and switches (COMMIT ->
-                             * activate/reject) */
+    HEDDLE_APPLY_AUTO = 0, /* staged when verified, active when decided */
+    HEDDLE_APPLY_APP = 1   /* the application loads (ARRIVED -> staged/reject) and switches (COMMIT ->
+                            * activate/reject) */
 } heddle_apply_t;
 
 typedef struct heddle_worker_opts {
     size_t size;
-    const char *broker;              /* as for publishers */
-    const char *name;                /* NULL: <host>-<pid> */
-    const char *const *adapters;     /* NULL-terminated, at least one, at most 256 */
-    const char *const *labels;       /* "key=value", NULL-terminated, up to 32; NULL: none */
-    uint32_t slots;                  /* per adapter; 0: 2 + the broker's keep */
-    int apply;                       /* heddle_apply_t */
-    uint64_t max_rate_bytes;         /* per second, served and fetched; 0: no limit */
-    const char *data_device;         /* network interface of the data plane; NULL: as for publishers */
-    int insecure;                    /* as for publishers */
-    int join_timeout_ms;             /* give up joining under a name that is alive after this; 0: never */
-    const char *export_dir;          /* reported in `workers` and the ready line; NULL: none */
-    int answers_verify;              /* 1: VERIFY events are sent and answered with heddle_worker_verified */
-    const char *broker_key, *key;    /* as for publishers */
-    int omits_staging;               /* 1: the events FETCHING and STAGED are not delivered */
-    int quiet;                       /* 1: writes nothing to stderr while no broker admits the worker */
+    const char *broker;           /* as for publishers */
+    const char *name;             /* NULL: <host>-<pid> */
+    const char *const *adapters;  /* NULL-terminated, at least one, at most 256 */
+    const char *const *labels;    /* "key=value", NULL-terminated, up to 32; NULL: none */
+    uint32_t slots;               /* per adapter; 0: 2 + the broker's keep */
+    int apply;                    /* heddle_apply_t */
+    uint64_t max_rate_bytes;      /* per second, served and fetched; 0: no limit */
+    const char *data_device;      /* network interface of the data plane; NULL: as for publishers */
+    int insecure;                 /* as for publishers */
+    int join_timeout_ms;          /* give up joining under a name that is alive after this; 0: never */
+    const char *export_dir;       /* reported in `workers` and the ready line; NULL: none */
+    int answers_verify;           /* 1: VERIFY events are sent and answered with heddle_worker_verified */
+    const char *broker_key, *key; /* as for publishers */
+    int omits_staging;            /* 1: the events FETCHING and STAGED are not delivered */
+    int quiet;                    /* 1: writes nothing to stderr while no broker admits the worker */
     /* Workers that serve as one (the ranks of one tensor-parallel engine) name their group.  A version counts
      * as staged in the group when each of its ranks has staged it: with `as-ready` it is not decided before,
      * and with `all` not before one group, or one worker without a group, is complete.  NULL: none. */
     const char *group;
-    uint32_t rank, ranks;            /* with a group: 0 to ranks - 1, of 1 to 4096; without: 0, 0 */
+    uint32_t rank, ranks; /* with a group: 0 to ranks - 1, of 1 to 4096; without: 0, 0 */
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; the answer comes as an event (JOINED, REFUSED, LOST_BROKER).

@@ -51,7 +51,10 @@ TestSuite(binding, .init = start, .timeout = 60);
 static heddle_publisher_t *begin_open(uint32_t timeout_ms)
 {
     heddle_publisher_t *p = NULL;
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy", .timeout_ms = timeout_ms};
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = endpoint,
+                                    .adapter = "policy",
+                                    .timeout_ms = timeout_ms};
     OK(heddle_publisher_start(&opts, &p));
     return p;
 }
@@ -118,12 +121,17 @@ static void publish_pair(heddle_publisher_t *p, bool in_one_call, heddle_publish
     heddle_tensor_t rows[] = {
         {.size = sizeof *rows, .name = "z.lora_A.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS},
         {.size = sizeof *rows, .name = "m.empty", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = NONE},
-        {.size = sizeof *rows, .name = "b.lora_B.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS}};
+        {.size = sizeof *rows,
+         .name = "b.lora_B.weight",
+         .dtype = HEDDLE_DTYPE_F32,
+         .ndim = 2,
+         .dims = DIMS}};
     heddle_publication_t *pub;
     OK(heddle_publication_begin(p, rows, 3, CONFIG, sizeof CONFIG - 1, NULL, &pub));
     FAILS(HEDDLE_ERR_USAGE, heddle_publication_write(pub, NULL));
     if (in_one_call) OK(heddle_publication_write(pub, sources));
-    else for (uint32_t i = 0; i < 3; i += 2) memcpy(heddle_publication_tensor(pub, i), sources[i], 800);
+    else
+        for (uint32_t i = 0; i < 3; i += 2) memcpy(heddle_publication_tensor(pub, i), sources[i], 800);
     heddle_publish_opts_t opts = {.size = sizeof opts, .step = -1, .if_unchanged = HEDDLE_UNCHANGED_SKIP};
     *ret = (heddle_published_t){.size = sizeof *ret};
     OK(heddle_publication_commit(&pub, &opts, ret));
@@ -148,7 +156,8 @@ Test(binding, one_call_writes_what_many_do)
         rc = heddle_publisher_wait(p, many.version, HEDDLE_PHASE_ACTIVE, ALL, 20, report);
     cr_assert_eq(rc, HEDDLE_ERR_NO_WORKERS);
     FAILS(HEDDLE_ERR_NO_WORKERS, heddle_publisher_wait(p, many.version, HEDDLE_PHASE_ACTIVE, ALL, 0, report));
-    cr_assert(strstr(heddle_last_error()->message, "is not active on enough workers yet"), "%s", heddle_last_error()->message);
+    cr_assert(strstr(heddle_last_error()->message, "is not active on enough workers yet"), "%s",
+              heddle_last_error()->message);
     free(report);
     heddle_publisher_close(&p);
     stop();
@@ -161,7 +170,10 @@ static void *open_workers(void *unused)
 {
     (void)unused;
     const char *const adapters[] = {"policy", NULL};
-    heddle_worker_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapters = adapters, .data_device = "nowhere"};
+    heddle_worker_opts_t opts = {.size = sizeof opts,
+                                 .broker = endpoint,
+                                 .adapters = adapters,
+                                 .data_device = "nowhere"};
     heddle_worker_t *w = NULL;
     while (!atomic_load(&is_over)) {
         cr_assert(heddle_worker_open(&opts, &w), "there is no such interface");
@@ -196,7 +208,8 @@ Test(binding, what_the_data_plane_runs_on)
 {
     char *told = NULL, *again = NULL;
     OK(heddle_transport_load(NULL, &told));
-    cr_assert(strstr(told, "\"backend\":\"ucx\"") && strstr(told, "\"ucx\":\"1.") && strstr(told, "transfer_ucx.so") && strstr(told, "libucp.so"),
+    cr_assert(strstr(told, "\"backend\":\"ucx\"") && strstr(told, "\"ucx\":\"1.") &&
+                  strstr(told, "transfer_ucx.so") && strstr(told, "libucp.so"),
               "%s", told);
     OK(heddle_transport_load("/nowhere", &again));
     cr_assert_str_eq(again, told, "once loaded it stays");

@@ -49,8 +49,7 @@ static void start_worker(const char *name)
 {
     char line[4096];
     child_t *w = &workers[worker_count++];
-    const char *argv[] = {"heddle-worker", "--broker", endpoint, "--adapter", "policy", "--name",
-                          name, NULL};
+    const char *argv[] = {"heddle-worker", "--broker", endpoint, "--adapter", "policy", "--name", name, NULL};
     child_start(w, argv, NULL);
     cr_assert(child_line(w, line, sizeof line, PATIENCE_MS), "no ready line of %s", name);
 }
@@ -94,24 +93,36 @@ static double now_ms(void)
 
 static int open_as(const char *writer, int takeover, uint32_t timeout_ms, heddle_publisher_t **ret)
 {
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy",
-                                    .writer = writer, .takeover = takeover, .timeout_ms = timeout_ms};
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = endpoint,
+                                    .adapter = "policy",
+                                    .writer = writer,
+                                    .takeover = takeover,
+                                    .timeout_ms = timeout_ms};
     return heddle_publisher_open(&opts, ret);
 }
 
 static int publish(heddle_publisher_t *p, int value, uint32_t deadline_ms, heddle_published_t *ret)
 {
-    heddle_tensor_t tensors[] = {{.size = sizeof *tensors, .name = "l.lora_A.weight",
-                                  .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS},
-                                 {.size = sizeof *tensors, .name = "l.lora_B.weight",
-                                  .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS}};
+    heddle_tensor_t tensors[] = {{.size = sizeof *tensors,
+                                  .name = "l.lora_A.weight",
+                                  .dtype = HEDDLE_DTYPE_F32,
+                                  .ndim = 2,
+                                  .dims = DIMS},
+                                 {.size = sizeof *tensors,
+                                  .name = "l.lora_B.weight",
+                                  .dtype = HEDDLE_DTYPE_F32,
+                                  .ndim = 2,
+                                  .dims = DIMS}};
     heddle_publication_t *pub;
     int rc = heddle_publication_begin(p, tensors, 2, CONFIG, sizeof CONFIG - 1, NULL, &pub);
     if (rc) return rc;
-    for (uint32_t i = 0; i < 2; i++)
-        memset(heddle_publication_tensor(pub, i), value + (int)i, 8 * 4096 * 4);
-    heddle_publish_opts_t opts = {.size = sizeof opts, .step = value, .allow_step_back = 1,
-                                  .deadline_ms = deadline_ms, .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
+    for (uint32_t i = 0; i < 2; i++) memset(heddle_publication_tensor(pub, i), value + (int)i, 8 * 4096 * 4);
+    heddle_publish_opts_t opts = {.size = sizeof opts,
+                                  .step = value,
+                                  .allow_step_back = 1,
+                                  .deadline_ms = deadline_ms,
+                                  .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
     *ret = (heddle_published_t){.size = sizeof *ret};
     rc = heddle_publication_commit(&pub, &opts, ret);
     cr_assert_null(pub);
@@ -163,8 +174,8 @@ Test(publisher, from_tensors_to_active)
         cr_assert_eq(report.active_count, 2);
         cr_assert_eq(report.eligible_count, 2);
         cr_assert_str_eq(report.state, "active");
-        cr_assert(v.pack_ms >= 0 && v.pack_ms <= v.commit_ms && v.commit_ms <= report.staged_ms
-                  && report.staged_ms <= report.active_ms);
+        cr_assert(v.pack_ms >= 0 && v.pack_ms <= v.commit_ms && v.commit_ms <= report.staged_ms &&
+                  report.staged_ms <= report.active_ms);
     }
     wait_event(p, HEDDLE_EVENT_JOINED, &e);
     cr_assert_gt(e.token, 0);
@@ -245,7 +256,12 @@ Test(publisher, no_broker_is_said_in_time)
     stop();
 }
 
-typedef struct { heddle_publisher_t *p; heddle_published_t v; int rc; heddle_error_t error; } job_t;
+typedef struct {
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    int rc;
+    heddle_error_t error;
+} job_t;
 static void *run_publish(void *arg)
 {
     job_t *job = arg;
@@ -312,8 +328,11 @@ Test(publisher, closing_does_not_wait_for_a_broker_that_stands_still)
 
 static void open_slow(uint32_t close_ms, heddle_publisher_t **ret)
 {
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy",
-                                    .max_rate_bytes = 400000, .close_ms = close_ms};
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = endpoint,
+                                    .adapter = "policy",
+                                    .max_rate_bytes = 400000,
+                                    .close_ms = close_ms};
     OK(heddle_publisher_open(&opts, ret));
 }
 
@@ -454,10 +473,12 @@ Test(publisher, what_makes_no_sense_is_refused)
     opts.broker = "tcp://192.0.2.1:7700";
     FAILS(HEDDLE_ERR_INSECURE_ADDRESS, heddle_publisher_open(&opts, &p));
     OK(open_as("trainer", 0, 0, &p));
-    heddle_tensor_t t = {.size = sizeof t, .name = "l.lora_A.weight", .dtype = HEDDLE_DTYPE_F32,
-                         .ndim = 2, .dims = DIMS};
-    FAILS(HEDDLE_ERR_BAD_ADAPTER, heddle_publication_begin(p, &t, 0, CONFIG, sizeof CONFIG - 1,
-                                                           NULL, &a));
+    heddle_tensor_t t = {.size = sizeof t,
+                         .name = "l.lora_A.weight",
+                         .dtype = HEDDLE_DTYPE_F32,
+                         .ndim = 2,
+                         .dims = DIMS};
+    FAILS(HEDDLE_ERR_BAD_ADAPTER, heddle_publication_begin(p, &t, 0, CONFIG, sizeof CONFIG - 1, NULL, &a));
     OK(heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &a));
     FAILS(HEDDLE_ERR_USAGE, heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &b));
     cr_assert_null(heddle_publication_tensor(a, 1));
@@ -542,14 +563,19 @@ Test(publisher, a_directory_that_is_read_ahead)
     cr_assert(mkdtemp(copy));
     copy_into(plain, copy);
     start_worker("w1");
-    const struct { const char *ahead, *given, *after; const heddle_adapter_info_t *want; } ROWS[] = {
-        {plain, plain, NULL, &of_plain},         /* the same */
-        {plain, rslora, NULL, &of_rslora},       /* another one is published */
-        {copy, copy, rslora, &of_rslora},          /* it has changed since */
-        {"/nowhere", plain, NULL, &of_plain}};
+    const struct {
+        const char *ahead, *given, *after;
+        const heddle_adapter_info_t *want;
+    } ROWS[] = {{plain, plain, NULL, &of_plain},   /* the same */
+                {plain, rslora, NULL, &of_rslora}, /* another one is published */
+                {copy, copy, rslora, &of_rslora},  /* it has changed since */
+                {"/nowhere", plain, NULL, &of_plain}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy",
-                                        .takeover = 1, .read_dir = ROWS[i].ahead};
+        heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                        .broker = endpoint,
+                                        .adapter = "policy",
+                                        .takeover = 1,
+                                        .read_dir = ROWS[i].ahead};
         OK(heddle_publisher_open(&opts, &p));
         if (ROWS[i].after) copy_into(ROWS[i].after, copy);
         OK(heddle_publisher_publish_dir(p, ROWS[i].given, &how, &v));
@@ -559,8 +585,11 @@ Test(publisher, a_directory_that_is_read_ahead)
         FAILS(HEDDLE_ERR_NOT_FOUND, heddle_publisher_publish_dir(p, "/nowhere", &how, &v));
         heddle_publisher_close(&p);
     }
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = endpoint, .adapter = "policy",
-                                    .takeover = 1, .read_dir = plain};
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = endpoint,
+                                    .adapter = "policy",
+                                    .takeover = 1,
+                                    .read_dir = plain};
     OK(heddle_publisher_open(&opts, &p));
     heddle_publisher_close(&p); /* unused */
     char command[64];

@@ -28,8 +28,8 @@ static void start(void)
     snprintf(dir, sizeof dir, "/tmp/heddle-api-XXXXXX");
     cr_assert_not_null(mkdtemp(dir));
     snprintf(data, sizeof data, "%s/data", dir);
-    const char *argv[] = {"heddle-broker", "--listen", "tcp://127.0.0.1:*", "--lease", "2s", "--data", data,
-                          NULL};
+    const char *argv[] = {
+        "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--lease", "2s", "--data", data, NULL};
     child_start(&broker, argv, NULL);
     if (!child_line(&broker, line, sizeof line, PATIENCE_MS)) {
         child_end(&broker, 0);
@@ -37,8 +37,10 @@ static void start(void)
     }
     const char *at = strstr(line, "\"endpoint\":\"");
     cr_assert(at && sscanf(at, "\"endpoint\":\"%127[^\"]", endpoint) == 1, "%s", line);
-    heddle_publisher_opts_t opts = {
-        .size = sizeof opts, .broker = endpoint, .adapter = "policy", .writer = "trainer"};
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = endpoint,
+                                    .adapter = "policy",
+                                    .writer = "trainer"};
     OK(heddle_publisher_open(&opts, &publisher));
 }
 
@@ -57,8 +59,7 @@ TestSuite(worker, .init = start, .timeout = 120);
 
 static void open_worker(const char *name, heddle_worker_t **ret)
 {
-    heddle_worker_opts_t opts = {
-        .size = sizeof opts, .broker = endpoint, .name = name, .adapters = ADAPTERS};
+    heddle_worker_opts_t opts = {.size = sizeof opts, .broker = endpoint, .name = name, .adapters = ADAPTERS};
     heddle_event_t e = {.size = sizeof e};
     OK(heddle_worker_open(&opts, ret));
     do OK(heddle_worker_next_event(*ret, PATIENCE_MS, &e));
@@ -69,14 +70,19 @@ static void open_worker(const char *name, heddle_worker_t **ret)
 static uint64_t publish(int value)
 {
     static heddle_report_t report;
-    heddle_tensor_t tensors[] = {{.size = sizeof *tensors, .name = "l.lora_A.weight",
-                                  .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS},
-                                 {.size = sizeof *tensors, .name = "l.lora_B.weight",
-                                  .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS}};
+    heddle_tensor_t tensors[] = {{.size = sizeof *tensors,
+                                  .name = "l.lora_A.weight",
+                                  .dtype = HEDDLE_DTYPE_F32,
+                                  .ndim = 2,
+                                  .dims = DIMS},
+                                 {.size = sizeof *tensors,
+                                  .name = "l.lora_B.weight",
+                                  .dtype = HEDDLE_DTYPE_F32,
+                                  .ndim = 2,
+                                  .dims = DIMS}};
     heddle_publication_t *pub;
     OK(heddle_publication_begin(publisher, tensors, 2, CONFIG, sizeof CONFIG - 1, NULL, &pub));
-    for (uint32_t i = 0; i < 2; i++)
-        memset(heddle_publication_tensor(pub, i), value, 8 * 4096 * 4);
+    for (uint32_t i = 0; i < 2; i++) memset(heddle_publication_tensor(pub, i), value, 8 * 4096 * 4);
     heddle_publish_opts_t opts = {.size = sizeof opts, .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
     heddle_published_t v = {.size = sizeof v};
     OK(heddle_publication_commit(&pub, &opts, &v));

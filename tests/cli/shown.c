@@ -9,7 +9,8 @@
 
 static const char HOSTILE[] =
     "{\"adapters\":[{\"name\":\"p\\u001b[2J\\ny\",\"active\":null,\"newest\":{\"version\":1,\"state\":"
-    "\"a\\u009b1m\\u007fb\"},\"writer\":{\"name\":\"w\\u001b]0;x\\u0007\"},\"base\":{\"\\u001b[1m\":\"caf\u00e9\"}}]}";
+    "\"a\\u009b1m\\u007fb\"},\"writer\":{\"name\":\"w\\u001b]0;x\\u0007\"},\"base\":{\"\\u001b[1m\":"
+    "\"caf\u00e9\"}}]}";
 
 static char *printed(int output)
 {

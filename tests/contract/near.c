@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #define PIECE 65536u
-#define LONG_US 20000000u               /* a limit, never waited out */
+#define LONG_US 20000000u /* a limit, never waited out */
 
 static const share_key_t KEY = {{1, 2, 3, 4}}, OTHER = {{5, 6, 7, 8}};
 
@@ -31,11 +31,11 @@ Test(near, what_a_turn_sends_last_is_on_its_way_before_the_sleep)
     rig_connect(r, KEY);
     rig_pass(r, 20000);
     source->still = true;
-    uint64_t own = rig_ask(r, 0, 1, OTHER, PIECE, PIECE);     /* its event fills the turn below */
+    uint64_t own = rig_ask(r, 0, 1, OTHER, PIECE, PIECE); /* its event fills the turn below */
     tr_event_t e;
     cr_assert_eq(r->ops->events(source->t, clock_now(clock_system()), &e, 1), 0);
     rig_ask(r, 1, 0, KEY, 0, PIECE);
-    rig_pass(r, 20000);                                       /* both the answer and the ask lie there */
+    rig_pass(r, 20000); /* both the answer and the ask lie there */
     for (int turns = 0; r->ops->events(source->t, clock_now(clock_system()), &e, 1) == 0; turns++)
         cr_assert_lt(turns, 1000);
     cr_assert(e.kind == TR_ARRIVED && e.ask == own);
@@ -60,7 +60,7 @@ Test(near, two_regions_asked_for_in_turns)
     cr_assert_eq(r->ops->map(source->t, other), HEDDLE_OK);
     cr_assert_eq(r->ops->share(source->t, other, OTHER), HEDDLE_OK);
     cr_assert_eq(r->ops->extend(source->t, OTHER, 0, other->bytes), HEDDLE_OK);
-    source->still = true;                                     /* answers them all in one turn */
+    source->still = true; /* answers them all in one turn */
     for (uint64_t i = 0; i < 16; i++) rig_ask(r, 1, 0, i % 2 ? OTHER : KEY, i * PIECE, PIECE);
     rig_pass(r, 20000);
     source->still = false;
@@ -84,7 +84,8 @@ Test(near, what_will_be_shared_is_told_to_who_was_served)
     rig_connect(r, KEY);
     cr_assert_eq(r->ops->greet(r->nodes[2].t, &r->nodes[0].ref), HEDDLE_OK);
     rig_pass(r, 20000);
-    cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 0), 0, "nobody is to be told");
+    cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 0), 0,
+                 "nobody is to be told");
     cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 5), rig_is_near());
     rig_pass(r, 20000);
     if (rig_is_near()) {
@@ -95,7 +96,8 @@ Test(near, what_will_be_shared_is_told_to_who_was_served)
     }
     cr_assert_eq(rig_events(r, 1, TR_EARLY), rig_is_near());
     cr_assert_eq(rig_events(r, 2, TR_EARLY), 0, "it knows no key");
-    cr_assert_eq(r->ops->early(r->nodes[1].t, r->nodes[1].region, OTHER, 1u << 18, 5), 0, "and it does not work backwards");
+    cr_assert_eq(r->ops->early(r->nodes[1].t, r->nodes[1].region, OTHER, 1u << 18, 5), 0,
+                 "and it does not work backwards");
     rig_close(r);
 }
 
@@ -198,7 +200,10 @@ static void say_anyway(rig_t *r, int node, int to, frame_t *f)
     cr_assert(r->nodes[node].t->carrier->send(r->nodes[node].t, &p->end, s));
 }
 
-static frame_t taken_all(uint64_t line) { return (frame_t){.kind = FRAME_TAKEN, .line = line, .taken = {~0u}}; }
+static frame_t taken_all(uint64_t line)
+{
+    return (frame_t){.kind = FRAME_TAKEN, .line = line, .taken = {~0u}};
+}
 
 static frame_t lent_of(uint64_t ask, int fd, uint64_t file)
 {
@@ -253,14 +258,14 @@ Test(near, what_was_not_lent_cannot_be_taken)
     rig_ask(r, 1, 0, OTHER, 0, 1);
     cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US) && rig_until(r, rig_has_sent, 0, 1, LONG_US));
     frame_t taken = taken_all(0);
-    say_anyway(r, 1, 0, &taken);                              /* slots that were never lent */
+    say_anyway(r, 1, 0, &taken); /* slots that were never lent */
     cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
     for (uint64_t i = 0; i < 8; i++) rig_ask(r, 1, 0, KEY, i * PIECE, PIECE);
     cr_assert(rig_until(r, rig_was_asked, 0, 9, LONG_US));
     rig_pass(r, 20000);
     source->still = true;
     taken = taken_all(0);
-    say_anyway(r, 1, 0, &taken);                              /* is there when it lends, before LENT goes */
+    say_anyway(r, 1, 0, &taken); /* is there when it lends, before LENT goes */
     rig_pass(r, 20000);
     receiver->still = true, source->still = false;
     cr_assert_eq(r->ops->extend(source->t, KEY, 0, 1u << 20), HEDDLE_OK);
@@ -294,10 +299,12 @@ Test(near, a_loan_of_something_else_is_not_read)
     uint64_t ask = rig_ask(r, 1, 0, KEY, 0, PIECE);
     rig_pass(r, 20000);
     frame_t lent = lent_of(ask, r->nodes[2].region->fd, 1);
-    say_anyway(r, 2, 1, &lent);                               /* another peer's ask */
+    say_anyway(r, 2, 1, &lent); /* another peer's ask */
     rig_pass(r, 20000);
-    const struct { int fd; uint64_t file; } foreign[] = {
-        {null, s.st_ino}, {receiver->region->fd, 1}, {4000000, 1}, {0, 1}};
+    const struct {
+        int fd;
+        uint64_t file;
+    } foreign[] = {{null, s.st_ino}, {receiver->region->fd, 1}, {4000000, 1}, {0, 1}};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         lent = lent_of(ask, foreign[i].fd, foreign[i].file);
         say_anyway(r, 0, 1, &lent);

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define FIRST_TOKEN 101u
-#define VIRTUAL_STEP_US 1000u           /* when no node waits for anything */
+#define VIRTUAL_STEP_US 1000u /* when no node waits for anything */
 
 bool rig_in_child;
 
@@ -187,7 +187,8 @@ uint64_t rig_ask(rig_t *r, int by, int from, share_key_t key, uint64_t offset, u
     uint64_t ask = 0;
     node_t *n = &r->nodes[by];
     sink_t sink = sink_of(n->region, n->leaves);
-    tr_read_t read = {.key = key, .offset = offset, .bytes = bytes, .sink = &sink, .at = offset, .cookie = ~offset};
+    tr_read_t read =
+        {.key = key, .offset = offset, .bytes = bytes, .sink = &sink, .at = offset, .cookie = ~offset};
     int rc = r->ops->ask(n->t, &r->nodes[from].ref, &read, &ask);
     RIG_CHECK(rc == HEDDLE_OK, "ask: %s", heddle_err_name(rc));
     return ask;

@@ -12,11 +12,11 @@
 
 typedef struct {
     transfer_t *t;
-    peer_ref_t ref;                     /* token and address, as others name it */
+    peer_ref_t ref; /* token and address, as others name it */
     region_t *region;
-    bool still;                         /* not driven: as good as stopped */
+    bool still; /* not driven: as good as stopped */
     int count;
-    uint64_t *leaves;                   /* of the region, for rig_ask; NULL: not wanted */
+    uint64_t *leaves; /* of the region, for rig_ask; NULL: not wanted */
     tr_event_t events[RIG_EVENTS];
 } node_t;
 
@@ -24,7 +24,7 @@ typedef struct {
     const transfer_ops_t *ops;
     bool is_mem;
     uint64_t now_us;
-    clock_ops_t clock;        /* shows it */
+    clock_ops_t clock; /* shows it */
     int count;
     node_t nodes[RIG_NODES];
 } rig_t;
@@ -32,12 +32,14 @@ typedef struct {
 /* Set in a forked child: what fails there ends the child and does not talk to the test runner. */
 extern bool rig_in_child;
 #define RIG_CHECK(condition, ...)                                                                            \
-    do { if (!(condition)) rig_fail(__FILE__, __LINE__, __VA_ARGS__); } while (0)
+    do {                                                                                                     \
+        if (!(condition)) rig_fail(__FILE__, __LINE__, __VA_ARGS__);                                         \
+    } while (0)
 void rig_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 bool rig_is_rendezvous(void);
 bool rig_is_eager(void);
-bool rig_is_near(void);                 /* bytes are copied from the source's memory */
+bool rig_is_near(void); /* bytes are copied from the source's memory */
 /* Nodes with tokens 101, 102, ... and a mapped region of `region_bytes` each; node 0's is filled
  * by rig_byte. */
 rig_t *rig_open(int nodes, size_t region_bytes, const transfer_opts_t *opts);
@@ -53,7 +55,7 @@ bool rig_until(rig_t *r, bool (*done)(rig_t *r, int a, int b), int a, int b, uin
 void rig_pass(rig_t *r, uint64_t us);
 /* Nobody takes a turn for so long. */
 void rig_stand_still(rig_t *r, uint64_t us);
-int  rig_events(const rig_t *r, int node, tr_kind_t kind);
+int rig_events(const rig_t *r, int node, tr_kind_t kind);
 /* The event that ended an ask; NULL: it has not. */
 const tr_event_t *rig_ended(const rig_t *r, int node, uint64_t ask);
 /* ask() of node `by` from node `from` at the same offset; asserts that it is taken. */
@@ -69,7 +71,7 @@ bool rig_is_all(const rig_t *r, int node, uint8_t value, uint64_t offset, uint64
 int rig_mappings(const char *what);
 
 /* Conditions for rig_until. */
-bool rig_has_events(rig_t *r, int node, int count);         /* of any kind but BEAT */
+bool rig_has_events(rig_t *r, int node, int count); /* of any kind but BEAT */
 bool rig_has_arrived(rig_t *r, int node, int count);
 bool rig_has_gone(rig_t *r, int node, int count);
 bool rig_has_unshared(rig_t *r, int node, int unused);

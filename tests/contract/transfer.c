@@ -9,7 +9,7 @@
 #include <criterion/criterion.h>
 
 #define PIECE 65536u
-#define LONG_US 20000000u               /* a limit, never waited out */
+#define LONG_US 20000000u /* a limit, never waited out */
 
 static const share_key_t KEY = {{1, 2, 3, 4}}, OTHER = {{5, 6, 7, 8}};
 
@@ -19,7 +19,9 @@ Test(transfer, ranges_arrive_with_their_bytes)
 {
     rig_t *r = rig_open(2, 1u << 20, NULL);
     rig_share_all(r, 0, KEY);
-    const struct { uint64_t offset; uint32_t bytes;
+    const struct {
+        uint64_t offset;
+        uint32_t bytes;
     } ranges[] = {{0, 1},           {4096, 4096},     {10001, 77},        {65536, 65536},
                   {131072, 131072}, {262144, 262144}, {(1u << 20) - 5, 5}};
     const int count = sizeof ranges / sizeof *ranges;
@@ -49,7 +51,8 @@ Test(transfer, a_range_may_land_elsewhere)
     rig_share_all(r, 0, KEY);
     node_t *n = &r->nodes[1];
     uint64_t ask;
-    cr_assert_eq(ask_into(r->ops, n->t, &r->nodes[0].ref, KEY, 0, PIECE, n->region, 3 * PIECE, &ask), HEDDLE_OK);
+    cr_assert_eq(ask_into(r->ops, n->t, &r->nodes[0].ref, KEY, 0, PIECE, n->region, 3 * PIECE, &ask),
+                 HEDDLE_OK);
     cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US) && rig_until(r, rig_has_sent, 0, 1, LONG_US));
     cr_assert(rig_is_all(r, 1, 0, 0, 3 * PIECE));
     cr_assert_eq(memcmp((uint8_t *)n->region->base + 3 * PIECE, r->nodes[0].region->base, PIECE), 0);
@@ -247,14 +250,14 @@ static bool has_stuck(rig_t *r, int node, int unused)
     return rig_counters(r, node).data_out == before;
 }
 
-#define BIG (32u << 20)                  /* more than the sockets between two processes take */
+#define BIG (32u << 20) /* more than the sockets between two processes take */
 #define BIG_ASKS (BIG / LIMIT_CHUNK_MAX_BYTES)
 
 /* Node 1 asks for all of node 0's region and is then still: the carrier fills up, sends stay in flight. */
 static void fill_up(rig_t *r, uint64_t asks[BIG_ASKS])
 {
     rig_connect(r, KEY);
-    r->nodes[1].still = true;             /* every 16 asks are a frame, sent when the last was asked */
+    r->nodes[1].still = true; /* every 16 asks are a frame, sent when the last was asked */
     for (uint32_t i = 0; i < BIG_ASKS; i++)
         asks[i] = rig_ask(r, 1, 0, KEY, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES);
     cr_assert(rig_until(r, rig_was_asked, 0, 1 + BIG_ASKS, LONG_US));
@@ -270,7 +273,7 @@ Test(transfer, after_unshared_the_region_may_be_reused)
     fill_up(r, asks);
     r->ops->unshare(r->nodes[0].t, KEY);
     if (rig_events(r, 0, TR_UNSHARED) == 0) rig_pass(r, 20000);
-    bool at_once = rig_has_unshared(r, 0, 0);  /* a carrier may have copied what it still sends */
+    bool at_once = rig_has_unshared(r, 0, 0); /* a carrier may have copied what it still sends */
     if (at_once) memset(r->nodes[0].region->base, 0, BIG);
     else cr_assert_eq(r->ops->share(r->nodes[0].t, r->nodes[0].region, KEY), HEDDLE_ERR_AGAIN);
     r->nodes[1].still = false;
@@ -280,8 +283,8 @@ Test(transfer, after_unshared_the_region_may_be_reused)
     int arrived = 0;
     for (uint32_t i = 0; i < BIG_ASKS; i++) {
         if (rig_ended(r, 1, asks[i])->kind != TR_ARRIVED) continue;
-        cr_assert(rig_is_pattern(r, 1, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES),
-                  "ask %u", i);
+        cr_assert(rig_is_pattern(r, 1, (uint64_t)i * LIMIT_CHUNK_MAX_BYTES, LIMIT_CHUNK_MAX_BYTES), "ask %u",
+                  i);
         arrived++;
     }
     cr_assert(arrived > 0 && arrived < (int)BIG_ASKS, "%d arrived", arrived);
@@ -332,7 +335,7 @@ Test(transfer, a_source_that_gets_no_further_says_so)
     uint64_t ask = rig_ask(r, 1, 0, KEY, PIECE, PIECE);
     for (int i = 0; i < 4; i++) {
         rig_pass(r, 100000);
-        r->ops->extend(source->t, KEY, (uint64_t)i * 4096, 4096);     /* it gets on: no reason to refuse */
+        r->ops->extend(source->t, KEY, (uint64_t)i * 4096, 4096); /* it gets on: no reason to refuse */
     }
     cr_assert_null(rig_ended(r, 1, ask));
     cr_assert(rig_until(r, rig_has_events, 1, 1, LONG_US));
@@ -515,7 +518,7 @@ Test(transfer, a_closed_transfer_is_gone_for_its_peers)
 Test(transfer, both_ends_ask_each_other)
 {
     rig_t *r = rig_open(2, 1u << 20, NULL);
-    memcpy(r->nodes[1].region->base, r->nodes[0].region->base, 1u << 19);      /* each has one half */
+    memcpy(r->nodes[1].region->base, r->nodes[0].region->base, 1u << 19); /* each has one half */
     memset(r->nodes[0].region->base, 0, 1u << 19);
     for (int i = 0; i < 2; i++)
         cr_assert_eq(r->ops->share(r->nodes[i].t, r->nodes[i].region, KEY), HEDDLE_OK);
@@ -599,7 +602,8 @@ Test(transfer, more_asks_than_the_window_all_arrive)
     rig_share_all(r, 0, KEY);
     for (int i = 0; i < count; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * 4096, 4096);
     uint64_t ask;
-    cr_assert_eq(ask_into(r->ops, n->t, &r->nodes[0].ref, KEY, 0, 4096, n->region, 0, &ask), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(ask_into(r->ops, n->t, &r->nodes[0].ref, KEY, 0, 4096, n->region, 0, &ask),
+                 HEDDLE_ERR_AGAIN);
     cr_assert(rig_until(r, rig_has_arrived, 1, count, LONG_US));
     cr_assert(rig_is_pattern(r, 1, 0, (uint64_t)count * 4096));
     rig_ask(r, 1, 0, KEY, 0, 4096);
@@ -622,7 +626,7 @@ Test(transfer, a_receiver_that_asks_too_much_is_refused)
     uint64_t refused[64 + 40];
     for (int i = 0; i < beyond + silent; i++) refused[i] = rig_ask(r, 1, 0, KEY, 0, 1024);
     p->asks_open += (uint32_t)limit;
-    source->still = true;                     /* all of them are there before it answers the first */
+    source->still = true; /* all of them are there before it answers the first */
     rig_pass(r, 50000);
     source->still = false;
     cr_assert(rig_until(r, rig_has_events, 1, beyond, LONG_US));
@@ -695,7 +699,7 @@ Test(transfer, who_waits_for_a_rate_is_alive)
 {
     for (int limited = 0; limited < 2; limited++) {
         rig_t *r = rig_open(2, 1u << 20, &(transfer_opts_t){.beat_ms = 20});
-        r->ops->set_rate(r->nodes[limited].t, 200000);            /* a piece in 330 ms */
+        r->ops->set_rate(r->nodes[limited].t, 200000); /* a piece in 330 ms */
         rig_share_all(r, 0, KEY);
         for (int i = 0; i < 4; i++) rig_ask(r, 1, 0, KEY, (uint64_t)i * PIECE, PIECE);
         cr_assert(rig_until(r, has_beats, 1, 8, LONG_US), "limited: node %d", limited);
@@ -736,8 +740,9 @@ Test(transfer, without_a_token_nobody_is_asked)
     rig_t *r = rig_open(2, 1u << 18, NULL);
     r->ops->set_token(r->nodes[1].t, 0);
     uint64_t ask;
-    cr_assert_eq(ask_into(r->ops, r->nodes[1].t, &r->nodes[0].ref, KEY, 0, PIECE, r->nodes[1].region, 0, &ask),
-                 HEDDLE_ERR_AGAIN);
+    cr_assert_eq(
+        ask_into(r->ops, r->nodes[1].t, &r->nodes[0].ref, KEY, 0, PIECE, r->nodes[1].region, 0, &ask),
+        HEDDLE_ERR_AGAIN);
     rig_close(r);
 }
 

@@ -18,13 +18,21 @@
 #define RECEIVER_TOKEN 2u
 #define ROUNDS_MAX 1000
 
-typedef struct { uint64_t bytes, window; uint32_t chunk, rounds; tr_mode_t mode; } plan_t;
-typedef struct { const transfer_ops_t *ops; transfer_t *t; region_t *region; } end_t;
+typedef struct {
+    uint64_t bytes, window;
+    uint32_t chunk, rounds;
+    tr_mode_t mode;
+} plan_t;
+typedef struct {
+    const transfer_ops_t *ops;
+    transfer_t *t;
+    region_t *region;
+} end_t;
 
 static const share_key_t KEY = {{'p', 'a', 'i', 'r'}};
 
-static const char *const MODES[] = {[TR_MODE_AUTO] = "auto", [TR_MODE_EAGER] = "eager",
-                                    [TR_MODE_RENDEZVOUS] = "rendezvous"};
+static const char *const MODES[] = {
+    [TR_MODE_AUTO] = "auto", [TR_MODE_EAGER] = "eager", [TR_MODE_RENDEZVOUS] = "rendezvous"};
 
 static tr_mode_t mode_of(const char *name)
 {
@@ -146,9 +154,9 @@ static void run_receiver(const plan_t *plan, int line)
     double gb = 1e-9 * (double)plan->bytes, all = gb * plan->rounds;
     printf("%llu bytes, chunk %u, window %llu, %s, UCX %s: best %.2f GB/s, median %.2f GB/s; CPU-s per GB: "
            "receiver %.2f, source %.2f\n",
-           (unsigned long long)plan->bytes, plan->chunk, (unsigned long long)plan->window,
-           MODES[plan->mode], e.ops->version(), gb / seconds[0],
-           gb / seconds[plan->rounds / 2], receiver / all, source / (all + gb));
+           (unsigned long long)plan->bytes, plan->chunk, (unsigned long long)plan->window, MODES[plan->mode],
+           e.ops->version(), gb / seconds[0], gb / seconds[plan->rounds / 2], receiver / all,
+           source / (all + gb));
     close_end(&e);
 }
 
@@ -163,7 +171,7 @@ int main(int argc, char **argv)
         die("bad arguments", NULL);
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) != 0) die("socketpair", NULL);
-    pid_t child = fork();                    /* before UCX: its threads do not survive a fork */
+    pid_t child = fork(); /* before UCX: its threads do not survive a fork */
     if (child == 0) {
         close(pair[0]);
         run_source(&plan, pair[1]);

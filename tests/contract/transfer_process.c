@@ -21,7 +21,7 @@
 #define BIG (32u << 20)
 #define LONG_US 20000000u
 #define CHILD_TOKEN 200u
-#define REMOTE 1                         /* the child's place in the parent's rig */
+#define REMOTE 1 /* the child's place in the parent's rig */
 
 static const share_key_t KEY = {{9, 9, 9, 9}};
 
@@ -29,7 +29,10 @@ TestSuite(process, .timeout = 60);
 
 /* The other process: does what its role says until it is killed or the line closes; says 'g' at each
  * TR_PEER_GONE. */
-typedef struct { pid_t pid; int line; } child_t;
+typedef struct {
+    pid_t pid;
+    int line;
+} child_t;
 typedef enum { SOURCE, RECEIVER } role_t;
 
 static bool is_line_closed(int line)
@@ -51,7 +54,7 @@ static void keep_asking(rig_t *r, uint64_t *at)
     node_t *n = &r->nodes[0];
     uint64_t ask;
     while (ask_into(r->ops, n->t, &r->nodes[REMOTE].ref, KEY, *at, LIMIT_CHUNK_MAX_BYTES, n->region, *at,
-                       &ask) == HEDDLE_OK)
+                    &ask) == HEDDLE_OK)
         *at = (*at + LIMIT_CHUNK_MAX_BYTES) % n->region->bytes;
 }
 
@@ -206,7 +209,7 @@ Test(process, a_peer_killed_while_it_connects_does_no_harm)
         uint8_t theirs[LIMIT_ADDRESS_BYTES];
         cr_assert_eq(write(children[i].line, own.data, own.bytes), (ssize_t)own.bytes);
         cr_assert_gt(read(children[i].line, theirs, sizeof theirs), 0);
-        poll(NULL, 0, 5 * i);                 /* the kernel's part of connecting; more of it each time */
+        poll(NULL, 0, 5 * i); /* the kernel's part of connecting; more of it each time */
         kill(children[i].pid, SIGKILL);
         end_child(&children[i], SIGKILL);
     }
@@ -268,7 +271,8 @@ Test(process, a_stopped_receiver_pins_the_region_for_the_deadline_only)
 {
     FILE *printed = catch_stderr();
     child_t child = start_child(RECEIVER, BIG, 0);
-    rig_t *r = meet(&child, BIG, &(transfer_opts_t){.serve_deadline_ms = 2000}); /* a busy one is not stopped */
+    rig_t *r =
+        meet(&child, BIG, &(transfer_opts_t){.serve_deadline_ms = 2000}); /* a busy one is not stopped */
     rig_share_all(r, 0, KEY);
     cr_assert(rig_until(r, has_sent_bytes, 0, 40, LONG_US));
     kill(child.pid, SIGSTOP);
@@ -290,8 +294,8 @@ Test(process, a_frame_out_of_shape_is_dropped)
     FILE *printed = catch_stderr();
     setenv("HEDDLE_FAILPOINTS", "transfer.truncate=error:2",
            1); /* read when the plugin is loaded: the child gets HI and */
-    child_t child = start_child(SOURCE, 64 * PIECE,
-                                64 * PIECE); /* then an ASK with one byte less than it should have */
+    child_t child =
+        start_child(SOURCE, 64 * PIECE, 64 * PIECE); /* then an ASK with one byte less than it should have */
     unsetenv("HEDDLE_FAILPOINTS");
     /* Without NEAR between the two. */
     rig_t *r = meet(&child, 64 * PIECE, &(transfer_opts_t){.mode = TR_MODE_EAGER});
@@ -380,7 +384,7 @@ Test(process, loading_leaves_the_host_process_as_it_was)
 {
     char before[16], after[16];
     const int signals[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGHUP, SIGTERM, SIGINT};
-    bool was[sizeof signals / sizeof *signals];                   /* Criterion has its own */
+    bool was[sizeof signals / sizeof *signals]; /* Criterion has its own */
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) was[i] = is_default(signals[i]);
     memcpy(before, (const void *)(uintptr_t)dlsym(RTLD_DEFAULT, "munmap"), sizeof before);
     rig_t *r = rig_open(2, PIECE, NULL);

@@ -47,8 +47,10 @@ int main(int argc, char **argv)
     heddle_error_t error = {0};
     model_t *model = NULL;
     heddle_publisher_t *p = NULL;
-    heddle_publisher_opts_t opts = {
-        .size = sizeof opts, .broker = argv[1], .adapter = argv[2], .takeover = 1};
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = argv[1],
+                                    .adapter = argv[2],
+                                    .takeover = 1};
     int count = atoi(argv[3]), every = atoi(argv[4]), rc = model_new("tiny", 16, &model, &error) != HEDDLE_OK;
     if (!rc && heddle_publisher_open(&opts, &p)) rc = fail("open");
     for (int i = 1; !rc && i <= count; i++) {

@@ -13,10 +13,10 @@ enum { ARGUMENTS = 16 };
 int heddle_main(int argc, char **argv);
 int broker_main(int argc, char **argv);
 int worker_main(int argc, char **argv);
-int __real_option_parse(const option_set_t *set, int argc, char **argv, void *into,
-                        const char **ret_args, heddle_error_t *error);
-int __wrap_option_parse(const option_set_t *set, int argc, char **argv, void *into,
-                        const char **ret_args, heddle_error_t *error);
+int __real_option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
+                        heddle_error_t *error);
+int __wrap_option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
+                        heddle_error_t *error);
 int __wrap_cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
 int __wrap_execv(const char *path, char *const argv[]);
 
@@ -30,11 +30,15 @@ static int choices_of(const char *value)
 /* Programs have their arguments in static memory: the next run must not find those of this one. */
 static void clear_value(const option_t *o, void *into)
 {
-    static const size_t BYTES[] = {
-        [OPTION_FLAG] = sizeof(bool),         [OPTION_TEXT] = sizeof(char *),
-        [OPTION_DURATION] = sizeof(uint32_t), [OPTION_DEADLINE] = sizeof(uint32_t), [OPTION_SIZE] = sizeof(uint64_t),
-        [OPTION_INTEGER] = sizeof(int64_t),   [OPTION_QUORUM] = sizeof(heddle_quorum_t),
-        [OPTION_LIST] = sizeof(char **),      [OPTION_CHOICE] = sizeof(int)};
+    static const size_t BYTES[] = {[OPTION_FLAG] = sizeof(bool),
+                                   [OPTION_TEXT] = sizeof(char *),
+                                   [OPTION_DURATION] = sizeof(uint32_t),
+                                   [OPTION_DEADLINE] = sizeof(uint32_t),
+                                   [OPTION_SIZE] = sizeof(uint64_t),
+                                   [OPTION_INTEGER] = sizeof(int64_t),
+                                   [OPTION_QUORUM] = sizeof(heddle_quorum_t),
+                                   [OPTION_LIST] = sizeof(char **),
+                                   [OPTION_CHOICE] = sizeof(int)};
     memset((char *)into + o->offset, 0, BYTES[o->kind]);
 }
 
@@ -61,8 +65,8 @@ static void check_value(const option_t *o, const void *into)
     }
 }
 
-int __wrap_option_parse(const option_set_t *set, int argc, char **argv, void *into,
-                        const char **ret_args, heddle_error_t *error)
+int __wrap_option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
+                        heddle_error_t *error)
 {
     int rc = __real_option_parse(set, argc, argv, into, ret_args, error);
     MUST(rc == HEDDLE_OK || rc == 1 || (rc == HEDDLE_ERR_USAGE && error->message[0]));

@@ -70,9 +70,7 @@ static void obey(const fetch_action_t *a)
         MUST(count_good(wild.count) == wild.count);
         wild.ended = true;
         break;
-    case FA_FAILED:
-        wild.ended = true;
-        break;
+    case FA_FAILED: wild.ended = true; break;
     }
 }
 
@@ -118,8 +116,7 @@ static void any_event(void)
     e.ask = e.piece < wild.count && roll(4) ? ask_of[e.piece] : 1 + roll(4);
     if (e.kind == FE_CANCEL && roll(8)) e.kind = FE_GOOD;
     if (e.kind == FE_SOURCES) e.source_count = (int)roll(sizeof list / sizeof *list + 1);
-    for (int i = 0; i < e.source_count; i++)
-        list[i] = 1 + roll(TOKENS);
+    for (int i = 0; i < e.source_count; i++) list[i] = 1 + roll(TOKENS);
     if (e.kind == FE_GOOD || e.kind == FE_BAD || roll(4) == 0) any_landing(e.piece, roll(4));
     end_asks(&e);
     now += roll(4) ? roll(100000) : roll(40000000);
@@ -154,10 +151,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     bytes = (input_t){data, size};
     rng = 0x9e3779b97f4a7c15ull ^ size;
     steps = 0;
-    if (roll(2))
-        run_one(0, 1 + (uint32_t)roll(96));
-    else
-        any_events();
+    if (roll(2)) run_one(0, 1 + (uint32_t)roll(96));
+    else any_events();
     count_steps(steps);
     return 0;
 }

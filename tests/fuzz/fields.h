@@ -38,8 +38,7 @@ static inline uint64_t fields_number(input_t *in)
 static inline void fields_row(input_t *in, const table_t *table, const words_t *words, void *row,
                               arena_t *arena);
 
-static inline void fields_list(input_t *in, const field_t *f, const words_t *words, void *row,
-                               arena_t *arena)
+static inline void fields_list(input_t *in, const field_t *f, const words_t *words, void *row, arena_t *arena)
 {
     uint32_t count = input_byte(in) % 4;
     size_t each = f->kind == FIELD_LIST ? f->rows->row_bytes : sizeof(uint64_t);
@@ -58,8 +57,7 @@ static inline void fields_list(input_t *in, const field_t *f, const words_t *wor
     memcpy((uint8_t *)row + f->count_offset, &count, sizeof count);
 }
 
-static inline void fields_set(input_t *in, const field_t *f, const words_t *words, void *row,
-                              arena_t *arena)
+static inline void fields_set(input_t *in, const field_t *f, const words_t *words, void *row, arena_t *arena)
 {
     void *at = (uint8_t *)row + f->offset;
     bool named = f->kind == FIELD_NAME;

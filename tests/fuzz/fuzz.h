@@ -16,12 +16,12 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What must hold whatever the bytes are. */
-#define MUST(condition)                                                                                 \
-    do {                                                                                                \
-        if (!(condition)) {                                                                             \
-            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition);              \
-            abort();                                                                                    \
-        }                                                                                               \
+#define MUST(condition)                                                                                      \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition);                   \
+            abort();                                                                                         \
+        }                                                                                                    \
     } while (0)
 
 /* Of a target that makes many steps out of one input: how many there were is told at the end. */
@@ -55,11 +55,7 @@ static inline uint8_t input_byte(input_t *in) { return (uint8_t)input_take(in, 1
 /* As few bytes as can tell that many values apart. */
 static inline uint64_t input_below(input_t *in, uint64_t below)
 {
-    return input_take(in, below <= 0x100         ? 1
-                          : below <= 0x10000     ? 2
-                          : below <= 0x100000000 ? 4
-                                                 : 8) %
-           below;
+    return input_take(in, below <= 0x100 ? 1 : below <= 0x10000 ? 2 : below <= 0x100000000 ? 4 : 8) % below;
 }
 
 /* Up to so many, fewer at the end; borrowed. */

@@ -46,8 +46,7 @@ static void check_role(const char *text, size_t bytes)
     grant_t grant;
     (void)bytes;
     key_is_valid(text);
-    if (grant_parse(text, &grant, &error))
-        MUST(error.code && error.message[0]);
+    if (grant_parse(text, &grant, &error)) MUST(error.code && error.message[0]);
     else
         MUST(grant.role >= AUTH_ADMIN && grant.role <= AUTH_WORKER &&
              (!grant.adapter[0] || !strcmp(grant.adapter, "*") || name_is_valid(grant.adapter)));
@@ -60,10 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t bytes = in.left;
     char *text = input_text(&in, bytes);
     log_set_level(LOG_ERROR);
-    if (is_file)
-        check_file(text, bytes);
-    else
-        check_role(text, bytes);
+    if (is_file) check_file(text, bytes);
+    else check_role(text, bytes);
     free(text);
     return 0;
 }

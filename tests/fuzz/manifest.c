@@ -9,8 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     manifest_t m;
     int rc = manifest_decode(bytes_of(data, size), &m, &error);
     if (rc) {
-        MUST((rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_LIMIT) && error.code == rc &&
-             error.message[0]);
+        MUST((rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_LIMIT) && error.code == rc && error.message[0]);
         return 0;
     }
     tables_read(&m);

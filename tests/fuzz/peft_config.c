@@ -36,8 +36,7 @@ static void check_again(bytes_t config, uint32_t count, const char *features, co
     json_t *value = json_loadb(config.data, config.bytes, 0, NULL);
     char *text = json_dumps(value, JSON_COMPACT);
     MUST(value && text);
-    MUST(peft_check(bytes_of(text, strlen(text)), TENSORS, count, again, base_again, &error) ==
-         HEDDLE_OK);
+    MUST(peft_check(bytes_of(text, strlen(text)), TENSORS, count, again, base_again, &error) == HEDDLE_OK);
     MUST(!strcmp(features, again) && !strcmp(base, base_again));
     free(text);
     json_decref(value);

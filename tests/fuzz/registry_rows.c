@@ -29,8 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     registry_init(&registry);
     for (uint64_t n = 0; in.left && n < ROWS_MAX; n++) {
         if (!take_row(&in, n, &record)) continue;
-        if (record.kind == RECORD_KEY)
-            auth_apply(&auth, &record);
+        if (record.kind == RECORD_KEY) auth_apply(&auth, &record);
         else if (registry_apply(&registry, &record) == HEDDLE_OK)
             MUST(registry_apply(&registry, &record) == HEDDLE_OK);
     }

@@ -9,8 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     json_t *value = NULL, *again = NULL;
     int rc = value_decode(bytes_of(data, size), &value, &error);
     if (rc) {
-        MUST((rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_LIMIT) && error.code == rc &&
-             error.message[0]);
+        MUST((rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_LIMIT) && error.code == rc && error.message[0]);
         return 0;
     }
     buf_t body = {0};

@@ -10,13 +10,13 @@
 
 enum { COLUMNS_MAX = 22, ROWS_MAX = 24 };
 
-static const record_kind_t KINDS[] = {RECORD_EPOCH, RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION,
-                                      RECORD_STATE, RECORD_WRITER,  RECORD_FLOOR,   RECORD_KEY,
+static const record_kind_t KINDS[] = {RECORD_EPOCH,  RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION,
+                                      RECORD_STATE,  RECORD_WRITER,  RECORD_FLOOR,   RECORD_KEY,
                                       RECORD_WORKER, RECORD_LOSS};
-static const int COLUMNS[] = {
-    [RECORD_EPOCH] = 1,    [RECORD_ADAPTER] = 2, [RECORD_VERSION] = COLUMNS_MAX,
-    [RECORD_DECISION] = 7, [RECORD_STATE] = 8,   [RECORD_WRITER] = 7,
-    [RECORD_FLOOR] = 3,    [RECORD_KEY] = 5,      [RECORD_WORKER] = 5, [RECORD_LOSS] = 4};
+static const int COLUMNS[] = {[RECORD_EPOCH] = 1,    [RECORD_ADAPTER] = 2, [RECORD_VERSION] = COLUMNS_MAX,
+                              [RECORD_DECISION] = 7, [RECORD_STATE] = 8,   [RECORD_WRITER] = 7,
+                              [RECORD_FLOOR] = 3,    [RECORD_KEY] = 5,     [RECORD_WORKER] = 5,
+                              [RECORD_LOSS] = 4};
 
 static sqlite3_stmt *statement_of(int columns)
 {
@@ -103,8 +103,7 @@ static void check_same(const record_t *a, const record_t *b)
     MUST(same_text(a->phase, b->phase) && same_text(a->by, b->by) && same_text(a->host, b->host));
     MUST(a->epoch == b->epoch && a->version == b->version && a->decision == b->decision &&
          a->at_ms == b->at_ms);
-    MUST(a->part.region_bytes == b->part.region_bytes &&
-         a->part.manifest_bytes == b->part.manifest_bytes);
+    MUST(a->part.region_bytes == b->part.region_bytes && a->part.manifest_bytes == b->part.manifest_bytes);
     MUST(digest_equal(&a->digest, &b->digest) &&
          digest_equal(&a->part.manifest_digest, &b->part.manifest_digest));
     MUST(!memcmp(&a->share_key, &b->share_key, sizeof a->share_key) &&
@@ -115,8 +114,7 @@ static void check_same(const record_t *a, const record_t *b)
     MUST(bytes_equal(a->config, b->config) && a->state == b->state && a->code == b->code);
     MUST(same_text(a->public_key, b->public_key) && same_text(a->name, b->name) &&
          same_text(a->roles, b->roles) && same_text(a->serves, b->serves));
-    MUST(a->revoked_ms == b->revoked_ms && a->held == b->held && a->token == b->token &&
-         a->pid == b->pid);
+    MUST(a->revoked_ms == b->revoked_ms && a->held == b->held && a->token == b->token && a->pid == b->pid);
 }
 
 /* `kept` owns its texts: the statement is used again. */

@@ -43,8 +43,8 @@ static void check_address(bytes_t envelope)
     }
     MUST(count > 0);
     bool is_marked = envelope.bytes > HEAD + NEAR && !memcmp(end - 8, "HEDDNEAR", 8);
-    MUST(is_zero(&offers.near) || (is_marked && offers.near.host == le64_get(end - NEAR) &&
-                                   offers.near.proof == le64_get(end - 16)));
+    MUST(is_zero(&offers.near) ||
+         (is_marked && offers.near.host == le64_get(end - NEAR) && offers.near.proof == le64_get(end - 16)));
 }
 
 /* No made-up bytes come past the digest. */

@@ -8,8 +8,7 @@
 #include "proto/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
-#define TABLES_REGION_BYTES                                                                             \
-    (1u << 17) /* larger ones are not laid out: no new kind of thing is in them */
+#define TABLES_REGION_BYTES (1u << 17) /* larger ones are not laid out: no new kind of thing is in them */
 
 /* Everything that a reader of the manifest may ask for. */
 static inline void tables_read(const manifest_t *m)

@@ -21,8 +21,7 @@ static void check_ref(const char *text)
     if (ref.version)
         snprintf(written, sizeof written, "%s@%llu%s%s", ref.name, (unsigned long long)ref.version,
                  ref.head[0] ? ":" : "", ref.head);
-    else
-        snprintf(written, sizeof written, "%s", ref.name);
+    else snprintf(written, sizeof written, "%s", ref.name);
     MUST(ref_parse(written, &again, &error) == HEDDLE_OK);
     MUST(!strcmp(ref.name, again.name) && ref.version == again.version && !strcmp(ref.head, again.head));
 }
@@ -70,10 +69,8 @@ static void check_endpoint(const char *text)
 {
     heddle_error_t error;
     bool loopback = false, all = false;
-    if (wire_check_endpoint(text, true, &loopback, &error) == HEDDLE_OK)
-        MUST(strlen(text) < 256);
-    else
-        MUST(error.code && error.message[0]);
+    if (wire_check_endpoint(text, true, &loopback, &error) == HEDDLE_OK) MUST(strlen(text) < 256);
+    else MUST(error.code && error.message[0]);
     if (wire_check_endpoint(text, false, &loopback, &error) == HEDDLE_OK && !strchr(text, ',')) {
         MUST(wire_check_endpoints(text, &all, &error) == HEDDLE_OK && all == loopback);
         MUST(!loopback || !strncmp(text, "ipc://", 6) || strstr(text, "127.") ||
@@ -99,8 +96,7 @@ static void check_foreign(const char *text)
         MUST(bytes_equal(buf_view(&clean), bytes_of(text, strlen(text))));
     }
     MUST(heddle_err_from_name(text) != HEDDLE_OK || !strcmp(text, "ok"));
-    MUST(heddle_dtype_from_name(text) < 0 ||
-         !strcmp(heddle_dtype_name(heddle_dtype_from_name(text)), text));
+    MUST(heddle_dtype_from_name(text) < 0 || !strcmp(heddle_dtype_name(heddle_dtype_from_name(text)), text));
     buf_fini(&clean);
 }
 

@@ -36,10 +36,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     walk_begin(&w, roll(2));
     while (bytes.left) {
         count_steps(1);
-        if (roll(8))
-            walk_step(&w);
-        else
-            wild(&w);
+        if (roll(8)) walk_step(&w);
+        else wild(&w);
     }
     return 0;
 }

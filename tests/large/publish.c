@@ -27,7 +27,10 @@ typedef struct {
     uint64_t tensor_bytes;
 } args_t;
 
-typedef struct { double *at; size_t count, capacity; } times_t;
+typedef struct {
+    double *at;
+    size_t count, capacity;
+} times_t;
 
 typedef struct {
     args_t args;
@@ -60,7 +63,10 @@ static void note(times_t *t, double ms)
     t->at[t->count++] = ms;
 }
 
-static int by_value(const void *a, const void *b) { return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b); }
+static int by_value(const void *a, const void *b)
+{
+    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
+}
 
 static void print_times(const char *name, times_t *t)
 {
@@ -72,9 +78,10 @@ static void print_times(const char *name, times_t *t)
 
 static void say(run_t *r)
 {
-    printf("{\"kind\":\"published\",\"count\":%llu,\"created\":%llu,\"refused\":%llu,\"version\":%llu,\"digest\":\"%s\",\"seconds\":%.2f",
-           (unsigned long long)r->count, (unsigned long long)r->created, (unsigned long long)r->refused, (unsigned long long)r->last.version,
-           r->last.digest, (now_ms() - r->start_ms) / 1000);
+    printf("{\"kind\":\"published\",\"count\":%llu,\"created\":%llu,\"refused\":%llu,\"version\":%llu,"
+           "\"digest\":\"%s\",\"seconds\":%.2f",
+           (unsigned long long)r->count, (unsigned long long)r->created, (unsigned long long)r->refused,
+           (unsigned long long)r->last.version, r->last.digest, (now_ms() - r->start_ms) / 1000);
     print_times("commit", &r->commit);
     print_times("active", &r->active);
     puts("}");
@@ -97,7 +104,11 @@ static void make_tensors(run_t *r)
         char *name = malloc(64);
         if (!name) abort();
         snprintf(name, 64, "base_model.model.layers.%u.lora_A.weight", i);
-        r->rows[i] = (heddle_tensor_t){.size = sizeof *r->rows, .name = name, .dtype = HEDDLE_DTYPE_U8, .ndim = 1, .dims = r->dims};
+        r->rows[i] = (heddle_tensor_t){.size = sizeof *r->rows,
+                                       .name = name,
+                                       .dtype = HEDDLE_DTYPE_U8,
+                                       .ndim = 1,
+                                       .dims = r->dims};
     }
     r->stamp = clock_now(clock_system());
 }
@@ -106,12 +117,14 @@ static void fill(run_t *r, heddle_publication_t *pub)
 {
     r->stamp++;
     memcpy(r->fill, &r->stamp, sizeof r->stamp);
-    for (unsigned i = 0; i < r->args.tensors; i++) memcpy(heddle_publication_tensor(pub, i), r->fill, r->args.tensor_bytes);
+    for (unsigned i = 0; i < r->args.tensors; i++)
+        memcpy(heddle_publication_tensor(pub, i), r->fill, r->args.tensor_bytes);
 }
 
 static int publish(run_t *r, heddle_publisher_t *p)
 {
-    static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":1,\"base_model_name_or_path\":\"example/large\"}";
+    static const char CONFIG[] =
+        "{\"peft_type\":\"LORA\",\"r\":1,\"base_model_name_or_path\":\"example/large\"}";
     heddle_publication_t *pub = NULL;
     heddle_publish_opts_t opts = {.size = sizeof opts, .step = -1, .activation = r->args.activation};
     heddle_published_t done = {.size = sizeof done};
@@ -136,7 +149,9 @@ static int wait_active(run_t *r, heddle_publisher_t *p)
     static heddle_report_t report;
     report = (heddle_report_t){.size = sizeof report};
     double start = now_ms();
-    if (heddle_publisher_wait(p, r->last.version, HEDDLE_PHASE_ACTIVE, (heddle_quorum_t){HEDDLE_QUORUM_ALL, 0}, 60000, &report)) return fail("wait");
+    if (heddle_publisher_wait(p, r->last.version, HEDDLE_PHASE_ACTIVE,
+                              (heddle_quorum_t){HEDDLE_QUORUM_ALL, 0}, 60000, &report))
+        return fail("wait");
     note(&r->active, now_ms() - start);
     return 0;
 }
@@ -167,7 +182,10 @@ static int publish_versions(run_t *r, heddle_publisher_t *p)
 static int publish_to(run_t *r, const char *adapter, bool is_last)
 {
     heddle_publisher_t *p = NULL;
-    heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = r->args.broker, .adapter = adapter, .takeover = 1};
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = r->args.broker,
+                                    .adapter = adapter,
+                                    .takeover = 1};
     if (heddle_publisher_open(&opts, &p)) return fail("open");
     int rc = publish_versions(r, p);
     if (!rc && is_last) {
@@ -180,8 +198,11 @@ static int publish_to(run_t *r, const char *adapter, bool is_last)
 
 static int parse(int argc, char **argv, args_t *ret_args)
 {
-    static const struct option LONGS[] = {{"broker", 1, NULL, 'b'}, {"adapter", 1, NULL, 'n'}, {"adapters", 1, NULL, 'm'}, {"count", 1, NULL, 'c'},
-        {"interval", 1, NULL, 'i'}, {"every", 1, NULL, 'e'}, {"tensors", 1, NULL, 't'}, {"tensor-bytes", 1, NULL, 's'}, {"as-ready", 0, NULL, 'a'}, {0}};
+    static const struct option LONGS[] = {{"broker", 1, NULL, 'b'},   {"adapter", 1, NULL, 'n'},
+                                          {"adapters", 1, NULL, 'm'}, {"count", 1, NULL, 'c'},
+                                          {"interval", 1, NULL, 'i'}, {"every", 1, NULL, 'e'},
+                                          {"tensors", 1, NULL, 't'},  {"tensor-bytes", 1, NULL, 's'},
+                                          {"as-ready", 0, NULL, 'a'}, {0}};
     *ret_args = (args_t){.adapter = "policy", .count = 1, .tensors = 4, .tensor_bytes = 4096};
     for (int c; (c = getopt_long(argc, argv, "", LONGS, NULL)) != -1;) {
         if (c == 'b') ret_args->broker = optarg;
@@ -202,7 +223,8 @@ int main(int argc, char **argv)
 {
     run_t r = {.start_ms = now_ms()};
     if (parse(argc, argv, &r.args)) {
-        fprintf(stderr, "usage: large-publish --broker EP [--adapter NAME] [--adapters M] [--count N] [--interval MS] [--every K] [--as-ready]\n"
+        fprintf(stderr, "usage: large-publish --broker EP [--adapter NAME] [--adapters M] [--count N] "
+                        "[--interval MS] [--every K] [--as-ready]\n"
                         "                     [--tensors N] [--tensor-bytes N]\n");
         return 2;
     }

@@ -14,14 +14,14 @@ typedef struct mem mem_t;
  * carrier. */
 typedef struct message {
     enum { MAIL_FRAME, MAIL_PAYLOAD, MAIL_BROKEN } kind;
-    uint64_t at_us;                 /* not before */
+    uint64_t at_us; /* not before */
     mem_t *from;
-    send_t *send;                   /* FRAME, PAYLOAD */
+    send_t *send; /* FRAME, PAYLOAD */
     bool corrupt;
     uint32_t corrupt_at;
-    const sink_t *sink;             /* PAYLOAD: the open receive of a rendezvous */
+    const sink_t *sink; /* PAYLOAD: the open receive of a rendezvous */
     uint64_t ask;
-    uint64_t line;                  /* BROKEN: the receiver's own line */
+    uint64_t line; /* BROKEN: the receiver's own line */
     struct message *prev, *next;
 } message_t;
 
@@ -37,7 +37,7 @@ struct mem {
     mem_t *prev, *next;
 };
 
-static mem_t *all;                  /* the process's transfers; one thread */
+static mem_t *all; /* the process's transfers; one thread */
 static uint32_t last_id;
 
 static mem_t *mem_of(transfer_t *t) { return (mem_t *)t; }
@@ -92,7 +92,8 @@ static int mem_connect(transfer_t *t, endpoint_t *e, bytes_t address)
 static void cancel_receives(mem_t *to, const endpoint_t *q)
 {
     message_t *m, *next;
-    DL_FOREACH_SAFE(to->mail, m, next) {
+    DL_FOREACH_SAFE(to->mail, m, next)
+    {
         if (m->kind != MAIL_PAYLOAD || m->send->end != q) continue;
         exchange_arrived(&to->base, m->ask, false);
         exchange_sent(&m->from->base, m->send, SENT_FAILED);
@@ -132,7 +133,7 @@ static bool mem_send(transfer_t *t, endpoint_t *e, send_t *s)
     mem_t *m = mem_of(t), *to = other_end(e);
     bool data = s->kind == SEND_DATA;
     if (!to || to->killed) {
-        exchange_broken(e);           /* within the send, as UCX does it */
+        exchange_broken(e); /* within the send, as UCX does it */
         exchange_sent(t, s, SENT_FAILED);
         return true;
     }
@@ -219,7 +220,7 @@ static bool mem_progress(transfer_t *t)
     if (!m) return false;
     bool done = true;
     switch (m->kind) {
-    case MAIL_BROKEN: {    /* The connection may have ended since: then there is nothing to break. */
+    case MAIL_BROKEN: { /* The connection may have ended since: then there is nothing to break. */
         endpoint_t *e = NULL;
         while ((e = exchange_next(&to->base, e)) && e->line != m->line) continue;
         if (e) exchange_broken(e);
@@ -372,10 +373,12 @@ void mem_kill(transfer_t *t)
     mem_t *m, *killed = mem_of(t);
     if (killed->killed) return;
     killed->killed = true;
-    DL_FOREACH(all, m) {
+    DL_FOREACH(all, m)
+    {
         if (m == killed) continue;
         message_t *mail, *next;
-        DL_FOREACH_SAFE(m->mail, mail, next) {
+        DL_FOREACH_SAFE(m->mail, mail, next)
+        {
             if (mail->from != killed) continue;
             if (mail->kind == MAIL_PAYLOAD) exchange_arrived(&m->base, mail->ask, false);
             exchange_sent(t, mail->send, SENT_FAILED);

@@ -71,8 +71,12 @@ static void hand_in(uint64_t peer, const msg_t *m)
 static void say_hello(uint64_t peer, role_t role)
 {
     msg_t m = {.type = MSG_HELLO};
-    m.hello = (msg_hello_t){
-        .wire_min = 1, .wire_max = 1, .role = role, .pid = 7, .life = rig_life(peer), .host = "host"};
+    m.hello = (msg_hello_t){.wire_min = 1,
+                            .wire_max = 1,
+                            .role = role,
+                            .pid = 7,
+                            .life = rig_life(peer),
+                            .host = "host"};
     hand_in(peer, &m);
 }
 
@@ -194,8 +198,11 @@ static void live(void)
     }
     publish(4);
     msg_t nack = {.type = MSG_NACK};
-    nack.nack = (msg_nack_t){
-        .token = R.tokens[W1], .version = 4, .adapter = "policy", .phase = "stage", .code = "no_slot"};
+    nack.nack = (msg_nack_t){.token = R.tokens[W1],
+                             .version = 4,
+                             .adapter = "policy",
+                             .phase = "stage",
+                             .code = "no_slot"};
     hand_in(W1, &nack);
     question("wait", 3);
     question("verify", 3);
@@ -219,8 +226,7 @@ static bool is_same_as_disk(void)
 {
     registry_t r;
     registry_init(&r);
-    for (size_t i = 0; i < R.record_count; i++)
-        cr_assert_eq(registry_apply(&r, &R.records[i]), HEDDLE_OK);
+    for (size_t i = 0; i < R.record_count; i++) cr_assert_eq(registry_apply(&r, &R.records[i]), HEDDLE_OK);
     bool same = registry_equal(&r, &R.b->registry);
     registry_fini(&r);
     return same;
@@ -290,8 +296,8 @@ Test(memory, a_broker_that_cannot_be_made)
         if (!rc) rc = broker_start(R.b, R.now);
         on_off(false);
         alloc.fail_at = 0;
-        cr_assert(rc == HEDDLE_OK || rc == HEDDLE_ERR_NO_MEMORY, "allocation %llu: %d",
-                  (unsigned long long)n, rc);
+        cr_assert(rc == HEDDLE_OK || rc == HEDDLE_ERR_NO_MEMORY, "allocation %llu: %d", (unsigned long long)n,
+                  rc);
         rig_stop();
     }
 }

@@ -50,7 +50,11 @@ static const char *path_of(const char *name)
 
 /* ---- a broker -------------------------------------------------------------------------------------------------- */
 
-typedef struct { child_t child; json_t *ready; char endpoint[128]; } running_t;
+typedef struct {
+    child_t child;
+    json_t *ready;
+    char endpoint[128];
+} running_t;
 
 static void start_with(running_t *r, const char *data, const char *const env[])
 {
@@ -121,14 +125,18 @@ Test(broker, ready_line_and_status)
 {
     running_t r;
     start(&r);
-    static const struct { const char *key; char type;
+    static const struct {
+        const char *key;
+        char type;
     } FIELDS[] = {{"schema", 's'},   {"kind", 's'},     {"ok", 'b'},      {"role", 's'},
                   {"pid", 'i'},      {"endpoint", 's'}, {"cluster", 's'}, {"epoch", 'i'},
                   {"data_dir", 's'}, {"wire", 'o'},     {"heddle", 's'}};
     for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
         const json_t *v = json_object_get(r.ready, FIELDS[i].key);
-        bool fits = FIELDS[i].type == 's' ? json_is_string(v) : FIELDS[i].type == 'i' ? json_is_integer(v)
-                  : FIELDS[i].type == 'b' ? json_is_true(v) : json_is_object(v);
+        bool fits = FIELDS[i].type == 's'   ? json_is_string(v)
+                    : FIELDS[i].type == 'i' ? json_is_integer(v)
+                    : FIELDS[i].type == 'b' ? json_is_true(v)
+                                            : json_is_object(v);
         cr_assert(fits, "%s", FIELDS[i].key);
     }
     cr_assert_str_eq(text_at(r.ready, "kind", NULL), "ready");
@@ -283,7 +291,8 @@ static void overwrite(const char *ring, const char *name, const char *text)
 
 Test(broker, a_damaged_key_is_no_leave_to_go_without)
 {
-    const char *argv[] = {"heddle-broker", "-o", "json", "--listen", "tcp://127.0.0.1:*", "--data", dir, NULL, NULL};
+    const char *argv[] = {"heddle-broker", "-o", "json", "--listen", "tcp://127.0.0.1:*",
+                          "--data",        dir,  NULL,   NULL};
     static const char *const NAMES[] = {"broker.key", "client.key"};
     char ring[256], fresh[512];
     snprintf(fresh, sizeof fresh, "%s/fresh", dir); /* a registry that nobody was given a key for */
@@ -307,8 +316,8 @@ Test(broker, a_damaged_key_is_no_leave_to_go_without)
 
 Test(broker, a_registry_with_keys_is_not_served_without)
 {
-    const char *plain[] = {"heddle-broker", "-o", "json", "--listen", "tcp://127.0.0.1:*", "--data", path_of("new"), NULL,
-                           NULL, NULL};
+    const char *plain[] = {"heddle-broker", "-o",           "json", "--listen", "tcp://127.0.0.1:*",
+                           "--data",        path_of("new"), NULL,   NULL,       NULL};
     char data[512], ring[256];
     snprintf(data, sizeof data, "%s", plain[6]);
     plain[6] = data;
@@ -559,7 +568,10 @@ static bool has_state(const running_t *r, const char *state)
     return has;
 }
 
-static void expect_state(const running_t *r, const char *state) { cr_assert(has_state(r, state), "%s", state); }
+static void expect_state(const running_t *r, const char *state)
+{
+    cr_assert(has_state(r, state), "%s", state);
+}
 
 static void await_state(const running_t *r, const char *state)
 {

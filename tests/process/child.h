@@ -11,9 +11,9 @@
 typedef struct child {
     pid_t pid;
     int pid_fd, out_fd, err_fd;
-    char out[65536];     /* what came on stdout and was not yet taken */
+    char out[65536]; /* what came on stdout and was not yet taken */
     size_t out_bytes;
-    char err[65536];     /* filled by child_end */
+    char err[65536]; /* filled by child_end */
 } child_t;
 
 /* `argv[0]`: a program in $HEDDLE_BIN_DIR.  `env`: "NAME=value" texts, or "NAME" to unset it; NULL-terminated; NULL: none. */
@@ -22,6 +22,6 @@ void child_start(child_t *c, const char *const argv[], const char *const env[]);
 bool child_line(child_t *c, char *line, size_t size, int timeout_ms);
 void child_signal(const child_t *c, int number);
 /* Waits for it to end: its exit status, 128 + signal, or -1 after `timeout_ms` (it is then killed).  Fills `err`. */
-int  child_end(child_t *c, int timeout_ms);
+int child_end(child_t *c, int timeout_ms);
 
 #endif

@@ -23,7 +23,10 @@ enum { LIMIT = 80, CROWD = 300, PATIENCE_MS = 15000, WATCH_MS = 2000, TERM_MS = 
 static uint64_t now_ms(void) { return clock_now(clock_system()) / 1000; }
 
 /* A process of its own, whose descriptors are not the test's: connects, sends nothing, holds until it is killed. */
-typedef struct { pid_t pid; int to; } crowd_t;
+typedef struct {
+    pid_t pid;
+    int to;
+} crowd_t;
 
 static void hold_connections(int from)
 {
@@ -86,8 +89,9 @@ static uint64_t cpu_ms(pid_t pid)
     text[n] = 0;
     fclose(f);
     unsigned long user, system;
-    cr_assert_eq(sscanf(strrchr(text, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system),
-                 2);
+    cr_assert_eq(
+        sscanf(strrchr(text, ')') + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &system),
+        2);
     return (user + system) * 1000 / (unsigned long)sysconf(_SC_CLK_TCK);
 }
 
@@ -98,7 +102,8 @@ static void start_limited(child_t *c, const char *dir, const char *const env[], 
     getrlimit(RLIMIT_NOFILE, &before);
     few.rlim_max = before.rlim_max < LIMIT ? before.rlim_max : LIMIT;
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
-    child_start(c, (const char *[]){"heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", dir, NULL}, env);
+    child_start(c, (const char *[]){"heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", dir, NULL},
+                env);
     setrlimit(RLIMIT_NOFILE, &before); /* not for everybody: the test itself needs few */
     cr_assert(child_line(c, line, sizeof line, PATIENCE_MS));
     json_t *ready = json_loads(line, 0, NULL);
@@ -131,7 +136,8 @@ static void none_is_left(const char *const env[])
         usleep(20000); /* not to be what keeps it busy */
     }
     used_ms = cpu_ms(c.pid) - used_ms;
-    cr_assert_lt(used_ms, WATCH_MS / 8, "it was busy for %llu of %d ms", (unsigned long long)used_ms, WATCH_MS);
+    cr_assert_lt(used_ms, WATCH_MS / 8, "it was busy for %llu of %d ms", (unsigned long long)used_ms,
+                 WATCH_MS);
     disperse(&crowd);
     cr_assert(line_dial(&later, endpoint, ROLE_ADMIN, PATIENCE_MS), "it takes in others when there is room");
     json_decref(line_ask(&later, &(msg_query_t){.req = 1, .op = "status"}));
@@ -159,7 +165,10 @@ static struct sockaddr_in address_of(const char *endpoint)
                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
-static void set_min_ttl(int fd, int ttl) { cr_assert_eq(setsockopt(fd, IPPROTO_IP, IP_MINTTL, &ttl, sizeof ttl), 0); }
+static void set_min_ttl(int fd, int ttl)
+{
+    cr_assert_eq(setsockopt(fd, IPPROTO_IP, IP_MINTTL, &ttl, sizeof ttl), 0);
+}
 
 /* Its first packet is sent; the broker's answer to it is dropped here until the least time to live is 0. */
 static int begin_to_dial(const char *endpoint)
@@ -215,7 +224,8 @@ Test(descriptors, who_came_in_while_it_was_shut_is_heard, .timeout = 60)
     int fds[LIMIT];
     child_t c;
     cr_assert_not_null(mkdtemp(dir));
-    start_limited(&c, dir, (const char *const[]){"HEDDLE_FAILPOINTS=wire.filter=error", NULL}, endpoint, sizeof endpoint);
+    start_limited(&c, dir, (const char *const[]){"HEDDLE_FAILPOINTS=wire.filter=error", NULL}, endpoint,
+                  sizeof endpoint);
     int late = begin_to_dial(endpoint), count = dial_until_shut(&c, endpoint, fds);
     set_min_ttl(late, 0);
     cr_assert_eq(poll(&(struct pollfd){.fd = late, .events = POLLOUT}, 1, PATIENCE_MS), 1);
@@ -239,7 +249,8 @@ Test(descriptors, the_soft_limit_is_raised, .timeout = 60)
     getrlimit(RLIMIT_NOFILE, &before);
     soft = (struct rlimit){before.rlim_max / 4, before.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &soft), 0);
-    child_start(&c, (const char *[]){"heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", dir, NULL}, NULL);
+    child_start(&c, (const char *[]){"heddle-broker", "--listen", "tcp://127.0.0.1:*", "--data", dir, NULL},
+                NULL);
     cr_assert(child_line(&c, line, sizeof line, PATIENCE_MS));
     cr_assert_eq(prlimit(c.pid, RLIMIT_NOFILE, NULL, &now), 0);
     cr_assert_gt(now.rlim_cur, before.rlim_max / 2, "all but what is kept for a full queue");

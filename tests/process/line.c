@@ -45,7 +45,8 @@ bool line_dial(line_t *l, const char *endpoint, role_t role, int timeout_ms)
     cr_assert_eq(loop_new(clock_system(), &l->loop), HEDDLE_OK);
     wire_keys_t keys;
     bool is_secure;
-    cr_assert_eq(credentials_take(&(credentials_t){0}, endpoint, &keys, &is_secure, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(credentials_take(&(credentials_t){0}, endpoint, &keys, &is_secure, &e), HEDDLE_OK, "%s",
+                 e.message);
     cr_assert_eq(wire_dial(l->loop, endpoint, &keys, &SINK, l, &l->wire, &e), HEDDLE_OK, "%s", e.message);
     if (!turn(l, false, clock_now(clock_system()) + (uint64_t)timeout_ms * 1000)) return false;
     msg_t hello = {.type = MSG_HELLO,

@@ -14,7 +14,7 @@ typedef struct line {
     bool is_up, is_lost; /* lost: was up once */
     buf_t frames[64];    /* came, not yet read */
     int frame_count;
-    uint64_t token;      /* after line_open */
+    uint64_t token; /* after line_open */
 } line_t;
 
 /* Connects and says HELLO; false when nobody answers within `timeout_ms`. */
@@ -30,7 +30,7 @@ bool line_read(line_t *l, msg_type_t type, msg_type_t or_type, msg_t *ret_msg);
 /* OPEN as the writer of an adapter. */
 void line_open(line_t *l, const char *adapter);
 /* PUBLISH of made-up bytes: 0 and *ret_version, or the code of the ERROR that came. */
-int  line_publish(line_t *l, const char *adapter, uint8_t content, uint64_t *ret_version);
+int line_publish(line_t *l, const char *adapter, uint8_t content, uint64_t *ret_version);
 /* QUERY -> the body; fails the test on an error.  The caller frees it. */
 json_t *line_ask(line_t *l, const msg_query_t *q);
 

@@ -68,13 +68,11 @@ static void check_slots(world_t *w, actor_t *a)
         if (!slot || slot->state == SLOT_FREE) continue;
         used++;
         active += slot->state == SLOT_ACTIVE;
-        if (slot->state != SLOT_SEALED && slot->state != SLOT_ACTIVE && slot->state != SLOT_KEPT)
-            continue;
+        if (slot->state != SLOT_SEALED && slot->state != SLOT_ACTIVE && slot->state != SLOT_KEPT) continue;
         if (slot->view.version >= w->lost_from && slot->view.version <= w->lost_to) continue;
         const version_row_t *v = recorded(w, a->adapters[0], slot->view.version);
         if (!v)
-            world_fail(w, "I1: %s holds v%" PRIu64 ", which is not recorded", a->name,
-                       slot->view.version);
+            world_fail(w, "I1: %s holds v%" PRIu64 ", which is not recorded", a->name, slot->view.version);
         if (!digest_equal(&v->digest, &slot->h1))
             world_fail(w, "I2: %s holds v%" PRIu64 " with another digest", a->name, slot->view.version);
     }
@@ -95,7 +93,8 @@ static void check_decision(world_t *w, actor_t *a, const decision_t *applied)
     if (applied->decision == a->seen_decision) return;
     a->seen_decision = applied->decision;
     a->seen_version = applied->version;
-    if (applied->decision > w->lost_decisions && !store_has_decision(w, a->adapters[0], applied->decision, applied->version))
+    if (applied->decision > w->lost_decisions &&
+        !store_has_decision(w, a->adapters[0], applied->decision, applied->version))
         world_fail(w, "I13: %s serves v%" PRIu64 " by d%" PRIu64 ", which is not recorded", a->name,
                    applied->version, applied->decision);
     for (int i = 0; i < HOLDS_MAX; i++)
@@ -113,8 +112,7 @@ static void check_queues(world_t *w, const actor_t *a)
 {
     uint32_t announced = 0;
     for (const announced_t *n = worker_node_adapter(a->worker, 0)->announced; n; n = n->next) announced++;
-    if (announced > SYNC_ENTRIES + 1)
-        world_fail(w, "I9: %s remembers %u announcements", a->name, announced);
+    if (announced > SYNC_ENTRIES + 1) world_fail(w, "I9: %s remembers %u announcements", a->name, announced);
     leftover_t left = leftover_of(a->t);
     if (left.asks > LEFTOVER_ASKS_MAX || left.standing > LEFTOVER_STANDING_MAX)
         world_fail(w, "I9: asks of %s", a->name);
@@ -141,8 +139,7 @@ static void check_members(world_t *w)
         if (counts != member_is_ready(row))
             world_fail(w, "I11: worker %s counts, and is not there", row->name);
     }
-    if (m->token_count > m->worker_count + m->publisher_count)
-        world_fail(w, "I11: more tokens than members");
+    if (m->token_count > m->worker_count + m->publisher_count) world_fail(w, "I11: more tokens than members");
     if (m->ended_count > MEMBER_ENDED_MAX) world_fail(w, "I9: members that ended");
 }
 
@@ -162,8 +159,7 @@ static void check_acknowledged(world_t *w, const actor_t *a)
     if (!p->is_answered || p->code) return;
     const char *adapter = a->trainer.adapter ? a->trainer.adapter : ADAPTER;
     const version_row_t *v = recorded(w, adapter, p->version);
-    if (!v)
-        world_fail(w, "I1: v%" PRIu64 " of %s was acknowledged and is not recorded", p->version, a->name);
+    if (!v) world_fail(w, "I1: v%" PRIu64 " of %s was acknowledged and is not recorded", p->version, a->name);
     if (!digest_equal(&v->digest, &p->content->h1))
         world_fail(w, "I2: v%" PRIu64 " of %s has other bytes", p->version, a->name);
     const adapter_row_t *row = w->broker ? registry_adapter(&w->broker->registry, adapter) : NULL;

@@ -9,7 +9,7 @@
 
 #include "proto/manifest.h"
 
-#define CONTENT_CONFIG                                                                                   \
+#define CONTENT_CONFIG                                                                                       \
     "{\"peft_type\": \"LORA\", \"r\": 8, \"lora_alpha\": 16, \"target_modules\": [\"q_proj\"]}"
 #define CONTENT_METADATA "{\"format\":\"pt\"}"
 

@@ -55,7 +55,11 @@ static void go_on_with(uint64_t version)
 Test(deadlines, wait)
 {
     open_world(1);
-    admin_ask(admin, (msg_query_t){.op = "activate", .name = ADAPTER, .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE, .by = "ann"});
+    admin_ask(admin, (msg_query_t){.op = "activate",
+                                   .name = ADAPTER,
+                                   .version = 1,
+                                   .quorum_kind = HEDDLE_QUORUM_NONE,
+                                   .by = "ann"});
     UNTIL(w, SECOND, admin->is_replied);
     MUST(w, admin->reply_code == HEDDLE_OK);
     ask_until_its_deadline((msg_query_t){.op = "wait", .version = 1});

@@ -106,8 +106,7 @@ Test(decide, as_ready)
     open_world(5, 3, (worker_conf_t){.app = APP_ACCEPTS});
     publish_and_activate(1);
     workers[2]->conf.app = APP_SILENT;
-    trainer_publishes(trainer,
-                      (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
     UNTIL(w, 2 * SECOND, worker_active(workers[0]) == 2 && worker_active(workers[1]) == 2);
     MUST(w, worker_active(workers[2]) == 1);
     MUST(w, worker_staged(workers[2], 2) == HEDDLE_OK);
@@ -127,8 +126,7 @@ Test(decide, a_group_is_ready_when_each_rank_is)
                                 (worker_conf_t){.app = APP_ACCEPTS, .group = "tp", .rank = i, .ranks = 2});
     publish_and_activate(1);
     ranks[1]->conf.app = APP_SILENT;
-    trainer_publishes(trainer,
-                      (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
     UNTIL(w, 2 * SECOND, track_holder_count(world_track(w, 2)) == 1);
     world_run(w, SECOND);
     MUST(w, worker_active(ranks[0]) == 1 && !strcmp(world_state(w, 2), "staging"));
@@ -161,7 +159,8 @@ static actor_t *late_one(worker_conf_t conf)
 {
     open_world(21, 1, (worker_conf_t){0});
     for (uint64_t v = 1; v <= 3; v++) {
-        trainer_publishes(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
+        trainer_publishes(trainer,
+                          (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
         UNTIL(w, SECOND, worker_active(workers[0]) == v);
     }
     actor_t *late = world_worker(w, "w9", conf);
@@ -266,8 +265,7 @@ Test(decide, one_stays_behind)
         world_run(w, 50 * MS);
     }
     MUST(w, worker_active(workers[2]) == 1 && !strcmp(world_state(w, 1), "kept"));
-    for (int i = 0; i < 2; i++)
-        MUST(w, worker_slots_used(workers[i]) == 3 && !worker_holds(workers[i], 1));
+    for (int i = 0; i < 2; i++) MUST(w, worker_slots_used(workers[i]) == 3 && !worker_holds(workers[i], 1));
     actor_kill(workers[2]);
     actor_start(workers[2]);
     workers[2]->conf.app = APP_ACCEPTS;
@@ -338,8 +336,8 @@ Test(decide, not_activatable)
     for (uint64_t v = 1; v <= 6; v++) publish_and_activate(v);
     MUST(w, admin_activates(admin, 1) == HEDDLE_ERR_NOT_ACTIVATABLE); /* retired */
     MUST(w, admin_activates(admin, 9) == HEDDLE_ERR_NOT_FOUND);
-    MUST(w, admin_activates(admin, 6) == HEDDLE_OK &&
-                json_is_false(json_object_get(admin->reply, "changed")));
+    MUST(w,
+         admin_activates(admin, 6) == HEDDLE_OK && json_is_false(json_object_get(admin->reply, "changed")));
     MUST(w, world_adapter(w)->decision == 6);
     check_settled(w);
 }
@@ -414,8 +412,8 @@ Test(decide, every_slot_is_held)
     MUST(w, strstr(trainer->rolled.message, "held by 1 reader"));
     MUST(w, worker_active(workers[0]) == 4);
     const content_t *first = content_get((content_shape_t){1, 8, 1024});
-    MUST(w, !memcmp(holds[0]->region->view, first->region,
-                    first->layout.region_bytes)); /* still what it was */
+    MUST(w,
+         !memcmp(holds[0]->region->view, first->region, first->layout.region_bytes)); /* still what it was */
     worker_unhold(workers[0], holds[0]);
     publish_and_activate(6);
     for (int i = 1; i < 4; i++) worker_unhold(workers[0], holds[i]);

@@ -27,10 +27,10 @@ static bool goes_on(const actor_t *trainer, uint64_t end_us)
  * publisher's own. */
 static uint64_t rollout_messages(void)
 {
-    return w->sent[MSG_ANNOUNCE] + w->sent[MSG_SOURCES] + w->sent[MSG_NEED_SOURCES] +
-           w->sent[MSG_STAGED] + w->sent[MSG_COMMIT] + w->sent[MSG_ACTIVE] + w->sent[MSG_NACK] +
-           w->sent[MSG_ABORT] + w->sent[MSG_RETIRE] + w->sent[MSG_PUBLISH] + w->sent[MSG_PUBLISHED] +
-           w->sent[MSG_RELEASE] + w->sent[MSG_ROLLOUT] + w->sent[MSG_ERROR] + w->sent[MSG_PING];
+    return w->sent[MSG_ANNOUNCE] + w->sent[MSG_SOURCES] + w->sent[MSG_NEED_SOURCES] + w->sent[MSG_STAGED] +
+           w->sent[MSG_COMMIT] + w->sent[MSG_ACTIVE] + w->sent[MSG_NACK] + w->sent[MSG_ABORT] +
+           w->sent[MSG_RETIRE] + w->sent[MSG_PUBLISH] + w->sent[MSG_PUBLISHED] + w->sent[MSG_RELEASE] +
+           w->sent[MSG_ROLLOUT] + w->sent[MSG_ERROR] + w->sent[MSG_PING];
 }
 
 typedef struct {
@@ -68,8 +68,8 @@ static void check_cost(uint32_t worker_count, uint32_t tensor_count)
 {
     cost_t few = cost_of(worker_count, (content_shape_t){.seed = 1, .count = 336, .rows = 64});
     cost_t many = cost_of(worker_count, (content_shape_t){.seed = 2, .count = tensor_count, .rows = 1});
-    printf("%u workers: %llu messages, %llu registrations\n", worker_count,
-           (unsigned long long)few.messages, (unsigned long long)few.maps);
+    printf("%u workers: %llu messages, %llu registrations\n", worker_count, (unsigned long long)few.messages,
+           (unsigned long long)few.maps);
     cr_assert_leq(few.messages, 4 * worker_count + 16);
     cr_assert_eq(few.messages, many.messages, "%llu and %llu", (unsigned long long)few.messages,
                  (unsigned long long)many.messages);
@@ -398,9 +398,10 @@ Test(publish, two_workers_slower_than_their_trainer_get_somewhere)
         with_previous += active > 1 && !strcmp(world_state(w, active - 1), "kept");
     }
     UNTIL(w, 2 * SECOND, world_all_active(w, VERSIONS));
-    printf("%llu and %llu of %d versions became active on the slow ones; %llu times there was the one before\n",
-           (unsigned long long)activated[0], (unsigned long long)activated[1], VERSIONS,
-           (unsigned long long)with_previous);
+    printf(
+        "%llu and %llu of %d versions became active on the slow ones; %llu times there was the one before\n",
+        (unsigned long long)activated[0], (unsigned long long)activated[1], VERSIONS,
+        (unsigned long long)with_previous);
     MUST(w, activated[0] >= 30 && activated[1] >= 5);
     MUST(w, with_previous >= VERSIONS * (w->store_is_late ? 7u : 8u) / 10); /* some are under way longer */
     MUST(w, actor_counters(fast).maps <= 3);

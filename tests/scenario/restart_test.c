@@ -48,8 +48,7 @@ static bool dies_at(uint64_t point, int kind)
         world_broker_start(w);
     }
     UNTIL(w, 3 * LEASE_US, world_all_active(w, 2));
-    MUST(w,
-         trainer->published.is_answered && !trainer->published.code && trainer->published.version == 2);
+    MUST(w, trainer->published.is_answered && !trainer->published.code && trainer->published.version == 2);
     UNTIL(w, LEASE_US, !strcmp(trainer->rolled.state, "active"));
     world_run(w, LEASE_US);
     uint64_t both = content_arena_bytes(content_get((content_shape_t){1, 8, 1024})) +
@@ -97,8 +96,7 @@ Test(restart, after_a_long_time)
     UNTIL(w, 2 * SECOND, world_all_active(w, 1));
     world_broker_kill(w);
     world_run(w, 10 * LEASE_US);
-    for (int i = 0; i < WORKERS; i++)
-        MUST(w, worker_active(workers[i]) == 1 && !worker_is_ready(workers[i]));
+    for (int i = 0; i < WORKERS; i++) MUST(w, worker_active(workers[i]) == 1 && !worker_is_ready(workers[i]));
     world_broker_start(w);
     UNTIL(w, LEASE_US, world_all_active(w, 1) && trainer_is_ready(trainer));
     MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}}) == 2);

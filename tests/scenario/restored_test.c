@@ -112,7 +112,8 @@ Test(restored, epochs_go_on_above)
     }
     uint64_t epoch = w->epoch, greatest = 0;
     for (int i = 0; i < WORKERS; i++)
-        if (worker_node_core(workers[i]->worker)->member.session.token > greatest) greatest = worker_node_core(workers[i]->worker)->member.session.token;
+        if (worker_node_core(workers[i]->worker)->member.session.token > greatest)
+            greatest = worker_node_core(workers[i]->worker)->member.session.token;
     world_broker_kill(w);
     world_restore(w, backup);
     world_broker_start(w);
@@ -121,7 +122,8 @@ Test(restored, epochs_go_on_above)
     MUST(w, w->broker->registry.epoch == epoch + 1 && w->shadow.epoch == epoch + 1);
     MUST(w, w->broker->events.epoch == epoch + 1);
     world_run(w, 2 * LEASE_US);
-    for (int i = 0; i < WORKERS; i++) MUST(w, worker_node_core(workers[i]->worker)->member.session.token > greatest);
+    for (int i = 0; i < WORKERS; i++)
+        MUST(w, worker_node_core(workers[i]->worker)->member.session.token > greatest);
     expect_told(NULL);
     check_settled(w);
 }
@@ -202,7 +204,8 @@ Test(restored, another_cluster)
     w->cluster = "another";
     world_broker_start(w);
     UNTIL(w, 2 * SECOND, trainer->published.is_answered);
-    MUST(w, trainer->published.code == HEDDLE_ERR_REQUEST_CONFLICT && strstr(trainer->published.message, "another"));
+    MUST(w, trainer->published.code == HEDDLE_ERR_REQUEST_CONFLICT &&
+                strstr(trainer->published.message, "another"));
     MUST(w, trainer_standing(trainer) == HEDDLE_ERR_REQUEST_CONFLICT);
     world_run(w, 5 * LEASE_US);
     for (int i = 0; i < WORKERS; i++) MUST(w, worker_active(workers[i]) == 3 && !worker_is_ready(workers[i]));

@@ -59,7 +59,8 @@ Test(store, versions_become_active_and_no_session_ends_where_each_record_takes_a
 {
     open_world(2, 1500 * MS);
     uint64_t welcomed = w->sent[MSG_WELCOME];
-    for (uint64_t v = 1; v <= 5; v++) MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = v}}) == v);
+    for (uint64_t v = 1; v <= 5; v++)
+        MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = v}}) == v);
     UNTIL(w, 20 * SECOND, world_all_active(w, 5));
     MUST(w, w->sent[MSG_WELCOME] == welcomed);
     world_run(w, 10 * SECOND);

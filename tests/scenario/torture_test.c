@@ -228,8 +228,8 @@ static void all_comes_right(play_t *p)
 
 static void play(uint64_t seed)
 {
-    play_t p = {.w = world_new(
-                    (world_opts_t){.seed = seed, .keep = seed % 3, .lease_ms = 500 + seed % 4 * 1000})};
+    play_t p = {
+        .w = world_new((world_opts_t){.seed = seed, .keep = seed % 3, .lease_ms = 500 + seed % 4 * 1000})};
     p.lease_us = p.w->opts.lease_ms * MS;
     p.admin = world_admin(p.w);
     for (int i = 0; i < TRAINERS; i++) {

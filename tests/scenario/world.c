@@ -62,8 +62,9 @@ static void picture_worker(const actor_t *a)
     fprintf(stderr,
             "    session %d token %" PRIx64 " applied d%" PRIu64 "=v%" PRIu64 " decided d%" PRIu64
             "=v%" PRIu64 " slots %u:",
-            (int)worker_node_core(a->worker)->member.session.state, worker_node_core(a->worker)->member.session.token, s->applied.decision,
-            s->applied.version, s->decided.decision, s->decided.version, s->slot_count);
+            (int)worker_node_core(a->worker)->member.session.state,
+            worker_node_core(a->worker)->member.session.token, s->applied.decision, s->applied.version,
+            s->decided.decision, s->decided.version, s->slot_count);
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++)
         if (s->entries[i].state)
             fprintf(stderr, " v%" PRIu64 "/%d@%d", s->entries[i].version, (int)s->entries[i].state,
@@ -78,8 +79,7 @@ static void picture(world_t *w)
     for (uint32_t i = 0; i < w->actor_count; i++) {
         const actor_t *a = w->actors[i];
         fprintf(stderr, "  %-8s %s%s%s inbox %u due %.6f\n", a->name, a->alive ? "" : "dead ",
-                a->stopped ? "stopped " : "", a->cut ? "cut " : "", a->inbox_count,
-                (double)a->due_us / 1e6);
+                a->stopped ? "stopped " : "", a->cut ? "cut " : "", a->inbox_count, (double)a->due_us / 1e6);
         if (a->worker) picture_worker(a);
     }
     const adapter_row_t *row = world_adapter(w);
@@ -88,8 +88,7 @@ static void picture(world_t *w)
                 (int)row->versions[i]->state, row->versions[i]->decision,
                 w->broker ? world_state(w, row->versions[i]->version) : "", row->versions[i]->message);
     uint64_t first = w->recent_count > RECENT_MAX ? w->recent_count - RECENT_MAX : 0;
-    for (uint64_t i = first; i < w->recent_count; i++)
-        fprintf(stderr, "  %s\n", w->recent[i % RECENT_MAX]);
+    for (uint64_t i = first; i < w->recent_count; i++) fprintf(stderr, "  %s\n", w->recent[i % RECENT_MAX]);
 }
 
 void world_fail(world_t *w, const char *format, ...)
@@ -130,7 +129,8 @@ actor_t *world_find(world_t *w, const char *name)
 void actor_forget_mail(actor_t *a)
 {
     mail_t *m, *next;
-    DL_FOREACH_SAFE (a->inbox, m, next) {
+    DL_FOREACH_SAFE(a->inbox, m, next)
+    {
         DL_DELETE(a->inbox, m);
         free(m);
     }
@@ -321,8 +321,8 @@ void line_break(actor_t *a)
 {
     if (!a->peer) return;
     mail_t *m, *next;
-    DL_FOREACH_SAFE (a->inbox, m, next)
-        if (m->kind == MAIL_FRAME && m->at_us > a->w->now_us) unpost(a, m);
+    DL_FOREACH_SAFE(a->inbox, m, next)
+    if (m->kind == MAIL_FRAME && m->at_us > a->w->now_us) unpost(a, m);
     a->peer = 0;
     post(a, MAIL_DOWN, a->w->now_us, bytes_of(NULL, 0));
 }
@@ -333,8 +333,8 @@ void actor_redial(void *self)
     world_note(a->w, "%s dials anew", a->name);
     bool was = world_product(false);
     mail_t *m, *next;
-    DL_FOREACH_SAFE (a->inbox, m, next)
-        if (m->kind == MAIL_FRAME) unpost(a, m);
+    DL_FOREACH_SAFE(a->inbox, m, next)
+    if (m->kind == MAIL_FRAME) unpost(a, m);
     line_break(a);
     world_product(was);
 }
@@ -355,9 +355,9 @@ void actor_event(void *self, const heddle_event_t *event)
     actor_t *a = self;
     a->events[a->event_count++ % EVENTS_KEPT] = *event;
     a->events_by_type[event->type]++;
-    world_note(a->w, "%s: event %s v%" PRIu64 " d%" PRIu64 " %s %s", a->name,
-               heddle_event_name(event->type), event->version, event->decision,
-               event->code ? heddle_err_name(event->code) : "", event->message);
+    world_note(a->w, "%s: event %s v%" PRIu64 " d%" PRIu64 " %s %s", a->name, heddle_event_name(event->type),
+               event->version, event->decision, event->code ? heddle_err_name(event->code) : "",
+               event->message);
 }
 
 /* ---- turns
@@ -460,8 +460,7 @@ static bool give_to_broker(world_t *w, mail_t *m)
     msg_t msg;
     cr_assert_eq(msg_decode(bytes_of(m->data, m->bytes), &msg, NULL), HEDDLE_OK);
     uint64_t token = msg_token(&msg);
-    if (msg.type != MSG_HEARTBEAT)
-        world_note(w, "  broker <- %s of %" PRIu64, msg_name(msg.type), m->peer);
+    if (msg.type != MSG_HEARTBEAT) world_note(w, "  broker <- %s of %" PRIu64, msg_name(msg.type), m->peer);
     msg_fini(&msg);
     bool is_stale = token && !membership_by_token(&w->broker->members, token);
     uint64_t before = is_stale ? check_signature(w->broker) : 0;

@@ -100,11 +100,11 @@ struct actor {
     uint64_t event_count, event_done, events_by_type[32];
     /* workers */
     worker_conf_t conf;
-    node_io_t io;           /* its worker's */
+    node_io_t io; /* its worker's */
     worker_node_t *worker;
     const char *adapters[2];
     slot_t *holds[HOLDS_MAX];
-    uint64_t seen_decision, seen_version;      /* by the checker */
+    uint64_t seen_decision, seen_version; /* by the checker */
     struct {
         uint64_t version, epoch;
         uint32_t incarnation;
@@ -148,19 +148,19 @@ struct world {
     /* The store of a mode: HEDDLE_TEST_STORE=late confirms each commit some turns later, in a turn of its
      * own. store_never: from now on it does not confirm any, in each mode. */
     bool store_is_late, store_never;
-    uint64_t store_takes_us; /* so long each time; 0: a few milliseconds */
+    uint64_t store_takes_us;    /* so long each time; 0: a few milliseconds */
     const record_t *committing; /* of the broker; NULL: nothing is under way */
     int committing_count;
     uint64_t commit_due_us; /* when it is confirmed */
     /* A disk below the records, which may refuse; NULL: none. */
     int (*commit)(void *self, const record_t *records, int count, heddle_error_t *error);
-    actor_t *slow;           /* the next frame of this type to it finds its queue full; NULL: none */
+    actor_t *slow; /* the next frame of this type to it finds its queue full; NULL: none */
     msg_type_t slow_type;
-    uint64_t by_hand;        /* versions 1..64 that somebody asked to activate: one bit each */
+    uint64_t by_hand; /* versions 1..64 that somebody asked to activate: one bit each */
     char *fatal;
     struct stored *records;
     const char *cluster;
-    uint64_t warnings; /* that the broker wanted in its log */
+    uint64_t warnings;                           /* that the broker wanted in its log */
     uint64_t lost_from, lost_to, lost_decisions; /* what a restored backup does not know; 0: nothing */
     registry_t shadow; /* of all records: what must be in memory after any restart */
     /* counted at the sender */
@@ -185,11 +185,11 @@ void world_fail(world_t *w, const char *format, ...) __attribute__((format(print
  * former only.  Sets it, and returns what it was. */
 bool world_product(bool is_product);
 bool world_is_product(void);
-#define PRODUCT(call)                                                                                    \
-    do {                                                                                                 \
-        bool was_ = world_product(true);                                                                 \
-        call;                                                                                            \
-        world_product(was_);                                                                             \
+#define PRODUCT(call)                                                                                        \
+    do {                                                                                                     \
+        bool was_ = world_product(true);                                                                     \
+        call;                                                                                                \
+        world_product(was_);                                                                                 \
     } while (0)
 
 /* ---- time ---- */
@@ -197,17 +197,17 @@ bool world_is_product(void);
 bool world_step(world_t *w, uint64_t end_us);
 void world_run(world_t *w, uint64_t for_us);
 /* Goes on until it holds; fails the test when it does not within limit_us of virtual time. */
-#define UNTIL(w, limit_us, condition)                                                                    \
-    do {                                                                                                 \
-        uint64_t end_ = (w)->now_us + (limit_us);                                                        \
-        while (!(condition) && world_step((w), end_)) continue;                                          \
-        if (!(condition))                                                                                \
-            world_fail((w), "%s:%d: not within %.3f s: %s", __FILE__, __LINE__,                          \
-                       (double)(limit_us) / 1e6, #condition);                                            \
+#define UNTIL(w, limit_us, condition)                                                                        \
+    do {                                                                                                     \
+        uint64_t end_ = (w)->now_us + (limit_us);                                                            \
+        while (!(condition) && world_step((w), end_)) continue;                                              \
+        if (!(condition))                                                                                    \
+            world_fail((w), "%s:%d: not within %.3f s: %s", __FILE__, __LINE__, (double)(limit_us) / 1e6,    \
+                       #condition);                                                                          \
     } while (0)
-#define MUST(w, condition)                                                                               \
-    do {                                                                                                 \
-        if (!(condition)) world_fail((w), "%s:%d: %s", __FILE__, __LINE__, #condition);                  \
+#define MUST(w, condition)                                                                                   \
+    do {                                                                                                     \
+        if (!(condition)) world_fail((w), "%s:%d: %s", __FILE__, __LINE__, #condition);                      \
     } while (0)
 
 /* ---- actors ---- */
@@ -235,10 +235,10 @@ tr_counters_t actor_counters(const actor_t *a);
 slot_t *worker_hold(actor_t *a, uint64_t version); /* a reader; 0: of the active one */
 void worker_unhold(actor_t *a, slot_t *slot);
 uint64_t worker_fenced(const actor_t *a);
-void worker_answers_late(actor_t *a); /* an application that was silent speaks */
+void worker_answers_late(actor_t *a);              /* an application that was silent speaks */
 void worker_answers(actor_t *a, uint64_t version); /* of that version, if there is something to say */
 /* What an application that does one thing at a time would do next: switch, else load; 0: nothing. */
-int worker_staged(actor_t *a, uint64_t version);   /* its application says so */
+int worker_staged(actor_t *a, uint64_t version); /* its application says so */
 uint64_t worker_takes_up(const actor_t *a);
 /* Every worker that is alive and ready serves the version. */
 bool world_all_active(const world_t *w, uint64_t version);

@@ -107,8 +107,7 @@ void admin_ask(actor_t *a, msg_query_t query)
     a->is_replied = false;
     query.req = ++a->reply_req;
     a->query = query;
-    if (!strcmp(query.op, "activate") && query.version <= 64)
-        a->w->by_hand |= 1ull << (query.version - 1);
+    if (!strcmp(query.op, "activate") && query.version <= 64) a->w->by_hand |= 1ull << (query.version - 1);
     if (a->is_up) ask(a);
 }
 

@@ -56,7 +56,8 @@ void world_records_add(stored_t **list, const record_t *record)
 void world_records_forget(stored_t **list)
 {
     stored_t *s, *next;
-    DL_FOREACH_SAFE (*list, s, next) {
+    DL_FOREACH_SAFE(*list, s, next)
+    {
         DL_DELETE(*list, s);
         arena_fini(&s->arena);
         free(s);
@@ -79,9 +80,8 @@ void store_forget(world_t *w)
 static bool replaces(const record_t *r, const record_t *old)
 {
     if (r->kind == RECORD_FORGET)
-        return old->version == r->version && old->kind != RECORD_WRITER &&
-               old->kind != RECORD_FLOOR && old->adapter &&
-               !strcmp(r->adapter, old->adapter);
+        return old->version == r->version && old->kind != RECORD_WRITER && old->kind != RECORD_FLOOR &&
+               old->adapter && !strcmp(r->adapter, old->adapter);
     if (r->kind != old->kind || r->kind == RECORD_VERSION || r->kind == RECORD_DECISION) return false;
     if (r->kind == RECORD_EPOCH) return true;
     if (r->kind == RECORD_WORKER) return !strcmp(r->worker, old->worker);
@@ -92,8 +92,8 @@ static bool replaces(const record_t *r, const record_t *old)
 static void store_record(world_t *w, const record_t *r)
 {
     stored_t *old, *next;
-    DL_FOREACH_SAFE (w->records, old, next)
-        if (replaces(r, &old->record)) drop_record(w, old);
+    DL_FOREACH_SAFE(w->records, old, next)
+    if (replaces(r, &old->record)) drop_record(w, old);
     stored_t *s = copy_record(r);
     DL_APPEND(w->records, s);
     cr_assert_eq(registry_apply(&w->shadow, &s->record), HEDDLE_OK);
@@ -111,8 +111,8 @@ static void store_replace(world_t *w, stored_t *records)
     w->records = records;
     for (int kind = RECORD_EPOCH; kind < RECORD_FORGET; kind++) {
         stored_t *s;
-        DL_FOREACH (w->records, s)
-            if ((int)s->record.kind == kind) cr_assert_eq(registry_apply(&w->shadow, &s->record), HEDDLE_OK);
+        DL_FOREACH(w->records, s)
+        if ((int)s->record.kind == kind) cr_assert_eq(registry_apply(&w->shadow, &s->record), HEDDLE_OK);
     }
     w->epoch = w->shadow.epoch;
 }
@@ -121,7 +121,8 @@ stored_t *world_backup(const world_t *w)
 {
     stored_t *copy = NULL;
     const stored_t *s;
-    DL_FOREACH (w->records, s) {
+    DL_FOREACH(w->records, s)
+    {
         stored_t *c = copy_record(&s->record);
         DL_APPEND(copy, c);
     }
@@ -150,10 +151,10 @@ void world_load(world_t *w, stored_t *records)
 bool store_has_decision(const world_t *w, const char *adapter, uint64_t decision, uint64_t version)
 {
     const stored_t *s;
-    DL_FOREACH (w->records, s)
-        if (s->record.kind == RECORD_DECISION && s->record.decision == decision &&
-            s->record.version == version && !strcmp(s->record.adapter, adapter))
-            return true;
+    DL_FOREACH(w->records, s)
+    if (s->record.kind == RECORD_DECISION && s->record.decision == decision && s->record.version == version &&
+        !strcmp(s->record.adapter, adapter))
+        return true;
     return false;
 }
 
@@ -161,11 +162,11 @@ static int load_all(world_t *w)
 {
     for (int kind = RECORD_EPOCH; kind < RECORD_FORGET; kind++) {
         stored_t *s;
-        DL_FOREACH (w->records, s)
-            if ((int)s->record.kind == kind) {
-                int rc = broker_load(w->broker, &s->record);
-                if (rc) return rc;
-            }
+        DL_FOREACH(w->records, s)
+        if ((int)s->record.kind == kind) {
+            int rc = broker_load(w->broker, &s->record);
+            if (rc) return rc;
+        }
     }
     return HEDDLE_OK;
 }

@@ -186,8 +186,10 @@ static void take_report(actor_t *a)
     trainer_t *t = a->trainer_state;
     const heddle_report_t *r = &t->report;
     heddle_error_t error;
-    command_t c = {
-        .kind = COMMAND_REPORT, .version = a->published.version, .report = &t->report, .error = &error};
+    command_t c = {.kind = COMMAND_REPORT,
+                   .version = a->published.version,
+                   .report = &t->report,
+                   .error = &error};
     if (!c.version || command(t->node, c, a->w->now_us)) return;
     a->rolled = (rolled_t){.version = r->version,
                            .decision = r->decision,
@@ -199,8 +201,7 @@ static void take_report(actor_t *a)
     error_text(a->rolled.message, sizeof a->rolled.message, r->message);
     if (!r->missing_count) return;
     error_text(a->rolled.missing, sizeof a->rolled.missing, r->missing[0].worker);
-    error_text(a->rolled.missing_code, sizeof a->rolled.missing_code,
-               heddle_err_name(r->missing[0].code));
+    error_text(a->rolled.missing_code, sizeof a->rolled.missing_code, heddle_err_name(r->missing[0].code));
 }
 
 void trainer_turn(actor_t *a)
@@ -260,10 +261,7 @@ bool trainer_has_left(const actor_t *a)
     const trainer_t *t = a->trainer_state;
     return command(t->node, (command_t){.kind = COMMAND_HAS_LEFT}, a->w->now_us) == HEDDLE_OK;
 }
-bool trainer_is_busy(const actor_t *a)
-{
-    return ((const trainer_t *)a->trainer_state)->want != WANT_NOTHING;
-}
+bool trainer_is_busy(const actor_t *a) { return ((const trainer_t *)a->trainer_state)->want != WANT_NOTHING; }
 
 int trainer_standing(const actor_t *a)
 {

@@ -91,12 +91,14 @@ void worker_app(actor_t *a)
 void worker_answers_late(actor_t *a)
 {
     if (!a->worker || a->conf.app == APP_NONE || a->stopped) return;
-    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) worker_answers(a, worker_node_adapter(a->worker, 0)->sync.entries[i].version);
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++)
+        worker_answers(a, worker_node_adapter(a->worker, 0)->sync.entries[i].version);
 }
 
 void worker_answers(actor_t *a, uint64_t version)
 {
-    const sync_entry_t *found = a->worker && version ? sync_find(&worker_node_adapter(a->worker, 0)->sync, version) : NULL;
+    const sync_entry_t *found =
+        a->worker && version ? sync_find(&worker_node_adapter(a->worker, 0)->sync, version) : NULL;
     if (!found) return;
     sync_state_t state = found->state;
     if (state == SYNC_ARRIVED) answer_arrived(a, version);
@@ -108,7 +110,8 @@ uint64_t worker_takes_up(const actor_t *a)
 {
     const sync_t *sync = &worker_node_adapter(a->worker, 0)->sync;
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++)
-        if (sync->entries[i].state == SYNC_STAGED && sync->entries[i].offered) return sync->entries[i].version;
+        if (sync->entries[i].state == SYNC_STAGED && sync->entries[i].offered)
+            return sync->entries[i].version;
     const sync_entry_t *loading = sync_loading(sync);
     return loading ? loading->version : 0;
 }

@@ -44,13 +44,15 @@ Test(zombie, a_queued_commit_is_not_applied)
     actor_stop(workers[2], false);
     uint64_t commits = w->sent[MSG_COMMIT];
     UNTIL(w, SECOND, !workers[2]->inbox_count || worker_is_ready(workers[2]) == false);
-    while (!worker_is_ready(workers[2]) || worker_node_core(workers[2]->worker)->member.session.token == token) {
+    while (!worker_is_ready(workers[2]) ||
+           worker_node_core(workers[2]->worker)->member.session.token == token) {
         MUST(w, worker_active(workers[2]) == 1); /* until WELCOME says so itself */
         MUST(w, world_step(w, w->now_us + SECOND));
     }
     UNTIL(w, SECOND, worker_active(workers[2]) == 2);
     MUST(w, w->sent[MSG_COMMIT] == commits); /* it was WELCOME that said it */
-    MUST(w, worker_fenced(workers[2]) > 0 && worker_node_core(workers[2]->worker)->member.session.token > token);
+    MUST(w,
+         worker_fenced(workers[2]) > 0 && worker_node_core(workers[2]->worker)->member.session.token > token);
     MUST(w, actor_counters(workers[2]).bytes_in == actor_counters(workers[0]).bytes_in);
     world_run(w, LEASE_US);
     check_settled(w);
@@ -83,7 +85,8 @@ Test(zombie, an_older_commit_changes_nothing)
     send_commit(workers[0], token, 2, 3);
     send_commit(workers[0], token - 1, 2, 4);
     world_run(w, SECOND);
-    MUST(w, worker_active(workers[0]) == 3 && worker_node_adapter(workers[0]->worker, 0)->sync.applied.decision == 3);
+    MUST(w, worker_active(workers[0]) == 3 &&
+                worker_node_adapter(workers[0]->worker, 0)->sync.applied.decision == 3);
     check_settled(w);
 }
 
@@ -95,7 +98,8 @@ Test(zombie, a_short_stop_is_nothing)
     world_run(w, LEASE_US / 2);
     actor_stop(workers[2], false);
     UNTIL(w, SECOND, world_all_active(w, 2));
-    MUST(w, worker_node_core(workers[2]->worker)->member.session.token == token && worker_fenced(workers[2]) == 0);
+    MUST(w, worker_node_core(workers[2]->worker)->member.session.token == token &&
+                worker_fenced(workers[2]) == 0);
     world_run(w, LEASE_US);
     MUST(w, worker_node_core(workers[2]->worker)->member.session.token == token);
     check_settled(w);
@@ -121,9 +125,11 @@ Test(zombie, a_broken_line_costs_no_bytes)
 {
     trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
     UNTIL(w, 2 * SECOND, world_all_active(w, 1));
-    uint64_t bytes = actor_counters(workers[1]).bytes_in, token = worker_node_core(workers[1]->worker)->member.session.token;
+    uint64_t bytes = actor_counters(workers[1]).bytes_in,
+             token = worker_node_core(workers[1]->worker)->member.session.token;
     actor_break(workers[1]);
-    UNTIL(w, SECOND, worker_is_ready(workers[1]) && worker_node_core(workers[1]->worker)->member.session.token != token);
+    UNTIL(w, SECOND,
+          worker_is_ready(workers[1]) && worker_node_core(workers[1]->worker)->member.session.token != token);
     world_run(w, 2 * LEASE_US);
     MUST(w, actor_counters(workers[1]).bytes_in == bytes);
     MUST(w, w->broker->members.worker_count == 3);

@@ -30,8 +30,7 @@ static void setup(void)
     static const char *const NAMES[] = {"policy", "policy-2"};
     snprintf(root, sizeof root, "/tmp/heddle-export.XXXXXX");
     cr_assert_not_null(mkdtemp(root));
-    cr_assert_eq(slots_new(NAMES, 2, &(slots_ops_t){.io = &SLOT_IO, .wake = nothing}, &slots),
-                 HEDDLE_OK);
+    cr_assert_eq(slots_new(NAMES, 2, &(slots_ops_t){.io = &SLOT_IO, .wake = nothing}, &slots), HEDDLE_OK);
     cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
 }
 
@@ -55,9 +54,9 @@ static heddle_snapshot_t *snapshot(uint64_t version)
     cr_assert_eq(slot_take(slots, 0, (uint32_t)version, a.arena_bytes, &slot, NULL), HEDDLE_OK);
     memcpy(slot->region->base, a.bytes, a.arena_bytes);
     cr_assert_eq(
-        manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes),
-                                 a.manifest_bytes),
-                        &m, NULL),
+        manifest_decode(
+            bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes), a.manifest_bytes),
+            &m, NULL),
         HEDDLE_OK);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}),
                  HEDDLE_OK);
@@ -123,7 +122,7 @@ Test(exports, same_content_stays_and_other_content_is_replaced)
 {
     write_version(3);
     uint64_t before = inode("policy@3/adapter_model.safetensors");
-    exports_close(&exports);    /* a new run */
+    exports_close(&exports); /* a new run */
     cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
     heddle_snapshot_t *s = NULL;
     cr_assert_eq(slots_acquire(slots, 0, 3, &s), HEDDLE_OK);
@@ -204,7 +203,7 @@ Test(exports, what_cannot_be_replaced_stays_whole_and_is_named)
     cr_assert_eq(access(in_root("policy@3/notes"), F_OK), 0);
     cr_assert_eq(access(in_root("policy@3/adapter_config.json"), F_OK), 0);
     cr_assert_str_eq(listing(), "policy@3");
-    rmdir(in_root("policy@3/more"));    /* flat, with one of PEFT's files: of an earlier run */
+    rmdir(in_root("policy@3/more")); /* flat, with one of PEFT's files: of an earlier run */
     cr_assert_eq(exports_write(&exports, s, NULL), HEDDLE_OK);
     cr_assert_neq(access(in_root("policy@3/notes"), F_OK), 0);
     heddle_snapshot_release(&s);
@@ -276,18 +275,20 @@ static bool is_four(void *self, const char *adapter, uint64_t version)
 Test(exports, old_directories_go_and_the_active_one_stays)
 {
     for (uint64_t v = 1; v <= 11; v++) write_version(v);
-    cr_assert_eq(mkdir(in_root("policy-2@1"), 0700), 0);    /* of another adapter */
-    cr_assert_eq(mkdir(in_root("policy@x"), 0700), 0);      /* of somebody else */
+    cr_assert_eq(mkdir(in_root("policy-2@1"), 0700), 0); /* of another adapter */
+    cr_assert_eq(mkdir(in_root("policy@x"), 0700), 0);   /* of somebody else */
     cr_assert_eq(mkdir(in_root("policy@99:3f9a1c20d4e1"), 0700), 0);
     exports_link(&exports, "policy", 2, NULL);
     exports_prune(&exports, "policy", is_four, NULL);
     cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@4 "
                                 "policy@99:3f9a1c20d4e1 policy@x");
     exports_prune(&exports, "policy", never, NULL);
-    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@99:3f9a1c20d4e1 policy@x");
+    cr_assert_str_eq(listing(),
+                     "policy policy-2@1 policy@10 policy@11 policy@2 policy@99:3f9a1c20d4e1 policy@x");
     exports_link(&exports, "policy", 11, NULL);
     exports_prune(&exports, "policy", never, NULL);
-    cr_assert_str_eq(listing(), "policy policy-2@1 policy@10 policy@11 policy@2 policy@99:3f9a1c20d4e1 policy@x");
+    cr_assert_str_eq(listing(),
+                     "policy policy-2@1 policy@10 policy@11 policy@2 policy@99:3f9a1c20d4e1 policy@x");
 }
 
 Test(exports, a_damaged_one_stays_until_there_is_another)
@@ -352,19 +353,22 @@ Test(exports, failed_version_is_removed_but_not_the_active_one)
 Test(exports, leftovers_go_and_nothing_else)
 {
     static const char *const MINE[] = {"policy", NULL};
-    static const char *const OTHERS[] = {".policy.tmp-99@1.tmp-1.0", ".policy2@5.tmp-1.0", ".critic.link-7", ".policy.link-x",
-                                         ".policy@x.tmp-1.0", ".hidden"};
+    static const char *const OTHERS[] = {".policy.tmp-99@1.tmp-1.0", ".policy2@5.tmp-1.0", ".critic.link-7",
+                                         ".policy.link-x",           ".policy@x.tmp-1.0",  ".hidden"};
     mkdir(in_root(".policy@5.tmp-1.0"), 0700); /* whatever the pid: 1 is every container's */
     close(open(in_root(".policy@5.tmp-1.0/adapter_config.json"), O_CREAT | O_WRONLY, 0600));
     mkdir(in_root(".policy@12.tmp-9.gone"), 0700);
     cr_assert_eq(symlink("policy@5", in_root(".policy.link-1")), 0);
-    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) cr_assert_eq(mkdir(in_root(OTHERS[i]), 0700), 0);
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
+        cr_assert_eq(mkdir(in_root(OTHERS[i]), 0700), 0);
     exports_close(&exports);
     cr_assert_eq(exports_open(&exports, root, 2, NULL), HEDDLE_OK);
     cr_assert(strstr(listing(), ".policy@5.tmp-1.0"), "until the adapter is locked it may be somebody's");
     cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
-    cr_assert(!strstr(listing(), ".policy@5.") && !strstr(listing(), ".policy@12.") && !strstr(listing(), ".policy.link-1"));
-    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) cr_assert(strstr(listing(), OTHERS[i]), "%s", OTHERS[i]);
+    cr_assert(!strstr(listing(), ".policy@5.") && !strstr(listing(), ".policy@12.") &&
+              !strstr(listing(), ".policy.link-1"));
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++)
+        cr_assert(strstr(listing(), OTHERS[i]), "%s", OTHERS[i]);
 }
 
 Test(exports, export_refuses_what_is_there_and_leaves_nothing)
@@ -429,7 +433,8 @@ static int lock_elsewhere(const char *adapter, bool *ret_named)
         snprintf(pid, sizeof pid, "pid %ld", (long)parent);
         answer[0] = exports_open(&x, root, 2, NULL);
         if (!answer[0]) answer[0] = exports_lock(&x, wanted, &error);
-        answer[1] = strstr(error.message, pid) && strstr(error.message, adapter) && error.expected[0] && error.hint[0];
+        answer[1] = strstr(error.message, pid) && strstr(error.message, adapter) && error.expected[0] &&
+                    error.hint[0];
         exports_close(&x);
         _exit(write(channel[1], answer, sizeof answer) != sizeof answer);
     }
@@ -449,12 +454,12 @@ Test(exports, one_process_exports_an_adapter_into_a_root)
     cr_assert_eq(lock_elsewhere("critic", &is_named), HEDDLE_ERR_DATA_LOCKED);
     cr_assert(is_named);
     cr_assert_eq(lock_elsewhere("actor", &is_named), HEDDLE_OK);
-    cr_assert_str_eq(listing(), ".heddle.lock");    /* who shared it left it */
+    cr_assert_str_eq(listing(), ".heddle.lock"); /* who shared it left it */
     write_version(1);
     char command[128];
     snprintf(command, sizeof command, "rm -r %s", root);
     cr_assert_eq(system(command), 0);
-    write_version(2);    /* the root that is made again is locked as well */
+    write_version(2); /* the root that is made again is locked as well */
     cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_ERR_DATA_LOCKED);
     exports_close(&exports);
     cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_OK);
@@ -532,7 +537,10 @@ Test(exports, what_is_no_file_in_the_locks_place_holds_nobody, .timeout = 10)
 static int lock_in_a_namespace(heddle_error_t *ret_error)
 {
     static const char *const MINE[] = {"policy", NULL};
-    struct { int code; heddle_error_t error; } answer = {.code = 1};
+    struct {
+        int code;
+        heddle_error_t error;
+    } answer = {.code = 1};
     int channel[2];
     cr_assert_eq(pipe(channel), 0);
     pid_t child = fork();
@@ -564,8 +572,9 @@ Test(exports, who_has_no_number_here_is_somewhere_else)
     heddle_error_t error;
     cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
     cr_assert_eq(lock_in_a_namespace(&error), HEDDLE_ERR_DATA_LOCKED);
-    cr_assert(strstr(error.message, "in another container or on another host") && !strstr(error.message, "pid"), "%s",
-              error.message);
+    cr_assert(strstr(error.message, "in another container or on another host") &&
+                  !strstr(error.message, "pid"),
+              "%s", error.message);
     cr_assert_str_eq(error.found, "a worker in another container or on another host");
     cr_assert_eq(error.retriable, 1);
 }
@@ -580,7 +589,8 @@ Test(exports, a_lock_that_is_there_already_is_kept)
     cr_assert_eq(exports_lock(&exports, MINE, NULL), HEDDLE_OK);
     snprintf(before, sizeof before, "%s.before", root);
     snprintf(lock, sizeof lock, "%s/.heddle.lock", before);
-    cr_assert(rename(root, before) == 0 && mkdir(root, 0755) == 0 && link(lock, in_root(".heddle.lock")) == 0);
+    cr_assert(rename(root, before) == 0 && mkdir(root, 0755) == 0 &&
+              link(lock, in_root(".heddle.lock")) == 0);
     write_version(1);
     cr_assert_str_eq(listing(), ".heddle.lock policy@1");
     cr_assert_eq(lock_elsewhere("policy", &is_named), HEDDLE_ERR_DATA_LOCKED);
@@ -626,7 +636,8 @@ Test(exports, a_lock_whose_number_changes_holds_nobody, .timeout = 10)
     heddle_error_t error;
     numbers_change = true;
     cr_assert_eq(exports_lock(&exports, ADAPTERS, &error), HEDDLE_ERR_DATA_LOCKED);
-    cr_assert(error.retriable && strstr(error.message, "another file at each of") && error.hint[0], "%s", error.message);
+    cr_assert(error.retriable && strstr(error.message, "another file at each of") && error.hint[0], "%s",
+              error.message);
     numbers_change = false;
     cr_assert_eq(exports_lock(&exports, ADAPTERS, &error), HEDDLE_OK);
 }
@@ -694,7 +705,8 @@ static pid_t take_elsewhere(int *ret_leave)
     if (child == 0) {
         exports_t x;
         close(leave[1]);
-        if (exports_open(&x, root, 2, NULL) || exports_lock(&x, THEIRS, NULL) || write(ready[1], "x", 1) != 1) _exit(1);
+        if (exports_open(&x, root, 2, NULL) || exports_lock(&x, THEIRS, NULL) || write(ready[1], "x", 1) != 1)
+            _exit(1);
         if (read(leave[0], &byte, 1) < 0) _exit(1);
         exports_close(&x);
         _exit(0);
@@ -721,7 +733,8 @@ Test(exports, a_lock_file_that_was_removed_is_noticed)
     pid_t child = take_elsewhere(&leave);
     heddle_snapshot_t *s = snapshot(2);
     cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_ERR_DATA_LOCKED);
-    cr_assert(strstr(error.message, "another worker exports policy there") && error.hint[0], "%s", error.message);
+    cr_assert(strstr(error.message, "another worker exports policy there") && error.hint[0], "%s",
+              error.message);
     close(leave);
     cr_assert_eq(waitpid(child, NULL, 0), child);
     cr_assert_eq(exports_write(&exports, s, &error), HEDDLE_OK, "%s", error.message);
@@ -733,7 +746,8 @@ Test(exports, a_lock_file_that_was_removed_is_noticed)
 static void cannot_be_told(int rc, const heddle_error_t *error, const char *what)
 {
     cr_assert_eq(rc, HEDDLE_ERR_DATA_DIR, "%s: %s", heddle_err_name(rc), error->message);
-    cr_assert(strstr(error->message, what) && strstr(error->message, root) && error->hint[0], "%s", error->message);
+    cr_assert(strstr(error->message, what) && strstr(error->message, root) && error->hint[0], "%s",
+              error->message);
 }
 
 /* A failing disk says nothing about who has the lock: neither that it is ours, nor that it is not. */
@@ -756,7 +770,7 @@ Test(exports, a_lock_that_cannot_be_looked_at_is_nobodys)
     cr_assert_str_eq(listing(), ".heddle.lock");
 }
 
-static const char *hidden_path;    /* cannot be looked at the next time */
+static const char *hidden_path; /* cannot be looked at the next time */
 
 int stat(const char *restrict path, struct stat *restrict st)
 {

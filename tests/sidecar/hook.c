@@ -54,8 +54,7 @@ Test(hook, failure_tells_status_and_last_words)
 Test(hook, only_the_last_512_bytes_are_kept)
 {
     hook_t h;
-    run(&h,
-        "i=0; while [ $i -lt 300 ]; do printf 'x%05d ' $i >&2; i=$((i+1)); done; printf END >&2; exit 1",
+    run(&h, "i=0; while [ $i -lt 300 ]; do printf 'x%05d ' $i >&2; i=$((i+1)); done; printf END >&2; exit 1",
         30000);
     cr_assert(strstr(reason, "END") && !strstr(reason, "x00200") && strstr(reason, "x00299"));
     cr_assert_leq(strlen(reason), 640);
@@ -78,13 +77,13 @@ Test(hook, version_is_in_the_environment)
 Test(hook, nothing_of_ours_is_inherited)
 {
     hook_t h;
-    int fd = dup(0);    /* without CLOEXEC */
+    int fd = dup(0); /* without CLOEXEC */
     cr_assert_geq(fd, 3);
     char command[64];
     snprintf(command, sizeof command, "test -e /proc/$$/fd/2 && test ! -e /proc/$$/fd/%d", fd);
     run(&h, command, 10000);
     cr_assert_str_eq(reason, "");
-    run(&h, "read line && exit 1; exit 0", 10000);    /* an empty input */
+    run(&h, "read line && exit 1; exit 0", 10000); /* an empty input */
     cr_assert_str_eq(reason, "");
     close(fd);
 }
@@ -126,7 +125,8 @@ Test(hook, command_and_its_children_are_killed_at_the_deadline)
     cr_assert_eq(fscanf(f, "%d", &pid), 1);
     fclose(f);
     unlink(file);
-    while (is_running(pid) && now() - before < 5000000) sched_yield(); /* killed it is, and the kernel takes its time */
+    while (is_running(pid) && now() - before < 5000000)
+        sched_yield(); /* killed it is, and the kernel takes its time */
     cr_assert_not(is_running(pid));
 }
 

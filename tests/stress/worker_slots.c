@@ -18,8 +18,12 @@ static atomic_bool stop, closing;
 static atomic_ulong acquired, missed;
 static test_arena_t arenas[ARENAS];
 
-static owner_t owner;   /* of the thread that is the loop here */
-static void wake(void *self) { (void)self; atomic_fetch_add(&woken, 1); }
+static owner_t owner; /* of the thread that is the loop here */
+static void wake(void *self)
+{
+    (void)self;
+    atomic_fetch_add(&woken, 1);
+}
 
 static double seconds(void)
 {
@@ -38,7 +42,11 @@ static void check(const slot_t *held, uint64_t at)
 static atomic_ulong newest;
 
 /* A view that is another thread's to give back, and what it is of must not change before. */
-typedef struct { struct DLManagedTensor *tensor; const slot_t *slot; uint64_t version; } passed_t;
+typedef struct {
+    struct DLManagedTensor *tensor;
+    const slot_t *slot;
+    uint64_t version;
+} passed_t;
 static _Atomic(passed_t *) passed;
 
 static void give_back(passed_t *p)
@@ -81,13 +89,13 @@ static void *reader(void *arg)
         if (version && held->view.version != version) atomic_fetch_add(&torn, 1);
         for (uint64_t i = 0; i < 8; i++) check(held, (n * 131 + i * 997) % arenas[0].region_bytes);
         if (n % 16 == 5) pass(held, n);
-        if (++n % 64 == 0) {    /* now and then one is held for long */
+        if (++n % 64 == 0) { /* now and then one is held for long */
             slot_release(&kept);
             kept = held;
         } else {
             slot_release(&held);
         }
-        if (n % 16 == 0) sched_yield();    /* few cores: the loop must get its turn */
+        if (n % 16 == 0) sched_yield(); /* few cores: the loop must get its turn */
     }
     atomic_fetch_add(&parked, 1);
     while (!atomic_load(&closing)) {}

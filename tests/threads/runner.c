@@ -37,7 +37,8 @@ static const runner_test_t *suite_of(const runner_test_t *test)
     return &none;
 }
 
-void runner_check(bool holds, bool fatal, const char *file, int line, const char *condition, const char *format, ...)
+void runner_check(bool holds, bool fatal, const char *file, int line, const char *condition,
+                  const char *format, ...)
 {
     if (holds) return;
     va_list args;
@@ -49,7 +50,7 @@ void runner_check(bool holds, bool fatal, const char *file, int line, const char
     has_failed = true;
     if (!fatal) return;
     fflush(NULL);
-    _exit(EXIT_FAILED);             /* other threads may be in the middle of anything */
+    _exit(EXIT_FAILED); /* other threads may be in the middle of anything */
 }
 
 void runner_skip(const char *format, ...)
@@ -117,7 +118,9 @@ static int status_of(const runner_test_t *test)
     bool in_time = ends_in_time(child, timeout * SLOWER);
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
-    if (!in_time) return fprintf(stderr, "%s/%s: time-out after %.0f s\n", test->suite, test->name, timeout * SLOWER), EXIT_FAILED;
+    if (!in_time)
+        return fprintf(stderr, "%s/%s: time-out after %.0f s\n", test->suite, test->name, timeout * SLOWER),
+               EXIT_FAILED;
     if (WIFSIGNALED(status)) {
         if (WTERMSIG(status) == test->signal) return 0;
         fprintf(stderr, "%s/%s: ended by signal %d\n", test->suite, test->name, WTERMSIG(status));

@@ -57,7 +57,8 @@ static void show(runner_t *r, uint64_t nth, const char *log)
     int shown = 0;
     while (f && fgets(line, sizeof line, f)) {
         memcpy(last, line, sizeof last);
-        bool is_word = strstr(line, "ERROR: ") || strstr(line, "runtime error") || strstr(line, "leak of") || strstr(line, "    #");
+        bool is_word = strstr(line, "ERROR: ") || strstr(line, "runtime error") || strstr(line, "leak of") ||
+                       strstr(line, "    #");
         if (is_word && shown++ < WORDS) printf("  %s", line);
     }
     if (f) fclose(f);
@@ -77,8 +78,8 @@ static void one_by_one(runner_t *r, const uint64_t *list, size_t count, batch_re
     unlink(log);
 }
 
-batch_result_t batch_run(void (*run)(void *self, uint64_t nth), void *self, const uint64_t *list, size_t count,
-                         const char *repeat)
+batch_result_t batch_run(void (*run)(void *self, uint64_t nth), void *self, const uint64_t *list,
+                         size_t count, const char *repeat)
 {
     runner_t r = {run, self, repeat, 0};
     batch_result_t result = {0};

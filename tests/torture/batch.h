@@ -15,8 +15,8 @@ typedef struct {
     size_t bad, notes[NOTE_COUNT];
 } batch_result_t;
 
-batch_result_t batch_run(void (*run)(void *self, uint64_t nth), void *self, const uint64_t *list, size_t count,
-                         const char *repeat);
+batch_result_t batch_run(void (*run)(void *self, uint64_t nth), void *self, const uint64_t *list,
+                         size_t count, const char *repeat);
 void batch_note(note_t note); /* in a run */
 /* The row that is asked for without --only: CRITERION_TEST_PATTERN, as tests/mutants/run sets it; NULL: all. */
 const char *batch_only(void);

@@ -18,7 +18,7 @@
 static struct {
     unsigned asked, acknowledged; /* keys */
     bool was_swapped;             /* somebody put another file into the place of one of the two */
-} *seen;
+} * seen;
 
 static void shell(const char *what)
 {
@@ -135,7 +135,8 @@ static void its_log_is_damaged(void)
 {
     a_broker_was_killed();
     refusal = "damaged before byte";
-    shell("printf '\\125' | dd of=broker/data/registry.db-wal bs=1 seek=100 conv=notrunc status=none && cp -r broker kept");
+    shell("printf '\\125' | dd of=broker/data/registry.db-wal bs=1 seek=100 conv=notrunc status=none && cp "
+          "-r broker kept");
 }
 
 static void its_log_is_gone(void)
@@ -189,7 +190,10 @@ static int live_while(const char *somebody_does)
     return rc;
 }
 
-static int live_while_the_registry_is_copied_over(void) { return live_while("cp backup/registry.db broker/data/registry.db"); }
+static int live_while_the_registry_is_copied_over(void)
+{
+    return live_while("cp backup/registry.db broker/data/registry.db");
+}
 
 static int live_while_the_log_is_replaced(void)
 {
@@ -219,7 +223,8 @@ static void nothing_was_changed(void)
 /* What the hints tell somebody to do who goes on with the registry.db that is there. */
 static void say_so(void)
 {
-    shell("cd broker/data && rm lock && { test ! -e registry.db-wal || mv registry.db-wal registry.db-wal.2; }");
+    shell("cd broker/data && rm lock && { test ! -e registry.db-wal || mv registry.db-wal registry.db-wal.2; "
+          "}");
     cr_assert(is_true("test -s broker/data/registry.db-wal.2"));
 }
 
@@ -250,6 +255,8 @@ const files_row_t DATADIR[DATADIR_ROWS] = {
     {"data_killed", a_broker_was_killed, live, all_is_there, nothing},
     {"data_damaged", its_log_is_damaged, be_refused, nothing_was_changed, nothing},
     {"data_log_gone", its_log_is_gone, be_refused, nothing_was_changed, nothing},
-    {"data_copied_over", a_backup_is_there, live_while_the_registry_is_copied_over, the_backup_is_whole, nothing, true},
-    {"data_other_log", a_backup_is_there, live_while_the_log_is_replaced, no_foreign_log_is_read, nothing, true},
+    {"data_copied_over", a_backup_is_there, live_while_the_registry_is_copied_over, the_backup_is_whole,
+     nothing, true},
+    {"data_other_log", a_backup_is_there, live_while_the_log_is_replaced, no_foreign_log_is_read, nothing,
+     true},
 };

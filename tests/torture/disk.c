@@ -23,9 +23,9 @@ static const struct row {
     fault_t fault;
     uint64_t length;
 } FAULTS[] = {
-    {"full", FAULT_FULL, 1},         {"full_for_long", FAULT_FULL, FOR_LONG}, {"torn", FAULT_TORN, 1},
-    {"sync", FAULT_SYNC, 1},         {"truncate", FAULT_TRUNCATE, 1},         {"open", FAULT_OPEN, 1},
-    {"read", FAULT_READ, 1},         {"broken", FAULT_SYNC, FOR_LONG},        {"power", FAULT_POWER, 1},
+    {"full", FAULT_FULL, 1}, {"full_for_long", FAULT_FULL, FOR_LONG}, {"torn", FAULT_TORN, 1},
+    {"sync", FAULT_SYNC, 1}, {"truncate", FAULT_TRUNCATE, 1},         {"open", FAULT_OPEN, 1},
+    {"read", FAULT_READ, 1}, {"broken", FAULT_SYNC, FOR_LONG},        {"power", FAULT_POWER, 1},
     {"kill", FAULT_KILL, 1},
 };
 enum { FAULT_ROWS = sizeof FAULTS / sizeof *FAULTS };
@@ -46,7 +46,8 @@ static struct {
 
 static void make_dir(void)
 {
-    snprintf(shell.dir, sizeof shell.dir, "%s/heddle-disk-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+    snprintf(shell.dir, sizeof shell.dir, "%s/heddle-disk-XXXXXX",
+             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
     cr_assert_not_null(mkdtemp(shell.dir));
 }
 
@@ -89,7 +90,8 @@ static int open_store(void)
     if (!rc) rc = store_load(shell.store, load_one, NULL, &e);
     if (!rc) return rc;
     cr_assert(e.message[0]);
-    if (rc != HEDDLE_ERR_DATA_DIR && rc != HEDDLE_ERR_NO_SPACE) fprintf(stderr, "start: %s: %s\n", heddle_err_name(rc), e.message);
+    if (rc != HEDDLE_ERR_DATA_DIR && rc != HEDDLE_ERR_NO_SPACE)
+        fprintf(stderr, "start: %s: %s\n", heddle_err_name(rc), e.message);
     cr_assert(rc == HEDDLE_ERR_DATA_DIR || rc == HEDDLE_ERR_NO_SPACE);
     store_close(&shell.store);
     world_records_forget(&shell.loading);
@@ -181,7 +183,8 @@ static bool torture(const struct row *row, uint64_t seed, bool all)
     size_t n = 0;
     for (uint64_t i = 1 + seed % step; i <= count; i += step) list[n++] = i;
     char repeat[128];
-    snprintf(repeat, sizeof repeat, "torture_disk --only %s --seed %llu --nth", row->name, (unsigned long long)seed);
+    snprintf(repeat, sizeof repeat, "torture_disk --only %s --seed %llu --nth", row->name,
+             (unsigned long long)seed);
     batch_result_t r = batch_run(run, &job, list, n, repeat);
     printf("%-14s %5llu calls, %4zu made to fail, %4zu ended the broker, %zu wrong\n", row->name,
            (unsigned long long)count, n, r.notes[NOTE_RESTARTED], r.bad);

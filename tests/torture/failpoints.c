@@ -49,11 +49,14 @@ static void read_list(void)
     snprintf(path, sizeof path, "%s/tests/torture/failpoints.list", root);
     FILE *f = fopen(path, "r");
     if (!f) {
-        fprintf(stderr, "%s: %s (run it in the source tree, or set HEDDLE_SOURCE_DIR)\n", path, strerror(errno));
+        fprintf(stderr, "%s: %s (run it in the source tree, or set HEDDLE_SOURCE_DIR)\n", path,
+                strerror(errno));
         exit(2);
     }
     while (fgets(line, sizeof line, f) && point_count < NAMES_MAX)
-        if (line[0] != '#' && sscanf(line, "%63s %199[^\n]", points[point_count].name, points[point_count].elsewhere) >= 1) point_count++;
+        if (line[0] != '#' &&
+            sscanf(line, "%63s %199[^\n]", points[point_count].name, points[point_count].elsewhere) >= 1)
+            point_count++;
     fclose(f);
 }
 
@@ -107,7 +110,10 @@ static size_t passes_of(unsigned count, uint64_t list[PASSES + 1])
 /* All that the play passes.  How many were wrong. */
 static size_t torture(size_t play, uint64_t seed)
 {
-    static struct { char name[64]; unsigned count; } passed[NAMES_MAX];
+    static struct {
+        char name[64];
+        unsigned count;
+    } passed[NAMES_MAX];
     play_t p;
     size_t bad = 0;
     int count = 0;
@@ -115,7 +121,8 @@ static size_t torture(size_t play, uint64_t seed)
     failpoint_arm("", 0);
     PLAYS[play].act(&p);
     failpoint_disarm();
-    for (const char *name; count < NAMES_MAX && (name = failpoint_passed(count, &passed[count].count)); count++)
+    for (const char *name; count < NAMES_MAX && (name = failpoint_passed(count, &passed[count].count));
+         count++)
         snprintf(passed[count].name, sizeof passed[count].name, "%.63s", name);
     play_converge(&p);
     play_end(&p);
@@ -124,8 +131,8 @@ static size_t torture(size_t play, uint64_t seed)
         uint64_t list[PASSES + 1];
         size_t n = passes_of(passed[i].count, list);
         char repeat[160];
-        snprintf(repeat, sizeof repeat, "torture_failpoints --only %s --seed %llu --point %.63s --nth", PLAYS[play].name,
-                 (unsigned long long)seed, passed[i].name);
+        snprintf(repeat, sizeof repeat, "torture_failpoints --only %s --seed %llu --point %.63s --nth",
+                 PLAYS[play].name, (unsigned long long)seed, passed[i].name);
         point_row_t *row = find(passed[i].name);
         if (row && row->elsewhere[0]) continue; /* a place to die at: nothing fails there */
         bad += batch_run(run, &job, list, n, repeat).bad;
@@ -169,8 +176,8 @@ static size_t print_table(void)
         elsewhere += is_other;
         sum += total(row);
     }
-    printf("%zu failpoints: %zu hit by plays in %u runs, %zu by tests of other processes, %zu by none\n", point_count,
-           point_count - elsewhere - lonely, sum, elsewhere, lonely);
+    printf("%zu failpoints: %zu hit by plays in %u runs, %zu by tests of other processes, %zu by none\n",
+           point_count, point_count - elsewhere - lonely, sum, elsewhere, lonely);
     return lonely;
 }
 

@@ -58,9 +58,9 @@ static ssize_t no_write(void)
     return 0;
 }
 
-#define WRAP(type, failed, name, parameters, arguments)                                                  \
-    type __real_##name parameters;                                                                       \
-    type __wrap_##name parameters;                                                                       \
+#define WRAP(type, failed, name, parameters, arguments)                                                      \
+    type __real_##name parameters;                                                                           \
+    type __wrap_##name parameters;                                                                           \
     type __wrap_##name parameters { return refuse() ? (failed) : __real_##name arguments; }
 WRAP(int, -1, mkdir, (const char *path, mode_t mode), (path, mode))
 WRAP(int, -1, fsync, (int fd), (fd))
@@ -90,27 +90,27 @@ WRAP(int, -1, mkostemp, (char *name, int flags), (name, flags))
 WRAP(char *, NULL, realpath, (const char *path, char *to), (path, to))
 WRAP(FILE *, NULL, fdopen, (int fd, const char *mode), (fd, mode))
 WRAP(DIR *, NULL, fdopendir, (int fd), (fd))
-WRAP(struct dirent *, NULL, readdir, (DIR *dir), (dir))
+WRAP(struct dirent *, NULL, readdir, (DIR * dir), (dir))
 WRAP(ssize_t, -1, readlinkat, (int dir, const char *name, char *to, size_t bytes), (dir, name, to, bytes))
 WRAP(int, -1, faccessat, (int dir, const char *name, int mode, int flags), (dir, name, mode, flags))
 WRAP(int, -1, utimensat, (int dir, const char *name, const struct timespec times[2], int flags),
      (dir, name, times, flags))
-WRAP(int, EOF, fflush, (FILE *f), (f))
+WRAP(int, EOF, fflush, (FILE * f), (f))
 WRAP(size_t, 0, fwrite, (const void *data, size_t size, size_t count, FILE *f), (data, size, count, f))
 
 /* What fails to close is closed. */
-#define WRAP_CLOSE(name, parameters, arguments)                                                          \
-    int __real_##name parameters;                                                                        \
-    int __wrap_##name parameters;                                                                        \
-    int __wrap_##name parameters                                                                         \
-    {                                                                                                    \
-        bool fails = refuse();                                                                           \
-        int number = errno, rc = __real_##name arguments;                                                \
-        if (fails) errno = number;                                                                       \
-        return fails ? -1 : rc;                                                                          \
+#define WRAP_CLOSE(name, parameters, arguments)                                                              \
+    int __real_##name parameters;                                                                            \
+    int __wrap_##name parameters;                                                                            \
+    int __wrap_##name parameters                                                                             \
+    {                                                                                                        \
+        bool fails = refuse();                                                                               \
+        int number = errno, rc = __real_##name arguments;                                                    \
+        if (fails) errno = number;                                                                           \
+        return fails ? -1 : rc;                                                                              \
     }
 WRAP_CLOSE(close, (int fd), (fd))
-WRAP_CLOSE(fclose, (FILE *f), (f))
+WRAP_CLOSE(fclose, (FILE * f), (f))
 _Static_assert(EOF == -1, "what fclose says");
 
 int __real_fcntl(int fd, int what, ...);
@@ -124,15 +124,15 @@ int __wrap_fcntl(int fd, int what, ...)
     return refuse() ? -1 : __real_fcntl(fd, what, with);
 }
 
-#define WRAP_OPEN(name, parameters, arguments)                                                           \
-    int __real_##name parameters;                                                                        \
-    int __wrap_##name parameters                                                                         \
-    {                                                                                                    \
-        va_list more;                                                                                    \
-        va_start(more, flags);                                                                           \
-        mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;                                        \
-        va_end(more);                                                                                    \
-        return refuse() ? -1 : __real_##name arguments;                                                  \
+#define WRAP_OPEN(name, parameters, arguments)                                                               \
+    int __real_##name parameters;                                                                            \
+    int __wrap_##name parameters                                                                             \
+    {                                                                                                        \
+        va_list more;                                                                                        \
+        va_start(more, flags);                                                                               \
+        mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;                                            \
+        va_end(more);                                                                                        \
+        return refuse() ? -1 : __real_##name arguments;                                                      \
     }
 WRAP_OPEN(open, (const char *path, int flags, ...), (path, flags, mode))
 WRAP_OPEN(openat, (int dir, const char *path, int flags, ...), (dir, path, flags, mode))
@@ -157,7 +157,8 @@ static heddle_snapshot_t *snapshot(uint64_t version)
     memcpy(slot->region->base, a.bytes, a.arena_bytes);
     const uint8_t *manifest = (const uint8_t *)slot->region->view + manifest_offset(a.region_bytes);
     cr_assert_eq(manifest_decode(bytes_of(manifest, a.manifest_bytes), &m, NULL), HEDDLE_OK);
-    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}), HEDDLE_OK);
+    cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}),
+                 HEDDLE_OK);
     cr_assert_eq(slots_acquire(slots, 0, version, &held), HEDDLE_OK);
     digest_text(&a.h1, digests[version]);
     free(a.bytes);
@@ -181,7 +182,8 @@ static void exports_foreign_before(void)
     exports_before();
     snprintf(command, sizeof command,
              "mkdir -p %s && cd %s && mkdir -p policy@1/run policy@2 && "
-             "touch policy@1/adapter_config.json policy@1/run/notes policy@2/notes", outbox, outbox);
+             "touch policy@1/adapter_config.json policy@1/run/notes policy@2/notes",
+             outbox, outbox);
     cr_assert_eq(system(command), 0);
     first_version = 3;
 }
@@ -310,7 +312,8 @@ static int keys_act(void)
     int rc = keyring_pair(&ring, "broker", &pair, &e);
     cr_assert(!rc || e.message[0]);
     int told = keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", brokers_key, &e);
-    if (!told) told = keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", brokers_key, &e); /* it knows already */
+    if (!told)
+        told = keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", brokers_key, &e); /* it knows already */
     return rc ? rc : told;
 }
 
@@ -323,31 +326,37 @@ static void keys_after(void)
     snprintf(path, sizeof path, "%s/broker", ring.dir);
     bool was_there = access(path, F_OK) == 0;
     if (was_there) cr_assert_eq(key_read(path, &first, &e), HEDDLE_OK);
-    if (!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", known, NULL)) cr_assert(!strcmp(known, brokers_key));
+    if (!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", known, NULL))
+        cr_assert(!strcmp(known, brokers_key));
     cr_assert_eq(keys_act(), HEDDLE_OK);
     cr_assert_eq(key_read(path, &again, &e), HEDDLE_OK);
     if (was_there) cr_assert(!memcmp(&first, &again, sizeof first));
-    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", known, NULL) && !strcmp(known, brokers_key));
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", known, NULL) &&
+              !strcmp(known, brokers_key));
 }
 
 static void keys_end(void) {}
 
 /* ---- runs ---- */
 
-static const files_row_t OWN[] = {{"exports", exports_before, exports_act, exports_after, exports_end},
-                                  {"exports_foreign", exports_foreign_before, exports_act, exports_foreign_after,
-                                   exports_end},
-                                  {"keys", keys_before, keys_act, keys_after, keys_end}};
+static const files_row_t OWN[] = {
+    {"exports", exports_before, exports_act, exports_after, exports_end},
+    {"exports_foreign", exports_foreign_before, exports_act, exports_foreign_after, exports_end},
+    {"keys", keys_before, keys_act, keys_after, keys_end}};
 enum { OWN_ROWS = sizeof OWN / sizeof *OWN };
 static files_row_t ROWS[OWN_ROWS + DATADIR_ROWS];
 enum { ROW_COUNT = sizeof ROWS / sizeof *ROWS };
 enum { FOR_LONG = 1000000, REFUSED = 3 /* an exit that is no sanitizer's */ };
-static const struct way { int number; uint64_t length; } WAYS[] = {{ENOSPC, 1}, {EIO, 1}, {EMFILE, 1}, {0, 1}, {EIO, FOR_LONG}};
+static const struct way {
+    int number;
+    uint64_t length;
+} WAYS[] = {{ENOSPC, 1}, {EIO, 1}, {EMFILE, 1}, {0, 1}, {EIO, FOR_LONG}};
 enum { WAY_COUNT = sizeof WAYS / sizeof *WAYS };
 
 static void begin(const files_row_t *row)
 {
-    snprintf(files_root, sizeof files_root, "%s/heddle-files-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+    snprintf(files_root, sizeof files_root, "%s/heddle-files-XXXXXX",
+             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
     cr_assert_not_null(mkdtemp(files_root));
     snprintf(outbox, sizeof outbox, "%s/out/box", files_root);
     row->before();
@@ -388,7 +397,8 @@ static void act_elsewhere(const files_row_t *row, uint64_t nth, struct way way)
         calls.is_armed = false;
         cr_assert(calls.failed > 0);
         int status = rc ? REFUSED : 0;
-        if (way.number == EIO && way.length == 1) exit(status); /* with the leak check, which takes its time */
+        if (way.number == EIO && way.length == 1)
+            exit(status); /* with the leak check, which takes its time */
         _exit(status);
     }
     int status;
@@ -417,8 +427,9 @@ static bool torture(const files_row_t *row)
     char repeat[64];
     snprintf(repeat, sizeof repeat, "torture_files --only %s --nth", row->name);
     batch_result_t r = batch_run(run, (void *)row, list, count, repeat);
-    printf("%-16s %4llu calls, each made to fail in %d ways: %zu said so, %zu could do without, %zu wrong\n", row->name,
-           (unsigned long long)count, ways_of(row), r.notes[NOTE_REFUSED], r.notes[NOTE_FINE], r.bad);
+    printf("%-16s %4llu calls, each made to fail in %d ways: %zu said so, %zu could do without, %zu wrong\n",
+           row->name, (unsigned long long)count, ways_of(row), r.notes[NOTE_REFUSED], r.notes[NOTE_FINE],
+           r.bad);
     free(list);
     return r.bad == 0 && count > 0;
 }

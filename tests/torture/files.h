@@ -13,7 +13,8 @@ typedef struct {
     int (*act)(void);
     void (*after)(void);
     void (*end)(void);
-    bool is_once; /* one call fails, and not all from there on: with those nobody could do what is to be done */
+    bool
+        is_once; /* one call fails, and not all from there on: with those nobody could do what is to be done */
 } files_row_t;
 
 extern char files_root[64];

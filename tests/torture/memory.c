@@ -51,9 +51,14 @@ static void run(void *self, uint64_t nth)
 
 static size_t choose(uint64_t count, uint64_t seed, bool all, uint64_t **ret_list)
 {
-    uint64_t *list = malloc((size_t)(count + 1) * sizeof *list), step = count > EVERY_UP_TO ? (count - EVERY_UP_TO) / BEYOND + 1 : 1;
+    uint64_t *list = malloc((size_t)(count + 1) * sizeof *list),
+             step = count > EVERY_UP_TO ? (count - EVERY_UP_TO) / BEYOND + 1 : 1;
     size_t n = 0;
-    for (uint64_t i = 1; i <= count; i += i < EVERY_UP_TO || all ? 1 : 1 + (seed = seed * 6364136223846793005u + 1442695040888963407u) / 65536 % (2 * step)) list[n++] = i;
+    for (uint64_t i = 1; i <= count;
+         i += i < EVERY_UP_TO || all
+                  ? 1
+                  : 1 + (seed = seed * 6364136223846793005u + 1442695040888963407u) / 65536 % (2 * step))
+        list[n++] = i;
     *ret_list = list;
     return n;
 }
@@ -64,11 +69,12 @@ static bool torture(const play_row_t *row, uint64_t seed, uint64_t burst, bool a
     uint64_t count = count_of(row, seed), *list;
     size_t n = choose(count, seed, all, &list);
     char repeat[128];
-    snprintf(repeat, sizeof repeat, "torture_memory --only %s --seed %llu --burst %llu --nth", row->name, (unsigned long long)seed,
-             (unsigned long long)burst);
+    snprintf(repeat, sizeof repeat, "torture_memory --only %s --seed %llu --burst %llu --nth", row->name,
+             (unsigned long long)seed, (unsigned long long)burst);
     batch_result_t r = batch_run(run, &job, list, n, repeat);
-    printf("%-12s burst %2llu: %5llu allocations, %5zu made to fail, %4zu ended the broker, %zu wrong\n", row->name,
-           (unsigned long long)burst, (unsigned long long)count, n, r.notes[NOTE_RESTARTED], r.bad);
+    printf("%-12s burst %2llu: %5llu allocations, %5zu made to fail, %4zu ended the broker, %zu wrong\n",
+           row->name, (unsigned long long)burst, (unsigned long long)count, n, r.notes[NOTE_RESTARTED],
+           r.bad);
     fflush(stdout);
     free(list);
     return r.bad == 0 && n > 0;

@@ -30,17 +30,18 @@ static void pass(play_t *p, uint64_t us)
 }
 
 /* Goes on until it holds, or not: nothing is demanded. */
-#define SOON(p, limit_us, condition)                                                                     \
-    do {                                                                                                 \
-        uint64_t end_ = (p)->w->now_us + (limit_us);                                                     \
-        while (!(condition) && step((p), end_)) continue;                                                \
+#define SOON(p, limit_us, condition)                                                                         \
+    do {                                                                                                     \
+        uint64_t end_ = (p)->w->now_us + (limit_us);                                                         \
+        while (!(condition) && step((p), end_)) continue;                                                    \
     } while (0)
 /* The same, demanded. */
-#define DEMAND(p, limit_us, condition)                                                                   \
-    do {                                                                                                 \
-        SOON(p, limit_us, condition);                                                                    \
-        if (!(condition)) world_fail((p)->w, "%s:%d: not within %.3f s: %s", __FILE__, __LINE__,         \
-                                     (double)(limit_us) / 1e6, #condition);                              \
+#define DEMAND(p, limit_us, condition)                                                                       \
+    do {                                                                                                     \
+        SOON(p, limit_us, condition);                                                                        \
+        if (!(condition))                                                                                    \
+            world_fail((p)->w, "%s:%d: not within %.3f s: %s", __FILE__, __LINE__, (double)(limit_us) / 1e6, \
+                       #condition);                                                                          \
     } while (0)
 
 /* ---- actors ---- */
@@ -215,17 +216,23 @@ static void act_restart(play_t *p)
 
 static void act_questions(play_t *p)
 {
-    static const char *const OPS[] = {"status", "workers", "versions", "adapters", "verify", "events", "report"};
+    static const char *const OPS[] = {"status", "workers", "versions", "adapters",
+                                      "verify", "events",  "report"};
     const char *names[] = {"w1"};
     for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++)
         ask(p, (msg_query_t){.op = OPS[i], .version = 2, .phase = HEDDLE_PHASE_ACTIVE});
-    ask(p, (msg_query_t){.op = "wait", .version = 2, .phase = HEDDLE_PHASE_ACTIVE, .workers = names, .worker_count = 1});
+    ask(p, (msg_query_t){.op = "wait",
+                         .version = 2,
+                         .phase = HEDDLE_PHASE_ACTIVE,
+                         .workers = names,
+                         .worker_count = 1});
     ask(p, (msg_query_t){.op = "wait", .version = 3, .phase = HEDDLE_PHASE_ACTIVE, .min = 1});
 }
 
 static void act_rollback(play_t *p)
 {
-    ask(p, (msg_query_t){.op = "activate", .version = 1, .phase = HEDDLE_PHASE_ACTIVE, .min = 1, .by = "ann"});
+    ask(p,
+        (msg_query_t){.op = "activate", .version = 1, .phase = HEDDLE_PHASE_ACTIVE, .min = 1, .by = "ann"});
     pass(p, 500 * MS);
 }
 
@@ -273,7 +280,9 @@ void play_begin(play_t *p, const play_row_t *row, uint64_t seed)
 
 void play_begin_with(play_t *p, void (*start)(world_t *w), uint64_t seed)
 {
-    *p = (play_t){.w = world_new_down((world_opts_t){.seed = seed, .keep = 1, .lease_ms = LEASE_MS}), .start = start, .is_small = true};
+    *p = (play_t){.w = world_new_down((world_opts_t){.seed = seed, .keep = 1, .lease_ms = LEASE_MS}),
+                  .start = start,
+                  .is_small = true};
 }
 
 void play_open(play_t *p)
@@ -340,17 +349,23 @@ void play_converge(play_t *p)
     bring_back(p);
     ask_again(p);
     DEMAND(p, DEADLINE_MS * MS + 3 * LEASE_US, is_decided(p));
-    if (world_adapter(p->w) && world_adapter(p->w)->active) /* a source that is silent is given up after a while */
+    if (world_adapter(p->w) &&
+        world_adapter(p->w)->active) /* a source that is silent is given up after a while */
         DEMAND(p, LAST_DEADLINE_MS * MS, world_all_active(p->w, world_adapter(p->w)->active));
     p->is_last = true;
     publish(p);
     if (p->first_code)
-        world_fail(p->w, "at last, publish says %s: %s", heddle_err_name(p->first_code), p->trainer->published.message);
+        world_fail(p->w, "at last, publish says %s: %s", heddle_err_name(p->first_code),
+                   p->trainer->published.message);
     if (world_adapter(p->w)->held) {
         if (!p->admin) p->admin = world_admin(p->w);
         DEMAND(p, 5 * SECOND, all_hold(p, p->first_version));
         pass(p, 100 * MS);
-        ask(p, (msg_query_t){.op = "activate", .version = p->first_version, .phase = HEDDLE_PHASE_ACTIVE, .min = 1, .by = "ann"});
+        ask(p, (msg_query_t){.op = "activate",
+                             .version = p->first_version,
+                             .phase = HEDDLE_PHASE_ACTIVE,
+                             .min = 1,
+                             .by = "ann"});
     }
     DEMAND(p, LAST_DEADLINE_MS * MS, world_all_active(p->w, p->first_version));
     pass(p, 2 * LEASE_US + SECOND);

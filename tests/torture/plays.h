@@ -19,9 +19,9 @@ typedef struct {
     actor_t *workers[PLAY_WORKERS], *trainer, *admin;
     uint32_t worker_count, restarts;
     void (*start)(world_t *w); /* of the broker; NULL: world_broker_start */
-    uint64_t asked; /* publications */
-    bool is_small;  /* versions of one chunk */
-    bool is_last;   /* the one that everybody must come to serve */
+    uint64_t asked;            /* publications */
+    bool is_small;             /* versions of one chunk */
+    bool is_last;              /* the one that everybody must come to serve */
     char request_id[32];
     int first_code; /* of the last publication, as it was answered first */
     uint64_t first_version;

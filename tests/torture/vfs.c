@@ -45,7 +45,7 @@ static const sqlite3_io_methods *below(const sqlite3_file *f) { return disk.meth
 static void forget_undo(disk_file_t *d)
 {
     undo_t *u, *next;
-    LL_FOREACH_SAFE (d->undo, u, next) free(u);
+    LL_FOREACH_SAFE(d->undo, u, next) free(u);
     d->undo = NULL;
 }
 
@@ -64,8 +64,8 @@ static void take_image(disk_file_t *d, bool loses_unsynced)
 {
     off_t size = d->fd < 0 ? -1 : lseek(d->fd, 0, SEEK_END), room = size;
     undo_t *u;
-    LL_FOREACH (d->undo, u)
-        if (u->size > room) room = u->size;
+    LL_FOREACH(d->undo, u)
+    if (u->size > room) room = u->size;
     free(d->image);
     d->image = NULL;
     d->image_bytes = size;
@@ -73,7 +73,8 @@ static void take_image(disk_file_t *d, bool loses_unsynced)
     d->image = calloc(1, (size_t)room + 1);
     cr_assert_eq(pread(d->fd, d->image, (size_t)size, 0), (ssize_t)size);
     if (!loses_unsynced) return;
-    LL_FOREACH (d->undo, u) {
+    LL_FOREACH(d->undo, u)
+    {
         memcpy(d->image + u->at, u->before, u->bytes);
         d->image_bytes = u->size;
     }
@@ -107,7 +108,8 @@ static bool fails(fault_t call)
     if (!disk.is_armed) return false;
     if (disk.is_dead) return true;
     bool is_change = call == FAULT_FULL || call == FAULT_SYNC || call == FAULT_TRUNCATE;
-    bool counts = is_deadly() ? is_change : disk.fault == call || (disk.fault == FAULT_TORN && call == FAULT_FULL);
+    bool counts =
+        is_deadly() ? is_change : disk.fault == call || (disk.fault == FAULT_TORN && call == FAULT_FULL);
     if (!counts) return false;
     disk.count++;
     if (!disk.first || disk.count < disk.first || disk.count >= disk.first + disk.length) return false;

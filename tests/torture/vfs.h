@@ -17,7 +17,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum { FAULT_FULL, FAULT_TORN, FAULT_SYNC, FAULT_TRUNCATE, FAULT_OPEN, FAULT_READ, FAULT_POWER, FAULT_KILL } fault_t;
+typedef enum {
+    FAULT_FULL,
+    FAULT_TORN,
+    FAULT_SYNC,
+    FAULT_TRUNCATE,
+    FAULT_OPEN,
+    FAULT_READ,
+    FAULT_POWER,
+    FAULT_KILL
+} fault_t;
 
 void vfs_install(void);
 /* From now on; `first` 0: only counts; `length` calls fail (of FAULT_POWER and FAULT_KILL all that follow). */

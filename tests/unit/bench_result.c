@@ -99,7 +99,8 @@ static const char *const FOREIGN[] = {
     REPORT(ROW("{\"name\":\"x\",\"unit\":\"ms\"}")),
     REPORT(ROW("{\"name\":\"x\",\"unit\":\"ms\",\"samples\":[\"1\"]}")),
     REPORT(ROW("{\"name\":\"x\",\"samples\":[1]},{\"name\":\"x\",\"samples\":[1]}")),
-    REPORT("{\"name\":\"0123456789012345678901234567890123456789012345678\",\"figures\":[],\"references\":[]}"),
+    REPORT(
+        "{\"name\":\"0123456789012345678901234567890123456789012345678\",\"figures\":[],\"references\":[]}"),
 };
 
 Test(result, what_is_no_report_is_refused)
@@ -240,7 +241,8 @@ Test(compare, nothing_is_divided_by_0)
     compare_t c;
     ((result_series_t *)(uintptr_t)result_row_find(&b.rows[0], "memcpy"))->series.at[3] = 0;
     cr_assert_eq(compare_make(&a, &b, &c, &error), HEDDLE_ERR_PROTOCOL);
-    cr_assert(strstr(error.message, "publish/17.6MB/4") && strstr(error.message, "memcpy"), "%s", error.message);
+    cr_assert(strstr(error.message, "publish/17.6MB/4") && strstr(error.message, "memcpy"), "%s",
+              error.message);
     result_fini(&a);
     result_fini(&b);
 }

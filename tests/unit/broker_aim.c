@@ -32,7 +32,10 @@ static void active_one_after_the_other(uint64_t count)
 static const json_t *ask(const char *op, uint64_t version)
 {
     rig_drop_letters();
-    rig_query(ADMIN, (msg_query_t){.op = op, .name = "policy", .version = version, .by = "ann",
+    rig_query(ADMIN, (msg_query_t){.op = op,
+                                   .name = "policy",
+                                   .version = version,
+                                   .by = "ann",
                                    .quorum_kind = HEDDLE_QUORUM_NONE});
     heddle_error_t e;
     json_decref(body);
@@ -183,7 +186,7 @@ Test(aim, back_to_a_named_one_is_never_forward)
     const msg_error_t *e = refused("rollback", 2);
     cr_assert(strstr(e->hint, "heddle activate policy@2"), "%s", e->hint);
     int commits = R.commits;
-    ask("rollback", 1);    /* said again it changes nothing */
+    ask("rollback", 1); /* said again it changes nothing */
     cr_assert(is("ok") && !is("changed") && R.commits == commits);
 }
 

@@ -33,8 +33,7 @@ static const char *key_of(unsigned n)
 /* As the broker does it: the records are applied once they are on disk. */
 static void commit(void)
 {
-    for (int i = 0; i < out.record_count; i++)
-        cr_assert_eq(auth_apply(&table, &out.records[i]), HEDDLE_OK);
+    for (int i = 0; i < out.record_count; i++) cr_assert_eq(auth_apply(&table, &out.records[i]), HEDDLE_OK);
     outbox_clear(&out);
 }
 static int add_as(const char *key, const char *name, const char *roles, bool *ret_changed)
@@ -73,8 +72,7 @@ Test(auth, roles_are_read_as_they_are_written)
     cr_assert(grant_parse("admin", &g, &e) == 0 && g.role == AUTH_ADMIN && !g.adapter[0]);
     cr_assert(grant_parse("worker:policy", &g, &e) == 0 && g.role == AUTH_WORKER &&
               !strcmp(g.adapter, "policy"));
-    cr_assert(grant_parse("publisher:*", &g, &e) == 0 && g.role == AUTH_PUBLISHER &&
-              !strcmp(g.adapter, "*"));
+    cr_assert(grant_parse("publisher:*", &g, &e) == 0 && g.role == AUTH_PUBLISHER && !strcmp(g.adapter, "*"));
     static const char *const BAD[] = {
         "", "root", "admin:policy", "reader:", "worker", "publisher", "Worker:policy", ":", "admi"};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
@@ -130,16 +128,20 @@ static const struct { const char *may; msg_t m; } ROWS[] = {
 /* In the words of who was refused, not in those of the wire. */
 Test(auth, a_refusal_says_what_may_not_be_done)
 {
-    static const struct { msg_t m; const char *told; } TOLD[] = {
-        {QUERY("activate"), "may not activate versions: it needs the role admin"},
-        {QUERY("rollback"), "may not roll back: it needs the role admin"},
-        {QUERY("resume"), "may not end a hold: it needs the role admin"},
-        {QUERY("pull"), "may not pull: it needs the role worker:policy"},
-        {QUERY("keys"), "may not list keys: it needs the role admin"},
-        {QUERY("key_add"), "may not add keys: it needs the role admin"},
-        {QUERY("key_revoke"), "may not revoke keys: it needs the role admin"},
-        {{.type = MSG_OPEN, .open = {.adapter = "policy"}}, "may not publish: it needs the role publisher:policy"},
-        {{.type = MSG_HELLO, .hello = {.role = ROLE_WORKER}}, "may not be a worker: it needs the role worker:ADAPTER"}};
+    static const struct {
+        msg_t m;
+        const char *told;
+    } TOLD[] = {{QUERY("activate"), "may not activate versions: it needs the role admin"},
+                {QUERY("rollback"), "may not roll back: it needs the role admin"},
+                {QUERY("resume"), "may not end a hold: it needs the role admin"},
+                {QUERY("pull"), "may not pull: it needs the role worker:policy"},
+                {QUERY("keys"), "may not list keys: it needs the role admin"},
+                {QUERY("key_add"), "may not add keys: it needs the role admin"},
+                {QUERY("key_revoke"), "may not revoke keys: it needs the role admin"},
+                {{.type = MSG_OPEN, .open = {.adapter = "policy"}},
+                 "may not publish: it needs the role publisher:policy"},
+                {{.type = MSG_HELLO, .hello = {.role = ROLE_WORKER}},
+                 "may not be a worker: it needs the role worker:ADAPTER"}};
     const auth_key_t *reader = add(0, "", "reader");
     for (size_t i = 0; i < sizeof TOLD / sizeof *TOLD; i++) {
         cr_assert_eq(auth_check(reader, &TOLD[i].m, &e), HEDDLE_ERR_DENIED);
@@ -155,11 +157,10 @@ Test(auth, matrix_of_roles_and_messages)
     for (size_t r = 0; r < sizeof ROWS / sizeof *ROWS; r++)
         for (unsigned i = 0; i < ROLE_COUNT; i++) {
             int rc = auth_check(keys[i], &ROWS[r].m, &e);
-            cr_assert_eq(rc, ROWS[r].may[i] == '+' ? HEDDLE_OK : HEDDLE_ERR_DENIED,
-                         "row %zu (%s), %s: %d", r, msg_name((int)ROWS[r].m.type), ROLES[i], rc);
+            cr_assert_eq(rc, ROWS[r].may[i] == '+' ? HEDDLE_OK : HEDDLE_ERR_DENIED, "row %zu (%s), %s: %d", r,
+                         msg_name((int)ROWS[r].m.type), ROLES[i], rc);
             if (rc)
-                cr_assert(strstr(e.message, keys[i]->name) && e.expected[0] &&
-                          !strcmp(e.found, ROLES[i]));
+                cr_assert(strstr(e.message, keys[i]->name) && e.expected[0] && !strcmp(e.found, ROLES[i]));
         }
 }
 

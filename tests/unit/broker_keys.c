@@ -16,8 +16,8 @@ static const char *const KEY[] = {[BOSS] = "1aaaaaaaaaabbbbbbbbbbccccccccccddddd
 static void add(int who, const char *name, const char *role)
 {
     const char *roles[] = {role};
-    rig_query(BOSS, (msg_query_t){
-                        .op = "key_add", .key = KEY[who], .name = name, .roles = roles, .role_count = 1});
+    rig_query(BOSS,
+              (msg_query_t){.op = "key_add", .key = KEY[who], .name = name, .roles = roles, .role_count = 1});
 }
 static void revoke(const char *name) { rig_query(BOSS, (msg_query_t){.op = "key_revoke", .name = name}); }
 static json_t *body_for(uint64_t peer)
@@ -129,7 +129,8 @@ Test(keys, refused_keys_are_bounded)
     cr_assert_eq(lines, 2);
     const json_t *list = warnings(&body);
     cr_assert_eq(json_array_size(list), REFUSED_MAX);
-    cr_assert_not_null(strstr(json_string_value(json_object_get(json_array_get(list, 0), "message")), "084 was"));
+    cr_assert_not_null(
+        strstr(json_string_value(json_object_get(json_array_get(list, 0), "message")), "084 was"));
     json_decref(body);
 }
 
@@ -252,8 +253,8 @@ static uint64_t ask_all_it_may(uint64_t peer, int who)
         if (i && i % PENDING_PER_PEER == 0) peer++;
         R.keys[peer] = KEY[who];
         if (i % PENDING_PER_PEER == 0) rig_hello(peer, ROLE_ADMIN);
-        rig_query(peer, (msg_query_t){.op = "wait", .name = "policy", .version = 2,
-                                      .deadline_ms = UINT32_MAX});
+        rig_query(peer,
+                  (msg_query_t){.op = "wait", .name = "policy", .version = 2, .deadline_ms = UINT32_MAX});
     }
     cr_assert(strstr(rig_error(peer, "limit")->message, "under this key"));
     return peer + 1;
@@ -280,8 +281,9 @@ Test(keys, no_key_keeps_others_from_asking_nor_all_of_them_an_admin_from_going_b
     cr_assert_eq(R.b->pending.count, LIMIT_PENDING_QUERIES - PENDING_FOR_ADMINS);
     cr_assert(strstr(rig_error(peer, "limit")->message, "without the role admin"));
     rig_drop_letters();
-    rig_query(BOSS, (msg_query_t){.op = "activate", .name = "policy", .version = 1,
-                                  .quorum_kind = HEDDLE_QUORUM_NONE});
+    rig_query(
+        BOSS,
+        (msg_query_t){.op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
     cr_assert(rig_has(BOSS, MSG_REPORT));
     rig_query(BOSS, (msg_query_t){.op = "wait", .name = "policy", .version = 2, .deadline_ms = 1000});
     cr_assert_eq(R.b->pending.count, LIMIT_PENDING_QUERIES - PENDING_FOR_ADMINS + 1);
@@ -320,9 +322,8 @@ Test(keys, list_is_by_name_with_sessions)
         cr_assert(json_is_null(json_object_get(row, "revoked_at")) &&
                   json_is_string(json_object_get(row, "added_at")));
     }
-    cr_assert_str_eq(
-        json_string_value(json_array_get(json_object_get(json_array_get(list, 4), "roles"), 0)),
-        "worker:policy");
+    cr_assert_str_eq(json_string_value(json_array_get(json_object_get(json_array_get(list, 4), "roles"), 0)),
+                     "worker:policy");
     json_decref(body);
     rig_query(BOSS, (msg_query_t){.op = "keys", .after = 3, .limit = 1});
     const msg_report_t *page = &rig_last(BOSS, MSG_REPORT)->report;
@@ -351,7 +352,8 @@ Test(keys, the_option_lets_in_whom_the_table_does_not_know)
     cr_assert(strstr(R.warned, "broker.admin_key") && strstr(R.warned, "local, revoked"), "%s", R.warned);
     cr_assert_eq(broker_admit_admin(R.b, KEY[READER], "", R.now, &e), HEDDLE_OK);
     cr_assert(!auth_is_admin(auth_key(&R.b->auth, KEY[READER])));
-    cr_assert(strstr(R.warned, "reader, with the roles reader") && strstr(R.warned, "keygen"), "%s", R.warned);
+    cr_assert(strstr(R.warned, "reader, with the roles reader") && strstr(R.warned, "keygen"), "%s",
+              R.warned);
     R.warned[0] = 0;
     static const char NEW[] = "7aaaaaaaaaabbbbbbbbbbccccccccccddddddddd";
     for (int i = 0; i < 2; i++) cr_assert_eq(broker_admit_admin(R.b, NEW, "", R.now, &e), HEDDLE_OK);

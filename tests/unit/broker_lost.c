@@ -89,7 +89,8 @@ Test(lost, is_said_once_over_restarts)
         cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 0);
         heddle_error_t reason;
         rollout_lost_reason(rollout_track(&R.b->rollout, "policy", 1), &reason);
-        cr_assert(!strncmp(reason.message, why, 100), "%s, not %s", reason.message, why); /* an event's is cut */
+        cr_assert(!strncmp(reason.message, why, 100), "%s, not %s", reason.message,
+                  why); /* an event's is cut */
     }
     msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)};
     msg_subscription_t sub = {.adapter = "policy", .version = 1, .decision = 1};
@@ -118,7 +119,10 @@ Test(lost, and_not_when_their_holder_was_only_late)
 
 static void back_with(uint64_t peer, const char *name, uint64_t version, held_state_t state)
 {
-    msg_held_t held = {.adapter = "policy", .version = version, .state = state, .digest = rig_digest(version)};
+    msg_held_t held = {.adapter = "policy",
+                       .version = version,
+                       .state = state,
+                       .digest = rig_digest(version)};
     msg_subscription_t sub = {.adapter = "policy",
                               .decision = state == HELD_ACTIVE ? version : 0,
                               .version = state == HELD_ACTIVE ? version : 0};

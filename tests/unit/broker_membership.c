@@ -29,8 +29,11 @@ TestSuite(membership, .init = start, .fini = stop);
 
 static member_hello_t hello(uint64_t peer, uint8_t life)
 {
-    return (member_hello_t){
-        .peer = peer, .role = ROLE_WORKER, .life = {{life}}, .host = "host", .pid = 100 + life};
+    return (member_hello_t){.peer = peer,
+                            .role = ROLE_WORKER,
+                            .life = {{life}},
+                            .host = "host",
+                            .pid = 100 + life};
 }
 
 typedef struct {
@@ -73,8 +76,11 @@ static member_t *admit(join_t j)
 static member_t *open_as(const char *adapter, const char *writer, uint64_t peer, uint8_t life,
                          const char *ucx)
 {
-    msg_open_t open = {
-        .adapter = adapter, .writer = writer, .backend = "ucx", .ucx = ucx, .address = bytes_of("p", 1)};
+    msg_open_t open = {.adapter = adapter,
+                       .writer = writer,
+                       .backend = "ucx",
+                       .ucx = ucx,
+                       .address = bytes_of("p", 1)};
     member_hello_t h = hello(peer, life);
     if (membership_decide_open(&mem, &open, &error)) return NULL;
     cr_assert_eq(membership_open(&mem, &open, &h, membership_next_token(&mem), now, &got), HEDDLE_OK);
@@ -114,8 +120,7 @@ Test(membership, bad_joins_are_refused)
 {
     msg_subscription_t twice[] = {{.adapter = "policy"}, {.adapter = "policy"}}, bad = {.adapter = ".."};
     msg_subscription_t many[LIMIT_ADAPTERS_PER_WORKER + 1];
-    for (size_t i = 0; i <= LIMIT_ADAPTERS_PER_WORKER; i++)
-        many[i] = (msg_subscription_t){.adapter = "a"};
+    for (size_t i = 0; i <= LIMIT_ADAPTERS_PER_WORKER; i++) many[i] = (msg_subscription_t){.adapter = "a"};
     const char *label = "no equals";
     member_hello_t h = hello(1, 1);
     const struct {
@@ -127,8 +132,7 @@ Test(membership, bad_joins_are_refused)
          HEDDLE_ERR_BAD_NAME},
         {{.name = "w1", .adapters = &bad, .adapter_count = 1}, HEDDLE_ERR_BAD_NAME},
         {{.name = "w1"}, HEDDLE_ERR_USAGE},
-        {{.name = "w1", .adapters = many, .adapter_count = LIMIT_ADAPTERS_PER_WORKER + 1},
-         HEDDLE_ERR_USAGE},
+        {{.name = "w1", .adapters = many, .adapter_count = LIMIT_ADAPTERS_PER_WORKER + 1}, HEDDLE_ERR_USAGE},
         {{.name = "w1", .adapters = twice, .adapter_count = 2}, HEDDLE_ERR_USAGE},
         {{.name = "w1", .adapters = SUBS, .adapter_count = 2, .group = "a b", .ranks = 1},
          HEDDLE_ERR_BAD_NAME},
@@ -171,8 +175,7 @@ Test(membership, unequal_ucx_versions_are_refused_with_both_and_the_fix)
     membership_end(&mem, membership_worker(&mem, "w1"), MEMBER_LEFT, now);
     cr_assert_eq(decide((join_t){"w2", 2, 0, 2, "1.22.0"}), HEDDLE_OK, "who left does not count");
     cr_assert_not_null(open_as("policy", "t", 4, 9, "1.22.0"));
-    cr_assert_eq(decide((join_t){"w3", 5, 0, 3, "1.13.1"}), HEDDLE_ERR_UCX_VERSION,
-                 "publishers count too");
+    cr_assert_eq(decide((join_t){"w3", 5, 0, 3, "1.13.1"}), HEDDLE_ERR_UCX_VERSION, "publishers count too");
 }
 
 Test(membership, bad_names_of_writers)
@@ -318,8 +321,15 @@ Test(membership, a_session_at_other_addresses_says_where_it_was)
     const char *first[] = {"10.0.0.1", "fd00::1"}, *second[] = {"10.0.0.2"};
     char text[64];
     msg_join_t join = join_of((join_t){.name = "w", .slots = 3});
-    static const struct { uint8_t life; bool is_second; const char *moved_from; } ROWS[] = {
-        {1, false, ""}, {1, false, ""}, {1, true, "10.0.0.1, fd00::1"}, {1, true, ""}, {2, false, ""}};
+    static const struct {
+        uint8_t life;
+        bool is_second;
+        const char *moved_from;
+    } ROWS[] = {{1, false, ""},
+                {1, false, ""},
+                {1, true, "10.0.0.1, fd00::1"},
+                {1, true, ""},
+                {2, false, ""}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         member_hello_t h = hello(1 + i, ROWS[i].life);
         join.addresses = ROWS[i].is_second ? second : first;
@@ -337,8 +347,11 @@ Test(membership, a_session_at_other_addresses_says_where_it_was)
 Test(membership, the_lease_counts_from_the_last_word)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});
-    msg_heartbeat_t hb = {
-        .counts.slots_total = 6, .counts.slots_free = 2, .counts.slots_held = 1, .counts.bytes_in = 10, .counts.fenced = 4};
+    msg_heartbeat_t hb = {.counts.slots_total = 6,
+                          .counts.slots_free = 2,
+                          .counts.slots_held = 1,
+                          .counts.bytes_in = 10,
+                          .counts.fenced = 4};
     for (int i = 0; i < 10; i++) {
         pass(1000);
         membership_tick(&mem, now);
@@ -372,12 +385,14 @@ Test(membership, what_a_worker_has_counted_comes_with_join)
     cr_assert_eq(m->counts.slots_total, 0, "not known before it says so");
     msg_join_t j = join_of((join_t){"w1", 1, 0, 1});
     j.counts.slots_total = 6, j.counts.slots_free = 2, j.counts.slots_held = 1;
-    j.counts.bytes_in = 10, j.counts.bytes_out = 11, j.counts.chunks_bad = 12, j.counts.retries = 13, j.counts.fenced = 4;
+    j.counts.bytes_in = 10, j.counts.bytes_out = 11, j.counts.chunks_bad = 12, j.counts.retries = 13,
+    j.counts.fenced = 4;
     member_hello_t h = hello(2, 1);
     cr_assert_eq(membership_join(&mem, &j, &h, now, &got), HEDDLE_OK);
     m = got.member;
     cr_assert(m->counts.slots_total == 6 && m->counts.slots_free == 2 && m->counts.slots_held == 1);
-    cr_assert(m->counts.bytes_in == 10 && m->counts.bytes_out == 11 && m->counts.chunks_bad == 12 && m->counts.retries == 13);
+    cr_assert(m->counts.bytes_in == 10 && m->counts.bytes_out == 11 && m->counts.chunks_bad == 12 &&
+              m->counts.retries == 13);
     cr_assert_eq(m->counts.fenced, 4);
     j.counts.fenced = 0;
     cr_assert_eq(membership_join(&mem, &j, &h, now, &got), HEDDLE_OK);
@@ -387,13 +402,9 @@ Test(membership, what_a_worker_has_counted_comes_with_join)
 Test(membership, progress_of_known_subscriptions)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});
-    msg_progress_t p[] = {{.adapter = "policy",
-                           .fetching = 3,
-                           .bytes_done = 5,
-                           .data_bytes = 9,
-                           .source = 7,
-                           .held_count = 2},
-                          {.adapter = "x"}};
+    msg_progress_t p[] = {
+        {.adapter = "policy", .fetching = 3, .bytes_done = 5, .data_bytes = 9, .source = 7, .held_count = 2},
+        {.adapter = "x"}};
     msg_heartbeat_t hb = {.adapters = p, .adapter_count = 2};
     membership_heartbeat(&mem, m, &hb, now.us);
     const member_sub_t *sub = member_sub(m, "policy");

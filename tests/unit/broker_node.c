@@ -73,8 +73,9 @@ Test(node, garbage_is_answered_and_counted)
 Test(node, hello_negotiates)
 {
     msg_t m = {.type = MSG_HELLO};
-    m.hello = (msg_hello_t){
-        .wire_min = WIRE_VERSION_MAX + 1, .wire_max = WIRE_VERSION_MAX + 3, .role = ROLE_WORKER};
+    m.hello = (msg_hello_t){.wire_min = WIRE_VERSION_MAX + 1,
+                            .wire_max = WIRE_VERSION_MAX + 3,
+                            .role = ROLE_WORKER};
     rig_frame(5, &m);
     const msg_error_t *e = rig_error(5, "wire_version");
     cr_assert_str_eq(e->found, "2 to 4");
@@ -91,8 +92,8 @@ Test(node, hello_negotiates)
     m.hello.role = ROLE_ADMIN;
     rig_frame(5, &m);
     const msg_hello_ok_t *ok = &rig_last(5, MSG_HELLO_OK)->hello_ok;
-    cr_assert(ok->wire == WIRE_VERSION_MAX && ok->epoch == 1 && ok->lease_ms == LEASE_MS &&
-              ok->keep == 1 && ok->pid == 1);
+    cr_assert(ok->wire == WIRE_VERSION_MAX && ok->epoch == 1 && ok->lease_ms == LEASE_MS && ok->keep == 1 &&
+              ok->pid == 1);
     cr_assert_str_eq(ok->cluster, "test");
 }
 
@@ -618,7 +619,4 @@ Test(node, a_broker_that_cannot_greet_ends)
 
 static void tick_once(void *b) { broker_tick(b, R.now); }
 
-Test(node, another_thread_may_not_tick_it, ENDS_THE_PROCESS)
-{
-    on_another_thread(tick_once, R.b);
-}
+Test(node, another_thread_may_not_tick_it, ENDS_THE_PROCESS) { on_another_thread(tick_once, R.b); }

@@ -170,9 +170,9 @@ Test(pending, newer_is_by_decision_not_by_number)
     version_1_active(1);
     rig_publish(T, (rig_publish_t){.digest = 2});
     roll_out(1, 2, 2, 2);
-    rig_query(ADMIN,
-              (msg_query_t){
-                  .op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
+    rig_query(
+        ADMIN,
+        (msg_query_t){.op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
     ask(wait_for(1));
     cr_assert(!answered(), "w1 serves 2, by an earlier decision");
     rig_active(W1, 1, 3, 1);
@@ -258,8 +258,10 @@ Test(pending, a_version_that_waits_for_another)
     rig_pass(600);
     cr_assert_str_eq(answer(), "deadline");
     const json_t *error = json_object_get(body, "error");
-    cr_assert_str_eq(json_string_value(json_object_get(error, "found")), "0; waits for policy@1 (staged on 0 of 1)");
-    cr_assert_not_null(strstr(json_string_value(json_object_get(error, "hint")), "`heddle versions policy@1`"));
+    cr_assert_str_eq(json_string_value(json_object_get(error, "found")),
+                     "0; waits for policy@1 (staged on 0 of 1)");
+    cr_assert_not_null(
+        strstr(json_string_value(json_object_get(error, "hint")), "`heddle versions policy@1`"));
 }
 
 Test(pending, named_workers_alone)
@@ -271,8 +273,11 @@ Test(pending, named_workers_alone)
     cr_assert_str_eq(answer(), "");
     cr_assert_eq(number("need_count"), 2, "named twice counts once");
     const char *absent[] = {"w1", "w9"};
-    ask((msg_query_t){
-        .op = "wait", .name = "policy", .workers = absent, .worker_count = 2, .deadline_ms = 300});
+    ask((msg_query_t){.op = "wait",
+                      .name = "policy",
+                      .workers = absent,
+                      .worker_count = 2,
+                      .deadline_ms = 300});
     cr_assert(!answered());
     rig_pass(400);
     cr_assert_str_eq(answer(), "deadline");
@@ -326,8 +331,7 @@ Test(pending, exactly_what_was_taken_back_ends_with_held)
     rig_active(W1, 1, 3, 1);
     ask(q);
     cr_assert_str_eq(answer(), "held", "nothing but another decision by hand brings it back");
-    const char *message =
-        json_string_value(json_object_get(json_object_get(body, "error"), "message"));
+    const char *message = json_string_value(json_object_get(json_object_get(body, "error"), "message"));
     cr_assert(strstr(message, "policy@2 is kept, but") && strstr(message, "policy@1 by ann"), "%s", message);
     ask(wait_for(2));
     cr_assert_str_eq(answer(), "", "1 was chosen after 2");
@@ -379,8 +383,7 @@ Test(pending, activate_moves_no_bytes_where_they_are)
     rig_active(W2, 1, 3, 1);
     cr_assert_str_eq(answer(), "");
     cr_assert(number("from") == 2 && number("to") == 1 && number("bytes_moved") == 0);
-    cr_assert(json_is_true(json_object_get(body, "changed")) &&
-              json_is_true(json_object_get(body, "held")));
+    cr_assert(json_is_true(json_object_get(body, "changed")) && json_is_true(json_object_get(body, "held")));
     ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "bob"});
     cr_assert_str_eq(answer(), "");
     cr_assert(json_is_false(json_object_get(body, "changed")));
@@ -462,11 +465,9 @@ Test(pending, activate_dry_run_and_none)
     roll_out(1, 2, 2, 2);
     ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .dry_run = true});
     cr_assert_str_eq(answer(), "");
-    cr_assert(json_is_true(json_object_get(body, "changed")) &&
-              json_is_true(json_object_get(body, "held")));
+    cr_assert(json_is_true(json_object_get(body, "changed")) && json_is_true(json_object_get(body, "held")));
     cr_assert_eq(rig_adapter()->active, 2);
-    ask((msg_query_t){
-        .op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
     cr_assert_str_eq(answer(), "");
     cr_assert_eq(rig_adapter()->active, 1);
 }
@@ -581,8 +582,7 @@ Test(pending, verify_says_no)
         verified(W2, 1, "", EXPORTED_UNKNOWN);
         verified(W1, ROWS[i].digest, ROWS[i].code, ROWS[i].exported);
         cr_assert_str_eq(answer(), ROWS[i].verdict, "row %zu", i);
-        cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "worker")),
-                         "w1");
+        cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "worker")), "w1");
     }
 }
 
@@ -596,8 +596,7 @@ Test(pending, verify_ends_with_its_deadline_and_with_those_who_go)
     rig_pass(1100);
     cr_assert_str_eq(answer(), "deadline");
     msg_t late = {.type = MSG_VERIFIED};
-    late.verified =
-        (msg_verified_t){.token = R.tokens[W1], .req = req, .version = 1, .adapter = "policy"};
+    late.verified = (msg_verified_t){.token = R.tokens[W1], .req = req, .version = 1, .adapter = "policy"};
     rig_frame(W1, &late);
     ask(VERIFY);
     verified(W1, 1, "", EXPORTED_UNKNOWN);
@@ -712,8 +711,7 @@ Test(pending, the_tag_of_a_version_is_that_version)
 
 Test(pending, events_wait_for_the_first_that_matches)
 {
-    ask((msg_query_t){
-        .op = "events", .wait_ms = 5000, .name = "policy", .after = R.b->events.last_seq + 1});
+    ask((msg_query_t){.op = "events", .wait_ms = 5000, .name = "policy", .after = R.b->events.last_seq + 1});
     cr_assert(!answered());
     workers(1);
     cr_assert(!answered(), "not of this adapter");

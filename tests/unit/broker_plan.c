@@ -107,7 +107,8 @@ Test(plan, the_same_input_gives_the_same_plan)
     }
     for (uint64_t asker = 100; asker < 150; asker++) {
         uint64_t a[PLAN_SOURCES], b[PLAN_SOURCES];
-        cr_assert(plan_choose(&P, asker, NULL, 0, a) == PLAN_SOURCES && plan_choose(&other, asker, NULL, 0, b) == PLAN_SOURCES);
+        cr_assert(plan_choose(&P, asker, NULL, 0, a) == PLAN_SOURCES &&
+                  plan_choose(&other, asker, NULL, 0, b) == PLAN_SOURCES);
         cr_assert_arr_eq(a, b, sizeof a, "in any order");
     }
     plan_fini(&other);

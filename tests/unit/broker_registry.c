@@ -41,8 +41,7 @@ static key16_t life_of(uint8_t n) { return (key16_t){{n}}; }
 static void commit(void)
 {
     cr_assert(!out.failed);
-    for (int i = 0; i < out.record_count; i++)
-        cr_assert_eq(registry_apply(&reg, &out.records[i]), HEDDLE_OK);
+    for (int i = 0; i < out.record_count; i++) cr_assert_eq(registry_apply(&reg, &out.records[i]), HEDDLE_OK);
     outbox_clear(&out);
 }
 
@@ -130,7 +129,8 @@ static void end(uint64_t version, version_state_t state, int code)
 {
     heddle_error_t e = {.code = code};
     snprintf(e.message, sizeof e.message, "because");
-    if (code != HEDDLE_ERR_VERSION_LOST) snprintf(e.worker, sizeof e.worker, "w1"); /* that is no worker's word */
+    if (code != HEDDLE_ERR_VERSION_LOST)
+        snprintf(e.worker, sizeof e.worker, "w1"); /* that is no worker's word */
     snprintf(e.phase, sizeof e.phase, "fetch");
     registry_decide_end(policy(), row(version), state, code ? &e : NULL, now, &out);
     commit();
@@ -191,8 +191,7 @@ Test(registry, features_are_sorted_and_meta_is_json)
                        .meta_count = 2,
                        .deadline_ms = 5};
     publish_by_t by = {.now = now, .adapter = policy(), .writer = "trainer"};
-    cr_assert_eq(registry_decide_publish(&m, &by, &out, &got, &error),
-                 HEDDLE_OK);
+    cr_assert_eq(registry_decide_publish(&m, &by, &out, &got, &error), HEDDLE_OK);
     commit();
     cr_assert_str_eq(row(1)->features, "bias,dora,rslora");
     cr_assert_str_eq(row(1)->meta, "{\"run\":\"a \\\"b\\\" \\\\ \\u000a\",\"x\":\"\"}");
@@ -323,7 +322,8 @@ Test(registry, a_writer_that_no_worker_reaches_makes_no_version)
     decide(1);
     cr_assert_eq(try_publish((ask_t){.digest = 2, .cut_off = 3}), HEDDLE_ERR_UNAVAILABLE);
     cr_assert(!error.retriable && strstr(error.message, "trainer") && strstr(error.message, "127.0.0.1") &&
-              strstr(error.message, "3 workers") && strstr(error.hint, "--data-device"), "%s", error.message);
+                  strstr(error.message, "3 workers") && strstr(error.hint, "--data-device"),
+              "%s", error.message);
     cr_assert_eq(out.record_count, 0);
     cr_assert_eq(try_publish((ask_t){.digest = 1, .cut_off = 3, .unchanged = HEDDLE_UNCHANGED_SKIP}),
                  HEDDLE_OK);
@@ -355,8 +355,7 @@ Test(registry, unchanged_is_compared_with_the_newest_live_version)
     cr_assert_eq(try_publish((ask_t){.digest = 5}), HEDDLE_OK,
                  "a failed version is not what is compared with");
     outbox_clear(&out);
-    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_UNCHANGED,
-                 "the newest live one is version 1");
+    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_UNCHANGED, "the newest live one is version 1");
 }
 
 Test(registry, a_number_is_never_used_again)
@@ -490,8 +489,7 @@ Test(registry, adapters_are_found_in_a_sorted_table)
         cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
     }
     for (size_t i = 0; i < 10; i++) cr_assert_str_eq(registry_adapter(&reg, NAMES[i])->name, NAMES[i]);
-    for (size_t i = 1; i < 10; i++)
-        cr_assert_lt(strcmp(reg.adapters[i - 1]->name, reg.adapters[i]->name), 0);
+    for (size_t i = 1; i < 10; i++) cr_assert_lt(strcmp(reg.adapters[i - 1]->name, reg.adapters[i]->name), 0);
     cr_assert_null(registry_adapter(&reg, "n"));
 }
 
@@ -507,8 +505,7 @@ Test(registry, the_greatest_decision_counts_whatever_the_order_of_rows)
                    .held = true,
                    .by = "ann",
                    .at_ms = 20};
-    record_t d1 = {
-        .kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 2, .at_ms = 10};
+    record_t d1 = {.kind = RECORD_DECISION, .adapter = "policy", .decision = 1, .version = 2, .at_ms = 10};
     cr_assert_eq(registry_apply(&reg, &d2), HEDDLE_OK);
     cr_assert_eq(registry_apply(&reg, &d1), HEDDLE_OK);
     cr_assert_eq(policy()->decision, 2);
@@ -706,8 +703,7 @@ static int try_activate(act_t a)
                         .has_source = a.source,
                         .has_staged = a.staged,
                         .dry_run = a.dry};
-    return registry_decide_activate(&reg, a.adapter ? a.adapter : "policy", &by, now, &out, &done,
-                                    &error);
+    return registry_decide_activate(&reg, a.adapter ? a.adapter : "policy", &by, now, &out, &done, &error);
 }
 
 static int activate(uint64_t version)
@@ -734,8 +730,7 @@ Test(registry, activate_refusals)
     const struct {
         version_state_t state;
         const char *found;
-    } ROWS[] = {
-        {VERSION_FAILED, "failed"}, {VERSION_SUPERSEDED, "superseded"}, {VERSION_RETIRED, "retired"}};
+    } ROWS[] = {{VERSION_FAILED, "failed"}, {VERSION_SUPERSEDED, "superseded"}, {VERSION_RETIRED, "retired"}};
     for (size_t i = 0; i < 3; i++) {
         uint64_t v = publish(10 + i);
         end(v, ROWS[i].state, ROWS[i].state == VERSION_FAILED ? HEDDLE_ERR_NO_SLOT : 0);
@@ -756,7 +751,8 @@ Test(registry, a_lost_version_is_refused_where_it_is_active_too)
     cr_assert_eq(activate(1), HEDDLE_OK);
     cr_assert_eq(try_activate((act_t){.version = 1, .lost = "w1 had it last"}), HEDDLE_ERR_NOT_ACTIVATABLE);
     cr_assert(strstr(error.message, "w1 had it last") && !strcmp(error.found, "lost"), "%s", error.message);
-    cr_assert_eq(try_activate((act_t){.version = 1, .lost = "gone", .dry = true}), HEDDLE_ERR_NOT_ACTIVATABLE);
+    cr_assert_eq(try_activate((act_t){.version = 1, .lost = "gone", .dry = true}),
+                 HEDDLE_ERR_NOT_ACTIVATABLE);
     cr_assert_eq(try_activate((act_t){.version = 1}), HEDDLE_OK, "a worker may load it still");
     cr_assert(!done.changed && out.record_count == 0);
 }
@@ -927,27 +923,26 @@ static whole_t whole(void)
     record_t base = {.adapter = "policy"};
     whole_t w = {base, base, base, base, base, 4};
     w.adapter.kind = RECORD_ADAPTER;
-    w.version =
-        (record_t){.kind = RECORD_VERSION,
-                   .adapter = "policy",
-                   .version = 3,
-                   .digest = digest_of(1),
-                   .at_ms = 10,
-                   .part = {.region_bytes = 1, .manifest_bytes = 2, .manifest_digest = digest_of(2)},
-                   .share_key = {{3}},
-                   .request_id = "id",
-                   .writer = "t",
-                   .base_model = "b",
-                   .kind_text = "lora",
-                   .features = "dora",
-                   .meta = "{}",
-                   .step = 5,
-                   .data_bytes = 6,
-                   .tensor_count = 7,
-                   .chunk_count = 8,
-                   .activation = 1,
-                   .deadline_ms = 9,
-                   .config = bytes_of("{}", 2)};
+    w.version = (record_t){.kind = RECORD_VERSION,
+                           .adapter = "policy",
+                           .version = 3,
+                           .digest = digest_of(1),
+                           .at_ms = 10,
+                           .part = {.region_bytes = 1, .manifest_bytes = 2, .manifest_digest = digest_of(2)},
+                           .share_key = {{3}},
+                           .request_id = "id",
+                           .writer = "t",
+                           .base_model = "b",
+                           .kind_text = "lora",
+                           .features = "dora",
+                           .meta = "{}",
+                           .step = 5,
+                           .data_bytes = 6,
+                           .tensor_count = 7,
+                           .chunk_count = 8,
+                           .activation = 1,
+                           .deadline_ms = 9,
+                           .config = bytes_of("{}", 2)};
     w.decision = (record_t){.kind = RECORD_DECISION,
                             .adapter = "policy",
                             .version = 3,
@@ -955,8 +950,8 @@ static whole_t whole(void)
                             .at_ms = 11,
                             .held = true,
                             .by = "ann"};
-    w.state = (record_t){
-        .kind = RECORD_STATE, .adapter = "policy", .version = 99}; /* of no version: left out */
+    w.state =
+        (record_t){.kind = RECORD_STATE, .adapter = "policy", .version = 99}; /* of no version: left out */
     w.writer = (record_t){.kind = RECORD_WRITER,
                           .adapter = "policy",
                           .token = 1,
@@ -989,11 +984,11 @@ static bool is_same_with(const whole_t *other)
     return same;
 }
 
-#define DIFFERS(field, value)                                                                            \
-    do {                                                                                                 \
-        whole_t w_ = whole();                                                                            \
-        w_.field = value;                                                                                \
-        cr_assert(!is_same_with(&w_), #field);                                                           \
+#define DIFFERS(field, value)                                                                                \
+    do {                                                                                                     \
+        whole_t w_ = whole();                                                                                \
+        w_.field = value;                                                                                    \
+        cr_assert(!is_same_with(&w_), #field);                                                               \
     } while (0)
 
 Test(registry, equal_looks_at_every_field)
@@ -1075,8 +1070,11 @@ Test(registry, texts_that_a_row_leaves_out_are_empty)
 {
     record_t version = {.kind = RECORD_VERSION, .adapter = "policy", .version = 1, .step = -1};
     record_t writer = {.kind = RECORD_WRITER, .adapter = "policy", .token = 1};
-    record_t decision = {
-        .kind = RECORD_DECISION, .adapter = "policy", .version = 1, .decision = 1, .held = true};
+    record_t decision = {.kind = RECORD_DECISION,
+                         .adapter = "policy",
+                         .version = 1,
+                         .decision = 1,
+                         .held = true};
     record_t state = {.kind = RECORD_STATE, .adapter = "policy", .version = 1, .state = VERSION_RETIRED};
     cr_assert_eq(registry_apply(&reg, &version), HEDDLE_OK);
     cr_assert_eq(registry_apply(&reg, &writer), HEDDLE_OK);

@@ -16,8 +16,8 @@
 
 static broker_t *broker;
 static instant_t now = {.us = 50000000, .wall_ms = 1780000000123};
-static uint64_t tokens[16];        /* by peer, as WELCOME said */
-static uint64_t report_req;        /* of the last REPORT */
+static uint64_t tokens[16]; /* by peer, as WELCOME said */
+static uint64_t report_req; /* of the last REPORT */
 static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":16,\"target_modules\":[\"q_proj\"]}";
 
 static int io_send(void *self, uint64_t peer, bytes_t frame)
@@ -361,7 +361,9 @@ static const char *text_at(const json_t *object, const char *key)
 
 /* Types: s text, i integer < 2^53, n number, b true or false, o object, a list, t RFC 3339 time, d digest, g tag; N: or null.
  * A path goes through every element of a list; what is null ends it.  x: an object of free content. */
-typedef struct { const char *body, *path, *types; } field_row_t;
+typedef struct {
+    const char *body, *path, *types;
+} field_row_t;
 
 static const field_row_t FIELDS[] = {
     {"status", "broker.endpoint", "s"},
@@ -393,26 +395,37 @@ static const field_row_t FIELDS[] = {
     {"status", "count.workers_ready", "i"},
     {"status", "count.workers_lost", "i"},
     {"status", "count.writers", "i"},
-#define ADAPTER(body)                                                                                                       \
-    {body, "adapters[].name", "s"}, {body, "adapters[].active", "oN"}, {body, "adapters[].active.version", "i"},            \
-    {body, "adapters[].active.decision", "i"}, {body, "adapters[].active.state", "s"}, {body, "adapters[].active.tag", "g"}, {body, "adapters[].active.digest", "d"}, \
-    {body, "adapters[].active.since_at", "t"}, {body, "adapters[].newest", "oN"}, {body, "adapters[].newest.version", "i"}, \
-    {body, "adapters[].newest.state", "s"}, {body, "adapters[].newest.digest", "d"}, {body, "adapters[].held", "oN"},       \
-    {body, "adapters[].held.by", "s"}, {body, "adapters[].held.at", "t"}, {body, "adapters[].held.version", "i"},           \
-    {body, "adapters[].writer", "oN"}, {body, "adapters[].writer.name", "s"}, {body, "adapters[].writer.host", "s"},        \
-    {body, "adapters[].writer.pid", "i"}, {body, "adapters[].writer.since_at", "t"}, {body, "adapters[].base_model", "sN"}, \
-    {body, "adapters[].version_count", "i"}, {body, "adapters[].subscriber_count", "i"},                                    \
-    {body, "adapters[].current_count", "i"}, {body, "adapters[].max_lag", "i"}
+#define ADAPTER(body)                                                                                        \
+    {body, "adapters[].name", "s"}, {body, "adapters[].active", "oN"},                                       \
+        {body, "adapters[].active.version", "i"}, {body, "adapters[].active.decision", "i"},                 \
+        {body, "adapters[].active.state", "s"}, {body, "adapters[].active.tag", "g"},                        \
+        {body, "adapters[].active.digest", "d"}, {body, "adapters[].active.since_at", "t"},                  \
+        {body, "adapters[].newest", "oN"}, {body, "adapters[].newest.version", "i"},                         \
+        {body, "adapters[].newest.state", "s"}, {body, "adapters[].newest.digest", "d"},                     \
+        {body, "adapters[].held", "oN"}, {body, "adapters[].held.by", "s"},                                  \
+        {body, "adapters[].held.at", "t"}, {body, "adapters[].held.version", "i"},                           \
+        {body, "adapters[].writer", "oN"}, {body, "adapters[].writer.name", "s"},                            \
+        {body, "adapters[].writer.host", "s"}, {body, "adapters[].writer.pid", "i"},                         \
+        {body, "adapters[].writer.since_at", "t"}, {body, "adapters[].base_model", "sN"},                    \
+        {body, "adapters[].version_count", "i"}, {body, "adapters[].subscriber_count", "i"},                 \
+        {body, "adapters[].current_count", "i"},                                                             \
+    {                                                                                                        \
+        body, "adapters[].max_lag", "i"                                                                      \
+    }
     ADAPTER("status"),
     ADAPTER("adapters"),
     {"adapters", "adapters", "a"},
-#define VERSION(body)                                                                                                       \
-    {body, "adapter", "s"}, {body, "versions", "a"}, {body, "versions[].version", "i"}, {body, "versions[].tag", "g"},      \
-    {body, "versions[].digest", "d"}, {body, "versions[].state", "s"}, {body, "versions[].reason", "xN"}, {body, "versions[].note", "sN"},                   \
-    {body, "versions[].step", "iN"}, {body, "versions[].created_at", "t"}, {body, "versions[].activated_at", "tN"},         \
-    {body, "versions[].data_bytes", "i"}, {body, "versions[].tensor_count", "i"}, {body, "versions[].features", "a"},       \
-    {body, "versions[].features[]", "s"}, {body, "versions[].holder_count", "i"}, {body, "versions[].active_count", "i"},   \
-    {body, "versions[].meta", "x"}
+#define VERSION(body)                                                                                        \
+    {body, "adapter", "s"}, {body, "versions", "a"}, {body, "versions[].version", "i"},                      \
+        {body, "versions[].tag", "g"}, {body, "versions[].digest", "d"}, {body, "versions[].state", "s"},    \
+        {body, "versions[].reason", "xN"}, {body, "versions[].note", "sN"}, {body, "versions[].step", "iN"}, \
+        {body, "versions[].created_at", "t"}, {body, "versions[].activated_at", "tN"},                       \
+        {body, "versions[].data_bytes", "i"}, {body, "versions[].tensor_count", "i"},                        \
+        {body, "versions[].features", "a"}, {body, "versions[].features[]", "s"},                            \
+        {body, "versions[].holder_count", "i"}, {body, "versions[].active_count", "i"},                      \
+    {                                                                                                        \
+        body, "versions[].meta", "x"                                                                         \
+    }
     VERSION("versions"),
     VERSION("version"),
     {"version", "versions[].config", "xN"},
@@ -538,13 +551,17 @@ static const field_row_t FIELDS[] = {
     {"events", "next", "i"},
     {"events", "epoch", "i"},
     {"events", "more", "b"},
-#define WAIT(body)                                                                                                          \
-    {body, "adapter", "s"}, {body, "version", "i"}, {body, "digest", "d"}, {body, "decision", "iN"}, {body, "phase", "s"},  \
-    {body, "need_count", "i"}, {body, "have_count", "i"}, {body, "eligible_count", "i"}, {body, "elapsed_ms", "n"},         \
-    {body, "workers", "a"}, {body, "workers[].worker", "s"}, {body, "workers[].version", "iN"},                             \
-    {body, "workers[].digest", "dN"}, {body, "workers[].state", "sN"}, {body, "workers[].since_at", "tN"},                  \
-    {body, "missing", "a"}, {body, "missing[].worker", "s"}, {body, "missing[].phase", "sN"}, {body, "missing[].code", "sN"}, \
-    {body, "missing[].heartbeat_age_ms", "nN"}
+#define WAIT(body)                                                                                           \
+    {body, "adapter", "s"}, {body, "version", "i"}, {body, "digest", "d"}, {body, "decision", "iN"},         \
+        {body, "phase", "s"}, {body, "need_count", "i"}, {body, "have_count", "i"},                          \
+        {body, "eligible_count", "i"}, {body, "elapsed_ms", "n"}, {body, "workers", "a"},                    \
+        {body, "workers[].worker", "s"}, {body, "workers[].version", "iN"},                                  \
+        {body, "workers[].digest", "dN"}, {body, "workers[].state", "sN"},                                   \
+        {body, "workers[].since_at", "tN"}, {body, "missing", "a"}, {body, "missing[].worker", "s"},         \
+        {body, "missing[].phase", "sN"}, {body, "missing[].code", "sN"},                                     \
+    {                                                                                                        \
+        body, "missing[].heartbeat_age_ms", "nN"                                                             \
+    }
     WAIT("wait"),
     WAIT("activate"),
     {"activate", "from", "iN"},
@@ -651,7 +668,6 @@ static void expect_known(const json_t *at, const char *body, const char *path)
     }
 }
 
-
 /* Every field must be there in each body, and not null in one of them: the scene has to fill it. */
 static void expect_shape(const char *name, const char *kind, json_t *const *bodies, int count)
 {
@@ -676,8 +692,8 @@ static void one_cannot_switch(void)
 {
     msg_t activate = {
         .type = MSG_QUERY,
-        .query = {
-            .req = 6, .op = "activate", .name = "policy", .version = 2, .by = "ann", .deadline_ms = 5000}};
+        .query =
+            {.req = 6, .op = "activate", .name = "policy", .version = 2, .by = "ann", .deadline_ms = 5000}};
     say(8, &activate);
     active(1, 2, 4);
     msg_t nack = {.type = MSG_NACK,
@@ -717,7 +733,11 @@ Test(report, every_field_of_the_pages)
     broker->restored.at_ms = now.wall_ms;
     snprintf(broker->restored.from, sizeof broker->restored.from, "w1");
     snprintf(broker->restored.message, sizeof broker->restored.message, "it knows more");
-    msg_hello_t stranger = {.role = ROLE_WORKER, .host = "h2", .pid = 9, .life = {{1}}, .cluster = "elsewhere"};
+    msg_hello_t stranger = {.role = ROLE_WORKER,
+                            .host = "h2",
+                            .pid = 9,
+                            .life = {{1}},
+                            .cluster = "elsewhere"};
     cr_assert_not_null(foreign_heard(&broker->foreign, &stranger, "here", now), "said");
     cr_assert_null(foreign_heard(&broker->foreign, &stranger, "here", now), "once");
     cr_assert_null(foreign_heard(&broker->foreign, &stranger, "elsewhere", now), "at home");
@@ -867,8 +887,9 @@ Test(report, workers_by_name_and_what_they_serve)
     cr_assert_eq(json_array_size(at(b, "workers")), 2);
     expect(b, "workers[0].name", "\"w1\"");
     expect(b, "workers[0].labels", "{\"zone\":\"a\"}");
-    expect(b, "workers[0].transport", "{\"backend\":\"ucx\",\"ucx\":\"1.13.1\",\"devices\":[\"lo\"],"
-                                      "\"addresses\":[\"127.0.0.1\"]}");
+    expect(b, "workers[0].transport",
+           "{\"backend\":\"ucx\",\"ucx\":\"1.13.1\",\"devices\":[\"lo\"],"
+           "\"addresses\":[\"127.0.0.1\"]}");
     expect(b, "workers[0].slots", "{\"total\":6,\"free\":3,\"held\":1}");
     expect(b, "workers[0].counters.bytes_in", "9007199254740991");
     expect(b, "workers[0].current", "false"); /* of critic nothing is active */
@@ -896,8 +917,8 @@ Test(report, a_worker_that_missed_the_decision_is_stale)
     for (uint64_t peer = 1; peer <= 2; peer++) staged(peer, 5);
     msg_t activate = {
         .type = MSG_QUERY,
-        .query = {
-            .req = 6, .op = "activate", .name = "policy", .version = 5, .by = "ann", .deadline_ms = 5000}};
+        .query =
+            {.req = 6, .op = "activate", .name = "policy", .version = 5, .by = "ann", .deadline_ms = 5000}};
     say(8, &activate);
     active(1, 5, 4);
     json_t *b = body_of((msg_query_t){.op = "workers"});
@@ -1009,13 +1030,16 @@ Test(report, answers_that_are_no)
 
 Test(report, what_is_not_there)
 {
-    static const struct { msg_query_t q; int code; const char *word; } ROWS[] = {
-        {{.op = "versions", .name = "critic"}, HEDDLE_ERR_NOT_FOUND, "critic"},
-        {{.op = "versions", .name = ""}, HEDDLE_ERR_NOT_FOUND, "adapter"},
-        {{.op = "versions", .name = "policy", .version = 9}, HEDDLE_ERR_NOT_FOUND, "policy@9"},
-        {{.op = "workers", .name = "w9"}, HEDDLE_ERR_NOT_FOUND, "w9"},
-        {{.op = "wait", .name = "policy"}, HEDDLE_ERR_USAGE, "wait"},
-        {{.op = ""}, HEDDLE_ERR_USAGE, ""}};
+    static const struct {
+        msg_query_t q;
+        int code;
+        const char *word;
+    } ROWS[] = {{{.op = "versions", .name = "critic"}, HEDDLE_ERR_NOT_FOUND, "critic"},
+                {{.op = "versions", .name = ""}, HEDDLE_ERR_NOT_FOUND, "adapter"},
+                {{.op = "versions", .name = "policy", .version = 9}, HEDDLE_ERR_NOT_FOUND, "policy@9"},
+                {{.op = "workers", .name = "w9"}, HEDDLE_ERR_NOT_FOUND, "w9"},
+                {{.op = "wait", .name = "policy"}, HEDDLE_ERR_USAGE, "wait"},
+                {{.op = ""}, HEDDLE_ERR_USAGE, ""}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         report_page_t page = {0};
         heddle_error_t e;
@@ -1137,9 +1161,11 @@ Test(report, ten_thousand_versions)
     uint64_t rows = 0, last = 0, after = 0;
     for (int pages = 0; page.more; pages++) {
         cr_assert_lt(pages, 50);
-        json_t *b = page_of((msg_query_t){.op = "versions", .name = "policy", .after = after, .limit = 5000}, &page);
+        json_t *b =
+            page_of((msg_query_t){.op = "versions", .name = "policy", .after = after, .limit = 5000}, &page);
         for (size_t i = 0; i < json_array_size(at(b, "versions")); i++, rows++) {
-            uint64_t version = (uint64_t)json_integer_value(json_object_get(json_array_get(at(b, "versions"), i), "version"));
+            uint64_t version = (uint64_t)json_integer_value(
+                json_object_get(json_array_get(at(b, "versions"), i), "version"));
             cr_assert_gt(version, last);
             last = version;
         }

@@ -32,9 +32,11 @@ Test(restored, nothing_new_is_nothing_done)
     size_t records = R.record_count;
     uint64_t epoch = R.b->registry.epoch;
     msg_subscription_t sub = {.adapter = "policy", .version = 1, .decision = 1};
-    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = R.tokens[W1]});
+    join(W1, "w1",
+         (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = R.tokens[W1]});
     rig_restart();
-    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = epoch << 32 | 9});
+    join(W1, "w1",
+         (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = epoch << 32 | 9});
     rig_open(T, "policy", "trainer", 1, false);
     cr_assert_eq(R.b->registry.epoch, epoch + 1);
     cr_assert_eq(R.record_count, records + 2, "the epoch of the start, and the writer");
@@ -50,7 +52,8 @@ Test(restored, numbers_go_on_above)
     const event_row_t *e = rig_event(EVENT_BROKER_STARTED);
     cr_assert_str_eq(e->worker, "w1");
     cr_assert_eq(e->code, HEDDLE_ERR_DATA_DIR);
-    cr_assert_not_null(strstr(e->message, "policy version 7 (here 0), policy decision 9 (here 0)"), "%s", e->message);
+    cr_assert_not_null(strstr(e->message, "policy version 7 (here 0), policy decision 9 (here 0)"), "%s",
+                       e->message);
     rig_open(T, "policy", "trainer", 0, false);
     rig_publish(T, (rig_publish_t){.digest = 1});
     rig_staged(W1, 8, 1);
@@ -94,9 +97,11 @@ Test(restored, a_token_of_this_epoch_that_was_never_given)
     workers(2);
     uint64_t epoch = R.b->registry.epoch;
     msg_subscription_t sub = {.adapter = "policy"};
-    join(W3, "w3", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = epoch << 32 | 2});
+    join(W3, "w3",
+         (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = epoch << 32 | 2});
     cr_assert_eq(R.b->registry.epoch, epoch);
-    join(W4, "w4", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = epoch << 32 | 4});
+    join(W4, "w4",
+         (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = epoch, .prev_token = epoch << 32 | 4});
     cr_assert_eq(R.b->registry.epoch, epoch + 1);
 }
 
@@ -141,9 +146,11 @@ Test(restored, who_comes_second_is_doubted_too)
     rig_restart();
     uint64_t lost = R.b->registry.epoch + 4;
     msg_subscription_t other = {.adapter = "other"}, sub = {.adapter = "policy", .version = 1, .decision = 1};
-    join(W3, "w3", (msg_join_t){.adapters = &other, .adapter_count = 1, .epoch = lost, .prev_token = lost << 32 | 1});
+    join(W3, "w3",
+         (msg_join_t){.adapters = &other, .adapter_count = 1, .epoch = lost, .prev_token = lost << 32 | 1});
     cr_assert_eq(R.b->registry.epoch, lost + 1);
-    join(W1, "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = lost, .prev_token = lost << 32 | 2});
+    join(W1, "w1",
+         (msg_join_t){.adapters = &sub, .adapter_count = 1, .epoch = lost, .prev_token = lost << 32 | 2});
     rig_pass(2 * LEASE_MS);
     cr_assert_eq(rig_adapter()->active, 1);
     cr_assert_gt(rig_adapter()->decision, 2);
@@ -290,8 +297,14 @@ Test(restored, an_open_that_is_refused_changes_nothing)
     uint64_t epoch = R.b->registry.epoch;
     msg_t m = {.type = MSG_OPEN};
     rig_hello(W4, ROLE_PUBLISHER);
-    m.open = (msg_open_t){.req = 99, .adapter = "policy", .writer = "other", .serving = 40, .epoch = epoch + 5,
-                          .backend = "ucx", .ucx = "1.13.1", .address = bytes_of("pub", 3)};
+    m.open = (msg_open_t){.req = 99,
+                          .adapter = "policy",
+                          .writer = "other",
+                          .serving = 40,
+                          .epoch = epoch + 5,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("pub", 3)};
     rig_frame(W4, &m);
     rig_error(W4, "writer_held");
     m.open.adapter = "critic", m.open.ucx = "1.14.0";
@@ -300,7 +313,8 @@ Test(restored, an_open_that_is_refused_changes_nothing)
     cr_assert(R.record_count == records && R.b->registry.epoch == epoch && rig_adapter()->last_version == 1);
     m.open.adapter = "policy", m.open.ucx = "1.13.1", m.open.takeover = true;
     rig_frame(W4, &m);
-    cr_assert(R.tokens[W4] >> 32 == epoch + 6 && rig_adapter()->last_version == 40, "and one that is not does");
+    cr_assert(R.tokens[W4] >> 32 == epoch + 6 && rig_adapter()->last_version == 40,
+              "and one that is not does");
 }
 
 Test(restored, what_is_not_on_disk_is_not_gone_above)

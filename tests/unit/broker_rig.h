@@ -38,9 +38,9 @@ static struct rig {
     uint64_t tokens[PEERS]; /* as WELCOME said */
     /* quiet: sends no heartbeats while time passes */
     bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS];
-    int commit_error; /* the disk refuses with this */
-    bool is_late;     /* the store confirms when rig_confirm says so */
-    bool confirms;    /* and that is after each event, well or with commit_error */
+    int commit_error;           /* the disk refuses with this */
+    bool is_late;               /* the store confirms when rig_confirm says so */
+    bool confirms;              /* and that is after each event, well or with commit_error */
     const record_t *committing; /* of the broker; NULL: nothing is under way */
     int committing_count;
     int commits, fatals, forgotten;
@@ -78,19 +78,14 @@ static void rig_forget(void *self, uint64_t peer) { (void)self, (void)peer, R.fo
 
 static const char *rig_key(void *self, uint64_t peer) { return (void)self, R.keys[peer]; }
 
-static const char *rig_copy(const char *text)
-{
-    return text ? arena_text(&R.texts, text, strlen(text)) : "";
-}
+static const char *rig_copy(const char *text) { return text ? arena_text(&R.texts, text, strlen(text)) : ""; }
 
 static record_t rig_keep_record(const record_t *rec)
 {
     record_t r = *rec;
-    const char **texts[] = {&r.adapter,   &r.request_id, &r.writer, &r.base_model,
-                            &r.kind_text, &r.features,   &r.meta,   &r.message,
-                            &r.worker,    &r.phase,      &r.by,     &r.host,
-                            &r.name,      &r.public_key, &r.roles,
-                            &r.serves};
+    const char **texts[] = {&r.adapter, &r.request_id, &r.writer, &r.base_model, &r.kind_text, &r.features,
+                            &r.meta,    &r.message,    &r.worker, &r.phase,      &r.by,        &r.host,
+                            &r.name,    &r.public_key, &r.roles,  &r.serves};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) *texts[i] = rig_copy(*texts[i]);
     r.config.data = arena_copy(&R.texts, rec->config.data, rec->config.bytes);
     return r;
@@ -332,8 +327,9 @@ UNUSED static void rig_publish(uint64_t peer, rig_publish_t o)
 {
     static char id[32];
     snprintf(id, sizeof id, "r%llu", (unsigned long long)++R.req);
-    msg_part_t part = {
-        .region_bytes = 8192, .manifest_bytes = 100, .manifest_digest = rig_digest(o.digest + 1000)};
+    msg_part_t part = {.region_bytes = 8192,
+                       .manifest_bytes = 100,
+                       .manifest_digest = rig_digest(o.digest + 1000)};
     msg_t m = {.type = MSG_PUBLISH};
     m.publish = (msg_publish_t){.token = R.tokens[peer],
                                 .req = R.req,
@@ -525,10 +521,7 @@ UNUSED static const msg_rollout_t *told(void)
 
 /* ---- state ---- */
 
-UNUSED static const adapter_row_t *rig_adapter(void)
-{
-    return registry_adapter(&R.b->registry, "policy");
-}
+UNUSED static const adapter_row_t *rig_adapter(void) { return registry_adapter(&R.b->registry, "policy"); }
 UNUSED static const version_row_t *rig_version(uint64_t v) { return registry_version(rig_adapter(), v); }
 /* Of all adapters. */
 UNUSED static size_t rig_track_count(void)

@@ -576,8 +576,7 @@ static void progress(uint64_t peer, const char *adapter, uint64_t version, uint6
 {
     msg_progress_t p = {.adapter = adapter, .fetching = version, .bytes_done = done, .data_bytes = all};
     msg_t hb = {.type = MSG_HEARTBEAT};
-    hb.heartbeat =
-        (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
     rig_frame(peer, &hb);
 }
 

@@ -158,8 +158,11 @@ Test(committed, need_sources_gives_others)
     rig_staged(W1, 1, 1);
     uint64_t lost[] = {R.tokens[T]};
     msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){
-        .token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 1};
     rig_frame(W2, &m);
     const msg_sources_t *s = &rig_last(W2, MSG_SOURCES)->sources;
     cr_assert_eq(s->source_count, 1);
@@ -169,8 +172,7 @@ Test(committed, need_sources_gives_others)
     m.need_sources.lost = both;
     m.need_sources.lost_count = 2;
     rig_frame(W2, &m);
-    cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 2,
-                 "better one that failed once than none");
+    cr_assert_eq(rig_last(W2, MSG_SOURCES)->sources.source_count, 2, "better one that failed once than none");
 }
 
 /* It asks twice a second for as long as it has none. */
@@ -180,8 +182,11 @@ Test(committed, a_source_is_lost_once_and_by_name)
     rig_staged(W1, 1, 1);
     uint64_t lost[] = {R.tokens[W1], R.tokens[T]};
     msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){
-        .token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 1};
     for (int i = 0; i < 5; i++) rig_frame(W2, &m);
     cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 1);
     cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->worker, "w2");
@@ -201,8 +206,13 @@ Test(committed, a_source_that_never_answered_is_not_lost)
     rig_staged(W1, 1, 1);
     uint64_t lost[] = {R.tokens[T], R.tokens[W1]}, unmet[] = {R.tokens[T]};
     msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2], .version = 1, .adapter = "policy",
-                                          .lost = lost, .lost_count = 2, .unmet = unmet, .unmet_count = 1};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 2,
+                                          .unmet = unmet,
+                                          .unmet_count = 1};
     rig_frame(W2, &m);
     cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 1);
     cr_assert_str_eq(rig_event(EVENT_SOURCE_LOST)->other, "w1");
@@ -242,8 +252,11 @@ Test(committed, a_released_region_that_refuses_is_no_source_any_more)
     rig_worker(W2, "w2");
     uint64_t lost[] = {R.tokens[T]};
     msg_t m = {.type = MSG_NEED_SOURCES};
-    m.need_sources = (msg_need_sources_t){
-        .token = R.tokens[W2], .version = 1, .adapter = "policy", .lost = lost, .lost_count = 1};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W2],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 1};
     rig_frame(W2, &m);
     cr_assert_str_eq(rig_state(1), "lost");
     cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
@@ -470,13 +483,22 @@ Test(committed, sources_are_told_by_name_and_once)
                            {.token = 3, .kind = SOURCE_PUBLISHER, .bytes = 6, .name = "trainer"},
                            {.token = 2, .kind = SOURCE_WORKER, .bytes = 20, .name = "w2"}};
     msg_t m = {.type = MSG_STAGED};
-    m.staged = (msg_staged_t){.token = R.tokens[W1], .version = 1, .adapter = "policy",
-                              .digest = rig_digest(1), .sources = from, .source_count = 5};
+    m.staged = (msg_staged_t){.token = R.tokens[W1],
+                              .version = 1,
+                              .adapter = "policy",
+                              .digest = rig_digest(1),
+                              .sources = from,
+                              .source_count = 5};
     rig_frame(W1, &m);
     const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1");
-    static const struct { const char *name; source_kind_t kind; uint64_t bytes; } EXPECTED[] = {
-        {"trainer", SOURCE_PUBLISHER, 11}, {"trainer", SOURCE_WORKER, 1}, {"w2", SOURCE_WORKER, 20},
-        {"w9", SOURCE_WORKER, 30}};
+    static const struct {
+        const char *name;
+        source_kind_t kind;
+        uint64_t bytes;
+    } EXPECTED[] = {{"trainer", SOURCE_PUBLISHER, 11},
+                    {"trainer", SOURCE_WORKER, 1},
+                    {"w2", SOURCE_WORKER, 20},
+                    {"w9", SOURCE_WORKER, 30}};
     cr_assert_eq(c->served_count, 4);
     for (uint32_t i = 0; i < 4; i++) {
         cr_assert_str_eq(c->served[i].name, EXPECTED[i].name);
@@ -567,8 +589,11 @@ Test(committed, sources_of_what_never_was)
     rig_frame(W1, &m);
     rig_error(W1, "not_found");
     uint64_t nobody = 12345;
-    m.need_sources = (msg_need_sources_t){
-        .token = R.tokens[W1], .version = 1, .adapter = "policy", .lost = &nobody, .lost_count = 1};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = &nobody,
+                                          .lost_count = 1};
     rig_frame(W1, &m);
     cr_assert_eq(rig_last(W1, MSG_SOURCES)->sources.source_count, 1);
     cr_assert_not_null(

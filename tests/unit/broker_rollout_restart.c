@@ -61,8 +61,15 @@ Test(restart, how_long_a_copy_took_is_restated)
     publish_to(1, (rig_publish_t){0});
     rig_staged(W1, 1, 1);
     rig_restart();
-    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_STAGED, .digest = rig_digest(1),
-                       .connect_us = 1, .fetch_us = 2, .verify_us = 3, .stage_us = 4, .activate_us = 5};
+    msg_held_t held = {.adapter = "policy",
+                       .version = 1,
+                       .state = HELD_STAGED,
+                       .digest = rig_digest(1),
+                       .connect_us = 1,
+                       .fetch_us = 2,
+                       .verify_us = 3,
+                       .stage_us = 4,
+                       .activate_us = 5};
     rejoin(W1, "w1", 0, 0, &held, 1);
     const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1");
     cr_assert(c->connect_us == 1 && c->fetch_us == 2 && c->verify_us == 3);
@@ -76,9 +83,8 @@ Test(restart, after_settling_who_is_there_counts)
     rig_staged(W2, 1, 1); /* decided */
     rig_publish(T, (rig_publish_t){.digest = 2});
     rig_restart();
-    msg_held_t held[] = {
-        {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
-        {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2)}};
+    msg_held_t held[] = {{.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
+                         {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2)}};
     rejoin(W1, "w1", 1, 1, held, 2);
     cr_assert_eq(rig_adapter()->decision, 1);
     rig_pass(4500);
@@ -110,9 +116,8 @@ Test(restart, who_went_back_past_a_version_has_not_reached_it)
     rig_hello(ADMIN, ROLE_ADMIN);
     rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1});
     rig_restart();
-    msg_held_t held[] = {
-        {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
-        {.adapter = "policy", .version = 2, .state = HELD_KEPT, .digest = rig_digest(2)}};
+    msg_held_t held[] = {{.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
+                         {.adapter = "policy", .version = 2, .state = HELD_KEPT, .digest = rig_digest(2)}};
     rejoin(W1, "w1", 3, 1, held, 2);
     cr_assert(track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1")->has_reached);
     cr_assert(!track_copy(rollout_track(&R.b->rollout, "policy", 2), "w1")->has_reached);
@@ -126,10 +131,7 @@ Test(restart, restated_bytes_are_believed_by_digest_only)
     rig_nack(W1, 2, 0, "stage", "version_failed");
     rig_restart();
     msg_held_t held[] = {
-        {.adapter = "policy",
-         .version = 1,
-         .state = HELD_KEPT,
-         .digest = rig_digest(9)}, /* other bytes */
+        {.adapter = "policy", .version = 1, .state = HELD_KEPT, .digest = rig_digest(9)},   /* other bytes */
         {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2)}, /* failed */
         {.adapter = "policy",
          .version = 7,
@@ -164,8 +166,10 @@ Test(restart, restated_states)
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        msg_held_t held = {
-            .adapter = "policy", .version = 1, .state = ROWS[i].held_state, .digest = rig_digest(1)};
+        msg_held_t held = {.adapter = "policy",
+                           .version = 1,
+                           .state = ROWS[i].held_state,
+                           .digest = rig_digest(1)};
         rejoin(W1, "w1", ROWS[i].decision, ROWS[i].decision, &held, 1);
         cr_assert_str_eq(rig_copy_state(1, "w1"), i == 4 ? "committed" : ROWS[i].state, "row %zu: %s", i,
                          rig_copy_state(1, "w1"));
@@ -339,9 +343,8 @@ Test(restart, a_replay_of_a_kept_version_hears_of_its_holders)
     rig_restart();
     rig_open(T, "policy", "trainer", 0, false);
     rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
-    msg_held_t held[] = {
-        {.adapter = "policy", .version = 1, .state = HELD_KEPT, .digest = rig_digest(1)},
-        {.adapter = "policy", .version = 2, .state = HELD_ACTIVE, .digest = rig_digest(2)}};
+    msg_held_t held[] = {{.adapter = "policy", .version = 1, .state = HELD_KEPT, .digest = rig_digest(1)},
+                         {.adapter = "policy", .version = 2, .state = HELD_ACTIVE, .digest = rig_digest(2)}};
     rejoin(W1, "w1", 2, 2, held, 2);
     rig_pass(LEASE_MS + 500);
     const msg_rollout_t *r = &rig_last(T, MSG_ROLLOUT)->rollout;
@@ -395,8 +398,15 @@ static void reopen(uint64_t *served, uint32_t count)
 {
     msg_t m = {.type = MSG_OPEN};
     rig_hello(T, ROLE_PUBLISHER);
-    m.open = (msg_open_t){.req = ++R.req, .adapter = "policy", .writer = "trainer", .serving = 2, .served = served,
-                          .served_count = count, .backend = "ucx", .ucx = "1.13.1", .address = bytes_of("pub", 3)};
+    m.open = (msg_open_t){.req = ++R.req,
+                          .adapter = "policy",
+                          .writer = "trainer",
+                          .serving = 2,
+                          .served = served,
+                          .served_count = count,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("pub", 3)};
     rig_frame(T, &m);
 }
 

@@ -226,7 +226,9 @@ Test(roster, a_clean_end_while_settling_forgets_none)
 
 Test(roster, a_damaged_row_is_passed_over_with_a_warning)
 {
-    static const struct { const char *worker, *host, *serves, *names; } ROWS[] = {
+    static const struct {
+        const char *worker, *host, *serves, *names;
+    } ROWS[] = {
         {"bad name!", "host", "policy@1", "bad name!"},
         {"wx", "host", "A\xff@1", "wx"},
         {"wx", "A\xff", "policy@1", "wx"},
@@ -235,10 +237,14 @@ Test(roster, a_damaged_row_is_passed_over_with_a_warning)
         {"", "host", "policy@1", "workers"},
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        record_t rec = {.kind = RECORD_WORKER, .worker = ROWS[i].worker, .host = ROWS[i].host, .serves = ROWS[i].serves};
+        record_t rec = {.kind = RECORD_WORKER,
+                        .worker = ROWS[i].worker,
+                        .host = ROWS[i].host,
+                        .serves = ROWS[i].serves};
         R.warned[0] = 0;
         cr_assert_eq(broker_load(R.b, &rec), HEDDLE_OK, "row %zu", i);
-        cr_assert(strstr(R.warned, "table workers") && strstr(R.warned, ROWS[i].names), "%zu: %s", i, R.warned);
+        cr_assert(strstr(R.warned, "table workers") && strstr(R.warned, ROWS[i].names), "%zu: %s", i,
+                  R.warned);
     }
     cr_assert_eq(R.b->registry.worker_count, 0);
     record_t good = {.kind = RECORD_WORKER, .worker = "w9", .host = "host", .serves = "policy@0,critic@17"};

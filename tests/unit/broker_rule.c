@@ -55,7 +55,8 @@ static const row_t ROWS[] = {
 
 static void add(tally_t *t, copy_state_t state, uint32_t count)
 {
-    for (uint32_t i = 0; i < count; i++) tally_move(t, NULL, &(tallied_t){.state = state, .is_eligible = true});
+    for (uint32_t i = 0; i < count; i++)
+        tally_move(t, NULL, &(tallied_t){.state = state, .is_eligible = true});
 }
 
 Test(rule, rows)
@@ -182,10 +183,12 @@ Test(tally, what_comes_goes)
     cr_assert_eq(t.switching, 4 * 4, "told, not yet there, and not refused");
     for (int state = COPY_NONE; state < COPY_STATES; state++)
         for (int bits = 0; bits < 16; bits++)
-            tally_move(&t, &(tallied_t){.state = (copy_state_t)state,
-                                        .is_eligible = bits & 1,
-                                        .has_reached = bits & 2,
-                                        .is_spare = bits & 4,
-                                        .is_ordered = bits & 8}, NULL);
+            tally_move(&t,
+                       &(tallied_t){.state = (copy_state_t)state,
+                                    .is_eligible = bits & 1,
+                                    .has_reached = bits & 2,
+                                    .is_spare = bits & 4,
+                                    .is_ordered = bits & 8},
+                       NULL);
     cr_assert_arr_eq(&t, &empty, sizeof t);
 }

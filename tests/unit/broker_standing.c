@@ -136,7 +136,11 @@ Test(standing, pages_of_adapters_meet)
 
 static void name_again(uint64_t version)
 {
-    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = version, .by = "ann", .deadline_ms = 5000});
+    rig_query(ADMIN, (msg_query_t){.op = "activate",
+                                   .name = "policy",
+                                   .version = version,
+                                   .by = "ann",
+                                   .deadline_ms = 5000});
 }
 
 Test(standing, lag_counts_versions_and_not_decisions)

@@ -348,8 +348,7 @@ static int take_in(void *self, const record_t *r) { return registry_apply(self, 
 static void happen(store_t *s, registry_t *r, outbox_t *out)
 {
     commit(s, out->records, out->record_count);
-    for (int i = 0; i < out->record_count; i++)
-        cr_assert_eq(registry_apply(r, &out->records[i]), HEDDLE_OK);
+    for (int i = 0; i < out->record_count; i++) cr_assert_eq(registry_apply(r, &out->records[i]), HEDDLE_OK);
     outbox_clear(out);
 }
 
@@ -445,7 +444,10 @@ Test(store, what_must_stay_is_not_forgotten)
 Test(store, a_floor_only_rises)
 {
     store_t *s = open_store();
-    commit(s, (record_t[]){adapter_record("a"), {.kind = RECORD_FLOOR, .adapter = "a", .version = 7, .decision = 3}}, 2);
+    commit(s,
+           (record_t[]){adapter_record("a"),
+                        {.kind = RECORD_FLOOR, .adapter = "a", .version = 7, .decision = 3}},
+           2);
     commit(s, &(record_t){.kind = RECORD_FLOOR, .adapter = "a", .version = 5, .decision = 9}, 1);
     store_close(&s);
     s = open_store();
@@ -794,7 +796,11 @@ Test(store, a_text_that_is_null_is_empty)
 
 static record_t key_record(const char *key, const char *roles, uint64_t revoked_ms)
 {
-    return (record_t){.kind = RECORD_KEY, .public_key = key, .name = "n", .roles = roles, .at_ms = 7,
+    return (record_t){.kind = RECORD_KEY,
+                      .public_key = key,
+                      .name = "n",
+                      .roles = roles,
+                      .at_ms = 7,
                       .revoked_ms = revoked_ms};
 }
 typedef struct {
@@ -805,8 +811,8 @@ static int see_key(void *self, const record_t *r)
 {
     keys_seen_t *seen = self;
     if (r->kind != RECORD_KEY) return HEDDLE_OK;
-    snprintf(seen->text[seen->count++], sizeof seen->text[0], "%s %s %s %d %d", r->public_key, r->name, r->roles,
-             (int)r->at_ms, (int)r->revoked_ms);
+    snprintf(seen->text[seen->count++], sizeof seen->text[0], "%s %s %s %d %d", r->public_key, r->name,
+             r->roles, (int)r->at_ms, (int)r->revoked_ms);
     return HEDDLE_OK;
 }
 
@@ -843,10 +849,14 @@ Test(store, a_file_of_schema_1_gets_a_table_for_keys)
 
 static record_t worker_record(const char *name, const char *serves)
 {
-    return (record_t){.kind = RECORD_WORKER, .worker = name, .host = "h", .pid = 5, .at_ms = 7, .serves = serves};
+    return (
+        record_t){.kind = RECORD_WORKER, .worker = name, .host = "h", .pid = 5, .at_ms = 7, .serves = serves};
 }
 
-typedef struct { uint32_t count; char text[4][64]; } workers_seen_t;
+typedef struct {
+    uint32_t count;
+    char text[4][64];
+} workers_seen_t;
 
 static int see_worker(void *self, const record_t *r)
 {
@@ -892,9 +902,10 @@ Test(store, the_last_record_of_a_loss_counts_and_one_without_a_reason_ends_it)
 {
     store_t *s = open_store();
     workers_seen_t seen = {0};
-    record_t loss[] = {{.kind = RECORD_LOSS, .adapter = "a", .version = 1, .at_ms = 7, .message = "w1 had it"},
-                       {.kind = RECORD_LOSS, .adapter = "a", .version = 2, .at_ms = 8, .message = "w2 had it"},
-                       {.kind = RECORD_LOSS, .adapter = "a", .version = 2, .at_ms = 9, .message = ""}};
+    record_t loss[] = {
+        {.kind = RECORD_LOSS, .adapter = "a", .version = 1, .at_ms = 7, .message = "w1 had it"},
+        {.kind = RECORD_LOSS, .adapter = "a", .version = 2, .at_ms = 8, .message = "w2 had it"},
+        {.kind = RECORD_LOSS, .adapter = "a", .version = 2, .at_ms = 9, .message = ""}};
     store_close(&s);
     run_sql("ALTER TABLE versions DROP COLUMN lost_at; ALTER TABLE versions DROP COLUMN lost_why;"
             " PRAGMA user_version = 4");
@@ -934,7 +945,10 @@ Test(store, a_file_of_schema_2_has_versions_without_the_deadline_that_was_asked_
     }
 }
 
-typedef struct { uint32_t count; scope_t scope; } scopes_t;
+typedef struct {
+    uint32_t count;
+    scope_t scope;
+} scopes_t;
 
 static int see_scope(void *self, const record_t *r)
 {
@@ -958,7 +972,8 @@ Test(store, a_file_of_schema_3_has_decisions_without_a_scope)
         s = open_store();
         cr_assert_eq(store_load(s, see_scope, &seen, NULL), HEDDLE_OK);
         cr_assert(seen.count == decision - 1 && seen.scope == SCOPE_EVERYONE);
-        commit(s, (record_t[]){decision_record("policy", decision, 1)}, 1); /* of three the one between goes */
+        commit(s, (record_t[]){decision_record("policy", decision, 1)},
+               1); /* of three the one between goes */
         store_close(&s);
     }
 }

@@ -164,7 +164,8 @@ Test(files, who_ends_well_blames_nobody)
 {
     store_t *s = open_store();
     commit_keys(s, 0, 5);
-    int told = open(strcat(strcpy((char[128]){0}, dir), "/backup"), O_WRONLY | O_CREAT, 0600), before = dup(STDERR_FILENO);
+    int told = open(strcat(strcpy((char[128]){0}, dir), "/backup"), O_WRONLY | O_CREAT, 0600),
+        before = dup(STDERR_FILENO);
     cr_assert(told >= 0 && dup2(told, STDERR_FILENO) >= 0);
     store_close(&s);
     cr_assert(dup2(before, STDERR_FILENO) >= 0 && close(told) == 0 && close(before) == 0);
@@ -305,10 +306,12 @@ Test(files, files_of_an_earlier_run_are_refused_after_a_kill)
     shell("cp data/registry.db backup");
     killed_after(0, 1);
     killed_after(1, 2);
-    shell("mv data/registry.db-wal other && cp data/registry.db now && cp backup data/registry.db && : >data/registry.db-wal");
+    shell("mv data/registry.db-wal other && cp data/registry.db now && cp backup data/registry.db && : "
+          ">data/registry.db-wal");
     refused("older than the broker that ran here last");
     refused("older than the broker that ran here last");
-    shell("cmp backup data/registry.db && test ! -s data/registry.db-wal"); /* nothing was written to either */
+    shell(
+        "cmp backup data/registry.db && test ! -s data/registry.db-wal"); /* nothing was written to either */
     shell("mv now data/registry.db && mv other data/registry.db-wal");
     cr_assert_eq(keys_there(), 2);
     shell("cp backup data/registry.db");

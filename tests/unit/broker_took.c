@@ -326,7 +326,8 @@ Test(took, a_version_that_failed_names_the_workers_that_it_waited_for)
     const json_t *v = version();
     is(v, "state", "\"failed\"");
     is(v, "slowest", "null");
-    is(json_object_get(v, "rest"), "message", "\"waiting for w1, which left; for w2, lost when its lease ended\"");
+    is(json_object_get(v, "rest"), "message",
+       "\"waiting for w1, which left; for w2, lost when its lease ended\"");
 }
 
 Test(took, a_version_without_a_worker)
@@ -380,7 +381,8 @@ Test(took, a_version_under_a_hold_says_so)
     const char *note = json_string_value(json_object_get(v, "note"));
     cr_assert(note && !strncmp(note, "policy is held at policy@1 by ann since ", 40), "%s", note);
     cr_assert(ends_with(note, ": `heddle resume policy` ends the hold, "
-                              "`heddle activate policy@3` serves this version"), "%s", note);
+                              "`heddle activate policy@3` serves this version"),
+              "%s", note);
     rig_pass(20000);
     operate("resume", 0);
     is(newest(3), "took_ms", "20000.0");
@@ -603,20 +605,36 @@ Test(took, the_source_of_a_fetch_that_outlives_the_broker)
     rig_restart();
     msg_t open = {.type = MSG_OPEN};
     rig_hello(T, ROLE_PUBLISHER);
-    open.open = (msg_open_t){.req = ++R.req, .adapter = "policy", .writer = "trainer", .serving = 1,
-                             .backend = "ucx", .ucx = "1.13.1", .address = bytes_of("pub", 3),
-                             .prev_token = source, .epoch = source >> 32};
+    open.open = (msg_open_t){.req = ++R.req,
+                             .adapter = "policy",
+                             .writer = "trainer",
+                             .serving = 1,
+                             .backend = "ucx",
+                             .ucx = "1.13.1",
+                             .address = bytes_of("pub", 3),
+                             .prev_token = source,
+                             .epoch = source >> 32};
     rig_frame(T, &open);
     msg_subscription_t sub = {.adapter = "policy"};
     msg_t join = {.type = MSG_JOIN};
     rig_hello(W1, ROLE_WORKER);
-    join.join = (msg_join_t){.req = ++R.req, .name = "w1", .adapters = &sub, .adapter_count = 1,
-                             .backend = "ucx", .ucx = "1.13.1", .address = bytes_of("addr", 4),
-                             .export_dir = "", .prev_token = own, .epoch = own >> 32};
+    join.join = (msg_join_t){.req = ++R.req,
+                             .name = "w1",
+                             .adapters = &sub,
+                             .adapter_count = 1,
+                             .backend = "ucx",
+                             .ucx = "1.13.1",
+                             .address = bytes_of("addr", 4),
+                             .export_dir = "",
+                             .prev_token = own,
+                             .epoch = own >> 32};
     rig_frame(W1, &join);
     cr_assert(R.tokens[T] && R.tokens[W1] && R.tokens[T] != source);
-    msg_progress_t p = {
-        .adapter = "policy", .fetching = 1, .bytes_done = 2000, .data_bytes = 5000, .source = source};
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = 1,
+                        .bytes_done = 2000,
+                        .data_bytes = 5000,
+                        .source = source};
     msg_t m = {.type = MSG_HEARTBEAT};
     m.heartbeat = (msg_heartbeat_t){.token = R.tokens[W1], .seq = 1, .adapters = &p, .adapter_count = 1};
     rig_frame(W1, &m);
@@ -646,8 +664,9 @@ Test(took, a_worker_whose_slots_are_all_held)
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
     msg_t m = {.type = MSG_HEARTBEAT};
-    m.heartbeat = (msg_heartbeat_t){
-        .token = R.tokens[W1], .seq = 2, .counts = {.slots_total = 3, .slots_free = 0, .slots_held = 2}};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[W1],
+                                    .seq = 2,
+                                    .counts = {.slots_total = 3, .slots_free = 0, .slots_held = 2}};
     rig_frame(W1, &m);
     is(standing(0), "note", "null");
     m.heartbeat.counts.slots_held = 3;

@@ -220,7 +220,8 @@ Test(txn, a_publication_ends_by_its_deadline_and_says_so)
     cr_assert_eq(rig_count(MSG_ERROR), 0);
     rig_pass(200);
     const msg_error_t *e = rig_error(T, "deadline");
-    cr_assert(e->req == first && strstr(e->message, "store has not confirmed this PUBLISH"), "%s", e->message);
+    cr_assert(e->req == first && strstr(e->message, "store has not confirmed this PUBLISH"), "%s",
+              e->message);
     cr_assert(strstr(e->hint, "may still be recorded"), "%s", e->hint);
     rig_pass(1000);
     e = rig_error(T, "deadline");

@@ -187,8 +187,8 @@ static void publish(void)
         return;
     }
     bool is_again = !draw(4) && M.last_request;
-    uint64_t request = is_again ? M.last_request - draw(M.last_request < 3 ? M.last_request : 3)
-                                : ++M.last_request;
+    uint64_t request =
+        is_again ? M.last_request - draw(M.last_request < 3 ? M.last_request : 3) : ++M.last_request;
     uint64_t v = M.version_of[request]; /* none: it is new, or was refused */
     bool is_free = is_interrupted(v);
     bool is_damaged = v && !draw(3);
@@ -226,8 +226,7 @@ static void activate(int i)
     actor_t *w = &M.w[i];
     for (size_t k = R.letter_count; w->is_here && k-- > 0;) {
         const letter_t *l = &R.letters[k];
-        if (l->peer != peer_of(i) || l->m.type != MSG_COMMIT ||
-            l->m.commit.token != R.tokens[peer_of(i)])
+        if (l->peer != peer_of(i) || l->m.type != MSG_COMMIT || l->m.commit.token != R.tokens[peer_of(i)])
             continue;
         if (l->m.commit.decision <= w->decision) return;
         w->decision = l->m.commit.decision;
@@ -398,8 +397,8 @@ static void check_records(void)
     for (; M.seen_records < R.record_count; M.seen_records++) {
         const record_t *rec = &R.records[M.seen_records];
         if (rec->kind == RECORD_EPOCH || strcmp(rec->adapter, "policy") != 0) continue;
-        bool decides = rec->kind == RECORD_DECISION ||
-                       (rec->kind == RECORD_STATE && rec->state != VERSION_SUPERSEDED);
+        bool decides =
+            rec->kind == RECORD_DECISION || (rec->kind == RECORD_STATE && rec->state != VERSION_SUPERSEDED);
         CHECK(!decides || !settling);
         if (rec->kind == RECORD_DECISION) check_decision(rec);
     }
@@ -471,8 +470,7 @@ static void check_replay(void)
     registry_init(&by_time);
     for (int kind = RECORD_EPOCH; kind <= RECORD_FORGET; kind++)
         for (size_t i = 0; i < R.record_count; i++)
-            if ((int)R.records[i].kind == kind)
-                CHECK(registry_apply(&by_kind, &R.records[i]) == HEDDLE_OK);
+            if ((int)R.records[i].kind == kind) CHECK(registry_apply(&by_kind, &R.records[i]) == HEDDLE_OK);
     for (size_t i = 0; i < R.record_count; i++)
         if (R.records[i].kind <= RECORD_FORGET) /* else of keys */
             CHECK(registry_apply(&by_time, &R.records[i]) == HEDDLE_OK);
@@ -551,10 +549,8 @@ static void one_step(void)
     switch (draw(21)) {
     case 0:
     case 1:
-        if (!M.w[i].is_here)
-            join(i, draw(3) != 0);
-        else if (!draw(4))
-            join(i, true);
+        if (!M.w[i].is_here) join(i, draw(3) != 0);
+        else if (!draw(4)) join(i, true);
         break;
     case 2:
         if (M.w[i].is_here && !draw(3)) {

@@ -61,7 +61,8 @@ Test(why, a_deadline_is_a_deadline_wherever_it_met_a_worker)
     cr_assert_str_eq(rig_state(1), "failed");
     is_missing("w1", "announce", "deadline", "has not begun to fetch within 1000 ms");
     is_missing("w2", "fetch", "deadline", "1200 of 5000 bytes fetched within 1000 ms");
-    is_missing("w3", "stage", "deadline", "has all bytes, and has not said that it loaded them within 1000 ms");
+    is_missing("w3", "stage", "deadline",
+               "has all bytes, and has not said that it loaded them within 1000 ms");
     cr_assert_eq(told()->missing_count, 3);
 }
 
@@ -114,7 +115,8 @@ Test(why, a_version_that_waits_for_another_names_it)
     rig_pass(100);
     cr_assert_str_eq(told()->message, "waits for policy@1 (staged on 1 of 2)");
     cr_assert_str_eq(told()->code, "", "it is no failure");
-    cr_assert_str_eq(json_string_value(json_object_get(version(2), "note")), "waits for policy@1 (staged on 1 of 2)");
+    cr_assert_str_eq(json_string_value(json_object_get(version(2), "note")),
+                     "waits for policy@1 (staged on 1 of 2)");
     cr_assert(json_is_null(json_object_get(version(1), "note")));
     rig_staged(W2, 1, 1);
     rig_pass(100);
@@ -176,8 +178,14 @@ static const json_t *version(uint64_t version)
 }
 
 static const json_t *worker(size_t i) { return json_array_get(json_object_get(body, "workers"), i); }
-static const char *text(const json_t *o, const char *key) { return json_string_value(json_object_get(o, key)); }
-static long long number(const json_t *o, const char *key) { return json_integer_value(json_object_get(o, key)); }
+static const char *text(const json_t *o, const char *key)
+{
+    return json_string_value(json_object_get(o, key));
+}
+static long long number(const json_t *o, const char *key)
+{
+    return json_integer_value(json_object_get(o, key));
+}
 
 static void two_versions(void)
 {
@@ -190,7 +198,8 @@ static void two_versions(void)
 Test(why, a_state_is_of_the_version_beside_it)
 {
     two_versions();
-    cr_assert_null(ask((msg_query_t){.op = "wait", .name = "policy", .version = 1, .exact = true, .deadline_ms = 100}));
+    cr_assert_null(
+        ask((msg_query_t){.op = "wait", .name = "policy", .version = 1, .exact = true, .deadline_ms = 100}));
     rig_pass(200);
     json_decref(body);
     heddle_error_t e;
@@ -202,12 +211,14 @@ Test(why, a_state_is_of_the_version_beside_it)
 Test(why, what_is_tried_out_has_not_happened)
 {
     two_versions();
-    cr_assert_str_eq(ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .dry_run = true}), "");
+    cr_assert_str_eq(ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .dry_run = true}),
+                     "");
     cr_assert_eq(number(body, "have_count"), 0);
     cr_assert_eq(number(body, "decision"), 2, "the one that stands");
     cr_assert_eq(number(worker(0), "version"), 2);
     cr_assert_str_eq(text(worker(0), "state"), "active");
-    cr_assert_str_eq(ask((msg_query_t){.op = "activate", .name = "policy", .version = 2, .dry_run = true}), "");
+    cr_assert_str_eq(ask((msg_query_t){.op = "activate", .name = "policy", .version = 2, .dry_run = true}),
+                     "");
     cr_assert_eq(number(body, "have_count"), 1);
 }
 
@@ -292,7 +303,11 @@ Test(why, who_has_not_answered_is_waited_for)
     rig_staged(W2, 1, 1);
     rig_nack(W1, 1, 1, "activate", "version_failed");
     cr_assert_null(ask((msg_query_t){.op = "wait", .name = "policy", .version = 1}));
-    cr_assert_null(ask((msg_query_t){.op = "wait", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_COUNT, .quorum_n = 1}));
+    cr_assert_null(ask((msg_query_t){.op = "wait",
+                                     .name = "policy",
+                                     .version = 1,
+                                     .quorum_kind = HEDDLE_QUORUM_COUNT,
+                                     .quorum_n = 1}));
     rig_active(W2, 1, 1, 1);
     cr_assert_eq(rig_count(MSG_REPORT), 2, "all have answered; one is enough for the second question");
     cr_assert_str_eq(rig_last(ADMIN, MSG_REPORT)->report.code, "");
@@ -439,7 +454,8 @@ Test(why, what_is_put_off_is_no_trouble)
 /* ---- the active version is lost ---- */
 
 static const char HELD_AND_LOST[] = "policy is held at policy@1 by ann since ";
-static const char CURE[] = ", and that version is lost: `heddle activate policy@3` serves the newest that is there";
+static const char CURE[] =
+    ", and that version is lost: `heddle activate policy@3` serves the newest that is there";
 
 static const json_t *warning(size_t i)
 {
@@ -451,7 +467,8 @@ static bool tells_cure(const json_t *r)
 {
     const char *said = text(r, "message");
     size_t cure = strlen(CURE), bytes = said ? strlen(said) : 0;
-    return bytes > cure && !strncmp(said, HELD_AND_LOST, strlen(HELD_AND_LOST)) && !strcmp(said + bytes - cure, CURE);
+    return bytes > cure && !strncmp(said, HELD_AND_LOST, strlen(HELD_AND_LOST)) &&
+           !strcmp(said + bytes - cure, CURE);
 }
 
 /* Taken back to version 1, whose only holder ends; version 3 is published, and staged on another worker. */
@@ -471,7 +488,8 @@ Test(why, a_worker_of_an_adapter_that_is_held_at_a_lost_version)
 {
     held_at_what_is_lost();
     fetching(W2, 3, 100);
-    cr_assert_str_eq(text(standing("w2"), "code"), "version_lost", "also while it fetches what will not be served");
+    cr_assert_str_eq(text(standing("w2"), "code"), "version_lost",
+                     "also while it fetches what will not be served");
     rig_staged(W2, 3, 3);
     const json_t *s = standing("w2");
     cr_assert_str_eq(text(s, "state"), "staged");
@@ -495,7 +513,8 @@ Test(why, a_publisher_hears_that_the_version_it_is_held_at_is_lost)
     const msg_rollout_t *r = told();
     cr_assert_str_eq(r->code, "held");
     cr_assert(!strncmp(r->message, HELD_AND_LOST, strlen(HELD_AND_LOST)) &&
-                  strstr(r->message, ", and that version is lost"), "%s", r->message);
+                  strstr(r->message, ", and that version is lost"),
+              "%s", r->message);
 }
 
 Test(why, a_lost_version_that_is_not_held_waits_for_the_next)
@@ -535,14 +554,19 @@ Test(why, lost_versions_of_many_adapters)
     }
     rig_restart();
     rig_pass(LEASE_MS + 500);
-    msg_hello_t stranger = {.role = ROLE_WORKER, .host = "h2", .pid = 9, .life = {{1}}, .cluster = "elsewhere"};
+    msg_hello_t stranger = {.role = ROLE_WORKER,
+                            .host = "h2",
+                            .pid = 9,
+                            .life = {{1}},
+                            .cluster = "elsewhere"};
     cr_assert_not_null(foreign_heard(&R.b->foreign, &stranger, "here", R.now));
     rig_pass(1000);
     ask((msg_query_t){.op = "status"});
     const json_t *list = json_object_get(body, "warnings");
     cr_assert_eq(json_array_size(list), NAMED + 2);
     for (size_t i = 1; i < json_array_size(list); i++)
-        cr_assert_leq(strcmp(text(json_array_get(list, i - 1), "at"), text(json_array_get(list, i), "at")), 0);
+        cr_assert_leq(strcmp(text(json_array_get(list, i - 1), "at"), text(json_array_get(list, i), "at")),
+                      0);
     cr_assert_str_eq(text(json_array_get(list, NAMED), "name"), "broker.other_cluster");
     cr_assert(!strncmp(text(json_array_get(list, NAMED + 1), "message"), "9 more adapters ", 16), "%s",
               text(json_array_get(list, NAMED + 1), "message"));

@@ -24,13 +24,16 @@ Test(adapter, tells_what_is_there)
     cr_assert_eq(strlen(info.digest), HEDDLE_DIGEST_TEXT - 1);
     cr_assert_str_eq(info.kind, "lora");
     cr_assert_str_eq(info.features, "dora");
-    cr_assert(info.tensor_count > 0 && info.data_bytes > 0 && info.chunk_count == 1 && info.chunk_bytes == 65536);
+    cr_assert(info.tensor_count > 0 && info.data_bytes > 0 && info.chunk_count == 1 &&
+              info.chunk_bytes == 65536);
 }
 
 /* Computed by tests/independent/digest.py, which shares no code with Heddle. */
 Test(adapter, digests_of_what_peft_saved)
 {
-    static const struct { const char *name, *digest; } KNOWN[] = {
+    static const struct {
+        const char *name, *digest;
+    } KNOWN[] = {
         {"bf16", "h1:a55ed0bff2eb3a88f0332fcc670716104f4585c38861c839133433f262dd5bd5"},
         {"dora", "h1:8aba44c0f9293cd9c92d7170d2d12bc574b25058bddd5c45fb5e4581de077ce2"},
         {"embeddings", "h1:bcef0e9058465b155a538f34587ff90b3f559492d0c6a674f6599a103b393126"},
@@ -41,7 +44,8 @@ Test(adapter, digests_of_what_peft_saved)
     };
     for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++) {
         heddle_adapter_info_t info = {.size = sizeof info};
-        cr_assert_eq(heddle_adapter_check(fixture(KNOWN[i].name), &info), HEDDLE_OK, "%s", heddle_last_error()->message);
+        cr_assert_eq(heddle_adapter_check(fixture(KNOWN[i].name), &info), HEDDLE_OK, "%s",
+                     heddle_last_error()->message);
         cr_assert_str_eq(info.digest, KNOWN[i].digest, "%s", KNOWN[i].name);
     }
 }
@@ -50,7 +54,8 @@ Test(adapter, writes_no_more_than_the_callers_size)
 {
     heddle_adapter_info_t info;
     memset(&info, 0x5a, sizeof info);
-    info.size = offsetof(heddle_adapter_info_t, features);   /* a program built before the later fields were there */
+    info.size =
+        offsetof(heddle_adapter_info_t, features); /* a program built before the later fields were there */
     cr_assert_eq(heddle_adapter_check(fixture("dora"), &info), HEDDLE_OK, "%s", heddle_last_error()->message);
     cr_assert_str_eq(info.kind, "lora");
     cr_assert_eq(info.features[0], 0x5a);

@@ -28,10 +28,10 @@ struct fake {
     pthread_t thread;
     char endpoint[128];
     atomic_int hellos, queries;
-    atomic_ullong asker, deaf_to;      /* connections: of the last question; whose frames are lost; 0: none */
+    atomic_ullong asker, deaf_to; /* connections: of the last question; whose frames are lost; 0: none */
     /* Of the test's thread and the broker's, as what passes between them over a socket orders nothing. */
     void (*_Atomic on_query)(fake_t *f, peer_t from, const msg_query_t *q);
-    atomic_int hello_code;             /* HELLO is refused with it */
+    atomic_int hello_code; /* HELLO is refused with it */
     atomic_bool hello_retriable;
     atomic_ullong last_deadline_ms, last_epoch, last_limit, last_phase, last_min;
     atomic_bool last_by_has_host, last_is_tag;
@@ -39,11 +39,11 @@ struct fake {
 };
 
 static uint64_t now_us(void) { return clock_now(clock_system()); }
-#define UNTIL(condition)                                                                            \
-    do {                                                                                            \
-        uint64_t end_us = now_us() + PATIENCE_US;                                                   \
-        while (!(condition) && now_us() < end_us) sched_yield();                                    \
-        cr_assert(condition, "waited in vain for " #condition);                                     \
+#define UNTIL(condition)                                                                                     \
+    do {                                                                                                     \
+        uint64_t end_us = now_us() + PATIENCE_US;                                                            \
+        while (!(condition) && now_us() < end_us) sched_yield();                                             \
+        cr_assert(condition, "waited in vain for " #condition);                                              \
     } while (0)
 
 /* ---- the broker ---- */
@@ -56,7 +56,11 @@ static void say(fake_t *f, peer_t to, const msg_t *m)
     buf_fini(&frame);
 }
 
-typedef struct { const char *body, *code, *next_name; uint64_t next; bool more; } page_t;
+typedef struct {
+    const char *body, *code, *next_name;
+    uint64_t next;
+    bool more;
+} page_t;
 
 static void report(fake_t *f, peer_t to, uint64_t req, page_t page)
 {
@@ -117,7 +121,7 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
         f->last_workers = m.query.worker_count;
         f->last_is_tag = !strcmp(m.query.digest_head, "3f9a1c20d4e1");
         f->last_by_has_host = strchr(m.query.by, '@') != NULL;
-        atomic_load(&f->on_query)(f, from, &m.query);
+        atomic_load (&f->on_query)(f, from, &m.query);
         f->queries++;
     }
     msg_fini(&m);
@@ -165,10 +169,9 @@ TestSuite(admin, .timeout = 30);
 static void answer_once(fake_t *f, peer_t from, const msg_query_t *q)
 {
     char body[256];
-    snprintf(
-        body, sizeof body,
-        "{\"schema\":\"heddle/1\",\"kind\":\"%s\",\"ok\":true,\"x\":2.1,\"name\":\"%s\",\"version\":%d}",
-        q->op, q->name, (int)q->version);
+    snprintf(body, sizeof body,
+             "{\"schema\":\"heddle/1\",\"kind\":\"%s\",\"ok\":true,\"x\":2.1,\"name\":\"%s\",\"version\":%d}",
+             q->op, q->name, (int)q->version);
     report(f, from, q->req - 1000, (page_t){.body = "{\"answer\":\"to another question\"}"});
     report(f, from, q->req, (page_t){.body = body});
     report(f, from, q->req, (page_t){.body = "{\"answer\":\"too late\"}"});
@@ -180,10 +183,10 @@ Test(admin, each_question_is_asked_and_answered)
     start(&f, "tcp://127.0.0.1:*");
     heddle_admin_t *a = open_admin(&f, 5000);
     char *json = NULL;
-#define ANSWERED(call, text)                                     \
-    cr_assert_eq(call, 0, "%s", heddle_last_error()->message);   \
-    cr_assert_str_eq(json, "{\"schema\":\"heddle/1\",\"kind\":" text "}"); \
-    heddle_free(json);                                           \
+#define ANSWERED(call, text)                                                                                 \
+    cr_assert_eq(call, 0, "%s", heddle_last_error()->message);                                               \
+    cr_assert_str_eq(json, "{\"schema\":\"heddle/1\",\"kind\":" text "}");                                   \
+    heddle_free(json);                                                                                       \
     json = NULL
     ANSWERED(heddle_admin_status(a, &json), "\"status\",\"ok\":true,\"x\":2.1,\"name\":\"\",\"version\":0");
     ANSWERED(heddle_admin_adapters(a, &json),
@@ -287,10 +290,9 @@ static void answer_version(fake_t *f, peer_t from, const msg_query_t *q)
     bool first = !q->after_name[0];
     report(f, from, q->req,
            (page_t){
-               .body = first
-                           ? "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w1\"]}]}"
-                           : "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w2\","
-                             "\"w3\"]}]}",
+               .body = first ? "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w1\"]}]}"
+                             : "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w2\","
+                               "\"w3\"]}]}",
                .more = first,
                .next_name = first ? "w1" : ""});
 }
@@ -323,8 +325,7 @@ Test(admin, pages_become_one_answer)
     f.on_query = answer_version;
     cr_assert_eq(heddle_admin_versions(a, "p@3", &json), 0);
     cr_assert_str_eq(
-        json,
-        "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w1\",\"w2\",\"w3\"]}]}");
+        json, "{\"versions\":[{\"version\":3,\"features\":[\"dora\"],\"workers\":[\"w1\",\"w2\",\"w3\"]}]}");
     heddle_free(json);
     f.on_query = answer_events;
     heddle_events_opts_t opts = {.size = sizeof opts, .since = 1, .limit = 5};
@@ -489,7 +490,12 @@ Test(admin, refused_hello_ends_at_once_or_is_tried_again)
     stop(&f);
 }
 
-typedef struct { heddle_admin_t *admin; int rc; char *json; heddle_error_t error; } waiter_t;
+typedef struct {
+    heddle_admin_t *admin;
+    int rc;
+    char *json;
+    heddle_error_t error;
+} waiter_t;
 
 static void *wait_for_p(void *arg)
 {
@@ -605,8 +611,10 @@ Test(admin, interrupt_from_a_signal_handler)
 Test(report, pages_that_do_not_fit)
 {
     static const char *const ROWS[][3] = {
-        {"{\"adapters\":[1]}", "{\"adapters\":{}}", ""}, {"{\"events\":0}", "{\"events\":[1]}", ""},
-        {"{\"versions\":[{\"workers\":[]}]}", "{\"versions\":[]}", "inside"}, {"{}", "{}", "inside"},
+        {"{\"adapters\":[1]}", "{\"adapters\":{}}", ""},
+        {"{\"events\":0}", "{\"events\":[1]}", ""},
+        {"{\"versions\":[{\"workers\":[]}]}", "{\"versions\":[]}", "inside"},
+        {"{}", "{}", "inside"},
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         json_t *into = json_loads(ROWS[i][0], 0, NULL), *page = json_loads(ROWS[i][1], 0, NULL);

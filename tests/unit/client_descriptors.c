@@ -16,7 +16,7 @@ static void leave(int left)
     limit.rlim_cur = 1024;
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     int fds[200], last = -1;
-    for (int i = 0; i <= left; i++) last = fds[i] = dup(0);    /* the lowest that are free, in order */
+    for (int i = 0; i <= left; i++) last = fds[i] = dup(0); /* the lowest that are free, in order */
     for (int i = 0; i <= left; i++) close(fds[i]);
     limit.rlim_cur = (rlim_t)last;
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);

@@ -30,26 +30,30 @@ static unsigned frame(const msg_t *m) { return session_step(&s, &(session_event_
 
 static unsigned hello_ok(uint64_t wire)
 {
-    msg_t m = {.type = MSG_HELLO_OK, .hello_ok = {.wire = wire, .epoch = 3, .lease_ms = LEASE_MS,
-                                                  .keep = 2, .cluster = "lab"}};
+    msg_t m = {.type = MSG_HELLO_OK,
+               .hello_ok = {.wire = wire, .epoch = 3, .lease_ms = LEASE_MS, .keep = 2, .cluster = "lab"}};
     return frame(&m);
 }
 static unsigned welcome(uint64_t req, uint64_t token, uint64_t lease_ms)
 {
-    msg_t m = {.type = MSG_WELCOME, .welcome = {.req = req, .token = token, .epoch = 3,
-                                                .lease_ms = lease_ms}};
+    msg_t m = {.type = MSG_WELCOME,
+               .welcome = {.req = req, .token = token, .epoch = 3, .lease_ms = lease_ms}};
     return frame(&m);
 }
 static unsigned refusal(msg_type_t of, uint64_t req, bool retriable, uint64_t retry_ms)
 {
-    msg_t m = {.type = MSG_ERROR, .error = {.of = of, .req = req, .retriable = retriable,
-                                            .retry_ms = retry_ms, .code = "worker_alive"}};
+    msg_t m = {.type = MSG_ERROR,
+               .error = {.of = of,
+                         .req = req,
+                         .retriable = retriable,
+                         .retry_ms = retry_ms,
+                         .code = "worker_alive"}};
     return frame(&m);
 }
 static unsigned token_error(uint64_t token, uint64_t version, const char *code)
 {
-    msg_t m = {.type = MSG_ERROR, .error = {.token = token, .version = version, .code = code,
-                                            .of = MSG_HEARTBEAT}};
+    msg_t m = {.type = MSG_ERROR,
+               .error = {.token = token, .version = version, .code = code, .of = MSG_HEARTBEAT}};
     return frame(&m);
 }
 static unsigned heartbeat_ok(uint64_t token, uint64_t seq)
@@ -64,21 +68,37 @@ static unsigned bye(uint64_t token)
 }
 static unsigned commit(uint64_t token)
 {
-    msg_t m = {.type = MSG_COMMIT, .commit = {.token = token, .version = 5, .decision = 1,
-                                              .adapter = "policy"}};
+    msg_t m = {.type = MSG_COMMIT,
+               .commit = {.token = token, .version = 5, .decision = 1, .adapter = "policy"}};
     return frame(&m);
 }
 
-static void to_greeting(void) { start(); cr_assert_eq(step(SE_LINE_UP), SO_HELLO); }
-static void to_joining(void) { to_greeting(); cr_assert_eq(hello_ok(1), SO_JOIN); }
-static void to_ready(void) { to_joining(); cr_assert_eq(welcome(s.req, TOKEN, LEASE_MS), SO_JOINED); }
+static void to_greeting(void)
+{
+    start();
+    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+}
+static void to_joining(void)
+{
+    to_greeting();
+    cr_assert_eq(hello_ok(1), SO_JOIN);
+}
+static void to_ready(void)
+{
+    to_joining();
+    cr_assert_eq(welcome(s.req, TOKEN, LEASE_MS), SO_JOINED);
+}
 static void to_refused(bool retriable)
 {
     to_joining();
     cr_assert_eq(refusal(MSG_JOIN, s.req, retriable, 0), SO_REFUSED);
     cr_assert_eq(s.state, SESSION_REFUSED);
 }
-static void to_leaving(void) { to_ready(); cr_assert_eq(step(SE_LEAVE), SO_LEAVE); }
+static void to_leaving(void)
+{
+    to_ready();
+    cr_assert_eq(step(SE_LEAVE), SO_LEAVE);
+}
 
 /* To just before, then to the moment itself: `bits` come then and not earlier. */
 static void comes_at(uint64_t at, unsigned bits)
@@ -109,8 +129,8 @@ Test(session, down_waits_for_the_line)
 
 Test(session, another_cluster_is_noticed)
 {
-    msg_t hello, other = {.type = MSG_HELLO_OK, .hello_ok = {.wire = 1, .epoch = 9, .lease_ms = LEASE_MS,
-                                                             .cluster = "garage"}};
+    msg_t hello, other = {.type = MSG_HELLO_OK,
+                          .hello_ok = {.wire = 1, .epoch = 9, .lease_ms = LEASE_MS, .cluster = "garage"}};
     to_joining();
     session_hello(&s, &hello);
     cr_assert(!*hello.hello.cluster, "it never joined one");
@@ -279,8 +299,7 @@ Test(session, welcome_of_another_request_or_without_a_lease_is_ignored)
     cr_assert_eq(welcome(s.req, TOKEN, 0), 0);
     cr_assert_eq(commit(TOKEN), 0);
     cr_assert_eq(s.state, SESSION_JOINING);
-    cr_assert_eq(welcome(s.req, TOKEN, UINT64_MAX), SO_JOINED,
-                 "a lease without end is cut, not wrapped");
+    cr_assert_eq(welcome(s.req, TOKEN, UINT64_MAX), SO_JOINED, "a lease without end is cut, not wrapped");
     cr_assert_gt(s.lease_end_us, now);
 }
 
@@ -569,15 +588,25 @@ Test(session, only_frames_of_the_token_are_delivered)
     for (int type = 0; type < 40; type++) {
         msg_t ours = {.type = (msg_type_t)type}, theirs = ours;
         switch (type) {
-        case MSG_ANNOUNCE: ours.announce.token = TOKEN; theirs.announce.token = TOKEN - 1; break;
-        case MSG_SOURCES: ours.sources.token = TOKEN; theirs.sources.token = TOKEN - 1; break;
-        case MSG_COMMIT: ours.commit.token = TOKEN; theirs.commit.token = TOKEN + 1; break;
+        case MSG_ANNOUNCE:
+            ours.announce.token = TOKEN;
+            theirs.announce.token = TOKEN - 1;
+            break;
+        case MSG_SOURCES:
+            ours.sources.token = TOKEN;
+            theirs.sources.token = TOKEN - 1;
+            break;
+        case MSG_COMMIT:
+            ours.commit.token = TOKEN;
+            theirs.commit.token = TOKEN + 1;
+            break;
         case MSG_ABORT: ours.abort.token = TOKEN; break;
         case MSG_RETIRE: ours.retire.token = TOKEN; break;
         case MSG_RELEASE: ours.release.token = TOKEN; break;
         case MSG_ROLLOUT: ours.rollout.token = TOKEN; break;
         case MSG_VERIFY: ours.verify.token = TOKEN; break;
-        case MSG_PUBLISHED: case MSG_REPORT: cr_assert_eq(frame(&ours), SO_DELIVER); continue;
+        case MSG_PUBLISHED:
+        case MSG_REPORT: cr_assert_eq(frame(&ours), SO_DELIVER); continue;
         default:
             if (type != MSG_ERROR) cr_assert_eq(frame(&ours), 0, "%s", msg_name(type));
             continue;

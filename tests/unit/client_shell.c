@@ -22,7 +22,13 @@ enum { PATIENCE_MS = 8000 };
 
 /* ---- a broker that answers every frame with itself ---- */
 
-typedef struct { loop_t *loop; wire_t *wire; pthread_t thread; char endpoint[128]; int frames; } broker_t;
+typedef struct {
+    loop_t *loop;
+    wire_t *wire;
+    pthread_t thread;
+    char endpoint[128];
+    int frames;
+} broker_t;
 
 static void echo(void *self, peer_t from, bytes_t frame)
 {
@@ -248,7 +254,11 @@ Test(shell, interrupt_from_a_signal_handler_once)
 
 Test(shell, addresses_are_checked)
 {
-    static const struct { const char *broker; bool insecure; int code; } ROWS[] = {
+    static const struct {
+        const char *broker;
+        bool insecure;
+        int code;
+    } ROWS[] = {
         {"tcp://10.0.0.1:7700", false, HEDDLE_ERR_INSECURE_ADDRESS},
         {"tcp://127.0.0.1:7700,tcp://broker.example:7700", false, HEDDLE_ERR_INSECURE_ADDRESS},
         {"tcp://10.255.255.1:7700", true, HEDDLE_OK},
@@ -258,8 +268,8 @@ Test(shell, addresses_are_checked)
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         shell_t *s = NULL;
         heddle_error_t error = {0};
-        int rc = shell_open(&(shell_opts_t){.broker = ROWS[i].broker, .insecure = ROWS[i].insecure}, &s,
-                            &error);
+        int rc =
+            shell_open(&(shell_opts_t){.broker = ROWS[i].broker, .insecure = ROWS[i].insecure}, &s, &error);
         cr_expect_eq(rc, ROWS[i].code, "%s", ROWS[i].broker);
         if (rc) cr_expect(error.message[0] && error.hint[0], "%s", ROWS[i].broker);
         shell_close(&s);
@@ -373,7 +383,8 @@ static void push_of(event_queue_t *q, int type, unsigned adapter, uint64_t versi
 /* What the application has to act on comes, however late it reads. */
 Test(event_queue, nothing_that_is_open_is_lost, .timeout = 30)
 {
-    static const int OPEN[] = {HEDDLE_EVENT_COMMIT, HEDDLE_EVENT_ARRIVED, HEDDLE_EVENT_VERIFY, HEDDLE_EVENT_ACTIVE};
+    static const int OPEN[] = {HEDDLE_EVENT_COMMIT, HEDDLE_EVENT_ARRIVED, HEDDLE_EVENT_VERIFY,
+                               HEDDLE_EVENT_ACTIVE};
     static bool seen[4][LIMIT_ADAPTERS_PER_WORKER];
     event_queue_t q;
     heddle_event_t e;

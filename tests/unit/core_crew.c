@@ -12,7 +12,9 @@
 
 enum { JOBS = 20000, PIECES = 24 };
 
-typedef struct { uint32_t job, count, done[PIECES], by_job[PIECES]; } work_t;
+typedef struct {
+    uint32_t job, count, done[PIECES], by_job[PIECES];
+} work_t;
 
 /* Not atomic: a piece that two take, or that is still at work when the next job is set, is a race. */
 static void note(void *self, uint32_t i)
@@ -49,7 +51,10 @@ Test(crew, does_each_piece_once)
 }
 
 /* Each waits for all others: so many threads take pieces. */
-typedef struct { uint32_t all; _Atomic uint32_t here; } meeting_t;
+typedef struct {
+    uint32_t all;
+    _Atomic uint32_t here;
+} meeting_t;
 static void meet(void *self, uint32_t i)
 {
     meeting_t *m = self;
@@ -94,7 +99,11 @@ Test(crew, is_waited_for_until_its_last_piece_is_done, .timeout = 60)
     crew_end(&crew);
 }
 
-typedef struct { pthread_t caller; cpu_set_t helper; _Atomic uint32_t here; } seen_t;
+typedef struct {
+    pthread_t caller;
+    cpu_set_t helper;
+    _Atomic uint32_t here;
+} seen_t;
 static void look(void *self, uint32_t i)
 {
     seen_t *s = self;

@@ -111,7 +111,8 @@ static void assert_copied(digest_vectors_t vectors)
             cr_assert(digest_copy_with(vectors, to, from, bytes, leaves));
             digest_leaves_with(DIGEST_SCALAR, from, bytes, expected);
             cr_assert_eq(memcmp(to, from, bytes), 0, "%zu bytes, way %zu", bytes, way);
-            cr_assert_eq(memcmp(leaves, expected, pages * sizeof *leaves), 0, "%zu bytes, way %zu", bytes, way);
+            cr_assert_eq(memcmp(leaves, expected, pages * sizeof *leaves), 0, "%zu bytes, way %zu", bytes,
+                         way);
             cr_assert(to[bytes] == 0xee && leaves[pages] == 0, "nothing is written behind");
         }
     free(into);

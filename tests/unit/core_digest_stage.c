@@ -20,7 +20,10 @@ static void fill(void)
 
 static digest_job_t job_of(uint64_t cookie, size_t page, size_t pages)
 {
-    return (digest_job_t){.cookie = cookie, .data = memory + page * PAGE, .bytes = pages * PAGE, .leaves = leaves + page};
+    return (digest_job_t){.cookie = cookie,
+                          .data = memory + page * PAGE,
+                          .bytes = pages * PAGE,
+                          .leaves = leaves + page};
 }
 
 Test(digest_stage, each_job_completes_once_with_its_leaves_and_writes_no_others)
@@ -35,7 +38,8 @@ Test(digest_stage, each_job_completes_once_with_its_leaves_and_writes_no_others)
     while (digest_completed(stage, &cookie)) seen += cookie;
     cr_assert_eq(seen, 70 + 71);
     cr_assert_not(digest_is_pending(stage));
-    for (size_t i = 0; i < PAGES; i++) cr_assert_eq(leaves[i], i == 2 || i == 3 || i == 5 ? 0 : expected[i], "leaf %zu", i);
+    for (size_t i = 0; i < PAGES; i++)
+        cr_assert_eq(leaves[i], i == 2 || i == 3 || i == 5 ? 0 : expected[i], "leaf %zu", i);
     digest_stage_destroy(&stage);
     cr_assert_null(stage);
     digest_stage_destroy(&stage);
@@ -68,5 +72,5 @@ Test(digest_stage, a_full_stage_takes_no_more_until_a_job_has_completed)
         }
         cr_assert(digest_submit(stage, &job));
     }
-    digest_stage_destroy(&stage);    /* with two pending */
+    digest_stage_destroy(&stage); /* with two pending */
 }

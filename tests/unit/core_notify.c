@@ -19,7 +19,8 @@ static int listen_as(const char *name)
     memcpy(at.sun_path, name, n);
     if (*name == '@') at.sun_path[0] = 0;
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0);
-    cr_assert_eq(bind(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)), 0);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&at, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n)),
+                 0);
     setenv("NOTIFY_SOCKET", name, 1);
     return fd;
 }

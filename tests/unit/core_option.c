@@ -10,14 +10,26 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct { bool flag; const char *name; int mode; } args_t;
+typedef struct {
+    bool flag;
+    const char *name;
+    int mode;
+} args_t;
 static const option_t OPTIONS[] = {
     {"mode", 'm', OPTION_CHOICE, "one|two", "HEDDLE_MODE", "one", "which\tof\nthem", offsetof(args_t, mode)},
     {"flag", 0, OPTION_FLAG, NULL, NULL, NULL, "is it so", offsetof(args_t, flag)},
     {0}};
-static const option_t COMMON[] = {{"name", 0, OPTION_TEXT, "NAME", NULL, NULL, "whose", offsetof(args_t, name)}, {0}};
+static const option_t COMMON[] = {
+    {"name", 0, OPTION_TEXT, "NAME", NULL, NULL, "whose", offsetof(args_t, name)}, {0}};
 static const char *const ARGS[] = {"DIR", NULL};
-static const option_set_t SET = {"heddle sample", "DIR [OPTION...]", "Does\nnothing.", NULL, OPTIONS, COMMON, ARGS, 1,
+static const option_set_t SET = {"heddle sample",
+                                 "DIR [OPTION...]",
+                                 "Does\nnothing.",
+                                 NULL,
+                                 OPTIONS,
+                                 COMMON,
+                                 ARGS,
+                                 1,
                                  "Exit status: 0 ok.\n\nExamples:\n  heddle sample ."};
 
 static const char EXPECTED[] = "program\theddle sample\n"
@@ -38,11 +50,12 @@ static const char EXPECTED[] = "program\theddle sample\n"
 Test(option, a_mistyped_word_is_near_what_it_means)
 {
     static const char *const WORDS[] = {"status", "versions", "verify", "activate", "wait", NULL};
-    static const struct { const char *typed, *meant; } ROWS[] = {
-        {"stauts", "status"}, {"statsu", "status"},   {"staus", "status"}, {"sttatus", "status"},
-        {"vers", "versions"}, {"version", "versions"}, {"verfy", "verify"}, {"actviate", "activate"},
-        {"wiat", "wait"},     {"activat", "activate"},  {"wa", NULL},      {"x", NULL},
-        {"", NULL},           {"publish", NULL},       {"wxyz", NULL}};
+    static const struct {
+        const char *typed, *meant;
+    } ROWS[] = {{"stauts", "status"}, {"statsu", "status"},    {"staus", "status"}, {"sttatus", "status"},
+                {"vers", "versions"}, {"version", "versions"}, {"verfy", "verify"}, {"actviate", "activate"},
+                {"wiat", "wait"},     {"activat", "activate"}, {"wa", NULL},        {"x", NULL},
+                {"", NULL},           {"publish", NULL},       {"wxyz", NULL}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         const char *found = option_nearest(ROWS[i].typed, WORDS);
         cr_assert_eq(!found, !ROWS[i].meant, "%s: %s", ROWS[i].typed, found ? found : "none");
@@ -56,11 +69,12 @@ Test(option, a_mistyped_word_is_near_what_it_means)
 
 Test(option, an_unknown_option_names_the_near_one)
 {
-    static const struct { const char *typed, *hint; } ROWS[] = {
-        {"--flga", "did you mean --flag? see heddle sample --help"},
-        {"--nmae=x", "did you mean --name? see heddle sample --help"},
-        {"--other", "see heddle sample --help"},
-        {"-x", "see heddle sample --help"}};
+    static const struct {
+        const char *typed, *hint;
+    } ROWS[] = {{"--flga", "did you mean --flag? see heddle sample --help"},
+                {"--nmae=x", "did you mean --name? see heddle sample --help"},
+                {"--other", "see heddle sample --help"},
+                {"-x", "see heddle sample --help"}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         char typed[32], *argv[] = {"heddle", typed, "dir", NULL};
         const char *args[1];
@@ -126,7 +140,8 @@ static const char *logged(void)
 
 Test(option, a_program_logs_its_own_options)
 {
-    cr_assert(strstr(logged(), "data.device: opts.data_device names another\n"), "the library's words: %s", logged());
+    cr_assert(strstr(logged(), "data.device: opts.data_device names another\n"), "the library's words: %s",
+              logged());
     log_set_words(option_words);
     cr_assert(strstr(logged(), "data.device: --data-device names another\n"), "%s", logged());
     log_set_words(NULL);

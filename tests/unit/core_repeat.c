@@ -36,7 +36,7 @@ Test(repeat, the_end_is_reported_where_the_condition_was)
     cr_assert_eq(repeat_note(&r, 0, SECOND), 1);
     cr_assert(repeat_over(&r));
     cr_assert_not(repeat_over(&r), "once");
-    for (int i = 2; i < 60; i++) {    /* comes and goes */
+    for (int i = 2; i < 60; i++) { /* comes and goes */
         cr_assert_eq(repeat_note(&r, 0, (uint64_t)i * SECOND), 0);
         cr_assert_not(repeat_over(&r));
     }

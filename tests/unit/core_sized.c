@@ -9,9 +9,19 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef struct { size_t size; uint32_t a, b; } ours_t;
-typedef struct { size_t size; uint32_t a; } older_t;
-typedef struct { size_t size; uint32_t a, b; uint64_t c; } newer_t;
+typedef struct {
+    size_t size;
+    uint32_t a, b;
+} ours_t;
+typedef struct {
+    size_t size;
+    uint32_t a;
+} older_t;
+typedef struct {
+    size_t size;
+    uint32_t a, b;
+    uint64_t c;
+} newer_t;
 
 Test(sized, what_an_older_program_does_not_have_is_0)
 {

@@ -4,7 +4,9 @@
 #include <criterion/criterion.h>
 #include <stdlib.h>
 
-typedef struct { int key; } row_t;
+typedef struct {
+    int key;
+} row_t;
 
 static int order(const void *row, const void *key)
 {

@@ -37,11 +37,24 @@ Test(names, references)
     cr_assert(r.version == 57 && !r.head[0]);
     cr_assert_eq(ref_parse("policy@57:3f9a1c20d4e1", &r, NULL), 0);
     cr_assert(r.version == 57 && !strcmp(r.name, "policy") && !strcmp(r.head, "3f9a1c20d4e1"));
-    const char *bad[] = {"policy@", "policy@0", "policy@-1", "policy@1x", "policy@99999999999999999999",
-                         "@3", "p@1@2", "policy@3:", "policy@3:3f9a1c20d4e", "policy@3:3f9a1c20d4e11",
-                         "policy@3:3F9A1C20D4E1", "policy@3:3f9a1c20d4eg", "policy:3f9a1c20d4e1",
-                         "policy@:3f9a1c20d4e1", "policy@3:3f9a1c20d4e1 ", "policy@0:3f9a1c20d4e1"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_assert(ref_parse(bad[i], &r, NULL) < 0, "%s", bad[i]);
+    const char *bad[] = {"policy@",
+                         "policy@0",
+                         "policy@-1",
+                         "policy@1x",
+                         "policy@99999999999999999999",
+                         "@3",
+                         "p@1@2",
+                         "policy@3:",
+                         "policy@3:3f9a1c20d4e",
+                         "policy@3:3f9a1c20d4e11",
+                         "policy@3:3F9A1C20D4E1",
+                         "policy@3:3f9a1c20d4eg",
+                         "policy:3f9a1c20d4e1",
+                         "policy@:3f9a1c20d4e1",
+                         "policy@3:3f9a1c20d4e1 ",
+                         "policy@0:3f9a1c20d4e1"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        cr_assert(ref_parse(bad[i], &r, NULL) < 0, "%s", bad[i]);
 }
 
 /* The one that every sample carries. */
@@ -83,7 +96,8 @@ Test(units, durations)
     cr_assert(units_parse_duration("0", &ms) && ms == 0);
     cr_assert(units_parse_duration("0.0001s", &ms) && ms == 1);
     const char *bad[] = {"", "s", "-1s", "1x", "inf", "1e9", "99999999999h", " 1", "0x10"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) cr_assert_not(units_parse_duration(bad[i], &ms), "%s", bad[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        cr_assert_not(units_parse_duration(bad[i], &ms), "%s", bad[i]);
 }
 
 Test(units, sizes)
@@ -130,9 +144,14 @@ Test(errors, texts_are_cut_on_a_character)
 Test(errors, what_a_terminal_obeys_is_a_question_mark)
 {
     char to[64];
-    error_text(to, sizeof to, "a\x1b[2Jb\xc2\x9b" "c\x7f");
+    error_text(to, sizeof to,
+               "a\x1b[2Jb\xc2\x9b"
+               "c\x7f");
     cr_assert_str_eq(to, "a?[2Jb??c?");
-    error_text(to, sizeof to, "a\xe2\x80\x8e\xe2\x80\xae" "b\xe2\x81\xa6\xe2\x81\xa9" "c");
+    error_text(to, sizeof to,
+               "a\xe2\x80\x8e\xe2\x80\xae"
+               "b\xe2\x81\xa6\xe2\x81\xa9"
+               "c");
     cr_assert_str_eq(to, "a??????b??????c", "what turns the direction of a line");
     error_text(to, sizeof to, "\xe2\x80\xa6 \xe2\x81\xaa \xe2\x82\xac \xc3\xa9");
     cr_assert_str_eq(to, "\xe2\x80\xa6 \xe2\x81\xaa \xe2\x82\xac \xc3\xa9", "and nothing else");

@@ -29,9 +29,9 @@ static fetch_t *f;
 static uint64_t now;
 static fetch_action_t acts[256];
 static int act_count;
-static uint64_t steps; /* of all walks */
+static uint64_t steps;                   /* of all walks */
 static uint64_t last_ask, ask_of[65536]; /* a piece's last ask */
-static bool acks = true; /* step makes the asks that it is told to; else who calls it does */
+static bool acks = true;                 /* step makes the asks that it is told to; else who calls it does */
 
 /* The size of a piece of which so many fit into the window. */
 static uint32_t piece_of(uint32_t window) { return LIMIT_WINDOW_BYTES / window; }
@@ -85,7 +85,8 @@ static int gone(uint64_t token) { return step((fetch_event_t){.kind = FE_GONE, .
 static int beat(uint64_t token) { return step((fetch_event_t){.kind = FE_BEAT, .token = token}); }
 static int refused(uint32_t piece, uint64_t token, int err)
 {
-    return step((fetch_event_t){.kind = FE_REFUSED, .piece = piece, .ask = open_ask(piece, token), .err = err});
+    return step(
+        (fetch_event_t){.kind = FE_REFUSED, .piece = piece, .ask = open_ask(piece, token), .err = err});
 }
 
 static int sources(int n, const uint64_t *tokens)
@@ -279,18 +280,13 @@ static void run_one(uint64_t seed, uint32_t count)
         HOLDS(at != CLOCK_NEVER);
         if (at > now) now = at;
         HOLDS(now < 4 * 3600 * SECOND);
-        if (asked)
-            name_sources(w);
-        else if (next)
-            deliver(w, next);
-        else
-            tick();
+        if (asked) name_sources(w);
+        else if (next) deliver(w, next);
+        else tick();
         take_actions(w);
     }
-    if (w->done)
-        check_done(w);
-    else if (!w->is_hopeless)
-        check_all_rotten(w);
+    if (w->done) check_done(w);
+    else if (!w->is_hopeless) check_all_rotten(w);
     HOLDS(fetch_deadline(f) == CLOCK_NEVER);
     stop();
     free(w->open);

@@ -16,7 +16,10 @@
 #define ENDS_THE_PROCESS .signal = SIGABRT
 #endif
 
-typedef struct { void (*call)(void *arg); void *arg; } other_call_t;
+typedef struct {
+    void (*call)(void *arg);
+    void *arg;
+} other_call_t;
 
 static inline void *make_other_call(void *self)
 {

@@ -40,8 +40,14 @@ static void limit_cell(const field_t *f, char *ret_cell, size_t size)
     case FIELD_I64:
         for (int bits = 32; bits <= 64; bits++) {
             uint64_t below = bits == 64 ? UINT64_MAX : (1ull << bits) - 1;
-            if (max == below) { snprintf(ret_cell, size, "2^%d-1", bits); return; }
-            if (max == below + 1) { snprintf(ret_cell, size, "2^%d", bits); return; }
+            if (max == below) {
+                snprintf(ret_cell, size, "2^%d-1", bits);
+                return;
+            }
+            if (max == below + 1) {
+                snprintf(ret_cell, size, "2^%d", bits);
+                return;
+            }
         }
         snprintf(ret_cell, size, "%llu", max);
         return;
@@ -53,7 +59,7 @@ static void limit_cell(const field_t *f, char *ret_cell, size_t size)
         return;
     case FIELD_LIST:
     case FIELD_U64S: snprintf(ret_cell, size, "%llu", max); return;
-    default: *ret_cell = 0; return;   /* the kind says it all */
+    default: *ret_cell = 0; return; /* the kind says it all */
     }
 }
 
@@ -108,7 +114,9 @@ Test(docs, every_row_of_lists) { for_each_field(check_rows); }
 Test(docs, who_sends_each)
 {
 #define X(NAME, number, name, who) {#number " " #NAME, who},
-    static const struct { const char *heading, *who; } SENDERS[] = {MSG_TYPES(X)};
+    static const struct {
+        const char *heading, *who;
+    } SENDERS[] = {MSG_TYPES(X)};
 #undef X
     for (size_t i = 0; i < TYPE_COUNT; i++) {
         char *text = section(SENDERS[i].heading);

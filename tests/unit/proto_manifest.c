@@ -8,15 +8,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const uint64_t ROW[] = {1, 2}, COLUMN[] = {3, 1}, NONE[] = {0, 7}, ONE[] = {1}, PAGE[] = {4096}, OVER[] = {4097};
+static const uint64_t ROW[] = {1, 2}, COLUMN[] = {3, 1}, NONE[] = {0, 7}, ONE[] = {1}, PAGE[] = {4096},
+                      OVER[] = {4097};
 
 static heddle_tensor_t tensor(const char *name, int dtype, uint32_t ndim, const uint64_t *dims)
 {
-    return (heddle_tensor_t){.size = sizeof(heddle_tensor_t), .name = name, .dtype = dtype, .ndim = ndim, .dims = dims};
+    return (heddle_tensor_t){.size = sizeof(heddle_tensor_t),
+                             .name = name,
+                             .dtype = dtype,
+                             .ndim = ndim,
+                             .dims = dims};
 }
 
 /* A filled region with all that goes with it. */
-typedef struct { heddle_tensor_t *tensors; layout_t layout; uint8_t *region; buf_t encoded; digest_t h1; bytes_t config; } arena_made_t;
+typedef struct {
+    heddle_tensor_t *tensors;
+    layout_t layout;
+    uint8_t *region;
+    buf_t encoded;
+    digest_t h1;
+    bytes_t config;
+} arena_made_t;
 
 static arena_made_t make(heddle_tensor_t *tensors, uint32_t count)
 {
@@ -26,14 +38,16 @@ static arena_made_t make(heddle_tensor_t *tensors, uint32_t count)
     a.region = malloc(a.layout.region_bytes);
     memset(a.region, 0xee, a.layout.region_bytes);
     for (uint32_t i = 0; i < count; i++)
-        for (uint64_t b = 0; b < a.layout.sizes[i]; b++) a.region[a.layout.places[i] + b] = (uint8_t)(b * 7 + i);
+        for (uint64_t b = 0; b < a.layout.sizes[i]; b++)
+            a.region[a.layout.places[i] + b] = (uint8_t)(b * 7 + i);
     layout_zero_padding(&a.layout, a.region);
     return a;
 }
 
 static void build(arena_made_t *a, const char *features)
 {
-    manifest_input_t in = {a->tensors, &a->layout, a->config, bytes_of("{\"format\":\"pt\"}", 15), "lora", features, a->region};
+    manifest_input_t in = {a->tensors, &a->layout, a->config, bytes_of("{\"format\":\"pt\"}", 15),
+                           "lora",     features,   a->region};
     cr_assert_eq(manifest_build(&in, &a->encoded, &a->h1), HEDDLE_OK);
     cr_assert_leq(a->encoded.bytes, manifest_bound(&a->layout, a->tensors, a->config.bytes, 15));
 }
@@ -80,7 +94,7 @@ static arena_made_t odd(void)
 Test(layout, whole_pages_in_order_of_name)
 {
     arena_made_t a = odd();
-    static const uint32_t ORDER[] = {3, 5, 4, 2, 0, 1};   /* byte half none page page+1 scalar */
+    static const uint32_t ORDER[] = {3, 5, 4, 2, 0, 1}; /* byte half none page page+1 scalar */
     static const uint64_t PLACES[] = {12288, 20480, 8192, 0, 8192, 4096}, SIZES[] = {4097, 8, 4096, 1, 0, 1};
     cr_assert_arr_eq(a.layout.order, ORDER, sizeof ORDER);
     cr_assert_arr_eq(a.layout.places, PLACES, sizeof PLACES);
@@ -92,7 +106,7 @@ Test(layout, whole_pages_in_order_of_name)
 
 Test(layout, padding_is_zeroed_and_nothing_else)
 {
-    arena_made_t a = odd();   /* the region was full of 0xee before */
+    arena_made_t a = odd(); /* the region was full of 0xee before */
     uint64_t zeros = 0;
     for (uint64_t i = 0; i < a.layout.region_bytes; i++) zeros += a.region[i] == 0;
     for (int i = 0; i < 6; i++)
@@ -120,8 +134,13 @@ Test(layout, refuses_bad_names)
     name[1025] = 0;
     heddle_tensor_t t[2] = {tensor(name, HEDDLE_DTYPE_F32, 1, ONE), tensor("b", HEDDLE_DTYPE_F32, 1, ONE)};
     refused(t, 2, HEDDLE_ERR_LIMIT, "is too long");
-    static const struct { const char *name, *why; } NAMES[] = {
-        {"", "is empty"}, {NULL, "is empty"}, {"a\xff", "is not UTF-8"}, {"\xed\xa0\x80", "is not UTF-8"}, {"__metadata__", "is reserved"}};
+    static const struct {
+        const char *name, *why;
+    } NAMES[] = {{"", "is empty"},
+                 {NULL, "is empty"},
+                 {"a\xff", "is not UTF-8"},
+                 {"\xed\xa0\x80", "is not UTF-8"},
+                 {"__metadata__", "is reserved"}};
     for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
         t[0].name = NAMES[i].name;
         refused(t, 2, HEDDLE_ERR_BAD_ADAPTER, NAMES[i].why);
@@ -137,9 +156,14 @@ Test(layout, refuses_bad_names)
 
 Test(layout, refuses_bad_shapes)
 {
-    static const uint64_t HUGE[] = {1ull << 40, 1ull << 30}, WIDE[] = {(1ull << 40) + 1}, THREE[] = {3}, MANY[17] = {0};
+    static const uint64_t HUGE[] = {1ull << 40, 1ull << 30}, WIDE[] = {(1ull << 40) + 1}, THREE[] = {3},
+                          MANY[17] = {0};
     static const uint64_t FULL[] = {1ull << 39}, EMPTY[] = {0, 1ull << 53};
-    const struct { heddle_tensor_t t; int code; const char *why; } CASES[] = {
+    const struct {
+        heddle_tensor_t t;
+        int code;
+        const char *why;
+    } CASES[] = {
         {tensor("a", HEDDLE_DTYPE_F32, 2, HUGE), HEDDLE_ERR_BAD_ADAPTER, "overflows"},
         {tensor("a", HEDDLE_DTYPE_U8, 1, WIDE), HEDDLE_ERR_BAD_ADAPTER, "larger than any region"},
         {tensor("a", HEDDLE_DTYPE_U8, 2, EMPTY), HEDDLE_ERR_BAD_ADAPTER, "has a dimension that is too large"},
@@ -149,9 +173,11 @@ Test(layout, refuses_bad_shapes)
         {tensor("a", -1, 1, ONE), HEDDLE_ERR_BAD_ADAPTER, "unknown dtype"},
         {tensor("a", HEDDLE_DTYPE_U8, 17, MANY), HEDDLE_ERR_LIMIT, "too many dimensions"},
     };
-    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) refused(&CASES[i].t, 1, CASES[i].code, CASES[i].why);
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++)
+        refused(&CASES[i].t, 1, CASES[i].code, CASES[i].why);
     heddle_tensor_t three[3];
-    for (int i = 0; i < 3; i++) three[i] = tensor((const char *[]){"a", "b", "c"}[i], HEDDLE_DTYPE_U8, 1, FULL);
+    for (int i = 0; i < 3; i++)
+        three[i] = tensor((const char *[]){"a", "b", "c"}[i], HEDDLE_DTYPE_U8, 1, FULL);
     refused(three, 3, HEDDLE_ERR_LIMIT, "too much memory");
     heddle_tensor_t none = tensor("a", HEDDLE_DTYPE_BF16, 2, NONE);
     refused(&none, 1, HEDDLE_ERR_BAD_ADAPTER, "hold no byte");
@@ -163,7 +189,7 @@ Test(layout, the_table_must_fit_a_manifest)
 {
     enum { COUNT = 80000 };
     heddle_tensor_t *t = calloc(COUNT, sizeof *t);
-    char (*names)[901] = calloc(COUNT, sizeof *names);
+    char(*names)[901] = calloc(COUNT, sizeof *names);
     for (int i = 0; i < COUNT; i++) {
         memset(names[i], 'x', 890);
         snprintf(names[i] + 890, 11, "%010u", (unsigned)i);
@@ -179,10 +205,14 @@ Test(layout, the_table_must_fit_a_manifest)
 
 Test(layout, chunk_sizes)
 {
-    static const struct { uint64_t region; uint32_t chunk; } SIZES[] = {
-        {4096, 65536}, {1ull << 26, 65536}, {(1ull << 27) - 4096, 65536}, {1ull << 27, 131072}, {(1ull << 28) - 4096, 131072},
-        {1ull << 28, 262144}, {1ull << 40, 262144}};
-    for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) cr_assert_eq(manifest_chunk_bytes(SIZES[i].region), SIZES[i].chunk);
+    static const struct {
+        uint64_t region;
+        uint32_t chunk;
+    } SIZES[] = {{4096, 65536},        {1ull << 26, 65536},           {(1ull << 27) - 4096, 65536},
+                 {1ull << 27, 131072}, {(1ull << 28) - 4096, 131072}, {1ull << 28, 262144},
+                 {1ull << 40, 262144}};
+    for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++)
+        cr_assert_eq(manifest_chunk_bytes(SIZES[i].region), SIZES[i].chunk);
 }
 
 /* ---- manifest */
@@ -190,12 +220,22 @@ Test(layout, chunk_sizes)
 Test(manifest, the_example_of_the_protocol_page)
 {
     static const char BYTES[] =
-        "\xde\0\x11\xa1v\1\xa4kind\xa4lora\xa8" "features\x90\xab" "chunk_bytes\xce\0\1\0\0\xac" "region_bytes\xcd\x20\0\xaa" "data_bytes\x0e"
-        "\xa5" "count\2\xa6" "config\xc4\x1d{\"peft_type\": \"LORA\", \"r\": 1}\xa8metadata\xc4\x0f{\"format\":\"pt\"}"
-        "\xa5names\xc4\x1eq.lora_A.weightq.lora_B.weight\xa9name_ends\xc4\x08\x0f\0\0\0\x1e\0\0\0\xa6" "dtypes\xc4\2\x11\x0d\xa5ndims\xc4\2\2\2"
-        "\xa4" "dims\xc4\x20\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0"
-        "\xa7offsets\xc4\x10\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\xa5sizes\xc4\x10\x08\0\0\0\0\0\0\0\6\0\0\0\0\0\0\0"
-        "\xa6" "chunks\xc4\x10\x77\x22\x65\xfe\xa8\x2c\xa9\x1a\xa1\xda\x11\xd8\xb1\xfd\x02\x85";
+        "\xde\0\x11\xa1v\1\xa4kind\xa4lora\xa8"
+        "features\x90\xab"
+        "chunk_bytes\xce\0\1\0\0\xac"
+        "region_bytes\xcd\x20\0\xaa"
+        "data_bytes\x0e"
+        "\xa5"
+        "count\2\xa6"
+        "config\xc4\x1d{\"peft_type\": \"LORA\", \"r\": 1}\xa8metadata\xc4\x0f{\"format\":\"pt\"}"
+        "\xa5names\xc4\x1eq.lora_A.weightq.lora_B.weight\xa9name_ends\xc4\x08\x0f\0\0\0\x1e\0\0\0\xa6"
+        "dtypes\xc4\2\x11\x0d\xa5ndims\xc4\2\2\2"
+        "\xa4"
+        "dims\xc4\x20\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0\3\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0"
+        "\xa7offsets\xc4\x10\0\0\0\0\0\0\0\0\0\x10\0\0\0\0\0\0\xa5sizes\xc4\x10\x08\0\0\0\0\0\0\0\6\0\0\0\0\0"
+        "\0\0"
+        "\xa6"
+        "chunks\xc4\x10\x77\x22\x65\xfe\xa8\x2c\xa9\x1a\xa1\xda\x11\xd8\xb1\xfd\x02\x85";
     arena_made_t a = example();
     char text[HEDDLE_DIGEST_TEXT];
     digest_text(&a.h1, text);
@@ -358,7 +398,7 @@ Test(manifest, chunks_of_a_large_region)
 Test(manifest, build_refuses_a_config_that_no_reader_takes)
 {
     arena_made_t a = example();
-    a.config.bytes = LIMIT_CONFIG_BYTES + 1;   /* refused before it is read */
+    a.config.bytes = LIMIT_CONFIG_BYTES + 1; /* refused before it is read */
     buf_t out = {0};
     digest_t h1;
     manifest_input_t in = {a.tensors, &a.layout, a.config, {0}, "lora", "", a.region};
@@ -374,7 +414,8 @@ static uint8_t *value_of(arena_made_t *a, const char *key, size_t header)
 {
     size_t n = strlen(key);
     for (size_t i = 1; i + n <= a->encoded.bytes; i++)
-        if (a->encoded.data[i - 1] == (0xa0 | n) && !memcmp(a->encoded.data + i, key, n)) return a->encoded.data + i + n + header;
+        if (a->encoded.data[i - 1] == (0xa0 | n) && !memcmp(a->encoded.data + i, key, n))
+            return a->encoded.data + i + n + header;
     cr_assert_fail("no key %s", key);
     return NULL;
 }
@@ -388,8 +429,18 @@ static void decode_refused(arena_made_t *a, int code, const char *why)
     drop(a);
 }
 
-typedef struct { const char *key; size_t header, at; const char *bytes; size_t n; int code; const char *why; } edit_t;
-#define EDIT(key, header, at, bytes, code, why) {key, header, at, bytes, sizeof bytes - 1, HEDDLE_ERR_##code, why}
+typedef struct {
+    const char *key;
+    size_t header, at;
+    const char *bytes;
+    size_t n;
+    int code;
+    const char *why;
+} edit_t;
+#define EDIT(key, header, at, bytes, code, why)                                                              \
+    {                                                                                                        \
+        key, header, at, bytes, sizeof bytes - 1, HEDDLE_ERR_##code, why                                     \
+    }
 
 Test(manifest, refuses_wrong_values)
 {
@@ -439,8 +490,10 @@ Test(manifest, refuses_wrong_values)
 
 Test(manifest, each_key_must_be_there_once)
 {
-    static const char *const KEYS[] = {"v", "kind", "features", "chunk_bytes", "region_bytes", "data_bytes", "count", "config", "metadata",
-                                       "names", "name_ends", "dtypes", "ndims", "dims", "offsets", "sizes", "chunks"};
+    static const char *const KEYS[] = {"v",          "kind",   "features", "chunk_bytes", "region_bytes",
+                                       "data_bytes", "count",  "config",   "metadata",    "names",
+                                       "name_ends",  "dtypes", "ndims",    "dims",        "offsets",
+                                       "sizes",      "chunks"};
     for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++) {
         arena_made_t a = example();
         value_of(&a, KEYS[i], 0)[-1] = 'X';
@@ -453,9 +506,16 @@ Test(manifest, each_key_must_be_there_once)
 
 Test(manifest, features_are_sorted_words)
 {
-    static const struct { const char *features; int code; } CASES[] = {
-        {"bias", 0}, {"bias,dora,rslora", 0}, {"dora,bias", HEDDLE_ERR_PROTOCOL}, {"dora,dora", HEDDLE_ERR_PROTOCOL},
-        {"Dora", HEDDLE_ERR_PROTOCOL}, {"a,,b", HEDDLE_ERR_PROTOCOL}, {"a,b c", HEDDLE_ERR_PROTOCOL}};
+    static const struct {
+        const char *features;
+        int code;
+    } CASES[] = {{"bias", 0},
+                 {"bias,dora,rslora", 0},
+                 {"dora,bias", HEDDLE_ERR_PROTOCOL},
+                 {"dora,dora", HEDDLE_ERR_PROTOCOL},
+                 {"Dora", HEDDLE_ERR_PROTOCOL},
+                 {"a,,b", HEDDLE_ERR_PROTOCOL},
+                 {"a,b c", HEDDLE_ERR_PROTOCOL}};
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         arena_made_t a = example();
         a.encoded.bytes = 0;
@@ -502,7 +562,8 @@ Test(manifest, what_is_read_is_a_copy_that_was_compared)
     cr_assert_null(m.encoded);
     cr_assert_eq(manifest_read(buf_view(&a.encoded), &digest, &m, &e), HEDDLE_ERR_DIGEST_MISMATCH);
     digest = digest_blake2b(a.encoded.data, a.encoded.bytes);
-    cr_assert_eq(manifest_read(buf_view(&a.encoded), &digest, &m, &e), HEDDLE_ERR_PROTOCOL, "it is no manifest");
+    cr_assert_eq(manifest_read(buf_view(&a.encoded), &digest, &m, &e), HEDDLE_ERR_PROTOCOL,
+                 "it is no manifest");
     drop(&a);
 }
 
@@ -514,7 +575,8 @@ Test(manifest, what_is_no_map_or_has_a_rest_is_refused)
     heddle_error_t e;
     manifest_t m;
     cr_assert_eq(manifest_decode(bytes_of("\x91\xc0", 2), &m, &e), HEDDLE_ERR_PROTOCOL);
-    cr_assert_eq(manifest_decode(bytes_of("\xdf\x08\0\0\0", 5), &m, &e), HEDDLE_ERR_LIMIT);   /* 2^27 keys in 5 bytes */
+    cr_assert_eq(manifest_decode(bytes_of("\xdf\x08\0\0\0", 5), &m, &e),
+                 HEDDLE_ERR_LIMIT); /* 2^27 keys in 5 bytes */
     cr_assert_eq(manifest_decode(bytes_of("", 0), &m, &e), HEDDLE_ERR_PROTOCOL);
     cr_assert_eq(manifest_decode(bytes_of(NULL, LIMIT_MANIFEST_BYTES + 1), &m, &e), HEDDLE_ERR_LIMIT);
 }
@@ -544,7 +606,7 @@ static void use(const manifest_t *m)
 
 static int decode_copy(const uint8_t *data, size_t bytes)
 {
-    uint8_t *copy = malloc(bytes ? bytes : 1);   /* so that one byte too many is seen */
+    uint8_t *copy = malloc(bytes ? bytes : 1); /* so that one byte too many is seen */
     if (bytes) memcpy(copy, data, bytes);
     manifest_t m;
     heddle_error_t e;
@@ -560,7 +622,8 @@ static int decode_copy(const uint8_t *data, size_t bytes)
 Test(manifest, every_truncation_is_refused)
 {
     arena_made_t a = odd();
-    for (size_t n = 0; n < a.encoded.bytes; n++) cr_assert_neq(decode_copy(a.encoded.data, n), HEDDLE_OK, "%zu bytes", n);
+    for (size_t n = 0; n < a.encoded.bytes; n++)
+        cr_assert_neq(decode_copy(a.encoded.data, n), HEDDLE_OK, "%zu bytes", n);
     cr_assert_eq(decode_copy(a.encoded.data, a.encoded.bytes), HEDDLE_OK);
     drop(&a);
 }
@@ -576,10 +639,11 @@ Test(manifest, mutations_are_refused_or_harmless)
     uint8_t *copy = malloc(a.encoded.bytes);
     for (int round = 0; round < 20000; round++) {
         memcpy(copy, a.encoded.data, a.encoded.bytes);
-        for (int edits = 1 + rand() % 3; edits > 0; edits--) copy[(size_t)rand() % a.encoded.bytes] = (uint8_t)rand();
+        for (int edits = 1 + rand() % 3; edits > 0; edits--)
+            copy[(size_t)rand() % a.encoded.bytes] = (uint8_t)rand();
         refusals += decode_copy(copy, a.encoded.bytes) != HEDDLE_OK;
     }
-    cr_assert_gt(refusals, 5000);   /* config, metadata and digests may hold any byte */
+    cr_assert_gt(refusals, 5000); /* config, metadata and digests may hold any byte */
     free(copy);
     drop(&a);
 }

@@ -122,9 +122,24 @@ Test(golden, every_message)
 }
 
 /* Written by hand from docs/protocol.md: no table, no sample. */
-static const char COMMIT_BY_HAND[] =
-    "\x92\x10\x85" "\xa5" "token" "\xcf\0\0\0\x07\0\0\0\x02" "\xa7" "version" "\x03" "\xa8" "decision" "\x04"
-    "\xa7" "adapter" "\xa6" "policy" "\xa6" "digest" "\xc4\x20" "0123456789abcdef0123456789abcdef";
+static const char COMMIT_BY_HAND[] = "\x92\x10\x85"
+                                     "\xa5"
+                                     "token"
+                                     "\xcf\0\0\0\x07\0\0\0\x02"
+                                     "\xa7"
+                                     "version"
+                                     "\x03"
+                                     "\xa8"
+                                     "decision"
+                                     "\x04"
+                                     "\xa7"
+                                     "adapter"
+                                     "\xa6"
+                                     "policy"
+                                     "\xa6"
+                                     "digest"
+                                     "\xc4\x20"
+                                     "0123456789abcdef0123456789abcdef";
 
 Test(golden, commit_by_hand)
 {
@@ -294,18 +309,24 @@ static void check_required(int type, const field_t *outer, const field_t *f)
 
 Test(decode, every_required_key) { for_each_field(check_required); }
 
-static const struct { const char *bytes; size_t n; unsigned fits; } VALUES[] = {
+static const struct {
+    const char *bytes;
+    size_t n;
+    unsigned fits;
+} VALUES[] = {
 #define FITS(kind) (1u << FIELD_##kind)
-    {"\xc0", 1, 0},                                                              /* nil */
+    {"\xc0", 1, 0}, /* nil */
     {"\xc3", 1, FITS(BOOL)},
     {"\x01", 1, FITS(U64) | FITS(I64)},
-    {"\xff", 1, FITS(I64)},                                                      /* -1 */
-    {"\xcb\x3f\xf8\0\0\0\0\0\0", 9, 0},                                          /* 1.5 */
+    {"\xff", 1, FITS(I64)},             /* -1 */
+    {"\xcb\x3f\xf8\0\0\0\0\0\0", 9, 0}, /* 1.5 */
     {"\xa1x", 2, FITS(TEXT) | FITS(NAME)},
     {"\xc4\x01x", 3, FITS(BIN)},
-    {"\xc4\x11" "0123456789abcdefg", 19, FITS(BIN)},                             /* no key, no digest */
+    {"\xc4\x11"
+     "0123456789abcdefg",
+     19, FITS(BIN)}, /* no key, no digest */
     {"\x90", 1, FITS(LIST) | FITS(TEXTS) | FITS(U64S)},
-    {"\x91\xc0", 2, 0},                                                          /* [nil] */
+    {"\x91\xc0", 2, 0}, /* [nil] */
     {"\x80", 1, 0},
 };
 
@@ -347,7 +368,7 @@ static bool add_over_limit(buf_t *b, const field_t *f)
     case FIELD_TEXTS:
     case FIELD_U64S:
         raw_array(b, f->max + 1);
-        fill = f->kind == FIELD_LIST ? 0x80 : f->kind == FIELD_TEXTS ? 0xa0 : 0;   /* {} "" 0 */
+        fill = f->kind == FIELD_LIST ? 0x80 : f->kind == FIELD_TEXTS ? 0xa0 : 0; /* {} "" 0 */
         memset(buf_grow(b, f->max + 1), fill, f->max + 1);
         return true;
     default: return false;
@@ -379,8 +400,11 @@ Test(decode, limit_of_texts_in_lists) { for_each_field(check_items); }
 
 static void check_texts(int type, const field_t *outer, const field_t *f)
 {
-    static const struct { const char *bytes; size_t n; bool name_only; } BAD[] = {
-        {"\xa3x\0y", 4, false}, {"\xa2..", 3, true}, {"\xa3x y", 4, true}, {"\xa2\xc3\xa9", 3, true}};
+    static const struct {
+        const char *bytes;
+        size_t n;
+        bool name_only;
+    } BAD[] = {{"\xa3x\0y", 4, false}, {"\xa2..", 3, true}, {"\xa3x y", 4, true}, {"\xa2\xc3\xa9", 3, true}};
     if (f->kind != FIELD_TEXT && f->kind != FIELD_NAME) return;
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         if (BAD[i].name_only && f->kind != FIELD_NAME) continue;
@@ -425,10 +449,13 @@ Test(decode, unknown_keys_are_skipped_whatever_they_hold)
 
 Test(decode, unknown_types_and_other_shapes_are_refused)
 {
-    static const struct { const char *bytes; size_t n; } BAD[] = {
-        {"\x92\x00\x80", 3}, {"\x92\x1d\x80", 3}, {"\x92\xcf\x80\0\0\0\0\0\0\x01\x80", 11},
-        {"\x92\xff\x80", 3}, {"\x91\x1c", 2}, {"\x93\x1c\x80\x80", 4}, {"\x92\x1c\x90", 3}, {"\x92\xa1x\x80", 4},
-        {"\x90", 1}, {"\x80", 1}, {"\xc0", 1}, {"\x1c", 1}};
+    static const struct {
+        const char *bytes;
+        size_t n;
+    } BAD[] = {{"\x92\x00\x80", 3}, {"\x92\x1d\x80", 3},  {"\x92\xcf\x80\0\0\0\0\0\0\x01\x80", 11},
+               {"\x92\xff\x80", 3}, {"\x91\x1c", 2},      {"\x93\x1c\x80\x80", 4},
+               {"\x92\x1c\x90", 3}, {"\x92\xa1x\x80", 4}, {"\x90", 1},
+               {"\x80", 1},         {"\xc0", 1},          {"\x1c", 1}};
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++) {
         heddle_error_t e = {0};
         cr_assert_eq(decode_only(bytes_of(BAD[i].bytes, BAD[i].n), &e), HEDDLE_ERR_PROTOCOL, "%zu", i);

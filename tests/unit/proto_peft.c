@@ -28,7 +28,8 @@
 
 static const char GOOD_CONFIG[] = "{\"peft_type\": \"LORA\", \"r\": 1}";
 static const char GOOD_HEADER[] =
-    "{\"__metadata__\":{\"format\":\"pt\"},\"q.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[0,8]},"
+    "{\"__metadata__\":{\"format\":\"pt\"},\"q.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_"
+    "offsets\":[0,8]},"
     "\"q.lora_B.weight\":{\"dtype\":\"F16\",\"shape\":[3,1],\"data_offsets\":[8,14]}}     ";
 static const char GOOD_DATA[] = "\0\0\x80\x3f\0\0\0\x40\0\x38\0\0\0\xbc";
 #define GOOD_DIGEST "h1:277ae4c4cccdb03b9c7775ed2a667ef9d5c2dfba2dbc9f8044d93da5acd71e5c"
@@ -86,7 +87,8 @@ static void teardown(void) { nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 TestSuite(peft, .init = setup, .fini = teardown, .timeout = 60);
 
 /* The whole directory is refused, and says so completely. */
-static void refused_at(const char *path, int code, const char *message, const char *expected, const char *found, const char *hint)
+static void refused_at(const char *path, int code, const char *message, const char *expected,
+                       const char *found, const char *hint)
 {
     heddle_adapter_info_t info;
     heddle_error_t e = {0};
@@ -105,13 +107,24 @@ static void refused(int code, const char *message, const char *expected, const c
 #define BAD HEDDLE_ERR_BAD_ADAPTER
 
 /* An adapter in memory, as publish and a worker have it. */
-typedef struct { peft_dir_t *peft; layout_t layout; uint8_t *region; buf_t encoded; manifest_t manifest; digest_t h1; } loaded_t;
+typedef struct {
+    peft_dir_t *peft;
+    layout_t layout;
+    uint8_t *region;
+    buf_t encoded;
+    manifest_t manifest;
+    digest_t h1;
+} loaded_t;
 
 enum { LEAVES_MAX = 8192 };
 
 /* Into memory, and piece by piece: the same bytes, and the same leaves. */
-typedef struct { peft_sink_t sink; uint8_t *region; } pieces_t;
-static int put_piece(const peft_sink_t *sink, uint64_t at, const void *pages, size_t bytes, heddle_error_t *error)
+typedef struct {
+    peft_sink_t sink;
+    uint8_t *region;
+} pieces_t;
+static int put_piece(const peft_sink_t *sink, uint64_t at, const void *pages, size_t bytes,
+                     heddle_error_t *error)
 {
     (void)error;
     cr_assert_eq((at | bytes) % 4096, 0);
@@ -147,7 +160,9 @@ static loaded_t load(const char *path)
     digest_leaves(a.region, a.layout.region_bytes, looked);
     cr_assert_arr_eq(leaves, looked, a.layout.region_bytes / 4096 * sizeof *leaves);
     check_pieces(a.peft, &a.layout, a.region, leaves);
-    manifest_input_t in = {tensors, &a.layout, peft_config(a.peft), peft_metadata(a.peft), "lora", peft_features(a.peft), a.region};
+    manifest_input_t in = {
+        tensors, &a.layout, peft_config(a.peft), peft_metadata(a.peft), "lora", peft_features(a.peft),
+        a.region};
     cr_assert_eq(manifest_build(&in, &a.encoded, &a.h1), HEDDLE_OK);
     cr_assert_eq(manifest_decode(buf_view(&a.encoded), &a.manifest, &e), HEDDLE_OK, "%s", e.message);
     return a;
@@ -240,8 +255,10 @@ Test(peft, what_peft_saved_comes_out_identical)
 
 Test(peft, tensors_come_in_the_order_of_their_data)
 {
-    put_model("{\"z.lora_B\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]},\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]},"
-              "\"k.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", "\1\2\3", 3);
+    put_model("{\"z.lora_B\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]},\"a.lora_A\":{\"dtype\":"
+              "\"U8\",\"shape\":[1],\"data_offsets\":[2,3]},"
+              "\"k.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
+              "\1\2\3", 3);
     loaded_t a = load(dir);
     uint32_t count;
     const heddle_tensor_t *t = peft_tensors(a.peft, &count);
@@ -249,9 +266,9 @@ Test(peft, tensors_come_in_the_order_of_their_data)
     cr_assert_str_eq(t[0].name, "k.lora_A");
     cr_assert_str_eq(t[1].name, "z.lora_B");
     cr_assert_str_eq(t[2].name, "a.lora_A");
-    cr_assert_eq(a.region[0], 3);      /* a */
-    cr_assert_eq(a.region[4096], 1);   /* k */
-    cr_assert_eq(a.region[8192], 2);   /* z */
+    cr_assert_eq(a.region[0], 3);    /* a */
+    cr_assert_eq(a.region[4096], 1); /* k */
+    cr_assert_eq(a.region[8192], 2); /* z */
     cr_assert_eq(a.region[1], 0);
     unload(&a);
 }
@@ -262,7 +279,8 @@ Test(peft, digest_reads_large_tensors_in_pieces)
     uint8_t *data = malloc(bytes);
     for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)(i * 31 >> 3);
     char header[200];
-    snprintf(header, sizeof header, "{\"x.lora_A\":{\"dtype\":\"U8\",\"shape\":[%zu],\"data_offsets\":[0,%zu]}}", bytes, bytes);
+    snprintf(header, sizeof header,
+             "{\"x.lora_A\":{\"dtype\":\"U8\",\"shape\":[%zu],\"data_offsets\":[0,%zu]}}", bytes, bytes);
     put_model(header, data, bytes);
     free(data);
     loaded_t a = load(dir);
@@ -295,17 +313,22 @@ static const char *features_of(const char *config, const char *tensor)
     char base[256];
     heddle_error_t e;
     heddle_tensor_t t[2] = {{.name = "q.lora_A.weight"}, {.name = tensor}};
-    cr_assert_eq(peft_check(bytes_of(config, strlen(config)), t, 2, features, base, &e), HEDDLE_OK, "%s: %s", config, e.message);
+    cr_assert_eq(peft_check(bytes_of(config, strlen(config)), t, 2, features, base, &e), HEDDLE_OK, "%s: %s",
+                 config, e.message);
     return features;
 }
 
 Test(peft, features_are_told)
 {
-    static const struct { const char *fields, *tensor, *features; } CASES[] = {
+    static const struct {
+        const char *fields, *tensor, *features;
+    } CASES[] = {
         {"", "x", ""},
         {",\"use_dora\":true", "x", "dora"},
-        {",\"use_dora\":false,\"use_rslora\":false,\"bias\":\"none\",\"modules_to_save\":null,\"rank_pattern\":{},\"alpha_pattern\":{},"
-         "\"target_parameters\":null,\"lora_bias\":false", "x", ""},
+        {",\"use_dora\":false,\"use_rslora\":false,\"bias\":\"none\",\"modules_to_save\":null,\"rank_"
+         "pattern\":{},\"alpha_pattern\":{},"
+         "\"target_parameters\":null,\"lora_bias\":false",
+         "x", ""},
         {"", "q.lora_magnitude_vector", "dora"},
         {",\"use_rslora\":true", "x", "rslora"},
         {",\"bias\":\"all\"", "x", "bias"},
@@ -335,18 +358,24 @@ Test(peft, features_are_told)
         {",\"use_qalora\":true", "x", "qalora"},
         {",\"use_bdlora\":{\"nblocks\":2}", "x", "bdlora"},
         {",\"use_bdlora\":true", "x", "bdlora"},
-        {",\"alora_invocation_tokens\":null,\"layer_replication\":null,\"use_qalora\":false,\"use_bdlora\":null,"
-         "\"init_lora_weights\":null", "x", ""},
+        {",\"alora_invocation_tokens\":null,\"layer_replication\":null,\"use_qalora\":false,\"use_bdlora\":"
+         "null,"
+         "\"init_lora_weights\":null",
+         "x", ""},
         {",\"alora_invocation_tokens\":[],\"layer_replication\":[]", "x", ""},
-        {",\"use_dora\":true,\"use_rslora\":true,\"bias\":\"all\",\"modules_to_save\":[\"x\"],\"rank_pattern\":{\"q\":2},\"target_parameters\":[\"w\"],"
-         "\"init_lora_weights\":\"pissa\",\"alora_invocation_tokens\":[1],\"layer_replication\":[[0,1]],\"use_qalora\":true,\"use_bdlora\":{\"nblocks\":2}",
-         "m.embed_tokens", "alora,bdlora,bias,dora,embeddings,init_base,layer_replication,modules_to_save,qalora,rank_pattern,"
-                           "rslora,target_parameters"},
+        {",\"use_dora\":true,\"use_rslora\":true,\"bias\":\"all\",\"modules_to_save\":[\"x\"],\"rank_"
+         "pattern\":{\"q\":2},\"target_parameters\":[\"w\"],"
+         "\"init_lora_weights\":\"pissa\",\"alora_invocation_tokens\":[1],\"layer_replication\":[[0,1]],"
+         "\"use_qalora\":true,\"use_bdlora\":{\"nblocks\":2}",
+         "m.embed_tokens",
+         "alora,bdlora,bias,dora,embeddings,init_base,layer_replication,modules_to_save,qalora,rank_pattern,"
+         "rslora,target_parameters"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         char config[600];
         snprintf(config, sizeof config, "{\"peft_type\":\"LORA\"%s}", CASES[i].fields);
-        cr_assert_str_eq(features_of(config, CASES[i].tensor), CASES[i].features, "%s %s", config, CASES[i].tensor);
+        cr_assert_str_eq(features_of(config, CASES[i].tensor), CASES[i].features, "%s %s", config,
+                         CASES[i].tensor);
     }
 }
 
@@ -354,9 +383,12 @@ Test(peft, configs_that_pass)
 {
     static const char *const CONFIGS[] = {
         "{\"peft_type\":\"LORA\"}",
-        " \n{\"peft_type\":\"LORA\",\"r\":16,\"lora_alpha\":8.5,\"target_modules\":\"all-linear\",\"rank_pattern\":null,\"alpha_pattern\":null} \n",
-        "{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":32,\"target_modules\":[\"q\",\"v\"],\"rank_pattern\":{\"a\":\"untouched\"},\"auto_mapping\":{\"x\":[[]]}}",
-        "{\"peft_type\":\"LORA\",\"target_modules\":null,\"base_model_name_or_path\":null,\"future\":{\"deep\":[1,2.5,true,null]}}"};
+        " \n{\"peft_type\":\"LORA\",\"r\":16,\"lora_alpha\":8.5,\"target_modules\":\"all-linear\",\"rank_"
+        "pattern\":null,\"alpha_pattern\":null} \n",
+        "{\"peft_type\":\"LORA\",\"r\":1,\"lora_alpha\":32,\"target_modules\":[\"q\",\"v\"],\"rank_pattern\":"
+        "{\"a\":\"untouched\"},\"auto_mapping\":{\"x\":[[]]}}",
+        "{\"peft_type\":\"LORA\",\"target_modules\":null,\"base_model_name_or_path\":null,\"future\":{"
+        "\"deep\":[1,2.5,true,null]}}"};
     for (size_t i = 0; i < sizeof CONFIGS / sizeof *CONFIGS; i++) features_of(CONFIGS[i], "x");
 }
 
@@ -372,7 +404,11 @@ Test(peft, base_model_is_cut_to_fit)
 
 Test(peft, configs_that_are_refused)
 {
-    static const struct { const char *config; int code; const char *message, *expected, *found; } CASES[] = {
+    static const struct {
+        const char *config;
+        int code;
+        const char *message, *expected, *found;
+    } CASES[] = {
         {"", BAD, "is not JSON at byte 0", "JSON", "nothing"},
         {" \n ", BAD, "is not JSON at byte 3", "JSON", "nothing"},
         {"{\"peft_type\": \"LO", BAD, "is not JSON", "JSON", ""},
@@ -382,9 +418,12 @@ Test(peft, configs_that_are_refused)
         {"\200\002}", BAD, "is not JSON", "JSON", ""},
         {"[1]", BAD, "no JSON object", "peft_type", "a list"},
         {"7", BAD, "no JSON object", "peft_type", "a single value"},
-        {"{\"peft_type\":\"LORA\",\"peft_type\":\"LORA\"}", BAD, "a name twice", "each name once", "peft_type"},
-        {"{}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "peft_type in the config must be LORA", "\"LORA\"", "no peft_type"},
-        {"{\"peft_type\":\"PREFIX_TUNING\"}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "must be LORA", "\"LORA\"", "PREFIX_TUNING"},
+        {"{\"peft_type\":\"LORA\",\"peft_type\":\"LORA\"}", BAD, "a name twice", "each name once",
+         "peft_type"},
+        {"{}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "peft_type in the config must be LORA", "\"LORA\"",
+         "no peft_type"},
+        {"{\"peft_type\":\"PREFIX_TUNING\"}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "must be LORA", "\"LORA\"",
+         "PREFIX_TUNING"},
         {"{\"peft_type\":\"lora\"}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "must be LORA", "\"LORA\"", "lora"},
         {"{\"peft_type\":null}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "must be LORA", "\"LORA\"", "no text"},
         {"{\"peft_type\":\"LORA\",\"r\":0}", BAD, "'r' in the config", "a positive integer", "0"},
@@ -393,18 +432,25 @@ Test(peft, configs_that_are_refused)
         {"{\"peft_type\":\"LORA\",\"r\":true}", BAD, "'r' in the config", "a positive integer", "true"},
         {"{\"peft_type\":\"LORA\",\"r\":\"8\"}", BAD, "'r' in the config", "a positive integer", "\"8\""},
         {"{\"peft_type\":\"LORA\",\"r\":null}", BAD, "'r' in the config", "a positive integer", "null"},
-        {"{\"peft_type\":\"LORA\",\"lora_alpha\":\"16\"}", BAD, "'lora_alpha' in the config", "a number", "\"16\""},
-        {"{\"peft_type\":\"LORA\",\"lora_alpha\":false}", BAD, "'lora_alpha' in the config", "a number", "false"},
-        {"{\"peft_type\":\"LORA\",\"target_modules\":7}", BAD, "'target_modules' in the config", "list of texts", "7"},
-        {"{\"peft_type\":\"LORA\",\"target_modules\":[\"q\",1]}", BAD, "'target_modules' in the config", "list of texts", "[\"q\",1]"},
-        {"{\"peft_type\":\"LORA\",\"target_modules\":{}}", BAD, "'target_modules' in the config", "list of texts", "{}"},
-        {"{\"peft_type\":\"LORA\",\"rank_pattern\":[]}", BAD, "'rank_pattern' in the config", "an object", "[]"},
-        {"{\"peft_type\":\"LORA\",\"alpha_pattern\":4}", BAD, "'alpha_pattern' in the config", "an object", "4"},
+        {"{\"peft_type\":\"LORA\",\"lora_alpha\":\"16\"}", BAD, "'lora_alpha' in the config", "a number",
+         "\"16\""},
+        {"{\"peft_type\":\"LORA\",\"lora_alpha\":false}", BAD, "'lora_alpha' in the config", "a number",
+         "false"},
+        {"{\"peft_type\":\"LORA\",\"target_modules\":7}", BAD, "'target_modules' in the config",
+         "list of texts", "7"},
+        {"{\"peft_type\":\"LORA\",\"target_modules\":[\"q\",1]}", BAD, "'target_modules' in the config",
+         "list of texts", "[\"q\",1]"},
+        {"{\"peft_type\":\"LORA\",\"target_modules\":{}}", BAD, "'target_modules' in the config",
+         "list of texts", "{}"},
+        {"{\"peft_type\":\"LORA\",\"rank_pattern\":[]}", BAD, "'rank_pattern' in the config", "an object",
+         "[]"},
+        {"{\"peft_type\":\"LORA\",\"alpha_pattern\":4}", BAD, "'alpha_pattern' in the config", "an object",
+         "4"},
     };
     for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
         put_config(CASES[i].config);
         refused(CASES[i].code, CASES[i].message, CASES[i].expected, CASES[i].found, "");
-        refused(CASES[i].code, path_of(CONFIG), "", "", "");   /* where */
+        refused(CASES[i].code, path_of(CONFIG), "", "", ""); /* where */
     }
 }
 
@@ -423,7 +469,8 @@ Test(peft, config_too_long_or_too_deep)
     refused(HEDDLE_ERR_LIMIT, "the config is too long", expected, found, "adapter_config.json");
     heddle_tensor_t t = {.name = "q.lora_A"};
     char features[192], base[256];
-    cr_assert_eq(peft_check(bytes_of(text, LIMIT_CONFIG_BYTES + 1), &t, 1, features, base, NULL), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(peft_check(bytes_of(text, LIMIT_CONFIG_BYTES + 1), &t, 1, features, base, NULL),
+                 HEDDLE_ERR_LIMIT);
     memset(text, '[', LIMIT_CONFIG_BYTES);
     put(CONFIG, text, LIMIT_CONFIG_BYTES);
     refused(HEDDLE_ERR_LIMIT, "nested too deep", "64 levels", "levels", "PEFT");
@@ -434,7 +481,8 @@ Test(peft, config_too_long_or_too_deep)
 
 Test(peft, no_such_directory)
 {
-    refused_at("/nonexistent/policy", HEDDLE_ERR_NOT_FOUND, "there is no directory /nonexistent/policy", CONFIG, "No such file", "path");
+    refused_at("/nonexistent/policy", HEDDLE_ERR_NOT_FOUND, "there is no directory /nonexistent/policy",
+               CONFIG, "No such file", "path");
     refused_at("", HEDDLE_ERR_NOT_FOUND, "there is no directory", CONFIG, "No such file", "path");
     char path[200];
     strcat(strcpy(path, path_of(CONFIG)), "/below");
@@ -493,7 +541,8 @@ Test(peft, the_adapter_is_one_level_below)
     char other[100], slashes[100];
     snprintf(other, sizeof other, "%s/critic", root);
     cr_assert_eq(mkdir(other, 0700), 0);
-    refused_at(root, BAD, "there is no", MODEL, "an adapter one level below", expected);   /* an empty one is no adapter */
+    refused_at(root, BAD, "there is no", MODEL, "an adapter one level below",
+               expected); /* an empty one is no adapter */
     snprintf(other, sizeof other, "%s/critic/" MODEL, root);
     cr_assert_eq(link(path_of(MODEL), other), 0);
     snprintf(expected, sizeof expected, "did you mean %s/critic?", root);
@@ -527,7 +576,7 @@ Test(peft, what_is_no_regular_file)
     for (int i = 0; i < 2; i++) {
         const char *name = NAMES[i];
         unlink(path_of(name));
-        cr_assert_eq(mkfifo(path_of(name), 0600), 0);   /* a blocking open would wait for a writer for ever */
+        cr_assert_eq(mkfifo(path_of(name), 0600), 0); /* a blocking open would wait for a writer for ever */
         refused_in_place_of(name, "a FIFO");
         cr_assert_eq(mkdir(path_of(name), 0700), 0);
         refused_in_place_of(name, "a directory");
@@ -557,7 +606,8 @@ Test(peft, files_that_cannot_be_read)
 {
     chmod(path_of(MODEL), 0);
     become_nobody();
-    refused(HEDDLE_ERR_INTERNAL, "cannot open", "can be read", "Permission denied", "PEFT saves with mode 0600");
+    refused(HEDDLE_ERR_INTERNAL, "cannot open", "can be read", "Permission denied",
+            "PEFT saves with mode 0600");
     cr_assert_eq(heddle_err_exit(HEDDLE_ERR_INTERNAL), 9);
     if (getuid() == 0) cr_assert_eq(seteuid(0), 0);
     chmod(path_of(MODEL), 0644);
@@ -591,7 +641,12 @@ Test(peft, no_lora_tensor)
 
 Test(peft, headers_of_impossible_length)
 {
-    static const struct { const char *bytes; size_t n; int code; const char *message, *hint; } CASES[] = {
+    static const struct {
+        const char *bytes;
+        size_t n;
+        int code;
+        const char *message, *hint;
+    } CASES[] = {
         {"", 0, BAD, "too short", "ended early"},
         {"\0\0\0\0\0\0\0", 7, BAD, "too short", "ended early"},
         {"\0\0\0\0\0\0\0\0", 8, BAD, "impossible length", "Save the adapter again"},
@@ -616,7 +671,8 @@ static void put_sparse(const char *header, uint64_t data_bytes)
     put_model(header, "", 0);
     struct stat st;
     cr_assert(stat(path_of(MODEL), &st) == 0);
-    if (truncate(path_of(MODEL), st.st_size + (off_t)data_bytes)) cr_skip_test("no sparse files of this size here: %s", strerror(errno));
+    if (truncate(path_of(MODEL), st.st_size + (off_t)data_bytes))
+        cr_skip_test("no sparse files of this size here: %s", strerror(errno));
 }
 
 Test(peft, a_header_longer_than_upstreams_cap)
@@ -632,10 +688,12 @@ Test(peft, tensors_larger_than_memory)
 {
     uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) + 4096;
     char header[200];
-    snprintf(header, sizeof header, "{\"x.lora_A\":{\"dtype\":\"U8\",\"shape\":[%llu],\"data_offsets\":[0,%llu]}}",
+    snprintf(header, sizeof header,
+             "{\"x.lora_A\":{\"dtype\":\"U8\",\"shape\":[%llu],\"data_offsets\":[0,%llu]}}",
              (unsigned long long)bytes, (unsigned long long)bytes);
     put_sparse(header, bytes);
-    refused(HEDDLE_ERR_NO_MEMORY, "larger than this machine's memory", "at most", "whole pages", "more memory");
+    refused(HEDDLE_ERR_NO_MEMORY, "larger than this machine's memory", "at most", "whole pages",
+            "more memory");
     cr_assert_eq(heddle_err_exit(HEDDLE_ERR_NO_MEMORY), 9);
 }
 
@@ -664,13 +722,16 @@ Test(peft, every_truncation_is_refused)
 
 Test(peft, tensors_that_the_layout_refuses_are_told_with_the_file)
 {
-    put_model("{\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", "xy", 2);
+    put_model("{\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a.lora_A\":{\"dtype\":"
+              "\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+              "xy", 2);
     refused(BAD, "'a.lora_A' is there twice", "each name once", "two", "");
     refused(BAD, path_of(MODEL), "", "", "");
     put_model("{\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", "", 0);
     refused(BAD, "hold no byte", "", "0 bytes", "ZeRO");
     char header[1300];
-    snprintf(header, sizeof header, "{\"lora_A%01025d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 0);
+    snprintf(header, sizeof header,
+             "{\"lora_A%01025d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 0);
     put_model(header, "x", 1);
     refused(HEDDLE_ERR_LIMIT, "is too long", "1024", "1031", "");
 }
@@ -711,14 +772,17 @@ Test(peft, reading_ends_when_its_time_is_up)
 {
     heddle_error_t e;
     char header[160];
-    snprintf(header, sizeof header, "{\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]}}", 9 << 20, 9 << 20);
+    snprintf(header, sizeof header,
+             "{\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[0,%d]}}", 9 << 20, 9 << 20);
     cr_assert_eq(open_and_read(header, strlen(header), 9 << 20, &e), HEDDLE_ERR_INTERRUPTED, "%s", e.message);
     cr_assert_str_eq(e.message, "enough");
     buf_t many = {0};
     for (int i = 0; i < 3000; i++)
-        buf_printf(&many, "%c\"%d.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? ',' : '{', i, i, i + 1);
+        buf_printf(&many, "%c\"%d.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                   i ? ',' : '{', i, i, i + 1);
     buf_add_text(&many, "}");
-    cr_assert_eq(open_and_read((const char *)many.data, many.bytes, 3000, &e), HEDDLE_ERR_INTERRUPTED, "%s", e.message);
+    cr_assert_eq(open_and_read((const char *)many.data, many.bytes, 3000, &e), HEDDLE_ERR_INTERRUPTED, "%s",
+                 e.message);
     cr_assert(strstr(e.message, "enough"), "%s", e.message);
     buf_fini(&many);
 }
@@ -753,7 +817,10 @@ static void grow_model(void) { append_to(MODEL); }
 static void grow_config(void) { append_to(CONFIG); }
 static void truncate_model(void) { cr_assert_eq(truncate(path_of(MODEL), 190), 0); }
 static void truncate_config(void) { cr_assert_eq(truncate(path_of(CONFIG), 3), 0); }
-static void touch_model(void) { cr_assert_eq(utimensat(AT_FDCWD, path_of(MODEL), (struct timespec[2]){{1, 0}, {1, 0}}, 0), 0); }
+static void touch_model(void)
+{
+    cr_assert_eq(utimensat(AT_FDCWD, path_of(MODEL), (struct timespec[2]){{1, 0}, {1, 0}}, 0), 0);
+}
 static void chmod_model(void) { cr_assert_eq(chmod(path_of(MODEL), 0640), 0); }
 static void remove_config(void) { cr_assert_eq(unlink(path_of(CONFIG)), 0); }
 static void replace_model(void)
@@ -838,10 +905,11 @@ Test(peft, a_full_disk_is_told)
     heddle_error_t e;
     if (mount_small(out)) {
         cr_assert_eq(write_to(&a, out, &e), HEDDLE_ERR_NO_SPACE, "%s", e.message);
-        cr_assert(strstr(e.message, MODEL) && strstr(e.expected, "room for 20") && strstr(e.found, "No space") && strstr(e.hint, "make room"));
+        cr_assert(strstr(e.message, MODEL) && strstr(e.expected, "room for 20") &&
+                  strstr(e.found, "No space") && strstr(e.hint, "make room"));
         umount(out);
     }
-    signal(SIGXFSZ, SIG_IGN);   /* the same by another limit, which every user can set */
+    signal(SIGXFSZ, SIG_IGN); /* the same by another limit, which every user can set */
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){8192, 8192}), 0);
     cr_assert_eq(write_to(&a, out, &e), HEDDLE_ERR_NO_SPACE, "%s", e.message);
     cr_assert(strstr(e.message, MODEL) && e.expected[0] && e.found[0] && e.hint[0]);
@@ -872,7 +940,7 @@ Test(peft, metadata_of_a_manifest_is_checked_before_it_is_written)
     cr_assert_eq(mkdir(out, 0700), 0);
     a.manifest.metadata = bytes_of("{},\"x\":{}", 9);
     cr_assert_eq(write_to(&a, out, &e), BAD);
-    cr_assert_eq(rmdir(out), 0);   /* nothing was left in it */
+    cr_assert_eq(rmdir(out), 0); /* nothing was left in it */
     unload(&a);
 }
 

@@ -9,22 +9,26 @@
 
 static int parse(const char *header, uint64_t data_bytes, safetensors_t *ret_table, heddle_error_t *error)
 {
-    char *copy = malloc(strlen(header));   /* no NUL behind it: one byte too many is seen */
+    char *copy = malloc(strlen(header)); /* no NUL behind it: one byte too many is seen */
     memcpy(copy, header, strlen(header));
     int rc = safetensors_parse(bytes_of(copy, strlen(header)), data_bytes, ret_table, error);
-    free(copy);   /* the table has its own copies */
+    free(copy); /* the table has its own copies */
     return rc;
 }
 
 /* Written by safetensors 0.8.0 (Python): every width, a scalar, an empty tensor, names and metadata that need escapes. */
 #define META "{\"zz\":\"1\",\"a\303\251\":\"x\\\"y\\n\\u0001\x7f/\342\200\250\",\"format\":\"pt\"}"
-static const char UPSTREAM[] =
-    "{\"__metadata__\":" META ","
-    "\"w\":{\"dtype\":\"U64\",\"shape\":[2],\"data_offsets\":[0,16]},\"z\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[16,32]},"
-    "\"v\":{\"dtype\":\"F64\",\"shape\":[2],\"data_offsets\":[32,48]},\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[48,52]},"
-    "\"u\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[52,60]},\"a\":{\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[60,60]},"
-    "\"c\303\251\\\"\\\\\\n\x7f/\":{\"dtype\":\"I8\",\"shape\":[3],\"data_offsets\":[60,63]},\"x\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[63,65]},"
-    "\"y\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[65,67]}}     ";
+static const char UPSTREAM[] = "{\"__metadata__\":" META ","
+                               "\"w\":{\"dtype\":\"U64\",\"shape\":[2],\"data_offsets\":[0,16]},\"z\":{"
+                               "\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[16,32]},"
+                               "\"v\":{\"dtype\":\"F64\",\"shape\":[2],\"data_offsets\":[32,48]},\"b\":{"
+                               "\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[48,52]},"
+                               "\"u\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[52,60]},\"a\":{"
+                               "\"dtype\":\"F16\",\"shape\":[0,4],\"data_offsets\":[60,60]},"
+                               "\"c\303\251\\\"\\\\\\n\x7f/"
+                               "\":{\"dtype\":\"I8\",\"shape\":[3],\"data_offsets\":[60,63]},\"x\":{"
+                               "\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[63,65]},"
+                               "\"y\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[65,67]}}     ";
 
 /* A manifest of a table, whose region is all zeros; it borrows from *ret_encoded. */
 static manifest_t manifest_of(const safetensors_t *table, buf_t *ret_encoded)
@@ -57,7 +61,8 @@ static void check_rewrite(const char *header, uint64_t data_bytes, const char *u
     cr_assert_eq(safetensors_write(&m, &out, order, &e), HEDDLE_OK, "%s", e.message);
     cr_assert_eq(le64_get(out.data), strlen(expected));
     cr_assert_eq(out.bytes, 8 + strlen(expected));
-    cr_assert_arr_eq(out.data + 8, expected, strlen(expected), "%.*s", (int)(out.bytes - 8), (char *)out.data + 8);
+    cr_assert_arr_eq(out.data + 8, expected, strlen(expected), "%.*s", (int)(out.bytes - 8),
+                     (char *)out.data + 8);
     free(order);
     manifest_fini(&m);
     buf_fini(&encoded);
@@ -69,10 +74,20 @@ Test(safetensors, upstreams_header_comes_out_identical) { check_rewrite(UPSTREAM
 
 Test(safetensors, upstreams_header_is_read)
 {
-    static const struct { const char *name; int dtype; uint32_t ndim; uint64_t start, bytes; } ROWS[] = {
-        {"w", HEDDLE_DTYPE_U64, 1, 0, 16}, {"z", HEDDLE_DTYPE_I64, 1, 16, 16}, {"v", HEDDLE_DTYPE_F64, 1, 32, 16},
-        {"b", HEDDLE_DTYPE_F32, 0, 48, 4}, {"u", HEDDLE_DTYPE_F32, 1, 52, 8}, {"a", HEDDLE_DTYPE_F16, 2, 60, 0},
-        {"c\303\251\"\\\n\x7f/", HEDDLE_DTYPE_I8, 1, 60, 3}, {"x", HEDDLE_DTYPE_U8, 1, 63, 2}, {"y", HEDDLE_DTYPE_BOOL, 1, 65, 2}};
+    static const struct {
+        const char *name;
+        int dtype;
+        uint32_t ndim;
+        uint64_t start, bytes;
+    } ROWS[] = {{"w", HEDDLE_DTYPE_U64, 1, 0, 16},
+                {"z", HEDDLE_DTYPE_I64, 1, 16, 16},
+                {"v", HEDDLE_DTYPE_F64, 1, 32, 16},
+                {"b", HEDDLE_DTYPE_F32, 0, 48, 4},
+                {"u", HEDDLE_DTYPE_F32, 1, 52, 8},
+                {"a", HEDDLE_DTYPE_F16, 2, 60, 0},
+                {"c\303\251\"\\\n\x7f/", HEDDLE_DTYPE_I8, 1, 60, 3},
+                {"x", HEDDLE_DTYPE_U8, 1, 63, 2},
+                {"y", HEDDLE_DTYPE_BOOL, 1, 65, 2}};
     safetensors_t t;
     cr_assert_eq(parse(UPSTREAM, 67, &t, NULL), HEDDLE_OK);
     cr_assert_eq(t.count, sizeof ROWS / sizeof *ROWS);
@@ -93,9 +108,11 @@ Test(safetensors, foreign_layouts_are_read_and_written_as_upstream_would)
 {
     /* other order, blanks, escaped letters, no metadata, no padding */
     check_rewrite("{\n\t\"\\u0062\" : { \"shape\":[ 2 ] , \"data_offsets\":[1,3],\"dtype\":\"U8\"} ,\r\n"
-                  "\"a\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]},\"f\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[3,4]}}\n",
+                  "\"a\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]},\"f\":{\"dtype\":\"F4\","
+                  "\"shape\":[2],\"data_offsets\":[3,4]}}\n",
                   4,
-                  "{\"a\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]},"
+                  "{\"a\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]},\"b\":{\"dtype\":\"U8\","
+                  "\"shape\":[2],\"data_offsets\":[1,3]},"
                   "\"f\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[3,4]}}");
     check_rewrite("{\"__metadata__\":{},\"a\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
                   "{\"__metadata__\":{},\"a\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}");
@@ -105,8 +122,9 @@ Test(safetensors, all_dtypes_pass_through)
 {
     for (int dtype = 0; dtype < HEDDLE_DTYPE_COUNT; dtype++) {
         char header[200];
-        uint64_t bytes = heddle_dtype_bits(dtype);   /* of 8 elements */
-        snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"%s\",\"shape\":[2,4],\"data_offsets\":[0,%d]}}", heddle_dtype_name(dtype), (int)bytes);
+        uint64_t bytes = heddle_dtype_bits(dtype); /* of 8 elements */
+        snprintf(header, sizeof header, "{\"x\":{\"dtype\":\"%s\",\"shape\":[2,4],\"data_offsets\":[0,%d]}}",
+                 heddle_dtype_name(dtype), (int)bytes);
         safetensors_t t;
         heddle_error_t e;
         cr_assert_eq(parse(header, bytes, &t, &e), HEDDLE_OK, "%s: %s", header, e.message);
@@ -116,7 +134,12 @@ Test(safetensors, all_dtypes_pass_through)
     }
 }
 
-typedef struct { const char *header; uint64_t data_bytes; int code; const char *why; } refusal_t;
+typedef struct {
+    const char *header;
+    uint64_t data_bytes;
+    int code;
+    const char *why;
+} refusal_t;
 
 static void check_refusals(const refusal_t *cases, size_t count)
 {
@@ -126,11 +149,13 @@ static void check_refusals(const refusal_t *cases, size_t count)
         int rc = parse(cases[i].header, cases[i].data_bytes, &t, &e);
         cr_assert_eq(rc, cases[i].code, "%s -> %s: %s", cases[i].header, heddle_err_name(rc), e.message);
         cr_assert(strstr(e.message, cases[i].why), "%s -> %s", cases[i].header, e.message);
-        cr_assert(e.expected[0] && e.found[0] && e.hint[0], "%s -> %s | %s | %s | %s", cases[i].header, e.message, e.expected, e.found, e.hint);
+        cr_assert(e.expected[0] && e.found[0] && e.hint[0], "%s -> %s | %s | %s | %s", cases[i].header,
+                  e.message, e.expected, e.found, e.hint);
     }
 }
 #define REFUSED(cases) check_refusals(cases, sizeof cases / sizeof *cases)
-#define A(dtype, shape, offsets) "\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+#define A(dtype, shape, offsets)                                                                             \
+    "\"a\":{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
 Test(safetensors, refuses_what_is_not_json)
 {
@@ -169,21 +194,27 @@ Test(safetensors, refuses_wrong_entries)
         {"{\"a\":1}", 0, HEDDLE_ERR_BAD_ADAPTER, "'a' in the header is not described"},
         {"{\"a\":[1]}", 0, HEDDLE_ERR_BAD_ADAPTER, "is not described"},
         {"{\"a\":{}}", 0, HEDDLE_ERR_BAD_ADAPTER, "is not described"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, HEDDLE_ERR_BAD_ADAPTER, "is not described"},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"offsets\":[0,1]}}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no place"},
-        {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, HEDDLE_ERR_BAD_ADAPTER, "a name twice"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, HEDDLE_ERR_BAD_ADAPTER,
+         "is not described"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"offsets\":[0,1]}}", 1, HEDDLE_ERR_BAD_ADAPTER,
+         "has no place"},
+        {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
+         HEDDLE_ERR_BAD_ADAPTER, "a name twice"},
         {"{" A("F128", "[1]", "[0,16]") "}", 16, HEDDLE_ERR_BAD_ADAPTER, "unknown dtype"},
         {"{" A("f32", "[1]", "[0,4]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "unknown dtype"},
-        {"{\"a\":{\"dtype\":5,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, HEDDLE_ERR_BAD_ADAPTER, "unknown dtype"},
+        {"{\"a\":{\"dtype\":5,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, HEDDLE_ERR_BAD_ADAPTER,
+         "unknown dtype"},
         {"{" A("U8", "[-1]", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no shape"},
         {"{" A("U8", "[1.0]", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no shape"},
         {"{" A("U8", "{}", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no shape"},
         {"{" A("U8", "[[1]]", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no shape"},
-        {"{" A("U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, HEDDLE_ERR_LIMIT, "too many dimensions"},
+        {"{" A("U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, HEDDLE_ERR_LIMIT,
+         "too many dimensions"},
         {"{" A("U8", "[18446744073709551616]", "[0,0]") "}", 0, HEDDLE_ERR_BAD_ADAPTER, "not JSON"},
         {"{" A("F32", "[4611686018427387904]", "[0,0]") "}", 0, HEDDLE_ERR_BAD_ADAPTER, "overflows"},
         {"{" A("F32", "[2147483648,2147483648,4]", "[0,0]") "}", 0, HEDDLE_ERR_BAD_ADAPTER, "overflows"},
-        {"{" A("U8", "[1099511627777]", "[0,1099511627777]") "}", 0, HEDDLE_ERR_BAD_ADAPTER, "larger than any region"},
+        {"{" A("U8", "[1099511627777]", "[0,1099511627777]") "}", 0, HEDDLE_ERR_BAD_ADAPTER,
+         "larger than any region"},
         {"{" A("F4", "[3]", "[0,2]") "}", 2, HEDDLE_ERR_BAD_ADAPTER, "whole bytes"},
         {"{" A("F6_E3M2", "[2]", "[0,2]") "}", 2, HEDDLE_ERR_BAD_ADAPTER, "whole bytes"},
     };
@@ -199,13 +230,17 @@ Test(safetensors, refuses_wrong_places)
         {"{" A("F32", "[1]", "[0]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "has no place"},
         {"{" A("F32", "[1]", "[-4,0]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "has no place"},
         {"{" A("F32", "[1]", "[0,4,8]") "}", 8, HEDDLE_ERR_BAD_ADAPTER, "has no place"},
-        {"{" A("U8", "[1]", "[0,1]") B("[2,4]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "'b' in the header leaves a hole before it"},
+        {"{" A("U8", "[1]", "[0,1]") B("[2,4]") "}", 4, HEDDLE_ERR_BAD_ADAPTER,
+         "'b' in the header leaves a hole before it"},
         {"{" A("U8", "[1]", "[1,2]") "}", 2, HEDDLE_ERR_BAD_ADAPTER, "leaves a hole before it"},
-        {"{" A("U8", "[2]", "[0,2]") B("[1,3]") "}", 3, HEDDLE_ERR_BAD_ADAPTER, "'b' in the header overlaps the one before it"},
+        {"{" A("U8", "[2]", "[0,2]") B("[1,3]") "}", 3, HEDDLE_ERR_BAD_ADAPTER,
+         "'b' in the header overlaps the one before it"},
         {"{" A("U8", "[2]", "[0,2]") B("[0,2]") "}", 2, HEDDLE_ERR_BAD_ADAPTER, "overlaps the one before it"},
         {"{" A("U8", "[2]", "[0,2]") B("[2,4]") "}", 3, HEDDLE_ERR_BAD_ADAPTER, "the file is truncated"},
-        {"{" A("U8", "[2]", "[0,2]") B("[2,4]") "}", 5, HEDDLE_ERR_BAD_ADAPTER, "the file goes on after the last tensor"},
-        {"{" A("U8", "[2]", "[9223372036854775805,9223372036854775807]") "}", 2, HEDDLE_ERR_BAD_ADAPTER, "leaves a hole"},
+        {"{" A("U8", "[2]", "[0,2]") B("[2,4]") "}", 5, HEDDLE_ERR_BAD_ADAPTER,
+         "the file goes on after the last tensor"},
+        {"{" A("U8", "[2]", "[9223372036854775805,9223372036854775807]") "}", 2, HEDDLE_ERR_BAD_ADAPTER,
+         "leaves a hole"},
         {"{}", 1, HEDDLE_ERR_BAD_ADAPTER, "the file goes on after the last tensor"},
     };
     REFUSED(CASES);
@@ -216,7 +251,8 @@ Test(safetensors, refuses_wrong_metadata)
     static const refusal_t CASES[] = {
         {"{\"__metadata__\":1}", 0, HEDDLE_ERR_BAD_ADAPTER, "is not a map from text to text"},
         {"{\"__metadata__\":null}", 0, HEDDLE_ERR_BAD_ADAPTER, "is not a map from text to text"},
-        {"{\"__metadata__\":{\"a\":\"b\",\"step\":3}}", 0, HEDDLE_ERR_BAD_ADAPTER, "is not a map from text to text"},
+        {"{\"__metadata__\":{\"a\":\"b\",\"step\":3}}", 0, HEDDLE_ERR_BAD_ADAPTER,
+         "is not a map from text to text"},
         {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, HEDDLE_ERR_BAD_ADAPTER, "a name twice"},
         {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, HEDDLE_ERR_BAD_ADAPTER, "is there twice"},
         {"{\"__metadata__\":{},\"\\u005f_metadata__\":{}}", 0, HEDDLE_ERR_BAD_ADAPTER, "is there twice"},
@@ -225,7 +261,8 @@ Test(safetensors, refuses_wrong_metadata)
     heddle_error_t e;
     cr_assert_eq(safetensors_check_metadata((bytes_t){0}, &e), HEDDLE_OK);
     cr_assert_eq(safetensors_check_metadata(bytes_of("{\"a\":\"b\"}", 9), &e), HEDDLE_OK);
-    cr_assert_eq(safetensors_check_metadata(bytes_of("{\"a\":\"b\"},\"x\":{", 15), &e), HEDDLE_ERR_BAD_ADAPTER);
+    cr_assert_eq(safetensors_check_metadata(bytes_of("{\"a\":\"b\"},\"x\":{", 15), &e),
+                 HEDDLE_ERR_BAD_ADAPTER);
     cr_assert_eq(safetensors_check_metadata(bytes_of("[]", 2), &e), HEDDLE_ERR_BAD_ADAPTER);
 }
 
@@ -235,7 +272,10 @@ Test(safetensors, a_name_twice_is_seen_by_the_layout)
     safetensors_t t;
     layout_t l;
     heddle_error_t e;
-    cr_assert_eq(parse("{" A("U8", "[1]", "[0,1]") ",\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, &t, &e), HEDDLE_OK);
+    cr_assert_eq(parse("{" A("U8", "[1]",
+                             "[0,1]") ",\"\\u0061\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
+                       2, &t, &e),
+                 HEDDLE_OK);
     cr_assert_eq(layout_make(t.tensors, t.count, &l, &e), HEDDLE_ERR_BAD_ADAPTER);
     cr_assert(strstr(e.message, "'a' is there twice"));
     safetensors_fini(&t);
@@ -272,7 +312,8 @@ Test(safetensors, metadata_has_a_limit)
     for (int over = 0; over < 2; over++) {
         buf_t b = {0};
         buf_add_text(&b, "{\"__metadata__\":{\"a\":\"");
-        memset(buf_grow(&b, LIMIT_METADATA_BYTES - 8 + (size_t)over), 'x', LIMIT_METADATA_BYTES - 8 + (size_t)over);
+        memset(buf_grow(&b, LIMIT_METADATA_BYTES - 8 + (size_t)over), 'x',
+               LIMIT_METADATA_BYTES - 8 + (size_t)over);
         buf_add_text(&b, "\"}," A("U8", "[1]", "[0,1]") "}");
         safetensors_t t;
         heddle_error_t e;
@@ -291,7 +332,8 @@ Test(safetensors, many_tensors_in_any_order, .timeout = 60)
     buf_add_text(&b, "{");
     for (int i = 0; i < COUNT; i++) {
         int at = COUNT - 1 - i;
-        buf_printf(&b, "%s\"m.%06d.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? "," : "", (i * 7919) % COUNT, at, at + 1);
+        buf_printf(&b, "%s\"m.%06d.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                   i ? "," : "", (i * 7919) % COUNT, at, at + 1);
     }
     buf_add_text(&b, "}");
     safetensors_t t;
@@ -301,7 +343,8 @@ Test(safetensors, many_tensors_in_any_order, .timeout = 60)
     cr_assert_eq(t.count, COUNT);
     for (uint32_t i = 0; i < t.count; i++) cr_assert_eq(t.starts[i], i);
     cr_assert_eq(layout_make(t.tensors, t.count, &l, &e), HEDDLE_OK, "%s", e.message);
-    for (uint32_t i = 1; i < l.count; i++) cr_assert_lt(strcmp(t.tensors[l.order[i - 1]].name, t.tensors[l.order[i]].name), 0);
+    for (uint32_t i = 1; i < l.count; i++)
+        cr_assert_lt(strcmp(t.tensors[l.order[i - 1]].name, t.tensors[l.order[i]].name), 0);
     layout_fini(&l);
     safetensors_fini(&t);
     buf_fini(&b);
@@ -319,7 +362,8 @@ Test(safetensors, mutations_are_refused_or_harmless)
         char copy[sizeof UPSTREAM];
         size_t bytes = sizeof UPSTREAM - 1 - (round % 4 ? 0 : (size_t)rand() % sizeof UPSTREAM);
         memcpy(copy, UPSTREAM, sizeof copy);
-        for (int edits = 1 + rand() % 3; edits > 0; edits--) copy[(size_t)rand() % sizeof copy] = "{}[]\",:\\ 019a\xff"[rand() % 14];
+        for (int edits = 1 + rand() % 3; edits > 0; edits--)
+            copy[(size_t)rand() % sizeof copy] = "{}[]\",:\\ 019a\xff"[rand() % 14];
         safetensors_t t;
         heddle_error_t e;
         char *exact = malloc(bytes + 1);

@@ -141,7 +141,10 @@ static inline void fill_list(const field_t *f, void *row, arena_t *a, uint32_t *
     uint8_t *items = arena_alloc(a, 2 * item_bytes(f));
     for (uint32_t i = 0; i < 2; i++) {
         void *item = items + i * item_bytes(f);
-        if (f->kind == FIELD_LIST) { fill_row(f->rows, item, a, seed); continue; }
+        if (f->kind == FIELD_LIST) {
+            fill_row(f->rows, item, a, seed);
+            continue;
+        }
         uint64_t number = sample_u64(UINT64_MAX, ++*seed);
         char *text = sample_text(a, f->key, "=", f->kind == FIELD_TEXTS ? f->text_max : 64, *seed);
         memcpy(item, f->kind == FIELD_TEXTS ? (void *)&text : (void *)&number, sizeof(void *));
@@ -162,7 +165,10 @@ static inline void fill_field(const field_t *f, void *row, arena_t *a, uint32_t 
         text = sample_text(a, f->key, " \xc3\xa9 ", f->max, s);
         memcpy(at, &text, sizeof text);
         break;
-    case FIELD_NAME: text = sample_text(a, f->key, "-", f->max, s); memcpy(at, &text, sizeof text); break;
+    case FIELD_NAME:
+        text = sample_text(a, f->key, "-", f->max, s);
+        memcpy(at, &text, sizeof text);
+        break;
     case FIELD_BIN: *(bytes_t *)at = bytes_of(sample_bytes(a, 5, s), 5); break;
     case FIELD_KEY16: memcpy(at, sample_bytes(a, 16, s), 16); break;
     case FIELD_DIGEST: memcpy(at, sample_bytes(a, 32, s), 32); break;

@@ -14,9 +14,20 @@ static int scan(const void *data, size_t bytes, heddle_error_t *error)
     return scan_check(bytes_of(data, bytes), &LIMITS, "frame", error);
 }
 
-typedef struct { const char *bytes; size_t n; int code; const char *why; } case_t;
-#define WHOLE(bytes) {bytes, sizeof bytes - 1, HEDDLE_OK, ""}
-#define BAD(bytes, code, why) {bytes, sizeof bytes - 1, HEDDLE_ERR_##code, why}
+typedef struct {
+    const char *bytes;
+    size_t n;
+    int code;
+    const char *why;
+} case_t;
+#define WHOLE(bytes)                                                                                         \
+    {                                                                                                        \
+        bytes, sizeof bytes - 1, HEDDLE_OK, ""                                                               \
+    }
+#define BAD(bytes, code, why)                                                                                \
+    {                                                                                                        \
+        bytes, sizeof bytes - 1, HEDDLE_ERR_##code, why                                                      \
+    }
 
 static void check_cases(const case_t *cases, size_t count)
 {
@@ -33,15 +44,37 @@ static void check_cases(const case_t *cases, size_t count)
 Test(scan, whole_objects)
 {
     static const case_t GOOD[] = {
-        WHOLE("\xc0"), WHOLE("\xc2"), WHOLE("\xc3"), WHOLE("\x7f"), WHOLE("\xe0"), WHOLE("\xcc\xff"),
-        WHOLE("\xcd\xff\xff"), WHOLE("\xce\1\2\3\4"), WHOLE("\xcf\1\2\3\4\5\6\7\x08"),
-        WHOLE("\xd0\x80"), WHOLE("\xd1\x80\0"), WHOLE("\xd2\x80\0\0\0"),
-        WHOLE("\xd3\x80\0\0\0\0\0\0\0"), WHOLE("\xca\0\0\0\0"), WHOLE("\xcb\0\0\0\0\0\0\0\0"),
-        WHOLE("\xa0"), WHOLE("\xa2xy"), WHOLE("\xd9\x01x"), WHOLE("\xda\0\x01x"),
-        WHOLE("\xdb\0\0\0\x01x"), WHOLE("\xc4\x01\xff"), WHOLE("\xc5\0\x01\xff"),
-        WHOLE("\xc6\0\0\0\x01\xff"), WHOLE("\x90"), WHOLE("\x92\x01\x90"), WHOLE("\xdc\0\x01\xc0"),
-        WHOLE("\xdd\0\0\0\x01\xc0"), WHOLE("\x80"), WHOLE("\x82\xa1x\x01\xa1y\x81\xa1x\xc0"),
-        WHOLE("\xde\0\x01\xa0\xc0"), WHOLE("\xdf\0\0\0\x01\xa0\xc0"),
+        WHOLE("\xc0"),
+        WHOLE("\xc2"),
+        WHOLE("\xc3"),
+        WHOLE("\x7f"),
+        WHOLE("\xe0"),
+        WHOLE("\xcc\xff"),
+        WHOLE("\xcd\xff\xff"),
+        WHOLE("\xce\1\2\3\4"),
+        WHOLE("\xcf\1\2\3\4\5\6\7\x08"),
+        WHOLE("\xd0\x80"),
+        WHOLE("\xd1\x80\0"),
+        WHOLE("\xd2\x80\0\0\0"),
+        WHOLE("\xd3\x80\0\0\0\0\0\0\0"),
+        WHOLE("\xca\0\0\0\0"),
+        WHOLE("\xcb\0\0\0\0\0\0\0\0"),
+        WHOLE("\xa0"),
+        WHOLE("\xa2xy"),
+        WHOLE("\xd9\x01x"),
+        WHOLE("\xda\0\x01x"),
+        WHOLE("\xdb\0\0\0\x01x"),
+        WHOLE("\xc4\x01\xff"),
+        WHOLE("\xc5\0\x01\xff"),
+        WHOLE("\xc6\0\0\0\x01\xff"),
+        WHOLE("\x90"),
+        WHOLE("\x92\x01\x90"),
+        WHOLE("\xdc\0\x01\xc0"),
+        WHOLE("\xdd\0\0\0\x01\xc0"),
+        WHOLE("\x80"),
+        WHOLE("\x82\xa1x\x01\xa1y\x81\xa1x\xc0"),
+        WHOLE("\xde\0\x01\xa0\xc0"),
+        WHOLE("\xdf\0\0\0\x01\xa0\xc0"),
     };
     CHECK(GOOD);
 }
@@ -56,7 +89,9 @@ Test(scan, bombs)
         BAD("\x93\x01\x02", PROTOCOL, "more elements"),
         BAD("\x93\x01\x93\x01\x02\x03", PROTOCOL, "more elements"), /* each fits alone, both do not */
         BAD("\xc6\xff\xff\xff\xff", PROTOCOL, "longer than what is left"),
-        BAD("\xdb\xff\xff\xff\xff" "abc", PROTOCOL, "longer than what is left"),
+        BAD("\xdb\xff\xff\xff\xff"
+            "abc",
+            PROTOCOL, "longer than what is left"),
         BAD("\xa2x", PROTOCOL, "longer than what is left"),
     };
     CHECK(BOMBS);
@@ -79,7 +114,7 @@ Test(scan, depth)
     heddle_error_t e;
     arrays[LIMIT_FRAME_DEPTH] = 0xc0;
     cr_assert_eq(scan(arrays, LIMIT_FRAME_DEPTH + 1, &e), HEDDLE_OK, "%s", e.message);
-    arrays[LIMIT_FRAME_DEPTH] = 0x90;   /* an empty container is a level too */
+    arrays[LIMIT_FRAME_DEPTH] = 0x90; /* an empty container is a level too */
     cr_assert_eq(scan(arrays, LIMIT_FRAME_DEPTH + 1, &e), HEDDLE_ERR_LIMIT);
     arrays[LIMIT_FRAME_DEPTH] = 0x91;
     cr_assert_eq(scan(arrays, sizeof arrays, &e), HEDDLE_ERR_LIMIT);
@@ -92,7 +127,7 @@ Test(scan, number_of_objects)
     memset(nils, 0xc0, sizeof nils);
     memcpy(nils, "\xdc\xff\xff", 3);
     heddle_error_t e;
-    cr_assert_eq(scan(nils, 3 + 0xffff, &e), HEDDLE_OK, "%s", e.message);   /* with the array: the limit */
+    cr_assert_eq(scan(nils, 3 + 0xffff, &e), HEDDLE_OK, "%s", e.message); /* with the array: the limit */
     static uint8_t more[5 + LIMIT_FRAME_NODES];
     memset(more, 0xc0, sizeof more);
     memcpy(more, "\xdd\0\x01\0\0", 5);
@@ -148,7 +183,9 @@ Test(scan, types_that_are_not_used)
         BAD("\xd5\x05xx", PROTOCOL, "ext"),
         BAD("\xd6\xff\0\0\0\0", PROTOCOL, "ext"),
         BAD("\xd7\xff\0\0\0\0\0\0\0\0", PROTOCOL, "ext"),
-        BAD("\xd8\x05" "0123456789abcdef", PROTOCOL, "ext"),
+        BAD("\xd8\x05"
+            "0123456789abcdef",
+            PROTOCOL, "ext"),
     };
     CHECK(TYPES);
 }
@@ -183,21 +220,51 @@ Test(scan, texts_are_utf8)
 Test(utf8, corners)
 {
     static const char *const GOOD[] = {
-        "", "a", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xec\xbf\xbf", "\xed\x9f\xbf",
-        "\xee\x80\x80", "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf3\xbf\xbf\xbf", "\xf4\x8f\xbf\xbf",
+        "",
+        "a",
+        "\x7f",
+        "\xc2\x80",
+        "\xdf\xbf",
+        "\xe0\xa0\x80",
+        "\xec\xbf\xbf",
+        "\xed\x9f\xbf",
+        "\xee\x80\x80",
+        "\xef\xbf\xbf",
+        "\xf0\x90\x80\x80",
+        "\xf3\xbf\xbf\xbf",
+        "\xf4\x8f\xbf\xbf",
     };
     static const char *const BAD[] = {
-        "\x80", "\xbf", "\xc0\xaf", "\xc1\xbf", "\xc2", "\xc2\x7f", "\xc2\xc0", "\xe0\x9f\xbf",
-        "\xed\xa0\x80", "\xed\xbf\xbf", "\xe1\x80", "\xe1\x80\x7f", "\xf0\x8f\xbf\xbf",
-        "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xf1\x80\x80", "\xf1\x80\x80\xc0",
-        "\xf8\x88\x80\x80\x80", "\xfe", "\xff",
+        "\x80",
+        "\xbf",
+        "\xc0\xaf",
+        "\xc1\xbf",
+        "\xc2",
+        "\xc2\x7f",
+        "\xc2\xc0",
+        "\xe0\x9f\xbf",
+        "\xed\xa0\x80",
+        "\xed\xbf\xbf",
+        "\xe1\x80",
+        "\xe1\x80\x7f",
+        "\xf0\x8f\xbf\xbf",
+        "\xf4\x90\x80\x80",
+        "\xf5\x80\x80\x80",
+        "\xf1\x80\x80",
+        "\xf1\x80\x80\xc0",
+        "\xf8\x88\x80\x80\x80",
+        "\xfe",
+        "\xff",
     };
     for (size_t i = 0; i < sizeof GOOD / sizeof *GOOD; i++)
         cr_assert(utf8_is_valid(GOOD[i], strlen(GOOD[i])), "good %zu", i);
     for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
         cr_assert_not(utf8_is_valid(BAD[i], strlen(BAD[i])), "bad %zu", i);
     cr_assert(utf8_is_valid("\0", 1));
-    cr_assert_eq(utf8_prefix("ab\xff" "c", 4), 2);
+    cr_assert_eq(utf8_prefix("ab\xff"
+                             "c",
+                             4),
+                 2);
 }
 
 Test(utf8, cleaning_keeps_what_is_good)

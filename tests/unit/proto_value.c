@@ -114,15 +114,27 @@ Test(value, limits_of_depth_and_number_are_the_same_both_ways)
 
 Test(value, refused)
 {
-    static const struct { const char *bytes; size_t n; int code; } BAD[] = {
+    static const struct {
+        const char *bytes;
+        size_t n;
+        int code;
+    } BAD[] = {
 #define CASE(bytes, code) {bytes, sizeof bytes - 1, HEDDLE_ERR_##code}
-        CASE("", PROTOCOL), CASE("\xc1", PROTOCOL), CASE("\xc4\x01x", PROTOCOL),
-        CASE("\x91\xc4\x01x", PROTOCOL), CASE("\xd4\x05x", PROTOCOL),
-        CASE("\xdd\x08\0\0\0", PROTOCOL), CASE("\xdf\x08\0\0\0", PROTOCOL),
-        CASE("\xc0\xc0", PROTOCOL), CASE("\x82\xa1x\x01\xa1x\x02", PROTOCOL),
-        CASE("\x81\x01\x02", PROTOCOL), CASE("\x81\xa2x\0\x02", PROTOCOL),
-        CASE("\xa1\xff", PROTOCOL), CASE("\xcf\x80\0\0\0\0\0\0\0", PROTOCOL),
-        CASE("\xcb\x7f\xf0\0\0\0\0\0\0", PROTOCOL), CASE("\xca\x7f\xc0\0\0", PROTOCOL),
+        CASE("", PROTOCOL),
+        CASE("\xc1", PROTOCOL),
+        CASE("\xc4\x01x", PROTOCOL),
+        CASE("\x91\xc4\x01x", PROTOCOL),
+        CASE("\xd4\x05x", PROTOCOL),
+        CASE("\xdd\x08\0\0\0", PROTOCOL),
+        CASE("\xdf\x08\0\0\0", PROTOCOL),
+        CASE("\xc0\xc0", PROTOCOL),
+        CASE("\x82\xa1x\x01\xa1x\x02", PROTOCOL),
+        CASE("\x81\x01\x02", PROTOCOL),
+        CASE("\x81\xa2x\0\x02", PROTOCOL),
+        CASE("\xa1\xff", PROTOCOL),
+        CASE("\xcf\x80\0\0\0\0\0\0\0", PROTOCOL),
+        CASE("\xcb\x7f\xf0\0\0\0\0\0\0", PROTOCOL),
+        CASE("\xca\x7f\xc0\0\0", PROTOCOL),
         CASE("\x81\xa1x\x92\x01\xcb\x7f\xf8\0\0\0\0\0\0", PROTOCOL),
         CASE("\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x91\x90", LIMIT),
     };
@@ -181,10 +193,10 @@ Test(error_object, unknown_is_null)
     error_fail(&e, HEDDLE_ERR_NOT_FOUND, "%s", "");
     json_t *value = value_from_error(&e);
     char *text = json_dumps(value, JSON_COMPACT);
-    cr_assert_str_eq(
-        text, "{\"code\":\"not_found\",\"exit\":3,\"message\":null,\"adapter\":null,\"version\":null,"
-              "\"worker\":null,\"phase\":null,\"expected\":null,\"found\":null,\"hint\":null,"
-              "\"retriable\":false}");
+    cr_assert_str_eq(text,
+                     "{\"code\":\"not_found\",\"exit\":3,\"message\":null,\"adapter\":null,\"version\":null,"
+                     "\"worker\":null,\"phase\":null,\"expected\":null,\"found\":null,\"hint\":null,"
+                     "\"retriable\":false}");
     free(text);
     json_decref(value);
 }

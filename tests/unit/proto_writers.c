@@ -22,7 +22,7 @@
 
 #define CONFIG "adapter_config.json"
 #define MODEL "adapter_model.safetensors"
-#define DATA_BYTES (9u << 20)   /* more than two looks at the clock */
+#define DATA_BYTES (9u << 20) /* more than two looks at the clock */
 #define BAD HEDDLE_ERR_BAD_ADAPTER
 
 static const char CONFIG_TEXT[] = "{\"peft_type\": \"LORA\", \"r\": 1}";
@@ -187,7 +187,11 @@ static int read_while(void (*action)(void))
 
 static void write_mapped(void) { memset(mapped + data_start, 2, DATA_BYTES); }
 static void let_go(void) { unmap(mapped); }
-static void write_mapped_and_let_go(void) { write_mapped(); let_go(); }
+static void write_mapped_and_let_go(void)
+{
+    write_mapped();
+    let_go();
+}
 /* A page that was read first is written, on tmpfs, without moving the file's times. */
 static void come_and_go(void)
 {

@@ -21,7 +21,8 @@ static void ask_key(share_key_t key)
     bytes_t address;
     transfer_mem_ops.address(w.t, &address);
     peer_ref_t from = {w.token, address};
-    cr_assert_eq(ask_into(&transfer_mem_ops, w.worker_t, &from, key, 0, 4096, w.worker_region, 0, &id), HEDDLE_OK);
+    cr_assert_eq(ask_into(&transfer_mem_ops, w.worker_t, &from, key, 0, 4096, w.worker_region, 0, &id),
+                 HEDDLE_OK);
 }
 
 static int fetch_key(share_key_t key)

@@ -34,8 +34,11 @@ static pack_t *pack_of(void **ret_base)
     heddle_error_t error;
     pack_t *p;
     for (int i = 0; i < ROWS; i++)
-        tensors[i] = (heddle_tensor_t){.size = sizeof *tensors, .name = NAMES[i], .dtype = HEDDLE_DTYPE_U8,
-                                       .ndim = 1, .dims = SIZES[i]};
+        tensors[i] = (heddle_tensor_t){.size = sizeof *tensors,
+                                       .name = NAMES[i],
+                                       .dtype = HEDDLE_DTYPE_U8,
+                                       .ndim = 1,
+                                       .dims = SIZES[i]};
     pack_input_t in = {.tensors = tensors, .count = ROWS, .config = bytes_of(CONFIG, sizeof CONFIG - 1)};
     cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK, "%s", error.message);
     size_t bytes = (pack_bytes(p) + 4095) & ~4095ull;
@@ -79,10 +82,12 @@ Test(fill, is_the_same_on_any_number_of_threads)
 
 Test(fill, takes_threads_for_much)
 {
-    static const struct { uint64_t bytes; uint32_t most, threads; } ROW[] = {
-        {4096, 64, 1},          {8 * MB - 4096, 64, 1}, {8 * MB, 64, 2},          {17 * MB, 2, 2},
-        {17 * MB, 64, 4},       {414ull * MB, 1, 1},    {414ull * MB, 0, 1},      {414ull * MB, 3, 3},
-        {1ull << 40, 1024, 4}};
+    static const struct {
+        uint64_t bytes;
+        uint32_t most, threads;
+    } ROW[] = {{4096, 64, 1},       {8 * MB - 4096, 64, 1}, {8 * MB, 64, 2},
+               {17 * MB, 2, 2},     {17 * MB, 64, 4},       {414ull * MB, 1, 1},
+               {414ull * MB, 0, 1}, {414ull * MB, 3, 3},    {1ull << 40, 1024, 4}};
     for (size_t i = 0; i < sizeof ROW / sizeof *ROW; i++)
         cr_assert_eq(pack_fill_threads(ROW[i].bytes, ROW[i].most), ROW[i].threads, "row %zu", i);
 }

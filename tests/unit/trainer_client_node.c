@@ -80,8 +80,8 @@ Test(joined, garbage_changes_nothing)
 {
     give_frame(bytes_of("\xc1garbage", 8));
     give_frame(bytes_of("", 0));
-    msg_t commit = {.type = MSG_COMMIT, .commit = {.token = w.token, .version = 1, .decision = 1,
-                                                   .adapter = "policy"}};
+    msg_t commit = {.type = MSG_COMMIT,
+                    .commit = {.token = w.token, .version = 1, .decision = 1, .adapter = "policy"}};
     say(&commit);
     heddle_error_t error;
     cr_assert_eq(opened(&error), HEDDLE_OK);
@@ -178,8 +178,8 @@ Test(joined, what_welcome_does_not_list_is_served_no_longer)
 Test(joined, a_token_that_the_broker_forgot_is_rejoined)
 {
     heddle_error_t error;
-    msg_t m = {.type = MSG_ERROR, .error = {.token = TOKEN, .of = MSG_HEARTBEAT,
-                                            .code = "not_found", .message = "unknown"}};
+    msg_t m = {.type = MSG_ERROR,
+               .error = {.token = TOKEN, .of = MSG_HEARTBEAT, .code = "not_found", .message = "unknown"}};
     say(&m);
     hello_ok();
     w.token++;
@@ -277,8 +277,9 @@ static void tell_version(const char *row)
     cr_assert_not_null(value, "%s", text);
     cr_assert_eq(value_encode(value, &body), HEDDLE_OK);
     json_decref(value);
-    msg_t m = {.type = MSG_REPORT, .report = {.req = sent(MSG_QUERY)->query.req, .next_name = "",
-                                              .code = "", .body = buf_view(&body)}};
+    msg_t m = {
+        .type = MSG_REPORT,
+        .report = {.req = sent(MSG_QUERY)->query.req, .next_name = "", .code = "", .body = buf_view(&body)}};
     say(&m);
     buf_fini(&body);
 }
@@ -338,7 +339,8 @@ Test(joined, nor_for_ever)
     rejoin(0);
     cr_assert_eq(count_sent(MSG_QUERY), 2);
     w.now += 61 * SECOND;
-    tell_version("{\"version\":3,\"state\":\"active\",\"rollout\":{\"eligible_count\":2,\"active_count\":1}}");
+    tell_version(
+        "{\"version\":3,\"state\":\"active\",\"rollout\":{\"eligible_count\":2,\"active_count\":1}}");
     w.now += 2 * INQUIRY_US;
     tick();
     cr_assert_eq(count_sent(MSG_QUERY), 2, "its deadline is over");

@@ -15,16 +15,21 @@ static const uint64_t DIMS[] = {2, 3};
 
 static heddle_tensor_t row(const char *name)
 {
-    return (heddle_tensor_t){.size = sizeof(heddle_tensor_t), .name = name,
-                             .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS};
+    return (heddle_tensor_t){.size = sizeof(heddle_tensor_t),
+                             .name = name,
+                             .dtype = HEDDLE_DTYPE_F32,
+                             .ndim = 2,
+                             .dims = DIMS};
 }
 
-static int pack(const heddle_tensor_t *tensors, uint32_t count, const char *config,
-                const char *metadata, heddle_error_t *error)
+static int pack(const heddle_tensor_t *tensors, uint32_t count, const char *config, const char *metadata,
+                heddle_error_t *error)
 {
     pack_t *p = NULL;
-    pack_input_t in = {.tensors = tensors, .count = count, .config = bytes_of(config,
-            strlen(config)), .metadata = bytes_of(metadata, strlen(metadata))};
+    pack_input_t in = {.tensors = tensors,
+                       .count = count,
+                       .config = bytes_of(config, strlen(config)),
+                       .metadata = bytes_of(metadata, strlen(metadata))};
     int rc = pack_new(&in, &p, error);
     cr_assert_eq(rc == HEDDLE_OK, p != NULL);
     pack_destroy(&p);
@@ -39,8 +44,7 @@ Test(pack, refusals)
     cr_assert_eq(pack(&good, 1, CONFIG, "", &error), HEDDLE_OK);
     cr_assert_eq(pack(&good, 0, CONFIG, "", &error), HEDDLE_ERR_BAD_ADAPTER);
     cr_assert_eq(pack(&good, LIMIT_TENSORS + 1, CONFIG, "", &error), HEDDLE_ERR_LIMIT);
-    cr_assert_eq(pack(&good, 1, "{\"peft_type\":\"IA3\"}", "", &error),
-                 HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE);
+    cr_assert_eq(pack(&good, 1, "{\"peft_type\":\"IA3\"}", "", &error), HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE);
     cr_assert_eq(pack(&good, 1, "[", "", &error), HEDDLE_ERR_BAD_ADAPTER);
     cr_assert_eq(pack(&good, 1, CONFIG, "[1]", &error), HEDDLE_ERR_BAD_ADAPTER);
     cr_assert_eq(pack(&good, 1, CONFIG, "{\"a\":1}", &error), HEDDLE_ERR_BAD_ADAPTER);
@@ -67,8 +71,7 @@ Test(pack, long_texts_are_refused_before_they_are_copied)
     heddle_error_t error;
     heddle_tensor_t t = row("a.lora_A.weight");
     pack_t *p;
-    pack_input_t in = {.tensors = &t, .count = 1, .config = bytes_of(CONFIG,
-                                                                     (size_t)LIMIT_CONFIG_BYTES + 1)};
+    pack_input_t in = {.tensors = &t, .count = 1, .config = bytes_of(CONFIG, (size_t)LIMIT_CONFIG_BYTES + 1)};
     cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_ERR_LIMIT);
     in.config.bytes = sizeof CONFIG - 1;
     in.metadata = bytes_of(CONFIG, (size_t)LIMIT_METADATA_BYTES + 1);
@@ -95,8 +98,7 @@ static sealed_t seal(bool reversed, uint8_t before)
     memset(base, before, pack_bytes(p));
     pack_lay(p, base);
     cr_assert_null(pack_tensor(p, 2));
-    for (uint32_t i = 0; i < 2; i++)
-        memset(pack_tensor(p, i), 'a' + (reversed ? 1 - (int)i : (int)i), 24);
+    for (uint32_t i = 0; i < 2; i++) memset(pack_tensor(p, i), 'a' + (reversed ? 1 - (int)i : (int)i), 24);
     sealed_t s;
     cr_assert_eq(pack_seal(p, &s, &error), HEDDLE_OK);
     cr_assert_leq(s.arena_bytes, pack_bytes(p));
@@ -134,7 +136,8 @@ static digest_t digest_of(way_t way)
     pack_t *p;
     sealed_t s;
     heddle_tensor_t tensors[] = {row("b.lora_B.weight"), row("a.lora_A.weight")};
-    for (int i = 0; i < 2; i++) tensors[i].ndim = 1, tensors[i].dims = SIZE, memset(source[i], 'a' + i, BYTES);
+    for (int i = 0; i < 2; i++)
+        tensors[i].ndim = 1, tensors[i].dims = SIZE, memset(source[i], 'a' + i, BYTES);
     pack_input_t in = {.tensors = tensors, .count = 2, .config = bytes_of(CONFIG, strlen(CONFIG))};
     cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK);
     uint8_t *base = aligned_alloc(4096, (pack_bytes(p) + 4095) & ~4095ull), *kept = NULL;
@@ -182,7 +185,8 @@ static int seal_without(left_t how, heddle_error_t *error)
     pack_t *p;
     sealed_t sealed;
     cr_assert_eq(pack_new(&in, &p, error), HEDDLE_OK);
-    uint8_t *base = aligned_alloc(LIMIT_PAGE_BYTES, (pack_bytes(p) / LIMIT_PAGE_BYTES + 1) * LIMIT_PAGE_BYTES);
+    uint8_t *base =
+        aligned_alloc(LIMIT_PAGE_BYTES, (pack_bytes(p) / LIMIT_PAGE_BYTES + 1) * LIMIT_PAGE_BYTES);
     memset(base, 0xee, pack_bytes(p)); /* an older version's */
     pack_lay(p, base);
     write_row(p, 0, source);
@@ -207,7 +211,7 @@ Test(pack, a_tensor_that_nobody_wrote_is_refused_by_name)
 
 /* -- ended early ------------------------------------------------------------------------------ */
 
-static int patience;   /* how often it is still allowed to go on */
+static int patience; /* how often it is still allowed to go on */
 
 static int run_out(const stop_t *stop, heddle_error_t *error)
 {

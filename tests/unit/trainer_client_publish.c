@@ -36,8 +36,8 @@ Test(joined, what_is_served_is_the_arena_that_was_published)
     item_t *it = serve(3, 1);
     cr_assert_eq(fetch(3, it->sealed.arena_bytes), TR_ARRIVED);
     const uint8_t *got = w.worker_region->base;
-    bytes_t encoded = bytes_of(got + manifest_offset(it->sealed.part.region_bytes),
-                               it->sealed.part.manifest_bytes);
+    bytes_t encoded =
+        bytes_of(got + manifest_offset(it->sealed.part.region_bytes), it->sealed.part.manifest_bytes);
     digest_t digest = digest_blake2b(encoded.data, encoded.bytes);
     cr_assert(digest_equal(&digest, &it->sealed.part.manifest_digest));
     cr_assert_eq(manifest_decode(encoded, &m, &error), HEDDLE_OK, "%s", error.message);
@@ -237,9 +237,13 @@ Test(node, abandoning_tells_what_it_waited_for)
 
 static void settles(uint64_t retry_ms)
 {
-    msg_t m = {.type = MSG_ERROR, .error = {.of = MSG_PUBLISH, .req = sent(MSG_PUBLISH)->publish.req,
-                                            .code = "unavailable", .message = "the broker has just started",
-                                            .retriable = true, .retry_ms = retry_ms}};
+    msg_t m = {.type = MSG_ERROR,
+               .error = {.of = MSG_PUBLISH,
+                         .req = sent(MSG_PUBLISH)->publish.req,
+                         .code = "unavailable",
+                         .message = "the broker has just started",
+                         .retriable = true,
+                         .retry_ms = retry_ms}};
     say(&m);
     w.now += retry_ms * 1000;
 }

@@ -15,11 +15,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ROW_BYTES = 5000 * 1000 };   /* longer than between two looks at the clock; no whole pages */
+enum { ROW_BYTES = 5000 * 1000 }; /* longer than between two looks at the clock; no whole pages */
 
 static char dir[] = "/tmp/heddle-reading-XXXXXX";
 
-static void write_file(const char *name, const void *first, size_t first_bytes, const void *rest, size_t bytes)
+static void write_file(const char *name, const void *first, size_t first_bytes, const void *rest,
+                       size_t bytes)
 {
     char path[128];
     snprintf(path, sizeof path, "%s/%s", dir, name);
@@ -65,7 +66,8 @@ static void check_digest(reading_t *r, const region_t *region)
     sealed_t sealed;
     heddle_adapter_info_t info = {.size = sizeof info};
     char text[HEDDLE_DIGEST_TEXT];
-    uint64_t bytes = r->pack->layout.region_bytes, *leaves = malloc(bytes / LIMIT_PAGE_BYTES * sizeof *leaves);
+    uint64_t bytes = r->pack->layout.region_bytes,
+             *leaves = malloc(bytes / LIMIT_PAGE_BYTES * sizeof *leaves);
     digest_leaves(region->base, bytes, leaves);
     cr_assert_arr_eq(leaves, r->pack->leaves, bytes / LIMIT_PAGE_BYTES * sizeof *leaves);
     free(leaves);
@@ -151,7 +153,7 @@ static void refuses_after(void (*change)(void))
     reading_close(&r);
     region_unref(&region);
     ahead_t *a = reading_ahead(dir, &NEVER);
-    while (is_reading()) usleep(100);     /* until it has been read */
+    while (is_reading()) usleep(100); /* until it has been read */
     change();
     cr_assert_eq(reading_join(&a, &r, &region, &e), HEDDLE_ERR_BAD_ADAPTER);
     cr_assert(strstr(e.message, "changed"), "%s", e.message);

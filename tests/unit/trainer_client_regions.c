@@ -183,8 +183,13 @@ Test(joined, a_decided_version_goes_before_one_that_is_on_its_way)
     tr_event_t e;
     for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
     msg_t m = {.type = MSG_ROLLOUT};
-    m.rollout = (msg_rollout_t){.token = w.token, .adapter = "policy", .version = 1, .state = "active",
-                                .decision = 1, .eligible_count = 2, .staged_count = 1};
+    m.rollout = (msg_rollout_t){.token = w.token,
+                                .adapter = "policy",
+                                .version = 1,
+                                .state = "active",
+                                .decision = 1,
+                                .eligible_count = 2,
+                                .staged_count = 1};
     say(&m);
     cr_assert_eq(take(make(3000)), HEDDLE_ERR_AGAIN);
     drive(&e);

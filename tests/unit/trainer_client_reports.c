@@ -13,82 +13,129 @@ static const heddle_publish_opts_t OPTS = {.deadline_ms = 60000};
 static void start(void) { cr_assert_eq(reports_init(&r, "policy"), HEDDLE_OK); }
 static void stop(void) { reports_fini(&r); }
 
-static report_row_t *row_with(const char *state, const char *code, uint32_t eligible,
-                              uint32_t staged, uint32_t active)
+static report_row_t *row_with(const char *state, const char *code, uint32_t eligible, uint32_t staged,
+                              uint32_t active)
 {
     reports_begin(&r, 7, &OPTS, 1000);
     msg_missing_t missing = {.worker = "w2", .phase = "fetch", .code = "no_slot", .message = "held"};
-    msg_rollout_t m = {.version = 7, .eligible_count = eligible, .staged_count = staged,
-                       .active_count = active, .adapter = "policy", .state = state, .code = code,
-                       .message = *code ? "said so" : "", .missing = &missing,
+    msg_rollout_t m = {.version = 7,
+                       .eligible_count = eligible,
+                       .staged_count = staged,
+                       .active_count = active,
+                       .adapter = "policy",
+                       .state = state,
+                       .code = code,
+                       .message = *code ? "said so" : "",
+                       .missing = &missing,
                        .missing_count = staged < eligible};
     report_row_t *row = reports_find(&r, 7);
     reports_update(row, &m, 5000);
     return row;
 }
 
-#define ALL {HEDDLE_QUORUM_ALL, 0}
-#define COUNT(n) {HEDDLE_QUORUM_COUNT, n}
-#define PERCENT(n) {HEDDLE_QUORUM_PERCENT, n}
-#define NONE {HEDDLE_QUORUM_NONE, 0}
+#define ALL                                                                                                  \
+    {                                                                                                        \
+        HEDDLE_QUORUM_ALL, 0                                                                                 \
+    }
+#define COUNT(n)                                                                                             \
+    {                                                                                                        \
+        HEDDLE_QUORUM_COUNT, n                                                                               \
+    }
+#define PERCENT(n)                                                                                           \
+    {                                                                                                        \
+        HEDDLE_QUORUM_PERCENT, n                                                                             \
+    }
+#define NONE                                                                                                 \
+    {                                                                                                        \
+        HEDDLE_QUORUM_NONE, 0                                                                                \
+    }
 #define S HEDDLE_PHASE_STAGED
 #define A HEDDLE_PHASE_ACTIVE
 #define E(NAME) HEDDLE_ERR_##NAME
 
-static const struct { const char *state, *code; uint32_t eligible, staged,
-                     active; heddle_phase_t phase; heddle_quorum_t quorum; int expected; } ROWS[] = {
+static const struct {
+    const char *state, *code;
+    uint32_t eligible, staged, active;
+    heddle_phase_t phase;
+    heddle_quorum_t quorum;
+    int expected;
+} ROWS[] = {
     /* how many are enough */
-    {"staging", "", 4, 3, 0, S, ALL, E(AGAIN)},          {"staged", "", 4, 4, 0, S, ALL, 0},
-    {"staging", "", 4, 1, 0, S, COUNT(2), E(AGAIN)},     {"staging", "", 4, 2, 0, S, COUNT(2), 0},
-    {"staging", "", 4, 1, 0, S, PERCENT(50), E(AGAIN)},  {"staging", "", 4, 2, 0, S, PERCENT(50), 0},
-    {"staging", "", 4, 2, 0, S, PERCENT(51), E(AGAIN)},  {"staging", "", 4, 0, 0, S, COUNT(0), E(AGAIN)},
-    {"staging", "", 4, 1, 0, S, COUNT(0), 0},            {"staging", "", 4, 4, 0, S, COUNT(5), E(AGAIN)},
-    {"staging", "", 0, 0, 0, S, ALL, E(AGAIN)},          {"staging", "", 0, 1, 0, S, ALL, 0},
-    {"staging", "", 0, 0, 0, A, NONE, 0},                {"failed", "no_slot", 4, 0, 0, A, NONE, 0},
-    {"staged", "", 4, 4, 0, A, ALL, E(AGAIN)},           {"active", "", 4, 4, 3, A, ALL, E(AGAIN)},
-    {"active", "", 4, 4, 4, A, ALL, 0},                  {"active", "", 4, 0, 4, S, ALL, 0},
-    {"active", "", 4, 4, 1, A, COUNT(1), 0},             {"kept", "", 4, 4, 4, A, ALL, 0},
+    {"staging", "", 4, 3, 0, S, ALL, E(AGAIN)},
+    {"staged", "", 4, 4, 0, S, ALL, 0},
+    {"staging", "", 4, 1, 0, S, COUNT(2), E(AGAIN)},
+    {"staging", "", 4, 2, 0, S, COUNT(2), 0},
+    {"staging", "", 4, 1, 0, S, PERCENT(50), E(AGAIN)},
+    {"staging", "", 4, 2, 0, S, PERCENT(50), 0},
+    {"staging", "", 4, 2, 0, S, PERCENT(51), E(AGAIN)},
+    {"staging", "", 4, 0, 0, S, COUNT(0), E(AGAIN)},
+    {"staging", "", 4, 1, 0, S, COUNT(0), 0},
+    {"staging", "", 4, 4, 0, S, COUNT(5), E(AGAIN)},
+    {"staging", "", 0, 0, 0, S, ALL, E(AGAIN)},
+    {"staging", "", 0, 1, 0, S, ALL, 0},
+    {"staging", "", 0, 0, 0, A, NONE, 0},
+    {"failed", "no_slot", 4, 0, 0, A, NONE, 0},
+    {"staged", "", 4, 4, 0, A, ALL, E(AGAIN)},
+    {"active", "", 4, 4, 3, A, ALL, E(AGAIN)},
+    {"active", "", 4, 4, 4, A, ALL, 0},
+    {"active", "", 4, 0, 4, S, ALL, 0},
+    {"active", "", 4, 4, 1, A, COUNT(1), 0},
+    {"kept", "", 4, 4, 4, A, ALL, 0},
     {"kept", "", 4, 4, 1, A, ALL, E(AGAIN)},
     /* why it will not be */
-    {"failed", "deadline", 4, 3, 0, S, ALL, E(DEADLINE)},       {"failed", "no_workers", 0, 0, 0, S,
-                                                                 ALL, E(NO_WORKERS)},
+    {"failed", "deadline", 4, 3, 0, S, ALL, E(DEADLINE)},
+    {"failed", "no_workers", 0, 0, 0, S, ALL, E(NO_WORKERS)},
     {"failed", "version_lost", 4, 0, 0, S, ALL, E(VERSION_LOST)},
-        {"failed", "no_slot", 4, 3, 0, S, ALL, E(VERSION_FAILED)},
-    {"failed", "", 4, 3, 0, A, ALL, E(VERSION_FAILED)},         {"failed", "no_slot", 4, 3, 0, S,
-                                                                 COUNT(1), E(VERSION_FAILED)},
+    {"failed", "no_slot", 4, 3, 0, S, ALL, E(VERSION_FAILED)},
+    {"failed", "", 4, 3, 0, A, ALL, E(VERSION_FAILED)},
+    {"failed", "no_slot", 4, 3, 0, S, COUNT(1), E(VERSION_FAILED)},
     {"lost", "version_lost", 4, 4, 4, A, ALL, E(VERSION_LOST)},
-        {"superseded", "", 4, 1, 0, A, ALL, E(VERSION_FAILED)},
-    {"retired", "", 4, 4, 2, A, ALL, E(VERSION_FAILED)},        {"retired", "", 4, 4, 4, A, ALL, 0},
-    {"retired", "", 4, 4, 4, A, COUNT(4), 0},           {"retired", "", 4, 4, 2, A, COUNT(2), 0},
-    {"retired", "", 4, 4, 4, A, COUNT(5), E(VERSION_FAILED)},   {"retired", "", 4, 4, 4, S, COUNT(4), 0},
+    {"superseded", "", 4, 1, 0, A, ALL, E(VERSION_FAILED)},
+    {"retired", "", 4, 4, 2, A, ALL, E(VERSION_FAILED)},
+    {"retired", "", 4, 4, 4, A, ALL, 0},
+    {"retired", "", 4, 4, 4, A, COUNT(4), 0},
+    {"retired", "", 4, 4, 2, A, COUNT(2), 0},
+    {"retired", "", 4, 4, 4, A, COUNT(5), E(VERSION_FAILED)},
+    {"retired", "", 4, 4, 4, S, COUNT(4), 0},
     {"retired", "", 4, 4, 4, S, COUNT(5), E(VERSION_FAILED)},
-    {"staged", "held", 4, 4, 0, A, ALL, E(HELD)},               {"staged", "held", 4, 4, 0, S, ALL, 0},
-    {"staging", "held", 4, 3, 0, S, ALL, E(AGAIN)},             {"kept", "held", 4, 4, 3, A, ALL, E(HELD)},
-    {"kept", "held", 4, 4, 4, A, ALL, 0},                       {"kept", "held", 4, 4, 3, A, COUNT(3), 0},
+    {"staged", "held", 4, 4, 0, A, ALL, E(HELD)},
+    {"staged", "held", 4, 4, 0, S, ALL, 0},
+    {"staging", "held", 4, 3, 0, S, ALL, E(AGAIN)},
+    {"kept", "held", 4, 4, 3, A, ALL, E(HELD)},
+    {"kept", "held", 4, 4, 4, A, ALL, 0},
+    {"kept", "held", 4, 4, 3, A, COUNT(3), 0},
 };
 
 Test(reports, a_version_that_waits_for_another_is_not_without_workers, .init = start, .fini = stop)
 {
     heddle_error_t error;
     report_row_t *row = row_with("staging", "", 0, 0, 0);
-    msg_rollout_t m = {.version = 7, .adapter = "policy", .state = "staging", .code = "",
+    msg_rollout_t m = {.version = 7,
+                       .adapter = "policy",
+                       .state = "staging",
+                       .code = "",
                        .message = "waits for policy@6 (staged on 1 of 2)"};
     reports_update(row, &m, 6000);
     cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(error.found, "waits for policy@6 (staged on 1 of 2)");
-    cr_assert_not_null(strstr(error.hint, "policy@7 waits for policy@6 (staged on 1 of 2)"), "%s", error.hint);
+    cr_assert_not_null(strstr(error.hint, "policy@7 waits for policy@6 (staged on 1 of 2)"), "%s",
+                       error.hint);
     m.state = "failed", m.code = "deadline";
     m.message = "policy@7 waited for policy@6, which was not decided within 300 ms";
     reports_update(row, &m, 7000);
     cr_assert_eq(reports_judge(&r, row, &(wait_for_t){S, ALL}, &error), HEDDLE_ERR_DEADLINE);
-    cr_assert_not_null(strstr(error.hint, "policy@7 waits for policy@6 (staged on 1 of 2)"), "%s", error.hint);
+    cr_assert_not_null(strstr(error.hint, "policy@7 waits for policy@6 (staged on 1 of 2)"), "%s",
+                       error.hint);
 }
 
 Test(reports, a_mistyped_adapter_is_near_another, .init = start, .fini = stop)
 {
     heddle_error_t error;
     report_row_t *row = row_with("staging", "", 0, 0, 0);
-    msg_rollout_t m = {.version = 7, .adapter = "policy", .state = "staging", .code = "no_workers",
+    msg_rollout_t m = {.version = 7,
+                       .adapter = "policy",
+                       .state = "staging",
+                       .code = "no_workers",
                        .message = "did you mean politics? workers subscribe to it, and none to policy"};
     reports_update(row, &m, 6000);
     cr_assert_eq(row->report.code, HEDDLE_OK, "nothing has failed yet");
@@ -105,8 +152,8 @@ Test(reports, judged_by_a_table)
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         heddle_error_t error = {0};
         start();
-        report_row_t *row = row_with(ROWS[i].state, ROWS[i].code, ROWS[i].eligible, ROWS[i].staged,
-                                     ROWS[i].active);
+        report_row_t *row =
+            row_with(ROWS[i].state, ROWS[i].code, ROWS[i].eligible, ROWS[i].staged, ROWS[i].active);
         wait_for_t want = {ROWS[i].phase, ROWS[i].quorum};
         int rc = reports_judge(&r, row, &want, &error);
         cr_assert_eq(rc, ROWS[i].expected, "row %zu: %s, not %s", i, heddle_err_name(rc),
@@ -158,10 +205,18 @@ Test(reports, late_tells_what_the_first_that_speaks_said, .init = start, .fini =
 {
     heddle_error_t error;
     msg_missing_t missing[] = {{.worker = "w1", .phase = "fetch", .code = "", .message = ""},
-                               {.worker = "w2", .phase = "stage", .code = "slow",
+                               {.worker = "w2",
+                                .phase = "stage",
+                                .code = "slow",
                                 .message = "rank 64 is more than max_lora_rank 16"}};
-    msg_rollout_t m = {.version = 7, .eligible_count = 2, .adapter = "policy", .state = "staging", .code = "",
-                       .message = "", .missing = missing, .missing_count = 2};
+    msg_rollout_t m = {.version = 7,
+                       .eligible_count = 2,
+                       .adapter = "policy",
+                       .state = "staging",
+                       .code = "",
+                       .message = "",
+                       .missing = missing,
+                       .missing_count = 2};
     reports_begin(&r, 7, &OPTS, 1000);
     report_row_t *row = reports_find(&r, 7);
     reports_update(row, &m, 5000);
@@ -228,8 +283,13 @@ Test(reports, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = sta
     reports_copy(row, &copy);
     cr_assert_float_eq(copy.staged_ms, 4.0, 1e-9);
     cr_assert_eq(copy.active_ms, -1);
-    msg_rollout_t all = {.version = 7, .eligible_count = 4, .staged_count = 4, .adapter = "policy",
-                         .state = "staged", .code = "", .message = ""};
+    msg_rollout_t all = {.version = 7,
+                         .eligible_count = 4,
+                         .staged_count = 4,
+                         .adapter = "policy",
+                         .state = "staged",
+                         .code = "",
+                         .message = ""};
     reports_update(row, &all, 9000);
     reports_copy(row, &copy);
     cr_assert_float_eq(copy.staged_ms, 8.0, 1e-9, "when all are there, that is the time");
@@ -240,8 +300,14 @@ Test(reports, a_count_that_was_active_stays_reached, .init = start, .fini = stop
 {
     heddle_error_t error;
     report_row_t *row = row_with("active", "", 3, 3, 2);
-    msg_rollout_t left = {.version = 7, .eligible_count = 2, .staged_count = 2, .active_count = 1, .adapter = "policy",
-                          .state = "active", .code = "", .message = ""};
+    msg_rollout_t left = {.version = 7,
+                          .eligible_count = 2,
+                          .staged_count = 2,
+                          .active_count = 1,
+                          .adapter = "policy",
+                          .state = "active",
+                          .code = "",
+                          .message = ""};
     reports_update(row, &left, 9000);
     wait_for_t two = {A, COUNT(2)}, three = {A, COUNT(3)}, all = {A, ALL};
     cr_assert_eq(reports_judge(&r, row, &two, &error), HEDDLE_OK);
@@ -276,8 +342,13 @@ Test(reports, more_missing_than_rows_are_counted, .init = start, .fini = stop)
     static msg_missing_t missing[HEDDLE_MISSING_MAX + 3];
     for (size_t i = 0; i < HEDDLE_MISSING_MAX + 3; i++)
         missing[i] = (msg_missing_t){.worker = "w", .phase = "fetch", .code = "", .message = ""};
-    msg_rollout_t m = {.version = 7, .adapter = "policy", .state = "staging", .code = "",
-                       .message = "", .missing = missing, .missing_count = HEDDLE_MISSING_MAX + 3};
+    msg_rollout_t m = {.version = 7,
+                       .adapter = "policy",
+                       .state = "staging",
+                       .code = "",
+                       .message = "",
+                       .missing = missing,
+                       .missing_count = HEDDLE_MISSING_MAX + 3};
     reports_begin(&r, 7, &OPTS, 0);
     reports_update(reports_find(&r, 7), &m, 1);
     cr_assert_eq(reports_find(&r, 7)->report.missing_count, HEDDLE_MISSING_MAX + 3);
@@ -286,44 +357,66 @@ Test(reports, more_missing_than_rows_are_counted, .init = start, .fini = stop)
 
 /* -- refusals --------------------------------------------------------------------------------- */
 
-typedef struct { const char *state; uint32_t eligible, staged, active; const char *missing; heddle_phase_t phase;
-                 heddle_quorum_t quorum; int expected; } refused_t;
+typedef struct {
+    const char *state;
+    uint32_t eligible, staged, active;
+    const char *missing;
+    heddle_phase_t phase;
+    heddle_quorum_t quorum;
+    int expected;
+} refused_t;
 
 /* missing: a letter each: r refused to switch, s refused the bytes, f may come back to them, w still works, l was lost */
 static report_row_t *row_missing(const refused_t *row)
 {
-    static const struct { char letter; msg_missing_t m; } KINDS[] = {
-        {'r', {"w1", "activate", "version_failed", "no such engine"}},
-        {'s', {"w2", "stage", "version_failed", "no room in it"}},
-        {'f', {"w3", "fetch", "no_slot", "held"}},
-        {'w', {"w4", "activate", "", "committed"}},
-        {'l', {"w5", "activate", "unavailable", "lost"}}};
+    static const struct {
+        char letter;
+        msg_missing_t m;
+    } KINDS[] = {{'r', {"w1", "activate", "version_failed", "no such engine"}},
+                 {'s', {"w2", "stage", "version_failed", "no room in it"}},
+                 {'f', {"w3", "fetch", "no_slot", "held"}},
+                 {'w', {"w4", "activate", "", "committed"}},
+                 {'l', {"w5", "activate", "unavailable", "lost"}}};
     msg_missing_t missing[8];
     uint32_t count = 0;
     for (const char *at = row->missing; *at; at++)
         for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++)
             if (KINDS[k].letter == *at) missing[count++] = KINDS[k].m;
     reports_begin(&r, 7, &OPTS, 1000);
-    msg_rollout_t m = {.version = 7, .eligible_count = row->eligible, .staged_count = row->staged,
-                       .active_count = row->active, .adapter = "policy", .state = row->state, .code = "",
-                       .message = "", .missing = missing, .missing_count = count};
+    msg_rollout_t m = {.version = 7,
+                       .eligible_count = row->eligible,
+                       .staged_count = row->staged,
+                       .active_count = row->active,
+                       .adapter = "policy",
+                       .state = row->state,
+                       .code = "",
+                       .message = "",
+                       .missing = missing,
+                       .missing_count = count};
     reports_update(reports_find(&r, 7), &m, 5000);
     return reports_find(&r, 7);
 }
 
 static const refused_t REFUSED[] = {
-    {"active", 1, 1, 0, "r", A, ALL, E(VERSION_FAILED)},     {"active", 1, 1, 0, "w", A, ALL, E(AGAIN)},
-    {"active", 2, 2, 1, "r", A, ALL, E(VERSION_FAILED)},     {"active", 2, 2, 1, "r", A, COUNT(1), 0},
-    {"active", 2, 2, 0, "rw", A, COUNT(1), E(AGAIN)},        {"active", 2, 2, 0, "rr", A, COUNT(1), E(VERSION_FAILED)},
-    {"active", 4, 4, 0, "rrww", A, PERCENT(50), E(AGAIN)},   {"active", 4, 4, 0, "rrrw", A, PERCENT(50), E(VERSION_FAILED)},
+    {"active", 1, 1, 0, "r", A, ALL, E(VERSION_FAILED)},
+    {"active", 1, 1, 0, "w", A, ALL, E(AGAIN)},
+    {"active", 2, 2, 1, "r", A, ALL, E(VERSION_FAILED)},
+    {"active", 2, 2, 1, "r", A, COUNT(1), 0},
+    {"active", 2, 2, 0, "rw", A, COUNT(1), E(AGAIN)},
+    {"active", 2, 2, 0, "rr", A, COUNT(1), E(VERSION_FAILED)},
+    {"active", 4, 4, 0, "rrww", A, PERCENT(50), E(AGAIN)},
+    {"active", 4, 4, 0, "rrrw", A, PERCENT(50), E(VERSION_FAILED)},
     /* a retriable code is announced again */
     {"active", 1, 0, 0, "f", A, ALL, E(AGAIN)},
     /* of two that are missing one is gone: it may be the one that refused */
-    {"active", 1, 1, 0, "rl", A, ALL, E(AGAIN)},             {"active", 2, 2, 0, "rrl", A, ALL, E(VERSION_FAILED)},
+    {"active", 1, 1, 0, "rl", A, ALL, E(AGAIN)},
+    {"active", 2, 2, 0, "rrl", A, ALL, E(VERSION_FAILED)},
     /* who refuses to switch has the bytes */
     {"active", 1, 1, 0, "r", S, ALL, 0},
-    {"staging", 2, 0, 0, "sw", S, ALL, E(VERSION_FAILED)},   {"staging", 2, 0, 0, "sw", S, COUNT(1), E(AGAIN)},
-    {"active", 2, 1, 0, "rs", S, ALL, E(VERSION_FAILED)},    {"active", 2, 0, 0, "ss", S, COUNT(1), E(VERSION_FAILED)},
+    {"staging", 2, 0, 0, "sw", S, ALL, E(VERSION_FAILED)},
+    {"staging", 2, 0, 0, "sw", S, COUNT(1), E(AGAIN)},
+    {"active", 2, 1, 0, "rs", S, ALL, E(VERSION_FAILED)},
+    {"active", 2, 0, 0, "ss", S, COUNT(1), E(VERSION_FAILED)},
     {"active", 1, 1, 0, "r", A, NONE, 0},
 };
 

@@ -49,7 +49,7 @@ typedef struct {
     int event_count;
     item_t items[ITEMS];
     int item_count;
-    publish_request_t *request;      /* the last one */
+    publish_request_t *request; /* the last one */
 } world_t;
 static world_t w;
 
@@ -66,8 +66,8 @@ UNUSED static int take_frame(void *self, bytes_t frame)
     cr_assert_lt(w.sent_count, FRAMES);
     heddle_error_t error;
     buf_add(&w.frames[w.sent_count], frame.data, frame.bytes);
-    cr_assert_eq(msg_decode(buf_view(&w.frames[w.sent_count]), &w.sent[w.sent_count], &error),
-                 HEDDLE_OK, "%s", error.message);
+    cr_assert_eq(msg_decode(buf_view(&w.frames[w.sent_count]), &w.sent[w.sent_count], &error), HEDDLE_OK,
+                 "%s", error.message);
     w.sent_count++;
     return HEDDLE_OK;
 }
@@ -99,18 +99,32 @@ UNUSED static transfer_t *open_transfer(uint64_t token)
     return t;
 }
 
-typedef struct { bool takeover; uint32_t early_most; } how_t;
+typedef struct {
+    bool takeover;
+    uint32_t early_most;
+} how_t;
 UNUSED static void open_world_as(how_t how)
 {
     w = (world_t){.now = PUBLISHED_US, .token = TOKEN};
     w.t = open_transfer(1);
     w.worker_t = open_transfer(WORKER);
-    w.io = (node_io_t){.self = &w, .send = take_frame, .redial = note_redial, .event = note_event,
-                       .tr = &transfer_mem_ops, .t = w.t, .clock = &CLOCK};
-    publisher_node_opts_t opts = {.adapter = "policy", .writer = "trainer-1", .host = "host-1",
-                                  .takeover = how.takeover, .early_most = how.early_most,
-                                  .life = {{7}}, .pid = 5, .seed = 3,
-                                  .changed = note_change, .self = &w};
+    w.io = (node_io_t){.self = &w,
+                       .send = take_frame,
+                       .redial = note_redial,
+                       .event = note_event,
+                       .tr = &transfer_mem_ops,
+                       .t = w.t,
+                       .clock = &CLOCK};
+    publisher_node_opts_t opts = {.adapter = "policy",
+                                  .writer = "trainer-1",
+                                  .host = "host-1",
+                                  .takeover = how.takeover,
+                                  .early_most = how.early_most,
+                                  .life = {{7}},
+                                  .pid = 5,
+                                  .seed = 3,
+                                  .changed = note_change,
+                                  .self = &w};
     cr_assert_eq(publisher_node_new(&opts, &w.io, &w.node), HEDDLE_OK);
 }
 UNUSED static void open_world(void) { open_world_as((how_t){.early_most = 1}); }
@@ -173,23 +187,31 @@ UNUSED static int count_events(heddle_event_type_t type)
 
 UNUSED static void hello_ok(void)
 {
-    msg_t m = {.type = MSG_HELLO_OK, .hello_ok = {.wire = 1, .epoch = 2, .lease_ms = LEASE_MS,
-                                                  .keep = 1, .cluster = "lab", .heddle = "0"}};
+    msg_t m = {.type = MSG_HELLO_OK,
+               .hello_ok =
+                   {.wire = 1, .epoch = 2, .lease_ms = LEASE_MS, .keep = 1, .cluster = "lab", .heddle = "0"}};
     say(&m);
 }
 UNUSED static void welcome(uint64_t keep_version)
 {
     msg_keep_t keep = {"policy", keep_version, {{1}}};
     msg_t m = {.type = MSG_WELCOME};
-    m.welcome = (msg_welcome_t){.req = sent(MSG_OPEN)->open.req, .token = w.token, .epoch = 2,
-                                .lease_ms = LEASE_MS, .keep = &keep, .keep_count = keep_version != 0};
+    m.welcome = (msg_welcome_t){.req = sent(MSG_OPEN)->open.req,
+                                .token = w.token,
+                                .epoch = 2,
+                                .lease_ms = LEASE_MS,
+                                .keep = &keep,
+                                .keep_count = keep_version != 0};
     say(&m);
 }
 UNUSED static void refuse(msg_type_t of, uint64_t req, int code, bool retriable)
 {
-    msg_t m = {.type = MSG_ERROR, .error = {.of = of, .req = req, .code = heddle_err_name(code),
-                                            .message = "policy has a writer: ann on h2, pid 9",
-                                            .retriable = retriable}};
+    msg_t m = {.type = MSG_ERROR,
+               .error = {.of = of,
+                         .req = req,
+                         .code = heddle_err_name(code),
+                         .message = "policy has a writer: ann on h2, pid 9",
+                         .retriable = retriable}};
     say(&m);
 }
 UNUSED static void join(void)
@@ -218,8 +240,12 @@ UNUSED static void rejoin(uint64_t keep_version)
 UNUSED static msg_published_t answer(uint64_t version, const char *reason)
 {
     const msg_publish_t *p = &sent(MSG_PUBLISH)->publish;
-    return (msg_published_t){.req = p->req, .version = version, .created = !*reason,
-                             .adapter = "policy", .reason = reason, .digest = p->digest,
+    return (msg_published_t){.req = p->req,
+                             .version = version,
+                             .created = !*reason,
+                             .adapter = "policy",
+                             .reason = reason,
+                             .digest = p->digest,
                              .key = {{(uint8_t)version, 9}}};
 }
 UNUSED static void published_as(uint64_t version, const char *reason)
@@ -227,16 +253,23 @@ UNUSED static void published_as(uint64_t version, const char *reason)
     msg_t m = {.type = MSG_PUBLISHED, .published = answer(version, reason)};
     say(&m);
 }
-UNUSED static void rollout(uint64_t version, const char *state, int code, uint32_t eligible,
-                    uint32_t staged, uint32_t active)
+UNUSED static void rollout(uint64_t version, const char *state, int code, uint32_t eligible, uint32_t staged,
+                           uint32_t active)
 {
     msg_missing_t missing = {"w2", "fetch", "gone", "the source went"};
     msg_t m = {.type = MSG_ROLLOUT};
-    m.rollout = (msg_rollout_t){.token = w.token, .version = version, .decision = active ? 1 : 0,
-                                .deadline_ms = 60000, .eligible_count = eligible,
-                                .staged_count = staged, .active_count = active, .adapter = "policy",
-                                .state = state, .code = code ? heddle_err_name(code) : "",
-                                .message = code ? "because" : "", .missing = &missing,
+    m.rollout = (msg_rollout_t){.token = w.token,
+                                .version = version,
+                                .decision = active ? 1 : 0,
+                                .deadline_ms = 60000,
+                                .eligible_count = eligible,
+                                .staged_count = staged,
+                                .active_count = active,
+                                .adapter = "policy",
+                                .state = state,
+                                .code = code ? heddle_err_name(code) : "",
+                                .message = code ? "because" : "",
+                                .missing = &missing,
                                 .missing_count = staged < eligible};
     say(&m);
 }
@@ -247,10 +280,12 @@ UNUSED static void release(uint64_t version)
 }
 UNUSED static void fencing_error(msg_type_t of)
 {
-    msg_t m = {.type = MSG_ERROR, .error = {.token = of == MSG_PUBLISH ? 0 : TOKEN, .of = of,
-                                            .code = "fenced", .message = "taken over by ann",
-                                            .req = of == MSG_PUBLISH
-                                            ? sent(MSG_PUBLISH)->publish.req : 0}};
+    msg_t m = {.type = MSG_ERROR,
+               .error = {.token = of == MSG_PUBLISH ? 0 : TOKEN,
+                         .of = of,
+                         .code = "fenced",
+                         .message = "taken over by ann",
+                         .req = of == MSG_PUBLISH ? sent(MSG_PUBLISH)->publish.req : 0}};
     say(&m);
 }
 
@@ -287,11 +322,19 @@ UNUSED static item_t *make(uint64_t elements)
     static uint64_t dims[2];
     dims[0] = 4;
     dims[1] = elements;
-    heddle_tensor_t tensors[] = {{.size = sizeof *tensors, .name = "m.lora_B.weight",
-                                  .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = dims},
-                                 {.size = sizeof *tensors, .name = "m.lora_A.weight",
-                                  .dtype = HEDDLE_DTYPE_BF16, .ndim = 2, .dims = dims}};
-    pack_input_t in = {.tensors = tensors, .count = 2, .config = bytes_of(CONFIG, sizeof CONFIG - 1),
+    heddle_tensor_t tensors[] = {{.size = sizeof *tensors,
+                                  .name = "m.lora_B.weight",
+                                  .dtype = HEDDLE_DTYPE_F32,
+                                  .ndim = 2,
+                                  .dims = dims},
+                                 {.size = sizeof *tensors,
+                                  .name = "m.lora_A.weight",
+                                  .dtype = HEDDLE_DTYPE_BF16,
+                                  .ndim = 2,
+                                  .dims = dims}};
+    pack_input_t in = {.tensors = tensors,
+                       .count = 2,
+                       .config = bytes_of(CONFIG, sizeof CONFIG - 1),
                        .metadata = bytes_of("{\"format\":\"pt\"}", 15)};
     heddle_error_t error;
     cr_assert_lt(w.item_count, ITEMS);
@@ -332,10 +375,14 @@ UNUSED static void publish(item_t *it, const char *id)
     snprintf(it->id, sizeof it->id, "%s", id ? id : "r-1");
     static const char *const META[] = {"lr=3e-4", "run=a", NULL};
     w.request = &it->request;
-    *w.request = (publish_request_t){.slot = it->slot, .pack = it->pack, .sealed = &it->sealed,
-                                     .is_random_id = !id, .start_us = w.now, .until_us = w.now + 60000000,
-                                     .opts = {.step = 12, .request_id = it->id, .deadline_ms = 60000,
-                                              .meta = META}};
+    *w.request =
+        (publish_request_t){.slot = it->slot,
+                            .pack = it->pack,
+                            .sealed = &it->sealed,
+                            .is_random_id = !id,
+                            .start_us = w.now,
+                            .until_us = w.now + 60000000,
+                            .opts = {.step = 12, .request_id = it->id, .deadline_ms = 60000, .meta = META}};
     command((command_t){.kind = COMMAND_PUBLISH, .request = w.request});
 }
 
@@ -382,7 +429,8 @@ UNUSED static item_t *serve(uint64_t version, uint8_t value)
     return it;
 }
 
-UNUSED static int judge(uint64_t version, heddle_phase_t phase, int kind, uint32_t n, heddle_error_t *ret_error)
+UNUSED static int judge(uint64_t version, heddle_phase_t phase, int kind, uint32_t n,
+                        heddle_error_t *ret_error)
 {
     wait_for_t want = {phase, {.kind = kind, .n = n}};
     *ret_error = (heddle_error_t){0};
@@ -413,8 +461,8 @@ UNUSED static int drive(tr_event_t *ret_event)
             last = (int)e[i].kind;
             *ret_event = e[i];
         }
-        more = n || k || transfer_mem_ops.deadline(w.t) <= w.now
-            || transfer_mem_ops.deadline(w.worker_t) <= w.now;
+        more = n || k || transfer_mem_ops.deadline(w.t) <= w.now ||
+               transfer_mem_ops.deadline(w.worker_t) <= w.now;
     }
     return last;
 }
@@ -431,8 +479,9 @@ UNUSED static void ask(uint64_t version, uint64_t bytes)
     transfer_mem_ops.address(w.t, &address);
     peer_ref_t from = {w.token, address};
     share_key_t key = {{(uint8_t)version, 9}};
-    cr_assert_eq(ask_into(&transfer_mem_ops, w.worker_t, &from, key, 0, (uint32_t)bytes, w.worker_region,
-                                      0, &ask_id), HEDDLE_OK);
+    cr_assert_eq(
+        ask_into(&transfer_mem_ops, w.worker_t, &from, key, 0, (uint32_t)bytes, w.worker_region, 0, &ask_id),
+        HEDDLE_OK);
 }
 
 /* The whole arena of a version, as a worker gets it. */

@@ -193,7 +193,7 @@ Test(fetch, a_source_that_cannot_be_reached_has_nothing_open, .fini = stop)
     acks = true;
     fetch_asked(f, 0, 0, HEDDLE_ERR_GONE, now);
     cr_assert_eq(fetch_piece(f, 1, NULL), PIECE_TODO);
-    fetch_asked(f, 1, 6, HEDDLE_OK, now);    /* of the same actions: the piece is not asked any more */
+    fetch_asked(f, 1, 6, HEDDLE_OK, now); /* of the same actions: the piece is not asked any more */
     cr_assert_not(fetch_land(f, 1, 6, now));
     tick();
     SAID("ask 0@102 ask 1@102");
@@ -431,7 +431,7 @@ Test(fetch, the_deadline_follows_the_observed_rate)
 {
     uint64_t us = allowance_at(100 * MS); /* a window takes 3.2 s */
     cr_assert(us > 12 * SECOND && us < 13 * SECOND, "%llu", (unsigned long long)us);
-    cr_assert_eq(allowance_at(1 * MS), 1 * SECOND);    /* not below the least */
+    cr_assert_eq(allowance_at(1 * MS), 1 * SECOND);      /* not below the least */
     cr_assert_eq(allowance_at(2 * SECOND), 30 * SECOND); /* not above the greatest */
 }
 
@@ -497,7 +497,7 @@ Test(fetch, somebody_else_in_time_is_asked, .fini = stop)
     SOURCES(A, B);
     SAID("ask 0@102");
     now += 1500 * MS;
-    gone(B);    /* lost, not wrong: it may come back */
+    gone(B); /* lost, not wrong: it may come back */
     SAID("need");
     now += 6 * SECOND;
     tick();
@@ -533,8 +533,11 @@ static void ends_quietly(void)
     for (int kind = FE_SOURCES; kind <= FE_CANCEL; kind++)
         for (uint32_t piece = 0; piece < 2; piece++) {
             uint64_t list = B;
-            step((fetch_event_t){.kind = (fetch_event_kind_t)kind, .piece = piece, .token = A,
-                                 .sources = &list, .source_count = 1});
+            step((fetch_event_t){.kind = (fetch_event_kind_t)kind,
+                                 .piece = piece,
+                                 .token = A,
+                                 .sources = &list,
+                                 .source_count = 1});
             SAID("");
         }
     cr_assert_eq(fetch_deadline(f), CLOCK_NEVER);
@@ -567,8 +570,7 @@ Test(fetch, every_action_comes_through_a_window_of_one)
     char order[64] = "";
     start(4);
     fetch_event_t e = {.kind = FE_SOURCES, .sources = list, .source_count = 2}, t = {.kind = FE_TICK};
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
-        strcat(order, "a");
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "a");
     cr_assert(fetch_land(f, 0, 0, now));
     e = (fetch_event_t){.kind = FE_BAD, .piece = 0};
     for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) {
@@ -580,12 +582,10 @@ Test(fetch, every_action_comes_through_a_window_of_one)
         strcat(order, a.kind == FA_DROP_PEER ? "c" : "n");
     uint64_t third = C;
     e = (fetch_event_t){.kind = FE_SOURCES, .sources = &third, .source_count = 1};
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
-        strcat(order, "a");
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "a");
     e.kind = FE_CANCEL;
     cr_assert_eq(fetch_step(f, &e, now, &a, 0), 0);
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
-        strcat(order, "d");
+    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "d");
     cr_assert_str_eq(order, "aaaadddbbbbcnaaaadddd");
     stop();
 }
@@ -669,7 +669,7 @@ Test(fetch, sources_without_number_are_bounded_and_quarantine_outlives_them, .fi
         cr_assert_eq(acts[act_count - 1].token, t);
         bad(last, t);
         SOURCES(3000);
-        good(last, 3000);    /* no piece is bad from three */
+        good(last, 3000); /* no piece is bad from three */
         good(first, 3000);
     }
     SOURCES(3000);
@@ -705,8 +705,7 @@ Test(fetch, whole_fetches_end_good_whatever_the_sources_do)
     const char *env = getenv("HEDDLE_TEST_SEED");
     uint64_t first = env ? strtoull(env, NULL, 10) : 1;
     cr_log_info("seeds from %llu", (unsigned long long)first);
-    for (uint64_t seed = first; seed < first + 300; seed++)
-        seeded(seed, 1 + (uint32_t)(seed * 37 % 300));
+    for (uint64_t seed = first; seed < first + 300; seed++) seeded(seed, 1 + (uint32_t)(seed * 37 % 300));
 }
 
 Test(fetch, fifty_thousand_pieces) { seeded(7, 50000); }

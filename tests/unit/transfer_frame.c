@@ -14,7 +14,10 @@
 static frame_t sample(frame_kind_t kind)
 {
     frame_t f = {.kind = kind,
-                 .line = kind == FRAME_HI || kind == FRAME_ASK || kind == FRAME_UNASK || kind == FRAME_NEAR || kind == FRAME_TAKEN ? 11 : 22};
+                 .line = kind == FRAME_HI || kind == FRAME_ASK || kind == FRAME_UNASK || kind == FRAME_NEAR ||
+                                 kind == FRAME_TAKEN
+                             ? 11
+                             : 22};
     switch (kind) {
     case FRAME_HI:
         f.hi.token = TOKEN;
@@ -60,7 +63,8 @@ static frame_t sample(frame_kind_t kind)
     return f;
 }
 
-static const char *const NAMES[] = {NULL, "HI", "ASK", "UNASK", "DATA", "BEAT", "REFUSED", "BYE", "NEAR", "LENT", "TAKEN", "EARLY"};
+static const char *const NAMES[] = {NULL,      "HI",  "ASK",  "UNASK", "DATA",  "BEAT",
+                                    "REFUSED", "BYE", "NEAR", "LENT",  "TAKEN", "EARLY"};
 
 static char *load_doc(void)
 {
@@ -139,7 +143,8 @@ static void put_fields(const frame_t *f, char *out)
         for (uint32_t i = 0; i < f->count; i++) at += sprintf(at, " ask=%" PRIu64, f->unask.asks[i]);
         break;
     case FRAME_DATA:
-        sprintf(at, " ask=%" PRIu64 " offset=%" PRIu64 " bytes=%u", f->data.ask, f->data.offset, f->data.bytes);
+        sprintf(at, " ask=%" PRIu64 " offset=%" PRIu64 " bytes=%u", f->data.ask, f->data.offset,
+                f->data.bytes);
         break;
     case FRAME_REFUSED:
         for (const frame_refusal_t *r = f->refused.rows; r < f->refused.rows + f->count; r++)
@@ -149,7 +154,8 @@ static void put_fields(const frame_t *f, char *out)
     case FRAME_LENT:
         at += sprintf(at, " file=%" PRIu64 " fd=%u pin=%u", f->lent.file, f->lent.fd, f->lent.pin);
         for (const frame_loan_t *r = f->lent.rows; r < f->lent.rows + f->count; r++)
-            at += sprintf(at, " ask=%" PRIu64 " offset=%" PRIu64 " bytes=%u slot=%u", r->ask, r->offset, r->bytes, r->slot);
+            at += sprintf(at, " ask=%" PRIu64 " offset=%" PRIu64 " bytes=%u slot=%u", r->ask, r->offset,
+                          r->bytes, r->slot);
         break;
     case FRAME_TAKEN: sprintf(at, " slots=%u", f->taken.slots); break;
     case FRAME_EARLY:
@@ -252,8 +258,8 @@ Test(frame, every_other_length_is_refused)
         for (size_t k = 0; k <= n + 1; k++) {
             uint8_t *copy = malloc(k ? k : 1); /* an overread is an error of the sanitizer */
             memcpy(copy, b, k);
-            cr_assert_eq(frame_decode(bytes_of(copy, k), &g), k == n, "%s, %zu of %zu bytes", NAMES[kind],
-                         k, n);
+            cr_assert_eq(frame_decode(bytes_of(copy, k), &g), k == n, "%s, %zu of %zu bytes", NAMES[kind], k,
+                         n);
             free(copy);
         }
     }

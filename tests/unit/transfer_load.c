@@ -69,7 +69,8 @@ Test(load, an_interface_that_is_not_there_is_named)
 {
     cr_assert_eq(device_check("nosuchif0", DEVICE_ANY, &e), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(e.retriable, 1, "it may come");
-    cr_assert(strstr(e.message, "nosuchif0") && strstr(e.expected, "lo") && strstr(e.hint, "opts.data_device"));
+    cr_assert(strstr(e.message, "nosuchif0") && strstr(e.expected, "lo") &&
+              strstr(e.hint, "opts.data_device"));
     cr_assert_eq(transfer_ucx_load("nosuchif0", &ops, &e), HEDDLE_ERR_INTERNAL);
 }
 
@@ -79,7 +80,7 @@ Test(load, loopback_is_the_only_interface_that_is_safe)
     cr_assert_eq(device_check("lo", DEVICE_LOOPBACK, &e), HEDDLE_OK);
     cr_assert(device_is_loopback(NULL) && device_is_loopback("lo"));
     cr_assert_not(device_is_loopback("nosuchif0"));
-    char name[64] = "";                       /* one that is up and not loopback, if this machine has one */
+    char name[64] = ""; /* one that is up and not loopback, if this machine has one */
     FILE *f = popen("ip -o link show up 2>/dev/null | awk -F': ' '$3 !~ /LOOPBACK/ {print $2; exit}'", "r");
     if (f && fgets(name, sizeof name, f)) name[strcspn(name, "@\n")] = 0;
     if (f) pclose(f);
@@ -92,20 +93,28 @@ Test(load, loopback_is_the_only_interface_that_is_safe)
 
 Test(load, public_addresses_are_told_from_private_ones)
 {
-    static const struct { const char *text; bool is_private; } ROWS[] = {
-        {"10.0.0.1", true}, {"10.255.255.255", true}, {"9.255.255.255", false}, {"11.0.0.0", false},
-        {"127.0.0.1", true}, {"126.0.0.1", false}, {"172.16.0.1", true}, {"172.31.255.255", true},
-        {"172.15.255.255", false}, {"172.32.0.0", false}, {"192.168.0.1", true}, {"192.167.1.1", false},
-        {"192.169.1.1", false}, {"169.254.9.9", true}, {"169.253.9.9", false}, {"100.64.0.1", true},
-        {"100.127.255.255", true}, {"100.63.255.255", false}, {"100.128.0.0", false}, {"203.0.113.7", false},
-        {"::1", true}, {"fe80::1", true}, {"febf::1", true}, {"fec0::1", false}, {"fc00::1", true},
-        {"fdff::1", true}, {"fe00::1", false}, {"fbff::1", false}, {"2001:db8::1", false}};
+    static const struct {
+        const char *text;
+        bool is_private;
+    } ROWS[] = {{"10.0.0.1", true},     {"10.255.255.255", true},  {"9.255.255.255", false},
+                {"11.0.0.0", false},    {"127.0.0.1", true},       {"126.0.0.1", false},
+                {"172.16.0.1", true},   {"172.31.255.255", true},  {"172.15.255.255", false},
+                {"172.32.0.0", false},  {"192.168.0.1", true},     {"192.167.1.1", false},
+                {"192.169.1.1", false}, {"169.254.9.9", true},     {"169.253.9.9", false},
+                {"100.64.0.1", true},   {"100.127.255.255", true}, {"100.63.255.255", false},
+                {"100.128.0.0", false}, {"203.0.113.7", false},    {"::1", true},
+                {"fe80::1", true},      {"febf::1", true},         {"fec0::1", false},
+                {"fc00::1", true},      {"fdff::1", true},         {"fe00::1", false},
+                {"fbff::1", false},     {"2001:db8::1", false}};
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
-        struct { struct sockaddr_in6 six; struct sockaddr_in four; } a = {
-            .six.sin6_family = AF_INET6, .four.sin_family = AF_INET};
+        struct {
+            struct sockaddr_in6 six;
+            struct sockaddr_in four;
+        } a = {.six.sin6_family = AF_INET6, .four.sin_family = AF_INET};
         bool is_v6 = strchr(ROWS[i].text, ':');
         cr_assert_eq(inet_pton(is_v6 ? AF_INET6 : AF_INET, ROWS[i].text,
-                               is_v6 ? (void *)&a.six.sin6_addr : (void *)&a.four.sin_addr), 1);
+                               is_v6 ? (void *)&a.six.sin6_addr : (void *)&a.four.sin_addr),
+                     1);
         const struct sockaddr *address = is_v6 ? (void *)&a.six : (void *)&a.four;
         cr_assert_eq(device_address_is_private(address), ROWS[i].is_private, "%s", ROWS[i].text);
     }
@@ -187,7 +196,8 @@ Test(load, an_address_that_is_still_checked_is_none, .timeout = 20)
     device_addresses_t now;
     make_devices();
     cr_assert_eq(system("echo 1 >/proc/sys/net/ipv6/conf/d0/accept_dad 2>/dev/null;"
-                        "echo 60 >/proc/sys/net/ipv6/conf/d0/dad_transmits 2>/dev/null"), 0);
+                        "echo 60 >/proc/sys/net/ipv6/conf/d0/dad_transmits 2>/dev/null"),
+                 0);
     if (run_ip("addr add fd01::1/64 dev d0") || system("ip addr show dev d0 | grep -q 'fd01.*tentative'"))
         cr_skip_test("no such address here");
     device_addresses("d0", &now);
@@ -220,7 +230,8 @@ Test(load, the_interface_towards_a_host, .timeout = 20)
     cr_assert_str_eq(device, "d0", "an address of this machine is its interface's");
     cr_assert_eq(device_towards("192.0.2.1", device, &e), HEDDLE_ERR_UNAVAILABLE);
     cr_assert(e.retriable && strstr(e.message, "192.0.2.1 cannot be reached") &&
-              strstr(e.found, "d0 10.1.1.1") && strstr(e.hint, "opts.data_device"), "%s", e.found);
+                  strstr(e.found, "d0 10.1.1.1") && strstr(e.hint, "opts.data_device"),
+              "%s", e.found);
     cr_assert_eq(device_towards("no host", device, &e), HEDDLE_ERR_UNAVAILABLE);
     cr_assert(strstr(e.message, "cannot be resolved"), "%s", e.message);
     cr_assert_eq(run_ip("addr add 203.0.113.7/24 dev d0"), 0);

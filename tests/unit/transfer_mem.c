@@ -23,7 +23,11 @@ static region_t *from, *into;
 static peer_ref_t source_ref;
 static tr_event_t events[64];
 
-static uint64_t virtual_now(void *self) { (void)self; return now_us; }
+static uint64_t virtual_now(void *self)
+{
+    (void)self;
+    return now_us;
+}
 static const clock_ops_t CLOCK = {virtual_now, virtual_now, NULL};
 
 static transfer_t *open_one(uint64_t token, region_t **ret_region, const transfer_opts_t *opts)
@@ -130,7 +134,8 @@ Test(mem, each_part_of_a_version_has_a_share_key_of_its_own)
     part = share_key_of_part(key, 1);
     cr_assert(part.b[14] == 0xff && part.b[15] == 0xff && part.b[0] == 1);
     part = share_key_of_part(key, 3);
-    cr_assert(part.b[14] == 1 && part.b[15] == 0 && part.b[13] == 0, "nothing is carried into the bytes before");
+    cr_assert(part.b[14] == 1 && part.b[15] == 0 && part.b[13] == 0,
+              "nothing is carried into the bytes before");
 }
 
 Test(mem, nothing_arrives_outside_of_events)
@@ -163,7 +168,7 @@ Test(mem, what_a_killed_source_sent_does_not_arrive)
 {
     ask(KEY, 0, PIECE);
     ops->events(receiver, now_us, events, 64);
-    ops->events(source, now_us, events, 64);                      /* DATA are under way */
+    ops->events(source, now_us, events, 64); /* DATA are under way */
     mem_kill(source);
     cr_assert_eq(settle(), 2);
     cr_assert(events[0].kind == TR_REFUSED && events[1].kind == TR_PEER_GONE);
@@ -424,8 +429,8 @@ static uint64_t likely(uint64_t about)
 
 static void send_anything(transfer_t *to, transfer_t *back)
 {
-    const frame_kind_t KINDS[] = {FRAME_HI, FRAME_ASK, FRAME_UNASK, FRAME_DATA, FRAME_BEAT, FRAME_REFUSED,
-                                  FRAME_BYE, FRAME_EARLY};
+    const frame_kind_t KINDS[] = {FRAME_HI,   FRAME_ASK,     FRAME_UNASK, FRAME_DATA,
+                                  FRAME_BEAT, FRAME_REFUSED, FRAME_BYE,   FRAME_EARLY};
     frame_t f = {.kind = KINDS[rand() % 8],
                  .line = likely(7000),
                  .count = 1 + (uint32_t)rand() % LIMIT_ASK_RANGES};

@@ -50,8 +50,12 @@ TestSuite(near, .init = set_up, .fini = tear_down);
 
 static near_loan_t loan_of(uint32_t pin)
 {
-    return (near_loan_t){.file = near_file(region->fd), .fd = (uint32_t)region->fd, .pin = pin, .line = LINE,
-                         .offset = 4096, .bytes = 5000};
+    return (near_loan_t){.file = near_file(region->fd),
+                         .fd = (uint32_t)region->fd,
+                         .pin = pin,
+                         .line = LINE,
+                         .offset = 4096,
+                         .bytes = 5000};
 }
 
 static near_result_t copied(near_view_t *from, const near_loan_t *loan)
@@ -101,7 +105,10 @@ Test(near, a_frame_is_copied_up_to_what_cannot_be_read)
 
 /* The source gives the connection up while it is copied, and writes there at once: at the first touch of a
  * page of ours. */
-static struct { uint32_t pin; void *page; } ending;
+static struct {
+    uint32_t pin;
+    void *page;
+} ending;
 static void end_the_loan(int sign)
 {
     (void)sign;
@@ -128,7 +135,7 @@ Test(near, what_is_written_over_meanwhile_never_counts)
             copies[i].loan.bytes = 4096;
         }
         cr_assert_eq(mprotect(ending.page, 4096, PROT_NONE), 0);
-        near_copy(view, copies, COUNT, NULL);    /* a crew's threads have signals blocked */
+        near_copy(view, copies, COUNT, NULL); /* a crew's threads have signals blocked */
         cr_assert_eq(((uint8_t *)ending.page)[2048], 2, "written over before that was copied");
         for (uint32_t i = 0; i < COUNT; i++)
             cr_assert_eq(copies[i].result, NEAR_ENDED, "page %u, loan %u", at, i);
@@ -164,7 +171,10 @@ Test(near, what_is_not_sealed_is_not_mapped)
 {
     int fd = memfd_create("heddle-unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     cr_assert_eq(ftruncate(fd, BYTES), 0);
-    near_loan_t loan = {.file = near_file(fd), .fd = (uint32_t)fd, .pin = near_pin(&board, LINE), .line = LINE,
+    near_loan_t loan = {.file = near_file(fd),
+                        .fd = (uint32_t)fd,
+                        .pin = near_pin(&board, LINE),
+                        .line = LINE,
                         .bytes = 16};
     cr_assert_eq(copied(view, &loan), NEAR_UNREADABLE);
     close(fd);
@@ -172,7 +182,10 @@ Test(near, what_is_not_sealed_is_not_mapped)
 
 static void lend_descriptor(int fd)
 {
-    near_loan_t loan = {.file = near_file(fd), .fd = (uint32_t)fd, .pin = near_pin(&board, LINE), .line = LINE,
+    near_loan_t loan = {.file = near_file(fd),
+                        .fd = (uint32_t)fd,
+                        .pin = near_pin(&board, LINE),
+                        .line = LINE,
                         .bytes = 16};
     cr_assert_eq(copied(view, &loan), NEAR_UNREADABLE);
 }
@@ -186,7 +199,8 @@ Test(near, what_is_no_memory_of_ours_is_not_even_opened)
     snprintf(file, sizeof file, "%s/file", dir);
     cr_assert_eq(mkfifo(fifo, 0600), 0);
     const int fds[] = {open(fifo, O_RDWR | O_CLOEXEC), open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600),
-                       open(dir, O_RDONLY | O_CLOEXEC), memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+                       open(dir, O_RDONLY | O_CLOEXEC),
+                       memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
     int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     cr_assert(inotify_add_watch(watch, fifo, IN_OPEN) >= 0 && inotify_add_watch(watch, file, IN_OPEN) >= 0);
     cr_assert_eq(ftruncate(fds[3], BYTES), 0);
@@ -268,8 +282,11 @@ Test(near, more_regions_than_stay_mapped)
     }
     for (uint32_t k = 0; k < 3 * (NEAR_MAPS + 3); k++) {
         uint32_t i = k % (NEAR_MAPS + 3);
-        near_loan_t loan = {.file = near_file(regions[i]->fd), .fd = (uint32_t)regions[i]->fd, .pin = pin,
-                            .line = LINE, .bytes = 4096};
+        near_loan_t loan = {.file = near_file(regions[i]->fd),
+                            .fd = (uint32_t)regions[i]->fd,
+                            .pin = pin,
+                            .line = LINE,
+                            .bytes = 4096};
         cr_assert_eq(copied(view, &loan), NEAR_COPIED);
         cr_assert(into[0] == i + 1 && into[4095] == i + 1);
     }
@@ -278,7 +295,10 @@ Test(near, more_regions_than_stay_mapped)
 
 static near_loan_t loan_of_all(const region_t *r, uint32_t pin)
 {
-    return (near_loan_t){.file = near_file(r->fd), .fd = (uint32_t)r->fd, .pin = pin, .line = LINE,
+    return (near_loan_t){.file = near_file(r->fd),
+                         .fd = (uint32_t)r->fd,
+                         .pin = pin,
+                         .line = LINE,
                          .bytes = (uint32_t)r->bytes};
 }
 
@@ -416,14 +436,20 @@ Test(near, a_source_that_ends_takes_nothing_away)
     pid_t child = fork();
     if (child == 0) {
         near_board_t theirs;
-        struct { near_id_t id; near_loan_t loan; } told;
+        struct {
+            near_id_t id;
+            near_loan_t loan;
+        } told;
         if (!near_board_open(&theirs)) _exit(1);
         told.id = near_board_id(&theirs);
         told.loan = loan_of(near_pin(&theirs, LINE));
         if (write(line[1], &told, sizeof told) != sizeof told) _exit(1);
         for (;;) pause();
     }
-    struct { near_id_t id; near_loan_t loan; } told;
+    struct {
+        near_id_t id;
+        near_loan_t loan;
+    } told;
     cr_assert_eq(read(line[0], &told, sizeof told), (ssize_t)sizeof told);
     near_view_t *theirs = near_view_open(&told.id);
     cr_assert_not_null(theirs);

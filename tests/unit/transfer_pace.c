@@ -65,7 +65,7 @@ Test(pace, a_long_sleep_gives_one_burst)
     pace_take(&p, 1000);
     cr_assert(pace_ready(&p, UINT64_MAX / 2));
     pace_set(&p, 1000, 0);
-    pace_take(&p, 100000000);                /* a debt of 28 hours */
+    pace_take(&p, 100000000); /* a debt of 28 hours */
     cr_assert_not(pace_ready(&p, 3600000000u));
     cr_assert(pace_ready(&p, 110000000000ull));
     uint64_t bytes = 0;

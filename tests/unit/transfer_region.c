@@ -114,7 +114,7 @@ Test(region, pages_that_are_put_are_made_and_the_rest_is_grown)
     region_t *r = NULL;
     static uint8_t pages[3][LIMIT_PAGE_BYTES];
     cr_assert_eq(region_begin(6 * LIMIT_PAGE_BYTES, &r, &e), HEDDLE_OK);
-    for (int i = 2; i >= 0; i--) {      /* in any order */
+    for (int i = 2; i >= 0; i--) { /* in any order */
         memset(pages[i], 'a' + i, sizeof *pages);
         cr_assert_eq(region_put(r, (size_t)i * LIMIT_PAGE_BYTES, pages[i], sizeof *pages, &e), HEDDLE_OK);
     }
@@ -134,7 +134,7 @@ Test(region, what_cannot_be_put_is_an_error)
     static uint8_t pages[LIMIT_PAGE_BYTES];
     cr_assert_eq(region_begin(sizeof pages, &r, &e), HEDDLE_OK);
     failpoint_arm("region.memory", 1);
-    int rc = HEDDLE_OK;     /* what is free is asked for after so many bytes of all regions */
+    int rc = HEDDLE_OK; /* what is free is asked for after so many bytes of all regions */
     for (int i = 0; !rc && i < 1 << 16; i++) {
         r->made_bytes = 0;
         rc = region_put(r, 0, pages, sizeof pages, &e);
@@ -177,8 +177,7 @@ Test(region, what_others_took_meanwhile_is_asked_for_again_and_again)
     enum { COUNT = 8 };
     region_t *r[COUNT];
     heddle_error_t e;
-    for (int i = 0; i < COUNT; i++)
-        cr_assert_eq(region_begin(3 * REGION_STEP_BYTES, &r[i], &e), HEDDLE_OK);
+    for (int i = 0; i < COUNT; i++) cr_assert_eq(region_begin(3 * REGION_STEP_BYTES, &r[i], &e), HEDDLE_OK);
     failpoint_arm("region.memory", 1);
     int rc = HEDDLE_OK, at = 0;
     for (; at < 3 * COUNT && rc != HEDDLE_ERR_NO_MEMORY; at++) rc = region_grow(r[at % COUNT], &e);

@@ -57,10 +57,10 @@ Test(gate, nobody_comes_in_while_it_closes, .timeout = 30)
     cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, NULL, &server, &error), HEDDLE_OK);
     cr_assert_eq(wire_dial(loop, wire_endpoint(server), NULL, &SINK, NULL, &client, &error), HEDDLE_OK);
     while (!is_up) loop_turn(loop, CLOCK_NEVER); /* by then the gate has heard of its listener, too */
-    listener = (struct sockaddr_in){
-        .sin_family = AF_INET,
-        .sin_port = htons((uint16_t)atoi(strrchr(wire_endpoint(server), ':') + 1)),
-        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    listener =
+        (struct sockaddr_in){.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)atoi(strrchr(wire_endpoint(server), ':') + 1)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     cr_assert(is_let_in());
     wire_close(&server);
     cr_assert(dialled_count == 1 && !in_count, "%d of %d came in", in_count, dialled_count);

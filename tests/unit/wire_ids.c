@@ -86,7 +86,8 @@ Test(ids, begin_anywhere)
     for (int i = 0; i < 3; i++) { /* the first of a process starts ZeroMQ, which seeds by the clock */
         wire_t *w;
         srandom(1);
-        cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, NULL, &w, &error), 0, "%s", error.message);
+        cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, NULL, &w, &error), 0, "%s",
+                     error.message);
         after[i] = rand();
         wire_close(&w);
     }
@@ -122,7 +123,8 @@ Test(ids, a_frame_that_finds_no_memory_goes_whole_or_not_at_all)
 {
     wire_t *w;
     peer_t a, b;
-    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, NULL, &w, &error), 0, "%s", error.message);
+    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, NULL, &w, &error), 0, "%s",
+                 error.message);
     void *context = zmq_ctx_new(), *to_a = greets(w, context, "a", &a), *to_b = greets(w, context, "b", &b);
     failpoint_arm("wire.frame", 1);
     cr_assert_eq(wire_send(w, a, bytes_of("again", 5)), HEDDLE_OK, "it is tried twice");

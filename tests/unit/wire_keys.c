@@ -168,8 +168,7 @@ Test(keys, ring_is_where_it_is_said_to_be)
     keyring_t ring;
     bool chosen;
     setenv("HEDDLE_KEYS", "/k", 1);
-    cr_assert(keyring_find("/given", &ring, &chosen, &error) == 0 && chosen &&
-              !strcmp(ring.dir, "/given"));
+    cr_assert(keyring_find("/given", &ring, &chosen, &error) == 0 && chosen && !strcmp(ring.dir, "/given"));
     cr_assert(keyring_find(NULL, &ring, &chosen, &error) == 0 && chosen && !strcmp(ring.dir, "/k"));
     unsetenv("HEDDLE_KEYS");
     setenv("XDG_CONFIG_HOME", "/x", 1);
@@ -177,8 +176,7 @@ Test(keys, ring_is_where_it_is_said_to_be)
     cr_assert(keyring_find("", &ring, &chosen, &error) == 0 && !chosen &&
               !strcmp(ring.dir, "/x/heddle/keys"));
     setenv("XDG_CONFIG_HOME", "relative", 1);
-    cr_assert(keyring_find(NULL, &ring, NULL, &error) == 0 &&
-              !strcmp(ring.dir, "/h/.config/heddle/keys"));
+    cr_assert(keyring_find(NULL, &ring, NULL, &error) == 0 && !strcmp(ring.dir, "/h/.config/heddle/keys"));
     setenv("HOME", "relative", 1);
     cr_assert_eq(keyring_find(NULL, &ring, NULL, &error), HEDDLE_ERR_USAGE);
     cr_assert_str_eq(ring.dir, "");
@@ -226,7 +224,8 @@ Test(keys, barred_is_who_may_have_no_ring)
     cr_assert(unlink(path_of("ring/broker.key")) == 0 && mkdir(path_of("ring/broker.key"), 0700) == 0);
     cr_assert_eq(keyring_pair_unless(&ring, "broker.key", &pair, &barred, &error), HEDDLE_ERR_DATA_DIR);
     cr_assert(!barred, "no file");
-    cr_assert(rmdir(path_of("ring/broker.key")) == 0 && symlink("nowhere/at/all", path_of("ring/broker.key")) == 0);
+    cr_assert(rmdir(path_of("ring/broker.key")) == 0 &&
+              symlink("nowhere/at/all", path_of("ring/broker.key")) == 0);
     cr_assert_neq(keyring_pair_unless(&ring, "broker.key", &pair, &barred, &error), HEDDLE_OK);
     cr_assert(!barred, "it leads nowhere");
 }
@@ -341,22 +340,26 @@ Test(keys, known_brokers_come_and_go)
     cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL));
     cr_assert_eq(keyring_tell_broker(&ring, "tcp://0.0.0.0:7700", one.public_key, &error), 0, "%s",
                  error.message);
-    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL) && !strcmp(key, one.public_key));
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL) &&
+              !strcmp(key, one.public_key));
     cr_assert(!keyring_known_broker(&ring, "tcp://localhost:7700", key, NULL));
     cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7701", key, NULL));
     cr_assert(keyring_known_broker(&none, "tcp://127.0.0.1:7700", key, NULL));
     cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7700", two.public_key, &error), 0);
-    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL) && !strcmp(key, two.public_key));
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, NULL) &&
+              !strcmp(key, two.public_key));
     keyring_forget_broker(&ring, "tcp://127.0.0.1:7700");
     cr_assert(keyring_known_broker(&ring, "tcp://localhost:7700", key, NULL));
     /* Who listens everywhere is met at each address of this machine, and at no other. */
     cr_assert_eq(keyring_tell_broker(&ring, "tcp://[::]:7702", one.public_key, &error), 0);
-    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL) && !strcmp(key, one.public_key));
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL) &&
+              !strcmp(key, one.public_key));
     cr_assert(keyring_known_broker(&ring, "tcp://192.0.2.1:7702", key, NULL));
     cr_assert(keyring_known_broker(&ring, "tcp://[2001:db8::1]:7702", key, NULL));
     cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7703", key, NULL));
     cr_assert_eq(keyring_tell_broker(&ring, "tcp://127.0.0.1:7702", two.public_key, &error), 0);
-    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL) && !strcmp(key, two.public_key));
+    cr_assert(!keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL) &&
+              !strcmp(key, two.public_key));
     keyring_forget_broker(&ring, "tcp://127.0.0.1:7702");
     cr_assert(keyring_known_broker(&ring, "tcp://127.0.0.1:7702", key, NULL), "it is forgotten everywhere");
     /* One file name, two endpoints: the second does not get the first one's key. */
@@ -383,7 +386,8 @@ Test(keys, known_broker_of_a_file_without_its_endpoint_is_no_stranger)
     for (size_t i = 0; i < sizeof CUT / sizeof *CUT; i++) {
         snprintf(text, sizeof text, "public %s\n%s", pair.public_key, CUT[i]);
         put("ring/brokers/tcp___127.0.0.1_7700.pub", text);
-        cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR, "%zu", i);
+        cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR,
+                     "%zu", i);
         cr_assert(strstr(error.hint, "opts.broker_key"));
         cr_assert(strstr(error.expected, "endpoint tcp://127.0.0.1:7700"));
     }
@@ -406,12 +410,16 @@ Test(keys, known_broker_that_cannot_be_looked_at_is_no_stranger)
     cr_assert(strstr(error.hint, "HEDDLE_KEYS"));
     cr_assert_eq(chmod(path_of("ring/brokers"), 0700), 0);
     cr_assert(!unlink(path_of(file)) && !symlink("nowhere", path_of(file)));
-    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR, "it leads nowhere");
-    cr_assert(!unlink(path_of(file)) && !rmdir(path_of("ring/brokers")) && !symlink("brokers", path_of("ring/brokers")));
-    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR, "it leads to itself");
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR,
+                 "it leads nowhere");
+    cr_assert(!unlink(path_of(file)) && !rmdir(path_of("ring/brokers")) &&
+              !symlink("brokers", path_of("ring/brokers")));
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_DATA_DIR,
+                 "it leads to itself");
     cr_assert(!unlink(path_of("ring/brokers")));
     put("ring/brokers", "");
-    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_NOT_FOUND, "no directory");
+    cr_assert_eq(keyring_known_broker(&ring, "tcp://127.0.0.1:7700", key, &error), HEDDLE_ERR_NOT_FOUND,
+                 "no directory");
 }
 
 /* ---- wires ---- */
@@ -471,8 +479,7 @@ static void dial_with(end_t *e, const char *endpoint, const key_pair_t *own, con
 {
     wire_keys_t keys = {.own = *own};
     snprintf(keys.broker_key, sizeof keys.broker_key, "%s", broker_key);
-    cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, e, &e->wire, &error), 0, "%s",
-                 error.message);
+    cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, e, &e->wire, &error), 0, "%s", error.message);
 }
 static void say(end_t *e) { cr_assert_eq(wire_send(e->wire, 0, bytes_of("hello", 5)), 0); }
 
@@ -562,12 +569,10 @@ Test(keys, broker_that_comes_with_its_key_later_is_found)
     wire_keys_t keys = {.own = made(), .ring = ring_at("ring")};
     end_t server = {0}, client = {0};
     listen_with(&server, "tcp://127.0.0.1:*", &broker);
-    cr_assert_eq(
-        wire_dial(loop, wire_endpoint(server.wire), &keys, &SINK, &client, &client.wire, &error), 0);
+    cr_assert_eq(wire_dial(loop, wire_endpoint(server.wire), &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(client.refusals);
     cr_assert_eq(client.why.retriable, 1);
-    cr_assert_eq(keyring_tell_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error),
-                 0);
+    cr_assert_eq(keyring_tell_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error), 0);
     UNTIL(client.up);
     /* And once it has been met so, never in the clear again. */
     char endpoint[256];
@@ -746,7 +751,8 @@ static void spoil(spoilt_t what, const char *ring, const char *endpoint, const c
     else snprintf(ret_file, 128, "%s", his);
     if (what == HIS_ENDPOINT) snprintf(text, sizeof text, "public %s\n", key); /* what followed was lost */
     if (what == HIS_DIRECTORY)
-        cr_assert(!unlink(path_of(his)) && !rmdir(path_of(ret_file)) && !symlink("brokers", path_of(ret_file)));
+        cr_assert(!unlink(path_of(his)) && !rmdir(path_of(ret_file)) &&
+                  !symlink("brokers", path_of(ret_file)));
     else put(ret_file, text);
 }
 
@@ -763,8 +769,7 @@ static void expect_no_plain_dial(const char *ring, spoilt_t what, bool is_up_fir
     }
     cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
     spoil(what, ring, endpoint, broker.public_key, file);
-    if (!is_up_first)
-        cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
+    if (!is_up_first) cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
     UNTIL(((void)break_off(port), client.refusals));
     cr_assert_eq(client.why.code, HEDDLE_ERR_DATA_DIR, "%s", client.why.message);
     cr_assert(strstr(client.why.message, file));
@@ -835,7 +840,8 @@ Test(keys, a_socket_that_cannot_be_made_is_an_error)
     }
     for (unsigned nth = 1; nth <= 2; nth++) {
         failpoint_arm("wire.socket", nth);
-        cr_assert_eq(wire_dial(loop, "tcp://127.0.0.1:9", NULL, &SINK, &end, &end.wire, &error), HEDDLE_ERR_NO_MEMORY);
+        cr_assert_eq(wire_dial(loop, "tcp://127.0.0.1:9", NULL, &SINK, &end, &end.wire, &error),
+                     HEDDLE_ERR_NO_MEMORY);
         cr_assert(failpoint_has_failed() && !end.wire);
     }
     failpoint_disarm();

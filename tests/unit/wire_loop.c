@@ -17,7 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
-typedef struct { loop_t *loop; char trace[256]; int count; int fd; uint64_t deadline_us; bool more; } probe_t;
+typedef struct {
+    loop_t *loop;
+    char trace[256];
+    int count;
+    int fd;
+    uint64_t deadline_us;
+    bool more;
+} probe_t;
 
 static void note(probe_t *p, const char *what)
 {
@@ -195,7 +202,11 @@ Test(loop, table_may_grow_in_a_callback, .timeout = 10)
 /* ---- threads ---- */
 
 enum { POSTERS = 4, POSTS = 5000 };
-typedef struct { loop_t *loop; int id; loop_post_t posts[POSTS]; } poster_t;
+typedef struct {
+    loop_t *loop;
+    int id;
+    loop_post_t posts[POSTS];
+} poster_t;
 static int last_of[POSTERS], total;
 
 static void check_order(void *self, void *arg, uint64_t at_us)
@@ -249,7 +260,10 @@ static void count_up(void *self, void *arg, uint64_t at_us)
 }
 
 /* Its memory goes in its own call: the loop does not look at it any more. */
-typedef struct { loop_post_t post; int *ran; } own_post_t;
+typedef struct {
+    loop_post_t post;
+    int *ran;
+} own_post_t;
 static void count_and_free(void *self, void *arg, uint64_t at_us)
 {
     (void)at_us;
@@ -372,5 +386,5 @@ Test(loop, another_thread_may_turn_it_once_it_was_handed_over)
     loop_hand_over(loop);
     loop_stop(loop);
     on_another_thread(run_to_its_end, loop);
-    loop_destroy(&loop);   /* loop_run has handed it back */
+    loop_destroy(&loop); /* loop_run has handed it back */
 }

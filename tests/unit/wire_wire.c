@@ -139,7 +139,10 @@ Test(wire, tells_a_listener_that_is_silent_from_one_that_is_not_there)
 
 Test(wire, endpoints_good_and_bad)
 {
-    static const struct { const char *text; bool listen, good, loopback; } ROWS[] = {
+    static const struct {
+        const char *text;
+        bool listen, good, loopback;
+    } ROWS[] = {
         {"tcp://127.0.0.1:7700", false, true, true},
         {"tcp://127.8.9.10:1", false, true, true},
         {"tcp://localhost:7700", false, true, true},
@@ -356,7 +359,8 @@ static pid_t client_process(const char *endpoint)
     pid_t pid = fork_child();
     if (pid) return pid;
     end_t client = {0};
-    if (loop_new(clock_system(), &loop) || wire_dial(loop, endpoint, NULL, &SINK, &client, &client.wire, NULL))
+    if (loop_new(clock_system(), &loop) ||
+        wire_dial(loop, endpoint, NULL, &SINK, &client, &client.wire, NULL))
         _exit(1);
     while (!client.up) loop_turn(loop, now_us() + 5000);
     say(&client, 0, "hello");
@@ -425,7 +429,9 @@ Test(wire, listener_that_does_not_read_makes_the_dialler_slow)
 
 /* ---- strangers: raw ZeroMQ and raw TCP ---- */
 
-typedef struct { void *context, *socket; } stranger_t;
+typedef struct {
+    void *context, *socket;
+} stranger_t;
 
 static stranger_t stranger(const end_t *server, int type, const char *id)
 {
@@ -551,7 +557,8 @@ Test(wire, connection_that_never_speaks_is_dropped)
 static void shake_hands(int fd)
 {
     uint8_t greeting[64] = {0xff, [9] = 0x7f, 3, 1, 'N', 'U', 'L', 'L'};
-    static const char READY[] = "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06" "DEALER\x08Identity\0\0\0\0";
+    static const char READY[] = "\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06"
+                                "DEALER\x08Identity\0\0\0\0";
     cr_assert_eq(send(fd, greeting, sizeof greeting, MSG_NOSIGNAL), (ssize_t)sizeof greeting);
     cr_assert_eq(send(fd, READY, sizeof READY - 1, MSG_NOSIGNAL), (ssize_t)sizeof READY - 1);
 }
@@ -708,7 +715,8 @@ Test(wire, no_descriptor_left_is_an_error)
     struct rlimit limit = {open_fds() + 8, open_fds() + 8};
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     heddle_error_t error;
-    cr_assert_eq(wire_dial(loop, server.endpoint, NULL, &SINK, &late, &late.wire, &error), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(wire_dial(loop, server.endpoint, NULL, &SINK, &late, &late.wire, &error),
+                 HEDDLE_ERR_NO_MEMORY);
     cr_assert(error.hint[0]);
     cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, &late, &late.wire, &error),
                  HEDDLE_ERR_NO_MEMORY);
@@ -727,14 +735,15 @@ Test(wire, a_crowd_that_nobody_looked_at_does_not_hold_a_close)
     end_t server = {0};
     uint8_t first;
     listen_at(&server, "tcp://127.0.0.1:*");
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port_of(&server)),
+    struct sockaddr_in to = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)port_of(&server)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct timeval patience = {.tv_sec = 1};
     for (int i = 0; i < CROWD; i++) {
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         cr_assert_eq(connect(fd, (const struct sockaddr *)&to, sizeof to), 0);
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-        if (i == CROWD - 1) (void)!read(fd, &first, 1);    /* it is greeted, or libzmq's thread waits */
+        if (i == CROWD - 1) (void)!read(fd, &first, 1); /* it is greeted, or libzmq's thread waits */
         close(fd);
     }
     wire_close(&server.wire);

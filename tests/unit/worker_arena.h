@@ -10,11 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define ARENA_CONFIG                                                                                       \
+#define ARENA_CONFIG                                                                                         \
     "{\"peft_type\": \"LORA\", \"r\": 8, \"lora_alpha\": 16, \"target_modules\": [\"q_proj\"]}"
 
 typedef struct {
-    uint8_t *bytes;              /* owned */
+    uint8_t *bytes; /* owned */
     uint64_t region_bytes, manifest_bytes, arena_bytes;
     digest_t h1, manifest_digest;
     uint64_t data_bytes;
@@ -37,8 +37,9 @@ static inline test_arena_t arena_of(uint64_t seed, const heddle_tensor_t *tensor
         for (uint64_t b = 0; b < layout.sizes[i]; b++)
             region[layout.places[i] + b] = arena_byte(seed, layout.places[i] + b);
     buf_t manifest = {0};
-    test_arena_t a = {
-        .region_bytes = layout.region_bytes, .data_bytes = layout.data_bytes, .tensor_count = count};
+    test_arena_t a = {.region_bytes = layout.region_bytes,
+                      .data_bytes = layout.data_bytes,
+                      .tensor_count = count};
     rc = manifest_build(&(manifest_input_t){.tensors = tensors,
                                             .layout = &layout,
                                             .kind = "lora",
@@ -65,7 +66,7 @@ static inline test_arena_t arena_of(uint64_t seed, const heddle_tensor_t *tensor
 static inline test_arena_t arena_make(uint64_t seed, uint32_t count, uint64_t rows)
 {
     heddle_tensor_t *tensors = calloc(count, sizeof *tensors);
-    char (*names)[80] = calloc(count, sizeof *names);
+    char(*names)[80] = calloc(count, sizeof *names);
     const uint64_t dims[2] = {rows, 16};
     for (uint32_t i = 0; i < count; i++) {
         snprintf(names[i], sizeof names[i], "base_model.model.layers.%u.self_attn.q_proj.lora_%c.weight",

@@ -4,11 +4,11 @@
 #include "tests/contract/region_new.h"
 #include "tests/unit/worker_world.h"
 
-enum { EARLY_US = 5000, EARLY = 9001 };   /* no version: the key of what comes early */
+enum { EARLY_US = 5000, EARLY = 9001 }; /* no version: the key of what comes early */
 
 static test_arena_t first, second;
 
-static test_arena_t arena(uint64_t seed) { return arena_make(seed, 6, 3000); }    /* 1.1 MB, 18 chunks */
+static test_arena_t arena(uint64_t seed) { return arena_make(seed, 6, 3000); } /* 1.1 MB, 18 chunks */
 
 static void make_arenas(void)
 {
@@ -40,7 +40,7 @@ static worker_t *at_first(origin_t **ret_origin, tr_mode_t mode)
     mem_near(o->t);
     test_arena_t before = arena_make(9, 6, first.region_bytes > 4000000 ? 40000 : 3000);
     bring_version(w, o, &before, 1, 1);
-    bring_version(w, o, &first, 2, 2);    /* and a region of another slot is warm */
+    bring_version(w, o, &first, 2, 2); /* and a region of another slot is warm */
     free(before.bytes);
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
     run_for(1000);
@@ -155,7 +155,8 @@ Test(early, other_bytes_than_the_announced_ones_are_fetched)
     announce_third(w, o, &second);
     cr_assert_eq(counters(w).bytes_in - early.bytes_in, second.arena_bytes);
     cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 0, "nobody sent anything bad");
-    cr_assert_lt(last_said(w, MSG_STAGED)->staged.fetch_us, EARLY_US, "that took long is nothing of this fetch");
+    cr_assert_lt(last_said(w, MSG_STAGED)->staged.fetch_us, EARLY_US,
+                 "that took long is nothing of this fetch");
 }
 
 /* The region of a publisher that was given up meanwhile, or of one that lies. */
@@ -227,7 +228,10 @@ Test(early, only_the_last_publisher_is_heard)
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
     run_for(1000);
     uint64_t asks = counters(w).asks_out;
-    cr_assert_not_null(slots_at(worker_node_slots(w->node), 0, (uint32_t)slots_next_free(worker_node_slots(w->node), 0))->region, "there is memory");
+    cr_assert_not_null(
+        slots_at(worker_node_slots(w->node), 0, (uint32_t)slots_next_free(worker_node_slots(w->node), 0))
+            ->region,
+        "there is memory");
     cr_assert(share_early(o, &first, first.arena_bytes), "it is told, and");
     run_for(1000);
     cr_assert_eq(counters(w).asks_out, asks);
@@ -240,7 +244,7 @@ Test(early, who_was_not_served_or_does_not_read_in_place_is_not_told)
     mem_near(near->t);
     origin_serve(far, &first, 1);
     msg_source_t sources[] = {source_of(far), source_of(near)};
-    announce_to(w, &first, 1, sources, 2);    /* it says HI to both */
+    announce_to(w, &first, 1, sources, 2); /* it says HI to both */
     run_for(100000);
     commit_to(w, &first, 1, 1);
     run_for(1000);
@@ -325,7 +329,10 @@ Test(early, nothing_is_asked_for_while_a_version_comes)
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 2, "policy"}});
     run_for(1000);
     uint64_t asks = counters(w).asks_out;
-    cr_assert(adapter_of(w)->download && slots_at(worker_node_slots(w->node), 0, (uint32_t)slots_next_free(worker_node_slots(w->node), 0))->region, "there is memory");
+    cr_assert(adapter_of(w)->download && slots_at(worker_node_slots(w->node), 0,
+                                                  (uint32_t)slots_next_free(worker_node_slots(w->node), 0))
+                                             ->region,
+              "there is memory");
     cr_assert(share_early(o, &second, second.arena_bytes));
     run_for(1000);
     cr_assert_eq(counters(w).asks_out, asks);

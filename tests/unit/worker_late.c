@@ -30,18 +30,19 @@ static void open_receives_for(worker_t *w, origin_t *o, const test_arena_t *a, u
     while (!adapter_of(w)->download || adapter_of(w)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
     mem_hold(o->t, world_now_us + us);
     run_for(1000);
-    cr_assert(!w->io.tr->idle(w->io.t, slots_at(worker_node_slots(w->node), 0, 0)->region), "nothing is under way");
+    cr_assert(!w->io.tr->idle(w->io.t, slots_at(worker_node_slots(w->node), 0, 0)->region),
+              "nothing is under way");
 }
 
 Test(late, a_slot_is_not_reused_before_they_have_landed)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1), b = arena_make(2, 6, 6000);    /* needs a larger region: the old one goes */
+    test_arena_t a = arena(1), b = arena_make(2, 6, 6000); /* needs a larger region: the old one goes */
     origin_serve(o, &a, 1);
     open_receives_for(w, o, &a, LAND_US);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
-    bring_version(w, p, &b, 2, 1);    /* wants the only slot */
+    bring_version(w, p, &b, 2, 1); /* wants the only slot */
     cr_assert_eq(count_said(w, MSG_STAGED), 0);
     run_for(2000000);
     cr_assert(serves(w, &b, 2));
@@ -64,7 +65,10 @@ static int spied_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *rea
     return rc;
 }
 
-static bool spied_idle(transfer_t *t, const region_t *r) { return !has_open_receives && transfer_mem_ops.idle(t, r); }
+static bool spied_idle(transfer_t *t, const region_t *r)
+{
+    return !has_open_receives && transfer_mem_ops.idle(t, r);
+}
 
 /* Announces version 1; its manifest is here, and its chunks are asked for. */
 static download_t *spy_on_chunks(worker_t *w, origin_t *o, const test_arena_t *a)
@@ -91,18 +95,26 @@ Test(late, leaves_of_a_copy_are_not_believed_where_receives_are_open)
     mem_hold(o->t, world_now_us + FOR_EVER_US);
     has_open_receives = true;
     uint64_t ended = first_chunk;
-    tr_event_t refused = {.kind = TR_REFUSED, .ask = ended, .cookie = first_cookie, .token = o->token, .err = HEDDLE_ERR_AGAIN};
+    tr_event_t refused = {.kind = TR_REFUSED,
+                          .ask = ended,
+                          .cookie = first_cookie,
+                          .token = o->token,
+                          .err = HEDDLE_ERR_AGAIN};
     worker_node_ops.transfer(w->node, &refused, world_now_us);
     run_for(600000);
     cr_assert_neq(first_chunk, ended, "not asked again");
     cr_assert_not_null(region_leaves);
     digest_leaves(a.bytes, a.region_bytes, region_leaves);
-    tr_event_t copied = {.kind = TR_ARRIVED, .is_digested = true, .ask = first_chunk, .cookie = first_cookie, .token = o->token};
+    tr_event_t copied = {.kind = TR_ARRIVED,
+                         .is_digested = true,
+                         .ask = first_chunk,
+                         .cookie = first_cookie,
+                         .token = o->token};
     worker_node_ops.transfer(w->node, &copied, world_now_us);
     run_for(1000);
     cr_assert_eq(pull->bytes_done, 0, "what lies there is something else");
     cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 1);
-    has_open_receives = false;    /* or the worker's end would leave the memory to them */
+    has_open_receives = false; /* or the worker's end would leave the memory to them */
     free(a.bytes);
 }
 
@@ -111,10 +123,14 @@ Test(late, what_a_lost_source_writes_is_found_before_sealing)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena_make(1, 1, 300);    /* one chunk: no other ask is taken back */
+    test_arena_t a = arena_make(1, 1, 300); /* one chunk: no other ask is taken back */
     download_t *pull = spy_on_chunks(w, o, &a);
     has_open_receives = true;
-    tr_event_t refused = {.kind = TR_REFUSED, .ask = first_chunk, .cookie = first_cookie, .token = o->token, .err = HEDDLE_ERR_AGAIN};
+    tr_event_t refused = {.kind = TR_REFUSED,
+                          .ask = first_chunk,
+                          .cookie = first_cookie,
+                          .token = o->token,
+                          .err = HEDDLE_ERR_AGAIN};
     worker_node_ops.transfer(w->node, &refused, world_now_us);
     run_for(2000000);
     cr_assert_eq(pull->state, DOWNLOAD_CLOSING);
@@ -152,7 +168,8 @@ Test(late, wrong_bytes_over_good_ones_are_found_before_sealing)
     memset(o->region->base, 0x5a, a.region_bytes);
     open_receives_for(w, o, &a, LAND_US);
     msg_source_t other = source_worker(holder);
-    announce_to(w, &a, 1, &other, 1);    /* without the first source: its asks are taken back, its receives stay open */
+    announce_to(w, &a, 1, &other,
+                1); /* without the first source: its asks are taken back, its receives stay open */
     run_for(LAND_US / 2);
     cr_assert_eq(count_said(w, MSG_STAGED), 0, "sealed with receives open");
     run_for(LAND_US);
@@ -220,11 +237,11 @@ Test(late, memory_that_may_still_be_written_to_outlives_the_worker)
     open_receives_for(w, o, &a, FOR_EVER_US);
     region_t *r = region_ref(slots_at(worker_node_slots(w->node), 0, 0)->region);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
-    worker_node_destroy(&w->node);    /* nobody knows its sources any more */
+    worker_node_destroy(&w->node); /* nobody knows its sources any more */
     cr_assert_eq(atomic_load(&r->refs), 2);
     cr_assert(!transfer_mem_ops.idle(w->io.t, r));
     transfer_t *t = w->io.t;
-    transfer_mem_ops.close(&w->io.t);    /* ends the receives: they find their mapping */
+    transfer_mem_ops.close(&w->io.t); /* ends the receives: they find their mapping */
     transfer_mem_ops.unmap(t, r);
     region_t *kept = r;
     region_unref(&kept);

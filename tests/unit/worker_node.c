@@ -36,7 +36,7 @@ static int verified(worker_t *w, const digest_t *digest)
 
 TestSuite(node, .fini = world_end);
 
-static test_arena_t arena(uint64_t seed) { return arena_make(seed, 6, 3000); }    /* 1.1 MB, 18 chunks */
+static test_arena_t arena(uint64_t seed) { return arena_make(seed, 6, 3000); } /* 1.1 MB, 18 chunks */
 
 Test(node, joins_and_says_who_it_is)
 {
@@ -147,7 +147,7 @@ Test(node, memory_of_a_failed_version_is_given_back)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), large = arena_make(2, 6, 60000);    /* 23 MB */
+    test_arena_t a = arena(1), large = arena_make(2, 6, 60000); /* 23 MB */
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -202,7 +202,7 @@ Test(node, large_memory_is_made_piece_by_piece_and_the_lease_lives_on)
     announce_to(w, &a, 1, NULL, 0);
     for (uint64_t due = CLOCK_NEVER; !last_event(w, HEDDLE_EVENT_FETCHING); turns++) {
         cr_assert_lt(turns, 100);
-        world_now_us += LEASE_MS * 1000 / 4;    /* as if a piece took so long */
+        world_now_us += LEASE_MS * 1000 / 4; /* as if a piece took so long */
         world_turn(&due);
     }
     cr_assert_geq(turns, a.region_bytes / REGION_STEP_BYTES - 1);
@@ -225,7 +225,7 @@ Test(node, memory_in_the_making_is_given_back_and_used_on)
     world_turn(&due);
     cr_assert_null(last_event(w, HEDDLE_EVENT_FETCHING));
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
-    bring_version(w, o, &b, 2, 1);    /* takes the only slot */
+    bring_version(w, o, &b, 2, 1); /* takes the only slot */
     cr_assert(serves(w, &b, 2));
     cr_assert_eq(count_events(w, HEDDLE_EVENT_FETCHING), 1, "of the second alone");
     free(a.bytes);
@@ -238,7 +238,7 @@ Test(node, second_worker_fetches_from_the_first)
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena(1);
     bring_version(w1, o, &a, 1, 1);
-    mem_kill(o->t);    /* the publisher is gone */
+    mem_kill(o->t); /* the publisher is gone */
     msg_source_t source = source_worker(w1);
     announce_to(w2, &a, 1, &source, 1);
     run_for(100000);
@@ -257,7 +257,7 @@ Test(node, relays_while_it_receives)
     test_arena_t a = arena(1);
     origin_serve(o, &a, 1);
     msg_source_t from_w1 = source_worker(w1), from_origin = source_of(o);
-    announce_to(w2, &a, 1, &from_w1, 1);    /* before w1 has heard of it */
+    announce_to(w2, &a, 1, &from_w1, 1); /* before w1 has heard of it */
     run_for(100000);
     announce_to(w1, &a, 1, &from_origin, 1);
     run_for(200000);
@@ -372,14 +372,15 @@ Test(node, heartbeats_tell_why_no_byte_comes)
     run_for(AFAR_IS_KNOWN_US);
     const msg_progress_t *p = last_said(w, MSG_HEARTBEAT)->heartbeat.adapters;
     cr_assert_eq(p->fetching, 1);
-    cr_assert_str_eq(p->message, "cannot reach trainer over memory: no answer there; name the same network with "
-                                 "--data-device everywhere");
+    cr_assert_str_eq(p->message,
+                     "cannot reach trainer over memory: no answer there; name the same network with "
+                     "--data-device everywhere");
     run_for(60000000);
     cr_assert_neq(last_said(w, MSG_HEARTBEAT)->heartbeat.adapters->message[0], 0, "it lasts");
     mem_stop(o->t, false);
     transfer_mem_ops.unshare(o->t, key_of(1));
     run_for(1000);
-    cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK);    /* it beats, and no more */
+    cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK); /* it beats, and no more */
     msg_source_t source = source_of(o);
     tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {w->token, 1, "policy", &source, 1}});
     run_for(2000000);
@@ -414,7 +415,7 @@ Test(node, sources_that_refuse_are_named_with_what_they_answer)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);    /* not served */
+    test_arena_t a = arena(1); /* not served */
     mem_refuse(o->t, HEDDLE_ERR_NOT_FOUND);
     msg_source_t source = source_of(o);
     announce_until(w, &a, 1, &source, 1, 60000);
@@ -434,7 +435,7 @@ Test(node, a_beat_of_a_source_ends_what_was_told_of_it)
     origin_serve(o, &a, 1);
     transfer_mem_ops.unshare(o->t, key_of(1));
     run_for(1000);
-    cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK);    /* and no byte yet */
+    cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK); /* and no byte yet */
     mem_refuse(o->t, HEDDLE_ERR_NOT_FOUND);
     msg_source_t source = source_of(o);
     announce_until(w, &a, 1, &source, 1, 60000);
@@ -459,7 +460,7 @@ Test(node, a_source_that_was_reached_is_waited_for)
     transfer_mem_ops.unshare(o->t, key_of(1));
     run_for(1000);
     cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK);
-    uint64_t manifest = manifest_offset(a.region_bytes);    /* and no chunk yet */
+    uint64_t manifest = manifest_offset(a.region_bytes); /* and no chunk yet */
     cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(1), manifest, a.manifest_bytes), HEDDLE_OK);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -480,7 +481,7 @@ Test(node, dead_source_costs_no_more_than_a_window)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *first = origin_start(0, TR_MODE_EAGER), *second = origin_start(1, TR_MODE_EAGER);
-    test_arena_t a = arena_make(1, 24, 3000);    /* 4.6 MB */
+    test_arena_t a = arena_make(1, 24, 3000); /* 4.6 MB */
     origin_serve(first, &a, 1);
     origin_serve(second, &a, 1);
     msg_source_t sources[] = {source_of(first), source_of(second)};
@@ -528,8 +529,7 @@ Test(node, manifest_that_is_none_is_refused)
     test_arena_t a = arena(1);
     uint8_t *manifest = a.bytes + manifest_offset(a.region_bytes);
     memset(manifest, 0xc1, 64);
-    a.manifest_digest =
-        digest_blake2b(manifest, a.manifest_bytes); /* as announced, and still no manifest */
+    a.manifest_digest = digest_blake2b(manifest, a.manifest_bytes); /* as announced, and still no manifest */
     bring_version(w, o, &a, 1, 1);
     const msg_t *nack = last_said(w, MSG_NACK);
     cr_assert(nack && !strcmp(nack->nack.code, "protocol") && !strcmp(nack->nack.phase, "verify"));
@@ -541,7 +541,7 @@ Test(node, region_of_another_size_is_refused)
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena(1);
-    a.region_bytes -= 100;    /* same place for the manifest */
+    a.region_bytes -= 100; /* same place for the manifest */
     bring_version(w, o, &a, 1, 1);
     const msg_t *nack = last_said(w, MSG_NACK);
     cr_assert(nack && !strcmp(nack->nack.code, "protocol"));
@@ -571,21 +571,22 @@ Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
     node_line(w->node, true);
     run_for(1000);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena_make(1, 24, 3000), b = arena_make(2, 24, 3000);    /* more than a window */
+    test_arena_t a = arena_make(1, 24, 3000), b = arena_make(2, 24, 3000); /* more than a window */
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
     uint64_t due = 0;
     while (!adapter_of(w)->download || adapter_of(w)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
-    mem_delay(o->t, world_now_us + 300000);    /* the rest is asked for, sent, and comes late */
+    mem_delay(o->t, world_now_us + 300000); /* the rest is asked for, sent, and comes late */
     run_for(50000);
     cr_assert_lt(adapter_of(w)->download->bytes_done, a.region_bytes / 2);
-    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
+    tell_worker(
+        w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
     cr_assert(e && e->code == HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(e->message, "the deadline ran out");
     origin_t *p = origin_start(1, TR_MODE_EAGER);
-    bring_version(w, p, &b, 2, 1);    /* takes the only slot */
+    bring_version(w, p, &b, 2, 1); /* takes the only slot */
     cr_assert(serves(w, &b, 2));
     run_for(1000000);
     cr_assert(serves(w, &b, 2));
@@ -605,10 +606,9 @@ Test(node, late_bytes_do_no_harm_with_rendezvous_either)
         msg_source_t source = source_of(o);
         announce_to(w, &a, (uint64_t)turns * 2 + 1, &source, 1);
         uint64_t due = 0;
-        for (int i = 0; i < turns; i++) world_turn(&due);    /* somewhere on the way */
-        tell_worker(w,
-                    &(msg_t){.type = MSG_ABORT,
-                             .abort = {w->token, (uint64_t)turns * 2 + 1, "policy", "deadline", "over"}});
+        for (int i = 0; i < turns; i++) world_turn(&due); /* somewhere on the way */
+        tell_worker(w, &(msg_t){.type = MSG_ABORT,
+                                .abort = {w->token, (uint64_t)turns * 2 + 1, "policy", "deadline", "over"}});
         bring_version(w, p, &b, (uint64_t)turns * 2 + 2, (uint64_t)turns);
         cr_assert(serves(w, &b, (uint64_t)turns * 2 + 2), "%d", turns);
         tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, (uint64_t)turns * 2, "policy"}});
@@ -719,7 +719,7 @@ static void fetches_what_was_damaged(bool in_manifest, bool is_known)
     test_arena_t a = arena(1);
     bring_version(w, o, &a, 1, 1);
     uint8_t *base = slot_of_version(w, 1)->region->base;
-    base[in_manifest ? manifest_offset(a.region_bytes) + 3 : 4097] ^= 1;    /* memory goes bad */
+    base[in_manifest ? manifest_offset(a.region_bytes) + 3 : 4097] ^= 1; /* memory goes bad */
     if (is_known) {
         tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 77, 1, "policy"}});
         run_for(1000);
@@ -858,7 +858,7 @@ Test(node, slot_is_not_reused_while_it_is_being_sent)
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     test_arena_t a = arena(1), b = arena(2);
     w1->slots = 1;
-    node_line(w1->node, true);    /* joins again, with one slot */
+    node_line(w1->node, true); /* joins again, with one slot */
     run_for(1000);
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o), from_w1 = source_worker(w1);
@@ -894,13 +894,13 @@ Test(node, lapsed_session_applies_nothing_that_was_queued)
     run_for(100000);
     w->deaf = true;
     uint64_t old = w->token;
-    world_now_us += 10000000;    /* stopped for ten seconds */
+    world_now_us += 10000000; /* stopped for ten seconds */
     worker_node_ops.tick(w->node, world_now_us);
     tell_worker(w, &(msg_t){.type = MSG_COMMIT, .commit = {old, 2, 2, "policy", b.h1}});
     cr_assert(serves(w, &a, 1));
     cr_assert_eq(count_events(w, HEDDLE_EVENT_LOST_BROKER), 1);
     w->deaf = false;
-    w->decision = (msg_decision_t){"policy", 2, 2, b.h1};    /* and the broker says it again */
+    w->decision = (msg_decision_t){"policy", 2, 2, b.h1}; /* and the broker says it again */
     w->keep[0] = (msg_keep_t){.adapter = "policy", .version = 2};
     w->keep_count = 1;
     run_for(2000000);
@@ -930,7 +930,7 @@ Test(node, broker_restart_fetches_nothing_again)
         world_turn(&due);
     node_line(w->node, false);
     w->cut = true;
-    run_for(500000);    /* the fetch goes on and ends */
+    run_for(500000); /* the fetch goes on and ends */
     cr_assert_null(adapter_of(w)->download);
     cr_assert_eq(count_said(w, MSG_STAGED), 1);
     w->cut = false;
@@ -942,13 +942,14 @@ Test(node, broker_restart_fetches_nothing_again)
     run_for(100000);
     const msg_t *join = last_said(w, MSG_JOIN);
     cr_assert_eq(join->join.held_count, 2);
-    cr_assert(join->join.counts.slots_total == 6 && join->join.counts.slots_free == 4 && join->join.counts.slots_held == 0);
+    cr_assert(join->join.counts.slots_total == 6 && join->join.counts.slots_free == 4 &&
+              join->join.counts.slots_held == 0);
     cr_assert_geq(join->join.counts.bytes_in, a.region_bytes + b.region_bytes);
     for (uint32_t i = 0; i < 2; i++) {
         const msg_held_t *h = &join->join.held[i];
         cr_assert(h->version == 1 ? h->state == HELD_ACTIVE : h->state == HELD_STAGED);
     }
-    announce_to(w, &b, 2, &source, 1);    /* the broker says it again: held already */
+    announce_to(w, &b, 2, &source, 1); /* the broker says it again: held already */
     commit_to(w, &b, 2, 2);
     cr_assert(serves(w, &b, 2));
     tr_counters_t c;
@@ -990,7 +991,7 @@ Test(node, application_loads_and_switches)
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_ARRIVED));
     cr_assert_null(last_said(w, MSG_STAGED));
     slot_t *held = NULL;
-    cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 1, &held), HEDDLE_OK);    /* to load it */
+    cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 1, &held), HEDDLE_OK); /* to load it */
     slot_release(&held);
     cr_assert_eq(answer(w, APP_ACTIVATE, 1), HEDDLE_ERR_NOT_FOUND);
     world_now_us += 250000;
@@ -1086,7 +1087,7 @@ Test(node, verify_hashes_the_slot_again)
     const msg_t *v = last_said(w, MSG_VERIFIED);
     cr_assert(v && v->verified.req == 77 && v->verified.exported == EXPORTED_UNKNOWN &&
               digest_equal(&v->verified.digest, &a.h1));
-    ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->region->base)[4097] ^= 1;    /* memory goes bad */
+    ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->region->base)[4097] ^= 1; /* memory goes bad */
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 78, 1, "policy"}});
     run_for(1000);
     v = last_said(w, MSG_VERIFIED);
@@ -1128,7 +1129,7 @@ Test(node, verify_asks_the_application_for_its_copy)
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 9, 1, "policy"}});
     run_for(CHECK_ANSWER_US - 1000000);
     cr_assert_eq(count_said(w, MSG_VERIFIED), 4);
-    run_for(2000000);    /* no answer */
+    run_for(2000000); /* no answer */
     cr_assert_eq(last_said(w, MSG_VERIFIED)->verified.exported, EXPORTED_UNKNOWN);
     free(a.bytes);
 }
@@ -1157,7 +1158,7 @@ Test(node, another_clusters_registry_is_refused)
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_REFUSED);
     cr_assert(e && strstr(e->message, "another cluster"));
     w->cluster = "c1";
-    run_for(2000000);    /* HELLO is said again */
+    run_for(2000000); /* HELLO is said again */
     cr_assert_eq(count_said(w, MSG_JOIN), 2);
 }
 
@@ -1190,7 +1191,8 @@ Test(node, a_refusal_names_the_role_of_each_adapter)
     w->deaf = true;
     node_line(w->node, true);
     tell_worker(w, &(msg_t){.type = MSG_ERROR,
-                            .error = {.of = MSG_HELLO, .code = "denied",
+                            .error = {.of = MSG_HELLO,
+                                      .code = "denied",
                                       .message = "the key K may not be a worker: it needs the role "
                                                  "worker:ADAPTER",
                                       .expected = "worker:ADAPTER"}});
@@ -1216,12 +1218,13 @@ Test(node, a_worker_that_is_not_admitted_reports_it_on_stderr_after_5_s_and_once
     w->refuse = "denied";
     node_line(w->node, true);
     text = log_of(2 * REPEAT_US);
-    cr_assert(strstr(text, "worker.refused: denied: ") && count_in(text, "\n") == 1, "another reason: %s", text);
+    cr_assert(strstr(text, "worker.refused: denied: ") && count_in(text, "\n") == 1, "another reason: %s",
+              text);
     w->refuse = NULL;
     text = log_of(10000000);
     cr_assert_eq(count_in(text, "worker.joined: "), 1, "%s", text);
 
-    w->deaf = true;    /* the lease ends */
+    w->deaf = true; /* the lease ends */
     text = log_of(LEASE_MS * 1000 + 10000000);
     cr_assert(strstr(text, "no broker answers") && strstr(text, "serves on"), "%s", text);
     worker_node_leave(w->node, world_now_us);
@@ -1249,7 +1252,8 @@ Test(node, a_refusal_is_on_stderr_with_its_hint_unless_the_application_reports_i
     worker_t *w = worker_start(0, TR_MODE_EAGER, &(worker_opts_t){.broker = "tcp://127.0.0.1:9"});
     const char *text = log_of_refusals(w, &why);
     cr_assert(strstr(text, "worker.refused: denied: the broker does not let in the key K; it is tried again; "
-                           "heddle keys add K\n"), "%s", text);
+                           "heddle keys add K\n"),
+              "%s", text);
     cr_assert_eq(count_in(text, "\n"), 1, "%s", text);
     cr_assert_eq(count_events(w, HEDDLE_EVENT_REFUSED), 1);
 }
@@ -1285,7 +1289,7 @@ Test(node, heartbeats_carry_progress_and_counters)
     slot_t *held = NULL;
     slots_acquire(worker_node_slots(w->node), 0, 0, &held);
     origin_serve(o, &b, 2);
-    mem_drop_data(o->t, 1000);    /* nothing comes */
+    mem_drop_data(o->t, 1000); /* nothing comes */
     msg_source_t source = source_of(o);
     announce_to(w, &b, 2, &source, 1);
     run_for(1500000);
@@ -1293,7 +1297,8 @@ Test(node, heartbeats_carry_progress_and_counters)
     cr_assert(m && m->heartbeat.adapter_count == 2);
     cr_assert(m->heartbeat.adapters[0].fetching == 2 && m->heartbeat.adapters[0].held_count == 1);
     cr_assert_eq(m->heartbeat.adapters[0].data_bytes, b.region_bytes);
-    cr_assert(m->heartbeat.counts.slots_total == 6 && m->heartbeat.counts.slots_free == 4 && m->heartbeat.counts.slots_held == 1);
+    cr_assert(m->heartbeat.counts.slots_total == 6 && m->heartbeat.counts.slots_free == 4 &&
+              m->heartbeat.counts.slots_held == 1);
     cr_assert_geq(m->heartbeat.counts.bytes_in, a.region_bytes);
     slot_release(&held);
     free(a.bytes);
@@ -1308,7 +1313,7 @@ Test(node, what_is_fetched_after_its_decision_is_said_at_once)
     test_arena_t a = arena(1), b = arena(2);
     origin_serve(o, &a, 1);
     origin_serve(o, &b, 2);
-    mem_drop_data(o->t, 1000);    /* nothing comes */
+    mem_drop_data(o->t, 1000); /* nothing comes */
     msg_source_t source = source_of(o);
     uint32_t beats = count_said(w, MSG_HEARTBEAT);
     announce_to(w, &a, 1, &source, 1);
@@ -1336,7 +1341,7 @@ Test(node, odd_messages_change_nothing)
     node_frame(w->node, bytes_of("", 0));
     msg_source_t source = source_of(o);
     uint64_t real = w->token;
-    w->token = real - 1;    /* stale */
+    w->token = real - 1; /* stale */
     announce_to(w, &b, 2, &source, 1);
     commit_to(w, &b, 2, 2);
     w->token = real;
@@ -1393,7 +1398,7 @@ Test(node, all_nacks_that_could_not_be_sent_are_sent_with_their_own_reasons)
         announce_to(w, &a, v, &source, 1);
         run_for(100000);
     }
-    w->cut = true;    /* the line is up still, as far as anybody knows */
+    w->cut = true; /* the line is up still, as far as anybody knows */
     reject(w, 1, "the first");
     reject(w, 2, "the second");
     node_line(w->node, false);

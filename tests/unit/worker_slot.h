@@ -8,9 +8,25 @@
 
 /* A transfer that only counts which memory it was given. */
 static int slot_maps, slot_unmaps;
-static int slot_map(transfer_t *t, region_t *r) { (void)t; (void)r; slot_maps++; return HEDDLE_OK; }
-static void slot_unmap(transfer_t *t, region_t *r) { (void)t; (void)r; slot_unmaps++; }
-static bool slot_idle(transfer_t *t, const region_t *r) { (void)t; (void)r; return true; }
+static int slot_map(transfer_t *t, region_t *r)
+{
+    (void)t;
+    (void)r;
+    slot_maps++;
+    return HEDDLE_OK;
+}
+static void slot_unmap(transfer_t *t, region_t *r)
+{
+    (void)t;
+    (void)r;
+    slot_unmaps++;
+}
+static bool slot_idle(transfer_t *t, const region_t *r)
+{
+    (void)t;
+    (void)r;
+    return true;
+}
 static const transfer_ops_t SLOT_TRANSFER = {.map = slot_map, .unmap = slot_unmap, .idle = slot_idle};
 static const node_io_t SLOT_IO = {.tr = &SLOT_TRANSFER};
 

@@ -10,7 +10,11 @@
 #include <signal.h>
 
 static int wakes;
-static void wake(void *self) { (void)self; wakes++; }
+static void wake(void *self)
+{
+    (void)self;
+    wakes++;
+}
 static const slots_ops_t OPS = {.io = &SLOT_IO, .wake = wake};
 
 static slots_t *table(void)
@@ -76,7 +80,7 @@ Test(slots, states_in_order)
     slots_t *s = table();
     slot_t *held = NULL, *one = seal(s, 0, 1), *two;
     cr_assert_eq(one->state, SLOT_SEALED);
-    cr_assert_eq(slots_acquire(s, 0, 1, &held), HEDDLE_OK);    /* by version, before it is active */
+    cr_assert_eq(slots_acquire(s, 0, 1, &held), HEDDLE_OK); /* by version, before it is active */
     slot_release(&held);
     cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_ERR_NOT_FOUND);
     slots_activate(s, one);
@@ -86,13 +90,13 @@ Test(slots, states_in_order)
     slots_activate(s, two);
     cr_assert(one->state == SLOT_KEPT && two->state == SLOT_ACTIVE);
     cr_assert_eq(slot_readers(one), 1);
-    slots_activate(s, two);    /* again: nothing changes */
+    slots_activate(s, two); /* again: nothing changes */
     cr_assert(one->state == SLOT_KEPT && two->state == SLOT_ACTIVE);
     slot_release(&held);
     cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
     cr_assert_eq(held->view.version, 2);
     slot_release(&held);
-    slots_activate(s, one);    /* a rollback */
+    slots_activate(s, one); /* a rollback */
     cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
     cr_assert_eq(held->view.version, 1);
     slot_release(&held);
@@ -131,7 +135,7 @@ Test(slots, dropped_slot_is_closed_to_new_readers_and_waits_for_the_old)
     cr_assert(one->state == SLOT_LEAVING && one->leaving_us == 42);
     cr_assert_eq(slots_acquire(s, 0, 1, &c), HEDDLE_ERR_NOT_FOUND);
     cr_assert_not(slot_is_unread(one));
-    slot_free(one);    /* refused: it is read */
+    slot_free(one); /* refused: it is read */
     cr_assert_eq(one->state, SLOT_LEAVING);
     cr_assert_eq(slot_take(s, 0, 0, 100, &c, NULL), HEDDLE_ERR_NO_SLOT);
     cr_assert_eq(((const uint8_t *)a->region->view)[10], arena_byte(1, 10));
@@ -139,7 +143,7 @@ Test(slots, dropped_slot_is_closed_to_new_readers_and_waits_for_the_old)
     slot_release(&a);
     cr_assert_eq(wakes, 0);
     slot_release(&b);
-    cr_assert_eq(wakes, 1);    /* the last one tells */
+    cr_assert_eq(wakes, 1); /* the last one tells */
     cr_assert(slot_is_unread(one));
     slot_free(one);
     cr_assert_eq(one->state, SLOT_FREE);
@@ -229,10 +233,10 @@ Test(slots, one_spare_of_the_size_of_what_is_held_stays_warm)
     cr_assert_eq(slot_maps, 0);
     slot_drop(slots_at(s, 0, 1), 0);
     slot_free(slots_at(s, 0, 1));
-    reserve_and_free(s, 1, LARGE);    /* of a version that came to nothing */
+    reserve_and_free(s, 1, LARGE); /* of a version that came to nothing */
     cr_assert_geq(trim(s), LARGE / REGION_STEP_BYTES, "piece by piece");
     cr_assert(!slots_at(s, 0, 1)->region && !slots_at(s, 0, 1)->making);
-    reserve_and_free(s, 1, 100);      /* and it can be used again */
+    reserve_and_free(s, 1, 100); /* and it can be used again */
     cr_assert_not_null(slots_at(s, 0, 1)->region);
     close_table(&s);
 }
@@ -297,7 +301,7 @@ Test(slots, two_versions_share_a_region)
         cr_assert(!goes->region && stays->region && atomic_load(&stays->region->refs) == 1);
         cr_assert_eq(((const uint8_t *)stays->region->view)[10], arena_byte(1, 10));
         slot_release(&held);
-        seal(s, goes->index, 2);    /* has memory of its own */
+        seal(s, goes->index, 2); /* has memory of its own */
         cr_assert_neq(goes->region, stays->region);
         cr_assert_eq(((const uint8_t *)stays->region->view)[10], arena_byte(1, 10));
         drop_and_free(stays);
@@ -413,7 +417,7 @@ Test(slots, holds_outlive_close)
     slot_release(&a);
     cr_assert_eq(((const uint8_t *)b->region->view)[10], arena_byte(1, 10));
     slot_release(&c);
-    slot_release(&b);    /* the table goes here: the address sanitizer sees a leak or a use */
+    slot_release(&b); /* the table goes here: the address sanitizer sees a leak or a use */
     cr_assert_eq(wakes, 0, "nobody is there to be woken");
 }
 

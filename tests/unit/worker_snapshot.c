@@ -24,8 +24,7 @@ static heddle_snapshot_t *open_snapshot(void)
     static const char *const NAMES[] = {"policy"};
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
-    cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.io = &SLOT_IO, .wake = nothing}, &slots),
-                 HEDDLE_OK);
+    cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.io = &SLOT_IO, .wake = nothing}, &slots), HEDDLE_OK);
     cr_assert_eq(slot_take(slots, 0, 0, arena.arena_bytes, &slot, NULL), HEDDLE_OK);
     memcpy(slot->region->base, arena.bytes, arena.arena_bytes);
     cr_assert_eq(
@@ -161,7 +160,8 @@ Test(snapshot, views_are_taken_all_or_none_and_once)
     cr_assert(strstr(heddle_last_error()->message, "taken already") && heddle_views_held(v) == 0);
     cr_assert_eq(heddle_views_take(v, (uint32_t[]){0, 5}, 2, got), HEDDLE_OK);
     heddle_views_put(got[0]);
-    cr_assert_eq(heddle_views_take(v, (uint32_t[]){0}, 1, got), HEDDLE_ERR_USAGE, "its deleter may be called again");
+    cr_assert_eq(heddle_views_take(v, (uint32_t[]){0}, 1, got), HEDDLE_ERR_USAGE,
+                 "its deleter may be called again");
     heddle_views_put(got[1]);
     cr_assert_eq(slot_readers(s), 1);
     heddle_views_release(&v);
@@ -177,7 +177,8 @@ static heddle_snapshot_t *snapshot_of_all_types(void)
     heddle_tensor_t rows[ROWS];
     for (int i = 0; i < ROWS; i++) {
         snprintf(names[i], sizeof names[i], "%02d.lora_A.weight", i);
-        rows[i] = (heddle_tensor_t){.size = sizeof *rows, .name = names[i], .dtype = i, .ndim = 2, .dims = DIMS};
+        rows[i] =
+            (heddle_tensor_t){.size = sizeof *rows, .name = names[i], .dtype = i, .ndim = 2, .dims = DIMS};
     }
     rows[ROWS - 1].dtype = HEDDLE_DTYPE_F32;
     rows[ROWS - 1].ndim = 3;
@@ -190,13 +191,13 @@ Test(snapshot, views_have_their_type_shape_and_place)
 {
     /* DLDataTypeCode; -1: none */
     static const int CODE[HEDDLE_DTYPE_COUNT] = {
-        [HEDDLE_DTYPE_BOOL] = 6,        [HEDDLE_DTYPE_F4] = -1,       [HEDDLE_DTYPE_F6_E2M3] = -1,
-        [HEDDLE_DTYPE_F6_E3M2] = -1,    [HEDDLE_DTYPE_U8] = 1,        [HEDDLE_DTYPE_I8] = 0,
-        [HEDDLE_DTYPE_F8_E5M2] = 12,    [HEDDLE_DTYPE_F8_E4M3] = 10,  [HEDDLE_DTYPE_F8_E8M0] = 14,
+        [HEDDLE_DTYPE_BOOL] = 6,         [HEDDLE_DTYPE_F4] = -1,          [HEDDLE_DTYPE_F6_E2M3] = -1,
+        [HEDDLE_DTYPE_F6_E3M2] = -1,     [HEDDLE_DTYPE_U8] = 1,           [HEDDLE_DTYPE_I8] = 0,
+        [HEDDLE_DTYPE_F8_E5M2] = 12,     [HEDDLE_DTYPE_F8_E4M3] = 10,     [HEDDLE_DTYPE_F8_E8M0] = 14,
         [HEDDLE_DTYPE_F8_E4M3FNUZ] = 11, [HEDDLE_DTYPE_F8_E5M2FNUZ] = 13, [HEDDLE_DTYPE_I16] = 0,
-        [HEDDLE_DTYPE_U16] = 1,         [HEDDLE_DTYPE_F16] = 2,       [HEDDLE_DTYPE_BF16] = 4,
-        [HEDDLE_DTYPE_I32] = 0,         [HEDDLE_DTYPE_U32] = 1,       [HEDDLE_DTYPE_F32] = 2,
-        [HEDDLE_DTYPE_C64] = 5,         [HEDDLE_DTYPE_F64] = 2,       [HEDDLE_DTYPE_I64] = 0,
+        [HEDDLE_DTYPE_U16] = 1,          [HEDDLE_DTYPE_F16] = 2,          [HEDDLE_DTYPE_BF16] = 4,
+        [HEDDLE_DTYPE_I32] = 0,          [HEDDLE_DTYPE_U32] = 1,          [HEDDLE_DTYPE_F32] = 2,
+        [HEDDLE_DTYPE_C64] = 5,          [HEDDLE_DTYPE_F64] = 2,          [HEDDLE_DTYPE_I64] = 0,
         [HEDDLE_DTYPE_U64] = 1};
     heddle_snapshot_t *s = snapshot_of_all_types();
     heddle_views_t *v = views_of(s);
@@ -212,10 +213,13 @@ Test(snapshot, views_have_their_type_shape_and_place)
         struct dltensor d;
         cr_assert_eq(rc, HEDDLE_OK, "%s", t.name);
         memcpy(&d, got, sizeof d);
-        cr_assert(d.data == (t.data_bytes ? t.data : NULL) && d.byte_offset == 0 && d.device_type == 1, "%s", t.name);
-        cr_assert(d.code == CODE[t.dtype] && d.bits == heddle_dtype_bits(t.dtype) && d.lanes == 1, "%s", t.name);
+        cr_assert(d.data == (t.data_bytes ? t.data : NULL) && d.byte_offset == 0 && d.device_type == 1, "%s",
+                  t.name);
+        cr_assert(d.code == CODE[t.dtype] && d.bits == heddle_dtype_bits(t.dtype) && d.lanes == 1, "%s",
+                  t.name);
         cr_assert_eq((uint32_t)d.ndim, t.ndim);
-        for (uint32_t k = 0; k < t.ndim; k++) cr_assert((uint64_t)d.shape[k] == t.dims[k] && d.strides[k] > 0);
+        for (uint32_t k = 0; k < t.ndim; k++)
+            cr_assert((uint64_t)d.shape[k] == t.dims[k] && d.strides[k] > 0);
         cr_assert(t.data_bytes == 0 || (d.strides[0] == 16 && d.strides[1] == 1));
         d.deleter((struct dltensor *)got);
     }
@@ -231,7 +235,10 @@ Test(snapshot, views_have_their_type_shape_and_place)
 /* Each fsync of this program, in order: of which entry, and whether the directory had its name by then. */
 static struct {
     char parent[64], final[96];
-    struct { char entry[96]; bool is_named; } rows[SYNCS_MAX];
+    struct {
+        char entry[96];
+        bool is_named;
+    } rows[SYNCS_MAX];
     int count, fail_at; /* from 1; 0: none */
 } synced;
 
@@ -349,7 +356,10 @@ Test(worker, wrong_options_are_refused)
     labels[49] = NULL;
     size_t all = sizeof(heddle_worker_opts_t);
     cr_assert_eq(open_with((heddle_worker_opts_t){.adapters = ONE}, 0), HEDDLE_ERR_USAGE);
-    struct { heddle_worker_opts_t ours; uint64_t newer; } more = {.ours.adapters = ONE, .newer = 1};
+    struct {
+        heddle_worker_opts_t ours;
+        uint64_t newer;
+    } more = {.ours.adapters = ONE, .newer = 1};
     heddle_worker_t *newer = NULL;
     more.ours.size = sizeof more;
     cr_assert_eq(heddle_worker_open(&more.ours, &newer), HEDDLE_ERR_USAGE);
@@ -381,8 +391,10 @@ Test(worker, wrong_options_are_refused)
 Test(worker, opens_without_a_broker_and_closes_at_once)
 {
     static const char *const ONE[] = {"policy", NULL};
-    heddle_worker_opts_t opts = {
-        .size = sizeof opts, .adapters = ONE, .broker = "tcp://127.0.0.1:1", .name = "w1"};
+    heddle_worker_opts_t opts = {.size = sizeof opts,
+                                 .adapters = ONE,
+                                 .broker = "tcp://127.0.0.1:1",
+                                 .name = "w1"};
     heddle_worker_t *w = NULL;
     heddle_event_t event = {.size = sizeof event};
     heddle_snapshot_t *s = NULL;
@@ -401,8 +413,10 @@ Test(worker, opens_without_a_broker_and_closes_at_once)
     heddle_error_t why = {.code = HEDDLE_ERR_NO_SPACE, .phase = "export"};
     cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, &why), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, NULL), HEDDLE_ERR_NOT_FOUND);
-    cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, &(heddle_error_t){.code = -999}), HEDDLE_ERR_USAGE);
-    cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, &(heddle_error_t){.phase = "lunch"}), HEDDLE_ERR_USAGE);
+    cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, &(heddle_error_t){.code = -999}),
+                 HEDDLE_ERR_USAGE);
+    cr_assert_eq(heddle_worker_reject_error(w, "policy", 1, &(heddle_error_t){.phase = "lunch"}),
+                 HEDDLE_ERR_USAGE);
     cr_assert_eq(heddle_worker_verified(w, "policy", 1, NULL), HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(heddle_worker_verified(w, "policy", 1, "h1:xx"), HEDDLE_ERR_USAGE);
     cr_assert_eq(heddle_worker_transport(w, &text), HEDDLE_OK);

@@ -15,10 +15,10 @@ static digest_t digest_of(uint64_t version)
     return d;
 }
 
-static const char *NAMES[] = {[SA_RESOURCE] = "RESOURCE", [SA_SEND_STAGED] = "STAGED",
-                              [SA_SEND_ACTIVE] = "ACTIVE", [SA_SEND_NACK] = "NACK",
-                              [SA_OFFER] = "offer",        [SA_FLIP] = "FLIP",
-                              [SA_DROP] = "DROP"};
+static const char *NAMES[] = {
+    [SA_RESOURCE] = "RESOURCE", [SA_SEND_STAGED] = "STAGED", [SA_SEND_ACTIVE] = "ACTIVE",
+    [SA_SEND_NACK] = "NACK",    [SA_OFFER] = "offer",        [SA_FLIP] = "FLIP",
+    [SA_DROP] = "DROP"};
 
 /* "NACK 8 no_slot, offer 10 8, FETCH 7".  `before`: the slot of the version that was coming before the step;
  * what has begun to come since is said last. */
@@ -34,7 +34,8 @@ static void render(sync_t *s, int count, int before)
         if (a->kind == SA_SEND_ACTIVE || (a->kind == SA_SEND_NACK && a->decision))
             at += (size_t)snprintf(said + at, sizeof said - at, " d%d", (int)a->decision);
         if (a->kind == SA_SEND_NACK)
-            at += (size_t)snprintf(said + at, sizeof said - at, " %s", heddle_err_name(sync_nack(s, a->version, a->decision)->error.code));
+            at += (size_t)snprintf(said + at, sizeof said - at, " %s",
+                                   heddle_err_name(sync_nack(s, a->version, a->decision)->error.code));
     }
     const sync_entry_t *coming = sync_coming(s);
     if (coming && coming->slot != before)
@@ -102,9 +103,12 @@ static void commit(sync_t *s, uint64_t v, uint64_t d)
 }
 static void up(sync_t *s, uint64_t v, uint64_t d, const uint64_t *keep, uint32_t n)
 {
-    feed(s,
-         (sync_event_t){
-             .kind = SY_UP, .version = v, .decision = d, .slot_count = 3, .keep = keep, .keep_count = n});
+    feed(s, (sync_event_t){.kind = SY_UP,
+                           .version = v,
+                           .decision = d,
+                           .slot_count = 3,
+                           .keep = keep,
+                           .keep_count = n});
 }
 
 static sync_state_t state_of(const sync_t *s, uint64_t v)
@@ -156,18 +160,27 @@ static void bring(sync_t *s, bool app, sync_state_t state)
     sync_init(s, app);
     up(s, 0, 0, NULL, 0);
     switch ((int)state) {
-    case SYNC_WAITING:    /* three slots taken: 1 active, 2 kept, 3 staged */
+    case SYNC_WAITING: /* three slots taken: 1 active, 2 kept, 3 staged */
         serve(s, 2, 1);
         serve(s, 1, 2);
         stage(s, 3);
         announce(s, 7);
         break;
     case SYNC_COMING: announce(s, 7); break;
-    case SYNC_ARRIVED: announce(s, 7); fed(s, SY_FETCHED, 7); break;
+    case SYNC_ARRIVED:
+        announce(s, 7);
+        fed(s, SY_FETCHED, 7);
+        break;
     case SYNC_STAGED: stage(s, 7); break;
     case SYNC_ACTIVE: serve(s, 7, 5); break;
-    case SYNC_KEPT: serve(s, 7, 5); serve(s, 6, 6); break;
-    case LEFT: stage(s, 7); fed(s, SY_ABORT, 7); break;
+    case SYNC_KEPT:
+        serve(s, 7, 5);
+        serve(s, 6, 6);
+        break;
+    case LEFT:
+        stage(s, 7);
+        fed(s, SY_ABORT, 7);
+        break;
     default: break;
     }
     if ((int)state != LEFT) cr_assert_eq(state_of(s, 7), state, "state %d", state);
@@ -175,7 +188,10 @@ static void bring(sync_t *s, bool app, sync_state_t state)
 
 /* Rows: event; columns: state.  "next|actions"; next as a letter: a w f A S V K L = absent .. leaving, N:
  * NOT_FOUND. */
-typedef struct { sync_event_kind_t kind; const char *cells[8]; } row_t;
+typedef struct {
+    sync_event_kind_t kind;
+    const char *cells[8];
+} row_t;
 
 #define FAILED "offer 10 7"
 #define STALE "offer 9 7"
@@ -185,56 +201,45 @@ typedef struct { sync_event_kind_t kind; const char *cells[8]; } row_t;
 static const row_t AUTO[] = {
     {SY_ANNOUNCE,
      {"f|FETCH 7", "w|", "f|RESOURCE 7", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {SY_NO_SLOT,
-     {"a|", "w|", "a|NACK 7 internal, " FAILED, NULL, "S|", "V|", "K|", "L|"}},
-    {SY_FETCHED,
-     {"a|", "w|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_FETCH_FAILED,
-     {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_APP_STAGED,
-     {"N|", "N|", "N|", NULL, "S|", "V|", "K|", "N|"}},
-    {SY_APP_ACTIVATE,
-     {"N|", "N|", "N|", NULL, "N|", "V|", "N|", "N|"}},
-    {SY_APP_REJECT,
-     {"N|", "N|", "N|", NULL, "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
+    {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, NULL, "S|", "V|", "K|", "L|"}},
+    {SY_FETCHED, {"a|", "w|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_FETCH_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_APP_STAGED, {"N|", "N|", "N|", NULL, "S|", "V|", "K|", "N|"}},
+    {SY_APP_ACTIVATE, {"N|", "N|", "N|", NULL, "N|", "V|", "N|", "N|"}},
+    {SY_APP_REJECT, {"N|", "N|", "N|", NULL, "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
     {SY_COMMIT,
-     {"a|", "w|offer 9 7", "f|", NULL, "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "V|ACTIVE 7 d9, offer 8 7", "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "L|"}},
-    {SY_ABORT,
-     {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", NULL, "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
+     {"a|", "w|offer 9 7", "f|", NULL, "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "V|ACTIVE 7 d9, offer 8 7",
+      "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "L|"}},
+    {SY_ABORT, {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", NULL, "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
     {SY_RETIRE,
-     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", NULL, "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
-    {SY_SOURCES,
-     {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_DOWN,
-     {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_TICK,
-     {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "L|"}},
-    {SY_DRAINED,
-     {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "a|"}},
+     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", NULL, "L|" RETIRED ", DROP 7", "V|",
+      "L|" RETIRED ", DROP 7", "L|"}},
+    {SY_SOURCES, {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_DOWN, {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_TICK, {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "L|"}},
+    {SY_DRAINED, {"a|", "w|", "f|", NULL, "S|", "V|", "K|", "a|"}},
 };
 
 /* With an application: what differs. */
 static const row_t APP[] = {
     {SY_ANNOUNCE,
      {"f|FETCH 7", "w|", "f|RESOURCE 7", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {SY_NO_SLOT,
-     {"a|", "w|", "a|NACK 7 internal, " FAILED, "A|", "S|", "V|", "K|", "L|"}},
-    {SY_FETCHED,
-     {"a|", "w|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
-    {SY_FETCH_FAILED,
-     {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
-    {SY_APP_STAGED,
-     {"N|", "N|", "N|", "S|STAGED 7", "S|", "V|", "K|", "N|"}},
-    {SY_APP_ACTIVATE,
-     {"N|", "N|", "N|", "N|", "N|", "V|", "N|", "N|"}},
+    {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, "A|", "S|", "V|", "K|", "L|"}},
+    {SY_FETCHED, {"a|", "w|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
+    {SY_FETCH_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
+    {SY_APP_STAGED, {"N|", "N|", "N|", "S|STAGED 7", "S|", "V|", "K|", "N|"}},
+    {SY_APP_ACTIVATE, {"N|", "N|", "N|", "N|", "N|", "V|", "N|", "N|"}},
     {SY_APP_REJECT,
-     {"N|", "N|", "N|", "L|NACK 7 internal, " FAILED ", DROP 7", "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
+     {"N|", "N|", "N|", "L|NACK 7 internal, " FAILED ", DROP 7", "L|NACK 7 internal, " FAILED ", DROP 7",
+      "N|", "N|", "N|"}},
     {SY_COMMIT,
      {"a|", "w|offer 9 7", "f|", "A|", "S|offer 7 7", "V|ACTIVE 7 d9, offer 8 7", "K|offer 7 7", "L|"}},
     {SY_ABORT,
-     {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", DROP 7", "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
+     {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", DROP 7", "L|" FAILED ", DROP 7", "V|", "K|",
+      "L|"}},
     {SY_RETIRE,
-     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", DROP 7", "L|" RETIRED ", DROP 7", "V|", "L|" RETIRED ", DROP 7", "L|"}},
+     {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", "L|" RETIRED ", DROP 7", "L|" RETIRED ", DROP 7", "V|",
+      "L|" RETIRED ", DROP 7", "L|"}},
 };
 
 static char letter(const sync_t *s, int rc, uint64_t v)
@@ -275,7 +280,9 @@ Test(sync, every_cell_app)
 
 Test(sync, up_drops_what_was_restated_and_is_not_kept)
 {
-    static const struct { sync_state_t state; const char *cell;
+    static const struct {
+        sync_state_t state;
+        const char *cell;
     } CASES[] = {{SYNC_ARRIVED, "L|" RETIRED ", DROP 7"},
                  {SYNC_STAGED, "L|" RETIRED ", DROP 7"},
                  {SYNC_ACTIVE, "V|"},
@@ -298,7 +305,7 @@ Test(sync, up_keeps_what_came_after_the_join)
     bring(&s, false, SYNC_COMING);
     fed(&s, SY_DOWN, 0);
     sync_restate(&s);
-    fed(&s, SY_FETCHED, 7);    /* between JOIN and WELCOME */
+    fed(&s, SY_FETCHED, 7); /* between JOIN and WELCOME */
     cr_assert_str_eq(said, "offer 6 7");
     up(&s, 0, 0, NULL, 0);
     cr_assert_str_eq(said, "STAGED 7");
@@ -314,7 +321,7 @@ Test(sync, what_the_join_restated_is_not_said_again)
     sync_restate(&s);
     up(&s, 6, 6, (uint64_t[]){7, 8}, 2);
     cr_assert_str_eq(said, "");
-    fed(&s, SY_DOWN, 0);    /* a WELCOME that answers no restatement: everything is said */
+    fed(&s, SY_DOWN, 0); /* a WELCOME that answers no restatement: everything is said */
     up(&s, 6, 6, NULL, 0);
     cr_assert_str_eq(said, "STAGED 8, ACTIVE 6 d6");
 }
@@ -337,8 +344,8 @@ Test(sync, lapsed_session_applies_nothing_queued)
     commit(&s, 7, 4);
     fed(&s, SY_DOWN, 0);
     fed(&s, SY_FETCHED, 7);
-    cr_assert_str_eq(said, "offer 6 7");    /* staged, not active, nothing sent */
-    commit(&s, 7, 4);                       /* a frame of the old session */
+    cr_assert_str_eq(said, "offer 6 7"); /* staged, not active, nothing sent */
+    commit(&s, 7, 4);                    /* a frame of the old session */
     cr_assert_str_eq(said, "");
     cr_assert_eq(state_of(&s, 7), SYNC_STAGED);
     up(&s, 0, 0, NULL, 0);
@@ -361,27 +368,27 @@ Test(sync, application_cannot_activate_after_the_lapse)
 Test(sync, decisions_never_go_back)
 {
     sync_t s;
-    bring(&s, false, SYNC_KEPT);    /* 7 kept (d5), 6 active (d6) */
+    bring(&s, false, SYNC_KEPT); /* 7 kept (d5), 6 active (d6) */
     commit(&s, 7, 5);
     cr_assert_str_eq(said, "");
     commit(&s, 7, 6);
     cr_assert_str_eq(said, "");
     commit(&s, 6, 6);
-    cr_assert_str_eq(said, "ACTIVE 6 d6");    /* the answer was lost */
+    cr_assert_str_eq(said, "ACTIVE 6 d6"); /* the answer was lost */
     commit(&s, 7, 8);
     commit(&s, 6, 7);
     cr_assert_str_eq(said, "");
     cr_assert_eq(sync_active(&s)->version, 7);
     fed(&s, SY_DOWN, 0);
-    up(&s, 6, 7, NULL, 0);    /* a registry that went back */
+    up(&s, 6, 7, NULL, 0); /* a registry that went back */
     cr_assert_eq(sync_active(&s)->version, 7);
 }
 
 Test(sync, a_decision_that_comes_after_a_greater_one_changes_nothing)
 {
     sync_t s;
-    bring(&s, false, SYNC_KEPT);    /* 7 kept (d5), 6 active (d6) */
-    commit(&s, 8, 8);               /* not here yet */
+    bring(&s, false, SYNC_KEPT); /* 7 kept (d5), 6 active (d6) */
+    commit(&s, 8, 8);            /* not here yet */
     commit(&s, 7, 7);
     cr_assert_str_eq(said, "");
     cr_assert_eq(sync_active(&s)->version, 6);
@@ -395,10 +402,10 @@ Test(sync, commit_before_staged_is_remembered)
     sync_t s;
     bring(&s, false, SYNC_ABSENT);
     serve(&s, 1, 1);
-    commit(&s, 7, 2);    /* before its announcement */
+    commit(&s, 7, 2); /* before its announcement */
     cr_assert_str_eq(said, "offer 9 7");
     announce(&s, 7);
-    fed(&s, SY_ABORT, 7);    /* not while the decision names it */
+    fed(&s, SY_ABORT, 7); /* not while the decision names it */
     cr_assert_str_eq(said, "");
     fed(&s, SY_FETCHED, 7);
     cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d2, offer 8 7");
@@ -413,7 +420,7 @@ Test(sync, later_announcement_preempts)
     cr_assert_eq(state_of(&s, 7), SYNC_WAITING);
     drain(&s);
     fed(&s, SY_ABORT, 8);
-    cr_assert_str_eq(said, "offer 10 8, DROP 8, FETCH 7");    /* the older one comes back */
+    cr_assert_str_eq(said, "offer 10 8, DROP 8, FETCH 7"); /* the older one comes back */
 }
 
 Test(sync, preempted_version_waits_for_its_own_slot_to_drain)
@@ -422,7 +429,7 @@ Test(sync, preempted_version_waits_for_its_own_slot_to_drain)
     bring(&s, false, SYNC_COMING);
     announce(&s, 8);
     fed(&s, SY_ABORT, 8);
-    cr_assert_str_eq(said, "offer 10 8, DROP 8");    /* 7 is still leaving another slot: its key is shared */
+    cr_assert_str_eq(said, "offer 10 8, DROP 8"); /* 7 is still leaving another slot: its key is shared */
     drain(&s);
     cr_assert_eq(state_of(&s, 7), SYNC_COMING);
 }
@@ -434,7 +441,7 @@ Test(sync, named_version_is_finished_first)
     commit(&s, 7, 1);
     announce(&s, 8);
     cr_assert_str_eq(said, "");
-    commit(&s, 8, 2);    /* a step forward: 7 is still worth finishing */
+    commit(&s, 8, 2); /* a step forward: 7 is still worth finishing */
     fed(&s, SY_FETCHED, 7);
     cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, FETCH 8");
     fed(&s, SY_FETCHED, 8);
@@ -457,10 +464,11 @@ Test(sync, lost_version_gives_way)
     announce(&s, 8);
     cr_assert_str_eq(said, "DROP 7, FETCH 8");
     fed(&s, SY_TICK, 0);
-    cr_assert_eq(state_of(&s, 8), SYNC_COMING);    /* and 7 does not take its place back */
+    cr_assert_eq(state_of(&s, 8), SYNC_COMING); /* and 7 does not take its place back */
     drain(&s);
     fed(&s, SY_FETCHED, 8);
-    cr_assert_str_eq(said, "STAGED 8, offer 6 8, FETCH 7");    /* still what was decided: somebody may come back */
+    cr_assert_str_eq(said,
+                     "STAGED 8, offer 6 8, FETCH 7"); /* still what was decided: somebody may come back */
     sources(&s, 7, 0);
     commit(&s, 8, 2);
     cr_assert_str_eq(said, "DROP 7, FLIP 8, ACTIVE 8 d2, offer 8 8");
@@ -473,7 +481,7 @@ Test(sync, retired_while_it_comes)
     commit(&s, 7, 1);
     announce(&s, 8);
     cr_assert_str_eq(said, "");
-    fed(&s, SY_RETIRE, 7);    /* nobody keeps it any more: it could only starve */
+    fed(&s, SY_RETIRE, 7); /* nobody keeps it any more: it could only starve */
     cr_assert_str_eq(said, "offer 11 7, DROP 7, FETCH 8");
 }
 
@@ -508,7 +516,7 @@ Test(sync, step_back_takes_the_name_away)
     serve(&s, 1, 1);
     announce(&s, 7);
     commit(&s, 7, 2);
-    commit(&s, 1, 3);    /* rolled back while 7 was coming */
+    commit(&s, 1, 3); /* rolled back while 7 was coming */
     cr_assert_str_eq(said, "ACTIVE 1 d3, offer 8 1");
     fed(&s, SY_FETCHED, 7);
     cr_assert_str_eq(said, "STAGED 7, offer 6 7");
@@ -530,14 +538,14 @@ Test(sync, an_application_that_is_switching_is_heard_after_a_step_back)
     fed(&s, SY_APP_STAGED, 3);
     cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 3), 0);
     cr_assert_eq(sync_active(&s)->version, 3);
-    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), HEDDLE_ERR_NOT_FOUND);    /* once */
+    cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), HEDDLE_ERR_NOT_FOUND); /* once */
 }
 
 /* Nor is the version that is active here said to be served before the application is back at it. */
 Test(sync, a_step_back_to_the_active_version_asks_who_may_have_switched)
 {
     sync_t s;
-    bring(&s, true, SYNC_ACTIVE);    /* 7, d5 */
+    bring(&s, true, SYNC_ACTIVE); /* 7, d5 */
     stage(&s, 8);
     commit(&s, 8, 6);
     commit(&s, 7, 7);
@@ -563,7 +571,7 @@ Test(sync, who_switched_before_it_heard_of_the_step_back_is_asked_to_go_back)
     commit(&s, 7, 7);
     cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 8), 0);
     cr_assert_str_eq(said, "FLIP 8, ACTIVE 8 d6, offer 8 8");
-    commit(&s, 8, 8);                /* and forth again, before it answered */
+    commit(&s, 8, 8); /* and forth again, before it answered */
     cr_assert_str_eq(said, "offer 7 8");
     cr_assert_gt(fed(&s, SY_APP_ACTIVATE, 8), 0);
     cr_assert_str_eq(said, "ACTIVE 8 d8, offer 8 8");
@@ -675,7 +683,7 @@ Test(sync, who_refused_to_go_back_does_not_say_so_for_its_application)
     broken_off(&s);
     up_with_older_data(&s);
     fed(&s, SY_APP_REJECT, 7);
-    commit(&s, 7, 5);                /* the broker asks once more */
+    commit(&s, 7, 5); /* the broker asks once more */
     cr_assert_str_eq(said, "offer 7 7");
     fed(&s, SY_DOWN, 0);
     fed(&s, SY_APP_REJECT, 7);
@@ -691,14 +699,14 @@ Test(sync, nobody_is_sent_back_on_the_way_to_what_is_decided)
     sync_t s;
     broken_off(&s);
     const uint64_t keep[] = {7, 8, 9};
-    up(&s, 9, 7, keep, 3);           /* decided meanwhile, and not announced here yet */
+    up(&s, 9, 7, keep, 3); /* decided meanwhile, and not announced here yet */
     cr_assert(!strstr(said, "offer 7 7"), "%s", said);
 }
 
 Test(sync, an_answer_that_comes_after_a_later_switch_is_too_late)
 {
     sync_t s;
-    bring(&s, true, SYNC_KEPT);    /* 7 kept (d5), 6 active (d6) */
+    bring(&s, true, SYNC_KEPT); /* 7 kept (d5), 6 active (d6) */
     stage(&s, 8);
     commit(&s, 8, 8);
     commit(&s, 7, 9);
@@ -715,7 +723,7 @@ Test(sync, step_back_to_a_version_that_is_not_here_preempts)
     announce(&s, 3);
     commit(&s, 3, 2);
     cr_assert_str_eq(said, "DROP 7, FETCH 3");
-    cr_assert_eq(state_of(&s, 7), SYNC_WAITING);    /* later than the decision: it may be staged again */
+    cr_assert_eq(state_of(&s, 7), SYNC_WAITING); /* later than the decision: it may be staged again */
 }
 
 Test(sync, overtaken_versions_do_not_wait)
@@ -737,7 +745,7 @@ Test(sync, no_slot_waits_a_little_and_fails)
 {
     sync_t s;
     bring(&s, false, SYNC_WAITING);
-    serve(&s, 1, 10);    /* nothing to evict: 3 is named and refused by nobody */
+    serve(&s, 1, 10); /* nothing to evict: 3 is named and refused by nobody */
     commit(&s, 3, 11);
     cr_assert_eq(sync_active(&s)->version, 3);
     cr_assert_eq(sync_deadline(&s), 1000 + SYNC_SLOT_WAIT_US);
@@ -755,7 +763,7 @@ Test(sync, no_slot_waits_a_little_and_fails)
 Test(sync, released_slot_is_taken)
 {
     sync_t s;
-    bring(&s, false, SYNC_WAITING);    /* 1 active, 2 kept, 3 staged */
+    bring(&s, false, SYNC_WAITING); /* 1 active, 2 kept, 3 staged */
     fed(&s, SY_RETIRE, 2);
     cr_assert_str_eq(said, "offer 11 2, DROP 2");
     drain(&s);
@@ -847,7 +855,9 @@ Test(sync, no_memory_for_a_named_version_is_tried_again)
 
 Test(sync, own_deadline_when_the_abort_is_lost)
 {
-    static const struct { sync_state_t state; const char *said, *phase;
+    static const struct {
+        sync_state_t state;
+        const char *said, *phase;
     } CASES[] = {{SYNC_COMING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"},
                  {SYNC_COMING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"},
                  {SYNC_ARRIVED, "NACK 7 deadline, offer 10 7, DROP 7", "stage"}};
@@ -855,12 +865,12 @@ Test(sync, own_deadline_when_the_abort_is_lost)
         sync_t s;
         bring(&s, true, CASES[i].state);
         cr_assert_eq(sync_deadline(&s), 1000 + 60000000 + SYNC_GRACE_US);
-        fed(&s, SY_DOWN, 0);    /* not while the broker is away */
+        fed(&s, SY_DOWN, 0); /* not while the broker is away */
         cr_assert_eq(sync_deadline(&s), CLOCK_NEVER);
         now = 100000000;
         fed(&s, SY_TICK, 0);
         cr_assert_str_eq(said, "");
-        up(&s, 0, 0, NULL, 0);  /* and then it has time to say its word */
+        up(&s, 0, 0, NULL, 0); /* and then it has time to say its word */
         cr_assert_eq(sync_deadline(&s), now + SYNC_GRACE_US);
         now += SYNC_GRACE_US;
         fed(&s, SY_TICK, 0);
@@ -923,7 +933,7 @@ Test(sync, failures_that_were_not_said_are_bounded_and_the_oldest_make_room)
         fed(&s, SY_FETCHED, v);
         fed(&s, SY_DOWN, 0);
         feed(&s, (sync_event_t){.kind = SY_APP_REJECT, .version = v, .error = &why});
-        for (uint64_t k = 100; k <= v; k++)    /* as if none could be sent */
+        for (uint64_t k = 100; k <= v; k++) /* as if none could be sent */
             if (sync_nack(&s, k, 0)) sync_nack(&s, k, 0)->pending = true;
         drain(&s);
     }
@@ -941,7 +951,7 @@ Test(sync, failure_that_was_made_good_is_not_said)
     now = 1000;
     sync_init(&s, false);
     up(&s, 0, 0, NULL, 0);
-    feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 7});    /* nobody waits for it: it is tried again */
+    feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 7}); /* nobody waits for it: it is tried again */
     fed(&s, SY_DOWN, 0);
     fed(&s, SY_FETCH_FAILED, 7);
     drain(&s);
@@ -981,7 +991,7 @@ Test(sync, rejected_commit_is_offered_again_by_a_welcome)
 Test(sync, rejected_commit_leaves_the_version_and_stays_stale)
 {
     sync_t s;
-    bring(&s, true, SYNC_KEPT);    /* 6 active (d6), 7 kept */
+    bring(&s, true, SYNC_KEPT); /* 6 active (d6), 7 kept */
     commit(&s, 7, 7);
     fed(&s, SY_APP_REJECT, 7);
     cr_assert_str_eq(said, "NACK 7 d7 internal, " STALE);
@@ -989,7 +999,7 @@ Test(sync, rejected_commit_leaves_the_version_and_stays_stale)
     commit(&s, 7, 7);
     cr_assert_str_eq(said, "");
     cr_assert_eq(fed(&s, SY_APP_ACTIVATE, 7), HEDDLE_ERR_NOT_FOUND);
-    commit(&s, 7, 8);    /* a new decision is a new chance */
+    commit(&s, 7, 8); /* a new decision is a new chance */
     cr_assert_str_eq(said, "offer 7 7");
     fed(&s, SY_APP_ACTIVATE, 7);
     cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d8, offer 8 7");

@@ -22,11 +22,12 @@ typedef struct {
     sync_t s;
     uint64_t now_us, next_version, next_decision, highest_applied, active;
     uint64_t in_slot[LIMIT_SLOTS]; /* version whose memory a slot holds; 0: free */
-    bool leaving[LIMIT_SLOTS]; /* the slot was dropped and is not drained: a reader, a send or an ask is
+    bool leaving[LIMIT_SLOTS];     /* the slot was dropped and is not drained: a reader, a send or an ask is
                                   in it */
-    uint64_t coming; /* version that gets memory or bytes; 0: none */
-    uint64_t asked;  /* the COMMIT that the application heard last, and has not answered by a switch; 0: none */
-    int slot;        /* that an event DRAINED is about */
+    uint64_t coming;               /* version that gets memory or bytes; 0: none */
+    uint64_t
+        asked; /* the COMMIT that the application heard last, and has not answered by a switch; 0: none */
+    int slot;  /* that an event DRAINED is about */
     const sync_event_t *event;
 } world_t;
 
@@ -53,8 +54,7 @@ static void obey(world_t *w, const sync_action_t *out, int count)
             break;
         case SA_FLIP:
             cr_assert(w->s.up);
-            cr_assert(w->in_slot[a->slot] == a->version && !w->leaving[a->slot] &&
-                      w->coming != a->version);
+            cr_assert(w->in_slot[a->slot] == a->version && !w->leaving[a->slot] && w->coming != a->version);
             cr_assert_gt(a->decision, w->highest_applied, "decision %d after %d", (int)a->decision,
                          (int)w->highest_applied);
             w->active = a->version;
@@ -117,9 +117,7 @@ static sync_event_t any_event(world_t *w)
 {
     uint64_t version = 1 + roll(w->next_version);
     w->slot = (int)roll(4);
-    sync_event_t ev = {.version = version,
-                       .deadline_us = roll(2) ? 3000000 : 0,
-                       .slot_count = 3};
+    sync_event_t ev = {.version = version, .deadline_us = roll(2) ? 3000000 : 0, .slot_count = 3};
     switch (roll(16)) {
     case 0:
     case 1:
@@ -185,7 +183,8 @@ static void take_event(world_t *w, sync_event_t ev)
     int n = sync_step(&w->s, &ev, &slots, w->now_us, out);
     w->event = &ev;
     if (n >= 0) obey(w, out, n);
-    if (n >= 0 && ev.kind == SY_APP_ACTIVATE && ev.version == w->asked && w->active == ev.version) w->asked = 0;
+    if (n >= 0 && ev.kind == SY_APP_ACTIVATE && ev.version == w->asked && w->active == ev.version)
+        w->asked = 0;
     check(w);
 }
 

@@ -15,8 +15,16 @@
 enum { FRAMES_MAX = 4096, EVENTS_MAX = 4096, NODES_MAX = 4, SOURCES_MAX = 6, LEASE_MS = 4000 };
 
 static uint64_t world_now_us = 1000000;
-static uint64_t world_now(void *self) { (void)self; return world_now_us; }
-static uint64_t world_wall(void *self) { (void)self; return 1700000000000ull + world_now_us / 1000; }
+static uint64_t world_now(void *self)
+{
+    (void)self;
+    return world_now_us;
+}
+static uint64_t world_wall(void *self)
+{
+    (void)self;
+    return 1700000000000ull + world_now_us / 1000;
+}
 static const clock_ops_t WORLD_CLOCK = {world_now, world_wall, NULL};
 
 /* A worker and what it said. */
@@ -24,21 +32,21 @@ typedef struct {
     worker_node_t *node;
     node_io_t io;
     uint64_t token, next_token;
-    msg_t said[FRAMES_MAX];          /* decoded; `frames` keeps what they borrow */
+    msg_t said[FRAMES_MAX]; /* decoded; `frames` keeps what they borrow */
     buf_t frames[FRAMES_MAX];
     uint32_t said_count, seen;
     heddle_event_t events[EVENTS_MAX];
     uint32_t event_count;
     uint32_t redials;
-    bool deaf;                       /* the broker answers nothing */
-    bool cut;                        /* send says GONE */
+    bool deaf; /* the broker answers nothing */
+    bool cut;  /* send says GONE */
     const char *cluster;
     /* The WELCOME to come. */
     uint64_t slots;
-    msg_decision_t decision;         /* of "policy"; decision 0: none */
+    msg_decision_t decision; /* of "policy"; decision 0: none */
     msg_keep_t keep[16];
     uint32_t keep_count;
-    const char *refuse;              /* JOIN is answered with this code */
+    const char *refuse; /* JOIN is answered with this code */
 } worker_t;
 
 /* A publisher's end: an arena, shared. */
@@ -290,9 +298,8 @@ static origin_t *origin_start(uint32_t index, tr_mode_t mode)
 {
     origin_t *o = calloc(1, sizeof *o);
     o->token = 100 + index;
-    cr_assert_eq(
-        transfer_mem_ops.open(&(transfer_opts_t){.mode = mode, .clock = &WORLD_CLOCK}, &o->t, NULL),
-        HEDDLE_OK);
+    cr_assert_eq(transfer_mem_ops.open(&(transfer_opts_t){.mode = mode, .clock = &WORLD_CLOCK}, &o->t, NULL),
+                 HEDDLE_OK);
     transfer_mem_ops.set_token(o->t, o->token);
     transfer_mem_ops.address(o->t, &o->address);
     origins[index] = o;
@@ -335,8 +342,8 @@ static void world_end(void)
 
 static msg_source_t source_of(const origin_t *o)
 {
-    return (msg_source_t){
-        .token = o->token, .kind = SOURCE_PUBLISHER, .name = "trainer", .address = o->address};
+    return (
+        msg_source_t){.token = o->token, .kind = SOURCE_PUBLISHER, .name = "trainer", .address = o->address};
 }
 
 __attribute__((unused)) static msg_source_t source_worker(worker_t *w)

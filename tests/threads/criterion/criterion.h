@@ -20,15 +20,15 @@ typedef struct runner_test {
     void (*run)(void);
     void (*init)(void);
     void (*fini)(void);
-    double timeout;                  /* seconds */
-    int signal, exit_code;           /* that it must end with */
+    double timeout;        /* seconds */
+    int signal, exit_code; /* that it must end with */
     bool disabled;
-    struct runner_test *next;        /* the runner's */
+    struct runner_test *next; /* the runner's */
 } runner_test_t;
 
 void runner_add(runner_test_t *test);
-void runner_check(bool holds, bool fatal, const char *file, int line, const char *condition, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
+void runner_check(bool holds, bool fatal, const char *file, int line, const char *condition,
+                  const char *format, ...) __attribute__((format(printf, 6, 7)));
 void runner_skip(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 bool runner_stdout_is(const char *expected);
 void cr_redirect_stdout(void);
@@ -37,8 +37,10 @@ void cr_redirect_stdout(void);
     __attribute__((constructor)) static void Id##_add(void) { runner_add(&Id##_test); }
 #define Test(Suite, Name, ...)                                                                               \
     static void Suite##_##Name##_run(void);                                                                  \
-    static runner_test_t Suite##_##Name##_test = {                                                           \
-        .suite = #Suite, .name = #Name, .run = Suite##_##Name##_run, __VA_ARGS__};                           \
+    static runner_test_t Suite##_##Name##_test = {.suite = #Suite,                                           \
+                                                  .name = #Name,                                             \
+                                                  .run = Suite##_##Name##_run,                               \
+                                                  __VA_ARGS__};                                              \
     RUNNER_ADD(Suite##_##Name)                                                                               \
     static void Suite##_##Name##_run(void)
 #define TestSuite(Suite, ...)                                                                                \

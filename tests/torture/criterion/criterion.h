@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TORTURE_MUST(condition)                                                                          \
-    ((condition) ? (void)0                                                                               \
+#define TORTURE_MUST(condition)                                                                              \
+    ((condition) ? (void)0                                                                                   \
                  : (fprintf(stderr, "%s:%d: does not hold: %s\n", __FILE__, __LINE__, #condition), abort()))
 #define cr_assert(condition, ...) TORTURE_MUST(condition)
 #define cr_assert_eq(a, b, ...) TORTURE_MUST((a) == (b))
@@ -19,11 +19,11 @@
 #define cr_assert_gt(a, b, ...) TORTURE_MUST((a) > (b))
 #define cr_assert_null(a, ...) TORTURE_MUST(!(a))
 #define cr_assert_not_null(a, ...) TORTURE_MUST(a)
-#define cr_assert_fail(...)                                                                              \
-    do {                                                                                                 \
-        fprintf(stderr, __VA_ARGS__);                                                                    \
-        fprintf(stderr, "\n");                                                                           \
-        abort();                                                                                         \
+#define cr_assert_fail(...)                                                                                  \
+    do {                                                                                                     \
+        fprintf(stderr, __VA_ARGS__);                                                                        \
+        fprintf(stderr, "\n");                                                                               \
+        abort();                                                                                             \
     } while (0)
 
 #endif
