@@ -190,7 +190,7 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
                                            1000;
     row->phase = q->phase == HEDDLE_PHASE_STAGED && row->kind == PENDING_WAIT ? HEDDLE_PHASE_STAGED
                                                                               : HEDDLE_PHASE_ACTIVE;
-    row->quorum.kind = q->quorum_kind <= HEDDLE_QUORUM_NONE ? q->quorum_kind : HEDDLE_QUORUM_ALL;
+    row->quorum.kind = q->quorum_kind; /* a decoder refuses what is above HEDDLE_QUORUM_NONE */
     row->quorum.n = (uint32_t)q->quorum_n;
     row->min = q->min ? (uint32_t)q->min : 1;
     row->exact = q->exact;

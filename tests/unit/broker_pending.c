@@ -458,6 +458,15 @@ Test(pending, activate_refusals_are_errors)
     cr_assert_eq(R.b->pending.count, 0);
 }
 
+Test(pending, who_activates_is_unknown_where_the_name_is_empty)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = ""});
+    cr_assert_str_eq(registry_adapter(&R.b->registry, "policy")->held_by, "unknown");
+}
+
 Test(pending, activate_dry_run_and_none)
 {
     version_1_active(1);
