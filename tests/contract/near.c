@@ -85,7 +85,7 @@ Test(near, what_will_be_shared_is_told_to_who_was_served)
     cr_assert_eq(r->ops->greet(r->nodes[2].t, &r->nodes[0].ref), HEDDLE_OK);
     rig_pass(r, 20000);
     cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 0), 0,
-                 "nobody is to be told");
+                 "no peer to offer it to");
     cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 5), rig_is_near());
     rig_pass(r, 20000);
     if (rig_is_near()) {

@@ -588,11 +588,11 @@ Test(committed, sources_of_what_never_was)
     m.need_sources = (msg_need_sources_t){.token = R.tokens[W1], .version = 9, .adapter = "policy"};
     rig_frame(W1, &m);
     rig_error(W1, "not_found");
-    uint64_t nobody = 12345;
+    uint64_t absent = 12345;
     m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
                                           .version = 1,
                                           .adapter = "policy",
-                                          .lost = &nobody,
+                                          .lost = &absent,
                                           .lost_count = 1};
     rig_frame(W1, &m);
     cr_assert_eq(rig_last(W1, MSG_SOURCES)->sources.source_count, 1);

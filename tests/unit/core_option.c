@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table as it is dumped for other programs. */
+#include "captured.h"
 #include "core/log.h"
 #include "core/option.h"
 
@@ -123,19 +124,9 @@ Test(option, fields_of_the_library_are_options_of_a_command)
 /* A line of the log as a program prints it. */
 static const char *logged(void)
 {
-    static char text[512];
-    int saved = dup(STDERR_FILENO), ends[2];
-    cr_assert(saved >= 0 && pipe(ends) == 0);
-    dup2(ends[1], STDERR_FILENO);
-    close(ends[1]);
+    captured_t stderr_now = captured_begin();
     log_emit(LOG_ERROR, "data.device", "%s names another", "opts.data_device");
-    dup2(saved, STDERR_FILENO);
-    close(saved);
-    ssize_t n = read(ends[0], text, sizeof text - 1);
-    close(ends[0]);
-    cr_assert_geq(n, 0);
-    text[n] = 0;
-    return text;
+    return captured_end(&stderr_now);
 }
 
 Test(option, a_program_logs_its_own_options)

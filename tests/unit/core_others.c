@@ -2,6 +2,8 @@
 /* A directory that others can change is told of, once for each reason; one's own is not. */
 #include "core/others.h"
 
+#include "captured.h"
+
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,19 +15,9 @@ static char dir[64];
 
 static const char *said(void)
 {
-    static char text[1024];
-    int saved = dup(STDERR_FILENO), ends[2];
-    cr_assert(saved >= 0 && pipe(ends) == 0);
-    dup2(ends[1], STDERR_FILENO);
-    close(ends[1]);
+    captured_t stderr_now = captured_begin();
     others_warn("keys.others", dir, "the keys there");
-    dup2(saved, STDERR_FILENO);
-    close(saved);
-    ssize_t n = read(ends[0], text, sizeof text - 1);
-    close(ends[0]);
-    cr_assert_geq(n, 0);
-    text[n] = 0;
-    return text;
+    return captured_end(&stderr_now);
 }
 
 static void setup(void)

@@ -102,18 +102,7 @@ static int send_foreign(void *socket)
     int fd = file_new("heddle-region"), own;
     if (ftruncate(fd, 8192) || fcntl(fd, F_ADD_SEALS, ALL_SEALS) || (own = rig_open(fd, O_RDONLY)) < 0)
         return 2;
-    union {
-        struct cmsghdr head;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {.bytes = {0}};
-    struct iovec part = {(char[]){"x"}, 1};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    control.head = (struct cmsghdr){CMSG_LEN(sizeof own), SOL_SOCKET, SCM_RIGHTS};
-    memcpy(CMSG_DATA(&control.head), &own, sizeof own);
-    return sendmsg(*(int *)socket, &message, 0) == 1 ? 0 : 3;
+    return rig_send_descriptor(*(int *)socket, own) ? 0 : 3;
 }
 
 Test(memory_hold, a_file_of_another_user_is_refused)

@@ -181,27 +181,11 @@ Test(memory_kernel, a_duplicate_unlocks_the_description)
     cr_assert_eq(file_lock(fd, F_RDLCK), 0);
 }
 
-static void send_descriptor(int socket, int fd)
-{
-    union {
-        struct cmsghdr head;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control = {.bytes = {0}};
-    struct iovec part = {(char[]){"x"}, 1};
-    struct msghdr message = {.msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    control.head = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
-    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
-    cr_assert_eq(sendmsg(socket, &message, 0), 1);
-}
-
 Test(memory_kernel, a_lock_in_flight_is_kept_until_both_ends_are_closed)
 {
     int pair[2], fd = reader();
     cr_assert_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair), 0);
-    send_descriptor(pair[0], fd);
+    cr_assert(rig_send_descriptor(pair[0], fd));
     close(fd);
     cr_assert_not(owner_may_write());
     close(pair[0]);

@@ -127,6 +127,23 @@ static inline size_t rig_file_bytes(int fd)
     return (size_t)s.st_blocks * 512;
 }
 
+/* As any process may send one, without what memory/handover.h checks. */
+static inline bool rig_send_descriptor(int socket, int fd)
+{
+    union {
+        struct cmsghdr head;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control = {.bytes = {0}};
+    struct iovec part = {(char[]){"x"}, 1};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    control.head = (struct cmsghdr){CMSG_LEN(sizeof fd), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+    return sendmsg(socket, &message, 0) == 1;
+}
+
 /* Without the handlers of pthread_atfork, as a bare clone makes it. */
 static inline pid_t rig_bare_fork(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
 
