@@ -200,7 +200,8 @@ def test_a_path_of_a_server_is_shown_without_what_no_line_takes(plugs, doubles, 
 
 def test_a_name_that_does_not_answer_is_not_staged(plugs, doubles, publisher, adapter, made):
     double = doubles("vllm")
-    double.deaf = {f"{adapter}@1"}
+    # A publisher whose lease ends before a worker has the version publishes it again, under the next number.
+    double.deaf = {f"{adapter}@{n}" for n in range(1, 10)}
     plugs(double)
     with pytest.raises(heddle.RolloutFailed, match="does not exist"):
         publisher.publish_dir(made(1)).wait(min=1)
