@@ -351,6 +351,7 @@ static int next_page(query_t *q, const msg_query_t *question, const json_t *whol
 int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle_error_t *error)
 {
     json_t *whole = NULL;
+    owner_check(loop_owner(q->loop));
     /* Before the turns: a frame that they read may have come any time since the last question, and says
      * nothing about the connection of now. */
     uint64_t heard_us = q->heard_us;
