@@ -70,7 +70,7 @@ static bool obey(download_t *p, const fetch_action_t *a, uint64_t now_us)
     case FA_DONE:
         /* The manifest is verified by download_work: its digest takes long enough to delay a heartbeat. */
         if (p->state == DOWNLOAD_MANIFEST) {
-            p->manifest_here = true;
+            p->state = DOWNLOAD_VERIFYING;
             break;
         }
         /* From the first bytes on: connecting has a time of its own. */
@@ -156,9 +156,9 @@ int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_
     what->served_count = 0;
     unreached_begin(p->unreached, p->io, what);
     p->early = early_take(opts->early, p->io, p->slot);
-    p->manifest_here =
-        early_covers(&p->early, manifest_offset(p->part->region_bytes), p->part->manifest_bytes);
-    if (!p->manifest_here && !begin_fetch(p, DOWNLOAD_MANIFEST, NULL, now_us)) {
+    if (early_covers(&p->early, manifest_offset(p->part->region_bytes), p->part->manifest_bytes)) {
+        p->state = DOWNLOAD_VERIFYING;
+    } else if (!begin_fetch(p, DOWNLOAD_MANIFEST, NULL, now_us)) {
         download_destroy(&p);
         return HEDDLE_ERR_NO_MEMORY;
     }
@@ -312,7 +312,6 @@ static void check_manifest(download_t *p, uint64_t now_us)
     uint64_t offset = manifest_offset(a->region_bytes);
     bytes_t encoded = announced_manifest(a, p->slot->region->view);
     heddle_error_t why;
-    p->manifest_here = false;
     int rc = manifest_read(encoded, &a->manifest_digest, &p->manifest, &why);
     if (rc == HEDDLE_ERR_DIGEST_MISMATCH && !p->fetch) {
         early_bytes_fini(&p->early); /* what came early was another version's */
@@ -402,9 +401,9 @@ static void seal(download_t *p, uint64_t now_us)
 /* Manifest and slot are checked only where no open receive can change their bytes meanwhile. */
 bool download_work(download_t *p, uint64_t now_us)
 {
-    bool is_checked = p->state == DOWNLOAD_CLOSING || (p->state == DOWNLOAD_MANIFEST && p->manifest_here);
+    bool is_checked = p->state == DOWNLOAD_CLOSING || p->state == DOWNLOAD_VERIFYING;
     if (is_checked && is_quiet(p)) {
-        if (p->state == DOWNLOAD_MANIFEST) check_manifest(p, now_us);
+        if (p->state == DOWNLOAD_VERIFYING) check_manifest(p, now_us);
         else if (p->overwritten && p->checked < p->manifest.chunk_count) check_again(p);
         else seal(p, now_us);
         return true;
@@ -431,10 +430,18 @@ bool download_work(download_t *p, uint64_t now_us)
 /* The end of an open receive is not reported, so it is polled for. */
 uint64_t download_tick(download_t *p, uint64_t now_us)
 {
-    if (p->state <= DOWNLOAD_CHUNKS && !p->manifest_here && now_us >= fetch_deadline(p->fetch))
+    bool is_fetching = p->state == DOWNLOAD_MANIFEST || p->state == DOWNLOAD_CHUNKS;
+    if (is_fetching && now_us >= fetch_deadline(p->fetch))
         drive(p, &(fetch_event_t){.kind = FE_TICK}, now_us);
-    if (p->state == DOWNLOAD_CLOSING || p->manifest_here) return now_us + QUIET_POLL_US;
-    return p->state <= DOWNLOAD_CHUNKS ? fetch_deadline(p->fetch) : CLOCK_NEVER;
+    switch (p->state) {
+    case DOWNLOAD_MANIFEST:
+    case DOWNLOAD_CHUNKS: return fetch_deadline(p->fetch);
+    case DOWNLOAD_VERIFYING:
+    case DOWNLOAD_CLOSING: return now_us + QUIET_POLL_US;
+    case DOWNLOAD_DONE:
+    case DOWNLOAD_FAILED: break;
+    }
+    return CLOCK_NEVER;
 }
 
 /* The fetch says it again after a while, so that the flag needs no other reset. */

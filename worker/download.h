@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/download.h: the fetch session of one version, from its announcement to its sealed slot.
  *
- *   MANIFEST  its pieces are fetched, unless they came early (worker/early.h); whole, it is copied to memory
- *             of its own, and its BLAKE2b-256 is compared before anything of it is decoded
+ *   MANIFEST  its pieces are fetched, unless they came early (worker/early.h)
+ *   VERIFYING it is whole: it is copied to memory of its own, and its BLAKE2b-256 is compared before anything
+ *             of it is decoded; with another digest it is fetched again
  *   CHUNKS    chunks that came early are compared with the manifest, those that are not there, or are others,
  *             are fetched.  What arrives goes through the digest stage (core/digest_stage.h), also where its
  *             leaves were made as it was copied; a few completions a call of download_work are compared too:
@@ -61,6 +62,7 @@ typedef struct {
 
 typedef enum {
     DOWNLOAD_MANIFEST,
+    DOWNLOAD_VERIFYING,
     DOWNLOAD_CHUNKS,
     DOWNLOAD_CLOSING,
     DOWNLOAD_DONE,
@@ -91,7 +93,6 @@ typedef struct download {
     uint64_t met[LIMIT_SOURCES * 2]; /* sources that answered */
     uint32_t met_count;
     bool needs_sources;      /* every source was lost: until download_lost */
-    bool manifest_here;      /* all of its pieces came; not verified yet */
     bool overwritten;        /* a dropped ask may have written after its chunk was digested */
     uint32_t again, checked; /* CLOSING: chunks that are, and were, digested again */
 } download_t;

@@ -293,11 +293,10 @@ static void on_session(void *self, const node_event_t *session_event, uint64_t n
     owner_check(n->core.io->owner);
     client_member_t *member = &n->core.member;
     msg_t m;
+    bool was_ready = member->session.state == SESSION_READY;
     unsigned out = member_step(member, session_event, now_us, &m);
-    bool is_down = member->session.state != SESSION_READY || out & SO_LAPSED;
-    /* Before anything of the same step is delivered: a COMMIT of a session that has ended counts no more. The
-     * adapters are up together. */
-    if (is_down && n->adapters[0].sync.up) {
+    /* Before anything of the same step is delivered: a COMMIT of a session that has ended counts no more. */
+    if (was_ready && member->session.state != SESSION_READY) {
         n->unjoined_us = n->core.opts.broker ? 0 : CLOCK_NEVER;
         for (uint32_t i = 0; i < n->adapter_count; i++) adapter_down(&n->adapters[i], now_us);
     }

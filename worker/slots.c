@@ -412,19 +412,20 @@ int slot_seal(slot_t *slot, const seal_t *seal)
 void slots_activate(slots_t *s, slot_t *slot)
 {
     owner_check(s->ops.io->owner);
-    shelf_t *shelf = &s->shelves[slot->adapter];
-    slot_t *before = atomic_load(&shelf->active);
-    if (before == slot) return;
-    slot->state = SLOT_ACTIVE;
-    atomic_store(&shelf->active, slot);
-    if (before) before->state = SLOT_KEPT;
+    atomic_store(&s->shelves[slot->adapter].active, slot);
+}
+
+slot_t *slots_active(const slots_t *s, uint32_t adapter)
+{
+    return atomic_load(&((slots_t *)s)->shelves[adapter].active);
 }
 
 /* WANTED makes the last reader wake the loop, which then frees the slot. */
 void slot_drop(slot_t *slot, uint64_t now_us)
 {
     owner_check(slot->table->ops.io->owner);
-    if (slot->state == SLOT_FREE || slot->state == SLOT_ACTIVE || slot->state == SLOT_LEAVING) return;
+    bool is_active = slot == slots_active(slot->table, slot->adapter);
+    if (slot->state == SLOT_FREE || slot->state == SLOT_LEAVING || is_active) return;
     slot->state = SLOT_LEAVING;
     slot->leaving_us = now_us;
     atomic_fetch_or(&slot->refs, CLOSED | WANTED);

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/slots.h: the slots of a worker: memory for versions of adapters, and the counted holds of readers.
  *
- *   FREE -> MAKING --reserve, adopt--> RESERVED --seal--> SEALED --activate--> ACTIVE --another is--> KEPT
- *    ^          |                         |                 |                                         |
- *    |          +-------------------------+-----------------+----------------- drop ------------------+
- *    |                                                      v
- *    +--------------- free (no reader, send, ask) -------- LEAVING
+ *   FREE -> MAKING --reserve, adopt--> RESERVED --seal--> SEALED
+ *    ^          |                         |                 |
+ *    |          +-------------------------+------ drop -----+
+ *    |                                            v
+ *    +------- free (no reader, send, ask) ----- LEAVING
+ *
+ * One SEALED slot of an adapter may be the active one (slots_active): that is a pointer of the table, and not
+ * a state of the slot, because readers must get it in one load.  The active slot is not dropped.
  *
  * An adapter has up to LIMIT_SLOTS slots.  A slot's region is made, piece by piece, when it is first
  * needed, and exchanged for a larger one only while the slot is free.  One free slot, the one that is
  * reserved next (slots_next_free), may keep its region warm (slots_trim); those of the others are given back.
- * SEALED, ACTIVE and KEPT slots can be acquired; their bytes and their view (manifest, digest, tag, names)
- * do not change until the last reader has left.
+ * SEALED slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
+ * until the last reader has left.
  *
  * Two versions of an adapter may have the same content: their slots then refer to one region (slot_adopt).
  * A FREE slot's region is its own: slot_free lets go of one that another slot refers to.
@@ -34,15 +37,7 @@
 typedef struct heddle_snapshot slot_t; /* a hold is a pointer to the slot whose count it is part of */
 typedef struct slots slots_t;
 
-typedef enum {
-    SLOT_FREE,
-    SLOT_MAKING,
-    SLOT_RESERVED,
-    SLOT_SEALED,
-    SLOT_ACTIVE,
-    SLOT_KEPT,
-    SLOT_LEAVING
-} slot_state_t;
+typedef enum { SLOT_FREE, SLOT_MAKING, SLOT_RESERVED, SLOT_SEALED, SLOT_LEAVING } slot_state_t;
 
 struct heddle_snapshot {
     atomic_uint refs;         /* readers, and the bits below */
@@ -119,8 +114,10 @@ typedef struct {
     manifest_t *manifest;
 } seal_t;
 int slot_seal(slot_t *slot, const seal_t *seal);
-/* The flip: acquire(adapter, 0) gives this SEALED or KEPT slot from now on; the one before is KEPT. */
+/* The flip: acquire(adapter, 0) gives this SEALED slot from now on. */
 void slots_activate(slots_t *s, slot_t *slot);
+/* The active slot of an adapter; NULL: none yet. */
+slot_t *slots_active(const slots_t *s, uint32_t adapter);
 /* Closes a slot that is not active to new readers; it is free after the last one has left. */
 void slot_drop(slot_t *slot, uint64_t now_us);
 /* A LEAVING slot has no reader left. */

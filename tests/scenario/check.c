@@ -62,13 +62,13 @@ static void check_bytes(world_t *w, const actor_t *a, const slot_t *slot)
 static void check_slots(world_t *w, actor_t *a)
 {
     const sync_t *s = &worker_node_adapter(a->worker, 0)->sync;
-    uint32_t active = 0, used = 0;
+    const slot_t *active = slots_active(worker_node_slots(a->worker), 0);
+    uint32_t used = 0;
     for (uint32_t i = 0; i < s->slot_count; i++) {
         const slot_t *slot = slots_at(worker_node_slots(a->worker), 0, i);
         if (!slot || slot->state == SLOT_FREE) continue;
         used++;
-        active += slot->state == SLOT_ACTIVE;
-        if (slot->state != SLOT_SEALED && slot->state != SLOT_ACTIVE && slot->state != SLOT_KEPT) continue;
+        if (slot->state != SLOT_SEALED) continue;
         if (slot->view.version >= w->lost_from && slot->view.version <= w->lost_to) continue;
         const version_row_t *v = recorded(w, a->adapters[0], slot->view.version);
         if (!v)
@@ -76,7 +76,8 @@ static void check_slots(world_t *w, actor_t *a)
         if (!digest_equal(&v->digest, &slot->h1))
             world_fail(w, "I2: %s holds v%" PRIu64 " with another digest", a->name, slot->view.version);
     }
-    if (active > 1) world_fail(w, "I3: %s has %u active slots", a->name, active);
+    if (active && active->state != SLOT_SEALED)
+        world_fail(w, "I3: %s serves a slot that is not sealed", a->name);
     if (used != slots_count(worker_node_slots(a->worker), 0).used)
         world_fail(w, "I9: %s uses slots beyond its %u", a->name, s->slot_count);
 }
@@ -102,7 +103,7 @@ static void check_decision(world_t *w, actor_t *a, const decision_t *applied)
     const sync_entry_t *e = sync_active(&worker_node_adapter(a->worker, 0)->sync);
     if (!e || e->version != applied->version) return;
     const slot_t *slot = slots_at(worker_node_slots(a->worker), 0, (uint32_t)e->slot);
-    if (slot->state != SLOT_ACTIVE || slot->view.version != e->version)
+    if (slot != slots_active(worker_node_slots(a->worker), 0) || slot->view.version != e->version)
         world_fail(w, "I3: %s says v%" PRIu64 " and serves v%" PRIu64, a->name, e->version,
                    slot->view.version);
     check_bytes(w, a, slot);

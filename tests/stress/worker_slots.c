@@ -137,7 +137,8 @@ static uint64_t run(slots_t *s, double until)
             if (is_free(s, i)) write_version(s, i, ++version);
         for (uint32_t i = 0; i < SLOTS; i++) {
             slot_t *slot = slots_at(s, 0, i);
-            if (slot && slot->state == SLOT_KEPT && slot->view.version + 1 < version) slot_drop(slot, 0);
+            bool is_kept = slot && slot->state == SLOT_SEALED && slot != slots_active(s, 0);
+            if (is_kept && slot->view.version + 1 < version) slot_drop(slot, 0);
         }
     }
     return version;

@@ -83,15 +83,17 @@ Test(slots, states_in_order)
     cr_assert_eq(slots_acquire(s, 0, 1, &held), HEDDLE_OK); /* by version, before it is active */
     slot_release(&held);
     cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_null(slots_active(s, 0));
     slots_activate(s, one);
     cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
     cr_assert_eq(held, one);
     two = seal(s, 1, 2);
+    cr_assert_eq(slots_active(s, 0), one);
     slots_activate(s, two);
-    cr_assert(one->state == SLOT_KEPT && two->state == SLOT_ACTIVE);
+    cr_assert(one->state == SLOT_SEALED && two->state == SLOT_SEALED && slots_active(s, 0) == two);
     cr_assert_eq(slot_readers(one), 1);
     slots_activate(s, two); /* again: nothing changes */
-    cr_assert(one->state == SLOT_KEPT && two->state == SLOT_ACTIVE);
+    cr_assert(one->state == SLOT_SEALED && two->state == SLOT_SEALED && slots_active(s, 0) == two);
     slot_release(&held);
     cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
     cr_assert_eq(held->view.version, 2);
@@ -170,7 +172,7 @@ Test(slots, active_slot_cannot_be_dropped)
     slot_t *one = seal(s, 0, 1), *held = NULL;
     slots_activate(s, one);
     slot_drop(one, 1);
-    cr_assert_eq(one->state, SLOT_ACTIVE);
+    cr_assert(one->state == SLOT_SEALED && slots_active(s, 0) == one);
     cr_assert_eq(slots_acquire(s, 0, 0, &held), HEDDLE_OK);
     slot_release(&held);
     close_table(&s);
