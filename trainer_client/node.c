@@ -28,14 +28,6 @@ typedef struct {
     heddle_error_t put_off;   /* why the broker put it off last; code 0: it did not */
 } request_t;
 
-/* A request that was abandoned and may be recorded yet: its slot stays taken, and is served if it is. */
-typedef struct {
-    uint64_t req; /* 0: none */
-    digest_t digest;
-    uint64_t arena_bytes, base_bytes, start_us, deadline_ms;
-    int activation;
-} orphan_t;
-
 /* Bytes served of the version that is being staged, less those to workers that left since; base_bytes: what
  * the transfer's counter has of others. */
 typedef struct {
@@ -63,7 +55,6 @@ struct publisher_node {
     publications_t publications;
     reports_t reports;
     request_t request;
-    orphan_t orphans[PUBLICATION_SLOTS]; /* of each slot */
     progress_t progress;
     inquiry_t inquiry;
     word_t word;
@@ -123,8 +114,7 @@ static void finish(publisher_node_t *n, const heddle_error_t *error)
     publish_request_t *a = n->request.asked;
     if (n->request.state == REQUEST_NONE) return;
     n->request.state = REQUEST_NONE;
-    bool is_kept = n->orphans[a->slot].req != 0;
-    if (error && !is_kept && n->publications.slots[a->slot].state == PUBLICATION_TAKEN)
+    if (error && n->publications.slots[a->slot].state == PUBLICATION_TAKEN)
         publications_give_back(&n->publications, a->slot);
     if (error) a->error = *error;
     assert(!atomic_load(&a->is_done));
@@ -210,31 +200,18 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
 
 /* -- requests that were abandoned ------------------------------------------------------------- */
 
-/* The slot of the in-doubt request with that number, or of the oldest one (0); -1: none. */
-static int orphan_find(const publisher_node_t *n, uint64_t req)
+/* The request in doubt was not recorded, or will not be served: its slot is free. */
+static void end_doubt(publisher_node_t *n, int slot)
 {
-    int found = -1;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
-        uint64_t at = n->orphans[i].req;
-        if (!at || (req && at != req)) continue;
-        if (found < 0 || at < n->orphans[found].req) found = i;
-    }
-    return found;
-}
-
-/* The request was not recorded, or will not be served: its slot is free. */
-static void orphan_end(publisher_node_t *n, int slot)
-{
-    n->orphans[slot] = (orphan_t){0};
     publications_give_back(&n->publications, slot);
     changed(n);
 }
 
 /* A new session says in OPEN what is served. In-doubt requests of the session before are not among it, so
  * that no worker will ask for them. */
-static void end_orphans(publisher_node_t *n)
+static void end_doubts(publisher_node_t *n)
 {
-    for (int slot; (slot = orphan_find(n, 0)) >= 0;) orphan_end(n, slot);
+    for (int slot; (slot = publications_in_doubt(&n->publications, 0)) >= 0;) end_doubt(n, slot);
 }
 
 /* -- the broker's answer ---------------------------------------------------------------------- */
@@ -243,21 +220,21 @@ static void end_orphans(publisher_node_t *n)
  * publisher, and no other process has the bytes. */
 static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
 {
-    int slot = orphan_find(n, m->req);
+    int slot = publications_in_doubt(&n->publications, m->req);
     if (slot < 0) return;
-    orphan_t o = n->orphans[slot];
-    n->orphans[slot] = (orphan_t){0};
-    changed(n);
-    if (!digest_equal(&m->digest, &o.digest)) {
-        publications_give_back(&n->publications, slot);
+    publication_doubt_t doubt = n->publications.slots[slot].doubt;
+    uint64_t arena_bytes = n->publications.slots[slot].arena_bytes;
+    if (!digest_equal(&m->digest, &doubt.digest)) {
+        end_doubt(n, slot);
         return;
     }
-    if (publications_share(&n->publications, slot, m->version, &m->key, o.arena_bytes)) return;
-    heddle_publish_opts_t opts = {.activation = o.activation, .deadline_ms = (uint32_t)o.deadline_ms};
-    reports_begin(&n->reports, m->version, &opts, o.start_us);
+    changed(n);
+    if (publications_share(&n->publications, slot, m->version, &m->key, arena_bytes)) return;
+    heddle_publish_opts_t opts = {.activation = doubt.activation, .deadline_ms = doubt.deadline_ms};
+    reports_begin(&n->reports, m->version, &opts, doubt.start_us);
     if (m->version <= n->progress.version) return;
     n->progress =
-        (progress_t){.version = m->version, .base_bytes = o.base_bytes, .due_us = now_us + PROGRESS_US};
+        (progress_t){.version = m->version, .base_bytes = doubt.base_bytes, .due_us = now_us + PROGRESS_US};
 }
 
 /* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher may have
@@ -370,7 +347,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     error_where(&n->fence, n->adapter, 0, NULL, NULL);
     error_contrast(&n->fence, said.expected[0] ? said.expected : NULL, said.found[0] ? said.found : NULL);
     error_hint(&n->fence, "close it, and open the adapter again when the other writer is done");
-    end_orphans(n);
+    end_doubts(n);
     tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
     finish(n, &n->fence);
     begin_inquiry(n, now_us);
@@ -420,7 +397,7 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
             is_kept |= m->keep[k].version == served[i] && !strcmp(m->keep[k].adapter, n->adapter);
         if (!is_kept) publications_stop(&n->publications, served[i]);
     }
-    end_orphans(n);
+    end_doubts(n);
     n->settled_us = now_us + m->settling_ms * 1000;
     tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
     send_request(n, now_us);
@@ -434,8 +411,8 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t error;
     if (m->of == MSG_QUERY && m->req == n->inquiry.req) end_inquiry(n); /* it has no such version */
-    int orphan = m->of == MSG_PUBLISH && m->req ? orphan_find(n, m->req) : -1;
-    if (orphan >= 0) orphan_end(n, orphan);
+    int slot = m->of == MSG_PUBLISH && m->req ? publications_in_doubt(&n->publications, m->req) : -1;
+    if (slot >= 0) end_doubt(n, slot);
     bool is_ours = !m->req || m->req == n->request.req; /* 0: the broker could not read so far */
     if (m->of != MSG_PUBLISH || !is_ours || n->request.state == REQUEST_NONE) return;
     msg_to_error(m, &error);
@@ -603,9 +580,10 @@ const node_ops_t publisher_node_ops = {.session = on_session,
 static int take(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
     bool is_spare_any = !is_ready(n) || !n->member.session.line_up || n->word == WORD_LATE;
-    int orphan = publications_have(&n->publications, PUBLICATION_FREE) ? -1 : orphan_find(n, 0);
-    if (orphan >= 0 && is_spare_any) orphan_end(n, orphan); /* before one that is served */
-    bool is_answered = orphan < 0 || is_spare_any;
+    bool has_free = publications_have(&n->publications, PUBLICATION_FREE);
+    int in_doubt = has_free ? -1 : publications_in_doubt(&n->publications, 0);
+    if (in_doubt >= 0 && is_spare_any) end_doubt(n, in_doubt); /* before one that is served */
+    bool is_answered = in_doubt < 0 || is_spare_any;
     int rc = is_answered ? publications_take(&n->publications, c->bytes, is_spare_any, &c->slot, &c->region)
                          : HEDDLE_ERR_AGAIN;
     bool is_closing = publications_have(&n->publications, PUBLICATION_CLOSING);
@@ -624,14 +602,14 @@ static void abandon(publisher_node_t *n)
     const publish_request_t *a = r->asked;
     heddle_error_t e = n->member.refusal;
     const char *why = r->put_off.message;
+    publication_doubt_t doubt = {.req = r->req,
+                                 .digest = a->sealed->digest,
+                                 .start_us = a->start_us,
+                                 .base_bytes = r->base_bytes,
+                                 .activation = a->opts.activation,
+                                 .deadline_ms = a->opts.deadline_ms};
     if (r->state == REQUEST_SENT && is_ready(n))
-        n->orphans[a->slot] = (orphan_t){.req = r->req,
-                                         .digest = a->sealed->digest,
-                                         .start_us = a->start_us,
-                                         .arena_bytes = a->sealed->arena_bytes,
-                                         .base_bytes = r->base_bytes,
-                                         .activation = a->opts.activation,
-                                         .deadline_ms = a->opts.deadline_ms};
+        publications_doubt(&n->publications, a->slot, a->sealed->arena_bytes, &doubt);
     if (!e.code && is_ready(n) && n->member.session.line_up)
         error_fail(&e, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s",
                    n->adapter, *why ? ": " : "", why);

@@ -10,9 +10,9 @@
  *   WAITING, SENT   PUBLISHED                                   -> NONE    its bytes are shared; is_done
  *                   ERROR, fenced, refused for good, abandoned  -> NONE    is_done, with the error
  *
- * The broker answers a repetition with the same version.  A request is in doubt ("orphan") when it was
- * abandoned and the broker may have it.  It keeps its region until the answer comes, the session ends or the
- * region is needed; recorded after all, its version is served like any other.
+ * The broker answers a repetition with the same version.  A request is in doubt when it was abandoned and the
+ * broker may have it.  Its slot is IN_DOUBT (trainer_client/publications.h) until the answer comes, the
+ * session ends or the region is needed; recorded after all, its version is served like any other.
  *
  * FENCED is final: a session of another process writes the adapter.  So is a broker of another cluster at the
  * same address.  After a lease that merely lapsed the session joins again with OPEN(prev_token, serving);

@@ -136,6 +136,26 @@ void publications_give_back(publications_t *p, int slot)
     s->state = PUBLICATION_FREE;
 }
 
+void publications_doubt(publications_t *p, int slot, uint64_t arena_bytes, const publication_doubt_t *doubt)
+{
+    publication_slot_t *s = &p->slots[slot];
+    s->state = PUBLICATION_IN_DOUBT;
+    s->arena_bytes = arena_bytes;
+    s->doubt = *doubt;
+}
+
+/* Request numbers grow, so that the smallest one is the oldest. */
+int publications_in_doubt(const publications_t *p, uint64_t req)
+{
+    int found = -1;
+    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+        const publication_slot_t *s = &p->slots[i];
+        if (s->state != PUBLICATION_IN_DOUBT || (req && s->doubt.req != req)) continue;
+        if (found < 0 || s->doubt.req < p->slots[found].doubt.req) found = i;
+    }
+    return found;
+}
+
 void publications_early(publications_t *p, int slot, uint64_t arena_bytes)
 {
     publication_slot_t *s = &p->slots[slot];

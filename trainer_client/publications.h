@@ -8,6 +8,9 @@
  *            publications_early       -> TAKEN    written: workers of this host may copy it ahead of its key
  *            publications_share       -> SERVED   key and version; all of the arena is readable
  *            publications_give_back   -> FREE
+ *            publications_doubt       -> IN_DOUBT the request was abandoned, and may be recorded yet
+ *   IN_DOUBT publications_share       -> SERVED   it was recorded after all
+ *            publications_give_back   -> FREE     it was not, its session has ended, or the slot is needed
  *   SERVED   publications_take        -> CLOSING  unshare: wanted for the next publication, and spare
  *            publications_stop        -> CLOSING  unshare: not to be served any more
  *            publications_release     -> SERVED   it is not needed: it goes before one that is
@@ -38,13 +41,26 @@
 typedef enum {
     PUBLICATION_FREE,
     PUBLICATION_TAKEN,
+    PUBLICATION_IN_DOUBT,
     PUBLICATION_SERVED,
     PUBLICATION_CLOSING
 } publication_state_t;
+
+/* What is needed of a request whose answer was not received, if its version is served after all. */
+typedef struct {
+    uint64_t req; /* not 0 */
+    digest_t digest;
+    uint64_t base_bytes; /* served before it was sent */
+    uint64_t start_us;
+    uint32_t deadline_ms;
+    int activation;
+} publication_doubt_t;
 typedef struct {
     publication_state_t state;
-    region_t *region;              /* owned; NULL: none yet */
-    uint64_t version, arena_bytes; /* SERVED */
+    region_t *region;          /* owned; NULL: none yet */
+    uint64_t version;          /* SERVED */
+    uint64_t arena_bytes;      /* SERVED, IN_DOUBT */
+    publication_doubt_t doubt; /* IN_DOUBT */
     share_key_t key, early_key;
     bool is_early; /* it may be read under early_key, and such a read is not waited for:
                     * what it gets while the region is written again differs from what is
@@ -76,6 +92,10 @@ int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int 
  * registers it. */
 int publications_fit(publications_t *p, int slot, region_t *region);
 void publications_give_back(publications_t *p, int slot);
+/* TAKEN -> IN_DOUBT. */
+void publications_doubt(publications_t *p, int slot, uint64_t arena_bytes, const publication_doubt_t *doubt);
+/* The slot whose request in doubt has that number, or the oldest one (0); -1: none. */
+int publications_in_doubt(const publications_t *p, uint64_t req);
 /* All of it is written and will not be again before it is given back.  A hint to workers of this host, unless
  * they are more than early_most: nothing follows from it. */
 void publications_early(publications_t *p, int slot, uint64_t arena_bytes);

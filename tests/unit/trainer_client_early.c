@@ -196,7 +196,7 @@ Test(early, memory_of_a_version_waits_for_its_own_readers_alone)
 }
 
 /* What came early, and what while nobody waited for the broker's answer. */
-Test(early, an_orphan_knows_what_was_served_of_it)
+Test(early, one_in_doubt_knows_what_was_served_of_it)
 {
     item_t *it;
     publish_result_t r;
