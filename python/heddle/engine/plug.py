@@ -417,6 +417,8 @@ class Plug:
         self._note_release(index, listing.release)
         was_up = self.plan.servers[index].up
         lost = self.plan.seen(time.monotonic(), index, listing.names, listing.room)
+        self._counters.put("heddle_engine_up", 1, server=url)
+        self._counters.put("heddle_engine_adapters", len(listing.names), server=url)
         if not was_up:
             self._told.pop(index, None)
             self._voice.event("engine.up", server=url)
@@ -424,8 +426,6 @@ class Plug:
             self._counters.add("heddle_engine_lost_total", server=url)
             self._voice.event("engine.lost", server=url, name=name,
                               message="the server has it no more, it is loaded again if it is wanted")
-        self._counters.put("heddle_engine_up", 1, server=url)
-        self._counters.put("heddle_engine_adapters", len(listing.names), server=url)
         self._warn_of_slots(index, listing.slots)
 
     def _note_release(self, index: int, release: Release) -> None:
@@ -519,7 +519,6 @@ class Plug:
             self.plan.overtaken(now, action.adapter, action.number)
             return
         self.plan.activated(now, action.adapter, action.number)
-        self._voice.event("activate.done", action.adapter, action.number, name=version.name)
         self._counters.put("heddle_engine_active_version", action.number, adapter=action.adapter)
         if self._template.is_by_step:
             self._by_step[version.name] = version.path
@@ -528,6 +527,8 @@ class Plug:
         except OSError as e:
             self._voice.log("warn", "export.link",
                             f"{self._exports.root}/{action.adapter} stays as it was: {e.strerror}")
+        # Last, so that a reader of this event finds the counter and the link changed.
+        self._voice.event("activate.done", action.adapter, action.number, name=version.name)
         self._sweep()
 
     def _reject(self, worker: Source, phase: str, adapter: str, number: int, why: str | HeddleError) -> None:
