@@ -17,6 +17,13 @@ foreach(backend mem mem-rendezvous ucx ucx-eager ucx-rendezvous)
   set_property(TEST contract_transfer_${backend} APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=${backend})
 endforeach()
 
+heddle_contract_program(contract_links ${dir}/links.c ${dir}/rig.c)
+foreach(backend mem mem-rendezvous)
+  add_test(NAME contract_links_${backend} COMMAND contract_links -j1)
+  heddle_test_properties(contract_links_${backend} contract 60)
+  set_property(TEST contract_links_${backend} APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=${backend})
+endforeach()
+
 heddle_contract_program(transfer_pair ${dir}/transfer_pair.c)
 add_test(NAME contract_pair COMMAND transfer_pair 5000001 65536 2097152 3)
 heddle_test_properties(contract_pair contract 60)

@@ -8,13 +8,19 @@
 #include <stdlib.h>
 #include <utlist.h>
 
+/* What one connection may have on a link that has a rate, as a socket buffer: without a bound the first of many
+ * peers would fill the link for a long time. */
+#define SOCKET_BYTES 262144u
+
 typedef struct mem mem_t;
 
 /* In the mailbox of its receiver.  The bytes stay the sender's until it is delivered, as with a real
  * carrier. */
 typedef struct message {
     enum { MAIL_FRAME, MAIL_PAYLOAD, MAIL_BROKEN } kind;
-    uint64_t at_us; /* not before */
+    uint64_t head_ns, tail_ns; /* when its first and its last byte have left the uplink, and travelled */
+    bool is_in;                /* the downlink has a place for it: at_us counts */
+    uint64_t at_us;            /* not before */
     mem_t *from;
     send_t *send; /* FRAME, PAYLOAD */
     bool corrupt;
@@ -32,7 +38,9 @@ struct mem {
     bool rendezvous, stopped, killed, near;
     int refuse_err;
     uint32_t drop_count, corrupt_nth, corrupt_at;
-    uint64_t delay_until_us, hold_until_us, last_at_us;
+    mem_link_t link;
+    uint64_t up_free_ns, down_free_ns; /* each way of the link is busy until then */
+    uint64_t delay_until_us, hold_until_us, last_head_ns;
     message_t *mail;
     mem_t *prev, *next;
 };
@@ -67,13 +75,70 @@ static bool post(mem_t *to, message_t message)
 /* Without memory the message is lost, as on a network; deadlines are for that. */
 static void post_broken(mem_t *to, const endpoint_t *e)
 {
-    (void)post(to, (message_t){.kind = MAIL_BROKEN, .line = e->line});
+    (void)post(to, (message_t){.kind = MAIL_BROKEN, .is_in = true, .line = e->line});
 }
 
 static void unpost(mem_t *of, message_t *m)
 {
     DL_DELETE(of->mail, m);
     free(m);
+}
+
+/* Links.  The downlink begins with a message when its first byte comes, and not after its last: equal links one
+ * behind the other take the time of one. */
+
+static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static uint64_t bytes_of_send(const send_t *s) { return s ? s->frame_bytes + s->payload_bytes : 0; }
+
+static uint64_t takes_ns(const mem_link_t *link, const message_t *m)
+{
+    return link->bytes_per_s ? bytes_of_send(m->send) * 1000000000u / link->bytes_per_s : 0;
+}
+
+/* The uplink sends one message after another.  Ends without limits need no common clock, as ever. */
+static void go_up(mem_t *from, const mem_t *to, message_t *m)
+{
+    uint64_t takes = takes_ns(&from->link, m), start = 0;
+    if (from->link.bytes_per_s || from->link.latency_us || to->link.bytes_per_s)
+        start = later(from->base.now_us * 1000, from->up_free_ns);
+    from->up_free_ns = start + takes;
+    from->last_head_ns = later(from->last_head_ns, start + from->link.latency_us * 1000);
+    from->last_head_ns = later(from->last_head_ns, from->delay_until_us * 1000);
+    m->head_ns = from->last_head_ns;
+    m->tail_ns = m->head_ns + takes;
+}
+
+/* When the downlink has all of a message that is the next to come. */
+static uint64_t down_at_ns(const mem_t *to, const message_t *m)
+{
+    return later(later(m->head_ns, to->down_free_ns) + takes_ns(&to->link, m), m->tail_ns);
+}
+
+/* The downlink receives in the order of the first bytes.  Those that have come by now come before all that is
+ * sent later, so that the result does not depend on when this is called. */
+static void come_down(mem_t *to)
+{
+    for (;;) {
+        message_t *m, *next = NULL;
+        DL_FOREACH(to->mail, m)
+        if (!m->is_in && m->head_ns <= to->base.now_us * 1000 && (!next || m->head_ns < next->head_ns))
+            next = m;
+        if (!next) return;
+        next->is_in = true;
+        next->at_us = (down_at_ns(to, next) + 999) / 1000;
+        to->down_free_ns = later(next->head_ns, to->down_free_ns) + takes_ns(&to->link, next);
+    }
+}
+
+/* As a socket whose buffer is full.  It has room again when a message is delivered. */
+static bool is_full(const mem_t *from, const mem_t *to, const endpoint_t *e)
+{
+    uint64_t bytes = 0;
+    if (!from->link.bytes_per_s) return false;
+    for (const message_t *m = to->mail; m; m = m->next)
+        if (m->send && m->send->end == e) bytes += bytes_of_send(m->send);
+    return bytes >= SOCKET_BYTES;
 }
 
 /* The carrier. */
@@ -137,19 +202,20 @@ static bool mem_send(transfer_t *t, endpoint_t *e, send_t *s)
         exchange_sent(t, s, SENT_FAILED);
         return true;
     }
+    if (is_full(m, to, e)) return false;
     if (data && m->drop_count > 0) {
         m->drop_count--;
         exchange_sent(t, s, SENT);
         return true;
     }
-    if (m->delay_until_us > m->last_at_us) m->last_at_us = m->delay_until_us;
     bool corrupt = data && m->corrupt_nth > 0 && --m->corrupt_nth == 0;
-    return post(to, (message_t){.kind = MAIL_FRAME,
-                                .at_us = m->last_at_us,
-                                .from = m,
-                                .send = s,
-                                .corrupt = corrupt,
-                                .corrupt_at = m->corrupt_at});
+    message_t message = {.kind = MAIL_FRAME,
+                         .from = m,
+                         .send = s,
+                         .corrupt = corrupt,
+                         .corrupt_at = m->corrupt_at};
+    go_up(m, to, &message);
+    return post(to, message);
 }
 
 /* The bytes arrive; corruption happens on the way, before they are digested. */
@@ -205,18 +271,19 @@ static bool deliver_frame(mem_t *to, message_t *m)
     return true;
 }
 
-static message_t *first_due(const mem_t *m, uint64_t now_us)
+static message_t *first_due(mem_t *to)
 {
-    message_t *mail;
-    for (mail = m->mail; mail && mail->at_us > now_us; mail = mail->next) continue;
-    return mail;
+    message_t *m;
+    come_down(to);
+    for (m = to->mail; m && !(m->is_in && m->at_us <= to->base.now_us); m = m->next) continue;
+    return m;
 }
 
 /* One message a call, so that tests can stop between any two. */
 static bool mem_progress(transfer_t *t)
 {
     mem_t *to = mem_of(t);
-    message_t *m = first_due(to, t->now_us);
+    message_t *m = first_due(to);
     if (!m) return false;
     bool done = true;
     switch (m->kind) {
@@ -322,11 +389,11 @@ static uint64_t mem_deadline(transfer_t *t)
     if (m->stopped || m->killed) return CLOCK_NEVER;
     uint64_t due = exchange_deadline(t);
     for (const message_t *mail = m->mail; mail; mail = mail->next)
-        due = mail->at_us < due ? mail->at_us : due;
+        due = clock_earlier(due, mail->is_in ? mail->at_us : (down_at_ns(m, mail) + 999) / 1000);
     return due > t->now_us ? due : t->now_us;
 }
 
-static bool mem_arm(transfer_t *t) { return !exchange_pending(t) && !first_due(mem_of(t), t->now_us); }
+static bool mem_arm(transfer_t *t) { return !exchange_pending(t) && !first_due(mem_of(t)); }
 
 static int mem_fd(transfer_t *t)
 {
@@ -399,6 +466,7 @@ void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte)
 }
 
 void mem_near(transfer_t *t) { mem_of(t)->near = true; }
+void mem_set_link(transfer_t *t, mem_link_t link) { mem_of(t)->link = link; }
 void mem_delay(transfer_t *t, uint64_t until_us) { mem_of(t)->delay_until_us = until_us; }
 void mem_hold(transfer_t *t, uint64_t until_us) { mem_of(t)->hold_until_us = until_us; }
 

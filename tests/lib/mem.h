@@ -15,6 +15,15 @@
 
 extern const transfer_ops_t transfer_mem_ops;
 
+/* The link of one end, each way by itself: its uplink sends one message after another, and its downlink receives
+ * one after another, in the order of their first bytes.  Frames count with their payloads; nothing else does. */
+typedef struct {
+    uint64_t bytes_per_s; /* 0: no limit */
+    uint64_t latency_us;  /* from its uplink to any downlink: once a message */
+} mem_link_t;
+/* For what it sends and receives from now on.  A new transfer has no limit and no latency. */
+void mem_set_link(transfer_t *t, mem_link_t link);
+
 /* As SIGKILL: its links break (peers see TR_PEER_GONE), what it sent and was not received yet is lost, and
  * every later call on it does nothing.  It must still be closed. */
 void mem_kill(transfer_t *t);
