@@ -35,7 +35,7 @@
 #define SECOND 1000000ull
 #define ADAPTER "policy"
 
-enum { ACTORS_MAX = 40, EVENTS_KEPT = 64, ELIGIBLE_KEPT = 8, HOLDS_MAX = 8, RECENT_MAX = 400 };
+enum { ACTORS_MAX = 140, EVENTS_KEPT = 64, ELIGIBLE_KEPT = 8, HOLDS_MAX = 8, RECENT_MAX = 400 };
 
 typedef struct world world_t;
 typedef struct actor actor_t;
@@ -57,11 +57,13 @@ typedef struct {
     const char *adapter;
     const char *group;
     uint32_t rank, ranks;
+    mem_link_t link; /* of its bytes; frames of the control plane take none of it */
 } worker_conf_t;
 typedef struct {
     const char *adapter;
     bool takeover;
     uint64_t max_rate_bytes;
+    mem_link_t link;
 } trainer_conf_t;
 
 typedef struct mail mail_t;
@@ -303,7 +305,7 @@ void actor_forget_mail(actor_t *a);
 int actor_send(void *self, bytes_t frame); /* node_io_t.send of a client */
 void actor_redial(void *self);
 void actor_event(void *self, const heddle_event_t *event);
-void actor_open_transfer(actor_t *a, uint64_t max_rate_bytes);
+void actor_open_transfer(actor_t *a, uint64_t max_rate_bytes, mem_link_t link);
 void actor_deliver(actor_t *to, uint64_t peer, bytes_t frame, uint64_t *last_us);
 void line_break(actor_t *a);
 void broker_turn(world_t *w);

@@ -50,7 +50,7 @@ void trainer_boot(actor_t *a)
 {
     world_t *w = a->w;
     trainer_t *t = calloc(1, sizeof *t);
-    actor_open_transfer(a, a->trainer.max_rate_bytes);
+    actor_open_transfer(a, a->trainer.max_rate_bytes, a->trainer.link);
     t->io = (node_io_t){.self = a,
                         .send = actor_send,
                         .redial = actor_redial,

@@ -23,7 +23,7 @@ void worker_boot(actor_t *a)
 {
     world_t *w = a->w;
     a->seen_decision = a->seen_version = 0;
-    actor_open_transfer(a, a->conf.max_rate_bytes);
+    actor_open_transfer(a, a->conf.max_rate_bytes, a->conf.link);
     a->io = (node_io_t){.self = a,
                         .send = actor_send,
                         .redial = actor_redial,
