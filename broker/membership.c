@@ -132,6 +132,11 @@ member_sub_t *member_sub(const member_t *member, const char *adapter)
 
 bool member_is_ready(const member_t *member) { return member && member->state == MEMBER_READY; }
 
+bool member_subscribes(const member_t *member, const char *adapter)
+{
+    return member_is_ready(member) && member_sub(member, adapter);
+}
+
 uint64_t member_silent_ms(const member_t *member, uint64_t now_us)
 {
     return now_us > member->heard_us ? (now_us - member->heard_us) / 1000 : 0;
@@ -458,7 +463,7 @@ size_t membership_cut_off(const membership_t *m, const member_t *publisher)
     if (!publisher->network || !is_on_loopback(publisher)) return 0;
     for (size_t i = 0; i < m->worker_count; i++) {
         const member_t *w = m->workers[i];
-        if (!member_is_ready(w) || !member_sub(w, publisher->subs[0].adapter)) continue;
+        if (!member_subscribes(w, publisher->subs[0].adapter)) continue;
         /* UCX reaches a loopback address only from loopback, and only on the same host (`network`).  A worker
          * that did not tell where it is may reach it. */
         bool is_unknown = !w->network || !w->address_count;

@@ -130,8 +130,9 @@ member_t *membership_worker(const membership_t *m, const char *name);       /* a
 member_t *membership_publisher(const membership_t *m, const char *adapter); /* READY only */
 /* NULL: not subscribed */
 member_sub_t *member_sub(const member_t *member, const char *adapter);
-bool member_is_ready(const member_t *member);                       /* accepts NULL */
-uint64_t member_silent_ms(const member_t *member, uint64_t now_us); /* heartbeat age */
+bool member_is_ready(const member_t *member);                        /* accepts NULL */
+bool member_subscribes(const member_t *member, const char *adapter); /* and is READY; accepts NULL */
+uint64_t member_silent_ms(const member_t *member, uint64_t now_us);  /* heartbeat age */
 const char *member_state_name(member_state_t state);
 /* Of its data plane: "10.0.0.5, fd00::5"; "" where it told none. */
 void member_addresses(const member_t *member, char *ret_text, size_t size);

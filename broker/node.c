@@ -5,6 +5,7 @@
 #include "broker/call.h"
 #include "broker/keys.h"
 #include "broker/questions/query.h"
+#include "broker/rollout/orders.h"
 #include "broker/rollout/reports.h"
 #include "broker/sessions.h"
 #include "core/errors.h"

@@ -4,6 +4,7 @@
 
 #include "broker/keys.h"
 #include "broker/restored.h"
+#include "broker/rollout/orders.h"
 #include "broker/rollout/reports.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -244,8 +245,7 @@ static bool ping(broker_t *b, uint64_t peer, uint64_t nonce)
     return is_gone;
 }
 
-/* A send is the only way to find out that a connection has ended: ZeroMQ reports it then, and not before.
- * */
+/* A send is the only way to find out that a connection has ended: ZeroMQ reports it then, and not before. */
 void broker_probe(broker_t *b, member_t *member)
 {
     if (ping(b, member->peer, member->token)) member->is_gone = true;

@@ -139,8 +139,7 @@ int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *
     b->txn.began_us = now.us;
 
     /* The answers must be complete before anything is recorded, because they cannot be taken back after it.
-     * They also must own their bytes, because the event that they belong to ends before the commit may do.
-     * */
+     * They also must own their bytes, because the event that they belong to ends before the commit may do. */
     if (out->unsendable) {
         rc = error_fail(ret_error, HEDDLE_ERR_INTERNAL, "%s about this would be out of its own limits",
                         msg_name((int)out->unsendable));

@@ -261,7 +261,7 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
     uint32_t count = row->worker_count, have = 0;
     for (uint32_t i = 0; i < row->worker_count; i++) {
         const member_t *m = membership_worker(v.members, row->workers[i]);
-        if (member_is_ready(m) && member_sub(m, row->adapter)) see_worker(&scope, m, &rows[i]);
+        if (member_subscribes(m, row->adapter)) see_worker(&scope, m, &rows[i]);
         else
             rows[i] = (wait_row_t){.member = m, /* lost, leaving, or of another adapter: known for all that */
                                    .worker = row->workers[i],
@@ -271,7 +271,7 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
     }
     for (size_t i = 0; !row->worker_count && i < v.members->worker_count; i++) {
         const member_t *m = v.members->workers[i];
-        if (member_is_ready(m) && member_sub(m, row->adapter)) see_worker(&scope, m, &rows[count++]);
+        if (member_subscribes(m, row->adapter)) see_worker(&scope, m, &rows[count++]);
     }
     for (uint32_t i = 0; i < count; i++) have += rows[i].is_reached;
     bool is_none = row->quorum.kind == HEDDLE_QUORUM_NONE;

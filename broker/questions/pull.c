@@ -4,6 +4,7 @@
 #include "broker/questions/query.h"
 
 #include "broker/questions/report.h"
+#include "broker/rollout/orders.h"
 #include "core/errors.h"
 #include "proto/value.h"
 

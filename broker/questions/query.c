@@ -283,8 +283,7 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
          * is gone, so the question does not wait for the lease. */
         for (size_t i = 0; i < b->members.token_count; i++) {
             member_t *m = b->members.tokens[i];
-            if (m->role == ROLE_WORKER && member_is_ready(m) && member_sub(m, row->adapter))
-                broker_probe(b, m);
+            if (m->role == ROLE_WORKER && member_subscribes(m, row->adapter)) broker_probe(b, m);
         }
         begin(b, row, c->now);
         return;

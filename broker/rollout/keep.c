@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/keep.h"
 
+#include "broker/rollout/orders.h"
+
 /* A fetch without a new byte for so long has stalled.  The slowest fetch that counts as alive reads a
  * chunk of 256 KiB at 9 kB/s, which a worker's --max-rate may allow. */
 #define STALL_US 30000000ull
@@ -46,16 +48,16 @@ static uint64_t fetching_until(view_t v, const track_t *t, const copy_row_t *c)
     return quiet_us < end_us ? quiet_us : end_us;
 }
 
-/* COMMIT was sent, the worker has the bytes, and it has switched neither to the version nor to a later one.
- * */
+/* COMMIT was sent, the worker has the bytes, and it has switched neither to the version nor to a later
+ * one. */
 static bool is_switching(const track_t *t, const copy_row_t *c)
 {
     bool is_ordered = copy_holds(c) && c->state != COPY_REFUSED && c->switch_us && !c->has_reached;
     return is_ordered && !registry_is_taken_back(t->of->row, t->row);
 }
 
-/* Until when its application counts as loading the version, or switching to it: for the version's deadline.
- * */
+/* Until when its application counts as loading the version, or switching to it: for the version's
+ * deadline. */
 static uint64_t loading_until(view_t v, const track_t *t, const copy_row_t *c)
 {
     const member_t *m = member_of(v, c);

@@ -24,7 +24,7 @@
 #ifndef BROKER_KEEP_H
 #define BROKER_KEEP_H
 
-#include "broker/rollout/rollout.h"
+#include "broker/rollout/step.h"
 
 #define RETIRE_AT_ONCE 16u /* of one adapter in one look; the next look takes the rest */
 

@@ -2,6 +2,7 @@
 #include "broker/rollout/reports.h"
 
 #include "broker/rollout/keep.h"
+#include "broker/rollout/orders.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
@@ -415,7 +416,8 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     e->bytes = (int64_t)c->bytes_done;
     e->duration_ms = c->told_us ? (int64_t)((s->v.now.us - c->told_us) / 1000) : -1;
     keep_moved_on(x.a, member, 0);
-    /* COMMIT, when it is the active version; then the newest, when that waited */
+    /* COMMIT, when it is the active version; then the newest, when that waited.  Whether the version can be
+     * decided now is looked at after this message (rollout_tick, rollout_decide): its track is dirty. */
     wake_member(s, x.a, member);
     return HEDDLE_OK;
 }

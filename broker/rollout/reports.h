@@ -10,7 +10,7 @@
 #ifndef BROKER_REPORTS_H
 #define BROKER_REPORTS_H
 
-#include "broker/rollout/rollout.h"
+#include "broker/rollout/step.h"
 
 /* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the
  * WELCOME's decisions and keep list (arrays in `arena`).  Announcing is rollout_wake's, after WELCOME was

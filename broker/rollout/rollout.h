@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/rollout/rollout.h (PURE): versions are rolled out: announced, decided, ended.
+/* broker/rollout/rollout.h (PURE): versions are rolled out: begun, decided, ended.
  *
  *   track.h     versions and their copies on workers: the states
  *   tally.h     how many copies are in which state
  *   rule.h      tally -> wait, commit, fail
  *   plan.h      which member fetches from which
  *   keep.h      which decided versions stay, and where
+ *   orders.h    what workers and publishers are sent
  *   reports.h   what members report
  *   summary.h   what users are shown
  *
@@ -26,40 +27,15 @@
 #ifndef BROKER_ROLLOUT_H
 #define BROKER_ROLLOUT_H
 
-#include "broker/events.h"
+#include "broker/rollout/step.h"
 #include "broker/rollout/summary.h"
-
-#define ROLLOUT_PUSH_US 20000ull /* ROLLOUT messages that only count on are so far apart, at least */
-
-/* What the functions below look at, together. */
-typedef struct {
-    const registry_t *registry;
-    const membership_t *members;
-    instant_t now;
-} view_t;
-
-/* What one step looks at, and where its events and messages go. */
-typedef struct {
-    rollout_t *ro;
-    view_t v;
-    events_t *ev;
-    outbox_t *out;
-} step_t;
 
 /* How long the broker still settles; 0: it does not.  The end is that of the members' grace. */
 uint64_t rollout_settling_us(const rollout_t *ro, const membership_t *members, uint64_t now_us);
-/* The sources of a version for a process that is no member, in the order to be tried; `asker`: any number,
- * which spreads several of them.  Nothing is remembered of it.  Returns how many: 0, none has the bytes. */
-uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
-                         msg_source_t ret_sources[PLAN_SOURCES]);
-
-/* ---- soft steps: each may add sends (to be let go at once) and events ---- */
 
 /* Start-up, after membership_start: a track for each live version that was loaded.  An empty registry has
  * nothing to settle.  NO_MEMORY. */
 int rollout_start(rollout_t *ro, view_t v);
-/* Sends a worker what it lacks: ANNOUNCE of the active or the newest version, COMMIT. */
-void rollout_wake(step_t *s, member_t *member);
 
 /* ---- deciding ---- */
 
@@ -82,26 +58,6 @@ void rollout_resume(rollout_t *ro, uint64_t now_us);
  * added.  A new version gets its track, with the session of the adapter's writer as its publisher.
  * `was_held`: the adapter was held before the record.  Without memory the rollout is incomplete. */
 void rollout_apply(step_t *s, const record_t *record, bool was_held);
-/* Last in a turn: RELEASE and ROLLOUT to publishers that have something new (at most one of each a
- * version). */
-void rollout_flush(step_t *s);
-/* Where a version is, to the session that asked again for it. */
-void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,
-                  const member_t *publisher, outbox_t *out);
 uint64_t rollout_deadline(const rollout_t *ro);
-
-/* ---- within the folder: what workers are sent ---- */
-
-/* Each adds one message to the outbox, and notes at track or copy that it was sent.  Lists of sources are
- * read from the track's plan. */
-bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member);
-void send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member);
-void send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member);
-/* Sends the worker what it lacks of one adapter: the active version, the newest one, or the COMMIT of a
- * version that it has staged.  To wake a worker twice sends nothing twice, so each event that may have
- * changed something wakes the workers that it concerns. */
-void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member);
-/* copy_add; without memory the outbox fails, and with it the step. */
-copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member);
 
 #endif

@@ -54,8 +54,7 @@ typedef struct {
 
 typedef struct {
     uint32_t in[2][COPY_STATES]; /* [is_eligible][state] */
-    /* of workers that are there: served the version's latest decision, or a later one; have it or did that
-     * */
+    /* of workers that are there: served the version's latest decision, or a later one; have it or did that */
     uint32_t reached[2], done[2];
     uint32_t units;     /* units that have staged it */
     uint32_t spare;     /* KEPT, and its slot is wanted */

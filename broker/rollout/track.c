@@ -129,6 +129,7 @@ track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, ui
                    .adapter = row->name,
                    .version = version,
                    .row = registry_version(row, version),
+                   .phase = TRACK_WAITING, /* until the rollout begins it (track_begin) */
                    .created_us = now_us,
                    .push_us = now_us,
                    .deadline_us = CLOCK_NEVER,
@@ -658,6 +659,34 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
     tally_move(&t->tally, NULL, &now);
     track_changed(t);
     return c;
+}
+
+/* False: no memory for one of them, and the rollout may not be decided any more. */
+bool track_expect(track_t *t, const membership_t *members)
+{
+    for (size_t i = 0; i < members->worker_count; i++) {
+        const member_t *m = members->workers[i];
+        if (!member_subscribes(m, t->adapter)) continue;
+        copy_row_t *c = copy_add(t, m);
+        if (!c) {
+            t->of->ro->is_incomplete = true;
+            return false;
+        }
+        copy_expect(t, c);
+    }
+    return true;
+}
+
+/* All plans are made before the first ANNOUNCE is sent, so that each plan counts the load of all the
+ * others. */
+bool track_begin(track_t *t, const membership_t *members)
+{
+    t->phase = TRACK_BEGUN;
+    track_touch(t);
+    if (!track_expect(t, members)) return false;
+    for (size_t i = 0; i < t->copy_count; i++)
+        if (t->copies[i]->token) plan_make(&t->plan, t->copies[i]->token, NULL, 0);
+    return true;
 }
 
 /* Used where the worker does not have the version any more, and no rollout waits for it. */

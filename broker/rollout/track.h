@@ -199,8 +199,7 @@ typedef struct rollout {
 void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed);
 void rollout_fini(rollout_t *ro);
 
-/* What is active for this worker: the version that the latest decision names, if its scope has the worker.
- * */
+/* What is active for this worker: the version that the latest decision names, if its scope has the worker. */
 uint64_t active_for(const adapter_row_t *a, const member_t *member);
 /* The worker serves the active version, and reported so after that was chosen: an earlier report does not
  * count, because it may have been switching to another one since.  False where there is no active version
@@ -220,6 +219,11 @@ track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t versio
 track_t *adapter_staging(const adapter_rollout_t *a);
 /* Found or new, with its adapter; NULL: no memory. */
 track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us);
+/* Every READY subscriber becomes eligible: the rollout waits for it.  False: no memory, and the rollout is
+ * incomplete. */
+bool track_expect(track_t *t, const membership_t *members);
+/* The rollout of the version begins: track_expect, and a plan of sources for each worker. */
+bool track_begin(track_t *t, const membership_t *members);
 /* Frees the ended tracks whose publisher has the final ROLLOUT, except the latest ROLLOUT_ENDED_TRACKS. */
 void track_forget_ended(adapter_rollout_t *a);
 /* The track is looked at in the next rollout_tick. */

@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/rollout/orders.h"
+
+#include "broker/rollout/summary.h"
+#include "core/clock.h"
+#include "core/errors.h"
+#include "core/option.h"
+
+#include <stdlib.h>
+
+/* As many as a publisher keeps (HEDDLE_MISSING_MAX); the counts tell of the others. */
+#define MISSING_ROWS 64u
+
+/* ---- messages to workers ---- */
+
+/* Sources that have ended since the plan was made are left out: they are found by their token no longer. */
+static uint32_t to_sources(const membership_t *members, const uint64_t *tokens, uint32_t count,
+                           msg_source_t ret_sources[PLAN_SOURCES])
+{
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const member_t *m = membership_by_token(members, tokens[i]);
+        if (!m) continue;
+        ret_sources[used++] =
+            (msg_source_t){.token = m->token,
+                           .kind = m->role == ROLE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
+                           .name = m->name,
+                           .address = bytes_of(m->address, m->address_bytes)};
+    }
+    return used;
+}
+
+/* A client that pulls is no member, so it has no row in the plan and puts no load on it. */
+uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
+                         msg_source_t ret_sources[PLAN_SOURCES])
+{
+    uint64_t tokens[PLAN_SOURCES];
+    return to_sources(members, tokens, plan_choose(&t->plan, asker, NULL, 0, tokens), ret_sources);
+}
+
+/* How many sources the member's plan has; none without a plan. */
+static uint32_t planned(const step_t *s, const track_t *t, const member_t *member,
+                        msg_source_t ret_sources[PLAN_SOURCES])
+{
+    const plan_row_t *row = plan_row(&t->plan, member->token);
+    return row ? to_sources(s->v.members, row->sources, row->source_count, ret_sources) : 0;
+}
+
+/* ANNOUNCE with the sources of the member's plan.  Without one nothing is sent: the copy waits, or is owed
+ * an ANNOUNCE if it had one before, and the next source wakes it. */
+static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
+{
+    uint64_t now_us = s->v.now.us;
+    const version_row_t *row = t->row;
+    msg_source_t sources[PLAN_SOURCES];
+    msg_part_t part = row->part;
+    bool is_first = !copy_is_told(c) || c->is_owed;
+    uint32_t count = planned(s, t, member, sources);
+    c->is_owed = !count && copy_is_told(c); /* it may be fetching it: only the sources are missing */
+    copy_move(t, c, count || c->is_owed ? COPY_ANNOUNCED : COPY_WAITING, s->v.now);
+    copy_blame(t, c, HEDDLE_OK, "", "");
+    c->retry_us = 0;
+    if (!count) return;
+    c->told_us = c->moved_us = now_us;
+    if (!c->begun_us && !c->behind) c->begun_us = now_us;
+    if (!c->first_told_us) {
+        c->first_told_us = now_us;
+        c->announce_us = now_us - t->created_us;
+    }
+    msg_t m = {.type = MSG_ANNOUNCE};
+    m.announce = (msg_announce_t){.token = member->token,
+                                  .version = row->version,
+                                  .adapter = t->adapter,
+                                  .digest = row->digest,
+                                  .parts = &part,
+                                  .part_count = 1,
+                                  .key = row->share_key,
+                                  .sources = sources,
+                                  .source_count = count,
+                                  .step = row->step,
+                                  .data_bytes = row->data_bytes};
+    /* A worker that the rollout waits for gives up at the same time as the broker. */
+    if (c->is_eligible && t->deadline_us != CLOCK_NEVER && !t->is_late)
+        m.announce.deadline_ms = t->deadline_us > now_us ? (t->deadline_us - now_us + 999) / 1000 : 1;
+    outbox_send(s->out, member->peer, &m);
+    if (is_first) events_add(s->ev, EVENT_STAGE_STARTED, t->adapter, t->version, member->name, s->v.now);
+}
+
+/* An empty list is sent too: it tells the worker to wait until a source is there. */
+bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
+{
+    msg_source_t sources[PLAN_SOURCES];
+    uint32_t count = planned(s, t, member, sources);
+    msg_t m = {.type = MSG_SOURCES};
+    m.sources = (msg_sources_t){.token = member->token,
+                                .version = t->version,
+                                .adapter = t->adapter,
+                                .sources = sources,
+                                .source_count = count};
+    outbox_send(s->out, member->peer, &m);
+    if (!count) c->is_owed = copy_is_told(c);
+    return count > 0;
+}
+
+/* COMMIT of the version of `t`, which is the active one for this member.  A copy that has it is COMMITTED
+ * from now on, and the time in which the worker counts as switching begins.  `c`: the member's; NULL:
+ * none. */
+void send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
+{
+    if (c) copy_order(t, c, s->v.now);
+    msg_t m = {.type = MSG_COMMIT};
+    m.commit = (msg_commit_t){.token = member->token,
+                              .version = t->version,
+                              .decision = t->of->row->decision,
+                              .adapter = t->adapter,
+                              .digest = t->row->digest};
+    outbox_send(s->out, member->peer, &m);
+}
+
+/* ABORT says why the version ended. */
+void send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member)
+{
+    bool is_superseded = row->state == VERSION_SUPERSEDED;
+    const char *message = row->message[0] ? row->message
+                          : is_superseded ? "a newer version came"
+                                          : "the version ended";
+    msg_t m = {.type = MSG_ABORT};
+    m.abort = (msg_abort_t){.token = member->token,
+                            .version = row->version,
+                            .adapter = adapter,
+                            .code = row->code       ? heddle_err_name(row->code)
+                                    : is_superseded ? "superseded"
+                                                    : "version_failed",
+                            .message = message};
+    outbox_send(s->out, member->peer, &m);
+}
+
+void send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member)
+{
+    msg_t m = {.type = MSG_RETIRE};
+    m.retire = (msg_retire_t){.token = member->token, .version = version, .adapter = adapter};
+    outbox_send(s->out, member->peer, &m);
+    member_sub_t *sub = member_sub(member, adapter);
+    if (sub) sub->lacks_slot = false; /* until it says so again */
+}
+
+/* ---- what a worker lacks ---- */
+
+/* Without memory the outbox fails: the broker then calls each member to join again (broker_send_outbox). */
+copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member)
+{
+    copy_row_t *c = copy_add(t, member);
+    if (!c) s->out->failed = true;
+    return c;
+}
+
+/* Sends ANNOUNCE where the worker waits for one and there is a source: it was never sent, it is owed, or the
+ * time of a retry has come. */
+static void announce_if_waiting(step_t *s, track_t *t, const member_t *member)
+{
+    if (!t || !track_has_source(t)) return;
+    copy_row_t *c = copy_of(t, member);
+    if (c && c->state == COPY_FAILED) {
+        if (!c->retry_us || c->retry_us > s->v.now.us) return;
+    } else if (c && (!copy_in_flight(c) || (copy_is_told(c) && !c->is_owed))) {
+        return;
+    }
+    if (!c) c = copy_need(s, t, member);
+    if (!c) return;
+    plan_make(&t->plan, member->token, NULL, 0);
+    send_announce(s, t, c, member);
+}
+
+void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
+{
+    /* A worker that a rollout waits for fetches the newest version first: otherwise the rollout would wait
+     * for two fetches. */
+    track_t *newest = adapter_staging(a);
+    copy_row_t *c = copy_of(newest, member);
+    bool is_awaited = c && c->is_eligible, is_on_its_way = false;
+    if (is_awaited) announce_if_waiting(s, newest, member);
+    bool newer_in_flight = copy_is_told(c) && !c->is_owed;
+
+    /* Else the active version goes first, because the worker serves an older one until it has it.  The
+     * newest follows when the worker has the active version, or cannot get it now. */
+    track_t *active = adapter_track(a, active_for(a->row, member));
+    c = copy_of(active, member);
+    if (active && active->row && copy_holds(c)) {
+        if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) send_commit(s, active, c, member);
+    } else if (active && active->row && !newer_in_flight && track_has_source(active)) {
+        announce_if_waiting(s, active, member);
+        is_on_its_way = copy_in_flight(copy_of(active, member)); /* else it failed here: stale, by name */
+    }
+    if (!is_awaited && !is_on_its_way) announce_if_waiting(s, newest, member);
+}
+
+void wake_adapter(step_t *s, const adapter_rollout_t *a)
+{
+    for (size_t i = 0; i < s->v.members->worker_count; i++) {
+        member_t *m = s->v.members->workers[i];
+        if (member_subscribes(m, a->row->name)) wake_member(s, a, m);
+    }
+}
+
+void rollout_wake(step_t *s, member_t *member)
+{
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const adapter_rollout_t *a = rollout_adapter(s->ro, member->subs[i].adapter);
+        if (a) wake_member(s, a, member);
+    }
+}
+
+/* A worker fetches the newest version first.  If it was still fetching the active one, that one is owed: it
+ * is announced again when the newest is staged. */
+void announce_all(step_t *s, track_t *t)
+{
+    for (size_t i = 0; i < t->copy_count; i++) {
+        copy_row_t *c = t->copies[i];
+        const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
+        if (!m) continue;
+        track_t *active = adapter_track(t->of, active_for(t->of->row, m));
+        copy_row_t *put_off = copy_of(active, m);
+        if (copy_in_flight(put_off)) {
+            put_off->is_owed = true;
+            copy_blame(active, put_off, HEDDLE_OK, "", "");
+        }
+        send_announce(s, t, c, m);
+    }
+}
+
+/* ---- publishers ---- */
+
+/* No worker subscribes to the adapter.  Its name may be mistyped: the nearest one with workers is named. */
+static bool say_nearest(const membership_t *members, const char *adapter, char text[ROLLOUT_QUEUED_TEXT])
+{
+    size_t count = 0, most = 1;
+    for (size_t i = 0; i < members->worker_count; i++) most += members->workers[i]->sub_count;
+    const char **names = calloc(most, sizeof *names);
+    for (size_t i = 0; names && i < members->worker_count; i++) {
+        const member_t *m = members->workers[i];
+        for (uint32_t k = 0; member_is_ready(m) && k < m->sub_count; k++) names[count++] = m->subs[k].adapter;
+    }
+    const char *nearest = names ? option_nearest(adapter, names) : NULL;
+    if (nearest)
+        text_printf(text, ROLLOUT_QUEUED_TEXT,
+                    "did you mean %.64s? workers subscribe to it, and none to %.64s", nearest, adapter);
+    free(names);
+    return nearest != NULL;
+}
+
+static void send_rollout(const rollout_t *ro, view_t v, const adapter_row_t *a, const version_row_t *row,
+                         const member_t *publisher, outbox_t *out)
+{
+    missing_row_t rows[MISSING_ROWS];
+    msg_missing_t missing[MISSING_ROWS];
+    char held[512] = "", queued[ROLLOUT_QUEUED_TEXT];
+    rollout_sum_t sum = rollout_sum(ro, a, row, rows, MISSING_ROWS);
+    if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(ro, a, held, sizeof held);
+    bool is_queued = rollout_queued_text(ro, a, row, queued);
+    bool is_alone = !is_queued && row->state == VERSION_STAGING && !sum.eligible && !sum.missing_count;
+    if (is_alone && say_nearest(v.members, a->name, queued)) sum.code = HEDDLE_ERR_NO_WORKERS;
+    uint32_t count = sum.missing_count < MISSING_ROWS ? sum.missing_count : MISSING_ROWS;
+    for (uint32_t i = 0; i < count; i++)
+        missing[i] = (msg_missing_t){.worker = rows[i].worker,
+                                     .phase = rows[i].phase,
+                                     .message = rows[i].message,
+                                     .code = rows[i].code ? heddle_err_name(rows[i].code) : ""};
+    /* Held, lost and queued are derived states, which the version's row has no message for. */
+    const char *message = sum.code == HEDDLE_ERR_HELD                         ? held
+                          : queued[0]                                         ? queued
+                          : sum.code == HEDDLE_ERR_VERSION_LOST && !row->code ? "no process holds its bytes"
+                                                                              : row->message;
+    msg_t m = {.type = MSG_ROLLOUT};
+    m.rollout = (msg_rollout_t){.token = publisher->token,
+                                .version = row->version,
+                                .decision = sum.decision,
+                                .activation = sum.activation,
+                                .deadline_ms = sum.deadline_ms,
+                                .eligible_count = sum.eligible,
+                                .staged_count = sum.staged,
+                                .active_count = sum.active,
+                                .adapter = a->name,
+                                .state = sum.state,
+                                .code = sum.code ? heddle_err_name(sum.code) : "",
+                                .message = message,
+                                .missing = missing,
+                                .missing_count = count};
+    outbox_send(out, publisher->peer, &m);
+}
+
+void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,
+                  const member_t *publisher, outbox_t *out)
+{
+    const adapter_row_t *a = registry_adapter(v.registry, adapter);
+    const version_row_t *row = a ? registry_version(a, version) : NULL;
+    if (row) send_rollout(ro, v, a, row, publisher, out);
+}
+
+static bool urgent_equal(const urgent_t *a, const urgent_t *b)
+{
+    return a->state && b->state && !strcmp(a->state, b->state) && a->code == b->code &&
+           a->is_first_staged == b->is_first_staged && a->is_all_staged == b->is_all_staged &&
+           a->is_all_active == b->is_all_active;
+}
+
+/* What the track's publisher has to be sent.  False: it can wait, and the track is due again when its time
+ * has come. */
+static bool flush_track(step_t *s, track_t *t)
+{
+    const member_t *publisher = t->publisher ? membership_by_token(s->v.members, t->publisher) : NULL;
+    bool is_ended = track_is_ended(t);
+    if (!publisher || !t->row) return true;
+    if (t->is_restored && !is_ended && !s->ro->is_settled) return true; /* end_settling touches it */
+
+    /* RELEASE: the trainer may use its region again, although it still has the bytes until it does.
+     * Another process has them, and no worker that the rollout waits for is under way. */
+    if (t->publisher_state == PUBLISHER_SERVES && (is_ended || tally_is_complete(&t->tally))) {
+        msg_t m = {.type = MSG_RELEASE};
+        m.release = (msg_release_t){.token = publisher->token, .version = t->version, .adapter = t->adapter};
+        outbox_send(s->out, publisher->peer, &m);
+        track_set_publisher(t, t->publisher, PUBLISHER_RELEASED);
+        events_add(s->ev, EVENT_VERSION_RELEASED, t->adapter, t->version, publisher->name, s->v.now);
+    }
+    if (is_ended) track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT);
+
+    /* ROLLOUT, if something changed since the last one.  It is sent without delay when what is urgent
+     * changes. Mere counts are collected for ROLLOUT_PUSH_US. */
+    if (t->pushed_generation == t->generation) return true;
+    rollout_sum_t sum = rollout_sum(s->ro, t->of->row, t->row, NULL, 0);
+    urgent_t urgent = {.state = sum.state,
+                       .code = sum.code,
+                       .is_first_staged = sum.staged > 0,
+                       .is_all_staged = sum.eligible && sum.staged >= sum.eligible,
+                       .is_all_active = sum.eligible ? sum.active >= sum.eligible : sum.active > 0};
+    bool is_fresh = /* PUBLISHED said as much */
+        !t->pushed_generation && !sum.staged && !strcmp(sum.state, "staging");
+    bool is_urgent = !urgent_equal(&urgent, &t->pushed) && !is_fresh;
+    if (!is_urgent && s->v.now.us < t->push_us + ROLLOUT_PUSH_US) {
+        track_sooner(t, t->push_us + ROLLOUT_PUSH_US);
+        return false;
+    }
+    send_rollout(s->ro, s->v, t->of->row, t->row, publisher, s->out);
+    t->pushed_generation = t->generation;
+    t->pushed = urgent;
+    t->push_us = s->v.now.us;
+    return true;
+}
+
+/* ROLLOUT of a version that waits says how far the version before it is. */
+static void follow_staging(const adapter_rollout_t *a)
+{
+    const track_t *first = adapter_staging(a);
+    const version_row_t *row = registry_waiting(a->row);
+    track_t *t = row ? adapter_track(a, row->version) : NULL;
+    if (!first || !t || t->awaited_generation == first->generation) return;
+    t->awaited_generation = first->generation;
+    track_changed(t);
+}
+
+/* A track that has to wait for its time stays dirty, and so does its adapter. */
+void rollout_flush(step_t *s)
+{
+    rollout_t *ro = s->ro;
+    bool is_dirty = false;
+    if (!ro->is_dirty) return;
+    for (size_t i = 0; i < ro->adapter_count; i++) {
+        adapter_rollout_t *a = ro->adapters[i];
+        bool was_dirty = a->is_dirty, stays_dirty = false;
+        if (was_dirty && registry_waiting(a->row)) follow_staging(a);
+        for (size_t k = 0; was_dirty && k < a->track_count; k++) {
+            track_t *t = a->tracks[k];
+            if (t->is_dirty) t->is_dirty = !flush_track(s, t);
+            if (t->due_us < a->due_us) a->due_us = t->due_us;
+            stays_dirty |= t->is_dirty;
+        }
+        a->is_dirty = stays_dirty;
+        is_dirty |= stays_dirty;
+        if (a->due_us < ro->due_us) ro->due_us = a->due_us;
+    }
+    ro->is_dirty = is_dirty;
+    if (!ro->is_crowded) return;
+    ro->is_crowded = false;
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        track_forget_ended(ro->adapters[i]); /* those told only now */
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/rollout/orders.h (PURE): what the rollouts send to members.
+ *
+ *   to workers      ANNOUNCE    the version to fetch next, with the sources of the worker's plan
+ *                   SOURCES     other sources for the same fetch
+ *                   COMMIT      the version to switch to
+ *                   ABORT       a version ended without a decision
+ *                   RETIRE      a version is dropped: everywhere, or at this worker alone
+ *   to publishers   RELEASE     others have the bytes: the region may be used again
+ *                   ROLLOUT     how far a version is
+ *
+ * Nothing is decided here: a worker is sent what follows from the adapter's active version, the version that
+ * is being rolled out, and the state of the worker's copies.  Each message is added to the outbox and noted
+ * at its track or copy.  So what was sent once is not sent again, and each event wakes the workers that it
+ * may concern.  No state of its own; one thread, nothing blocks. */
+#ifndef BROKER_ORDERS_H
+#define BROKER_ORDERS_H
+
+#include "broker/rollout/step.h"
+
+/* ---- workers ---- */
+
+/* The sources of a version for a process that is no member, in the order to be tried; `asker`: any number,
+ * which spreads several of them.  Nothing is remembered of it.  Returns how many: 0, none has the bytes. */
+uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
+                         msg_source_t ret_sources[PLAN_SOURCES]);
+
+/* c NULL: the worker has no copy of it. */
+void send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member);
+bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member);
+void send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member);
+void send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member);
+
+/* The rollout of the version has begun (track_begin): ANNOUNCE to each worker with a copy of it. */
+void announce_all(step_t *s, track_t *t);
+/* Sends the worker what it lacks of one adapter: ANNOUNCE of the active or the newest version, or the COMMIT
+ * of a version that it has staged. */
+void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member);
+/* The same for all workers of the adapter, and for all adapters of the worker. */
+void wake_adapter(step_t *s, const adapter_rollout_t *a);
+void rollout_wake(step_t *s, member_t *member);
+/* copy_add; without memory the outbox fails, and with it the step. */
+copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member);
+
+/* ---- publishers ---- */
+
+#define ROLLOUT_PUSH_US 20000ull /* ROLLOUT messages that only count on are so far apart, at least */
+/* Last in a turn: RELEASE and ROLLOUT to publishers that have something new (at most one of each a
+ * version). */
+void rollout_flush(step_t *s);
+/* Where a version is, to the session that asked again for it. */
+void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,
+                  const member_t *publisher, outbox_t *out);
+
+#endif
