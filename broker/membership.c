@@ -65,6 +65,7 @@ void membership_fini(membership_t *m)
         free(trait);
     }
     free(m->tokens);
+    free(m->former);
     for (size_t i = 0; i < m->worker_count; i++) free_member(m->workers[i]);
     for (size_t i = 0; i < m->publisher_count; i++) free_member(m->publishers[i]);
     free(m->workers);
@@ -100,6 +101,12 @@ static int order_token(const void *row, const void *token)
     return (a > b) - (a < b);
 }
 
+static int order_former(const void *row, const void *token)
+{
+    uint64_t a = ((const member_t *)row)->former_token, b = *(const uint64_t *)token;
+    return (a > b) - (a < b);
+}
+
 member_t *membership_by_token(const membership_t *m, uint64_t token)
 {
     return sorted_find(m->tokens, m->token_count, &token, order_token);
@@ -108,9 +115,7 @@ member_t *membership_by_token(const membership_t *m, uint64_t token)
 const member_t *membership_source(const membership_t *m, uint64_t token)
 {
     const member_t *found = membership_by_token(m, token);
-    for (size_t i = 0; token && !found && i < m->token_count; i++)
-        if (m->tokens[i]->former_token == token) found = m->tokens[i];
-    return found;
+    return found ? found : sorted_find(m->former, m->former_count, &token, order_former);
 }
 
 member_t *membership_worker(const membership_t *m, const char *name)
@@ -520,6 +525,7 @@ static bool add_ready(membership_t *m, member_t *member, uint64_t now_us)
     char traits[TRAITS_MAX][TRAIT_TEXT];
     size_t count = member_traits(member, traits), added = 0;
     if (!sorted_grow(&m->tokens, m->token_count, &m->token_capacity)) return false;
+    if (!sorted_grow(&m->former, m->former_count, &m->former_capacity)) return false;
     while (added < count && add_trait(m, traits[added])) added++;
     if (added < count) {
         while (added-- > 0) drop_trait(m, traits[added]);
@@ -529,6 +535,9 @@ static bool add_ready(membership_t *m, member_t *member, uint64_t now_us)
     bool found;
     size_t at = sorted_place(m->tokens, m->token_count, &member->token, order_token, &found);
     sorted_insert(m->tokens, &m->token_count, at, member);
+    /* The token is what the member says of itself.  Of several that name the same, the first one has it. */
+    at = sorted_place(m->former, m->former_count, &member->former_token, order_former, &found);
+    if (member->former_token && !found) sorted_insert(m->former, &m->former_count, at, member);
     enqueue(&m->leases, member);
     return true;
 }
@@ -541,6 +550,8 @@ static void drop_ready(membership_t *m, member_t *member)
     bool found;
     size_t at = sorted_place(m->tokens, m->token_count, &member->token, order_token, &found);
     sorted_remove(m->tokens, &m->token_count, at);
+    at = sorted_place(m->former, m->former_count, &member->former_token, order_former, &found);
+    if (found && m->former[at] == member) sorted_remove(m->former, &m->former_count, at);
 }
 
 /* The old session under this name ends.  If it was READY and of another process, it is fenced; otherwise

@@ -101,6 +101,9 @@ typedef struct membership {
     /* READY rows, ascending by token: tokens only go up, so a new one is the last */
     member_t **tokens;
     size_t token_count, token_capacity;
+    /* those that named the token of their session before, ascending by it */
+    member_t **former;
+    size_t former_count, former_capacity;
     member_t **workers;
     size_t worker_count, worker_capacity; /* ascending by name, all states */
     /* ascending by adapter, READY only */

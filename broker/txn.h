@@ -28,7 +28,8 @@
  *   FLOOR             the adapter's decision may have to be made anew
  *   WRITER            a publisher's session begins, with WELCOME; or the event that it is closed
  *   KEY               an event; of a revoked key all sessions and connections end
- *   ADAPTER, FORGET, KEY_DROP   nothing beyond the tables
+ *   FORGET            its track has no row in the registry any more
+ *   ADAPTER, WORKER, LOSS, KEY_DROP   nothing beyond the tables
  *
  * Messages that follow are added to the broker's outbox, behind the replies of the transaction.  A record
  * that cannot be applied ends the process: memory would be behind the store.

@@ -93,7 +93,33 @@ static void pass(uint64_t ms)
     now.wall_ms += ms;
 }
 
+static member_t *admit_former(const char *name, uint64_t peer, uint64_t former_token)
+{
+    msg_join_t join = join_of((join_t){.name = name});
+    member_hello_t h = hello(peer, (uint8_t)peer);
+    join.prev_token = former_token;
+    cr_assert_eq(membership_join(&mem, &join, &h, now, &got), HEDDLE_OK);
+    return got.member;
+}
+
 /* ---- coming in ---- */
+
+Test(membership, a_source_is_found_by_the_token_that_it_had_before)
+{
+    const uint64_t before = 2ull << 32;
+    member_t *w1 = admit_former("w1", 1, before | 7), *w2 = admit_former("w2", 2, before | 5);
+    member_t *w3 = admit_former("w3", 3, before | 7), *w4 = admit_former("w4", 4, 0);
+    cr_assert_eq(membership_source(&mem, w3->token), w3);
+    cr_assert_eq(membership_source(&mem, before | 5), w2);
+    cr_assert_eq(membership_source(&mem, before | 7), w1, "w3 named it too, and later");
+    cr_assert_null(membership_source(&mem, before | 6));
+    cr_assert_null(membership_source(&mem, 0), "w4 named none");
+    membership_end(&mem, w3, MEMBER_LEFT, now);
+    cr_assert_eq(membership_source(&mem, before | 7), w1);
+    membership_end(&mem, w1, MEMBER_LOST, now);
+    cr_assert_null(membership_source(&mem, before | 7), "READY only");
+    cr_assert(member_is_ready(w4));
+}
 
 Test(membership, a_join_makes_a_ready_row_with_a_token_of_the_epoch)
 {
