@@ -5,6 +5,8 @@
 #include "broker/call.h"
 #include "broker/keys.h"
 #include "broker/questions/query.h"
+#include "broker/registry/publish.h"
+#include "broker/registry/writer.h"
 #include "broker/rollout/orders.h"
 #include "broker/rollout/reports.h"
 #include "broker/sessions.h"

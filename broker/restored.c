@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/restored.h"
 
+#include "broker/registry/decision.h"
 #include "core/errors.h"
 #include "core/limits.h"
 

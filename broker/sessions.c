@@ -3,6 +3,7 @@
 #include "broker/sessions.h"
 
 #include "broker/keys.h"
+#include "broker/registry/writer.h"
 #include "broker/restored.h"
 #include "broker/rollout/orders.h"
 #include "broker/rollout/reports.h"

@@ -13,6 +13,7 @@
 #define BROKER_PENDING_H
 
 #include "broker/questions/aim.h"
+#include "broker/registry/decision.h"
 #include <heddle/keys.h>
 #include <heddle/types.h>
 

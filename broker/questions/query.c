@@ -3,6 +3,7 @@
 
 #include "broker/keys.h"
 #include "broker/questions/report.h"
+#include "broker/registry/decision.h"
 #include "broker/sessions.h"
 #include "core/errors.h"
 #include "proto/value.h"

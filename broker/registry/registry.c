@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The registry's rows, and how records change them.  registry_decide.c makes the records. */
+/* The registry's rows, and how records change them. */
 #include "broker/registry/registry.h"
 
 #include "core/errors.h"

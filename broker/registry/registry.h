@@ -16,10 +16,12 @@
  * the *waiting* one, the newest.  A publication supersedes the one that waits; the rollout supersedes the
  * staging one where nothing more comes of it (rollout.h).
  *
- * decide functions change nothing: they add records and answers to an outbox, or return an error to be
- * sent. registry_apply is the only way in, for records just committed and for rows read at start-up,
- * whose order within a kind and between kinds does not matter (a deep compare after a restart shows the
- * same registry).
+ * What becomes a record is decided beside this file: a publication (publish.h), a writer's session
+ * (writer.h), the active version and the end of a version (decision.h).  Those functions change nothing: they
+ * add records and answers to an outbox, or return an error to be sent.
+ *
+ * registry_apply is the only way in, for records just committed and for rows read at start-up, whose order
+ * within a kind and between kinds does not matter (a deep compare after a restart shows the same registry).
  *
  * Memory: config, base model, meta and texts of a version live while it is staging or committed; of an
  * ended one only what `versions` lists and what request ids need.  The LIMIT_HISTORY newest ended
@@ -129,101 +131,11 @@ bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v);
 size_t registry_live_from(const adapter_row_t *a);
 /* The decision from which on `version` counts as reached or overtaken; 0: none yet. */
 uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
-
-/* ---- deciding ---- */
-
-/* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live, because which
- * processes have its bytes is soft state).  Answered first: an exact replay of a request id (created=false
- * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); the id is free where its version
- * failed because its publisher ended (VERSION_LOST).  Then STEP_BACK, UNCHANGED (UNAVAILABLE, retriable,
- * while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable, where no
- * worker can reach the writer.  On OK: records VERSION STATE(superseded, of what waited)? and PUBLISHED to
- * `peer`; *ret_published: the version that stands for it, and whether it is new. */
-typedef struct {
-    instant_t now;
-    const adapter_row_t *adapter; /* NULL: never opened */
-    uint64_t peer;
-    const char *writer;
-    key16_t share_key;
-    const version_row_t *live;    /* what UNCHANGED compares with; NULL: nothing, each is new */
-    const version_row_t *awaited; /* after a start: of the same bytes (rollout_awaited); NULL: none */
-    const char *held;             /* rollout_held_text; NULL: the adapter is not held */
-    uint64_t held_version;        /* at which it is */
-    size_t cut_off_count;         /* membership_cut_off: a new version would reach none of them */
-    const char *addresses;        /* the writer's, for the refusal */
-} publish_by_t;
-typedef struct {
-    uint64_t version;
-    bool is_new;
-} publish_answer_t;
-int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outbox_t *out,
-                            publish_answer_t *ret_published, heddle_error_t *error);
-
-/* OPEN: which process asks, and how the present writer stands (soft state that membership knows). */
-typedef struct {
-    uint64_t token, pid;
-    const char *host;
-    key16_t life;
-    bool holder_is_live;
-    bool is_of_before;         /* it opened before the broker's start, and was not heard of since */
-    uint64_t heartbeat_age_ms; /* or of that start */
-} open_by_t;
-/* May it?  LIMIT · WRITER_HELD; by->token is not looked at. */
-int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error);
-/* The same, and records ADAPTER? WRITER. */
-int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
-                         outbox_t *out, heddle_error_t *error);
-/* Closes the adapter's writer: record WRITER with token 0. */
-void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);
-
-/* ACTIVATE by hand: NOT_FOUND, NOT_ACTIVATABLE with the reason, or OK and a DECISION record unless
- * nothing changes. `lost`: the reason, where the version is lost; NULL. `has_source`: a process has the
- * bytes; `has_staged`: a worker has staged them; `has_stale`: a worker could not switch to it: naming it
- * again has them try again.  These are soft state of the rollout. */
-typedef struct {
-    uint64_t version;
-    const char *by, *lost;
-    bool has_source, has_staged, has_stale, dry_run;
-    bool ends_hold; /* also where a newer version is on its way */
-} activate_by_t;
-typedef struct {
-    uint64_t from, decision;
-    bool changed, held;
-} activated_t;
-int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by, instant_t now,
-                             outbox_t *out, activated_t *ret_activated, heddle_error_t *error);
-uint64_t registry_next_decision(const adapter_row_t *a);
-/* A member has a version or a decision of this adapter that is greater than those here: an older copy of
- * the store was put back.  Adds FLOOR (and ADAPTER), so that neither number is given again; false: the
- * outbox is full. */
-bool registry_decide_floor(const registry_t *r, const char *adapter, uint64_t version, uint64_t decision,
-                           instant_t now, outbox_t *out);
-/* Members follow a decision beyond the latest: it is made anew under a greater number. */
-bool registry_is_behind(const adapter_row_t *a);
-void registry_decide_again(const adapter_row_t *a, instant_t now, outbox_t *out);
-/* The rollout's rule is met, for the workers of this scope. */
-void registry_decide_active(const adapter_row_t *a, const version_row_t *v, scope_t scope, instant_t now,
-                            outbox_t *out);
-/* A version ends: failed with a reason (error may be NULL for the other states).  Adds at most
- * REGISTRY_END_RECORDS: STATE, and FORGET for what is history no more. */
-#define REGISTRY_END_RECORDS 3
-void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
-                         const heddle_error_t *error, instant_t now, outbox_t *out);
-/* The same, superseded by the version of that number. */
-void registry_decide_superseded(const adapter_row_t *a, const version_row_t *v, uint64_t by, instant_t now,
-                                outbox_t *out);
-/* No process has the bytes of this version, for the reason given; "": one does again. */
-void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const char *why, instant_t now,
-                          outbox_t *out);
 /* A committed version, and at least `keep` others besides the active one were decided later. */
 bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t keep);
 /* It was decided, and a later decision went back behind it. */
 bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v);
 /* Versions that were decided lie ahead of the active one. */
 bool registry_is_step_back(const adapter_row_t *a);
-
-/* Fills the error object of a version that ended (contract.md: "reason"); false and a zero object when it
- * did not. */
-bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/keep.h"
 
+#include "broker/registry/decision.h"
 #include "broker/rollout/orders.h"
 
 /* A fetch without a new byte for so long has stalled.  The slowest fetch that counts as alive reads a

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/rollout.h"
 
+#include "broker/registry/decision.h"
 #include "broker/rollout/keep.h"
 #include "broker/rollout/orders.h"
 #include "broker/rollout/rule.h"

@@ -11,6 +11,7 @@
  *
  * And: a version number is given once; a decision is made once, by its policy, on disk first, and not while
  * the broker settles. */
+#include "broker/registry/decision.h"
 #include "tests/lib/registry_equal.h"
 #include "tests/scenario/leftover.h"
 #include "tests/scenario/world.h"

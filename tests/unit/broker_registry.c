@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry's table, cell by cell: states of a version against records, and every decision with its
  * refusals. */
+#include "broker/registry/decision.h"
+#include "broker/registry/publish.h"
 #include "broker/registry/registry.h"
-
+#include "broker/registry/writer.h"
 #include "core/limits.h"
 #include "tests/lib/registry_equal.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry on disk: what is committed comes back, what failed never happened, what is not ours is left alone. */
 #include "broker/datadir.h"
+#include "broker/registry/decision.h"
 #include "broker/registry/registry.h"
 #include "broker/registry/store.h"
 #include "core/limits.h"

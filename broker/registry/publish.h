@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/registry/publish.h (PURE): may this version be published?  Reads the registry, and adds the VERSION
+ * record and the answer to an outbox.
+ *
+ * A request id stands for one version for as long as that version is listed: a repetition gets the same
+ * answer, other bytes under the same id are refused.  The id is free again where its version failed because
+ * its publisher ended.  One thread, nothing blocks. */
+#ifndef BROKER_PUBLISH_H
+#define BROKER_PUBLISH_H
+
+#include "broker/registry/registry.h"
+
+/* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live, because which
+ * processes have its bytes is soft state).  Answered first: an exact replay of a request id (created=false
+ * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); the id is free where its version
+ * failed because its publisher ended (VERSION_LOST).  Then STEP_BACK, UNCHANGED (UNAVAILABLE, retriable,
+ * while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable, where no
+ * worker can reach the writer.  On OK: records VERSION STATE(superseded, of what waited)? and PUBLISHED to
+ * `peer`; *ret_published: the version that stands for it, and whether it is new. */
+typedef struct {
+    instant_t now;
+    const adapter_row_t *adapter; /* NULL: never opened */
+    uint64_t peer;
+    const char *writer;
+    key16_t share_key;
+    const version_row_t *live;    /* what UNCHANGED compares with; NULL: nothing, each is new */
+    const version_row_t *awaited; /* after a start: of the same bytes (rollout_awaited); NULL: none */
+    const char *held;             /* rollout_held_text; NULL: the adapter is not held */
+    uint64_t held_version;        /* at which it is */
+    size_t cut_off_count;         /* membership_cut_off: a new version would reach none of them */
+    const char *addresses;        /* the writer's, for the refusal */
+} publish_by_t;
+typedef struct {
+    uint64_t version;
+    bool is_new;
+} publish_answer_t;
+int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outbox_t *out,
+                            publish_answer_t *ret_published, heddle_error_t *error);
+
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/registry/writer.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+#include "core/limits.h"
+
+/* A live writer keeps its adapter, except against its own process and --takeover.  A second trainer that
+ * is started by mistake then cannot take versions over. */
+int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error)
+{
+    const adapter_row_t *a = registry_adapter(r, m->adapter);
+    if (!a && r->adapter_count >= LIMIT_ADAPTERS) {
+        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "%s would be one adapter too many", m->adapter);
+        error_expected(error, "at most %u adapters at one broker", LIMIT_ADAPTERS);
+        return rc;
+    }
+    bool is_held = a && a->writer.token && by->holder_is_live &&
+                   memcmp(&a->writer.life, &by->life, sizeof by->life) != 0;
+    if (!is_held || m->takeover) return HEDDLE_OK;
+    char since[25];
+    clock_text(a->writer.since_ms, since);
+    int rc = error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu, since %s",
+                        a->name, a->writer.name, a->writer.host, (unsigned long long)a->writer.pid, since);
+    error_where(error, a->name, 0, NULL, NULL);
+    error_expected(error, "no live writer");
+    const char *heard = by->is_of_before ? "not heard of since the broker's start" : "heard of";
+    error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
+    error_hint(error, "it ends with its session; --takeover fences it now");
+    return rc;
+}
+
+int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
+                         outbox_t *out, heddle_error_t *error)
+{
+    int rc = registry_check_open(r, m, by, error);
+    if (rc) return rc;
+    if (!registry_adapter(r, m->adapter)) outbox_record(out, RECORD_ADAPTER, m->adapter, now);
+    record_t *rec = outbox_record(out, RECORD_WRITER, m->adapter, now);
+    rec->token = by->token;
+    rec->writer = m->writer;
+    rec->pid = by->pid;
+    rec->host = by->host;
+    rec->life = by->life;
+    return HEDDLE_OK;
+}
+
+void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out)
+{
+    outbox_record(out, RECORD_WRITER, a->name, now);
+}

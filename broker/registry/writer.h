@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/registry/writer.h (PURE): which session may write to an adapter.  One at a time: a live writer keeps
+ * the adapter, except against its own process and against a takeover.
+ *
+ *   closed   OPEN                            -> open
+ *   open     OPEN of the same process, takeover, or the holder is not live   -> open, for the new session
+ *   open     OPEN of another process         -> WRITER_HELD
+ *   open     the session ended               -> closed
+ *
+ * Reads the registry, and adds WRITER records to an outbox.  One thread, nothing blocks. */
+#ifndef BROKER_WRITER_H
+#define BROKER_WRITER_H
+
+#include "broker/registry/registry.h"
+
+/* OPEN: which process asks, and how the present writer stands (soft state that membership knows). */
+typedef struct {
+    uint64_t token, pid;
+    const char *host;
+    key16_t life;
+    bool holder_is_live;
+    bool is_of_before;         /* it opened before the broker's start, and was not heard of since */
+    uint64_t heartbeat_age_ms; /* or of that start */
+} open_by_t;
+/* May it?  LIMIT · WRITER_HELD; by->token is not looked at. */
+int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error);
+/* The same, and records ADAPTER? WRITER. */
+int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
+                         outbox_t *out, heddle_error_t *error);
+/* Closes the adapter's writer: record WRITER with token 0. */
+void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);
+
+#endif
