@@ -16,7 +16,9 @@ static slot_t *slot_of(const adapter_t *a, int slot)
 /* Sync does not pick a slot by itself: the table knows which one has warm memory. */
 static sync_slots_t look_at_slots(const adapter_t *a)
 {
-    sync_slots_t view = {.next = slots_next_free(a->core->slots, a->index)};
+    const download_t *p = a->download;
+    sync_slots_t view = {.next = slots_next_free(a->core->slots, a->index),
+                         .is_half_fetched = p && p->bytes_done >= p->part->region_bytes / 2};
     for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(a, i);
         if (!slot) break; /* slots are made in the order of their index */

@@ -286,6 +286,15 @@ static sync_entry_t *add(run_t *run)
     return e;
 }
 
+/* The worker joined during a rollout, and has only begun to fetch what was active then: no rollout waits for
+ * that (no deadline), and nothing was announced before it.  So this happens once in the life of a process.
+ * If each decision ended a fetch, a worker slower than its trainer would finish none. */
+static bool gives_way(const run_t *run, const sync_entry_t *e, const sync_entry_t *named)
+{
+    bool can_be_fetched = named && named->state == SYNC_WAITING && !named->starved && !named->start_us;
+    return can_be_fetched && e->order == 1 && e->deadline_us == CLOCK_NEVER && !run->slots->is_half_fetched;
+}
+
 /* A decision greater than all before.  What is remembered is applied when its version is ready. */
 static void decide(run_t *run, const decision_t *d)
 {
@@ -300,7 +309,7 @@ static void decide(run_t *run, const decision_t *d)
         /* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
         if (e == named || !is_overtaken(s, e)) continue;
         if (e->state == SYNC_WAITING) forget(e);
-        else if (e->state == SYNC_COMING && e->starved) leave(run, e);
+        else if (e->state == SYNC_COMING && (e->starved || gives_way(run, e, named))) leave(run, e);
     }
     if (named && !digest_equal(&named->digest, &d->digest))
         refuse_digest(run, named, d->decision, &d->digest, "activate");

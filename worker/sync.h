@@ -42,7 +42,9 @@
  *       entry at a time is COMING, so that it has the whole bandwidth: the named one, else the one that was
  *       announced last.  A later announcement preempts a fetch unless its version is named and has a source:
  *       that one is finished, so that a worker slower than its trainer still gets somewhere.  What was
- *       preempted waits again, until ABORT, RETIRE, or a decision for a later version.  While the session is
+ *       preempted waits again, until ABORT, RETIRE, or a decision for a later version.  The first version of
+ *       a process that joined during a rollout (its announcement has no deadline) is dropped for a decision
+ *       that names a later announced version, until half of its bytes have arrived.  While the session is
  *       DOWN nothing is preempted: what is named only UP says.
  *   (2) NO_SLOT also when nothing came free for SYNC_SLOT_WAIT_US (or a quarter of the deadline).  A
  *       version that is named or has no deadline waits on, and is tried again.
@@ -213,7 +215,8 @@ typedef struct {
 /* The adapter's slots as they are now.  A version whose former slot is LEAVING waits: its share key is in
  * use. */
 typedef struct {
-    int next; /* is reserved next, as slots_next_free says; -1: none */
+    int next;             /* is reserved next, as slots_next_free says; -1: none */
+    bool is_half_fetched; /* at least half of the bytes of the version that is COMING have arrived */
     uint32_t leaving_count;
     uint64_t leaving[LIMIT_SLOTS]; /* versions */
 } sync_slots_t;

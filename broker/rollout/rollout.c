@@ -488,8 +488,13 @@ static void apply_decision(step_t *s, const adapter_row_t *row, bool was_held)
          * version that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier
          * version is sent at once, even if the worker does not have that yet. */
         bool holds = copy_holds(c);
-        if (holds || copy_is_told(c) || registry_is_step_back(row)) send_commit(s, active, c, m);
+        bool is_sent = holds || copy_is_told(c) || registry_is_step_back(row);
+        if (is_sent) send_commit(s, active, c, m);
         if (!holds) wake_member(s, a, m);
+        /* A worker that serves nothing may give up an obsolete fetch, so the decision is sent to it together
+         * with the announcement. */
+        c = copy_of(active, m);
+        if (!is_sent && copy_is_told(c) && !member_sub(m, row->name)->version) send_commit(s, active, c, m);
     }
 }
 

@@ -408,3 +408,34 @@ Test(publish, two_workers_slower_than_their_trainer_get_somewhere)
     world_run(w, SECOND);
     check_settled(w);
 }
+
+/* A worker joins while versions are decided faster than its link carries one.  It turns to a later decision
+ * once, and then finishes what it fetches. */
+Test(publish, a_slow_worker_that_joins_late_gets_somewhere)
+{
+    enum { VERSIONS = 300, BEFORE = 20 };
+    actor_t *trainer = world_trainer(w, "ann", (trainer_conf_t){0}), *fast[2], *slow = NULL;
+    world_workers(w, 2, (worker_conf_t){0}, fast);
+    UNTIL(w, SECOND, fast[0]->is_up && fast[1]->is_up);
+    uint64_t activated = 0, last = 0, joined_us = 0, first_us = 0;
+    for (uint64_t v = 1; v <= VERSIONS; v++) {
+        if (v == BEFORE) {
+            slow = world_worker(w, "w9", (worker_conf_t){.max_rate_bytes = 2 << 20}); /* 250 ms for one */
+            joined_us = w->now_us;
+        }
+        trainer_publish(trainer, (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
+        for (uint64_t end_us = w->now_us + 10 * MS; goes_on(trainer, end_us);) {
+            if (!slow || worker_active(slow) == last) continue;
+            MUST(w, worker_active(slow) > last);
+            last = worker_active(slow);
+            if (!activated++) first_us = w->now_us;
+        }
+    }
+    UNTIL(w, 2 * SECOND, world_all_active(w, VERSIONS));
+    printf("%llu of %d versions became active on the late one, the first after %.0f ms\n",
+           (unsigned long long)activated, VERSIONS - BEFORE, (double)(first_us - joined_us) / 1e3);
+    MUST(w, activated >= 8);
+    MUST(w, first_us - joined_us <= 500 * MS);
+    world_run(w, SECOND);
+    check_settled(w);
+}

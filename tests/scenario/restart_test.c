@@ -208,3 +208,60 @@ Test(restart, one_request_one_version)
     MUST(w, world_adapter(w)->last_version == 1);
     check_settled(w);
 }
+
+/* ---- a worker starts again, or joins late, in the middle of a rollout ---- */
+
+/* The share of the version that the worker is fetching which has arrived, in percent; -1: it fetches another
+ * one, or none. */
+static int fetched_percent(const actor_t *a, uint64_t version)
+{
+    const download_t *p = a->worker ? worker_node_adapter(a->worker, 0)->download : NULL;
+    if (!p || p->what->version != version) return -1;
+    return (int)(p->bytes_done * 100 / p->part->region_bytes);
+}
+
+/* Version 1 is served, and all workers have links of 1 MiB/s.  w3 starts again when the others have so much of
+ * version 2.  Returns the share of version 1 that w3 has when version 2 is decided. */
+static int starts_again_at(int percent)
+{
+    w = world_new((world_opts_t){.seed = 10, .keep = 0});
+    trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    world_workers(w, WORKERS, (worker_conf_t){.max_rate_bytes = 1 << 20}, workers);
+    UNTIL(w, SECOND, trainer_is_ready(trainer));
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
+    UNTIL(w, 5 * SECOND, world_all_active(w, 1));
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}});
+    UNTIL(w, 5 * SECOND, fetched_percent(workers[0], 2) >= percent);
+    actor_kill(workers[2]);
+    actor_start(workers[2]);
+    UNTIL(w, SECOND, fetched_percent(workers[2], 1) >= 0);
+    UNTIL(w, 5 * SECOND, world_adapter(w)->active == 2);
+    int share = fetched_percent(workers[2], 1);
+    printf("%d %% of version 1 had arrived\n", share);
+    return share;
+}
+
+/* Version 1 would be obsolete when it arrives: the worker fetches version 2 alone.  The broker learns that at
+ * once, and keeps version 1 for no fetch. */
+Test(restart, a_worker_that_starts_again_in_a_rollout_fetches_what_is_decided_meanwhile)
+{
+    MUST(w, starts_again_at(70) < 50);
+    UNTIL(w, 10 * MS, !strcmp(world_state(w, 1), "retired"));
+    MUST(w, !worker_active(workers[2]));
+    UNTIL(w, 5 * SECOND, worker_active(workers[2]));
+    MUST(w, worker_active(workers[2]) == 2);
+    MUST(w, actor_counters(workers[2]).bytes_in < content_arena_bytes(trainer->published.content) * 3 / 2);
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
+/* Version 1 has arrived almost: the worker serves it until it has version 2. */
+Test(restart, a_worker_that_starts_again_early_in_a_rollout_serves_the_version_before)
+{
+    MUST(w, starts_again_at(20) >= 50);
+    UNTIL(w, SECOND, worker_active(workers[2]));
+    MUST(w, worker_active(workers[2]) == 1);
+    UNTIL(w, 5 * SECOND, world_all_active(w, 2));
+    world_run(w, SECOND);
+    check_settled(w);
+}

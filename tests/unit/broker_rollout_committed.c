@@ -6,6 +6,22 @@ TestSuite(committed, .init = rig_start, .fini = rig_stop);
 
 /* ---- after the commit: forward only ---- */
 
+/* The worker joined a moment before the decision, and was sent the version that was active then.  It is told of
+ * the decision before it has the version: only so can it give up the obsolete one. */
+Test(committed, a_worker_that_serves_nothing_is_sent_the_decision_with_the_announcement)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_worker(W2, "w2");
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 1);
+    rig_drop_letters();
+    rig_staged(W1, 2, 2);
+    cr_assert_eq(rig_last(W2, MSG_ANNOUNCE)->announce.version, 2);
+    cr_assert(rig_has(W2, MSG_COMMIT));
+    cr_assert_eq(rig_last(W2, MSG_COMMIT)->commit.version, 2);
+}
+
 Test(committed, an_activation_that_fails_is_stale_by_name)
 {
     publish_to(2, (rig_publish_t){0});

@@ -43,6 +43,7 @@ static void render(sync_t *s, int count, int before)
 }
 
 static uint64_t now;
+static bool is_half_fetched; /* what is coming */
 
 /* By slot: the version that was dropped there, until it is drained; 0: none. */
 static uint64_t leaving[LIMIT_SLOTS];
@@ -64,7 +65,7 @@ static int first_free(const sync_t *s, const sync_event_t *ev)
 
 static sync_slots_t slots_of(const sync_t *s, const sync_event_t *ev)
 {
-    sync_slots_t slots = {.next = first_free(s, ev)};
+    sync_slots_t slots = {.next = first_free(s, ev), .is_half_fetched = is_half_fetched};
     for (int i = 0; i < (int)LIMIT_SLOTS; i++)
         if (leaving[i]) slots.leaving[slots.leaving_count++] = leaving[i];
     return slots;
@@ -156,6 +157,7 @@ enum { LEFT = SYNC_STATE_COUNT, COLUMNS };
 static void bring(sync_t *s, bool app, sync_state_t state)
 {
     now = 1000;
+    is_half_fetched = false;
     memset(leaving, 0, sizeof leaving);
     sync_init(s, app);
     up(s, 0, 0, NULL, 0);
@@ -447,6 +449,52 @@ Test(sync, named_version_is_finished_first)
     fed(&s, SY_FETCHED, 8);
     cr_assert_eq(sync_active(&s)->version, 8);
     cr_assert_eq(s.applied.decision, 2);
+}
+
+/* A process that has just begun is sent version 7, which is active: no rollout waits for it here. */
+static void join_late(sync_t *s)
+{
+    bring(s, false, SYNC_ABSENT);
+    up(s, 7, 1, NULL, 0);
+    feed(s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 7});
+    cr_assert_str_eq(said, "FETCH 7");
+}
+
+Test(sync, what_was_active_at_the_start_of_the_process_gives_way_to_a_later_decision_once)
+{
+    sync_t s;
+    join_late(&s);
+    feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 8});
+    cr_assert_str_eq(said, "", "it may never be decided");
+    commit(&s, 8, 2);
+    cr_assert_str_eq(said, "DROP 7, FETCH 8");
+    drain(&s);
+    feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 9});
+    commit(&s, 9, 3);
+    cr_assert_str_eq(said, "", "8 is finished");
+    fed(&s, SY_FETCHED, 8);
+    cr_assert_str_eq(said, "STAGED 8, offer 6 8, FLIP 8, ACTIVE 8 d2, offer 8 8, FETCH 9");
+}
+
+Test(sync, what_was_active_at_the_start_of_the_process_is_finished_from_half_of_its_bytes_on)
+{
+    sync_t s;
+    join_late(&s);
+    is_half_fetched = true;
+    feed(&s, (sync_event_t){.kind = SY_ANNOUNCE, .version = 8});
+    commit(&s, 8, 2);
+    cr_assert_str_eq(said, "");
+    fed(&s, SY_FETCHED, 7);
+    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, FETCH 8");
+}
+
+Test(sync, what_was_active_at_the_start_of_the_process_stays_where_the_later_one_cannot_be_fetched)
+{
+    sync_t s;
+    join_late(&s);
+    commit(&s, 8, 2);
+    cr_assert_str_eq(said, "", "it was not announced: no source is known");
+    cr_assert_eq(state_of(&s, 7), SYNC_COMING);
 }
 
 static void sources(sync_t *s, uint64_t v, uint32_t count)
