@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The links of the memory backend (tests/lib/mem.h): what arrives when, on a virtual clock.  Scenarios measure by
- * them, so that their figures are as true as these. */
+/* The links of the memory backend (tests/lib/mem.h): what arrives when, on a virtual clock.  Scenarios
+ * measure by them, so that their figures are as true as these. */
 #include "tests/contract/rig.h"
 #include "tests/lib/mem.h"
 

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-/* What one connection may have on a link that has a rate, as a socket buffer: without a bound the first of many
- * peers would fill the link for a long time. */
+/* What one connection may have on a link that has a rate, as a socket buffer: without a bound the first of
+ * many peers would fill the link for a long time. */
 #define SOCKET_BYTES 262144u
 
 typedef struct mem mem_t;
@@ -84,8 +84,8 @@ static void unpost(mem_t *of, message_t *m)
     free(m);
 }
 
-/* Links.  The downlink begins with a message when its first byte comes, and not after its last: equal links one
- * behind the other take the time of one. */
+/* Links.  The downlink begins with a message when its first byte comes, and not after its last: equal links
+ * one behind the other take the time of one. */
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 

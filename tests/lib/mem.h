@@ -15,8 +15,8 @@
 
 extern const transfer_ops_t transfer_mem_ops;
 
-/* The link of one end, each way by itself: its uplink sends one message after another, and its downlink receives
- * one after another, in the order of their first bytes.  Frames count with their payloads; nothing else does. */
+/* The link of one end, each way by itself: its uplink sends one message after another, and its downlink
+ * receives one after another, in the order of their first bytes.  Frames and payloads count; nothing else. */
 typedef struct {
     uint64_t bytes_per_s; /* 0: no limit */
     uint64_t latency_us;  /* from its uplink to any downlink: once a message */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a version takes to come to many workers, on links with a rate, in virtual time: in multiples of M/B, the
- * time that its bytes take on one link.  No system can take less than 1. */
+/* How long a version takes to come to many workers, on links with a rate, in virtual time: in multiples of
+ * M/B, the time that its bytes take on one link.  No system can take less than 1. */
 #include "tests/scenario/world.h"
 
 #include <stdio.h>
