@@ -10,9 +10,9 @@ C = """include/heddle core proto wire memory transfer client worker sidecar trai
        bench""".split()
 # Folders, with all below them, and single files.
 PYTHON = """python/heddle python/tests python/tools examples bench tools/surfaces
-            tests/blackbox tests/engines tests/evidence tests/fixtures tests/foreign tests/fuzz
-            tests/independent tests/install tests/large tests/large/run tests/lib tests/python tests/run
-            tests/style""".split()
+            tests/blackbox tests/engines tests/evidence tests/fixtures tests/fanout tests/fanout/run
+            tests/foreign tests/fuzz tests/independent tests/install tests/large tests/large/run tests/lib
+            tests/python tests/run tests/style""".split()
 MADE = ("_abi.py",)         # by the build
 MOST = 110
 

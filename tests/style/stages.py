@@ -16,7 +16,7 @@ from stages import Stage, run                            # noqa: E402
 
 RUNNERS = """tools/build ctest tests/threads/run tests/python/run tests/coverage tests/fuzz/run
              tests/fuzz/mutants tests/mutants/run examples/demo/demo.sh tests/engines/run tests/large/run
-             tests/rl/run tests/install/deb tests/kill/run""".split()
+             tests/fanout/run tests/rl/run tests/install/deb tests/kill/run""".split()
 
 
 def sh(text):
