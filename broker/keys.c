@@ -19,11 +19,8 @@ bool broker_lets_in(const broker_t *b, const char *public_key)
 
 void broker_refused_key(broker_t *b, const char *public_key, instant_t now)
 {
-    char text[REFUSED_TEXT];
-    const refused_key_t *row = refused_note(&b->refused, public_key, now);
-    if (!row || !b->io.warn) return;
-    refused_text(row, text);
-    b->io.warn(b->io.self, "keys.refused", text);
+    const char *text = strangers_key(&b->refused, public_key, now);
+    if (text && b->io.warn) b->io.warn(b->io.self, "keys.refused", text);
 }
 
 void broker_deny(const call_t *c, const char *proved, heddle_error_t *error)

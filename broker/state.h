@@ -8,11 +8,10 @@
 #define BROKER_STATE_H
 
 #include "broker/auth.h"
-#include "broker/foreign.h"
-#include "broker/refused.h"
 #include "broker/roster.h"
 #include "broker/node.h"
 #include "broker/questions/pending.h"
+#include "broker/strangers.h"
 #include "broker/txn.h"
 #include "core/owner.h"
 #include <uthash.h>
@@ -74,9 +73,8 @@ struct broker {
     uint64_t askers_probed_us;       /* when their connections were last looked at, for want of places */
     uint64_t sent[32], received[32]; /* messages by type */
     uint64_t bad_frames, dropped_sends;
-    foreign_t foreign;
-    refused_t refused;
-    uint64_t denied; /* messages that a key was not allowed */
+    strangers_t foreign, refused; /* processes of another cluster; keys */
+    uint64_t denied;              /* messages that a key was not allowed */
 };
 
 static inline view_t broker_view(const broker_t *b, instant_t now)

@@ -123,13 +123,12 @@ static json_t *warnings_part(const report_view_t *b)
 {
     json_t *list = json_array();
     bool ok = list;
-    for (const foreign_member_t *s = b->foreign->rows; ok && s < b->foreign->rows + FOREIGN_MAX; s++)
-        if (foreign_is_listed(s, b->now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
-    char refused[REFUSED_TEXT], text[ROLLOUT_TEXT];
-    for (const refused_key_t *r = b->refused->rows; ok && r < b->refused->rows + REFUSED_MAX; r++) {
-        if (!refused_is_listed(r, b->now.us) || auth_is_live(auth_key(b->auth, r->public_key))) continue;
-        refused_text(r, refused);
-        ok = warn(list, r->heard_ms, "keys.refused", refused);
+    char text[ROLLOUT_TEXT];
+    for (size_t i = 0; ok && i < STRANGERS_MAX; i++) {
+        const stranger_t *s = &b->foreign->rows[i], *key = &b->refused->rows[i];
+        if (stranger_is_listed(s, b->now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
+        if (ok && stranger_is_listed(key, b->now.us) && !auth_is_live(auth_key(b->auth, key->id)))
+            ok = warn(list, key->heard_ms, "keys.refused", key->text);
     }
     /* Only WARNINGS_LOST adapters are named, because the answer must fit into one message; the others are
      * counted. */

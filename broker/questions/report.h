@@ -19,9 +19,8 @@
 #define BROKER_REPORT_H
 
 #include "broker/auth.h"
-#include "broker/foreign.h"
 #include "broker/questions/pending.h"
-#include "broker/refused.h"
+#include "broker/strangers.h"
 #include "core/limits.h"
 #include <jansson.h>
 
@@ -42,8 +41,7 @@ typedef struct report_view {
     const rollout_t *rollout;
     const events_t *events;
     const auth_t *auth;
-    const foreign_t *foreign;
-    const refused_t *refused;
+    const strangers_t *foreign, *refused;
     instant_t now;
     /* of the broker itself */
     const char *endpoint, *public_key, *cluster, *data_dir; /* public_key NULL: without keys */

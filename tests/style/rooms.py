@@ -22,7 +22,7 @@ LIBRARIES = {  # header -> where it may be included
     r"cuda": r"^transfer/", r"sqlite3": r"^broker/registry/store", r"sodium|xxhash": r"^core/digest",
 }
 PURE = re.compile(r"^(broker/(registry/(registry|record|publish|writer|decision)|rollout/|membership|events|"
-                  r"outbox|auth|foreign|refused|questions/(pending|aim|report|json_parts))[a-z_]*|"
+                  r"outbox|auth|strangers|questions/(pending|aim|report|json_parts))[a-z_]*|"
                   r"client/session|worker/sync|transfer/fetch|memory/rules)\.[ch]$")
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"

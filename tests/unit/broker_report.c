@@ -710,12 +710,12 @@ static void one_cannot_switch(void)
 /* Thirty-three lives in turn find no row of theirs: the log gets a line a second, and the count of the others. */
 Test(report, strangers_write_a_line_a_second)
 {
-    foreign_t s = {0};
+    strangers_t s = {0};
     uint64_t lines = 0, counted = 0;
     for (uint64_t n = 0; n < 1000; n++) {
         msg_hello_t m = {.role = ROLE_WORKER, .host = "away", .cluster = "other"};
-        m.life.b[0] = (uint8_t)(n % (FOREIGN_MAX + 1)) + 1;
-        const char *line = foreign_heard(&s, &m, "here", (instant_t){.us = 1000000000 + n * 10000});
+        m.life.b[0] = (uint8_t)(n % (STRANGERS_MAX + 1)) + 1;
+        const char *line = strangers_hello(&s, &m, "here", (instant_t){.us = 1000000000 + n * 10000});
         const char *more = line ? strstr(line, "(and ") : NULL;
         lines += line != NULL;
         if (more) counted += strtoull(more + 5, NULL, 10);
@@ -738,9 +738,9 @@ Test(report, every_field_of_the_pages)
                             .pid = 9,
                             .life = {{1}},
                             .cluster = "elsewhere"};
-    cr_assert_not_null(foreign_heard(&broker->foreign, &stranger, "here", now), "said");
-    cr_assert_null(foreign_heard(&broker->foreign, &stranger, "here", now), "once");
-    cr_assert_null(foreign_heard(&broker->foreign, &stranger, "elsewhere", now), "at home");
+    cr_assert_not_null(strangers_hello(&broker->foreign, &stranger, "here", now), "said");
+    cr_assert_null(strangers_hello(&broker->foreign, &stranger, "here", now), "once");
+    cr_assert_null(strangers_hello(&broker->foreign, &stranger, "elsewhere", now), "at home");
     expect_shape("status", "status", (json_t *[]){body_of((msg_query_t){.op = "status"})}, 1);
     json_t *before = body_of((msg_query_t){.op = "workers"});
     one_cannot_switch();

@@ -559,7 +559,7 @@ Test(why, lost_versions_of_many_adapters)
                             .pid = 9,
                             .life = {{1}},
                             .cluster = "elsewhere"};
-    cr_assert_not_null(foreign_heard(&R.b->foreign, &stranger, "here", R.now));
+    cr_assert_not_null(strangers_hello(&R.b->foreign, &stranger, "here", R.now));
     rig_pass(1000);
     ask((msg_query_t){.op = "status"});
     const json_t *list = json_object_get(body, "warnings");
