@@ -688,14 +688,6 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
     count_up(&member->counts.fenced, fenced);
 }
 
-void membership_counted(member_t *member, const msg_staged_t *m)
-{
-    count_up(&member->counts.bytes_in, m->bytes_in);
-    count_up(&member->counts.bytes_out, m->bytes_out);
-    count_up(&member->counts.chunks_bad, m->chunks_bad);
-    count_up(&member->counts.retries, m->retries);
-}
-
 static void stop_fetching(member_sub_t *sub)
 {
     sub->fetching = sub->bytes_done = sub->data_bytes = sub->source = sub->beat_us = sub->rate_bytes = 0;
@@ -705,6 +697,15 @@ void member_fetched(member_t *member, const char *adapter, uint64_t version)
 {
     member_sub_t *sub = member_sub(member, adapter);
     if (sub && sub->fetching == version) stop_fetching(sub);
+}
+
+void membership_staged(member_t *member, const msg_staged_t *m)
+{
+    member_fetched(member, m->adapter, m->version);
+    count_up(&member->counts.bytes_in, m->bytes_in);
+    count_up(&member->counts.bytes_out, m->bytes_out);
+    count_up(&member->counts.chunks_bad, m->chunks_bad);
+    count_up(&member->counts.retries, m->retries);
 }
 
 /* ---- going ---- */

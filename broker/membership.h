@@ -179,8 +179,8 @@ int membership_open(membership_t *m, const msg_open_t *open, const member_hello_
                     instant_t now, admitted_t *ret);
 uint64_t membership_next_token(membership_t *m);
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us);
-/* STAGED has the worker's counters too, sooner than the next heartbeat. */
-void membership_counted(member_t *member, const msg_staged_t *m);
+/* STAGED says what the next heartbeat would: that fetch has ended, and the worker's counters. */
+void membership_staged(member_t *member, const msg_staged_t *m);
 /* The worker has finished fetching that version, well or not: what its last heartbeat said of it does not
  * hold any more. */
 void member_fetched(member_t *member, const char *adapter, uint64_t version);

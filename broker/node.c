@@ -378,8 +378,11 @@ void broker_handle(call_t *c)
     }
 
     if (route->needs >= NEEDS_TOKEN) {
-        c->member = broker_session(c, m->heartbeat.token);
-        if (!c->member) return;
+        c->member = membership_by_token(&b->members, m->heartbeat.token);
+        if (!c->member || c->member->peer != c->from) {
+            broker_stale_token(c, m->heartbeat.token);
+            return;
+        }
         if (route->needs == NEEDS_WORKER && c->member->role != ROLE_WORKER) {
             out_of_place(c, "is not for publishers to send");
             return;
@@ -397,7 +400,10 @@ void broker_handle(call_t *c)
     case MSG_HEARTBEAT: on_heartbeat(c); break;
     case MSG_LEAVE: on_leave(c); break;
     case MSG_NEED_SOURCES: rc = rollout_need_sources(&step, c->member, &m->need_sources, &error); break;
-    case MSG_STAGED: rc = rollout_staged(&step, c->member, &m->staged, &error); break;
+    case MSG_STAGED:
+        membership_staged(c->member, &m->staged);
+        rc = rollout_staged(&step, c->member, &m->staged, &error);
+        break;
     case MSG_ACTIVE:
         rc = rollout_active(&step, c->member, &m->active, &error);
         roster_touch(c->b, ROSTER_LATE_US, c->now);

@@ -168,12 +168,9 @@ void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const ch
     outbox_send(b->out, to->peer, &m);
 }
 
-member_t *broker_session(const call_t *c, uint64_t token)
+void broker_stale_token(const call_t *c, uint64_t token)
 {
     broker_t *b = c->b;
-    member_t *member = membership_by_token(&b->members, token);
-    if (member && member->peer == c->from) return member;
-
     /* A stale token changes nothing, and is counted.  One of an earlier broker's session counts for no
      * worker. */
     bool is_known = c->peer->fenced_token == token;
@@ -184,10 +181,10 @@ member_t *broker_session(const call_t *c, uint64_t token)
 
     /* A fenced process may go on sending, and another process may send any number.  So there is an event for
      * tokens of this broker alone, once for each, and for one connection once a minute at most. */
-    if (is_known || token < b->start_token || !membership_gave(&b->members, token)) return NULL;
+    if (is_known || token < b->start_token || !membership_gave(&b->members, token)) return;
     if (c->peer->fenced_us && c->now.us < c->peer->fenced_us + FENCED_EVERY_US) {
         c->peer->fenced_unsaid++;
-        return NULL;
+        return;
     }
     c->peer->fenced_token = token;
     c->peer->fenced_us = c->now.us;
@@ -199,7 +196,6 @@ member_t *broker_session(const call_t *c, uint64_t token)
     else events_say(e, HEDDLE_ERR_FENCED, "%s came under a stale token", msg_name((int)c->m->type));
     e->token = token;
     c->peer->fenced_unsaid = 0;
-    return NULL;
 }
 
 /* A session was replaced by one of another process: both get an error that says so.  A new session of the

@@ -17,9 +17,9 @@ void on_open(const call_t *c);
 void on_heartbeat(const call_t *c);
 void on_leave(const call_t *c);
 
-/* The session of the token that a message names.  A token is good only on the connection that got it.  NULL:
- * it is stale or of another connection, and ERROR fenced answers the message. */
-member_t *broker_session(const call_t *c, uint64_t token);
+/* The token that a message names is stale, or of another connection (it is good only on the one that got it):
+ * ERROR fenced answers the message. */
+void broker_stale_token(const call_t *c, uint64_t token);
 /* ERROR fenced: the token of this connection is stale, or its session was replaced just now.  `name`: of the
  * session; "". */
 void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name, const member_t *by);

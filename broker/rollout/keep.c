@@ -10,12 +10,6 @@
 
 /* ---- which workers fetch it, and which load it ---- */
 
-/* The version was decided, and another one is active by now. */
-static bool is_overtaken(const track_t *t)
-{
-    return t->row && t->row->state == VERSION_COMMITTED && t->version != t->of->row->active;
-}
-
 /* Workers fetch versions in the order in which these were announced.  So the worker can be fetching this
  * one only if no version that was announced earlier is still pending there. */
 static bool is_told_first(const track_t *t, const copy_row_t *c, const member_t *m)
@@ -99,20 +93,6 @@ const char *keep_loader(view_t v, const track_t *t)
     return "";
 }
 
-void keep_moved_on(const adapter_rollout_t *a, const member_t *member, uint64_t version)
-{
-    for (size_t i = 0; i < a->track_count; i++) {
-        track_t *t = a->tracks[i];
-        copy_row_t *c = is_overtaken(t) && t->version != version ? copy_of(t, member) : NULL;
-        if (!copy_in_flight(c)) continue;
-        /* The worker may have dropped this version when it turned to the other one.  If it is wanted again
-         * it is announced again. */
-        if (c->told_us) track_touch(t); /* it may be lost now */
-        c->told_us = 0;
-        c->is_owed = true;
-    }
-}
-
 /* ---- where room is needed ---- */
 
 /* More than `keep`, and kept for the workers that fetch it. */
@@ -159,7 +139,7 @@ static bool needs_room(const adapter_rollout_t *a, const member_t *m, bool extra
 static int rank_to_go(const track_t *t, const member_t *m, bool last)
 {
     const copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, m);
-    if (!c || c->state != COPY_KEPT || !is_overtaken(t)) return 0;
+    if (!c || c->state != COPY_KEPT || !track_is_overtaken(t)) return 0;
     if (member_sub(m, t->adapter)->lacks_slot && !c->is_spare) return 0; /* its slot would not be free */
     if ((track_holder_count(t) == 1) != last) return 0;
     if (last && t->loaded_until_us) return 0;
@@ -236,7 +216,7 @@ void keep_look(step_t *s, const adapter_rollout_t *a)
          * the version may be retired then.  The tally rules out most, so that copies are only read where one
          * may be fetching. */
         track_t *t = a->tracks[i];
-        if (!is_overtaken(t)) continue;
+        if (!track_is_overtaken(t)) continue;
         bool may_fetch = tally_in(&t->tally, COPY_ANNOUNCED) || tally_in(&t->tally, COPY_FETCHING);
         uint64_t awaited_us = may_fetch ? latest(fetching_until, s->v, t) : 0;
         uint64_t loaded_us = keep_loaded_until(s->v, t);

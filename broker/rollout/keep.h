@@ -33,9 +33,6 @@
 void keep_look(step_t *s, const adapter_rollout_t *a);
 /* Adds STATE retired for what the rules allow no longer, or for which there is no room. */
 void keep_decide(const adapter_rollout_t *a, view_t v, outbox_t *out);
-/* The worker fetches `version` (0: it has fetched one to the end, and goes on with the latest): none of the
- * others that were overtaken meanwhile. */
-void keep_moved_on(const adapter_rollout_t *a, const member_t *member, uint64_t version);
 /* Until when a worker loads the version or switches to it, at most: a worker at which it arrived has its
  * bytes, though others cannot fetch them from there yet.  0: none does. */
 uint64_t keep_loaded_until(view_t v, const track_t *t);

@@ -13,7 +13,8 @@
 
 /* ---- messages to workers ---- */
 
-/* Sources that have ended since the plan was made are left out: they are found by their token no longer. */
+/* Sources that have ended since the plan was made are left out: they are found by their token no longer.
+ * Returns how many are there. */
 static uint32_t to_sources(const membership_t *members, const uint64_t *tokens, uint32_t count,
                            msg_source_t ret_sources[PLAN_SOURCES])
 {
@@ -38,16 +39,8 @@ uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t
     return to_sources(members, tokens, plan_choose(&t->plan, asker, NULL, 0, tokens), ret_sources);
 }
 
-/* How many sources the member's plan has; none without a plan. */
-static uint32_t planned(const step_t *s, const track_t *t, const member_t *member,
-                        msg_source_t ret_sources[PLAN_SOURCES])
-{
-    const plan_row_t *row = plan_row(&t->plan, member->token);
-    return row ? to_sources(s->v.members, row->sources, row->source_count, ret_sources) : 0;
-}
-
-/* ANNOUNCE with the sources of the member's plan.  Without one nothing is sent: the copy waits, or is owed
- * an ANNOUNCE if it had one before, and the next source wakes it. */
+/* ANNOUNCE with the sources of the member's plan.  Without one nothing is sent, and the next source wakes the
+ * worker. */
 static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
 {
     uint64_t now_us = s->v.now.us;
@@ -55,18 +48,10 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
     msg_source_t sources[PLAN_SOURCES];
     msg_part_t part = row->part;
     bool is_first = !copy_is_told(c) || c->is_owed;
-    uint32_t count = planned(s, t, member, sources);
-    c->is_owed = !count && copy_is_told(c); /* it may be fetching it: only the sources are missing */
-    copy_move(t, c, count || c->is_owed ? COPY_ANNOUNCED : COPY_WAITING, s->v.now);
-    copy_blame(t, c, HEDDLE_OK, "", "");
-    c->retry_us = 0;
+    const plan_row_t *plan = plan_row(&t->plan, member->token);
+    uint32_t count = plan ? to_sources(s->v.members, plan->sources, plan->source_count, sources) : 0;
+    copy_announced(t, c, count > 0, s->v.now);
     if (!count) return;
-    c->told_us = c->moved_us = now_us;
-    if (!c->begun_us && !c->behind) c->begun_us = now_us;
-    if (!c->first_told_us) {
-        c->first_told_us = now_us;
-        c->announce_us = now_us - t->created_us;
-    }
     msg_t m = {.type = MSG_ANNOUNCE};
     m.announce = (msg_announce_t){.token = member->token,
                                   .version = row->version,
@@ -87,10 +72,11 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
 }
 
 /* An empty list is sent too: it tells the worker to wait until a source is there. */
-bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
+void send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
 {
     msg_source_t sources[PLAN_SOURCES];
-    uint32_t count = planned(s, t, member, sources);
+    const plan_row_t *plan = plan_row(&t->plan, member->token);
+    uint32_t count = plan ? to_sources(s->v.members, plan->sources, plan->source_count, sources) : 0;
     msg_t m = {.type = MSG_SOURCES};
     m.sources = (msg_sources_t){.token = member->token,
                                 .version = t->version,
@@ -99,7 +85,6 @@ bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *me
                                 .source_count = count};
     outbox_send(s->out, member->peer, &m);
     if (!count) c->is_owed = copy_is_told(c);
-    return count > 0;
 }
 
 /* COMMIT of the version of `t`, which is the active one for this member.  A copy that has it is COMMITTED

@@ -27,7 +27,7 @@ uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t
 
 /* c NULL: the worker has no copy of it. */
 void send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member);
-bool send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member);
+void send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member);
 void send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member);
 void send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member);
 

@@ -6,8 +6,6 @@
 #include "core/errors.h"
 #include "core/limits.h"
 
-#include <stdlib.h>
-
 /* ---- members come ---- */
 
 /* The worker is still fetching a decided version that newer ones have overtaken, and that was not taken
@@ -253,7 +251,6 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
         track_t *t = p->fetching ? adapter_track(a, p->fetching) : NULL;
         copy_row_t *c = copy_of(t, member);
         if (!copy_in_flight(c) || track_is_ended(t)) continue;
-        keep_moved_on(a, member, p->fetching);
         copies_wait_behind(a, member, p->fetching);
         if (!c->begun_us) c->begun_us = v.now.us;
         if (!copy_is_told(c)) c->is_owed = true; /* of a session before, or it had turned to another */
@@ -345,46 +342,6 @@ static int look_up(step_t *s, const char *adapter, uint64_t version, member_t *m
                       (unsigned long long)version);
 }
 
-/* However a fetch ends, the worker is free for the next one. */
-static void fetch_ended(step_t *s, const about_t *x, member_t *member)
-{
-    member_fetched(member, x->t->adapter, x->t->version);
-    copies_go_on(x->a, member, x->t->version, s->v.now.us);
-}
-
-/* The row of this source, by name and kind: a source that joined again while it served has one row.  The
- * caller has made room. */
-static copy_served_t *served_row(copy_row_t *c, const char *name, source_kind_t kind)
-{
-    uint32_t at = 0;
-    for (; at < c->served_count; at++) {
-        int order = strcmp(c->served[at].name, name);
-        if (order == 0 && c->served[at].kind == kind) return &c->served[at];
-        if (order > 0) break;
-    }
-    memmove(&c->served[at + 1], &c->served[at], (c->served_count - at) * sizeof *c->served);
-    c->served_count++;
-    c->served[at] = (copy_served_t){.kind = kind};
-    error_text(c->served[at].name, sizeof c->served[at].name, name);
-    return &c->served[at];
-}
-
-/* Which process served how many bytes is kept for `heddle versions` only.  Without memory that output
- * shows less. */
-static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
-{
-    uint32_t count = m->source_count < LIMIT_SOURCES ? m->source_count : LIMIT_SOURCES;
-    for (uint32_t i = 0; i < m->source_count; i++) t->bytes_moved += m->sources[i].bytes;
-    free(c->served);
-    c->served = count ? calloc(count, sizeof *c->served) : NULL;
-    c->served_count = 0;
-    for (uint32_t i = 0; c->served && i < count; i++) { /* without memory only `versions` shows less */
-        const msg_served_t *s = &m->sources[i];
-        source_kind_t kind = s->kind == SOURCE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER;
-        served_row(c, s->name ? s->name : "", kind)->bytes += s->bytes;
-    }
-}
-
 int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error)
 {
     about_t x;
@@ -392,7 +349,7 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     if (rc || !x.c) return rc;
     track_t *t = x.t;
     copy_row_t *c = x.c;
-    fetch_ended(s, &x, member);
+    copies_go_on(x.a, member, t->version, s->v.now.us);
     if (!digest_equal(&m->digest, &t->row->digest)) {
         rc = wrong_digest(m->adapter, t->row, &m->digest, member, "verify", error);
         stage_failed(s, t, c, rc, "verify", error->message);
@@ -400,22 +357,11 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
         return rc;
     }
     if (copy_holds(c)) return HEDDLE_OK; /* said twice */
-    membership_counted(member, m);
-    note_served(c, t, m);
-    c->retry_us = 0;
-    c->bytes_done = t->row->data_bytes;
-    c->connect_us = m->connect_us;
-    c->fetch_us = m->fetch_us;
-    c->verify_us = m->verify_us;
-    c->stage_us = m->stage_us;
-    copy_timed(t, c, s->v.now.us);
-    if (c->switch_us) copy_order(t, c, s->v.now); /* loaded: the time to switch begins */
-    copy_blame(t, c, HEDDLE_OK, "", "");
-    copy_move(t, c, COPY_STAGED, s->v.now);
+    copy_staged(t, c, m, s->v.now);
+    copies_left(x.a, member, 0); /* it goes on with the latest */
     event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, t->adapter, t->version, c->worker, s->v.now);
     e->bytes = (int64_t)c->bytes_done;
     e->duration_ms = c->told_us ? (int64_t)((s->v.now.us - c->told_us) / 1000) : -1;
-    keep_moved_on(x.a, member, 0);
     /* COMMIT, when it is the active version; then the newest, when that waited.  Whether the version can be
      * decided now is looked at after this message (rollout_tick, rollout_decide): its track is dirty. */
     wake_member(s, x.a, member);
@@ -497,7 +443,8 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
     text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)),
                 m->found && *m->found ? "; found " : "", text_or(m->found, ""));
     if (!m->decision) {
-        fetch_ended(s, &x, member);
+        member_fetched(member, m->adapter, m->version);
+        copies_go_on(x.a, member, m->version, s->v.now.us);
         if (m->fetch_us) { /* its application refused bytes that were whole: how long they took is known */
             x.c->bytes_done = x.t->row->data_bytes;
             x.c->connect_us = m->connect_us;

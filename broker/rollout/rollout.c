@@ -393,8 +393,8 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
             has_decided =
                 out->records[k].kind == RECORD_DECISION && !strcmp(out->records[k].adapter, a->row->name);
         if (!has_decided) registry_decide_again(a->row, v.now, out);
-        keep_decide(a, v, out);
         note_losses(a, v.now, out);
+        keep_decide(a, v, out);
     }
 }
 
@@ -404,6 +404,8 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
  * record was written. */
 static void apply_version(step_t *s, const adapter_row_t *a, const version_row_t *row)
 {
+    event_row_t *e = events_add(s->ev, EVENT_VERSION_PUBLISHED, a->name, row->version, row->writer, s->v.now);
+    e->bytes = (int64_t)row->data_bytes;
     const member_t *publisher = membership_by_token(s->v.members, a->writer.token);
     track_t *t = track_add(s->ro, a, row->version, s->v.now.us);
     if (!t) {
@@ -420,9 +422,6 @@ static void apply_version(step_t *s, const adapter_row_t *a, const version_row_t
     track_set_publisher(t, publisher ? publisher->token : 0, publisher ? PUBLISHER_SERVES : PUBLISHER_LOST);
     if (!publisher) t->former_publisher = a->writer.token;
     t->deadline_us = s->v.now.us + row->deadline_ms * 1000;
-    event_row_t *e =
-        events_add(s->ev, EVENT_VERSION_PUBLISHED, t->adapter, row->version, row->writer, s->v.now);
-    e->bytes = (int64_t)row->data_bytes;
 }
 
 /* A hold that ends is noted at each version that waited meanwhile, for `heddle versions`.  One that moves to
@@ -449,14 +448,6 @@ static void follow_hold(adapter_rollout_t *a)
  * states of its copies. */
 static void apply_decision(step_t *s, const adapter_row_t *row, bool was_held)
 {
-    track_t *active = track_add(s->ro, row, row->active, s->v.now.us);
-    if (!active) {
-        s->ro->is_incomplete = true;
-        return;
-    }
-    const adapter_rollout_t *a = active->of;
-    follow_hold(active->of);
-
     /* Operators see three things in the events: which version is active, that it is held now, or that a
      * hold has ended. */
     event_row_t *e = events_add(s->ev, EVENT_VERSION_ACTIVATED, row->name, row->active, NULL, s->v.now);
@@ -468,6 +459,13 @@ static void apply_decision(step_t *s, const adapter_row_t *row, bool was_held)
         events_add(s->ev, EVENT_ADAPTER_RESUMED, row->name, row->active, NULL, s->v.now);
     }
 
+    track_t *active = track_add(s->ro, row, row->active, s->v.now.us);
+    if (!active) {
+        s->ro->is_incomplete = true;
+        return;
+    }
+    const adapter_rollout_t *a = active->of;
+    follow_hold(active->of);
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         for (size_t k = 0; k < t->copy_count; k++) {

@@ -192,6 +192,11 @@ void track_note_gone(track_t *t, const copy_row_t *c, gone_how_t how, instant_t 
 
 bool track_is_ended(const track_t *t) { return !t->row || !registry_is_live(t->row); }
 
+bool track_is_overtaken(const track_t *t)
+{
+    return t->row && t->row->state == VERSION_COMMITTED && t->version != t->of->row->active;
+}
+
 uint64_t version_until_ms(const version_row_t *v) { return v->first_ms ? v->first_ms : v->ended_ms; }
 
 bool track_is_served(const track_t *t)
@@ -532,10 +537,99 @@ void copy_fail(track_t *t, copy_row_t *c, int code, const char *phase, const cha
     copy_blame(t, c, code, phase, message);
 }
 
+/* Without a source nothing was sent: the copy waits, or is owed an ANNOUNCE if it had one before, because the
+ * worker may be fetching it, and lacks only the sources. */
+void copy_announced(track_t *t, copy_row_t *c, bool is_sent, instant_t now)
+{
+    c->is_owed = !is_sent && copy_is_told(c);
+    copy_move(t, c, is_sent || c->is_owed ? COPY_ANNOUNCED : COPY_WAITING, now);
+    copy_blame(t, c, HEDDLE_OK, "", "");
+    c->retry_us = 0;
+    if (!is_sent) return;
+    c->told_us = c->moved_us = now.us;
+    if (!c->begun_us && !c->behind) c->begun_us = now.us;
+    if (c->first_told_us) return;
+    c->first_told_us = now.us;
+    c->announce_us = now.us - t->created_us;
+}
+
+/* The worker's own phases are measured by its clock, and may begin before the announcement (bytes that were
+ * offered early).  So they come first, and the phases of the broker's clock get what is left. */
+void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us)
+{
+    uint64_t all_us = now_us - t->created_us, own_us = c->connect_us + c->fetch_us + c->stage_us;
+    uint64_t left_us = all_us > own_us ? all_us - own_us : 0;
+    if (c->announce_us > left_us) c->announce_us = left_us;
+    c->queued_us = c->behind ? left_us - c->announce_us : 0;
+}
+
+/* The row of this source, by name and kind: a source that joined again while it served has one row.  The
+ * caller has made room. */
+static copy_served_t *served_row(copy_row_t *c, const char *name, source_kind_t kind)
+{
+    uint32_t at = 0;
+    for (; at < c->served_count; at++) {
+        int order = strcmp(c->served[at].name, name);
+        if (order == 0 && c->served[at].kind == kind) return &c->served[at];
+        if (order > 0) break;
+    }
+    memmove(&c->served[at + 1], &c->served[at], (c->served_count - at) * sizeof *c->served);
+    c->served_count++;
+    c->served[at] = (copy_served_t){.kind = kind};
+    error_text(c->served[at].name, sizeof c->served[at].name, name);
+    return &c->served[at];
+}
+
+/* Which process served how many bytes is kept for `heddle versions` only.  Without memory that output
+ * shows less. */
+static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
+{
+    uint32_t count = m->source_count < LIMIT_SOURCES ? m->source_count : LIMIT_SOURCES;
+    for (uint32_t i = 0; i < m->source_count; i++) t->bytes_moved += m->sources[i].bytes;
+    free(c->served);
+    c->served = count ? calloc(count, sizeof *c->served) : NULL;
+    c->served_count = 0;
+    for (uint32_t i = 0; c->served && i < count; i++) { /* without memory only `versions` shows less */
+        const msg_served_t *s = &m->sources[i];
+        source_kind_t kind = s->kind == SOURCE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER;
+        served_row(c, s->name ? s->name : "", kind)->bytes += s->bytes;
+    }
+}
+
+void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now)
+{
+    note_served(c, t, m);
+    c->retry_us = 0;
+    c->bytes_done = t->row->data_bytes;
+    c->connect_us = m->connect_us;
+    c->fetch_us = m->fetch_us;
+    c->verify_us = m->verify_us;
+    c->stage_us = m->stage_us;
+    copy_timed(t, c, now.us);
+    if (c->switch_us) copy_order(t, c, now); /* loaded: the time to switch begins */
+    copy_blame(t, c, HEDDLE_OK, "", "");
+    copy_move(t, c, COPY_STAGED, now);
+}
+
 /* ---- versions of one worker, one after the other ---- */
+
+/* The worker may have dropped these versions when it turned to the other one.  A version that is wanted again
+ * is announced again. */
+void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t but)
+{
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        copy_row_t *c = track_is_overtaken(t) && t->version != but ? copy_of(t, member) : NULL;
+        if (!copy_in_flight(c)) continue;
+        if (c->told_us) track_touch(t); /* it may be lost now */
+        c->told_us = 0;
+        c->is_owed = true;
+    }
+}
 
 void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint64_t version)
 {
+    copies_left(a, member, version);
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);
@@ -551,16 +645,6 @@ void copies_go_on(const adapter_rollout_t *a, const member_t *member, uint64_t v
         copy_row_t *c = copy_of(a->tracks[i], member);
         if (c && c->behind == version && !c->begun_us) c->begun_us = now_us;
     }
-}
-
-/* The worker's own phases are measured by its clock, and may begin before the announcement (bytes that were
- * offered early).  So they come first, and the phases of the broker's clock get what is left. */
-void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us)
-{
-    uint64_t all_us = now_us - t->created_us, own_us = c->connect_us + c->fetch_us + c->stage_us;
-    uint64_t left_us = all_us > own_us ? all_us - own_us : 0;
-    if (c->announce_us > left_us) c->announce_us = left_us;
-    c->queued_us = c->behind ? left_us - c->announce_us : 0;
 }
 
 /* ---- copies come and go ---- */

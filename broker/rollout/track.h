@@ -222,7 +222,8 @@ track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, ui
 /* Every READY subscriber becomes eligible: the rollout waits for it.  False: no memory, and the rollout is
  * incomplete. */
 bool track_expect(track_t *t, const membership_t *members);
-/* The rollout of the version begins: track_expect, and a plan of sources for each worker. */
+/* The rollout of the version begins: track_expect, and a plan of sources for each worker.  False: as
+ * there. */
 bool track_begin(track_t *t, const membership_t *members);
 /* Frees the ended tracks whose publisher has the final ROLLOUT, except the latest ROLLOUT_ENDED_TRACKS. */
 void track_forget_ended(adapter_rollout_t *a);
@@ -236,6 +237,7 @@ void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state);
 void track_note_gone(track_t *t, const copy_row_t *c, gone_how_t how, instant_t now);
 
 bool track_is_ended(const track_t *t);
+bool track_is_overtaken(const track_t *t); /* it was decided, and another version is active by now */
 /* When it was first active, or ended without that; 0: it is on its way. */
 uint64_t version_until_ms(const version_row_t *v);
 bool track_is_served(const track_t *t);        /* the publisher has the bytes */
@@ -266,8 +268,16 @@ void copy_reach(track_t *t, copy_row_t *c, bool has_reached);
 /* COMMIT was sent at that time: a copy that has the bytes is COMMITTED, unless it is ACTIVE already. */
 void copy_order(track_t *t, copy_row_t *c, instant_t at);
 void copy_spare(track_t *t, copy_row_t *c, bool is_spare);
+/* ANNOUNCE was sent, or would have been if there were a source. */
+void copy_announced(track_t *t, copy_row_t *c, bool is_sent, instant_t now);
+/* The worker has staged it: how long that took, and from where the bytes came. */
+void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now);
 void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message);
-/* The worker fetches this version: others that were announced to it, and not begun, are behind it. */
+/* The worker has turned to another version: it fetches none of the overtaken ones any more, `but` that one
+ * (0: none). */
+void copies_left(const struct adapter_rollout *a, const member_t *member, uint64_t but);
+/* The worker fetches this version: it has left the overtaken ones, and others that were announced to it, and
+ * not begun, are behind it. */
 void copies_wait_behind(const struct adapter_rollout *a, const member_t *member, uint64_t version);
 /* The worker has done with this version: those behind it begin. */
 void copies_go_on(const struct adapter_rollout *a, const member_t *member, uint64_t version, uint64_t now_us);
