@@ -292,8 +292,9 @@ static void on_publish(const call_t *c)
     } else {
         txn_t txn = {.kind = TXN_PUBLISH, .asker = c->asker, .deadline_us = c->deadline_us};
         rc = broker_commit(b, &txn, c->now, &error);
+        step_t step = broker_step(b, c->now);
         if (!rc && !published.is_new && is_writer) /* no record: it is there already */
-            rollout_republished(&b->rollout, broker_view(b, c->now), sender, published.version, b->out);
+            rollout_republished(&step, sender, published.version);
     }
 }
 

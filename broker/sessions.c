@@ -315,7 +315,8 @@ void on_join(const call_t *c)
     bind_peer(b, c->peer, member->token);
     error_text(c->peer->name, sizeof c->peer->name, member->name);
     replaced(b, &admitted, c->now);
-    if (rollout_joined(&b->rollout, broker_view(b, c->now), member, join, &arena, &welcome)) {
+    step_t step = broker_step(b, c->now);
+    if (rollout_joined(&step, member, join, &arena, &welcome)) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for what worker %s holds",
                    join->name);
         broker_refuse(c, &error, b->opts.lease_ms);
@@ -326,7 +327,6 @@ void on_join(const call_t *c)
         e->token = member->token;
         say_moved(e, member);
         roster_touch(b, ROSTER_SOON_US, c->now);
-        step_t step = broker_step(b, c->now);
         rollout_wake(&step, member);
     }
     arena_fini(&arena);
@@ -422,7 +422,8 @@ static void begin_writer(const call_t *c, uint64_t token)
     bind_peer(b, c->peer, member->token);
     error_text(c->peer->name, sizeof c->peer->name, member->name);
     replaced(b, &admitted, c->now);
-    rollout_opened(&b->rollout, broker_view(b, c->now), member, served, served_count);
+    step_t step = broker_step(b, c->now);
+    rollout_opened(&step, member, served, served_count);
 
     /* WELCOME names the active version, and what of its own the publisher goes on serving. */
     msg_keep_t keep[LIMIT_OPEN_SERVED + 1];
@@ -443,7 +444,7 @@ static void begin_writer(const call_t *c, uint64_t token)
         const version_row_t *row = registry_version(a, served[i]);
         if (row && registry_is_live(row)) continue;
         if (row) {
-            rollout_tell(&b->rollout, broker_view(b, c->now), a->name, served[i], member, b->out);
+            rollout_tell(&step, a->name, served[i], member);
             continue;
         }
         msg_t m = {.type = MSG_ROLLOUT};
@@ -519,8 +520,8 @@ void on_heartbeat(const call_t *c)
     msg_t m = {.type = MSG_HEARTBEAT_OK};
     m.heartbeat_ok = (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq};
     outbox_send(b->out, c->from, &m);
-    if (c->member->role == ROLE_WORKER)
-        rollout_progress(&b->rollout, broker_view(b, c->now), c->member, hb, &b->events);
+    step_t step = broker_step(b, c->now);
+    if (c->member->role == ROLE_WORKER) rollout_progress(&step, c->member, hb);
     if (c->member->needs_resync) call_again(c);
 }
 
@@ -549,7 +550,8 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, cons
     if (member->role == ROLE_PUBLISHER) b->has_abandoned = true;
     else roster_touch(b, ROSTER_SOON_US, now);
     pending_member_gone(&b->pending, member);
-    rollout_gone(&b->rollout, broker_view(b, now), member, state == MEMBER_LEFT);
+    step_t step = broker_step(b, now);
+    rollout_gone(&step, member, state == MEMBER_LEFT);
     membership_end(&b->members, member, state, now);
 }
 

@@ -233,17 +233,17 @@ static bool say_nearest(const membership_t *members, const char *adapter, char t
     return nearest != NULL;
 }
 
-static void send_rollout(const rollout_t *ro, view_t v, const adapter_row_t *a, const version_row_t *row,
-                         const member_t *publisher, outbox_t *out)
+static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t *row,
+                         const member_t *publisher)
 {
     missing_row_t rows[MISSING_ROWS];
     msg_missing_t missing[MISSING_ROWS];
     char held[512] = "", queued[ROLLOUT_QUEUED_TEXT];
-    rollout_sum_t sum = rollout_sum(ro, a, row, rows, MISSING_ROWS);
-    if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(ro, a, held, sizeof held);
-    bool is_queued = rollout_queued_text(ro, a, row, queued);
+    rollout_sum_t sum = rollout_sum(s->ro, a, row, rows, MISSING_ROWS);
+    if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(s->ro, a, held, sizeof held);
+    bool is_queued = rollout_queued_text(s->ro, a, row, queued);
     bool is_alone = !is_queued && row->state == VERSION_STAGING && !sum.eligible && !sum.missing_count;
-    if (is_alone && say_nearest(v.members, a->name, queued)) sum.code = HEDDLE_ERR_NO_WORKERS;
+    if (is_alone && say_nearest(s->v.members, a->name, queued)) sum.code = HEDDLE_ERR_NO_WORKERS;
     uint32_t count = sum.missing_count < MISSING_ROWS ? sum.missing_count : MISSING_ROWS;
     for (uint32_t i = 0; i < count; i++)
         missing[i] = (msg_missing_t){.worker = rows[i].worker,
@@ -270,15 +270,14 @@ static void send_rollout(const rollout_t *ro, view_t v, const adapter_row_t *a, 
                                 .message = message,
                                 .missing = missing,
                                 .missing_count = count};
-    outbox_send(out, publisher->peer, &m);
+    outbox_send(s->out, publisher->peer, &m);
 }
 
-void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,
-                  const member_t *publisher, outbox_t *out)
+void rollout_tell(step_t *s, const char *adapter, uint64_t version, const member_t *publisher)
 {
-    const adapter_row_t *a = registry_adapter(v.registry, adapter);
+    const adapter_row_t *a = registry_adapter(s->v.registry, adapter);
     const version_row_t *row = a ? registry_version(a, version) : NULL;
-    if (row) send_rollout(ro, v, a, row, publisher, out);
+    if (row) send_rollout(s, a, row, publisher);
 }
 
 static bool urgent_equal(const urgent_t *a, const urgent_t *b)
@@ -324,7 +323,7 @@ static bool flush_track(step_t *s, track_t *t)
         track_sooner(t, t->push_us + ROLLOUT_PUSH_US);
         return false;
     }
-    send_rollout(s->ro, s->v, t->of->row, t->row, publisher, s->out);
+    send_rollout(s, t->of->row, t->row, publisher);
     t->pushed_generation = t->generation;
     t->pushed = urgent;
     t->push_us = s->v.now.us;

@@ -49,7 +49,6 @@ copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member);
  * version). */
 void rollout_flush(step_t *s);
 /* Where a version is, to the session that asked again for it. */
-void rollout_tell(const rollout_t *ro, view_t v, const char *adapter, uint64_t version,
-                  const member_t *publisher, outbox_t *out);
+void rollout_tell(step_t *s, const char *adapter, uint64_t version, const member_t *publisher);
 
 #endif

@@ -82,7 +82,7 @@ static msg_decision_t welcomed(const adapter_rollout_t *a, const member_t *membe
     return d;
 }
 
-int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena,
+int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t *arena,
                    msg_welcome_t *welcome)
 {
     welcome->adapters = arena_alloc(arena, (member->sub_count + 1) * sizeof *welcome->adapters);
@@ -91,22 +91,23 @@ int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *
     for (uint32_t i = 0; i < member->sub_count; i++) {
         /* What a worker restates that it applied last: only if the registry has that decision (it may have
          * been restored from an older copy). */
-        const adapter_row_t *a = registry_adapter(v.registry, member->subs[i].adapter);
+        const adapter_row_t *a = registry_adapter(s->v.registry, member->subs[i].adapter);
         member_sub_t *sub = &member->subs[i];
         if (!(a && sub->decision <= a->decision && sub->version <= a->last_version)) {
             sub->decision = sub->version = 0;
         }
     }
-    for (size_t i = 0; i < ro->adapter_count; i++) /* its former session may have had other adapters */
-        renew_copies(ro->adapters[i], v, member);
+    for (size_t i = 0; i < s->ro->adapter_count; i++) /* its former session may have had other adapters */
+        renew_copies(s->ro->adapters[i], s->v, member);
     for (uint32_t i = 0; i < member->sub_count; i++) {
         const char *adapter = member->subs[i].adapter;
-        welcome->adapters[welcome->adapter_count++] = welcomed(rollout_adapter(ro, adapter), member, adapter);
+        welcome->adapters[welcome->adapter_count++] =
+            welcomed(rollout_adapter(s->ro, adapter), member, adapter);
     }
     for (uint32_t i = 0; i < join->held_count; i++) {
         const msg_held_t *held = &join->held[i];
         const member_sub_t *sub = member_sub(member, held->adapter);
-        track_t *t = rollout_track(ro, held->adapter, held->version);
+        track_t *t = rollout_track(s->ro, held->adapter, held->version);
         /* What the worker restates is believed where the registry agrees: the version is live, the worker
          * subscribes to it and the digest is equal.  Else WELCOME does not name it, and the worker drops
          * it. */
@@ -125,14 +126,14 @@ int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *
         case HELD_STAGED: state = is_active ? COPY_COMMITTED : COPY_STAGED; break;
         case HELD_KEPT: state = is_active && is_behind ? COPY_COMMITTED : COPY_KEPT; break;
         }
-        uint64_t told_us = c->told_us ? c->told_us : v.now.us; /* of a session before, if that is known */
+        uint64_t told_us = c->told_us ? c->told_us : s->v.now.us; /* of a session before, if that is known */
         c->bytes_done = t->row->data_bytes;
         c->connect_us = held->connect_us;
         c->fetch_us = held->fetch_us;
         c->verify_us = held->verify_us;
         c->stage_us = held->stage_us;
         c->activate_us = held->activate_us;
-        copy_move(t, c, state, v.now);
+        copy_move(t, c, state, s->v.now);
         c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
         c->is_owed = false;
         copy_reach(t, c, t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);
@@ -150,11 +151,9 @@ static bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
 
 /* A new session of the publisher serves what it restates.  Versions of the former session that it does not
  * restate have lost this source. */
-void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
-                    uint32_t count)
+void rollout_opened(step_t *s, const member_t *publisher, const uint64_t *served, uint32_t count)
 {
-    (void)v;
-    const adapter_rollout_t *a = rollout_adapter(ro, publisher->subs[0].adapter);
+    const adapter_rollout_t *a = rollout_adapter(s->ro, publisher->subs[0].adapter);
     for (size_t i = 0; a && i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         bool serves = has_number(served, count, t->version) && !track_is_ended(t);
@@ -163,12 +162,12 @@ void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const ui
     }
 }
 
-void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uint64_t version, outbox_t *out)
+void rollout_republished(step_t *s, const member_t *publisher, uint64_t version)
 {
     const char *adapter = publisher->subs[0].adapter;
-    track_t *t = rollout_track(ro, adapter, version);
+    track_t *t = rollout_track(s->ro, adapter, version);
     if (!t || track_is_ended(t)) {
-        rollout_tell(ro, v, adapter, version, publisher, out);
+        rollout_tell(s, adapter, version, publisher);
         return;
     }
     publisher_state_t state = track_is_served(t)                       ? t->publisher_state
@@ -202,14 +201,14 @@ static void worker_gone(view_t v, track_t *t, const member_t *member, bool left)
     copy_gone(t, c);
 }
 
-void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left)
+void rollout_gone(step_t *s, const member_t *member, bool left)
 {
     for (uint32_t i = 0; i < member->sub_count; i++) {
-        const adapter_rollout_t *a = rollout_adapter(ro, member->subs[i].adapter);
+        const adapter_rollout_t *a = rollout_adapter(s->ro, member->subs[i].adapter);
         for (size_t k = 0; a && k < a->track_count; k++) {
             track_t *t = a->tracks[k];
             if (member->role == ROLE_WORKER) {
-                if (!track_is_ended(t)) worker_gone(v, t, member, left);
+                if (!track_is_ended(t)) worker_gone(s->v, t, member, left);
             } else if (t->publisher == member->token) {
                 t->former_publisher = t->publisher;
                 track_set_publisher(t, 0, left ? PUBLISHER_LEFT : PUBLISHER_LOST);
@@ -240,24 +239,23 @@ static void note_spare(const adapter_rollout_t *a, const member_t *member, const
     for (uint32_t i = 0; i < p->spare_count; i++) track_touch(adapter_track(a, p->spare[i]));
 }
 
-void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
-                      events_t *ev)
+void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)
 {
     for (uint32_t i = 0; i < hb->adapter_count; i++) {
         const msg_progress_t *p = &hb->adapters[i];
-        const adapter_rollout_t *a = rollout_adapter(ro, p->adapter);
+        const adapter_rollout_t *a = rollout_adapter(s->ro, p->adapter);
         if (!a) continue;
         note_spare(a, member, p);
         track_t *t = p->fetching ? adapter_track(a, p->fetching) : NULL;
         copy_row_t *c = copy_of(t, member);
         if (!copy_in_flight(c) || track_is_ended(t)) continue;
         copies_wait_behind(a, member, p->fetching);
-        if (!c->begun_us) c->begun_us = v.now.us;
+        if (!c->begun_us) c->begun_us = s->v.now.us;
         if (!copy_is_told(c)) c->is_owed = true; /* of a session before, or it had turned to another */
-        if (p->bytes_done > c->bytes_done) c->moved_us = v.now.us;
+        if (p->bytes_done > c->bytes_done) c->moved_us = s->v.now.us;
         if (c->bytes_done != p->bytes_done) track_touch(t);
         bool has_all = p->data_bytes && p->bytes_done >= p->data_bytes;
-        copy_move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, v.now);
+        copy_move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, s->v.now);
         c->bytes_done = p->bytes_done;
 
         /* The worker reports why its fetch makes no progress, or nothing when it does.  The event is written
@@ -267,7 +265,7 @@ void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg
         copy_blame(t, c, code, "fetch", p->message ? p->message : "");
         if (!is_news) continue;
         c->is_trouble_said = true;
-        event_row_t *e = events_add(ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, v.now);
+        event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
         events_say(e, code, "%s", c->message);
     }
 }

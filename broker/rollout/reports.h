@@ -15,17 +15,15 @@
 /* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the
  * WELCOME's decisions and keep list (arrays in `arena`).  Announcing is rollout_wake's, after WELCOME was
  * queued.  NO_MEMORY. */
-int rollout_joined(rollout_t *ro, view_t v, member_t *member, const msg_join_t *join, arena_t *arena,
+int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t *arena,
                    msg_welcome_t *welcome);
 /* A publisher was admitted; `served`: the versions whose regions it still has. */
-void rollout_opened(rollout_t *ro, view_t v, const member_t *publisher, const uint64_t *served,
-                    uint32_t count);
+void rollout_opened(step_t *s, const member_t *publisher, const uint64_t *served, uint32_t count);
 /* The writer published again what is there as `version`.  A version that is wanted has one more source: the
  * writer got its share key.  ROLLOUT tells the writer where the version is, and each time that changes. */
-void rollout_republished(rollout_t *ro, view_t v, const member_t *publisher, uint64_t version, outbox_t *out);
-void rollout_gone(rollout_t *ro, view_t v, const member_t *member, bool left);
-void rollout_progress(rollout_t *ro, view_t v, const member_t *member, const msg_heartbeat_t *hb,
-                      events_t *ev);
+void rollout_republished(step_t *s, const member_t *publisher, uint64_t version);
+void rollout_gone(step_t *s, const member_t *member, bool left);
+void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb);
 int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error);
 int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t *error);
 int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error);
