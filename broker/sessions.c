@@ -484,9 +484,10 @@ void broker_begin_writer(broker_t *b, uint64_t token, instant_t now)
     }
 }
 
-void broker_note_closed(broker_t *b, const adapter_row_t *a, instant_t now)
+void broker_note_closed(broker_t *b, const char *adapter, instant_t now)
 {
-    if (!a->writer.token) return;
+    const adapter_row_t *a = registry_adapter(&b->registry, adapter);
+    if (!a || !a->writer.token) return;
     if (a->writer.token >> 32 >= b->start_epoch) return; /* said when its session ended */
     event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
     events_say(e, HEDDLE_OK, "it did not come back after the broker's start");

@@ -41,7 +41,7 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, cons
 void broker_begin_writer(broker_t *b, uint64_t token, instant_t now);
 /* WRITER is about to close the adapter's: an event, where the session ended before this start of the
  * broker. */
-void broker_note_closed(broker_t *b, const adapter_row_t *a, instant_t now);
+void broker_note_closed(broker_t *b, const char *adapter, instant_t now);
 /* Its writer is closed, or could not be: BYE, and the connection is ending. */
 void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token);
 /* The store refused to record it: what it serves is waited for, for a lease after the store takes records. */

@@ -33,9 +33,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
     step_t step = broker_step(b, now);
     for (int i = 0; i < b->out->record_count; i++) {
         const record_t *rec = &b->out->records[i];
-        const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
-        bool was_held = a && a->held;
-        if (rec->kind == RECORD_WRITER && !rec->token && a) broker_note_closed(b, a, now);
+        if (rec->kind == RECORD_WRITER && !rec->token) broker_note_closed(b, rec->adapter, now);
         int rc = FAILPOINT("broker.apply") ? HEDDLE_ERR_NO_MEMORY : broker_load(b, rec);
         if (rc) {
             broker_end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
@@ -51,7 +49,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
         case RECORD_STATE:
         case RECORD_FLOOR:
         case RECORD_FORGET: /* the registry has freed the version's row: its track must not keep it */
-            rollout_apply(&step, rec, was_held);
+            rollout_apply(&step, rec);
             break;
         case RECORD_WRITER:
             if (rec->token) broker_begin_writer(b, rec->token, now);

@@ -19,34 +19,7 @@ uint64_t rollout_settling_us(const rollout_t *ro, const membership_t *members, u
 
 uint64_t rollout_deadline(const rollout_t *ro) { return ro->due_us; }
 
-void rollout_stir(rollout_t *ro)
-{
-    for (size_t i = 0; i < ro->adapter_count; i++)
-        for (size_t k = 0; k < ro->adapters[i]->track_count; k++) track_touch(ro->adapters[i]->tracks[k]);
-}
-
-/* Only noted here: the store still refuses records, so nothing can be decided about these versions. */
-void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        track_t *t = rollout_track(ro, adapter, served[i]);
-        if (t) t->has_knocked = true;
-    }
-}
-
-/* A publisher that came back while the store refused records could not be admitted.  Its versions get one
- * more lease from now on, so that the publisher can come again. */
-void rollout_resume(rollout_t *ro, uint64_t now_us)
-{
-    for (size_t i = 0; i < ro->adapter_count; i++)
-        for (size_t k = 0; k < ro->adapters[i]->track_count; k++) {
-            track_t *t = ro->adapters[i]->tracks[k];
-            if (!t->has_knocked) continue;
-            if (t->bytes != BYTES_THERE && t->sourceless_us < now_us) t->sourceless_us = now_us;
-            t->has_knocked = false;
-            track_touch(t);
-        }
-}
+/* ---- start ---- */
 
 /* After a start no worker has joined yet, so the bytes count as missing.  They count as lost only when a
  * lease has passed after settling ended. */
@@ -446,8 +419,17 @@ static void follow_hold(adapter_rollout_t *a)
 
 /* All copies follow the decision before any COMMIT is sent, because what a worker is sent depends on the
  * states of its copies. */
-static void apply_decision(step_t *s, const adapter_row_t *row, bool was_held)
+static void apply_decision(step_t *s, const adapter_row_t *row)
 {
+    track_t *active = track_add(s->ro, row, row->active, s->v.now.us);
+    if (!active) {
+        s->ro->is_incomplete = true;
+        return;
+    }
+    const adapter_rollout_t *a = active->of;
+    bool was_held = a->hold.version != 0;
+    follow_hold(active->of);
+
     /* Operators see three things in the events: which version is active, that it is held now, or that a
      * hold has ended. */
     event_row_t *e = events_add(s->ev, EVENT_VERSION_ACTIVATED, row->name, row->active, NULL, s->v.now);
@@ -459,13 +441,6 @@ static void apply_decision(step_t *s, const adapter_row_t *row, bool was_held)
         events_add(s->ev, EVENT_ADAPTER_RESUMED, row->name, row->active, NULL, s->v.now);
     }
 
-    track_t *active = track_add(s->ro, row, row->active, s->v.now.us);
-    if (!active) {
-        s->ro->is_incomplete = true;
-        return;
-    }
-    const adapter_rollout_t *a = active->of;
-    follow_hold(active->of);
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         for (size_t k = 0; k < t->copy_count; k++) {
@@ -523,14 +498,14 @@ static void apply_state(step_t *s, const adapter_row_t *row, const record_t *rec
         wake_adapter(s, a); /* workers that left the active version for this one go back to it */
 }
 
-void rollout_apply(step_t *s, const record_t *record, bool was_held)
+void rollout_apply(step_t *s, const record_t *record)
 {
     const adapter_row_t *row = record->adapter ? registry_adapter(s->v.registry, record->adapter) : NULL;
     if (!row) return;
     track_t *t;
     switch (record->kind) {
     case RECORD_VERSION: apply_version(s, row, registry_version(row, record->version)); break;
-    case RECORD_DECISION: apply_decision(s, row, was_held); break;
+    case RECORD_DECISION: apply_decision(s, row); break;
     case RECORD_STATE: apply_state(s, row, record); break;
     case RECORD_FLOOR: /* the latest decision may have to be made anew */
         if ((t = rollout_track(s->ro, row->name, row->active)) != NULL) track_touch(t);
@@ -545,4 +520,35 @@ void rollout_apply(step_t *s, const record_t *record, bool was_held)
     const adapter_rollout_t *a = rollout_adapter(s->ro, row->name);
     t = a ? adapter_staging(a) : NULL;
     if (t && t->phase == TRACK_WAITING && track_begin(t, s->v.members)) announce_all(s, t);
+}
+
+/* ---- while the store refuses records ---- */
+
+void rollout_stir(rollout_t *ro)
+{
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        for (size_t k = 0; k < ro->adapters[i]->track_count; k++) track_touch(ro->adapters[i]->tracks[k]);
+}
+
+/* Only noted here: the store still refuses records, so nothing can be decided about these versions. */
+void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        track_t *t = rollout_track(ro, adapter, served[i]);
+        if (t) t->has_knocked = true;
+    }
+}
+
+/* A publisher that came back while the store refused records could not be admitted.  Its versions get one
+ * more lease from now on, so that the publisher can come again. */
+void rollout_resume(rollout_t *ro, uint64_t now_us)
+{
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        for (size_t k = 0; k < ro->adapters[i]->track_count; k++) {
+            track_t *t = ro->adapters[i]->tracks[k];
+            if (!t->has_knocked) continue;
+            if (t->bytes != BYTES_THERE && t->sourceless_us < now_us) t->sourceless_us = now_us;
+            t->has_knocked = false;
+            track_touch(t);
+        }
 }

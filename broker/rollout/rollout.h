@@ -46,6 +46,16 @@ void rollout_tick(step_t *s);
 /* Looks at what changed: DECISION, STATE failed, STATE retired.  Sends follow in rollout_apply.  Call
  * again after each apply until it adds no record. */
 void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out);
+/* A record was committed and applied to the registry.  All that follows from it for the rollouts follows
+ * here: ANNOUNCE, COMMIT, ABORT and RETIRE are sent, copies change their states, events are added.  A new
+ * version gets its track, with the session of the adapter's writer as its publisher.  Without memory the
+ * rollout is incomplete. */
+void rollout_apply(step_t *s, const record_t *record);
+/* When rollout_tick is due by time alone. */
+uint64_t rollout_deadline(const rollout_t *ro);
+
+/* ---- while the store refuses records ---- */
+
 /* Everything is to be looked at again: a commit had failed. */
 void rollout_stir(rollout_t *ro);
 /* The publisher of these versions came back with their bytes, and could not be admitted because the store
@@ -53,11 +63,5 @@ void rollout_stir(rollout_t *ro);
  * come once more (rollout_resume). */
 void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count);
 void rollout_resume(rollout_t *ro, uint64_t now_us);
-/* A record was committed and applied to the registry.  All that follows from it for the
- * rollout follows here: ANNOUNCE, COMMIT, ABORT and RETIRE are sent, copies change their states, events are
- * added.  A new version gets its track, with the session of the adapter's writer as its publisher.
- * `was_held`: the adapter was held before the record.  Without memory the rollout is incomplete. */
-void rollout_apply(step_t *s, const record_t *record, bool was_held);
-uint64_t rollout_deadline(const rollout_t *ro);
 
 #endif
