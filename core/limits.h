@@ -77,6 +77,8 @@
                 * (measured) */
 
 #define LIMIT_HANDOVERS                                                                                      \
-    64u /* connections that wait for a region at one process, a descriptor
+    64u                     /* connections that wait for a region at one process, a descriptor
          * each: four times the workers of a large host */
+#define LIMIT_WATCHERS 256u /* processes that watch what one process offers, a descriptor each */
+#define LIMIT_OFFERED 64u   /* regions that one process offers: versions kept, and those being written */
 #endif

@@ -23,13 +23,20 @@
 typedef struct {
     uint32_t magic, code;
     content_id_t id;
-} request_t; /* code: 0 */
+} request_t;                                                   /* also a note, both ways */
+typedef enum { CODE_HOLD, CODE_WATCH, CODE_NOTE = 16 } code_t; /* of a request; a note is added to the last */
 typedef struct {
     uint32_t magic, code;
     uint64_t epoch;
 } answer_t;                 /* code: 0, or that of an error */
 #define REQUEST 0x31716568u /* "heq1" */
 #define ANSWER 0x31616568u  /* "hea1" */
+typedef struct {
+    uint32_t magic, count;
+    region_name_t regions[LIMIT_OFFERED];
+} list_t;                /* as long as `count` says */
+#define LIST 0x316c6568u /* "hel1" */
+static size_t list_bytes(uint32_t count) { return offsetof(list_t, regions) + count * sizeof(region_name_t); }
 
 /* ---- the place, and the socket in it ---- */
 
@@ -130,14 +137,19 @@ static bool new_socket(memory_fd_t *ret_socket)
 
 typedef struct {
     memory_fd_t socket;
+    bool is_watching;
     uint64_t due_us;
 } connection_t;
+/* The first LIMIT_WATCHERS places are for those that watch, the others for those that have asked nothing yet. */
+enum { CONNECTIONS = LIMIT_WATCHERS + LIMIT_HANDOVERS };
 struct handover {
     char name[HANDOVER_NAME_MAX + 1];
     int directory; /* -1: the name is an abstract one */
     memory_fd_t listener, poll;
-    connection_t connections[LIMIT_HANDOVERS]; /* fd -1: free */
-    uint32_t count;
+    connection_t connections[CONNECTIONS]; /* fd -1: free */
+    uint32_t count;                        /* of those that have asked nothing yet */
+    list_t list;
+    handover_heard_t heard;
     bool is_accepting; /* the listener is in the poll set */
     uint64_t retry_us; /* when it may accept again; 0: at once */
     handover_find_t find;
@@ -145,7 +157,7 @@ struct handover {
     pid_t process;
 };
 
-#define LISTENER LIMIT_HANDOVERS /* its number in the poll set */
+#define LISTENER CONNECTIONS /* its number in the poll set */
 
 static bool poll_for(handover_t *h, int fd, uint32_t number)
 {
@@ -210,7 +222,8 @@ int handover_listen(const char *directory, const char *name, handover_find_t fin
     h->self = self;
     h->process = getpid();
     h->listener = h->poll = MEMORY_FD_NONE;
-    for (uint32_t i = 0; i < LIMIT_HANDOVERS; i++) h->connections[i].socket = MEMORY_FD_NONE;
+    h->list.magic = LIST;
+    for (uint32_t i = 0; i < CONNECTIONS; i++) h->connections[i].socket = MEMORY_FD_NONE;
     int rc = directory ? open_directory(directory, &h->directory, error) : HEDDLE_OK;
     if (!rc && (!new_poll(h) || !new_socket(&h->listener)))
         rc = error_fail(error, is_out_of_descriptors(errno) ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL,
@@ -241,7 +254,7 @@ void handover_destroy(handover_t **handover)
         address_of(h->directory, h->name, &address);
         if (is_bound) (void)unlink(address.sun_path);
     }
-    for (uint32_t i = 0; i < LIMIT_HANDOVERS; i++) forks_close(&h->connections[i].socket);
+    for (uint32_t i = 0; i < CONNECTIONS; i++) forks_close(&h->connections[i].socket);
     forks_close(&h->listener);
     forks_close(&h->poll);
     if (h->directory >= 0) close(h->directory);
@@ -253,7 +266,8 @@ static void end_connection(handover_t *h, connection_t *c)
 {
     (void)epoll_ctl(h->poll.fd, EPOLL_CTL_DEL, c->socket.fd, NULL);
     forks_close(&c->socket);
-    h->count--;
+    if (!c->is_watching) h->count--;
+    else if (h->heard) h->heard(h->self, (uint32_t)(c - h->connections), NOTE_GONE, NULL);
 }
 
 /* The message, with a descriptor where there is one. The answer is the only message that the connection's
@@ -289,6 +303,38 @@ static void hand_over(int socket, int fd, const content_id_t *id)
     forks_go();
 }
 
+/* Nothing waits for a watcher that does not read: its connection ends, in the next turn, for a caller may be
+ * about to tell others. */
+static void send_to_watcher(connection_t *c, const void *data, size_t bytes)
+{
+    if (send(c->socket.fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)bytes)
+        (void)shutdown(c->socket.fd, SHUT_RDWR);
+}
+
+/* Moves it to a place of those that watch. False: there is none, or no memory to poll for it. */
+static bool begin_watch(handover_t *h, connection_t *c)
+{
+    connection_t *to = h->connections;
+    while (to < h->connections + LIMIT_WATCHERS && to->socket.fd >= 0) to++;
+    if (to == h->connections + LIMIT_WATCHERS) return false;
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)(to - h->connections)};
+    if (epoll_ctl(h->poll.fd, EPOLL_CTL_MOD, c->socket.fd, &event) != 0) return false;
+    forks_move(&to->socket, &c->socket);
+    to->is_watching = true;
+    to->due_us = CLOCK_NEVER;
+    h->count--;
+    send_to_watcher(to, &h->list, list_bytes(h->list.count));
+    return true;
+}
+
+static bool take_note(handover_t *h, connection_t *c, const request_t *note)
+{
+    if (note->code < CODE_NOTE || note->code > CODE_NOTE + NOTE_BAD) return false;
+    if (h->heard)
+        h->heard(h->self, (uint32_t)(c - h->connections), (note_t)(note->code - CODE_NOTE), &note->id);
+    return true;
+}
+
 /* Descriptors that come with a request are dropped by the kernel, for there is no room for them. */
 static void answer_request(handover_t *h, connection_t *c)
 {
@@ -297,7 +343,10 @@ static void answer_request(handover_t *h, connection_t *c)
     do n = recv(c->socket.fd, &request, sizeof request, MSG_DONTWAIT | MSG_TRUNC);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN) return;
-    if (n == (ssize_t)sizeof request && request.magic == REQUEST && request.code == 0)
+    bool is_whole = n == (ssize_t)sizeof request && request.magic == REQUEST;
+    if (is_whole && c->is_watching && take_note(h, c, &request)) return;
+    if (is_whole && !c->is_watching && request.code == CODE_WATCH && begin_watch(h, c)) return;
+    if (is_whole && !c->is_watching && request.code == CODE_HOLD)
         hand_over(c->socket.fd, h->find(h->self, &request.id), &request.id);
     end_connection(h, c);
 }
@@ -305,8 +354,9 @@ static void answer_request(handover_t *h, connection_t *c)
 /* False: none waits, or there is no descriptor for it. */
 static bool accept_one(handover_t *h, uint64_t now_us)
 {
-    connection_t *c = h->connections;
+    connection_t *c = h->connections + LIMIT_WATCHERS;
     while (c->socket.fd >= 0) c++;
+    c->is_watching = false;
     if (!forks_stop()) return false;
     forks_add(&c->socket, accept4(h->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
     int why = errno;
@@ -327,13 +377,13 @@ static bool accept_one(handover_t *h, uint64_t now_us)
 
 uint64_t handover_turn(handover_t *h, uint64_t now_us)
 {
-    struct epoll_event events[LIMIT_HANDOVERS + 1];
+    struct epoll_event events[CONNECTIONS + 1];
     uint64_t due_us = CLOCK_NEVER;
     if (h->process != getpid()) return due_us;
-    int count = epoll_wait(h->poll.fd, events, LIMIT_HANDOVERS + 1, 0);
+    int count = epoll_wait(h->poll.fd, events, CONNECTIONS + 1, 0);
     for (int i = 0; i < count; i++)
         if (events[i].data.u32 != LISTENER) answer_request(h, &h->connections[events[i].data.u32]);
-    for (connection_t *c = h->connections; c < h->connections + LIMIT_HANDOVERS; c++) {
+    for (connection_t *c = h->connections; c < h->connections + CONNECTIONS; c++) {
         if (c->socket.fd < 0) continue;
         if (c->due_us <= now_us) end_connection(h, c);
         else due_us = clock_earlier(due_us, c->due_us);
@@ -353,12 +403,33 @@ uint64_t handover_turn(handover_t *h, uint64_t now_us)
     return h->retry_us ? clock_earlier(due_us, h->retry_us) : due_us;
 }
 
+void handover_offer(handover_t *h, const region_name_t *regions, uint32_t count)
+{
+    if (count > LIMIT_OFFERED) count = LIMIT_OFFERED;
+    h->list.count = count;
+    if (count) memcpy(h->list.regions, regions, count * sizeof *regions);
+    for (connection_t *c = h->connections; c < h->connections + LIMIT_WATCHERS; c++)
+        if (c->socket.fd >= 0) send_to_watcher(c, &h->list, list_bytes(count));
+}
+
+void handover_hear(handover_t *h, handover_heard_t heard) { h->heard = heard; }
+
+void handover_tell(handover_t *h, uint32_t watcher, note_t note, const content_id_t *id)
+{
+    request_t message = {.magic = REQUEST, .code = CODE_NOTE + note, .id = *id};
+    connection_t *c = &h->connections[watcher];
+    if (c->socket.fd >= 0) send_to_watcher(c, &message, sizeof message);
+}
+
 /* ---- the receiver ---- */
 
 struct handover_ask {
     memory_fd_t socket;
     content_id_t id;
     uint64_t deadline_us;
+};
+struct handover_watch {
+    memory_fd_t socket;
 };
 
 static int fail_ask(int code, const content_id_t *id, const char *why, heddle_error_t *error)
@@ -367,44 +438,65 @@ static int fail_ask(int code, const content_id_t *id, const char *why, heddle_er
     return error_fail(error, code, "%s was not handed over: %s", content_text(id, name), why);
 }
 
-static int connect_to(handover_ask_t *a, int directory, const char *name, heddle_error_t *error)
+static int fail_watch(int code, const char *why, heddle_error_t *error)
+{
+    return error_fail(error, code, "regions that a process of this host offers cannot be watched: %s", why);
+}
+
+static int fail_request(int code, const request_t *request, const char *why, heddle_error_t *error)
+{
+    return request->code == CODE_WATCH ? fail_watch(code, why, error)
+                                       : fail_ask(code, &request->id, why, error);
+}
+
+/* Connects, and sends the request. The socket may be there also on failure. */
+static int connect_to(int directory, const char *name, const request_t *request, memory_fd_t *ret_socket,
+                      heddle_error_t *error)
 {
     struct sockaddr_un address;
     socklen_t bytes = address_of(directory, name, &address);
-    if (!new_socket(&a->socket))
-        return fail_ask(is_out_of_descriptors(errno) ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL, &a->id,
-                        strerror(errno), error);
+    if (!new_socket(ret_socket))
+        return fail_request(is_out_of_descriptors(errno) ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL,
+                            request, strerror(errno), error);
     int rc;
-    do rc = connect(a->socket.fd, (const struct sockaddr *)&address, bytes);
+    do rc = connect(ret_socket->fd, (const struct sockaddr *)&address, bytes);
     while (rc < 0 && errno == EINTR);
     if (rc < 0 && errno == EAGAIN)
-        return fail_ask(HEDDLE_ERR_UNAVAILABLE, &a->id, "its source has too many connections", error);
+        return fail_request(HEDDLE_ERR_UNAVAILABLE, request, "its source has too many connections", error);
     if (rc < 0 && (errno == EACCES || errno == EPERM))
-        return fail_ask(HEDDLE_ERR_DENIED, &a->id, strerror(errno), error);
+        return fail_request(HEDDLE_ERR_DENIED, request, strerror(errno), error);
     if (rc < 0)
-        return fail_ask(HEDDLE_ERR_NOT_FOUND, &a->id, "no process listens for it on this host", error);
-    if (!is_of_this_user(a->socket.fd))
-        return fail_ask(HEDDLE_ERR_DENIED, &a->id, "a process of another user listens there", error);
-    request_t request = {.magic = REQUEST, .id = a->id};
-    if (send(a->socket.fd, &request, sizeof request, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof request)
+        return fail_request(HEDDLE_ERR_NOT_FOUND, request, "no process listens for it on this host", error);
+    if (!is_of_this_user(ret_socket->fd))
+        return fail_request(HEDDLE_ERR_DENIED, request, "a process of another user listens there", error);
+    if (send(ret_socket->fd, request, sizeof *request, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+        (ssize_t)sizeof *request)
         return HEDDLE_OK;
-    return fail_ask(HEDDLE_ERR_GONE, &a->id, strerror(errno), error);
+    return fail_request(HEDDLE_ERR_GONE, request, strerror(errno), error);
+}
+
+static int dial(const char *directory, const char *name, const request_t *request, memory_fd_t *ret_socket,
+                heddle_error_t *error)
+{
+    int at = -1;
+    *ret_socket = MEMORY_FD_NONE;
+    if (!name_is_usable(name))
+        return fail_request(HEDDLE_ERR_USAGE, request, "its source's name is not usable", error);
+    int rc = directory ? open_directory(directory, &at, error) : HEDDLE_OK;
+    if (!rc) rc = connect_to(at, name, request, ret_socket, error);
+    if (at >= 0) close(at);
+    return rc;
 }
 
 int handover_ask(const char *directory, const char *name, const content_id_t *id, uint64_t deadline_us,
                  handover_ask_t **ret_ask, heddle_error_t *error)
 {
-    int at = -1;
-    if (!name_is_usable(name))
-        return fail_ask(HEDDLE_ERR_USAGE, id, "its source's name is not usable", error);
-    int rc = directory ? open_directory(directory, &at, error) : HEDDLE_OK;
-    handover_ask_t *a = rc ? NULL : calloc(1, sizeof *a);
-    if (!rc && !a) rc = fail_ask(HEDDLE_ERR_NO_MEMORY, id, strerror(ENOMEM), error);
-    if (!rc) {
-        *a = (handover_ask_t){MEMORY_FD_NONE, *id, deadline_us};
-        rc = connect_to(a, at, name, error);
-    }
-    if (at >= 0) close(at);
+    request_t request = {.magic = REQUEST, .code = CODE_HOLD, .id = *id};
+    handover_ask_t *a = calloc(1, sizeof *a);
+    if (!a) return fail_ask(HEDDLE_ERR_NO_MEMORY, id, strerror(ENOMEM), error);
+    a->id = *id;
+    a->deadline_us = deadline_us;
+    int rc = dial(directory, name, &request, &a->socket, error);
     if (rc) handover_ask_destroy(&a);
     else *ret_ask = a;
     return rc;
@@ -501,4 +593,61 @@ int handover_ask_take(handover_ask_t *a, uint64_t now_us, hold_t **ret_hold, hed
     if (file.fd >= 0) file_unlock(file.fd);
     forks_close(&file);
     return rc;
+}
+
+/* ---- a watcher ---- */
+
+int handover_watch(const char *directory, const char *name, handover_watch_t **ret_watch,
+                   heddle_error_t *error)
+{
+    request_t request = {.magic = REQUEST, .code = CODE_WATCH};
+    handover_watch_t *w = calloc(1, sizeof *w);
+    if (!w) return fail_watch(HEDDLE_ERR_NO_MEMORY, strerror(ENOMEM), error);
+    int rc = dial(directory, name, &request, &w->socket, error);
+    if (rc) handover_watch_destroy(&w);
+    else *ret_watch = w;
+    return rc;
+}
+
+int handover_watch_fd(const handover_watch_t *w) { return w->socket.fd; }
+
+void handover_watch_destroy(handover_watch_t **watch)
+{
+    handover_watch_t *w = watch ? *watch : NULL;
+    if (!w) return;
+    *watch = NULL;
+    forks_close(&w->socket);
+    free(w);
+}
+
+/* Descriptors that come with it are dropped by the kernel, as in a request. */
+int handover_watch_take(handover_watch_t *w, watch_event_t *ret_event, heddle_error_t *error)
+{
+    union {
+        list_t list;
+        request_t note;
+    } m = {.list = {0}};
+    ssize_t n = recv(w->socket.fd, &m, sizeof m, MSG_DONTWAIT | MSG_TRUNC);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return HEDDLE_ERR_AGAIN;
+    if (n <= 0) return fail_watch(HEDDLE_ERR_GONE, "the connection has ended", error);
+    *ret_event = (watch_event_t){.is_list = m.list.magic == LIST};
+    if (ret_event->is_list && m.list.count <= LIMIT_OFFERED && n == (ssize_t)list_bytes(m.list.count)) {
+        ret_event->count = m.list.count;
+        memcpy(ret_event->offered, m.list.regions, m.list.count * sizeof *m.list.regions);
+        return HEDDLE_OK;
+    }
+    bool is_note = n == (ssize_t)sizeof m.note && m.note.magic == REQUEST &&
+                   m.note.code >= CODE_NOTE + NOTE_VERIFY && m.note.code <= CODE_NOTE + NOTE_SPOILED;
+    if (!is_note) return fail_watch(HEDDLE_ERR_PROTOCOL, "a message is malformed", error);
+    ret_event->note = (note_t)(m.note.code - CODE_NOTE);
+    ret_event->id = m.note.id;
+    return HEDDLE_OK;
+}
+
+int handover_watch_tell(handover_watch_t *w, note_t note, const content_id_t *id, heddle_error_t *error)
+{
+    request_t message = {.magic = REQUEST, .code = CODE_NOTE + note, .id = *id};
+    if (send(w->socket.fd, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof message)
+        return HEDDLE_OK;
+    return fail_watch(HEDDLE_ERR_GONE, strerror(errno), error);
 }

@@ -18,14 +18,27 @@
  * (containers). Such a directory must have mode 0700 and belong to this user: what can change it can answer
  * in place of the source.
  *
- * One message each way, and then the connection ends. Both sides check the other's user. A peer can send what
- * it likes, or nothing: each connection has a deadline, there are at most LIMIT_HANDOVERS of them, and
+ * A request for a region has one message each way, and then the connection ends. With epoch 0 it asks for the
+ * region alone, to be mapped in advance: such a description comes without a lock.
+ *
+ * A connection that watches lasts:
+ *
+ *     connection: same user?         <-- watch -----  handover_watch
+ *                                    --- list ----->  all regions that are offered now, and again when that changes
+ *                                    <-- notes ---->  memory/rounds.h: which process verifies a content
+ *
+ * A list replaces the list before, so nothing has to be repeated for a process that was away. A watcher that
+ * reads nothing is disconnected when its socket is full, and connects again.
+ *
+ * Both sides check the other's user. A peer can send what it likes, or nothing: until its request each
+ * connection has a deadline, there are at most LIMIT_HANDOVERS of them and LIMIT_WATCHERS that watch, and
  * descriptors that were not asked for are closed.
  *
  * Threads: one, a loop's. Nothing blocks. */
 #ifndef MEMORY_HANDOVER_H
 #define MEMORY_HANDOVER_H
 
+#include "core/limits.h"
 #include "memory/hold.h"
 
 #define HANDOVER_NAME_MAX 64u
@@ -43,7 +56,7 @@ uint64_t handover_place(const char *directory);
 
 typedef struct handover handover_t;
 /* The descriptor of a region that has this content, which stays the source's: of memory_region_hand_over or
- * hold_hand_on. -1: there is none. */
+ * hold_hand_on; for epoch 0 of the region alone, of memory_region_offer. -1: there is none. */
 typedef int (*handover_find_t)(void *self, const content_id_t *id);
 
 /* `name`: [A-Za-z0-9._-], at most HANDOVER_NAME_MAX. USAGE, or DENIED: the directory is not this user's
@@ -56,6 +69,26 @@ int handover_fd(const handover_t *h);
 uint64_t handover_turn(handover_t *h, uint64_t now_us);
 /* Ends all connections, and removes the file of the socket. Accepts NULL. */
 void handover_destroy(handover_t **h);
+
+/* What is offered from now on, at most LIMIT_OFFERED: told to all that watch. A region is withdrawn by a list
+ * without it. */
+void handover_offer(handover_t *h, const region_name_t *regions, uint32_t count);
+
+/* Between two processes of which one watches the other. The first three go to the source. */
+typedef enum {
+    NOTE_HELD,     /* this process has a hold of the content */
+    NOTE_GOOD,     /* it verified the content */
+    NOTE_BAD,      /* the bytes differ from the manifest */
+    NOTE_VERIFY,   /* verify it */
+    NOTE_VERIFIED, /* another process did: it may be used */
+    NOTE_SPOILED,  /* two processes found it bad */
+    NOTE_GONE,     /* never sent: the watcher's connection has ended */
+} note_t;
+/* `watcher`: a number below LIMIT_WATCHERS, of another process after NOTE_GONE. Called within handover_turn. */
+typedef void (*handover_heard_t)(void *self, uint32_t watcher, note_t note, const content_id_t *id);
+void handover_hear(handover_t *h, handover_heard_t heard);
+/* A watcher that cannot take it is disconnected: NOTE_GONE comes in the next turn. */
+void handover_tell(handover_t *h, uint32_t watcher, note_t note, const content_id_t *id);
 
 /* ---- the receiver ---- */
 
@@ -74,5 +107,27 @@ int handover_ask_fd(const handover_ask_t *a);
 int handover_ask_take(handover_ask_t *a, uint64_t now_us, hold_t **ret_hold, heddle_error_t *error);
 /* Accepts NULL. */
 void handover_ask_destroy(handover_ask_t **a);
+
+typedef struct handover_watch handover_watch_t;
+typedef struct {
+    bool is_list;
+    uint32_t count; /* of a list */
+    region_name_t offered[LIMIT_OFFERED];
+    note_t note; /* of a note */
+    content_id_t id;
+} watch_event_t;
+
+/* Connects. Errors as handover_ask. */
+int handover_watch(const char *directory, const char *name, handover_watch_t **ret_watch,
+                   heddle_error_t *error);
+/* Readable when there is an event. */
+int handover_watch_fd(const handover_watch_t *w);
+/* OK: an event. AGAIN: none yet. GONE: the source has ended, or has disconnected this process; or it has too
+ * many watchers. PROTOCOL: it sent something else. After the last two: destroy it. */
+int handover_watch_take(handover_watch_t *w, watch_event_t *ret_event, heddle_error_t *error);
+/* GONE: as above. */
+int handover_watch_tell(handover_watch_t *w, note_t note, const content_id_t *id, heddle_error_t *error);
+/* Accepts NULL. */
+void handover_watch_destroy(handover_watch_t **w);
 
 #endif

@@ -220,11 +220,8 @@ content_id_t memory_region_content(const memory_region_t *r)
 
 /* FUTURE_WRITE is granted while the owner's mapping exists, and nothing is granted after SEAL: the order
  * matters. */
-int memory_region_hand_over(memory_region_t *r, int *ret_fd, heddle_error_t *error)
+static int seal_file(memory_region_t *r, int *ret_fd, heddle_error_t *error)
 {
-    region_act_t acts[REGION_ACTS];
-    if (r->process != getpid() || !region_step(&r->state, REGION_HAND_OVER, acts))
-        return fail_state(r, "handed over", error);
     if (!r->is_handed_over && (fcntl(r->file.fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) < 0 ||
                                fcntl(r->file.fd, F_ADD_SEALS, F_SEAL_SEAL) < 0))
         return error_fail(error, HEDDLE_ERR_INTERNAL, "the kernel cannot seal shared memory: %s",
@@ -232,6 +229,22 @@ int memory_region_hand_over(memory_region_t *r, int *ret_fd, heddle_error_t *err
     r->is_handed_over = true;
     *ret_fd = r->file.fd;
     return HEDDLE_OK;
+}
+
+int memory_region_hand_over(memory_region_t *r, int *ret_fd, heddle_error_t *error)
+{
+    region_act_t acts[REGION_ACTS];
+    if (r->process != getpid() || !region_step(&r->state, REGION_HAND_OVER, acts))
+        return fail_state(r, "handed over", error);
+    return seal_file(r, ret_fd, error);
+}
+
+int memory_region_offer(memory_region_t *r, int *ret_fd, heddle_error_t *error)
+{
+    region_act_t acts[REGION_ACTS];
+    if (r->process != getpid() || !region_step(&r->state, REGION_OFFER, acts))
+        return fail_state(r, "offered", error);
+    return seal_file(r, ret_fd, error);
 }
 
 /* ---- guarded ---- */

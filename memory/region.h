@@ -2,13 +2,13 @@
 /* memory/region.h: shared memory that one process owns and writes, and that others of the host hold
  * (memory/hold.h). A memfd: content in whole pages, and a header in the last page (memory/rules.h).
  *
- *   state      | begin             | seal             | abort          | hand over      | drop
- *   -----------+-------------------+------------------+----------------+----------------+--------
- *   idle       | -> writing if no  | –                | –              | –              | idle
- *              | other has it held |                  |                |                |
- *   writing    | –                 | -> sealed        | -> idle        | –              | –
- *   sealed     | –                 | –                | –              | stays sealed   | -> idle
- *   gone       | –                 | –                | –              | –              | –
+ *   state      | begin             | seal             | abort     | offer     | hand over     | drop
+ *   -----------+-------------------+------------------+-----------+-----------+---------------+--------
+ *   idle       | -> writing if no  | –                | –         | stays     | –             | idle
+ *              | other has it held |                  |           |           |               |
+ *   writing    | –                 | -> sealed        | -> idle   | stays     | –             | –
+ *   sealed     | –                 | –                | –         | stays     | stays         | -> idle
+ *   gone       | –                 | –                | –         | –         | –             | –
  *
  * `locking`, between idle and writing, lasts only within begin. `gone`, from each state but
  * `locking`, comes with shrink: the header's page is given back first, and only destroy is left. "–": USAGE,
@@ -16,11 +16,12 @@
  * death in any state takes nothing from those that hold the region; in `writing` it leaves a header that no
  * holder accepts.
  *
- * `sealed` means: offered to others. A region that was dropped may still be held; begin then fails at once
+ * `sealed` means: its content may be held by others. offer gives the region alone, to be mapped in advance and
+ * read later, under a hold. A region that was dropped may still be held; begin then fails at once
  * with NO_SLOT. Nothing but the exclusive lock decides when the memory may be written: no message, count or
  * timer.
  *
- * SHRINK and GROW are sealed when it is made, FUTURE_WRITE and SEAL when it is first handed over. From then
+ * SHRINK and GROW are sealed when it is made, FUTURE_WRITE and SEAL when it is first offered or handed over. From then
  * on only the owner's mapping can write, and no page can be punched: the memory is back when the last mapping
  * and the last descriptor are gone.
  *
@@ -44,7 +45,7 @@ typedef struct {
     size_t guarded_bytes; /* from base on, read-only now */
     memory_fd_t file;
     region_state_t state;
-    bool is_handed_over; /* ever: writing is sealed */
+    bool is_handed_over; /* ever, or offered: writing is sealed */
     pid_t process;       /* that made it */
 } memory_region_t;
 
@@ -79,6 +80,8 @@ content_id_t memory_region_content(const memory_region_t *r);
  * call seals the file against new writable mappings. USAGE: not sealed. INTERNAL: the kernel cannot (before
  * 5.1). */
 int memory_region_hand_over(memory_region_t *r, int *ret_fd, heddle_error_t *error);
+/* The same for processes that map it in advance, without a hold. USAGE: given back. */
+int memory_region_offer(memory_region_t *r, int *ret_fd, heddle_error_t *error);
 
 /* Makes the owner's mapping of a sealed or idle region read-only, so that a stray write is a fault and not a
  * change under those that hold it; and writable again. One step a call; true while there are more. A kernel

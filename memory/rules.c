@@ -49,6 +49,7 @@ static const region_rule_t REGION[REGION_STATES][REGION_EVENTS] = {
         {
             [REGION_BEGIN] = {true, REGION_LOCKING, {REGION_TRY_LOCK}},
             [REGION_DROP] = {true, REGION_IDLE},
+            [REGION_OFFER] = {true, REGION_IDLE},
             [REGION_SHRINK] = {true, REGION_GONE},
         },
     [REGION_LOCKING] =
@@ -60,11 +61,13 @@ static const region_rule_t REGION[REGION_STATES][REGION_EVENTS] = {
         {
             [REGION_SEAL] = {true, REGION_SEALED, {REGION_PUT_SEALED, REGION_UNLOCK}},
             [REGION_ABORT] = {true, REGION_IDLE, {REGION_UNLOCK}},
+            [REGION_OFFER] = {true, REGION_WRITING},
             [REGION_SHRINK] = {true, REGION_GONE},
         },
     [REGION_SEALED] =
         {
             [REGION_HAND_OVER] = {true, REGION_SEALED},
+            [REGION_OFFER] = {true, REGION_SEALED},
             [REGION_DROP] = {true, REGION_IDLE},
             [REGION_SHRINK] = {true, REGION_GONE},
         },

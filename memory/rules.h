@@ -22,10 +22,16 @@
 #define MEMORY_IDENTITY_BYTES 16u
 #define HEADER_LAYOUT 0x316d6568u /* "hem1": another layout gets another number */
 
+/* The name of a region, for its life. */
+typedef struct {
+    uint8_t identity[MEMORY_IDENTITY_BYTES];
+} region_name_t;
+
 /* The name of what a region held in one epoch. Every message about a region has its identity and epoch. */
 typedef struct {
     uint8_t identity[MEMORY_IDENTITY_BYTES]; /* random: of the region, for its life */
-    uint64_t epoch;                          /* of the region: grows with each reuse, 0 before the first */
+    uint64_t epoch;                          /* of the region: grows with each reuse, 0 before the first; in a
+                                              * request, 0 asks for the region alone, to be mapped in advance */
     digest_t manifest;                       /* of the manifest of the content */
 } content_id_t;
 
@@ -78,6 +84,7 @@ typedef enum {
     REGION_ABORT,
     REGION_DROP,
     REGION_HAND_OVER,
+    REGION_OFFER,
     REGION_SHRINK,
     REGION_EVENTS,
 } region_event_t;

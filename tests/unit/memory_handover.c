@@ -166,6 +166,188 @@ Test(memory_handover, what_is_not_sealed_is_not_handed_over_even_if_it_is_found)
     cr_assert(owner_may_write());
 }
 
+/* ---- offered in advance ---- */
+
+/* Mapped before anything is in it, without a lock; its first content costs a lock and a look at the header. */
+Test(memory_handover, a_region_is_mapped_before_anything_is_in_it)
+{
+    memory_region_t *fresh = rig_region(RIG_BYTES);
+    handover_destroy(&source);
+    cr_assert_eq(handover_listen(NULL, name, rig_find, fresh, &source, NULL), HEDDLE_OK);
+    hold_t *h = NULL;
+    heddle_error_t e;
+    content_id_t early = memory_region_content(fresh);
+    cr_assert_eq(early.epoch, 0);
+    cr_assert_eq(ask(&early, &h, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_not(file_is_held(fresh->file.fd), "it came without a lock");
+    cr_assert_eq(hold_map(h, &e), HEDDLE_OK);
+    cr_assert_not(hold_populate(h));
+    cr_assert_eq(hold_take(h, &early, &e), HEDDLE_ERR_NOT_FOUND, "nothing is in it");
+    content_id_t first = rig_publish(fresh, 4);
+    const void *base = h->base;
+    cr_assert_eq(hold_take(h, &first, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert(h->base == base && rig_is_whole(base, 4, h->header.bytes));
+    early.identity[0] ^= 1;
+    hold_t *other = NULL;
+    cr_assert_eq(ask(&early, &other, &e), HEDDLE_ERR_NOT_FOUND);
+    hold_destroy(&h);
+    memory_region_destroy(&fresh);
+}
+
+/* A finder may be wrong about the region, too. */
+Test(memory_handover, another_region_is_not_handed_over_in_its_place)
+{
+    hold_t *h = NULL;
+    content_id_t other = id;
+    other.epoch = 0;
+    other.identity[0] ^= 1;
+    handover_destroy(&source);
+    cr_assert_eq(handover_listen(NULL, name, find_anything, region, &source, NULL), HEDDLE_OK);
+    rig_hold(region, &id);
+    cr_assert_eq(ask(&other, &h, NULL), HEDDLE_ERR_NOT_FOUND);
+}
+
+/* ---- watched ---- */
+
+static struct {
+    int count;
+    uint32_t watcher;
+    note_t note;
+    content_id_t id;
+} heard;
+static void hear(void *self, uint32_t watcher, note_t note, const content_id_t *about)
+{
+    cr_assert_eq(self, region);
+    heard.count++;
+    heard.watcher = watcher;
+    heard.note = note;
+    if (about) heard.id = *about;
+}
+
+static handover_watch_t *watch(void)
+{
+    handover_watch_t *w = NULL;
+    heddle_error_t e;
+    cr_assert_eq(handover_watch(NULL, name, &w, &e), HEDDLE_OK, "%s", e.message);
+    turn();
+    return w;
+}
+
+static watch_event_t event_of(handover_watch_t *w)
+{
+    watch_event_t event;
+    heddle_error_t e;
+    cr_assert_eq(handover_watch_take(w, &event, &e), HEDDLE_OK, "%s", e.message);
+    return event;
+}
+
+Test(memory_handover, a_list_of_what_is_offered_comes_at_once_and_with_each_change)
+{
+    region_name_t regions[LIMIT_OFFERED] = {rig_name(region)};
+    watch_event_t event;
+    int before = rig_descriptors();
+    handover_watch_t *w = watch();
+    cr_assert(event_of(w).is_list);
+    cr_assert_eq(handover_watch_take(w, &event, NULL), HEDDLE_ERR_AGAIN);
+    handover_offer(source, regions, 1);
+    event = event_of(w);
+    cr_assert(event.is_list && event.count == 1);
+    cr_assert(!memcmp(&event.offered[0], &regions[0], sizeof regions[0]));
+    handover_offer(source, regions, LIMIT_OFFERED + 1);
+    cr_assert_eq(event_of(w).count, LIMIT_OFFERED);
+    handover_watch_t *late = watch();
+    cr_assert_eq(event_of(late).count, LIMIT_OFFERED);
+    handover_offer(source, NULL, 0);
+    cr_assert_eq(event_of(w).count, 0, "withdrawn");
+    cr_assert_eq(event_of(late).count, 0);
+    handover_watch_destroy(&w);
+    handover_watch_destroy(&late);
+    turn();
+    cr_assert_eq(rig_descriptors(), before);
+}
+
+Test(memory_handover, a_watcher_is_not_silent_and_outlives_the_deadline_of_requests)
+{
+    handover_watch_t *w = watch();
+    watch_event_t event;
+    handover_turn(source, now_us + 100 * HANDOVER_QUIET_US);
+    cr_assert(event_of(w).is_list);
+    cr_assert_eq(handover_watch_take(w, &event, NULL), HEDDLE_ERR_AGAIN);
+    handover_watch_destroy(&w);
+}
+
+Test(memory_handover, notes_go_both_ways)
+{
+    handover_watch_t *first = watch(), *second = watch();
+    watch_event_t event;
+    content_id_t other = id;
+    handover_hear(source, hear);
+    cr_assert_eq(handover_watch_tell(first, NOTE_HELD, &id, NULL), HEDDLE_OK);
+    turn();
+    uint32_t watcher = heard.watcher;
+    cr_assert(heard.count == 1 && heard.note == NOTE_HELD && !memcmp(&heard.id, &id, sizeof id));
+    other.epoch = 9;
+    cr_assert_eq(handover_watch_tell(second, NOTE_GOOD, &other, NULL), HEDDLE_OK);
+    turn();
+    cr_assert(heard.count == 2 && heard.note == NOTE_GOOD && heard.id.epoch == 9 && heard.watcher != watcher);
+    event_of(first), event_of(second); /* the lists */
+    handover_tell(source, watcher, NOTE_VERIFY, &id);
+    event = event_of(first);
+    cr_assert(!event.is_list && event.note == NOTE_VERIFY && !memcmp(&event.id, &id, sizeof id));
+    cr_assert_eq(handover_watch_take(second, &event, NULL), HEDDLE_ERR_AGAIN);
+    handover_watch_destroy(&first);
+    turn();
+    cr_assert(heard.count == 3 && heard.note == NOTE_GONE && heard.watcher == watcher);
+    handover_watch_destroy(&second);
+}
+
+/* As a process that is stopped. It is not waited for, and the others are not kept. */
+Test(memory_handover, a_watcher_that_reads_nothing_is_disconnected_and_may_come_back)
+{
+    handover_watch_t *stopped = watch(), *w = watch();
+    watch_event_t event;
+    heddle_error_t e;
+    handover_hear(source, hear);
+    int rc, told = 0;
+    for (; heard.count == 0 && told < 100000; told++) {
+        handover_offer(source, NULL, 0);
+        event_of(w);
+        turn();
+    }
+    cr_assert(heard.count == 1 && heard.note == NOTE_GONE);
+    while ((rc = handover_watch_take(stopped, &event, &e)) == HEDDLE_OK) told--;
+    cr_assert(rc == HEDDLE_ERR_GONE && strstr(e.message, "the connection has ended"), "%s", e.message);
+    cr_assert_leq(told, 1, "what was sent before is read");
+    handover_watch_destroy(&stopped);
+    stopped = watch();
+    cr_assert(event_of(stopped).is_list);
+    handover_watch_destroy(&stopped);
+    handover_watch_destroy(&w);
+}
+
+Test(memory_handover, no_more_than_the_limit_watch)
+{
+    static handover_watch_t *watches[LIMIT_WATCHERS];
+    struct rlimit limit = {4 * LIMIT_WATCHERS, 4 * LIMIT_WATCHERS};
+    handover_watch_t *more = NULL;
+    watch_event_t event;
+    hold_t *h = NULL;
+    heddle_error_t e;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    for (uint32_t i = 0; i < LIMIT_WATCHERS; i++) watches[i] = watch();
+    more = watch();
+    cr_assert_eq(handover_watch_take(more, &event, &e), HEDDLE_ERR_GONE);
+    handover_watch_destroy(&more);
+    cr_assert_eq(ask(&id, &h, &e), HEDDLE_OK, "regions are handed over still: %s", e.message);
+    hold_destroy(&h);
+    handover_watch_destroy(&watches[7]);
+    turn();
+    more = watch();
+    cr_assert(event_of(more).is_list);
+    handover_watch_destroy(&more);
+    for (uint32_t i = 0; i < LIMIT_WATCHERS; i++) handover_watch_destroy(&watches[i]);
+}
+
 /* ---- hostile receivers ---- */
 
 static int dial(const char *at)
@@ -240,6 +422,32 @@ static void send_with(int socket, const void *data, size_t bytes, const int *fds
         memcpy(CMSG_DATA(&control.head), fds, count * sizeof(int));
     }
     cr_assert_eq(sendmsg(socket, &message, MSG_NOSIGNAL), (ssize_t)bytes);
+}
+
+/* Once it watches, it may send notes, and those for a source alone. */
+Test(memory_handover, a_watcher_that_sends_anything_else_is_disconnected)
+{
+    request_t request = good_request();
+    handover_hear(source, hear);
+    for (uint32_t code = 0; code < 30; code++) {
+        bool is_for_sources = code >= 16 + NOTE_HELD && code <= 16 + NOTE_BAD;
+        char list[64];
+        int fd = dial(name);
+        turn();
+        request.code = 1;
+        cr_assert_eq(send(fd, &request, sizeof request, 0), (ssize_t)sizeof request);
+        turn();
+        cr_assert_gt(recv(fd, list, sizeof list, 0), 0);
+        request.code = code;
+        heard.note = NOTE_SPOILED;
+        cr_assert_eq(send(fd, &request, sizeof request, 0), (ssize_t)sizeof request);
+        turn();
+        cr_assert_eq(heard.note, is_for_sources ? (note_t)(code - 16) : NOTE_GONE, "%u", code);
+        cr_assert_eq(is_ended(fd), !is_for_sources, "%u", code);
+        close(fd);
+        turn();
+    }
+    cr_assert(owner_may_write());
 }
 
 Test(memory_handover, descriptors_in_a_request_are_dropped)
@@ -346,6 +554,52 @@ static void pretend(void)
                       (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n)),
                  0);
     cr_assert_eq(listen(impostor, 8), 0);
+}
+
+/* What a watcher says of a message. */
+static int watched(const void *message, size_t bytes, heddle_error_t *e)
+{
+    handover_watch_t *w = NULL;
+    watch_event_t event;
+    request_t request;
+    cr_assert_eq(handover_watch(NULL, name, &w, e), HEDDLE_OK);
+    int fd = accept4(impostor, NULL, NULL, SOCK_CLOEXEC), one = STDIN_FILENO;
+    cr_assert_eq(recv(fd, &request, sizeof request, 0), (ssize_t)sizeof request);
+    send_with(fd, message, bytes, &one, 1);
+    int rc = handover_watch_take(w, &event, e);
+    handover_watch_destroy(&w);
+    close(fd);
+    return rc;
+}
+
+Test(memory_handover, what_a_hostile_source_tells_a_watcher_is_refused)
+{
+    struct {
+        uint32_t magic, count;
+        region_name_t regions[LIMIT_OFFERED + 1];
+    } list = {.magic = 0x316c6568u, .count = 1};
+    request_t note = good_request();
+    heddle_error_t e;
+    pretend();
+    int before = rig_descriptors();
+    cr_assert_eq(watched(&list, 8 + sizeof list.regions[0], &e), HEDDLE_OK,
+                 "a good one, and its descriptor is dropped");
+    cr_assert_eq(watched(&list, 8, &e), HEDDLE_ERR_PROTOCOL, "shorter than it says");
+    cr_assert_eq(watched(&list, 8 + 2 * sizeof list.regions[0], &e), HEDDLE_ERR_PROTOCOL);
+    list.count = LIMIT_OFFERED + 1;
+    cr_assert_eq(watched(&list, sizeof list, &e), HEDDLE_ERR_PROTOCOL, "too many");
+    list.count = UINT32_MAX;
+    cr_assert_eq(watched(&list, 8, &e), HEDDLE_ERR_PROTOCOL);
+    for (uint32_t code = 0; code < 30; code++) {
+        note.code = code;
+        bool is_for_watchers = code >= 16 + NOTE_VERIFY && code <= 16 + NOTE_SPOILED;
+        cr_assert_eq(watched(&note, sizeof note, &e), is_for_watchers ? HEDDLE_OK : HEDDLE_ERR_PROTOCOL, "%u",
+                     code);
+    }
+    cr_assert(strstr(e.message, "malformed"), "%s", e.message);
+    cr_assert_eq(watched(&note, 3, &e), HEDDLE_ERR_PROTOCOL);
+    cr_assert_eq(rig_descriptors(), before);
+    close(impostor);
 }
 
 static int answered(const void *answer, size_t bytes, const int *fds, size_t count, heddle_error_t *e)

@@ -198,6 +198,15 @@ static bool source_start(world_t *w, holder_t *h, uint8_t source)
     return hold_event(&h->source_state, &h->source_act, HOLD_ASK);
 }
 
+/* A description of the region alone comes at any time, without a lock and without a look at the header. */
+static bool offer(world_t *w, holder_t *h)
+{
+    if (w->is_dead || w->acts[0] != REGION_DO_NOTHING || h->is_there || h->source != NO_SOURCE) return false;
+    if (!owner_step(w, REGION_OFFER)) return false;
+    h->is_there = true;
+    return true;
+}
+
 /* One step of the source; what it does not send is closed. */
 static bool source_move(world_t *w, holder_t *h)
 {
@@ -215,6 +224,7 @@ typedef enum {
     H_HEAR_3,
     H_FROM_OWNER,
     H_FROM_OTHER,
+    H_OFFERED,
     H_SOURCE,
     H_TAKE,
     H_ACT,
@@ -241,6 +251,7 @@ static bool holder_move(world_t *w, int number, holder_move_t move)
     }
     case H_FROM_OWNER: return source_start(w, h, OWNER);
     case H_FROM_OTHER: return source_start(w, h, (uint8_t)(1 - number));
+    case H_OFFERED: return offer(w, h);
     case H_SOURCE: return source_move(w, h);
     case H_TAKE:
         return h->is_there && h->source == NO_SOURCE && h->announced &&
@@ -303,6 +314,10 @@ static bool handed_on_after_the_owners_death(const world_t *w)
 {
     return w->is_dead && w->holders[1].source == 0 && w->holders[1].source_state == HOLD_CHECKED;
 }
+static bool offered_before_anything_was_sealed(const world_t *w)
+{
+    return w->holders[0].is_there && w->written == 0;
+}
 static bool shut_out_by_what_is_on_its_way(const world_t *w)
 {
     return w->owner == REGION_LOCKING && w->holders[0].has_lock && w->holders[0].state == HOLD_NONE &&
@@ -318,6 +333,7 @@ static const struct {
     {"one reads the last content", one_reads_the_last},
     {"the bytes of two contents, under a mapping of the first", torn_under_an_old_mapping},
     {"handed on after the owner's death", handed_on_after_the_owners_death},
+    {"offered before anything was sealed", offered_before_anything_was_sealed},
     {"the owner is shut out by what is on its way", shut_out_by_what_is_on_its_way},
 };
 
@@ -384,7 +400,7 @@ Test(model, what_a_table_does_not_allow_changes_nothing)
             if (region_step(&s, (region_event_t)event, acts)) allowed++;
             else cr_assert(s == (region_state_t)state && acts[0] == REGION_UNLOCK);
         }
-    cr_assert_eq(allowed, 11);
+    cr_assert_eq(allowed, 14);
     allowed = 0;
     for (int state = 0; state < HOLD_STATES; state++)
         for (int event = 0; event < HOLD_EVENTS; event++) {

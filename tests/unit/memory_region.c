@@ -173,6 +173,31 @@ Test(memory_region, its_size_is_sealed_when_it_is_made_and_writing_when_it_is_ha
     memory_region_destroy(&r);
 }
 
+Test(memory_region, is_offered_in_each_state_and_sealed_against_new_writers_then)
+{
+    digest_t manifest = rig_manifest(1);
+    for (int state = REGION_IDLE; state <= REGION_SEALED; state++) {
+        memory_region_t *r = rig_region(RIG_BYTES);
+        int fd = -1;
+        if (state == REGION_LOCKING) state++; /* lasts only within begin */
+        if (state >= REGION_WRITING) cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
+        if (state == REGION_SEALED)
+            cr_assert_eq(memory_region_seal(r, 1, &manifest, r->bytes, NULL), HEDDLE_OK);
+        cr_assert_eq(memory_region_offer(r, &fd, NULL), HEDDLE_OK);
+        cr_assert_eq((int)r->state, state);
+        cr_assert_eq(fcntl(fd, F_GET_SEALS) & (F_SEAL_FUTURE_WRITE | F_SEAL_SEAL),
+                     F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
+        memory_region_destroy(&r);
+    }
+    heddle_error_t e;
+    memory_region_t *r = rig_region(2 * MEMORY_STEP_BYTES);
+    int fd;
+    cr_assert(memory_region_shrink(r));
+    cr_assert_eq(memory_region_offer(r, &fd, &e), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(e.message, "cannot be offered: it is given back"), "%s", e.message);
+    memory_region_destroy(&r);
+}
+
 /* ---- guarded ---- */
 
 static sigjmp_buf fault;

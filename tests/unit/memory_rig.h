@@ -47,6 +47,14 @@ static inline digest_t rig_manifest(uint64_t version)
     return d;
 }
 
+static inline region_name_t rig_name(const memory_region_t *r)
+{
+    region_name_t name;
+    content_id_t id = memory_region_content(r);
+    memcpy(name.identity, id.identity, sizeof name.identity);
+    return name;
+}
+
 /* begin, all bytes, seal. */
 static inline content_id_t rig_publish(memory_region_t *r, uint64_t version)
 {
@@ -199,10 +207,9 @@ static inline int rig_find(void *self, const content_id_t *id)
 {
     memory_region_t *r = self;
     int fd;
-    return !memcmp(id->identity, memory_region_content(r).identity, sizeof id->identity) &&
-                   memory_region_hand_over(r, &fd, NULL) == HEDDLE_OK
-               ? fd
-               : -1;
+    if (memcmp(id->identity, memory_region_content(r).identity, sizeof id->identity) != 0) return -1;
+    int rc = id->epoch ? memory_region_hand_over(r, &fd, NULL) : memory_region_offer(r, &fd, NULL);
+    return rc ? -1 : fd;
 }
 
 static inline rig_reply_t rig_obey(memory_region_t *r, const rig_ask_t *ask)
