@@ -40,6 +40,7 @@
 
 #include "core/limits.h"
 #include "memory/hold.h"
+#include "memory/rounds.h"
 
 #define HANDOVER_NAME_MAX 64u
 /* Until a connection must have made its request. */
@@ -74,16 +75,6 @@ void handover_destroy(handover_t **h);
  * without it. */
 void handover_offer(handover_t *h, const region_name_t *regions, uint32_t count);
 
-/* Between two processes of which one watches the other. The first three go to the source. */
-typedef enum {
-    NOTE_HELD,     /* this process has a hold of the content */
-    NOTE_GOOD,     /* it verified the content */
-    NOTE_BAD,      /* the bytes differ from the manifest */
-    NOTE_VERIFY,   /* verify it */
-    NOTE_VERIFIED, /* another process did: it may be used */
-    NOTE_SPOILED,  /* two processes found it bad */
-    NOTE_GONE,     /* never sent: the watcher's connection has ended */
-} note_t;
 /* `watcher`: a number below LIMIT_WATCHERS, of another process after NOTE_GONE. Called within handover_turn. */
 typedef void (*handover_heard_t)(void *self, uint32_t watcher, note_t note, const content_id_t *id);
 void handover_hear(handover_t *h, handover_heard_t heard);

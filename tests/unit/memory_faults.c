@@ -196,16 +196,16 @@ typedef struct {
     int announced;
     hold_t *holds[HOLDERS];
     uint64_t held[HOLDERS]; /* the version that each may read; 0: none */
-} round_t;
+} play_t;
 #define SEED(round) ((unsigned long long)(round)->first)
 
-static uint32_t random_below(round_t *r, uint32_t count)
+static uint32_t random_below(play_t *r, uint32_t count)
 {
     r->seed = r->seed * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(r->seed >> 33) % count;
 }
 
-static void step_of_owner(round_t *r)
+static void step_of_owner(play_t *r)
 {
     switch (random_below(r, 6)) {
     case 0:
@@ -242,7 +242,7 @@ static void step_of_owner(round_t *r)
 }
 
 /* It may hold any content that was ever announced, and asks the owner when it has no descriptor. */
-static void step_of_holder(round_t *r, int i)
+static void step_of_holder(play_t *r, int i)
 {
     if (r->held[i]) {
         cr_assert(rig_is_whole(r->holds[i]->base, r->held[i], RIG_BYTES), "seed %llu: torn under a hold",
@@ -263,7 +263,7 @@ static void step_of_holder(round_t *r, int i)
 
 static void run_round(uint64_t seed, unsigned *ret_held, unsigned *ret_killed)
 {
-    round_t r = {.first = seed, .seed = seed, .owner = rig_owner(), .is_alive = true};
+    play_t r = {.first = seed, .seed = seed, .owner = rig_owner(), .is_alive = true};
     for (int step = 0; step < STEPS; step++) {
         uint32_t which = random_below(&r, HOLDERS + 1);
         if (which < HOLDERS) step_of_holder(&r, (int)which);

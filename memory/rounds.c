@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory/rounds.h"
+
+#include "core/clock.h"
+
+#include <string.h>
+
+/* 1 GB/s is what a slow core digests that is shared with others. */
+uint64_t round_patience_us(uint64_t bytes) { return 50000 + bytes / 1000 * 4; }
+
+static bool is_same(const content_id_t *a, const content_id_t *b)
+{
+    return a->epoch == b->epoch && !memcmp(a->identity, b->identity, sizeof a->identity) &&
+           !memcmp(&a->manifest, &b->manifest, sizeof a->manifest);
+}
+
+/* ---- the source ---- */
+
+void round_begin(round_t *r, const content_id_t *id, uint64_t bytes)
+{
+    *r = (round_t){.id = *id, .bytes = bytes, .due_us = CLOCK_NEVER};
+}
+
+bool round_has(const round_t *r, uint32_t watcher) { return r->members[watcher].state != MEMBER_NONE; }
+
+/* The one that waits longest, unless one is asked already. */
+static round_act_t ask_next(round_t *r, uint64_t now_us)
+{
+    uint32_t first = ROUND_ALL;
+    for (uint32_t i = 0; i < LIMIT_WATCHERS; i++) {
+        if (r->members[i].state == MEMBER_ASKED) return (round_act_t){.is_any = false};
+        if (r->members[i].state == MEMBER_WAITING &&
+            (first == ROUND_ALL || r->members[i].order < r->members[first].order))
+            first = i;
+    }
+    r->due_us = first == ROUND_ALL ? CLOCK_NEVER : now_us + round_patience_us(r->bytes);
+    if (first == ROUND_ALL) return (round_act_t){.is_any = false};
+    r->members[first].state = MEMBER_ASKED;
+    return (round_act_t){true, NOTE_VERIFY, first};
+}
+
+static round_act_t decide(round_t *r, round_state_t state)
+{
+    r->state = state;
+    r->due_us = CLOCK_NEVER;
+    return (round_act_t){true, state == ROUND_VERIFIED ? NOTE_VERIFIED : NOTE_SPOILED, ROUND_ALL};
+}
+
+round_act_t round_step(round_t *r, round_event_t event, uint32_t watcher, uint64_t now_us)
+{
+    bool is_decided = r->state >= ROUND_VERIFIED;
+    member_state_t *member = event == ROUND_TIME ? NULL : &r->members[watcher].state;
+    bool was_asked = member && (*member == MEMBER_ASKED || *member == MEMBER_LATE);
+    switch (event) {
+    case ROUND_HELD:
+        if (*member == MEMBER_NONE) {
+            *member = MEMBER_WAITING;
+            r->members[watcher].order = r->next++;
+        }
+        if (is_decided)
+            return (round_act_t){true, r->state == ROUND_VERIFIED ? NOTE_VERIFIED : NOTE_SPOILED, watcher};
+        break;
+    case ROUND_GOOD:
+        if (!was_asked) return (round_act_t){.is_any = false};
+        *member = MEMBER_GOOD;
+        if (!is_decided) return decide(r, ROUND_VERIFIED);
+        break;
+    case ROUND_BAD:
+        if (!was_asked) return (round_act_t){.is_any = false};
+        *member = MEMBER_BAD;
+        if (r->state == ROUND_DOUBTED) return decide(r, ROUND_SPOILED);
+        if (!is_decided) r->state = ROUND_DOUBTED;
+        break;
+    case ROUND_GONE: *member = MEMBER_NONE; break;
+    case ROUND_TIME:
+        if (now_us < r->due_us) return (round_act_t){.is_any = false};
+        for (uint32_t i = 0; i < LIMIT_WATCHERS; i++)
+            if (r->members[i].state == MEMBER_ASKED) r->members[i].state = MEMBER_LATE;
+        break;
+    }
+    return is_decided ? (round_act_t){.is_any = false} : ask_next(r, now_us);
+}
+
+/* ---- a holder ---- */
+
+void claim_begin(claim_t *c, const content_id_t *id, uint64_t bytes, bool is_own, uint64_t now_us)
+{
+    *c = (claim_t){*id, is_own ? CLAIM_VERIFYING : CLAIM_WAITING, now_us + 2 * round_patience_us(bytes)};
+}
+
+bool claim_hear(claim_t *c, note_t note, const content_id_t *id)
+{
+    if (!is_same(&c->id, id)) return false;
+    if (c->state > CLAIM_VERIFYING) return true;
+    if (note == NOTE_VERIFY) c->state = CLAIM_VERIFYING;
+    if (note == NOTE_VERIFIED) c->state = CLAIM_USABLE;
+    if (note == NOTE_SPOILED) c->state = CLAIM_BAD;
+    return true;
+}
+
+void claim_lose(claim_t *c)
+{
+    if (c->state == CLAIM_WAITING) c->state = CLAIM_VERIFYING;
+}
+
+void claim_tick(claim_t *c, uint64_t now_us)
+{
+    if (now_us >= c->due_us) claim_lose(c);
+}
+
+bool claim_found(claim_t *c, bool is_good, note_t *ret_note)
+{
+    if (c->state != CLAIM_VERIFYING) return false;
+    c->state = is_good ? CLAIM_USABLE : CLAIM_BAD;
+    *ret_note = is_good ? NOTE_GOOD : NOTE_BAD;
+    return true;
+}

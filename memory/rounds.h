@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/rounds.h (PURE): a content is verified once a host: which process does it, at the source and at a holder.
+ *
+ * At the source, a round for each content:
+ *
+ *   state      | one more holds it    | good               | bad                   | asked one gone or silent
+ *   -----------+----------------------+--------------------+-----------------------+--------------------------
+ *   verifying  | asked, if none is;   | -> verified:       | -> doubted: the next  | the next that waits is
+ *              | else it waits        |    all are told    |    that waits is asked| asked; none: none is
+ *   doubted    | as above             | -> verified        | of another process:   | as above
+ *              |                      |                    | -> spoiled: all told  |
+ *   verified   | told                 | –                  | –                     | –
+ *   spoiled    | told                 | –                  | –                     | –
+ *
+ * A verdict counts only from a process that was asked and has not answered yet; it may come late. One process
+ * with a defective core must not make a good version fail on the host, so a second one decides. A process that
+ * found the bytes bad does not use them, whatever others find.
+ *
+ * At a holder, a claim for each content that it holds:
+ *
+ *   state      | verify     | verified  | spoiled | source gone, or silent | bytes match        | bytes differ
+ *   -----------+------------+-----------+---------+------------------------+--------------------+-------------
+ *   waiting    | verifying  | usable    | bad     | verifying              | –                  | –
+ *   verifying  | stays      | usable    | bad     | stays                  | usable: note GOOD  | bad: note BAD
+ *   usable     | –          | –         | –       | –                      | –                  | –
+ *   bad        | –          | –         | –       | –                      | –                  | –
+ *
+ * A note about another content, or another epoch of the region, changes nothing. A holder that hands a content on
+ * has it usable, so what it hands on is usable.
+ *
+ * Without sockets and clocks; any thread; nothing blocks. The caller owns both. */
+#ifndef MEMORY_ROUNDS_H
+#define MEMORY_ROUNDS_H
+
+#include "core/limits.h"
+#include "memory/rules.h"
+
+/* Between two processes of which one watches the other. The first three go to the source. */
+typedef enum {
+    NOTE_HELD,     /* this process has a hold of the content */
+    NOTE_GOOD,     /* it verified the content */
+    NOTE_BAD,      /* the bytes differ from the manifest */
+    NOTE_VERIFY,   /* verify it */
+    NOTE_VERIFIED, /* another process did: it may be used */
+    NOTE_SPOILED,  /* two processes found it bad */
+    NOTE_GONE,     /* never sent: the watcher's connection has ended */
+} note_t;
+/* How long an asked process may take: 50 ms, and four times what one core needs for the bytes. A holder waits
+ * twice as long for its source. */
+uint64_t round_patience_us(uint64_t bytes);
+
+/* ---- the source ---- */
+
+typedef enum { ROUND_VERIFYING, ROUND_DOUBTED, ROUND_VERIFIED, ROUND_SPOILED } round_state_t;
+typedef enum {
+    MEMBER_NONE,
+    MEMBER_WAITING,
+    MEMBER_ASKED,
+    MEMBER_LATE,
+    MEMBER_GOOD,
+    MEMBER_BAD
+} member_state_t;
+typedef struct {
+    content_id_t id;
+    uint64_t bytes;
+    round_state_t state;
+    uint64_t due_us; /* of the one that is asked; CLOCK_NEVER: none is */
+    uint32_t next;   /* the order of the next member */
+    struct {
+        member_state_t state;
+        uint32_t order;
+    } members[LIMIT_WATCHERS]; /* by their watcher's number */
+} round_t;
+typedef enum { ROUND_HELD, ROUND_GOOD, ROUND_BAD, ROUND_GONE, ROUND_TIME } round_event_t;
+/* What is to be told, at most one note: to one watcher, or to all members. */
+#define ROUND_ALL UINT32_MAX
+typedef struct {
+    bool is_any;
+    note_t note;
+    uint32_t watcher;
+} round_act_t;
+
+void round_begin(round_t *r, const content_id_t *id, uint64_t bytes);
+/* `watcher`: ignored for ROUND_TIME. */
+round_act_t round_step(round_t *r, round_event_t event, uint32_t watcher, uint64_t now_us);
+bool round_has(const round_t *r, uint32_t watcher);
+
+/* ---- a holder ---- */
+
+typedef enum { CLAIM_WAITING, CLAIM_VERIFYING, CLAIM_USABLE, CLAIM_BAD, CLAIM_STATES } claim_state_t;
+typedef struct {
+    content_id_t id;
+    claim_state_t state;
+    uint64_t due_us;
+} claim_t;
+/* `is_own`: verifies for itself, whatever others say. The caller tells the source NOTE_HELD. */
+void claim_begin(claim_t *c, const content_id_t *id, uint64_t bytes, bool is_own, uint64_t now_us);
+/* A note from the source. False: it is not about this content. */
+bool claim_hear(claim_t *c, note_t note, const content_id_t *id);
+/* The source is gone. */
+void claim_lose(claim_t *c);
+void claim_tick(claim_t *c, uint64_t now_us);
+/* The bytes were compared with the manifest. True: *ret_note is to be told the source. False: it was not
+ * verifying, and nothing changes. */
+bool claim_found(claim_t *c, bool is_good, note_t *ret_note);
+
+#endif

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verified once a host: all interleavings of three holders at a source, and each cell of a holder's table. */
+#include "memory/rounds.h"
+
+#include "core/clock.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+enum { MEMBERS = 3, BYTES = 80000000, EVENTS = ROUND_TIME + 1, HELD_MOST = 4 };
+
+static const content_id_t ID = {.identity = {1}, .epoch = 7, .manifest = {{9}}};
+
+static round_t begun(void)
+{
+    round_t r;
+    round_begin(&r, &ID, BYTES);
+    return r;
+}
+
+static bool says(round_act_t act, note_t note, uint32_t watcher)
+{
+    return act.is_any && act.note == note && act.watcher == watcher;
+}
+
+/* ---- at the source ---- */
+
+Test(rounds, the_first_holder_verifies_for_all)
+{
+    round_t r = begun();
+    cr_assert(says(round_step(&r, ROUND_HELD, 5, 100), NOTE_VERIFY, 5));
+    cr_assert_eq(r.due_us, 100 + round_patience_us(BYTES));
+    cr_assert_not(round_step(&r, ROUND_HELD, 6, 100).is_any);
+    cr_assert_not(round_step(&r, ROUND_HELD, 5, 100).is_any, "said twice");
+    cr_assert(round_has(&r, 5) && round_has(&r, 6) && !round_has(&r, 7));
+    cr_assert(says(round_step(&r, ROUND_GOOD, 5, 100), NOTE_VERIFIED, ROUND_ALL));
+    cr_assert(says(round_step(&r, ROUND_HELD, 7, 100), NOTE_VERIFIED, 7), "a late one learns it at once");
+    cr_assert_eq(r.due_us, CLOCK_NEVER);
+    cr_assert_not(round_step(&r, ROUND_GONE, 5, 100).is_any);
+}
+
+Test(rounds, a_verifier_that_is_gone_or_silent_gives_way_in_order)
+{
+    round_t r = begun();
+    for (uint32_t i = 9; i > 5; i--) (void)round_step(&r, ROUND_HELD, i, 0);
+    cr_assert(says(round_step(&r, ROUND_GONE, 9, 0), NOTE_VERIFY, 8), "the second that asked");
+    uint64_t due_us = r.due_us;
+    cr_assert_not(round_step(&r, ROUND_TIME, 0, due_us - 1).is_any);
+    cr_assert(says(round_step(&r, ROUND_TIME, 0, due_us), NOTE_VERIFY, 7));
+    cr_assert_eq(r.due_us, due_us + round_patience_us(BYTES));
+    cr_assert(says(round_step(&r, ROUND_GOOD, 8, due_us), NOTE_VERIFIED, ROUND_ALL), "late, and good still");
+    cr_assert_not(round_step(&r, ROUND_GOOD, 7, due_us).is_any, "told already");
+}
+
+Test(rounds, a_verdict_counts_only_from_a_process_that_was_asked)
+{
+    round_t r = begun();
+    cr_assert_not(round_step(&r, ROUND_GOOD, 4, 0).is_any);
+    (void)round_step(&r, ROUND_HELD, 1, 0);
+    (void)round_step(&r, ROUND_HELD, 2, 0);
+    cr_assert_not(round_step(&r, ROUND_GOOD, 2, 0).is_any);
+    cr_assert_not(round_step(&r, ROUND_BAD, 2, 0).is_any);
+    cr_assert_eq(r.state, ROUND_VERIFYING);
+}
+
+Test(rounds, a_second_process_decides_about_bad_bytes)
+{
+    round_t r = begun();
+    (void)round_step(&r, ROUND_HELD, 1, 0);
+    cr_assert_not(round_step(&r, ROUND_BAD, 1, 0).is_any, "no second one yet");
+    cr_assert_eq(r.state, ROUND_DOUBTED);
+    cr_assert(says(round_step(&r, ROUND_HELD, 2, 0), NOTE_VERIFY, 2));
+    cr_assert_not(round_step(&r, ROUND_BAD, 1, 0).is_any, "the same one again");
+    round_t bad = r;
+    cr_assert(says(round_step(&r, ROUND_GOOD, 2, 0), NOTE_VERIFIED, ROUND_ALL));
+    cr_assert(says(round_step(&bad, ROUND_BAD, 2, 0), NOTE_SPOILED, ROUND_ALL));
+    cr_assert(says(round_step(&bad, ROUND_HELD, 3, 0), NOTE_SPOILED, 3));
+}
+
+/* What a world is, besides its round: the verdicts of members that were asked. A process has one, for a number
+ * that comes back after ROUND_GONE is of another process. */
+typedef struct {
+    round_t round;
+    uint8_t good, bad, held; /* verdicts of processes that were asked, and how often one was held */
+} world_t;
+typedef struct {
+    uint8_t state, states[MEMBERS], orders[MEMBERS], next, good, bad, held, is_due;
+} seen_t;
+
+static seen_t key_of(const world_t *w)
+{
+    seen_t k = {.state = (uint8_t)w->round.state,
+                .next = (uint8_t)w->round.next,
+                .good = w->good,
+                .bad = w->bad,
+                .held = w->held,
+                .is_due = w->round.due_us != CLOCK_NEVER};
+    for (int i = 0; i < MEMBERS; i++) {
+        k.states[i] = (uint8_t)w->round.members[i].state;
+        k.orders[i] = (uint8_t)w->round.members[i].order;
+    }
+    return k;
+}
+
+static void step(world_t *w, round_event_t event, uint32_t member)
+{
+    member_state_t was = w->round.members[member].state;
+    bool may_say = was == MEMBER_ASKED || was == MEMBER_LATE;
+    w->held += event == ROUND_HELD;
+    w->good += event == ROUND_GOOD && may_say;
+    w->bad += event == ROUND_BAD && may_say;
+    round_act_t act = round_step(&w->round, event, member, event == ROUND_TIME ? w->round.due_us : 0);
+    if (act.is_any && act.note == NOTE_VERIFY)
+        cr_assert_eq(w->round.members[act.watcher].state, MEMBER_ASKED);
+    if (act.is_any && act.note == NOTE_VERIFIED) cr_assert(w->good);
+    if (act.is_any && act.note == NOTE_SPOILED) cr_assert_geq(w->bad, 2, "two processes");
+}
+
+static void check(const world_t *w)
+{
+    int asked = 0, waiting = 0;
+    for (int i = 0; i < MEMBERS; i++) {
+        asked += w->round.members[i].state == MEMBER_ASKED;
+        waiting += w->round.members[i].state == MEMBER_WAITING;
+    }
+    cr_assert_leq(asked, 1);
+    if (w->round.state <= ROUND_DOUBTED) {
+        cr_assert(asked || !waiting, "one waits, and none is asked");
+        cr_assert_eq(w->round.due_us != CLOCK_NEVER, asked == 1);
+    }
+    cr_assert(w->round.state != ROUND_VERIFIED || w->good);
+    cr_assert(w->round.state != ROUND_SPOILED || w->bad >= 2);
+}
+
+Test(rounds, all_interleavings_of_three_holders)
+{
+    enum { MOST = 40000 };
+    static world_t worlds[MOST];
+    static seen_t keys[MOST];
+    uint32_t count = 1;
+    unsigned verified = 0, spoiled = 0;
+    worlds[0].round = begun();
+    keys[0] = key_of(&worlds[0]);
+    for (uint32_t at = 0; at < count; at++) {
+        for (int e = 0; e < EVENTS; e++)
+            for (uint32_t m = 0; m < MEMBERS; m++) {
+                world_t w = worlds[at];
+                if (e == ROUND_HELD && w.held == HELD_MOST) continue;
+                if (e == ROUND_TIME && (m || w.round.due_us == CLOCK_NEVER)) continue;
+                step(&w, (round_event_t)e, m);
+                check(&w);
+                seen_t key = key_of(&w);
+                uint32_t i = 0;
+                while (i < count && memcmp(&keys[i], &key, sizeof key) != 0) i++;
+                if (i < count) continue;
+                cr_assert_lt(count, MOST);
+                keys[count] = key;
+                worlds[count++] = w;
+                verified += w.round.state == ROUND_VERIFIED;
+                spoiled += w.round.state == ROUND_SPOILED;
+            }
+    }
+    cr_log_info("%u worlds", count);
+    cr_assert(verified > 10 && spoiled > 10, "%u verified, %u spoiled", verified, spoiled);
+}
+
+/* ---- at a holder ---- */
+
+static claim_t claim(claim_state_t state)
+{
+    claim_t c;
+    claim_begin(&c, &ID, BYTES, false, 1000);
+    c.state = state;
+    return c;
+}
+
+Test(claims, each_cell)
+{
+    static const struct {
+        claim_state_t from, verify, verified, spoiled, lost, good, bad;
+    } ROWS[] = {
+        {CLAIM_WAITING, CLAIM_VERIFYING, CLAIM_USABLE, CLAIM_BAD, CLAIM_VERIFYING, CLAIM_WAITING,
+         CLAIM_WAITING},
+        {CLAIM_VERIFYING, CLAIM_VERIFYING, CLAIM_USABLE, CLAIM_BAD, CLAIM_VERIFYING, CLAIM_USABLE, CLAIM_BAD},
+        {CLAIM_USABLE, CLAIM_USABLE, CLAIM_USABLE, CLAIM_USABLE, CLAIM_USABLE, CLAIM_USABLE, CLAIM_USABLE},
+        {CLAIM_BAD, CLAIM_BAD, CLAIM_BAD, CLAIM_BAD, CLAIM_BAD, CLAIM_BAD, CLAIM_BAD},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        const claim_state_t next[] = {ROWS[i].verify, ROWS[i].verified, ROWS[i].spoiled};
+        const note_t notes[] = {NOTE_VERIFY, NOTE_VERIFIED, NOTE_SPOILED};
+        note_t told = NOTE_GONE;
+        claim_t c;
+        for (int k = 0; k < 3; k++) {
+            c = claim(ROWS[i].from);
+            cr_assert(claim_hear(&c, notes[k], &ID));
+            cr_assert_eq(c.state, next[k]);
+        }
+        c = claim(ROWS[i].from);
+        claim_lose(&c);
+        cr_assert_eq(c.state, ROWS[i].lost);
+        c = claim(ROWS[i].from);
+        cr_assert_eq(claim_found(&c, true, &told), ROWS[i].from == CLAIM_VERIFYING);
+        cr_assert(c.state == ROWS[i].good &&
+                  told == (ROWS[i].from == CLAIM_VERIFYING ? NOTE_GOOD : NOTE_GONE));
+        c = claim(ROWS[i].from);
+        cr_assert_eq(claim_found(&c, false, &told), ROWS[i].from == CLAIM_VERIFYING);
+        cr_assert(c.state == ROWS[i].bad && told == (ROWS[i].from == CLAIM_VERIFYING ? NOTE_BAD : NOTE_GONE));
+    }
+}
+
+Test(claims, a_note_about_another_content_changes_nothing)
+{
+    for (int i = 0; i < 3; i++) {
+        content_id_t other = ID;
+        if (i == 0) other.epoch--;
+        if (i == 1) other.identity[5] ^= 1;
+        if (i == 2) other.manifest.b[31] ^= 1;
+        claim_t c = claim(CLAIM_WAITING);
+        cr_assert_not(claim_hear(&c, NOTE_VERIFIED, &other));
+        cr_assert_eq(c.state, CLAIM_WAITING);
+    }
+}
+
+Test(claims, a_silent_source_is_not_waited_for)
+{
+    claim_t c = claim(CLAIM_WAITING);
+    uint64_t due_us = 1000 + 2 * round_patience_us(BYTES);
+    claim_tick(&c, due_us - 1);
+    cr_assert_eq(c.state, CLAIM_WAITING);
+    claim_tick(&c, due_us);
+    cr_assert_eq(c.state, CLAIM_VERIFYING);
+    claim_begin(&c, &ID, BYTES, true, 1000);
+    cr_assert_eq(c.state, CLAIM_VERIFYING, "--verify each");
+}
