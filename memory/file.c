@@ -63,6 +63,20 @@ void file_populate(void *at, size_t bytes, bool is_to_write)
     }
 }
 
+/* By faults of the mapping: a hint for huge pages is the mapping's, and fallocate does not see it. A kernel
+ * without the call (before 5.14) has fallocate; touching alone would be a SIGBUS where no memory is left. */
+int file_make(int fd, void *at, size_t offset, size_t bytes)
+{
+    int rc;
+    if (madvise(at, bytes, MADV_POPULATE_WRITE) == 0) return 0;
+    if (errno != EINVAL) return errno == EFAULT ? ENOMEM : errno;
+    do rc = fallocate(fd, 0, (off_t)offset, (off_t)bytes);
+    while (rc < 0 && errno == EINTR);
+    if (rc < 0) return errno;
+    file_populate(at, bytes, true);
+    return 0;
+}
+
 const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT])
 {
     const uint8_t *b = id->identity;

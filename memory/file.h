@@ -25,6 +25,8 @@ bool file_is_held(int fd);
 bool file_header(int fd, header_t *ret_header, size_t *ret_capacity);
 /* Maps pages that exist in advance. A kernel before 5.14 has no call for it: one byte of each is touched. */
 void file_populate(void *at, size_t bytes, bool is_to_write);
+/* Makes pages at `at`, where the file is mapped from `offset` on. 0, or errno: never SIGBUS for want of memory. */
+int file_make(int fd, void *at, size_t offset, size_t bytes);
 
 /* "region 3f9a1c20d4e1b2c3 epoch 7" */
 #define CONTENT_TEXT 64u

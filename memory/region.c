@@ -56,6 +56,9 @@ static int lay_out(memory_region_t *r, heddle_error_t *error)
     int why = errno;
     if (base != MAP_FAILED) {
         (void)madvise(base, whole, MADV_DONTFORK);
+        /* Only where shmem_enabled allows them: 80 MB are made in 4 ms in place of 65, and mapped by a holder in
+         * 0.1 ms in place of 10 (docs/benchmarks.md). */
+        (void)madvise(base, whole, MADV_HUGEPAGE);
         r->base = base;
         r->mapped_bytes = whole;
     }
@@ -83,18 +86,13 @@ int memory_region_new(size_t bytes, memory_region_t **ret_region, heddle_error_t
     return HEDDLE_OK;
 }
 
-/* fallocate reports a lack of memory as an error; touching pages without it would end the process with
- * SIGBUS. */
 int memory_region_grow(memory_region_t *r, heddle_error_t *error)
 {
     size_t left = r->bytes - r->made_bytes, bytes = left < MEMORY_STEP_BYTES ? left : MEMORY_STEP_BYTES;
     if (r->state == REGION_GONE) return fail_state(r, "grown", error);
     if (left == 0) return HEDDLE_OK;
-    int rc;
-    do rc = fallocate(r->file.fd, 0, (off_t)r->made_bytes, (off_t)bytes);
-    while (rc < 0 && errno == EINTR);
-    if (rc < 0) return fail_memory(r->bytes, strerror(errno), error);
-    file_populate((uint8_t *)r->base + r->made_bytes, bytes, true);
+    int rc = file_make(r->file.fd, (uint8_t *)r->base + r->made_bytes, r->made_bytes, bytes);
+    if (rc) return fail_memory(r->bytes, strerror(rc), error);
     r->made_bytes += bytes;
     return r->made_bytes < r->bytes ? HEDDLE_ERR_AGAIN : HEDDLE_OK;
 }

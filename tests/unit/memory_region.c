@@ -83,6 +83,32 @@ Test(memory_region, no_descriptor_left_is_an_error_and_leaves_nothing)
     cr_assert_eq(rig_descriptors(), before);
 }
 
+/* The flags of the mapping at `base`, as /proc/self/smaps has them. */
+static void mapping_flags(const void *base, char *ret_flags, size_t size)
+{
+    char line[512], start[32];
+    FILE *maps = fopen("/proc/self/smaps", "re");
+    cr_assert_not_null(maps);
+    snprintf(start, sizeof start, "%lx-", (unsigned long)base);
+    ret_flags[0] = 0;
+    for (bool is_it = false; !ret_flags[0] && fgets(line, sizeof line, maps);) {
+        if (!strncmp(line, start, strlen(start))) is_it = true;
+        if (is_it && !strncmp(line, "VmFlags:", 8)) snprintf(ret_flags, size, "%s", line);
+    }
+    fclose(maps);
+}
+
+Test(memory_region, asks_for_huge_pages_and_is_not_for_children)
+{
+    char flags[512];
+    memory_region_t *r = rig_region(RIG_BYTES);
+    mapping_flags(r->base, flags, sizeof flags);
+    if (access("/sys/kernel/mm/transparent_hugepage", F_OK) == 0)
+        cr_assert(strstr(flags, " hg"), "%s", flags);
+    cr_assert(strstr(flags, " dc"), "%s", flags);
+    memory_region_destroy(&r);
+}
+
 /* ---- written and sealed ---- */
 
 Test(memory_region, says_writing_before_the_first_byte_and_sealed_after_the_last)
