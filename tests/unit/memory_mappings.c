@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Regions that a source offers: mapped in advance, held, let go. The source is in this process and has its turns
+ * from the test, which sets the time. */
+#include "memory/mappings.h"
+
+#include "tests/unit/memory_rig.h"
+
+enum { REGIONS = 12 };
+
+static memory_region_t *regions[REGIONS];
+static handover_t *source;
+static mappings_t *m;
+static char name[32];
+static uint64_t now_us = 5000000;
+static int notes, gone;
+
+static int find_region(void *self, const content_id_t *id)
+{
+    (void)self;
+    for (int i = 0; i < REGIONS; i++) {
+        int fd = regions[i] ? rig_find(regions[i], id) : -1;
+        if (fd >= 0) return fd;
+    }
+    return -1;
+}
+
+static void hear(void *self, const char *from, note_t note, const content_id_t *id)
+{
+    cr_assert(self == regions && !strcmp(from, name) && !id == (note == NOTE_GONE));
+    if (note == NOTE_GONE) gone++;
+    else notes++;
+}
+
+static void listen_again(void)
+{
+    heddle_error_t e;
+    cr_assert_eq(handover_listen(NULL, name, find_region, NULL, &source, &e), HEDDLE_OK, "%s", e.message);
+}
+
+static void set_up(void)
+{
+    heddle_error_t e;
+    snprintf(name, sizeof name, "maps-%d", getpid());
+    listen_again();
+    cr_assert_eq(mappings_new(NULL, hear, regions, &m, &e), HEDDLE_OK);
+    cr_assert_eq(mappings_watch(m, name, now_us, &e), HEDDLE_OK, "%s", e.message);
+}
+
+static void tear_down(void)
+{
+    mappings_destroy(&m);
+    handover_destroy(&source);
+    for (int i = 0; i < REGIONS; i++) memory_region_destroy(&regions[i]);
+}
+
+TestSuite(memory_mappings, .init = set_up, .fini = tear_down);
+
+/* Until nothing is left to do at this time. */
+static void settle(void)
+{
+    for (int i = 0; i < 2000; i++) {
+        if (source) handover_turn(source, now_us);
+        uint64_t due_us = mappings_turn(m, now_us);
+        struct pollfd p[2] = {{mappings_fd(m), POLLIN, 0}, {source ? handover_fd(source) : -1, POLLIN, 0}};
+        if (due_us > now_us && poll(p, 2, 0) == 0) return;
+    }
+    cr_assert(false, "there is always more to do");
+}
+
+/* The first `count` regions are made, where they are not, and offered. */
+static void offer(int count)
+{
+    region_name_t names[REGIONS];
+    for (int i = 0; i < count; i++) {
+        if (!regions[i]) regions[i] = rig_region(2 * MEMORY_STEP_BYTES + RIG_BYTES);
+        names[i] = rig_name(regions[i]);
+    }
+    handover_offer(source, names, (uint32_t)count);
+    settle();
+}
+
+static content_id_t publish(int i, uint64_t version)
+{
+    memory_region_drop(regions[i]);
+    return rig_publish(regions[i], version);
+}
+
+static hold_t *take(const content_id_t *id)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    int rc;
+    while ((rc = mappings_take(m, name, id, now_us, &h, &e)) == HEDDLE_ERR_AGAIN) settle();
+    cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
+    return h;
+}
+
+static long faults(void)
+{
+    struct rusage usage;
+    cr_assert_eq(getrusage(RUSAGE_SELF, &usage), 0);
+    return usage.ru_minflt;
+}
+
+static uint64_t sum(const void *at, size_t bytes)
+{
+    uint64_t s = 0;
+    for (size_t i = 0; i < bytes; i += 64) s += ((const uint8_t *)at)[i];
+    return s;
+}
+
+/* ---- mapped in advance ---- */
+
+/* The first version too costs a lock and a look at the header. */
+Test(memory_mappings, what_is_offered_is_mapped_before_it_is_used_and_without_a_lock)
+{
+    offer(2);
+    cr_assert_eq(mappings_count(m).mapped_bytes, regions[0]->mapped_bytes + regions[1]->mapped_bytes);
+    cr_assert(memory_region_is_free(regions[0]) && memory_region_is_free(regions[1]));
+    content_id_t id = publish(0, 3);
+    hold_t *h = NULL;
+    heddle_error_t e;
+    long before = faults();
+    int rc = mappings_take(m, name, &id, now_us, &h, &e);
+    uint64_t found = rc ? 0 : sum(h->base, h->header.bytes);
+    long after = faults();
+    cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(found, 3 * h->header.bytes / 64);
+    cr_assert_eq(after, before, "%ld page faults", after - before);
+    cr_assert_not(memory_region_is_free(regions[0]));
+    cr_assert_eq(mappings_count(m).held_bytes, h->header.bytes);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_USAGE);
+    mappings_give(m, &h);
+    cr_assert(h == NULL && mappings_count(m).held == 0);
+    memory_region_drop(regions[0]);
+    cr_assert(memory_region_is_free(regions[0]));
+}
+
+Test(memory_mappings, a_mapping_stays_between_the_contents_of_its_region)
+{
+    const void *base = NULL;
+    offer(2);
+    for (uint64_t version = 1; version <= 6; version++) {
+        content_id_t id = publish((int)(version % 2), version);
+        hold_t *h = take(&id);
+        cr_assert(rig_is_whole(h->base, version, h->header.bytes));
+        if (version == 1) base = h->base;
+        if (version % 2) cr_assert_eq(h->base, base);
+        content_id_t old = id;
+        old.epoch--;
+        mappings_give(m, &h);
+        cr_assert_eq(mappings_take(m, name, &old, now_us, &h, NULL), HEDDLE_ERR_NOT_FOUND,
+                     "not what is there");
+    }
+}
+
+Test(memory_mappings, notes_come_and_go)
+{
+    content_id_t id = {.epoch = 1};
+    settle();
+    handover_tell(source, 0, NOTE_VERIFIED, &id);
+    settle();
+    cr_assert_eq(notes, 1);
+    cr_assert_eq(mappings_tell(m, name, NOTE_HELD, &id, NULL), HEDDLE_OK);
+    cr_assert_eq(mappings_tell(m, "another", NOTE_HELD, &id, NULL), HEDDLE_ERR_GONE);
+}
+
+/* ---- let go ---- */
+
+Test(memory_mappings, what_is_withdrawn_is_let_go_and_what_is_held_stays_until_it_is_given)
+{
+    offer(3);
+    content_id_t id = publish(2, 7);
+    hold_t *h = take(&id);
+    int before = rig_descriptors();
+    offer(1);
+    cr_assert_eq(mappings_count(m).mapped, 2);
+    cr_assert_eq(rig_descriptors(), before - 1);
+    cr_assert(rig_is_whole(h->base, 7, h->header.bytes));
+    mappings_give(m, &h);
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 1);
+    cr_assert_eq(mappings_count(m).mapped_bytes, regions[0]->mapped_bytes);
+}
+
+Test(memory_mappings, what_is_offered_again_while_it_goes_is_mapped_again)
+{
+    offer(1);
+    handover_offer(source, NULL, 0);
+    while (mappings_count(m).mapped_bytes == regions[0]->mapped_bytes) (void)mappings_turn(m, now_us);
+    cr_assert_gt(mappings_count(m).mapped, 0);
+    offer(1);
+    cr_assert_eq(mappings_count(m).mapped_bytes, regions[0]->mapped_bytes);
+    content_id_t id = publish(0, 2);
+    hold_t *h = take(&id);
+    cr_assert(rig_is_whole(h->base, 2, h->header.bytes));
+    mappings_give(m, &h);
+}
+
+Test(memory_mappings, a_source_that_comes_back_in_time_finds_its_regions_mapped)
+{
+    offer(1);
+    content_id_t id = publish(0, 1);
+    hold_t *h = take(&id);
+    const void *base = h->base;
+    mappings_give(m, &h);
+    handover_destroy(&source);
+    settle();
+    cr_assert_eq(gone, 1);
+    now_us += MAPPINGS_GONE_US - 1;
+    settle();
+    cr_assert_eq(mappings_count(m).mapped_bytes, regions[0]->mapped_bytes);
+    listen_again();
+    offer(1);
+    now_us += MAPPINGS_GONE_US;
+    offer(1);
+    h = take(&id);
+    cr_assert_eq(h->base, base);
+    mappings_give(m, &h);
+}
+
+Test(memory_mappings, a_source_that_stays_away_leaves_nothing)
+{
+    offer(2);
+    content_id_t id = publish(0, 1);
+    hold_t *h = take(&id);
+    handover_destroy(&source);
+    settle();
+    now_us += MAPPINGS_GONE_US - 1;
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 2);
+    now_us += 1;
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 1, "what is held");
+    cr_assert(rig_is_whole(h->base, 1, h->header.bytes));
+    mappings_give(m, &h);
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 0);
+}
+
+Test(memory_mappings, a_source_that_restarts_fifty_times_leaves_nothing_behind)
+{
+    int descriptors = 0;
+    for (int i = 0; i < 50; i++) {
+        offer(2);
+        content_id_t id = publish(0, 1);
+        hold_t *h = take(&id);
+        mappings_give(m, &h);
+        if (i == 2) descriptors = rig_descriptors();
+        cr_assert(i <= 2 || rig_descriptors() == descriptors, "%d", i);
+        cr_assert_eq(mappings_count(m).mapped, 2);
+        handover_destroy(&source);
+        for (int k = 0; k < 2; k++) memory_region_destroy(&regions[k]);
+        settle();
+        now_us += MAPPINGS_GONE_US;
+        settle();
+        cr_assert_eq(mappings_count(m).mapped, 0);
+        listen_again();
+        now_us += MAPPINGS_RETRY_US;
+        settle();
+    }
+}
+
+Test(memory_mappings, what_ten_contents_did_not_use_goes_and_comes_back_when_it_is_taken)
+{
+    offer(2);
+    for (uint64_t i = 0; i < MAPPINGS_UNUSED; i++) {
+        cr_assert_eq(mappings_count(m).mapped, 2, "%d", (int)i);
+        content_id_t id = publish(0, i + 1);
+        hold_t *h = take(&id);
+        mappings_give(m, &h);
+        settle();
+    }
+    cr_assert_eq(mappings_count(m).mapped, 1);
+    offer(2);
+    cr_assert_eq(mappings_count(m).mapped, 1, "a list alone does not bring it back");
+    content_id_t id = publish(1, 99);
+    hold_t *h = NULL;
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_ERR_AGAIN);
+    h = take(&id);
+    cr_assert(rig_is_whole(h->base, 99, h->header.bytes));
+    mappings_give(m, &h);
+}
+
+/* ---- not offered ---- */
+
+/* As from a holder that hands on. */
+Test(memory_mappings, what_is_not_offered_is_asked_for)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    regions[0] = rig_region(RIG_BYTES);
+    content_id_t id = publish(0, 8), other = id;
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN);
+    settle();
+    cr_assert_not(memory_region_is_free(regions[0]), "it came with its lock");
+    h = take(&id);
+    cr_assert(rig_is_whole(h->base, 8, h->header.bytes));
+    mappings_give(m, &h);
+    other.identity[0] ^= 1;
+    cr_assert_eq(mappings_take(m, name, &other, now_us, &h, &e), HEDDLE_ERR_AGAIN);
+    settle();
+    cr_assert_eq(mappings_take(m, name, &other, now_us, &h, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(e.message, "its source does not have it any more"), "%s", e.message);
+    cr_assert_eq(mappings_take(m, "no-such-name", &other, now_us, &h, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(mappings_count(m).mapped, 1);
+}
+
+Test(memory_mappings, a_lock_that_came_and_is_not_taken_ends)
+{
+    hold_t *h = NULL;
+    regions[0] = rig_region(RIG_BYTES);
+    content_id_t id = publish(0, 8);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_ERR_AGAIN);
+    settle();
+    memory_region_drop(regions[0]);
+    cr_assert_not(memory_region_is_free(regions[0]));
+    now_us += MAPPINGS_ASK_US;
+    settle();
+    cr_assert(memory_region_is_free(regions[0]));
+}
+
+/* ---- ends ---- */
+
+Test(memory_mappings, what_is_held_outlives_the_table)
+{
+    int before = rig_descriptors();
+    offer(2);
+    content_id_t id = publish(0, 5);
+    hold_t *h = take(&id);
+    mappings_destroy(&m);
+    cr_assert(rig_is_whole(h->base, 5, h->header.bytes));
+    hold_destroy(&h);
+    memory_region_drop(regions[0]);
+    cr_assert(memory_region_is_free(regions[0]));
+    handover_turn(source, now_us);
+    cr_assert_eq(rig_descriptors(), before - 2 + 2, "its poll set and its connection, and two regions");
+}
+
+static int child_has_nothing(void *hold)
+{
+    hold_t *h = hold, *other = NULL;
+    content_id_t id = {.epoch = 1};
+    heddle_error_t e;
+    if (mappings_turn(m, now_us) != CLOCK_NEVER || mappings_fd(m) != -1) return 1;
+    if (mappings_take(m, name, &id, now_us, &other, &e) != HEDDLE_ERR_USAGE) return 2;
+    mappings_give(m, &h);
+    mappings_destroy(&m);
+    return 0;
+}
+
+Test(memory_mappings, a_forked_child_has_nothing_and_ends_nothing)
+{
+    offer(1);
+    content_id_t id = publish(0, 5);
+    hold_t *h = take(&id);
+    cr_assert_eq(rig_in_child(child_has_nothing, h), 0);
+    memory_region_drop(regions[0]);
+    cr_assert_not(memory_region_is_free(regions[0]));
+    settle();
+    cr_assert_eq(gone, 0);
+    mappings_give(m, &h);
+    cr_assert(memory_region_is_free(regions[0]));
+}
+
+Test(memory_mappings, sources_are_bounded)
+{
+    heddle_error_t e;
+    char other[32];
+    cr_assert_eq(mappings_watch(m, "", now_us, &e), HEDDLE_ERR_USAGE);
+    for (unsigned i = 1; i < MAPPINGS_SOURCES_MAX; i++) {
+        snprintf(other, sizeof other, "none-%u", i);
+        cr_assert_eq(mappings_watch(m, other, now_us, &e), HEDDLE_OK);
+    }
+    cr_assert_eq(mappings_watch(m, name, now_us, &e), HEDDLE_OK, "known");
+    cr_assert_eq(mappings_watch(m, "one-more", now_us, &e), HEDDLE_ERR_LIMIT);
+    mappings_unwatch(m, "none-7");
+    cr_assert_eq(mappings_watch(m, "one-more", now_us, &e), HEDDLE_OK);
+    mappings_unwatch(m, "unknown");
+}
+
+Test(memory_mappings, without_a_descriptor_it_is_tried_again)
+{
+    struct rlimit old, few;
+    settle();
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
+    few = (struct rlimit){(rlim_t)rig_descriptors(), old.rlim_max};
+    regions[0] = rig_region(RIG_BYTES);
+    region_name_t offered = rig_name(regions[0]);
+    handover_offer(source, &offered, 1);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    int filler = -1, last = -1;
+    while ((filler = dup(STDIN_FILENO)) >= 0) last = filler;
+    settle();
+    for (; last > 0 && mappings_count(m).mapped == 0; last = -1) close(last);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
+    cr_assert_eq(mappings_count(m).mapped, 0);
+    now_us += MAPPINGS_RETRY_US;
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 1);
+}
