@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/pool.h: the regions that this process owns: written in turn, and offered to other processes of the host.
+ *
+ *   a region  | event                                                  -> next
+ *   ----------+----------------------------------------------------------------------------
+ *   making    | pool_work, pool_take: whole                            -> free, offered from then on
+ *   free      | pool_take                                              -> written
+ *             | surplus for POOL_SURPLUS_US, or too small and in the way -> leaving
+ *   written   | memory_region_seal                                     -> wanted
+ *             | pool_drop                                              -> free
+ *   wanted    | pool_drop                                              -> free, or lingering while another holds it
+ *   lingering | the last hold ends                                     -> free
+ *   leaving   | pool_work                                              -> given back
+ *
+ * What is written, wanted or lingering is in use. Whether a region is free is asked of the kernel each time: no
+ * message, count or timer decides it. So pool_take never waits for a reader, and a reader that keeps an old
+ * version costs a region and no time.
+ *
+ * One free region is kept ahead of what is in use, of the size that was last asked for: it is made in the
+ * background, while a version is in use, and processes of the host map it before it is needed. There are at most
+ * `most` regions: beyond that pool_take fails at once, and names the processes that hold the others.
+ *
+ * Threads: one, the owner's. Nothing blocks, but for page faults; a step takes a millisecond or less. The caller
+ * owns it. In a forked child its calls do nothing. */
+#ifndef MEMORY_POOL_H
+#define MEMORY_POOL_H
+
+#include "core/limits.h"
+#include "memory/region.h"
+
+#define POOL_SURPLUS_US 60000000ull
+#define POOL_RETRY_US 1000000ull /* for a spare region, where there was no memory */
+#define POOL_LEAST 6u
+
+typedef struct pool pool_t;
+typedef struct {
+    uint32_t versions; /* that are wanted at a time: there are twice as many regions, at least POOL_LEAST */
+    bool is_guarded;   /* what is wanted is read-only here too (memory_region_guard) */
+    bool (*may_make)(void *self, size_t bytes); /* there is memory for a region; NULL: always */
+    void *self;
+} pool_opts_t;
+
+/* NO_MEMORY. */
+int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error);
+/* What others hold stays theirs. Accepts NULL. */
+void pool_destroy(pool_t **p);
+
+/* A region of at least `bytes`, in `writing`: to be sealed, or dropped. AGAIN: it is being made, a step of it in
+ * this call; call again. NO_SLOT: all are in use; the message names who holds them. NO_MEMORY. */
+int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error);
+/* Not written or wanted any more. */
+void pool_drop(pool_t *p, memory_region_t *region);
+/* One step in the background. Returns when to call again: `now_us` while there are more steps. */
+uint64_t pool_work(pool_t *p, uint64_t now_us);
+
+/* For memory/handover.h: its find, and the list that it offers. True: the list differs from the last one. */
+int pool_find(void *pool, const content_id_t *id);
+bool pool_list(pool_t *p, region_name_t ret_names[LIMIT_OFFERED], uint32_t *ret_count);
+
+typedef struct {
+    uint32_t regions, in_use, lingering;
+    uint64_t bytes;
+} pool_count_t;
+pool_count_t pool_count(const pool_t *p);
+
+#endif

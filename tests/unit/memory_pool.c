@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The regions of an owner: written in turn, kept ahead, bounded, given back. */
+#include "memory/pool.h"
+
+#include "tests/unit/memory_rig.h"
+
+static pool_t *p;
+static uint64_t now_us = 1000000;
+static bool has_memory = true;
+static size_t asked_for;
+
+static bool may_make(void *self, size_t bytes)
+{
+    cr_assert_eq(self, &has_memory);
+    asked_for = bytes;
+    return has_memory;
+}
+
+static void set_up(void)
+{
+    pool_opts_t opts = {.versions = 2, .is_guarded = true, .may_make = may_make, .self = &has_memory};
+    cr_assert_eq(pool_new(&opts, &p, NULL), HEDDLE_OK);
+}
+
+static void tear_down(void) { pool_destroy(&p); }
+
+TestSuite(memory_pool, .init = set_up, .fini = tear_down);
+
+/* In the background, until nothing is left to do at this time. */
+static uint64_t settle(void)
+{
+    uint64_t due_us;
+    for (int i = 0; (due_us = pool_work(p, now_us)) <= now_us; i++) cr_assert_lt(i, 10000);
+    return due_us;
+}
+
+static memory_region_t *take(size_t bytes)
+{
+    memory_region_t *r = NULL;
+    heddle_error_t e;
+    int rc;
+    while ((rc = pool_take(p, bytes, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
+    cr_assert(r->state == REGION_WRITING && r->made_bytes >= bytes);
+    return r;
+}
+
+static content_id_t seal(memory_region_t *r, uint64_t version)
+{
+    digest_t manifest = rig_manifest(version);
+    memset(r->base, (int)version, r->bytes);
+    cr_assert_eq(memory_region_seal(r, version, &manifest, r->bytes, NULL), HEDDLE_OK);
+    return memory_region_content(r);
+}
+
+Test(memory_pool, one_region_is_kept_ahead)
+{
+    memory_region_t *first = take(RIG_BYTES), *second = NULL;
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2);
+    seal(first, 1);
+    cr_assert_eq(pool_take(p, RIG_BYTES, &second, NULL), HEDDLE_OK, "at once");
+    settle();
+    seal(second, 2);
+    pool_drop(p, first);
+    settle();
+    for (uint64_t version = 3; version < 20; version++) {
+        memory_region_t *r = NULL;
+        cr_assert_eq(pool_take(p, RIG_BYTES, &r, NULL), HEDDLE_OK);
+        seal(r, version);
+        pool_drop(p, second);
+        second = r;
+        settle();
+    }
+    cr_assert_leq(pool_count(p).regions, 3);
+    cr_assert_eq(pool_count(p).in_use, 1);
+}
+
+/* A reader that keeps an old version costs a region and no time. */
+Test(memory_pool, a_reader_of_an_old_version_is_not_waited_for)
+{
+    memory_region_t *r = take(RIG_BYTES), *next;
+    content_id_t id = seal(r, 1);
+    hold_t *h = rig_hold(r, &id);
+    settle();
+    pool_drop(p, r);
+    cr_assert_eq(pool_count(p).lingering, 1);
+    for (uint64_t version = 2; version < 9; version++) {
+        cr_assert_eq(pool_take(p, RIG_BYTES, &next, NULL), HEDDLE_OK);
+        cr_assert_neq(next, r);
+        seal(next, version);
+        settle();
+        pool_drop(p, next);
+    }
+    cr_assert(rig_is_whole(h->base, 1, h->header.bytes));
+    hold_release(h);
+    cr_assert_eq(pool_count(p).lingering, 0);
+    hold_destroy(&h);
+}
+
+Test(memory_pool, beyond_its_limit_it_fails_at_once_and_names_the_holder)
+{
+    heddle_error_t e;
+    memory_region_t *r, *written[POOL_LEAST];
+    int ready[2], fd, own = -1;
+    char byte;
+    cr_assert_eq(pipe(ready), 0);
+    for (uint32_t i = 0; i < POOL_LEAST; i++) seal(written[i] = take(RIG_BYTES), i + 1);
+    cr_assert_eq(pool_take(p, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_SLOT);
+    cr_assert(strstr(e.message, "all 6 regions of shared memory are in use") && !e.found[0], "%s", e.message);
+    content_id_t id = memory_region_content(written[3]);
+    cr_assert_eq(memory_region_hand_over(written[3], &fd, NULL), HEDDLE_OK);
+    cr_assert_eq(hold_open(fd, &id, &own, NULL), HEDDLE_OK);
+    pid_t reader = fork();
+    if (reader == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        prctl(PR_SET_NAME, "engine");
+        (void)!write(ready[1], "x", 1);
+        for (;;) pause();
+    }
+    cr_assert_eq(read(ready[0], &byte, 1), 1);
+    close(own);
+    pool_drop(p, written[3]);
+    cr_assert_eq(pool_take(p, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_SLOT);
+    cr_assert(strstr(e.found, "held by engine (pid ") && e.hint[0], "%s", e.found);
+    cr_assert(settle() > now_us, "and no more are made in the background");
+    cr_assert_eq(pool_count(p).regions, POOL_LEAST);
+    rig_reap(reader, SIGKILL);
+    cr_assert_eq(take(RIG_BYTES), written[3]);
+}
+
+Test(memory_pool, what_is_too_much_goes_after_a_minute)
+{
+    memory_region_t *r[3];
+    for (int i = 0; i < 3; i++) seal(r[i] = take(RIG_BYTES), 1);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 4);
+    for (int i = 0; i < 3; i++) pool_drop(p, r[i]);
+    cr_assert_eq(settle(), now_us + POOL_SURPLUS_US);
+    now_us += POOL_SURPLUS_US - 1;
+    settle();
+    cr_assert_eq(pool_count(p).regions, 4);
+    for (int i = 0; i < 4; i++) {
+        now_us += POOL_SURPLUS_US;
+        settle();
+    }
+    cr_assert_eq(pool_count(p).regions, 1, "the spare one stays");
+    cr_assert_eq(settle(), CLOCK_NEVER);
+}
+
+Test(memory_pool, sizes_change)
+{
+    memory_region_t *small = take(RIG_BYTES), *large;
+    seal(small, 1);
+    settle();
+    large = take(4 * MEMORY_STEP_BYTES);
+    cr_assert_geq(large->bytes, 4 * MEMORY_STEP_BYTES);
+    seal(large, 2);
+    settle();
+    pool_drop(p, small);
+    for (int i = 0; i < 8; i++) {
+        now_us += POOL_SURPLUS_US;
+        settle();
+    }
+    cr_assert_eq(pool_count(p).regions, 2, "one in use, and a spare one of its size");
+    pool_drop(p, large);
+    memory_region_t *next = take(RIG_BYTES);
+    seal(next, 3);
+    for (int i = 0; i < 8; i++) {
+        now_us += POOL_SURPLUS_US;
+        settle();
+    }
+    cr_assert_leq(pool_count(p).bytes, next->bytes + 2 * RIG_BYTES, "those that are far too large went");
+}
+
+Test(memory_pool, without_memory_nothing_is_made_and_a_spare_one_is_tried_again)
+{
+    heddle_error_t e;
+    memory_region_t *r = NULL;
+    has_memory = false;
+    cr_assert_eq(pool_take(p, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_MEMORY);
+    cr_assert(asked_for == RIG_BYTES && strstr(e.message, "65536 bytes of shared memory") && e.hint[0]);
+    has_memory = true;
+    r = take(RIG_BYTES);
+    has_memory = false;
+    cr_assert_eq(settle(), now_us + POOL_RETRY_US);
+    cr_assert_eq(pool_count(p).regions, 1);
+    has_memory = true;
+    now_us += POOL_RETRY_US;
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2);
+}
+
+Test(memory_pool, what_is_wanted_is_guarded_and_what_is_free_may_be_written)
+{
+    memory_region_t *r = take(RIG_BYTES);
+    settle();
+    cr_assert_eq(r->guarded_bytes, 0, "it is being written");
+    seal(r, 1);
+    settle();
+    cr_assert_eq(r->guarded_bytes, r->mapped_bytes);
+    pool_drop(p, r);
+    settle();
+    cr_assert_eq(r->guarded_bytes, 0);
+}
+
+Test(memory_pool, lists_and_finds_what_it_has)
+{
+    region_name_t names[LIMIT_OFFERED];
+    uint32_t count = 9;
+    content_id_t id, none = {.epoch = 0};
+    cr_assert(pool_list(p, names, &count) && count == 0);
+    memory_region_t *r = take(RIG_BYTES);
+    cr_assert(pool_list(p, names, &count) && count == 1);
+    region_name_t name = rig_name(r);
+    cr_assert(!memcmp(&names[0], &name, sizeof name));
+    cr_assert(!pool_list(p, names, &count) && count == 1, "told already");
+    memcpy(none.identity, name.identity, sizeof name.identity);
+    cr_assert_eq(pool_find(p, &none), r->file.fd, "to be mapped in advance, while it is written");
+    none.identity[0] ^= 1;
+    cr_assert_eq(pool_find(p, &none), -1);
+    id = memory_region_content(r);
+    cr_assert_eq(pool_find(p, &id), -1, "not sealed");
+    id = seal(r, 1);
+    cr_assert_eq(pool_find(p, &id), r->file.fd);
+    pool_drop(p, r);
+    cr_assert_eq(pool_find(p, &id), -1, "not wanted any more");
+}
+
+/* One that is made larger than was asked for first takes the place of a smaller one that is free. */
+Test(memory_pool, a_small_one_gives_way_at_the_limit)
+{
+    memory_region_t *r[POOL_LEAST];
+    for (uint32_t i = 0; i < POOL_LEAST; i++) seal(r[i] = take(RIG_BYTES), 1);
+    pool_drop(p, r[2]);
+    memory_region_t *large = take(2 * RIG_BYTES);
+    cr_assert_eq(large->bytes, 2 * RIG_BYTES);
+    cr_assert_eq(pool_count(p).regions, POOL_LEAST);
+}
