@@ -4,7 +4,10 @@
 #include "core/limits.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -75,6 +78,41 @@ int file_make(int fd, void *at, size_t offset, size_t bytes)
     if (rc < 0) return errno;
     file_populate(at, bytes, true);
     return 0;
+}
+
+typedef struct {
+    void *at;
+    size_t bytes;
+} range_t;
+
+static void *unmap(void *range)
+{
+    range_t r = *(range_t *)range;
+    free(range);
+    munmap(r.at, r.bytes);
+    return NULL;
+}
+
+void file_unmap_last(void *at, size_t bytes, size_t file_bytes)
+{
+    pthread_attr_t attributes;
+    pthread_t thread;
+    sigset_t all, old;
+    range_t *range = file_bytes < FILE_LARGE_BYTES ? NULL : malloc(sizeof *range);
+    bool is_started = false;
+    if (range && !pthread_attr_init(&attributes)) {
+        *range = (range_t){at, bytes};
+        /* The application's signals are not for this thread. */
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &old);
+        pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+        is_started = !pthread_create(&thread, &attributes, unmap, range);
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+        pthread_attr_destroy(&attributes);
+    }
+    if (is_started) return;
+    free(range);
+    munmap(at, bytes);
 }
 
 const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT])

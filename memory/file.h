@@ -28,6 +28,12 @@ void file_populate(void *at, size_t bytes, bool is_to_write);
 /* Makes pages at `at`, where the file is mapped from `offset` on. 0, or errno: never SIGBUS for want of memory. */
 int file_make(int fd, void *at, size_t offset, size_t bytes);
 
+/* munmap of what may be the last reference of a file of `file_bytes`: the kernel then gives all its pages back,
+ * 10 to 20 ms for 80 MB. That of a large file is done on a thread of its own, which ends with it. The range must
+ * not be used afterwards. */
+#define FILE_LARGE_BYTES ((size_t)8 << 20)
+void file_unmap_last(void *at, size_t bytes, size_t file_bytes);
+
 /* "region 3f9a1c20d4e1b2c3 epoch 7" */
 #define CONTENT_TEXT 64u
 const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT]);

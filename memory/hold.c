@@ -237,7 +237,7 @@ void hold_destroy(hold_t **hold)
     while (hold_unmap(h)) {}
     if (h->process == getpid()) {
         forks_close(&h->file);
-        unmap_from(h, 0);
+        if (h->mapped_bytes) file_unmap_last((void *)(uintptr_t)h->base, h->mapped_bytes, h->file_bytes);
     }
     free(h);
 }

@@ -60,8 +60,8 @@ bool hold_populate(hold_t *h);
 /* Gives the mapping back but for its first step, one step a call; true while there is more. Does nothing
  * while it is held. */
 bool hold_unmap(hold_t *h);
-/* Releases, unmaps what is left, and closes: milliseconds for the last reference of a large region. Accepts
- * NULL. */
+/* Releases, unmaps what is left, and closes. The last reference of a large region ends on a thread of its own
+ * (memory/file.h). Accepts NULL. */
 void hold_destroy(hold_t **h);
 
 /* For memory/handover.h: the descriptor of what is held, which stays this hold's. USAGE: it is not held. */

@@ -129,7 +129,7 @@ void memory_region_destroy(memory_region_t **region)
         give_back_from(r, 0);
         file_unlock(r->file.fd);
         forks_close(&r->file);
-        if (first) munmap(r->base, first);
+        if (first) file_unmap_last(r->base, first, r->bytes);
     }
     free(r);
 }

@@ -92,7 +92,8 @@ bool memory_region_unguard(memory_region_t *r);
 /* Gives memory back but for its first step, one step a call; true while there is more. From the
  * first step on it is `gone`, unless it has no more than one. */
 bool memory_region_shrink(memory_region_t *r);
-/* Shrinks what is left, and closes: milliseconds for the last reference of a large region. Accepts NULL. */
+/* Shrinks what is left, and closes. The last reference of a large region ends on a thread of its own
+ * (memory/file.h). Accepts NULL. */
 void memory_region_destroy(memory_region_t **r);
 
 #endif

@@ -3,6 +3,7 @@
 #include "core/limits.h"
 #include "tests/unit/memory_rig.h"
 
+#include <sched.h>
 #include <setjmp.h>
 
 static header_t *header_in(const memory_region_t *r)
@@ -334,6 +335,19 @@ Test(memory_region, one_that_was_handed_over_lives_on_with_those_that_hold_it)
     cr_assert(rig_is_whole(h->base, 5, h->header.bytes));
     hold_destroy(&h);
     cr_assert_eq(rig_descriptors(), before);
+}
+
+/* The thread is another one, so the caller does not wait for the kernel; and it does end. */
+Test(memory_region, a_large_one_is_given_back_on_a_thread_of_its_own)
+{
+    unsigned char v;
+    memory_region_t *r = rig_region(FILE_LARGE_BYTES);
+    void *base = r->base;
+    rig_publish(r, 1);
+    memory_region_destroy(&r);
+    uint64_t end_us = clock_now(clock_system()) + RIG_PATIENCE_US;
+    while (mincore(base, 4096, &v) == 0 && clock_now(clock_system()) < end_us) sched_yield();
+    cr_assert(mincore(base, 4096, &v) < 0 && errno == ENOMEM, "unmapped");
 }
 
 Test(memory_region, one_that_is_half_made_can_be_destroyed)
