@@ -25,12 +25,13 @@ bool file_is_held(int fd);
 bool file_header(int fd, header_t *ret_header, size_t *ret_capacity);
 /* Maps pages that exist in advance. A kernel before 5.14 has no call for it: one byte of each is touched. */
 void file_populate(void *at, size_t bytes, bool is_to_write);
-/* Makes pages at `at`, where the file is mapped from `offset` on. 0, or errno: never SIGBUS for want of memory. */
+/* Makes pages at `at`, where the file is mapped from `offset` on. 0, or errno: never SIGBUS for want of
+ * memory. */
 int file_make(int fd, void *at, size_t offset, size_t bytes);
 
-/* munmap of what may be the last reference of a file of `file_bytes`: the kernel then gives all its pages back,
- * 10 to 20 ms for 80 MB. That of a large file is done on a thread of its own, which ends with it. The range must
- * not be used afterwards. */
+/* munmap of what may be the last reference of a file of `file_bytes`: the kernel then gives all its pages
+ * back, 10 to 20 ms for 80 MB. That of a large file is done on a thread of its own, which ends with it. The
+ * range must not be used afterwards. */
 #define FILE_LARGE_BYTES ((size_t)8 << 20)
 void file_unmap_last(void *at, size_t bytes, size_t file_bytes);
 

@@ -140,7 +140,8 @@ typedef struct {
     bool is_watching;
     uint64_t due_us;
 } connection_t;
-/* The first LIMIT_WATCHERS places are for those that watch, the others for those that have asked nothing yet. */
+/* The first LIMIT_WATCHERS places are for those that watch, the others for those that have asked nothing
+ * yet. */
 enum { CONNECTIONS = LIMIT_WATCHERS + LIMIT_HANDOVERS };
 struct handover {
     char name[HANDOVER_NAME_MAX + 1];

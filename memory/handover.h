@@ -24,7 +24,7 @@
  * A connection that watches lasts:
  *
  *     connection: same user?         <-- watch -----  handover_watch
- *                                    --- list ----->  all regions that are offered now, and again when that changes
+ *                                    --- list ----->  all regions that are offered, also after each change
  *                                    <-- notes ---->  memory/rounds.h: which process verifies a content
  *
  * A list replaces the list before, so nothing has to be repeated for a process that was away. A watcher that
@@ -75,7 +75,8 @@ void handover_destroy(handover_t **h);
  * without it. */
 void handover_offer(handover_t *h, const region_name_t *regions, uint32_t count);
 
-/* `watcher`: a number below LIMIT_WATCHERS, of another process after NOTE_GONE. Called within handover_turn. */
+/* `watcher`: a number below LIMIT_WATCHERS, of another process after NOTE_GONE. Called within
+ * handover_turn. */
 typedef void (*handover_heard_t)(void *self, uint32_t watcher, note_t note, const content_id_t *id);
 void handover_hear(handover_t *h, handover_heard_t heard);
 /* A watcher that cannot take it is disconnected: NOTE_GONE comes in the next turn. */

@@ -66,8 +66,8 @@ static void add(holders_t *h)
     h->count++;
 }
 
-/* The next process whose files can be read; false: none is left. Its own are left out: a process knows what it
- * holds itself. */
+/* The next process whose files can be read; false: none is left. Its own are left out: a process knows what
+ * it holds itself. */
 static bool open_next(holders_t *h)
 {
     for (struct dirent *e; (e = readdir(h->processes));) {

@@ -137,7 +137,8 @@ static source_t *source_of(mappings_t *m, const char *name)
     return NULL;
 }
 
-/* It is not offered any more. What is held stays until it is given back, and what a taker waits for is taken. */
+/* It is not offered any more. What is held stays until it is given back, and what a taker waits for is
+ * taken. */
 static void withdraw(mappings_t *m, mapping_t *p)
 {
     p->source = WITHDRAWN;

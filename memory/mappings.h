@@ -6,19 +6,20 @@
  *   -----------+-----------------------------------------------------------------------------------------
  *   (none)     | a source offers it, or its content is taken                -> wanted
  *   wanted     | its description came                                       -> mapped
- *              | it was refused, or the source ended                        -> (none), or asked again for an offer
+ *              | it was refused, or the source ended                        -> (none), or asked again
  *   mapped     | mappings_take                                              -> held
  *              | withdrawn, its source gone for MAPPINGS_GONE_US,
  *              | or not used by MAPPINGS_UNUSED takes of others             -> leaving
  *   held       | mappings_give                                              -> mapped
- *   leaving    | unmapped, a step at a time                                 -> (none), or aside while it is offered
+ *   leaving    | unmapped, a step at a time                                 -> (none), or aside if offered
  *   aside      | its content is taken                                       -> wanted
  *
- * A mapping is a cache: it is made in the background, in steps, without a lock, and stays between two contents
- * of its region. So a warm version costs a lock and a look at the header, and no page tables. Nothing that a
- * source does ends a hold: what is held stays mapped until it is given back.
+ * A mapping is a cache: it is made in the background, in steps, without a lock, and stays between two
+ * contents of its region. So a warm version costs a lock and a look at the header, and no page tables.
+ * Nothing that a source does ends a hold: what is held stays mapped until it is given back.
  *
- * A source is watched (memory/handover.h) under its socket's name, and is connected to again after it has ended.
+ * A source is watched (memory/handover.h) under its socket's name, and is connected to again after it has
+ * ended.
  *
  * Threads: one, a loop's. Nothing blocks, but for page faults. The caller owns it. A forked child has neither
  * mappings nor descriptors. */
@@ -46,11 +47,12 @@ void mappings_destroy(mappings_t **m);
 
 /* Readable when there is something to do. */
 int mappings_fd(const mappings_t *m);
-/* Does a part of it: messages, and one step of mapping or unmapping. Returns when to call again at the latest:
- * `now_us` while there are more steps. */
+/* Does a part of it: messages, and one step of mapping or unmapping. Returns when to call again at the
+ * latest: `now_us` while there are more steps. */
 uint64_t mappings_turn(mappings_t *m, uint64_t now_us);
 
-/* Watches a source by the name of its socket; again: nothing changes. LIMIT: there are MAPPINGS_SOURCES_MAX. */
+/* Watches a source by the name of its socket; again: nothing changes. LIMIT: there are
+ * MAPPINGS_SOURCES_MAX. */
 int mappings_watch(mappings_t *m, const char *source, uint64_t now_us, heddle_error_t *error);
 /* What it offered is let go. */
 void mappings_unwatch(mappings_t *m, const char *source);
@@ -58,10 +60,10 @@ void mappings_unwatch(mappings_t *m, const char *source);
 int mappings_tell(mappings_t *m, const char *source, note_t note, const content_id_t *id,
                   heddle_error_t *error);
 
-/* A hold of this content. OK: *ret_hold is in `mapped` (memory/hold.h), and stays until mappings_give. AGAIN: it
- * is on its way; call again when the descriptor was readable, or after a turn. Else as hold_take and
- * handover_ask: the content has to be fetched elsewhere. LIMIT: MAPPINGS_REGIONS_MAX are held. USAGE: it is held
- * already. */
+/* A hold of this content. OK: *ret_hold is in `mapped` (memory/hold.h), and stays until mappings_give.
+ * AGAIN: it is on its way; call again when the descriptor was readable, or after a turn. Else as hold_take
+ * and handover_ask: the content has to be fetched elsewhere. LIMIT: MAPPINGS_REGIONS_MAX are held. USAGE:
+ * it is held already. */
 int mappings_take(mappings_t *m, const char *source, const content_id_t *id, uint64_t now_us,
                   hold_t **ret_hold, heddle_error_t *error);
 /* Ends the hold; the mapping may stay. */

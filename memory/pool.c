@@ -182,7 +182,8 @@ static uint64_t trim(pool_t *p, int spare, uint64_t now_us)
     return now_us;
 }
 
-/* A spare region is made only while another is in use: a process that publishes nothing any more needs none. */
+/* A spare region is made only while another is in use: a process that publishes nothing any more needs
+ * none. */
 uint64_t pool_work(pool_t *p, uint64_t now_us)
 {
     if (p->leaving && memory_region_shrink(p->leaving)) return now_us;

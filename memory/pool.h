@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/pool.h: the regions that this process owns: written in turn, and offered to other processes of the host.
+/* memory/pool.h: the regions that this process owns: written in turn, and offered to other processes of the
+ * host.
  *
  *   a region  | event                                                  -> next
  *   ----------+----------------------------------------------------------------------------
@@ -8,20 +9,20 @@
  *             | surplus for POOL_SURPLUS_US, or too small and in the way -> leaving
  *   written   | memory_region_seal                                     -> wanted
  *             | pool_drop                                              -> free
- *   wanted    | pool_drop                                              -> free, or lingering while another holds it
+ *   wanted    | pool_drop                                              -> free, or lingering if it is held
  *   lingering | the last hold ends                                     -> free
  *   leaving   | pool_work                                              -> given back
  *
- * What is written, wanted or lingering is in use. Whether a region is free is asked of the kernel each time: no
- * message, count or timer decides it. So pool_take never waits for a reader, and a reader that keeps an old
- * version costs a region and no time.
+ * What is written, wanted or lingering is in use. Whether a region is free is asked of the kernel each
+ * time: no message, count or timer decides it. So pool_take never waits for a reader, and a reader that
+ * keeps an old version costs a region and no time.
  *
  * One free region is kept ahead of what is in use, of the size that was last asked for: it is made in the
- * background, while a version is in use, and processes of the host map it before it is needed. There are at most
- * `most` regions: beyond that pool_take fails at once, and names the processes that hold the others.
+ * background, while a version is in use, and processes of the host map it before it is needed. There are at
+ * most `most` regions: beyond that pool_take fails at once, and names the processes that hold the others.
  *
- * Threads: one, the owner's. Nothing blocks, but for page faults; a step takes a millisecond or less. The caller
- * owns it. In a forked child its calls do nothing. */
+ * Threads: one, the owner's. Nothing blocks, but for page faults; a step takes a millisecond or less. The
+ * caller owns it. In a forked child its calls do nothing. */
 #ifndef MEMORY_POOL_H
 #define MEMORY_POOL_H
 
@@ -45,8 +46,8 @@ int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error);
 /* What others hold stays theirs. Accepts NULL. */
 void pool_destroy(pool_t **p);
 
-/* A region of at least `bytes`, in `writing`: to be sealed, or dropped. AGAIN: it is being made, a step of it in
- * this call; call again. NO_SLOT: all are in use; the message names who holds them. NO_MEMORY. */
+/* A region of at least `bytes`, in `writing`: to be sealed, or dropped. AGAIN: it is being made, a step of
+ * it in this call; call again. NO_SLOT: all are in use; the message names who holds them. NO_MEMORY. */
 int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error);
 /* Not written or wanted any more. */
 void pool_drop(pool_t *p, memory_region_t *region);

@@ -56,7 +56,7 @@ static int lay_out(memory_region_t *r, heddle_error_t *error)
     int why = errno;
     if (base != MAP_FAILED) {
         (void)madvise(base, whole, MADV_DONTFORK);
-        /* Only where shmem_enabled allows them: 80 MB are made in 4 ms in place of 65, and mapped by a holder in
+        /* Where shmem_enabled allows it: 80 MB are made in 4 ms in place of 65, and mapped by a holder in
          * 0.1 ms in place of 10 (docs/benchmarks.md). */
         (void)madvise(base, whole, MADV_HUGEPAGE);
         r->base = base;

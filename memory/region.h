@@ -16,14 +16,14 @@
  * death in any state takes nothing from those that hold the region; in `writing` it leaves a header that no
  * holder accepts.
  *
- * `sealed` means: its content may be held by others. offer gives the region alone, to be mapped in advance and
- * read later, under a hold. A region that was dropped may still be held; begin then fails at once
- * with NO_SLOT. Nothing but the exclusive lock decides when the memory may be written: no message, count or
+ * `sealed` means: its content may be held by others. offer gives the region alone, to be mapped in advance
+ * and read later, under a hold. A region that was dropped may still be held; begin then fails at once with
+ * NO_SLOT. Nothing but the exclusive lock decides when the memory may be written: no message, count or
  * timer.
  *
- * SHRINK and GROW are sealed when it is made, FUTURE_WRITE and SEAL when it is first offered or handed over. From then
- * on only the owner's mapping can write, and no page can be punched: the memory is back when the last mapping
- * and the last descriptor are gone.
+ * SHRINK and GROW are sealed when it is made, FUTURE_WRITE and SEAL when it is first offered or handed
+ * over. From then on only the owner's mapping can write, and no page can be punched: the memory is back
+ * when the last mapping and the last descriptor are gone.
  *
  * Threads: one, the owner's; the guard may be set and taken back by another one while the region is not
  * written. Only page faults block. The caller owns it. A forked child has neither the mapping (MADV_DONTFORK)

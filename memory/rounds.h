@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/rounds.h (PURE): a content is verified once a host: which process does it, at the source and at a holder.
+/* memory/rounds.h (PURE): a content is verified once a host: which process does it, at the source and at a
+ * holder.
  *
  * At the source, a round for each content:
  *
- *   state      | one more holds it    | good               | bad                   | asked one gone or silent
- *   -----------+----------------------+--------------------+-----------------------+--------------------------
+ *   state      | one more holds it    | good               | bad                   | the asked one is away
+ *   -----------+----------------------+--------------------+-----------------------+-------------------------
  *   verifying  | asked, if none is;   | -> verified:       | -> doubted: the next  | the next that waits is
  *              | else it waits        |    all are told    |    that waits is asked| asked; none: none is
  *   doubted    | as above             | -> verified        | of another process:   | as above
@@ -12,21 +13,21 @@
  *   verified   | told                 | –                  | –                     | –
  *   spoiled    | told                 | –                  | –                     | –
  *
- * A verdict counts only from a process that was asked and has not answered yet; it may come late. One process
- * with a defective core must not make a good version fail on the host, so a second one decides. A process that
- * found the bytes bad does not use them, whatever others find.
+ * `away`: gone, or silent. A verdict counts only from a process that was asked and has not answered yet; it
+ * may come late. One process with a defective core must not make a good version fail on the host, so a
+ * second one decides. A process that found the bytes bad does not use them, whatever others find.
  *
  * At a holder, a claim for each content that it holds:
  *
- *   state      | verify     | verified  | spoiled | source gone, or silent | bytes match        | bytes differ
- *   -----------+------------+-----------+---------+------------------------+--------------------+-------------
- *   waiting    | verifying  | usable    | bad     | verifying              | –                  | –
- *   verifying  | stays      | usable    | bad     | stays                  | usable: note GOOD  | bad: note BAD
- *   usable     | –          | –         | –       | –                      | –                  | –
- *   bad        | –          | –         | –       | –                      | –                  | –
+ *   state      | verify     | verified  | spoiled | source is away | bytes match        | bytes differ
+ *   -----------+------------+-----------+---------+----------------+--------------------+-------------
+ *   waiting    | verifying  | usable    | bad     | verifying      | –                  | –
+ *   verifying  | stays      | usable    | bad     | stays          | usable: note GOOD  | bad: note BAD
+ *   usable     | –          | –         | –       | –              | –                  | –
+ *   bad        | –          | –         | –       | –              | –                  | –
  *
- * A note about another content, or another epoch of the region, changes nothing. A holder that hands a content on
- * has it usable, so what it hands on is usable.
+ * A note about another content, or another epoch of the region, changes nothing. A holder that hands a
+ * content on has it usable, so what it hands on is usable.
  *
  * Without sockets and clocks; any thread; nothing blocks. The caller owns both. */
 #ifndef MEMORY_ROUNDS_H

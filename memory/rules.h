@@ -30,8 +30,8 @@ typedef struct {
 /* The name of what a region held in one epoch. Every message about a region has its identity and epoch. */
 typedef struct {
     uint8_t identity[MEMORY_IDENTITY_BYTES]; /* random: of the region, for its life */
-    uint64_t epoch;                          /* of the region: grows with each reuse, 0 before the first; in a
-                                              * request, 0 asks for the region alone, to be mapped in advance */
+    uint64_t epoch;                          /* of the region: grows with each reuse; 0 before the first, and
+                                              * in a request for the region alone */
     digest_t manifest;                       /* of the manifest of the content */
 } content_id_t;
 

@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory-held [MB]: what a version costs that processes of one host hold, beside a memcpy of the same bytes.
- * For 1, 4 and 16 holders, medians of 21 versions in two regions by turns: begin, seal, and from the announcement
- * until the last holder has looked at the header under its lock (each is woken by a message; its mapping exists).
- * Before that, once: a region made and touched, and handed over, mapped and populated. */
+/* memory-held [MB [VERSIONS]]: what a version costs that processes of one host hold, beside a memcpy of the same
+ * bytes in the same run. A publisher writes versions into its pool of regions in turn, and announces each to 1,
+ * 4 and 16 holders, each a process that is woken by a message. For each number of holders a row of medians:
+ *
+ *   begin, fill, seal   the publisher has a region, has copied and digested the bytes, has sealed it
+ *   held                from the announcement until the last holder has its hold
+ *   usable              from the announcement until the last holder may use it: one of them has digested it
+ *   all                 from begin to usable, and as a multiple of the memcpy
+ *
+ * `cold`: regions that no holder has mapped: asked for, mapped and populated. `first`: the first version in a
+ * region that was offered and mapped in advance. `warm`: regions that were used before. Fill and verification run
+ * on two threads where there are two cores. */
 #include "core/clock.h"
-#include "memory/handover.h"
-#include "memory/hold.h"
-#include "memory/region.h"
+#include "core/crew.h"
+#include "core/digest.h"
+#include "core/errors.h"
+#include "memory/mappings.h"
+#include "memory/pool.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -14,29 +24,234 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { REGIONS = 2, MOST_HOLDERS = 16, VERSIONS = 21 };
+enum { MOST_HOLDERS = 16, MOST_VERSIONS = 201, PIECES = 64 };
 
-static memory_region_t *regions[REGIONS];
+static size_t size;
+static uint8_t *bytes;
+static uint64_t *leaves;
+static crew_t *crew;
 static char name[32];
 
-static double now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
-}
+static uint64_t now_us(void) { return clock_now(clock_system()); }
 
 static void check(int rc, const heddle_error_t *e)
 {
     if (!rc) return;
-    fprintf(stderr, "memory-held: %s\n", e->message);
+    fprintf(stderr, "memory-held: %s\n", rc == HEDDLE_ERR_AGAIN ? "it did not come" : e->message);
     exit(9);
 }
+
+/* ---- work on the bytes ---- */
+
+typedef struct {
+    void *to; /* NULL: digest alone */
+    const void *from;
+} work_t;
+
+static void piece(void *work, uint32_t i)
+{
+    const work_t *w = work;
+    size_t pages = (size + 4095) / 4096, from = pages * i / PIECES * 4096,
+           to = pages * (i + 1) / PIECES * 4096;
+    if (to > size) to = size;
+    if (w->to)
+        digest_copy((uint8_t *)w->to + from, (const uint8_t *)w->from + from, to - from,
+                    leaves + from / 4096);
+    else digest_leaves((const uint8_t *)w->from + from, to - from, leaves + from / 4096);
+}
+
+static void do_work(void *to, const void *from)
+{
+    work_t work = {to, from};
+    if (!crew && crew_cores() > 1) crew = crew_new(1);
+    crew_do(crew, PIECES, piece, &work);
+}
+
+/* ---- a holder ---- */
+
+typedef struct {
+    content_id_t id;
+    bool is_cold;
+} announcement_t;
+typedef struct {
+    bool is_usable; /* else held */
+    long faults;    /* of pages, since the announcement */
+} report_t;
+
+static struct {
+    mappings_t *m;
+    claim_t claim;
+    hold_t *hold;
+    int orders;
+    long faults;
+} self;
+
+static long count_faults(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) ? 0 : usage.ru_minflt + usage.ru_majflt;
+}
+
+static void report(bool is_usable)
+{
+    report_t r = {is_usable, count_faults() - self.faults};
+    if (write(self.orders, &r, sizeof r) != (ssize_t)sizeof r) _exit(9);
+}
+
+static void hear(void *none, const char *source, note_t note, const content_id_t *id)
+{
+    claim_state_t was = self.claim.state;
+    (void)none;
+    if (note == NOTE_GONE) _exit(0);
+    if (!claim_hear(&self.claim, note, id) || was == self.claim.state) return;
+    if (self.claim.state == CLAIM_VERIFYING) {
+        do_work(NULL, self.hold->base);
+        (void)claim_found(&self.claim, true, &note);
+        if (mappings_tell(self.m, source, note, id, NULL)) _exit(9);
+    }
+    report(true);
+}
+
+/* The hold before ends with the next announcement, as a worker's does when it has switched. */
+static void hold(const announcement_t *a)
+{
+    heddle_error_t e;
+    int rc;
+    if (self.hold) mappings_give(self.m, &self.hold);
+    self.faults = count_faults();
+    while ((rc = mappings_take(self.m, name, &a->id, now_us(), &self.hold, &e)) == HEDDLE_ERR_AGAIN) {
+        struct pollfd p = {mappings_fd(self.m), POLLIN, 0};
+        (void)poll(&p, 1, 1000);
+        (void)mappings_turn(self.m, now_us());
+    }
+    check(rc, &e);
+    for (bool more = a->is_cold; more;) more = hold_populate(self.hold);
+    report(false);
+    claim_begin(&self.claim, &a->id, size, false, now_us());
+    check(mappings_tell(self.m, name, NOTE_HELD, &a->id, &e), &e);
+}
+
+static _Noreturn void be_holder(int orders)
+{
+    announcement_t a;
+    heddle_error_t e;
+    crew = NULL; /* the publisher's */
+    self.orders = orders;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    check(mappings_new(NULL, hear, NULL, &self.m, &e), &e);
+    check(mappings_watch(self.m, name, now_us(), &e), &e);
+    for (;;) {
+        uint64_t due_us = mappings_turn(self.m, now_us()), now = now_us();
+        struct pollfd p[2] = {{orders, POLLIN, 0}, {mappings_fd(self.m), POLLIN, 0}};
+        (void)poll(p, 2, due_us == CLOCK_NEVER ? -1 : due_us <= now ? 0 : (int)((due_us - now) / 1000 + 1));
+        if (!p[0].revents) continue;
+        if (read(orders, &a, sizeof a) != (ssize_t)sizeof a) _exit(0);
+        hold(&a);
+    }
+}
+
+/* ---- the publisher ---- */
+
+static pool_t *pool;
+static handover_t *source;
+static round_t round_now;
+
+static void tell(round_act_t act)
+{
+    for (uint32_t i = 0; i < LIMIT_WATCHERS && act.is_any; i++)
+        if (act.watcher == i || (act.watcher == ROUND_ALL && round_has(&round_now, i)))
+            handover_tell(source, i, act.note, &round_now.id);
+}
+
+static void heard(void *none, uint32_t watcher, note_t note, const content_id_t *id)
+{
+    static const round_event_t EVENTS[] = {[NOTE_HELD] = ROUND_HELD,
+                                           [NOTE_GOOD] = ROUND_GOOD,
+                                           [NOTE_BAD] = ROUND_BAD,
+                                           [NOTE_GONE] = ROUND_GONE};
+    (void)none;
+    if (!id || !memcmp(id, &round_now.id, sizeof *id))
+        tell(round_step(&round_now, EVENTS[note], watcher, now_us()));
+}
+
+/* In the background: regions are made, offered, and mapped by all. */
+static void rest(const int *holders, int count, uint64_t for_us)
+{
+    uint64_t end_us = now_us() + for_us;
+    region_name_t names[LIMIT_OFFERED];
+    uint32_t offered;
+    (void)holders, (void)count;
+    while (now_us() < end_us) {
+        struct pollfd p = {handover_fd(source), POLLIN, 0};
+        bool has_more = pool_work(pool, now_us()) <= now_us();
+        if (pool_list(pool, names, &offered)) handover_offer(source, names, offered);
+        (void)poll(&p, 1, has_more ? 0 : 1);
+        (void)handover_turn(source, now_us());
+    }
+}
+
+typedef struct {
+    double begin, fill, seal, held, usable, all;
+    double faults; /* of the holders, all together */
+} times_t;
+
+/* Until all have reported twice: held, usable. */
+static void wait_for(const int *holders, int count, uint64_t start_us, times_t *t)
+{
+    int held = 0, usable = 0;
+    struct pollfd p[MOST_HOLDERS + 1];
+    while (usable < count) {
+        for (int i = 0; i < count; i++) p[i] = (struct pollfd){holders[i], POLLIN, 0};
+        p[count] = (struct pollfd){handover_fd(source), POLLIN, 0};
+        if (poll(p, (nfds_t)count + 1, 10000) <= 0) check(HEDDLE_ERR_AGAIN, NULL);
+        (void)handover_turn(source, now_us());
+        for (int i = 0; i < count; i++) {
+            report_t r;
+            if (!p[i].revents) continue;
+            if (read(holders[i], &r, sizeof r) != (ssize_t)sizeof r) exit(9);
+            if (r.is_usable) t->faults += (double)r.faults;
+            if (r.is_usable) usable++;
+            else if (++held == count) t->held = (double)(now_us() - start_us) / 1e3;
+        }
+    }
+    t->usable = (double)(now_us() - start_us) / 1e3;
+}
+
+static times_t publish(const int *holders, int count, uint64_t version, bool is_cold, memory_region_t **last)
+{
+    times_t t = {0};
+    heddle_error_t e;
+    memory_region_t *r;
+    digest_t manifest = {{(uint8_t)version, 1}};
+    int rc;
+    uint64_t t0 = now_us();
+    while ((rc = pool_take(pool, size, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    check(rc, &e);
+    uint64_t t1 = now_us();
+    do_work(r->base, bytes);
+    uint64_t t2 = now_us();
+    check(memory_region_seal(r, version, &manifest, size, &e), &e);
+    announcement_t a = {memory_region_content(r), is_cold};
+    round_begin(&round_now, &a.id, size);
+    uint64_t t3 = now_us();
+    for (int i = 0; i < count; i++)
+        if (write(holders[i], &a, sizeof a) != (ssize_t)sizeof a) exit(9);
+    wait_for(holders, count, t3, &t);
+    t.begin = (double)(t1 - t0) / 1e3;
+    t.fill = (double)(t2 - t1) / 1e3;
+    t.seal = (double)(t3 - t2) / 1e3;
+    t.all = (double)(t3 - t0) / 1e3 + t.usable;
+    if (*last) pool_drop(pool, *last);
+    *last = r;
+    return t;
+}
+
+/* ---- figures ---- */
 
 static int compare(const void *a, const void *b)
 {
@@ -44,93 +259,52 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median(double *samples)
+static double median(const times_t *samples, int count, size_t field)
 {
-    qsort(samples, VERSIONS, sizeof *samples, compare);
-    return samples[VERSIONS / 2];
+    double values[MOST_VERSIONS];
+    for (int i = 0; i < count; i++) memcpy(&values[i], (const uint8_t *)&samples[i] + field, sizeof *values);
+    qsort(values, (size_t)count, sizeof *values, compare);
+    return values[count / 2];
+}
+#define MEDIAN(field) median(samples, n, offsetof(times_t, field))
+
+static void print(const char *what, int holders, const times_t *samples, int n, double memcpy_ms)
+{
+    printf("%-5s %2d holders: begin %5.2f  fill %6.2f  seal %5.2f  held %7.2f  usable %7.2f  all %7.2f ms, "
+           "%5.2f x memcpy; %.0f page faults\n",
+           what, holders, MEDIAN(begin), MEDIAN(fill), MEDIAN(seal), MEDIAN(held), MEDIAN(usable),
+           MEDIAN(all), MEDIAN(all) / memcpy_ms, MEDIAN(faults));
 }
 
-static int find(void *self, const content_id_t *id)
+static double memcpy_ms(void)
 {
-    int fd;
-    (void)self;
-    for (int i = 0; i < REGIONS; i++) {
-        content_id_t has = memory_region_content(regions[i]);
-        if (!memcmp(has.identity, id->identity, sizeof id->identity) &&
-            memory_region_hand_over(regions[i], &fd, NULL) == HEDDLE_OK)
-            return fd;
+    times_t samples[11];
+    enum { n = 11 };
+    uint8_t *to = malloc(size);
+    if (!to) exit(9);
+    memset(to, 1, size);
+    for (int i = 0; i < n; i++) {
+        uint64_t start_us = now_us();
+        memcpy(to, bytes, size);
+        __asm__ volatile("" : : "r"(to) : "memory");
+        samples[i].all = (double)(now_us() - start_us) / 1e3;
     }
-    return -1;
+    free(to);
+    return MEDIAN(all);
 }
 
-/* A holder: for each content that is announced, a hold until the next message; the answer is the time that the
- * hold took by itself. The first of each region is asked for. */
-static void be_holder(int orders)
+static void start(int *holders, int count)
 {
-    hold_t *holds[REGIONS] = {NULL}, *held = NULL;
-    struct {
-        int region;
-        content_id_t id;
-    } order;
     heddle_error_t e;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    while (read(orders, &order, sizeof order) == (ssize_t)sizeof order) {
-        if (held) hold_release(held);
-        double start = now_us();
-        hold_t **h = &holds[order.region];
-        if (!*h) {
-            handover_ask_t *a;
-            int rc;
-            check(handover_ask(NULL, name, &order.id, CLOCK_NEVER, &a, &e), &e);
-            while ((rc = handover_ask_take(a, 0, h, &e)) == HEDDLE_ERR_AGAIN) {
-                struct pollfd p = {handover_ask_fd(a), POLLIN, 0};
-                (void)poll(&p, 1, -1);
-            }
-            check(rc, &e);
-            handover_ask_destroy(&a);
-            check(hold_map(*h, &e), &e);
-            while (hold_populate(*h)) {}
-        }
-        check(hold_take(*h, &order.id, &e), &e);
-        held = *h;
-        double took = now_us() - start;
-        if (write(orders, &took, sizeof took) < 0) break;
-    }
-    _exit(0);
-}
-
-static double announce(const int *holders, int count, int region, handover_t *source, double *ret_slowest)
-{
-    struct {
-        int region;
-        content_id_t id;
-    } order = {region, memory_region_content(regions[region])};
-    double start = now_us(), took;
-    *ret_slowest = 0;
-    for (int i = 0; i < count; i++)
-        if (write(holders[i], &order, sizeof order) < 0) exit(9);
-    for (int done = 0; done < count;) {
-        struct pollfd p[2] = {{holders[done], POLLIN, 0}, {handover_fd(source), POLLIN, 0}};
-        (void)poll(p, 2, -1);
-        if (p[1].revents) (void)handover_turn(source, 0);
-        if (!(p[0].revents & POLLIN)) continue;
-        if (read(holders[done++], &took, sizeof took) < 0) exit(9);
-        if (took > *ret_slowest) *ret_slowest = took;
-    }
-    return now_us() - start;
-}
-
-static void measure(int count, const void *bytes, size_t size)
-{
-    int holders[MOST_HOLDERS], pair[2];
-    double begin[VERSIONS], fill[VERSIONS], seal[VERSIONS], all[VERSIONS], own[VERSIONS], first = 0;
-    digest_t manifest = {{1}};
-    heddle_error_t e;
-    handover_t *source;
+    int pair[2];
+    pool_opts_t opts = {.versions = 2,
+                        .is_guarded = !getenv("HEDDLE_GUARD") || strcmp(getenv("HEDDLE_GUARD"), "0") != 0};
     snprintf(name, sizeof name, "held-%d", getpid());
-    check(handover_listen(NULL, name, find, NULL, &source, &e), &e);
+    check(pool_new(&opts, &pool, &e), &e);
+    check(handover_listen(NULL, name, pool_find, pool, &source, &e), &e);
+    handover_hear(source, heard);
     for (int i = 0; i < count; i++) {
-        if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair)) exit(9);
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) exit(9);
         pid_t pid = fork();
         if (pid == 0) {
             for (int k = 0; k < i; k++) close(holders[k]);
@@ -140,70 +314,48 @@ static void measure(int count, const void *bytes, size_t size)
         close(pair[1]);
         holders[i] = pair[0];
     }
-    for (int v = -REGIONS; v < VERSIONS; v++) {
-        memory_region_t *r = regions[(v + REGIONS) % REGIONS];
-        int at = v < 0 ? 0 : v;
-        memory_region_drop(r);
-        double t0 = now_us();
-        check(memory_region_begin(r, &e), &e);
-        double t1 = now_us();
-        memcpy(r->base, bytes, size);
-        double t2 = now_us();
-        check(memory_region_seal(r, (uint64_t)(v + 3), &manifest, size, &e), &e);
-        double t3 = now_us();
-        all[at] = announce(holders, count, (v + REGIONS) % REGIONS, source, &own[at]);
-        begin[at] = t1 - t0;
-        fill[at] = t2 - t1;
-        seal[at] = t3 - t2;
-        if (v == -1) first = all[at];
+}
+
+static void measure(int count, int versions)
+{
+    int holders[MOST_HOLDERS];
+    times_t samples[MOST_VERSIONS], one;
+    memory_region_t *last = NULL;
+    double reference = memcpy_ms();
+    start(holders, count);
+    one = publish(holders, count, 1, true, &last); /* nothing is offered yet, so nothing is mapped */
+    print("cold", count, &one, 1, reference);
+    rest(holders, count, 300000 + size / 1000 * 3);
+    one = publish(holders, count, 2, false, &last);
+    print("first", count, &one, 1, reference);
+    for (int i = -4; i < versions; i++) {
+        rest(holders, count, 20000);
+        one = publish(holders, count, (uint64_t)i + 10, false, &last);
+        if (i >= 0) samples[i] = one;
     }
-    printf("%2d holders: first handed over, mapped and populated %.1f ms; then begin %.1f us, seal %.1f us, "
-           "held by all "
-           "%.0f us after the announcement (slowest hold itself %.1f us); memcpy %.2f ms\n",
-           count, first / 1e3, median(begin), median(seal), median(all), median(own), median(fill) / 1e3);
+    print("warm", count, samples, versions, (reference + memcpy_ms()) / 2);
     for (int i = 0; i < count; i++) close(holders[i]);
     while (wait(NULL) > 0) {}
-    for (int i = 0; i < REGIONS; i++) memory_region_drop(regions[i]);
     handover_destroy(&source);
+    pool_destroy(&pool);
 }
 
 int main(int argc, char **argv)
 {
-    size_t size = (size_t)(argc > 1 ? atol(argv[1]) : 80) * 1000000;
-    heddle_error_t e;
-    void *bytes = malloc(size);
-    if (!bytes || size == 0) return 2;
+    long megabytes = argc > 1 ? atol(argv[1]) : 80, versions = argc > 2 ? atol(argv[2]) : 21;
+    if (megabytes < 1 || versions < 1 || versions > MOST_VERSIONS) return 2;
+    size = (size_t)megabytes * 1000000;
+    bytes = malloc(size);
+    leaves = malloc((size / 4096 + 1) * sizeof *leaves);
+    if (!bytes || !leaves) return 2;
     memset(bytes, 7, size);
-    double start = now_us();
-    for (int i = 0; i < REGIONS; i++) {
-        int rc;
-        check(memory_region_new(size, &regions[i], &e), &e);
-        while ((rc = memory_region_grow(regions[i], &e)) == HEDDLE_ERR_AGAIN) {}
-        check(rc, &e);
-    }
-    printf("%zu bytes: made and touched %.1f ms a region\n", size, (now_us() - start) / 1e3 / REGIONS);
-    for (int i = 0; i < REGIONS; i++) memset(regions[i]->base, 1, size);
-    measure(1, bytes, size);
-    measure(4, bytes, size);
-    measure(MOST_HOLDERS, bytes, size);
-    start = now_us();
-    while (memory_region_guard(regions[0])) {}
-    double guarded = now_us() - start;
-    start = now_us();
-    while (memory_region_unguard(regions[0])) {}
-    printf("guard %.1f ms, taken back %.1f ms\n", guarded / 1e3, (now_us() - start) / 1e3);
-    start = now_us();
-    double worst = 0, step = start;
-    while (memory_region_shrink(regions[0])) {
-        double now = now_us();
-        worst = now - step > worst ? now - step : worst;
-        step = now;
-    }
-    double shrunk = now_us();
-    memory_region_destroy(&regions[0]);
-    printf("given back in %.1f ms, longest step %.2f ms, then destroyed in %.2f ms\n", (shrunk - start) / 1e3,
-           worst / 1e3, (now_us() - shrunk) / 1e3);
-    memory_region_destroy(&regions[1]);
+    memset(leaves, 0, (size / 4096 + 1) * sizeof *leaves);
+    printf("%zu bytes, memcpy %.2f ms, %u cores, %ld versions\n", size, memcpy_ms(), crew_cores(), versions);
+    measure(1, (int)versions);
+    measure(4, (int)versions);
+    measure(MOST_HOLDERS, (int)versions);
+    crew_end(&crew);
     free(bytes);
+    free(leaves);
     return 0;
 }
