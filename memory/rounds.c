@@ -3,22 +3,15 @@
 
 #include "core/clock.h"
 
-#include <string.h>
-
 /* 1 GB/s is what a slow core digests that is shared with others. */
 uint64_t round_patience_us(uint64_t bytes) { return 50000 + bytes / 1000 * 4; }
 
-static bool is_same(const content_id_t *a, const content_id_t *b)
-{
-    return a->epoch == b->epoch && !memcmp(a->identity, b->identity, sizeof a->identity) &&
-           !memcmp(&a->manifest, &b->manifest, sizeof a->manifest);
-}
-
 /* ---- the source ---- */
 
-void round_begin(round_t *r, const content_id_t *id, uint64_t bytes)
+void round_begin(round_t *r, const content_id_t *id, uint64_t bytes, bool is_verified)
 {
-    *r = (round_t){.id = *id, .bytes = bytes, .due_us = CLOCK_NEVER};
+    round_state_t state = is_verified ? ROUND_VERIFIED : ROUND_VERIFYING;
+    *r = (round_t){.id = *id, .bytes = bytes, .state = state, .due_us = CLOCK_NEVER};
 }
 
 bool round_has(const round_t *r, uint32_t watcher) { return r->members[watcher].state != MEMBER_NONE; }
@@ -90,7 +83,7 @@ void claim_begin(claim_t *c, const content_id_t *id, uint64_t bytes, bool is_own
 
 bool claim_hear(claim_t *c, note_t note, const content_id_t *id)
 {
-    if (!is_same(&c->id, id)) return false;
+    if (!content_is(&c->id, id)) return false;
     if (c->state > CLAIM_VERIFYING) return true;
     if (note == NOTE_VERIFY) c->state = CLAIM_VERIFYING;
     if (note == NOTE_VERIFIED) c->state = CLAIM_USABLE;

@@ -81,7 +81,8 @@ typedef struct {
     uint32_t watcher;
 } round_act_t;
 
-void round_begin(round_t *r, const content_id_t *id, uint64_t bytes);
+/* `is_verified`: it was, before the round. */
+void round_begin(round_t *r, const content_id_t *id, uint64_t bytes, bool is_verified);
 /* `watcher`: ignored for ROUND_TIME. */
 round_act_t round_step(round_t *r, round_event_t event, uint32_t watcher, uint64_t now_us);
 bool round_has(const round_t *r, uint32_t watcher);

@@ -26,6 +26,12 @@ void header_seal(header_t *h, uint64_t version, const digest_t *manifest, size_t
     THEN();
 }
 
+bool content_is(const content_id_t *a, const content_id_t *b)
+{
+    return a->epoch == b->epoch && !memcmp(a->identity, b->identity, sizeof a->identity) &&
+           !memcmp(&a->manifest, &b->manifest, sizeof a->manifest);
+}
+
 header_verdict_t header_check(const header_t *h, const content_id_t *id, size_t capacity)
 {
     if (h->layout != HEADER_LAYOUT) return HEADER_UNKNOWN;

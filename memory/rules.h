@@ -35,6 +35,8 @@ typedef struct {
     digest_t manifest;                       /* of the manifest of the content */
 } content_id_t;
 
+bool content_is(const content_id_t *a, const content_id_t *b);
+
 /* ---- header ---- */
 
 typedef enum { HEADER_EMPTY, HEADER_WRITING, HEADER_SEALED } header_state_t;

@@ -16,7 +16,7 @@
 #include "core/digest.h"
 #include "core/errors.h"
 #include "memory/mappings.h"
-#include "memory/pool.h"
+#include "memory/source.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -157,41 +157,16 @@ static _Noreturn void be_holder(int orders)
 
 /* ---- the publisher ---- */
 
-static pool_t *pool;
-static handover_t *source;
-static round_t round_now;
-
-static void tell(round_act_t act)
-{
-    for (uint32_t i = 0; i < LIMIT_WATCHERS && act.is_any; i++)
-        if (act.watcher == i || (act.watcher == ROUND_ALL && round_has(&round_now, i)))
-            handover_tell(source, i, act.note, &round_now.id);
-}
-
-static void heard(void *none, uint32_t watcher, note_t note, const content_id_t *id)
-{
-    static const round_event_t EVENTS[] = {[NOTE_HELD] = ROUND_HELD,
-                                           [NOTE_GOOD] = ROUND_GOOD,
-                                           [NOTE_BAD] = ROUND_BAD,
-                                           [NOTE_GONE] = ROUND_GONE};
-    (void)none;
-    if (!id || !memcmp(id, &round_now.id, sizeof *id))
-        tell(round_step(&round_now, EVENTS[note], watcher, now_us()));
-}
+static source_t *source;
 
 /* In the background: regions are made, offered, and mapped by all. */
-static void rest(const int *holders, int count, uint64_t for_us)
+static void rest(uint64_t for_us)
 {
     uint64_t end_us = now_us() + for_us;
-    region_name_t names[LIMIT_OFFERED];
-    uint32_t offered;
-    (void)holders, (void)count;
     while (now_us() < end_us) {
-        struct pollfd p = {handover_fd(source), POLLIN, 0};
-        bool has_more = pool_work(pool, now_us()) <= now_us();
-        if (pool_list(pool, names, &offered)) handover_offer(source, names, offered);
+        struct pollfd p = {source_fd(source), POLLIN, 0};
+        bool has_more = source_turn(source, now_us()) <= now_us();
         (void)poll(&p, 1, has_more ? 0 : 1);
-        (void)handover_turn(source, now_us());
     }
 }
 
@@ -207,9 +182,9 @@ static void wait_for(const int *holders, int count, uint64_t start_us, times_t *
     struct pollfd p[MOST_HOLDERS + 1];
     while (usable < count) {
         for (int i = 0; i < count; i++) p[i] = (struct pollfd){holders[i], POLLIN, 0};
-        p[count] = (struct pollfd){handover_fd(source), POLLIN, 0};
+        p[count] = (struct pollfd){source_fd(source), POLLIN, 0};
         if (poll(p, (nfds_t)count + 1, 10000) <= 0) check(HEDDLE_ERR_AGAIN, NULL);
-        (void)handover_turn(source, now_us());
+        (void)source_turn(source, now_us());
         for (int i = 0; i < count; i++) {
             report_t r;
             if (!p[i].revents) continue;
@@ -230,14 +205,14 @@ static times_t publish(const int *holders, int count, uint64_t version, bool is_
     digest_t manifest = {{(uint8_t)version, 1}};
     int rc;
     uint64_t t0 = now_us();
-    while ((rc = pool_take(pool, size, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = pool_take(source_pool(source), size, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     check(rc, &e);
     uint64_t t1 = now_us();
     do_work(r->base, bytes);
     uint64_t t2 = now_us();
     check(memory_region_seal(r, version, &manifest, size, &e), &e);
     announcement_t a = {memory_region_content(r), is_cold};
-    round_begin(&round_now, &a.id, size);
+    check(source_add(source, &(source_content_t){.id = a.id, .bytes = size}, t2, &e), &e);
     uint64_t t3 = now_us();
     for (int i = 0; i < count; i++)
         if (write(holders[i], &a, sizeof a) != (ssize_t)sizeof a) exit(9);
@@ -246,7 +221,11 @@ static times_t publish(const int *holders, int count, uint64_t version, bool is_
     t.fill = (double)(t2 - t1) / 1e3;
     t.seal = (double)(t3 - t2) / 1e3;
     t.all = (double)(t3 - t0) / 1e3 + t.usable;
-    if (*last) pool_drop(pool, *last);
+    if (*last) {
+        content_id_t old = memory_region_content(*last);
+        source_remove(source, &old);
+        pool_drop(source_pool(source), *last);
+    }
     *last = r;
     return t;
 }
@@ -297,12 +276,11 @@ static void start(int *holders, int count)
 {
     heddle_error_t e;
     int pair[2];
-    pool_opts_t opts = {.versions = 2,
-                        .is_guarded = !getenv("HEDDLE_GUARD") || strcmp(getenv("HEDDLE_GUARD"), "0") != 0};
+    const char *guard = getenv("HEDDLE_GUARD");
+    source_opts_t opts = {.name = name,
+                          .pool = {.versions = 2, .is_guarded = !guard || strcmp(guard, "0") != 0}};
     snprintf(name, sizeof name, "held-%d", getpid());
-    check(pool_new(&opts, &pool, &e), &e);
-    check(handover_listen(NULL, name, pool_find, pool, &source, &e), &e);
-    handover_hear(source, heard);
+    check(source_new(&opts, &source, &e), &e);
     for (int i = 0; i < count; i++) {
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) exit(9);
         pid_t pid = fork();
@@ -325,19 +303,18 @@ static void measure(int count, int versions)
     start(holders, count);
     one = publish(holders, count, 1, true, &last); /* nothing is offered yet, so nothing is mapped */
     print("cold", count, &one, 1, reference);
-    rest(holders, count, 300000 + size / 1000 * 3);
+    rest(300000 + size / 1000 * 3);
     one = publish(holders, count, 2, false, &last);
     print("first", count, &one, 1, reference);
     for (int i = -4; i < versions; i++) {
-        rest(holders, count, 20000);
+        rest(20000);
         one = publish(holders, count, (uint64_t)i + 10, false, &last);
         if (i >= 0) samples[i] = one;
     }
     print("warm", count, samples, versions, (reference + memcpy_ms()) / 2);
     for (int i = 0; i < count; i++) close(holders[i]);
     while (wait(NULL) > 0) {}
-    handover_destroy(&source);
-    pool_destroy(&pool);
+    source_destroy(&source);
 }
 
 int main(int argc, char **argv)

@@ -14,7 +14,7 @@ static const content_id_t ID = {.identity = {1}, .epoch = 7, .manifest = {{9}}};
 static round_t begun(void)
 {
     round_t r;
-    round_begin(&r, &ID, BYTES);
+    round_begin(&r, &ID, BYTES, false);
     return r;
 }
 
