@@ -87,16 +87,27 @@ static bool let_go_of_one(pool_t *p, int spare)
     return true;
 }
 
+static int fail_memory(size_t bytes, heddle_error_t *error)
+{
+    error_fail(error, HEDDLE_ERR_NO_MEMORY, "there is no memory for %zu bytes of shared memory", bytes);
+    error_hint(error, "free memory, keep fewer versions, or use a smaller adapter");
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
 /* One step of the region that is being made. */
 static int make(pool_t *p, heddle_error_t *error)
 {
-    int rc = memory_region_grow(p->making, error);
+    memory_region_t *r = p->making;
+    bool is_to_ask = r->made_bytes > 0 && r->made_bytes % POOL_ASK_BYTES == 0;
+    int rc =
+        !is_to_ask || has_room_for(p, r->bytes - r->made_bytes) ? HEDDLE_OK : fail_memory(r->bytes, error);
+    if (!rc) rc = memory_region_grow(r, error);
     if (rc == HEDDLE_ERR_AGAIN) return rc;
     if (rc) {
         memory_region_destroy(&p->making);
         return rc;
     }
-    p->regions[p->count++] = p->making;
+    p->regions[p->count++] = r;
     p->making = NULL;
     p->is_list_changed = true;
     return HEDDLE_OK;
@@ -104,10 +115,10 @@ static int make(pool_t *p, heddle_error_t *error)
 
 static int begin_making(pool_t *p, size_t bytes, heddle_error_t *error)
 {
-    if (has_room_for(p, bytes)) return memory_region_new(bytes, &p->making, error);
-    error_fail(error, HEDDLE_ERR_NO_MEMORY, "there is no memory for %zu bytes of shared memory", bytes);
-    error_hint(error, "free memory, keep fewer versions, or use a smaller adapter");
-    return HEDDLE_ERR_NO_MEMORY;
+    int rc = has_room_for(p, bytes) ? memory_region_new(bytes, &p->making, error) : fail_memory(bytes, error);
+    if (!rc && p->opts.has_views) rc = memory_region_view(p->making, error);
+    if (rc) memory_region_destroy(&p->making);
+    return rc;
 }
 
 /* Those of the first region that lingers: it is the oldest. */

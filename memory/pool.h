@@ -31,13 +31,17 @@
 
 #define POOL_SURPLUS_US 60000000ull
 #define POOL_RETRY_US 1000000ull /* for a spare region, where there was no memory */
+#define POOL_ASK_BYTES ((size_t)64 << 20)
 #define POOL_LEAST 6u
 
 typedef struct pool pool_t;
 typedef struct {
     uint32_t versions; /* that are wanted at a time: there are twice as many regions, at least POOL_LEAST */
+    bool has_views;    /* each has a mapping that only reads (memory_region_view) */
     bool is_guarded;   /* what is wanted is read-only here too (memory_region_guard) */
-    bool (*may_make)(void *self, size_t bytes); /* there is memory for a region; NULL: always */
+    /* There is memory for so many bytes; NULL: always. Asked for each region, and again every POOL_ASK_BYTES
+     * of a large one, of which others take memory meanwhile. */
+    bool (*may_make)(void *self, size_t bytes);
     void *self;
 } pool_opts_t;
 

@@ -93,13 +93,44 @@ int memory_region_grow(memory_region_t *r, heddle_error_t *error)
     if (left == 0) return HEDDLE_OK;
     int rc = file_make(r->file.fd, (uint8_t *)r->base + r->made_bytes, r->made_bytes, bytes);
     if (rc) return fail_memory(r->bytes, strerror(rc), error);
+    if (r->view) file_populate((uint8_t *)(uintptr_t)r->view + r->made_bytes, bytes, false);
     r->made_bytes += bytes;
     return r->made_bytes < r->bytes ? HEDDLE_ERR_AGAIN : HEDDLE_OK;
+}
+
+int memory_region_put(memory_region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error)
+{
+    if (r->process != getpid() || r->state != REGION_WRITING || r->is_handed_over)
+        return fail_state(r, "written through its file", error);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = pwrite(r->file.fd, (const uint8_t *)pages + done, bytes - done, (off_t)(at + done));
+        if (n > 0) done += (size_t)n;
+        else if (n == 0 || errno != EINTR) return fail_memory(r->bytes, strerror(n ? errno : ENOSPC), error);
+    }
+    r->made_bytes += bytes;
+    return HEDDLE_OK;
+}
+
+int memory_region_view(memory_region_t *r, heddle_error_t *error)
+{
+    if (r->view) return HEDDLE_OK;
+    if (r->process != getpid() || r->state == REGION_GONE || !forks_stop())
+        return fail_state(r, "mapped", error);
+    void *view = mmap(NULL, r->mapped_bytes, PROT_READ, MAP_SHARED, r->file.fd, 0);
+    int why = errno;
+    if (view != MAP_FAILED) (void)madvise(view, r->mapped_bytes, MADV_DONTFORK);
+    forks_go();
+    if (view == MAP_FAILED) return fail_memory(r->bytes, strerror(why), error);
+    file_populate(view, r->made_bytes, false);
+    r->view = view;
+    return HEDDLE_OK;
 }
 
 static void give_back_from(memory_region_t *r, size_t at)
 {
     size_t bytes = r->mapped_bytes - at;
+    if (r->view) munmap((uint8_t *)(uintptr_t)r->view + at, bytes);
+    if (at == 0) r->view = NULL;
     if (!r->is_handed_over)
         (void)fallocate(r->file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes);
     if (at) munmap((uint8_t *)r->base + at, bytes);

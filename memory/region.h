@@ -38,8 +38,10 @@
 #include <sys/types.h>
 
 typedef struct {
-    void *base;           /* content; writable but for what is guarded */
-    size_t bytes;         /* of content, whole pages */
+    void *base; /* content; writable but for what is guarded */
+    const void
+        *view;    /* a mapping that only reads, for readers in this process; NULL until memory_region_view */
+    size_t bytes; /* of content, whole pages */
     size_t made_bytes;    /* of content: has pages; nothing may read or write beyond */
     size_t mapped_bytes;  /* from base on, header included */
     size_t guarded_bytes; /* from base on, read-only now */
@@ -59,6 +61,14 @@ typedef struct {
  * all, so the caller checks first how much memory is free, and stays below that. */
 int memory_region_new(size_t bytes, memory_region_t **ret_region, heddle_error_t *error);
 int memory_region_grow(memory_region_t *r, heddle_error_t *error);
+
+/* Pages of content that are written through the file, each once and in any order before some point; grow
+ * makes the rest. Half of what grow and a copy take: nothing is cleared first, and nothing mapped. In
+ * `writing`, before the region is first offered. NO_MEMORY. USAGE: it is sealed against such writes, or not
+ * being written. */
+int memory_region_put(memory_region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error);
+/* Makes r->view once, populated as far as there are pages. NO_MEMORY. */
+int memory_region_view(memory_region_t *r, heddle_error_t *error);
 
 /* Takes the exclusive lock, without waiting, and begins the next epoch: the content may be written then.
  * NO_SLOT: another process holds an older epoch, nothing has changed. NO_MEMORY: what is guarded cannot be

@@ -18,7 +18,11 @@ static bool may_make(void *self, size_t bytes)
 
 static void set_up(void)
 {
-    pool_opts_t opts = {.versions = 2, .is_guarded = true, .may_make = may_make, .self = &has_memory};
+    pool_opts_t opts = {.versions = 2,
+                        .has_views = true,
+                        .is_guarded = true,
+                        .may_make = may_make,
+                        .self = &has_memory};
     cr_assert_eq(pool_new(&opts, &p, NULL), HEDDLE_OK);
 }
 
@@ -189,6 +193,28 @@ Test(memory_pool, without_memory_nothing_is_made_and_a_spare_one_is_tried_again)
     now_us += POOL_RETRY_US;
     settle();
     cr_assert_eq(pool_count(p).regions, 2);
+}
+
+Test(memory_pool, of_a_large_region_it_is_asked_again_whether_there_is_memory)
+{
+    memory_region_t *r = NULL;
+    heddle_error_t e;
+    const size_t bytes = POOL_ASK_BYTES + MEMORY_STEP_BYTES;
+    size_t steps = 0;
+    int rc;
+    while ((rc = pool_take(p, bytes, &r, &e)) == HEDDLE_ERR_AGAIN &&
+           ++steps < POOL_ASK_BYTES / MEMORY_STEP_BYTES) {}
+    cr_assert_eq(rc, HEDDLE_ERR_AGAIN);
+    has_memory = false;
+    cr_assert_eq(pool_take(p, bytes, &r, &e), HEDDLE_ERR_NO_MEMORY);
+    cr_assert(asked_for == MEMORY_STEP_BYTES && pool_count(p).bytes == 0, "%zu", asked_for);
+}
+
+Test(memory_pool, a_region_has_a_mapping_for_readers)
+{
+    memory_region_t *r = take(RIG_BYTES);
+    seal(r, 6);
+    cr_assert(r->view && rig_is_whole(r->view, 6, r->bytes));
 }
 
 Test(memory_pool, what_is_wanted_is_guarded_and_what_is_free_may_be_written)

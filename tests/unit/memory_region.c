@@ -174,6 +174,74 @@ Test(memory_region, what_is_held_is_not_written)
     memory_region_destroy(&r);
 }
 
+/* ---- written through the file ---- */
+
+Test(memory_region, pages_are_put_in_any_order_and_the_rest_is_made)
+{
+    enum { PAGE = LIMIT_PAGE_BYTES };
+    static uint8_t pages[4][PAGE];
+    memory_region_t *r = NULL;
+    digest_t manifest = rig_manifest(1);
+    heddle_error_t e;
+    for (int i = 0; i < 4; i++) memset(pages[i], i + 1, PAGE);
+    cr_assert_eq(memory_region_new(6 * PAGE, &r, &e), HEDDLE_OK);
+    cr_assert_eq(memory_region_put(r, 0, pages, PAGE, &e), HEDDLE_ERR_USAGE, "not being written");
+    cr_assert_eq(memory_region_begin(r, &e), HEDDLE_OK);
+    static const int ORDER[] = {2, 0, 3, 1};
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(memory_region_put(r, (size_t)ORDER[i] * PAGE, pages[ORDER[i]], PAGE, &e), HEDDLE_OK,
+                     "%s", e.message);
+    cr_assert_eq(r->made_bytes, 4 * PAGE);
+    cr_assert_eq(memory_region_grow(r, &e), HEDDLE_OK);
+    cr_assert(!memcmp(r->base, pages, sizeof pages) &&
+              rig_is_whole((uint8_t *)r->base + sizeof pages, 0, 2 * PAGE));
+    cr_assert_eq(memory_region_seal(r, 1, &manifest, r->bytes, &e), HEDDLE_OK);
+    cr_assert_eq(memory_region_put(r, 0, pages, PAGE, &e), HEDDLE_ERR_USAGE, "sealed");
+    int fd;
+    cr_assert_eq(memory_region_offer(r, &fd, &e), HEDDLE_OK);
+    memory_region_drop(r);
+    cr_assert_eq(memory_region_begin(r, &e), HEDDLE_OK);
+    cr_assert_eq(memory_region_put(r, 0, pages, PAGE, &e), HEDDLE_ERR_USAGE,
+                 "offered: only its mapping writes");
+    memory_region_destroy(&r);
+}
+
+/* ---- views ---- */
+
+Test(memory_region, a_view_reads_what_is_written_and_goes_with_its_region)
+{
+    unsigned char v;
+    memory_region_t *r = NULL;
+    cr_assert_eq(memory_region_new(2 * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_OK);
+    cr_assert_eq(memory_region_grow(r, NULL), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(memory_region_view(r, NULL), HEDDLE_OK);
+    const void *view = r->view;
+    cr_assert_eq(memory_region_view(r, NULL), HEDDLE_OK);
+    cr_assert_eq(r->view, view);
+    cr_assert_eq(memory_region_grow(r, NULL), HEDDLE_OK);
+    rig_publish(r, 9);
+    cr_assert(rig_is_whole(view, 9, r->bytes));
+    cr_assert(mprotect((void *)(uintptr_t)view, 4096, PROT_READ | PROT_WRITE) == 0, "not sealed yet");
+    cr_assert(memory_region_shrink(r));
+    cr_assert(mincore((uint8_t *)(uintptr_t)view + 2 * MEMORY_STEP_BYTES, 4096, &v) < 0 && errno == ENOMEM);
+    memory_region_destroy(&r);
+    cr_assert(mincore((void *)(uintptr_t)view, 4096, &v) < 0 && errno == ENOMEM);
+}
+
+static int has_no_view(void *view)
+{
+    unsigned char v;
+    return mincore(view, 4096, &v) == 0;
+}
+
+Test(memory_region, a_forked_child_has_no_view)
+{
+    memory_region_t *r = rig_region(RIG_BYTES);
+    cr_assert_eq(memory_region_view(r, NULL), HEDDLE_OK);
+    cr_assert_eq(rig_in_child(has_no_view, (void *)(uintptr_t)r->view), 0);
+    memory_region_destroy(&r);
+}
+
 /* ---- sealed files ---- */
 
 Test(memory_region, its_size_is_sealed_when_it_is_made_and_writing_when_it_is_handed_over)
