@@ -7,7 +7,7 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-enum { MEMBERS = 3, BYTES = 80000000, EVENTS = ROUND_TIME + 1, HELD_MOST = 4 };
+enum { MEMBERS = 3, BYTES = 80000000, EVENTS = ROUND_TIME + 1, HELD_MOST = 3 };
 
 static const content_id_t ID = {.identity = {1}, .epoch = 7, .manifest = {{9}}};
 
