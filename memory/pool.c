@@ -41,7 +41,10 @@ void pool_destroy(pool_t **pool)
     pool_t *p = pool ? *pool : NULL;
     if (!p) return;
     *pool = NULL;
-    for (uint32_t i = 0; i < p->count; i++) memory_region_destroy(&p->regions[i]);
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (p->opts.leaving) p->opts.leaving(p->opts.self, p->regions[i]);
+        memory_region_destroy(&p->regions[i]);
+    }
     memory_region_destroy(&p->making);
     memory_region_destroy(&p->leaving);
     free(p);
@@ -82,6 +85,7 @@ static bool let_go_of_one(pool_t *p, int spare)
             at = (int)i;
     if (at < 0) return false;
     p->leaving = p->regions[at];
+    if (p->opts.leaving) p->opts.leaving(p->opts.self, p->leaving);
     p->regions[at] = p->regions[--p->count];
     p->is_list_changed = true;
     return true;
@@ -107,8 +111,8 @@ static int make(pool_t *p, heddle_error_t *error)
         memory_region_destroy(&p->making);
         return rc;
     }
-    p->regions[p->count++] = r;
     p->making = NULL;
+    p->regions[p->count++] = r;
     p->is_list_changed = true;
     return HEDDLE_OK;
 }
@@ -153,6 +157,15 @@ int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_erro
     }
     int rc = make(p, error);
     return rc ? rc : HEDDLE_ERR_AGAIN;
+}
+
+int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error)
+{
+    uint32_t count = p->count + (p->making != NULL);
+    if (count >= p->most && !let_go_of_one(p, -1)) return fail_in_use(p, error);
+    p->regions[p->count++] = region;
+    p->is_list_changed = true;
+    return HEDDLE_OK;
 }
 
 void pool_drop(pool_t *p, memory_region_t *region)

@@ -42,6 +42,8 @@ typedef struct {
     /* There is memory for so many bytes; NULL: always. Asked for each region, and again every POOL_ASK_BYTES
      * of a large one, of which others take memory meanwhile. */
     bool (*may_make)(void *self, size_t bytes);
+    /* A region is about to be given back: what the owner has registered for it has to end. NULL: nothing. */
+    void (*leaving)(void *self, memory_region_t *region);
     void *self;
 } pool_opts_t;
 
@@ -53,6 +55,9 @@ void pool_destroy(pool_t **p);
 /* A region of at least `bytes`, in `writing`: to be sealed, or dropped. AGAIN: it is being made, a step of
  * it in this call; call again. NO_SLOT: all are in use; the message names who holds them. NO_MEMORY. */
 int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error);
+/* Takes a whole region that was made elsewhere, in any state, as one of the pool's; the pool owns it from
+ * then on. NO_SLOT: all are in use, and the region stays the caller's. */
+int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error);
 /* Not written or wanted any more. */
 void pool_drop(pool_t *p, memory_region_t *region);
 /* One step in the background. Returns when to call again: `now_us` while there are more steps. */

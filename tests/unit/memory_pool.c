@@ -8,6 +8,13 @@ static pool_t *p;
 static uint64_t now_us = 1000000;
 static bool has_memory = true;
 static size_t asked_for;
+static int left;
+
+static void leaving(void *self, memory_region_t *region)
+{
+    cr_assert(self == &has_memory && region->mapped_bytes > region->bytes, "it is whole still");
+    left++;
+}
 
 static bool may_make(void *self, size_t bytes)
 {
@@ -22,6 +29,7 @@ static void set_up(void)
                         .has_views = true,
                         .is_guarded = true,
                         .may_make = may_make,
+                        .leaving = leaving,
                         .self = &has_memory};
     cr_assert_eq(pool_new(&opts, &p, NULL), HEDDLE_OK);
 }
@@ -149,6 +157,7 @@ Test(memory_pool, what_is_too_much_goes_after_a_minute)
         settle();
     }
     cr_assert_eq(pool_count(p).regions, 1, "the spare one stays");
+    cr_assert_eq(left, 3);
     cr_assert_eq(settle(), CLOCK_NEVER);
 }
 
@@ -251,6 +260,21 @@ Test(memory_pool, lists_and_finds_what_it_has)
     cr_assert_eq(pool_find(p, &id), r->file.fd);
     pool_drop(p, r);
     cr_assert_eq(pool_find(p, &id), -1, "not wanted any more");
+}
+
+/* As one that a thread has read a directory into, while no broker was there yet. */
+Test(memory_pool, a_region_made_elsewhere_is_taken_over)
+{
+    heddle_error_t e;
+    memory_region_t *own = rig_region(RIG_BYTES), *more = rig_region(RIG_BYTES);
+    content_id_t id = rig_publish(own, 3);
+    cr_assert_eq(pool_adopt(p, own, &e), HEDDLE_OK);
+    cr_assert_eq(pool_find(p, &id), own->file.fd);
+    for (uint32_t i = 1; i < POOL_LEAST; i++) seal(take(RIG_BYTES), i);
+    cr_assert_eq(pool_adopt(p, more, &e), HEDDLE_ERR_NO_SLOT);
+    memory_region_destroy(&more);
+    pool_drop(p, own);
+    cr_assert_eq(take(RIG_BYTES), own);
 }
 
 /* One that is made larger than was asked for first takes the place of a smaller one that is free. */
