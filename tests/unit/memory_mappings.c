@@ -15,7 +15,7 @@ enum { COUNTS_FAULTS = true };
 static memory_region_t *regions[REGIONS];
 static handover_t *source;
 static mappings_t *m;
-static char name[32];
+static char name[32], second_name[32];
 static uint64_t now_us = 5000000;
 static int notes, gone;
 
@@ -31,7 +31,8 @@ static int find_region(void *self, const content_id_t *id)
 
 static void hear(void *self, const char *from, note_t note, const content_id_t *id)
 {
-    cr_assert(self == regions && !strcmp(from, name) && !id == (note == NOTE_GONE));
+    bool is_known = !strcmp(from, name) || !strcmp(from, second_name);
+    cr_assert(self == regions && is_known && !id == (note == NOTE_GONE));
     if (note == NOTE_GONE) gone++;
     else notes++;
 }
@@ -286,6 +287,41 @@ Test(memory_mappings, what_ten_contents_did_not_use_goes_and_comes_back_when_it_
     h = take(&id);
     cr_assert(rig_is_whole(h->base, 99, h->header.bytes));
     mappings_give(m, &h);
+}
+
+/* As of two publishers: what one of them does ends nothing of the other's. */
+Test(memory_mappings, two_sources_are_apart)
+{
+    handover_t *second = NULL;
+    heddle_error_t e;
+    snprintf(second_name, sizeof second_name, "more-%d", getpid());
+    cr_assert_eq(handover_listen(NULL, second_name, find_region, NULL, &second, &e), HEDDLE_OK);
+    cr_assert_eq(mappings_watch(m, second_name, now_us, &e), HEDDLE_OK, "%s", e.message);
+    offer(1);
+    regions[1] = rig_region(RIG_BYTES);
+    region_name_t theirs = rig_name(regions[1]);
+    handover_offer(second, &theirs, 1);
+    for (int i = 0; i < 4; i++) {
+        handover_turn(second, now_us);
+        settle();
+    }
+    cr_assert_eq(mappings_count(m).mapped, 2);
+    content_id_t id = publish(0, 1);
+    hold_t *h = take(&id);
+    handover_destroy(&second);
+    settle();
+    now_us += MAPPINGS_GONE_US;
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 1);
+    cr_assert(rig_is_whole(h->base, 1, h->header.bytes));
+    mappings_give(m, &h);
+    settle();
+    cr_assert_eq(mappings_count(m).mapped_bytes, regions[0]->mapped_bytes, "it is offered still");
+    handover_destroy(&source);
+    settle();
+    now_us += MAPPINGS_GONE_US;
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 0);
 }
 
 /* ---- not offered ---- */
