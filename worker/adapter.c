@@ -691,9 +691,28 @@ uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap)
     return count;
 }
 
+/* A version that waits for its former slot is named with the reason, because the wait may be long: it ends
+ * with the last reader, and the last transfer, of what was dropped there.  `data_bytes` stays 0: it has not
+ * begun. */
+static void say_barred(adapter_t *a, msg_progress_t *p)
+{
+    sync_slots_t slots = look_at_slots(a);
+    const sync_entry_t *e = sync_barred(&a->sync, &slots);
+    if (!e) return;
+    uint32_t readers = 0;
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+        const slot_t *slot = slot_of(a, i);
+        if (slot && slot->state == SLOT_LEAVING && slot->taken_for == e->version)
+            readers += slot_readers(slot);
+    }
+    text_printf(a->barred, sizeof a->barred, "its former slot here is not free yet (readers: %u)", readers);
+    p->fetching = e->version;
+    p->message = a->barred;
+}
+
 /* A version that the application loads comes before one that is fetched meanwhile: it reaches its end
  * first, and the broker keeps the version that a heartbeat names. */
-msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS])
+msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS])
 {
     msg_progress_t p = {.adapter = a->name,
                         .held_count = slots_count(a->core->slots, a->index).held,
@@ -711,6 +730,8 @@ msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t re
         p.data_bytes = a->download->part->region_bytes;
         p.source = a->download->last_token;
         p.message = why ? why->message : NULL;
+    } else if (!sync_coming(&a->sync)) {
+        say_barred(a, &p);
     }
     return p;
 }

@@ -50,6 +50,7 @@ typedef struct adapter {
                              * none */
     unreached_t unreached;  /* of `download` */
     bool has_surplus;       /* free slots may have memory to give back */
+    char barred[96];        /* of the last heartbeat: why a version waits for its former slot */
     uint64_t room_us;       /* the broker is not asked to make room before */
     uint64_t commit_us;     /* when the last COMMIT came */
 } adapter_t;
@@ -80,7 +81,7 @@ void adapter_tell(adapter_t *a, const sync_action_t *action);
 uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap);
 /* For HEARTBEAT.  `ret_spare`: where a version waits for a slot, and none is about to be free, the kept
  * versions that may make room for it, for no reader holds them. */
-msg_progress_t adapter_progress(const adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS]);
+msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS]);
 
 /* At the end: where the transfer still reads or writes a slot, drops the connections to all sources, and
  * returns true. */

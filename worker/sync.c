@@ -193,19 +193,31 @@ static void apply(run_t *run)
     }
 }
 
-/* The version that gets the next slot: a firm one first, then the latest announced. A version whose
- * former slot is still leaving cannot start: its share key is in use until then. */
-static sync_entry_t *waiting_head(sync_t *s, const sync_slots_t *slots)
+/* Its former slot is still leaving, and its share key is in use until then. */
+static bool is_barred(const sync_entry_t *e, const sync_slots_t *slots)
+{
+    for (uint32_t i = 0; i < slots->leaving_count; i++)
+        if (slots->leaving[i] == e->version) return true;
+    return false;
+}
+
+/* The first of the waiting versions, of those that are barred or of the others: a firm one, else the one that
+ * was announced last. */
+static sync_entry_t *waiting_first(sync_t *s, const sync_slots_t *slots, bool barred)
 {
     sync_entry_t *head = NULL;
     FOR_EACH(s, e) {
-        bool may_start = e->state == SYNC_WAITING && !e->start_us;
-        for (uint32_t i = 0; i < slots->leaving_count; i++) may_start &= slots->leaving[i] != e->version;
-        if (!may_start) continue;
+        if (e->state != SYNC_WAITING || e->start_us || is_barred(e, slots) != barred) continue;
         bool firm = is_firm(s, e), head_firm = head && is_firm(s, head);
         if (!head || firm > head_firm || (firm == head_firm && e->order > head->order)) head = e;
     }
     return head;
+}
+
+/* The version that gets the next slot. */
+static sync_entry_t *waiting_head(sync_t *s, const sync_slots_t *slots)
+{
+    return waiting_first(s, slots, false);
 }
 
 /* Gives the next free slot to the head of the waiting versions. A newer announcement may preempt a
@@ -496,6 +508,11 @@ uint64_t sync_deadline(const sync_t *s)
         if (e->state == SYNC_WAITING && e->start_us && e->start_us < next) next = e->start_us;
     }
     return next;
+}
+
+const sync_entry_t *sync_barred(const sync_t *s, const sync_slots_t *slots)
+{
+    return waiting_first((sync_t *)s, slots, true);
 }
 
 bool sync_lacks_slot(const sync_t *s, const sync_slots_t *slots)

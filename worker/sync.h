@@ -235,6 +235,9 @@ const sync_entry_t *sync_active(const sync_t *s);
 const sync_entry_t *sync_coming(const sync_t *s);
 /* ARRIVED: the application loads it, and has not answered; the one that was announced first.  NULL: none. */
 const sync_entry_t *sync_loading(const sync_t *s);
+/* The version that waits for its former slot, which is LEAVING; of several the one that starts first.  NULL:
+ * none. */
+const sync_entry_t *sync_barred(const sync_t *s, const sync_slots_t *slots);
 /* A version waits, and every slot is used. */
 bool sync_lacks_slot(const sync_t *s, const sync_slots_t *slots);
 /* The failure that a SEND_NACK is about, or the last one of a version (decision SYNC_ANY_DECISION); NULL:

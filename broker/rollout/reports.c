@@ -255,14 +255,16 @@ void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *
         if (p->bytes_done > c->bytes_done) c->moved_us = s->v.now.us;
         if (c->bytes_done != p->bytes_done) track_touch(t);
         bool has_all = p->data_bytes && p->bytes_done >= p->data_bytes;
-        copy_move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, s->v.now);
+        bool has_trouble = p->message && *p->message, has_begun = p->data_bytes || !has_trouble;
+        if (has_begun) copy_move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, s->v.now);
         c->bytes_done = p->bytes_done;
 
-        /* The worker reports why its fetch makes no progress, or nothing when it does.  The event is written
-         * once for each copy, however often the trouble comes and goes. */
-        int code = p->message && *p->message ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
-        bool is_news = code && code != c->code && !c->is_trouble_said;
-        copy_blame(t, c, code, "fetch", p->message ? p->message : "");
+        /* The worker reports why it does not begin, or why its fetch makes no progress, or nothing when it
+         * does.  The event is about the sources of a fetch; it is written once for each copy, however often
+         * the trouble comes and goes. */
+        int code = !has_trouble ? HEDDLE_OK : has_begun ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_ERR_NO_SLOT;
+        bool is_news = code == HEDDLE_ERR_UNAVAILABLE && code != c->code && !c->is_trouble_said;
+        copy_blame(t, c, code, has_begun ? "fetch" : "announce", p->message ? p->message : "");
         if (!is_news) continue;
         c->is_trouble_said = true;
         event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);

@@ -441,6 +441,25 @@ Test(why, who_was_lost_was_lost_whatever_it_said_before)
     cr_assert(!strncmp(m->message, "left in phase fetch", 19), "%s", m->message);
 }
 
+/* The cluster goes back to a version that was put away there, and a reader still holds its memory. */
+Test(why, a_version_that_waits_for_its_former_slot_has_not_begun)
+{
+    static const char WAITS[] = "its former slot here is not free yet (readers: 1)";
+    publish_to(2, (rig_publish_t){0});
+    msg_progress_t p = {.adapter = "policy", .fetching = 1, .message = WAITS};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[W2], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(W2, &m);
+    const json_t *r = copy(1, "w2");
+    cr_assert_str_eq(text(r, "state"), "announced");
+    cr_assert_str_eq(text(r, "code"), "no_slot");
+    cr_assert_str_eq(text(r, "message"), WAITS);
+    is_missing("w2", "announce", "no_slot", WAITS);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 0, "no source is to blame");
+    fetching(W2, 1, 100);
+    cr_assert_null(text(copy(1, "w2"), "code"));
+}
+
 /* The next version is fetched first: what it could not have is announced again after that. */
 Test(why, what_is_put_off_is_no_trouble)
 {

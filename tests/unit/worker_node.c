@@ -851,6 +851,34 @@ Test(node, slot_with_a_reader_is_not_reused)
     free(first.bytes);
 }
 
+/* Version 1 was put away here, and the cluster goes back to it while a reader holds its memory. */
+Test(node, a_version_whose_former_slot_is_in_use_says_so_and_starts_when_it_is_free)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER), *other = origin_start(1, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    slot_t *held = NULL;
+    bring_version(w, o, &a, 1, 1);
+    slots_acquire(worker_node_slots(w->node), 0, 0, &held);
+    bring_version(w, other, &b, 2, 2);
+    tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(LEASE_MS * 1000);
+    const msg_progress_t *p = policy_progress(w);
+    cr_assert_eq(p->fetching, 1);
+    cr_assert_str_eq(p->message, "its former slot here is not free yet (readers: 1)");
+    cr_assert_eq(p->data_bytes, 0, "it has not begun");
+    cr_assert_eq(count_said(w, MSG_NACK), 0);
+    slot_release(&held);
+    run_for(LEASE_MS * 1000);
+    cr_assert_eq(last_said(w, MSG_STAGED)->staged.version, 1);
+    cr_assert_eq(policy_progress(w)->fetching, 0);
+    cr_assert_eq(policy_progress(w)->message[0], 0);
+    free(a.bytes);
+    free(b.bytes);
+}
+
 /* A retired version whose bytes are still on their way to somebody keeps its memory until they are out. */
 Test(node, slot_is_not_reused_while_it_is_being_sent)
 {
