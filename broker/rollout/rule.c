@@ -3,12 +3,18 @@
 
 #include <heddle/publisher.h>
 
+/* Each worker that is there, eligible or not. */
+static bool is_refused_by_all(const tally_t *t)
+{
+    uint32_t present = tally_present(t, false);
+    return present && tally_in(t, COPY_FAILED) == present;
+}
+
 /* One eligible worker is enough.  Where no eligible one is left, as when none was there at the beginning,
  * joiners take its place: then each that is there must have refused, because the next one may stage it. */
 static bool is_refused(const tally_t *t)
 {
-    uint32_t joiners = tally_present(t, false);
-    return tally_failed(t) || (joiners && !tally_present(t, true) && tally_in(t, COPY_FAILED) == joiners);
+    return tally_failed(t) || (!tally_present(t, true) && is_refused_by_all(t));
 }
 
 ruling_t rule_apply(const rule_t *rule, const tally_t *tally)
@@ -28,7 +34,9 @@ ruling_t rule_apply(const rule_t *rule, const tally_t *tally)
         ruling.verdict = RULE_DECIDE;
     } else if (is_rejected || is_late || rule->has_lost_source) {
         ruling.verdict = RULE_FAIL;
-        ruling.reason = is_rejected ? RULE_REJECTED : is_late ? RULE_LATE : RULE_SOURCELESS;
+        /* Without a source, what the workers said is the better reason, if all of them refused it. */
+        bool is_answered = is_rejected || (!is_late && is_refused_by_all(tally));
+        ruling.reason = is_answered ? RULE_REJECTED : is_late ? RULE_LATE : RULE_SOURCELESS;
     }
     return ruling;
 }

@@ -8,6 +8,8 @@
  *
  * Workers that join later are not eligible: none of them is waited for.  Where no eligible worker is there,
  * `all` is met by the first joiner that has staged, and fails when each joiner that is there has refused.
+ * A version of any activation that lost its source fails as rejected, if each worker that is there has
+ * refused it.
  *
  * A unit is a worker without a group, or a group with all of its ranks (tally.h).  While the adapter is
  * held nothing is committed.  Past its deadline a version fails, unless a unit has staged it once and the

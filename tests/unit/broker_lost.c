@@ -298,6 +298,40 @@ Test(lost, when_the_one_that_loads_them_cannot_and_nobody_waits_on)
     cr_assert(rig_has(ADMIN, MSG_REPORT));
 }
 
+/* Each worker refused it, and the publisher leaves at once: the workers' reason counts, not the missing
+ * source. */
+static void is_refused_when_the_publisher_has_left(int activation)
+{
+    publish_to(2, (rig_publish_t){.activation = activation});
+    rig_nack(W1, 1, 0, "stage", "version_failed");
+    rig_nack(W2, 1, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(1), "staging", "a worker that joins may take it");
+    rig_leave(T);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_FAILED);
+    cr_assert_str_eq(rig_version(1)->message, "policy@1 failed at w1 in phase stage: exit status 3; found 3");
+}
+
+Test(lost, a_version_that_all_refused_fails_with_their_reason)
+{
+    is_refused_when_the_publisher_has_left(HEDDLE_ACTIVATION_AS_READY);
+}
+
+Test(lost, a_version_that_waits_for_an_operator_and_that_all_refused_fails_with_their_reason)
+{
+    is_refused_when_the_publisher_has_left(HEDDLE_ACTIVATION_MANUAL);
+}
+
+Test(lost, a_version_that_one_worker_was_still_fetching_fails_for_want_of_a_source)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_nack(W1, 1, 0, "stage", "version_failed");
+    says_it_fetches(W2, 1, 2500);
+    rig_leave(T);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
+}
+
 /* As another, so the active one. */
 Test(lost, the_active_version_is_not_while_somebody_loads_it)
 {
