@@ -238,7 +238,7 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
         .state = served ? copy_shown(served, a, sub->version) : COPY_NONE,
         .phase = c ? copy_phase(c) : "announce",
         .code = c ? c->code : 0,
-        .message = c && c->code ? c->message : "",
+        .message = c && c->code ? copy_message(c) : "",
         .is_refused = (c && c->code && !c->retry_us && (c->state == COPY_REFUSED || c->state == COPY_FAILED)),
         .heartbeat_age_ms = member_silent_ms(m, w->v.now.us)};
     ret->is_reached = !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : is_served));

@@ -268,7 +268,7 @@ void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *
         if (!is_news) continue;
         c->is_trouble_said = true;
         event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
-        events_say(e, code, "%s", c->message);
+        events_say(e, code, "%s", p->message);
     }
 }
 
@@ -433,15 +433,25 @@ static const char *text_or(const char *text, const char *otherwise)
     return text && *text ? text : otherwise;
 }
 
+/* What a worker says of a failure is kept as one line: tables, events and errors show it as it is. */
+static void add_part(char *text, size_t size, const char *name, const char *value)
+{
+    size_t used = strlen(text);
+    if (value && *value) text_printf(text + used, size - used, "; %s %s", name, value);
+}
+
 int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error)
 {
     about_t x;
     int code = heddle_err_from_name(m->code), rc = look_up(s, m->adapter, m->version, member, &x, error);
     if (rc || !x.c) return rc;
     if (code == HEDDLE_OK) code = HEDDLE_ERR_INTERNAL;
-    char message[512];
-    text_printf(message, sizeof message, "%s%s%s", text_or(m->message, heddle_err_text(code)),
-                m->found && *m->found ? "; found " : "", text_or(m->found, ""));
+    /* All that the worker says, in one line: it is shown in tables, events and errors as it is. */
+    char message[COPY_MESSAGE_BYTES];
+    error_text(message, sizeof message, text_or(m->message, heddle_err_text(code)));
+    add_part(message, sizeof message, "expected", m->expected);
+    add_part(message, sizeof message, "found", m->found);
+    add_part(message, sizeof message, "hint:", m->hint);
     if (!m->decision) {
         member_fetched(member, m->adapter, m->version);
         copies_go_on(x.a, member, m->version, s->v.now.us);

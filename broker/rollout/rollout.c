@@ -250,7 +250,7 @@ static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
         if (is_waited_for(t, t->copies[i]) && t->copies[i]->state == COPY_FAILED) bad = t->copies[i];
     heddle_error_t e;
     error_fail(&e, bad->code, "%s@%llu failed at %s in phase %s: %s", a->name, (unsigned long long)t->version,
-               bad->worker, bad->phase, bad->message);
+               bad->worker, bad->phase, copy_message(bad));
     error_where(&e, a->name, t->version, bad->worker, bad->phase);
     registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
 }

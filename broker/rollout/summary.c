@@ -178,12 +178,10 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
                : t->is_late        ? HEDDLE_ERR_DEADLINE
                                    : HEDDLE_OK;
     *row = (missing_row_t){.worker = c->worker, .phase = copy_phase(c), .code = code};
-    if (c->code) {
-        text_printf(row->message, sizeof row->message, "%s", c->message);
-        return;
-    }
-    char *text = row->message;
-    size_t size = sizeof row->message;
+    row->message = c->code ? copy_message(c) : row->text;
+    if (c->code) return;
+    char *text = row->text;
+    size_t size = sizeof row->text;
     switch (c->state) {
     case COPY_NONE:
     case COPY_WAITING:
@@ -196,12 +194,10 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
     case COPY_COMMITTED: text_printf(text, size, "has not said that it switched"); break;
     default: text_printf(text, size, "is %s", copy_state_name(c->state)); break;
     }
-    size_t used = strlen(row->message);
+    size_t used = strlen(text);
     if (row->code == HEDDLE_ERR_DEADLINE)
-        text_printf(row->message + used, sizeof row->message - used, " within %llu ms",
-                    (unsigned long long)v->asked_ms);
-    else if (row->code)
-        text_printf(row->message + used, sizeof row->message - used, " when the version ended");
+        text_printf(text + used, size - used, " within %llu ms", (unsigned long long)v->asked_ms);
+    else if (row->code) text_printf(text + used, size - used, " when the version ended");
 }
 
 /* Eligible workers count, also those that are gone.  Where there is none, as after a start, all workers

@@ -50,7 +50,8 @@ const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a
 typedef struct {
     const char *worker, *phase;
     int code;
-    char message[256];
+    const char *message; /* the copy's, or `text`; valid as long as the row and the copy */
+    char text[128];
 } missing_row_t;
 typedef struct {
     const char *state;

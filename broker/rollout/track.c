@@ -12,6 +12,7 @@
 static void free_copy(copy_row_t *c)
 {
     free(c->served);
+    free(c->message);
     free(c);
 }
 
@@ -523,12 +524,19 @@ void copy_spare(track_t *t, copy_row_t *c, bool is_spare)
     follow(t, c, &was);
 }
 
+/* Most copies have no message, so only those that have one take memory for it.  Without memory users see the
+ * code and the phase alone. */
 void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message)
 {
     if (c->code != code) track_changed(t);
     c->code = code;
     error_text(c->phase, sizeof c->phase, phase);
-    error_text(c->message, sizeof c->message, message);
+    size_t bytes = strlen(message) + 1;
+    if (bytes > COPY_MESSAGE_BYTES) bytes = COPY_MESSAGE_BYTES;
+    char *copy = bytes > 1 ? malloc(bytes) : NULL;
+    if (copy) error_text(copy, bytes, message);
+    free(c->message);
+    c->message = copy;
 }
 
 void copy_fail(track_t *t, copy_row_t *c, int code, const char *phase, const char *message, instant_t now)
@@ -722,6 +730,7 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
         is_eligible = c->token && c->is_eligible && !memcmp(&c->life, &member->life, sizeof c->life);
         take_out(t, c);
         free(c->served);
+        free(c->message);
     } else {
         c = calloc(1, sizeof *c);
         if (!c || !sorted_grow(&t->copies, t->copy_count, &t->copy_capacity)) {

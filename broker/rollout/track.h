@@ -35,6 +35,7 @@
 
 #define ROLLOUT_ENDED_TRACKS 8u /* of an adapter, kept to show how they ended */
 #define COPY_LOST_MAX 16u
+#define COPY_MESSAGE_BYTES 768u /* as in heddle_error_t: longer ones are cut */
 
 typedef struct {
     char name[HEDDLE_NAME_MAX + 1];
@@ -78,7 +79,8 @@ typedef struct copy_row {
     uint32_t served_count; /* bytes by source, as STAGED reported */
     /* REFUSED FAILED GONE: why; in flight: why no byte comes, as the last heartbeat had it */
     int code;
-    char phase[16], message[256];
+    char phase[16];
+    char *message; /* owned; NULL: nothing is said (copy_message) */
 } copy_row_t;
 
 typedef enum {
@@ -283,6 +285,8 @@ void copies_wait_behind(const struct adapter_rollout *a, const member_t *member,
 void copies_go_on(const struct adapter_rollout *a, const member_t *member, uint64_t version, uint64_t now_us);
 /* The bytes are there: what is left of the time since the version's record goes to announcement and queue. */
 void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us);
+/* Why it is REFUSED, FAILED or GONE, or no byte comes; "": nothing is said. */
+static inline const char *copy_message(const copy_row_t *c) { return c->message ? c->message : ""; }
 /* there, and not yet staged or failed; c may be NULL in both */
 bool copy_in_flight(const copy_row_t *c);
 /* there, and sealed bytes: STAGED to REFUSED */

@@ -441,6 +441,32 @@ Test(why, who_was_lost_was_lost_whatever_it_said_before)
     cr_assert(!strncmp(m->message, "left in phase fetch", 19), "%s", m->message);
 }
 
+/* All that the worker says of it is shown, also where it is long: at the copy, to the publisher and as the
+ * reason of the version. */
+Test(why, a_refusal_is_shown_whole)
+{
+    char said[420] = "", all[600], failed[700];
+    while (strlen(said) < 380) strcat(said, "a line of the engine's log ");
+    msg_t m = {.type = MSG_NACK};
+    publish_to(1, (rig_publish_t){0});
+    m.nack = (msg_nack_t){.token = R.tokens[W1],
+                          .version = 1,
+                          .adapter = "policy",
+                          .phase = "stage",
+                          .code = "version_failed",
+                          .message = said,
+                          .expected = "exit status 0",
+                          .found = "exit status 3",
+                          .hint = "run the hook by hand"};
+    rig_frame(W1, &m);
+    snprintf(all, sizeof all, "%s; expected exit status 0; found exit status 3; hint: run the hook by hand",
+             said);
+    snprintf(failed, sizeof failed, "policy@1 failed at w1 in phase stage: %s", all);
+    is_missing("w1", "stage", "version_failed", all);
+    cr_assert_str_eq(told()->message, failed);
+    cr_assert_str_eq(text(copy(1, "w1"), "message"), all);
+}
+
 /* The cluster goes back to a version that was put away there, and a reader still holds its memory. */
 Test(why, a_version_that_waits_for_its_former_slot_has_not_begun)
 {
