@@ -197,6 +197,31 @@ Test(decide, a_step_back_while_it_fetches)
     check_settled(w);
 }
 
+/* The same with a worker that serves version 1, and was away when 2 and 3 were decided. */
+Test(decide, a_step_back_while_one_that_serves_an_older_version_fetches)
+{
+    open_world(23, 1, (worker_conf_t){0});
+    actor_t *slow = world_worker(w, "w9", (worker_conf_t){.max_rate_bytes = 1 << 18});
+    UNTIL(w, SECOND, worker_is_ready(slow));
+    publish_and_activate(1);
+    actor_cut(slow, true);
+    UNTIL(w, 2 * LEASE_US, !worker_is_ready(slow));
+    world_run(w, LEASE_US); /* the broker has ended its session too */
+    for (uint64_t v = 2; v <= 3; v++) {
+        trainer_publishes(trainer,
+                          (publish_t){.shape = {.seed = v}, .activation = HEDDLE_ACTIVATION_AS_READY});
+        UNTIL(w, 2 * LEASE_US, worker_active(workers[0]) == v);
+    }
+    actor_cut(slow, false);
+    UNTIL(w, 2 * LEASE_US, worker_is_ready(slow));
+    world_run(w, 300 * MS);
+    MUST(w, worker_active(slow) == 1);
+    steps_back_to(2);
+    never_serves(slow, 3, 6 * SECOND);
+    MUST(w, worker_active(slow) == 2);
+    check_settled(w);
+}
+
 static void breaks_twice(actor_t *late)
 {
     for (int i = 0; i < 2; i++) {
