@@ -249,7 +249,7 @@ void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *
         track_t *t = p->fetching ? adapter_track(a, p->fetching) : NULL;
         copy_row_t *c = copy_of(t, member);
         if (!copy_in_flight(c) || track_is_ended(t)) continue;
-        copies_wait_behind(a, member, p->fetching);
+        copies_wait_behind(a, member, p->fetching, s->v.now);
         if (!c->begun_us) c->begun_us = s->v.now.us;
         if (!copy_is_told(c)) c->is_owed = true; /* of a session before, or it had turned to another */
         if (p->bytes_done > c->bytes_done) c->moved_us = s->v.now.us;
@@ -358,7 +358,7 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     }
     if (copy_holds(c)) return HEDDLE_OK; /* said twice */
     copy_staged(t, c, m, s->v.now);
-    copies_left(x.a, member, 0); /* it goes on with the latest */
+    copies_left(x.a, member, 0, s->v.now); /* it goes on with the latest */
     event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, t->adapter, t->version, c->worker, s->v.now);
     e->bytes = (int64_t)c->bytes_done;
     e->duration_ms = c->told_us ? (int64_t)((s->v.now.us - c->told_us) / 1000) : -1;

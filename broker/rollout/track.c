@@ -623,7 +623,7 @@ void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now
 
 /* The worker may have dropped these versions when it turned to the other one.  A version that is wanted again
  * is announced again. */
-void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t but)
+void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t but, instant_t now)
 {
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
@@ -632,12 +632,13 @@ void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t bu
         if (c->told_us) track_touch(t); /* it may be lost now */
         c->told_us = 0;
         c->is_owed = true;
+        copy_move(t, c, COPY_WAITING, now);
     }
 }
 
-void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint64_t version)
+void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint64_t version, instant_t now)
 {
-    copies_left(a, member, version);
+    copies_left(a, member, version, now);
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);

@@ -8,6 +8,7 @@
  *                                                               at the announcement
  *   WAITING         a source is there            -> ANNOUNCED
  *   ANNOUNCED       heartbeat with progress      -> FETCHING, ARRIVED (all bytes are there)
+ *   in flight       the worker turned to another -> WAITING     of a version that is overtaken
  *   in flight       STAGED, digest equal         -> STAGED      or COMMITTED + COMMIT of the decided one
  *   in flight       NACK, digest differs         -> FAILED      in flight: NONE to ARRIVED
  *   STAGED KEPT     DECISION names the version   -> COMMITTED
@@ -277,10 +278,11 @@ void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now
 void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message);
 /* The worker has turned to another version: it fetches none of the overtaken ones any more, `but` that one
  * (0: none). */
-void copies_left(const struct adapter_rollout *a, const member_t *member, uint64_t but);
+void copies_left(const struct adapter_rollout *a, const member_t *member, uint64_t but, instant_t now);
 /* The worker fetches this version: it has left the overtaken ones, and others that were announced to it, and
  * not begun, are behind it. */
-void copies_wait_behind(const struct adapter_rollout *a, const member_t *member, uint64_t version);
+void copies_wait_behind(const struct adapter_rollout *a, const member_t *member, uint64_t version,
+                        instant_t now);
 /* The worker has done with this version: those behind it begin. */
 void copies_go_on(const struct adapter_rollout *a, const member_t *member, uint64_t version, uint64_t now_us);
 /* The bytes are there: what is left of the time since the version's record goes to announcement and queue. */

@@ -222,9 +222,9 @@ static int fetched_percent(const actor_t *a, uint64_t version)
 
 /* Version 1 is served, and all workers have links of 1 MiB/s.  w3 starts again when the others have so much of
  * version 2.  Returns the share of version 1 that w3 has when version 2 is decided. */
-static int starts_again_at(int percent)
+static int starts_again_at(int percent, uint64_t keep)
 {
-    w = world_new((world_opts_t){.seed = 10, .keep = 0});
+    w = world_new((world_opts_t){.seed = 10, .keep = keep});
     trainer = world_trainer(w, "ann", (trainer_conf_t){0});
     world_workers(w, WORKERS, (worker_conf_t){.max_rate_bytes = 1 << 20}, workers);
     UNTIL(w, SECOND, trainer_is_ready(trainer));
@@ -245,7 +245,7 @@ static int starts_again_at(int percent)
  * once, and keeps version 1 for no fetch. */
 Test(restart, a_worker_that_starts_again_in_a_rollout_fetches_what_is_decided_meanwhile)
 {
-    MUST(w, starts_again_at(70) < 50);
+    MUST(w, starts_again_at(70, 0) < 50);
     UNTIL(w, 10 * MS, !strcmp(world_state(w, 1), "retired"));
     MUST(w, !worker_active(workers[2]));
     UNTIL(w, 5 * SECOND, worker_active(workers[2]));
@@ -255,10 +255,22 @@ Test(restart, a_worker_that_starts_again_in_a_rollout_fetches_what_is_decided_me
     check_settled(w);
 }
 
+/* What it has given up is not shown as fetched on. */
+Test(restart, what_a_worker_gave_up_is_not_shown_as_fetched)
+{
+    MUST(w, starts_again_at(70, 1) < 50);
+    UNTIL(w, 10 * MS, fetched_percent(workers[2], 2) >= 0);
+    world_run(w, 10 * MS);
+    MUST(w, !strcmp(world_state(w, 1), "kept"));
+    MUST(w, track_copy(world_track(w, 1), "w3")->state == COPY_WAITING);
+    UNTIL(w, 5 * SECOND, world_all_active(w, 2));
+    check_settled(w);
+}
+
 /* Version 1 has arrived almost: the worker serves it until it has version 2. */
 Test(restart, a_worker_that_starts_again_early_in_a_rollout_serves_the_version_before)
 {
-    MUST(w, starts_again_at(20) >= 50);
+    MUST(w, starts_again_at(20, 0) >= 50);
     UNTIL(w, SECOND, worker_active(workers[2]));
     MUST(w, worker_active(workers[2]) == 1);
     UNTIL(w, 5 * SECOND, world_all_active(w, 2));
