@@ -18,12 +18,11 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define DEADLINE_FACTOR 4u
 #define DEADLINE_MIN_US 1000000u
 #define DEADLINE_MAX_US 30000000u
-#define NEED_US 500000u     /* between two NEED_SOURCES, and how long a busy source rests */
+#define NEED_US 500000u     /* between two need_sources, and how long a busy source rests */
 #define BAD_LIMIT 3u        /* sources that one piece may be bad from */
 #define ALL_BAD_US 5000000u /* others may come to hold the version meanwhile */
 
 typedef enum { SOURCE_LIVE, SOURCE_RESTING, SOURCE_LOST, SOURCE_BAD } source_state_t;
-typedef enum { GOING, ENDING_DONE, ENDING_FAILED, ENDING_SILENT, ENDED } course_t;
 
 typedef struct {
     uint32_t first, last, count;
@@ -40,8 +39,10 @@ typedef struct {
 } known_t;
 
 struct fetch {
+    fetch_ops_t ops;
+    void *self;                  /* of ops */
     uint32_t count, piece_bytes; /* of the plan */
-    course_t course;
+    bool is_over;
     uint32_t window_count; /* pieces in flight per source */
     uint32_t good_count;
     uint32_t cursor;          /* pieces from here on were never asked for */
@@ -49,27 +50,16 @@ struct fetch {
     unsigned known_count;
     uint8_t order[FETCH_SOURCES_MAX]; /* the current list: indices into known */
     unsigned order_count;
-    uint64_t dropping, closing; /* bits of known: DROP_ASK for what is open; DROP_PEER */
-    uint64_t need_us;           /* not before then is NEED_SOURCES said */
+    uint64_t need_us;    /* need_sources is not called before */
     uint64_t all_bad_us; /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
     list_t lists[LISTS];
     /* One of each a piece. */
-    uint64_t *ask; /* ASKED: its number, 0 until it is made */
+    uint64_t *ask; /* ASKED: its number */
     uint32_t *next, *prev;
     uint8_t *where, *from; /* from: index into known, of what has landed */
     uint8_t *bad_counts;
     uint64_t *good; /* a bit a piece */
 };
-
-typedef struct {
-    fetch_action_t *at;
-    int count, cap;
-} out_t;
-
-static bool has_room(const out_t *o) { return o->count < o->cap; }
-
-/* The caller has checked that there is room; actions that have none come in the next step. */
-static void put(out_t *o, fetch_action_t action) { o->at[o->count++] = action; }
 
 /* -- pieces ----------------------------------------------------------------------------------- */
 
@@ -146,7 +136,7 @@ static int admit(fetch_t *f, uint64_t token)
     else
         for (unsigned i = 0; i < KNOWN_MAX; i++) {
             const known_t *s = &f->known[i];
-            bool is_in_use = s->listed || f->lists[i].count || s->landed_count || f->closing >> i & 1;
+            bool is_in_use = s->listed || f->lists[i].count || s->landed_count;
             if (is_in_use || s->state == SOURCE_BAD) continue;
             if (at < 0 || s->good_count < f->known[at].good_count) at = (int)i;
         }
@@ -171,17 +161,107 @@ static void restart_sample(known_t *s, uint64_t now_us)
     s->sample_bytes = 0;
 }
 
-/* The source is out in `state`.  Its open asks go back at once when it is gone itself, else as
- * DROP_ASK goes out. */
-static void put_out(fetch_t *f, unsigned source, source_state_t state, bool drop_asks)
+/* Gives up what is open at a source; its pieces go to another one. */
+static void drop_open(fetch_t *f, unsigned source)
+{
+    list_t *open = &f->lists[source];
+    for (; open->count; move_piece(f, open->first, AGAIN)) f->ops.drop_ask(f->self, f->ask[open->first]);
+}
+
+/* A source whose connection is gone has nothing open that could be dropped. */
+static void put_out(fetch_t *f, unsigned source, source_state_t state, bool is_gone)
 {
     if (f->known[source].state != SOURCE_BAD) f->known[source].state = state;
-    if (drop_asks) f->dropping |= 1ull << source;
-    else
-        while (f->lists[source].count) move_piece(f, f->lists[source].first, AGAIN);
+    if (!is_gone) drop_open(f, source);
+    while (f->lists[source].count) move_piece(f, f->lists[source].first, AGAIN);
+}
+
+/* The source does not deliver this piece, or cannot be asked for it. */
+static void refuse_piece(fetch_t *f, uint32_t piece, int err, uint64_t now_us)
+{
+    unsigned source = f->where[piece];
+    move_piece(f, piece, AGAIN);
+    f->known[source].rest_us = now_us + NEED_US;
+    put_out(f, source, err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST, err == HEDDLE_ERR_GONE);
+}
+
+/* -- what every event ends with --------------------------------------------------------------- */
+
+/* Open asks are dropped first: after the end no event of them may come. */
+static void end(fetch_t *f, bool is_good, uint64_t now_us)
+{
+    f->is_over = true;
+    for (unsigned i = 0; i < f->known_count; i++) drop_open(f, i);
+    f->ops.end(f->self, is_good, now_us);
+}
+
+/* Asks the first live source of the list for as many pieces as its window lets; one that rested is tried
+ * again when its pause is over.  A source that cannot be asked is out, and the next one is tried.  Without
+ * any source a new list is needed. */
+static void ask_more(fetch_t *f, uint64_t now_us)
+{
+    known_t *s = NULL;
+    bool is_all_bad = f->order_count > 0;
+    uint32_t piece;
+    for (unsigned i = 0; i < f->order_count; i++) {
+        s = &f->known[f->order[i]];
+        if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
+        is_all_bad = is_all_bad && s->state == SOURCE_BAD;
+        if (s->state != SOURCE_LIVE) continue;
+        /* Landed pieces count in the window: they were requested, and their digest may be slow. */
+        list_t *open = &f->lists[f->order[i]];
+        f->all_bad_us = CLOCK_NEVER;
+        if (open->count + s->landed_count == 0) restart_sample(s, now_us);
+        while (s->state == SOURCE_LIVE && open->count + s->landed_count < f->window_count &&
+               (piece = next_todo(f)) != NO_PIECE) {
+            uint64_t ask = 0;
+            if (f->where[piece] == NOWHERE) f->cursor++;
+            move_piece(f, piece, f->order[i]);
+            int rc = f->ops.ask(f->self, piece, s->token, &ask);
+            if (rc) refuse_piece(f, piece, rc, now_us);
+            else f->ask[piece] = ask;
+        }
+        if (s->state == SOURCE_LIVE) return;
+    }
+    /* Where every listed source sent wrong bytes, another one may still come to hold the version. */
+    if (!is_all_bad) f->all_bad_us = CLOCK_NEVER;
+    else if (f->all_bad_us == CLOCK_NEVER) f->all_bad_us = now_us;
+    if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= ALL_BAD_US) {
+        end(f, false, now_us);
+    } else if (now_us >= f->need_us) {
+        f->ops.need_sources(f->self);
+        f->need_us = now_us + NEED_US;
+    }
+}
+
+static void go_on(fetch_t *f, uint64_t now_us)
+{
+    if (f->is_over) return;
+    if (f->good_count == f->count) end(f, true, now_us);
+    else ask_more(f, now_us);
 }
 
 /* -- events ----------------------------------------------------------------------------------- */
+
+/* A lost source that is listed again is tried again: the broker may know that it is back. */
+void fetch_sources(fetch_t *f, const uint64_t *tokens, int count, uint64_t now_us)
+{
+    if (f->is_over) return;
+    for (unsigned i = 0; i < f->known_count; i++) f->known[i].listed = false;
+    f->order_count = 0;
+    for (int i = 0; i < count && f->order_count < FETCH_SOURCES_MAX; i++) {
+        int at = find(f, tokens[i]);
+        if (at < 0) at = admit(f, tokens[i]);
+        if (at < 0 || f->known[at].listed) continue;
+        known_t *s = &f->known[at];
+        s->listed = true;
+        if (s->state == SOURCE_LOST) s->state = SOURCE_LIVE;
+        f->order[f->order_count++] = (uint8_t)at;
+    }
+    for (unsigned i = 0; i < f->known_count; i++)
+        if (!f->known[i].listed) drop_open(f, i);
+    go_on(f, now_us);
+}
 
 /* The number tells an answer to the current request from one to a request that was given up. */
 static bool is_asked(const fetch_t *f, uint32_t piece, uint64_t ask)
@@ -189,28 +269,11 @@ static bool is_asked(const fetch_t *f, uint32_t piece, uint64_t ask)
     return piece < f->count && f->where[piece] < KNOWN_MAX && f->ask[piece] == ask;
 }
 
-/* Only of an ask that is open: the rest are echoes of asks that were given up already. */
-static void on_refused(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now_us)
-{
-    if (!is_asked(f, piece, ask)) return;
-    unsigned source = f->where[piece];
-    move_piece(f, piece, AGAIN);
-    f->known[source].rest_us = now_us + NEED_US;
-    put_out(f, source, err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST, err != HEDDLE_ERR_GONE);
-}
-
-void fetch_asked(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now_us)
-{
-    if (!is_asked(f, piece, 0)) return;
-    if (err) on_refused(f, piece, 0, err, now_us);
-    else f->ask[piece] = ask;
-}
-
 /* A piece that landed leaves the list of its source, so that the source's window has no gap in it; it
  * still counts there until its digest is known. */
 bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
 {
-    if (f->course != GOING || !is_asked(f, piece, ask)) return false;
+    if (f->is_over || !is_asked(f, piece, ask)) return false;
     known_t *s = &f->known[f->where[piece]];
     unlink_piece(f, piece);
     f->where[piece] = LANDED;
@@ -220,156 +283,90 @@ bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
     return true;
 }
 
-/* Applies one event to the state; actions follow from the state in fetch_step. */
-static void take(fetch_t *f, const fetch_event_t *e, uint64_t now_us)
+/* The source of a piece whose digest is known now; NULL: it has not landed. */
+static known_t *end_landed(fetch_t *f, uint32_t piece)
 {
-    int from = find(f, e->token);
-    bool is_landed =
-        (e->kind == FE_GOOD || e->kind == FE_BAD) && e->piece < f->count && f->where[e->piece] == LANDED;
-    known_t *s = is_landed ? &f->known[f->from[e->piece]] : NULL;
-    if (is_landed) { /* Its digest is known: it is good, or must be requested again. */
-        s->landed_count--;
-        unlink_piece(f, e->piece);
-    }
-    switch (e->kind) {
-    case FE_SOURCES:
-        /* A new list replaces the old one and keeps what is known of its sources.  A lost source that is
-         * listed again is tried again: the broker may know that it is back. */
-        for (unsigned i = 0; i < f->known_count; i++) f->known[i].listed = false;
-        f->order_count = 0;
-        for (int i = 0; i < e->source_count && f->order_count < FETCH_SOURCES_MAX; i++) {
-            int at = find(f, e->sources[i]);
-            if (at < 0) at = admit(f, e->sources[i]);
-            if (at < 0 || f->known[at].listed) continue;
-            s = &f->known[at];
-            s->listed = true;
-            if (s->state == SOURCE_LOST) s->state = SOURCE_LIVE;
-            f->order[f->order_count++] = (uint8_t)at;
-        }
-        for (unsigned i = 0; i < f->known_count; i++)
-            if (!f->known[i].listed && f->lists[i].count) f->dropping |= 1ull << i;
-        break;
-    case FE_GOOD:
-        if (!is_landed) break;
+    if (f->is_over || piece >= f->count || f->where[piece] != LANDED) return NULL;
+    known_t *s = &f->known[f->from[piece]];
+    s->landed_count--;
+    unlink_piece(f, piece);
+    return s;
+}
+
+/* The rate is a moving average: one burst or one pause does not change the deadline by much. */
+uint64_t fetch_good(fetch_t *f, uint32_t piece, uint64_t now_us)
+{
+    known_t *s = end_landed(f, piece);
+    if (s) {
         s->good_count++;
         s->life_us = now_us;
         s->sample_bytes += f->piece_bytes;
         uint64_t elapsed_us = now_us - s->sample_us;
         if (elapsed_us >= SAMPLE_US) {
-            /* A moving average: one burst or one pause does not change the deadline by much. */
             uint64_t rate = (uint64_t)((double)s->sample_bytes * 1e6 / (double)elapsed_us) + 1;
             s->rate = s->rate ? s->rate - s->rate / 4 + rate / 4 : rate;
             restart_sample(s, now_us);
         }
-        f->good[e->piece / 64] |= 1ull << (e->piece % 64);
-        if (++f->good_count == f->count) f->course = ENDING_DONE;
-        break;
-    case FE_BAD:
-        if (!is_landed) break;
-        move_piece(f, e->piece, AGAIN);
-        /* A source that sent wrong bytes is quarantined for the rest of the fetch.  It counts once against
-         * the piece, whatever else of it turns out bad. */
-        if (s->state == SOURCE_BAD) break;
+        f->good[piece / 64] |= 1ull << (piece % 64);
+        f->good_count++;
+    }
+    go_on(f, now_us);
+    return s ? s->token : 0;
+}
+
+/* A source that sent wrong bytes is quarantined for the rest of the fetch.  It counts once against the piece,
+ * whatever else of it turns out bad. */
+void fetch_bad(fetch_t *f, uint32_t piece, uint64_t now_us)
+{
+    known_t *s = end_landed(f, piece);
+    if (s) move_piece(f, piece, AGAIN);
+    if (s && s->state != SOURCE_BAD) {
         s->state = SOURCE_BAD;
-        f->dropping |= 1ull << (s - f->known);
-        if (++f->bad_counts[e->piece] >= BAD_LIMIT) f->course = ENDING_FAILED;
-        break;
-    case FE_REFUSED: on_refused(f, e->piece, e->ask, e->err, now_us); break;
-    case FE_GONE:
-        if (from >= 0) put_out(f, (unsigned)from, SOURCE_LOST, false);
-        break;
-    case FE_BEAT:
-        if (from < 0 || f->known[from].state != SOURCE_LIVE) break;
-        restart_sample(&f->known[from], now_us);
-        break;
-    case FE_TICK: /* Only a source with open requests can be late. */
-        for (unsigned i = 0; i < f->order_count; i++) {
-            unsigned at = f->order[i];
-            s = &f->known[at];
-            if (s->state != SOURCE_LIVE || !f->lists[at].count || now_us - s->life_us < patience(s)) continue;
-            put_out(f, at, SOURCE_LOST, false);
-            f->closing |= 1ull << at;
-        }
-        break;
-    case FE_CANCEL: f->course = ENDING_SILENT; break;
+        drop_open(f, (unsigned)(s - f->known));
+        if (++f->bad_counts[piece] >= BAD_LIMIT) end(f, false, now_us);
     }
+    go_on(f, now_us);
 }
 
-/* -- actions ---------------------------------------------------------------------------------- */
-
-/* Cancels the open requests of sources that are out. Where there is no room for all actions, the next
- * step goes on. */
-static void emit_drops(fetch_t *f, out_t *o)
+/* Only of an ask that is open: the rest are echoes of asks that were given up already. */
+void fetch_refused(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t now_us)
 {
-    while (f->dropping && has_room(o)) {
-        unsigned source = (unsigned)__builtin_ctzll(f->dropping);
-        uint64_t token = f->known[source].token;
-        list_t *open = &f->lists[source];
-        for (; open->count && has_room(o); move_piece(f, open->first, AGAIN))
-            put(o, (fetch_action_t){.kind = FA_DROP_ASK,
-                                    .piece = open->first,
-                                    .token = token,
-                                    .ask = f->ask[open->first]});
-        if (!open->count) f->dropping &= ~(1ull << source);
-    }
-    for (; f->closing && has_room(o); f->closing &= f->closing - 1)
-        put(o, (fetch_action_t){.kind = FA_DROP_PEER, .token = f->known[__builtin_ctzll(f->closing)].token});
+    if (!f->is_over && is_asked(f, piece, ask)) refuse_piece(f, piece, err, now_us);
+    go_on(f, now_us);
 }
 
-/* One event, then the actions that follow from the new state: cancels first, then requests, as far as the
- * window of the source lets them.  A fetch without any live source asks for a new list. */
-int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_action_t out[], int cap)
+void fetch_gone(fetch_t *f, uint64_t token, uint64_t now_us)
 {
-    out_t o = {out, 0, cap};
-    if (cap <= 0 || f->course == ENDED) return 0;
-    if (f->good_count == f->count && f->course == GOING && event->kind != FE_CANCEL) f->course = ENDING_DONE;
-    if (f->course == GOING) take(f, event, now_us);
-    emit_drops(f, &o);
+    int from = find(f, token);
+    if (!f->is_over && from >= 0) put_out(f, (unsigned)from, SOURCE_LOST, true);
+    go_on(f, now_us);
+}
 
-    /* The first live source of the list is asked; one that rested is tried again when its pause is over. */
-    int source = -1;
-    bool is_all_bad = f->order_count > 0;
-    for (unsigned i = 0; i < f->order_count && f->course == GOING && source < 0; i++) {
-        known_t *s = &f->known[f->order[i]];
-        if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
-        if (s->state == SOURCE_LIVE) source = f->order[i];
-        is_all_bad = is_all_bad && s->state == SOURCE_BAD;
-    }
-    if (source >= 0) {
-        /* Landed pieces count in the window: they were requested, and their digest may be slow. */
-        list_t *open = &f->lists[source];
-        known_t *s = &f->known[source];
-        uint32_t piece;
-        f->all_bad_us = CLOCK_NEVER;
-        if (open->count + s->landed_count == 0) restart_sample(s, now_us);
-        while (open->count + s->landed_count < f->window_count && has_room(&o) &&
-               (piece = next_todo(f)) != NO_PIECE) {
-            if (f->where[piece] == NOWHERE) f->cursor++;
-            move_piece(f, piece, (unsigned)source);
-            put(&o, (fetch_action_t){.kind = FA_ASK, .piece = piece, .token = s->token});
-        }
-    } else if (f->course == GOING) {
-        /* Where every listed source sent wrong bytes, another one may still come to hold the version. */
-        if (!is_all_bad) f->all_bad_us = CLOCK_NEVER;
-        else if (f->all_bad_us == CLOCK_NEVER) f->all_bad_us = now_us;
-        if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= ALL_BAD_US) {
-            f->course = ENDING_FAILED;
-        } else if (now_us >= f->need_us && has_room(&o)) {
-            put(&o, (fetch_action_t){.kind = FA_NEED_SOURCES});
-            f->need_us = now_us + NEED_US;
-        }
-    }
-    if (f->course == GOING) return o.count;
+void fetch_beat(fetch_t *f, uint64_t token, uint64_t now_us)
+{
+    int from = find(f, token);
+    if (from >= 0 && f->known[from].state == SOURCE_LIVE) restart_sample(&f->known[from], now_us);
+    go_on(f, now_us);
+}
 
-    /* The end is an action too, and comes after all open requests were cancelled. */
-    for (unsigned i = 0; i < f->known_count; i++)
-        if (f->lists[i].count) f->dropping |= 1ull << i;
-    emit_drops(f, &o);
-    if (f->dropping || f->closing || !has_room(&o)) return o.count;
-    if (f->course == ENDING_DONE) put(&o, (fetch_action_t){.kind = FA_DONE});
-    if (f->course == ENDING_FAILED) put(&o, (fetch_action_t){.kind = FA_FAILED});
-    f->course = ENDED;
-    return o.count;
+/* Only a source with open requests can be late. */
+void fetch_tick(fetch_t *f, uint64_t now_us)
+{
+    for (unsigned i = 0; i < f->order_count && !f->is_over; i++) {
+        unsigned at = f->order[i];
+        const known_t *s = &f->known[at];
+        if (s->state != SOURCE_LIVE || !f->lists[at].count || now_us - s->life_us < patience(s)) continue;
+        put_out(f, at, SOURCE_LOST, true);
+        f->ops.drop_peer(f->self, s->token);
+    }
+    go_on(f, now_us);
+}
+
+/* Its owner gives up: nothing is reported to it any more. */
+void fetch_cancel(fetch_t *f)
+{
+    for (unsigned i = 0; i < f->known_count; i++) drop_open(f, i);
+    f->is_over = true;
 }
 
 /* -- questions about the state ---------------------------------------------------------------- */
@@ -378,8 +375,7 @@ int fetch_step(fetch_t *f, const fetch_event_t *event, uint64_t now_us, fetch_ac
  * fail. */
 uint64_t fetch_deadline(const fetch_t *f)
 {
-    if (f->course == ENDED) return CLOCK_NEVER;
-    if (f->course != GOING || f->dropping || f->closing) return 0;
+    if (f->is_over) return CLOCK_NEVER;
     uint64_t at = CLOCK_NEVER;
     bool live = false;
     for (unsigned i = 0; i < f->order_count; i++) {
@@ -412,11 +408,13 @@ int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 /* -- making ----------------------------------------------------------------------------------- */
 
 /* One allocation for all, whose size depends on the number of pieces alone. */
-int fetch_new(const fetch_plan_t *plan, fetch_t **ret_fetch)
+int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetch_t **ret_fetch)
 {
     size_t n = plan->count, words = n / 64 + 1;
     fetch_t *f = calloc(1, sizeof *f + words * 8 + n * (sizeof *f->ask + 2 * sizeof *f->next + 3));
     if (!f) return HEDDLE_ERR_NO_MEMORY;
+    f->ops = *ops;
+    f->self = self;
     f->count = plan->count;
     f->piece_bytes = plan->piece_bytes;
     f->window_count = LIMIT_WINDOW_BYTES / plan->piece_bytes;

@@ -248,7 +248,7 @@ static int start_download(adapter_t *a, const sync_entry_t *e, uint64_t now_us, 
                             .early = &a->early,
                             .unreached = &a->unreached,
                             .adapter = a->index};
-    if (FAILPOINT("worker.pull") || download_new(&opts, now_us, &a->download))
+    if (FAILPOINT("worker.download") || download_new(&opts, now_us, &a->download))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a fetch");
     adapter_tell(
         a,

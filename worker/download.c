@@ -8,7 +8,7 @@
 
 /* Digested in one call of download_work: 0.1 ms, 0.03 with vectors. */
 #define WORK_BYTES (LIMIT_WINDOW_BYTES / 2)
-enum { ACTIONS = 64, QUIET_POLL_US = 1000 };
+#define QUIET_POLL_US 1000u
 
 /* The first failure counts: later ones follow from it. */
 static void fail(download_t *p, int code, const char *phase, const char *text)
@@ -29,73 +29,63 @@ static void note_open_receives(download_t *p)
     if (!is_quiet(p)) p->overwritten = true;
 }
 
-/* --- the fetch: which piece from which source ------------------------------------------------- */
+/* --- what the fetch asks for (fetch_ops_t) ---------------------------------------------------- */
 
-/* Obeys one action of the fetch. True when the fetch has more to say: a source that cannot be asked now was
- * put out by it, and its pieces go to another one. */
-static bool obey(download_t *p, const fetch_action_t *a, uint64_t now_us)
+/* The pieces of the manifest lie behind the region; those of the region are its chunks. */
+static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_ask)
 {
-    const node_io_t *io = p->io;
-    switch (a->kind) {
-    case FA_ASK: {
-        uint64_t id = 0, token;
-        /* An action before this one may have put the source out, and taken the piece back. */
-        if (fetch_piece(p->fetch, a->piece, &token) != PIECE_ASKED || token != a->token) return false;
-        bool is_manifest = p->state == DOWNLOAD_MANIFEST;
-        sink_t sink = sink_of(p->slot->region, is_manifest ? NULL : p->leaves);
-        tr_read_t read = {.key = p->part->key, .sink = &sink, .cookie = p->cookie | a->piece};
-        if (is_manifest) {
-            uint64_t at = (uint64_t)a->piece * DOWNLOAD_PIECE_BYTES, left = p->part->manifest_bytes - at;
-            read.offset = manifest_offset(p->part->region_bytes) + at;
-            read.bytes = left < DOWNLOAD_PIECE_BYTES ? (uint32_t)left : DOWNLOAD_PIECE_BYTES;
-        } else {
-            read.bytes = manifest_chunk(&p->manifest, a->piece, &read.offset);
-        }
-        read.at = read.offset;
-        const announced_source_t *source = announced_source(p->what, a->token);
-        peer_ref_t from = source ? source_ref(source) : (peer_ref_t){0};
-        int rc = source ? io->tr->ask(io->t, &from, &read, &id) : HEDDLE_ERR_GONE;
-        fetch_asked(p->fetch, a->piece, id, rc, now_us);
-        return rc != HEDDLE_OK;
+    download_t *p = self;
+    const announced_source_t *source = announced_source(p->what, token);
+    if (!source) return HEDDLE_ERR_GONE;
+    bool is_manifest = p->state == DOWNLOAD_MANIFEST;
+    sink_t sink = sink_of(p->slot->region, is_manifest ? NULL : p->leaves);
+    tr_read_t read = {.key = p->part->key, .sink = &sink, .cookie = p->cookie | piece};
+    if (is_manifest) {
+        uint64_t at = (uint64_t)piece * DOWNLOAD_PIECE_BYTES, left = p->part->manifest_bytes - at;
+        read.offset = manifest_offset(p->part->region_bytes) + at;
+        read.bytes = left < DOWNLOAD_PIECE_BYTES ? (uint32_t)left : DOWNLOAD_PIECE_BYTES;
+    } else {
+        read.bytes = manifest_chunk(&p->manifest, piece, &read.offset);
     }
-    case FA_DROP_ASK:
-        if (a->ask) io->tr->drop_ask(io->t, a->ask);
-        note_open_receives(p);
-        break;
-    case FA_DROP_PEER:
-        p->counters->retries++;
-        io->tr->drop_peer(io->t, a->token);
-        break;
-    case FA_NEED_SOURCES: p->needs_sources = true; break;
-    case FA_DONE:
-        /* The manifest is verified by download_work: its digest takes long enough to delay a heartbeat. */
-        if (p->state == DOWNLOAD_MANIFEST) {
-            p->state = DOWNLOAD_VERIFYING;
-            break;
-        }
+    read.at = read.offset;
+    peer_ref_t from = source_ref(source);
+    return p->io->tr->ask(p->io->t, &from, &read, ret_ask);
+}
+
+static void drop_ask(void *self, uint64_t ask)
+{
+    download_t *p = self;
+    p->io->tr->drop_ask(p->io->t, ask);
+    note_open_receives(p);
+}
+
+static void drop_source(void *self, uint64_t token)
+{
+    download_t *p = self;
+    p->counters->retries++;
+    p->io->tr->drop_peer(p->io->t, token);
+}
+
+static void need_sources(void *self) { ((download_t *)self)->needs_sources = true; }
+
+/* The manifest is verified by download_work: its digest takes long enough to delay a heartbeat. */
+static void end_fetch(void *self, bool is_good, uint64_t now_us)
+{
+    download_t *p = self;
+    if (!is_good) {
+        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify", "the bytes came wrong from every source that there is");
+    } else if (p->state == DOWNLOAD_MANIFEST) {
+        p->state = DOWNLOAD_VERIFYING;
+    } else {
         /* From the first bytes on: connecting has a time of its own. */
         p->what->fetch_us = now_us - p->started_us - p->what->connect_us + p->early.took_us;
         p->state = DOWNLOAD_CLOSING;
-        break;
-    case FA_FAILED:
-        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify", "the bytes came wrong from every source that there is");
-        break;
     }
-    return false;
 }
 
-/* Gives one event to the fetch and obeys it until it has nothing more to say. A failed read request
- * changes the plan at once, hence the repetition with TICK. */
-static void drive(download_t *p, const fetch_event_t *event, uint64_t now_us)
-{
-    fetch_event_t next = *event;
-    for (bool more = p->fetch != NULL; more; next = (fetch_event_t){.kind = FE_TICK}) {
-        fetch_action_t actions[ACTIONS];
-        int n = fetch_step(p->fetch, &next, now_us, actions, ACTIONS);
-        more = n == ACTIONS;
-        for (int i = 0; i < n; i++) more |= obey(p, &actions[i], now_us);
-    }
-}
+static const fetch_ops_t FETCH_OPS = {ask_piece, drop_ask, drop_source, need_sources, end_fetch};
+
+/* --- a fetch begins --------------------------------------------------------------------------- */
 
 /* Sources are greeted here, so that connections are made while the first one is asked. A failure shows
  * when it is asked. */
@@ -109,7 +99,7 @@ void download_resource(download_t *p, uint64_t now_us)
         tokens[count++] = ref.token;
         p->io->tr->greet(p->io->t, &ref);
     }
-    drive(p, &(fetch_event_t){.kind = FE_SOURCES, .sources = tokens, .source_count = count}, now_us);
+    if (p->fetch) fetch_sources(p->fetch, tokens, count, now_us);
 }
 
 /* The manifest comes first: it has the digest of each chunk, without which no chunk can be accepted. `have`:
@@ -128,7 +118,7 @@ static bool begin_fetch(download_t *p, download_state_t state, const uint8_t *ha
         plan.count = (uint32_t)((bytes + DOWNLOAD_PIECE_BYTES - 1) / DOWNLOAD_PIECE_BYTES);
         plan.piece_bytes = DOWNLOAD_PIECE_BYTES;
     }
-    if (fetch_new(&plan, &p->fetch)) {
+    if (fetch_new(&plan, &FETCH_OPS, p, &p->fetch)) {
         fail(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for a fetch");
         return false;
     }
@@ -173,7 +163,7 @@ void download_destroy(download_t **download)
     if (!p) return;
     *download = NULL;
     /* The fetch goes first: its open read requests name this memory. */
-    if (p->fetch) drive(p, &(fetch_event_t){.kind = FE_CANCEL}, 0);
+    if (p->fetch) fetch_cancel(p->fetch);
     fetch_destroy(&p->fetch);
     manifest_fini(&p->manifest);
     early_bytes_fini(&p->early);
@@ -225,8 +215,7 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         /* The time to the first bytes counts as connecting. */
         if (p->last_token == 0) p->what->connect_us = now_us - p->started_us;
         p->last_token = event->token;
-        if (p->state == DOWNLOAD_MANIFEST)
-            drive(p, &(fetch_event_t){.kind = FE_GOOD, .piece = piece}, now_us);
+        if (p->state == DOWNLOAD_MANIFEST) fetch_good(p->fetch, piece, now_us);
         else submit(p, piece, event->is_digested && !p->overwritten);
         break;
     case TR_REFUSED:
@@ -234,13 +223,12 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         if (is_no && event->err != HEDDLE_ERR_AGAIN && announced_source(p->what, event->token))
             u->refused = event->err;
         note_open_receives(p);
-        drive(p, &(fetch_event_t){.kind = FE_REFUSED, .piece = piece, .ask = event->ask, .err = event->err},
-              now_us);
+        fetch_refused(p->fetch, piece, event->ask, event->err, now_us);
         break;
-    case TR_BEAT: drive(p, &(fetch_event_t){.kind = FE_BEAT, .token = event->token}, now_us); break;
+    case TR_BEAT: fetch_beat(p->fetch, event->token, now_us); break;
     case TR_PEER_GONE:
         if (announced_source(p->what, event->token)) p->counters->retries++;
-        drive(p, &(fetch_event_t){.kind = FE_GONE, .token = event->token}, now_us);
+        fetch_gone(p->fetch, event->token, now_us);
         break;
     case TR_EARLY:
     case TR_UNSHARED: break;
@@ -412,15 +400,17 @@ bool download_work(download_t *p, uint64_t now_us)
     /* Compares chunks whose leaves are complete. A few are compared at once, because the requests that follow
      * then go out in one frame, and not in one for each chunk. */
     for (uint32_t left = WORK_BYTES / p->manifest.chunk_bytes; left > 0; left--) {
-        uint64_t chunk, token, before_us = clock_now(p->io->clock);
+        uint64_t chunk, before_us = clock_now(p->io->clock);
         if (p->state != DOWNLOAD_CHUNKS || !digest_completed(p->digests, &chunk)) break;
         uint32_t piece = (uint32_t)chunk;
         bool good = chunk_matches(p, piece) && !FAILPOINT("worker.chunk");
         p->what->verify_us += clock_now(p->io->clock) - before_us;
-        fetch_piece(p->fetch, piece, &token);
-        if (good) note_good(p, token, piece);
-        else p->counters->chunks_bad++;
-        drive(p, &(fetch_event_t){.kind = good ? FE_GOOD : FE_BAD, .piece = piece}, now_us);
+        if (good) {
+            note_good(p, fetch_good(p->fetch, piece, now_us), piece);
+        } else {
+            p->counters->chunks_bad++;
+            fetch_bad(p->fetch, piece, now_us);
+        }
     }
     return true;
 }
@@ -431,8 +421,7 @@ bool download_work(download_t *p, uint64_t now_us)
 uint64_t download_tick(download_t *p, uint64_t now_us)
 {
     bool is_fetching = p->state == DOWNLOAD_MANIFEST || p->state == DOWNLOAD_CHUNKS;
-    if (is_fetching && now_us >= fetch_deadline(p->fetch))
-        drive(p, &(fetch_event_t){.kind = FE_TICK}, now_us);
+    if (is_fetching && now_us >= fetch_deadline(p->fetch)) fetch_tick(p->fetch, now_us);
     switch (p->state) {
     case DOWNLOAD_MANIFEST:
     case DOWNLOAD_CHUNKS: return fetch_deadline(p->fetch);

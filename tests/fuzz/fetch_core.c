@@ -24,7 +24,7 @@ static uint64_t roll(uint64_t n)
 static struct {
     uint32_t count, window;
     uint64_t open[PIECES_MAX], landed[PIECES_MAX]; /* the source's token */
-    bool ended, is_due;                            /* due: an ask could not be made */
+    bool ended;
 } wild;
 
 static const int ERRORS[] = {HEDDLE_ERR_AGAIN, HEDDLE_ERR_GONE, HEDDLE_ERR_NOT_FOUND, HEDDLE_ERR_LIMIT};
@@ -35,30 +35,23 @@ static void close_all(uint64_t token)
         if (wild.open[p] == token) wild.open[p] = 0;
 }
 
-/* As worker/download.c does it: asks that an earlier failure took back are not made. */
-static void make_ask(const fetch_action_t *a)
+static int any_ask(uint32_t piece, uint64_t token)
 {
     uint32_t in_flight = 1;
-    uint64_t token;
-    if (fetch_piece(f, a->piece, &token) != PIECE_ASKED || token != a->token) return;
-    MUST(a->piece < wild.count && !wild.open[a->piece] && !wild.landed[a->piece]);
-    for (uint32_t p = 0; p < wild.count; p++)
-        in_flight += wild.open[p] == a->token || wild.landed[p] == a->token;
+    MUST(!wild.ended && piece < wild.count && !wild.open[piece] && !wild.landed[piece]);
+    for (uint32_t p = 0; p < wild.count; p++) in_flight += wild.open[p] == token || wild.landed[p] == token;
     MUST(in_flight <= wild.window);
     int err = roll(8) ? HEDDLE_OK : ERRORS[roll(4)];
-    ask_of[a->piece] = err ? 0 : ++last_ask;
-    wild.open[a->piece] = a->token;
-    fetch_asked(f, a->piece, ask_of[a->piece], err, now);
-    if (err) wild.open[a->piece] = 0;
-    if (err == HEDDLE_ERR_GONE) close_all(a->token);
-    wild.is_due |= err != HEDDLE_OK;
+    if (!err) wild.open[piece] = token;
+    if (err == HEDDLE_ERR_GONE) close_all(token);
+    return err;
 }
 
-static void obey(const fetch_action_t *a)
+static void look_at(const action_t *a)
 {
     MUST(!wild.ended);
     switch (a->kind) {
-    case FA_ASK: make_ask(a); break;
+    case FA_ASK: MUST(wild.open[a->piece] == a->token); break;
     case FA_DROP_ASK:
         MUST(a->piece < wild.count && wild.open[a->piece] == a->token);
         MUST(a->ask == ask_of[a->piece]);
@@ -74,15 +67,6 @@ static void obey(const fetch_action_t *a)
     }
 }
 
-static void obey_all(void)
-{
-    wild.is_due = false;
-    for (int i = 0; i < act_count; i++) obey(&acts[i]);
-    if (act_count < 256 && !wild.is_due) return;
-    tick(); /* there is more to say */
-    obey_all();
-}
-
 /* What lands of an ask that is open lands, and of no other. */
 static void any_landing(uint32_t piece, bool is_of_last_ask)
 {
@@ -95,7 +79,7 @@ static void any_landing(uint32_t piece, bool is_of_last_ask)
 }
 
 /* What the event itself says is not open, or has not landed, any more. */
-static void end_asks(const fetch_event_t *e)
+static void end_asks(const event_t *e)
 {
     bool is_piece = e->piece < wild.count;
     if (e->kind == FE_GONE) close_all(e->token);
@@ -108,11 +92,11 @@ static void end_asks(const fetch_event_t *e)
 static void any_event(void)
 {
     uint64_t list[2 * FETCH_SOURCES_MAX];
-    fetch_event_t e = {.kind = (fetch_event_kind_t)roll(FE_CANCEL + 1),
-                       .piece = (uint32_t)roll(wild.count + 2),
-                       .token = roll(TOKENS + 2),
-                       .err = ERRORS[roll(4)],
-                       .sources = list};
+    event_t e = {.kind = (event_kind_t)roll(FE_CANCEL + 1),
+                 .piece = (uint32_t)roll(wild.count + 2),
+                 .token = roll(TOKENS + 2),
+                 .err = ERRORS[roll(4)],
+                 .sources = list};
     e.ask = e.piece < wild.count && roll(4) ? ask_of[e.piece] : 1 + roll(4);
     if (e.kind == FE_CANCEL && roll(8)) e.kind = FE_GOOD;
     if (e.kind == FE_SOURCES) e.source_count = (int)roll(sizeof list / sizeof *list + 1);
@@ -121,7 +105,6 @@ static void any_event(void)
     end_asks(&e);
     now += roll(4) ? roll(100000) : roll(40000000);
     step(e);
-    obey_all();
     if (e.kind == FE_CANCEL) wild.ended = true;
     MUST(!wild.ended || fetch_deadline(f) == CLOCK_NEVER);
 }
@@ -133,17 +116,17 @@ static void any_events(void)
     wild.ended = false;
     memset(wild.open, 0, sizeof wild.open);
     memset(wild.landed, 0, sizeof wild.landed);
-    memset(ask_of, 0, PIECES_MAX * sizeof *ask_of);
-    last_ask = 4; /* those below are of no fetch */
-    acks = false;
+    try_ask = any_ask;
+    watch = look_at;
     uint64_t rotten[] = {1 + roll(TOKENS)};
     start_with((fetch_plan_t){.count = wild.count,
                               .piece_bytes = piece_of(wild.window),
                               .bad = rotten,
                               .bad_count = (uint32_t)roll(2)});
     while (bytes.left) any_event();
-    acks = true;
     stop();
+    try_ask = NULL;
+    watch = NULL;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

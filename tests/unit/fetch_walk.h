@@ -25,34 +25,107 @@ static uint64_t roll(uint64_t n);
 #define MS 1000ull
 #define SECOND 1000000ull
 
+/* What a fetch asked of its owner, in order. */
+typedef enum { FA_ASK, FA_DROP_ASK, FA_DROP_PEER, FA_NEED_SOURCES, FA_DONE, FA_FAILED } action_kind_t;
+typedef struct {
+    action_kind_t kind;
+    uint32_t piece;      /* ASK, DROP_ASK */
+    uint64_t token, ask; /* token: but for NEED_SOURCES and the end */
+} action_t;
+enum { ACTIONS = 1024 };
+
+typedef enum { FE_SOURCES, FE_GOOD, FE_BAD, FE_REFUSED, FE_GONE, FE_BEAT, FE_TICK, FE_CANCEL } event_kind_t;
+typedef struct {
+    event_kind_t kind;
+    uint32_t piece;      /* GOOD, BAD, REFUSED */
+    uint64_t ask, token; /* REFUSED; GONE, BEAT */
+    int err;             /* REFUSED */
+    const uint64_t *sources;
+    int source_count;
+} event_t;
+
 static fetch_t *f;
 static uint64_t now;
-static fetch_action_t acts[256];
+static action_t acts[ACTIONS]; /* of the last step */
 static int act_count;
-static uint64_t steps;                   /* of all walks */
-static uint64_t last_ask, ask_of[65536]; /* a piece's last ask */
-static bool acks = true;                 /* step makes the asks that it is told to; else who calls it does */
+static uint64_t steps;                     /* of all walks */
+static uint64_t ask_count, ask_of[65536];  /* the number of a piece's last ask ends with the piece */
+static uint64_t source_of[65536];          /* and the source that it was made to */
+static int (*try_ask)(uint32_t, uint64_t); /* whether an ask can be made; NULL: each can */
+static void (*watch)(const action_t *);    /* sees each action at once; NULL: acts is looked at later */
 
 /* The size of a piece of which so many fit into the window. */
 static uint32_t piece_of(uint32_t window) { return LIMIT_WINDOW_BYTES / window; }
 
+static void note(action_t action)
+{
+    cr_assert_lt(act_count, ACTIONS);
+    acts[act_count++] = action;
+    if (watch) watch(&action);
+}
+
+static int on_ask(void *self, uint32_t piece, uint64_t token, uint64_t *ret_ask)
+{
+    (void)self;
+    int rc = try_ask ? try_ask(piece, token) : HEDDLE_OK;
+    if (rc) return rc;
+    source_of[piece] = token;
+    *ret_ask = ask_of[piece] = ++ask_count << 16 | piece;
+    note((action_t){FA_ASK, piece, token, *ret_ask});
+    return HEDDLE_OK;
+}
+
+static void on_drop_ask(void *self, uint64_t ask)
+{
+    (void)self;
+    uint32_t piece = ask & 0xffff;
+    cr_assert_eq(ask_of[piece], ask);
+    note((action_t){FA_DROP_ASK, piece, source_of[piece], ask});
+}
+
+static void on_drop_peer(void *self, uint64_t token)
+{
+    (void)self;
+    note((action_t){.kind = FA_DROP_PEER, .token = token});
+}
+
+static void on_need_sources(void *self)
+{
+    (void)self;
+    note((action_t){.kind = FA_NEED_SOURCES});
+}
+
+static void on_end(void *self, bool is_good, uint64_t at_us)
+{
+    (void)self;
+    cr_assert_eq(at_us, now);
+    note((action_t){.kind = is_good ? FA_DONE : FA_FAILED});
+}
+
 static void start_with(fetch_plan_t plan)
 {
+    static const fetch_ops_t OPS = {on_ask, on_drop_ask, on_drop_peer, on_need_sources, on_end};
     if (!plan.piece_bytes) plan.piece_bytes = piece_of(4);
     now = 1000;
-    cr_assert_eq(fetch_new(&plan, &f), HEDDLE_OK);
+    memset(ask_of, 0, plan.count * sizeof *ask_of);
+    cr_assert_eq(fetch_new(&plan, &OPS, NULL, &f), HEDDLE_OK);
 }
 
 static void stop(void) { fetch_destroy(&f); }
 
-static int step(fetch_event_t e)
+static int step(event_t e)
 {
     steps++;
-    act_count = fetch_step(f, &e, now, acts, 256);
-    for (int i = 0; acks && i < act_count; i++) {
-        if (acts[i].kind != FA_ASK) continue;
-        ask_of[acts[i].piece] = ++last_ask;
-        fetch_asked(f, acts[i].piece, last_ask, HEDDLE_OK, now);
+    act_count = 0;
+    switch (e.kind) {
+    case FE_SOURCES: fetch_sources(f, e.sources, e.source_count, now); break;
+    case FE_GOOD: fetch_good(f, e.piece, now); break;
+    case FE_BAD: fetch_bad(f, e.piece, now); break;
+    case FE_REFUSED: fetch_refused(f, e.piece, e.ask, e.err, now); break;
+    case FE_GONE: fetch_gone(f, e.token, now); break;
+    case FE_BEAT: fetch_beat(f, e.token, now); break;
+    case FE_TICK: fetch_tick(f, now); break;
+    case FE_CANCEL: fetch_cancel(f); break;
     }
     return act_count;
 }
@@ -70,28 +143,27 @@ static uint32_t count_good(uint32_t count)
     for (uint32_t p = 0; p < count; p++) good_ones += is_good(p);
     return good_ones;
 }
-static int tick(void) { return step((fetch_event_t){.kind = FE_TICK}); }
+static int tick(void) { return step((event_t){.kind = FE_TICK}); }
 static int good(uint32_t piece, uint64_t token)
 {
     land(piece, token);
-    return step((fetch_event_t){.kind = FE_GOOD, .piece = piece});
+    return step((event_t){.kind = FE_GOOD, .piece = piece});
 }
 static int bad(uint32_t piece, uint64_t token)
 {
     land(piece, token);
-    return step((fetch_event_t){.kind = FE_BAD, .piece = piece});
+    return step((event_t){.kind = FE_BAD, .piece = piece});
 }
-static int gone(uint64_t token) { return step((fetch_event_t){.kind = FE_GONE, .token = token}); }
-static int beat(uint64_t token) { return step((fetch_event_t){.kind = FE_BEAT, .token = token}); }
+static int gone(uint64_t token) { return step((event_t){.kind = FE_GONE, .token = token}); }
+static int beat(uint64_t token) { return step((event_t){.kind = FE_BEAT, .token = token}); }
 static int refused(uint32_t piece, uint64_t token, int err)
 {
-    return step(
-        (fetch_event_t){.kind = FE_REFUSED, .piece = piece, .ask = open_ask(piece, token), .err = err});
+    return step((event_t){.kind = FE_REFUSED, .piece = piece, .ask = open_ask(piece, token), .err = err});
 }
 
 static int sources(int n, const uint64_t *tokens)
 {
-    return step((fetch_event_t){.kind = FE_SOURCES, .sources = tokens, .source_count = n});
+    return step((event_t){.kind = FE_SOURCES, .sources = tokens, .source_count = n});
 }
 
 enum { PEERS = 6, WINDOW_MAX = 32, WORLD_MAX = PEERS * WINDOW_MAX };
@@ -159,7 +231,7 @@ static void lose(world_t *w, uint64_t token)
 static void take_actions(world_t *w)
 {
     for (int i = 0; i < act_count; i++) {
-        const fetch_action_t *a = &acts[i];
+        const action_t *a = &acts[i];
         HOLDS(!w->done && !w->failed);
         switch (a->kind) {
         case FA_ASK: take_ask(w, a->piece, a->token); break;

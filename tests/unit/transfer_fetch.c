@@ -19,7 +19,7 @@ static const char *said(void)
     size_t n = 0;
     text[0] = 0;
     for (int i = 0; i < act_count; i++) {
-        const fetch_action_t *a = &acts[i];
+        const action_t *a = &acts[i];
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", i ? " " : "", words[a->kind]);
         if (a->kind <= FA_DROP_ASK)
             n += (size_t)snprintf(text + n, sizeof text - n, " %u@%llu", a->piece,
@@ -65,7 +65,7 @@ Test(fetch, an_empty_list_needs_sources, .fini = stop)
 {
     start(2);
     SOURCES(A);
-    step((fetch_event_t){.kind = FE_SOURCES});
+    step((event_t){.kind = FE_SOURCES});
     SAID("drop 0@101 drop 1@101 need");
 }
 
@@ -136,7 +136,7 @@ Test(fetch, what_has_landed_is_not_asked_again_while_its_digest_is_pending, .fin
     cr_assert(land(1, A));
     gone(A);
     SAID("ask 0@102 ask 2@102");
-    step((fetch_event_t){.kind = FE_GOOD, .piece = 1});
+    step((event_t){.kind = FE_GOOD, .piece = 1});
     SAID("");
     cr_assert_eq(fetch_from(f, A), 1);
     good(0, B);
@@ -152,7 +152,7 @@ Test(fetch, what_has_landed_counts_in_its_sources_window, .fini = stop)
     tick();
     SAID("");
     cr_assert_eq(fetch_deadline(f), CLOCK_NEVER, "nothing is expected of the source");
-    step((fetch_event_t){.kind = FE_GOOD, .piece = 2});
+    step((event_t){.kind = FE_GOOD, .piece = 2});
     SAID("ask 4@101");
 }
 
@@ -160,26 +160,36 @@ Test(fetch, good_of_a_piece_that_has_not_landed_or_does_not_exist_is_ignored, .f
 {
     start(6);
     SOURCES(A);
-    for (uint32_t p = 0; p < 7; p++) step((fetch_event_t){.kind = FE_GOOD, .piece = p});
-    step((fetch_event_t){.kind = FE_GOOD, .piece = UINT32_MAX});
+    for (uint32_t p = 0; p < 7; p++) step((event_t){.kind = FE_GOOD, .piece = p});
+    step((event_t){.kind = FE_GOOD, .piece = UINT32_MAX});
     SAID("");
     cr_assert_eq(count_good(6), 0);
 }
 
-/* -- FA_ASK that cannot be made --------------------------------------------------------------- */
+/* -- an ask that cannot be made --------------------------------------------------------------- */
+
+static int refused_with;
+static uint64_t refused_at;
+static int refuse_second(uint32_t piece, uint64_t token)
+{
+    return token == refused_at && piece == 1 ? refused_with : HEDDLE_OK;
+}
+
+static void start_refusing(uint32_t count, uint64_t token, int err)
+{
+    refused_at = token;
+    refused_with = err;
+    try_ask = refuse_second;
+    start(count);
+}
 
 Test(fetch, an_ask_that_cannot_be_made_is_refused_by_its_source, .fini = stop)
 {
-    start(3);
-    acks = false;
+    start_refusing(3, A, HEDDLE_ERR_AGAIN);
     SOURCES(A, B);
-    acks = true;
-    fetch_asked(f, 0, 5, HEDDLE_OK, now);
-    fetch_asked(f, 1, 0, HEDDLE_ERR_AGAIN, now);
-    cr_assert_eq(fetch_deadline(f), 0, "a step is due");
-    tick();
-    SAID("drop 0@101 drop 2@101 ask 1@102 ask 0@102 ask 2@102");
-    cr_assert(acts[0].ask == 5 && acts[1].ask == 0);
+    SAID("ask 0@101 drop 0@101 ask 1@102 ask 0@102 ask 2@102");
+    cr_assert_eq(acts[0].ask, acts[1].ask);
+    try_ask = NULL;
     now += 500 * MS;
     refused(1, B, HEDDLE_ERR_NOT_FOUND);
     cr_assert_eq(acts[act_count - 1].token, A);
@@ -187,16 +197,20 @@ Test(fetch, an_ask_that_cannot_be_made_is_refused_by_its_source, .fini = stop)
 
 Test(fetch, a_source_that_cannot_be_reached_has_nothing_open, .fini = stop)
 {
-    start(2);
-    acks = false;
+    start_refusing(2, A, HEDDLE_ERR_GONE);
     SOURCES(A, B);
-    acks = true;
-    fetch_asked(f, 0, 0, HEDDLE_ERR_GONE, now);
-    cr_assert_eq(fetch_piece(f, 1, NULL), PIECE_TODO);
-    fetch_asked(f, 1, 6, HEDDLE_OK, now); /* of the same actions: the piece is not asked any more */
-    cr_assert_not(fetch_land(f, 1, 6, now));
-    tick();
-    SAID("ask 0@102 ask 1@102");
+    SAID("ask 0@101 ask 1@102 ask 0@102");
+    cr_assert_not(fetch_land(f, 0, acts[0].ask, now), "it ended with its source");
+    cr_assert(land(0, B));
+}
+
+Test(fetch, no_source_that_can_be_asked_is_no_source, .fini = stop)
+{
+    start_refusing(2, A, HEDDLE_ERR_GONE);
+    SOURCES(A);
+    SAID("ask 0@101 need");
+    cr_assert_eq(fetch_piece(f, 0, NULL), PIECE_TODO);
+    cr_assert_eq(fetch_lost(f, (uint64_t[1]){0}, 1), 1);
 }
 
 /* -- BAD -------------------------------------------------------------------------------------- */
@@ -524,7 +538,7 @@ Test(fetch, cancel_drops_what_is_open, .fini = stop)
     start(3);
     SOURCES(A);
     good(0, A);
-    step((fetch_event_t){.kind = FE_CANCEL});
+    step((event_t){.kind = FE_CANCEL});
     SAID("drop 1@101 drop 2@101");
 }
 
@@ -533,11 +547,11 @@ static void ends_quietly(void)
     for (int kind = FE_SOURCES; kind <= FE_CANCEL; kind++)
         for (uint32_t piece = 0; piece < 2; piece++) {
             uint64_t list = B;
-            step((fetch_event_t){.kind = (fetch_event_kind_t)kind,
-                                 .piece = piece,
-                                 .token = A,
-                                 .sources = &list,
-                                 .source_count = 1});
+            step((event_t){.kind = (event_kind_t)kind,
+                           .piece = piece,
+                           .token = A,
+                           .sources = &list,
+                           .source_count = 1});
             SAID("");
         }
     cr_assert_eq(fetch_deadline(f), CLOCK_NEVER);
@@ -548,7 +562,7 @@ Test(fetch, after_the_end_nothing_does_anything)
 {
     start(2);
     SOURCES(A);
-    step((fetch_event_t){.kind = FE_CANCEL});
+    step((event_t){.kind = FE_CANCEL});
     ends_quietly();
     start(1);
     SOURCES(A);
@@ -561,44 +575,6 @@ Test(fetch, after_the_end_nothing_does_anything)
     bad(0, C);
     SAID("drop 1@103 failed");
     ends_quietly();
-}
-
-Test(fetch, every_action_comes_through_a_window_of_one)
-{
-    fetch_action_t a;
-    uint64_t list[] = {A, B};
-    char order[64] = "";
-    start(4);
-    fetch_event_t e = {.kind = FE_SOURCES, .sources = list, .source_count = 2}, t = {.kind = FE_TICK};
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "a");
-    cr_assert(fetch_land(f, 0, 0, now));
-    e = (fetch_event_t){.kind = FE_BAD, .piece = 0};
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) {
-        cr_assert(a.kind == FA_DROP_ASK ? a.token == A : a.kind == FA_ASK && a.token == B);
-        strcat(order, a.kind == FA_DROP_ASK ? "d" : "b");
-    }
-    now += 4 * SECOND;
-    for (int n = fetch_step(f, &t, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1))
-        strcat(order, a.kind == FA_DROP_PEER ? "c" : "n");
-    uint64_t third = C;
-    e = (fetch_event_t){.kind = FE_SOURCES, .sources = &third, .source_count = 1};
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "a");
-    e.kind = FE_CANCEL;
-    cr_assert_eq(fetch_step(f, &e, now, &a, 0), 0);
-    for (int n = fetch_step(f, &e, now, &a, 1); n == 1; n = fetch_step(f, &t, now, &a, 1)) strcat(order, "d");
-    cr_assert_str_eq(order, "aaaadddbbbbcnaaaadddd");
-    stop();
-}
-
-Test(fetch, while_actions_wait_the_deadline_is_now, .fini = stop)
-{
-    fetch_action_t a;
-    start(4);
-    SOURCES(A);
-    cr_assert(land(0, A));
-    fetch_event_t e = {.kind = FE_BAD, .piece = 0};
-    cr_assert_eq(fetch_step(f, &e, now, &a, 1), 1);
-    cr_assert_eq(fetch_deadline(f), 0);
 }
 
 /* -- plans ------------------------------------------------------------------------------------ */
@@ -629,7 +605,7 @@ Test(fetch, a_fetch_of_nothing_is_done_at_its_first_event)
     SAID("done");
     stop();
     start(0);
-    step((fetch_event_t){.kind = FE_CANCEL});
+    step((event_t){.kind = FE_CANCEL});
     SAID("");
     stop();
 }
