@@ -34,12 +34,12 @@ bool digest_submit(digest_stage_t *s, const digest_job_t *job)
 bool digest_is_pending(const digest_stage_t *s) { return s->count > 0; }
 
 /* The job is done here and not at submission: the caller decides when a turn has time for it. */
-bool digest_completed(digest_stage_t *s, uint64_t *ret_cookie)
+bool digest_completed(digest_stage_t *s, digest_job_t *ret_job)
 {
     if (s->count == 0) return false;
     const digest_job_t *job = &s->jobs[s->first];
     if (job->data) digest_leaves(job->data, job->bytes, job->leaves);
-    *ret_cookie = job->cookie;
+    *ret_job = *job;
     s->first = (s->first + 1) % s->capacity;
     s->count--;
     return true;

@@ -31,7 +31,7 @@ void digest_stage_destroy(digest_stage_t **stage);
 /* False when `capacity` jobs are pending. */
 bool digest_submit(digest_stage_t *stage, const digest_job_t *job);
 bool digest_is_pending(const digest_stage_t *stage);
-/* True with the cookie of a job whose leaves are written; each completes once. */
-bool digest_completed(digest_stage_t *stage, uint64_t *ret_cookie);
+/* True with a job whose leaves are written; each completes once. */
+bool digest_completed(digest_stage_t *stage, digest_job_t *ret_job);
 
 #endif

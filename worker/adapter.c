@@ -345,8 +345,28 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
     }
 }
 
-/* Gives one event to sync and obeys its actions. Any of them may have started, stopped or replaced a fetch;
- * what comes of that is the next event. Returns sync's answer to an event of the application. */
+/* Frees a slot that was dropped, once no reader holds it, no send of its bytes is in flight, and no open
+ * receive can write into it. Only then may another version use the memory. True with the event for sync. */
+static bool drain(adapter_t *a, sync_event_t *ret_event)
+{
+    const node_io_t *io = a->core->io;
+    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
+        slot_t *slot = slot_of(a, i);
+        if (!slot || slot->state != SLOT_LEAVING) continue;
+        bool is_written = (a->download && a->download->slot == slot) ||
+                          (slot->region && !io->tr->idle(io->t, slot->region));
+        if (!slot_is_unread(slot) || slot->is_shared || is_written) continue;
+        slot_free(slot);
+        a->has_surplus = true;
+        *ret_event = (sync_event_t){.kind = SY_DRAINED};
+        return true;
+    }
+    return false;
+}
+
+/* Gives one event to sync and obeys its actions. Any of them may have started, stopped or replaced a fetch,
+ * or dropped a slot that is free at once; what comes of that is the next event. Returns sync's answer to an
+ * event of the application. */
 static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
 {
     sync_action_t actions[SYNC_ACTIONS_MAX];
@@ -358,7 +378,7 @@ static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
         int count = sync_step(&a->sync, &next, &slots, now_us, actions);
         if (count < 0) rc = count;
         for (int i = 0; i < count; i++) obey(a, &actions[i], now_us);
-    } while (bring(a, now_us, &next, &error));
+    } while (bring(a, now_us, &next, &error) || drain(a, &next));
     /* Announcements of versions that sync has nothing to do with any more. */
     for (announced_t **at = &a->announced; *at;) {
         announced_t *w = *at;
@@ -369,23 +389,6 @@ static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
         announced_forget(at);
     }
     return rc;
-}
-
-/* Frees slots that were dropped, once no reader holds them, no send of their bytes is in flight, and no
- * open receive can write into them. Only then may another version use the memory. */
-static void drain(adapter_t *a, uint64_t now_us)
-{
-    const node_io_t *io = a->core->io;
-    for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
-        slot_t *slot = slot_of(a, i);
-        if (!slot || slot->state != SLOT_LEAVING) continue;
-        bool is_written = (a->download && a->download->slot == slot) ||
-                          (slot->region && !io->tr->idle(io->t, slot->region));
-        if (!slot_is_unread(slot) || slot->is_shared || is_written) continue;
-        slot_free(slot);
-        a->has_surplus = true;
-        feed(a, &(sync_event_t){.kind = SY_DRAINED}, now_us);
-    }
 }
 
 /* The download needs other sources, or has ended. One that no source can be reached for fails shortly before
@@ -452,7 +455,6 @@ void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us)
             keep[event.keep_count++] = m->keep[i].version;
     a->commit_us = now_us;
     feed(a, &event, now_us);
-    drain(a, now_us);
 }
 
 /* The lease is over: decisions that were not applied yet count no more, and reads go on. */
@@ -473,8 +475,7 @@ static void greet(adapter_t *a, const announced_t *w)
     }
 }
 
-/* Each message is one event of sync, after what this adapter keeps of it. Slots are drained at the end: the
- * message may have dropped one that no reader holds. */
+/* Each message is one event of sync, after what this adapter keeps of it. */
 void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
 {
     heddle_error_t error;
@@ -528,7 +529,6 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
     case MSG_RETIRE: feed(a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us); break;
     default: break;
     }
-    drain(a, now_us);
 }
 
 /* --- the application's answers ---------------------------------------------------------------- */
@@ -548,10 +548,8 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
         error = *answer->why;
         error_where(&error, a->name, answer->version, a->core->opts.name, error.phase[0] ? NULL : phase);
     }
-    int rc = feed(
-        a, &(sync_event_t){.kind = KINDS[answer->kind], .version = answer->version, .error = &error}, now_us);
-    drain(a, now_us);
-    return rc;
+    return feed(a, &(sync_event_t){.kind = KINDS[answer->kind], .version = answer->version, .error = &error},
+                now_us);
 }
 
 /* --- the transfer ----------------------------------------------------------------------------- */
@@ -561,6 +559,7 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 {
     const node_io_t *io = a->core->io;
+    sync_event_t drained;
     /* The last send from a slot that was dropped is over. */
     if (event->kind == TR_UNSHARED) {
         for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
@@ -568,7 +567,7 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
             if (slot && slot->is_shared && !memcmp(&slot->key, &event->key, sizeof slot->key))
                 slot->is_shared = false;
         }
-        drain(a, now_us);
+        if (drain(a, &drained)) feed(a, &drained, now_us);
         return;
     }
     bool is_idle = a->sync.up && !sync_coming(&a->sync); /* else the line is that version's */
@@ -631,11 +630,9 @@ static uint64_t ask_for_room(adapter_t *a, uint64_t now_us)
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
 {
     uint64_t next = CLOCK_NEVER;
-    drain(a, now_us);
-    if (now_us >= sync_deadline(&a->sync)) {
-        feed(a, &(sync_event_t){.kind = SY_TICK}, now_us);
-        drain(a, now_us); /* memory that was being made is free at once */
-    }
+    sync_event_t drained;
+    if (drain(a, &drained)) feed(a, &drained, now_us);
+    if (now_us >= sync_deadline(&a->sync)) feed(a, &(sync_event_t){.kind = SY_TICK}, now_us);
     if (a->download) {
         next = download_tick(a->download, now_us);
         if (download_is_waiting(a->download)) look_at_download(a, now_us);

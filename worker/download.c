@@ -87,18 +87,12 @@ static const fetch_ops_t FETCH_OPS = {ask_piece, drop_ask, drop_source, need_sou
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
 
-/* Sources are greeted here, so that connections are made while the first one is asked. A failure shows
- * when it is asked. */
 void download_resource(download_t *p, uint64_t now_us)
 {
     if (p->state > DOWNLOAD_CHUNKS) return;
     uint64_t tokens[LIMIT_SOURCES];
     int count = 0;
-    for (uint32_t i = 0; i < p->what->source_count; i++) {
-        peer_ref_t ref = source_ref(&p->what->sources[i]);
-        tokens[count++] = ref.token;
-        p->io->tr->greet(p->io->t, &ref);
-    }
+    for (uint32_t i = 0; i < p->what->source_count; i++) tokens[count++] = p->what->sources[i].token;
     if (p->fetch) fetch_sources(p->fetch, tokens, count, now_us);
 }
 
@@ -174,14 +168,14 @@ void download_destroy(download_t **download)
 
 /* --- a piece landed --------------------------------------------------------------------------- */
 
-/* There is room for every chunk once.  has_leaves: they were made as it was copied. */
-static void submit(download_t *p, uint32_t chunk, bool has_leaves)
+/* has_leaves: they were made as it was copied. */
+static digest_job_t chunk_job(const download_t *p, uint32_t chunk, bool has_leaves)
 {
     uint64_t offset;
     digest_job_t job = {.cookie = chunk, .bytes = manifest_chunk(&p->manifest, chunk, &offset)};
     if (!has_leaves) job.data = (const uint8_t *)p->slot->region->view + offset;
     job.leaves = p->leaves + offset / LIMIT_PAGE_BYTES;
-    (void)digest_submit(p->digests, &job);
+    return job;
 }
 
 /* A source that never answered is reported to the broker as unmet: the network between the two may be
@@ -215,8 +209,12 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         /* The time to the first bytes counts as connecting. */
         if (p->last_token == 0) p->what->connect_us = now_us - p->started_us;
         p->last_token = event->token;
-        if (p->state == DOWNLOAD_MANIFEST) fetch_good(p->fetch, piece, now_us);
-        else submit(p, piece, event->is_digested && !p->overwritten);
+        if (p->state == DOWNLOAD_MANIFEST) {
+            fetch_good(p->fetch, piece, now_us);
+        } else { /* there is room for every chunk once */
+            digest_job_t job = chunk_job(p, piece, event->is_digested && !p->overwritten);
+            (void)digest_submit(p->digests, &job);
+        }
         break;
     case TR_REFUSED:
         /* A refusal is kept as the reason why nothing comes, except for one that may pass. */
@@ -244,26 +242,24 @@ static uint64_t leaf_count(const download_t *p)
 }
 
 /* True when the leaves of the chunk fold to the digest that the manifest has of it. */
-static bool chunk_matches(const download_t *p, uint32_t chunk)
+static bool chunk_matches(const download_t *p, const digest_job_t *job)
 {
-    uint64_t offset;
-    uint32_t bytes = manifest_chunk(&p->manifest, chunk, &offset);
-    chunk_digest_t expected, found = digest_chunk(p->leaves + offset / LIMIT_PAGE_BYTES,
-                                                  (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
-    manifest_chunk_digest(&p->manifest, chunk, &expected);
+    chunk_digest_t expected,
+        found = digest_chunk(job->leaves, (job->bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
+    manifest_chunk_digest(&p->manifest, (uint32_t)job->cookie, &expected);
     return memcmp(&found, &expected, sizeof found) == 0;
 }
 
 /* A verified chunk is served to other workers at once, and counted for the source that it came from, whose
  * row STAGED carries. A full table adds to its last row: the count of bytes stays right, and the name of the
  * source is lost. */
-static void note_good(download_t *p, uint64_t token, uint32_t chunk)
+static void note_good(download_t *p, uint64_t token, const digest_job_t *job)
 {
     announced_t *w = p->what;
-    uint64_t offset;
-    uint32_t row = 0, bytes = manifest_chunk(&p->manifest, chunk, &offset);
-    p->io->tr->extend(p->io->t, p->part->key, offset, bytes);
-    p->bytes_done += bytes;
+    uint32_t row = 0;
+    uint64_t offset = (uint64_t)(job->leaves - p->leaves) * LIMIT_PAGE_BYTES;
+    p->io->tr->extend(p->io->t, p->part->key, offset, job->bytes);
+    p->bytes_done += job->bytes;
     while (row < w->served_count && w->served[row].token != token) row++;
     if (row == ANNOUNCED_SERVED_MAX) row--;
     if (row == w->served_count) {
@@ -272,21 +268,22 @@ static void note_good(download_t *p, uint64_t token, uint32_t chunk)
         w->served[w->served_count++] = (served_t){.token = token, .kind = source ? source->kind : 0};
         if (source) memcpy(w->served[row].name, source->name, sizeof source->name);
     }
-    w->served[row].bytes += bytes;
+    w->served[row].bytes += job->bytes;
 }
 
 /* Which chunks came early and are the announced ones: a bit each.  No source is blamed for others. */
 static void take_early(download_t *p, uint8_t *ret_have)
 {
-    uint64_t offset, before_us = clock_now(p->io->clock), count = leaf_count(p);
+    uint64_t before_us = clock_now(p->io->clock), count = leaf_count(p);
     if (count > p->early.leaf_count) count = p->early.leaf_count;
     memcpy(p->leaves, p->early.leaves, count * sizeof *p->leaves);
     for (uint32_t i = 0; i < p->manifest.chunk_count; i++) {
-        uint32_t bytes = manifest_chunk(&p->manifest, i, &offset);
-        if (!early_covers(&p->early, offset, bytes) || !chunk_matches(p, i)) continue;
+        digest_job_t job = chunk_job(p, i, true);
+        uint64_t offset = (uint64_t)(job.leaves - p->leaves) * LIMIT_PAGE_BYTES;
+        if (!early_covers(&p->early, offset, job.bytes) || !chunk_matches(p, &job)) continue;
         ret_have[i / 8] |= (uint8_t)(1u << i % 8);
         p->last_token = p->early.from.token;
-        note_good(p, p->early.from.token, i);
+        note_good(p, p->early.from.token, &job);
     }
     if (p->bytes_done == 0) p->early.took_us = 0;
     p->what->verify_us += clock_now(p->io->clock) - before_us;
@@ -348,11 +345,14 @@ static void check_manifest(download_t *p, uint64_t now_us)
  * only). Once no receive is open, all chunks are digested again, one a call. */
 static void check_again(download_t *p)
 {
-    uint64_t chunk;
-    if (p->again < p->manifest.chunk_count) submit(p, p->again++, false);
-    if (!digest_completed(p->digests, &chunk)) return;
+    digest_job_t job;
+    if (p->again < p->manifest.chunk_count) {
+        job = chunk_job(p, p->again++, false);
+        (void)digest_submit(p->digests, &job);
+    }
+    if (!digest_completed(p->digests, &job)) return;
     p->checked++;
-    if (!chunk_matches(p, (uint32_t)chunk))
+    if (!chunk_matches(p, &job))
         fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
              "a chunk was written over by a source that had been given up");
 }
@@ -400,16 +400,16 @@ bool download_work(download_t *p, uint64_t now_us)
     /* Compares chunks whose leaves are complete. A few are compared at once, because the requests that follow
      * then go out in one frame, and not in one for each chunk. */
     for (uint32_t left = WORK_BYTES / p->manifest.chunk_bytes; left > 0; left--) {
-        uint64_t chunk, before_us = clock_now(p->io->clock);
-        if (p->state != DOWNLOAD_CHUNKS || !digest_completed(p->digests, &chunk)) break;
-        uint32_t piece = (uint32_t)chunk;
-        bool good = chunk_matches(p, piece) && !FAILPOINT("worker.chunk");
+        digest_job_t job;
+        uint64_t before_us = clock_now(p->io->clock);
+        if (p->state != DOWNLOAD_CHUNKS || !digest_completed(p->digests, &job)) break;
+        bool good = chunk_matches(p, &job) && !FAILPOINT("worker.chunk");
         p->what->verify_us += clock_now(p->io->clock) - before_us;
         if (good) {
-            note_good(p, fetch_good(p->fetch, piece, now_us), piece);
+            note_good(p, fetch_good(p->fetch, (uint32_t)job.cookie, now_us), &job);
         } else {
             p->counters->chunks_bad++;
-            fetch_bad(p->fetch, piece, now_us);
+            fetch_bad(p->fetch, (uint32_t)job.cookie, now_us);
         }
     }
     return true;

@@ -97,7 +97,7 @@ typedef struct download {
     uint32_t again, checked; /* CLOSING: chunks that are, and were, digested again */
 } download_t;
 
-/* Starts: says HI to the sources, asks for the manifest.  The slot's region is shared under the
+/* Starts: asks for the manifest.  The slot's region is shared under the
  * version's key already; what is verified is served on.  NO_MEMORY. */
 int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_download);
 /* Drops what is asked; the share stays. */

@@ -30,12 +30,13 @@ Test(digest_stage, each_job_completes_once_with_its_leaves_and_writes_no_others)
 {
     digest_stage_t *stage = digest_stage_new(4);
     digest_job_t first = job_of(70, 0, 2), second = job_of(71, 4, 1);
-    uint64_t cookie, seen = 0;
+    digest_job_t done;
+    uint64_t seen = 0;
     fill();
-    cr_assert_not(digest_completed(stage, &cookie));
+    cr_assert_not(digest_completed(stage, &done));
     cr_assert(digest_submit(stage, &first) && digest_submit(stage, &second));
     cr_assert(digest_is_pending(stage));
-    while (digest_completed(stage, &cookie)) seen += cookie;
+    while (digest_completed(stage, &done)) seen += done.cookie;
     cr_assert_eq(seen, 70 + 71);
     cr_assert_not(digest_is_pending(stage));
     for (size_t i = 0; i < PAGES; i++)
@@ -50,25 +51,24 @@ Test(digest_stage, each_job_completes_once_with_its_leaves_and_writes_no_others)
 Test(digest_stage, a_job_without_memory_completes_with_the_leaves_that_it_has)
 {
     digest_stage_t *stage = digest_stage_new(1);
-    digest_job_t job = {.cookie = 9, .bytes = PAGE, .leaves = leaves};
-    uint64_t cookie;
+    digest_job_t job = {.cookie = 9, .bytes = PAGE, .leaves = leaves}, done;
     leaves[0] = 77;
     cr_assert(digest_submit(stage, &job));
-    cr_assert(digest_completed(stage, &cookie));
-    cr_assert(cookie == 9 && leaves[0] == 77);
+    cr_assert(digest_completed(stage, &done));
+    cr_assert(done.cookie == 9 && done.leaves == leaves && leaves[0] == 77);
     digest_stage_destroy(&stage);
 }
 
 Test(digest_stage, a_full_stage_takes_no_more_until_a_job_has_completed)
 {
     digest_stage_t *stage = digest_stage_new(2);
-    uint64_t cookie;
+    digest_job_t done;
     fill();
     for (uint64_t i = 0; i < 10; i++) {
         digest_job_t job = job_of(i, i % PAGES, 1);
         if (i >= 2) {
             cr_assert_not(digest_submit(stage, &job), "job %llu", (unsigned long long)i);
-            cr_assert(digest_completed(stage, &cookie));
+            cr_assert(digest_completed(stage, &done));
         }
         cr_assert(digest_submit(stage, &job));
     }
