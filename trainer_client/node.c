@@ -577,7 +577,7 @@ const node_ops_t publisher_node_ops = {.session = on_session,
 /* A version that is given up here may be the one that the broker is about to announce. Only the broker
  * knows, and its RELEASE or ROLLOUT comes within a turn. While it is away any version may go, since OPEN
  * will list what is left. */
-static int take(publisher_node_t *n, command_t *c, uint64_t now_us)
+static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
     bool is_spare_any = !is_ready(n) || !n->member.session.line_up || n->word == WORD_LATE;
     bool has_free = publications_have(&n->publications, PUBLICATION_FREE);
@@ -595,7 +595,7 @@ static int take(publisher_node_t *n, command_t *c, uint64_t now_us)
 
 /* Where the broker may have the request, its region is kept. A version that no process serves would block
  * all later ones until its deadline. */
-static void abandon(publisher_node_t *n)
+static void do_abandon(publisher_node_t *n)
 {
     const request_t *r = &n->request;
     if (r->state == REQUEST_NONE) return;
@@ -631,7 +631,7 @@ static uint64_t silent_us(const publisher_node_t *n, uint64_t now_us)
 
 /* JUDGE, LATE and REPORT: the answer and the report are of the same moment, since both are made in one
  * turn of the loop. */
-static int look(publisher_node_t *n, command_t *c, uint64_t now_us)
+static int do_look(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
     report_row_t *row = reports_find(&n->reports, c->version);
     int rc = HEDDLE_OK;
@@ -708,7 +708,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
         else if (!is_ready(n)) c->rc = why->code && !may_pass ? why->code : HEDDLE_ERR_AGAIN;
         break;
     }
-    case COMMAND_TAKE: c->rc = take(n, c, now_us); break;
+    case COMMAND_TAKE: c->rc = do_take(n, c, now_us); break;
     case COMMAND_GIVE_UP: n->word = WORD_NONE; break;
     case COMMAND_FIT: c->rc = publications_fit(&n->publications, c->slot, c->region); break;
     case COMMAND_GIVE_BACK: publications_give_back(&n->publications, c->slot); break;
@@ -722,10 +722,10 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
         if (n->fence.code) finish(n, &n->fence);
         else send_request(n, now_us);
         break;
-    case COMMAND_ABANDON: abandon(n); break;
+    case COMMAND_ABANDON: do_abandon(n); break;
     case COMMAND_JUDGE:
     case COMMAND_LATE:
-    case COMMAND_REPORT: c->rc = look(n, c, now_us); break;
+    case COMMAND_REPORT: c->rc = do_look(n, c, now_us); break;
     case COMMAND_IS_HELD:
         c->rc = is_held(n, &c->is_wanted, c->error);
         if (c->is_wanted) c->wanted_us = now_us;

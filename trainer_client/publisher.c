@@ -8,8 +8,9 @@
  *   AGAIN: poll(changed, interrupt, time) <---------   the node's changed()
  *
  * One application thread at a time; heddle_publisher_interrupt on any, also in signal handlers.  The
- * application owns the handle, which owns its shell, its node and what was read ahead.  Only run_until and
- * wait_fd block, until a time that their caller names. */
+ * application owns the handle, which owns its shell, its node and what was read ahead.  Calls block in
+ * run_until and wait_fd alone, until a time that their caller names: CLOCK_NEVER where the application gave a
+ * timeout of -1, which wait and next_event allow. */
 #include "client/broker_address.h"
 #include "client/credentials.h"
 #include "client/opening.h"
@@ -554,26 +555,6 @@ static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *r
     return rc;
 }
 
-/* Gives the request to the node, which owns the slot from then on, and waits until the node has answered it.
- * An answer that comes while the call gives up still counts. */
-static int wait_published(heddle_publisher_t *p, publish_request_t *request, heddle_error_t *error)
-{
-    command_t c = {.kind = COMMAND_PUBLISH, .error = error, .request = request};
-    int rc = run(p, &c);
-    if (rc) return rc;
-    /* The flag is set by the loop's thread, which raises the descriptor afterwards. */
-    while (!rc && !atomic_load(&request->is_done)) {
-        rc = wait_fd(p, p->changed_fd, request->until_us);
-        if (!rc) lower_fd(p->changed_fd);
-    }
-    c.kind = COMMAND_ABANDON;
-    int closed = rc ? run(p, &c) : HEDDLE_OK;
-    if (closed) return closed;
-    *error = request->error;
-    if (error->code && rc == HEDDLE_ERR_INTERRUPTED) return error_fail(error, rc, "interrupted");
-    return error->code;
-}
-
 /* Seals, then publishes. The publication is gone after the call, whatever its result: a sealed pack cannot be
  * written again, and its slot belongs to the node then. */
 int heddle_publication_commit(heddle_publication_t **publication, const heddle_publish_opts_t *opts,
@@ -613,8 +594,19 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
     for (size_t i = 0; i < sizeof random; i++) snprintf(id + 2 + 2 * i, 3, "%02x", random[i]);
     request.is_random_id = !request.opts.request_id;
     if (request.is_random_id) request.opts.request_id = id;
-    rc = wait_published(p, &request, &error);
-    if (rc) {
+    /* The node owns the slot from here on. The loop's thread sets is_done, and raises the descriptor
+     * afterwards. An answer that comes while this call gives up still counts. */
+    command_t c = {.kind = COMMAND_PUBLISH, .error = &error, .request = &request};
+    int closed = run(p, &c);
+    while (!closed && !rc && !atomic_load(&request.is_done)) {
+        rc = wait_fd(p, p->changed_fd, request.until_us);
+        if (!rc) lower_fd(p->changed_fd);
+    }
+    c.kind = COMMAND_ABANDON;
+    if (!closed && rc) closed = run(p, &c);
+    if (!closed) error = request.error;
+    if (error.code && !closed && rc == HEDDLE_ERR_INTERRUPTED) error_fail(&error, rc, "interrupted");
+    if (error.code) {
         error_where(&error, p->adapter, 0, NULL, error.phase[0] ? NULL : "commit");
         end(pub);
         return error_publish(&error);

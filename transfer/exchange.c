@@ -71,14 +71,14 @@ static void conn_untouch(transfer_t *t, conn_t *c)
     c->dirty = false;
 }
 
-static send_t *take(send_t **list)
+static send_t *pop_send(send_t **list)
 {
     send_t *s = *list;
     if (s) *list = s->next;
     return s;
 }
 
-static send_t *conn_send_begin(conn_t *c) { return take(&c->free_control); }
+static send_t *conn_send_begin(conn_t *c) { return pop_send(&c->free_control); }
 
 /* The frame was not used, or has ended.  HI has a buffer of its own and is sent once, so that it has no
  * list. */
@@ -730,7 +730,7 @@ static bool send_data(transfer_t *t, conn_t *c)
         refuse(t, ready, HEDDLE_ERR_NOT_FOUND);
         return true;
     }
-    send_t *s = ready ? take(&c->free_data) : NULL;
+    send_t *s = ready ? pop_send(&c->free_data) : NULL;
     if (!s) return false;
     (void)FAILPOINT("transfer.data"); /* only to die or stop here */
     frame_t f;

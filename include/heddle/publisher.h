@@ -8,11 +8,17 @@
  * (heddle_publisher_wait, STAGED on one worker).
  *
  * Threads: one thread at a time may use a publisher; a thread of the library does the I/O.  Calls block at
- * most for their timeout.  A commit blocks at most for the deadline of its rollout, which includes packing
- * and digesting; begin at most for timeout_ms, while a region is about to become free.  While the broker is
- * away the publisher goes on serving and rejoins by itself; after UNAVAILABLE the call may be repeated.
- * FENCED is permanent, because another writer has the adapter: close, and open again.  Close aborts a
- * publication that is still open, and its handle becomes invalid.
+ * most for their timeout; only heddle_publisher_wait and heddle_publisher_next_event take -1, which is none.
+ * A commit blocks at most for the deadline of its rollout, which includes packing and digesting; begin at
+ * most for timeout_ms, while a region is about to become free.
+ *
+ * Errors: a call returns the first error that it meets, and heddle_last_error describes that one.  Errors of
+ * several workers are rows of a report (heddle_report_t.missing); its `code` is why the rollout as a whole
+ * failed.  While the broker is away the publisher goes on serving and rejoins by itself; after UNAVAILABLE
+ * the call may be repeated.  FENCED is permanent, because another writer has the adapter: close, and open
+ * again.
+ *
+ * Close aborts a publication that is still open, and its handle becomes invalid.
  * While a handle is being opened, UCX_* variables are set for UCX to read, and removed again.  Open it
  * before starting threads that read or change the environment (getenv, setenv). */
 #ifndef HEDDLE_PUBLISHER_H
@@ -180,17 +186,19 @@ HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *d
                                             const heddle_publish_opts_t *opts,
                                             heddle_published_t *ret_published);
 
-/* Waits until `quorum` of the version's eligible workers (at least one) reached the phase.  A worker that
- * leaves is not eligible any more; a count that was active, as far as this publisher heard, stays reached
- * (also when the version has retired since: VERSION_FAILED where it was not), and one that is greater than
- * those who are left is waited for until the deadline.  *ret_report is written in every case.  Errors:
- * DEADLINE, NO_WORKERS (no worker subscribes; unless the report's state is "failed" the wait may be repeated,
- * as after DEADLINE), VERSION_FAILED, VERSION_LOST, HELD, FENCED, INTERRUPTED
- * (heddle_publisher_interrupt). */
+/* Waits until `quorum` of the version's eligible workers (at least one) have reached the phase, at most
+ * timeout_ms (-1: no limit).
+ * - A worker that leaves is not eligible any more.
+ * - A quorum that was reached stays reached, also when the version has been retired since.
+ * - A count that is greater than the number of workers that are left is waited for until the timeout.
+ * *ret_report is written in every case.
+ * Errors: DEADLINE and NO_WORKERS (no worker subscribes), after which the wait may be repeated unless the
+ * report's state is "failed"; VERSION_FAILED (also: it was retired before the quorum was reached),
+ * VERSION_LOST, HELD, FENCED, INTERRUPTED (heddle_publisher_interrupt). */
 HEDDLE_API int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase,
                                      heddle_quorum_t quorum, int timeout_ms, heddle_report_t *ret_report);
-/* Next event, at most timeout_ms (-1: for ever), as far as ret_event->size has room: set it.  AGAIN when
- * none came; INTERRUPTED after heddle_publisher_interrupt. */
+/* Waits for the next event, at most timeout_ms (-1: no limit), and writes ret_event->size bytes of it: set
+ * size.  AGAIN when none came; INTERRUPTED after heddle_publisher_interrupt. */
 HEDDLE_API int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_event_t *ret_event);
 /* The rollout of a version as last heard; never blocks.  NOT_FOUND for a version that this publisher did
  * not make. */

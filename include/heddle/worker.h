@@ -50,7 +50,8 @@ typedef struct heddle_worker_opts {
     int answers_verify;           /* 1: VERIFY events are sent and answered with heddle_worker_verified */
     const char *broker_key, *key; /* as for publishers */
     int omits_staging;            /* 1: the events FETCHING and STAGED are not delivered */
-    int quiet;                    /* 1: writes nothing to stderr while no broker admits the worker */
+    int quiet;                    /* 1: writes nothing to stderr while no broker admits the worker, for an
+                                   * application that shows REFUSED and LOST_BROKER itself */
     /* Workers that serve as one (the ranks of one tensor-parallel engine) name their group.  A version counts
      * as staged in the group when each of its ranks has staged it: with `as-ready` it is not decided before,
      * and with `all` not before one group, or one worker without a group, is complete.  NULL: none. */
