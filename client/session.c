@@ -269,8 +269,3 @@ bool session_is_barred(const session_t *s)
 {
     return s->state == SESSION_REFUSED && s->next_us == CLOCK_NEVER;
 }
-
-bool session_is_live(const session_t *s, uint64_t now_us)
-{
-    return s->lease_end_us && now_us < s->lease_end_us;
-}

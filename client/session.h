@@ -117,8 +117,5 @@ uint64_t session_deadline(const session_t *s);
 void session_hello(const session_t *s, msg_t *ret_msg);
 /* It was refused, and does not try again before the line has been down. */
 bool session_is_barred(const session_t *s);
-/* The lease of the current token is still good at `now`: checked before every COMMIT is applied.
- * Also true while a new connection is being greeted and the old lease runs on. */
-bool session_is_live(const session_t *s, uint64_t now_us);
 
 #endif

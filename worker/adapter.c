@@ -61,7 +61,7 @@ static uint64_t took(uint64_t us) { return us ? us : 1; }
 /* STAGED, ACTIVE or NACK; `why`: of a NACK. They are sent once: a lost one would be missing at the broker
  * until the worker joins again, so the next heartbeat makes it join. Operators see times, sources and
  * reasons at the broker, because they cannot see this worker's log. */
-static int report(adapter_t *a, const sync_action_t *action, const heddle_error_t *why, uint64_t now_us)
+static int send_outcome(adapter_t *a, const sync_action_t *action, const heddle_error_t *why, uint64_t now_us)
 {
     announced_t *w = action->what;
     const node_io_t *io = a->core->io;
@@ -321,12 +321,12 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         break;
     case SA_SEND_STAGED:
         if (FAILPOINT("worker.before_staged")) break;
-        report(a, action, NULL, now_us);
+        send_outcome(a, action, NULL, now_us);
         break;
-    case SA_SEND_ACTIVE: report(a, action, NULL, now_us); break;
+    case SA_SEND_ACTIVE: send_outcome(a, action, NULL, now_us); break;
     case SA_SEND_NACK: {
         sync_nack_t *nack = sync_nack(&a->sync, action->version, action->decision);
-        if (nack && report(a, action, &nack->error, now_us))
+        if (nack && send_outcome(a, action, &nack->error, now_us))
             nack->pending = true; /* after the next WELCOME */
         break;
     }
@@ -487,7 +487,8 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         if (!w) {
             /* Refused at once, so that the rollout does not wait for this worker until its deadline. */
             error_where(&error, a->name, m->announce.version, a->core->opts.name, "announce");
-            report(a, &(sync_action_t){.kind = SA_SEND_NACK, .version = m->announce.version}, &error, now_us);
+            send_outcome(a, &(sync_action_t){.kind = SA_SEND_NACK, .version = m->announce.version}, &error,
+                         now_us);
             break;
         }
         greet(a, w);
@@ -510,8 +511,6 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         feed(a, &event, now_us);
         break;
     case MSG_COMMIT:
-        /* Only under a live lease: after its end another decision may be in force. */
-        if (!session_is_live(&a->core->member.session, now_us)) break;
         a->commit_us = now_us;
         event = (sync_event_t){.kind = SY_COMMIT,
                                .version = m->commit.version,

@@ -11,7 +11,7 @@
 #define QUIET_POLL_US 1000u
 
 /* The first failure counts: later ones follow from it. */
-static void fail(download_t *p, int code, const char *phase, const char *text)
+static void fail_download(download_t *p, int code, const char *phase, const char *text)
 {
     if (p->state == DOWNLOAD_FAILED) return;
     p->state = DOWNLOAD_FAILED;
@@ -73,7 +73,8 @@ static void end_fetch(void *self, bool is_good, uint64_t now_us)
 {
     download_t *p = self;
     if (!is_good) {
-        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify", "the bytes came wrong from every source that there is");
+        fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
+                      "the bytes came wrong from every source that there is");
     } else if (p->state == DOWNLOAD_MANIFEST) {
         p->state = DOWNLOAD_VERIFYING;
     } else {
@@ -113,7 +114,7 @@ static bool begin_fetch(download_t *p, download_state_t state, const uint8_t *ha
         plan.piece_bytes = DOWNLOAD_PIECE_BYTES;
     }
     if (fetch_new(&plan, &FETCH_OPS, p, &p->fetch)) {
-        fail(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for a fetch");
+        fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for a fetch");
         return false;
     }
     download_resource(p, now_us);
@@ -312,15 +313,15 @@ static void check_manifest(download_t *p, uint64_t now_us)
         p->counters->chunks_bad++;
         if (++p->manifest_tries < DOWNLOAD_BAD_LIMIT) begin_fetch(p, DOWNLOAD_MANIFEST, NULL, now_us);
         else
-            fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
-                 "the manifest differs from what was announced, from every source that was tried");
+            fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
+                          "the manifest differs from what was announced, from every source that was tried");
         return;
     }
     if (rc == HEDDLE_OK && p->manifest.region_bytes != a->region_bytes)
         rc = error_fail(&why, HEDDLE_ERR_PROTOCOL,
                         "the manifest speaks of a region of another size than the announcement");
     if (rc) {
-        fail(p, rc, "verify", why.message);
+        fail_download(p, rc, "verify", why.message);
         error_contrast(&p->error, why.expected, why.found);
         return;
     }
@@ -328,7 +329,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
     p->leaves = calloc(leaf_count(p), sizeof *p->leaves);
     p->digests = digest_stage_new(p->manifest.chunk_count);
     if (!p->leaves || !p->digests) {
-        fail(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for the digests of the chunks");
+        fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for the digests of the chunks");
         return;
     }
     /* The gap between region and manifest has no digest, and a slot's memory may have other bytes there. */
@@ -353,8 +354,8 @@ static void check_again(download_t *p)
     if (!digest_completed(p->digests, &job)) return;
     p->checked++;
     if (!chunk_matches(p, &job))
-        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
-             "a chunk was written over by a source that had been given up");
+        fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
+                      "a chunk was written over by a source that had been given up");
 }
 
 /* The digest of the whole is what the broker has announced and what STAGED attests. It is computed from
@@ -367,8 +368,8 @@ static void seal(download_t *p, uint64_t now_us)
     h1_add_leaves(&h, p->leaves, leaf_count(p));
     digest_t found = h1_final(&h);
     if (!digest_equal(&found, &p->what->h1)) {
-        fail(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
-             "the digest of the whole differs from what was announced");
+        fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
+                      "the digest of the whole differs from what was announced");
         char expected[HEDDLE_DIGEST_TEXT], text[HEDDLE_DIGEST_TEXT];
         digest_text(&p->what->h1, expected);
         digest_text(&found, text);
@@ -378,7 +379,7 @@ static void seal(download_t *p, uint64_t now_us)
     seal_t seal = {.version = p->what->version, .h1 = found, .step = p->what->step, .manifest = &p->manifest};
     int rc = FAILPOINT("worker.before_seal") ? HEDDLE_ERR_INTERNAL : slot_seal(p->slot, &seal);
     if (rc) {
-        fail(p, rc, "verify", "the slot cannot be sealed");
+        fail_download(p, rc, "verify", "the slot cannot be sealed");
         return;
     }
     p->what->verify_us += clock_now(p->io->clock) - before_us;

@@ -5,7 +5,7 @@
  *   VERIFYING it is whole: it is copied to memory of its own, and its BLAKE2b-256 is compared before anything
  *             of it is decoded; with another digest it is fetched again
  *   CHUNKS    chunks that came early are compared with the manifest, those that are not there, or are others,
- *             are fetched.  What arrives goes through the digest stage (core/digest_stage.h), also where its
+ *             are fetched.  What arrives goes through the digest stage (worker/digest_stage.h), also where its
  *             leaves were made as it was copied; a few completions a call of download_work are compared too:
  *             good chunks are served on at once, bad ones come again from another source
  *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
@@ -13,7 +13,7 @@
  *   FAILED    `error` has the reason; the slot stays RESERVED
  *
  * The state of each piece (requested from which source, landed, good) is in its fetch alone
- * (transfer/fetch.h).  The cookie of an event says which piece its read request was for.
+ * (worker/fetch.h).  The cookie of an event says which piece its read request was for.
  *
  * Loop thread only; the adapter (the admin handle, for its pull) owns it and reads its fields; only this
  * file's functions change them.  It borrows the announcement and the slot until download_destroy, which
@@ -22,9 +22,9 @@
 #define WORKER_DOWNLOAD_H
 
 #include "client/node.h"
-#include "core/digest_stage.h"
+#include "worker/digest_stage.h"
 #include "core/limits.h"
-#include "transfer/fetch.h"
+#include "worker/fetch.h"
 #include "worker/announced.h"
 #include "worker/early.h"
 #include "worker/slots.h"

@@ -89,7 +89,7 @@ static void dispose(slot_t *slot)
     unown(slot->table);
 }
 
-static slot_t *slot_of(const slots_t *s, uint32_t adapter, uint32_t index)
+slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index)
 {
     return atomic_load(&((slots_t *)s)->shelves[adapter].slots[index]);
 }
@@ -99,7 +99,7 @@ static uint32_t count_referring(const slots_t *s, uint32_t adapter, const region
 {
     uint32_t count = 0;
     for (uint32_t i = 0; i < end; i++) {
-        const slot_t *slot = slot_of(s, adapter, i);
+        const slot_t *slot = slots_at(s, adapter, i);
         count += slot && slot->region == region;
     }
     return count;
@@ -137,7 +137,7 @@ void slots_unmap_all(slots_t *s)
     owner_check(s->ops.io->owner);
     for (uint32_t a = 0; a < s->count; a++)
         for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-            slot_t *slot = slot_of(s, a, i);
+            slot_t *slot = slots_at(s, a, i);
             bool is_first = slot && slot->region && !count_referring(s, a, slot->region, i);
             if (is_first) unmap(s, slot->region);
         }
@@ -152,7 +152,7 @@ void slots_close(slots_t **slots)
     *slots = NULL;
     for (uint32_t a = 0; a < s->count; a++)
         for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-            slot_t *slot = slot_of(s, a, i);
+            slot_t *slot = slots_at(s, a, i);
             if (slot && (atomic_fetch_or(&slot->refs, CLOSED | ORPHAN) & READERS) == 0) dispose(slot);
         }
     /* A release that saw its slot before it was orphaned may be about to wake the loop: it is over in one
@@ -177,7 +177,6 @@ int slots_find(const slots_t *s, const char *adapter)
 }
 
 const char *slots_adapter(const slots_t *s, uint32_t adapter) { return s->shelves[adapter].name; }
-slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index) { return slot_of(s, adapter, index); }
 
 /* --- readers: any thread ---------------------------------------------------------------------- */
 
@@ -289,7 +288,7 @@ int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot,
     owner_check(s->ops.io->owner);
     slot_t *slot = NULL;
     for (uint32_t i = 0; i <= index; i++) {
-        slot = slot_of(s, adapter, i);
+        slot = slots_at(s, adapter, i);
         if (slot) continue;
         slot = calloc(1, sizeof *slot);
         if (!slot) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a slot");
@@ -455,7 +454,7 @@ int slots_next_free(const slots_t *s, uint32_t adapter)
 {
     owner_check(s->ops.io->owner);
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-        const slot_t *slot = slot_of(s, adapter, i);
+        const slot_t *slot = slots_at(s, adapter, i);
         if (!slot || slot->state == SLOT_FREE) return (int)i;
     }
     return -1;
@@ -468,12 +467,12 @@ bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
     owner_check(s->ops.io->owner);
     uint64_t largest = 0; /* of what is held; 0 where nothing is sealed */
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-        const slot_t *slot = slot_of(s, adapter, i);
+        const slot_t *slot = slots_at(s, adapter, i);
         if (slot && slot->manifest.region_bytes > largest) largest = slot->manifest.region_bytes;
     }
     int next = slots_next_free(s, adapter);
     for (int i = next; i >= 0 && i < (int)LIMIT_SLOTS; i++) {
-        slot_t *slot = slot_of(s, adapter, (uint32_t)i);
+        slot_t *slot = slots_at(s, adapter, (uint32_t)i);
         if (!slot) break;
         const region_t *r = slot->region ? slot->region : slot->making;
         bool is_small = i == next && r && r->bytes <= 2 * largest + SLOTS_SPARE_BYTES;
@@ -490,7 +489,7 @@ slots_count_t slots_count(const slots_t *s, uint32_t adapter)
     owner_check(s->ops.io->owner);
     slots_count_t count = {0, 0};
     for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-        const slot_t *slot = slot_of(s, adapter, i);
+        const slot_t *slot = slots_at(s, adapter, i);
         if (!slot) break;
         count.used += slot->state != SLOT_FREE;
         count.held += slot_readers(slot) > 0;

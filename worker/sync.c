@@ -146,7 +146,7 @@ static void wait_again(run_t *run, sync_entry_t *e)
 
 /* A version that is named, or that has no deadline, must get here in the end: it waits again, with
  * growing pauses. Any other one is given up, and the broker decides without this worker. */
-static void fail(run_t *run, sync_entry_t *e, const heddle_error_t *error)
+static void fail_version(run_t *run, sync_entry_t *e, const heddle_error_t *error)
 {
     send_nack(run, e, 0, error);
     if (!is_named(run->s, e) && e->deadline_us != CLOCK_NEVER) {
@@ -178,7 +178,7 @@ static void flip(run_t *run, sync_entry_t *e)
 
 /* Applies the latest decision whose version is ready. AUTO switches at once; an application is asked,
  * once for each decision, and switches when it answers. */
-static void apply(run_t *run)
+static void apply_decided(run_t *run)
 {
     sync_entry_t *best = NULL;
     FOR_EACH(run->s, e)
@@ -223,7 +223,7 @@ static sync_entry_t *waiting_head(sync_t *s, const sync_slots_t *slots)
 /* Gives the next free slot to the head of the waiting versions. A newer announcement may preempt a
  * fetch, but never one that is firm: else a worker slower than its trainer would fetch for ever and
  * finish nothing. */
-static void start(run_t *run)
+static void start_next(run_t *run)
 {
     sync_t *s = run->s;
     /* Pauses after a failure that are over. */
@@ -594,7 +594,7 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
     case SY_NO_SLOT:
         if (state != SYNC_COMING) break;
         e->slot = -1; /* given back already: nothing was ever in it */
-        fail(run, e, event->error);
+        fail_version(run, e, event->error);
         break;
     case SY_FETCHED:
         if (state != SYNC_COMING) break;
@@ -606,9 +606,9 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
         }
         break;
     case SY_FETCH_FAILED:
-        if (state == SYNC_COMING) fail(run, e, event->error);
+        if (state == SYNC_COMING) fail_version(run, e, event->error);
         break;
-    case SY_DRAINED: break; /* a slot is free: see start */
+    case SY_DRAINED: break; /* a slot is free: see start_next */
     case SY_APP_STAGED:
         if (state == SYNC_ARRIVED) become_staged(run, e);
         if (!e || !is_ready(e)) rc = HEDDLE_ERR_NOT_FOUND;
@@ -618,8 +618,8 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
     case SY_EVENT_COUNT: break;
     }
     if (rc) return rc;
-    if (s->up) apply(run);
-    start(run);
+    if (s->up) apply_decided(run);
+    start_next(run);
     return run->count;
 }
 

@@ -21,7 +21,7 @@ set(rooms_keys heddle_broker)
 set(rooms_texts heddle_proto heddle_wire)
 set(rooms_broker_core heddle_broker)
 set(rooms_worker_core heddle_worker)
-set(rooms_fetch_core heddle_transfer)
+set(rooms_fetch_core heddle_worker)
 
 # The programs themselves, each main under another name.
 file(GLOB sources_heddle CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cli/*.c)

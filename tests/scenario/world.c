@@ -382,8 +382,8 @@ static void give_frame(actor_t *a, const mail_t *m)
         cr_assert_eq(msg_decode(bytes_of(m->data, m->bytes), &msg, NULL), HEDDLE_OK);
         const session_t *s = &worker_node_core(a->worker)->member.session;
         bool is_welcome = msg.type == MSG_WELCOME;
-        is_stale = !is_welcome &&
-                   ((msg_token(&msg) && msg_token(&msg) != s->token) || !session_is_live(s, w->now_us));
+        is_stale =
+            !is_welcome && ((msg_token(&msg) && msg_token(&msg) != s->token) || w->now_us >= s->lease_end_us);
         decision = worker_node_adapter(a->worker, 0)->sync.applied.decision;
         if (msg.type != MSG_HEARTBEAT_OK || is_stale)
             world_note(w, "  %s <- %s%s", a->name, msg_name(msg.type), is_stale ? " (stale)" : "");

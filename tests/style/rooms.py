@@ -23,7 +23,7 @@ LIBRARIES = {  # header -> where it may be included
 }
 PURE = re.compile(r"^(broker/(registry/(registry|record|publish|writer|decision)|rollout/|membership|events|"
                   r"outbox|auth|strangers|questions/(pending|aim|report|json_parts))[a-z_]*|"
-                  r"client/session|worker/sync|transfer/fetch|memory/(rules|rounds))\.[ch]$")
+                  r"client/session|worker/sync|worker/fetch|memory/(rules|rounds))\.[ch]$")
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"
                     r"core/log|core/failpoint|wire/|broker/(node|state|call|txn|apply|sessions|keys|restored|"

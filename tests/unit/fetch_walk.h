@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whole fetches from lossy, rotten, slow, dying, stopping and late sources, in virtual time.  Who
- * includes this says where the numbers come from: a seed (transfer_fetch.c) or a fuzzer's bytes
+ * includes this says where the numbers come from: a seed (worker_fetch.c) or a fuzzer's bytes
  * (tests/fuzz/worker_core.c).
  *
  * What must hold: a piece is asked of one source at a time, never of a rotten one, and not when it is
@@ -11,7 +11,7 @@
 #define TESTS_UNIT_FETCH_WALK_H
 
 #include "core/limits.h"
-#include "transfer/fetch.h"
+#include "worker/fetch.h"
 
 #include <criterion/criterion.h>
 #include <heddle/error.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/digest_stage.h"
+#include "worker/digest_stage.h"
 
 #include "core/digest.h"
 

@@ -3,7 +3,7 @@
  * AGAIN list: it was asked for once, and must be again), or fresh: at or behind the cursor and never asked
  * for.  The cursor only moves forward and the lists are linked through two arrays, so that no event scans the
  * pieces. */
-#include "transfer/fetch.h"
+#include "worker/fetch.h"
 
 #include "core/limits.h"
 #include <heddle/error.h>
@@ -198,8 +198,13 @@ static void end(fetch_t *f, bool is_good, uint64_t now_us)
 /* Asks the first live source of the list for as many pieces as its window lets; one that rested is tried
  * again when its pause is over.  A source that cannot be asked is out, and the next one is tried.  Without
  * any source a new list is needed. */
-static void ask_more(fetch_t *f, uint64_t now_us)
+static void go_on(fetch_t *f, uint64_t now_us)
 {
+    if (f->is_over) return;
+    if (f->good_count == f->count) {
+        end(f, true, now_us);
+        return;
+    }
     known_t *s = NULL;
     bool is_all_bad = f->order_count > 0;
     uint32_t piece;
@@ -232,13 +237,6 @@ static void ask_more(fetch_t *f, uint64_t now_us)
         f->ops.need_sources(f->self);
         f->need_us = now_us + NEED_US;
     }
-}
-
-static void go_on(fetch_t *f, uint64_t now_us)
-{
-    if (f->is_over) return;
-    if (f->good_count == f->count) end(f, true, now_us);
-    else ask_more(f, now_us);
 }
 
 /* -- events ----------------------------------------------------------------------------------- */

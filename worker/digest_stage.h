@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/digest_stage.h: leaves of memory, submitted as jobs and completed later.
+/* worker/digest_stage.h: leaves of memory, submitted as jobs and completed later.
  *
  *   digest_submit -> pending -> digest_completed
  *
@@ -9,8 +9,8 @@
  *
  * One thread calls everything.  The memory of a job and its leaves are borrowed until it has completed or the
  * stage is destroyed.  After digest_stage_new nothing is allocated. */
-#ifndef CORE_DIGEST_STAGE_H
-#define CORE_DIGEST_STAGE_H
+#ifndef WORKER_DIGEST_STAGE_H
+#define WORKER_DIGEST_STAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>

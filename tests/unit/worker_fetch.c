@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state table of transfer/fetch.h cell by cell, then whole fetches from lossy, bad, slow and
+/* The state table of worker/fetch.h cell by cell, then whole fetches from lossy, bad, slow and
  * dying sources in virtual time.  HEDDLE_TEST_SEED sets the first seed of the random runs; a
  * failure prints the one that failed. */
 #include "fetch_walk.h"

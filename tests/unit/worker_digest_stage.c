@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/digest_stage.h: what is submitted completes, once, with its leaves. */
-#include "core/digest_stage.h"
+/* worker/digest_stage.h: what is submitted completes, once, with its leaves. */
+#include "worker/digest_stage.h"
 
 #include "core/digest.h"
 

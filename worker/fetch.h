@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/fetch.h (PURE): which range from which source next.  state + event + now -> calls of its ops.
+/* worker/fetch.h (PURE): which range from which source next.  state + event + now -> calls of its ops.
  *
  * One fetch_t moves one part's ranges: `count` pieces numbered 0..count-1 (the caller maps a piece to bytes:
  * first the manifest's pieces in one fetch, then the region's chunks in another).  It alone knows the state
@@ -41,8 +41,8 @@
  *
  * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 20 bytes
  * a piece).  Loop thread only; the download that made it owns it.  Its ops must not call it. */
-#ifndef TRANSFER_FETCH_H
-#define TRANSFER_FETCH_H
+#ifndef WORKER_FETCH_H
+#define WORKER_FETCH_H
 
 #include "core/clock.h"
 #include <stdbool.h>
