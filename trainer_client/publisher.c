@@ -322,63 +322,6 @@ int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_
     return error_publish(&why);
 }
 
-/* -- close ------------------------------------------------------------------------------------ */
-
-/* A deadline of 0 stops the reading thread at its next check. */
-static void drop_ahead(heddle_publisher_t *p)
-{
-    reading_t reading = {0};
-    region_t *region = NULL;
-    heddle_error_t ignored;
-    if (!p->ahead) return;
-    atomic_store(&p->ahead_patience.deadline_ms, 0);
-    reading_join(&p->ahead, &reading, &region, &ignored);
-    reading_close(&reading);
-    region_unref(&region);
-}
-
-/* A version whose only source is this process ends with it, so that close waits for a worker to take the one
- * that was committed last, unless the publisher was interrupted.  Without a worker that fetches it the broker
- * may still be about to announce it, which it does soon or not at all: a quarter of leave_ms is enough. */
-static void wait_held(heddle_publisher_t *p)
-{
-    heddle_error_t error = {0};
-    command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = time_now()};
-    uint64_t until_us = time_until((int)p->close_ms), soon_us = p->leave_ms * 1000ull / 4;
-    int rc = run(p, &h);
-    while (rc == HEDDLE_ERR_AGAIN) {
-        uint64_t end_us = h.is_wanted ? until_us : clock_earlier(h.wanted_us + soon_us, until_us);
-        if (time_now() >= end_us) break;
-        rc = run_until(p, &h, end_us);
-    }
-    bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
-    if (is_lost && error.version != p->told_version)
-        log_emit(LOG_WARN, "publisher.unheld", "%s; %s", error.message, error.hint);
-}
-
-/* An absent broker or a stopped worker must not hold up the end: leaving takes no longer than leave_ms. */
-void heddle_publisher_close(heddle_publisher_t **publisher)
-{
-    heddle_publisher_t *p = publisher ? *publisher : NULL;
-    if (!p) return;
-    *publisher = NULL;
-    drop_ahead(p);
-    heddle_publication_abort(&p->open);
-    if (p->is_running) {
-        if (!is_interrupted(p)) wait_held(p);
-        uint64_t until_us = time_until((int)p->leave_ms);
-        lower_fd(p->interrupt_fd); /* meant for the call before: what is bounded needs no interrupting */
-        if (run(p, &(command_t){.kind = COMMAND_LEAVE}) == HEDDLE_OK)
-            run_until(p, &(command_t){.kind = COMMAND_HAS_LEFT}, until_us);
-        shell_stop(p->shell);
-    }
-    publisher_node_destroy(&p->node);
-    shell_close(&p->shell);
-    if (p->changed_fd >= 0) close(p->changed_fd);
-    if (p->interrupt_fd >= 0) close(p->interrupt_fd);
-    free(p);
-}
-
 /* -- a region --------------------------------------------------------------------------------- */
 
 /* A loop that has ended needs no slot back, hence no check. */
@@ -634,6 +577,19 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
 
 /* -- a directory ------------------------------------------------------------------------------ */
 
+/* A deadline of 0 stops the reading thread at its next check. */
+static void drop_ahead(heddle_publisher_t *p)
+{
+    reading_t reading = {0};
+    region_t *region = NULL;
+    heddle_error_t ignored;
+    if (!p->ahead) return;
+    atomic_store(&p->ahead_patience.deadline_ms, 0);
+    reading_join(&p->ahead, &reading, &region, &ignored);
+    reading_close(&reading);
+    region_unref(&region);
+}
+
 /* Reads the directory into a region, unless it was read ahead, while the publisher opened, into a region of
  * its own, which then becomes the slot's.  What was read ahead counts only if it is this directory and still
  * unchanged; the error that ended it is found again, or no longer there. */
@@ -765,4 +721,48 @@ int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_ev
     }
     sized_give(ret_event, &event, sizeof event);
     return HEDDLE_OK;
+}
+
+/* -- close ------------------------------------------------------------------------------------ */
+
+/* A version whose only source is this process ends with it, so that close waits for a worker to take the one
+ * that was committed last, unless the publisher was interrupted.  Without a worker that fetches it the broker
+ * may still be about to announce it, which it does soon or not at all: a quarter of leave_ms is enough. */
+static void wait_held(heddle_publisher_t *p)
+{
+    heddle_error_t error = {0};
+    command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = time_now()};
+    uint64_t until_us = time_until((int)p->close_ms), soon_us = p->leave_ms * 1000ull / 4;
+    int rc = run(p, &h);
+    while (rc == HEDDLE_ERR_AGAIN) {
+        uint64_t end_us = h.is_wanted ? until_us : clock_earlier(h.wanted_us + soon_us, until_us);
+        if (time_now() >= end_us) break;
+        rc = run_until(p, &h, end_us);
+    }
+    bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
+    if (is_lost && error.version != p->told_version)
+        log_emit(LOG_WARN, "publisher.unheld", "%s; %s", error.message, error.hint);
+}
+
+/* An absent broker or a stopped worker must not hold up the end: leaving takes no longer than leave_ms. */
+void heddle_publisher_close(heddle_publisher_t **publisher)
+{
+    heddle_publisher_t *p = publisher ? *publisher : NULL;
+    if (!p) return;
+    *publisher = NULL;
+    drop_ahead(p);
+    heddle_publication_abort(&p->open);
+    if (p->is_running) {
+        if (!is_interrupted(p)) wait_held(p);
+        uint64_t until_us = time_until((int)p->leave_ms);
+        lower_fd(p->interrupt_fd); /* meant for the call before: what is bounded needs no interrupting */
+        if (run(p, &(command_t){.kind = COMMAND_LEAVE}) == HEDDLE_OK)
+            run_until(p, &(command_t){.kind = COMMAND_HAS_LEFT}, until_us);
+        shell_stop(p->shell);
+    }
+    publisher_node_destroy(&p->node);
+    shell_close(&p->shell);
+    if (p->changed_fd >= 0) close(p->changed_fd);
+    if (p->interrupt_fd >= 0) close(p->interrupt_fd);
+    free(p);
 }
