@@ -5,9 +5,9 @@
  *   VERIFYING it is whole: it is copied to memory of its own, and its BLAKE2b-256 is compared before anything
  *             of it is decoded; with another digest it is fetched again
  *   CHUNKS    chunks that came early are compared with the manifest, those that are not there, or are others,
- *             are fetched.  What arrives goes through the digest stage (worker/digest_stage.h), also where its
- *             leaves were made as it was copied; a few completions a call of download_work are compared too:
- *             good chunks are served on at once, bad ones come again from another source
+ *             are fetched.  What arrives goes through the digest stage (worker/digest_stage.h), also where
+ *             its leaves were made as it was copied; a few completions a call of download_work are compared
+ *             too: good chunks are served on at once, bad ones come again from another source
  *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
  *   DONE      sealed; download_destroy is all that is left
  *   FAILED    `error` has the reason; the slot stays RESERVED
