@@ -43,7 +43,7 @@ typedef struct {
 } inquiry_t; /* version 0: none is open */
 
 /* Whether a take waits until the broker says which region is free. */
-typedef enum { WORD_NONE, WORD_AWAITED, WORD_LATE } word_t;
+typedef enum { TAKE_IDLE, TAKE_WAITS, TAKE_OVERDUE } take_state_t;
 
 struct publisher_node {
     client_member_t member;
@@ -57,8 +57,8 @@ struct publisher_node {
     request_t request;
     progress_t progress;
     inquiry_t inquiry;
-    word_t word;
-    uint64_t word_us;     /* AWAITED: until then */
+    take_state_t take;
+    uint64_t take_us;     /* WAITS: until then */
     uint64_t heard_us;    /* when the broker's last frame came */
     uint64_t settled_us;  /* until then the broker decides nothing: it had just started */
     heddle_error_t fence; /* why it is over for good; code 0: it is not */
@@ -555,13 +555,13 @@ static uint64_t on_tick(void *node, uint64_t now_us)
         if (n->fence.code) end_inquiry(n); /* one that is fenced asks once */
         else inquire(n, now_us);
     }
-    if (n->word == WORD_AWAITED && now_us >= n->word_us) { /* lost: a take that waits goes on */
-        n->word = WORD_LATE;
+    if (n->take == TAKE_WAITS && now_us >= n->take_us) { /* lost: a take that waits goes on */
+        n->take = TAKE_OVERDUE;
         changed(n);
     }
     uint64_t at = session_deadline(&n->member.session);
     if (n->inquiry.version) at = clock_earlier(at, n->inquiry.due_us);
-    if (n->word == WORD_AWAITED) at = clock_earlier(at, n->word_us);
+    if (n->take == TAKE_WAITS) at = clock_earlier(at, n->take_us);
     if (n->request.state != REQUEST_NONE) at = clock_earlier(at, n->request.resend_us);
     return p->version ? clock_earlier(at, p->due_us) : at;
 }
@@ -579,7 +579,7 @@ const node_ops_t publisher_node_ops = {.session = on_session,
  * will list what is left. */
 static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
-    bool is_spare_any = !is_ready(n) || !n->member.session.line_up || n->word == WORD_LATE;
+    bool is_spare_any = !is_ready(n) || !n->member.session.line_up || n->take == TAKE_OVERDUE;
     bool has_free = publications_have(&n->publications, PUBLICATION_FREE);
     int in_doubt = has_free ? -1 : publications_in_doubt(&n->publications, 0);
     if (in_doubt >= 0 && is_spare_any) end_doubt(n, in_doubt); /* before one that is served */
@@ -588,8 +588,8 @@ static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
                          : HEDDLE_ERR_AGAIN;
     bool is_closing = publications_have(&n->publications, PUBLICATION_CLOSING);
     bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !is_closing;
-    if (is_waiting && n->word != WORD_AWAITED) n->word_us = now_us + TAKE_WORD_US;
-    n->word = is_waiting ? WORD_AWAITED : WORD_NONE;
+    if (is_waiting && n->take != TAKE_WAITS) n->take_us = now_us + TAKE_WAIT_US;
+    n->take = is_waiting ? TAKE_WAITS : TAKE_IDLE;
     return rc;
 }
 
@@ -709,7 +709,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
         break;
     }
     case COMMAND_TAKE: c->rc = do_take(n, c, now_us); break;
-    case COMMAND_GIVE_UP: n->word = WORD_NONE; break;
+    case COMMAND_GIVE_UP: n->take = TAKE_IDLE; break;
     case COMMAND_FIT: c->rc = publications_fit(&n->publications, c->slot, c->region); break;
     case COMMAND_GIVE_BACK: publications_give_back(&n->publications, c->slot); break;
     case COMMAND_PUBLISH:

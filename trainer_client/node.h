@@ -75,7 +75,7 @@ typedef struct {
     atomic_bool is_done;
 } publish_request_t;
 
-#define TAKE_WORD_US 1000000u /* for the broker's word which region is free */
+#define TAKE_WAIT_US 1000000u /* how long a take waits for the broker to say which region is free */
 #define INQUIRY_US 1000000u   /* between two status queries; what an answer may take */
 
 typedef enum {
@@ -83,7 +83,7 @@ typedef enum {
                       * another cluster's), or why the broker refuses for good.  `error` with AGAIN: why
                       * it refused last, if it did (else code 0) */
     COMMAND_TAKE,    /* `slot` and `region` for `bytes`: as publications_take, and AGAIN while a region is
-                      * on its way to be free, or, for TAKE_WORD_US at most, until the broker says which
+                      * on its way to be free, or, for TAKE_WAIT_US at most, until the broker says which
                       * one is */
     COMMAND_GIVE_UP, /* a TAKE that was answered AGAIN is not given again: what the next one waits for has
                       * a second of its own */

@@ -307,7 +307,7 @@ static void on_session(void *self, const node_event_t *session_event, uint64_t n
         if (is_fenced) msg_to_error(&m.error, &error);
         else
             error_fail(&error, HEDDLE_ERR_UNAVAILABLE,
-                       "no word from the broker for a lease; serving goes on");
+                       "no message from the broker for a lease; serving goes on");
         heddle_event_t event = {.type = is_fenced ? HEDDLE_EVENT_FENCED : HEDDLE_EVENT_LOST_BROKER,
                                 .code = error.code,
                                 .retriable = 1,

@@ -461,7 +461,7 @@ static bool expire_one(run_t *run)
         if (!can_expire(run->s, e) || run->now < e->deadline_us) continue;
         heddle_error_t error;
         error_fail(&error, HEDDLE_ERR_DEADLINE,
-                   "the deadline ran out on the worker, and no word came from the broker");
+                   "the deadline ran out on the worker, and no message came from the broker");
         error_where(&error, NULL, e->version, NULL, e->state == SYNC_ARRIVED ? "stage" : "fetch");
         send_nack(run, e, 0, &error);
         leave(run, e);

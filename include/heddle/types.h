@@ -96,7 +96,7 @@ typedef struct {
  * FENCED.  Publisher: JOINED LOST_BROKER PROGRESS ROLLOUT RELEASED FENCED. */
 typedef enum {
     HEDDLE_EVENT_JOINED = 1,  /* admitted by the broker: token, epoch */
-    HEDDLE_EVENT_LOST_BROKER, /* no word from the broker for a lease; serving goes on */
+    HEDDLE_EVENT_LOST_BROKER, /* no message from the broker for a lease; serving goes on */
     HEDDLE_EVENT_REFUSED,     /* the broker refused the join for now: code and message; it is tried
                                * again if retriable.  A reason that repeats comes once a minute, with
                                * repeat_count */

@@ -123,7 +123,7 @@ Test(joined, a_word_that_does_not_come_is_waited_for_no_longer_than_a_second)
     for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
     item_t *it = make(3000);
     cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
-    uint64_t end = w.now + TAKE_WORD_US, changes = w.changes;
+    uint64_t end = w.now + TAKE_WAIT_US, changes = w.changes;
     cr_assert_leq(tick(), end);
     w.now = end - 1;
     tick();
@@ -147,13 +147,13 @@ static void give_up_after(uint64_t waited_us)
     w.now += waited_us;
     tick();
     command((command_t){.kind = COMMAND_GIVE_UP});
-    w.now += TAKE_WORD_US;
+    w.now += TAKE_WAIT_US;
     tick();
     cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
     for (uint64_t v = 1; v <= 3; v++) cr_assert_eq(fetch(v, 4096), TR_ARRIVED, "version %d", (int)v);
 }
 Test(joined, a_take_that_was_given_up_leaves_no_word_behind) { give_up_after(0); }
-Test(joined, nor_one_that_is_late_already) { give_up_after(TAKE_WORD_US); }
+Test(joined, nor_one_that_is_late_already) { give_up_after(TAKE_WAIT_US); }
 
 Test(joined, a_region_that_comes_free_needs_no_word)
 {
@@ -162,7 +162,7 @@ Test(joined, a_region_that_comes_free_needs_no_word)
     release(2);
     cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
     uint64_t changes = w.changes;
-    w.now += 2 * TAKE_WORD_US;
+    w.now += 2 * TAKE_WAIT_US;
     tick();
     cr_assert_eq(w.changes, changes);
 }
