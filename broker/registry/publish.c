@@ -2,6 +2,7 @@
 #include "broker/registry/publish.h"
 
 #include "broker/registry/decision.h"
+#include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
@@ -128,16 +129,32 @@ static const version_row_t *version_of_request(const adapter_row_t *a, const cha
 
 /* The caller took the id from another publication, by mistake or from an old script.  To answer with that
  * publication's version would say that the new bytes are stored. */
-static int conflict(const msg_publish_t *m, const version_row_t *v, heddle_error_t *error)
+static int conflict(const msg_publish_t *m, const adapter_row_t *a, const version_row_t *v,
+                    heddle_error_t *error)
 {
-    char stored[HEDDLE_DIGEST_TEXT], asked[HEDDLE_DIGEST_TEXT];
+    char stored[HEDDLE_DIGEST_TEXT], asked[HEDDLE_DIGEST_TEXT], at[25];
     digest_text(&v->digest, stored);
     digest_text(&m->digest, asked);
-    int rc = error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "request id %s stands for other bytes: %s@%llu",
-                        m->request_id, m->adapter, (unsigned long long)v->version);
+    clock_text(v->created_ms, at);
+    /* Its first publication was interrupted, which left the id free for these other bytes. */
+    const version_row_t *first = NULL;
+    for (size_t i = 0; i < a->version_count && !first; i++)
+        if (!strcmp(a->versions[i]->request_id, m->request_id) &&
+            digest_equal(&a->versions[i]->digest, &m->digest))
+            first = a->versions[i];
+    char was[96] = "";
+    if (first)
+        text_printf(was, sizeof was, "; version %llu, of these bytes, was interrupted before",
+                    (unsigned long long)first->version);
+    int rc = error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT,
+                        "request id %s stands for other bytes: %s@%llu, published by %s at %s%s",
+                        m->request_id, m->adapter, (unsigned long long)v->version, v->writer, at, was);
     error_where(error, m->adapter, v->version, NULL, "commit");
     error_contrast(error, stored, asked);
-    error_hint(error, "give new bytes a new request id");
+    error_hint(
+        error,
+        "publish these bytes under another request id; `heddle versions %.100s@%llu` shows what has this one",
+        m->adapter, (unsigned long long)v->version);
     return rc;
 }
 
@@ -218,7 +235,7 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
     if (rc) return rc;
     const version_row_t *same = a ? version_of_request(a, m->request_id) : NULL;
     if (same) {
-        if (!digest_equal(&same->digest, &m->digest)) return conflict(m, same, error);
+        if (!digest_equal(&same->digest, &m->digest)) return conflict(m, a, same, error);
         stands_for = same;
         reason = "replayed";
     } else {

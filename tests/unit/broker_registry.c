@@ -254,6 +254,31 @@ Test(registry, the_same_id_with_other_bytes_is_a_conflict)
     cr_assert_eq(out.record_count + (int)out.send_count, 0);
 }
 
+/* The interruption left the id free, and other bytes have it now.  The error names both, so that the caller
+ * sees what became of the first ones. */
+Test(registry, an_interrupted_id_that_other_bytes_took_is_a_conflict_that_names_both)
+{
+    open_policy();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
+    commit();
+    end(1, VERSION_FAILED, HEDDLE_ERR_VERSION_LOST);
+    cr_assert_eq(try_publish((ask_t){.digest = 2, .id = "same"}), HEDDLE_OK);
+    commit();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_ERR_REQUEST_CONFLICT);
+    char one[HEDDLE_DIGEST_TEXT], two[HEDDLE_DIGEST_TEXT];
+    digest_t a = digest_of(1), b = digest_of(2);
+    digest_text(&a, one);
+    digest_text(&b, two);
+    cr_assert(strstr(error.message, "stands for other bytes: policy@2, published by trainer at 20"), "%s",
+              error.message);
+    cr_assert(strstr(error.message, "version 1, of these bytes, was interrupted before"), "%s",
+              error.message);
+    cr_assert_str_eq(error.expected, two);
+    cr_assert_str_eq(error.found, one);
+    cr_assert(strstr(error.hint, "under another request id") &&
+              strstr(error.hint, "heddle versions policy@2"));
+}
+
 Test(registry, only_the_writer_publishes)
 {
     cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_FENCED); /* never opened */
