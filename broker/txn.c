@@ -58,6 +58,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
         case RECORD_ADAPTER:
         case RECORD_WORKER:
         case RECORD_LOSS:
+        case RECORD_STAGED:
         case RECORD_KEY_DROP: break;
         }
     }

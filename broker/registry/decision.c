@@ -200,6 +200,12 @@ void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const 
     rec->message = outbox_text(out, why);
 }
 
+void registry_decide_staged(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out)
+{
+    record_t *rec = outbox_record(out, RECORD_STAGED, a->name, now);
+    if (rec) rec->version = v->version;
+}
+
 /* Why a version ended, as an error that names where.  False: it has not ended. */
 bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error)
 {

@@ -49,6 +49,9 @@ void registry_decide_superseded(const adapter_row_t *a, const version_row_t *v, 
 /* No process has the bytes of this version, for the reason given; "": one does again. */
 void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const char *why, instant_t now,
                           outbox_t *out);
+/* A worker, or a whole group, has staged it, and an operator decides on it: it outlives its deadline, and the
+ * absence of its holders after a restart of the broker. */
+void registry_decide_staged(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out);
 
 /* Fills the error object of a version that ended (contract.md: "reason"); false and a zero object when it
  * did not. */

@@ -16,6 +16,7 @@
  *   WORKER      a worker that was ready (worker, host, pid, at, serves); serves "": it is not any more
  *   LOSS        no process has the bytes of a decided version any more (adapter, version, at, message);
  *               message "": one does again
+ *   STAGED      workers have staged a version that an operator decides on (adapter, version, at)
  *   FORGET      an ended version is history no more       (adapter, version); takes its rows away, and is
  *                                                         none itself
  *   KEY         a key was added or revoked                (public_key, name, roles, at, revoked)
@@ -41,6 +42,7 @@ typedef enum {
     RECORD_FLOOR,
     RECORD_WORKER,
     RECORD_LOSS,
+    RECORD_STAGED,
     RECORD_FORGET,
     RECORD_KEY,
     RECORD_KEY_DROP

@@ -336,7 +336,7 @@ static int apply_state(registry_t *r, const record_t *rec)
     if (replace_text(&v->message, rec->message) || replace_text(&v->worker, rec->worker) ||
         replace_text(&v->phase, rec->phase) || replace_text(&v->lost_why, ""))
         return HEDDLE_ERR_NO_MEMORY;
-    v->lost_ms = 0;
+    v->lost_ms = v->staged_ms = 0;
     if (v->state == VERSION_STAGING) leave_staging(a, v, rec->state);
     v->state = rec->state;
     v->code = rec->code;
@@ -409,6 +409,13 @@ int registry_apply(registry_t *r, const record_t *rec)
         if (!v || !registry_is_live(v)) return HEDDLE_OK;
         if (replace_text(&v->lost_why, rec->message)) return HEDDLE_ERR_NO_MEMORY;
         v->lost_ms = v->lost_why[0] ? rec->at_ms : 0;
+        return HEDDLE_OK;
+    }
+    case RECORD_STAGED: {
+        a = registry_adapter(r, rec->adapter);
+        if (!a || rec->version > a->last_version) return HEDDLE_ERR_INTERNAL;
+        version_row_t *v = registry_version(a, rec->version);
+        if (v && registry_is_live(v)) v->staged_ms = rec->at_ms;
         return HEDDLE_OK;
     }
     case RECORD_FORGET: {

@@ -58,6 +58,8 @@ typedef struct version_row {
     /* live, and no process has its bytes: since when, and the reason that was given; 0, "": one does */
     uint64_t lost_ms;
     char *lost_why;
+    /* staging, staged by a worker and left to an operator: since when; 0: it is not */
+    uint64_t staged_ms;
 } version_row_t;
 
 typedef struct writer_row {

@@ -61,6 +61,7 @@ static const char SCOPED[] = "ALTER TABLE decisions ADD COLUMN scope INTEGER NOT
 static const char ASKED[] = "ALTER TABLE versions ADD COLUMN asked_ms INTEGER NOT NULL DEFAULT 0";
 static const char LOSABLE[] = "ALTER TABLE versions ADD COLUMN lost_at INTEGER;"
                               "ALTER TABLE versions ADD COLUMN lost_why TEXT";
+static const char STAGEABLE[] = "ALTER TABLE versions ADD COLUMN staged_at INTEGER";
 static const char LATER[] =
     "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
     "CREATE TABLE IF NOT EXISTS keys ("
@@ -90,6 +91,7 @@ typedef enum {
     PUT_WORKER,
     DROP_WORKER,
     PUT_LOSS,
+    PUT_STAGED,
     DROP_OLDER_DECISIONS,
     DROP_DECISIONS,
     DROP_VERSION,
@@ -105,6 +107,7 @@ typedef enum {
     ALL_FLOORS,
     ALL_WORKERS,
     ALL_LOSSES,
+    ALL_STAGED,
     GET_CONFIG,
     SQL_COUNT
 } sql_t;
@@ -129,6 +132,7 @@ static const char *const SQL[SQL_COUNT] = {
                   " decision = max(decision, excluded.decision)",
     [PUT_WORKER] = "INSERT OR REPLACE INTO workers (name, host, pid, joined_at, serves) VALUES (?,?,?,?,?)",
     [PUT_LOSS] = "UPDATE versions SET lost_at = ?, lost_why = ? WHERE adapter = ? AND version = ?",
+    [PUT_STAGED] = "UPDATE versions SET staged_at = ? WHERE adapter = ? AND version = ?",
     [DROP_WORKER] = "DELETE FROM workers WHERE name = ?",
     [DROP_WRITER] = "DELETE FROM writers WHERE adapter = ?",
     [DROP_OLDER_DECISIONS] = "DELETE FROM decisions WHERE adapter = ?1 AND version = ?2 AND decision < ?3"
@@ -154,6 +158,8 @@ static const char *const SQL[SQL_COUNT] = {
     [ALL_WORKERS] = "SELECT name, host, pid, joined_at, serves FROM workers ORDER BY name",
     [ALL_LOSSES] = "SELECT lost_at, lost_why, adapter, version FROM versions WHERE lost_why <> ''"
                    " ORDER BY adapter, version",
+    [ALL_STAGED] = "SELECT staged_at, adapter, version FROM versions WHERE staged_at IS NOT NULL"
+                   " AND state IS NULL ORDER BY adapter, version",
     [GET_CONFIG] = "SELECT config FROM versions WHERE adapter = ? AND version = ?",
 };
 
@@ -248,6 +254,7 @@ static const struct kind {
     {RECORD_STATE, PUT_STATE, ALL_STATES},       {RECORD_WRITER, PUT_WRITER, ALL_WRITERS},
     {RECORD_FLOOR, PUT_FLOOR, ALL_FLOORS},       {RECORD_KEY, PUT_KEY, ALL_KEYS},
     {RECORD_WORKER, PUT_WORKER, ALL_WORKERS},    {RECORD_LOSS, PUT_LOSS, ALL_LOSSES},
+    {RECORD_STAGED, PUT_STAGED, ALL_STAGED},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 
@@ -525,7 +532,7 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
  * connection. */
 static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
 {
-    int64_t has_asked = 0, has_scope = 0, has_loss = 0;
+    int64_t has_asked = 0, has_scope = 0, has_loss = 0, has_staged = 0;
     int code = sqlite3_exec(
         s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
         NULL, NULL, NULL);
@@ -540,6 +547,10 @@ static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
     if (!code)
         code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'lost_at'",
                           &has_loss);
+    if (!code)
+        code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'staged_at'",
+                          &has_staged);
+    if (!code && !has_staged) code = sqlite3_exec(s->db, STAGEABLE, NULL, NULL, NULL);
     if (!code && !has_loss) code = sqlite3_exec(s->db, LOSABLE, NULL, NULL, NULL);
     if (!code && !has_asked) code = sqlite3_exec(s->db, ASKED, NULL, NULL, NULL);
     if (!code && !has_scope) code = sqlite3_exec(s->db, SCOPED, NULL, NULL, NULL);

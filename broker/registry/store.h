@@ -19,6 +19,10 @@
  *   workers    one row a worker that was ready
  *   versions   lost_at and lost_why of one whose bytes no process has
  *
+ * From schema 6 on:
+ *
+ *   versions   staged_at of one that is staged and waits for an operator
+ *
  * From schema 3 a version has the deadline that was asked for; rows of before have 0 there.
  *
  * Bounded: FORGET takes a version and its decisions away, but never the greatest number of either.
@@ -31,7 +35,7 @@
 
 #include "broker/registry/record.h"
 
-#define STORE_SCHEMA 5 /* of the file, in SQLite's user_version; raised with every change of a table */
+#define STORE_SCHEMA 6 /* of the file, in SQLite's user_version; raised with every change of a table */
 
 typedef struct store store_t;
 

@@ -99,6 +99,7 @@ static const column_t COLUMNS[][23] = {
     [RECORD_FLOOR] = {TEXT(adapter), U64(version), U64(decision)},
     [RECORD_WORKER] = {TEXT(worker), TEXT(host), U64(pid), U64(at_ms), TEXT(serves)},
     [RECORD_LOSS] = {U64(at_ms), TEXT(message), TEXT(adapter), U64(version)},
+    [RECORD_STAGED] = {U64(at_ms), TEXT(adapter), U64(version)},
     [RECORD_FORGET] = {TEXT(adapter), U64(version)},
     [RECORD_KEY] = {TEXT(public_key), TEXT(name), TEXT(roles), U64(at_ms), U64(revoked_ms)},
     [RECORD_KEY_DROP] = {TEXT(public_key)},

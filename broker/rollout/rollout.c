@@ -9,7 +9,7 @@
 #include "core/errors.h"
 #include "core/limits.h"
 
-#define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE) + 1)
+#define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE) + 2)
 
 uint64_t rollout_settling_us(const rollout_t *ro, const membership_t *members, uint64_t now_us)
 {
@@ -31,9 +31,9 @@ static int start_track(rollout_t *ro, view_t v, const adapter_row_t *a, const ve
     t->bytes = BYTES_MISSING;
     t->sourceless_us = settle_end_us > v.now.us ? settle_end_us : v.now.us;
     t->is_restored = true;
+    if (row->lost_ms || row->staged_ms) t->staged_by = STAGED_BY_UNIT;
     if (row->lost_ms) { /* said before the start */
         t->bytes = BYTES_LOST;
-        t->staged_by = STAGED_BY_UNIT;
         t->lost_ms = row->lost_ms;
     }
     t->phase = row == registry_waiting(a) ? TRACK_WAITING : TRACK_BEGUN;
@@ -313,6 +313,8 @@ static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
         else fail_lost(t, now, out);
         break;
     case RULE_WAIT:
+        /* A broker that starts again has forgotten its holders, and must not fail it for their absence. */
+        if (ruling.awaits_operator && !t->row->staged_ms) registry_decide_staged(a, t->row, now, out);
         if (!registry_waiting(a)) break;
         /* A newer version waits for this one while a worker is fetching it, and there is a source. */
         for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)

@@ -36,6 +36,7 @@ typedef enum { RULE_REJECTED, RULE_LATE, RULE_SOURCELESS } rule_reason_t;
 typedef struct {
     rule_verdict_t verdict;
     bool is_staged;       /* all that the rule waits for has happened, committed or not */
+    bool awaits_operator; /* a unit has staged it, and only an operator decides on it */
     scope_t scope;        /* RULE_DECIDE: the workers that the decision is for */
     rule_reason_t reason; /* RULE_FAIL */
 } ruling_t;

@@ -109,7 +109,8 @@ typedef enum {
 } bytes_state_t;
 
 /* The most that had the bytes at one time, there or not any more.  After a start it is known again when a
- * worker restates them, and where the registry has the loss of the version. */
+ * worker restates them, and where the registry has the loss of the version,
+ * or that it was staged. */
 typedef enum { STAGED_NOWHERE, STAGED_BY_WORKER, STAGED_BY_UNIT } staged_by_t;
 
 /* ROLLOUT is sent at once when one of these differs. */

@@ -29,7 +29,7 @@ static inline bool same_version(const version_row_t *a, const version_row_t *b)
            a->data_bytes == b->data_bytes && a->tensor_count == b->tensor_count &&
            a->chunk_count == b->chunk_count && a->activation == b->activation &&
            a->deadline_ms == b->deadline_ms && a->asked_ms == b->asked_ms && a->code == b->code &&
-           a->lost_ms == b->lost_ms && same_texts(a, b);
+           a->lost_ms == b->lost_ms && a->staged_ms == b->staged_ms && same_texts(a, b);
 }
 
 static inline bool same_writer(const writer_row_t *a, const writer_row_t *b)

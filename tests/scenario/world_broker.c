@@ -85,7 +85,7 @@ static bool replaces(const record_t *r, const record_t *old)
     if (r->kind != old->kind || r->kind == RECORD_VERSION || r->kind == RECORD_DECISION) return false;
     if (r->kind == RECORD_EPOCH) return true;
     if (r->kind == RECORD_WORKER) return !strcmp(r->worker, old->worker);
-    bool is_of_a_version = r->kind == RECORD_STATE || r->kind == RECORD_LOSS;
+    bool is_of_a_version = r->kind == RECORD_STATE || r->kind == RECORD_LOSS || r->kind == RECORD_STAGED;
     return !strcmp(r->adapter, old->adapter) && (!is_of_a_version || r->version == old->version);
 }
 

@@ -433,6 +433,35 @@ Test(lost, a_staged_version_also_over_a_restart)
     cr_assert_str_eq(rig_state(1), "staged");
 }
 
+/* The broker was gone before it could see the holder go: without its record of the staging, such a version
+ * looks like one that no worker ever had. */
+Test(lost, a_staged_version_also_where_the_holder_goes_with_the_broker)
+{
+    staged_on_w1();
+    rig_restart();
+    rig_pass(5 * LEASE_MS);
+    cr_assert_str_eq(rig_state(1), "lost");
+    rig_pass(70000);
+    cr_assert_str_eq(rig_state(1), "lost", "its deadline does not end it, because an operator decides on it");
+    rig_restart();
+    rig_pass(5 * LEASE_MS);
+    cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 0, "it was said by the broker before");
+    w1_is_back();
+    cr_assert_str_eq(rig_state(1), "staged");
+}
+
+/* Only where it counts: a version that is decided by its rule costs no second commit. */
+Test(lost, a_version_that_waits_for_no_operator_has_no_record_of_its_staging)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 30000});
+    rig_staged(W1, 1, 1);
+    go(T);
+    cr_assert_eq(rig_version(1)->staged_ms, 0);
+    rig_staged(W2, 1, 1);
+    cr_assert_str_eq(rig_state(1), "active");
+    cr_assert_eq(rig_version(1)->staged_ms, 0);
+}
+
 Test(lost, a_staged_version_gives_way_to_the_next)
 {
     staged_on_w1();

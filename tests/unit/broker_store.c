@@ -698,7 +698,7 @@ Test(store, newer_data_are_refused_with_both_numbers)
     run_sql("PRAGMA user_version = 1234");
     heddle_error_t e;
     expect_refusal(HEDDLE_ERR_DATA_NEWER, &e);
-    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 5") && strstr(e.found, "1234"));
+    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 6") && strstr(e.found, "1234"));
 }
 
 /* Before they are brought up to our schema. */
@@ -918,6 +918,37 @@ Test(store, the_last_record_of_a_loss_counts_and_one_without_a_reason_ends_it)
     cr_assert_eq(store_load(s, see_loss, &seen, NULL), HEDDLE_OK);
     cr_assert_eq(seen.count, 1);
     cr_assert_str_eq(seen.text[0], "a 1 7 w1 had it");
+    store_close(&s);
+}
+
+static int see_staged(void *self, const record_t *r)
+{
+    workers_seen_t *seen = self;
+    if (r->kind == RECORD_STAGED && seen->count < 4)
+        snprintf(seen->text[seen->count++], sizeof *seen->text, "%s %llu %llu", r->adapter,
+                 (unsigned long long)r->version, (unsigned long long)r->at_ms);
+    return HEDDLE_OK;
+}
+
+/* Also in a file that has no column for it yet. */
+Test(store, a_version_that_was_staged_stays_so_until_it_ends)
+{
+    store_t *s = open_store();
+    workers_seen_t seen = {0};
+    store_close(&s);
+    run_sql("ALTER TABLE versions DROP COLUMN staged_at; PRAGMA user_version = 5");
+    s = open_store();
+    commit(s, (record_t[]){adapter_record("a"), version_record("a", 1), version_record("a", 2)}, 3);
+    commit(s,
+           (record_t[]){{.kind = RECORD_STAGED, .adapter = "a", .version = 1, .at_ms = 7},
+                        {.kind = RECORD_STAGED, .adapter = "a", .version = 2, .at_ms = 8},
+                        {.kind = RECORD_STATE, .adapter = "a", .version = 2, .state = VERSION_SUPERSEDED}},
+           3);
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq(store_load(s, see_staged, &seen, NULL), HEDDLE_OK);
+    cr_assert_eq(seen.count, 1);
+    cr_assert_str_eq(seen.text[0], "a 1 7");
     store_close(&s);
 }
 
