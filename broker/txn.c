@@ -59,7 +59,8 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
         case RECORD_WORKER:
         case RECORD_LOSS:
         case RECORD_STAGED:
-        case RECORD_KEY_DROP: break;
+        case RECORD_KEY_DROP:
+        case RECORD_ADAPTER_DROP: break;
         }
     }
     b->out->record_count = 0;

@@ -21,7 +21,9 @@
  *                                                         none itself
  *   KEY         a key was added or revoked                (public_key, name, roles, at, revoked)
  *   KEY_DROP    a revoked key makes room for another      (public_key); takes its row away, and is none
- *                                                         itself */
+ *                                                         itself
+ *   ADAPTER_DROP  a name that was opened and never published to is free again (adapter); takes its row
+ *                 away, and is none itself */
 #ifndef BROKER_RECORD_H
 #define BROKER_RECORD_H
 
@@ -45,7 +47,8 @@ typedef enum {
     RECORD_STAGED,
     RECORD_FORGET,
     RECORD_KEY,
-    RECORD_KEY_DROP
+    RECORD_KEY_DROP,
+    RECORD_ADAPTER_DROP
 } record_kind_t;
 
 /* Version states (enum of contract.md).  ACTIVE and LOST are derived: the version that the latest decision

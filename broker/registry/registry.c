@@ -108,6 +108,11 @@ version_row_t *registry_newest(const adapter_row_t *a)
     return a->version_count ? a->versions[a->version_count - 1] : NULL;
 }
 
+bool registry_is_blank(const adapter_row_t *a)
+{
+    return !a->version_count && !a->last_version && !a->floor_decision;
+}
+
 bool registry_is_live(const version_row_t *v)
 {
     return v->state == VERSION_STAGING || v->state == VERSION_COMMITTED;
@@ -429,6 +434,15 @@ int registry_apply(registry_t *r, const record_t *rec)
         free_version(a->versions[at]);
         sorted_remove(a->versions, &a->version_count, at);
         a->ended_count--;
+        return HEDDLE_OK;
+    }
+    case RECORD_ADAPTER_DROP: {
+        bool found;
+        size_t at = sorted_place(r->adapters, r->adapter_count, rec->adapter, order_adapter, &found);
+        if (!found || !registry_is_blank(r->adapters[at])) return HEDDLE_ERR_INTERNAL;
+        free(r->adapters[at]->versions);
+        free(r->adapters[at]);
+        sorted_remove(r->adapters, &r->adapter_count, at);
         return HEDDLE_OK;
     }
     case RECORD_KEY:

@@ -125,6 +125,8 @@ version_row_t *registry_newest_live(const adapter_row_t *a);
 version_row_t *registry_staging(const adapter_row_t *a);
 /* the one that comes after it; NULL */
 version_row_t *registry_waiting(const adapter_row_t *a);
+/* No version was ever published to it, and no member knows one. */
+bool registry_is_blank(const adapter_row_t *a);
 bool registry_is_live(const version_row_t *v);
 /* staging, or the active one: workers may still have to fetch it */
 bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v);

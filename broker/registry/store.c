@@ -72,6 +72,9 @@ static const char LATER[] =
     " serves TEXT NOT NULL) STRICT, WITHOUT ROWID;"
     "CREATE TABLE IF NOT EXISTS floors ("
     " adapter TEXT PRIMARY KEY, version INTEGER NOT NULL, decision INTEGER NOT NULL) STRICT, WITHOUT ROWID;"
+    "DELETE FROM adapters WHERE NOT EXISTS (SELECT 1 FROM versions WHERE adapter = adapters.name)"
+    " AND NOT EXISTS (SELECT 1 FROM floors WHERE adapter = adapters.name)"
+    " AND NOT EXISTS (SELECT 1 FROM writers WHERE adapter = adapters.name);"
     "PRAGMA user_version = " NUMBER(STORE_SCHEMA) ";"
                                                   "COMMIT";
 
@@ -82,6 +85,7 @@ typedef enum {
     PUT_EPOCH,
     TOUCH,
     PUT_ADAPTER,
+    DROP_ADAPTER,
     PUT_VERSION,
     PUT_DECISION,
     PUT_STATE,
@@ -119,6 +123,9 @@ static const char *const SQL[SQL_COUNT] = {
     [PUT_EPOCH] = "UPDATE meta SET epoch = max(epoch, ?)",
     [TOUCH] = "PRAGMA user_version = " NUMBER(STORE_SCHEMA),
     [PUT_ADAPTER] = "INSERT INTO adapters (name, created_at) VALUES (?, ?)",
+    [DROP_ADAPTER] = "DELETE FROM adapters WHERE name = ?1"
+                     " AND NOT EXISTS (SELECT 1 FROM versions WHERE adapter = ?1)"
+                     " AND NOT EXISTS (SELECT 1 FROM floors WHERE adapter = ?1)",
     [PUT_VERSION] =
         "INSERT INTO versions (" ROW_VERSION_COLUMNS ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
     [PUT_DECISION] = "INSERT INTO decisions (adapter, decision, version, held, decided_by, decided_at,"
@@ -321,22 +328,22 @@ static int put_with(store_t *s, sql_t which, const record_t *r)
     return row.code;
 }
 
-/* A change of state must touch exactly one row, and so must forgetting a version.  Otherwise the store
- * does not have what the registry in memory has, and the commit fails. */
+/* A change of state must touch exactly one row, and so must forgetting a version or a name.  Otherwise the
+ * store does not have what the registry in memory has, and the commit fails. */
 static int put(store_t *s, const record_t *r)
 {
     const struct kind *k = KINDS;
-    bool is_forget = r->kind == RECORD_FORGET, is_drop = r->kind == RECORD_KEY_DROP;
+    bool is_forget = r->kind == RECORD_FORGET, is_drop = r->kind == RECORD_ADAPTER_DROP;
     while (k < KINDS + KIND_COUNT && k->kind != r->kind) k++;
+    if (r->kind == RECORD_KEY_DROP) return put_with(s, DROP_KEY, r);
     if (k == KINDS + KIND_COUNT && !is_forget && !is_drop) return SQLITE_MISUSE;
-    if (is_drop) return put_with(s, DROP_KEY, r);
-    sql_t which = is_forget ? DROP_VERSION : k->put;
+    sql_t which = is_forget ? DROP_VERSION : is_drop ? DROP_ADAPTER : k->put;
     if (r->kind == RECORD_WRITER && !r->token) which = DROP_WRITER;
     if (r->kind == RECORD_WORKER && !*r->serves) which = DROP_WORKER;
     int code = is_forget ? put_with(s, DROP_DECISIONS, r) : SQLITE_OK;
     if (!code) code = put_with(s, which, r);
     if (!code && which == PUT_EPOCH) code = run(s, TOUCH); /* the same number again would write nothing */
-    bool must_hit = which == PUT_STATE || which == DROP_VERSION;
+    bool must_hit = which == PUT_STATE || which == DROP_VERSION || which == DROP_ADAPTER;
     if (!code && must_hit && sqlite3_changes(s->db) != 1) return SQLITE_CONSTRAINT;
     if (code || which != PUT_DECISION) return code;
     /* Only the first and the latest decision of a version are ever read again.  Those between are deleted, so

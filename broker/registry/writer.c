@@ -48,4 +48,6 @@ int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by
 void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out)
 {
     outbox_record(out, RECORD_WRITER, a->name, now);
+    /* The row goes with its name.  Without room for the record it goes at the next start. */
+    if (registry_is_blank(a)) outbox_record(out, RECORD_ADAPTER_DROP, outbox_text(out, a->name), now);
 }

@@ -27,7 +27,8 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
 /* The same, and records ADAPTER? WRITER. */
 int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
                          outbox_t *out, heddle_error_t *error);
-/* Closes the adapter's writer: record WRITER with token 0. */
+/* Closes the adapter's writer: record WRITER with token 0; and ADAPTER_DROP where nothing was published: its
+ * name was mistyped, or its publisher failed before a first version, and would be listed for ever. */
 void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);
 
 #endif

@@ -55,6 +55,7 @@ int rollout_start(rollout_t *ro, view_t v)
     ro->is_dirty = true;
     for (size_t i = 0; i < v.registry->adapter_count; i++) {
         const adapter_row_t *row = v.registry->adapters[i];
+        if (!row->version_count) continue; /* its row may go */
         adapter_rollout_t *a = rollout_need_adapter(ro, row);
         if (!a) return HEDDLE_ERR_NO_MEMORY;
         if (row->held) a->hold = (hold_t){.version = row->active, .since_ms = row->decided_ms};

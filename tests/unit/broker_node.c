@@ -356,7 +356,7 @@ Test(node, an_abandoned_writer_ends_with_its_lease)
     rig_open(5, "policy", "second", 0, false);
     rig_error(5, "writer_held");
     rig_pass(1000);
-    cr_assert_eq(rig_adapter()->writer.token, 0, "closed on disk");
+    cr_assert_eq(rig_writer(), 0, "closed on disk");
     cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 1);
     rig_open(5, "policy", "second", 0, false);
     cr_assert_neq(R.tokens[5], 0);
@@ -369,7 +369,7 @@ Test(node, a_stored_writer_counts_as_alive_until_settling_ends)
     rig_open(5, "policy", "second", 0, false);
     rig_error(5, "writer_held");
     rig_pass(4100);
-    cr_assert_eq(rig_adapter()->writer.token, 0);
+    cr_assert_eq(rig_writer(), 0);
     cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 1);
     rig_open(5, "policy", "second", 0, false);
     cr_assert_neq(R.tokens[5], 0);
@@ -384,9 +384,9 @@ Test(node, a_writer_that_left_while_the_broker_settles_is_closed)
     const msg_error_t *e = rig_error(5, "writer_held");
     cr_assert(strstr(e->found, "not heard of since the broker's start"), "%s", e->found);
     rig_open(T, "policy", "first", 0, false);
-    cr_assert_eq(rig_adapter()->writer.token, R.tokens[T], "it is back");
+    cr_assert_eq(rig_writer(), R.tokens[T], "it is back");
     rig_leave(T);
-    cr_assert_eq(rig_adapter()->writer.token, 0, "closed on disk");
+    cr_assert_eq(rig_writer(), 0, "closed on disk");
     rig_restart();
     rig_open(5, "policy", "second", 0, false);
     cr_assert_neq(R.tokens[5], 0);
@@ -399,11 +399,11 @@ Test(node, a_stored_writer_is_closed_before_it_is_said)
     rig_restart();
     R.commit_error = HEDDLE_ERR_NO_SPACE;
     rig_pass(9000);
-    cr_assert_neq(rig_adapter()->writer.token, 0);
+    cr_assert_neq(rig_writer(), 0);
     cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 0);
     R.commit_error = 0;
     rig_pass(1100);
-    cr_assert_eq(rig_adapter()->writer.token, 0);
+    cr_assert_eq(rig_writer(), 0);
     cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 1);
     rig_pass(3000);
     cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 1);
@@ -419,12 +419,13 @@ Test(node, the_same_life_opens_again_at_once)
     cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 0);
     cr_assert_eq(rig_event_count(EVENT_WRITER_FENCED), 0);
     rig_pass(9000);
-    cr_assert_eq(rig_adapter()->writer.token, R.tokens[T]);
+    cr_assert_eq(rig_writer(), R.tokens[T]);
 }
 
 Test(node, leaving_says_bye_and_closes)
 {
     rig_open(T, "policy", "first", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1});
     rig_leave(T);
     cr_assert_eq(rig_last(T, MSG_BYE)->bye.token, R.tokens[T]);
     cr_assert_eq(rig_adapter()->writer.token, 0);
@@ -435,6 +436,39 @@ Test(node, leaving_says_bye_and_closes)
     cr_assert_eq(rig_event_count(EVENT_WORKER_LEFT), 1);
     cr_assert_eq(HASH_COUNT(R.b->peers), 0);
     cr_assert_eq(R.b->idle_count, 0);
+}
+
+/* ---- names that nothing was published to ---- */
+
+/* A mistyped name would otherwise be listed for ever, and count for LIMIT_ADAPTERS. */
+Test(node, a_name_that_was_only_opened_is_forgotten_when_its_writer_leaves)
+{
+    rig_open(T, "polciy", "trainer", 0, false);
+    cr_assert_eq(R.b->registry.adapter_count, 1);
+    rig_leave(T);
+    cr_assert_eq(R.b->registry.adapter_count, 0);
+    cr_assert_eq(rig_event_count(EVENT_WRITER_CLOSED), 1);
+    rig_restart();
+    cr_assert_eq(R.b->registry.adapter_count, 0);
+    rig_open(T, "polciy", "trainer", 0, false);
+    cr_assert_eq(R.b->registry.adapter_count, 1, "it may be opened again");
+}
+
+Test(node, a_name_that_was_only_opened_is_forgotten_when_its_writer_is_lost)
+{
+    rig_open(T, "polciy", "trainer", 0, false);
+    rig_restart();
+    rig_pass(3 * LEASE_MS);
+    cr_assert_eq(R.b->registry.adapter_count, 0);
+}
+
+/* Its numbers must not be given again. */
+Test(node, a_name_of_which_members_know_versions_is_kept)
+{
+    rig_open(T, "policy", "trainer", 7, false);
+    cr_assert_eq(rig_adapter()->last_version, 7);
+    rig_leave(T);
+    cr_assert_eq(rig_adapter()->last_version, 7);
 }
 
 Test(node, a_session_publishes_to_its_own_adapter)
@@ -521,10 +555,10 @@ Test(node, a_disk_that_refuses_to_open_or_close_a_writer)
     rig_leave(T);
     cr_assert(rig_has(T, MSG_BYE), "it may go");
     R.tokens[T] = 0;
-    cr_assert_neq(rig_adapter()->writer.token, 0);
+    cr_assert_neq(rig_writer(), 0);
     R.commit_error = 0;
     rig_pass(1500);
-    cr_assert_eq(rig_adapter()->writer.token, 0, "closed when the disk takes it");
+    cr_assert_eq(rig_writer(), 0, "closed when the disk takes it");
 }
 
 Test(node, a_disk_that_failed_under_us_ends_the_process)

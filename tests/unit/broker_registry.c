@@ -688,9 +688,14 @@ Test(registry, one_writer)
     cr_assert_eq(policy()->writer.token, 6);
     registry_decide_close(policy(), now, &out);
     commit();
+    cr_assert_null(policy(), "nothing was published: the name goes with its writer");
+    cr_assert_eq(try_open("other", 8, 2, false, true), HEDDLE_OK);
+    commit();
+    publish(1);
+    registry_decide_close(policy(), now, &out);
+    commit();
     cr_assert_eq(policy()->writer.token, 0);
     cr_assert_str_eq(policy()->writer.name, "");
-    cr_assert_eq(try_open("other", 8, 2, false, true), HEDDLE_OK);
 }
 
 Test(registry, the_first_open_makes_the_adapter)

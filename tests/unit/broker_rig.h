@@ -91,9 +91,25 @@ static record_t rig_keep_record(const record_t *rec)
     return r;
 }
 
+/* As the store: the rows of the name go. */
+static void rig_drop_adapter(const char *name)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < R.record_count; i++) {
+        const record_t *r = &R.records[i];
+        bool goes = (r->kind == RECORD_ADAPTER || r->kind == RECORD_WRITER) && !strcmp(r->adapter, name);
+        if (!goes) R.records[count++] = *r;
+    }
+    R.record_count = count;
+}
+
 static void rig_keep(const record_t *records, int count)
 {
     for (int i = 0; i < count; i++) {
+        if (records[i].kind == RECORD_ADAPTER_DROP) {
+            rig_drop_adapter(records[i].adapter);
+            continue;
+        }
         if (R.record_count == R.record_capacity) {
             R.record_capacity = R.record_capacity ? R.record_capacity * 2 : 64;
             R.records = realloc(R.records, R.record_capacity * sizeof *R.records);
@@ -522,6 +538,13 @@ UNUSED static const msg_rollout_t *told(void)
 /* ---- state ---- */
 
 UNUSED static const adapter_row_t *rig_adapter(void) { return registry_adapter(&R.b->registry, "policy"); }
+
+/* Of its writer, on disk; 0: none, or nothing was published under the name and it is gone. */
+UNUSED static uint64_t rig_writer(void)
+{
+    const adapter_row_t *a = rig_adapter();
+    return a ? a->writer.token : 0;
+}
 UNUSED static const version_row_t *rig_version(uint64_t v) { return registry_version(rig_adapter(), v); }
 /* Of all adapters. */
 UNUSED static size_t rig_track_count(void)

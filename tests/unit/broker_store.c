@@ -837,12 +837,12 @@ Test(store, keys_come_back_as_they_were_left)
 Test(store, a_file_of_schema_1_gets_a_table_for_keys)
 {
     store_t *s = open_store();
-    commit(s, (record_t[]){adapter_record("policy")}, 1);
+    commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1)}, 2);
     store_close(&s);
     run_sql("DROP TABLE keys; PRAGMA user_version = 1");
     s = open_store();
     commit(s, (record_t[]){key_record("b", "admin", 0)}, 1);
-    cr_assert_eq(load(s)->count, 3);
+    cr_assert_eq(load(s)->count, 4);
     store_close(&s);
 }
 
@@ -918,6 +918,55 @@ Test(store, the_last_record_of_a_loss_counts_and_one_without_a_reason_ends_it)
     cr_assert_eq(store_load(s, see_loss, &seen, NULL), HEDDLE_OK);
     cr_assert_eq(seen.count, 1);
     cr_assert_str_eq(seen.text[0], "a 1 7 w1 had it");
+    store_close(&s);
+}
+
+static int see_adapter(void *self, const record_t *r)
+{
+    workers_seen_t *seen = self;
+    if (r->kind == RECORD_ADAPTER && seen->count < 4)
+        snprintf(seen->text[seen->count++], sizeof *seen->text, "%s", r->adapter);
+    return HEDDLE_OK;
+}
+
+/* Brokers before schema 6 left such names behind. */
+Test(store, names_without_versions_and_writer_go_at_the_start)
+{
+    store_t *s = open_store();
+    workers_seen_t seen = {0};
+    record_t writer = {.kind = RECORD_WRITER,
+                       .adapter = "b",
+                       .token = 1ull << 32 | 1,
+                       .writer = "w",
+                       .host = "h"};
+    record_t floor = {.kind = RECORD_FLOOR, .adapter = "c", .version = 3};
+    commit(s, (record_t[]){adapter_record("a"), adapter_record("b"), adapter_record("c"), writer, floor}, 5);
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq(store_load(s, see_adapter, &seen, NULL), HEDDLE_OK);
+    cr_assert_eq(seen.count, 2);
+    cr_assert_str_eq(seen.text[0], "b");
+    cr_assert_str_eq(seen.text[1], "c");
+    store_close(&s);
+}
+
+Test(store, a_name_goes_only_while_nothing_was_published_to_it)
+{
+    store_t *s = open_store();
+    workers_seen_t seen = {0};
+    record_t drop = {.kind = RECORD_ADAPTER_DROP, .adapter = "a"};
+    heddle_error_t e;
+    commit(s, (record_t[]){adapter_record("a"), adapter_record("b")}, 2);
+    commit(s, &drop, 1);
+    cr_assert_eq(store_commit(s, &drop, 1, &e), HEDDLE_ERR_INTERNAL, "it is gone");
+    drop.adapter = "b";
+    commit(s, (record_t[]){version_record("b", 1)}, 1);
+    cr_assert_eq(store_commit(s, &drop, 1, &e), HEDDLE_ERR_INTERNAL, "it has a version");
+    store_close(&s);
+    s = open_store();
+    cr_assert_eq(store_load(s, see_adapter, &seen, NULL), HEDDLE_OK);
+    cr_assert_eq(seen.count, 1);
+    cr_assert_str_eq(seen.text[0], "b");
     store_close(&s);
 }
 

@@ -297,7 +297,7 @@ Test(txn, a_publisher_that_leaves_while_its_open_is_under_way_is_closed_again)
     rig_confirm(HEDDLE_OK);
     cr_assert(!rig_has(T, MSG_WELCOME));
     rig_confirm(HEDDLE_OK);
-    cr_assert_eq(rig_adapter()->writer.token, 0, "closed");
+    cr_assert_eq(rig_writer(), 0, "closed");
     cr_assert_eq(HASH_COUNT(R.b->peers), 1, "w1");
 }
 
@@ -324,7 +324,7 @@ Test(txn, bye_follows_when_the_writer_is_closed)
     rig_leave(T);
     cr_assert(rig_is_committing() && !rig_has(T, MSG_BYE));
     rig_confirm(HEDDLE_OK);
-    cr_assert(rig_has(T, MSG_BYE) && rig_adapter()->writer.token == 0);
+    cr_assert(rig_has(T, MSG_BYE) && !rig_writer());
     cr_assert_eq(HASH_COUNT(R.b->peers), 1);
 }
 
