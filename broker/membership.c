@@ -576,6 +576,27 @@ static void count_up(uint64_t *counter, uint64_t told)
     if (told > *counter) *counter = told;
 }
 
+/* Did the process of the old session go on, so that this session had to be ended under it?  One that took no
+ * leave and has lost its connection was killed, as a rule, and the new one is its restart: it counts when the
+ * process is heard of again.  The count goes on in a session that follows at once, or is of the same process;
+ * a name that had become free begins at 0. */
+static void count_fences(member_t *w, const member_t *old)
+{
+    bool is_same_life = !memcmp(&old->life, &w->life, sizeof w->life), is_ready = old->state == MEMBER_READY;
+    bool went_on = is_ready ? !is_same_life && !old->is_gone : old->state == MEMBER_LOST && is_same_life;
+    bool is_unheard = is_ready ? !is_same_life && old->is_gone : old->state == MEMBER_LOST && !is_same_life;
+    if (is_ready || is_same_life) w->counts.fenced = old->counts.fenced + went_on;
+    else w->counts.fenced = 0;
+    w->ended_token = is_unheard ? old->token : is_ready ? old->ended_token : 0;
+}
+
+void membership_note_rival(member_t *worker, uint64_t token)
+{
+    if (!worker->ended_token || worker->ended_token != token) return;
+    worker->ended_token = 0;
+    worker->counts.fenced++;
+}
+
 int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
                     admitted_t *ret)
 {
@@ -588,13 +609,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
     *ret = (admitted_t){.member = w};
     if (found) {
         member_t *old = m->workers[at];
-        /* Did the process of the old session go on, so that its session had to be fenced?  One that took no
-         * leave and has lost its connection was killed, and the new one is its restart.  Fenced sessions are
-         * counted by name, so the count goes on in the new session. */
-        bool is_same_life = !memcmp(&old->life, &w->life, sizeof w->life);
-        bool is_rival = old->state == MEMBER_READY && !is_same_life && !old->is_gone;
-        if (old->state == MEMBER_LOST) is_rival = is_same_life; /* it stood still past its lease */
-        w->counts.fenced = old->counts.fenced + is_rival;
+        count_fences(w, old);
         compare_addresses(w, old);
         take_over(m, ret, old);
         free_member(old);

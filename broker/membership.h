@@ -76,7 +76,9 @@ typedef struct member {
     /* workers that serve as one: "" none; rank 0 to ranks - 1, each in a process of its own */
     char group[HEDDLE_NAME_MAX + 1];
     uint32_t rank, ranks;
-    msg_counts_t counts;           /* as the worker counts them: 0 until it does */
+    msg_counts_t counts; /* as the worker counts them: 0 until it does */
+    /* the session of this name that ended last, not by a LEAVE, if its process was not heard of since; 0 */
+    uint64_t ended_token;
     uint64_t max_rate_bytes;       /* of its --max-rate; 0: no limit */
     struct member *before, *after; /* in the queue of leases or of ended ones */
 } member_t;
@@ -184,6 +186,9 @@ void membership_staged(member_t *member, const msg_staged_t *m);
 /* The worker has finished fetching that version, well or not: what its last heartbeat said of it does not
  * hold any more. */
 void member_fetched(member_t *member, const char *adapter, uint64_t version);
+/* A process under this name says something with that token, or names it as its former one.  Where the session
+ * had ended for another process, both run under one name: counted as fenced, once for each session. */
+void membership_note_rival(member_t *worker, uint64_t token);
 /* A frame with a live token was received: the lease is renewed. */
 void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
 /* READY -> LEFT or LOST. A publisher's row is freed by this. */

@@ -171,12 +171,11 @@ void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const ch
 void broker_stale_token(const call_t *c, uint64_t token)
 {
     broker_t *b = c->b;
-    /* A stale token changes nothing, and is counted.  One of an earlier broker's session counts for no
-     * worker. */
+    /* A stale token changes nothing, and is counted. */
     bool is_known = c->peer->fenced_token == token;
     member_t *worker = c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
     b->members.fenced_count++;
-    if (worker && token >> 32 == worker->token >> 32) worker->counts.fenced++;
+    if (worker) membership_note_rival(worker, token);
     broker_tell_fenced(b, &c->asker, token, c->peer->name, NULL);
 
     /* A fenced process may go on sending, and another process may send any number.  So there is an event for
@@ -296,6 +295,7 @@ void on_join(const call_t *c)
     member_t *holder = membership_worker(&b->members, join->name);
     bool is_anothers = member_is_ready(holder) && memcmp(&holder->life, &c->peer->life, sizeof holder->life);
     if (is_anothers) broker_probe(b, holder);
+    if (holder) membership_note_rival(holder, join->prev_token);
     member_hello_t hello = hello_of(c->peer);
     if (membership_decide_join(&b->members, join, &hello, c->now.us, &retry_ms, &error)) {
         broker_refuse(c, &error, retry_ms);

@@ -54,11 +54,20 @@ static unsigned leave_for_good(session_t *s)
     return SO_LEFT;
 }
 
+/* This process has stood still, or its loop was blocked: heartbeats were due and none was sent.  A broker
+ * that stands still does not answer them either, and has ended no session when it goes on. */
+static bool stood_still(const session_t *s, uint64_t now_us)
+{
+    const uint64_t seq = s->heartbeat_seq;
+    uint64_t last_us = seq ? s->beats[seq % SESSION_BEATS].sent_us : s->asked_us;
+    return s->line_up && now_us > last_us + s->lease_us / 2;
+}
+
 /* The token is void, by the clock or by an error of the broker. */
 static unsigned lapse(session_t *s, uint64_t now_us)
 {
     s->lease_end_us = 0;
-    s->has_lapsed = true;
+    s->has_lapsed = stood_still(s, now_us);
     return SO_LAPSED | (s->state == SESSION_READY ? begin_anew(s, now_us) : 0);
 }
 

@@ -82,9 +82,10 @@ typedef struct session {
         uint64_t seq, sent_us;
     } beats[SESSION_BEATS]; /* when each recent heartbeat was sent */
     unsigned hello_count;
-    uint64_t fenced_count, rng; /* fenced_count: sessions that a later one of the same broker
-                                 * replaced */
-    bool line_up, has_lapsed;   /* has_lapsed: the token became void, and no other was given yet */
+    /* sessions that the same broker ended while this process went on: it gave the name to another process, or
+     * this one had stood still past its lease */
+    uint64_t fenced_count, rng;
+    bool line_up, has_lapsed; /* has_lapsed: the session ended so, and no other was given yet */
 } session_t;
 
 typedef enum { SE_LINE_UP, SE_LINE_DOWN, SE_FRAME, SE_TICK, SE_LEAVE } session_event_kind_t;

@@ -184,7 +184,7 @@ Test(node, a_stale_token_changes_nothing)
     cr_assert_str_eq(rig_copy_state(1, "w1"), "announced");
     cr_assert(member_is_ready(membership_worker(&R.b->members, "w1")));
     cr_assert_eq(R.b->members.fenced_count, 12);
-    cr_assert_eq(membership_worker(&R.b->members, "w1")->counts.fenced, 12);
+    cr_assert_eq(membership_worker(&R.b->members, "w1")->counts.fenced, 0, "no other process took the name");
     cr_assert_eq(R.b->events.last_seq, seq + 1, "events say each stale token once");
     cr_assert_eq(events_at(&R.b->events, seq + 1)->type, EVENT_WORKER_FENCED);
 }
@@ -262,7 +262,7 @@ Test(node, a_lapsed_session_is_lost_and_comes_back_under_a_new_token)
     cr_assert_gt(R.tokens[W1], old);
     const member_t *m = membership_worker(&R.b->members, "w1");
     cr_assert(member_is_ready(m));
-    cr_assert_geq(m->counts.fenced, 1);
+    cr_assert_eq(m->counts.fenced, 1, "one session, however many messages came under its token");
 }
 
 Test(node, a_live_name_is_refused_and_an_abandoned_one_fenced_at_once)
@@ -285,6 +285,77 @@ Test(node, a_live_name_is_refused_and_an_abandoned_one_fenced_at_once)
     R.is_gone[W1] = false;
     rig_beat(W1);
     cr_assert_eq(rig_error(W1, "fenced")->token, old);
+}
+
+static const msg_counts_t *counts_of_w1(void) { return &membership_worker(&R.b->members, "w1")->counts; }
+
+/* The first one's connection broke, the second one took the name, and the first one is still there. */
+static void two_processes_are_w1(void)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    workers(1);
+    R.is_gone[W1] = true;
+    rig_hello_as(W2, ROLE_WORKER, 77);
+    rig_join_with(W2, "w1", &sub, 1, NULL, 0);
+    R.is_gone[W1] = false;
+    cr_assert_eq(counts_of_w1()->fenced, 0, "the first one may have been killed");
+}
+
+Test(node, two_processes_under_one_name_are_counted_when_the_first_sends_on)
+{
+    two_processes_are_w1();
+    for (int i = 0; i < 3; i++) rig_beat(W1);
+    cr_assert_eq(counts_of_w1()->fenced, 1, "one session, however many messages");
+}
+
+Test(node, two_processes_under_one_name_are_counted_when_the_first_joins_again)
+{
+    two_processes_are_w1();
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_t join = {.type = MSG_JOIN};
+    join.join = (msg_join_t){.name = "w1",
+                             .adapters = &sub,
+                             .adapter_count = 1,
+                             .epoch = R.tokens[W1] >> 32,
+                             .prev_token = R.tokens[W1],
+                             .backend = "ucx",
+                             .ucx = "1.13.1",
+                             .export_dir = ""};
+    for (int i = 0; i < 3; i++) {
+        rig_hello(W1, ROLE_WORKER);
+        join.join.req = ++R.req;
+        rig_frame(W1, &join);
+        rig_error(W1, "worker_alive");
+    }
+    cr_assert_eq(counts_of_w1()->fenced, 1);
+}
+
+/* The same where the first one's lease had ended before. */
+Test(node, two_processes_under_one_name_are_counted_after_a_lease)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    workers(1);
+    R.is_quiet[W1] = true;
+    rig_pass(5000);
+    rig_hello_as(W2, ROLE_WORKER, 77);
+    rig_join_with(W2, "w1", &sub, 1, NULL, 0);
+    cr_assert_eq(counts_of_w1()->fenced, 0);
+    rig_beat(W1);
+    cr_assert_eq(counts_of_w1()->fenced, 1);
+}
+
+Test(node, a_name_that_has_become_free_begins_its_count_anew)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    workers(1);
+    R.is_quiet[W1] = true;
+    rig_pass(5000);
+    rig_worker(W1, "w1");
+    cr_assert_eq(counts_of_w1()->fenced, 1);
+    rig_leave(W1);
+    rig_hello_as(W2, ROLE_WORKER, 77);
+    rig_join_with(W2, "w1", &sub, 1, NULL, 0);
+    cr_assert_eq(counts_of_w1()->fenced, 0, "that was another process, which has left");
 }
 
 Test(node, the_fenced_one_hears_of_it)

@@ -462,6 +462,16 @@ Test(session, a_lease_that_is_over_lapses_and_greets)
     cr_assert_eq(s.token, TOKEN, "for prev_token");
     cr_assert_not(is_live(now));
     cr_assert_eq(hello_ok(1), SO_JOIN);
+    cr_assert_eq(welcome(s.req, TOKEN + 1, LEASE_MS), SO_JOINED);
+    cr_assert_eq(s.fenced_count, 0, "it is the broker that stood still, and that ended no session");
+}
+
+Test(session, a_process_that_stood_still_past_its_lease_was_fenced)
+{
+    to_ready();
+    now = s.lease_end_us + SECOND;
+    cr_assert_eq(step(SE_TICK), SO_LAPSED | SO_HELLO);
+    cr_assert_eq(hello_ok(1), SO_JOIN);
     cr_assert_eq(s.fenced_count, 0);
     cr_assert_eq(welcome(s.req, TOKEN + 1, LEASE_MS), SO_JOINED);
     cr_assert_eq(s.fenced_count, 1, "another one took its place");
