@@ -359,14 +359,17 @@ static int serve_on(heddle_publisher_t *p, outcome_t *o)
     unsigned long long version = o->published.version;
     bool is_quiet = o->args->common.quiet, is_over = false;
     heddle_event_t event = {.size = sizeof event};
-    heddle_error_t fenced = {0};
+    heddle_error_t over = {0}; /* why the session ended before the version did */
     if (!is_quiet) fprintf(stderr, "serving %s@%llu until superseded; Ctrl-C ends\n", adapter, version);
     while (!is_over && !cli_signal_exit()) {
         int rc = heddle_publisher_next_event(p, -1, &event);
         /* An interrupt ends the loop above; any other failure means that the session is over. */
         if (rc != HEDDLE_OK && rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_INTERRUPTED) break;
-        if (event.type == HEDDLE_EVENT_FENCED) {
-            error_fail(&fenced, HEDDLE_ERR_FENCED, "%s", event.message);
+        /* A refusal that does not pass: another registry, or a key that was revoked. */
+        bool is_refused = event.type == HEDDLE_EVENT_REFUSED && !event.retriable;
+        if (rc == HEDDLE_OK && (event.type == HEDDLE_EVENT_FENCED || is_refused)) {
+            int code = is_refused ? event.code : HEDDLE_ERR_FENCED;
+            error_fail(&over, code, "%s%s", is_refused ? "" : "fenced: ", event.message);
             break;
         }
         if (heddle_publisher_report(p, version, &o->report) != HEDDLE_OK) continue;
@@ -374,11 +377,13 @@ static int serve_on(heddle_publisher_t *p, outcome_t *o)
             is_over = is_over || !strcmp(o->report.state, OVER[i]);
     }
     int end = cli_signal_exit();
-    const char *why = end ? "interrupted" : fenced.code ? fenced.message : o->report.state;
-    if (fenced.code || !is_quiet)
-        fprintf(stderr, "%s@%llu is served no longer: %s%s\n", adapter, version,
-                fenced.code ? "fenced: " : "", why);
-    return end ? end : heddle_err_exit(fenced.code);
+    const char *why = end ? "interrupted" : over.code ? over.message : o->report.state;
+    const char *hint = end || over.code != HEDDLE_ERR_REQUEST_CONFLICT
+                           ? ""
+                           : "; start the broker on its former data, or publish it there again";
+    if (over.code || !is_quiet)
+        fprintf(stderr, "%s@%llu is served no longer: %s%s\n", adapter, version, why, hint);
+    return end ? end : heddle_err_exit(over.code);
 }
 
 /* ---- the publication ---- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core/log.h: the log: one line on stderr for each event, with time, level, a stable event id and text. A
- * library logs nothing at level info or above unless data is lost, or no broker admits a worker
- * (heddle/worker.h, "Stderr"); programs choose the level. Repeated events go through core/repeat.h. The
- * level is process-wide; any thread. */
+ * library logs nothing at level info or above unless data is lost, no broker admits a worker
+ * (heddle/worker.h, "Stderr"), or a publisher whose events are not read has ended; programs choose the level.
+ * Repeated events go through core/repeat.h. The level is process-wide; any thread. */
 #ifndef CORE_LOG_H
 #define CORE_LOG_H
 

@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/limits.h"
+#include "core/log.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -48,7 +49,8 @@ typedef enum { TAKE_IDLE, TAKE_WAITS, TAKE_OVERDUE } take_state_t;
 struct publisher_node {
     client_member_t member;
     char adapter[HEDDLE_NAME_MAX + 1], writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
-    bool takeover;
+    char broker[256];
+    bool takeover, is_unread;
     bool is_line_refused; /* member.refusal is of the handshake, not of the broker */
     void (*changed)(void *self);
     void *self;
@@ -336,8 +338,17 @@ static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_u
 
 static void on_session(void *node, const node_event_t *event, uint64_t now_us);
 
-/* Another writer owns the adapter now. All that waits here ends with that error, and the session leaves:
- * publishing goes on only with a new handle. */
+/* n->fence has the reason.  All that waits here ends with it: publishing goes on only with a new handle.
+ * A long-lived publisher may not publish for hours, so the log says at once that it has ended. */
+static void end_for_good(publisher_node_t *n, heddle_event_type_t type)
+{
+    tell(n, type, 0, &n->fence);
+    if (n->is_unread && n->request.state == REQUEST_NONE)
+        log_emit(LOG_WARN, "publisher.ended", "%s; %s", n->fence.message, n->fence.hint);
+    finish(n, &n->fence);
+}
+
+/* Another writer owns the adapter now, and the session leaves. */
 static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t said;
@@ -348,8 +359,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     error_contrast(&n->fence, said.expected[0] ? said.expected : NULL, said.found[0] ? said.found : NULL);
     error_hint(&n->fence, "close it, and open the adapter again when the other writer is done");
     end_doubts(n);
-    tell(n, HEDDLE_EVENT_FENCED, 0, &n->fence);
-    finish(n, &n->fence);
+    end_for_good(n, HEDDLE_EVENT_FENCED);
     begin_inquiry(n, now_us);
     on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
 }
@@ -441,12 +451,17 @@ static void on_session(void *node, const node_event_t *event, uint64_t now_us)
     if (bits & SO_FENCED) fence(n, &m.error, now_us);
     if (bits & SO_ELSEWHERE) {
         /* What it waits for is not in that registry, nor is its writer. */
-        n->fence = *refusal;
+        error_fail(
+            &n->fence, HEDDLE_ERR_REQUEST_CONFLICT,
+            "the broker at %s came back with another registry (cluster %s, before %s): the versions of %s "
+            "are not known there",
+            n->broker, s->cluster, s->joined, n->adapter);
         error_where(&n->fence, n->adapter, 0, NULL, NULL);
-        error_hint(&n->fence, "was the broker started with another --data? start the publisher again to "
-                              "publish there");
-        tell(n, HEDDLE_EVENT_REFUSED, 0, &n->fence);
-        finish(n, &n->fence);
+        error_contrast(&n->fence, s->joined, s->cluster);
+        error_hint(&n->fence,
+                   "start the broker on its former data, or open a new publisher and publish there "
+                   "again");
+        end_for_good(n, HEDDLE_EVENT_REFUSED);
         on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
     }
     if (bits & SO_JOIN) send_open(n);
@@ -754,7 +769,9 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, p
     error_text(n->adapter, sizeof n->adapter, opts->adapter);
     error_text(n->writer, sizeof n->writer, opts->writer);
     error_text(n->host, sizeof n->host, opts->host);
+    error_text(n->broker, sizeof n->broker, opts->broker ? opts->broker : "its address");
     n->takeover = opts->takeover;
+    n->is_unread = opts->is_unread;
     n->changed = opts->changed;
     n->self = opts->self;
     n->request.resend_us = CLOCK_NEVER;

@@ -35,7 +35,9 @@
 typedef struct publisher_node publisher_node_t;
 typedef struct {
     const char *adapter, *writer, *host; /* copied */
+    const char *broker;                  /* copied: where it is sought, for people; NULL: not named */
     bool takeover;                       /* of the first OPEN only */
+    bool is_unread; /* no application reads the events: what ends it for good is logged */
     key16_t life;
     uint64_t pid, seed;
     uint32_t early_most;         /* publications_t.early_most */

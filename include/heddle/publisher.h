@@ -58,7 +58,9 @@ typedef struct heddle_publisher_opts {
     uint32_t fill_threads;   /* that heddle_publication_write may use, the caller's one of them; 0: as
                               * many as the process has cores.  More than 4 are 4 */
     int quiet_events;        /* 1: a full queue of events drops them without a line in the log
-                              * (events.dropped): for a program that reads events only while it waits */
+                              * (events.dropped): for a program that reads events only while it waits.
+                              * What ends the publisher while no call waits is then logged
+                              * (publisher.ended) */
     const char *read_dir;    /* a directory that heddle_publisher_publish_dir will be given first: it
                               * is read while the handle opens, on a thread of the library, and again
                               * then if it has changed.  NULL: none */

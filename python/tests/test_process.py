@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from conftest import FIXTURES, Broker
+from conftest import FIXTURES, Broker, until
 
 # Each wait, as a program would be in it.  The program prints "in" before it, and then how it ended.
 WAITS = {
@@ -199,6 +199,32 @@ def still(own_keys, adapter, program, tmp_path):
     assert worker.line() == "stands", worker.log.read_text()
     yield it
     os.kill(it.pid, signal.SIGCONT)
+    assert it.end() == 0
+
+
+def test_a_broker_with_another_registry_ends_a_publisher_and_says_so(own_keys, adapter, program, tmp_path):
+    """A trainer may not publish for hours: its log tells at once, and its next call raises."""
+    listen = f"ipc://{tmp_path}/broker"
+    it = Broker(tmp_path, "--lease", "1s", listen=listen)
+    trainer = program("""
+        import heddle
+        with heddle.Publisher(adapter=sys.argv[1]) as pub:
+            print("open", flush=True)
+            sys.stdin.readline()
+            try:
+                pub.publish_dir(sys.argv[2], deadline=5)
+            except heddle.Conflict as e:
+                print(e.code, e, e.hint, flush=True)
+    """, adapter, FIXTURES / "plain", env={**os.environ, "HEDDLE_BROKER": listen})
+    assert trainer.line() == "open", trainer.log.read_text()
+    it.end()
+    shutil.rmtree(tmp_path / "data")
+    it = Broker(tmp_path, "--lease", "1s", listen=listen)
+    what = f"the broker at {listen} came back with another registry"
+    until(lambda: f"publisher.ended: {what}" in trainer.log.read_text(), "the log says it")
+    trainer.say("publish")
+    said = trainer.line()
+    assert said.startswith("request_conflict ") and what in said and "publish there again" in said
     assert it.end() == 0
 
 

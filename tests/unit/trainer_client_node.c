@@ -2,6 +2,7 @@
 /* A publisher's node: opening, its session, what it was not told, leaving. */
 #include "tests/unit/other_thread.h"
 #include "client/session.h"
+#include "tests/unit/captured.h"
 #include "trainer_client_rig.h"
 
 #include <signal.h>
@@ -229,6 +230,54 @@ Test(joined, a_takeover_fences)
     tick();
     cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_FENCED);
     is_fenced();
+}
+
+/* The same broker with other data, or with none: nothing of what is served here is known there. */
+static void greeted_by_another_registry(void)
+{
+    line(false);
+    line(true);
+    msg_t m = {.type = MSG_HELLO_OK};
+    m.hello_ok =
+        (msg_hello_ok_t){.wire = 1, .epoch = 1, .lease_ms = LEASE_MS, .cluster = "barn", .heddle = "0"};
+    say(&m);
+}
+
+Test(joined, a_broker_with_another_registry_ends_it)
+{
+    heddle_error_t error;
+    captured_t log = captured_begin();
+    greeted_by_another_registry();
+    cr_assert_str_eq(captured_end(&log), "", "the application reads the event");
+    const heddle_event_t *e = event(HEDDLE_EVENT_REFUSED);
+    cr_assert(e && e->code == HEDDLE_ERR_REQUEST_CONFLICT && !e->retriable);
+    cr_assert_str_eq(e->message, "the broker at tcp://10.0.0.1:7700 came back with another registry (cluster "
+                                 "barn, before lab): the versions of policy are not known there");
+    cr_assert_eq(opened(&error), HEDDLE_ERR_REQUEST_CONFLICT);
+    cr_assert(strstr(error.hint, "publish there again"), "%s", error.hint);
+    cr_assert(!strcmp(error.expected, "lab") && !strcmp(error.found, "barn"));
+}
+
+Test(unread, what_ends_it_is_logged, .fini = close_world)
+{
+    open_world_as((how_t){.early_most = 1, .is_unread = true});
+    join();
+    captured_t log = captured_begin();
+    greeted_by_another_registry();
+    const char *text = captured_end(&log);
+    cr_assert(strstr(text, "warn  publisher.ended: the broker at tcp://10.0.0.1:7700 came back with another"),
+              "%s", text);
+    cr_assert(strstr(text, "publish there again"), "%s", text);
+}
+
+Test(unread, that_another_writer_took_over_is_logged, .fini = close_world)
+{
+    open_world_as((how_t){.early_most = 1, .is_unread = true});
+    join();
+    captured_t log = captured_begin();
+    fencing_error((msg_type_t)0);
+    const char *text = captured_end(&log);
+    cr_assert(strstr(text, "publisher.ended: this publisher of policy was replaced"), "%s", text);
 }
 
 Test(joined, a_publish_that_is_told_fenced_fences)

@@ -100,7 +100,7 @@ UNUSED static transfer_t *open_transfer(uint64_t token)
 }
 
 typedef struct {
-    bool takeover;
+    bool takeover, is_unread;
     uint32_t early_most;
 } how_t;
 UNUSED static void open_world_as(how_t how)
@@ -118,7 +118,9 @@ UNUSED static void open_world_as(how_t how)
     publisher_node_opts_t opts = {.adapter = "policy",
                                   .writer = "trainer-1",
                                   .host = "host-1",
+                                  .broker = "tcp://10.0.0.1:7700",
                                   .takeover = how.takeover,
+                                  .is_unread = how.is_unread,
                                   .early_most = how.early_most,
                                   .life = {{7}},
                                   .pid = 5,
