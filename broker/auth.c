@@ -261,7 +261,7 @@ static int refuse_conflict(const auth_key_t *k, const char *what, const char *or
     int rc = error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "%s: %s has the roles %.400s", what, k->name,
                         k->roles);
     error_found(error, "%s", k->public_key);
-    error_hint(error, "revoke it first: `heddle keys revoke %.100s`%s", k->name, or_else);
+    error_hint(error, "revoke it first: `heddle keys revoke %.128s`%s", k->name, or_else);
     return rc;
 }
 

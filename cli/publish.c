@@ -315,8 +315,8 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
                    reached);
         error_where(&o->error, adapter, version, NULL, phase == HEDDLE_PHASE_STAGED ? "fetch" : "activate");
         error_hint(&o->error,
-                   "%.100s@%llu fails unless a worker has its bytes: `heddle versions %.100s@%llu` tells",
-                   adapter, version, adapter, version);
+                   "the version fails unless a worker has its bytes: `heddle versions %.128s@%llu` tells",
+                   adapter, version);
         return HEDDLE_ERR_INTERRUPTED;
     }
     if (is_late(rc, o)) {
@@ -329,21 +329,21 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
         error_where(&o->error, adapter, version, slice.worker, slice.phase);
         error_contrast(&o->error, slice.expected, slice.found);
         error_hint(&o->error,
-                   "`heddle versions %.100s@%llu` shows the progress; a longer --deadline gives more time",
+                   "`heddle versions %.128s@%llu` shows the progress; a longer --deadline gives more time",
                    adapter, version);
         if (has_its_hint) error_hint(&o->error, "%s", slice.hint);
         /* An earlier version that stands for these bytes keeps the activation that it was published with. */
         bool is_operator = phase == HEDDLE_PHASE_ACTIVE && !strcmp(o->report.state, "staged") &&
                            o->report.activation == HEDDLE_ACTIVATION_MANUAL;
         if (is_operator)
-            error_hint(&o->error, "its activation is manual: `heddle activate %.100s@%llu`", adapter,
+            error_hint(&o->error, "its activation is manual: `heddle activate %.128s@%llu`", adapter,
                        version);
         if (o->report.silent_ms) error_silent_broker(&o->error, o->args->common.broker, o->report.silent_ms);
     } else if (rc && o->published.replayed) {
         /* The same call would give the same answer for ever. */
         o->error.retriable = 0;
         error_hint(&o->error,
-                   "the request id stands for %.100s@%llu, which has ended: publish under another one",
+                   "the request id stands for %.128s@%llu, which has ended: publish under another one",
                    adapter, version);
     }
     return rc;

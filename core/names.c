@@ -3,6 +3,7 @@
  * anywhere. */
 #include "core/names.h"
 
+#include "core/bytes.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
@@ -16,34 +17,59 @@ static bool is_alnum(char c)
 }
 static bool is_name_char(char c) { return is_alnum(c) || c == '.' || c == '_' || c == '-'; }
 
-bool name_is_valid(const char *name)
+/* What is wrong with a name. */
+typedef enum { NAME_FITS, NAME_TOO_LONG, NAME_ODD } name_flaw_t;
+
+static name_flaw_t flaw_of(const char *text, size_t bytes)
 {
-    if (!name || !is_alnum(name[0])) return false;
-    size_t n = 1;
-    while (name[n] && is_name_char(name[n])) n++;
-    return name[n] == 0 && n <= HEDDLE_NAME_MAX;
+    size_t good = 0;
+    while (good < bytes && is_name_char(text[good])) good++;
+    if (!bytes || good < bytes || !is_alnum(text[0])) return NAME_ODD;
+    return bytes <= HEDDLE_NAME_MAX ? NAME_FITS : NAME_TOO_LONG;
 }
 
-int name_check(const char *what, const char *name, heddle_error_t *error)
+static int refuse_length(const char *what, const char *name, const char *text, size_t bytes,
+                         heddle_error_t *error)
 {
-    if (name_is_valid(name)) return HEDDLE_OK;
-    int rc =
-        error_fail(error, HEDDLE_ERR_BAD_NAME, "%s name \"%.140s\" is not allowed", what, name ? name : "");
+    int rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "%s%s \"%.40s...\" is not allowed: it has %zu bytes",
+                        what, name, text, bytes);
+    error_expected(error, "at most %u bytes", HEDDLE_NAME_MAX);
+    error_found(error, "%zu bytes", bytes);
+    error_hint(error, "make it shorter by %zu", bytes - HEDDLE_NAME_MAX);
+    return rc;
+}
+
+static int check_span(const char *what, const char *text, size_t bytes, heddle_error_t *error)
+{
+    name_flaw_t flaw = flaw_of(text, bytes);
+    if (flaw == NAME_FITS) return HEDDLE_OK;
+    if (flaw == NAME_TOO_LONG) return refuse_length(what, " name", text, bytes, error);
+    int most = bytes < 140 ? (int)bytes : 140;
+    int rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "%s name \"%.*s\" is not allowed", what, most, text);
     error_expected(error, "a letter or digit, then up to 127 of letters, digits, '.', '_', '-'");
-    error_found(error, "\"%.140s\"", name ? name : "");
+    error_found(error, "\"%.*s\"", most, text);
     error_hint(error, "use a name such as \"policy\" or \"tenant-42\"");
     return rc;
 }
 
+bool name_is_valid(const char *name) { return name && flaw_of(name, strlen(name)) == NAME_FITS; }
+
+int name_check(const char *what, const char *name, heddle_error_t *error)
+{
+    return check_span(what, name ? name : "", name ? strlen(name) : 0, error);
+}
+
 int label_check(const char *label, heddle_error_t *error)
 {
-    char key[HEDDLE_NAME_MAX + 2];
     const char *equals = label ? strchr(label, '=') : NULL;
-    if (equals && (size_t)(equals - label) < sizeof key - 1) {
-        memcpy(key, label, (size_t)(equals - label));
-        key[equals - label] = 0;
-        if (name_is_valid(key) && name_is_valid(equals + 1)) return HEDDLE_OK;
-    }
+    size_t key_bytes = equals ? (size_t)(equals - label) : 0, value_bytes = equals ? strlen(equals + 1) : 0;
+    name_flaw_t key = equals ? flaw_of(label, key_bytes) : NAME_ODD;
+    name_flaw_t value = equals ? flaw_of(equals + 1, value_bytes) : NAME_ODD;
+    if (key == NAME_FITS && value == NAME_FITS) return HEDDLE_OK;
+    if (key == NAME_TOO_LONG && value != NAME_ODD)
+        return refuse_length("key of label", "", label, key_bytes, error);
+    if (key == NAME_FITS && value == NAME_TOO_LONG)
+        return refuse_length("value of label", "", equals + 1, value_bytes, error);
     int rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "label \"%.200s\" is not allowed", label ? label : "");
     error_contrast(error, "key=value, both names of letters, digits, '.', '_', '-'", label);
     error_hint(error, "write it as run=a7, without spaces or other characters");
@@ -61,8 +87,14 @@ int group_check(const char *group, uint64_t rank, uint64_t ranks, heddle_error_t
     rc =
         error_fail(error, HEDDLE_ERR_USAGE, "rank %llu of %llu is no place in %s%s", (unsigned long long)rank,
                    (unsigned long long)ranks, has_group ? "group " : "no group", has_group ? group : "");
-    if (has_group) error_expected(error, "1 to %u ranks, and a rank below that number", LIMIT_RANKS);
-    else error_expected(error, "rank 0 of 0, or the name of a group");
+    error_found(error, "rank %llu of %llu", (unsigned long long)rank, (unsigned long long)ranks);
+    if (has_group) {
+        error_expected(error, "1 to %u ranks, and a rank below that number", LIMIT_RANKS);
+        error_hint(error, "ranks count from 0, and all workers of a group have the same number of them");
+    } else {
+        error_expected(error, "rank 0 of 0, or the name of a group");
+        error_hint(error, "name the group too, or leave rank and ranks out");
+    }
     return rc;
 }
 
@@ -83,14 +115,10 @@ int ref_parse(const char *text, ref_t *ret_ref, heddle_error_t *error)
 {
     ref_t ref = {.version = 0};
     const char *at = strchr(text, '@');
-    size_t n = at ? (size_t)(at - text) : strlen(text);
-    if (n > HEDDLE_NAME_MAX) n = HEDDLE_NAME_MAX + 1;
-    char name[HEDDLE_NAME_MAX + 2];
-    memcpy(name, text, n);
-    name[n] = 0;
-    int rc = name_check("adapter", name, error);
+    size_t bytes = at ? (size_t)(at - text) : strlen(text);
+    int rc = check_span("adapter", text, bytes, error);
     if (rc) return rc;
-    memcpy(ref.name, name, n + 1);
+    memcpy(ref.name, text, bytes);
     if (at) {
         size_t digits = 0;
         for (const char *p = at + 1; *p >= '0' && *p <= '9' && digits < 19; p++, digits++)

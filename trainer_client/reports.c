@@ -242,18 +242,18 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
     if (p->missing_count) error_where(error, NULL, 0, p->missing[0].worker, p->missing[0].phase);
     if (row->queued[0]) {
         error_found(error, "%s", row->queued);
-        error_hint(error, "last heard: %s %s; `heddle versions %.100s` lists both", name, row->queued,
-                   r->adapter);
+        error_hint(error, "`heddle versions %.128s` lists both; last heard: %s %s", r->adapter, name,
+                   row->queued);
         return code;
     }
     error_found(error, "staged on %u of %u worker%s", p->staged_count, p->eligible_count,
                 p->eligible_count == 1 ? "" : "s");
     const char *hint = code == HEDDLE_ERR_NO_WORKERS
-                           ? "start one: `heddle worker --adapter %.100s`, or the engine plug "
+                           ? "start one: `heddle worker --adapter %.128s`, or the engine plug "
                              "(python -m heddle.engine)"
                        : code == HEDDLE_ERR_VERSION_LOST
-                           ? "publish it again: no process holds the bytes of %.100s@%llu any more"
-                           : "`heddle versions %.100s@%llu` shows how far each worker came";
+                           ? "publish it again: no process holds the bytes of %.128s@%llu any more"
+                           : "`heddle versions %.128s@%llu` shows how far each worker came";
     error_hint(error, hint, r->adapter, (unsigned long long)p->version);
     if (code == HEDDLE_ERR_NO_WORKERS && row->nearest[0]) error_hint(error, "%s", row->nearest);
     return code;
@@ -294,8 +294,8 @@ static int judge_refused(const reports_t *r, const report_row_t *row, const wait
     error_hint(
         error,
         strcmp(first->phase, "activate")
-            ? "fix the reported problem and publish again; `heddle versions %.100s@%llu` lists all of them"
-            : "fix the reported problem, then `heddle activate %.100s@%llu` makes them retry",
+            ? "fix the reported problem and publish again; `heddle versions %.128s@%llu` lists all of them"
+            : "fix the reported problem, then `heddle activate %.128s@%llu` makes them retry",
         r->adapter, (unsigned long long)p->version);
     return HEDDLE_ERR_VERSION_FAILED;
 }

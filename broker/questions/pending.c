@@ -161,7 +161,7 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
                     : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
         error_where(error, q->name, row->version, NULL, NULL);
         if (newest) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-        if (newest) error_hint(error, "`heddle versions %.100s` lists what there is", q->name);
+        if (newest) error_hint(error, "`heddle versions %.128s` lists what there is", q->name);
         else error_hint(error, "`heddle adapters` lists what there is");
         return rc;
     }
@@ -305,7 +305,7 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
                             names_itself ? "" : " failed: ", reason.message);
         error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
                     reason.phase[0] ? reason.phase : NULL);
-        error_hint(error, "`heddle versions %.100s` shows where it ended", name);
+        error_hint(error, "`heddle versions %s` shows where it ended", name);
         return rc;
     }
     bool is_superseded = v && v->state == VERSION_SUPERSEDED;
@@ -338,16 +338,16 @@ static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter
     error_found(error, "%u", w->have);
     if (w->eligible == 0)
         error_hint(error,
-                   "no worker subscribes to it: start `heddle worker --adapter %.100s`, or the engine plug "
+                   "no worker subscribes to it: start `heddle worker --adapter %.128s`, or the engine plug "
                    "(python -m heddle.engine)",
                    row->adapter);
     else if (w->eligible < w->need)
         error_hint(error,
-                   "%u ready worker%s subscribe%s to it: start more with --adapter %.100s, or ask for fewer",
+                   "%u ready worker%s subscribe%s to it: start more with --adapter %.128s, or ask for fewer",
                    w->eligible, w->eligible == 1 ? "" : "s", w->eligible == 1 ? "s" : "", row->adapter);
     else
         error_hint(error,
-                   "`heddle workers` and `heddle versions %.100s@%llu` show which workers lag, and why",
+                   "`heddle workers` and `heddle versions %.128s@%llu` show which workers lag, and why",
                    row->adapter, (unsigned long long)row->version);
     /* Where no worker lags, the version was not announced yet, because another one goes first. */
     char text[ROLLOUT_NOTE_TEXT];
@@ -355,15 +355,15 @@ static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter
     if (!w->eligible || !v) return;
     if (rollout_queued_text(ro, a, v, text)) {
         error_found(error, "%u; %s", w->have, text);
-        error_hint(error, "`heddle versions %.100s@%llu` shows how far that one is", row->adapter,
+        error_hint(error, "`heddle versions %.128s@%llu` shows how far that one is", row->adapter,
                    (unsigned long long)registry_staging(a)->version);
     } else if (row->phase == HEDDLE_PHASE_ACTIVE && v->state == VERSION_STAGING && a->held) {
         rollout_held_text(ro, a, text, sizeof text);
         error_found(error, "%u; %s", w->have, text);
-        error_hint(error, "`heddle resume %.100s` ends the hold", row->adapter);
+        error_hint(error, "`heddle resume %.128s` ends the hold", row->adapter);
     } else if (row->phase == HEDDLE_PHASE_ACTIVE && rollout_awaits_operator(ro, a, v)) {
         error_found(error, "%u; it is staged, and its activation is manual", w->have);
-        error_hint(error, "`heddle activate %.100s@%llu` makes it the one to serve", row->adapter,
+        error_hint(error, "`heddle activate %.128s@%llu` makes it the one to serve", row->adapter,
                    (unsigned long long)row->version);
     }
 }
@@ -409,9 +409,9 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
     error_where(ret_verdict, row->adapter, row->version, NULL, "activate");
     bool is_newest = row->version == a->last_version;
     if (is_newest || !row->exact)
-        error_hint(ret_verdict, "`heddle resume %.100s` ends the hold", row->adapter);
+        error_hint(ret_verdict, "`heddle resume %.128s` ends the hold", row->adapter);
     else
-        error_hint(ret_verdict, "`heddle activate %.100s@%llu` makes it the one to serve", row->adapter,
+        error_hint(ret_verdict, "`heddle activate %.128s@%llu` makes it the one to serve", row->adapter,
                    (unsigned long long)row->version);
     return true;
 }
@@ -435,7 +435,7 @@ static bool is_refused_by_all(const pending_row_t *row, const wait_view_t *w, co
     error_where(ret_verdict, row->adapter, row->version, first->worker, first->phase);
     error_expected(ret_verdict, "%u worker%s", w->need, w->need == 1 ? "" : "s");
     error_found(ret_verdict, "%u, and %u that refused", w->have, refused);
-    error_hint(ret_verdict, "fix the reported problem, then `heddle activate %.100s@%llu` makes them retry",
+    error_hint(ret_verdict, "fix the reported problem, then `heddle activate %.128s@%llu` makes them retry",
                row->adapter, (unsigned long long)row->version);
     return true;
 }
@@ -483,7 +483,7 @@ static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view
                    row->adapter, (unsigned long long)row->version,
                    (unsigned long long)(row->deadline_us - row->asked_us) / 1000);
         error_where(ret_verdict, row->adapter, row->version, NULL, "commit");
-        error_hint(ret_verdict, "`heddle versions %.100s` shows whether it was recorded later", row->adapter);
+        error_hint(ret_verdict, "`heddle versions %.128s` shows whether it was recorded later", row->adapter);
     } else too_early(row, "activated", "activate", ret_verdict);
     return true;
 }
@@ -530,11 +530,11 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
                                 : "no answer");
     if (differ)
         error_hint(ret_verdict,
-                   last->is_match ? "%.100s tries now to write its directory again; verify once more, and "
+                   last->is_match ? "%.128s tries now to write its directory again; verify once more, and "
                                     "where it stays see export.damaged in its log"
-                                  : "%.100s: end that worker; it fetches the version again when it is back",
+                                  : "%.128s: end that worker; it fetches the version again when it is back",
                    last->worker);
-    else error_hint(ret_verdict, "`heddle workers %.100s` shows its state", last->worker);
+    else error_hint(ret_verdict, "`heddle workers %.128s` shows its state", last->worker);
     return true;
 }
 

@@ -18,7 +18,7 @@ static int fail_unknown(const adapter_row_t *a, const char *name, uint64_t versi
                  : error_fail(error, HEDDLE_ERR_NOT_FOUND, "no version of %s is active or staging", name);
     error_where(error, name, version, NULL, "fetch");
     if (a && version) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-    if (a) error_hint(error, "`heddle versions %.100s` lists what there is", name);
+    if (a) error_hint(error, "`heddle versions %.128s` lists what there is", name);
     else error_hint(error, "`heddle adapters` lists what there is");
     return rc;
 }
@@ -34,7 +34,7 @@ static int fail_gone(const broker_t *b, const adapter_row_t *a, const version_ro
                         (unsigned long long)version, state);
     error_where(error, a->name, version, NULL, "fetch");
     error_contrast(error, "a version that is staging, staged, active or kept", state);
-    error_hint(error, "`heddle versions %.100s` lists those; publish the bytes again to have this one",
+    error_hint(error, "`heddle versions %.128s` lists those; publish the bytes again to have this one",
                a->name);
     return rc;
 }

@@ -374,7 +374,7 @@ static int check_head(const broker_t *b, const msg_query_t *q, heddle_error_t *e
     error_expected(error, "%s@%llu:%s", a->name, (unsigned long long)v->version, q->digest_head);
     error_found(error, "%s", tag);
     error_hint(error,
-               "the tag is of another broker's data, or mistyped: `heddle versions %.100s` has the digests",
+               "the tag is of another broker's data, or mistyped: `heddle versions %.128s` has the digests",
                a->name);
     return HEDDLE_ERR_NOT_FOUND;
 }

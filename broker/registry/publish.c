@@ -153,7 +153,7 @@ static int conflict(const msg_publish_t *m, const adapter_row_t *a, const versio
     error_contrast(error, stored, asked);
     error_hint(
         error,
-        "publish these bytes under another request id; `heddle versions %.100s@%llu` shows what has this one",
+        "publish these bytes under another request id; `heddle versions %.128s@%llu` shows what has this one",
         m->adapter, (unsigned long long)v->version);
     return rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names, units and error texts. */
+#include "core/bytes.h"
 #include "core/errors.h"
 #include "core/names.h"
 #include "core/units.h"
@@ -26,6 +27,51 @@ Test(names, refusal_tells_all)
     heddle_error_t e;
     cr_assert_eq(name_check("adapter", "..", &e), HEDDLE_ERR_BAD_NAME);
     cr_assert(strstr(e.message, "..") && e.expected[0] && e.found[0] && e.hint[0]);
+}
+
+/* All bytes are right, and there are too many: an example of a short name would not tell that. */
+Test(names, one_that_is_too_long_is_told_its_length)
+{
+    char name[2 * HEDDLE_NAME_MAX + 64], label[sizeof name + 8];
+    heddle_error_t e;
+    ref_t r;
+    memset(name, 'a', sizeof name);
+    name[HEDDLE_NAME_MAX] = 0;
+    cr_assert_eq(name_check("worker", name, &e), HEDDLE_OK, "the longest");
+    text_printf(label, sizeof label, "%s=%s", name, name);
+    cr_assert_eq(label_check(label, &e), HEDDLE_OK);
+
+    name[HEDDLE_NAME_MAX] = 'a', name[HEDDLE_NAME_MAX + 1] = 0;
+    cr_assert_eq(name_check("worker", name, &e), HEDDLE_ERR_BAD_NAME);
+    cr_assert(strstr(e.message, "worker name \"aaaa") &&
+                  strstr(e.message, "...\" is not allowed: it has 129 bytes"),
+              "%s", e.message);
+    cr_assert_str_eq(e.expected, "at most 128 bytes");
+    cr_assert_str_eq(e.found, "129 bytes");
+    cr_assert_str_eq(e.hint, "make it shorter by 1");
+    text_printf(label, sizeof label, "%s=7", name);
+    cr_assert_eq(label_check(label, &e), HEDDLE_ERR_BAD_NAME);
+    cr_assert(strstr(e.message, "key of label \"aaaa") && !strcmp(e.found, "129 bytes"), "%s", e.message);
+    text_printf(label, sizeof label, "run=%s", name);
+    cr_assert_eq(label_check(label, &e), HEDDLE_ERR_BAD_NAME);
+    cr_assert(strstr(e.message, "value of label \"aaaa") && !strcmp(e.found, "129 bytes"), "%s", e.message);
+
+    memset(name, 'a', 200);
+    text_printf(name + 200, 8, "@3");
+    cr_assert_eq(ref_parse(name, &r, &e), HEDDLE_ERR_BAD_NAME);
+    cr_assert_str_eq(e.hint, "make it shorter by 72");
+    name[HEDDLE_NAME_MAX] = '/'; /* too long, and odd */
+    cr_assert_eq(name_check("worker", name, &e), HEDDLE_ERR_BAD_NAME);
+    cr_assert(strstr(e.hint, "use a name such as"), "%s", e.hint);
+}
+
+Test(names, a_place_in_a_group_that_cannot_be_is_refused_with_a_hint)
+{
+    heddle_error_t e;
+    cr_assert_eq(group_check("tp", 4, 4, &e), HEDDLE_ERR_USAGE);
+    cr_assert(!strcmp(e.found, "rank 4 of 4") && strstr(e.hint, "count from 0"), "%s", e.hint);
+    cr_assert_eq(group_check("", 0, 4, &e), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(e.hint, "name the group"), "%s", e.hint);
 }
 
 Test(names, references)
