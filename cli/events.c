@@ -100,8 +100,8 @@ static int parse_since(const char *text, uint64_t *ret_seq, char ret_from[25], h
     size_t digits = strspn(text, "0123456789");
     *ret_seq = 0;
     ret_from[0] = 0;
-    if (digits > 0 && digits <= 18 && !text[digits]) {
-        *ret_seq = strtoull(text, NULL, 10);
+    if (digits > 0 && !text[digits]) {
+        *ret_seq = strtoull(text, NULL, 10); /* one that is too large becomes the largest */
         return HEDDLE_OK;
     }
     /* A bare number was an event's, so a duration here always has its unit. */
@@ -191,7 +191,12 @@ int command_events(int argc, char **argv)
             json_array_clear(rows);
             last = 0;
         }
-        opts.since = (uint64_t)cli_integer(answer, "next");
+        uint64_t next = (uint64_t)cli_integer(answer, "next");
+        bool is_ahead = opts.since > 1 && next <= opts.since && json_array_size(events) == 0;
+        if (!heard && is_ahead && !args.common.quiet && isatty(STDERR_FILENO))
+            fprintf(stderr, "no event has the number %s yet: `heddle events --last 1` shows the newest%s\n",
+                    args.since, args.follow ? "" : "; --follow waits for it");
+        opts.since = next;
         opts.epoch = (uint64_t)cli_integer(answer, "epoch");
         json_decref(answer);
         /* A restarted broker has lost its older events, so the user is referred to its log. */

@@ -36,6 +36,12 @@ static int take_ref(const char *ref, bool with_version, ref_t *ret_ref)
         error_contrast(error_last(), "NAME@V, or a tag", ref);
         error_hint(error_last(), "`heddle versions %.128s` lists them", ref);
     }
+    if (!rc && ret_ref->version > LIMIT_EXACT) { /* it fits no message, and no version will ever have it */
+        rc = error_fail(error_last(), HEDDLE_ERR_NOT_FOUND, "there is no version %llu of %s",
+                        (unsigned long long)ret_ref->version, ret_ref->name);
+        error_where(error_last(), ret_ref->name, ret_ref->version, NULL, NULL);
+        error_hint(error_last(), "`heddle versions %.128s` lists what there is", ret_ref->name);
+    }
     return rc;
 }
 
@@ -192,7 +198,8 @@ int heddle_admin_events(heddle_admin_t *a, const heddle_events_opts_t *given, ch
                &(msg_query_t){.op = "events",
                               .name = opts.adapter,
                               .worker = opts.worker,
-                              .after = opts.since,
+                              /* no event will ever have a greater number */
+                              .after = opts.since < LIMIT_EXACT ? opts.since : LIMIT_EXACT,
                               .epoch = opts.epoch,
                               .limit = opts.limit ? opts.limit : EVENTS_LIMIT,
                               .wait_ms = opts.wait_ms},
