@@ -488,7 +488,35 @@ static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view
     return true;
 }
 
-/* A holder with other bytes is worse than one that gave no digest, so it is the one that the error names. */
+/* What is wrong at one holder, the worst last. */
+typedef enum { FOUND_NOTHING, FOUND_SILENT, FOUND_NOT_WHOLE, FOUND_OTHER_FILES, FOUND_MEMORY } found_t;
+
+static found_t found_at(const verify_row_t *r)
+{
+    if (!verify_has_digest(r)) return FOUND_SILENT;
+    if (!r->is_match) return FOUND_MEMORY;
+    if (r->exported != EXPORTED_DIFFERS) return FOUND_NOTHING;
+    return r->code ? FOUND_NOT_WHOLE : FOUND_OTHER_FILES;
+}
+
+/* "w3, in its memory; w1, in its exported directory": the worst first, and within a kind in the order of the
+ * answer.  Of many the first ones are named. */
+static void name_findings(const pending_row_t *row, buf_t *text)
+{
+    static const char *const WHERE[] = {[FOUND_NOT_WHOLE] = "exported directory, which is not there whole",
+                                        [FOUND_OTHER_FILES] = "exported directory",
+                                        [FOUND_MEMORY] = "memory"};
+    enum { NAMED_MAX = 4 };
+    uint32_t named = 0, others = 0;
+    for (int kind = FOUND_MEMORY; kind >= FOUND_NOT_WHOLE; kind--)
+        for (uint32_t i = 0; i < row->row_count; i++) {
+            if ((int)found_at(&row->rows[i]) != kind) continue;
+            if (named == NAMED_MAX) others++;
+            else buf_printf(text, "%s%s, in its %s", named++ ? "; " : "", row->rows[i].worker, WHERE[kind]);
+        }
+    if (others) buf_printf(text, "; and %u more", others);
+}
+
 static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_error_t *ret_verdict)
 {
     if (!row->verify_req) {
@@ -497,44 +525,52 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
         return true;
     }
     uint32_t silent = 0, differ = 0;
-    const verify_row_t *last = NULL;
+    const verify_row_t *worst = NULL; /* the error is about it; of several as bad, the first */
     for (uint32_t i = 0; i < row->row_count; i++) {
         const verify_row_t *r = &row->rows[i];
-        bool is_silent = !verify_has_digest(r);
-        bool is_differing = !is_silent && (!r->is_match || r->exported == EXPORTED_DIFFERS);
-        silent += is_silent;
-        differ += is_differing;
-        if (is_differing || (is_silent && !differ)) last = r;
+        found_t found = found_at(r);
+        silent += found == FOUND_SILENT;
+        differ += found > FOUND_SILENT;
+        if (found && (!worst || found > found_at(worst))) worst = r;
         if (!r->is_answered && now_us < row->deadline_us) return false;
     }
-    if (!silent && !differ) return true;
+    if (!worst) return true;
     char expected[HEDDLE_DIGEST_TEXT], found[HEDDLE_DIGEST_TEXT];
     digest_text(&row->expected, expected);
-    digest_text(&last->digest, found);
-    if (differ)
+    digest_text(&worst->digest, found);
+    if (differ) {
+        buf_t findings = {0};
+        name_findings(row, &findings);
         error_fail(ret_verdict, HEDDLE_ERR_DIGEST_MISMATCH,
-                   "%u of %u holders have other bytes as %s@%llu: %s, in its %s", differ, row->row_count,
-                   row->adapter, (unsigned long long)row->version, last->worker,
-                   !last->is_match ? "memory"
-                   : last->code    ? "exported directory, which is not there whole"
-                                   : "exported directory");
-    else
+                   "%u of %u holders have other bytes as %s@%llu: %s", differ, row->row_count, row->adapter,
+                   (unsigned long long)row->version, buf_text(&findings));
+        buf_fini(&findings);
+    } else {
         error_fail(ret_verdict, HEDDLE_ERR_DEADLINE, "%u of %u holders of %s@%llu gave no digest", silent,
                    row->row_count, row->adapter, (unsigned long long)row->version);
-    error_where(ret_verdict, row->adapter, row->version, last->worker, "verify");
-    error_contrast(ret_verdict, expected,
-                   differ       ? last->is_match ? (last->code ? "no directory that can be read as an adapter"
-                                                               : "other files in the exported directory")
-                                                 : found
-                   : last->code ? heddle_err_name(last->code)
-                                : "no answer");
-    if (differ)
-        error_hint(ret_verdict,
-                   last->is_match ? "%.128s tries now to write its directory again; verify once more, and "
-                                    "where it stays see export.damaged in its log"
-                                  : "%.128s: end that worker; it fetches the version again when it is back",
-                   last->worker);
-    else error_hint(ret_verdict, "`heddle workers %.128s` shows its state", last->worker);
+    }
+    error_where(ret_verdict, row->adapter, row->version, worst->worker, "verify");
+    const char *shown = NULL, *hint = NULL;
+    switch (found_at(worst)) {
+    case FOUND_MEMORY:
+        shown = found;
+        hint = "%.128s: end that worker; it fetches the version again when it is back";
+        break;
+    case FOUND_OTHER_FILES:
+    case FOUND_NOT_WHOLE:
+        shown = worst->code ? "no directory that can be read as an adapter"
+                            : "other files in the exported directory";
+        hint = "%.128s tries now to write its directory again; verify once more, and where it stays see "
+               "export.damaged in its log";
+        break;
+    case FOUND_SILENT:
+    case FOUND_NOTHING:
+        shown = worst->code ? heddle_err_name(worst->code) : "no answer";
+        hint = "`heddle workers %.128s` shows its state";
+        break;
+    }
+    error_contrast(ret_verdict, expected, shown);
+    error_hint(ret_verdict, hint, worst->worker);
     return true;
 }
 

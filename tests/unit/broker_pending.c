@@ -595,6 +595,39 @@ Test(pending, verify_says_no)
     }
 }
 
+/* Whatever the order of the answers: the worst first, and each is named. */
+Test(pending, verify_names_all_that_differ_the_worst_first)
+{
+    const uint64_t HOLDERS[] = {W1, W2, W3};
+    version_1_active(3);
+    for (int first = 0; first < 3; first++) {
+        ask(VERIFY);
+        for (int i = 0; i < 3; i++) {
+            uint64_t peer = HOLDERS[(first + i) % 3];
+            if (peer == W1) verified(W1, 1, "not_found", EXPORTED_DIFFERS);
+            if (peer == W2) verified(W2, 1, "", EXPORTED_DIFFERS);
+            if (peer == W3) verified(W3, 2, "", EXPORTED_UNKNOWN);
+        }
+        cr_assert_str_eq(answer(), "digest_mismatch");
+        const json_t *error = json_object_get(body, "error");
+        const char *message = json_string_value(json_object_get(error, "message"));
+        cr_assert_str_eq(message,
+                         "3 of 3 holders have other bytes as policy@1: w3, in its memory; w2, in its "
+                         "exported directory; w1, in its exported directory, which is not there whole");
+        cr_assert_str_eq(json_string_value(json_object_get(error, "worker")), "w3");
+    }
+}
+
+Test(pending, verify_names_the_first_of_those_that_are_as_bad)
+{
+    version_1_active(2);
+    ask(VERIFY);
+    verified(W2, 2, "", EXPORTED_UNKNOWN);
+    verified(W1, 2, "", EXPORTED_UNKNOWN);
+    cr_assert_str_eq(answer(), "digest_mismatch");
+    cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "worker")), "w1");
+}
+
 Test(pending, verify_ends_with_its_deadline_and_with_those_who_go)
 {
     version_1_active(3);
