@@ -51,7 +51,7 @@ bool broker_may_take_name(const call_t *c, const member_t *holder)
     error_fail(&error, HEDDLE_ERR_WORKER_ALIVE, "worker %s joined under another key, from %s, pid %llu",
                holder->name, holder->host, (unsigned long long)holder->pid);
     error_where(&error, NULL, 0, holder->name, NULL);
-    error_hint(&error, "take another --name, or wait until its lease has ended");
+    error_hint(&error, "take another opts.name, or wait until its lease has ended");
     broker_refuse(c, &error, c->b->opts.lease_ms / 4);
     return false;
 }

@@ -265,7 +265,7 @@ static int check_subscriptions(const msg_join_t *join, heddle_error_t *error)
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "worker %s subscribes to %u adapters", join->name,
                             join->adapter_count);
         error_expected(error, "1 to %u", LIMIT_ADAPTERS_PER_WORKER);
-        error_hint(error, "name them with --adapter");
+        error_hint(error, "name at least one, and no more than that");
         return rc;
     }
     for (uint32_t i = 0; i < join->adapter_count; i++) {
@@ -292,7 +292,7 @@ static int check_slots(const membership_t *m, const msg_join_t *join, heddle_err
     error_expected(error, "%llu or more: the active version, the arriving one, and %llu kept",
                    (unsigned long long)need, (unsigned long long)m->keep);
     error_found(error, "%llu", (unsigned long long)join->slots);
-    error_hint(error, "--slots %llu, or a broker with a smaller --keep", (unsigned long long)need);
+    error_hint(error, "opts.slots %llu, or a broker with a smaller --keep", (unsigned long long)need);
     return rc;
 }
 
@@ -333,7 +333,7 @@ static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t 
                    (unsigned long long)member_silent_ms(holder, now_us));
     error_where(error, NULL, 0, holder->name, NULL);
     error_contrast(error, "a name that no live worker has", holder->name);
-    error_hint(error, "choose another --name, or end that worker");
+    error_hint(error, "choose another opts.name, or end that worker");
     error->retriable = 1;
     return rc;
 }

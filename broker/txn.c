@@ -304,7 +304,7 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
     error_where(&error, NULL, 0, NULL, is_publish ? "commit" : NULL);
     error_hint(&error, "%s",
                !is_under_way ? "nothing was recorded; try again"
-               : is_publish  ? "it may still be recorded: the same --request-id tells"
+               : is_publish  ? "it may still be recorded: the same opts.request_id tells"
                              : "it may still be recorded; try again");
     broker_refuse_asker(b, asker, &error, is_publish ? 0 : b->opts.lease_ms / 4);
 }

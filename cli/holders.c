@@ -22,7 +22,7 @@ holders_t holders_of(const json_t *answer, const char *dir_digest, const char *r
         bool is_as_dir = !strcmp(digest, dir_digest);
         h.told_count++;
         h.as_dir_count += is_as_dir;
-        if (!is_as_dir && strcmp(digest, registry_digest) != 0)
+        if (!h.other && !is_as_dir && strcmp(digest, registry_digest) != 0)
             h.other = json_string_value(json_object_get(w, "worker"));
     }
     return h;

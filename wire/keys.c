@@ -47,7 +47,9 @@ int key_make(key_pair_t *ret_pair, heddle_error_t *error)
     do {
         if (zmq_curve_keypair(pair.public_key, pair.secret_key)) {
             int rc = error_fail(error, HEDDLE_ERR_INTERNAL, "no key can be made: %s", zmq_strerror(errno));
-            error_hint(error, "libzmq was built without CURVE: install one with it, or say --insecure");
+            error_hint(
+                error,
+                "libzmq was built without CURVE: install one with it, or go without keys (opts.insecure)");
             return rc;
         }
         /* Users copy public keys between terminals, so a key must be one word to a double click, and hold

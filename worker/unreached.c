@@ -47,16 +47,17 @@ static void describe(unreached_t *u, const char *names, const uint64_t *lost, ui
                    heddle_err_name(u->refused));
     else if (why[0])
         error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE,
-                   "cannot reach %s over %s: %s; name the same network with --data-device everywhere", names,
+                   "cannot reach %s over %s: %s; all need the same network as their data device", names,
                    devices, why);
     else /* The message has the remedy too, because most logs show the message alone. */
         error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE,
                    "cannot reach %s over %s: no answer there; "
-                   "name the same network with --data-device everywhere",
+                   "all need the same network as their data device",
                    names, devices);
     error_where(&u->error, NULL, u->what->version, NULL, "fetch");
     if (!u->refused)
-        error_hint(&u->error, "name the same network with --data-device for the publisher and every worker");
+        error_hint(&u->error,
+                   "name the same network with opts.data_device for the publisher and every worker");
 }
 
 /* Reported once for each new source, and given up shortly before the deadline: one worker's trouble must

@@ -342,9 +342,11 @@ static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter
                    "(python -m heddle.engine)",
                    row->adapter);
     else if (w->eligible < w->need)
-        error_hint(error,
-                   "%u ready worker%s subscribe%s to it: start more with --adapter %.128s, or ask for fewer",
-                   w->eligible, w->eligible == 1 ? "" : "s", w->eligible == 1 ? "s" : "", row->adapter);
+        error_hint(
+            error,
+            "%u ready worker%s subscribe%s to it: start more (`heddle worker --adapter %.128s`), or ask for "
+            "fewer",
+            w->eligible, w->eligible == 1 ? "" : "s", w->eligible == 1 ? "s" : "", row->adapter);
     else
         error_hint(error,
                    "`heddle workers` and `heddle versions %.128s@%llu` show which workers lag, and why",
@@ -375,7 +377,7 @@ static int too_early(const pending_row_t *row, const char *done, const char *pha
                "%s@%llu was not %s: the broker started a moment ago and waits for its members", row->adapter,
                (unsigned long long)row->version, done);
     error_where(error, row->adapter, row->version, NULL, phase);
-    error_hint(error, "ask again, with a --deadline longer than the lease");
+    error_hint(error, "ask again, with an opts.deadline_ms longer than the lease");
     return error->code;
 }
 

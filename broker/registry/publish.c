@@ -167,7 +167,7 @@ static int stepped_back(const msg_publish_t *m, const version_row_t *newest, hed
     error_where(error, m->adapter, newest->version, NULL, "commit");
     error_expected(error, "step %lld or more", (long long)newest->step);
     error_found(error, "step %lld", (long long)m->step);
-    error_hint(error, "after going back to an older checkpoint on purpose: --allow-step-back");
+    error_hint(error, "after going back to an older checkpoint on purpose: opts.allow_step_back");
     return rc;
 }
 
@@ -182,7 +182,7 @@ static int cut_off(const msg_publish_t *m, const publish_by_t *by, heddle_error_
     error_where(error, m->adapter, 0, NULL, "commit");
     error_expected(error, "a publisher on a network of the workers");
     error_found(error, "%s, on %s", by->writer, by->addresses);
-    error_hint(error, "start the publisher with --data-device and the interface that the workers reach");
+    error_hint(error, "start the publisher with opts.data_device and the interface that the workers reach");
     error->retriable = 0;
     return HEDDLE_ERR_UNAVAILABLE;
 }
@@ -196,7 +196,7 @@ static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_e
                         m->adapter, (unsigned long long)live->version);
     error_where(error, m->adapter, live->version, NULL, "commit");
     error_contrast(error, "other bytes", digest);
-    error_hint(error, "--if-unchanged skip takes that version, publish makes a new one");
+    error_hint(error, "opts.if_unchanged skip takes that version, publish makes a new one");
     return rc;
 }
 

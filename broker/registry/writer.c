@@ -26,7 +26,7 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
     error_expected(error, "no live writer");
     const char *heard = by->is_of_before ? "not heard of since the broker's start" : "heard of";
     error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
-    error_hint(error, "it ends with its session; --takeover fences it now");
+    error_hint(error, "it ends with its session; opts.takeover fences it now");
     return rc;
 }
 

@@ -994,7 +994,7 @@ def test_hints_speak_python():
         said = re.sub(r"`[^`]*`|heddle keys add .*|--(data|keep|help|keys)\b|with(out)? --insecure", "",
                       _native.spoken(hint))
         assert not re.search(r"--[a-z]|heddle_[a-z]|HEDDLE_PHASE", said), f"{where}: {said}"
-    assert "Publisher(takeover=True)" in _native.spoken("it ends with its session; --takeover fences it now")
+    assert "Publisher(takeover=True)" in _native.spoken("opts.takeover fences it now")
     unheld = next(hint for _, hint in _hints() if "before closing" in hint)
     assert unheld.startswith("wait for phase staged") and "ver.wait(phase=" in _native.spoken(unheld)
 

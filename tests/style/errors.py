@@ -26,8 +26,26 @@ def said_by_sources():
     return "\n".join(re.sub("…(@?…)*", "…", t) for t in texts)   # a version is one thing
 
 
+# Hints of the library, and of the broker to its clients, are read in C and Python too: they name the fields
+# of options (opts.x), which each program puts into its own words.  What heddle-broker is started with is
+# meant as an option, and so is what stands in a command (`...`).
+LIBRARY = "core proto wire memory transfer client trainer_client worker broker".split()
+HINT = re.compile(r"error_hint\((.*?)\);", re.S)
+OF_THE_BROKER = {"--data", "--keep", "--keys", "--insecure", "--help", "--key", "--role", "--version"}
+
+
+def options_in_hints():
+    for room in LIBRARY:
+        for path in sorted((ROOT / room).rglob("*.c")):
+            for call in HINT.findall(path.read_text()):
+                text = re.sub(r"`[^`]*`", "", GLUE.sub("", NUMBER.sub("…", call)))
+                named = {o for t in TEXT.findall(text) for o in re.findall(r"--[a-z][a-z-]*", t)}
+                for option in named - OF_THE_BROKER if path.name != "option.c" else ():
+                    yield f"{path.relative_to(ROOT)}: a hint names {option}: say opts.x"
+
+
 def main():
-    wrong = []
+    wrong, hints = [], [*options_in_hints()]
     listed = {name: (exit, "yes" if again == "1" else "no")
               for name, exit, again in LISTED.findall((ROOT / "include/heddle/error.h").read_text())}
     section = (ROOT / "docs/operations.md").read_text().split("\n## Errors\n", 1)[1].split("\n## ", 1)[0]
@@ -48,9 +66,11 @@ def main():
         wrong.append("a code is there twice")
     for line in wrong:
         print(f"docs/operations.md, Errors: {line}")
-    if not wrong:
+    for line in hints:
+        print(line)
+    if not wrong and not hints:
         print(f"errors: {len(rows)} codes are explained")
-    return 1 if wrong or len(listed) < 30 else 0
+    return 1 if wrong or hints or len(listed) < 30 else 0
 
 
 sys.exit(main())

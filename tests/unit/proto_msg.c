@@ -549,7 +549,7 @@ Test(errors, travel_whole)
     error_fail(&e, HEDDLE_ERR_WRITER_HELD, "adapter \"policy\" has a writer");
     error_where(&e, "policy", 7, "w1", "commit");
     error_contrast(&e, "no live writer", "writer \"t1\" on host-a, pid 12");
-    error_hint(&e, "wait for its lease to end, or give --takeover");
+    error_hint(&e, "wait for its lease to end, or give opts.takeover");
     msg_t m, got;
     buf_t b = {0};
     msg_from_error(&e, 9, MSG_OPEN, &m);

@@ -341,7 +341,7 @@ Test(node, sources_that_cannot_be_reached_are_named_before_the_deadline)
         cr_assert_str_eq(nack->nack.code, "unavailable");
         cr_assert_str_eq(nack->nack.phase, "fetch");
         cr_assert_not_null(strstr(nack->nack.message, "cannot reach trainer over"), "%s", nack->nack.message);
-        cr_assert_not_null(strstr(nack->nack.hint, "--data-device"));
+        cr_assert_not_null(strstr(nack->nack.hint, "opts.data_device"));
         cr_assert_eq(last_event(w, HEDDLE_EVENT_FAILED)->code, HEDDLE_ERR_UNAVAILABLE);
         free(a.bytes);
         world_end();
@@ -373,8 +373,8 @@ Test(node, heartbeats_tell_why_no_byte_comes)
     const msg_progress_t *p = last_said(w, MSG_HEARTBEAT)->heartbeat.adapters;
     cr_assert_eq(p->fetching, 1);
     cr_assert_str_eq(p->message,
-                     "cannot reach trainer over memory: no answer there; name the same network with "
-                     "--data-device everywhere");
+                     "cannot reach trainer over memory: no answer there; all need the same network as "
+                     "their data device");
     run_for(60000000);
     cr_assert_neq(last_said(w, MSG_HEARTBEAT)->heartbeat.adapters->message[0], 0, "it lasts");
     mem_stop(o->t, false);
