@@ -63,8 +63,6 @@ static const char *state_of(const track_t *t, const adapter_row_t *a, const vers
     return a->active == v->version ? "active" : "kept";
 }
 
-const char *track_state(const track_t *t) { return state_of(t, t->of->row, t->row); }
-
 const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
 {
     return state_of(rollout_track(ro, a->name, v->version), a, v);

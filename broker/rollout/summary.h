@@ -20,7 +20,6 @@ const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter
 
 /* "staging" "staged" "active" "kept" "superseded" "failed" "retired" "lost" */
 const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
-const char *track_state(const track_t *t); /* the same; its row must be there */
 /* Nothing but the hold keeps it from being active: it is staged, or was taken back. */
 bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 

@@ -250,10 +250,6 @@ uint32_t track_active_count(const track_t *t); /* t may be NULL */
 bool track_has_source(const track_t *t);       /* a holder, or a publisher that serves */
 bool track_has_refused(const track_t *t);      /* a worker could not switch; t may be NULL */
 
-/* Counts all copies again: are tally, groups and plan what they should be?  For tests. */
-bool track_is_sound(const track_t *t);
-bool rollout_is_sound(const rollout_t *ro);
-
 /* ---- copies ---- */
 
 /* NULL: none */

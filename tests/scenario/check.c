@@ -13,6 +13,7 @@
  * the broker settles. */
 #include "broker/registry/decision.h"
 #include "tests/lib/registry_equal.h"
+#include "tests/lib/rollout_sound.h"
 #include "tests/scenario/leftover.h"
 #include "tests/scenario/world.h"
 

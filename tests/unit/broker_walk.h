@@ -13,6 +13,7 @@
 
 #include "broker_rig.h"
 #include "tests/lib/registry_equal.h"
+#include "tests/lib/rollout_sound.h"
 
 /* 0 .. below-1 */
 static uint64_t draw(uint64_t below);

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/lib/rollout_sound.h: the tally, the groups and the plan of each track are what counting all of its
+ * copies again gives. */
+#ifndef TESTS_ROLLOUT_SOUND_H
+#define TESTS_ROLLOUT_SOUND_H
+
+#include "broker/rollout/track.h"
+
+#include <string.h>
+
+static inline uint32_t complete_groups(const track_t *t)
+{
+    uint32_t complete = 0;
+    for (size_t i = 0; i < t->group_count; i++) {
+        const group_t *g = t->groups[i];
+        uint32_t there = 0;
+        for (uint32_t rank = 0; rank < g->ranks; rank++) {
+            bool has_it = false;
+            for (size_t k = 0; !has_it && k < t->copy_count; k++)
+                has_it = t->copies[k]->group == g && t->copies[k]->rank == rank && copy_holds(t->copies[k]);
+            there += has_it;
+        }
+        complete += there == g->ranks;
+    }
+    return complete;
+}
+
+static inline bool track_is_sound(const track_t *t)
+{
+    tally_t again = {0};
+    size_t sources = 0;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        const plan_row_t *row = plan_row(&t->plan, c->token);
+        tally_move(&again, NULL,
+                   &(tallied_t){.state = c->state,
+                                .is_eligible = c->is_eligible,
+                                .has_reached = c->has_reached,
+                                .is_spare = c->is_spare,
+                                .is_ordered = c->switch_us != 0});
+        again.units -= copy_holds(c) && c->group; /* counted below, as a whole */
+        sources += copy_holds(c);
+        if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;
+        if (row && ((row->have == PLAN_ALL) != copy_holds(c) || (row->is_fetching && !copy_in_flight(c))))
+            return false;
+    }
+    again.units += complete_groups(t);
+    return !memcmp(&again, &t->tally, sizeof again) && sources == t->plan.source_count;
+}
+
+static inline bool rollout_is_sound(const rollout_t *ro)
+{
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        for (size_t k = 0; k < ro->adapters[i]->track_count; k++)
+            if (!track_is_sound(ro->adapters[i]->tracks[k])) return false;
+    return true;
+}
+
+#endif
