@@ -766,6 +766,9 @@ member_t *membership_add_lost(membership_t *m, const msg_join_t *past, const mem
     return w;
 }
 
+/* At the last tick there was grace left. */
+static bool has_grace(const membership_t *m) { return m->tick_us < m->grace_end_us; }
+
 /* If this tick is late, the broker itself may have been stopped, and JOINs and heartbeats wait unread.  So
  * that time does not count as grace, and after a long one no lease ends before members have had a lease of
  * time. */
@@ -773,7 +776,7 @@ void membership_tick(membership_t *m, instant_t now)
 {
     uint64_t due_us = m->tick_us + m->lease_us / 4;
     uint64_t late_us = m->tick_us && now.us > due_us ? now.us - due_us : 0;
-    if (membership_has_grace(m)) m->grace_end_us += late_us;
+    if (has_grace(m)) m->grace_end_us += late_us;
     if (late_us > m->lease_us / 2 && m->token_count && now.us + m->lease_us > m->grace_end_us)
         m->grace_end_us = now.us + m->lease_us;
     m->tick_us = now.us;
@@ -789,8 +792,6 @@ void membership_tick(membership_t *m, instant_t now)
     }
 }
 
-bool membership_has_grace(const membership_t *m) { return m->tick_us < m->grace_end_us; }
-
 member_t *membership_lapsed(const membership_t *m, uint64_t now_us)
 {
     member_t *first = m->leases.first;
@@ -800,7 +801,7 @@ member_t *membership_lapsed(const membership_t *m, uint64_t now_us)
 uint64_t membership_deadline(const membership_t *m)
 {
     uint64_t next = m->ended.first ? queue_end_us(m->ended.first) : CLOCK_NEVER;
-    if (!m->leases.first && !membership_has_grace(m)) return next;
+    if (!m->leases.first && !has_grace(m)) return next;
     uint64_t lease = m->leases.first ? m->leases.first->lease_end_us : 0;
     if (lease < m->grace_end_us) lease = m->grace_end_us;
     return clock_earlier(clock_earlier(lease, m->tick_us + m->lease_us / 4), next);

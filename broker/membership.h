@@ -198,8 +198,6 @@ void membership_end(membership_t *m, member_t *member, member_state_t state, ins
  * heartbeats; the grace after a start goes on by each delay.  Forgets lost and left members that were listed
  * long enough. */
 void membership_tick(membership_t *m, instant_t now);
-/* At the last tick there was grace left. */
-bool membership_has_grace(const membership_t *m);
 /* A READY member whose lease is over, NULL when there is none (or grace is on): the caller ends it and
  * asks again. */
 member_t *membership_lapsed(const membership_t *m, uint64_t now_us);

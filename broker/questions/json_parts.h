@@ -40,7 +40,6 @@ int part_no_memory(heddle_error_t *error);
 json_t *part_settling(const report_view_t *b); /* milliseconds until it decides again; 0 */
 
 /* Parts of a body that are bodies of their own. */
-json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a);
 int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                     heddle_error_t *error);
 int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,

@@ -123,13 +123,6 @@ pending_row_t *pending_by_id(const pending_t *p, uint64_t id)
     return NULL;
 }
 
-pending_row_t *pending_by_verify(const pending_t *p, uint64_t verify_req)
-{
-    for (pending_row_t *row = p->rows; row; row = row->next)
-        if (row->kind == PENDING_VERIFY && row->verify_req == verify_req) return row;
-    return NULL;
-}
-
 uint64_t pending_deadline(const pending_t *p)
 {
     uint64_t first = CLOCK_NEVER;
@@ -645,7 +638,8 @@ bool verify_has_digest(const verify_row_t *r)
 
 void pending_verified(pending_t *p, const member_t *member, const msg_verified_t *m)
 {
-    pending_row_t *row = pending_by_verify(p, m->req);
+    pending_row_t *row = p->rows;
+    while (row && !(row->kind == PENDING_VERIFY && row->verify_req == m->req)) row = row->next;
     verify_row_t *r = row ? row_of(row, member->token) : NULL;
     if (!r) return; /* it came too late */
     r->is_answered = true;

@@ -114,7 +114,6 @@ void pending_drop_peer(pending_t *p, uint64_t peer);
 void pending_drop_gone(pending_t *p, bool (*is_gone)(void *self, uint64_t peer), void *self);
 bool pending_has_peer(const pending_t *p, uint64_t peer);
 pending_row_t *pending_by_id(const pending_t *p, uint64_t id); /* NULL: it was answered */
-pending_row_t *pending_by_verify(const pending_t *p, uint64_t verify_req);
 uint64_t pending_deadline(const pending_t *p);
 
 /* Copies the question of a wait or an activation: USAGE, BAD_NAME, NOT_FOUND (never assigned), NO_MEMORY. */

@@ -10,7 +10,7 @@
 
 /* ---- adapters -------------------------------------------------------------------------------- */
 
-json_t *report_adapter_row(const report_view_t *b, const adapter_row_t *a)
+static json_t *adapter_row(const report_view_t *b, const adapter_row_t *a)
 {
     uint64_t subscribers = 0, current = 0, max_lag = 0;
     for (size_t i = 0; i < b->members->worker_count; i++) {
@@ -85,7 +85,7 @@ static json_t *adapters_list(const report_view_t *b, const msg_query_t *q, repor
         const adapter_row_t *a = registry_adapter(r, names[i]);
         adapter_row_t nothing = {0}; /* only subscribed to: it has a name, and no more */
         error_text(nothing.name, sizeof nothing.name, names[i]);
-        if (!rows_add(&rows, report_adapter_row(b, a ? a : &nothing))) break;
+        if (!rows_add(&rows, adapter_row(b, a ? a : &nothing))) break;
         error_text(page->next_name, sizeof page->next_name, names[i]);
     }
     free(names);
