@@ -330,17 +330,6 @@ static bool flush_track(step_t *s, track_t *t)
     return true;
 }
 
-/* ROLLOUT of a version that waits says how far the version before it is. */
-static void follow_staging(const adapter_rollout_t *a)
-{
-    const track_t *first = adapter_staging(a);
-    const version_row_t *row = registry_waiting(a->row);
-    track_t *t = row ? adapter_track(a, row->version) : NULL;
-    if (!first || !t || t->awaited_generation == first->generation) return;
-    t->awaited_generation = first->generation;
-    track_changed(t);
-}
-
 /* A track that has to wait for its time stays dirty, and so does its adapter. */
 void rollout_flush(step_t *s)
 {
@@ -350,7 +339,13 @@ void rollout_flush(step_t *s)
     for (size_t i = 0; i < ro->adapter_count; i++) {
         adapter_rollout_t *a = ro->adapters[i];
         bool was_dirty = a->is_dirty, stays_dirty = false;
-        if (was_dirty && registry_waiting(a->row)) follow_staging(a);
+        /* ROLLOUT of a version that waits says how far the version before it is. */
+        const track_t *first = was_dirty ? adapter_staging(a) : NULL;
+        track_t *waiting = first ? adapter_waiting(a) : NULL;
+        if (waiting && waiting->awaited_generation != first->generation) {
+            waiting->awaited_generation = first->generation;
+            track_changed(waiting);
+        }
         for (size_t k = 0; was_dirty && k < a->track_count; k++) {
             track_t *t = a->tracks[k];
             if (t->is_dirty) t->is_dirty = !flush_track(s, t);

@@ -325,6 +325,22 @@ static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
     }
 }
 
+/* A version that waits fails as if it were being rolled out: at its deadline, or without its bytes. */
+static void decide_waiting(const track_t *t, instant_t now, outbox_t *out)
+{
+    const adapter_row_t *a = t->of->row;
+    heddle_error_t e;
+    if (!t->is_late) {
+        if (fails_without_source(t, now)) fail_lost(t, now, out);
+        return;
+    }
+    error_fail(&e, HEDDLE_ERR_DEADLINE, "%s@%llu waited for %s@%llu, which was not decided within %llu ms",
+               a->name, (unsigned long long)t->version, a->name,
+               (unsigned long long)registry_staging(a)->version, (unsigned long long)t->row->asked_ms);
+    error_where(&e, a->name, t->version, NULL, "announce");
+    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
+}
+
 /* A loss is recorded, so that no restart says it again or gives another reason; so is its end. */
 static void note_losses(const adapter_rollout_t *a, instant_t now, outbox_t *out)
 {
@@ -347,22 +363,9 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
     for (size_t i = 0; i < ro->adapter_count && outbox_has_room(out, RECORDS_AT_ONCE); i++) {
         const adapter_rollout_t *a = ro->adapters[i];
         if (!a->is_dirty) continue;
-        const track_t *staging = adapter_staging(a);
+        const track_t *staging = adapter_staging(a), *waiting = adapter_waiting(a);
         if (staging) decide_staging(staging, v.now, out);
-        const version_row_t *row = registry_waiting(a->row);
-        const track_t *t = row ? adapter_track(a, row->version) : NULL;
-        if (t) {
-            if (t->is_late) {
-                heddle_error_t e;
-                error_fail(&e, HEDDLE_ERR_DEADLINE,
-                           "%s@%llu waited for %s@%llu, which was not decided within %llu ms", a->row->name,
-                           (unsigned long long)t->version, a->row->name,
-                           (unsigned long long)registry_staging(a->row)->version,
-                           (unsigned long long)t->row->asked_ms);
-                error_where(&e, a->row->name, t->version, NULL, "announce");
-                registry_decide_end(a->row, t->row, VERSION_FAILED, &e, v.now, out);
-            } else if (fails_without_source(t, v.now)) fail_lost(t, v.now, out);
-        }
+        if (waiting) decide_waiting(waiting, v.now, out);
         /* A commit in this same turn made the decision that would be repeated here. */
         bool has_decided = !registry_is_behind(a->row);
         for (int k = 0; !has_decided && k < out->record_count; k++)

@@ -114,6 +114,12 @@ track_t *adapter_staging(const adapter_rollout_t *a)
     return row ? adapter_track(a, row->version) : NULL;
 }
 
+track_t *adapter_waiting(const adapter_rollout_t *a)
+{
+    const version_row_t *row = registry_waiting(a->row);
+    return row ? adapter_track(a, row->version) : NULL;
+}
+
 track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us)
 {
     adapter_rollout_t *a = rollout_need_adapter(ro, row);

@@ -221,6 +221,8 @@ track_t *adapter_track(const adapter_rollout_t *a, uint64_t version);
 track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version);
 /* The version that is being rolled out; NULL: none. */
 track_t *adapter_staging(const adapter_rollout_t *a);
+/* The one that begins after it; NULL: none. */
+track_t *adapter_waiting(const adapter_rollout_t *a);
 /* Found or new, with its adapter; NULL: no memory. */
 track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us);
 /* Every READY subscriber becomes eligible: the rollout waits for it.  False: no memory, and the rollout is
