@@ -177,6 +177,20 @@ static bool ends_incomplete(broker_t *b)
     return true;
 }
 
+/* Records of writers whose session has ended are closed; not while the broker settles, because a publisher
+ * may still come back. */
+static void close_abandoned(broker_t *b, instant_t now)
+{
+    if (!b->has_abandoned || !b->rollout.is_settled) return;
+    b->has_abandoned = false;
+    for (size_t i = 0; i < b->registry.adapter_count && !b->has_abandoned; i++) {
+        const adapter_row_t *a = b->registry.adapters[i];
+        if (!a->writer.token || membership_publisher(&b->members, a->name)) continue;
+        if (outbox_has_room(b->out, 1)) registry_decide_close(a, now, b->out);
+        else b->has_abandoned = true; /* the rest comes with the next transaction */
+    }
+}
+
 void broker_decide(broker_t *b, instant_t now)
 {
     heddle_error_t error;
@@ -193,16 +207,7 @@ void broker_decide(broker_t *b, instant_t now)
         b->is_undecided |= b->txn.is_open;
         if (!b->txn.is_open && !b->retry_us) {
             rollout_decide(&b->rollout, broker_view(b, now), b->out);
-            /* Records of writers whose session has ended are closed; not while the broker settles, because a
-             * publisher may still come back. */
-            bool closes = b->has_abandoned && b->rollout.is_settled;
-            if (closes) b->has_abandoned = false;
-            for (size_t i = 0; closes && i < b->registry.adapter_count && !b->has_abandoned; i++) {
-                const adapter_row_t *a = b->registry.adapters[i];
-                if (!a->writer.token || membership_publisher(&b->members, a->name)) continue;
-                if (outbox_has_room(b->out, 1)) registry_decide_close(a, now, b->out);
-                else b->has_abandoned = true; /* the rest comes with the next transaction */
-            }
+            close_abandoned(b, now);
             /* In a transaction of its own: a refusal of it must not put off a decision. */
             if (!b->out->record_count) roster_decide(b, now);
             txn_t own = {.kind = TXN_OWN};

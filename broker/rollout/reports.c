@@ -207,9 +207,8 @@ void rollout_gone(step_t *s, const member_t *member, bool left)
         const adapter_rollout_t *a = rollout_adapter(s->ro, member->subs[i].adapter);
         for (size_t k = 0; a && k < a->track_count; k++) {
             track_t *t = a->tracks[k];
-            if (member->role == ROLE_WORKER) {
-                if (!track_is_ended(t)) worker_gone(s->v, t, member, left);
-            } else if (t->publisher == member->token) {
+            if (member->role == ROLE_WORKER && !track_is_ended(t)) worker_gone(s->v, t, member, left);
+            if (t->publisher == member->token) {
                 t->former_publisher = t->publisher;
                 track_set_publisher(t, 0, left ? PUBLISHER_LEFT : PUBLISHER_LOST);
             }
@@ -312,40 +311,41 @@ static void stage_failed(step_t *s, track_t *t, copy_row_t *c, int code, const c
     events_say(e, code, "%s: %s", phase, message);
 }
 
-/* What a worker's report is about. */
+/* What a worker's report is about: by name, and as it was found. */
 typedef struct {
+    member_t *member;
+    const char *adapter;
+    uint64_t version;
     const adapter_rollout_t *a;
     track_t *t;
     copy_row_t *c;
 } about_t;
 
-/* Finds what the report is about; ret->c NULL: the report is answered, and what is returned is the answer.  A
+/* Finds what the report is about; x->c NULL: the report is answered, and what is returned is the answer.  A
  * version that ended before this report was received is ended at the worker again. */
-static int look_up(step_t *s, const char *adapter, uint64_t version, member_t *member, about_t *ret,
-                   heddle_error_t *error)
+static int look_up(step_t *s, about_t *x, heddle_error_t *error)
 {
-    const member_sub_t *sub = member_sub(member, adapter);
-    const adapter_rollout_t *a = rollout_adapter(s->ro, adapter);
-    track_t *t = a ? adapter_track(a, version) : NULL;
-    const version_row_t *row = t ? t->row : a ? registry_version(a->row, version) : NULL;
-    *ret = (about_t){.a = a, .t = t};
-    if (!row || !sub) return unknown_version(adapter, version, member, error);
+    const member_sub_t *sub = member_sub(x->member, x->adapter);
+    x->a = rollout_adapter(s->ro, x->adapter);
+    x->t = x->a ? adapter_track(x->a, x->version) : NULL;
+    const version_row_t *row = x->t ? x->t->row : x->a ? registry_version(x->a->row, x->version) : NULL;
+    if (!row || !sub) return unknown_version(x->adapter, x->version, x->member, error);
     if (!registry_is_live(row)) {
-        if (row->state == VERSION_RETIRED) send_retire(s, adapter, version, member);
-        else send_abort(s, adapter, row, member);
+        if (row->state == VERSION_RETIRED) send_retire(s, x->adapter, x->version, x->member);
+        else send_abort(s, x->adapter, row, x->member);
         return HEDDLE_OK;
     }
-    ret->c = copy_of(t, member);
-    if (!ret->c && t) ret->c = copy_need(s, t, member);
-    if (ret->c) return HEDDLE_OK;
-    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", adapter,
-                      (unsigned long long)version);
+    x->c = copy_of(x->t, x->member);
+    if (!x->c && x->t) x->c = copy_need(s, x->t, x->member);
+    if (x->c) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", x->adapter,
+                      (unsigned long long)x->version);
 }
 
 int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error)
 {
-    about_t x;
-    int rc = look_up(s, m->adapter, m->version, member, &x, error);
+    about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
+    int rc = look_up(s, &x, error);
     if (rc || !x.c) return rc;
     track_t *t = x.t;
     copy_row_t *c = x.c;
@@ -442,8 +442,8 @@ static void add_part(char *text, size_t size, const char *name, const char *valu
 
 int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error)
 {
-    about_t x;
-    int code = heddle_err_from_name(m->code), rc = look_up(s, m->adapter, m->version, member, &x, error);
+    about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
+    int code = heddle_err_from_name(m->code), rc = look_up(s, &x, error);
     if (rc || !x.c) return rc;
     if (code == HEDDLE_OK) code = HEDDLE_ERR_INTERNAL;
     /* All that the worker says, in one line: it is shown in tables, events and errors as it is. */
@@ -501,8 +501,8 @@ static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
 
 int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error)
 {
-    about_t x;
-    int rc = look_up(s, m->adapter, m->version, member, &x, error);
+    about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
+    int rc = look_up(s, &x, error);
     if (rc || !x.c) return rc;
     for (uint32_t i = 0; i < m->lost_count; i++) {
         /* Unmet: it never answered this worker.  Nothing was lost, and its heartbeat reports that. */
