@@ -368,8 +368,6 @@ void broker_handle(call_t *c)
         }
     }
 
-    /* Requests that decide something wait while a transaction is open.  Reports of workers do not: they
-     * change soft state alone. */
     if (!route->needs) {
         out_of_place(c, "is not for the broker");
         return;
@@ -378,6 +376,8 @@ void broker_handle(call_t *c)
         out_of_place(c, "came before HELLO");
         return;
     }
+    /* Requests that decide something wait while a transaction is open.  Reports of workers do not: they
+     * change soft state alone. */
     if (route->decides && b->txn.is_open) {
         broker_defer(c);
         return;
