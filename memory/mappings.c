@@ -357,12 +357,14 @@ uint64_t mappings_turn(mappings_t *m, uint64_t now_us)
 
 /* ---- held ---- */
 
-/* One more content was taken: what was not used by MAPPINGS_UNUSED of them goes. */
+/* One more content of a source was taken. Its regions that MAPPINGS_UNUSED of them did not use go. A source
+ * that publishes seldom keeps its mappings beside one that publishes often. */
 static void count_unused(mappings_t *m, const mapping_t *used)
 {
-    for (mapping_t *p = m->first; p; p = p->next)
-        if (p != used && p->state == MAPPING_MAPPED && !p->due_us && ++p->unused >= MAPPINGS_UNUSED)
-            p->state = MAPPING_LEAVING;
+    for (mapping_t *p = m->first; p; p = p->next) {
+        bool is_idle = p != used && p->source == used->source && p->state == MAPPING_MAPPED && !p->due_us;
+        if (is_idle && ++p->unused >= MAPPINGS_UNUSED) p->state = MAPPING_LEAVING;
+    }
 }
 
 static int take_mapped(mappings_t *m, mapping_t *p, const content_id_t *id, hold_t **ret_hold,

@@ -9,7 +9,7 @@
  *              | it was refused, or the source ended                        -> (none), or asked again
  *   mapped     | mappings_take                                              -> held
  *              | withdrawn, its source gone for MAPPINGS_GONE_US,
- *              | or not used by MAPPINGS_UNUSED takes of others             -> leaving
+ *              | or not used by MAPPINGS_UNUSED takes from its source        -> leaving
  *   held       | mappings_give                                              -> mapped
  *   leaving    | unmapped, a step at a time                                 -> (none), or aside if offered
  *   aside      | its content is taken                                       -> wanted
@@ -31,7 +31,7 @@
 #define MAPPINGS_GONE_US 2000000ull /* of a source: until what it offered is let go */
 #define MAPPINGS_RETRY_US 200000ull /* until a source is connected to again */
 #define MAPPINGS_ASK_US 2000000ull  /* for an answer to a request */
-#define MAPPINGS_UNUSED 10u         /* contents that were taken while a region was not used */
+#define MAPPINGS_UNUSED 10u         /* contents of its source that were taken while a region was not used */
 #define MAPPINGS_REGIONS_MAX 256u
 #define MAPPINGS_SOURCES_MAX 64u
 

@@ -305,15 +305,21 @@ Test(memory_mappings, two_sources_are_apart)
         handover_turn(second, now_us);
         settle();
     }
-    cr_assert_eq(mappings_count(m).mapped, 2);
-    content_id_t id = publish(0, 1);
-    hold_t *h = take(&id);
+    content_id_t id = {.epoch = 0};
+    hold_t *h = NULL;
+    for (uint64_t i = 1; i <= MAPPINGS_UNUSED + 1; i++) {
+        if (h) mappings_give(m, &h);
+        id = publish(0, i);
+        h = take(&id);
+        settle();
+    }
+    cr_assert_eq(mappings_count(m).mapped, 2, "what one publishes makes nothing of the other's old");
     handover_destroy(&second);
     settle();
     now_us += MAPPINGS_GONE_US;
     settle();
     cr_assert_eq(mappings_count(m).mapped, 1);
-    cr_assert(rig_is_whole(h->base, 1, h->header.bytes));
+    cr_assert(rig_is_whole(h->base, MAPPINGS_UNUSED + 1, h->header.bytes));
     mappings_give(m, &h);
     settle();
     cr_assert_eq(mappings_count(m).mapped_bytes, regions[0]->mapped_bytes, "it is offered still");
