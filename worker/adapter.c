@@ -262,7 +262,7 @@ static int start_download(adapter_t *a, const sync_entry_t *e, uint64_t now_us, 
 
 /* Works on the version that is COMING until it has to wait. True when it came to its end, which is
  * `ret_event` for sync; `error` is part of it. */
-static bool bring(adapter_t *a, uint64_t now_us, sync_event_t *ret_event, heddle_error_t *error)
+static bool fetch_coming(adapter_t *a, uint64_t now_us, sync_event_t *ret_event, heddle_error_t *error)
 {
     const sync_entry_t *e = sync_coming(&a->sync);
     if (!e || a->download) return false;
@@ -337,7 +337,7 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         (void)FAILPOINT("worker.after_flip");
         break;
     case SA_DROP:
-        /* Nothing is requested into the slot any more; what is under way may still land (drain). */
+        /* Nothing is requested into the slot any more; what is under way may still land (free_dropped). */
         if (a->download && a->download->slot == slot) download_destroy(&a->download);
         slot_drop(slot, now_us);
         if (slot->is_shared) io->tr->unshare(io->t, slot->key);
@@ -347,7 +347,7 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
 
 /* Frees a slot that was dropped, once no reader holds it, no send of its bytes is in flight, and no open
  * receive can write into it. Only then may another version use the memory. True with the event for sync. */
-static bool drain(adapter_t *a, sync_event_t *ret_event)
+static bool free_dropped(adapter_t *a, sync_event_t *ret_event)
 {
     const node_io_t *io = a->core->io;
     for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
@@ -367,7 +367,7 @@ static bool drain(adapter_t *a, sync_event_t *ret_event)
 /* Gives one event to sync and obeys its actions. Any of them may have started, stopped or replaced a fetch,
  * or dropped a slot that is free at once; what comes of that is the next event. Returns sync's answer to an
  * event of the application. */
-static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
+static int step_sync(adapter_t *a, const sync_event_t *event, uint64_t now_us)
 {
     sync_action_t actions[SYNC_ACTIONS_MAX];
     sync_event_t next = *event;
@@ -378,7 +378,7 @@ static int feed(adapter_t *a, const sync_event_t *event, uint64_t now_us)
         int count = sync_step(&a->sync, &next, &slots, now_us, actions);
         if (count < 0) rc = count;
         for (int i = 0; i < count; i++) obey(a, &actions[i], now_us);
-    } while (bring(a, now_us, &next, &error) || drain(a, &next));
+    } while (fetch_coming(a, now_us, &next, &error) || free_dropped(a, &next));
     /* Announcements of versions that sync has nothing to do with any more. */
     for (announced_t **at = &a->announced; *at;) {
         announced_t *w = *at;
@@ -428,9 +428,10 @@ static void look_at_download(adapter_t *a, uint64_t now_us)
     /* Sync may start the next one within the same event. */
     download_destroy(&a->download);
     error_where(&error, a->name, version, a->core->opts.name, NULL);
-    feed(a,
-         &(sync_event_t){.kind = is_done ? SY_FETCHED : SY_FETCH_FAILED, .version = version, .error = &error},
-         now_us);
+    step_sync(
+        a,
+        &(sync_event_t){.kind = is_done ? SY_FETCHED : SY_FETCH_FAILED, .version = version, .error = &error},
+        now_us);
 }
 
 /* --- the session ------------------------------------------------------------------------------ */
@@ -454,11 +455,11 @@ void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us)
         if (!strcmp(m->keep[i].adapter, a->name) && sync_find(&a->sync, m->keep[i].version))
             keep[event.keep_count++] = m->keep[i].version;
     a->commit_us = now_us;
-    feed(a, &event, now_us);
+    step_sync(a, &event, now_us);
 }
 
 /* The lease is over: decisions that were not applied yet count no more, and reads go on. */
-void adapter_down(adapter_t *a, uint64_t now_us) { feed(a, &(sync_event_t){.kind = SY_DOWN}, now_us); }
+void adapter_down(adapter_t *a, uint64_t now_us) { step_sync(a, &(sync_event_t){.kind = SY_DOWN}, now_us); }
 
 /* --- the broker's messages -------------------------------------------------------------------- */
 
@@ -497,7 +498,7 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
                                .what = w,
                                .digest = m->announce.digest,
                                .deadline_us = m->announce.deadline_ms * 1000};
-        feed(a, &event, now_us);
+        step_sync(a, &event, now_us);
         break;
     case MSG_SOURCES:
         w = announced_find(a->announced, m->sources.version);
@@ -508,7 +509,7 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
          * source gives way to others. */
         if (a->download && a->download->what == w) download_resource(a->download, now_us);
         event = (sync_event_t){.kind = SY_SOURCES, .version = w->version, .source_count = w->source_count};
-        feed(a, &event, now_us);
+        step_sync(a, &event, now_us);
         break;
     case MSG_COMMIT:
         a->commit_us = now_us;
@@ -516,16 +517,18 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
                                .version = m->commit.version,
                                .decision = m->commit.decision,
                                .digest = m->commit.digest};
-        feed(a, &event, now_us);
+        step_sync(a, &event, now_us);
         break;
     case MSG_ABORT: {
         bool is_overtaken = !strcmp(m->abort.code, "superseded"); /* a state, not an error of ours */
         int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->abort.code);
         error_fail(&error, code, "%s", m->abort.message);
-        feed(a, &(sync_event_t){.kind = SY_ABORT, .version = m->abort.version, .error = &error}, now_us);
+        step_sync(a, &(sync_event_t){.kind = SY_ABORT, .version = m->abort.version, .error = &error}, now_us);
         break;
     }
-    case MSG_RETIRE: feed(a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us); break;
+    case MSG_RETIRE:
+        step_sync(a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
+        break;
     default: break;
     }
 }
@@ -547,8 +550,8 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
         error = *answer->why;
         error_where(&error, a->name, answer->version, a->core->opts.name, error.phase[0] ? NULL : phase);
     }
-    return feed(a, &(sync_event_t){.kind = KINDS[answer->kind], .version = answer->version, .error = &error},
-                now_us);
+    return step_sync(
+        a, &(sync_event_t){.kind = KINDS[answer->kind], .version = answer->version, .error = &error}, now_us);
 }
 
 /* --- the transfer ----------------------------------------------------------------------------- */
@@ -566,7 +569,7 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
             if (slot && slot->is_shared && !memcmp(&slot->key, &event->key, sizeof slot->key))
                 slot->is_shared = false;
         }
-        if (drain(a, &drained)) feed(a, &drained, now_us);
+        if (free_dropped(a, &drained)) step_sync(a, &drained, now_us);
         return;
     }
     bool is_idle = a->sync.up && !sync_coming(&a->sync); /* else the line is that version's */
@@ -624,14 +627,14 @@ static uint64_t ask_for_room(adapter_t *a, uint64_t now_us)
     return a->room_us;
 }
 
-/* Slots are drained before sync gets the time, so that a version is not refused for lack of a slot that
+/* Dropped slots are freed before sync gets the time: no version is refused for lack of a slot that
  * is free already. */
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
 {
     uint64_t next = CLOCK_NEVER;
     sync_event_t drained;
-    if (drain(a, &drained)) feed(a, &drained, now_us);
-    if (now_us >= sync_deadline(&a->sync)) feed(a, &(sync_event_t){.kind = SY_TICK}, now_us);
+    if (free_dropped(a, &drained)) step_sync(a, &drained, now_us);
+    if (now_us >= sync_deadline(&a->sync)) step_sync(a, &(sync_event_t){.kind = SY_TICK}, now_us);
     if (a->download) {
         next = download_tick(a->download, now_us);
         if (download_is_waiting(a->download)) look_at_download(a, now_us);
@@ -652,7 +655,7 @@ bool adapter_work(adapter_t *a, uint64_t now_us)
     } else if (sync_coming(&a->sync)) {
         sync_event_t event;
         heddle_error_t error;
-        if (bring(a, now_us, &event, &error)) feed(a, &event, now_us);
+        if (fetch_coming(a, now_us, &event, &error)) step_sync(a, &event, now_us);
         return true;
     }
     if (!a->has_surplus) return false;
