@@ -111,7 +111,7 @@ typedef struct {
     bytes_t address;         /* of the data plane, opaque */
     const char *export_dir;  /* "" : none */
     msg_counts_t counts;     /* all 0 at the first JOIN */
-    uint64_t max_rate_bytes; /* that it serves and fetches a second at most; 0: no limit */
+    uint64_t max_rate_bytes; /* a second at most, that it serves, and that it fetches; 0: no limit */
     const char **addresses;
     uint32_t address_count; /* of `address`, for people: "10.0.0.5" */
     uint64_t network;       /* equal where two members reach each other's loopback; 0: it is

@@ -58,7 +58,7 @@ static const option_t OPTIONS[] = {
     {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL,
      "network interface of the tensor bytes; default: the one that reaches the broker, where it is private",
      AT(data_device)},
-    {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL, "bytes per second, served and fetched; default no limit",
+    {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL, "bytes per second, each way by itself; default no limit",
      AT(max_rate_bytes)},
     {"join-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL,
      "give up while another worker has the name, or exports into DIR, or IF is not up; default never",

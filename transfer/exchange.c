@@ -56,7 +56,7 @@ static void exchange_schedule(transfer_t *t, uint64_t at_us)
 /* Marks a connection as having something to send; pump serves the marked ones in turns. */
 static void conn_touch(transfer_t *t, conn_t *c)
 {
-    t->x->stalled = false;
+    t->x->paced_us = 0;
     if (c->dirty || !conn_is_live(c)) return;
     DL_APPEND2(t->x->dirty, c, dirty_prev, dirty_next);
     t->x->dirty_count++;
@@ -331,7 +331,10 @@ static void end_ask(transfer_t *t, ask_t *a, tr_kind_t kind, int err)
                                .key = a->key,
                                .err = err});
     bool is_paid = a->state == ASK_SENT || a->state == ASK_RECEIVED;
-    if (kind == TR_REFUSED && is_paid) pace_refund(&t->x->pace, a->bytes);
+    if (kind == TR_REFUSED && is_paid) {
+        pace_refund(&t->x->pace_in, a->bytes);
+        t->x->paced_us = 0;
+    }
     leave(t, a);
 }
 
@@ -345,14 +348,14 @@ static bool send_asks(transfer_t *t, conn_t *c)
     frame_t f = {.kind = FRAME_ASK, .line = c->end.line, .ask = {.key = c->gathered->key}};
     uint32_t bytes = 0;
     for (const ask_t *a = c->gathered; a && f.count < LIMIT_ASK_RANGES; a = a->next) {
-        if (memcmp(&a->key, &f.ask.key, sizeof a->key) != 0 || !pace_ready(&t->x->pace, t->now_us)) break;
+        if (memcmp(&a->key, &f.ask.key, sizeof a->key) != 0 || !pace_ready(&t->x->pace_in, t->now_us)) break;
         f.ask.ranges[f.count++] = (frame_range_t){a->id, a->offset, a->bytes};
-        pace_take(&t->x->pace, a->bytes);
+        pace_take(&t->x->pace_in, a->bytes);
         bytes += a->bytes;
     }
     if (f.count == 0 || !conn_send(t, s, &f)) {
         if (f.count == 0) send_end(s);
-        pace_refund(&t->x->pace, bytes);
+        pace_refund(&t->x->pace_in, bytes);
         return false;
     }
     for (uint32_t i = 0; i < f.count; i++) {
@@ -499,7 +502,7 @@ void exchange_again(transfer_t *t, uint64_t id)
         end_draining(t, a);
         return;
     }
-    pace_refund(&t->x->pace, a->bytes);
+    pace_refund(&t->x->pace_in, a->bytes);
     a->state = ASK_GATHERED;
     DL_APPEND(a->conn->gathered, a);
     a->conn->gathered_count++;
@@ -751,7 +754,7 @@ static bool send_data(transfer_t *t, conn_t *c)
         return false;
     }
     c->sent_us = t->now_us;
-    pace_take(&t->x->pace, ready->bytes);
+    pace_take(&t->x->pace_out, ready->bytes);
     c->served = true;
     standing_free(t, ready);
     return true;
@@ -963,7 +966,7 @@ static void conns_timers(transfer_t *t)
             if (s && conn_send(t, s, &(frame_t){.kind = FRAME_BEAT, .line = c->end.line}))
                 t->counters.beats_out++;
         }
-        if (c->gathered && t->x->stalled && is_due(t, c->heard_us + t->x->beat_us)) {
+        if (c->gathered && !pace_ready(&t->x->pace_in, t->now_us) && is_due(t, c->heard_us + t->x->beat_us)) {
             /* Asks held back by our own pace: the source cannot answer what it was not asked, and must not be
              * blamed for it. */
             c->heard_us = t->now_us;
@@ -987,6 +990,7 @@ static void conns_timers(transfer_t *t)
 static void pump(transfer_t *t)
 {
     uint32_t paced = 0;
+    uint64_t until_us = CLOCK_NEVER;
     while (t->x->dirty && paced < t->x->dirty_count && t->x->turn_sends < EXCHANGE_TURN_SENDS) {
         conn_t *c = t->x->dirty;
         DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
@@ -1000,19 +1004,25 @@ static void pump(transfer_t *t)
             is_sent = conn_hi(t, c);
         } else if (send_unasks(t, c) || send_refusals(t, c)) {
             is_sent = true;
-        } else if ((c->gathered || c->ready) && !pace_ready(&t->x->pace, t->now_us)) {
-            /* A source is not blamed for what it was not asked: see the keepalive of conns_timers. */
-            if (c->gathered) exchange_schedule(t, c->heard_us + t->x->beat_us);
-            paced++;
-            continue;
         } else {
-            is_sent = send_asks(t, c);
-            is_sent = send_data(t, c) || is_sent;
+            bool may_ask = pace_ready(&t->x->pace_in, t->now_us),
+                 may_send = pace_ready(&t->x->pace_out, t->now_us);
+            is_sent = may_ask && send_asks(t, c);
+            is_sent = (may_send && send_data(t, c)) || is_sent;
+            bool asks_wait = c->gathered && !may_ask, data_wait = c->ready && !may_send;
+            if (!is_sent && (asks_wait || data_wait) && c->state != CONN_BROKEN) {
+                if (asks_wait) until_us = clock_earlier(until_us, pace_when(&t->x->pace_in, t->now_us));
+                if (data_wait) until_us = clock_earlier(until_us, pace_when(&t->x->pace_out, t->now_us));
+                /* A source is not blamed for what it was not asked: see the keepalive of conns_timers. */
+                if (asks_wait) exchange_schedule(t, c->heard_us + t->x->beat_us);
+                paced++;
+                continue;
+            }
         }
         if (is_sent) t->x->turn_sends++, paced = 0;
         else if (c->state != CONN_BROKEN) conn_untouch(t, c);
     }
-    t->x->stalled = t->x->dirty && paced >= t->x->dirty_count;
+    t->x->paced_us = t->x->dirty && paced >= t->x->dirty_count ? until_us : 0;
 }
 
 /* Events that were left over come first; new work starts only when there is room for more events.  The caller
@@ -1052,16 +1062,14 @@ int exchange_events(transfer_t *t, uint64_t now_us, tr_event_t *out, int cap)
 /* Connections that only wait for the pace do not keep the loop awake until the pace allows more. */
 bool exchange_pending(const transfer_t *t)
 {
-    return t->x->ring_count > 0 || t->x->reap_due ||
-           (t->x->dirty && (!t->x->stalled || pace_when(&t->x->pace, t->now_us) <= t->now_us));
+    return t->x->ring_count > 0 || t->x->reap_due || (t->x->dirty && t->x->paced_us <= t->now_us);
 }
 
 uint64_t exchange_deadline(transfer_t *t)
 {
     owner_check(t->owner);
     if (exchange_pending(t)) return t->now_us;
-    uint64_t paced = t->x->dirty ? pace_when(&t->x->pace, t->now_us) : CLOCK_NEVER;
-    return clock_earlier(paced, t->x->next_timer_us);
+    return clock_earlier(t->x->dirty ? t->x->paced_us : CLOCK_NEVER, t->x->next_timer_us);
 }
 
 /* ---- life ---- */
@@ -1080,7 +1088,8 @@ int exchange_init(transfer_t *t, const carrier_ops_t *carrier, const transfer_op
     x->serve_us = 1000ull * (opts->serve_deadline_ms ? opts->serve_deadline_ms : SERVE_DEADLINE_MS);
     x->beat_us = 1000ull * (opts->beat_ms ? opts->beat_ms : BEAT_MS);
     x->next_timer_us = CLOCK_NEVER;
-    pace_set(&x->pace, opts->max_rate_bytes, t->now_us);
+    pace_set(&x->pace_in, opts->max_rate_bytes, t->now_us);
+    pace_set(&x->pace_out, opts->max_rate_bytes, t->now_us);
     return HEDDLE_OK;
 }
 
@@ -1141,8 +1150,9 @@ void exchange_set_token(transfer_t *t, uint64_t token)
 void exchange_set_rate(transfer_t *t, uint64_t max_rate_bytes)
 {
     exchange_enter(t);
-    pace_set(&t->x->pace, max_rate_bytes, t->now_us);
-    t->x->stalled = false;
+    pace_set(&t->x->pace_in, max_rate_bytes, t->now_us);
+    pace_set(&t->x->pace_out, max_rate_bytes, t->now_us);
+    t->x->paced_us = 0;
 }
 
 void exchange_counters(transfer_t *t, tr_counters_t *ret_counters)

@@ -135,9 +135,9 @@ typedef struct exchange {
     uint64_t token, next_line;
     uint64_t serve_us, beat_us, next_timer_us;
     uint32_t turn_sends;
-    bool stalled;  /* all that is left to send waits for the pace */
-    bool reap_due; /* a connection ended and is not disconnected yet */
-    pace_t pace;
+    bool reap_due;            /* a connection ended and is not disconnected yet */
+    pace_t pace_in, pace_out; /* of the bytes that are asked for, and of those that are sent */
+    uint64_t paced_us; /* all that is left to send waits for the pace until then; 0: something does not */
 
     conn_t *conns, *closing, *dirty;
     uint32_t conn_count, dirty_count, blocked_count;

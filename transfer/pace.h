@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/pace.h (PURE): a token bucket over the bytes sent and received.  A range may go while
+/* transfer/pace.h (PURE): a token bucket over the bytes of one way.  A range may go while
  * there is any credit and is paid for whole (the bucket goes into debt), so that ranges larger
  * than the bucket pass too.  Loop thread only; the exchange owns it. */
 #ifndef TRANSFER_PACE_H

@@ -42,7 +42,7 @@ typedef struct heddle_worker_opts {
     const char *const *labels;    /* "key=value", NULL-terminated, up to 32; NULL: none */
     uint32_t slots;               /* per adapter; 0: 2 + the broker's keep */
     int apply;                    /* heddle_apply_t */
-    uint64_t max_rate_bytes;      /* per second, served and fetched; 0: no limit */
+    uint64_t max_rate_bytes;      /* per second, each way by itself; 0: no limit */
     const char *data_device;      /* network interface of the data plane; NULL: as for publishers */
     int insecure;                 /* as for publishers */
     int join_timeout_ms;          /* give up joining under a name that is alive after this; 0: never */

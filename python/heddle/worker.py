@@ -63,7 +63,7 @@ class Worker(Handle):
                when decided
     accepts    features that the engine can load, of heddle.updates.FEATURES; a version with another one is
                rejected (unsupported_feature) before the application sees it.  None: all.  With apply="app"
-    max_rate   bytes per second, served and fetched
+    max_rate   bytes per second, served and fetched, each way by itself
     join_timeout         seconds to give up joining under a name that is alive; None: never
     group, rank, ranks   workers that serve as one, as the ranks of one engine: each names the group, its rank
                from 0, and how many there are (at most 4096).  A version counts as staged in a group when each

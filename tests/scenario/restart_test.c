@@ -220,7 +220,7 @@ static int fetched_percent(const actor_t *a, uint64_t version)
     return (int)(p->bytes_done * 100 / p->part->region_bytes);
 }
 
-/* Version 1 is served, and all workers have links of 1 MiB/s.  w3 starts again when the others have so much of
+/* Version 1 is served, and all workers have 1 MiB/s each way.  w3 starts again when the others have so much of
  * version 2.  Returns the share of version 1 that w3 has when version 2 is decided. */
 static int starts_again_at(int percent, uint64_t keep)
 {
@@ -245,7 +245,7 @@ static int starts_again_at(int percent, uint64_t keep)
  * once, and keeps version 1 for no fetch. */
 Test(restart, a_worker_that_starts_again_in_a_rollout_fetches_what_is_decided_meanwhile)
 {
-    MUST(w, starts_again_at(70, 0) < 50);
+    MUST(w, starts_again_at(80, 0) < 50);
     UNTIL(w, 10 * MS, !strcmp(world_state(w, 1), "retired"));
     MUST(w, !worker_active(workers[2]));
     UNTIL(w, 5 * SECOND, worker_active(workers[2]));
@@ -258,7 +258,7 @@ Test(restart, a_worker_that_starts_again_in_a_rollout_fetches_what_is_decided_me
 /* What it has given up is not shown as fetched on. */
 Test(restart, what_a_worker_gave_up_is_not_shown_as_fetched)
 {
-    MUST(w, starts_again_at(70, 1) < 50);
+    MUST(w, starts_again_at(80, 1) < 50);
     UNTIL(w, 10 * MS, fetched_percent(workers[2], 2) >= 0);
     world_run(w, 10 * MS);
     MUST(w, !strcmp(world_state(w, 1), "kept"));
@@ -270,7 +270,7 @@ Test(restart, what_a_worker_gave_up_is_not_shown_as_fetched)
 /* Version 1 has arrived almost: the worker serves it until it has version 2. */
 Test(restart, a_worker_that_starts_again_early_in_a_rollout_serves_the_version_before)
 {
-    MUST(w, starts_again_at(20, 0) >= 50);
+    MUST(w, starts_again_at(40, 0) >= 50);
     UNTIL(w, SECOND, worker_active(workers[2]));
     MUST(w, worker_active(workers[2]) == 1);
     UNTIL(w, 5 * SECOND, world_all_active(w, 2));

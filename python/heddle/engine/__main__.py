@@ -145,7 +145,7 @@ def parser() -> argparse.ArgumentParser:
     worker.add_argument("--join-timeout", metavar="DUR", type=duration,
                         help="give up while another worker has the name; default never")
     worker.add_argument("--max-rate", metavar="SIZE", type=size,
-                        help="bytes per second, served and fetched; default no limit")
+                        help="bytes per second, each way by itself; default no limit")
     worker.add_argument("--data-device", metavar="IF",
                         help="network interface of the tensor bytes; default the one to the broker")
     worker.add_argument("--insecure", action="store_true", help="allow addresses that are not loopback")
