@@ -13,7 +13,7 @@
  * publisher is last once there are other sources, and alone before.
  *
  * Members are found by their token; tokens grow, so a new member is usually the last row.  A track owns its
- * plan, and track.c has the code.  One thread, nothing blocks. */
+ * plan.  One thread, nothing blocks. */
 #ifndef BROKER_PLAN_H
 #define BROKER_PLAN_H
 

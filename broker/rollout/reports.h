@@ -3,8 +3,8 @@
  * copies, makes progress, has staged or activated a version, refuses one, or asks for other sources; a
  * publisher comes with what it serves; a member goes.
  *
- * A report changes the soft state of tracks and copies (track.h), and may add sends (to be let go at once)
- * and events.  It decides nothing: rollout_tick and rollout_decide look at what changed.  What a peer reports
+ * A report changes the soft state of tracks and copies (track.h, copy.h), and may add sends (to be let go at
+ * once) and events.  It decides nothing: rollout_tick and rollout_decide look at what changed.  What a peer reports
  * is checked against the registry here; a report that does not fit is refused with an error, and changes
  * nothing but the copy that it is about.  One thread, nothing blocks. */
 #ifndef BROKER_REPORTS_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/rollout/rollout.h (PURE): versions are rolled out: begun, decided, ended.
  *
- *   track.h     versions and their copies on workers: the states
+ *   track.h     versions: the soft state
+ *   copy.h      one version on one worker: the states
  *   tally.h     how many copies are in which state
  *   rule.h      tally -> wait, commit, fail
  *   plan.h      which member fetches from which

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/rollout/tally.h (PURE): how many copies of one version are in which state.
  *
- * A tally is kept, not computed: the functions that change a copy (track.h) count what it was and what it
+ * A tally is kept, not computed: the functions that change a copy (copy.h) count what it was and what it
  * is now (tally_move), so that one STAGED costs the same with ten copies and with ten thousand. Eligible
  * copies, those that the rollout waits for, are counted apart from the others.
  *
  * A *unit* is what serves as a whole: a worker without a group, or a group with all of its ranks.  A group
  * is staged when each of its ranks has staged the version.
  *
- * A track owns its tally and its groups (track.c counts).  One thread, nothing blocks. */
+ * A track owns its tally and its groups.  One thread, nothing blocks. */
 #ifndef BROKER_TALLY_H
 #define BROKER_TALLY_H
 
@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The states of a copy; track.h has the table of events. */
+/* The states of a copy; copy.h has the table of events. */
 typedef enum {
     COPY_NONE,      /* the row was made, and nothing was sent yet */
     COPY_WAITING,   /* ANNOUNCE is to be sent when there is a source */
