@@ -71,7 +71,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
 
 /* The transaction has ended; `was_tried`: the store has answered.  The broker's state follows the store's,
  * and then the request that began the transaction gets its answer. */
-static void end(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
+static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
 {
     txn_t *t = &b->txn;
     t->is_open = false;
@@ -161,7 +161,7 @@ int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *
         b->out = &b->outboxes[out == b->outboxes];
         return rc;
     }
-    end(b, rc, is_tried, now, ret_error);
+    end_txn(b, rc, is_tried, now, ret_error);
     return b->is_broken ? ret_error->code : rc;
 }
 
@@ -172,7 +172,7 @@ void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_
     if (b->is_broken || !b->txn.is_open) return;
     heddle_error_t why = error ? *error : (heddle_error_t){0};
     b->out = &b->outboxes[b->out == b->outboxes];
-    end(b, rc, true, now, &why);
+    end_txn(b, rc, true, now, &why);
     if (b->is_undecided && !b->retry_us) rollout_stir(&b->rollout);
     b->is_undecided = false;
     broker_go_on(b, now);

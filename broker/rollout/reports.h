@@ -4,9 +4,9 @@
  * publisher comes with what it serves; a member goes.
  *
  * A report changes the soft state of tracks and copies (track.h, copy.h), and may add sends (to be let go at
- * once) and events.  It decides nothing: rollout_tick and rollout_decide look at what changed.  What a peer reports
- * is checked against the registry here; a report that does not fit is refused with an error, and changes
- * nothing but the copy that it is about.  One thread, nothing blocks. */
+ * once) and events.  It decides nothing: rollout_tick and rollout_decide look at what changed.  What a peer
+ * reports is checked against the registry here; a report that does not fit is refused with an error, and
+ * changes nothing but the copy that it is about.  One thread, nothing blocks. */
 #ifndef BROKER_REPORTS_H
 #define BROKER_REPORTS_H
 

@@ -381,7 +381,7 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 
 /* A VERSION record was applied.  The adapter's writer has the bytes, unless its session ended while the
  * record was written. */
-static void apply_version(step_t *s, const adapter_row_t *a, const version_row_t *row)
+static void follow_version(step_t *s, const adapter_row_t *a, const version_row_t *row)
 {
     event_row_t *e = events_add(s->ev, EVENT_VERSION_PUBLISHED, a->name, row->version, row->writer, s->v.now);
     e->bytes = (int64_t)row->data_bytes;
@@ -425,7 +425,7 @@ static void follow_hold(adapter_rollout_t *a)
 
 /* All copies follow the decision before any COMMIT is sent, because what a worker is sent depends on the
  * states of its copies. */
-static void apply_decision(step_t *s, const adapter_row_t *row)
+static void follow_decision(step_t *s, const adapter_row_t *row)
 {
     track_t *active = track_add(s->ro, row, row->active, s->v.now.us);
     if (!active) {
@@ -479,7 +479,7 @@ static void apply_decision(step_t *s, const adapter_row_t *row)
 
 /* A version has ended: every worker with a copy drops it, by RETIRE if it was decided and by ABORT if it
  * was not. */
-static void apply_state(step_t *s, const adapter_row_t *row, const record_t *record)
+static void follow_state(step_t *s, const adapter_row_t *row, const record_t *record)
 {
     event_type_t type = record->state == VERSION_FAILED    ? EVENT_VERSION_FAILED
                         : record->state == VERSION_RETIRED ? EVENT_VERSION_RETIRED
@@ -510,9 +510,9 @@ void rollout_apply(step_t *s, const record_t *record)
     if (!row) return;
     track_t *t;
     switch (record->kind) {
-    case RECORD_VERSION: apply_version(s, row, registry_version(row, record->version)); break;
-    case RECORD_DECISION: apply_decision(s, row); break;
-    case RECORD_STATE: apply_state(s, row, record); break;
+    case RECORD_VERSION: follow_version(s, row, registry_version(row, record->version)); break;
+    case RECORD_DECISION: follow_decision(s, row); break;
+    case RECORD_STATE: follow_state(s, row, record); break;
     case RECORD_FLOOR: /* the latest decision may have to be made anew */
         if ((t = rollout_track(s->ro, row->name, row->active)) != NULL) track_touch(t);
         return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/rollout/track.h (PURE): the soft state of versions.  A track is one version; its copies (copy.h), one
- * for each worker, have a tally (tally.h) and a plan of their sources (plan.h).
+/* broker/rollout/track.h (PURE): the soft state of versions.  A track is one version; its copies (copy.h),
+ * one for each worker, have a tally (tally.h) and a plan of their sources (plan.h).
  *
  * adapter_rollout_t owns the tracks of one adapter and points to the adapter's registry row; a track points
  * to its version's row.  Both rows outlive it, but for a version that is forgotten: RECORD_FORGET clears
