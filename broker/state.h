@@ -64,7 +64,7 @@ struct broker {
         uint64_t epochs, numbers;
     } raised;          /* by how much members raised them since the start */
     bool is_read_only; /* the last commit was refused: `status` says read_only */
-    uint64_t retry_us; /* then: when deciding is tried again */
+    uint64_t retry_us; /* after a failed transaction: when deciding is tried again; 0: it may go on now */
     bool is_broken;    /* fatal was called */
     /* a writer's session may have ended without its record being closed */
     bool has_abandoned;

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-/* After a refused commit, what was left undecided is tried again so much later. */
+/* What a failed transaction left undecided is tried again so much later. */
 #define COMMIT_RETRY_US 1000000ull
 
 /* ---- records are applied ---- */
@@ -84,7 +84,10 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
     }
     if (!rc) rc = apply(b, now, error);
     else if (rc == HEDDLE_ERR_DATA_DIR) broker_end_broken(b, rc, NULL, error);
-    if (rc && !b->retry_us) b->retry_us = now.us + COMMIT_RETRY_US; /* no further refusal puts it off */
+    /* A request that failed before the store was asked leaves nothing undecided.  The broker's own decisions
+     * do: without a retry no event would lead to them again.  A further failure does not delay the retry. */
+    bool leaves_undecided = rc && (was_tried || t->kind == TXN_OWN);
+    if (leaves_undecided && !b->retry_us) b->retry_us = now.us + COMMIT_RETRY_US;
     if (rc) outbox_clear(b->out);
     if (b->is_broken) return;
 
@@ -298,9 +301,8 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
     if (is_under_way)
         error_fail(&error, code, "the registry's store has not confirmed this %s for %llu ms", name, open_ms);
     else
-        error_fail(&error, code,
-                   "this %s was not begun: the registry's store has not confirmed another for %llu ms", name,
-                   open_ms);
+        error_fail(&error, code, "this %s was not started: an earlier write has waited %llu ms for the store",
+                   name, open_ms);
     error_where(&error, NULL, 0, NULL, is_publish ? "commit" : NULL);
     error_hint(&error, "%s",
                !is_under_way ? "nothing was recorded; try again"

@@ -31,6 +31,19 @@ Test(outage, one_who_is_refused_again_and_again_holds_up_no_decision)
     cr_assert_eq(rig_adapter()->decision, 1);
 }
 
+/* Its answer would be beyond the limits of the protocol, so the store is not asked. */
+Test(outage, a_request_that_did_not_reach_the_store_holds_up_no_decision)
+{
+    rig_open(OTHER, "big", "another", 0, false);
+    publish_to(1, (rig_publish_t){.digest = 1, .deadline_ms = 3600000});
+    registry_adapter(&R.b->registry, "big")->last_version = LIMIT_EXACT;
+    rig_publish(OTHER, (rig_publish_t){.digest = 50, .adapter = "big"});
+    rig_error(OTHER, "internal");
+    rig_staged(W1, 1, 1);
+    cr_assert_eq(rig_adapter()->decision, 1);
+    cr_assert(!R.b->is_read_only);
+}
+
 /* The publisher of version 1 was away for five leases of an outage that lasts still, and is about to open. */
 static void come_back_in_an_outage(void)
 {

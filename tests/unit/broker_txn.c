@@ -225,7 +225,7 @@ Test(txn, a_publication_ends_by_its_deadline_and_says_so)
     cr_assert(strstr(e->hint, "may still be recorded"), "%s", e->hint);
     rig_pass(1000);
     e = rig_error(T, "deadline");
-    cr_assert(e->req == R.req && strstr(e->message, "was not begun"), "%s", e->message);
+    cr_assert(e->req == R.req && strstr(e->message, "was not started"), "%s", e->message);
     cr_assert(R.b->request_count == 0 && rig_count(MSG_ERROR) == 2);
     cr_assert(rig_adapter()->version_count == 0 && !rig_has(W1, MSG_ANNOUNCE));
     rig_confirm(HEDDLE_OK);
