@@ -149,10 +149,8 @@ uint64_t member_silent_ms(const member_t *member, uint64_t now_us)
 
 const char *member_state_name(member_state_t state)
 {
-    static const char *const NAMES[] = {[MEMBER_READY] = "ready",
-                                        [MEMBER_DRAINING] = "draining",
-                                        [MEMBER_LEFT] = "left",
-                                        [MEMBER_LOST] = "lost"};
+    static const char *const NAMES[] =
+        {[MEMBER_READY] = "ready", [MEMBER_LEFT] = "left", [MEMBER_LOST] = "lost"};
     return state >= MEMBER_READY && state <= MEMBER_LOST ? NAMES[state] : "unknown";
 }
 
@@ -292,7 +290,8 @@ static int check_slots(const membership_t *m, const msg_join_t *join, heddle_err
     error_expected(error, "%llu or more: the active version, the arriving one, and %llu kept",
                    (unsigned long long)need, (unsigned long long)m->keep);
     error_found(error, "%llu", (unsigned long long)join->slots);
-    error_hint(error, "opts.slots %llu, or a broker with a smaller --keep", (unsigned long long)need);
+    error_hint(error, "set opts.slots to %llu, or start the broker with a smaller --keep",
+               (unsigned long long)need);
     return rc;
 }
 

@@ -16,6 +16,9 @@
  *   LOST LEFT   a join under the name                   -> replaced
  *   LOST LEFT   10 minutes                              -> forgotten
  *
+ * This file keeps the rows and says which lease is over (membership_lapsed).  What the end of a session leads
+ * to, for any reason, is in broker/sessions.c: broker_end_member.
+ *
  * Nothing here looks at every row for each message: READY rows are queued by the end of their lease, ended
  * rows by when they are forgotten, and what all members must have in common is counted.
  *
@@ -30,7 +33,7 @@
 #define MEMBER_LISTED_US 600000000ull /* lost and left ones are listed for 10 minutes */
 #define MEMBER_ENDED_MAX 4096u        /* and at most so many of them */
 
-typedef enum { MEMBER_READY = 1, MEMBER_DRAINING, MEMBER_LEFT, MEMBER_LOST } member_state_t;
+typedef enum { MEMBER_READY = 1, MEMBER_LEFT, MEMBER_LOST } member_state_t;
 
 typedef struct member_sub {
     char adapter[HEDDLE_NAME_MAX + 1];

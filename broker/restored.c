@@ -116,7 +116,7 @@ static bool record_numbers(recovering_t *h)
     if (h->is_absurd || h->is_crowded) {
         outbox_clear(b->out);
         if (h->is_absurd) {
-            error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s knows numbers that cannot be: %.300s", h->so_far.who,
+            error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s reports impossible numbers: %.300s", h->so_far.who,
                        buf_text(&h->text));
             error_expected(&error, "what this cluster's broker has given");
             error_hint(&error, "start the process again: it begins with nothing");

@@ -4,6 +4,9 @@
  *   unknown --HELLO--> idle --JOIN, OPEN--> bound to a session --LEAVE, lease over, replaced, revoked--> idle
  *   idle --LEAVE answered, key revoked, too many of them--> ending --its messages have left--> forgotten
  *
+ * Every session ends in broker_end_member; broker_tick calls it for each lease that is over.  The rows and
+ * their states are in membership.h.
+ *
  * A session of a worker begins at once.  That of a publisher begins when the WRITER record is applied.
  * At most LIMIT_PEERS connections; of idle ones BROKER_IDLE_PEERS, the longest silent makes room. */
 #ifndef BROKER_SESSIONS_H

@@ -113,7 +113,8 @@ typedef struct {
     uint64_t us, sum_us;
 } slowest_t;
 
-static bool has_eligible(const track_t *t)
+/* The rollout waited for a worker, which may be gone by now. */
+static bool has_awaited(const track_t *t)
 {
     return tally_present(&t->tally, true) + tally_gone(&t->tally) > 0;
 }
@@ -133,7 +134,7 @@ static slowest_t slowest_of(const track_t *t, uint64_t took_us)
             s.sum_us += phases[k].us;
             if (phases[k].us > s.us) s.us = phases[k].us, s.phase = phases[k].name;
         }
-        bool counts = has_eligible(t) ? c->is_eligible : copy_holds(c) && s.sum_us <= took_us + FITS_US;
+        bool counts = has_awaited(t) ? c->is_eligible : copy_holds(c) && s.sum_us <= took_us + FITS_US;
         if (counts && s.sum_us > slowest.sum_us) slowest = s;
     }
     return slowest;
@@ -145,7 +146,7 @@ static const copy_row_t *awaited_copy(const track_t *t)
     const copy_row_t *last = NULL;
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
-        bool counts = copy_in_flight(c) && (c->is_eligible || !has_eligible(t));
+        bool counts = copy_in_flight(c) && (c->is_eligible || !has_awaited(t));
         bool is_behind =
             counts && last &&
             (c->state < last->state || (c->state == last->state && c->bytes_done < last->bytes_done));
@@ -177,7 +178,8 @@ static void say_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT])
         text_printf(text + used, REST_TEXT - used, "; and for %u other%s", others, others > 1 ? "s" : "");
 }
 
-static uint64_t since_us(uint64_t from_ms, uint64_t to_ms)
+/* Wall clock in ms; 0 if it was set back meanwhile. */
+static uint64_t span_us(uint64_t from_ms, uint64_t to_ms)
 {
     return to_ms > from_ms ? (to_ms - from_ms) * 1000 : 0;
 }
@@ -185,8 +187,8 @@ static uint64_t since_us(uint64_t from_ms, uint64_t to_ms)
 /* What both times have in common. */
 static uint64_t common_us(uint64_t from_ms, uint64_t to_ms, uint64_t other_from_ms, uint64_t other_to_ms)
 {
-    return since_us(from_ms > other_from_ms ? from_ms : other_from_ms,
-                    to_ms < other_to_ms ? to_ms : other_to_ms);
+    return span_us(from_ms > other_from_ms ? from_ms : other_from_ms,
+                   to_ms < other_to_ms ? to_ms : other_to_ms);
 }
 
 /* The part of the time that is in no phase of the slowest worker.  A hold or settling is named where most of
@@ -231,7 +233,7 @@ static json_t *switch_part(const track_t *t)
     const copy_row_t *last = NULL;
     for (size_t i = 0; t && i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
-        bool counts = c->activate_us && (c->is_eligible || !has_eligible(t));
+        bool counts = c->activate_us && (c->is_eligible || !has_awaited(t));
         if (counts && (!last || c->activate_us > last->activate_us)) last = c;
     }
     return last ? json_pack("{s:s, s:o}", "worker", last->worker, "ms", part_ms(last->activate_us))
@@ -245,27 +247,27 @@ static slowest_t slowest_at_end(const track_t *t, const version_row_t *v, uint64
     const copy_row_t *c = v->worker[0] ? track_copy(t, v->worker) : awaited_copy(t);
     if (!c || (c->state != COPY_FAILED && !copy_in_flight(c))) return slowest_of(t, took_us);
     bool is_failed = c->state == COPY_FAILED;
-    uint64_t all_us = since_us(v->created_ms, is_failed ? c->since_ms : v->ended_ms);
+    uint64_t all_us = span_us(v->created_ms, is_failed ? c->since_ms : v->ended_ms);
     uint64_t sum_us = all_us > c->announce_us ? all_us - c->announce_us : 0;
     const char *phase = is_failed ? c->phase : copy_phase(c);
     if (!strcmp(phase, "verify")) phase = "fetch"; /* which it is within */
-    return (slowest_t){c, phase, is_failed ? sum_us : since_us(c->since_ms, v->ended_ms), sum_us};
+    return (slowest_t){c, phase, is_failed ? sum_us : span_us(c->since_ms, v->ended_ms), sum_us};
 }
 
 json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
     const track_t *t = rollout_track(b->rollout, a->name, v->version);
     bool is_on_its_way = v->state == VERSION_STAGING;
-    uint64_t took_us = since_us(v->created_ms, version_until_ms(v));
+    uint64_t took_us = span_us(v->created_ms, version_until_ms(v));
     slowest_t s = {0};
     if (t && v->first_ms) s = slowest_of(t, took_us);
     else if (t && !is_on_its_way) s = slowest_at_end(t, v, took_us);
     const copy_row_t *c = is_on_its_way && t ? awaited_copy(t) : NULL;
-    if (c) s = (slowest_t){c, copy_phase(c), since_us(c->since_ms, b->now.wall_ms), 0};
+    if (c) s = (slowest_t){c, copy_phase(c), span_us(c->since_ms, b->now.wall_ms), 0};
     json_t *slowest = !s.copy ? json_null()
                               : json_pack("{s:s, s:o, s:o}", "worker", s.copy->worker, "phase",
                                           part_text(s.phase), "ms", part_ms(s.us));
-    uint64_t so_far_us = since_us(v->created_ms, b->now.wall_ms);
+    uint64_t so_far_us = span_us(v->created_ms, b->now.wall_ms);
     return json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? part_ms(took_us) : json_null(),
         "so_far_ms", is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",

@@ -83,7 +83,7 @@ static int check_publish(const msg_publish_t *m, heddle_error_t *error)
     if (!m->request_id || !*m->request_id) {
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has no request id", m->adapter);
     } else if (m->part_count != 1) {
-        rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "PUBLISH of %s in %u parts", m->adapter,
+        rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_FEATURE, "PUBLISH of %s has %u parts", m->adapter,
                         m->part_count);
         error_contrast(error, "1 part", NULL);
         error_found(error, "%u parts", m->part_count);

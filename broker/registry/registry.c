@@ -145,7 +145,7 @@ version_row_t *registry_waiting(const adapter_row_t *a)
 uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v)
 {
     if (v->decision) return v->decision;
-    uint64_t first = 0; /* never decided: overtaken by the first decision for a later version */
+    uint64_t first = 0;
     for (size_t i = a->version_count; i-- > 0 && a->versions[i]->version > v->version;) {
         uint64_t decision = a->versions[i]->decision;
         if (decision && (!first || decision < first)) first = decision;
@@ -176,8 +176,9 @@ bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t
 /* A later decision for an earlier version takes this one back. */
 bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v)
 {
+    if (!v->decision) return false;
     for (size_t i = 0; i < a->version_count && a->versions[i]->version < v->version; i++)
-        if (a->versions[i]->decision > v->decision) return v->decision != 0;
+        if (a->versions[i]->decision > v->decision) return true;
     return false;
 }
 

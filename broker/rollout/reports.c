@@ -288,8 +288,8 @@ static int wrong_digest(const char *adapter, const version_row_t *row, const dig
     char expected[HEDDLE_DIGEST_TEXT], text[HEDDLE_DIGEST_TEXT];
     digest_text(&row->digest, expected);
     digest_text(found, text);
-    int rc = error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "%s has other bytes as %s@%llu", member->name,
-                        adapter, (unsigned long long)row->version);
+    int rc = error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH, "%s holds different bytes for %s@%llu",
+                        member->name, adapter, (unsigned long long)row->version);
     error_where(error, adapter, row->version, member->name, phase);
     error_contrast(error, expected, text);
     error_hint(error, "its memory or its sources are damaged; `heddle verify` asks every holder");

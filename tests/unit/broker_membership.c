@@ -625,7 +625,6 @@ Test(membership, gone_ones_are_bounded)
 Test(membership, names_of_states)
 {
     cr_assert_str_eq(member_state_name(MEMBER_READY), "ready");
-    cr_assert_str_eq(member_state_name(MEMBER_DRAINING), "draining");
     cr_assert_str_eq(member_state_name(MEMBER_LEFT), "left");
     cr_assert_str_eq(member_state_name(MEMBER_LOST), "lost");
     cr_assert_str_eq(member_state_name((member_state_t)0), "unknown");
