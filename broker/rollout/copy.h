@@ -49,10 +49,10 @@ typedef struct copy_row {
     copy_state_t last_state; /* GONE: the state before */
     bool is_eligible;        /* the rollout waits for it */
     bool has_reached;        /* it has served this version, or a later one, since its latest decision */
-    bool is_owed;            /* ANNOUNCED FETCHING ARRIVED: ANNOUNCE is to be sent again, for want
-                              * of a source, or because a newer version was announced meanwhile */
+    bool is_owed;            /* ANNOUNCED FETCHING ARRIVED: ANNOUNCE is to be sent again: there was no
+                              * source, or a newer version was announced meanwhile */
     bool is_spare;           /* KEPT: no reader holds it, and its slot is wanted (last heartbeat) */
-    bool is_trouble_said;    /* the event that no byte comes: once, however often that passes */
+    bool is_trouble_said;    /* the event that no byte comes was added: once for a copy */
     group_t *group;          /* NULL: none */
     uint32_t rank;           /* as in JOIN */
     uint64_t since_ms;       /* in this state */
@@ -77,7 +77,7 @@ typedef struct copy_row {
     /* REFUSED FAILED GONE: why; in flight: why no byte comes, as the last heartbeat had it */
     int code;
     char phase[16];
-    char *message; /* owned; NULL: nothing is said (copy_message) */
+    char *message; /* owned; NULL: none (copy_message) */
 } copy_row_t;
 
 /* NULL: none */
@@ -107,11 +107,12 @@ void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t bu
 /* The worker fetches this version: it has left the overtaken ones, and others that were announced to it, and
  * not begun, are behind it. */
 void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint64_t version, instant_t now);
-/* The worker has done with this version: those behind it begin. */
+/* The worker has finished this version: those behind it begin. */
 void copies_go_on(const adapter_rollout_t *a, const member_t *member, uint64_t version, uint64_t now_us);
-/* The bytes are there: what is left of the time since the version's record goes to announcement and queue. */
+/* The bytes are there.  The time since the version's record that the worker did not measure is split between
+ * announcement and queue. */
 void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us);
-/* Why it is REFUSED, FAILED or GONE, or no byte comes; "": nothing is said. */
+/* Why it is REFUSED, FAILED or GONE, or why no byte comes; "": not known. */
 static inline const char *copy_message(const copy_row_t *c) { return c->message ? c->message : ""; }
 /* there, and not yet staged or failed; c may be NULL in both */
 bool copy_in_flight(const copy_row_t *c);
