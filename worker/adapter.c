@@ -282,7 +282,7 @@ static bool fetch_coming(adapter_t *a, uint64_t now_us, sync_event_t *ret_event,
 
 /* --- sync: an event, and the actions that follow ---------------------------------------------- */
 
-/* NO_SLOT alone does not help an operator. The error lists which versions occupy the slots, how many
+/* "All slots are in use" alone does not help an operator. The error lists which versions occupy the slots, how many
  * readers hold each, and for how long one that was dropped has been waiting for its readers. */
 static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t *error, uint64_t now_us)
 {
@@ -312,8 +312,10 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
     bool fails =
         action->kind == SA_SEND_NACK || (action->kind == SA_OFFER && action->event == HEDDLE_EVENT_FAILED);
     sync_nack_t *why = fails ? sync_nack(&a->sync, action->version, SYNC_ANY_DECISION) : NULL;
-    if (why && why->error.code == HEDDLE_ERR_NO_SLOT && !why->error.hint[0])
+    if (why && why->lacks_occupants) {
         describe_slots(a, why->version, &why->error, now_us);
+        why->lacks_occupants = false;
+    }
     switch (action->kind) {
     case SA_RESOURCE:
         /* Without a download the slot's memory is still being made: it will begin with the new list. */

@@ -495,6 +495,7 @@ static void give_up_waiting(run_t *run)
     error_fail(&error, HEDDLE_ERR_NO_SLOT, "all %u slots are in use", s->slot_count);
     error_where(&error, NULL, head->version, NULL, "announce");
     send_nack(run, head, 0, &error);
+    sync_nack(s, head->version, 0)->lacks_occupants = true;
     head->complained = true;
     if (!is_named(s, head) && head->deadline_us != CLOCK_NEVER) forget(head);
 }

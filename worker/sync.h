@@ -134,6 +134,8 @@ typedef struct {
                      * not */
     uint64_t version, decision;
     bool pending; /* to be said after UP */
+    /* Every slot was in use.  What occupies them only the adapter knows: it adds that to the error, once. */
+    bool lacks_occupants;
     heddle_error_t error;
 } sync_nack_t;
 

@@ -652,6 +652,33 @@ Test(node, no_slot_names_who_holds_what)
     free(a.bytes);
 }
 
+/* The broker counts a version that was decided and refused as one that this worker holds: it learns why that
+ * is not so any more. */
+Test(node, a_refused_version_that_makes_room_says_for_which)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    msg_source_t source = source_of(o);
+    for (uint64_t v = 1; v <= 4; v++) {
+        test_arena_t a = arena(v);
+        origin_serve(o, &a, v);
+        announce_to(w, &a, v, &source, 1);
+        run_for(100000);
+        if (v <= 3) answer(w, APP_STAGED, v);
+        if (v <= 3) commit_to(w, &a, v, v);
+        if (v <= 2) answer(w, APP_ACTIVATE, v);
+        if (v == 3) cr_assert_eq(reject(w, v, "it does not fit the engine"), HEDDLE_OK);
+        free(a.bytes);
+    }
+    run_for(1500000);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert(nack->nack.version == 3 && nack->nack.decision == 0);
+    cr_assert_str_eq(nack->nack.code, "no_slot");
+    cr_assert_str_eq(nack->nack.phase, "activate");
+    cr_assert_str_eq(nack->nack.message, "its slot was needed for version 4");
+    cr_assert_str_eq(last_event(w, HEDDLE_EVENT_FAILED)->message, nack->nack.message);
+}
+
 /* --- content that is here under another number --- */
 
 static const slot_t *slot_of_version(worker_t *w, uint64_t version)
