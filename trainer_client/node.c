@@ -282,7 +282,8 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
         error_fail(&error, rc, "%s@%llu is recorded, but its bytes cannot be served", n->adapter,
                    (unsigned long long)m->version);
         error_where(&error, n->adapter, m->version, NULL, "announce");
-        error_hint(&error, "free memory, and publish again under the same request id");
+        error_hint(&error, "free memory, and publish again %s",
+                   a->is_random_id ? "with opts.if_unchanged skip" : "under the same request id");
         finish(n, &error);
         return;
     }
@@ -608,6 +609,20 @@ static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
     return rc;
 }
 
+/* A caller that chose the request id can repeat the request. A random id is not known to it, and was never
+ * promised to stand for one version. */
+static void hint_repeat(const publisher_node_t *n, const publish_request_t *a, heddle_error_t *error)
+{
+    if (!a->is_random_id)
+        error_hint(error, "publish again under the same request id: it becomes one version at most");
+    else
+        error_hint(
+            error,
+            "whether it was recorded is unknown: `heddle versions %.128s` shows it; with opts.request_id "
+            "a repetition is safe",
+            n->adapter);
+}
+
 /* Where the broker may have the request, its region is kept. A version that no process serves would block
  * all later ones until its deadline. */
 static void do_abandon(publisher_node_t *n)
@@ -630,7 +645,7 @@ static void do_abandon(publisher_node_t *n)
                    n->adapter, *why ? ": " : "", why);
     else if (!e.code) error_fail(&e, HEDDLE_ERR_UNAVAILABLE, "the broker of %s is away", n->adapter);
     error_where(&e, n->adapter, 0, NULL, "commit");
-    error_hint(&e, "publish again under the same request id: it becomes one version at most");
+    hint_repeat(n, a, &e);
     finish(n, &e);
 }
 

@@ -235,6 +235,21 @@ Test(node, abandoning_tells_what_it_waited_for)
     cr_assert_eq(r.version, 3);
 }
 
+/* A random id is not known to the caller, which therefore cannot repeat the request under it. */
+Test(joined, what_is_given_up_says_how_to_repeat_it)
+{
+    publish_result_t r;
+    heddle_error_t error;
+    publish_one("id-1");
+    cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_str_eq(error.hint, "publish again under the same request id: it becomes one version at most");
+    publish_one(NULL);
+    cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_null(strstr(error.hint, "the same"), "%s", error.hint);
+    cr_assert_not_null(strstr(error.hint, "`heddle versions policy` shows"), "%s", error.hint);
+    cr_assert_not_null(strstr(error.hint, "opts.request_id"), "%s", error.hint);
+}
+
 static void settles(uint64_t retry_ms)
 {
     msg_t m = {.type = MSG_ERROR,
