@@ -422,8 +422,21 @@ int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tenso
                        .metadata = bytes_of(metadata, strlen(metadata))};
     pack_t *pack = NULL;
     command_t t = {0};
+    patience_t patience;
+    uint64_t start_us = time_now();
     int rc = pack_new(&in, &pack, &error);
-    if (!rc) t.bytes = pack_bytes(pack), rc = take_region(p, NULL, &t, &error);
+    if (!rc) {
+        t.bytes = pack_bytes(pack);
+        patience_begin(&patience, p, start_us, p->timeout_ms);
+        rc = patience_over(&patience, take_region(p, NULL, &t, &error), &error);
+    }
+    if (rc == HEDDLE_ERR_DEADLINE) {
+        error_fail(&error, rc, "the memory of %s was not made in time", p->adapter);
+        error_expected(&error, "%llu bytes within %u ms", (unsigned long long)t.bytes, p->timeout_ms);
+        error_found(&error, "not after %llu ms", (unsigned long long)((time_now() - start_us) / 1000));
+        error_hint(&error,
+                   "a longer opts.timeout_ms gives more time; later publications use the memory again");
+    }
     if (!rc) pack_lay(pack, t.region->base), rc = open_publication(p, pack, &t, ret_publication, &error);
     else pack_destroy(&pack);
     if (rc) error_where(&error, p->adapter, 0, NULL, "pack");
@@ -492,7 +505,7 @@ static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *r
             rc = label_check(o->meta[i], error);
             continue;
         }
-        rc = error_fail(error, HEDDLE_ERR_LIMIT, "there are too many pairs of meta");
+        rc = error_fail(error, HEDDLE_ERR_LIMIT, "meta has too many pairs");
         error_expected(error, "at most %u", LIMIT_META);
         error_found(error, "more");
         error_hint(error, "put what belongs together into one value");
@@ -550,7 +563,12 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
     c.kind = COMMAND_ABANDON;
     if (!closed && rc) closed = run(p, &c);
     if (!closed) error = request.error;
-    if (error.code && !closed && rc == HEDDLE_ERR_INTERRUPTED) error_fail(&error, rc, "interrupted");
+    if (error.code && !closed && rc == HEDDLE_ERR_INTERRUPTED) {
+        /* The hint says whether the version may be recorded, which an interrupt does not change. */
+        heddle_error_t why = error;
+        error_fail(&error, rc, "interrupted");
+        error_hint(&error, "%s", why.hint);
+    }
     if (error.code) {
         error_where(&error, p->adapter, 0, NULL, error.phase[0] ? NULL : "commit");
         end(pub);

@@ -9,8 +9,8 @@
  *
  * Threads: one thread at a time may use a publisher; a thread of the library does the I/O.  Calls block at
  * most for their timeout; only heddle_publisher_wait and heddle_publisher_next_event take -1, which is none.
- * A commit blocks at most for the deadline of its rollout, which includes packing and digesting; begin at
- * most for timeout_ms, while a region is about to become free.
+ * A commit blocks at most for the deadline of its rollout, which includes packing and digesting.  Begin
+ * blocks at most for timeout_ms, while a region is about to become free or new memory is made.
  *
  * Errors: a call returns the first error that it meets, and heddle_last_error describes that one.  Errors of
  * several workers are rows of a report (heddle_report_t.missing); its `code` is why the rollout as a whole
@@ -140,8 +140,10 @@ typedef struct heddle_report {
 
 /* Connects and is admitted as the writer.  On OK *ret_publisher is owned by the caller; on failure it is
  * not written.
- * Errors: BAD_NAME, USAGE, INSECURE_ADDRESS, UNAVAILABLE (no broker within timeout_ms), WRITER_HELD (by
- * whom is in the message), UCX_VERSION, WIRE_VERSION, NO_MEMORY. */
+ * Errors: BAD_NAME, USAGE, INSECURE_ADDRESS, NOT_FOUND and DATA_DIR (a key that was named, or the key ring),
+ * UNAVAILABLE (no broker within timeout_ms), DENIED (the keys do not fit, or the broker gives this key no such
+ * role), WRITER_HELD (by whom is in the message), UCX_VERSION, WIRE_VERSION, NO_MEMORY, INTERNAL (UCX or
+ * the network interface cannot be used). */
 HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
 
 /* The two halves of open, for programs that must be able to give up: start makes the handle and begins to
@@ -150,7 +152,7 @@ HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle
  * Whatever opened says, the handle is the caller's to close. */
 HEDDLE_API int heddle_publisher_start(const heddle_publisher_opts_t *opts,
                                       heddle_publisher_t **ret_publisher);
-/* The second half: what heddle_publisher_start says of it. */
+/* Waits until the broker has admitted the publisher: see heddle_publisher_start. */
 HEDDLE_API int heddle_publisher_opened(heddle_publisher_t *p);
 /* Readable while next_event has something.  Owned by the publisher: poll it, never read or close it. */
 HEDDLE_API int heddle_publisher_fd(const heddle_publisher_t *p);
@@ -159,7 +161,7 @@ HEDDLE_API int heddle_publisher_fd(const heddle_publisher_t *p);
  * `config` is copied: the bytes of adapter_config.json.  `metadata` is the safetensors __metadata__ as a
  * JSON object, or NULL for {"format":"pt"}.  One publication may be open at a time.
  * Errors: the group of exit 8 for a bad table or config, NO_MEMORY, NO_SLOT (every region is still being
- * served). */
+ * served), DEADLINE (its memory could not be made within timeout_ms), USAGE, INTERRUPTED. */
 HEDDLE_API int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
                                         const void *config, size_t config_bytes, const char *metadata,
                                         heddle_publication_t **ret_publication);
@@ -175,8 +177,10 @@ HEDDLE_API int heddle_publication_write(heddle_publication_t *pub, const void *c
 /* Digests, seals, publishes; OK when the record is on the broker's disk.  Takes the publication, also on
  * failure.
  * Errors: USAGE (a tensor that has bytes was neither written nor asked for with heddle_publication_tensor:
- * its place holds an older version's), UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK,
- * NO_SPACE, DEADLINE (phase pack: nothing was sent), INTERRUPTED. */
+ * its place holds an older version's), BAD_NAME (request_id, a key of meta), LIMIT (meta, or the record does
+ * not fit into one message), NO_MEMORY, UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE,
+ * PROTOCOL (the broker recorded other bytes), DEADLINE and INTERRUPTED (phase pack: nothing was sent; phase
+ * commit: the version may be recorded, and the hint says how to find out). */
 HEDDLE_API int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
                                          heddle_published_t *ret_published);
 /* Gives the region back unpublished.  NULL and pointers to NULL are allowed. */

@@ -7,6 +7,7 @@
 #include <heddle/heddle.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -435,6 +436,14 @@ static void *interrupt_soon(void *arg)
     return NULL;
 }
 
+static atomic_bool is_over;
+
+static void *interrupt_often(void *arg)
+{
+    for (; !atomic_load(&is_over); usleep(10000)) heddle_publisher_interrupt(arg);
+    return NULL;
+}
+
 Test(publisher, calls_that_wait_can_be_interrupted)
 {
     static heddle_report_t report;
@@ -453,6 +462,57 @@ Test(publisher, calls_that_wait_can_be_interrupted)
     FAILS(HEDDLE_ERR_INTERRUPTED, heddle_publisher_next_event(p, -1, &e));
     pthread_join(thread, NULL);
     FAILS(HEDDLE_ERR_AGAIN, heddle_publisher_next_event(p, 0, &e));
+    heddle_publisher_close(&p);
+    stop();
+}
+
+/* A commit that was interrupted may have been recorded: its hint says how to find out. */
+Test(publisher, an_interrupted_commit_says_what_may_have_happened)
+{
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    OK(open_as("trainer", 0, 0, &p));
+    child_signal(&broker, SIGSTOP);
+    pthread_t thread;
+    pthread_create(&thread, NULL, interrupt_often, p);
+    do { /* an interrupt may come while it still packs */
+        FAILS(HEDDLE_ERR_INTERRUPTED, publish(p, 1, 0, &v));
+    } while (strcmp(heddle_last_error()->phase, "commit"));
+    atomic_store(&is_over, true);
+    pthread_join(thread, NULL);
+    cr_assert_str_eq(heddle_last_error()->message, "interrupted");
+    cr_assert_not_null(strstr(heddle_last_error()->hint, "heddle versions policy"), "%s",
+                       heddle_last_error()->hint);
+    child_signal(&broker, SIGCONT);
+    heddle_publisher_close(&p);
+    stop();
+}
+
+/* Half a gigabyte of new memory takes longer than this publisher waits for anything. */
+Test(publisher, begin_makes_memory_no_longer_than_its_timeout)
+{
+    heddle_publisher_t *p;
+    heddle_publication_t *pub = NULL;
+    heddle_publisher_opts_t opts = {.size = sizeof opts,
+                                    .broker = endpoint,
+                                    .adapter = "policy",
+                                    .timeout_ms = 10};
+    static const uint64_t LARGE[] = {8, 1u << 24}, SMALL[] = {8, 8};
+    heddle_tensor_t t = {.size = sizeof t,
+                         .name = "l.lora_A.weight",
+                         .dtype = HEDDLE_DTYPE_F32,
+                         .ndim = 2,
+                         .dims = LARGE};
+    OK(heddle_publisher_start(&opts, &p));
+    FAILS(HEDDLE_ERR_DEADLINE, heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &pub));
+    cr_assert_null(pub);
+    cr_assert_str_eq(heddle_last_error()->phase, "pack");
+    cr_assert_not_null(strstr(heddle_last_error()->hint, "opts.timeout_ms"), "%s", heddle_last_error()->hint);
+    heddle_publisher_interrupt(p);
+    FAILS(HEDDLE_ERR_INTERRUPTED, heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &pub));
+    t.dims = SMALL;
+    OK(heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &pub));
+    heddle_publication_abort(&pub);
     heddle_publisher_close(&p);
     stop();
 }
