@@ -18,7 +18,7 @@ typedef struct node_io {
     void (*event)(void *self, const heddle_event_t *event); /* to the application */
     const transfer_ops_t *tr;
     transfer_t *t;
-    const clock_ops_t *clock; /* only for wall-clock stamps of events */
+    const clock_ops_t *clock; /* wall-clock stamps of events, and times within a turn */
     const owner_t *owner;     /* of the thread that calls node and io.
                                * NULL: it is not checked */
 } node_io_t;

@@ -82,7 +82,7 @@ static int sort_rows(const heddle_tensor_t *tensors, layout_t *l, heddle_error_t
 static int check_sum(const heddle_tensor_t *tensors, const layout_t *l, heddle_error_t *error)
 {
     if (l->data_bytes == 0) {
-        int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "the tensors hold no byte");
+        int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "all tensors are empty");
         error_contrast(error, "at least one element in one tensor", "0 bytes");
         error_hint(error, "tensors sharded by ZeRO or FSDP are saved empty unless they are gathered first");
         return rc;

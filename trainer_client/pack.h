@@ -61,7 +61,7 @@ uint64_t *pack_lay_digested(pack_t *p, void *base);
 void *pack_tensor(pack_t *p, uint32_t index);
 /* sources[i], unless NULL, has the bytes of row i, and does not overlap the region: begin says which rows
  * will be written, write copies what of them lies in [from, to) of the region, whole pages.  Parts that do
- * not overlap may be written at once; before anything else they must come to all of the region. */
+ * not overlap may be written at once.  Write the whole region before calling anything else. */
 void pack_write_begin(pack_t *p, const void *const *sources);
 void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint64_t to);
 enum { PACK_THREADS_MAX = 4 };

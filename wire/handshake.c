@@ -45,7 +45,7 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
         error_expected(error, "a broker that was not started with --insecure");
         error_found(error, "a plain one");
         error_hint(error, "is it another program? start your broker there without --insecure; or, to take "
-                          "this one as it is, leave opts.broker_key away and remove its file in brokers/ of "
+                          "this one as it is, omit opts.broker_key and remove its file in brokers/ of "
                           "the key ring (your own broker started with --insecure does)");
         error->retriable = 1;
     } else if (is_mismatch) {

@@ -269,21 +269,21 @@ static bool fetch_coming(adapter_t *a, uint64_t now_us, sync_event_t *ret_event,
     const slot_t *slot = slot_of(a, e->slot);
     bool is_reserved = slot && slot->state == SLOT_RESERVED;
     int rc = is_reserved ? HEDDLE_OK : reserve(a, e->what, (uint32_t)e->slot, error);
-    *ret_event = (sync_event_t){.kind = SY_NO_SLOT, .version = e->version, .error = error};
+    *ret_event = (sync_event_t){.kind = SY_NOT_RESERVED, .version = e->version, .error = error};
     if (!rc) {
         rc = start_download(a, e, now_us, error);
         ret_event->kind = rc ? SY_FETCH_FAILED : SY_FETCHED;
     }
     if (rc == HEDDLE_ERR_AGAIN) return false;
-    const char *phase = ret_event->kind == SY_NO_SLOT ? "announce" : "fetch";
+    const char *phase = ret_event->kind == SY_NOT_RESERVED ? "announce" : "fetch";
     if (rc) error_where(error, a->name, e->version, a->core->opts.name, phase);
     return true;
 }
 
 /* --- sync: an event, and the actions that follow ---------------------------------------------- */
 
-/* "All slots are in use" alone does not help an operator. The error lists which versions occupy the slots, how many
- * readers hold each, and for how long one that was dropped has been waiting for its readers. */
+/* "All slots are in use" alone does not help an operator. The error lists which versions occupy the slots,
+ * how many readers hold each, and for how long one that was dropped has been waiting for its readers. */
 static void describe_slots(const adapter_t *a, uint64_t version, heddle_error_t *error, uint64_t now_us)
 {
     buf_t text = {0};
@@ -588,7 +588,7 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
     }
     if (!a->download) return;
     download_transfer(a->download, event, now_us);
-    if (download_is_waiting(a->download)) look_at_download(a, now_us);
+    if (download_needs_owner(a->download)) look_at_download(a, now_us);
 }
 
 /* --- time and work ---------------------------------------------------------------------------- */
@@ -639,7 +639,7 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
     if (now_us >= sync_deadline(&a->sync)) step_sync(a, &(sync_event_t){.kind = SY_TICK}, now_us);
     if (a->download) {
         next = download_tick(a->download, now_us);
-        if (download_is_waiting(a->download)) look_at_download(a, now_us);
+        if (download_needs_owner(a->download)) look_at_download(a, now_us);
     }
     next = clock_earlier(next, ask_for_room(a, now_us));
     return clock_earlier(next, sync_deadline(&a->sync));
@@ -651,7 +651,7 @@ bool adapter_work(adapter_t *a, uint64_t now_us)
 {
     if (a->download) {
         if (download_work(a->download, now_us)) {
-            if (download_is_waiting(a->download)) look_at_download(a, now_us);
+            if (download_needs_owner(a->download)) look_at_download(a, now_us);
             return true;
         }
     } else if (sync_coming(&a->sync)) {

@@ -4,7 +4,8 @@
  *
  *   FREE -> HASHING (one piece a check_work) -> ASKING (up to CHECK_ANSWER_US) -> FREE, answered
  *
- * A check holds its slot like a reader.  Loop thread only; the node owns all of them. */
+ * The checks of checks_t hold their slot like a reader, and the node owns them.  One that compares another
+ * version's slot (adapter_t.equal) is its adapter's, and holds nothing.  Loop thread only. */
 #ifndef WORKER_CHECK_H
 #define WORKER_CHECK_H
 

@@ -111,7 +111,7 @@ bool download_work(download_t *p, uint64_t now_us);
 /* Returns the next deadline. */
 uint64_t download_tick(download_t *p, uint64_t now_us);
 /* Its owner has to do something: find other sources, or end it. */
-static inline bool download_is_waiting(const download_t *p)
+static inline bool download_needs_owner(const download_t *p)
 {
     return p->needs_sources || p->state >= DOWNLOAD_DONE;
 }

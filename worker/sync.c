@@ -17,7 +17,7 @@ typedef struct {
 
 /* --- entries ------------------------------------------------------------------------------------ */
 
-/* A decision that is not applied yet chose this version, and no later decision went back behind it. */
+/* A decision that is not applied yet chose this version, and no later decision stepped back below it. */
 static bool is_named(const sync_t *s, const sync_entry_t *e) { return e->decision > s->applied.decision; }
 
 /* A named version has the first claim to a slot, unless no source has its bytes: then it must not block
@@ -592,7 +592,7 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
         e->starved = event->source_count == 0;
         if (e->starved && is_overtaken(s, e) && !is_named(s, e)) leave(run, e);
         break;
-    case SY_NO_SLOT:
+    case SY_NOT_RESERVED:
         if (state != SYNC_COMING) break;
         e->slot = -1; /* given back already: nothing was ever in it */
         fail_version(run, e, event->error);

@@ -20,7 +20,7 @@
  *
  *   event        absent   WAITING  COMING      ARRIVED   STAGED     ACTIVE     KEPT
  *   ANNOUNCE     WAITING  -(1)     RESOURCE(1) -(1)      say STAGED say ACTIVE say STAGED
- *   NO_SLOT      -        -        NACK(2)     -         -          -          -
+ *   NOT_RESERVED -        -        NACK(2)     -         -          -          -
  *   FETCHED      -        -        (3)         -         -          -          -
  *   FETCH_FAILED -        -        NACK, L(2)  -         -          -          -
  *   APP_STAGED   NF       NF       NF          STAGED(3) ok         ok         ok
@@ -33,10 +33,10 @@
  *   SOURCES      -        -        (7)         -         -          -          -
  *   DRAINED      a slot that was dropped is free: the next WAITING one starts
  *
- * A version is *named* while a decision that was not applied yet chose it and no later decision
- * went back behind it, or its COMMIT was offered before that one came: the application may have
- * switched by then. ABORT leaves a named version alone, and UP the one that it names; RETIRE does not:
- * the broker retires nothing that its latest decision chose.
+ * A version is *named* from its decision until that is applied, or until a later decision steps back below
+ * it.  Where its COMMIT was offered already it stays named: the application may have switched.  ABORT leaves
+ * a named version alone, and UP the one that it names; RETIRE does not: the broker retires nothing that its
+ * latest decision chose.
  *
  *   (1) The deadline is taken anew; another digest than before is refused (NACK digest_mismatch).  One
  *       entry at a time is COMING, so that it has the whole bandwidth: the named one, else the one that was
@@ -46,8 +46,8 @@
  *       a process that joined during a rollout (its announcement has no deadline) is dropped for a decision
  *       that names a later announced version, until half of its bytes have arrived.  While the session is
  *       DOWN nothing is preempted: what is named only UP says.
- *   (2) NO_SLOT also when nothing came free for SYNC_SLOT_WAIT_US (or a quarter of the deadline).  A
- *       version that is named or has no deadline waits on, and is tried again.
+ *   (2) A WAITING version also fails, with no_slot, when no slot came free for SYNC_SLOT_WAIT_US (or a
+ *       quarter of the deadline).  A version that is named or has no deadline waits on, and is tried again.
  *   (3) Application: ARRIVED, OFFER arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is
  *       said; then, if the version is named, as COMMIT.
  *   (4) AUTO: FLIP, say ACTIVE.  Application: OFFER commit, and FLIP when it says activate.  Named again
@@ -109,14 +109,14 @@ typedef struct {
     uint64_t version;
     struct announced *what; /* of its announcement: the adapter's, and not looked at here */
     digest_t digest;
-    uint64_t decision;    /* the one that named it; 0: none, or a later one went back behind it */
+    uint64_t decision;    /* the one that named it; 0: none, or a later one stepped back below it */
     uint64_t offered;     /* decision of the last OFFER commit */
     uint64_t order;       /* of announcement */
     uint64_t deadline_us; /* by own clock, with grace; CLOCK_NEVER: none */
     uint64_t patience_us; /* how long it may be blocked for a slot */
     uint64_t start_us;    /* not to be tried before */
     unsigned tries;
-    bool complained; /* NO_SLOT was said */
+    bool complained; /* a NACK with no_slot was sent */
     bool reported;   /* STAGED was sent or restated */
     bool restated;   /* was in the last JOIN */
     bool retired;    /* ACTIVE and not to be kept */
@@ -165,7 +165,7 @@ typedef enum {
     SY_ABORT,
     SY_RETIRE,
     SY_SOURCES,
-    SY_NO_SLOT,
+    SY_NOT_RESERVED,
     SY_FETCHED,
     SY_FETCH_FAILED,
     SY_DRAINED,
@@ -182,7 +182,7 @@ typedef struct {
     digest_t digest;        /* ANNOUNCE, COMMIT, UP */
     uint64_t decision;      /* COMMIT; UP: 0 = nothing was decided yet */
     uint64_t deadline_us;   /* ANNOUNCE: left of the rollout's; 0: none */
-    /* NO_SLOT, FETCH_FAILED, ABORT, APP_REJECT: why; borrowed */
+    /* NOT_RESERVED, FETCH_FAILED, ABORT, APP_REJECT: why; borrowed */
     const heddle_error_t *error;
     uint32_t slot_count;   /* UP */
     uint32_t source_count; /* SOURCES: how many are in the list */
@@ -190,8 +190,8 @@ typedef struct {
     uint32_t keep_count; /* UP: versions that may stay */
 } sync_event_t;
 
-/* What is to be fetched needs no action: it is the entry that is COMING (sync_coming), and ends with NO_SLOT
- * (its slot is free again), FETCHED or FETCH_FAILED. */
+/* What is to be fetched needs no action: it is the entry that is COMING (sync_coming).  It ends with
+ * NOT_RESERVED (no memory for it; its slot is free again), FETCHED or FETCH_FAILED. */
 typedef enum {
     SA_RESOURCE, /* the version that is COMING may have new sources */
     SA_SEND_STAGED,

@@ -141,8 +141,8 @@ typedef struct heddle_report {
 /* Connects and is admitted as the writer.  On OK *ret_publisher is owned by the caller; on failure it is
  * not written.
  * Errors: BAD_NAME, USAGE, INSECURE_ADDRESS, NOT_FOUND and DATA_DIR (a key that was named, or the key ring),
- * UNAVAILABLE (no broker within timeout_ms), DENIED (the keys do not fit, or the broker gives this key no such
- * role), WRITER_HELD (by whom is in the message), UCX_VERSION, WIRE_VERSION, NO_MEMORY, INTERNAL (UCX or
+ * UNAVAILABLE (no broker within timeout_ms), DENIED (the keys do not fit, or this key has no such role at the
+ * broker), WRITER_HELD (by whom is in the message), UCX_VERSION, WIRE_VERSION, NO_MEMORY, INTERNAL (UCX or
  * the network interface cannot be used). */
 HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
 
@@ -178,9 +178,9 @@ HEDDLE_API int heddle_publication_write(heddle_publication_t *pub, const void *c
  * failure.
  * Errors: USAGE (a tensor that has bytes was neither written nor asked for with heddle_publication_tensor:
  * its place holds an older version's), BAD_NAME (request_id, a key of meta), LIMIT (meta, or the record does
- * not fit into one message), NO_MEMORY, UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK, NO_SPACE,
- * PROTOCOL (the broker recorded other bytes), DEADLINE and INTERRUPTED (phase pack: nothing was sent; phase
- * commit: the version may be recorded, and the hint says how to find out). */
+ * not fit into one message), NO_MEMORY, UNAVAILABLE, FENCED, REQUEST_CONFLICT, UNCHANGED, STEP_BACK,
+ * NO_SPACE, PROTOCOL (the broker recorded other bytes), DEADLINE and INTERRUPTED (phase pack: nothing was
+ * sent; phase commit: the version may be recorded, and the hint says how to find out). */
 HEDDLE_API int heddle_publication_commit(heddle_publication_t **pub, const heddle_publish_opts_t *opts,
                                          heddle_published_t *ret_published);
 /* Gives the region back unpublished.  NULL and pointers to NULL are allowed. */

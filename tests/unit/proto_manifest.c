@@ -180,7 +180,7 @@ Test(layout, refuses_bad_shapes)
         three[i] = tensor((const char *[]){"a", "b", "c"}[i], HEDDLE_DTYPE_U8, 1, FULL);
     refused(three, 3, HEDDLE_ERR_LIMIT, "too much memory");
     heddle_tensor_t none = tensor("a", HEDDLE_DTYPE_BF16, 2, NONE);
-    refused(&none, 1, HEDDLE_ERR_BAD_ADAPTER, "hold no byte");
+    refused(&none, 1, HEDDLE_ERR_BAD_ADAPTER, "all tensors are empty");
     refused(&none, 0, HEDDLE_ERR_BAD_ADAPTER, "there is no tensor");
     refused(&none, LIMIT_TENSORS + 1, HEDDLE_ERR_LIMIT, "too many tensors");
 }

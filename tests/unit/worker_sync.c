@@ -55,7 +55,8 @@ static int first_free(const sync_t *s, const sync_event_t *ev)
         bool is_used = leaving[slot] != 0;
         for (unsigned i = 0; i < SYNC_ENTRIES; i++) {
             const sync_entry_t *e = &s->entries[i];
-            bool is_back = ev->kind == SY_NO_SLOT && e->state == SYNC_COMING && ev->version == e->version;
+            bool is_back =
+                ev->kind == SY_NOT_RESERVED && e->state == SYNC_COMING && ev->version == e->version;
             is_used |= e->state != SYNC_ABSENT && e->slot == slot && !is_back;
         }
         if (!is_used) return slot;
@@ -75,13 +76,13 @@ static int feed(sync_t *s, sync_event_t ev)
 {
     heddle_error_t why;
     error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
-    if (!ev.error && (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT))
+    if (!ev.error && (ev.kind == SY_NOT_RESERVED || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT))
         ev.error = &why;
     if ((ev.kind == SY_ANNOUNCE || ev.kind == SY_COMMIT || ev.kind == SY_UP) &&
         digest_equal(&ev.digest, &(digest_t){{0}}))
         ev.digest = digest_of(ev.version);
     const sync_entry_t *coming = sync_coming(s);
-    int before = coming && ev.kind != SY_NO_SLOT ? coming->slot : -1;
+    int before = coming && ev.kind != SY_NOT_RESERVED ? coming->slot : -1;
     sync_slots_t slots = slots_of(s, &ev);
     int n = sync_step(s, &ev, &slots, now, out);
     for (int i = 0; i < n; i++)
@@ -203,7 +204,7 @@ typedef struct {
 static const row_t AUTO[] = {
     {SY_ANNOUNCE,
      {"f|FETCH 7", "w|", "f|RESOURCE 7", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, NULL, "S|", "V|", "K|", "L|"}},
+    {SY_NOT_RESERVED, {"a|", "w|", "a|NACK 7 internal, " FAILED, NULL, "S|", "V|", "K|", "L|"}},
     {SY_FETCHED, {"a|", "w|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
     {SY_FETCH_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
     {SY_APP_STAGED, {"N|", "N|", "N|", NULL, "S|", "V|", "K|", "N|"}},
@@ -226,7 +227,7 @@ static const row_t AUTO[] = {
 static const row_t APP[] = {
     {SY_ANNOUNCE,
      {"f|FETCH 7", "w|", "f|RESOURCE 7", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {SY_NO_SLOT, {"a|", "w|", "a|NACK 7 internal, " FAILED, "A|", "S|", "V|", "K|", "L|"}},
+    {SY_NOT_RESERVED, {"a|", "w|", "a|NACK 7 internal, " FAILED, "A|", "S|", "V|", "K|", "L|"}},
     {SY_FETCHED, {"a|", "w|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
     {SY_FETCH_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
     {SY_APP_STAGED, {"N|", "N|", "N|", "S|STAGED 7", "S|", "V|", "K|", "N|"}},
@@ -893,7 +894,7 @@ Test(sync, no_memory_for_a_named_version_is_tried_again)
     sync_t s;
     bring(&s, false, SYNC_COMING);
     commit(&s, 7, 1);
-    fed(&s, SY_NO_SLOT, 7);
+    fed(&s, SY_NOT_RESERVED, 7);
     cr_assert_str_eq(said, "NACK 7 internal, offer 10 7");
     cr_assert_eq(state_of(&s, 7), SYNC_WAITING);
     now = sync_deadline(&s);

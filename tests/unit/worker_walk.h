@@ -139,7 +139,7 @@ static sync_event_t any_event(world_t *w)
         break;
     case 8:
     case 9:
-        ev.kind = w->coming && !roll(8) ? SY_NO_SLOT : SY_TICK;
+        ev.kind = w->coming && !roll(8) ? SY_NOT_RESERVED : SY_TICK;
         ev.version = w->coming;
         break;
     case 10:
@@ -173,7 +173,7 @@ static void take_event(world_t *w, sync_event_t ev)
     sync_action_t out[SYNC_ACTIONS_MAX + 1];
     heddle_error_t why;
     error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
-    if (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT) ev.error = &why;
+    if (ev.kind == SY_NOT_RESERVED || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT) ev.error = &why;
     ev.digest = walk_digest(ev.version);
     sync_slots_t slots = {.next = -1};
     for (int slot = (int)LIMIT_SLOTS; slot-- > 0;) {
@@ -211,11 +211,11 @@ static void walk_step(world_t *w)
     uint64_t keep[4] = {roll(w->next_version), roll(w->next_version), w->next_version, 1};
     if (ev.kind == SY_UP) ev.keep = keep, ev.keep_count = 4;
     if (ev.kind == SY_DRAINED && !drain_slot(w, w->slot)) return;
-    if (ev.kind == SY_NO_SLOT) {
+    if (ev.kind == SY_NOT_RESERVED) {
         for (int slot = 0; slot < 4; slot++)
             if (w->in_slot[slot] == w->coming && !w->leaving[slot]) w->in_slot[slot] = 0;
     }
-    if (ev.kind == SY_NO_SLOT || ev.kind == SY_FETCHED || ev.kind == SY_FETCH_FAILED) w->coming = 0;
+    if (ev.kind == SY_NOT_RESERVED || ev.kind == SY_FETCHED || ev.kind == SY_FETCH_FAILED) w->coming = 0;
     take_event(w, ev);
 }
 
