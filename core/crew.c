@@ -18,15 +18,15 @@ typedef struct {
 } job_t;
 
 struct crew {
-    pthread_mutex_t lock; /* of what is not atomic */
+    pthread_mutex_t lock; /* protects what is not atomic */
     pthread_cond_t work, done;
     job_t job;             /* count 0: it is over, for a thread that wakes now */
     uint64_t number;       /* of the job */
-    _Atomic uint32_t next; /* the first piece that is not taken */
-    _Atomic uint32_t busy; /* threads, but for the caller's, that are at the job; changed under the
+    _Atomic uint32_t next; /* the first piece that no thread has taken */
+    _Atomic uint32_t busy; /* the pool's threads that work on the job; changed under the
                             * lock */
     bool ends;
-    int avoided; /* core that they keep off; -1: none */
+    int avoided; /* the core that the threads stay off; -1: none */
     uint32_t threads;
     pthread_t thread[];
 };
@@ -37,7 +37,7 @@ uint32_t crew_cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
 }
 
-/* To the other thread of this core. */
+/* Leaves the core to its other hardware thread for a moment. */
 static void relax(void)
 {
 #if defined __x86_64__ || defined __i386__
@@ -88,14 +88,14 @@ crew_t *crew_new(uint32_t threads)
 }
 
 /* A thread that is woken may be put on the core of the thread that wakes it while another core is idle:
- * kernels of virtual machines keep threads together, to leave cores to others.  Both would take turns on one
- * core. */
+ * kernels of virtual machines keep threads together, so that other machines can use the cores.  Both threads
+ * would then take turns on one core. */
 static void keep_off(crew_t *c, int core)
 {
     cpu_set_t others;
     if (core < 0 || core == c->avoided || sched_getaffinity(0, sizeof others, &others) != 0) return;
     CPU_CLR(core, &others);
-    if (CPU_COUNT(&others) == 0) CPU_SET(core, &others); /* it is the only one allowed, for them too */
+    if (CPU_COUNT(&others) == 0) CPU_SET(core, &others); /* the process may use no other core */
     for (uint32_t i = 0; i < c->threads; i++) pthread_setaffinity_np(c->thread[i], sizeof others, &others);
     c->avoided = core;
 }
@@ -111,8 +111,8 @@ static void set_job(crew_t *c, job_t job)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* The helper threads are at their last piece: that is over sooner than a thread wakes, unless its core was
- * taken from it. */
+/* Each thread of the pool is at its last piece at most. That ends sooner than a sleeping thread wakes, unless
+ * its core runs other work. */
 static void wait_done(crew_t *c)
 {
     for (uint32_t i = 0; i < SPINS && atomic_load(&c->busy); i++) relax();
