@@ -79,6 +79,19 @@ static size_t control_bytes(const unsigned char *at)
     return at[0] < 0x20 || at[0] == 0x7f;
 }
 
+/* A text that a user gave may be the line of a key file, "secret KEY", in place of a path or a public key.  A
+ * key has 40 characters, and may be cut; shorter words are those of a sentence about a secret. */
+static void mask_secrets(char *text)
+{
+    enum { SECRET_LEAST = 16 };
+    static const char WORD[] = "secret ";
+    for (char *at = text; (at = strstr(at, WORD)) != NULL;) {
+        at += sizeof WORD - 1;
+        size_t bytes = strcspn(at, " \"\n");
+        if (bytes >= SECRET_LEAST) memset(at, '*', bytes);
+    }
+}
+
 /* Texts of peers and files end in terminals and logs: what a terminal would interpret becomes '?'. */
 void error_text(char *to, size_t size, const char *text)
 {
@@ -94,6 +107,7 @@ void error_text(char *to, size_t size, const char *text)
         memset(to + i, '?', bytes);
         i += bytes ? bytes : 1;
     }
+    mask_secrets(to);
 }
 
 static void format_into(char *to, size_t size, const char *format, va_list args)

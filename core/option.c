@@ -169,6 +169,14 @@ static int build_getopt(const option_set_t *set, struct option *longs, const opt
     return n;
 }
 
+/* A word that is not expected, for an error.  One with the length of a key may be the secret of a line that was
+ * given without quotes, so it is not repeated. */
+static const char *word_of(const char *word)
+{
+    enum { KEY_BYTES = 40 };
+    return strlen(word) == KEY_BYTES ? "(a word of 40 characters)" : word;
+}
+
 static int parse_arguments(const option_set_t *set, int argc, char **argv, const char **ret_args,
                            heddle_error_t *error)
 {
@@ -180,7 +188,7 @@ static int parse_arguments(const option_set_t *set, int argc, char **argv, const
             continue;
         }
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: unexpected argument \"%.200s\"", set->program,
-                            argv[optind]);
+                            word_of(argv[optind]));
         error_expected(error, "at most %d", max);
         error_hint(error, "see %s --help", set->program);
         return rc;
@@ -279,9 +287,10 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
             /* optopt: the letter, or the code of a long option that lacks its value or may not have one */
             bool named = optopt >= FIRST_LONG && optopt < FIRST_LONG + n;
             const char *word = argv[optind - 1];
-            rc = error_fail(error, HEDDLE_ERR_USAGE,
-                            c == ':' ? "%s: --%.100s needs a value" : "%s: unknown option %.100s",
-                            set->program, c == ':' && named ? rows[optopt - FIRST_LONG]->name : word);
+            rc =
+                error_fail(error, HEDDLE_ERR_USAGE,
+                           c == ':' ? "%s: --%.100s needs a value" : "%s: unknown option %.100s",
+                           set->program, c == ':' && named ? rows[optopt - FIRST_LONG]->name : word_of(word));
             if (c == '?') hint_at_option(set, word, longs, error);
             else error_hint(error, "see %s --help", set->program);
             break;

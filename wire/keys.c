@@ -127,11 +127,32 @@ static int key_file_text(const char *path, char ret_text[KEY_FILE_BYTES], struct
     return HEDDLE_OK;
 }
 
+/* A path written like this is never a key from key_make, which begins with a letter or a digit. */
+static bool is_path(const char *text)
+{
+    return text[0] == '/' || !strncmp(text, "./", 2) || !strncmp(text, "../", 3);
+}
+
+/* A secret that was given in place of a path, or of a public key, is not repeated in the error.  A key without
+ * its word may be a public one. */
+static int refuse_secret(const char *text, const char *expected, heddle_error_t *error)
+{
+    bool is_line = !strncmp(text, "secret ", 7) || strstr(text, "\nsecret ");
+    if (!is_line && (is_path(text) || !key_is_valid(text))) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "this is the %s, not %s",
+                        is_line ? "line of a secret key" : "text of a key", expected);
+    error_hint(error, is_line ? "name the file, or the key after the word public: a secret key stays in its "
+                                "file"
+                              : "name a key file that is there; `heddle keygen` makes one");
+    return rc;
+}
+
 static int key_file_read(const char *path, key_pair_t *ret_pair, char *endpoint, heddle_error_t *error)
 {
     char text[KEY_FILE_BYTES];
     struct stat st;
     int rc = key_file_text(path, text, &st, error);
+    if (rc == HEDDLE_ERR_NOT_FOUND && refuse_secret(path, "a key file", error)) return rc;
     if (rc) return rc;
     if (!parse(text, ret_pair, endpoint)) {
         rc = key_file_refuse(path, "is no key file, or is damaged", 0, error);
@@ -154,8 +175,7 @@ int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error)
 int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     key_pair_t pair;
-    /* A path written like this is never a key from key_make, which begins with a letter or a digit. */
-    if (!(text[0] == '/' || !strncmp(text, "./", 2) || !strncmp(text, "../", 3)) && key_is_valid(text)) {
+    if (!is_path(text) && key_is_valid(text)) {
         /* A path of 40 characters may also be a valid key. Guessing would be unsafe: with write access to the
          * working directory, another user could replace the key that was meant. */
         if (access(text, F_OK) == 0) {
@@ -179,8 +199,8 @@ int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
     }
     explicit_bzero(printed, sizeof printed); /* it may hold a secret line */
     rc = key_read(text, &pair, error);
-    if (rc == HEDDLE_ERR_NOT_FOUND) {
-        rc = error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);
+    if (rc == HEDDLE_ERR_NOT_FOUND && !refuse_secret(text, "a public key or a file", error)) {
+        error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);
         error_contrast(error, "40 characters of Z85, or the path of a key file", text);
         error_hint(error, "`heddle keygen` makes a key file and prints its public key; "
                           "heddle-broker's ready line has the broker's");

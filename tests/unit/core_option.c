@@ -87,6 +87,23 @@ Test(option, an_unknown_option_names_the_near_one)
     }
 }
 
+/* "--name $(tail -1 own.key)" without quotes leaves the secret as a word of its own, which may begin with "-". */
+Test(option, a_surplus_word_that_may_be_a_key_is_not_repeated)
+{
+    static const char *const KEYS[] = {"pZy!Xq)7<0123456789abcdefghijklmnopqrst-",
+                                       "--y!Xq)7<0123456789abcdefghijklmnopqrst-"};
+    for (int i = 0; i < 2; i++) {
+        args_t args = {0};
+        const char *words[1];
+        heddle_error_t e;
+        char *argv[] = {"sample", ".", "--name", "secret", (char *)(uintptr_t)KEYS[i], NULL};
+        cr_assert_eq(option_parse(&SET, 5, argv, &args, words, &e), HEDDLE_ERR_USAGE);
+        cr_assert(strstr(e.message, "a word of 40 characters"), "%s", e.message);
+        cr_assert_null(strstr(e.message, "y!Xq"), "%s", e.message);
+        cr_assert_null(strstr(e.hint, "y!Xq"), "%s", e.hint);
+    }
+}
+
 Test(option, dump_has_every_row_and_no_field_breaks_a_line)
 {
     char *text = option_dump(&SET);

@@ -6,6 +6,7 @@
 #include "core/units.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 
 Test(names, allowed_and_refused)
@@ -185,6 +186,26 @@ Test(errors, texts_are_cut_on_a_character)
     cr_assert_str_eq(to, "abcd");
     error_text(to, sizeof to, "a\nb\x01");
     cr_assert_str_eq(to, "a?b?");
+}
+
+/* The line of a key file that was given in place of a file or a public key. */
+Test(errors, the_line_of_a_secret_key_is_masked)
+{
+    static const char SECRET[] = "pZy{!Xq)7<0123456789abcdefghijklmnopqrst";
+    heddle_error_t error;
+    char line[128];
+    snprintf(line, sizeof line, "public of another\nsecret %s", SECRET);
+    error_fail(&error, HEDDLE_ERR_USAGE, "\"%s\" is no endpoint", line);
+    error_contrast(&error, line, line);
+    error_hint(&error, "not %s", line);
+    const char *const FIELDS[] = {error.message, error.expected, error.found, error.hint};
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+        cr_assert(strstr(FIELDS[i], "secret ****"), "%s", FIELDS[i]);
+        cr_assert_null(strstr(FIELDS[i], "pZy"), "%s", FIELDS[i]);
+        cr_assert_null(strstr(FIELDS[i], "rst"), "%s", FIELDS[i]);
+    }
+    error_text(line, sizeof line, "has no secret line; the secret is in /home/ann/.config/heddle/keys");
+    cr_assert_str_eq(line, "has no secret line; the secret is in /home/ann/.config/heddle/keys");
 }
 
 Test(errors, what_a_terminal_obeys_is_a_question_mark)

@@ -121,6 +121,38 @@ Test(keys, damaged_files_are_refused)
     cr_assert_eq(key_read(path_of("bad.key"), &pair, &error), HEDDLE_ERR_DATA_DIR, "far too long");
 }
 
+static void names_no_secret(const heddle_error_t *e, const char *secret)
+{
+    const char *const FIELDS[] = {e->message, e->expected, e->found, e->hint};
+    for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++)
+        cr_assert_null(strstr(FIELDS[i], secret), "%s", FIELDS[i]);
+}
+
+Test(keys, a_secret_in_place_of_a_file_is_not_repeated)
+{
+    key_pair_t pair = made(), back;
+    char key[KEY_TEXT], lines[2][160];
+    snprintf(lines[0], sizeof lines[0], "secret %s", pair.secret_key);
+    snprintf(lines[1], sizeof lines[1], "public %s\nsecret %s\n", pair.public_key, pair.secret_key);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(key_take(lines[i], key, &error), HEDDLE_ERR_NOT_FOUND);
+        cr_assert_str_eq(error.message, "this is the line of a secret key, not a public key or a file");
+        names_no_secret(&error, pair.secret_key);
+        cr_assert_eq(key_read(lines[i], &back, &error), HEDDLE_ERR_NOT_FOUND);
+        cr_assert_str_eq(error.message, "this is the line of a secret key, not a key file");
+        names_no_secret(&error, pair.secret_key);
+    }
+    /* A key alone is not told apart from a secret one: a file was asked for.  A path is told by its start. */
+    const char *key_alone = "pZy!Xq)7<0123456789abcdefghijklmnopqrst-";
+    cr_assert_eq(key_read(key_alone, &back, &error), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_str_eq(error.message, "this is the text of a key, not a key file");
+    names_no_secret(&error, key_alone);
+    const char *path = "/none/ann/.config/heddle/keys/client.key";
+    cr_assert(key_is_valid(path));
+    cr_assert_eq(key_read(path, &back, &error), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(error.message, path), "%s", error.message);
+}
+
 Test(keys, key_is_taken_as_text_or_from_a_file)
 {
     key_pair_t pair = made();
