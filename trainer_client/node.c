@@ -659,6 +659,14 @@ static uint64_t silent_us(const publisher_node_t *n, uint64_t now_us)
     return s->state != SESSION_LEFT && silent_us >= most_us ? silent_us : 0;
 }
 
+/* The key was revoked, or lost its role: reports come no more until an admin changes that.  A broker that was
+ * met without its key may be another one at its address, or be starting. */
+static bool is_denied(const publisher_node_t *n)
+{
+    const heddle_error_t *why = &n->member.refusal;
+    return why->code == HEDDLE_ERR_DENIED && !(n->is_line_refused && why->retriable);
+}
+
 /* JUDGE, LATE and REPORT: the answer and the report are of the same moment, since both are made in one
  * turn of the loop. */
 static int do_look(publisher_node_t *n, command_t *c, uint64_t now_us)
@@ -680,6 +688,10 @@ static int do_look(publisher_node_t *n, command_t *c, uint64_t now_us)
         if (rc == HEDDLE_ERR_AGAIN && n->fence.code && !is_asking) {
             *c->error = n->fence;
             rc = n->fence.code;
+        } else if (rc == HEDDLE_ERR_AGAIN && is_denied(n)) {
+            *c->error = n->member.refusal;
+            error_where(c->error, n->adapter, c->version, NULL, NULL);
+            rc = c->error->code;
         }
     }
     if (!c->report || (c->kind == COMMAND_JUDGE && rc == HEDDLE_ERR_AGAIN)) return rc;

@@ -356,6 +356,43 @@ Test(joined, who_comes_back_asks_what_became_of_its_version)
     cr_assert_eq(count_sent(MSG_QUERY), 1, "what is over is not asked for");
 }
 
+/* `heddle keys revoke` in mid-rollout: the session is ended, and the handshake of the next line is refused. */
+Test(joined, a_wait_ends_when_its_key_is_revoked)
+{
+    heddle_error_t error, why;
+    serve(3, 1);
+    rollout(3, "staging", 0, 2, 1, 0);
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_AGAIN);
+    msg_t m = {.type = MSG_ERROR, .error = {.token = TOKEN, .code = "denied", .message = "it was revoked"}};
+    say(&m);
+    line(false);
+    error_fail(&why, HEDDLE_ERR_DENIED, "the broker has another key");
+    why.retriable = 1; /* as from a broker that was met without its key, which may be starting */
+    publisher_node_ops.refused(w.node, &why, w.now);
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_AGAIN);
+    error_fail(&why, HEDDLE_ERR_DENIED, "the broker does not let in the key");
+    uint64_t changes = w.changes;
+    publisher_node_ops.refused(w.node, &why, w.now);
+    cr_assert_gt(w.changes, changes, "the call that waits looks again");
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_DENIED);
+    cr_assert_str_eq(error.message, "the broker does not let in the key");
+    cr_assert_eq(error.version, 3);
+    rejoin(3); /* it was added again, and the wait can be made anew */
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_AGAIN);
+}
+
+Test(joined, a_wait_ends_when_its_key_lost_the_role)
+{
+    heddle_error_t error;
+    serve(3, 1);
+    rollout(3, "staging", 0, 2, 1, 0);
+    line(false);
+    line(true);
+    hello_ok();
+    refuse(MSG_OPEN, sent(MSG_OPEN)->open.req, HEDDLE_ERR_DENIED, true);
+    cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_DENIED);
+}
+
 Test(joined, a_version_that_is_served_no_longer_is_asked_for_until_it_is_over)
 {
     heddle_error_t error;
