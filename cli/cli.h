@@ -62,6 +62,11 @@ int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, 
 heddle_admin_t *cli_admin(const common_t *c, const char *kind, int *ret_exit);
 /* Resets the signal handlers first, because a signal may arrive while the handle is being closed. */
 void cli_admin_close(heddle_admin_t **admin);
+/* A name that matches nothing may be mistyped: where the broker knows no `noun` ("adapter", "worker") of that
+ * name, a line on stderr says so and names the nearest.  Silent with --quiet, and where the broker does not
+ * answer. */
+void cli_note_unknown(heddle_admin_t *admin, const common_t *c, const char *kind, const char *noun,
+                      const char *name);
 /* A command that is one request: opens the handle, makes the `call`, prints its answer and closes.  `args`
  * begins with a common_t, which `render` gets too.  Returns the exit status. */
 typedef int call_t(heddle_admin_t *admin, const void *args, char **ret_json);

@@ -11,6 +11,9 @@
 #include "core/process.h"
 
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 const option_t CLI_COMMON[] = {{"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BROKER", "tcp://127.0.0.1:7700",
                                 "where the broker listens", offsetof(common_t, broker)},
@@ -90,6 +93,32 @@ void cli_admin_close(heddle_admin_t **admin)
 {
     cli_on_signal(NULL, NULL);
     heddle_admin_close(admin);
+}
+
+void cli_note_unknown(heddle_admin_t *admin, const common_t *c, const char *kind, const char *noun,
+                      const char *name)
+{
+    bool is_worker = !strcmp(noun, "worker");
+    char *text = NULL;
+    int rc = c->quiet    ? HEDDLE_ERR_AGAIN
+             : is_worker ? heddle_admin_workers(admin, NULL, &text)
+                         : heddle_admin_adapters(admin, &text);
+    json_t *answer = rc ? NULL : json_loads(text, 0, NULL);
+    heddle_free(text);
+    const json_t *list = json_object_get(answer, is_worker ? "workers" : "adapters");
+    size_t count = json_array_size(list);
+    const char **names = answer ? calloc(count + 1, sizeof *names) : NULL;
+    bool is_known = !names;
+    for (size_t i = 0; !is_known && i < count; i++) {
+        names[i] = cli_string(json_array_get(list, i), "name");
+        is_known = !names[i] || !strcmp(names[i], name);
+    }
+    const char *nearest = is_known ? NULL : option_nearest(name, names);
+    if (!is_known)
+        fprintf(stderr, "heddle %s: no %s has the name %s%s%s%s\n", kind, noun, name,
+                nearest ? ": did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+    free(names);
+    json_decref(answer);
 }
 
 int cli_ask(const void *args, const char *kind, call_t *call, render_t *render)

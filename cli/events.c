@@ -148,7 +148,10 @@ int command_events(int argc, char **argv)
     char from[25]; /* kept events of an earlier time are dropped; "": none */
     heddle_events_opts_t opts = {.size = sizeof opts, .adapter = args.adapter, .worker = args.worker};
     heddle_error_t error;
-    if (parse_since(args.since, &opts.since, from, &error)) return cli_fail(&args.common, "events", &error);
+    int wrong = args.last < 0    ? option_refuse(&SET, "--last", "0 or more", args.last, &error)
+                : args.limit < 0 ? option_refuse(&SET, "--limit", "0 or more", args.limit, &error)
+                                 : parse_since(args.since, &opts.since, from, &error);
+    if (wrong) return cli_fail(&args.common, "events", &error);
     heddle_admin_t *admin = cli_admin(&args.common, "events", &end);
     if (!admin) return end;
     /* What was read and is not printed yet: with --last that waits until all that is kept was read. */
@@ -185,6 +188,10 @@ int command_events(int argc, char **argv)
         }
         for (; last > 0 && json_array_size(rows) > last; has_first = false) json_array_remove(rows, 0);
         /* After the first complete reading --last has done its work: what follows is printed as it comes. */
+        bool is_empty = !heard && !more && json_array_size(rows) == 0;
+        if (is_empty && args.adapter)
+            cli_note_unknown(admin, &args.common, "events", "adapter", args.adapter);
+        if (is_empty && args.worker) cli_note_unknown(admin, &args.common, "events", "worker", args.worker);
         if (last == 0 || !more) {
             for (size_t i = 0; i < json_array_size(rows) && left > 0; i++, left--)
                 print_event(&args.common, json_array_get(rows, i));

@@ -54,7 +54,7 @@ static const option_set_t SET = {"heddle wait",
 
 static void render(const common_t *c, json_t *a)
 {
-    (void)c;
+    bool is_named = ((const args_t *)c)->workers != NULL;
     const json_t *workers = json_object_get(a, "workers"), *missing = json_object_get(a, "missing");
     long long version = cli_integer(a, "version"), later = 0;
     /* The version that a counted worker has instead, by a later decision.  Both lists are sorted by name. */
@@ -75,7 +75,7 @@ static void render(const common_t *c, json_t *a)
     if (!ready) printf("no worker: none is ready%s", needed);
     else
         printf("%lld of %s%s", (long long)cli_integer(a, "have_count"),
-               cli_count(ready, "ready worker", s[0]), needed);
+               cli_count(ready, is_named ? "named worker" : "ready worker", s[0]), needed);
     printf(", after %s ms\n", cli_text(a, "elapsed_ms", s[0]));
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
@@ -100,6 +100,8 @@ static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
                                .workers = args->workers,
                                .exact = args->exact,
                                .deadline_ms = args->deadline_ms};
+    for (const char **w = args->workers; w && *w; w++)
+        cli_note_unknown(admin, &args->common, "wait", "worker", *w);
     return heddle_admin_wait(admin, args->ref, &opts, ret_json);
 }
 

@@ -2,7 +2,9 @@
 #include "broker/questions/report_took.h"
 
 #include "core/errors.h"
+#include "core/option.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- one subscription ------------------------------------------------------------------------ */
@@ -227,7 +229,13 @@ int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *
     if (name && !membership_worker(b->members, name)) {
         error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no worker \"%s\"", name);
         error_where(error, NULL, 0, name, NULL);
-        error_hint(error, "heddle workers lists them; lost and left ones for 10 minutes");
+        const char **names = calloc(b->members->worker_count + 1, sizeof *names), *nearest = NULL;
+        for (size_t i = 0; names && i < b->members->worker_count; i++)
+            names[i] = b->members->workers[i]->name;
+        if (names) nearest = option_nearest(name, names);
+        error_hint(error, "%s%.64s%s`heddle workers` lists them; lost and left ones for 10 minutes",
+                   nearest ? "did you mean " : "", nearest ? nearest : "", nearest ? "? " : "");
+        free(names);
         return HEDDLE_ERR_NOT_FOUND;
     }
     rows_t rows;
