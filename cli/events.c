@@ -52,7 +52,7 @@ static const option_set_t SET = {
               "  heddle events --since 120    what happened from number 120 on"};
 
 /* A request that waits ends after POLL_MS and is repeated, so that a lost broker is noticed. */
-enum { PAGE = 500, POLL_MS = 10000 };
+enum { PAGE = 500, POLL_MS = 2000 };
 
 /* With -o json an event is a line of its own, as the broker made it: a script reads them as they come. In the
  * table for people the columns have fixed widths, because later rows are not known yet. */
@@ -156,7 +156,8 @@ int command_events(int argc, char **argv)
     if (!admin) return end;
     /* What was read and is not printed yet: with --last that waits until all that is kept was read. */
     json_t *rows = json_array();
-    bool heard = false, has_first = opts.since < 2; /* nothing that the broker keeps was left out */
+    bool is_away = false, heard = false,
+         has_first = opts.since < 2; /* nothing that the broker keeps was left out */
     end = 0;
     while (left > 0 && !cli_signal_exit() && !ferror(stdout)) {
         char *text = NULL;
@@ -165,7 +166,13 @@ int command_events(int argc, char **argv)
         opts.wait_ms = args.follow && heard ? POLL_MS : 0;
         int rc = heddle_admin_events(admin, &opts, &text);
         /* It waited --timeout for a broker already, so this does not spin. */
-        if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) continue;
+        if (rc == HEDDLE_ERR_UNAVAILABLE && args.follow && heard) {
+            if (!is_away && !args.common.quiet)
+                fprintf(stderr, "the broker at %s does not answer; waiting for it\n", args.common.broker);
+            is_away = true;
+            continue;
+        }
+        is_away = false;
         /* The first request must succeed: a wrong address would otherwise wait for ever. */
         if (rc) {
             end = cli_fail(&args.common, "events", heddle_last_error());

@@ -77,8 +77,13 @@ static int unknown(int argc, char **argv, const char *word)
     const char *nearest = word ? option_nearest(word, names) : NULL;
     heddle_error_t error;
     common_t common = {.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE};
-    error_fail(&error, HEDDLE_ERR_USAGE, word ? "there is no command \"%.100s\"" : "no command was given%.0s",
-               word ? word : "");
+    error_fail(&error, HEDDLE_ERR_USAGE,
+               word       ? "there is no command \"%.100s\""
+               : argc > 1 ? "no command was given, only %.100s"
+                          : "no command was given%.0s",
+               word       ? word
+               : argc > 1 ? argv[1]
+                          : "");
     char all[512] = "";
     for (int i = 0; i < COMMAND_COUNT; i++)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? " " : "", names[i]);

@@ -207,8 +207,9 @@ static void render(const common_t *c, json_t *a)
     const json_t *missing = json_object_get(json_object_get(a, "rollout"), "missing");
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
-        printf("  missing: %s, phase %s, %s: %s\n", cli_string(m, "worker"), cli_text(m, "phase", s[0]),
-               cli_text(m, "code", s[1]), cli_text(m, "message", s[2]));
+        const char *code = cli_string(m, "code"); /* none: it is on its way */
+        printf("  missing: %s, phase %s%s%s: %s\n", cli_string(m, "worker"), cli_text(m, "phase", s[0]),
+               code ? ", " : "", code ? code : "", cli_text(m, "message", s[2]));
     }
 }
 

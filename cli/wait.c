@@ -8,6 +8,7 @@
 #include "core/bytes.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct {
     common_t common;
@@ -67,6 +68,15 @@ static void render(const common_t *c, json_t *a)
     if (later)
         text_printf(instead, sizeof instead, " or a later decision (%s@%lld)", cli_string(a, "adapter"),
                     later);
+    long long have = cli_integer(a, "have_count");
+    /* Those that went on to a later decision would count, but the version itself has failed. */
+    bool has_ended = !cli_is(a, "ok") && have && have >= cli_integer(a, "need_count");
+    if (has_ended) {
+        printf("%s@%s has ended%s%s, after %s ms\n", cli_string(a, "adapter"), cli_text(a, "version", s[0]),
+               later ? "; the workers are at" : "", instead + (later ? strlen(" or") : 0),
+               cli_text(a, "elapsed_ms", s[1]));
+        return;
+    }
     printf("%s@%s%s %s at ", cli_string(a, "adapter"), cli_text(a, "version", s[0]), instead,
            cli_text(a, "phase", s[1]));
     /* "2 of 3 ready workers", "1 of 3 ready workers, 4 needed", "no worker: none is ready, 1 needed" */
@@ -74,8 +84,8 @@ static void render(const common_t *c, json_t *a)
     if (need != ready) snprintf(needed, sizeof needed, ", %lld needed", need);
     if (!ready) printf("no worker: none is ready%s", needed);
     else
-        printf("%lld of %s%s", (long long)cli_integer(a, "have_count"),
-               cli_count(ready, is_named ? "named worker" : "ready worker", s[0]), needed);
+        printf("%lld of %s%s", have, cli_count(ready, is_named ? "named worker" : "ready worker", s[0]),
+               needed);
     printf(", after %s ms\n", cli_text(a, "elapsed_ms", s[0]));
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);

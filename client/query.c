@@ -40,6 +40,7 @@ struct query {
     uint64_t started_us, asked_us; /* asked_us: first time; 0: not yet */
     uint64_t asked_ms;             /* what was left of the deadline then */
     bool is_asked;                 /* on this connection */
+    bool is_repeated;              /* on an earlier one too: another broker counts its time anew */
     /* its answer */
     bool is_answered, has_more;
     int code;
@@ -241,6 +242,7 @@ static void ask(query_t *q)
     int rc = send_msg(q, &m);
     if (rc == HEDDLE_OK) {
         q->is_asked = true;
+        q->is_repeated = q->is_repeated || q->asked_us;
         if (!q->asked_us) q->asked_us = now_us, q->asked_ms = m.query.deadline_ms;
     } else if (rc != HEDDLE_ERR_SLOW && rc != HEDDLE_ERR_GONE) {
         heddle_error_t error;
@@ -366,6 +368,7 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
     q->page = *question;
     q->started_us = loop_now(q->loop);
     q->asked_us = 0;
+    q->is_repeated = false;
     int rc = HEDDLE_OK;
     for (bool more = true; more && !rc;) {
         bool is_inside = question->version && !strcmp(question->op, "versions");
@@ -373,6 +376,10 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
         if (!rc && whole) rc = report_merge(whole, q->body, is_inside, error);
         if (!whole) whole = json_incref(q->body);
         if (!rc) rc = next_page(q, question, whole, &more, error);
+    }
+    if (q->is_repeated && json_is_number(json_object_get(whole, "elapsed_ms"))) {
+        double ms = (double)(loop_now(q->loop) - q->started_us) / 1000.0;
+        json_object_set_new(whole, "elapsed_ms", json_real(ms));
     }
     json_decref(q->body);
     q->body = NULL;

@@ -48,7 +48,9 @@ static int check_span(const char *what, const char *text, size_t bytes, heddle_e
     int rc = error_fail(error, HEDDLE_ERR_BAD_NAME, "%s name \"%.*s\" is not allowed", what, most, text);
     error_expected(error, "a letter or digit, then up to 127 of letters, digits, '.', '_', '-'");
     error_found(error, "\"%.*s\"", most, text);
-    error_hint(error, "use a name such as \"policy\" or \"tenant-42\"");
+    bool is_id = !strcmp(what, "request id");
+    error_hint(error,
+               is_id ? "use an id such as \"run-7.1\"" : "use a name such as \"policy\" or \"tenant-42\"");
     return rc;
 }
 

@@ -136,7 +136,8 @@ int main(int argc, char **argv)
     if (!rc) rc = check_args(&args, &error);
     if (!rc && mkdir(dir, 0777) != 0 && !(errno == EEXIST && args.force)) {
         bool is_there = errno == EEXIST;
-        rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "cannot make %s: %s", dir, strerror(errno));
+        rc = error_fail(&error, is_there ? HEDDLE_ERR_DATA_DIR : HEDDLE_ERR_INTERNAL, "cannot make %s: %s",
+                        dir, strerror(errno));
         if (is_there)
             error_hint(
                 &error,

@@ -528,6 +528,41 @@ Test(admin, broker_restarted_during_a_wait_is_asked_again)
     stop(&f);
 }
 
+static void answer_with_its_time(fake_t *f, peer_t from, const msg_query_t *q)
+{
+    report(f, from, q->req, (page_t){.body = "{\"kind\":\"wait\",\"elapsed_ms\":0.5}"});
+}
+
+/* The new broker counts from when it was asked. */
+Test(admin, a_wait_over_a_restart_took_all_of_its_time)
+{
+    fake_t f = {.on_query = stay_silent};
+    start(&f, "tcp://127.0.0.1:*");
+    waiter_t w = {.admin = open_admin(&f, 5000)};
+    pthread_t thread;
+    pthread_create(&thread, NULL, wait_for_p, &w);
+    UNTIL(f.queries == 1);
+    uint64_t from_us = now_us();
+    stop(&f);
+    f.on_query = answer_with_its_time;
+    start(&f, f.endpoint);
+    uint64_t until_us = now_us();
+    pthread_join(thread, NULL);
+    cr_assert_eq(w.rc, 0, "%s", w.error.message);
+    json_t *answer = json_loads(w.json, 0, NULL);
+    double ms = json_number_value(json_object_get(answer, "elapsed_ms"));
+    cr_assert_geq(ms * 1000, (double)(until_us - from_us));
+    json_decref(answer);
+    heddle_free(w.json);
+    heddle_admin_close(&w.admin);
+    w = (waiter_t){.admin = open_admin(&f, 5000)};
+    wait_for_p(&w);
+    cr_assert_not_null(strstr(w.json, "\"elapsed_ms\":0.5"), "%s: it was asked once", w.json);
+    heddle_free(w.json);
+    heddle_admin_close(&w.admin);
+    stop(&f);
+}
+
 /* Between two questions, unnoticed: the next one greets the new broker first. */
 Test(admin, broker_restarted_between_questions)
 {

@@ -64,6 +64,8 @@ Test(names, one_that_is_too_long_is_told_its_length)
     name[HEDDLE_NAME_MAX] = '/'; /* too long, and odd */
     cr_assert_eq(name_check("worker", name, &e), HEDDLE_ERR_BAD_NAME);
     cr_assert(strstr(e.hint, "use a name such as"), "%s", e.hint);
+    name_check("request id", "run 7/1", &e);
+    cr_assert_str_eq(e.hint, "use an id such as \"run-7.1\"");
 }
 
 Test(names, a_place_in_a_group_that_cannot_be_is_refused_with_a_hint)
