@@ -55,7 +55,7 @@ static const option_set_t SET = {"heddle wait",
 
 static void render(const common_t *c, json_t *a)
 {
-    bool is_named = ((const args_t *)c)->workers != NULL;
+    (void)c;
     const json_t *workers = json_object_get(a, "workers"), *missing = json_object_get(a, "missing");
     long long version = cli_integer(a, "version"), later = 0;
     /* The version that a counted worker has instead, by a later decision.  Both lists are sorted by name. */
@@ -83,9 +83,7 @@ static void render(const common_t *c, json_t *a)
     long long need = cli_integer(a, "need_count"), ready = cli_integer(a, "eligible_count");
     if (need != ready) snprintf(needed, sizeof needed, ", %lld needed", need);
     if (!ready) printf("no worker: none is ready%s", needed);
-    else
-        printf("%lld of %s%s", have, cli_count(ready, is_named ? "named worker" : "ready worker", s[0]),
-               needed);
+    else printf("%lld of %s%s", have, cli_count(ready, "ready worker", s[0]), needed);
     printf(", after %s ms\n", cli_text(a, "elapsed_ms", s[0]));
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
