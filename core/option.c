@@ -169,8 +169,8 @@ static int build_getopt(const option_set_t *set, struct option *longs, const opt
     return n;
 }
 
-/* A word that is not expected, for an error.  One with the length of a key may be the secret of a line that was
- * given without quotes, so it is not repeated. */
+/* A word that is not expected, for an error.  One with the length of a key may be the secret of a line that
+ * was given without quotes, so it is not repeated. */
 static const char *word_of(const char *word)
 {
     enum { KEY_BYTES = 40 };

@@ -133,8 +133,8 @@ static bool is_path(const char *text)
     return text[0] == '/' || !strncmp(text, "./", 2) || !strncmp(text, "../", 3);
 }
 
-/* A secret that was given in place of a path, or of a public key, is not repeated in the error.  A key without
- * its word may be a public one. */
+/* A secret that was given in place of a path, or of a public key, is not repeated in the error.  A key
+ * without its word may be a public one. */
 static int refuse_secret(const char *text, const char *expected, heddle_error_t *error)
 {
     bool is_line = !strncmp(text, "secret ", 7) || strstr(text, "\nsecret ");
