@@ -61,8 +61,9 @@ static void say_progress(const report_view_t *b, const track_t *t, const copy_ro
 }
 
 /* How far the worker was when the version ended. */
-static void say_end(const version_row_t *v, const copy_row_t *c, copy_progress_t *p)
+static void say_end(const track_t *t, const copy_row_t *c, copy_progress_t *p)
 {
+    const version_row_t *v = t->row;
     char done[16], all[16];
     const char *why = v->state == VERSION_FAILED       ? heddle_err_name(v->code)
                       : v->state == VERSION_SUPERSEDED ? "superseded"
@@ -74,6 +75,9 @@ static void say_end(const version_row_t *v, const copy_row_t *c, copy_progress_t
         text_printf(p->note, sizeof p->note, "given up with all bytes, while loading: %s", why);
     else if (c->state == COPY_FETCHING || c->bytes_done)
         text_printf(p->note, sizeof p->note, "given up at %s of %s: %s", done, all, why);
+    else if (c->behind)
+        text_printf(p->note, sizeof p->note, "given up before it began, queued behind %s@%llu: %s",
+                    t->adapter, (unsigned long long)c->behind, why);
     else text_printf(p->note, sizeof p->note, "given up before it began: %s", why);
 }
 
@@ -82,7 +86,7 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
     copy_progress_t p = {0};
     bool has_its_own = c->state == COPY_ACTIVE || c->state == COPY_FAILED || c->state == COPY_GONE;
     if (track_is_ended(t)) {
-        if (t->row && !has_its_own) say_end(t->row, c, &p);
+        if (t->row && !has_its_own) say_end(t, c, &p);
         return p;
     }
     const member_t *m = copy_in_flight(c) ? membership_by_token(b->members, c->token) : NULL;
@@ -227,6 +231,13 @@ static json_t *rest_part(const report_view_t *b, const track_t *t, const version
 
 /* ---- all of it ---- */
 
+/* Which workers a decision waited for is soft state, and a start loses it.  The workers that are there now
+ * may have joined when the version had long been active. */
+static bool knows_awaited(const report_view_t *b, const version_row_t *v)
+{
+    return !v->first_ms || v->first_ms >= b->started_ms;
+}
+
 /* After it was active: the slowest switch of the workers that it waited for. */
 static json_t *switch_part(const track_t *t)
 {
@@ -256,7 +267,7 @@ static slowest_t slowest_at_end(const track_t *t, const version_row_t *v, uint64
 
 json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
-    const track_t *t = rollout_track(b->rollout, a->name, v->version);
+    const track_t *t = knows_awaited(b, v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
     bool is_on_its_way = v->state == VERSION_STAGING;
     uint64_t took_us = span_us(v->created_ms, version_until_ms(v));
     slowest_t s = {0};

@@ -7,8 +7,9 @@
 #include "broker/questions/json_parts.h"
 
 /* {"took_ms", "so_far_ms", "ended_after_ms", "slowest", "rest", "switch"} of a version.  Only workers that
- * the decision waited for count: one that joined later changes nothing.  After a restart it is not known
- * any more which ones those were; then every worker counts whose phases fit into the time. */
+ * the decision waited for count: one that joined later changes nothing.  Where none was there at the
+ * announcement, each worker counts whose phases fit into the time.  After a restart it is not known any more
+ * which ones those were: then no worker is named for a version that was active before. */
 json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v);
 
 /* How a copy in flight gets on. */

@@ -196,6 +196,9 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
     if (row->code == HEDDLE_ERR_DEADLINE)
         text_printf(text + used, size - used, " within %llu ms", (unsigned long long)v->asked_ms);
     else if (row->code) text_printf(text + used, size - used, " when the version ended");
+    used = strlen(text);
+    if (c->behind && c->state <= COPY_ANNOUNCED)
+        text_printf(text + used, size - used, ", queued behind version %llu", (unsigned long long)c->behind);
 }
 
 /* Eligible workers count, also those that are gone.  Where there is none, as after a start, all workers

@@ -264,6 +264,41 @@ Test(took, a_version_that_is_named_again_took_what_it_took)
     is(version(), "took_ms", "500.0");
 }
 
+/* The worker joins again with version 1 active, which it took so long to fetch. */
+static void restate(uint64_t peer, const char *name, uint64_t fetch_ms)
+{
+    msg_held_t held = {.adapter = "policy",
+                       .version = 1,
+                       .state = HELD_ACTIVE,
+                       .digest = rig_digest(1),
+                       .fetch_us = fetch_ms * 1000,
+                       .activate_us = 5};
+    msg_subscription_t sub = {.adapter = "policy", .decision = 1, .version = 1};
+    rig_hello(peer, ROLE_WORKER);
+    rig_join_with(peer, name, &sub, 1, &held, 1);
+}
+
+/* Which workers the decision waited for is not known after a start.  A guess could name a worker that joined
+ * when the version had long been active. */
+Test(took, a_restarted_broker_blames_no_worker_for_an_earlier_decision)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(250);
+    stage(W1, 70, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(1000);
+    is(version(), "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":70.0}");
+    rig_restart();
+    restate(W1, "w1", 70);
+    restate(W2, "w2", 8800);
+    rig_pass(2 * LEASE_MS);
+    const json_t *v = version();
+    is(v, "took_ms", "250.0");
+    is(v, "slowest", "null");
+    is(v, "rest", "null");
+    is(v, "switch", "null");
+}
+
 /* ---- a version that was never active ---- */
 
 Test(took, a_version_that_failed_shows_where_its_workers_were)
@@ -685,4 +720,26 @@ Test(took, a_worker_that_loads_it_or_has_not_begun)
     stage(W1, 10, 2500);
     is(copy(0), "note", "null");
     is(copy(0), "source", "null");
+}
+
+/* The end of the version does not hide what the worker did instead. */
+Test(took, a_version_that_failed_keeps_what_it_was_queued_behind)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    stage(W1, 1, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 2500});
+    rig_pass(1000);
+    beat(W2, 1, 2000), beat(W1, 0, 0);
+    stage_version(W1, 2, 1, 0);
+    rig_pass(2000);
+    beat(W2, 1, 3000), beat(W1, 0, 0);
+    is(newest(2), "state", "\"failed\"");
+    is(copy_in(2, 1), "note", "\"given up before it began, queued behind policy@1: deadline\"");
+    const json_t *rollout = json_object_get(newest(2), "rollout");
+    is(json_array_get(json_object_get(rollout, "missing"), 0), "message",
+       "\"has not begun to fetch within 2500 ms, queued behind version 1\"");
 }
