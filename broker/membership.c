@@ -420,14 +420,13 @@ static member_t *new_member(const membership_t *m, role_t role, const char *name
     return member;
 }
 
-static bool add_subs(member_t *member, const msg_subscription_t *subs, uint32_t count, instant_t now)
+static bool add_subs(member_t *member, const msg_subscription_t *subs, uint32_t count)
 {
     member->subs = calloc(count, sizeof *member->subs);
     if (!member->subs) return false;
     member->sub_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        member->subs[i] =
-            (member_sub_t){.decision = subs[i].decision, .version = subs[i].version, .since_ms = now.wall_ms};
+        member->subs[i] = (member_sub_t){.decision = subs[i].decision, .version = subs[i].version};
         error_text(member->subs[i].adapter, sizeof member->subs[i].adapter, subs[i].adapter);
     }
     return true;
@@ -510,7 +509,7 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->ranks = (uint32_t)join->ranks;
     w->export_dir = strdup(join->export_dir ? join->export_dir : "");
     if (w->labels && w->devices && w->addresses && w->export_dir &&
-        add_subs(w, join->adapters, join->adapter_count, now) &&
+        add_subs(w, join->adapters, join->adapter_count) &&
         set_transport(w, join->backend, join->ucx, join->address))
         return w;
     free_member(w);
@@ -569,6 +568,17 @@ static void take_over(membership_t *m, admitted_t *admitted, member_t *old)
     admitted->fenced_token = old->token;
 }
 
+/* JOIN says what its worker serves, and not since when.  The former session of the process knew it. */
+static void keep_since(const member_t *now, const member_t *before)
+{
+    if (memcmp(&now->life, &before->life, sizeof now->life) != 0) return;
+    for (uint32_t i = 0; i < now->sub_count; i++) {
+        const member_sub_t *was = member_sub(before, now->subs[i].adapter);
+        if (was && was->version == now->subs[i].version && was->decision == now->subs[i].decision)
+            now->subs[i].since_ms = was->since_ms;
+    }
+}
+
 /* Counters only grow.  A peer that does not send one sends 0, which changes nothing. */
 static void count_up(uint64_t *counter, uint64_t told)
 {
@@ -610,6 +620,7 @@ int membership_join(membership_t *m, const msg_join_t *join, const member_hello_
         member_t *old = m->workers[at];
         count_fences(w, old);
         compare_addresses(w, old);
+        keep_since(w, old);
         take_over(m, ret, old);
         free_member(old);
         m->workers[at] = w;
@@ -636,7 +647,7 @@ static member_t *publisher_of(const membership_t *m, const msg_open_t *open, con
     p->address_count = p->addresses ? open->address_count : 0;
     p->network = open->network;
     p->former_token = open->prev_token;
-    if (p->export_dir && p->addresses && add_subs(p, &own, 1, now) &&
+    if (p->export_dir && p->addresses && add_subs(p, &own, 1) &&
         set_transport(p, open->backend, open->ucx, open->address))
         return p;
     free_member(p);

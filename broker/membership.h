@@ -38,8 +38,9 @@ typedef enum { MEMBER_READY = 1, MEMBER_LEFT, MEMBER_LOST } member_state_t;
 typedef struct member_sub {
     char adapter[HEDDLE_NAME_MAX + 1];
     /* last applied here, and the version that is served; 0, 0: none */
-    uint64_t decision, version, since_ms;
-    bool is_refused; /* its application could not switch to them after all */
+    uint64_t decision, version;
+    uint64_t since_ms; /* when that was reported; 0: before this broker began */
+    bool is_refused;   /* its application could not switch to them after all */
     uint64_t fetching, bytes_done, data_bytes, source, held_count; /* of the last heartbeat */
     uint64_t beat_us;    /* when that came; 0: none since it fetches */
     uint64_t rate_bytes; /* bytes a second between the last two; 0: none came */

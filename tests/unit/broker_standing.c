@@ -311,3 +311,36 @@ Test(standing, after_a_restart_nobody_knows_who_had_it)
     is("versions.0.reason.code", "\"version_lost\"");
     cr_assert(strstr(reason("message"), "after the broker was started"));
 }
+
+static void serve_again(uint64_t peer, uint64_t life)
+{
+    msg_held_t held = {.adapter = "policy",
+                       .version = 1,
+                       .state = HELD_ACTIVE,
+                       .digest = rig_digest(1),
+                       .activate_us = 5};
+    msg_subscription_t sub = {.adapter = "policy", .decision = 1, .version = 1};
+    rig_hello_as(peer, ROLE_WORKER, life);
+    rig_join_with(peer, "w1", &sub, 1, &held, 1);
+}
+
+/* A session says what its worker serves, and not since when. */
+Test(standing, since_when_a_worker_serves_is_not_the_time_of_its_session)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    uint64_t switched_ms = R.now.wall_ms;
+    ask("workers", "w1", 0);
+    is("workers.0.adapters.0.since_at", when(switched_ms));
+    rig_pass(1000);
+    serve_again(W1, W1);
+    ask("workers", "w1", 0);
+    is("workers.0.adapters.0.state", "\"active\"");
+    is("workers.0.adapters.0.since_at", when(switched_ms));
+    rig_restart();
+    serve_again(W1, W1);
+    rig_pass(1000);
+    ask("workers", "w1", 0);
+    is("workers.0.adapters.0.state", "\"active\"");
+    is("workers.0.adapters.0.since_at", "null");
+}
