@@ -38,6 +38,10 @@ void broker_deny(const call_t *c, const char *proved, heddle_error_t *error)
      * ends with the error. */
     bool is_admin = type == MSG_HELLO && c->m->hello.role == ROLE_ADMIN;
     error->retriable = !is_admin && (type == MSG_HELLO || type == MSG_JOIN || type == MSG_OPEN);
+    const char *text = error->retriable && auth_is_live(c->key)
+                           ? strangers_role(&c->b->refused, c->key->public_key, error, c->now)
+                           : NULL;
+    if (text && c->b->io.warn) c->b->io.warn(c->b->io.self, "keys.refused", text);
     broker_refuse(c, error, error->retriable ? RETRY_MS : 0);
 }
 
@@ -90,6 +94,7 @@ static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
 void broker_apply_key(broker_t *b, const record_t *rec, instant_t now)
 {
     const auth_key_t *key = auth_key(&b->auth, rec->public_key);
+    strangers_forget(&b->refused, rec->public_key);
     bool is_asked_for = b->txn.kind == TXN_KEY; /* at a start the ready line tells of them */
     if (is_asked_for) {
         event_type_t type = rec->revoked_ms ? EVENT_KEY_REVOKED : EVENT_KEY_ADDED;

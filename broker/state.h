@@ -62,8 +62,10 @@ struct broker {
     } restored; /* the last member that knew more than the store, and what */
     struct {
         uint64_t epochs, numbers;
-    } raised;          /* by how much members raised them since the start */
-    bool is_read_only; /* the last commit was refused: `status` says read_only */
+    } raised;              /* by how much members raised them since the start */
+    bool is_read_only;     /* the last commit was refused: `status` says read_only */
+    uint64_t read_only_ms; /* since when, and why at last */
+    char read_only_why[256];
     uint64_t retry_us; /* after a failed transaction: when deciding is tried again; 0: it may go on now */
     bool is_broken;    /* fatal was called */
     /* a writer's session may have ended without its record being closed */

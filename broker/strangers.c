@@ -63,9 +63,25 @@ const char *strangers_hello(strangers_t *s, const msg_hello_t *m, const char *cl
 const char *strangers_key(strangers_t *s, const char *public_key, instant_t now)
 {
     stranger_t *row = note(s, public_key, strlen(public_key), now);
+    row->lacks_role = false;
     text_printf(row->text, sizeof row->text,
                 "the key %s was refused %llu time%s: it is not in the table of keys, or was revoked; `heddle "
                 "keys add '%s' --role ROLE` admits it",
                 public_key, (unsigned long long)row->count, row->count == 1 ? "" : "s", public_key);
     return line_of(s, row);
+}
+
+const char *strangers_role(strangers_t *s, const char *public_key, const heddle_error_t *why, instant_t now)
+{
+    stranger_t *row = note(s, public_key, strlen(public_key), now);
+    row->lacks_role = true;
+    text_printf(row->text, sizeof row->text, "%.300s; it has %.120s (refused %llu time%s)", why->message,
+                why->found, (unsigned long long)row->count, row->count == 1 ? "" : "s");
+    return line_of(s, row);
+}
+
+void strangers_forget(strangers_t *s, const char *public_key)
+{
+    for (stranger_t *r = s->rows; r < s->rows + STRANGERS_MAX; r++)
+        if (r->heard_us && !strcmp(r->id, public_key)) *r = (stranger_t){0};
 }

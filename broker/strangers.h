@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/strangers.h (PURE): processes that reached this broker and do not belong to it: members of another
- * cluster that said HELLO, and keys whose connections were refused.  Nothing else tells the operator why a
- * member is missing.
+ * cluster that said HELLO, and keys that were refused, as unknown or for want of a role.  Nothing else tells
+ * the operator why a member is missing.
  *
  *   unknown --it came--> listed --10 minutes without it--> unknown
  *
@@ -23,7 +23,8 @@
 typedef struct {
     char id[HEDDLE_KEY_TEXT]; /* a public key, or the bytes of a process's life */
     uint64_t count, heard_us, heard_ms, said_us;
-    char text[512]; /* for people */
+    bool lacks_role; /* the key is in the table, without the role that was asked for */
+    char text[512];  /* for people */
 } stranger_t;
 typedef struct {
     stranger_t rows[STRANGERS_MAX];
@@ -36,5 +37,9 @@ bool stranger_is_listed(const stranger_t *row, uint64_t now_us);
  * no stranger's. */
 const char *strangers_hello(strangers_t *s, const msg_hello_t *m, const char *cluster, instant_t now);
 const char *strangers_key(strangers_t *s, const char *public_key, instant_t now);
+/* The same of a key that lacks a role: why, in words, and the roles that it has. */
+const char *strangers_role(strangers_t *s, const char *public_key, const heddle_error_t *why, instant_t now);
+/* The key has other roles now. */
+void strangers_forget(strangers_t *s, const char *public_key);
 
 #endif

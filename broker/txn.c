@@ -80,6 +80,8 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
      * content is not known any more ends the process. */
     if (was_tried) {
         if (b->is_read_only && !rc) rollout_resume(&b->rollout, now.us);
+        if (rc && !b->is_read_only) b->read_only_ms = now.wall_ms;
+        if (rc) error_text(b->read_only_why, sizeof b->read_only_why, error->message);
         b->is_read_only = rc != HEDDLE_OK;
     }
     if (!rc) rc = apply(b, now, error);

@@ -117,17 +117,22 @@ static bool warn(json_t *list, uint64_t at_ms, const char *name, const char *mes
                json_pack("{s:s, s:s, s:o}", "at", time, "name", name, "message", part_text(message))) == 0;
 }
 
-/* Warns of processes that belong to another cluster, of keys that were refused, and of adapters whose active
- * version is lost. */
+/* Warns of a disk that takes no records, of processes that belong to another cluster, of keys that were
+ * refused, and of adapters whose active version is lost. */
 static json_t *warnings_part(const report_view_t *b)
 {
     json_t *list = json_array();
     bool ok = list;
     char text[ROLLOUT_TEXT];
+    if (ok && b->is_read_only) {
+        text_printf(text, sizeof text, "the broker takes no records: %s", b->read_only_why);
+        ok = warn(list, b->read_only_ms, "broker.read_only", text);
+    }
     for (size_t i = 0; ok && i < STRANGERS_MAX; i++) {
         const stranger_t *s = &b->foreign->rows[i], *key = &b->refused->rows[i];
         if (stranger_is_listed(s, b->now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
-        if (ok && stranger_is_listed(key, b->now.us) && !auth_is_live(auth_key(b->auth, key->id)))
+        bool is_refused = key->lacks_role || !auth_is_live(auth_key(b->auth, key->id));
+        if (ok && is_refused && stranger_is_listed(key, b->now.us))
             ok = warn(list, key->heard_ms, "keys.refused", key->text);
     }
     /* Only WARNINGS_LOST adapters are named, because the answer must fit into one message; the others are

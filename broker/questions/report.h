@@ -47,6 +47,8 @@ typedef struct report_view {
     const char *endpoint, *public_key, *cluster, *data_dir; /* public_key NULL: without keys */
     uint64_t pid, started_us, started_ms, registry_bytes;
     bool is_read_only;
+    uint64_t read_only_ms;
+    const char *read_only_why;
     struct {
         uint64_t at_ms;
         const char *from, *message;

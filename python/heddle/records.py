@@ -108,7 +108,7 @@ class AdapterInfo:
 class Notice:
     """What an operator should look at."""
     at: str
-    name: str                           # broker.other_cluster, keys.refused, version.lost
+    name: str                           # broker.other_cluster, broker.read_only, keys.refused, version.lost
     message: str
 
 

@@ -114,6 +114,35 @@ Test(keys, a_refused_key_is_named_to_the_operator)
     json_decref(body);
 }
 
+/* A worker or publisher whose key lacks the role is as absent as one whose key is unknown. */
+Test(keys, a_key_without_the_role_is_named_to_the_operator)
+{
+    json_t *body;
+    msg_subscription_t sub = {.adapter = "polcy"};
+    rig_hello(WORKER, ROLE_WORKER);
+    R.warned[0] = 0;
+    for (int i = 0; i < 3; i++) rig_join_with(WORKER, "w1", &sub, 1, NULL, 0);
+    rig_error(WORKER, "denied");
+    static const char WANT[] = "keys.refused the key w may not be a worker: it needs the role worker:polcy; "
+                               "it has worker:policy (refused 1 time)";
+    cr_assert_str_eq(R.warned, WANT);
+    const json_t *list = warnings(&body);
+    cr_assert_eq(json_array_size(list), 1);
+    const char *said = json_string_value(json_object_get(json_array_get(list, 0), "message"));
+    cr_assert(said && strstr(said, "worker:polcy") && strstr(said, "(refused 3 times)"), "%s", said);
+    json_decref(body);
+    R.now.us += 2000000;
+    rig_hello(READER, ROLE_PUBLISHER); /* a publisher: refused at HELLO */
+    cr_assert(strstr(R.warned, "the key reader may not publish") != NULL, "%s", R.warned);
+    rig_query(READER, (msg_query_t){.op = "key_add"}); /* a command ends with its error */
+    cr_assert_eq(json_array_size(warnings(&body)), 2);
+    json_decref(body);
+    revoke("w");
+    add(WORKER, "w", "worker:polcy");
+    cr_assert_eq(json_array_size(warnings(&body)), 1, "it has the role now");
+    json_decref(body);
+}
+
 /* However many try: the last ones are listed, and the log gets a line a second. */
 Test(keys, refused_keys_are_bounded)
 {

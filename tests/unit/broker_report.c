@@ -815,10 +815,14 @@ Test(report, status_tells_of_the_broker)
            "{\"adapters\":1,\"versions\":4,\"workers_ready\":2,\"workers_lost\":0,\"writers\":1}");
     json_decref(b);
     broker->is_read_only = true;
+    broker->read_only_ms = 1780000000000;
+    snprintf(broker->read_only_why, sizeof broker->read_only_why, "the disk is full");
     broker->opts.public_key = NULL;
     b = body_of((msg_query_t){.op = "status"});
     expect(b, "broker.public_key", "null");
     expect(b, "broker.state", "\"read_only\"");
+    expect(b, "warnings[0].name", "\"broker.read_only\"");
+    expect(b, "warnings[0].message", "\"the broker takes no records: the disk is full\"");
     json_decref(b);
 }
 
