@@ -26,7 +26,14 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
     error_expected(error, "no live writer");
     const char *heard = by->is_of_before ? "not heard of since the broker's start" : "heard of";
     error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
-    error_hint(error, "it ends with its session; opts.takeover fences it now");
+    /* A command that was started again under its request id finds its first try there. */
+    const version_row_t *newest = registry_newest(a);
+    if (newest && newest->state == VERSION_STAGING)
+        error_hint(error,
+                   "`heddle wait %s@%llu` follows what it publishes (request id %.28s); "
+                   "opts.takeover fences it",
+                   a->name, (unsigned long long)newest->version, newest->request_id);
+    else error_hint(error, "it ends with its session; opts.takeover fences it now");
     return rc;
 }
 

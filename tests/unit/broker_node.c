@@ -419,6 +419,19 @@ Test(node, one_writer_and_takeover)
     cr_assert_eq(rig_adapter()->version_count, 1);
 }
 
+/* A command that is started again under its request id would end its own first try by a takeover. */
+Test(node, a_writer_that_is_publishing_is_to_be_followed)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_open(5, "policy", "second", 0, false);
+    const char *hint = rig_error(5, "writer_held")->hint;
+    cr_assert(strstr(hint, "`heddle wait policy@1` follows what it publishes (request id "), "%s", hint);
+    roll_out(1, 1, 1, 1);
+    rig_open(5, "policy", "second", 0, false);
+    hint = rig_error(5, "writer_held")->hint;
+    cr_assert_null(strstr(hint, "publishes"), "%s", hint);
+}
+
 Test(node, an_abandoned_writer_ends_with_its_lease)
 {
     rig_open(T, "policy", "first", 0, false);
