@@ -52,7 +52,7 @@ static void describe(unreached_t *u, const char *names, const uint64_t *lost, ui
     else /* The message has the remedy too, because most logs show the message alone. */
         error_fail(&u->error, HEDDLE_ERR_UNAVAILABLE,
                    "cannot reach %s over %s: no answer there; "
-                   "all need the same network as their data device",
+                   "unless it has ended, all need the same network as their data device",
                    names, devices);
     error_where(&u->error, NULL, u->what->version, NULL, "fetch");
     if (!u->refused)
@@ -60,20 +60,29 @@ static void describe(unreached_t *u, const char *names, const uint64_t *lost, ui
                    "name the same network with opts.data_device for the publisher and every worker");
 }
 
-/* Reported once for each new source, and given up shortly before the deadline: one worker's trouble must
- * not end a rollout early. */
+static void write_log(unreached_t *u, uint64_t now_us)
+{
+    char scratch[REPEAT_TEXT];
+    bool is_gone = u->refused == HEDDLE_ERR_NOT_FOUND; /* as a rule it was just retired */
+    uint64_t times = repeat_note(&u->reported, repeat_key(u->error.message), now_us);
+    if (times)
+        log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s%s",
+                 (unsigned long long)u->what->version, u->error.message, repeat_text(times, scratch));
+}
+
+/* Heartbeats have the reason at once.  The log has it at the next look: a publisher that has ended is no
+ * trouble of the network, and the broker's answer may list another source.  It is given up shortly before the
+ * deadline: one worker's trouble must not end a rollout early. */
 bool unreached_look(unreached_t *u, const uint64_t *lost, uint32_t count, uint64_t deadline_us,
                     uint64_t now_us)
 {
     buf_t names = {0};
     if (name_sources(u, lost, count, &names)) {
-        char scratch[REPEAT_TEXT];
         describe(u, buf_text(&names), lost, count);
-        bool is_gone = u->refused == HEDDLE_ERR_NOT_FOUND; /* as a rule it was just retired */
-        uint64_t times = repeat_note(&u->reported, repeat_key(u->error.message), now_us);
-        if (times)
-            log_emit(is_gone ? LOG_INFO : LOG_WARN, "fetch.unreached", "version %llu: %s%s",
-                     (unsigned long long)u->what->version, u->error.message, repeat_text(times, scratch));
+        u->is_unwritten = true;
+    } else if (u->is_unwritten && names.bytes) { /* one that is listed is still lost */
+        write_log(u, now_us);
+        u->is_unwritten = false;
     }
     buf_fini(&names);
     return u->told_count && deadline_us != CLOCK_NEVER && now_us + UNREACHED_BEFORE_US >= deadline_us;

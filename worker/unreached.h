@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/unreached.h: source failure: no byte of a version arrived, and every known source is lost.
  *
- *   quiet -> (every source lost) reported, once for each new one -> (shortly before the deadline) given up
+ *   quiet -> (every source lost) reported, for each new one -> (shortly before the deadline) given up
  *         <- (a keepalive or a byte of a listed source)
  *
- * It is reported in this worker's log, and in its heartbeats for as long as it lasts.  Until it is given up
+ * It is reported in this worker's heartbeats for as long as it lasts, and once in its log, when a source is
+ * still lost after the broker was asked for others.  Until it is given up
  * another source may come, or the network may recover: one worker's trouble must not end a rollout early,
  * and a version without a deadline is never given up.  After the first byte the fetch's own deadlines rule.
  *
@@ -26,6 +27,7 @@ typedef struct {
     const announced_t *what;           /* the version that is fetched */
     uint64_t told[UNREACHED_TOLD_MAX]; /* sources by token, listed or not any more */
     uint32_t told_count;               /* 0: quiet */
+    bool is_unwritten;                 /* the log has `error` at the next look */
     repeat_t reported;                 /* in the log; of earlier fetches too */
     int refused;                       /* what the last one answered that refused; OK: none answered */
     heddle_error_t error;              /* UNAVAILABLE, of phase fetch */

@@ -373,8 +373,8 @@ Test(node, heartbeats_tell_why_no_byte_comes)
     const msg_progress_t *p = last_said(w, MSG_HEARTBEAT)->heartbeat.adapters;
     cr_assert_eq(p->fetching, 1);
     cr_assert_str_eq(p->message,
-                     "cannot reach trainer over memory: no answer there; all need the same network as "
-                     "their data device");
+                     "cannot reach trainer over memory: no answer there; unless it has ended, all need the "
+                     "same network as their data device");
     run_for(60000000);
     cr_assert_neq(last_said(w, MSG_HEARTBEAT)->heartbeat.adapters->message[0], 0, "it lasts");
     mem_stop(o->t, false);
@@ -423,6 +423,39 @@ Test(node, sources_that_refuse_are_named_with_what_they_answer)
     cr_assert(strstr(log, "info  fetch.unreached") && !strstr(log, "warn  fetch.unreached"), "%s", log);
     cr_assert_not_null(last_said(w, MSG_NACK));
     cr_assert_not_null(strstr(last_said(w, MSG_NACK)->nack.message, "trainer answered not_found"));
+    free(a.bytes);
+}
+
+/* A late worker hears of a publisher that has just ended; the broker answers with a source that is there. */
+Test(node, a_source_that_is_gone_is_no_warning_where_another_serves)
+{
+    worker_t *w = worker_joined(0, NULL);
+    test_arena_t a = arena(1);
+    announce_from_afar(w, &a, 60000);
+    origin_t *other = origin_start(1, TR_MODE_EAGER);
+    origin_serve(other, &a, 1);
+    while (!last_said(w, MSG_NEED_SOURCES)) {
+        const char *log = log_of(1000);
+        cr_assert(!strstr(log, "fetch.unreached"), "%s", log);
+    }
+    msg_source_t source = source_of(other);
+    tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {w->token, 1, "policy", &source, 1}});
+    const char *log = log_of(5000000);
+    cr_assert(!strstr(log, "fetch.unreached"), "%s", log);
+    cr_assert_not_null(last_said(w, MSG_STAGED));
+    free(a.bytes);
+}
+
+Test(node, sources_that_stay_lost_are_reported_once)
+{
+    worker_t *w = worker_joined(0, NULL);
+    test_arena_t a = arena(1);
+    announce_from_afar(w, &a, 60000);
+    const char *first = strstr(log_of(20000000), "warn  fetch.unreached");
+    cr_assert_not_null(first);
+    cr_assert_not_null(
+        strstr(first, "cannot reach trainer over memory: no answer there; unless it has ended"));
+    cr_assert_null(strstr(first + 1, "warn  fetch.unreached"));
     free(a.bytes);
 }
 
