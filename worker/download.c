@@ -84,7 +84,11 @@ static void end_fetch(void *self, bool is_good, uint64_t now_us)
     }
 }
 
-static const fetch_ops_t FETCH_OPS = {ask_piece, drop_ask, drop_source, need_sources, end_fetch};
+static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
+                                      .drop_ask = drop_ask,
+                                      .drop_peer = drop_source,
+                                      .need_sources = need_sources,
+                                      .end = end_fetch};
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
 

@@ -1,41 +1,118 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The path of a version in docs/architecture.md names functions that exist.  Each line of the list between
-its two markers is a file and a function that this file defines.  Prints those that are not; exits with 1."""
+"""The path of a version in docs/architecture.md is a chain.  Each line of the list between its two markers is a
+file and a function that this file defines.  An earlier function of the same section leads to it: by a call of its
+name, or as the word at the end of the line says.  Prints what is wrong; exits with 1.
+
+  call      an application calls it: a function of the library
+  message   a frame of another process comes: a table or an argument names the function
+  turn      the loop calls it in each turn: likewise
+  table     an earlier step calls the member of a table of operations that is set to the function
+  queue     an earlier step hands its name to the loop's thread"""
+import functools
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/architecture.md"
+ROOMS = "broker client core memory proto sidecar trainer_client transfer wire worker".split()
 LIST = re.compile(r"^<!-- path of a version -->$(.*)^<!-- end of the path -->$", re.M | re.S)
-STEP = re.compile(r"^([a-z_/]+\.c) +([a-z_0-9]+)$")
+STEP = re.compile(r"^([a-z_/]+\.c) +([a-z_0-9]+)(?: +([a-z]+))?$")
 LEG = re.compile(r"^[A-Z].*:$")         # a heading within the list
-MOST = 72                               # it is to be read in a minute or two
+WORDS = {"call", "message", "turn", "table", "queue"}
+MOST = 140                              # it is to be read in a few minutes
+QUIET = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"', re.S)
 
 
-def defines(text, function):
-    """A definition begins a line; what follows its parameters is a body, not a semicolon."""
-    return re.search(rf"^[a-z_][^;{{}}()\n]*\b{function}\([^;{{]*\)\s*\{{", text, re.M)
+@functools.lru_cache(None)
+def source(name):
+    """The file without comments and texts, which name functions that they do not call."""
+    return QUIET.sub(" ", (ROOT / name).read_text())
+
+
+@functools.lru_cache(None)
+def defined(name, function):
+    """(is static, body) of a definition, which begins a line; None without one."""
+    head = re.search(rf"^([a-z_][^;{{}}()\n]*)\b{function}\([^;{{]*\)\s*\{{", source(name), re.M)
+    if not head:
+        return None
+    text = source(name)
+    line_end = text.find("\n", head.end())
+    one_line = text[head.end():line_end].rstrip().endswith("}")
+    end = line_end if one_line else text.index("\n}", head.end())
+    return "static" in head[1], text[head.end():end]
+
+
+def calls(caller, step):
+    """A static function is called from its own file alone; one of the same name there hides any other."""
+    (name, function), (its_name, its_function) = step, caller
+    if its_name != name and (defined(name, function)[0] or defined(its_name, function)):
+        return False
+    return re.search(rf"(?<![.>\w]){function}\(", defined(its_name, its_function)[1])
+
+
+def is_named(step, text):
+    """The text names the function without calling it: in a table, or as an argument."""
+    return re.search(rf"(?<![.>\w]){step[1]}\b(?!\s*\()", text)
+
+
+@functools.lru_cache(None)
+def files_of(step):
+    """The files that may name the function: its own alone, where it is static."""
+    if defined(*step)[0]:
+        return [step[0]]
+    return [str(f.relative_to(ROOT)) for room in ROOMS for f in (ROOT / room).rglob("*.c")]
+
+
+def members(step):
+    """The members of tables that are set to the function."""
+    setting = re.compile(rf"\.(\w+) = {step[1]}\b")
+    return {member for file in files_of(step) for member in setting.findall(source(file))}
+
+
+def leads(before, step, word):
+    """True when the step is reached as the word says."""
+    bodies = [defined(*caller)[1] for caller in before]
+    if word == "call":
+        return step[1].startswith("heddle_")
+    if word == "table":
+        return any(re.search(rf"(?:->|\.){member}\(", body) for member in members(step) for body in bodies)
+    if word == "queue":
+        return any(is_named(step, body) for body in bodies)
+    return any(is_named(step, source(file)) for file in files_of(step))
 
 
 found = LIST.search(PAGE.read_text())
 if not found:
     sys.exit(f"path: {PAGE.name} has no list between its markers")
-wrong, steps = [], []
+wrong, count, before = [], 0, []
 for line in filter(None, (line.strip() for line in found[1].splitlines())):
     step = STEP.match(line)
-    if step:
-        steps.append(step.groups())
-    elif line != "```" and not LEG.match(line):
-        wrong.append(f"{line!r} is neither a step nor a leg")
-for name, function in steps:
-    file = ROOT / name
-    if not file.is_file():
+    if not step:
+        if LEG.match(line):
+            before = []
+        elif line != "```":
+            wrong.append(f"{line!r} is neither a step nor a leg")
+        continue
+    count += 1
+    name, function, word = step.groups()
+    if not (ROOT / name).is_file():
         wrong.append(f"{function}: there is no file {name}")
-    elif not defines(file.read_text(), function):
+    elif not defined(name, function):
         wrong.append(f"{name} defines no function {function}")
-if not 20 <= len(steps) <= MOST:
-    wrong.append(f"{len(steps)} steps; 20 to {MOST} are expected")
-print("\n".join(f"{PAGE.name}: {w}" for w in wrong) if wrong else f"path: {len(steps)} steps are there")
+    else:
+        is_called = any(calls(caller, (name, function)) for caller in before)
+        if word and word not in WORDS:
+            wrong.append(f"{function}: {word} is not one of {' '.join(sorted(WORDS))}")
+        elif word and is_called:
+            wrong.append(f"{function}: an earlier step calls it, so that '{word}' is wrong")
+        elif word and not leads(before, (name, function), word):
+            wrong.append(f"{function}: it is not reached by '{word}'")
+        elif not word and not is_called:
+            wrong.append(f"{name}: no earlier step of its section calls {function}")
+        before.append((name, function))
+if not 20 <= count <= MOST:
+    wrong.append(f"{count} steps; 20 to {MOST} are expected")
+print("\n".join(f"{PAGE.name}: {w}" for w in wrong) if wrong else f"path: {count} steps are a chain")
 sys.exit(1 if wrong else 0)
