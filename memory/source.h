@@ -13,6 +13,8 @@
  * A content is one of the pool's, sealed; or one that this process holds itself and hands on. It hands on
  * only what it has verified, or was told to be verified: such a content is added as verified.
  *
+ * The product does not use memory/ yet: transfer/region.h makes the memory of every version today.
+ *
  * Threads: one, a loop's. Nothing blocks, but for page faults in a region that is made. The caller owns it.
  */
 #ifndef MEMORY_SOURCE_H
