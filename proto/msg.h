@@ -43,8 +43,8 @@
     X(RETIRE, 20, retire, "broker -> worker")                                                                \
     X(RELEASE, 21, release, "broker -> publisher")                                                           \
     X(ROLLOUT, 22, rollout, "broker -> publisher")                                                           \
-    X(QUERY, 23, query, "admin -> broker")                                                                   \
-    X(REPORT, 24, report, "broker -> admin")                                                                 \
+    X(QUERY, 23, query, "any -> broker")                                                                     \
+    X(REPORT, 24, report, "broker -> any")                                                                   \
     X(VERIFY, 25, verify, "broker -> worker")                                                                \
     X(VERIFIED, 26, verified, "worker -> broker")                                                            \
     X(ERROR, 27, error, "broker -> any")                                                                     \
