@@ -434,7 +434,7 @@ void broker_bad_frame(broker_t *b, uint64_t peer, const char *why)
 {
     owner_check(&b->owner);
     heddle_error_t error;
-    error_fail(&error, HEDDLE_ERR_PROTOCOL, "frame is no message: %s", why);
+    error_fail(&error, HEDDLE_ERR_PROTOCOL, "the frame is not a message: %s", why);
     tell_bad_frame(b, peer, &error);
 }
 

@@ -286,13 +286,13 @@ static int take_text(const decoder_t *d, const field_t *f, const msgpack_object 
     uint32_t bytes = o->via.str.size;
     if (bytes > max) return over_limit(d, f, o);
     if (bytes && memchr(data, 0, bytes))
-        return refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "a NUL is in the text");
+        return refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "the text contains a NUL");
     if (!bytes && f->required && f->kind != FIELD_TEXTS)
         return refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "must not be empty");
     const char *text = arena_text(d->arena, data, bytes);
     if (!text) return no_memory(d, f);
     if (bytes && f->kind == FIELD_NAME && !name_is_valid(text)) {
-        int rc = refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "no allowed name");
+        int rc = refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "not an allowed name");
         error_contrast(d->error, "name: a letter or digit, then up to 127 of letters, digits, '.', '_', '-'",
                        text);
         return rc;

@@ -37,7 +37,7 @@ void input_path_shown(const char *dir, const char *name, char ret_shown[256])
 /* Opening a FIFO or device may block or have effects, so that nothing but regular files is read. */
 static int refuse_type(const char *shown, const char *found, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is no regular file", shown);
+    int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is not a regular file", shown);
     error_contrast(error, "a regular file", found);
     error_hint(error, "give a directory that PEFT's save_pretrained wrote");
     return rc;
@@ -51,7 +51,7 @@ static int fail_system(const char *what, const char *shown, int err, heddle_erro
     error_contrast(error, "a file that can be read", strerror(err));
     error_hint(error, err == EACCES || err == EPERM
                           ? "PEFT saves with mode 0600: run as the user who saved it, or chmod it"
-                          : "look at the file system, then publish again");
+                          : "check the file system, then publish again");
     return rc;
 }
 
@@ -221,9 +221,8 @@ int input_file_check_unchanged(const input_file_t *f, bool *ret_sure, heddle_err
         int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%s is still open for writing", f->shown);
         error_contrast(error, "a file that no process has open for writing",
                        "a process that has it open for writing, or mapped so");
-        error_hint(error,
-                   "close it, and let go of a writable mapping of it (np.memmap, mode r+), before it is "
-                   "published; fuser -v names the process: maybe a child, forked during the save");
+        error_hint(error, "close it, and unmap a writable mapping of it (np.memmap, mode r+), before it is "
+                          "published; fuser -v names the process: maybe a child, forked during the save");
         return rc;
     }
     *ret_sure = f->was_quiet && writer == WRITER_NONE && f->tells & TELLS_WRITES;

@@ -70,7 +70,7 @@ static int sort_rows(const heddle_tensor_t *tensors, layout_t *l, heddle_error_t
     qsort_r(l->order, l->count, sizeof *l->order, by_name, (void *)tensors);
     for (uint32_t i = 1; i < l->count; i++) {
         if (strcmp(tensors[l->order[i - 1]].name, tensors[l->order[i]].name)) continue;
-        int rc = refuse_tensor(&tensors[l->order[i]], HEDDLE_ERR_BAD_ADAPTER, "is there twice", error);
+        int rc = refuse_tensor(&tensors[l->order[i]], HEDDLE_ERR_BAD_ADAPTER, "occurs twice", error);
         error_contrast(error, "each name once", "two tensors of one name");
         error_hint(error, "readers would take one or the other: save the adapter again");
         return rc;
@@ -115,7 +115,7 @@ int layout_make(const heddle_tensor_t *tensors, uint32_t count, layout_t *ret_la
                         count ? "there are too many tensors" : "there is no tensor");
         error_expected(error, "1 to %u tensors", LIMIT_TENSORS);
         error_found(error, "%" PRIu32, count);
-        error_hint(error, count ? "publish it as several adapters" : "is this an adapter that was trained?");
+        error_hint(error, count ? "publish it as several adapters" : "is this a trained adapter?");
         return rc;
     }
     layout_t l = {.count = count,

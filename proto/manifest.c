@@ -89,7 +89,7 @@ static int refuse(heddle_error_t *error, int code, const char *what, uint64_t ex
 static int take_fields(const msgpack_object *map, fields_t *ret_fields, heddle_error_t *error)
 {
     if (map->type != MSGPACK_OBJECT_MAP)
-        return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: it is no map");
+        return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: it is not a map");
     uint32_t seen = 0;
     for (uint32_t i = 0; i < map->via.map.size; i++) {
         const msgpack_object_str *key = &map->via.map.ptr[i].key.via.str;
@@ -130,7 +130,7 @@ static bool is_word(const char *text, size_t bytes)
 static int take_words(const fields_t *f, manifest_t *m, heddle_error_t *error)
 {
     if (f->kind.bytes >= sizeof m->kind || !is_word(f->kind.data, f->kind.bytes))
-        return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: kind is no word");
+        return error_fail(error, HEDDLE_ERR_PROTOCOL, "the manifest is malformed: kind is not a word");
     memcpy(m->kind, f->kind.data, f->kind.bytes);
 
     const msgpack_object_array *list = &f->features->via.array;
@@ -141,7 +141,7 @@ static int take_words(const fields_t *f, manifest_t *m, heddle_error_t *error)
         if (o->type != MSGPACK_OBJECT_STR || !is_word(o->via.str.ptr, o->via.str.size) ||
             used + 1 + o->via.str.size >= sizeof m->features)
             return error_fail(error, HEDDLE_ERR_PROTOCOL,
-                              "the manifest is malformed: features are no short list of words");
+                              "the manifest is malformed: features are not a short list of words");
         bytes_t word = bytes_of(o->via.str.ptr, o->via.str.size);
         if (compare(last, word) >= 0)
             return error_fail(error, HEDDLE_ERR_PROTOCOL,

@@ -37,7 +37,7 @@ int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
 {
     memset(ret_msg, 0, sizeof *ret_msg);
     if (frame.bytes > LIMIT_FRAME_BYTES) {
-        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "frame is too long");
+        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "the frame is too long");
         error_expected(error, "up to %u bytes", LIMIT_FRAME_BYTES);
         error_found(error, "%zu bytes", frame.bytes);
         return rc;
@@ -58,7 +58,7 @@ int msg_decode(bytes_t frame, msg_t *ret_msg, heddle_error_t *error)
         error_found(error, "%llu", type);
         error_hint(error, "the peer may run a newer Heddle");
     } else if (!rc) {
-        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "frame is no message");
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "the frame is not a message");
         error_contrast(error, "an array of a type number and a map", "another msgpack object");
     }
     msgpack_unpacked_destroy(&tree);

@@ -83,7 +83,7 @@ static int check_fields(const json_t *config, heddle_error_t *error)
         int rc = error_fail(error, HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "peft_type in the config must be LORA");
         error_expected(error, "\"LORA\"");
         if (json_is_string(type)) error_found(error, "\"%s\"", json_string_value(type));
-        else error_found(error, type ? "no text" : "no peft_type");
+        else error_found(error, type ? "not a text" : "no peft_type");
         error_hint(error, type ? "Heddle carries LoRA adapters: train with LoraConfig"
                                : "is this PEFT's adapter_config.json?");
         return rc;
@@ -189,7 +189,7 @@ int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, c
     int rc = check_config_bytes(config.bytes, error);
     if (!rc) rc = json_text_load(config, WHAT, &root, error);
     if (!rc && !json_is_object(root)) {
-        rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, WHAT " is no JSON object");
+        rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, WHAT " is not a JSON object");
         error_contrast(error, "{\"peft_type\": \"LORA\", ...}",
                        json_is_array(root) ? "a list" : "a single value");
         error_hint(error, "is this PEFT's adapter_config.json?");
@@ -277,14 +277,14 @@ static int fail_dir(const char *dir, int err, heddle_error_t *error)
     struct stat st;
     int rc;
     if (err == ENOTDIR && stat(dir, &st) == 0) {
-        rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%.300s is no directory", dir);
+        rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "%.300s is not a directory", dir);
         error_contrast(error, "a directory with " PEFT_CONFIG " and " PEFT_MODEL,
-                       S_ISREG(st.st_mode) ? "a file" : "no directory");
+                       S_ISREG(st.st_mode) ? "a file" : "not a directory");
         error_hint(error, "give the directory that holds the adapter's two files");
     } else if (err == ENOENT || err == ENOTDIR || err == ENAMETOOLONG) {
         rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no directory %.300s", dir);
         error_contrast(error, "a directory with " PEFT_CONFIG " and " PEFT_MODEL, strerror(err));
-        error_hint(error, "look at the path, and from which directory it is seen");
+        error_hint(error, "check the path, and the directory that it is relative to");
     } else {
         rc = error_fail(error, err == ENOMEM ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL,
                         "cannot open the directory %.300s: %s", dir, strerror(err));
@@ -607,7 +607,7 @@ static int fail_write(const char *name, int err, uint64_t bytes, heddle_error_t 
     error_expected(error, "room for %" PRIu64 " bytes", bytes);
     error_found(error, "%s", strerror(err));
     error_hint(error, full ? "make room on the disk of the export directory"
-                           : "look at the export directory and its file system");
+                           : "check the export directory and its file system");
     return rc;
 }
 

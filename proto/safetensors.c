@@ -71,7 +71,8 @@ static int take_shape(builder_t *b, const json_t *entry, heddle_tensor_t *t)
         dims[d] = (uint64_t)json_integer_value(extent);
     }
     if (!counts) {
-        int rc = refuse_tensor(b, t->name, "has no shape", "\"shape\": a list of integers, none negative");
+        int rc =
+            refuse_tensor(b, t->name, "has no valid shape", "\"shape\": a list of integers, none negative");
         error_found(b->error, "something else");
         return rc;
     }
@@ -98,9 +99,10 @@ static int take_entry(builder_t *b, const char *name, const json_t *entry)
         return rc;
     }
     if (json_object_size(entry) != 3) {
-        int rc = refuse_tensor(b, name, "is not described as safetensors does it",
+        int rc = refuse_tensor(b, name, "is not described as safetensors requires",
                                "{\"dtype\", \"shape\", \"data_offsets\"}");
-        error_found(b->error, json_is_object(entry) ? "%zu members" : "no object", json_object_size(entry));
+        error_found(b->error, json_is_object(entry) ? "%zu members" : "not an object",
+                    json_object_size(entry));
         return rc;
     }
     row_t row = {.tensor = {.size = sizeof row.tensor, .name = arena_text(&b->arena, name, strlen(name))}};
@@ -111,7 +113,7 @@ static int take_entry(builder_t *b, const char *name, const json_t *entry)
     if (row.tensor.dtype < 0) {
         int rc = refuse_tensor(b, name, "has an unknown dtype",
                                "one of BOOL F4 F6_* U8 I8 F8_* I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64");
-        error_found(b->error, "%.64s", json_is_string(dtype) ? json_string_value(dtype) : "no text");
+        error_found(b->error, "%.64s", json_is_string(dtype) ? json_string_value(dtype) : "not a text");
         error_hint(b->error, "cast the tensor to one of these types and save the adapter again");
         return rc;
     }
@@ -121,14 +123,14 @@ static int take_entry(builder_t *b, const char *name, const json_t *entry)
     const json_t *offsets = json_object_get(entry, "data_offsets");
     const json_t *start = json_array_get(offsets, 0), *end = json_array_get(offsets, 1);
     if (json_array_size(offsets) != 2 || !is_count(start) || !is_count(end)) {
-        rc = refuse_tensor(b, name, "has no place", "\"data_offsets\": [begin, end]");
+        rc = refuse_tensor(b, name, "has no valid data_offsets", "\"data_offsets\": [begin, end]");
         error_found(b->error, "something else");
         return rc;
     }
     row.start = (uint64_t)json_integer_value(start);
     uint64_t stop = (uint64_t)json_integer_value(end);
     if (stop < row.start || stop - row.start != row.tensor.data_bytes) {
-        rc = refuse_tensor(b, name, "has a place of another size than its shape", NULL);
+        rc = refuse_tensor(b, name, "has data_offsets of another size than its shape", NULL);
         error_expected(b->error, "%" PRIu64 " bytes", row.tensor.data_bytes);
         error_found(b->error, "data_offsets [%" PRIu64 ", %" PRIu64 "]", row.start, stop);
         return rc;
@@ -154,7 +156,7 @@ static int check_texts(const json_t *metadata, heddle_error_t *error)
     int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER,
                         "__metadata__ in the header is not a map from text to text");
     error_contrast(error, "{\"name\": \"text\", ...}", NULL);
-    error_found(error, name ? "'%.100s' is no text" : "no object", name);
+    error_found(error, name ? "'%.100s' is not a text" : "not an object", name);
     error_hint(error, "save numbers and lists of the metadata as texts");
     return rc;
 }
@@ -169,7 +171,7 @@ static int take_metadata(builder_t *b, bytes_t text, const json_t *value)
         error_found(b->error, "%zu bytes", text.bytes);
         error_hint(b->error, "keep large texts out of the adapter's file");
     } else if (b->metadata.bytes) {
-        rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER, "__metadata__ in the header is there twice");
+        rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER, "__metadata__ in the header occurs twice");
         error_contrast(b->error, "each name once", "two");
         error_hint(b->error, HINT_DAMAGED);
     } else {
@@ -209,8 +211,8 @@ static int check_cover(builder_t *b, uint64_t data_bytes)
         if (start != at) {
             int rc =
                 refuse_tensor(b, rows[i].tensor.name,
-                              start > at ? "leaves a hole before it" : "overlaps the one before it", NULL);
-            error_expected(b->error, "a begin at byte %" PRIu64 " of the data", at);
+                              start > at ? "leaves a gap before it" : "overlaps the one before it", NULL);
+            error_expected(b->error, "a start at byte %" PRIu64 " of the data", at);
             error_found(b->error, "%" PRIu64, start);
             return rc;
         }
@@ -218,8 +220,9 @@ static int check_cover(builder_t *b, uint64_t data_bytes)
             rows[i].tensor.data_bytes; /* no overflow: start was a signed 64-bit number, bytes at most 2^40 */
     }
     if (at == data_bytes) return HEDDLE_OK;
-    int rc = error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER,
-                        at > data_bytes ? "the file is truncated" : "the file goes on after the last tensor");
+    int rc =
+        error_fail(b->error, HEDDLE_ERR_BAD_ADAPTER,
+                   at > data_bytes ? "the file is truncated" : "the file has bytes after the last tensor");
     error_expected(b->error, "%" PRIu64 " bytes of tensors", at);
     error_found(b->error, "%" PRIu64, data_bytes);
     error_hint(b->error, at > data_bytes

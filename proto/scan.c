@@ -93,7 +93,7 @@ static bool read_item(const scan_t *s, item_t *ret_item)
 /* A key: a text that this map did not have yet. */
 static int check_key(scan_t *s, level_t *map, const item_t *item)
 {
-    if (item->kind != TEXT) return refuse(s, HEDDLE_ERR_PROTOCOL, "a key is no text", "a text");
+    if (item->kind != TEXT) return refuse(s, HEDDLE_ERR_PROTOCOL, "a key is not a text", "a text");
     if (!s->limits->keys) return HEDDLE_OK;
     span_t key = {(uint32_t)(s->at + item->head_bytes), (uint32_t)item->payload_bytes};
     for (uint32_t i = 0; i < map->key_count; i++) {

@@ -90,7 +90,7 @@ static bool look(void *self)
     a->is_shut = false;
     look_at(a, CLOCK_NEVER);
     if (repeat_over(&a->shuts))
-        log_emit(LOG_INFO, "wire.descriptors_again", "new connections are taken in again");
+        log_emit(LOG_INFO, "wire.descriptors_again", "new connections are accepted again");
     return false;
 }
 
@@ -118,11 +118,11 @@ static void on_event(accept_limit_t *a, uint16_t event, int32_t value)
             char scratch[REPEAT_TEXT];
             uint64_t times = repeat_note(&a->shuts, 0, loop_now(a->loop));
             if (times)
-                log_emit(LOG_ERROR, "wire.no_descriptor",
-                         "no descriptor for one more connection (%s, limit %llu): new ones wait, those that "
-                         "are here "
-                         "go on; raise the limit of open files (ulimit -n)%s",
-                         strerror(value), (unsigned long long)a->low, repeat_text(times, scratch));
+                log_emit(
+                    LOG_ERROR, "wire.no_descriptor",
+                    "no descriptor is left for a new connection (%s, limit %llu): new connections wait, and "
+                    "the present ones continue; raise the limit of open files (ulimit -n)%s",
+                    strerror(value), (unsigned long long)a->low, repeat_text(times, scratch));
         }
     }
 }

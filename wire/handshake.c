@@ -30,9 +30,9 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
         event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL && value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
     int rc = HEDDLE_ERR_UNAVAILABLE;
     if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
-        rc = error_fail(error, HEDDLE_ERR_DENIED, "the broker at %.200s does not let in the key %s", endpoint,
+        rc = error_fail(error, HEDDLE_ERR_DENIED, "the broker at %.200s does not admit the key %s", endpoint,
                         own.public_key);
-        error_expected(error, "a key that `heddle keys list` shows there, and that was not revoked");
+        error_expected(error, "a key that `heddle keys list` shows there and that is not revoked");
         error_found(error, "%s", own.public_key);
         error_hint(error, "the broker's user runs `heddle keys add '%s' --role %s`%s", own.public_key,
                    keys->roles[0] ? keys->roles : "worker:ADAPTER",
@@ -41,12 +41,12 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
         /* Never answered by connecting without keys: an attacker in the broker's place could bring that
          * about. */
         rc = error_fail(error, HEDDLE_ERR_DENIED,
-                        "the broker at %.200s runs without keys, and is expected to have one", endpoint);
+                        "the broker at %.200s runs without keys, but a key of it is known here", endpoint);
         error_expected(error, "a broker that was not started with --insecure");
-        error_found(error, "a plain one");
-        error_hint(error, "is it another program? start your broker there without --insecure; or, to take "
-                          "this one as it is, omit opts.broker_key and remove its file in brokers/ of "
-                          "the key ring (your own broker started with --insecure does)");
+        error_found(error, "a broker without keys");
+        error_hint(error, "is it another program? start your broker there without --insecure; or, to accept "
+                          "this one, omit opts.broker_key and remove its file in brokers/ of the key ring "
+                          "(your own broker started with --insecure removes it)");
         error->retriable = 1;
     } else if (is_mismatch) {
         /* This side had no use for a key so far. One is made now, because the broker's user must register
@@ -65,7 +65,7 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
     } else if (has_key) {
         error_fail(error, rc, "the broker at %.200s ends the connection in the handshake", endpoint);
         error_expected(error, "the broker whose key is %s", keys->broker_key);
-        error_found(error, "one that does not prove it");
+        error_found(error, "a broker that does not prove that it has this key");
         if (keys->is_fixed) error_hint(error, "compare with the key that `heddle status` prints there");
         else hint_at_both("if another user started it: ", &own, keys->roles, error);
     } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {

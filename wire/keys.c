@@ -69,9 +69,9 @@ static int key_file_refuse(const char *path, const char *what, int number, heddl
 {
     int rc = error_fail(error, number == ENOENT ? HEDDLE_ERR_NOT_FOUND : HEDDLE_ERR_DATA_DIR,
                         "%.300s: %s%s%s", path, what, number ? ": " : "", number ? strerror(number) : "");
-    if (number == ENOENT) error_hint(error, "name a key file that is there; `heddle keygen` makes one");
+    if (number == ENOENT) error_hint(error, "name a key file that exists; `heddle keygen` makes one");
     else if (!number) error_hint(error, "name a key file; `heddle keygen` makes one");
-    else error_hint(error, "see that uid %u may read and write there", (unsigned)geteuid());
+    else error_hint(error, "check that uid %u may read and write there", (unsigned)geteuid());
     return rc;
 }
 
@@ -155,10 +155,12 @@ static int key_file_read(const char *path, key_pair_t *ret_pair, char *endpoint,
     if (rc == HEDDLE_ERR_NOT_FOUND && refuse_secret(path, "a key file", error)) return rc;
     if (rc) return rc;
     if (!parse(text, ret_pair, endpoint)) {
-        rc = key_file_refuse(path, "is no key file, or is damaged", 0, error);
-        error_expected(error, "a line `public KEY`, and of one's own `secret KEY`, 40 characters each");
-        error_hint(error, "move it away; heddle keygen makes another, which the broker has to be told of "
-                          "(heddle keys add)");
+        rc = key_file_refuse(path, "is not a key file, or is damaged", 0, error);
+        error_expected(error,
+                       "a line `public KEY`, and in your own key file `secret KEY`, 40 characters each");
+        error_hint(error,
+                   "move it elsewhere; `heddle keygen` makes another, and `heddle keys add` gives it to "
+                   "the broker");
     } else if (ret_pair->secret_key[0] && st.st_mode & 077) {
         log_emit(LOG_WARN, "keys.mode", "%s can be read by others (mode %03o): chmod 600 it", path,
                  (unsigned)st.st_mode & 0777);
@@ -179,9 +181,9 @@ int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
         /* A path of 40 characters may also be a valid key. Guessing would be unsafe: with write access to the
          * working directory, another user could replace the key that was meant. */
         if (access(text, F_OK) == 0) {
-            error_fail(error, HEDDLE_ERR_USAGE, "\"%s\" reads as a public key, and is a file too", text);
+            error_fail(error, HEDDLE_ERR_USAGE, "\"%s\" is both a public key and the name of a file", text);
             error_contrast(error, "a key, or a path that begins with / or ./", text);
-            error_hint(error, "for the file: ./%s; for the key: from another directory", text);
+            error_hint(error, "for the file, write ./%s; for the key, run this in another directory", text);
             return HEDDLE_ERR_USAGE;
         }
         memcpy(ret_key, text, KEY_TEXT);
@@ -203,7 +205,7 @@ int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
         error_fail(error, rc, "\"%.200s\" is neither a public key nor a file with one", text);
         error_contrast(error, "40 characters of Z85, or the path of a key file", text);
         error_hint(error, "`heddle keygen` makes a key file and prints its public key; "
-                          "heddle-broker's ready line has the broker's");
+                          "the ready line of heddle-broker shows the broker's key");
     }
     if (!rc) memcpy(ret_key, pair.public_key, KEY_TEXT);
     explicit_bzero(&pair, sizeof pair);
@@ -234,9 +236,9 @@ static int key_file_fail(const char *path, const char *what, int number, heddle_
                         what, strerror(number));
     if (is_full) error_hint(error, "make room on the file system of %.300s, then try again", path);
     else if (number == EEXIST)
-        error_hint(error, "a key is never overwritten: move the old file away, or name another");
+        error_hint(error, "a key is never overwritten: move the old file elsewhere, or name another");
     else
-        error_hint(error, "see that the directory is there and that uid %u may write in it",
+        error_hint(error, "check that the directory exists and that uid %u may write in it",
                    (unsigned)geteuid());
     return rc;
 }
@@ -352,7 +354,8 @@ static int make_ring(const keyring_t *r, int *ret_number, heddle_error_t *error)
             *ret_number = errno;
             int rc = key_file_fail(path, "cannot be made for keys", errno, error);
             if (rc == HEDDLE_ERR_DATA_DIR)
-                error_hint(error, "name a directory that uid %u may make: HEDDLE_KEYS", (unsigned)geteuid());
+                error_hint(error, "name with HEDDLE_KEYS a directory that uid %u may make",
+                           (unsigned)geteuid());
             return rc;
         }
         if (is_end) return HEDDLE_OK;
@@ -541,11 +544,11 @@ static int read_known(const keyring_t *r, const char *path, const char *normal, 
         rc == HEDDLE_OK && found[0] && known_path(r, found, theirs, sizeof theirs) && !strcmp(theirs, path);
     if (is_namesake) return HEDDLE_ERR_NOT_FOUND;
     if (rc == HEDDLE_OK) {
-        key_file_refuse(path, "is no key file, or is damaged", 0, error);
+        key_file_refuse(path, "is not a key file, or is damaged", 0, error);
         error_expected(error, "a line `endpoint %.200s`", normal);
     }
-    if (rc == HEDDLE_ERR_NOT_FOUND) key_file_refuse(path, "has gone, or leads nowhere", 0, error);
-    error_hint(error, "remove the file where the broker there may be believed, or name its key with "
+    if (rc == HEDDLE_ERR_NOT_FOUND) key_file_refuse(path, "was removed, or is a link to nothing", 0, error);
+    error_hint(error, "remove the file if you trust the broker at that address, or name its key with "
                       "opts.broker_key");
     return HEDDLE_ERR_DATA_DIR;
 }
@@ -559,11 +562,12 @@ static int look_up(const keyring_t *r, const char *normal, char ret_key[KEY_TEXT
     if (!known_path(r, normal, path, sizeof path)) return HEDDLE_ERR_NOT_FOUND;
     if (lstat(path, &st) == 0) return read_known(r, path, normal, ret_key, error);
     if (errno == ENOENT || errno == ENOTDIR) return HEDDLE_ERR_NOT_FOUND;
-    int rc = key_file_refuse(path, "cannot be looked at", errno, error);
-    error_hint(error,
-               "see that uid %u may read there, name a ring of its own with HEDDLE_KEYS, or the broker's key "
-               "with opts.broker_key",
-               (unsigned)geteuid());
+    int rc = key_file_refuse(path, "cannot be examined", errno, error);
+    error_hint(
+        error,
+        "check that uid %u may read there, or name a ring of its own with HEDDLE_KEYS, or the broker's key "
+        "with opts.broker_key",
+        (unsigned)geteuid());
     return rc;
 }
 

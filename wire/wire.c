@@ -493,8 +493,8 @@ static bool redial_now(void *self)
     char scratch[REPEAT_TEXT];
     uint64_t times = rc ? repeat_note(&w->redial_failures, (uint32_t)-rc, loop_now(w->loop)) : 0;
     if (times)
-        log_emit(LOG_WARN, "wire.redial", "no new connection to %s: %s%s", w->endpoint, heddle_err_name(rc),
-                 repeat_text(times, scratch));
+        log_emit(LOG_WARN, "wire.redial", "cannot open a new connection to %s: %s%s", w->endpoint,
+                 heddle_err_name(rc), repeat_text(times, scratch));
     if (!rc && repeat_over(&w->redial_failures))
         log_emit(LOG_WARN, "wire.redial", "connecting to %s again", w->endpoint);
     if (!rc) set_up(w, false);
@@ -552,7 +552,7 @@ int wire_dial(loop_t *loop, const char *endpoints, const wire_keys_t *keys, cons
     if (!descriptors_are_left() || new_wire(loop, keys, sink, self, &w) || !(w->list = strdup(endpoints)))
         rc = no_sockets(error);
     if (!rc && (rc = connect_next(w, &why))) {
-        if (rc == HEDDLE_ERR_USAGE) error_fail(error, rc, "%.200s cannot be connected to", endpoints);
+        if (rc == HEDDLE_ERR_USAGE) error_fail(error, rc, "cannot connect to %.200s", endpoints);
         else no_sockets(error);
     }
     if (!rc && loop_add_source(loop, -1, redial_now, nothing_to_redial, w)) rc = no_sockets(error);
@@ -648,7 +648,7 @@ int wire_listen(loop_t *loop, const char *endpoint, const wire_keys_t *keys, con
     if (guarded == HEDDLE_ERR_NO_MEMORY) rc = no_sockets(error);
     else if (guarded)
         rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-                        "only one listener with keys is possible in a process, and there is one already");
+                        "a process can have only one listener with keys, and this process has one");
     if (!rc) rc = bind_router(w, endpoint, error);
     if (rc) wire_close(&w);
     else *ret_wire = w;

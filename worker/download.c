@@ -323,7 +323,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
     }
     if (rc == HEDDLE_OK && p->manifest.region_bytes != a->region_bytes)
         rc = error_fail(&why, HEDDLE_ERR_PROTOCOL,
-                        "the manifest speaks of a region of another size than the announcement");
+                        "the manifest has another region size than the announcement");
     if (rc) {
         fail_download(p, rc, "verify", why.message);
         error_contrast(&p->error, why.expected, why.found);

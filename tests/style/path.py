@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The path of a version in docs/architecture.md is a chain.  Each line of the list between its two markers is a
-file and a function that this file defines.  An earlier function of the same section leads to it: by a call of its
-name, or as the word at the end of the line says.  Prints what is wrong; exits with 1.
+"""The path of a version in docs/architecture.md is a chain.  Each line of the list between its two markers is
+a file and a function that this file defines.  An earlier function of the same section leads to it: by a call
+of its name, or as the word at the end of the line says.  Prints what is wrong; exits with 1.
 
   call      an application calls it: a function of the library
   message   a frame of another process comes: a table or an argument names the function

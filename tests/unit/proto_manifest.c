@@ -146,7 +146,7 @@ Test(layout, refuses_bad_names)
         refused(t, 2, HEDDLE_ERR_BAD_ADAPTER, NAMES[i].why);
     }
     t[0].name = "b";
-    refused(t, 2, HEDDLE_ERR_BAD_ADAPTER, "is there twice");
+    refused(t, 2, HEDDLE_ERR_BAD_ADAPTER, "occurs twice");
     name[1024] = 0;
     t[0].name = name;
     layout_t l;
@@ -446,7 +446,7 @@ Test(manifest, refuses_wrong_values)
 {
     static const edit_t EDITS[] = {
         EDIT("v", 0, 0, "\2", PROTOCOL, "the layout's version"),
-        EDIT("kind", 1, 0, "LORA", PROTOCOL, "kind is no word"),
+        EDIT("kind", 1, 0, "LORA", PROTOCOL, "kind is not a word"),
         EDIT("kind", 0, 0, "\xc4\3", PROTOCOL, "'kind' has the wrong type"),
         EDIT("features", 0, 0, "\xc2", PROTOCOL, "'features' has the wrong type"),
         EDIT("chunk_bytes", 1, 0, "\0\2\0\0", PROTOCOL, "chunk_bytes"),

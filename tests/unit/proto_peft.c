@@ -416,8 +416,8 @@ Test(peft, configs_that_are_refused)
         {"{\"peft_type\": \"LORA\", \"r\": NaN}", BAD, "is not JSON", "JSON", ""},
         {"{\"peft_type\": \"LORA\xff\"}", BAD, "is not JSON", "JSON", ""},
         {"\200\002}", BAD, "is not JSON", "JSON", ""},
-        {"[1]", BAD, "no JSON object", "peft_type", "a list"},
-        {"7", BAD, "no JSON object", "peft_type", "a single value"},
+        {"[1]", BAD, "not a JSON object", "peft_type", "a list"},
+        {"7", BAD, "not a JSON object", "peft_type", "a single value"},
         {"{\"peft_type\":\"LORA\",\"peft_type\":\"LORA\"}", BAD, "a name twice", "each name once",
          "peft_type"},
         {"{}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "peft_type in the config must be LORA", "\"LORA\"",
@@ -425,7 +425,7 @@ Test(peft, configs_that_are_refused)
         {"{\"peft_type\":\"PREFIX_TUNING\"}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "must be LORA", "\"LORA\"",
          "PREFIX_TUNING"},
         {"{\"peft_type\":\"lora\"}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "must be LORA", "\"LORA\"", "lora"},
-        {"{\"peft_type\":null}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "must be LORA", "\"LORA\"", "no text"},
+        {"{\"peft_type\":null}", HEDDLE_ERR_UNSUPPORTED_PEFT_TYPE, "must be LORA", "\"LORA\"", "not a text"},
         {"{\"peft_type\":\"LORA\",\"r\":0}", BAD, "'r' in the config", "a positive integer", "0"},
         {"{\"peft_type\":\"LORA\",\"r\":-4}", BAD, "'r' in the config", "a positive integer", "-4"},
         {"{\"peft_type\":\"LORA\",\"r\":8.0}", BAD, "'r' in the config", "a positive integer", "8.0"},
@@ -499,7 +499,7 @@ Test(peft, a_file_in_place_of_the_directory)
 {
     char path[200];
     strcpy(path, path_of(MODEL));
-    refused_at(path, BAD, "is no directory", "a directory", "a file", "the directory that holds");
+    refused_at(path, BAD, "is not a directory", "a directory", "a file", "the directory that holds");
 }
 
 Test(peft, files_are_missing)
@@ -565,7 +565,7 @@ Test(peft, a_path_too_long_for_a_message_is_told_by_its_end)
 
 static void refused_in_place_of(const char *name, const char *found)
 {
-    refused(BAD, "is no regular file", "a regular file", found, "save_pretrained");
+    refused(BAD, "is not a regular file", "a regular file", found, "save_pretrained");
     refused(BAD, path_of(name), "", "", "");
     cr_assert_eq(remove(path_of(name)), 0);
 }
@@ -702,7 +702,7 @@ Test(peft, truncated_and_grown_files)
     put_model(GOOD_HEADER, GOOD_DATA, 13);
     refused(BAD, "the file is truncated", "14 bytes of tensors", "13", "ended early");
     put_model(GOOD_HEADER, GOOD_DATA, 15);
-    refused(BAD, "the file goes on after the last tensor", "14 bytes of tensors", "15", "");
+    refused(BAD, "the file has bytes after the last tensor", "14 bytes of tensors", "15", "");
     put(MODEL, "\x40\0\0\0\0\0\0\0{\"q.lora_A\":{\"dty", 24);
     refused(BAD, "impossible length", "2 to 16 bytes", "64 bytes, in a file of 24", "");
 }
@@ -725,7 +725,7 @@ Test(peft, tensors_that_the_layout_refuses_are_told_with_the_file)
     put_model("{\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"a.lora_A\":{\"dtype\":"
               "\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}",
               "xy", 2);
-    refused(BAD, "'a.lora_A' is there twice", "each name once", "two", "");
+    refused(BAD, "'a.lora_A' occurs twice", "each name once", "two", "");
     refused(BAD, path_of(MODEL), "", "", "");
     put_model("{\"a.lora_A\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", "", 0);
     refused(BAD, "all tensors are empty", "", "0 bytes", "ZeRO");

@@ -197,17 +197,17 @@ Test(safetensors, refuses_wrong_entries)
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1],\"x\":1}}", 1, HEDDLE_ERR_BAD_ADAPTER,
          "is not described"},
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"offsets\":[0,1]}}", 1, HEDDLE_ERR_BAD_ADAPTER,
-         "has no place"},
+         "has no valid data_offsets"},
         {"{\"a\":{\"dtype\":\"U8\",\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1,
          HEDDLE_ERR_BAD_ADAPTER, "a name twice"},
         {"{" A("F128", "[1]", "[0,16]") "}", 16, HEDDLE_ERR_BAD_ADAPTER, "unknown dtype"},
         {"{" A("f32", "[1]", "[0,4]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "unknown dtype"},
         {"{\"a\":{\"dtype\":5,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, HEDDLE_ERR_BAD_ADAPTER,
          "unknown dtype"},
-        {"{" A("U8", "[-1]", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no shape"},
-        {"{" A("U8", "[1.0]", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no shape"},
-        {"{" A("U8", "{}", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no shape"},
-        {"{" A("U8", "[[1]]", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no shape"},
+        {"{" A("U8", "[-1]", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no valid shape"},
+        {"{" A("U8", "[1.0]", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no valid shape"},
+        {"{" A("U8", "{}", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no valid shape"},
+        {"{" A("U8", "[[1]]", "[0,1]") "}", 1, HEDDLE_ERR_BAD_ADAPTER, "has no valid shape"},
         {"{" A("U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,1]") "}", 1, HEDDLE_ERR_LIMIT,
          "too many dimensions"},
         {"{" A("U8", "[18446744073709551616]", "[0,0]") "}", 0, HEDDLE_ERR_BAD_ADAPTER, "not JSON"},
@@ -227,21 +227,21 @@ Test(safetensors, refuses_wrong_places)
     static const refusal_t CASES[] = {
         {"{" A("F32", "[1]", "[0,3]") "}", 3, HEDDLE_ERR_BAD_ADAPTER, "another size than its shape"},
         {"{" A("F32", "[1]", "[4,0]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "another size than its shape"},
-        {"{" A("F32", "[1]", "[0]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "has no place"},
-        {"{" A("F32", "[1]", "[-4,0]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "has no place"},
-        {"{" A("F32", "[1]", "[0,4,8]") "}", 8, HEDDLE_ERR_BAD_ADAPTER, "has no place"},
+        {"{" A("F32", "[1]", "[0]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "has no valid data_offsets"},
+        {"{" A("F32", "[1]", "[-4,0]") "}", 4, HEDDLE_ERR_BAD_ADAPTER, "has no valid data_offsets"},
+        {"{" A("F32", "[1]", "[0,4,8]") "}", 8, HEDDLE_ERR_BAD_ADAPTER, "has no valid data_offsets"},
         {"{" A("U8", "[1]", "[0,1]") B("[2,4]") "}", 4, HEDDLE_ERR_BAD_ADAPTER,
-         "'b' in the header leaves a hole before it"},
-        {"{" A("U8", "[1]", "[1,2]") "}", 2, HEDDLE_ERR_BAD_ADAPTER, "leaves a hole before it"},
+         "'b' in the header leaves a gap before it"},
+        {"{" A("U8", "[1]", "[1,2]") "}", 2, HEDDLE_ERR_BAD_ADAPTER, "leaves a gap before it"},
         {"{" A("U8", "[2]", "[0,2]") B("[1,3]") "}", 3, HEDDLE_ERR_BAD_ADAPTER,
          "'b' in the header overlaps the one before it"},
         {"{" A("U8", "[2]", "[0,2]") B("[0,2]") "}", 2, HEDDLE_ERR_BAD_ADAPTER, "overlaps the one before it"},
         {"{" A("U8", "[2]", "[0,2]") B("[2,4]") "}", 3, HEDDLE_ERR_BAD_ADAPTER, "the file is truncated"},
         {"{" A("U8", "[2]", "[0,2]") B("[2,4]") "}", 5, HEDDLE_ERR_BAD_ADAPTER,
-         "the file goes on after the last tensor"},
+         "the file has bytes after the last tensor"},
         {"{" A("U8", "[2]", "[9223372036854775805,9223372036854775807]") "}", 2, HEDDLE_ERR_BAD_ADAPTER,
-         "leaves a hole"},
-        {"{}", 1, HEDDLE_ERR_BAD_ADAPTER, "the file goes on after the last tensor"},
+         "leaves a gap"},
+        {"{}", 1, HEDDLE_ERR_BAD_ADAPTER, "the file has bytes after the last tensor"},
     };
     REFUSED(CASES);
 }
@@ -254,8 +254,8 @@ Test(safetensors, refuses_wrong_metadata)
         {"{\"__metadata__\":{\"a\":\"b\",\"step\":3}}", 0, HEDDLE_ERR_BAD_ADAPTER,
          "is not a map from text to text"},
         {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}", 0, HEDDLE_ERR_BAD_ADAPTER, "a name twice"},
-        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, HEDDLE_ERR_BAD_ADAPTER, "is there twice"},
-        {"{\"__metadata__\":{},\"\\u005f_metadata__\":{}}", 0, HEDDLE_ERR_BAD_ADAPTER, "is there twice"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, HEDDLE_ERR_BAD_ADAPTER, "occurs twice"},
+        {"{\"__metadata__\":{},\"\\u005f_metadata__\":{}}", 0, HEDDLE_ERR_BAD_ADAPTER, "occurs twice"},
     };
     REFUSED(CASES);
     heddle_error_t e;
@@ -277,7 +277,7 @@ Test(safetensors, a_name_twice_is_seen_by_the_layout)
                        2, &t, &e),
                  HEDDLE_OK);
     cr_assert_eq(layout_make(t.tensors, t.count, &l, &e), HEDDLE_ERR_BAD_ADAPTER);
-    cr_assert(strstr(e.message, "'a' is there twice"));
+    cr_assert(strstr(e.message, "'a' occurs twice"));
     safetensors_fini(&t);
 }
 

@@ -163,9 +163,9 @@ Test(scan, keys)
         BAD("\x83\xa1x\x91\x01\xa1y\x81\xa1x\xc0\xa1x\x02", PROTOCOL, "twice"), /* containers between them */
         BAD("\x82\xa1x\x01\xd9\x01x\x02", PROTOCOL, "twice"), /* another header, the same key */
         BAD("\x82\xa0\x01\xa0\x02", PROTOCOL, "twice"),
-        BAD("\x81\x01\x01", PROTOCOL, "no text"),
-        BAD("\x81\xc4\x01x\x01", PROTOCOL, "no text"),
-        BAD("\x81\x90\x01", PROTOCOL, "no text"),
+        BAD("\x81\x01\x01", PROTOCOL, "not a text"),
+        BAD("\x81\xc4\x01x\x01", PROTOCOL, "not a text"),
+        BAD("\x81\x90\x01", PROTOCOL, "not a text"),
         WHOLE("\x82\xa1x\xa1x\xa1y\xa1x"), /* values may be equal */
     };
     CHECK(KEYS);

@@ -185,7 +185,7 @@ Test(keys, key_is_taken_as_text_or_from_a_file)
     cr_assert_str_eq(key, pair.public_key);
     put("key-or-file.of-exactly-forty-characters.", text);
     cr_assert_eq(key_take("key-or-file.of-exactly-forty-characters.", key, &error), HEDDLE_ERR_USAGE);
-    cr_assert(strstr(error.message, "a file too") && strstr(error.hint, "./key-or-file"));
+    cr_assert(strstr(error.message, "the name of a file") && strstr(error.hint, "./key-or-file"));
     for (int i = 0; i < 50; i++) {
         key_pair_t one = made();
         cr_assert(

@@ -1333,13 +1333,13 @@ static const char *log_of_refusals(worker_t *w, const heddle_error_t *why)
 Test(node, a_refusal_is_on_stderr_with_its_hint_unless_the_application_reports_it)
 {
     heddle_error_t why;
-    error_fail(&why, HEDDLE_ERR_DENIED, "the broker does not let in the key K");
+    error_fail(&why, HEDDLE_ERR_DENIED, "the broker does not admit the key K");
     error_hint(&why, "heddle keys add K");
     worker_t *quiet = worker_start(1, TR_MODE_EAGER, NULL);
     cr_assert_str_eq(log_of_refusals(quiet, &why), "");
     worker_t *w = worker_start(0, TR_MODE_EAGER, &(worker_opts_t){.broker = "tcp://127.0.0.1:9"});
     const char *text = log_of_refusals(w, &why);
-    cr_assert(strstr(text, "worker.refused: denied: the broker does not let in the key K; it is tried again; "
+    cr_assert(strstr(text, "worker.refused: denied: the broker does not admit the key K; it is tried again; "
                            "heddle keys add K\n"),
               "%s", text);
     cr_assert_eq(count_in(text, "\n"), 1, "%s", text);
