@@ -153,6 +153,7 @@ def run(stages, lanes, folder, out=sys.stdout):
     """-> exit status: 0 only when each of the stages has run and passed."""
     check(stages)
     it = Run(stages, lanes, pathlib.Path(folder), out)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)    # ends what was started, as Ctrl-C does
     try:
         while it.waiting or it.running:
             if not it.step():
