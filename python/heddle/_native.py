@@ -205,8 +205,10 @@ _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
     (r"--allow-step-back", "allow_step_back=True"),
     (r"--if-unchanged (\w+) takes that version, publish makes",
      r'Publisher(if_unchanged="\1") takes that version, if_unchanged="publish" makes'),
+    (r"--if-unchanged (\w+)", r'Publisher(if_unchanged="\1")'),
     (r"(?<!with )(?<!without )--insecure", "insecure=True"), (r"--adapter ([^\s,]+)", r'adapters=["\1"]'),
     (r"with --adapter", "with adapters=[...]"), (r"--slots (\d+)", r"slots=\1"),
+    (r"--slots to (\d+)", r"slots to \1"),
     (r"more --slots", "more slots"), (r"--(name|deadline|timeout)\b", r"\1="),
     (r"--(broker-key|data-device|broker|key)\b", lambda m: m[1].replace("-", "_") + "="))]
 

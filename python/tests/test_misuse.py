@@ -978,7 +978,7 @@ def _hints():
     # of a program to who starts it
     daemon = ("sidecar", "main", "datadir", "store", "node_keys", "option")
     for room in ("client", "trainer_client", "worker", "transfer", "broker", "core", "wire"):
-        for path in sorted((ROOT / room).glob("*.c")):
+        for path in sorted((ROOT / room).rglob("*.c")):
             if not path.stem.startswith(daemon):
                 for call in re.findall(r'error_hint\(((?:"(?:[^"\\]|\\.)*"|[^";])*);', path.read_text()):
                     hint = "".join(re.findall(r'"((?:[^"\\]|\\.)*)"', call))
