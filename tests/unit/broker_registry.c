@@ -480,11 +480,37 @@ Test(registry, rows_that_cannot_be_are_refused)
         {.kind = RECORD_STATE, .adapter = "policy", .version = 2, .state = VERSION_FAILED},
         {.kind = RECORD_STATE, .adapter = "policy", .version = 1, .state = VERSION_COMMITTED},
         {.kind = RECORD_STATE, .adapter = "policy", .version = 1, .state = VERSION_STAGING},
+        {.kind = RECORD_LOSS, .adapter = "nobody", .version = 1, .message = "x"},
+        {.kind = RECORD_LOSS, .adapter = "policy", .version = 2, .message = "x"},
+        {.kind = RECORD_STAGED, .adapter = "nobody", .version = 1, .at_ms = 1},
+        {.kind = RECORD_STAGED, .adapter = "policy", .version = 2, .at_ms = 1},
+        {.kind = RECORD_FORGET, .adapter = "nobody", .version = 1},
+        {.kind = RECORD_WORKER, .adapter = "policy", .worker = "a b", .serves = "x"},
+        {.kind = RECORD_ADAPTER_DROP, .adapter = "nobody"},
+        {.kind = RECORD_ADAPTER_DROP, .adapter = "policy"}, /* it has a version */
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
         cr_assert_eq(registry_apply(&reg, &ROWS[i]), HEDDLE_ERR_INTERNAL, "row %zu", i);
     cr_assert_eq(policy()->version_count, 1);
     cr_assert_eq(row(1)->state, VERSION_STAGING);
+}
+
+Test(registry, only_a_live_version_was_staged_or_is_lost)
+{
+    open_policy();
+    publish(1);
+    record_t staged = {.kind = RECORD_STAGED, .adapter = "policy", .version = 1, .at_ms = 7};
+    record_t lost = {.kind = RECORD_LOSS, .adapter = "policy", .version = 1, .at_ms = 8, .message = "gone"};
+    cr_assert_eq(registry_apply(&reg, &staged), HEDDLE_OK);
+    cr_assert_eq(registry_apply(&reg, &lost), HEDDLE_OK);
+    cr_assert_eq(row(1)->staged_ms, 7);
+    cr_assert_eq(row(1)->lost_ms, 8);
+    end(1, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    staged.at_ms = lost.at_ms = 9;
+    cr_assert_eq(registry_apply(&reg, &staged), HEDDLE_OK);
+    cr_assert_eq(registry_apply(&reg, &lost), HEDDLE_OK);
+    cr_assert_neq(row(1)->staged_ms, 9);
+    cr_assert_neq(row(1)->lost_ms, 9);
 }
 
 Test(registry, the_same_row_twice_changes_nothing)
