@@ -122,7 +122,7 @@ static int key_file_text(const char *path, char ret_text[KEY_FILE_BYTES], struct
     if (is_file) n = read(fd, ret_text, KEY_FILE_BYTES - 1);
     int number = is_file && n < 0 ? errno : 0;
     close(fd);
-    if (n < 0) return key_file_refuse(path, is_file ? "cannot be read" : "is no key file", number, error);
+    if (n < 0) return key_file_refuse(path, is_file ? "cannot be read" : "is not a key file", number, error);
     ret_text[n] = 0;
     return HEDDLE_OK;
 }
@@ -143,7 +143,7 @@ static int refuse_secret(const char *text, const char *expected, heddle_error_t 
                         is_line ? "line of a secret key" : "text of a key", expected);
     error_hint(error, is_line ? "name the file, or the key after the word public: a secret key stays in its "
                                 "file"
-                              : "name a key file that is there; `heddle keygen` makes one");
+                              : "name a key file that exists; `heddle keygen` makes one");
     return rc;
 }
 
