@@ -480,13 +480,13 @@ Test(registry, rows_that_cannot_be_are_refused)
         {.kind = RECORD_STATE, .adapter = "policy", .version = 2, .state = VERSION_FAILED},
         {.kind = RECORD_STATE, .adapter = "policy", .version = 1, .state = VERSION_COMMITTED},
         {.kind = RECORD_STATE, .adapter = "policy", .version = 1, .state = VERSION_STAGING},
-        {.kind = RECORD_LOSS, .adapter = "nobody", .version = 1, .message = "x"},
+        {.kind = RECORD_LOSS, .adapter = "absent", .version = 1, .message = "x"},
         {.kind = RECORD_LOSS, .adapter = "policy", .version = 2, .message = "x"},
-        {.kind = RECORD_STAGED, .adapter = "nobody", .version = 1, .at_ms = 1},
+        {.kind = RECORD_STAGED, .adapter = "absent", .version = 1, .at_ms = 1},
         {.kind = RECORD_STAGED, .adapter = "policy", .version = 2, .at_ms = 1},
-        {.kind = RECORD_FORGET, .adapter = "nobody", .version = 1},
+        {.kind = RECORD_FORGET, .adapter = "absent", .version = 1},
         {.kind = RECORD_WORKER, .adapter = "policy", .worker = "a b", .serves = "x"},
-        {.kind = RECORD_ADAPTER_DROP, .adapter = "nobody"},
+        {.kind = RECORD_ADAPTER_DROP, .adapter = "absent"},
         {.kind = RECORD_ADAPTER_DROP, .adapter = "policy"}, /* it has a version */
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
