@@ -18,7 +18,7 @@ static int fail_memory(size_t bytes, const char *why, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_NO_MEMORY, "%zu bytes of shared memory could not be reserved: %s", bytes,
                why);
-    error_hint(error, "free memory, keep fewer versions, or use a smaller adapter");
+    error_hint(error, "free memory, use fewer slots, or a smaller adapter");
     return HEDDLE_ERR_NO_MEMORY;
 }
 
@@ -38,14 +38,25 @@ static int fail_state(const memory_region_t *r, const char *what, heddle_error_t
 
 /* ---- made and given back ---- */
 
-/* The header page is reserved at once: writing to it must not be a SIGBUS. A memory file counts as a file:
- * beyond the limit of file sizes, fallocate raises SIGXFSZ in a process that may not be ours. */
-static int lay_out(memory_region_t *r, heddle_error_t *error)
+/* A memory file counts as a file: beyond the limit of file sizes, fallocate raises SIGXFSZ in a process that
+ * may not be ours. */
+static int check_file_limit(size_t bytes, heddle_error_t *error)
 {
     struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) || bytes <= limit.rlim_cur) return HEDDLE_OK;
+    fail_memory(bytes, "more than this process's limit of file sizes", error);
+    error_expected(error, "at most %llu bytes", (unsigned long long)limit.rlim_cur);
+    error_found(error, "%zu bytes", bytes);
+    error_hint(error, "raise the limit (ulimit -f)");
+    return HEDDLE_ERR_NO_MEMORY;
+}
+
+/* The header page is reserved at once: writing to it must not be a SIGBUS. */
+static int lay_out(memory_region_t *r, heddle_error_t *error)
+{
     size_t whole = r->bytes + LIMIT_PAGE_BYTES;
-    if (!getrlimit(RLIMIT_FSIZE, &limit) && whole > limit.rlim_cur)
-        return fail_memory(whole, "more than this process's limit of file sizes (ulimit -f)", error);
+    int rc = check_file_limit(whole, error);
+    if (rc) return rc;
     if (!forks_stop()) return fail_memory(whole, strerror(ENOMEM), error);
     forks_add(&r->file, file_new("heddle-region"));
     void *base = MAP_FAILED;

@@ -35,7 +35,7 @@ int reading_into(reading_t *r, region_t *region, heddle_error_t *error)
 {
     into_t into = {.sink = {.put = put}, .region = region};
     into.sink.leaves = pack_lay_digested(r->pack, region->base);
-    if (region->made_bytes == region->bytes) into.sink.base = region->base;
+    if (region->own->made_bytes == region->bytes) into.sink.base = region->base;
     if (!into.sink.leaves) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to digest an adapter");
     int rc = peft_read(r->dir, &into.sink, r->pack->layout.places, error);
     while (!rc && (rc = region_grow(region, error)) == HEDDLE_ERR_AGAIN) rc = stop_check(error);

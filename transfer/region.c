@@ -5,15 +5,11 @@
 #include "core/failpoint.h"
 #include "core/limits.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 /* ---- how much may be taken ---- */
 
@@ -92,16 +88,8 @@ uint64_t memory_available(const char *root)
 
 /* What is free is read from several files: asked for again when so much was made, of all regions; sooner
  * where little is left. */
-#define ASK_EVERY (16 * REGION_STEP_BYTES)
+#define ASK_EVERY (16 * MEMORY_STEP_BYTES)
 static atomic_llong unasked;
-
-static int fail_memory(size_t bytes, const char *why, heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_NO_MEMORY, "%zu bytes of shared memory could not be reserved: %s", bytes,
-               why);
-    error_hint(error, "free memory, use fewer slots, or a smaller adapter");
-    return HEDDLE_ERR_NO_MEMORY;
-}
 
 static int check_available(size_t bytes, heddle_error_t *error)
 {
@@ -109,153 +97,81 @@ static int check_available(size_t bytes, heddle_error_t *error)
     uint64_t spare = bytes < available ? (available - bytes) / 2 : 0;
     atomic_store(&unasked, (long long)(spare < ASK_EVERY ? spare : ASK_EVERY));
     if (bytes <= available) return HEDDLE_OK;
-    fail_memory(bytes, "more than this machine, or this process's control group, has free", error);
+    error_fail(error, HEDDLE_ERR_NO_MEMORY,
+               "%zu bytes of shared memory could not be reserved: more than this machine, or this process's "
+               "control group, has free",
+               bytes);
     error_expected(error, "at most %llu bytes", (unsigned long long)available);
     error_found(error, "%zu bytes", bytes);
+    error_hint(error, "free memory, use fewer slots, or a smaller adapter");
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-/* A memory file counts as a file: beyond the limit a write of it is SIGXFSZ, in a process that may not be
- * ours. */
-static int check_file_limit(size_t bytes, heddle_error_t *error)
+/* The memory gives its pages back first: a mapping of another process (transfer/near.h) would keep them. */
+static void end(region_t *r)
 {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_FSIZE, &limit) || bytes <= limit.rlim_cur) return HEDDLE_OK;
-    fail_memory(bytes, "more than this process's limit of file sizes", error);
-    error_expected(error, "at most %llu bytes", (unsigned long long)limit.rlim_cur);
-    error_found(error, "%zu bytes", bytes);
-    error_hint(error, "raise the limit (ulimit -f)");
-    return HEDDLE_ERR_NO_MEMORY;
+    memory_region_destroy(&r->own);
+    free(r);
 }
 
-/* Room in the address space and in a file; no page of it yet. */
-static int lay_out(region_t *r, heddle_error_t *error)
-{
-    int rc = check_file_limit(r->bytes, error);
-    if (!rc) rc = check_available(r->bytes, error);
-    if (rc) return rc;
-    r->fd = memfd_create("heddle-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (r->fd < 0 || ftruncate(r->fd, (off_t)r->bytes) < 0 ||
-        fcntl(r->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-        return fail_memory(r->bytes, strerror(errno), error);
-    void *base = mmap(NULL, r->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
-    if (base == MAP_FAILED) return fail_memory(r->bytes, strerror(errno), error);
-    r->base = base;
-    return HEDDLE_OK;
-}
-
-/* Reserves address space and a file, and no page yet: all pages of a large region take seconds. */
+/* A region has at least one page, so that its base can be used. */
 int region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error)
 {
-    if (bytes > LIMIT_REGION_BYTES) return fail_memory(bytes, "more than a region may have", error);
+    int rc = check_available(bytes, error);
+    if (rc) return rc;
     region_t *r = calloc(1, sizeof *r);
-    if (!r) return fail_memory(bytes, strerror(ENOMEM), error);
-    r->fd = -1;
-    r->process = getpid();
-    r->bytes = (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES * LIMIT_PAGE_BYTES;
-    if (r->bytes == 0) r->bytes = LIMIT_PAGE_BYTES;
+    if (!r) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
     atomic_init(&r->refs, 1);
-    int rc = lay_out(r, error);
-    if (rc != HEDDLE_OK) {
+    r->end = end;
+    rc = memory_region_new(bytes ? bytes : 1, &r->own, error);
+    if (!rc) rc = memory_region_begin(r->own, error);
+    if (rc) {
         region_unref(&r);
         return rc;
     }
+    r->base = r->own->base;
+    r->bytes = r->own->bytes;
     *ret_region = r;
     return HEDDLE_OK;
-}
-
-/* The pages are reserved: where the kernel cannot map them in advance, each is mapped when it is used. */
-static void touch(const region_t *r, size_t bytes)
-{
-#ifdef MADV_POPULATE_WRITE
-    (void)madvise((uint8_t *)r->base + r->made_bytes, bytes, MADV_POPULATE_WRITE);
-    if (r->view) (void)madvise((uint8_t *)(uintptr_t)r->view + r->made_bytes, bytes, MADV_POPULATE_READ);
-#else
-    (void)r, (void)bytes;
-#endif
 }
 
 /* For so many bytes of what is left to be made: others take memory meanwhile. */
 static int ask_for(const region_t *r, size_t bytes, heddle_error_t *error)
 {
     bool is_to_ask = atomic_fetch_sub(&unasked, (long long)bytes) < (long long)bytes;
-    return is_to_ask ? check_available(r->bytes - r->made_bytes, error) : HEDDLE_OK;
+    return is_to_ask ? check_available(r->bytes - r->own->made_bytes, error) : HEDDLE_OK;
 }
 
-/* One piece a call. fallocate reports a lack of memory as an error; touching pages without it would end
- * the process with SIGBUS. */
 int region_grow(region_t *r, heddle_error_t *error)
 {
-    size_t left = r->bytes - r->made_bytes, bytes = left < REGION_STEP_BYTES ? left : REGION_STEP_BYTES;
+    size_t left = r->bytes - r->own->made_bytes;
     if (left == 0) return HEDDLE_OK;
-    int rc = ask_for(r, bytes, error);
-    if (rc) return rc;
-    do rc = fallocate(r->fd, 0, (off_t)r->made_bytes, (off_t)bytes);
-    while (rc < 0 && errno == EINTR);
-    if (rc < 0) return fail_memory(r->bytes, strerror(errno), error);
-    touch(r, bytes);
-    r->made_bytes += bytes;
-    return r->made_bytes < r->bytes ? HEDDLE_ERR_AGAIN : HEDDLE_OK;
+    int rc = ask_for(r, left < MEMORY_STEP_BYTES ? left : MEMORY_STEP_BYTES, error);
+    return rc ? rc : memory_region_grow(r->own, error);
 }
 
-/* Writing through the file fills new pages without clearing and mapping them first. */
 int region_put(region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error)
 {
     int rc = ask_for(r, bytes, error);
-    for (size_t done = 0; !rc && done < bytes;) {
-        ssize_t n = pwrite(r->fd, (const uint8_t *)pages + done, bytes - done, (off_t)(at + done));
-        if (n > 0) done += (size_t)n;
-        else if (n == 0 || errno != EINTR) rc = fail_memory(r->bytes, strerror(n ? errno : ENOSPC), error);
-    }
-    if (!rc) r->made_bytes += bytes;
-    return rc;
+    return rc ? rc : memory_region_put(r->own, at, pages, bytes, error);
 }
 
-/* Pages go back piece by piece, from the end. */
+/* Pages go back piece by piece, from the end, and the mappings stay: a receive that is still open may write
+ * there, and memory that is being given back may be grown again. So it is not memory_region_shrink. */
 bool region_shrink(region_t *r)
 {
-    size_t bytes = r->made_bytes < REGION_STEP_BYTES ? r->made_bytes : REGION_STEP_BYTES;
-    r->made_bytes -= bytes;
+    memory_region_t *own = r->own;
+    size_t bytes = own->made_bytes < MEMORY_STEP_BYTES ? own->made_bytes : MEMORY_STEP_BYTES;
+    own->made_bytes -= bytes;
     if (bytes)
-        (void)fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)r->made_bytes,
+        (void)fallocate(own->file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)own->made_bytes,
                         (off_t)bytes);
-    return r->made_bytes > 0;
-}
-
-region_t *region_ref(region_t *r)
-{
-    atomic_fetch_add_explicit(&r->refs, 1, memory_order_relaxed);
-    return r;
-}
-
-/* Other processes may have the file mapped (transfer/near.h), and would keep its pages.  A child that was
- * forked has a copy of the region, of pages that its parent still needs. */
-static void give_pages_back(const region_t *r)
-{
-    if (r->fd < 0 || r->made_bytes == 0 || r->process != getpid()) return;
-    (void)fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r->bytes);
-}
-
-/* The last reference frees the pages first: a mapping of another process would keep them otherwise. */
-void region_unref(region_t **r)
-{
-    region_t *gone = r ? *r : NULL;
-    if (!gone) return;
-    *r = NULL;
-    if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) != 1) return;
-    give_pages_back(gone);
-    if (gone->base) munmap(gone->base, gone->bytes);
-    if (gone->view) munmap((void *)(uintptr_t)gone->view, gone->bytes);
-    if (gone->fd >= 0) close(gone->fd);
-    free(gone);
+    return own->made_bytes > 0;
 }
 
 int region_view(region_t *r)
 {
-    if (r->view) return HEDDLE_OK;
-    int populate = r->made_bytes == r->bytes ? MAP_POPULATE : 0; /* else it would take pages */
-    void *view = mmap(NULL, r->bytes, PROT_READ, MAP_SHARED | populate, r->fd, 0);
-    if (view == MAP_FAILED) return HEDDLE_ERR_NO_MEMORY;
-    r->view = view;
-    return HEDDLE_OK;
+    int rc = memory_region_view(r->own, NULL);
+    r->view = r->own->view;
+    return rc;
 }

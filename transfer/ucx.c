@@ -252,10 +252,10 @@ static bool flush_all(ucx_t *u)
 static bool lend(link_t *link, send_t *s)
 {
     frame_t data, *f = &link->lending;
-    uint32_t fd = (uint32_t)s->region->fd;
+    uint32_t fd = (uint32_t)s->region->own->file.fd;
     bool is_full = f->count == LIMIT_ASK_RANGES || (f->count && f->lent.fd != fd);
     if (is_full && !say_lent(link)) return false;
-    if (f->count == 0) f->lent.fd = fd, f->lent.file = near_file(s->region->fd);
+    if (f->count == 0) f->lent.fd = fd, f->lent.file = near_file(s->region->own->file.fd);
     frame_decode(bytes_of(s->frame, s->frame_bytes), &data);
     f->lent.rows[f->count++] = (frame_loan_t){data.data.ask, data.data.offset, data.data.bytes, s->slot};
     link->lent[s->slot] = s;

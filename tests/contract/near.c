@@ -53,7 +53,7 @@ Test(near, two_regions_asked_for_in_turns)
     rig_t *r = rig_open(2, 1u << 20, NULL);
     node_t *source = &r->nodes[0];
     heddle_error_t error;
-    region_t *other;
+    region_t *other = NULL;
     rig_connect(r, KEY);
     cr_assert_eq(region_new(1u << 20, &other, &error), HEDDLE_OK);
     memset(other->base, 0xa5, other->bytes);
@@ -298,13 +298,13 @@ Test(near, a_loan_of_something_else_is_not_read)
     receiver->count = 0;
     uint64_t ask = rig_ask(r, 1, 0, KEY, 0, PIECE);
     rig_pass(r, 20000);
-    frame_t lent = lent_of(ask, r->nodes[2].region->fd, 1);
+    frame_t lent = lent_of(ask, r->nodes[2].region->own->file.fd, 1);
     say_anyway(r, 2, 1, &lent); /* another peer's ask */
     rig_pass(r, 20000);
     const struct {
         int fd;
         uint64_t file;
-    } foreign[] = {{null, s.st_ino}, {receiver->region->fd, 1}, {4000000, 1}, {0, 1}};
+    } foreign[] = {{null, s.st_ino}, {receiver->region->own->file.fd, 1}, {4000000, 1}, {0, 1}};
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++) {
         lent = lent_of(ask, foreign[i].fd, foreign[i].file);
         say_anyway(r, 0, 1, &lent);

@@ -9,10 +9,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAY = {  # room -> rooms whose headers it may include (besides its own and include/heddle)
     "core": set(),
-    "proto": {"core"}, "wire": {"core"}, "memory": {"core"}, "transfer": {"core"},
-    "client": {"core", "proto", "wire", "transfer"},
-    "worker": {"core", "proto", "wire", "transfer", "client"},
-    "trainer_client": {"core", "proto", "wire", "transfer", "client"},
+    "proto": {"core"}, "wire": {"core"}, "memory": {"core"}, "transfer": {"core", "memory"},
+    "client": {"core", "proto", "wire", "memory", "transfer"},
+    "worker": {"core", "proto", "wire", "memory", "transfer", "client"},
+    "trainer_client": {"core", "proto", "wire", "memory", "transfer", "client"},
     "broker": {"core", "proto", "wire"},
     "sidecar": {"core"}, "cli": {"core"},
     "tools": {"core", "proto", "bench"}, "bench": {"core"}, "examples": set(),

@@ -66,7 +66,7 @@ Test(memory_region, too_much_is_an_error_with_the_size)
     }
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &few), 0);
     cr_assert_eq(memory_region_new(1 << 20, &r, &e), HEDDLE_ERR_NO_MEMORY, "the header is beyond the limit");
-    cr_assert(strstr(e.message, "ulimit -f"), "%s", e.message);
+    cr_assert(strstr(e.message, "limit of file sizes") && strstr(e.hint, "ulimit -f"), "%s", e.message);
 }
 
 Test(memory_region, no_descriptor_left_is_an_error_and_leaves_nothing)

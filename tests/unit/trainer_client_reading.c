@@ -75,7 +75,7 @@ static void check_digest(reading_t *r, const region_t *region)
     cr_assert_eq(peft_digest(dir, &info, &e), HEDDLE_OK, "%s", e.message);
     digest_text(&sealed.digest, text);
     cr_assert_str_eq(text, info.digest);
-    cr_assert_eq(region->made_bytes, region->bytes);
+    cr_assert_eq(region->own->made_bytes, region->bytes);
 }
 
 Test(reading, a_new_region_and_one_with_other_bytes_hold_the_same)

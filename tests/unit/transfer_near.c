@@ -50,8 +50,8 @@ TestSuite(near, .init = set_up, .fini = tear_down);
 
 static near_loan_t loan_of(uint32_t pin)
 {
-    return (near_loan_t){.file = near_file(region->fd),
-                         .fd = (uint32_t)region->fd,
+    return (near_loan_t){.file = near_file(region->own->file.fd),
+                         .fd = (uint32_t)region->own->file.fd,
                          .pin = pin,
                          .line = LINE,
                          .offset = 4096,
@@ -88,7 +88,7 @@ Test(near, a_frame_is_copied_up_to_what_cannot_be_read)
     memset(into, 0, sizeof into);
     for (uint32_t i = 0; i < COUNT; i++) {
         copies[i] = (near_copy_t){.loan = loan_of(pin), .into = into + i * 4096, .leaves = &leaves[i]};
-        copies[i].loan.offset = i == BAD ? region->bytes - 4095 : i * 4096;
+        copies[i].loan.offset = i == BAD ? region->own->mapped_bytes - 4095 : i * 4096;
         copies[i].loan.bytes = 4096;
     }
     near_copy(view, copies, COUNT, crew);
@@ -122,7 +122,7 @@ Test(near, what_is_written_over_meanwhile_never_counts)
     enum { COUNT = 16 };
     near_copy_t copies[COUNT];
     heddle_error_t error;
-    region_t *to;
+    region_t *to = NULL;
     cr_assert_eq(region_new(BYTES, &to, &error), HEDDLE_OK);
     sigaction(SIGSEGV, &(struct sigaction){.sa_handler = end_the_loan}, NULL);
     for (uint32_t at = 0; at < COUNT; at++) {
@@ -149,7 +149,7 @@ Test(near, what_is_out_of_range_is_not_read)
     uint32_t pin = near_pin(&board, LINE);
     const near_loan_t good = loan_of(pin);
     near_loan_t bad = good;
-    bad.offset = region->bytes - 4999;
+    bad.offset = region->own->mapped_bytes - 4999;
     cr_assert_eq(copied(view, &bad), NEAR_UNREADABLE);
     bad.offset = UINT64_MAX - 10;
     cr_assert_eq(copied(view, &bad), NEAR_UNREADABLE);
@@ -282,8 +282,8 @@ Test(near, more_regions_than_stay_mapped)
     }
     for (uint32_t k = 0; k < 3 * (NEAR_MAPS + 3); k++) {
         uint32_t i = k % (NEAR_MAPS + 3);
-        near_loan_t loan = {.file = near_file(regions[i]->fd),
-                            .fd = (uint32_t)regions[i]->fd,
+        near_loan_t loan = {.file = near_file(regions[i]->own->file.fd),
+                            .fd = (uint32_t)regions[i]->own->file.fd,
                             .pin = pin,
                             .line = LINE,
                             .bytes = 4096};
@@ -295,8 +295,8 @@ Test(near, more_regions_than_stay_mapped)
 
 static near_loan_t loan_of_all(const region_t *r, uint32_t pin)
 {
-    return (near_loan_t){.file = near_file(r->fd),
-                         .fd = (uint32_t)r->fd,
+    return (near_loan_t){.file = near_file(r->own->file.fd),
+                         .fd = (uint32_t)r->own->file.fd,
                          .pin = pin,
                          .line = LINE,
                          .bytes = (uint32_t)r->bytes};
@@ -310,18 +310,18 @@ Test(near, the_region_in_use_stays_mapped)
     const near_loan_t used = loan_of_all(region, pin);
     cr_assert_eq(copied(view, &used), NEAR_COPIED);
     for (uint32_t i = 0; i < 3 * NEAR_MAPS; i++) {
-        region_t *other;
+        region_t *other = NULL;
         cr_assert_eq(region_new(4096, &other, &error), HEDDLE_OK);
         near_loan_t loan = loan_of_all(other, pin);
         cr_assert_eq(copied(view, &loan), NEAR_COPIED);
         region_unref(&other);
-        int fd = region->fd;
-        region->fd = fcntl(fd, F_DUPFD_CLOEXEC, fd + 100);
+        int fd = region->own->file.fd;
+        region->own->file.fd = fcntl(fd, F_DUPFD_CLOEXEC, fd + 100);
         close(fd);
         cr_assert_eq(copied(view, &used), NEAR_COPIED, "after %u others", i + 1);
-        int back = dup3(region->fd, fd, O_CLOEXEC);
-        close(region->fd);
-        region->fd = back;
+        int back = dup3(region->own->file.fd, fd, O_CLOEXEC);
+        close(region->own->file.fd);
+        region->own->file.fd = back;
     }
 }
 
@@ -332,12 +332,12 @@ Test(near, regions_that_were_given_up_hold_no_memory)
     uint32_t pin = near_pin(&board, LINE);
     int files[NEAR_MAPS];
     for (uint32_t i = 0; i < NEAR_MAPS; i++) {
-        region_t *grown;
+        region_t *grown = NULL;
         struct stat s;
         cr_assert_eq(region_new(BYTES - 4096 * (NEAR_MAPS - i), &grown, &error), HEDDLE_OK);
         near_loan_t loan = loan_of_all(grown, pin);
         cr_assert_eq(copied(view, &loan), NEAR_COPIED);
-        files[i] = dup(grown->fd);
+        files[i] = dup(grown->own->file.fd);
         cr_assert(fstat(files[i], &s) == 0 && s.st_blocks > 0);
         region_unref(&grown);
     }
@@ -357,7 +357,7 @@ Test(near, only_who_it_says)
     cr_assert_null(near_view_open(&other), "another host");
     other = id, other.board = 4000000;
     cr_assert_null(near_view_open(&other), "board");
-    other = id, other.board = (uint64_t)region->fd;
+    other = id, other.board = (uint64_t)region->own->file.fd;
     cr_assert_null(near_view_open(&other), "a board has one size");
     other = id, other.process = 0;
     cr_assert_null(near_view_open(&other), "process");
@@ -440,7 +440,9 @@ Test(near, a_source_that_ends_takes_nothing_away)
             near_id_t id;
             near_loan_t loan;
         } told;
-        if (!near_board_open(&theirs)) _exit(1);
+        /* A region of its own: it has none of its parent's. */
+        if (!near_board_open(&theirs) || region_new(BYTES, &region, NULL)) _exit(1);
+        for (size_t i = 0; i < BYTES; i++) ((uint8_t *)region->base)[i] = (uint8_t)(i * 7 + 1);
         told.id = near_board_id(&theirs);
         told.loan = loan_of(near_pin(&theirs, LINE));
         if (write(line[1], &told, sizeof told) != sizeof told) _exit(1);

@@ -43,9 +43,9 @@ Test(region, memory_is_there_before_it_is_used)
 {
     region_t *r = make(8u << 20);
     struct stat s;
-    cr_assert_eq(fstat(r->fd, &s), 0);
-    cr_assert_eq(s.st_size, 8 << 20);
-    cr_assert_geq(s.st_blocks * 512, 8 << 20, "reserved");
+    cr_assert_eq(fstat(r->own->file.fd, &s), 0);
+    cr_assert_eq(s.st_size, (8 << 20) + LIMIT_PAGE_BYTES, "with its header");
+    cr_assert_eq(s.st_blocks * 512, s.st_size, "reserved");
     static unsigned char resident[(8u << 20) / LIMIT_PAGE_BYTES];
     cr_assert_eq(mincore(r->base, r->bytes, resident), 0);
     for (size_t i = 0; i < sizeof resident; i++) cr_assert(resident[i] & 1, "page %zu", i);
@@ -59,14 +59,14 @@ static size_t bytes_of_file(int fd)
     return (size_t)s.st_blocks * 512;
 }
 
-/* A descriptor stands for whoever has it mapped: another process that read it. */
-Test(region, who_still_maps_it_keeps_no_pages)
+/* The descriptor stands for the mapping of another process, which has read it. */
+Test(region, one_that_is_still_mapped_elsewhere_has_no_pages)
 {
     region_t *r = make(8u << 20);
-    int other = dup(r->fd);
+    int other = dup(r->own->file.fd);
     region_t *held = region_ref(r);
     region_unref(&r);
-    cr_assert_eq(bytes_of_file(other), 8u << 20, "somebody has a reference");
+    cr_assert_eq(bytes_of_file(other), (8u << 20) + LIMIT_PAGE_BYTES, "there is a reference");
     region_unref(&held);
     cr_assert_eq(bytes_of_file(other), 0);
     close(other);
@@ -82,14 +82,14 @@ Test(region, a_child_gives_nothing_of_its_parents_back)
         _exit(0);
     }
     cr_assert_eq(waitpid(child, NULL, 0), child);
-    cr_assert_eq(bytes_of_file(r->fd), 1u << 20);
+    cr_assert_eq(bytes_of_file(r->own->file.fd), (1u << 20) + LIMIT_PAGE_BYTES);
     cr_assert_eq(((uint8_t *)r->base)[5000], 7);
     region_unref(&r);
 }
 
 Test(region, it_is_made_in_pieces_of_bounded_size)
 {
-    const size_t bytes = 3 * REGION_STEP_BYTES + LIMIT_PAGE_BYTES;
+    const size_t bytes = 3 * MEMORY_STEP_BYTES + LIMIT_PAGE_BYTES;
     region_t *r = NULL;
     heddle_error_t e;
     cr_assert_eq(region_begin(bytes, &r, &e), HEDDLE_OK);
@@ -97,12 +97,12 @@ Test(region, it_is_made_in_pieces_of_bounded_size)
     for (size_t made = 1; made <= 3; made++) {
         struct stat s;
         cr_assert_eq(region_grow(r, &e), HEDDLE_ERR_AGAIN);
-        cr_assert_eq(fstat(r->fd, &s), 0);
-        cr_assert_eq((size_t)s.st_blocks * 512, made * REGION_STEP_BYTES);
+        cr_assert_eq(fstat(r->own->file.fd, &s), 0);
+        cr_assert_eq((size_t)s.st_blocks * 512, made * MEMORY_STEP_BYTES + LIMIT_PAGE_BYTES);
     }
     cr_assert_eq(region_grow(r, &e), HEDDLE_OK);
     cr_assert_eq(region_grow(r, &e), HEDDLE_OK, "whole already");
-    static unsigned char resident[3 * REGION_STEP_BYTES / LIMIT_PAGE_BYTES + 1];
+    static unsigned char resident[3 * MEMORY_STEP_BYTES / LIMIT_PAGE_BYTES + 1];
     cr_assert_eq(mincore((void *)(uintptr_t)r->view, r->bytes, resident), 0);
     for (size_t i = 0; i < sizeof resident; i++) cr_assert(resident[i] & 1, "page %zu", i);
     region_unref(&r);
@@ -118,12 +118,12 @@ Test(region, pages_that_are_put_are_made_and_the_rest_is_grown)
         memset(pages[i], 'a' + i, sizeof *pages);
         cr_assert_eq(region_put(r, (size_t)i * LIMIT_PAGE_BYTES, pages[i], sizeof *pages, &e), HEDDLE_OK);
     }
-    cr_assert_eq(bytes_of_file(r->fd), sizeof pages, "no page but those");
+    cr_assert_eq(bytes_of_file(r->own->file.fd), sizeof pages + LIMIT_PAGE_BYTES, "no page but those");
     cr_assert_eq(region_grow(r, &e), HEDDLE_OK);
-    cr_assert_eq(bytes_of_file(r->fd), r->bytes);
+    cr_assert_eq(bytes_of_file(r->own->file.fd), r->bytes + LIMIT_PAGE_BYTES);
     cr_assert_arr_eq((uint8_t *)r->base, pages, sizeof pages);
     cr_assert_eq(((uint8_t *)r->base)[sizeof pages], 0);
-    cr_assert_eq(r->made_bytes, r->bytes);
+    cr_assert_eq(r->own->made_bytes, r->bytes);
     region_unref(&r);
 }
 
@@ -136,28 +136,29 @@ Test(region, what_cannot_be_put_is_an_error)
     failpoint_arm("region.memory", 1);
     int rc = HEDDLE_OK; /* what is free is asked for after so many bytes of all regions */
     for (int i = 0; !rc && i < 1 << 16; i++) {
-        r->made_bytes = 0;
+        r->own->made_bytes = 0;
         rc = region_put(r, 0, pages, sizeof pages, &e);
     }
     cr_assert(failpoint_has_failed());
     cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
     failpoint_disarm();
-    cr_assert_eq(region_put(r, sizeof pages, pages, sizeof pages, &e), HEDDLE_ERR_NO_MEMORY, "sealed");
+    cr_assert_eq(region_put(r, 2 * sizeof pages, pages, sizeof pages, &e), HEDDLE_ERR_NO_MEMORY, "beyond it");
     cr_assert(e.message[0] && e.hint[0]);
     region_unref(&r);
 }
 
-Test(region, it_is_given_back_in_pieces)
+Test(region, it_is_given_back_in_pieces_and_can_be_made_again)
 {
-    region_t *r = make(2 * REGION_STEP_BYTES + LIMIT_PAGE_BYTES);
-    struct stat s;
+    region_t *r = make(2 * MEMORY_STEP_BYTES + LIMIT_PAGE_BYTES);
+    heddle_error_t e;
     memset(r->base, 7, r->bytes);
     cr_assert(region_shrink(r));
-    cr_assert_eq(fstat(r->fd, &s), 0);
-    cr_assert_eq((size_t)s.st_blocks * 512, REGION_STEP_BYTES + LIMIT_PAGE_BYTES);
+    cr_assert_eq(bytes_of_file(r->own->file.fd), MEMORY_STEP_BYTES + 2 * LIMIT_PAGE_BYTES);
     cr_assert(region_shrink(r) && !region_shrink(r) && !region_shrink(r));
-    cr_assert_eq(fstat(r->fd, &s), 0);
-    cr_assert_eq(s.st_blocks, 0);
+    cr_assert_eq(bytes_of_file(r->own->file.fd), LIMIT_PAGE_BYTES, "the header's");
+    while (region_grow(r, &e) == HEDDLE_ERR_AGAIN) {}
+    cr_assert_eq(bytes_of_file(r->own->file.fd), r->bytes + LIMIT_PAGE_BYTES);
+    cr_assert_eq(((uint8_t *)r->base)[r->bytes - 1], 0);
     region_unref(&r);
 }
 
@@ -165,7 +166,7 @@ Test(region, one_that_is_half_made_can_be_given_back)
 {
     region_t *r = NULL;
     heddle_error_t e;
-    cr_assert_eq(region_begin(3 * REGION_STEP_BYTES, &r, &e), HEDDLE_OK);
+    cr_assert_eq(region_begin(3 * MEMORY_STEP_BYTES, &r, &e), HEDDLE_OK);
     cr_assert_eq(region_grow(r, &e), HEDDLE_ERR_AGAIN);
     region_unref(&r);
     cr_assert_null(r);
@@ -177,7 +178,7 @@ Test(region, what_others_took_meanwhile_is_asked_for_again_and_again)
     enum { COUNT = 8 };
     region_t *r[COUNT];
     heddle_error_t e;
-    for (int i = 0; i < COUNT; i++) cr_assert_eq(region_begin(3 * REGION_STEP_BYTES, &r[i], &e), HEDDLE_OK);
+    for (int i = 0; i < COUNT; i++) cr_assert_eq(region_begin(3 * MEMORY_STEP_BYTES, &r[i], &e), HEDDLE_OK);
     failpoint_arm("region.memory", 1);
     int rc = HEDDLE_OK, at = 0;
     for (; at < 3 * COUNT && rc != HEDDLE_ERR_NO_MEMORY; at++) rc = region_grow(r[at % COUNT], &e);
@@ -193,11 +194,11 @@ Test(region, what_others_took_meanwhile_is_asked_for_again_and_again)
 Test(region, its_size_is_sealed_and_its_bytes_are_not)
 {
     region_t *r = make(1u << 20);
-    cr_assert(ftruncate(r->fd, 4096) < 0 && errno == EPERM);
-    cr_assert(ftruncate(r->fd, 2 << 20) < 0 && errno == EPERM);
-    cr_assert(fcntl(r->fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 && errno == EPERM,
-              "nobody can make it read-only for ever");
-    cr_assert(fcntl(r->fd, F_GETFD) & FD_CLOEXEC);
+    cr_assert(ftruncate(r->own->file.fd, 4096) < 0 && errno == EPERM);
+    cr_assert(ftruncate(r->own->file.fd, 2 << 20) < 0 && errno == EPERM);
+    cr_assert(fcntl(r->own->file.fd, F_ADD_SEALS, F_SEAL_WRITE) < 0 && errno == EBUSY,
+              "it cannot be made read-only for ever");
+    cr_assert(fcntl(r->own->file.fd, F_GETFD) & FD_CLOEXEC);
     memset(r->base, 7, r->bytes);
     region_unref(&r);
 }

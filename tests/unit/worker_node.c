@@ -205,7 +205,7 @@ Test(node, large_memory_is_made_piece_by_piece_and_the_lease_lives_on)
         world_now_us += LEASE_MS * 1000 / 4; /* as if a piece took so long */
         world_turn(&due);
     }
-    cr_assert_geq(turns, a.region_bytes / REGION_STEP_BYTES - 1);
+    cr_assert_geq(turns, a.region_bytes / MEMORY_STEP_BYTES - 1);
     cr_assert_geq(count_said(w, MSG_HEARTBEAT), beats + turns / 2);
     cr_assert_null(last_event(w, HEDDLE_EVENT_LOST_BROKER));
     free(a.bytes);

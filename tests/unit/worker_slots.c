@@ -236,7 +236,7 @@ Test(slots, one_spare_of_the_size_of_what_is_held_stays_warm)
     slot_drop(slots_at(s, 0, 1), 0);
     slot_free(slots_at(s, 0, 1));
     reserve_and_free(s, 1, LARGE); /* of a version that came to nothing */
-    cr_assert_geq(trim(s), LARGE / REGION_STEP_BYTES, "piece by piece");
+    cr_assert_geq(trim(s), LARGE / MEMORY_STEP_BYTES, "piece by piece");
     cr_assert(!slots_at(s, 0, 1)->region && !slots_at(s, 0, 1)->making);
     reserve_and_free(s, 1, 100); /* and it can be used again */
     cr_assert_not_null(slots_at(s, 0, 1)->region);
@@ -253,7 +253,7 @@ Test(slots, memory_that_is_being_given_back_is_used_on)
     slot_maps = 0;
     while (slot_take(s, 0, 0, LARGE, &slot, NULL) == HEDDLE_ERR_AGAIN) {}
     cr_assert_not_null(slot);
-    cr_assert(slot->region->made_bytes == slot->region->bytes && slot_maps == 1);
+    cr_assert(slot->region->own->made_bytes == slot->region->bytes && slot_maps == 1);
     memset(slot->region->base, 7, LARGE);
     cr_assert_eq(((const uint8_t *)slot->region->view)[LARGE - 1], 7);
     close_table(&s);
