@@ -37,3 +37,9 @@ endforeach()
 
 set_property(TEST contract_transfer_ucx-rendezvous contract_process_ucx-rendezvous APPEND PROPERTY ENVIRONMENT
   "LSAN_OPTIONS=suppressions=${dir}/ucx-rendezvous.lsan:print_suppressions=0")
+
+# The plugin has a copy of the rooms that it calls.  A copy of memory/ would have a list of descriptors of its own, and take those of
+# regions off it that are in the program's (memory/forks.h).
+add_test(NAME contract_plugin_has_no_memory_room COMMAND sh -c
+  "names=$('${CMAKE_NM}' '$<TARGET_FILE:transfer_ucx>') && echo \"$names\" | grep -q exchange_ && ! echo \"$names\" | grep -E ' (memory_region|forks|hold|pool)_'")
+heddle_test_properties(contract_plugin_has_no_memory_room contract 10)
