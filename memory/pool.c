@@ -36,12 +36,18 @@ int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
+static bool is_unused(const pool_t *p, const memory_region_t *r)
+{
+    return !p->opts.is_unused || p->opts.is_unused(p->opts.self, r);
+}
+
 void pool_destroy(pool_t **pool)
 {
     pool_t *p = pool ? *pool : NULL;
     if (!p) return;
     *pool = NULL;
     for (uint32_t i = 0; i < p->count; i++) {
+        if (!is_unused(p, p->regions[i])) continue;
         if (p->opts.leaving) p->opts.leaving(p->opts.self, p->regions[i]);
         memory_region_destroy(&p->regions[i]);
     }
@@ -50,19 +56,19 @@ void pool_destroy(pool_t **pool)
     free(p);
 }
 
-static bool has_room_for(const pool_t *p, size_t bytes)
-{
-    return !p->opts.may_make || p->opts.may_make(p->opts.self, bytes);
-}
-
 static bool is_large_enough(const memory_region_t *r, size_t bytes) { return r->bytes >= bytes; }
+
+static bool is_free(const pool_t *p, const memory_region_t *r)
+{
+    return memory_region_is_free(r) && is_unused(p, r);
+}
 
 /* The smallest one that is free and has the bytes; -1: none. */
 static int find_free(const pool_t *p, size_t bytes)
 {
     int best = -1;
     for (uint32_t i = 0; i < p->count; i++)
-        if (is_large_enough(p->regions[i], bytes) && memory_region_is_free(p->regions[i]) &&
+        if (is_large_enough(p->regions[i], bytes) && is_free(p, p->regions[i]) &&
             (best < 0 || p->regions[i]->bytes < p->regions[best]->bytes))
             best = (int)i;
     return best;
@@ -71,7 +77,7 @@ static int find_free(const pool_t *p, size_t bytes)
 static uint32_t count_free(const pool_t *p)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->count; i++) n += memory_region_is_free(p->regions[i]);
+    for (uint32_t i = 0; i < p->count; i++) n += is_free(p, p->regions[i]);
     return n;
 }
 
@@ -80,7 +86,7 @@ static bool let_go_of_one(pool_t *p, int spare)
 {
     int at = -1;
     for (uint32_t i = 0; i < p->count && !p->leaving; i++)
-        if ((int)i != spare && memory_region_is_free(p->regions[i]) &&
+        if ((int)i != spare && is_free(p, p->regions[i]) &&
             (at < 0 || p->regions[i]->bytes < p->regions[at]->bytes))
             at = (int)i;
     if (at < 0) return false;
@@ -91,35 +97,49 @@ static bool let_go_of_one(pool_t *p, int spare)
     return true;
 }
 
-static int fail_memory(size_t bytes, heddle_error_t *error)
+/* One step of the region that leaves. */
+static void give_back(pool_t *p)
 {
-    error_fail(error, HEDDLE_ERR_NO_MEMORY, "there is no memory for %zu bytes of shared memory", bytes);
-    error_hint(error, "free memory, keep fewer versions, or use a smaller adapter");
-    return HEDDLE_ERR_NO_MEMORY;
+    if (p->leaving && !memory_region_shrink(p->leaving)) memory_region_destroy(&p->leaving);
 }
 
-/* One step of the region that is being made. */
+/* There may not be memory for a region and for those in its way. False: none of them is left. */
+static bool make_way(pool_t *p)
+{
+    if (!p->leaving && !let_go_of_one(p, -1)) return false;
+    give_back(p);
+    return true;
+}
+
+/* What was made goes step by step. Nothing else is leaving. */
+static void stop_making(pool_t *p)
+{
+    p->leaving = p->making;
+    p->making = NULL;
+}
+
+/* One step of the region that is being made; NO_MEMORY: it is as it was. */
 static int make(pool_t *p, heddle_error_t *error)
 {
     memory_region_t *r = p->making;
-    bool is_to_ask = r->made_bytes > 0 && r->made_bytes % POOL_ASK_BYTES == 0;
-    int rc =
-        !is_to_ask || has_room_for(p, r->bytes - r->made_bytes) ? HEDDLE_OK : fail_memory(r->bytes, error);
+    bool is_to_ask = p->opts.may_make && r->made_bytes % POOL_ASK_BYTES == 0;
+    int rc = is_to_ask ? p->opts.may_make(p->opts.self, r->bytes - r->made_bytes, error) : HEDDLE_OK;
     if (!rc) rc = memory_region_grow(r, error);
-    if (rc == HEDDLE_ERR_AGAIN) return rc;
-    if (rc) {
-        memory_region_destroy(&p->making);
-        return rc;
-    }
+    if (rc) return rc;
     p->making = NULL;
     p->regions[p->count++] = r;
     p->is_list_changed = true;
     return HEDDLE_OK;
 }
 
+/* Address space alone. Versions of one adapter differ little in size: a sixteenth of room at most saves a new
+ * region when a manifest grows. */
 static int begin_making(pool_t *p, size_t bytes, heddle_error_t *error)
 {
-    int rc = has_room_for(p, bytes) ? memory_region_new(bytes, &p->making, error) : fail_memory(bytes, error);
+    size_t step = POOL_ROUND_BYTES, whole = bytes;
+    while (step < bytes / 32) step *= 2;
+    if (bytes <= LIMIT_REGION_BYTES) whole = (bytes + step - 1) / step * step;
+    int rc = memory_region_new(whole, &p->making, error);
     if (!rc && p->opts.has_views) rc = memory_region_view(p->making, error);
     if (rc) memory_region_destroy(&p->making);
     return rc;
@@ -134,34 +154,47 @@ static int fail_in_use(const pool_t *p, heddle_error_t *error)
     for (uint32_t i = 0; i < p->count && !lingering; i++)
         if (p->regions[i]->state == REGION_IDLE) lingering = p->regions[i];
     error_fail(error, HEDDLE_ERR_NO_SLOT, "all %u regions of shared memory are in use", p->most);
-    if (!lingering) return HEDDLE_ERR_NO_SLOT;
-    holders_find(&h, lingering->file.fd, NAME_STEPS);
-    error_found(error, "held by %s", holders_text(&h, text));
+    error_expected(error, "one that is not wanted, and not read by any process");
     error_hint(error, "release versions that are not used any more");
+    if (!lingering) {
+        error_found(error, "each is being written, or has a version that is wanted");
+    } else if (!is_unused(p, lingering)) {
+        error_found(error, "bytes of the oldest one are still on their way to a worker");
+    } else {
+        holders_find(&h, lingering->file.fd, NAME_STEPS);
+        error_found(error, "the oldest one is held by %s", holders_text(&h, text));
+    }
     return HEDDLE_ERR_NO_SLOT;
 }
 
 int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error)
 {
+    int rc = HEDDLE_OK;
     p->size = bytes;
     for (int at; (at = find_free(p, bytes)) >= 0;) {
-        int rc = memory_region_begin(p->regions[at], error);
+        rc = memory_region_begin(p->regions[at], error);
         if (rc == HEDDLE_OK) *ret_region = p->regions[at];
         if (rc != HEDDLE_ERR_NO_SLOT) return rc; /* else another process was first */
     }
-    if (p->making && !is_large_enough(p->making, bytes)) memory_region_destroy(&p->making);
-    if (!p->making) {
-        if (p->count >= p->most && !let_go_of_one(p, -1)) return fail_in_use(p, error);
-        int rc = begin_making(p, bytes, error);
-        if (rc) return rc;
+    bool is_too_small = p->making && !is_large_enough(p->making, bytes);
+    if (is_too_small && p->leaving) {
+        give_back(p);
+        return HEDDLE_ERR_AGAIN;
     }
-    int rc = make(p, error);
-    return rc ? rc : HEDDLE_ERR_AGAIN;
+    if (is_too_small) stop_making(p);
+    if (!p->making && p->count >= p->most) return make_way(p) ? HEDDLE_ERR_AGAIN : fail_in_use(p, error);
+    if (!p->making) rc = begin_making(p, bytes, error);
+    if (rc) return rc;
+    rc = make(p, error);
+    if (rc != HEDDLE_ERR_NO_MEMORY || make_way(p)) return HEDDLE_ERR_AGAIN;
+    stop_making(p);
+    return rc;
 }
 
 int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error)
 {
     uint32_t count = p->count + (p->making != NULL);
+    if (count >= p->most) memory_region_destroy(&p->leaving);
     if (count >= p->most && !let_go_of_one(p, -1)) return fail_in_use(p, error);
     p->regions[p->count++] = region;
     p->is_list_changed = true;
@@ -189,7 +222,7 @@ static bool guard(pool_t *p)
         memory_region_t *r = p->regions[i];
         size_t was = r->guarded_bytes;
         if (r->state == REGION_SEALED) (void)memory_region_guard(r);
-        else if (r->guarded_bytes && memory_region_is_free(r)) (void)memory_region_unguard(r);
+        else if (r->guarded_bytes && is_free(p, r)) (void)memory_region_unguard(r);
         if (r->guarded_bytes != was) return true;
     }
     return false;
@@ -210,14 +243,19 @@ static uint64_t trim(pool_t *p, int spare, uint64_t now_us)
  * none. */
 uint64_t pool_work(pool_t *p, uint64_t now_us)
 {
-    if (p->leaving && memory_region_shrink(p->leaving)) return now_us;
-    memory_region_destroy(&p->leaving);
+    if (p->leaving) {
+        give_back(p);
+        return now_us;
+    }
     int spare = find_spare(p);
     bool is_to_make = p->making || (spare < 0 && p->count > count_free(p) && p->count < p->most);
     if (is_to_make && p->retry_us <= now_us) {
         int rc = p->making ? HEDDLE_OK : begin_making(p, p->size, NULL);
         if (!rc) rc = make(p, NULL);
-        if (rc && rc != HEDDLE_ERR_AGAIN) p->retry_us = now_us + POOL_RETRY_US;
+        if (rc && rc != HEDDLE_ERR_AGAIN) {
+            p->retry_us = now_us + POOL_RETRY_US;
+            stop_making(p);
+        }
         return now_us;
     }
     if (guard(p)) return now_us;
@@ -255,11 +293,12 @@ pool_count_t pool_count(const pool_t *p)
 {
     pool_count_t c = {.regions = p->count};
     for (uint32_t i = 0; i < p->count; i++) {
-        bool is_free = memory_region_is_free(p->regions[i]);
+        bool is_in_use = !is_free(p, p->regions[i]);
         c.bytes += p->regions[i]->made_bytes;
-        c.in_use += !is_free;
-        c.lingering += !is_free && p->regions[i]->state == REGION_IDLE;
+        c.in_use += is_in_use;
+        c.lingering += is_in_use && p->regions[i]->state == REGION_IDLE;
     }
     if (p->making) c.bytes += p->making->made_bytes;
+    if (p->leaving) c.bytes += p->leaving->mapped_bytes;
     return c;
 }

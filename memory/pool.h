@@ -6,16 +6,20 @@
  *   ----------+----------------------------------------------------------------------------
  *   making    | pool_work, pool_take: whole                            -> free, offered from then on
  *   free      | pool_take                                              -> written
- *             | surplus for POOL_SURPLUS_US, or too small and in the way -> leaving
+ *             | surplus for POOL_SURPLUS_US, or in the way of another one -> leaving
  *   written   | memory_region_seal                                     -> wanted
  *             | pool_drop                                              -> free
- *   wanted    | pool_drop                                              -> free, or lingering if it is held
- *   lingering | the last hold ends                                     -> free
+ *   wanted    | pool_drop                                              -> free, or lingering if it is used
+ *   lingering | the last hold ends, and is_unused                      -> free
  *   leaving   | pool_work                                              -> given back
  *
- * What is written, wanted or lingering is in use. Whether a region is free is asked of the kernel each
- * time: no message, count or timer decides it. So pool_take never waits for a reader, and a reader that
- * keeps an old version costs a region and no time.
+ * What is written, wanted or lingering is in use. Whether other processes use a region is asked of the kernel
+ * each time: no message, count or timer decides it. So pool_take never waits for a reader, and a reader that
+ * keeps an old version costs a region and no time. What this process itself may have under way in a region
+ * is known to its owner alone (is_unused): such a region is neither written again nor given back.
+ *
+ * A region in the way is one that is free and too small, at the limit or where there is no memory for both:
+ * it is given back before the larger one is made.
  *
  * One free region is kept ahead of what is in use, of the size that was last asked for: it is made in the
  * background, while a version is in use, and processes of the host map it before it is needed. There are at
@@ -32,6 +36,7 @@
 #define POOL_SURPLUS_US 60000000ull
 #define POOL_RETRY_US 1000000ull /* for a spare region, where there was no memory */
 #define POOL_ASK_BYTES ((size_t)64 << 20)
+#define POOL_ROUND_BYTES ((size_t)64 << 10)
 #define POOL_LEAST 6u
 
 typedef struct pool pool_t;
@@ -39,9 +44,13 @@ typedef struct {
     uint32_t versions; /* that are wanted at a time: there are twice as many regions, at least POOL_LEAST */
     bool has_views;    /* each has a mapping that only reads (memory_region_view) */
     bool is_guarded;   /* what is wanted is read-only here too (memory_region_guard) */
-    /* There is memory for so many bytes; NULL: always. Asked for each region, and again every POOL_ASK_BYTES
-     * of a large one, of which others take memory meanwhile. */
-    bool (*may_make)(void *self, size_t bytes);
+    /* OK where there is memory for so many bytes, else NO_MEMORY with an error for people; NULL: always OK.
+     * Asked for each region, and again every POOL_ASK_BYTES of a large one: other processes take memory
+     * meanwhile. */
+    int (*may_make)(void *self, size_t bytes, heddle_error_t *error);
+    /* No send and no receive of this process is open in a region that is not wanted any more; NULL: always.
+     * It is asked for before a region is written again or given back. */
+    bool (*is_unused)(void *self, const memory_region_t *region);
     /* A region is about to be given back: what the owner has registered for it has to end. NULL: nothing. */
     void (*leaving)(void *self, memory_region_t *region);
     void *self;
@@ -49,16 +58,20 @@ typedef struct {
 
 /* NO_MEMORY. */
 int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error);
-/* What others hold stays theirs. Accepts NULL. */
+/* What others hold stays theirs. A region in which something of this process is still open (is_unused) stays
+ * mapped, and is no longer known to the pool: a late receive then meets memory. Accepts NULL. */
 void pool_destroy(pool_t **p);
 
-/* A region of at least `bytes`, in `writing`: to be sealed, or dropped. AGAIN: it is being made, a step of
- * it in this call; call again. NO_SLOT: all are in use; the message names who holds them. NO_MEMORY. */
+/* A region of at least `bytes`, in `writing`: to be sealed, or dropped. AGAIN: it is being made, or one in
+ * its way is being given back, a step of it in this call; call again. NO_SLOT: all are in use; the error
+ * names the processes that hold them. NO_MEMORY: nor is there a free one that could be given back; what
+ * was made of it goes in the background. A region is made up to a sixteenth larger than was asked for, so
+ * that a version which is a little larger needs no new one. */
 int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error);
 /* Takes a whole region that was made elsewhere, in any state, as one of the pool's; the pool owns it from
  * then on. NO_SLOT: all are in use, and the region stays the caller's. */
 int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error);
-/* Not written or wanted any more. */
+/* Not written or wanted any more; it may be used still (is_unused). */
 void pool_drop(pool_t *p, memory_region_t *region);
 /* One step in the background. Returns when to call again: `now_us` while there are more steps. */
 uint64_t pool_work(pool_t *p, uint64_t now_us);

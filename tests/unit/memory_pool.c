@@ -2,25 +2,36 @@
 /* The regions of an owner: written in turn, kept ahead, bounded, given back. */
 #include "memory/pool.h"
 
+#include "core/errors.h"
 #include "tests/unit/memory_rig.h"
 
 static pool_t *p;
 static uint64_t now_us = 1000000;
 static bool has_memory = true;
 static size_t asked_for;
+static size_t room = SIZE_MAX; /* for what the pool has and what is asked for */
+static const memory_region_t *used;
 static int left;
 
 static void leaving(void *self, memory_region_t *region)
 {
     cr_assert(self == &has_memory && region->mapped_bytes > region->bytes, "it is whole still");
+    cr_assert_neq(region, used);
     left++;
 }
 
-static bool may_make(void *self, size_t bytes)
+static int may_make(void *self, size_t bytes, heddle_error_t *error)
 {
     cr_assert_eq(self, &has_memory);
     asked_for = bytes;
-    return has_memory;
+    if (has_memory && pool_count(p).bytes + bytes <= room) return HEDDLE_OK;
+    return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
+}
+
+static bool is_unused(void *self, const memory_region_t *region)
+{
+    cr_assert_eq(self, &has_memory);
+    return region != used;
 }
 
 static void set_up(void)
@@ -29,6 +40,7 @@ static void set_up(void)
                         .has_views = true,
                         .is_guarded = true,
                         .may_make = may_make,
+                        .is_unused = is_unused,
                         .leaving = leaving,
                         .self = &has_memory};
     cr_assert_eq(pool_new(&opts, &p, NULL), HEDDLE_OK);
@@ -55,6 +67,15 @@ static memory_region_t *take(size_t bytes)
     cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
     cr_assert(r->state == REGION_WRITING && r->made_bytes >= bytes);
     return r;
+}
+
+/* What it says in the end. */
+static int try_to_take(size_t bytes)
+{
+    memory_region_t *r = NULL;
+    int rc;
+    while ((rc = pool_take(p, bytes, &r, NULL)) == HEDDLE_ERR_AGAIN) {}
+    return rc;
 }
 
 static content_id_t seal(memory_region_t *r, uint64_t version)
@@ -119,7 +140,9 @@ Test(memory_pool, beyond_its_limit_it_fails_at_once_and_names_the_holder)
     cr_assert_eq(pipe(ready), 0);
     for (uint32_t i = 0; i < POOL_LEAST; i++) seal(written[i] = take(RIG_BYTES), i + 1);
     cr_assert_eq(pool_take(p, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_SLOT);
-    cr_assert(strstr(e.message, "all 6 regions of shared memory are in use") && !e.found[0], "%s", e.message);
+    cr_assert(strstr(e.message, "all 6 regions of shared memory are in use"), "%s", e.message);
+    cr_assert(strstr(e.found, "each is being written, or has a version that is wanted"), "%s", e.found);
+    cr_assert(e.expected[0] && e.hint[0]);
     content_id_t id = memory_region_content(written[3]);
     cr_assert_eq(memory_region_hand_over(written[3], &fd, NULL), HEDDLE_OK);
     cr_assert_eq(hold_open(fd, &id, &own, NULL), HEDDLE_OK);
@@ -192,7 +215,7 @@ Test(memory_pool, without_memory_nothing_is_made_and_a_spare_one_is_tried_again)
     memory_region_t *r = NULL;
     has_memory = false;
     cr_assert_eq(pool_take(p, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_MEMORY);
-    cr_assert(asked_for == RIG_BYTES && strstr(e.message, "65536 bytes of shared memory") && e.hint[0]);
+    cr_assert(asked_for == RIG_BYTES && strstr(e.message, "no memory for 65536 bytes"), "%s", e.message);
     has_memory = true;
     r = take(RIG_BYTES);
     has_memory = false;
@@ -216,7 +239,10 @@ Test(memory_pool, of_a_large_region_it_is_asked_again_whether_there_is_memory)
     cr_assert_eq(rc, HEDDLE_ERR_AGAIN);
     has_memory = false;
     cr_assert_eq(pool_take(p, bytes, &r, &e), HEDDLE_ERR_NO_MEMORY);
-    cr_assert(asked_for == MEMORY_STEP_BYTES && pool_count(p).bytes == 0, "%zu", asked_for);
+    cr_assert_eq(pool_count(p).bytes, POOL_ASK_BYTES + asked_for + LIMIT_PAGE_BYTES, "it is to go");
+    has_memory = true;
+    settle();
+    cr_assert_eq(pool_count(p).bytes, 0);
 }
 
 Test(memory_pool, a_region_has_a_mapping_for_readers)
@@ -286,4 +312,119 @@ Test(memory_pool, a_small_one_gives_way_at_the_limit)
     memory_region_t *large = take(2 * RIG_BYTES);
     cr_assert_eq(large->bytes, 2 * RIG_BYTES);
     cr_assert_eq(pool_count(p).regions, POOL_LEAST);
+}
+
+/* A receive that was given up may still be open in a region that is not wanted any more: it would write into
+ * the next version, or where nothing is mapped. */
+Test(memory_pool, a_region_in_which_something_is_open_is_neither_written_nor_given_back)
+{
+    heddle_error_t e;
+    memory_region_t *r[POOL_LEAST], *next = NULL;
+    for (uint32_t i = 0; i < POOL_LEAST; i++) seal(r[i] = take(RIG_BYTES), 1);
+    used = r[0];
+    pool_drop(p, r[0]);
+    cr_assert_eq(pool_count(p).lingering, 1);
+    cr_assert_eq(pool_take(p, RIG_BYTES, &next, &e), HEDDLE_ERR_NO_SLOT);
+    cr_assert(strstr(e.found, "still on their way to a worker"), "%s", e.found);
+    cr_assert_eq(pool_take(p, 2 * RIG_BYTES, &next, &e), HEDDLE_ERR_NO_SLOT,
+                 "not in the way of a larger one");
+    for (uint32_t i = 1; i < POOL_LEAST; i++) pool_drop(p, r[i]);
+    for (int i = 0; i < 8; i++) {
+        now_us += POOL_SURPLUS_US;
+        settle();
+    }
+    cr_assert(pool_count(p).regions == 2 && left == 5, "it, and a spare one");
+    pool_destroy(&p);
+    cr_assert_eq(left, 6);
+    cr_assert_eq(r[0]->mapped_bytes, r[0]->bytes + LIMIT_PAGE_BYTES, "it outlives its pool");
+    memset(r[0]->base, 2, RIG_BYTES); /* as a late receive does */
+    memory_region_destroy(&r[0]);
+}
+
+Test(memory_pool, what_is_not_open_any_more_is_written_again)
+{
+    memory_region_t *r = take(RIG_BYTES);
+    seal(r, 1);
+    used = r;
+    pool_drop(p, r);
+    cr_assert_neq(take(RIG_BYTES), r);
+    used = NULL;
+    cr_assert_eq(take(RIG_BYTES), r);
+}
+
+/* As when an adapter has grown: what it had is as much as the machine can give. */
+Test(memory_pool, where_there_is_no_memory_for_both_the_smaller_one_goes_first)
+{
+    const size_t small = 4 * MEMORY_STEP_BYTES, large = 6 * MEMORY_STEP_BYTES;
+    memory_region_t *wanted = take(small), *r;
+    seal(wanted, 1);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2, "and a spare one");
+    room = small + large;
+    r = take(large);
+    cr_assert_eq(left, 1, "the spare one");
+    cr_assert(wanted->state == REGION_SEALED && rig_is_whole(wanted->base, 1, small));
+    cr_assert(pool_count(p).bytes <= room && r->bytes == large);
+    cr_assert_eq(try_to_take(large), HEDDLE_ERR_NO_MEMORY, "what is wanted stays");
+    cr_assert_eq(left, 1);
+}
+
+/* Memory that runs out while the large one is made: no step of it is lost. */
+Test(memory_pool, a_smaller_one_goes_also_when_the_larger_one_is_half_made)
+{
+    const size_t small = 4 * MEMORY_STEP_BYTES, large = POOL_ASK_BYTES + small;
+    memory_region_t *r = take(small), *next = NULL;
+    pool_drop(p, r);
+    for (size_t i = 0; i < POOL_ASK_BYTES / MEMORY_STEP_BYTES; i++)
+        cr_assert_eq(pool_take(p, large, &next, NULL), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(pool_count(p).bytes, POOL_ASK_BYTES + small);
+    room = pool_count(p).bytes;
+    for (size_t i = 0; left == 0; i++) {
+        cr_assert_lt(i, 3);
+        cr_assert_eq(pool_take(p, large, &next, NULL), HEDDLE_ERR_AGAIN);
+        cr_assert_geq(pool_count(p).bytes, POOL_ASK_BYTES, "it is not begun anew");
+    }
+    cr_assert_eq(take(large)->bytes, large);
+}
+
+/* What cannot be finished is given back step by step, as all that leaves. */
+Test(memory_pool, what_was_made_in_vain_goes_in_the_background)
+{
+    memory_region_t *r = NULL;
+    const size_t bytes = POOL_ASK_BYTES + MEMORY_STEP_BYTES;
+    for (size_t i = 0; i < POOL_ASK_BYTES / MEMORY_STEP_BYTES; i++)
+        cr_assert_eq(pool_take(p, bytes, &r, NULL), HEDDLE_ERR_AGAIN);
+    has_memory = false;
+    cr_assert_eq(pool_take(p, bytes, &r, NULL), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(pool_work(p, now_us), now_us, "there is more to do");
+    has_memory = true;
+    cr_assert_eq(take(RIG_BYTES)->bytes, RIG_BYTES, "meanwhile others are made");
+    settle();
+}
+
+Test(memory_pool, a_region_has_room_for_a_version_that_is_a_little_larger)
+{
+    const size_t sizes[] = {1, RIG_BYTES + 1, (5 << 20) + 1, (80 << 20) + 4096};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        memory_region_t *r = take(sizes[i]);
+        size_t more = r->bytes - sizes[i];
+        cr_assert(more < sizes[i] / 16 || more < POOL_ROUND_BYTES, "%zu: %zu", sizes[i], more);
+        pool_drop(p, r);
+        cr_assert_eq(take(sizes[i] + LIMIT_PAGE_BYTES), r);
+        pool_drop(p, r);
+    }
+    memory_region_t *r = NULL;
+    cr_assert_eq(pool_take(p, SIZE_MAX, &r, NULL), HEDDLE_ERR_NO_MEMORY);
+}
+
+/* A larger one is asked for while a smaller one is made, and again before that one is gone. */
+Test(memory_pool, a_size_that_grows_while_it_is_made)
+{
+    memory_region_t *r = NULL;
+    for (size_t steps = 3; steps < 6; steps++)
+        for (int i = 0; i < 2; i++)
+            cr_assert_eq(pool_take(p, steps * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(take(6 * MEMORY_STEP_BYTES)->bytes, 6 * MEMORY_STEP_BYTES);
+    settle();
+    cr_assert_leq(pool_count(p).regions, 2);
 }
