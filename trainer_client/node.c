@@ -194,10 +194,7 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
         finish(n, &error);
         return;
     }
-    /* Workers of this host may copy while the broker records it, unless they have this content. */
-    if (!n->publications.slots[a->slot].is_early) r->base_bytes = bytes_served(n);
-    if (!reports_staged(&n->reports, &a->sealed->digest))
-        publications_early(&n->publications, a->slot, a->sealed->arena_bytes);
+    r->base_bytes = bytes_served(n);
 }
 
 /* -- requests that were abandoned ------------------------------------------------------------- */
@@ -271,7 +268,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
                                    .replayed = is_replayed && !a->is_random_id,
                                    .unchanged = !m->created && !is_replayed};
     error_text(a->result.held, sizeof a->result.held, m->held);
-    reports_begin(&n->reports, m->version, &a->opts, a->start_us)->digest = m->digest;
+    (void)reports_begin(&n->reports, m->version, &a->opts, a->start_us);
 
     /* Workers may get the announcement before this publisher gets its answer. Their read requests are pending
      * until now. */
@@ -808,7 +805,7 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, p
                               .pid = opts->pid,
                               .seed = opts->seed};
     member_init(&n->member, &session, io);
-    publications_init(&n->publications, io->tr, io->t, opts->early_most);
+    publications_init(&n->publications, io->tr, io->t);
     if (reports_init(&n->reports, n->adapter)) {
         publisher_node_destroy(&n);
         return HEDDLE_ERR_NO_MEMORY;

@@ -40,7 +40,6 @@ typedef struct {
     bool is_unread; /* no application reads the events: what ends it for good is logged */
     key16_t life;
     uint64_t pid, seed;
-    uint32_t early_most;         /* publications_t.early_most */
     void (*changed)(void *self); /* what an AGAIN waited for may be there; NULL: none.  Called
                                   * during a call of the node, which it must not call in turn */
     void *self;

@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t, uint32_t early_most)
+void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t)
 {
-    *p = (publications_t){.tr = tr, .t = t, .early_most = early_most};
+    *p = (publications_t){.tr = tr, .t = t};
 }
 
 /* Unregistered first: the transfer must not have a region that is gone. */
@@ -25,16 +25,10 @@ static void stop(publications_t *p, publication_slot_t *s)
     p->tr->unshare(p->t, s->key);
 }
 
-static void stop_early(publications_t *p, const publication_slot_t *s)
-{
-    if (s->is_early) p->tr->unshare(p->t, s->early_key);
-}
-
 /* Serving ends at once: the transfer is closed next, and reports no end of a share any more. */
 void publications_fini(publications_t *p)
 {
     publications_stop(p, 0);
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) stop_early(p, &p->slots[i]);
     for (int i = 0; i < PUBLICATION_SLOTS; i++) drop_region(p, &p->slots[i]);
 }
 
@@ -109,8 +103,7 @@ int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int 
     if (!s && publications_have(p, PUBLICATION_CLOSING)) return HEDDLE_ERR_AGAIN;
     if (!s && served && (is_spare_any || served->is_released || served->is_decided)) stop(p, served);
     if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;
-    /* Before the larger one is made: there is never memory for both, and an early reader keeps it. */
-    if (s->region && s->region->bytes < bytes && s->is_early) return HEDDLE_ERR_AGAIN;
+    /* Before the larger one is made: there may not be memory for both. */
     if (s->region && s->region->bytes < bytes) drop_region(p, s);
     s->state = PUBLICATION_TAKEN;
     *ret_slot = (int)(s - p->slots);
@@ -129,12 +122,7 @@ int publications_fit(publications_t *p, int slot, region_t *region)
     return rc;
 }
 
-void publications_give_back(publications_t *p, int slot)
-{
-    publication_slot_t *s = &p->slots[slot];
-    stop_early(p, s);
-    s->state = PUBLICATION_FREE;
-}
+void publications_give_back(publications_t *p, int slot) { p->slots[slot].state = PUBLICATION_FREE; }
 
 void publications_doubt(publications_t *p, int slot, uint64_t arena_bytes, const publication_doubt_t *doubt)
 {
@@ -156,14 +144,6 @@ int publications_in_doubt(const publications_t *p, uint64_t req)
     return found;
 }
 
-void publications_early(publications_t *p, int slot, uint64_t arena_bytes)
-{
-    publication_slot_t *s = &p->slots[slot];
-    if (s->state != PUBLICATION_TAKEN || s->is_early) return;
-    random_bytes(s->early_key.b, sizeof s->early_key.b);
-    s->is_early = p->tr->early(p->t, s->region, s->early_key, arena_bytes, p->early_most) > 0;
-}
-
 /* The same version may be published twice under one request id. The first slot goes on serving it, and
  * the second one is free. */
 int publications_share(publications_t *p, int slot, uint64_t version, const key16_t *given,
@@ -174,7 +154,6 @@ int publications_share(publications_t *p, int slot, uint64_t version, const key1
     share_key_t key;
     memcpy(key.b, given->b, sizeof key.b);
     int rc = memcmp(given, &NO_KEY, sizeof NO_KEY) ? HEDDLE_OK : HEDDLE_ERR_GONE;
-    stop_early(p, s);
     if (!rc && !publications_of(p, version)) {
         rc = p->tr->share(p->t, s->region, key);
         if (!rc) {
@@ -182,9 +161,7 @@ int publications_share(publications_t *p, int slot, uint64_t version, const key1
                                       .region = s->region,
                                       .version = version,
                                       .arena_bytes = arena_bytes,
-                                      .key = key,
-                                      .is_early = s->is_early,
-                                      .early_key = s->early_key};
+                                      .key = key};
             rc = p->tr->extend(p->t, key, 0, arena_bytes);
             if (rc) stop(p, s);
             return rc;
@@ -199,7 +176,6 @@ void publications_unshared(publications_t *p, const share_key_t *key)
 {
     for (int i = 0; i < PUBLICATION_SLOTS; i++) {
         publication_slot_t *s = &p->slots[i];
-        if (!memcmp(&s->early_key, key, sizeof *key)) s->is_early = false;
         if (s->state == PUBLICATION_CLOSING && !memcmp(&s->key, key, sizeof *key))
             s->state = PUBLICATION_FREE;
     }

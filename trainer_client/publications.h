@@ -5,7 +5,6 @@
  *   state    event                    -> next
  *   FREE     publications_take        -> TAKEN    the caller fits a larger one where it is too small
  *   TAKEN    (the application writes, the broker is asked)
- *            publications_early       -> TAKEN    written: workers of this host may copy it ahead of its key
  *            publications_share       -> SERVED   key and version; all of the arena is readable
  *            publications_give_back   -> FREE
  *            publications_doubt       -> IN_DOUBT the request was abandoned, and may be recorded yet
@@ -61,22 +60,17 @@ typedef struct {
     uint64_t version;          /* SERVED */
     uint64_t arena_bytes;      /* SERVED, IN_DOUBT */
     publication_doubt_t doubt; /* IN_DOUBT */
-    share_key_t key, early_key;
-    bool is_early; /* it may be read under early_key, and such a read is not waited for:
-                    * what it gets while the region is written again differs from what is
-                    * announced */
+    share_key_t key;
     bool is_released, is_decided;
 } publication_slot_t;
 
 typedef struct publications {
     const transfer_ops_t *tr;
     transfer_t *t;
-    uint32_t early_most; /* the most workers that may copy ahead: more of them would compete
-                          * for cores and delay the slowest one */
     publication_slot_t slots[PUBLICATION_SLOTS];
 } publications_t;
 
-void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t, uint32_t early_most);
+void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t);
 /* Stops serving at once and gives all memory back. */
 void publications_fini(publications_t *p);
 
@@ -96,9 +90,6 @@ void publications_give_back(publications_t *p, int slot);
 void publications_doubt(publications_t *p, int slot, uint64_t arena_bytes, const publication_doubt_t *doubt);
 /* The slot whose request in doubt has that number, or the oldest one (0); -1: none. */
 int publications_in_doubt(const publications_t *p, uint64_t req);
-/* All of it is written and will not be again before it is given back.  A hint to workers of this host, unless
- * they are more than early_most: nothing follows from it. */
-void publications_early(publications_t *p, int slot, uint64_t arena_bytes);
 /* A version that is served already keeps its own slot, and this one is given back.  On failure it is given
  * back, too: GONE without a key (`given` is zero: the bytes are not needed here), or what the transfer
  * answers. */

@@ -251,7 +251,6 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
                                   .takeover = o->takeover != 0,
                                   .is_unread = o->quiet_events != 0,
                                   .pid = (uint64_t)getpid(),
-                                  .early_most = crew_cores() / 2,
                                   .changed = on_changed,
                                   .self = p};
     random_bytes(&node.life, sizeof node.life);

@@ -188,18 +188,6 @@ bool report_is_held(const report_row_t *row)
     return is_told || (is_state(row, "staging") && staged_count(&row->report) > 0);
 }
 
-/* The same content need not be offered ahead to workers that have it. */
-bool reports_staged(const reports_t *r, const digest_t *content)
-{
-    for (unsigned i = 0; i < REPORTS_MAX; i++) {
-        const report_row_t *row = &r->rows[i];
-        bool is_gone = is_state(row, "failed") || is_state(row, "superseded") || is_state(row, "retired") ||
-                       is_state(row, "lost");
-        if (row->staged_most && !is_gone && digest_equal(&row->digest, content)) return true;
-    }
-    return false;
-}
-
 /* A later report would change nothing that a caller can wait for. */
 bool report_is_over(const report_row_t *row)
 {

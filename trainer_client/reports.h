@@ -18,7 +18,6 @@ typedef struct report_row {
     double staged_ms, active_ms;       /* when a smaller quorum that was asked for was there; -1 */
     uint32_t staged_most, active_most; /* the most that were reported staged, active at one time */
     uint64_t start_us, heard_us;       /* when commit was called; when the last ROLLOUT came */
-    digest_t digest;                   /* of the content */
     /* which version goes first, as the last ROLLOUT in `staging` had it; "": none */
     char queued[HEDDLE_NAME_MAX + 96];
     /* in `staging`, when no worker subscribes: the adapter that may be meant; "": none */
@@ -38,8 +37,6 @@ report_row_t *reports_begin(reports_t *r, uint64_t version, const heddle_publish
                             uint64_t start_us);
 /* NULL: not of this publisher, or forgotten. */
 report_row_t *reports_find(const reports_t *r, uint64_t version);
-/* By the reports a worker has staged a version with this content: it need not be sent again. */
-bool reports_staged(const reports_t *r, const digest_t *content);
 /* The newest version of all; NULL: there is none. */
 report_row_t *reports_newest(const reports_t *r);
 void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us);

@@ -120,7 +120,6 @@ bool exchange_idle(transfer_t *t, const region_t *r);
 int exchange_share(transfer_t *t, region_t *r, share_key_t key);
 int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
 void exchange_unshare(transfer_t *t, share_key_t key);
-uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most);
 int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, uint64_t *ret_ask);
 void exchange_drop_ask(transfer_t *t, uint64_t id);
 /* True when events() has something to do now. */
@@ -132,8 +131,8 @@ void exchange_frame(transfer_t *t, const frame_t *f); /* all kinds but DATA and 
  * later time, perhaps after the read request was dropped.  Returns where these bytes go: `base` and `leaves`
  * are those of the first of them, and the sink is valid until exchange_arrived or exchange_again.  A carrier
  * that copies also digests them (digest_copy) into `leaves`, unless that is NULL.  NULL: the carrier discards
- * the bytes, because no read request waits for them, they have another shape than it, or its sink takes
- * copies alone (sink_t.only_copied); where a request waited, it has ended. */
+ * the bytes, because no read request waits for them, or they have another shape than it; where a request
+ * waited, it has ended. */
 typedef enum { BY_COPY, BY_ITSELF } placing_t;
 const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes, placing_t how);
 /* The bytes of an exchange_place that was not NULL are there, or will never come (ok false). */

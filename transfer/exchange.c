@@ -401,7 +401,6 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, u
                        .base = sink->base + at,
                        .bytes = bytes,
                        .leaves = has_leaves ? sink->leaves + at / LIMIT_PAGE_BYTES : NULL,
-                       .only_copied = sink->only_copied,
                        .mapping = sink->mapping};
     a->conn = c;
     DL_APPEND(c->gathered, a);
@@ -460,10 +459,6 @@ const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t payload_byt
     a->conn->heard_us = t->now_us;
     if (f->data.offset != a->offset || f->data.bytes != a->bytes || payload_bytes != a->bytes) {
         end_ask(t, a, TR_REFUSED, HEDDLE_ERR_PROTOCOL);
-        return NULL;
-    }
-    if (how == BY_ITSELF && a->sink.only_copied) {
-        end_ask(t, a, TR_REFUSED, HEDDLE_ERR_AGAIN);
         return NULL;
     }
     /* Set anew each time: a request that was asked again may come another way than the first time. */
@@ -729,10 +724,6 @@ static bool send_refusals(transfer_t *t, conn_t *c)
 static bool send_data(transfer_t *t, conn_t *c)
 {
     standing_t *ready = c->ready;
-    if (ready && ready->share->in_place && !c->end.reads_us) { /* it said that it does, and does not */
-        refuse(t, ready, HEDDLE_ERR_NOT_FOUND);
-        return true;
-    }
     send_t *s = ready ? pop_send(&c->free_data) : NULL;
     if (!s) return false;
     (void)FAILPOINT("transfer.data"); /* only to die or stop here */
@@ -755,45 +746,8 @@ static bool send_data(transfer_t *t, conn_t *c)
     }
     c->sent_us = t->now_us;
     pace_take(&t->x->pace_out, ready->bytes);
-    c->served = true;
     standing_free(t, ready);
     return true;
-}
-
-/* Who was served has shown that it knew a key; where it cannot read in place after all, it is refused. */
-static bool is_told_early(const conn_t *c)
-{
-    return c->state == CONN_OPEN && !c->blocked && c->served && c->end.reads_us;
-}
-
-static bool share_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes)
-{
-    if (exchange_share(t, r, key) != HEDDLE_OK) return false;
-    find_share(t, &key)->in_place = true;
-    if (exchange_extend(t, key, 0, bytes) == HEDDLE_OK) return true;
-    exchange_unshare(t, key);
-    return false;
-}
-
-uint32_t exchange_early(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most)
-{
-    exchange_enter(t);
-    uint32_t readers = 0, told = 0;
-    bool is_shared = false;
-    frame_t f = {.kind = FRAME_EARLY, .early = {key, bytes}};
-    for (const conn_t *c = t->x->conns; c; c = c->next) readers += is_told_early(c);
-    for (conn_t *c = readers <= most ? t->x->conns : NULL; c; c = c->next) {
-        send_t *s = is_told_early(c) ? conn_send_begin(c) : NULL;
-        if (!s) continue;
-        if (!is_shared && !(is_shared = share_early(t, r, key, bytes))) {
-            send_end(s);
-            return 0;
-        }
-        f.line = c->end.line;
-        told += conn_send(t, s, &f);
-    }
-    if (is_shared && told == 0) exchange_unshare(t, key);
-    return told;
 }
 
 static void serve_end_conn(transfer_t *t, conn_t *c)
@@ -1260,12 +1214,6 @@ void exchange_frame(transfer_t *t, const frame_t *f)
     case FRAME_BEAT:
         t->counters.beats_in++;
         ring_offer(t, &(tr_event_t){.kind = TR_BEAT, .token = c->end.token});
-        break;
-    case FRAME_EARLY:
-        ring_offer(t, &(tr_event_t){.kind = TR_EARLY,
-                                    .token = c->end.token,
-                                    .key = f->early.key,
-                                    .bytes = f->early.bytes});
         break;
     case FRAME_BYE: conn_end(t, c, END_SILENT); break;
     case FRAME_HI:

@@ -56,7 +56,6 @@ struct share {
     extents_t extents;
     uint32_t sends;    /* in flight */
     bool ending;       /* unshared: TR_UNSHARED when `sends` is 0 */
-    bool in_place;     /* early: read in place, or not at all */
     uint64_t moved_us; /* last extend */
     standing_t *waiting;
     UT_hash_handle hh;
@@ -111,7 +110,6 @@ struct conn {
     conn_state_t state;
     bool blocked;    /* the carrier takes nothing for it now */
     bool retiring;   /* made under an older token of ours: ends when it is quiet */
-    bool served;     /* it had a valid key, and was sent bytes */
     bool dirty;      /* on the list of connections with something to send */
     uint64_t answer; /* the remote line that our HI answers */
     uint64_t sent_us, heard_us, moved_us, quiet_us, cut_us;

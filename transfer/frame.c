@@ -74,10 +74,6 @@ size_t frame_encode(const frame_t *f, uint8_t *out)
         }
         break;
     case FRAME_TAKEN: at = put_u32(at, f->taken.slots); break;
-    case FRAME_EARLY:
-        memcpy(at, f->early.key.b, sizeof f->early.key.b);
-        at = put_u64(at + sizeof f->early.key.b, f->early.bytes);
-        break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f->count; i++)
             at = put_u32(put_u64(at, f->refused.rows[i].ask), reason_of(f->refused.rows[i].err));
@@ -102,7 +98,6 @@ static size_t length_of(uint32_t kind, uint32_t count)
     case FRAME_NEAR: return count <= 1 ? FRAME_HEAD_BYTES : 0;
     case FRAME_LENT: return rows ? FRAME_LENT_BYTES(count) : 0;
     case FRAME_TAKEN: return count == 0 ? FRAME_TAKEN_BYTES : 0;
-    case FRAME_EARLY: return count == 0 ? FRAME_EARLY_BYTES : 0;
     default: return 0;
     }
 }
@@ -153,10 +148,6 @@ bool frame_decode(bytes_t in, frame_t *f)
         }
         return true;
     case FRAME_TAKEN: f->taken.slots = le32_get(at); return f->taken.slots != 0;
-    case FRAME_EARLY:
-        memcpy(f->early.key.b, at, sizeof f->early.key.b);
-        f->early.bytes = le64_get(at + sizeof f->early.key.b);
-        return f->early.bytes > 0 && f->early.bytes <= LIMIT_REGION_BYTES;
     case FRAME_REFUSED: /* A reason of another release cannot be acted on. */
         for (uint32_t i = 0; i < f->count; i++, at += 12) {
             f->refused.rows[i] = (frame_refusal_t){le64_get(at), err_of(le32_get(at + 8))};

@@ -13,7 +13,6 @@
  *   NEAR        head                                            count = 1: "I can read your memory", or 0
  *   LENT        head, u64 file, u32 fd, u32 pin, count x { u64 ask, u64 offset, u32 bytes, u32 slot }
  *   TAKEN       head, u32 slots                                 count = 0; a bit for each slot
- *   EARLY       head, key (16), u64 bytes                       count = 0
  *
  * All little-endian; the length is exact.  `line` is the sender's number of this connection, introduced by
  * HI; frames of another line are ignored.  The numbers of one process grow, so that a newer connection can
@@ -33,7 +32,6 @@
 #define FRAME_REFUSED_BYTES(count) (FRAME_HEAD_BYTES + 12u * (count))
 #define FRAME_LENT_BYTES(count) (FRAME_HEAD_BYTES + 16u + 24u * (count))
 #define FRAME_TAKEN_BYTES (FRAME_HEAD_BYTES + 4u)
-#define FRAME_EARLY_BYTES (FRAME_HEAD_BYTES + 24u)
 #define FRAME_LENT_SLOTS 32u
 #define FRAME_SMALL_MAX FRAME_LENT_BYTES(LIMIT_ASK_RANGES) /* every frame but HI fits */
 #define FRAME_MAX (FRAME_HI_BYTES + LIMIT_ADDRESS_BYTES)
@@ -48,8 +46,7 @@ typedef enum {
     FRAME_BYE,
     FRAME_NEAR,
     FRAME_LENT,
-    FRAME_TAKEN,
-    FRAME_EARLY
+    FRAME_TAKEN
 } frame_kind_t;
 typedef struct {
     uint64_t ask, offset;
@@ -96,10 +93,6 @@ typedef struct frame {
         struct {
             uint32_t slots;
         } taken;
-        struct {
-            share_key_t key;
-            uint64_t bytes;
-        } early;
     };
 } frame_t;
 

@@ -15,7 +15,7 @@
  * pin afterwards, so bytes copied for a connection that had ended by then never count.
  *
  * What it does not cover: a single loan.  While the connection lives, a region stays as it was only because
- * its source waits for TAKEN of every loan of it, but for early ones (FRAME_EARLY).  Bytes copied under a
+ * its source waits for TAKEN of every loan of it.  Bytes copied under a
  * loan that the receiver itself had called taken, or by a source that writes into what it lent, pass the
  * pin: the chunk's digest is what finds those (worker/download.h), as it does for bytes that travel.
  *

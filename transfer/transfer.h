@@ -48,8 +48,6 @@ typedef struct {
     uint64_t *leaves; /* one for each page from `base` on: what the carrier copies to its
                        * place is digested in the same pass, while it is in the cache.
                        * NULL: not wanted */
-    bool only_copied; /* a carrier that would place the bytes by itself, and perhaps after
-                       * the ask was dropped, refuses them with AGAIN */
     void *mapping;    /* region_t.backend */
 } sink_t;
 static inline sink_t sink_of(const region_t *r, uint64_t *leaves)
@@ -73,24 +71,20 @@ typedef struct {
 typedef enum {
     TR_ARRIVED,   /* the range of `ask` lies in its place.  is_digested: its leaves lie in the sink's;
                    * else its digest is still to be made */
-    TR_REFUSED,   /* `ask` will not be served: err NOT_FOUND (unknown key, or early for a receiver that
-                   * does not read in place), LIMIT (out of range, too many), AGAIN (the source itself
-                   * makes no progress, or would place what is only copied), PROTOCOL (its answer has
+    TR_REFUSED,   /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too
+                   * many), AGAIN (the source itself makes no progress), PROTOCOL (its answer has
                    * another shape), GONE */
     TR_BEAT,      /* keepalive: the source `token` is alive and has nothing to send yet, or our own rate
                    * limit holds requests back */
     TR_PEER_GONE, /* the connection to `token` has ended; every ask of it ended before this (as
                    * TR_REFUSED, err GONE).  It may not come where the peer closed the connection because
                    * we took nothing: deadlines are the caller's */
-    TR_EARLY,     /* `bytes` of `token`, which served us before, may be requested under `key`, and later
-                   * perhaps under another one.  A hint: may not come */
     TR_UNSHARED   /* no send of `key` is in flight any more: the region may be reused or unmapped */
 } tr_kind_t;
 typedef struct {
     tr_kind_t kind;
     bool is_digested;
     uint64_t ask, cookie, token;
-    uint64_t bytes;
     share_key_t key;
     int err;
 } tr_event_t;
@@ -169,11 +163,6 @@ typedef struct transfer_ops {
      * no dropped ask has an open receive.  Memory of dropped asks is reused, and unmapped, only
      * then. */
     bool (*idle)(transfer_t *t, const region_t *r);
-    /* Tells those that read our memory in place and were served before, unless they are more than `most`,
-     * that the first `bytes` of `r` may be asked for under `key` (TR_EARLY there), and shares them, for
-     * reading in place alone: they do not travel.  Returns how many were told; 0: nothing is shared.  Then
-     * as share, but the region may be written again before TR_UNSHARED: what is read then differs. */
-    uint32_t (*early)(transfer_t *t, region_t *r, share_key_t key, uint64_t bytes, uint32_t most);
 } transfer_ops_t;
 
 /* Loads the UCX plugin once: HEDDLE_PLUGIN_DIR, else ../lib/heddle beside the program or library,

@@ -948,5 +948,4 @@ const transfer_ops_t transfer_ops = {
     .fd = ucx_fd,
     .counters = exchange_counters,
     .idle = exchange_idle,
-    .early = exchange_early,
 };

@@ -189,15 +189,7 @@ static int reserve(adapter_t *a, const announced_t *w, uint32_t index, heddle_er
     }
     while ((equal = find_equal(a, w)) && (rc = check_equal(a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH) {}
     if (equal && rc) return rc;
-    /* What is written ahead of its announcement needs its memory until then. */
-    const slot_t *early = a->early.slot;
-    uint64_t bytes = announced_bytes(&w->part[0]);
-    bool is_its_memory = early == slot && !equal && early->region->bytes >= bytes;
-    if (early && !is_its_memory) {
-        early_end(&a->early, a->core->io);
-        a->has_surplus = true;
-    }
-    return equal ? slot_adopt(slot, equal) : slot_reserve(slot, bytes, error);
+    return equal ? slot_adopt(slot, equal) : slot_reserve(slot, announced_bytes(&w->part[0]), error);
 }
 
 /* Nothing is fetched for an adopted slot: its bytes are those of another version, and check_equal has
@@ -245,7 +237,6 @@ static int start_download(adapter_t *a, const sync_entry_t *e, uint64_t now_us, 
                             .what = w,
                             .slot = slot,
                             .counters = &core->counters,
-                            .early = &a->early,
                             .unreached = &a->unreached,
                             .adapter = a->index};
     if (FAILPOINT("worker.download") || download_new(&opts, now_us, &a->download))
@@ -423,10 +414,6 @@ static void look_at_download(adapter_t *a, uint64_t now_us)
     /* The download goes with its error, which is sent below. */
     bool is_done = p->state == DOWNLOAD_DONE && !is_given_up;
     heddle_error_t error = p->state == DOWNLOAD_FAILED ? p->error : a->unreached.error;
-    for (uint32_t i = 0; is_done && i < w->source_count; i++) {
-        const announced_source_t *s = &w->sources[i]; /* it may send its next version early */
-        if (s->kind == SOURCE_PUBLISHER && s->token == p->last_token) a->early.publisher = *s;
-    }
     /* Sync may start the next one within the same event. */
     download_destroy(&a->download);
     error_where(&error, a->name, version, a->core->opts.name, NULL);
@@ -562,7 +549,6 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
  * every adapter, and each looks for its own. */
 void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 {
-    const node_io_t *io = a->core->io;
     sync_event_t drained;
     /* The last send from a slot that was dropped is over. */
     if (event->kind == TR_UNSHARED) {
@@ -572,18 +558,6 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
                 slot->is_shared = false;
         }
         if (free_dropped(a, &drained)) step_sync(a, &drained, now_us);
-        return;
-    }
-    bool is_idle = a->sync.up && !sync_coming(&a->sync); /* else the line is that version's */
-    if (event->kind == TR_EARLY && is_idle) {
-        const slot_t *before = a->early.slot;
-        slot_t *next = slot_of(a, slots_next_free(a->core->slots, a->index));
-        early_heard(&a->early, io, event, next && next->region ? next : NULL);
-        if (a->early.slot != before) a->has_surplus = true; /* the memory of the one before */
-    }
-    if (event->kind == TR_EARLY) return;
-    if (event->cookie & COOKIE_EARLY) {
-        early_transfer(&a->early, io, event);
         return;
     }
     if (!a->download) return;
@@ -661,7 +635,7 @@ bool adapter_work(adapter_t *a, uint64_t now_us)
         return true;
     }
     if (!a->has_surplus) return false;
-    a->has_surplus = slots_trim(a->core->slots, a->index, a->early.slot);
+    a->has_surplus = slots_trim(a->core->slots, a->index);
     return true;
 }
 
@@ -743,7 +717,6 @@ msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spar
 void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index)
 {
     *a = (adapter_t){.core = core, .index = index, .name = slots_adapter(core->slots, index)};
-    a->early.cookie = cookie_of(index) | COOKIE_EARLY;
     sync_init(&a->sync, core->opts.app);
 }
 
@@ -752,7 +725,6 @@ void adapter_end(adapter_t *a)
 {
     const node_io_t *io = a->core->io;
     download_destroy(&a->download);
-    early_end(&a->early, io);
     for (int i = 0; i < (int)LIMIT_SLOTS; i++) {
         const slot_t *slot = slot_of(a, i);
         if (slot && slot->is_shared) io->tr->unshare(io->t, slot->key);

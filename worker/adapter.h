@@ -17,7 +17,6 @@
 #include "client/member.h"
 #include "worker/check.h"
 #include "worker/download.h"
-#include "worker/early.h"
 #include "worker/node.h"
 #include "worker/sync.h"
 #include "worker/unreached.h"
@@ -45,7 +44,6 @@ typedef struct adapter {
     sync_t sync;
     announced_t *announced; /* versions that have an entry in sync and were announced here */
     download_t *download;   /* of the version that is COMING, once its slot is RESERVED */
-    early_t early;          /* what comes ahead of its announcement */
     check_t equal;          /* of the slot whose region the version that is COMING adopts; version 0:
                              * none */
     unreached_t unreached;  /* of `download` */

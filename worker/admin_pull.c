@@ -36,7 +36,6 @@ typedef struct {
     node_io_t io;
     slots_t *slots;
     slot_t *slot; /* memory; NULL: not made yet */
-    early_t early;
     download_counters_t counters;
     download_t *download;
     unreached_t unreached;
@@ -252,7 +251,6 @@ static int fetch(job_t *j, heddle_error_t *error)
                             .what = &j->what,
                             .slot = j->slot,
                             .counters = &j->counters,
-                            .early = &j->early,
                             .unreached = &j->unreached};
     if (download_new(&opts, now_of(), &j->download))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a fetch");

@@ -47,8 +47,7 @@ typedef struct announced {
     int64_t step;
     announced_source_t sources[LIMIT_SOURCES]; /* in the order to be tried */
     uint32_t source_count;
-    uint64_t connect_us, fetch_us;  /* until the first bytes; from then to the last ones, with
-                                     * the time of those that came early */
+    uint64_t connect_us, fetch_us;  /* until the first bytes; from then to the last ones */
     uint64_t verify_us, sealed_us;  /* spent in digests; when it was sealed */
     uint64_t stage_us, activate_us; /* as reported to the broker; 0: not yet */
     served_t served[ANNOUNCED_SERVED_MAX];

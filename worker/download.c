@@ -79,7 +79,7 @@ static void end_fetch(void *self, bool is_good, uint64_t now_us)
         p->state = DOWNLOAD_VERIFYING;
     } else {
         /* From the first bytes on: connecting has a time of its own. */
-        p->what->fetch_us = now_us - p->started_us - p->what->connect_us + p->early.took_us;
+        p->what->fetch_us = now_us - p->started_us - p->what->connect_us;
         p->state = DOWNLOAD_CLOSING;
     }
 }
@@ -101,15 +101,13 @@ void download_resource(download_t *p, uint64_t now_us)
     if (p->fetch) fetch_sources(p->fetch, tokens, count, now_us);
 }
 
-/* The manifest comes first: it has the digest of each chunk, without which no chunk can be accepted. `have`:
- * a bit for each chunk that is there already; NULL: none. */
-static bool begin_fetch(download_t *p, download_state_t state, const uint8_t *have, uint64_t now_us)
+/* The manifest comes first: it has the digest of each chunk, without which no chunk can be accepted. */
+static bool begin_fetch(download_t *p, download_state_t state, uint64_t now_us)
 {
     p->state = state;
     fetch_destroy(&p->fetch);
     fetch_plan_t plan = {.count = p->manifest.chunk_count,
                          .piece_bytes = p->manifest.chunk_bytes,
-                         .have = have,
                          .bad = p->bad,
                          .bad_count = p->bad_count};
     if (state == DOWNLOAD_MANIFEST) {
@@ -127,7 +125,6 @@ static bool begin_fetch(download_t *p, download_state_t state, const uint8_t *ha
 
 /* --- begin ------------------------------------------------------------------------------------ */
 
-/* A manifest that is part of what came early needs no fetch. */
 int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_download)
 {
     announced_t *what = opts->what;
@@ -144,10 +141,7 @@ int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_
     what->connect_us = what->fetch_us = what->verify_us = what->sealed_us = 0;
     what->served_count = 0;
     unreached_begin(p->unreached, p->io, what);
-    p->early = early_take(opts->early, p->io, p->slot);
-    if (early_covers(&p->early, manifest_offset(p->part->region_bytes), p->part->manifest_bytes)) {
-        p->state = DOWNLOAD_VERIFYING;
-    } else if (!begin_fetch(p, DOWNLOAD_MANIFEST, NULL, now_us)) {
+    if (!begin_fetch(p, DOWNLOAD_MANIFEST, now_us)) {
         download_destroy(&p);
         return HEDDLE_ERR_NO_MEMORY;
     }
@@ -165,7 +159,6 @@ void download_destroy(download_t **download)
     if (p->fetch) fetch_cancel(p->fetch);
     fetch_destroy(&p->fetch);
     manifest_fini(&p->manifest);
-    early_bytes_fini(&p->early);
     digest_stage_destroy(&p->digests);
     free(p->leaves);
     free(p);
@@ -233,7 +226,6 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         if (announced_source(p->what, event->token)) p->counters->retries++;
         fetch_gone(p->fetch, event->token, now_us);
         break;
-    case TR_EARLY:
     case TR_UNSHARED: break;
     }
 }
@@ -269,29 +261,10 @@ static void note_good(download_t *p, uint64_t token, const digest_job_t *job)
     if (row == ANNOUNCED_SERVED_MAX) row--;
     if (row == w->served_count) {
         const announced_source_t *source = announced_source(w, token);
-        if (!source && p->early.from.token == token) source = &p->early.from;
         w->served[w->served_count++] = (served_t){.token = token, .kind = source ? source->kind : 0};
         if (source) memcpy(w->served[row].name, source->name, sizeof source->name);
     }
     w->served[row].bytes += job->bytes;
-}
-
-/* Which chunks came early and are the announced ones: a bit each.  No source is blamed for others. */
-static void take_early(download_t *p, uint8_t *ret_have)
-{
-    uint64_t before_us = clock_now(p->io->clock), count = leaf_count(p);
-    if (count > p->early.leaf_count) count = p->early.leaf_count;
-    memcpy(p->leaves, p->early.leaves, count * sizeof *p->leaves);
-    for (uint32_t i = 0; i < p->manifest.chunk_count; i++) {
-        digest_job_t job = chunk_job(p, i, true);
-        uint64_t offset = (uint64_t)(job.leaves - p->leaves) * LIMIT_PAGE_BYTES;
-        if (!early_covers(&p->early, offset, job.bytes) || !chunk_matches(p, &job)) continue;
-        ret_have[i / 8] |= (uint8_t)(1u << i % 8);
-        p->last_token = p->early.from.token;
-        note_good(p, p->early.from.token, &job);
-    }
-    if (p->bytes_done == 0) p->early.took_us = 0;
-    p->what->verify_us += clock_now(p->io->clock) - before_us;
 }
 
 /* Compares the manifest with the announcement before it is decoded: a decoder must see only bytes that
@@ -303,11 +276,6 @@ static void check_manifest(download_t *p, uint64_t now_us)
     bytes_t encoded = announced_manifest(a, p->slot->region->view);
     heddle_error_t why;
     int rc = manifest_read(encoded, &a->manifest_digest, &p->manifest, &why);
-    if (rc == HEDDLE_ERR_DIGEST_MISMATCH && !p->fetch) {
-        early_bytes_fini(&p->early); /* what came early was another version's */
-        begin_fetch(p, DOWNLOAD_MANIFEST, NULL, now_us);
-        return;
-    }
     if (rc == HEDDLE_ERR_DIGEST_MISMATCH) {
         /* A manifest has one digest for all of its pieces, so the piece that was wrong cannot be found. Every
          * source that sent any of them is left out of the next try. */
@@ -315,7 +283,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
             if (fetch_from(p->fetch, p->what->sources[i].token))
                 p->bad[p->bad_count++] = p->what->sources[i].token;
         p->counters->chunks_bad++;
-        if (++p->manifest_tries < DOWNLOAD_BAD_LIMIT) begin_fetch(p, DOWNLOAD_MANIFEST, NULL, now_us);
+        if (++p->manifest_tries < DOWNLOAD_BAD_LIMIT) begin_fetch(p, DOWNLOAD_MANIFEST, now_us);
         else
             fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
                           "the manifest differs from what was announced, from every source that was tried");
@@ -340,10 +308,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
     uint8_t *base = p->slot->region->base;
     memset(base + a->region_bytes, 0, offset - a->region_bytes);
     p->io->tr->extend(p->io->t, a->key, offset, a->manifest_bytes);
-    uint8_t *have = p->early.leaves ? calloc(p->manifest.chunk_count / 8 + 1, 1) : NULL;
-    if (have) take_early(p, have);
-    begin_fetch(p, DOWNLOAD_CHUNKS, have, now_us);
-    free(have);
+    begin_fetch(p, DOWNLOAD_CHUNKS, now_us);
 }
 
 /* A receive of a dropped read request may have written over a chunk after it was digested (rendezvous

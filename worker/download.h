@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/download.h: the fetch session of one version, from its announcement to its sealed slot.
  *
- *   MANIFEST  its pieces are fetched, unless they came early (worker/early.h)
+ *   MANIFEST  its pieces are fetched
  *   VERIFYING it is whole: it is copied to memory of its own, and its BLAKE2b-256 is compared before anything
  *             of it is decoded; with another digest it is fetched again
- *   CHUNKS    chunks that came early are compared with the manifest, those that are not there, or are others,
- *             are fetched.  What arrives goes through the digest stage (worker/digest_stage.h), also where
- *             its leaves were made as it was copied; a few completions a call of download_work are compared
- *             too: good chunks are served on at once, bad ones come again from another source
+ *   CHUNKS    they are fetched.  What arrives goes through the digest stage (worker/digest_stage.h), also
+ *             where its leaves were made as it was copied; a few completions a call of download_work are
+ *             compared with the manifest: good chunks are served on at once, bad ones come again from another
+ *             source
  *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
  *   DONE      sealed; download_destroy is all that is left
  *   FAILED    `error` has the reason; the slot stays RESERVED
@@ -26,7 +26,6 @@
 #include "core/limits.h"
 #include "worker/fetch.h"
 #include "worker/announced.h"
-#include "worker/early.h"
 #include "worker/slots.h"
 #include "worker/unreached.h"
 
@@ -36,9 +35,8 @@
 /* sources that sent a wrong manifest, and are not asked for it again */
 #define DOWNLOAD_BAD_MAX 16u
 
-/* The cookie of a read request: | adapter: 16 bits | early: 8, 0 or 1 | part: 8 | piece: 32 |.  Its events
- * are routed by it. */
-#define COOKIE_EARLY (1ull << 40)
+/* The cookie of a read request: | adapter: 16 bits | 0: 8 | part: 8 | piece: 32 |.  Its events are routed by
+ * it. */
 static inline uint64_t cookie_of(uint32_t adapter) { return (uint64_t)adapter << 48; }
 static inline uint32_t cookie_adapter(uint64_t cookie) { return (uint32_t)(cookie >> 48); }
 static inline uint32_t cookie_piece(uint64_t cookie) { return (uint32_t)cookie; }
@@ -54,7 +52,6 @@ typedef struct {
     announced_t *what;
     slot_t *slot;
     download_counters_t *counters;
-    early_t *early;         /* what it has in that slot is the download's, and it is over */
     unreached_t *unreached; /* what is known of sources that cannot be reached */
     uint32_t adapter;       /* for the cookies */
     uint32_t part;          /* below ANNOUNCED_PARTS */
@@ -79,9 +76,8 @@ typedef struct download {
     heddle_error_t error;         /* FAILED */
     const announced_part_t *part; /* of `what`: the one that comes */
     uint64_t cookie;              /* of its asks, but for the piece */
-    fetch_t *fetch;               /* of the manifest, then of the chunks; NULL: that one came early */
+    fetch_t *fetch;               /* of the manifest, then of the chunks; NULL: FAILED, no memory */
     manifest_t manifest;
-    early_bytes_t early;
     uint64_t *leaves;        /* of the region */
     digest_stage_t *digests; /* of chunks that landed, by chunk */
     uint64_t bytes_done;     /* of the region */

@@ -427,11 +427,6 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->bad_counts = f->from + n;
     memset(f->where, NOWHERE, n);
     for (unsigned i = 0; i < LISTS; i++) f->lists[i] = (list_t){NO_PIECE, NO_PIECE, 0};
-    for (uint32_t p = 0; plan->have && p < plan->count; p++) {
-        if (!(plan->have[p / 8] >> (p % 8) & 1)) continue;
-        f->good[p / 64] |= 1ull << (p % 64);
-        f->good_count++;
-    }
     for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++)
         f->known[admit(f, plan->bad[i])].state = SOURCE_BAD;
     *ret_fetch = f;

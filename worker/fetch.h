@@ -54,7 +54,6 @@ typedef struct {
     uint32_t piece_bytes; /* all but the last; only for pacing; not 0 */
     const uint64_t *bad;  /* tokens that are quarantined from the start; borrowed by fetch_new */
     uint32_t bad_count;
-    const uint8_t *have; /* bitmap of pieces that are good already; NULL: none */
 } fetch_plan_t;
 
 /* What a fetch asks of its owner, who gives `self`. */
@@ -71,7 +70,7 @@ typedef struct {
 typedef enum { PIECE_TODO, PIECE_ASKED, PIECE_LANDED, PIECE_GOOD } piece_state_t;
 
 typedef struct fetch fetch_t;
-/* NO_MEMORY.  `have` is copied (bit p of byte p/8).  A fetch with nothing to move ends at its first event. */
+/* NO_MEMORY.  A fetch of no pieces ends at its first event. */
 int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetch_t **ret_fetch);
 void fetch_destroy(fetch_t **f);
 /* Tokens: the list replaces the one before, and keeps what is known of those that stay. */

@@ -462,7 +462,7 @@ int slots_next_free(const slots_t *s, uint32_t adapter)
 
 /* One warm region saves the next version the time to make memory; more than one, or a much larger one,
  * would only occupy memory of the application. */
-bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
+bool slots_trim(slots_t *s, uint32_t adapter)
 {
     owner_check(s->ops.io->owner);
     uint64_t largest = 0; /* of what is held; 0 where nothing is sealed */
@@ -476,7 +476,7 @@ bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep)
         if (!slot) break;
         const region_t *r = slot->region ? slot->region : slot->making;
         bool is_small = i == next && r && r->bytes <= 2 * largest + SLOTS_SPARE_BYTES;
-        if (slot->state != SLOT_FREE || !r || slot == keep || is_small) continue;
+        if (slot->state != SLOT_FREE || !r || is_small) continue;
         give_back(s, slot);
         return true;
     }

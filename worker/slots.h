@@ -127,9 +127,9 @@ void slot_free(slot_t *slot);
 uint32_t slot_readers(const slot_t *slot);
 /* Gives back a piece of what FREE slots keep beyond one spare region, which is at most twice as large as
  * the largest version that is held here, and SLOTS_SPARE_BYTES; true: call again.  Not while a region is
- * being made.  The region of `keep` stays (NULL: none). */
+ * being made. */
 #define SLOTS_SPARE_BYTES (1u << 20)
-bool slots_trim(slots_t *s, uint32_t adapter, const slot_t *keep);
+bool slots_trim(slots_t *s, uint32_t adapter);
 
 /* The slot that is reserved next: the first one that is FREE, made or not; -1: all are used. */
 int slots_next_free(const slots_t *s, uint32_t adapter);

@@ -75,51 +75,6 @@ Test(near, two_regions_asked_for_in_turns)
     rig_close(r);
 }
 
-static bool has_heard(rig_t *r, int node, int count) { return rig_events(r, node, TR_EARLY) >= count; }
-
-/* Who was served, and reads in place, may be told before a key is known; nobody else is. */
-Test(near, what_will_be_shared_is_told_to_who_was_served)
-{
-    rig_t *r = rig_open(3, 1u << 18, NULL);
-    rig_connect(r, KEY);
-    cr_assert_eq(r->ops->greet(r->nodes[2].t, &r->nodes[0].ref), HEDDLE_OK);
-    rig_pass(r, 20000);
-    cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 0), 0,
-                 "no peer to offer it to");
-    cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 5), rig_is_near());
-    rig_pass(r, 20000);
-    if (rig_is_near()) {
-        cr_assert(rig_until(r, has_heard, 1, 1, LONG_US));
-        const tr_event_t *e = &r->nodes[1].events[r->nodes[1].count - 1];
-        cr_assert(e->kind == TR_EARLY && e->token == r->nodes[0].ref.token && e->bytes == 1u << 18);
-        cr_assert_eq(memcmp(&e->key, &OTHER, sizeof OTHER), 0);
-    }
-    cr_assert_eq(rig_events(r, 1, TR_EARLY), rig_is_near());
-    cr_assert_eq(rig_events(r, 2, TR_EARLY), 0, "it knows no key");
-    cr_assert_eq(r->ops->early(r->nodes[1].t, r->nodes[1].region, OTHER, 1u << 18, 5), 0,
-                 "and it does not work backwards");
-    rig_close(r);
-}
-
-/* Who says that it reads in place, and does not, gets nothing early: what no broker said does not travel. */
-Test(near, what_is_early_does_not_travel)
-{
-    rig_t *r = rig_open(2, 1u << 18, NULL);
-    rig_connect(r, KEY);
-    conn_t *p = r->nodes[0].t->x->conns;
-    p->end.reads_us = true;
-    cr_assert_eq(r->ops->early(r->nodes[0].t, r->nodes[0].region, OTHER, 1u << 18, 5), 1);
-    p->end.reads_us = false;
-    uint64_t ask = rig_ask(r, 1, 0, OTHER, 0, PIECE);
-    rig_pass(r, 20000);
-    for (int turns = 0; !rig_ended(r, 1, ask); turns++) {
-        cr_assert_lt(turns, 1000);
-        rig_pass(r, 20000);
-    }
-    cr_assert(rig_ended(r, 1, ask)->kind == TR_REFUSED && rig_ended(r, 1, ask)->err == HEDDLE_ERR_NOT_FOUND);
-    rig_close(r);
-}
-
 #ifdef HEDDLE_TEST_BUILD
 /* Failpoints are read when the plugin is loaded. */
 static void fail_at(const char *point, unsigned nth)

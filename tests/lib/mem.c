@@ -35,7 +35,7 @@ struct mem {
     transfer_t base;
     uint32_t id;
     uint8_t address[4];
-    bool rendezvous, stopped, killed, near;
+    bool rendezvous, stopped, killed;
     int refuse_err;
     uint32_t drop_count, corrupt_nth, corrupt_at;
     mem_link_t link;
@@ -145,11 +145,11 @@ static bool is_full(const mem_t *from, const mem_t *to, const endpoint_t *e)
 
 static int mem_connect(transfer_t *t, endpoint_t *e, bytes_t address)
 {
+    (void)t;
     mem_t *to = address.bytes == 4 ? find(le32_get(address.data)) : NULL;
     if (!to || to->killed) return HEDDLE_ERR_GONE;
     /* A link is the id of the other end, which may be gone by the time it is looked up. */
     e->link = (void *)(uintptr_t)to->id;
-    e->reads_us = mem_of(t)->near;
     return HEDDLE_OK;
 }
 
@@ -429,7 +429,6 @@ const transfer_ops_t transfer_mem_ops = {
     .fd = mem_fd,
     .counters = exchange_counters,
     .idle = exchange_idle,
-    .early = exchange_early,
 };
 
 /* Knobs. */
@@ -465,7 +464,6 @@ void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte)
     mem_of(t)->corrupt_at = byte;
 }
 
-void mem_near(transfer_t *t) { mem_of(t)->near = true; }
 void mem_set_link(transfer_t *t, mem_link_t link) { mem_of(t)->link = link; }
 void mem_delay(transfer_t *t, uint64_t until_us) { mem_of(t)->delay_until_us = until_us; }
 void mem_hold(transfer_t *t, uint64_t until_us) { mem_of(t)->hold_until_us = until_us; }

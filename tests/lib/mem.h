@@ -41,7 +41,5 @@ void mem_delay(transfer_t *t, uint64_t until_us);
 void mem_hold(transfer_t *t, uint64_t until_us);
 /* Refuses every ask it gets from now on with `err` (NOT_FOUND, LIMIT or AGAIN).  0 ends it. */
 void mem_refuse(transfer_t *t, int err);
-/* Peers that it connects with from now on count as reading its memory in place: they get TR_EARLY. */
-void mem_near(transfer_t *t);
 
 #endif

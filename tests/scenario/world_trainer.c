@@ -65,7 +65,6 @@ void trainer_boot(actor_t *a)
                                   .life = life_of(a),
                                   .pid = 500 + a->incarnation,
                                   .seed = world_random(w, UINT32_MAX),
-                                  .early_most = 1,
                                   .changed = changed,
                                   .self = a};
     int rc;

@@ -260,7 +260,7 @@ Test(joined, a_broker_with_another_registry_ends_it)
 
 Test(unread, what_ends_it_is_logged, .fini = close_world)
 {
-    open_world_as((how_t){.early_most = 1, .is_unread = true});
+    open_world_as((how_t){.is_unread = true});
     join();
     captured_t log = captured_begin();
     greeted_by_another_registry();
@@ -272,7 +272,7 @@ Test(unread, what_ends_it_is_logged, .fini = close_world)
 
 Test(unread, that_another_writer_took_over_is_logged, .fini = close_world)
 {
-    open_world_as((how_t){.early_most = 1, .is_unread = true});
+    open_world_as((how_t){.is_unread = true});
     join();
     captured_t log = captured_begin();
     fencing_error((msg_type_t)0);

@@ -101,7 +101,6 @@ UNUSED static transfer_t *open_transfer(uint64_t token)
 
 typedef struct {
     bool takeover, is_unread;
-    uint32_t early_most;
 } how_t;
 UNUSED static void open_world_as(how_t how)
 {
@@ -121,7 +120,6 @@ UNUSED static void open_world_as(how_t how)
                                   .broker = "tcp://10.0.0.1:7700",
                                   .takeover = how.takeover,
                                   .is_unread = how.is_unread,
-                                  .early_most = how.early_most,
                                   .life = {{7}},
                                   .pid = 5,
                                   .seed = 3,
@@ -129,7 +127,7 @@ UNUSED static void open_world_as(how_t how)
                                   .self = &w};
     cr_assert_eq(publisher_node_new(&opts, &w.io, &w.node), HEDDLE_OK);
 }
-UNUSED static void open_world(void) { open_world_as((how_t){.early_most = 1}); }
+UNUSED static void open_world(void) { open_world_as((how_t){0}); }
 
 UNUSED static void close_world(void)
 {

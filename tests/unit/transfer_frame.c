@@ -50,10 +50,6 @@ static frame_t sample(frame_kind_t kind)
         f.count = 2;
         break;
     case FRAME_TAKEN: f.taken.slots = 0x80000001u; break;
-    case FRAME_EARLY:
-        for (int i = 0; i < 16; i++) f.early.key.b[i] = (uint8_t)(16 + i);
-        f.early.bytes = 1187840;
-        break;
     case FRAME_REFUSED:
         f.refused.rows[0] = (frame_refusal_t){65536, HEDDLE_ERR_NOT_FOUND};
         f.refused.rows[1] = (frame_refusal_t){131073, HEDDLE_ERR_AGAIN};
@@ -63,8 +59,8 @@ static frame_t sample(frame_kind_t kind)
     return f;
 }
 
-static const char *const NAMES[] = {NULL,      "HI",  "ASK",  "UNASK", "DATA",  "BEAT",
-                                    "REFUSED", "BYE", "NEAR", "LENT",  "TAKEN", "EARLY"};
+static const char *const NAMES[] = {NULL,      "HI",  "ASK",  "UNASK", "DATA", "BEAT",
+                                    "REFUSED", "BYE", "NEAR", "LENT",  "TAKEN"};
 
 static char *load_doc(void)
 {
@@ -106,7 +102,7 @@ static size_t bytes_in_doc(const char *doc, const char *name, uint8_t *ret_bytes
 Test(frame, bytes_are_those_of_the_page)
 {
     char *doc = load_doc();
-    for (int kind = FRAME_HI; kind <= FRAME_EARLY; kind++) {
+    for (int kind = FRAME_HI; kind <= FRAME_TAKEN; kind++) {
         uint8_t want[FRAME_MAX], got[FRAME_MAX];
         frame_t f = sample((frame_kind_t)kind);
         size_t n = frame_encode(&f, got);
@@ -158,11 +154,6 @@ static void put_fields(const frame_t *f, char *out)
                           r->bytes, r->slot);
         break;
     case FRAME_TAKEN: sprintf(at, " slots=%u", f->taken.slots); break;
-    case FRAME_EARLY:
-        at += sprintf(at, " key=");
-        at += put_hex(at, f->early.key.b, sizeof f->early.key.b);
-        sprintf(at, " bytes=%" PRIu64, f->early.bytes);
-        break;
     case FRAME_BEAT:
     case FRAME_BYE: break;
     }
@@ -192,7 +183,7 @@ Test(frame, those_of_wire_version_1_are_what_they_were)
     }
     cr_assert(feof(file));
     fclose(file);
-    cr_assert_eq(kinds, (2u << FRAME_EARLY) - 2, "each kind is there");
+    cr_assert_eq(kinds, (2u << FRAME_TAKEN) - 2, "each kind is there");
 }
 
 /* No decoder of ours: positions written by hand. */
@@ -217,7 +208,7 @@ static void assert_same(const frame_t *a, const frame_t *b)
 
 Test(frame, what_is_encoded_is_decoded)
 {
-    for (int kind = FRAME_HI; kind <= FRAME_EARLY; kind++) {
+    for (int kind = FRAME_HI; kind <= FRAME_TAKEN; kind++) {
         uint8_t b[FRAME_MAX];
         frame_t f = sample((frame_kind_t)kind), g;
         size_t n = frame_encode(&f, b);
@@ -251,7 +242,7 @@ Test(frame, the_largest_fit)
 
 Test(frame, every_other_length_is_refused)
 {
-    for (int kind = FRAME_HI; kind <= FRAME_EARLY; kind++) {
+    for (int kind = FRAME_HI; kind <= FRAME_TAKEN; kind++) {
         frame_t f = sample((frame_kind_t)kind), g;
         uint8_t b[FRAME_MAX + 1] = {0};
         size_t n = frame_encode(&f, b);
@@ -278,7 +269,7 @@ Test(frame, each_field_out_of_range_is_refused)
 {
     cr_assert(decodes_with(FRAME_BEAT, 0, FRAME_BEAT));
     cr_assert_not(decodes_with(FRAME_BEAT, 0, 0), "kind");
-    cr_assert_not(decodes_with(FRAME_BEAT, 0, 12), "kind");
+    cr_assert_not(decodes_with(FRAME_BEAT, 0, 11), "kind");
     cr_assert_not(decodes_with(FRAME_BYE, 2, 1), "count");
     cr_assert_not(decodes_with(FRAME_BEAT, 1, 2), "version");
     cr_assert_not(decodes_with(FRAME_BEAT, 2, 1), "count");
@@ -289,15 +280,10 @@ Test(frame, each_field_out_of_range_is_refused)
     cr_assert_not(decodes_with(FRAME_NEAR, 2, 2), "count");
     cr_assert_not(decodes_with(FRAME_TAKEN, 2, 1), "count");
     cr_assert_not(decodes_with(FRAME_LENT, 16 + 16 + 20, 32), "slot");
-    cr_assert_not(decodes_with(FRAME_EARLY, 2, 1), "count");
-    cr_assert(decodes_with(FRAME_EARLY, 16 + 16 + 4, 1));
-    cr_assert_not(decodes_with(FRAME_EARLY, 16 + 16 + 5, 2), "more than a region may have");
     cr_assert_not(decodes_with(FRAME_REFUSED, 16 + 8, 0), "reason");
     cr_assert_not(decodes_with(FRAME_REFUSED, 16 + 8, 4), "reason");
-    frame_t f = sample(FRAME_HI), g, nothing = sample(FRAME_EARLY);
+    frame_t f = sample(FRAME_HI), g;
     uint8_t b[FRAME_MAX + 64];
-    nothing.early.bytes = 0;
-    cr_assert_not(frame_decode(bytes_of(b, frame_encode(&nothing, b)), &g), "of no bytes");
     f.hi.token = 0;
     cr_assert_not(frame_decode(bytes_of(b, frame_encode(&f, b)), &g), "token 0");
     f = (frame_t){.kind = FRAME_TAKEN, .line = 11};

@@ -430,8 +430,8 @@ static uint64_t likely(uint64_t about)
 static void send_anything(transfer_t *to, transfer_t *back)
 {
     const frame_kind_t KINDS[] = {FRAME_HI,   FRAME_ASK,     FRAME_UNASK, FRAME_DATA,
-                                  FRAME_BEAT, FRAME_REFUSED, FRAME_BYE,   FRAME_EARLY};
-    frame_t f = {.kind = KINDS[rand() % 8],
+                                  FRAME_BEAT, FRAME_REFUSED, FRAME_BYE};
+    frame_t f = {.kind = KINDS[rand() % 7],
                  .line = likely(7000),
                  .count = 1 + (uint32_t)rand() % LIMIT_ASK_RANGES};
     if (rand() % 2 && to->x->conns) f.line = to->x->conns->end.remote_line;
@@ -465,10 +465,6 @@ static void send_anything(transfer_t *to, transfer_t *back)
     case FRAME_NEAR:
     case FRAME_LENT:
     case FRAME_TAKEN: break;
-    case FRAME_EARLY:
-        f.early.key = rand() % 2 ? KEY : OTHER;
-        f.early.bytes = 1 + likely(8) % (1u << 20);
-        break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f.count; i++)
             f.refused.rows[i] = (frame_refusal_t){likely(to->x->asks[rand() % 64].id), HEDDLE_ERR_AGAIN};

@@ -579,29 +579,10 @@ Test(fetch, after_the_end_nothing_does_anything)
 
 /* -- plans ------------------------------------------------------------------------------------ */
 
-Test(fetch, what_is_there_already_is_not_asked)
-{
-    uint8_t have[20];
-    memset(have, 0xff, sizeof have);
-    have[0] = 0xfe;
-    have[17] = 0x7f; /* pieces 0 and 143 are missing */
-    start_with((fetch_plan_t){.count = 160, .have = have});
-    memset(have, 0, sizeof have);
-    cr_assert_eq(count_good(160), 158);
-    SOURCES(A);
-    SAID("ask 0@101 ask 143@101");
-    stop();
-}
-
 Test(fetch, a_fetch_of_nothing_is_done_at_its_first_event)
 {
     start(0);
     tick();
-    SAID("done");
-    stop();
-    uint8_t all = 7;
-    start_with((fetch_plan_t){.count = 3, .have = &all});
-    SOURCES(A);
     SAID("done");
     stop();
     start(0);
