@@ -17,6 +17,7 @@
  * that a script can read them without a check. */
 #define WAIT_FIELDS                                                                                          \
     "adapter version digest decision phase need_count have_count eligible_count elapsed_ms workers missing"
+#define DECIDE_FIELDS " from to changed held dry_run bytes_moved would_fetch would_fetch_bytes"
 static const struct {
     const char *kind, *fields;
 } KINDS[] = {
@@ -28,9 +29,9 @@ static const struct {
     {"versions", "adapter versions"},
     {"workers", "settling_ms workers"},
     {"wait", WAIT_FIELDS},
-    {"activate", WAIT_FIELDS " from to changed held bytes_moved"},
-    {"rollback", WAIT_FIELDS " from to changed held bytes_moved"},
-    {"resume", WAIT_FIELDS " from to changed held bytes_moved"},
+    {"activate", WAIT_FIELDS DECIDE_FIELDS},
+    {"rollback", WAIT_FIELDS DECIDE_FIELDS},
+    {"resume", WAIT_FIELDS DECIDE_FIELDS},
     {"pull", "adapter version tag digest state step data_bytes tensor_count path elapsed_ms sources"},
     {"keygen", "public_key file created"},
     {"verify", "adapter version expected elapsed_ms workers"},

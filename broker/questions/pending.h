@@ -63,7 +63,7 @@ typedef struct pending_row {
     bool is_decided, dry_run;
     char by[HEDDLE_NAME_MAX + 1];
     activated_t activated; /* from, decision, changed, held */
-    uint64_t moved_base;   /* bytes_moved of the track when it was decided */
+    uint64_t moved_base;   /* track_moved_bytes when it was decided */
     /* verify */
     uint64_t verify_req; /* of the VERIFY messages; 0: none was sent yet */
     digest_t expected;

@@ -198,6 +198,9 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
     heddle_error_t error;
     const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
     if (aim_version(&b->rollout, a, row->aim, row->named, &row->version, &error)) {
+        char nearest[ROLLOUT_QUEUED_TEXT];
+        bool was_never_active = !a->active && rollout_nearest_text(&b->members, a->name, nearest);
+        if (was_never_active) error_hint(&error, "%s", nearest);
         refuse_row(b, row, &error);
         return;
     }
@@ -216,7 +219,7 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
                         .has_stale = track_has_refused(t),
                         .dry_run = row->dry_run,
                         .ends_hold = row->aim == AIM_RESUME};
-    row->moved_base = t ? t->bytes_moved : 0;
+    row->moved_base = track_moved_bytes(t);
     broker_send_outbox(b); /* what others were told stands, also when this is not committed */
     if (registry_decide_activate(&b->registry, row->adapter, &by, now, b->out, &row->activated, &error)) {
         suggest(b, row, &error);

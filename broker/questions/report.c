@@ -224,10 +224,11 @@ static int report_events(const report_view_t *b, const msg_query_t *q, report_pa
     rows_t rows;
     rows_init(&rows, q->limit, REPORT_PAGE_EVENTS);
     if (has_gap) {
-        /* Stands for the events that are gone.  It has the number before the first event that is kept, so
-         * that numbers still rise. */
+        /* Stands for the events that are gone.  It has the number before the first event that is kept, and
+         * the time of that, so that numbers and times still rise. */
+        const event_row_t *next = events_at(ev, seq);
         event_row_t gap = {.seq = seq - 1,
-                           .at_ms = b->now.wall_ms,
+                           .at_ms = next ? next->at_ms : b->now.wall_ms,
                            .type = EVENT_GAP,
                            .bytes = -1,
                            .duration_ms = -1};

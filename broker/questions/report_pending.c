@@ -46,6 +46,38 @@ static json_t *wait_list(const wait_view_t *w, const adapter_row_t *a, const hed
     return rows_end(&rows);
 }
 
+/* The worker has the bytes of this version, perhaps under another number: then it fetches nothing. */
+static bool has_content(const report_view_t *b, const adapter_row_t *a, const version_row_t *v,
+                        const member_t *m)
+{
+    for (size_t i = 0; i < a->version_count; i++)
+        if (digest_equal(&a->versions[i]->digest, &v->digest) &&
+            copy_holds(copy_of(rollout_track(b->rollout, a->name, a->versions[i]->version), m)))
+            return true;
+    return false;
+}
+
+/* A trial says which workers would fetch the version, and what each serves until then. */
+static json_t *fetch_list(const report_view_t *b, const wait_view_t *w, const adapter_row_t *a,
+                          const version_row_t *v, uint64_t *ret_bytes)
+{
+    rows_t rows;
+    uint64_t bytes = 0;
+    bool has_room = true; /* the sum is of all, also where the list is cut */
+    rows_init(&rows, 0, REPORT_WAIT_ROWS);
+    for (uint32_t i = 0; v && i < w->count; i++) {
+        const wait_row_t *row = &w->rows[i];
+        if (!row->member || has_content(b, a, v, row->member)) continue;
+        bytes += v->data_bytes;
+        if (!has_room) continue;
+        json_t *part = json_pack("{s:s, s:o, s:o}", "worker", row->worker, "bytes", part_count(v->data_bytes),
+                                 "version", part_number(row->version));
+        has_room = rows_add(&rows, part);
+    }
+    *ret_bytes = bytes;
+    return rows_end(&rows);
+}
+
 int report_wait(const report_view_t *b, const pending_row_t *row, const heddle_error_t *verdict,
                 json_t **ret_body)
 {
@@ -64,14 +96,19 @@ int report_wait(const report_view_t *b, const pending_row_t *row, const heddle_e
         part_count(view.need), "have_count", part_count(view.have), "eligible_count",
         part_count(view.eligible), "elapsed_ms", part_ms(b->now.us - row->asked_us), "workers",
         wait_list(&view, a, verdict, false), "missing", wait_list(&view, a, verdict, true));
+    uint64_t to_fetch = 0;
+    json_t *would_fetch = row->kind != PENDING_ACTIVATE ? NULL
+                          : is_trial                    ? fetch_list(b, &view, a, v, &to_fetch)
+                                                        : json_array();
     wait_view_fini(&view);
     if (row->kind != PENDING_ACTIVATE) return finish("wait", verdict, fields, ret_body);
-    const track_t *t = rollout_track(b->rollout, row->adapter, row->version);
-    uint64_t moved =
-        t && row->is_decided && t->bytes_moved > row->moved_base ? t->bytes_moved - row->moved_base : 0;
-    json_t *more = json_pack("{s:o, s:o, s:b, s:b, s:o}", "from", part_number(row->activated.from), "to",
-                             part_number(row->version), "changed", (int)row->activated.changed, "held",
-                             (int)row->activated.held, "bytes_moved", part_count(moved));
+    uint64_t moved = track_moved_bytes(rollout_track(b->rollout, row->adapter, row->version));
+    moved = row->is_decided && !is_trial && moved > row->moved_base ? moved - row->moved_base : 0;
+    json_t *more = json_pack("{s:o, s:o, s:b, s:b, s:b, s:o, s:o, s:o}", "from",
+                             part_number(row->activated.from), "to", part_number(row->version), "changed",
+                             (int)row->activated.changed, "held", (int)row->activated.held, "dry_run",
+                             (int)is_trial, "bytes_moved", part_count(moved), "would_fetch", would_fetch,
+                             "would_fetch_bytes", is_trial ? part_count(to_fetch) : json_null());
     bool ok = fields && more && json_object_update(fields, more) == 0;
     json_decref(more);
     if (!ok) {

@@ -24,6 +24,12 @@ static bool is_limit(uint64_t rate_bytes, const member_t *m)
 
 /* ---- a copy in progress ---- */
 
+/* Also where it was announced again, and the next heartbeat has not come yet. */
+bool copy_is_fetching(const track_t *t, const copy_row_t *c, const member_sub_t *sub)
+{
+    return sub->fetching == t->version && c->state <= COPY_FETCHING;
+}
+
 /* What the worker does with a version that it was told of, and that has no trouble. */
 static void say_progress(const report_view_t *b, const track_t *t, const copy_row_t *c, const member_t *m,
                          copy_progress_t *p)
@@ -32,7 +38,7 @@ static void say_progress(const report_view_t *b, const track_t *t, const copy_ro
     const member_sub_t *sub = member_sub(m, t->adapter);
     uint64_t still_us = b->now.us - (c->moved_us > c->begun_us ? c->moved_us : c->begun_us);
     bool is_still = still_us > b->members->lease_us / 2;
-    bool is_fetching = sub->fetching == t->version && c->state == COPY_FETCHING;
+    bool is_fetching = copy_is_fetching(t, c, sub);
     if (is_fetching) p->rate_bytes = sub->rate_bytes;
     /* Without a rate of its own, bytes a second since it began.  A session that goes on with bytes of an
      * earlier one has none. */
@@ -94,7 +100,7 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
     if (!sub || !c->told_us) return p;
     char time[16], lease[16];
     uint64_t lease_us = b->members->lease_us, silent_us = member_silent_ms(m, b->now.us) * 1000;
-    bool is_fetching = sub->fetching == t->version && c->state == COPY_FETCHING;
+    bool is_fetching = copy_is_fetching(t, c, sub);
     const member_t *source = is_fetching ? membership_source(b->members, sub->source) : NULL;
     p.source = source ? source->name : NULL;
     p.is_silent = silent_us > lease_us / 2; /* two heartbeats are missing */
@@ -231,9 +237,8 @@ static json_t *rest_part(const report_view_t *b, const track_t *t, const version
 
 /* ---- all of it ---- */
 
-/* Which workers a decision waited for is soft state, and a start loses it.  The workers that are there now
- * may have joined when the version had long been active. */
-static bool knows_awaited(const report_view_t *b, const version_row_t *v)
+/* The workers that are there after a start may have joined when the version had long been active. */
+bool took_knows_awaited(const report_view_t *b, const version_row_t *v)
 {
     return !v->first_ms || v->first_ms >= b->started_ms;
 }
@@ -265,11 +270,13 @@ static slowest_t slowest_at_end(const track_t *t, const version_row_t *v, uint64
     return (slowest_t){c, phase, is_failed ? sum_us : span_us(c->since_ms, v->ended_ms), sum_us};
 }
 
+uint64_t took_whole_us(const version_row_t *v) { return span_us(v->created_ms, version_until_ms(v)); }
+
 json_t *took_part(const report_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
-    const track_t *t = knows_awaited(b, v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
+    const track_t *t = took_knows_awaited(b, v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
     bool is_on_its_way = v->state == VERSION_STAGING;
-    uint64_t took_us = span_us(v->created_ms, version_until_ms(v));
+    uint64_t took_us = took_whole_us(v);
     slowest_t s = {0};
     if (t && v->first_ms) s = slowest_of(t, took_us);
     else if (t && !is_on_its_way) s = slowest_at_end(t, v, took_us);

@@ -6,6 +6,10 @@
 
 #include "broker/questions/json_parts.h"
 
+/* Which workers the decision waited for is known.  It is soft state, and a start loses it. */
+bool took_knows_awaited(const report_view_t *b, const version_row_t *v);
+/* From its record until it was first active, or ended without that. */
+uint64_t took_whole_us(const version_row_t *v);
 /* {"took_ms", "so_far_ms", "ended_after_ms", "slowest", "rest", "switch"} of a version.  Only workers that
  * the decision waited for count: one that joined later changes nothing.  Where none was there at the
  * announcement, each worker counts whose phases fit into the time.  After a restart it is not known any more
@@ -20,5 +24,8 @@ typedef struct {
     char note[192 + 2 * HEDDLE_NAME_MAX]; /* for people; "": nothing, or copy_row_t.message says it */
 } copy_progress_t;
 copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const copy_row_t *c);
+
+/* The worker fetches this version now. */
+bool copy_is_fetching(const track_t *t, const copy_row_t *c, const member_sub_t *sub);
 
 #endif

@@ -22,20 +22,25 @@ static json_t *version_part(const report_view_t *b, const adapter_row_t *a, cons
     if (has_reason) rollout_lost_reason(t, &reason);
     else if (v->state != VERSION_RETIRED && v->state != VERSION_SUPERSEDED) /* those are no failures */
         has_reason = registry_reason(a, v, &reason);
+    char nearest[ROLLOUT_QUEUED_TEXT];
+    bool is_alone = has_reason && reason.code == HEDDLE_ERR_NO_WORKERS;
+    if (is_alone && rollout_nearest_text(b->members, a->name, nearest)) error_hint(&reason, "%s", nearest);
     json_t *meta = *v->meta ? json_loads(v->meta, 0, NULL) : NULL;
     if (!json_is_object(meta)) {
         json_decref(meta);
         meta = json_object();
     }
-    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
-                     part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
-                     part_digest(&v->digest), "state", rollout_state(b->rollout, a, v), "reason",
+    json_t *took = v->first_ms ? part_ms(took_whole_us(v)) : json_null();
+    return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+                     "version", part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest),
+                     "digest", part_digest(&v->digest), "state", rollout_state(b->rollout, a, v), "reason",
                      has_reason ? value_from_error(&reason) : json_null(), "note", part_text(note), "step",
                      v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at",
-                     part_time(v->created_ms), "activated_at", part_time(v->first_ms), "data_bytes",
-                     part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count), "features",
-                     part_words(v->features), "holder_count", part_count(t ? track_holder_count(t) : 0),
-                     "active_count", part_count(t ? track_active_count(t) : 0), "meta", meta);
+                     part_time(v->created_ms), "activated_at", part_time(v->first_ms), "took_ms", took,
+                     "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count),
+                     "features", part_words(v->features), "holder_count",
+                     part_count(t ? track_holder_count(t) : 0), "active_count",
+                     part_count(t ? track_active_count(t) : 0), "meta", meta);
 }
 
 /* ---- what NAME@V adds ------------------------------------------------------------------------ */
@@ -83,10 +88,12 @@ static json_t *rollout_part(const report_view_t *b, const adapter_row_t *a, cons
                                  "code", part_code(m->code), "message", part_text(m->message));
         if (!rows_add(&rows, part)) break;
     }
+    bool is_known = took_knows_awaited(b, v);
     return json_pack(
         "{s:s, s:o, s:o, s:o, s:o, s:o}", "activation", ACTIVATIONS[sum.activation < 3 ? sum.activation : 0],
-        "deadline_ms", part_count(v->asked_ms), "eligible_count", part_count(sum.eligible), "staged_count",
-        part_count(sum.staged), "active_count", part_count(sum.active), "missing", rows_end(&rows));
+        "deadline_ms", part_count(v->asked_ms), "eligible_count",
+        is_known ? part_count(sum.eligible) : json_null(), "staged_count", part_count(sum.staged),
+        "active_count", part_count(sum.active), "missing", rows_end(&rows));
 }
 
 /* Which processes the bytes of a copy came from, as the worker counted them. */
@@ -124,10 +131,12 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
                         : !state && c->token ? t->row->ended_ms
                                              : c->since_ms;
     copy_progress_t p = copy_progress(b, t, c);
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker", c->worker,
-                     "state", part_text(state), "code", part_code(c->code), "message",
-                     part_text(c->code ? c->message : NULL), "since_at", part_time(since_ms), "bytes_done",
-                     part_count(c->bytes_done), "sources", served_part(c), "max_rate_bytes",
+    bool is_known = t->row && took_knows_awaited(b, t->row);
+    json_t *awaited = is_known ? json_boolean(c->is_eligible) : json_null();
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker",
+                     c->worker, "awaited", awaited, "state", part_text(state), "code", part_code(c->code),
+                     "message", part_text(c->code ? c->message : NULL), "since_at", part_time(since_ms),
+                     "bytes_done", part_count(c->bytes_done), "sources", served_part(c), "max_rate_bytes",
                      part_number(m ? m->max_rate_bytes : 0), "rate_bytes", part_number(p.rate_bytes),
                      "source", part_text(p.source), "note", part_text(p.note), "queued_behind",
                      part_number(c->behind), "timing", timing);

@@ -51,6 +51,7 @@ static standing_t standing_of(const report_view_t *b, const member_t *m, const a
     }
     standing_t s = {copy_shown_name(t, c, a), c->message, c->code,
                     sub->version ? sub->since_ms : c->since_ms};
+    if (s.state && copy_is_fetching(t, c, sub)) s.state = copy_state_name(COPY_FETCHING);
     if (copy_shown(c, a, t->version) != COPY_STALE) return s;
     if (c->state == COPY_REFUSED) s.since_ms = c->since_ms;
     else s.since_ms = sub_stale_ms(a, sub);

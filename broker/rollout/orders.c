@@ -4,7 +4,6 @@
 #include "broker/rollout/summary.h"
 #include "core/clock.h"
 #include "core/errors.h"
-#include "core/option.h"
 
 #include <stdlib.h>
 
@@ -215,24 +214,6 @@ void announce_all(step_t *s, track_t *t)
 
 /* ---- publishers ---- */
 
-/* No worker subscribes to the adapter.  Its name may be mistyped: the nearest one with workers is named. */
-static bool say_nearest(const membership_t *members, const char *adapter, char text[ROLLOUT_QUEUED_TEXT])
-{
-    size_t count = 0, most = 1;
-    for (size_t i = 0; i < members->worker_count; i++) most += members->workers[i]->sub_count;
-    const char **names = calloc(most, sizeof *names);
-    for (size_t i = 0; names && i < members->worker_count; i++) {
-        const member_t *m = members->workers[i];
-        for (uint32_t k = 0; member_is_ready(m) && k < m->sub_count; k++) names[count++] = m->subs[k].adapter;
-    }
-    const char *nearest = names ? option_nearest(adapter, names) : NULL;
-    if (nearest)
-        text_printf(text, ROLLOUT_QUEUED_TEXT,
-                    "did you mean %.64s? workers subscribe to it, and none to %.64s", nearest, adapter);
-    free(names);
-    return nearest != NULL;
-}
-
 static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t *row,
                          const member_t *publisher)
 {
@@ -243,7 +224,7 @@ static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t 
     if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(s->ro, a, held, sizeof held);
     bool is_queued = rollout_queued_text(s->ro, a, row, queued);
     bool is_alone = !is_queued && row->state == VERSION_STAGING && !sum.eligible && !sum.missing_count;
-    if (is_alone && say_nearest(s->v.members, a->name, queued)) sum.code = HEDDLE_ERR_NO_WORKERS;
+    if (is_alone && rollout_nearest_text(s->v.members, a->name, queued)) sum.code = HEDDLE_ERR_NO_WORKERS;
     uint32_t count = sum.missing_count < MISSING_ROWS ? sum.missing_count : MISSING_ROWS;
     for (uint32_t i = 0; i < count; i++)
         missing[i] = (msg_missing_t){.worker = rows[i].worker,

@@ -3,9 +3,11 @@
 
 #include "core/clock.h"
 #include "core/errors.h"
+#include "core/option.h"
 #include "core/units.h"
 
 #include <heddle/publisher.h>
+#include <stdlib.h>
 
 /* ---- copies ---- */
 
@@ -244,6 +246,28 @@ bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const vers
     text_printf(ret_text, ROLLOUT_QUEUED_TEXT, "waits for %s@%llu (staged on %u of %u)", a->name,
                 (unsigned long long)first->version, sum.staged, sum.eligible);
     return true;
+}
+
+bool rollout_nearest_text(const membership_t *members, const char *adapter,
+                          char ret_text[ROLLOUT_QUEUED_TEXT])
+{
+    bool has_workers = false;
+    size_t count = 0, most = 1;
+    for (size_t i = 0; i < members->worker_count; i++) most += members->workers[i]->sub_count;
+    const char **names = calloc(most, sizeof *names);
+    for (size_t i = 0; names && i < members->worker_count; i++) {
+        const member_t *m = members->workers[i];
+        for (uint32_t k = 0; member_is_ready(m) && k < m->sub_count; k++) {
+            names[count++] = m->subs[k].adapter;
+            has_workers = has_workers || !strcmp(m->subs[k].adapter, adapter);
+        }
+    }
+    const char *nearest = names && !has_workers ? option_nearest(adapter, names) : NULL;
+    if (nearest)
+        text_printf(ret_text, ROLLOUT_QUEUED_TEXT,
+                    "did you mean %.64s? workers subscribe to it, and none to %.64s", nearest, adapter);
+    free(names);
+    return nearest != NULL;
 }
 
 bool rollout_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)

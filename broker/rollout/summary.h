@@ -29,6 +29,11 @@ bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_
 bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
                          char ret_text[ROLLOUT_QUEUED_TEXT]);
 
+/* No worker subscribes to the adapter, whose name may be mistyped: "did you mean policy? ...".  False:
+ * workers do, or no name that is near has any. */
+bool rollout_nearest_text(const membership_t *members, const char *adapter,
+                          char ret_text[ROLLOUT_QUEUED_TEXT]);
+
 #define ROLLOUT_TEXT 768u /* room for the longest names */
 /* Staged, of activation manual, and not held: it is decided by `heddle activate`. */
 bool rollout_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);

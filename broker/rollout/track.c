@@ -211,6 +211,14 @@ uint32_t track_holder_count(const track_t *t)
 
 uint32_t track_active_count(const track_t *t) { return t ? tally_in(&t->tally, COPY_ACTIVE) : 0; }
 
+uint64_t track_moved_bytes(const track_t *t)
+{
+    uint64_t bytes = t ? t->bytes_moved : 0;
+    for (size_t i = 0; t && i < t->copy_count; i++)
+        if (copy_in_flight(t->copies[i])) bytes += t->copies[i]->bytes_done;
+    return bytes;
+}
+
 bool track_has_source(const track_t *t) { return t && (track_is_served(t) || track_holder_count(t) > 0); }
 
 bool track_has_refused(const track_t *t) { return t && tally_in(&t->tally, COPY_REFUSED) > 0; }

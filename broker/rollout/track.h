@@ -180,7 +180,9 @@ uint64_t version_until_ms(const version_row_t *v);
 bool track_is_served(const track_t *t);        /* the publisher has the bytes */
 uint32_t track_holder_count(const track_t *t); /* workers; 0 when it ended; t may be NULL */
 uint32_t track_active_count(const track_t *t); /* t may be NULL */
-bool track_has_source(const track_t *t);       /* a holder, or a publisher that serves */
-bool track_has_refused(const track_t *t);      /* a worker could not switch; t may be NULL */
+/* Fetched for it so far, by copies in flight too; t may be NULL. */
+uint64_t track_moved_bytes(const track_t *t);
+bool track_has_source(const track_t *t);  /* a holder, or a publisher that serves */
+bool track_has_refused(const track_t *t); /* a worker could not switch; t may be NULL */
 
 #endif

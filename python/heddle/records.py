@@ -190,6 +190,7 @@ class Copy:
     source: str | None = None           # from which it fetches now
     note: str | None = None             # how it gets on, for people
     queued_behind: int | None = None    # the version that it fetched first
+    awaited: bool | None = None         # the activation waited for it; None: not known
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class Switch:
 
 @dataclass(frozen=True)
 class VersionInfo:
-    """config and the fields after it are those of NAME@V alone; None in a list of
+    """config and the fields after it are those of NAME@V alone, but for took_ms; None in a list of
     versions.
     """
     version: int
@@ -350,12 +351,23 @@ class WaitResult:
 
 
 @dataclass(frozen=True)
+class WouldFetch:
+    """A worker that has not the bytes of the version."""
+    worker: str
+    bytes: int
+    version: int | None                 # that it serves until then
+
+
+@dataclass(frozen=True)
 class ActivateResult(WaitResult):
     to: int = 0
     from_: int | None = None            # "from" in JSON
     changed: bool = False
     held: bool = False
     bytes_moved: int = 0
+    dry_run: bool = False
+    would_fetch: tuple[WouldFetch, ...] = ()    # of dry_run, by worker
+    would_fetch_bytes: int | None = None        # of all of them; None: no dry_run
 
 
 @dataclass(frozen=True)

@@ -71,16 +71,17 @@ ADAPTER = {"name": "name",
            "max_lag": "int"}
 VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version_state", "reason": (ERROR,),
            "note": "text?", "step": "int?",
-           "created_at": "at", "activated_at": "at?", "data_bytes": "int", "tensor_count": "int",
-           "features": "texts", "holder_count": "int", "active_count": "int", "meta": "map"}
+           "created_at": "at", "activated_at": "at?", "took_ms": "ms?", "data_bytes": "int",
+           "tensor_count": "int", "features": "texts", "holder_count": "int", "active_count": "int",
+           "meta": "map"}
 SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
 TIMING = {name: "ms?" for name in ("announce_ms", "queued_ms", "connect_ms", "fetch_ms", "verify_ms",
                                    "stage_ms", "activate_ms")}
-COPY = {"worker": "name", "state": "copy_state?", "code": "code?", "message": "text?", "since_at": "at",
-        "bytes_done": "int", "sources": ["name", SOURCE], "max_rate_bytes": "int?", "rate_bytes": "int?",
-        "source": "name?", "note": "text?", "queued_behind": "int?", "timing": TIMING}
+COPY = {"worker": "name", "awaited": "bool?", "state": "copy_state?", "code": "code?", "message": "text?",
+        "since_at": "at", "bytes_done": "int", "sources": ["name", SOURCE], "max_rate_bytes": "int?",
+        "rate_bytes": "int?", "source": "name?", "note": "text?", "queued_behind": "int?", "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT,
-                         "took_ms": "ms?", "so_far_ms": "ms?", "ended_after_ms": "ms?",
+                         "so_far_ms": "ms?", "ended_after_ms": "ms?",
                          "slowest": ({"worker": "name", "ms": "ms",
                                       "phase": matching("announce|connect|fetch|stage")},),
                          "rest": ({"ms": "ms", "message": "text?"},),
@@ -108,6 +109,9 @@ WAIT = {"adapter": "name", "version": "int", "digest": "digest?", "decision": "i
         "missing": ["worker",
                     {"worker": "name", "phase": "phase?", "code": "code?", "heartbeat_age_ms": "ms?"}]}
 
+DECIDED = {"from": "int?", "changed": "bool", "held": "bool", "dry_run": "bool", "bytes_moved": "int",
+           "would_fetch": ["worker", {"worker": "name", "bytes": "int", "version": "int?"}],
+           "would_fetch_bytes": "int?"}
 KINDS = {
     "publish": {"adapter": "name", "version": "int?", "tag": "tag?", "digest": "digest?", "created": "bool?",
                 "reason": matching("replayed|unchanged"), "state": "version_state?", "step": "int?",
@@ -130,10 +134,9 @@ KINDS = {
     "version": {"adapter": "name", "versions": ["version", ONE_VERSION]},
     "workers": {"settling_ms": "int", "workers": ["name", WORKER]},
     "wait": WAIT,
-    "activate": WAIT | {"from": "int?", "to": "int", "changed": "bool", "held": "bool", "bytes_moved": "int"},
-    "rollback": WAIT | {"from": "int?", "to": "int", "changed": "bool", "held": "bool", "bytes_moved": "int"},
-    "resume": WAIT | {"version": "int?", "from": "int?", "to": "int?", "changed": "bool", "held": "bool",
-                      "bytes_moved": "int"},
+    "activate": WAIT | DECIDED | {"to": "int"},
+    "rollback": WAIT | DECIDED | {"to": "int"},
+    "resume": WAIT | DECIDED | {"version": "int?", "to": "int?"},
     "pull": {"adapter": "name", "version": "int", "tag": "tag", "digest": "digest", "state": "version_state",
              "step": "int?", "data_bytes": "int", "tensor_count": "int", "path": "text", "elapsed_ms": "ms",
              "sources": ["name", SOURCE]},
@@ -214,7 +217,7 @@ def check_failure(o, kind):
     for name in KINDS[kind]:
         if name not in o:
             problems.append(f".{name} is not there")
-        elif o[name] is not None and name not in ("rollout", "missing", "workers"):
+        elif o[name] is not None and name not in ("rollout", "missing", "workers", "would_fetch"):
             check(o[name], KINDS[kind][name], f".{name}", True)
     check(o.get("error"), ERROR, ".error")
     error = o.get("error") or {}

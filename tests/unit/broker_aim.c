@@ -197,6 +197,26 @@ Test(aim, back_from_nothing_is_refused)
     refused("rollback", 0);
 }
 
+/* An adapter that no worker subscribes to may be a mistyped name. */
+Test(aim, back_of_a_mistyped_adapter_names_the_one_that_was_meant)
+{
+    rig_worker(W1, "w1");
+    rig_open(T, "polcy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.adapter = "polcy", .digest = 1, .deadline_ms = 1000});
+    rig_pass(1500);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "rollback", .name = "polcy"});
+    const msg_error_t *e = rig_error(ADMIN, "not_activatable");
+    cr_assert(!strncmp(e->hint, "did you mean policy? ", 21), "%s", e->hint);
+    rig_drop_letters();
+    rig_query(ADMIN, (msg_query_t){.op = "versions", .name = "polcy"});
+    heddle_error_t error;
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, &error), HEDDLE_OK);
+    const json_t *v = json_array_get(json_object_get(body, "versions"), 0);
+    const char *hint = json_string_value(json_object_get(json_object_get(v, "reason"), "hint"));
+    cr_assert(hint && !strncmp(hint, "did you mean policy? ", 21), "%s", hint ? hint : "none");
+}
+
 Test(aim, a_trial_decides_nothing)
 {
     active_one_after_the_other(2);

@@ -481,6 +481,70 @@ Test(pending, activate_dry_run_and_none)
     cr_assert_eq(rig_adapter()->active, 1);
 }
 
+/* The trial of a roll-back: w1 has the bytes still, and w2, which came later, has them not. */
+Test(pending, a_trial_says_which_workers_would_fetch)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_worker(W2, "w2");
+    rig_staged(W2, 2, 2);
+    rig_active(W2, 2, 2, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .dry_run = true});
+    cr_assert_str_eq(answer(), "");
+    uint64_t bytes = registry_version(rig_adapter(), 1)->data_bytes;
+    char want[96], *found = json_dumps(json_object_get(body, "would_fetch"), JSON_COMPACT);
+    snprintf(want, sizeof want, "[{\"worker\":\"w2\",\"bytes\":%llu,\"version\":2}]",
+             (unsigned long long)bytes);
+    cr_assert_str_eq(found, want);
+    free(found);
+    cr_assert(json_is_true(json_object_get(body, "dry_run")));
+    cr_assert(bytes && (uint64_t)number("would_fetch_bytes") == bytes && number("bytes_moved") == 0);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .quorum_kind = HEDDLE_QUORUM_NONE});
+    cr_assert_str_eq(answer(), "");
+    cr_assert(json_is_false(json_object_get(body, "dry_run")));
+    cr_assert(json_is_null(json_object_get(body, "would_fetch_bytes")));
+    cr_assert_eq(json_array_size(json_object_get(body, "would_fetch")), 0);
+}
+
+/* The same content under another number is taken over in place: no byte moves for it. */
+Test(pending, a_trial_knows_what_is_there_under_another_number)
+{
+    R.keep = R.b->rollout.keep = R.b->opts.keep = 8;
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    roll_out(1, 3, 3, 1);
+    rig_worker(W2, "w2");
+    rig_staged(W2, 3, 1);
+    rig_active(W2, 3, 3, 1);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .dry_run = true});
+    cr_assert_str_eq(answer(), "");
+    cr_assert(number("to") == 1 && number("would_fetch_bytes") == 0);
+    cr_assert_eq(json_array_size(json_object_get(body, "would_fetch")), 0);
+}
+
+/* The deadline ends the wait in the middle of a fetch. */
+Test(pending, an_activation_counts_the_bytes_that_are_on_their_way)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_worker(W2, "w2");
+    rig_staged(W2, 2, 2);
+    rig_active(W2, 2, 2, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .deadline_ms = 1000});
+    rig_active(W1, 1, 3, 1);
+    msg_progress_t p = {.adapter = "policy", .fetching = 1, .bytes_done = 2000, .data_bytes = 5000};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[W2], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(W2, &m);
+    rig_pass(1100);
+    cr_assert_str_eq(answer(), "deadline");
+    cr_assert_eq(number("bytes_moved"), 2000);
+}
+
 Test(pending, activate_waits_for_the_end_of_settling)
 {
     version_1_active(1);
@@ -761,6 +825,18 @@ Test(pending, events_wait_for_the_first_that_matches)
     cr_assert(answered());
     cr_assert_str_eq(answer(), "");
     cr_assert_eq(json_array_size(json_object_get(body, "events")), 1);
+}
+
+/* A follower prints the rows as they come: their times rise, as their numbers do. */
+Test(pending, a_gap_is_as_old_as_the_event_after_it)
+{
+    rig_pass(3000);
+    ask((msg_query_t){.op = "events", .epoch = 99, .after = 1});
+    cr_assert_str_eq(answer(), "");
+    const json_t *list = json_object_get(body, "events");
+    cr_assert_str_eq(json_string_value(json_object_get(json_array_get(list, 0), "type")), "gap");
+    cr_assert(json_equal(json_object_get(json_array_get(list, 0), "at"),
+                         json_object_get(json_array_get(list, 1), "at")));
 }
 
 Test(pending, events_end_with_nothing_when_nothing_comes)

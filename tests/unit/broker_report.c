@@ -305,9 +305,10 @@ static json_t *body_of(msg_query_t q)
     return page_of(q, &page);
 }
 
-static json_t *waited(pending_kind_t kind, uint64_t version, int code)
+static json_t *answered(pending_kind_t kind, uint64_t version, int code, bool dry_run)
 {
     pending_row_t row = {.kind = kind,
+                         .dry_run = dry_run,
                          .adapter = "policy",
                          .version = version,
                          .phase = HEDDLE_PHASE_STAGED,
@@ -320,6 +321,11 @@ static json_t *waited(pending_kind_t kind, uint64_t version, int code)
     json_t *body = NULL;
     cr_assert_eq(report_wait(view(), &row, &verdict, &body), HEDDLE_OK);
     return body;
+}
+
+static json_t *waited(pending_kind_t kind, uint64_t version, int code)
+{
+    return answered(kind, version, code, false);
 }
 
 static json_t *verified(void)
@@ -420,9 +426,10 @@ static const field_row_t FIELDS[] = {
         {body, "versions[].tag", "g"}, {body, "versions[].digest", "d"}, {body, "versions[].state", "s"},    \
         {body, "versions[].reason", "xN"}, {body, "versions[].note", "sN"}, {body, "versions[].step", "iN"}, \
         {body, "versions[].created_at", "t"}, {body, "versions[].activated_at", "tN"},                       \
-        {body, "versions[].data_bytes", "i"}, {body, "versions[].tensor_count", "i"},                        \
-        {body, "versions[].features", "a"}, {body, "versions[].features[]", "s"},                            \
-        {body, "versions[].holder_count", "i"}, {body, "versions[].active_count", "i"},                      \
+        {body, "versions[].took_ms", "nN"}, {body, "versions[].data_bytes", "i"},                            \
+        {body, "versions[].tensor_count", "i"}, {body, "versions[].features", "a"},                          \
+        {body, "versions[].features[]", "s"}, {body, "versions[].holder_count", "i"},                        \
+        {body, "versions[].active_count", "i"},                                                              \
     {                                                                                                        \
         body, "versions[].meta", "x"                                                                         \
     }
@@ -458,7 +465,7 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers[].source", "sN"},
     {"version", "versions[].workers[].note", "sN"},
     {"version", "versions[].workers[].queued_behind", "iN"},
-    {"version", "versions[].took_ms", "nN"},
+    {"version", "versions[].workers[].awaited", "bN"},
     {"version", "versions[].so_far_ms", "nN"},
     {"version", "versions[].ended_after_ms", "nN"},
     {"version", "versions[].slowest", "oN"},
@@ -569,6 +576,12 @@ static const field_row_t FIELDS[] = {
     {"activate", "changed", "b"},
     {"activate", "held", "b"},
     {"activate", "bytes_moved", "i"},
+    {"activate", "dry_run", "b"},
+    {"activate", "would_fetch", "a"},
+    {"activate", "would_fetch[].worker", "s"},
+    {"activate", "would_fetch[].bytes", "i"},
+    {"activate", "would_fetch[].version", "iN"},
+    {"activate", "would_fetch_bytes", "iN"},
     {"activate", "error", "xN"},
     {"wait", "error", "xN"},
     {"verify", "adapter", "s"},
@@ -764,10 +777,11 @@ Test(report, every_field_of_the_answers)
 {
     json_t *waits[] = {waited(PENDING_WAIT, 1, HEDDLE_OK), waited(PENDING_WAIT, 4, HEDDLE_ERR_DEADLINE)};
     json_t *activations[] = {waited(PENDING_ACTIVATE, 1, HEDDLE_OK),
-                             waited(PENDING_ACTIVATE, 4, HEDDLE_ERR_DEADLINE)};
+                             waited(PENDING_ACTIVATE, 4, HEDDLE_ERR_DEADLINE),
+                             answered(PENDING_ACTIVATE, 4, HEDDLE_OK, true)};
     cr_assert_not_null(json_object_get(activations[1], "error"));
     expect_shape("wait", "wait", waits, 2);
-    expect_shape("activate", "activate", activations, 2);
+    expect_shape("activate", "activate", activations, 3);
     expect_shape("verify", "verify", (json_t *[]){verified()}, 1);
 }
 

@@ -123,6 +123,8 @@ Test(took, a_worker_that_joins_later_changes_nothing)
     is(v, "switch", "{\"worker\":\"w1\",\"ms\":0.0050000000000000001}");
     is(v, "took_ms", "250.0");
     is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":200.0}");
+    is(copy(0), "awaited", "true");
+    is(copy(1), "awaited", "false");
 }
 
 Test(took, a_worker_that_was_waited_for_until_it_was_lost)
@@ -297,6 +299,25 @@ Test(took, a_restarted_broker_blames_no_worker_for_an_earlier_decision)
     is(v, "slowest", "null");
     is(v, "rest", "null");
     is(v, "switch", "null");
+    is(json_object_get(v, "rollout"), "eligible_count", "null");
+    is(json_object_get(v, "rollout"), "active_count", "2");
+    is(copy(0), "awaited", "null");
+    is(copy(1), "awaited", "null");
+}
+
+Test(took, the_list_of_versions_has_the_time_too)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(250);
+    stage(W1, 100, 20);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_hello(ADMIN, ROLE_ADMIN);
+    json_decref(body);
+    heddle_error_t error;
+    rig_query(ADMIN, (msg_query_t){.op = "versions", .name = "policy"});
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, &error), HEDDLE_OK);
+    is(json_array_get(json_object_get(body, "versions"), 0), "took_ms", "250.0");
+    is(json_array_get(json_object_get(body, "versions"), 1), "took_ms", "null");
 }
 
 /* ---- a version that was never active ---- */
@@ -742,4 +763,22 @@ Test(took, a_version_that_failed_keeps_what_it_was_queued_behind)
     const json_t *rollout = json_object_get(newest(2), "rollout");
     is(json_array_get(json_object_get(rollout, "missing"), 0), "message",
        "\"has not begun to fetch within 2500 ms, queued behind version 1\"");
+}
+
+/* The version that the worker had put off is wanted again before its next heartbeat says so. */
+Test(took, a_worker_that_fetches_goes_on_when_what_it_had_put_first_fails)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    stage(W1, 1, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 2500});
+    rig_pass(1000);
+    beat(W2, 1, 2000), beat(W1, 0, 0);
+    rig_pass(1600);
+    is(newest(2), "state", "\"failed\"");
+    is(standing(1), "state", "\"fetching\"");
+    is(standing(1), "note", "\"1.0 kB/s\"");
 }
