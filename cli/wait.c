@@ -97,6 +97,14 @@ static void render(const common_t *c, json_t *a)
     }
 }
 
+/* Once for each silence: without it a wait for a broker that has died looks like one for workers. */
+static void say_silent(void *self, uint32_t silent_ms)
+{
+    const args_t *args = self;
+    fprintf(stderr, "the broker at %s does not answer (for %u s); waiting for it\n", args->common.broker,
+            silent_ms / 1000);
+}
+
 /* A quorum of none ready would be reached at once: --min, 1 unless it is given, prevents that. */
 static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
 {
@@ -107,7 +115,9 @@ static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
                                .min = args->min > 0 ? (uint32_t)args->min : 0,
                                .workers = args->workers,
                                .exact = args->exact,
-                               .deadline_ms = args->deadline_ms};
+                               .deadline_ms = args->deadline_ms,
+                               .silent = args->common.quiet ? NULL : say_silent,
+                               .silent_self = (void *)(uintptr_t)self};
     for (const char **w = args->workers; w && *w; w++)
         cli_note_unknown(admin, &args->common, "wait", "worker", *w);
     return heddle_admin_wait(admin, args->ref, &opts, ret_json);

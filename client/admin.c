@@ -229,7 +229,11 @@ int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts
                      .exact = opts.exact != 0,
                      .deadline_ms = opts.deadline_ms ? opts.deadline_ms : WAIT_MS};
     rc = take_workers(opts.workers, &m);
-    return rc ? rc : ask(a, &m, ret_json);
+    if (rc || !a) return rc ? rc : ask(a, &m, ret_json);
+    query_on_silence(a->query, opts.silent, opts.silent_self);
+    rc = ask(a, &m, ret_json);
+    query_on_silence(a->query, NULL, NULL);
+    return rc;
 }
 
 /* A question is asked again when the connection breaks, and must not step back twice. So the broker is

@@ -50,6 +50,10 @@ struct query {
     heddle_error_t failure;
     void (*hear)(void *self, const msg_report_t *m);
     void *hear_self;
+    void (*silent)(void *self, uint32_t silent_ms);
+    void *silent_self;
+    uint64_t silent_us; /* since when the broker that had the question is away; 0: it is not */
+    bool is_silence_said;
 };
 
 static int send_msg(query_t *q, const msg_t *msg)
@@ -203,6 +207,12 @@ void query_hear(query_t *q, void (*hear)(void *self, const msg_report_t *m), voi
     q->hear_self = self;
 }
 
+void query_on_silence(query_t *q, void (*silent)(void *self, uint32_t silent_ms), void *self)
+{
+    q->silent = silent;
+    q->silent_self = self;
+}
+
 loop_t *query_loop(query_t *q) { return q->loop; }
 bool query_take_interrupt(query_t *q) { return atomic_exchange(&q->interrupted, false); }
 
@@ -299,6 +309,24 @@ static int give_up(query_t *q, heddle_error_t *error)
     return rc;
 }
 
+/* A question that is out, and whose broker is away.  Returns when to look again; CLOCK_NEVER: no need. */
+static uint64_t note_silence(query_t *q)
+{
+    uint64_t now_us = loop_now(q->loop);
+    if (!q->silent || !q->asked_us || is_greeted(q)) {
+        q->silent_us = 0;
+        q->is_silence_said = false;
+        return CLOCK_NEVER;
+    }
+    if (!q->silent_us) q->silent_us = now_us;
+    if (q->is_silence_said) return CLOCK_NEVER;
+    uint64_t due_us = q->silent_us + QUERY_SILENT_US;
+    if (now_us < due_us) return due_us;
+    q->is_silence_said = true;
+    q->silent(q->silent_self, (uint32_t)((now_us - q->silent_us) / 1000));
+    return CLOCK_NEVER;
+}
+
 /* Asks for q->page; the answer's body is then in q->body, its code in q->code. */
 static int ask_page(query_t *q, heddle_error_t *error)
 {
@@ -314,7 +342,7 @@ static int ask_page(query_t *q, heddle_error_t *error)
         bool is_turned_away = is_refused && q->refusal.code && !q->refusal.retriable;
         if (loop_now(q->loop) >= end_us || is_turned_away) return give_up(q, error);
         if (!q->is_asked && is_greeted(q)) ask(q);
-        end_us = give_up_us(q); /* which the first asking changes */
+        end_us = clock_earlier(give_up_us(q), note_silence(q)); /* the first asking changes it */
         uint64_t retry_us = loop_now(q->loop) + RESEND_US;
         bool is_unsent = !q->is_asked && is_greeted(q);
         if (!q->is_answered) loop_turn(q->loop, is_unsent && retry_us < end_us ? retry_us : end_us);

@@ -19,6 +19,8 @@
 
 #define QUERY_QUIET_US 1000000u /* a connection without a frame for longer is greeted before it is used */
 
+#define QUERY_SILENT_US 3000000u /* as a publisher has it: without a broker for longer, the user is told */
+
 typedef struct query query_t;
 
 /* Begins to connect.  USAGE, NOT_FOUND and DATA_DIR (a key), NO_MEMORY. */
@@ -33,6 +35,9 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
 /* From now on `hear` sees each REPORT that answers a question, before its body is read; the message is gone
  * when it returns.  NULL: nothing does. */
 void query_hear(query_t *q, void (*hear)(void *self, const msg_report_t *m), void *self);
+/* Calls `silent` when the broker that has the question was lost QUERY_SILENT_US ago, once for each time that
+ * it is lost.  NULL: not. */
+void query_on_silence(query_t *q, void (*silent)(void *self, uint32_t silent_ms), void *self);
 /* For work beside the questions, between calls: the caller turns it, adds sources and takes them away. */
 loop_t *query_loop(query_t *q);
 /* True once after query_interrupt. */

@@ -59,6 +59,10 @@ typedef struct heddle_wait_opts {
     const char *const *workers; /* only these; NULL-terminated; NULL: all subscribers */
     int exact;                  /* this version itself, not a later decision */
     uint32_t deadline_ms;       /* 0: 30000 */
+    /* Called on the caller's thread, within the call, when the connection was lost 3 s ago: once for each
+     * time that it is lost.  The wait goes on.  NULL: not. */
+    void (*silent)(void *self, uint32_t silent_ms);
+    void *silent_self;
 } heddle_wait_opts_t;
 /* Until the quorum of its workers has the version, or the deadline.  Errors: DEADLINE, VERSION_FAILED,
  * VERSION_LOST, NOT_FOUND (never assigned), INTERRUPTED. */
