@@ -492,6 +492,11 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                 "%s: it is staged and waits, until a newer one is staged; `heddle resume %s` ends the "
                 "hold\n",
                 o->published.held, args->adapter);
+    if (!rc && o->published.held[0] && is_manual && !args->common.quiet)
+        fprintf(stderr,
+                "%s: `heddle activate %s@%llu` serves this version; `heddle resume %s` ends the hold and "
+                "activates the newest, which may be this one\n",
+                o->published.held, args->adapter, (unsigned long long)o->published.version, args->adapter);
     int stay_end = !rc && args->stay ? serve_on(p, o) : 0;
     if (stay_end) end = stay_end; /* else the status of the answer: it may not have been written */
     cli_on_signal(NULL, NULL);
