@@ -47,16 +47,28 @@ enum { NEWEST_ROWS = 30 }; /* always shown, even if they have ended */
 /* A fetch at more than this part of --max-rate is limited by it: the time to begin and to end is in the
  * average too, so it never reaches the whole. */
 #define RATE_IS_LIMITED 0.8
+/* A fetch that took less moved no bytes. */
+#define NO_FETCH_MS 0.01
 /* A switch is mentioned from this part of the time before it on: usually it takes next to nothing. */
 #define SWITCH_IS_LONG 0.2
 
-/* "10.0 MB from w1, 7.6 MB from trainer"; while it fetches "trainer" */
+/* "10.0 MB from w1, 7.6 MB from trainer"; while it fetches "trainer".  A worker that had the content under
+ * another number fetched nothing; of a version that was staged before a restart of the broker the sources are
+ * not known any more. */
 static const char *sources_of(const json_t *w, char *to, size_t size)
 {
     const json_t *sources = json_object_get(w, "sources");
     char now[64], bytes[64];
     size_t n = 0;
-    snprintf(to, size, "%s", json_array_size(sources) ? "" : cli_text(w, "source", now));
+    const char *state = cli_string(w, "state");
+    bool holds = state && (!strcmp(state, "staged") || !strcmp(state, "committed") ||
+                           !strcmp(state, "active") || !strcmp(state, "kept") || !strcmp(state, "stale"));
+    double fetch_ms = json_number_value(json_object_get(json_object_get(w, "timing"), "fetch_ms"));
+    snprintf(to, size, "%s",
+             json_array_size(sources) ? ""
+             : !holds                 ? cli_text(w, "source", now)
+             : fetch_ms > NO_FETCH_MS ? "not known"
+                                      : "already here");
     for (size_t k = 0; k < json_array_size(sources) && n < size; k++) {
         const json_t *s = json_array_get(sources, k);
         n += (size_t)snprintf(to + n, size - n, "%s%s from %.128s", k ? ", " : "",
@@ -95,6 +107,9 @@ static const char *why_of(const json_t *v, char *scratch, size_t size)
     return cli_why(json_is_object(reason) ? reason : v, scratch, size);
 }
 
+/* The adapter may be a mistyped name.  NULL: nothing to say. */
+static const char *hint_of(const json_t *v) { return cli_string(json_object_get(v, "reason"), "hint"); }
+
 static void print_line(const char *key, const char *value) { printf("%-11s %s\n", key, value); }
 
 static void print_json(const char *key, const json_t *value)
@@ -116,6 +131,35 @@ static const json_t *copy_of(const json_t *v, const char *worker)
         if (name && !strcmp(name, worker)) return json_array_get(list, i);
     }
     return NULL;
+}
+
+/* Which workers the activation waited for is soft state of the broker, and a restart loses it. */
+static bool is_forgotten(const json_t *v)
+{
+    return json_is_null(json_object_get(json_object_get(v, "rollout"), "eligible_count"));
+}
+
+/* " of 1 eligible; w2, w3 came later": without the others the table below would seem to contradict it. */
+static const char *eligible_of(const json_t *v, char *to, size_t size)
+{
+    enum { NAMED = 4 };
+    char count[64];
+    const json_t *list = json_object_get(v, "workers"), *rollout = json_object_get(v, "rollout");
+    size_t n, later = 0;
+    snprintf(to, size, "%s",
+             is_forgotten(v) ? "; of how many is not known since the broker was started again" : "");
+    if (cli_integer(rollout, "eligible_count") <= 0) return to;
+    n = (size_t)snprintf(to, size, " of %s eligible", cli_text(rollout, "eligible_count", count));
+    for (size_t i = 0; i < json_array_size(list) && n < size; i++) {
+        const json_t *w = json_array_get(list, i);
+        bool is_later = json_is_false(json_object_get(w, "awaited")) && cli_string(w, "state");
+        if (is_later && later++ < NAMED)
+            n += (size_t)snprintf(to + n, size - n, "%s%.128s", later > 1 ? ", " : "; ",
+                                  cli_string(w, "worker"));
+    }
+    if (later > NAMED && n < size) n += (size_t)snprintf(to + n, size - n, " and %zu others", later - NAMED);
+    if (later && n < size) snprintf(to + n, size - n, " came later");
+    return to;
 }
 
 /* "took  4.4 s; slowest w2: fetch 4.35 s at 4.0 MB/s, its own --max-rate of 4.0 MB/s": until it was
@@ -144,9 +188,10 @@ static void print_took(const json_t *v, const char *key)
     /* The phases of the slowest worker need not add up to the whole: a rest of more than half is named even
      * without an explanation, else the line would seem to blame that worker for all of it. */
     bool is_most = json_number_value(json_object_get(rest, "ms")) > took_ms / 2;
-    if (why) printf("; of it %s %s", cli_ms(rest, "ms", s[0]), why);
+    if (is_forgotten(v)) printf("; which phases took it is not known since the broker was started again");
+    else if (why) printf("; %s of the whole: %s", cli_ms(rest, "ms", s[0]), why);
     else if (is_most && json_is_object(slowest))
-        printf("; of it %s in no phase of a worker", cli_ms(rest, "ms", s[0]));
+        printf("; %s of the whole: in no phase of a worker", cli_ms(rest, "ms", s[0]));
     else if (is_most) printf("; in which phases is not known");
     if (json_number_value(json_object_get(last, "ms")) > took_ms * SWITCH_IS_LONG)
         printf("; then %s switched in %s", cli_text(last, "worker", s[0]), cli_ms(last, "ms", s[1]));
@@ -190,11 +235,12 @@ static void print_so_far(const json_t *v)
  * processes hold it, and how it reached the workers. */
 static void render_one(const json_t *v)
 {
-    char s[4][64], text[600], of[96] = "";
+    char s[4][64], text[600];
     print_line("tag", cli_text(v, "tag", s[0]));
     print_line("digest", cli_text(v, "digest", s[0]));
     print_line("state", cli_text(v, "state", s[0]));
     print_line("why", why_of(v, text, sizeof text));
+    if (hint_of(v)) print_line("hint", hint_of(v));
     print_line("step", cli_text(v, "step", s[0]));
     printf("%-11s %s (%s)\n", "created", cli_text(v, "created_at", s[0]), cli_age(v, "created_at", s[1]));
     printf("%-11s %s (%s)\n", "activated", cli_text(v, "activated_at", s[0]),
@@ -209,11 +255,10 @@ static void render_one(const json_t *v)
     print_json("config", json_object_get(v, "config"));
     print_line("holders", cli_text(v, "holder_count", s[0]));
     const json_t *rollout = json_object_get(v, "rollout");
-    if (cli_integer(rollout, "eligible_count") > 0) /* a restarted broker no longer has the number */
-        snprintf(of, sizeof of, " of %s eligible", cli_text(rollout, "eligible_count", s[3]));
     printf("%-11s %s; staged on %s and active on %s%s; deadline %s ms\n", "rollout",
            cli_text(rollout, "activation", s[0]), cli_text(rollout, "staged_count", s[1]),
-           cli_text(rollout, "active_count", s[2]), of, cli_text(rollout, "deadline_ms", s[3]));
+           cli_text(rollout, "active_count", s[2]), eligible_of(v, text, sizeof text),
+           cli_text(rollout, "deadline_ms", s[3]));
     if (json_is_number(json_object_get(v, "took_ms"))) print_took(v, "took_ms");
     else if (json_is_number(json_object_get(v, "ended_after_ms"))) print_took(v, "ended_after_ms");
     else if (json_is_number(json_object_get(v, "so_far_ms"))) print_so_far(v);
@@ -242,13 +287,13 @@ static void render(const common_t *c, json_t *answer)
         render_one(first);
         return;
     }
-    table_init(&t, 9,
-               (const char *const[]){">VERSION", "STATE", "DIGEST", ">STEP", "CREATED", ">BYTES", ">TENSORS",
-                                     ">HOLDERS", "WHY"});
+    table_init(&t, 10,
+               (const char *const[]){">VERSION", "STATE", "DIGEST", ">STEP", "CREATED", ">TOOK", ">BYTES",
+                                     ">TENSORS", ">HOLDERS", "WHY"});
     for (size_t i = 0; i < count; i++) {
         const json_t *v = json_array_get(list, i);
         const char *state = cli_string(v, "state");
-        char s[8][64], why[600];
+        char s[8][64], took[64], why[600];
         /* Of thousands of versions almost all have ended long ago, so only the newest and the live ones are
          * shown. */
         bool has_ended =
@@ -257,12 +302,15 @@ static void render(const common_t *c, json_t *answer)
             hidden++;
             continue;
         }
-        table_row(
-            &t, cli_text(v, "version", s[0]), cli_text(v, "state", s[1]), cli_short_digest(v, "digest", s[2]),
-            cli_text(v, "step", s[3]), cli_age(v, "created_at", s[4]), cli_bytes(v, "data_bytes", s[5]),
-            cli_text(v, "tensor_count", s[6]), cli_text(v, "holder_count", s[7]), why_of(v, why, sizeof why));
+        table_row(&t, cli_text(v, "version", s[0]), cli_text(v, "state", s[1]),
+                  cli_short_digest(v, "digest", s[2]), cli_text(v, "step", s[3]),
+                  cli_age(v, "created_at", s[4]), cli_ms(v, "took_ms", took),
+                  cli_bytes(v, "data_bytes", s[5]), cli_text(v, "tensor_count", s[6]),
+                  cli_text(v, "holder_count", s[7]), why_of(v, why, sizeof why));
     }
     table_print(&t);
+    const char *hint = hint_of(json_array_get(list, count - 1));
+    if (count && hint) printf("\nhint: %s\n", hint);
     char text[64];
     if (hidden)
         printf("\n%s that ended not shown: --all shows them\n",
