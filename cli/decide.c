@@ -7,6 +7,7 @@
  * changes nothing and waits once more; a second roll-back is one more step back. */
 #include "cli/cli.h"
 
+#include "core/clock.h"
 #include "core/errors.h"
 #include "core/names.h"
 
@@ -75,12 +76,14 @@ static const option_t BACK_OPTIONS[] = {
     {0}};
 static const option_set_t BACK = {
     "heddle rollback",
-    "NAME [OPTION...]",
+    "NAME|NAME@V|TAG [OPTION...]",
     "Goes back to the version that was active before: of the versions below the active one that were active "
     "and that a worker\n"
     "or publisher still holds, the one that was activated last.  Each call is one more step back.  The "
     "adapter is held there:\n"
-    "later versions stage and do not activate until heddle resume NAME; only the newest of them waits.",
+    "later versions stage and do not activate until heddle resume NAME; only the newest of them waits.\n"
+    "NAME@V and TAG name the version to go back to, as --to does.  With --to, one that is active already is "
+    "left as it is.",
     CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
     BACK_OPTIONS,
     CLI_COMMON,
@@ -89,13 +92,14 @@ static const option_set_t BACK = {
     CLI_EXITS
     ", the earlier version is the one to serve; 1 decided, but workers refused it, or the last "
     "holder ended since;\n"
-    "3 there is no such adapter or version; 4 there is no earlier version to go back to, or --to "
-    "names one that cannot be\n"
-    "activated or is newer; 5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON
-    ".\n\nExamples:\n"
+    "3 there is no such adapter or version; 4 there is no earlier version to go back to, or the one that "
+    "is named cannot be\n"
+    "activated, is newer, or (NAME@V) is active already; 5 decided, but the workers were not all there in "
+    "time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
     "  heddle rollback policy --dry-run         where would it go?\n"
     "  heddle rollback policy\n"
     "  heddle rollback policy --to 6\n"
+    "  heddle rollback policy@6                 the same, but refused where 6 is active already\n"
     "  heddle resume policy                     ends the hold"};
 
 static const option_set_t RESUME = {
@@ -116,14 +120,37 @@ static const option_set_t RESUME = {
               "  heddle resume policy --dry-run           which version would be activated?\n"
               "  heddle resume policy"};
 
-/* A dry run has no counts and no times: nothing was decided, and nothing was waited for. */
+enum { FETCH_ROWS = 8 }; /* that a trial shows; of the others the bytes in all */
+
+/* A dry run has no times: nothing was decided, and nothing was waited for.  It shows which workers would
+ * fetch the version, since until then they go on serving what they have. */
+static void render_trial(const json_t *a)
+{
+    char s[2][64];
+    const json_t *list = json_object_get(a, "would_fetch");
+    int64_t workers = cli_integer(a, "eligible_count");
+    size_t count = json_array_size(list);
+    printf("would go from %s to %s", cli_text(a, "from", s[0]), cli_text(a, "to", s[1]));
+    printf("%s%s", cli_is(a, "changed") ? "" : ", as it is",
+           cli_is(a, "held") ? "; the adapter would be held" : "");
+    printf("; its bytes are at %lld of %s\n", (long long)workers - (long long)count,
+           cli_count(workers, "worker", s[0]));
+    for (size_t i = 0; i < count && i < FETCH_ROWS; i++) {
+        const json_t *w = json_array_get(list, i);
+        bool is_serving = json_is_integer(json_object_get(w, "version"));
+        printf("  %s would fetch %s; until then it serves %s\n", cli_string(w, "worker"),
+               cli_bytes(w, "bytes", s[0]), is_serving ? cli_text(w, "version", s[1]) : "nothing");
+    }
+    if (count > FETCH_ROWS)
+        printf("  and %zu others; %s in all\n", count - FETCH_ROWS, cli_bytes(a, "would_fetch_bytes", s[0]));
+}
+
 static void render(const common_t *c, json_t *a)
 {
     bool is_held = cli_is(a, "held");
     char s[6][64];
     if (((const args_t *)c)->dry_run) {
-        printf("would go from %s to %s%s%s\n", cli_text(a, "from", s[0]), cli_text(a, "to", s[1]),
-               cli_is(a, "changed") ? "" : ", as it is", is_held ? "; the adapter would be held" : "");
+        render_trial(a);
         return;
     }
     printf("%s: %s -> %s, %s%s; active at %s of %s after %s ms; %s moved\n", cli_string(a, "adapter"),
@@ -187,6 +214,46 @@ static int take_target(const char *name, const char *to, char *ret_ref, size_t s
     return HEDDLE_OK;
 }
 
+/* The version that the user names as the first word may be the bad one, which is served now.  Then the user
+ * means to go back from it.  --to has no such doubt, and a script may repeat it. */
+static bool is_active_already(heddle_admin_t *admin, const args_t *args, heddle_error_t *error)
+{
+    heddle_activate_opts_t opts = {.size = sizeof opts, .deadline_ms = args->deadline_ms, .dry_run = true};
+    char *text = NULL;
+    int rc = heddle_admin_rollback(admin, args->ref, &opts, &text);
+    json_t *answer = rc ? NULL : json_loads(text, 0, NULL);
+    heddle_free(text);
+    const char *adapter = cli_string(answer, "adapter");
+    bool is_active = adapter && !cli_is(answer, "changed");
+    unsigned long long version = (unsigned long long)cli_integer(answer, "to");
+    if (is_active) {
+        error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%.128s@%llu is active already", adapter, version);
+        error_where(error, adapter, version, NULL, "activate");
+        error_hint(error, "to go back from it: `heddle rollback %.128s`", adapter);
+    }
+    json_decref(answer);
+    return is_active;
+}
+
+static int go_back(args_t *args)
+{
+    int end;
+    heddle_error_t error;
+    uint64_t began_us = clock_now(clock_system());
+    heddle_admin_t *admin = cli_admin(&args->common, "rollback", &end);
+    if (!admin) return end;
+    if (is_active_already(admin, args, &error)) {
+        end = cli_fail(&args->common, "rollback", &error);
+    } else {
+        char *json = NULL;
+        args->deadline_ms = cli_left_ms(args->deadline_ms, began_us);
+        int rc = ask(admin, args, &json);
+        end = cli_answer(&args->common, "rollback", cli_error(rc), json, render);
+    }
+    cli_admin_close(&admin);
+    return end;
+}
+
 int command_rollback(int argc, char **argv)
 {
     args_t args = {.decide = heddle_admin_rollback};
@@ -198,7 +265,7 @@ int command_rollback(int argc, char **argv)
     if (take_target(name, args.to, ref, sizeof ref, &error))
         return cli_fail(&args.common, "rollback", &error);
     args.ref = ref;
-    return cli_ask(&args, "rollback", ask, render);
+    return strchr(name, '@') ? go_back(&args) : cli_ask(&args, "rollback", ask, render);
 }
 
 int command_resume(int argc, char **argv)
