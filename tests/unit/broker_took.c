@@ -781,4 +781,6 @@ Test(took, a_worker_that_fetches_goes_on_when_what_it_had_put_first_fails)
     is(newest(2), "state", "\"failed\"");
     is(standing(1), "state", "\"fetching\"");
     is(standing(1), "note", "\"1.0 kB/s\"");
+    is(copy(1), "state", "\"fetching\"");
+    is(copy(1), "note", "\"1.0 kB/s\"");
 }
