@@ -33,25 +33,26 @@ static const option_t OPTIONS[] = {
     {"deadline", 0, OPTION_DEADLINE, "DUR", NULL, "30s", "give up after this", offsetof(args_t, deadline_ms)},
     {0}};
 static const char *const ARGS[] = {"REF", NULL};
-static const option_set_t SET = {"heddle wait",
-                                 "NAME|NAME@V|TAG [OPTION...]",
-                                 "Waits until the workers have a version (NAME alone: the newest one now).\n"
-                                 "Every ready subscriber counts, also one that serves "
-                                 "a later decision, be it a roll-back.",
-                                 CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
-                                 OPTIONS,
-                                 CLI_COMMON,
-                                 ARGS,
-                                 1,
-                                 CLI_EXITS ", the workers have it; 1 the version failed or is lost; 3 it was "
-                                           "never published; 4 its adapter is held;\n"
-                                           "5 the deadline ran out.\n" CLI_EXITS_COMMON
-                                           ".\n\nExamples:\n  heddle wait policy                       until "
-                                           "every worker serves the newest version,\n"
-                                           "                                           or what was "
-                                           "activated since\n"
-                                           "  heddle wait policy@7 --quorum 50% --deadline 2m\n  heddle wait "
-                                           "policy@7 --phase staged --worker w1 --worker w2"};
+static const option_set_t SET = {
+    "heddle wait",
+    "NAME|NAME@V|TAG [OPTION...]",
+    "Waits until the workers have a version (NAME alone: the newest one now).\n"
+    "Every ready subscriber counts, also one that serves a later decision, be it a roll-back.\n"
+    "Where the connection to the broker is lost, the wait goes on; after 3 s a line on stderr says so.",
+    CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
+    OPTIONS,
+    CLI_COMMON,
+    ARGS,
+    1,
+    CLI_EXITS ", the workers have it; 1 the version failed or is lost; 3 it was "
+              "never published; 4 its adapter is held;\n"
+              "5 the deadline ran out.\n" CLI_EXITS_COMMON
+              ".\n\nExamples:\n  heddle wait policy                       until "
+              "every worker serves the newest version,\n"
+              "                                           or what was "
+              "activated since\n"
+              "  heddle wait policy@7 --quorum 50% --deadline 2m\n  heddle wait "
+              "policy@7 --phase staged --worker w1 --worker w2"};
 
 static void render(const common_t *c, json_t *a)
 {
