@@ -133,8 +133,10 @@ static void render_trial(const json_t *a)
     printf("would go from %s to %s", cli_text(a, "from", s[0]), cli_text(a, "to", s[1]));
     printf("%s%s", cli_is(a, "changed") ? "" : ", as it is",
            cli_is(a, "held") ? "; the adapter would be held" : "");
-    printf("; its bytes are at %lld of %s\n", (long long)workers - (long long)count,
-           cli_count(workers, "worker", s[0]));
+    if (cli_integer(a, "to"))
+        printf("; its bytes are at %lld of %s", (long long)workers - (long long)count,
+               cli_count(workers, "worker", s[0]));
+    puts("");
     for (size_t i = 0; i < count && i < FETCH_ROWS; i++) {
         const json_t *w = json_array_get(list, i);
         bool is_serving = json_is_integer(json_object_get(w, "version"));
@@ -216,40 +218,40 @@ static int take_target(const char *name, const char *to, char *ret_ref, size_t s
 
 /* The version that the user names as the first word may be the bad one, which is served now.  Then the user
  * means to go back from it.  --to has no such doubt, and a script may repeat it. */
-static bool is_active_already(heddle_admin_t *admin, const args_t *args, heddle_error_t *error)
+static int refuse_active(const json_t *answer, heddle_error_t *error)
 {
-    heddle_activate_opts_t opts = {.size = sizeof opts, .deadline_ms = args->deadline_ms, .dry_run = true};
-    char *text = NULL;
-    int rc = heddle_admin_rollback(admin, args->ref, &opts, &text);
-    json_t *answer = rc ? NULL : json_loads(text, 0, NULL);
-    heddle_free(text);
     const char *adapter = cli_string(answer, "adapter");
-    bool is_active = adapter && !cli_is(answer, "changed");
     unsigned long long version = (unsigned long long)cli_integer(answer, "to");
-    if (is_active) {
-        error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%.128s@%llu is active already", adapter, version);
-        error_where(error, adapter, version, NULL, "activate");
-        error_hint(error, "to go back from it: `heddle rollback %.128s`", adapter);
-    }
-    json_decref(answer);
-    return is_active;
+    if (!adapter || cli_is(answer, "changed")) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%.128s@%llu is active already", adapter, version);
+    error_where(error, adapter, version, NULL, "activate");
+    error_hint(error, "to go back from it: `heddle rollback %.128s`", adapter);
+    return rc;
 }
 
+/* A trial first, which shows what is active.  Its failure ends the command: an interrupt must not go on to
+ * the decision. */
 static int go_back(args_t *args)
 {
     int end;
-    heddle_error_t error;
     uint64_t began_us = clock_now(clock_system());
     heddle_admin_t *admin = cli_admin(&args->common, "rollback", &end);
     if (!admin) return end;
-    if (is_active_already(admin, args, &error)) {
-        end = cli_fail(&args->common, "rollback", &error);
-    } else {
-        char *json = NULL;
+    heddle_activate_opts_t trial = {.size = sizeof trial, .deadline_ms = args->deadline_ms, .dry_run = true};
+    char *json = NULL;
+    int rc = heddle_admin_rollback(admin, args->ref, &trial, &json);
+    heddle_error_t error = *cli_error(rc);
+    json_t *found = rc ? NULL : json_loads(json, 0, NULL);
+    heddle_free(json);
+    json = NULL;
+    if (!rc) rc = refuse_active(found, &error);
+    json_decref(found);
+    if (!rc) {
         args->deadline_ms = cli_left_ms(args->deadline_ms, began_us);
-        int rc = ask(admin, args, &json);
-        end = cli_answer(&args->common, "rollback", cli_error(rc), json, render);
+        rc = ask(admin, args, &json);
+        error = *cli_error(rc);
     }
+    end = cli_answer(&args->common, "rollback", &error, json, render);
     cli_admin_close(&admin);
     return end;
 }
