@@ -23,7 +23,9 @@ static json_t *version_part(const report_view_t *b, const adapter_row_t *a, cons
     else if (v->state != VERSION_RETIRED && v->state != VERSION_SUPERSEDED) /* those are no failures */
         has_reason = registry_reason(a, v, &reason);
     char nearest[ROLLOUT_QUEUED_TEXT];
-    bool is_alone = has_reason && reason.code == HEDDLE_ERR_NO_WORKERS;
+    /* Of an adapter that was never served, and of its newest version: that is where a user looks. */
+    bool is_alone =
+        has_reason && reason.code == HEDDLE_ERR_NO_WORKERS && !a->active && v->version == a->last_version;
     if (is_alone && rollout_nearest_text(b->members, a->name, nearest)) error_hint(&reason, "%s", nearest);
     json_t *meta = *v->meta ? json_loads(v->meta, 0, NULL) : NULL;
     if (!json_is_object(meta)) {
