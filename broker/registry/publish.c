@@ -79,7 +79,7 @@ static const char *meta_twice(const msg_publish_t *m)
 static int check_publish(const msg_publish_t *m, heddle_error_t *error)
 {
     int rc = HEDDLE_OK;
-    const msg_part_t *part = &m->parts[0];
+    const msg_part_t *part = m->parts; /* NULL where part_count is 0: refused before it is read */
     if (!m->request_id || !*m->request_id) {
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has no request id", m->adapter);
     } else if (m->part_count != 1) {

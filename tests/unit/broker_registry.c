@@ -302,6 +302,7 @@ Test(registry, malformed_publications_are_refused)
         uint32_t meta_count;
     } ROWS[] = {{&part, 1, "", -1, HEDDLE_ERR_PROTOCOL},
                 {&part, 1, NULL, -1, HEDDLE_ERR_PROTOCOL},
+                {NULL, 0, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE}, /* as the decoder gives an empty list */
                 {&part, 0, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE},
                 {&part, 2, "a", -1, HEDDLE_ERR_UNSUPPORTED_FEATURE},
                 {&empty, 1, "a", -1, HEDDLE_ERR_PROTOCOL},
