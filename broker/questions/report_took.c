@@ -24,10 +24,11 @@ static bool is_limit(uint64_t rate_bytes, const member_t *m)
 
 /* ---- a copy in progress ---- */
 
-/* Also where it was announced again, and the next heartbeat has not come yet. */
+/* Also where it was announced again, and the next heartbeat has not come yet.  A copy with a trouble, such as
+ * a former slot that is still read, has not begun. */
 bool copy_is_fetching(const track_t *t, const copy_row_t *c, const member_sub_t *sub)
 {
-    return sub->fetching == t->version && c->state <= COPY_FETCHING;
+    return sub->fetching == t->version && c->state <= COPY_FETCHING && !c->code;
 }
 
 /* What the worker does with a version that it was told of, and that has no trouble. */
