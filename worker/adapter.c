@@ -6,6 +6,7 @@
 #include "core/log.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 /* NULL for an entry without a slot, and for a slot that was never reserved. */
 static slot_t *slot_of(const adapter_t *a, int slot)
@@ -329,6 +330,7 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         slots_activate(a->core->slots, slot);
         (void)FAILPOINT("worker.after_flip");
         break;
+    case SA_FORGET: free(action->what); break;
     case SA_DROP:
         /* Nothing is requested into the slot any more; what is under way may still land (free_dropped). */
         if (a->download && a->download->slot == slot) download_destroy(&a->download);
@@ -372,15 +374,6 @@ static int step_sync(adapter_t *a, const sync_event_t *event, uint64_t now_us)
         if (count < 0) rc = count;
         for (int i = 0; i < count; i++) obey(a, &actions[i], now_us);
     } while (fetch_coming(a, now_us, &next, &error) || free_dropped(a, &next));
-    /* Announcements of versions that sync has nothing to do with any more. */
-    for (announced_t **at = &a->announced; *at;) {
-        announced_t *w = *at;
-        if (sync_find(&a->sync, w->version) || (a->download && a->download->what == w)) {
-            at = &w->next;
-            continue;
-        }
-        announced_forget(at);
-    }
     return rc;
 }
 
@@ -470,10 +463,13 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
 {
     heddle_error_t error;
     sync_event_t event;
+    const sync_entry_t *e;
     announced_t *w;
+    if (!a->sync.up) return; /* of a session that has ended */
     switch (m->type) {
     case MSG_ANNOUNCE:
-        w = announced_hear(&a->announced, &m->announce, &error);
+        e = sync_find(&a->sync, m->announce.version);
+        w = announced_hear(e ? e->what : NULL, &m->announce, &error);
         if (!w) {
             /* Refused at once, so that the rollout does not wait for this worker until its deadline. */
             error_where(&error, a->name, m->announce.version, a->core->opts.name, "announce");
@@ -490,8 +486,9 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         step_sync(a, &event, now_us);
         break;
     case MSG_SOURCES:
-        w = announced_find(a->announced, m->sources.version);
-        if (!w) break;
+        e = sync_find(&a->sync, m->sources.version);
+        if (!e) break;
+        w = e->what;
         announced_sources(w, m->sources.sources, m->sources.source_count);
         greet(a, w);
         /* A running fetch tries the new list at once. Sync gets the count, because a version without any
@@ -741,13 +738,14 @@ bool adapter_drop_sources(adapter_t *a)
         const slot_t *slot = slot_of(a, i);
         if (slot && slot->region && !io->tr->idle(io->t, slot->region)) is_idle = false;
     }
-    for (const announced_t *w = is_idle ? NULL : a->announced; w; w = w->next)
-        for (uint32_t i = 0; i < w->source_count; i++) io->tr->drop_peer(io->t, w->sources[i].token);
+    for (const sync_entry_t *e = a->sync.entries; !is_idle && e < a->sync.entries + SYNC_ENTRIES; e++)
+        for (uint32_t i = 0; e->what && i < e->what->source_count; i++)
+            io->tr->drop_peer(io->t, e->what->sources[i].token);
     return !is_idle;
 }
 
 /* Announcements stay until now: adapter_drop_sources needs the tokens of their sources. */
 void adapter_free(adapter_t *a)
 {
-    while (a->announced) announced_forget(&a->announced);
+    for (uint32_t i = 0; i < SYNC_ENTRIES; i++) free(a->sync.entries[i].what);
 }

@@ -42,15 +42,14 @@ typedef struct adapter {
     uint32_t index;
     const char *name;
     sync_t sync;
-    announced_t *announced; /* versions that have an entry in sync and were announced here */
-    download_t *download;   /* of the version that is COMING, once its slot is RESERVED */
-    check_t equal;          /* of the slot whose region the version that is COMING adopts; version 0:
+    download_t *download;  /* of the version that is COMING, once its slot is RESERVED */
+    check_t equal;         /* of the slot whose region the version that is COMING adopts; version 0:
                              * none */
-    unreached_t unreached;  /* of `download` */
-    bool has_surplus;       /* free slots may have memory to give back */
-    char barred[96];        /* of the last heartbeat: why a version waits for its former slot */
-    uint64_t room_us;       /* the broker is not asked to make room before */
-    uint64_t commit_us;     /* when the last COMMIT came */
+    unreached_t unreached; /* of `download` */
+    bool has_surplus;      /* free slots may have memory to give back */
+    char barred[96];       /* of the last heartbeat: why a version waits for its former slot */
+    uint64_t room_us;      /* the broker is not asked to make room before */
+    uint64_t commit_us;    /* when the last COMMIT came */
 } adapter_t;
 
 void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index);

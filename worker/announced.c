@@ -5,17 +5,10 @@
 
 #include <stdlib.h>
 
-/* At most a few versions are announced at a time (SYNC_ENTRIES), so that a list is enough. */
-announced_t *announced_find(announced_t *list, uint64_t version)
-{
-    while (list && list->version != version) list = list->next;
-    return list;
-}
-
 /* The sizes come from the network and are checked before memory is reserved for them. */
-announced_t *announced_hear(announced_t **list, const msg_announce_t *m, heddle_error_t *error)
+announced_t *announced_hear(announced_t *known, const msg_announce_t *m, heddle_error_t *error)
 {
-    announced_t *w = announced_find(*list, m->version);
+    announced_t *w = known;
     const msg_part_t *part = m->part_count == ANNOUNCED_PARTS ? &m->parts[0] : NULL;
     if (!part) {
         error_fail(error, HEDDLE_ERR_PROTOCOL,
@@ -38,18 +31,9 @@ announced_t *announced_hear(announced_t **list, const msg_announce_t *m, heddle_
         announced_parts(w, m->parts, &m->key);
         w->data_bytes = m->data_bytes;
         w->step = m->step;
-        w->next = *list;
-        *list = w;
     }
     announced_sources(w, m->sources, m->source_count);
     return w;
-}
-
-void announced_forget(announced_t **at)
-{
-    announced_t *w = *at;
-    *at = w->next;
-    free(w);
 }
 
 /* The key of each part follows from the version's, so that the message has one. */

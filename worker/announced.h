@@ -4,8 +4,8 @@
  * It is a copy of what ANNOUNCE and SOURCES said, because messages are gone when their handler returns and a
  * version may wait for a slot, or be fetched anew.  It has no states: sync's entry of the version has them.
  *
- * Loop thread only.  The adapter that heard the announcement owns it (the admin handle, for its pull), and a
- * download borrows it. */
+ * Loop thread only.  Sync's entry of the version owns it (the admin handle, for its pull), and a download
+ * borrows it. */
 #ifndef WORKER_ANNOUNCED_H
 #define WORKER_ANNOUNCED_H
 
@@ -40,7 +40,6 @@ typedef struct {
 } announced_part_t;
 
 typedef struct announced {
-    struct announced *next;
     uint64_t version, data_bytes;
     digest_t h1;
     announced_part_t part[ANNOUNCED_PARTS];
@@ -54,13 +53,10 @@ typedef struct announced {
     uint32_t served_count;
 } announced_t;
 
-/* Of an adapter's list; NULL: none. */
-announced_t *announced_find(announced_t *list, uint64_t version);
-/* Keeps what ANNOUNCE says: as a new row of the list, or, where the version has one, only its sources, for
- * bytes and key of a version never change.  NULL: it cannot be kept (PROTOCOL, LIMIT, NO_MEMORY). */
-announced_t *announced_hear(announced_t **list, const msg_announce_t *m, heddle_error_t *error);
-/* Takes it out of the list. */
-void announced_forget(announced_t **at);
+/* Keeps what ANNOUNCE says: as a new one, to be freed, or, where the version is known already, only its
+ * sources, for bytes and key of a version never change.  NULL: it cannot be kept (PROTOCOL, LIMIT,
+ * NO_MEMORY). */
+announced_t *announced_hear(announced_t *known, const msg_announce_t *m, heddle_error_t *error);
 
 /* Copies the parts of a message, of which there are ANNOUNCED_PARTS; `key`: the version's. */
 void announced_parts(announced_t *w, const msg_part_t *parts, const key16_t *key);

@@ -214,9 +214,10 @@ static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
     check->state = CHECK_ASKING;
     check->deadline_us = now_us + CHECK_ANSWER_US;
     adapter_t *a = &n->adapters[check->adapter];
+    const sync_entry_t *e = sync_find(&a->sync, check->version);
     adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_VERIFY,
                                      .version = check->version,
-                                     .what = announced_find(a->announced, check->version),
+                                     .what = e ? e->what : NULL,
                                      .digest = check->slot->h1});
 }
 

@@ -34,6 +34,12 @@ static bool is_ready(const sync_entry_t *e)
     return e->state == SYNC_STAGED || e->state == SYNC_ACTIVE || e->state == SYNC_KEPT;
 }
 
+/* The application was asked to switch to this version, and has not. */
+static bool is_asked(const sync_t *s, const sync_entry_t *e)
+{
+    return s->switching != SWITCH_DONE && s->asked == e->version;
+}
+
 static sync_entry_t *find_version(sync_t *s, uint64_t version)
 {
     FOR_EACH(s, e)
@@ -47,9 +53,6 @@ static sync_entry_t *find_in(sync_t *s, sync_state_t state)
         if (e->state == state) return e;
     return NULL;
 }
-
-/* The slot number is -1 and not 0, which is a slot. */
-static void forget(sync_entry_t *e) { *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1}; }
 
 /* --- failures ----------------------------------------------------------------------------------- */
 
@@ -90,19 +93,24 @@ static sync_action_t *offer(run_t *run, const sync_entry_t *e, int event, int er
     return a;
 }
 
-/* While the session is down nothing is sent; `reported` then stays false, and on_up sends it, unless the
- * JOIN restated it. */
-static void send_staged(run_t *run, sync_entry_t *e)
+/* While the session is down nothing is sent: on_up sends it, unless the JOIN restated it. */
+static void send_staged(run_t *run, const sync_entry_t *e)
 {
-    e->reported = run->s->up;
     if (run->s->up) act(run, SA_SEND_STAGED, e);
 }
 
 /* As send_staged, for the version that is served. It names the decision that was applied last. */
 static void send_active(run_t *run, const sync_entry_t *e)
 {
-    run->s->active_reported = run->s->up;
     if (run->s->up) act(run, SA_SEND_ACTIVE, e)->decision = run->s->applied.decision;
+}
+
+/* An application is asked to switch to a version, or to go back to the active one. */
+static void ask_to_switch(run_t *run, const sync_entry_t *e)
+{
+    run->s->switching = SWITCH_ASKED;
+    run->s->asked = e->version;
+    offer(run, e, HEDDLE_EVENT_COMMIT, 0);
 }
 
 /* The failure is remembered, because the message may have to wait for the session, and because later
@@ -127,12 +135,19 @@ static void send_nack(run_t *run, const sync_entry_t *e, uint64_t decision, cons
 
 /* --- changes that more than one event makes ----------------------------------------------------- */
 
+/* The slot number is -1 and not 0, which is a slot. */
+static void forget(run_t *run, sync_entry_t *e)
+{
+    act(run, SA_FORGET, e);
+    *e = (sync_entry_t){.state = SYNC_ABSENT, .slot = -1};
+}
+
 /* Gives up a version. Its slot is free when nothing uses the memory any more; that is the slot's state, and
  * no entry is needed for it. */
 static void leave(run_t *run, sync_entry_t *e)
 {
     if (e->slot >= 0) act(run, SA_DROP, e);
-    forget(e);
+    forget(run, e);
 }
 
 /* A slot may still be written into after its fetch was stopped, so it cannot be used at once for the same
@@ -184,12 +199,11 @@ static void apply_decided(run_t *run)
     FOR_EACH(run->s, e)
         if (is_ready(e) && is_named(run->s, e) && (!best || e->decision > best->decision)) best = e;
     if (!best) return;
-    if (!run->s->app || (best->state == SYNC_ACTIVE && !run->s->asked)) {
+    if (!run->s->app || (best->state == SYNC_ACTIVE && run->s->switching == SWITCH_DONE)) {
         flip(run, best);
     } else if (best->offered != best->decision) {
         best->offered = best->decision;
-        run->s->asked = best->version;
-        offer(run, best, HEDDLE_EVENT_COMMIT, 0);
+        ask_to_switch(run, best);
     }
 }
 
@@ -233,12 +247,12 @@ static void start_next(run_t *run)
     bool preempts = s->up && head && fetching && (is_firm(s, head) || head->order > fetching->order);
     if (preempts && !is_firm(s, fetching)) {
         wait_again(run, fetching);
-        if (is_overtaken(s, fetching)) forget(fetching);
+        if (is_overtaken(s, fetching)) forget(run, fetching);
         fetching = NULL;
     }
     /* A broker may allow fewer slots than the table has. */
     int slot = head && !fetching && run->slots->next < (int)s->slot_count ? run->slots->next : -1;
-    bool blocked = head && !fetching && slot < 0 && !head->complained;
+    bool blocked = head && !fetching && slot < 0 && head->patience_us != CLOCK_NEVER;
     if (!blocked) s->give_up_us = CLOCK_NEVER;
     else if (s->give_up_us == CLOCK_NEVER) s->give_up_us = run->now + head->patience_us;
     if (slot < 0) return;
@@ -294,7 +308,7 @@ static sync_entry_t *add(run_t *run)
                SYNC_WAITING_MAX);
     error_where(&error, NULL, oldest->version, NULL, "announce");
     send_nack(run, oldest, 0, &error);
-    forget(oldest);
+    forget(run, oldest);
     return e;
 }
 
@@ -320,7 +334,7 @@ static void decide(run_t *run, const decision_t *d)
         if (e->version > d->version && !is_switching) e->decision = 0;
         /* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
         if (e == named || !is_overtaken(s, e)) continue;
-        if (e->state == SYNC_WAITING) forget(e);
+        if (e->state == SYNC_WAITING) forget(run, e);
         else if (e->state == SYNC_COMING && (e->starved || gives_way(run, e, named))) leave(run, e);
     }
     if (named && !digest_equal(&named->digest, &d->digest))
@@ -364,15 +378,14 @@ static void on_up(run_t *run)
         for (uint32_t i = 0; i < ev->keep_count; i++) is_kept |= ev->keep[i] == e->version;
         if (sync_is_held(e) && is_kept) e->retired = false;
         else if (sync_is_held(e) && e->restated) on_retire(run, e);
-        if (e->state == SYNC_STAGED && !e->reported) send_staged(run, e);
+        if (e->state == SYNC_STAGED && e->restated != SYNC_STAGED) send_staged(run, e);
         if (e->deadline_us < run->now + SYNC_GRACE_US) e->deadline_us = run->now + SYNC_GRACE_US;
     }
     const sync_entry_t *active = sync_active(s);
-    if (active && !s->active_reported) send_active(run, active);
-    if (active && s->asked && s->decided.decision <= s->applied.decision) {
-        s->asked = active->version;
-        offer(run, active, HEDDLE_EVENT_COMMIT, 0);
-    }
+    if (active && active->restated != SYNC_ACTIVE) send_active(run, active);
+    bool is_switching = s->switching != SWITCH_DONE;
+    if (is_switching) s->switching = SWITCH_ASKED; /* the broker heard in JOIN that the version is active */
+    if (active && is_switching && s->decided.decision <= s->applied.decision) ask_to_switch(run, active);
     /* What failed meanwhile is sent in the order in which it happened: a later failure of a version may
      * correct an earlier one. */
     for (;;) {
@@ -381,7 +394,7 @@ static void on_up(run_t *run)
             if (k->pending && (!first || k->order < first->order)) first = k;
         if (!first) return;
         first->pending = false;
-        if (first->decision && first->decision == s->applied.decision) s->active_reported = false;
+        if (first->decision && first->decision == s->applied.decision) s->switching = SWITCH_REFUSED;
         const sync_entry_t *e = find_version(s, first->version);
         sync_entry_t about = {.version = first->version,
                               .what = e ? e->what : NULL,
@@ -406,18 +419,17 @@ static void become_staged(run_t *run, sync_entry_t *e)
 static int on_app_activate(run_t *run, sync_entry_t *e)
 {
     if (e->state == SYNC_ACTIVE && !is_named(run->s, e)) {
-        if (run->s->asked == e->version) {
-            sync_nack_t *nack = sync_nack(run->s, e->version, run->s->applied.decision);
-            if (nack) nack->pending = false; /* it was refused, and went well then */
-            run->s->asked = 0;
-            if (!run->s->active_reported) send_active(run, e); /* it was refused before */
-        }
+        if (!is_asked(run->s, e)) return HEDDLE_OK;
+        sync_nack_t *nack = sync_nack(run->s, e->version, run->s->applied.decision);
+        if (nack) nack->pending = false; /* it was refused, and went well then */
+        if (run->s->switching == SWITCH_REFUSED) send_active(run, e);
+        run->s->switching = SWITCH_DONE;
         return HEDDLE_OK;
     }
     if (!is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
     if (!run->s->up) return HEDDLE_ERR_FENCED;
     if (!is_named(run->s, e)) return HEDDLE_ERR_NOT_FOUND;
-    if (run->s->asked == e->version) run->s->asked = 0;
+    if (is_asked(run->s, e)) run->s->switching = SWITCH_DONE;
     flip(run, e);
     return HEDDLE_OK;
 }
@@ -433,9 +445,9 @@ static int on_app_reject(run_t *run, sync_entry_t *e)
         send_nack(run, e, decision, run->ev->error);
         return HEDDLE_OK;
     }
-    if (e->state == SYNC_ACTIVE && run->s->asked == e->version) { /* to go back to it */
+    if (e->state == SYNC_ACTIVE && is_asked(run->s, e)) { /* to go back to it */
         send_nack(run, e, run->s->applied.decision, run->ev->error);
-        run->s->active_reported = false;
+        run->s->switching = SWITCH_REFUSED;
         return HEDDLE_OK;
     }
     if (e->state != SYNC_ARRIVED && e->state != SYNC_STAGED) return HEDDLE_ERR_NOT_FOUND;
@@ -496,8 +508,8 @@ static void give_up_waiting(run_t *run)
     error_where(&error, NULL, head->version, NULL, "announce");
     send_nack(run, head, 0, &error);
     sync_nack(s, head->version, 0)->lacks_occupants = true;
-    head->complained = true;
-    if (!is_named(s, head) && head->deadline_us != CLOCK_NEVER) forget(head);
+    head->patience_us = CLOCK_NEVER;
+    if (!is_named(s, head) && head->deadline_us != CLOCK_NEVER) forget(run, head);
 }
 
 /* While the session is down no version fails for lack of a slot: the broker could not be informed. */
@@ -538,11 +550,11 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
     case SY_UP: on_up(run); break;
     case SY_DOWN:
         /* What was decided and not applied may have changed meanwhile: only the next WELCOME says. */
-        s->up = s->active_reported = false;
+        s->up = false;
         s->decided = s->applied;
         FOR_EACH(s, each) {
             if (is_named(s, each)) each->decision = each->offered = 0;
-            each->reported = each->restated = false;
+            each->restated = SYNC_ABSENT;
         }
         break;
     case SY_TICK:
@@ -557,7 +569,8 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
         if (!e) e = add(run);
         uint64_t left = event->deadline_us;
         e->deadline_us = left ? now_us + left + SYNC_GRACE_US : CLOCK_NEVER;
-        e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;
+        if (e->patience_us != CLOCK_NEVER)
+            e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;
         e->starved = false;
         /* The broker repeats an announcement when it does not know how far this worker is. */
         if (state == SYNC_COMING) act(run, SA_RESOURCE, e);
@@ -571,8 +584,8 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
         } else if (event->decision == s->applied.decision && state == SYNC_ACTIVE) {
             /* A repetition: the answer to the first one was lost. An application that was asked to switch
              * back has to answer first, and is asked again where it refused. */
-            if (s->asked != e->version) send_active(run, e);
-            else if (!s->active_reported) offer(run, e, HEDDLE_EVENT_COMMIT, 0);
+            if (!is_asked(s, e)) send_active(run, e);
+            else if (s->switching == SWITCH_REFUSED) offer(run, e, HEDDLE_EVENT_COMMIT, 0);
         }
         break;
     case SY_ABORT: {
@@ -648,15 +661,11 @@ const sync_entry_t *sync_loading(const sync_t *s)
 void sync_init(sync_t *s, bool app)
 {
     *s = (sync_t){.app = app, .give_up_us = CLOCK_NEVER};
-    FOR_EACH(s, e) forget(e);
+    FOR_EACH(s, e) e->slot = -1;
 }
 
 /* What JOIN has said need not be said again after the WELCOME that answers it. */
 void sync_restate(sync_t *s)
 {
-    s->active_reported = true;
-    FOR_EACH(s, e) {
-        e->restated = sync_is_held(e);
-        e->reported = e->state == SYNC_STAGED;
-    }
+    FOR_EACH(s, e) e->restated = sync_is_held(e) ? e->state : SYNC_ABSENT;
 }

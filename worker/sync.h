@@ -84,8 +84,8 @@
 #define SYNC_ENTRIES (LIMIT_SLOTS + SYNC_WAITING_MAX + 2u)
 /* failures that are remembered: more than come together while the broker is away */
 #define SYNC_NACKS 16u
-/* of one step: UP may drop every slot, and say every failure */
-#define SYNC_ACTIONS_MAX (2u * LIMIT_SLOTS + SYNC_NACKS + 16u)
+/* of one step: UP may retire and drop every slot, and say every failure */
+#define SYNC_ACTIONS_MAX (3u * LIMIT_SLOTS + SYNC_NACKS + 16u)
 /* readers of a version that is leaving get so long before a version fails */
 #define SYNC_SLOT_WAIT_US 1000000u
 /* first pause before a version is tried again; doubles four times */
@@ -107,21 +107,26 @@ typedef struct {
     sync_state_t state;
     int slot; /* its index; slots.h has its state; -1: none */
     uint64_t version;
-    struct announced *what; /* of its announcement: the adapter's, and not looked at here */
+    struct announced *what; /* its announcement: the entry's, until FORGET; not looked at here */
     digest_t digest;
     uint64_t decision;    /* the one that named it; 0: none, or a later one stepped back below it */
     uint64_t offered;     /* decision of the last OFFER commit */
     uint64_t order;       /* of announcement */
     uint64_t deadline_us; /* by own clock, with grace; CLOCK_NEVER: none */
-    uint64_t patience_us; /* how long it may be blocked for a slot */
+    uint64_t patience_us; /* how long it may be blocked for a slot; CLOCK_NEVER: NO_SLOT was reported */
     uint64_t start_us;    /* not to be tried before */
     unsigned tries;
-    bool complained; /* a NACK with no_slot was sent */
-    bool reported;   /* STAGED was sent or restated */
-    bool restated;   /* was in the last JOIN */
-    bool retired;    /* ACTIVE and not to be kept */
-    bool starved;    /* COMING, or waits again: by the last list no process has its bytes */
+    sync_state_t restated; /* what the last JOIN said of it; ABSENT: nothing */
+    bool retired;          /* ACTIVE and not to be kept */
+    bool starved;          /* COMING, or waits again: by the last list no process has its bytes */
 } sync_entry_t;
+
+/* The switch of the application to the version that it was offered last with COMMIT. */
+typedef enum {
+    SWITCH_DONE,   /* it serves that version, or was never asked */
+    SWITCH_ASKED,  /* it may serve that one, or neither */
+    SWITCH_REFUSED /* it cannot go back to the ACTIVE one; what it serves the broker knows from a NACK */
+} sync_switch_t;
 
 typedef struct {
     uint64_t decision, version;
@@ -143,12 +148,10 @@ typedef struct sync {
     bool app, up;
     uint32_t slot_count; /* how many may be used; 0 before the first UP */
     sync_entry_t entries[SYNC_ENTRIES];
-    decision_t applied;   /* decision 0: none */
-    decision_t decided;   /* the greatest seen */
-    bool active_reported; /* ACTIVE of `applied` was sent or restated */
-    /* Version of the last COMMIT that was offered, until the application has switched to it; 0: none.  It may
-     * serve that one, or neither. */
-    uint64_t asked;
+    decision_t applied; /* decision 0: none */
+    decision_t decided; /* the greatest seen */
+    sync_switch_t switching;
+    uint64_t asked; /* the version, unless the switch is DONE */
     uint64_t order; /* of the last announcement */
     /* when the head of the waiting ones, which lacks a slot, fails; CLOCK_NEVER: it lacks none */
     uint64_t give_up_us;
@@ -178,7 +181,7 @@ typedef enum {
 typedef struct {
     sync_event_kind_t kind;
     uint64_t version;
-    struct announced *what; /* ANNOUNCE; lives as long as the entry */
+    struct announced *what; /* ANNOUNCE; from then on the entry's */
     digest_t digest;        /* ANNOUNCE, COMMIT, UP */
     uint64_t decision;      /* COMMIT; UP: 0 = nothing was decided yet */
     uint64_t deadline_us;   /* ANNOUNCE: left of the rollout's; 0: none */
@@ -199,8 +202,9 @@ typedef enum {
     SA_SEND_NACK, /* sync_nack has the reason */
     SA_OFFER,     /* an event for the application: `event`; FAILED and STALE: `err` */
     SA_FLIP,      /* `slot` becomes the active one; the one before stays, or a DROP follows */
-    SA_DROP       /* stop fetching into `slot`, and give it back when readers, sends and asks are done;
+    SA_DROP,      /* stop fetching into `slot`, and give it back when readers, sends and asks are done;
                    * answer DRAINED */
+    SA_FORGET     /* `what` is the adapter's again: its entry is gone */
 } sync_action_kind_t;
 
 typedef struct {

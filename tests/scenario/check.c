@@ -113,9 +113,6 @@ static void check_decision(world_t *w, actor_t *a, const decision_t *applied)
 
 static void check_queues(world_t *w, const actor_t *a)
 {
-    uint32_t announced = 0;
-    for (const announced_t *n = worker_node_adapter(a->worker, 0)->announced; n; n = n->next) announced++;
-    if (announced > SYNC_ENTRIES + 1) world_fail(w, "I9: %s remembers %u announcements", a->name, announced);
     leftover_t left = leftover_of(a->t);
     if (left.asks > LEFTOVER_ASKS_MAX || left.standing > LEFTOVER_STANDING_MAX)
         world_fail(w, "I9: asks of %s", a->name);

@@ -28,7 +28,8 @@ static void render(sync_t *s, int count, int before)
     said[0] = 0;
     for (int i = 0; i < count; i++) {
         const sync_action_t *a = &out[i];
-        at += (size_t)snprintf(said + at, sizeof said - at, "%s%s", i ? ", " : "", NAMES[a->kind]);
+        if (a->kind == SA_FORGET) continue; /* each entry that goes: see worker_walk.h */
+        at += (size_t)snprintf(said + at, sizeof said - at, "%s%s", at ? ", " : "", NAMES[a->kind]);
         if (a->kind == SA_OFFER) at += (size_t)snprintf(said + at, sizeof said - at, " %d", a->event);
         at += (size_t)snprintf(said + at, sizeof said - at, " %d", (int)a->version);
         if (a->kind == SA_SEND_ACTIVE || (a->kind == SA_SEND_NACK && a->decision))
@@ -39,7 +40,7 @@ static void render(sync_t *s, int count, int before)
     }
     const sync_entry_t *coming = sync_coming(s);
     if (coming && coming->slot != before)
-        snprintf(said + at, sizeof said - at, "%sFETCH %d", count ? ", " : "", (int)coming->version);
+        snprintf(said + at, sizeof said - at, "%sFETCH %d", at ? ", " : "", (int)coming->version);
 }
 
 static uint64_t now;

@@ -24,6 +24,7 @@ typedef struct {
     uint64_t in_slot[LIMIT_SLOTS]; /* version whose memory a slot holds; 0: free */
     bool leaving[LIMIT_SLOTS];     /* the slot was dropped and is not drained: a reader, a send or an ask is
                                   in it */
+    unsigned announced;            /* announcements that sync was given, and has not given back */
     uint64_t coming;               /* version that gets memory or bytes; 0: none */
     uint64_t
         asked; /* the COMMIT that the application heard last, and has not answered by a switch; 0: none */
@@ -69,6 +70,10 @@ static void obey(world_t *w, const sync_action_t *out, int count)
         case SA_OFFER:
             if (a->event == HEDDLE_EVENT_COMMIT) w->asked = a->version;
             break;
+        case SA_FORGET:
+            cr_assert(a->what);
+            w->announced--;
+            break;
         default: break;
         }
     }
@@ -82,13 +87,15 @@ static void obey(world_t *w, const sync_action_t *out, int count)
 
 static void check(world_t *w)
 {
-    unsigned active = 0, coming = 0, waiting = 0;
+    unsigned active = 0, coming = 0, waiting = 0, entries = 0;
     uint64_t used = 0;
     for (unsigned i = 0; i < SYNC_ENTRIES; i++) {
         const sync_entry_t *e = &w->s.entries[i];
         active += e->state == SYNC_ACTIVE;
         coming += e->state == SYNC_COMING;
         waiting += e->state == SYNC_WAITING;
+        entries += e->state != SYNC_ABSENT;
+        cr_assert_eq(e->state != SYNC_ABSENT, e->what != NULL);
         bool owns = e->state >= SYNC_COMING;
         cr_assert_eq(owns, e->slot >= 0);
         if (!owns) continue;
@@ -98,6 +105,7 @@ static void check(world_t *w)
         cr_assert(!w->leaving[e->slot], "version %d is in a slot that was dropped", (int)e->version);
     }
     cr_assert(active <= 1 && coming <= 1 && waiting <= SYNC_WAITING_MAX + 2);
+    cr_assert_eq(entries, w->announced, "an announcement is lost");
     cr_assert_eq(coming == 1, w->coming != 0);
     cr_assert_eq(active == 1, w->active != 0);
     cr_assert_leq(w->s.applied.decision, w->s.decided.decision);
@@ -175,6 +183,10 @@ static void take_event(world_t *w, sync_event_t ev)
     error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
     if (ev.kind == SY_NOT_RESERVED || ev.kind == SY_FETCH_FAILED || ev.kind == SY_APP_REJECT) ev.error = &why;
     ev.digest = walk_digest(ev.version);
+    if (ev.kind == SY_ANNOUNCE) {
+        ev.what = (struct announced *)w; /* any address: sync does not look at it */
+        if (w->s.up && !sync_find(&w->s, ev.version)) w->announced++;
+    }
     sync_slots_t slots = {.next = -1};
     for (int slot = (int)LIMIT_SLOTS; slot-- > 0;) {
         if (!w->in_slot[slot] && !w->leaving[slot]) slots.next = slot;
