@@ -94,7 +94,7 @@ int broker_start(broker_t *b, instant_t now)
     events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
                b->registry.adapter_count);
     broker_go_on(b, now);
-    return b->is_broken ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
+    return b->state == BROKER_BROKEN ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
 }
 
 const events_t *broker_events(const broker_t *b) { return &b->events; }
@@ -103,7 +103,7 @@ bool broker_knows_keys(const broker_t *b) { return b->auth.keys != NULL; }
 
 void broker_end_broken(broker_t *b, int code, const char *what, heddle_error_t *error)
 {
-    b->is_broken = true;
+    b->state = BROKER_BROKEN;
     if (what) error_fail(error, code, "%s", what);
     b->io.fatal(b->io.self, error);
 }
@@ -121,7 +121,8 @@ void broker_note_unsendable(broker_t *b)
     b->out->unsendable = (msg_type_t)0;
     text_printf(text, sizeof text, "%s is out of its own limits and was not sent: an error of the broker",
                 msg_name((int)type));
-    if (type == MSG_HELLO_OK && !b->is_broken) broker_end_broken(b, HEDDLE_ERR_INTERNAL, text, &error);
+    if (type == MSG_HELLO_OK && b->state != BROKER_BROKEN)
+        broker_end_broken(b, HEDDLE_ERR_INTERNAL, text, &error);
     else if (b->io.warn) b->io.warn(b->io.self, "broker.unsendable", text);
 }
 
@@ -171,7 +172,8 @@ void broker_send_outbox(broker_t *b)
 static bool ends_incomplete(broker_t *b)
 {
     heddle_error_t error;
-    if (!b->rollout.is_incomplete || b->is_broken) return b->is_broken;
+    if (b->state == BROKER_BROKEN) return true;
+    if (!b->rollout.is_incomplete) return false;
     outbox_clear(b->out);
     broker_end_broken(b, HEDDLE_ERR_NO_MEMORY, "no memory for what a version waits for", &error);
     return true;
@@ -204,7 +206,6 @@ void broker_decide(broker_t *b, instant_t now)
         /* Nothing is decided while a transaction is open, because decisions must see its result, nor after a
          * refused commit: broker_committed or broker_tick goes on from here.  Each commit may make another
          * decision possible, so this repeats until no record is added. */
-        b->is_undecided |= b->txn.is_open;
         if (!b->txn.is_open && !b->retry_us) {
             rollout_decide(&b->rollout, broker_view(b, now), b->out);
             close_abandoned(b, now);
@@ -223,7 +224,7 @@ void broker_decide(broker_t *b, instant_t now)
 void broker_go_on(broker_t *b, instant_t now)
 {
     broker_decide(b, now);
-    while (b->requests && !b->txn.is_open && !b->is_broken) {
+    while (b->requests && !b->txn.is_open && b->state != BROKER_BROKEN) {
         broker_handle_waiting(b, now);
         broker_decide(b, now);
     }
@@ -441,7 +442,7 @@ void broker_bad_frame(broker_t *b, uint64_t peer, const char *why)
 void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
 {
     owner_check(&b->owner);
-    if (b->is_broken) return;
+    if (b->state == BROKER_BROKEN) return;
     heddle_error_t error;
     msg_t m;
     int rc = msg_decode(frame, &m, &error);
@@ -476,7 +477,7 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
 void broker_tick(broker_t *b, instant_t now)
 {
     owner_check(&b->owner);
-    if (b->is_broken) return;
+    if (b->state == BROKER_BROKEN) return;
     membership_tick(&b->members, now);
     member_t *lapsed;
     while ((lapsed = membership_lapsed(&b->members, now.us)) != NULL)
@@ -485,16 +486,15 @@ void broker_tick(broker_t *b, instant_t now)
     broker_end_late_requests(b, now);
     if (b->retry_us && now.us >= b->retry_us && !b->txn.is_open) {
         b->retry_us = 0;
-        if (b->is_read_only) {
+        if (b->state == BROKER_READ_ONLY) {
             /* The store refused the last commit.  The epoch is written again, which changes nothing, to
              * find out whether the store accepts records. */
             heddle_error_t error;
             record_t *rec = outbox_record(b->out, RECORD_EPOCH, "", now);
             rec->epoch = b->registry.epoch;
             broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
-            b->is_undecided |= b->txn.is_open;
         }
-        if (!b->is_read_only) rollout_stir(&b->rollout);
+        if (b->state == BROKER_READY) rollout_stir(&b->rollout);
     }
     bool can_write = !b->retry_us && !b->txn.is_open;
     bool is_owed = (b->has_abandoned && b->rollout.is_settled) || now.us >= roster_deadline(b);
@@ -506,7 +506,7 @@ void broker_tick(broker_t *b, instant_t now)
 void broker_end(broker_t *b, instant_t now)
 {
     owner_check(&b->owner);
-    if (b->is_broken || b->roster.write_us == CLOCK_NEVER) return;
+    if (b->state == BROKER_BROKEN || b->roster.write_us == CLOCK_NEVER) return;
     roster_touch(b, 0, now);
     broker_go_on(b, now);
 }
@@ -516,7 +516,7 @@ void broker_end(broker_t *b, instant_t now)
 uint64_t broker_flush(broker_t *b, instant_t now)
 {
     owner_check(&b->owner);
-    if (b->is_broken) return CLOCK_NEVER;
+    if (b->state == BROKER_BROKEN) return CLOCK_NEVER;
     if (b->pending.rows) broker_answer_pending(b, now);
     step_t step = broker_step(b, now);
     rollout_flush(&step);

@@ -18,6 +18,13 @@
 
 #define FENCED_EVERY_US 60000000ull /* between two events about stale tokens of one connection, at least */
 
+/* What it can do with requests.  BROKEN is for ever. */
+typedef enum {
+    BROKER_READY,
+    BROKER_READ_ONLY, /* the store refused the last commit */
+    BROKER_BROKEN     /* memory and store may differ: the process ends */
+} broker_state_t;
+
 /* A connection that said HELLO (or not yet: role 0). */
 typedef struct broker_peer {
     uint64_t peer;
@@ -50,7 +57,6 @@ struct broker {
     txn_t txn;
     request_t *requests;
     size_t request_count, request_bytes; /* that wait for it, in their order */
-    bool is_undecided;                   /* rollouts changed meanwhile, and are decided when it has ended */
     broker_peer_t *peers;
     size_t idle_count, ending_count;
     uint64_t started_us, started_ms;
@@ -62,12 +68,11 @@ struct broker {
     } restored; /* the last member that knew more than the store, and what */
     struct {
         uint64_t epochs, numbers;
-    } raised;              /* by how much members raised them since the start */
-    bool is_read_only;     /* the last commit was refused: `status` says read_only */
-    uint64_t read_only_ms; /* since when, and why at last */
+    } raised; /* by how much members raised them since the start */
+    broker_state_t state;
+    uint64_t read_only_ms; /* READ_ONLY: since when, and why at last */
     char read_only_why[256];
     uint64_t retry_us; /* after a failed transaction: when deciding is tried again; 0: it may go on now */
-    bool is_broken;    /* fatal was called */
     /* a writer's session may have ended without its record being closed */
     bool has_abandoned;
     bool has_news;                   /* something happened that a waiting question may wait for */

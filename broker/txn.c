@@ -78,11 +78,11 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
 
     /* After a refused commit the broker is read-only, and tries again after COMMIT_RETRY_US.  A store whose
      * content is not known any more ends the process. */
-    if (was_tried) {
-        if (b->is_read_only && !rc) rollout_resume(&b->rollout, now.us);
-        if (rc && !b->is_read_only) b->read_only_ms = now.wall_ms;
+    if (was_tried && b->state != BROKER_BROKEN) {
+        if (b->state == BROKER_READ_ONLY && !rc) rollout_resume(&b->rollout, now.us);
+        if (b->state == BROKER_READY && rc) b->read_only_ms = now.wall_ms;
         if (rc) error_text(b->read_only_why, sizeof b->read_only_why, error->message);
-        b->is_read_only = rc != HEDDLE_OK;
+        b->state = rc ? BROKER_READ_ONLY : BROKER_READY;
     }
     if (!rc) rc = apply(b, now, error);
     else if (rc == HEDDLE_ERR_DATA_DIR) broker_end_broken(b, rc, NULL, error);
@@ -91,7 +91,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
     bool leaves_undecided = rc && (was_tried || t->kind == TXN_OWN);
     if (leaves_undecided && !b->retry_us) b->retry_us = now.us + COMMIT_RETRY_US;
     if (rc) outbox_clear(b->out);
-    if (b->is_broken) return;
+    if (b->state == BROKER_BROKEN) return;
 
     bool is_refused = rc && t->asker.peer && !t->is_answered;
     switch (t->kind) {
@@ -124,7 +124,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
         }
         /* fall through */
     case TXN_OPEN:
-        if (rc && b->is_read_only) broker_note_refused_open(b, t->request);
+        if (rc && b->state == BROKER_READ_ONLY) broker_note_refused_open(b, t->request);
         break;
     }
     if (is_refused) broker_refuse_asker(b, &t->asker, error, t->retry_ms);
@@ -167,19 +167,18 @@ int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *
         return rc;
     }
     end_txn(b, rc, is_tried, now, ret_error);
-    return b->is_broken ? ret_error->code : rc;
+    return b->state == BROKER_BROKEN ? ret_error->code : rc;
 }
 
-/* Rollouts that changed during the commit were left undecided, and are looked at now. */
+/* Rollouts that changed during the commit are undecided, and are looked at now. */
 void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_t now)
 {
     owner_check(&b->owner);
-    if (b->is_broken || !b->txn.is_open) return;
+    if (b->state == BROKER_BROKEN || !b->txn.is_open) return;
     heddle_error_t why = error ? *error : (heddle_error_t){0};
     b->out = &b->outboxes[b->out == b->outboxes];
     end_txn(b, rc, true, now, &why);
-    if (b->is_undecided && !b->retry_us) rollout_stir(&b->rollout);
-    b->is_undecided = false;
+    if (!b->retry_us) rollout_stir(&b->rollout);
     broker_go_on(b, now);
 }
 

@@ -46,7 +46,7 @@ report_view_t broker_report_view(const broker_t *b, instant_t now)
         .started_us = b->started_us,
         .started_ms = b->started_ms,
         .registry_bytes = b->io.registry_bytes ? b->io.registry_bytes(b->io.self) : 0,
-        .is_read_only = b->is_read_only,
+        .is_read_only = b->state == BROKER_READ_ONLY,
         .read_only_ms = b->read_only_ms,
         .read_only_why = b->read_only_why,
         .restored = {b->restored.at_ms, b->restored.from, b->restored.message},

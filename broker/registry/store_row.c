@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/registry/store_row.h"
 
+#include <sqlite3.h>
 #include <string.h>
 
 /* Each put binds the next column.  The first failure is kept, and the rest does nothing. */

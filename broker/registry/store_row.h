@@ -10,10 +10,8 @@
 
 #include "broker/registry/record.h"
 
-#include <sqlite3.h>
-
 typedef struct {
-    sqlite3_stmt *sql;
+    struct sqlite3_stmt *sql;
     int at, code;
 } row_t;
 

@@ -8,6 +8,8 @@
 #include "../unit/broker_rig.h"
 #include "broker/registry/store_row.h"
 
+#include <sqlite3.h>
+
 enum { COLUMNS_MAX = 22, ROWS_MAX = 24 };
 
 static const record_kind_t KINDS[] = {RECORD_EPOCH,  RECORD_ADAPTER, RECORD_VERSION, RECORD_DECISION,

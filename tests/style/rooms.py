@@ -19,7 +19,8 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
 }
 LIBRARIES = {  # header -> where it may be included
     r"msgpack": r"^proto/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx",
-    r"cuda": r"^transfer/", r"sqlite3": r"^broker/registry/store", r"sodium|xxhash": r"^core/digest",
+    r"cuda": r"^transfer/", r"sqlite3": r"^broker/registry/store(_row)?\.c$",
+    r"sodium|xxhash": r"^core/digest",
 }
 PURE = re.compile(r"^(broker/(registry/(registry|record|publish|writer|decision)|rollout/|membership|events|"
                   r"outbox|auth|strangers|questions/(pending|aim|report|json_parts))[a-z_]*|"

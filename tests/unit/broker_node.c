@@ -587,11 +587,11 @@ Test(node, a_disk_that_refuses_a_publication)
     cr_assert(e->retriable && e->req == R.req && e->of == MSG_PUBLISH);
     cr_assert(!rig_has(T, MSG_PUBLISHED) && !rig_has(W1, MSG_ANNOUNCE));
     cr_assert_eq(rig_adapter()->version_count, 0);
-    cr_assert(R.b->is_read_only);
+    cr_assert(R.b->state == BROKER_READ_ONLY);
     R.commit_error = 0;
     rig_publish(T, (rig_publish_t){.digest = 1});
     cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 1, "the number was not spent");
-    cr_assert(!R.b->is_read_only);
+    cr_assert(R.b->state == BROKER_READY);
     cr_assert_eq(R.fatals, 0);
 }
 
@@ -601,11 +601,11 @@ Test(node, a_disk_that_takes_records_again_is_noticed)
     R.commit_error = HEDDLE_ERR_NO_SPACE;
     rig_publish(T, (rig_publish_t){.digest = 1});
     rig_pass(2500);
-    cr_assert(R.b->is_read_only);
+    cr_assert(R.b->state == BROKER_READ_ONLY);
     size_t records = R.record_count;
     R.commit_error = 0;
     rig_pass(1100);
-    cr_assert(!R.b->is_read_only, "though nobody writes");
+    cr_assert(R.b->state == BROKER_READY, "though nobody writes");
     rig_pass(2000);
     cr_assert_leq(R.record_count, records + 1, "and then it is left alone");
 }
@@ -730,7 +730,7 @@ Test(node, a_broker_that_cannot_greet_ends)
 {
     R.b->registry.epoch = 1ull << 32;
     rig_hello(W1, ROLE_WORKER);
-    cr_assert(R.fatals == 1 && R.b->is_broken);
+    cr_assert(R.fatals == 1 && R.b->state == BROKER_BROKEN);
 }
 
 /* ---- whose it is ---- */

@@ -41,7 +41,7 @@ Test(outage, a_request_that_did_not_reach_the_store_holds_up_no_decision)
     rig_error(OTHER, "internal");
     rig_staged(W1, 1, 1);
     cr_assert_eq(rig_adapter()->decision, 1);
-    cr_assert(!R.b->is_read_only);
+    cr_assert(R.b->state == BROKER_READY);
 }
 
 /* The publisher of version 1 was away for five leases of an outage that lasts still, and is about to open. */
@@ -63,7 +63,7 @@ Test(outage, a_publisher_that_could_not_come_back_meanwhile_has_a_lease_to_do_so
     cr_assert_str_eq(rig_last(T, MSG_ERROR)->error.code, "no_space");
     R.commit_error = 0;
     rig_pass(1100);
-    cr_assert(!R.b->is_read_only);
+    cr_assert(R.b->state == BROKER_READY);
     cr_assert_str_eq(rig_state(1), "staging");
     rig_open(T, "policy", "trainer", 1, false);
     rig_pass(5 * LEASE_MS);
@@ -108,7 +108,7 @@ Test(outage, one_knock_counts_once)
     for (int i = 0; i < 4; i++) { /* a disk that has room, and has none, within each lease */
         R.commit_error = 0;
         rig_pass(1500);
-        cr_assert(!R.b->is_read_only);
+        cr_assert(R.b->state == BROKER_READY);
         R.commit_error = HEDDLE_ERR_NO_SPACE;
         rig_publish(OTHER, (rig_publish_t){.digest = 51 + i, .adapter = "big"});
         rig_pass(1100);
@@ -135,7 +135,7 @@ Test(outage, nothing_is_decided_before_the_disk_was_tried)
     cr_assert_str_eq(rig_state(1), "staging");
     broker_tick(R.b, R.now);
     rig_flush();
-    cr_assert(!R.b->is_read_only);
+    cr_assert(R.b->state == BROKER_READY);
     cr_assert_str_eq(rig_state(1), "staging");
 }
 
@@ -157,6 +157,6 @@ Test(outage, a_publisher_whose_numbers_could_not_be_kept_has_knocked)
     cr_assert_str_eq(rig_last(T, MSG_ERROR)->error.code, "no_space");
     R.commit_error = 0;
     rig_pass(1100);
-    cr_assert(!R.b->is_read_only);
+    cr_assert(R.b->state == BROKER_READY);
     cr_assert_str_eq(rig_state(1), "staging");
 }

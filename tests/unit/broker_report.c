@@ -828,7 +828,7 @@ Test(report, status_tells_of_the_broker)
     expect(b, "count",
            "{\"adapters\":1,\"versions\":4,\"workers_ready\":2,\"workers_lost\":0,\"writers\":1}");
     json_decref(b);
-    broker->is_read_only = true;
+    broker->state = BROKER_READ_ONLY;
     broker->read_only_ms = 1780000000000;
     snprintf(broker->read_only_why, sizeof broker->read_only_why, "the disk is full");
     broker->opts.public_key = NULL;

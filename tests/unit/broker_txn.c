@@ -42,13 +42,13 @@ Test(txn, what_the_store_refuses_later_did_not_happen)
     const msg_error_t *e = rig_error(T, "no_space");
     cr_assert(e->req == req && e->of == MSG_PUBLISH);
     cr_assert(!rig_has(T, MSG_PUBLISHED) && !rig_has(W1, MSG_ANNOUNCE));
-    cr_assert(rig_adapter()->version_count == 0 && R.b->is_read_only);
+    cr_assert(rig_adapter()->version_count == 0 && R.b->state == BROKER_READ_ONLY);
     cr_assert_str_eq(R.b->read_only_why, "the store says no", "for `status`");
     cr_assert_eq(R.b->read_only_ms, R.now.wall_ms);
     publish(1);
     rig_confirm(HEDDLE_OK);
     cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 1, "the number was not spent");
-    cr_assert(!R.b->is_read_only);
+    cr_assert(R.b->state == BROKER_READY);
 }
 
 Test(txn, a_store_that_cannot_tell_ends_the_process)
