@@ -23,15 +23,6 @@
 typedef struct {
     uint8_t b[16];
 } share_key_t; /* a holder of the key may read */
-/* The key of part 0 is the version's own; that of part n has n added to its last two bytes, as a
- * little-endian number.  So the key of a version gives the right to read all of its parts. */
-static inline share_key_t share_key_of_part(share_key_t key, uint32_t part)
-{
-    uint32_t last = (uint32_t)key.b[14] + ((uint32_t)key.b[15] << 8) + part;
-    key.b[14] = (uint8_t)last;
-    key.b[15] = (uint8_t)(last >> 8);
-    return key;
-}
 typedef struct {
     uint64_t token;
     bytes_t address;

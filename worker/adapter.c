@@ -134,11 +134,11 @@ static int send_outcome(adapter_t *a, const sync_action_t *action, const heddle_
  * in the region. NULL: none, or it is known to be damaged. */
 static slot_t *find_equal(const adapter_t *a, const announced_t *w)
 {
-    const announced_part_t *part = &w->part[0];
+    const announced_part_t *part = &w->part;
     for (uint32_t i = 0; i < SYNC_ENTRIES; i++) {
         const sync_entry_t *e = &a->sync.entries[i];
         if (!sync_is_held(e) || e->what == w) continue;
-        const announced_part_t *its = &e->what->part[0];
+        const announced_part_t *its = &e->what->part;
         bool is_equal = digest_equal(&e->what->h1, &w->h1) && its->region_bytes == part->region_bytes &&
                         its->manifest_bytes == part->manifest_bytes &&
                         digest_equal(&its->manifest_digest, &part->manifest_digest);
@@ -162,9 +162,9 @@ static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
     c->slot = equal;
     for (int piece = 0; piece < 4 && c->at < end; piece++) check_work(c, a->core->io->clock);
     if (c->at < end) return HEDDLE_ERR_AGAIN;
-    bytes_t encoded = announced_manifest(&w->part[0], equal->region->view);
+    bytes_t encoded = announced_manifest(&w->part, equal->region->view);
     digest_t manifest = digest_blake2b(encoded.data, encoded.bytes);
-    if (!digest_equal(&manifest, &w->part[0].manifest_digest)) equal->is_damaged = true;
+    if (!digest_equal(&manifest, &w->part.manifest_digest)) equal->is_damaged = true;
     if (!equal->is_damaged) return HEDDLE_OK;
     log_emit(LOG_ERROR, "slot.damaged",
              "the memory of %s@%llu no longer has its digest: version %llu of the same content is fetched",
@@ -190,7 +190,7 @@ static int reserve(adapter_t *a, const announced_t *w, uint32_t index, heddle_er
     }
     while ((equal = find_equal(a, w)) && (rc = check_equal(a, equal, w)) == HEDDLE_ERR_DIGEST_MISMATCH) {}
     if (equal && rc) return rc;
-    return equal ? slot_adopt(slot, equal) : slot_reserve(slot, announced_bytes(&w->part[0]), error);
+    return equal ? slot_adopt(slot, equal) : slot_reserve(slot, announced_bytes(&w->part), error);
 }
 
 /* Nothing is fetched for an adopted slot: its bytes are those of another version, and check_equal has
@@ -198,7 +198,7 @@ static int reserve(adapter_t *a, const announced_t *w, uint32_t index, heddle_er
 static int seal_adopted(adapter_t *a, announced_t *w, slot_t *slot, uint64_t now_us, heddle_error_t *error)
 {
     const node_io_t *io = a->core->io;
-    const announced_part_t *part = &w->part[0];
+    const announced_part_t *part = &w->part;
     manifest_t manifest = {0};
     int rc =
         manifest_read(announced_manifest(part, slot->region->view), &part->manifest_digest, &manifest, error);
@@ -224,7 +224,7 @@ static int start_download(adapter_t *a, const sync_entry_t *e, uint64_t now_us, 
     announced_t *w = e->what;
     const node_io_t *io = core->io;
     slot_t *slot = slot_of(a, e->slot);
-    share_key_t key = w->part[0].key;
+    share_key_t key = w->part.key;
     int rc = FAILPOINT("worker.share") ? HEDDLE_ERR_NO_MEMORY : io->tr->share(io->t, slot->region, key);
     if (rc) {
         bool is_told = rc == HEDDLE_ERR_NO_MEMORY || rc == HEDDLE_ERR_LIMIT;
@@ -694,7 +694,7 @@ msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spar
     const announced_t *w = loading ? loading->what : NULL;
     if (w) { /* before what is fetched meanwhile: it comes to its end first */
         p.fetching = w->version;
-        p.bytes_done = p.data_bytes = w->part[0].region_bytes;
+        p.bytes_done = p.data_bytes = w->part.region_bytes;
     } else if (a->download) {
         const heddle_error_t *why = download_trouble(a->download);
         p.fetching = a->download->what->version;

@@ -54,7 +54,7 @@ static void hear(void *self, const msg_report_t *m)
     j->has_parts = m->part_count == 1;
     if (!j->has_parts) return;
     j->heard = (announced_t){0};
-    announced_parts(&j->heard, m->parts, &m->key);
+    announced_part(&j->heard, &m->parts[0], &m->key);
     announced_sources(&j->heard, m->sources, m->source_count);
 }
 
@@ -64,7 +64,7 @@ static int fail_late(const job_t *j, heddle_error_t *error)
     char done[16], all[16];
     const heddle_error_t *why = j->download ? download_trouble(j->download) : NULL;
     units_bytes_text(j->download ? j->download->bytes_done : 0, done);
-    units_bytes_text(j->what.part[0].region_bytes, all);
+    units_bytes_text(j->what.part.region_bytes, all);
     error_fail(error, HEDDLE_ERR_DEADLINE, "%s@%llu was not fetched in %u ms", j->ref.name,
                (unsigned long long)j->what.version, j->opts.deadline_ms);
     error_where(error, j->ref.name, j->what.version, NULL, "fetch");
@@ -219,7 +219,7 @@ static int make_memory(job_t *j, heddle_error_t *error)
     slot_t *slot;
     int rc = slots_begin(j->slots, 0, 0, &slot, error);
     if (rc) return rc;
-    while ((rc = slot_reserve(slot, announced_bytes(&j->what.part[0]), error)) == HEDDLE_ERR_AGAIN) {
+    while ((rc = slot_reserve(slot, announced_bytes(&j->what.part), error)) == HEDDLE_ERR_AGAIN) {
         rc = is_over(j, error);
         if (rc) return rc;
     }
@@ -264,7 +264,7 @@ static int fetch(job_t *j, heddle_error_t *error)
         uint64_t bytes = j->download->bytes_done;
         if (!j->opts.progress || bytes == j->told_bytes) continue;
         j->told_bytes = bytes;
-        j->opts.progress(j->opts.progress_self, bytes, j->what.part[0].region_bytes);
+        j->opts.progress(j->opts.progress_self, bytes, j->what.part.region_bytes);
     }
     if (j->download->state == DOWNLOAD_DONE) return HEDDLE_OK;
     *error = j->download->error;

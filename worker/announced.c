@@ -9,7 +9,7 @@
 announced_t *announced_hear(announced_t *known, const msg_announce_t *m, heddle_error_t *error)
 {
     announced_t *w = known;
-    const msg_part_t *part = m->part_count == ANNOUNCED_PARTS ? &m->parts[0] : NULL;
+    const msg_part_t *part = m->part_count == 1 ? &m->parts[0] : NULL;
     if (!part) {
         error_fail(error, HEDDLE_ERR_PROTOCOL,
                    "a version in %u parts was announced, and this release takes one", m->part_count);
@@ -28,7 +28,7 @@ announced_t *announced_hear(announced_t *known, const msg_announce_t *m, heddle_
         }
         w->version = m->version;
         w->h1 = m->digest;
-        announced_parts(w, m->parts, &m->key);
+        announced_part(w, part, &m->key);
         w->data_bytes = m->data_bytes;
         w->step = m->step;
     }
@@ -36,16 +36,12 @@ announced_t *announced_hear(announced_t *known, const msg_announce_t *m, heddle_
     return w;
 }
 
-/* The key of each part follows from the version's, so that the message has one. */
-void announced_parts(announced_t *w, const msg_part_t *parts, const key16_t *key)
+void announced_part(announced_t *w, const msg_part_t *part, const key16_t *key)
 {
-    share_key_t of_version;
-    memcpy(&of_version, key, sizeof of_version);
-    for (uint32_t i = 0; i < ANNOUNCED_PARTS; i++)
-        w->part[i] = (announced_part_t){.region_bytes = parts[i].region_bytes,
-                                        .manifest_bytes = parts[i].manifest_bytes,
-                                        .manifest_digest = parts[i].manifest_digest,
-                                        .key = share_key_of_part(of_version, i)};
+    w->part = (announced_part_t){.region_bytes = part->region_bytes,
+                                 .manifest_bytes = part->manifest_bytes,
+                                 .manifest_digest = part->manifest_digest};
+    memcpy(&w->part.key, key, sizeof w->part.key);
 }
 
 /* The order is the broker's plan, and is kept. */

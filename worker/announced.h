@@ -31,8 +31,7 @@ typedef struct {
     char name[HEDDLE_NAME_MAX + 1];
 } served_t;
 
-/* One part of a version: an arena, and the key that its bytes are asked for under. */
-#define ANNOUNCED_PARTS 1u /* a version with more is refused */
+/* The one part of a version: an arena, and the key that its bytes are asked for under. */
 typedef struct {
     uint64_t region_bytes, manifest_bytes;
     digest_t manifest_digest;
@@ -42,7 +41,7 @@ typedef struct {
 typedef struct announced {
     uint64_t version, data_bytes;
     digest_t h1;
-    announced_part_t part[ANNOUNCED_PARTS];
+    announced_part_t part;
     int64_t step;
     announced_source_t sources[LIMIT_SOURCES]; /* in the order to be tried */
     uint32_t source_count;
@@ -58,8 +57,8 @@ typedef struct announced {
  * NO_MEMORY). */
 announced_t *announced_hear(announced_t *known, const msg_announce_t *m, heddle_error_t *error);
 
-/* Copies the parts of a message, of which there are ANNOUNCED_PARTS; `key`: the version's. */
-void announced_parts(announced_t *w, const msg_part_t *parts, const key16_t *key);
+/* Copies the part of a message, and its key. */
+void announced_part(announced_t *w, const msg_part_t *part, const key16_t *key);
 /* Copies the list of a message, which replaces the one before.  Sources without an address, or with one that
  * is too long, are left out: they could never be connected to. */
 void announced_sources(announced_t *w, const msg_source_t *sources, uint32_t count);

@@ -135,8 +135,8 @@ int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_
     p->slot = opts->slot;
     p->counters = opts->counters;
     p->unreached = opts->unreached;
-    p->part = &what->part[opts->part];
-    p->cookie = cookie_of(opts->adapter) | (uint64_t)opts->part << 32;
+    p->part = &what->part;
+    p->cookie = cookie_of(opts->adapter);
     p->started_us = now_us;
     what->connect_us = what->fetch_us = what->verify_us = what->sealed_us = 0;
     what->served_count = 0;

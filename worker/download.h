@@ -35,8 +35,7 @@
 /* sources that sent a wrong manifest, and are not asked for it again */
 #define DOWNLOAD_BAD_MAX 16u
 
-/* The cookie of a read request: | adapter: 16 bits | 0: 8 | part: 8 | piece: 32 |.  Its events are routed by
- * it. */
+/* The cookie of a read request: | adapter: 16 bits | 0: 16 | piece: 32 |.  Its events are routed by it. */
 static inline uint64_t cookie_of(uint32_t adapter) { return (uint64_t)adapter << 48; }
 static inline uint32_t cookie_adapter(uint64_t cookie) { return (uint32_t)(cookie >> 48); }
 static inline uint32_t cookie_piece(uint64_t cookie) { return (uint32_t)cookie; }
@@ -54,7 +53,6 @@ typedef struct {
     download_counters_t *counters;
     unreached_t *unreached; /* what is known of sources that cannot be reached */
     uint32_t adapter;       /* for the cookies */
-    uint32_t part;          /* below ANNOUNCED_PARTS */
 } download_opts_t;
 
 typedef enum {
@@ -74,7 +72,7 @@ typedef struct download {
     unreached_t *unreached;
     download_state_t state;
     heddle_error_t error;         /* FAILED */
-    const announced_part_t *part; /* of `what`: the one that comes */
+    const announced_part_t *part; /* of `what` */
     uint64_t cookie;              /* of its asks, but for the piece */
     fetch_t *fetch;               /* of the manifest, then of the chunks; NULL: FAILED, no memory */
     manifest_t manifest;

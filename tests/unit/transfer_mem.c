@@ -126,18 +126,6 @@ static bool is_equal(uint64_t offset, uint64_t bytes)
     return !memcmp((uint8_t *)into->base + offset, (uint8_t *)from->base + offset, bytes);
 }
 
-/* The key of a version opens all of its parts, each under a key of its own; the first part's is the version's. */
-Test(mem, each_part_of_a_version_has_a_share_key_of_its_own)
-{
-    share_key_t key = {{1, 2, 3, [14] = 0xfe, [15] = 0xff}}, part = share_key_of_part(key, 0);
-    cr_assert_eq(memcmp(&part, &key, sizeof key), 0);
-    part = share_key_of_part(key, 1);
-    cr_assert(part.b[14] == 0xff && part.b[15] == 0xff && part.b[0] == 1);
-    part = share_key_of_part(key, 3);
-    cr_assert(part.b[14] == 1 && part.b[15] == 0 && part.b[13] == 0,
-              "nothing is carried into the bytes before");
-}
-
 Test(mem, nothing_arrives_outside_of_events)
 {
     ask(KEY, 0, PIECE);
