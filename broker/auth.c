@@ -173,9 +173,9 @@ uint32_t auth_admin_count(const auth_t *a)
 
 static const struct {
     const char *op, *what;
-} ADMINS[] = {{"activate", "activate versions"}, {"rollback", "roll back"},
-              {"resume", "end a hold"},          {"keys", "list keys"},
-              {"key_add", "add keys"},           {"key_revoke", "revoke keys"}};
+} ADMINS[] = {{"activate", "activate versions"}, {"rollback", "roll back"}, {"resume", "end a hold"},
+              {"forget", "forget adapters"},     {"keys", "list keys"},     {"key_add", "add keys"},
+              {"key_revoke", "revoke keys"}};
 enum { ADMIN_COUNT = sizeof ADMINS / sizeof *ADMINS };
 
 /* The error says which role is missing and which roles the key has, because the operator who reads it has

@@ -21,7 +21,8 @@
     X(STAGE_FAILED, "stage.failed") X(ACTIVATE_DONE, "activate.done")                           \
     X(ACTIVATE_FAILED, "activate.failed") X(SOURCE_LOST, "source.lost")                         \
     X(ADAPTER_HELD, "adapter.held") X(ADAPTER_RESUMED, "adapter.resumed") X(GAP, "gap")         \
-    X(KEY_ADDED, "key.added") X(KEY_REVOKED, "key.revoked")
+    X(KEY_ADDED, "key.added") X(KEY_REVOKED, "key.revoked")                                     \
+    X(ADAPTER_FORGOTTEN, "adapter.forgotten")
 /* clang-format on */
 typedef enum {
     EVENT_NONE,

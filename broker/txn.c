@@ -2,6 +2,7 @@
 #include "broker/txn.h"
 
 #include "broker/call.h"
+#include "broker/forget.h"
 #include "broker/keys.h"
 #include "broker/questions/query.h"
 #include "broker/restored.h"
@@ -34,6 +35,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
     for (int i = 0; i < b->out->record_count; i++) {
         const record_t *rec = &b->out->records[i];
         if (rec->kind == RECORD_WRITER && !rec->token) broker_note_closed(b, rec->adapter, now);
+        if (rec->kind == RECORD_ADAPTER_FORGET) broker_end_adapter(b, rec, now);
         int rc = FAILPOINT("broker.apply") ? HEDDLE_ERR_NO_MEMORY : broker_load(b, rec);
         if (rc) {
             broker_end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
@@ -60,7 +62,8 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
         case RECORD_LOSS:
         case RECORD_STAGED:
         case RECORD_KEY_DROP:
-        case RECORD_ADAPTER_DROP: break;
+        case RECORD_ADAPTER_DROP:
+        case RECORD_ADAPTER_FORGET: break;
         }
     }
     b->out->record_count = 0;
@@ -99,7 +102,8 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
         b->has_abandoned |= rc != HEDDLE_OK;
         if (rc) roster_touch(b, COMMIT_RETRY_US, now);
         break;
-    case TXN_PUBLISH: break; /* PUBLISHED is in the outbox */
+    case TXN_PUBLISH:
+    case TXN_FORGET: break; /* PUBLISHED, or the report, is in the outbox */
     case TXN_LEAVE:
         b->has_abandoned |= rc != HEDDLE_OK;
         broker_send_bye(b, &t->asker, t->token);

@@ -29,6 +29,7 @@
  *   WRITER            a publisher's session begins, with WELCOME; or the event that it is closed
  *   KEY               an event; of a revoked key all sessions and connections end
  *   FORGET            its track has no row in the registry any more
+ *   ADAPTER_FORGET    an event; its tracks go, and questions about it are answered
  *   ADAPTER, WORKER, LOSS, KEY_DROP   nothing beyond the tables
  *
  * Messages that follow are added to the broker's outbox, behind the replies of the transaction.  A record
@@ -78,6 +79,7 @@ typedef enum {
     TXN_NUMBERS, /* of a JOIN or OPEN, which is handled again when they are recorded */
     TXN_LEAVE,   /* BYE follows, whether or not the writer could be closed */
     TXN_KEY,
+    TXN_FORGET,
     TXN_ACTIVATE /* a waiting question (broker/questions/pending.h) is decided */
 } txn_kind_t;
 

@@ -32,6 +32,7 @@ static const struct {
     {"activate", WAIT_FIELDS DECIDE_FIELDS},
     {"rollback", WAIT_FIELDS DECIDE_FIELDS},
     {"resume", WAIT_FIELDS DECIDE_FIELDS},
+    {"forget", "adapter version_count dry_run"},
     {"pull", "adapter version tag digest state step data_bytes tensor_count path elapsed_ms sources"},
     {"keygen", "public_key file created"},
     {"verify", "adapter version expected elapsed_ms workers"},

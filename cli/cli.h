@@ -48,8 +48,8 @@ extern const option_t CLI_COMMON[];
 /* One subcommand; returns the exit status. */
 typedef int command_fn(int argc, char **argv);
 command_fn command_publish, command_status, command_adapters, command_versions, command_workers,
-    command_events, command_wait, command_activate, command_rollback, command_resume, command_pull,
-    command_verify, command_keygen, command_keys, command_complete;
+    command_events, command_wait, command_activate, command_rollback, command_resume, command_forget,
+    command_pull, command_verify, command_keygen, command_keys, command_complete;
 
 /* ---- what each command does (common.c) ---- */
 

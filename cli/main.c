@@ -34,6 +34,7 @@ static const command_t COMMANDS[] = {
     {"activate", "promote or roll back to a version", command_activate, NULL},
     {"rollback", "go back to the version that was active before", command_rollback, NULL},
     {"resume", "end the hold of an adapter: activate its newest version", command_resume, NULL},
+    {"forget", "forget an adapter that no process publishes or serves", command_forget, NULL},
     {"pull", "fetch a version from its holders into a PEFT directory", command_pull, NULL},
     {"verify", "have every holder hash its bytes again", command_verify, NULL},
     {"keygen", "make a key of your own", command_keygen, NULL},

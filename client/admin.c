@@ -253,25 +253,33 @@ static int step_back(heddle_admin_t *a, msg_query_t *m, char **ret_json)
     return ask(a, m, ret_json);
 }
 
-/* activate, rollback and resume: one decision for the whole cluster, and the wait until it is served.
- * Where the caller names no person, the log of the broker has user@host. */
+/* Each decision by hand has the name of a person in the events; where the caller names none, it is
+ * user@host. */
+typedef struct {
+    char text[2 * HEDDLE_NAME_MAX];
+} person_t;
+static const char *name_person(person_t *who)
+{
+    char host[HEDDLE_NAME_MAX + 1], buffer[4096];
+    struct passwd entry, *found = NULL;
+    name_host(host);
+    if (getpwuid_r(getuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)
+        snprintf(who->text, sizeof who->text, "%.100s@%s", found->pw_name, host);
+    else snprintf(who->text, sizeof who->text, "%lu@%s", (unsigned long)getuid(), host);
+    return who->text;
+}
+
+/* activate, rollback and resume: one decision for the whole cluster, and the wait until it is served. */
 static int decide(heddle_admin_t *a, const char *op, const char *text, const heddle_activate_opts_t *given,
                   char **ret_json)
 {
     heddle_activate_opts_t opts;
     ref_t ref;
-    char user[2 * HEDDLE_NAME_MAX];
+    person_t person;
     int rc = TAKE_OPTS(opts, given);
     if (!rc) rc = take_ref(text, !strcmp(op, "activate"), &ref);
     if (rc) return rc;
     if (!a || !ret_json) return misused("an admin handle and a place for the answer are needed");
-    /* The log names a person for each decision; where the caller names none, it is user@host. */
-    char host[HEDDLE_NAME_MAX + 1], buffer[4096];
-    struct passwd entry, *found = NULL;
-    name_host(host);
-    if (getpwuid_r(getuid(), &entry, buffer, sizeof buffer, &found) == 0 && found)
-        snprintf(user, 2 * HEDDLE_NAME_MAX, "%.100s@%s", found->pw_name, host);
-    else snprintf(user, 2 * HEDDLE_NAME_MAX, "%lu@%s", (unsigned long)getuid(), host);
     msg_query_t m = {.op = op,
                      .name = ref.name,
                      .version = ref.version,
@@ -280,7 +288,7 @@ static int decide(heddle_admin_t *a, const char *op, const char *text, const hed
                      .quorum_kind = opts.quorum.kind,
                      .quorum_n = opts.quorum.n,
                      .dry_run = opts.dry_run != 0,
-                     .by = opts.by ? opts.by : user,
+                     .by = opts.by ? opts.by : name_person(&person),
                      .deadline_ms = opts.deadline_ms ? opts.deadline_ms : ACTIVATE_MS};
     bool steps = !strcmp(op, "rollback") && !ref.version && !opts.dry_run;
     return steps ? step_back(a, &m, ret_json) : ask(a, &m, ret_json);
@@ -308,6 +316,22 @@ int heddle_admin_resume(heddle_admin_t *a, const char *adapter, const heddle_act
         return HEDDLE_ERR_USAGE;
     }
     return decide(a, "resume", adapter, opts, ret_json);
+}
+
+int heddle_admin_forget(heddle_admin_t *a, const char *adapter, int dry_run, char **ret_json)
+{
+    person_t person;
+    if (!adapter) return misused("the name of an adapter is missing");
+    if (strchr(adapter, '@')) {
+        misused("an adapter is forgotten, not one version of it");
+        error_contrast(error_last(), "NAME", adapter);
+        error_hint(error_last(), "versions are retired by themselves: see --keep of `heddle broker --help`");
+        return HEDDLE_ERR_USAGE;
+    }
+    int rc = name_check("adapter", adapter, error_last());
+    if (rc) return rc;
+    msg_query_t m = {.op = "forget", .name = adapter, .dry_run = dry_run != 0, .by = name_person(&person)};
+    return ask(a, &m, ret_json);
 }
 
 /* The expected digest is parsed here: a text that is none would compare as "differs" everywhere. */

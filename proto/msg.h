@@ -304,8 +304,8 @@ typedef struct {
     uint32_t missing_count;
 } msg_rollout_t;
 
-/* op: status adapters versions workers events wait activate rollback resume pull verify keys key_add
- * key_revoke.  Unused fields are zero. */
+/* op: status adapters versions workers events wait activate rollback resume forget pull verify keys
+ * key_add key_revoke.  Unused fields are zero. */
 typedef struct {
     uint64_t req;
     const char *op, *name;          /* name: adapter (or worker for `workers`, "" = all) */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/questions/query.h"
 
+#include "broker/forget.h"
 #include "broker/keys.h"
 #include "broker/questions/report.h"
 #include "broker/registry/decision.h"
@@ -181,6 +182,14 @@ static void refuse_row(broker_t *b, pending_row_t *row, const heddle_error_t *er
 {
     send_error(b, row->peer, row->req, error);
     pending_drop(&b->pending, row);
+}
+
+void broker_refuse_questions(broker_t *b, const char *adapter, const heddle_error_t *error)
+{
+    for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
+        next = row->next;
+        if (row->kind != PENDING_EVENTS && !strcmp(row->adapter, adapter)) refuse_row(b, row, error);
+    }
 }
 
 void broker_activation_ended(broker_t *b, uint64_t question, const heddle_error_t *error)
@@ -394,6 +403,7 @@ void on_query(const call_t *c)
     else if (!strcmp(op, "verify")) ask_verify(c);
     else if (!strcmp(op, "pull")) on_pull(c);
     else if (!strcmp(op, "events")) ask_events(c);
+    else if (!strcmp(op, "forget")) on_forget(c);
     else if (!on_keys(c)) answer_page(c->b, c->from, &c->m->query, c->now);
 }
 

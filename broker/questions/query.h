@@ -14,6 +14,8 @@ report_view_t broker_report_view(const broker_t *b, instant_t now);
 void broker_report(broker_t *b, uint64_t peer, uint64_t req, const json_t *body);
 /* Waiting questions whose answer has come; last in a turn. */
 void broker_answer_pending(broker_t *b, instant_t now);
+/* Questions about an adapter that is gone: all that wait but those for events end with this error. */
+void broker_refuse_questions(broker_t *b, const char *adapter, const heddle_error_t *error);
 /* The decision of an activation is recorded (error NULL), or was refused. */
 void broker_activation_ended(broker_t *b, uint64_t question, const heddle_error_t *error);
 

@@ -7,7 +7,7 @@
  *
  *   report.c           which page; status, adapters, events      report_workers.c   workers
  *   report_versions.c  versions, a version                       report_pending.c   wait, activate, verify
- *   report_keys.c      keys
+ *   report_keys.c      keys, a forgotten adapter
  *   json_parts.h       what they are made of
  *
  * Pages.  A list goes on where the last page ended: status, adapters and workers after the name
@@ -77,6 +77,8 @@ int report_wait(const report_view_t *b, const pending_row_t *row, const heddle_e
                 json_t **ret_body);
 /* What became of a key; `ended`: so many sessions of it.  On OK the caller owns *ret_body.  NO_MEMORY. */
 int report_key(const auth_key_t *key, bool changed, uint64_t ended, json_t **ret_body, heddle_error_t *error);
+/* An adapter is forgotten, or (is_trial) would be.  On OK the caller owns *ret_body.  NO_MEMORY. */
+int report_forget(const adapter_row_t *a, bool is_trial, json_t **ret_body, heddle_error_t *error);
 /* What is known of a version that is about to be fetched.  On OK the caller owns *ret_body.  NO_MEMORY. */
 int report_pull(const report_view_t *b, const adapter_row_t *a, const version_row_t *v, json_t **ret_body);
 int report_verify(const report_view_t *b, const pending_row_t *row, const heddle_error_t *verdict,

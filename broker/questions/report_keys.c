@@ -63,3 +63,11 @@ int report_key(const auth_key_t *k, bool changed, uint64_t ended, json_t **ret_b
                                     "session_count", part_count(ended)));
     return *ret_body ? HEDDLE_OK : part_no_memory(error);
 }
+
+int report_forget(const adapter_row_t *a, bool is_trial, json_t **ret_body, heddle_error_t *error)
+{
+    *ret_body = part_body("forget", true,
+                          json_pack("{s:s, s:o, s:b}", "adapter", a->name, "version_count",
+                                    part_count(a->version_count), "dry_run", (int)is_trial));
+    return *ret_body ? HEDDLE_OK : part_no_memory(error);
+}

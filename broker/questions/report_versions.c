@@ -26,7 +26,8 @@ static json_t *version_part(const report_view_t *b, const adapter_row_t *a, cons
     /* Of an adapter that was never served, and of its newest version: that is where a user looks. */
     bool is_alone =
         has_reason && reason.code == HEDDLE_ERR_NO_WORKERS && !a->active && v->version == a->last_version;
-    if (is_alone && rollout_nearest_text(b->members, a->name, nearest)) error_hint(&reason, "%s", nearest);
+    if (is_alone && rollout_nearest_text(b->members, a->name, nearest))
+        error_hint(&reason, "%s; `heddle forget %.64s` removes it", nearest, a->name);
     json_t *meta = *v->meta ? json_loads(v->meta, 0, NULL) : NULL;
     if (!json_is_object(meta)) {
         json_decref(meta);

@@ -23,7 +23,9 @@
  *   KEY_DROP    a revoked key makes room for another      (public_key); takes its row away, and is none
  *                                                         itself
  *   ADAPTER_DROP  a name that was opened and never published to is free again (adapter); takes its row
- *                 away, and is none itself */
+ *                 away, and is none itself
+ *   ADAPTER_FORGET  an operator forgets an adapter (adapter, by, at); takes all its rows away, and is none
+ *                 itself */
 #ifndef BROKER_RECORD_H
 #define BROKER_RECORD_H
 
@@ -48,7 +50,8 @@ typedef enum {
     RECORD_FORGET,
     RECORD_KEY,
     RECORD_KEY_DROP,
-    RECORD_ADAPTER_DROP
+    RECORD_ADAPTER_DROP,
+    RECORD_ADAPTER_FORGET
 } record_kind_t;
 
 /* Version states (enum of contract.md).  ACTIVE and LOST are derived: the version that the latest decision
@@ -88,7 +91,7 @@ typedef struct record {
     const char *worker, *phase; /* of the failure; "" */
     /* DECISION */
     bool held;
-    const char *by;
+    const char *by; /* ADAPTER_FORGET, too */
     scope_t scope;
     /* WRITER */
     uint64_t token, pid;

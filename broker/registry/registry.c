@@ -37,6 +37,13 @@ static void free_version(version_row_t *v)
     free(v);
 }
 
+static void free_adapter(adapter_row_t *a)
+{
+    for (size_t i = 0; i < a->version_count; i++) free_version(a->versions[i]);
+    free(a->versions);
+    free(a);
+}
+
 static void free_worker(worker_row_t *w)
 {
     free(w->serves);
@@ -47,12 +54,7 @@ void registry_init(registry_t *r) { *r = (registry_t){0}; }
 
 void registry_fini(registry_t *r)
 {
-    for (size_t i = 0; i < r->adapter_count; i++) {
-        adapter_row_t *a = r->adapters[i];
-        for (size_t k = 0; k < a->version_count; k++) free_version(a->versions[k]);
-        free(a->versions);
-        free(a);
-    }
+    for (size_t i = 0; i < r->adapter_count; i++) free_adapter(r->adapters[i]);
     free(r->adapters);
     for (size_t i = 0; i < r->worker_count; i++) free_worker(r->workers[i]);
     free(r->workers);
@@ -437,12 +439,14 @@ int registry_apply(registry_t *r, const record_t *rec)
         a->ended_count--;
         return HEDDLE_OK;
     }
-    case RECORD_ADAPTER_DROP: {
+    case RECORD_ADAPTER_DROP:
+    case RECORD_ADAPTER_FORGET: {
         bool found;
         size_t at = sorted_place(r->adapters, r->adapter_count, rec->adapter, order_adapter, &found);
-        if (!found || !registry_is_blank(r->adapters[at])) return HEDDLE_ERR_INTERNAL;
-        free(r->adapters[at]->versions);
-        free(r->adapters[at]);
+        bool is_free = found && (rec->kind == RECORD_ADAPTER_FORGET ? !r->adapters[at]->writer.token
+                                                                    : registry_is_blank(r->adapters[at]));
+        if (!is_free) return HEDDLE_ERR_INTERNAL;
+        free_adapter(r->adapters[at]);
         sorted_remove(r->adapters, &r->adapter_count, at);
         return HEDDLE_OK;
     }

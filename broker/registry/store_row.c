@@ -105,6 +105,7 @@ static const column_t COLUMNS[][23] = {
     [RECORD_KEY] = {TEXT(public_key), TEXT(name), TEXT(roles), U64(at_ms), U64(revoked_ms)},
     [RECORD_KEY_DROP] = {TEXT(public_key)},
     [RECORD_ADAPTER_DROP] = {TEXT(adapter)},
+    [RECORD_ADAPTER_FORGET] = {TEXT(adapter)},
 };
 
 void row_put(row_t *to, const record_t *r)

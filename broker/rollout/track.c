@@ -27,15 +27,17 @@ void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed
     *ro = (rollout_t){.lease_us = lease_us, .keep = keep, .seed = seed, .due_us = CLOCK_NEVER};
 }
 
+static void free_adapter(adapter_rollout_t *a)
+{
+    for (size_t i = 0; i < a->track_count; i++) free_track(a->tracks[i]);
+    free(a->tracks);
+    free(a);
+}
+
 /* Rows of the registry are only borrowed, and stay. */
 void rollout_fini(rollout_t *ro)
 {
-    for (size_t i = 0; i < ro->adapter_count; i++) {
-        adapter_rollout_t *a = ro->adapters[i];
-        for (size_t k = 0; k < a->track_count; k++) free_track(a->tracks[k]);
-        free(a->tracks);
-        free(a);
-    }
+    for (size_t i = 0; i < ro->adapter_count; i++) free_adapter(ro->adapters[i]);
     free(ro->adapters);
     *ro = (rollout_t){0};
 }
@@ -88,6 +90,15 @@ adapter_rollout_t *rollout_need_adapter(rollout_t *ro, const adapter_row_t *row)
     *a = (adapter_rollout_t){.ro = ro, .row = row, .due_us = CLOCK_NEVER};
     sorted_insert(ro->adapters, &ro->adapter_count, at, a);
     return a;
+}
+
+void rollout_forget(rollout_t *ro, const char *adapter)
+{
+    bool found;
+    size_t at = sorted_place(ro->adapters, ro->adapter_count, adapter, order_adapter, &found);
+    if (!found) return;
+    free_adapter(ro->adapters[at]);
+    sorted_remove(ro->adapters, &ro->adapter_count, at);
 }
 
 track_t *adapter_track(const adapter_rollout_t *a, uint64_t version)

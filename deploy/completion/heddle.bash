@@ -16,6 +16,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     activate) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     rollback) echo '--to --deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     resume) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    forget) echo '--dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     pull) echo '--deadline --max-rate --data-device --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     keygen) echo '--out --show -o --output -q --quiet --log-level -h --help --version' ;;
@@ -31,8 +32,8 @@ _heddle_values() {
     publish:--activation) echo 'all as-ready manual' ;;
     worker:--adapter|publish:--adapter|events:--adapter) echo '@adapters' ;;
     broker:--admin-key) echo '@file' ;;
-    worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|rollback:--broker|resume:--broker|pull:--broker|verify:--broker|keys:--broker) echo '' ;;
-    worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|rollback:--broker-key|resume:--broker-key|pull:--broker-key|verify:--broker-key|keys:--broker-key) echo '@file' ;;
+    worker:--broker|publish:--broker|status:--broker|adapters:--broker|versions:--broker|workers:--broker|events:--broker|wait:--broker|activate:--broker|rollback:--broker|resume:--broker|forget:--broker|pull:--broker|verify:--broker|keys:--broker) echo '' ;;
+    worker:--broker-key|publish:--broker-key|status:--broker-key|adapters:--broker-key|versions:--broker-key|workers:--broker-key|events:--broker-key|wait:--broker-key|activate:--broker-key|rollback:--broker-key|resume:--broker-key|forget:--broker-key|pull:--broker-key|verify:--broker-key|keys:--broker-key) echo '@file' ;;
     broker:--data|bench:--data) echo '@dir' ;;
     worker:--data-device|publish:--data-device|pull:--data-device) echo '@if' ;;
     publish:--deadline|wait:--deadline|activate:--deadline|rollback:--deadline|resume:--deadline|pull:--deadline|verify:--deadline) echo '' ;;
@@ -43,14 +44,14 @@ _heddle_values() {
     publish:--if-unchanged) echo 'fail skip publish' ;;
     worker:--join-timeout) echo '' ;;
     broker:--keep) echo '' ;;
-    worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|rollback:--key|resume:--key|pull:--key|verify:--key|keys:--key) echo '@file' ;;
+    worker:--key|publish:--key|status:--key|adapters:--key|versions:--key|workers:--key|events:--key|wait:--key|activate:--key|rollback:--key|resume:--key|forget:--key|pull:--key|verify:--key|keys:--key) echo '@file' ;;
     broker:--keys) echo '@dir' ;;
     worker:--label) echo '' ;;
     events:--last) echo '' ;;
     broker:--lease) echo '' ;;
     events:--limit) echo '' ;;
     broker:--listen) echo '' ;;
-    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|rollback:--log-level|resume:--log-level|pull:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level|bench:--log-level) echo 'error warn info debug' ;;
+    broker:--log-level|worker:--log-level|publish:--log-level|status:--log-level|adapters:--log-level|versions:--log-level|workers:--log-level|events:--log-level|wait:--log-level|activate:--log-level|rollback:--log-level|resume:--log-level|forget:--log-level|pull:--log-level|verify:--log-level|keygen:--log-level|keys:--log-level|bench:--log-level) echo 'error warn info debug' ;;
     worker:--max-rate|publish:--max-rate|pull:--max-rate) echo '' ;;
     publish:--meta) echo '' ;;
     wait:--min) echo '' ;;
@@ -59,7 +60,7 @@ _heddle_values() {
     worker:--on-activate) echo '@file' ;;
     worker:--on-stage) echo '@file' ;;
     keygen:--out) echo '@file' ;;
-    broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|pull:--output|verify:--output|keygen:--output|keys:--output|bench:--output) echo 'table json' ;;
+    broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|forget:--output|pull:--output|verify:--output|keygen:--output|keys:--output|bench:--output) echo 'table json' ;;
     wait:--phase) echo 'staged active' ;;
     bench:--python) echo '@file' ;;
     wait:--quorum) echo 'all' ;;
@@ -74,12 +75,12 @@ _heddle_values() {
     worker:--slots) echo '' ;;
     publish:--step) echo '' ;;
     mkadapter:--tensors) echo '' ;;
-    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|pull:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
+    broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|forget:--timeout|pull:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
     rollback:--to) echo '' ;;
     publish:--wait|activate:--wait|rollback:--wait|resume:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '@workers' ;;
     publish:--writer) echo '' ;;
-    broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|pull:-o|verify:-o|keygen:-o|keys:-o|bench:-o) echo 'table json' ;;
+    broker:-o|worker:-o|publish:-o|status:-o|adapters:-o|versions:-o|workers:-o|events:-o|wait:-o|activate:-o|rollback:-o|resume:-o|forget:-o|pull:-o|verify:-o|keygen:-o|keys:-o|bench:-o) echo 'table json' ;;
     mkadapter:-r) echo '' ;;
     mkadapter:-s) echo '' ;;
     *) return 1 ;;
@@ -153,8 +154,8 @@ _heddle() {
   fi
   case $command:$cur in
     :-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options status)" -- "$cur") ;;
-    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate rollback resume pull verify keygen keys bench help' -- "$cur") ;;
-    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate rollback resume pull verify keygen keys bench' -- "$cur") ;;
+    :*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate rollback resume forget pull verify keygen keys bench help' -- "$cur") ;;
+    help:*) mapfile -t COMPREPLY < <(compgen -W 'broker worker publish status adapters versions workers events wait activate rollback resume forget pull verify keygen keys bench' -- "$cur") ;;
     *:-*) mapfile -t COMPREPLY < <(compgen -W "$(_heddle_options "$command")" -- "$cur") ;;
     keys:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'list add revoke' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
     bench:*) if [ $given = 0 ]; then mapfile -t COMPREPLY < <(compgen -W 'run list compare' -- "$cur"); else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); fi ;;
@@ -164,6 +165,7 @@ _heddle() {
     activate:*) _heddle_refs NAME@V ;;
     rollback:*) _heddle_names adapters ;;
     resume:*) _heddle_names adapters ;;
+    forget:*) _heddle_names adapters ;;
     pull:*) if [ $given = 0 ]; then _heddle_refs REF; else compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); fi ;;
     verify:*) _heddle_refs REF ;;
     publish:*|mkadapter:*) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur") ;;

@@ -15,8 +15,8 @@ from heddle._handle import Handle
 from heddle._native import ffi, lib
 from heddle._words import Phase
 from heddle.errors import HeddleError, Unavailable
-from heddle.records import (ActivateResult, AdapterInfo, Event, Status, VerifyResult, VersionInfo, WaitResult,
-                            WorkerInfo, decode)
+from heddle.records import (ActivateResult, AdapterInfo, Event, ForgetResult, Status, VerifyResult,
+                            VersionInfo, WaitResult, WorkerInfo, decode)
 
 __all__ = ["Admin", "AsyncAdmin"]
 
@@ -248,6 +248,18 @@ class Admin(Handle):
         """
         return self._decide(lib.heddle_admin_resume, adapter, quorum, deadline, dry_run, by)
 
+    def forget(self, adapter: str, *, dry_run: bool = False) -> ForgetResult:
+        """Forgets an adapter, with all its versions, and frees its name: one that was mistyped, or that is
+        not used any more.  Its versions then begin at 1.
+
+        Raises Conflict (writer_held, worker_alive: a process may still name its versions), NotFound, Denied,
+        Unavailable (the broker was started a moment ago).
+        """
+        name = _native.c_text(adapter)
+        found: ForgetResult = self._ask(lambda a, told: int(lib.heddle_admin_forget(a, name, bool(dry_run),
+                                                                                    told)), ForgetResult)
+        return found
+
     def _decide(self, call: Callable[..., Any], ref: str | Tagged, quorum: str | int,
                 deadline: float | None, dry_run: bool, by: str | None) -> ActivateResult:
         who, name = _native.c_text(by), ref_text(ref)
@@ -418,6 +430,10 @@ class AsyncAdmin:
         """As Admin.resume."""
         return await self._run(lambda: self._admin.resume(adapter, quorum=quorum, deadline=deadline,
                                                           dry_run=dry_run, by=by))
+
+    async def forget(self, adapter: str, *, dry_run: bool = False) -> ForgetResult:
+        """As Admin.forget."""
+        return await self._run(lambda: self._admin.forget(adapter, dry_run=dry_run))
 
     @property
     def closed(self) -> bool:

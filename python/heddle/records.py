@@ -327,6 +327,13 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True)
+class ForgetResult:
+    adapter: str
+    version_count: int                  # of its versions that were remembered
+    dry_run: bool                       # nothing was forgotten
+
+
+@dataclass(frozen=True)
 class Reached:
     worker: str
     version: int | None

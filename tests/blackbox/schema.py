@@ -43,7 +43,7 @@ TYPES = {
                            r"writer\.(opened|closed|fenced)|"
                            r"version\.(published|staged|activated|failed|superseded|retired|lost|released)|"
                            r"stage\.(started|done|failed)|activate\.(done|failed)|source\.lost|"
-                           r"adapter\.(held|resumed)|key\.(added|revoked)|gap"),
+                           r"adapter\.(held|resumed|forgotten)|key\.(added|revoked)|gap"),
     "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|"
                      "worker_alive|unchanged|step_back|"
                      "held|not_activatable|too_few_slots|ucx_version|wire_version|data_locked|deadline|"
@@ -137,6 +137,7 @@ KINDS = {
     "activate": WAIT | DECIDED | {"to": "int"},
     "rollback": WAIT | DECIDED | {"to": "int"},
     "resume": WAIT | DECIDED | {"version": "int?", "to": "int?"},
+    "forget": {"adapter": "name", "version_count": "int", "dry_run": "bool"},
     "pull": {"adapter": "name", "version": "int", "tag": "tag", "digest": "digest", "state": "version_state",
              "step": "int?", "data_bytes": "int", "tensor_count": "int", "path": "text", "elapsed_ms": "ms",
              "sources": ["name", SOURCE]},

@@ -489,6 +489,8 @@ Test(registry, rows_that_cannot_be_are_refused)
         {.kind = RECORD_WORKER, .adapter = "policy", .worker = "a b", .serves = "x"},
         {.kind = RECORD_ADAPTER_DROP, .adapter = "absent"},
         {.kind = RECORD_ADAPTER_DROP, .adapter = "policy"}, /* it has a version */
+        {.kind = RECORD_ADAPTER_FORGET, .adapter = "absent"},
+        {.kind = RECORD_ADAPTER_FORGET, .adapter = "policy"}, /* it has a writer */
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
         cr_assert_eq(registry_apply(&reg, &ROWS[i]), HEDDLE_ERR_INTERNAL, "row %zu", i);

@@ -91,13 +91,14 @@ static record_t rig_keep_record(const record_t *rec)
     return r;
 }
 
-/* As the store: the rows of the name go. */
-static void rig_drop_adapter(const char *name)
+/* As the store: the rows of the name go; of one that is forgotten all. */
+static void rig_drop_adapter(const char *name, bool is_forgotten)
 {
     size_t count = 0;
     for (size_t i = 0; i < R.record_count; i++) {
         const record_t *r = &R.records[i];
-        bool goes = (r->kind == RECORD_ADAPTER || r->kind == RECORD_WRITER) && !strcmp(r->adapter, name);
+        bool is_of_name = r->kind == RECORD_ADAPTER || r->kind == RECORD_WRITER;
+        bool goes = (is_of_name || is_forgotten) && r->adapter && !strcmp(r->adapter, name);
         if (!goes) R.records[count++] = *r;
     }
     R.record_count = count;
@@ -106,8 +107,9 @@ static void rig_drop_adapter(const char *name)
 static void rig_keep(const record_t *records, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (records[i].kind == RECORD_ADAPTER_DROP) {
-            rig_drop_adapter(records[i].adapter);
+        bool is_forgotten = records[i].kind == RECORD_ADAPTER_FORGET;
+        if (is_forgotten || records[i].kind == RECORD_ADAPTER_DROP) {
+            rig_drop_adapter(records[i].adapter, is_forgotten);
             continue;
         }
         if (R.record_count == R.record_capacity) {

@@ -267,8 +267,16 @@ Test(admin, a_rollback_names_its_version_before_it_is_decided)
     cr_assert_eq(heddle_admin_resume(a, "p", NULL, &json), 0);
     heddle_free(json);
     cr_assert_eq(heddle_admin_resume(a, "p@2", NULL, &json), HEDDLE_ERR_USAGE);
+    f.last_by_has_host = false;
+    cr_assert_eq(heddle_admin_forget(a, "p", true, &json), 0);
+    heddle_free(json);
+    cr_assert(f.last_by_has_host);
+    cr_assert_eq(heddle_admin_forget(a, "p@2", false, &json), HEDDLE_ERR_USAGE);
+    cr_assert_eq(heddle_admin_forget(a, "p q", false, &json), HEDDLE_ERR_BAD_NAME);
+    cr_assert_eq(heddle_admin_forget(a, NULL, false, &json), HEDDLE_ERR_USAGE);
     stop(&f);
-    cr_assert_str_eq(asked, "rollback 0 dry; rollback 2; rollback 1; rollback 0 dry; resume 0; ");
+    cr_assert_str_eq(asked,
+                     "rollback 0 dry; rollback 2; rollback 1; rollback 0 dry; resume 0; forget 0 dry; ");
     heddle_admin_close(&a);
 }
 

@@ -30,7 +30,7 @@ def first_name(t):
     first = t.arguments[0] if t.arguments else None
     if first in REFS:
         return f"_heddle_refs {first}"
-    if t.command in ("rollback", "resume"):
+    if t.command in ("rollback", "resume", "forget"):
         return "_heddle_names adapters"
     return "_heddle_names workers" if t.command == "workers" else None
 

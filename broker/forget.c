@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/forget.h"
+
+#include "broker/questions/query.h"
+#include "core/errors.h"
+
+enum { NAMED_MAX = 4 }; /* workers that the error names */
+
+/* A worker that was lost may return with versions of the adapter.  Their numbers would then seem to come from
+ * a newer registry (broker/restored.h). */
+static int refuse_workers(const broker_t *b, const adapter_row_t *a, heddle_error_t *error)
+{
+    char names[sizeof error->found];
+    size_t used = 0, count = 0, ready = 0;
+    for (size_t i = 0; i < b->members.worker_count; i++) {
+        const member_t *m = b->members.workers[i];
+        if (m->state == MEMBER_LEFT || !member_sub(m, a->name)) continue;
+        ready += member_is_ready(m);
+        if (++count > NAMED_MAX) continue;
+        text_printf(names + used, sizeof names - used, "%s%.30s%s", used ? ", " : "", m->name,
+                    member_is_ready(m) ? "" : " (lost)");
+        used += strlen(names + used);
+    }
+    if (!count) return HEDDLE_OK;
+    int rc = error_fail(error, HEDDLE_ERR_WORKER_ALIVE, "%s has %zu worker%s, and is not forgotten", a->name,
+                        count, count == 1 ? "" : "s");
+    error_where(error, a->name, 0, NULL, NULL);
+    error_expected(error, "no worker that subscribes to it, or that was lost less than %u minutes ago",
+                   (unsigned)(MEMBER_LISTED_US / 60000000));
+    error_found(error, "%s%s", names, count > NAMED_MAX ? ", ..." : "");
+    if (ready) error_hint(error, "end them, or start them without this adapter; `heddle workers` lists them");
+    else
+        error_hint(error, "it may return with versions of the adapter; `heddle workers` lists it until then");
+    return rc;
+}
+
+static int check(const broker_t *b, const char *name, instant_t now, const adapter_row_t **ret_adapter,
+                 heddle_error_t *error)
+{
+    int rc = name_check("adapter", name, error);
+    const adapter_row_t *a = rc ? NULL : registry_adapter(&b->registry, name);
+    *ret_adapter = a;
+    if (rc) return rc;
+    if (!b->rollout.is_settled) { /* it is not known yet which workers and writers there are */
+        unsigned long long left_ms = rollout_settling_us(&b->rollout, &b->members, now.us) / 1000;
+        rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "the broker was started a moment ago and is settling");
+        error_where(error, name, 0, NULL, NULL);
+        error_hint(error, "its workers may still return; try again in %llu ms", left_ms + 1);
+        return rc;
+    }
+    if (!a) {
+        rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", name);
+        error_where(error, name, 0, NULL, NULL);
+        error_hint(error, "`heddle adapters` lists what there is");
+        return rc;
+    }
+    if (!a->writer.token) return refuse_workers(b, a, error);
+    rc = error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu", a->name,
+                    a->writer.name, a->writer.host, (unsigned long long)a->writer.pid);
+    error_where(error, a->name, 0, NULL, NULL);
+    error_expected(error, "no live writer");
+    error_hint(error, "end it first; without it, its session ends with its lease");
+    return rc;
+}
+
+/* The answer is made before the commit, because the rows are gone after it.  It leaves with the others of the
+ * transaction, when the record is on disk. */
+void on_forget(const call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_query_t *q = &c->m->query;
+    const adapter_row_t *a;
+    heddle_error_t error;
+    json_t *body = NULL;
+    if (b->txn.is_open && !q->dry_run) {
+        broker_defer(c);
+        return;
+    }
+    int rc = check(b, q->name, c->now, &a, &error);
+    if (!rc) rc = report_forget(a, q->dry_run, &body, &error);
+    if (rc) {
+        broker_refuse(c, &error, 0);
+        return;
+    }
+    broker_report(b, c->from, q->req, body);
+    json_decref(body);
+    if (q->dry_run) return;
+    record_t *rec = outbox_record(b->out, RECORD_ADAPTER_FORGET, q->name, c->now);
+    rec->by = q->by && *q->by ? q->by : "unknown";
+    txn_t txn = {.kind = TXN_FORGET, .asker = c->asker, .deadline_us = c->deadline_us};
+    broker_commit(b, &txn, c->now, &error);
+}
+
+void broker_end_adapter(broker_t *b, const record_t *rec, instant_t now)
+{
+    const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
+    heddle_error_t error;
+    if (!a) return;
+    event_row_t *e = events_add(&b->events, EVENT_ADAPTER_FORGOTTEN, a->name, 0, NULL, now);
+    events_say(e, HEDDLE_OK, "forgotten by %.100s, with %zu version%s", rec->by, a->version_count,
+               a->version_count == 1 ? "" : "s");
+    error_fail(&error, HEDDLE_ERR_NOT_FOUND, "%s was forgotten, by %.100s", a->name, rec->by);
+    error_where(&error, a->name, 0, NULL, NULL);
+    error_hint(&error, "`heddle adapters` lists what there is");
+    broker_refuse_questions(b, a->name, &error);
+    rollout_forget(&b->rollout, a->name);
+}

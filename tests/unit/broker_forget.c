@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An operator forgets an adapter: when that is refused, and what goes. */
+#include "broker_rig.h"
+
+TestSuite(forget, .init = rig_start, .fini = rig_stop);
+
+enum { WAITER = 3 };
+
+static void forget(const char *name)
+{
+    rig_drop_letters();
+    rig_query(ADMIN, (msg_query_t){.op = "forget", .name = name, .by = "ann"});
+}
+
+/* Nothing was taken away. */
+static const msg_error_t *refused(const char *code)
+{
+    const adapter_row_t before = *rig_adapter();
+    forget("policy");
+    cr_assert_eq(rig_event_count(EVENT_ADAPTER_FORGOTTEN), 0);
+    cr_assert_eq(rig_adapter()->version_count, before.version_count);
+    return rig_error(ADMIN, code);
+}
+
+static int64_t answered(const char *field)
+{
+    json_t *body = NULL;
+    heddle_error_t e;
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, &e), HEDDLE_OK);
+    cr_assert_str_eq(json_string_value(json_object_get(body, "kind")), "forget");
+    const json_t *value = json_object_get(body, field);
+    int64_t n = json_is_boolean(value) ? json_is_true(value) : json_integer_value(value);
+    json_decref(body);
+    return n;
+}
+
+/* Published to, and nobody took it: as after a mistyped name. */
+static void a_name_that_was_mistyped(void)
+{
+    publish_to(0, (rig_publish_t){.deadline_ms = 1000});
+    rig_pass(1500);
+    cr_assert_str_eq(rig_state(1), "failed");
+    rig_leave(T);
+    rig_hello(ADMIN, ROLE_ADMIN);
+}
+
+static void one_that_was_served(void)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_leave(T);
+    rig_hello(ADMIN, ROLE_ADMIN);
+}
+
+Test(forget, a_mistyped_name_is_free_again)
+{
+    a_name_that_was_mistyped();
+    forget("policy");
+    cr_assert_eq(answered("version_count"), 1);
+    cr_assert_eq(answered("dry_run"), 0);
+    cr_assert_null(rig_adapter());
+    cr_assert_eq(rig_track_count(), 0);
+    cr_assert_str_eq(rig_event(EVENT_ADAPTER_FORGOTTEN)->adapter, "policy");
+    cr_assert_str_eq(rig_event(EVENT_ADAPTER_FORGOTTEN)->message, "forgotten by ann, with 1 version");
+    forget("policy");
+    rig_error(ADMIN, "not_found");
+    rig_restart();
+    cr_assert_null(rig_adapter());
+    publish_to(1, (rig_publish_t){.digest = 5});
+    roll_out(1, 1, 1, 5);
+    cr_assert_str_eq(rig_state(1), "active");
+}
+
+Test(forget, a_trial_takes_nothing_away)
+{
+    a_name_that_was_mistyped();
+    int commits = R.commits;
+    rig_query(ADMIN, (msg_query_t){.op = "forget", .name = "policy", .dry_run = true});
+    cr_assert_eq(answered("version_count"), 1);
+    cr_assert_eq(answered("dry_run"), 1);
+    cr_assert(rig_version(1) && R.commits == commits);
+}
+
+Test(forget, not_while_it_has_a_writer)
+{
+    publish_to(0, (rig_publish_t){0});
+    rig_hello(ADMIN, ROLE_ADMIN);
+    const msg_error_t *e = refused("writer_held");
+    cr_assert(strstr(e->message, "policy has a writer: trainer on host, pid "), "%s", e->message);
+}
+
+Test(forget, not_while_a_worker_may_have_its_versions)
+{
+    one_that_was_served();
+    const msg_error_t *e = refused("worker_alive");
+    cr_assert_str_eq(e->found, "w1");
+    cr_assert(strstr(e->hint, "end them"), "%s", e->hint);
+    R.is_quiet[W1] = true;
+    rig_pass(2 * LEASE_MS);
+    e = refused("worker_alive");
+    cr_assert_str_eq(e->found, "w1 (lost)");
+    cr_assert(strstr(e->hint, "may return"), "%s", e->hint);
+}
+
+Test(forget, one_that_was_served_goes_when_its_workers_have_left)
+{
+    one_that_was_served();
+    rig_leave(W1);
+    forget("policy");
+    cr_assert_eq(answered("version_count"), 2);
+    cr_assert_null(rig_adapter());
+    rig_pass(2 * LEASE_MS);
+    rig_restart();
+    cr_assert_null(rig_adapter());
+}
+
+Test(forget, a_wait_for_it_ends_and_other_adapters_stay)
+{
+    a_name_that_was_mistyped();
+    rig_open(T, "critic", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 3, .adapter = "critic"});
+    rig_hello(WAITER, ROLE_ADMIN);
+    rig_query(WAITER, (msg_query_t){.op = "wait", .name = "critic", .deadline_ms = 60000});
+    rig_query(WAITER, (msg_query_t){.op = "events", .name = "policy", .after = 1000, .wait_ms = 60000});
+    size_t waiting = R.b->pending.count;
+    forget("policy");
+    cr_assert_eq(R.b->pending.count, waiting, "questions about others, and for events");
+    cr_assert_not_null(registry_adapter(&R.b->registry, "critic"));
+    cr_assert_eq(rig_track_count(), 1);
+    R.is_quiet[T] = true; /* its version fails a lease after its session has ended */
+    while (registry_adapter(&R.b->registry, "critic")->writer.token) rig_pass(250);
+    cr_assert_eq(R.b->pending.count, waiting);
+    forget("critic");
+    rig_error(WAITER, "not_found");
+}
+
+Test(forget, not_before_members_had_time_to_return)
+{
+    a_name_that_was_mistyped();
+    rig_restart();
+    rig_hello(ADMIN, ROLE_ADMIN);
+    const msg_error_t *e = refused("unavailable");
+    cr_assert(strstr(e->hint, "try again in "), "%s", e->hint);
+    rig_pass(2 * LEASE_MS);
+    forget("policy");
+    cr_assert_null(rig_adapter());
+}
+
+Test(forget, not_where_the_store_refuses)
+{
+    a_name_that_was_mistyped();
+    R.commit_error = HEDDLE_ERR_NO_SPACE;
+    refused("no_space");
+    cr_assert_not_null(rollout_track(&R.b->rollout, "policy", 1));
+    R.commit_error = 0;
+    forget("policy");
+    cr_assert_null(rig_adapter());
+}
+
+Test(forget, waits_for_the_transaction_before_it)
+{
+    a_name_that_was_mistyped();
+    R.is_late = true;
+    rig_open(T, "critic", "trainer", 0, false);
+    cr_assert(rig_is_committing());
+    forget("policy");
+    cr_assert_not_null(rig_adapter());
+    rig_confirm(HEDDLE_OK);
+    cr_assert_not_null(rig_adapter(), "its own record is not confirmed");
+    cr_assert(!rig_has(ADMIN, MSG_REPORT));
+    rig_confirm(HEDDLE_OK);
+    cr_assert_null(rig_adapter());
+    cr_assert(rig_has(ADMIN, MSG_REPORT));
+}
