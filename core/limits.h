@@ -46,8 +46,9 @@
 #define LIMIT_CHUNKS (LIMIT_REGION_BYTES / LIMIT_CHUNK_MAX_BYTES)
 #define LIMIT_ADDRESS_BYTES 1024u /* a UCX worker address: 48-186 measured */
 #define LIMIT_ADAPTERS_PER_WORKER 256u
-#define LIMIT_SLOTS 64u  /* per adapter */
-#define LIMIT_HELD 4096u /* versions restated in one join */
+#define LIMIT_SLOTS 64u       /* per adapter */
+#define LIMIT_HELD 4096u      /* versions restated in one join */
+#define LIMIT_HELD_WHOLE 512u /* of these, with times and regions: a join fits into a frame */
 #define LIMIT_LABELS 32u
 #define LIMIT_RANKS 4096u /* of one group of workers: a counter each, for each version */
 #define LIMIT_META 32u

@@ -48,7 +48,8 @@
     X(VERIFY, 25, verify, "broker -> worker")                                                                \
     X(VERIFIED, 26, verified, "worker -> broker")                                                            \
     X(ERROR, 27, error, "broker -> any")                                                                     \
-    X(PING, 28, ping, "broker -> any; needs no answer")
+    X(PING, 28, ping, "broker -> any; needs no answer")                                                      \
+    X(PEERS, 29, peers, "broker -> worker")
 /* clang-format on */
 
 typedef enum {
@@ -60,7 +61,14 @@ typedef enum {
 typedef enum { ROLE_WORKER = 1, ROLE_PUBLISHER = 2, ROLE_ADMIN = 3 } role_t;
 typedef struct {
     uint8_t b[16];
-} key16_t; /* share keys, life ids */
+} key16_t; /* share keys, life ids, identities of regions */
+
+/* Shared memory in which a member has a version, for other members of its place to hold instead of a copy:
+ * the region's identity, and the epoch that the version has there.  epoch 0: none. */
+typedef struct {
+    key16_t identity;
+    uint64_t epoch;
+} msg_region_t;
 
 /* First on every connection, again after every reconnect. */
 typedef struct {
@@ -83,6 +91,9 @@ typedef struct {
     uint64_t version, state;
     digest_t digest;
     uint64_t connect_us, fetch_us, verify_us, stage_us, activate_us;
+    msg_region_t region;
+    uint64_t verified; /* these two as in STAGED */
+    bool held;
 } msg_held_t;
 /* One subscription: the last decision applied here, and the version that it named (0, 0: none yet). */
 typedef struct {
@@ -93,6 +104,7 @@ typedef struct {
 typedef struct {
     uint64_t slots_total, slots_free, slots_held; /* of all adapters; used by no version; with readers */
     uint64_t bytes_in, bytes_out, chunks_bad, retries, fenced; /* since the process began */
+    uint64_t own_bytes, held_bytes; /* of regions: its own; of others, mapped here */
 } msg_counts_t;
 
 typedef struct {
@@ -118,7 +130,15 @@ typedef struct {
                              * not known */
     const char *group;
     uint64_t rank, ranks; /* of workers that serve as one; "", 0, 0: none */
+    /* equal where two members can hold each other's regions; 0: it holds none, and offers none */
+    uint64_t place;
 } msg_join_t;
+
+/* A version that a publisher still serves, in a region that others of its place may hold. */
+typedef struct {
+    uint64_t version;
+    msg_region_t region;
+} msg_offered_t;
 
 typedef struct {
     uint64_t req, epoch, prev_token;
@@ -130,8 +150,10 @@ typedef struct {
     uint64_t *served;
     uint32_t served_count; /* all of them */
     const char **addresses;
-    uint32_t address_count; /* these two as in JOIN */
-    uint64_t network;
+    uint32_t address_count; /* these three as in JOIN */
+    uint64_t network, place;
+    msg_offered_t *offered;
+    uint32_t offered_count; /* of `served`, those that may be held */
 } msg_open_t;
 
 /* What the broker knows of a subscription.  version 0: nothing was activated yet. */
@@ -206,6 +228,7 @@ typedef struct {
     msg_pair_t *meta;
     uint32_t meta_count;
     uint64_t asked_ms; /* of which deadline_ms is what is left; 0: the same */
+    msg_region_t region;
 } msg_publish_t;
 typedef struct {
     uint64_t req, version;
@@ -221,6 +244,10 @@ typedef struct {
     uint64_t token, kind;
     const char *name;
     bytes_t address;
+    /* only of the receiver's own place, where it has the version in a region: under its life it is asked for
+     * that */
+    key16_t life;
+    msg_region_t region;
 } msg_source_t;
 typedef struct {
     uint64_t token, version, deadline_ms; /* deadline_ms: left of the rollout's; 0: a late joiner, no
@@ -252,6 +279,9 @@ typedef struct {
     uint32_t unmet_count;
 } msg_need_sources_t;
 
+/* Which process compared the bytes with the manifest: this one, or another one of the host, for all that hold
+ * the region. */
+typedef enum { VERIFIED_UNKNOWN = 0, VERIFIED_HERE = 1, VERIFIED_ON_HOST = 2 } verified_where_t;
 typedef struct {
     uint64_t token, kind, bytes;
     const char *name;
@@ -264,6 +294,9 @@ typedef struct {
     msg_served_t *sources;
     uint32_t source_count;                             /* who served how many bytes */
     uint64_t bytes_in, bytes_out, chunks_bad, retries; /* as in HEARTBEAT */
+    msg_region_t region;
+    uint64_t verified; /* verified_where_t */
+    bool held;         /* the region is another process's */
 } msg_staged_t;
 typedef struct {
     uint64_t token, version, decision;
@@ -323,6 +356,7 @@ typedef struct {
     const char **roles;
     uint32_t role_count;     /* key_add */
     const char *digest_head; /* of the version, as a tag has it; "": not compared */
+    uint64_t place;          /* pull: as in JOIN */
 } msg_query_t;
 /* body: one msgpack value, the object of the command (proto/value.h).  more: ask again with after = next. */
 typedef struct {
@@ -358,6 +392,16 @@ typedef struct {
 typedef struct {
     uint64_t nonce;
 } msg_ping_t;
+
+typedef struct {
+    key16_t life;
+} msg_peer_t;
+/* All publishers of the worker's place that write one of its adapters: it maps their regions in advance. */
+typedef struct {
+    uint64_t token;
+    msg_peer_t *peers;
+    uint32_t peer_count;
+} msg_peers_t;
 
 typedef struct msg {
     msg_type_t type;

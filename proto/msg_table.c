@@ -24,7 +24,13 @@
     }
 #define COUNTS(s)                                                                                            \
     COUNT(s, slots_total), COUNT(s, slots_free), COUNT(s, slots_held), COUNT(s, bytes_in),                   \
-        COUNT(s, bytes_out), COUNT(s, chunks_bad), COUNT(s, retries), COUNT(s, fenced)
+        COUNT(s, bytes_out), COUNT(s, chunks_bad), COUNT(s, retries), COUNT(s, fenced), COUNT(s, own_bytes), \
+        COUNT(s, held_bytes)
+#define REGION(s)                                                                                            \
+    {.key = "region", .kind = FIELD_KEY16, .offset = offsetof(s, region.identity), .max = 16},               \
+    {                                                                                                        \
+        .key = "region_epoch", .kind = FIELD_U64, .offset = offsetof(s, region.epoch), .max = LIMIT_EXACT    \
+    }
 #define BOOL(s, m) ROW(s, m, bool, BOOL, 1, OPTIONAL)
 #define TEXT(s, m, max, need) ROW(s, m, const char *, TEXT, max, need)
 #define NAME(s, m, need) ROW(s, m, const char *, NAME, HEDDLE_NAME_MAX, need)
@@ -59,6 +65,9 @@ static const field_t HELD_FIELDS[] = {
     U64(msg_held_t, verify_us, LIMIT_EXACT, OPTIONAL),
     U64(msg_held_t, stage_us, LIMIT_EXACT, OPTIONAL),
     U64(msg_held_t, activate_us, LIMIT_EXACT, OPTIONAL),
+    REGION(msg_held_t),
+    U64(msg_held_t, verified, VERIFIED_ON_HOST, OPTIONAL),
+    BOOL(msg_held_t, held),
 };
 TABLE(HELD, "held", msg_held_t, HELD_FIELDS);
 
@@ -119,8 +128,23 @@ static const field_t SOURCE_FIELDS[] = {
     U64(msg_source_t, kind, SOURCE_WORKER, REQUIRED),
     NAME(msg_source_t, name, OPTIONAL),
     BIN(msg_source_t, address, LIMIT_ADDRESS_BYTES, REQUIRED),
+    /* Its region is reached by the socket that its life names. */
+    KEY16(msg_source_t, life, OPTIONAL),
+    REGION(msg_source_t),
 };
 TABLE(SOURCE, "source", msg_source_t, SOURCE_FIELDS);
+
+/* Restated by a publisher that opens again: only what it had may be held again. */
+static const field_t OFFERED_FIELDS[] = {
+    U64(msg_offered_t, version, LIMIT_EXACT, REQUIRED),
+    REGION(msg_offered_t),
+};
+TABLE(OFFERED, "offered", msg_offered_t, OFFERED_FIELDS);
+
+static const field_t PEER_FIELDS[] = {
+    KEY16(msg_peer_t, life, REQUIRED),
+};
+TABLE(PEER, "peer", msg_peer_t, PEER_FIELDS);
 
 static const field_t SERVED_FIELDS[] = {
     U64(msg_served_t, token, ANY, REQUIRED),
@@ -186,6 +210,7 @@ static const field_t JOIN_FIELDS[] = {
     TEXT(msg_join_t, group, HEDDLE_NAME_MAX, OPTIONAL),
     U64(msg_join_t, rank, LIMIT_RANKS, OPTIONAL),
     U64(msg_join_t, ranks, LIMIT_RANKS, OPTIONAL),
+    U64(msg_join_t, place, ANY, OPTIONAL),
 };
 static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, req, ANY, OPTIONAL),
@@ -201,6 +226,8 @@ static const field_t OPEN_FIELDS[] = {
     U64S(msg_open_t, served, served_count, LIMIT_OPEN_SERVED),
     TEXTS(msg_open_t, addresses, address_count, LIMIT_ADDRESSES, LIMIT_WORD_BYTES),
     U64(msg_open_t, network, ANY, OPTIONAL),
+    U64(msg_open_t, place, ANY, OPTIONAL),
+    LIST(msg_open_t, offered, offered_count, msg_offered_t, LIMIT_OPEN_SERVED, OPTIONAL, OFFERED),
 };
 static const field_t WELCOME_FIELDS[] = {
     U64(msg_welcome_t, req, ANY, OPTIONAL),
@@ -259,6 +286,7 @@ static const field_t PUBLISH_FIELDS[] = {
     BIN(msg_publish_t, config, LIMIT_CONFIG_BYTES, OPTIONAL),
     LIST(msg_publish_t, meta, meta_count, msg_pair_t, LIMIT_META, OPTIONAL, PAIR),
     U64(msg_publish_t, asked_ms, LIMIT_DURATION_MS, OPTIONAL),
+    REGION(msg_publish_t),
 };
 /* The digest is required: it shows to which content the number was given, also for a request that was
  * repeated. */
@@ -314,6 +342,9 @@ static const field_t STAGED_FIELDS[] = {
     U64(msg_staged_t, bytes_out, LIMIT_EXACT, OPTIONAL),
     U64(msg_staged_t, chunks_bad, LIMIT_EXACT, OPTIONAL),
     U64(msg_staged_t, retries, LIMIT_EXACT, OPTIONAL),
+    REGION(msg_staged_t),
+    U64(msg_staged_t, verified, VERIFIED_ON_HOST, OPTIONAL),
+    BOOL(msg_staged_t, held),
 };
 /* All is required: a worker switches by this message alone. */
 static const field_t COMMIT_FIELDS[] = {
@@ -410,6 +441,7 @@ static const field_t QUERY_FIELDS[] = {
     TEXT(msg_query_t, key, LIMIT_WORD_BYTES, OPTIONAL),
     TEXTS(msg_query_t, roles, role_count, LIMIT_ROLES, LABEL_BYTES),
     TEXT(msg_query_t, digest_head, LIMIT_WORD_BYTES, OPTIONAL),
+    U64(msg_query_t, place, ANY, OPTIONAL),
 };
 /* The body is a tree of its own (proto/value.h), so that an answer may grow without a new table. */
 static const field_t REPORT_FIELDS[] = {
@@ -461,6 +493,11 @@ static const field_t ERROR_FIELDS[] = {
 };
 static const field_t PING_FIELDS[] = {
     U64(msg_ping_t, nonce, ANY, OPTIONAL),
+};
+/* An empty list ends what an earlier one began, so the list is not required. */
+static const field_t PEERS_FIELDS[] = {
+    U64(msg_peers_t, token, ANY, REQUIRED),
+    LIST(msg_peers_t, peers, peer_count, msg_peer_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL, PEER),
 };
 
 #define LONGEST(fields)                                                                                      \

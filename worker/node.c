@@ -116,6 +116,9 @@ static void say_join(worker_node_t *n)
         adapters[i] = (msg_subscription_t){a->name, a->sync.applied.decision, a->sync.applied.version};
         held_count += adapter_held(a, held + held_count, LIMIT_HELD - held_count);
     }
+    /* A join must fit into a frame: of very many versions the last ones are restated without their times. */
+    for (uint32_t i = LIMIT_HELD_WHOLE; i < held_count; i++)
+        held[i] = (msg_held_t){held[i].adapter, held[i].version, held[i].state, held[i].digest};
     msg_t m = {.type = MSG_JOIN};
     m.join = (msg_join_t){.req = s->req,
                           .epoch = s->epoch,

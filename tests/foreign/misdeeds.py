@@ -259,7 +259,7 @@ def deed_8(world, answers):
 def deed_9(world, answers):
     frames = golden()
     with world.peer(ADMIN) as c:
-        for name in """HELLO_OK WELCOME HEARTBEAT_OK BYE PUBLISHED ANNOUNCE SOURCES COMMIT ABORT RETIRE
+        for name in """HELLO_OK WELCOME PEERS HEARTBEAT_OK BYE PUBLISHED ANNOUNCE SOURCES COMMIT ABORT RETIRE
                        RELEASE ROLLOUT REPORT VERIFY ERROR""".split():
             c.socket.send(frames[name])
             answers.hear(c, peer.PAGE.numbers[name])

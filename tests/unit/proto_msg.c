@@ -238,6 +238,12 @@ Test(encode, largest_join_fits)
     for (size_t i = 0; i < LIMIT_HELD; i++) {
         snprintf(names[i], sizeof names[i], "%0128zu", i);
         held[i] = (msg_held_t){names[i], LIMIT_EXACT, HELD_ACTIVE, {{1}}};
+        if (i >= LIMIT_HELD_WHOLE) continue;
+        msg_held_t *h = &held[i];
+        h->connect_us = h->fetch_us = h->verify_us = h->stage_us = h->activate_us = LIMIT_EXACT;
+        h->region = (msg_region_t){{{1}}, LIMIT_EXACT};
+        h->verified = VERIFIED_ON_HOST;
+        h->held = true;
     }
     for (size_t i = 0; i < LIMIT_ADAPTERS_PER_WORKER; i++)
         adapters[i] = (msg_subscription_t){names[i], LIMIT_EXACT, LIMIT_EXACT};
@@ -266,7 +272,10 @@ Test(encode, largest_join_fits)
                         .counts.bytes_out = LIMIT_EXACT,
                         .counts.chunks_bad = LIMIT_EXACT,
                         .counts.retries = LIMIT_EXACT,
-                        .counts.fenced = LIMIT_EXACT}},
+                        .counts.fenced = LIMIT_EXACT,
+                        .counts.own_bytes = LIMIT_EXACT,
+                        .counts.held_bytes = LIMIT_EXACT,
+                        .place = UINT64_MAX}},
           back;
     buf_t b = {0};
     cr_assert_eq(msg_encode(&m, &b), HEDDLE_OK);
@@ -452,7 +461,7 @@ Test(decode, unknown_types_and_other_shapes_are_refused)
     static const struct {
         const char *bytes;
         size_t n;
-    } BAD[] = {{"\x92\x00\x80", 3}, {"\x92\x1d\x80", 3},  {"\x92\xcf\x80\0\0\0\0\0\0\x01\x80", 11},
+    } BAD[] = {{"\x92\x00\x80", 3}, {"\x92\x1e\x80", 3},  {"\x92\xcf\x80\0\0\0\0\0\0\x01\x80", 11},
                {"\x92\xff\x80", 3}, {"\x91\x1c", 2},      {"\x93\x1c\x80\x80", 4},
                {"\x92\x1c\x90", 3}, {"\x92\xa1x\x80", 4}, {"\x90", 1},
                {"\x80", 1},         {"\xc0", 1},          {"\x1c", 1}};
@@ -462,9 +471,9 @@ Test(decode, unknown_types_and_other_shapes_are_refused)
         cr_assert(e.message[0] && e.expected[0] && e.found[0], "%s", e.message);
     }
     cr_assert_str_eq(msg_name(0), "?");
-    cr_assert_str_eq(msg_name(29), "?");
+    cr_assert_str_eq(msg_name(30), "?");
     cr_assert_str_eq(msg_name(-1), "?");
-    cr_assert_null(msg_table(29));
+    cr_assert_null(msg_table(30));
 }
 
 Test(decode, too_long_a_frame)
