@@ -503,6 +503,7 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->addresses = copy_texts(join->addresses, join->address_count);
     w->address_count = w->addresses ? join->address_count : 0;
     w->network = join->network;
+    w->place = join->place;
     w->former_token = join->prev_token;
     error_text(w->group, sizeof w->group, join->group ? join->group : "");
     w->rank = (uint32_t)join->rank;
@@ -646,6 +647,7 @@ static member_t *publisher_of(const membership_t *m, const msg_open_t *open, con
     p->addresses = copy_texts(open->addresses, open->address_count);
     p->address_count = p->addresses ? open->address_count : 0;
     p->network = open->network;
+    p->place = open->place;
     p->former_token = open->prev_token;
     if (p->export_dir && p->addresses && add_subs(p, &own, 1) &&
         set_transport(p, open->backend, open->ucx, open->address))

@@ -71,7 +71,7 @@ typedef struct member {
     uint32_t device_count;
     char **addresses;
     uint32_t address_count;               /* of the data plane, for people */
-    uint64_t network;                     /* as in JOIN; 0: not known */
+    uint64_t network, place;              /* as in JOIN; 0: not known, and none */
     char moved_from[HEDDLE_NAME_MAX + 1]; /* its addresses before this session, if they were others;
                                            * "" */
     member_sub_t *subs;

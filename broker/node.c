@@ -299,8 +299,10 @@ static void on_publish(const call_t *c)
         txn_t txn = {.kind = TXN_PUBLISH, .asker = c->asker, .deadline_us = c->deadline_us};
         rc = broker_commit(b, &txn, c->now, &error);
         step_t step = broker_step(b, c->now);
-        if (!rc && !published.is_new && is_writer) /* no record: it is there already */
+        if (!rc && !published.is_new && is_writer) { /* no record: it is there already */
             rollout_republished(&step, sender, published.version);
+            rollout_offered(&step, sender, published.version, &m->region);
+        }
     }
 }
 

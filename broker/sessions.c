@@ -281,6 +281,33 @@ static void end_former(const call_t *c, role_t role, const char *key)
         broker_end_member(c->b, former, MEMBER_LEFT, NULL, c->now);
 }
 
+/* ---- peers ---- */
+
+/* A worker without a place maps nothing in advance. */
+static void tell_peers(broker_t *b, const member_t *worker)
+{
+    msg_peer_t peers[LIMIT_ADAPTERS_PER_WORKER];
+    msg_t m = {.type = MSG_PEERS};
+    m.peers = (msg_peers_t){.token = worker->token, .peers = peers};
+    if (!worker->place) return;
+    for (uint32_t i = 0; i < worker->sub_count; i++) {
+        const member_t *p = membership_publisher(&b->members, worker->subs[i].adapter);
+        if (p && p->place == worker->place) peers[m.peers.peer_count++] = (msg_peer_t){p->life};
+    }
+    outbox_send(b->out, worker->peer, &m);
+}
+
+/* A publisher of the adapter came to this place, or left it. */
+static void peers_changed(broker_t *b, const char *adapter, uint64_t place)
+{
+    for (size_t i = 0; place && i < b->members.worker_count; i++) {
+        const member_t *w = b->members.workers[i];
+        if (w->place == place && member_subscribes(w, adapter)) tell_peers(b, w);
+    }
+}
+
+/* ---- workers ---- */
+
 /* The order matters: the former session of this connection and the holder of the name end before the new
  * session is found by either. */
 void on_join(const call_t *c)
@@ -323,6 +350,7 @@ void on_join(const call_t *c)
         broker_end_member(b, member, MEMBER_LEFT, NULL, c->now);
     } else {
         send_welcome(c, member, &welcome);
+        tell_peers(b, member);
         event_row_t *e = events_add(&b->events, EVENT_WORKER_JOINED, NULL, 0, member->name, c->now);
         e->token = member->token;
         say_moved(e, member);
@@ -411,7 +439,9 @@ static void begin_writer(const call_t *c, uint64_t token)
     member_hello_t hello = hello_of(c->peer);
     uint32_t served_count = served_by(open, served);
     end_former(c, ROLE_PUBLISHER, open->adapter);
-    leave_place(b, membership_publisher(&b->members, open->adapter));
+    const member_t *former = membership_publisher(&b->members, open->adapter);
+    uint64_t former_place = former ? former->place : 0;
+    leave_place(b, former);
     if (membership_open(&b->members, open, &hello, token, c->now, &admitted)) {
         b->has_abandoned = true;
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for writer %s", open->writer);
@@ -424,6 +454,8 @@ static void begin_writer(const call_t *c, uint64_t token)
     replaced(b, &admitted, c->now);
     step_t step = broker_step(b, c->now);
     rollout_opened(&step, member, served, served_count);
+    for (uint32_t i = 0; i < open->offered_count; i++)
+        rollout_offered(&step, member, open->offered[i].version, &open->offered[i].region);
 
     /* WELCOME names the active version, and what of its own the publisher goes on serving. */
     msg_keep_t keep[LIMIT_OPEN_SERVED + 1];
@@ -438,6 +470,8 @@ static void begin_writer(const call_t *c, uint64_t token)
             keep[welcome.keep_count++] = (msg_keep_t){a->name, row->version, row->share_key};
     }
     send_welcome(c, member, &welcome);
+    peers_changed(b, open->adapter, member->place);
+    if (former_place != member->place) peers_changed(b, open->adapter, former_place);
 
     /* A version that it still serves may have ended.  ROLLOUT says so here, because no later event would. */
     for (uint32_t i = 0; i < served_count; i++) {
@@ -553,7 +587,11 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, cons
     pending_member_gone(&b->pending, member);
     step_t step = broker_step(b, now);
     rollout_gone(&step, member, state == MEMBER_LEFT);
+    uint64_t place = member->place;
+    char written[HEDDLE_NAME_MAX + 1] = "";
+    if (adapter) error_text(written, sizeof written, adapter);
     membership_end(&b->members, member, state, now);
+    if (adapter) peers_changed(b, written, place);
 }
 
 void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token)

@@ -47,7 +47,8 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
     const version_row_t *v = registry_version(a, version);
     const track_t *t = rollout_track(&b->rollout, a->name, version);
     msg_source_t sources[PLAN_SOURCES];
-    uint32_t count = t ? rollout_sources(&b->members, t, c->from, sources) : 0;
+    plan_asker_t asker = {.token = c->from, .place = c->m->query.place}; /* any number: it spreads several */
+    uint32_t count = t ? rollout_sources(&b->members, t, &asker, sources) : 0;
     /* A version without a source is not gone while it may get one back: from its publisher while it is
      * staging, from a worker while the broker settles. */
     bool is_without = !count && v && v->state == VERSION_COMMITTED && b->rollout.is_settled;

@@ -98,6 +98,9 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
     }
     const member_t *m = copy_in_flight(c) ? membership_by_token(b->members, c->token) : NULL;
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
+    const member_t *first = sub ? membership_by_token(b->members, plan_waits_for(&t->plan, c->token)) : NULL;
+    if (first)
+        text_printf(p.note, sizeof p.note, "waits for %s, which fetches it for their host", first->name);
     if (!sub || !c->told_us) return p;
     char time[16], lease[16];
     uint64_t lease_us = b->members->lease_us, silent_us = member_silent_ms(m, b->now.us) * 1000;

@@ -137,13 +137,16 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
     copy_progress_t p = copy_progress(b, t, c);
     bool is_known = t->row && took_knows_awaited(b, t->row);
     json_t *awaited = is_known ? json_boolean(c->is_eligible) : json_null();
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "worker",
-                     c->worker, "awaited", awaited, "state", part_text(state), "code", part_code(c->code),
-                     "message", part_text(c->code ? c->message : NULL), "since_at", part_time(since_ms),
-                     "bytes_done", part_count(c->bytes_done), "sources", served_part(c), "max_rate_bytes",
-                     part_number(m ? m->max_rate_bytes : 0), "rate_bytes", part_number(p.rate_bytes),
-                     "source", part_text(p.source), "note", part_text(p.note), "queued_behind",
-                     part_number(c->behind), "timing", timing);
+    static const char *const VERIFIED[] = {[VERIFIED_HERE] = "here", [VERIFIED_ON_HOST] = "host"};
+    json_t *held = c->verified ? json_boolean(c->is_held) : json_null();
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+                     "worker", c->worker, "awaited", awaited, "state", part_text(state), "code",
+                     part_code(c->code), "message", part_text(c->code ? c->message : NULL), "since_at",
+                     part_time(since_ms), "bytes_done", part_count(c->bytes_done), "verified",
+                     part_text(VERIFIED[c->verified]), "held", held, "sources", served_part(c),
+                     "max_rate_bytes", part_number(m ? m->max_rate_bytes : 0), "rate_bytes",
+                     part_number(p.rate_bytes), "source", part_text(p.source), "note", part_text(p.note),
+                     "queued_behind", part_number(c->behind), "timing", timing);
 }
 
 /* Copies are sorted by the worker's name, so the page goes on after the last name of the one before. */

@@ -214,12 +214,15 @@ static json_t *worker_part(const report_view_t *b, const member_t *m)
         json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(c->bytes_in), "bytes_out",
                   part_count(c->bytes_out), "chunks_bad", part_count(c->chunks_bad), "retries",
                   part_count(c->retries), "fenced", part_count(c->fenced));
-    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
+    bool has_memory = c->own_bytes || c->held_bytes;
+    json_t *memory = json_pack("{s:o, s:o}", "own_bytes", has_memory ? part_count(c->own_bytes) : json_null(),
+                               "held_bytes", has_memory ? part_count(c->held_bytes) : json_null());
+    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
                      m->name, "token", part_count(m->token), "state", member_state_name(m->state), "current",
                      (int)is_current, "host", part_text(m->host), "pid", part_number(m->pid), "labels",
                      labels_part(m), "group", group, "joined_at", part_time(m->joined_ms), "heartbeat_age_ms",
                      part_count(member_silent_ms(m, b->now.us)), "transport", transport, "slots", slots,
-                     "adapters", subs_part(b, m), "counters", counters);
+                     "memory", memory, "adapters", subs_part(b, m), "counters", counters);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */

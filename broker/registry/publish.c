@@ -283,6 +283,7 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
         rec->activation = m->activation;
         rec->deadline_ms = m->deadline_ms ? m->deadline_ms : DEADLINE_DEFAULT_MS;
         rec->asked_ms = m->asked_ms;
+        rec->region = m->region;
         rec->config = m->config;
         rec->meta = meta;
         /* Of the versions that wait for the one in the rollout, the newest stays. */

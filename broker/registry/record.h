@@ -82,8 +82,9 @@ typedef struct record {
     int64_t step;
     uint64_t data_bytes, tensor_count, chunk_count, activation, deadline_ms;
     bytes_t config;
-    const char *meta;  /* JSON object text */
-    uint64_t asked_ms; /* of which deadline_ms is what was left; 0: the same */
+    const char *meta;    /* JSON object text */
+    uint64_t asked_ms;   /* of which deadline_ms is what was left; 0: the same */
+    msg_region_t region; /* of its publisher's process: soft, and not stored */
     /* STATE */
     version_state_t state;
     int code; /* heddle_err_t, 0 */

@@ -179,9 +179,17 @@ static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
     }
 }
 
+void copy_in_region(copy_row_t *c, const msg_region_t *region, uint64_t verified, bool is_held)
+{
+    c->region = *region;
+    c->verified = (verified_where_t)verified;
+    c->is_held = is_held;
+}
+
 void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now)
 {
     note_served(c, t, m);
+    copy_in_region(c, &m->region, m->verified, m->held);
     c->retry_us = 0;
     c->bytes_done = t->row->data_bytes;
     c->connect_us = m->connect_us;
@@ -204,7 +212,8 @@ void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t bu
         track_t *t = a->tracks[i];
         copy_row_t *c = track_is_overtaken(t) && t->version != but ? copy_of(t, member) : NULL;
         if (!copy_in_flight(c)) continue;
-        if (c->told_us) track_touch(t); /* it may be lost now */
+        track_touch(t); /* it may be lost now, or another one of its place fetches it */
+        plan_stuck(&t->plan, c->token);
         c->told_us = 0;
         c->is_owed = true;
         copy_move(t, c, COPY_WAITING, now);
@@ -298,7 +307,7 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
     copy_row_t *c = found ? t->copies[at] : NULL;
     if (c && c->token == member->token) return c;
     group_t *group = need_group(t, member, &ok);
-    if (!ok || !plan_add(&t->plan, member->token)) return NULL;
+    if (!ok || !plan_add(&t->plan, member->token, member->place)) return NULL;
     bool is_eligible = false;
     copy_row_t before = {0}; /* of the same process */
     if (c) {

@@ -72,6 +72,10 @@ typedef struct copy_row {
     /* sources that it lost, an event for each; beyond COPY_LOST_MAX none */
     uint64_t lost[COPY_LOST_MAX];
     uint32_t lost_count;
+    /* as STAGED reported, or JOIN restated */
+    msg_region_t region;
+    verified_where_t verified;
+    bool is_held;
     copy_served_t *served;
     uint32_t served_count; /* bytes by source, as STAGED reported */
     /* REFUSED FAILED GONE: why; in flight: why no byte comes, as the last heartbeat had it */
@@ -98,6 +102,8 @@ void copy_order(track_t *t, copy_row_t *c, instant_t at);
 void copy_spare(track_t *t, copy_row_t *c, bool is_spare);
 /* ANNOUNCE was sent, or would have been if there were a source. */
 void copy_announced(track_t *t, copy_row_t *c, bool is_sent, instant_t now);
+/* The worker has the bytes in this region, and which process verified them. */
+void copy_in_region(copy_row_t *c, const msg_region_t *region, uint64_t verified, bool is_held);
 /* The worker has staged it: how long that took, and from where the bytes came. */
 void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now);
 void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message);

@@ -12,30 +12,52 @@
 
 /* ---- messages to workers ---- */
 
+/* The region in which this member has the version, if the receiver, at `place`, can hold it.  epoch 0: it
+ * cannot. */
+static msg_region_t region_for(const track_t *t, const member_t *source, uint64_t place)
+{
+    bool is_near = place && source->place == place;
+    const copy_row_t *c = is_near && source->role == ROLE_WORKER ? copy_of(t, source) : NULL;
+    if (copy_holds(c)) return c->region;
+    return is_near && source->token == t->publisher ? t->region : (msg_region_t){.epoch = 0};
+}
+
 /* Sources that have ended since the plan was made are left out: they are found by their token no longer.
- * Returns how many are there. */
-static uint32_t to_sources(const membership_t *members, const uint64_t *tokens, uint32_t count,
-                           msg_source_t ret_sources[PLAN_SOURCES])
+ * `place`: of the receiver.  Returns how many are there. */
+static uint32_t to_sources(const membership_t *members, const track_t *t, uint64_t place, uint32_t count,
+                           const uint64_t tokens[PLAN_SOURCES], msg_source_t ret_sources[PLAN_SOURCES])
 {
     uint32_t used = 0;
     for (uint32_t i = 0; i < count; i++) {
         const member_t *m = membership_by_token(members, tokens[i]);
         if (!m) continue;
-        ret_sources[used++] =
-            (msg_source_t){.token = m->token,
-                           .kind = m->role == ROLE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
-                           .name = m->name,
-                           .address = bytes_of(m->address, m->address_bytes)};
+        msg_source_t *s = &ret_sources[used++];
+        *s = (msg_source_t){.token = m->token,
+                            .kind = m->role == ROLE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
+                            .name = m->name,
+                            .address = bytes_of(m->address, m->address_bytes),
+                            .region = region_for(t, m, place)};
+        if (s->region.epoch) s->life = m->life;
     }
     return used;
 }
 
+/* By the member's own plan. */
+static uint32_t sources_of(const step_t *s, const track_t *t, const member_t *member,
+                           msg_source_t ret_sources[PLAN_SOURCES])
+{
+    const plan_row_t *plan = plan_row(&t->plan, member->token);
+    if (!plan) return 0;
+    return to_sources(s->v.members, t, member->place, plan->source_count, plan->sources, ret_sources);
+}
+
 /* A client that pulls is no member, so it has no row in the plan and puts no load on it. */
-uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
+uint32_t rollout_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
                          msg_source_t ret_sources[PLAN_SOURCES])
 {
     uint64_t tokens[PLAN_SOURCES];
-    return to_sources(members, tokens, plan_choose(&t->plan, asker, NULL, 0, tokens), ret_sources);
+    uint32_t count = plan_choose(&t->plan, asker, tokens);
+    return to_sources(members, t, asker->place, count, tokens, ret_sources);
 }
 
 /* ANNOUNCE with the sources of the member's plan.  Without one nothing is sent, and the next source wakes the
@@ -47,8 +69,7 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
     msg_source_t sources[PLAN_SOURCES];
     msg_part_t part = row->part;
     bool is_first = !copy_is_told(c) || c->is_owed;
-    const plan_row_t *plan = plan_row(&t->plan, member->token);
-    uint32_t count = plan ? to_sources(s->v.members, plan->sources, plan->source_count, sources) : 0;
+    uint32_t count = sources_of(s, t, member, sources);
     copy_announced(t, c, count > 0, s->v.now);
     if (!count) return;
     msg_t m = {.type = MSG_ANNOUNCE};
@@ -74,8 +95,7 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
 void send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
 {
     msg_source_t sources[PLAN_SOURCES];
-    const plan_row_t *plan = plan_row(&t->plan, member->token);
-    uint32_t count = plan ? to_sources(s->v.members, plan->sources, plan->source_count, sources) : 0;
+    uint32_t count = sources_of(s, t, member, sources);
     msg_t m = {.type = MSG_SOURCES};
     m.sources = (msg_sources_t){.token = member->token,
                                 .version = t->version,
@@ -152,6 +172,7 @@ static void announce_if_waiting(step_t *s, track_t *t, const member_t *member)
     if (!c) c = copy_need(s, t, member);
     if (!c) return;
     plan_make(&t->plan, member->token, NULL, 0);
+    track_touch(t); /* it may wait, or others no longer need to */
     send_announce(s, t, c, member);
 }
 
@@ -178,6 +199,15 @@ void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
     if (!is_awaited && !is_on_its_way) announce_if_waiting(s, newest, member);
 }
 
+void wake_waiting(step_t *s, track_t *t)
+{
+    uint64_t token;
+    while ((token = plan_next_woken(&t->plan)) != 0) {
+        member_t *m = membership_by_token(s->v.members, token);
+        if (m) wake_member(s, t->of, m);
+    }
+}
+
 void wake_adapter(step_t *s, const adapter_rollout_t *a)
 {
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
@@ -195,7 +225,8 @@ void rollout_wake(step_t *s, member_t *member)
 }
 
 /* A worker fetches the newest version first.  If it was still fetching the active one, that one is owed: it
- * is announced again when the newest is staged. */
+ * is announced again when the newest is staged.  Until another worker of its place has brought the newest, it
+ * goes on. */
 void announce_all(step_t *s, track_t *t)
 {
     for (size_t i = 0; i < t->copy_count; i++) {
@@ -204,7 +235,7 @@ void announce_all(step_t *s, track_t *t)
         if (!m) continue;
         track_t *active = adapter_track(t->of, active_for(t->of->row, m));
         copy_row_t *put_off = copy_of(active, m);
-        if (copy_in_flight(put_off)) {
+        if (copy_in_flight(put_off) && !plan_waits_for(&t->plan, m->token)) {
             put_off->is_owed = true;
             copy_blame(active, put_off, HEDDLE_OK, "", "");
         }

@@ -20,9 +20,9 @@
 
 /* ---- workers ---- */
 
-/* The sources of a version for a process that is no member, in the order to be tried; `asker`: any number,
- * which spreads several of them.  Nothing is remembered of it.  Returns how many: 0, none has the bytes. */
-uint32_t rollout_sources(const membership_t *members, const track_t *t, uint64_t asker,
+/* The sources of a version for a process that is no member, in the order to be tried.  Nothing is remembered
+ * of it.  Returns how many: 0, none has the bytes. */
+uint32_t rollout_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
                          msg_source_t ret_sources[PLAN_SOURCES]);
 
 /* c NULL: the worker has no copy of it. */
@@ -38,6 +38,8 @@ void announce_all(step_t *s, track_t *t);
 void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member);
 /* The same for all workers of the adapter, and for all adapters of the worker. */
 void wake_adapter(step_t *s, const adapter_rollout_t *a);
+/* The same for those that waited for another worker of their place, and need not any more. */
+void wake_waiting(step_t *s, track_t *t);
 void rollout_wake(step_t *s, member_t *member);
 /* copy_add; without memory the outbox fails, and with it the step. */
 copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member);

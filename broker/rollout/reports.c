@@ -133,6 +133,7 @@ int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t 
         c->verify_us = held->verify_us;
         c->stage_us = held->stage_us;
         c->activate_us = held->activate_us;
+        copy_in_region(c, &held->region, held->verified, held->held);
         copy_move(t, c, state, s->v.now);
         c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
         c->is_owed = false;
@@ -159,7 +160,14 @@ void rollout_opened(step_t *s, const member_t *publisher, const uint64_t *served
         bool serves = has_number(served, count, t->version) && !track_is_ended(t);
         if (t->publisher == publisher->token || (!t->publisher && !serves)) continue;
         track_set_publisher(t, serves ? publisher->token : 0, serves ? PUBLISHER_SERVES : PUBLISHER_LOST);
+        if (serves) track_offer(t, publisher, NULL);
     }
+}
+
+void rollout_offered(step_t *s, const member_t *publisher, uint64_t version, const msg_region_t *region)
+{
+    track_t *t = rollout_track(s->ro, publisher->subs[0].adapter, version);
+    if (t && t->publisher == publisher->token) track_offer(t, publisher, region);
 }
 
 void rollout_republished(step_t *s, const member_t *publisher, uint64_t version)
@@ -264,6 +272,10 @@ void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *
         int code = !has_trouble ? HEDDLE_OK : has_begun ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_ERR_NO_SLOT;
         bool is_news = code == HEDDLE_ERR_UNAVAILABLE && code != c->code && !c->is_trouble_said;
         copy_blame(t, c, code, has_begun ? "fetch" : "announce", p->message ? p->message : "");
+        if (code && plan_is_awaited(&t->plan, c->token)) {
+            plan_stuck(&t->plan, c->token);
+            track_touch(t);
+        }
         if (!is_news) continue;
         c->is_trouble_said = true;
         event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);

@@ -19,6 +19,8 @@ int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t 
                    msg_welcome_t *welcome);
 /* A publisher was admitted; `served`: the versions whose regions it still has. */
 void rollout_opened(step_t *s, const member_t *publisher, const uint64_t *served, uint32_t count);
+/* In which region it has a version, of those that it serves. */
+void rollout_offered(step_t *s, const member_t *publisher, uint64_t version, const msg_region_t *region);
 /* The writer published again what is there as `version`.  A version that is wanted has one more source: the
  * writer got its share key.  ROLLOUT tells the writer where the version is, and each time that changes. */
 void rollout_republished(step_t *s, const member_t *publisher, uint64_t version);

@@ -147,6 +147,28 @@ static ruling_t ruling_of(const track_t *t, instant_t now)
     return rule_apply(&rule, &t->tally);
 }
 
+/* Workers wait for the one of their place that fetches the version, while something comes of its fetch: half
+ * a lease without a byte at most, or a quarter of the version's deadline.  A fetch that ends by itself wakes
+ * them at once (plan.h). */
+static void look_at_fetches(step_t *s, track_t *t)
+{
+    uint64_t now_us = s->v.now.us, patience_us = t->of->ro->lease_us / 2;
+    if (t->row->deadline_ms && t->row->deadline_ms * 1000 / 4 < patience_us)
+        patience_us = t->row->deadline_ms * 1000 / 4;
+    if (t->plan.waiting_count && t->fetches_due_us <= now_us) {
+        t->fetches_due_us = now_us + patience_us;
+        for (size_t i = 0; i < t->copy_count; i++) {
+            const copy_row_t *c = t->copies[i];
+            if (!plan_is_awaited(&t->plan, c->token)) continue;
+            uint64_t due_us = c->moved_us + patience_us;
+            if (due_us <= now_us) plan_stuck(&t->plan, c->token);
+            else t->fetches_due_us = clock_earlier(t->fetches_due_us, due_us);
+        }
+    }
+    wake_waiting(s, t);
+    if (t->plan.waiting_count) track_sooner(t, t->fetches_due_us);
+}
+
 /* One version is looked at, because something of it changed or its time has come.  Notes when it must be
  * looked at next without any event. */
 static void look_at(step_t *s, track_t *t)
@@ -198,6 +220,7 @@ static void look_at(step_t *s, track_t *t)
         else track_sooner(t, c->retry_us);
     }
 
+    look_at_fetches(s, t);
     if (!t->is_late) track_sooner(t, t->deadline_us);
     if (is_staging && t->bytes == BYTES_MISSING) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
@@ -381,7 +404,8 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
 
 /* A VERSION record was applied.  The adapter's writer has the bytes, unless its session ended while the
  * record was written. */
-static void follow_version(step_t *s, const adapter_row_t *a, const version_row_t *row)
+static void follow_version(step_t *s, const adapter_row_t *a, const version_row_t *row,
+                           const msg_region_t *region)
 {
     event_row_t *e = events_add(s->ev, EVENT_VERSION_PUBLISHED, a->name, row->version, row->writer, s->v.now);
     e->bytes = (int64_t)row->data_bytes;
@@ -399,7 +423,8 @@ static void follow_version(step_t *s, const adapter_row_t *a, const version_row_
             track_set_publisher(earlier, earlier->publisher, PUBLISHER_WITHOUT);
     }
     track_set_publisher(t, publisher ? publisher->token : 0, publisher ? PUBLISHER_SERVES : PUBLISHER_LOST);
-    if (!publisher) t->former_publisher = a->writer.token;
+    if (publisher) track_offer(t, publisher, region);
+    else t->former_publisher = a->writer.token;
     t->deadline_us = s->v.now.us + row->deadline_ms * 1000;
 }
 
@@ -510,7 +535,9 @@ void rollout_apply(step_t *s, const record_t *record)
     if (!row) return;
     track_t *t;
     switch (record->kind) {
-    case RECORD_VERSION: follow_version(s, row, registry_version(row, record->version)); break;
+    case RECORD_VERSION:
+        follow_version(s, row, registry_version(row, record->version), &record->region);
+        break;
     case RECORD_DECISION: follow_decision(s, row); break;
     case RECORD_STATE: follow_state(s, row, record); break;
     case RECORD_FLOOR: /* the latest decision may have to be made anew */

@@ -187,7 +187,15 @@ void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state)
 {
     t->publisher = token;
     t->publisher_state = state;
-    t->plan.publisher = track_is_served(t) ? token : 0;
+    plan_publisher(&t->plan, track_is_served(t) ? token : 0, t->publisher_place);
+    track_touch(t);
+}
+
+void track_offer(track_t *t, const member_t *publisher, const msg_region_t *region)
+{
+    t->publisher_place = publisher->place;
+    t->region = region ? *region : (msg_region_t){.epoch = 0};
+    plan_publisher(&t->plan, t->plan.publisher, t->publisher_place);
     track_touch(t);
 }
 

@@ -82,6 +82,8 @@ struct track {
     staged_by_t staged_by;
     publisher_state_t publisher_state;
     uint64_t publisher;        /* token; 0 in NONE LOST LEFT */
+    uint64_t publisher_place;  /* as in OPEN; 0: none */
+    msg_region_t region;       /* in which it has the version; epoch 0: not known */
     uint64_t former_publisher; /* its token, when it is gone */
     bool is_restored;          /* while settling: loaded at the start; ROLLOUT comes later */
     bool is_late;              /* the deadline has passed */
@@ -89,6 +91,8 @@ struct track {
     bool is_dirty;             /* something changed: to be looked at, and told */
     uint64_t created_us, deadline_us;
     uint64_t due_us; /* when it is to be looked at by time alone */
+    /* while workers wait for another one of their place: when to see what became of its fetch, or before */
+    uint64_t fetches_due_us;
     /* overtaken, and a worker fetches it, or loads or switches to it, so long at least; 0: none */
     uint64_t awaited_until_us, loaded_until_us;
     uint64_t sourceless_us; /* but in THERE: since when */
@@ -172,6 +176,8 @@ void track_touch(track_t *t);
 void track_changed(track_t *t);
 void track_sooner(track_t *t, uint64_t at_us); /* looked at by then */
 void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state);
+/* Where its publisher is, and in which region it has the version; region NULL: in none that is known. */
+void track_offer(track_t *t, const member_t *publisher, const msg_region_t *region);
 /* The worker of this copy is gone.  It is noted where the version was waiting for it. */
 void track_note_gone(track_t *t, const copy_row_t *c, gone_how_t how, instant_t now);
 

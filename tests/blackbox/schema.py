@@ -78,8 +78,9 @@ SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
 TIMING = {name: "ms?" for name in ("announce_ms", "queued_ms", "connect_ms", "fetch_ms", "verify_ms",
                                    "stage_ms", "activate_ms")}
 COPY = {"worker": "name", "awaited": "bool?", "state": "copy_state?", "code": "code?", "message": "text?",
-        "since_at": "at", "bytes_done": "int", "sources": ["name", SOURCE], "max_rate_bytes": "int?",
-        "rate_bytes": "int?", "source": "name?", "note": "text?", "queued_behind": "int?", "timing": TIMING}
+        "since_at": "at", "bytes_done": "int", "verified": "text?", "held": "bool?",
+        "sources": ["name", SOURCE], "max_rate_bytes": "int?", "rate_bytes": "int?", "source": "name?",
+        "note": "text?", "queued_behind": "int?", "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT,
                          "so_far_ms": "ms?", "ended_after_ms": "ms?",
                          "slowest": ({"worker": "name", "ms": "ms",
@@ -97,7 +98,8 @@ WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "b
           "pid": "int", "labels": "map", "group": (GROUP,),
           "joined_at": "at", "heartbeat_age_ms": "ms",
           "transport": {"backend": "text", "ucx": "text?", "devices": "texts", "addresses": "texts"},
-          "slots": {"total": "int", "free": "int?", "held": "int?"}, "adapters": ["name", SUBSCRIPTION],
+          "slots": {"total": "int", "free": "int?", "held": "int?"},
+          "memory": {"own_bytes": "int?", "held_bytes": "int?"}, "adapters": ["name", SUBSCRIPTION],
           "counters": {name: "int" for name in ("bytes_in", "bytes_out", "chunks_bad", "retries", "fenced")}}
 KEY = {"name": "name", "public_key": "public_key", "roles": "texts", "added_at": "at", "revoked_at": "at?",
        "session_count": "int"}

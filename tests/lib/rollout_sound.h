@@ -25,6 +25,19 @@ static inline uint32_t complete_groups(const track_t *t)
     return complete;
 }
 
+/* One that waits has another one of its place that fetches; and what woke it was seen. */
+static inline bool waits_are_sound(const track_t *t)
+{
+    uint32_t waiting = 0;
+    for (size_t i = 0; i < t->plan.count; i++) {
+        const plan_row_t *row = t->plan.rows[i];
+        if (row->fetch != PLAN_WAITING) continue;
+        if (row->source_count || !plan_waits_for(&t->plan, row->token)) return false;
+        waiting++;
+    }
+    return waiting == t->plan.waiting_count && (track_is_ended(t) || !t->plan.woken_count);
+}
+
 static inline bool track_is_sound(const track_t *t)
 {
     tally_t again = {0};
@@ -41,11 +54,11 @@ static inline bool track_is_sound(const track_t *t)
         again.units -= copy_holds(c) && c->group; /* counted below, as a whole */
         sources += copy_holds(c);
         if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;
-        if (row && ((row->have == PLAN_ALL) != copy_holds(c) || (row->is_fetching && !copy_in_flight(c))))
+        if (row && ((row->have == PLAN_ALL) != copy_holds(c) || (row->fetch && !copy_in_flight(c))))
             return false;
     }
     again.units += complete_groups(t);
-    return !memcmp(&again, &t->tally, sizeof again) && sources == t->plan.source_count;
+    return !memcmp(&again, &t->tally, sizeof again) && sources == t->plan.source_count && waits_are_sound(t);
 }
 
 static inline bool rollout_is_sound(const rollout_t *ro)

@@ -195,7 +195,8 @@ static void staged(uint64_t peer, uint64_t version)
                           .verify_us = 30,
                           .stage_us = 40,
                           .sources = &from,
-                          .source_count = 1}};
+                          .source_count = 1,
+                          .verified = VERIFIED_HERE}};
     say(peer, &m);
 }
 
@@ -231,7 +232,9 @@ static void heartbeat(uint64_t peer, uint64_t seq, uint64_t fetching)
                              .counts.bytes_out = 5,
                              .counts.chunks_bad = 1,
                              .counts.retries = 2,
-                             .counts.fenced = 3}};
+                             .counts.fenced = 3,
+                             .counts.own_bytes = 8192,
+                             .counts.held_bytes = 4096}};
     say(peer, &m);
 }
 
@@ -456,6 +459,8 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers[].message", "sN"},
     {"version", "versions[].workers[].since_at", "t"},
     {"version", "versions[].workers[].bytes_done", "i"},
+    {"version", "versions[].workers[].verified", "sN"},
+    {"version", "versions[].workers[].held", "bN"},
     {"version", "versions[].workers[].sources", "a"},
     {"version", "versions[].workers[].sources[].name", "s"},
     {"version", "versions[].workers[].sources[].kind", "s"},
@@ -512,6 +517,9 @@ static const field_row_t FIELDS[] = {
     {"workers", "workers[].slots.total", "i"},
     {"workers", "workers[].slots.free", "iN"},
     {"workers", "workers[].slots.held", "iN"},
+    {"workers", "workers[].memory", "o"},
+    {"workers", "workers[].memory.own_bytes", "iN"},
+    {"workers", "workers[].memory.held_bytes", "iN"},
     {"workers", "workers[].adapters", "a"},
     {"workers", "workers[].adapters[].name", "s"},
     {"workers", "workers[].adapters[].version", "iN"},

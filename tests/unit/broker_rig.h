@@ -38,6 +38,8 @@ static struct rig {
     uint64_t tokens[PEERS]; /* as WELCOME said */
     /* quiet: sends no heartbeats while time passes */
     bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS];
+    uint64_t places[PEERS];     /* of its host, as in JOIN and OPEN; 0: none */
+    uint64_t epochs[PEERS];     /* of the region that it has versions in; 0: in none */
     int commit_error;           /* the disk refuses with this */
     bool is_late;               /* the store confirms when rig_confirm says so */
     bool confirms;              /* and that is after each event, well or with commit_error */
@@ -290,6 +292,13 @@ static void rig_hello_as(uint64_t peer, role_t role, uint64_t life)
 }
 static void rig_hello(uint64_t peer, role_t role) { rig_hello_as(peer, role, peer); }
 
+/* A region of that connection's process. */
+static msg_region_t rig_region(uint64_t peer)
+{
+    return R.epochs[peer] ? (msg_region_t){rig_life(peer + 7000), R.epochs[peer]}
+                          : (msg_region_t){.epoch = 0};
+}
+
 /* JOIN of adapter "policy" without anything held. */
 static void rig_join_with(uint64_t peer, const char *name, msg_subscription_t *subs, uint32_t sub_count,
                           msg_held_t *held, uint32_t held_count)
@@ -304,7 +313,8 @@ static void rig_join_with(uint64_t peer, const char *name, msg_subscription_t *s
                           .backend = "ucx",
                           .ucx = "1.13.1",
                           .address = bytes_of("addr", 4),
-                          .export_dir = ""};
+                          .export_dir = "",
+                          .place = R.places[peer]};
     rig_frame(peer, &m);
 }
 
@@ -320,8 +330,12 @@ UNUSED static void rig_open(uint64_t peer, const char *adapter, const char *writ
                             bool takeover)
 {
     msg_t m = {.type = MSG_OPEN};
+    msg_offered_t offered = {.version = serving, .region = rig_region(peer)};
     rig_hello(peer, ROLE_PUBLISHER);
     m.open = (msg_open_t){.req = ++R.req,
+                          .place = R.places[peer],
+                          .offered = &offered,
+                          .offered_count = serving && R.epochs[peer],
                           .adapter = adapter,
                           .writer = writer,
                           .serving = serving,
@@ -367,7 +381,8 @@ UNUSED static void rig_publish(uint64_t peer, rig_publish_t o)
                                 .chunk_count = 1,
                                 .kind = "lora",
                                 .base_model = "base",
-                                .config = bytes_of("{}", 2)};
+                                .config = bytes_of("{}", 2),
+                                .region = rig_region(peer)};
     rig_frame(peer, &m);
 }
 
@@ -381,7 +396,9 @@ UNUSED static void rig_staged(uint64_t peer, uint64_t version, uint64_t digest)
                               .digest = rig_digest(digest),
                               .fetch_us = 1000,
                               .sources = &from,
-                              .source_count = 1};
+                              .source_count = 1,
+                              .region = rig_region(peer),
+                              .verified = R.epochs[peer] ? VERIFIED_HERE : VERIFIED_UNKNOWN};
     rig_frame(peer, &m);
 }
 

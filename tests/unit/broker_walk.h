@@ -55,6 +55,17 @@ static uint64_t peer_of(int i) { return 10 + (uint64_t)i + 10 * (uint64_t)M.w[i]
 
 static void name_of(int i, char name[16]) { snprintf(name, 16, "w%d", i); }
 
+/* w0 and w1 share memory, w2 and w3 do; the trainer is with the ones, or the others, or by itself. */
+static void make_places(void)
+{
+    for (uint64_t peer = 10; peer < 30; peer++) {
+        R.places[peer] = peer % 10 < 4 ? 1 + peer % 10 / 2 : 0;
+        R.epochs[peer] = R.places[peer];
+    }
+    R.places[T] = M.seed % 4;
+    R.epochs[T] = R.places[T];
+}
+
 /* Each worker has a key of its own, which may be revoked; all others have one that may do everything. */
 static char keys[WORKERS + 1][HEDDLE_KEY_TEXT];
 
@@ -598,6 +609,7 @@ static void walk_begin(uint64_t seed, uint64_t keep)
     M.seed = seed;
     rig_start();
     R.keep = keep;
+    make_places();
     make_keys();
     rig_restart();
     R.is_late = R.confirms = seed % 2; /* each second walk has a store that confirms after the event */
