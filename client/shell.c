@@ -31,6 +31,8 @@ struct shell {
     uint64_t transfer_due_us; /* what the last tick knew of the transfer's deadline */
     pthread_t thread;
     bool running;
+    int fds[SHELL_FDS]; /* of the node */
+    uint32_t fd_count;
     event_queue_t events;
     descriptors_keep_t keep;
     int interrupt_fd;
@@ -297,6 +299,17 @@ static void *run(void *self)
     return NULL;
 }
 
+/* The tick of the turn does what there is to do. */
+static void on_readable(void *self) { (void)self; }
+
+int shell_poll(shell_t *s, int fd, heddle_error_t *error)
+{
+    if (s->fd_count == SHELL_FDS || loop_add_fd(s->loop, fd, on_readable, s))
+        return out_of(error, "no memory is left for a loop");
+    s->fds[s->fd_count++] = fd;
+    return HEDDLE_OK;
+}
+
 /* From here on the loop's thread owns the wire, the transfer and the node. */
 int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error)
 {
@@ -311,10 +324,12 @@ int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *e
 /* Waits for the loop's thread, which ends after its current turn. */
 void shell_stop(shell_t *s)
 {
-    if (!s->running) return;
-    loop_stop(s->loop);
-    pthread_join(s->thread, NULL);
+    if (s->running) {
+        loop_stop(s->loop);
+        pthread_join(s->thread, NULL);
+    }
     s->running = false;
+    while (s->fd_count) loop_remove_fd(s->loop, s->fds[--s->fd_count]);
 }
 
 /* The transfer goes before the loop that polls its descriptor. */

@@ -40,6 +40,11 @@ int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *er
 int shell_open_transfer(const shell_opts_t *opts, node_io_t *io, heddle_error_t *error);
 /* Valid until shell_close; its send answers GONE until the line is up. */
 const node_io_t *shell_io(shell_t *s);
+/* A descriptor of the node's: while it is readable, the loop turns, and each turn begins with the node's
+ * tick, which reads it.  Before shell_start, at most SHELL_FDS; it is not polled from shell_stop on, and the
+ * node closes it then.  NO_MEMORY. */
+#define SHELL_FDS 4u
+int shell_poll(shell_t *s, int fd, heddle_error_t *error);
 /* `ops` and `node` are borrowed until shell_stop.  NO_MEMORY. */
 int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *error);
 /* Runs fn(node, arg, now) on the loop's thread and waits for it: a turn of the loop at most.

@@ -32,6 +32,7 @@ typedef struct {
     char name[HANDOVER_NAME_MAX + 1]; /* "": free */
     handover_watch_t *watch;          /* NULL: not connected */
     uint64_t retry_us, gone_us;       /* not connected: when to try again, and when its regions are let go */
+    bool is_forgone;                  /* it is not tried again, and unwatched when its regions are let go */
 } source_t;
 
 struct mappings {
@@ -197,8 +198,12 @@ int mappings_watch(mappings_t *m, const char *source, uint64_t now_us, heddle_er
     if (strlen(source) > HANDOVER_NAME_MAX || !source[0])
         return error_fail(error, HEDDLE_ERR_USAGE, "\"%s\" is not a name of a socket for shared memory",
                           source);
-    if (source_of(m, source)) return HEDDLE_OK;
-    source_t *s = source_of(m, "");
+    source_t *s = source_of(m, source);
+    if (s) {
+        s->is_forgone = false;
+        return HEDDLE_OK;
+    }
+    s = source_of(m, "");
     if (!s)
         return error_fail(error, HEDDLE_ERR_LIMIT, "more than %u processes of this host cannot be watched",
                           MAPPINGS_SOURCES_MAX);
@@ -217,6 +222,12 @@ void mappings_unwatch(mappings_t *m, const char *source)
     *s = (source_t){.watch = NULL};
 }
 
+void mappings_forgo(mappings_t *m, const char *source)
+{
+    source_t *s = source[0] ? source_of(m, source) : NULL;
+    if (s) s->is_forgone = true;
+}
+
 int mappings_tell(mappings_t *m, const char *source, note_t note, const content_id_t *id,
                   heddle_error_t *error)
 {
@@ -229,7 +240,7 @@ int mappings_tell(mappings_t *m, const char *source, note_t note, const content_
 static void turn_source(mappings_t *m, source_t *s, uint64_t now_us)
 {
     watch_event_t event;
-    if (!s->watch && s->retry_us <= now_us) connect_to(m, s, now_us);
+    if (!s->watch && !s->is_forgone && s->retry_us <= now_us) connect_to(m, s, now_us);
     for (int i = 0; s->watch && i < 16; i++) {
         int rc = handover_watch_take(s->watch, &event, NULL);
         if (rc == HEDDLE_ERR_AGAIN) break;
@@ -237,7 +248,9 @@ static void turn_source(mappings_t *m, source_t *s, uint64_t now_us)
         else if (event.is_list) take_list(m, s, &event);
         else if (m->heard) m->heard(m->self, s->name, event.note, &event.id);
     }
-    if (!s->watch && s->gone_us <= now_us) withdraw_all(m, s);
+    if (s->watch || s->gone_us > now_us) return;
+    withdraw_all(m, s);
+    if (s->is_forgone) *s = (source_t){.watch = NULL};
 }
 
 /* ---- descriptions come ---- */
@@ -337,7 +350,7 @@ uint64_t mappings_turn(mappings_t *m, uint64_t now_us)
     for (source_t *s = m->sources; s < m->sources + MAPPINGS_SOURCES_MAX; s++) {
         if (!s->name[0]) continue;
         turn_source(m, s, now_us);
-        if (!s->watch) due_us = clock_earlier(due_us, s->retry_us);
+        if (s->name[0] && !s->watch) due_us = clock_earlier(due_us, s->is_forgone ? s->gone_us : s->retry_us);
     }
     for (mapping_t *p = m->first; p; p = p->next) is_asking |= p->ask && !p->asked_epoch;
     for (mapping_t *p = m->first, *next; p; p = next) {

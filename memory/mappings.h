@@ -56,6 +56,8 @@ uint64_t mappings_turn(mappings_t *m, uint64_t now_us);
 int mappings_watch(mappings_t *m, const char *source, uint64_t now_us, heddle_error_t *error);
 /* What it offered is let go. */
 void mappings_unwatch(mappings_t *m, const char *source);
+/* It is not connected to again once it has ended, and unwatched then; nothing changes while it is there. */
+void mappings_forgo(mappings_t *m, const char *source);
 /* GONE: it is not connected now. */
 int mappings_tell(mappings_t *m, const char *source, note_t note, const content_id_t *id,
                   heddle_error_t *error);

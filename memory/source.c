@@ -66,8 +66,8 @@ int source_new(const source_opts_t *opts, source_t **ret_source, heddle_error_t 
 {
     source_t *s = calloc(1, sizeof *s);
     if (!s) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to offer shared memory");
-    int rc = pool_new(&opts->pool, &s->pool, error);
-    if (!rc) rc = handover_listen(opts->directory, opts->name, find_file, s, &s->handover, error);
+    s->pool = opts->pool;
+    int rc = handover_listen(opts->directory, opts->name, find_file, s, &s->handover, error);
     if (rc) {
         source_destroy(&s);
         return rc;
@@ -83,7 +83,6 @@ void source_destroy(source_t **source)
     if (!s) return;
     *source = NULL;
     handover_destroy(&s->handover);
-    pool_destroy(&s->pool);
     for (content_t *c = s->first, *next; c; c = next) {
         next = c->next;
         free(c);
@@ -91,7 +90,6 @@ void source_destroy(source_t **source)
     free(s);
 }
 
-pool_t *source_pool(source_t *s) { return s->pool; }
 int source_fd(const source_t *s) { return handover_fd(s->handover); }
 
 uint64_t source_turn(source_t *s, uint64_t now_us)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/source.h: this process as a source of its host: its pool of regions, the socket at which they are
+/* memory/source.h: this process as a source of its host: the socket at which the regions of its pool are
  * offered and handed over, and a round of verification for each content that may be held from here.
  *
  *   content    | source_add                | source_turn                     | source_remove
@@ -30,16 +30,14 @@
 typedef struct source source_t;
 typedef struct {
     const char *directory, *name; /* as in handover_listen */
-    pool_opts_t pool;
+    pool_t *pool;                 /* borrowed; pool_work is called by source_turn alone */
 } source_opts_t;
 
-/* Errors of pool_new and handover_listen. */
+/* NO_MEMORY, and the errors of handover_listen. */
 int source_new(const source_opts_t *opts, source_t **ret_source, heddle_error_t *error);
 /* What others hold stays theirs. Accepts NULL. */
 void source_destroy(source_t **s);
 
-/* Its regions: pool_take, memory_region_seal, pool_drop; pool_work is called by source_turn. */
-pool_t *source_pool(source_t *s);
 /* Readable when there is something to do. */
 int source_fd(const source_t *s);
 /* Does it, and one step in the background. Returns when to call again at the latest. */

@@ -158,6 +158,7 @@ static _Noreturn void be_holder(int orders)
 /* ---- the publisher ---- */
 
 static source_t *source;
+static pool_t *pool;
 
 /* In the background: regions are made, offered, and mapped by all. */
 static void rest(uint64_t for_us)
@@ -205,7 +206,7 @@ static times_t publish(const int *holders, int count, uint64_t version, bool is_
     digest_t manifest = {{(uint8_t)version, 1}};
     int rc;
     uint64_t t0 = now_us();
-    while ((rc = pool_take(source_pool(source), size, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = pool_take(pool, size, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     check(rc, &e);
     uint64_t t1 = now_us();
     do_work(r->base, bytes);
@@ -224,7 +225,7 @@ static times_t publish(const int *holders, int count, uint64_t version, bool is_
     if (*last) {
         content_id_t old = memory_region_content(*last);
         source_remove(source, &old);
-        pool_drop(source_pool(source), *last);
+        pool_drop(pool, *last);
     }
     *last = r;
     return t;
@@ -277,9 +278,10 @@ static void start(int *holders, int count)
     heddle_error_t e;
     int pair[2];
     const char *guard = getenv("HEDDLE_GUARD");
-    source_opts_t opts = {.name = name,
-                          .pool = {.versions = 2, .is_guarded = !guard || strcmp(guard, "0") != 0}};
+    pool_opts_t of_pool = {.versions = 2, .is_guarded = !guard || strcmp(guard, "0") != 0};
     snprintf(name, sizeof name, "held-%d", getpid());
+    check(pool_new(&of_pool, &pool, &e), &e);
+    source_opts_t opts = {.name = name, .pool = pool};
     check(source_new(&opts, &source, &e), &e);
     for (int i = 0; i < count; i++) {
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) exit(9);
@@ -315,6 +317,7 @@ static void measure(int count, int versions)
     for (int i = 0; i < count; i++) close(holders[i]);
     while (wait(NULL) > 0) {}
     source_destroy(&source);
+    pool_destroy(&pool);
 }
 
 int main(int argc, char **argv)

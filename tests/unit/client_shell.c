@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 enum { PATIENCE_MS = 8000 };
@@ -69,6 +70,7 @@ typedef struct {
     const node_io_t *io;
     pthread_t thread;
     uint64_t deadline_us, calls;
+    int fd; /* that its tick reads; 0: none */
     atomic_int ticks;
     int works;
     sigset_t mask;
@@ -104,6 +106,8 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     probe_t *p = node;
     (void)now_us;
     p->ticks++;
+    eventfd_t value;
+    if (p->fd && eventfd_read(p->fd, &value) == 0) tell(p, HEDDLE_EVENT_ARRIVED, "read");
     return p->deadline_us ? p->deadline_us : CLOCK_NEVER;
 }
 static bool on_work(void *node, uint64_t now_us)
@@ -227,6 +231,36 @@ Test(shell, wake_makes_it_tick)
         cr_assert_gt(p.ticks, before);
     }
     shell_close(&s);
+}
+
+Test(shell, a_descriptor_of_the_node_makes_it_tick)
+{
+    shell_t *s;
+    heddle_error_t error;
+    probe_t p = {.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    cr_assert_eq(shell_open(&(shell_opts_t){.broker = "tcp://127.0.0.1:9"}, &s, &error), 0);
+    p.io = shell_io(s);
+    cr_assert_eq(shell_poll(s, p.fd, &error), HEDDLE_OK);
+    cr_assert_eq(shell_start(s, &OPS, &p, &error), 0);
+    for (int i = 0; i < 20; i++) {
+        eventfd_write(p.fd, 1);
+        expect(s, HEDDLE_EVENT_ARRIVED, "read");
+    }
+    shell_stop(s);
+    close(p.fd); /* it is not polled any more */
+    shell_close(&s);
+}
+
+Test(shell, it_polls_a_few_descriptors)
+{
+    shell_t *s;
+    heddle_error_t error;
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    cr_assert_eq(shell_open(&(shell_opts_t){.broker = "tcp://127.0.0.1:9"}, &s, &error), 0);
+    for (uint32_t i = 0; i < SHELL_FDS; i++) cr_assert_eq(shell_poll(s, fd, &error), HEDDLE_OK);
+    cr_assert_eq(shell_poll(s, fd, &error), HEDDLE_ERR_NO_MEMORY);
+    shell_close(&s);
+    close(fd);
 }
 
 static shell_t *interrupted;

@@ -9,6 +9,7 @@
 enum { WORKERS = 3, OWNER = WORKERS };
 
 static source_t *sources[WORKERS + 1]; /* the workers', and the owner's */
+static pool_t *pools[WORKERS + 1];
 static char names[WORKERS + 1][32];
 static mappings_t *workers[WORKERS];
 static note_t told[WORKERS]; /* the last note; NOTE_GONE: none */
@@ -28,7 +29,9 @@ static source_t *listen_as(int i)
     source_t *s = NULL;
     heddle_error_t e;
     snprintf(names[i], sizeof names[i], "source-%d-%d", getpid(), i);
-    source_opts_t opts = {.name = names[i], .pool = {.versions = 2, .is_guarded = true}};
+    pool_opts_t pool = {.versions = 2, .is_guarded = true};
+    cr_assert_eq(pool_new(&pool, &pools[i], &e), HEDDLE_OK);
+    source_opts_t opts = {.name = names[i], .pool = pools[i]};
     cr_assert_eq(source_new(&opts, &s, &e), HEDDLE_OK, "%s", e.message);
     return s;
 }
@@ -46,7 +49,7 @@ static void set_up(void)
 static void tear_down(void)
 {
     for (int i = 0; i < WORKERS; i++) mappings_destroy(&workers[i]);
-    for (int i = 0; i <= WORKERS; i++) source_destroy(&sources[i]);
+    for (int i = 0; i <= WORKERS; i++) source_destroy(&sources[i]), pool_destroy(&pools[i]);
 }
 
 TestSuite(memory_source, .init = set_up, .fini = tear_down);
@@ -77,7 +80,7 @@ static memory_region_t *publish(uint64_t version, content_id_t *ret_id)
     digest_t manifest = rig_manifest(version);
     heddle_error_t e;
     int rc;
-    while ((rc = pool_take(source_pool(sources[OWNER]), RIG_BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = pool_take(pools[OWNER], RIG_BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
     memset(r->base, (int)version, r->bytes);
     cr_assert_eq(memory_region_seal(r, version, &manifest, RIG_BYTES, NULL), HEDDLE_OK);
@@ -136,7 +139,7 @@ Test(memory_source, one_holder_verifies_for_all)
     for (int i = 0; i < WORKERS; i++) cr_assert(was_told(i, NOTE_VERIFIED, &id), "%d", i);
     cr_assert_eq(source_state(sources[OWNER], &id), ROUND_VERIFIED);
     source_remove(sources[OWNER], &id);
-    pool_drop(source_pool(sources[OWNER]), r);
+    pool_drop(pools[OWNER], r);
     cr_assert_eq(source_state(sources[OWNER], &id), ROUND_SPOILED, "unknown");
 }
 
@@ -148,7 +151,7 @@ Test(memory_source, a_late_verdict_about_an_older_content_changes_nothing)
     settle();
     say(0, OWNER, NOTE_HELD, &first);
     source_remove(sources[OWNER], &first);
-    pool_drop(source_pool(sources[OWNER]), r);
+    pool_drop(pools[OWNER], r);
     (void)publish(2, &second);
     add(&second);
     say(1, OWNER, NOTE_HELD, &second);
@@ -203,6 +206,7 @@ Test(memory_source, a_holder_hands_on_and_says_that_it_is_verified)
     add(&id);
     hold_t *first = take(0, OWNER, &id);
     source_destroy(&sources[OWNER]);
+    pool_destroy(&pools[OWNER]);
     sources[0] = listen_as(0);
     source_content_t content = {.id = id, .bytes = RIG_BYTES, .hold = first, .is_verified = true};
     cr_assert_eq(source_add(sources[0], &content, now_us, NULL), HEDDLE_OK);
@@ -255,7 +259,7 @@ Test(memory_source, a_name_that_is_taken_is_an_error_and_leaves_nothing)
     source_t *s = NULL;
     heddle_error_t e;
     int before = rig_descriptors();
-    source_opts_t opts = {.name = names[OWNER]};
+    source_opts_t opts = {.name = names[OWNER], .pool = pools[OWNER]};
     cr_assert_eq(source_new(&opts, &s, &e), HEDDLE_ERR_ADDRESS_IN_USE);
     cr_assert(!s && rig_descriptors() == before);
 }
