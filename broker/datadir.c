@@ -90,12 +90,12 @@ typedef struct {
 
 /* The line is "PID\n", with " open EPOCH" or " closed", and " unparted", before its end.  A longer line of
  * before is cut off last: until then its rest stands on a line of its own. */
-static int write_lock(const datadir_t *dir, words_t say)
+static int write_lock(const datadir_t *dir, words_t words)
 {
     char text[80], open[40] = "";
-    if (say.is_open) snprintf(open, sizeof open, "%s%" PRIu64, OPEN, say.epoch);
-    int n = snprintf(text, sizeof text, "%ld%s%s%s\n", (long)getpid(), open, say.is_closed ? CLOSED : "",
-                     say.is_unparted ? UNPARTED : "");
+    if (words.is_open) snprintf(open, sizeof open, "%s%" PRIu64, OPEN, words.epoch);
+    int n = snprintf(text, sizeof text, "%ld%s%s%s\n", (long)getpid(), open, words.is_closed ? CLOSED : "",
+                     words.is_unparted ? UNPARTED : "");
     errno = 0; /* a short write sets none */
     if (pwrite(dir->lock_fd, text, (size_t)n, 0) != n || ftruncate(dir->lock_fd, n) != 0)
         return errno ? errno : ENOSPC;
@@ -141,33 +141,33 @@ static int take_lock(datadir_t *dir, heddle_error_t *error)
 }
 
 /* Words are synced before the files that they describe change. */
-static int say(const datadir_t *dir, words_t words, heddle_error_t *error)
+static int mark(const datadir_t *dir, words_t words, heddle_error_t *error)
 {
     int number = write_lock(dir, words);
     if (!number && fdatasync(dir->lock_fd) != 0 && errno != EINVAL) number = errno;
     return number ? datadir_refuse(dir->path, "write its file \"lock\"", number, error) : HEDDLE_OK;
 }
 
-int datadir_say_open(const datadir_t *dir, uint64_t epoch, heddle_error_t *error)
+int datadir_mark_open(const datadir_t *dir, uint64_t epoch, heddle_error_t *error)
 {
-    return say(dir, (words_t){.is_open = true, .epoch = epoch}, error);
+    return mark(dir, (words_t){.is_open = true, .epoch = epoch}, error);
 }
 
-int datadir_say_begun(datadir_t *dir, heddle_error_t *error)
+int datadir_mark_begun(datadir_t *dir, heddle_error_t *error)
 {
     if (!dir->was_closed) return HEDDLE_OK;
     dir->was_closed = false;
-    return say(dir, (words_t){0}, error);
+    return mark(dir, (words_t){0}, error);
 }
 
-int datadir_say_closed(const datadir_t *dir, heddle_error_t *error)
+int datadir_mark_closed(const datadir_t *dir, heddle_error_t *error)
 {
-    return say(dir, (words_t){.is_closed = true}, error);
+    return mark(dir, (words_t){.is_closed = true}, error);
 }
 
-int datadir_say_unparted(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error)
+int datadir_mark_unparted(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error)
 {
-    return say(dir, (words_t){.is_open = is_open, .is_unparted = true, .epoch = epoch}, error);
+    return mark(dir, (words_t){.is_open = is_open, .is_unparted = true, .epoch = epoch}, error);
 }
 
 int datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error)

@@ -31,12 +31,12 @@ typedef struct datadir {
  * stays. */
 int datadir_open(const char *path, datadir_t *ret_dir, heddle_error_t *error);
 /* On disk when they return OK.  DATA_DIR · NO_SPACE. */
-int datadir_say_open(const datadir_t *dir, uint64_t epoch, heddle_error_t *error);
+int datadir_mark_open(const datadir_t *dir, uint64_t epoch, heddle_error_t *error);
 /* From here on the files are written to; what was said before counts no more. */
-int datadir_say_begun(datadir_t *dir, heddle_error_t *error);
-int datadir_say_closed(const datadir_t *dir, heddle_error_t *error);
+int datadir_mark_begun(datadir_t *dir, heddle_error_t *error);
+int datadir_mark_closed(const datadir_t *dir, heddle_error_t *error);
 /* Beside what was said before: the next owner has to refuse the files (store_files.h). */
-int datadir_say_unparted(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error);
+int datadir_mark_unparted(const datadir_t *dir, bool is_open, uint64_t epoch, heddle_error_t *error);
 /* Lets go of the lock.  Zeroed ones are allowed. */
 void datadir_close(datadir_t *dir);
 /* Makes new entries of the directory survive a crash. */

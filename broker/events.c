@@ -50,7 +50,7 @@ event_row_t *events_add(events_t *e, event_type_t type, const char *adapter, uin
     return row;
 }
 
-void events_say(event_row_t *row, int code, const char *format, ...)
+void events_message(event_row_t *row, int code, const char *format, ...)
 {
     char text[512];
     va_list args;

@@ -55,7 +55,8 @@ const char *events_name(event_type_t type); /* "worker.joined"; "unknown" out of
 /* Appends a row of that type: zeroed, bytes and duration_ms -1, for the caller to fill.  Never NULL. */
 event_row_t *events_add(events_t *e, event_type_t type, const char *adapter, uint64_t version,
                         const char *worker, instant_t now);
-void events_say(event_row_t *row, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void events_message(event_row_t *row, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 uint64_t events_first(const events_t *e);                      /* lowest seq kept; last_seq + 1 when empty */
 const event_row_t *events_at(const events_t *e, uint64_t seq); /* NULL: not kept */
 

@@ -99,7 +99,7 @@ void broker_apply_key(broker_t *b, const record_t *rec, instant_t now)
     if (is_asked_for) {
         event_type_t type = rec->revoked_ms ? EVENT_KEY_REVOKED : EVENT_KEY_ADDED;
         event_row_t *e = events_add(&b->events, type, NULL, 0, NULL, now);
-        events_say(e, HEDDLE_OK, "%.60s: %.90s", key->name, key->roles);
+        events_message(e, HEDDLE_OK, "%.60s: %.90s", key->name, key->roles);
     }
     if (rec->revoked_ms) b->txn.ended_sessions = cut_off(b, key, now);
 }

@@ -110,7 +110,7 @@ static const char *io_key(void *self, uint64_t peer) { return wire_peer_key(((da
 
 /* ---- a turn of the loop ---------------------------------------------------------------------- */
 
-static void on_frame(void *self, peer_t from, bytes_t frame)
+static void on_client_frame(void *self, peer_t from, bytes_t frame)
 {
     daemon_t *d = self;
     broker_frame(d->broker, from, frame, now_of(d));
@@ -209,7 +209,7 @@ static bool lets_in(void *self, const char *public_key)
 /* From here on clients can connect, but no frame of theirs is handled before the loop runs. */
 static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, heddle_error_t *error)
 {
-    static const wire_sink_t SINK = {.on_frame = on_frame, .on_bad_frame = on_bad_frame};
+    static const wire_sink_t SINK = {.on_frame = on_client_frame, .on_bad_frame = on_bad_frame};
     int rc = loop_new(d->clock, &d->loop);
     if (rc) return out_of_memory(error);
     if (timeout_ms) wire_set_handshake(timeout_ms);

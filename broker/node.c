@@ -91,8 +91,8 @@ int broker_start(broker_t *b, instant_t now)
     roster_start(b);
     b->has_abandoned = true;
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, NULL, now);
-    events_say(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
-               b->registry.adapter_count);
+    events_message(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
+                   b->registry.adapter_count);
     broker_go_on(b, now);
     return b->state == BROKER_BROKEN ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
 }

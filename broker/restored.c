@@ -99,8 +99,8 @@ void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now)
     b->raised.numbers += r->numbers;
     if (!r->text[0]) return;
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, r->who, now);
-    events_say(e, HEDDLE_ERR_DATA_DIR, "older data were put back: %s knows %s; goes on above", r->who,
-               r->text);
+    events_message(e, HEDDLE_ERR_DATA_DIR, "older data were put back: %s knows %s; goes on above", r->who,
+                   r->text);
     b->restored.at_ms = now.wall_ms;
     error_text(b->restored.from, sizeof b->restored.from, r->who);
     error_text(b->restored.message, sizeof b->restored.message, e->message);

@@ -125,7 +125,7 @@ static msg_subscription_t *subscriptions_of(const worker_row_t *row, arena_t *ar
 }
 
 /* A version of 0 was not recorded yet, because it is recorded up to ROSTER_LATE_US after the switch. */
-static void say_lost(broker_t *b, const member_t *m, instant_t now)
+static void add_lost(broker_t *b, const member_t *m, instant_t now)
 {
     buf_t served = {0};
     for (uint32_t i = 0; i < m->sub_count; i++)
@@ -133,8 +133,8 @@ static void say_lost(broker_t *b, const member_t *m, instant_t now)
             buf_printf(&served, "%s%s@%llu", served.bytes ? "," : "it served ", m->subs[i].adapter,
                        (unsigned long long)m->subs[i].version);
     event_row_t *e = events_add(&b->events, EVENT_WORKER_LOST, NULL, 0, m->name, now);
-    events_say(e, HEDDLE_OK, "%s; %s", m->end_message,
-               served.bytes ? buf_text(&served) : "the version that it served is not known");
+    events_message(e, HEDDLE_OK, "%s; %s", m->end_message,
+                   served.bytes ? buf_text(&served) : "the version that it served is not known");
     buf_fini(&served);
 }
 
@@ -157,7 +157,7 @@ void roster_end_grace(broker_t *b, instant_t now)
             m->heard_us = b->started_us;
             m->end_code = HEDDLE_ERR_UNAVAILABLE;
             error_text(m->end_message, sizeof m->end_message, "did not return after the broker's restart");
-            say_lost(b, m, now);
+            add_lost(b, m, now);
         }
         arena_fini(&arena);
     }

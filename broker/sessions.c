@@ -182,19 +182,19 @@ void broker_stale_token(const call_t *c, uint64_t token)
      * tokens of this broker alone, once for each, and for one connection once a minute at most. */
     if (is_known || token < b->start_token || !membership_gave(&b->members, token)) return;
     if (c->peer->fenced_us && c->now.us < c->peer->fenced_us + FENCED_EVERY_US) {
-        c->peer->fenced_unsaid++;
+        c->peer->fenced_unreported++;
         return;
     }
     c->peer->fenced_token = token;
     c->peer->fenced_us = c->now.us;
     event_type_t type = c->peer->role == ROLE_PUBLISHER ? EVENT_WRITER_FENCED : EVENT_WORKER_FENCED;
     event_row_t *e = events_add(&b->events, type, NULL, 0, c->peer->name, c->now);
-    if (c->peer->fenced_unsaid)
-        events_say(e, HEDDLE_ERR_FENCED, "%s came under a stale token, and %llu more messages in between",
-                   msg_name((int)c->m->type), (unsigned long long)c->peer->fenced_unsaid);
-    else events_say(e, HEDDLE_ERR_FENCED, "%s came under a stale token", msg_name((int)c->m->type));
+    if (c->peer->fenced_unreported)
+        events_message(e, HEDDLE_ERR_FENCED, "%s came under a stale token, and %llu more messages in between",
+                       msg_name((int)c->m->type), (unsigned long long)c->peer->fenced_unreported);
+    else events_message(e, HEDDLE_ERR_FENCED, "%s came under a stale token", msg_name((int)c->m->type));
     e->token = token;
-    c->peer->fenced_unsaid = 0;
+    c->peer->fenced_unreported = 0;
 }
 
 /* A session was replaced by one of another process: both get an error that says so.  A new session of the
@@ -212,19 +212,19 @@ static void replaced(broker_t *b, const admitted_t *admitted, instant_t now)
     event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
     event_row_t *e =
         events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL, 0, name, now);
-    events_say(e, HEDDLE_ERR_FENCED, "%s took over, from %s, pid %llu", by->name, by->host,
-               (unsigned long long)by->pid);
+    events_message(e, HEDDLE_ERR_FENCED, "%s took over, from %s, pid %llu", by->name, by->host,
+                   (unsigned long long)by->pid);
     error_text(e->other, sizeof e->other, by->name);
     e->token = token;
 }
 
 /* The same process now has other data plane addresses: operators see that in the event. */
-static void say_moved(event_row_t *e, const member_t *member)
+static void explain_move(event_row_t *e, const member_t *member)
 {
     char now[sizeof member->moved_from];
     if (!member->moved_from[0]) return;
     member_addresses(member, now, sizeof now);
-    events_say(e, HEDDLE_OK, "its data plane moved from %s to %s", member->moved_from, now);
+    events_message(e, HEDDLE_OK, "its data plane moved from %s to %s", member->moved_from, now);
 }
 
 /* ---- workers ---- */
@@ -353,7 +353,7 @@ void on_join(const call_t *c)
         tell_peers(b, member);
         event_row_t *e = events_add(&b->events, EVENT_WORKER_JOINED, NULL, 0, member->name, c->now);
         e->token = member->token;
-        say_moved(e, member);
+        explain_move(e, member);
         roster_touch(b, ROSTER_SOON_US, c->now);
         rollout_wake(&step, member);
     }
@@ -492,7 +492,7 @@ static void begin_writer(const call_t *c, uint64_t token)
     }
     event_row_t *e = events_add(&b->events, EVENT_WRITER_OPENED, open->adapter, 0, member->name, c->now);
     e->token = member->token;
-    say_moved(e, member);
+    explain_move(e, member);
 }
 
 /* The WRITER record is on disk.  If the publisher is gone by now, its record is closed again. */
@@ -524,7 +524,7 @@ void broker_note_closed(broker_t *b, const char *adapter, instant_t now)
     if (!a || !a->writer.token) return;
     if (a->writer.token >> 32 >= b->start_epoch) return; /* said when its session ended */
     event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
-    events_say(e, HEDDLE_OK, "it did not come back after the broker's start");
+    events_message(e, HEDDLE_OK, "it did not come back after the broker's start");
 }
 
 /* ---- both ---- */
@@ -580,7 +580,7 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, cons
     event_row_t *e = events_add(&b->events, type, adapter, 0, member->name, now);
     e->token = member->token;
     int code = member->end_code == HEDDLE_ERR_DENIED ? HEDDLE_ERR_DENIED : HEDDLE_OK;
-    if (member->end_code) events_say(e, code, "%s", member->end_message);
+    if (member->end_code) events_message(e, code, "%s", member->end_message);
     unbind_peer(b, member->peer, member->token);
     if (member->role == ROLE_PUBLISHER) b->has_abandoned = true;
     else roster_touch(b, ROSTER_SOON_US, now);

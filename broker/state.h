@@ -36,7 +36,7 @@ typedef struct broker_peer {
     char name[HEDDLE_NAME_MAX + 1];   /* of its latest session, "" before the first */
     char key[HEDDLE_KEY_TEXT];        /* that it has proved, "" without keys */
     uint64_t fenced_token, fenced_us; /* the stale token of its last event, and when that was; 0: none yet */
-    uint64_t fenced_unsaid;           /* messages under other stale tokens since then */
+    uint64_t fenced_unreported;       /* messages under other stale tokens since then */
     bool is_ending;                   /* it is forgotten when the messages to it have left */
     UT_hash_handle hh;
 } broker_peer_t;

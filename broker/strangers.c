@@ -35,16 +35,16 @@ static stranger_t *note(strangers_t *s, const void *id, size_t bytes, instant_t 
 /* A whole cluster that is misdirected must not fill the log. */
 static const char *line_of(strangers_t *s, stranger_t *row)
 {
-    if (row->said_us && row->heard_us - row->said_us < STRANGERS_US) return NULL;
-    if (s->said_us && row->heard_us - s->said_us < STRANGERS_PAUSE_US) {
-        s->unsaid_count++;
+    if (row->logged_us && row->heard_us - row->logged_us < STRANGERS_US) return NULL;
+    if (s->logged_us && row->heard_us - s->logged_us < STRANGERS_PAUSE_US) {
+        s->unlogged_count++;
         return NULL;
     }
-    s->said_us = row->said_us = row->heard_us;
-    if (!s->unsaid_count) return row->text;
+    s->logged_us = row->logged_us = row->heard_us;
+    if (!s->unlogged_count) return row->text;
     text_printf(s->line, sizeof s->line, "%s (and %llu more like it since the last line)", row->text,
-                (unsigned long long)s->unsaid_count);
-    s->unsaid_count = 0;
+                (unsigned long long)s->unlogged_count);
+    s->unlogged_count = 0;
     return s->line;
 }
 

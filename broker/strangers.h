@@ -22,13 +22,13 @@
 /* heard_us 0: a free row */
 typedef struct {
     char id[HEDDLE_KEY_TEXT]; /* a public key, or the bytes of a process's life */
-    uint64_t count, heard_us, heard_ms, said_us;
+    uint64_t count, heard_us, heard_ms, logged_us;
     bool lacks_role; /* the key is in the table, without the role that was asked for */
     char text[512];  /* for people */
 } stranger_t;
 typedef struct {
     stranger_t rows[STRANGERS_MAX];
-    uint64_t said_us, unsaid_count; /* the last line; how many were left out since */
+    uint64_t logged_us, unlogged_count; /* the last line; how many were left out since */
     char line[600];
 } strangers_t;
 

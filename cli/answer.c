@@ -120,7 +120,7 @@ static void print_json(json_t *value)
     fflush(stdout);
 }
 
-static int say(const char *kind, const heddle_error_t *e)
+static int print_error(const char *kind, const heddle_error_t *e)
 {
     char program[64];
     snprintf(program, sizeof program, "heddle%s%s", kind[0] ? " " : "", kind);
@@ -131,7 +131,7 @@ static int say(const char *kind, const heddle_error_t *e)
  * it now: that is printed. */
 static int end_by_signal(const char *kind, const heddle_error_t *e)
 {
-    if (e->version) say(kind, e);
+    if (e->version) print_error(kind, e);
     return cli_signal_exit();
 }
 
@@ -154,7 +154,7 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
         json_decref(object);
     }
     if (is_signal) return end_by_signal(kind, &e);
-    return say(kind, &e);
+    return print_error(kind, &e);
 }
 
 /* A worker's hint that came through the broker is in the library's words too. */
@@ -197,7 +197,7 @@ int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, c
     json_decref(answer);
     fflush(stdout);
     if (is_signal) return end_by_signal(kind, &error);
-    return rc ? say(kind, &error) : 0;
+    return rc ? print_error(kind, &error) : 0;
 }
 
 const heddle_error_t *cli_error(int rc)

@@ -99,7 +99,7 @@ static void render(const common_t *c, json_t *a)
 }
 
 /* Once for each silence: without it a wait for a broker that has died looks like one for workers. */
-static void say_silent(void *self, uint32_t silent_ms)
+static void print_silent(void *self, uint32_t silent_ms)
 {
     const args_t *args = self;
     fprintf(stderr, "the broker at %s does not answer (for %u s); waiting for it\n", args->common.broker,
@@ -117,7 +117,7 @@ static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
                                .workers = args->workers,
                                .exact = args->exact,
                                .deadline_ms = args->deadline_ms,
-                               .silent = args->common.quiet ? NULL : say_silent,
+                               .silent = args->common.quiet ? NULL : print_silent,
                                .silent_self = (void *)(uintptr_t)self};
     for (const char **w = args->workers; w && *w; w++)
         cli_note_unknown(admin, &args->common, "wait", "worker", *w);

@@ -16,10 +16,10 @@ void member_fini(client_member_t *m) { buf_fini(&m->frame); }
 static bool is_worker(const client_member_t *m) { return m->session.opts.role == ROLE_WORKER; }
 
 /* The buffer is kept between messages, so that a heartbeat takes no memory. */
-int member_say(client_member_t *m, const msg_t *msg)
+int member_send(client_member_t *m, const msg_t *msg)
 {
     const char *name = msg_name((int)msg->type);
-    bool fails = is_worker(m) ? FAILPOINT_OF("worker.say", name) : FAILPOINT_OF("publisher.say", name);
+    bool fails = is_worker(m) ? FAILPOINT_OF("worker.send", name) : FAILPOINT_OF("publisher.send", name);
     (void)name;
     buf_clear(&m->frame);
     int rc = fails ? HEDDLE_ERR_NO_MEMORY : msg_encode(msg, &m->frame);
@@ -80,9 +80,9 @@ unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now
     if (out & SO_HELLO) {
         msg_t hello;
         session_hello(s, &hello);
-        (void)member_say(m, &hello);
+        (void)member_send(m, &hello);
     }
-    if (out & SO_LEAVE) (void)member_say(m, &(msg_t){.type = MSG_LEAVE, .leave = {s->token, s->req}});
+    if (out & SO_LEAVE) (void)member_send(m, &(msg_t){.type = MSG_LEAVE, .leave = {s->token, s->req}});
     if (out & SO_REDIAL) m->io->redial(m->io->self);
     return out & ~(unsigned)(SO_HELLO | SO_LEAVE | SO_REDIAL);
 }

@@ -33,7 +33,7 @@ void member_fini(client_member_t *m);
  * where memory was lacking the connection is made anew, because WELCOME repeats all. */
 unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now_us, msg_t *ret_msg);
 /* Encodes and sends.  OK, NO_MEMORY, or SLOW or GONE of io->send. */
-int member_say(client_member_t *m, const msg_t *msg);
+int member_send(client_member_t *m, const msg_t *msg);
 /* Gives an event to the application, with the time and the session it belongs to. */
 void member_tell(client_member_t *m, heddle_event_t *event);
 

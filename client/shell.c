@@ -53,7 +53,7 @@ static void tell(void *self, const heddle_event_t *event)
 
 /* ---- what the loop says ---- */
 
-static void on_frame(void *self, peer_t from, bytes_t frame)
+static void on_broker_frame(void *self, peer_t from, bytes_t frame)
 {
     shell_t *s = self;
     (void)from;
@@ -131,7 +131,7 @@ static uint64_t tick(void *self, uint64_t now_us)
 
 /* Bounded, so that heartbeats stay in time: a batch of transfer events, then one piece of the node's own
  * work. */
-static bool work(void *self)
+static bool work_a_turn(void *self)
 {
     shell_t *s = self;
     uint64_t now_us = loop_now(s->loop);
@@ -215,7 +215,7 @@ static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *e
 /* The connection comes last: from then on the broker may send. */
 static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
-    static const wire_sink_t SINK = {on_frame, on_line, on_bad_frame, on_refused};
+    static const wire_sink_t SINK = {on_broker_frame, on_line, on_bad_frame, on_refused};
     wire_keys_t keys;
     int rc = take_keys(s, opts, &keys, error);
     if (!rc && (event_queue_init(&s->events) || loop_new(s->io.clock, &s->loop)))
@@ -225,7 +225,7 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
     if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
     if (!rc) rc = wire_dial(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
     explicit_bzero(&keys, sizeof keys);
-    if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work, arm, s))
+    if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work_a_turn, arm, s))
         rc = out_of(error, "no memory is left for a loop");
     return rc;
 }

@@ -117,7 +117,7 @@ static int check_args(const args_t *args, heddle_error_t *error)
 }
 
 /* As `heddle` says what went wrong. */
-static void say(const heddle_error_t *e)
+static void print_error(const heddle_error_t *e)
 {
     bool is_named = !strncmp(e->message, "mkadapter: ", 11); /* the option parser names the program itself */
     fprintf(stderr, "mkadapter: %s: %s\n", heddle_err_name(e->code), e->message + (is_named ? 11 : 0));
@@ -155,6 +155,6 @@ int main(int argc, char **argv)
         rc = error_fail(&error, HEDDLE_ERR_INTERNAL, "cannot open %s: %s", dir, strerror(errno));
     if (!rc) rc = make(&args, fd, &error);
     if (fd >= 0) close(fd);
-    if (rc) say(&error);
+    if (rc) print_error(&error);
     return process_end(heddle_err_exit(rc));
 }

@@ -179,7 +179,7 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
                                 .meta = pairs,
                                 .meta_count = pair_count,
                                 .asked_ms = a->opts.asked_ms ? a->opts.asked_ms : a->opts.deadline_ms};
-    int rc = member_say(&n->member, &m);
+    int rc = member_send(&n->member, &m);
 
     /* SLOW means a full queue, and a retry in a moment. GONE needs no handling: the end of the connection is
      * reported, and the next WELCOME sends it again. */
@@ -300,7 +300,7 @@ static void inquire(publisher_node_t *n, uint64_t now_us)
     q->due_us = now_us + INQUIRY_US;
     msg_t m = {.type = MSG_QUERY,
                .query = {.req = ++q->req, .op = "versions", .name = n->adapter, .version = q->version}};
-    (void)member_say(&n->member, &m);
+    (void)member_send(&n->member, &m);
 }
 
 /* Only the newest version can have missed anything that a caller waits for. */
@@ -334,7 +334,7 @@ static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_u
 
 /* -- the session ------------------------------------------------------------------------------ */
 
-static void on_session(void *node, const node_event_t *event, uint64_t now_us);
+static void on_publisher_session(void *node, const node_event_t *event, uint64_t now_us);
 
 /* n->fence has the reason.  All that waits here ends with it: publishing goes on only with a new handle.
  * A long-lived publisher may not publish for hours, so the log says at once that it has ended. */
@@ -359,7 +359,7 @@ static void fence(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     end_doubts(n);
     end_for_good(n, HEDDLE_EVENT_FENCED);
     begin_inquiry(n, now_us);
-    on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
+    on_publisher_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
 }
 
 /* OPEN names what is still served, so that the broker can use it as a source again after its own restart. */
@@ -390,7 +390,7 @@ static void send_open(publisher_node_t *n)
                           .addresses = addresses,
                           .address_count = member_split(where.addresses, addresses, LIMIT_ADDRESSES),
                           .network = where.network};
-    (void)member_say(&n->member, &m);
+    (void)member_send(&n->member, &m);
 }
 
 /* What WELCOME does not list is served no longer: the broker has released it, or has never recorded it. A
@@ -435,7 +435,7 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 
 /* Steps the session, and does what is left of it for a publisher.
  * FENCED: another session of this adapter was admitted. */
-static void on_session(void *node, const node_event_t *event, uint64_t now_us)
+static void on_publisher_session(void *node, const node_event_t *event, uint64_t now_us)
 {
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
@@ -460,7 +460,7 @@ static void on_session(void *node, const node_event_t *event, uint64_t now_us)
                    "start the broker on its former data, or open a new publisher and publish there "
                    "again");
         end_for_good(n, HEDDLE_EVENT_REFUSED);
-        on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
+        on_publisher_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
     }
     if (bits & SO_JOIN) send_open(n);
     if (bits & SO_JOINED) on_joined(n, &m.welcome, now_us);
@@ -473,7 +473,7 @@ static void on_session(void *node, const node_event_t *event, uint64_t now_us)
     }
     if (bits & SO_HEARTBEAT) {
         msg_t beat = {.type = MSG_HEARTBEAT, .heartbeat = {.token = s->token, .seq = s->heartbeat_seq}};
-        (void)member_say(&n->member, &beat); /* one that is lost is one of four */
+        (void)member_send(&n->member, &beat); /* one that is lost is one of four */
     }
     if (bits & SO_LEFT) changed(n);
     report_row_t *row;
@@ -513,7 +513,7 @@ static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_
 }
 
 /* Only the end of a share counts: a publisher sends no read requests. */
-static void on_transfer(void *node, const tr_event_t *event, uint64_t now_us)
+static void on_publisher_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 {
     publisher_node_t *n = node;
     (void)now_us;
@@ -554,7 +554,7 @@ static uint64_t on_tick(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
-    on_session(n, &(node_event_t){.kind = SE_TICK}, now_us);
+    on_publisher_session(n, &(node_event_t){.kind = SE_TICK}, now_us);
     if (now_us >= n->request.resend_us) send_request(n, now_us);
     progress_t *p = &n->progress;
     if (p->version && now_us >= p->due_us) { /* the last look is after all have staged it */
@@ -579,9 +579,9 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     return p->version ? clock_earlier(at, p->due_us) : at;
 }
 
-const node_ops_t publisher_node_ops = {.session = on_session,
+const node_ops_t publisher_node_ops = {.session = on_publisher_session,
                                        .refused = on_line_refused,
-                                       .transfer = on_transfer,
+                                       .transfer = on_publisher_transfer,
                                        .tick = on_tick,
                                        .work = NULL};
 
@@ -772,7 +772,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     case COMMAND_LEAVE:
         /* Serving ends before the session does, so that the broker names no source that is gone. */
         publications_stop(&n->publications, 0);
-        on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
+        on_publisher_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
         break;
     case COMMAND_HAS_LEFT: {
         bool is_serving = publications_have(&n->publications, PUBLICATION_SERVED) ||

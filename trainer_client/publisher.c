@@ -135,7 +135,7 @@ static int wait_fd(heddle_publisher_t *p, int fd, uint64_t until_us)
 /* -- commands --------------------------------------------------------------------------------- */
 
 /* CLOSED when the loop has ended, since no command is executed then; else what the node answers. */
-static int run(heddle_publisher_t *p, command_t *c)
+static int do_command(heddle_publisher_t *p, command_t *c)
 {
     heddle_error_t ignored;
     int rc = shell_call(p->shell, publisher_node_do, c);
@@ -149,7 +149,7 @@ static int run_until(heddle_publisher_t *p, command_t *c, uint64_t until_us)
 {
     for (;;) {
         lower_fd(p->changed_fd);
-        int rc = run(p, c);
+        int rc = do_command(p, c);
         if (rc != HEDDLE_ERR_AGAIN) return rc;
         rc = wait_fd(p, p->changed_fd, until_us);
         if (rc == HEDDLE_ERR_INTERRUPTED && c->error) return error_fail(c->error, rc, "interrupted");
@@ -328,7 +328,7 @@ int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_
 /* A loop that has ended needs no slot back, hence no check. */
 static void give_back(heddle_publisher_t *p, int slot)
 {
-    run(p, &(command_t){.kind = COMMAND_GIVE_BACK, .slot = slot});
+    do_command(p, &(command_t){.kind = COMMAND_GIVE_BACK, .slot = slot});
 }
 
 /* Waits for a slot at most for the publisher's timeout. The error names what keeps the older one. */
@@ -338,7 +338,7 @@ static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
     t->error = error;
     int rc = run_until(p, t, time_until((int)p->timeout_ms));
     if (rc) {
-        run(p, &(command_t){.kind = COMMAND_GIVE_UP});
+        do_command(p, &(command_t){.kind = COMMAND_GIVE_UP});
         if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_NO_SLOT) return rc;
         error_fail(error, HEDDLE_ERR_NO_SLOT, "every region of the publisher is in use");
         error_expected(error, "the older one free within %u ms", p->timeout_ms);
@@ -355,7 +355,7 @@ static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
 static int fit(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
 {
     t->kind = COMMAND_FIT;
-    int rc = run(p, t);
+    int rc = do_command(p, t);
     if (!rc) return HEDDLE_OK;
     error_fail(error, rc, "%llu bytes of memory cannot be registered", (unsigned long long)t->bytes);
     error_hint(error, "free memory, or raise the limit of locked memory: ulimit -l");
@@ -554,13 +554,13 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
     /* The node owns the slot from here on. The loop's thread sets is_done, and raises the descriptor
      * afterwards. An answer that comes while this call gives up still counts. */
     command_t c = {.kind = COMMAND_PUBLISH, .error = &error, .request = &request};
-    int closed = run(p, &c);
+    int closed = do_command(p, &c);
     while (!closed && !rc && !atomic_load(&request.is_done)) {
         rc = wait_fd(p, p->changed_fd, request.until_us);
         if (!rc) lower_fd(p->changed_fd);
     }
     c.kind = COMMAND_ABANDON;
-    if (!closed && rc) closed = run(p, &c);
+    if (!closed && rc) closed = do_command(p, &c);
     if (!closed) error = request.error;
     if (error.code && !closed && rc == HEDDLE_ERR_INTERRUPTED) {
         /* The hint says whether the version may be recorded, which an interrupt does not change. */
@@ -686,7 +686,7 @@ static int look(heddle_publisher_t *p, command_t *c, int timeout_ms, heddle_repo
         bool is_late = rc == HEDDLE_ERR_AGAIN;
         c->kind = COMMAND_LATE;
         if (!is_late) c->error = &ignored;
-        int late = run(p, c);
+        int late = do_command(p, c);
         if (is_late) rc = late;
         /* Of a version that failed the broker has said so itself. */
         bool is_open = rc == HEDDLE_ERR_DEADLINE || rc == HEDDLE_ERR_NO_WORKERS;
@@ -752,7 +752,7 @@ static void wait_held(heddle_publisher_t *p)
     heddle_error_t error = {0};
     command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = time_now()};
     uint64_t until_us = time_until((int)p->close_ms), soon_us = p->leave_ms * 1000ull / 4;
-    int rc = run(p, &h);
+    int rc = do_command(p, &h);
     while (rc == HEDDLE_ERR_AGAIN) {
         uint64_t end_us = h.is_wanted ? until_us : clock_earlier(h.wanted_us + soon_us, until_us);
         if (time_now() >= end_us) break;
@@ -775,7 +775,7 @@ void heddle_publisher_close(heddle_publisher_t **publisher)
         if (!is_interrupted(p)) wait_held(p);
         uint64_t until_us = time_until((int)p->leave_ms);
         lower_fd(p->interrupt_fd); /* meant for the call before: what is bounded needs no interrupting */
-        if (run(p, &(command_t){.kind = COMMAND_LEAVE}) == HEDDLE_OK)
+        if (do_command(p, &(command_t){.kind = COMMAND_LEAVE}) == HEDDLE_OK)
             run_until(p, &(command_t){.kind = COMMAND_HAS_LEFT}, until_us);
         shell_stop(p->shell);
     }

@@ -779,7 +779,7 @@ static void expire_requests(transfer_t *t)
 /* ---- how connections end ---- */
 
 /* BYE is a courtesy: without it the peer finds out by its own deadline. */
-static void say_bye(transfer_t *t, conn_t *c)
+static void send_bye(transfer_t *t, conn_t *c)
 {
     send_t *s = c->state == CONN_LEAVING ? conn_send_begin(c) : NULL;
     if (!s || !conn_send(t, s, &(frame_t){.kind = FRAME_BYE, .line = c->end.line})) return;
@@ -810,7 +810,7 @@ static void conn_end(transfer_t *t, conn_t *c, conn_end_t how)
     DL_DELETE(t->x->conns, c);
     DL_APPEND(t->x->closing, c);
     c->state = !c->end.link ? CONN_CLOSED : says_bye ? CONN_LEAVING : CONN_LINGERING;
-    say_bye(t, c);
+    send_bye(t, c);
     if (is_cut && c->end.link) c->state = CONN_CUTTING;
     c->cut_us = linger_us == CLOCK_NEVER ? CLOCK_NEVER : t->now_us + linger_us;
     exchange_schedule(t, c->cut_us);
@@ -856,7 +856,7 @@ static void conns_reap(transfer_t *t)
     conn_t *c, *next;
     DL_FOREACH_SAFE(t->x->closing, c, next)
     {
-        say_bye(t, c);
+        send_bye(t, c);
         bool is_over = t->now_us >= c->cut_us || (c->state == CONN_LINGERING && c->in_flight == 0);
         if (c->state == CONN_CUTTING || (c->state < CONN_CUTTING && is_over)) {
             c->state = CONN_DISCONNECTING;

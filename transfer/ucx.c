@@ -430,8 +430,8 @@ static bool on_near(ucx_t *u, const frame_t *f)
 }
 
 /* Every message is a frame, checked before anything of it is used: it comes from the network. */
-static ucs_status_t on_message(void *arg, const void *header, size_t header_bytes, void *data, size_t bytes,
-                               const ucp_am_recv_param_t *param)
+static ucs_status_t on_active_message(void *arg, const void *header, size_t header_bytes, void *data,
+                                      size_t bytes, const ucp_am_recv_param_t *param)
 {
     const plane_t *plane = arg;
     ucx_t *u = plane->ucx;
@@ -466,7 +466,7 @@ static ucs_status_t listen_on(plane_t *plane)
                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG,
         .id = MESSAGE_ID,
         .flags = UCP_AM_FLAG_WHOLE_MSG,
-        .cb = on_message,
+        .cb = on_active_message,
         .arg = plane,
     };
     return ucp_worker_set_am_recv_handler(plane->in, &param);

@@ -122,8 +122,8 @@ static int send_outcome(adapter_t *a, const sync_action_t *action, const heddle_
             m.nack.stage_us = w->stage_us ? w->stage_us : took(now_us - w->sealed_us);
         }
     }
-    int rc = member_say(&a->core->member, &m);
-    a->core->has_unsaid |= rc != HEDDLE_OK;
+    int rc = member_send(&a->core->member, &m);
+    a->core->has_unsent |= rc != HEDDLE_OK;
     return rc;
 }
 
@@ -175,7 +175,7 @@ static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
 /* Makes one piece of memory a call: the kernel needs long to provide pages, and heartbeats must not wait
  * for it. OK: the slot is RESERVED; AGAIN: it is MAKING, and adapter_work goes on; else the reason, and
  * the slot is FREE. */
-static int reserve(adapter_t *a, const announced_t *w, uint32_t index, heddle_error_t *error)
+static int reserve_slot(adapter_t *a, const announced_t *w, uint32_t index, heddle_error_t *error)
 {
     slot_t *slot = slot_of(a, (int)index), *equal;
     int rc = HEDDLE_OK;
@@ -260,7 +260,7 @@ static bool fetch_coming(adapter_t *a, uint64_t now_us, sync_event_t *ret_event,
     if (!e || a->download) return false;
     const slot_t *slot = slot_of(a, e->slot);
     bool is_reserved = slot && slot->state == SLOT_RESERVED;
-    int rc = is_reserved ? HEDDLE_OK : reserve(a, e->what, (uint32_t)e->slot, error);
+    int rc = is_reserved ? HEDDLE_OK : reserve_slot(a, e->what, (uint32_t)e->slot, error);
     *ret_event = (sync_event_t){.kind = SY_NOT_RESERVED, .version = e->version, .error = error};
     if (!rc) {
         rc = start_download(a, e, now_us, error);
@@ -396,7 +396,7 @@ static void look_at_download(adapter_t *a, uint64_t now_us)
                                               .unmet = unmet};
         for (uint32_t i = 0; i < count && i < LIMIT_SERVED; i++)
             if (!download_has_met(p, lost[i])) unmet[m.need_sources.unmet_count++] = lost[i];
-        (void)member_say(&a->core->member, &m); /* the fetch asks again */
+        (void)member_send(&a->core->member, &m); /* the fetch asks again */
         const sync_entry_t *e = sync_find(&a->sync, version);
         bool has_deadline = e && e->deadline_us != CLOCK_NEVER;
         uint64_t deadline_us = has_deadline ? e->deadline_us - SYNC_GRACE_US : CLOCK_NEVER;
@@ -666,7 +666,7 @@ uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap)
 /* A version that waits for its former slot is named with the reason, because the wait may be long: it ends
  * with the last reader, and the last transfer, of what was dropped there.  `data_bytes` stays 0: it has not
  * begun. */
-static void say_barred(adapter_t *a, msg_progress_t *p)
+static void fill_barred(adapter_t *a, msg_progress_t *p)
 {
     sync_slots_t slots = look_at_slots(a);
     const sync_entry_t *e = sync_barred(&a->sync, &slots);
@@ -703,7 +703,7 @@ msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spar
         p.source = a->download->last_token;
         p.message = why ? why->message : NULL;
     } else if (!sync_coming(&a->sync)) {
-        say_barred(a, &p);
+        fill_barred(a, &p);
     }
     return p;
 }

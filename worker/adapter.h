@@ -31,7 +31,7 @@ typedef struct {
     client_member_t member;
     slots_t *slots;
     download_counters_t counters;
-    bool has_unsaid; /* a message that is sent once was lost: with the next heartbeat the worker
+    bool has_unsent; /* a message that is sent once was lost: with the next heartbeat the worker
                       * joins again, which repeats all of it */
     void (*heartbeat)(void *self);
     void *self; /* sends one now */

@@ -188,7 +188,7 @@ static void refuse_piece(fetch_t *f, uint32_t piece, int err, uint64_t now_us)
 /* -- what every event ends with --------------------------------------------------------------- */
 
 /* Open asks are dropped first: after the end no event of them may come. */
-static void end(fetch_t *f, bool is_good, uint64_t now_us)
+static void conclude(fetch_t *f, bool is_good, uint64_t now_us)
 {
     f->is_over = true;
     for (unsigned i = 0; i < f->known_count; i++) drop_open(f, i);
@@ -202,7 +202,7 @@ static void go_on(fetch_t *f, uint64_t now_us)
 {
     if (f->is_over) return;
     if (f->good_count == f->count) {
-        end(f, true, now_us);
+        conclude(f, true, now_us);
         return;
     }
     known_t *s = NULL;
@@ -232,7 +232,7 @@ static void go_on(fetch_t *f, uint64_t now_us)
     if (!is_all_bad) f->all_bad_us = CLOCK_NEVER;
     else if (f->all_bad_us == CLOCK_NEVER) f->all_bad_us = now_us;
     if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= ALL_BAD_US) {
-        end(f, false, now_us);
+        conclude(f, false, now_us);
     } else if (now_us >= f->need_us) {
         f->ops.need_sources(f->self);
         f->need_us = now_us + NEED_US;
@@ -321,7 +321,7 @@ void fetch_bad(fetch_t *f, uint32_t piece, uint64_t now_us)
     if (s && s->state != SOURCE_BAD) {
         s->state = SOURCE_BAD;
         drop_open(f, (unsigned)(s - f->known));
-        if (++f->bad_counts[piece] >= BAD_LIMIT) end(f, false, now_us);
+        if (++f->bad_counts[piece] >= BAD_LIMIT) conclude(f, false, now_us);
     }
     go_on(f, now_us);
 }

@@ -97,7 +97,7 @@ msg_counts_t worker_node_counts(const worker_node_t *n)
 
 /* JOIN restates all that this worker holds, because the broker may have been restarted without any memory
  * of it. Without memory nothing is sent: the session repeats it when no answer comes. */
-static void say_join(worker_node_t *n)
+static void send_join(worker_node_t *n)
 {
     const worker_opts_t *opts = &n->core.opts;
     const node_io_t *io = n->core.io;
@@ -146,7 +146,7 @@ static void say_join(worker_node_t *n)
                           .ranks = opts->ranks};
     /* Without an address of its own this worker could serve no other one. */
     if (io->tr->address(io->t, &m.join.address)) goto done;
-    if (member_say(&n->core.member, &m) == HEDDLE_OK)
+    if (member_send(&n->core.member, &m) == HEDDLE_OK)
         for (uint32_t i = 0; i < n->adapter_count; i++) sync_restate(&n->adapters[i].sync);
 done:
     free(adapters);
@@ -155,7 +155,7 @@ done:
 
 /* A heartbeat is small and frequent; without memory it is left out, and the lease outlives three that are
  * missing. */
-static void say_heartbeat(void *self)
+static void send_heartbeat(void *self)
 {
     worker_node_t *n = self;
     const node_io_t *io = n->core.io;
@@ -171,8 +171,8 @@ static void say_heartbeat(void *self)
                                     .adapters = rows,
                                     .adapter_count = n->adapter_count,
                                     .counts = worker_node_counts(n)};
-    (void)member_say(&n->core.member, &m);
-    if (n->core.has_unsaid) io->redial(io->self); /* JOIN and what follows repeat all of it */
+    (void)member_send(&n->core.member, &m);
+    if (n->core.has_unsent) io->redial(io->self); /* JOIN and what follows repeat all of it */
 done:
     free(rows);
     free(spare);
@@ -182,25 +182,25 @@ done:
 
 /* VERIFIED carries the token of the current session, which may be younger than the VERIFY that it
  * answers. */
-static void say_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *result)
+static void send_verified(worker_node_t *n, uint32_t adapter, const msg_verified_t *result)
 {
     msg_t m = {.type = MSG_VERIFIED, .verified = *result};
     m.verified.token = n->core.member.session.token;
     m.verified.adapter = n->adapters[adapter].name;
-    (void)member_say(&n->core.member, &m);
+    (void)member_send(&n->core.member, &m);
 }
 
 /* Answers a VERIFY and frees its place. `err`: what is wrong with the application's copy apart from its
  * bytes; OK: nothing. */
 static void answer_check(worker_node_t *n, check_t *check, exported_t exported, int err)
 {
-    say_verified(n, check->adapter,
-                 &(msg_verified_t){.req = check->req,
-                                   .version = check->version,
-                                   .hash_us = check->hash_us,
-                                   .exported = exported,
-                                   .code = err ? heddle_err_name(err) : NULL,
-                                   .digest = check->found});
+    send_verified(n, check->adapter,
+                  &(msg_verified_t){.req = check->req,
+                                    .version = check->version,
+                                    .hash_us = check->hash_us,
+                                    .exported = exported,
+                                    .code = err ? heddle_err_name(err) : NULL,
+                                    .digest = check->found});
     check_end(check);
 }
 
@@ -239,7 +239,7 @@ static void on_joined(worker_node_t *n, const msg_welcome_t *m, uint64_t now_us)
                      "%s has no active version yet: nothing was published or activated", n->adapters[i].name);
     }
     /* JOIN and this WELCOME have repeated all that was lost before. */
-    n->core.has_unsaid = false;
+    n->core.has_unsent = false;
     n->join_end_us = CLOCK_NEVER;
     n->refusals = (repeat_t){0};
     n->unjoined_us = CLOCK_NEVER;
@@ -276,7 +276,7 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
     }
     int rc = checks_start(&n->checks, n->core.slots, (uint32_t)index, &m->verify);
     msg_verified_t none = {.req = m->verify.req, .version = m->verify.version, .code = heddle_err_name(rc)};
-    if (rc) say_verified(n, (uint32_t)index, &none);
+    if (rc) send_verified(n, (uint32_t)index, &none);
 }
 
 /* The broker refuses a HELLO before it has seen the adapters: the key needs the role of each. */
@@ -291,7 +291,7 @@ static void name_adapters(const worker_node_t *n, heddle_error_t *refusal)
 }
 
 /* Steps the session and does what it says. */
-static void on_session(void *self, const node_event_t *session_event, uint64_t now_us)
+static void on_worker_session(void *self, const node_event_t *session_event, uint64_t now_us)
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
@@ -321,7 +321,7 @@ static void on_session(void *self, const node_event_t *session_event, uint64_t n
         member_tell(&n->core.member, &event);
     }
     /* A WELCOME is obeyed before the heartbeat, which then reports what it has changed. */
-    if (out & SO_JOIN) say_join(n);
+    if (out & SO_JOIN) send_join(n);
     if (out & SO_ELSEWHERE) tell_refusal(n, 1, now_us);
     if (out & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (out & SO_REFUSED) {
@@ -333,7 +333,7 @@ static void on_session(void *self, const node_event_t *session_event, uint64_t n
             n->join_end_us = now_us + n->core.opts.join_timeout_us;
         tell_refusal(n, !session_is_barred(&member->session), now_us);
     }
-    if (out & SO_HEARTBEAT) say_heartbeat(n);
+    if (out & SO_HEARTBEAT) send_heartbeat(n);
     if (out & SO_DELIVER) deliver(n, &m, now_us);
     if (out & SO_LEFT) member_tell(member, &(heddle_event_t){.type = HEDDLE_EVENT_LEFT, .step = -1});
     msg_fini(&m);
@@ -352,7 +352,7 @@ static void on_line_refused(void *self, const heddle_error_t *why, uint64_t now_
 
 /* The end of a read request has one addressee, which its cookie names. That saves a look at every adapter
  * for each chunk. */
-static void on_transfer(void *self, const tr_event_t *event, uint64_t now_us)
+static void on_worker_transfer(void *self, const tr_event_t *event, uint64_t now_us)
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
@@ -369,7 +369,7 @@ static uint64_t on_tick(void *self, uint64_t now_us)
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
-    on_session(n, &(node_event_t){.kind = SE_TICK}, now_us);
+    on_worker_session(n, &(node_event_t){.kind = SE_TICK}, now_us);
     if (now_us >= n->join_end_us) { /* the name has been alive for too long */
         n->join_end_us = CLOCK_NEVER;
         tell_refusal(n, 0, now_us);
@@ -401,9 +401,9 @@ static bool on_work(void *self, uint64_t now_us)
     return check != NULL;
 }
 
-const node_ops_t worker_node_ops = {.session = on_session,
+const node_ops_t worker_node_ops = {.session = on_worker_session,
                                     .refused = on_line_refused,
-                                    .transfer = on_transfer,
+                                    .transfer = on_worker_transfer,
                                     .tick = on_tick,
                                     .work = on_work};
 
@@ -428,7 +428,7 @@ int worker_node_answer(worker_node_t *n, const app_answer_t *answer, uint64_t no
 void worker_node_leave(worker_node_t *n, uint64_t now_us)
 {
     owner_check(n->core.io->owner);
-    on_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
+    on_worker_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
 }
 
 slots_t *worker_node_slots(const worker_node_t *n) { return n->core.slots; }
@@ -443,7 +443,7 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
 {
     worker_node_t *n = calloc(1, sizeof *n + opts->adapter_count * sizeof *n->adapters);
     if (!n) return HEDDLE_ERR_NO_MEMORY;
-    n->core = (worker_core_t){.opts = *opts, .io = io, .heartbeat = say_heartbeat, .self = n};
+    n->core = (worker_core_t){.opts = *opts, .io = io, .heartbeat = send_heartbeat, .self = n};
     member_init(&n->core.member,
                 &(session_opts_t){.role = ROLE_WORKER,
                                   .life = opts->life,

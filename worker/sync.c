@@ -322,7 +322,7 @@ static bool gives_way(const run_t *run, const sync_entry_t *e, const sync_entry_
 }
 
 /* A decision greater than all before.  What is remembered is applied when its version is ready. */
-static void decide(run_t *run, const decision_t *d)
+static void take_decision(run_t *run, const decision_t *d)
 {
     sync_t *s = run->s;
     s->decided = *d;
@@ -372,7 +372,8 @@ static void on_up(run_t *run)
     s->up = true;
     s->slot_count = ev->slot_count;
     s->give_up_us = CLOCK_NEVER;
-    if (ev->decision > s->applied.decision) decide(run, &(decision_t){ev->decision, ev->version, ev->digest});
+    if (ev->decision > s->applied.decision)
+        take_decision(run, &(decision_t){ev->decision, ev->version, ev->digest});
     FOR_EACH(s, e) {
         bool is_kept = ev->decision && ev->version == e->version;
         for (uint32_t i = 0; i < ev->keep_count; i++) is_kept |= ev->keep[i] == e->version;
@@ -580,7 +581,7 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
     case SY_COMMIT:
         if (!s->up) break;
         if (event->decision > s->decided.decision && event->decision > s->applied.decision) {
-            decide(run, &(decision_t){event->decision, event->version, event->digest});
+            take_decision(run, &(decision_t){event->decision, event->version, event->digest});
         } else if (event->decision == s->applied.decision && state == SYNC_ACTIVE) {
             /* A repetition: the answer to the first one was lost. An application that was asked to switch
              * back has to answer first, and is asked again where it refused. */

@@ -233,11 +233,11 @@ static int report_events(const report_view_t *b, const msg_query_t *q, report_pa
                            .bytes = -1,
                            .duration_ms = -1};
         if (q->epoch && q->epoch != ev->epoch)
-            events_say(&gap, 0, "the broker was started again: what epoch %llu had after %llu is gone",
-                       (unsigned long long)q->epoch, (unsigned long long)q->after);
+            events_message(&gap, 0, "the broker was started again: what epoch %llu had after %llu is gone",
+                           (unsigned long long)q->epoch, (unsigned long long)q->after);
         else
-            events_say(&gap, 0, "events %llu to %llu are no longer kept", (unsigned long long)q->after,
-                       (unsigned long long)(seq - 1));
+            events_message(&gap, 0, "events %llu to %llu are no longer kept", (unsigned long long)q->after,
+                           (unsigned long long)(seq - 1));
         rows_add(&rows, event_part(&gap, ev->epoch));
     }
     for (; seq <= ev->last_seq; seq++) {

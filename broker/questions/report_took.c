@@ -32,8 +32,8 @@ bool copy_is_fetching(const track_t *t, const copy_row_t *c, const member_sub_t 
 }
 
 /* What the worker does with a version that it was told of, and that has no trouble. */
-static void say_progress(const report_view_t *b, const track_t *t, const copy_row_t *c, const member_t *m,
-                         copy_progress_t *p)
+static void write_progress(const report_view_t *b, const track_t *t, const copy_row_t *c, const member_t *m,
+                           copy_progress_t *p)
 {
     char time[16];
     const member_sub_t *sub = member_sub(m, t->adapter);
@@ -68,7 +68,7 @@ static void say_progress(const report_view_t *b, const track_t *t, const copy_ro
 }
 
 /* How far the worker was when the version ended. */
-static void say_end(const track_t *t, const copy_row_t *c, copy_progress_t *p)
+static void write_end(const track_t *t, const copy_row_t *c, copy_progress_t *p)
 {
     const version_row_t *v = t->row;
     char done[16], all[16];
@@ -93,7 +93,7 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
     copy_progress_t p = {0};
     bool has_its_own = c->state == COPY_ACTIVE || c->state == COPY_FAILED || c->state == COPY_GONE;
     if (track_is_ended(t)) {
-        if (t->row && !has_its_own) say_end(t, c, &p);
+        if (t->row && !has_its_own) write_end(t, c, &p);
         return p;
     }
     const member_t *m = copy_in_flight(c) ? membership_by_token(b->members, c->token) : NULL;
@@ -113,7 +113,7 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
         units_ms_text((double)lease_us / 1000, lease);
         text_printf(p.note, sizeof p.note, "not heard of for %s (lease %s)", time, lease);
     } else if (!c->code) {
-        say_progress(b, t, c, m, &p);
+        write_progress(b, t, c, m, &p);
     }
     return p;
 }
@@ -173,7 +173,7 @@ static const copy_row_t *awaited_copy(const track_t *t)
 
 /* "waiting for w2, lost when its lease ended; for w5, which left; and for 3 others".  One that was gone
  * before the slowest worker was ready took no time of the rest. */
-static void say_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT])
+static void write_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT])
 {
     static const char *const HOW[] = {[GONE_LEFT] = "which left",
                                       [GONE_LOST] = "lost when its lease ended",
@@ -229,7 +229,7 @@ static json_t *rest_part(const report_view_t *b, const track_t *t, const version
     else if (is_started_between) text_printf(text, sizeof text, "the broker was away or settling");
     else if (is_settling) text_printf(text, sizeof text, "the broker was settling");
     else if (is_operator) text_printf(text, sizeof text, "waiting for heddle activate");
-    else say_gone(t, ready_ms, text);
+    else write_gone(t, ready_ms, text);
     if (!text[0] && s->copy && s->copy->announce_us > rest_us / 2)
         text_printf(text, sizeof text, "before it was announced to %s", s->copy->worker);
     if (!text[0] && !t->copy_count && !v->first_ms)

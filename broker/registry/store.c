@@ -384,7 +384,7 @@ static int begin_log(store_t *s, heddle_error_t *error)
     store_files_note(&s->files);
     if (code) return refuse(s, code, "put its log into it", error);
     int rc = datadir_sync(&s->dir, error); /* the log is a new entry too */
-    if (!rc) rc = datadir_say_open(&s->dir, s->epoch, error);
+    if (!rc) rc = datadir_mark_open(&s->dir, s->epoch, error);
     if (!rc) s->said_epoch = s->epoch;
     return rc;
 }
@@ -611,7 +611,7 @@ int store_open(const char *dir, store_t **ret_store, heddle_error_t *error)
     if (!rc) rc = open_database(s, error);
     if (!rc) rc = check_schema(s, &fresh, error);
     if (!rc) rc = check_epoch(s, fresh, error);
-    if (!rc) rc = datadir_say_begun(&s->dir, error);
+    if (!rc) rc = datadir_mark_begun(&s->dir, error);
     if (!rc) rc = make_schema(s, fresh, error);
     if (!rc) rc = check_setting(s, "journal_mode", "wal", error); /* a commit is durable only with these */
     if (!rc) rc = check_setting(s, "synchronous", "2", error);    /* FULL */
@@ -649,14 +649,14 @@ static void end_log(store_t *s)
         if (!code && log && log->pMethods) code = log->pMethods->xSync(log, SQLITE_SYNC_NORMAL);
         is_whole = code == SQLITE_OK;
     }
-    if (is_whole) is_whole = datadir_say_closed(&s->dir, NULL) == HEDDLE_OK;
+    if (is_whole) is_whole = datadir_mark_closed(&s->dir, NULL) == HEDDLE_OK;
     /* A log that could not be emptied is put aside.  If that fails too, log and registry still lie side by
      * side, and the lock says so to the next start. */
     int number = store_files_part(&s->files, s->said_epoch);
     if (number) {
         log_emit(LOG_ERROR, "registry.foreign", "%s: cannot put it aside: %s", s->files.log,
                  strerror(number));
-        if (datadir_say_unparted(&s->dir, !is_whole, s->said_epoch, &why))
+        if (datadir_mark_unparted(&s->dir, !is_whole, s->said_epoch, &why))
             log_emit(LOG_ERROR, "registry.foreign", "%s; rename the log before the next start", why.message);
     }
     if (!is_whole || number) sqlite3_db_config(s->db, SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, NULL);

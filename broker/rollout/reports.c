@@ -279,7 +279,7 @@ void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *
         if (!is_news) continue;
         c->is_trouble_said = true;
         event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
-        events_say(e, code, "%s", p->message);
+        events_message(e, code, "%s", p->message);
     }
 }
 
@@ -320,7 +320,7 @@ static void stage_failed(step_t *s, track_t *t, copy_row_t *c, int code, const c
     c->failed_count++;
     c->retry_us = why.retriable ? s->v.now.us + (s->ro->lease_us << doublings) : 0;
     event_row_t *e = events_add(s->ev, EVENT_STAGE_FAILED, t->adapter, t->version, c->worker, s->v.now);
-    events_say(e, code, "%s: %s", phase, message);
+    events_message(e, code, "%s: %s", phase, message);
 }
 
 /* What a worker's report is about: by name, and as it was found. */
@@ -406,7 +406,7 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
         if (c) copy_fail(t, c, rc, "activate", error->message, s->v.now);
         event_row_t *e =
             events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
-        events_say(e, rc, "%s", error->message);
+        events_message(e, rc, "%s", error->message);
         return rc;
     }
     bool is_old = m->decision < sub->decision || (m->decision == sub->decision && !sub->is_refused);
@@ -485,7 +485,7 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
     copy_move(x.t, x.c, copy_holds(x.c) ? COPY_REFUSED : COPY_FAILED, s->v.now);
     copy_blame(x.t, x.c, code, text_or(m->phase, "activate"), message);
     event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
-    events_say(e, code, "%s", message);
+    events_message(e, code, "%s", message);
     e->decision = m->decision;
     return HEDDLE_OK;
 }
@@ -493,7 +493,7 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
 /* ---- what workers report: sources that do not answer ---- */
 
 /* A worker repeats NEED_SOURCES until it has a source.  The event is written once for each source. */
-static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
+static void add_source_lost(step_t *s, const about_t *x, uint64_t token)
 {
     copy_row_t *c = x->c;
     if (has_number(c->lost, c->lost_count, token) || c->lost_count == COPY_LOST_MAX) return;
@@ -507,8 +507,8 @@ static void say_source_lost(step_t *s, const about_t *x, uint64_t token)
     event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, x->t->adapter, x->t->version, c->worker, s->v.now);
     e->token = token;
     error_text(e->other, sizeof e->other, name);
-    events_say(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", c->worker,
-               *name ? name : "a member that is gone");
+    events_message(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", c->worker,
+                   *name ? name : "a member that is gone");
 }
 
 int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error)
@@ -519,7 +519,7 @@ int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *
     for (uint32_t i = 0; i < m->lost_count; i++) {
         /* Unmet: it never answered this worker.  Nothing was lost, and its heartbeat reports that. */
         bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);
-        if (!is_unmet) say_source_lost(s, &x, m->lost[i]);
+        if (!is_unmet) add_source_lost(s, &x, m->lost[i]);
         if (m->lost[i] == x.t->publisher && x.t->publisher_state == PUBLISHER_RELEASED)
             track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
     }

@@ -90,7 +90,7 @@ static void end_settling(step_t *s)
     }
 }
 
-static void say_lost(step_t *s, track_t *t)
+static void become_lost(step_t *s, track_t *t)
 {
     heddle_error_t why;
     const adapter_row_t *a = t->of->row;
@@ -99,12 +99,12 @@ static void say_lost(step_t *s, track_t *t)
     track_changed(t);
     rollout_lost_reason(t, &why);
     event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
-    events_say(e, why.code, "%s", why.message);
+    events_message(e, why.code, "%s", why.message);
     if (!a->held || a->active != t->version) return;
     e = events_add(s->ev, EVENT_ADAPTER_HELD, t->adapter, t->version, NULL, s->v.now);
-    events_say(e, why.code,
-               "held at a version that is lost: later ones stay staged until one is activated "
-               "by hand");
+    events_message(e, why.code,
+                   "held at a version that is lost: later ones stay staged until one is activated "
+                   "by hand");
 }
 
 /* A committed version has neither publisher nor holder.  A worker at which its bytes arrived may still load
@@ -113,7 +113,7 @@ static void look_for_loader(step_t *s, track_t *t)
 {
     uint64_t loaded_until_us = keep_loaded_until(s->v, t);
     if (!loaded_until_us) {
-        say_lost(s, t);
+        become_lost(s, t);
         return;
     }
     t->bytes = BYTES_LOADING;
@@ -194,7 +194,7 @@ static void look_at(step_t *s, track_t *t)
         }
         bool may_be_lost = t->bytes != BYTES_LOST && s->ro->is_settled;
         if (may_be_lost && !is_staging) look_for_loader(s, t);
-        else if (may_be_lost && t->staged_by && has_lost_its_source(t, s->v.now)) say_lost(s, t);
+        else if (may_be_lost && t->staged_by && has_lost_its_source(t, s->v.now)) become_lost(s, t);
     }
     if (t->tally.units) t->staged_by = STAGED_BY_UNIT;
     else if (!t->staged_by && track_holder_count(t)) t->staged_by = STAGED_BY_WORKER;
@@ -467,7 +467,7 @@ static void follow_decision(step_t *s, const adapter_row_t *row)
     e->decision = row->decision;
     if (row->held) {
         e = events_add(s->ev, EVENT_ADAPTER_HELD, row->name, row->active, NULL, s->v.now);
-        events_say(e, HEDDLE_OK, "held by %s", row->held_by);
+        events_message(e, HEDDLE_OK, "held by %s", row->held_by);
     } else if (was_held) {
         events_add(s->ev, EVENT_ADAPTER_RESUMED, row->name, row->active, NULL, s->v.now);
     }
@@ -510,7 +510,7 @@ static void follow_state(step_t *s, const adapter_row_t *row, const record_t *re
                         : record->state == VERSION_RETIRED ? EVENT_VERSION_RETIRED
                                                            : EVENT_VERSION_SUPERSEDED;
     event_row_t *e = events_add(s->ev, type, row->name, record->version, record->worker, s->v.now);
-    events_say(e, record->code, "%s", record->message);
+    events_message(e, record->code, "%s", record->message);
     track_t *t = rollout_track(s->ro, row->name, record->version);
     if (!t) return;
     adapter_rollout_t *a = t->of;

@@ -88,15 +88,15 @@ static void says_in_vain(const char *point)
     check_settled(w);
 }
 
-Test(resync, a_workers_word_that_it_has_staged) { says_in_vain("worker.say.STAGED"); }
-Test(resync, a_workers_word_that_it_has_switched) { says_in_vain("worker.say.ACTIVE"); }
+Test(resync, a_workers_word_that_it_has_staged) { says_in_vain("worker.send.STAGED"); }
+Test(resync, a_workers_word_that_it_has_switched) { says_in_vain("worker.send.ACTIVE"); }
 
 Test(resync, a_workers_word_that_it_refuses)
 {
     actor_t *wary = world_worker(w, "wary", (worker_conf_t){.app = APP_ACCEPTS});
     publish_and_settle(1);
     wary->conf.app = APP_REJECTS_STAGE;
-    failpoint_arm("worker.say.NACK", 1);
+    failpoint_arm("worker.send.NACK", 1);
     MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}}) == 2);
     UNTIL(w, LEASE_US, !strcmp(trainer->rolled.state, "failed"));
     MUST(w, failpoint_has_failed());

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The path of a version in docs/architecture.md is a chain.  Each line of the list between its two markers is
-a file and a function that this file defines.  An earlier function of the same section leads to it: by a call
-of its name, or as the word at the end of the line says.  Prints what is wrong; exits with 1.
+a file and a function that this file alone defines.  An earlier function of the same section leads to it: by a
+call of its name, or as the word at the end of the line says.  Prints what is wrong; exits with 1.
 
   call      an application calls it: a function of the library
   message   a frame of another process comes: a table or an argument names the function
@@ -42,6 +42,13 @@ def defined(name, function):
     one_line = text[head.end():line_end].rstrip().endswith("}")
     end = line_end if one_line else text.index("\n}", head.end())
     return "static" in head[1], text[head.end():end]
+
+
+@functools.lru_cache(None)
+def homonyms(name, function):
+    """Other files that define a function of that name: a reader would look for it there as well."""
+    files = (str(f.relative_to(ROOT)) for room in ROOMS for f in (ROOT / room).rglob("*.c"))
+    return [f for f in files if f != name and f"{function}(" in source(f) and defined(f, function)]
 
 
 def calls(caller, step):
@@ -111,6 +118,7 @@ for line in filter(None, (line.strip() for line in found[1].splitlines())):
             wrong.append(f"{function}: it is not reached by '{word}'")
         elif not word and not is_called:
             wrong.append(f"{name}: no earlier step of its section calls {function}")
+        wrong += [f"{other} defines {function} too, as {name} does" for other in homonyms(name, function)]
         before.append((name, function))
 if not 20 <= count <= MOST:
     wrong.append(f"{count} steps; 20 to {MOST} are expected")

@@ -32,7 +32,7 @@ Test(events, seq_counts_from_one_and_names_are_those_of_the_contract)
     cr_assert_eq(e->bytes, -1);
     cr_assert_str_eq(e->adapter, "");
     cr_assert_eq(events_add(&log_, EVENT_GAP, "policy", 7, NULL, NOW)->seq, 2);
-    events_say(e, HEDDLE_ERR_FENCED, "%s\n%d", "line", 2);
+    events_message(e, HEDDLE_ERR_FENCED, "%s\n%d", "line", 2);
     cr_assert_str_eq(events_at(&log_, 1)->message, "line?2");
     cr_assert_eq(events_at(&log_, 1)->code, HEDDLE_ERR_FENCED);
     cr_assert_str_eq(events_name(EVENT_WORKER_JOINED), "worker.joined");

@@ -742,7 +742,7 @@ Test(report, strangers_write_a_line_a_second)
         if (more) counted += strtoull(more + 5, NULL, 10);
     }
     cr_assert_eq(lines, 10);
-    cr_assert_eq(counted + s.unsaid_count + lines, 1000);
+    cr_assert_eq(counted + s.unlogged_count + lines, 1000);
     cr_assert_null(strstr(s.rows[0].text, "more"), "what `status` shows has no count");
 }
 
