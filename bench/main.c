@@ -68,7 +68,7 @@ static const option_set_t SET = {
     0,
     "Exit status: 0 ok, everything was measured or is skipped with the reason; 1 compare: something became\n"
     "worse or is missing, or nothing could be judged; 2 usage; 3 no such row or file; 5 deadline;\n"
-    "7 a process of the measurement ended; 8 a file is no report, of a run that failed, or has numbers\n"
+    "7 a process of the measurement ended; 8 a file is not a report, of a run that failed, or has numbers\n"
     "that cannot be compared; 9 this machine; 130 or 143 interrupted.\n\n"
     "Examples:\n  heddle-bench\n  heddle-bench -o json --row '^publish/17.6MB' --repeat 31 >before.json\n"
     "  heddle-bench compare before.json after.json"};
@@ -242,9 +242,9 @@ static int read_report(const char *path, result_t *ret_report, heddle_error_t *e
                           "cannot read %s: %s", path, strerror(errno));
     json_t *json = json_loadf(f, JSON_REJECT_DUPLICATES, &why);
     fclose(f);
-    int rc =
-        json ? result_decode(json, path, ret_report, error)
-             : error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is no report of heddle-bench: %s", path, why.text);
+    int rc = json ? result_decode(json, path, ret_report, error)
+                  : error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is not a report of heddle-bench: %s", path,
+                               why.text);
     json_decref(json);
     return rc;
 }
@@ -300,7 +300,7 @@ static int act(args_t *a, const char *const *args, heddle_error_t *error, int *r
         *ret_end = 0;
     } else if (!strcmp(action, "compare") && args[2]) *ret_end = compare(a, args[1], args[2]);
     else {
-        error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is no action, or has words amiss",
+        error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is not an action, or has words amiss",
                    action);
         error_expected(error, "%s", SET.usage);
         error_hint(error, "see heddle-bench --help");

@@ -131,16 +131,16 @@ json_t *result_encode(const result_t *r, const heddle_error_t *error)
 
 /* ---- and back -------------------------------------------------------------------------------- */
 
-/* A file that is no report, or one that this program did not write to its end. */
+/* A file that is not a report, or one that this program did not write to its end. */
 static int refuse(const char *what, const char *expected, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is no report of heddle-bench", what);
+    int rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "%s is not a report of heddle-bench", what);
     error_expected(error, "%s", expected);
     error_hint(error, "heddle-bench -o json writes them");
     return rc;
 }
 
-/* "" also for what is no text: the checks that follow refuse an empty name. */
+/* "" also for what is not text: the checks that follow refuse an empty name. */
 static const char *text_of(const json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));

@@ -35,7 +35,7 @@ int grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error)
         text_printf(ret_grant->adapter, sizeof ret_grant->adapter, "%s", colon ? colon + 1 : "");
         return HEDDLE_OK;
     }
-    int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.140s\" is no role", text);
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.140s\" is not a role", text);
     error_contrast(error, "admin, reader, publisher:ADAPTER or worker:ADAPTER, where ADAPTER may be *", text);
     return rc;
 }
@@ -308,7 +308,7 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
     buf_t roles = {0};
     int rc = HEDDLE_OK;
     if (!is_key_text(ask->public_key)) {
-        rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.80s\" is no public key", ask->public_key);
+        rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.80s\" is not a public key", ask->public_key);
         error_expected(error, "40 characters of Z85");
     }
     if (!rc && ask->name[0]) rc = name_check("key", ask->name, error);

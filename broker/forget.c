@@ -97,8 +97,8 @@ void broker_end_adapter(broker_t *b, const record_t *rec, instant_t now)
     heddle_error_t error;
     if (!a) return;
     event_row_t *e = events_add(&b->events, EVENT_ADAPTER_FORGOTTEN, a->name, 0, NULL, now);
-    events_say(e, HEDDLE_OK, "forgotten by %.100s, with %zu version%s", rec->by, a->version_count,
-               a->version_count == 1 ? "" : "s");
+    events_message(e, HEDDLE_OK, "forgotten by %.100s, with %zu version%s", rec->by, a->version_count,
+                   a->version_count == 1 ? "" : "s");
     error_fail(&error, HEDDLE_ERR_NOT_FOUND, "%s was forgotten, by %.100s", a->name, rec->by);
     error_where(&error, a->name, 0, NULL, NULL);
     error_hint(&error, "`heddle adapters` lists what there is");

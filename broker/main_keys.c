@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* *ret_plain: the broker may run without keys, because there is no directory of keys and none can be made.
+/* *ret_plain: the broker may run without keys, because there is not a directory of keys and none can be made.
  * Keys that exist and cannot be used are an error instead. */
 static int open_ring(const char *dir, main_keys_t *k, bool *ret_plain, heddle_error_t *error)
 {

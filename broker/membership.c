@@ -327,9 +327,9 @@ static int check_ucx(const membership_t *m, const char *backend, const char *ucx
 static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t *error)
 {
     int rc =
-        error_fail(error, HEDDLE_ERR_WORKER_ALIVE, "worker %s is alive on %s, pid %llu, heard of %llu ms ago",
-                   holder->name, holder->host, (unsigned long long)holder->pid,
-                   (unsigned long long)member_silent_ms(holder, now_us));
+        error_fail(error, HEDDLE_ERR_WORKER_ALIVE,
+                   "worker %s is alive on %s, pid %llu, last message %llu ms ago", holder->name, holder->host,
+                   (unsigned long long)holder->pid, (unsigned long long)member_silent_ms(holder, now_us));
     error_where(error, NULL, 0, holder->name, NULL);
     error_contrast(error, "a name that no live worker has", holder->name);
     error_hint(error, "choose another opts.name, or end that worker");

@@ -91,9 +91,9 @@ static bool names_adapters(const char *serves)
 bool roster_takes(const broker_t *b, const record_t *record)
 {
     const char *host = record->host ? record->host : "", *serves = record->serves ? record->serves : "";
-    const char *flaw = !name_is_valid(record->worker)       ? "its name is no worker's"
-                       : !utf8_is_valid(host, strlen(host)) ? "its host is no valid UTF-8"
-                       : !names_adapters(serves)            ? "what it serves are no adapters"
+    const char *flaw = !name_is_valid(record->worker)       ? "its name is not a worker's"
+                       : !utf8_is_valid(host, strlen(host)) ? "its host is not valid UTF-8"
+                       : !names_adapters(serves)            ? "what it serves are not adapters"
                                                             : NULL;
     char text[HEDDLE_NAME_MAX + 128];
     if (flaw && b->io.warn) {

@@ -145,7 +145,7 @@ static bool has_role(const call_t *c, role_t role)
 {
     heddle_error_t error;
     if (c->peer->role == role) return true;
-    error_fail(&error, HEDDLE_ERR_DENIED, "%s is not for a connection that said it is no %s",
+    error_fail(&error, HEDDLE_ERR_DENIED, "%s is not for a connection that said it is not a %s",
                msg_name((int)c->m->type), role == ROLE_WORKER ? "worker" : "publisher");
     broker_refuse(c, &error, 0);
     return false;
@@ -571,7 +571,7 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, cons
     if (why) error_text(member->end_message, sizeof member->end_message, why);
     else if (state == MEMBER_LOST)
         text_printf(member->end_message, sizeof member->end_message,
-                    "its lease ended: not heard of for %llu ms",
+                    "its lease ended: no message for %llu ms",
                     (unsigned long long)member_silent_ms(member, now.us));
     event_type_t type = member->role == ROLE_PUBLISHER ? EVENT_WRITER_CLOSED
                         : state == MEMBER_LOST         ? EVENT_WORKER_LOST

@@ -47,5 +47,5 @@ void holders_hint(const holders_t *h, const char *adapter, long long version, he
             error_hint(error,
                        "it is what every worker has that is listed (%zu): the registry is what differs",
                        h->listed_count);
-    } else error_hint(error, "it is no version of %s", adapter);
+    } else error_hint(error, "it is not a version of %s", adapter);
 }

@@ -38,7 +38,7 @@ static const option_set_t SET = {
     CLI_EXITS
     ", the table is as asked; 3 there is no such key or file; 4 the key is there with other roles, "
     "or its name is taken;\n"
-    "6 the key that was presented is no admin's, or the last admin would go.\n" CLI_EXITS_COMMON
+    "6 the key that was presented is not an admin's, or the last admin would go.\n" CLI_EXITS_COMMON
     ".\n\nExamples:\n"
     "  heddle keys list\n  heddle keys add 'QGid9d...' --name node7 --role worker:policy --role reader\n"
     "  heddle keys revoke node7"};

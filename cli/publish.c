@@ -410,7 +410,8 @@ static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, 
          * conflict is what is reported, since it says more than a deadline would. */
         if (ms < last_ms || cli_left_ms(args->deadline_ms, began_us) <= AGAIN_MS) return rc;
         if (!is_told)
-            fprintf(stderr, "%s; waiting until it is heard of, or its session ends\n", error->message);
+            fprintf(stderr, "%s; waiting for a message of it, or for the end of its session\n",
+                    error->message);
         is_told = true;
         last_ms = ms;
         usleep(AGAIN_MS * 1000);

@@ -27,7 +27,7 @@ static const option_set_t SET = {
     "heartbeat: how long ago the broker heard the last one.\n"
     "fetched: the bytes of tensors that came to the worker since it started, of all adapters.\n"
     "why: what is wrong; of a version on its way how fast it comes and the --max-rate that limits it, for "
-    "how long\nno bytes came, which version comes after it, or for how long the worker was not heard of.\n"
+    "how long\nno bytes came, which version comes after it, or for how long no message of the worker came.\n"
     "-o json: lag: how many versions were chosen after the one that it serves; 0 when that is the active "
     "one, 1 when\nit serves nothing.",
     CLI_DUR,

@@ -58,7 +58,7 @@ int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t 
     int rc = keyring_find(NULL, &keys.ring, &is_chosen, error);
     if (!is_chosen) rc = HEDDLE_OK;
     if (!rc && is_chosen && stat(keys.ring.dir, &st) == 0 && !S_ISDIR(st.st_mode)) {
-        rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s is no directory of keys", keys.ring.dir);
+        rc = error_fail(error, HEDDLE_ERR_DATA_DIR, "%.300s is not a directory of keys", keys.ring.dir);
         error_hint(error, "HEDDLE_KEYS names it");
     }
     if (!rc && broker_key) rc = key_take(broker_key, keys.broker_key, error);

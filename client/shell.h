@@ -53,7 +53,7 @@ int shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), v
 bool shell_is_reached(const shell_t *s); /* wire_is_reached; any thread */
 void shell_wake(shell_t *s);             /* makes the loop tick; while it is started */
 /* Events in order (client/event_queue.h tells what a full queue drops), waited for at most
- * timeout_ms (-1: for ever).
+ * timeout_ms (-1: without limit).
  * OK · AGAIN · INTERRUPTED. */
 int shell_next_event(shell_t *s, int timeout_ms, heddle_event_t *ret_event);
 int shell_fd(const shell_t *s);   /* readable while an event waits; never to be read */

@@ -194,7 +194,7 @@ void error_silent_broker(heddle_error_t *error, const char *endpoint, uint32_t s
     if (!error) return;
     clock_text(clock_wall(clock_system()) - silent_ms, since);
     text_printf(message, sizeof message,
-                "%s; the broker at %.200s has not been heard of for %u s (since %.8s UTC), and this is from "
+                "%s; the broker at %.200s has not answered for %u s (since %.8s UTC), and this is from "
                 "then",
                 error->message, endpoint, silent_ms / 1000, since + 11);
     error_text(error->message, sizeof error->message, message);

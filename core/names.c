@@ -86,9 +86,9 @@ int group_check(const char *group, uint64_t rank, uint64_t ranks, heddle_error_t
     int rc = has_group ? name_check("group", group, error) : HEDDLE_OK;
     bool is_right = has_group ? ranks && ranks <= LIMIT_RANKS && rank < ranks : !rank && !ranks;
     if (rc || is_right) return rc;
-    rc =
-        error_fail(error, HEDDLE_ERR_USAGE, "rank %llu of %llu is no place in %s%s", (unsigned long long)rank,
-                   (unsigned long long)ranks, has_group ? "group " : "no group", has_group ? group : "");
+    rc = error_fail(error, HEDDLE_ERR_USAGE, "rank %llu of %llu is not a place in %s%s",
+                    (unsigned long long)rank, (unsigned long long)ranks, has_group ? "group " : "no group",
+                    has_group ? group : "");
     error_found(error, "rank %llu of %llu", (unsigned long long)rank, (unsigned long long)ranks);
     if (has_group) {
         error_expected(error, "1 to %u ranks, and a rank below that number", LIMIT_RANKS);

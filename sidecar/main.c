@@ -270,7 +270,7 @@ static void report_retry(const sidecar_t *s, repeat_t *repeated, const char *eve
     if (!times) return;
     snprintf(then, sizeof then, "%s%s",
              s->args.join_timeout_ms ? "it is tried again for --join-timeout"
-                                     : "it is tried again for ever: there is no --join-timeout",
+                                     : "it is tried again without end: there is no --join-timeout",
              repeat_text(times, scratch));
     log_error_line(event, why, then);
     notify_status(status);

@@ -69,7 +69,7 @@ static void drop_source(void *self, uint64_t token)
 static void need_sources(void *self) { ((download_t *)self)->needs_sources = true; }
 
 /* The manifest is verified by download_work: its digest takes long enough to delay a heartbeat. */
-static void end_fetch(void *self, bool is_good, uint64_t now_us)
+static void fetch_ended(void *self, bool is_good, uint64_t now_us)
 {
     download_t *p = self;
     if (!is_good) {
@@ -88,7 +88,7 @@ static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
                                       .drop_ask = drop_ask,
                                       .drop_peer = drop_source,
                                       .need_sources = need_sources,
-                                      .end = end_fetch};
+                                      .end = fetch_ended};
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
 

@@ -94,7 +94,8 @@ static int split_path(const char *dir, char parent[PATH_MAX], char name[256], he
     while (at > 0 && dir[at - 1] != '/') at--;
     bool fits = n > at && n - at < 200 && at < PATH_MAX - 2;
     if (!fits || (dir[at] == '.' && (n - at == 1 || (n - at == 2 && dir[at + 1] == '.'))))
-        return error_fail(error, HEDDLE_ERR_USAGE, "\"%.300s\" is no name for a directory to be made", dir);
+        return error_fail(error, HEDDLE_ERR_USAGE, "\"%.300s\" is not a name for a directory to be made",
+                          dir);
     memcpy(name, dir + at, n - at);
     name[n - at] = 0;
     memcpy(parent, at ? dir : ".", at ? at : 1);

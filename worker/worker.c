@@ -345,7 +345,7 @@ int heddle_worker_verified(heddle_worker_t *w, const char *adapter, uint64_t ver
     bool is_missing = digest && !*digest;
     if (digest && !is_missing && !digest_parse(digest, &parsed))
         return fail_version(HEDDLE_ERR_USAGE, adapter, version,
-                            "that is no digest: \"h1:\" and 64 hex digits");
+                            "that is not a digest: \"h1:\" and 64 hex digits");
     return tell_node(w, adapter,
                      &(app_answer_t){.kind = is_missing ? APP_COPY_MISSING : APP_VERIFIED,
                                      .version = version,

@@ -319,7 +319,7 @@ static void ask_verify(const call_t *c)
     const char *expected = c->m->query.expected;
     if (!rc && expected && *expected) {
         if (!digest_parse(expected, &row->expected)) {
-            rc = error_fail(&error, HEDDLE_ERR_USAGE, "\"%.80s\" is no digest", expected);
+            rc = error_fail(&error, HEDDLE_ERR_USAGE, "\"%.80s\" is not a digest", expected);
             error_expected(&error, "h1: and 64 hexadecimal digits");
         }
     } else if (!rc) {

@@ -111,7 +111,7 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
     if (p.is_silent) {
         units_ms_text((double)silent_us / 1000, time);
         units_ms_text((double)lease_us / 1000, lease);
-        text_printf(p.note, sizeof p.note, "not heard of for %s (lease %s)", time, lease);
+        text_printf(p.note, sizeof p.note, "no message for %s (lease %s)", time, lease);
     } else if (!c->code) {
         write_progress(b, t, c, m, &p);
     }

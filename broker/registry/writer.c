@@ -24,7 +24,7 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
                         a->name, a->writer.name, a->writer.host, (unsigned long long)a->writer.pid, since);
     error_where(error, a->name, 0, NULL, NULL);
     error_expected(error, "no live writer");
-    const char *heard = by->is_of_before ? "not heard of since the broker's start" : "heard of";
+    const char *heard = by->is_of_before ? "no message since the broker's start" : "last message";
     error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
     /* A command that was started again under its request id finds its first try there. */
     const version_row_t *newest = registry_newest(a);

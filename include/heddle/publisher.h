@@ -134,7 +134,7 @@ typedef struct heddle_report {
     heddle_missing_t missing[HEDDLE_MISSING_MAX];
     uint32_t settling_ms; /* the broker has just started, and decides nothing for so long yet;
                            * 0: it decides */
-    uint32_t silent_ms;   /* the broker does not answer: it was heard of last so long ago, and the
+    uint32_t silent_ms;   /* the broker does not answer: its last message came so long ago, and the
                            * report is from then; 0: it answers */
 } heddle_report_t;
 

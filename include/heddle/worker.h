@@ -65,7 +65,7 @@ typedef struct heddle_worker_opts {
 HEDDLE_API int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_worker);
 /* Readable while next_event has something.  Owned by the worker: poll it, never read or close it. */
 HEDDLE_API int heddle_worker_fd(const heddle_worker_t *w);
-/* Waits at most timeout_ms (-1: for ever) for the next event.  Set ret_event->size first; no more is
+/* Waits at most timeout_ms (-1: without limit) for the next event.  Set ret_event->size first; no more is
  * written.  AGAIN when no event came; CLOSED after LEFT was delivered.  After REFUSED, heddle_last_error()
  * has the whole error: expected, found and hint. */
 HEDDLE_API int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t *ret_event);

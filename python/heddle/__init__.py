@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heddle: LoRA adapters from an RL trainer to every rollout worker, by version, verified, switched when
-everybody has them.
+all have them.
 
     pub = heddle.Publisher(adapter="policy")                  # trainer, once
     ver = pub.publish(model, step=step)                       # trainer, each version: returns when durable

@@ -41,7 +41,7 @@ def parse_quorum(quorum: str | int) -> Any:
     elif _is_number(words) and int(words) < 2**31:
         kind, n = lib.HEDDLE_QUORUM_COUNT, int(words)
     else:
-        raise _native.error("usage", "that is no quorum", expected='"all", "none", a count, or "N%"',
+        raise _native.error("usage", "that is not a quorum", expected='"all", "none", a count, or "N%"',
                             found=repr(quorum))
     return ffi.new("heddle_quorum_t *", {"kind": kind, "n": n})[0]
 
@@ -64,14 +64,15 @@ def event_since(since: int | str) -> tuple[int, str]:
         if not ago and not re.search(r"T.*(Z|[+-][0-9]{2}:[0-9]{2})$", since):
             raise ValueError("no time with an offset")
     except (ValueError, OverflowError):
-        raise _native.error("usage", "that is no number of an event, and no time",
+        raise _native.error("usage", "that is neither a number of an event nor a time",
                             expected='a number, "5m", or "2026-11-25T15:50:00Z"', found=repr(since)) from None
     return 0, at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
 
 
 def choose(what: str, value: str, choices: Mapping[str, int]) -> int:
     if not isinstance(value, str) or value not in choices:
-        raise _native.error("usage", f"that is no {what}", expected=" ".join(choices), found=repr(value))
+        raise _native.error("usage", f"that is not a value of {what}", expected=" ".join(choices),
+                            found=repr(value))
     return choices[value]
 
 
@@ -82,7 +83,7 @@ def config_bytes(config: Config) -> bytes:
     if isinstance(config, str):
         return config.encode()
     if not isinstance(config, Mapping):
-        raise _native.error("usage", "that is no adapter_config", expected="a mapping, bytes or str",
+        raise _native.error("usage", "that is not an adapter_config", expected="a mapping, bytes or str",
                             found=type(config).__name__)
     try:
         return json.dumps(dict(config), indent=2, sort_keys=True, default=_plain).encode()

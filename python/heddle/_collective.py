@@ -66,7 +66,7 @@ class Collective:
         return told
 
     def agree(self, call: Callable[[], tuple[T, U]]) -> tuple[T, list[U]]:
-        """call() on every rank: its own first value, and everybody's second.
+        """call() on every rank: its own first value, and the second of all.
 
         If it fails on one, that exception on all.
         """

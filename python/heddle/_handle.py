@@ -289,7 +289,7 @@ def _close_all(of: Callable[[Handle], bool] = lambda _: True) -> None:
 
 
 def _end_listeners() -> None:
-    """Before the interpreter waits for the threads that are no daemons: one in updates() would never end."""
+    """Before the interpreter waits for the threads that are not daemons: one in updates() would never end."""
     _close_all(lambda handle: handle._is_endless)
 
 

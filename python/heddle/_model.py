@@ -55,14 +55,14 @@ def unwrapped(model: Any, use: Use = PUBLISH) -> Any:
             break
         model, seen = inner, seen + 1
     if not hasattr(type(model), "get_base_model") or not hasattr(model, "peft_config"):
-        raise _native.error("usage", "that is no PeftModel", expected="peft.PeftModel",
+        raise _native.error("usage", "that is not a PeftModel", expected="peft.PeftModel",
                             found=type(model).__name__,
                             hint=use.no_model)
     return model
 
 
 def lora_config(model: Any, name: str, use: Use = PUBLISH) -> Any:
-    """The LoraConfig of an adapter; clear errors for what is not there, or is no LoRA."""
+    """The LoraConfig of an adapter; clear errors for what is not there, or is not a LoRA."""
     if name not in model.peft_config:
         raise _native.error("not_found", f"the model has no adapter {name!r}",
                             expected=" ".join(sorted(model.peft_config)) or "an adapter",
@@ -358,7 +358,7 @@ def _check_owned(model: Any, parameters: list[Any]) -> None:
     lost = sum(id(p) not in owned for p in parameters)
     if lost:
         raise _native.error("unsupported_feature",
-                            f"{lost} tensors that PEFT would save are no parameters of the model",
+                            f"{lost} tensors that PEFT would save are not parameters of the model",
                             hint="make them parameters of a module; to publish them as they are, save the "
                                  "adapter and use publish_dir")
 

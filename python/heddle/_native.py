@@ -142,7 +142,7 @@ def c_text(value: str | os.PathLike[str] | None) -> Any:
     try:
         raw = os.fsencode(value)
     except (TypeError, ValueError):             # no text, or one that no encoding has
-        raise error("usage", "that is no text", expected="a str or a path", found=repr(value)[:80]) from None
+        raise error("usage", "that is not text", expected="a str or a path", found=repr(value)[:80]) from None
     if b"\0" in raw:
         raise error("usage", f"a text has a NUL byte in it: {value!r}")
     return ffi.new("char[]", raw)
@@ -155,11 +155,11 @@ def names(values: Any, what: str) -> tuple[str, ...]:
     try:
         found = tuple(values)
     except TypeError:
-        raise error("usage", f"{what} is no list", expected="a list of texts",
+        raise error("usage", f"{what} is not a list", expected="a list of texts",
                     found=repr(values)[:80]) from None
     for value in found:
         if not isinstance(value, str):
-            raise error("usage", f"{what} has something that is no text", expected="texts",
+            raise error("usage", f"{what} has something that is not text", expected="texts",
                         found=repr(value)[:80])
     return found
 
@@ -177,7 +177,7 @@ def pairs(values: Any, what: str) -> list[str] | None:
     if values is None:
         return None
     if not isinstance(values, Mapping):
-        raise error("usage", f"{what} is no mapping", expected='{"key": "value"}', found=repr(values)[:80])
+        raise error("usage", f"{what} is not a mapping", expected='{"key": "value"}', found=repr(values)[:80])
     return [f"{key}={value}" for key, value in values.items()] or None
 
 
@@ -189,7 +189,7 @@ def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1) -> int:
         found = None
     if found is None or isinstance(value, bool) or not least <= found <= most:
         is_count = found is not None and not isinstance(value, bool)
-        raise error("usage", f"{what} is {'out of bounds' if is_count else 'no count'}",
+        raise error("usage", f"{what} is {'out of bounds' if is_count else 'not a count'}",
                     expected=f"an integer, {least} to {most}", found=repr(value)[:80])
     return found
 
@@ -257,12 +257,12 @@ def check(rc: int) -> None:
 
 
 def milliseconds(seconds: float | None, what: str, least: int = 0) -> int:
-    """Seconds as a count of milliseconds for C; None (for ever) and all that is longer: LONGEST_MS."""
+    """Seconds as a count of milliseconds for C; None (no limit) and all that is longer: LONGEST_MS."""
     if seconds is None:
         return LONGEST_MS
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not is_number or seconds != seconds or seconds < 0:
-        raise error("usage", f"{what} is no time", expected="seconds, 0 or more, or None: for ever",
+        raise error("usage", f"{what} is not a time", expected="seconds, 0 or more, or None: no limit",
                     found=repr(seconds)[:80])
     return max(least, min(int(min(seconds, LONGEST_MS) * 1000 + 0.999), LONGEST_MS))
 

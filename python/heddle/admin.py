@@ -38,7 +38,7 @@ class Admin(Handle):
     deadline.
 
     broker   as for Publisher
-    timeout  seconds to connect and to reply; None: for ever.  The broker keeps a `deadline` for 24 days at
+    timeout  seconds to connect and to reply; None: no limit.  The broker keeps a `deadline` for 24 days at
              most: None, and what is longer, is that
     A `ref` is NAME, NAME@V, or a tag as each sample carries it ("policy@3:3f9a1c20d4e1"): NotFound where that
     version has another digest, before anything is done.  What has a tag (Version, Snapshot, Update, Current)

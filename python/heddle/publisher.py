@@ -47,7 +47,7 @@ class _Wanted:
 
 
 def _silent_s(e: HeddleError) -> float | None:
-    """For how long the writer that is in the way has not been heard of; None: that is not why."""
+    """How long ago the last message of the writer in the way came; None: that is not why."""
     found = re.search(r" ([0-9]+) ms ago$", e.found or "")
     return int(found[1]) / 1000 if e.code == "writer_held" and e.retriable and found else None
 
@@ -55,21 +55,21 @@ def _silent_s(e: HeddleError) -> float | None:
 class Publisher(Handle):
     """The writer of one adapter.  Opening waits for the broker, at most `timeout` seconds, and as long for a
     writer before this one that says nothing any more (its process died): its session ends with the broker's
-    lease.  One that is heard of meanwhile is a Conflict at once.
+    lease.  One that sends a message meanwhile is a Conflict at once.
 
     broker         "tcp://host:port[,...]"; None: $HEDDLE_BROKER, else tcp://127.0.0.1:7700
-    activation     "all": everybody switches when all have it; "as-ready": each when it has it; "manual":
+    activation     "all": all switch when all have it; "as-ready": each when it has it; "manual":
                    `Admin.activate` decides
     takeover       fences a live writer of this adapter now
     if_unchanged   what to do when the bytes equal the newest version's: "skip" (the Version of that one,
                    created False), "fail", "publish".  (`heddle publish` fails where it is not told: a step
-                   of a training loop that changed nothing is no mistake, a directory published twice is)
+                   of a training loop that changed nothing is not a mistake, a directory published twice is)
     max_rate       bytes per second served; None: no limit
     process_group  a torch.distributed group: every rank makes the publisher and makes every call; rank 0 is
-                   the one that talks to the broker, and its outcome, exception included, is everybody's.
+                   the one that talks to the broker, and its outcome, exception included, is that of all.
                    A rank that is gone is Unavailable on the others; ranks that hold different adapters are a
                    UsageError on all
-    timeout        seconds for the broker's answers; None: for ever
+    timeout        seconds for the broker's answers; None: no limit
     close_timeout  seconds that `close` may wait for a worker that is fetching the last version; None: for
                    ever
 
@@ -130,7 +130,7 @@ class Publisher(Handle):
             # another looks at the model while they copy
             "fill_threads": max(1, len(os.sched_getaffinity(0)) - 1)})
         _native.load_transport()
-        last_s = 0.0            # since the writer before was heard of, when it was looked last
+        last_s = 0.0            # since the other writer's last message, when it was looked last
         while True:
             try:
                 self._start(opts)
@@ -254,7 +254,7 @@ class Publisher(Handle):
 
     def _publish_together(self, model: Any, peft_adapter: str, config: Config | None,
                           how: tuple[Any, ...]) -> Version:
-        """Every rank: all can, else none; gather to rank 0, which commits, and its outcome is everybody's."""
+        """Every rank: all can, else none; gather to rank 0, which commits; its outcome is that of all."""
         from heddle import _collective, _model
         assert self._ranks is not None
         if _native.forked:
@@ -330,7 +330,7 @@ class Publisher(Handle):
         """
         def alone() -> Version:
             if not isinstance(tensors, Mapping):
-                raise _native.error("usage", "the tensors are no mapping", expected="{name: tensor}",
+                raise _native.error("usage", "the tensors are not a mapping", expected="{name: tensor}",
                                     found=type(tensors).__name__)
             names, values = _native.names(tensors, "the names of the tensors"), list(tensors.values())
             given = self._given
@@ -483,7 +483,7 @@ class Publisher(Handle):
               timeout: float | None) -> Rollout:
         want, number = parse_quorum(quorum), choose("phase", phase, PHASE)
         if want.kind == lib.HEDDLE_QUORUM_NONE:
-            raise _native.error("usage", "a wait for none is no wait", expected='"all", a count, or "N%"',
+            raise _native.error("usage", "a wait for none is not a wait", expected='"all", a count, or "N%"',
                                 found='"none"',
                                 hint="leave the wait out")
         least = _native.count(least, "min")

@@ -172,8 +172,8 @@ class Table:
         try:
             name.encode()
         except UnicodeError:
-            raise _native.error("usage", f"the name of tensor {name!r} is no text", expected="what UTF-8 has",
-                                found="half of a surrogate pair") from None
+            raise _native.error("usage", f"the name of tensor {name!r} is not text",
+                                expected="what UTF-8 has", found="half of a surrogate pair") from None
         # a field read back owns nothing
         kept = _native.c_text(name), ffi.new("uint64_t[]", list(shape) or [0])
         c.name, c.dims = kept

@@ -160,7 +160,7 @@ def attach(trainer: Any, publisher: Publisher, max_lag: int | None = 0, *, timeo
     max_lag    how many versions behind the newest a worker may be when generation begins.  0: on-policy,
                every eligible worker has switched. k: the wait is for the version published k syncs ago, so
                that generation and rollout overlap.  None: no wait at all
-    timeout    seconds for a rollout, and for the wait; None: for ever
+    timeout    seconds for a rollout, and for the wait; None: no limit
     served     server mode: the name that the server knows a version by, from {adapter}, {version}, {step},
                {digest}: what `python -m heddle.engine --served-name` was given
     allow_step_back  take the adapter on from a smaller step than the newest version's: training again under
@@ -229,7 +229,7 @@ def _check_release() -> None:
 
 def _check_lag(max_lag: Any) -> None:
     if max_lag is not None and (not isinstance(max_lag, int) or isinstance(max_lag, bool) or max_lag < 0):
-        raise _refuse("that is no lag", "a count of versions, 0 or more, or None", repr(max_lag))
+        raise _refuse("that is not a lag", "a count of versions, 0 or more, or None", repr(max_lag))
 
 
 def _check_trainer(trainer: Any) -> None:
@@ -252,7 +252,7 @@ def _check_trainer(trainer: Any) -> None:
 
 def _check_server(trainer: Any) -> None:
     if trainer.vllm_mode != "server":
-        raise _refuse("an engine inside the trainer's process is no worker: it would go on with the base "
+        raise _refuse("an engine inside the trainer's process is not a worker: it would go on with the base "
                       "model", 'vllm_mode="server"',
                       f'vllm_mode="{trainer.vllm_mode}"',
                       "or let rollout_func ask the engines, with use_vllm=False")

@@ -111,7 +111,7 @@ class Version:
         "active").
 
         quorum   "all", a count, or "N%"
-        timeout  seconds; None: for ever
+        timeout  seconds; None: no limit
         Raises Deadline (`e.rollout.missing` names who lacks it), RolloutFailed (failed or lost), Held,
         Fenced, Closed.  May be interrupted.
         """

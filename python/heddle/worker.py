@@ -104,7 +104,7 @@ class Worker(Handle):
             self._accepts = None if accepts is None else frozenset(_native.names(accepts, "accepts"))
             for feature in self._accepts or ():
                 if feature not in FEATURES:
-                    raise _native.error("usage", "accepts has what is no feature",
+                    raise _native.error("usage", "accepts has what is not a feature",
                                         expected=" ".join(FEATURES), found=repr(feature))
             self._endpoint = broker or os.environ.get("HEDDLE_BROKER") or "tcp://127.0.0.1:7700"
             self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure,
@@ -127,7 +127,7 @@ class Worker(Handle):
                                 found=repr(apply))
         if accepts is not None and apply != "app":
             raise _native.error("usage",
-                                'accepts needs apply="app": else a version is staged before anybody looks')
+                                'accepts needs apply="app": else a version is staged before a call looks')
 
     def _open(self, broker: str | None, name: str | None, labels: Mapping[str, str] | None, slots: int,
               apply: str, max_rate: int | None, join_timeout: float | None, data_device: str | None,
@@ -192,7 +192,7 @@ class Worker(Handle):
         """`for u in w.updates()`, `async for u in w.updates()`: each Update, in order.
 
         timeout   seconds that the next one is waited for; then the iteration ends (0: what is there, say
-                  between two steps).  None: for ever.
+                  between two steps).  None: no limit.
         Ends when the worker is closed.  Raises what the broker refused the join for, where it stays so
         (Conflict, Denied).
         """
@@ -214,7 +214,7 @@ class Worker(Handle):
             return found
 
     def _rouse(self) -> None:
-        """Who waits for updates looks: there is one, or a call that is no reader has heard what ends them."""
+        """A waiting call looks again: there is an update, or another call has got what ends them."""
         os.eventfd_write(self._pending_fd, 1)
 
     def _calm(self) -> None:

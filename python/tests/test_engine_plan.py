@@ -590,7 +590,7 @@ def test_any_order_of_events_comes_to_rest_with_every_server_alike(seed):
 
 @pytest.mark.parametrize("text, why",
                          [("policy", "has no {version}"), ("{version}{x}", "names 'x'"),
-                          ("{version", "is no template"), ("{version!z}", "no template"),
+                          ("{version", "is not a template"), ("{version!z}", "not a template"),
                                        ("-{version}", "letter or digit first"),
                           ("{adapter} {version}", "letters, digits"), ("{version:x>400}", "makes"),
                                        ("{version.x}", "names 'version.x'")])

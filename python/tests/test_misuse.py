@@ -133,9 +133,10 @@ WRONG_KINDS = [
     ("events", {"limit": "1"}, "limit"),
     ("events", {"adapter": 5}, "text"), ("load_into", {"a": None}, "nothing to load"),
     ("load_into", {"a": object()}, "nothing to load"),
-    ("events", {"since": "yesterday"}, "no time"), ("events", {"since": "2026-11-25T15:50:00"}, "no time"),
-    ("events", {"since": "-1"}, "no time"), ("events", {"since": -1}, "since is out of bounds"),
-    ("events", {"last": 0}, "last is out of bounds"), ("events", {"last": "2"}, "last is no count"),
+    ("events", {"since": "yesterday"}, "nor a time"),
+    ("events", {"since": "2026-11-25T15:50:00"}, "nor a time"),
+    ("events", {"since": "-1"}, "nor a time"), ("events", {"since": -1}, "since is out of bounds"),
+    ("events", {"last": 0}, "last is out of bounds"), ("events", {"last": "2"}, "last is not a count"),
 ]
 
 

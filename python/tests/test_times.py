@@ -87,10 +87,10 @@ def test_none_infinite_and_huge_are_for_ever(served):
 def test_what_is_no_time_is_refused_by_name(served):
     for what, call in takers(served).items():
         for time in NO_TIMES:
-            with pytest.raises(heddle.UsageError, match="is no time") as e:
+            with pytest.raises(heddle.UsageError, match="is not a time") as e:
                 call(time)
             assert what.split()[-1] in e.value.message, what
-            assert e.value.expected == "seconds, 0 or more, or None: for ever"
+            assert e.value.expected == "seconds, 0 or more, or None: no limit"
 
 
 def test_a_rollout_without_end_has_the_longest_deadline_there_is(broker, adapter):

@@ -47,8 +47,8 @@ Test(holders, who_has_other_bytes_is_named)
 Test(holders, else_it_is_another_version_or_none)
 {
     cr_assert(strstr(hint_of("aad", 2), "it is policy@2"));
-    cr_assert(strstr(hint_of("da", 0), "no version of policy"));
-    cr_assert(strstr(hint_of("ss", 0), "no version of policy"));
+    cr_assert(strstr(hint_of("da", 0), "not a version of policy"));
+    cr_assert(strstr(hint_of("ss", 0), "not a version of policy"));
     holders_t nobody = holders_of(NULL, DIR, REGISTRY);
     cr_assert(!nobody.listed_count && !nobody.other);
 }

@@ -97,7 +97,7 @@ def wrong_value(page, field, value, skip):
                 "bin": lambda n: n <= (field.limit or 0)}[kind]
         return None if isinstance(value, bytes) and fits(len(value)) else f"{value!r} is no {kind}"
     if not isinstance(value, list) or len(value) > field.limit:
-        return f"{value!r} is no list of at most {field.limit}"
+        return f"{value!r} is not a list of at most {field.limit}"
     if kind == "texts":
         return next(filter(None, (wrong_text(v, field.size, False) for v in value)), None)
     if kind == "u64s":

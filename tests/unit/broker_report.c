@@ -1005,7 +1005,7 @@ Test(report, what_is_not_being_fetched_any_more)
     expect(b, "workers[1].state", "\"lost\"");
     expect(b, "workers[1].adapters[1].fetching", "null");
     expect(b, "workers[1].adapters[0].code", "\"unavailable\"");
-    expect(b, "workers[1].adapters[1].message", "\"its lease ended: not heard of for 4000 ms\"");
+    expect(b, "workers[1].adapters[1].message", "\"its lease ended: no message for 4000 ms\"");
     json_decref(b);
 }
 

@@ -709,8 +709,8 @@ Test(took, a_worker_that_is_silent_or_stands_still)
     rig_pass(1250);
     beat(W1, 1, 2000);
     is(copy(0), "note", "\"no bytes for 2.5 s\"");
-    is(copy(1), "note", "\"not heard of for 2.5 s (lease 4.0 s)\"");
-    is(standing(1), "note", "\"not heard of for 2.5 s (lease 4.0 s)\"");
+    is(copy(1), "note", "\"no message for 2.5 s (lease 4.0 s)\"");
+    is(standing(1), "note", "\"no message for 2.5 s (lease 4.0 s)\"");
     is(copy(1), "rate_bytes", "null");
     is(copy(1), "source", "\"trainer\"");
 }

@@ -73,7 +73,7 @@ def bash_names(t):
 
 
 def bash(tables, maker):
-    """`maker`: a program that is no command of heddle."""
+    """`maker`: a program that is not a command of heddle."""
     every = [*tables.values(), maker]
     options = "\n".join(f"    {t.command}) echo '{' '.join(w for o in t.options for w in words(o))}' ;;"
                         for t in every)

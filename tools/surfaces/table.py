@@ -66,7 +66,7 @@ class Table:
 
     @property
     def actions(self):
-        """Of `list | add KEY | revoke KEY`: list, add, revoke; none where the first argument is no action."""
+        """Of `list | add KEY | revoke KEY`: list, add, revoke; none where no action comes first."""
         is_action = self.arguments[:1] == ["ACTION"]
         return [part.split()[0] for part in self.usage.split(" | ")] if is_action else []
 
@@ -99,7 +99,7 @@ def read_rows(table, rows):
 
 
 def read_program(bindir, name, brief):
-    """Of a program that is no command of heddle."""
+    """Of a program that is not a command of heddle."""
     return read_rows(Table(name, brief), dump(bindir / name))
 
 

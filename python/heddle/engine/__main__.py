@@ -69,7 +69,7 @@ def duration(text: str) -> float:
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|)", text)
     seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time between 1ms and 1440m")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time between 1ms and 1440m")
     return seconds
 
 
@@ -77,14 +77,14 @@ def address(text: str) -> tuple[str, int]:
     """"9400" or "HOST:9400"."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is no PORT or HOST:PORT")
+        raise argparse.ArgumentTypeError(f"{text!r} is not PORT or HOST:PORT")
     return host or "127.0.0.1", int(port)
 
 
 def size(text: str) -> int:
     found = re.fullmatch(r"([0-9]+)(?:([kMG])(i?))?", text)
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size")
     unit = 1024 if found[3] else 1000
     return int(found[1]) * int(unit ** (" kMG".index(found[2]) if found[2] else 0))
 
@@ -92,7 +92,7 @@ def size(text: str) -> int:
 def label(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is no KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value
 
 
@@ -182,7 +182,7 @@ class Program:
     def _check_adapters(self) -> None:
         for name in self.adapters:
             if not names.is_adapter(name):
-                raise Usage(f"{name!r} is no name of an adapter", code="bad_name", exit=2,
+                raise Usage(f"{name!r} is not a name of an adapter", code="bad_name", exit=2,
                             expected="letters, digits and . _ -, at most 128, a letter or digit first",
                             hint="name another with --adapter")
         if len(set(self.adapters)) != len(self.adapters):
@@ -197,7 +197,7 @@ class Program:
                         expected=f"--slots 1 to {SLOTS}", found=str(o.slots), hint=HELP)
         for what, word in [("worker", self.name), *(("label", word) for pair in o.label for word in pair)]:
             if not names.is_adapter(word):
-                raise Usage(f"{word!r} is no name of a {what}", code="bad_name", exit=2, hint=HELP,
+                raise Usage(f"{word!r} is not a name of a {what}", code="bad_name", exit=2, hint=HELP,
                             expected="letters, digits and . _ -, at most 128, a letter or digit first")
         for path in (o.export, o.server_dir or ""):
             if path != path.encode("utf-8", "replace").decode():

@@ -40,7 +40,7 @@ def folder(adapter: str, version: int, digest: str) -> str:
 
 
 def read_folder(path: str, parent: str) -> Folder | None:
-    """What an exported directory below `parent` holds; None: `path` is no such directory."""
+    """What an exported directory below `parent` holds; None: `path` is not such a directory."""
     at = PurePosixPath(path)
     found = _FOLDER.fullmatch(at.name)
     if not found or at.parent != PurePosixPath(parent):
@@ -58,7 +58,7 @@ class Template:
         try:
             used = {field for _, field, spec, how in string.Formatter().parse(text) if field is not None}
         except ValueError as e:
-            raise ValueError(f"{text!r} is no template: {e}") from None
+            raise ValueError(f"{text!r} is not a template: {e}") from None
         if strange := used.difference(FIELDS):
             raise ValueError(f"{text!r} names {', '.join(sorted(map(repr, strange)))}; there are "
                              f"{', '.join(FIELDS)}")
@@ -77,7 +77,7 @@ class Template:
         try:
             made = self.text.format(adapter=adapter, version=version, digest=short(digest), step=step)
         except (ValueError, TypeError, AttributeError, IndexError, KeyError) as e:
-            raise ValueError(f"{self.text!r} is no template: {e}") from None
+            raise ValueError(f"{self.text!r} is not a template: {e}") from None
         if not _SERVED.fullmatch(made):
             raise ValueError(f"{self.text!r} makes {made!r}: letters, digits and . _ @ / + - alone, and a "
                              f"letter or digit first")

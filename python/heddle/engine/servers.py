@@ -102,12 +102,12 @@ class Server:
     FOLLOWED_S = 3 * LAST_PAUSE_S        # a look so long ago is of another time that the name was dropped
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        """ValueError: `url` is no address of a server, or `key` no key.  It goes with every request as a
-        bearer token."""
+        """ValueError: `url` is not an address of a server, or `key` not a key.  It goes with every request
+        as a bearer token."""
         parts = urllib.parse.urlsplit(url if "//" in url else "http://" + url)
         if (parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment
                 or not url.isascii() or not url.isprintable() or " " in url or not _is_host(parts.hostname)):
-            raise ValueError(f"{url!r} is no address of a server; expected http://HOST:PORT")
+            raise ValueError(f"{url!r} is not an address of a server; expected http://HOST:PORT")
         if parts.path.rstrip("/").endswith("/v1"):
             raise ValueError(f"{url!r} is the address for OpenAI's clients; expected that of the server, "
                              f"without /v1")
