@@ -186,6 +186,7 @@ typedef struct {
     const char *message;
     uint64_t *spare;
     uint32_t spare_count;
+    msg_region_t region; /* that has `fetching`, whole and verified */
 } msg_progress_t;
 typedef struct {
     uint64_t token, seq;

@@ -105,6 +105,7 @@ static const field_t PROGRESS_FIELDS[] = {
     U64(msg_progress_t, held_count, LIMIT_EXACT, OPTIONAL),
     TEXT(msg_progress_t, message, LIMIT_TEXT_BYTES, OPTIONAL),
     U64S(msg_progress_t, spare, spare_count, LIMIT_SLOTS),
+    REGION(msg_progress_t),
 };
 TABLE(PROGRESS, "progress", msg_progress_t, PROGRESS_FIELDS);
 

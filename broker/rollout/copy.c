@@ -34,6 +34,7 @@ static void follow(track_t *t, const copy_row_t *c, const tallied_t *was)
         plan_have(&t->plan, c->token, holds ? PLAN_ALL : PLAN_NOTHING,
                   c->fetch_us ? c->bytes_done * 1000000 / c->fetch_us : 0);
     else if (!state_in_flight(now.state)) plan_done(&t->plan, c->token);
+    plan_hold(&t->plan, c->token, now.state == COPY_ARRIVED && c->region.epoch);
     if (held && !holds && !tally_holders(&t->tally, false))
         error_text(t->last_holder, sizeof t->last_holder, c->worker);
     bool is_shown =
@@ -177,6 +178,13 @@ static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
         source_kind_t kind = s->kind == SOURCE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER;
         served_row(c, s->name ? s->name : "", kind)->bytes += s->bytes;
     }
+}
+
+void copy_loaded_from(track_t *t, copy_row_t *c, const msg_region_t *region)
+{
+    c->region = region ? *region : (msg_region_t){.epoch = 0};
+    plan_hold(&t->plan, c->token, c->state == COPY_ARRIVED && c->region.epoch);
+    if (t->plan.woken_count) track_touch(t);
 }
 
 void copy_in_region(copy_row_t *c, const msg_region_t *region, uint64_t verified, bool is_held)

@@ -72,7 +72,7 @@ typedef struct copy_row {
     /* sources that it lost, an event for each; beyond COPY_LOST_MAX none */
     uint64_t lost[COPY_LOST_MAX];
     uint32_t lost_count;
-    /* as STAGED reported, or JOIN restated */
+    /* as STAGED reported, or JOIN restated; ARRIVED: as the last heartbeat did */
     msg_region_t region;
     verified_where_t verified;
     bool is_held;
@@ -102,6 +102,8 @@ void copy_order(track_t *t, copy_row_t *c, instant_t at);
 void copy_spare(track_t *t, copy_row_t *c, bool is_spare);
 /* ANNOUNCE was sent, or would have been if there were a source. */
 void copy_announced(track_t *t, copy_row_t *c, bool is_sent, instant_t now);
+/* The worker loads the bytes out of this region; NULL: it does not, or it is not known. */
+void copy_loaded_from(track_t *t, copy_row_t *c, const msg_region_t *region);
 /* The worker has the bytes in this region, and which process verified them. */
 void copy_in_region(copy_row_t *c, const msg_region_t *region, uint64_t verified, bool is_held);
 /* The worker has staged it: how long that took, and from where the bytes came. */

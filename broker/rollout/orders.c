@@ -18,7 +18,7 @@ static msg_region_t region_for(const track_t *t, const member_t *source, uint64_
 {
     bool is_near = place && source->place == place;
     const copy_row_t *c = is_near && source->role == ROLE_WORKER ? copy_of(t, source) : NULL;
-    if (copy_holds(c)) return c->region;
+    if (copy_holds(c) || (c && c->state == COPY_ARRIVED)) return c->region;
     return is_near && source->token == t->publisher ? t->region : (msg_region_t){.epoch = 0};
 }
 

@@ -126,6 +126,11 @@ static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
 /* A source must have at least `least` of the bytes. */
 static bool may_serve(const plan_t *p, const plan_row_t *row) { return row->have && row->have >= p->least; }
 
+static bool may_serve_place(const plan_t *p, const plan_row_t *row)
+{
+    return row->is_held || may_serve(p, row);
+}
+
 /* Sources are an array in no order, and each row knows its place there.  So a source is added and removed
  * in constant time: the last one takes the place of the removed one. */
 static void set_have(plan_t *p, plan_row_t *row, plan_have_t have)
@@ -169,6 +174,14 @@ void plan_stuck(plan_t *p, uint64_t token)
 {
     plan_row_t *row = plan_row(p, token);
     if (row && row->fetch == PLAN_FETCHING) set_fetch(p, row, PLAN_STUCK);
+}
+
+void plan_hold(plan_t *p, uint64_t token, bool is_held)
+{
+    plan_row_t *row = plan_row(p, token);
+    if (!row || row->is_held == is_held) return;
+    row->is_held = is_held;
+    if (is_held) wake(p, row->place);
 }
 
 void plan_publisher(plan_t *p, uint64_t token, uint64_t place)
@@ -333,7 +346,7 @@ uint32_t plan_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_so
      * first PLAN_CANDIDATES are compared. */
     const plan_place_t *near = place_of(p, asker->place);
     for (size_t i = 0; near && i < near->count; i++)
-        if (may_serve(p, near->rows[i])) add_candidate(p, asker, near->rows[i], false, &choice);
+        if (may_serve_place(p, near->rows[i])) add_candidate(p, asker, near->rows[i], false, &choice);
     for (size_t k = 0; k < p->source_count && choice.count < PLAN_CANDIDATES; k++) {
         const plan_row_t *row = p->sources[(k + asker->token) % p->source_count];
         if (!near || row->place != near) add_candidate(p, asker, row, true, &choice);
@@ -367,7 +380,8 @@ static bool is_served_here(const plan_t *p, const plan_row_t *row, const plan_as
     if (has_publisher(p, asker) && is_publishers_place(p, asker->place)) return true;
     for (size_t i = 0; i < row->place->count; i++) {
         const plan_row_t *other = row->place->rows[i];
-        if (other != row && may_serve(p, other) && !is_among(other->token, asker->lost, asker->lost_count))
+        if (other != row && may_serve_place(p, other) &&
+            !is_among(other->token, asker->lost, asker->lost_count))
             return true;
     }
     return false;

@@ -51,6 +51,7 @@ typedef struct {
     uint64_t token;
     plan_place_t *place; /* NULL: none */
     plan_have_t have;
+    bool is_held;       /* in a region, and is being loaded: a source for its place alone */
     uint64_t rate;      /* bytes per second that it fetched at; 0: unknown, taken as good */
     uint32_t load;      /* members whose list begins with it, and that are still fetching */
     uint32_t source_at; /* in plan_t.sources, while `have` is enough */
@@ -82,6 +83,8 @@ void plan_remove(plan_t *p, uint64_t token);
 void plan_publisher(plan_t *p, uint64_t token, uint64_t place);
 /* What a member has of the bytes now.  With all or nothing of them its fetch has ended. */
 void plan_have(plan_t *p, uint64_t token, plan_have_t have, uint64_t rate);
+/* It has all of the bytes in a region, while it loads them; its fetch goes on until then. */
+void plan_hold(plan_t *p, uint64_t token, bool is_held);
 /* Makes the member's list anew, without those in `lost` unless there is no other.  Returns how many: 0 also
  * where it waits. */
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count);

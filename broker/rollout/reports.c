@@ -263,6 +263,7 @@ void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *
         if (c->bytes_done != p->bytes_done) track_touch(t);
         bool has_all = p->data_bytes && p->bytes_done >= p->data_bytes;
         bool has_trouble = p->message && *p->message, has_begun = p->data_bytes || !has_trouble;
+        copy_loaded_from(t, c, has_all ? &p->region : NULL);
         if (has_begun) copy_move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, s->v.now);
         c->bytes_done = p->bytes_done;
 

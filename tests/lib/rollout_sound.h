@@ -54,6 +54,7 @@ static inline bool track_is_sound(const track_t *t)
         again.units -= copy_holds(c) && c->group; /* counted below, as a whole */
         sources += copy_holds(c);
         if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;
+        if (row && row->is_held != (c->state == COPY_ARRIVED && c->region.epoch)) return false;
         if (row && ((row->have == PLAN_ALL) != copy_holds(c) || (row->fetch && !copy_in_flight(c))))
             return false;
     }

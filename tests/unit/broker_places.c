@@ -279,6 +279,37 @@ Test(places, they_wait_while_bytes_come_and_half_a_lease_more)
     cr_assert(is_source(&announced(W2)->sources[0], T, 0));
 }
 
+/* One heartbeat: w1 has all bytes, in that region, and loads them. */
+static void loads(uint64_t epoch)
+{
+    R.epochs[W1] = epoch;
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = 1,
+                        .bytes_done = 5000,
+                        .data_bytes = 5000,
+                        .region = rig_region(W1)};
+    msg_t hb = {.type = MSG_HEARTBEAT};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[W1], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(W1, &hb);
+}
+
+Test(places, the_others_do_not_wait_until_it_is_loaded)
+{
+    far_publisher(3, HEDDLE_ACTIVATION_AS_READY);
+    loads(0);
+    assert_announced("100");
+    loads(6);
+    assert_announced("111");
+    cr_assert(is_source(&announced(W2)->sources[0], W1, 6) && is_source(&announced(W2)->sources[1], T, 0));
+    rig_nack(W1, 1, 0, "stage", "version_failed"); /* its application refuses it: the region goes */
+    place(W4, THERE, 1);
+    rig_staged(W2, 1, 1);
+    rig_worker(W4, "w4");
+    cr_assert(is_source(&announced(W4)->sources[0], W2, 1));
+    for (uint32_t i = 0; i < announced(W4)->source_count; i++)
+        cr_assert_neq(announced(W4)->sources[i].token, R.tokens[W1]);
+}
+
 Test(places, with_a_short_deadline_they_wait_a_quarter_of_it)
 {
     place(T, HERE, 3);

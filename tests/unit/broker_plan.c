@@ -357,6 +357,23 @@ Test(plan_place, a_source_that_comes_wakes_them_too)
     cr_assert(plan_row(&P, 1)->fetch == PLAN_FETCHING, "what is under way goes on");
 }
 
+Test(plan_place, while_one_loads_it_the_others_of_its_place_have_it_too)
+{
+    plan_publisher(&P, PUBLISHER, FAR);
+    for (uint64_t token = 1; token <= 3; token++) made_at(token, NEAR);
+    plan_hold(&P, 1, true);
+    assert_woken(0, 2);
+    const plan_row_t *row = plan_row(&P, 2);
+    cr_assert(row->source_count == 2 && row->sources[0] == 1 && row->sources[1] == PUBLISHER);
+    row = made_at(7, FAR);
+    cr_assert(row->source_count == 1 && row->sources[0] == PUBLISHER, "it is no source for another place");
+    cr_assert(made_at(8, 0)->source_count == 1);
+    plan_hold(&P, 1, false);
+    plan_done(&P, 2), plan_done(&P, 3);
+    row = made_at(9, NEAR);
+    cr_assert(waits_for(9, 1), "it fetches it anew");
+}
+
 Test(plan_place, rows_that_go_leave_nothing_behind)
 {
     plan_publisher(&P, PUBLISHER, FAR);
