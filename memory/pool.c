@@ -18,6 +18,7 @@ struct pool {
     memory_region_t *regions[LIMIT_OFFERED]; /* whole: free, written, wanted, lingering */
     memory_region_t *making, *leaving;
     size_t size;         /* last asked for; 0: nothing yet */
+    uint64_t uses;       /* regions that were taken or adopted, ever */
     uint64_t surplus_us; /* since when there is more than one free region; CLOCK_NEVER: there is not */
     uint64_t retry_us;   /* when a spare region is tried again */
     bool is_list_changed;
@@ -173,7 +174,10 @@ int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_erro
     p->size = bytes;
     for (int at; (at = find_free(p, bytes)) >= 0;) {
         rc = memory_region_begin(p->regions[at], error);
-        if (rc == HEDDLE_OK) *ret_region = p->regions[at];
+        if (rc == HEDDLE_OK) {
+            *ret_region = p->regions[at];
+            p->uses++;
+        }
         if (rc != HEDDLE_ERR_NO_SLOT) return rc; /* else another process was first */
     }
     bool is_too_small = p->making && !is_large_enough(p->making, bytes);
@@ -198,6 +202,8 @@ int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error)
     if (count >= p->most && !let_go_of_one(p, -1)) return fail_in_use(p, error);
     p->regions[p->count++] = region;
     p->is_list_changed = true;
+    p->size = region->bytes;
+    p->uses++;
     return HEDDLE_OK;
 }
 
@@ -239,8 +245,13 @@ static uint64_t trim(pool_t *p, int spare, uint64_t now_us)
     return now_us;
 }
 
-/* A spare region is made only while another is in use: a process that publishes nothing any more needs
- * none. */
+/* A spare region is made only while another is in use: a process that publishes nothing any more needs none,
+ * nor does one that publishes once. */
+static bool needs_spare(const pool_t *p, int spare)
+{
+    return spare < 0 && p->uses > 1 && p->count > count_free(p) && p->count < p->most;
+}
+
 uint64_t pool_work(pool_t *p, uint64_t now_us)
 {
     if (p->leaving) {
@@ -248,7 +259,7 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
         return now_us;
     }
     int spare = find_spare(p);
-    bool is_to_make = p->making || (spare < 0 && p->count > count_free(p) && p->count < p->most);
+    bool is_to_make = p->making || needs_spare(p, spare);
     if (is_to_make && p->retry_us <= now_us) {
         int rc = p->making ? HEDDLE_OK : begin_making(p, p->size, NULL);
         if (!rc) rc = make(p, NULL);

@@ -22,8 +22,9 @@
  * it is given back before the larger one is made.
  *
  * One free region is kept ahead of what is in use, of the size that was last asked for: it is made in the
- * background, while a version is in use, and processes of the host map it before it is needed. There are at
- * most `most` regions: beyond that pool_take fails at once, and names the processes that hold the others.
+ * background, while a version is in use, and processes of the host map it before it is needed. It is made from
+ * the second pool_take on: a process that publishes once needs none. There are at most `most` regions: beyond
+ * that pool_take fails at once, and names the processes that hold the others.
  *
  * Threads: one, the owner's. Nothing blocks, but for page faults; a step takes a millisecond or less. The
  * caller owns it. In a forked child its calls do nothing. */

@@ -69,6 +69,13 @@ static memory_region_t *take(size_t bytes)
     return r;
 }
 
+/* Not the first one: there is a next one, too. */
+static memory_region_t *take_in_turn(size_t bytes)
+{
+    pool_drop(p, take(bytes));
+    return take(bytes);
+}
+
 /* What it says in the end. */
 static int try_to_take(size_t bytes)
 {
@@ -88,7 +95,7 @@ static content_id_t seal(memory_region_t *r, uint64_t version)
 
 Test(memory_pool, one_region_is_kept_ahead)
 {
-    memory_region_t *first = take(RIG_BYTES), *second = NULL;
+    memory_region_t *first = take_in_turn(RIG_BYTES), *second = NULL;
     settle();
     cr_assert_eq(pool_count(p).regions, 2);
     seal(first, 1);
@@ -109,10 +116,22 @@ Test(memory_pool, one_region_is_kept_ahead)
     cr_assert_eq(pool_count(p).in_use, 1);
 }
 
+/* Its memory would be missing for others of the host. */
+Test(memory_pool, a_process_that_publishes_once_needs_no_region_ahead)
+{
+    memory_region_t *first = take(RIG_BYTES);
+    seal(first, 1);
+    cr_assert_eq(settle(), CLOCK_NEVER);
+    cr_assert_eq(pool_count(p).regions, 1);
+    seal(take(RIG_BYTES), 2);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 3);
+}
+
 /* A reader that keeps an old version costs a region and no time. */
 Test(memory_pool, a_reader_of_an_old_version_is_not_waited_for)
 {
-    memory_region_t *r = take(RIG_BYTES), *next;
+    memory_region_t *r = take_in_turn(RIG_BYTES), *next;
     content_id_t id = seal(r, 1);
     hold_t *h = rig_hold(r, &id);
     settle();
@@ -217,7 +236,7 @@ Test(memory_pool, without_memory_nothing_is_made_and_a_spare_one_is_tried_again)
     cr_assert_eq(pool_take(p, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_MEMORY);
     cr_assert(asked_for == RIG_BYTES && strstr(e.message, "no memory for 65536 bytes"), "%s", e.message);
     has_memory = true;
-    r = take(RIG_BYTES);
+    r = take_in_turn(RIG_BYTES);
     has_memory = false;
     cr_assert_eq(settle(), now_us + POOL_RETRY_US);
     cr_assert_eq(pool_count(p).regions, 1);
@@ -296,7 +315,14 @@ Test(memory_pool, a_region_made_elsewhere_is_taken_over)
     content_id_t id = rig_publish(own, 3);
     cr_assert_eq(pool_adopt(p, own, &e), HEDDLE_OK);
     cr_assert_eq(pool_find(p, &id), own->file.fd);
+    cr_assert_eq(settle(), CLOCK_NEVER, "no more than one is in turn");
+    rig_publish(more, 4);
+    cr_assert_eq(pool_adopt(p, more, &e), HEDDLE_OK);
+    settle();
+    cr_assert_eq(pool_count(p).bytes, 3 * RIG_BYTES, "a spare one of their size");
+    pool_drop(p, more);
     for (uint32_t i = 1; i < POOL_LEAST; i++) seal(take(RIG_BYTES), i);
+    more = rig_region(RIG_BYTES);
     cr_assert_eq(pool_adopt(p, more, &e), HEDDLE_ERR_NO_SLOT);
     memory_region_destroy(&more);
     pool_drop(p, own);
@@ -356,7 +382,7 @@ Test(memory_pool, what_is_not_open_any_more_is_written_again)
 Test(memory_pool, where_there_is_no_memory_for_both_the_smaller_one_goes_first)
 {
     const size_t small = 4 * MEMORY_STEP_BYTES, large = 6 * MEMORY_STEP_BYTES;
-    memory_region_t *wanted = take(small), *r;
+    memory_region_t *wanted = take_in_turn(small), *r;
     seal(wanted, 1);
     settle();
     cr_assert_eq(pool_count(p).regions, 2, "and a spare one");
