@@ -14,10 +14,9 @@
 
 struct pool {
     pool_opts_t opts;
-    uint32_t most, count;
-    memory_region_t *regions[LIMIT_OFFERED]; /* whole: free, written, wanted, lingering */
+    uint32_t most, count, places;
+    memory_region_t **regions; /* whole: free, written, wanted, lingering */
     memory_region_t *making, *leaving;
-    size_t size;         /* last asked for; 0: nothing yet */
     uint64_t uses;       /* regions that were taken or adopted, ever */
     uint64_t surplus_us; /* since when there is more than one free region; CLOCK_NEVER: there is not */
     uint64_t retry_us;   /* when a spare region is tried again */
@@ -30,7 +29,7 @@ int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error)
     if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a pool of shared memory");
     uint32_t most = opts->versions < LIMIT_OFFERED / 2 ? 2 * opts->versions : LIMIT_OFFERED;
     p->opts = *opts;
-    p->most = most < POOL_LEAST ? POOL_LEAST : most;
+    p->most = opts->versions == 0 ? UINT32_MAX : most < POOL_LEAST ? POOL_LEAST : most;
     p->surplus_us = CLOCK_NEVER;
     p->is_list_changed = true;
     *ret_pool = p;
@@ -54,22 +53,40 @@ void pool_destroy(pool_t **pool)
     }
     memory_region_destroy(&p->making);
     memory_region_destroy(&p->leaving);
+    free(p->regions);
     free(p);
 }
 
+/* A place for one more region. */
+static bool has_place(pool_t *p)
+{
+    if (p->count < p->places) return true;
+    uint32_t places = p->places ? 2 * p->places : POOL_LEAST;
+    memory_region_t **regions = realloc(p->regions, places * sizeof(memory_region_t *));
+    if (!regions) return false;
+    p->regions = regions;
+    p->places = places;
+    return true;
+}
+
 static bool is_large_enough(const memory_region_t *r, size_t bytes) { return r->bytes >= bytes; }
+
+static bool fits(const memory_region_t *r, size_t bytes)
+{
+    return is_large_enough(r, bytes) && r->bytes <= 2 * bytes + MEMORY_STEP_BYTES;
+}
 
 static bool is_free(const pool_t *p, const memory_region_t *r)
 {
     return memory_region_is_free(r) && is_unused(p, r);
 }
 
-/* The smallest one that is free and has the bytes; -1: none. */
+/* The smallest one that is free and fits; -1: none. */
 static int find_free(const pool_t *p, size_t bytes)
 {
     int best = -1;
     for (uint32_t i = 0; i < p->count; i++)
-        if (is_large_enough(p->regions[i], bytes) && is_free(p, p->regions[i]) &&
+        if (fits(p->regions[i], bytes) && is_free(p, p->regions[i]) &&
             (best < 0 || p->regions[i]->bytes < p->regions[best]->bytes))
             best = (int)i;
     return best;
@@ -80,6 +97,15 @@ static uint32_t count_free(const pool_t *p)
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->count; i++) n += is_free(p, p->regions[i]);
     return n;
+}
+
+/* The spare region is to fit that: a large version that failed, or a smaller model, leaves none behind. */
+static size_t largest_in_use(const pool_t *p)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->regions[i]->bytes > bytes && !is_free(p, p->regions[i])) bytes = p->regions[i]->bytes;
+    return bytes;
 }
 
 /* The smallest one that is free, but for the spare one, leaves. Nothing else is leaving. */
@@ -126,6 +152,7 @@ static int make(pool_t *p, heddle_error_t *error)
     bool is_to_ask = p->opts.may_make && r->made_bytes % POOL_ASK_BYTES == 0;
     int rc = is_to_ask ? p->opts.may_make(p->opts.self, r->bytes - r->made_bytes, error) : HEDDLE_OK;
     if (!rc) rc = memory_region_grow(r, error);
+    if (!rc && !has_place(p)) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
     if (rc) return rc;
     p->making = NULL;
     p->regions[p->count++] = r;
@@ -168,18 +195,24 @@ static int fail_in_use(const pool_t *p, heddle_error_t *error)
     return HEDDLE_ERR_NO_SLOT;
 }
 
+/* AGAIN: none is free. */
+static int take_free(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error)
+{
+    for (int at; (at = find_free(p, bytes)) >= 0;) {
+        int rc = memory_region_begin(p->regions[at], error);
+        if (rc == HEDDLE_ERR_NO_SLOT) continue; /* another process was first */
+        if (rc) return rc;
+        *ret_region = p->regions[at];
+        p->uses++;
+        return HEDDLE_OK;
+    }
+    return HEDDLE_ERR_AGAIN;
+}
+
 int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error)
 {
-    int rc = HEDDLE_OK;
-    p->size = bytes;
-    for (int at; (at = find_free(p, bytes)) >= 0;) {
-        rc = memory_region_begin(p->regions[at], error);
-        if (rc == HEDDLE_OK) {
-            *ret_region = p->regions[at];
-            p->uses++;
-        }
-        if (rc != HEDDLE_ERR_NO_SLOT) return rc; /* else another process was first */
-    }
+    int rc = take_free(p, bytes, ret_region, error);
+    if (rc != HEDDLE_ERR_AGAIN) return rc;
     bool is_too_small = p->making && !is_large_enough(p->making, bytes);
     if (is_too_small && p->leaving) {
         give_back(p);
@@ -187,9 +220,10 @@ int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_erro
     }
     if (is_too_small) stop_making(p);
     if (!p->making && p->count >= p->most) return make_way(p) ? HEDDLE_ERR_AGAIN : fail_in_use(p, error);
-    if (!p->making) rc = begin_making(p, bytes, error);
+    rc = p->making ? HEDDLE_OK : begin_making(p, bytes, error);
     if (rc) return rc;
     rc = make(p, error);
+    if (!rc) return take_free(p, bytes, ret_region, error);
     if (rc != HEDDLE_ERR_NO_MEMORY || make_way(p)) return HEDDLE_ERR_AGAIN;
     stop_making(p);
     return rc;
@@ -200,9 +234,9 @@ int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error)
     uint32_t count = p->count + (p->making != NULL);
     if (count >= p->most) memory_region_destroy(&p->leaving);
     if (count >= p->most && !let_go_of_one(p, -1)) return fail_in_use(p, error);
+    if (!has_place(p)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
     p->regions[p->count++] = region;
     p->is_list_changed = true;
-    p->size = region->bytes;
     p->uses++;
     return HEDDLE_OK;
 }
@@ -212,13 +246,6 @@ void pool_drop(pool_t *p, memory_region_t *region)
     (void)p;
     memory_region_abort(region);
     memory_region_drop(region);
-}
-
-/* The free region that is kept; one that is far too large is none. -1: there is none. */
-static int find_spare(const pool_t *p)
-{
-    int at = find_free(p, p->size);
-    return at >= 0 && p->regions[at]->bytes <= 2 * p->size + MEMORY_STEP_BYTES ? at : -1;
 }
 
 /* One step of the guard; false: all is as it is to be. */
@@ -249,7 +276,7 @@ static uint64_t trim(pool_t *p, int spare, uint64_t now_us)
  * nor does one that publishes once. */
 static bool needs_spare(const pool_t *p, int spare)
 {
-    return spare < 0 && p->uses > 1 && p->count > count_free(p) && p->count < p->most;
+    return spare < 0 && p->opts.versions && p->uses > 1 && p->count > count_free(p) && p->count < p->most;
 }
 
 uint64_t pool_work(pool_t *p, uint64_t now_us)
@@ -258,10 +285,11 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
         give_back(p);
         return now_us;
     }
-    int spare = find_spare(p);
+    size_t size = largest_in_use(p);
+    int spare = find_free(p, size);
     bool is_to_make = p->making || needs_spare(p, spare);
     if (is_to_make && p->retry_us <= now_us) {
-        int rc = p->making ? HEDDLE_OK : begin_making(p, p->size, NULL);
+        int rc = p->making ? HEDDLE_OK : begin_making(p, size, NULL);
         if (!rc) rc = make(p, NULL);
         if (rc && rc != HEDDLE_ERR_AGAIN) {
             p->retry_us = now_us + POOL_RETRY_US;
@@ -292,8 +320,8 @@ bool pool_list(pool_t *p, region_name_t ret_names[LIMIT_OFFERED], uint32_t *ret_
 {
     bool is_changed = p->is_list_changed;
     p->is_list_changed = false;
-    *ret_count = p->count;
-    for (uint32_t i = 0; i < p->count; i++) {
+    *ret_count = p->count < LIMIT_OFFERED ? p->count : LIMIT_OFFERED;
+    for (uint32_t i = 0; i < *ret_count; i++) {
         content_id_t id = memory_region_content(p->regions[i]);
         memcpy(ret_names[i].identity, id.identity, sizeof id.identity);
     }

@@ -18,10 +18,11 @@
  * keeps an old version costs a region and no time. What this process itself may have under way in a region
  * is known to its owner alone (is_unused): such a region is neither written again nor given back.
  *
- * A region in the way is one that is free and too small, at the limit or where there is no memory for both:
- * it is given back before the larger one is made.
+ * A region fits what has half of its bytes or more (and MEMORY_STEP_BYTES): a small version does not occupy the
+ * memory of a large one. A region in the way is one that is free and does not fit, at the limit or where there
+ * is no memory for both: it is given back before another one is made.
  *
- * One free region is kept ahead of what is in use, of the size that was last asked for: it is made in the
+ * One free region is kept ahead of what is in use, which fits the largest of that: it is made in the
  * background, while a version is in use, and processes of the host map it before it is needed. It is made from
  * the second pool_take on: a process that publishes once needs none. There are at most `most` regions: beyond
  * that pool_take fails at once, and names the processes that hold the others.
@@ -36,15 +37,17 @@
 
 #define POOL_SURPLUS_US 60000000ull
 #define POOL_RETRY_US 1000000ull /* for a spare region, where there was no memory */
-#define POOL_ASK_BYTES ((size_t)64 << 20)
+#define POOL_ASK_BYTES ((size_t)16 << 20)
 #define POOL_ROUND_BYTES ((size_t)64 << 10)
 #define POOL_LEAST 6u
 
 typedef struct pool pool_t;
 typedef struct {
-    uint32_t versions; /* that are wanted at a time: there are twice as many regions, at least POOL_LEAST */
-    bool has_views;    /* each has a mapping that only reads (memory_region_view) */
-    bool is_guarded;   /* what is wanted is read-only here too (memory_region_guard) */
+    /* That are wanted at a time: there are at most twice as many regions, or POOL_LEAST. 0: the owner bounds
+     * them itself: there are as many regions as it takes, and none is made ahead. */
+    uint32_t versions;
+    bool has_views;  /* each has a mapping that only reads (memory_region_view) */
+    bool is_guarded; /* what is wanted is read-only here too (memory_region_guard) */
     /* OK where there is memory for so many bytes, else NO_MEMORY with an error for people; NULL: always OK.
      * Asked for each region, and again every POOL_ASK_BYTES of a large one: other processes take memory
      * meanwhile. */
@@ -70,14 +73,15 @@ void pool_destroy(pool_t **p);
  * that a version which is a little larger needs no new one. */
 int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error);
 /* Takes a whole region that was made elsewhere, in any state, as one of the pool's; the pool owns it from
- * then on. NO_SLOT: all are in use, and the region stays the caller's. */
+ * then on. NO_SLOT: all are in use. NO_MEMORY. The region stays the caller's then. */
 int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error);
 /* Not written or wanted any more; it may be used still (is_unused). */
 void pool_drop(pool_t *p, memory_region_t *region);
 /* One step in the background. Returns when to call again: `now_us` while there are more steps. */
 uint64_t pool_work(pool_t *p, uint64_t now_us);
 
-/* For memory/handover.h: its find, and the list that it offers. True: the list differs from the last one. */
+/* For memory/handover.h: its find, and the list that it offers: of more than LIMIT_OFFERED regions the first
+ * ones. True: the list differs from the last one. */
 int pool_find(void *pool, const content_id_t *id);
 bool pool_list(pool_t *p, region_name_t ret_names[LIMIT_OFFERED], uint32_t *ret_count);
 

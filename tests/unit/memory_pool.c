@@ -307,6 +307,41 @@ Test(memory_pool, lists_and_finds_what_it_has)
     cr_assert_eq(pool_find(p, &id), -1, "not wanted any more");
 }
 
+/* Its owner bounds its versions itself. */
+Test(memory_pool, without_a_number_of_versions_there_are_as_many_as_are_taken)
+{
+    region_name_t names[LIMIT_OFFERED];
+    uint32_t count = 0;
+    pool_destroy(&p);
+    cr_assert_eq(pool_new(&(pool_opts_t){.versions = 0}, &p, NULL), HEDDLE_OK);
+    for (uint32_t i = 0; i < LIMIT_OFFERED; i++) take(RIG_BYTES);
+    memory_region_t *last = take(RIG_BYTES);
+    content_id_t id = seal(last, 1);
+    cr_assert_eq(settle(), CLOCK_NEVER, "none is made ahead");
+    cr_assert_eq(pool_count(p).regions, LIMIT_OFFERED + 1);
+    cr_assert(pool_list(p, names, &count) && count == LIMIT_OFFERED);
+    cr_assert_eq(pool_find(p, &id), last->file.fd, "it can be held all the same");
+}
+
+Test(memory_pool, a_small_version_does_not_take_the_memory_of_a_large_one)
+{
+    memory_region_t *large = take(4 * MEMORY_STEP_BYTES);
+    pool_drop(p, large);
+    cr_assert_neq(take(RIG_BYTES), large);
+    cr_assert_eq(take(2 * MEMORY_STEP_BYTES), large);
+}
+
+Test(memory_pool, a_large_version_that_failed_leaves_no_memory)
+{
+    seal(take(RIG_BYTES), 1);
+    pool_drop(p, take(8 * MEMORY_STEP_BYTES));
+    for (int i = 0; i < 4; i++) {
+        settle();
+        now_us += POOL_SURPLUS_US;
+    }
+    cr_assert_leq(pool_count(p).bytes, 2 * RIG_BYTES, "one in use, and a spare one of its size");
+}
+
 /* As one that a thread has read a directory into, while no broker was there yet. */
 Test(memory_pool, a_region_made_elsewhere_is_taken_over)
 {
@@ -359,9 +394,9 @@ Test(memory_pool, a_region_in_which_something_is_open_is_neither_written_nor_giv
         now_us += POOL_SURPLUS_US;
         settle();
     }
-    cr_assert(pool_count(p).regions == 2 && left == 5, "it, and a spare one");
+    cr_assert(pool_count(p).regions == 2 && left == 4, "it, and a spare one");
     pool_destroy(&p);
-    cr_assert_eq(left, 6);
+    cr_assert_eq(left, 5);
     cr_assert_eq(r[0]->mapped_bytes, r[0]->bytes + LIMIT_PAGE_BYTES, "it outlives its pool");
     memset(r[0]->base, 2, RIG_BYTES); /* as a late receive does */
     memory_region_destroy(&r[0]);
