@@ -91,7 +91,7 @@ uint64_t memory_available(const char *root)
 #define ASK_EVERY (16 * MEMORY_STEP_BYTES)
 static atomic_llong unasked;
 
-static int check_available(size_t bytes, heddle_error_t *error)
+int memory_check(size_t bytes, heddle_error_t *error)
 {
     uint64_t available = FAILPOINT("region.memory") ? 0 : memory_available("");
     uint64_t spare = bytes < available ? (available - bytes) / 2 : 0;
@@ -117,7 +117,7 @@ static void end(region_t *r)
 /* A region has at least one page, so that its base can be used. */
 int region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error)
 {
-    int rc = check_available(bytes, error);
+    int rc = memory_check(bytes, error);
     if (rc) return rc;
     region_t *r = calloc(1, sizeof *r);
     if (!r) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
@@ -139,7 +139,7 @@ int region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error)
 static int ask_for(const region_t *r, size_t bytes, heddle_error_t *error)
 {
     bool is_to_ask = atomic_fetch_sub(&unasked, (long long)bytes) < (long long)bytes;
-    return is_to_ask ? check_available(r->bytes - r->own->made_bytes, error) : HEDDLE_OK;
+    return is_to_ask ? memory_check(r->bytes - r->own->made_bytes, error) : HEDDLE_OK;
 }
 
 int region_grow(region_t *r, heddle_error_t *error)
@@ -154,19 +154,6 @@ int region_put(region_t *r, size_t at, const void *pages, size_t bytes, heddle_e
 {
     int rc = ask_for(r, bytes, error);
     return rc ? rc : memory_region_put(r->own, at, pages, bytes, error);
-}
-
-/* Pages go back piece by piece, from the end, and the mappings stay: a receive that is still open may write
- * there, and memory that is being given back may be grown again. So it is not memory_region_shrink. */
-bool region_shrink(region_t *r)
-{
-    memory_region_t *own = r->own;
-    size_t bytes = own->made_bytes < MEMORY_STEP_BYTES ? own->made_bytes : MEMORY_STEP_BYTES;
-    own->made_bytes -= bytes;
-    if (bytes)
-        (void)fallocate(own->file.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)own->made_bytes,
-                        (off_t)bytes);
-    return own->made_bytes > 0;
 }
 
 int region_view(region_t *r)

@@ -42,9 +42,6 @@ int region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error);
 int region_grow(region_t *r, heddle_error_t *error);
 /* As memory_region_put. */
 int region_put(region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error);
-/* Gives pieces back, one a call; true while there are more.  For an unref that must not take long; what was
- * given back can be grown again. */
-bool region_shrink(region_t *r);
 /* Makes r->view once; NO_MEMORY.  Of a region that is not whole yet: grow touches the view too. */
 int region_view(region_t *r);
 
@@ -62,6 +59,9 @@ static inline void region_unref(region_t **r)
     *r = NULL;
     if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) == 1) gone->end(gone);
 }
+
+/* OK where the machine has so much memory to give, else NO_MEMORY with an error for people.  Any thread. */
+int memory_check(size_t bytes, heddle_error_t *error);
 
 /* Bytes that may be taken without waking the OOM killer: what the machine has available, and what is left to
  * this process's control group (version 2) and to each above it.  The kernel gives a memory file page after

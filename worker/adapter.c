@@ -14,7 +14,7 @@ static slot_t *slot_of(const adapter_t *a, int slot)
     return slot < 0 ? NULL : slots_at(a->core->slots, a->index, (uint32_t)slot);
 }
 
-/* Sync does not pick a slot by itself: the table knows which one has warm memory. */
+/* Sync does not pick a slot by itself: the table knows which one is free. */
 static sync_slots_t look_at_slots(const adapter_t *a)
 {
     const download_t *p = a->download;
@@ -352,7 +352,6 @@ static bool free_dropped(adapter_t *a, sync_event_t *ret_event)
                           (slot->region && !io->tr->idle(io->t, slot->region));
         if (!slot_is_unread(slot) || slot->is_shared || is_written) continue;
         slot_free(slot);
-        a->has_surplus = true;
         *ret_event = (sync_event_t){.kind = SY_DRAINED};
         return true;
     }
@@ -616,8 +615,9 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
     return clock_earlier(next, sync_deadline(&a->sync));
 }
 
-/* Work is what needs no event to go on. The order matters: memory that the next version needs must not be
- * given back first. */
+bool adapter_is_fetching(const adapter_t *a) { return a->download || sync_coming(&a->sync); }
+
+/* Work is what needs no event to go on. */
 bool adapter_work(adapter_t *a, uint64_t now_us)
 {
     if (a->download) {
@@ -631,9 +631,7 @@ bool adapter_work(adapter_t *a, uint64_t now_us)
         if (fetch_coming(a, now_us, &event, &error)) step_sync(a, &event, now_us);
         return true;
     }
-    if (!a->has_surplus) return false;
-    a->has_surplus = slots_trim(a->core->slots, a->index);
-    return true;
+    return false;
 }
 
 /* --- rows of JOIN and HEARTBEAT --------------------------------------------------------------- */

@@ -46,7 +46,6 @@ typedef struct adapter {
     check_t equal;         /* of the slot whose region the version that is COMING adopts; version 0:
                              * none */
     unreached_t unreached; /* of `download` */
-    bool has_surplus;      /* free slots may have memory to give back */
     char barred[96];       /* of the last heartbeat: why a version waits for its former slot */
     uint64_t room_us;      /* the broker is not asked to make room before */
     uint64_t commit_us;    /* when the last COMMIT came */
@@ -69,6 +68,8 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us);
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us);
 /* One piece: of memory, of a digest, or of memory that is given back.  False: there is nothing to do. */
 bool adapter_work(adapter_t *a, uint64_t now_us);
+/* A version is coming. */
+bool adapter_is_fetching(const adapter_t *a);
 
 /* An event for the application; only event, version, decision, what, digest, err and why of `action`
  * count. */

@@ -364,6 +364,14 @@ static void on_worker_transfer(void *self, const tr_event_t *event, uint64_t now
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_transfer(&n->adapters[i], event, now_us);
 }
 
+/* The memory's work in the background waits meanwhile: a step of it would delay the version. */
+static bool is_fetching(const worker_node_t *n)
+{
+    for (uint32_t i = 0; i < n->adapter_count; i++)
+        if (adapter_is_fetching(&n->adapters[i])) return true;
+    return false;
+}
+
 /* The session goes first: whether the lease is over decides what the adapters may do. */
 static uint64_t on_tick(void *self, uint64_t now_us)
 {
@@ -381,6 +389,7 @@ static uint64_t on_tick(void *self, uint64_t now_us)
     uint64_t next = clock_earlier(clock_earlier(n->join_end_us, unjoined_us), checks_deadline(&n->checks));
     for (uint32_t i = 0; i < n->adapter_count; i++)
         next = clock_earlier(next, adapter_tick(&n->adapters[i], now_us));
+    if (!is_fetching(n)) next = clock_earlier(next, slots_deadline(n->core.slots));
     return clock_earlier(next, session_deadline(&n->core.member.session));
 }
 
@@ -398,7 +407,7 @@ static bool on_work(void *self, uint64_t now_us)
     }
     check_t *check = checks_hashing(&n->checks);
     if (check) hash_piece(n, check, now_us);
-    return check != NULL;
+    return check || (!is_fetching(n) && slots_work(n->core.slots, now_us));
 }
 
 const node_ops_t worker_node_ops = {.session = on_worker_session,

@@ -2,7 +2,6 @@
 #include "worker/slots.h"
 
 #include "core/errors.h"
-#include "core/log.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -22,6 +21,7 @@ typedef struct {
 
 struct slots {
     slots_ops_t ops;
+    regions_t *memory;  /* loop thread; NULL after slots_unmap_all */
     atomic_uint owners; /* the worker, and each slot: the last to go frees the table */
     atomic_uint wakers; /* releases between "mine is the last hold" and the wake-up of the loop */
     uint32_t count;
@@ -37,7 +37,7 @@ int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *op
     slots_t *s = calloc(1, sizeof *s + count * sizeof *s->shelves);
     if (!s) return HEDDLE_ERR_NO_MEMORY;
     s->by_name = calloc(count, sizeof *s->by_name);
-    if (!s->by_name) goto fail;
+    if (!s->by_name || regions_new(ops->io, &(regions_opts_t){.has_views = true}, &s->memory)) goto fail;
     s->ops = *ops;
     s->count = count;
     atomic_init(&s->owners, 1);
@@ -51,11 +51,12 @@ int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *op
     *ret_slots = s;
     return HEDDLE_OK;
 fail:
+    free(s->by_name);
     free(s);
     return HEDDLE_ERR_NO_MEMORY;
 }
 
-/* Gives back what slot_seal made for readers. The region stays: the next version may use it again. */
+/* Gives back what slot_seal made for readers. */
 static void forget_content(slot_t *slot)
 {
     manifest_fini(&slot->manifest);
@@ -85,24 +86,12 @@ static void dispose(slot_t *slot)
 {
     forget_content(slot);
     region_unref(&slot->region);
-    region_unref(&slot->making);
     unown(slot->table);
 }
 
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index)
 {
     return atomic_load(&((slots_t *)s)->shelves[adapter].slots[index]);
-}
-
-/* Two versions of the same content share one region, which is unmapped or given back once. */
-static uint32_t count_referring(const slots_t *s, uint32_t adapter, const region_t *region, uint32_t end)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < end; i++) {
-        const slot_t *slot = slots_at(s, adapter, i);
-        count += slot && slot->region == region;
-    }
-    return count;
 }
 
 /* Nothing has to come of it, because a peer that stands still must not hold up the end. */
@@ -116,32 +105,7 @@ void slots_settle(slots_t *s)
         io->tr->events(io->t, clock_now(io->clock), events, 16);
 }
 
-/* A source that stopped may still write into memory that was registered for it, and its end cannot be
- * observed from here. Such memory stays mapped beyond the end of the transfer: a leak is better than a
- * write into memory of another owner. */
-static void unmap(slots_t *s, region_t *r)
-{
-    const node_io_t *io = s->ops.io;
-    if (io->tr->idle(io->t, r)) {
-        io->tr->unmap(io->t, r);
-        return;
-    }
-    log_emit(LOG_WARN, "worker.region", "%zu bytes are not given back: a receive into them is open",
-             r->bytes);
-    region_ref(r);
-}
-
-/* Before the transfer closes, each region is unregistered once, at the first slot that refers to it. */
-void slots_unmap_all(slots_t *s)
-{
-    owner_check(s->ops.io->owner);
-    for (uint32_t a = 0; a < s->count; a++)
-        for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-            slot_t *slot = slots_at(s, a, i);
-            bool is_first = slot && slot->region && !count_referring(s, a, slot->region, i);
-            if (is_first) unmap(s, slot->region);
-        }
-}
+void slots_unmap_all(slots_t *s) { regions_close(&s->memory); }
 
 /* A slot without readers is disposed here, one with readers by the last release: both see ORPHAN and the
  * count in one atomic step. */
@@ -150,6 +114,7 @@ void slots_close(slots_t **slots)
     slots_t *s = slots ? *slots : NULL;
     if (!s) return;
     *slots = NULL;
+    slots_unmap_all(s);
     for (uint32_t a = 0; a < s->count; a++)
         for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
             slot_t *slot = slots_at(s, a, i);
@@ -262,25 +227,6 @@ void slot_release(slot_t **held)
 
 /* --- the loop's side -------------------------------------------------------------------------- */
 
-static int fail_map(int rc, uint64_t bytes, heddle_error_t *error)
-{
-    return error_fail(error, rc, "a region of %llu bytes cannot be mapped", (unsigned long long)bytes);
-}
-
-/* Gives back one piece of a FREE slot's memory; true while there is more. All at once would stop the loop
- * for seconds with gigabytes. */
-static bool give_back(slots_t *s, slot_t *slot)
-{
-    if (slot->region) {
-        unmap(s, slot->region);
-        slot->making = slot->region;
-        slot->region = NULL;
-    }
-    if (slot->making && region_shrink(slot->making)) return true;
-    region_unref(&slot->making);
-    return false;
-}
-
 /* Slots are created in order of their index and never moved, because application threads look at them
  * without a lock. */
 int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error)
@@ -306,48 +252,21 @@ int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot,
     return HEDDLE_OK;
 }
 
-/* One piece a call, so that a turn of the loop stays short. A larger region is not begun before the smaller
- * one is gone: there may not be memory for both. */
+/* One piece a call, so that a turn of the loop stays short. */
 int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
 {
-    slots_t *s = slot->table;
-    int rc = HEDDLE_OK;
-    owner_check(s->ops.io->owner);
+    owner_check(slot->table->ops.io->owner);
     if (slot->state != SLOT_MAKING)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "slot %u is not being made", slot->index);
-    if (slot->region && slot->region->bytes >= bytes) { /* what its last version left is large enough */
-        slot->state = SLOT_RESERVED;
-        return HEDDLE_OK;
-    }
-    if (!slot->making || slot->making->bytes < bytes) {
-        if (give_back(s, slot)) return HEDDLE_ERR_AGAIN;
-        /* Versions of one adapter differ little in size: a sixteenth of room saves a new region when the
-         * manifest grows. */
-        uint64_t step = 64u << 10;
-        while (step < bytes / 32) step *= 2;
-        rc = region_begin((size_t)((bytes + step - 1) / step * step), &slot->making, error);
-        if (!rc && region_view(slot->making)) rc = fail_map(HEDDLE_ERR_NO_MEMORY, bytes, error);
-    }
-    if (!rc) rc = region_grow(slot->making, error);
-    if (rc == HEDDLE_ERR_AGAIN) return rc;
-    if (!rc && (rc = s->ops.io->tr->map(s->ops.io->t, slot->making))) fail_map(rc, bytes, error);
-    if (rc) {
-        region_unref(&slot->making);
-        slot->state = SLOT_FREE;
-        return rc;
-    }
-    slot->region = slot->making;
-    slot->making = NULL;
-    slot->state = SLOT_RESERVED;
-    return HEDDLE_OK;
+    int rc = regions_take(slot->table->memory, (size_t)bytes, &slot->region, error);
+    if (rc != HEDDLE_ERR_AGAIN) slot->state = rc ? SLOT_FREE : SLOT_RESERVED;
+    return rc;
 }
 
-/* The slot's own memory goes first, piece by piece. */
 int slot_adopt(slot_t *slot, const slot_t *from)
 {
     owner_check(slot->table->ops.io->owner);
     if (slot->state != SLOT_MAKING) return HEDDLE_ERR_INTERNAL;
-    if (give_back(slot->table, slot)) return HEDDLE_ERR_AGAIN;
     slot->region = region_ref(from->region);
     slot->is_adopted = true;
     slot->state = SLOT_RESERVED;
@@ -434,22 +353,16 @@ void slot_drop(slot_t *slot, uint64_t now_us)
 uint32_t slot_readers(const slot_t *slot) { return atomic_load(&((slot_t *)slot)->refs) & READERS; }
 bool slot_is_unread(const slot_t *slot) { return slot->state == SLOT_LEAVING && slot_readers(slot) == 0; }
 
-/* A region that another slot refers to stays with that slot; otherwise this slot keeps it for its next
- * version. */
 void slot_free(slot_t *slot)
 {
     owner_check(slot->table->ops.io->owner);
     if (!slot_is_unread(slot)) return;
     atomic_fetch_and(&slot->refs, ~WANTED);
     forget_content(slot);
-    if (count_referring(slot->table, slot->adapter, slot->region, LIMIT_SLOTS) > 1)
-        region_unref(&slot->region);
+    region_unref(&slot->region);
     slot->state = SLOT_FREE;
 }
 
-/* --- spare memory ----------------------------------------------------------------------------- */
-
-/* The first free slot is always the next one used, so that slots_trim knows which warm region to keep. */
 int slots_next_free(const slots_t *s, uint32_t adapter)
 {
     owner_check(s->ops.io->owner);
@@ -460,28 +373,9 @@ int slots_next_free(const slots_t *s, uint32_t adapter)
     return -1;
 }
 
-/* One warm region saves the next version the time to make memory; more than one, or a much larger one,
- * would only occupy memory of the application. */
-bool slots_trim(slots_t *s, uint32_t adapter)
-{
-    owner_check(s->ops.io->owner);
-    uint64_t largest = 0; /* of what is held; 0 where nothing is sealed */
-    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-        const slot_t *slot = slots_at(s, adapter, i);
-        if (slot && slot->manifest.region_bytes > largest) largest = slot->manifest.region_bytes;
-    }
-    int next = slots_next_free(s, adapter);
-    for (int i = next; i >= 0 && i < (int)LIMIT_SLOTS; i++) {
-        slot_t *slot = slots_at(s, adapter, (uint32_t)i);
-        if (!slot) break;
-        const region_t *r = slot->region ? slot->region : slot->making;
-        bool is_small = i == next && r && r->bytes <= 2 * largest + SLOTS_SPARE_BYTES;
-        if (slot->state != SLOT_FREE || !r || is_small) continue;
-        give_back(s, slot);
-        return true;
-    }
-    return false;
-}
+bool slots_work(slots_t *s, uint64_t now_us) { return regions_work(s->memory, now_us); }
+uint64_t slots_deadline(const slots_t *s) { return regions_deadline(s->memory); }
+pool_count_t slots_memory(const slots_t *s) { return regions_count(s->memory); }
 
 /* Slots are made in the order of their index, so that the first missing one ends the count. */
 slots_count_t slots_count(const slots_t *s, uint32_t adapter)

@@ -10,14 +10,12 @@
  * One SEALED slot of an adapter may be the active one (slots_active): that is a pointer of the table, and not
  * a state of the slot, because readers must get it in one load.  The active slot is not dropped.
  *
- * An adapter has up to LIMIT_SLOTS slots.  A slot's region is made, piece by piece, when it is first
- * needed, and exchanged for a larger one only while the slot is free.  One free slot, the one that is
- * reserved next (slots_next_free), may keep its region warm (slots_trim); those of the others are given back.
+ * An adapter has up to LIMIT_SLOTS slots.  A slot has memory from reserve to free: a region of one pool for all
+ * adapters (client/regions.h), which is used again by the next version that it fits, of whichever adapter.
  * SEALED slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
  * until the last reader has left.
  *
  * Two versions of an adapter may have the same content: their slots then refer to one region (slot_adopt).
- * A FREE slot's region is its own: slot_free lets go of one that another slot refers to.
  *
  * Threads: slots_find, slots_acquire, slot_hold and slot_release on any thread: no lock, no system call
  * (except: the last release of a slot that is wanted back calls ops.wake; the last release after slots_close
@@ -26,7 +24,7 @@
 #ifndef WORKER_SLOTS_H
 #define WORKER_SLOTS_H
 
-#include "client/node.h"
+#include "client/regions.h"
 #include "core/limits.h"
 #include "proto/manifest.h"
 
@@ -48,10 +46,9 @@ struct heddle_snapshot {
     uint32_t adapter, index;
     uint64_t taken_for;  /* version that it was begun for, until it is FREE; its adapter's */
     uint64_t leaving_us; /* when it was dropped, for "held for so long" */
-    region_t *region;    /* NULL before the first reserve; another slot may refer to it too */
+    region_t *region;    /* NULL while FREE and MAKING; another slot may refer to it too */
     bool is_adopted;     /* RESERVED: the region came with its bytes */
     bool is_damaged;     /* hashed again, the bytes were others: no version adopts them */
-    region_t *making;    /* being made, or given back for a larger one: region is NULL then */
     bool is_shared;      /* the transfer serves the region under `key`; set by its adapter */
     share_key_t key;
     /* Written before the slot opens, and read by its readers. */
@@ -75,11 +72,11 @@ typedef struct {
 /* `adapters`: names, copied; their order gives the numbers 0..count-1. */
 int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *ops, slots_t **ret_slots);
 /* Lets go of the table: nothing can be acquired any more; slots with readers stay until these are
- * gone.  Wake is not called after this returned.  Regions must have been unmapped before
- * (slots_unmap_all).  Accepts NULL and pointers to NULL. */
+ * gone.  Wake is not called after this returned.  Accepts NULL and pointers to NULL. */
 void slots_close(slots_t **slots);
+/* Where the transfer is closed before that: no slot gets memory any more, and those that have some keep it. */
 void slots_unmap_all(slots_t *s);
-/* Before that: lets what is in flight land or leave, for at most 0.1 s. */
+/* Before both: lets what is in flight land or leave, for at most 0.1 s. */
 void slots_settle(slots_t *s);
 
 /* [any thread] Number of an adapter; -1: not subscribed. */
@@ -96,12 +93,11 @@ void slot_release(slot_t **held);
 
 /* FREE -> MAKING: takes slot `index` for a version that comes.  NO_MEMORY; NO_SLOT: it is in use. */
 int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
-/* MAKING -> RESERVED: makes memory for an arena of `bytes`.  AGAIN: a piece of it was made, and the slot is
- * MAKING: call again, or drop it, and that piece stays with it.  NO_MEMORY: it is FREE, with what it has.
- * INTERNAL: it is not MAKING. */
+/* MAKING -> RESERVED: takes memory for an arena of `bytes`.  AGAIN: a piece of it was made, and the slot is
+ * MAKING: call again, or drop it.  NO_MEMORY: it is FREE.  INTERNAL: it is not MAKING. */
 int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error);
-/* The same, with the region of `from`, which is sealed and of the same adapter: they share it.  AGAIN: a
- * piece of the slot's own memory was given back.  INTERNAL: it is not MAKING. */
+/* The same, with the region of `from`, which is sealed and of the same adapter: they share it.
+ * INTERNAL: it is not MAKING. */
 int slot_adopt(slot_t *slot, const slot_t *from);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);
@@ -122,14 +118,13 @@ slot_t *slots_active(const slots_t *s, uint32_t adapter);
 void slot_drop(slot_t *slot, uint64_t now_us);
 /* A LEAVING slot has no reader left. */
 bool slot_is_unread(const slot_t *slot);
-/* LEAVING -> FREE; it is unread, and nothing reads or writes its region any more. */
+/* LEAVING -> FREE, without memory; it is unread, and nothing reads or writes its region any more. */
 void slot_free(slot_t *slot);
 uint32_t slot_readers(const slot_t *slot);
-/* Gives back a piece of what FREE slots keep beyond one spare region, which is at most twice as large as
- * the largest version that is held here, and SLOTS_SPARE_BYTES; true: call again.  Not while a region is
- * being made. */
-#define SLOTS_SPARE_BYTES (1u << 20)
-bool slots_trim(slots_t *s, uint32_t adapter);
+/* The memory's work in the background (client/regions.h), and when it has some. */
+bool slots_work(slots_t *s, uint64_t now_us);
+uint64_t slots_deadline(const slots_t *s);
+pool_count_t slots_memory(const slots_t *s);
 
 /* The slot that is reserved next: the first one that is FREE, made or not; -1: all are used. */
 int slots_next_free(const slots_t *s, uint32_t adapter);

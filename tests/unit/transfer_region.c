@@ -147,21 +147,6 @@ Test(region, what_cannot_be_put_is_an_error)
     region_unref(&r);
 }
 
-Test(region, it_is_given_back_in_pieces_and_can_be_made_again)
-{
-    region_t *r = make(2 * MEMORY_STEP_BYTES + LIMIT_PAGE_BYTES);
-    heddle_error_t e;
-    memset(r->base, 7, r->bytes);
-    cr_assert(region_shrink(r));
-    cr_assert_eq(bytes_of_file(r->own->file.fd), MEMORY_STEP_BYTES + 2 * LIMIT_PAGE_BYTES);
-    cr_assert(region_shrink(r) && !region_shrink(r) && !region_shrink(r));
-    cr_assert_eq(bytes_of_file(r->own->file.fd), LIMIT_PAGE_BYTES, "the header's");
-    while (region_grow(r, &e) == HEDDLE_ERR_AGAIN) {}
-    cr_assert_eq(bytes_of_file(r->own->file.fd), r->bytes + LIMIT_PAGE_BYTES);
-    cr_assert_eq(((uint8_t *)r->base)[r->bytes - 1], 0);
-    region_unref(&r);
-}
-
 Test(region, one_that_is_half_made_can_be_given_back)
 {
     region_t *r = NULL;

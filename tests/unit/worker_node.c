@@ -131,17 +131,7 @@ Test(node, memory_is_warm_after_the_first_versions)
     cr_assert_eq(c.bytes_in > 20 * 1100000u, true);
 }
 
-/* Of the adapter's slots. */
-static uint64_t memory_of(const worker_t *w)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < LIMIT_SLOTS; i++) {
-        const slot_t *slot = slots_at(worker_node_slots(w->node), 0, i);
-        if (slot && slot->region) bytes += slot->region->bytes;
-        if (slot && slot->making) bytes += slot->making->bytes;
-    }
-    return bytes;
-}
+static uint64_t memory_of(const worker_t *w) { return slots_memory(worker_node_slots(w->node)).bytes; }
 
 Test(node, memory_of_a_failed_version_is_given_back)
 {
@@ -162,7 +152,7 @@ Test(node, memory_of_a_failed_version_is_given_back)
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_ARRIVED));
     cr_assert_geq(memory_of(w), before + large.region_bytes);
     cr_assert_eq(reject(w, 2, "it does not fit the engine"), HEDDLE_OK);
-    run_for(100000);
+    run_for(POOL_SURPLUS_US + 1000000);
     cr_assert_eq(memory_of(w), before);
     free(a.bytes);
     free(large.bytes);

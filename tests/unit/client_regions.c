@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory of a member: registered once, parked with its last reference, and what outlives the end. */
+#include "client/regions.h"
+
+#include "core/errors.h"
+#include "core/failpoint.h"
+#include "core/limits.h"
+#include "tests/unit/captured.h"
+#include "tests/unit/other_thread.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+enum { BYTES = 1 << 16 };
+
+/* A transfer that counts what it was given. */
+static int maps, unmaps, map_rc;
+static const region_t *open_in; /* a receive is open in it */
+
+static int map(transfer_t *t, region_t *r)
+{
+    (void)t;
+    cr_assert_null(r->backend, "once");
+    if (map_rc) return map_rc;
+    r->backend = &maps;
+    maps++;
+    return HEDDLE_OK;
+}
+
+static void unmap(transfer_t *t, region_t *r)
+{
+    (void)t;
+    cr_assert(r->backend == &maps && r != open_in);
+    r->backend = NULL;
+    unmaps++;
+}
+
+static bool idle(transfer_t *t, const region_t *r)
+{
+    (void)t;
+    return r != open_in;
+}
+
+static const transfer_ops_t TRANSFER = {.map = map, .unmap = unmap, .idle = idle};
+static const node_io_t IO = {.tr = &TRANSFER};
+static regions_t *m;
+static uint64_t now_us = 1;
+
+static void set_up(void)
+{
+    cr_assert_eq(regions_new(&IO, &(regions_opts_t){.has_views = true}, &m), HEDDLE_OK);
+}
+static void tear_down(void) { regions_close(&m); }
+
+TestSuite(regions, .init = set_up, .fini = tear_down);
+
+static region_t *take(size_t bytes)
+{
+    region_t *r = NULL;
+    heddle_error_t e;
+    int rc;
+    while ((rc = regions_take(m, bytes, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
+    cr_assert(r->base == r->own->base && r->view == r->own->view && r->bytes >= bytes);
+    cr_assert_eq(atomic_load(&r->refs), 1);
+    return r;
+}
+
+/* Until nothing is left to do at this time. */
+static void settle(void)
+{
+    for (int i = 0; regions_work(m, now_us); i++) cr_assert_lt(i, 1000);
+}
+
+Test(regions, memory_is_registered_once_and_used_again)
+{
+    region_t *r = take(BYTES), *first = r;
+    for (int i = 0; i < 20; i++) {
+        region_unref(&r);
+        r = take(BYTES);
+        cr_assert_eq(r, first);
+    }
+    cr_assert(maps == 1 && unmaps == 0 && regions_count(m).regions == 1);
+    region_unref(&r);
+}
+
+/* A share has a reference until its last send is over. */
+Test(regions, what_is_still_being_sent_is_not_written)
+{
+    region_t *r = take(BYTES), *share = region_ref(r), *sent = r;
+    region_unref(&r);
+    r = take(BYTES);
+    cr_assert_neq(r, sent);
+    region_unref(&share);
+    share = take(BYTES);
+    cr_assert_eq(share, sent);
+    region_unref(&share);
+    region_unref(&r);
+}
+
+Test(regions, memory_with_an_open_receive_is_not_written)
+{
+    region_t *r = take(BYTES), *next;
+    open_in = r;
+    const region_t *late = r;
+    region_unref(&r);
+    next = take(BYTES);
+    cr_assert_neq(next, late);
+    for (int i = 0; i < 3; i++, now_us += POOL_SURPLUS_US) settle();
+    cr_assert_eq(unmaps, 0, "nor given back");
+    open_in = NULL;
+    r = take(BYTES);
+    cr_assert_eq(r, late);
+    region_unref(&r);
+    region_unref(&next);
+}
+
+Test(regions, what_is_too_much_is_no_longer_registered)
+{
+    region_t *r[3];
+    for (int i = 0; i < 3; i++) r[i] = take(BYTES);
+    for (int i = 0; i < 3; i++) region_unref(&r[i]);
+    cr_assert_eq(regions_deadline(m), 0, "there is something to look at");
+    settle();
+    cr_assert_eq(regions_deadline(m), now_us + POOL_SURPLUS_US);
+    for (int i = 0; i < 3; i++) {
+        now_us += POOL_SURPLUS_US;
+        settle();
+    }
+    cr_assert(unmaps == 2 && regions_count(m).regions == 1);
+    cr_assert_eq(regions_deadline(m), CLOCK_NEVER);
+}
+
+Test(regions, what_cannot_be_registered_is_an_error_and_stays_free)
+{
+    region_t *r = NULL;
+    heddle_error_t e;
+    int rc;
+    map_rc = HEDDLE_ERR_NO_MEMORY;
+    while ((rc = regions_take(m, BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
+    cr_assert(strstr(e.message, "a region of 65536 bytes cannot be mapped"), "%s", e.message);
+    cr_assert_eq(regions_count(m).in_use, 0);
+    map_rc = 0;
+    r = take(BYTES);
+    cr_assert(maps == 1 && regions_count(m).regions == 1);
+    region_unref(&r);
+}
+
+static void unref(void *r) { region_unref((region_t **)r); }
+
+Test(regions, what_is_used_at_the_end_goes_with_its_last_reference_on_any_thread)
+{
+    region_t *r = take(BYTES), *parked = take(BYTES);
+    region_unref(&parked);
+    memset(r->base, 7, BYTES);
+    regions_close(&m);
+    cr_assert_null(m);
+    cr_assert_eq(unmaps, 2);
+    cr_assert_eq(((const uint8_t *)r->view)[BYTES - 1], 7);
+    on_another_thread(unref, &r);
+    cr_assert_null(r);
+}
+
+/* As a late receive does. */
+Test(regions, what_a_receive_is_open_in_at_the_end_stays_mapped)
+{
+    region_t *r = take(BYTES);
+    region_t *late = r;
+    open_in = late;
+    region_unref(&r);
+    captured_t log = captured_begin();
+    regions_close(&m);
+    const char *text = captured_end(&log);
+    cr_assert(strstr(text, "65536 bytes are not given back: a receive into them is open"), "%s", text);
+    memset(late->base, 2, BYTES);
+    cr_assert_eq(unmaps, 0);
+    memory_region_destroy(&late->own); /* the leak is looked for otherwise */
+    free(late);
+}
+
+#ifdef HEDDLE_TEST_BUILD
+Test(regions, the_machine_is_asked_whether_there_is_memory)
+{
+    region_t *r = NULL;
+    heddle_error_t e;
+    int rc;
+    failpoint_arm("region.memory", 1);
+    while ((rc = regions_take(m, BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    failpoint_disarm();
+    cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
+    cr_assert(strstr(e.message, "control group") && e.expected[0] && e.found[0] && e.hint[0], "%s",
+              e.message);
+}
+#endif
