@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* client/regions.h: the shared memory that a member owns for its versions: the regions of a pool
- * (memory/pool.h), each with one handle (transfer/region.h) for its life, under which it is registered with the
- * transfer.
+ * (memory/pool.h), each with one handle (transfer/region.h) for its life, under which it is registered with
+ * the transfer.
  *
  *   a handle | event                                       -> next
  *   ---------+-----------------------------------------------------------------------------
@@ -12,11 +12,11 @@
  *   parked   | the pool gives it back, regions_close       -> (none)   no longer registered
  *   left     | the last region_unref                       -> (none)   the memory is given back
  *
- * A version and each share of it have a reference, so that a region is parked only when its last send is over.
- * The pool also asks whether a receive is open in it (memory/pool.h: is_unused). A source that stopped may write
- * into memory that it was asked to fill, and the end of that cannot be observed at the end of the transfer: such
- * a region stays mapped for the life of the process, because a leak is better than a write into memory of
- * another owner.
+ * A version and each share of it have a reference, so that a region is parked only when its last send is
+ * over. The pool also asks whether a receive is open in it (memory/pool.h: is_unused). A source that stopped
+ * may write into memory that it was asked to fill, and the end of that cannot be observed at the end of the
+ * transfer: such a region stays mapped for the life of the process, because a leak is better than a write
+ * into memory of another owner.
  *
  * One pool serves all adapters of a worker: versions of equal size share one spare region, whichever adapters
  * they are of, and the socket at which regions are offered (memory/source.h) has one list. How many versions

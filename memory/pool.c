@@ -71,9 +71,9 @@ static bool has_place(pool_t *p)
 
 static bool is_large_enough(const memory_region_t *r, size_t bytes) { return r->bytes >= bytes; }
 
-static bool fits(const memory_region_t *r, size_t bytes)
+static bool is_far_too_large(const memory_region_t *r, size_t bytes)
 {
-    return is_large_enough(r, bytes) && r->bytes <= 2 * bytes + MEMORY_STEP_BYTES;
+    return r->bytes > 2 * bytes + MEMORY_STEP_BYTES;
 }
 
 static bool is_free(const pool_t *p, const memory_region_t *r)
@@ -86,8 +86,8 @@ static int find_free(const pool_t *p, size_t bytes)
 {
     int best = -1;
     for (uint32_t i = 0; i < p->count; i++)
-        if (fits(p->regions[i], bytes) && is_free(p, p->regions[i]) &&
-            (best < 0 || p->regions[i]->bytes < p->regions[best]->bytes))
+        if (is_large_enough(p->regions[i], bytes) && !is_far_too_large(p->regions[i], bytes) &&
+            is_free(p, p->regions[i]) && (best < 0 || p->regions[i]->bytes < p->regions[best]->bytes))
             best = (int)i;
     return best;
 }
@@ -99,7 +99,7 @@ static uint32_t count_free(const pool_t *p)
     return n;
 }
 
-/* The spare region is to fit that: a large version that failed, or a smaller model, leaves none behind. */
+/* 0: nothing is in use. */
 static size_t largest_in_use(const pool_t *p)
 {
     size_t bytes = 0;
@@ -108,7 +108,16 @@ static size_t largest_in_use(const pool_t *p)
     return bytes;
 }
 
-/* The smallest one that is free, but for the spare one, leaves. Nothing else is leaving. */
+/* Nothing else is leaving. */
+static void let_go(pool_t *p, int at)
+{
+    p->leaving = p->regions[at];
+    if (p->opts.leaving) p->opts.leaving(p->opts.self, p->leaving);
+    p->regions[at] = p->regions[--p->count];
+    p->is_list_changed = true;
+}
+
+/* The smallest one that is free, but for the spare one, leaves, unless another one is leaving. */
 static bool let_go_of_one(pool_t *p, int spare)
 {
     int at = -1;
@@ -117,10 +126,7 @@ static bool let_go_of_one(pool_t *p, int spare)
             (at < 0 || p->regions[i]->bytes < p->regions[at]->bytes))
             at = (int)i;
     if (at < 0) return false;
-    p->leaving = p->regions[at];
-    if (p->opts.leaving) p->opts.leaving(p->opts.self, p->leaving);
-    p->regions[at] = p->regions[--p->count];
-    p->is_list_changed = true;
+    let_go(p, at);
     return true;
 }
 
@@ -261,7 +267,16 @@ static bool guard(pool_t *p)
     return false;
 }
 
-/* What there is too much of goes after a while: it may be needed for the next version. */
+/* What is far too large for what is in use goes at once: a large version that failed, or a larger model of
+ * last week, leaves no memory behind. -1: there is none. */
+static int find_useless(const pool_t *p, size_t in_use)
+{
+    for (uint32_t i = 0; i < p->count && in_use; i++)
+        if (is_far_too_large(p->regions[i], in_use) && is_free(p, p->regions[i])) return (int)i;
+    return -1;
+}
+
+/* What else there is too much of goes after a while: it may be needed for the next version. */
 static uint64_t trim(pool_t *p, int spare, uint64_t now_us)
 {
     if (count_free(p) <= (spare >= 0)) p->surplus_us = CLOCK_NEVER;
@@ -295,6 +310,11 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
             p->retry_us = now_us + POOL_RETRY_US;
             stop_making(p);
         }
+        return now_us;
+    }
+    int useless = find_useless(p, size);
+    if (useless >= 0) {
+        let_go(p, useless);
         return now_us;
     }
     if (guard(p)) return now_us;

@@ -6,7 +6,8 @@
  *   ----------+----------------------------------------------------------------------------
  *   making    | pool_work, pool_take: whole                            -> free, offered from then on
  *   free      | pool_take                                              -> written
- *             | surplus for POOL_SURPLUS_US, or in the way of another one -> leaving
+ *             | far too large for what is in use, surplus for POOL_SURPLUS_US,
+ *             | or in the way of another one                           -> leaving
  *   written   | memory_region_seal                                     -> wanted
  *             | pool_drop                                              -> free
  *   wanted    | pool_drop                                              -> free, or lingering if it is used
@@ -18,14 +19,14 @@
  * keeps an old version costs a region and no time. What this process itself may have under way in a region
  * is known to its owner alone (is_unused): such a region is neither written again nor given back.
  *
- * A region fits what has half of its bytes or more (and MEMORY_STEP_BYTES): a small version does not occupy the
- * memory of a large one. A region in the way is one that is free and does not fit, at the limit or where there
- * is no memory for both: it is given back before another one is made.
+ * A region fits what has half of its bytes or more (and MEMORY_STEP_BYTES): a small version does not occupy
+ * the memory of a large one. A region in the way is one that is free and does not fit, at the limit or where
+ * there is no memory for both: it is given back before another one is made.
  *
  * One free region is kept ahead of what is in use, which fits the largest of that: it is made in the
- * background, while a version is in use, and processes of the host map it before it is needed. It is made from
- * the second pool_take on: a process that publishes once needs none. There are at most `most` regions: beyond
- * that pool_take fails at once, and names the processes that hold the others.
+ * background, while a version is in use, and processes of the host map it before it is needed. It is made
+ * from the second pool_take on: a process that publishes once needs none. There are at most `most` regions:
+ * beyond that pool_take fails at once, and names the processes that hold the others.
  *
  * Threads: one, the owner's. Nothing blocks, but for page faults; a step takes a millisecond or less. The
  * caller owns it. In a forked child its calls do nothing. */

@@ -10,10 +10,10 @@
  * One SEALED slot of an adapter may be the active one (slots_active): that is a pointer of the table, and not
  * a state of the slot, because readers must get it in one load.  The active slot is not dropped.
  *
- * An adapter has up to LIMIT_SLOTS slots.  A slot has memory from reserve to free: a region of one pool for all
- * adapters (client/regions.h), which is used again by the next version that it fits, of whichever adapter.
- * SEALED slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not change
- * until the last reader has left.
+ * An adapter has up to LIMIT_SLOTS slots.  A slot has memory from reserve to free: a region of one pool for
+ * all adapters (client/regions.h), which is used again by the next version that it fits, of whichever
+ * adapter. SEALED slots can be acquired; their bytes and their view (manifest, digest, tag, names) do not
+ * change until the last reader has left.
  *
  * Two versions of an adapter may have the same content: their slots then refer to one region (slot_adopt).
  *
@@ -74,7 +74,7 @@ int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *op
 /* Lets go of the table: nothing can be acquired any more; slots with readers stay until these are
  * gone.  Wake is not called after this returned.  Accepts NULL and pointers to NULL. */
 void slots_close(slots_t **slots);
-/* Where the transfer is closed before that: no slot gets memory any more, and those that have some keep it. */
+/* Where the transfer is closed before that: no slot gets memory any more; those that have some keep it. */
 void slots_unmap_all(slots_t *s);
 /* Before both: lets what is in flight land or leave, for at most 0.1 s. */
 void slots_settle(slots_t *s);
