@@ -98,11 +98,19 @@ static int make_handle(regions_t *m, memory_region_t *own, handle_t **ret_handle
     int rc = m->io->tr->map(m->io->t, &h->region);
     if (rc) {
         free(h);
-        return error_fail(error, rc, "a region of %zu bytes cannot be mapped", own->bytes);
+        error_fail(error, rc, "a region of %zu bytes cannot be registered", own->bytes);
+        error_hint(error, "free memory, or raise the limit of locked memory: ulimit -l");
+        return rc;
     }
     h->next = m->handles;
     *ret_handle = m->handles = h;
     return HEDDLE_OK;
+}
+
+static region_t *use(handle_t *h)
+{
+    atomic_store(&h->region.refs, 1);
+    return &h->region;
 }
 
 int regions_take(regions_t *m, size_t bytes, region_t **ret_region, heddle_error_t *error)
@@ -118,9 +126,21 @@ int regions_take(regions_t *m, size_t bytes, region_t **ret_region, heddle_error
         pool_drop(m->pool, own);
         return rc;
     }
-    atomic_store(&h->region.refs, 1);
-    *ret_region = &h->region;
+    *ret_region = use(h);
     return HEDDLE_OK;
+}
+
+int regions_adopt(regions_t *m, memory_region_t *own, region_t **ret_region, heddle_error_t *error)
+{
+    handle_t *h;
+    owner_check(m->io->owner);
+    m->due_us = 0;
+    int rc = make_handle(m, own, &h, error);
+    if (rc) return rc;
+    rc = pool_adopt(m->pool, own, error);
+    if (rc) on_leaving(m, own);
+    else *ret_region = use(h);
+    return rc;
 }
 
 /* ---- in the background ---- */

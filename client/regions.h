@@ -5,7 +5,7 @@
  *
  *   a handle | event                                       -> next
  *   ---------+-----------------------------------------------------------------------------
- *   (none)   | regions_take, of a region that is new       -> used     registered
+ *   (none)   | regions_take of a region that is new, adopt -> used     registered
  *   parked   | regions_take                                -> used
  *   used     | the last region_unref                       -> parked   pool_drop
  *            | regions_close                               -> left     no longer registered
@@ -44,6 +44,9 @@ void regions_close(regions_t **regions);
 /* A region of at least `bytes` with one reference, which is the caller's. Errors and AGAIN as pool_take; what
  * the transfer says where it cannot be registered. */
 int regions_take(regions_t *m, size_t bytes, region_t **ret_region, heddle_error_t *error);
+/* The same for a whole region that was made elsewhere, in `writing`: it is one of the pool's then. On failure
+ * it stays the caller's. */
+int regions_adopt(regions_t *m, memory_region_t *own, region_t **ret_region, heddle_error_t *error);
 /* One step in the background; false: there is none to do now. */
 bool regions_work(regions_t *m, uint64_t now_us);
 /* When regions_work has something to do. */

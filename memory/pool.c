@@ -219,12 +219,12 @@ int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_erro
 {
     int rc = take_free(p, bytes, ret_region, error);
     if (rc != HEDDLE_ERR_AGAIN) return rc;
-    bool is_too_small = p->making && !is_large_enough(p->making, bytes);
-    if (is_too_small && p->leaving) {
+    bool is_unfit = p->making && (!is_large_enough(p->making, bytes) || is_far_too_large(p->making, bytes));
+    if (is_unfit && p->leaving) {
         give_back(p);
         return HEDDLE_ERR_AGAIN;
     }
-    if (is_too_small) stop_making(p);
+    if (is_unfit) stop_making(p);
     if (!p->making && p->count >= p->most) return make_way(p) ? HEDDLE_ERR_AGAIN : fail_in_use(p, error);
     rc = p->making ? HEDDLE_OK : begin_making(p, bytes, error);
     if (rc) return rc;

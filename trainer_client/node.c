@@ -61,6 +61,7 @@ struct publisher_node {
     inquiry_t inquiry;
     take_state_t take;
     uint64_t take_us;     /* WAITS: until then */
+    uint64_t rest_us;     /* when the pool of regions has work in the background */
     uint64_t heard_us;    /* when the broker's last frame came */
     uint64_t settled_us;  /* until then the broker decides nothing: it had just started */
     heddle_error_t fence; /* why it is over for good; code 0: it is not */
@@ -370,7 +371,7 @@ static void send_open(publisher_node_t *n)
     bytes_t address = {NULL, 0};
     tr_where_t where;
     const char *addresses[LIMIT_ADDRESSES];
-    uint64_t served[PUBLICATION_SLOTS] = {0};
+    uint64_t served[PUBLICATIONS_WANTED] = {0};
     uint32_t count = publications_served(&n->publications, served);
     msg_t m = {.type = MSG_OPEN};
     if (io->tr->address(io->t, &address)) return; /* no answer comes: it is tried again */
@@ -397,7 +398,7 @@ static void send_open(publisher_node_t *n)
  * request that was not answered is sent again. */
 static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_us)
 {
-    uint64_t served[PUBLICATION_SLOTS];
+    uint64_t served[PUBLICATIONS_WANTED];
     uint32_t count = publications_served(&n->publications, served);
     for (uint32_t i = 0; i < count; i++) {
         bool is_kept = false;
@@ -512,15 +513,30 @@ static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_
     if (!why->retriable) finish(n, why);
 }
 
-/* Only the end of a share counts: a publisher sends no read requests. */
+/* Only the end of a share counts, after which its region may be free: a publisher sends no read requests. */
 static void on_publisher_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 {
     publisher_node_t *n = node;
-    (void)now_us;
     owner_check(n->member.io->owner);
     if (event->kind != TR_UNSHARED) return;
-    publications_unshared(&n->publications, &event->key);
+    n->rest_us = now_us + REST_US;
     changed(n);
+}
+
+/* Memory that a call waits for comes first. What is done in the background would take the cores from filling
+ * and fetching a version. */
+static bool on_work(void *node, uint64_t now_us)
+{
+    publisher_node_t *n = node;
+    owner_check(n->member.io->owner);
+    if (publications_are_making(&n->publications)) {
+        if (!publications_make(&n->publications)) changed(n);
+        return true;
+    }
+    if (now_us < n->rest_us) return false;
+    bool has_more = regions_work(n->publications.regions, now_us);
+    n->rest_us = regions_deadline(n->publications.regions);
+    return has_more;
 }
 
 /* Progress is an estimate: the transfer counts bytes of all workers together. It never reaches the whole
@@ -575,6 +591,7 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     uint64_t at = session_deadline(&n->member.session);
     if (n->inquiry.version) at = clock_earlier(at, n->inquiry.due_us);
     if (n->take == TAKE_WAITS) at = clock_earlier(at, n->take_us);
+    at = clock_earlier(at, n->rest_us);
     if (n->request.state != REQUEST_NONE) at = clock_earlier(at, n->request.resend_us);
     return p->version ? clock_earlier(at, p->due_us) : at;
 }
@@ -583,7 +600,7 @@ const node_ops_t publisher_node_ops = {.session = on_publisher_session,
                                        .refused = on_line_refused,
                                        .transfer = on_publisher_transfer,
                                        .tick = on_tick,
-                                       .work = NULL};
+                                       .work = on_work};
 
 /* -- what the application asks ---------------------------------------------------------------- */
 
@@ -593,14 +610,19 @@ const node_ops_t publisher_node_ops = {.session = on_publisher_session,
 static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
     bool is_spare_any = !is_ready(n) || !n->member.session.line_up || n->take == TAKE_OVERDUE;
-    bool has_free = publications_have(&n->publications, PUBLICATION_FREE);
-    int in_doubt = has_free ? -1 : publications_in_doubt(&n->publications, 0);
+    publications_t *p = &n->publications;
+    bool has_free = publications_have(p, PUBLICATION_FREE) || publications_have(p, PUBLICATION_MAKING);
+    int in_doubt = has_free ? -1 : publications_in_doubt(p, 0);
     if (in_doubt >= 0 && is_spare_any) end_doubt(n, in_doubt); /* before one that is served */
     bool is_answered = in_doubt < 0 || is_spare_any;
-    int rc = is_answered ? publications_take(&n->publications, c->bytes, is_spare_any, &c->slot, &c->region)
-                         : HEDDLE_ERR_AGAIN;
-    bool is_closing = publications_have(&n->publications, PUBLICATION_CLOSING);
-    bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !is_closing;
+    publication_take_t take = {.bytes = c->bytes, .own = c->own, .is_spare_any = is_spare_any};
+    int rc = is_answered ? publications_take(p, &take, c->error) : HEDDLE_ERR_AGAIN;
+    if (!rc) c->own = NULL;
+    c->slot = take.slot;
+    c->region = take.region;
+    c->is_making = publications_have(p, PUBLICATION_MAKING);
+    bool is_coming = c->is_making || publications_are_sending(p);
+    bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !is_coming;
     if (is_waiting && n->take != TAKE_WAITS) n->take_us = now_us + TAKE_WAIT_US;
     n->take = is_waiting ? TAKE_WAITS : TAKE_IDLE;
     return rc;
@@ -720,7 +742,7 @@ static int is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *
     bool has_ended = strcmp(row->report.state, "staging") != 0;
     if (has_ended || n->fence.code) return HEDDLE_ERR_VERSION_FAILED;
     /* One that waits for an earlier one to be staged is wanted, too: it is announced next. */
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++) {
         const publication_slot_t *other = &n->publications.slots[i];
         row = other->state == PUBLICATION_SERVED ? reports_find(&n->reports, other->version) : NULL;
         if (row && row->report.eligible_count > 0 && !report_is_settled(row)) *ret_wanted = true;
@@ -735,6 +757,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     command_t *c = command;
     owner_check(n->member.io->owner);
     c->rc = HEDDLE_OK;
+    n->rest_us = now_us + REST_US;
     switch (c->kind) {
     case COMMAND_OPENED: {
         /* A refusal that may pass is waited for. A broker that says no, or that the adapter has a writer,
@@ -748,8 +771,10 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
         break;
     }
     case COMMAND_TAKE: c->rc = do_take(n, c, now_us); break;
-    case COMMAND_GIVE_UP: n->take = TAKE_IDLE; break;
-    case COMMAND_FIT: c->rc = publications_fit(&n->publications, c->slot, c->region); break;
+    case COMMAND_GIVE_UP:
+        n->take = TAKE_IDLE;
+        publications_give_up(&n->publications);
+        break;
     case COMMAND_GIVE_BACK: publications_give_back(&n->publications, c->slot); break;
     case COMMAND_PUBLISH:
         /* The request is kept until it is answered, across sessions. */
@@ -776,7 +801,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
         break;
     case COMMAND_HAS_LEFT: {
         bool is_serving = publications_have(&n->publications, PUBLICATION_SERVED) ||
-                          publications_have(&n->publications, PUBLICATION_CLOSING);
+                          publications_are_sending(&n->publications);
         c->rc = n->member.session.state == SESSION_LEFT && !is_serving ? HEDDLE_OK : HEDDLE_ERR_AGAIN;
         break;
     }
@@ -799,14 +824,16 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, p
     n->changed = opts->changed;
     n->self = opts->self;
     n->request.resend_us = CLOCK_NEVER;
+    n->rest_us = CLOCK_NEVER;
     session_opts_t session = {.role = ROLE_PUBLISHER,
                               .life = opts->life,
                               .host = n->host,
                               .pid = opts->pid,
                               .seed = opts->seed};
     member_init(&n->member, &session, io);
-    publications_init(&n->publications, io->tr, io->t);
-    if (reports_init(&n->reports, n->adapter)) {
+    int rc = publications_init(&n->publications, n->member.io);
+    if (!rc) rc = reports_init(&n->reports, n->adapter);
+    if (rc) {
         publisher_node_destroy(&n);
         return HEDDLE_ERR_NO_MEMORY;
     }

@@ -76,6 +76,7 @@ typedef struct {
     atomic_bool is_done;
 } publish_request_t;
 
+#define REST_US 50000u /* of a pool: it works in the background when nothing else was to do for so long */
 #define TAKE_WAIT_US 1000000u /* how long a take waits for the broker to say which region is free */
 #define INQUIRY_US 1000000u   /* between two status queries; what an answer may take */
 
@@ -83,12 +84,11 @@ typedef enum {
     COMMAND_OPENED,  /* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is
                       * another cluster's), or why the broker refuses for good.  `error` with AGAIN: why
                       * it refused last, if it did (else code 0) */
-    COMMAND_TAKE,    /* `slot` and `region` for `bytes`: as publications_take, and AGAIN while a region is
-                      * on its way to be free, or, for TAKE_WAIT_US at most, until the broker says which
-                      * one is */
+    COMMAND_TAKE,    /* `slot` and `region` for `bytes`, or for `own`: as publications_take.
+                      * AGAIN while its memory is made (`is_making`), while a region is on its way to be
+                      * free, or, for TAKE_WAIT_US at most, until the broker says which one is */
     COMMAND_GIVE_UP, /* a TAKE that was answered AGAIN is not given again: what the next one waits for has
                       * a second of its own */
-    COMMAND_FIT,     /* as publications_fit */
     COMMAND_GIVE_BACK,
     COMMAND_PUBLISH, /* `request`, when no other is under way */
     COMMAND_ABANDON, /* ends the request, if it has not ended: with what it waited for (DEADLINE,
@@ -113,7 +113,9 @@ typedef struct {
     heddle_error_t *error;
     int slot;
     uint64_t bytes;
-    region_t *region;           /* TAKE, FIT, GIVE_BACK */
+    memory_region_t *own;       /* TAKE: NULL, or a region that was made elsewhere; NULL after OK */
+    region_t *region;           /* TAKE */
+    bool is_making;             /* TAKE */
     publish_request_t *request; /* PUBLISH */
     uint64_t version;
     wait_for_t want;         /* JUDGE, LATE, REPORT */

@@ -5,32 +5,29 @@
 
 #include <string.h>
 
-void publications_init(publications_t *p, const transfer_ops_t *tr, transfer_t *t)
+/* No new read request is served. What is still being sent keeps its memory. */
+static void let_go(publications_t *p, publication_slot_t *s)
 {
-    *p = (publications_t){.tr = tr, .t = t};
-}
-
-/* Unregistered first: the transfer must not have a region that is gone. */
-static void drop_region(publications_t *p, publication_slot_t *s)
-{
-    if (!s->region) return;
-    p->tr->unmap(p->t, s->region);
+    if (s->state == PUBLICATION_SERVED) p->io->tr->unshare(p->io->t, s->key);
     region_unref(&s->region);
+    *s = (publication_slot_t){.state = PUBLICATION_FREE};
 }
 
-/* No new read request is served; the slot is free when the last send is over. */
-static void stop(publications_t *p, publication_slot_t *s)
+int publications_init(publications_t *p, const node_io_t *io)
 {
-    s->state = PUBLICATION_CLOSING;
-    p->tr->unshare(p->t, s->key);
+    regions_opts_t opts = {.versions = PUBLICATIONS_WANTED};
+    *p = (publications_t){.io = io};
+    return regions_new(io, &opts, &p->regions);
 }
 
-/* Serving ends at once: the transfer is closed next, and reports no end of a share any more. */
+/* Serving ends at once. The transfer is closed next, and reports no end of a share any more. */
 void publications_fini(publications_t *p)
 {
-    publications_stop(p, 0);
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) drop_region(p, &p->slots[i]);
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++) let_go(p, &p->slots[i]);
+    regions_close(&p->regions);
 }
+
+/* ---- which version is given up ---- */
 
 /* Served ones by how little they are missed: released, then decided, then older before newer. */
 static bool goes_before(const publication_slot_t *a, const publication_slot_t *b)
@@ -46,12 +43,6 @@ static bool is_newer(const publication_slot_t *a, const publication_slot_t *b)
     return a->version > b->version;
 }
 
-/* A larger region fits more versions; one without memory comes last. */
-static bool is_larger(const publication_slot_t *a, const publication_slot_t *b)
-{
-    return (a->region ? a->region->bytes : 0) > (b->region ? b->region->bytes : 0);
-}
-
 typedef bool before_t(const publication_slot_t *a, const publication_slot_t *b);
 
 /* The first slot of a state in the given order, leaving out two; NULL: none. */
@@ -59,7 +50,7 @@ static publication_slot_t *first_but(publications_t *p, publication_state_t stat
                                      const publication_slot_t *but1, const publication_slot_t *but2)
 {
     publication_slot_t *best = NULL;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++) {
         publication_slot_t *s = &p->slots[i];
         if (s->state == state && s != but1 && s != but2 && (!best || goes_first(s, best))) best = s;
     }
@@ -84,45 +75,90 @@ static publication_slot_t *least_missed(publications_t *p)
 
 bool publications_have(const publications_t *p, publication_state_t state)
 {
-    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++)
         if (p->slots[i].state == state) return true;
     return false;
 }
 
-/* A region that is being closed is free soon, and is waited for before a version is given up. */
-int publications_take(publications_t *p, uint64_t bytes, bool is_spare_any, int *ret_slot,
-                      region_t **ret_region)
+/* A share has a reference until its last send has ended. */
+bool publications_are_sending(const publications_t *p)
 {
-    publication_slot_t *s = first_in(p, PUBLICATION_FREE, is_larger), *served = least_missed(p);
-    /* A free slot without memory is used only while there are fewer warm ones than needed, or when none will
-     * become free: memory that is made once stays. */
-    int warm = 0;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) warm += p->slots[i].region != NULL;
-    bool comes_free = publications_have(p, PUBLICATION_CLOSING) || (served && served->is_released);
-    if (s && !s->region && warm >= PUBLICATION_WARM && comes_free) s = NULL;
-    if (!s && publications_have(p, PUBLICATION_CLOSING)) return HEDDLE_ERR_AGAIN;
-    if (!s && served && (is_spare_any || served->is_released || served->is_decided)) stop(p, served);
-    if (!s) return served ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NO_SLOT;
-    /* Before the larger one is made: there may not be memory for both. */
-    if (s->region && s->region->bytes < bytes) drop_region(p, s);
-    s->state = PUBLICATION_TAKEN;
-    *ret_slot = (int)(s - p->slots);
-    *ret_region = s->region;
+    pool_count_t count = regions_count(p->regions);
+    uint32_t wanted = 0;
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++) wanted += p->slots[i].region != NULL;
+    return count.in_use - count.lingering > wanted;
+}
+
+/* ---- taken and given back ---- */
+
+/* A version that was released goes as soon as another one is wanted: its memory is used again, and no more is
+ * made. */
+static int find_slot(publications_t *p, bool is_spare_any, publication_slot_t **ret_slot,
+                     heddle_error_t *error)
+{
+    publication_slot_t *free_one = first_in(p, PUBLICATION_FREE, is_newer), *served = least_missed(p);
+    uint32_t wanted = 0;
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++) wanted += p->slots[i].state != PUBLICATION_FREE;
+    bool is_to_go = !free_one || (wanted > 1 && served && served->is_released);
+    if (is_to_go && !served)
+        return error_fail(error, HEDDLE_ERR_NO_SLOT, "every version of the publisher is being written");
+    if (is_to_go && !(is_spare_any || served->is_released || served->is_decided)) return HEDDLE_ERR_AGAIN;
+    if (is_to_go) let_go(p, served);
+    *ret_slot = is_to_go ? served : free_one;
     return HEDDLE_OK;
 }
 
-/* The old region goes first: there may not be memory for both. */
-int publications_fit(publications_t *p, int slot, region_t *region)
+static publication_slot_t *find_making(publications_t *p)
 {
-    publication_slot_t *s = &p->slots[slot];
-    drop_region(p, s);
-    int rc = p->tr->map(p->t, region);
-    if (rc) region_unref(&region);
-    else s->region = region;
-    return rc;
+    return first_in(p, PUBLICATION_MAKING, is_newer);
 }
 
-void publications_give_back(publications_t *p, int slot) { p->slots[slot].state = PUBLICATION_FREE; }
+bool publications_are_making(const publications_t *p)
+{
+    const publication_slot_t *s = find_making((publications_t *)p);
+    return s && !s->region && !p->failure.code;
+}
+
+bool publications_make(publications_t *p)
+{
+    if (!publications_are_making(p)) return false;
+    int rc = regions_take(p->regions, (size_t)p->bytes, &find_making(p)->region, &p->failure);
+    p->failure.code = rc == HEDDLE_ERR_AGAIN ? HEDDLE_OK : rc;
+    return rc == HEDDLE_ERR_AGAIN;
+}
+
+int publications_take(publications_t *p, publication_take_t *take, heddle_error_t *error)
+{
+    if (take->bytes != p->bytes) publications_give_up(p); /* of another publication */
+    publication_slot_t *s = find_making(p);
+    int rc = s ? HEDDLE_OK : find_slot(p, take->is_spare_any, &s, error);
+    if (rc) return rc;
+    s->state = PUBLICATION_MAKING;
+    p->bytes = take->bytes;
+    if (take->own) p->failure.code = regions_adopt(p->regions, take->own, &s->region, &p->failure);
+    else if (publications_make(p)) return HEDDLE_ERR_AGAIN;
+    rc = p->failure.code;
+    if (rc) {
+        if (error) *error = p->failure;
+        publications_give_up(p);
+        /* What is still being sent is free soon. */
+        bool comes_free = rc == HEDDLE_ERR_NO_SLOT || rc == HEDDLE_ERR_NO_MEMORY;
+        return comes_free && publications_are_sending(p) ? HEDDLE_ERR_AGAIN : rc;
+    }
+    s->state = PUBLICATION_TAKEN;
+    take->region = s->region;
+    take->slot = (int)(s - p->slots);
+    return HEDDLE_OK;
+}
+
+void publications_give_up(publications_t *p)
+{
+    publication_slot_t *s = find_making(p);
+    if (s) let_go(p, s);
+    p->failure = (heddle_error_t){0};
+}
+
+void publications_give_back(publications_t *p, int slot) { let_go(p, &p->slots[slot]); }
 
 void publications_doubt(publications_t *p, int slot, uint64_t arena_bytes, const publication_doubt_t *doubt)
 {
@@ -136,7 +172,7 @@ void publications_doubt(publications_t *p, int slot, uint64_t arena_bytes, const
 int publications_in_doubt(const publications_t *p, uint64_t req)
 {
     int found = -1;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++) {
         const publication_slot_t *s = &p->slots[i];
         if (s->state != PUBLICATION_IN_DOUBT || (req && s->doubt.req != req)) continue;
         if (found < 0 || s->doubt.req < p->slots[found].doubt.req) found = i;
@@ -154,36 +190,27 @@ int publications_share(publications_t *p, int slot, uint64_t version, const key1
     share_key_t key;
     memcpy(key.b, given->b, sizeof key.b);
     int rc = memcmp(given, &NO_KEY, sizeof NO_KEY) ? HEDDLE_OK : HEDDLE_ERR_GONE;
-    if (!rc && !publications_of(p, version)) {
-        rc = p->tr->share(p->t, s->region, key);
-        if (!rc) {
-            *s = (publication_slot_t){.state = PUBLICATION_SERVED,
-                                      .region = s->region,
-                                      .version = version,
-                                      .arena_bytes = arena_bytes,
-                                      .key = key};
-            rc = p->tr->extend(p->t, key, 0, arena_bytes);
-            if (rc) stop(p, s);
-            return rc;
-        }
+    bool is_served = publications_of(p, version) != NULL;
+    if (!rc && !is_served) rc = p->io->tr->share(p->io->t, s->region, key);
+    if (rc || is_served) {
+        publications_give_back(p, slot);
+        return rc;
     }
-    publications_give_back(p, slot);
+    *s = (publication_slot_t){.state = PUBLICATION_SERVED,
+                              .region = s->region,
+                              .version = version,
+                              .arena_bytes = arena_bytes,
+                              .key = key};
+    rc = p->io->tr->extend(p->io->t, key, 0, arena_bytes);
+    if (rc) let_go(p, s);
     return rc;
 }
 
-/* The last send is over, so that the region can be written again. */
-void publications_unshared(publications_t *p, const share_key_t *key)
-{
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
-        publication_slot_t *s = &p->slots[i];
-        if (s->state == PUBLICATION_CLOSING && !memcmp(&s->key, key, sizeof *key))
-            s->state = PUBLICATION_FREE;
-    }
-}
+/* ---- served ---- */
 
 const publication_slot_t *publications_of(const publications_t *p, uint64_t version)
 {
-    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++)
         if (p->slots[i].state == PUBLICATION_SERVED && p->slots[i].version == version) return &p->slots[i];
     return NULL;
 }
@@ -204,16 +231,16 @@ void publications_decided(publications_t *p, uint64_t version)
 
 void publications_stop(publications_t *p, uint64_t version)
 {
-    for (int i = 0; i < PUBLICATION_SLOTS; i++)
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++)
         if (p->slots[i].state == PUBLICATION_SERVED && (!version || p->slots[i].version == version))
-            stop(p, &p->slots[i]);
+            let_go(p, &p->slots[i]);
 }
 
 /* The newest first: the broker takes the first as the current one. */
-uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBLICATION_SLOTS])
+uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBLICATIONS_WANTED])
 {
     uint32_t count = 0;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++) {
         if (p->slots[i].state != PUBLICATION_SERVED) continue;
         uint32_t at = count++;
         for (; at && ret_versions[at - 1] < p->slots[i].version; at--)

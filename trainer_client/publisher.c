@@ -39,6 +39,7 @@
 #define CLOSE_MS 3000u
 #define DEADLINE_MS 60000u
 #define SLEEP_MAX_MS 3600000u
+#define CHECK_US 10000u /* between two looks at a deadline that is not known here */
 
 /* Packing runs on the caller's thread: the call's deadline and its interrupt end it. */
 typedef struct {
@@ -331,15 +332,22 @@ static void give_back(heddle_publisher_t *p, int slot)
     do_command(p, &(command_t){.kind = COMMAND_GIVE_BACK, .slot = slot});
 }
 
-/* Waits for a slot at most for the publisher's timeout. The error names what keeps the older one. */
+/* Waits for a slot at most for the publisher's timeout, and for its memory until the call's deadline. The
+ * error names what keeps the older one. */
 static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
 {
+    uint64_t until_us = time_until((int)p->timeout_ms);
+    int rc;
     t->kind = COMMAND_TAKE;
     t->error = error;
-    int rc = run_until(p, t, time_until((int)p->timeout_ms));
+    do {
+        rc = run_until(p, t, time_now() + CHECK_US);
+        int stopped = rc == HEDDLE_ERR_AGAIN && t->is_making ? stop_check(error) : HEDDLE_OK;
+        if (stopped) rc = stopped;
+    } while (rc == HEDDLE_ERR_AGAIN && (t->is_making || time_now() < until_us));
     if (rc) {
         do_command(p, &(command_t){.kind = COMMAND_GIVE_UP});
-        if (rc != HEDDLE_ERR_AGAIN && rc != HEDDLE_ERR_NO_SLOT) return rc;
+        if (rc != HEDDLE_ERR_AGAIN) return rc;
         error_fail(error, HEDDLE_ERR_NO_SLOT, "every region of the publisher is in use");
         error_expected(error, "the older one free within %u ms", p->timeout_ms);
         error_found(error, "bytes of it still on their way to a worker");
@@ -348,39 +356,6 @@ static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
     }
     rc = stop_check(error); /* it may have been waited for */
     if (rc) give_back(p, t->slot);
-    return rc;
-}
-
-/* Gives new memory to the slot, which owns it from here on, also on failure. */
-static int fit(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
-{
-    t->kind = COMMAND_FIT;
-    int rc = do_command(p, t);
-    if (!rc) return HEDDLE_OK;
-    error_fail(error, rc, "%llu bytes of memory cannot be registered", (unsigned long long)t->bytes);
-    error_hint(error, "free memory, or raise the limit of locked memory: ulimit -l");
-    give_back(p, t->slot);
-    return rc;
-}
-
-/* A slot with enough memory, which is warm or made now; and `r` read into it, unless that is NULL. On
- * this thread: touching memory takes long, and the loop has a lease to keep. */
-static int take_region(heddle_publisher_t *p, reading_t *r, command_t *t, heddle_error_t *error)
-{
-    int rc = take_slot(p, t, error);
-    if (rc) return rc;
-    bool is_new = !t->region;
-    if (is_new) rc = region_begin(t->bytes, &t->region, error);
-    bool is_begun = is_new && !rc;
-    if (!rc && r) {
-        rc = reading_into(r, t->region, error);
-    } else if (!rc) {
-        /* Pages are made piece by piece, between which it can be stopped. */
-        while ((rc = region_grow(t->region, error)) == HEDDLE_ERR_AGAIN && !(rc = stop_check(error))) {}
-    }
-    if (!rc) return is_new ? fit(p, t, error) : HEDDLE_OK;
-    if (is_begun) region_unref(&t->region);
-    give_back(p, t->slot);
     return rc;
 }
 
@@ -427,7 +402,7 @@ int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tenso
     if (!rc) {
         t.bytes = pack_bytes(pack);
         patience_begin(&patience, p, start_us, p->timeout_ms);
-        rc = patience_over(&patience, take_region(p, NULL, &t, &error), &error);
+        rc = patience_over(&patience, take_slot(p, &t, &error), &error);
     }
     if (rc == HEDDLE_ERR_DEADLINE) {
         error_fail(&error, rc, "the memory of %s was not made in time", p->adapter);
@@ -600,23 +575,22 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
 static void drop_ahead(heddle_publisher_t *p)
 {
     reading_t reading = {0};
-    region_t *region = NULL;
+    memory_region_t *region = NULL;
     heddle_error_t ignored;
     if (!p->ahead) return;
     atomic_store(&p->ahead_patience.deadline_ms, 0);
     reading_join(&p->ahead, &reading, &region, &ignored);
     reading_close(&reading);
-    region_unref(&region);
+    memory_region_destroy(&region);
 }
 
 /* Reads the directory into a region, unless it was read ahead, while the publisher opened, into a region of
- * its own, which then becomes the slot's.  What was read ahead counts only if it is this directory and still
- * unchanged; the error that ended it is found again, or no longer there. */
+ * its own, which then becomes the pool's and the slot's.  What was read ahead counts only if it is this
+ * directory and still unchanged; the error that ended it is found again, or no longer there. */
 static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *patience,
                     heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     reading_t r = {0};
-    region_t *region = NULL;
     command_t t = {0};
     bool is_ahead = reading_is_of(p->ahead, dir);
     if (is_ahead) {
@@ -625,20 +599,22 @@ static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *pa
         uint64_t passed_ms = (patience->start_us - p->ahead_patience.start_us) / 1000;
         uint64_t until_ms = passed_ms + atomic_load(&patience->deadline_ms);
         atomic_store(&p->ahead_patience.deadline_ms, until_ms < UINT_MAX ? (unsigned)until_ms : UINT_MAX);
-        is_ahead = !reading_join(&p->ahead, &r, &region, &ignored);
+        is_ahead = !reading_join(&p->ahead, &r, &t.own, &ignored);
     } else {
         drop_ahead(p);
     }
     int rc;
     if (is_ahead) {
-        t.bytes = region->bytes;
+        t.bytes = t.own->bytes;
         rc = take_slot(p, &t, error);
-        t.region = region;
-        if (!rc) rc = fit(p, &t, error);
-        else region_unref(&t.region);
+        memory_region_destroy(&t.own); /* unless it was taken over */
     } else {
         rc = reading_open(&r, dir, error);
-        if (!rc) t.bytes = pack_bytes(r.pack), rc = take_region(p, &r, &t, error);
+        if (!rc) t.bytes = pack_bytes(r.pack), rc = take_slot(p, &t, error);
+        if (!rc) {
+            rc = reading_into(&r, t.region->own, error);
+            if (rc) give_back(p, t.slot);
+        }
     }
     if (!rc) {
         rc = open_publication(p, r.pack, &t, ret_publication, error);

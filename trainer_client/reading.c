@@ -3,6 +3,8 @@
 
 #include "core/errors.h"
 #include "core/thread.h"
+#include "memory/pool.h"
+#include "transfer/region.h"
 
 #include <stdlib.h>
 
@@ -21,24 +23,33 @@ int reading_open(reading_t *r, const char *dir, heddle_error_t *error)
 
 typedef struct {
     peft_sink_t sink;
-    region_t *region;
+    memory_region_t *region;
+    size_t unasked_bytes; /* that may be made before it is asked again whether there is memory */
 } into_t;
 
 /* Pages are written through the memory file, which makes and fills them at once. */
 static int put(const peft_sink_t *sink, uint64_t at, const void *pages, size_t bytes, heddle_error_t *error)
 {
-    return region_put(((const into_t *)(const void *)sink)->region, at, pages, bytes, error);
+    into_t *into = (into_t *)(uintptr_t)sink;
+    memory_region_t *r = into->region;
+    if (into->unasked_bytes < bytes) {
+        int rc = memory_check(r->bytes - r->made_bytes, error);
+        if (rc) return rc;
+        into->unasked_bytes = POOL_ASK_BYTES;
+    }
+    into->unasked_bytes -= bytes < into->unasked_bytes ? bytes : into->unasked_bytes;
+    return memory_region_put(r, at, pages, bytes, error);
 }
 
 /* A warm region is written in place; a new one is made as the bytes come. */
-int reading_into(reading_t *r, region_t *region, heddle_error_t *error)
+int reading_into(reading_t *r, memory_region_t *region, heddle_error_t *error)
 {
     into_t into = {.sink = {.put = put}, .region = region};
     into.sink.leaves = pack_lay_digested(r->pack, region->base);
-    if (region->own->made_bytes == region->bytes) into.sink.base = region->base;
+    if (region->made_bytes == region->bytes) into.sink.base = region->base;
     if (!into.sink.leaves) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to digest an adapter");
     int rc = peft_read(r->dir, &into.sink, r->pack->layout.places, error);
-    while (!rc && (rc = region_grow(region, error)) == HEDDLE_ERR_AGAIN) rc = stop_check(error);
+    while (!rc && (rc = memory_region_grow(region, error)) == HEDDLE_ERR_AGAIN) rc = stop_check(error);
     return rc;
 }
 
@@ -55,7 +66,7 @@ struct ahead {
     const stop_t *stop;
     char *dir;
     reading_t reading;
-    region_t *region;
+    memory_region_t *region;
     int rc;
     heddle_error_t error;
 };
@@ -66,7 +77,8 @@ static void *read_ahead(void *self)
     ahead_t *a = self;
     stop_begin(a->stop);
     a->rc = reading_open(&a->reading, a->dir, &a->error);
-    if (!a->rc) a->rc = region_begin(pack_bytes(a->reading.pack), &a->region, &a->error);
+    if (!a->rc) a->rc = memory_region_new(pack_bytes(a->reading.pack), &a->region, &a->error);
+    if (!a->rc) a->rc = memory_region_begin(a->region, &a->error);
     if (!a->rc) a->rc = reading_into(&a->reading, a->region, &a->error);
     stop_end();
     return NULL;
@@ -75,7 +87,7 @@ static void *read_ahead(void *self)
 static void destroy(ahead_t *a)
 {
     reading_close(&a->reading);
-    region_unref(&a->region);
+    memory_region_destroy(&a->region);
     free(a->dir);
     free(a);
 }
@@ -95,7 +107,7 @@ ahead_t *reading_ahead(const char *dir, const stop_t *stop)
 bool reading_is_of(const ahead_t *a, const char *dir) { return a && !strcmp(a->dir, dir); }
 
 /* The result is the caller's only when nothing can have changed since it was read. */
-int reading_join(ahead_t **ahead, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error)
+int reading_join(ahead_t **ahead, reading_t *ret_reading, memory_region_t **ret_region, heddle_error_t *error)
 {
     ahead_t *a = *ahead;
     *ahead = NULL;

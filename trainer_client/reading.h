@@ -4,7 +4,7 @@
  *   reading_open --(a region of pack_bytes)--> reading_into --> the caller takes the pack and seals it
  *
  *   reading_ahead ... reading_join             both, on a thread of its own, into a region of its own, while
- *                                              the publisher opens
+ *                                              the publisher opens: in `writing` when it is given
  *
  * That thread reads no environment, since UCX's settings change in it meanwhile (client/opening.h).  All
  * other calls are made on the application's thread, which owns a reading.  core/stop.h ends it early; only
@@ -15,7 +15,7 @@
 #include "core/stop.h"
 #include "proto/peft.h"
 #include "trainer_client/pack.h"
-#include "transfer/region.h"
+#include "memory/region.h"
 
 typedef struct {
     peft_dir_t *dir;
@@ -25,7 +25,7 @@ typedef struct {
 /* Opened, checked and laid out; nothing of the tensors is read yet. */
 int reading_open(reading_t *r, const char *dir, heddle_error_t *error);
 /* All of it, and what of the region is not made yet. */
-int reading_into(reading_t *r, region_t *region, heddle_error_t *error);
+int reading_into(reading_t *r, memory_region_t *region, heddle_error_t *error);
 /* Accepts one that is empty. */
 void reading_close(reading_t *r);
 
@@ -39,6 +39,6 @@ bool reading_is_of(const ahead_t *a, const char *dir);
 /* Waits for its end and frees it.  OK: reading and region are the caller's; the path still leads to that
  * directory, and its files are as they were.  BAD_ADAPTER where that is not sure: it is to be read again.
  * Else what ended the reading. */
-int reading_join(ahead_t **a, reading_t *ret_reading, region_t **ret_region, heddle_error_t *error);
+int reading_join(ahead_t **a, reading_t *ret_reading, memory_region_t **ret_region, heddle_error_t *error);
 
 #endif

@@ -137,7 +137,7 @@ Test(publish, ten_in_a_row)
         MUST(w, actor_counters(workers[i]).maps <= SLOTS); /* slots are used again, not made again */
         MUST(w, worker_holds(workers[i], 9) && !worker_holds(workers[i], 8));
     }
-    MUST(w, actor_counters(trainer).maps <= 2);
+    MUST(w, actor_counters(trainer).maps <= 3); /* one served, one written, one ahead */
     check_settled(w);
 }
 
@@ -228,7 +228,7 @@ Test(publish, every_ten_ms_over_a_slow_link)
     MUST(w, activated >= 8);
     MUST(w, longest_us <= 200 * MS);
     for (uint64_t v = 1; v <= VERSIONS; v++) MUST(w, strcmp(world_state(w, v), "failed") != 0);
-    MUST(w, actor_counters(trainer).maps == 3);
+    MUST(w, actor_counters(trainer).maps <= 4); /* three are wanted, and one is ahead */
     world_run(w, SECOND);
     check_settled(w);
 }
@@ -260,7 +260,7 @@ Test(publish, a_worker_slower_than_its_trainer_gets_somewhere)
            (unsigned long long)activated, VERSIONS, (double)longest_us / 1e3);
     MUST(w, activated >= 15);
     MUST(w, longest_us <= 300 * MS);
-    MUST(w, actor_counters(trainer).maps <= 3);
+    MUST(w, actor_counters(trainer).maps <= 4);
     MUST(w, actor_counters(fast[0]).maps <= 3);
     world_run(w, SECOND);
     check_settled(w);

@@ -99,21 +99,18 @@ static void finish(actor_t *a, int code, const char *message)
                (unsigned long long)a->published.version, message);
 }
 
-/* A region that is large enough, of a slot that was taken. */
+/* A region that is large enough, of a slot that was taken. Making it takes no time of the world. */
 static int make_room(trainer_t *t, uint64_t now_us)
 {
     command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(t->pack)};
-    publisher_node_do(t->node, &c, now_us);
+    do {
+        while (c.is_making && publisher_node_ops.work(t->node, now_us)) {}
+        publisher_node_do(t->node, &c, now_us);
+    } while (c.rc == HEDDLE_ERR_AGAIN && c.is_making);
     if (c.rc) return c.rc;
     t->slot = c.slot;
     t->region = c.region;
-    if (t->region && t->region->bytes >= pack_bytes(t->pack)) return HEDDLE_OK;
-    int rc = region_new(pack_bytes(t->pack), &t->region, NULL);
-    c = (command_t){.kind = COMMAND_FIT, .slot = t->slot, .region = t->region};
-    if (!rc) rc = command(t->node, c, now_us);
-    c.kind = COMMAND_GIVE_BACK;
-    if (rc) command(t->node, c, now_us);
-    return rc;
+    return HEDDLE_OK;
 }
 
 static int write_and_seal(trainer_t *t, const content_t *c, uint64_t now_us)

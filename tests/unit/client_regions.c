@@ -139,7 +139,7 @@ Test(regions, what_cannot_be_registered_is_an_error_and_stays_free)
     map_rc = HEDDLE_ERR_NO_MEMORY;
     while ((rc = regions_take(m, BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
-    cr_assert(strstr(e.message, "a region of 65536 bytes cannot be mapped"), "%s", e.message);
+    cr_assert(strstr(e.message, "a region of 65536 bytes cannot be registered"), "%s", e.message);
     cr_assert_eq(regions_count(m).in_use, 0);
     map_rc = 0;
     r = take(BYTES);

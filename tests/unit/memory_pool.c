@@ -475,6 +475,19 @@ Test(memory_pool, a_region_has_room_for_a_version_that_is_a_little_larger)
     cr_assert_eq(pool_take(p, SIZE_MAX, &r, NULL), HEDDLE_ERR_NO_MEMORY);
 }
 
+/* One that was given up is large: a small one does not wait for it. */
+Test(memory_pool, a_small_one_does_not_wait_for_a_large_one_that_is_made)
+{
+    memory_region_t *r = NULL;
+    for (int i = 0; i < 3; i++)
+        cr_assert_eq(pool_take(p, 100 * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_ERR_AGAIN);
+    int steps = 0;
+    while (pool_take(p, RIG_BYTES, &r, NULL) == HEDDLE_ERR_AGAIN) cr_assert_lt(++steps, 3);
+    cr_assert_eq(r->bytes, RIG_BYTES);
+    settle();
+    cr_assert_eq(pool_count(p).bytes, RIG_BYTES);
+}
+
 /* A larger one is asked for while a smaller one is made, and again before that one is gone. */
 Test(memory_pool, a_size_that_grows_while_it_is_made)
 {

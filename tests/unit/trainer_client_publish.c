@@ -285,7 +285,7 @@ Test(joined, what_is_put_off_and_given_up_holds_no_region)
 {
     publish_result_t r;
     heddle_error_t error;
-    for (int i = 0; i < PUBLICATION_SLOTS; i++) {
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++) {
         publish_one("id-1");
         settles(1000);
         cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DEADLINE);

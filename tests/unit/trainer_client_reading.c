@@ -60,7 +60,7 @@ static void drop_dir(void)
 TestSuite(reading, .init = make_dir, .fini = drop_dir);
 
 /* The digest of what lies in the region, and of the directory as another reads it. */
-static void check_digest(reading_t *r, const region_t *region)
+static void check_digest(reading_t *r, const memory_region_t *region)
 {
     heddle_error_t e = {0};
     sealed_t sealed;
@@ -75,23 +75,24 @@ static void check_digest(reading_t *r, const region_t *region)
     cr_assert_eq(peft_digest(dir, &info, &e), HEDDLE_OK, "%s", e.message);
     digest_text(&sealed.digest, text);
     cr_assert_str_eq(text, info.digest);
-    cr_assert_eq(region->own->made_bytes, region->bytes);
+    cr_assert_eq(region->made_bytes, region->bytes);
 }
 
 Test(reading, a_new_region_and_one_with_other_bytes_hold_the_same)
 {
     heddle_error_t e = {0};
     reading_t r;
-    region_t *region = NULL;
+    memory_region_t *region = NULL;
     for (int i = 0; i < 2; i++) {
         cr_assert_eq(reading_open(&r, dir, &e), HEDDLE_OK, "%s", e.message);
         if (i) memset(region->base, 0xee, region->bytes);
-        else cr_assert_eq(region_begin(pack_bytes(r.pack), &region, &e), HEDDLE_OK, "%s", e.message);
+        else cr_assert_eq(memory_region_new(pack_bytes(r.pack), &region, &e), HEDDLE_OK, "%s", e.message);
+        if (!i) cr_assert_eq(memory_region_begin(region, &e), HEDDLE_OK, "%s", e.message);
         cr_assert_eq(reading_into(&r, region, &e), HEDDLE_OK, "%s", e.message);
         check_digest(&r, region);
         reading_close(&r);
     }
-    region_unref(&region);
+    memory_region_destroy(&region);
 }
 
 static int go_on(const stop_t *stop, heddle_error_t *error)
@@ -102,7 +103,7 @@ static int go_on(const stop_t *stop, heddle_error_t *error)
 static const stop_t NEVER = {go_on};
 
 /* Files that were written a moment ago are not given: the times cannot tell yet. */
-static void read_when_settled(reading_t *ret_reading, region_t **ret_region)
+static void read_when_settled(reading_t *ret_reading, memory_region_t **ret_region)
 {
     heddle_error_t e = {0};
     int rc = HEDDLE_ERR_BAD_ADAPTER;
@@ -119,12 +120,12 @@ static void read_when_settled(reading_t *ret_reading, region_t **ret_region)
 Test(reading, what_was_read_ahead_is_given)
 {
     reading_t r = {0};
-    region_t *region = NULL;
+    memory_region_t *region = NULL;
     cr_assert_not(reading_is_of(NULL, dir));
     read_when_settled(&r, &region);
     check_digest(&r, region);
     reading_close(&r);
-    region_unref(&region);
+    memory_region_destroy(&region);
 }
 
 /* The thread is named as soon as it is made. */
@@ -148,10 +149,10 @@ static void refuses_after(void (*change)(void))
 {
     heddle_error_t e = {0};
     reading_t r = {0};
-    region_t *region = NULL;
+    memory_region_t *region = NULL;
     read_when_settled(&r, &region);
     reading_close(&r);
-    region_unref(&region);
+    memory_region_destroy(&region);
     ahead_t *a = reading_ahead(dir, &NEVER);
     while (is_reading()) usleep(100); /* until it has been read */
     change();
@@ -185,7 +186,7 @@ Test(reading, it_ends_early_and_leaves_nothing)
 {
     heddle_error_t e = {0};
     reading_t r = {0};
-    region_t *region = NULL;
+    memory_region_t *region = NULL;
     ahead_t *a = reading_ahead(dir, &AT_ONCE);
     cr_assert_eq(reading_join(&a, &r, &region, &e), HEDDLE_ERR_INTERRUPTED);
     cr_assert_str_eq(e.message, "enough");
