@@ -155,6 +155,7 @@ bool regions_work(regions_t *m, uint64_t now_us)
 
 uint64_t regions_deadline(const regions_t *m) { return m->due_us; }
 pool_count_t regions_count(const regions_t *m) { return pool_count(m->pool); }
+pool_t *regions_pool(regions_t *m) { return m->pool; }
 
 /* ---- the end ---- */
 

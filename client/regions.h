@@ -52,5 +52,7 @@ bool regions_work(regions_t *m, uint64_t now_us);
 /* When regions_work has something to do. */
 uint64_t regions_deadline(const regions_t *m);
 pool_count_t regions_count(const regions_t *m);
+/* For client/sharing.h, which then works in the background in place of regions_work. */
+pool_t *regions_pool(regions_t *m);
 
 #endif

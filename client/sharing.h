@@ -15,7 +15,7 @@
  *
  * Two descriptors are to be polled: when one is readable, or the deadline has passed, sharing_turn is due.
  *
- * The product does not open it yet: members send no place.
+ * A publisher opens it; workers do not yet, and copy.
  *
  * Threads: one, a loop's. Nothing blocks, but for page faults. The member's node owns it. */
 #ifndef CLIENT_SHARING_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/region.h: shared memory that one process owns and writes, and that others of the host hold
- * (memory/hold.h). A memfd: content in whole pages, and a header in the last page (memory/rules.h).
- * The product makes the memory of every version with it (transfer/region.h), and offers none of it yet.
+  * (memory/hold.h). A memfd: content in whole pages, and a header in the last page (memory/rules.h). The
+  * product makes the memory of every version with it (client/regions.h); a publisher offers it, and no worker
+  * holds it yet.
  *
  *   state      | begin             | seal             | abort     | offer     | hand over     | drop
  *   -----------+-------------------+------------------+-----------+-----------+---------------+--------

@@ -13,7 +13,7 @@
  * A content is one of the pool's, sealed; or one that this process holds itself and hands on. It hands on
  * only what it has verified, or was told to be verified: such a content is added as verified.
  *
- * The product uses pools alone yet: no region is offered to other processes.
+ * A publisher offers its regions; no member holds any yet (client/sharing.h).
  *
  * Threads: one, a loop's. Nothing blocks, but for page faults in a region that is made. The caller owns it.
  */

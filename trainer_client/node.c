@@ -2,12 +2,14 @@
 #include "trainer_client/node.h"
 
 #include "client/member.h"
+#include "client/sharing.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/limits.h"
 #include "core/log.h"
 
 #include <assert.h>
+#include <poll.h>
 #include <stdlib.h>
 
 #define PROGRESS_US 50000u /* at most 20 events a second */
@@ -62,6 +64,7 @@ struct publisher_node {
     take_state_t take;
     uint64_t take_us;     /* WAITS: until then */
     uint64_t rest_us;     /* when the pool of regions has work in the background */
+    uint64_t share_us;    /* when sharing_turn is due at the latest */
     uint64_t heard_us;    /* when the broker's last frame came */
     uint64_t settled_us;  /* until then the broker decides nothing: it had just started */
     heddle_error_t fence; /* why it is over for good; code 0: it is not */
@@ -179,7 +182,8 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
                                 .config = a->pack->config,
                                 .meta = pairs,
                                 .meta_count = pair_count,
-                                .asked_ms = a->opts.asked_ms ? a->opts.asked_ms : a->opts.deadline_ms};
+                                .asked_ms = a->opts.asked_ms ? a->opts.asked_ms : a->opts.deadline_ms,
+                                .region = sharing_region(&n->publications.slots[a->slot].content)};
     int rc = member_send(&n->member, &m);
 
     /* SLOW means a full queue, and a retry in a moment. GONE needs no handling: the end of the connection is
@@ -372,7 +376,10 @@ static void send_open(publisher_node_t *n)
     tr_where_t where;
     const char *addresses[LIMIT_ADDRESSES];
     uint64_t served[PUBLICATIONS_WANTED] = {0};
+    msg_offered_t offered[PUBLICATIONS_WANTED];
     uint32_t count = publications_served(&n->publications, served);
+    uint32_t offered_count = publications_offered(&n->publications, offered);
+    const sharing_t *sharing = n->publications.sharing;
     msg_t m = {.type = MSG_OPEN};
     if (io->tr->address(io->t, &address)) return; /* no answer comes: it is tried again */
     io->tr->where(io->t, &where);
@@ -390,7 +397,10 @@ static void send_open(publisher_node_t *n)
                           .served_count = count,
                           .addresses = addresses,
                           .address_count = member_split(where.addresses, addresses, LIMIT_ADDRESSES),
-                          .network = where.network};
+                          .network = where.network,
+                          .place = sharing ? sharing_place(sharing) : 0,
+                          .offered = offered,
+                          .offered_count = offered_count};
     (void)member_send(&n->member, &m);
 }
 
@@ -534,6 +544,11 @@ static bool on_work(void *node, uint64_t now_us)
         return true;
     }
     if (now_us < n->rest_us) return false;
+    if (n->publications.sharing) { /* it works in the background itself */
+        n->rest_us = CLOCK_NEVER;
+        n->share_us = 0;
+        return true;
+    }
     bool has_more = regions_work(n->publications.regions, now_us);
     n->rest_us = regions_deadline(n->publications.regions);
     return has_more;
@@ -565,7 +580,21 @@ static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, c
     tell_event(n, &e);
 }
 
-/* One timer for the request, the status query, the progress and the session. */
+/* Only when it is due: a turn of the loop has other reasons as a rule. */
+static uint64_t share(publisher_node_t *n, uint64_t now_us)
+{
+    sharing_t *sharing = n->publications.sharing;
+    int fds[SHARING_FDS];
+    struct pollfd polled[SHARING_FDS];
+    if (!sharing) return CLOCK_NEVER;
+    sharing_fds(sharing, fds);
+    for (int i = 0; i < SHARING_FDS; i++) polled[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    if (now_us >= n->share_us || poll(polled, SHARING_FDS, 0) > 0)
+        n->share_us = sharing_turn(sharing, now_us);
+    return n->share_us;
+}
+
+/* One timer for the request, the status query, the progress, the session, and this host. */
 static uint64_t on_tick(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
@@ -592,6 +621,7 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     if (n->inquiry.version) at = clock_earlier(at, n->inquiry.due_us);
     if (n->take == TAKE_WAITS) at = clock_earlier(at, n->take_us);
     at = clock_earlier(at, n->rest_us);
+    at = clock_earlier(at, share(n, now_us));
     if (n->request.state != REQUEST_NONE) at = clock_earlier(at, n->request.resend_us);
     return p->version ? clock_earlier(at, p->due_us) : at;
 }
@@ -783,6 +813,10 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
                                  .req = n->request.req,
                                  .base_bytes = bytes_served(n),
                                  .resend_us = CLOCK_NEVER};
+        /* Before it is named to the broker: a worker may ask as soon as it is announced. */
+        publications_seal(&n->publications, c->request->slot, &c->request->sealed->part.manifest_digest,
+                          c->request->sealed->arena_bytes, now_us);
+        n->share_us = 0;
         if (n->fence.code) finish(n, &n->fence);
         else send_request(n, now_us);
         break;
@@ -809,6 +843,19 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
 }
 
 /* -- life ------------------------------------------------------------------------------------- */
+
+/* What cannot be shared is copied: a publisher needs no more than its broker. */
+static void open_sharing(publisher_node_t *n, const publisher_node_opts_t *opts)
+{
+    heddle_error_t error;
+    publications_t *p = &n->publications;
+    sharing_opts_t sharing = {.directory = opts->host_share,
+                              .life = opts->life,
+                              .pool = regions_pool(p->regions)};
+    if (!sharing_new(&sharing, &p->sharing, &error)) return;
+    log_emit(LOG_WARN, "publisher.unshared", "workers of this host copy the versions of %s: %s%s%s",
+             n->adapter, error.message, error.hint[0] ? "; " : "", error.hint);
+}
 
 /* The clients of a node may call it before its first session: all states begin as "none". */
 int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node)
@@ -837,8 +884,17 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, p
         publisher_node_destroy(&n);
         return HEDDLE_ERR_NO_MEMORY;
     }
+    if (opts->is_sharing) open_sharing(n, opts);
     *ret_node = n;
     return HEDDLE_OK;
+}
+
+_Static_assert(PUBLISHER_FDS == SHARING_FDS, "those of its sharing");
+uint32_t publisher_node_fds(const publisher_node_t *n, int ret_fds[PUBLISHER_FDS])
+{
+    if (!n->publications.sharing) return 0;
+    sharing_fds(n->publications.sharing, ret_fds);
+    return SHARING_FDS;
 }
 
 void publisher_node_destroy(publisher_node_t **n)

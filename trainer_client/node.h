@@ -40,6 +40,8 @@ typedef struct {
     bool is_unread; /* no application reads the events: what ends it for good is logged */
     key16_t life;
     uint64_t pid, seed;
+    bool is_sharing;             /* processes of this host may hold what is published, in place of a copy */
+    const char *host_share;      /* with is_sharing: client/sharing.h's directory; NULL: abstract sockets */
     void (*changed)(void *self); /* what an AGAIN waited for may be there; NULL: none.  Called
                                   * during a call of the node, which it must not call in turn */
     void *self;
@@ -47,6 +49,9 @@ typedef struct {
 
 /* `io` is borrowed for the node's life, and has a transfer. NO_MEMORY. */
 int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node);
+#define PUBLISHER_FDS 2
+/* To be polled, until it is destroyed: each turn that one is readable begins with a tick.  How many. */
+uint32_t publisher_node_fds(const publisher_node_t *n, int ret_fds[PUBLISHER_FDS]);
 /* Stops serving at once; COMMAND_LEAVE first, for a clean end. Accepts NULL and pointers to NULL. */
 void publisher_node_destroy(publisher_node_t **n);
 extern const node_ops_t publisher_node_ops;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "trainer_client/publications.h"
 
+#include "client/sharing.h"
 #include "core/digest.h"
 
 #include <string.h>
@@ -9,6 +10,7 @@
 static void let_go(publications_t *p, publication_slot_t *s)
 {
     if (s->state == PUBLICATION_SERVED) p->io->tr->unshare(p->io->t, s->key);
+    if (s->content.epoch) source_remove(sharing_source(p->sharing), &s->content);
     region_unref(&s->region);
     *s = (publication_slot_t){.state = PUBLICATION_FREE};
 }
@@ -24,6 +26,7 @@ int publications_init(publications_t *p, const node_io_t *io)
 void publications_fini(publications_t *p)
 {
     for (int i = 0; i < PUBLICATIONS_WANTED; i++) let_go(p, &p->slots[i]);
+    sharing_close(&p->sharing);
     regions_close(&p->regions);
 }
 
@@ -160,6 +163,17 @@ void publications_give_up(publications_t *p)
 
 void publications_give_back(publications_t *p, int slot) { let_go(p, &p->slots[slot]); }
 
+/* The version's number is not known yet; those that hold it are told its identity, epoch and manifest. */
+void publications_seal(publications_t *p, int slot, const digest_t *manifest, uint64_t arena_bytes,
+                       uint64_t now_us)
+{
+    publication_slot_t *s = &p->slots[slot];
+    memory_region_t *own = s->region->own;
+    if (!p->sharing || memory_region_seal(own, 0, manifest, arena_bytes, NULL)) return;
+    source_content_t content = {.id = memory_region_content(own), .bytes = arena_bytes};
+    if (!source_add(sharing_source(p->sharing), &content, now_us, NULL)) s->content = content.id;
+}
+
 void publications_doubt(publications_t *p, int slot, uint64_t arena_bytes, const publication_doubt_t *doubt)
 {
     publication_slot_t *s = &p->slots[slot];
@@ -200,7 +214,8 @@ int publications_share(publications_t *p, int slot, uint64_t version, const key1
                               .region = s->region,
                               .version = version,
                               .arena_bytes = arena_bytes,
-                              .key = key};
+                              .key = key,
+                              .content = s->content};
     rc = p->io->tr->extend(p->io->t, key, 0, arena_bytes);
     if (rc) let_go(p, s);
     return rc;
@@ -246,6 +261,17 @@ uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBL
         for (; at && ret_versions[at - 1] < p->slots[i].version; at--)
             ret_versions[at] = ret_versions[at - 1];
         ret_versions[at] = p->slots[i].version;
+    }
+    return count;
+}
+
+uint32_t publications_offered(const publications_t *p, msg_offered_t ret_offered[PUBLICATIONS_WANTED])
+{
+    uint32_t count = 0;
+    for (int i = 0; i < PUBLICATIONS_WANTED; i++) {
+        const publication_slot_t *s = &p->slots[i];
+        if (s->state != PUBLICATION_SERVED || !s->content.epoch) continue;
+        ret_offered[count++] = (msg_offered_t){.version = s->version, .region = sharing_region(&s->content)};
     }
     return count;
 }

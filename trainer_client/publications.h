@@ -6,7 +6,7 @@
  *   FREE     publications_take        -> MAKING   its region is made, a step a call
  *   MAKING   publications_take        -> TAKEN    at once where the pool has a free region
  *            publications_give_up     -> FREE
- *   TAKEN    (the application writes, the broker is asked)
+ *   TAKEN    (the application writes, publications_seal, the broker is asked)
  *            publications_share       -> SERVED   key and version; all of the arena is readable
  *            publications_give_back   -> FREE
  *            publications_doubt       -> IN_DOUBT the request was abandoned, and may be recorded yet
@@ -27,6 +27,9 @@
  * another region is taken meanwhile: a publication does not wait for readers of an older version.  Serving
  * goes on after RELEASE, because the memory stays anyway and a worker that joins late may need it.
  *
+ * With client/sharing.h processes of this host may hold a version in its region from publications_seal on,
+ * while it is wanted.  What they hold then is not written before they let go of it.
+ *
  * Loop thread only, except for the memory of a TAKEN region, which the application's thread writes.  The node
  * owns the slots and their regions.  Nothing blocks. */
 #ifndef TRAINER_CLIENT_PUBLICATIONS_H
@@ -37,6 +40,8 @@
 #include "proto/msg.h"
 
 #define PUBLICATIONS_WANTED 3
+
+typedef struct sharing sharing_t; /* client/sharing.h */
 
 typedef enum {
     PUBLICATION_FREE,
@@ -62,12 +67,14 @@ typedef struct {
     uint64_t arena_bytes;      /* SERVED, IN_DOUBT */
     publication_doubt_t doubt; /* IN_DOUBT */
     share_key_t key;
+    content_id_t content; /* what processes of this host may hold; epoch 0: nothing */
     bool is_released, is_decided;
 } publication_slot_t;
 
 typedef struct publications {
     const node_io_t *io;
     regions_t *regions;
+    sharing_t *sharing; /* owned; NULL: no process of this host holds anything */
     publication_slot_t slots[PUBLICATIONS_WANTED];
     uint64_t bytes;         /* MAKING: asked for */
     heddle_error_t failure; /* MAKING: why there is no memory; code 0: not known yet */
@@ -102,6 +109,9 @@ bool publications_are_making(const publications_t *p);
 /* MAKING -> FREE; what was made of its region stays with the pool. */
 void publications_give_up(publications_t *p);
 void publications_give_back(publications_t *p, int slot);
+/* A TAKEN region is written: an arena of so many bytes with that manifest.  Again: nothing changes. */
+void publications_seal(publications_t *p, int slot, const digest_t *manifest, uint64_t arena_bytes,
+                       uint64_t now_us);
 /* TAKEN -> IN_DOUBT. */
 void publications_doubt(publications_t *p, int slot, uint64_t arena_bytes, const publication_doubt_t *doubt);
 /* The slot whose request in doubt has that number, or the oldest one (0); -1: none. */
@@ -117,6 +127,8 @@ void publications_decided(publications_t *p, uint64_t version);
 void publications_stop(publications_t *p, uint64_t version); /* 0: all */
 /* The versions that are served, the newest first; how many. */
 uint32_t publications_served(const publications_t *p, uint64_t ret_versions[PUBLICATIONS_WANTED]);
+/* Of those, which processes of this host may hold; how many. */
+uint32_t publications_offered(const publications_t *p, msg_offered_t ret_offered[PUBLICATIONS_WANTED]);
 /* NULL when the version is not SERVED. */
 const publication_slot_t *publications_of(const publications_t *p, uint64_t version);
 

@@ -254,10 +254,15 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
                                   .pid = (uint64_t)getpid(),
                                   .changed = on_changed,
                                   .self = p};
+    node.is_sharing = true;
     random_bytes(&node.life, sizeof node.life);
     random_bytes(&node.seed, sizeof node.seed);
     rc = publisher_node_new(&node, shell_io(p->shell), &p->node);
     if (rc) return error_fail(error, rc, "no memory for a publisher");
+    int fds[PUBLISHER_FDS];
+    uint32_t fd_count = publisher_node_fds(p->node, fds);
+    for (uint32_t i = 0; !rc && i < fd_count; i++) rc = shell_poll(p->shell, fds[i], error);
+    if (rc) return rc;
     rc = shell_start(p->shell, &publisher_node_ops, p->node, error);
     p->is_running = !rc;
     return rc;

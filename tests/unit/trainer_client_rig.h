@@ -7,6 +7,7 @@
 #include "tests/contract/region_new.h"
 #include "tests/contract/ask.h"
 #include "tests/lib/mem.h"
+#include "core/digest.h"
 #include "core/errors.h"
 #include "proto/value.h"
 #include "trainer_client/node.h"
@@ -37,6 +38,7 @@ static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":4,\"use_rslora\":tru
 
 typedef struct {
     uint64_t now, token, changes;
+    key16_t life;
     bool line_is_full, line_is_down, redialled;
     transfer_t *t, *worker_t;
     region_t *worker_region;
@@ -100,13 +102,16 @@ UNUSED static transfer_t *open_transfer(uint64_t token)
 }
 
 typedef struct {
-    bool takeover, is_unread;
+    bool takeover, is_unread, is_sharing;
 } how_t;
 UNUSED static void open_world_as(how_t how)
 {
     w = (world_t){.now = PUBLISHED_US, .token = TOKEN};
     w.t = open_transfer(1);
     w.worker_t = open_transfer(WORKER);
+    w.life = (key16_t){{7}};
+    if (how.is_sharing)
+        random_bytes(&w.life, sizeof w.life); /* of the socket, of all processes of this host */
     w.io = (node_io_t){.self = &w,
                        .send = take_frame,
                        .redial = note_redial,
@@ -120,7 +125,8 @@ UNUSED static void open_world_as(how_t how)
                                   .broker = "tcp://10.0.0.1:7700",
                                   .takeover = how.takeover,
                                   .is_unread = how.is_unread,
-                                  .life = {{7}},
+                                  .life = w.life,
+                                  .is_sharing = how.is_sharing,
                                   .pid = 5,
                                   .seed = 3,
                                   .changed = note_change,
