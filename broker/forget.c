@@ -51,7 +51,7 @@ static int check(const broker_t *b, const char *name, instant_t now, const adapt
     if (!a) {
         rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", name);
         error_where(error, name, 0, NULL, NULL);
-        error_hint(error, "`heddle adapters` lists what there is");
+        registry_hint_adapters(&b->registry, name, error);
         return rc;
     }
     if (!a->writer.token) return refuse_workers(b, a, error);

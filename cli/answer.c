@@ -102,9 +102,11 @@ static json_t *error_object(const heddle_error_t *error)
 
 /* A copy with the general hint of its code, if the failure itself came without one.  The library's hints name
  * fields of its options; here they are options of the command. */
-static heddle_error_t with_hint(const heddle_error_t *error)
+static heddle_error_t with_hint(const char *kind, const heddle_error_t *error)
 {
     heddle_error_t e = *error;
+    if (!e.hint[0] && e.code == HEDDLE_ERR_USAGE && kind[0])
+        error_hint(&e, "`heddle %s --help` lists its options and arguments", kind);
     for (size_t i = 0; !error->hint[0] && i < sizeof HINTS / sizeof *HINTS; i++)
         if (HINTS[i].code == e.code) error_hint(&e, "%s", HINTS[i].hint);
     option_words(e.hint);
@@ -137,7 +139,7 @@ static int end_by_signal(const char *kind, const heddle_error_t *e)
 
 int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
 {
-    heddle_error_t e = with_hint(error);
+    heddle_error_t e = with_hint(kind, error);
     bool is_signal = e.code == HEDDLE_ERR_INTERRUPTED && cli_signal_exit();
     if (c->output == OUTPUT_JSON) {
         json_t *object =
@@ -176,7 +178,7 @@ static void use_option_words(json_t *value)
 
 int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render)
 {
-    heddle_error_t error = with_hint(why);
+    heddle_error_t error = with_hint(kind, why);
     int rc = error.code;
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     heddle_free(json);

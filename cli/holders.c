@@ -33,8 +33,8 @@ void holders_hint(const holders_t *h, const char *adapter, long long version, he
     if (h->other)
         error_hint(error, "%.128s: end that worker; it fetches the version again when it is back", h->other);
     else if (version)
-        error_hint(error, "`heddle verify %.128s@%lld --dir` asks for the right one: it is %s@%lld", adapter,
-                   version, adapter, version);
+        error_hint(error, "`heddle verify %.128s@%lld --dir DIR` asks for the right one: it is %s@%lld",
+                   adapter, version, adapter, version);
     else if (h->told_count && h->as_dir_count == h->told_count) {
         /* The list may have been cut, so this counts only the workers in it. */
         size_t silent_count = h->listed_count - h->told_count;

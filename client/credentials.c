@@ -74,6 +74,7 @@ int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t 
         rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
                         path ? "%.300s: has no secret line" : "there is no key to connect with",
                         path ? path : "");
+        error_contrast(error, "a secret line", "none");
         error_hint(error, "name a file that heddle keygen made: opts.key or HEDDLE_KEY");
     }
     if (!rc) {

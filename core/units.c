@@ -31,7 +31,8 @@ static bool parse_number(const char *text, const unit_t *units, double max, doub
 
 bool units_parse_duration(const char *text, uint32_t *ret_ms)
 {
-    static const unit_t UNITS[] = {{"", 1e3}, {"ms", 1}, {"s", 1e3}, {"m", 60e3}, {"h", 3600e3}, {NULL, 0}};
+    static const unit_t UNITS[] = {{"", 1e3},     {"ms", 1},      {"s", 1e3}, {"m", 60e3},
+                                   {"h", 3600e3}, {"d", 86400e3}, {NULL, 0}};
     double ms;
     if (!parse_number(text, UNITS, 2147483647.0, &ms)) return false;
     *ret_ms = ms > 0 && ms < 1 ? 1 : (uint32_t)llround(ms);

@@ -692,7 +692,10 @@ static void do_abandon(publisher_node_t *n)
     if (!e.code && is_ready(n) && n->member.session.line_up)
         error_fail(&e, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s",
                    n->adapter, *why ? ": " : "", why);
-    else if (!e.code) error_fail(&e, HEDDLE_ERR_UNAVAILABLE, "the broker of %s does not answer", n->adapter);
+    else if (!e.code) {
+        error_fail(&e, HEDDLE_ERR_UNAVAILABLE, "the broker of %s does not answer", n->adapter);
+        error_contrast(&e, "an answer to the publication within its deadline", "none");
+    }
     error_where(&e, n->adapter, 0, NULL, "commit");
     hint_repeat(n, a, &e);
     finish(n, &e);

@@ -83,8 +83,12 @@ int wire_check_endpoint(const char *endpoint, bool listen, bool *ret_loopback, h
     error_contrast(
         error, listen ? "tcp://HOST:PORT (either may be *) or ipc:///PATH" : "tcp://HOST:PORT or ipc:///PATH",
         endpoint);
-    error_hint(error, "for example tcp://127.0.0.1:7700; write an address in full, and a port without "
-                      "leading zeros");
+    if (!strpbrk(endpoint, ":/.")) /* "policy" */
+        error_hint(error,
+                   "for example tcp://127.0.0.1:7700; the name of an adapter goes into its own argument");
+    else
+        error_hint(error, "for example tcp://127.0.0.1:7700; write an address in full, and a port without "
+                          "leading zeros");
     return rc;
 }
 

@@ -354,6 +354,17 @@ static void explain_end(void *self)
     else explain(w, ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL, 0);
 }
 
+/* A plain connection fails, and the ring now has a key for the endpoint: the broker was started, or started
+ * again, with keys.  A damaged file counts too, since a plain connection must then end as well. */
+static bool has_key_now(const wire_t *w)
+{
+    char key[KEY_TEXT];
+    heddle_error_t error;
+    const wire_keys_t *k = w->keys;
+    return k && !k->is_fixed && !k->broker_key[0] &&
+           keyring_known_broker(&k->ring, w->endpoint, key, &error) != HEDDLE_ERR_NOT_FOUND;
+}
+
 /* A connection that ends in the handshake may mean that the broker is stopping; libzmq retries it by
  * itself, more and more slowly. Several in a row mean that the broker has another key, or that only one
  * side has keys: the side that closes first may do so before the other has read its mechanism. So the
@@ -361,18 +372,11 @@ static void explain_end(void *self)
  * had. */
 static void on_failed(wire_t *w, uint16_t event, uint32_t value)
 {
+    if (has_key_now(w)) w->redial = true;
     if (event != ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
-        explain(w, event, value);
+        if (!w->redial) explain(w, event, value);
         return;
     }
-    /* A plain connection fails, and the ring now has a key for the endpoint: the broker was restarted with
-     * keys. A damaged file counts too, since a plain connection must then end as well. */
-    char key[KEY_TEXT];
-    heddle_error_t error;
-    const wire_keys_t *k = w->keys;
-    if (k && !k->is_fixed && !k->broker_key[0] &&
-        keyring_known_broker(&k->ring, w->endpoint, key, &error) != HEDDLE_ERR_NOT_FOUND)
-        w->redial = true;
     if (++w->broken_off < BROKEN_OFF_MAX) return;
     bool is_awaited = w->greeting ? !greeting_mechanism(w->greeting) && ++w->greeting_waits < BROKEN_OFF_MAX
                                   : descriptors_are_left() &&

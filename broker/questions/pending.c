@@ -155,7 +155,7 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
         error_where(error, q->name, row->version, NULL, NULL);
         if (newest) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
         if (newest) error_hint(error, "`heddle versions %.128s` lists what there is", q->name);
-        else error_hint(error, "`heddle adapters` lists what there is");
+        else registry_hint_adapters(v.registry, q->name, error);
         return rc;
     }
 

@@ -9,7 +9,8 @@
 #include "proto/value.h"
 
 /* Three cases with one error: no such adapter, no such version, or nothing active or staging. */
-static int fail_unknown(const adapter_row_t *a, const char *name, uint64_t version, heddle_error_t *error)
+static int fail_unknown(const registry_t *r, const adapter_row_t *a, const char *name, uint64_t version,
+                        heddle_error_t *error)
 {
     int rc = !a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no adapter \"%s\"", name)
              : version
@@ -19,7 +20,7 @@ static int fail_unknown(const adapter_row_t *a, const char *name, uint64_t versi
     error_where(error, name, version, NULL, "fetch");
     if (a && version) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
     if (a) error_hint(error, "`heddle versions %.128s` lists what there is", name);
-    else error_hint(error, "`heddle adapters` lists what there is");
+    else registry_hint_adapters(r, name, error);
     return rc;
 }
 
@@ -87,7 +88,8 @@ void on_pull(const call_t *c)
         const version_row_t *newest = a->active ? NULL : rollout_newest_live(&c->b->rollout, a);
         version = newest ? newest->version : a->active;
     }
-    if (!rc && (!a || !version || version > a->last_version)) rc = fail_unknown(a, name, version, &error);
+    if (!rc && (!a || !version || version > a->last_version))
+        rc = fail_unknown(&c->b->registry, a, name, version, &error);
     if (!rc) rc = answer(c, a, version, &error);
     if (rc) broker_refuse(c, &error, 0);
 }

@@ -168,12 +168,15 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
     size_t count = 0, used = 0;
     for (size_t i = a->version_count; i-- > registry_live_from(a) && count < ACTIVATABLE_MAX;) {
         const char *state = rollout_state(&b->rollout, a, a->versions[i]);
-        if (!strcmp(state, "kept") || !strcmp(state, "staged")) found[count++] = a->versions[i]->version;
+        bool is_aim = row->aim != AIM_BACK || a->versions[i]->version < a->active;
+        if (is_aim && (!strcmp(state, "kept") || !strcmp(state, "staged")))
+            found[count++] = a->versions[i]->version;
     }
     for (size_t i = count; i-- > 0 && used < sizeof versions;)
         used +=
             (size_t)snprintf(versions + used, sizeof versions - used, " %llu", (unsigned long long)found[i]);
-    if (count) error_hint(error, "activate one of%s, or publish its bytes again%s", versions, keep);
+    const char *act = row->aim == AIM_BACK ? "roll back to" : "activate";
+    if (count) error_hint(error, "%s one of%s, or publish its bytes again%s", act, versions, keep);
     else error_hint(error, "publish its bytes again; no other version can be activated%s", keep);
 }
 

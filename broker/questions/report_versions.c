@@ -187,12 +187,13 @@ static json_t *one_version(const report_view_t *b, const adapter_row_t *a, const
 /* ---- the page -------------------------------------------------------------------------------- */
 
 /* The three reasons lead to three different next steps, so each has a text of its own. */
-static int refuse_unknown(const adapter_row_t *a, const msg_query_t *q, heddle_error_t *error)
+static int refuse_unknown(const registry_t *r, const adapter_row_t *a, const msg_query_t *q,
+                          heddle_error_t *error)
 {
     const char *name = q->name ? q->name : "";
     if (!a) {
         error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no adapter \"%s\"", name);
-        error_hint(error, "heddle adapters lists them");
+        registry_hint_adapters(r, name, error);
     } else if (q->version > a->last_version) {
         error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", name,
                    (unsigned long long)q->version);
@@ -210,7 +211,7 @@ int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t 
 {
     const adapter_row_t *a = registry_adapter(b->registry, q->name ? q->name : "");
     const version_row_t *v = a && q->version ? registry_version(a, q->version) : NULL;
-    if (!a || (q->version && !v)) return refuse_unknown(a, q, error);
+    if (!a || (q->version && !v)) return refuse_unknown(b->registry, a, q, error);
     json_t *list = v ? one_version(b, a, v, q, page) : NULL;
     if (!v) {
         rows_t rows;

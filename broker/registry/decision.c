@@ -107,7 +107,8 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
                    : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", adapter);
         error_where(error, adapter, by->version, NULL, "activate");
         if (a) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-        error_hint(error, "`heddle versions %s` lists them", adapter);
+        if (a) error_hint(error, "`heddle versions %s` lists them", adapter);
+        else registry_hint_adapters(r, adapter, error);
         return rc;
     }
     const version_row_t *v = registry_version(a, by->version), *newest = registry_newest_live(a);

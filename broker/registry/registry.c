@@ -4,6 +4,7 @@
 
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/option.h"
 #include "core/sorted.h"
 
 #include <stdlib.h>
@@ -83,6 +84,16 @@ static int order_version(const void *row, const void *version)
 static size_t version_place(const adapter_row_t *a, uint64_t version, bool *ret_found)
 {
     return sorted_place(a->versions, a->version_count, &version, order_version, ret_found);
+}
+
+void registry_hint_adapters(const registry_t *r, const char *name, heddle_error_t *error)
+{
+    const char **names = calloc(r->adapter_count + 1, sizeof *names), *nearest = NULL;
+    for (size_t i = 0; names && i < r->adapter_count; i++) names[i] = r->adapters[i]->name;
+    if (names) nearest = option_nearest(name, names);
+    error_hint(error, "%s%.64s%s`heddle adapters` lists what there is", nearest ? "did you mean " : "",
+               nearest ? nearest : "", nearest ? "? " : "");
+    free(names);
 }
 
 const worker_row_t *registry_worker(const registry_t *r, const char *name)

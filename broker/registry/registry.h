@@ -111,6 +111,8 @@ int registry_apply(registry_t *r, const record_t *record);
 /* ---- reading ---- */
 /* NULL: never published to */
 adapter_row_t *registry_adapter(const registry_t *r, const char *name);
+/* Of an error about an adapter that is not there: its hint names the most similar one. */
+void registry_hint_adapters(const registry_t *r, const char *name, heddle_error_t *error);
 /* NULL: it was not ready */
 const worker_row_t *registry_worker(const registry_t *r, const char *name);
 /* NULL: never assigned, or forgotten */

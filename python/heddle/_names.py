@@ -41,7 +41,11 @@ def check(names: Iterable[str]) -> None:
         if end not in _ENDS[part]:
             last = _ENDS[part][0]
             expected = name[:found.start(1)] + part + (f".{last}" if last else "")
-            raise _refuse(name, "has the name of a live model's parameter", expected)
+            is_cut = end is None        # the file's name has .weight behind it
+            why = f"does not end in .{last}" if is_cut else "has the name of a live model's parameter"
+            if not expected.startswith(_PREFIX):
+                expected = f"{_PREFIX}model.{expected}"
+            raise _refuse(name, why, expected)
         if not name.startswith(_PREFIX):
             raise _refuse(name, "is in no module of the model", f"{_PREFIX}model.<module>.{part}")
         if part in _OTHER and end != "bias":

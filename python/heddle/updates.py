@@ -442,13 +442,16 @@ class Update(HeldVersion):
             raise _native.error("usage", f"activate() answers a commit; {self.tag} is {self.phase}")
         return self._answer("activate", lib.heddle_worker_activate)
 
-    def reject(self, reason: str | HeddleError) -> bool:
+    def reject(self, reason: str | Exception) -> bool:
         """Refuses a version that arrived, or says that a commit could not be carried out; up to 640 bytes
         reach the processes that wait for the version.  An exception of this package brings its code and phase
-        too; a broker keeps its message, and drops expected, found and hint.
+        too; a broker keeps its message, and drops expected, found and hint.  Of any other exception its type
+        and text are sent.
         """
         if isinstance(reason, HeddleError):
             return self._answer("reject", lib.heddle_worker_reject_error, _native.c_error(reason))
+        if isinstance(reason, Exception):
+            reason = f"{type(reason).__name__}: {reason}"
         return self._answer("reject", lib.heddle_worker_reject, _native.c_text(reason))
 
     def defer(self) -> Update:

@@ -279,12 +279,12 @@ def test_a_version_that_the_engine_rejects(broker, adapter):
     def engine(w):
         for u in w.updates():
             if u.phase == "arrived":
-                assert u.reject("no room for this one")
+                assert u.reject(MemoryError("no room for this one"))
     with heddle.Worker(adapters=[adapter], name="full") as w, heddle.Publisher(adapter=adapter) as pub:
         thread = threading.Thread(target=engine, args=(w,))
         thread.start()
         _joined("full")
-        with pytest.raises(heddle.RolloutFailed, match="no room for this one") as e:
+        with pytest.raises(heddle.RolloutFailed, match="MemoryError: no room for this one") as e:
             pub.publish_dir(FIXTURES / "plain").wait(min=1, timeout=60)
         assert e.value.code == "version_failed" and e.value.exit == 1
         assert [(m.worker, m.phase) for m in e.value.rollout.missing] == [("full", "stage")]

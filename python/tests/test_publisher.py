@@ -93,6 +93,7 @@ HERE = "base_model.model.model.layers.0.self_attn.q_proj."
 
 @pytest.mark.parametrize("names,says", [
     ([HERE + "lora_A.default.weight", HERE + "lora_B.default.weight"], "live model"),
+    (["layers.0.q_proj.lora_A", "layers.0.q_proj.lora_B"], r"lora_A does not end in \.weight"),
     ([A], "without its lora_B"), ([B], "without its lora_A"),
     ([A, HERE + "lora_B.bias"], "without its lora_B"), (["lora_A.weight", "lora_B.weight"], "no module"),
     (["q_proj.lora_A.weight", "q_proj.lora_B.weight"], "no module"),

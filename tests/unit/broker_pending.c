@@ -407,13 +407,14 @@ Test(pending, activate_counts_what_had_to_be_fetched)
     cr_assert_eq(number("bytes_moved"), 5000);
 }
 
-static const char *refused_hint(uint64_t version)
+static const char *refused(const char *op, uint64_t version)
 {
-    ask((msg_query_t){.op = "activate", .name = "policy", .version = version});
+    ask((msg_query_t){.op = op, .name = "policy", .version = version});
     const msg_error_t *e = &rig_last(ADMIN, MSG_ERROR)->error;
     cr_assert_str_eq(e->code, "not_activatable");
     return e->hint;
 }
+static const char *refused_hint(uint64_t version) { return refused("activate", version); }
 
 /* keep 1 */
 Test(pending, an_activation_that_is_refused_names_what_can_be_activated)
@@ -433,6 +434,7 @@ Test(pending, an_activation_that_is_refused_names_what_can_be_activated)
     cr_assert_str_eq(refused_hint(6), "`heddle wait --phase staged` waits until it is");
     rig_staged(W1, 6, 6);
     cr_assert_str_eq(refused_hint(2), "activate one of 4 6, or publish its bytes again");
+    cr_assert_str_eq(refused("rollback", 2), "roll back to one of 4, or publish its bytes again");
 }
 
 Test(pending, activate_refusals_are_errors)

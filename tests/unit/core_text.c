@@ -140,6 +140,7 @@ Test(units, durations)
     cr_assert(units_parse_duration("500ms", &ms) && ms == 500);
     cr_assert(units_parse_duration("30s", &ms) && ms == 30000);
     cr_assert(units_parse_duration("5m", &ms) && ms == 300000);
+    cr_assert(units_parse_duration("1d", &ms) && ms == 86400000);
     cr_assert(units_parse_duration("4", &ms) && ms == 4000);
     cr_assert(units_parse_duration("0.5", &ms) && ms == 500);
     cr_assert(units_parse_duration("0", &ms) && ms == 0);

@@ -620,6 +620,27 @@ Test(keys, broker_that_comes_with_its_key_later_is_found)
     wire_close(&server.wire);
 }
 
+/* The member was started first and dials plain; the broker then puts its key into the ring and listens. */
+Test(keys, broker_that_starts_after_its_member_is_no_refusal)
+{
+    key_pair_t broker = made();
+    wire_keys_t keys = {.own = made(), .ring = ring_at("ring")};
+    end_t server = {0}, client = {0};
+    char endpoint[256];
+    listen_with(&server, "tcp://127.0.0.1:*", NULL);
+    snprintf(endpoint, sizeof endpoint, "%s", wire_endpoint(server.wire));
+    cr_assert_eq(wire_dial(loop, endpoint, &keys, &SINK, &client, &client.wire, &error), 0);
+    UNTIL(client.up);
+    wire_close(&server.wire);
+    UNTIL(!client.up);
+    cr_assert_eq(keyring_tell_broker(&keys.ring, endpoint, broker.public_key, &error), 0);
+    listen_with(&server, endpoint, &broker);
+    UNTIL(client.up);
+    cr_assert_eq(client.refusals, 0);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
 /* libzmq tries the old key again by itself, sooner than the pause that grows ends. */
 Test(keys, broker_whose_key_is_known_after_several_refusals_is_met)
 {

@@ -203,12 +203,15 @@ def quoted(text):
 
 
 def wrapped_source(source):
-    """A comment at the end of a line that is too long goes above it."""
+    """A comment is laid out anew; at the end of a line that is too long, it goes above that line."""
     out = []
+    source = re.sub(r"/\*.*?\*/", lambda m: re.sub(r"\s*\n\s*\*? ?", " ", m[0]), source, flags=re.S)
     for line in source.replace("\\\n", "\n").split("\n"):
-        m = re.match(r"(\s*)(.*\S)\s*/\* (.*) \*/$", line)
-        if len(line) > 76 and m and not line.lstrip().startswith("/*"):
-            out += textwrap.wrap(f"/* {m[3]} */", 72, initial_indent=m[1], subsequent_indent=m[1] + "   ")
+        m = re.match(r"(\s*)(.*?)\s*/\* (.*) \*/$", line)
+        if len(line) > 76 and m:
+            out += textwrap.wrap(f"/* {m[3]} */", 76, initial_indent=m[1], subsequent_indent=m[1] + "   ")
+            if not m[2]:
+                continue
             line = m[1] + m[2]
         out += textwrap.wrap(line.rstrip(), 76, subsequent_indent="        ", break_long_words=False,
                              break_on_hyphens=False) or [""]
