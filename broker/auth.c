@@ -197,8 +197,10 @@ static int need(const auth_key_t *k, const msg_t *m, auth_role_t role, const cha
     error_where(error, adapter, 0, NULL, NULL);
     error_expected(error, "%s%s%s", name, colon, of);
     error_found(error, "%s", k->roles);
-    error_hint(error, "use another key (--key, HEDDLE_KEY), or have an admin revoke this one and add it "
-                      "anew with that role");
+    error_hint(error,
+               "use another key (--key, HEDDLE_KEY), or have an admin give this one the role: "
+               "`heddle keys add KEY --role %s%s%.128s`",
+               name, colon, of);
     return rc;
 }
 
@@ -235,23 +237,41 @@ int auth_check(const auth_key_t *k, const msg_t *m, heddle_error_t *error)
 
 /* ---- adding ---- */
 
-/* The roles as one text, in the order given, each of them once. */
-static int join_roles(const key_ask_t *ask, buf_t *out, heddle_error_t *error)
+static bool has_role(const auth_key_t *k, const char *role)
 {
+    size_t n = strlen(role);
+    for (const char *at = k ? k->roles : ""; *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == n && !strncmp(at, role, n)) return true;
+    return false;
+}
+
+/* The roles as one text, each of them once: those that the live key `known` has (NULL: none), then those that
+ * are asked for, in the order given. */
+static int join_roles(const key_ask_t *ask, const auth_key_t *known, buf_t *out, heddle_error_t *error)
+{
+    uint32_t count = known ? known->grant_count : 0;
     if (ask->role_count == 0 || ask->role_count > LIMIT_ROLES) {
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "a key has 1 to %u roles", LIMIT_ROLES);
         error_found(error, "%u", ask->role_count);
         return rc;
     }
+    if (known) buf_printf(out, "%s", known->roles);
     for (uint32_t i = 0; i < ask->role_count; i++) {
         grant_t grant;
         int rc = grant_parse(ask->roles[i], &grant, error);
         if (rc) return rc;
-        bool is_new = true;
+        bool is_new = !has_role(known, ask->roles[i]);
         for (uint32_t k = 0; k < i; k++) is_new &= strcmp(ask->roles[k], ask->roles[i]) != 0;
         if (is_new) buf_printf(out, "%s%s", out->bytes ? "," : "", ask->roles[i]);
+        count += is_new;
     }
     buf_text(out);
+    if (count > LIMIT_ROLES) {
+        int rc = error_fail(error, HEDDLE_ERR_LIMIT, "a key has at most %u roles, and %s would have %u",
+                            LIMIT_ROLES, known->name, count);
+        error_hint(error, "a role for any adapter (worker:*) stands for many, or use another key");
+        return rc;
+    }
     return out->failed ? error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the roles of a key")
                        : HEDDLE_OK;
 }
@@ -319,20 +339,23 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
         if ((*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z')) name[n++] = *c;
     name[n] = 0;
     if (ask->name[0]) text_printf(name, sizeof name, "%s", ask->name);
-    rc = join_roles(ask, &roles, error);
-    /* A key that is there with the same roles and name changes nothing, so that a command may be repeated. */
     const auth_key_t *known = auth_key(a, ask->public_key), *other = auth_named(a, name);
-    bool is_same = !rc && auth_is_live(known) && !strcmp(known->roles, buf_text(&roles)) &&
-                   (!ask->name[0] || !strcmp(known->name, ask->name));
-    if (!rc && !is_same && auth_is_live(known))
-        rc = refuse_conflict(known, "this key is there with other roles or name", "", error);
-    else if (!rc && !is_same && auth_is_live(other))
+    const auth_key_t *live = auth_is_live(known) ? known : NULL;
+    rc = join_roles(ask, live, &roles, error);
+    bool is_renamed = live && ask->name[0] && strcmp(live->name, ask->name) != 0;
+    if (!rc && is_renamed) rc = refuse_conflict(live, "this key is there under another name", "", error);
+    else if (!rc && !live && auth_is_live(other))
         rc = refuse_conflict(other, "another key has this name", ", or take another name", error);
-    if (!rc) *ret_changed = !is_same;
-    if (!rc && !is_same) {
+    /* A key that has all these roles changes nothing, so that a command may be repeated. */
+    bool is_change = !rc && !(live && !strcmp(live->roles, buf_text(&roles)));
+    if (!rc) *ret_changed = is_change;
+    if (is_change) {
         if (!known) rc = make_room(a, now, out, error);
-        if (!rc && !record_key(out, ask->public_key, name, buf_text(&roles), now, error))
-            rc = HEDDLE_ERR_LIMIT;
+        record_t *r =
+            rc ? NULL
+               : record_key(out, ask->public_key, live ? live->name : name, buf_text(&roles), now, error);
+        if (!rc && !r) rc = HEDDLE_ERR_LIMIT;
+        if (r && live) r->at_ms = live->added_ms;
     }
     buf_fini(&roles);
     return rc;

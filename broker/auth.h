@@ -3,8 +3,8 @@
  *
  *   unknown --add--> live --revoke--> revoked --add--> live
  *
- * A key's roles do not change while it lives: what a session was let do at its beginning, it may do to
- * its end or to the revocation. Revoked keys are remembered until LIMIT_KEYS need the place; forgotten is
+ * A key's roles only grow while it lives: what a session was let do at its beginning, it may do to its
+ * end or to the revocation. Revoked keys are remembered until LIMIT_KEYS need the place; forgotten is
  * as good as revoked. decide makes records for the outbox, apply takes them in, also those of the store
  * at start.  One thread. */
 #ifndef BROKER_AUTH_H
@@ -58,8 +58,9 @@ typedef struct {
     const char **roles;
     uint32_t role_count;
 } key_ask_t;
-/* *ret_changed false: it is there just so.  USAGE, BAD_NAME, LIMIT · REQUEST_CONFLICT: live with other
- * roles, or the name is another live key's. */
+/* A live key keeps the roles that it has, and gets those of `ask` that it lacks.  *ret_changed false: it
+ * lacks none.  USAGE, BAD_NAME, LIMIT · REQUEST_CONFLICT: live under another name, or the name is another
+ * live key's. */
 int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out, bool *ret_changed,
                     heddle_error_t *error);
 /* *ret_changed false: it was revoked before.  NOT_FOUND · DENIED: the last admin. */

@@ -111,8 +111,10 @@ void broker_answer_key(broker_t *b, const txn_t *txn)
     heddle_error_t error;
     json_t *body = NULL;
     const auth_key_t *key = auth_key(&b->auth, txn->key);
-    if (report_key(key, txn->has_changed, txn->ended_sessions, &body, &error))
-        broker_refuse_asker(b, &txn->asker, &error, 0);
+    key_change_t change = {.has_changed = txn->has_changed,
+                           .kept_roles = txn->kept_roles,
+                           .ended_sessions = txn->ended_sessions};
+    if (report_key(key, &change, &body, &error)) broker_refuse_asker(b, &txn->asker, &error, 0);
     else broker_report(b, txn->asker.peer, txn->asker.req, body);
     json_decref(body);
 }
@@ -139,6 +141,8 @@ bool on_keys(const call_t *c)
                          .name = q->name,
                          .roles = q->roles,
                          .role_count = q->role_count};
+        const auth_key_t *known = is_add ? auth_key(&c->b->auth, q->key) : NULL;
+        if (auth_is_live(known)) txn.kept_roles = known->grant_count;
         int rc = is_add ? auth_decide_add(&c->b->auth, &ask, c->now, c->b->out, &txn.has_changed, &error)
                         : auth_decide_revoke(&c->b->auth, q->key[0] ? q->key : q->name, c->now, c->b->out,
                                              &key, &txn.has_changed, &error);

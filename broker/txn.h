@@ -96,6 +96,7 @@ typedef struct txn {
     uint64_t token;            /* LEAVE: of the session that ended */
     bool has_changed;          /* KEY: there is a record */
     char key[HEDDLE_KEY_TEXT]; /* KEY: the public one */
+    uint32_t kept_roles;       /* KEY: of its roles so many, the first ones, it had before */
     uint64_t ended_sessions;   /* KEY: that its revocation ended */
 } txn_t;
 

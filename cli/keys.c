@@ -28,16 +28,18 @@ static const option_set_t SET = {
     "heddle keys",
     "list | add KEY|FILE --role ROLE [--name NAME] | revoke NAME|KEY|FILE [OPTION...]",
     "Who may do what at this broker.",
-    "KEY is a public key; FILE holds one, as heddle keygen makes or prints it.  A revocation ends\n"
-    "the key's sessions at once.  Needs the role admin; the first start of a broker gives it to who "
+    "KEY is a public key; FILE holds one, as heddle keygen makes or prints it.  add of a key that is there\n"
+    "gives it the roles that it lacks, takes none away, and ends no session.  A revocation ends the key's\n"
+    "sessions at once.  Needs the role admin; the first start of a broker gives it to who "
     "starts it.\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
     1,
     CLI_EXITS
-    ", the table is as asked; 3 there is no such key or file; 4 the key is there with other roles, "
-    "or its name is taken;\n"
+    ", the key has the roles, or is revoked; 3 there is no such key or file; 4 the key is there under "
+    "another\n"
+    "name, or its name is taken; "
     "6 the key that was presented is not an admin's, or the last admin would go.\n" CLI_EXITS_COMMON
     ".\n\nExamples:\n"
     "  heddle keys list\n  heddle keys add 'QGid9d...' --name node7 --role worker:policy --role reader\n"
@@ -71,6 +73,11 @@ static void render_change(const common_t *c, json_t *answer)
            cli_join(json_object_get(key, "roles"), " ", roles, sizeof roles));
     if (!json_is_null(json_object_get(key, "revoked_at")))
         printf("  revoked, %s ended", cli_count(cli_integer(answer, "session_count"), "session", s[2]));
+    /* A key that is new has no other roles than those that were added. */
+    const json_t *added = json_object_get(answer, "added_roles");
+    bool is_wider =
+        json_array_size(added) && json_array_size(added) < json_array_size(json_object_get(key, "roles"));
+    if (is_wider) printf("  (added %s; its sessions go on)", cli_join(added, " ", roles, sizeof roles));
     puts(cli_is(answer, "changed") ? "" : "  (as before)");
 }
 

@@ -75,8 +75,13 @@ int report_page(const report_view_t *b, const msg_query_t *q, report_page_t *ret
  * now.  On OK the caller owns *ret_body.  NO_MEMORY. */
 int report_wait(const report_view_t *b, const pending_row_t *row, const heddle_error_t *verdict,
                 json_t **ret_body);
-/* What became of a key; `ended`: so many sessions of it.  On OK the caller owns *ret_body.  NO_MEMORY. */
-int report_key(const auth_key_t *key, bool changed, uint64_t ended, json_t **ret_body, heddle_error_t *error);
+typedef struct {
+    bool has_changed;
+    uint32_t kept_roles; /* of its roles so many, the first ones, it had before */
+    uint64_t ended_sessions;
+} key_change_t;
+/* What became of a key.  On OK the caller owns *ret_body.  NO_MEMORY. */
+int report_key(const auth_key_t *key, const key_change_t *change, json_t **ret_body, heddle_error_t *error);
 /* An adapter is forgotten, or (is_trial) would be.  On OK the caller owns *ret_body.  NO_MEMORY. */
 int report_forget(const adapter_row_t *a, bool is_trial, json_t **ret_body, heddle_error_t *error);
 /* What is known of a version that is about to be fetched.  On OK the caller owns *ret_body.  NO_MEMORY. */

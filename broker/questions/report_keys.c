@@ -56,11 +56,14 @@ int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *pag
     return part_no_memory(error);
 }
 
-int report_key(const auth_key_t *k, bool changed, uint64_t ended, json_t **ret_body, heddle_error_t *error)
+int report_key(const auth_key_t *k, const key_change_t *change, json_t **ret_body, heddle_error_t *error)
 {
+    json_t *added = k->revoked_ms ? json_array() : part_words(k->roles);
+    for (uint32_t i = 0; i < change->kept_roles; i++) json_array_remove(added, 0);
     *ret_body = part_body("keys", true,
-                          json_pack("{s:b, s:o, s:o}", "changed", (int)changed, "key", key_part(k, 0),
-                                    "session_count", part_count(ended)));
+                          json_pack("{s:b, s:o, s:o, s:o}", "changed", (int)change->has_changed, "key",
+                                    key_part(k, 0), "added_roles", added, "session_count",
+                                    part_count(change->ended_sessions)));
     return *ret_body ? HEDDLE_OK : part_no_memory(error);
 }
 

@@ -204,8 +204,12 @@ static void worker_gone(view_t v, track_t *t, const member_t *member, bool left)
     uint64_t since_us = c->told_us ? v.now.us - c->told_us : 0;
     char text[256];
     text_printf(text, sizeof text, "%s in phase %s, %llu ms after the announcement",
-                left ? "left" : "lost, its lease ended", phase, (unsigned long long)(since_us / 1000));
-    if (!c->code || copy_in_flight(c)) copy_blame(t, c, HEDDLE_ERR_UNAVAILABLE, phase, text);
+                left          ? "left"
+                : is_shut_out ? "its key was revoked"
+                              : "lost, its lease ended",
+                phase, (unsigned long long)(since_us / 1000));
+    int code = is_shut_out ? HEDDLE_ERR_DENIED : HEDDLE_ERR_UNAVAILABLE;
+    if (!c->code || copy_in_flight(c)) copy_blame(t, c, code, phase, text);
     copy_gone(t, c);
 }
 

@@ -36,9 +36,9 @@ HEDDLE_API int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TE
 /* -> {"keys":[{"name","public_key","roles":[...],"added_at","revoked_at","session_count"}]}, by name. */
 HEDDLE_API int heddle_admin_keys(heddle_admin_t *a, char **ret_json);
 /* `key`: a public key, or the path of a file with one.  `roles`: NULL-terminated, at least one.  `name`:
- * NULL for one made from the key.  -> {"changed","key":{...}}; changed false: it was there with the same
- * roles.
- * USAGE, BAD_NAME, NOT_FOUND (no such file), REQUEST_CONFLICT (there under other roles, or the name is
+ * NULL for one made from the key.  A key that is there gets the roles that it lacks, keeps the others, and
+ * its sessions go on.  -> {"changed","key":{...},"added_roles":[...]}; changed false: it lacked none.
+ * USAGE, BAD_NAME, NOT_FOUND (no such file), REQUEST_CONFLICT (there under another name, or the name is
  * taken), LIMIT, DENIED. */
 HEDDLE_API int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name,
                                     const char *const *roles, char **ret_json);

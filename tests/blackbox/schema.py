@@ -148,7 +148,7 @@ KINDS = {
                                       "match": "bool", "exported_match": "bool?",
                                       "hash_ms": "ms?", "code": "code?"}]},
     "keys": {"keys": ["name", KEY]},
-    "key": {"changed": "bool", "key": KEY, "session_count": "int"},
+    "key": {"changed": "bool", "key": KEY, "added_roles": "texts", "session_count": "int"},
     "keygen": {"public_key": "public_key", "file": "text", "created": "bool"},
     "worker event": {"origin": matching("worker"), "seq": "int", "epoch": "int?", "at": "at",
                      "type": "event_type", "adapter": "name?",

@@ -176,7 +176,6 @@ Test(auth, a_key_is_added_once)
     cr_assert_str_eq(k->roles, "publisher:policy,reader");
     cr_assert_eq(add_as(key_of(1), "", "publisher:policy,reader", &changed), HEDDLE_OK);
     cr_assert(!changed, "it is there just so");
-    cr_assert_eq(add_as(key_of(1), "trainer", "admin", &changed), HEDDLE_ERR_REQUEST_CONFLICT);
     cr_assert_eq(add_as(key_of(1), "other", "publisher:policy,reader", &changed),
                  HEDDLE_ERR_REQUEST_CONFLICT);
     cr_assert_str_eq(e.hint, "revoke it first: `heddle keys revoke trainer`", "no name is free for that key");
@@ -185,6 +184,23 @@ Test(auth, a_key_is_added_once)
     cr_assert(strstr(e.hint, "another name"), "%s", e.hint);
     cr_assert_eq(HASH_COUNT(table.keys), 1);
     cr_assert_str_eq(add(3, "", "reader")->name, "key-00003aaa");
+}
+
+Test(auth, roles_of_a_live_key_are_only_added)
+{
+    bool changed = false;
+    const auth_key_t *k = add(1, "node2", "worker:policy,reader");
+    now.wall_ms += 5000;
+    k = add(1, "node2", "publisher:policy,reader,worker:critic");
+    cr_assert_str_eq(k->roles, "worker:policy,reader,publisher:policy,worker:critic");
+    cr_assert(k->added_ms == 1000 && k->grant_count == 4, "it is the same key");
+    cr_assert_eq(add_as(key_of(1), "", "publisher:policy,worker:critic", &changed), HEDDLE_OK);
+    cr_assert(!changed, "a command may be repeated, and takes nothing away");
+    char many[1024] = "worker:a0";
+    for (unsigned i = 1; i < LIMIT_ROLES; i++) sprintf(many + strlen(many), ",worker:a%u", i);
+    cr_assert_eq(add_as(key_of(1), "", many, &changed), HEDDLE_ERR_LIMIT);
+    cr_assert(strstr(e.message, "node2") && strstr(e.message, "36"), "%s", e.message);
+    cr_assert_str_eq(auth_key(&table, key_of(1))->roles, k->roles);
 }
 
 Test(auth, what_is_no_key_or_role_is_refused)

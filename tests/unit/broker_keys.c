@@ -252,6 +252,63 @@ Test(keys, revocation_ends_a_worker_at_once)
     rig_worker(WORKER, "w1");
 }
 
+static const char *text_of(const json_t *part, const char *field)
+{
+    const char *text = json_string_value(json_object_get(part, field));
+    return text ? text : "-";
+}
+
+/* Its lease had most of its time left: what `versions` says is why the session ended. */
+Test(keys, a_copy_of_a_revoked_worker_says_so)
+{
+    rig_worker(WORKER, "w1");
+    rig_worker(OTHER, "w2");
+    rig_open(WRITER, "policy", "trainer", 0, false);
+    rig_publish(WRITER, (rig_publish_t){.digest = 1});
+    rig_pass(1500);
+    revoke("w");
+    rig_query(BOSS, (msg_query_t){.op = "versions", .name = "policy", .version = 1});
+    json_t *body = body_for(BOSS);
+    const json_t *version = json_array_get(json_object_get(body, "versions"), 0);
+    const json_t *missing = json_object_get(json_object_get(version, "rollout"), "missing");
+    const json_t *rows[] = {json_array_get(json_object_get(version, "workers"), 0),
+                            json_array_get(missing, 0)};
+    for (size_t i = 0; i < 2; i++) {
+        cr_assert_str_eq(text_of(rows[i], "worker"), "w1");
+        cr_assert_str_eq(text_of(rows[i], "code"), "denied");
+        cr_assert_str_eq(text_of(rows[i], "message"),
+                         "its key was revoked in phase announce, 1500 ms after the announcement");
+    }
+    json_decref(body);
+}
+
+Test(keys, a_live_key_gets_more_roles_and_its_sessions_go_on)
+{
+    rig_worker(WORKER, "w1");
+    uint64_t token = R.tokens[WORKER];
+    rig_drop_letters();
+    add(WORKER, "w", "worker:critic");
+    json_t *body = body_for(BOSS), *key = json_object_get(body, "key"), *added;
+    cr_assert(json_is_true(json_object_get(body, "changed")));
+    cr_assert_eq(json_array_size(json_object_get(key, "roles")), 2);
+    added = json_object_get(body, "added_roles");
+    cr_assert_eq(json_array_size(added), 1);
+    cr_assert_str_eq(json_string_value(json_array_get(added, 0)), "worker:critic");
+    json_decref(body);
+    cr_assert(!rig_has(WORKER, MSG_ERROR));
+    rig_beat(WORKER);
+    cr_assert(rig_has(WORKER, MSG_HEARTBEAT_OK) && R.tokens[WORKER] == token);
+    msg_subscription_t both[] = {{.adapter = "critic"}, {.adapter = "policy"}};
+    rig_join_with(WORKER, "w1", both, 2, NULL, 0);
+    cr_assert(R.tokens[WORKER] != token, "it may join for both now");
+    rig_drop_letters();
+    add(WORKER, "w", "worker:critic");
+    body = body_for(BOSS);
+    cr_assert(json_is_false(json_object_get(body, "changed")));
+    cr_assert_eq(json_array_size(json_object_get(body, "added_roles")), 0);
+    json_decref(body);
+}
+
 Test(keys, revocation_ends_a_writer_and_gives_its_adapter_back)
 {
     rig_open(WRITER, "policy", "trainer", 0, false);
