@@ -799,6 +799,9 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
         bool is_denied = why->code == HEDDLE_ERR_DENIED && !n->is_line_refused;
         bool may_pass = why->retriable && !is_denied && why->code != HEDDLE_ERR_WRITER_HELD;
         *c->error = *why;
+        /* The broker says that a member may try again, since an admin may give its key the role.  This call
+         * ends, and so would the same call. */
+        if (is_denied) c->error->retriable = 0;
         if (n->fence.code) c->rc = n->fence.code;
         else if (!is_ready(n)) c->rc = why->code && !may_pass ? why->code : HEDDLE_ERR_AGAIN;
         break;

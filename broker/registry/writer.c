@@ -26,14 +26,22 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
     error_expected(error, "no live writer");
     const char *heard = by->is_of_before ? "no message since the broker's start" : "last message";
     error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
-    /* A command that was started again under its request id finds its first try there. */
     const version_row_t *newest = registry_newest(a);
-    if (newest && newest->state == VERSION_STAGING)
-        error_hint(error,
-                   "`heddle wait %s@%llu` follows what it publishes (request id %.28s); "
-                   "opts.takeover fences it",
-                   a->name, (unsigned long long)newest->version, newest->request_id);
-    else error_hint(error, "it ends with its session; opts.takeover fences it now");
+    if (!(newest && newest->state == VERSION_STAGING)) {
+        error_hint(error, "it ends with its session; opts.takeover fences it now");
+        return rc;
+    }
+    /* A command that was started again under its request id finds its first try there.  A part of an id would
+     * be of no use, so where the hint has no room for the whole one it is left out. */
+    unsigned long long version = newest->version;
+    char whole[512];
+    text_printf(whole, sizeof whole,
+                "`heddle wait %s@%llu` follows what it publishes (request id %s); opts.takeover fences it",
+                a->name, version, newest->request_id);
+    if (strlen(whole) < sizeof error->hint) error_hint(error, "%s", whole);
+    else
+        error_hint(error, "`heddle wait %s@%llu` follows what it publishes; opts.takeover fences it", a->name,
+                   version);
     return rc;
 }
 

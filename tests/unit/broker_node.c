@@ -425,7 +425,10 @@ Test(node, a_writer_that_is_publishing_is_to_be_followed)
     publish_to(1, (rig_publish_t){0});
     rig_open(5, "policy", "second", 0, false);
     const char *hint = rig_error(5, "writer_held")->hint;
-    cr_assert(strstr(hint, "`heddle wait policy@1` follows what it publishes (request id "), "%s", hint);
+    char whole[256];
+    snprintf(whole, sizeof whole, "`heddle wait policy@1` follows what it publishes (request id %s); ",
+             registry_adapter(&R.b->registry, "policy")->versions[0]->request_id);
+    cr_assert(strstr(hint, whole), "%s", hint);
     roll_out(1, 1, 1, 1);
     rig_open(5, "policy", "second", 0, false);
     hint = rig_error(5, "writer_held")->hint;
@@ -433,6 +436,27 @@ Test(node, a_writer_that_is_publishing_is_to_be_followed)
 }
 
 Test(node, an_abandoned_writer_ends_with_its_lease)
+/* A part of an id is of no use: it is whole, or left out where the hint has no room for it. */
+Test(node, a_request_id_in_a_hint_is_whole)
+{
+    char id[HEDDLE_NAME_MAX + 1] = "r-1c0b674db7d95a4f4d3c3605069c0ea5";
+    rig_worker(W1, "w1");
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = id});
+    rig_open(5, "policy", "second", 0, false);
+    const char *hint = rig_error(5, "writer_held")->hint;
+    cr_assert(strstr(hint, "(request id r-1c0b674db7d95a4f4d3c3605069c0ea5); "), "%s", hint);
+    char name[HEDDLE_NAME_MAX + 1];
+    memset(id, 'i', HEDDLE_NAME_MAX);
+    memset(name, 'n', HEDDLE_NAME_MAX);
+    id[HEDDLE_NAME_MAX] = name[HEDDLE_NAME_MAX] = 0;
+    rig_open(6, name, "third", 0, false);
+    rig_publish(6, (rig_publish_t){.adapter = name, .digest = 1, .request_id = id});
+    rig_open(7, name, "fourth", 0, false);
+    hint = rig_error(7, "writer_held")->hint;
+    cr_assert(strstr(hint, "@1` follows what it publishes; opts.takeover fences it"), "%s", hint);
+}
+
 {
     rig_open(T, "policy", "first", 0, false);
     R.is_quiet[T] = true;

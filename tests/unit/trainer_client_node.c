@@ -381,6 +381,19 @@ Test(joined, a_wait_ends_when_its_key_is_revoked)
     cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_AGAIN);
 }
 
+/* A worker under such a key tries again.  The call of a publisher has ended with the error, and the same call
+ * ends so again. */
+Test(joined, a_missing_role_is_not_to_be_tried_again)
+{
+    heddle_error_t error;
+    line(false);
+    line(true);
+    hello_ok();
+    refuse(MSG_OPEN, sent(MSG_OPEN)->open.req, HEDDLE_ERR_DENIED, true);
+    cr_assert_eq(opened(&error), HEDDLE_ERR_DENIED);
+    cr_assert_eq(error.retriable, 0);
+}
+
 Test(joined, a_wait_ends_when_its_key_lost_the_role)
 {
     heddle_error_t error;
