@@ -135,7 +135,7 @@ KINDS = {
     "versions": {"adapter": "name", "versions": ["version", VERSION]},
     "version": {"adapter": "name", "versions": ["version", ONE_VERSION]},
     "workers": {"settling_ms": "int", "workers": ["name", WORKER]},
-    "wait": WAIT,
+    "wait": WAIT | {"passed_over": "int?"},
     "activate": WAIT | DECIDED | {"to": "int"},
     "rollback": WAIT | DECIDED | {"to": "int"},
     "resume": WAIT | DECIDED | {"version": "int?", "to": "int?"},
