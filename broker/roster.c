@@ -133,7 +133,7 @@ static void add_lost(broker_t *b, const member_t *m, instant_t now)
             buf_printf(&served, "%s%s@%llu", served.bytes ? "," : "it served ", m->subs[i].adapter,
                        (unsigned long long)m->subs[i].version);
     event_row_t *e = events_add(&b->events, EVENT_WORKER_LOST, NULL, 0, m->name, now);
-    events_message(e, HEDDLE_OK, "%s; %s", m->end_message,
+    events_message(e, m->end_code, "%s; %s", m->end_message,
                    served.bytes ? buf_text(&served) : "the version that it served is not known");
     buf_fini(&served);
 }

@@ -524,7 +524,7 @@ void broker_note_closed(broker_t *b, const char *adapter, instant_t now)
     if (!a || !a->writer.token) return;
     if (a->writer.token >> 32 >= b->start_epoch) return; /* said when its session ended */
     event_row_t *e = events_add(&b->events, EVENT_WRITER_CLOSED, a->name, 0, a->writer.name, now);
-    events_message(e, HEDDLE_OK, "it did not come back after the broker's start");
+    events_message(e, HEDDLE_ERR_UNAVAILABLE, "it did not come back after the broker's start");
 }
 
 /* ---- both ---- */
@@ -579,8 +579,7 @@ void broker_end_member(broker_t *b, member_t *member, member_state_t state, cons
     const char *adapter = member->role == ROLE_PUBLISHER ? member->subs[0].adapter : NULL;
     event_row_t *e = events_add(&b->events, type, adapter, 0, member->name, now);
     e->token = member->token;
-    int code = member->end_code == HEDDLE_ERR_DENIED ? HEDDLE_ERR_DENIED : HEDDLE_OK;
-    if (member->end_code) events_message(e, code, "%s", member->end_message);
+    if (member->end_code) events_message(e, member->end_code, "%s", member->end_message);
     unbind_peer(b, member->peer, member->token);
     if (member->role == ROLE_PUBLISHER) b->has_abandoned = true;
     else roster_touch(b, ROSTER_SOON_US, now);

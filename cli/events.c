@@ -17,7 +17,7 @@
 
 typedef struct {
     common_t common;
-    bool follow;
+    bool follow, failed;
     const char *since, *adapter, *worker;
     int64_t limit, last;
 } args_t;
@@ -30,6 +30,9 @@ static const option_t OPTIONS[] = {
      offsetof(args_t, since)},
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this adapter", offsetof(args_t, adapter)},
     {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this worker", offsetof(args_t, worker)},
+    {"failed", 0, OPTION_FLAG, NULL, NULL, NULL,
+     "only failures, and gaps, where there may have been some; exit status 1 where there are any",
+     offsetof(args_t, failed)},
     {"last", 0, OPTION_INTEGER, "N", NULL, "0", "of those that are kept, only the newest so many; 0: all",
      offsetof(args_t, last)},
     {"limit", 0, OPTION_INTEGER, "N", NULL, "0", "stop after so many; 0: no limit", offsetof(args_t, limit)},
@@ -45,11 +48,13 @@ static const option_set_t SET = {
     CLI_COMMON,
     NULL,
     0,
-    CLI_EXITS " (also when there are none).\n" CLI_EXITS_COMMON
-              ".\n\nExamples:\n  heddle events --adapter policy --last 20\n"
-              "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
-              "  heddle events --since 5m     what happened in the last five minutes\n"
-              "  heddle events --since 120    what happened from number 120 on"};
+    CLI_EXITS
+    " (also when there are none); with --failed 1: a failure was shown, or a gap.\n" CLI_EXITS_COMMON
+    ".\n\nExamples:\n  heddle events --adapter policy --last 20\n"
+    "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
+    "  heddle events --since 5m     what happened in the last five minutes\n"
+    "  heddle events --since 1h --failed     what failed in the last hour; exit status 0: nothing\n"
+    "  heddle events --since 120    what happened from number 120 on"};
 
 /* A request that waits ends after POLL_MS and is repeated, so that a lost broker is noticed. */
 enum { PAGE = 500, POLL_MS = 2000 };
@@ -126,16 +131,18 @@ static json_t *gap_of(const char *from, const json_t *answer)
              epoch = (uint64_t)cli_integer(answer, "epoch");
     bool is_cut = first > 1 || epoch > 1;
     if (!from[0] || !first_at || !first || !is_cut || strcmp(from, first_at) >= 0) return NULL;
-    char message[120];
+    char message[160];
     if (first > 1)
         snprintf(message, sizeof message, "events before %llu are no longer kept", (unsigned long long)first);
     else
-        snprintf(message, sizeof message, "the broker was started again at %.30s: earlier events are gone",
+        snprintf(message, sizeof message,
+                 "the broker was started again at %.30s: earlier events are gone; `heddle versions NAME` "
+                 "still lists what failed",
                  first_at);
-    return json_pack("{s:s, s:s, s:b, s:I, s:I, s:s, s:s, s:n, s:n, s:n, s:n, s:s, s:{}}", "schema",
+    return json_pack("{s:s, s:s, s:b, s:I, s:I, s:s, s:s, s:n, s:n, s:n, s:s, s:s, s:{}}", "schema",
                      "heddle/1", "kind", "event", "ok", 1, "seq", (json_int_t)(first - 1), "epoch",
                      (json_int_t)epoch, "at", first_at, "type", "gap", "adapter", "version", "worker", "code",
-                     "message", message, "data");
+                     heddle_err_name(HEDDLE_ERR_GONE), "message", message, "data");
 }
 
 int command_events(int argc, char **argv)
@@ -161,8 +168,10 @@ int command_events(int argc, char **argv)
     end = 0;
     while (left > 0 && !cli_signal_exit() && !ferror(stdout)) {
         char *text = NULL;
-        /* With --last or a time, events that are read may be dropped: a page is not cut at --limit. */
-        opts.limit = left < PAGE && last == 0 && !from[0] ? (uint32_t)left : PAGE;
+        /* With --last, --failed or a time, events that are read may be dropped: a page is not cut at
+         * --limit. */
+        bool is_all = last == 0 && !from[0] && !args.failed;
+        opts.limit = left < PAGE && is_all ? (uint32_t)left : PAGE;
         opts.wait_ms = args.follow && heard ? POLL_MS : 0;
         int rc = heddle_admin_events(admin, &opts, &text);
         /* It waited --timeout for a broker already, so this does not spin. */
@@ -190,8 +199,9 @@ int command_events(int argc, char **argv)
         for (size_t i = 0; i < json_array_size(events); i++) {
             /* RFC 3339 times in UTC sort as texts, so they are compared as such. */
             const char *at = cli_string(json_array_get(events, i), "at");
+            bool is_shown = !args.failed || cli_string(json_array_get(events, i), "code");
             if (at && strcmp(at, from) < 0) has_first = false;
-            else json_array_append(rows, json_array_get(events, i));
+            else if (is_shown) json_array_append(rows, json_array_get(events, i));
         }
         for (; last > 0 && json_array_size(rows) > last; has_first = false) json_array_remove(rows, 0);
         /* After the first complete reading --last has done its work: what follows is printed as it comes. */
@@ -202,6 +212,7 @@ int command_events(int argc, char **argv)
         if (last == 0 || !more) {
             for (size_t i = 0; i < json_array_size(rows) && left > 0; i++, left--)
                 print_event(&args.common, json_array_get(rows, i));
+            if (args.failed && json_array_size(rows)) end = heddle_err_exit(HEDDLE_ERR_VERSION_FAILED);
             json_array_clear(rows);
             last = 0;
         }

@@ -64,12 +64,14 @@ const char *cli_count(int64_t n, const char *noun, char scratch[64])
 
 const char *cli_bytes(const json_t *object, const char *key, char scratch[64])
 {
+    if (!json_is_number(json_object_get(object, key))) return "-";
     units_bytes_text((uint64_t)cli_integer(object, key), scratch);
     return scratch;
 }
 
 const char *cli_ms(const json_t *object, const char *key, char scratch[64])
 {
+    if (!json_is_number(json_object_get(object, key))) return "-";
     units_ms_text(json_number_value(json_object_get(object, key)), scratch);
     return scratch;
 }

@@ -225,7 +225,8 @@ static int report_events(const report_view_t *b, const msg_query_t *q, report_pa
     rows_init(&rows, q->limit, REPORT_PAGE_EVENTS);
     if (has_gap) {
         /* Stands for the events that are gone.  It has the number before the first event that is kept, and
-         * the time of that, so that numbers and times still rise. */
+         * the time of that, so that numbers and times still rise; and a code, since what is gone may have
+         * been a failure: a reader that looks for codes sees it. */
         const event_row_t *next = events_at(ev, seq);
         event_row_t gap = {.seq = seq - 1,
                            .at_ms = next ? next->at_ms : b->now.wall_ms,
@@ -233,11 +234,12 @@ static int report_events(const report_view_t *b, const msg_query_t *q, report_pa
                            .bytes = -1,
                            .duration_ms = -1};
         if (q->epoch && q->epoch != ev->epoch)
-            events_message(&gap, 0, "the broker was started again: what epoch %llu had after %llu is gone",
+            events_message(&gap, HEDDLE_ERR_GONE,
+                           "the broker was started again: what epoch %llu had after %llu is gone",
                            (unsigned long long)q->epoch, (unsigned long long)q->after);
         else
-            events_message(&gap, 0, "events %llu to %llu are no longer kept", (unsigned long long)q->after,
-                           (unsigned long long)(seq - 1));
+            events_message(&gap, HEDDLE_ERR_GONE, "events %llu to %llu are no longer kept",
+                           (unsigned long long)q->after, (unsigned long long)(seq - 1));
         rows_add(&rows, event_part(&gap, ev->epoch));
     }
     for (; seq <= ev->last_seq; seq++) {

@@ -256,6 +256,7 @@ Test(node, a_lapsed_session_is_lost_and_comes_back_under_a_new_token)
     rig_pass(5000);
     cr_assert_eq(membership_worker(&R.b->members, "w1")->state, MEMBER_LOST);
     cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 1);
+    cr_assert_eq(rig_event(EVENT_WORKER_LOST)->code, HEDDLE_ERR_UNAVAILABLE);
     rig_beat(W1);
     rig_error(W1, "fenced");
     rig_worker(W1, "w1");
@@ -435,7 +436,6 @@ Test(node, a_writer_that_is_publishing_is_to_be_followed)
     cr_assert_null(strstr(hint, "publishes"), "%s", hint);
 }
 
-Test(node, an_abandoned_writer_ends_with_its_lease)
 /* A part of an id is of no use: it is whole, or left out where the hint has no room for it. */
 Test(node, a_request_id_in_a_hint_is_whole)
 {
@@ -457,6 +457,7 @@ Test(node, a_request_id_in_a_hint_is_whole)
     cr_assert(strstr(hint, "@1` follows what it publishes; opts.takeover fences it"), "%s", hint);
 }
 
+Test(node, an_abandoned_writer_ends_with_its_lease)
 {
     rig_open(T, "policy", "first", 0, false);
     R.is_quiet[T] = true;

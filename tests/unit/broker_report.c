@@ -1232,6 +1232,7 @@ Test(report, a_gap_is_an_event)
 {
     json_t *b = body_of((msg_query_t){.op = "events", .epoch = 6, .after = 50});
     expect(b, "events[0].type", "\"gap\"");
+    expect(b, "events[0].code", "\"gone\""); /* a filter for failures must not drop it */
     expect(b, "events[0].epoch", "7");
     expect(b, "events[0].seq", "0");
     expect(b, "events[1].seq", "1");
@@ -1241,6 +1242,7 @@ Test(report, a_gap_is_an_event)
     report_page_t page;
     b = page_of((msg_query_t){.op = "events", .after = 5, .limit = 100000}, &page);
     expect(b, "events[0].type", "\"gap\"");
+    expect(b, "events[0].code", "\"gone\"");
     uint64_t gap = (uint64_t)json_integer_value(at(b, "events[0].seq")),
              first = (uint64_t)json_integer_value(at(b, "events[1].seq"));
     cr_assert(gap + 1 == first && gap >= 5 && page.more);

@@ -32,6 +32,7 @@ Test(roster, who_does_not_return_is_lost)
     cr_assert(!strcmp(m->host, "host") && m->pid == 100 + W2 && !m->token);
     cr_assert_eq(rig_event_count(EVENT_WORKER_LOST), 1);
     cr_assert_str_eq(rig_event(EVENT_WORKER_LOST)->worker, "w2");
+    cr_assert_eq(rig_event(EVENT_WORKER_LOST)->code, HEDDLE_ERR_UNAVAILABLE);
     rig_restart(); /* said once */
     rig_worker(W1, "w1");
     rig_pass(LEASE_MS + 1000);
