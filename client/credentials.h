@@ -21,7 +21,7 @@ typedef struct {
 void credentials_roles(const char *role, const char *const *adapters, char ret_roles[112]);
 
 /* `endpoints`: those that will be dialled.  *ret_secure: CURVE with each of them.
- * NOT_FOUND, DATA_DIR: what was named is no key; the ring's own cannot be made. */
+ * NOT_FOUND, DATA_DIR: what was named is not a key; the ring's own cannot be made. */
 int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys, bool *ret_secure,
                      heddle_error_t *error);
 /* A key or a ring was named, here or in the environment: then it is not one that was generated on this host
