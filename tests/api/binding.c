@@ -1,49 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What bindings of other languages need of the library beside what C programs use: opening that can be given up, a descriptor to
- * poll, all bytes in one call, and what the data plane runs on. */
-#include "tests/process/child.h"
+/* What bindings of other languages need of the library beside what C programs use: opening that can be given
+ * up, a descriptor to poll, all bytes in one call, and what the data plane runs on. */
+#include "tests/api/broker.h"
 
-#include <criterion/criterion.h>
-#include <heddle/heddle.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
-
-enum { PATIENCE_MS = 20000 };
-#define OK(call) cr_assert_eq(call, HEDDLE_OK, "%s: %s", #call, heddle_last_error()->message)
-#define FAILS(code, call) cr_assert_eq(call, code, "%s: %s", #call, heddle_last_error()->message)
-
-static char dir[64], endpoint[160];
-static child_t broker;
-
-static void start_broker(void)
-{
-    char line[4096], data[80];
-    snprintf(data, sizeof data, "%s/data", dir);
-    const char *argv[] = {"heddle-broker", "--listen", endpoint, "--data", data, NULL};
-    child_start(&broker, argv, NULL);
-    cr_assert(child_line(&broker, line, sizeof line, PATIENCE_MS), "no ready line: %s", broker.err);
-}
 
 static void start(void)
 {
-    snprintf(dir, sizeof dir, "/tmp/heddle-binding-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
+    make_dir();
     snprintf(endpoint, sizeof endpoint, "ipc://%s/broker", dir);
-}
-
-static void stop(void)
-{
-    char command[96];
-    child_signal(&broker, SIGTERM);
-    cr_assert_eq(child_end(&broker, PATIENCE_MS), 0, "%s", broker.err);
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    cr_assert_eq(system(command), 0);
 }
 
 TestSuite(binding, .init = start, .timeout = 60);
@@ -73,11 +41,11 @@ Test(binding, opening_can_be_given_up_and_taken_up_again)
     FAILS(HEDDLE_ERR_INTERRUPTED, heddle_publisher_opened(p));
     pthread_join(thread, NULL);
     cr_assert_str_eq(heddle_last_error()->adapter, "policy");
-    start_broker();
+    start_broker(endpoint);
     OK(heddle_publisher_opened(p));
     OK(heddle_publisher_opened(p));
     heddle_publisher_close(&p);
-    stop();
+    end_broker();
 }
 
 Test(binding, opening_ends_in_time_and_says_where_it_looked)
@@ -96,7 +64,7 @@ Test(binding, opening_ends_in_time_and_says_where_it_looked)
 
 Test(binding, the_descriptor_is_readable_while_there_are_events)
 {
-    start_broker();
+    start_broker(endpoint);
     heddle_publisher_t *p = begin_open(0);
     OK(heddle_publisher_opened(p));
     struct pollfd fd = {.fd = heddle_publisher_fd(p), .events = POLLIN};
@@ -108,26 +76,30 @@ Test(binding, the_descriptor_is_readable_while_there_are_events)
     while (heddle_publisher_next_event(p, 0, &e) == HEDDLE_OK) {}
     cr_assert_eq(poll(&fd, 1, 0), 0);
     heddle_publisher_close(&p);
-    stop();
+    end_broker();
 }
 
 static void publish_pair(heddle_publisher_t *p, bool in_one_call, heddle_published_t *ret)
 {
-    static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":2}";
-    static const uint64_t DIMS[] = {2, 100}, NONE[] = {0, 4};
+    static const char PAIR[] = "{\"peft_type\":\"LORA\",\"r\":2}";
+    static const uint64_t SHAPE[] = {2, 100}, NONE[] = {0, 4};
     static unsigned char a[800], b[800];
     for (int i = 0; i < 800; i++) a[i] = (unsigned char)(i * 7), b[i] = (unsigned char)(i * 11);
     const void *sources[] = {a, NULL, b};
     heddle_tensor_t rows[] = {
-        {.size = sizeof *rows, .name = "z.lora_A.weight", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = DIMS},
+        {.size = sizeof *rows,
+         .name = "z.lora_A.weight",
+         .dtype = HEDDLE_DTYPE_F32,
+         .ndim = 2,
+         .dims = SHAPE},
         {.size = sizeof *rows, .name = "m.empty", .dtype = HEDDLE_DTYPE_F32, .ndim = 2, .dims = NONE},
         {.size = sizeof *rows,
          .name = "b.lora_B.weight",
          .dtype = HEDDLE_DTYPE_F32,
          .ndim = 2,
-         .dims = DIMS}};
+         .dims = SHAPE}};
     heddle_publication_t *pub;
-    OK(heddle_publication_begin(p, rows, 3, CONFIG, sizeof CONFIG - 1, NULL, &pub));
+    OK(heddle_publication_begin(p, rows, 3, PAIR, sizeof PAIR - 1, NULL, &pub));
     FAILS(HEDDLE_ERR_USAGE, heddle_publication_write(pub, NULL));
     if (in_one_call) OK(heddle_publication_write(pub, sources));
     else
@@ -140,7 +112,7 @@ static void publish_pair(heddle_publisher_t *p, bool in_one_call, heddle_publish
 Test(binding, one_call_writes_what_many_do)
 {
     heddle_published_t many, one;
-    start_broker();
+    start_broker(endpoint);
     heddle_publisher_t *p = begin_open(0);
     OK(heddle_publisher_opened(p));
     publish_pair(p, false, &many);
@@ -160,7 +132,7 @@ Test(binding, one_call_writes_what_many_do)
               heddle_last_error()->message);
     free(report);
     heddle_publisher_close(&p);
-    stop();
+    end_broker();
 }
 
 enum { VARIABLES = 4000, OPENINGS = 200 };

@@ -1,44 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/publisher.h as a trainer uses it: a real broker, real workers, UCX between them. */
-#include "tests/process/child.h"
+#include "tests/api/broker.h"
 
-#include <criterion/criterion.h>
 #include <dirent.h>
-#include <heddle/heddle.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { PATIENCE_MS = 20000 };
-
-static char dir[64], endpoint[128];
-static child_t broker, workers[2];
+static child_t workers[2];
 static int worker_count;
 
-static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16}";
-static const uint64_t DIMS[] = {8, 4096};
-
 /* -- daemons ---------------------------------------------------------------------------------- */
-
-static void start_broker(const char *listen)
-{
-    char line[4096], data[80];
-    snprintf(data, sizeof data, "%s/data", dir);
-    const char *argv[] = {"heddle-broker", "--listen", listen, "--lease", "2s", "--data", data, NULL};
-    child_start(&broker, argv, NULL);
-    if (!child_line(&broker, line, sizeof line, PATIENCE_MS)) {
-        child_end(&broker, 0);
-        cr_assert_fail("no ready line: %s", broker.err);
-    }
-    const char *at = strstr(line, "\"endpoint\":\"");
-    cr_assert_not_null(at, "%s", line);
-    cr_assert_eq(sscanf(at, "\"endpoint\":\"%127[^\"]", endpoint), 1);
-}
 
 static void kill_broker(void)
 {
@@ -57,25 +30,18 @@ static void start_worker(const char *name)
 
 static void start(void)
 {
-    snprintf(dir, sizeof dir, "/tmp/heddle-api-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
+    make_dir();
     start_broker("tcp://127.0.0.1:*");
 }
 
-/* Last in each test, not a teardown: what fails there is only printed. */
 static void stop(void)
 {
-    char command[96];
     for (int i = 0; i < worker_count; i++) {
         child_signal(&workers[i], SIGTERM);
         int status = child_end(&workers[i], PATIENCE_MS);
         cr_assert_eq(status, 0, "a worker ended with %d: %s", status, workers[i].err);
     }
-    child_signal(&broker, SIGTERM);
-    int status = child_end(&broker, PATIENCE_MS);
-    cr_assert_eq(status, 0, "the broker ended with %d: %s", status, broker.err);
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    cr_assert_eq(system(command), 0);
+    end_broker();
 }
 
 TestSuite(publisher, .init = start, .timeout = 120);
@@ -88,9 +54,6 @@ static double now_ms(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
-
-#define OK(call) cr_assert_eq(call, HEDDLE_OK, "%s: %s", #call, heddle_last_error()->message)
-#define FAILS(code, call) cr_assert_eq(call, code, "%s: %s", #call, heddle_last_error()->message)
 
 static int open_as(const char *writer, int takeover, uint32_t timeout_ms, heddle_publisher_t **ret)
 {
@@ -105,36 +68,12 @@ static int open_as(const char *writer, int takeover, uint32_t timeout_ms, heddle
 
 static int publish(heddle_publisher_t *p, int value, uint32_t deadline_ms, heddle_published_t *ret)
 {
-    heddle_tensor_t tensors[] = {{.size = sizeof *tensors,
-                                  .name = "l.lora_A.weight",
-                                  .dtype = HEDDLE_DTYPE_F32,
-                                  .ndim = 2,
-                                  .dims = DIMS},
-                                 {.size = sizeof *tensors,
-                                  .name = "l.lora_B.weight",
-                                  .dtype = HEDDLE_DTYPE_F32,
-                                  .ndim = 2,
-                                  .dims = DIMS}};
-    heddle_publication_t *pub;
-    int rc = heddle_publication_begin(p, tensors, 2, CONFIG, sizeof CONFIG - 1, NULL, &pub);
-    if (rc) return rc;
-    for (uint32_t i = 0; i < 2; i++) memset(heddle_publication_tensor(pub, i), value + (int)i, 8 * 4096 * 4);
     heddle_publish_opts_t opts = {.size = sizeof opts,
                                   .step = value,
                                   .allow_step_back = 1,
                                   .deadline_ms = deadline_ms,
                                   .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
-    *ret = (heddle_published_t){.size = sizeof *ret};
-    rc = heddle_publication_commit(&pub, &opts, ret);
-    cr_assert_null(pub);
-    return rc;
-}
-
-static int wait_active(heddle_publisher_t *p, uint64_t version, int timeout_ms, heddle_report_t *report)
-{
-    heddle_quorum_t all = {HEDDLE_QUORUM_ALL, 0};
-    *report = (heddle_report_t){.size = sizeof *report};
-    return heddle_publisher_wait(p, version, HEDDLE_PHASE_ACTIVE, all, timeout_ms, report);
+    return publish_values(p, (int[]){value, value + 1}, &opts, ret);
 }
 
 /* The next event of a type; what comes before is dropped. */

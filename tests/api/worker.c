@@ -1,42 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* heddle/worker.h as an engine uses it: a real broker, workers and a publisher of this process, UCX between
  * them. */
-#include "tests/process/child.h"
+#include "tests/api/broker.h"
 
-#include <criterion/criterion.h>
-#include <heddle/heddle.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { PATIENCE_MS = 20000 };
-
-static char dir[64], endpoint[128];
-static child_t broker;
 static heddle_publisher_t *publisher;
 
-static const char CONFIG[] = "{\"peft_type\":\"LORA\",\"r\":8,\"lora_alpha\":16}";
-static const uint64_t DIMS[] = {8, 4096};
 static const char *const ADAPTERS[] = {"policy", NULL};
-
-#define OK(call) cr_assert_eq(call, HEDDLE_OK, "%s: %s", #call, heddle_last_error()->message)
 
 static void start(void)
 {
-    char line[4096], data[80];
-    snprintf(dir, sizeof dir, "/tmp/heddle-api-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
-    snprintf(data, sizeof data, "%s/data", dir);
-    const char *argv[] = {
-        "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--lease", "2s", "--data", data, NULL};
-    child_start(&broker, argv, NULL);
-    if (!child_line(&broker, line, sizeof line, PATIENCE_MS)) {
-        child_end(&broker, 0);
-        cr_assert_fail("no ready line: %s", broker.err);
-    }
-    const char *at = strstr(line, "\"endpoint\":\"");
-    cr_assert(at && sscanf(at, "\"endpoint\":\"%127[^\"]", endpoint) == 1, "%s", line);
+    make_dir();
+    start_broker("tcp://127.0.0.1:*");
     heddle_publisher_opts_t opts = {.size = sizeof opts,
                                     .broker = endpoint,
                                     .adapter = "policy",
@@ -46,13 +20,8 @@ static void start(void)
 
 static void stop(void)
 {
-    char command[96];
     heddle_publisher_close(&publisher);
-    child_signal(&broker, SIGTERM);
-    int status = child_end(&broker, PATIENCE_MS);
-    cr_assert_eq(status, 0, "the broker ended with %d: %s", status, broker.err);
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    cr_assert_eq(system(command), 0);
+    end_broker();
 }
 
 TestSuite(worker, .init = start, .timeout = 120);
@@ -70,27 +39,10 @@ static void open_worker(const char *name, heddle_worker_t **ret)
 static uint64_t publish(int value)
 {
     static heddle_report_t report;
-    heddle_tensor_t tensors[] = {{.size = sizeof *tensors,
-                                  .name = "l.lora_A.weight",
-                                  .dtype = HEDDLE_DTYPE_F32,
-                                  .ndim = 2,
-                                  .dims = DIMS},
-                                 {.size = sizeof *tensors,
-                                  .name = "l.lora_B.weight",
-                                  .dtype = HEDDLE_DTYPE_F32,
-                                  .ndim = 2,
-                                  .dims = DIMS}};
-    heddle_publication_t *pub;
-    OK(heddle_publication_begin(publisher, tensors, 2, CONFIG, sizeof CONFIG - 1, NULL, &pub));
-    for (uint32_t i = 0; i < 2; i++) memset(heddle_publication_tensor(pub, i), value, 8 * 4096 * 4);
     heddle_publish_opts_t opts = {.size = sizeof opts, .if_unchanged = HEDDLE_UNCHANGED_PUBLISH};
-    heddle_published_t v = {.size = sizeof v};
-    OK(heddle_publication_commit(&pub, &opts, &v));
-    heddle_quorum_t all = {HEDDLE_QUORUM_ALL, 0};
-    report = (heddle_report_t){.size = sizeof report};
-    int rc = heddle_publisher_wait(publisher, v.version, HEDDLE_PHASE_ACTIVE, all, PATIENCE_MS, &report);
-    cr_assert_eq(rc, HEDDLE_OK, "version %llu: %s", (unsigned long long)v.version,
-                 heddle_last_error()->message);
+    heddle_published_t v;
+    OK(publish_values(publisher, (int[]){value, value}, &opts, &v));
+    OK(wait_active(publisher, v.version, PATIENCE_MS, &report));
     return v.version;
 }
 

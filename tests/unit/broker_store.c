@@ -855,16 +855,25 @@ static record_t worker_record(const char *name, const char *serves)
 }
 
 typedef struct {
+    record_kind_t kind;
     uint32_t count;
     char text[4][64];
-} workers_seen_t;
+} rows_seen_t;
 
-static int see_worker(void *self, const record_t *r)
+/* The rows of one kind, as texts. */
+static int see_rows(void *self, const record_t *r)
 {
-    workers_seen_t *seen = self;
-    if (r->kind == RECORD_WORKER && seen->count < 4)
-        snprintf(seen->text[seen->count++], sizeof *seen->text, "%s %s %llu %llu %s", r->worker, r->host,
-                 (unsigned long long)r->pid, (unsigned long long)r->at_ms, r->serves);
+    rows_seen_t *seen = self;
+    if (r->kind != seen->kind || seen->count == 4) return HEDDLE_OK;
+    char *text = seen->text[seen->count++];
+    size_t size = sizeof *seen->text;
+    unsigned long long at_ms = r->at_ms, version = r->version;
+    if (r->kind == RECORD_WORKER)
+        snprintf(text, size, "%s %s %llu %llu %s", r->worker, r->host, (unsigned long long)r->pid, at_ms,
+                 r->serves);
+    else if (r->kind == RECORD_ADAPTER) snprintf(text, size, "%s", r->adapter);
+    else if (r->kind == RECORD_STAGED) snprintf(text, size, "%s %llu %llu", r->adapter, version, at_ms);
+    else snprintf(text, size, "%s %llu %llu %s", r->adapter, version, at_ms, r->message);
     return HEDDLE_OK;
 }
 
@@ -873,7 +882,7 @@ Test(store, the_last_record_of_a_worker_counts_and_one_that_serves_nothing_goes)
 {
     store_t *s = open_store();
     heddle_error_t e;
-    workers_seen_t seen = {0};
+    rows_seen_t seen = {.kind = RECORD_WORKER};
     store_close(&s);
     run_sql("DROP TABLE workers; PRAGMA user_version = 4");
     s = open_store();
@@ -882,27 +891,18 @@ Test(store, the_last_record_of_a_worker_counts_and_one_that_serves_nothing_goes)
     commit(s, (record_t[]){worker_record("w1", "a@2,b@0"), worker_record("w4", "")}, 2);
     store_close(&s);
     s = open_store();
-    cr_assert_eq(store_load(s, see_worker, &seen, &e), HEDDLE_OK);
+    cr_assert_eq(store_load(s, see_rows, &seen, &e), HEDDLE_OK);
     cr_assert_eq(seen.count, 2);
     cr_assert_str_eq(seen.text[0], "w1 h 5 7 a@2,b@0");
     cr_assert_str_eq(seen.text[1], "w3 h 5 7 a@3");
     store_close(&s);
 }
 
-static int see_loss(void *self, const record_t *r)
-{
-    workers_seen_t *seen = self;
-    if (r->kind == RECORD_LOSS && seen->count < 4)
-        snprintf(seen->text[seen->count++], sizeof *seen->text, "%s %llu %llu %s", r->adapter,
-                 (unsigned long long)r->version, (unsigned long long)r->at_ms, r->message);
-    return HEDDLE_OK;
-}
-
 /* Also in a file that has no columns for it yet. */
 Test(store, the_last_record_of_a_loss_counts_and_one_without_a_reason_ends_it)
 {
     store_t *s = open_store();
-    workers_seen_t seen = {0};
+    rows_seen_t seen = {.kind = RECORD_LOSS};
     record_t loss[] = {
         {.kind = RECORD_LOSS, .adapter = "a", .version = 1, .at_ms = 7, .message = "w1 had it"},
         {.kind = RECORD_LOSS, .adapter = "a", .version = 2, .at_ms = 8, .message = "w2 had it"},
@@ -915,25 +915,17 @@ Test(store, the_last_record_of_a_loss_counts_and_one_without_a_reason_ends_it)
     commit(s, loss, 3);
     store_close(&s);
     s = open_store();
-    cr_assert_eq(store_load(s, see_loss, &seen, NULL), HEDDLE_OK);
+    cr_assert_eq(store_load(s, see_rows, &seen, NULL), HEDDLE_OK);
     cr_assert_eq(seen.count, 1);
     cr_assert_str_eq(seen.text[0], "a 1 7 w1 had it");
     store_close(&s);
-}
-
-static int see_adapter(void *self, const record_t *r)
-{
-    workers_seen_t *seen = self;
-    if (r->kind == RECORD_ADAPTER && seen->count < 4)
-        snprintf(seen->text[seen->count++], sizeof *seen->text, "%s", r->adapter);
-    return HEDDLE_OK;
 }
 
 /* Brokers before schema 6 left such names behind. */
 Test(store, names_without_versions_and_writer_go_at_the_start)
 {
     store_t *s = open_store();
-    workers_seen_t seen = {0};
+    rows_seen_t seen = {.kind = RECORD_ADAPTER};
     record_t writer = {.kind = RECORD_WRITER,
                        .adapter = "b",
                        .token = 1ull << 32 | 1,
@@ -943,7 +935,7 @@ Test(store, names_without_versions_and_writer_go_at_the_start)
     commit(s, (record_t[]){adapter_record("a"), adapter_record("b"), adapter_record("c"), writer, floor}, 5);
     store_close(&s);
     s = open_store();
-    cr_assert_eq(store_load(s, see_adapter, &seen, NULL), HEDDLE_OK);
+    cr_assert_eq(store_load(s, see_rows, &seen, NULL), HEDDLE_OK);
     cr_assert_eq(seen.count, 2);
     cr_assert_str_eq(seen.text[0], "b");
     cr_assert_str_eq(seen.text[1], "c");
@@ -953,7 +945,7 @@ Test(store, names_without_versions_and_writer_go_at_the_start)
 Test(store, a_name_goes_only_while_nothing_was_published_to_it)
 {
     store_t *s = open_store();
-    workers_seen_t seen = {0};
+    rows_seen_t seen = {.kind = RECORD_ADAPTER};
     record_t drop = {.kind = RECORD_ADAPTER_DROP, .adapter = "a"};
     heddle_error_t e;
     commit(s, (record_t[]){adapter_record("a"), adapter_record("b")}, 2);
@@ -964,7 +956,7 @@ Test(store, a_name_goes_only_while_nothing_was_published_to_it)
     cr_assert_eq(store_commit(s, &drop, 1, &e), HEDDLE_ERR_INTERNAL, "it has a version");
     store_close(&s);
     s = open_store();
-    cr_assert_eq(store_load(s, see_adapter, &seen, NULL), HEDDLE_OK);
+    cr_assert_eq(store_load(s, see_rows, &seen, NULL), HEDDLE_OK);
     cr_assert_eq(seen.count, 1);
     cr_assert_str_eq(seen.text[0], "b");
     store_close(&s);
@@ -972,7 +964,7 @@ Test(store, a_name_goes_only_while_nothing_was_published_to_it)
 
 static int see_any(void *self, const record_t *r)
 {
-    workers_seen_t *seen = self;
+    rows_seen_t *seen = self;
     bool is_of_adapter = r->adapter && *r->adapter;
     if (is_of_adapter && seen->count < 4)
         snprintf(seen->text[seen->count++], sizeof *seen->text, "%s %d", r->adapter, (int)r->kind);
@@ -982,7 +974,7 @@ static int see_any(void *self, const record_t *r)
 Test(store, of_an_adapter_that_is_forgotten_no_row_stays)
 {
     store_t *s = open_store();
-    workers_seen_t seen = {0};
+    rows_seen_t seen = {0};
     record_t forget = {.kind = RECORD_ADAPTER_FORGET, .adapter = "a", .by = "ann"};
     heddle_error_t e;
     commit(s, (record_t[]){adapter_record("a"), adapter_record("b")}, 2);
@@ -1005,20 +997,11 @@ Test(store, of_an_adapter_that_is_forgotten_no_row_stays)
     store_close(&s);
 }
 
-static int see_staged(void *self, const record_t *r)
-{
-    workers_seen_t *seen = self;
-    if (r->kind == RECORD_STAGED && seen->count < 4)
-        snprintf(seen->text[seen->count++], sizeof *seen->text, "%s %llu %llu", r->adapter,
-                 (unsigned long long)r->version, (unsigned long long)r->at_ms);
-    return HEDDLE_OK;
-}
-
 /* Also in a file that has no column for it yet. */
 Test(store, a_version_that_was_staged_stays_so_until_it_ends)
 {
     store_t *s = open_store();
-    workers_seen_t seen = {0};
+    rows_seen_t seen = {.kind = RECORD_STAGED};
     store_close(&s);
     run_sql("ALTER TABLE versions DROP COLUMN staged_at; PRAGMA user_version = 5");
     s = open_store();
@@ -1030,7 +1013,7 @@ Test(store, a_version_that_was_staged_stays_so_until_it_ends)
            3);
     store_close(&s);
     s = open_store();
-    cr_assert_eq(store_load(s, see_staged, &seen, NULL), HEDDLE_OK);
+    cr_assert_eq(store_load(s, see_rows, &seen, NULL), HEDDLE_OK);
     cr_assert_eq(seen.count, 1);
     cr_assert_str_eq(seen.text[0], "a 1 7");
     store_close(&s);
