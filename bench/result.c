@@ -173,7 +173,7 @@ static int decode_list(const json_t *json, bool is_reference, const char *what, 
     return HEDDLE_OK;
 }
 
-/* What is wrong is told as what a report has: the reader of the message has a file, not this code. */
+/* What is wrong is described as what a report has: the reader of the message has a file, not this code. */
 static int decode_row(const json_t *json, const char *what, result_t *r, heddle_error_t *error)
 {
     const char *name = text_of(json, "name");

@@ -81,7 +81,7 @@ typedef struct member {
     char group[HEDDLE_NAME_MAX + 1];
     uint32_t rank, ranks;
     msg_counts_t counts; /* as the worker counts them: 0 until it does */
-    /* the session of this name that ended last, not by a LEAVE, if its process was not heard of since; 0 */
+    /* the session of this name that ended last, not by a LEAVE, if its process sent no message since; 0 */
     uint64_t ended_token;
     uint64_t max_rate_bytes;       /* of its --max-rate; 0: no limit */
     struct member *before, *after; /* in the queue of leases or of ended ones */

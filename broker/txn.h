@@ -106,7 +106,7 @@ typedef struct txn {
  * the transaction. */
 int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error);
 
-/* A copy of the frame in hand; NULL: no memory, and the asker was told. */
+/* A copy of the frame in hand; NULL: no memory, and the asker has its error. */
 request_t *request_of_call(const call_t *c);
 /* It waits until no transaction is open. */
 void broker_defer(const call_t *c);

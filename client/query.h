@@ -19,7 +19,7 @@
 
 #define QUERY_QUIET_US 1000000u /* a connection without a frame for longer is greeted before it is used */
 
-#define QUERY_SILENT_US 3000000u /* as a publisher has it: without a broker for longer, the user is told */
+#define QUERY_SILENT_US 3000000u /* as a publisher has it: without a broker for longer, this is reported */
 
 typedef struct query query_t;
 

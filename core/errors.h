@@ -19,7 +19,7 @@ void error_expected(heddle_error_t *error, const char *format, ...) __attribute_
 void error_found(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void error_hint(heddle_error_t *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Adds to the message, and as the hint, that the broker at `endpoint` does not answer: what the error says
- * was heard of it that long ago. */
+ * is from its last message, that long ago. */
 void error_silent_broker(heddle_error_t *error, const char *endpoint, uint32_t silent_ms);
 /* A refusal that came before the adapter was named says ":ADAPTER" in its roles: puts the name there, or
  * several as "a, worker:b". */

@@ -246,7 +246,7 @@ static int refuse_value(const decoder_t *d, int code, const field_t *f, const ms
     return rc;
 }
 
-/* The code says whom to blame: a value of another kind is a bug or another protocol. */
+/* The code says which side is wrong: a value of another kind is a bug or another protocol. */
 static int wrong_kind(const decoder_t *d, const field_t *f, const msgpack_object *o)
 {
     return refuse_value(d, HEDDLE_ERR_PROTOCOL, f, o, "wrong kind");

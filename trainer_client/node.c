@@ -701,7 +701,7 @@ static void do_abandon(publisher_node_t *n)
     finish(n, &e);
 }
 
-/* How long the broker has not been heard of, where it should have been; 0: it answers. A broker that has
+/* How long ago the last message of the broker came, where one is due; 0: it answers. A broker that has
  * nothing to report still answers four heartbeats a lease. */
 static uint64_t silent_us(const publisher_node_t *n, uint64_t now_us)
 {

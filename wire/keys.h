@@ -69,7 +69,7 @@ void keyring_forget_broker(const keyring_t *r, const char *endpoint);
  * directory cannot be searched; the caller must not connect without a key then. */
 int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
                          heddle_error_t *error);
-/* Where the broker listens, or did, that was told last, other than at `endpoint`.  False: none was. */
+/* The address of the broker that was recorded last, other than `endpoint`.  False: there is none. */
 bool keyring_other_broker(const keyring_t *r, const char *endpoint, char ret_endpoint[300]);
 
 #endif

@@ -232,7 +232,7 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
                         .dry_run = row->dry_run,
                         .ends_hold = row->aim == AIM_RESUME};
     row->moved_base = track_moved_bytes(t);
-    broker_send_outbox(b); /* what others were told stands, also when this is not committed */
+    broker_send_outbox(b); /* what was sent to others stays true, also when this is not committed */
     if (registry_decide_activate(&b->registry, row->adapter, &by, now, b->out, &row->activated, &error)) {
         suggest(b, row, &error);
         refuse_row(b, row, &error);

@@ -31,7 +31,7 @@ bool copy_is_fetching(const track_t *t, const copy_row_t *c, const member_sub_t 
     return sub->fetching == t->version && c->state <= COPY_FETCHING && !c->code;
 }
 
-/* What the worker does with a version that it was told of, and that has no trouble. */
+/* What the worker does with a version that was announced to it, and that has no trouble. */
 static void write_progress(const report_view_t *b, const track_t *t, const copy_row_t *c, const member_t *m,
                            copy_progress_t *p)
 {

@@ -19,7 +19,7 @@ typedef struct {
     const char *host;
     key16_t life;
     bool holder_is_live;
-    bool is_of_before;         /* it opened before the broker's start, and was not heard of since */
+    bool is_of_before;         /* it opened before the broker's start, and sent no message since */
     uint64_t heartbeat_age_ms; /* or of that start */
 } open_by_t;
 /* May it?  LIMIT · WRITER_HELD; by->token is not looked at. */

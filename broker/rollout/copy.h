@@ -63,7 +63,7 @@ typedef struct copy_row {
     uint64_t begun_us;      /* since when no other version is fetched before it; 0: not yet */
     uint64_t behind;        /* the version that was; 0: none */
     bool is_resumed;        /* an earlier session of this process had brought bytes */
-    uint64_t moved_us;      /* ANNOUNCED FETCHING ARRIVED: when it was told, or more bytes came */
+    uint64_t moved_us;      /* ANNOUNCED FETCHING ARRIVED: when it was announced, or more bytes came */
     uint64_t switch_us;     /* when COMMIT was sent, or STAGED came after it; 0: it was not sent */
     uint64_t retry_us;      /* FAILED, of the active version: when to announce again; 0: never */
     uint32_t failed_count;
