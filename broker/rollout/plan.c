@@ -8,6 +8,8 @@
 /* The rows of the members of one place, in any order. */
 struct plan_place {
     uint64_t number;
+    plan_place_t *next; /* of plan_t.woken */
+    bool is_listed;     /* there */
     plan_row_t **rows;
     size_t count, capacity;
 };
@@ -75,6 +77,9 @@ static void leave_place(plan_t *p, const plan_row_t *row)
     while (place->rows[at] != row) at++;
     place->rows[at] = place->rows[--place->count];
     if (place->count) return;
+    plan_place_t **link = &p->woken;
+    while (*link && *link != place) link = &(*link)->next;
+    if (*link) *link = place->next;
     bool found;
     at = sorted_place(p->places, p->place_count, &place->number, order_place, &found);
     sorted_remove(p->places, &p->place_count, at);
@@ -118,6 +123,11 @@ static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
     plan_fetch_t was = row->fetch;
     p->waiting_count += (fetch == PLAN_WAITING) - (was == PLAN_WAITING);
     p->woken_count += (fetch == PLAN_WOKEN) - (was == PLAN_WOKEN);
+    if (fetch == PLAN_WOKEN && !row->place->is_listed) {
+        row->place->is_listed = true;
+        row->place->next = p->woken;
+        p->woken = row->place;
+    }
     row->fetch = PLAN_NONE;
     if (was == PLAN_FETCHING && fetch != PLAN_FETCHING) wake(p, row->place);
     row->fetch = fetch;
@@ -246,11 +256,12 @@ uint64_t plan_waits_for(const plan_t *p, uint64_t token)
     return fetcher ? fetcher->token : 0;
 }
 
+/* Costs as much as there are members in the places concerned, however many others there are. */
 uint64_t plan_next_woken(plan_t *p)
 {
-    for (size_t i = 0; p->woken_count && i < p->place_count; i++)
-        for (size_t k = 0; k < p->places[i]->count; k++) {
-            plan_row_t *row = p->places[i]->rows[k];
+    for (plan_place_t *place; (place = p->woken) != NULL; p->woken = place->next, place->is_listed = false)
+        for (size_t i = 0; i < place->count; i++) {
+            plan_row_t *row = place->rows[i];
             if (row->fetch != PLAN_WOKEN) continue;
             set_fetch(p, row, PLAN_NONE);
             return row->token;

@@ -71,6 +71,7 @@ typedef struct {
     uint64_t seed;
     plan_have_t least; /* of the bytes, that a source must have */
     uint32_t waiting_count, woken_count;
+    plan_place_t *woken; /* places that may have WOKEN rows */
 } plan_t;
 
 void plan_init(plan_t *p, uint64_t seed, plan_have_t least);

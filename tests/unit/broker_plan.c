@@ -374,6 +374,22 @@ Test(plan_place, while_one_loads_it_the_others_of_its_place_have_it_too)
     cr_assert(waits_for(9, 1), "it fetches it anew");
 }
 
+Test(plan_place, places_are_woken_together_and_may_go_meanwhile)
+{
+    plan_publisher(&P, PUBLISHER, FAR);
+    for (uint64_t token = 10; token < 50; token++) made_at(token, NEAR + token / 10);
+    for (uint64_t fetcher = 10; fetcher < 50; fetcher += 10) plan_done(&P, fetcher);
+    for (uint64_t token = 20; token < 30; token++) plan_remove(&P, token); /* a place of the middle */
+    cr_assert_eq(P.woken_count, 27);
+    uint64_t token, count = 0;
+    while ((token = plan_next_woken(&P)) != 0) {
+        cr_assert(token < 20 || token >= 30);
+        plan_make(&P, token, NULL, 0);
+        count++;
+    }
+    cr_assert(count == 27 && P.woken_count == 0 && P.waiting_count == 24, "three fetch, one a place");
+}
+
 Test(plan_place, rows_that_go_leave_nothing_behind)
 {
     plan_publisher(&P, PUBLISHER, FAR);
