@@ -142,6 +142,7 @@ int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name, c
     if (!key) return misused("the key is missing");
     int rc = take_name("key", name);
     if (!rc) rc = key_take(key, public_key, error_last());
+    if (!rc && credentials_is_own_secret(a ? a->key : NULL, public_key)) rc = key_is_secret(error_last());
     if (rc) return rc;
     while (roles && roles[m.role_count])
         if (++m.role_count > LIMIT_ROLES) return misused("a key has fewer roles");

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* An empty text counts as not given, as scripts pass one for a variable that is not set. */
 static const char *given_or_env(const char *given, const char *variable)
@@ -33,6 +34,22 @@ static int take_known(const keyring_t *ring, const char *endpoints, char ret_key
     }
     memcpy(ret_key, first, sizeof first);
     return HEDDLE_OK;
+}
+
+bool credentials_is_own_secret(const char *key_file, const char *text)
+{
+    const char *path = given_or_env(key_file, "HEDDLE_KEY");
+    char in_ring[sizeof((keyring_t *)NULL)->dir + 16];
+    keyring_t ring;
+    key_pair_t own = {0};
+    heddle_error_t ignored;
+    if (!path && keyring_find(NULL, &ring, NULL, &ignored) == HEDDLE_OK) {
+        snprintf(in_ring, sizeof in_ring, "%s/client.key", ring.dir);
+        path = access(in_ring, R_OK) == 0 ? in_ring : NULL;
+    }
+    bool is_own = path && key_read(path, &own, &ignored) == HEDDLE_OK && !strcmp(own.secret_key, text);
+    explicit_bzero(&own, sizeof own);
+    return is_own;
 }
 
 void credentials_roles(const char *role, const char *const *adapters, char ret_roles[112])
@@ -63,6 +80,7 @@ int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t 
     }
     if (!rc && broker_key) rc = key_take(broker_key, keys.broker_key, error);
     else if (!rc) rc = take_known(&keys.ring, endpoints, keys.broker_key, error);
+    if (!rc && broker_key && credentials_is_own_secret(c->key, keys.broker_key)) rc = key_is_secret(error);
     bool is_secure = !rc;
     if (rc == HEDDLE_ERR_NOT_FOUND && !broker_key) rc = HEDDLE_OK;
     /* The client's own key is made on first use, but never in place of a file that the user named. */

@@ -21,9 +21,12 @@ typedef struct {
 void credentials_roles(const char *role, const char *const *adapters, char ret_roles[112]);
 
 /* `endpoints`: those that will be dialled.  *ret_secure: CURVE with each of them.
- * NOT_FOUND, DATA_DIR: what was named is not a key; the ring's own cannot be made. */
+ * NOT_FOUND, DATA_DIR, USAGE: what was named is not a public key; the ring's own cannot be made. */
 int credentials_take(const credentials_t *c, const char *endpoints, wire_keys_t *ret_keys, bool *ret_secure,
                      heddle_error_t *error);
+/* The text is the secret of the client's own key (`key_file` NULL: see above).  A secret key looks like a
+ * public one: where a public one is asked for, it must not be taken for that. */
+bool credentials_is_own_secret(const char *key_file, const char *text);
 /* A key or a ring was named, here or in the environment: then it is not one that was generated on this host
  * without a person. */
 bool credentials_are_named(const credentials_t *c);

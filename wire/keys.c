@@ -174,6 +174,23 @@ int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error)
     return key_file_read(path, ret_pair, NULL, error);
 }
 
+int key_is_secret(heddle_error_t *error)
+{
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "this is a secret key, not a public one");
+    error_hint(error, "name the key file, or the key after the word public: a secret key stays in its file");
+    return rc;
+}
+
+/* Public keys are below 2^255 - 19, so their last bit is 0; half of all secret keys have it set.  The other
+ * half is not told apart from public ones. */
+static bool is_surely_secret(const char *key)
+{
+    uint8_t bytes[32];
+    bool is_secret = zmq_z85_decode(bytes, key) && bytes[31] & 0x80;
+    explicit_bzero(bytes, sizeof bytes);
+    return is_secret;
+}
+
 int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
 {
     key_pair_t pair;
@@ -186,6 +203,7 @@ int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
             error_hint(error, "for the file, write ./%s; for the key, run this in another directory", text);
             return HEDDLE_ERR_USAGE;
         }
+        if (is_surely_secret(text)) return key_is_secret(error);
         memcpy(ret_key, text, KEY_TEXT);
         return HEDDLE_OK;
     }
@@ -196,8 +214,10 @@ int key_take(const char *text, char ret_key[KEY_TEXT], heddle_error_t *error)
     int rc = key_file_text(text, printed, &st, &none);
     if (!rc && strlen(printed) == KEY_TEXT && printed[KEY_TEXT - 1] == '\n') printed[KEY_TEXT - 1] = 0;
     if (!rc && key_is_valid(printed)) {
-        memcpy(ret_key, printed, KEY_TEXT);
-        return HEDDLE_OK;
+        rc = is_surely_secret(printed) ? key_is_secret(error) : HEDDLE_OK;
+        if (!rc) memcpy(ret_key, printed, KEY_TEXT);
+        explicit_bzero(printed, sizeof printed);
+        return rc;
     }
     explicit_bzero(printed, sizeof printed); /* it may hold a secret line */
     rc = key_read(text, &pair, error);

@@ -41,9 +41,11 @@ int key_read(const char *path, key_pair_t *ret_pair, heddle_error_t *error);
 /* DATA_DIR: the file exists already or cannot be written; NO_SPACE.  After an error no part of it is left. */
 int key_write(const char *path, const key_pair_t *pair, heddle_error_t *error);
 /* Takes a public key as text, or the path of a file with one: a key file, or the output of `heddle keygen`.
- * Text that begins with /, ./ or ../ is always a path.  USAGE (both a key and a file), NOT_FOUND, DATA_DIR.
- */
+ * Text that begins with /, ./ or ../ is always a path.  USAGE (both a key and a file; what cannot be a public
+ * key, as half of all secret ones), NOT_FOUND, DATA_DIR. */
 int key_take(const char *text_or_path, char ret_key[KEY_TEXT], heddle_error_t *error);
+/* USAGE: a secret key came in place of a public one.  The error does not repeat it. */
+int key_is_secret(heddle_error_t *error);
 
 typedef struct {
     char dir[KEYRING_DIR];

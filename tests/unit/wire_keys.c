@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zmq.h>
 
 static char dir[64];
 static loop_t *loop;
@@ -151,6 +152,28 @@ Test(keys, a_secret_in_place_of_a_file_is_not_repeated)
     cr_assert(key_is_valid(path));
     cr_assert_eq(key_read(path, &back, &error), HEDDLE_ERR_NOT_FOUND);
     cr_assert(strstr(error.message, path), "%s", error.message);
+}
+
+/* The last bit of a public key is 0, and that of a secret one is as likely 1. */
+Test(keys, what_cannot_be_a_public_key_is_taken_for_a_secret_one)
+{
+    char key[KEY_TEXT] = "", text[64];
+    int refused = 0;
+    for (int i = 0; i < 64; i++) { /* key_make would choose among thousands for each */
+        key_pair_t pair = {{0}};
+        cr_assert_eq(zmq_curve_keypair(pair.public_key, pair.secret_key), 0);
+        if (strchr("/.", pair.public_key[0]) || strchr("/.", pair.secret_key[0])) continue; /* a path */
+        cr_assert_eq(key_take(pair.public_key, key, &error), 0, "%s", error.message);
+        if (key_take(pair.secret_key, key, &error) == 0) continue;
+        cr_assert_eq(error.code, HEDDLE_ERR_USAGE);
+        names_no_secret(&error, pair.secret_key);
+        snprintf(text, sizeof text, "%s\n", pair.secret_key);
+        put("printed.pub", text);
+        cr_assert_eq(key_take(path_of("printed.pub"), key, &error), HEDDLE_ERR_USAGE);
+        names_no_secret(&error, pair.secret_key);
+        refused++;
+    }
+    cr_assert(refused >= 8 && refused <= 56, "%d of 64", refused);
 }
 
 Test(keys, key_is_taken_as_text_or_from_a_file)
