@@ -131,7 +131,9 @@ static json_t *copy_part(const report_view_t *b, const track_t *t, const copy_ro
     bool is_overtaken = sub && c->state == COPY_ACTIVE && copy_shown(c, a, t->version) == COPY_STALE;
     const char *state = copy_shown_name(t, c, a);
     if (state && sub && copy_is_fetching(t, c, sub)) state = copy_state_name(COPY_FETCHING);
+    bool is_served = sub && c->state == COPY_ACTIVE && sub->version == t->version;
     uint64_t since_ms = is_overtaken         ? sub_stale_ms(a, sub)
+                        : is_served          ? sub->since_ms
                         : !state && c->token ? t->row->ended_ms
                                              : c->since_ms;
     copy_progress_t p = copy_progress(b, t, c);

@@ -55,7 +55,7 @@ typedef struct copy_row {
     bool is_trouble_said;    /* the event that no byte comes was added: once for a copy */
     group_t *group;          /* NULL: none */
     uint32_t rank;           /* as in JOIN */
-    uint64_t since_ms;       /* in this state */
+    uint64_t since_ms;       /* in this state; 0: since before this session, and not known */
     uint64_t bytes_done;
     uint64_t told_us;       /* when ANNOUNCE was sent last; 0: not to this session, or the worker
                              * turned to another version since */

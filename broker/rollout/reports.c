@@ -135,6 +135,8 @@ int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t 
         c->activate_us = held->activate_us;
         copy_in_region(c, &held->region, held->verified, held->held);
         copy_move(t, c, state, s->v.now);
+        /* It has been so for longer than this session, and JOIN does not say since when. */
+        if (state == COPY_STAGED || state == COPY_ACTIVE || state == COPY_KEPT) c->since_ms = 0;
         c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
         c->is_owed = false;
         copy_reach(t, c, t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);

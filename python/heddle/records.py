@@ -179,7 +179,7 @@ class Copy:
     """A version on a worker."""
     worker: str
     state: str | None                   # announced fetching arrived staged committed active kept stale failed
-    since_at: str
+    since_at: str | None
     bytes_done: int
     sources: tuple[Source, ...]
     timing: CopyTiming

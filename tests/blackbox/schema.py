@@ -78,7 +78,7 @@ SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
 TIMING = {name: "ms?" for name in ("announce_ms", "queued_ms", "connect_ms", "fetch_ms", "verify_ms",
                                    "stage_ms", "activate_ms")}
 COPY = {"worker": "name", "awaited": "bool?", "state": "copy_state?", "code": "code?", "message": "text?",
-        "since_at": "at", "bytes_done": "int", "verified": "text?", "held": "bool?",
+        "since_at": "at?", "bytes_done": "int", "verified": "text?", "held": "bool?",
         "sources": ["name", SOURCE], "max_rate_bytes": "int?", "rate_bytes": "int?", "source": "name?",
         "note": "text?", "queued_behind": "int?", "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT,

@@ -458,7 +458,7 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers[].state", "sN"},
     {"version", "versions[].workers[].code", "sN"},
     {"version", "versions[].workers[].message", "sN"},
-    {"version", "versions[].workers[].since_at", "t"},
+    {"version", "versions[].workers[].since_at", "tN"},
     {"version", "versions[].workers[].bytes_done", "i"},
     {"version", "versions[].workers[].verified", "sN"},
     {"version", "versions[].workers[].held", "bN"},

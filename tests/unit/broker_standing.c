@@ -337,10 +337,15 @@ Test(standing, since_when_a_worker_serves_is_not_the_time_of_its_session)
     ask("workers", "w1", 0);
     is("workers.0.adapters.0.state", "\"active\"");
     is("workers.0.adapters.0.since_at", when(switched_ms));
+    ask("versions", "policy", 1);
+    is("versions.0.workers.0.since_at", when(switched_ms));
     rig_restart();
     serve_again(W1, W1);
     rig_pass(1000);
     ask("workers", "w1", 0);
     is("workers.0.adapters.0.state", "\"active\"");
     is("workers.0.adapters.0.since_at", "null");
+    ask("versions", "policy", 1);
+    is("versions.0.workers.0.state", "\"active\"");
+    is("versions.0.workers.0.since_at", "null");
 }
