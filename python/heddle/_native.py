@@ -213,11 +213,22 @@ _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
     (r"--(broker-key|data-device|broker|key)\b", lambda m: m[1].replace("-", "_") + "="))]
 
 
+# Commands that are calls of Admin.
+_COMMAND = re.compile(r"`heddle (status|adapters|workers|versions|wait|activate|rollback|resume|forget|"
+                      r"verify|events)(?: (?!-)([^ `]+))?(?: --phase (\w+))?`")
+_WITHOUT = ("status", "adapters", "workers", "events")      # those that need no name
+
+
+def _as_call(m: re.Match[str]) -> str:
+    of = [f'"{m[2]}"' if m[2] else "" if m[1] in _WITHOUT else "...", f'phase="{m[3]}"' if m[3] else ""]
+    return f"`Admin().{m[1]}({', '.join(part for part in of if part)})`"
+
+
 def spoken(hint: str) -> str:
-    """A hint of the library in terms of Python.  Commands in `...`, and options of another program,
-    stay as they are.
+    """A hint of the library in terms of Python.  Commands in `...` that are no call of this package, and
+    options of another program, stay as they are.
     """
-    parts = re.split(r"(`[^`]*`)", hint)
+    parts = re.split(r"(`[^`]*`)", _COMMAND.sub(_as_call, hint))
     for pattern, said in _SPOKEN:
         parts[::2] = [pattern.sub(said, part) for part in parts[::2]]
     return "".join(parts)

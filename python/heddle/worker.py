@@ -410,11 +410,11 @@ class Worker(Handle):
             return _native.error("deadline", f"{late}: {said} ({told.code})", **about, retriable=True,
                                  expected="an active version of every adapter",
                                  found=f"{told.phase}: {told.code}",
-                                 hint=f"`heddle versions {told.adapter}@{told.version}` tells more")
+                                 hint=f'`Admin().versions("{told.adapter}@{told.version}")` tells more')
         return _native.error("deadline", late, **about, retriable=True, found=f"none of {names}",
                              expected="an active version of every adapter",
-                             hint=f"`heddle versions {names.split()[0]}` tells what there is, and "
-                                  "`heddle workers` why it is not here")
+                             hint=f'`Admin().versions("{names.split()[0]}")` tells what there is, and '
+                                  "`Admin().workers()` why it is not here")
 
     def _heard(self, left: float | None) -> float | None:
         """While no broker has answered: tells that, once it has lasted.  -> how long to wait before looking

@@ -8,6 +8,7 @@ import os
 import pickle
 import re
 import select
+import subprocess
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ import warnings
 import pytest
 
 import heddle
-from conftest import FIXTURES, ROOT, Broker, until
+from conftest import BIN, FIXTURES, ROOT, Broker, until
 from heddle._native import ffi, lib
 
 CONFIG = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": {"v_proj", "q_proj"}}
@@ -136,6 +137,9 @@ WRONG_KINDS = [
     ("events", {"since": "yesterday"}, "nor a time"),
     ("events", {"since": "2026-11-25T15:50:00"}, "nor a time"),
     ("events", {"since": "-1"}, "nor a time"), ("events", {"since": -1}, "since is out of bounds"),
+    ("events", {"since": 10**20}, "since is out of bounds"),
+    ("events", {"since": str(10**20)}, "nor a time"), ("events", {"since": None}, "since is not a count"),
+    ("events", {"limit": 10**20}, "limit is out of bounds"),
     ("events", {"last": 0}, "last is out of bounds"), ("events", {"last": "2"}, "last is not a count"),
 ]
 
@@ -945,6 +949,22 @@ def test_a_refused_key_is_denied_with_one_hint(own_keys, broker, adapter, tmp_pa
         assert "ends the connection" in e.value.found and str(e.value).count("hint:") == 1
 
 
+def test_a_wait_ends_when_the_key_is_revoked(own_keys, broker, adapter, tmp_path):
+    def heddle_(*words):
+        subprocess.run([BIN / "heddle", *words], capture_output=True, timeout=60, check=True)
+    heddle_("keygen", "--out", str(tmp_path / "trainer.key"))
+    heddle_("keys", "add", str(tmp_path / "trainer.key"), "--name", adapter, "--role", f"publisher:{adapter}")
+    with heddle.Worker(adapters=[adapter], name="patient"), heddle.Publisher(
+            adapter=adapter, key=str(tmp_path / "trainer.key")) as pub:
+        until(lambda: [w for w in heddle.Admin().workers() if w.name == "patient"], "the worker joined")
+        ver = pub.publish_dir(FIXTURES / "plain")
+        threading.Timer(0.5, heddle_, ("keys", "revoke", adapter)).start()
+        began = time.monotonic()
+        with pytest.raises(heddle.Denied) as e:
+            ver.wait(timeout=50)
+        assert time.monotonic() - began < 20 and "revoked" in str(e.value) and e.value.exit == 6
+
+
 def test_broker_away(tmp_path, numpy):
     with pytest.raises(heddle.Unavailable) as e:
         heddle.Publisher("tcp://127.0.0.1:9", adapter="x", timeout=0.3)
@@ -995,6 +1015,15 @@ def test_hints_speak_python():
         said = re.sub(r"`[^`]*`|heddle keys add .*|--(data|keep|help|keys)\b|with(out)? --insecure", "",
                       _native.spoken(hint))
         assert not re.search(r"--[a-z]|heddle_[a-z]|HEDDLE_PHASE", said), f"{where}: {said}"
+        commands = [m.split("`")[0] for m in _native.spoken(hint).split("`heddle ")[1:]]
+        stay = ("keygen", "keys", "broker", "worker", "publish", "--version")   # no calls of this package
+        assert all(c.startswith(stay) for c in commands), f"{where}: {commands}"
+    for command, call in (("`heddle versions a@7`", '`Admin().versions("a@7")`'),
+                          ("`heddle status` tells", "`Admin().status()` tells"),
+                          ("`heddle wait --phase staged`", '`Admin().wait(..., phase="staged")`'),
+                          ("`heddle versions`", "`Admin().versions(...)`"),
+                          ("`heddle workers w1`", '`Admin().workers("w1")`')):
+        assert _native.spoken(command) == call
     assert "Publisher(takeover=True)" in _native.spoken("opts.takeover fences it now")
     unheld = next(hint for _, hint in _hints() if "before closing" in hint)
     assert unheld.startswith("wait for phase staged") and "ver.wait(phase=" in _native.spoken(unheld)
