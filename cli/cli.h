@@ -67,6 +67,9 @@ void cli_admin_close(heddle_admin_t **admin);
  * answer. */
 void cli_note_unknown(heddle_admin_t *admin, const common_t *c, const char *kind, const char *noun,
                       const char *name);
+/* A broker that was started a moment ago decides nothing yet: a line on stderr says for how long.  Returns
+ * the failure where the broker does not answer, since the caller's own request would wait as long again. */
+int cli_note_settling(heddle_admin_t *admin, const common_t *c);
 /* A command that is one request: opens the handle, makes the `call`, prints its answer and closes.  `args`
  * begins with a common_t, which `render` gets too.  Returns the exit status. */
 typedef int call_t(heddle_admin_t *admin, const void *args, char **ret_json);

@@ -121,6 +121,20 @@ void cli_note_unknown(heddle_admin_t *admin, const common_t *c, const char *kind
     json_decref(answer);
 }
 
+int cli_note_settling(heddle_admin_t *admin, const common_t *c)
+{
+    char *text = NULL;
+    int rc = c->quiet ? HEDDLE_OK : heddle_admin_status(admin, &text);
+    json_t *answer = text ? json_loads(text, 0, NULL) : NULL;
+    heddle_free(text);
+    double ms = json_number_value(json_object_get(json_object_get(answer, "broker"), "settling_ms"));
+    json_decref(answer);
+    if (ms > 0)
+        fprintf(stderr, "the broker has just started: it decides in %.1f s, when its members are back\n",
+                ms / 1000.0);
+    return rc;
+}
+
 int cli_ask(const void *args, const char *kind, call_t *call, render_t *render)
 {
     int end;

@@ -165,12 +165,22 @@ static void render(const common_t *c, json_t *a)
                cli_string(a, "adapter"));
 }
 
+/* That question has no deadline of its own, and is left out where it might outlast that of the decision. */
+static int note_settling(heddle_admin_t *admin, const args_t *args)
+{
+    bool has_time = args->deadline_ms > args->common.timeout_ms;
+    return has_time ? cli_note_settling(admin, &args->common) : HEDDLE_OK;
+}
+
 static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
 {
     const args_t *args = self;
+    uint64_t began_us = clock_now(clock_system());
+    int rc = note_settling(admin, args);
+    if (rc) return rc;
     heddle_activate_opts_t opts = {.size = sizeof opts,
                                    .quorum = args->wait,
-                                   .deadline_ms = args->deadline_ms,
+                                   .deadline_ms = cli_left_ms(args->deadline_ms, began_us),
                                    .dry_run = args->dry_run};
     return args->decide(admin, args->ref, &opts, ret_json);
 }
@@ -239,7 +249,8 @@ static int go_back(args_t *args)
     if (!admin) return end;
     heddle_activate_opts_t trial = {.size = sizeof trial, .deadline_ms = args->deadline_ms, .dry_run = true};
     char *json = NULL;
-    int rc = heddle_admin_rollback(admin, args->ref, &trial, &json);
+    int rc = note_settling(admin, args);
+    if (!rc) rc = heddle_admin_rollback(admin, args->ref, &trial, &json);
     heddle_error_t error = *cli_error(rc);
     json_t *found = rc ? NULL : json_loads(json, 0, NULL);
     heddle_free(json);

@@ -389,30 +389,53 @@ static int serve_on(heddle_publisher_t *p, outcome_t *o)
 
 /* ---- the publication ---- */
 
+/* The call that this one repeats still runs: the writer in the way publishes under the same request id. */
+static bool is_repeated(const args_t *args, const heddle_error_t *error)
+{
+    char id[48];
+    snprintf(id, sizeof id, "(request id %.28s)", args->request_id ? args->request_id : "");
+    return args->request_id && strstr(error->hint, id);
+}
+
+/* How long ago the writer in the way was heard of, at the end of the error's `found`; -1: it is not said. */
+static int64_t silent_ms_of(const heddle_error_t *error)
+{
+    static const char TAIL[] = " ms ago";
+    size_t n = strlen(error->found), tail = sizeof TAIL - 1;
+    const char *at = error->found + n - (n > tail ? tail : n);
+    if (strcmp(at, TAIL) != 0) return -1;
+    while (at > error->found && at[-1] >= '0' && at[-1] <= '9') at--;
+    return strtoll(at, NULL, 10);
+}
+
 /* Opens a session as a writer. A conflicting writer may have died a moment ago: its session ends with the
  * broker's lease, and until then it is only silent. If it sends a heartbeat meanwhile, it is alive, and the
- * conflict is final. */
+ * conflict is final; except where this call repeats that of the writer, whose version is then the answer to
+ * both. */
 static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, uint64_t began_us,
                        heddle_publisher_t **ret_publisher)
 {
-    static const char TAIL[] = " ms ago"; /* the error's `found` ends with how long it was silent */
-    bool is_told = args->common.quiet || !isatty(STDERR_FILENO);
+    bool is_told = args->common.quiet;
+    uint64_t repeated_us = 0;
     for (int64_t last_ms = 0;;) {
         int rc = heddle_publisher_open(opts, ret_publisher);
         const heddle_error_t *error = cli_error(rc);
-        size_t n = strlen(error->found), tail = sizeof TAIL - 1;
-        if (rc != HEDDLE_ERR_WRITER_HELD || n <= tail) return rc;
-        const char *at = error->found + n - tail;
-        if (strcmp(at, TAIL)) return rc;
-        while (at > error->found && at[-1] >= '0' && at[-1] <= '9') at--;
-        int64_t ms = strtoll(at, NULL, 10);
+        int64_t ms = silent_ms_of(error);
+        if (rc != HEDDLE_ERR_WRITER_HELD || ms < 0) return rc;
+        uint64_t now_us = clock_now(clock_system());
+        if (is_repeated(args, error)) repeated_us = now_us;
+        /* The writer leaves a moment after its version has ended its rollout; with --stay it does not. */
+        bool is_awaited = repeated_us && now_us < repeated_us + AWAY_MS * 1000;
         /* Less than before means a heartbeat in between. The deadline may end the wait as well: then the
          * conflict is what is reported, since it says more than a deadline would. */
-        if (ms < last_ms || cli_left_ms(args->deadline_ms, began_us) <= AGAIN_MS) return rc;
-        if (!is_told)
-            fprintf(stderr, "%s; waiting for a message of it, or for the end of its session\n",
-                    error->message);
-        is_told = true;
+        bool is_alive = ms < last_ms && !is_awaited;
+        if (is_alive || cli_left_ms(args->deadline_ms, began_us) <= AGAIN_MS) return rc;
+        bool is_shown = !is_told && (repeated_us || isatty(STDERR_FILENO));
+        if (is_shown)
+            fprintf(stderr, "%s; waiting for %s\n", error->message,
+                    repeated_us ? "it: it publishes under this request id"
+                                : "a message of it, or for the end of its session");
+        is_told = is_told || is_shown;
         last_ms = ms;
         usleep(AGAIN_MS * 1000);
     }

@@ -162,6 +162,21 @@ static const char *eligible_of(const json_t *v, char *to, size_t size)
     return to;
 }
 
+/* What the slowest worker did in that phase.  One that is announced has not begun, and may fetch another
+ * version first. */
+static const char *phase_of(const json_t *v, const json_t *slowest, char *to, size_t size)
+{
+    const char *phase = cli_string(slowest, "phase");
+    const json_t *copy = copy_of(v, cli_string(slowest, "worker"));
+    char scratch[64];
+    const char *tag = cli_text(v, "tag", scratch); /* of the adapter whose name it begins with */
+    if (!phase || strcmp(phase, "announce") != 0) return phase ? phase : "";
+    if (!json_is_integer(json_object_get(copy, "queued_behind"))) return "announced, and not begun:";
+    snprintf(to, size, "queued behind %.*s@%lld", (int)strcspn(tag, "@"), tag,
+             (long long)cli_integer(copy, "queued_behind"));
+    return to;
+}
+
 /* "took  4.4 s; slowest w2: fetch 4.35 s at 4.0 MB/s, its own --max-rate of 4.0 MB/s": until it was
  * activated, or ended without that.  A switch that took long comes after that. */
 static void print_took(const json_t *v, const char *key)
@@ -179,7 +194,9 @@ static void print_took(const json_t *v, const char *key)
                rate = fetch_ms > 0 ? (double)cli_integer(copy, "bytes_done") * 1000 / fetch_ms : 0,
                max_rate = (double)cli_integer(copy, "max_rate_bytes");
         bool has_rate = rate > 0 && phase && !strcmp(phase, "fetch");
-        printf("; slowest %s: %s %s", worker, phase ? phase : "", cli_ms(slowest, "ms", s[0]));
+        char text[HEDDLE_NAME_MAX + 48];
+        printf("; slowest %s: %s %s", worker, phase_of(v, slowest, text, sizeof text),
+               cli_ms(slowest, "ms", s[0]));
         units_bytes_text((uint64_t)rate, s[0]);
         if (has_rate) printf(" at %s/s", s[0]);
         if (has_rate && max_rate > 0 && rate > RATE_IS_LIMITED * max_rate)

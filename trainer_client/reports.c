@@ -241,6 +241,9 @@ static int fail_version(const reports_t *r, const report_row_t *row, int code, c
                              "(python -m heddle.engine)"
                        : code == HEDDLE_ERR_VERSION_LOST
                            ? "publish it again: no process holds the bytes of %.128s@%llu any more"
+                       : code == HEDDLE_ERR_DEADLINE
+                           ? "`heddle versions %.128s@%llu` shows how far each worker came; a longer "
+                             "opts.deadline_ms gives more time"
                            : "`heddle versions %.128s@%llu` shows how far each worker came";
     error_hint(error, hint, r->adapter, (unsigned long long)p->version);
     if (code == HEDDLE_ERR_NO_WORKERS && row->nearest[0]) error_hint(error, "%s", row->nearest);

@@ -294,8 +294,13 @@ static void fail_late(const track_t *t, instant_t now, outbox_t *out)
             others++;
             continue;
         }
+        bool is_queued = c->behind && c->state == COPY_ANNOUNCED;
         text_printf(missing + used, sizeof missing - used, "%s%s in phase %s", named ? ", " : "", c->worker,
                     copy_phase(c));
+        used += strlen(missing + used);
+        if (is_queued)
+            text_printf(missing + used, sizeof missing - used, " (queued behind %s@%llu)", a->name,
+                        (unsigned long long)c->behind);
         used += strlen(missing + used);
         named++;
     }

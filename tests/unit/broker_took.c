@@ -760,6 +760,8 @@ Test(took, a_version_that_failed_keeps_what_it_was_queued_behind)
     beat(W2, 1, 3000), beat(W1, 0, 0);
     is(newest(2), "state", "\"failed\"");
     is(copy_in(2, 1), "note", "\"given up before it began, queued behind policy@1: deadline\"");
+    cr_assert(strstr(rig_version(2)->message, "; missing: w2 in phase announce (queued behind policy@1)"),
+              "%s", rig_version(2)->message);
     const json_t *rollout = json_object_get(newest(2), "rollout");
     is(json_array_get(json_object_get(rollout, "missing"), 0), "message",
        "\"has not begun to fetch within 2500 ms, queued behind version 1\"");
