@@ -371,13 +371,13 @@ int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, 
     const auth_key_t *k = auth_named(a, key_or_name);
     if (!k) {
         int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no key \"%.128s\"", key_or_name);
-        error_hint(error, "heddle keys list shows them");
+        error_hint(error, "`heddle keys list` shows them");
         return rc;
     }
     if (auth_is_live(k) && auth_is_admin(k) && auth_admin_count(a) == 1) {
         int rc = error_fail(error, HEDDLE_ERR_DENIED,
                             "%s is the last admin: without it no key could add another", k->name);
-        error_hint(error, "add another admin first: heddle keys add KEY --role admin");
+        error_hint(error, "add another admin first: `heddle keys add KEY --role admin`");
         return rc;
     }
     *ret_key = k;

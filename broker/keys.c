@@ -32,7 +32,7 @@ void broker_deny(const call_t *c, const char *proved, heddle_error_t *error)
         if (type != MSG_HELLO) return;
         error_fail(error, HEDDLE_ERR_DENIED, "the key %s is not admitted any more", key);
         error_expected(error, "a key that `heddle keys list` shows, and that was not revoked");
-        error_hint(error, "heddle keys add '%s' --role ... admits it again", key);
+        error_hint(error, "`heddle keys add '%s' --role ...` admits it again", key);
     }
     /* Workers and publishers try again, because an admin may add the key or give it another role.  A command
      * ends with the error. */

@@ -34,6 +34,9 @@ static const struct {
     {"resume", WAIT_FIELDS DECIDE_FIELDS},
     {"forget", "adapter version_count dry_run"},
     {"pull", "adapter version tag digest state step data_bytes tensor_count path elapsed_ms sources"},
+    {"keys list", "keys"},
+    {"keys add", "changed key session_count"},
+    {"keys revoke", "changed key session_count"},
     {"keygen", "public_key file created"},
     {"verify", "adapter version expected elapsed_ms workers"},
 };
@@ -142,8 +145,10 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
     heddle_error_t e = with_hint(kind, error);
     bool is_signal = e.code == HEDDLE_ERR_INTERRUPTED && cli_signal_exit();
     if (c->output == OUTPUT_JSON) {
+        /* Of a command with actions the kind is the first word. */
         json_t *object =
-            json_pack("{s:s, s:s, s:b}", "schema", "heddle/1", "kind", kind[0] ? kind : "heddle", "ok", 0);
+            json_pack("{s:s, s:s%, s:b}", "schema", "heddle/1", "kind", kind[0] ? kind : "heddle",
+                      kind[0] ? strcspn(kind, " ") : strlen("heddle"), "ok", 0);
         const char *fields = "";
         for (size_t i = 0; i < sizeof KINDS / sizeof *KINDS; i++)
             if (!strcmp(KINDS[i].kind, kind)) fields = KINDS[i].fields;

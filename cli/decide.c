@@ -195,7 +195,7 @@ int command_activate(int argc, char **argv)
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_USAGE, "which version of %.128s?", args.ref);
     error_contrast(&error, "NAME@V, or a tag", args.ref);
-    error_hint(&error, "heddle versions %.128s lists them", args.ref);
+    error_hint(&error, "`heddle versions %.128s` lists them", args.ref);
     return cli_fail(&args.common, "activate", &error);
 }
 

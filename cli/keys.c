@@ -103,11 +103,12 @@ static int revoke(heddle_admin_t *admin, const void *args, char **ret_json)
 static const struct {
     const char *name;
     bool has_key, has_options;
+    const char *kind; /* of its answer */
     call_t *call;
     render_t *render;
-} ACTIONS[] = {{"list", false, false, list, render_list},
-               {"add", true, true, add, render_change},
-               {"revoke", true, false, revoke, render_change}};
+} ACTIONS[] = {{"list", false, false, "keys list", list, render_list},
+               {"add", true, true, "keys add", add, render_change},
+               {"revoke", true, false, "keys revoke", revoke, render_change}};
 
 int command_keys(int argc, char **argv)
 {
@@ -135,8 +136,8 @@ int command_keys(int argc, char **argv)
         error_fail(&error, HEDDLE_ERR_USAGE, "%s", wrong);
         error_expected(&error, "heddle keys %s", SET.usage);
         error_hint(&error, "see heddle keys --help");
-        end = cli_fail(&args.common, "keys", &error);
-    } else end = cli_ask(&args, "keys", ACTIONS[i].call, ACTIONS[i].render);
+        end = cli_fail(&args.common, names[i] ? ACTIONS[i].kind : "keys", &error);
+    } else end = cli_ask(&args, ACTIONS[i].kind, ACTIONS[i].call, ACTIONS[i].render);
     option_fini(&SET, &args);
     return end;
 }

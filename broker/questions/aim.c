@@ -66,7 +66,7 @@ static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_e
         error_hint(error, "`heddle resume %s` ends the hold and activates %s@%llu", a->name, a->name,
                    (unsigned long long)next->version);
     else
-        error_hint(error, "publish the earlier bytes again; heddle broker --keep sets how many earlier "
+        error_hint(error, "publish the earlier bytes again; `heddle broker --keep` sets how many earlier "
                           "versions are kept");
     return rc;
 }

@@ -203,7 +203,7 @@ static int refuse_unknown(const registry_t *r, const adapter_row_t *a, const msg
     } else {
         error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu ended too long ago: it is no longer remembered",
                    name, (unsigned long long)q->version);
-        error_hint(error, "heddle versions %.128s lists those that are", name);
+        error_hint(error, "`heddle versions %.128s` lists those that are", name);
     }
     error_where(error, name, q->version, NULL, NULL);
     return HEDDLE_ERR_NOT_FOUND;
