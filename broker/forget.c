@@ -2,35 +2,28 @@
 #include "broker/forget.h"
 
 #include "broker/questions/query.h"
+#include "broker/registry/decision.h"
 #include "core/errors.h"
 
 enum { NAMED_MAX = 4 }; /* workers that the error names */
 
-/* A worker that was lost may return with versions of the adapter.  Their numbers would then seem to come from
- * a newer registry (broker/restored.h). */
 static int refuse_workers(const broker_t *b, const adapter_row_t *a, heddle_error_t *error)
 {
     char names[sizeof error->found];
-    size_t used = 0, count = 0, ready = 0;
+    size_t used = 0, count = 0;
     for (size_t i = 0; i < b->members.worker_count; i++) {
         const member_t *m = b->members.workers[i];
-        if (m->state == MEMBER_LEFT || !member_sub(m, a->name)) continue;
-        ready += member_is_ready(m);
-        if (++count > NAMED_MAX) continue;
-        text_printf(names + used, sizeof names - used, "%s%.30s%s", used ? ", " : "", m->name,
-                    member_is_ready(m) ? "" : " (lost)");
+        if (!member_subscribes(m, a->name) || ++count > NAMED_MAX) continue;
+        text_printf(names + used, sizeof names - used, "%s%.40s", used ? ", " : "", m->name);
         used += strlen(names + used);
     }
     if (!count) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_WORKER_ALIVE, "%s has %zu worker%s, and is not forgotten", a->name,
                         count, count == 1 ? "" : "s");
     error_where(error, a->name, 0, NULL, NULL);
-    error_expected(error, "no worker that subscribes to it, or that was lost less than %u minutes ago",
-                   (unsigned)(MEMBER_LISTED_US / 60000000));
+    error_expected(error, "no worker that subscribes to it");
     error_found(error, "%s%s", names, count > NAMED_MAX ? ", ..." : "");
-    if (ready) error_hint(error, "end them, or start them without this adapter; `heddle workers` lists them");
-    else
-        error_hint(error, "it may return with versions of the adapter; `heddle workers` lists it until then");
+    error_hint(error, "end them, or start them without this adapter; `heddle workers` lists them");
     return rc;
 }
 
@@ -48,7 +41,7 @@ static int check(const broker_t *b, const char *name, instant_t now, const adapt
         error_hint(error, "its workers may still return; try again in %llu ms", left_ms + 1);
         return rc;
     }
-    if (!a) {
+    if (!a || registry_is_vacant(a)) {
         rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", name);
         error_where(error, name, 0, NULL, NULL);
         registry_hint_adapters(&b->registry, name, error);
@@ -85,7 +78,10 @@ void on_forget(const call_t *c)
     broker_report(b, c->from, q->req, body);
     json_decref(body);
     if (q->dry_run) return;
-    record_t *rec = outbox_record(b->out, RECORD_ADAPTER_FORGET, q->name, c->now);
+    record_t *rec = outbox_record(b->out, RECORD_FLOOR, q->name, c->now);
+    rec->version = a->last_version;
+    rec->decision = registry_next_decision(a) - 1;
+    rec = outbox_record(b->out, RECORD_ADAPTER_FORGET, q->name, c->now);
     rec->by = q->by && *q->by ? q->by : "unknown";
     txn_t txn = {.kind = TXN_FORGET, .asker = c->asker, .deadline_us = c->deadline_us};
     broker_commit(b, &txn, c->now, &error);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/forget.h: an operator forgets an adapter: the question `forget`.  The adapter's rows go, in the
- * registry and in memory, and its name is free again.  Version numbers then begin at 1.
+/* broker/forget.h: an operator forgets an adapter: the question `forget`.  Its versions and decisions go, on
+ * disk and in memory, and no list shows it any more.  Its greatest numbers stay, as a FLOOR: a later
+ * publication goes on above them, and a worker that was lost may return with what it had.
  *
- * Refused while a process may still name its versions: a writer, or a worker that subscribes to it, also one
- * that was lost within MEMBER_LISTED_US and may return.  Loop thread. */
+ * Refused while a writer has the adapter open, or a worker subscribes to it.  Loop thread. */
 #ifndef BROKER_FORGET_H
 #define BROKER_FORGET_H
 

@@ -29,7 +29,7 @@
  *   WRITER            a publisher's session begins, with WELCOME; or the event that it is closed
  *   KEY               an event; of a revoked key all sessions and connections end
  *   FORGET            its track has no row in the registry any more
- *   ADAPTER_FORGET    an event; its tracks go, and questions about it are answered
+ *   ADAPTER_FORGET    an event; its tracks go, and questions about it are answered (before it is applied)
  *   ADAPTER, WORKER, LOSS, KEY_DROP   nothing beyond the tables
  *
  * Messages that follow are added to the broker's outbox, behind the replies of the transaction.  A record

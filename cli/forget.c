@@ -17,11 +17,10 @@ static const option_t OPTIONS[] = {{"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL,
 static const option_set_t SET = {
     "heddle forget",
     "NAME [OPTION...]",
-    "Forgets an adapter, with all its versions: one whose name was mistyped, or that is not used any more.  "
-    "The "
-    "name is free\n"
-    "again, and its versions begin at 1.  Refused while a publisher has it open, or a worker subscribes to "
-    "it.",
+    "Forgets an adapter, with all its versions: one whose name was mistyped, or that is not used any more.\n"
+    "Refused while a publisher has it open, or a worker subscribes to it.  The name can be used again: its "
+    "next\n"
+    "version goes on above the old numbers.",
     "Nothing is removed on the hosts of workers: exported directories stay.\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,

@@ -70,7 +70,8 @@ static json_t *adapters_list(const report_view_t *b, const msg_query_t *q, repor
     const char **names = calloc(most + 1, sizeof *names);
     if (!names) return NULL;
     for (size_t i = 0; i < r->adapter_count; i++)
-        if (strcmp(r->adapters[i]->name, after) > 0) names[count++] = r->adapters[i]->name;
+        if (strcmp(r->adapters[i]->name, after) > 0 && !registry_is_vacant(r->adapters[i]))
+            names[count++] = r->adapters[i]->name;
     for (size_t i = 0; i < b->members->worker_count; i++) {
         const member_t *m = b->members->workers[i];
         for (uint32_t k = 0; member_is_ready(m) && k < m->sub_count; k++)
@@ -171,8 +172,9 @@ static int report_status(const report_view_t *b, const msg_query_t *q, report_pa
                   part_ms(b->now.us - b->started_us), "now_at", part_time(b->now.wall_ms), "state",
                   b->is_read_only ? "read_only" : "ready", "data_dir", b->data_dir, "registry_bytes",
                   part_count(b->registry_bytes), "restored", restored, "settling_ms", part_settling(b));
-    uint64_t versions = 0, ready = 0, lost = 0, writers = 0;
+    uint64_t adapters = 0, versions = 0, ready = 0, lost = 0, writers = 0;
     for (size_t i = 0; i < b->registry->adapter_count; i++) {
+        adapters += !registry_is_vacant(b->registry->adapters[i]);
         versions += b->registry->adapters[i]->version_count;
         writers += b->registry->adapters[i]->writer.token != 0;
     }
@@ -180,9 +182,9 @@ static int report_status(const report_view_t *b, const msg_query_t *q, report_pa
         ready += b->members->workers[i]->state == MEMBER_READY;
         lost += b->members->workers[i]->state == MEMBER_LOST;
     }
-    json_t *count = json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(b->registry->adapter_count),
-                              "versions", part_count(versions), "workers_ready", part_count(ready),
-                              "workers_lost", part_count(lost), "writers", part_count(writers));
+    json_t *count = json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(adapters), "versions",
+                              part_count(versions), "workers_ready", part_count(ready), "workers_lost",
+                              part_count(lost), "writers", part_count(writers));
     page->body = part_body("status", true,
                            json_pack("{s:o, s:o, s:o, s:o}", "broker", broker, "warnings", warnings_part(b),
                                      "count", count, "adapters", adapters_list(b, q, page)));

@@ -213,7 +213,8 @@ int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t 
 {
     const adapter_row_t *a = registry_adapter(b->registry, q->name ? q->name : "");
     const version_row_t *v = a && q->version ? registry_version(a, q->version) : NULL;
-    if (!a || (q->version && !v)) return refuse_unknown(b->registry, a, q, error);
+    if (!a || registry_is_vacant(a)) return refuse_unknown(b->registry, NULL, q, error);
+    if (q->version && !v) return refuse_unknown(b->registry, a, q, error);
     json_t *list = v ? one_version(b, a, v, q, page) : NULL;
     if (!v) {
         rows_t rows;

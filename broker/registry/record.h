@@ -24,8 +24,8 @@
  *                                                         itself
  *   ADAPTER_DROP  a name that was opened and never published to is free again (adapter); takes its row
  *                 away, and is none itself
- *   ADAPTER_FORGET  an operator forgets an adapter (adapter, by, at); takes all its rows away, and is none
- *                 itself */
+ *   ADAPTER_FORGET  an operator forgets the versions of an adapter (adapter, by, at); takes their rows away,
+ *                 and is none itself; a FLOOR goes before it, so that no number is given again */
 #ifndef BROKER_RECORD_H
 #define BROKER_RECORD_H
 

@@ -89,7 +89,8 @@ static size_t version_place(const adapter_row_t *a, uint64_t version, bool *ret_
 void registry_hint_adapters(const registry_t *r, const char *name, heddle_error_t *error)
 {
     const char **names = calloc(r->adapter_count + 1, sizeof *names), *nearest = NULL;
-    for (size_t i = 0; names && i < r->adapter_count; i++) names[i] = r->adapters[i]->name;
+    for (size_t i = 0, n = 0; names && i < r->adapter_count; i++)
+        if (!registry_is_vacant(r->adapters[i])) names[n++] = r->adapters[i]->name;
     if (names) nearest = option_nearest(name, names);
     error_hint(error, "%s%.64s%s`heddle adapters` lists what there is", nearest ? "did you mean " : "",
                nearest ? nearest : "", nearest ? "? " : "");
@@ -124,6 +125,11 @@ version_row_t *registry_newest(const adapter_row_t *a)
 bool registry_is_blank(const adapter_row_t *a)
 {
     return !a->version_count && !a->last_version && !a->floor_decision;
+}
+
+bool registry_is_vacant(const adapter_row_t *a)
+{
+    return !a->version_count && !a->writer.token && !registry_is_blank(a);
 }
 
 bool registry_is_live(const version_row_t *v)
@@ -394,6 +400,17 @@ static int apply_worker(registry_t *r, const record_t *rec)
     return HEDDLE_OK;
 }
 
+/* The name stays, with the greatest numbers: a worker or a sample may still carry them. */
+static void forget_versions(adapter_row_t *a)
+{
+    for (size_t i = 0; i < a->version_count; i++) free_version(a->versions[i]);
+    a->version_count = a->ended_count = 0;
+    a->first_staging = a->last_staging = 0;
+    a->decision = a->active = a->decided_ms = 0;
+    a->held = false;
+    a->held_by[0] = 0;
+}
+
 int registry_apply(registry_t *r, const record_t *rec)
 {
     adapter_row_t *a;
@@ -450,13 +467,15 @@ int registry_apply(registry_t *r, const record_t *rec)
         a->ended_count--;
         return HEDDLE_OK;
     }
-    case RECORD_ADAPTER_DROP:
-    case RECORD_ADAPTER_FORGET: {
+    case RECORD_ADAPTER_FORGET:
+        a = registry_adapter(r, rec->adapter);
+        if (!a || a->writer.token) return HEDDLE_ERR_INTERNAL;
+        forget_versions(a);
+        return HEDDLE_OK;
+    case RECORD_ADAPTER_DROP: {
         bool found;
         size_t at = sorted_place(r->adapters, r->adapter_count, rec->adapter, order_adapter, &found);
-        bool is_free = found && (rec->kind == RECORD_ADAPTER_FORGET ? !r->adapters[at]->writer.token
-                                                                    : registry_is_blank(r->adapters[at]));
-        if (!is_free) return HEDDLE_ERR_INTERNAL;
+        if (!found || !registry_is_blank(r->adapters[at])) return HEDDLE_ERR_INTERNAL;
         free_adapter(r->adapters[at]);
         sorted_remove(r->adapters, &r->adapter_count, at);
         return HEDDLE_OK;

@@ -129,6 +129,8 @@ version_row_t *registry_staging(const adapter_row_t *a);
 version_row_t *registry_waiting(const adapter_row_t *a);
 /* No version was ever published to it, and no member knows one. */
 bool registry_is_blank(const adapter_row_t *a);
+/* Of it there are only numbers, as after ADAPTER_FORGET: there is nothing to list. */
+bool registry_is_vacant(const adapter_row_t *a);
 bool registry_is_live(const version_row_t *v);
 /* staging, or the active one: workers may still have to fetch it */
 bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v);

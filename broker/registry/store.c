@@ -102,7 +102,6 @@ typedef enum {
     DROP_VERSION,
     FORGET_VERSIONS,
     FORGET_DECISIONS,
-    FORGET_FLOOR,
     PUT_KEY,
     DROP_KEY,
     ALL_META,
@@ -155,7 +154,6 @@ static const char *const SQL[SQL_COUNT] = {
                      " version < (SELECT max(version) FROM versions WHERE adapter = ?1)",
     [FORGET_VERSIONS] = "DELETE FROM versions WHERE adapter = ?",
     [FORGET_DECISIONS] = "DELETE FROM decisions WHERE adapter = ?",
-    [FORGET_FLOOR] = "DELETE FROM floors WHERE adapter = ?",
     [PUT_KEY] =
         "INSERT OR REPLACE INTO keys (public_key, name, roles, added_at, revoked_at) VALUES (?,?,?,?,?)",
     [DROP_KEY] = "DELETE FROM keys WHERE public_key = ?",
@@ -340,17 +338,18 @@ static int put_with(store_t *s, sql_t which, const record_t *r)
 static int put(store_t *s, const record_t *r)
 {
     const struct kind *k = KINDS;
-    bool is_forget = r->kind == RECORD_FORGET, is_end = r->kind == RECORD_ADAPTER_FORGET;
-    bool is_drop = is_end || r->kind == RECORD_ADAPTER_DROP;
+    bool is_forget = r->kind == RECORD_FORGET, is_drop = r->kind == RECORD_ADAPTER_DROP;
     while (k < KINDS + KIND_COUNT && k->kind != r->kind) k++;
     if (r->kind == RECORD_KEY_DROP) return put_with(s, DROP_KEY, r);
+    if (r->kind == RECORD_ADAPTER_FORGET) {
+        int rc = put_with(s, FORGET_DECISIONS, r);
+        return rc ? rc : put_with(s, FORGET_VERSIONS, r);
+    }
     if (k == KINDS + KIND_COUNT && !is_forget && !is_drop) return SQLITE_MISUSE;
     sql_t which = is_forget ? DROP_VERSION : is_drop ? DROP_ADAPTER : k->put;
     if (r->kind == RECORD_WRITER && !r->token) which = DROP_WRITER;
     if (r->kind == RECORD_WORKER && !*r->serves) which = DROP_WORKER;
     int code = is_forget ? put_with(s, DROP_DECISIONS, r) : SQLITE_OK;
-    /* The name goes last: its statement finds it only when nothing refers to it any more. */
-    for (sql_t of = FORGET_VERSIONS; is_end && !code && of <= FORGET_FLOOR; of++) code = put_with(s, of, r);
     if (!code) code = put_with(s, which, r);
     if (!code && which == PUT_EPOCH) code = run(s, TOUCH); /* the same number again would write nothing */
     bool must_hit = which == PUT_STATE || which == DROP_VERSION || which == DROP_ADAPTER;

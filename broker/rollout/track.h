@@ -151,7 +151,7 @@ bool member_is_current(const adapter_row_t *a, const member_t *member, const mem
 adapter_rollout_t *rollout_adapter(const rollout_t *ro, const char *name);
 /* Found or new; NULL: no memory. */
 adapter_rollout_t *rollout_need_adapter(rollout_t *ro, const adapter_row_t *row);
-/* The adapter's registry row is about to go: its tracks go first. */
+/* The rows of its versions are about to go: their tracks go first. */
 void rollout_forget(rollout_t *ro, const char *adapter);
 /* NULL: forgotten or never */
 track_t *adapter_track(const adapter_rollout_t *a, uint64_t version);

@@ -95,10 +95,10 @@ HEDDLE_API int heddle_admin_rollback(heddle_admin_t *a, const char *ref, const h
 HEDDLE_API int heddle_admin_resume(heddle_admin_t *a, const char *adapter, const heddle_activate_opts_t *opts,
                                    char **ret_json);
 
-/* Forgets an adapter, with all its versions, and frees its name: its versions begin at 1 again.  For names
- * that were mistyped or are not used any more.  dry_run: says what would go.  Errors: WRITER_HELD,
- * WORKER_ALIVE (a worker subscribes to it, or was lost less than 10 minutes ago), NOT_FOUND, UNAVAILABLE
- * (the broker was started a moment ago; retriable). */
+/* Forgets an adapter, with all its versions: one whose name was mistyped, or that is not used any more.  A
+ * later version of that name goes on above the old numbers.  dry_run: says what would go.
+ * Errors: WRITER_HELD, WORKER_ALIVE (a worker subscribes to it), NOT_FOUND, UNAVAILABLE (the broker was
+ * started a moment ago; retriable). */
 HEDDLE_API int heddle_admin_forget(heddle_admin_t *a, const char *adapter, int dry_run, char **ret_json);
 
 typedef struct heddle_pull_opts {

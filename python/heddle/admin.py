@@ -250,11 +250,11 @@ class Admin(Handle):
         return self._decide(lib.heddle_admin_resume, adapter, quorum, deadline, dry_run, by)
 
     def forget(self, adapter: str, *, dry_run: bool = False) -> ForgetResult:
-        """Forgets an adapter, with all its versions, and frees its name: one that was mistyped, or that is
-        not used any more.  Its versions then begin at 1.
+        """Forgets an adapter, with all its versions: one that was mistyped, or that is not used any more.
+        A later version of that name goes on above the old numbers.
 
-        Raises Conflict (writer_held, worker_alive: a process may still name its versions), NotFound, Denied,
-        Unavailable (the broker was started a moment ago).
+        Raises Conflict (writer_held, worker_alive: one subscribes to it), NotFound, Denied, Unavailable (the
+        broker was started a moment ago).
         """
         name = _native.c_text(adapter)
         found: ForgetResult = self._ask(lambda a, told: int(lib.heddle_admin_forget(a, name, bool(dry_run),

@@ -82,7 +82,9 @@ static bool replaces(const record_t *r, const record_t *old)
     if (r->kind == RECORD_FORGET)
         return old->version == r->version && old->kind != RECORD_WRITER && old->kind != RECORD_FLOOR &&
                old->adapter && !strcmp(r->adapter, old->adapter);
-    if (r->kind == RECORD_ADAPTER_FORGET) return old->adapter && !strcmp(r->adapter, old->adapter);
+    if (r->kind == RECORD_ADAPTER_FORGET)
+        return old->kind != RECORD_ADAPTER && old->kind != RECORD_FLOOR && old->adapter &&
+               !strcmp(r->adapter, old->adapter);
     if (r->kind == RECORD_ADAPTER_DROP)
         return (old->kind == RECORD_ADAPTER || old->kind == RECORD_WRITER) &&
                !strcmp(r->adapter, old->adapter);

@@ -93,14 +93,15 @@ static record_t rig_keep_record(const record_t *rec)
     return r;
 }
 
-/* As the store: the rows of the name go; of one that is forgotten all. */
+/* As the store: the rows of the name go; of one that is forgotten, those of its versions. */
 static void rig_drop_adapter(const char *name, bool is_forgotten)
 {
     size_t count = 0;
     for (size_t i = 0; i < R.record_count; i++) {
         const record_t *r = &R.records[i];
         bool is_of_name = r->kind == RECORD_ADAPTER || r->kind == RECORD_WRITER;
-        bool goes = (is_of_name || is_forgotten) && r->adapter && !strcmp(r->adapter, name);
+        bool is_meant = is_forgotten ? !is_of_name && r->kind != RECORD_FLOOR : is_of_name;
+        bool goes = is_meant && r->adapter && !strcmp(r->adapter, name);
         if (!goes) R.records[count++] = *r;
     }
     R.record_count = count;
