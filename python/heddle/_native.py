@@ -225,7 +225,7 @@ def _as_call(m: re.Match[str]) -> str:
 
 
 def spoken(hint: str) -> str:
-    """A hint of the library in terms of Python.  Commands in `...` that are no call of this package, and
+    """A hint of the library in terms of Python.  Commands in `...` that are not calls of this package, and
     options of another program, stay as they are.
     """
     parts = re.split(r"(`[^`]*`)", _COMMAND.sub(_as_call, hint))

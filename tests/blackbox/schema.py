@@ -239,7 +239,7 @@ def main():
         problems.append(f"{len(lines)} lines, not one object")
     for line in lines:
         o = json.loads(line)
-        expected = {"schema": "heddle/1", "kind": SAID.get(kind, kind) if not failed or kind == "key" else kind,
+        expected = {"schema": "heddle/1", "kind": kind if failed and kind != "key" else SAID.get(kind, kind),
                     "ok": not failed}
         for name, value in expected.items():
             if o.get(name) != value or name not in o:
