@@ -191,6 +191,8 @@ class Copy:
     note: str | None = None             # how it gets on, for people
     queued_behind: int | None = None    # the version that it fetched first
     awaited: bool | None = None         # the activation waited for it; None: not known
+    verified: str | None = None         # by which process: here, host; None: not reported
+    held: bool | None = None            # the bytes are in a region of another process of the host
 
 
 @dataclass(frozen=True)
@@ -308,6 +310,13 @@ class Group:
 
 
 @dataclass(frozen=True)
+class SharedMemory:
+    """Of its versions; None: not reported."""
+    own_bytes: int | None               # of the regions that it owns
+    held_bytes: int | None              # of the regions of other processes of its host that it holds
+
+
+@dataclass(frozen=True)
 class WorkerInfo:
     """`current`: it serves the active version of every adapter that it subscribed to."""
     name: str
@@ -324,6 +333,7 @@ class WorkerInfo:
     adapters: tuple[Subscription, ...]
     counters: Counters
     group: Group | None = None
+    memory: SharedMemory | None = None
 
 
 @dataclass(frozen=True)
