@@ -535,7 +535,7 @@ static void on_publisher_transfer(void *node, const tr_event_t *event, uint64_t 
 
 /* Memory that a call waits for comes first. What is done in the background would take the cores from filling
  * and fetching a version. */
-static bool on_work(void *node, uint64_t now_us)
+static bool on_publisher_work(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
@@ -630,7 +630,7 @@ const node_ops_t publisher_node_ops = {.session = on_publisher_session,
                                        .refused = on_line_refused,
                                        .transfer = on_publisher_transfer,
                                        .tick = on_tick,
-                                       .work = on_work};
+                                       .work = on_publisher_work};
 
 /* -- what the application asks ---------------------------------------------------------------- */
 
