@@ -588,8 +588,8 @@ static void count_up(uint64_t *counter, uint64_t told)
 
 /* Did the process of the old session go on, so that this session had to be ended under it?  One that took no
  * leave and has lost its connection was killed, as a rule, and the new one is its restart: it counts when a
- * message of the process comes again.  The count goes on in a session that follows at once, or is of the same process;
- * a name that had become free begins at 0. */
+ * message of the process comes again.  The count goes on in a session that follows at once, or is of the same
+ * process; a name that had become free begins at 0. */
 static void count_fences(member_t *w, const member_t *old)
 {
     bool is_same_life = !memcmp(&old->life, &w->life, sizeof w->life), is_ready = old->state == MEMBER_READY;

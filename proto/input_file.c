@@ -55,7 +55,7 @@ static int fail_system(const char *what, const char *shown, int err, heddle_erro
     return rc;
 }
 
-/* A link that leads nowhere is a case of its own: its name is there, and a listing of the directory misleads. */
+/* A link that leads nowhere is its own case: its name is there, and a listing of the directory misleads. */
 static int fail_open(const input_file_t *f, int err, heddle_error_t *error)
 {
     if (err == ENOENT || err == ENOTDIR) {
