@@ -74,7 +74,8 @@ static int send_outcome(adapter_t *a, const sync_action_t *action, const heddle_
         tr_counters_t c;
         io->tr->counters(io->t, &c);
         m.type = MSG_STAGED;
-        m.staged = (msg_staged_t){.bytes_in = c.bytes_in,
+        m.staged = (msg_staged_t){.verified = VERIFIED_HERE,
+                                  .bytes_in = c.bytes_in,
                                   .bytes_out = c.bytes_out,
                                   .chunks_bad = a->core->counters.chunks_bad,
                                   .retries = a->core->counters.retries,
@@ -650,7 +651,7 @@ uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap)
         if (!sync_is_held(e)) continue;
         const announced_t *w = e->what;
         msg_held_t *h = &ret_rows[count++];
-        *h = (msg_held_t){a->name, e->version, STATES[e->state], e->digest};
+        *h = (msg_held_t){a->name, e->version, STATES[e->state], e->digest, .verified = VERIFIED_HERE};
         if (!w->sealed_us) continue;
         h->connect_us = took(w->connect_us);
         h->fetch_us = took(w->fetch_us);

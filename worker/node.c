@@ -84,7 +84,8 @@ msg_counts_t worker_node_counts(const worker_node_t *n)
                         .bytes_out = c.bytes_out,
                         .chunks_bad = core->counters.chunks_bad,
                         .retries = core->counters.retries,
-                        .fenced = core->member.session.fenced_count};
+                        .fenced = core->member.session.fenced_count,
+                        .own_bytes = slots_memory(core->slots).bytes};
     for (uint32_t i = 0; i < n->adapter_count; i++) {
         uint32_t total = n->adapters[i].sync.slot_count;
         slots_count_t count = slots_count(core->slots, i);

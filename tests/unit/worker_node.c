@@ -67,6 +67,7 @@ Test(node, fetches_stages_and_activates)
     cr_assert(staged->staged.connect_us && staged->staged.fetch_us && staged->staged.verify_us &&
                   staged->staged.stage_us,
               "0 is not known; all of it was done, in one turn or in many");
+    cr_assert(staged->staged.verified == VERIFIED_HERE && !staged->staged.held);
     cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].bytes == a.region_bytes);
     cr_assert(staged->staged.sources[0].kind == SOURCE_PUBLISHER &&
               !strcmp(staged->staged.sources[0].name, "trainer"));
@@ -1026,6 +1027,7 @@ Test(node, broker_restart_fetches_nothing_again)
     for (uint32_t i = 0; i < 2; i++) {
         const msg_held_t *h = &join->join.held[i];
         cr_assert(h->version == 1 ? h->state == HELD_ACTIVE : h->state == HELD_STAGED);
+        cr_assert_eq(h->verified, VERIFIED_HERE);
     }
     announce_to(w, &b, 2, &source, 1); /* the broker says it again: held already */
     commit_to(w, &b, 2, 2);
@@ -1377,6 +1379,7 @@ Test(node, heartbeats_carry_progress_and_counters)
     cr_assert_eq(m->heartbeat.adapters[0].data_bytes, b.region_bytes);
     cr_assert(m->heartbeat.counts.slots_total == 6 && m->heartbeat.counts.slots_free == 4 &&
               m->heartbeat.counts.slots_held == 1);
+    cr_assert(m->heartbeat.counts.own_bytes == memory_of(w) && memory_of(w) >= a.region_bytes);
     cr_assert_geq(m->heartbeat.counts.bytes_in, a.region_bytes);
     slot_release(&held);
     free(a.bytes);
