@@ -24,7 +24,7 @@ static const struct {
     {"publish", "adapter version tag digest created reason state step request_id data_bytes tensor_count "
                 "chunk_count features "
                 "rollout timing"},
-    {"status", "broker warnings count adapters"},
+    {"status", "broker warnings reasons count adapters"},
     {"adapters", "adapters"},
     {"versions", "adapter versions"},
     {"workers", "settling_ms workers"},
@@ -82,6 +82,7 @@ static const struct {
       "`heddle versions NAME@V` tells which worker, in which phase, and why; then publish again"),
     H(VERSION_LOST, "publish the bytes again"),
     H(DIGEST_MISMATCH, "end the worker that is named: it fetches the version again when it is back"),
+    H(UNHEALTHY, "operations.md, Watching, says for each reason what to do"),
     H(DATA_DIR, "name a directory that this user may write with --data"),
     H(DATA_NEWER, "run the newer release, or name another --data"),
     H(NO_SPACE, "make room on the broker's disk, then try again"),

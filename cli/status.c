@@ -6,19 +6,36 @@
  */
 #include "cli/cli.h"
 
+#include "core/errors.h"
+
 #include <stdio.h>
 #include <string.h>
 
+typedef struct {
+    common_t common;
+    bool check;
+} args_t;
+static const option_t OPTIONS[] = {{"check", 0, OPTION_FLAG, NULL, NULL, NULL,
+                                    "exit status 1 where something needs an operator; lists what",
+                                    offsetof(args_t, check)},
+                                   {0}};
 static const option_set_t STATUS = {
     "heddle status",
     "[OPTION...]",
     "The broker, how much it knows, and every adapter.",
-    CLI_DUR,
-    NULL,
+    "--check: the broker takes no records, has just started (settling), or has older data than its members;\n"
+    "a member of another cluster came; the active or the newest version of an adapter is lost, or the "
+    "newest\n"
+    "has failed; an adapter is held; a worker was lost within 10 minutes, or has lacked the active version "
+    "for\n"
+    "more than a minute.  -o json: reasons.\n" CLI_DUR,
+    OPTIONS,
     CLI_COMMON,
     NULL,
     0,
-    CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle status\n  heddle status -o json | jq .count"};
+    CLI_EXITS "; with --check 1: there are reasons, which are listed.\n" CLI_EXITS_COMMON
+              ".\n\nExamples:\n  heddle status\n  heddle status -o json | jq .count\n"
+              "  heddle status --check --timeout 2s >/dev/null     for cron: silent while all is well"};
 
 static const option_set_t ADAPTERS = {
     "heddle adapters",
@@ -95,23 +112,51 @@ static void render(const common_t *c, json_t *answer)
         printf("key       %s    (for --broker-key elsewhere)\n", cli_text(broker, "public_key", s[0]));
     /* Warnings come before the table, which may look healthy in spite of them. */
     if (json_is_object(restored)) printf("warning   %s\n", cli_text(restored, "message", s[0]));
-    for (size_t i = 0; i < json_array_size(warnings); i++)
-        printf("warning   %s\n", cli_text(json_array_get(warnings, i), "message", s[0]));
+    const json_t *reasons = ((const args_t *)c)->check ? json_object_get(answer, "reasons") : NULL;
+    for (size_t i = 0; i < json_array_size(warnings); i++) {
+        const json_t *w = json_array_get(warnings, i);
+        /* All other warnings are among the reasons. */
+        bool is_shown = !reasons || !strcmp(cli_text(w, "name", s[0]), "keys.refused");
+        if (is_shown) printf("warning   %s\n", cli_text(w, "message", s[0]));
+    }
+    for (size_t i = 0; i < json_array_size(reasons); i++)
+        printf("reason    %s\n", cli_text(json_array_get(reasons, i), "message", s[0]));
     puts("");
     cli_show_adapters(c, answer);
 }
 
-static int ask_status(heddle_admin_t *admin, const void *args, char **ret_json)
+/* Code 0: there is no reason.  A cron job may keep stderr alone, so the error has the first of them. */
+static heddle_error_t check(const char *json)
 {
-    (void)args;
-    return heddle_admin_status(admin, ret_json);
+    heddle_error_t error = {0};
+    char s[64];
+    json_t *answer = json_loads(json, 0, NULL), *reasons = json_object_get(answer, "reasons");
+    size_t count = json_array_size(reasons);
+    const char *first = cli_text(json_array_get(reasons, 0), "message", s);
+    if (!json_is_array(reasons))
+        error_fail(&error, HEDDLE_ERR_UNHEALTHY,
+                   "this broker is of an earlier release, and gives no reasons");
+    else if (count == 1) error_fail(&error, HEDDLE_ERR_UNHEALTHY, "%s", first);
+    else if (count)
+        error_fail(&error, HEDDLE_ERR_UNHEALTHY, "%s; and %zu more reason%s", first, count - 1,
+                   count > 2 ? "s" : "");
+    json_decref(answer);
+    return error;
 }
 
 int command_status(int argc, char **argv)
 {
-    common_t args = {0};
+    args_t args = {0};
     int end = cli_parse(&STATUS, "status", argc, argv, &args, NULL);
-    return end >= 0 ? end : cli_ask(&args, "status", ask_status, render);
+    heddle_admin_t *admin = end >= 0 ? NULL : cli_admin(&args.common, "status", &end);
+    if (!admin) return end;
+    char *json = NULL;
+    int rc = heddle_admin_status(admin, &json);
+    heddle_error_t error = *cli_error(rc);
+    if (!rc && args.check) error = check(json);
+    end = cli_answer(&args.common, "status", &error, json, render);
+    cli_admin_close(&admin);
+    return end;
 }
 
 static int ask_adapters(heddle_admin_t *admin, const void *args, char **ret_json)

@@ -45,6 +45,9 @@ int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t 
 int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
                    heddle_error_t *error);
 
+/* What a worker has of an adapter, and what is wrong with it: a row of `workers`. */
+json_t *subscription_part(const report_view_t *b, const member_t *m, const member_sub_t *sub);
+
 int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page, heddle_error_t *error);
 
 /* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions

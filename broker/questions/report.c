@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/json_parts.h"
+#include "broker/questions/report_reasons.h"
 
 #include "core/clock.h"
 #include "core/errors.h"
@@ -186,8 +186,9 @@ static int report_status(const report_view_t *b, const msg_query_t *q, report_pa
                               part_count(versions), "workers_ready", part_count(ready), "workers_lost",
                               part_count(lost), "writers", part_count(writers));
     page->body = part_body("status", true,
-                           json_pack("{s:o, s:o, s:o, s:o}", "broker", broker, "warnings", warnings_part(b),
-                                     "count", count, "adapters", adapters_list(b, q, page)));
+                           json_pack("{s:o, s:o, s:o, s:o, s:o}", "broker", broker, "warnings",
+                                     warnings_part(b), "reasons", reasons_part(b), "count", count, "adapters",
+                                     adapters_list(b, q, page)));
     return page->body ? HEDDLE_OK : part_no_memory(error);
 }
 

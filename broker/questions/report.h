@@ -7,7 +7,7 @@
  *
  *   report.c           which page; status, adapters, events      report_workers.c   workers
  *   report_versions.c  versions, a version                       report_pending.c   wait, activate, verify
- *   report_keys.c      keys, a forgotten adapter
+ *   report_keys.c      keys, a forgotten adapter              report_reasons.c   what is not well, of status
  *   json_parts.h       what they are made of
  *
  * Pages.  A list goes on where the last page ended: status, adapters and workers after the name

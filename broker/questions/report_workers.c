@@ -104,7 +104,7 @@ static copy_progress_t progress_of(const report_view_t *b, const member_t *m, co
 
 /* Of several problems one is shown: the end of the session before a lost version, and that before a slow
  * fetch. */
-static json_t *sub_part(const report_view_t *b, const member_t *m, const member_sub_t *sub)
+json_t *subscription_part(const report_view_t *b, const member_t *m, const member_sub_t *sub)
 {
     const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
     const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
@@ -156,7 +156,7 @@ static json_t *subs_part(const report_view_t *b, const member_t *m)
         while (at > 0 && strcmp(json_string_value(json_object_get(json_array_get(list, at - 1), "name")),
                                 m->subs[i].adapter) > 0)
             at--;
-        ok = json_array_insert_new(list, at, sub_part(b, m, &m->subs[i])) == 0;
+        ok = json_array_insert_new(list, at, subscription_part(b, m, &m->subs[i])) == 0;
     }
     if (ok) return list;
     json_decref(list);

@@ -7,7 +7,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     broker) echo '--listen --data --lease --keep --keys --admin-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     worker) echo '--adapter --name --label --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     publish) echo '--adapter --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    status) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    status) echo '--check --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     versions) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     workers) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;

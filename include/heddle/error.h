@@ -60,6 +60,7 @@ extern "C" {
     X(NO_MEMORY, 34, "no_memory", 9, MESSAGE, 1, "memory ran out")                                       \
     X(NO_SLOT, 35, "no_slot", 9, VERSION, 1, "every slot is held by a reader")                           \
     X(INTERNAL, 36, "internal", 9, PROCESS, 0, "a bug in Heddle or an unexpected system error")          \
+    X(UNHEALTHY, 42, "unhealthy", 1, MESSAGE, 0, "something needs an operator")                          \
     /* Inside the library and between rooms; they reach a user only through one of the above. */         \
     X(AGAIN, 37, "again", 5, MESSAGE, 1, "nothing yet")                                                  \
     X(SLOW, 38, "slow", 7, SESSION, 1, "the peer's queue is full")                                       \

@@ -113,11 +113,22 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class Attention:
+    """Why the cluster is not healthy: what `heddle status --check` ends with 1 for."""
+    name: str
+    adapter: str | None
+    worker: str | None
+    since_at: str | None
+    message: str
+
+
+@dataclass(frozen=True)
 class Status:
     broker: BrokerInfo
     count: Counts
     adapters: tuple[AdapterInfo, ...]
     warnings: tuple[Notice, ...] = ()   # by time
+    reasons: tuple[Attention, ...] = ()     # what needs an operator now; of the broker, adapters, workers
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,8 @@ KINDS = {
                           "state": matching("ready|read_only"),
                           "data_dir": "text", "registry_bytes": "int", "settling_ms": "int",
                           "restored": ({"from": "name", "at": "at", "message": "text"},)},
+               "reasons": [None, {"name": "text", "adapter": "name?", "worker": "name?", "since_at": "at?",
+                                  "message": "text"}],
                "warnings": ["at", {"at": "at", "name": "text", "message": "text"}],
                "count": {name: "int" for name in ("adapters", "versions", "workers_ready", "workers_lost",
                                                   "writers")},

@@ -394,6 +394,12 @@ static const field_row_t FIELDS[] = {
     {"status", "broker.restored.at", "t"},
     {"status", "broker.restored.message", "s"},
     {"status", "broker", "o"},
+    {"status", "reasons", "a"},
+    {"status", "reasons[].name", "s"},
+    {"status", "reasons[].adapter", "sN"},
+    {"status", "reasons[].worker", "sN"},
+    {"status", "reasons[].since_at", "tN"},
+    {"status", "reasons[].message", "s"},
     {"status", "warnings", "a"},
     {"status", "warnings[].at", "t"},
     {"status", "warnings[].name", "s"},
@@ -764,7 +770,13 @@ Test(report, every_field_of_the_pages)
     cr_assert_not_null(strangers_hello(&broker->foreign, &stranger, "here", now), "said");
     cr_assert_null(strangers_hello(&broker->foreign, &stranger, "here", now), "once");
     cr_assert_null(strangers_hello(&broker->foreign, &stranger, "elsewhere", now), "at home");
-    expect_shape("status", "status", (json_t *[]){body_of((msg_query_t){.op = "status"})}, 1);
+    member_t *lost = membership_worker(&broker->members, "w1"); /* for one of two answers */
+    json_t *statuses[] = {body_of((msg_query_t){.op = "status"}), NULL};
+    member_state_t was = lost->state;
+    lost->state = MEMBER_LOST;
+    statuses[1] = body_of((msg_query_t){.op = "status"});
+    lost->state = was;
+    expect_shape("status", "status", statuses, 2);
     json_t *before = body_of((msg_query_t){.op = "workers"});
     one_cannot_switch();
     expect_shape("workers", "workers", (json_t *[]){before, body_of((msg_query_t){.op = "workers"})}, 2);
