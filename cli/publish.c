@@ -392,8 +392,8 @@ static int serve_on(heddle_publisher_t *p, outcome_t *o)
 /* The call that this one repeats still runs: the writer in the way publishes under the same request id. */
 static bool is_repeated(const args_t *args, const heddle_error_t *error)
 {
-    char id[48];
-    snprintf(id, sizeof id, "(request id %.28s)", args->request_id ? args->request_id : "");
+    char id[HEDDLE_NAME_MAX + 16];
+    snprintf(id, sizeof id, "(request id %s)", args->request_id ? args->request_id : "");
     return args->request_id && strstr(error->hint, id);
 }
 
