@@ -720,7 +720,7 @@ static void stop_fetching(member_sub_t *sub)
     sub->fetching = sub->bytes_done = sub->data_bytes = sub->source = sub->beat_us = sub->rate_bytes = 0;
 }
 
-void member_fetched(member_t *member, const char *adapter, uint64_t version)
+void member_clear_fetch(member_t *member, const char *adapter, uint64_t version)
 {
     member_sub_t *sub = member_sub(member, adapter);
     if (sub && sub->fetching == version) stop_fetching(sub);
@@ -728,7 +728,7 @@ void member_fetched(member_t *member, const char *adapter, uint64_t version)
 
 void membership_staged(member_t *member, const msg_staged_t *m)
 {
-    member_fetched(member, m->adapter, m->version);
+    member_clear_fetch(member, m->adapter, m->version);
     count_up(&member->counts.bytes_in, m->bytes_in);
     count_up(&member->counts.bytes_out, m->bytes_out);
     count_up(&member->counts.chunks_bad, m->chunks_bad);

@@ -189,7 +189,7 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
 void membership_staged(member_t *member, const msg_staged_t *m);
 /* The worker has finished fetching that version, well or not: what its last heartbeat said of it does not
  * hold any more. */
-void member_fetched(member_t *member, const char *adapter, uint64_t version);
+void member_clear_fetch(member_t *member, const char *adapter, uint64_t version);
 /* A process under this name says something with that token, or names it as its former one.  Where the session
  * had ended for another process, both run under one name: counted as fenced, once for each session. */
 void membership_note_rival(member_t *worker, uint64_t token);

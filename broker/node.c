@@ -260,9 +260,13 @@ static void on_publish(const call_t *c)
     const adapter_row_t *a = registry_adapter(&b->registry, m->adapter);
     member_t *sender = membership_by_token(&b->members, m->token);
     if (sender && sender->peer != c->from) sender = NULL;
-    bool is_writer = sender && a && a->writer.token == sender->token;
+    bool is_writer = sender && registry_is_writer(a, sender->token);
     char addresses[HEDDLE_NAME_MAX + 1] = "", held[512];
-    publish_by_t by = {.now = c->now, .adapter = a, .peer = c->from, .addresses = addresses};
+    publish_by_t by = {.now = c->now,
+                       .adapter = a,
+                       .peer = c->from,
+                       .token = sender ? sender->token : 0,
+                       .addresses = addresses};
     if (is_writer) {
         membership_heard(&b->members, sender, c->now.us);
         by.writer = sender->name;
@@ -284,11 +288,7 @@ static void on_publish(const call_t *c)
     heddle_error_t error;
     publish_answer_t published = {0};
     int rc = registry_decide_publish(m, &by, b->out, &published, &error);
-    if (rc == HEDDLE_ERR_FENCED && sender) { /* of another adapter, and this is no repeated request */
-        error_fail(&error, HEDDLE_ERR_PROTOCOL, "PUBLISH to %s by a session that did not open it",
-                   m->adapter);
-        broker_refuse(c, &error, 0);
-    } else if (rc == HEDDLE_ERR_FENCED) {
+    if (rc == HEDDLE_ERR_FENCED) {
         b->members.fenced_count++;
         broker_tell_fenced(b, &c->asker, m->token, c->peer->name, NULL);
     } else if (rc) {

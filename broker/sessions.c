@@ -4,7 +4,7 @@
 
 #include "broker/keys.h"
 #include "broker/registry/writer.h"
-#include "broker/restored.h"
+#include "broker/older_store.h"
 #include "broker/rollout/orders.h"
 #include "broker/rollout/reports.h"
 #include "core/errors.h"
@@ -614,8 +614,7 @@ void on_leave(const call_t *c)
     const char *adapter = c->member->role == ROLE_PUBLISHER ? c->member->subs[0].adapter : "";
     const adapter_row_t *a = registry_adapter(&b->registry, adapter);
     broker_end_member(b, c->member, MEMBER_LEFT, NULL, c->now); /* `adapter` goes with it */
-    bool is_writer = a && a->writer.token == txn.token;
-    if (is_writer && !b->txn.is_open) {
+    if (registry_is_writer(a, txn.token) && !b->txn.is_open) {
         registry_decide_close(a, c->now, b->out);
         broker_commit(b, &txn, c->now, &error);
     } else {

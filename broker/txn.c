@@ -5,7 +5,7 @@
 #include "broker/forget.h"
 #include "broker/keys.h"
 #include "broker/questions/query.h"
-#include "broker/restored.h"
+#include "broker/older_store.h"
 #include "broker/sessions.h"
 #include "core/errors.h"
 #include "core/failpoint.h"

@@ -54,7 +54,7 @@ typedef struct {
     msg_type_t type;
 } asker_t;
 
-/* What a member knows that the store does not (restored.h): how far its numbers are recorded. */
+/* What a member knows that the store does not (older_store.h): how far its numbers are recorded. */
 typedef struct {
     uint64_t epochs, numbers; /* by how much the records raise them */
     uint32_t doubted;         /* of its adapters: their decisions are made anew */

@@ -143,7 +143,9 @@ static bool is_init_of_base(const json_t *config)
     return false;
 }
 
-/* Engines choose their kernels by the features: what the fields do not tell, the names of the tensors do. */
+/* Engines choose their kernels by the features: what the fields do not tell, the names of the tensors do.
+ * A feature that an engine does not apply is refused by the application: python/heddle/worker.py (accepts)
+ * and python/heddle/engine/releases.py.  No C code refuses one. */
 static void list_features(const json_t *config, const named_t *named, char ret_features[192])
 {
     const char *bias = json_string_value(json_object_get(config, "bias"));

@@ -176,7 +176,7 @@ static int check_equal(adapter_t *a, slot_t *equal, const announced_t *w)
 /* Makes one piece of memory a call: the kernel needs long to provide pages, and heartbeats must not wait
  * for it. OK: the slot is RESERVED; AGAIN: it is MAKING, and adapter_work goes on; else the reason, and
  * the slot is FREE. */
-static int reserve_slot(adapter_t *a, const announced_t *w, uint32_t index, heddle_error_t *error)
+static int make_slot_for(adapter_t *a, const announced_t *w, uint32_t index, heddle_error_t *error)
 {
     slot_t *slot = slot_of(a, (int)index), *equal;
     int rc = HEDDLE_OK;
@@ -261,7 +261,7 @@ static bool fetch_coming(adapter_t *a, uint64_t now_us, sync_event_t *ret_event,
     if (!e || a->download) return false;
     const slot_t *slot = slot_of(a, e->slot);
     bool is_reserved = slot && slot->state == SLOT_RESERVED;
-    int rc = is_reserved ? HEDDLE_OK : reserve_slot(a, e->what, (uint32_t)e->slot, error);
+    int rc = is_reserved ? HEDDLE_OK : make_slot_for(a, e->what, (uint32_t)e->slot, error);
     *ret_event = (sync_event_t){.kind = SY_NOT_RESERVED, .version = e->version, .error = error};
     if (!rc) {
         rc = start_download(a, e, now_us, error);
@@ -310,9 +310,9 @@ static void obey(adapter_t *a, const sync_action_t *action, uint64_t now_us)
         why->lacks_occupants = false;
     }
     switch (action->kind) {
-    case SA_RESOURCE:
+    case SA_NEW_SOURCES:
         /* Without a download the slot's memory is still being made: it will begin with the new list. */
-        if (a->download) download_resource(a->download, now_us);
+        if (a->download) download_new_sources(a->download, now_us);
         break;
     case SA_SEND_STAGED:
         if (FAILPOINT("worker.before_staged")) break;
@@ -362,7 +362,7 @@ static bool free_dropped(adapter_t *a, sync_event_t *ret_event)
 /* Gives one event to sync and obeys its actions. Any of them may have started, stopped or replaced a fetch,
  * or dropped a slot that is free at once; what comes of that is the next event. Returns sync's answer to an
  * event of the application. */
-static int step_sync(adapter_t *a, const sync_event_t *event, uint64_t now_us)
+static int feed_sync(adapter_t *a, const sync_event_t *event, uint64_t now_us)
 {
     sync_action_t actions[SYNC_ACTIONS_MAX];
     sync_event_t next = *event;
@@ -410,7 +410,7 @@ static void look_at_download(adapter_t *a, uint64_t now_us)
     /* Sync may start the next one within the same event. */
     download_destroy(&a->download);
     error_where(&error, a->name, version, a->core->opts.name, NULL);
-    step_sync(
+    feed_sync(
         a,
         &(sync_event_t){.kind = is_done ? SY_FETCHED : SY_FETCH_FAILED, .version = version, .error = &error},
         now_us);
@@ -437,11 +437,11 @@ void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us)
         if (!strcmp(m->keep[i].adapter, a->name) && sync_find(&a->sync, m->keep[i].version))
             keep[event.keep_count++] = m->keep[i].version;
     a->commit_us = now_us;
-    step_sync(a, &event, now_us);
+    feed_sync(a, &event, now_us);
 }
 
 /* The lease is over: decisions that were not applied yet count no more, and reads go on. */
-void adapter_down(adapter_t *a, uint64_t now_us) { step_sync(a, &(sync_event_t){.kind = SY_DOWN}, now_us); }
+void adapter_down(adapter_t *a, uint64_t now_us) { feed_sync(a, &(sync_event_t){.kind = SY_DOWN}, now_us); }
 
 /* --- the broker's messages -------------------------------------------------------------------- */
 
@@ -483,7 +483,7 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
                                .what = w,
                                .digest = m->announce.digest,
                                .deadline_us = m->announce.deadline_ms * 1000};
-        step_sync(a, &event, now_us);
+        feed_sync(a, &event, now_us);
         break;
     case MSG_SOURCES:
         e = sync_find(&a->sync, m->sources.version);
@@ -493,9 +493,9 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         greet(a, w);
         /* A running fetch tries the new list at once. Sync gets the count, because a version without any
          * source gives way to others. */
-        if (a->download && a->download->what == w) download_resource(a->download, now_us);
+        if (a->download && a->download->what == w) download_new_sources(a->download, now_us);
         event = (sync_event_t){.kind = SY_SOURCES, .version = w->version, .source_count = w->source_count};
-        step_sync(a, &event, now_us);
+        feed_sync(a, &event, now_us);
         break;
     case MSG_COMMIT:
         a->commit_us = now_us;
@@ -503,17 +503,17 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
                                .version = m->commit.version,
                                .decision = m->commit.decision,
                                .digest = m->commit.digest};
-        step_sync(a, &event, now_us);
+        feed_sync(a, &event, now_us);
         break;
     case MSG_ABORT: {
         bool is_overtaken = !strcmp(m->abort.code, "superseded"); /* a state, not an error of ours */
         int code = is_overtaken ? HEDDLE_ERR_VERSION_FAILED : heddle_err_from_name(m->abort.code);
         error_fail(&error, code, "%s", m->abort.message);
-        step_sync(a, &(sync_event_t){.kind = SY_ABORT, .version = m->abort.version, .error = &error}, now_us);
+        feed_sync(a, &(sync_event_t){.kind = SY_ABORT, .version = m->abort.version, .error = &error}, now_us);
         break;
     }
     case MSG_RETIRE:
-        step_sync(a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
+        feed_sync(a, &(sync_event_t){.kind = SY_RETIRE, .version = m->retire.version}, now_us);
         break;
     default: break;
     }
@@ -536,7 +536,7 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
         error = *answer->why;
         error_where(&error, a->name, answer->version, a->core->opts.name, error.phase[0] ? NULL : phase);
     }
-    return step_sync(
+    return feed_sync(
         a, &(sync_event_t){.kind = KINDS[answer->kind], .version = answer->version, .error = &error}, now_us);
 }
 
@@ -554,7 +554,7 @@ void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
             if (slot && slot->is_shared && !memcmp(&slot->key, &event->key, sizeof slot->key))
                 slot->is_shared = false;
         }
-        if (free_dropped(a, &drained)) step_sync(a, &drained, now_us);
+        if (free_dropped(a, &drained)) feed_sync(a, &drained, now_us);
         return;
     }
     if (!a->download) return;
@@ -606,8 +606,8 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
 {
     uint64_t next = CLOCK_NEVER;
     sync_event_t drained;
-    if (free_dropped(a, &drained)) step_sync(a, &drained, now_us);
-    if (now_us >= sync_deadline(&a->sync)) step_sync(a, &(sync_event_t){.kind = SY_TICK}, now_us);
+    if (free_dropped(a, &drained)) feed_sync(a, &drained, now_us);
+    if (now_us >= sync_deadline(&a->sync)) feed_sync(a, &(sync_event_t){.kind = SY_TICK}, now_us);
     if (a->download) {
         next = download_tick(a->download, now_us);
         if (download_needs_owner(a->download)) look_at_download(a, now_us);
@@ -629,7 +629,7 @@ bool adapter_work(adapter_t *a, uint64_t now_us)
     } else if (sync_coming(&a->sync)) {
         sync_event_t event;
         heddle_error_t error;
-        if (fetch_coming(a, now_us, &event, &error)) step_sync(a, &event, now_us);
+        if (fetch_coming(a, now_us, &event, &error)) feed_sync(a, &event, now_us);
         return true;
     }
     return false;

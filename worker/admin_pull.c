@@ -239,7 +239,7 @@ static int find_sources(job_t *j, heddle_error_t *error)
     if (count && !p->last_token) unreached_look(&j->unreached, lost, count, CLOCK_NEVER, now_of());
     if (now_of() < j->asked_us + ASK_AGAIN_US) return HEDDLE_OK; /* the download says it again */
     int rc = ask(j, error);
-    if (!rc) download_resource(p, now_of());
+    if (!rc) download_new_sources(p, now_of());
     return rc;
 }
 

@@ -92,7 +92,7 @@ static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
 
-void download_resource(download_t *p, uint64_t now_us)
+void download_new_sources(download_t *p, uint64_t now_us)
 {
     if (p->state > DOWNLOAD_CHUNKS) return;
     uint64_t tokens[LIMIT_SOURCES];
@@ -119,7 +119,7 @@ static bool begin_fetch(download_t *p, download_state_t state, uint64_t now_us)
         fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for a fetch");
         return false;
     }
-    download_resource(p, now_us);
+    download_new_sources(p, now_us);
     return true;
 }
 

@@ -97,7 +97,7 @@ int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_
 /* Drops what is asked; the share stays. */
 void download_destroy(download_t **download);
 /* what->sources changed. */
-void download_resource(download_t *p, uint64_t now_us);
+void download_new_sources(download_t *p, uint64_t now_us);
 /* The end of an ask with a cookie of this adapter, or what a peer does: BEAT, PEER_GONE. */
 void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us);
 /* One bounded piece of digests or comparisons; false: there is nothing to do now. */

@@ -154,8 +154,9 @@ static uint64_t patience(const known_t *s)
     return us < DEADLINE_MAX_US ? us : DEADLINE_MAX_US;
 }
 
-/* A rate is measured only over time in which something was requested. */
-static void restart_sample(known_t *s, uint64_t now_us)
+/* The source's deadline starts anew, and so does its sample: a rate is measured only over time in which
+ * something was requested. */
+static void note_life(known_t *s, uint64_t now_us)
 {
     s->life_us = s->sample_us = now_us;
     s->sample_bytes = 0;
@@ -216,7 +217,7 @@ static void go_on(fetch_t *f, uint64_t now_us)
         /* Landed pieces count in the window: they were requested, and their digest may be slow. */
         list_t *open = &f->lists[f->order[i]];
         f->all_bad_us = CLOCK_NEVER;
-        if (open->count + s->landed_count == 0) restart_sample(s, now_us);
+        if (open->count + s->landed_count == 0) note_life(s, now_us);
         while (s->state == SOURCE_LIVE && open->count + s->landed_count < f->window_count &&
                (piece = next_todo(f)) != NO_PIECE) {
             uint64_t ask = 0;
@@ -303,7 +304,7 @@ uint64_t fetch_good(fetch_t *f, uint32_t piece, uint64_t now_us)
         if (elapsed_us >= SAMPLE_US) {
             uint64_t rate = (uint64_t)((double)s->sample_bytes * 1e6 / (double)elapsed_us) + 1;
             s->rate = s->rate ? s->rate - s->rate / 4 + rate / 4 : rate;
-            restart_sample(s, now_us);
+            note_life(s, now_us);
         }
         f->good[piece / 64] |= 1ull << (piece % 64);
         f->good_count++;
@@ -343,7 +344,7 @@ void fetch_gone(fetch_t *f, uint64_t token, uint64_t now_us)
 void fetch_beat(fetch_t *f, uint64_t token, uint64_t now_us)
 {
     int from = find(f, token);
-    if (from >= 0 && f->known[from].state == SOURCE_LIVE) restart_sample(&f->known[from], now_us);
+    if (from >= 0 && f->known[from].state == SOURCE_LIVE) note_life(&f->known[from], now_us);
     go_on(f, now_us);
 }
 

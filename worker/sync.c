@@ -574,7 +574,7 @@ int sync_step(sync_t *s, const sync_event_t *event, const sync_slots_t *slots, u
             e->patience_us = left && left / 4 < SYNC_SLOT_WAIT_US ? left / 4 : SYNC_SLOT_WAIT_US;
         e->starved = false;
         /* The broker repeats an announcement when it does not know how far this worker is. */
-        if (state == SYNC_COMING) act(run, SA_RESOURCE, e);
+        if (state == SYNC_COMING) act(run, SA_NEW_SOURCES, e);
         else if (state == SYNC_STAGED || state == SYNC_KEPT) send_staged(run, e);
         else if (state == SYNC_ACTIVE) send_active(run, e);
         break;

@@ -18,19 +18,19 @@
  * State x event.  "-": refused or ignored, nothing changes; capitals: next state; L: absent, and its slot is
  * dropped; NF: NOT_FOUND; absent: the version has no entry.
  *
- *   event        absent   WAITING  COMING      ARRIVED   STAGED     ACTIVE     KEPT
- *   ANNOUNCE     WAITING  -(1)     RESOURCE(1) -(1)      say STAGED say ACTIVE say STAGED
- *   NOT_RESERVED -        -        NACK(2)     -         -          -          -
- *   FETCHED      -        -        (3)         -         -          -          -
- *   FETCH_FAILED -        -        NACK, L(2)  -         -          -          -
- *   APP_STAGED   NF       NF       NF          STAGED(3) ok         ok         ok
- *   APP_ACTIVATE NF       NF       NF          NF        ACTIVE(4)  ok(4)      ACTIVE(4)
- *   APP_REJECT   NF       NF       NF          NACK, L   NACK(5)    NF(5)      NACK(5)
- *   COMMIT       remember remember remember    remember  apply(4)   apply(4)   apply(4)
- *   ABORT        -        absent   L           L         L          -          -
- *   RETIRE       -        absent   L           L         L          mark(6)    L
- *   UP, not kept -        -        -           L         L          mark(6)    L
- *   SOURCES      -        -        (7)         -         -          -          -
+ *   event        absent   WAITING  COMING         ARRIVED   STAGED     ACTIVE     KEPT
+ *   ANNOUNCE     WAITING  -(1)     NEW_SOURCES(1) -(1)      say STAGED say ACTIVE say STAGED
+ *   NOT_RESERVED -        -        NACK(2)        -         -          -          -
+ *   FETCHED      -        -        (3)            -         -          -          -
+ *   FETCH_FAILED -        -        NACK, L(2)     -         -          -          -
+ *   APP_STAGED   NF       NF       NF             STAGED(3) ok         ok         ok
+ *   APP_ACTIVATE NF       NF       NF             NF        ACTIVE(4)  ok(4)      ACTIVE(4)
+ *   APP_REJECT   NF       NF       NF             NACK, L   NACK(5)    NF(5)      NACK(5)
+ *   COMMIT       remember remember remember       remember  apply(4)   apply(4)   apply(4)
+ *   ABORT        -        absent   L              L         L          -          -
+ *   RETIRE       -        absent   L              L         L          mark(6)    L
+ *   UP, not kept -        -        -              L         L          mark(6)    L
+ *   SOURCES      -        -        (7)            -         -          -          -
  *   DRAINED      a slot that was dropped is free: the next WAITING one starts
  *
  * A version is *named* from its decision until that is applied, or until a later decision steps back below
@@ -59,8 +59,8 @@
  *       application was asked to go back to, with the decision that was applied.  Not named: STAGED: NACK, L;
  *       KEPT, ACTIVE: NOT_FOUND.
  *   (6) Goes on being served; dropped, and not KEPT, when another becomes active.
- *   (7) None: a lost version holds up no other.  It gives way to what was announced later, and is dropped
- *       where a decision for a later version is known and it is not named.
+ *   (7) A version with an empty list of sources delays no other: a later announcement preempts it.  It is
+ *       dropped if a decision for a later version is known and it is not named.
  *
  * COMMIT counts only if its decision is greater than all seen in this session and than the last
  * applied (I13); an equal one that was applied is answered with ACTIVE again.  DOWN (the session is
@@ -196,7 +196,7 @@ typedef struct {
 /* What is to be fetched needs no action: it is the entry that is COMING (sync_coming).  It ends with
  * NOT_RESERVED (no memory for it; its slot is free again), FETCHED or FETCH_FAILED. */
 typedef enum {
-    SA_RESOURCE, /* the version that is COMING may have new sources */
+    SA_NEW_SOURCES, /* the version that is COMING may have new sources */
     SA_SEND_STAGED,
     SA_SEND_ACTIVE,
     SA_SEND_NACK, /* sync_nack has the reason */

@@ -304,13 +304,12 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
         return rc;
     }
     bool is_superseded = v && v->state == VERSION_SUPERSEDED;
-    int rc = is_superseded
-                 ? error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was superseded: %s", row->adapter,
-                              (unsigned long long)row->version,
-                              v->message[0] ? v->message : "a newer version came before it was active")
-                 : error_fail(error, HEDDLE_ERR_VERSION_LOST,
-                              "%s@%llu was %s: no process holds its bytes any more", row->adapter,
-                              (unsigned long long)row->version, v ? "retired" : "evicted long ago");
+    int rc = is_superseded ? error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu ended: %s", row->adapter,
+                                        (unsigned long long)row->version,
+                                        v->message[0] ? v->message : "superseded by a newer version")
+                           : error_fail(error, HEDDLE_ERR_VERSION_LOST,
+                                        "%s@%llu was %s: no process holds its bytes any more", row->adapter,
+                                        (unsigned long long)row->version, v ? "retired" : "evicted long ago");
     error_where(error, row->adapter, row->version, NULL, NULL);
     error_contrast(error, "a version that is staged, active or kept",
                    is_superseded ? "superseded" : "retired");

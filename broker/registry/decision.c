@@ -187,7 +187,7 @@ void registry_decide_superseded(const adapter_row_t *a, const version_row_t *v, 
                                 outbox_t *out)
 {
     heddle_error_t e = {0};
-    text_printf(e.message, sizeof e.message, "%s@%llu came before it was active", a->name,
+    text_printf(e.message, sizeof e.message, "superseded by %s@%llu before it became active", a->name,
                 (unsigned long long)by);
     registry_decide_end(a, v, VERSION_SUPERSEDED, &e, now, out);
 }
@@ -215,7 +215,7 @@ bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_erro
     int code = v->code ? v->code : HEDDLE_ERR_VERSION_FAILED;
     if (v->message[0]) error_fail(ret_error, code, "%s", v->message);
     else if (v->state == VERSION_SUPERSEDED)
-        error_fail(ret_error, code, "a newer version came before it was active");
+        error_fail(ret_error, code, "superseded by a newer version before it became active");
     else error_fail(ret_error, code, "it was %s", ended_name(v->state));
     error_where(ret_error, a->name, v->version, v->worker[0] ? v->worker : NULL,
                 v->phase[0] ? v->phase : NULL);

@@ -2,6 +2,7 @@
 #include "broker/registry/publish.h"
 
 #include "broker/registry/decision.h"
+#include "broker/registry/writer.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -200,15 +201,6 @@ static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_e
     return rc;
 }
 
-static int not_writer(const msg_publish_t *m, heddle_error_t *error)
-{
-    int rc = error_fail(error, HEDDLE_ERR_FENCED, "the session that publishes to %s is not its writer",
-                        m->adapter);
-    error_where(error, m->adapter, 0, NULL, "commit");
-    error_hint(error, "open the adapter again");
-    return rc;
-}
-
 /* To publish now could store the same bytes twice; the answer is known one lease after the start. */
 static int not_known_yet(const msg_publish_t *m, const version_row_t *awaited, heddle_error_t *error)
 {
@@ -239,7 +231,8 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
         stands_for = same;
         reason = "replayed";
     } else {
-        if (!a || !by->writer) return not_writer(m, error);
+        rc = registry_check_writer(a, by->token, m->adapter, error);
+        if (rc) return rc;
         const version_row_t *newest = registry_newest(a), *live = by->live;
         if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back)
             return stepped_back(m, newest, error);

@@ -10,8 +10,8 @@
 
 #include "broker/registry/registry.h"
 
-/* PUBLISH by the adapter's open writer, with the newest live version (rollout_newest_live, because which
- * processes have its bytes is soft state).  Answered first: an exact replay of a request id (created=false
+/* PUBLISH by the adapter's writer (registry_check_writer), with the newest live version
+ * (rollout_newest_live, because which processes have its bytes is soft state).  Answered first: an exact replay of a request id (created=false
  * "replayed"), then the same id with other bytes (REQUEST_CONFLICT); the id is free where its version
  * failed because its publisher ended (VERSION_LOST).  Then STEP_BACK, UNCHANGED (UNAVAILABLE, retriable,
  * while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable, where no
@@ -21,7 +21,8 @@ typedef struct {
     instant_t now;
     const adapter_row_t *adapter; /* NULL: never opened */
     uint64_t peer;
-    const char *writer;
+    uint64_t token;     /* of the session that publishes; 0: it has ended */
+    const char *writer; /* its name */
     key16_t share_key;
     const version_row_t *live;    /* what UNCHANGED compares with; NULL: nothing, each is new */
     const version_row_t *awaited; /* after a start: of the same bytes (rollout_awaited); NULL: none */

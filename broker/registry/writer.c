@@ -28,7 +28,7 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
     error_found(error, "%s, %s %llu ms ago", a->writer.name, heard, (unsigned long long)by->heartbeat_age_ms);
     const version_row_t *newest = registry_newest(a);
     if (!(newest && newest->state == VERSION_STAGING)) {
-        error_hint(error, "it ends with its session; opts.takeover fences it now");
+        error_hint(error, "the writer keeps the adapter until its session ends; opts.takeover ends it now");
         return rc;
     }
     /* A command that was started again under its request id finds its first try there.  A part of an id would
@@ -36,11 +36,11 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
     unsigned long long version = newest->version;
     char whole[512];
     text_printf(whole, sizeof whole,
-                "`heddle wait %s@%llu` follows what it publishes (request id %s); opts.takeover fences it",
+                "`heddle wait %s@%llu` follows what it publishes (request id %s); opts.takeover ends its session",
                 a->name, version, newest->request_id);
     if (strlen(whole) < sizeof error->hint) error_hint(error, "%s", whole);
     else
-        error_hint(error, "`heddle wait %s@%llu` follows what it publishes; opts.takeover fences it", a->name,
+        error_hint(error, "`heddle wait %s@%llu` follows what it publishes; opts.takeover ends its session", a->name,
                    version);
     return rc;
 }
@@ -58,6 +58,18 @@ int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by
     rec->host = by->host;
     rec->life = by->life;
     return HEDDLE_OK;
+}
+
+bool registry_is_writer(const adapter_row_t *a, uint64_t token)
+{
+    return a && token && a->writer.token == token;
+}
+
+int registry_check_writer(const adapter_row_t *a, uint64_t token, const char *adapter, heddle_error_t *error)
+{
+    if (registry_is_writer(a, token)) return HEDDLE_OK;
+    if (!token) return HEDDLE_ERR_FENCED;
+    return error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH to %s by a session that did not open it", adapter);
 }
 
 void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out)

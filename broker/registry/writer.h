@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/writer.h (PURE): which session may write to an adapter.  One at a time: a live writer keeps
- * the adapter, except against its own process and against a takeover.
+/* broker/registry/writer.h (PURE): which session may write to an adapter, at OPEN and at each PUBLISH.  One at
+ * a time: a live writer keeps the adapter, except against its own process and against a takeover.
  *
  *   closed   OPEN                            -> open
  *   open     OPEN of the same process, takeover, or the holder is not live   -> open, for the new session
  *   open     OPEN of another process         -> WRITER_HELD
  *   open     the session ended               -> closed
+ *   any      PUBLISH of another session      -> FENCED, PROTOCOL
  *
  * Reads the registry, and adds WRITER records to an outbox.  One thread, nothing blocks. */
 #ifndef BROKER_WRITER_H
@@ -27,6 +28,11 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
 /* The same, and records ADAPTER? WRITER. */
 int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
                          outbox_t *out, heddle_error_t *error);
+/* The session has opened the adapter and no other has taken it since.  `a` NULL: it was never opened. */
+bool registry_is_writer(const adapter_row_t *a, uint64_t token);
+/* PUBLISH to `adapter`, whose row is `a`: may the session write it?  PROTOCOL: it did not open the adapter.
+ * FENCED, without a text: the session has ended (token 0). */
+int registry_check_writer(const adapter_row_t *a, uint64_t token, const char *adapter, heddle_error_t *error);
 /* Closes the adapter's writer: record WRITER with token 0; and ADAPTER_DROP where nothing was published: its
  * name was mistyped, or its publisher failed before a first version, and would be listed for ever. */
 void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);

@@ -472,7 +472,7 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
     add_part(message, sizeof message, "found", m->found);
     add_part(message, sizeof message, "hint:", m->hint);
     if (!m->decision) {
-        member_fetched(member, m->adapter, m->version);
+        member_clear_fetch(member, m->adapter, m->version);
         copies_go_on(x.a, member, m->version, s->v.now.us);
         if (m->fetch_us) { /* its application refused bytes that were whole: how long they took is known */
             x.c->bytes_done = x.t->row->data_bytes;

@@ -523,7 +523,7 @@ static void follow_state(step_t *s, const adapter_row_t *row, const record_t *re
         const copy_row_t *c = t->copies[i];
         member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
         if (!m) continue;
-        member_fetched(m, t->adapter, t->version);
+        member_clear_fetch(m, t->adapter, t->version);
         copies_go_on(a, m, t->version, s->v.now.us);
         if (t->row->state == VERSION_RETIRED) send_retire(s, t->adapter, t->version, m);
         else send_abort(s, t->adapter, t->row, m);

@@ -54,7 +54,8 @@ typedef struct {
 
 typedef struct {
     uint32_t in[2][COPY_STATES]; /* [is_eligible][state] */
-    /* of workers that are there: served the version's latest decision, or a later one; have it or did that */
+    /* [is_eligible], workers with a session only.  reached: have applied the version's latest decision or a
+     * later one.  done: that, or hold the version. */
     uint32_t reached[2], done[2];
     uint32_t units;     /* units that have staged it */
     uint32_t spare;     /* KEPT, and its slot is wanted */

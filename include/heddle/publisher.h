@@ -8,9 +8,10 @@
  * (heddle_publisher_wait, STAGED on one worker).
  *
  * Threads: one thread at a time may use a publisher; a thread of the library does the I/O.  Calls block at
- * most for their timeout; only heddle_publisher_wait and heddle_publisher_next_event take -1, which is none.
- * A commit blocks at most for the deadline of its rollout, which includes packing and digesting.  Begin
- * blocks at most for timeout_ms, while a region is about to become free or new memory is made.
+ * most for their timeout.  Only heddle_publisher_wait and heddle_publisher_next_event accept -1, which means
+ * no time limit.  A commit blocks at most for the deadline of its rollout, which includes packing and
+ * digesting.  Begin blocks at most for timeout_ms, while a region is about to become free or new memory is
+ * made.
  *
  * Errors: a call returns the first error that it meets, and heddle_last_error describes that one.  Errors of
  * several workers are rows of a report (heddle_report_t.missing); its `code` is why the rollout as a whole

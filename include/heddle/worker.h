@@ -52,9 +52,10 @@ typedef struct heddle_worker_opts {
     int omits_staging;            /* 1: the events FETCHING and STAGED are not delivered */
     int quiet;                    /* 1: writes nothing to stderr while no broker admits the worker, for an
                                    * application that shows REFUSED and LOST_BROKER itself */
-    /* Workers that serve as one (the ranks of one tensor-parallel engine) name their group.  A version counts
-     * as staged in the group when each of its ranks has staged it: with `as-ready` it is not decided before,
-     * and with `all` not before one group, or one worker without a group, is complete.  NULL: none. */
+    /* Workers that serve as one (the ranks of one tensor-parallel engine) name their group.  A group has
+     * staged a version when each of its ranks has.  `as-ready` decides when the first group, or worker
+     * without a group, has staged it.  `all` decides when every worker that was ready at the announcement
+     * has staged it, among them at least one whole group or one worker without a group.  NULL: none. */
     const char *group;
     uint32_t rank, ranks; /* with a group: 0 to ranks - 1, of 1 to 4096; without: 0, 0 */
 } heddle_worker_opts_t;
@@ -77,7 +78,9 @@ HEDDLE_API int heddle_worker_staged(heddle_worker_t *w, const char *adapter, uin
  * serving the previous version until the next COMMIT.  OK for a version that is active already. */
 HEDDLE_API int heddle_worker_activate(heddle_worker_t *w, const char *adapter, uint64_t version);
 /* APPLY_APP: refuses an ARRIVED version, or says that a COMMIT could not be carried out.  `reason`: up to
- * 640 bytes, cut beyond. */
+ * 640 bytes, cut beyond.  The library refuses no version for its features (DoRA and others, listed in the
+ * manifest): an application that cannot load one calls this.  The Python package does: Worker(accepts=) and
+ * the engine plug. */
 HEDDLE_API int heddle_worker_reject(heddle_worker_t *w, const char *adapter, uint64_t version,
                                     const char *reason);
 /* The same with a whole error: code, message, phase, expected, found and hint of `why` (for example of
@@ -103,8 +106,8 @@ HEDDLE_API const heddle_manifest_t *heddle_snapshot_manifest(const heddle_snapsh
  * when out of range.  name and dims point into memory of the snapshot. */
 HEDDLE_API int heddle_snapshot_tensor(const heddle_snapshot_t *s, uint32_t index,
                                       heddle_tensor_t *ret_tensor);
-/* [any] BLAKE2b-256 of names, types and shapes of all tensors.  Where two versions have the same, each tensor
- * lies as far from the first one's data in either: what was worked out for one serves for the other. */
+/* [any] BLAKE2b-256 of names, types and shapes of all tensors.  If two versions have the same table digest,
+ * every tensor has the same offset in both; offsets may be reused. */
 HEDDLE_API void heddle_snapshot_table_digest(const heddle_snapshot_t *s, uint8_t ret_digest[32]);
 /* [any] Hashes the slot's bytes again; writes the digest found. */
 HEDDLE_API int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DIGEST_TEXT]);

@@ -77,7 +77,7 @@ typedef struct {
     const char *id;
     int64_t step;
     heddle_unchanged_t unchanged;
-    bool back, stranger;
+    bool back, stranger, is_ended;
     size_t cut_off;
 } ask_t;
 static publish_answer_t got;
@@ -102,10 +102,13 @@ static int try_publish(ask_t a)
                        .kind = "lora",
                        .base_model = "base",
                        .config = bytes_of("{}", 2)};
+    uint64_t token = policy() && !a.stranger ? policy()->writer.token : 99;
+    if (a.is_ended) token = 0;
     publish_by_t by = {.now = now,
                        .adapter = policy(),
                        .peer = 4,
-                       .writer = a.stranger ? NULL : "trainer",
+                       .token = token,
+                       .writer = "trainer",
                        .share_key = {{9}},
                        .live = policy() ? registry_newest_live(policy()) : NULL,
                        .cut_off_count = a.cut_off,
@@ -192,7 +195,7 @@ Test(registry, features_are_sorted_and_meta_is_json)
                        .meta = meta,
                        .meta_count = 2,
                        .deadline_ms = 5};
-    publish_by_t by = {.now = now, .adapter = policy(), .writer = "trainer"};
+    publish_by_t by = {.now = now, .adapter = policy(), .token = 5, .writer = "trainer"};
     cr_assert_eq(registry_decide_publish(&m, &by, &out, &got, &error), HEDDLE_OK);
     commit();
     cr_assert_str_eq(row(1)->features, "bias,dora,rslora");
@@ -226,7 +229,7 @@ Test(registry, an_id_whose_publisher_ended_makes_a_new_version)
     cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
     commit();
     end(1, VERSION_FAILED, HEDDLE_ERR_VERSION_LOST);
-    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same", .stranger = true}), HEDDLE_ERR_FENCED);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same", .is_ended = true}), HEDDLE_ERR_FENCED);
     cr_assert_eq(try_publish((ask_t){.digest = 1, .id = "same"}), HEDDLE_OK);
     cr_assert(got.is_new && got.version == 2);
     commit();
@@ -281,9 +284,10 @@ Test(registry, an_interrupted_id_that_other_bytes_took_is_a_conflict_that_names_
 
 Test(registry, only_the_writer_publishes)
 {
-    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_FENCED); /* never opened */
+    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_PROTOCOL); /* never opened */
     open_policy();
-    cr_assert_eq(try_publish((ask_t){.digest = 1, .stranger = true}), HEDDLE_ERR_FENCED);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .stranger = true}), HEDDLE_ERR_PROTOCOL);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .is_ended = true}), HEDDLE_ERR_FENCED);
     cr_assert_eq(out.record_count, 0);
 }
 
@@ -321,7 +325,7 @@ Test(registry, malformed_publications_are_refused)
                            .data_bytes = ROWS[i].data_bytes,
                            .meta = (msg_pair_t *)TWICE,
                            .meta_count = ROWS[i].meta_count};
-        publish_by_t by = {.now = now, .adapter = policy(), .writer = "trainer"};
+        publish_by_t by = {.now = now, .adapter = policy(), .token = 5, .writer = "trainer"};
         int rc = registry_decide_publish(&m, &by, &out, &got, &error);
         cr_assert_eq(rc, ROWS[i].code, "row %zu: %d", i, rc);
         cr_assert_str_eq(error.adapter, "policy");

@@ -473,11 +473,12 @@ Test(took, a_version_that_waits_for_an_operator_says_so)
     rig_pass(1000);
     rig_publish(T, (rig_publish_t){.digest = 2});
     is(version(), "state", "\"superseded\"");
-    is(version(), "note", "\"policy@2 came before it was active\"");
+    is(version(), "note", "\"superseded by policy@2 before it became active\"");
     is(version(), "ended_after_ms", "1000.0");
     is(json_object_get(version(), "rest"), "message", "\"waiting for heddle activate\"");
     is(copy(0), "note", "\"had all of it, and dropped it: superseded\"");
-    cr_assert_str_eq(rig_event(EVENT_VERSION_SUPERSEDED)->message, "policy@2 came before it was active");
+    cr_assert_str_eq(rig_event(EVENT_VERSION_SUPERSEDED)->message,
+                     "superseded by policy@2 before it became active");
     cr_assert_eq(rig_event(EVENT_VERSION_SUPERSEDED)->code, HEDDLE_OK);
 }
 

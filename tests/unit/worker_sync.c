@@ -15,10 +15,13 @@ static digest_t digest_of(uint64_t version)
     return d;
 }
 
-static const char *NAMES[] = {
-    [SA_RESOURCE] = "RESOURCE", [SA_SEND_STAGED] = "STAGED", [SA_SEND_ACTIVE] = "ACTIVE",
-    [SA_SEND_NACK] = "NACK",    [SA_OFFER] = "offer",        [SA_FLIP] = "FLIP",
-    [SA_DROP] = "DROP"};
+static const char *NAMES[] = {[SA_NEW_SOURCES] = "NEW_SOURCES",
+                              [SA_SEND_STAGED] = "STAGED",
+                              [SA_SEND_ACTIVE] = "ACTIVE",
+                              [SA_SEND_NACK] = "NACK",
+                              [SA_OFFER] = "offer",
+                              [SA_FLIP] = "FLIP",
+                              [SA_DROP] = "DROP"};
 
 /* "NACK 8 no_slot, offer 10 8, FETCH 7".  `before`: the slot of the version that was coming before the step;
  * what has begun to come since is said last. */
@@ -204,7 +207,7 @@ typedef struct {
 /* With AUTO: columns absent waiting coming (arrived: none) staged active kept leaving. */
 static const row_t AUTO[] = {
     {SY_ANNOUNCE,
-     {"f|FETCH 7", "w|", "f|RESOURCE 7", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+     {"f|FETCH 7", "w|", "f|NEW_SOURCES 7", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
     {SY_NOT_RESERVED, {"a|", "w|", "a|NACK 7 internal, " FAILED, NULL, "S|", "V|", "K|", "L|"}},
     {SY_FETCHED, {"a|", "w|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
     {SY_FETCH_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
@@ -227,7 +230,7 @@ static const row_t AUTO[] = {
 /* With an application: what differs. */
 static const row_t APP[] = {
     {SY_ANNOUNCE,
-     {"f|FETCH 7", "w|", "f|RESOURCE 7", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+     {"f|FETCH 7", "w|", "f|NEW_SOURCES 7", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
     {SY_NOT_RESERVED, {"a|", "w|", "a|NACK 7 internal, " FAILED, "A|", "S|", "V|", "K|", "L|"}},
     {SY_FETCHED, {"a|", "w|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
     {SY_FETCH_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members that know more than the store (broker/restored.h); the whole of it is in
+/* Members that know more than the store (broker/older_store.h); the whole of it is in
  * tests/scenario/restored_test.c. */
 #include "broker_rig.h"
 
-TestSuite(restored, .init = rig_start, .fini = rig_stop);
+TestSuite(older_store, .init = rig_start, .fini = rig_stop);
 
 enum { MANY = 100 };
 
@@ -25,7 +25,7 @@ static void join_at(uint64_t peer, uint64_t version, uint64_t decision)
     join(peer, peer == W3 ? "w3" : "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1});
 }
 
-Test(restored, nothing_new_is_nothing_done)
+Test(older_store, nothing_new_is_nothing_done)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -43,7 +43,7 @@ Test(restored, nothing_new_is_nothing_done)
     cr_assert_eq(R.b->restored.at_ms, 0);
 }
 
-Test(restored, numbers_go_on_above)
+Test(older_store, numbers_go_on_above)
 {
     join_at(W1, 7, 9);
     cr_assert_neq(R.tokens[W1], 0);
@@ -63,7 +63,7 @@ Test(restored, numbers_go_on_above)
     cr_assert(rig_adapter()->last_version == 8 && rig_adapter()->floor_decision == 9);
 }
 
-Test(restored, a_publisher_knows_its_version)
+Test(older_store, a_publisher_knows_its_version)
 {
     rig_open(T, "policy", "trainer", 5, false);
     cr_assert_eq(rig_last(T, MSG_WELCOME)->welcome.keep_count, 0);
@@ -71,7 +71,7 @@ Test(restored, a_publisher_knows_its_version)
     cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 6);
 }
 
-Test(restored, an_epoch_and_its_tokens)
+Test(older_store, an_epoch_and_its_tokens)
 {
     publish_to(1, (rig_publish_t){0});
     uint64_t writer = R.tokens[T], epoch = R.b->registry.epoch, seq = R.b->events.last_seq;
@@ -92,7 +92,7 @@ Test(restored, an_epoch_and_its_tokens)
     cr_assert(gap, "a follower hears that the epoch is another");
 }
 
-Test(restored, a_token_of_this_epoch_that_was_never_given)
+Test(older_store, a_token_of_this_epoch_that_was_never_given)
 {
     workers(2);
     uint64_t epoch = R.b->registry.epoch;
@@ -105,7 +105,7 @@ Test(restored, a_token_of_this_epoch_that_was_never_given)
     cr_assert_eq(R.b->registry.epoch, epoch + 1);
 }
 
-Test(restored, only_what_it_subscribes_to)
+Test(older_store, only_what_it_subscribes_to)
 {
     msg_subscription_t sub = {.adapter = "policy"};
     msg_held_t held[] = {{.adapter = "critic", .version = 4, .state = HELD_KEPT},
@@ -118,7 +118,7 @@ Test(restored, only_what_it_subscribes_to)
 }
 
 /* Its application may have been asked to switch to what is not known here. */
-Test(restored, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
+Test(older_store, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -139,7 +139,7 @@ Test(restored, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
 }
 
 /* The first that came has raised the epoch; the next one comes of the lost time too. */
-Test(restored, who_comes_second_is_doubted_too)
+Test(older_store, who_comes_second_is_doubted_too)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -157,7 +157,7 @@ Test(restored, who_comes_second_is_doubted_too)
 }
 
 /* Epochs are counted on from the copy: those of the lost time come again. */
-Test(restored, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_the_start)
+Test(older_store, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_the_start)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -182,7 +182,7 @@ Test(restored, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_the_s
 }
 
 /* More than one commit can take. */
-Test(restored, many_adapters)
+Test(older_store, many_adapters)
 {
     static msg_subscription_t subs[MANY];
     static char names[MANY][16];
@@ -198,7 +198,7 @@ Test(restored, many_adapters)
     }
 }
 
-Test(restored, numbers_that_cannot_be)
+Test(older_store, numbers_that_cannot_be)
 {
     const msg_join_t ROWS[] = {{.epoch = 4000000000}, {.prev_token = UINT64_MAX}};
     msg_subscription_t sub = {.adapter = "policy"};
@@ -220,7 +220,7 @@ Test(restored, numbers_that_cannot_be)
 }
 
 /* Whatever one member may say, a thousand of them may not use the numbers up. */
-Test(restored, all_raises_have_a_sum)
+Test(older_store, all_raises_have_a_sum)
 {
     msg_subscription_t sub = {.adapter = "policy"};
     uint64_t raised = 0, epoch;
@@ -242,7 +242,7 @@ Test(restored, all_raises_have_a_sum)
     cr_assert_eq(rig_adapter()->last_version, 257ull << 24, "the sum is of one start");
 }
 
-Test(restored, no_epoch_beyond_what_starts_need)
+Test(older_store, no_epoch_beyond_what_starts_need)
 {
     record_t *rec = outbox_record(R.b->out, RECORD_EPOCH, "", R.now);
     rec->epoch = EPOCH_HEARD_MAX - 2;
@@ -269,7 +269,7 @@ static void join_with(uint64_t peer, const char *name, const char *prefix, int c
     join(peer, name, (msg_join_t){.adapters = subs, .adapter_count = (uint32_t)count});
 }
 
-Test(restored, adapters_that_only_workers_know_are_few)
+Test(older_store, adapters_that_only_workers_know_are_few)
 {
     join_with(W1, "w1", "a", CLAIMED);
     cr_assert_neq(R.tokens[W1], 0);
@@ -290,7 +290,7 @@ Test(restored, adapters_that_only_workers_know_are_few)
     rig_error(W2, "limit");
 }
 
-Test(restored, an_open_that_is_refused_changes_nothing)
+Test(older_store, an_open_that_is_refused_changes_nothing)
 {
     publish_to(1, (rig_publish_t){0});
     size_t records = R.record_count;
@@ -317,7 +317,7 @@ Test(restored, an_open_that_is_refused_changes_nothing)
               "and one that is not does");
 }
 
-Test(restored, what_is_not_on_disk_is_not_gone_above)
+Test(older_store, what_is_not_on_disk_is_not_gone_above)
 {
     R.commit_error = HEDDLE_ERR_NO_SPACE;
     join_at(W1, 7, 9);

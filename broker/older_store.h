@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/restored.h: members that know greater numbers than the store: an older copy of the data was put
- * back.
+/* broker/older_store.h: numbers that continue above those of an older data directory that was put back.  A
+ * member shows that this happened: it reports greater numbers than the store has.
  *
  *   JOIN, OPEN --knows no more--> handled
  *              --knows more--> the numbers are recorded (TXN_NUMBERS) --> handled again
@@ -12,8 +12,8 @@
  * therefore goes on above the greatest that any member knows.  The latest decision of such a member's
  * adapters is made anew above those that members follow: a decision that is not known here may have been in
  * force. */
-#ifndef BROKER_RESTORED_H
-#define BROKER_RESTORED_H
+#ifndef BROKER_OLDER_STORE_H
+#define BROKER_OLDER_STORE_H
 
 #include "broker/call.h"
 

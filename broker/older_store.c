@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/restored.h"
+#include "broker/older_store.h"
 
 #include "broker/registry/decision.h"
 #include "core/errors.h"
@@ -17,7 +17,7 @@
 
 typedef struct {
     const call_t *c;
-    buf_t text;        /* what it knows: for people */
+    buf_t text;        /* the greater numbers that the member has, as text for operators */
     recovery_t so_far; /* what the records of this transaction raise */
     bool is_opening;   /* the adapter is a writer's: it would be made anyway */
     bool is_absurd;
@@ -99,8 +99,8 @@ void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now)
     b->raised.numbers += r->numbers;
     if (!r->text[0]) return;
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, r->who, now);
-    events_message(e, HEDDLE_ERR_DATA_DIR, "older data were put back: %s knows %s; goes on above", r->who,
-                   r->text);
+    events_message(e, HEDDLE_ERR_DATA_DIR,
+                   "older data were put back: %s knows %s; numbering continues above these", r->who, r->text);
     b->restored.at_ms = now.wall_ms;
     error_text(b->restored.from, sizeof b->restored.from, r->who);
     error_text(b->restored.message, sizeof b->restored.message, e->message);
