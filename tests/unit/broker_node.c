@@ -454,7 +454,7 @@ Test(node, a_request_id_in_a_hint_is_whole)
     rig_publish(6, (rig_publish_t){.adapter = name, .digest = 1, .request_id = id});
     rig_open(7, name, "fourth", 0, false);
     hint = rig_error(7, "writer_held")->hint;
-    cr_assert(strstr(hint, "@1` follows what it publishes; opts.takeover fences it"), "%s", hint);
+    cr_assert(strstr(hint, "@1` follows what it publishes; opts.takeover ends its session"), "%s", hint);
 }
 
 Test(node, an_abandoned_writer_ends_with_its_lease)
