@@ -35,8 +35,8 @@ static const struct {
     {"forget", "adapter version_count dry_run"},
     {"pull", "adapter version tag digest state step data_bytes tensor_count path elapsed_ms sources"},
     {"keys list", "keys"},
-    {"keys add", "changed key session_count"},
-    {"keys revoke", "changed key session_count"},
+    {"keys add", "changed key added_roles session_count"},
+    {"keys revoke", "changed key added_roles session_count"},
     {"keygen", "public_key file created"},
     {"verify", "adapter version expected elapsed_ms workers"},
 };
