@@ -35,13 +35,14 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
      * be of no use, so where the hint has no room for the whole one it is left out. */
     unsigned long long version = newest->version;
     char whole[512];
-    text_printf(whole, sizeof whole,
-                "`heddle wait %s@%llu` follows what it publishes (request id %s); opts.takeover ends its session",
-                a->name, version, newest->request_id);
+    text_printf(
+        whole, sizeof whole,
+        "`heddle wait %s@%llu` follows what it publishes (request id %s); opts.takeover ends its session",
+        a->name, version, newest->request_id);
     if (strlen(whole) < sizeof error->hint) error_hint(error, "%s", whole);
     else
-        error_hint(error, "`heddle wait %s@%llu` follows what it publishes; opts.takeover ends its session", a->name,
-                   version);
+        error_hint(error, "`heddle wait %s@%llu` follows what it publishes; opts.takeover ends its session",
+                   a->name, version);
     return rc;
 }
 

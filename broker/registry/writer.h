@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/writer.h (PURE): which session may write to an adapter, at OPEN and at each PUBLISH.  One at
- * a time: a live writer keeps the adapter, except against its own process and against a takeover.
+/* broker/registry/writer.h (PURE): which session may write to an adapter, at OPEN and at each PUBLISH.  One
+ * at a time: a live writer keeps the adapter, except against its own process and against a takeover.
  *
  *   closed   OPEN                            -> open
  *   open     OPEN of the same process, takeover, or the holder is not live   -> open, for the new session
