@@ -11,12 +11,13 @@
 #include "broker/registry/registry.h"
 
 /* PUBLISH by the adapter's writer (registry_check_writer), with the newest live version
- * (rollout_newest_live, because which processes have its bytes is soft state).  Answered first: an exact
- * replay of a request id (created=false "replayed"), then the same id with other bytes (REQUEST_CONFLICT); the id is free where its version
- * failed because its publisher ended (VERSION_LOST).  Then STEP_BACK, UNCHANGED (UNAVAILABLE, retriable,
- * while it is not known yet whether the same bytes are lost), and UNAVAILABLE, not retriable, where no
- * worker can reach the writer.  On OK: records VERSION STATE(superseded, of what waited)? and PUBLISHED to
- * `peer`; *ret_published: the version that stands for it, and whether it is new. */
+ * (rollout_newest_live, because which processes have its bytes is soft state). Answered first: an exact
+ * replay of a request id (created=false "replayed"), then the same id with other bytes (REQUEST_CONFLICT);
+ * the id is free where its version failed because its publisher ended (VERSION_LOST). Then STEP_BACK,
+ * UNCHANGED (UNAVAILABLE, retriable, while it is not known yet whether the same bytes are lost), and
+ * UNAVAILABLE, not retriable, where no worker can reach the writer. On OK: records VERSION
+ * STATE(superseded, of what waited)? and PUBLISHED to `peer`; *ret_published: the version that stands for
+ * it, and whether it is new. */
 typedef struct {
     instant_t now;
     const adapter_row_t *adapter; /* NULL: never opened */
