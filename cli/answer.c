@@ -28,7 +28,7 @@ static const struct {
     {"adapters", "adapters"},
     {"versions", "adapter versions"},
     {"workers", "settling_ms workers"},
-    {"wait", WAIT_FIELDS " passed_over"},
+    {"wait", WAIT_FIELDS},
     {"activate", WAIT_FIELDS DECIDE_FIELDS},
     {"rollback", WAIT_FIELDS DECIDE_FIELDS},
     {"resume", WAIT_FIELDS DECIDE_FIELDS},

@@ -36,7 +36,7 @@ static const char *const ARGS[] = {"REF", NULL};
 static const option_set_t SET = {
     "heddle wait",
     "NAME|NAME@V|TAG [OPTION...]",
-    "Waits until the workers have a version (NAME alone: the newest one now that has not failed).\n"
+    "Waits until the workers have a version (NAME alone: the newest one now).\n"
     "Every ready subscriber counts, also one that serves a later decision, be it a roll-back.\n"
     "Where the connection to the broker is lost, the wait goes on; after 3 s a line on stderr says so.",
     CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
@@ -86,10 +86,6 @@ static void render(const common_t *c, json_t *a)
     if (!ready) printf("no worker: none is ready%s", needed);
     else printf("%lld of %s%s", have, cli_count(ready, "ready worker", s[0]), needed);
     printf(", after %s ms\n", cli_text(a, "elapsed_ms", s[0]));
-    if (cli_integer(a, "passed_over"))
-        printf("  %s@%s has ended, and was passed over: `heddle versions %s@%s` says why\n",
-               cli_string(a, "adapter"), cli_text(a, "passed_over", s[0]), cli_string(a, "adapter"),
-               cli_text(a, "passed_over", s[1]));
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
         const char *worker = cli_string(m, "worker");

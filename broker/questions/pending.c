@@ -138,18 +138,16 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
     int rc = name_check("adapter", q->name, error);
     if (rc) return rc;
 
-    /* A question may name only an adapter.  Then it is about the newest version that has not ended, or about
-     * the active one where what is served matters: one that failed can never be reached. */
+    /* A question may name only an adapter.  Then it is about the newest version, or about the active one
+     * where what is served matters. */
     const adapter_row_t *a = registry_adapter(v.registry, q->name);
-    const version_row_t *newest = a ? registry_newest(a) : NULL, *live = a ? registry_newest_live(a) : NULL;
+    const version_row_t *newest = a ? registry_newest(a) : NULL;
     error_text(row->adapter, sizeof row->adapter, q->name);
-    uint64_t meant = live ? live->version : newest ? newest->version : 0;
+    uint64_t meant = newest ? newest->version : 0;
     bool means_active = row->kind == PENDING_VERIFY || row->aim != AIM_VERSION;
     if (means_active && a && a->active) meant = a->active;
     row->named = q->version;
     row->version = q->version ? q->version : meant;
-    if (row->kind == PENDING_WAIT && !q->version && live && live != newest)
-        row->passed_over = newest->version;
     if (!newest || row->version > a->last_version) {
         rc = newest ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", q->name,
                                  (unsigned long long)row->version)
@@ -300,7 +298,13 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
                             names_itself ? "" : " failed: ", reason.message);
         error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
                     reason.phase[0] ? reason.phase : NULL);
-        error_hint(error, "`heddle versions %s` shows where it ended", name);
+        bool is_newest_meant = !row->named && a->active; /* the caller did not know that one had failed */
+        if (is_newest_meant)
+            error_hint(error,
+                       "`heddle versions %s` shows where it ended; `heddle wait %s@%llu` waits for the "
+                       "active version",
+                       name, row->adapter, (unsigned long long)a->active);
+        else error_hint(error, "`heddle versions %s` shows where it ended", name);
         return rc;
     }
     bool is_superseded = v && v->state == VERSION_SUPERSEDED;

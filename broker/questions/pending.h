@@ -55,7 +55,6 @@ typedef struct pending_row {
     heddle_quorum_t quorum;
     uint32_t min;
     bool exact;
-    uint64_t passed_over; /* wait: the newest version, which has ended and is not the one meant; 0: none */
     char (*workers)[HEDDLE_NAME_MAX + 1];
     uint32_t worker_count; /* only these; 0: all subscribers */
     /* activate, rollback, resume */

@@ -101,13 +101,7 @@ int report_wait(const report_view_t *b, const pending_row_t *row, const heddle_e
                           : is_trial                    ? fetch_list(b, &view, a, v, &to_fetch)
                                                         : json_array();
     wait_view_fini(&view);
-    if (row->kind != PENDING_ACTIVATE) {
-        json_t *passed_over = part_number(row->passed_over);
-        if (json_object_set_new(fields, "passed_over", passed_over) == 0)
-            return finish("wait", verdict, fields, ret_body);
-        json_decref(fields);
-        return HEDDLE_ERR_NO_MEMORY;
-    }
+    if (row->kind != PENDING_ACTIVATE) return finish("wait", verdict, fields, ret_body);
     uint64_t moved = track_moved_bytes(rollout_track(b->rollout, row->adapter, row->version));
     moved = row->is_decided && !is_trial && moved > row->moved_base ? moved - row->moved_base : 0;
     json_t *more = json_pack("{s:o, s:o, s:b, s:b, s:b, s:o, s:o, s:o}", "from",

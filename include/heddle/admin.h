@@ -64,8 +64,7 @@ typedef struct heddle_wait_opts {
     void (*silent)(void *self, uint32_t silent_ms);
     void *silent_self;
 } heddle_wait_opts_t;
-/* Until the quorum of its workers has the version, or the deadline.  NAME: the newest version when asked that
- * has not failed.  Errors: DEADLINE, VERSION_FAILED,
+/* Until the quorum of its workers has the version, or the deadline.  Errors: DEADLINE, VERSION_FAILED,
  * VERSION_LOST, NOT_FOUND (never assigned), INTERRUPTED. */
 HEDDLE_API int heddle_admin_wait(heddle_admin_t *a, const char *ref, const heddle_wait_opts_t *opts,
                                  char **ret_json);

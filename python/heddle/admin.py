@@ -171,8 +171,7 @@ class Admin(Handle):
         """Until the quorum of READY subscribers, at least `min`, has the version (or one by a later decision,
         unless `exact`).
 
-        ref      NAME: the newest when asked that has not failed (`passed_over` names a later one that has)
-        workers  only these        deadline  seconds
+        ref      NAME: the newest when asked        workers   only these        deadline  seconds
         quorum   "all", a count, or "N%"; not "none", which waits for no worker
         Raises Deadline, RolloutFailed, NotFound; `e.answer.missing` names who lacks it.
         """

@@ -376,7 +376,6 @@ class WaitResult:
     elapsed_ms: float
     workers: tuple[Reached, ...]
     missing: tuple[Lacking, ...]
-    passed_over: int | None = None      # the newest version, where it has ended and was not waited for
 
 
 @dataclass(frozen=True)

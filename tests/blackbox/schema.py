@@ -137,7 +137,7 @@ KINDS = {
     "versions": {"adapter": "name", "versions": ["version", VERSION]},
     "version": {"adapter": "name", "versions": ["version", ONE_VERSION]},
     "workers": {"settling_ms": "int", "workers": ["name", WORKER]},
-    "wait": WAIT | {"passed_over": "int?"},
+    "wait": WAIT,
     "activate": WAIT | DECIDED | {"to": "int"},
     "rollback": WAIT | DECIDED | {"to": "int"},
     "resume": WAIT | DECIDED | {"version": "int?", "to": "int?"},

@@ -195,41 +195,6 @@ Test(pending, a_failed_version_ends_a_wait_at_once)
     cr_assert_str_eq(answer(), "version_failed", "had failed before");
 }
 
-/* Which version is meant by the name alone, and that the newest one is another, is in the answer. */
-Test(pending, a_name_alone_is_the_newest_that_has_not_failed)
-{
-    version_1_active(2);
-    ask(WAIT);
-    cr_assert_str_eq(answer(), "");
-    cr_assert(json_is_null(json_object_get(body, "passed_over")));
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    rig_nack(W1, 2, 0, "stage", "version_failed");
-    ask(WAIT);
-    cr_assert_str_eq(answer(), "");
-    cr_assert(number("version") == 1 && number("have_count") == 2 && number("passed_over") == 2);
-    rig_publish(T, (rig_publish_t){.digest = 3});
-    ask(WAIT);
-    cr_assert(!answered(), "3 is on its way");
-    rig_nack(W1, 3, 0, "stage", "version_failed");
-    cr_assert_str_eq(answer(), "version_failed", "it was meant when the question came");
-    cr_assert(number("version") == 3 && json_is_null(json_object_get(body, "passed_over")));
-    ask(wait_for(3));
-    cr_assert_str_eq(answer(), "version_failed");
-}
-
-Test(pending, a_name_alone_whose_versions_have_all_failed)
-{
-    workers(1);
-    rig_open(T, "policy", "trainer", 0, false);
-    for (int i = 1; i <= 2; i++) {
-        rig_publish(T, (rig_publish_t){.digest = i});
-        rig_nack(W1, (uint64_t)i, 0, "stage", "version_failed");
-    }
-    ask(WAIT);
-    cr_assert_str_eq(answer(), "version_failed");
-    cr_assert_eq(number("version"), 2);
-}
-
 Test(pending, a_version_that_failed_by_its_deadline_is_1_for_a_wait)
 {
     version_1_active(1);

@@ -316,7 +316,6 @@ static json_t *answered(pending_kind_t kind, uint64_t version, int code, bool dr
                          .version = version,
                          .phase = HEDDLE_PHASE_STAGED,
                          .min = 1,
-                         .passed_over = kind == PENDING_WAIT && code ? version + 1 : 0,
                          .asked_us = now.us - 2000,
                          .is_decided = true,
                          .activated = {.from = 2, .decision = 3, .changed = true, .held = true}};
@@ -585,7 +584,6 @@ static const field_row_t FIELDS[] = {
         body, "missing[].heartbeat_age_ms", "nN"                                                             \
     }
     WAIT("wait"),
-    {"wait", "passed_over", "iN"},
     WAIT("activate"),
     {"activate", "from", "iN"},
     {"activate", "to", "i"},
