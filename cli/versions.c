@@ -201,6 +201,9 @@ static void print_took(const json_t *v, const char *key)
         if (has_rate) printf(" at %s/s", s[0]);
         if (has_rate && max_rate > 0 && rate > RATE_IS_LIMITED * max_rate)
             printf(", its own --max-rate of %s/s", cli_bytes(copy, "max_rate_bytes", s[0]));
+        /* That a source was lost: of a version that ended the table has the note. */
+        bool has_note = has_rate && !strcmp(key, "took_ms") && cli_string(copy, "note");
+        if (has_note) printf(", %s", cli_string(copy, "note"));
     }
     /* The phases of the slowest worker need not add up to the whole: a rest of more than half is named even
      * without an explanation, else the line would seem to blame that worker for all of it. */

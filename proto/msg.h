@@ -292,6 +292,7 @@ typedef struct {
     const char *adapter;
     digest_t digest;
     uint64_t connect_us, fetch_us, verify_us, stage_us;
+    uint64_t busy_us; /* between fetch and stage: the application was busy with another version */
     msg_served_t *sources;
     uint32_t source_count;                             /* who served how many bytes */
     uint64_t bytes_in, bytes_out, chunks_bad, retries; /* as in HEARTBEAT */

@@ -338,6 +338,7 @@ static const field_t STAGED_FIELDS[] = {
     U64(msg_staged_t, fetch_us, LIMIT_EXACT, OPTIONAL),
     U64(msg_staged_t, verify_us, LIMIT_EXACT, OPTIONAL),
     U64(msg_staged_t, stage_us, LIMIT_EXACT, OPTIONAL),
+    U64(msg_staged_t, busy_us, LIMIT_EXACT, OPTIONAL),
     LIST(msg_staged_t, sources, source_count, msg_served_t, LIMIT_SERVED, OPTIONAL, SERVED),
     U64(msg_staged_t, bytes_in, LIMIT_EXACT, OPTIONAL),
     U64(msg_staged_t, bytes_out, LIMIT_EXACT, OPTIONAL),

@@ -59,6 +59,13 @@ void adapter_tell(adapter_t *a, const sync_action_t *action)
  * turn's clock. It is reported as 1 microsecond. */
 static uint64_t took(uint64_t us) { return us ? us : 1; }
 
+/* The application loads one version after the other: of one that arrived meanwhile the loading begins when it
+ * has answered for the one before. */
+static uint64_t loading_from(const adapter_t *a, const announced_t *w)
+{
+    return a->answered_us > w->sealed_us ? a->answered_us : w->sealed_us;
+}
+
 /* STAGED, ACTIVE or NACK; `why`: of a NACK. They are sent once: a lost one would be missing at the broker
  * until the worker joins again, so the next heartbeat makes it join. Operators see times, sources and
  * reasons at the broker, because they cannot see this worker's log. */
@@ -88,7 +95,8 @@ static int send_outcome(adapter_t *a, const sync_action_t *action, const heddle_
             m.staged.connect_us = took(w->connect_us);
             m.staged.fetch_us = took(w->fetch_us);
             m.staged.verify_us = took(w->verify_us);
-            m.staged.stage_us = w->stage_us = took(now_us - w->sealed_us);
+            m.staged.busy_us = loading_from(a, w) - w->sealed_us;
+            m.staged.stage_us = w->stage_us = took(now_us - loading_from(a, w));
             for (uint32_t i = 0; i < w->served_count; i++)
                 rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind,
                                                                w->served[i].bytes, w->served[i].name};
@@ -120,7 +128,7 @@ static int send_outcome(adapter_t *a, const sync_action_t *action, const heddle_
             m.nack.connect_us = took(w->connect_us);
             m.nack.fetch_us = took(w->fetch_us);
             m.nack.verify_us = took(w->verify_us);
-            m.nack.stage_us = w->stage_us ? w->stage_us : took(now_us - w->sealed_us);
+            m.nack.stage_us = w->stage_us ? w->stage_us : took(now_us - loading_from(a, w));
         }
     }
     int rc = member_send(&a->core->member, &m);
@@ -536,8 +544,10 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
         error = *answer->why;
         error_where(&error, a->name, answer->version, a->core->opts.name, error.phase[0] ? NULL : phase);
     }
-    return feed_sync(
+    int rc = feed_sync(
         a, &(sync_event_t){.kind = KINDS[answer->kind], .version = answer->version, .error = &error}, now_us);
+    if (!rc) a->answered_us = now_us; /* after the step, which counts up to the answer before */
+    return rc;
 }
 
 /* --- the transfer ----------------------------------------------------------------------------- */

@@ -49,6 +49,7 @@ typedef struct adapter {
     char barred[96];       /* of the last heartbeat: why a version waits for its former slot */
     uint64_t room_us;      /* the broker is not asked to make room before */
     uint64_t commit_us;    /* when the last COMMIT came */
+    uint64_t answered_us;  /* when the application answered last: until then it was busy with that; 0 */
 } adapter_t;
 
 void adapter_init(adapter_t *a, worker_core_t *core, uint32_t index);

@@ -96,6 +96,10 @@ copy_progress_t copy_progress(const report_view_t *b, const track_t *t, const co
         if (t->row && !has_its_own) write_end(t, c, &p);
         return p;
     }
+    bool had_trouble = copy_holds(c) && (c->lost_count || c->is_trouble_said);
+    if (had_trouble)
+        text_printf(p.note, sizeof p.note,
+                    "a source was lost, or did not answer for a time, while it fetched");
     const member_t *m = copy_in_flight(c) ? membership_by_token(b->members, c->token) : NULL;
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     const member_t *first = sub ? membership_by_token(b->members, plan_waits_for(&t->plan, c->token)) : NULL;
@@ -230,6 +234,8 @@ static json_t *rest_part(const report_view_t *b, const track_t *t, const version
     else if (is_settling) text_printf(text, sizeof text, "the broker was settling");
     else if (is_operator) text_printf(text, sizeof text, "waiting for heddle activate");
     else write_gone(t, ready_ms, text);
+    if (!text[0] && s->copy && s->copy->busy_us > rest_us / 2)
+        text_printf(text, sizeof text, "%s was busy with another version", s->copy->worker);
     if (!text[0] && s->copy && s->copy->announce_us > rest_us / 2)
         text_printf(text, sizeof text, "before it was announced to %s", s->copy->worker);
     if (!text[0] && !t->copy_count && !v->first_ms)

@@ -141,7 +141,8 @@ void copy_announced(track_t *t, copy_row_t *c, bool is_sent, instant_t now)
  * offered early).  So they come first, and the phases of the broker's clock get what is left. */
 void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us)
 {
-    uint64_t all_us = now_us - t->created_us, own_us = c->connect_us + c->fetch_us + c->stage_us;
+    uint64_t all_us = now_us - t->created_us;
+    uint64_t own_us = c->connect_us + c->fetch_us + c->busy_us + c->stage_us;
     uint64_t left_us = all_us > own_us ? all_us - own_us : 0;
     if (c->announce_us > left_us) c->announce_us = left_us;
     c->queued_us = c->behind ? left_us - c->announce_us : 0;
@@ -203,6 +204,7 @@ void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now
     c->connect_us = m->connect_us;
     c->fetch_us = m->fetch_us;
     c->verify_us = m->verify_us;
+    c->busy_us = m->busy_us;
     c->stage_us = m->stage_us;
     copy_timed(t, c, now.us);
     if (c->switch_us) copy_order(t, c, now); /* loaded: the time to switch begins */

@@ -68,7 +68,7 @@ typedef struct copy_row {
     uint64_t retry_us;      /* FAILED, of the active version: when to announce again; 0: never */
     uint32_t failed_count;
     /* durations; 0: not yet.  All but verify_us, which is within fetch_us, are disjoint */
-    uint64_t announce_us, queued_us, connect_us, fetch_us, verify_us, stage_us, activate_us;
+    uint64_t announce_us, queued_us, connect_us, fetch_us, verify_us, busy_us, stage_us, activate_us;
     /* sources that it lost, an event for each; beyond COPY_LOST_MAX none */
     uint64_t lost[COPY_LOST_MAX];
     uint32_t lost_count;

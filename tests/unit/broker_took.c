@@ -141,6 +141,45 @@ Test(took, a_worker_that_was_waited_for_until_it_was_lost)
     cr_assert_float_eq(json_number_value(json_object_get(rest, "ms")), took_ms - 71, 0.1);
 }
 
+/* Its application loaded the version before, for 6 s, and then this one. */
+Test(took, an_application_that_was_busy_with_another_version)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(9000);
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = R.tokens[W1],
+                              .version = 1,
+                              .adapter = "policy",
+                              .digest = rig_digest(1),
+                              .connect_us = 1000,
+                              .fetch_us = 99000,
+                              .busy_us = 6000000,
+                              .stage_us = 2900000};
+    rig_frame(W1, &m);
+    const json_t *v = version();
+    is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"stage\",\"ms\":2900.0}");
+    is(json_object_get(v, "rest"), "message", "\"w1 was busy with another version\"");
+    is(json_object_get(v, "rest"), "ms", "6000.0");
+}
+
+Test(took, a_fetch_that_lost_a_source_says_so)
+{
+    publish_to(1, (rig_publish_t){0});
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    uint64_t lost[] = {R.tokens[T]};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 1};
+    rig_frame(W1, &m);
+    rig_pass(8000);
+    stage(W1, 7900, 0);
+    version();
+    is(copy(0), "state", "\"committed\"");
+    is(copy(0), "note", "\"a source was lost, or did not answer for a time, while it fetched\"");
+}
+
 /* Its new session has another row, and the version keeps what it waited for. */
 Test(took, a_lost_worker_that_came_back_is_still_named)
 {

@@ -1059,6 +1059,34 @@ Test(node, welcome_drops_what_is_not_kept)
     free(b.bytes);
 }
 
+/* It loads one version after the other: the time in which it has not begun is not that of loading. */
+Test(node, a_version_that_arrives_while_another_is_loaded)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_arena_t a = arena(1), b = arena(2);
+    msg_source_t source = source_of(o);
+    origin_serve(o, &a, 1);
+    announce_to(w, &a, 1, &source, 1);
+    run_for(100000);
+    origin_serve(o, &b, 2);
+    announce_to(w, &b, 2, &source, 1);
+    run_for(100000);
+    cr_assert_eq(last_event(w, HEDDLE_EVENT_ARRIVED)->version, 2);
+    world_now_us += 6000000;
+    cr_assert_eq(answer(w, APP_STAGED, 1), HEDDLE_OK);
+    const msg_staged_t *m = &last_said(w, MSG_STAGED)->staged;
+    cr_assert(m->version == 1 && m->stage_us >= 6000000 && m->busy_us == 0);
+    world_now_us += 300000;
+    cr_assert_eq(answer(w, APP_STAGED, 2), HEDDLE_OK);
+    m = &last_said(w, MSG_STAGED)->staged;
+    cr_assert(m->version == 2 && m->stage_us >= 300000 && m->stage_us < 400000, "%llu",
+              (unsigned long long)m->stage_us);
+    cr_assert(m->busy_us >= 6000000 && m->busy_us < 6200000, "%llu", (unsigned long long)m->busy_us);
+    free(a.bytes);
+    free(b.bytes);
+}
+
 Test(node, application_loads_and_switches)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
