@@ -15,7 +15,7 @@
 #define WORKER_ADAPTER_H
 
 #include "client/member.h"
-#include "worker/check.h"
+#include "worker/verify_answer.h"
 #include "worker/download.h"
 #include "worker/node.h"
 #include "worker/sync.h"

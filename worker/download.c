@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 #include "core/failpoint.h"
+#include "worker/verify.h"
 
 #include <stdlib.h>
 
@@ -159,7 +160,7 @@ void download_destroy(download_t **download)
     if (p->fetch) fetch_cancel(p->fetch);
     fetch_destroy(&p->fetch);
     manifest_fini(&p->manifest);
-    digest_stage_destroy(&p->digests);
+    digest_queue_destroy(&p->digests);
     free(p->leaves);
     free(p);
 }
@@ -232,21 +233,6 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
 
 /* --- a digest is done ------------------------------------------------------------------------- */
 
-/* The last leaf may be shorter than a page, and counts. */
-static uint64_t leaf_count(const download_t *p)
-{
-    return (p->manifest.region_bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES;
-}
-
-/* True when the leaves of the chunk fold to the digest that the manifest has of it. */
-static bool chunk_matches(const download_t *p, const digest_job_t *job)
-{
-    chunk_digest_t expected,
-        found = digest_chunk(job->leaves, (job->bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);
-    manifest_chunk_digest(&p->manifest, (uint32_t)job->cookie, &expected);
-    return memcmp(&found, &expected, sizeof found) == 0;
-}
-
 /* A verified chunk is served to other workers at once, and counted for the source that it came from, whose
  * row STAGED carries. A full table adds to its last row: the count of bytes stays right, and the name of the
  * source is lost. */
@@ -267,15 +253,20 @@ static void note_good(download_t *p, uint64_t token, const digest_job_t *job)
     w->served[row].bytes += job->bytes;
 }
 
-/* Compares the manifest with the announcement before it is decoded: a decoder must see only bytes that
- * were announced. It is then served to other workers like a chunk, and the chunks are fetched. */
+/* What verify.h found, in phase "verify". */
+static void fail_verification(download_t *p, int code, const heddle_error_t *why)
+{
+    fail_download(p, code, "verify", why->message);
+    error_contrast(&p->error, why->expected, why->found);
+}
+
+/* A verified manifest is served to other workers like a chunk, and the chunks are fetched. */
 static void check_manifest(download_t *p, uint64_t now_us)
 {
     const announced_part_t *a = p->part;
     uint64_t offset = manifest_offset(a->region_bytes);
-    bytes_t encoded = announced_manifest(a, p->slot->region->view);
     heddle_error_t why;
-    int rc = manifest_read(encoded, &a->manifest_digest, &p->manifest, &why);
+    int rc = verify_manifest(a, p->slot->region->view, &p->manifest, &why);
     if (rc == HEDDLE_ERR_DIGEST_MISMATCH) {
         /* A manifest has one digest for all of its pieces, so the piece that was wrong cannot be found. Every
          * source that sent any of them is left out of the next try. */
@@ -289,17 +280,13 @@ static void check_manifest(download_t *p, uint64_t now_us)
                           "the manifest differs from what was announced, from every source that was tried");
         return;
     }
-    if (rc == HEDDLE_OK && p->manifest.region_bytes != a->region_bytes)
-        rc = error_fail(&why, HEDDLE_ERR_PROTOCOL,
-                        "the manifest has another region size than the announcement");
     if (rc) {
-        fail_download(p, rc, "verify", why.message);
-        error_contrast(&p->error, why.expected, why.found);
+        fail_verification(p, rc, &why);
         return;
     }
     /* The number of chunks is known only now, and can be trusted. */
-    p->leaves = calloc(leaf_count(p), sizeof *p->leaves);
-    p->digests = digest_stage_new(p->manifest.chunk_count);
+    p->leaves = calloc(leaf_count(p->manifest.region_bytes), sizeof *p->leaves);
+    p->digests = digest_queue_new(p->manifest.chunk_count);
     if (!p->leaves || !p->digests) {
         fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for the digests of the chunks");
         return;
@@ -322,31 +309,25 @@ static void check_again(download_t *p)
     }
     if (!digest_completed(p->digests, &job)) return;
     p->checked++;
-    if (!chunk_matches(p, &job))
+    if (!verify_chunk(&p->manifest, &job))
         fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
                       "a chunk was written over by a source that had been given up");
 }
 
-/* The digest of the whole is what the broker has announced and what STAGED attests. It is computed from
- * the leaves, so that the bytes are read only once. */
 static void seal(download_t *p, uint64_t now_us)
 {
     uint64_t before_us = clock_now(p->io->clock);
-    h1_t h;
-    manifest_h1_begin(&p->manifest, &h);
-    h1_add_leaves(&h, p->leaves, leaf_count(p));
-    digest_t found = h1_final(&h);
-    if (!digest_equal(&found, &p->what->h1)) {
-        fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
-                      "the digest of the whole differs from what was announced");
-        char expected[HEDDLE_DIGEST_TEXT], text[HEDDLE_DIGEST_TEXT];
-        digest_text(&p->what->h1, expected);
-        digest_text(&found, text);
-        error_contrast(&p->error, expected, text);
+    heddle_error_t why;
+    int rc = verify_whole(&p->manifest, p->leaves, &p->what->h1, &why);
+    if (rc) {
+        fail_verification(p, rc, &why);
         return;
     }
-    seal_t seal = {.version = p->what->version, .h1 = found, .step = p->what->step, .manifest = &p->manifest};
-    int rc = FAILPOINT("worker.before_seal") ? HEDDLE_ERR_INTERNAL : slot_seal(p->slot, &seal);
+    seal_t seal = {.version = p->what->version,
+                   .h1 = p->what->h1,
+                   .step = p->what->step,
+                   .manifest = &p->manifest};
+    rc = FAILPOINT("worker.before_seal") ? HEDDLE_ERR_INTERNAL : slot_seal(p->slot, &seal);
     if (rc) {
         fail_download(p, rc, "verify", "the slot cannot be sealed");
         return;
@@ -373,7 +354,7 @@ bool download_work(download_t *p, uint64_t now_us)
         digest_job_t job;
         uint64_t before_us = clock_now(p->io->clock);
         if (p->state != DOWNLOAD_CHUNKS || !digest_completed(p->digests, &job)) break;
-        bool good = chunk_matches(p, &job) && !FAILPOINT("worker.chunk");
+        bool good = verify_chunk(&p->manifest, &job) && !FAILPOINT("worker.chunk");
         p->what->verify_us += clock_now(p->io->clock) - before_us;
         if (good) {
             note_good(p, fetch_good(p->fetch, (uint32_t)job.cookie, now_us), &job);

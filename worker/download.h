@@ -4,7 +4,7 @@
  *   MANIFEST  its pieces are fetched
  *   VERIFYING it is whole: it is copied to memory of its own, and its BLAKE2b-256 is compared before anything
  *             of it is decoded; with another digest it is fetched again
- *   CHUNKS    they are fetched.  What arrives goes through the digest stage (worker/digest_stage.h), also
+ *   CHUNKS    they are fetched.  What arrives goes through the digest queue (worker/digest_queue.h), also
  *             where its leaves were made as it was copied; a few completions a call of download_work are
  *             compared with the manifest: good chunks are served on at once, bad ones come again from another
  *             source
@@ -22,7 +22,7 @@
 #define WORKER_DOWNLOAD_H
 
 #include "client/node.h"
-#include "worker/digest_stage.h"
+#include "worker/digest_queue.h"
 #include "core/limits.h"
 #include "worker/fetch.h"
 #include "worker/announced.h"
@@ -77,7 +77,7 @@ typedef struct download {
     fetch_t *fetch;               /* of the manifest, then of the chunks; NULL: FAILED, no memory */
     manifest_t manifest;
     uint64_t *leaves;        /* of the region */
-    digest_stage_t *digests; /* of chunks that landed, by chunk */
+    digest_queue_t *digests; /* of chunks that landed, by chunk */
     uint64_t bytes_done;     /* of the region */
     uint64_t last_token;     /* source of the last bytes; 0: none came */
     uint64_t started_us;

@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/digest_stage.h"
+#include "worker/digest_queue.h"
 
 #include "core/digest.h"
 
 #include <stdlib.h>
 
-struct digest_stage {
+struct digest_queue {
     uint32_t capacity, first, count;
     digest_job_t jobs[]; /* a ring */
 };
 
-digest_stage_t *digest_stage_new(uint32_t capacity)
+digest_queue_t *digest_queue_new(uint32_t capacity)
 {
-    digest_stage_t *s = calloc(1, sizeof *s + capacity * sizeof *s->jobs);
+    digest_queue_t *s = calloc(1, sizeof *s + capacity * sizeof *s->jobs);
     if (s) s->capacity = capacity;
     return s;
 }
 
-void digest_stage_destroy(digest_stage_t **stage)
+void digest_queue_destroy(digest_queue_t **queue)
 {
-    if (!stage) return;
-    free(*stage);
-    *stage = NULL;
+    if (!queue) return;
+    free(*queue);
+    *queue = NULL;
 }
 
-bool digest_submit(digest_stage_t *s, const digest_job_t *job)
+bool digest_submit(digest_queue_t *s, const digest_job_t *job)
 {
     if (s->count == s->capacity) return false;
     s->jobs[(s->first + s->count++) % s->capacity] = *job;
     return true;
 }
 
-bool digest_is_pending(const digest_stage_t *s) { return s->count > 0; }
+bool digest_is_pending(const digest_queue_t *s) { return s->count > 0; }
 
 /* The job is done here and not at submission: the caller decides when a turn has time for it. */
-bool digest_completed(digest_stage_t *s, digest_job_t *ret_job)
+bool digest_completed(digest_queue_t *s, digest_job_t *ret_job)
 {
     if (s->count == 0) return false;
     const digest_job_t *job = &s->jobs[s->first];

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/digest_stage.h: leaves of memory, submitted as jobs and completed later.
+/* worker/digest_queue.h: leaves of memory, submitted as jobs and completed later.
  *
  *   digest_submit -> pending -> digest_completed
  *
- * This stage works inline: digest_completed computes the oldest job on the calling thread, so a caller bounds
+ * This queue works inline: digest_completed computes the oldest job on the calling thread, so a caller bounds
  * its turn by how often it asks.  A helper thread or a device kernel can take the place of this file: callers
  * know neither when a job is worked on nor in which order jobs complete.
  *
  * One thread calls everything.  The memory of a job and its leaves are borrowed until it has completed or the
- * stage is destroyed.  After digest_stage_new nothing is allocated. */
-#ifndef WORKER_DIGEST_STAGE_H
-#define WORKER_DIGEST_STAGE_H
+ * queue is destroyed.  After digest_queue_new nothing is allocated. */
+#ifndef WORKER_DIGEST_QUEUE_H
+#define WORKER_DIGEST_QUEUE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct digest_stage digest_stage_t;
+typedef struct digest_queue digest_queue_t;
 typedef struct {
     uint64_t cookie;  /* the caller's: comes back with the completion */
     const void *data; /* NULL: the leaves were made as the bytes were copied, and are there */
@@ -25,13 +25,13 @@ typedef struct {
 } digest_job_t;
 
 /* Room for `capacity` pending jobs.  NULL: no memory. */
-digest_stage_t *digest_stage_new(uint32_t capacity);
+digest_queue_t *digest_queue_new(uint32_t capacity);
 /* Pending jobs are given up; nothing is read or written after it.  Accepts NULL and pointers to NULL. */
-void digest_stage_destroy(digest_stage_t **stage);
+void digest_queue_destroy(digest_queue_t **queue);
 /* False when `capacity` jobs are pending. */
-bool digest_submit(digest_stage_t *stage, const digest_job_t *job);
-bool digest_is_pending(const digest_stage_t *stage);
+bool digest_submit(digest_queue_t *queue, const digest_job_t *job);
+bool digest_is_pending(const digest_queue_t *queue);
 /* True with a job whose leaves are written; each completes once. */
-bool digest_completed(digest_stage_t *stage, digest_job_t *ret_job);
+bool digest_completed(digest_queue_t *queue, digest_job_t *ret_job);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/check.h: the answer to a VERIFY: a slot is hashed again, piece by piece, and the application is
- * asked for the digest of its own copy.
+/* worker/verify_answer.h: the answer to a VERIFY: a slot is hashed again, piece by piece, and the application
+ * is asked for the digest of its own copy.  Bytes that arrive are compared in worker/verify.h.
  *
  *   FREE -> HASHING (one piece a check_work) -> ASKING (up to CHECK_ANSWER_US) -> FREE, answered
  *
  * The checks of checks_t hold their slot like a reader, and the node owns them.  One that compares another
  * version's slot (adapter_t.equal) is its adapter's, and holds nothing.  Loop thread only. */
-#ifndef WORKER_CHECK_H
-#define WORKER_CHECK_H
+#ifndef WORKER_VERIFY_ANSWER_H
+#define WORKER_VERIFY_ANSWER_H
 
 #include "core/clock.h"
 #include "proto/msg.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/digest_stage.h: what is submitted completes, once, with its leaves. */
-#include "worker/digest_stage.h"
+/* worker/digest_queue.h: what is submitted completes, once, with its leaves. */
+#include "worker/digest_queue.h"
 
 #include "core/digest.h"
 
@@ -26,51 +26,51 @@ static digest_job_t job_of(uint64_t cookie, size_t page, size_t pages)
                           .leaves = leaves + page};
 }
 
-Test(digest_stage, each_job_completes_once_with_its_leaves_and_writes_no_others)
+Test(digest_queue, each_job_completes_once_with_its_leaves_and_writes_no_others)
 {
-    digest_stage_t *stage = digest_stage_new(4);
+    digest_queue_t *queue = digest_queue_new(4);
     digest_job_t first = job_of(70, 0, 2), second = job_of(71, 4, 1);
     digest_job_t done;
     uint64_t seen = 0;
     fill();
-    cr_assert_not(digest_completed(stage, &done));
-    cr_assert(digest_submit(stage, &first) && digest_submit(stage, &second));
-    cr_assert(digest_is_pending(stage));
-    while (digest_completed(stage, &done)) seen += done.cookie;
+    cr_assert_not(digest_completed(queue, &done));
+    cr_assert(digest_submit(queue, &first) && digest_submit(queue, &second));
+    cr_assert(digest_is_pending(queue));
+    while (digest_completed(queue, &done)) seen += done.cookie;
     cr_assert_eq(seen, 70 + 71);
-    cr_assert_not(digest_is_pending(stage));
+    cr_assert_not(digest_is_pending(queue));
     for (size_t i = 0; i < PAGES; i++)
         cr_assert_eq(leaves[i], i == 2 || i == 3 || i == 5 ? 0 : expected[i], "leaf %zu", i);
-    digest_stage_destroy(&stage);
-    cr_assert_null(stage);
-    digest_stage_destroy(&stage);
-    digest_stage_destroy(NULL);
+    digest_queue_destroy(&queue);
+    cr_assert_null(queue);
+    digest_queue_destroy(&queue);
+    digest_queue_destroy(NULL);
 }
 
 /* Of a job whose leaves are there nothing is read. */
-Test(digest_stage, a_job_without_memory_completes_with_the_leaves_that_it_has)
+Test(digest_queue, a_job_without_memory_completes_with_the_leaves_that_it_has)
 {
-    digest_stage_t *stage = digest_stage_new(1);
+    digest_queue_t *queue = digest_queue_new(1);
     digest_job_t job = {.cookie = 9, .bytes = PAGE, .leaves = leaves}, done;
     leaves[0] = 77;
-    cr_assert(digest_submit(stage, &job));
-    cr_assert(digest_completed(stage, &done));
+    cr_assert(digest_submit(queue, &job));
+    cr_assert(digest_completed(queue, &done));
     cr_assert(done.cookie == 9 && done.leaves == leaves && leaves[0] == 77);
-    digest_stage_destroy(&stage);
+    digest_queue_destroy(&queue);
 }
 
-Test(digest_stage, a_full_stage_takes_no_more_until_a_job_has_completed)
+Test(digest_queue, a_full_queue_takes_no_more_until_a_job_has_completed)
 {
-    digest_stage_t *stage = digest_stage_new(2);
+    digest_queue_t *queue = digest_queue_new(2);
     digest_job_t done;
     fill();
     for (uint64_t i = 0; i < 10; i++) {
         digest_job_t job = job_of(i, i % PAGES, 1);
         if (i >= 2) {
-            cr_assert_not(digest_submit(stage, &job), "job %llu", (unsigned long long)i);
-            cr_assert(digest_completed(stage, &done));
+            cr_assert_not(digest_submit(queue, &job), "job %llu", (unsigned long long)i);
+            cr_assert(digest_completed(queue, &done));
         }
-        cr_assert(digest_submit(stage, &job));
+        cr_assert(digest_submit(queue, &job));
     }
-    digest_stage_destroy(&stage); /* with two pending */
+    digest_queue_destroy(&queue); /* with two pending */
 }

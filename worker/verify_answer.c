@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/check.h"
+#include "worker/verify_answer.h"
 
 /* A check holds its slot, so that the version cannot be freed while it is hashed. */
 int checks_start(checks_t *c, slots_t *slots, uint32_t adapter, const msg_verify_t *m)
