@@ -3,6 +3,7 @@
 
 #include "core/errors.h"
 #include "core/log.h"
+#include "memory/available.h"
 
 #include <stdlib.h>
 

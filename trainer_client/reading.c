@@ -3,8 +3,8 @@
 
 #include "core/errors.h"
 #include "core/thread.h"
+#include "memory/available.h"
 #include "memory/pool.h"
-#include "transfer/region.h"
 
 #include <stdlib.h>
 

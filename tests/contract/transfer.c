@@ -794,9 +794,10 @@ Test(transfer, a_region_is_seen_through_its_view)
 {
     rig_t *r = rig_open(2, 1u << 18, NULL);
     rig_share_all(r, 0, KEY);
-    cr_assert_eq(region_view(r->nodes[1].region), HEDDLE_OK);
+    region_t *to = r->nodes[1].region;
+    cr_assert_eq(memory_region_view(to->own, NULL), HEDDLE_OK);
     rig_ask(r, 1, 0, KEY, 0, PIECE);
     cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
-    cr_assert_eq(memcmp(r->nodes[1].region->view, r->nodes[0].region->base, PIECE), 0);
+    cr_assert_eq(memcmp(to->own->view, r->nodes[0].region->base, PIECE), 0);
     rig_close(r);
 }

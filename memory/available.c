@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transfer/region.h"
+#include "memory/available.h"
 
 #include "core/errors.h"
 #include "core/failpoint.h"
-#include "core/limits.h"
 
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- how much may be taken ---- */
 
 /* What a file of the kernel holds behind `key` ("": at its start), to the end of that line; false where it
  * has none. */
@@ -84,18 +80,9 @@ uint64_t memory_available(const char *root)
     return least;
 }
 
-/* ---- regions ---- */
-
-/* What is free is read from several files: asked for again when so much was made, of all regions; sooner
- * where little is left. */
-#define ASK_EVERY (16 * MEMORY_STEP_BYTES)
-static atomic_llong unasked;
-
 int memory_check(size_t bytes, heddle_error_t *error)
 {
     uint64_t available = FAILPOINT("region.memory") ? 0 : memory_available("");
-    uint64_t spare = bytes < available ? (available - bytes) / 2 : 0;
-    atomic_store(&unasked, (long long)(spare < ASK_EVERY ? spare : ASK_EVERY));
     if (bytes <= available) return HEDDLE_OK;
     error_fail(error, HEDDLE_ERR_NO_MEMORY,
                "%zu bytes of shared memory could not be reserved: more than this machine, or this process's "
@@ -105,60 +92,4 @@ int memory_check(size_t bytes, heddle_error_t *error)
     error_found(error, "%zu bytes", bytes);
     error_hint(error, "free memory, use fewer slots, or a smaller adapter");
     return HEDDLE_ERR_NO_MEMORY;
-}
-
-/* The memory gives its pages back first: a mapping of another process (transfer/near.h) would keep them. */
-static void end(region_t *r)
-{
-    memory_region_destroy(&r->own);
-    free(r);
-}
-
-/* A region has at least one page, so that its base can be used. */
-int region_begin(size_t bytes, region_t **ret_region, heddle_error_t *error)
-{
-    int rc = memory_check(bytes, error);
-    if (rc) return rc;
-    region_t *r = calloc(1, sizeof *r);
-    if (!r) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
-    atomic_init(&r->refs, 1);
-    r->end = end;
-    rc = memory_region_new(bytes ? bytes : 1, &r->own, error);
-    if (!rc) rc = memory_region_begin(r->own, error);
-    if (rc) {
-        region_unref(&r);
-        return rc;
-    }
-    r->base = r->own->base;
-    r->bytes = r->own->bytes;
-    *ret_region = r;
-    return HEDDLE_OK;
-}
-
-/* For so many bytes of what is left to be made: others take memory meanwhile. */
-static int ask_for(const region_t *r, size_t bytes, heddle_error_t *error)
-{
-    bool is_to_ask = atomic_fetch_sub(&unasked, (long long)bytes) < (long long)bytes;
-    return is_to_ask ? memory_check(r->bytes - r->own->made_bytes, error) : HEDDLE_OK;
-}
-
-int region_grow(region_t *r, heddle_error_t *error)
-{
-    size_t left = r->bytes - r->own->made_bytes;
-    if (left == 0) return HEDDLE_OK;
-    int rc = ask_for(r, left < MEMORY_STEP_BYTES ? left : MEMORY_STEP_BYTES, error);
-    return rc ? rc : memory_region_grow(r->own, error);
-}
-
-int region_put(region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error)
-{
-    int rc = ask_for(r, bytes, error);
-    return rc ? rc : memory_region_put(r->own, at, pages, bytes, error);
-}
-
-int region_view(region_t *r)
-{
-    int rc = memory_region_view(r->own, NULL);
-    r->view = r->own->view;
-    return rc;
 }
