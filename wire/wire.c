@@ -66,7 +66,8 @@ struct wire {
                            * the connection; NULL: no question is open */
     int greeting_waits;   /* handshakes broken off while its answer was awaited */
     char *list;
-    const char *rest; /* of the list, after the endpoint that is being tried */
+    const char *at;   /* in the list: the endpoint that is being tried */
+    const char *rest; /* of the list, after it */
     int tries;        /* at this endpoint, without success */
     bool up, redial;
     atomic_bool is_reached;   /* see wire_is_reached */
@@ -343,26 +344,31 @@ static void explain(wire_t *w, uint16_t event, uint32_t value)
     report_refusal(w, &why);
 }
 
+/* A plain connection fails, and the ring now has a key for the endpoint: the broker was started, or started
+ * again, with keys.  A damaged file counts too, since a plain connection must then end as well.  The same
+ * endpoint is dialled again, and nothing is reported. */
+static bool redials_with_key(wire_t *w)
+{
+    char key[KEY_TEXT];
+    heddle_error_t error;
+    const wire_keys_t *k = w->keys;
+    if (!k || k->is_fixed || k->broker_key[0]) return false;
+    if (keyring_known_broker(&k->ring, w->endpoint, key, &error) == HEDDLE_ERR_NOT_FOUND) return false;
+    w->rest = w->at;
+    w->redial = true;
+    return true;
+}
+
 /* Reports what libzmq would have reported if it had read the listener's greeting before the end. */
 static void explain_end(void *self)
 {
     wire_t *w = self;
+    if (redials_with_key(w)) return;
     bool has_key = w->keys && w->keys->broker_key[0];
     const char *speaks = w->greeting ? greeting_mechanism(w->greeting) : NULL;
     if (speaks && !strcmp(speaks, has_key ? "NULL" : "CURVE"))
         explain(w, ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL, ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH);
     else explain(w, ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL, 0);
-}
-
-/* A plain connection fails, and the ring now has a key for the endpoint: the broker was started, or started
- * again, with keys.  A damaged file counts too, since a plain connection must then end as well. */
-static bool has_key_now(const wire_t *w)
-{
-    char key[KEY_TEXT];
-    heddle_error_t error;
-    const wire_keys_t *k = w->keys;
-    return k && !k->is_fixed && !k->broker_key[0] &&
-           keyring_known_broker(&k->ring, w->endpoint, key, &error) != HEDDLE_ERR_NOT_FOUND;
 }
 
 /* A connection that ends in the handshake may mean that the broker is stopping; libzmq retries it by
@@ -372,9 +378,9 @@ static bool has_key_now(const wire_t *w)
  * had. */
 static void on_failed(wire_t *w, uint16_t event, uint32_t value)
 {
-    if (has_key_now(w)) w->redial = true;
+    if (redials_with_key(w)) return;
     if (event != ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
-        if (!w->redial) explain(w, event, value);
+        explain(w, event, value);
         return;
     }
     if (++w->broken_off < BROKEN_OFF_MAX) return;
@@ -464,17 +470,24 @@ static int replace_connection(wire_t *w, connection_t *next)
 static int connect_next(wire_t *w, heddle_error_t *why)
 {
     char endpoint[ENDPOINT_BYTES];
-    const char *rest = w->rest ? w->rest : w->list;
+    const char *at = w->rest ? w->rest : w->list, *rest = at;
+    char former_key[KEY_TEXT] = "";
     connection_t next;
     endpoint_next(&rest, endpoint);
+    if (w->keys) memcpy(former_key, w->keys->broker_key, sizeof former_key);
     int no_key = find_broker_key(w, endpoint, why), rc = no_key;
     if (!no_key) rc = open_connection(w, endpoint, &next);
     if (!rc) rc = replace_connection(w, &next);
-    if (rc && !no_key) return rc;
+    if (rc && !no_key) {
+        /* The old connection stays, and what fails on it is explained with the key that it has. */
+        if (w->keys) memcpy(w->keys->broker_key, former_key, sizeof former_key);
+        return rc;
+    }
     if (no_key) {
         drop_connection(w);
         why->retriable = 1; /* the next endpoint may work, and this one is tried again after it */
     }
+    w->at = at;
     w->rest = rest;
     w->lacks_key = no_key;
     memcpy(w->endpoint, endpoint, sizeof endpoint);

@@ -664,6 +664,26 @@ Test(keys, broker_that_starts_after_its_member_is_no_refusal)
     wire_close(&server.wire);
 }
 
+/* The key comes into the ring after the plain dial: the endpoint that failed is dialled again, not the next. */
+Test(keys, of_a_list_the_endpoint_whose_key_was_found_is_dialled_again)
+{
+    key_pair_t broker = made();
+    wire_keys_t keys = {.own = made(), .ring = ring_at("ring")};
+    end_t server = {0}, other = {0}, client = {0};
+    char list[512];
+    listen_with(&server, "tcp://127.0.0.1:*", &broker);
+    listen_with(&other, "tcp://127.0.0.1:*", NULL);
+    snprintf(list, sizeof list, "%s,%s", wire_endpoint(server.wire), wire_endpoint(other.wire));
+    cr_assert_eq(wire_dial(loop, list, &keys, &SINK, &client, &client.wire, &error), 0);
+    cr_assert_eq(keyring_tell_broker(&keys.ring, wire_endpoint(server.wire), broker.public_key, &error), 0);
+    UNTIL(client.up);
+    cr_assert_str_eq(wire_endpoint(client.wire), wire_endpoint(server.wire));
+    cr_assert_eq(client.refusals, 0);
+    wire_close(&client.wire);
+    wire_close(&other.wire);
+    wire_close(&server.wire);
+}
+
 /* libzmq tries the old key again by itself, sooner than the pause that grows ends. */
 Test(keys, broker_whose_key_is_known_after_several_refusals_is_met)
 {
