@@ -1024,7 +1024,7 @@ def test_hints_speak_python():
                           ("`heddle versions`", "`Admin().versions(...)`"),
                           ("`heddle workers w1`", '`Admin().workers("w1")`')):
         assert _native.spoken(command) == call
-    assert "Publisher(takeover=True)" in _native.spoken("opts.takeover fences it now")
+    assert "Publisher(takeover=True)" in _native.spoken("opts.takeover ends it now")
     unheld = next(hint for _, hint in _hints() if "before closing" in hint)
     assert unheld.startswith("wait for phase staged") and "ver.wait(phase=" in _native.spoken(unheld)
 

@@ -243,7 +243,7 @@ def test_types_that_are_no_lora_are_named(broker, adapter):
         with pytest.raises(heddle.BadAdapter, match="IA3") as e:
             pub.publish(model)
         assert (e.value.code, e.value.found) == ("unsupported_peft_type", "IA3")
-        with pytest.raises(heddle.UsageError, match="no PeftModel"):
+        with pytest.raises(heddle.UsageError, match="not a PeftModel"):
             pub.publish(models.base())
         assert heddle.Admin().versions(adapter) == ()
 
