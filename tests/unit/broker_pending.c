@@ -40,6 +40,11 @@ static const char *answer(void)
     return r->code;
 }
 
+static const char *hint_of_answer(void)
+{
+    return json_string_value(json_object_get(json_object_get(body, "error"), "hint"));
+}
+
 static json_int_t number(const char *field) { return json_integer_value(json_object_get(body, field)); }
 
 static void version_1_active(int count)
@@ -195,6 +200,46 @@ Test(pending, a_failed_version_ends_a_wait_at_once)
     cr_assert_str_eq(answer(), "version_failed", "had failed before");
 }
 
+/* A script that names no version asks about the newest, and may not know that it has failed. */
+Test(pending, of_a_name_whose_newest_version_failed_the_active_one_is_named)
+{
+    workers(1);
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    rig_nack(W1, 1, 0, "stage", "version_failed");
+    ask(WAIT);
+    cr_assert_str_eq(answer(), "version_failed");
+    cr_assert_str_eq(hint_of_answer(), "`heddle versions policy@1` shows where it ended", "none is active");
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 1, 2);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    rig_nack(W1, 3, 0, "stage", "version_failed");
+    ask(WAIT);
+    cr_assert_str_eq(answer(), "version_failed");
+    cr_assert_str_eq(hint_of_answer(), "`heddle versions policy@3` shows where it ended; "
+                                       "`heddle wait policy@2` waits for the active version");
+    ask(wait_for(3));
+    cr_assert_str_eq(answer(), "version_failed");
+    cr_assert_str_eq(hint_of_answer(), "`heddle versions policy@3` shows where it ended", "it was named");
+}
+
+Test(pending, too_few_workers_are_counted_in_the_hint)
+{
+    static const char *const HINTS[] = {"1 ready worker subscribes to it: start more ",
+                                        "2 ready workers subscribe to it: start more "};
+    for (int i = 0; i < 2; i++) {
+        if (i == 0) version_1_active(1);
+        else rig_worker(W2, "w2");
+        msg_query_t q = WAIT;
+        q.min = 3;
+        q.deadline_ms = 100;
+        ask(q);
+        rig_pass(200);
+        cr_assert_str_eq(answer(), "deadline");
+        cr_assert(!strncmp(hint_of_answer(), HINTS[i], strlen(HINTS[i])), "%s", hint_of_answer());
+    }
+}
+
 Test(pending, a_version_that_failed_by_its_deadline_is_1_for_a_wait)
 {
     version_1_active(1);
@@ -333,6 +378,12 @@ Test(pending, exactly_what_was_taken_back_ends_with_held)
     cr_assert_str_eq(answer(), "held", "nothing but another decision by hand brings it back");
     const char *message = json_string_value(json_object_get(json_object_get(body, "error"), "message"));
     cr_assert(strstr(message, "policy@2 is kept, but") && strstr(message, "policy@1 by ann"), "%s", message);
+    cr_assert_str_eq(hint_of_answer(), "`heddle resume policy` ends the hold", "it is the newest");
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    rig_staged(W1, 3, 3);
+    ask(q);
+    cr_assert_str_eq(answer(), "held");
+    cr_assert_str_eq(hint_of_answer(), "`heddle activate policy@2` makes it the one to serve");
     ask(wait_for(2));
     cr_assert_str_eq(answer(), "", "1 was chosen after 2");
     q.phase = HEDDLE_PHASE_STAGED;
