@@ -9,7 +9,9 @@
 #include "tests/unit/other_thread.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { BYTES = 1 << 16 };
 
@@ -158,8 +160,11 @@ Test(regions, what_is_used_at_the_end_goes_with_its_last_reference_on_any_thread
     cr_assert_null(m);
     cr_assert_eq(unmaps, 2);
     cr_assert_eq(((const uint8_t *)r->view)[BYTES - 1], 7);
+    void *base = r->base;
+    unsigned char resident;
     on_another_thread(unref, &r);
     cr_assert_null(r);
+    cr_assert(mincore(base, LIMIT_PAGE_BYTES, &resident) < 0 && errno == ENOMEM, "it is not mapped any more");
 }
 
 /* As a late receive does. */
@@ -168,9 +173,9 @@ Test(regions, what_a_receive_is_open_in_at_the_end_stays_mapped)
     region_t *r = take(BYTES);
     region_t *late = r;
     open_in = late;
-    region_unref(&r);
     captured_t log = captured_begin();
     regions_close(&m);
+    region_unref(&r); /* a reader that outlives the member */
     const char *text = captured_end(&log);
     cr_assert(strstr(text, "65536 bytes are not given back: a receive into them is open"), "%s", text);
     memset(late->base, 2, BYTES);
