@@ -630,7 +630,7 @@ Test(node, a_disk_that_takes_records_again_is_noticed)
     size_t records = R.record_count;
     R.commit_error = 0;
     rig_pass(1100);
-    cr_assert(R.b->state == BROKER_READY, "though nobody writes");
+    cr_assert(R.b->state == BROKER_READY, "though no publisher writes");
     rig_pass(2000);
     cr_assert_leq(R.record_count, records + 1, "and then it is left alone");
 }
