@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define SELF "/proc/self/exe"
@@ -49,14 +50,10 @@ static const char *text_in(const json_t *object, const char *key)
 
 /* ---- the broker ------------------------------------------------------------------------------ */
 
-/* dialled: used by the publisher and the workers. Questions about them go to `endpoint`, past the tap, so
- * that they are not counted. */
-typedef struct {
-    char endpoint[256], dialled[256], key[64];
-} address_t;
-
-static int start_broker(cluster_t *c, const cluster_opts_t *o, address_t *ret_address, heddle_error_t *error)
+static int start_broker(cluster_t *c, heddle_error_t *error)
 {
+    const cluster_opts_t *o = &c->opts;
+    cluster_address_t *a = &c->address;
     char program[4096], data[TEXT], keep[16];
     child_beside("heddle-broker", program, sizeof program);
     snprintf(data, sizeof data, "%s/%s", o->scratch, o->name);
@@ -73,9 +70,9 @@ static int start_broker(cluster_t *c, const cluster_opts_t *o, address_t *ret_ad
     json_t *ready = json_loads(line, 0, NULL);
     const char *endpoint = text_in(ready, "endpoint");
     if (*endpoint) {
-        snprintf(ret_address->endpoint, sizeof ret_address->endpoint, "%s", endpoint);
-        snprintf(ret_address->dialled, sizeof ret_address->dialled, "%s", endpoint);
-        snprintf(ret_address->key, sizeof ret_address->key, "%s", text_in(ready, "public_key"));
+        snprintf(a->endpoint, sizeof a->endpoint, "%s", endpoint);
+        snprintf(a->dialled, sizeof a->dialled, "%s", endpoint);
+        snprintf(a->key, sizeof a->key, "%s", text_in(ready, "public_key"));
     } else {
         /* A broker that cannot start prints its error as JSON; it becomes the error of the measurement. */
         const json_t *why = json_object_get(ready, "error");
@@ -148,43 +145,70 @@ static int fetched_bytes(cluster_t *c, uint64_t *ret_bytes, heddle_error_t *erro
 
 /* ---- all of it ------------------------------------------------------------------------------- */
 
+static int start_workers(cluster_t *c, heddle_error_t *error)
+{
+    int rc = HEDDLE_OK;
+    for (uint32_t i = 0; !rc && i < c->worker_count; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "bench-%u", i);
+        const char *const argv[] = {SELF,
+                                    "--as",
+                                    "worker",
+                                    c->address.dialled,
+                                    c->address.key,
+                                    name,
+                                    c->opts.is_app ? "app" : "auto",
+                                    c->opts.owns_memory ? "own" : "shared",
+                                    NULL};
+        c->workers[i] = (cluster_worker_t){0};
+        rc = child_start(argv, c->log, &c->workers[i].child, error);
+    }
+    /* A version that is published before a worker joined would be measured without it. */
+    return rc ? rc : wait_workers(c, is_joined, 0, error);
+}
+
+static void end_workers(cluster_t *c)
+{
+    for (uint32_t i = 0; i < c->worker_count; i++)
+        if (c->workers[i].child.pid)
+            kill(c->workers[i].child.pid, SIGTERM); /* so that they end side by side */
+    for (uint32_t i = 0; i < c->worker_count; i++) child_end(&c->workers[i].child);
+}
+
+static int open_publisher(cluster_t *c, heddle_error_t *error)
+{
+    heddle_publisher_opts_t p = {.size = sizeof p,
+                                 .broker = c->address.dialled,
+                                 .broker_key = c->address.key[0] ? c->address.key : NULL,
+                                 .adapter = MEMBER_ADAPTER,
+                                 .writer = "bench"};
+    if (heddle_publisher_open(&p, &c->publisher)) return library_error(error);
+    interruptible = c->publisher;
+    return HEDDLE_OK;
+}
+
 int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_t *error)
 {
-    address_t address = {0};
     cluster_t *c = calloc(1, sizeof *c);
     if (c) c->workers = calloc(o->workers, sizeof *c->workers);
     int rc = c && c->workers ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a cluster");
     if (rc) goto fail;
-    c->keep = o->keep;
+    c->opts = *o;
     c->worker_count = o->workers;
     snprintf(c->log, sizeof c->log, "%s/%s.log", o->scratch, o->name);
-    rc = start_broker(c, o, &address, error);
+    rc = start_broker(c, error);
     if (!rc && o->is_tapped) {
         char port[8];
-        const char *const argv[] = {SELF, "--as", "tap", address.endpoint + strlen("tcp://"), NULL};
+        const char *const argv[] = {SELF, "--as", "tap", c->address.endpoint + strlen("tcp://"), NULL};
         rc = child_start(argv, c->log, &c->tap, error);
         if (!rc) rc = child_line(&c->tap, c->log, CLUSTER_DEADLINE_MS, port, sizeof port, error);
-        if (!rc) snprintf(address.dialled, sizeof address.dialled, "tcp://127.0.0.1:%s", port);
+        if (!rc) snprintf(c->address.dialled, sizeof c->address.dialled, "tcp://127.0.0.1:%s", port);
     }
-    for (uint32_t i = 0; !rc && i < o->workers; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "bench-%u", i);
-        const char *const argv[] = {
-            SELF, "--as", "worker", address.dialled, address.key, name, o->is_app ? "app" : "auto", NULL};
-        rc = child_start(argv, c->log, &c->workers[i].child, error);
-    }
-    /* A version that is published before a worker joined would be measured without it. */
-    if (!rc) rc = wait_workers(c, is_joined, 0, error);
-    if (rc) goto fail;
-    const char *key = address.key[0] ? address.key : NULL;
-    heddle_publisher_opts_t p = {.size = sizeof p,
-                                 .broker = address.dialled,
-                                 .broker_key = key,
-                                 .adapter = MEMBER_ADAPTER,
-                                 .writer = "bench"};
-    heddle_admin_opts_t m = {.size = sizeof m, .broker = address.endpoint, .broker_key = key};
-    if (heddle_publisher_open(&p, &c->publisher)) rc = library_error(error);
-    else interruptible = c->publisher;
+    if (!rc) rc = start_workers(c, error);
+    if (!rc) rc = open_publisher(c, error);
+    heddle_admin_opts_t m = {.size = sizeof m,
+                             .broker = c->address.endpoint,
+                             .broker_key = c->address.key[0] ? c->address.key : NULL};
     if (!rc && heddle_admin_open(&m, &c->admin)) rc = library_error(error);
     if (rc) goto fail;
     *ret_cluster = c;
@@ -192,6 +216,28 @@ int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_
 fail:
     cluster_close(&c);
     return rc;
+}
+
+static int rest(heddle_error_t *error)
+{
+    struct timespec t = {CLUSTER_REST_MS / 1000, CLUSTER_REST_MS % 1000 * 1000000};
+    return nanosleep(&t, NULL) == 0 ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted");
+}
+
+int cluster_renew_workers(cluster_t *c, heddle_error_t *error)
+{
+    end_workers(c);
+    c->version_count = 1; /* they join with the active one alone, so no older one retires */
+    int rc = start_workers(c, error);
+    return rc ? rc : rest(error);
+}
+
+int cluster_renew_publisher(cluster_t *c, heddle_error_t *error)
+{
+    interruptible = NULL;
+    heddle_publisher_close(&c->publisher);
+    int rc = open_publisher(c, error);
+    return rc ? rc : rest(error);
 }
 
 void cluster_close(cluster_t **cluster)
@@ -203,10 +249,7 @@ void cluster_close(cluster_t **cluster)
     if (c->publisher)
         heddle_publisher_interrupt(c->publisher); /* the workers end, so no wait would succeed */
     heddle_publisher_close(&c->publisher);
-    for (uint32_t i = 0; i < c->worker_count; i++)
-        if (c->workers[i].child.pid)
-            kill(c->workers[i].child.pid, SIGTERM); /* so that they end side by side */
-    for (uint32_t i = 0; i < c->worker_count; i++) child_end(&c->workers[i].child);
+    end_workers(c);
     child_end(&c->tap);
     child_end(&c->broker);
     free(c->workers);
@@ -219,6 +262,26 @@ cluster_cpu_t cluster_cpu(const cluster_t *c)
     cluster_cpu_t cpu = {.broker = child_cpu_s(c->broker.pid), .publisher = child_cpu_s(0)};
     for (uint32_t i = 0; i < c->worker_count; i++) cpu.workers += child_cpu_s(c->workers[i].child.pid);
     return cpu;
+}
+
+static uint64_t shared_bytes_of(pid_t pid)
+{
+    char path[64], line[256];
+    unsigned long long kib = 0;
+    if (pid) snprintf(path, sizeof path, "/proc/%d/smaps_rollup", (int)pid);
+    else snprintf(path, sizeof path, "/proc/self/smaps_rollup");
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "Pss_Shmem: %llu", &kib) == 1) break;
+    if (f) fclose(f);
+    return kib * 1024;
+}
+
+uint64_t cluster_shared_bytes(const cluster_t *c)
+{
+    uint64_t bytes = shared_bytes_of(0);
+    for (uint32_t i = 0; i < c->worker_count; i++) bytes += shared_bytes_of(c->workers[i].child.pid);
+    return bytes;
 }
 
 /* ---- publishing ------------------------------------------------------------------------------ */
@@ -259,8 +322,8 @@ static int finish_round(cluster_t *c, bool is_decided, heddle_error_t *error)
     do {
         if (heddle_publisher_next_event(c->publisher, CLUSTER_DEADLINE_MS, &e)) return library_error(error);
     } while (e.type != HEDDLE_EVENT_RELEASED || e.version < c->newest);
-    if (is_decided && c->version_count > c->keep + 1)
-        rc = wait_workers(c, is_retired, c->newest - c->keep - 1, error);
+    if (is_decided && c->version_count > c->opts.keep + 1)
+        rc = wait_workers(c, is_retired, c->newest - c->opts.keep - 1, error);
     return rc;
 }
 

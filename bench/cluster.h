@@ -15,15 +15,23 @@
 #include <heddle/heddle.h>
 
 #define CLUSTER_DEADLINE_MS 60000
+#define CLUSTER_REST_MS 1000
 
 typedef struct {
     const char *scratch; /* a directory that is there */
     const char *name;    /* of the cluster's own files in it */
     uint32_t workers, keep;
-    bool insecure;  /* no keys */
-    bool is_app;    /* the application in the worker switches (HEDDLE_APPLY_APP), not the library */
-    bool is_tapped; /* control messages pass a process that counts them */
+    bool insecure;    /* no keys */
+    bool is_app;      /* the application in the worker switches (HEDDLE_APPLY_APP), not the library */
+    bool owns_memory; /* workers: no memory is held */
+    bool is_tapped;   /* control messages pass a process that counts them */
 } cluster_opts_t;
+
+/* dialled: used by the publisher and the workers. Questions about them go to `endpoint`, past the tap, so
+ * that they are not counted. */
+typedef struct {
+    char endpoint[256], dialled[256], key[64];
+} cluster_address_t;
 
 /* What a worker reported last; times in ns of CLOCK_MONOTONIC. */
 typedef struct {
@@ -33,9 +41,11 @@ typedef struct {
 } cluster_worker_t;
 
 typedef struct {
+    cluster_opts_t opts;
+    cluster_address_t address;
     child_t broker, tap;
     cluster_worker_t *workers;
-    uint32_t worker_count, keep;
+    uint32_t worker_count;
     heddle_publisher_t *publisher;
     heddle_admin_t *admin;
     uint64_t newest; /* version that was published last */
@@ -58,6 +68,15 @@ typedef struct {
 /* Ready: all have joined.  On failure nothing is left running. */
 int cluster_open(const cluster_opts_t *opts, cluster_t **ret_cluster, heddle_error_t *error);
 void cluster_close(cluster_t **c);
+/* All workers end and others join in their place; the publisher stays, with what it has shared. Then both
+ * have CLUSTER_REST_MS for what they prepare. */
+int cluster_renew_workers(cluster_t *c, heddle_error_t *error);
+/* The publisher is closed and another one opened, which then has CLUSTER_REST_MS for what it prepares, as a
+ * trainer has that opens it before its first step. */
+int cluster_renew_publisher(cluster_t *c, heddle_error_t *error);
+/* The shared memory that the workers and this process use, each page counted once (Pss_Shmem of
+ * /proc/PID/smaps_rollup). */
+uint64_t cluster_shared_bytes(const cluster_t *c);
 /* Publishes one version of the model to all workers. Returns when the version that it replaces was retired
  * and its region is free. activation: HEDDLE_ACTIVATION_ALL; or MANUAL: it is only staged, and active and
  * heard are 0. */

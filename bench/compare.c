@@ -9,7 +9,6 @@
 #include "core/errors.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,10 +89,10 @@ static int compare_figure(const result_row_t *before, const result_row_t *after,
     }
     if (!rc) {
         *to = (compare_row_t){.change = change};
-        snprintf(to->row, sizeof to->row, "%s", before->name);
-        snprintf(to->figure, sizeof to->figure, "%s", b->name);
-        snprintf(to->reference, sizeof to->reference, "%s", reference ? reference->name : "");
-        snprintf(to->unit, sizeof to->unit, "%s", reference ? "×" : b->unit);
+        text_printf(to->row, sizeof to->row, "%s", before->name);
+        text_printf(to->figure, sizeof to->figure, "%s", b->name);
+        text_printf(to->reference, sizeof to->reference, "%s", reference ? reference->name : "");
+        text_printf(to->unit, sizeof to->unit, "%s", reference ? "×" : b->unit);
     }
     series_fini(&x);
     series_fini(&y);
@@ -132,14 +131,15 @@ int compare_make(const result_t *before, const result_t *after, compare_t *ret_c
         rc = compare_rows(&before->rows[i], result_find(after, before->rows[i].name), &c, error);
     /* Ratios were measured on one machine and data plane; those of another are not comparable, so that is
      * reported. */
-    static const char *const FACTS[COMPARE_WARNINGS] = {"cpu", "core_count", "transfer_mode", "tcp"};
+    static const char *const FACTS[COMPARE_WARNINGS] = {"cpu", "core_count", "transfer_mode", "memory",
+                                                        "tcp"};
     for (uint32_t i = 0, count = 0; i < COMPARE_WARNINGS; i++) {
         const json_t *b = json_object_get(before->machine, FACTS[i]),
                      *a = json_object_get(after->machine, FACTS[i]);
         if (!b || !a || json_equal(b, a)) continue;
         char *was = json_dumps(b, JSON_ENCODE_ANY), *is = json_dumps(a, JSON_ENCODE_ANY);
-        snprintf(c.warnings[count++], COMPARE_TEXT, "%s differs: %.100s before, %.100s after", FACTS[i],
-                 was ? was : "", is ? is : "");
+        text_printf(c.warnings[count++], COMPARE_TEXT, "%s differs: %.100s before, %.100s after", FACTS[i],
+                    was ? was : "", is ? is : "");
         free(was);
         free(is);
     }

@@ -67,7 +67,7 @@ json_t *machine_facts(const char *data_dir)
                      (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "memory_bytes",
                      (json_int_t)sysconf(_SC_PHYS_PAGES) * (json_int_t)sysconf(_SC_PAGESIZE), "kernel",
                      u.release, "tcp", line_of("/proc/sys/net/ipv4/tcp_congestion_control", ""), "data_on",
-                     data_on, "heddle", heddle_version(), "transfer_mode", mode && *mode ? mode : "auto",
+                     data_on, "heddle", heddle_version(), "transfer_mode", mode && *mode ? mode : "eager",
                      "load_before", load_now());
 }
 

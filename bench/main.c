@@ -28,7 +28,7 @@ enum { REPEAT = 11, SMOKE_REPEAT = 2, IDLE_MS = 2000, SMOKE_IDLE_MS = 100 };
 typedef struct {
     const char **patterns, *python, *data;
     int64_t repeat;
-    bool smoke, alone, quiet;
+    bool smoke, alone, own_memory, quiet;
     int output, log_level;
 } args_t;
 
@@ -41,6 +41,8 @@ static const option_t OPTIONS[] = {
     {"smoke", 0, OPTION_FLAG, NULL, NULL, NULL,
      "one small row of each kind: does it run?  Its figures say nothing", AT(smoke)},
     {"alone", 0, OPTION_FLAG, NULL, NULL, NULL, "without the references: for a profiler", AT(alone)},
+    {"own-memory", 0, OPTION_FLAG, NULL, NULL, NULL, "workers copy each version, as those of another host do",
+     AT(own_memory)},
     {"python", 0, OPTION_TEXT, "CMD", NULL, "python3",
      "Python that has safetensors and numpy, for that reference", AT(python)},
     {"data", 0, OPTION_TEXT, "DIR", NULL, NULL,
@@ -94,7 +96,7 @@ static void print_json(json_t *json)
 /* A hint by the kind of failure, for errors that come without one. */
 static void add_hint(heddle_error_t *e)
 {
-    option_words(e->hint);
+    option_error_words(e);
     if (e->hint[0] || !e->code || e->code == HEDDLE_ERR_INTERRUPTED) return;
     switch (heddle_err_exit(e->code)) {
     case 2: error_hint(e, "see heddle-bench --help"); break;
@@ -157,9 +159,9 @@ static int is_wanted(const args_t *a, const char *name, heddle_error_t *error)
 
 static int measure_rows(const args_t *a, const row_env_t *env, result_t *r, heddle_error_t *error)
 {
-    for (const row_t *row = ROWS; row->name; row++) {
+    for (const bench_row_t *row = ROWS; row->name; row++) {
         char name[RESULT_NAME], dir[4200];
-        row_t it = *row;
+        bench_row_t it = *row;
         if (a->smoke && !row_smoke(row, &it, name)) continue;
         int rc = is_wanted(a, it.name, error);
         if (rc == 0) continue;
@@ -217,7 +219,9 @@ static int run(const args_t *a)
                      .repeat = repeat,
                      .idle_ms = a->smoke ? SMOKE_IDLE_MS : IDLE_MS,
                      .is_alone = a->alone,
+                     .owns_memory = a->own_memory,
                      .machine = r.machine};
+    if (r.machine) json_object_set_new(r.machine, "memory", json_string(a->own_memory ? "own" : "shared"));
     if (r.machine) rc = measure_rows(a, &env, &r, &error);
     else rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a report");
     nftw(scratch, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
@@ -287,7 +291,7 @@ static int act(args_t *a, const char *const *args, heddle_error_t *error, int *r
     if (!strcmp(action, "run") && !args[1]) *ret_end = run(a);
     else if (!strcmp(action, "list") && !args[1]) {
         json_t *rows = json_array();
-        for (const row_t *r = ROWS; r->name; r++) {
+        for (const bench_row_t *r = ROWS; r->name; r++) {
             if (a->output == OUTPUT_TABLE) printf("%-20s  %s\n", r->name, r->kind->summary);
             json_array_append_new(rows,
                                   json_pack("{s:s, s:s, s:i, s:s}", "name", r->name, "shape", r->shape,

@@ -23,7 +23,7 @@
 typedef struct {
     heddle_worker_t *worker;
     bool is_app;
-} member_t;
+} bench_member_t;
 
 /* Its parent puts the end of the log into its own error. */
 static int fail(const char *what)
@@ -35,7 +35,7 @@ static int fail(const char *what)
 
 /* With "auto" the library stages and switches, and its events are reported. With "app" both are done and
  * timed here, so that the time of the switching call itself is known. */
-static int on_event(const member_t *m, const heddle_event_t *e)
+static int on_event(const bench_member_t *m, const heddle_event_t *e)
 {
     uint64_t start = moment_ns();
     switch (e->type) {
@@ -72,7 +72,7 @@ static int on_event(const member_t *m, const heddle_event_t *e)
 
 /* Until stdin ends, with which the parent asks for the byte counts. Lines are flushed once a turn: the parent
  * reads the times in them, not their arrival. */
-static int serve(const member_t *m)
+static int serve(const bench_member_t *m)
 {
     struct pollfd fds[] = {{.fd = STDIN_FILENO, .events = POLLIN},
                            {.fd = heddle_worker_fd(m->worker), .events = POLLIN}};
@@ -98,14 +98,15 @@ static int serve(const member_t *m)
 
 static int be_worker(int argc, char **argv)
 {
-    if (argc != 4) return 2;
+    if (argc != 5) return 2;
     static const char *const ADAPTERS[] = {MEMBER_ADAPTER, NULL};
-    member_t m = {.is_app = !strcmp(argv[3], "app")};
+    bench_member_t m = {.is_app = !strcmp(argv[3], "app")};
     heddle_worker_opts_t opts = {.size = sizeof opts,
                                  .broker = argv[0],
                                  .broker_key = argv[1][0] ? argv[1] : NULL,
                                  .name = argv[2],
                                  .adapters = ADAPTERS,
+                                 .own_memory = !strcmp(argv[4], "own"),
                                  .apply = m.is_app ? HEDDLE_APPLY_APP : HEDDLE_APPLY_AUTO};
     if (heddle_worker_open(&opts, &m.worker)) return fail("worker");
     int end = serve(&m);

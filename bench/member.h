@@ -2,7 +2,7 @@
 /* bench/member.h: the processes of a measurement: the program heddle-bench itself, in another role.
  *
  *   heddle-bench --as program PATH ARG...            runs PATH; ends with its parent
- *   heddle-bench --as worker BROKER KEY NAME auto|app
+ *   heddle-bench --as worker BROKER KEY NAME auto|app shared|own
  *   heddle-bench --as receiver PORT                  bench/socket.h
  *   heddle-bench --as tap HOST:PORT                  bench/tap.h
  *

@@ -16,7 +16,7 @@
 #define PROCESS_BYTES (64ull << 20) /* of a worker, beside its slots */
 #define SMOKE_WORKERS 2u
 
-uint64_t row_bytes(const row_t *row, const model_t *m)
+uint64_t row_bytes(const bench_row_t *row, const model_t *m)
 {
     uint64_t region =
         m->table.data_bytes + (uint64_t)m->table.count * LIMIT_PAGE_BYTES; /* each tensor begins a page */
@@ -27,9 +27,9 @@ uint64_t row_bytes(const row_t *row, const model_t *m)
            (row->workers * ((2ull + row->keep) * region + PROCESS_BYTES) + 2 * region + PROCESS_BYTES);
 }
 
-bool row_smoke(const row_t *row, row_t *ret_row, char name[RESULT_NAME])
+bool row_smoke(const bench_row_t *row, bench_row_t *ret_row, char name[RESULT_NAME])
 {
-    for (const row_t *r = ROWS; r != row; r++)
+    for (const bench_row_t *r = ROWS; r != row; r++)
         if (r->kind == row->kind) return false;
     *ret_row = *row;
     snprintf(name, RESULT_NAME, "smoke/%s", row->kind->name);
@@ -106,6 +106,7 @@ static int measure(row_run_t *run, heddle_error_t *error)
                         .workers = run->row->workers,
                         .keep = run->row->keep,
                         .is_app = kind->is_app,
+                        .owns_memory = run->env->owns_memory,
                         .is_tapped = kind->is_tapped};
     int rc = cluster_open(&o, &run->cluster, error);
     if (!rc && kind->has_beside) {
@@ -142,7 +143,7 @@ static int measure(row_run_t *run, heddle_error_t *error)
     return rc;
 }
 
-int row_measure(const row_t *row, const row_env_t *env, result_row_t *result, heddle_error_t *error)
+int row_measure(const bench_row_t *row, const row_env_t *env, result_row_t *result, heddle_error_t *error)
 {
     row_run_t run = {.row = row, .env = env, .result = result};
     int rc = model_new(row->shape, row->rank, &run.model, error);

@@ -22,24 +22,25 @@ typedef struct {
     const row_kind_t *kind;
     const char *shape;
     uint32_t rank, workers, keep;
-} row_t;
+} bench_row_t;
 
 /* All rows; a NULL name ends the table. */
-extern const row_t ROWS[];
+extern const bench_row_t ROWS[];
 /* The row as --smoke runs it: the smallest shape, few workers.  False if an earlier row of its kind is run in
  * its place. */
-bool row_smoke(const row_t *row, row_t *ret_row, char name[RESULT_NAME]);
+bool row_smoke(const bench_row_t *row, bench_row_t *ret_row, char name[RESULT_NAME]);
 
 /* What a row runs in. */
 typedef struct {
     const char *scratch, *python;
     uint32_t repeat, idle_ms;
-    bool is_alone;   /* without references */
-    json_t *machine; /* gets the transport and the references' versions; may be NULL */
+    bool is_alone;    /* without references */
+    bool owns_memory; /* workers copy what they could hold */
+    json_t *machine;  /* gets the transport and the references' versions; may be NULL */
 } row_env_t;
 
 typedef struct {
-    const row_t *row;
+    const bench_row_t *row;
     const row_env_t *env;
     result_row_t *result;
     model_t *model;
@@ -59,9 +60,9 @@ struct row_kind {
 };
 
 /* The memory in bytes that Heddle's processes need for a row. */
-uint64_t row_bytes(const row_t *row, const model_t *m);
+uint64_t row_bytes(const bench_row_t *row, const model_t *m);
 /* Measures a row.  One that this machine lacks the memory for is `skipped` in the result; that is no failure.
  */
-int row_measure(const row_t *row, const row_env_t *env, result_row_t *result, heddle_error_t *error);
+int row_measure(const bench_row_t *row, const row_env_t *env, result_row_t *result, heddle_error_t *error);
 
 #endif

@@ -15,13 +15,13 @@ typedef struct {
     const char *name, *unit;
     double value;
     bool is_reference;
-} note_t;
+} bench_note_t;
 
 /* The figures of one repetition, in the order in which they are printed. */
-static int note_all(row_run_t *run, const note_t *notes, size_t count, heddle_error_t *error)
+static int note_all(row_run_t *run, const bench_note_t *notes, size_t count, heddle_error_t *error)
 {
     for (size_t i = 0; i < count; i++) {
-        const note_t *n = &notes[i];
+        const bench_note_t *n = &notes[i];
         int rc = n->is_reference ? result_refer(run->result, n->name, n->unit, n->value)
                                  : result_note(run->result, n->name, n->unit, n->value);
         if (rc) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a figure");
@@ -41,18 +41,19 @@ static int publish_once(row_run_t *run, heddle_error_t *error)
     int rc = cluster_publish(run->cluster, run->model, HEDDLE_ACTIVATION_ALL, &t, error);
     if (rc) return rc;
     double bytes = (double)run->model->table.data_bytes;
-    const note_t notes[] = {{"fill", "ms", t.fill, false},
-                            {"sealed", "ms", t.sealed, false},
-                            {"durable", "ms", t.durable, false},
-                            {"connect", "ms", t.connect, false},
-                            {"fetch", "ms", t.fetch, false},
-                            {"verify", "ms", t.verify, false},
-                            {"staged", "ms", t.staged, false},
-                            {"active", "ms", t.active, false},
-                            {"heard", "ms", t.heard, false},
-                            {"cpu", "CPU-s/GB", t.cpu_s / (bytes * run->row->workers / 1e9), false},
-                            {"publisher_out", "bytes", (double)t.publisher_bytes, false},
-                            {"adapter", "bytes", bytes, true}};
+    const bench_note_t notes[] = {{"fill", "ms", t.fill, false},
+                                  {"sealed", "ms", t.sealed, false},
+                                  {"durable", "ms", t.durable, false},
+                                  {"connect", "ms", t.connect, false},
+                                  {"fetch", "ms", t.fetch, false},
+                                  {"verify", "ms", t.verify, false},
+                                  {"staged", "ms", t.staged, false},
+                                  {"active", "ms", t.active, false},
+                                  {"heard", "ms", t.heard, false},
+                                  {"cpu", "CPU-s/GB", t.cpu_s / (bytes * run->row->workers / 1e9), false},
+                                  {"publisher_out", "bytes", (double)t.publisher_bytes, false},
+                                  {"shared", "bytes", (double)cluster_shared_bytes(run->cluster), false},
+                                  {"adapter", "bytes", bytes, true}};
     return NOTE_ALL(run, notes, error);
 }
 
@@ -63,8 +64,34 @@ static int active_of(row_run_t *run, cluster_t *c, const char *name, bool is_ref
     cluster_times_t t;
     model_change(run->model);
     int rc = cluster_publish(c, run->model, HEDDLE_ACTIVATION_ALL, &t, error);
-    const note_t notes[] = {{name, "ms", rc ? 0 : t.active, is_reference}};
+    const bench_note_t notes[] = {{name, "ms", rc ? 0 : t.active, is_reference}};
     return rc ? rc : NOTE_ALL(run, notes, error);
+}
+
+/* ---- joined and restarted: the first version, beside a later one ------------------------------ */
+
+/* Each version that is kept has its own memory, made with the first ones: those between are not measured. */
+static int first_and_warm(row_run_t *run, heddle_error_t *error)
+{
+    cluster_times_t unused;
+    int rc = active_of(run, run->cluster, "active", false, error);
+    for (uint32_t i = 0; !rc && i < run->row->kind->warm_ups; i++) {
+        model_change(run->model);
+        rc = cluster_publish(run->cluster, run->model, HEDDLE_ACTIVATION_ALL, &unused, error);
+    }
+    return rc ? rc : active_of(run, run->cluster, "warm", true, error);
+}
+
+static int joined_once(row_run_t *run, heddle_error_t *error)
+{
+    int rc = cluster_renew_workers(run->cluster, error);
+    return rc ? rc : first_and_warm(run, error);
+}
+
+static int restarted_once(row_run_t *run, heddle_error_t *error)
+{
+    int rc = cluster_renew_publisher(run->cluster, error);
+    return rc ? rc : first_and_warm(run, error);
 }
 
 /* The two clusters take turns at being first, so that neither profits from the other's warm caches. */
@@ -81,12 +108,12 @@ static int keys_once(row_run_t *run, heddle_error_t *error)
 
 static int note_flip(row_run_t *run, const cluster_flip_t *f, heddle_error_t *error)
 {
-    const note_t notes[] = {{"active", "ms", f->active, false},
-                            {"told", "ms", f->told, false},
-                            {"skew", "ms", f->skew, false},
-                            {"switch", "ms", f->switched, false},
-                            {"moved", "bytes", (double)f->moved_bytes, false},
-                            {"adapter", "bytes", (double)run->model->table.data_bytes, true}};
+    const bench_note_t notes[] = {{"active", "ms", f->active, false},
+                                  {"told", "ms", f->told, false},
+                                  {"skew", "ms", f->skew, false},
+                                  {"switch", "ms", f->switched, false},
+                                  {"moved", "bytes", (double)f->moved_bytes, false},
+                                  {"adapter", "bytes", (double)run->model->table.data_bytes, true}};
     return NOTE_ALL(run, notes, error);
 }
 
@@ -128,7 +155,7 @@ static int idle_once(row_run_t *run, heddle_error_t *error)
         return error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted"); /* a shorter time would mislead */
     double seconds = moment_ms(start, moment_ns()) / 1e3;
     cluster_cpu_t to = cluster_cpu(run->cluster);
-    const note_t notes[] = {
+    const bench_note_t notes[] = {
         {"broker", "%", 100 * (to.broker - from.broker) / seconds, false},
         {"worker", "%", 100 * (to.workers - from.workers) / run->row->workers / seconds, false},
         {"publisher", "%", 100 * (to.publisher - from.publisher) / seconds, false},
@@ -153,12 +180,12 @@ static int control_once(row_run_t *run, heddle_error_t *error)
     if (!rc) rc = cluster_publish(run->cluster, run->model, HEDDLE_ACTIVATION_ALL, &unused, error);
     if (!rc) rc = cluster_tally(run->cluster, &t, error);
     if (rc) return rc;
-    const note_t notes[] = {{"to_broker", "messages", (double)t.to_broker, false},
-                            {"from_broker", "messages", (double)t.from_broker, false},
-                            {"messages", "messages", (double)(t.to_broker + t.from_broker), false},
-                            {"bytes", "bytes", (double)t.bytes, false},
-                            {"workers", "messages", run->row->workers, true},
-                            {"adapter", "bytes", (double)run->model->table.data_bytes, true}};
+    const bench_note_t notes[] = {{"to_broker", "messages", (double)t.to_broker, false},
+                                  {"from_broker", "messages", (double)t.from_broker, false},
+                                  {"messages", "messages", (double)(t.to_broker + t.from_broker), false},
+                                  {"bytes", "bytes", (double)t.bytes, false},
+                                  {"workers", "messages", run->row->workers, true},
+                                  {"adapter", "bytes", (double)run->model->table.data_bytes, true}};
     return NOTE_ALL(run, notes, error);
 }
 
@@ -174,6 +201,16 @@ static const row_kind_t
     KEYS = {"keys",        "publish with keys, beside a broker without them",
             {NULL},        .has_beside = true,
             .warm_ups = 4, .once = keys_once},
+    JOINED = {"joined",
+              "the first version after all workers joined, beside a later one",
+              {NULL},
+              .warm_ups = 4,
+              .once = joined_once},
+    RESTARTED = {"restarted",
+                 "the first version of a publisher that was restarted, beside a later one",
+                 {NULL},
+                 .warm_ups = 4,
+                 .once = restarted_once},
     FLIP = {"flip",
             "activate a version that is staged everywhere",
             {&REFERENCE_SYNC, NULL},
@@ -192,28 +229,34 @@ static const row_kind_t
     IDLE = {"idle", "CPU while nothing happens", {NULL}, .warm_ups = 1, .once = idle_once};
 
 /* 16 workers with 414 MB keep no older version, so that the row fits into 15 GB. */
-const row_t ROWS[] = {{"publish/17.6MB/1", &PUBLISH, "qwen2.5-0.5b", 16, 1, 1},
-                      {"publish/17.6MB/4", &PUBLISH, "qwen2.5-0.5b", 16, 4, 1},
-                      {"publish/17.6MB/16", &PUBLISH, "qwen2.5-0.5b", 16, 16, 1},
-                      {"publish/87MB/1", &PUBLISH, "qwen3-8b", 16, 1, 1},
-                      {"publish/87MB/4", &PUBLISH, "qwen3-8b", 16, 4, 1},
-                      {"publish/87MB/16", &PUBLISH, "qwen3-8b", 16, 16, 1},
-                      {"publish/414MB/1", &PUBLISH, "llama-3.1-70b", 16, 1, 1},
-                      {"publish/414MB/4", &PUBLISH, "llama-3.1-70b", 16, 4, 1},
-                      {"publish/414MB/16", &PUBLISH, "llama-3.1-70b", 16, 16, 0},
-                      {"publish/2.2MB/1", &PUBLISH, "qwen2.5-0.5b", 2, 1, 1},
-                      {"publish/2.2MB/4", &PUBLISH, "qwen2.5-0.5b", 2, 4, 1},
-                      {"publish/2.2MB/16", &PUBLISH, "qwen2.5-0.5b", 2, 16, 1},
-                      {"keys/17.6MB/1", &KEYS, "qwen2.5-0.5b", 16, 1, 1},
-                      {"keys/17.6MB/4", &KEYS, "qwen2.5-0.5b", 16, 4, 1},
-                      {"flip/17.6MB/1", &FLIP, "qwen2.5-0.5b", 16, 1, 1},
-                      {"flip/17.6MB/4", &FLIP, "qwen2.5-0.5b", 16, 4, 1},
-                      {"flip/17.6MB/16", &FLIP, "qwen2.5-0.5b", 16, 16, 1},
-                      {"rollback/17.6MB/1", &ROLLBACK, "qwen2.5-0.5b", 16, 1, 1},
-                      {"rollback/17.6MB/4", &ROLLBACK, "qwen2.5-0.5b", 16, 4, 1},
-                      {"rollback/17.6MB/16", &ROLLBACK, "qwen2.5-0.5b", 16, 16, 1},
-                      {"control/17.6MB/1", &CONTROL, "qwen2.5-0.5b", 16, 1, 1},
-                      {"control/17.6MB/4", &CONTROL, "qwen2.5-0.5b", 16, 4, 1},
-                      {"control/17.6MB/16", &CONTROL, "qwen2.5-0.5b", 16, 16, 1},
-                      {"idle/17.6MB/4", &IDLE, "qwen2.5-0.5b", 16, 4, 1},
-                      {0}};
+const bench_row_t ROWS[] = {{"publish/17.6MB/1", &PUBLISH, "qwen2.5-0.5b", 16, 1, 1},
+                            {"publish/17.6MB/4", &PUBLISH, "qwen2.5-0.5b", 16, 4, 1},
+                            {"publish/17.6MB/16", &PUBLISH, "qwen2.5-0.5b", 16, 16, 1},
+                            {"publish/87MB/1", &PUBLISH, "qwen3-8b", 16, 1, 1},
+                            {"publish/87MB/4", &PUBLISH, "qwen3-8b", 16, 4, 1},
+                            {"publish/87MB/16", &PUBLISH, "qwen3-8b", 16, 16, 1},
+                            {"publish/414MB/1", &PUBLISH, "llama-3.1-70b", 16, 1, 1},
+                            {"publish/414MB/4", &PUBLISH, "llama-3.1-70b", 16, 4, 1},
+                            {"publish/414MB/16", &PUBLISH, "llama-3.1-70b", 16, 16, 0},
+                            {"publish/2.2MB/1", &PUBLISH, "qwen2.5-0.5b", 2, 1, 1},
+                            {"publish/2.2MB/4", &PUBLISH, "qwen2.5-0.5b", 2, 4, 1},
+                            {"publish/2.2MB/16", &PUBLISH, "qwen2.5-0.5b", 2, 16, 1},
+                            {"keys/17.6MB/1", &KEYS, "qwen2.5-0.5b", 16, 1, 1},
+                            {"keys/17.6MB/4", &KEYS, "qwen2.5-0.5b", 16, 4, 1},
+                            {"joined/87MB/1", &JOINED, "qwen3-8b", 16, 1, 1},
+                            {"joined/87MB/4", &JOINED, "qwen3-8b", 16, 4, 1},
+                            {"joined/87MB/16", &JOINED, "qwen3-8b", 16, 16, 1},
+                            {"restarted/87MB/1", &RESTARTED, "qwen3-8b", 16, 1, 1},
+                            {"restarted/87MB/4", &RESTARTED, "qwen3-8b", 16, 4, 1},
+                            {"restarted/87MB/16", &RESTARTED, "qwen3-8b", 16, 16, 1},
+                            {"flip/17.6MB/1", &FLIP, "qwen2.5-0.5b", 16, 1, 1},
+                            {"flip/17.6MB/4", &FLIP, "qwen2.5-0.5b", 16, 4, 1},
+                            {"flip/17.6MB/16", &FLIP, "qwen2.5-0.5b", 16, 16, 1},
+                            {"rollback/17.6MB/1", &ROLLBACK, "qwen2.5-0.5b", 16, 1, 1},
+                            {"rollback/17.6MB/4", &ROLLBACK, "qwen2.5-0.5b", 16, 4, 1},
+                            {"rollback/17.6MB/16", &ROLLBACK, "qwen2.5-0.5b", 16, 16, 1},
+                            {"control/17.6MB/1", &CONTROL, "qwen2.5-0.5b", 16, 1, 1},
+                            {"control/17.6MB/4", &CONTROL, "qwen2.5-0.5b", 16, 4, 1},
+                            {"control/17.6MB/16", &CONTROL, "qwen2.5-0.5b", 16, 16, 1},
+                            {"idle/17.6MB/4", &IDLE, "qwen2.5-0.5b", 16, 4, 1},
+                            {0}};

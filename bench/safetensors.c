@@ -20,7 +20,7 @@ typedef struct {
     reference_t base;
     child_t child;
     char log[PATH], file[128];
-} peer_t;
+} bench_peer_t;
 
 /* The trainer's arrays, the file, and an array in each reader. Readers map the file, so it counts once. */
 static uint64_t peer_bytes(const reference_opts_t *o)
@@ -30,7 +30,7 @@ static uint64_t peer_bytes(const reference_opts_t *o)
 
 static void peer_close(reference_t *r)
 {
-    peer_t *p = (peer_t *)r;
+    bench_peer_t *p = (bench_peer_t *)r;
     child_end(&p->child);
     unlink(p->file);
     free(p);
@@ -41,7 +41,7 @@ static int peer_open(const reference_opts_t *o, reference_t **ret_reference, hed
 {
     heddle_error_t why;
     double unused;
-    peer_t *p = calloc(1, sizeof *p);
+    bench_peer_t *p = calloc(1, sizeof *p);
     if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory");
     p->base.ops = &REFERENCE_SAFETENSORS;
     snprintf(p->log, sizeof p->log, "%s/python.log", o->scratch);
@@ -79,7 +79,7 @@ static int peer_open(const reference_opts_t *o, reference_t **ret_reference, hed
 
 static int peer_once(reference_t *r, double *ret_ms, heddle_error_t *error)
 {
-    peer_t *p = (peer_t *)r;
+    bench_peer_t *p = (bench_peer_t *)r;
     char line[64], *end;
     if (write(p->child.fd, "\n", 1) != 1)
         return error_fail(error, HEDDLE_ERR_GONE, "the reference safetensors ended");

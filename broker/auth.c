@@ -5,6 +5,7 @@
 
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/option.h"
 
 #include <stdlib.h>
 
@@ -371,7 +372,12 @@ int auth_decide_revoke(const auth_t *a, const char *key_or_name, instant_t now, 
     const auth_key_t *k = auth_named(a, key_or_name);
     if (!k) {
         int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no key \"%.128s\"", key_or_name);
-        error_hint(error, "`heddle keys list` shows them");
+        const char **names = calloc(HASH_COUNT(a->keys) + 1, sizeof *names);
+        size_t n = 0;
+        for (const auth_key_t *other = a->keys; names && other; other = other->hh.next)
+            if (auth_is_live(other)) names[n++] = other->name;
+        option_unknown_name(key_or_name, names, "`heddle keys list` shows them", error);
+        free(names);
         return rc;
     }
     if (auth_is_live(k) && auth_is_admin(k) && auth_admin_count(a) == 1) {

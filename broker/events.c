@@ -58,7 +58,7 @@ void events_message(event_row_t *row, int code, const char *format, ...)
     text_vprintf(text, sizeof text, format, args);
     va_end(args);
     row->code = code;
-    error_text(row->message, sizeof row->message, text);
+    error_text_at_word(row->message, sizeof row->message, text);
 }
 
 /* The ring keeps the latest LIMIT_EVENTS events. */

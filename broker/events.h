@@ -22,7 +22,8 @@
     X(ACTIVATE_FAILED, "activate.failed") X(SOURCE_LOST, "source.lost")                         \
     X(ADAPTER_HELD, "adapter.held") X(ADAPTER_RESUMED, "adapter.resumed") X(GAP, "gap")         \
     X(KEY_ADDED, "key.added") X(KEY_REVOKED, "key.revoked")                                     \
-    X(ADAPTER_FORGOTTEN, "adapter.forgotten")
+    X(ADAPTER_FORGOTTEN, "adapter.forgotten") X(STORE_REFUSED, "store.refused")                 \
+    X(STORE_RECOVERED, "store.recovered") X(VERIFY_FAILED, "verify.failed")
 /* clang-format on */
 typedef enum {
     EVENT_NONE,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/forget.h"
 
+#include "broker/questions/answer_keys.h"
 #include "broker/questions/query.h"
 #include "broker/registry/decision.h"
 #include "core/errors.h"
@@ -23,7 +24,9 @@ static int refuse_workers(const broker_t *b, const adapter_row_t *a, heddle_erro
     error_where(error, a->name, 0, NULL, NULL);
     error_expected(error, "no worker that subscribes to it");
     error_found(error, "%s%s", names, count > NAMED_MAX ? ", ..." : "");
-    error_hint(error, "end them, or start them without this adapter; `heddle workers` lists them");
+    const char *them = count == 1 ? "it" : "them";
+    error_hint(error, "end %s, or start %s without this adapter; `heddle workers` shows %s", error->found,
+               them, them);
     return rc;
 }
 
@@ -41,12 +44,7 @@ static int check(const broker_t *b, const char *name, instant_t now, const adapt
         error_hint(error, "its workers may still return; try again in %llu ms", left_ms + 1);
         return rc;
     }
-    if (!a || registry_is_vacant(a)) {
-        rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", name);
-        error_where(error, name, 0, NULL, NULL);
-        registry_hint_adapters(&b->registry, name, error);
-        return rc;
-    }
+    if (!a || registry_is_vacant(a)) return registry_fail_unknown(&b->registry, name, 0, NULL, error);
     if (!a->writer.token) return refuse_workers(b, a, error);
     rc = error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu", a->name,
                     a->writer.name, a->writer.host, (unsigned long long)a->writer.pid);
@@ -70,12 +68,12 @@ void on_forget(const call_t *c)
         return;
     }
     int rc = check(b, q->name, c->now, &a, &error);
-    if (!rc) rc = report_forget(a, q->dry_run, &body, &error);
+    if (!rc) rc = answer_forget(a, q->dry_run, &body, &error);
     if (rc) {
         broker_refuse(c, &error, 0);
         return;
     }
-    broker_report(b, c->from, q->req, body);
+    broker_answer(b, c->from, q->req, body);
     json_decref(body);
     if (q->dry_run) return;
     record_t *rec = outbox_record(b->out, RECORD_FLOOR, q->name, c->now);

@@ -2,7 +2,7 @@
 #include "broker/keys.h"
 
 #include "broker/questions/query.h"
-#include "broker/questions/report.h"
+#include "broker/questions/answer_keys.h"
 #include "broker/sessions.h"
 #include "core/errors.h"
 
@@ -30,6 +30,7 @@ void broker_deny(const call_t *c, const char *proved, heddle_error_t *error)
     if (!auth_is_live(c->key)) {
         const char *key = proved ? proved : "of this connection";
         if (type != MSG_HELLO) return;
+        if (proved) broker_refused_key(c->b, proved, c->now); /* a connection of before the key was revoked */
         error_fail(error, HEDDLE_ERR_DENIED, "the key %s is not admitted any more", key);
         error_expected(error, "a key that `heddle keys list` shows, and that was not revoked");
         error_hint(error, "`heddle keys add '%s' --role ...` admits it again", key);
@@ -55,7 +56,9 @@ bool broker_may_take_name(const call_t *c, const member_t *holder)
     error_fail(&error, HEDDLE_ERR_WORKER_ALIVE, "worker %s joined under another key, from %s, pid %llu",
                holder->name, holder->host, (unsigned long long)holder->pid);
     error_where(&error, NULL, 0, holder->name, NULL);
-    error_hint(&error, "take another opts.name, or wait until its lease has ended");
+    error_hint(
+        &error,
+        "take another opts.name, or end the other one; a worker that is dead is gone when its lease ends");
     broker_refuse(c, &error, c->b->opts.lease_ms / 4);
     return false;
 }
@@ -82,7 +85,7 @@ static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
         msg_from_error(&error, 0, (msg_type_t)0, &m);
         m.error.token = member->token;
         outbox_send(b->out, member->peer, &m);
-        broker_end_member(b, member, MEMBER_LOST, "its key was revoked", now); /* the next one is at i */
+        broker_end_member(b, member, END_SHUT_OUT, now); /* the next one is at i */
         count++;
     }
     broker_peer_t *peer, *next;
@@ -114,8 +117,8 @@ void broker_answer_key(broker_t *b, const txn_t *txn)
     key_change_t change = {.has_changed = txn->has_changed,
                            .kept_roles = txn->kept_roles,
                            .ended_sessions = txn->ended_sessions};
-    if (report_key(key, &change, &body, &error)) broker_refuse_asker(b, &txn->asker, &error, 0);
-    else broker_report(b, txn->asker.peer, txn->asker.req, body);
+    if (answer_key(key, &change, &body, &error)) broker_refuse_asker(b, &txn->asker, &error, 0);
+    else broker_answer(b, txn->asker.peer, txn->asker.req, body);
     json_decref(body);
 }
 

@@ -29,7 +29,7 @@ typedef struct {
     int64_t keep;
     bool insecure, quiet;
     const char *keys, **admin_keys;
-    int output, log_level;
+    int output, log_level, plan;
 } args_t;
 
 #define AT(field) offsetof(args_t, field)
@@ -41,6 +41,9 @@ static const option_t OPTIONS[] = {
     {"lease", 0, OPTION_DURATION, "DUR", NULL, "4s", "a member silent for so long is lost", AT(lease_ms)},
     {"keep", 0, OPTION_INTEGER, "N", NULL, "3", "versions kept besides the active one, to go back to",
      AT(keep)},
+    {"plan", 0, OPTION_CHOICE, "auto|star|chain", NULL, "auto",
+     "chain: hosts fetch a version from each other; star: from the publisher; auto: what is faster",
+     AT(plan)},
     {"keys", 0, OPTION_TEXT, "DIR", "HEDDLE_KEYS", NULL,
      "the broker's key and this user's, made where missing; default ~/.config/heddle/keys", AT(keys)},
     {"admin-key", 0, OPTION_LIST, "KEY|FILE", NULL, NULL,
@@ -119,6 +122,7 @@ static int serve(const args_t *args, heddle_error_t *error)
                           .lease_ms = args->lease_ms,
                           .timeout_ms = args->timeout_ms,
                           .keep = (uint64_t)args->keep,
+                          .plan = args->plan,
                           .insecure = args->insecure,
                           .keys = args->keys,
                           .admin_keys = args->admin_keys};

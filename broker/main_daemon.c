@@ -238,6 +238,7 @@ static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error
                       .key = d->keys.has_keys ? io_key : NULL};
     broker_opts_t with = {.lease_ms = opts->lease_ms,
                           .keep = opts->keep,
+                          .shape = (plan_shape_t)opts->plan,
                           .cluster = store_cluster(d->store),
                           .endpoint = d->endpoint,
                           .data_dir = store_dir(d->store),

@@ -19,6 +19,7 @@ typedef struct {
     uint32_t lease_ms;
     uint32_t timeout_ms; /* for a connection to introduce itself; 0: the wire's default */
     uint64_t keep;
+    int plan; /* plan_shape_t */
     bool insecure;
     const char *keys;        /* where they are; NULL: the user's ring */
     const char **admin_keys; /* public ones, NULL-terminated, that become admins; NULL: none */

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <uthash.h>
 
+/* A fetch at more than this part of a --max-rate is limited by it. */
+#define RATE_IS_LIMITED 0.8
+
 /* See traits_of. */
 #define TRAIT_TEXT (HEDDLE_NAME_MAX + 32)
 struct trait {
@@ -34,6 +37,7 @@ static void free_member(member_t *m)
     free_texts(m->addresses, m->address_count);
     free(m->address);
     free(m->export_dir);
+    free(m->host_share);
     free(m->subs);
     free(m);
 }
@@ -68,6 +72,7 @@ void membership_fini(membership_t *m)
     free(m->former);
     for (size_t i = 0; i < m->worker_count; i++) free_member(m->workers[i]);
     for (size_t i = 0; i < m->publisher_count; i++) free_member(m->publishers[i]);
+    free_member(m->closed);
     free(m->workers);
     free(m->publishers);
     *m = (membership_t){0};
@@ -135,7 +140,22 @@ member_sub_t *member_sub(const member_t *member, const char *adapter)
     return NULL;
 }
 
+const char *member_label(const member_t *member, const char *key)
+{
+    size_t bytes = strlen(key);
+    for (uint32_t i = 0; i < member->label_count; i++)
+        if (!strncmp(member->labels[i], key, bytes) && member->labels[i][bytes] == '=')
+            return member->labels[i] + bytes + 1;
+    return "";
+}
+
 bool member_is_ready(const member_t *member) { return member && member->state == MEMBER_READY; }
+
+bool member_limits(const member_t *member, uint64_t rate_bytes)
+{
+    return member && member->max_rate_bytes &&
+           (double)rate_bytes > RATE_IS_LIMITED * (double)member->max_rate_bytes;
+}
 
 bool member_subscribes(const member_t *member, const char *adapter)
 {
@@ -332,7 +352,7 @@ static int worker_alive(const member_t *holder, uint64_t now_us, heddle_error_t 
                    (unsigned long long)holder->pid, (unsigned long long)member_silent_ms(holder, now_us));
     error_where(error, NULL, 0, holder->name, NULL);
     error_contrast(error, "a name that no live worker has", holder->name);
-    error_hint(error, "choose another opts.name, or end that worker");
+    error_hint(error, "choose another opts.name, or end that worker; opts.join_timeout_ms bounds this wait");
     error->retriable = 1;
     return rc;
 }
@@ -504,12 +524,14 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->address_count = w->addresses ? join->address_count : 0;
     w->network = join->network;
     w->place = join->place;
+    error_text(w->unheld, sizeof w->unheld, join->unheld ? join->unheld : "");
     w->former_token = join->prev_token;
     error_text(w->group, sizeof w->group, join->group ? join->group : "");
     w->rank = (uint32_t)join->rank;
     w->ranks = (uint32_t)join->ranks;
     w->export_dir = strdup(join->export_dir ? join->export_dir : "");
-    if (w->labels && w->devices && w->addresses && w->export_dir &&
+    w->host_share = strdup(join->host_share ? join->host_share : "");
+    if (w->labels && w->devices && w->addresses && w->export_dir && w->host_share &&
         add_subs(w, join->adapters, join->adapter_count) &&
         set_transport(w, join->backend, join->ucx, join->address))
         return w;
@@ -553,30 +575,16 @@ static void drop_ready(membership_t *m, member_t *member)
     if (found && m->former[at] == member) sorted_remove(m->former, &m->former_count, at);
 }
 
-/* The old session under this name ends.  If it was READY and of another process, it is fenced; otherwise
- * its row is just replaced. */
-static void take_over(membership_t *m, admitted_t *admitted, member_t *old)
-{
-    bool is_same_life = !memcmp(&old->life, &admitted->member->life, sizeof old->life);
-    if (old->state != MEMBER_READY) {
-        dequeue(&m->ended, old);
-        m->ended_count--;
-        return;
-    }
-    drop_ready(m, old);
-    if (is_same_life) return;
-    admitted->fenced_peer = old->peer;
-    admitted->fenced_token = old->token;
-}
-
-/* JOIN says what its worker serves, and not since when.  The former session of the process knew it. */
+/* The former session of the process knew since when it serves what JOIN says.  A worker that was lost
+ * meanwhile counts as behind from its return: it had no chance to follow. */
 static void keep_since(const member_t *now, const member_t *before)
 {
     if (memcmp(&now->life, &before->life, sizeof now->life) != 0) return;
     for (uint32_t i = 0; i < now->sub_count; i++) {
         const member_sub_t *was = member_sub(before, now->subs[i].adapter);
-        if (was && was->version == now->subs[i].version && was->decision == now->subs[i].decision)
-            now->subs[i].since_ms = was->since_ms;
+        if (!was || was->version != now->subs[i].version || was->decision != now->subs[i].decision) continue;
+        now->subs[i].since_ms = was->since_ms;
+        if (member_is_ready(before)) now->subs[i].behind_ms = was->behind_ms;
     }
 }
 
@@ -607,32 +615,49 @@ void membership_note_rival(member_t *worker, uint64_t token)
     worker->counts.fenced++;
 }
 
+/* The new session is READY.  The one that was READY under its name until now ends; it is fenced if it was of
+ * another process.  NO_MEMORY: the new row is freed, and nothing changed. */
+static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, admitted_t *ret)
+{
+    bool is_worker = new->role == ROLE_WORKER, found;
+    member_t ***rows = is_worker ? &m->workers : &m->publishers;
+    size_t *count = is_worker ? &m->worker_count : &m->publisher_count;
+    size_t *capacity = is_worker ? &m->worker_capacity : &m->publisher_capacity;
+    new->token = token;
+    if (!sorted_grow(rows, *count, capacity) || !add_ready(m, new, now.us)) {
+        free_member(new);
+        return HEDDLE_ERR_NO_MEMORY;
+    }
+    *ret = (admitted_t){.member = new};
+    size_t at = sorted_place(*rows, *count, key_of(new), order_key, &found);
+    if (!found) {
+        sorted_insert(*rows, count, at, new);
+        return HEDDLE_OK;
+    }
+    member_t *old = (*rows)[at];
+    if (is_worker) count_fences(new, old), keep_since(new, old);
+    compare_addresses(new, old);
+    if (member_is_ready(old)) {
+        drop_ready(m, old);
+        ret->replaced_peer = old->peer;
+        ret->replaced_token = old->token;
+        ret->is_fenced = memcmp(&old->life, &new->life, sizeof old->life) != 0;
+    } else {
+        dequeue(&m->ended, old);
+        m->ended_count--;
+    }
+    free_member(old);
+    (*rows)[at] = new;
+    return HEDDLE_OK;
+}
+
 int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
                     admitted_t *ret)
 {
-    bool found;
-    size_t at = sorted_place(m->workers, m->worker_count, join->name, order_key, &found);
     member_t *w = worker_of(m, join, hello, now);
-    if (!w || !sorted_grow(&m->workers, m->worker_count, &m->worker_capacity)) goto fail;
-    w->token = membership_next_token(m);
-    if (!add_ready(m, w, now.us)) goto fail;
-    *ret = (admitted_t){.member = w};
-    if (found) {
-        member_t *old = m->workers[at];
-        count_fences(w, old);
-        compare_addresses(w, old);
-        keep_since(w, old);
-        take_over(m, ret, old);
-        free_member(old);
-        m->workers[at] = w;
-    } else {
-        sorted_insert(m->workers, &m->worker_count, at, w);
-    }
-    count_up(&w->counts.fenced, join->counts.fenced);
-    return HEDDLE_OK;
-fail:
-    free_member(w);
-    return HEDDLE_ERR_NO_MEMORY;
+    int rc = w ? admit(m, w, membership_next_token(m), now, ret) : HEDDLE_ERR_NO_MEMORY;
+    if (!rc) count_up(&w->counts.fenced, join->counts.fenced);
+    return rc;
 }
 
 /* A publisher is a member with one subscription, its adapter: so leases, tokens and fences need no second
@@ -644,12 +669,13 @@ static member_t *publisher_of(const membership_t *m, const msg_open_t *open, con
     if (!p) return NULL;
     msg_subscription_t own = {.adapter = open->adapter};
     p->export_dir = strdup("");
+    p->host_share = strdup("");
     p->addresses = copy_texts(open->addresses, open->address_count);
     p->address_count = p->addresses ? open->address_count : 0;
     p->network = open->network;
     p->place = open->place;
     p->former_token = open->prev_token;
-    if (p->export_dir && p->addresses && add_subs(p, &own, 1) &&
+    if (p->export_dir && p->host_share && p->addresses && add_subs(p, &own, 1) &&
         set_transport(p, open->backend, open->ucx, open->address))
         return p;
     free_member(p);
@@ -659,25 +685,8 @@ static member_t *publisher_of(const membership_t *m, const msg_open_t *open, con
 int membership_open(membership_t *m, const msg_open_t *open, const member_hello_t *hello, uint64_t token,
                     instant_t now, admitted_t *ret)
 {
-    bool found;
-    size_t at = sorted_place(m->publishers, m->publisher_count, open->adapter, order_key, &found);
     member_t *p = publisher_of(m, open, hello, now);
-    if (!p || !sorted_grow(&m->publishers, m->publisher_count, &m->publisher_capacity)) goto fail;
-    p->token = token;
-    if (!add_ready(m, p, now.us)) goto fail;
-    *ret = (admitted_t){.member = p};
-    if (found) {
-        compare_addresses(p, m->publishers[at]);
-        take_over(m, ret, m->publishers[at]);
-        free_member(m->publishers[at]);
-        m->publishers[at] = p;
-    } else {
-        sorted_insert(m->publishers, &m->publisher_count, at, p);
-    }
-    return HEDDLE_OK;
-fail:
-    free_member(p);
-    return HEDDLE_ERR_NO_MEMORY;
+    return p ? admit(m, p, token, now, ret) : HEDDLE_ERR_NO_MEMORY;
 }
 
 /* ---- being here ---- */
@@ -692,6 +701,24 @@ void membership_heard(membership_t *m, member_t *member, uint64_t now_us)
     enqueue(&m->leases, member);
 }
 
+/* Heartbeats come four to a lease.  After a time in which the broker or the link stood still, several come at
+ * once, and their bytes took the whole of that time. */
+static void note_rate(const membership_t *m, member_sub_t *sub, const msg_progress_t *p, uint64_t now_us)
+{
+    uint64_t least_us = m->lease_us / 16;
+    bool goes_on = p->fetching && p->fetching == sub->fetching && sub->beat_us;
+    sub->rate_bytes = 0;
+    if (!goes_on) sub->from_us = 0;
+    if (!goes_on) return;
+    if (!sub->from_us || now_us - sub->beat_us >= least_us) {
+        sub->from_us = sub->beat_us;
+        sub->from_bytes = sub->bytes_done;
+    }
+    uint64_t took_us = now_us - sub->from_us;
+    if (took_us >= least_us && p->bytes_done > sub->from_bytes)
+        sub->rate_bytes = (p->bytes_done - sub->from_bytes) * 1000000 / took_us;
+}
+
 void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat_t *hb, uint64_t now_us)
 {
     membership_heard(m, member, now_us);
@@ -700,9 +727,7 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
         const msg_progress_t *p = &hb->adapters[i];
         member_sub_t *sub = member_sub(member, p->adapter);
         if (!sub) continue;
-        bool goes_on = p->fetching && p->fetching == sub->fetching && sub->beat_us && sub->beat_us < now_us;
-        uint64_t more = goes_on && p->bytes_done > sub->bytes_done ? p->bytes_done - sub->bytes_done : 0;
-        sub->rate_bytes = more ? more * 1000000 / (now_us - sub->beat_us) : 0;
+        note_rate(m, sub, p, now_us);
         sub->beat_us = p->fetching ? now_us : 0;
         sub->fetching = p->fetching;
         sub->bytes_done = p->bytes_done;
@@ -713,11 +738,13 @@ void membership_heartbeat(membership_t *m, member_t *member, const msg_heartbeat
     uint64_t fenced = member->counts.fenced; /* the broker counts it too */
     member->counts = hb->counts;
     count_up(&member->counts.fenced, fenced);
+    error_text(member->unheld, sizeof member->unheld, hb->unheld ? hb->unheld : "");
 }
 
 static void stop_fetching(member_sub_t *sub)
 {
-    sub->fetching = sub->bytes_done = sub->data_bytes = sub->source = sub->beat_us = sub->rate_bytes = 0;
+    sub->fetching = sub->bytes_done = sub->data_bytes = sub->source = 0;
+    sub->beat_us = sub->rate_bytes = sub->from_us = 0;
 }
 
 void member_clear_fetch(member_t *member, const char *adapter, uint64_t version)
@@ -737,29 +764,45 @@ void membership_staged(member_t *member, const msg_staged_t *m)
 
 /* ---- going ---- */
 
-static void list_ended(membership_t *m, member_t *member, member_state_t state, instant_t now)
+/* A publisher's row lives on until the next one ends: what follows from its end is read from it. */
+static void end_row(membership_t *m, member_t *member, member_end_t end, instant_t now)
 {
-    member->state = state;
+    static const struct {
+        member_state_t state;
+        int code;
+        const char *why;
+    } ENDS[] = {
+        [END_LEFT] = {MEMBER_LEFT, HEDDLE_OK, ""},
+        [END_LAPSED] = {MEMBER_LOST, HEDDLE_ERR_UNAVAILABLE, "its lease ended: no message for %llu ms"},
+        [END_SHUT_OUT] = {MEMBER_LOST, HEDDLE_ERR_DENIED, "its key was revoked"},
+        [END_NOT_RETURNED] = {MEMBER_LOST, HEDDLE_ERR_UNAVAILABLE,
+                              "did not return after the broker's restart"},
+    };
+    member->state = ENDS[end].state;
+    member->end_code = ENDS[end].code;
+    text_printf(member->end_message, sizeof member->end_message, ENDS[end].why,
+                (unsigned long long)member_silent_ms(member, now.us));
     member->ended_us = now.us;
     member->ended_ms = now.wall_ms;
-    enqueue(&m->ended, member);
-    m->ended_count++;
+    if (member->role == ROLE_PUBLISHER) {
+        free_member(m->closed);
+        m->closed = member;
+    } else {
+        enqueue(&m->ended, member);
+        m->ended_count++;
+    }
 }
 
-/* A worker's row stays for a while, so that operators see what became of it.  A publisher's row is freed:
- * the registry has its name. */
-void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now)
+void membership_end(membership_t *m, member_t *member, member_end_t end, instant_t now)
 {
+    bool found;
     drop_ready(m, member);
     if (member->role == ROLE_PUBLISHER) {
-        bool found;
         size_t at = sorted_place(m->publishers, m->publisher_count, key_of(member), order_key, &found);
         sorted_remove(m->publishers, &m->publisher_count, at);
-        free_member(member);
-        return;
     }
     for (uint32_t i = 0; i < member->sub_count; i++) stop_fetching(&member->subs[i]);
-    list_ended(m, member, state, now);
+    end_row(m, member, end, now);
 }
 
 member_t *membership_add_lost(membership_t *m, const msg_join_t *past, const member_hello_t *hello,
@@ -774,7 +817,7 @@ member_t *membership_add_lost(membership_t *m, const msg_join_t *past, const mem
         return NULL;
     }
     sorted_insert(m->workers, &m->worker_count, at, w);
-    list_ended(m, w, MEMBER_LOST, now);
+    end_row(m, w, END_NOT_RETURNED, now);
     return w;
 }
 

@@ -7,7 +7,11 @@
  *   READY       HEARTBEAT, any frame of the token       -> READY     the lease counts from its receipt
  *   READY       lease over (not while settling,
  *               not in the grace after a late tick)     -> LOST
- *   READY       LEAVE                                   -> LEFT      BYE
+ *   READY       its key was revoked                     -> LOST      ERROR denied
+ *   READY       LEAVE, or its connection joins or opens
+ *               under another name                      -> LEFT      BYE, to a LEAVE
+ *   (of before  did not come back within the grace
+ *   a start)    after the start                         -> LOST
  *   READY       same life joins again                   -> replaced by the new session, at once
  *   READY       another life joins under the name:
  *                 connection gone, or silent for two
@@ -16,8 +20,8 @@
  *   LOST LEFT   a join under the name                   -> replaced
  *   LOST LEFT   10 minutes                              -> forgotten
  *
- * This file keeps the rows and says which lease is over (membership_lapsed).  What the end of a session leads
- * to, for any reason, is in broker/sessions.c: broker_end_member.
+ * This file keeps the rows, says which lease is over (membership_lapsed), and has the state and reason of
+ * each end (member_end_t).  What else follows is in broker/sessions.c: broker_end_member, and end_replaced.
  *
  * Nothing here looks at every row for each message: READY rows are queued by the end of their lease, ended
  * rows by when they are forgotten, and what all members must have in common is counted.
@@ -35,16 +39,31 @@
 
 typedef enum { MEMBER_READY = 1, MEMBER_LEFT, MEMBER_LOST } member_state_t;
 
+/* How a session ends, unless a new one of its name replaces it. */
+typedef enum {
+    END_LEFT,         /* -> LEFT */
+    END_LAPSED,       /* -> LOST: unavailable */
+    END_SHUT_OUT,     /* -> LOST: denied */
+    END_NOT_RETURNED, /* -> LOST: unavailable */
+} member_end_t;
+
 typedef struct member_sub {
     char adapter[HEDDLE_NAME_MAX + 1];
     /* last applied here, and the version that is served; 0, 0: none */
     uint64_t decision, version;
-    uint64_t since_ms; /* when that was reported; 0: before this broker began */
+    uint64_t since_ms; /* when that was reported, or as JOIN restates it; 0: not known */
     bool is_refused;   /* its application could not switch to them after all */
+    /* Since when it has not served what was active, through all later decisions: a decision that it has not
+     * followed, its join, or when it last served a version that was active before.  0: it serves what is
+     * active, or nothing is. */
+    uint64_t behind_ms;
+    uint64_t was_behind_ms; /* before it reported what it serves, in case that is refused after all */
     uint64_t fetching, bytes_done, data_bytes, source, held_count; /* of the last heartbeat */
-    uint64_t beat_us;    /* when that came; 0: none since it fetches */
-    uint64_t rate_bytes; /* bytes a second between the last two; 0: none came */
-    bool lacks_slot;     /* and no RETIRE was sent since: a version waits there */
+    uint64_t beat_us; /* when that came; 0: none since it fetches */
+    /* bytes a second since an earlier heartbeat of this fetch, which had from_bytes; 0: none came */
+    uint64_t rate_bytes, from_us, from_bytes;
+    uint64_t told_lost; /* the active version, which this session was sent to be lost; 0: none */
+    bool lacks_slot;    /* and no RETIRE was sent since: a version waits there */
 } member_sub_t;
 
 typedef struct member {
@@ -65,6 +84,7 @@ typedef struct member {
     uint8_t *address;
     size_t address_bytes; /* data plane, opaque */
     char *export_dir;     /* never NULL; "" none */
+    char *host_share;     /* as in JOIN; never NULL */
     char **labels;
     uint32_t label_count; /* "k=v" */
     char **devices;
@@ -84,6 +104,7 @@ typedef struct member {
     /* the session of this name that ended last, not by a LEAVE, if its process sent no message since; 0 */
     uint64_t ended_token;
     uint64_t max_rate_bytes;       /* of its --max-rate; 0: no limit */
+    char unheld[200];              /* as in HEARTBEAT */
     struct member *before, *after; /* in the queue of leases or of ended ones */
 } member_t;
 
@@ -115,6 +136,7 @@ typedef struct membership {
     /* ascending by adapter, READY only */
     member_t **publishers;
     size_t publisher_count, publisher_capacity;
+    member_t *closed;      /* the publisher that ended last */
     size_t ended_count;    /* in `ended` */
     uint64_t fenced_count; /* messages under a stale token, all told */
 } membership_t;
@@ -139,7 +161,11 @@ member_t *membership_worker(const membership_t *m, const char *name);       /* a
 member_t *membership_publisher(const membership_t *m, const char *adapter); /* READY only */
 /* NULL: not subscribed */
 member_sub_t *member_sub(const member_t *member, const char *adapter);
-bool member_is_ready(const member_t *member);                        /* accepts NULL */
+bool member_is_ready(const member_t *member); /* accepts NULL */
+/* A fetch at that rate is limited by the member's --max-rate; accepts NULL. */
+bool member_limits(const member_t *member, uint64_t rate_bytes);
+/* "": it has none */
+const char *member_label(const member_t *member, const char *key);
 bool member_subscribes(const member_t *member, const char *adapter); /* and is READY; accepts NULL */
 uint64_t member_silent_ms(const member_t *member, uint64_t now_us);  /* heartbeat age */
 const char *member_state_name(member_state_t state);
@@ -167,15 +193,16 @@ int membership_decide_join(const membership_t *m, const msg_join_t *join, const 
                            uint64_t now_us, uint64_t *ret_retry_ms, heddle_error_t *error);
 typedef struct {
     member_t *member;
-    /* READY until now, of another process, under the same name; 0: none.  It is fenced. */
-    uint64_t fenced_peer, fenced_token;
+    /* The session that was READY until now under the same name; 0: none. */
+    uint64_t replaced_peer, replaced_token;
+    bool is_fenced; /* it was of another process */
 } admitted_t;
 
 /* Admits the worker, which membership_decide_join has checked.  NO_MEMORY: nothing changed. */
 int membership_join(membership_t *m, const msg_join_t *join, const member_hello_t *hello, instant_t now,
                     admitted_t *ret);
-/* A worker that was ready before the broker's start and did not return: its row, LOST, which the caller
- * completes.  NULL: no memory, or no room. */
+/* END_NOT_RETURNED: a worker that was ready before the broker's start.  Its row, which the caller completes.
+ * NULL: no memory, or no room. */
 member_t *membership_add_lost(membership_t *m, const msg_join_t *past, const member_hello_t *hello,
                               instant_t now);
 /* The same for a publisher; the registry has decided that it may write. `token`: of
@@ -195,8 +222,10 @@ void member_clear_fetch(member_t *member, const char *adapter, uint64_t version)
 void membership_note_rival(member_t *worker, uint64_t token);
 /* A frame with a live token was received: the lease is renewed. */
 void membership_heard(membership_t *m, member_t *member, uint64_t now_us);
-/* READY -> LEFT or LOST. A publisher's row is freed by this. */
-void membership_end(membership_t *m, member_t *member, member_state_t state, instant_t now);
+/* READY -> LEFT or LOST, with end_code and end_message.  A worker's row is listed for a while, so that
+ * operators see what became of it.  A publisher's is not listed, because the registry has its name; it is
+ * freed when the next publisher ends. */
+void membership_end(membership_t *m, member_t *member, member_end_t end, instant_t now);
 /* Time passed.  Ticks are due every quarter of a lease (membership_deadline).  A tick that is late by more
  * than half a lease grants every member a lease of grace, because the broker may not have read their
  * heartbeats; the grace after a start goes on by each delay.  Forgets lost and left members that were listed

@@ -39,7 +39,7 @@ int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_
     if (!b->opts.lease_ms) b->opts.lease_ms = LEASE_DEFAULT_MS;
     registry_init(&b->registry);
     membership_init(&b->members, b->opts.lease_ms * 1000, opts->keep);
-    rollout_init(&b->rollout, b->opts.lease_ms * 1000, opts->keep, opts->seed);
+    rollout_init(&b->rollout, b->opts.lease_ms * 1000, opts->keep, opts->shape, opts->seed);
     pending_init(&b->pending);
     *ret_broker = b;
     return HEDDLE_OK;
@@ -63,8 +63,8 @@ void broker_destroy(broker_t **broker)
     registry_fini(&b->registry);
     events_fini(&b->events);
     for (int i = 0; i < 2; i++) outbox_fini(&b->outboxes[i]);
-    free(b->txn.request);
-    for (request_t *r = b->requests, *after; r; r = after) {
+    free(b->txn.frame);
+    for (saved_frame_t *r = b->waiting, *after; r; r = after) {
         after = r->next;
         free(r);
     }
@@ -90,9 +90,12 @@ int broker_start(broker_t *b, instant_t now)
     if (rc) return rc;
     roster_start(b);
     b->has_abandoned = true;
+    size_t adapters = 0;
+    for (size_t i = 0; i < b->registry.adapter_count; i++)
+        adapters += !registry_is_vacant(b->registry.adapters[i]);
     event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, NULL, now);
-    events_message(e, HEDDLE_OK, "epoch %llu, %zu adapters", (unsigned long long)b->registry.epoch,
-                   b->registry.adapter_count);
+    events_message(e, HEDDLE_OK, "epoch %llu, %zu %s", (unsigned long long)b->registry.epoch, adapters,
+                   adapters == 1 ? "adapter" : "adapters");
     broker_go_on(b, now);
     return b->state == BROKER_BROKEN ? HEDDLE_ERR_NO_MEMORY : HEDDLE_OK;
 }
@@ -149,7 +152,7 @@ void broker_send_outbox(broker_t *b)
         for (size_t i = 0; i < b->members.token_count; i++) b->members.tokens[i]->needs_resync = true;
     }
     for (size_t i = 0; i < b->out->send_count; i++) {
-        const send_t *send = &b->out->sends[i];
+        const outbox_send_t *send = &b->out->sends[i];
         bool is_refused = FAILPOINT_OF("broker.send", msg_name((int)send->type));
         int rc = is_refused ? HEDDLE_ERR_SLOW : b->io.send(b->io.self, send->peer, outbox_frame(b->out, i));
         b->sent[send->type]++;
@@ -224,7 +227,7 @@ void broker_decide(broker_t *b, instant_t now)
 void broker_go_on(broker_t *b, instant_t now)
 {
     broker_decide(b, now);
-    while (b->requests && !b->txn.is_open && b->state != BROKER_BROKEN) {
+    while (b->waiting && !b->txn.is_open && b->state != BROKER_BROKEN) {
         broker_handle_waiting(b, now);
         broker_decide(b, now);
     }
@@ -306,6 +309,32 @@ static void on_publish(const call_t *c)
     }
 }
 
+/* A session sends four heartbeats a lease.  What comes after a longer silence may have waited on the network,
+ * or here while this process stood still.  Frames that waited come together, in their order. */
+static void note_heard(broker_t *b, broker_peer_t *peer, uint64_t now_us)
+{
+    if (peer->token && now_us - peer->heard_us >= b->opts.lease_ms * 1000 / 2) peer->resumed_us = now_us;
+    peer->heard_us = now_us;
+}
+
+/* The deadline of a publication counts from its call, and here it begins when the message is read.  After a
+ * silence that call may have failed long ago, so that its version must not become active.  A publisher that
+ * still waits sends it again, with what is left. */
+static bool puts_off_publish(const call_t *c)
+{
+    const broker_peer_t *peer = c->peer;
+    uint64_t until_us = peer->resumed_us + c->b->opts.lease_ms * 1000 / 4;
+    heddle_error_t error;
+    if (c->again || !peer->resumed_us || c->now.us >= until_us) return false;
+    error_fail(&error, HEDDLE_ERR_UNAVAILABLE,
+               "no message of this publisher came for half a lease, so that its PUBLISH of %s may be old",
+               c->m->publish.adapter);
+    error_where(&error, c->m->publish.adapter, 0, NULL, "commit");
+    error_hint(&error, "nothing was recorded; try again");
+    broker_refuse(c, &error, (until_us - c->now.us) / 1000 + 1);
+    return true;
+}
+
 /* ---- a message ---- */
 
 /* What a message needs before it is handled.  0: it is not for the broker. */
@@ -354,7 +383,7 @@ void broker_handle(call_t *c)
     /* The answer goes to this request, by its deadline: that of a publication is its own, all else has a
      * lease.  A request that waited keeps its first deadline. */
     c->peer = broker_peer(b, c->from);
-    if (c->peer && !c->again) c->peer->heard_us = c->now.us;
+    if (c->peer && !c->again) note_heard(b, c->peer, c->now.us);
     c->asker = (asker_t){.peer = c->from, .type = m->type};
     if (route->req) memcpy(&c->asker.req, (const char *)m + route->req, sizeof c->asker.req);
     uint64_t asked_ms = m->type == MSG_PUBLISH ? m->publish.deadline_ms : 0;
@@ -379,6 +408,7 @@ void broker_handle(call_t *c)
         out_of_place(c, "came before HELLO");
         return;
     }
+    if (m->type == MSG_PUBLISH && puts_off_publish(c)) return;
     /* Requests that decide something wait while a transaction is open.  Reports of workers do not: they
      * change soft state alone. */
     if (route->decides && b->txn.is_open) {
@@ -418,7 +448,10 @@ void broker_handle(call_t *c)
         roster_touch(c->b, ROSTER_LATE_US, c->now);
         break;
     case MSG_NACK: rc = rollout_nack(&step, c->member, &m->nack, &error); break;
-    case MSG_VERIFIED: pending_verified(&b->pending, c->member, &m->verified); break;
+    case MSG_VERIFIED:
+        pending_verified(&b->pending, c->member, &m->verified);
+        rollout_verified(&step, c->member, &m->verified);
+        break;
     default: break;
     }
     if (rc) broker_refuse(c, &error, 0); /* a worker's report has no other answer */
@@ -483,9 +516,9 @@ void broker_tick(broker_t *b, instant_t now)
     membership_tick(&b->members, now);
     member_t *lapsed;
     while ((lapsed = membership_lapsed(&b->members, now.us)) != NULL)
-        broker_end_member(b, lapsed, MEMBER_LOST, NULL, now);
+        broker_end_member(b, lapsed, END_LAPSED, now);
     roster_end_grace(b, now);
-    broker_end_late_requests(b, now);
+    broker_end_late_waiting(b, now);
     if (b->retry_us && now.us >= b->retry_us && !b->txn.is_open) {
         b->retry_us = 0;
         if (b->state == BROKER_READ_ONLY) {
@@ -525,7 +558,7 @@ uint64_t broker_flush(broker_t *b, instant_t now)
     broker_send_outbox(b);
     uint64_t next = clock_earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
     next = clock_earlier(next, pending_deadline(&b->pending));
-    next = clock_earlier(next, broker_request_deadline(b));
+    next = clock_earlier(next, broker_waiting_deadline(b));
     if (b->txn.is_open) return next;
     return clock_earlier(next, b->retry_us ? b->retry_us : roster_deadline(b));
 }

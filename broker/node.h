@@ -23,6 +23,7 @@
 #define BROKER_NODE_H
 
 #include "broker/events.h"
+#include "broker/rollout/plan.h"
 #include "core/clock.h"
 
 typedef struct broker broker_t;
@@ -54,6 +55,7 @@ typedef struct broker_opts {
     uint64_t lease_ms, keep;                   /* 0: 4000; keep as given, at most REGISTRY_KEEP_MAX */
     const char *cluster, *endpoint, *data_dir; /* for people; borrowed for the broker's life */
     const char *public_key;                    /* its own, for people; NULL: it runs without keys */
+    plan_shape_t shape;                        /* of plans */
     uint64_t pid, seed;                        /* seed: of plans */
 } broker_opts_t;
 

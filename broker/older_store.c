@@ -5,6 +5,8 @@
 #include "core/errors.h"
 #include "core/limits.h"
 
+#include <stdio.h>
+
 /* No history can be further ahead of a copy than this: one number by JUMP_MAX, all numbers that were
  * accepted since the start by JUMPS_MAX.  A greater jump is an error of the member that reports it.  The
  * sums are so small that no number comes near the limit of a message, however many members err and however
@@ -17,7 +19,9 @@
 
 typedef struct {
     const call_t *c;
-    buf_t text;        /* the greater numbers that the member has, as text for operators */
+    buf_t text;        /* the greater numbers that the member has, one item an adapter, for operators */
+    buf_t back;        /* what workers go back to, one item an adapter */
+    char epoch[64];    /* the greater epoch or token, an item behind the adapters */
     recovery_t so_far; /* what the records of this transaction raise */
     bool is_opening;   /* the adapter is a writer's: it would be made anyway */
     bool is_absurd;
@@ -26,20 +30,39 @@ typedef struct {
     bool is_older;   /* a number was found that is not here */
 } recovering_t;
 
-/* Adds one number to the text that operators read. */
-static void note(recovering_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
+/* Adds as many of the items as fit, whole, and returns how many are left out.  Names have no comma. */
+static uint32_t take_items(char *text, size_t size, const char *items)
 {
-    if (heard <= here) return;
-    buf_printf(&h->text, "%s%s%s%s %llu (here %llu)", h->text.bytes ? ", " : "", of, *of ? " " : "", what,
-               (unsigned long long)heard, (unsigned long long)here);
+    uint32_t left_out = 0;
+    size_t used = strlen(text);
+    while (*items) {
+        size_t bytes = strcspn(items, ",");
+        if (left_out || used + bytes + 3 > size) left_out++;
+        else
+            used += (size_t)snprintf(text + used, size - used, "%s%.*s", used ? ", " : "", (int)bytes, items);
+        items += bytes;
+        items += strspn(items, ", ");
+    }
+    return left_out;
+}
+
+/* The items that fit, and how many more there are. */
+static void show_items(char *text, size_t size, const items_t *items)
+{
+    enum { MORE = 24 }; /* " and 4294967295 more" */
+    text[0] = 0;
+    if (!take_items(text, size, items->text) && !items->others) return;
+    text[0] = 0;
+    uint32_t others = items->others + take_items(text, size - MORE, items->text);
+    size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s%u more", used ? " and " : "", others);
 }
 
 /* A jump beyond JUMP_MAX cannot come from a real history: the member is refused, because numbers that are
  * raised never go down again. */
-static void raise_number(recovering_t *h, uint64_t heard, uint64_t here, const char *what, const char *of)
+static void raise_number(recovering_t *h, uint64_t heard, uint64_t here)
 {
     uint64_t jump = heard > here ? heard - here : 0;
-    note(h, heard, here, what, of);
     if (jump <= JUMP_MAX && !h->is_full) h->so_far.numbers += jump;
     h->is_absurd |= jump > JUMP_MAX || h->so_far.numbers > JUMPS_MAX - h->c->b->raised.numbers;
 }
@@ -54,8 +77,13 @@ static void compare_epoch(recovering_t *h, uint64_t epoch, uint64_t token)
     bool is_later = heard > b->start_epoch || token > b->start_token;
     h->is_older |= is_later && heard < here; /* another member has raised it since the start */
     if (heard < here || (heard == here && is_ours)) return;
-    if (heard == here) note(h, (uint32_t)token, b->members.counter, "token", "its epoch's");
-    else note(h, heard, here, "epoch", "");
+    h->is_older = true;
+    if (heard == here)
+        text_printf(h->epoch, sizeof h->epoch, "its epoch's token %u (here %llu)", (uint32_t)token,
+                    (unsigned long long)b->members.counter);
+    else
+        text_printf(h->epoch, sizeof h->epoch, "epoch %llu (here %llu)", (unsigned long long)heard,
+                    (unsigned long long)here);
     h->so_far.epochs = heard + 1 - here;
     h->is_absurd |= heard >= EPOCH_HEARD_MAX || h->so_far.epochs > EPOCHS_MAX - b->raised.epochs;
     if (h->is_absurd) return;
@@ -64,14 +92,14 @@ static void compare_epoch(recovering_t *h, uint64_t epoch, uint64_t token)
     rec->epoch = heard + 1;
 }
 
-/* Adapters that were never published to here, but were reported by members: in the registry, and in the
- * records of this transaction. */
+/* Adapters that no publisher opened here, but members reported: in the registry, and in the records of this
+ * transaction. Those that were forgotten do not count. */
 static size_t claimed_count(const broker_t *b)
 {
     size_t count = 0;
     for (size_t i = 0; i < b->registry.adapter_count; i++) {
         const adapter_row_t *a = b->registry.adapters[i];
-        count += !a->version_count && (a->last_version || a->floor_decision);
+        count += !a->version_count && !a->was_opened && (a->last_version || a->floor_decision);
     }
     for (int i = 0; i < b->out->record_count; i++) count += b->out->records[i].kind == RECORD_ADAPTER;
     return count;
@@ -84,26 +112,44 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
     const adapter_row_t *a = registry_adapter(&b->registry, adapter);
     uint64_t last = a ? a->last_version : 0, latest = a ? registry_next_decision(a) - 1 : 0;
     if (version <= last && decision <= latest) return;
-    if (!a && b->registry.adapter_count >= LIMIT_ADAPTERS) return;
+    if (!a && !registry_has_room(&b->registry)) return;
     h->is_full |= !outbox_has_room(b->out, 2);
-    raise_number(h, version, last, "version", adapter);
-    raise_number(h, decision, latest, "decision", adapter);
+    buf_printf(&h->text, "%s%s", h->text.bytes ? ", " : "", adapter);
+    if (version > last) buf_printf(&h->text, "@%llu", (unsigned long long)version);
+    if (version > last && decision > latest) buf_printf(&h->text, " and");
+    if (decision > latest) buf_printf(&h->text, " decision %llu", (unsigned long long)decision);
+    if (version > last && decision > latest)
+        buf_printf(&h->text, " (here %llu and %llu)", (unsigned long long)last, (unsigned long long)latest);
+    else buf_printf(&h->text, " (here %llu)", (unsigned long long)(version > last ? last : latest));
+    raise_number(h, version, last);
+    raise_number(h, decision, latest);
     if (!a && !h->is_opening && !h->is_crowded) h->is_crowded |= claimed_count(b) >= CLAIMED_MAX;
     if (h->is_absurd || h->is_crowded) return;
     h->is_full |= !registry_decide_floor(&b->registry, adapter, version, decision, h->c->now, b->out);
 }
 
-void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now)
+void broker_note_recovered(broker_t *b, recovery_t *r, instant_t now)
 {
     b->raised.epochs += r->epochs;
     b->raised.numbers += r->numbers;
-    if (!r->text[0]) return;
-    event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, r->who, now);
-    events_message(e, HEDDLE_ERR_DATA_DIR,
-                   "older data were put back: %s knows %s; numbering continues above these", r->who, r->text);
-    b->restored.at_ms = now.wall_ms;
+    if (!r->known.text[0]) return;
+    char few[88], known[sizeof r->known.text + 24], back[sizeof r->back.text + 24];
+    if (!r->is_noted) { /* an event has room for few items, and names the member elsewhere */
+        show_items(few, sizeof few, &r->known);
+        event_row_t *e = events_add(&b->events, EVENT_BROKER_STARTED, NULL, 0, r->who, now);
+        events_message(e, HEDDLE_ERR_DATA_DIR,
+                       "older data were put back: it knows %s; publish the newest checkpoint again", few);
+        b->restored.at_ms = now.wall_ms;
+        r->is_noted = true;
+    }
+    show_items(known, sizeof known, &r->known);
+    show_items(back, sizeof back, &r->back);
     error_text(b->restored.from, sizeof b->restored.from, r->who);
-    error_text(b->restored.message, sizeof b->restored.message, e->message);
+    text_printf(b->restored.message, sizeof b->restored.message,
+                "older data were put back: %s knows %s%s%s%s; publish the newest checkpoint again; "
+                "the next start of the broker ends this message",
+                r->who, known, back[0] ? "; at the end of settling workers go back to " : "", back,
+                back[0] ? " if one still has it" : "");
 }
 
 /* Commits the greater numbers, and handles this request again after that.  True: there are none, and the
@@ -113,17 +159,21 @@ static bool record_numbers(recovering_t *h)
     const call_t *c = h->c;
     broker_t *b = c->b;
     heddle_error_t error;
+    recovery_t *r = &h->so_far;
+    if (h->epoch[0]) buf_printf(&h->text, "%s%s", h->text.bytes ? ", " : "", h->epoch);
+    items_t found = {0};
+    found.others = take_items(found.text, sizeof found.text, buf_text(&h->text));
     if (h->is_absurd || h->is_crowded) {
+        char known[sizeof found.text + 24];
+        show_items(known, sizeof known, &found);
         outbox_clear(b->out);
         if (h->is_absurd) {
-            error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s reports impossible numbers: %.300s", h->so_far.who,
-                       buf_text(&h->text));
+            error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s reports impossible numbers: %s", r->who, known);
             error_expected(&error, "what this cluster's broker has given");
             error_hint(&error, "start the process again: it begins with nothing");
         } else { /* a faulty member could otherwise fill the registry with adapters that do not exist */
             error_fail(&error, HEDDLE_ERR_LIMIT,
-                       "%s reports versions of adapters that were never published here: %.300s",
-                       h->so_far.who, buf_text(&h->text));
+                       "%s reports versions of adapters that were never published here: %s", r->who, known);
             error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
             error_hint(&error, "start the process again: it begins with nothing; or put the newer data back");
         }
@@ -139,14 +189,16 @@ static bool record_numbers(recovering_t *h)
                  .asker = c->asker,
                  .deadline_us = c->deadline_us,
                  .retry_ms = b->opts.lease_ms / 4,
-                 .request = request_of_call(c)};
-    if (!txn.request) {
+                 .frame = save_frame(c)};
+    if (!txn.frame) {
         b->out->record_count = 0;
         return false;
     }
-    txn.request->recovery = h->so_far;
-    txn.request->recovery.is_whole = !h->is_full;
-    text_printf(txn.request->recovery.text, sizeof txn.request->recovery.text, "%.300s", buf_text(&h->text));
+    /* The first of several transactions has all that the member knows. */
+    if (!r->is_noted) r->known = found;
+    r->back.others += take_items(r->back.text, sizeof r->back.text, buf_text(&h->back));
+    txn.frame->recovery = *r;
+    txn.frame->recovery.is_whole = !h->is_full;
     broker_commit(b, &txn, c->now, &error);
     return false;
 }
@@ -162,15 +214,28 @@ static void doubt_decisions(recovering_t *h, const msg_join_t *join)
         h->is_full =
             !registry_decide_floor(&b->registry, a->name, 0, registry_next_decision(a), h->c->now, b->out);
         if (h->is_full) return;
+        uint64_t followed = join->adapters[h->so_far.doubted].version;
+        if (followed && followed != a->active)
+            buf_printf(&h->back, "%s%s@%llu", h->back.bytes ? ", " : "", a->name,
+                       (unsigned long long)a->active);
     }
 }
 
 static recovering_t begin(const call_t *c, const char *who)
 {
     recovering_t h = {.c = c};
-    if (c->again) h.so_far.doubted = c->again->recovery.doubted;
+    if (c->again) h.so_far = c->again->recovery;
+    h.so_far.epochs = h.so_far.numbers = 0;
     error_text(h.so_far.who, sizeof h.so_far.who, who);
     return h;
+}
+
+static bool finish(recovering_t *h)
+{
+    bool goes_on = !h->is_older || record_numbers(h);
+    buf_fini(&h->text);
+    buf_fini(&h->back);
+    return goes_on;
 }
 
 /* A JOIN that was handled again after its numbers were recorded is not compared a second time. */
@@ -180,22 +245,21 @@ bool broker_recover_join(const call_t *c)
     if (c->again && c->again->recovery.is_whole) return true;
     recovering_t h = begin(c, join->name);
     compare_epoch(&h, join->epoch, join->prev_token);
-    for (uint32_t i = 0; i < join->adapter_count; i++)
-        compare_adapter(&h, join->adapters[i].adapter, join->adapters[i].version, join->adapters[i].decision);
+    uint64_t newest[LIMIT_ADAPTERS_PER_WORKER]; /* that it follows or holds, of each subscription */
+    for (uint32_t i = 0; i < join->adapter_count; i++) newest[i] = join->adapters[i].version;
     for (uint32_t i = 0; i < join->held_count; i++) {
         const msg_held_t *held = &join->held[i];
         const adapter_row_t *a = registry_adapter(&c->b->registry, held->adapter);
-        bool is_beyond = held->version > (a ? a->last_version : 0);
-        bool is_subscribed = false;
-        for (uint32_t k = 0; is_beyond && !is_subscribed && k < join->adapter_count; k++)
-            is_subscribed = !strcmp(join->adapters[k].adapter, held->adapter);
-        if (is_subscribed) compare_adapter(&h, held->adapter, held->version, 0);
+        if (held->version <= (a ? a->last_version : 0)) continue;
+        for (uint32_t k = 0; k < join->adapter_count; k++)
+            if (held->version > newest[k] && !strcmp(join->adapters[k].adapter, held->adapter))
+                newest[k] = held->version;
     }
+    for (uint32_t i = 0; i < join->adapter_count; i++)
+        compare_adapter(&h, join->adapters[i].adapter, newest[i], join->adapters[i].decision);
     h.is_older |= h.text.bytes > 0;
     if (h.is_older) doubt_decisions(&h, join);
-    bool goes_on = !h.is_older || record_numbers(&h);
-    buf_fini(&h.text);
-    return goes_on;
+    return finish(&h);
 }
 
 bool broker_recover_open(const call_t *c)
@@ -209,8 +273,6 @@ bool broker_recover_open(const call_t *c)
     for (uint32_t i = 0; i < open->served_count; i++)
         if (open->served[i] > newest) newest = open->served[i];
     compare_adapter(&h, open->adapter, newest, 0);
-    h.is_older = h.text.bytes > 0;
-    bool goes_on = !h.is_older || record_numbers(&h);
-    buf_fini(&h.text);
-    return goes_on;
+    h.is_older |= h.text.bytes > 0;
+    return finish(&h);
 }

@@ -11,7 +11,9 @@
  * seen them would take other bytes for those they know, and new decisions for old ones.  Every number
  * therefore goes on above the greatest that any member knows.  The latest decision of such a member's
  * adapters is made anew above those that members follow: a decision that is not known here may have been in
- * force. */
+ * force.
+ *
+ * Loop thread; nothing blocks but a commit (broker/txn.h). */
 #ifndef BROKER_OLDER_STORE_H
 #define BROKER_OLDER_STORE_H
 
@@ -20,7 +22,7 @@
 /* True: the store knows as much as the member; go on.  False: it was refused, or is handled again later. */
 bool broker_recover_join(const call_t *c);
 bool broker_recover_open(const call_t *c);
-/* The numbers are recorded: an event and `status` say so. */
-void broker_note_recovered(broker_t *b, const recovery_t *r, instant_t now);
+/* The numbers are recorded: `status` says so, and an event, once for all transactions of a request. */
+void broker_note_recovered(broker_t *b, recovery_t *r, instant_t now);
 
 #endif

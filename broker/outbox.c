@@ -59,7 +59,7 @@ void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m)
     int rc = HEDDLE_OK;
     if (o->send_count == o->send_capacity) {
         size_t capacity = o->send_capacity ? o->send_capacity * 2 : 64;
-        send_t *sends = realloc(o->sends, capacity * sizeof *sends);
+        outbox_send_t *sends = realloc(o->sends, capacity * sizeof *sends);
         if (sends) {
             o->sends = sends;
             o->send_capacity = capacity;
@@ -72,7 +72,7 @@ void outbox_send(outbox_t *o, uint64_t peer, const msg_t *m)
         return;
     }
     o->sends[o->send_count++] =
-        (send_t){.peer = peer, .type = m->type, .at = at, .bytes = o->frames.bytes - at};
+        (outbox_send_t){.peer = peer, .type = m->type, .at = at, .bytes = o->frames.bytes - at};
 }
 
 const char *outbox_text(outbox_t *o, const char *text)

@@ -26,12 +26,12 @@ typedef struct {
     uint64_t peer;
     msg_type_t type;
     size_t at, bytes;
-} send_t;
+} outbox_send_t;
 
 typedef struct outbox {
     record_t records[OUTBOX_RECORDS];
     int record_count;
-    send_t *sends;
+    outbox_send_t *sends;
     size_t send_count, send_capacity;
     buf_t frames;
     arena_t texts;

@@ -155,8 +155,6 @@ void roster_end_grace(broker_t *b, instant_t now)
         if (m) { /* without memory for its row it is not listed */
             m->joined_ms = row->joined_ms;
             m->heard_us = b->started_us;
-            m->end_code = HEDDLE_ERR_UNAVAILABLE;
-            error_text(m->end_message, sizeof m->end_message, "did not return after the broker's restart");
             add_lost(b, m, now);
         }
         arena_fini(&arena);

@@ -3,12 +3,13 @@
 #include "broker/sessions.h"
 
 #include "broker/keys.h"
-#include "broker/registry/writer.h"
 #include "broker/older_store.h"
+#include "broker/registry/writer.h"
 #include "broker/rollout/orders.h"
 #include "broker/rollout/reports.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "formats/manifest.h"
 
 #include <stdlib.h>
 
@@ -20,6 +21,7 @@ static void bind_peer(broker_t *b, broker_peer_t *peer, uint64_t token)
     b->idle_count += !token;
     b->idle_count -= !peer->token;
     peer->token = token;
+    peer->resumed_us = 0; /* what comes under a new token was sent after WELCOME */
 }
 
 static void unbind_peer(broker_t *b, uint64_t number, uint64_t token)
@@ -34,7 +36,7 @@ static void forget_peer(broker_t *b, broker_peer_t *peer)
     b->idle_count--;
     b->ending_count -= peer->is_ending;
     pending_drop_peer(&b->pending, peer->peer);
-    broker_forget_requests(b, peer->peer);
+    broker_forget_waiting(b, peer->peer);
     HASH_DEL(b->peers, peer);
     b->io.forget(b->io.self, peer->peer);
     free(peer);
@@ -63,7 +65,7 @@ static broker_peer_t *add_peer(broker_t *b, uint64_t number)
         HASH_ITER(hh, b->peers, one, next)
         {
             if (one->token || (silent && one->heard_us >= silent->heard_us)) continue;
-            if (!pending_has_peer(&b->pending, one->peer) && !broker_has_request(b, one->peer)) silent = one;
+            if (!pending_has_peer(&b->pending, one->peer) && !broker_has_waiting(b, one->peer)) silent = one;
         }
         if (silent) forget_peer(b, silent);
     }
@@ -197,17 +199,20 @@ void broker_stale_token(const call_t *c, uint64_t token)
     c->peer->fenced_unreported = 0;
 }
 
-/* A session was replaced by one of another process: both get an error that says so.  A new session of the
- * same process replaces its own quietly. */
-static void replaced(broker_t *b, const admitted_t *admitted, instant_t now)
+/* A new session of its name has replaced it: questions that wait for its answer must not wait any longer.  If
+ * it was of another process, both get an error that says so.  A session of the same process replaces its own
+ * quietly. */
+static void end_replaced(broker_t *b, const admitted_t *admitted, instant_t now)
 {
-    uint64_t peer = admitted->fenced_peer, token = admitted->fenced_token;
+    uint64_t peer = admitted->replaced_peer, token = admitted->replaced_token;
     const member_t *by = admitted->member;
     if (!token) return;
+    pending_member_gone(&b->pending, token);
+    unbind_peer(b, peer, token);
+    if (!admitted->is_fenced) return;
     const broker_peer_t *old = broker_peer(b, peer);
     char name[HEDDLE_NAME_MAX + 1];
     error_text(name, sizeof name, old ? old->name : by->name);
-    unbind_peer(b, peer, token);
     broker_tell_fenced(b, &(asker_t){.peer = peer}, token, name, by);
     event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
     event_row_t *e =
@@ -262,23 +267,13 @@ static void send_welcome(const call_t *c, const member_t *member, msg_welcome_t 
     outbox_send(c->b->out, c->from, &m);
 }
 
-/* The holder of the name is replaced without having left.  Questions that wait for its answer must not
- * wait any longer. */
-static void leave_place(broker_t *b, const member_t *old)
-{
-    if (!member_is_ready(old)) return;
-    pending_member_gone(&b->pending, old);
-    unbind_peer(b, old->peer, old->token);
-}
-
 /* One connection has one session.  A JOIN or OPEN under another name ends the former one. */
 static void end_former(const call_t *c, role_t role, const char *key)
 {
     member_t *former = c->peer->token ? membership_by_token(&c->b->members, c->peer->token) : NULL;
     if (!former) return;
     const char *former_key = former->role == ROLE_WORKER ? former->name : former->subs[0].adapter;
-    if (former->role != role || strcmp(former_key, key))
-        broker_end_member(c->b, former, MEMBER_LEFT, NULL, c->now);
+    if (former->role != role || strcmp(former_key, key)) broker_end_member(c->b, former, END_LEFT, c->now);
 }
 
 /* ---- peers ---- */
@@ -308,8 +303,19 @@ static void peers_changed(broker_t *b, const char *adapter, uint64_t place)
 
 /* ---- workers ---- */
 
-/* The order matters: the former session of this connection and the holder of the name end before the new
- * session is found by either. */
+/* It is about to be forgotten, which is refused while a worker subscribes to it, as this one will. */
+static bool is_being_forgotten(const broker_t *b, const msg_join_t *join)
+{
+    const outbox_t *open = &b->outboxes[b->out == b->outboxes];
+    if (!b->txn.is_open || b->txn.kind != TXN_FORGET) return false;
+    const char *name = open->records[open->record_count - 1].adapter;
+    for (uint32_t i = 0; i < join->adapter_count; i++)
+        if (!strcmp(join->adapters[i].adapter, name)) return true;
+    return false;
+}
+
+/* The order matters: the former session of this connection ends first, and the holder of the name before the
+ * rollouts see the new session. */
 void on_join(const call_t *c)
 {
     broker_t *b = c->b;
@@ -318,8 +324,12 @@ void on_join(const call_t *c)
     uint64_t retry_ms = 0;
     admitted_t admitted;
     if (!has_role(c, ROLE_WORKER)) return;
-    if (!broker_may_take_name(c, membership_worker(&b->members, join->name))) return;
+    if (is_being_forgotten(b, join)) {
+        broker_defer(c);
+        return;
+    }
     member_t *holder = membership_worker(&b->members, join->name);
+    if (!broker_may_take_name(c, holder)) return;
     bool is_anothers = member_is_ready(holder) && memcmp(&holder->life, &c->peer->life, sizeof holder->life);
     if (is_anothers) broker_probe(b, holder);
     if (holder) membership_note_rival(holder, join->prev_token);
@@ -330,7 +340,6 @@ void on_join(const call_t *c)
     }
     if (!broker_recover_join(c)) return;
     end_former(c, ROLE_WORKER, join->name);
-    leave_place(b, membership_worker(&b->members, join->name));
     arena_t arena = {0};
     msg_welcome_t welcome = {.req = join->req};
     if (membership_join(&b->members, join, &hello, c->now, &admitted)) {
@@ -341,13 +350,13 @@ void on_join(const call_t *c)
     member_t *member = admitted.member;
     bind_peer(b, c->peer, member->token);
     error_text(c->peer->name, sizeof c->peer->name, member->name);
-    replaced(b, &admitted, c->now);
+    end_replaced(b, &admitted, c->now);
     step_t step = broker_step(b, c->now);
     if (rollout_joined(&step, member, join, &arena, &welcome)) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for what worker %s holds",
                    join->name);
         broker_refuse(c, &error, b->opts.lease_ms);
-        broker_end_member(b, member, MEMBER_LEFT, NULL, c->now);
+        broker_end_member(b, member, END_LEFT, c->now);
     } else {
         send_welcome(c, member, &welcome);
         tell_peers(b, member);
@@ -375,16 +384,16 @@ static uint32_t served_by(const msg_open_t *open, uint64_t ret_versions[LIMIT_OP
     return count;
 }
 
-bool broker_is_same_open(const request_t *request, const msg_open_t *open)
+bool broker_is_same_open(const saved_frame_t *saved, const msg_open_t *open)
 {
     msg_t m;
-    if (msg_decode(bytes_of(request->frame, request->bytes), &m, NULL)) return false;
+    if (msg_decode(bytes_of(saved->frame, saved->bytes), &m, NULL)) return false;
     bool is_same = !strcmp(m.open.adapter, open->adapter) && !strcmp(m.open.writer, open->writer);
     msg_fini(&m);
     return is_same;
 }
 
-void broker_note_refused_open(broker_t *b, const request_t *open)
+void broker_note_refused_open(broker_t *b, const saved_frame_t *open)
 {
     msg_t m;
     uint64_t served[LIMIT_OPEN_SERVED + 1];
@@ -422,13 +431,13 @@ void on_open(const call_t *c)
                  .asker = c->asker,
                  .deadline_us = c->deadline_us,
                  .retry_ms = b->opts.lease_ms / 4,
-                 .request = request_of_call(c)};
-    if (txn.request) broker_commit(b, &txn, c->now, &error);
+                 .frame = save_frame(c)};
+    if (txn.frame) broker_commit(b, &txn, c->now, &error);
     else b->out->record_count = 0;
 }
 
-/* The order matters: the former writer of the adapter ends before the new session begins, and WELCOME is sent
- * before any ROLLOUT of it. */
+/* The order matters: the former writer of the adapter ends before the rollouts see the new session, and
+ * WELCOME is sent before any ROLLOUT of it. */
 static void begin_writer(const call_t *c, uint64_t token)
 {
     broker_t *b = c->b;
@@ -441,7 +450,6 @@ static void begin_writer(const call_t *c, uint64_t token)
     end_former(c, ROLE_PUBLISHER, open->adapter);
     const member_t *former = membership_publisher(&b->members, open->adapter);
     uint64_t former_place = former ? former->place : 0;
-    leave_place(b, former);
     if (membership_open(&b->members, open, &hello, token, c->now, &admitted)) {
         b->has_abandoned = true;
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for writer %s", open->writer);
@@ -451,7 +459,7 @@ static void begin_writer(const call_t *c, uint64_t token)
     const member_t *member = admitted.member;
     bind_peer(b, c->peer, member->token);
     error_text(c->peer->name, sizeof c->peer->name, member->name);
-    replaced(b, &admitted, c->now);
+    end_replaced(b, &admitted, c->now);
     step_t step = broker_step(b, c->now);
     rollout_opened(&step, member, served, served_count);
     for (uint32_t i = 0; i < open->offered_count; i++)
@@ -460,10 +468,12 @@ static void begin_writer(const call_t *c, uint64_t token)
     /* WELCOME names the active version, and what of its own the publisher goes on serving. */
     msg_keep_t keep[LIMIT_OPEN_SERVED + 1];
     const adapter_row_t *a = registry_adapter(&b->registry, member->subs[0].adapter);
-    const version_row_t *active = registry_active(a);
+    const version_row_t *active = registry_active(a), *newest = registry_newest(a);
     msg_decision_t decision = {.adapter = a->name, .decision = a->decision, .version = a->active};
     msg_welcome_t welcome = {.req = open->req, .adapters = &decision, .adapter_count = 1, .keep = keep};
     if (active) decision.digest = active->digest;
+    if (newest)
+        welcome.content_bytes = manifest_offset(newest->part.payload_bytes) + newest->part.manifest_bytes;
     for (uint32_t i = 0; i < served_count; i++) {
         const version_row_t *row = registry_version(a, served[i]);
         if (row && registry_is_live(row))
@@ -498,7 +508,7 @@ static void begin_writer(const call_t *c, uint64_t token)
 /* The WRITER record is on disk.  If the publisher is gone by now, its record is closed again. */
 void broker_begin_writer(broker_t *b, uint64_t token, instant_t now)
 {
-    const request_t *r = b->txn.request;
+    const saved_frame_t *r = b->txn.frame;
     call_t c = {.b = b,
                 .from = r->asker.peer,
                 .asker = r->asker,
@@ -562,35 +572,27 @@ void on_heartbeat(const call_t *c)
 
 /* ---- ends ---- */
 
-/* Every end of a session goes through here: its event, the questions that wait for it, its copies and its
- * row. */
-void broker_end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now)
+/* The row ends first: it says how, when the copies go, and PEERS no longer names the publisher. */
+void broker_end_member(broker_t *b, member_t *member, member_end_t end, instant_t now)
 {
-    /* `why` NULL: it left, or its lease ended. */
-    member->end_code = why ? HEDDLE_ERR_DENIED : state == MEMBER_LOST ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_OK;
-    if (why) error_text(member->end_message, sizeof member->end_message, why);
-    else if (state == MEMBER_LOST)
-        text_printf(member->end_message, sizeof member->end_message,
-                    "its lease ended: no message for %llu ms",
-                    (unsigned long long)member_silent_ms(member, now.us));
-    event_type_t type = member->role == ROLE_PUBLISHER ? EVENT_WRITER_CLOSED
-                        : state == MEMBER_LOST         ? EVENT_WORKER_LOST
-                                                       : EVENT_WORKER_LEFT;
     const char *adapter = member->role == ROLE_PUBLISHER ? member->subs[0].adapter : NULL;
+    membership_end(&b->members, member, end, now);
+    event_type_t type = adapter                        ? EVENT_WRITER_CLOSED
+                        : member->state == MEMBER_LOST ? EVENT_WORKER_LOST
+                                                       : EVENT_WORKER_LEFT;
     event_row_t *e = events_add(&b->events, type, adapter, 0, member->name, now);
     e->token = member->token;
     if (member->end_code) events_message(e, member->end_code, "%s", member->end_message);
     unbind_peer(b, member->peer, member->token);
-    if (member->role == ROLE_PUBLISHER) b->has_abandoned = true;
-    else roster_touch(b, ROSTER_SOON_US, now);
-    pending_member_gone(&b->pending, member);
+    pending_member_gone(&b->pending, member->token);
     step_t step = broker_step(b, now);
-    rollout_gone(&step, member, state == MEMBER_LEFT);
-    uint64_t place = member->place;
-    char written[HEDDLE_NAME_MAX + 1] = "";
-    if (adapter) error_text(written, sizeof written, adapter);
-    membership_end(&b->members, member, state, now);
-    if (adapter) peers_changed(b, written, place);
+    rollout_gone(&step, member, member->state == MEMBER_LEFT);
+    if (adapter) {
+        b->has_abandoned = true;
+        peers_changed(b, adapter, member->place);
+    } else {
+        roster_touch(b, ROSTER_SOON_US, now);
+    }
 }
 
 void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token)
@@ -613,7 +615,7 @@ void on_leave(const call_t *c)
     txn_t txn = {.kind = TXN_LEAVE, .asker = c->asker, .token = c->member->token};
     const char *adapter = c->member->role == ROLE_PUBLISHER ? c->member->subs[0].adapter : "";
     const adapter_row_t *a = registry_adapter(&b->registry, adapter);
-    broker_end_member(b, c->member, MEMBER_LEFT, NULL, c->now); /* `adapter` goes with it */
+    broker_end_member(b, c->member, END_LEFT, c->now);
     if (registry_is_writer(a, txn.token) && !b->txn.is_open) {
         registry_decide_close(a, c->now, b->out);
         broker_commit(b, &txn, c->now, &error);

@@ -8,7 +8,9 @@
  * their states are in membership.h.
  *
  * A session of a worker begins at once.  That of a publisher begins when the WRITER record is applied.
- * At most LIMIT_PEERS connections; of idle ones BROKER_IDLE_PEERS, the longest silent makes room. */
+ * At most LIMIT_PEERS connections; of idle ones BROKER_IDLE_PEERS, the longest silent makes room.
+ *
+ * Loop thread; nothing blocks but a commit (broker/txn.h). */
 #ifndef BROKER_SESSIONS_H
 #define BROKER_SESSIONS_H
 
@@ -35,9 +37,9 @@ void broker_forget_ending(broker_t *b);
 void broker_probe(broker_t *b, member_t *member);
 bool broker_is_gone(broker_t *b, uint64_t peer); /* the same of any connection */
 
-/* A session ended, for any reason but a new one of its name: events, copies, questions.  `why` NULL: it left,
- * or its lease is over; else it ends at once, for that reason. */
-void broker_end_member(broker_t *b, member_t *member, member_state_t state, const char *why, instant_t now);
+/* Ends a session, for any reason but a new one of its name, with all that follows: its row, its event, the
+ * questions that wait for it, its copies, and what the other members know of it. */
+void broker_end_member(broker_t *b, member_t *member, member_end_t end, instant_t now);
 
 /* WRITER was applied: the session of the transaction's OPEN begins.  Where its connection ended meanwhile,
  * the writer is closed again. */
@@ -48,8 +50,8 @@ void broker_note_closed(broker_t *b, const char *adapter, instant_t now);
 /* Its writer is closed, or could not be: BYE, and the connection is ending. */
 void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token);
 /* The store refused to record it: what it serves is waited for, for a lease after the store takes records. */
-void broker_note_refused_open(broker_t *b, const request_t *open);
-/* Is `open` the request once more? */
-bool broker_is_same_open(const request_t *request, const msg_open_t *open);
+void broker_note_refused_open(broker_t *b, const saved_frame_t *open);
+/* Is `open` the same request once more? */
+bool broker_is_same_open(const saved_frame_t *saved, const msg_open_t *open);
 
 #endif

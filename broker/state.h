@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/state.h: all that the broker knows: for the files that handle its messages.  What only reads gets
- * a view of what it reads instead (broker/questions/report.h), and the pure files cannot see this at all.
+ * a view of what it reads instead (broker/questions/answer.h), and the pure files cannot see this at all.
  *
  * Durable: registry, keys.  Soft, gone with the process: the rest.  Between two events `out` is empty; what
- * an event leads to is collected there, and becomes the transaction when it has records (broker/txn.h). */
+ * an event leads to is collected there, and becomes the transaction when it has records (broker/txn.h).
+ * Loop thread alone, which each entry asserts (core/owner.h). */
 #ifndef BROKER_STATE_H
 #define BROKER_STATE_H
 
@@ -32,6 +33,7 @@ typedef struct broker_peer {
     key16_t life;
     char host[HEDDLE_NAME_MAX + 1];
     uint64_t pid, wire, heard_us;
+    uint64_t resumed_us;              /* its session was silent for half a lease until then; 0: it was not */
     uint64_t token;                   /* of its session; 0: none */
     char name[HEDDLE_NAME_MAX + 1];   /* of its latest session, "" before the first */
     char key[HEDDLE_KEY_TEXT];        /* that it has proved, "" without keys */
@@ -55,8 +57,8 @@ struct broker {
     outbox_t outboxes[2];
     outbox_t *out; /* of the event in hand; the other one is an open transaction's */
     txn_t txn;
-    request_t *requests;
-    size_t request_count, request_bytes; /* that wait for it, in their order */
+    saved_frame_t *waiting;
+    size_t waiting_count, waiting_bytes; /* frames that wait for it, in their order */
     broker_peer_t *peers;
     size_t idle_count, ending_count;
     uint64_t started_us, started_ms;
@@ -64,7 +66,7 @@ struct broker {
     uint64_t start_token; /* the greatest of that epoch, when it was raised; none before */
     struct {
         uint64_t at_ms; /* 0: none */
-        char from[HEDDLE_NAME_MAX + 1], message[160];
+        char from[HEDDLE_NAME_MAX + 1], message[960];
     } restored; /* the last member that knew more than the store, and what */
     struct {
         uint64_t epochs, numbers;

@@ -72,6 +72,15 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
 
 /* ---- begin and end ---- */
 
+/* The store begins to refuse records, or takes them again. */
+static void note_store(broker_t *b, int rc, instant_t now)
+{
+    event_row_t *e =
+        events_add(&b->events, rc ? EVENT_STORE_REFUSED : EVENT_STORE_RECOVERED, NULL, 0, NULL, now);
+    if (rc) events_message(e, rc, "the broker takes no records: %s", b->read_only_why);
+    else events_message(e, HEDDLE_OK, "the broker takes records again");
+}
+
 /* The transaction has ended; `was_tried`: the store has answered.  The broker's state follows the store's,
  * and then the request that began the transaction gets its answer. */
 static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_error_t *error)
@@ -82,10 +91,12 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
     /* After a refused commit the broker is read-only, and tries again after COMMIT_RETRY_US.  A store whose
      * content is not known any more ends the process. */
     if (was_tried && b->state != BROKER_BROKEN) {
+        broker_state_t before = b->state;
         if (b->state == BROKER_READ_ONLY && !rc) rollout_resume(&b->rollout, now.us);
         if (b->state == BROKER_READY && rc) b->read_only_ms = now.wall_ms;
         if (rc) error_text(b->read_only_why, sizeof b->read_only_why, error->message);
         b->state = rc ? BROKER_READ_ONLY : BROKER_READY;
+        if (b->state != before) note_store(b, rc, now);
     }
     if (!rc) rc = apply(b, now, error);
     else if (rc == HEDDLE_ERR_DATA_DIR) broker_end_broken(b, rc, NULL, error);
@@ -120,20 +131,20 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
         if (!rc) {
             /* Greater numbers of members are recorded now.  The request that revealed them is handled
              * again, before all that wait. */
-            broker_note_recovered(b, &t->request->recovery, now);
-            DL_PREPEND(b->requests, t->request);
-            b->request_count++;
-            b->request_bytes += t->request->bytes;
-            t->request = NULL;
+            broker_note_recovered(b, &t->frame->recovery, now);
+            DL_PREPEND(b->waiting, t->frame);
+            b->waiting_count++;
+            b->waiting_bytes += t->frame->bytes;
+            t->frame = NULL;
         }
         /* fall through */
     case TXN_OPEN:
-        if (rc && b->state == BROKER_READ_ONLY) broker_note_refused_open(b, t->request);
+        if (rc && b->state == BROKER_READ_ONLY) broker_note_refused_open(b, t->frame);
         break;
     }
     if (is_refused) broker_refuse_asker(b, &t->asker, error, t->retry_ms);
-    free(t->request);
-    t->request = NULL;
+    free(t->frame);
+    t->frame = NULL;
     broker_send_outbox(b);
     b->has_news = true;
 }
@@ -189,25 +200,25 @@ void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_
 /* ---- requests that wait ---- */
 
 /* Out of the queue; the caller frees it. */
-static request_t *take(broker_t *b, request_t *r)
+static saved_frame_t *take(broker_t *b, saved_frame_t *r)
 {
-    DL_DELETE(b->requests, r);
-    b->request_count--;
-    b->request_bytes -= r->bytes;
+    DL_DELETE(b->waiting, r);
+    b->waiting_count--;
+    b->waiting_bytes -= r->bytes;
     return r;
 }
 
 /* The frame is copied, because the request is decoded again when its turn comes. */
-request_t *request_of_call(const call_t *c)
+saved_frame_t *save_frame(const call_t *c)
 {
     heddle_error_t error;
-    request_t *r = malloc(sizeof *r + c->frame.bytes);
+    saved_frame_t *r = malloc(sizeof *r + c->frame.bytes);
     if (!r) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for this request");
         broker_refuse(c, &error, c->b->opts.lease_ms / 4);
         return NULL;
     }
-    *r = (request_t){.asker = c->asker, .deadline_us = c->deadline_us, .bytes = c->frame.bytes};
+    *r = (saved_frame_t){.asker = c->asker, .deadline_us = c->deadline_us, .bytes = c->frame.bytes};
     if (c->again) r->recovery = c->again->recovery;
     memcpy(r->frame, c->frame.data, c->frame.bytes);
     return r;
@@ -215,7 +226,7 @@ request_t *request_of_call(const call_t *c)
 
 /* A client that waits for WELCOME repeats its request every second, and accepts only the answer to the
  * latest.  So an earlier copy that still waits is dropped. */
-static bool is_asked_again(const request_t *r, const asker_t *asker)
+static bool is_asked_again(const saved_frame_t *r, const asker_t *asker)
 {
     return r->asker.peer == asker->peer && r->asker.type == asker->type &&
            (asker->type == MSG_OPEN || asker->type == MSG_JOIN);
@@ -226,55 +237,55 @@ void broker_defer(const call_t *c)
 {
     broker_t *b = c->b;
     heddle_error_t error;
-    request_t *r, *next;
+    saved_frame_t *r, *next;
     outbox_clear(b->out);
     if (c->peer->token)
         membership_heard(&b->members, membership_by_token(&b->members, c->peer->token), c->now.us);
     /* The same OPEN arrives again while its record is being written.  WELCOME then answers the later copy. */
-    if (b->txn.kind == TXN_OPEN && is_asked_again(b->txn.request, &c->asker) &&
-        broker_is_same_open(b->txn.request, &c->m->open)) {
-        r = request_of_call(c);
+    if (b->txn.kind == TXN_OPEN && is_asked_again(b->txn.frame, &c->asker) &&
+        broker_is_same_open(b->txn.frame, &c->m->open)) {
+        r = save_frame(c);
         if (!r) return;
-        free(b->txn.request);
-        b->txn.request = r;
+        free(b->txn.frame);
+        b->txn.frame = r;
         b->txn.asker = r->asker;
         return;
     }
-    DL_FOREACH_SAFE(b->requests, r, next)
+    DL_FOREACH_SAFE(b->waiting, r, next)
     if (is_asked_again(r, &c->asker)) free(take(b, r));
-    if (b->request_count >= TXN_REQUESTS || b->request_bytes + c->frame.bytes > TXN_REQUEST_BYTES) {
+    if (b->waiting_count >= TXN_REQUESTS || b->waiting_bytes + c->frame.bytes > TXN_REQUEST_BYTES) {
         error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "too many requests wait for the registry's store");
         error_expected(&error, "at most %u requests, %u bytes", TXN_REQUESTS, TXN_REQUEST_BYTES);
         broker_refuse(c, &error, b->opts.lease_ms / 4);
         return;
     }
-    r = request_of_call(c);
+    r = save_frame(c);
     if (!r) return;
-    DL_APPEND(b->requests, r);
-    b->request_count++;
-    b->request_bytes += r->bytes;
+    DL_APPEND(b->waiting, r);
+    b->waiting_count++;
+    b->waiting_bytes += r->bytes;
 }
 
-void broker_forget_requests(broker_t *b, uint64_t peer)
+void broker_forget_waiting(broker_t *b, uint64_t peer)
 {
-    request_t *r, *next;
-    DL_FOREACH_SAFE(b->requests, r, next)
+    saved_frame_t *r, *next;
+    DL_FOREACH_SAFE(b->waiting, r, next)
     {
         if (r->asker.peer == peer) free(take(b, r));
     }
 }
 
-bool broker_has_request(const broker_t *b, uint64_t peer)
+bool broker_has_waiting(const broker_t *b, uint64_t peer)
 {
-    const request_t *r;
-    DL_FOREACH(b->requests, r)
+    const saved_frame_t *r;
+    DL_FOREACH(b->waiting, r)
     if (r->asker.peer == peer) return true;
     return b->txn.is_open && b->txn.asker.peer == peer;
 }
 
 void broker_handle_waiting(broker_t *b, instant_t now)
 {
-    request_t *r = take(b, b->requests);
+    saved_frame_t *r = take(b, b->waiting);
     heddle_error_t error;
     msg_t m;
     call_t c = {.b = b,
@@ -318,7 +329,7 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
 
 /* A transaction cannot be taken back, so only its answer is late.  Requests that have not begun are
  * dropped. */
-void broker_end_late_requests(broker_t *b, instant_t now)
+void broker_end_late_waiting(broker_t *b, instant_t now)
 {
     txn_t *t = &b->txn;
     if (!t->is_open) return;
@@ -326,8 +337,8 @@ void broker_end_late_requests(broker_t *b, instant_t now)
         t->is_answered = true;
         answer_late(b, &t->asker, true, now);
     }
-    request_t *r, *next;
-    DL_FOREACH_SAFE(b->requests, r, next)
+    saved_frame_t *r, *next;
+    DL_FOREACH_SAFE(b->waiting, r, next)
     {
         if (now.us < r->deadline_us) continue;
         answer_late(b, &r->asker, false, now);
@@ -335,13 +346,13 @@ void broker_end_late_requests(broker_t *b, instant_t now)
     }
 }
 
-uint64_t broker_request_deadline(const broker_t *b)
+uint64_t broker_waiting_deadline(const broker_t *b)
 {
     const txn_t *t = &b->txn;
     bool has_asker = t->is_open && t->asker.peer && t->deadline_us && !t->is_answered;
     uint64_t first = has_asker ? t->deadline_us : CLOCK_NEVER;
-    const request_t *r;
-    DL_FOREACH(b->requests, r)
+    const saved_frame_t *r;
+    DL_FOREACH(b->waiting, r)
     if (r->deadline_us < first) first = r->deadline_us;
     return first;
 }

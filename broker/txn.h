@@ -30,7 +30,7 @@
  *   KEY               an event; of a revoked key all sessions and connections end
  *   FORGET            its track has no row in the registry any more
  *   ADAPTER_FORGET    an event; its tracks go, and questions about it are answered (before it is applied)
- *   ADAPTER, WORKER, LOSS, KEY_DROP   nothing beyond the tables
+ *   ADAPTER, WORKER, LOSS, STAGED, KEY_DROP, ADAPTER_DROP   nothing beyond the tables
  *
  * Messages that follow are added to the broker's outbox, behind the replies of the transaction.  A record
  * that cannot be applied ends the process: memory would be behind the store.
@@ -54,23 +54,32 @@ typedef struct {
     msg_type_t type;
 } asker_t;
 
+/* A list with commas that has whole items only, and how many more there are. */
+typedef struct {
+    char text[304];
+    uint32_t others;
+} items_t;
+
 /* What a member knows that the store does not (older_store.h): how far its numbers are recorded. */
 typedef struct {
     uint64_t epochs, numbers; /* by how much the records raise them */
     uint32_t doubted;         /* of its adapters: their decisions are made anew */
     bool is_whole;            /* all of it is recorded with these records */
-    char who[HEDDLE_NAME_MAX + 1], text[304];
+    bool is_noted;            /* an event has said it */
+    char who[HEDDLE_NAME_MAX + 1];
+    items_t known; /* an adapter an item */
+    items_t back;  /* "policy@19": what workers that follow another version go back to */
 } recovery_t;
 
 /* A frame that is handled later, or again. */
-typedef struct request {
-    struct request *prev, *next;
+typedef struct saved_frame {
+    struct saved_frame *prev, *next;
     asker_t asker;
     uint64_t deadline_us; /* then it is answered with an error, and forgotten */
     recovery_t recovery;
     size_t bytes;
     uint8_t frame[];
-} request_t;
+} saved_frame_t;
 
 typedef enum {
     TXN_OWN, /* decisions, closed writers, a test of the store: nothing is answered */
@@ -91,7 +100,7 @@ typedef struct txn {
     uint64_t began_us;
     uint64_t deadline_us;      /* of its asker; 0: none */
     uint64_t retry_ms;         /* that the asker's error names; 0: none */
-    request_t *request;        /* OPEN, NUMBERS; owned */
+    saved_frame_t *frame;      /* OPEN, NUMBERS; owned */
     uint64_t question;         /* ACTIVATE: the id of the waiting question */
     uint64_t token;            /* LEAVE: of the session that ended */
     bool has_changed;          /* KEY: there is a record */
@@ -100,23 +109,23 @@ typedef struct txn {
     uint64_t ended_sessions;   /* KEY: that its revocation ended */
 } txn_t;
 
-/* Commits what is in the broker's outbox, and takes txn->request; no transaction is open.  OK: applied, and
+/* Commits what is in the broker's outbox, and takes txn->frame; no transaction is open.  OK: applied, and
  * the replies left.  AGAIN: it is open, and broker_committed ends it.  Else it was refused: the outbox is
  * empty, the asker was answered, *ret_error says why.  To be called last by a handler: what follows is in
  * the transaction. */
 int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error);
 
 /* A copy of the frame in hand; NULL: no memory, and the asker has its error. */
-request_t *request_of_call(const call_t *c);
+saved_frame_t *save_frame(const call_t *c);
 /* It waits until no transaction is open. */
 void broker_defer(const call_t *c);
 /* Of a connection that is forgotten. */
-void broker_forget_requests(broker_t *b, uint64_t peer);
-bool broker_has_request(const broker_t *b, uint64_t peer);
+void broker_forget_waiting(broker_t *b, uint64_t peer);
+bool broker_has_waiting(const broker_t *b, uint64_t peer);
 /* Handles the first one that waits.  There is one, and no transaction is open. */
 void broker_handle_waiting(broker_t *b, instant_t now);
 /* Askers whose deadline has passed are answered. */
-void broker_end_late_requests(broker_t *b, instant_t now);
-uint64_t broker_request_deadline(const broker_t *b);
+void broker_end_late_waiting(broker_t *b, instant_t now);
+uint64_t broker_waiting_deadline(const broker_t *b);
 
 #endif

@@ -104,7 +104,7 @@ static json_t *error_object(const heddle_error_t *error)
     return object ? object : json_null();
 }
 
-/* A copy with the general hint of its code, if the failure itself came without one.  The library's hints name
+/* A copy with the general hint of its code, if the failure itself came without one.  The library's texts name
  * fields of its options; here they are options of the command. */
 static heddle_error_t with_hint(const char *kind, const heddle_error_t *error)
 {
@@ -113,7 +113,7 @@ static heddle_error_t with_hint(const char *kind, const heddle_error_t *error)
         error_hint(&e, "`heddle %s --help` lists its options and arguments", kind);
     for (size_t i = 0; !error->hint[0] && i < sizeof HINTS / sizeof *HINTS; i++)
         if (HINTS[i].code == e.code) error_hint(&e, "%s", HINTS[i].hint);
-    option_words(e.hint);
+    option_error_words(&e);
     return e;
 }
 
@@ -165,20 +165,28 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error)
     return print_error(kind, &e);
 }
 
-/* A worker's hint that came through the broker is in the library's words too. */
-static void use_option_words(json_t *value)
+/* What a worker or publisher says of a failure comes through the broker in the library's words. */
+static bool is_of_failure(const char *key)
+{
+    static const char *const KEYS[] = {"hint", "why", "message", "reason"};
+    for (size_t i = 0; i < sizeof KEYS / sizeof *KEYS; i++)
+        if (!strcmp(key, KEYS[i])) return true;
+    return false;
+}
+
+void cli_use_option_words(json_t *value)
 {
     const char *key;
     json_t *part;
     size_t i;
-    json_array_foreach(value, i, part) use_option_words(part);
+    json_array_foreach(value, i, part) cli_use_option_words(part);
     json_object_foreach(value, key, part)
     {
-        char *hint = !strcmp(key, "hint") && json_is_string(part) ? strdup(json_string_value(part)) : NULL;
-        if (hint) option_words(hint);
-        if (hint) json_string_set(part, hint);
-        free(hint);
-        use_option_words(part);
+        char *text = is_of_failure(key) && json_is_string(part) ? strdup(json_string_value(part)) : NULL;
+        if (text) option_words(text);
+        if (text) json_string_set(part, text);
+        free(text);
+        cli_use_option_words(part);
     }
 }
 
@@ -188,7 +196,7 @@ int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, c
     int rc = error.code;
     json_t *answer = json ? json_loads(json, 0, NULL) : NULL;
     heddle_free(json);
-    use_option_words(answer);
+    cli_use_option_words(answer);
     /* A failed wait has an answer too: which workers were there and which were not. It is printed as far as
      * it goes, and the failure comes with it. */
     if (rc && !answer) return cli_fail(c, kind, &error);

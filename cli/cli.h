@@ -30,7 +30,7 @@ extern const option_t CLI_COMMON[];
      "table",                                                                                                \
      "for people, or one JSON object",                                                                       \
      offsetof(common_t, output)},                                                                            \
-        {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress, no talk", offsetof(common_t, quiet)},    \
+        {"quiet", 'q', OPTION_FLAG, NULL, NULL, NULL, "no progress, no notes", offsetof(common_t, quiet)},   \
     {                                                                                                        \
         "log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "warn", "what is logged on stderr",    \
             offsetof(common_t, log_level)                                                                    \
@@ -91,6 +91,9 @@ int cli_fail(const common_t *c, const char *kind, const heddle_error_t *error);
  * the call's failure (code 0: none), which then follows on stderr.  Takes `json` (may be NULL: then the
  * failure alone is printed). */
 int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, char *json, render_t *render);
+/* The library's texts of failures name fields of its options: makes them options of the command, at any
+ * depth.  cli_answer does so. */
+void cli_use_option_words(json_t *value);
 /* The failure of the call that just returned rc. */
 const heddle_error_t *cli_error(int rc);
 
@@ -120,18 +123,33 @@ const char *cli_join(const json_t *list, const char *separator, char *scratch, s
 
 /* The table of adapters, which `heddle status` shows below its own lines. */
 void cli_show_adapters(const common_t *c, json_t *answer);
+/* The outcome of `heddle activate`, rollback or resume. */
+void cli_show_decision(const json_t *answer, bool is_awaited);
+/* A worker that --worker names may never have joined: then there is no heartbeat. */
+bool cli_is_unknown(const json_t *missing);
+/* A line for each worker that a wait, or a decision that was awaited, had not reached. */
+void cli_show_missing(const json_t *missing);
 /* "[####....]  40 %  7.0 MB of 17.6 MB " over the current line of stderr, and an empty line in its place. */
 void cli_draw_bar(uint64_t bytes_done, uint64_t bytes);
 void cli_clear_bar(void);
 
-/* A table for people: columns as wide as needed; a heading that begins with '>' is set to the right. */
+/* A table for people: columns as wide as needed; a heading that begins with '>' is set to the right.
+ *
+ *   table_init(&t, "NAME", ">BYTES");    table_row(&t, "policy", "17");    table_print(&t);
+ *
+ * A row has as many cells as there are headings, which is asserted: macros count what the compiler cannot. */
+enum { TABLE_COLUMNS = 16 };
 typedef struct {
     int columns;
     char **cells;
     int count, capacity;
-} table_t;
-void table_init(table_t *t, int columns, const char *const *headings);
-void table_row(table_t *t, ...); /* `columns` texts */
-void table_print(table_t *t);    /* and frees it */
+} cli_table_t;
+#define TABLE_CELLS(...)                                                                                     \
+    (const char *const[]){__VA_ARGS__}, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *))
+#define table_init(table, ...) table_begin(table, TABLE_CELLS(__VA_ARGS__))
+#define table_row(table, ...) table_add(table, TABLE_CELLS(__VA_ARGS__))
+void table_begin(cli_table_t *t, const char *const *headings, int count); /* TABLE_COLUMNS at most */
+void table_add(cli_table_t *t, const char *const *cells, int count);      /* NULL: "-" */
+void table_print(cli_table_t *t);                                         /* and frees it */
 
 #endif

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 
 #include "core/clock.h"
+#include "core/errors.h"
 #include "core/log.h"
 #include "core/process.h"
 
@@ -27,6 +28,24 @@ const option_t CLI_COMMON[] = {{"broker", 0, OPTION_TEXT, "EP[,EP]", "HEDDLE_BRO
                                CLI_OUTPUT,
                                {0}};
 
+/* Commands that are about all there is, or about an adapter as a whole: which one a word too many is for. */
+static const struct {
+    const char *kind, *hint;
+} INSTEAD[] = {
+    {"status", "`heddle versions NAME` is about one adapter, `heddle workers NAME` about one worker"},
+    {"adapters", "`heddle versions NAME` is about one adapter"},
+    {"resume", "it takes an adapter without a version: `heddle activate NAME@V` takes both"},
+    {"forget", "it takes an adapter without a version: all of its versions are forgotten"},
+    {"keygen", "--out FILE names the file"},
+    {"workers", "`heddle workers NAME` is about one, `heddle workers` about all"}};
+
+static void hint_instead(const char *kind, heddle_error_t *error)
+{
+    if (!strstr(error->message, ": unexpected argument ")) return;
+    for (size_t i = 0; i < sizeof INSTEAD / sizeof *INSTEAD; i++)
+        if (!strcmp(INSTEAD[i].kind, kind)) error_hint(error, "%s", INSTEAD[i].hint);
+}
+
 int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, void *into,
               const char **ret_args)
 {
@@ -38,6 +57,7 @@ int cli_parse(const option_set_t *set, const char *kind, int argc, char **argv, 
     if (rc == HEDDLE_OK) return -1;
     /* The parse may have stopped before -o json, and a script must get this error as JSON too. */
     common->output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
+    hint_instead(kind, &error);
     return cli_fail(common, kind, &error);
 }
 

@@ -52,20 +52,21 @@ static const char *const ARGS[] = {"NAME", NULL}, *const ACTIVATE_ARGS[] = {"NAM
 static const option_set_t ACTIVATE = {
     "heddle activate",
     "NAME@V|TAG [OPTION...]",
-    "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes where "
+    "Makes a version the one to serve.  An older one than the newest is a roll-back: it moves no bytes "
+    "where\n"
     "workers still hold it, and\n"
     "the adapter is held: later versions stage and do not activate until the newest is activated by hand.",
-    "Where it is active already, those that are stale try again, and nothing is repaired: heddle verify has "
+    "Where it is active already, those that are stale try again, and nothing is repaired: heddle verify has\n"
     "exported files written again.\n" CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
     DECIDING,
     CLI_COMMON,
     ACTIVATE_ARGS,
     1,
-    CLI_EXITS ", the version is the one to serve; 1 decided, but workers refused it, or the last holder "
-              "ended since;\n"
-              "3 it was never published; 4 it cannot be activated: it failed, was superseded or retired, "
-              "or is lost;\n"
-              "5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+    CLI_EXITS ", the version is the one to serve; 1 decided, but workers refused it, or the last holder\n"
+              "ended since; 3 it was never published; 4 it cannot be activated: it failed, was superseded or "
+              "retired, or\n"
+              "is lost; 5 decided, but the workers were not all there in time.\n" CLI_EXITS_COMMON
+              ".\n\nExamples:\n"
               "  heddle activate policy@6 --dry-run       what would a roll-back do?\n  heddle activate "
               "policy@6\n  heddle activate policy@9                 the newest: ends the hold"};
 
@@ -78,24 +79,25 @@ static const option_set_t BACK = {
     "heddle rollback",
     "NAME|NAME@V|TAG [OPTION...]",
     "Goes back to the version that was active before: of the versions below the active one that were active "
-    "and that a worker\n"
-    "or publisher still holds, the one that was activated last.  Each call is one more step back.  The "
-    "adapter is held there:\n"
-    "later versions stage and do not activate until heddle resume NAME; only the newest of them waits.\n"
+    "and\n"
+    "that a worker or publisher still holds, the one that was activated last.  Each call is one more step "
+    "back.\n"
+    "The adapter is held there: later versions stage and do not activate until heddle resume NAME; only the\n"
+    "newest of them waits.\n"
     "NAME@V and TAG name the version to go back to, as --to does.  With --to, one that is active already is "
-    "left as it is.",
+    "left\n"
+    "as it is.",
     CLI_TAG "\n" CLI_DUR "\n" CLI_QUORUM,
     BACK_OPTIONS,
     CLI_COMMON,
     ARGS,
     1,
     CLI_EXITS
-    ", the earlier version is the one to serve; 1 decided, but workers refused it, or the last "
-    "holder ended since;\n"
-    "3 there is no such adapter or version; 4 there is no earlier version to go back to, or the one that "
-    "is named cannot be\n"
-    "activated, is newer, or (NAME@V) is active already; 5 decided, but the workers were not all there in "
-    "time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+    ", the earlier version is the one to serve; 1 decided, but workers refused it, or the last\n"
+    "holder ended since; 3 there is no such adapter or version; 4 there is no earlier version to go back to, "
+    "or\n"
+    "the one that is named cannot be activated, is newer, or (NAME@V) is active already; 5 decided, but the\n"
+    "workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
     "  heddle rollback policy --dry-run         where would it go?\n"
     "  heddle rollback policy\n"
     "  heddle rollback policy --to 6\n"
@@ -106,19 +108,20 @@ static const option_set_t RESUME = {
     "heddle resume",
     "NAME [OPTION...]",
     "Ends the hold of an adapter, which a roll-back began: activates its newest version that is active, kept "
-    "or staged.\n"
+    "or\n"
+    "staged.\n"
     "Versions that come later activate by themselves again.  Where the adapter is not held, nothing changes.",
     CLI_DUR "\n" CLI_QUORUM,
     DECIDING,
     CLI_COMMON,
     ARGS,
     1,
-    CLI_EXITS ", the adapter is not held any more; 1 decided, but workers refused the version, or the "
-              "last holder ended since;\n"
-              "3 there is no such adapter; 4 no version can be activated; 5 decided, but the workers were "
-              "not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
-              "  heddle resume policy --dry-run           which version would be activated?\n"
-              "  heddle resume policy"};
+    CLI_EXITS
+    ", the adapter is not held any more; 1 decided, but workers refused the version, or the\n"
+    "last holder ended since; 3 there is no such adapter; 4 no version can be activated; 5 decided, but the\n"
+    "workers were not all there in time.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
+    "  heddle resume policy --dry-run           which version would be activated?\n"
+    "  heddle resume policy"};
 
 enum { FETCH_ROWS = 8 }; /* that a trial shows; of the others the bytes in all */
 
@@ -147,22 +150,40 @@ static void render_trial(const json_t *a)
         printf("  and %zu others; %s in all\n", count - FETCH_ROWS, cli_bytes(a, "would_fetch_bytes", s[0]));
 }
 
-static void render(const common_t *c, json_t *a)
+/* Where no worker is waited for, "0 of 0" would say that nothing happens.  The answer has no count of those
+ * that try again: just after a decision, workers that serve the version have not confirmed it either. */
+void cli_show_decision(const json_t *a, bool is_awaited)
 {
-    bool is_held = cli_is(a, "held");
+    bool is_held = cli_is(a, "held"), is_changed = cli_is(a, "changed");
+    int64_t have = cli_integer(a, "have_count"), eligible = cli_integer(a, "eligible_count");
     char s[6][64];
-    if (((const args_t *)c)->dry_run) {
-        render_trial(a);
-        return;
+    if (!is_awaited && !is_changed && cli_integer(a, "to")) {
+        printf("%s: %s is active already%s", cli_string(a, "adapter"), cli_text(a, "to", s[0]),
+               is_held ? ", the adapter is held" : "");
+        if (have < eligible) puts("; workers that lack it try again (not waited for)");
+        else printf("; at %lld of %s\n", (long long)have, cli_count(eligible, "worker", s[1]));
+    } else if (!is_awaited && is_changed) {
+        printf("%s: %s -> %s, changed%s; decided, and workers switch as they have it (not waited for)\n",
+               cli_string(a, "adapter"), cli_text(a, "from", s[0]), cli_text(a, "to", s[1]),
+               is_held ? ", the adapter is held" : "");
+    } else {
+        printf("%s: %s -> %s, %s%s; active at %s of %s after %s ms; %s moved\n", cli_string(a, "adapter"),
+               cli_text(a, "from", s[0]), cli_text(a, "to", s[1]), is_changed ? "changed" : "unchanged",
+               is_held ? ", the adapter is held" : "", cli_text(a, "have_count", s[2]),
+               cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "elapsed_ms", s[4]),
+               cli_bytes(a, "bytes_moved", s[5]));
+        cli_show_missing(json_object_get(a, "missing"));
     }
-    printf("%s: %s -> %s, %s%s; active at %s of %s after %s ms; %s moved\n", cli_string(a, "adapter"),
-           cli_text(a, "from", s[0]), cli_text(a, "to", s[1]), cli_is(a, "changed") ? "changed" : "unchanged",
-           is_held ? ", the adapter is held" : "", cli_text(a, "have_count", s[2]),
-           cli_count(cli_integer(a, "need_count"), "worker", s[3]), cli_text(a, "elapsed_ms", s[4]),
-           cli_bytes(a, "bytes_moved", s[5]));
     if (is_held)
         printf("  later versions stage, and the newest of them waits: heddle resume %s activates it\n",
                cli_string(a, "adapter"));
+}
+
+static void render(const common_t *c, json_t *a)
+{
+    const args_t *args = (const args_t *)c;
+    if (args->dry_run) render_trial(a);
+    else cli_show_decision(a, args->wait.kind != HEDDLE_QUORUM_NONE);
 }
 
 /* That question has no deadline of its own, and is left out where it might outlast that of the decision. */

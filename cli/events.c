@@ -26,7 +26,7 @@ static const option_t OPTIONS[] = {
      "show those that are kept, then what happens; a broker restart is a line of type gap",
      offsetof(args_t, follow)},
     {"since", 0, OPTION_TEXT, "SEQ|DUR|TIME", NULL, "0",
-     "from this number on; of the last 5m; or since 2026-11-25T15:50:00Z; 0: the oldest kept",
+     "from this number on; of the last 5m; or since 2026-11-25T15:50, in UTC; 0: the oldest kept",
      offsetof(args_t, since)},
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this adapter", offsetof(args_t, adapter)},
     {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this worker", offsetof(args_t, worker)},
@@ -42,8 +42,12 @@ static const option_set_t SET = {
     "[OPTION...]",
     "The numbered events that the broker keeps (the last 10,000 of this epoch); with -o json one object a "
     "line.",
-    "DUR: 500ms, 30s, 5m, 2h; a bare number is seconds, and for --since a SEQ.\n"
-    "TIME: as events show it (RFC 3339); DUR counts back from this host's clock, events have the broker's.",
+    "DUR: 500ms, 30s, 5m, 2h, 1d; a bare number is seconds, and for --since a SEQ.  It counts back from "
+    "this\n"
+    "host's clock; events have the broker's.\n"
+    "TIME: as events show it (RFC 3339); shorter also 2026-11-25 and 2026-11-25T15:50.  UTC, unless it ends "
+    "in\n"
+    "an offset (+01:00).",
     OPTIONS,
     CLI_COMMON,
     NULL,
@@ -53,16 +57,21 @@ static const option_set_t SET = {
     ".\n\nExamples:\n  heddle events --adapter policy --last 20\n"
     "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
     "  heddle events --since 5m     what happened in the last five minutes\n"
+    "  heddle events --since 2026-11-25T15:50     what happened since then, in UTC\n"
     "  heddle events --since 1h --failed     what failed in the last hour; exit status 0: nothing\n"
     "  heddle events --since 120    what happened from number 120 on"};
 
 /* A request that waits ends after POLL_MS and is repeated, so that a lost broker is noticed. */
 enum { PAGE = 500, POLL_MS = 2000 };
 
-/* With -o json an event is a line of its own, as the broker made it: a script reads them as they come. In the
- * table for people the columns have fixed widths, because later rows are not known yet. */
+/* For people: the columns have fixed widths, because later rows are not known yet. */
+#define ROW "%6s  %-24s  %-18s %-20s %-16s %-18s %s\n"
+
+/* With -o json an event is a line of its own, as the broker made it: a script reads them as they come.  The
+ * headings of the table come with the first row. */
 static void print_event(const common_t *c, json_t *e)
 {
+    static bool has_headings;
     if (c->output == OUTPUT_JSON) {
         char *text = json_dumps(e, JSON_COMPACT | JSON_PRESERVE_ORDER);
         if (text) puts(text);
@@ -71,7 +80,9 @@ static void print_event(const common_t *c, json_t *e)
         return;
     }
     cli_settle_texts(e);
-    char s[5][64], where[320] = "", data[400] = "-", why[600];
+    if (!has_headings) printf(ROW, "SEQ", "AT", "TYPE", "ADAPTER", "WORKER", "DATA", "MESSAGE");
+    has_headings = true;
+    char s[5][64], where[320] = "-", data[400] = "-", why[600];
     const char *adapter = cli_text(e, "adapter", s[0]), *version = cli_text(e, "version", s[1]);
     if (strcmp(adapter, "-") != 0)
         snprintf(where, sizeof where, strcmp(version, "-") != 0 ? "%s@%s" : "%s", adapter, version);
@@ -91,8 +102,8 @@ static void print_event(const common_t *c, json_t *e)
             n += (size_t)snprintf(data + n, sizeof data - n, "%s%s %s", comma, key,
                                   cli_text(members, key, s[2]));
     }
-    printf("%6s  %s  %-18s %-20s %-16s %-18s %s\n", cli_text(e, "seq", s[2]), cli_string(e, "at"),
-           cli_string(e, "type"), where, cli_text(e, "worker", s[3]), data,
+    printf(ROW, cli_text(e, "seq", s[2]), cli_string(e, "at"), cli_string(e, "type"), where,
+           cli_text(e, "worker", s[3]), data,
            cli_string(e, "code") ? cli_why(e, why, sizeof why) : cli_text(e, "message", s[4]));
     fflush(stdout);
 }
@@ -113,7 +124,9 @@ static int parse_since(const char *text, uint64_t *ret_seq, char ret_from[25], h
     if (units_parse_duration(text, &ago_ms)) at_ms = now_ms > ago_ms ? now_ms - ago_ms : 0;
     else if (!clock_parse(text, &at_ms)) {
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "\"%.200s\" is not a value for --since", text);
-        error_contrast(error, "a number of an event, a duration (5m), or a time (2026-11-25T15:50:00Z)",
+        error_contrast(error,
+                       "a number of an event; a duration: 5m, 2h, 1d; or a time in UTC: 2026-11-25, "
+                       "2026-11-25T15:50, 2026-11-25T15:50:00Z",
                        text);
         error_hint(error, "see heddle events --help");
         return rc;
@@ -159,6 +172,11 @@ int command_events(int argc, char **argv)
                 : args.limit < 0 ? option_refuse(&SET, "--limit", "0 or more", args.limit, &error)
                                  : parse_since(args.since, &opts.since, from, &error);
     if (wrong) return cli_fail(&args.common, "events", &error);
+    /* The time may be the local one of a user east of Greenwich: no event is then no answer. */
+    char now[25];
+    clock_text(clock_wall(clock_system()), now);
+    if (strcmp(from, now) > 0 && !args.common.quiet)
+        fprintf(stderr, "heddle events: --since %s is later than now, %s: times are in UTC\n", from, now);
     heddle_admin_t *admin = cli_admin(&args.common, "events", &end);
     if (!admin) return end;
     /* What was read and is not printed yet: with --last that waits until all that is kept was read. */
@@ -189,6 +207,7 @@ int command_events(int argc, char **argv)
         }
         json_t *answer = json_loads(text, 0, NULL);
         heddle_free(text);
+        cli_use_option_words(answer);
         const json_t *events = json_object_get(answer, "events");
         bool more = cli_is(answer, "more");
         json_t *gap = heard ? NULL : gap_of(from, answer);

@@ -37,13 +37,14 @@ static const option_set_t SET = {
     COMMON,
     NULL,
     0,
-    CLI_EXITS ", the file is there; 3 --show: there is no such file; 9 --out names a file that was there "
-              "before, or the file\n"
-              "cannot be written or read.\n"
-              "As everywhere: 2 usage, 129, 130 or 143 interrupted.\n\n"
-              "Examples:\n  heddle keygen\n  heddle keygen --out node7.key\n"
-              "  heddle keygen --show --out ~/.config/heddle/keys/broker.key     the key of this user's "
-              "brokers"};
+    CLI_EXITS
+    ", the file is there; 3 --show: there is no such file; 9 --out names a file that was there\n"
+    "before, or the file cannot be written or read.\n"
+    "As everywhere: 2 usage, 129, 130 or 143 interrupted.\n\n"
+    "Examples:\n"
+    "  heddle keygen\n"
+    "  heddle keygen --out node7.key\n"
+    "  heddle keygen --show --out ~/.config/heddle/keys/broker.key     the key of this user's brokers"};
 
 /* Only the key is on stdout, so that $(heddle keygen) is the key; the rest is on stderr. */
 static void render(const common_t *c, json_t *answer)

@@ -30,18 +30,19 @@ static const option_set_t SET = {
     "Who may do what at this broker.",
     "KEY is a public key; FILE holds one, as heddle keygen makes or prints it.  add of a key that is there\n"
     "gives it the roles that it lacks, takes none away, and ends no session.  A revocation ends the key's\n"
-    "sessions at once.  Needs the role admin; the first start of a broker gives it to who "
-    "starts it.\n" CLI_DUR,
+    "sessions at once.  Needs the role admin; the first start of a broker gives it to the user that starts "
+    "it.\n"
+    "name, public key: what the key is called, and the key itself.  roles: what it may do.\n"
+    "added, revoked: how long ago; -: it is not revoked.  sessions: how many it has now.\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
     1,
     CLI_EXITS
-    ", the key has the roles, or is revoked; 3 there is no such key or file; 4 the key is there under "
-    "another\n"
-    "name, or its name is taken; "
-    "6 the key that was presented is not an admin's, or the last admin would go.\n" CLI_EXITS_COMMON
-    ".\n\nExamples:\n"
+    ", the key has the roles, or is revoked; 3 there is no such key or file; 4 the key is there\n"
+    "under another name, or its name is taken; 6 the key that was presented is not an admin's, or the last "
+    "admin\n"
+    "would go.\n" CLI_EXITS_COMMON ".\n\nExamples:\n"
     "  heddle keys list\n  heddle keys add 'QGid9d...' --name node7 --role worker:policy --role reader\n"
     "  heddle keys revoke node7"};
 
@@ -49,8 +50,8 @@ static void render_list(const common_t *c, json_t *answer)
 {
     (void)c;
     const json_t *list = json_object_get(answer, "keys");
-    table_t t;
-    table_init(&t, 6, (const char *const[]){"NAME", "PUBLIC KEY", "ROLES", "ADDED", "REVOKED", ">SESSIONS"});
+    cli_table_t t;
+    table_init(&t, "NAME", "PUBLIC KEY", "ROLES", "ADDED", "REVOKED", ">SESSIONS");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *key = json_array_get(list, i);
         char s[5][64], roles[512];

@@ -19,9 +19,9 @@ typedef struct {
     const char *name, *summary;
     command_fn *run;     /* NULL: */
     const char *program; /* the program that it execs */
-} command_t;
+} subcommand_t;
 
-static const command_t COMMANDS[] = {
+static const subcommand_t COMMANDS[] = {
     {"broker", "run a broker (heddle-broker)", NULL, "heddle-broker"},
     {"worker", "run a worker beside an engine (heddle-worker)", NULL, "heddle-worker"},
     {"publish", "publish a PEFT directory as a new version", command_publish, NULL},
@@ -45,25 +45,25 @@ enum { COMMAND_COUNT = sizeof COMMANDS / sizeof *COMMANDS };
 
 static const char NOTES[] =
     "Exit status: 0 ok, 1 the answer is no, 2 usage, 3 not found, 4 conflict, 5 deadline, 6 denied, 7 "
-    "broker unavailable,\n"
-    "8 input refused, 9 local system, 129, 130 or 143 interrupted (SIGHUP, SIGINT, SIGTERM).\n\n"
+    "broker\n"
+    "unavailable, 8 input refused, 9 local system, 129, 130 or 143 interrupted (SIGHUP, SIGINT, SIGTERM).\n\n"
     "Environment:\n"
     "  HEDDLE_BROKER         where the broker listens, unless --broker is given [tcp://127.0.0.1:7700]\n"
     "  HEDDLE_BROKER_KEY     the broker's public key, or a file with it, unless --broker-key is given\n"
     "  HEDDLE_KEY            your own key, a file, unless --key is given [client.key of the key ring]\n"
     "  HEDDLE_KEYS           the key ring, a directory [$XDG_CONFIG_HOME/heddle/keys, else "
     "~/.config/heddle/keys]\n"
-    "  HEDDLE_TRANSFER_MODE  publish, worker: auto, eager or rendezvous, how tensor bytes are sent "
-    "[auto]\n"
-    "  HEDDLE_PLUGIN_DIR     publish, worker: where transfer_ucx.so is [beside the program, else where "
-    "it was installed]\n"
-    "  UCX_...               publish, worker: UCX's own settings; those that are set are left as they "
-    "are\n"
+    "  HEDDLE_TRANSFER_MODE  publish, worker: eager or rendezvous, how tensor bytes are sent [eager]\n"
+    "  HEDDLE_GUARD          publish, worker: 0 ends the protection of complete versions from stray writes "
+    "[1]\n"
+    "  HEDDLE_PLUGIN_DIR     publish, worker: folder of transfer_ucx.so [beside the program, else as "
+    "installed]\n"
+    "  UCX_...               publish, worker: UCX's own settings; those that are set are left as they are\n"
     "  XDG_STATE_HOME        broker: its data directory is heddle below it, unless --data is given "
     "[~/.local/state]\n"
     "  NOTIFY_SOCKET         broker, worker: a service manager, notified when they serve and end\n";
 
-static const command_t *find(const char *name)
+static const subcommand_t *find(const char *name)
 {
     for (int i = 0; i < COMMAND_COUNT; i++)
         if (!strcmp(COMMANDS[i].name, name)) return &COMMANDS[i];
@@ -94,7 +94,7 @@ static int unknown(int argc, char **argv, const char *word)
     return cli_fail(&common, "", &error);
 }
 
-static int run_command(const command_t *command, int argc, char **argv)
+static int run_command(const subcommand_t *command, int argc, char **argv)
 {
     if (command->run) return command->run(argc, argv);
     char path[4096];
@@ -139,7 +139,7 @@ static int run(int argc, char **argv)
     /* `heddle help publish` is `heddle publish --help`, and `heddle help` is `heddle --help`. */
     bool is_about = !strcmp(first, "help") && argc > 2 && argv[2][0] != '-' && strcmp(argv[2], "help");
     if (is_about) {
-        const command_t *about = find(argv[2]);
+        const subcommand_t *about = find(argv[2]);
         char *help[] = {argv[0], "--help", NULL};
         return about ? run_command(about, 2, help) : unknown(argc, argv, argv[2]);
     }
@@ -165,8 +165,8 @@ static int run(int argc, char **argv)
         }
     if (at >= argc) return unknown(argc, argv, NULL);
     /* It is for the completion of shells, so it is in no list of commands. */
-    static const command_t COMPLETE = {"complete", "", command_complete, NULL};
-    const command_t *command = strcmp(argv[at], COMPLETE.name) ? find(argv[at]) : &COMPLETE;
+    static const subcommand_t COMPLETE = {"complete", "", command_complete, NULL};
+    const subcommand_t *command = strcmp(argv[at], COMPLETE.name) ? find(argv[at]) : &COMPLETE;
     if (!command) return unknown(argc, argv, argv[at]);
     /* The command's name leaves its place, and argv[2..at] become the common options before it. */
     for (int i = at; i > 1; i--) argv[i] = argv[i - 1];

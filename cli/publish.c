@@ -21,7 +21,7 @@
 
 typedef struct {
     common_t common;
-    const char *adapter, *request_id, *writer, *data_device;
+    const char *adapter, *request_id, *writer, *data_device, *host_share;
     int64_t step;
     int activation, if_unchanged;
     uint32_t deadline_ms;
@@ -34,7 +34,8 @@ typedef struct {
 static const option_t OPTIONS[] = {
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "the adapter's name (required)", AT(adapter)},
     {"step", 0, OPTION_INTEGER, "N", NULL, "-1",
-     "the trainer's step, from 0; lower than the newest version's is refused; -1: none", AT(step)},
+     "the trainer's step, from 0; one below that of the last version with one is refused; -1: none",
+     AT(step)},
     {"activation", 0, OPTION_CHOICE, "all|as-ready|manual", NULL, "all",
      "when the workers switch: all have it staged, each as it has, or by heddle activate", AT(activation)},
     {"deadline", 0, OPTION_DEADLINE, "DUR", NULL, "60s",
@@ -56,8 +57,11 @@ static const option_t OPTIONS[] = {
     {"stay", 0, OPTION_FLAG, NULL, NULL, NULL, "go on serving until superseded or interrupted", AT(stay)},
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, "0", "bytes served a second; 0: no limit", AT(max_rate_bytes)},
     {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL,
-     "network interface of the tensor bytes; default: the one that reaches the broker, where it is private",
+     "network interface of the tensor bytes; default: the one that reaches the broker, if it is private",
      AT(data_device)},
+    {"host-share", 0, OPTION_TEXT, "DIR", NULL, NULL,
+     "directory, mode 0700, in which processes of this host share memory; default: in a network namespace",
+     AT(host_share)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow other addresses than loopback", AT(insecure)},
     {"dry-run", 0, OPTION_FLAG, NULL, NULL, NULL, "check DIR and digest it; needs no broker", AT(dry_run)},
     {0}};
@@ -65,21 +69,24 @@ static const char *const ARGS[] = {"DIR", NULL};
 static const option_set_t SET = {
     "heddle publish",
     "DIR --adapter NAME [OPTION...]",
-    "Publishes the PEFT adapter in DIR (adapter_config.json, adapter_model.safetensors) as a new version and "
-    "waits until the workers\nserve it.  While the version before it is still on its way to workers, "
-    "the new one waits for that; a line on\nstderr then says for which, also with --wait none.",
-    CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi.\n" CLI_QUORUM,
+    "Publishes the PEFT adapter in DIR (adapter_config.json, adapter_model.safetensors) as a new version "
+    "and\n"
+    "waits until the workers serve it.  While the version before it is still on its way to workers, the new "
+    "one\n"
+    "waits for that; a line on stderr then says for which, also with --wait none.",
+    CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi (2M, 2MB/s), or 16Mbit.\n" CLI_QUORUM,
     OPTIONS,
     CLI_COMMON,
     ARGS,
     1,
     CLI_EXITS
-    ", another process holds the bytes and as many workers as --wait asks serve them; 1 the version failed, "
-    "or too many\n"
-    "workers refused it; 3 there is no DIR; 4 unchanged, held, another writer (also one that takes over "
-    "during --stay),\na lower step, or a request id of other bytes;\n"
+    ", another process holds the bytes and as many workers as --wait asks serve them; 1 the\n"
+    "version failed, or too many workers refused it; 3 there is no DIR; 4 unchanged, held, another writer "
+    "(also\n"
+    "one that takes over during --stay), a lower step, or a request id of other bytes;\n"
     "5 the deadline ran out, or no worker came; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON ".\n\n"
-    "Environment:\n  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: auto, eager or rendezvous [auto]\n"
+    "Environment:\n  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: eager or rendezvous [eager]\n"
+    "  HEDDLE_GUARD          0: the memory of a complete version is not protected from stray writes [1]\n"
     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
     "  UCX_...               UCX's own settings; those that are set are left as they are\n\n"
     "Examples:\n  heddle publish ./checkpoint-100 --adapter policy --step 100\n"
@@ -91,7 +98,7 @@ static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
 
 /* The command ends at most 2 s after its deadline. The rest is for a late result from the broker, for a
  * publisher that was suspended past its lease and must register again, and for closing. */
-enum { SLICE_MS = 100, AGAIN_MS = 200, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900 };
+enum { SLICE_MS = 100, AGAIN_MS = 200, GRACE_MS = 400, AWAY_MS = 600, CLOSE_MS = 900, STILL_MS = 2000 };
 enum { PRINT_MS = 1000 }; /* between two lines about the version that goes first */
 
 /* Everything the answer needs, filled as far as it went, and what was printed on the way. */
@@ -107,6 +114,7 @@ typedef struct {
     bool is_drawn;     /* the last line on stderr is the progress bar */
     char queued[512];  /* what was printed last of a version that waits for another; "" */
     uint64_t printed_us;
+    uint64_t waited_us; /* when the last slice of the wait began */
 } outcome_t;
 
 /* ---- the answer ---- */
@@ -207,9 +215,10 @@ static void render(const common_t *c, json_t *a)
     const json_t *missing = json_object_get(json_object_get(a, "rollout"), "missing");
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
-        const char *code = cli_string(m, "code"); /* none: it is on its way */
-        printf("  missing: %s, phase %s%s%s: %s\n", cli_string(m, "worker"), cli_text(m, "phase", s[0]),
-               code ? ", " : "", code ? code : "", cli_text(m, "message", s[2]));
+        /* no code: it is on its way */
+        const char *code = cli_string(m, "code"), *message = cli_string(m, "message");
+        printf("  missing: %s, phase %s%s%s%s%s\n", cli_string(m, "worker"), cli_text(m, "phase", s[0]),
+               code ? ", " : "", code ? code : "", message ? ": " : "", message ? message : "");
     }
 }
 
@@ -252,6 +261,17 @@ static void print_silence(outcome_t *o)
             o->report.silent_ms / 1000);
 }
 
+/* Printed when a slice of the wait took far longer than it should: what was due meanwhile was not done, and
+ * the broker may have ended the session. */
+static void print_standstill(outcome_t *o)
+{
+    uint64_t now_us = clock_now(clock_system()), before_us = o->waited_us;
+    o->waited_us = now_us;
+    if (now_us - before_us < STILL_MS * 1000 || o->args->common.quiet) return;
+    clear_bar(o);
+    fprintf(stderr, "this process stood still for %.0f s, and goes on\n", (double)(now_us - before_us) / 1e6);
+}
+
 /* "waits for policy@14 (staged on 1 of 2)"; "" if it waits for no other version. */
 static const char *queued_text(const heddle_report_t *r)
 {
@@ -264,6 +284,7 @@ static bool show_progress(heddle_publisher_t *p, outcome_t *o)
 {
     bool is_quiet = o->args->common.quiet, is_shown = !is_quiet && isatty(STDERR_FILENO), is_lost = false;
     print_grace(o);
+    print_standstill(o);
     print_silence(o);
     /* Printed at once, and then at most each PRINT_MS, because the counts may change with each worker. */
     const char *queued = queued_text(&o->report);
@@ -302,6 +323,7 @@ static int wait_for(heddle_publisher_t *p, outcome_t *o, int phase, heddle_quoru
     unsigned long long version = o->published.version;
     int rc;
     o->queued[0] = 0;
+    o->waited_us = clock_now(clock_system());
     do {
         rc = heddle_publisher_wait(p, version, phase, quorum, SLICE_MS, &o->report);
         o->error = *cli_error(rc); /* before next_event replaces it */
@@ -480,6 +502,7 @@ static int publish(const args_t *args, const char *dir, outcome_t *o)
                                         args->common.timeout_ms < most_ms ? args->common.timeout_ms : most_ms,
                                     .max_rate_bytes = args->max_rate_bytes,
                                     .data_device = args->data_device,
+                                    .host_share = args->host_share,
                                     .insecure = args->insecure,
                                     .close_ms = CLOSE_MS,
                                     .read_dir = dir};

@@ -13,7 +13,7 @@
 
 typedef struct {
     common_t common;
-    const char *data_device;
+    const char *data_device, *host_share;
     uint32_t deadline_ms;
     uint64_t max_rate_bytes;
     bool insecure;
@@ -26,8 +26,11 @@ static const option_t OPTIONS[] = {
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, "0", "bytes fetched a second; 0: no limit",
      AT(max_rate_bytes)},
     {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL,
-     "network interface of the tensor bytes; default: the one that reaches the broker, where it is private",
+     "network interface of the tensor bytes; default: the one that reaches the broker, if it is private",
      AT(data_device)},
+    {"host-share", 0, OPTION_TEXT, "DIR", NULL, NULL,
+     "directory, mode 0700, in which processes of this host share memory; default: in a network namespace",
+     AT(host_share)},
     {"insecure", 0, OPTION_FLAG, NULL, NULL, NULL, "allow other addresses than loopback", AT(insecure)},
     {0}};
 static const char *const ARGS[] = {"REF", "DIR", NULL};
@@ -35,19 +38,20 @@ static const option_set_t SET = {
     "heddle pull",
     "NAME|NAME@V|TAG DIR [OPTION...]",
     "Fetches a version from a worker or publisher that holds it, compares its digest, and writes DIR: a "
-    "complete PEFT directory.\n"
+    "complete\n"
+    "PEFT directory.\n"
     "NAME alone is the active version; where none is active, the newest.  DIR appears whole or not at all; "
-    "it must not exist,\n"
-    "or be empty.  No rollout, wait or heddle workers counts the process that pulls.",
-    CLI_TAG "\n" CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi.",
+    "it\n"
+    "must not exist, or be empty.  No rollout, wait or heddle workers counts the process that pulls.",
+    CLI_TAG "\n" CLI_DUR "  SIZE: bytes, or with k M G Ki Mi Gi (2M, 2MB/s), or 16Mbit.",
     OPTIONS,
     CLI_COMMON,
     ARGS,
     2,
-    CLI_EXITS ", DIR is there; 1 the version failed, or its last holder is gone; 2 DIR is not empty; 3 there "
-              "is no such adapter or\n"
-              "version; 5 the deadline ran out; 6 the key needs the role worker:NAME; 9 DIR cannot be "
-              "written, or memory ran out.\n" CLI_EXITS_COMMON ".\n\n"
+    CLI_EXITS ", DIR is there; 1 the version failed, or its last holder is gone; 2 DIR is not empty; 3\n"
+              "there is no such adapter or version; 5 the deadline ran out; 6 the key needs the role "
+              "worker:NAME; 9 DIR\n"
+              "cannot be written, or memory ran out.\n" CLI_EXITS_COMMON ".\n\n"
               "Environment:\n"
               "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was "
               "installed]\n"
@@ -82,8 +86,11 @@ static void render(const common_t *c, json_t *a)
     printf("%s  %s, %s  in %s after %s ms", cli_text(a, "tag", s[0]), cli_bytes(a, "data_bytes", s[4]),
            cli_count(cli_integer(a, "tensor_count"), "tensor", s[1]), cli_text(a, "path", s[2]),
            cli_text(a, "elapsed_ms", s[3]));
-    for (size_t i = 0; i < json_array_size(sources); i++)
-        printf("%s%s", i ? ", " : ", from ", cli_text(json_array_get(sources, i), "name", s[0]));
+    for (size_t i = 0; i < json_array_size(sources); i++) {
+        const json_t *source = json_array_get(sources, i);
+        printf("%s%s%s", i ? ", " : ", from ", cli_integer(source, "bytes") ? "" : "the memory of ",
+               cli_text(source, "name", s[0]));
+    }
     puts("");
 }
 
@@ -95,6 +102,7 @@ static int ask(heddle_admin_t *admin, const void *self, char **ret_json)
     heddle_pull_opts_t opts = {.size = sizeof opts,
                                .deadline_ms = args->deadline_ms,
                                .data_device = args->data_device,
+                               .host_share = args->host_share,
                                .max_rate_bytes = args->max_rate_bytes,
                                .insecure = args->insecure,
                                .progress = is_shown ? draw : NULL,

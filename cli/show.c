@@ -8,7 +8,7 @@
 #include "core/errors.h"
 #include "core/units.h"
 
-#include <stdarg.h>
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,7 +138,7 @@ void cli_clear_bar(void) { fprintf(stderr, "\r%78s\r", ""); }
 /* ---- tables ---- */
 
 /* Copies: the texts come from buffers that the next row uses again.  Out of memory: the table ends there. */
-static void add_cell(table_t *t, const char *text)
+static void add_cell(cli_table_t *t, const char *text)
 {
     if (t->count == t->capacity) {
         int capacity = t->capacity ? 2 * t->capacity : 64;
@@ -150,18 +150,17 @@ static void add_cell(table_t *t, const char *text)
     t->cells[t->count++] = strdup(text ? text : "-");
 }
 
-void table_init(table_t *t, int columns, const char *const *headings)
+void table_begin(cli_table_t *t, const char *const *headings, int count)
 {
-    *t = (table_t){.columns = columns};
-    for (int i = 0; i < columns; i++) add_cell(t, headings[i]);
+    assert(count <= TABLE_COLUMNS);
+    *t = (cli_table_t){.columns = count};
+    table_add(t, headings, count);
 }
 
-void table_row(table_t *t, ...)
+void table_add(cli_table_t *t, const char *const *cells, int count)
 {
-    va_list args;
-    va_start(args, t);
-    for (int i = 0; i < t->columns; i++) add_cell(t, va_arg(args, const char *));
-    va_end(args);
+    assert(count == t->columns);
+    for (int i = 0; i < count; i++) add_cell(t, cells[i]);
 }
 
 /* The width in characters: names may hold UTF-8 of several bytes each. */
@@ -174,9 +173,9 @@ static int width_of(const char *text)
 
 /* The heading decides the side for its whole column. The last column is not filled, so that a long reason
  * does not make every line wrap. */
-void table_print(table_t *t)
+void table_print(cli_table_t *t)
 {
-    int widths[16] = {0};
+    int widths[TABLE_COLUMNS] = {0};
     for (int i = 0; i < t->count; i++) {
         bool is_marked = i < t->columns && t->cells[i][0] == '>';
         int width = width_of(t->cells[i]) - is_marked, *widest = &widths[i % t->columns];
@@ -191,5 +190,27 @@ void table_print(table_t *t)
     }
     for (int i = 0; i < t->count; i++) free(t->cells[i]);
     free(t->cells);
-    *t = (table_t){0};
+    *t = (cli_table_t){0};
+}
+
+bool cli_is_unknown(const json_t *missing)
+{
+    return !json_is_number(json_object_get(missing, "heartbeat_age_ms"));
+}
+
+void cli_show_missing(const json_t *missing)
+{
+    char s[2][64];
+    for (size_t i = 0; i < json_array_size(missing); i++) {
+        const json_t *m = json_array_get(missing, i);
+        const char *worker = cli_string(m, "worker"), *note = cli_string(m, "note");
+        if (cli_is_unknown(m)) {
+            printf("  missing: %s, no such worker is known\n", worker);
+            continue;
+        }
+        const char *code = cli_string(m, "code"); /* none: it is on its way */
+        printf("  missing: %s, %s%s%s, last heartbeat %s ms ago%s%s\n", worker, cli_text(m, "phase", s[0]),
+               code ? ", " : "", code ? code : "", cli_text(m, "heartbeat_age_ms", s[1]), note ? ": " : "",
+               note ? note : "");
+    }
 }

@@ -19,6 +19,18 @@ static const option_t OPTIONS[] = {{"check", 0, OPTION_FLAG, NULL, NULL, NULL,
                                     "exit status 1 where something needs an operator; lists what",
                                     offsetof(args_t, check)},
                                    {0}};
+
+/* The table is the same in both commands. */
+#define COLUMNS                                                                                              \
+    "adapter: its name.  active: the version that the latest decision names; lost: no process holds its "    \
+    "bytes.\n"                                                                                               \
+    "decision: the number of that decision.  digest: of the active version.\n"                               \
+    "newest: the version of the greatest number, and its state.\n"                                           \
+    "current: of the ready workers that subscribe to it, how many serve the active version.\n"               \
+    "lag: how many versions were chosen after the one that the worker farthest behind serves; 0 when all "   \
+    "serve the\nactive one.  -o json: max_lag.\n"                                                            \
+    "writer: the publisher that may publish now.\n"                                                          \
+    "held: at which version, and by whom it was activated by hand; later ones wait for `heddle resume`."
 static const option_set_t STATUS = {
     "heddle status",
     "[OPTION...]",
@@ -26,9 +38,9 @@ static const option_set_t STATUS = {
     "--check: the broker takes no records, has just started (settling), or has older data than its members;\n"
     "a member of another cluster came; the active or the newest version of an adapter is lost, or the "
     "newest\n"
-    "has failed; an adapter is held; a worker was lost within 10 minutes, or has lacked the active version "
+    "has failed; an adapter is held; a worker was lost within 10 minutes, or has served no active version "
     "for\n"
-    "more than a minute.  -o json: reasons.\n" CLI_DUR,
+    "more than a minute.  -o json: reasons.\n" COLUMNS "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     NULL,
@@ -41,18 +53,17 @@ static const option_set_t ADAPTERS = {
     "heddle adapters",
     "[OPTION...]",
     "Every adapter: active and newest version, writer, how many workers are current.\n"
-    "ACTIVE says lost where no process holds the bytes of the active version.\n"
-    "Adapters that have subscribers and no version yet are listed too.\n"
-    "LAG (max_lag): how many versions were chosen after the one that the worker farthest behind serves; 0 "
-    "when all serve the active one.",
+    "Adapters that have subscribers and no version yet are listed too.\n" COLUMNS,
     CLI_DUR,
     NULL,
     CLI_COMMON,
     NULL,
     0,
-    CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle adapters\n"
-              "  heddle adapters -o json | jq -r '.adapters[] | select(.max_lag > 0) | .name'    those with "
-              "workers that are behind"};
+    CLI_EXITS ".\n" CLI_EXITS_COMMON ".\n\n"
+              "Examples:\n"
+              "  heddle adapters\n"
+              "  heddle adapters -o json | jq -r '.adapters[] | select(.max_lag > 0) | .name'    which "
+              "are behind"};
 
 void cli_show_adapters(const common_t *c, json_t *answer)
 {
@@ -62,10 +73,9 @@ void cli_show_adapters(const common_t *c, json_t *answer)
         puts("no adapters yet: heddle publish DIR --adapter NAME");
         return;
     }
-    table_t t;
-    table_init(&t, 9,
-               (const char *const[]){"ADAPTER", ">ACTIVE", ">DECISION", "DIGEST", "NEWEST", ">CURRENT",
-                                     ">LAG", "WRITER", "HELD"});
+    cli_table_t t;
+    table_init(&t, "ADAPTER", ">ACTIVE", ">DECISION", "DIGEST", "NEWEST", ">CURRENT", ">LAG", "WRITER",
+               "HELD");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *a = json_array_get(list, i), *held = json_object_get(a, "held"),
                      *live = json_object_get(a, "active"), *newest = json_object_get(a, "newest");
@@ -125,6 +135,33 @@ static void render(const common_t *c, json_t *answer)
     cli_show_adapters(c, answer);
 }
 
+/* What ends a reason, as the table of operations.md, Watching, has it: a section there, or a command. */
+static const struct {
+    const char *reason, *section, *command;
+} CURES[] = {{"broker.read_only", "operations.md, A full disk", NULL},
+             {"broker.restored", "operations.md, Older data were put back", NULL},
+             {"broker.other_cluster", "operations.md, A worker is not there", NULL},
+             {"version.lost", "operations.md, A version is lost", NULL},
+             {"version.failed", "operations.md, A publish is stuck or failed", NULL},
+             {"adapter.held", NULL, "heddle resume"},
+             {"worker.lost", "operations.md, A worker is not there", NULL},
+             {"worker.damaged", "operations.md, Digests differ", NULL},
+             {"worker.behind", NULL, "heddle workers"}};
+
+/* Of the reason that the message has.  Without one the hint of all stands. */
+static void hint_cure(heddle_error_t *error, const json_t *reason, bool has_others)
+{
+    const char *name = cli_string(reason, "name"), *worker = cli_string(reason, "worker");
+    const char *others = has_others ? "; for the other reasons: operations.md, Watching" : "";
+    for (size_t i = 0; name && i < sizeof CURES / sizeof *CURES; i++) {
+        if (strcmp(CURES[i].reason, name) != 0) continue;
+        if (CURES[i].section) error_hint(error, "%s%s", CURES[i].section, others);
+        else
+            error_hint(error, "`%s %.128s`%s", CURES[i].command,
+                       worker ? worker : cli_string(reason, "adapter"), others);
+    }
+}
+
 /* Code 0: there is no reason.  A cron job may keep stderr alone, so the error has the first of them. */
 static heddle_error_t check(const char *json)
 {
@@ -140,6 +177,7 @@ static heddle_error_t check(const char *json)
     else if (count)
         error_fail(&error, HEDDLE_ERR_UNHEALTHY, "%s; and %zu more reason%s", first, count - 1,
                    count > 2 ? "s" : "");
+    if (count) hint_cure(&error, json_array_get(reasons, 0), count > 1);
     json_decref(answer);
     return error;
 }

@@ -3,9 +3,9 @@
  * DIR.
  *
  * With --dir three parties may differ: the files, the registry, and what the workers have. The answer then
- * says which of them is alone, because the user must act on that one (cli/holders.h). */
+ * says which of them is alone, because the user must act on that one (cli/agreement.h). */
 #include "cli/cli.h"
-#include "cli/holders.h"
+#include "cli/agreement.h"
 
 #include "core/clock.h"
 #include "core/errors.h"
@@ -30,18 +30,21 @@ static const option_set_t SET = {
     "heddle verify",
     "NAME|NAME@V|TAG [OPTION...]",
     "Every holder hashes its slot again now, and its exported directory; the digests are compared.  NAME "
-    "alone: the active version.\n"
+    "alone:\n"
+    "the active version.\n"
     "An exported directory that is missing or differs is reported; its worker then writes it again from "
     "memory.",
-    CLI_TAG "\n" CLI_DUR,
+    "worker, version, digest: what was asked, of which version, and what it hashed.\n"
+    "match: ok, or DIFFERS; or why the worker gave no digest.\n"
+    "exported: the same of its exported directory; MISSING: there is none; -: none is wanted.\n"
+    "hash ms: how long the hashing took.\n" CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
     1,
     CLI_EXITS
-    ", every digest is the expected one; 1 one differs, or DIR is another version; 3 there is no such "
-    "version;\n"
-    "5 a holder did not answer in time; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON
+    ", every digest is the expected one; 1 one differs, or DIR is another version; 3 there is\n"
+    "no such version; 5 a holder did not answer in time; 8 what is in DIR is refused.\n" CLI_EXITS_COMMON
     ".\n\nExamples:\n  heddle verify policy                     what is served now\n"
     "  heddle verify policy@7 --dir ./checkpoint-100    compared with your own files, not with the registry"};
 
@@ -51,8 +54,8 @@ static void render(const common_t *c, json_t *a)
     printf("expected  %s\n", cli_string(a, "expected"));
     const json_t *list = json_object_get(a, "workers");
     if (json_array_size(list) == 0) return; /* no worker was queried */
-    table_t t;
-    table_init(&t, 6, (const char *const[]){"WORKER", ">VERSION", "DIGEST", "MATCH", "EXPORTED", ">HASH MS"});
+    cli_table_t t;
+    table_init(&t, "WORKER", ">VERSION", "DIGEST", "MATCH", "EXPORTED", ">HASH MS");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *w = json_array_get(list, i), *exported = json_object_get(w, "exported_match");
         const char *code = cli_string(w, "code");
@@ -117,14 +120,14 @@ static int verify_dir(const args_t *args, heddle_admin_t *admin, const char *dig
         /* The workers were queried, so the answer does not rest on the registry alone: during its startup
          * grace period a broker queries none.  All workers with the registry's bytes differ from DIR then,
          * and none of them is at fault. */
-        holders_t h = holders_of(answer, digest, meant_digest);
+        agreement_t h = agreement_of(answer, digest, meant_digest);
         error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH,
                    "%.300s is not %s@%lld (h1:%.12s... as the registry has it)%s%.100s%s", args->dir, adapter,
                    meant, meant_digest + strcspn(meant_digest, ":") + 1, h.other ? "; " : "",
                    h.other ? h.other : "", h.other ? " has the bytes of neither" : "");
         error_where(&error, adapter, (uint64_t)meant, h.other, "verify");
         error_contrast(&error, meant_digest, digest);
-        holders_hint(&h, adapter, real, &error);
+        agreement_hint(&h, adapter, real, &error);
     }
     json_decref(answer);
     json_decref(versions);

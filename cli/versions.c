@@ -27,12 +27,21 @@ static const option_set_t SET = {
     "heddle versions",
     "NAME|NAME@V|TAG [OPTION...]",
     "The versions of an adapter; with NAME@V that version alone, with its configuration and who has it.",
+    "version, digest: its number, and its content.  step: the trainer's own.  created: how long ago.\n"
+    "state: staging, staged, active, kept (to go back to), superseded, failed, retired or lost.\n"
+    "bytes, tensors: how much it is.  holders: the workers that have its bytes.\n"
+    "why: why it failed or was lost, or what it waits for.\n"
+    "Of NAME@V a row for each worker:\n"
+    "worker, since: its name, and how long it has been in that state.\n"
+    "sources: where its bytes came from.  ms: how long each phase took there.\n"
     "took: from created to activated, and the worker and the phase (connect, fetch, stage) that took longest "
-    "of those\nthat the activation waited for; then what took the rest of the time, where that is known.  "
-    "Until it is active:\nso far, and the worker that is furthest behind, or the version that goes first.  "
-    "Of one that ended before: until it\nended, and the worker that it failed at, or that was furthest "
-    "behind.  "
-    "-o json: took_ms, so_far_ms,\nended_after_ms, slowest, rest.\n" CLI_TAG "\n" CLI_DUR,
+    "of\n"
+    "those that the activation waited for; then what took the rest of the time, where that is known.  Until "
+    "it\n"
+    "is active: so far, and the worker that is furthest behind, or the version that goes first.  Of one "
+    "that\n"
+    "ended before: until it ended, and the worker that it failed at, or that was furthest behind.  -o json:\n"
+    "took_ms, so_far_ms, ended_after_ms, slowest, rest.\n" CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -47,14 +56,16 @@ enum { NEWEST_ROWS = 30 }; /* always shown, even if they have ended */
 /* A fetch at more than this part of --max-rate is limited by it: the time to begin and to end is in the
  * average too, so it never reaches the whole. */
 #define RATE_IS_LIMITED 0.8
+/* Less than this are messages on their way. */
+#define WAIT_IS_LONG_MS 10.0
 /* A fetch that took less moved no bytes. */
 #define NO_FETCH_MS 0.01
 /* A switch is mentioned from this part of the time before it on: usually it takes next to nothing. */
 #define SWITCH_IS_LONG 0.2
 
-/* "10.0 MB from w1, 7.6 MB from trainer"; while it fetches "trainer".  A worker that had the content under
- * another number fetched nothing; of a version that was staged before a restart of the broker the sources are
- * not known any more. */
+/* "10.0 MB from w1, 7.6 MB from trainer"; "memory of w1" where it is held there; while it fetches "trainer".
+ * A worker that had the content under another number fetched nothing; of a version that was staged before a
+ * restart of the broker the sources are not known any more. */
 static const char *sources_of(const json_t *w, char *to, size_t size)
 {
     const json_t *sources = json_object_get(w, "sources");
@@ -71,8 +82,10 @@ static const char *sources_of(const json_t *w, char *to, size_t size)
                                       : "already here");
     for (size_t k = 0; k < json_array_size(sources) && n < size; k++) {
         const json_t *s = json_array_get(sources, k);
-        n += (size_t)snprintf(to + n, size - n, "%s%s from %.128s", k ? ", " : "",
-                              cli_bytes(s, "bytes", bytes), cli_text(s, "name", now));
+        bool is_held = json_integer_value(json_object_get(s, "bytes")) == 0;
+        n += (size_t)snprintf(to + n, size - n, "%s%s %s %.128s", k ? ", " : "",
+                              is_held ? "memory" : cli_bytes(s, "bytes", bytes), is_held ? "of" : "from",
+                              cli_text(s, "name", now));
     }
     return to;
 }
@@ -80,8 +93,8 @@ static const char *sources_of(const json_t *w, char *to, size_t size)
 /* "announce 0.1, queued behind policy@6 812.0, fetch 3.1, verify 0.9": what took time, in ms */
 static const char *timing_of(const json_t *v, const json_t *w, char *to, size_t size)
 {
-    static const char *const PHASES[] = {"announce", "queued", "connect", "fetch",
-                                         "verify",   "stage",  "activate"};
+    static const char *const PHASES[] = {"announce", "queued", "waiting", "connect",
+                                         "fetch",    "verify", "stage",   "activate"};
     const json_t *timing = json_object_get(w, "timing");
     char queued[HEDDLE_NAME_MAX + 48], scratch[64];
     size_t n = 0;
@@ -94,7 +107,8 @@ static const char *timing_of(const json_t *v, const json_t *w, char *to, size_t 
         snprintf(key, sizeof key, "%s_ms", PHASES[i]);
         const json_t *ms = json_object_get(timing, key);
         const char *phase = strcmp(PHASES[i], "queued") ? PHASES[i] : queued;
-        if (json_is_number(ms))
+        bool is_short = !strcmp(PHASES[i], "waiting") && json_number_value(ms) < WAIT_IS_LONG_MS;
+        if (json_is_number(ms) && !is_short)
             n += (size_t)snprintf(to + n, size - n, "%s%s %.1f", n ? ", " : "", phase, json_number_value(ms));
     }
     return to[0] ? to : "-";
@@ -193,7 +207,8 @@ static void print_took(const json_t *v, const char *key)
         double fetch_ms = json_number_value(json_object_get(slowest, "ms")),
                rate = fetch_ms > 0 ? (double)cli_integer(copy, "bytes_done") * 1000 / fetch_ms : 0,
                max_rate = (double)cli_integer(copy, "max_rate_bytes");
-        bool has_rate = rate > 0 && phase && !strcmp(phase, "fetch");
+        bool is_copied = !json_is_true(json_object_get(copy, "held"));
+        bool has_rate = is_copied && rate > 0 && phase && !strcmp(phase, "fetch");
         char text[HEDDLE_NAME_MAX + 48];
         printf("; slowest %s: %s %s", worker, phase_of(v, slowest, text, sizeof text),
                cli_ms(slowest, "ms", s[0]));
@@ -201,18 +216,18 @@ static void print_took(const json_t *v, const char *key)
         if (has_rate) printf(" at %s/s", s[0]);
         if (has_rate && max_rate > 0 && rate > RATE_IS_LIMITED * max_rate)
             printf(", its own --max-rate of %s/s", cli_bytes(copy, "max_rate_bytes", s[0]));
-        /* That a source was lost: of a version that ended the table has the note. */
-        bool has_note = has_rate && !strcmp(key, "took_ms") && cli_string(copy, "note");
+        /* That a source was lost: of a version that ended, and of a switch, the table has the note. */
+        bool has_note = has_rate && !strcmp(key, "took_ms") && cli_string(copy, "note") &&
+                        strcmp(cli_text(copy, "state", s[0]), "committed") != 0;
         if (has_note) printf(", %s", cli_string(copy, "note"));
     }
-    /* The phases of the slowest worker need not add up to the whole: a rest of more than half is named even
-     * without an explanation, else the line would seem to blame that worker for all of it. */
-    bool is_most = json_number_value(json_object_get(rest, "ms")) > took_ms / 2;
+    /* The phases of the slowest worker need not add up to the whole: the rest is named even without an
+     * explanation, else the line would seem to blame that worker for all of it. */
     if (is_forgotten(v)) printf("; which phases took it is not known since the broker was started again");
     else if (why) printf("; %s of the whole: %s", cli_ms(rest, "ms", s[0]), why);
-    else if (is_most && json_is_object(slowest))
-        printf("; %s of the whole: in no phase of a worker", cli_ms(rest, "ms", s[0]));
-    else if (is_most) printf("; in which phases is not known");
+    else if (json_is_object(rest) && json_is_object(slowest))
+        printf("; %s of the whole: waiting, in no phase of a worker", cli_ms(rest, "ms", s[0]));
+    else if (json_is_object(rest)) printf("; in which phases is not known");
     if (json_number_value(json_object_get(last, "ms")) > took_ms * SWITCH_IS_LONG)
         printf("; then %s switched in %s", cli_text(last, "worker", s[0]), cli_ms(last, "ms", s[1]));
     puts("");
@@ -251,6 +266,18 @@ static void print_so_far(const json_t *v)
     puts("");
 }
 
+/* "4.0 MB, last known": no later heartbeat will correct it. */
+static const char *bytes_of(const json_t *v, const json_t *w, char *to, size_t size)
+{
+    char s[64];
+    const char *state = cli_string(w, "state");
+    int64_t done = cli_integer(w, "bytes_done");
+    bool is_over = !state || !strcmp(state, "failed");
+    bool is_last = is_over && done > 0 && done < cli_integer(v, "data_bytes");
+    snprintf(to, size, "%s%s", cli_bytes(w, "bytes_done", s), is_last ? ", last known" : "");
+    return to;
+}
+
 /* NAME@V: one version in detail. The lines are in the order of its life: what it is, how it was made, which
  * processes hold it, and how it reached the workers. */
 static void render_one(const json_t *v)
@@ -263,8 +290,10 @@ static void render_one(const json_t *v)
     if (hint_of(v)) print_line("hint", hint_of(v));
     print_line("step", cli_text(v, "step", s[0]));
     printf("%-11s %s (%s)\n", "created", cli_text(v, "created_at", s[0]), cli_age(v, "created_at", s[1]));
-    printf("%-11s %s (%s)\n", "activated", cli_text(v, "activated_at", s[0]),
-           cli_age(v, "activated_at", s[1]));
+    if (!cli_string(v, "activated_at")) print_line("activated", "-");
+    else
+        printf("%-11s %s (%s)\n", "activated", cli_text(v, "activated_at", s[0]),
+               cli_age(v, "activated_at", s[1]));
     print_line("writer", cli_text(v, "writer", s[0]));
     print_line("request id", cli_text(v, "request_id", s[0]));
     printf("%-11s %s, %s\n", "bytes", cli_bytes(v, "data_bytes", s[0]),
@@ -284,32 +313,59 @@ static void render_one(const json_t *v)
     else if (json_is_number(json_object_get(v, "so_far_ms"))) print_so_far(v);
     const json_t *list = json_object_get(v, "workers");
     if (json_array_size(list) == 0) return;
-    table_t t;
-    table_init(&t, 7, (const char *const[]){"WORKER", "STATE", "SINCE", ">BYTES", "SOURCES", "MS", "WHY"});
+    cli_table_t t;
+    table_init(&t, "WORKER", "STATE", "SINCE", ">BYTES", "SOURCES", "MS", "WHY");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *w = json_array_get(list, i);
-        char from[512], ms[320];
+        char from[512], ms[320], bytes[96];
         table_row(&t, cli_string(w, "worker"), cli_text(w, "state", s[0]), cli_age(w, "since_at", s[1]),
-                  cli_bytes(w, "bytes_done", s[2]), sources_of(w, from, sizeof from),
+                  bytes_of(v, w, bytes, sizeof bytes), sources_of(w, from, sizeof from),
                   timing_of(v, w, ms, sizeof ms), cli_why(w, text, sizeof text));
     }
     puts("");
     table_print(&t);
 }
 
+/* "`heddle rollback policy` can go back to 4 5 6": the versions below the active one that were active and are
+ * still held.  Nothing where none is active, or it is the first one. */
+static void print_way_back(const json_t *answer, const json_t *list)
+{
+    int64_t active = 0, earlier = 0;
+    size_t count = json_array_size(list), n = 0;
+    char kept[400] = "", number[64];
+    for (size_t i = 0; i < count; i++) {
+        const json_t *v = json_array_get(list, i);
+        const char *state = cli_string(v, "state");
+        if (state && !strcmp(state, "active")) active = cli_integer(v, "version");
+    }
+    for (size_t i = 0; i < count && n < sizeof kept; i++) {
+        const json_t *v = json_array_get(list, i);
+        const char *state = cli_string(v, "state");
+        if (cli_integer(v, "version") >= active) break;
+        earlier++;
+        if (state && !strcmp(state, "kept"))
+            n += (size_t)snprintf(kept + n, sizeof kept - n, " %s", cli_text(v, "version", number));
+    }
+    const char *name = cli_string(answer, "adapter");
+    if (n)
+        printf("\n`heddle rollback %s` can go back to%s; --dry-run says to which, --to V names one\n", name,
+               kept);
+    else if (earlier)
+        printf("\nthere is no version to roll back to: none before %lld is kept\n", (long long)active);
+}
+
 static void render(const common_t *c, json_t *answer)
 {
     const json_t *list = json_object_get(answer, "versions"), *first = json_array_get(list, 0);
     size_t hidden = 0, count = json_array_size(list);
-    table_t t;
+    cli_table_t t;
     /* The broker puts the workers only into the answer about one version. */
     if (json_object_get(first, "workers")) {
         render_one(first);
         return;
     }
-    table_init(&t, 10,
-               (const char *const[]){">VERSION", "STATE", "DIGEST", ">STEP", "CREATED", ">TOOK", ">BYTES",
-                                     ">TENSORS", ">HOLDERS", "WHY"});
+    table_init(&t, ">VERSION", "STATE", "DIGEST", ">STEP", "CREATED", ">TOOK", ">BYTES", ">TENSORS",
+               ">HOLDERS", "WHY");
     for (size_t i = 0; i < count; i++) {
         const json_t *v = json_array_get(list, i);
         const char *state = cli_string(v, "state");
@@ -335,6 +391,7 @@ static void render(const common_t *c, json_t *answer)
     if (hidden)
         printf("\n%s that ended not shown: --all shows them\n",
                cli_count((int64_t)hidden, "older version", text));
+    print_way_back(answer, list);
 }
 
 static int ask(heddle_admin_t *admin, const void *args, char **ret_json)

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 
 #include "core/bytes.h"
+#include "core/errors.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -44,9 +45,8 @@ static const option_set_t SET = {
     CLI_COMMON,
     ARGS,
     1,
-    CLI_EXITS ", the workers have it; 1 the version failed or is lost; 3 it was "
-              "never published; 4 its adapter is held;\n"
-              "5 the deadline ran out.\n" CLI_EXITS_COMMON
+    CLI_EXITS ", the workers have it; 1 the version failed or is lost; 3 it was never published; 4 its\n"
+              "adapter is held; 5 the deadline ran out.\n" CLI_EXITS_COMMON
               ".\n\nExamples:\n  heddle wait policy                       until "
               "every worker serves the newest version,\n"
               "                                           or what was "
@@ -78,24 +78,19 @@ static void render(const common_t *c, json_t *a)
                cli_text(a, "elapsed_ms", s[1]));
         return;
     }
-    printf("%s@%s%s %s at ", cli_string(a, "adapter"), cli_text(a, "version", s[0]), instead,
-           cli_text(a, "phase", s[1]));
+    /* The error follows on stderr. The first line must not read as if the wait could still end well. */
+    const char *code = cli_string(json_object_get(a, "error"), "code");
+    bool is_lost = code && !strcmp(code, heddle_err_name(HEDDLE_ERR_VERSION_LOST));
+    printf("%s@%s%s %s at ", cli_string(a, "adapter"), cli_text(a, "version", s[0]),
+           is_lost ? " is lost;" : instead, cli_text(a, "phase", s[1]));
     /* "2 of 3 ready workers", "1 of 3 ready workers, 4 needed", "no worker: none is ready, 1 needed" */
     long long need = cli_integer(a, "need_count"), ready = cli_integer(a, "eligible_count");
+    for (size_t i = 0; i < json_array_size(missing); i++) ready -= cli_is_unknown(json_array_get(missing, i));
     if (need != ready) snprintf(needed, sizeof needed, ", %lld needed", need);
     if (!ready) printf("no worker: none is ready%s", needed);
     else printf("%lld of %s%s", have, cli_count(ready, "ready worker", s[0]), needed);
     printf(", after %s ms\n", cli_text(a, "elapsed_ms", s[0]));
-    for (size_t i = 0; i < json_array_size(missing); i++) {
-        const json_t *m = json_array_get(missing, i);
-        const char *worker = cli_string(m, "worker");
-        /* A worker that --worker names may never have joined: then there is no heartbeat. */
-        if (!json_is_number(json_object_get(m, "heartbeat_age_ms")))
-            printf("  missing: %s, no such worker is known\n", worker);
-        else
-            printf("  missing: %s, %s, %s, last heartbeat %s ms ago\n", worker, cli_text(m, "phase", s[0]),
-                   cli_text(m, "code", s[1]), cli_text(m, "heartbeat_age_ms", s[2]));
-    }
+    cli_show_missing(missing);
 }
 
 /* Once for each silence: without it a wait for a broker that has died looks like one for workers. */

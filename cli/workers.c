@@ -5,6 +5,8 @@
  * with its last state, and not by its absence. */
 #include "cli/cli.h"
 
+#include "core/errors.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -12,24 +14,35 @@ typedef struct {
     common_t common;
     const char *name;
 } args_t;
-static const char *const ARGS[] = {"NAME", NULL};
+static const char *const ARGS[] = {"WORKER", NULL};
 static const option_set_t SET = {
     "heddle workers",
     "[NAME] [OPTION...]",
     "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed "
-    "for 10 minutes, last.\n"
+    "for 10\n"
+    "minutes, last.\n"
     "worker: its name.  session: ready, draining, left or lost.\n"
     "current: it serves the active version of every adapter that it subscribed to.\n"
     "adapter, version, digest: what it serves; a row for each adapter.\n"
-    "state: of the version that it serves, else of the one that it fetches, else of the newest that it "
-    "has anything of.\n"
-    "fetching: the version on its way, and the part of its bytes that has come.\n"
+    "state: of the version that it serves, else of the one that it fetches, else of the newest that it has\n"
+    "anything of.\n"
+    "since: how long it has been in that state; of a stale one, since when another version is active; -: not "
+    "known.\n"
+    "fetching: the version on its way, and the part of its bytes that has come; no source: that version is "
+    "lost.\n"
     "heartbeat: how long ago the broker heard the last one.\n"
     "fetched: the bytes of tensors that came to the worker since it started, of all adapters.\n"
+    "own, held: the shared memory of its versions: what it owns, and what it uses of other processes of its "
+    "host;\n"
+    "not of one that is lost or has left.\n"
     "why: what is wrong; of a version on its way how fast it comes and the --max-rate that limits it, for "
-    "how long\nno bytes came, which version comes after it, or for how long no message of the worker came.\n"
+    "how long\n"
+    "no bytes came, which version comes after it, for how long no message of the worker came, or for how "
+    "long its\n"
+    "application has not switched to the active version.\n"
     "-o json: lag: how many versions were chosen after the one that it serves; 0 when that is the active "
-    "one, 1 when\nit serves nothing.",
+    "one, 1\n"
+    "when it serves nothing.",
     CLI_DUR,
     NULL,
     CLI_COMMON,
@@ -39,28 +52,46 @@ static const option_set_t SET = {
     ", 3 there is no such worker.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle workers\n"
     "  heddle workers w1 -o json | jq -e '.workers[-1].current'    is it ready to answer with the newest?"};
 
-/* A row for each adapter of the worker; what belongs to the worker is in the first one only. */
-static void add_worker(table_t *t, const json_t *w)
+/* Its process has ended, or is silent, and what it said of its memory no longer holds. */
+static bool has_ended(const json_t *w)
 {
-    char state[64], current[64], beat[64] = "-", bytes[64];
+    const char *session = cli_string(w, "state");
+    return session && (!strcmp(session, "lost") || !strcmp(session, "left"));
+}
+
+/* A row for each adapter of the worker; what belongs to the worker is in the first one only. */
+static void add_worker(cli_table_t *t, const json_t *w)
+{
+    char state[64], current[64], beat[64] = "-", bytes[64], own[64], held[64], unheld[360] = "";
     const json_t *adapters = json_object_get(w, "adapters");
     if (json_is_number(json_object_get(w, "heartbeat_age_ms"))) cli_ms(w, "heartbeat_age_ms", beat);
     cli_bytes(json_object_get(w, "counters"), "bytes_in", bytes);
+    const json_t *memory = has_ended(w) ? NULL : json_object_get(w, "memory");
+    const char *memory_why = has_ended(w) ? NULL : cli_string(json_object_get(w, "transport"), "memory_why");
+    if (memory_why)
+        snprintf(unheld, sizeof unheld,
+                 "copies what its host has: %s (this works, and takes more memory and time)", memory_why);
     size_t n = json_array_size(adapters);
     for (size_t i = 0; i < (n ? n : 1); i++) {
         const json_t *a = json_array_get(adapters, i), *f = json_object_get(a, "fetching");
-        char s[5][64], fetching[120] = "-", why[600];
+        char s[6][64], fetching[120] = "-", why[600];
         /* A part of the bytes, not of the time: how fast they come is in the last column. */
         if (json_is_object(f)) {
             double all = (double)cli_integer(f, "data_bytes");
-            snprintf(fetching, sizeof fetching, "%s, %.0f %%", cli_text(f, "version", s[4]),
-                     all > 0 ? 100.0 * (double)cli_integer(f, "bytes_done") / all : 0.0);
+            const char *code = cli_string(a, "code");
+            bool is_lost = code && !strcmp(code, heddle_err_name(HEDDLE_ERR_VERSION_LOST));
+            snprintf(fetching, sizeof fetching, "%s, %.0f %%%s", cli_text(f, "version", s[4]),
+                     all > 0 ? 100.0 * (double)cli_integer(f, "bytes_done") / all : 0.0,
+                     is_lost && !cli_string(f, "source") ? ", no source" : "");
         }
+        const char *told = cli_why(a, why, sizeof why);
+        if (!i && unheld[0] && !strcmp(told, "-")) told = unheld;
         table_row(t, i ? "" : cli_string(w, "name"), i ? "" : cli_text(w, "state", state),
                   i ? "" : cli_text(w, "current", current), cli_text(a, "name", s[0]),
-                  cli_text(a, "version", s[1]), cli_text(a, "state", s[3]),
+                  cli_text(a, "version", s[1]), cli_text(a, "state", s[3]), cli_age(a, "since_at", s[5]),
                   cli_short_digest(a, "digest", s[2]), fetching, i ? "" : beat, i ? "" : bytes,
-                  cli_why(a, why, sizeof why));
+                  i ? "" : cli_bytes(memory, "own_bytes", own),
+                  i ? "" : cli_bytes(memory, "held_bytes", held), told);
     }
 }
 
@@ -73,17 +104,14 @@ static void render(const common_t *c, json_t *answer)
         printf("the broker is settling, %lld s left; members come back\n", (settling + 999) / 1000);
     else if (json_array_size(list) == 0) puts("no workers: heddle worker --adapter NAME");
     if (json_array_size(list) == 0) return;
-    table_t t;
-    table_init(&t, 11,
-               (const char *const[]){"WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "DIGEST",
-                                     "FETCHING", ">HEARTBEAT", ">FETCHED", "WHY"});
+    cli_table_t t;
+    table_init(&t, "WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "SINCE", "DIGEST",
+               "FETCHING", ">HEARTBEAT", ">FETCHED", ">OWN", ">HELD", "WHY");
     size_t count = json_array_size(list);
     /* Twice over the list: those that have ended come last, since the others are what the user looks for. */
     for (size_t i = 0; i < 2 * count; i++) {
         const json_t *w = json_array_get(list, i % count);
-        const char *session = cli_string(w, "state");
-        bool has_ended = session && (!strcmp(session, "lost") || !strcmp(session, "left"));
-        if (has_ended == (i >= count)) add_worker(&t, w);
+        if (has_ended(w) == (i >= count)) add_worker(&t, w);
     }
     table_print(&t);
 }
@@ -97,5 +125,11 @@ int command_workers(int argc, char **argv)
 {
     args_t args = {0};
     int end = cli_parse(&SET, "workers", argc, argv, &args, &args.name);
-    return end >= 0 ? end : cli_ask(&args, "workers", ask, render);
+    if (end >= 0) return end;
+    if (!args.name || !strchr(args.name, '@')) return cli_ask(&args, "workers", ask, render);
+    heddle_error_t error;
+    error_fail(&error, HEDDLE_ERR_USAGE, "a worker has no version");
+    error_contrast(&error, "the name of a worker", args.name);
+    error_hint(&error, "`heddle versions %.160s` shows which workers have that version", args.name);
+    return cli_fail(&args.common, "workers", &error);
 }

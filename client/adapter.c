@@ -3,7 +3,7 @@
 
 #include "core/errors.h"
 #include "core/sized.h"
-#include "proto/peft.h"
+#include "formats/peft.h"
 
 /* Reads a directory without a broker, so that a trainer can check its output before it opens a publisher. */
 int heddle_adapter_check(const char *dir, heddle_adapter_info_t *ret_info)

@@ -40,6 +40,8 @@ static int take_ref(const char *ref, bool with_version, ref_t *ret_ref)
         rc = error_fail(error_last(), HEDDLE_ERR_NOT_FOUND, "there is no version %llu of %s",
                         (unsigned long long)ret_ref->version, ret_ref->name);
         error_where(error_last(), ret_ref->name, ret_ref->version, NULL, NULL);
+        error_expected(error_last(), "a version up to %llu", (unsigned long long)LIMIT_EXACT);
+        error_found(error_last(), "%llu", (unsigned long long)ret_ref->version);
         error_hint(error_last(), "`heddle versions %.128s` lists what there is", ret_ref->name);
     }
     return rc;
@@ -249,6 +251,7 @@ static int step_back(heddle_admin_t *a, msg_query_t *m, char **ret_json)
     json_decref(found);
     if (rc) return rc;
     uint64_t spent_ms = (clock_now(clock_system()) - began_us) / 1000;
+    m->asked_ms = m->deadline_ms;
     m->deadline_ms = m->deadline_ms > spent_ms ? m->deadline_ms - spent_ms : 1;
     m->dry_run = false;
     return ask(a, m, ret_json);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* client/broker_address.h: the list of brokers that a client connects to.  Without state; any thread; nothing
- * blocks. */
+/* client/broker_address.h: the list of brokers that a client connects to, and why none of them answered.
+ * Without state; any thread.  Only broker_address_unreached blocks. */
 #ifndef CLIENT_BROKER_ADDRESS_H
 #define CLIENT_BROKER_ADDRESS_H
+
+#include <heddle/types.h>
+#include <stdbool.h>
 
 #define BROKER_ADDRESS_ENV "HEDDLE_BROKER"
 #define BROKER_ADDRESS_DEFAULT "tcp://127.0.0.1:7700"
@@ -10,5 +13,10 @@
 /* The list that was given; where it is NULL or empty, that of the environment; else the default.  Borrowed.
  */
 const char *broker_address(const char *given);
+/* Fills `found` and the hint of an error about brokers that did not answer, which tells silence from no
+ * connection and from a host without an address, because the remedies differ.  `hint`: where there was no
+ * connection.  Asks the resolver, for a second at most. */
+void broker_address_unreached(const char *endpoints, bool is_reached, const char *hint,
+                              heddle_error_t *error);
 
 #endif

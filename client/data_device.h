@@ -3,7 +3,7 @@
  *
  *   named                         that one
  *   the broker is on loopback     lo
- *   it is elsewhere               the interface that reaches it, if its address there is private; else none,
+ *   it is elsewhere               the interface that reaches it, if all its addresses are private; else none,
  *                                 and the client is refused
  *
  * Any thread; waits for the resolver where the broker is named, and not by address. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/descriptors.h"
 
+#include "core/descriptors.h"
 #include "core/errors.h"
 #include "core/log.h"
 
@@ -9,32 +10,10 @@
 
 enum { LOOK_US = 100000 };
 
-/* Opening them is the only true test: limits of the process and of the system both count, and other
- * threads open files too. */
-static int open_some(int wanted, int fds[])
-{
-    int count = 0;
-    while (count < wanted && (fds[count] = eventfd(0, EFD_CLOEXEC)) >= 0) count++;
-    return count;
-}
-
-static void close_all(int fds[], int count)
-{
-    for (int i = 0; i < count; i++) close(fds[i]);
-}
-
-/* At most `wanted`; they are open for a moment only. */
-static int count_left(int wanted)
-{
-    int fds[DESCRIPTORS_START], count = open_some(wanted, fds);
-    close_all(fds, count);
-    return count;
-}
-
 /* The error is NO_MEMORY: descriptors are a resource that an operator can raise. */
 int descriptors_check(int wanted, heddle_error_t *error)
 {
-    int count = count_left(wanted);
+    int count = descriptors_count(wanted);
     if (count == wanted) return HEDDLE_OK;
     error_fail(error, HEDDLE_ERR_NO_MEMORY, "too few descriptors are left for files and connections");
     error_expected(error, "at least %d", wanted);
@@ -49,7 +28,7 @@ void descriptors_look(descriptors_keep_t *k, uint64_t now_us)
 {
     if (now_us < k->look_us) return;
     k->look_us = now_us + LOOK_US;
-    if (k->count && count_left(DESCRIPTORS_LOW) < DESCRIPTORS_LOW) {
+    if (k->count && descriptors_count(DESCRIPTORS_LOW) < DESCRIPTORS_LOW) {
         descriptors_fini(k);
         char scratch[REPEAT_TEXT];
         uint64_t times = repeat_note(&k->low, 0, now_us);
@@ -57,14 +36,13 @@ void descriptors_look(descriptors_keep_t *k, uint64_t now_us)
             log_emit(LOG_WARN, "descriptors.low", "the limit of open files is near: raise it (ulimit -n)%s",
                      repeat_text(times, scratch));
     } else if (!k->count &&
-               count_left(DESCRIPTORS_KEPT + DESCRIPTORS_LOW) == DESCRIPTORS_KEPT + DESCRIPTORS_LOW) {
-        k->count = open_some(DESCRIPTORS_KEPT, k->fds);
+               descriptors_count(DESCRIPTORS_KEPT + DESCRIPTORS_LOW) == DESCRIPTORS_KEPT + DESCRIPTORS_LOW) {
+        while (k->count < DESCRIPTORS_KEPT && (k->fds[k->count] = eventfd(0, EFD_CLOEXEC)) >= 0) k->count++;
         if (repeat_over(&k->low)) log_emit(LOG_WARN, "descriptors.again", "descriptors are free again");
     }
 }
 
 void descriptors_fini(descriptors_keep_t *k)
 {
-    close_all(k->fds, k->count);
-    k->count = 0;
+    while (k->count > 0) close(k->fds[--k->count]);
 }

@@ -87,6 +87,20 @@ unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now
     return out & ~(unsigned)(SO_HELLO | SO_LEAVE | SO_REDIAL);
 }
 
+/* A broker that is started with other data has another table of keys.  Its cluster is in HELLO_OK, which does
+ * not come then, and more keys alone would not bring the versions back. */
+void member_line_refused(client_member_t *m, const heddle_error_t *why)
+{
+    m->refusal = *why;
+    size_t used = strlen(why->message);
+    if (why->code == HEDDLE_ERR_DENIED && m->session.joined[0])
+        text_printf(
+            m->refusal.message + used, sizeof m->refusal.message - used,
+            "; this %s was in its cluster %.64s before: the key was revoked, or the broker was started "
+            "with other data (`heddle status` there shows the cluster)",
+            is_worker(m) ? "worker" : "publisher", m->session.joined);
+}
+
 /* The list is short and comes from this process; words beyond `cap` are left out. */
 uint32_t member_split(char *list, const char **ret_words, uint32_t cap)
 {

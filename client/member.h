@@ -32,6 +32,8 @@ void member_fini(client_member_t *m);
  * without a frame.  A frame that cannot be decoded is dropped and logged, and the session is not stepped;
  * where memory was lacking the connection is made anew, because WELCOME repeats all. */
 unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now_us, msg_t *ret_msg);
+/* The handshake was rejected, mostly for a key, and no message came through: sets `refusal`. */
+void member_line_refused(client_member_t *m, const heddle_error_t *why);
 /* Encodes and sends.  OK, NO_MEMORY, or SLOW or GONE of io->send. */
 int member_send(client_member_t *m, const msg_t *msg);
 /* Gives an event to the application, with the time and the session it belongs to. */

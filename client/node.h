@@ -38,6 +38,7 @@ typedef struct node_ops {
                                                     * nothing was to do.  NULL: none */
     /* The handshake was rejected; it is tried again.  NULL: ignored. */
     void (*refused)(void *node, const heddle_error_t *why, uint64_t now_us);
+    void (*readable)(void *node); /* a descriptor of its own (shell_poll), before a tick.  NULL: ignored */
 } node_ops_t;
 
 #endif

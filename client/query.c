@@ -3,7 +3,7 @@
 
 #include "client/broker_address.h"
 #include "client/opening.h"
-#include "client/report.h"
+#include "client/pages.h"
 #include "client/session.h"
 #include "core/digest.h"
 #include "core/errors.h"
@@ -248,6 +248,8 @@ static void ask(query_t *q)
     msg_t m = {.type = MSG_QUERY, .query = q->page};
     m.query.req = ++q->req; /* an answer to the question before is not ours */
     m.query.deadline_ms = left_ms(q->page.deadline_ms, q->asked_us || spent_ms > FREE_MS ? spent_ms : 0);
+    if (!m.query.asked_ms && m.query.deadline_ms != q->page.deadline_ms)
+        m.query.asked_ms = q->page.deadline_ms;
     m.query.wait_ms = left_ms(q->page.wait_ms, since_ms);
     int rc = send_msg(q, &m);
     if (rc == HEDDLE_OK) {
@@ -297,15 +299,10 @@ static int give_up(query_t *q, heddle_error_t *error)
     int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no answer from the broker at %s in %llu ms", endpoint,
                         (unsigned long long)waited_ms);
     error_expected(error, "heddle-broker listening on %s", endpoint);
-    error_found(error, wire_is_reached(q->wire) ? "a connection, and silence" : "no connection");
-    if (wire_is_reached(q->wire))
-        error_hint(error, "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
-                          "with opts.timeout_ms; or is it another program that listens there?");
-    else
-        credentials_hint_elsewhere(endpoint,
-                                   "is heddle-broker running there? see `heddle broker --help`; opts.broker "
-                                   "or HEDDLE_BROKER names another address",
-                                   error);
+    broker_address_unreached(endpoint, wire_is_reached(q->wire),
+                             "is heddle-broker running there? see `heddle broker --help`; opts.broker or "
+                             "HEDDLE_BROKER names another address",
+                             error);
     return rc;
 }
 
@@ -401,7 +398,7 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
     for (bool more = true; more && !rc;) {
         bool is_inside = question->version && !strcmp(question->op, "versions");
         rc = ask_page(q, error);
-        if (!rc && whole) rc = report_merge(whole, q->body, is_inside, error);
+        if (!rc && whole) rc = pages_append(whole, q->body, is_inside, error);
         if (!whole) whole = json_incref(q->body);
         if (!rc) rc = next_page(q, question, whole, &more, error);
     }
@@ -417,6 +414,6 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
         return rc;
     }
     *ret_body = whole;
-    if (q->code) report_error(whole, q->code, error);
+    if (q->code) value_to_error(json_object_get(whole, "error"), q->code, error);
     return q->code;
 }

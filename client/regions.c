@@ -2,23 +2,39 @@
 #include "client/regions.h"
 
 #include "core/errors.h"
+#include "memory/mappings.h"
+#include "memory/provider.h"
 #include "core/log.h"
 #include "memory/available.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct handle {
     region_t region; /* first: its pointer is the handle's */
     regions_t *owner;
+    mappings_t *from;     /* held; NULL: own */
+    content_id_t offered; /* epoch 0: it is not */
+    bool is_withdrawn;    /* until it is taken again */
     struct handle *next;
 } handle_t;
 
 struct regions {
     const node_io_t *io;
     pool_t *pool;
+    provider_t *provider; /* NULL: there is none */
     handle_t *handles;
-    uint64_t due_us; /* 0: the pool has changed */
+    uint64_t due_us;      /* 0: the pool has changed */
+    uint64_t rest_us;     /* the background waits until then, */
+    uint64_t rest_end_us; /* and no longer than this, however busy the member is */
+    bool may_rest;        /* the pool has changed since the last rest began */
 };
+
+static void change(regions_t *m)
+{
+    m->due_us = 0;
+    m->may_rest = true;
+}
 
 static handle_t **find(regions_t *m, const memory_region_t *own)
 {
@@ -44,6 +60,14 @@ static bool is_unused(void *self, const memory_region_t *own)
     return !h || (!is_used(h) && m->io->tr->idle(m->io->t, &h->region));
 }
 
+/* A receive that was given up may still write: a fault would end this process. */
+static bool may_guard(void *self, const memory_region_t *own)
+{
+    regions_t *m = self;
+    const handle_t *h = *find(m, own);
+    return !h || m->io->tr->idle(m->io->t, &h->region);
+}
+
 static void on_leaving(void *self, memory_region_t *own)
 {
     regions_t *m = self;
@@ -54,16 +78,25 @@ static void on_leaving(void *self, memory_region_t *own)
     free(h);
 }
 
+bool regions_are_guarded(void)
+{
+    const char *said = getenv("HEDDLE_GUARD");
+    return !said || strcmp(said, "0") != 0;
+}
+
 int regions_new(const node_io_t *io, const regions_opts_t *opts, regions_t **ret_regions)
 {
     regions_t *m = calloc(1, sizeof *m);
     if (!m) return HEDDLE_ERR_NO_MEMORY;
     m->io = io;
     m->due_us = CLOCK_NEVER;
-    pool_opts_t pool = {.versions = opts->versions,
+    m->may_rest = true;
+    pool_opts_t pool = {.most = opts->most,
                         .has_views = opts->has_views,
+                        .is_guarded = opts->is_guarded,
                         .may_make = may_make,
                         .is_unused = is_unused,
+                        .may_guard = opts->has_views ? may_guard : NULL, /* only these are received into */
                         .leaving = on_leaving,
                         .self = m};
     int rc = pool_new(&pool, &m->pool, NULL);
@@ -74,18 +107,28 @@ int regions_new(const node_io_t *io, const regions_opts_t *opts, regions_t **ret
 
 /* ---- taken, and parked again ---- */
 
+static handle_t *handle_of(region_t *r) { return (handle_t *)(void *)r; }
+
+static void end_offer(handle_t *h)
+{
+    if (h->offered.epoch && h->owner->provider) provider_remove(h->owner->provider, &h->offered);
+    h->offered.epoch = 0;
+}
+
 /* The last reference on the loop's thread. */
 static void park(region_t *r)
 {
-    regions_t *m = ((handle_t *)(void *)r)->owner;
-    m->due_us = 0;
-    pool_drop(m->pool, r->own);
+    handle_t *h = handle_of(r);
+    change(h->owner);
+    end_offer(h);
+    pool_drop(h->owner->pool, r->own);
 }
 
 /* The last reference after regions_close, on any thread. */
 static void give_back(region_t *r)
 {
     memory_region_destroy(&r->own);
+    hold_destroy(&r->held);
     free(r);
 }
 
@@ -111,15 +154,16 @@ static int make_handle(regions_t *m, memory_region_t *own, handle_t **ret_handle
 static region_t *use(handle_t *h)
 {
     atomic_store(&h->region.refs, 1);
+    h->is_withdrawn = false;
     return &h->region;
 }
 
-int regions_take(regions_t *m, size_t bytes, region_t **ret_region, heddle_error_t *error)
+int regions_take(regions_t *m, const void *taker, size_t bytes, region_t **ret_region, heddle_error_t *error)
 {
     memory_region_t *own;
     owner_check(m->io->owner);
-    m->due_us = 0;
-    int rc = pool_take(m->pool, bytes, &own, error);
+    change(m);
+    int rc = pool_take(m->pool, taker, bytes, &own, error);
     if (rc) return rc;
     handle_t *h = *find(m, own);
     rc = h ? HEDDLE_OK : make_handle(m, own, &h, error);
@@ -131,11 +175,23 @@ int regions_take(regions_t *m, size_t bytes, region_t **ret_region, heddle_error
     return HEDDLE_OK;
 }
 
+void regions_expect(regions_t *m, size_t bytes)
+{
+    change(m);
+    pool_expect(m->pool, bytes);
+}
+
+void regions_give_up(regions_t *m, const void *taker)
+{
+    change(m);
+    pool_give_up(m->pool, taker);
+}
+
 int regions_adopt(regions_t *m, memory_region_t *own, region_t **ret_region, heddle_error_t *error)
 {
     handle_t *h;
     owner_check(m->io->owner);
-    m->due_us = 0;
+    change(m);
     int rc = make_handle(m, own, &h, error);
     if (rc) return rc;
     rc = pool_adopt(m->pool, own, error);
@@ -144,17 +200,101 @@ int regions_adopt(regions_t *m, memory_region_t *own, region_t **ret_region, hed
     return rc;
 }
 
+/* ---- held ---- */
+
+/* The last reference on the loop's thread. */
+static void let_go(region_t *r)
+{
+    handle_t *h = handle_of(r), **at = &h->owner->handles;
+    while (*at != h) at = &(*at)->next;
+    *at = h->next;
+    end_offer(h);
+    h->owner->io->tr->unmap(h->owner->io->t, r);
+    mappings_give(h->from, &r->held);
+    free(h);
+}
+
+int regions_hold(regions_t *m, mappings_t *from, hold_t *hold, region_t **ret_region, heddle_error_t *error)
+{
+    owner_check(m->io->owner);
+    handle_t *h = calloc(1, sizeof *h);
+    if (!h) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
+    h->owner = m;
+    h->from = from;
+    h->region =
+        (region_t){.view = hold->base, .bytes = (size_t)hold->header.bytes, .held = hold, .end = let_go};
+    int rc = m->io->tr->map(m->io->t, &h->region);
+    if (rc) {
+        free(h);
+        return error_fail(error, rc, "a region of %zu bytes cannot be registered",
+                          (size_t)hold->header.bytes);
+    }
+    h->next = m->handles;
+    m->handles = h;
+    *ret_region = use(h);
+    return HEDDLE_OK;
+}
+
+/* ---- offered ---- */
+
+/* Where it cannot be offered, others fetch it. */
+void regions_offer(regions_t *m, region_t *r, const regions_content_t *content)
+{
+    handle_t *h = handle_of(r);
+    if (!m->provider || h->offered.epoch || h->is_withdrawn) return;
+    provider_content_t offer = {.bytes = content->bytes,
+                                .hold = r->held,
+                                .is_verified = !content->is_to_be_verified,
+                                .verified_us = clock_now(m->io->clock)};
+    if (r->held) {
+        memcpy(offer.id.identity, r->held->header.identity, sizeof offer.id.identity);
+        offer.id.epoch = r->held->header.epoch;
+        offer.id.manifest = r->held->header.manifest;
+    } else {
+        if (memory_region_seal(r->own, &content->manifest, content->bytes, NULL)) return;
+        offer.id = memory_region_content(r->own);
+    }
+    if (provider_add(m->provider, &offer, NULL) == HEDDLE_OK) h->offered = offer.id;
+}
+
+void regions_withdraw(region_t *r)
+{
+    handle_t *h = handle_of(r);
+    owner_check(h->owner->io->owner);
+    end_offer(h);
+    h->is_withdrawn = true;
+}
+
+bool regions_is_withdrawn(const region_t *r) { return ((const handle_t *)(const void *)r)->is_withdrawn; }
+content_id_t regions_offered(const region_t *r) { return ((const handle_t *)(const void *)r)->offered; }
+void regions_share(regions_t *m, provider_t *provider) { m->provider = provider; }
+
 /* ---- in the background ---- */
+
+/* A member may be busy for hours, with a version whose sources are gone. Without a change of the pool the
+ * next rest would only delay the same step again. */
+void regions_busy(regions_t *m, uint64_t now_us)
+{
+    if (m->may_rest && now_us >= m->rest_us) {
+        m->rest_end_us = now_us + REGIONS_REST_MOST_US;
+        m->may_rest = false;
+    }
+    m->rest_us = now_us + REGIONS_REST_US;
+}
 
 bool regions_work(regions_t *m, uint64_t now_us)
 {
     owner_check(m->io->owner);
-    if (now_us < m->due_us) return false;
+    if (now_us < regions_deadline(m)) return false;
     m->due_us = pool_work(m->pool, now_us);
     return m->due_us <= now_us;
 }
 
-uint64_t regions_deadline(const regions_t *m) { return m->due_us; }
+uint64_t regions_deadline(const regions_t *m)
+{
+    uint64_t rest_us = clock_earlier(m->rest_us, m->rest_end_us);
+    return m->due_us > rest_us ? m->due_us : rest_us;
+}
 pool_count_t regions_count(const regions_t *m) { return pool_count(m->pool); }
 pool_t *regions_pool(regions_t *m) { return m->pool; }
 
@@ -170,10 +310,11 @@ void regions_close(regions_t **regions)
     owner_check(m->io->owner);
     for (handle_t *h = m->handles; h; h = h->next) {
         bool is_idle = m->io->tr->idle(m->io->t, &h->region);
+        end_offer(h);
         if (is_idle && is_used(h)) m->io->tr->unmap(m->io->t, &h->region);
         h->region.end = give_back;
         if (is_idle) continue;
-        log_emit(LOG_WARN, "worker.region", "%zu bytes are not given back: a receive into them is open",
+        log_emit(LOG_WARN, "memory.region", "%zu bytes are not given back: a receive into them is open",
                  h->region.bytes);
         region_ref(&h->region);
     }

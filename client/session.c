@@ -54,13 +54,12 @@ static unsigned leave_for_good(session_t *s)
     return SO_LEFT;
 }
 
-/* This process has stood still, or its loop was blocked: heartbeats were due and none was sent.  A broker
- * that stands still does not answer them either, and has ended no session when it goes on. */
+/* This process has stood still, or its loop was blocked: what was due, in READY the next heartbeat, was not
+ * sent.  A broker that stands still does not answer heartbeats either, and has ended no session when it goes
+ * on.  A session that was refused, or whose HELLO has no answer yet, sends no heartbeats. */
 static bool stood_still(const session_t *s, uint64_t now_us)
 {
-    const uint64_t seq = s->heartbeat_seq;
-    uint64_t last_us = seq ? s->beats[seq % SESSION_BEATS].sent_us : s->asked_us;
-    return s->line_up && now_us > last_us + s->lease_us / 2;
+    return s->line_up && now_us > s->next_us && now_us - s->next_us > s->lease_us / 4;
 }
 
 /* The token is void, by the clock or by an error of the broker. */
@@ -158,6 +157,7 @@ static unsigned on_message(session_t *s, const msg_t *m, uint64_t now_us)
     case MSG_RELEASE: token = m->release.token; break;
     case MSG_ROLLOUT: token = m->rollout.token; break;
     case MSG_VERIFY: token = m->verify.token; break;
+    case MSG_PEERS: token = m->peers.token; break;
     case MSG_HEARTBEAT_OK: {
         /* The lease counts from when the heartbeat was sent, which is before the broker extended it. */
         uint64_t seq = m->heartbeat_ok.seq, sent_us = s->beats[seq % SESSION_BEATS].sent_us;

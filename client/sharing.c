@@ -13,8 +13,9 @@ _Static_assert(sizeof(key16_t) == MEMORY_IDENTITY_BYTES, "messages name regions 
 struct sharing {
     char *directory; /* NULL: none */
     uint64_t place;
-    source_t *source;
+    provider_t *provider;
     mappings_t *mappings;
+    bool is_readable;                    /* since the last turn */
     key16_t peers[MAPPINGS_SOURCES_MAX]; /* that are watched */
     uint32_t peer_count;
 };
@@ -48,7 +49,6 @@ msg_region_t sharing_region(const content_id_t *content)
 
 /* ---- made and closed ---- */
 
-/* The socket is opened first: it checks the directory, and says what is wrong with it. */
 int sharing_new(const sharing_opts_t *opts, sharing_t **ret_sharing, heddle_error_t *error)
 {
     char name[SHARING_NAME_BYTES];
@@ -58,10 +58,11 @@ int sharing_new(const sharing_opts_t *opts, sharing_t **ret_sharing, heddle_erro
         free(s);
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to share versions with this host");
     }
-    source_opts_t source = {.directory = s->directory,
-                            .name = sharing_name(&opts->life, name),
-                            .pool = opts->pool};
-    int rc = source_new(&source, &s->source, error);
+    provider_opts_t provider = {.directory = s->directory,
+                                .name = sharing_name(&opts->life, name),
+                                .pool = opts->pool};
+    int rc = handover_check(s->directory, error);
+    if (!rc && opts->pool) rc = provider_new(&provider, &s->provider, error);
     if (!rc) rc = mappings_new(s->directory, opts->heard, opts->self, &s->mappings, error);
     if (!rc && !(s->place = handover_place(s->directory)))
         rc = error_fail(error, HEDDLE_ERR_INTERNAL,
@@ -77,25 +78,40 @@ void sharing_close(sharing_t **sharing)
     if (!s) return;
     *sharing = NULL;
     mappings_destroy(&s->mappings);
-    source_destroy(&s->source);
+    provider_destroy(&s->provider);
     free(s->directory);
     free(s);
 }
 
 uint64_t sharing_place(const sharing_t *s) { return s->place; }
-source_t *sharing_source(sharing_t *s) { return s->source; }
+bool sharing_is_there(const sharing_t *s) { return !s->provider || provider_is_there(s->provider); }
+provider_t *sharing_provider(sharing_t *s) { return s->provider; }
 mappings_t *sharing_mappings(sharing_t *s) { return s->mappings; }
 
 void sharing_fds(const sharing_t *s, int ret_fds[SHARING_FDS])
 {
-    ret_fds[0] = source_fd(s->source);
+    ret_fds[0] = s->provider ? provider_fd(s->provider) : -1;
     ret_fds[1] = mappings_fd(s->mappings);
+}
+
+void sharing_readable(sharing_t *s)
+{
+    if (s) s->is_readable = true;
+}
+
+static uint64_t deadline(const sharing_t *s)
+{
+    uint64_t due_us = s->provider ? provider_deadline(s->provider) : CLOCK_NEVER;
+    return clock_earlier(due_us, mappings_deadline(s->mappings));
 }
 
 uint64_t sharing_turn(sharing_t *s, uint64_t now_us)
 {
-    uint64_t due_us = source_turn(s->source, now_us);
-    return clock_earlier(due_us, mappings_turn(s->mappings, now_us));
+    if (!s->is_readable && now_us < deadline(s)) return deadline(s);
+    s->is_readable = false;
+    if (s->provider) (void)provider_turn(s->provider, now_us);
+    (void)mappings_turn(s->mappings, now_us);
+    return deadline(s);
 }
 
 /* ---- peers ---- */

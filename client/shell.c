@@ -196,18 +196,15 @@ static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *e
                                 .close_ms = opts->close_ms,
                                 .clock = s->io.clock,
                                 .owner = s->io.owner};
-    /* Overrides what AUTO would choose on this fabric; sources decide, so both sides may differ. */
-    static const char *const MODES[] = {"auto", "eager", "rendezvous"};
+    /* Sources decide how bytes are sent, so both sides of a transfer may differ. */
     const char *wanted = getenv("HEDDLE_TRANSFER_MODE");
-    int mode = 0;
-    while (wanted && *wanted && mode < 3 && strcmp(wanted, MODES[mode]) != 0) mode++;
-    if (mode == 3) {
-        int rc = error_fail(error, HEDDLE_ERR_USAGE, "HEDDLE_TRANSFER_MODE is \"%.40s\"", wanted);
-        error_contrast(error, "auto, eager or rendezvous", wanted);
-        error_hint(error, "leave it unset: auto is eager on TCP and shared memory");
-        return rc;
+    if (wanted && !strcmp(wanted, "rendezvous")) transfer.mode = TR_MODE_RENDEZVOUS;
+    else if (wanted && *wanted && strcmp(wanted, "eager") != 0) {
+        error_fail(error, HEDDLE_ERR_USAGE, "HEDDLE_TRANSFER_MODE is \"%.40s\"", wanted);
+        error_contrast(error, "eager or rendezvous", wanted);
+        error_hint(error, "leave it unset: eager serves TCP and shared memory");
+        return HEDDLE_ERR_USAGE;
     }
-    transfer.mode = (tr_mode_t)mode;
     int rc = transfer_ucx_load(s->device, &s->io.tr, error);
     return rc ? rc : s->io.tr->open(&transfer, &s->io.t, error);
 }
@@ -300,7 +297,11 @@ static void *run(void *self)
 }
 
 /* The tick of the turn does what there is to do. */
-static void on_readable(void *self) { (void)self; }
+static void on_readable(void *self)
+{
+    shell_t *s = self;
+    if (s->ops->readable) s->ops->readable(s->node);
+}
 
 int shell_poll(shell_t *s, int fd, heddle_error_t *error)
 {

@@ -91,6 +91,11 @@ void text_vprintf(char *to, size_t size, const char *format, va_list args)
     vsnprintf(to, size, format, args);
 }
 
+int text_order(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
 struct arena_block {
     arena_block_t *next;
     size_t bytes, used;

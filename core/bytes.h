@@ -76,6 +76,7 @@ static inline bytes_t buf_view(const buf_t *b) { return bytes_of(b->data, b->byt
 /* snprintf for files that may not include stdio.h: formatting is no I/O. */
 void text_printf(char *to, size_t size, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void text_vprintf(char *to, size_t size, const char *format, va_list args);
+int text_order(const void *a, const void *b); /* qsort and bsearch of const char *: by bytes */
 
 /* Memory of one decoded message: many small allocations, one free.  The limit bounds what a hostile message
  * can make the decoder allocate. */

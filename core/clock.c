@@ -54,17 +54,25 @@ static bool parse_offset(const char *text, int *ret_minutes)
 
 bool clock_parse(const char *text, uint64_t *ret_wall_ms)
 {
+    enum { DATE = 10, MINUTES = 16, SECONDS = 19 };
     struct tm t = {0};
-    int offset, ms = 0;
-    const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &t);
-    if (!rest || rest - text != 19) return false;
-    if (*rest == '.') {
-        size_t digits = strspn(++rest, "0123456789");
-        if (digits == 0) return false;
-        for (size_t i = 0; i < 3; i++) ms = ms * 10 + (i < digits ? rest[i] - '0' : 0);
-        rest += digits;
+    int offset = 0, ms = 0;
+    const char *rest = strptime(text, "%Y-%m-%d", &t);
+    if (!rest || rest - text != DATE) return false;
+    if (*rest == 'T' || *rest == ' ') {
+        bool has_seconds = strlen(text) > MINUTES && text[MINUTES] == ':';
+        rest = strptime(rest + 1, has_seconds ? "%H:%M:%S" : "%H:%M", &t);
+        if (!rest || rest - text != (has_seconds ? SECONDS : MINUTES)) return false;
+        if (has_seconds && *rest == '.') {
+            size_t digits = strspn(++rest, "0123456789");
+            if (digits == 0) return false;
+            for (size_t i = 0; i < 3; i++) ms = ms * 10 + (i < digits ? rest[i] - '0' : 0);
+            rest += digits;
+        }
+        if (*rest && !parse_offset(rest, &offset)) return false;
+    } else if (*rest) {
+        return false;
     }
-    if (!parse_offset(rest, &offset)) return false;
     int day = t.tm_mday;
     int64_t seconds = (int64_t)timegm(&t) - (int64_t)offset * 60;
     if (t.tm_mday != day || seconds < 0) return false; /* timegm() turns 30 February into a day of March */

@@ -26,8 +26,9 @@ static inline uint64_t clock_earlier(uint64_t a_us, uint64_t b_us) { return a_us
 static inline uint64_t clock_wall(const clock_ops_t *c) { return c->wall_ms(c->self); }
 /* "2026-11-21T14:03:07.123Z" */
 void clock_text(uint64_t wall_ms, char ret_text[25]);
-/* Parses an RFC 3339 time, in UTC (Z) or with an offset (+01:00), to the millisecond.  False: malformed, or
- * before 1970. */
+/* Parses an RFC 3339 time, in UTC (Z) or with an offset (+01:00), to the millisecond.  What a user types may
+ * leave out the offset (then it is UTC, as in all output), the seconds, or the time of day, and may have a
+ * blank for the T.  False: malformed, or before 1970. */
 bool clock_parse(const char *text, uint64_t *ret_wall_ms);
 
 #endif

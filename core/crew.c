@@ -15,12 +15,12 @@ typedef struct {
     void (*piece)(void *self, uint32_t i);
     void *self;
     uint32_t count;
-} job_t;
+} crew_job_t;
 
 struct crew {
     pthread_mutex_t lock; /* protects what is not atomic */
     pthread_cond_t work, done;
-    job_t job;             /* count 0: it is over, for a thread that wakes now */
+    crew_job_t job;        /* count 0: it is over, for a thread that wakes now */
     uint64_t number;       /* of the job */
     _Atomic uint32_t next; /* the first piece that no thread has taken */
     _Atomic uint32_t busy; /* the pool's threads that work on the job; changed under the
@@ -47,7 +47,7 @@ static void relax(void)
 #endif
 }
 
-static void take_pieces(crew_t *c, const job_t *job)
+static void take_pieces(crew_t *c, const crew_job_t *job)
 {
     for (uint32_t i; (i = atomic_fetch_add(&c->next, 1)) < job->count;) job->piece(job->self, i);
 }
@@ -60,7 +60,7 @@ static void *help(void *self)
     for (;;) {
         while (!c->ends && (c->job.count == 0 || c->number == seen)) pthread_cond_wait(&c->work, &c->lock);
         if (c->ends) break;
-        job_t job = c->job;
+        crew_job_t job = c->job;
         seen = c->number;
         atomic_fetch_add(&c->busy, 1);
         pthread_mutex_unlock(&c->lock);
@@ -100,7 +100,7 @@ static void keep_off(crew_t *c, int core)
     c->avoided = core;
 }
 
-static void set_job(crew_t *c, job_t job)
+static void set_job(crew_t *c, crew_job_t job)
 {
     pthread_mutex_lock(&c->lock);
     c->job = job;
@@ -123,7 +123,7 @@ static void wait_done(crew_t *c)
 
 void crew_do(crew_t *c, uint32_t count, void (*piece)(void *self, uint32_t i), void *self)
 {
-    job_t job = {piece, self, count};
+    crew_job_t job = {piece, self, count};
     if (!c || count < 2) {
         for (uint32_t i = 0; i < count; i++) piece(self, i);
         return;
@@ -132,7 +132,7 @@ void crew_do(crew_t *c, uint32_t count, void (*piece)(void *self, uint32_t i), v
     set_job(c, job);
     pthread_cond_broadcast(&c->work);
     take_pieces(c, &job);
-    set_job(c, (job_t){0});
+    set_job(c, (crew_job_t){0});
     wait_done(c);
 }
 

@@ -4,7 +4,6 @@
 #ifndef CORE_DESCRIPTORS_H
 #define CORE_DESCRIPTORS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* Raises the soft limit to the hard one.  For programs only: a library must not change limits of its host. */
@@ -12,7 +11,8 @@ void descriptors_raise_limit(void);
 /* Returns the hard limit; sets the soft one, at most to the hard one. */
 uint64_t descriptors_limit(void);
 void descriptors_set_limit(uint64_t count);
-/* Whether `count` more descriptors can be opened now.  It opens and closes them, at most 64. */
-bool descriptors_left(int count);
+/* How many more descriptors can be opened now, counted up to `most`, which is at most 64.  It opens and
+ * closes them. */
+int descriptors_count(int most);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* core/digest.h: leaf, chunk and h1 digests.
  *
- *   region   | 4 KiB | 4 KiB | 4 KiB | ...          every tensor begins a new leaf, padding is zero
+ *   payload  | 4 KiB | 4 KiB | 4 KiB | ...          every tensor begins a new leaf, padding is zero
  *   leaf       u64     u64     u64                   XXH64, seed 0
  *   chunk    [ XXH3-128 of its leaves, LE ]          unit of transfer and verification
- *   h1       BLAKE2b-256( record, then all leaves )  identity of the content; record: proto/manifest.h
+ *   h1       BLAKE2b-256( record, then all leaves )  identity of the content; record: formats/manifest.h
  *
  * One pass over the bytes gives all three.  XXH64 and XXH3: xxhash (github.com/Cyan4973/xxHash,
  * doc/xxhash_spec.md); BLAKE2b: RFC 7693 through libsodium.  The digests detect accidental damage, not a
@@ -23,7 +23,7 @@ typedef struct {
     uint8_t b[16];
 } chunk_digest_t;
 
-/* Computes the leaves of `bytes` of a region, ceil(bytes/4096) of them; the last one as if it were padded
+/* Computes the leaves of `bytes` of a payload, ceil(bytes/4096) of them; the last one as if it were padded
  * with zeros to 4 KiB. */
 void digest_leaves(const void *data, size_t bytes, uint64_t *ret_leaves);
 /* memcpy, and the leaves of the bytes that then are at `to`.  Each byte of `from` is read once, so that the

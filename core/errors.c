@@ -18,16 +18,16 @@ typedef struct {
     heddle_broken_t broken;
     int retriable;
     const char *text;
-} row_t;
+} error_row_t;
 
-static const row_t ROWS[] = {
+static const error_row_t ROWS[] = {
 #define X(NAME, value, name, exit, group, retriable, text)                                                   \
     {-(value), name, exit, HEDDLE_BROKEN_##group, retriable, text},
     HEDDLE_ERRORS(X)
 #undef X
 };
 
-static const row_t *row_of(int code)
+static const error_row_t *row_of(int code)
 {
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++)
         if (ROWS[i].code == code) return &ROWS[i];
@@ -36,25 +36,25 @@ static const row_t *row_of(int code)
 
 const char *heddle_err_name(int code)
 {
-    const row_t *row = row_of(code);
+    const error_row_t *row = row_of(code);
     return code == HEDDLE_OK ? "ok" : row ? row->name : "unknown";
 }
 
 const char *heddle_err_text(int code)
 {
-    const row_t *row = row_of(code);
+    const error_row_t *row = row_of(code);
     return code == HEDDLE_OK ? "ok" : row ? row->text : "unknown error";
 }
 
 int heddle_err_exit(int code)
 {
-    const row_t *row = row_of(code);
+    const error_row_t *row = row_of(code);
     return code == HEDDLE_OK ? 0 : row ? row->exit : 9;
 }
 
 heddle_broken_t heddle_err_broken(int code)
 {
-    const row_t *row = row_of(code);
+    const error_row_t *row = row_of(code);
     return code == HEDDLE_OK ? HEDDLE_BROKEN_NOTHING : row ? row->broken : HEDDLE_BROKEN_PROCESS;
 }
 
@@ -110,6 +110,18 @@ void error_text(char *to, size_t size, const char *text)
     mask_secrets(to);
 }
 
+/* A text without a space in its second half is cut anywhere. */
+void error_text_at_word(char *to, size_t size, const char *text)
+{
+    static const char MORE[] = " ...";
+    bool is_cut = strlen(text) >= size;
+    error_text(to, size, text);
+    if (!is_cut || size < 2 * sizeof MORE) return;
+    size_t at = size - sizeof MORE;
+    while (at > size / 2 && to[at] != ' ') at--;
+    if (to[at] == ' ') memcpy(to + at, MORE, sizeof MORE);
+}
+
 static void format_into(char *to, size_t size, const char *format, va_list args)
 {
     char text[1024];
@@ -121,7 +133,7 @@ int error_fail(heddle_error_t *error, int code, const char *format, ...)
 {
     if (!error) return code;
     *error = (heddle_error_t){.code = code};
-    const row_t *row = row_of(code);
+    const error_row_t *row = row_of(code);
     error->retriable = row ? row->retriable : 0;
     va_list args;
     va_start(args, format);

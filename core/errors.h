@@ -27,6 +27,8 @@ void error_name_adapter(heddle_error_t *error, const char *adapter);
 /* Copies a text into a fixed field, cut on a UTF-8 boundary, control characters replaced by '?'.
  * `text` may be `to`. */
 void error_text(char *to, size_t size, const char *text);
+/* The same for a sentence in a small field: one that is too long ends at a word, and with " ...". */
+void error_text_at_word(char *to, size_t size, const char *text);
 /* A hash of code, expected and hint: equal for one reason that repeats, whose message may hold times. */
 uint32_t error_reason(const heddle_error_t *error);
 /* Makes `error` this thread's heddle_last_error(); returns its code. */

@@ -102,7 +102,7 @@ bool failpoint_hit(const char *name)
         if (strcmp(p->name, name) != 0 || atomic_fetch_add(&p->hits, 1) + 1 != p->nth) continue;
         tell_hit(name);
         if (!strcmp(p->action, "kill")) kill(getpid(), SIGKILL);
-        if (!strcmp(p->action, "stop")) kill(getpid(), SIGSTOP);
+        if (!strcmp(p->action, "stop")) raise(SIGSTOP); /* this thread stops here, too */
         return !strcmp(p->action, "error");
     }
     return false;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core/limits.h: every count and size that a peer or a file controls, each with its reason. */
+/* core/limits.h: every count and size that a peer or a file controls, each with its reason.  Constants alone:
+ * any thread. */
 #ifndef CORE_LIMITS_H
 #define CORE_LIMITS_H
 
-#define LIMIT_PAGE_BYTES 4096u       /* alignment of tensors in a region; bytes of a leaf */
+#define LIMIT_PAGE_BYTES 4096u       /* alignment of tensors in a payload; bytes of a leaf */
 #define LIMIT_CHUNK_MIN_BYTES 65536u /* one chunk and its header fit one 128 KiB UCX segment */
 #define LIMIT_CHUNK_MAX_BYTES 262144u
 #define LIMIT_TENSORS 1000000u /* a DeepSeek-V3 LoRA per expert has 90,064 */
@@ -16,7 +17,9 @@
 #define LIMIT_METADATA_BYTES (1u << 20)
 #define LIMIT_SAFETENSORS_HEADER 100000000u /* upstream's own cap */
 #define LIMIT_JSON_DEPTH 64u
-#define LIMIT_REGION_BYTES (1ull << 40)
+#define LIMIT_PAYLOAD_BYTES (1ull << 40)
+#define LIMIT_REGION_BYTES (1ull << 40) /* without its header */
+#define LIMIT_CONTENT_BYTES (LIMIT_PAYLOAD_BYTES + LIMIT_PAGE_BYTES + LIMIT_MANIFEST_BYTES) /* of a version */
 
 #define LIMIT_FRAME_BYTES                                                                                    \
     (1u << 20)                     /* ZMQ_MAXMSGSIZE; a join with 256 adapters and all it holds is
@@ -43,7 +46,7 @@
 #define LIMIT_NAMED_WORKERS 1024u      /* workers that one question names */
 #define LIMIT_DURATION_MS 4294967295u  /* 49 days: far from overflow when it becomes microseconds */
 #define LIMIT_EXACT ((1ull << 53) - 1) /* versions, counters: what every reader of JSON holds exactly */
-#define LIMIT_CHUNKS (LIMIT_REGION_BYTES / LIMIT_CHUNK_MAX_BYTES)
+#define LIMIT_CHUNKS (LIMIT_PAYLOAD_BYTES / LIMIT_CHUNK_MAX_BYTES)
 #define LIMIT_ADDRESS_BYTES 1024u /* a UCX worker address: 48-186 measured */
 #define LIMIT_ADAPTERS_PER_WORKER 256u
 #define LIMIT_SLOTS 64u       /* per adapter */
@@ -63,10 +66,11 @@
 #define LIMIT_EVENTS 10000u         /* kept by a broker */
 #endif
 #define LIMIT_PEERS 65536u
-#define LIMIT_ADAPTERS 16384u /* names ever published to at one broker */
-#define LIMIT_KEYS 1024u      /* in a broker's table, revoked ones too */
-#define LIMIT_ROLES 32u       /* of one key */
-#define LIMIT_HISTORY 1024u   /* ended versions of an adapter that a broker remembers */
+#define LIMIT_ADAPTERS 16384u     /* at one broker, without those of which only numbers are left */
+#define LIMIT_ADAPTER_ROWS 65536u /* with them: a number is never given twice */
+#define LIMIT_KEYS 1024u          /* in a broker's table, revoked ones too */
+#define LIMIT_ROLES 32u           /* of one key */
+#define LIMIT_HISTORY 1024u       /* ended versions of an adapter that a broker remembers */
 #define LIMIT_QUEUE_FRAMES                                                                                   \
     4096u /* waiting for one connection, each way: a join with 256
            * adapters is answered by a few frames for each */
@@ -79,7 +83,7 @@
 
 #define LIMIT_HANDOVERS                                                                                      \
     64u                     /* connections that wait for a region at one process, a descriptor
-         * each: four times the workers of a large host */
+                             * each: four times the workers of a large host */
 #define LIMIT_WATCHERS 256u /* processes that watch what one process offers, a descriptor each */
-#define LIMIT_OFFERED 64u   /* regions that one process offers: versions kept, and those being written */
+#define LIMIT_OFFERED 64u   /* regions that one process lists, to be mapped in advance by others */
 #endif

@@ -4,6 +4,7 @@
 
 #include "core/bytes.h"
 #include "core/errors.h"
+#include "core/option_guess.h"
 #include "core/units.h"
 
 #include <getopt.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 
 enum { FIRST_LONG = 256, HELP = 1000, VERSION, MAX_OPTIONS = 64 };
+enum { HELP_WIDTH = 100, DOC_COLUMN = 32 };
 
 /* The place of a word in "a|b|c", which is the value of the enum behind the option; -1: it is not there. */
 static int choice_index(const char *choices, const char *text)
@@ -77,7 +79,8 @@ static int refuse(const option_set_t *set, const option_t *o, const char *text, 
                                            [OPTION_TEXT] = "a text that is not empty",
                                            [OPTION_DURATION] = "a duration: 500ms, 30s, 5m, or seconds",
                                            [OPTION_DEADLINE] = "a duration: 500ms, 30s, 5m, or seconds",
-                                           [OPTION_SIZE] = "a size: bytes, or with k M G Ki Mi Gi",
+                                           [OPTION_SIZE] =
+                                               "bytes, or with k M G Ki Mi Gi: 2M, 2MB, 2MB/s; or 16Mbit",
                                            [OPTION_INTEGER] = "a whole number",
                                            [OPTION_QUORUM] = "all, a number, or a share such as 50%",
                                            [OPTION_LIST] = "a text"};
@@ -110,17 +113,41 @@ static int apply_defaults(const option_set_t *set, const option_t *table, void *
     return HEDDLE_OK;
 }
 
-/* One row: the option to the left, its doc from column 32 on; a long option has its doc on the next line. */
+/* The words of a doc in lines of HELP_WIDTH, each from column DOC_COLUMN on. */
+static void add_wrapped(buf_t *b, const char *text)
+{
+    size_t column = DOC_COLUMN;
+    for (const char *at = text; *at;) {
+        size_t blanks = strspn(at, " "), n = strcspn(at + blanks, " ");
+        if (at > text && column + blanks + n > HELP_WIDTH) {
+            buf_printf(b, "\n%*s", DOC_COLUMN, "");
+            at += blanks;
+            column = DOC_COLUMN;
+            blanks = 0;
+        }
+        buf_printf(b, "%.*s", (int)(blanks + n), at);
+        at += blanks + n;
+        column += blanks + n;
+    }
+}
+
+/* One row: the option to the left, its doc from DOC_COLUMN on; a long option has its doc on the next line. */
 static void help_row(buf_t *b, char letter, const char *name, const char *value, const char *doc,
                      const option_t *o)
 {
+    buf_t text = {0};
     char left[160], dash[4] = "  ";
     if (letter) snprintf(dash, sizeof dash, "-%c", letter);
     snprintf(left, sizeof left, "  %s%c --%s%s%s", dash, letter ? ',' : ' ', name, value ? " " : "",
              value ? value : "");
-    buf_printf(b, strlen(left) > 30 ? "%s\n%32s%s" : "%-30s  %.0s%s", left, "", doc);
-    if (o && o->fallback) buf_printf(b, " [%s]", o->fallback);
-    if (o && o->env) buf_printf(b, " ($%s)", o->env);
+    int bytes = (int)strlen(left);
+    bool is_long = bytes > DOC_COLUMN - 2;
+    buf_printf(b, "%s%s%*s", left, is_long ? "\n" : "", DOC_COLUMN - (is_long ? 0 : bytes), "");
+    buf_add_text(&text, doc);
+    if (o && o->fallback) buf_printf(&text, " [%s]", o->fallback);
+    if (o && o->env) buf_printf(&text, " ($%s)", o->env);
+    add_wrapped(b, buf_text(&text));
+    buf_fini(&text);
     buf_add_text(b, "\n");
 }
 
@@ -169,6 +196,14 @@ static int build_getopt(const option_set_t *set, struct option *longs, const opt
     return n;
 }
 
+/* The row of a code of getopt's: a letter, or the place of a long option.  NULL: there is none. */
+static const option_t *row_of(const option_t *const *rows, int n, int code)
+{
+    for (int i = 0; i < n; i++)
+        if (code == FIRST_LONG + i || (rows[i]->letter && rows[i]->letter == code)) return rows[i];
+    return NULL;
+}
+
 /* A word that is not expected, for an error.  One with the length of a key may be the secret of a line that
  * was given without quotes, so it is not repeated. */
 static const char *word_of(const char *word)
@@ -177,25 +212,28 @@ static const char *word_of(const char *word)
     return strlen(word) == KEY_BYTES ? "(a word of 40 characters)" : word;
 }
 
-static int parse_arguments(const option_set_t *set, int argc, char **argv, const char **ret_args,
+static int parse_arguments(const typed_line_t *line, char **argv, const char **ret_args,
                            heddle_error_t *error)
 {
+    const option_set_t *set = line->set;
     int n = 0, max = 0;
     while (set->args && set->args[max]) ret_args[max++] = NULL;
-    for (; optind < argc; optind++, n++) {
+    for (; optind < line->argc; optind++, n++) {
         if (n < max) {
             ret_args[n] = argv[optind];
             continue;
         }
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: unexpected argument \"%.200s\"", set->program,
                             word_of(argv[optind]));
-        error_expected(error, "at most %d", max);
-        error_hint(error, "see %s --help", set->program);
+        error_expected(error, "%s %s", set->program, set->usage);
+        error_found(error, "%.100s", word_of(argv[optind]));
+        guess_argument(line, argv[optind], error);
         return rc;
     }
     if (n >= set->args_required) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "%s: %s is missing", set->program, set->args[n]);
     error_expected(error, "%s %s", set->program, set->usage);
+    error_found(error, "no %s", set->args[n]);
     error_hint(error, "see %s --help", set->program);
     return rc;
 }
@@ -207,68 +245,11 @@ static int print_and_end(char *text)
     return 1;
 }
 
-/* ---- did you mean ---- */
-
-enum { WORD_MAX = 32 };
-
-/* The number of letters that are changed, missing, added, or swapped with the next one (Damerau-Levenshtein).
- */
-static size_t distance(const char *a, const char *b)
-{
-    size_t rows[3][WORD_MAX + 1], n = strlen(b);
-    size_t *before = rows[0], *last = rows[1], *now = rows[2];
-    for (size_t k = 0; k <= n; k++) last[k] = k;
-    for (size_t i = 1; i <= strlen(a); i++) {
-        now[0] = i;
-        for (size_t k = 1; k <= n; k++) {
-            size_t least = last[k - 1] + (a[i - 1] != b[k - 1]);
-            if (last[k] + 1 < least) least = last[k] + 1;
-            if (now[k - 1] + 1 < least) least = now[k - 1] + 1;
-            bool is_swapped = i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1];
-            if (is_swapped && before[k - 2] + 1 < least) least = before[k - 2] + 1;
-            now[k] = least;
-        }
-        size_t *next = before;
-        before = last;
-        last = now;
-        now = next;
-    }
-    return last[n];
-}
-
-const char *option_nearest(const char *word, const char *const *words)
-{
-    const char *nearest = NULL;
-    size_t n = strlen(word),
-           least = n / 3 + 1; /* with more than a third of the letters wrong, a hint would be a guess */
-    for (; n >= 2 && n <= WORD_MAX && *words; words++) {
-        if (strlen(*words) > WORD_MAX) continue;
-        if (n >= 3 && !strncmp(*words, word, n)) return *words;
-        size_t d = distance(word, *words);
-        if (d < least) least = d, nearest = *words;
-    }
-    return nearest;
-}
-
-/* Names the option that was probably meant. `word`: as it was typed, "--brokr=tcp://..." */
-static void hint_at_option(const option_set_t *set, const char *word, const struct option *longs,
-                           heddle_error_t *error)
-{
-    const char *names[MAX_OPTIONS + 3];
-    char typed[64];
-    int n = 0;
-    for (; longs[n].name; n++) names[n] = longs[n].name;
-    names[n] = NULL;
-    snprintf(typed, sizeof typed, "%.*s", (int)strcspn(word, "="), word);
-    const char *nearest = !strncmp(typed, "--", 2) ? option_nearest(typed + 2, names) : NULL;
-    if (nearest) error_hint(error, "did you mean --%s? see %s --help", nearest, set->program);
-    else error_hint(error, "see %s --help", set->program);
-}
-
 int option_parse(const option_set_t *set, int argc, char **argv, void *into, const char **ret_args,
                  heddle_error_t *error)
 {
     if (argc == 2 && !strcmp(argv[1], "--dump-options")) return print_and_end(option_dump(set));
+    typed_line_t line = typed_line(set, argc, argv);
     struct option longs[MAX_OPTIONS + 3];
     const option_t *rows[MAX_OPTIONS];
     char shorts[2 * MAX_OPTIONS + 4];
@@ -280,28 +261,36 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
     for (int c; !rc && (c = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
         if (c == 'h' || c == HELP) return print_and_end(option_help(set));
         if (c == VERSION) {
+            /* A script would take the end with 0 for that of its roll-back. */
+            int wrong = error_fail(error, HEDDLE_ERR_USAGE, "%s: --version takes no value", set->program);
+            if (guess_is_version(&line, argv[optind - 1], error)) return wrong;
             printf("%s %s\n", set->program, heddle_version());
             return 1;
         }
         if (c == '?' || c == ':') {
-            /* optopt: the letter, or the code of a long option that lacks its value or may not have one */
-            bool named = optopt >= FIRST_LONG && optopt < FIRST_LONG + n;
-            const char *word = argv[optind - 1];
-            rc =
-                error_fail(error, HEDDLE_ERR_USAGE,
-                           c == ':' ? "%s: --%.100s needs a value" : "%s: unknown option %.100s",
-                           set->program, c == ':' && named ? rows[optopt - FIRST_LONG]->name : word_of(word));
-            if (c == '?') hint_at_option(set, word, longs, error);
-            else error_hint(error, "see %s --help", set->program);
+            /* optopt: the letter, the code of a long option that lacks its value or may not have one, or 0 */
+            bool is_named = optopt >= FIRST_LONG && optopt < FIRST_LONG + n;
+            char letter[3] = {'-', optopt > 0 && optopt < FIRST_LONG ? (char)optopt : 0, 0}, typed[100];
+            const char *word = letter[1] ? letter : argv[optind - 1];
+            snprintf(typed, sizeof typed, "%s%.90s", c == ':' && is_named ? "--" : "",
+                     c == ':' && is_named ? rows[optopt - FIRST_LONG]->name : word_of(word));
+            rc = error_fail(error, HEDDLE_ERR_USAGE,
+                            c == ':' ? "%s: %s needs a value" : "%s: unknown option %s", set->program, typed);
+            if (c == ':') {
+                const option_t *o = row_of(rows, n, optopt);
+                error_expected(error, "%s %s", typed, o ? o->value : "VALUE");
+                error_found(error, "no value");
+                error_hint(error, "see %s --help", set->program);
+            } else {
+                error_found(error, "%s", typed);
+                guess_option(&line, word, error);
+            }
             break;
         }
-        const option_t *o = NULL;
-        if (c >= FIRST_LONG && c < FIRST_LONG + n) o = rows[c - FIRST_LONG];
-        for (int i = 0; !o && i < n; i++)
-            if (rows[i]->letter == c) o = rows[i];
+        const option_t *o = row_of(rows, n, c);
         if (o && !store(o, optarg, into)) rc = refuse(set, o, optarg ? optarg : "", "", error);
     }
-    return rc ? rc : parse_arguments(set, argc, argv, ret_args, error);
+    return rc ? rc : parse_arguments(&line, argv, ret_args, error);
 }
 
 bool option_wants_json(int argc, char **argv)
@@ -351,4 +340,10 @@ void option_words(char *hint)
         memmove(at + 2 + word, rest, strlen(rest) + 1);
         at += 2 + word;
     }
+}
+
+void option_error_words(heddle_error_t *error)
+{
+    char *const texts[] = {error->message, error->expected, error->found, error->hint};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) option_words(texts[i]);
 }

@@ -70,10 +70,17 @@ int option_parse(const option_set_t *set, int argc, char **argv, void *into, con
 bool option_wants_json(int argc, char **argv);
 /* The one of `words` (NULL-terminated) that a mistyped `word` probably means; NULL: none is similar. */
 const char *option_nearest(const char *word, const char *const *words);
+/* Fills the error of a name that is not among `names` (NULL-terminated; NULL: they are not shown): expected
+ * has as many of them as fit, found the name, and the hint the one that was probably meant before `where`,
+ * which says what lists them all. */
+void option_unknown_name(const char *name, const char *const *names, const char *where,
+                         heddle_error_t *error);
 
 /* Hints of the library name fields of its options: makes "opts.timeout_ms" the option "--timeout", in
  * place. */
 void option_words(char *hint);
+/* The same in every text of an error: a message may repeat the hint of its cause. */
+void option_error_words(heddle_error_t *error);
 /* Fills the error of a value that the program does not accept, "--keep is out of range", with expected, found
  * and hint.  Returns USAGE. */
 int option_refuse(const option_set_t *set, const char *option, const char *expected, long long found,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/units.h"
 
+#include "core/bytes.h"
+
 #include <ctype.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,10 +42,31 @@ bool units_parse_duration(const char *text, uint32_t *ret_ms)
 
 bool units_parse_size(const char *text, uint64_t *ret_bytes)
 {
-    static const unit_t UNITS[] = {{"", 1},        {"k", 1e3},        {"M", 1e6},           {"G", 1e9},
-                                   {"Ki", 1024.0}, {"Mi", 1048576.0}, {"Gi", 1073741824.0}, {NULL, 0}};
+    static const unit_t UNITS[] = {{"", 1},
+                                   {"k", 1e3},
+                                   {"M", 1e6},
+                                   {"G", 1e9},
+                                   {"Ki", 1024.0},
+                                   {"Mi", 1048576.0},
+                                   {"Gi", 1073741824.0},
+                                   {"B", 1},
+                                   {"kB", 1e3},
+                                   {"MB", 1e6},
+                                   {"GB", 1e9},
+                                   {"KiB", 1024.0},
+                                   {"MiB", 1048576.0},
+                                   {"GiB", 1073741824.0},
+                                   {"kbit", 1e3 / 8},
+                                   {"Mbit", 1e6 / 8},
+                                   {"Gbit", 1e9 / 8},
+                                   {NULL, 0}};
+    char size[40];
     double bytes;
-    if (!parse_number(text, UNITS, 9007199254740991.0, &bytes)) return false;
+    size_t n = strlen(text);
+    if (n >= sizeof size) return false;
+    memcpy(size, text, n + 1);
+    if (n > 2 && !strcmp(size + n - 2, "/s")) size[n - 2] = 0; /* most sizes are of a second */
+    if (!parse_number(size, UNITS, 9007199254740991.0, &bytes)) return false;
     *ret_bytes = (uint64_t)llround(bytes);
     return true;
 }
@@ -92,13 +114,14 @@ void units_bytes_text(uint64_t bytes, char ret_text[16])
         v /= 1000;
         u++;
     }
-    snprintf(ret_text, 16, u ? "%.1f %s" : "%.0f %s", v, UNITS[u]);
+    text_printf(ret_text, 16, u ? "%.1f %s" : "%.0f %s", v, UNITS[u]);
 }
 
 void units_ms_text(double ms, char ret_text[16])
 {
-    if (ms < 0) snprintf(ret_text, 16, "-");
-    else if (ms < 999.5) snprintf(ret_text, 16, ms < 99.95 ? "%.1f ms" : "%.0f ms", ms);
-    else if (ms < 60000) snprintf(ret_text, 16, "%.1f s", ms / 1000);
-    else snprintf(ret_text, 16, "%u m %u s", (unsigned)(ms / 60000) % 1000000u, (unsigned)(ms / 1000) % 60);
+    if (ms < 0) text_printf(ret_text, 16, "-");
+    else if (ms < 999.5) text_printf(ret_text, 16, ms < 99.95 ? "%.1f ms" : "%.0f ms", ms);
+    else if (ms < 60000) text_printf(ret_text, 16, "%.1f s", ms / 1000);
+    else
+        text_printf(ret_text, 16, "%u m %u s", (unsigned)(ms / 60000) % 1000000u, (unsigned)(ms / 1000) % 60);
 }

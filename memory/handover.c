@@ -7,8 +7,10 @@
 #include "core/limits.h"
 #include "memory/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,13 +19,16 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
-/* Both messages: between processes of one machine, of builds that may differ. */
+/* Between processes of one machine, of builds that may differ: a message, with a request or a note, and the
+ * answer to a request. */
 typedef struct {
     uint32_t magic, code;
     content_id_t id;
-} request_t;                                                   /* also a note, both ways */
+} message_t; /* a request of the receiver; or a note, both ways */
 typedef enum { CODE_HOLD, CODE_WATCH, CODE_NOTE = 16 } code_t; /* of a request; a note is added to the last */
 typedef struct {
     uint32_t magic, code;
@@ -34,9 +39,12 @@ typedef struct {
 typedef struct {
     uint32_t magic, count;
     region_name_t regions[LIMIT_OFFERED];
-} list_t;                /* as long as `count` says */
+} region_list_t;         /* as long as `count` says */
 #define LIST 0x316c6568u /* "hel1" */
-static size_t list_bytes(uint32_t count) { return offsetof(list_t, regions) + count * sizeof(region_name_t); }
+static size_t list_bytes(uint32_t count)
+{
+    return offsetof(region_list_t, regions) + count * sizeof(region_name_t);
+}
 
 /* ---- the place, and the socket in it ---- */
 
@@ -46,16 +54,62 @@ static bool name_is_usable(const char *name)
     return n > 0 && n <= HANDOVER_NAME_MAX && name[n] == 0;
 }
 
+/* A small file of the kernel, as text; "" where it cannot be read. */
+static const char *read_text(const char *path, char *scratch, size_t bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, scratch, bytes - 1) : 0;
+    scratch[n > 0 ? n : 0] = 0;
+    if (fd >= 0) close(fd);
+    return scratch;
+}
+
+/* The kernel shows all users that have no number in this user namespace under this one. */
+static bool stands_for_many(uid_t user)
+{
+    char text[64], map[128];
+    unsigned first, outside, count;
+    const char *said = read_text("/proc/sys/kernel/overflowuid", text, sizeof text);
+    if (user != (said[0] ? (uid_t)strtoul(said, NULL, 10) : 65534)) return false;
+    read_text("/proc/self/uid_map", map, sizeof map);
+    bool has_all =
+        sscanf(map, "%u %u %u", &first, &outside, &count) == 3 && first == 0 && count == UINT32_MAX;
+    return !has_all;
+}
+
+static const char *user_remark(uid_t user)
+{
+    return stands_for_many(user) ? " (any user that has no number in this user namespace)" : "";
+}
+
+/* Each user without a number would count as this one, and could read and offer its memory. */
+static int check_user(heddle_error_t *error)
+{
+    uid_t user = geteuid();
+    if (!stands_for_many(user)) return HEDDLE_OK;
+    error_fail(error, HEDDLE_ERR_DENIED, "this process cannot tell its own user from others");
+    error_expected(error, "a user that has a number in this user namespace (/proc/self/uid_map)");
+    error_found(error, "user %u%s", (unsigned)user, user_remark(user));
+    error_hint(error, "map the user into the namespace of the container, under another number than %u",
+               (unsigned)user);
+    return HEDDLE_ERR_DENIED;
+}
+
 /* Opened once, and used through its descriptor: what was checked is what is used. */
 static int open_directory(const char *directory, int *ret_fd, heddle_error_t *error)
 {
     struct stat s;
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW), why = errno;
     if (fd < 0 || fstat(fd, &s) < 0) {
+        bool is_short = why == EMFILE || why == ENFILE;
         if (fd >= 0) close(fd);
-        return error_fail(error, why == EMFILE || why == ENFILE ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_USAGE,
-                          "the directory %s for shared memory cannot be opened: %s", directory,
-                          strerror(why));
+        error_fail(error, is_short ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_USAGE,
+                   "the directory %s for shared memory cannot be opened: %s", directory, strerror(why));
+        error_expected(error, "a directory of user %u with mode 0700, not a symbolic link",
+                       (unsigned)geteuid());
+        error_hint(error, is_short ? "raise the limit of open files (ulimit -n)"
+                                   : "`install -d -m 0700 DIR` makes one; opts.host_share names it");
+        return is_short ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_USAGE;
     }
     if (s.st_uid == geteuid() && (s.st_mode & 07777) == 0700) {
         *ret_fd = fd;
@@ -65,9 +119,18 @@ static int open_directory(const char *directory, int *ret_fd, heddle_error_t *er
     error_fail(error, HEDDLE_ERR_DENIED, "the directory %s for shared memory is not this user's alone",
                directory);
     error_expected(error, "user %u, mode 0700", (unsigned)geteuid());
-    error_found(error, "user %u, mode %04o", (unsigned)s.st_uid, (unsigned)(s.st_mode & 07777));
-    error_hint(error, "chown it to this user and chmod it to 0700");
+    error_found(error, "user %u, mode %04o%s", (unsigned)s.st_uid, (unsigned)(s.st_mode & 07777),
+                user_remark(s.st_uid));
+    error_hint(error, "chown it to this user and chmod it to 0700, or name another with opts.host_share");
     return HEDDLE_ERR_DENIED;
+}
+
+int handover_check(const char *directory, heddle_error_t *error)
+{
+    int fd = -1, rc = check_user(error);
+    if (!rc && directory) rc = open_directory(directory, &fd, error);
+    if (fd >= 0) close(fd);
+    return rc;
 }
 
 /* Through the descriptor of the directory a path of any length fits. */
@@ -83,19 +146,22 @@ static socklen_t address_of(int directory, const char *name, struct sockaddr_un 
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* Inodes of namespaces and of directories repeat from one host to the next, and from boot to boot. */
+/* Numbers of namespaces and of directories repeat from one host to the next. A directory belongs to its one
+ * user already, who may have another number in a container. */
 uint64_t handover_place(const char *directory)
 {
     struct {
-        char kind[8], boot[40];
+        char kind[8];
         uint64_t device, file, user;
-    } place = {.kind = "net", .user = geteuid()};
+    } way = {.kind = "net", .user = geteuid()};
     struct stat s;
-    uint64_t leaf;
+    uint64_t host_leaf, way_leaf;
+    char boot_id[40] = "";
     int at = -1, boot = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    bool is_known = boot >= 0 && read(boot, place.boot, sizeof place.boot) > 0;
+    bool is_known = boot >= 0 && read(boot, boot_id, sizeof boot_id) > 0;
     if (directory) {
-        snprintf(place.kind, sizeof place.kind, "dir");
+        way.user = 0;
+        snprintf(way.kind, sizeof way.kind, "dir");
         is_known = is_known && open_directory(directory, &at, NULL) == HEDDLE_OK && fstat(at, &s) == 0;
     } else {
         is_known = is_known && stat("/proc/self/ns/net", &s) == 0;
@@ -103,17 +169,21 @@ uint64_t handover_place(const char *directory)
     if (at >= 0) close(at);
     if (boot >= 0) close(boot);
     if (!is_known) return 0;
-    place.device = (uint64_t)s.st_dev;
-    place.file = (uint64_t)s.st_ino;
-    digest_leaves(&place, sizeof place, &leaf);
-    return leaf;
+    way.device = (uint64_t)s.st_dev;
+    way.file = (uint64_t)s.st_ino;
+    digest_leaves(boot_id, sizeof boot_id, &host_leaf);
+    digest_leaves(&way, sizeof way, &way_leaf);
+    uint64_t place = (host_leaf & 0xffffffff00000000u) | (way_leaf & 0xffffffffu);
+    return place ? place : 1;
 }
 
-static bool is_of_this_user(int socket)
+static bool is_of_this_user(int socket, uid_t *ret_user)
 {
-    struct ucred peer;
+    struct ucred peer = {.uid = (uid_t)-1};
     socklen_t bytes = sizeof peer;
-    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
+    bool is_known = getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
+    *ret_user = peer.uid;
+    return is_known && peer.uid == geteuid();
 }
 
 static bool is_out_of_descriptors(int why)
@@ -135,11 +205,14 @@ static bool new_socket(memory_fd_t *ret_socket)
 
 /* ---- the source ---- */
 
+/* Connections that wait in the kernel, as many as it takes by default. */
+#define BACKLOG 4096
+
 typedef struct {
     memory_fd_t socket;
     bool is_watching;
     uint64_t due_us;
-} connection_t;
+} handover_connection_t;
 /* The first LIMIT_WATCHERS places are for those that watch, the others for those that have asked nothing
  * yet. */
 enum { CONNECTIONS = LIMIT_WATCHERS + LIMIT_HANDOVERS };
@@ -147,9 +220,9 @@ struct handover {
     char name[HANDOVER_NAME_MAX + 1];
     int directory; /* -1: the name is an abstract one */
     memory_fd_t listener, poll;
-    connection_t connections[CONNECTIONS]; /* fd -1: free */
-    uint32_t count;                        /* of those that have asked nothing yet */
-    list_t list;
+    handover_connection_t connections[CONNECTIONS]; /* fd -1: free */
+    uint32_t count;                                 /* of those that have asked nothing yet */
+    region_list_t list;
     handover_heard_t heard;
     bool is_accepting; /* the listener is in the poll set */
     uint64_t retry_us; /* when it may accept again; 0: at once */
@@ -174,7 +247,7 @@ static void set_accepting(handover_t *h, bool is_to_accept)
     else h->is_accepting = epoll_ctl(h->poll.fd, EPOLL_CTL_DEL, h->listener.fd, NULL) != 0;
 }
 
-/* The file of a process that died refuses connections, and gives way to ours. */
+/* The file of a process that died refuses connections, and is removed. */
 static bool is_stale(const struct sockaddr_un *address, socklen_t bytes)
 {
     memory_fd_t probe;
@@ -184,19 +257,61 @@ static bool is_stale(const struct sockaddr_un *address, socklen_t bytes)
     return is_refused && unlink(address->sun_path) == 0;
 }
 
-static int bind_listener(handover_t *h, heddle_error_t *error)
+/* On a file system of several hosts the sockets of the others refuse connections, too. */
+static bool is_of_this_host(int directory)
+{
+    static const unsigned long LOCAL[] = {TMPFS_MAGIC,       EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC,
+                                          BTRFS_SUPER_MAGIC, RAMFS_MAGIC,      OVERLAYFS_SUPER_MAGIC,
+                                          F2FS_SUPER_MAGIC};
+    struct statfs s;
+    if (fstatfs(directory, &s) != 0) return false;
+    for (size_t i = 0; i < sizeof LOCAL / sizeof *LOCAL; i++)
+        if ((unsigned long)s.f_type == LOCAL[i]) return true;
+    return false;
+}
+
+/* Names are random, so the file of a process that was killed would stay for ever. */
+static void sweep(const handover_t *h)
+{
+    int fd = -1;
+    if (is_of_this_host(h->directory)) fd = openat(h->directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = fd >= 0 ? fdopendir(fd) : NULL;
+    for (const struct dirent *e; list && (e = readdir(list));) {
+        struct sockaddr_un address;
+        struct stat s;
+        const char *name = e->d_name + strlen("heddle-");
+        if (strncmp(e->d_name, "heddle-", strlen("heddle-")) != 0 || !name_is_usable(name)) continue;
+        if (fstatat(h->directory, e->d_name, &s, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISSOCK(s.st_mode)) continue;
+        if (s.st_mtime + HANDOVER_STALE_S > time(NULL)) continue;
+        socklen_t bytes = address_of(h->directory, name, &address);
+        (void)is_stale(&address, bytes);
+    }
+    if (list) closedir(list);
+    else if (fd >= 0) close(fd);
+}
+
+static int bind_listener(handover_t *h, const char *directory, heddle_error_t *error)
 {
     struct sockaddr_un address;
     socklen_t bytes = address_of(h->directory, h->name, &address);
     const struct sockaddr *at = (const struct sockaddr *)&address;
+    if (h->directory >= 0) sweep(h);
     int rc = bind(h->listener.fd, at, bytes);
     if (rc < 0 && errno == EADDRINUSE && h->directory >= 0) {
         if (is_stale(&address, bytes)) rc = bind(h->listener.fd, at, bytes);
         else errno = EADDRINUSE;
     }
-    if (rc == 0 && listen(h->listener.fd, LIMIT_HANDOVERS) == 0) return HEDDLE_OK;
-    return error_fail(error, errno == EADDRINUSE ? HEDDLE_ERR_ADDRESS_IN_USE : HEDDLE_ERR_INTERNAL,
-                      "the socket heddle-%s for shared memory cannot listen: %s", h->name, strerror(errno));
+    if (rc == 0 && listen(h->listener.fd, BACKLOG) == 0) return HEDDLE_OK;
+    bool is_full = errno == ENOSPC || errno == EDQUOT;
+    int code = errno == EADDRINUSE ? HEDDLE_ERR_ADDRESS_IN_USE
+               : is_full           ? HEDDLE_ERR_NO_SPACE
+                                   : HEDDLE_ERR_INTERNAL;
+    error_fail(error, code, "the socket %s%sheddle-%s for shared memory cannot listen: %s",
+               directory ? directory : "", directory ? "/" : "", h->name, strerror(errno));
+    if (directory && code != HEDDLE_ERR_ADDRESS_IN_USE)
+        error_hint(error, "name a writable directory on a local file system that is not full with "
+                          "opts.host_share, for example one of /dev/shm or /run");
+    return code;
 }
 
 static bool new_poll(handover_t *h)
@@ -215,6 +330,7 @@ int handover_listen(const char *directory, const char *name, handover_find_t fin
     if (!name_is_usable(name))
         return error_fail(error, HEDDLE_ERR_USAGE, "\"%s\" is not a name of a socket for shared memory",
                           name);
+    if (check_user(error)) return HEDDLE_ERR_DENIED;
     handover_t *h = calloc(1, sizeof *h);
     if (!h) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to listen for shared memory");
     snprintf(h->name, sizeof h->name, "%s", name);
@@ -229,13 +345,20 @@ int handover_listen(const char *directory, const char *name, handover_find_t fin
     if (!rc && (!new_poll(h) || !new_socket(&h->listener)))
         rc = error_fail(error, is_out_of_descriptors(errno) ? HEDDLE_ERR_NO_MEMORY : HEDDLE_ERR_INTERNAL,
                         "no socket for shared memory: %s", strerror(errno));
-    if (!rc) rc = bind_listener(h, error);
+    if (!rc) rc = bind_listener(h, directory, error);
     if (!rc) set_accepting(h, true);
     if (!rc && !h->is_accepting)
         rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to listen for shared memory");
     if (rc) handover_destroy(&h);
     else *ret_handover = h;
     return rc;
+}
+
+bool handover_is_there(const handover_t *h)
+{
+    char file[sizeof "heddle-" + HANDOVER_NAME_MAX];
+    snprintf(file, sizeof file, "heddle-%s", h->name);
+    return h->directory < 0 || faccessat(h->directory, file, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 int handover_fd(const handover_t *h) { return h->poll.fd; }
@@ -263,7 +386,7 @@ void handover_destroy(handover_t **handover)
 }
 
 /* Taken out of the poll set explicitly: closing does not do that while a forked child has the socket. */
-static void end_connection(handover_t *h, connection_t *c)
+static void end_connection(handover_t *h, handover_connection_t *c)
 {
     (void)epoll_ctl(h->poll.fd, EPOLL_CTL_DEL, c->socket.fd, NULL);
     forks_close(&c->socket);
@@ -306,16 +429,16 @@ static void hand_over(int socket, int fd, const content_id_t *id)
 
 /* Nothing waits for a watcher that does not read: its connection ends, in the next turn, for a caller may be
  * about to tell others. */
-static void send_to_watcher(connection_t *c, const void *data, size_t bytes)
+static void send_to_watcher(handover_connection_t *c, const void *data, size_t bytes)
 {
     if (send(c->socket.fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)bytes)
         (void)shutdown(c->socket.fd, SHUT_RDWR);
 }
 
 /* Moves it to a place of those that watch. False: there is none, or no memory to poll for it. */
-static bool begin_watch(handover_t *h, connection_t *c)
+static bool begin_watch(handover_t *h, handover_connection_t *c)
 {
-    connection_t *to = h->connections;
+    handover_connection_t *to = h->connections;
     while (to < h->connections + LIMIT_WATCHERS && to->socket.fd >= 0) to++;
     if (to == h->connections + LIMIT_WATCHERS) return false;
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)(to - h->connections)};
@@ -328,7 +451,7 @@ static bool begin_watch(handover_t *h, connection_t *c)
     return true;
 }
 
-static bool take_note(handover_t *h, connection_t *c, const request_t *note)
+static bool take_note(handover_t *h, handover_connection_t *c, const message_t *note)
 {
     if (note->code < CODE_NOTE || note->code > CODE_NOTE + NOTE_BAD) return false;
     if (h->heard)
@@ -337,9 +460,9 @@ static bool take_note(handover_t *h, connection_t *c, const request_t *note)
 }
 
 /* Descriptors that come with a request are dropped by the kernel, for there is no room for them. */
-static void answer_request(handover_t *h, connection_t *c)
+static void answer_request(handover_t *h, handover_connection_t *c)
 {
-    request_t request;
+    message_t request;
     ssize_t n;
     do n = recv(c->socket.fd, &request, sizeof request, MSG_DONTWAIT | MSG_TRUNC);
     while (n < 0 && errno == EINTR);
@@ -355,7 +478,7 @@ static void answer_request(handover_t *h, connection_t *c)
 /* False: none waits, or there is no descriptor for it. */
 static bool accept_one(handover_t *h, uint64_t now_us)
 {
-    connection_t *c = h->connections + LIMIT_WATCHERS;
+    handover_connection_t *c = h->connections + LIMIT_WATCHERS;
     while (c->socket.fd >= 0) c++;
     c->is_watching = false;
     if (!forks_stop()) return false;
@@ -369,8 +492,9 @@ static bool accept_one(handover_t *h, uint64_t now_us)
     if (c->socket.fd < 0) return false;
     h->count++;
     c->due_us = now_us + HANDOVER_QUIET_US;
+    uid_t user;
     bool is_welcome =
-        is_of_this_user(c->socket.fd) && poll_for(h, c->socket.fd, (uint32_t)(c - h->connections));
+        is_of_this_user(c->socket.fd, &user) && poll_for(h, c->socket.fd, (uint32_t)(c - h->connections));
     if (is_welcome) answer_request(h, c); /* which mostly is there already */
     else end_connection(h, c);
     return true;
@@ -382,9 +506,12 @@ uint64_t handover_turn(handover_t *h, uint64_t now_us)
     uint64_t due_us = CLOCK_NEVER;
     if (h->process != getpid()) return due_us;
     int count = epoll_wait(h->poll.fd, events, CONNECTIONS + 1, 0);
-    for (int i = 0; i < count; i++)
-        if (events[i].data.u32 != LISTENER) answer_request(h, &h->connections[events[i].data.u32]);
-    for (connection_t *c = h->connections; c < h->connections + CONNECTIONS; c++) {
+    bool is_one_waiting = false;
+    for (int i = 0; i < count; i++) {
+        if (events[i].data.u32 == LISTENER) is_one_waiting = true;
+        else answer_request(h, &h->connections[events[i].data.u32]);
+    }
+    for (handover_connection_t *c = h->connections; c < h->connections + CONNECTIONS; c++) {
         if (c->socket.fd < 0) continue;
         if (c->due_us <= now_us) end_connection(h, c);
         else due_us = clock_earlier(due_us, c->due_us);
@@ -392,12 +519,14 @@ uint64_t handover_turn(handover_t *h, uint64_t now_us)
     if (h->retry_us <= now_us) h->retry_us = 0;
     if (!h->retry_us) {
         bool is_to_accept = h->count < LIMIT_HANDOVERS;
+        is_one_waiting |= is_to_accept && !h->is_accepting; /* since it was left out of the poll set */
         set_accepting(h, is_to_accept);
         /* Without memory for the poll set no event would come, and no turn would try again. */
         if (h->is_accepting != is_to_accept) h->retry_us = now_us + HANDOVER_RETRY_US;
     }
-    for (uint32_t i = 0; i < LIMIT_HANDOVERS && h->is_accepting && h->count < LIMIT_HANDOVERS; i++) {
-        if (!accept_one(h, now_us)) break;
+    for (uint32_t i = 0; i < LIMIT_HANDOVERS && is_one_waiting && h->count < LIMIT_HANDOVERS; i++) {
+        is_one_waiting = h->is_accepting && accept_one(h, now_us);
+        if (!is_one_waiting) break;
         due_us = clock_earlier(due_us, now_us + HANDOVER_QUIET_US);
     }
     if (h->count == LIMIT_HANDOVERS) set_accepting(h, false);
@@ -409,7 +538,7 @@ void handover_offer(handover_t *h, const region_name_t *regions, uint32_t count)
     if (count > LIMIT_OFFERED) count = LIMIT_OFFERED;
     h->list.count = count;
     if (count) memcpy(h->list.regions, regions, count * sizeof *regions);
-    for (connection_t *c = h->connections; c < h->connections + LIMIT_WATCHERS; c++)
+    for (handover_connection_t *c = h->connections; c < h->connections + LIMIT_WATCHERS; c++)
         if (c->socket.fd >= 0) send_to_watcher(c, &h->list, list_bytes(count));
 }
 
@@ -417,8 +546,8 @@ void handover_hear(handover_t *h, handover_heard_t heard) { h->heard = heard; }
 
 void handover_tell(handover_t *h, uint32_t watcher, note_t note, const content_id_t *id)
 {
-    request_t message = {.magic = REQUEST, .code = CODE_NOTE + note, .id = *id};
-    connection_t *c = &h->connections[watcher];
+    message_t message = {.magic = REQUEST, .code = CODE_NOTE + note, .id = *id};
+    handover_connection_t *c = &h->connections[watcher];
     if (c->socket.fd >= 0) send_to_watcher(c, &message, sizeof message);
 }
 
@@ -444,14 +573,14 @@ static int fail_watch(int code, const char *why, heddle_error_t *error)
     return error_fail(error, code, "regions that a process of this host offers cannot be watched: %s", why);
 }
 
-static int fail_request(int code, const request_t *request, const char *why, heddle_error_t *error)
+static int fail_request(int code, const message_t *request, const char *why, heddle_error_t *error)
 {
     return request->code == CODE_WATCH ? fail_watch(code, why, error)
                                        : fail_ask(code, &request->id, why, error);
 }
 
 /* Connects, and sends the request. The socket may be there also on failure. */
-static int connect_to(int directory, const char *name, const request_t *request, memory_fd_t *ret_socket,
+static int connect_to(int directory, const char *name, const message_t *request, memory_fd_t *ret_socket,
                       heddle_error_t *error)
 {
     struct sockaddr_un address;
@@ -468,22 +597,28 @@ static int connect_to(int directory, const char *name, const request_t *request,
         return fail_request(HEDDLE_ERR_DENIED, request, strerror(errno), error);
     if (rc < 0)
         return fail_request(HEDDLE_ERR_NOT_FOUND, request, "no process listens for it on this host", error);
-    if (!is_of_this_user(ret_socket->fd))
-        return fail_request(HEDDLE_ERR_DENIED, request, "a process of another user listens there", error);
+    uid_t user;
+    if (!is_of_this_user(ret_socket->fd, &user)) {
+        fail_request(HEDDLE_ERR_DENIED, request, "a process of another user listens there", error);
+        error_expected(error, "user %u", (unsigned)geteuid());
+        error_found(error, "user %u%s", (unsigned)user, user_remark(user));
+        return HEDDLE_ERR_DENIED;
+    }
     if (send(ret_socket->fd, request, sizeof *request, MSG_NOSIGNAL | MSG_DONTWAIT) ==
         (ssize_t)sizeof *request)
         return HEDDLE_OK;
     return fail_request(HEDDLE_ERR_GONE, request, strerror(errno), error);
 }
 
-static int dial(const char *directory, const char *name, const request_t *request, memory_fd_t *ret_socket,
+static int dial(const char *directory, const char *name, const message_t *request, memory_fd_t *ret_socket,
                 heddle_error_t *error)
 {
     int at = -1;
     *ret_socket = MEMORY_FD_NONE;
     if (!name_is_usable(name))
         return fail_request(HEDDLE_ERR_USAGE, request, "its source's name is not usable", error);
-    int rc = directory ? open_directory(directory, &at, error) : HEDDLE_OK;
+    int rc = check_user(error);
+    if (!rc && directory) rc = open_directory(directory, &at, error);
     if (!rc) rc = connect_to(at, name, request, ret_socket, error);
     if (at >= 0) close(at);
     return rc;
@@ -492,7 +627,7 @@ static int dial(const char *directory, const char *name, const request_t *reques
 int handover_ask(const char *directory, const char *name, const content_id_t *id, uint64_t deadline_us,
                  handover_ask_t **ret_ask, heddle_error_t *error)
 {
-    request_t request = {.magic = REQUEST, .code = CODE_HOLD, .id = *id};
+    message_t request = {.magic = REQUEST, .code = CODE_HOLD, .id = *id};
     handover_ask_t *a = calloc(1, sizeof *a);
     if (!a) return fail_ask(HEDDLE_ERR_NO_MEMORY, id, strerror(ENOMEM), error);
     a->id = *id;
@@ -601,7 +736,7 @@ int handover_ask_take(handover_ask_t *a, uint64_t now_us, hold_t **ret_hold, hed
 int handover_watch(const char *directory, const char *name, handover_watch_t **ret_watch,
                    heddle_error_t *error)
 {
-    request_t request = {.magic = REQUEST, .code = CODE_WATCH};
+    message_t request = {.magic = REQUEST, .code = CODE_WATCH};
     handover_watch_t *w = calloc(1, sizeof *w);
     if (!w) return fail_watch(HEDDLE_ERR_NO_MEMORY, strerror(ENOMEM), error);
     int rc = dial(directory, name, &request, &w->socket, error);
@@ -625,8 +760,8 @@ void handover_watch_destroy(handover_watch_t **watch)
 int handover_watch_take(handover_watch_t *w, watch_event_t *ret_event, heddle_error_t *error)
 {
     union {
-        list_t list;
-        request_t note;
+        region_list_t list;
+        message_t note;
     } m = {.list = {0}};
     ssize_t n = recv(w->socket.fd, &m, sizeof m, MSG_DONTWAIT | MSG_TRUNC);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return HEDDLE_ERR_AGAIN;
@@ -647,7 +782,7 @@ int handover_watch_take(handover_watch_t *w, watch_event_t *ret_event, heddle_er
 
 int handover_watch_tell(handover_watch_t *w, note_t note, const content_id_t *id, heddle_error_t *error)
 {
-    request_t message = {.magic = REQUEST, .code = CODE_NOTE + note, .id = *id};
+    message_t message = {.magic = REQUEST, .code = CODE_NOTE + note, .id = *id};
     if (send(w->socket.fd, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof message)
         return HEDDLE_OK;
     return fail_watch(HEDDLE_ERR_GONE, strerror(errno), error);

@@ -16,7 +16,7 @@
  * The socket has a name, which reaches the receiver by other means. By default it is an abstract one, which
  * belongs to a network namespace; with a directory it is a file there, whatever the namespaces are
  * (containers). Such a directory must have mode 0700 and belong to this user: what can change it can answer
- * in place of the source.
+ * in place of the source. The files of processes that were killed are removed by the next one that listens.
  *
  * A request for a region has one message each way, and then the connection ends. With epoch 0 it asks for the
  * region alone, to be mapped in advance: such a description comes without a lock.
@@ -30,9 +30,10 @@
  * A list replaces the list before, so nothing has to be repeated for a process that was away. A watcher that
  * reads nothing is disconnected when its socket is full, and connects again.
  *
- * Both sides check the other's user. A peer can send what it likes, or nothing: until its request each
- * connection has a deadline, there are at most LIMIT_HANDOVERS of them and LIMIT_WATCHERS that watch, and
- * descriptors that were not asked for are closed.
+ * Both sides check the other's user, as the user namespace of each shows it. Users that have no number in a
+ * namespace all appear there under one number: such a user shares nothing. A peer can send what it likes, or
+ * nothing: until its request each connection has a deadline, there are at most LIMIT_HANDOVERS of them and
+ * LIMIT_WATCHERS that watch, and descriptors that were not asked for are closed.
  *
  * Threads: one, a loop's. Nothing blocks. */
 #ifndef MEMORY_HANDOVER_H
@@ -47,11 +48,19 @@
 #define HANDOVER_QUIET_US 2000000ull
 /* Without a descriptor for a new connection: until it is tried again. */
 #define HANDOVER_RETRY_US 100000ull
+/* The file of a socket that is as old and refuses connections is removed; a younger one may be about to
+ * listen. */
+#define HANDOVER_STALE_S 10
 
-/* Two processes reach each other, and so may hold each other's regions, if this number is the same in both:
- * that of a directory (as above), or, without one (NULL), that of the boot and the network namespace. 0: it
- * is not known, and no other process is reached. */
+/* Two processes reach each other, and so may hold each other's regions, if this number is the same in both.
+ * Its upper 32 bits are those of the boot of the host. The others are those of the directory (as above), or,
+ * without one (NULL), of the network namespace and the user. 0: it is not known, and no other process is
+ * reached. */
 uint64_t handover_place(const char *directory);
+/* DENIED: the user of this process has no number in its user namespace, so that the process cannot tell its
+ * user from others; handover_listen, ask and watch refuse it, too. USAGE, DENIED, NO_MEMORY: why such a
+ * directory is refused (NULL: none). */
+int handover_check(const char *directory, heddle_error_t *error);
 
 /* ---- the source ---- */
 
@@ -61,9 +70,12 @@ typedef struct handover handover_t;
 typedef int (*handover_find_t)(void *self, const content_id_t *id);
 
 /* `name`: [A-Za-z0-9._-], at most HANDOVER_NAME_MAX. USAGE, or DENIED: the directory is not this user's
- * alone; ADDRESS_IN_USE: another process listens there; NO_MEMORY: no descriptor is left; INTERNAL. */
+ * alone; ADDRESS_IN_USE: another process listens there; NO_SPACE: its file system is full; NO_MEMORY: no
+ * descriptor is left; INTERNAL. */
 int handover_listen(const char *directory, const char *name, handover_find_t find, void *self,
                     handover_t **ret_handover, heddle_error_t *error);
+/* Its socket can be found by others: the file in the directory was not removed since. */
+bool handover_is_there(const handover_t *h);
 /* Readable when there is something to do. */
 int handover_fd(const handover_t *h);
 /* Does it. Returns when to call again at the latest; CLOCK_NEVER: when the descriptor is readable. */

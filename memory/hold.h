@@ -34,13 +34,13 @@
 #include <heddle/error.h>
 #include <sys/types.h>
 
-typedef struct {
+typedef struct hold {
     const void *base;  /* the content; NULL: not mapped */
     size_t file_bytes; /* content and header */
     size_t mapped_bytes, populated_bytes;
     memory_fd_t file;
     hold_state_t state;
-    header_t header; /* as found; version and bytes count while it is held */
+    header_t header; /* as found; its bytes count while it is held */
     pid_t process;   /* that has it */
 } hold_t;
 

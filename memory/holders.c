@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory/holders.h"
 
+#include "memory/region.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -66,8 +68,8 @@ static void add(holders_t *h)
     h->count++;
 }
 
-/* The next process whose files can be read; false: none is left. Its own are left out: a process knows what
- * it holds itself. */
+/* The next process, whose files stay NULL where they cannot be read: it has ended, or is of another user.
+ * False: none is left. Its own are left out: a process knows what it holds itself. */
 static bool open_next(holders_t *h)
 {
     for (struct dirent *e; (e = readdir(h->processes));) {
@@ -75,9 +77,19 @@ static bool open_next(holders_t *h)
         if (h->process <= 0 || h->process == getpid()) continue;
         h->looked++;
         h->files = open_files(h->process);
-        if (h->files) return true;
+        return true;
     }
     return false;
+}
+
+/* From its name alone, which the kernel has at hand: stat asks the file system, and a mount whose server does
+ * not answer would block the loop. */
+static bool may_be_region(int files, const char *number)
+{
+    static const char NAME[] = "/memfd:" MEMORY_REGION_FILE;
+    char link[sizeof NAME - 1];
+    ssize_t n = readlinkat(files, number, link, sizeof link);
+    return n == (ssize_t)sizeof link && memcmp(link, NAME, sizeof link) == 0;
 }
 
 /* One open file; false: the process has no more, or is known to hold it. */
@@ -87,7 +99,8 @@ static bool look_at_next(holders_t *h)
     struct dirent *e = readdir(h->files);
     if (!e) return false;
     h->looked++;
-    if (e->d_name[0] == '.' || fstatat(dirfd(h->files), e->d_name, &s, 0) < 0) return true;
+    if (!may_be_region(dirfd(h->files), e->d_name) || fstatat(dirfd(h->files), e->d_name, &s, 0) < 0)
+        return true;
     if (s.st_ino != h->file || s.st_dev != h->device || !has_lock(h->process, e->d_name)) return true;
     add(h);
     return false;
@@ -100,7 +113,7 @@ bool holders_step(holders_t *h)
         h->is_cut = h->looked >= HOLDERS_FILES_MAX;
         if (h->is_cut || (!h->files && !open_next(h))) {
             holders_end(h);
-        } else if (!look_at_next(h)) {
+        } else if (h->files && !look_at_next(h)) {
             closedir(h->files);
             h->files = NULL;
         }
@@ -126,7 +139,7 @@ const char *holders_text(const holders_t *h, char scratch[HOLDERS_TEXT])
     if (h->count > named) snprintf(scratch + n, HOLDERS_TEXT - (size_t)n, " and %u more", h->count - named);
     if (h->count == 0)
         snprintf(scratch, HOLDERS_TEXT, "%s",
-                 h->is_cut ? "a process that was not found in time"
+                 h->is_cut ? "a process that is not among the first ones, in whose open files it was searched"
                            : "a process that cannot be seen from here, or a descriptor on its way to one");
     return scratch;
 }

@@ -11,27 +11,37 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-typedef enum { MAPPING_WANTED, MAPPING_MAPPED, MAPPING_HELD, MAPPING_LEAVING, MAPPING_ASIDE } mapping_state_t;
-enum { NEVER_OFFERED = -1, WITHDRAWN = -2 };
+typedef enum {
+    MAPPING_WANTED,  /* its source is asked for the region alone, from due_us on */
+    MAPPING_ASKED,   /* for `asked`: `ask` is under way, until due_us */
+    MAPPING_REFUSED, /* `asked`, and mappings_take has not said so yet: forgotten at due_us */
+    MAPPING_MAPPED,
+    MAPPING_LOCKED, /* it came with a lock for mappings_take, which is let go at due_us */
+    MAPPING_HELD,
+    MAPPING_LEAVING,
+    MAPPING_ASIDE
+} mapping_state_t;
+enum { NOT_OFFERED = -1 };
 typedef struct mapping {
     struct mapping *next;
     mapping_state_t state;
     region_name_t name;
-    int source;           /* that offers it, or one of the two above */
-    hold_t *hold;         /* MAPPED, HELD, LEAVING */
-    handover_ask_t *ask;  /* WANTED: under way */
-    uint64_t asked_epoch; /* 0: for the region alone; else its answer is waited for by mappings_take */
-    uint64_t
-        due_us; /* WANTED: ask again. MAPPED: its lock came with it, and is let go then; 0: it has none */
-    uint32_t unused; /* contents that were taken since it was used */
-    int failed;      /* of a request for a content, until mappings_take has returned it */
+    int source;          /* that offers it; NOT_OFFERED: it goes when it is not used any more */
+    hold_t *hold;        /* MAPPED to LEAVING */
+    handover_ask_t *ask; /* ASKED */
+    content_id_t asked;  /* ASKED, REFUSED; epoch 0: the region alone, which is never REFUSED */
+    uint64_t due_us;     /* as above */
+    uint32_t unused;     /* contents that were taken since it was used */
+    int rc;              /* REFUSED, and the error */
     heddle_error_t error;
 } mapping_t;
 
 typedef struct {
     char name[HANDOVER_NAME_MAX + 1]; /* "": free */
     handover_watch_t *watch;          /* NULL: not connected */
-    uint64_t retry_us, gone_us;       /* not connected: when to try again, and when its regions are let go */
+    bool has_list;                    /* of this connection */
+    uint64_t retry_us;                /* not connected: when to try again */
+    uint64_t gone_us;                 /* without a list: when its regions are let go */
     bool is_forgone;                  /* it is not tried again, and unwatched when its regions are let go */
 } source_t;
 
@@ -40,9 +50,11 @@ struct mappings {
     memory_fd_t poll;
     source_t sources[MAPPINGS_SOURCES_MAX];
     mapping_t *first;
+    mapping_t *asking; /* for a region alone: one at a time; NULL */
     uint32_t count;
     mappings_heard_t heard;
     void *self;
+    uint64_t due_us; /* of the next turn */
     pid_t process;
 };
 
@@ -66,9 +78,11 @@ int mappings_new(const char *directory, mappings_heard_t heard, void *self, mapp
     return HEDDLE_OK;
 }
 
-static bool poll_for(mappings_t *m, int fd)
+/* `number`: of the source that is watched, or ANSWERS: few requests are under way at a time. */
+enum { ANSWERS = MAPPINGS_SOURCES_MAX };
+static bool poll_for(mappings_t *m, int fd, uint32_t number)
 {
-    struct epoll_event event = {.events = EPOLLIN};
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = number};
     return epoll_ctl(m->poll.fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
@@ -77,6 +91,7 @@ static void end_ask(mappings_t *m, mapping_t *p)
 {
     if (p->ask) (void)epoll_ctl(m->poll.fd, EPOLL_CTL_DEL, handover_ask_fd(p->ask), NULL);
     handover_ask_destroy(&p->ask);
+    if (m->asking == p) m->asking = NULL;
 }
 
 static void end_watch(mappings_t *m, source_t *s)
@@ -116,6 +131,28 @@ static mapping_t *find(const mappings_t *m, const uint8_t identity[MEMORY_IDENTI
     return p;
 }
 
+static bool has_hold(const mapping_t *p) { return p->state >= MAPPING_MAPPED && p->state <= MAPPING_LEAVING; }
+
+/* mappings_take has it, or is about to. */
+static bool is_used(const mapping_t *p)
+{
+    bool is_wanted = (p->state == MAPPING_ASKED && p->asked.epoch) || p->state == MAPPING_REFUSED;
+    return is_wanted || p->state == MAPPING_LOCKED || p->state == MAPPING_HELD;
+}
+
+/* What is not used makes room for what is: first what is not mapped, then what was not used for the longest
+ * time. False: all are used. */
+static bool make_room(mappings_t *m)
+{
+    mapping_t *least = NULL;
+    for (mapping_t *p = m->first; p; p = p->next) {
+        if (is_used(p) || (least && !has_hold(least))) continue;
+        if (!least || !has_hold(p) || p->unused > least->unused) least = p;
+    }
+    if (least) forget(m, least);
+    return least != NULL;
+}
+
 /* NULL: there are too many, or no memory. */
 static mapping_t *add(mappings_t *m, const uint8_t identity[MEMORY_IDENTITY_BYTES], int source)
 {
@@ -142,9 +179,10 @@ static source_t *source_of(mappings_t *m, const char *name)
  * taken. */
 static void withdraw(mappings_t *m, mapping_t *p)
 {
-    p->source = WITHDRAWN;
-    if (p->state == MAPPING_MAPPED) p->state = MAPPING_LEAVING;
-    else if (p->state == MAPPING_ASIDE || (p->state == MAPPING_WANTED && !p->asked_epoch)) forget(m, p);
+    p->source = NOT_OFFERED;
+    if (is_used(p)) return;
+    if (has_hold(p)) p->state = MAPPING_LEAVING;
+    else forget(m, p);
 }
 
 static void withdraw_all(mappings_t *m, const source_t *s)
@@ -162,9 +200,10 @@ static bool has(const watch_event_t *list, const region_name_t *name)
     return false;
 }
 
-static void take_list(mappings_t *m, const source_t *s, const watch_event_t *list)
+static void take_list(mappings_t *m, source_t *s, const watch_event_t *list)
 {
     int number = (int)(s - m->sources);
+    s->has_list = true;
     for (mapping_t *p = m->first, *next; p; p = next) {
         next = p->next;
         if (p->source == number && !has(list, &p->name)) withdraw(m, p);
@@ -172,8 +211,8 @@ static void take_list(mappings_t *m, const source_t *s, const watch_event_t *lis
     for (uint32_t i = 0; i < list->count; i++) {
         mapping_t *p = find(m, list->offered[i].identity);
         if (!p) p = add(m, list->offered[i].identity, number);
-        if (!p) continue;
-        if (p->source < 0) p->source = number;
+        if (!p || p->source >= 0) continue;
+        p->source = number;
         if (p->state == MAPPING_LEAVING) p->state = MAPPING_MAPPED; /* it is mapped again below */
     }
 }
@@ -182,7 +221,8 @@ static void lose(mappings_t *m, source_t *s, uint64_t now_us)
 {
     end_watch(m, s);
     s->retry_us = now_us + MAPPINGS_RETRY_US;
-    s->gone_us = now_us + MAPPINGS_GONE_US;
+    if (s->has_list) s->gone_us = now_us + MAPPINGS_GONE_US;
+    s->has_list = false;
     if (m->heard) m->heard(m->self, s->name, NOTE_GONE, NULL);
 }
 
@@ -190,7 +230,7 @@ static void connect_to(mappings_t *m, source_t *s, uint64_t now_us)
 {
     s->retry_us = now_us + MAPPINGS_RETRY_US;
     if (handover_watch(m->directory, s->name, &s->watch, NULL) != HEDDLE_OK) return;
-    if (!poll_for(m, handover_watch_fd(s->watch))) end_watch(m, s);
+    if (!poll_for(m, handover_watch_fd(s->watch), (uint32_t)(s - m->sources))) end_watch(m, s);
 }
 
 int mappings_watch(mappings_t *m, const char *source, uint64_t now_us, heddle_error_t *error)
@@ -203,6 +243,7 @@ int mappings_watch(mappings_t *m, const char *source, uint64_t now_us, heddle_er
         s->is_forgone = false;
         return HEDDLE_OK;
     }
+    m->due_us = 0;
     s = source_of(m, "");
     if (!s)
         return error_fail(error, HEDDLE_ERR_LIMIT, "more than %u processes of this host cannot be watched",
@@ -213,19 +254,19 @@ int mappings_watch(mappings_t *m, const char *source, uint64_t now_us, heddle_er
     return HEDDLE_OK;
 }
 
-void mappings_unwatch(mappings_t *m, const char *source)
-{
-    source_t *s = source[0] ? source_of(m, source) : NULL;
-    if (!s) return;
-    withdraw_all(m, s);
-    end_watch(m, s);
-    *s = (source_t){.watch = NULL};
-}
-
 void mappings_forgo(mappings_t *m, const char *source)
 {
     source_t *s = source[0] ? source_of(m, source) : NULL;
+    m->due_us = 0;
     if (s) s->is_forgone = true;
+}
+
+bool mappings_meet(mappings_t *m, const char *source, uint64_t now_us)
+{
+    bool is_known = source[0] && source_of(m, source);
+    if (!is_known && mappings_watch(m, source, now_us, NULL) != HEDDLE_OK) return false;
+    if (!is_known) mappings_forgo(m, source);
+    return source_of(m, source)->watch != NULL;
 }
 
 int mappings_tell(mappings_t *m, const char *source, note_t note, const content_id_t *id,
@@ -237,79 +278,92 @@ int mappings_tell(mappings_t *m, const char *source, note_t note, const content_
 }
 
 /* A bounded number of events: what is left keeps the descriptor readable. */
-static void turn_source(mappings_t *m, source_t *s, uint64_t now_us)
+static void turn_source(mappings_t *m, source_t *s, bool is_readable, uint64_t now_us)
 {
     watch_event_t event;
     if (!s->watch && !s->is_forgone && s->retry_us <= now_us) connect_to(m, s, now_us);
-    for (int i = 0; s->watch && i < 16; i++) {
+    for (int i = 0; is_readable && s->watch && i < 16; i++) {
         int rc = handover_watch_take(s->watch, &event, NULL);
         if (rc == HEDDLE_ERR_AGAIN) break;
         if (rc) lose(m, s, now_us);
         else if (event.is_list) take_list(m, s, &event);
         else if (m->heard) m->heard(m->self, s->name, event.note, &event.id);
     }
-    if (s->watch || s->gone_us > now_us) return;
+    if (s->has_list || s->gone_us > now_us) return;
     withdraw_all(m, s);
-    if (s->is_forgone) *s = (source_t){.watch = NULL};
+    if (!s->is_forgone) return;
+    if (s->watch) lose(m, s, now_us);
+    *s = (source_t){.watch = NULL};
 }
 
 /* ---- descriptions come ---- */
 
+/* Of one that is not asked for. On failure its state stays. */
 static int ask(mappings_t *m, mapping_t *p, const char *source, const content_id_t *id, uint64_t now_us,
                heddle_error_t *error)
 {
     int rc = handover_ask(m->directory, source, id, now_us + MAPPINGS_ASK_US, &p->ask, error);
-    if (!rc && !poll_for(m, handover_ask_fd(p->ask))) {
+    if (rc) return rc;
+    if (!poll_for(m, handover_ask_fd(p->ask), ANSWERS)) {
         end_ask(m, p);
-        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to wait for shared memory");
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to wait for shared memory");
     }
-    p->asked_epoch = rc ? 0 : id->epoch;
-    return rc;
+    p->state = MAPPING_ASKED;
+    p->asked = *id;
+    p->due_us = now_us + MAPPINGS_ASK_US;
+    if (!id->epoch) m->asking = p;
+    return HEDDLE_OK;
 }
 
-/* What was refused for good is forgotten, or reported to its taker; else it is asked for again. */
-static void fail(mappings_t *m, mapping_t *p, int rc, uint64_t now_us)
+/* The region alone: what was refused for good is forgotten, else it is asked for again. */
+static void put_off(mappings_t *m, mapping_t *p, int rc, uint64_t now_us)
 {
-    bool is_for_good = rc == HEDDLE_ERR_NOT_FOUND || rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_DENIED;
-    end_ask(m, p);
-    p->due_us = now_us + (p->asked_epoch ? MAPPINGS_ASK_US : MAPPINGS_RETRY_US);
-    p->failed = p->asked_epoch ? rc : 0;
-    if (!p->asked_epoch && is_for_good) forget(m, p);
+    p->state = MAPPING_WANTED;
+    p->due_us = now_us + MAPPINGS_RETRY_US;
+    if (rc == HEDDLE_ERR_NOT_FOUND || rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_DENIED) forget(m, p);
 }
 
-/* A lock that came with it is its taker's, for a while. */
 static void turn_ask(mappings_t *m, mapping_t *p, uint64_t now_us)
 {
-    int rc = handover_ask_take(p->ask, now_us, &p->hold, &p->error);
-    if (rc == HEDDLE_ERR_AGAIN) return;
-    if (rc) {
-        fail(m, p, rc, now_us);
-        return;
-    }
+    p->rc = handover_ask_take(p->ask, now_us, &p->hold, &p->error);
+    if (p->rc == HEDDLE_ERR_AGAIN) return;
     end_ask(m, p);
-    p->state = MAPPING_MAPPED;
-    p->due_us = p->asked_epoch ? now_us + MAPPINGS_ASK_US : 0;
-    p->asked_epoch = 0;
+    p->due_us = now_us + MAPPINGS_ASK_US;
+    if (!p->rc) p->state = p->asked.epoch ? MAPPING_LOCKED : MAPPING_MAPPED;
+    else if (p->asked.epoch) p->state = MAPPING_REFUSED;
+    else put_off(m, p, p->rc, now_us);
 }
 
-static void turn_mapping(mappings_t *m, mapping_t *p, bool *is_asking, uint64_t now_us)
+/* Its source can be asked for it in the background. */
+static bool is_askable(const mappings_t *m, const mapping_t *p)
+{
+    return p->state == MAPPING_WANTED && p->source >= 0 && m->sources[p->source].watch && !m->asking;
+}
+
+static void turn_mapping(mappings_t *m, mapping_t *p, bool is_answered, uint64_t now_us)
 {
     bool is_due = p->due_us <= now_us;
-    if (p->ask) {
-        turn_ask(m, p, now_us);
-    } else if (p->state == MAPPING_WANTED && p->failed) {
-        if (is_due) forget(m, p); /* its taker never came back */
-    } else if (p->state == MAPPING_WANTED && is_due && !*is_asking && p->source >= 0 &&
-               m->sources[p->source].watch) {
-        content_id_t id = {.epoch = 0};
+    content_id_t id = {.epoch = 0};
+    int rc;
+    switch (p->state) {
+    case MAPPING_WANTED:
+        if (!is_due || !is_askable(m, p)) break;
         memcpy(id.identity, p->name.identity, sizeof id.identity);
-        int rc = ask(m, p, m->sources[p->source].name, &id, now_us, NULL);
-        *is_asking = !rc;
-        if (rc) fail(m, p, rc, now_us);
-    } else if (p->state == MAPPING_MAPPED && p->due_us && is_due) {
+        rc = ask(m, p, m->sources[p->source].name, &id, now_us, NULL);
+        if (rc) put_off(m, p, rc, now_us);
+        break;
+    case MAPPING_ASKED:
+        if (is_answered || is_due) turn_ask(m, p, now_us);
+        break;
+    case MAPPING_REFUSED:
+        if (is_due) forget(m, p); /* its taker never came back */
+        break;
+    case MAPPING_LOCKED:
+        if (!is_due) break;
         hold_release(p->hold);
-        p->due_us = 0;
-        if (p->source == WITHDRAWN) p->state = MAPPING_LEAVING;
+        p->state = p->source < 0 ? MAPPING_LEAVING : MAPPING_MAPPED;
+        break;
+    default: break;
     }
 }
 
@@ -331,7 +385,7 @@ static bool step(mappings_t *m)
             if (p->source < 0) forget(m, p);
             return true;
         }
-        if (p->hold && !is_populated(p->hold)) {
+        if (has_hold(p) && !is_populated(p->hold)) {
             if (hold_map(p->hold, NULL) != HEDDLE_OK) continue;
             (void)hold_populate(p->hold);
             return true;
@@ -340,32 +394,38 @@ static bool step(mappings_t *m)
     return false;
 }
 
+uint64_t mappings_deadline(const mappings_t *m) { return m->due_us; }
+
 uint64_t mappings_turn(mappings_t *m, uint64_t now_us)
 {
-    struct epoll_event events[8];
+    struct epoll_event events[MAPPINGS_SOURCES_MAX + 1];
+    bool is_readable[MAPPINGS_SOURCES_MAX + 1] = {false};
     uint64_t due_us = CLOCK_NEVER;
-    bool is_asking = false;
+    m->due_us = CLOCK_NEVER;
     if (m->process != getpid()) return due_us;
-    (void)epoll_wait(m->poll.fd, events, 8, 0);
+    int count = epoll_wait(m->poll.fd, events, MAPPINGS_SOURCES_MAX + 1, 0);
+    for (int i = 0; i < count; i++) is_readable[events[i].data.u32] = true;
     for (source_t *s = m->sources; s < m->sources + MAPPINGS_SOURCES_MAX; s++) {
         if (!s->name[0]) continue;
-        turn_source(m, s, now_us);
-        if (s->name[0] && !s->watch) due_us = clock_earlier(due_us, s->is_forgone ? s->gone_us : s->retry_us);
+        turn_source(m, s, is_readable[s - m->sources], now_us);
+        if (!s->name[0]) continue;
+        if (!s->has_list && s->gone_us > now_us) due_us = clock_earlier(due_us, s->gone_us);
+        if (!s->watch && !s->is_forgone) due_us = clock_earlier(due_us, s->retry_us);
     }
-    for (mapping_t *p = m->first; p; p = p->next) is_asking |= p->ask && !p->asked_epoch;
     for (mapping_t *p = m->first, *next; p; p = next) {
         next = p->next;
-        turn_mapping(m, p, &is_asking, now_us);
+        turn_mapping(m, p, is_readable[ANSWERS], now_us);
     }
     bool has_more = step(m);
     for (mapping_t *p = m->first; p; p = p->next) {
-        if (p->ask) due_us = clock_earlier(due_us, now_us + MAPPINGS_ASK_US);
-        else if (p->due_us > now_us) due_us = clock_earlier(due_us, p->due_us);
-        else
-            has_more |=
-                p->state == MAPPING_WANTED && !is_asking && p->source >= 0 && m->sources[p->source].watch;
+        bool is_to_ask = is_askable(m, p);
+        if (is_to_ask && p->due_us <= now_us) has_more = true;
+        if (is_to_ask || p->state == MAPPING_ASKED || p->state == MAPPING_REFUSED ||
+            p->state == MAPPING_LOCKED)
+            due_us = clock_earlier(due_us, p->due_us);
     }
-    return has_more ? now_us : due_us;
+    m->due_us = has_more ? now_us : due_us;
+    return m->due_us;
 }
 
 /* ---- held ---- */
@@ -375,7 +435,7 @@ uint64_t mappings_turn(mappings_t *m, uint64_t now_us)
 static void count_unused(mappings_t *m, const mapping_t *used)
 {
     for (mapping_t *p = m->first; p; p = p->next) {
-        bool is_idle = p != used && p->source == used->source && p->state == MAPPING_MAPPED && !p->due_us;
+        bool is_idle = p != used && p->source == used->source && p->state == MAPPING_MAPPED;
         if (is_idle && ++p->unused >= MAPPINGS_UNUSED) p->state = MAPPING_LEAVING;
     }
 }
@@ -384,7 +444,9 @@ static int take_mapped(mappings_t *m, mapping_t *p, const content_id_t *id, hold
                        heddle_error_t *error)
 {
     int rc = hold_take(p->hold, id, error);
-    p->due_us = 0; /* hold_take has let go of a lock that came with it, or it is ours now */
+    if (rc && p->source < 0) p->state = MAPPING_LEAVING;
+    else if (rc && p->state == MAPPING_LOCKED)
+        p->state = MAPPING_MAPPED; /* hold_take has let go of the lock */
     if (rc) return rc;
     p->state = MAPPING_HELD;
     p->unused = 0;
@@ -398,33 +460,43 @@ int mappings_take(mappings_t *m, const char *source, const content_id_t *id, uin
 {
     if (m->process != getpid())
         return error_fail(error, HEDDLE_ERR_USAGE, "regions of other processes are not usable after fork");
+    m->due_us = 0;
     mapping_t *p = find(m, id->identity);
-    if (!p) p = add(m, id->identity, NEVER_OFFERED);
+    if (!p && (m->count < MAPPINGS_REGIONS_MAX || make_room(m))) p = add(m, id->identity, NOT_OFFERED);
     if (!p)
         return error_fail(error, HEDDLE_ERR_LIMIT, "no more than %u regions of other processes can be mapped",
                           MAPPINGS_REGIONS_MAX);
     if (p->state == MAPPING_HELD)
         return error_fail(error, HEDDLE_ERR_USAGE, "a region that is held cannot be taken again");
-    if (p->hold) return take_mapped(m, p, id, ret_hold, error);
-    if (p->ask) return HEDDLE_ERR_AGAIN;
-    int rc = p->failed;
-    if (rc && error) *error = p->error;
-    if (!rc) rc = ask(m, p, source, id, now_us, error);
-    if (p->failed) p->asked_epoch = 0;
-    p->failed = 0;
-    p->state = MAPPING_WANTED;
-    p->due_us = now_us + MAPPINGS_RETRY_US; /* while it is offered it is asked for again, in the background */
+    if (has_hold(p)) return take_mapped(m, p, id, ret_hold, error);
+    bool is_asked_before = p->state == MAPPING_ASKED || p->state == MAPPING_REFUSED;
+    bool is_it = is_asked_before && content_is(&p->asked, id);
+    if (is_it && p->state == MAPPING_ASKED) return HEDDLE_ERR_AGAIN;
+    if (is_asked_before && !is_it && p->asked.epoch >= id->epoch)
+        return error_fail(error, HEDDLE_ERR_NOT_FOUND,
+                          "it was written again: epoch %llu of its region was asked for",
+                          (unsigned long long)p->asked.epoch);
+    int rc = p->rc;
+    if (is_it && error) *error = p->error;
+    if (!is_it) { /* an answer about the content before, or the region alone, says nothing about it */
+        end_ask(m, p);
+        p->state = MAPPING_WANTED;
+        rc = ask(m, p, source, id, now_us, error);
+    }
     if (!rc) return HEDDLE_ERR_AGAIN;
+    p->state = MAPPING_WANTED;
+    p->due_us = now_us + MAPPINGS_RETRY_US;
     if (p->source < 0) forget(m, p);
     return rc;
 }
 
 void mappings_give(mappings_t *m, hold_t **hold)
 {
+    m->due_us = 0;
     for (mapping_t *p = m->first; p; p = p->next) {
         if (!*hold || p->hold != *hold || p->state != MAPPING_HELD) continue;
         hold_release(p->hold);
-        p->state = p->source == WITHDRAWN ? MAPPING_LEAVING : MAPPING_MAPPED;
+        p->state = p->source < 0 ? MAPPING_LEAVING : MAPPING_MAPPED;
         break;
     }
     *hold = NULL;
@@ -434,7 +506,7 @@ mappings_count_t mappings_count(const mappings_t *m)
 {
     mappings_count_t c = {0};
     for (const mapping_t *p = m->first; p; p = p->next) {
-        if (!p->hold) continue;
+        if (!has_hold(p)) continue;
         c.mapped++;
         c.mapped_bytes += p->hold->mapped_bytes;
         if (p->state != MAPPING_HELD) continue;

@@ -5,21 +5,31 @@
  *   region     | event                                                      -> next
  *   -----------+-----------------------------------------------------------------------------------------
  *   (none)     | a source offers it, or its content is taken                -> wanted
- *   wanted     | its description came                                       -> mapped
- *              | it was refused, or the source ended                        -> (none), or asked again
+ *   wanted     | its source is connected                                    -> asked, for the region alone
+ *              | mappings_take                                              -> asked, for a content
+ *   asked      | its description came                                       -> mapped; locked, of a content
+ *              | the region alone is refused, or the source ended           -> (none), or wanted again
+ *              | the content is refused, or the source ended                -> refused
+ *   refused    | mappings_take, which says so                               -> (none); wanted, if offered
+ *              | no mappings_take for MAPPINGS_ASK_US                       -> (none)
  *   mapped     | mappings_take                                              -> held
  *              | withdrawn, its source gone for MAPPINGS_GONE_US,
  *              | or not used by MAPPINGS_UNUSED takes from its source        -> leaving
- *   held       | mappings_give                                              -> mapped
+ *   locked     | mappings_take                                              -> held
+ *              | no mappings_take for MAPPINGS_ASK_US                       -> mapped; leaving, if no source
+ *              |                                                               offers it
+ *   held       | mappings_give                                              -> mapped; leaving, if no source
+ *              |                                                               offers it
  *   leaving    | unmapped, a step at a time                                 -> (none), or aside if offered
- *   aside      | its content is taken                                       -> wanted
+ *   aside      | mappings_take                                              -> asked, for a content
  *
  * A mapping is a cache: it is made in the background, in steps, without a lock, and stays between two
  * contents of its region. So a warm version costs a lock and a look at the header, and no page tables.
  * Nothing that a source does ends a hold: what is held stays mapped until it is given back.
  *
  * A source is watched (memory/handover.h) under its socket's name, and is connected to again after it has
- * ended.
+ * ended. It is gone while no list came over its connection: one that accepts connections and ends them is
+ * gone, too.
  *
  * Threads: one, a loop's. Nothing blocks, but for page faults. The caller owns it. A forked child has neither
  * mappings nor descriptors. */
@@ -47,25 +57,29 @@ void mappings_destroy(mappings_t **m);
 
 /* Readable when there is something to do. */
 int mappings_fd(const mappings_t *m);
-/* Does a part of it: messages, and one step of mapping or unmapping. Returns when to call again at the
- * latest: `now_us` while there are more steps. */
+/* Does a part of it: messages, and one step of mapping or unmapping. Returns mappings_deadline. */
 uint64_t mappings_turn(mappings_t *m, uint64_t now_us);
+/* When a turn is due at the latest: 0 after a call that changed what is to do, the time of the last turn
+ * while there are more steps. */
+uint64_t mappings_deadline(const mappings_t *m);
 
 /* Watches a source by the name of its socket; again: nothing changes. LIMIT: there are
  * MAPPINGS_SOURCES_MAX. */
 int mappings_watch(mappings_t *m, const char *source, uint64_t now_us, heddle_error_t *error);
-/* What it offered is let go. */
-void mappings_unwatch(mappings_t *m, const char *source);
-/* It is not connected to again once it has ended, and unwatched then; nothing changes while it is there. */
+/* It is not connected to again once it has ended, and no longer watched once what it offered is let go;
+ * nothing changes while it is there. */
 void mappings_forgo(mappings_t *m, const char *source);
+/* Watched while its process is there, as by mappings_watch and mappings_forgo; nothing changes for one that
+ * is watched. False: it is not connected now. */
+bool mappings_meet(mappings_t *m, const char *source, uint64_t now_us);
 /* GONE: it is not connected now. */
 int mappings_tell(mappings_t *m, const char *source, note_t note, const content_id_t *id,
                   heddle_error_t *error);
 
 /* A hold of this content. OK: *ret_hold is in `mapped` (memory/hold.h), and stays until mappings_give.
  * AGAIN: it is on its way; call again when the descriptor was readable, or after a turn. Else as hold_take
- * and handover_ask: the content has to be fetched elsewhere. LIMIT: MAPPINGS_REGIONS_MAX are held. USAGE:
- * it is held already. */
+ * and handover_ask: the content has to be fetched elsewhere; NOT_FOUND also where a later epoch of its region
+ * was asked for. LIMIT: MAPPINGS_REGIONS_MAX are held. USAGE: it is held already. */
 int mappings_take(mappings_t *m, const char *source, const content_id_t *id, uint64_t now_us,
                   hold_t **ret_hold, heddle_error_t *error);
 /* Ends the hold; the mapping may stay. */

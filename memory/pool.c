@@ -9,15 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of processes that hold a region, in an error: some milliseconds on a host with a thousand processes. */
-#define NAME_STEPS 16u
+/* Of the search for processes that hold a region, in an error. A large one takes 30 ms; heartbeats wait. */
+#define NAME_STEPS (HOLDERS_FILES_MAX / HOLDERS_STEP_FILES / 2)
+
+typedef struct making {
+    struct making *next;
+    memory_region_t *region;
+    const void *taker; /* that asks for it; NULL: it is given up, or a spare one */
+} making_t;
 
 struct pool {
     pool_opts_t opts;
-    uint32_t most, count, places;
-    memory_region_t **regions; /* whole: free, written, wanted, lingering */
-    memory_region_t *making, *leaving;
+    uint32_t most, count, places, making_count;
+    memory_region_t **regions; /* whole, in the order in which they were taken last */
+    making_t *makings;
+    memory_region_t *leaving;
     uint64_t uses;       /* regions that were taken or adopted, ever */
+    size_t expected;     /* bytes of the first version; 0: not known, or there was one */
     uint64_t surplus_us; /* since when there is more than one free region; CLOCK_NEVER: there is not */
     uint64_t retry_us;   /* when a spare region is tried again */
     bool is_list_changed;
@@ -27,9 +35,8 @@ int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error)
 {
     pool_t *p = calloc(1, sizeof *p);
     if (!p) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a pool of shared memory");
-    uint32_t most = opts->versions < LIMIT_OFFERED / 2 ? 2 * opts->versions : LIMIT_OFFERED;
     p->opts = *opts;
-    p->most = opts->versions == 0 ? UINT32_MAX : most < POOL_LEAST ? POOL_LEAST : most;
+    p->most = opts->most ? opts->most : UINT32_MAX;
     p->surplus_us = CLOCK_NEVER;
     p->is_list_changed = true;
     *ret_pool = p;
@@ -39,6 +46,18 @@ int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error)
 static bool is_unused(const pool_t *p, const memory_region_t *r)
 {
     return !p->opts.is_unused || p->opts.is_unused(p->opts.self, r);
+}
+
+/* It is not in the list of what is made any more. */
+static memory_region_t *end_making(pool_t *p, making_t *m)
+{
+    making_t **at = &p->makings;
+    memory_region_t *r = m->region;
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    p->making_count--;
+    free(m);
+    return r;
 }
 
 void pool_destroy(pool_t **pool)
@@ -51,7 +70,10 @@ void pool_destroy(pool_t **pool)
         if (p->opts.leaving) p->opts.leaving(p->opts.self, p->regions[i]);
         memory_region_destroy(&p->regions[i]);
     }
-    memory_region_destroy(&p->making);
+    while (p->makings) {
+        memory_region_t *half = end_making(p, p->makings);
+        memory_region_destroy(&half);
+    }
     memory_region_destroy(&p->leaving);
     free(p->regions);
     free(p);
@@ -61,7 +83,7 @@ void pool_destroy(pool_t **pool)
 static bool has_place(pool_t *p)
 {
     if (p->count < p->places) return true;
-    uint32_t places = p->places ? 2 * p->places : POOL_LEAST;
+    uint32_t places = p->places ? 2 * p->places : 8;
     memory_region_t **regions = realloc(p->regions, places * sizeof(memory_region_t *));
     if (!regions) return false;
     p->regions = regions;
@@ -76,18 +98,30 @@ static bool is_far_too_large(const memory_region_t *r, size_t bytes)
     return r->bytes > 2 * bytes + MEMORY_STEP_BYTES;
 }
 
+static bool fits(const memory_region_t *r, size_t bytes)
+{
+    return is_large_enough(r, bytes) && !is_far_too_large(r, bytes);
+}
+
 static bool is_free(const pool_t *p, const memory_region_t *r)
 {
     return memory_region_is_free(r) && is_unused(p, r);
 }
 
-/* The smallest one that is free and fits; -1: none. */
+/* A guard that was not taken back yet would be in the way of the version that is written next. */
+static bool is_better(const memory_region_t *r, const memory_region_t *than)
+{
+    if (!r->guarded_bytes != !than->guarded_bytes) return !r->guarded_bytes;
+    return r->bytes < than->bytes;
+}
+
+/* The best one that is free and fits; -1: none. */
 static int find_free(const pool_t *p, size_t bytes)
 {
     int best = -1;
     for (uint32_t i = 0; i < p->count; i++)
-        if (is_large_enough(p->regions[i], bytes) && !is_far_too_large(p->regions[i], bytes) &&
-            is_free(p, p->regions[i]) && (best < 0 || p->regions[i]->bytes < p->regions[best]->bytes))
+        if (fits(p->regions[i], bytes) && is_free(p, p->regions[i]) &&
+            (best < 0 || is_better(p->regions[i], p->regions[best])))
             best = (int)i;
     return best;
 }
@@ -108,12 +142,20 @@ static size_t largest_in_use(const pool_t *p)
     return bytes;
 }
 
+/* The others keep their order. */
+static memory_region_t *take_out(pool_t *p, int at)
+{
+    memory_region_t *r = p->regions[at], **after = p->regions + at + 1;
+    memmove(p->regions + at, after, (size_t)(p->regions + p->count - after) * sizeof *after);
+    p->count--;
+    return r;
+}
+
 /* Nothing else is leaving. */
 static void let_go(pool_t *p, int at)
 {
-    p->leaving = p->regions[at];
+    p->leaving = take_out(p, at);
     if (p->opts.leaving) p->opts.leaving(p->opts.self, p->leaving);
-    p->regions[at] = p->regions[--p->count];
     p->is_list_changed = true;
 }
 
@@ -136,52 +178,83 @@ static void give_back(pool_t *p)
     if (p->leaving && !memory_region_shrink(p->leaving)) memory_region_destroy(&p->leaving);
 }
 
+/* What is made for a taker of no more; NULL: there is nothing. */
+static making_t *find_given_up(const pool_t *p)
+{
+    making_t *m = p->makings;
+    while (m && m->taker) m = m->next;
+    return m;
+}
+
+/* What was made goes step by step. Nothing else is leaving. */
+static void stop_making(pool_t *p, making_t *m) { p->leaving = end_making(p, m); }
+
 /* There may not be memory for a region and for those in its way. False: none of them is left. */
 static bool make_way(pool_t *p)
 {
+    making_t *given_up = find_given_up(p);
+    if (!p->leaving && given_up) stop_making(p, given_up);
     if (!p->leaving && !let_go_of_one(p, -1)) return false;
     give_back(p);
     return true;
 }
 
-/* What was made goes step by step. Nothing else is leaving. */
-static void stop_making(pool_t *p)
+/* What is made for this taker, or was given up and serves as well; NULL: nothing. Of another size it is given
+ * up: each taker has one. */
+static making_t *find_making(pool_t *p, const void *taker, size_t bytes)
 {
-    p->leaving = p->making;
-    p->making = NULL;
+    making_t *found = NULL;
+    for (making_t *m = p->makings; m; m = m->next) {
+        bool is_fit = fits(m->region, bytes);
+        if (m->taker == taker && !is_fit) m->taker = NULL;
+        if (is_fit && (m->taker == taker || (!m->taker && !found))) found = m;
+    }
+    if (found) found->taker = taker;
+    return found;
 }
 
-/* One step of the region that is being made; NO_MEMORY: it is as it was. */
-static int make(pool_t *p, heddle_error_t *error)
+/* One step of a region that is being made; NO_MEMORY: it is as it was. OK: `m` has gone. */
+static int make(pool_t *p, making_t *m, heddle_error_t *error)
 {
-    memory_region_t *r = p->making;
+    memory_region_t *r = m->region;
     bool is_to_ask = p->opts.may_make && r->made_bytes % POOL_ASK_BYTES == 0;
     int rc = is_to_ask ? p->opts.may_make(p->opts.self, r->bytes - r->made_bytes, error) : HEDDLE_OK;
     if (!rc) rc = memory_region_grow(r, error);
     if (!rc && !has_place(p)) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
     if (rc) return rc;
-    p->making = NULL;
-    p->regions[p->count++] = r;
+    p->regions[p->count++] = end_making(p, m);
     p->is_list_changed = true;
     return HEDDLE_OK;
 }
 
 /* Address space alone. Versions of one adapter differ little in size: a sixteenth of room at most saves a new
  * region when a manifest grows. */
-static int begin_making(pool_t *p, size_t bytes, heddle_error_t *error)
+static int begin_making(pool_t *p, const void *taker, size_t bytes, making_t **ret_making,
+                        heddle_error_t *error)
 {
     size_t step = POOL_ROUND_BYTES, whole = bytes;
     while (step < bytes / 32) step *= 2;
     if (bytes <= LIMIT_REGION_BYTES) whole = (bytes + step - 1) / step * step;
-    int rc = memory_region_new(whole, &p->making, error);
-    if (!rc && p->opts.has_views) rc = memory_region_view(p->making, error);
-    if (rc) memory_region_destroy(&p->making);
-    return rc;
+    making_t *m = calloc(1, sizeof *m);
+    if (!m) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
+    int rc = memory_region_new(whole, &m->region, error);
+    if (!rc && p->opts.has_views) rc = memory_region_view(m->region, error);
+    if (rc) {
+        memory_region_destroy(&m->region);
+        free(m);
+        return rc;
+    }
+    m->taker = taker;
+    m->next = p->makings;
+    *ret_making = p->makings = m;
+    p->making_count++;
+    return HEDDLE_OK;
 }
 
-/* Those of the first region that lingers: it is the oldest. */
+/* The first region that lingers is the oldest. The search for its holders is for people alone. */
 static int fail_in_use(const pool_t *p, heddle_error_t *error)
 {
+    if (!error) return HEDDLE_ERR_NO_SLOT;
     char text[HOLDERS_TEXT];
     holders_t h = {.count = 0};
     const memory_region_t *lingering = NULL;
@@ -208,42 +281,61 @@ static int take_free(pool_t *p, size_t bytes, memory_region_t **ret_region, hedd
         int rc = memory_region_begin(p->regions[at], error);
         if (rc == HEDDLE_ERR_NO_SLOT) continue; /* another process was first */
         if (rc) return rc;
-        *ret_region = p->regions[at];
-        p->uses++;
+        p->regions[p->count] = *ret_region = take_out(p, at);
+        p->count++;
+        p->uses += p->expected ? 2 : 1; /* a version before this one was in use, too */
+        p->expected = 0;
         return HEDDLE_OK;
     }
     return HEDDLE_ERR_AGAIN;
 }
 
-int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error)
+/* A free region is unguarded step by step, too. */
+static bool unguard_free(pool_t *p, size_t bytes)
 {
+    int at = find_free(p, bytes);
+    return at >= 0 && memory_region_unguard(p->regions[at]);
+}
+
+int pool_take(pool_t *p, const void *taker, size_t bytes, memory_region_t **ret_region, heddle_error_t *error)
+{
+    if (unguard_free(p, bytes)) return HEDDLE_ERR_AGAIN;
     int rc = take_free(p, bytes, ret_region, error);
+    if (rc == HEDDLE_OK) pool_give_up(p, taker);
     if (rc != HEDDLE_ERR_AGAIN) return rc;
-    bool is_unfit = p->making && (!is_large_enough(p->making, bytes) || is_far_too_large(p->making, bytes));
-    if (is_unfit && p->leaving) {
-        give_back(p);
-        return HEDDLE_ERR_AGAIN;
-    }
-    if (is_unfit) stop_making(p);
-    if (!p->making && p->count >= p->most) return make_way(p) ? HEDDLE_ERR_AGAIN : fail_in_use(p, error);
-    rc = p->making ? HEDDLE_OK : begin_making(p, bytes, error);
+    making_t *m = find_making(p, taker, bytes);
+    if (!m && p->count + p->making_count >= p->most)
+        return make_way(p) ? HEDDLE_ERR_AGAIN : fail_in_use(p, error);
+    rc = m ? HEDDLE_OK : begin_making(p, taker, bytes, &m, error);
     if (rc) return rc;
-    rc = make(p, error);
+    rc = make(p, m, error);
     if (!rc) return take_free(p, bytes, ret_region, error);
     if (rc != HEDDLE_ERR_NO_MEMORY || make_way(p)) return HEDDLE_ERR_AGAIN;
-    stop_making(p);
+    stop_making(p, m);
     return rc;
 }
 
+void pool_expect(pool_t *p, size_t bytes)
+{
+    if (!p->uses) p->expected = bytes;
+}
+
+void pool_give_up(pool_t *p, const void *taker)
+{
+    for (making_t *m = p->makings; m; m = m->next)
+        if (m->taker == taker) m->taker = NULL;
+}
+
+/* One that is in its way goes in the background. */
 int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error)
 {
-    uint32_t count = p->count + (p->making != NULL);
-    if (count >= p->most) memory_region_destroy(&p->leaving);
-    if (count >= p->most && !let_go_of_one(p, -1)) return fail_in_use(p, error);
+    bool is_full = p->count + p->making_count >= p->most;
+    if (is_full && !find_given_up(p) && !count_free(p)) return fail_in_use(p, error);
     if (!has_place(p)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
     p->regions[p->count++] = region;
     p->is_list_changed = true;
     p->uses++;
+    p->expected = 0;
     return HEDDLE_OK;
 }
 
@@ -254,17 +346,30 @@ void pool_drop(pool_t *p, memory_region_t *region)
     memory_region_drop(region);
 }
 
-/* One step of the guard; false: all is as it is to be. */
-static bool guard(pool_t *p)
+static bool is_one_written(const pool_t *p)
 {
+    uint32_t i = 0;
+    while (i < p->count && p->regions[i]->state != REGION_WRITING) i++;
+    return i < p->count;
+}
+
+/* One step of the guard. It takes a millisecond, in which no thread of this process gets memory: so not while
+ * one fills a region. Returns when to call again: CLOCK_NEVER where all is as it is to be. */
+static uint64_t guard(pool_t *p, uint64_t now_us)
+{
+    uint64_t due_us = CLOCK_NEVER;
     for (uint32_t i = 0; i < p->count && p->opts.is_guarded; i++) {
         memory_region_t *r = p->regions[i];
         size_t was = r->guarded_bytes;
-        if (r->state == REGION_SEALED) (void)memory_region_guard(r);
-        else if (r->guarded_bytes && is_free(p, r)) (void)memory_region_unguard(r);
-        if (r->guarded_bytes != was) return true;
+        bool is_to_guard = r->state == REGION_SEALED && was < r->mapped_bytes;
+        bool is_to_free = !is_to_guard && was && is_free(p, r);
+        bool is_open = is_to_guard && p->opts.may_guard && !p->opts.may_guard(p->opts.self, r);
+        if (is_open || ((is_to_guard || is_to_free) && is_one_written(p))) due_us = now_us + POOL_RETRY_US;
+        else if (is_to_guard) (void)memory_region_guard(r);
+        else if (is_to_free) (void)memory_region_unguard(r);
+        if (r->guarded_bytes != was) return now_us;
     }
-    return false;
+    return due_us;
 }
 
 /* What is far too large for what is in use goes at once: a large version that failed, or a larger model of
@@ -276,10 +381,14 @@ static int find_useless(const pool_t *p, size_t in_use)
     return -1;
 }
 
+/* Free regions that are kept ahead. The first version that is expected takes one, and another one would be
+ * made beside it. */
+static uint32_t ahead(const pool_t *p) { return p->expected ? 2 : 1; }
+
 /* What else there is too much of goes after a while: it may be needed for the next version. */
 static uint64_t trim(pool_t *p, int spare, uint64_t now_us)
 {
-    if (count_free(p) <= (spare >= 0)) p->surplus_us = CLOCK_NEVER;
+    if (count_free(p) <= (spare >= 0 ? ahead(p) : 0)) p->surplus_us = CLOCK_NEVER;
     else if (p->surplus_us == CLOCK_NEVER) p->surplus_us = now_us;
     if (p->surplus_us == CLOCK_NEVER) return CLOCK_NEVER;
     if (now_us - p->surplus_us < POOL_SURPLUS_US) return p->surplus_us + POOL_SURPLUS_US;
@@ -287,11 +396,13 @@ static uint64_t trim(pool_t *p, int spare, uint64_t now_us)
     return now_us;
 }
 
-/* A spare region is made only while another is in use: a process that publishes nothing any more needs none,
- * nor does one that publishes once. */
+/* A spare region is made only while another is in use, or is expected to be: a process that publishes nothing
+ * any more needs none, nor does one that publishes once. */
 static bool needs_spare(const pool_t *p, int spare)
 {
-    return spare < 0 && p->opts.versions && p->uses > 1 && p->count > count_free(p) && p->count < p->most;
+    bool is_in_turn = p->expected || (p->uses > 1 && p->count > count_free(p));
+    bool is_missing = spare < 0 || count_free(p) < ahead(p);
+    return is_missing && p->opts.most && is_in_turn && p->count + p->making_count < p->most;
 }
 
 uint64_t pool_work(pool_t *p, uint64_t now_us)
@@ -300,15 +411,22 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
         give_back(p);
         return now_us;
     }
-    size_t size = largest_in_use(p);
+    size_t size = p->expected ? p->expected : largest_in_use(p);
     int spare = find_free(p, size);
-    bool is_to_make = p->making || needs_spare(p, spare);
+    making_t *m = find_given_up(p);
+    bool is_too_many = p->count + p->making_count > p->most;
+    if (m && (is_too_many || (size && !fits(m->region, size)))) {
+        stop_making(p, m);
+        return now_us;
+    }
+    if (is_too_many && let_go_of_one(p, -1)) return now_us;
+    bool is_to_make = m || needs_spare(p, spare);
     if (is_to_make && p->retry_us <= now_us) {
-        int rc = p->making ? HEDDLE_OK : begin_making(p, size, NULL);
-        if (!rc) rc = make(p, NULL);
+        int rc = m ? HEDDLE_OK : begin_making(p, NULL, size, &m, NULL);
+        if (!rc) rc = make(p, m, NULL);
         if (rc && rc != HEDDLE_ERR_AGAIN) {
             p->retry_us = now_us + POOL_RETRY_US;
-            stop_making(p);
+            if (m) stop_making(p, m);
         }
         return now_us;
     }
@@ -317,9 +435,11 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
         let_go(p, useless);
         return now_us;
     }
-    if (guard(p)) return now_us;
-    uint64_t due_us = trim(p, spare, now_us);
-    return is_to_make ? clock_earlier(due_us, p->retry_us) : due_us;
+    uint64_t due_us = guard(p, now_us);
+    if (due_us <= now_us) return now_us;
+    due_us = clock_earlier(due_us, trim(p, spare, now_us));
+    if (is_to_make) due_us = clock_earlier(due_us, p->retry_us);
+    return pool_count(p).lingering ? clock_earlier(due_us, now_us + POOL_RETRY_US) : due_us;
 }
 
 int pool_find(void *pool, const content_id_t *id)
@@ -335,6 +455,8 @@ int pool_find(void *pool, const content_id_t *id)
     }
     return -1;
 }
+
+bool pool_list_is_new(const pool_t *p) { return p->is_list_changed; }
 
 bool pool_list(pool_t *p, region_name_t ret_names[LIMIT_OFFERED], uint32_t *ret_count)
 {
@@ -357,7 +479,7 @@ pool_count_t pool_count(const pool_t *p)
         c.in_use += is_in_use;
         c.lingering += is_in_use && p->regions[i]->state == REGION_IDLE;
     }
-    if (p->making) c.bytes += p->making->made_bytes;
+    for (const making_t *m = p->makings; m; m = m->next) c.bytes += m->region->made_bytes;
     if (p->leaving) c.bytes += p->leaving->mapped_bytes;
     return c;
 }

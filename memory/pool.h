@@ -4,7 +4,11 @@
  *
  *   a region  | event                                                  -> next
  *   ----------+----------------------------------------------------------------------------
- *   making    | pool_work, pool_take: whole                            -> free, offered from then on
+ *   making    | pool_take of its taker: whole                          -> free, offered from then on
+ *             | pool_give_up, pool_take of another size                -> given up
+ *   given up  | pool_take that it fits                                 -> making
+ *             | pool_work: whole                                       -> free
+ *             | it does not fit what is in use, or is in the way       -> leaving
  *   free      | pool_take                                              -> written
  *             | far too large for what is in use, surplus for POOL_SURPLUS_US,
  *             | or in the way of another one                           -> leaving
@@ -19,13 +23,21 @@
  * keeps an old version costs a region and no time. What this process itself may have under way in a region
  * is known to its owner alone (is_unused): such a region is neither written again nor given back.
  *
+ * Several takers may ask by turns, as the adapters of a worker do: a region is made for each, and none waits
+ * for another one's.
+ *
+ * What becomes free outside this process is no event here: while a region lingers, pool_work is due again
+ * after POOL_RETRY_US.
+ *
  * A region fits what has half of its bytes or more (and MEMORY_STEP_BYTES): a small version does not occupy
  * the memory of a large one. A region in the way is one that is free and does not fit, at the limit or where
  * there is no memory for both: it is given back before another one is made.
  *
  * One free region is kept ahead of what is in use, which fits the largest of that: it is made in the
  * background, while a version is in use, and processes of the host map it before it is needed. It is made
- * from the second pool_take on: a process that publishes once needs none. There are at most `most` regions:
+ * from the second pool_take on: a process that publishes once needs none. Before a first version that is
+ * expected (pool_expect) there are two: nothing is made while it is written and held. There are at most
+ * `most` regions:
  * beyond that pool_take fails at once, and names the processes that hold the others.
  *
  * Threads: one, the owner's. Nothing blocks, but for page faults; a step takes a millisecond or less. The
@@ -37,25 +49,29 @@
 #include "memory/region.h"
 
 #define POOL_SURPLUS_US 60000000ull
-#define POOL_RETRY_US 1000000ull /* for a spare region, where there was no memory */
+/* A spare region where there was no memory; a look at what lingers; a guard that has to wait. */
+#define POOL_RETRY_US 1000000ull
 #define POOL_ASK_BYTES ((size_t)16 << 20)
 #define POOL_ROUND_BYTES ((size_t)64 << 10)
-#define POOL_LEAST 6u
 
 typedef struct pool pool_t;
 typedef struct {
-    /* That are wanted at a time: there are at most twice as many regions, or POOL_LEAST. 0: the owner bounds
-     * them itself: there are as many regions as it takes, and none is made ahead. */
-    uint32_t versions;
-    bool has_views;  /* each has a mapping that only reads (memory_region_view) */
-    bool is_guarded; /* what is wanted is read-only here too (memory_region_guard) */
+    /* Regions at most: a process that hangs keeps what it holds, as many versions as it has slots, and
+     * several may hang. 0: the owner bounds them itself: there are as many as it takes, and none is made
+     * ahead. */
+    uint32_t most;
+    bool has_views; /* each has a mapping that only reads (memory_region_view) */
+    bool
+        is_guarded; /* what is wanted is read-only here too (memory_region_guard), as soon as there is time */
     /* OK where there is memory for so many bytes, else NO_MEMORY with an error for people; NULL: always OK.
      * Asked for each region, and again every POOL_ASK_BYTES of a large one: other processes take memory
      * meanwhile. */
     int (*may_make)(void *self, size_t bytes, heddle_error_t *error);
-    /* No send and no receive of this process is open in a region that is not wanted any more; NULL: always.
+    /* No receive of this process is open in a region that is not wanted any more; NULL: always.
      * It is asked for before a region is written again or given back. */
     bool (*is_unused)(void *self, const memory_region_t *region);
+    /* Nothing of this process may still write into a region that is wanted; NULL: always. With is_guarded. */
+    bool (*may_guard)(void *self, const memory_region_t *region);
     /* A region is about to be given back: what the owner has registered for it has to end. NULL: nothing. */
     void (*leaving)(void *self, memory_region_t *region);
     void *self;
@@ -68,13 +84,21 @@ int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error);
 void pool_destroy(pool_t **p);
 
 /* A region of at least `bytes`, in `writing`: to be sealed, or dropped. AGAIN: it is being made, or one in
- * its way is being given back, a step of it in this call; call again. NO_SLOT: all are in use; the error
- * names the processes that hold them. NO_MEMORY: nor is there a free one that could be given back; what
- * was made of it goes in the background. A region is made up to a sixteenth larger than was asked for, so
- * that a version which is a little larger needs no new one. */
-int pool_take(pool_t *p, size_t bytes, memory_region_t **ret_region, heddle_error_t *error);
+ * its way is being given back, a step of it in this call; the same taker calls again, or pool_give_up.
+ * NO_SLOT: all are in use; the error names the processes that hold the oldest one, which takes milliseconds:
+ * NULL where it is not needed. NO_MEMORY: nor is there a free one that could be given back; what was made of
+ * it goes in the background. A region is made up to a sixteenth larger than was asked for, so that a version
+ * which is a little larger needs no new one. */
+int pool_take(pool_t *p, const void *taker, size_t bytes, memory_region_t **ret_region,
+              heddle_error_t *error);
+/* The first version will take about so many bytes: two regions are made in the background, one for it and one
+ * ahead. Nothing, once there was a pool_take or pool_adopt. */
+void pool_expect(pool_t *p, size_t bytes);
+/* The taker asks no more for what is being made for it. */
+void pool_give_up(pool_t *p, const void *taker);
 /* Takes a whole region that was made elsewhere, in any state, as one of the pool's; the pool owns it from
- * then on. NO_SLOT: all are in use. NO_MEMORY. The region stays the caller's then. */
+ * then on. One in its way is given back in the background. NO_SLOT: all are in use. NO_MEMORY. The region
+ * stays the caller's then. */
 int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error);
 /* Not written or wanted any more; it may be used still (is_unused). */
 void pool_drop(pool_t *p, memory_region_t *region);
@@ -84,6 +108,7 @@ uint64_t pool_work(pool_t *p, uint64_t now_us);
 /* For memory/handover.h: its find, and the list that it offers: of more than LIMIT_OFFERED regions the first
  * ones. True: the list differs from the last one. */
 int pool_find(void *pool, const content_id_t *id);
+bool pool_list_is_new(const pool_t *p);
 bool pool_list(pool_t *p, region_name_t ret_names[LIMIT_OFFERED], uint32_t *ret_count);
 
 typedef struct {

@@ -58,7 +58,7 @@ static int lay_out(memory_region_t *r, heddle_error_t *error)
     int rc = check_file_limit(whole, error);
     if (rc) return rc;
     if (!forks_stop()) return fail_memory(whole, strerror(ENOMEM), error);
-    forks_add(&r->file, file_new("heddle-region"));
+    forks_add(&r->file, file_new(MEMORY_REGION_FILE));
     void *base = MAP_FAILED;
     if (r->file.fd >= 0 && ftruncate(r->file.fd, (off_t)whole) == 0 &&
         fcntl(r->file.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0 &&
@@ -125,8 +125,8 @@ int memory_region_put(memory_region_t *r, size_t at, const void *pages, size_t b
 int memory_region_view(memory_region_t *r, heddle_error_t *error)
 {
     if (r->view) return HEDDLE_OK;
-    if (r->process != getpid() || r->state == REGION_GONE || !forks_stop())
-        return fail_state(r, "mapped", error);
+    if (r->process != getpid() || r->state == REGION_GONE) return fail_state(r, "mapped", error);
+    if (!forks_stop()) return fail_memory(r->bytes, strerror(ENOMEM), error);
     void *view = mmap(NULL, r->mapped_bytes, PROT_READ, MAP_SHARED, r->file.fd, 0);
     int why = errno;
     if (view != MAP_FAILED) (void)madvise(view, r->mapped_bytes, MADV_DONTFORK);
@@ -194,8 +194,7 @@ static void put_header(memory_region_t *r, const region_act_t acts[REGION_ACTS],
 {
     for (int i = 0; i < REGION_ACTS; i++) {
         if (acts[i] == REGION_PUT_WRITING) header_begin(header_of(r));
-        if (acts[i] == REGION_PUT_SEALED)
-            header_seal(header_of(r), content->version, &content->manifest, content->bytes);
+        if (acts[i] == REGION_PUT_SEALED) header_seal(header_of(r), &content->manifest, content->bytes);
         if (acts[i] == REGION_UNLOCK) file_unlock(r->file.fd);
     }
 }
@@ -216,11 +215,10 @@ int memory_region_begin(memory_region_t *r, heddle_error_t *error)
                       refused == EAGAIN ? "another process holds it" : strerror(refused));
 }
 
-int memory_region_seal(memory_region_t *r, uint64_t version, const digest_t *manifest, size_t bytes,
-                       heddle_error_t *error)
+int memory_region_seal(memory_region_t *r, const digest_t *manifest, size_t bytes, heddle_error_t *error)
 {
     region_act_t acts[REGION_ACTS];
-    header_t content = {.version = version, .manifest = *manifest, .bytes = bytes};
+    header_t content = {.manifest = *manifest, .bytes = bytes};
     if (bytes > r->made_bytes)
         return error_fail(error, HEDDLE_ERR_USAGE, "%zu bytes cannot be sealed: the region has %zu", bytes,
                           r->made_bytes);
@@ -240,6 +238,11 @@ void memory_region_drop(memory_region_t *r)
 {
     region_act_t acts[REGION_ACTS];
     if (r->process == getpid()) (void)region_step(&r->state, REGION_DROP, acts);
+}
+
+bool memory_region_is_held(const memory_region_t *r)
+{
+    return r->process == getpid() && file_is_held(r->file.fd);
 }
 
 bool memory_region_is_free(const memory_region_t *r)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/region.h: shared memory that one process owns and writes, and that others of the host hold
-  * (memory/hold.h). A memfd: content in whole pages, and a header in the last page (memory/rules.h). The
-  * product makes the memory of every version with it (client/regions.h); a publisher offers it, and no worker
-  * holds it yet.
+/* memory/region.h: shared memory with the writer's exclusive lock: one process owns and writes it, others of
+ * the host hold it (memory/hold.h, the readers' shared locks; memory/rules.h, which lock allows what). A
+ * memfd: content in whole pages, and a header in the last page. The memory of every version is made with it
+ * (client/regions.h).
  *
  *   state      | begin             | seal             | abort     | offer     | hand over     | drop
  *   -----------+-------------------+------------------+-----------+-----------+---------------+--------
@@ -14,9 +14,8 @@
  *
  * `locking`, between idle and writing, lasts only within begin. `gone`, from each state but
  * `locking`, comes with shrink: the header's page is given back first, and only destroy is left. "–": USAGE,
- * and nothing changes. The owner's
- * death in any state takes nothing from those that hold the region; in `writing` it leaves a header that no
- * holder accepts.
+ * and nothing changes. The owner's death in any state takes nothing from those that hold the region; in
+ * `writing` it leaves a header that no holder accepts.
  *
  * `sealed` means: its content may be held by others. offer gives the region alone, to be mapped in advance
  * and read later, under a hold. A region that was dropped may still be held; begin then fails at once with
@@ -39,7 +38,7 @@
 #include <heddle/error.h>
 #include <sys/types.h>
 
-typedef struct {
+typedef struct memory_region {
     void *base; /* content; writable but for what is guarded */
     const void
         *view;    /* a mapping that only reads, for readers in this process; NULL until memory_region_view */
@@ -53,6 +52,8 @@ typedef struct {
     pid_t process;       /* that made it */
 } memory_region_t;
 
+/* What /proc calls its file. */
+#define MEMORY_REGION_FILE "heddle-region"
 /* One step of grow or shrink: a millisecond or less. */
 #define MEMORY_STEP_BYTES ((size_t)1 << 20)
 /* One step of the guard: 4 to 7 ms. */
@@ -69,7 +70,7 @@ int memory_region_grow(memory_region_t *r, heddle_error_t *error);
  * `writing`, before the region is first offered. NO_MEMORY. USAGE: it is sealed against such writes, or not
  * being written. */
 int memory_region_put(memory_region_t *r, size_t at, const void *pages, size_t bytes, heddle_error_t *error);
-/* Makes r->view once, populated as far as there are pages. NO_MEMORY. */
+/* Makes r->view once, populated as far as there are pages. NO_MEMORY. USAGE: it is given back. */
 int memory_region_view(memory_region_t *r, heddle_error_t *error);
 
 /* Takes the exclusive lock, without waiting, and begins the next epoch: the content may be written then.
@@ -78,11 +79,12 @@ int memory_region_view(memory_region_t *r, heddle_error_t *error);
 int memory_region_begin(memory_region_t *r, heddle_error_t *error);
 /* The content is complete, and is offered: the first `bytes` of it, which have pages. No receive and no copy
  * into it may be open. */
-int memory_region_seal(memory_region_t *r, uint64_t version, const digest_t *manifest, size_t bytes,
-                       heddle_error_t *error);
+int memory_region_seal(memory_region_t *r, const digest_t *manifest, size_t bytes, heddle_error_t *error);
 /* Neither waits nor fails. abort: what was written is nothing. drop: it is no longer offered. */
 void memory_region_abort(memory_region_t *r);
 void memory_region_drop(memory_region_t *r);
+/* By another process, now. */
+bool memory_region_is_held(const memory_region_t *r);
 /* Whether begin would be granted now: idle, and held by no other process. */
 bool memory_region_is_free(const memory_region_t *r);
 

@@ -16,6 +16,11 @@ void round_begin(round_t *r, const content_id_t *id, uint64_t bytes, bool is_ver
 
 bool round_has(const round_t *r, uint32_t watcher) { return r->members[watcher].state != MEMBER_NONE; }
 
+bool round_waits(const round_t *r, uint32_t watcher)
+{
+    return r->state == ROUND_VERIFYING && r->members[watcher].state == MEMBER_WAITING;
+}
+
 /* The one that waits longest, unless one is asked already. */
 static round_act_t ask_next(round_t *r, uint64_t now_us)
 {
@@ -32,38 +37,67 @@ static round_act_t ask_next(round_t *r, uint64_t now_us)
     return (round_act_t){true, NOTE_VERIFY, first};
 }
 
+/* What a process that holds the content is told once the round has left `verifying`. */
+static note_t note_of(round_state_t state)
+{
+    if (state == ROUND_VERIFIED) return NOTE_VERIFIED;
+    return state == ROUND_SPOILED ? NOTE_SPOILED : NOTE_VERIFY;
+}
+
 static round_act_t decide(round_t *r, round_state_t state)
 {
     r->state = state;
     r->due_us = CLOCK_NEVER;
-    return (round_act_t){true, state == ROUND_VERIFIED ? NOTE_VERIFIED : NOTE_SPOILED, ROUND_ALL};
+    return (round_act_t){true, note_of(state), ROUND_ALL};
+}
+
+round_act_t round_doubt(round_t *r)
+{
+    return r->state < ROUND_DOUBTED ? decide(r, ROUND_DOUBTED) : (round_act_t){.is_any = false};
+}
+
+static bool has_bad(const round_t *r)
+{
+    for (uint32_t i = 0; i < LIMIT_WATCHERS; i++)
+        if (r->members[i].state == MEMBER_BAD) return true;
+    return false;
+}
+
+/* Those that use the content would not answer when they are asked. */
+static void begin_anew(round_t *r, uint32_t watcher)
+{
+    r->state = ROUND_VERIFYING;
+    for (uint32_t i = 0; i < LIMIT_WATCHERS; i++) {
+        bool is_told = r->members[i].state >= MEMBER_WAITING && r->members[i].state <= MEMBER_LATE;
+        if (i != watcher && is_told) r->members[i].state = MEMBER_GOOD;
+    }
 }
 
 round_act_t round_step(round_t *r, round_event_t event, uint32_t watcher, uint64_t now_us)
 {
-    bool is_decided = r->state >= ROUND_VERIFIED;
-    member_state_t *member = event == ROUND_TIME ? NULL : &r->members[watcher].state;
-    bool was_asked = member && (*member == MEMBER_ASKED || *member == MEMBER_LATE);
+    round_member_t *member = event == ROUND_TIME ? NULL : &r->members[watcher].state;
+    bool is_second = event == ROUND_BAD && has_bad(r);
     switch (event) {
     case ROUND_HELD:
         if (*member == MEMBER_NONE) {
             *member = MEMBER_WAITING;
             r->members[watcher].order = r->next++;
         }
-        if (is_decided)
-            return (round_act_t){true, r->state == ROUND_VERIFIED ? NOTE_VERIFIED : NOTE_SPOILED, watcher};
+        if (r->state == ROUND_VERIFIED && now_us - r->verified_us >= ROUND_FRESH_US) begin_anew(r, watcher);
+        if (r->state != ROUND_VERIFYING) return (round_act_t){true, note_of(r->state), watcher};
         break;
     case ROUND_GOOD:
-        if (!was_asked) return (round_act_t){.is_any = false};
+        /* One that waits verified them for itself: it would not answer when it is asked. */
+        if (*member < MEMBER_WAITING || *member > MEMBER_LATE) return (round_act_t){.is_any = false};
         *member = MEMBER_GOOD;
-        if (!is_decided) return decide(r, ROUND_VERIFIED);
+        r->verified_us = now_us;
+        if (r->state == ROUND_VERIFYING) return decide(r, ROUND_VERIFIED);
         break;
     case ROUND_BAD:
-        if (!was_asked) return (round_act_t){.is_any = false};
+        if (*member == MEMBER_NONE || *member == MEMBER_BAD) return (round_act_t){.is_any = false};
         *member = MEMBER_BAD;
-        if (r->state == ROUND_DOUBTED) return decide(r, ROUND_SPOILED);
-        if (!is_decided) r->state = ROUND_DOUBTED;
-        break;
+        if (is_second && r->state == ROUND_DOUBTED) return decide(r, ROUND_SPOILED);
+        return round_doubt(r);
     case ROUND_GONE: *member = MEMBER_NONE; break;
     case ROUND_TIME:
         if (now_us < r->due_us) return (round_act_t){.is_any = false};
@@ -71,14 +105,17 @@ round_act_t round_step(round_t *r, round_event_t event, uint32_t watcher, uint64
             if (r->members[i].state == MEMBER_ASKED) r->members[i].state = MEMBER_LATE;
         break;
     }
-    return is_decided ? (round_act_t){.is_any = false} : ask_next(r, now_us);
+    return r->state == ROUND_VERIFYING ? ask_next(r, now_us) : (round_act_t){.is_any = false};
 }
 
 /* ---- a holder ---- */
 
 void claim_begin(claim_t *c, const content_id_t *id, uint64_t bytes, bool is_own, uint64_t now_us)
 {
-    *c = (claim_t){*id, is_own ? CLAIM_VERIFYING : CLAIM_WAITING, now_us + 2 * round_patience_us(bytes)};
+    *c = (claim_t){.id = *id,
+                   .state = is_own ? CLAIM_VERIFYING : CLAIM_WAITING,
+                   .is_own = is_own,
+                   .due_us = now_us + 2 * round_patience_us(bytes)};
 }
 
 bool claim_hear(claim_t *c, note_t note, const content_id_t *id)
@@ -86,7 +123,7 @@ bool claim_hear(claim_t *c, note_t note, const content_id_t *id)
     if (!content_is(&c->id, id)) return false;
     if (c->state > CLAIM_VERIFYING) return true;
     if (note == NOTE_VERIFY) c->state = CLAIM_VERIFYING;
-    if (note == NOTE_VERIFIED) c->state = CLAIM_USABLE;
+    if (note == NOTE_VERIFIED && !c->is_own) c->state = CLAIM_USABLE;
     if (note == NOTE_SPOILED) c->state = CLAIM_BAD;
     return true;
 }

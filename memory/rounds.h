@@ -4,18 +4,31 @@
  *
  * At the source, a round for each content:
  *
- *   state      | one more holds it    | good               | bad                   | the asked one is away
- *   -----------+----------------------+--------------------+-----------------------+-------------------------
- *   verifying  | asked, if none is;   | -> verified:       | -> doubted: the next  | the next that waits is
- *              | else it waits        |    all are told    |    that waits is asked| asked; none: none is
- *   doubted    | as above             | -> verified        | of another process:   | as above
- *              |                      |                    | -> spoiled: all told  |
- *   verified   | told                 | –                  | –                     | –
- *   spoiled    | told                 | –                  | –                     | –
+ *   state      | one more holds it     | good          | bad                    | the asked one is away
+ *   -----------+-----------------------+---------------+------------------------+------------------------
+ *   verifying  | asked, if none is;    | -> verified:  | -> doubted: all are    | the next that waits is
+ *              | else it waits         |    all are    |    asked               | asked; none: none is
+ *              |                       |    told       |                        |
+ *   verified   | told; after           | –             | -> doubted: all are    | –
+ *              | ROUND_FRESH_US        |               |    asked               |
+ *              | -> verifying          |               |                        |
+ *   doubted    | asked                 | –             | of another process:    | –
+ *              |                       |               | -> spoiled: all told   |
+ *   spoiled    | told                  | –             | –                      | –
  *
- * `away`: gone, or silent. A verdict counts only from a process that was asked and has not answered yet; it
- * may come late. One process with a defective core must not make a good version fail on the host, so a
- * second one decides. A process that found the bytes bad does not use them, whatever others find.
+ * `away`: gone, or silent. A verdict counts from each process that holds the content, also from one that only
+ * waits: it verified the bytes for itself, because it relies on no other or its source was silent, and it
+ * would not answer when it is asked. Its first verdict counts, or a bad one after a good one.
+ *
+ * A good verdict is believed for ROUND_FRESH_US: bytes can change after it, by a stray write before the
+ * memory is read-only or by a defective cell, and a process that comes later has the time to look.
+ *
+ * A bad verdict ends the trust of all, whichever verdict came first: from then on each process verifies the
+ * content for itself, and the round never calls it verified again. So one process with a defective core
+ * neither makes a good version fail on the host nor a bad one pass. Two processes that find it bad decide for
+ * all. A doubt outlives the connection of its process, the verdict does not: a process that connects again is
+ * not a second one. A holder that uses the content already goes on, and its own round doubts it, too
+ * (memory/provider.h); one that verifies it after that hands it on with its own verdict.
  *
  * At a holder, a claim for each content that it holds:
  *
@@ -46,13 +59,14 @@ typedef enum {
     NOTE_SPOILED,  /* two processes found it bad */
     NOTE_GONE,     /* never sent: the watcher's connection has ended */
 } note_t;
+#define ROUND_FRESH_US 1000000u /* after a good verdict those that come later verify the content anew */
 /* How long an asked process may take: 50 ms, and four times what one core needs for the bytes. A holder waits
  * twice as long for its source. */
 uint64_t round_patience_us(uint64_t bytes);
 
 /* ---- the source ---- */
 
-typedef enum { ROUND_VERIFYING, ROUND_DOUBTED, ROUND_VERIFIED, ROUND_SPOILED } round_state_t;
+typedef enum { ROUND_VERIFYING, ROUND_VERIFIED, ROUND_DOUBTED, ROUND_SPOILED } round_state_t;
 typedef enum {
     MEMBER_NONE,
     MEMBER_WAITING,
@@ -60,15 +74,16 @@ typedef enum {
     MEMBER_LATE,
     MEMBER_GOOD,
     MEMBER_BAD
-} member_state_t;
+} round_member_t;
 typedef struct {
     content_id_t id;
     uint64_t bytes;
     round_state_t state;
-    uint64_t due_us; /* of the one that is asked; CLOCK_NEVER: none is */
-    uint32_t next;   /* the order of the next member */
+    uint64_t due_us;      /* of the one that is asked; CLOCK_NEVER: none is */
+    uint64_t verified_us; /* VERIFIED: since when */
+    uint32_t next;        /* the order of the next member */
     struct {
-        member_state_t state;
+        round_member_t state;
         uint32_t order;
     } members[LIMIT_WATCHERS]; /* by their watcher's number */
 } round_t;
@@ -85,7 +100,11 @@ typedef struct {
 void round_begin(round_t *r, const content_id_t *id, uint64_t bytes, bool is_verified);
 /* `watcher`: ignored for ROUND_TIME. */
 round_act_t round_step(round_t *r, round_event_t event, uint32_t watcher, uint64_t now_us);
+/* Another source doubts the content. */
+round_act_t round_doubt(round_t *r);
 bool round_has(const round_t *r, uint32_t watcher);
+/* It holds the content, and was told nothing yet. */
+bool round_waits(const round_t *r, uint32_t watcher);
 
 /* ---- a holder ---- */
 
@@ -93,9 +112,10 @@ typedef enum { CLAIM_WAITING, CLAIM_VERIFYING, CLAIM_USABLE, CLAIM_BAD, CLAIM_ST
 typedef struct {
     content_id_t id;
     claim_state_t state;
+    bool is_own; /* VERIFIED changes nothing */
     uint64_t due_us;
 } claim_t;
-/* `is_own`: verifies for itself, whatever others say. The caller tells the source NOTE_HELD. */
+/* `is_own`: verifies for itself, and VERIFIED changes nothing. The caller tells the source NOTE_HELD. */
 void claim_begin(claim_t *c, const content_id_t *id, uint64_t bytes, bool is_own, uint64_t now_us);
 /* A note from the source. False: it is not about this content. */
 bool claim_hear(claim_t *c, note_t note, const content_id_t *id);

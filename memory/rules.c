@@ -16,9 +16,8 @@ void header_begin(header_t *h)
     THEN();
 }
 
-void header_seal(header_t *h, uint64_t version, const digest_t *manifest, size_t bytes)
+void header_seal(header_t *h, const digest_t *manifest, size_t bytes)
 {
-    h->version = version;
     h->manifest = *manifest;
     h->bytes = bytes;
     THEN();

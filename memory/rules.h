@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define MEMORY_IDENTITY_BYTES 16u
-#define HEADER_LAYOUT 0x316d6568u /* "hem1": another layout gets another number */
+#define HEADER_LAYOUT 0x326d6568u /* "hem2": another layout gets another number */
 
 /* The name of a region, for its life. */
 typedef struct {
@@ -46,14 +46,14 @@ typedef struct {
     uint32_t layout;
     uint32_t state; /* header_state_t */
     uint8_t identity[MEMORY_IDENTITY_BYTES];
-    uint64_t epoch, version, bytes; /* version and bytes count only where it is sealed */
+    uint64_t epoch, bytes; /* bytes count only where it is sealed */
     digest_t manifest;
 } header_t;
 
 /* `writing` first, then the epoch: a death between the two leaves nothing that a holder accepts. */
 void header_begin(header_t *h);
 /* `sealed` last: a death before it leaves `writing`. */
-void header_seal(header_t *h, uint64_t version, const digest_t *manifest, size_t bytes);
+void header_seal(header_t *h, const digest_t *manifest, size_t bytes);
 
 /* What a holder finds. Only HEADER_MATCHES may be read. */
 typedef enum {

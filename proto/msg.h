@@ -94,6 +94,7 @@ typedef struct {
     msg_region_t region;
     uint64_t verified; /* these two as in STAGED */
     bool held;
+    uint64_t age_us; /* in this state, by the worker's clock; 0: not known */
 } msg_held_t;
 /* One subscription: the last decision applied here, and the version that it named (0, 0: none yet). */
 typedef struct {
@@ -130,8 +131,11 @@ typedef struct {
                              * not known */
     const char *group;
     uint64_t rank, ranks; /* of workers that serve as one; "", 0, 0: none */
-    /* equal where two members can hold each other's regions; 0: it holds none, and offers none */
+    /* equal where two members can hold each other's regions; the upper 32 bits are those of the host.  0: it
+     * holds none, and offers none */
     uint64_t place;
+    const char *unheld;     /* as in HEARTBEAT */
+    const char *host_share; /* directory of its sockets for shared memory; "": they are abstract */
 } msg_join_t;
 
 /* A version that a publisher still serves, in a region that others of its place may hold. */
@@ -176,6 +180,8 @@ typedef struct {
     msg_keep_t *keep;
     uint32_t keep_count;
     uint64_t settling_ms; /* the broker decides nothing for so long yet; 0: it does */
+    uint64_t
+        content_bytes; /* publisher: of its adapter's newest version, manifest included; 0: there is none */
 } msg_welcome_t;
 
 /* Progress of one subscription.  message: why no byte of `fetching` has come; "" where bytes come.
@@ -193,6 +199,8 @@ typedef struct {
     msg_progress_t *adapters;
     uint32_t adapter_count;
     msg_counts_t counts;
+    const char *unheld; /* why versions of its host are copied, though not by --own-memory; "": they are
+                         * held where they are */
 } msg_heartbeat_t;
 typedef struct {
     uint64_t token, seq;
@@ -204,10 +212,10 @@ typedef struct {
     uint64_t token, req;
 } msg_bye_t;
 
-/* One part of a version: a region, then its manifest at the next 4 KiB boundary. */
+/* The content of a version, or one part of it: the payload, then its manifest at the next 4 KiB boundary. */
 typedef struct {
-    uint64_t region_bytes, manifest_bytes; /* manifest at offset round_up(region_bytes, 4096) */
-    digest_t manifest_digest;              /* BLAKE2b-256 of the manifest's bytes */
+    uint64_t payload_bytes, manifest_bytes; /* manifest at offset round_up(payload_bytes, 4096) */
+    digest_t manifest_digest;               /* BLAKE2b-256 of the manifest's bytes */
 } msg_part_t;
 typedef struct {
     const char *key, *value;
@@ -249,6 +257,7 @@ typedef struct {
      * that */
     key16_t life;
     msg_region_t region;
+    bool apart; /* of the receiver's host, but of another place */
 } msg_source_t;
 typedef struct {
     uint64_t token, version, deadline_ms; /* deadline_ms: left of the rollout's; 0: a late joiner, no
@@ -269,8 +278,8 @@ typedef struct {
     msg_source_t *sources;
     uint32_t source_count;
 } msg_sources_t;
-/* Every source known is gone, refused or bad.  `lost`: tokens of those that were; `unmet`: of these, those
- * that never answered. */
+/* Every source known is gone, late, refused or bad.  `lost`: tokens of those that were; `unmet`: of these,
+ * those that never answered, or are late and may still answer. */
 typedef struct {
     uint64_t token, version;
     const char *adapter;
@@ -334,6 +343,7 @@ typedef struct {
 } msg_missing_t;
 typedef struct {
     uint64_t token, version, decision, activation, deadline_ms, eligible_count, staged_count, active_count;
+    uint64_t bytes_done, data_bytes; /* that the eligible workers have together, and are to have */
     const char *adapter, *state, *code, *message; /* code: why it failed, or "held"; "" */
     msg_missing_t *missing;
     uint32_t missing_count;
@@ -359,6 +369,7 @@ typedef struct {
     uint32_t role_count;     /* key_add */
     const char *digest_head; /* of the version, as a tag has it; "": not compared */
     uint64_t place;          /* pull: as in JOIN */
+    uint64_t asked_ms;       /* of which deadline_ms is what is left; 0: the same */
 } msg_query_t;
 /* body: one msgpack value, the object of the command (proto/value.h).  more: ask again with after = next. */
 typedef struct {

@@ -68,6 +68,7 @@ static const field_t HELD_FIELDS[] = {
     REGION(msg_held_t),
     U64(msg_held_t, verified, VERIFIED_ON_HOST, OPTIONAL),
     BOOL(msg_held_t, held),
+    U64(msg_held_t, age_us, LIMIT_EXACT, OPTIONAL),
 };
 TABLE(HELD, "held", msg_held_t, HELD_FIELDS);
 
@@ -99,8 +100,8 @@ TABLE(KEEP, "keep", msg_keep_t, KEEP_FIELDS);
 static const field_t PROGRESS_FIELDS[] = {
     NAME(msg_progress_t, adapter, REQUIRED),
     U64(msg_progress_t, fetching, LIMIT_EXACT, OPTIONAL),
-    U64(msg_progress_t, bytes_done, LIMIT_REGION_BYTES, OPTIONAL),
-    U64(msg_progress_t, data_bytes, LIMIT_REGION_BYTES, OPTIONAL),
+    U64(msg_progress_t, bytes_done, LIMIT_PAYLOAD_BYTES, OPTIONAL),
+    U64(msg_progress_t, data_bytes, LIMIT_PAYLOAD_BYTES, OPTIONAL),
     U64(msg_progress_t, source, ANY, OPTIONAL),
     U64(msg_progress_t, held_count, LIMIT_EXACT, OPTIONAL),
     TEXT(msg_progress_t, message, LIMIT_TEXT_BYTES, OPTIONAL),
@@ -111,7 +112,7 @@ TABLE(PROGRESS, "progress", msg_progress_t, PROGRESS_FIELDS);
 
 /* Both lengths and the digest are needed before the first read request. */
 static const field_t PART_FIELDS[] = {
-    U64(msg_part_t, region_bytes, LIMIT_REGION_BYTES, REQUIRED),
+    U64(msg_part_t, payload_bytes, LIMIT_PAYLOAD_BYTES, REQUIRED),
     U64(msg_part_t, manifest_bytes, LIMIT_MANIFEST_BYTES, REQUIRED),
     DIGEST(msg_part_t, manifest_digest, REQUIRED),
 };
@@ -132,6 +133,7 @@ static const field_t SOURCE_FIELDS[] = {
     /* Its region is reached by the socket that its life names. */
     KEY16(msg_source_t, life, OPTIONAL),
     REGION(msg_source_t),
+    BOOL(msg_source_t, apart),
 };
 TABLE(SOURCE, "source", msg_source_t, SOURCE_FIELDS);
 
@@ -212,6 +214,8 @@ static const field_t JOIN_FIELDS[] = {
     U64(msg_join_t, rank, LIMIT_RANKS, OPTIONAL),
     U64(msg_join_t, ranks, LIMIT_RANKS, OPTIONAL),
     U64(msg_join_t, place, ANY, OPTIONAL),
+    TEXT(msg_join_t, unheld, LIMIT_TEXT_BYTES, OPTIONAL),
+    TEXT(msg_join_t, host_share, LIMIT_TEXT_BYTES, OPTIONAL),
 };
 static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, req, ANY, OPTIONAL),
@@ -240,6 +244,7 @@ static const field_t WELCOME_FIELDS[] = {
          DECISION),
     LIST(msg_welcome_t, keep, keep_count, msg_keep_t, LIMIT_HELD, OPTIONAL, KEEP),
     U64(msg_welcome_t, settling_ms, LIMIT_DURATION_MS, OPTIONAL),
+    U64(msg_welcome_t, content_bytes, LIMIT_CONTENT_BYTES, OPTIONAL),
 };
 /* The number pairs a heartbeat with its answer: a member counts its lease from when that heartbeat was
  * sent, and not from when the answer came. */
@@ -249,6 +254,7 @@ static const field_t HEARTBEAT_FIELDS[] = {
     LIST(msg_heartbeat_t, adapters, adapter_count, msg_progress_t, LIMIT_ADAPTERS_PER_WORKER, OPTIONAL,
          PROGRESS),
     COUNTS(msg_heartbeat_t),
+    TEXT(msg_heartbeat_t, unheld, LIMIT_TEXT_BYTES, OPTIONAL),
 };
 static const field_t HEARTBEAT_OK_FIELDS[] = {
     U64(msg_heartbeat_ok_t, token, ANY, REQUIRED),
@@ -278,7 +284,7 @@ static const field_t PUBLISH_FIELDS[] = {
     DIGEST(msg_publish_t, digest, REQUIRED),
     LIST(msg_publish_t, parts, part_count, msg_part_t, LIMIT_PARTS, REQUIRED, PART),
     I64(msg_publish_t, step, LIMIT_EXACT, REQUIRED),
-    U64(msg_publish_t, data_bytes, LIMIT_REGION_BYTES, OPTIONAL),
+    U64(msg_publish_t, data_bytes, LIMIT_PAYLOAD_BYTES, OPTIONAL),
     U64(msg_publish_t, tensor_count, LIMIT_TENSORS, OPTIONAL),
     U64(msg_publish_t, chunk_count, LIMIT_CHUNKS, OPTIONAL),
     TEXT(msg_publish_t, kind, LIMIT_WORD_BYTES, OPTIONAL),
@@ -312,7 +318,7 @@ static const field_t ANNOUNCE_FIELDS[] = {
     KEY16(msg_announce_t, key, REQUIRED),
     LIST(msg_announce_t, sources, source_count, msg_source_t, LIMIT_SOURCES, OPTIONAL, SOURCE),
     I64(msg_announce_t, step, LIMIT_EXACT, REQUIRED),
-    U64(msg_announce_t, data_bytes, LIMIT_REGION_BYTES, OPTIONAL),
+    U64(msg_announce_t, data_bytes, LIMIT_PAYLOAD_BYTES, OPTIONAL),
 };
 static const field_t SOURCES_FIELDS[] = {
     U64(msg_sources_t, token, ANY, REQUIRED),
@@ -409,6 +415,8 @@ static const field_t ROLLOUT_FIELDS[] = {
     U64(msg_rollout_t, eligible_count, LIMIT_PEERS, OPTIONAL),
     U64(msg_rollout_t, staged_count, LIMIT_PEERS, OPTIONAL),
     U64(msg_rollout_t, active_count, LIMIT_PEERS, OPTIONAL),
+    U64(msg_rollout_t, bytes_done, ANY, OPTIONAL),
+    U64(msg_rollout_t, data_bytes, ANY, OPTIONAL),
     NAME(msg_rollout_t, adapter, REQUIRED),
     TEXT(msg_rollout_t, state, LIMIT_WORD_BYTES, OPTIONAL),
     TEXT(msg_rollout_t, code, CODE_BYTES, OPTIONAL),
@@ -444,6 +452,7 @@ static const field_t QUERY_FIELDS[] = {
     TEXTS(msg_query_t, roles, role_count, LIMIT_ROLES, LABEL_BYTES),
     TEXT(msg_query_t, digest_head, LIMIT_WORD_BYTES, OPTIONAL),
     U64(msg_query_t, place, ANY, OPTIONAL),
+    U64(msg_query_t, asked_ms, LIMIT_DURATION_MS, OPTIONAL),
 };
 /* The body is a tree of its own (proto/value.h), so that an answer may grow without a new table. */
 static const field_t REPORT_FIELDS[] = {

@@ -8,11 +8,11 @@
 
 typedef enum { SCALAR, TEXT, BIN, ARRAY, MAP, EXT, RESERVED } kind_t;
 
-/* One header.  payload: bytes that follow it; elements: objects that follow it. */
+/* One header.  body: bytes that follow it; elements: objects that follow it. */
 typedef struct {
     kind_t kind;
     size_t head_bytes;
-    uint64_t payload_bytes, elements;
+    uint64_t body_bytes, elements;
 } item_t;
 
 typedef struct {
@@ -66,7 +66,7 @@ static int refuse(const scan_t *s, int code, const char *why, const char *expect
 static void fill_item(item_t *item, kind_t kind, uint64_t n)
 {
     item->kind = kind;
-    if (kind == TEXT || kind == BIN) item->payload_bytes = n;
+    if (kind == TEXT || kind == BIN) item->body_bytes = n;
     if (kind == ARRAY) item->elements = n;
     if (kind == MAP) item->elements = 2 * n;
 }
@@ -95,7 +95,7 @@ static int check_key(scan_t *s, level_t *map, const item_t *item)
 {
     if (item->kind != TEXT) return refuse(s, HEDDLE_ERR_PROTOCOL, "a key is not a text", "a text");
     if (!s->limits->keys) return HEDDLE_OK;
-    span_t key = {(uint32_t)(s->at + item->head_bytes), (uint32_t)item->payload_bytes};
+    span_t key = {(uint32_t)(s->at + item->head_bytes), (uint32_t)item->body_bytes};
     for (uint32_t i = 0; i < map->key_count; i++) {
         span_t old = map->keys[i];
         if (old.bytes == key.bytes && !memcmp(s->data + old.at, s->data + key.at, key.bytes))
@@ -105,7 +105,7 @@ static int check_key(scan_t *s, level_t *map, const item_t *item)
     return HEDDLE_OK;
 }
 
-/* One object: its header, its payload, and its place in the container that holds it. */
+/* One object: its header, its body, and its place in the container that holds it. */
 static int scan_object(scan_t *s)
 {
     item_t item;
@@ -120,9 +120,9 @@ static int scan_object(scan_t *s)
         return refuse(s, HEDDLE_ERR_PROTOCOL, "the byte is reserved", "a msgpack object");
     if (item.kind == EXT)
         return refuse(s, HEDDLE_ERR_PROTOCOL, "ext types are not used here", "another type");
-    if (item.payload_bytes > left)
+    if (item.body_bytes > left)
         return refuse(s, HEDDLE_ERR_PROTOCOL, "a text or bin is longer than what is left", "its bytes");
-    if (item.kind == TEXT && !utf8_is_valid(s->data + s->at + item.head_bytes, (size_t)item.payload_bytes))
+    if (item.kind == TEXT && !utf8_is_valid(s->data + s->at + item.head_bytes, (size_t)item.body_bytes))
         return refuse(s, HEDDLE_ERR_PROTOCOL, "a text is not UTF-8", "UTF-8");
     if (s->depth > 0) {
         level_t *level = &s->levels[s->depth - 1];
@@ -149,7 +149,7 @@ static int scan_object(scan_t *s)
             level->key_count = 0;
         }
     }
-    s->at += item.head_bytes + (size_t)item.payload_bytes;
+    s->at += item.head_bytes + (size_t)item.body_bytes;
     while (s->depth > 0 && s->levels[s->depth - 1].left == 0) s->depth--;
     return HEDDLE_OK;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One character at a time, by its first byte. */
+/* One character at a time, by its first byte; ASCII eight bytes at a time. */
 #include "proto/utf8.h"
+
+#include <string.h>
 
 /* Bytes of the character at `p`, 0 when it is none.  Unicode 15, table 3-7: the second byte's range varies.
  */
@@ -18,12 +20,26 @@ static size_t character(const uint8_t *p, size_t left)
     return n;
 }
 
+/* Names and configs are ASCII nearly always, and long: eight such bytes are one step. */
+static size_t ascii(const uint8_t *p, size_t bytes)
+{
+    size_t at = 0;
+    for (uint64_t word; bytes - at >= sizeof word; at += sizeof word) {
+        memcpy(&word, p + at, sizeof word);
+        if (word & 0x8080808080808080u) break;
+    }
+    return at;
+}
+
 /* It gives the place of the first bad byte, which serves checks, shortening and cleaning alike. */
 size_t utf8_prefix(const void *data, size_t bytes)
 {
     const uint8_t *p = data;
-    size_t at = 0;
-    for (size_t n; at < bytes && (n = character(p + at, bytes - at)) > 0;) at += n;
+    size_t at = ascii(p, bytes);
+    for (size_t n; at < bytes && (n = character(p + at, bytes - at)) > 0;) {
+        at += n;
+        if (n > 1) at += ascii(p + at, bytes - at);
+    }
     return at;
 }
 

@@ -183,3 +183,20 @@ json_t *value_from_error(const heddle_error_t *error)
         text_or_null(error->phase), "expected", text_or_null(error->expected), "found",
         text_or_null(error->found), "hint", text_or_null(error->hint), "retriable", error->retriable != 0);
 }
+
+const char *value_text(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+void value_to_error(const json_t *value, int code, heddle_error_t *ret_error)
+{
+    const char *message = value_text(value, "message");
+    json_int_t version = json_integer_value(json_object_get(value, "version"));
+    error_fail(ret_error, code, "%s", message[0] ? message : heddle_err_text(code));
+    error_where(ret_error, value_text(value, "adapter"), version > 0 ? (uint64_t)version : 0,
+                value_text(value, "worker"), value_text(value, "phase"));
+    error_contrast(ret_error, value_text(value, "expected"), value_text(value, "found"));
+    error_hint(ret_error, "%s", value_text(value, "hint"));
+}

@@ -14,8 +14,13 @@
 int value_encode(const json_t *value, buf_t *out);
 /* PROTOCOL, LIMIT or NO_MEMORY.  On OK the caller owns *ret_value (json_decref). */
 int value_decode(bytes_t body, json_t **ret_value, heddle_error_t *error);
-/* The error object of contract.md as JSON: {"code","exit","message","adapter",...}; unknown fields are null.
+/* The error object of docs/json.md as JSON: {"code","exit","message","adapter",...}; unknown fields are null.
  * NULL when out of memory. */
 json_t *value_from_error(const heddle_error_t *error);
+/* The text of an object's member; "" where it has none: a peer of another release may have other fields.
+ * Borrowed from the object. */
+const char *value_text(const json_t *object, const char *key);
+/* Such an object of a negative answer, as an error of this code; fields that are absent stay empty. */
+void value_to_error(const json_t *value, int code, heddle_error_t *ret_error);
 
 #endif

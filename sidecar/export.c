@@ -295,6 +295,13 @@ bool exports_has(const exports_t *x, const char *adapter, uint64_t version)
     return faccessat(x->root, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
+static bool has_file(const char *dir, const char *name)
+{
+    char path[4400 + NAME_MAX];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
 /* A failure for want of a descriptor or memory, or a failing disk, says nothing about the content, so it is
  * returned as it is and not as a mismatch. */
 int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIGEST_TEXT],
@@ -308,6 +315,9 @@ int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIG
         return rc;
     }
     if (!rc) snprintf(ret_found, HEDDLE_DIGEST_TEXT, "%s", info.digest);
+    /* Files that are damaged have no digest, and are not missing.  No version has the digest of zeros. */
+    else if (has_file(path, "adapter_config.json") && has_file(path, "adapter_model.safetensors"))
+        digest_text(&(digest_t){0}, ret_found);
     return strcmp(ret_found, digest) ? HEDDLE_ERR_DIGEST_MISMATCH : HEDDLE_OK;
 }
 

@@ -40,8 +40,9 @@ int exports_check_link(exports_t *x, const char *adapter, heddle_error_t *error)
 /* Opens the directory that has ROOT's path now, making it where it is missing, and uses it from here on. Then
  * checks the adapter's link as exports_check_link does. */
 int exports_find(exports_t *x, const char *adapter, heddle_error_t *error);
-/* Compares the directory at the path with the digest: OK · DIGEST_MISMATCH (*ret_found: its digest; "": it is
- * missing, or no adapter) · any other error: it could not be read, and may be right. */
+/* Compares the directory at the path with the digest: OK · DIGEST_MISMATCH (*ret_found: its digest; that of
+ * zeros: its files are no adapter; "": it is missing, or one of its files is) · any other error: it could not
+ * be read, and may be right. */
 int exports_look(const char *path, const char *digest, char ret_found[HEDDLE_DIGEST_TEXT],
                  heddle_error_t *error);
 /* Writes the version's directory.  An existing one with the same content stays as it is; one with other

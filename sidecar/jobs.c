@@ -81,7 +81,7 @@ static int write_directory(jobs_t *j, const heddle_snapshot_t *snapshot, heddle_
     char path[4400];
     const heddle_manifest_t *m = heddle_snapshot_manifest(snapshot);
     if (j->exports.root < 0) return HEDDLE_OK;
-    known_t *row = j->known; /* a worker has no more adapters than there are rows */
+    known_dir_t *row = j->known; /* a worker has no more adapters than there are rows */
     while (row->adapter[0] && strcmp(row->adapter, m->adapter) != 0) row++;
     snprintf(row->adapter, sizeof row->adapter, "%s", m->adapter);
     noted_t *noted = &row->noted;
@@ -186,7 +186,7 @@ static void verify(jobs_t *j, const heddle_event_t *e)
     heddle_worker_verified(j->worker, e->adapter, e->version, found);
     if (rc) {
         heddle_error_t error;
-        const char *what = !found[0] ? "is missing or cannot be read" : "has other bytes";
+        const char *what = !found[0] ? "is missing, or is not whole" : "has other bytes";
         if (write_again(j, e, is_active, &error))
             log_emit(LOG_ERROR, "export.damaged", "%s %s, and cannot be written again: %s", path, what,
                      error.message);

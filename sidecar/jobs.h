@@ -38,7 +38,7 @@ typedef struct job {
 typedef struct {
     char adapter[HEDDLE_NAME_MAX + 1];
     noted_t noted;
-} known_t;
+} known_dir_t;
 
 typedef struct {
     heddle_worker_t *worker;
@@ -47,7 +47,7 @@ typedef struct {
     const char *on_stage, *on_activate; /* NULL: none */
     uint32_t hook_timeout_ms;
     job_t *first; /* in the order of their events */
-    known_t known[LIMIT_ADAPTERS_PER_WORKER];
+    known_dir_t known[LIMIT_ADAPTERS_PER_WORKER];
 } jobs_t;
 
 /* Queues the job that an event requires, if any, and updates the queued ones; NO_MEMORY. */

@@ -24,16 +24,17 @@
 #include <unistd.h>
 
 typedef enum { OUTPUT_TABLE, OUTPUT_JSON } output_t;
+typedef enum { VERIFY_HOST, VERIFY_EACH } verify_t;
 
 typedef struct {
     const char **adapters, **labels;
     const char *broker_key, *key;
-    const char *broker, *name, *export_dir, *on_stage, *on_activate, *data_device;
+    const char *broker, *name, *export_dir, *on_stage, *on_activate, *data_device, *host_share;
     int64_t slots, export_keep;
     uint32_t timeout_ms, hook_timeout_ms, join_timeout_ms;
     uint64_t max_rate_bytes;
-    bool insecure, quiet;
-    int output, log_level;
+    bool own_memory, insecure, quiet;
+    int verify, output, log_level;
 } args_t;
 
 #define AT(field) offsetof(args_t, field)
@@ -47,8 +48,8 @@ static const option_t OPTIONS[] = {
     {"export", 0, OPTION_TEXT, "DIR", NULL, NULL,
      "write each version as DIR/<adapter>@<version>/, link DIR/<adapter>; one worker for each link",
      AT(export_dir)},
-    {"export-keep", 0, OPTION_INTEGER, "N", NULL, "2", "old directories of an adapter that stay",
-     AT(export_keep)},
+    {"export-keep", 0, OPTION_INTEGER, "N", NULL, "2",
+     "old directories that stay; so does that of any version still in memory", AT(export_keep)},
     {"on-stage", 0, OPTION_TEXT, "CMD", NULL, NULL, "run when a version is here: load it beside the old one",
      AT(on_stage)},
     {"on-activate", 0, OPTION_TEXT, "CMD", NULL, NULL, "run when it is decided: switch to it",
@@ -56,10 +57,18 @@ static const option_t OPTIONS[] = {
     {"hook-timeout", 0, OPTION_DURATION, "DUR", NULL, "60s", "a command is killed after so long",
      AT(hook_timeout_ms)},
     {"data-device", 0, OPTION_TEXT, "IF", NULL, NULL,
-     "network interface of the tensor bytes; default: the one that reaches the broker, where it is private",
+     "network interface of the tensor bytes; default: the one that reaches the broker, if it is private",
      AT(data_device)},
     {"max-rate", 0, OPTION_SIZE, "SIZE", NULL, NULL, "bytes per second, each way by itself; default no limit",
      AT(max_rate_bytes)},
+    {"host-share", 0, OPTION_TEXT, "DIR", NULL, NULL,
+     "directory, mode 0700, in which processes of this host share memory; default: in a network namespace",
+     AT(host_share)},
+    {"own-memory", 0, OPTION_FLAG, NULL, NULL, NULL,
+     "copy every version, also one that another process of this host has in memory", AT(own_memory)},
+    {"verify", 0, OPTION_CHOICE, "host|each", NULL, "host",
+     "what is not copied: digested by one process of this host for all, or by this worker itself",
+     AT(verify)},
     {"join-timeout", 0, OPTION_DURATION, "DUR", NULL, NULL,
      "give up while another worker has the name, or exports into DIR, or IF is not up; default never",
      AT(join_timeout_ms)},
@@ -89,27 +98,30 @@ static const option_set_t SET = {
     "HEDDLE_VERSION, HEDDLE_DIGEST, HEDDLE_TAG and HEDDLE_PATH; one that fails rejects the version on this "
     "worker.\n"
     "Ends with 0 on SIGTERM and SIGINT.\n"
-    "DUR: 500ms, 30s, 5m; a bare number is seconds.  SIZE: bytes, or with k M G Ki Mi Gi.",
+    "DUR: 500ms, 30s, 5m; a bare number is seconds.  SIZE: bytes, or with k M G Ki Mi Gi (2M, 2MB/s), or "
+    "16Mbit.",
     OPTIONS,
     COMMON,
     NULL,
     0,
-    "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach "
-    "without keys;\n"
-    "4 too few --slots, another release of Heddle or UCX, or past --join-timeout another worker with "
-    "the name or DIR;\n"
-    "6 denied for good; 9 this machine.  Without a broker it waits, and while its key is not admitted or "
-    "lacks the role\nit logs `denied` and tries again.\n\n"
+    "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach without "
+    "keys;\n"
+    "4 too few --slots, another release of Heddle or UCX, or past --join-timeout another worker with the "
+    "name or\n"
+    "DIR; 6 denied, and not tried again; 9 this machine.  Without a broker it waits, and while its key is "
+    "not\n"
+    "admitted or lacks the role it logs `denied` and tries again.\n\n"
     "Environment:\n"
-    "  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: auto, eager or rendezvous [auto]\n"
+    "  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: eager or rendezvous [eager]\n"
+    "  HEDDLE_GUARD          0: the memory of a complete version is not protected from stray writes [1]\n"
     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
     "  UCX_...               UCX's own settings; those that are set are left as they are\n"
     "  NOTIFY_SOCKET         a service manager, notified when it serves and when it ends\n\n"
     "Examples:\n"
     "  heddle worker --adapter policy\n"
     "  heddle worker --adapter policy --export ./w1    ./w1/policy is always the active version\n"
-    "  heddle worker --adapter policy --export ./w1 --on-stage './load \"$HEDDLE_PATH\"' "
-    "--on-activate ./use\n"
+    "  heddle worker --adapter policy --export ./w1 --on-stage './load \"$HEDDLE_PATH\"' --on-activate "
+    "./use\n"
     "                                  for an engine that loads a version beside the old one, then switches"};
 
 typedef struct {
@@ -325,6 +337,9 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
                                      .max_rate_bytes = a->max_rate_bytes,
                                      .data_device = a->data_device,
                                      .insecure = a->insecure,
+                                     .host_share = a->host_share,
+                                     .own_memory = a->own_memory,
+                                     .verify_each = a->verify == VERIFY_EACH,
                                      .join_timeout_ms = patience_left(s),
                                      .export_dir = s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL,
                                      .answers_verify = a->export_dir != NULL,

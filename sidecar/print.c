@@ -125,7 +125,7 @@ int print_failure(const heddle_error_t *error, int json)
 {
     heddle_error_t said = *error, *e = &said;
     char *text = NULL;
-    option_words(e->hint);
+    option_error_words(e);
     if (json) {
         heddle_error_json(e, &text);
         print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0, "error",

@@ -4,7 +4,7 @@
 #include "core/errors.h"
 #include "core/option.h"
 #include "core/process.h"
-#include "proto/peft.h"
+#include "formats/peft.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -38,8 +38,8 @@ static const char *const ARGS[] = {"DIR", NULL};
 static const option_set_t SET = {"mkadapter",
                                  "[OPTION...] DIR",
                                  "Makes DIR, a PEFT adapter (adapter_config.json, adapter_model.safetensors) "
-                                 "of bf16 tensors in the shape of a real LoRA on all\n"
-                                 "linear layers.  The same options give the same bytes.",
+                                 "of bf16 tensors in the shape of\n"
+                                 "a real LoRA on all linear layers.  The same options give the same bytes.",
                                  NULL,
                                  OPTIONS,
                                  NULL,
@@ -59,7 +59,7 @@ static int write_files(const manifest_input_t *in, bool is_quiet, int dir_fd, he
     int rc = manifest_build(in, &encoded, &h1);
     if (rc) error_fail(error, rc, "no memory for a manifest");
     else rc = manifest_decode(buf_view(&encoded), &manifest, error);
-    if (!rc) rc = peft_write(dir_fd, &manifest, in->region, error);
+    if (!rc) rc = peft_write(dir_fd, &manifest, in->payload, error);
     if (!rc && !is_quiet) {
         char text[HEDDLE_DIGEST_TEXT];
         digest_text(&h1, text);
@@ -74,21 +74,21 @@ static int write_files(const manifest_input_t *in, bool is_quiet, int dir_fd, he
 static int make_files(const args_t *args, const shape_table_t *table, const layout_t *layout, int dir_fd,
                       heddle_error_t *error)
 {
-    uint8_t *region =
-        mmap(NULL, layout->region_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (region == MAP_FAILED)
+    uint8_t *payload =
+        mmap(NULL, layout->payload_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (payload == MAP_FAILED)
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %llu bytes",
-                          (unsigned long long)layout->region_bytes);
+                          (unsigned long long)layout->payload_bytes);
     uint64_t state = shape_seed((uint64_t)args->seed);
     for (uint32_t i = 0; i < table->count; i++)
-        shape_fill(region + layout->places[i], layout->sizes[i], &state);
+        shape_fill(payload + layout->places[i], layout->sizes[i], &state);
     buf_t config = {0};
     shape_config(args->shape, (uint32_t)args->rank, &config);
     manifest_input_t in = {
-        table->rows, layout, buf_view(&config), bytes_of("{\"format\":\"pt\"}", 15), "lora", "", region};
+        table->rows, layout, buf_view(&config), bytes_of("{\"format\":\"pt\"}", 15), "lora", "", payload};
     int rc = write_files(&in, args->is_quiet, dir_fd, error);
     buf_fini(&config);
-    munmap(region, layout->region_bytes);
+    munmap(payload, layout->payload_bytes);
     return rc;
 }
 

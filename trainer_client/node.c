@@ -9,33 +9,30 @@
 #include "core/log.h"
 
 #include <assert.h>
-#include <poll.h>
 #include <stdlib.h>
 
-#define PROGRESS_US 50000u /* at most 20 events a second */
-#define RESEND_US 20000u   /* after a full queue */
-#define AWAY_US 3000000u   /* without a frame of the broker: it does not answer */
-#define ANSWER_US 2000000u /* what its answer to a heartbeat may take before it counts as silent */
+#define RESEND_US 20000u    /* after a full queue */
+#define AWAY_US 3000000u    /* without a frame of the broker: it does not answer */
+#define UNHEARD_US 1000000u /* after the last report of a rollout: its workers are not waited for */
+#define ANSWER_US 2000000u  /* what its answer to a heartbeat may take before it counts as silent */
 
 typedef enum {
     REQUEST_NONE,
     REQUEST_WAITING, /* for a session, or until resend_us */
     REQUEST_SENT     /* in this session: the broker may record it */
 } request_state_t;
+/* How the application's request fares at the broker. */
 typedef struct {
     request_state_t state;
     publish_request_t *asked; /* the application's; not read once it is_done */
     uint64_t req;             /* of the last PUBLISH */
     uint64_t resend_us;       /* CLOCK_NEVER: sent, or waits for WELCOME */
-    uint64_t base_bytes;      /* served before it was sent */
     heddle_error_t put_off;   /* why the broker put it off last; code 0: it did not */
-} request_t;
+} publish_try_t;
 
-/* Bytes served of the version that is being staged, less those to workers that left since; base_bytes: what
- * the transfer's counter has of others. */
+/* Of the version that is being staged; 0: of none. */
 typedef struct {
-    uint64_t version, base_bytes, told_bytes, due_us;
-    uint32_t copy_count;
+    uint64_t version, told_bytes;
 } progress_t;
 
 /* A status query: how the rollout of a version went on while this publisher was away.  ROLLOUT goes to the
@@ -58,13 +55,12 @@ struct publisher_node {
     void *self;
     publications_t publications;
     reports_t reports;
-    request_t request;
+    publish_try_t request;
     progress_t progress;
     inquiry_t inquiry;
     take_state_t take;
     uint64_t take_us;     /* WAITS: until then */
-    uint64_t rest_us;     /* when the pool of regions has work in the background */
-    uint64_t share_us;    /* when sharing_turn is due at the latest */
+    uint64_t sent_bytes;  /* by the last tick */
     uint64_t heard_us;    /* when the broker's last frame came */
     uint64_t settled_us;  /* until then the broker decides nothing: it had just started */
     heddle_error_t fence; /* why it is over for good; code 0: it is not */
@@ -102,7 +98,26 @@ static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version
     changed(n);
 }
 
-/* A counter of the process, not of a version: progress takes differences. */
+/* What workers have counts, and not what left this process: workers serve each other, and those of this host
+ * copy nothing. It never is the whole before the broker has reported that all have staged the version. */
+static void tell_progress(publisher_node_t *n, const report_row_t *row, const msg_rollout_t *m)
+{
+    progress_t *p = &n->progress;
+    bool is_settled = report_is_settled(row);
+    uint64_t bytes = m->bytes_done;
+    if (m->version != p->version || !m->data_bytes) return;
+    if (bytes >= m->data_bytes) bytes = m->data_bytes - !is_settled;
+    if (is_settled) p->version = 0;
+    if (bytes == p->told_bytes) return;
+    p->told_bytes = bytes;
+    heddle_event_t e = {.type = HEDDLE_EVENT_PROGRESS,
+                        .version = m->version,
+                        .bytes_done = bytes,
+                        .data_bytes = m->data_bytes};
+    tell_event(n, &e);
+}
+
+/* A counter of the process, not of a version. */
 static uint64_t bytes_served(const publisher_node_t *n)
 {
     tr_counters_t c;
@@ -132,7 +147,7 @@ static void finish(publisher_node_t *n, const heddle_error_t *error)
  * of the deadline, so that the broker makes at most one version of it. */
 static void send_request(publisher_node_t *n, uint64_t now_us)
 {
-    request_t *r = &n->request;
+    publish_try_t *r = &n->request;
     const publish_request_t *a = r->asked;
     if (r->state == REQUEST_NONE || !is_ready(n)) return;
     r->req++;
@@ -158,6 +173,7 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
     const char *words[LIMIT_FEATURES];
     msg_part_t part = a->sealed->part;
     memcpy(features, a->pack->features, sizeof features);
+    content_id_t offered = regions_offered(n->publications.slots[a->slot].region);
     msg_t m = {.type = MSG_PUBLISH};
     m.publish = (msg_publish_t){.token = n->member.session.token,
                                 .req = r->req,
@@ -183,7 +199,7 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
                                 .meta = pairs,
                                 .meta_count = pair_count,
                                 .asked_ms = a->opts.asked_ms ? a->opts.asked_ms : a->opts.deadline_ms,
-                                .region = sharing_region(&n->publications.slots[a->slot].content)};
+                                .region = sharing_region(&offered)};
     int rc = member_send(&n->member, &m);
 
     /* SLOW means a full queue, and a retry in a moment. GONE needs no handling: the end of the connection is
@@ -199,7 +215,6 @@ static void send_request(publisher_node_t *n, uint64_t now_us)
         finish(n, &error);
         return;
     }
-    r->base_bytes = bytes_served(n);
 }
 
 /* -- requests that were abandoned ------------------------------------------------------------- */
@@ -222,34 +237,32 @@ static void end_doubts(publisher_node_t *n)
 
 /* An in-doubt request was recorded after all. The version must be served: the broker counts on this
  * publisher, and no other process has the bytes. */
-static void on_late(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
+static void on_late(publisher_node_t *n, const msg_published_t *m)
 {
     int slot = publications_in_doubt(&n->publications, m->req);
     if (slot < 0) return;
     publication_doubt_t doubt = n->publications.slots[slot].doubt;
-    uint64_t arena_bytes = n->publications.slots[slot].arena_bytes;
+    uint64_t content_bytes = n->publications.slots[slot].content_bytes;
     if (!digest_equal(&m->digest, &doubt.digest)) {
         end_doubt(n, slot);
         return;
     }
     changed(n);
-    if (publications_share(&n->publications, slot, m->version, &m->key, arena_bytes)) return;
+    if (publications_share(&n->publications, slot, m->version, &m->key, content_bytes)) return;
     heddle_publish_opts_t opts = {.activation = doubt.activation, .deadline_ms = doubt.deadline_ms};
     reports_begin(&n->reports, m->version, &opts, doubt.start_us);
-    if (m->version <= n->progress.version) return;
-    n->progress =
-        (progress_t){.version = m->version, .base_bytes = doubt.base_bytes, .due_us = now_us + PROGRESS_US};
+    if (m->version > n->progress.version) n->progress = (progress_t){.version = m->version};
 }
 
 /* A version that stands for ours, replayed or unchanged, may still need its bytes: its publisher may have
  * died before any worker had them.  Where the broker counts on us it gives the key. */
 static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t now_us)
 {
-    request_t *r = &n->request;
+    publish_try_t *r = &n->request;
     publish_request_t *a = r->asked;
     heddle_error_t error;
     if (r->state == REQUEST_NONE || m->req != r->req) {
-        on_late(n, m, now_us);
+        on_late(n, m);
         return;
     }
     if (!digest_equal(&m->digest, &a->sealed->digest)) {
@@ -278,7 +291,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
     /* Workers may get the announcement before this publisher gets its answer. Their read requests are pending
      * until now. */
     (void)FAILPOINT("publisher.before_share");
-    int rc = publications_share(&n->publications, a->slot, m->version, &m->key, a->sealed->arena_bytes);
+    int rc = publications_share(&n->publications, a->slot, m->version, &m->key, a->sealed->content_bytes);
     (void)FAILPOINT("publisher.after_share");
     if (rc && rc != HEDDLE_ERR_GONE) { /* GONE: the bytes are not needed */
         error_fail(&error, rc, "%s@%llu is recorded, but its bytes cannot be served", n->adapter,
@@ -289,9 +302,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
         finish(n, &error);
         return;
     }
-    if (publications_of(&n->publications, m->version))
-        n->progress =
-            (progress_t){.version = m->version, .base_bytes = r->base_bytes, .due_us = now_us + PROGRESS_US};
+    if (publications_of(&n->publications, m->version)) n->progress = (progress_t){.version = m->version};
     finish(n, NULL);
 }
 
@@ -414,10 +425,16 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
         bool is_kept = false;
         for (uint32_t k = 0; k < m->keep_count; k++)
             is_kept |= m->keep[k].version == served[i] && !strcmp(m->keep[k].adapter, n->adapter);
-        if (!is_kept) publications_stop(&n->publications, served[i]);
+        if (is_kept) continue;
+        publications_stop(&n->publications, served[i]);
+        regions_busy(n->publications.regions, now_us);
     }
     end_doubts(n);
     n->settled_us = now_us + m->settling_ms * 1000;
+    if (m->content_bytes) { /* a trainer that publishes at once is not held up by it */
+        regions_expect(n->publications.regions, m->content_bytes);
+        regions_busy(n->publications.regions, now_us);
+    }
     tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
     send_request(n, now_us);
     if (n->member.session.join_count > 1) begin_inquiry(n, now_us);
@@ -436,12 +453,21 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
     if (m->of != MSG_PUBLISH || !is_ours || n->request.state == REQUEST_NONE) return;
     msg_to_error(m, &error);
     if (error.code == HEDDLE_ERR_FENCED) fence(n, m, now_us);
-    else if (m->retriable && m->retry_ms) { /* a broker that settles */ n->request.state = REQUEST_WAITING;
+    else if (m->retriable && m->retry_ms) {
+        /* The broker settles. */
+        n->request.state = REQUEST_WAITING;
         n->request.resend_us = now_us + m->retry_ms * 1000;
         n->request.put_off = error;
     } else {
         finish(n, &error);
     }
+}
+
+/* For how long a heartbeat has been due: this process stood still, or its loop was blocked.  It asked for no
+ * answer then, so that the broker was not silent. */
+static uint64_t overdue_us(const session_t *s, uint64_t now_us)
+{
+    return s->line_up && now_us > s->next_us ? now_us - s->next_us : 0;
 }
 
 /* Steps the session, and does what is left of it for a publisher.
@@ -453,7 +479,7 @@ static void on_publisher_session(void *node, const node_event_t *event, uint64_t
     const session_t *s = &n->member.session;
     const heddle_error_t *refusal = &n->member.refusal;
     msg_t m;
-    if (event->kind == SE_FRAME) n->heard_us = now_us;
+    n->heard_us = event->kind == SE_FRAME ? now_us : n->heard_us + overdue_us(s, now_us);
     unsigned bits = member_step(&n->member, event, now_us, &m);
     if (m.type == MSG_REPORT) on_report(n, &m.report, now_us);
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
@@ -495,6 +521,7 @@ static void on_publisher_session(void *node, const node_event_t *event, uint64_t
         row = reports_find(&n->reports, m.rollout.version);
         if (!row || strcmp(m.rollout.adapter, n->adapter) != 0) break; /* another publisher's version */
         reports_update(row, &m.rollout, now_us);
+        tell_progress(n, row, &m.rollout);
         if (m.rollout.decision && m.rollout.staged_count)
             publications_decided(&n->publications, m.rollout.version);
         tell(n, HEDDLE_EVENT_ROLLOUT, m.rollout.version, NULL);
@@ -517,24 +544,19 @@ static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_
     publisher_node_t *n = node;
     (void)now_us;
     owner_check(n->member.io->owner);
-    n->member.refusal = *why;
+    member_line_refused(&n->member, why);
     n->is_line_refused = true;
-    tell(n, HEDDLE_EVENT_REFUSED, 0, why);
-    if (!why->retriable) finish(n, why);
+    tell(n, HEDDLE_EVENT_REFUSED, 0, &n->member.refusal);
+    if (!why->retriable) finish(n, &n->member.refusal);
 }
 
-/* Only the end of a share counts, after which its region may be free: a publisher sends no read requests. */
+/* A publisher sends no read requests. */
 static void on_publisher_transfer(void *node, const tr_event_t *event, uint64_t now_us)
 {
-    publisher_node_t *n = node;
-    owner_check(n->member.io->owner);
-    if (event->kind != TR_UNSHARED) return;
-    n->rest_us = now_us + REST_US;
-    changed(n);
+    (void)node, (void)event, (void)now_us;
 }
 
-/* Memory that a call waits for comes first. What is done in the background would take the cores from filling
- * and fetching a version. */
+/* Memory that a call waits for comes first. A region that was made ahead is offered to this host. */
 static bool on_publisher_work(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
@@ -543,72 +565,36 @@ static bool on_publisher_work(void *node, uint64_t now_us)
         if (!publications_make(&n->publications)) changed(n);
         return true;
     }
-    if (now_us < n->rest_us) return false;
-    if (n->publications.sharing) { /* it works in the background itself */
-        n->rest_us = CLOCK_NEVER;
-        n->share_us = 0;
-        return true;
-    }
-    bool has_more = regions_work(n->publications.regions, now_us);
-    n->rest_us = regions_deadline(n->publications.regions);
-    return has_more;
+    if (now_us < regions_deadline(n->publications.regions)) return false;
+    return regions_work(n->publications.regions, now_us);
 }
 
-/* Progress is an estimate: the transfer counts bytes of all workers together. It never reaches the whole
- * before the broker has reported that all have staged the version. */
-static void tell_progress(publisher_node_t *n, const publication_slot_t *slot, const report_row_t *row)
+/* Workers fetch or activate the newest version, or one that joined late fetches. A rollout of which nothing
+ * is heard any more is not waited for: the next publication needs its region. */
+static bool is_on_its_way(publisher_node_t *n, uint64_t now_us)
 {
-    progress_t *p = &n->progress;
-    uint64_t sent_bytes = bytes_served(n);
-    uint32_t copies = row->report.eligible_count ? row->report.eligible_count : 1;
-    if (copies < p->copy_count) {
-        /* Bytes are not counted by worker: those that left had as much as each that is not staged yet. */
-        uint32_t staged = row->report.staged_count < copies ? row->report.staged_count : copies;
-        uint64_t open_bytes = sent_bytes - p->base_bytes, whole_bytes = staged * slot->arena_bytes;
-        if (open_bytes > whole_bytes)
-            p->base_bytes += (open_bytes - whole_bytes) / (p->copy_count - staged) * (p->copy_count - copies);
-    }
-    p->copy_count = copies;
-    uint64_t bytes = sent_bytes - p->base_bytes, all_bytes = copies * slot->arena_bytes;
-    if (bytes >= all_bytes) bytes = all_bytes - !report_is_settled(row); /* all is when they say so */
-    if (bytes == p->told_bytes) return;
-    p->told_bytes = bytes;
-    heddle_event_t e = {.type = HEDDLE_EVENT_PROGRESS,
-                        .version = slot->version,
-                        .bytes_done = bytes,
-                        .data_bytes = all_bytes};
-    tell_event(n, &e);
+    const report_row_t *row = reports_newest(&n->reports);
+    uint64_t was_bytes = n->sent_bytes;
+    n->sent_bytes = bytes_served(n);
+    if (n->sent_bytes != was_bytes) return true;
+    if (!row || !row->report.eligible_count || report_is_over(row)) return false;
+    return now_us < row->heard_us + UNHEARD_US;
 }
 
-/* Only when it is due: a turn of the loop has other reasons as a rule. */
-static uint64_t share(publisher_node_t *n, uint64_t now_us)
+/* A descriptor of its sharing. */
+static void on_publisher_readable(void *node)
 {
-    sharing_t *sharing = n->publications.sharing;
-    int fds[SHARING_FDS];
-    struct pollfd polled[SHARING_FDS];
-    if (!sharing) return CLOCK_NEVER;
-    sharing_fds(sharing, fds);
-    for (int i = 0; i < SHARING_FDS; i++) polled[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
-    if (now_us >= n->share_us || poll(polled, SHARING_FDS, 0) > 0)
-        n->share_us = sharing_turn(sharing, now_us);
-    return n->share_us;
+    publisher_node_t *n = node;
+    sharing_readable(n->publications.sharing);
 }
 
-/* One timer for the request, the status query, the progress, the session, and this host. */
-static uint64_t on_tick(void *node, uint64_t now_us)
+/* One timer for the request, the status query, the session, and this host. */
+static uint64_t on_publisher_tick(void *node, uint64_t now_us)
 {
     publisher_node_t *n = node;
     owner_check(n->member.io->owner);
     on_publisher_session(n, &(node_event_t){.kind = SE_TICK}, now_us);
     if (now_us >= n->request.resend_us) send_request(n, now_us);
-    progress_t *p = &n->progress;
-    if (p->version && now_us >= p->due_us) { /* the last look is after all have staged it */
-        const report_row_t *row = reports_find(&n->reports, p->version);
-        const publication_slot_t *slot = publications_of(&n->publications, p->version);
-        if (row && slot) tell_progress(n, slot, row);
-        p->due_us = now_us + PROGRESS_US;
-        if (!row || !slot || report_is_settled(row)) p->version = 0;
-    }
     if (n->inquiry.version && now_us >= n->inquiry.due_us) {
         if (n->fence.code) end_inquiry(n); /* one that is fenced asks once */
         else inquire(n, now_us);
@@ -617,20 +603,22 @@ static uint64_t on_tick(void *node, uint64_t now_us)
         n->take = TAKE_OVERDUE;
         changed(n);
     }
+    if (is_on_its_way(n, now_us)) regions_busy(n->publications.regions, now_us);
     uint64_t at = session_deadline(&n->member.session);
     if (n->inquiry.version) at = clock_earlier(at, n->inquiry.due_us);
     if (n->take == TAKE_WAITS) at = clock_earlier(at, n->take_us);
-    at = clock_earlier(at, n->rest_us);
-    at = clock_earlier(at, share(n, now_us));
+    at = clock_earlier(at, regions_deadline(n->publications.regions));
+    if (n->publications.sharing) at = clock_earlier(at, sharing_turn(n->publications.sharing, now_us));
     if (n->request.state != REQUEST_NONE) at = clock_earlier(at, n->request.resend_us);
-    return p->version ? clock_earlier(at, p->due_us) : at;
+    return at;
 }
 
 const node_ops_t publisher_node_ops = {.session = on_publisher_session,
                                        .refused = on_line_refused,
                                        .transfer = on_publisher_transfer,
-                                       .tick = on_tick,
-                                       .work = on_publisher_work};
+                                       .tick = on_publisher_tick,
+                                       .work = on_publisher_work,
+                                       .readable = on_publisher_readable};
 
 /* -- what the application asks ---------------------------------------------------------------- */
 
@@ -641,8 +629,7 @@ static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
     bool is_spare_any = !is_ready(n) || !n->member.session.line_up || n->take == TAKE_OVERDUE;
     publications_t *p = &n->publications;
-    bool has_free = publications_have(p, PUBLICATION_FREE) || publications_have(p, PUBLICATION_MAKING);
-    int in_doubt = has_free ? -1 : publications_in_doubt(p, 0);
+    int in_doubt = publications_have(p, PUBLICATION_FREE) ? -1 : publications_in_doubt(p, 0);
     if (in_doubt >= 0 && is_spare_any) end_doubt(n, in_doubt); /* before one that is served */
     bool is_answered = in_doubt < 0 || is_spare_any;
     publication_take_t take = {.bytes = c->bytes, .own = c->own, .is_spare_any = is_spare_any};
@@ -650,19 +637,24 @@ static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
     if (!rc) c->own = NULL;
     c->slot = take.slot;
     c->region = take.region;
-    c->is_making = publications_have(p, PUBLICATION_MAKING);
-    bool is_coming = c->is_making || publications_are_sending(p);
-    bool is_waiting = rc == HEDDLE_ERR_AGAIN && !is_spare_any && !is_coming;
+    c->is_making = rc == HEDDLE_ERR_AGAIN && take.waits == PUBLICATION_FOR_MEMORY;
+    bool is_waiting = rc == HEDDLE_ERR_AGAIN && take.waits == PUBLICATION_FOR_BROKER && !is_spare_any;
     if (is_waiting && n->take != TAKE_WAITS) n->take_us = now_us + TAKE_WAIT_US;
     n->take = is_waiting ? TAKE_WAITS : TAKE_IDLE;
     return rc;
 }
 
 /* A caller that chose the request id can repeat the request. A random id is not known to it, and was never
- * promised to stand for one version. */
+ * promised to stand for one version. A refusal says first what admits this publisher again. */
 static void hint_repeat(const publisher_node_t *n, const publish_request_t *a, heddle_error_t *error)
 {
-    if (!a->is_random_id)
+    heddle_error_t refusal = *error;
+    if (refusal.code == HEDDLE_ERR_DENIED && refusal.hint[0] && !a->is_random_id)
+        error_hint(error, "%.160s; then publish again under the same request id", refusal.hint);
+    else if (refusal.code == HEDDLE_ERR_DENIED && refusal.hint[0])
+        error_hint(error, "%.140s; then `heddle versions %.64s` shows whether it was recorded", refusal.hint,
+                   n->adapter);
+    else if (!a->is_random_id)
         error_hint(error, "publish again under the same request id: it becomes one version at most");
     else
         error_hint(
@@ -676,7 +668,7 @@ static void hint_repeat(const publisher_node_t *n, const publish_request_t *a, h
  * all later ones until its deadline. */
 static void do_abandon(publisher_node_t *n)
 {
-    const request_t *r = &n->request;
+    const publish_try_t *r = &n->request;
     if (r->state == REQUEST_NONE) return;
     const publish_request_t *a = r->asked;
     heddle_error_t e = n->member.refusal;
@@ -684,17 +676,16 @@ static void do_abandon(publisher_node_t *n)
     publication_doubt_t doubt = {.req = r->req,
                                  .digest = a->sealed->digest,
                                  .start_us = a->start_us,
-                                 .base_bytes = r->base_bytes,
                                  .activation = a->opts.activation,
                                  .deadline_ms = a->opts.deadline_ms};
     if (r->state == REQUEST_SENT && is_ready(n))
-        publications_doubt(&n->publications, a->slot, a->sealed->arena_bytes, &doubt);
+        publications_doubt(&n->publications, a->slot, a->sealed->content_bytes, &doubt);
     if (!e.code && is_ready(n) && n->member.session.line_up)
         error_fail(&e, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s",
                    n->adapter, *why ? ": " : "", why);
     else if (!e.code) {
         error_fail(&e, HEDDLE_ERR_UNAVAILABLE, "the broker of %s does not answer", n->adapter);
-        error_contrast(&e, "an answer to the publication within its deadline", "none");
+        error_expected(&e, "an answer to the publication within its deadline");
     }
     error_where(&e, n->adapter, 0, NULL, "commit");
     hint_repeat(n, a, &e);
@@ -706,7 +697,8 @@ static void do_abandon(publisher_node_t *n)
 static uint64_t silent_us(const publisher_node_t *n, uint64_t now_us)
 {
     const session_t *s = &n->member.session;
-    uint64_t most_us = s->line_up ? s->lease_us / 4 + ANSWER_US : 0, silent_us = now_us - n->heard_us;
+    uint64_t most_us = s->line_up ? s->lease_us / 4 + ANSWER_US : 0;
+    uint64_t silent_us = now_us - n->heard_us - overdue_us(s, now_us);
     if (most_us < AWAY_US) most_us = AWAY_US;
     return s->state != SESSION_LEFT && silent_us >= most_us ? silent_us : 0;
 }
@@ -790,7 +782,9 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     command_t *c = command;
     owner_check(n->member.io->owner);
     c->rc = HEDDLE_OK;
-    n->rest_us = now_us + REST_US;
+    /* A call that only looks may come as often as it likes. */
+    if (c->kind == COMMAND_TAKE || c->kind == COMMAND_GIVE_BACK || c->kind == COMMAND_PUBLISH)
+        regions_busy(n->publications.regions, now_us);
     switch (c->kind) {
     case COMMAND_OPENED: {
         /* A refusal that may pass is waited for. A broker that says no, or that the adapter has a writer,
@@ -814,15 +808,13 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     case COMMAND_GIVE_BACK: publications_give_back(&n->publications, c->slot); break;
     case COMMAND_PUBLISH:
         /* The request is kept until it is answered, across sessions. */
-        n->request = (request_t){.state = REQUEST_WAITING,
-                                 .asked = c->request,
-                                 .req = n->request.req,
-                                 .base_bytes = bytes_served(n),
-                                 .resend_us = CLOCK_NEVER};
+        n->request = (publish_try_t){.state = REQUEST_WAITING,
+                                     .asked = c->request,
+                                     .req = n->request.req,
+                                     .resend_us = CLOCK_NEVER};
         /* Before it is named to the broker: a worker may ask as soon as it is announced. */
         publications_seal(&n->publications, c->request->slot, &c->request->sealed->part.manifest_digest,
-                          c->request->sealed->arena_bytes, now_us);
-        n->share_us = 0;
+                          c->request->sealed->content_bytes);
         if (n->fence.code) finish(n, &n->fence);
         else send_request(n, now_us);
         break;
@@ -839,35 +831,38 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
         publications_stop(&n->publications, 0);
         on_publisher_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
         break;
-    case COMMAND_HAS_LEFT: {
-        bool is_serving = publications_have(&n->publications, PUBLICATION_SERVED) ||
-                          publications_are_sending(&n->publications);
-        c->rc = n->member.session.state == SESSION_LEFT && !is_serving ? HEDDLE_OK : HEDDLE_ERR_AGAIN;
+    case COMMAND_HAS_LEFT:
+        c->rc = n->member.session.state == SESSION_LEFT ? HEDDLE_OK : HEDDLE_ERR_AGAIN;
         break;
-    }
     }
 }
 
 /* -- life ------------------------------------------------------------------------------------- */
 
-/* What cannot be shared is copied: a publisher needs no more than its broker. */
-static void open_sharing(publisher_node_t *n, const publisher_node_opts_t *opts)
+/* What cannot be shared is copied: a publisher needs no more than its broker. Where the operator named a
+ * directory for it, that is an error. */
+static int open_sharing(publisher_node_t *n, const publisher_node_opts_t *opts, heddle_error_t *error)
 {
-    heddle_error_t error;
+    heddle_error_t why;
     publications_t *p = &n->publications;
     sharing_opts_t sharing = {.directory = opts->host_share,
                               .life = opts->life,
                               .pool = regions_pool(p->regions)};
-    if (!sharing_new(&sharing, &p->sharing, &error)) return;
+    int rc = sharing_new(&sharing, &p->sharing, &why);
+    if (!rc) regions_share(p->regions, sharing_provider(p->sharing));
+    if (rc && opts->host_share && error) *error = why;
+    if (!rc || opts->host_share) return rc;
     log_emit(LOG_WARN, "publisher.unshared", "workers of this host copy the versions of %s: %s%s%s",
-             n->adapter, error.message, error.hint[0] ? "; " : "", error.hint);
+             n->adapter, why.message, why.hint[0] ? "; " : "", why.hint);
+    return HEDDLE_OK;
 }
 
 /* The clients of a node may call it before its first session: all states begin as "none". */
-int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node)
+int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node,
+                       heddle_error_t *error)
 {
     publisher_node_t *n = calloc(1, sizeof *n);
-    if (!n) return HEDDLE_ERR_NO_MEMORY;
+    if (!n) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publisher");
     error_text(n->adapter, sizeof n->adapter, opts->adapter);
     error_text(n->writer, sizeof n->writer, opts->writer);
     error_text(n->host, sizeof n->host, opts->host);
@@ -877,20 +872,20 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, p
     n->changed = opts->changed;
     n->self = opts->self;
     n->request.resend_us = CLOCK_NEVER;
-    n->rest_us = CLOCK_NEVER;
     session_opts_t session = {.role = ROLE_PUBLISHER,
                               .life = opts->life,
                               .host = n->host,
                               .pid = opts->pid,
                               .seed = opts->seed};
     member_init(&n->member, &session, io);
-    int rc = publications_init(&n->publications, n->member.io);
+    int rc = publications_init(&n->publications, n->member.io, opts->is_guarded);
     if (!rc) rc = reports_init(&n->reports, n->adapter);
+    if (rc) error_fail(error, rc = HEDDLE_ERR_NO_MEMORY, "no memory for a publisher");
+    if (!rc && opts->is_sharing) rc = open_sharing(n, opts, error);
     if (rc) {
         publisher_node_destroy(&n);
-        return HEDDLE_ERR_NO_MEMORY;
+        return rc;
     }
-    if (opts->is_sharing) open_sharing(n, opts);
     *ret_node = n;
     return HEDDLE_OK;
 }

@@ -42,13 +42,16 @@ typedef struct {
     uint64_t pid, seed;
     bool is_sharing;             /* processes of this host may hold what is published, in place of a copy */
     const char *host_share;      /* with is_sharing: client/sharing.h's directory; NULL: abstract sockets */
+    bool is_guarded;             /* as in regions_opts_t */
     void (*changed)(void *self); /* what an AGAIN waited for may be there; NULL: none.  Called
                                   * during a call of the node, which it must not call in turn */
     void *self;
 } publisher_node_opts_t;
 
-/* `io` is borrowed for the node's life, and has a transfer. NO_MEMORY. */
-int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node);
+/* `io` is borrowed for the node's life, and has a transfer. NO_MEMORY; as sharing_new where opts->host_share
+ * is named. */
+int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, publisher_node_t **ret_node,
+                       heddle_error_t *error);
 #define PUBLISHER_FDS 2
 /* To be polled, until it is destroyed: each turn that one is readable begins with a tick.  How many. */
 uint32_t publisher_node_fds(const publisher_node_t *n, int ret_fds[PUBLISHER_FDS]);
@@ -81,7 +84,6 @@ typedef struct {
     atomic_bool is_done;
 } publish_request_t;
 
-#define REST_US 50000u /* of a pool: it works in the background when nothing else was to do for so long */
 #define TAKE_WAIT_US 1000000u /* how long a take waits for the broker to say which region is free */
 #define INQUIRY_US 1000000u   /* between two status queries; what an answer may take */
 
@@ -90,8 +92,8 @@ typedef enum {
                       * another cluster's), or why the broker refuses for good.  `error` with AGAIN: why
                       * it refused last, if it did (else code 0) */
     COMMAND_TAKE,    /* `slot` and `region` for `bytes`, or for `own`: as publications_take.
-                      * AGAIN while its memory is made (`is_making`), while a region is on its way to be
-                      * free, or, for TAKE_WAIT_US at most, until the broker says which one is */
+                      * AGAIN while its memory is made (`is_making`), while a region is still being sent,
+                      * or, for TAKE_WAIT_US at most, until the broker says which version may go */
     COMMAND_GIVE_UP, /* a TAKE that was answered AGAIN is not given again: what the next one waits for has
                       * a second of its own */
     COMMAND_GIVE_BACK,
@@ -108,7 +110,7 @@ typedef enum {
                       * workers are fetching from here, so that it may come · VERSION_FAILED: it ended,
                       * and no other process had them.  `error` is filled but with OK */
     COMMAND_LEAVE,   /* LEAVE, and serving ends */
-    COMMAND_HAS_LEFT /* OK once BYE came (or never will) and no send is in flight; else AGAIN */
+    COMMAND_HAS_LEFT /* OK once BYE came (or never will); else AGAIN */
 } command_kind_t;
 
 /* One command, its arguments and its results. */

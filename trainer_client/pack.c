@@ -4,9 +4,10 @@
 #include "core/crew.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/log.h"
 #include "core/stop.h"
-#include "proto/peft.h"
-#include "proto/safetensors.h"
+#include "formats/peft.h"
+#include "formats/safetensors.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -89,6 +90,14 @@ int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error)
     if (!rc) rc = peft_check(p->config, p->tensors, in->count, p->features, p->base_model, error);
     if (!rc) rc = safetensors_check_metadata(p->metadata, error);
     if (rc) goto fail;
+    char other[1024];
+    const char *lone = peft_lone_half(p->tensors, in->count, other);
+    if (lone)
+        log_emit(
+            LOG_WARN, "adapter.half",
+            "tensor '%.200s' has no '%.200s' beside it: engines refuse such an adapter, or serve the base "
+            "model in its name",
+            lone, other);
     *ret_pack = p;
     return HEDDLE_OK;
 fail:
@@ -100,7 +109,7 @@ fail:
 uint64_t pack_bytes(const pack_t *p)
 {
     uint64_t manifest = manifest_bound(&p->layout, p->tensors, p->config.bytes, p->metadata.bytes);
-    return manifest_offset(p->layout.region_bytes) + manifest;
+    return manifest_offset(p->layout.payload_bytes) + manifest;
 }
 
 /* The region may have content of an earlier version. Padding is part of the digest and must be zero. */
@@ -112,7 +121,7 @@ void pack_lay(pack_t *p, void *base)
 
 uint64_t *pack_lay_digested(pack_t *p, void *base)
 {
-    p->leaves = malloc(p->layout.region_bytes / LIMIT_PAGE_BYTES * sizeof *p->leaves);
+    p->leaves = malloc(p->layout.payload_bytes / LIMIT_PAGE_BYTES * sizeof *p->leaves);
     if (!p->leaves) return NULL;
     p->base = base;
     memset(p->marks, PACK_DIGESTED, p->layout.count);
@@ -141,12 +150,12 @@ void *pack_tensor(pack_t *p, uint32_t index)
 /* Without memory for their leaves these rows are digested by pack_seal, like rows that the caller wrote. */
 void pack_write_begin(pack_t *p, const void *const *sources)
 {
-    if (!p->leaves) p->leaves = malloc(p->layout.region_bytes / LIMIT_PAGE_BYTES * sizeof *p->leaves);
+    if (!p->leaves) p->leaves = malloc(p->layout.payload_bytes / LIMIT_PAGE_BYTES * sizeof *p->leaves);
     for (uint32_t row = 0; row < p->layout.count; row++)
         if (sources[row]) p->marks[row] |= p->leaves ? PACK_DIGESTED : PACK_HANDED_OUT;
 }
 
-/* The first row that ends behind `from`, as its place in the order of the region, by binary search. */
+/* The first row that ends behind `from`, as its place in the order of the payload, by binary search. */
 static uint32_t first_behind(const layout_t *l, uint64_t from)
 {
     uint32_t low = 0, high = l->count;
@@ -192,9 +201,9 @@ typedef struct {
 } fill_t;
 
 /* A thread pays only for several megabytes: starting it costs as long as copying a few. */
-uint32_t pack_fill_threads(uint64_t region_bytes, uint32_t most)
+uint32_t pack_fill_threads(uint64_t payload_bytes, uint32_t most)
 {
-    uint64_t shares = region_bytes / SHARE_BYTES;
+    uint64_t shares = payload_bytes / SHARE_BYTES;
     if (most > PACK_THREADS_MAX) most = PACK_THREADS_MAX;
     if (shares < most) most = (uint32_t)shares;
     return most ? most : 1;
@@ -214,7 +223,7 @@ void pack_fill(pack_t *p, const void *const *sources, uint32_t threads)
     assert(threads >= 1 && threads <= PACK_THREADS_MAX);
     pack_write_begin(p, sources);
     crew_t *crew = crew_new(threads - 1);
-    crew_do(crew, (uint32_t)((p->layout.region_bytes + PIECE_BYTES - 1) / PIECE_BYTES), write_piece, &work);
+    crew_do(crew, (uint32_t)((p->layout.payload_bytes + PIECE_BYTES - 1) / PIECE_BYTES), write_piece, &work);
     crew_end(&crew);
 }
 
@@ -230,7 +239,7 @@ int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
                            .metadata = p->metadata,
                            .kind = "lora",
                            .features = p->features,
-                           .region = p->base,
+                           .payload = p->base,
                            .leaves = p->leaves};
     sealed_t s;
     int rc = HEDDLE_OK;
@@ -265,14 +274,14 @@ int pack_seal(pack_t *p, sealed_t *ret_sealed, heddle_error_t *error)
         error_hint(error, "free memory, or publish a smaller adapter");
         return stop_check(error) ? error->code : rc;
     }
-    uint64_t region_bytes = p->layout.region_bytes, offset = manifest_offset(region_bytes);
-    uint32_t chunk_bytes = manifest_chunk_bytes(region_bytes);
+    uint64_t payload_bytes = p->layout.payload_bytes, offset = manifest_offset(payload_bytes);
+    uint32_t chunk_bytes = manifest_chunk_bytes(payload_bytes);
     memcpy((uint8_t *)p->base + offset, manifest.data, manifest.bytes);
-    s.part = (msg_part_t){.region_bytes = region_bytes,
+    s.part = (msg_part_t){.payload_bytes = payload_bytes,
                           .manifest_bytes = manifest.bytes,
                           .manifest_digest = digest_blake2b(manifest.data, manifest.bytes)};
-    s.arena_bytes = offset + manifest.bytes;
-    s.chunk_count = (uint32_t)((region_bytes + chunk_bytes - 1) / chunk_bytes);
+    s.content_bytes = offset + manifest.bytes;
+    s.chunk_count = (uint32_t)((payload_bytes + chunk_bytes - 1) / chunk_bytes);
     buf_fini(&manifest);
     *ret_sealed = s;
     return HEDDLE_OK;

@@ -4,7 +4,7 @@
  *
  *   pack_new --(a region of pack_bytes)--> pack_lay --(every tensor is written)--> pack_seal
  *
- *   region memory   | tensors, padding zero | manifest |        the arena: what workers fetch
+ *   content   | payload: tensors, padding zero | manifest |
  *
  * A tensor is written by the caller, at pack_tensor, or by pack_write.  That digests what it has just
  * copied: it is in the cache, where pack_seal has to fetch it from memory again.
@@ -16,7 +16,7 @@
 #ifndef TRAINER_CLIENT_PACK_H
 #define TRAINER_CLIENT_PACK_H
 
-#include "proto/manifest.h"
+#include "formats/manifest.h"
 #include "proto/msg.h"
 
 typedef struct {
@@ -34,7 +34,7 @@ typedef struct pack {
     char features[192], base_model[256];
     void *base;       /* NULL before pack_lay */
     uint8_t *marks;   /* PACK_* of each row */
-    uint64_t *leaves; /* of the region; NULL where nothing was digested yet */
+    uint64_t *leaves; /* of the payload; NULL where nothing was digested yet */
     arena_t arena;    /* of all copies */
 } pack_t;
 
@@ -42,7 +42,7 @@ typedef struct pack {
 typedef struct {
     digest_t digest;
     msg_part_t part;
-    uint64_t arena_bytes; /* region and manifest */
+    uint64_t content_bytes;
     uint32_t chunk_count;
 } sealed_t;
 
@@ -59,15 +59,15 @@ uint64_t *pack_lay_digested(pack_t *p, void *base);
 /* Where row `index` belongs, 4 KiB aligned; NULL when there is no such row.  The caller may write there until
  * pack_seal, which therefore digests this row, whatever pack_write did, and counts it as written. */
 void *pack_tensor(pack_t *p, uint32_t index);
-/* sources[i], unless NULL, has the bytes of row i, and does not overlap the region: begin says which rows
- * will be written, write copies what of them lies in [from, to) of the region, whole pages.  Parts that do
- * not overlap may be written at once.  Write the whole region before calling anything else. */
+/* sources[i], unless NULL, has the bytes of row i, and does not overlap the payload: begin says which rows
+ * will be written, write copies what of them lies in [from, to) of the payload, whole pages.  Parts that do
+ * not overlap may be written at once.  Write the whole payload before calling anything else. */
 void pack_write_begin(pack_t *p, const void *const *sources);
 void pack_write(const pack_t *p, const void *const *sources, uint64_t from, uint64_t to);
 enum { PACK_THREADS_MAX = 4 };
 /* How many threads are to fill so many bytes where there may be `most`, the caller's one of them: 1 to
  * PACK_THREADS_MAX. */
-uint32_t pack_fill_threads(uint64_t region_bytes, uint32_t most);
+uint32_t pack_fill_threads(uint64_t payload_bytes, uint32_t most);
 /* pack_write_begin and pack_write of everything, on so many threads.  The threads that it starts have ended
  * when it returns.  Where one cannot be started, or starts late, the calling thread does its share. */
 void pack_fill(pack_t *p, const void *const *sources, uint32_t threads);

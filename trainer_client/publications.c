@@ -6,25 +6,24 @@
 
 #include <string.h>
 
-/* No new read request is served. What is still being sent keeps its memory. */
 static void let_go(publications_t *p, publication_slot_t *s)
 {
     if (s->state == PUBLICATION_SERVED) p->io->tr->unshare(p->io->t, s->key);
-    if (s->content.epoch) source_remove(sharing_source(p->sharing), &s->content);
+    if (s->region) regions_withdraw(s->region); /* at once: a send that is open keeps a reference */
     region_unref(&s->region);
     *s = (publication_slot_t){.state = PUBLICATION_FREE};
 }
 
-int publications_init(publications_t *p, const node_io_t *io)
+int publications_init(publications_t *p, const node_io_t *io, bool is_guarded)
 {
-    regions_opts_t opts = {.versions = PUBLICATIONS_WANTED};
+    regions_opts_t opts = {.most = LIMIT_OFFERED, .is_guarded = is_guarded};
     *p = (publications_t){.io = io};
     return regions_new(io, &opts, &p->regions);
 }
 
-/* Serving ends at once. The transfer is closed next, and reports no end of a share any more. */
 void publications_fini(publications_t *p)
 {
+    if (p->regions) publications_give_up(p);
     for (int i = 0; i < PUBLICATIONS_WANTED; i++) let_go(p, &p->slots[i]);
     sharing_close(&p->sharing);
     regions_close(&p->regions);
@@ -83,19 +82,9 @@ bool publications_have(const publications_t *p, publication_state_t state)
     return false;
 }
 
-/* A share has a reference until its last send has ended. */
-bool publications_are_sending(const publications_t *p)
-{
-    pool_count_t count = regions_count(p->regions);
-    uint32_t wanted = 0;
-    for (int i = 0; i < PUBLICATIONS_WANTED; i++) wanted += p->slots[i].region != NULL;
-    return count.in_use - count.lingering > wanted;
-}
-
 /* ---- taken and given back ---- */
 
-/* A version that was released goes as soon as another one is wanted: its memory is used again, and no more is
- * made. */
+/* FREE, or SERVED and to go: a version that was released goes as soon as another one is wanted. */
 static int find_slot(publications_t *p, bool is_spare_any, publication_slot_t **ret_slot,
                      heddle_error_t *error)
 {
@@ -106,49 +95,62 @@ static int find_slot(publications_t *p, bool is_spare_any, publication_slot_t **
     if (is_to_go && !served)
         return error_fail(error, HEDDLE_ERR_NO_SLOT, "every version of the publisher is being written");
     if (is_to_go && !(is_spare_any || served->is_released || served->is_decided)) return HEDDLE_ERR_AGAIN;
-    if (is_to_go) let_go(p, served);
     *ret_slot = is_to_go ? served : free_one;
     return HEDDLE_OK;
 }
 
-static publication_slot_t *find_making(publications_t *p)
-{
-    return first_in(p, PUBLICATION_MAKING, is_newer);
-}
-
-bool publications_are_making(const publications_t *p)
-{
-    const publication_slot_t *s = find_making((publications_t *)p);
-    return s && !s->region && !p->failure.code;
-}
+bool publications_are_making(const publications_t *p) { return p->bytes && !p->next && !p->failure.code; }
 
 bool publications_make(publications_t *p)
 {
     if (!publications_are_making(p)) return false;
-    int rc = regions_take(p->regions, (size_t)p->bytes, &find_making(p)->region, &p->failure);
+    int rc = regions_take(p->regions, p, (size_t)p->bytes, &p->next, &p->failure);
     p->failure.code = rc == HEDDLE_ERR_AGAIN ? HEDDLE_OK : rc;
     return rc == HEDDLE_ERR_AGAIN;
 }
 
-int publications_take(publications_t *p, publication_take_t *take, heddle_error_t *error)
+/* The region of the next version, in p->next. */
+static int take_region(publications_t *p, const publication_take_t *take)
 {
     if (take->bytes != p->bytes) publications_give_up(p); /* of another publication */
-    publication_slot_t *s = find_making(p);
-    int rc = s ? HEDDLE_OK : find_slot(p, take->is_spare_any, &s, error);
-    if (rc) return rc;
-    s->state = PUBLICATION_MAKING;
     p->bytes = take->bytes;
-    if (take->own) p->failure.code = regions_adopt(p->regions, take->own, &s->region, &p->failure);
-    else if (publications_make(p)) return HEDDLE_ERR_AGAIN;
-    rc = p->failure.code;
+    if (take->own && !p->next) p->failure.code = regions_adopt(p->regions, take->own, &p->next, &p->failure);
+    else (void)publications_make(p);
+    return p->next ? HEDDLE_OK : p->failure.code ? p->failure.code : HEDDLE_ERR_AGAIN;
+}
+
+/* Without this version there is memory for the next one; or others have it, and there may be. */
+static bool gives_memory(const publication_slot_t *s, uint64_t bytes)
+{
+    bool is_held = memory_region_is_held(s->region->own);
+    return s->state == PUBLICATION_SERVED && !is_held && (s->is_decided || s->region->bytes >= bytes);
+}
+
+int publications_take(publications_t *p, publication_take_t *take, heddle_error_t *error)
+{
+    publication_slot_t *s = NULL;
+    take->waits = PUBLICATION_FOR_BROKER;
+    int rc = find_slot(p, take->is_spare_any, &s, error);
+    if (rc) return rc;
+    if (s->is_released) let_go(p, s);
+    take->waits = PUBLICATION_FOR_MEMORY;
+    rc = take_region(p, take);
+    bool is_short = rc == HEDDLE_ERR_NO_SLOT || rc == HEDDLE_ERR_NO_MEMORY;
+    if (is_short && s->region && gives_memory(s, take->bytes)) {
+        let_go(p, s);
+        p->failure = (heddle_error_t){0};
+        rc = take_region(p, take);
+    }
+    if (rc == HEDDLE_ERR_AGAIN) return rc;
     if (rc) {
         if (error) *error = p->failure;
         publications_give_up(p);
-        /* What is still being sent is free soon. */
-        bool comes_free = rc == HEDDLE_ERR_NO_SLOT || rc == HEDDLE_ERR_NO_MEMORY;
-        return comes_free && publications_are_sending(p) ? HEDDLE_ERR_AGAIN : rc;
+        return rc;
     }
-    s->state = PUBLICATION_TAKEN;
+    let_go(p, s);
+    *s = (publication_slot_t){.state = PUBLICATION_TAKEN, .region = p->next};
+    p->next = NULL;
+    p->bytes = 0;
     take->region = s->region;
     take->slot = (int)(s - p->slots);
     return HEDDLE_OK;
@@ -156,29 +158,26 @@ int publications_take(publications_t *p, publication_take_t *take, heddle_error_
 
 void publications_give_up(publications_t *p)
 {
-    publication_slot_t *s = find_making(p);
-    if (s) let_go(p, s);
+    regions_give_up(p->regions, p);
+    region_unref(&p->next);
+    p->bytes = 0;
     p->failure = (heddle_error_t){0};
 }
 
 void publications_give_back(publications_t *p, int slot) { let_go(p, &p->slots[slot]); }
 
 /* The version's number is not known yet; those that hold it are told its identity, epoch and manifest. */
-void publications_seal(publications_t *p, int slot, const digest_t *manifest, uint64_t arena_bytes,
-                       uint64_t now_us)
+void publications_seal(publications_t *p, int slot, const digest_t *manifest, uint64_t content_bytes)
 {
-    publication_slot_t *s = &p->slots[slot];
-    memory_region_t *own = s->region->own;
-    if (!p->sharing || memory_region_seal(own, 0, manifest, arena_bytes, NULL)) return;
-    source_content_t content = {.id = memory_region_content(own), .bytes = arena_bytes};
-    if (!source_add(sharing_source(p->sharing), &content, now_us, NULL)) s->content = content.id;
+    regions_content_t content = {.manifest = *manifest, .bytes = content_bytes, .is_to_be_verified = true};
+    regions_offer(p->regions, p->slots[slot].region, &content);
 }
 
-void publications_doubt(publications_t *p, int slot, uint64_t arena_bytes, const publication_doubt_t *doubt)
+void publications_doubt(publications_t *p, int slot, uint64_t content_bytes, const publication_doubt_t *doubt)
 {
     publication_slot_t *s = &p->slots[slot];
     s->state = PUBLICATION_IN_DOUBT;
-    s->arena_bytes = arena_bytes;
+    s->content_bytes = content_bytes;
     s->doubt = *doubt;
 }
 
@@ -197,7 +196,7 @@ int publications_in_doubt(const publications_t *p, uint64_t req)
 /* The same version may be published twice under one request id. The first slot goes on serving it, and
  * the second one is free. */
 int publications_share(publications_t *p, int slot, uint64_t version, const key16_t *given,
-                       uint64_t arena_bytes)
+                       uint64_t content_bytes)
 {
     static const key16_t NO_KEY;
     publication_slot_t *s = &p->slots[slot];
@@ -213,10 +212,9 @@ int publications_share(publications_t *p, int slot, uint64_t version, const key1
     *s = (publication_slot_t){.state = PUBLICATION_SERVED,
                               .region = s->region,
                               .version = version,
-                              .arena_bytes = arena_bytes,
-                              .key = key,
-                              .content = s->content};
-    rc = p->io->tr->extend(p->io->t, key, 0, arena_bytes);
+                              .content_bytes = content_bytes,
+                              .key = key};
+    rc = p->io->tr->extend(p->io->t, key, 0, content_bytes);
     if (rc) let_go(p, s);
     return rc;
 }
@@ -270,8 +268,10 @@ uint32_t publications_offered(const publications_t *p, msg_offered_t ret_offered
     uint32_t count = 0;
     for (int i = 0; i < PUBLICATIONS_WANTED; i++) {
         const publication_slot_t *s = &p->slots[i];
-        if (s->state != PUBLICATION_SERVED || !s->content.epoch) continue;
-        ret_offered[count++] = (msg_offered_t){.version = s->version, .region = sharing_region(&s->content)};
+        if (s->state != PUBLICATION_SERVED) continue;
+        content_id_t content = regions_offered(s->region);
+        if (!content.epoch) continue;
+        ret_offered[count++] = (msg_offered_t){.version = s->version, .region = sharing_region(&content)};
     }
     return count;
 }

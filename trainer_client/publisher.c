@@ -22,7 +22,7 @@
 #include "core/log.h"
 #include "core/sized.h"
 #include "core/stop.h"
-#include "proto/peft.h"
+#include "formats/peft.h"
 #include "trainer_client/node.h"
 #include "trainer_client/reading.h"
 
@@ -46,6 +46,7 @@ typedef struct {
     stop_t stop;
     heddle_publisher_t *publisher;
     uint64_t start_us;
+    uint32_t before_ms;      /* what had passed of the deadline that was asked for */
     atomic_uint deadline_ms; /* of what is read ahead: UINT_MAX, until a call wants it */
 } patience_t;
 
@@ -171,8 +172,10 @@ static int check_patience(const stop_t *stop, heddle_error_t *error)
     uint32_t deadline_ms = atomic_load(&p->deadline_ms);
     if (now_us < p->start_us + deadline_ms * 1000ull) return HEDDLE_OK;
     error_fail(error, HEDDLE_ERR_DEADLINE, "%s was not packed within its deadline", adapter);
-    error_expected(error, "all of it read and digested within %u ms", deadline_ms);
-    error_found(error, "not after %llu ms", (unsigned long long)((now_us - p->start_us) / 1000));
+    unsigned long long spent_ms = (now_us - p->start_us) / 1000 + p->before_ms;
+    error_expected(error, "all of it read and digested within %llu ms",
+                   (unsigned long long)deadline_ms + p->before_ms);
+    error_found(error, "not after %llu ms", spent_ms);
     error_hint(error, "give it a longer deadline; each tensor takes at least 4 KiB, so few large ones "
                       "pack faster than many small ones");
     return HEDDLE_ERR_DEADLINE;
@@ -185,6 +188,14 @@ static void patience_begin(patience_t *p, heddle_publisher_t *publisher, uint64_
     *p = (patience_t){.stop = {check_patience}, .publisher = publisher, .start_us = start_us};
     atomic_init(&p->deadline_ms, deadline_ms);
     stop_begin(&p->stop);
+}
+
+/* The same, by the deadline of a call. */
+static void patience_take(patience_t *p, heddle_publisher_t *publisher, uint64_t start_us,
+                          const heddle_publish_opts_t *o)
+{
+    patience_begin(p, publisher, start_us, o->deadline_ms);
+    if (o->asked_ms > o->deadline_ms) p->before_ms = o->asked_ms - o->deadline_ms;
 }
 
 /* An interrupt that ended the packing is spent: it must not end the next call too. */
@@ -214,6 +225,7 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
     /* The environment is read under the lock of opening, since UCX changes it meanwhile. */
     opening_begin();
     error_text(p->broker, sizeof p->broker, broker_address(o->broker));
+    bool is_guarded = regions_are_guarded();
     opening_end();
     /* Two descriptors, since a poll must tell an interrupt from a change of the node. */
     p->changed_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -239,9 +251,7 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
                           .close_ms = p->close_ms - p->leave_ms};
     int rc = shell_open(&shell, &p->shell, error);
     if (rc) return rc;
-    /* Half of the cores at most are for workers that copy ahead: the others have to record the version.
-     * Without a name of its own a writer has that of its host and process, so that logs can tell two
-     * apart. */
+    /* Without a name of its own a writer has that of its host and process, so that logs tell two apart. */
     char writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     name_default(writer);
     name_host(host);
@@ -255,10 +265,12 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
                                   .changed = on_changed,
                                   .self = p};
     node.is_sharing = true;
+    node.host_share = o->host_share;
+    node.is_guarded = is_guarded;
     random_bytes(&node.life, sizeof node.life);
     random_bytes(&node.seed, sizeof node.seed);
-    rc = publisher_node_new(&node, shell_io(p->shell), &p->node);
-    if (rc) return error_fail(error, rc, "no memory for a publisher");
+    rc = publisher_node_new(&node, shell_io(p->shell), &p->node, error);
+    if (rc) return rc;
     int fds[PUBLISHER_FDS];
     uint32_t fd_count = publisher_node_fds(p->node, fds);
     for (uint32_t i = 0; !rc && i < fd_count; i++) rc = shell_poll(p->shell, fds[i], error);
@@ -288,7 +300,6 @@ int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher
     return error_publish(&error);
 }
 
-/* The error tells silence from no connection, because the remedies differ. */
 int heddle_publisher_opened(heddle_publisher_t *p)
 {
     if (!p) return misuse("heddle_publisher_opened", "there is no publisher");
@@ -297,18 +308,12 @@ int heddle_publisher_opened(heddle_publisher_t *p)
     int rc = run_until(p, &c, time_until((int)p->timeout_ms));
     if (!rc) return HEDDLE_OK;
     if (rc == HEDDLE_ERR_AGAIN && !error.code) {
-        bool is_reached = shell_is_reached(p->shell);
         error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", p->broker);
         error_expected(&error, "an answer within %u ms", p->timeout_ms);
-        error_found(&error, is_reached ? "a connection, and silence" : "no connection");
-        if (is_reached)
-            error_hint(&error,
-                       "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
-                       "with opts.timeout_ms; or is it another program that listens there?");
-        else
-            credentials_hint_elsewhere(
-                p->broker, "start one with `heddle broker`, or name it with opts.broker or HEDDLE_BROKER",
-                &error);
+        broker_address_unreached(p->broker, shell_is_reached(p->shell),
+                                 "start one with `heddle broker`, or name it with opts.broker or "
+                                 "HEDDLE_BROKER",
+                                 &error);
     }
     error_where(&error, p->adapter, 0, NULL, NULL);
     return error_publish(&error);
@@ -430,7 +435,7 @@ void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index)
 int heddle_publication_write(heddle_publication_t *pub, const void *const *sources)
 {
     if (!pub || !sources) return misuse("heddle_publication_write", "a pointer is NULL");
-    uint64_t bytes = pub->pack->layout.region_bytes;
+    uint64_t bytes = pub->pack->layout.payload_bytes;
     pack_fill(pub->pack, sources, pack_fill_threads(bytes, pub->publisher->fill_threads));
     return HEDDLE_OK;
 }
@@ -492,6 +497,30 @@ static int take_opts(const heddle_publish_opts_t *opts, heddle_publish_opts_t *r
     return rc;
 }
 
+/* What the broker recorded, as the application sees it; the pack is sealed. */
+static heddle_published_t published_of(const heddle_publication_t *pub, const publish_request_t *request,
+                                       uint64_t sealed_us)
+{
+    const publish_result_t *r = &request->result;
+    uint64_t start_us = request->start_us;
+    heddle_published_t published = {.size = sizeof published,
+                                    .version = r->version,
+                                    .replayed = r->replayed,
+                                    .unchanged = r->unchanged,
+                                    .created = !r->replayed && !r->unchanged,
+                                    .data_bytes = pub->pack->layout.data_bytes,
+                                    .tensor_count = pub->pack->layout.count,
+                                    .chunk_count = request->sealed->chunk_count,
+                                    .pack_ms = (double)(sealed_us - start_us) / 1000.0,
+                                    .commit_ms = (double)(r->published_us - start_us) / 1000.0};
+    digest_text(&r->digest, published.digest);
+    tag_text(pub->publisher->adapter, r->version, &r->digest, published.tag);
+    error_text(published.request_id, sizeof published.request_id, request->opts.request_id);
+    memcpy(published.features, pub->pack->features, sizeof published.features);
+    memcpy(published.held, r->held, sizeof published.held);
+    return published;
+}
+
 /* Seals, then publishes. The publication is gone after the call, whatever its result: a sealed pack cannot be
  * written again, and its slot belongs to the node then. */
 int heddle_publication_commit(heddle_publication_t **publication, const heddle_publish_opts_t *opts,
@@ -513,7 +542,7 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
     if (!rc) {
         /* The seal digests what is not digested yet, which the deadline or an interrupt may end. */
         patience_t patience;
-        patience_begin(&patience, p, start_us, request.opts.deadline_ms);
+        patience_take(&patience, p, start_us, &request.opts);
         rc = pack_seal(pub->pack, &sealed, &error);
         if (!rc) rc = stop_check(&error);
         rc = patience_over(&patience, rc, &error);
@@ -542,6 +571,9 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
     c.kind = COMMAND_ABANDON;
     if (!closed && rc) closed = do_command(p, &c);
     if (!closed) error = request.error;
+    /* Only the shell knows how far the connection came. */
+    if (error.code == HEDDLE_ERR_UNAVAILABLE && rc && !error.found[0])
+        error_found(&error, "%s", shell_is_reached(p->shell) ? "a connection, and silence" : "no connection");
     if (error.code && !closed && rc == HEDDLE_ERR_INTERRUPTED) {
         /* The hint says whether the version may be recorded, which an interrupt does not change. */
         heddle_error_t why = error;
@@ -553,22 +585,7 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
         end(pub);
         return error_publish(&error);
     }
-    const publish_result_t *r = &request.result;
-    heddle_published_t published = {.size = sizeof published,
-                                    .version = r->version,
-                                    .replayed = r->replayed,
-                                    .unchanged = r->unchanged,
-                                    .created = !r->replayed && !r->unchanged,
-                                    .data_bytes = pub->pack->layout.data_bytes,
-                                    .tensor_count = pub->pack->layout.count,
-                                    .chunk_count = sealed.chunk_count,
-                                    .pack_ms = (double)(sealed_us - start_us) / 1000.0,
-                                    .commit_ms = (double)(r->published_us - start_us) / 1000.0};
-    digest_text(&r->digest, published.digest);
-    tag_text(p->adapter, r->version, &r->digest, published.tag);
-    error_text(published.request_id, sizeof published.request_id, request.opts.request_id);
-    memcpy(published.features, pub->pack->features, sizeof published.features);
-    memcpy(published.held, r->held, sizeof published.held);
+    heddle_published_t published = published_of(pub, &request, sealed_us);
     end(pub);
     sized_give(ret_published, &published, sizeof published);
     return HEDDLE_OK;
@@ -642,7 +659,7 @@ int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir, const h
     if (p->open) return misuse("heddle_publisher_publish_dir", "another publication is open");
     int rc = take_opts(opts, &o, &error);
     if (rc) return error_publish(&error);
-    patience_begin(&patience, p, time_now(), o.deadline_ms);
+    patience_take(&patience, p, time_now(), &o);
     rc = patience_over(&patience, read_dir(p, dir, &patience, &pub, &error), &error);
     return rc ? error_publish(&error) : heddle_publication_commit(&pub, opts, ret_published);
 }

@@ -41,15 +41,18 @@ static int put(const peft_sink_t *sink, uint64_t at, const void *pages, size_t b
     return memory_region_put(r, at, pages, bytes, error);
 }
 
-/* A warm region is written in place; a new one is made as the bytes come. */
+/* A warm region is written in place; a new one is made as the bytes come. Of a warm one nothing but its
+ * memory is touched: the loop's thread may be offering it to this host. */
 int reading_into(reading_t *r, memory_region_t *region, heddle_error_t *error)
 {
     into_t into = {.sink = {.put = put}, .region = region};
     into.sink.leaves = pack_lay_digested(r->pack, region->base);
-    if (region->made_bytes == region->bytes) into.sink.base = region->base;
+    bool is_warm = region->made_bytes == region->bytes;
+    if (is_warm) into.sink.base = region->base;
     if (!into.sink.leaves) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to digest an adapter");
     int rc = peft_read(r->dir, &into.sink, r->pack->layout.places, error);
-    while (!rc && (rc = memory_region_grow(region, error)) == HEDDLE_ERR_AGAIN) rc = stop_check(error);
+    while (!rc && !is_warm && (rc = memory_region_grow(region, error)) == HEDDLE_ERR_AGAIN)
+        rc = stop_check(error);
     return rc;
 }
 

@@ -13,9 +13,9 @@
 #define TRAINER_CLIENT_READING_H
 
 #include "core/stop.h"
-#include "proto/peft.h"
-#include "trainer_client/pack.h"
+#include "formats/peft.h"
 #include "memory/region.h"
+#include "trainer_client/pack.h"
 
 typedef struct {
     peft_dir_t *dir;

@@ -90,19 +90,12 @@ void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
         heddle_missing_t *missing = &r->missing[i];
         error_text(missing->worker, sizeof missing->worker, m->missing[i].worker);
         error_text(missing->phase, sizeof missing->phase, m->missing[i].phase);
-        error_text(missing->message, sizeof missing->message, m->missing[i].message);
+        error_text_at_word(missing->message, sizeof missing->message, m->missing[i].message);
         missing->code = m->missing[i].code[0] ? heddle_err_from_name(m->missing[i].code) : HEDDLE_OK;
     }
     row->heard_us = now_us;
     if (is_all(staged_count(r), r->eligible_count)) stamp(row, &r->staged_ms);
     if (is_all(r->active_count, r->eligible_count)) stamp(row, &r->active_ms);
-}
-
-/* "" where the answer does not have the field: a broker of another release may have others. */
-static const char *text_of(const json_t *object, const char *key)
-{
-    const char *text = json_string_value(json_object_get(object, key));
-    return text ? text : "";
 }
 
 /* A negative number would become a huge count. */
@@ -121,15 +114,15 @@ bool reports_answer(report_row_t *row, bytes_t body, uint64_t now_us)
     const json_t *version = json_array_get(json_object_get(answer, "versions"), 0);
     const json_t *rollout = json_object_get(version, "rollout"), *why = json_object_get(version, "reason");
     const json_t *list = json_object_get(rollout, "missing");
-    const char *state = text_of(version, "state");
+    const char *state = value_text(version, "state");
     msg_missing_t missing[HEDDLE_MISSING_MAX];
     uint32_t count = 0;
     for (; count < HEDDLE_MISSING_MAX && count < json_array_size(list); count++) {
         const json_t *m = json_array_get(list, count);
-        missing[count] = (msg_missing_t){.worker = text_of(m, "worker"),
-                                         .phase = text_of(m, "phase"),
-                                         .code = text_of(m, "code"),
-                                         .message = text_of(m, "message")};
+        missing[count] = (msg_missing_t){.worker = value_text(m, "worker"),
+                                         .phase = value_text(m, "phase"),
+                                         .code = value_text(m, "code"),
+                                         .message = value_text(m, "message")};
     }
     msg_rollout_t m = {.version = row->report.version,
                        .decision = row->report.decision,
@@ -139,13 +132,13 @@ bool reports_answer(report_row_t *row, bytes_t body, uint64_t now_us)
                        .staged_count = count_of(rollout, "staged_count"),
                        .active_count = count_of(rollout, "active_count"),
                        .state = state,
-                       .code = text_of(why, "code"),
-                       .message = text_of(why, "message"),
+                       .code = value_text(why, "code"),
+                       .message = value_text(why, "message"),
                        .missing = missing,
                        .missing_count = count};
     bool is_of_row = count_of(version, "version") == row->report.version;
     if (is_of_row) {
-        bool was_active = text_of(version, "activated_at")[0] != 0;
+        bool was_active = value_text(version, "activated_at")[0] != 0;
         reports_update(row, &m, now_us);
         if (!strcmp(state, "retired") && was_active) reports_was_active(row); /* the counts are forgotten */
     }

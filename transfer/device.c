@@ -350,13 +350,16 @@ static void list_interfaces(const device_address_t *source, char ret_device[IF_N
     freeifaddrs(first);
 }
 
+/* The broker's name or route is wrong as a rule, and an interface that is named would hide that. */
 static int fail_towards(const char *host, const char *why, const char *list, heddle_error_t *error)
 {
     error_fail(error, HEDDLE_ERR_UNAVAILABLE,
                "no network interface can be chosen for the data plane: the broker's host %s %s", host, why);
     error_expected(error, "a route to %s", host);
     error_found(error, "%s", list[0] ? list : "no interface that is up but loopback");
-    error_hint(error, "opts.data_device names the interface of the data plane");
+    error_hint(error,
+               "is the host in opts.broker (HEDDLE_BROKER) right?  Where the broker is reached by another "
+               "network than the data, opts.data_device names the interface of the data plane");
     if (error) error->retriable = 1;
     return HEDDLE_ERR_UNAVAILABLE;
 }

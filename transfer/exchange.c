@@ -3,14 +3,14 @@
  * of this process (receiver side), the shares and the requests of peers (source side), how connections end,
  * and its turns. */
 #include "core/failpoint.h"
-#include "transfer/exchange.h"
+#include "transfer/exchange_state.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <utlist.h>
 
 #define SERVE_DEADLINE_MS 10000u
-#define BEAT_MS 250u
+#define BEAT_MS 50u
 /* Requests beyond a peer's limit are refused one by one, up to this many at a time; further ones are ignored,
  * so that a faulty peer cannot use up the pool. */
 #define REFUSALS_MAX 64u
@@ -19,8 +19,8 @@ _Static_assert(EXCHANGE_ASKS_MAX <= 1u << ASK_INDEX_BITS, "an ask's id holds its
 
 /* ---- events ---- */
 
-/* Events: a ring with room reserved for each one that must not be lost: the end of a read request, of a
- * connection and of a share. */
+/* Events: a ring with room reserved for each one that must not be lost: the end of a read request and of a
+ * connection. */
 
 static bool ring_reserve(transfer_t *t)
 {
@@ -275,7 +275,7 @@ static void ask_free(transfer_t *t, ask_t *a)
 }
 
 /* What map() hung on the region that a read request writes into: the count of its open receives. */
-static mapping_t *mapping_of(const ask_t *a) { return a->sink.mapping; }
+static carrier_mapping_t *mapping_of(const ask_t *a) { return a->sink.mapping; }
 
 /* NULL for the number of a request that has ended. */
 static ask_t *find_ask(transfer_t *t, uint64_t id)
@@ -306,17 +306,6 @@ static void leave(transfer_t *t, ask_t *a)
     if (c->draining_count++ > 0) return;
     c->drained_us = t->now_us;
     exchange_schedule(t, t->now_us + EXCHANGE_DRAIN_US);
-}
-
-/* The receive of an ended request is over; its bytes count as late. */
-static void end_draining(transfer_t *t, ask_t *a)
-{
-    t->counters.late++;
-    if (a->conn) {
-        a->conn->draining_count--;
-        a->conn->drained_us = t->now_us;
-    }
-    ask_free(t, a);
 }
 
 /* Ends a request with its event. The pace gets back what a refused range has paid. */
@@ -449,7 +438,7 @@ static bool send_unasks(transfer_t *t, conn_t *c)
 
 /* A source is not trusted: data must belong to an open request of its connection, and have exactly its
  * shape. */
-const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t payload_bytes, placing_t how)
+const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t body_bytes, placing_t how)
 {
     ask_t *a = find_ask(t, f->data.ask);
     if (!a || a->state != ASK_SENT || a->conn->end.remote_line != f->line) {
@@ -457,11 +446,10 @@ const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t payload_byt
         return NULL;
     }
     a->conn->heard_us = t->now_us;
-    if (f->data.offset != a->offset || f->data.bytes != a->bytes || payload_bytes != a->bytes) {
+    if (f->data.offset != a->offset || f->data.bytes != a->bytes || body_bytes != a->bytes) {
         end_ask(t, a, TR_REFUSED, HEDDLE_ERR_PROTOCOL);
         return NULL;
     }
-    /* Set anew each time: a request that was asked again may come another way than the first time. */
     a->is_digested = how == BY_COPY && a->sink.leaves;
     a->state = ASK_RECEIVING;
     mapping_of(a)->receiving++;
@@ -475,7 +463,12 @@ void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
     assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
     mapping_of(a)->receiving--;
     if (a->state == ASK_DRAINING) {
-        end_draining(t, a);
+        t->counters.late++;
+        if (a->conn) {
+            a->conn->draining_count--;
+            a->conn->drained_us = t->now_us;
+        }
+        ask_free(t, a);
         return;
     }
     a->state = ASK_RECEIVED;
@@ -484,24 +477,6 @@ void exchange_arrived(transfer_t *t, uint64_t id, bool ok)
         t->counters.bytes_in += a->bytes;
     }
     end_ask(t, a, ok ? TR_ARRIVED : TR_REFUSED, ok ? HEDDLE_OK : HEDDLE_ERR_GONE);
-}
-
-/* The bytes were offered in memory that cannot be read. The request is batched again, and the source then
- * sends them. */
-void exchange_again(transfer_t *t, uint64_t id)
-{
-    ask_t *a = find_ask(t, id);
-    assert(a && (a->state == ASK_RECEIVING || a->state == ASK_DRAINING));
-    mapping_of(a)->receiving--;
-    if (a->state == ASK_DRAINING) {
-        end_draining(t, a);
-        return;
-    }
-    pace_refund(&t->x->pace_in, a->bytes);
-    a->state = ASK_GATHERED;
-    DL_APPEND(a->conn->gathered, a);
-    a->conn->gathered_count++;
-    conn_touch(t, a->conn);
 }
 
 /* Ends all requests of a connection, as refused with GONE. True while a receive is open: then the link
@@ -603,17 +578,11 @@ static bool is_forgotten(const transfer_t *t, const share_key_t *key)
 static void free_share(transfer_t *t, share_t *share)
 {
     HASH_DELETE(hh, t->x->shares, share);
-    t->x->share_count--;
+    if (share->region) t->x->share_count--;
+    else t->x->expected_count--;
     extents_fini(&share->extents);
     region_unref(&share->region);
     free(share);
-}
-
-/* The last send is over: only now may the region be reused or unmapped. */
-static void end_share(transfer_t *t, share_t *share)
-{
-    ring_push(t, &(tr_event_t){.kind = TR_UNSHARED, .key = share->key});
-    free_share(t, share);
 }
 
 static bool is_inside(const share_t *share, uint64_t offset, uint64_t bytes)
@@ -622,14 +591,15 @@ static bool is_inside(const share_t *share, uint64_t offset, uint64_t bytes)
 }
 
 /* Decides the queue of a request: refused, held until a share of its key comes (`share` is NULL), ready, or
- * waiting for bytes that are not verified yet.  Every number in it comes from the network. */
+ * waiting for bytes that are not verified yet, or have no memory yet.  Every number in it comes from the
+ * network. */
 static void classify(transfer_t *t, standing_t *s, share_t *share)
 {
     int err = 0;
     s->share = share;
     if (s->bytes == 0 || s->bytes > LIMIT_CHUNK_MAX_BYTES) err = HEDDLE_ERR_LIMIT;
-    else if (share ? share->ending : is_forgotten(t, &s->key)) err = HEDDLE_ERR_NOT_FOUND;
-    else if (share && !is_inside(share, s->offset, s->bytes)) err = HEDDLE_ERR_LIMIT;
+    else if (!share && is_forgotten(t, &s->key)) err = HEDDLE_ERR_NOT_FOUND;
+    else if (share && share->region && !is_inside(share, s->offset, s->bytes)) err = HEDDLE_ERR_LIMIT;
     if (err) refuse(t, s, err);
     else if (!share) exchange_schedule(t, t->now_us + EXCHANGE_HOLD_US);
     else if (extents_cover(&share->extents, s->offset, s->bytes)) move(t, s, STANDING_READY);
@@ -639,31 +609,58 @@ static void classify(transfer_t *t, standing_t *s, share_t *share)
     }
 }
 
-/* Requests may arrive before the share, since the broker announces a version to several workers at once.
- * Those that were held find it here. */
-int exchange_share(transfer_t *t, region_t *r, share_key_t key)
+/* Requests may arrive before the key is known here, since the broker announces a version to several workers
+ * at once.  Those that were held find it here.  NULL: no memory. */
+static share_t *begin_share(transfer_t *t, const share_key_t *key)
 {
-    exchange_enter(t);
-    share_t *share = find_share(t, &key);
-    if (share) return share->ending ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_USAGE;
-    if (t->x->share_count >= EXCHANGE_SHARES_MAX || !ring_reserve(t)) return HEDDLE_ERR_LIMIT;
-    share = calloc(1, sizeof *share);
+    share_t *share = calloc(1, sizeof *share);
     if (share) {
-        share->key = key;
+        share->key = *key;
         HASH_ADD(hh, t->x->shares, key, sizeof share->key, share);
     }
     if (!share || !share->hh.tbl) {
         free(share);
-        ring_release(t);
-        return HEDDLE_ERR_NO_MEMORY;
+        return NULL;
     }
-    share->region = region_ref(r);
-    share->moved_us = t->now_us;
-    t->x->share_count++;
+    t->x->expected_count++;
     standing_t *s, *next;
     DL_FOREACH_SAFE(t->x->held, s, next)
     {
-        if (!memcmp(&s->key, &key, sizeof key)) classify(t, s, share);
+        if (!memcmp(&s->key, key, sizeof *key)) classify(t, s, share);
+    }
+    return share;
+}
+
+int exchange_expect(transfer_t *t, share_key_t key)
+{
+    exchange_enter(t);
+    share_t *share = find_share(t, &key);
+    if (share && share->region) return HEDDLE_OK;
+    if (!share && t->x->expected_count >= EXCHANGE_EXPECTED_MAX) return HEDDLE_ERR_LIMIT;
+    if (!share) share = begin_share(t, &key);
+    if (!share) return HEDDLE_ERR_NO_MEMORY;
+    share->moved_us = t->now_us;
+    return HEDDLE_OK;
+}
+
+/* A share is expected first, if only for this moment.  Requests that came before its size was known are
+ * judged by that now; none of them has its bytes yet. */
+int exchange_share(transfer_t *t, region_t *r, share_key_t key)
+{
+    exchange_enter(t);
+    share_t *share = find_share(t, &key);
+    if (share && share->region) return HEDDLE_ERR_USAGE;
+    if (t->x->share_count >= EXCHANGE_SHARES_MAX) return HEDDLE_ERR_LIMIT;
+    if (!share) share = begin_share(t, &key);
+    if (!share) return HEDDLE_ERR_NO_MEMORY;
+    share->region = region_ref(r);
+    share->moved_us = t->now_us;
+    t->x->expected_count--;
+    t->x->share_count++;
+    standing_t *s, *next;
+    DL_FOREACH_SAFE(share->waiting, s, next)
+    {
+        if (!is_inside(share, s->offset, s->bytes)) refuse(t, s, HEDDLE_ERR_LIMIT);
     }
     return HEDDLE_OK;
 }
@@ -673,7 +670,7 @@ int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t by
 {
     exchange_enter(t);
     share_t *share = find_share(t, &key);
-    if (!share || share->ending) return HEDDLE_ERR_NOT_FOUND;
+    if (!share || !share->region) return HEDDLE_ERR_NOT_FOUND;
     if (!is_inside(share, offset, bytes)) return HEDDLE_ERR_LIMIT;
     if (!extents_add(&share->extents, offset, bytes)) return HEDDLE_ERR_NO_MEMORY;
     share->moved_us = t->now_us;
@@ -685,13 +682,13 @@ int exchange_extend(transfer_t *t, share_key_t key, uint64_t offset, uint64_t by
     return HEDDLE_OK;
 }
 
-/* Pending requests are refused at once. Sends in flight go on, and TR_UNSHARED comes after the last one. */
+/* Pending requests are refused at once, so that their receivers ask another source. Sends in flight go on,
+ * from copies of the carrier. */
 void exchange_unshare(transfer_t *t, share_key_t key)
 {
     exchange_enter(t);
     share_t *share = find_share(t, &key);
-    if (!share || share->ending) return;
-    share->ending = true;
+    if (!share) return;
     t->x->forgotten[t->x->forgotten_next] = key;
     t->x->forgotten_next = (t->x->forgotten_next + 1) % EXCHANGE_FORGOTTEN_MAX;
     if (t->x->forgotten_count < EXCHANGE_FORGOTTEN_MAX) t->x->forgotten_count++;
@@ -702,7 +699,7 @@ void exchange_unshare(transfer_t *t, share_key_t key)
             if (s->share == share) refuse(t, s, HEDDLE_ERR_NOT_FOUND);
         }
     }
-    if (share->sends == 0) end_share(t, share);
+    free_share(t, share);
 }
 
 /* Several refusals fit in one frame. */
@@ -734,25 +731,13 @@ static bool send_data(transfer_t *t, conn_t *c)
     f.data.ask = ready->id;
     f.data.offset = ready->offset;
     f.data.bytes = ready->bytes;
-    share_t *share = s->share = ready->share;
-    s->region = share->region;
-    s->payload = (const uint8_t *)share->region->base + ready->offset;
-    s->payload_bytes = ready->bytes;
-    share->sends++;
-    if (!conn_send(t, s, &f)) {
-        s->share = NULL;
-        share->sends--;
-        return false;
-    }
+    s->body = (const uint8_t *)region_data(ready->share->region) + ready->offset;
+    s->body_bytes = ready->bytes;
+    if (!conn_send(t, s, &f)) return false;
     c->sent_us = t->now_us;
     pace_take(&t->x->pace_out, ready->bytes);
     standing_free(t, ready);
     return true;
-}
-
-static void serve_end_conn(transfer_t *t, conn_t *c)
-{
-    while (c->standing) standing_free(t, c->standing);
 }
 
 /* Requests for a key that never came are refused after EXCHANGE_HOLD_US.  A share that makes no progress for
@@ -802,7 +787,7 @@ static void conn_end(transfer_t *t, conn_t *c, conn_end_t how)
     bool is_receiving = receive_end_conn(t, c); /* nothing is written after a link was cut */
     bool is_cut = c->state == CONN_BROKEN || is_receiving || (how == END_CUT && linger_us != CLOCK_NEVER);
     bool says_bye = how == END_BYE && linger_us && c->state == CONN_OPEN;
-    serve_end_conn(t, c);
+    while (c->standing) standing_free(t, c->standing);
     ring_push(t, &(tr_event_t){.kind = TR_PEER_GONE, .token = c->end.token, .err = HEDDLE_ERR_GONE});
     HASH_DELETE(by_token, t->x->by_token, c);
     if (c->end.remote_line) HASH_DELETE(by_line, t->x->by_line, c);
@@ -815,7 +800,6 @@ static void conn_end(transfer_t *t, conn_t *c, conn_end_t how)
     c->cut_us = linger_us == CLOCK_NEVER ? CLOCK_NEVER : t->now_us + linger_us;
     exchange_schedule(t, c->cut_us);
     t->x->reap_due = true;
-    if (c->end.link && t->carrier->abandon) t->carrier->abandon(&c->end);
 }
 
 /* Both ends may begin at the same time; one connection then serves both.  A HI with a newer line means that
@@ -1136,7 +1120,7 @@ void exchange_drop_peer(transfer_t *t, uint64_t token)
 int exchange_map(transfer_t *t, region_t *r)
 {
     owner_check(t->owner);
-    mapping_t *m = calloc(1, sizeof *m);
+    carrier_mapping_t *m = calloc(1, sizeof *m);
     if (!m) return HEDDLE_ERR_NO_MEMORY;
     r->backend = m;
     t->counters.maps++;
@@ -1155,7 +1139,7 @@ bool exchange_idle(transfer_t *t, const region_t *r)
 {
     owner_check(t->owner);
     (void)t;
-    const mapping_t *m = r->backend;
+    const carrier_mapping_t *m = r->backend;
     return !m || m->receiving == 0;
 }
 
@@ -1217,19 +1201,8 @@ void exchange_frame(transfer_t *t, const frame_t *f)
         break;
     case FRAME_BYE: conn_end(t, c, END_SILENT); break;
     case FRAME_HI:
-    case FRAME_DATA:
-    case FRAME_NEAR:
-    case FRAME_LENT:
-    case FRAME_TAKEN: break; /* HI: above; the others are the carrier's */
+    case FRAME_DATA: break; /* HI: above; DATA: exchange_place */
     }
-}
-
-/* From here on the region may change. The frame itself may still be in flight. */
-void exchange_copied(transfer_t *t, send_t *s)
-{
-    share_t *share = s->share;
-    s->share = NULL;
-    if (share && --share->sends == 0 && share->ending) end_share(t, share);
 }
 
 /* A link may break inside a send, where ending the connection would free what the caller uses. It is
@@ -1242,18 +1215,17 @@ static void note_broken(transfer_t *t, conn_t *c)
 
 /* The end of a send makes room: for the next frame, for the end of a share, or for a connection that
  * waits to be freed. */
-void exchange_sent(transfer_t *t, send_t *s, sent_t how)
+void exchange_sent(transfer_t *t, send_t *s, bool ok)
 {
     conn_t *c = conn_of(s->end);
     c->in_flight--;
     c->moved_us = t->now_us;
-    if (s->kind == SEND_DATA && how == SENT) {
+    if (s->kind == SEND_DATA && ok) {
         t->counters.data_out++;
-        t->counters.bytes_out += s->payload_bytes;
+        t->counters.bytes_out += s->body_bytes;
     }
-    exchange_copied(t, s);
     send_end(s);
-    if (how == SENT_FAILED) note_broken(t, c);
+    if (!ok) note_broken(t, c);
     if (c->in_flight == 0 && c->standing_count > 0) exchange_schedule(t, c->sent_us + t->x->beat_us);
     bool is_due = c->state == CONN_BROKEN || c->state == CONN_GREETING;
     if (is_due || c->ready || c->gathered || c->refusing || c->dropped) conn_touch(t, c);
@@ -1275,18 +1247,6 @@ void exchange_closed(endpoint_t *e)
 }
 
 /* ---- what carriers ask about connections ---- */
-
-endpoint_t *exchange_of_line(transfer_t *t, uint64_t remote_line)
-{
-    conn_t *c = conn_of_line(t, remote_line);
-    return c ? &c->end : NULL;
-}
-
-endpoint_t *exchange_next(transfer_t *t, const endpoint_t *e)
-{
-    conn_t *c = e ? ((const conn_t *)e)->next : t->x->conns;
-    return c ? &c->end : NULL;
-}
 
 /* A network interface lost its address: connections over it carry nothing any more, and no packet reports
  * it. */

@@ -64,16 +64,7 @@ size_t frame_encode(const frame_t *f, uint8_t *out)
         break;
     case FRAME_DATA: at = put_u32(put_u64(put_u64(at, f->data.ask), f->data.offset), f->data.bytes); break;
     case FRAME_BEAT:
-    case FRAME_BYE:
-    case FRAME_NEAR: break;
-    case FRAME_LENT:
-        at = put_u32(put_u32(put_u64(at, f->lent.file), f->lent.fd), f->lent.pin);
-        for (uint32_t i = 0; i < f->count; i++) {
-            const frame_loan_t *r = &f->lent.rows[i];
-            at = put_u32(put_u32(put_u64(put_u64(at, r->ask), r->offset), r->bytes), r->slot);
-        }
-        break;
-    case FRAME_TAKEN: at = put_u32(at, f->taken.slots); break;
+    case FRAME_BYE: break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f->count; i++)
             at = put_u32(put_u64(at, f->refused.rows[i].ask), reason_of(f->refused.rows[i].err));
@@ -95,9 +86,6 @@ static size_t length_of(uint32_t kind, uint32_t count)
     case FRAME_BEAT:
     case FRAME_BYE: return count == 0 ? FRAME_HEAD_BYTES : 0;
     case FRAME_REFUSED: return rows ? FRAME_REFUSED_BYTES(count) : 0;
-    case FRAME_NEAR: return count <= 1 ? FRAME_HEAD_BYTES : 0;
-    case FRAME_LENT: return rows ? FRAME_LENT_BYTES(count) : 0;
-    case FRAME_TAKEN: return count == 0 ? FRAME_TAKEN_BYTES : 0;
     default: return 0;
     }
 }
@@ -134,20 +122,7 @@ bool frame_decode(bytes_t in, frame_t *f)
         f->data.bytes = le32_get(at + 16);
         return true;
     case FRAME_BEAT:
-    case FRAME_BYE:
-    case FRAME_NEAR: return true;
-    case FRAME_LENT: /* A slot outside the table would name a send that does not exist. */
-        f->lent.file = le64_get(at);
-        f->lent.fd = le32_get(at + 8);
-        f->lent.pin = le32_get(at + 12);
-        at += 16;
-        for (uint32_t i = 0; i < f->count; i++, at += 24) {
-            f->lent.rows[i] =
-                (frame_loan_t){le64_get(at), le64_get(at + 8), le32_get(at + 16), le32_get(at + 20)};
-            if (f->lent.rows[i].slot >= FRAME_LENT_SLOTS) return false;
-        }
-        return true;
-    case FRAME_TAKEN: f->taken.slots = le32_get(at); return f->taken.slots != 0;
+    case FRAME_BYE: return true;
     case FRAME_REFUSED: /* A reason of another release cannot be acted on. */
         for (uint32_t i = 0; i < f->count; i++, at += 12) {
             f->refused.rows[i] = (frame_refusal_t){le64_get(at), err_of(le32_get(at + 8))};

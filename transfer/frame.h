@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer/frame.h: the eleven frames of the bulk plane <-> structs.  PURE: no memory is taken,
+/* transfer/frame.h: the seven frames of the bulk plane <-> structs.  PURE: no memory is taken,
  * nothing blocks.
  *
  *   head (16)   u8 kind | u8 version = 1 | u16 count | u32 zero | u64 line
  *   HI          head, u64 token, u64 answer, address            count = bytes of address
  *   ASK         head, key (16), count x { u64 ask, u64 offset, u32 bytes }
  *   UNASK       head, count x { u64 ask }
- *   DATA        head, u64 ask, u64 offset, u32 bytes            count = 0; the payload travels beside it
+ *   DATA        head, u64 ask, u64 offset, u32 bytes            count = 0; the body travels beside it
  *   BEAT        head                                            count = 0
  *   REFUSED     head, count x { u64 ask, u32 reason }           reason: 1 NOT_FOUND, 2 LIMIT, 3 AGAIN
  *   BYE         head                                            count = 0
- *   NEAR        head                                            count = 1: "I can read your memory", or 0
- *   LENT        head, u64 file, u32 fd, u32 pin, count x { u64 ask, u64 offset, u32 bytes, u32 slot }
- *   TAKEN       head, u32 slots                                 count = 0; a bit for each slot
  *
  * All little-endian; the length is exact.  `line` is the sender's number of this connection, introduced by
  * HI; frames of another line are ignored.  The numbers of one process grow, so that a newer connection can
@@ -30,10 +27,7 @@
 #define FRAME_UNASK_BYTES(count) (FRAME_HEAD_BYTES + 8u * (count))
 #define FRAME_DATA_BYTES (FRAME_HEAD_BYTES + 20u)
 #define FRAME_REFUSED_BYTES(count) (FRAME_HEAD_BYTES + 12u * (count))
-#define FRAME_LENT_BYTES(count) (FRAME_HEAD_BYTES + 16u + 24u * (count))
-#define FRAME_TAKEN_BYTES (FRAME_HEAD_BYTES + 4u)
-#define FRAME_LENT_SLOTS 32u
-#define FRAME_SMALL_MAX FRAME_LENT_BYTES(LIMIT_ASK_RANGES) /* every frame but HI fits */
+#define FRAME_SMALL_MAX FRAME_ASK_BYTES(LIMIT_ASK_RANGES) /* every frame but HI fits */
 #define FRAME_MAX (FRAME_HI_BYTES + LIMIT_ADDRESS_BYTES)
 
 typedef enum {
@@ -43,10 +37,7 @@ typedef enum {
     FRAME_DATA,
     FRAME_BEAT,
     FRAME_REFUSED,
-    FRAME_BYE,
-    FRAME_NEAR,
-    FRAME_LENT,
-    FRAME_TAKEN
+    FRAME_BYE
 } frame_kind_t;
 typedef struct {
     uint64_t ask, offset;
@@ -56,14 +47,10 @@ typedef struct {
     uint64_t ask;
     int err;
 } frame_refusal_t;
-typedef struct {
-    uint64_t ask, offset;
-    uint32_t bytes, slot;
-} frame_loan_t;
 
 typedef struct frame {
     frame_kind_t kind;
-    uint32_t count; /* rows of ASK, UNASK, REFUSED, LENT: 1..LIMIT_ASK_RANGES; NEAR: 0 or 1 */
+    uint32_t count; /* rows of ASK, UNASK, REFUSED: 1..LIMIT_ASK_RANGES */
     uint64_t line;  /* never 0 */
     union {
         struct {
@@ -85,14 +72,6 @@ typedef struct frame {
         struct {
             frame_refusal_t rows[LIMIT_ASK_RANGES];
         } refused;
-        struct {
-            uint64_t file;
-            uint32_t fd, pin;
-            frame_loan_t rows[LIMIT_ASK_RANGES];
-        } lent;
-        struct {
-            uint32_t slots;
-        } taken;
     };
 } frame_t;
 

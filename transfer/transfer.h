@@ -4,8 +4,9 @@
  * copies itself.
  *
  * A receiver sends read requests ("asks") for ranges under a share key.  The source answers each range when
- * it has those bytes.  A request may come before its bytes: it is pending until they are there, until the
- * source's serve deadline, or until the receiver cancels it (UNASK).  The receiver paces.
+ * it has those bytes.  A request may come before its bytes, and before the memory for them (expect): it is
+ * pending until they are there, until the source's serve deadline, or until the receiver cancels it (UNASK).
+ * The receiver paces.
  *
  * Loop thread only; nothing blocks.  The owner of a transfer closes it, after its regions are unmapped.  A
  * backend is a plugin with one `const transfer_ops_t`.
@@ -60,17 +61,16 @@ typedef struct {
 } tr_read_t;
 
 typedef enum {
-    TR_ARRIVED,   /* the range of `ask` lies in its place.  is_digested: its leaves lie in the sink's;
-                   * else its digest is still to be made */
-    TR_REFUSED,   /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too
-                   * many), AGAIN (the source itself makes no progress), PROTOCOL (its answer has
-                   * another shape), GONE */
-    TR_BEAT,      /* keepalive: the source `token` is alive and has nothing to send yet, or our own rate
-                   * limit holds requests back */
-    TR_PEER_GONE, /* the connection to `token` has ended; every ask of it ended before this (as
-                   * TR_REFUSED, err GONE).  It may not come where the peer closed the connection because
-                   * we took nothing: deadlines are the caller's */
-    TR_UNSHARED   /* no send of `key` is in flight any more: the region may be reused or unmapped */
+    TR_ARRIVED,  /* the range of `ask` lies in its place.  is_digested: its leaves lie in the sink's;
+                  * else its digest is still to be made */
+    TR_REFUSED,  /* `ask` will not be served: err NOT_FOUND (unknown key), LIMIT (out of range, too
+                  * many), AGAIN (the source itself makes no progress), PROTOCOL (its answer has
+                  * another shape), GONE */
+    TR_BEAT,     /* keepalive: the source `token` is alive and has nothing to send yet, or our own rate
+                  * limit holds requests back */
+    TR_PEER_GONE /* the connection to `token` has ended; every ask of it ended before this (as
+                  * TR_REFUSED, err GONE).  It may not come where the peer closed the connection because
+                  * we took nothing: deadlines are the caller's */
 } tr_kind_t;
 typedef struct {
     tr_kind_t kind;
@@ -81,22 +81,20 @@ typedef struct {
 } tr_event_t;
 
 typedef struct {
-    uint64_t bytes_in, bytes_out; /* payload of DATA */
+    uint64_t bytes_in, bytes_out; /* body of DATA */
     uint64_t asks_in, asks_out, data_in, data_out, refused_in, refused_out, beats_in, beats_out;
     uint64_t late, maps, malformed;
 } tr_counters_t;
 
-typedef enum { TR_MODE_AUTO, TR_MODE_EAGER, TR_MODE_RENDEZVOUS } tr_mode_t;
+typedef enum { TR_MODE_EAGER, TR_MODE_RENDEZVOUS } tr_mode_t;
 typedef struct {
     const char *device;         /* network interface; NULL: "lo" */
-    uint64_t max_rate_bytes;    /* per second, sent + received; 0: none */
+    uint64_t max_rate_bytes;    /* a second, sent, and received: each way by itself; 0: none */
     uint32_t serve_deadline_ms; /* a peer that takes nothing for so long is dropped; 0: 10000 */
-    uint32_t beat_ms;           /* how often a source with standing asks says BEAT; 0: 250 */
+    uint32_t beat_ms;           /* how often a source with standing asks says BEAT; 0: 50 */
     uint32_t close_ms;          /* how long close may wait for sends in flight; 0: 2000 */
-    tr_mode_t mode;             /* AUTO: read from the source's memory where the kernel lets us
-                                 * (one host, one network, one user), else eager.  RENDEZVOUS:
-                                 * for transports that place data themselves; over TCP, UCX 1.13
-                                 * may abort when a peer dies while it connects */
+    tr_mode_t mode;             /* RENDEZVOUS: for transports that place data themselves; over TCP,
+                                 * UCX 1.13 may abort when a peer dies while it connects */
     const clock_ops_t *clock;
     const owner_t *owner; /* of the calling thread; borrowed until close.  NULL: not checked */
 } transfer_opts_t;
@@ -127,10 +125,16 @@ typedef struct transfer_ops {
     int (*map)(transfer_t *t, region_t *r);              /* once, before share or ask;
                                                           * counters.maps */
     void (*unmap)(transfer_t *t, region_t *r);
-    int (*share)(transfer_t *t, region_t *r, share_key_t key); /* nothing readable until extended */
+    /* The memory of this version is not there yet, but will be: asks of the key are pending from now on,
+     * until it is shared and extended, until it is unshared, or for the serve deadline after the last
+     * expect().  A key that is shared stays as it is.  LIMIT: too many; NO_MEMORY: then it is not known. */
+    int (*expect)(transfer_t *t, share_key_t key);
+    /* Nothing is readable until extended.  USAGE: the key is shared already. */
+    int (*share)(transfer_t *t, region_t *r, share_key_t key);
     /* These bytes are verified: answer the asks that waited for them. */
     int (*extend)(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
-    /* New asks are refused, standing ones too; TR_UNSHARED once no send reads the region. */
+    /* New asks are refused, standing ones too, also of a key that was only expected.  The region may be
+     * written again at once. */
     void (*unshare)(transfer_t *t, share_key_t key);
     /* Connect and say HI ahead of the first ask; idempotent.  Errors as for ask. */
     int (*greet)(transfer_t *t, const peer_ref_t *peer);

@@ -64,8 +64,6 @@ static int fail_ucx(const char *what, ucs_status_t status, const char *device, h
 #define MESSAGE_ID 1u
 #define STAGING_BYTES ((size_t)EXCHANGE_DATA_SENDS * LIMIT_CHUNK_MAX_BYTES)
 
-static sent_t outcome(ucs_status_t status) { return status == UCS_OK ? SENT : SENT_FAILED; }
-
 /* UCX calls this inside its progress, where an endpoint must not be closed: the exchange ends it in the
  * next turn. */
 static void on_error(void *arg, ucp_ep_h endpoint, ucs_status_t status)
@@ -127,46 +125,15 @@ static int ucx_connect(transfer_t *t, endpoint_t *e, bytes_t address)
         return HEDDLE_ERR_GONE;
     }
     link->plane = plane;
-    link->end = e;
-    link->pin = near_pin(&u->board, e->line);
-    if (!link->pin) e->reads_us = false; /* nothing is lent to it */
-    link->view = u->board.words ? near_view_open(&offers.near) : NULL;
     e->link = link;
+    /* Until something comes from it, the next try takes the other family. */
+    if (!e->remote_line) prefer(u, e->token, plane->at.family == AF_INET ? DEVICE_INET6 : DEVICE_INET);
     return HEDDLE_OK;
-}
-
-/* On the list of those that have NEAR or TAKEN to say, or off it. */
-static void set_due(link_t *link, bool due)
-{
-    ucx_t *u = ucx_of(link->end->transfer);
-    if (link->due == due) return;
-    link->due = due;
-    if (due) DL_APPEND2(u->due, link, due_prev, due_next);
-    else DL_DELETE2(u->due, link, due_prev, due_next);
-}
-
-/* Nothing of what was lent is good from here on, and then it is ours again.  Where no word ever came over
- * this family, the next try takes the other. */
-static void ucx_abandon(endpoint_t *e)
-{
-    link_t *link = e->link;
-    bool is_four = link->plane->at.family == AF_INET;
-    if (!e->remote_line) prefer(ucx_of(e->transfer), e->token, is_four ? DEVICE_INET6 : DEVICE_INET);
-    set_due(link, false);
-    link->lending.count = link->unsaid = 0;
-    near_unpin(&ucx_of(e->transfer)->board, link->pin);
-    link->pin = 0;
-    for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
-        send_t *s = link->lent[i];
-        link->lent[i] = NULL;
-        if (s) exchange_sent(e->transfer, s, SENT_UNREAD);
-    }
 }
 
 static void ucx_release(endpoint_t *e)
 {
     link_t *link = e->link;
-    near_view_close(&link->view);
     free(link->staging);
     free(link);
 }
@@ -195,8 +162,7 @@ static void ucx_disconnect(endpoint_t *e)
 /* The network takes all of it now (what the socket has no room for is copied by UCX), or nothing. So
  * nothing of ours is in use after the call, and UCX has no reason to ask the peer for the name of an
  * endpoint, which would make it connect back: it does that for every send that it has to keep. */
-static ucs_status_t put(const link_t *link, const void *frame, size_t frame_bytes, const void *data,
-                        size_t bytes)
+static bool send_at_once(transfer_t *t, endpoint_t *e, send_t *s)
 {
     ucp_request_param_t param = {
         .op_attr_mask =
@@ -204,98 +170,31 @@ static ucs_status_t put(const link_t *link, const void *frame, size_t frame_byte
         .flags = UCP_AM_SEND_FLAG_EAGER,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    ucs_status_ptr_t status =
-        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, frame, frame_bytes, data, bytes, &param);
-    return UCS_PTR_STATUS(status); /* a macro that reads it twice */
-}
-
-/* True when it was said, or never will be; where the network takes nothing now it stays due. */
-static bool say(const link_t *link, const frame_t *f)
-{
-    uint8_t bytes[FRAME_SMALL_MAX];
     if (FAILPOINT("transfer.room")) return false;
-    return put(link, bytes, frame_encode(f, bytes), NULL, 0) != UCS_ERR_NO_RESOURCE;
-}
-
-static bool say_lent(link_t *link)
-{
-    link->lending.kind = FRAME_LENT;
-    link->lending.line = link->end->line;
-    link->lending.lent.pin = link->pin;
-    if (!say(link, &link->lending)) return false;
-    link->lending.count = link->unsaid = 0;
-    return true;
-}
-
-/* Says what is due; true when it said something. */
-static bool flush(link_t *link)
-{
-    frame_t near = {.kind = FRAME_NEAR, .line = link->end->line, .count = link->view != NULL};
-    frame_t taken = {.kind = FRAME_TAKEN, .line = link->end->line, .taken = {link->taken_due}};
-    bool said = false;
-    if (link->near_due && say(link, &near)) said = true, link->near_due = false;
-    if (link->taken_due && say(link, &taken)) said = true, link->taken_due = 0;
-    if (link->lending.count && say_lent(link)) said = true;
-    set_due(link, link->near_due || link->taken_due || link->lending.count);
-    return said;
-}
-
-static bool flush_all(ucx_t *u)
-{
-    bool said = false;
-    link_t *link, *next;
-    DL_FOREACH_SAFE2(u->due, link, next, due_next) said |= flush(link);
-    return said;
-}
-
-/* The receiver copies from where the bytes lie; TAKEN ends the send.  One frame is about one region. */
-static bool lend(link_t *link, send_t *s)
-{
-    frame_t data, *f = &link->lending;
-    uint32_t fd = (uint32_t)s->region->own->file.fd;
-    bool is_full = f->count == LIMIT_ASK_RANGES || (f->count && f->lent.fd != fd);
-    if (is_full && !say_lent(link)) return false;
-    if (f->count == 0) f->lent.fd = fd, f->lent.file = near_file(s->region->own->file.fd);
-    frame_decode(bytes_of(s->frame, s->frame_bytes), &data);
-    f->lent.rows[f->count++] = (frame_loan_t){data.data.ask, data.data.offset, data.data.bytes, s->slot};
-    link->lent[s->slot] = s;
-    link->unsaid |= 1u << s->slot;
-    set_due(link, true);
-    return true;
-}
-
-/* Eager, or not at all. */
-static bool send_at_once(transfer_t *t, endpoint_t *e, send_t *s)
-{
-    link_t *link = e->link;
-    if (s->kind == SEND_DATA && e->reads_us) return lend(link, s);
-    ucs_status_t status = put(link, s->frame, s->frame_bytes, s->payload, s->payload_bytes);
-    if (status == UCS_ERR_NO_RESOURCE) return false;
-    if (s->kind == SEND_HI && status == UCS_OK) { /* before it, our line means nothing to them */
-        link->near_due = link->view != NULL;
-        flush(link);
-    }
-    exchange_sent(t, s, outcome(status));
-    return true;
+    const link_t *link = e->link;
+    ucs_status_ptr_t sent =
+        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes, s->body, s->body_bytes, &param);
+    ucs_status_t status = UCS_PTR_STATUS(sent); /* a macro that reads it twice */
+    if (status != UCS_ERR_NO_RESOURCE) exchange_sent(t, s, status == UCS_OK);
+    return status != UCS_ERR_NO_RESOURCE;
 }
 
 /* The end of a rendezvous, in UCX's progress. */
 static void on_sent(void *request, ucs_status_t status, void *arg)
 {
     send_t *s = arg;
-    exchange_sent(s->end->transfer, s, outcome(status));
+    exchange_sent(s->end->transfer, s, status == UCS_OK);
     ucp_request_free(request);
 }
 
 /* False when there is no memory for it. */
-static bool stage(transfer_t *t, link_t *link, send_t *s)
+static bool stage(link_t *link, send_t *s)
 {
     if (!link->staging) link->staging = malloc(STAGING_BYTES);
     if (!link->staging) return false;
     uint8_t *copy = link->staging + (size_t)s->slot * LIMIT_CHUNK_MAX_BYTES;
-    memcpy(copy, s->payload, s->payload_bytes);
-    s->payload = copy;
-    exchange_copied(t, s);
+    memcpy(copy, s->body, s->body_bytes);
+    s->body = copy;
     return true;
 }
 
@@ -303,8 +202,8 @@ static bool stage(transfer_t *t, link_t *link, send_t *s)
 static bool send_and_wait(transfer_t *t, endpoint_t *e, send_t *s)
 {
     link_t *link = e->link;
-    if (s->kind == SEND_DATA && !stage(t, link, s)) {
-        exchange_sent(t, s, SENT_FAILED);
+    if (s->kind == SEND_DATA && !stage(link, s)) {
+        exchange_sent(t, s, false);
         return true;
     }
     ucp_request_param_t param = {
@@ -315,9 +214,9 @@ static bool send_and_wait(transfer_t *t, endpoint_t *e, send_t *s)
         .user_data = s,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    ucs_status_ptr_t request = ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes,
-                                               s->payload, s->payload_bytes, &param);
-    if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, outcome(UCS_PTR_STATUS(request)));
+    ucs_status_ptr_t request =
+        ucp_am_send_nbx(link->endpoint, MESSAGE_ID, s->frame, s->frame_bytes, s->body, s->body_bytes, &param);
+    if (!UCS_PTR_IS_PTR(request)) exchange_sent(t, s, UCS_PTR_STATUS(request) == UCS_OK);
     return true;
 }
 
@@ -349,86 +248,6 @@ static ucs_status_t receive_into(const plane_t *plane, uint64_t ask, void *descr
     return UCS_OK;
 }
 
-/* One more: a core does not saturate the memory, two almost do. */
-static crew_t *crew_of(ucx_t *u)
-{
-    if (!u->has_crew && crew_cores() > 1) u->crew = crew_new(1);
-    u->has_crew = true;
-    return u->crew;
-}
-
-/* Makes place for what is to be copied; false where nobody waits for it any more. */
-static bool place(ucx_t *u, const frame_t *f, const frame_loan_t *row, near_copy_t *ret_copy)
-{
-    frame_t data = {.kind = FRAME_DATA, .line = f->line, .data = {row->ask, row->offset, row->bytes}};
-    const sink_t *sink = exchange_place(&u->base, &data, row->bytes, BY_COPY);
-    if (!sink) return false;
-    *ret_copy = (near_copy_t){.loan = {.file = f->lent.file,
-                                       .fd = f->lent.fd,
-                                       .pin = f->lent.pin,
-                                       .line = f->line,
-                                       .offset = row->offset,
-                                       .bytes = row->bytes},
-                              .into = sink->base,
-                              .leaves = sink->leaves,
-                              .result = NEAR_UNREADABLE};
-    return true;
-}
-
-static void on_lent(ucx_t *u, const frame_t *f)
-{
-    endpoint_t *e = exchange_of_line(&u->base, f->line);
-    link_t *link = e ? e->link : NULL;
-    near_copy_t copies[LIMIT_ASK_RANGES];
-    uint64_t asks[LIMIT_ASK_RANGES];
-    uint32_t count = 0;
-    bool is_unreadable = false;
-    if (!link) return;
-    for (const frame_loan_t *row = f->lent.rows; row < f->lent.rows + f->count; row++) {
-        if (row->slot >= EXCHANGE_DATA_SENDS) continue;
-        link->taken_due |= 1u << row->slot;
-        if (place(u, f, row, &copies[count])) asks[count++] = row->ask;
-    }
-    if (link->view) near_copy(link->view, copies, count, count > 1 ? crew_of(u) : NULL);
-    for (uint32_t i = 0; i < count; i++) {
-        bool is_read = copies[i].result != NEAR_UNREADABLE;
-        if (is_read) exchange_arrived(&u->base, asks[i], copies[i].result == NEAR_COPIED);
-        else exchange_again(&u->base, asks[i]);
-        is_unreadable = is_unreadable || !is_read;
-    }
-    if (is_unreadable) {
-        /* Not to be tried again: what comes next is to travel. */
-        near_view_close(&link->view);
-        link->near_due = true;
-    }
-    set_due(link, true);
-}
-
-/* What they cannot have read of yet, they cannot have taken. */
-static void on_taken(ucx_t *u, const frame_t *f)
-{
-    endpoint_t *e = exchange_of_line(&u->base, f->line);
-    link_t *link = e ? e->link : NULL;
-    uint32_t slots = link ? f->taken.slots & ~link->unsaid : 0;
-    for (uint32_t i = 0; i < EXCHANGE_DATA_SENDS; i++) {
-        send_t *s = slots >> i & 1 ? link->lent[i] : NULL;
-        if (!s) continue;
-        link->lent[i] = NULL;
-        exchange_sent(&u->base, s, SENT);
-    }
-}
-
-/* Frames that the exchange does not know of. */
-static bool on_near(ucx_t *u, const frame_t *f)
-{
-    endpoint_t *e = exchange_of_line(&u->base, f->line);
-    const link_t *link = e ? e->link : NULL; /* its NEAR may come before we have connected back */
-    if (f->kind == FRAME_NEAR && e) e->reads_us = f->count > 0 && (!link || link->pin);
-    if (f->kind == FRAME_LENT) on_lent(u, f);
-    if (f->kind == FRAME_TAKEN) on_taken(u, f);
-    return f->kind == FRAME_NEAR || f->kind == FRAME_LENT || f->kind == FRAME_TAKEN;
-}
-
 /* Every message is a frame, checked before anything of it is used: it comes from the network. */
 static ucs_status_t on_active_message(void *arg, const void *header, size_t header_bytes, void *data,
                                       size_t bytes, const ucp_am_recv_param_t *param)
@@ -441,9 +260,7 @@ static ucs_status_t on_active_message(void *arg, const void *header, size_t head
         u->base.counters.malformed++;
         return UCS_OK;
     }
-    if (on_near(u, &f)) return UCS_OK;
-    if (f.kind == FRAME_HI && !f.hi.answer)
-        prefer(u, f.hi.token, plane->at.family == AF_INET ? DEVICE_INET : DEVICE_INET6);
+    if (f.kind == FRAME_HI) prefer(u, f.hi.token, plane->at.family == AF_INET ? DEVICE_INET : DEVICE_INET6);
     if (f.kind != FRAME_DATA) {
         exchange_frame(&u->base, &f);
         return UCS_OK;
@@ -670,7 +487,7 @@ static bool ucx_progress(transfer_t *t)
     for (int f = 0; f < DEVICE_FAMILIES; f++) moved += progress(u->planes[f]);
     for (const plane_t *plane = u->retired; plane; plane = plane->next) moved += progress(plane);
     if (u->retired) end_retired(u);
-    return flush_all(u) || moved != 0;
+    return moved != 0;
 }
 
 static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, ucx_of(t)->address_bytes); }
@@ -679,7 +496,7 @@ static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, 
 #define LINGER_US 1000000u
 #define CARRIER(linger, send)                                                                                \
     {                                                                                                        \
-        linger, ucx_connect, ucx_disconnect, send, ucx_progress, ucx_address, ucx_release, ucx_abandon       \
+        linger, ucx_connect, ucx_disconnect, send, ucx_progress, ucx_address, ucx_release                    \
     }
 static const carrier_ops_t EAGER = CARRIER(LINGER_US, send_at_once);
 static const carrier_ops_t RENDEZVOUS = CARRIER(CLOCK_NEVER, send_and_wait);
@@ -751,7 +568,6 @@ static void ucx_close(transfer_t **t)
     uint64_t end = clock_now(clock) + u->close_ms * 1000ull;
     while (!exchange_quiet(&u->base) && clock_now(clock) < end) turn(u);
     bool is_ended = exchange_quiet(&u->base) && finish_all(u);
-    crew_end(&u->crew);
     if (!is_ended) return; /* left to UCX, with all that it may still touch */
     for (int f = 0; f < DEVICE_FAMILIES; f++) end_plane(&u->planes[f]);
     for (plane_t *plane; (plane = u->retired);) {
@@ -762,7 +578,6 @@ static void ucx_close(transfer_t **t)
         if (u->contexts[f]) ucp_cleanup(u->contexts[f]);
     if (u->fd >= 0) close(u->fd);
     exchange_fini(&u->base);
-    near_board_close(&u->board);
     free(u->receives);
     free(u);
 }
@@ -778,7 +593,6 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
     random_bytes(&line, sizeof line);
     u->fd = -1;
     u->rendezvous = opts->mode == TR_MODE_RENDEZVOUS;
-    if (opts->mode == TR_MODE_AUTO) near_board_open(&u->board); /* without, bytes travel */
     u->close_ms = opts->close_ms ? opts->close_ms : CLOSE_WAIT_MS;
     error_text(u->device, sizeof u->device, opts->device ? opts->device : "lo");
     const carrier_ops_t *carrier = u->rendezvous ? &RENDEZVOUS : &EAGER;
@@ -880,11 +694,12 @@ static ucp_context_h registrar(const transfer_t *t)
     return u->contexts[u->registrar];
 }
 
-/* The mapping hangs on the region, where each read request finds its count of open receives. */
+/* The mapping hangs on the region, where each read request finds its count of open receives. A region that is
+ * held may only be read, and cannot be registered everywhere: it is sent as any memory is. */
 static int ucx_map(transfer_t *t, region_t *r)
 {
     int rc = exchange_map(t, r);
-    if (rc != HEDDLE_OK) return rc;
+    if (rc || !r->base) return rc;
     ucp_mem_map_params_t params = {
         .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
                       UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
@@ -897,25 +712,20 @@ static int ucx_map(transfer_t *t, region_t *r)
         exchange_unmap(t, r);
         return HEDDLE_ERR_NO_MEMORY;
     }
-    ((mapping_t *)r->backend)->registration = handle;
+    ((carrier_mapping_t *)r->backend)->registration = handle;
     return HEDDLE_OK;
 }
 
 static void ucx_unmap(transfer_t *t, region_t *r)
 {
-    const mapping_t *m = r->backend;
+    const carrier_mapping_t *m = r->backend;
     if (!m) return;
     owner_check(t->owner);
-    ucp_mem_unmap(registrar(t), m->registration);
+    if (m->registration) ucp_mem_unmap(registrar(t), m->registration);
     exchange_unmap(t, r);
 }
 
-/* Frames that were gathered must go out before the loop sleeps. */
-static bool ucx_arm(transfer_t *t)
-{
-    flush_all(ucx_of(t));
-    return !exchange_pending(t) && is_asleep(ucx_of(t));
-}
+static bool ucx_arm(transfer_t *t) { return !exchange_pending(t) && is_asleep(ucx_of(t)); }
 
 static int ucx_fd(transfer_t *t) { return ucx_of(t)->fd; }
 
@@ -934,6 +744,7 @@ const transfer_ops_t transfer_ops = {
     .set_token = exchange_set_token,
     .map = ucx_map,
     .unmap = ucx_unmap,
+    .expect = exchange_expect,
     .share = exchange_share,
     .extend = exchange_extend,
     .unshare = exchange_unshare,

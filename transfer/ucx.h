@@ -2,9 +2,8 @@
 /* transfer/ucx.h: the UCX backend: its planes, links and addresses.  Included by ucx.c and ucx_address.c
  * only.  Loop thread only; the transfer owns all of it.
  *
- * Active messages and nothing else: no remote keys, no listener.  One AM id; the frame is the AM
- * header, DATA's payload the AM data.  See transfer/exchange.h for everything that is not
- * carrying.
+ * Active messages and nothing else: no remote keys, no listener.  One AM id; the frame is the AM header,
+ * DATA's body the AM data.  See transfer/exchange_state.h for everything that is not carrying.
  *
  *   plane: one for each address family of the interface, for UCX gives an interface one address
  *     in  <- frames of peers                 address() names these workers
@@ -22,17 +21,13 @@
  * With one direction a close is complete.  Frames are sent at once or not at all: a send that UCX has to
  * keep makes it connect back by itself.
  *
- * Between processes of one host that may read each other's memory (transfer/near.h), DATA do not travel: LENT
- * says where the bytes lie, the receiver copies them into their place, and TAKEN ends the send.
- *
  * With rendezvous, UCX connects back anyway: one worker is both, a link is never cut while it
  * sends, and DATA go out from a copy, so that a stopped receiver keeps no region. */
 #ifndef TRANSFER_UCX_H
 #define TRANSFER_UCX_H
 
 #include "transfer/device.h"
-#include "transfer/carrier.h"
-#include "transfer/near.h"
+#include "transfer/exchange.h"
 
 #include <ucp/api/ucp.h>
 
@@ -55,7 +50,6 @@ typedef struct {
         device_address_t at;
         const ucp_address_t *worker;
     } of[DEVICE_FAMILIES];
-    near_id_t near; /* all zero where it has none */
 } offers_t;
 
 #define UCX_WAYS 64u /* peers whose family is remembered; the oldest goes first */
@@ -69,18 +63,6 @@ typedef struct link {
     ucp_ep_h endpoint;
     const plane_t *plane;
     uint8_t *staging; /* of a rendezvous */
-    endpoint_t *end;
-    /* As source: what was lent and not taken yet. */
-    send_t *lent[EXCHANGE_DATA_SENDS];
-    frame_t lending; /* LENT that grows until the turn ends */
-    uint32_t unsaid; /* its slots */
-    uint32_t pin;    /* on our board; 0: nothing is lent */
-    /* As receiver. */
-    near_view_t *view;  /* of the peer's memory; NULL: it cannot be read */
-    bool near_due;      /* NEAR is to be said */
-    uint32_t taken_due; /* slots that TAKEN is to be said for */
-    bool due;           /* on the list below */
-    struct link *due_prev, *due_next;
 } link_t;
 
 typedef struct ucx {
@@ -95,20 +77,16 @@ typedef struct ucx {
     size_t address_bytes;
     int fd; /* an epoll of both workers' */
     bool rendezvous;
-    crew_t *crew;       /* threads that help to copy what was lent to us; NULL: none */
-    bool has_crew;      /* was asked for, once */
-    near_board_t board; /* open: memory is lent and read, where it may be */
-    link_t *due;        /* links with NEAR, TAKEN or LENT to be said */
-    uint32_t close_ms;  /* for sends in flight, when closing */
+    uint32_t close_ms; /* for sends in flight, when closing */
     char device[64];
     receive_t *receives; /* by index of the ask */
 } ucx_t;
 
 static inline ucx_t *ucx_of(transfer_t *t) { return (ucx_t *)t; }
 
-/* ucx_address.c: worker addresses in an envelope: "UCX" version major minor, XXH64, the offers, and what it
- * takes to read our memory.  UCX asserts on addresses that it did not make, so those of others (garbage,
- * another release, another backend) must not reach it. */
+/* ucx_address.c: worker addresses in an envelope: "UCX" version major minor, XXH64, the offers.  UCX asserts
+ * on addresses that it did not make, so those of others (garbage, another release, another backend) must not
+ * reach it. */
 ucs_status_t ucx_address_make(ucx_t *u);
 /* False when it is none of this release's. */
 bool ucx_address_open(bytes_t envelope, offers_t *ret_offers);

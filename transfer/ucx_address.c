@@ -7,13 +7,10 @@
 #include <stdio.h>
 
 /* "UCX" | u8 format | u16 major | u16 minor | u64 leaf digest of all that follows | u8 count | offers
- * and, where our memory may be read: | u64 host | u64 process | u64 board | u64 proof | "HEDDNEAR"
  * An offer: u8 family, 4 or 6 | u16 bytes | 16 bytes IP address | worker address. */
 #define FORMAT 1u
 #define ENVELOPE_BYTES 16u
 #define OFFER_BYTES 19u
-#define NEAR_BYTES 40u
-static const char NEAR_MARK[8] = {'H', 'E', 'D', 'D', 'N', 'E', 'A', 'R'};
 
 /* Another release of UCX has other addresses, and aborts on those of this one. */
 static void put_head(uint8_t head[8])
@@ -35,14 +32,14 @@ static uint64_t check_of(const void *address, size_t bytes)
 }
 
 /* The limit of an address is checked here, because UCX decides how long its own part is. */
-static ucs_status_t put_offer(ucx_t *u, const plane_t *plane, size_t near_bytes)
+static ucs_status_t put_offer(ucx_t *u, const plane_t *plane)
 {
     ucp_address_t *address;
     size_t bytes;
     ucs_status_t status = ucp_worker_get_address(plane->in, &address, &bytes);
     if (status != UCS_OK) return status;
     uint8_t *at = u->address + u->address_bytes;
-    if (u->address_bytes + OFFER_BYTES + bytes + near_bytes <= sizeof u->address) {
+    if (u->address_bytes + OFFER_BYTES + bytes <= sizeof u->address) {
         at[0] = plane->at.family == AF_INET ? 4 : 6;
         le16_put(at + 1, (uint16_t)bytes);
         memcpy(at + 3, plane->at.bytes, sizeof plane->at.bytes);
@@ -59,22 +56,11 @@ static ucs_status_t put_offer(ucx_t *u, const plane_t *plane, size_t near_bytes)
 /* The digest covers all that follows it, so that a damaged address is not used. */
 ucs_status_t ucx_address_make(ucx_t *u)
 {
-    size_t near_bytes = u->board.words ? NEAR_BYTES : 0;
     ucs_status_t status = UCS_OK;
     u->address_bytes = ENVELOPE_BYTES + 1;
     u->address[ENVELOPE_BYTES] = 0;
     for (int f = 0; f < DEVICE_FAMILIES && status == UCS_OK; f++)
-        if (u->planes[f]) status = put_offer(u, u->planes[f], near_bytes);
-    if (near_bytes) {
-        uint8_t *at = u->address + u->address_bytes;
-        near_id_t id = near_board_id(&u->board);
-        le64_put(at, id.host);
-        le64_put(at + 8, id.process);
-        le64_put(at + 16, id.board);
-        le64_put(at + 24, id.proof);
-        memcpy(at + 32, NEAR_MARK, sizeof NEAR_MARK);
-    }
-    u->address_bytes += near_bytes;
+        if (u->planes[f]) status = put_offer(u, u->planes[f]);
     put_head(u->address);
     le64_put(u->address + 8, check_of(u->address + ENVELOPE_BYTES, u->address_bytes - ENVELOPE_BYTES));
     return status;
@@ -109,12 +95,7 @@ bool ucx_address_open(bytes_t envelope, offers_t *ret_offers)
         if (!took) return false;
         used += took;
     }
-    size_t rest = envelope.bytes - used;
-    if (rest && (rest != NEAR_BYTES || memcmp(at + envelope.bytes - 8, NEAR_MARK, 8) != 0)) return false;
-    at += used;
-    if (rest)
-        ret_offers->near = (near_id_t){le64_get(at), le64_get(at + 8), le64_get(at + 16), le64_get(at + 24)};
-    return used > ENVELOPE_BYTES + 1;
+    return used == envelope.bytes && used > ENVELOPE_BYTES + 1;
 }
 
 void ucx_addresses(const ucx_t *u, device_addresses_t *ret_addresses)
@@ -155,6 +136,7 @@ void ucx_address_explain(const ucx_t *u, bytes_t envelope, char *ret_text, size_
     }
     device_address_text(&theirs.of[DEVICE_INET], their_text);
     device_address_text(&ours.of[DEVICE_INET], our_text);
+    if (is_loopback(&theirs) && is_loopback(&ours)) return; /* on one host, as a rule: it has ended */
     if (is_loopback(&theirs)) {
         snprintf(ret_text, size, "its data plane is on loopback (%s)", their_text);
     } else if (is_loopback(&ours)) {

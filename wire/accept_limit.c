@@ -78,7 +78,7 @@ static bool look(void *self)
     accept_limit_t *a = self;
     if (!a->is_shut || loop_now(a->loop) < a->look_us) return false;
     descriptors_set_limit(a->low);
-    if (!descriptors_left(ACCEPT_FREE)) {
+    if (descriptors_count(ACCEPT_FREE) < ACCEPT_FREE) {
         descriptors_raise_limit();
         look_at(a, loop_now(a->loop) + ACCEPT_LOOK_US);
         return false;

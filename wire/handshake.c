@@ -8,14 +8,14 @@
 #include <string.h>
 #include <zmq.h>
 
-/* Both sides must have the other's key, so the hint has two parts: the command that registers ours there,
- * and the option that takes the broker's here. */
+/* Both sides must have the other's key, so the hint has two parts: the option that takes the broker's here,
+ * which is what is known to be missing, and the command that registers ours there.  It is short because the
+ * command is whole even with the longest roles. */
 static void hint_at_both(const char *why, const key_pair_t *own, const char *roles, heddle_error_t *error)
 {
     const char *quote = own->public_key[0] ? "'" : "";
     error_hint(error,
-               "%sthe broker's user runs `heddle keys add %s%s%s --role %s`%s; give the key that `heddle "
-               "status` prints there to opts.broker_key or HEDDLE_BROKER_KEY",
+               "%sname its key with opts.broker_key; register yours: `heddle keys add %s%s%s --role %s`%s",
                why, quote, own->public_key[0] ? own->public_key : "KEY", quote,
                roles[0] ? roles : "worker:ADAPTER", roles[0] ? "" : " (or publisher:ADAPTER, reader)");
 }
@@ -58,7 +58,7 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
                         "the broker at %.200s has a key that %.200s does not know: another user started it, "
                         "or it has another key ring",
                         endpoint, has_ring ? keys->ring.dir : "this program");
-        error_expected(error, "the broker's public key");
+        error_expected(error, "the broker's public key, which `heddle status` prints on its host");
         error_found(error, "none");
         hint_at_both("", &own, keys->roles, error);
         error->retriable = 1;
@@ -67,7 +67,7 @@ int handshake_explain(uint16_t event, uint32_t value, const char *endpoint, cons
         error_expected(error, "the broker whose key is %s", keys->broker_key);
         error_found(error, "a broker that does not prove that it has this key");
         if (keys->is_fixed) error_hint(error, "compare with the key that `heddle status` prints there");
-        else hint_at_both("if another user started it: ", &own, keys->roles, error);
+        else hint_at_both("if it is another user's: ", &own, keys->roles, error);
     } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL) {
         /* It is no broker, or it has keys and closed the connection before it had sent its mechanism. */
         error_fail(error, rc, "the listener at %.200s closed the connection in the handshake", endpoint);

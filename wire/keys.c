@@ -39,11 +39,17 @@ bool key_is_valid(const char *text)
     return is_text && zmq_z85_decode(raw, text);
 }
 
-int key_make(key_pair_t *ret_pair, heddle_error_t *error)
+bool key_is_word(const char *text)
 {
     static const char PLAIN[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=/@";
+    return isalnum((unsigned char)text[0]) && !text[strspn(text, PLAIN)];
+}
+
+/* Users copy public keys between terminals, so pairs are made until a public key is a word.  One in 4,000 is,
+ * which takes a tenth of a second. */
+int key_make(key_pair_t *ret_pair, heddle_error_t *error)
+{
     key_pair_t pair;
-    bool is_word;
     do {
         if (zmq_curve_keypair(pair.public_key, pair.secret_key)) {
             int rc = error_fail(error, HEDDLE_ERR_INTERNAL, "no key can be made: %s", zmq_strerror(errno));
@@ -52,12 +58,7 @@ int key_make(key_pair_t *ret_pair, heddle_error_t *error)
                 "libzmq was built without CURVE: install one with it, or go without keys (opts.insecure)");
             return rc;
         }
-        /* Users copy public keys between terminals, so a key must be one word to a double click, and hold
-         * nothing that a shell, a unit file or YAML interprets. One pair in 4,000 is such; finding one takes
-                                                                               * a tenth of a second. */
-        const char *key = pair.public_key;
-        is_word = isalnum((unsigned char)key[0]) && !key[strspn(key, PLAIN)];
-    } while (!is_word);
+    } while (!key_is_word(pair.public_key));
     *ret_pair = pair;
     explicit_bzero(&pair, sizeof pair);
     return HEDDLE_OK;

@@ -32,6 +32,9 @@ typedef struct {
 } key_pair_t;
 
 bool key_is_valid(const char *text);
+/* One word to a double click, without characters that a shell, a unit file or YAML interprets; it begins with
+ * a letter or a digit, so it is no path and no option. */
+bool key_is_word(const char *text);
 /* A new pair, whose public key begins with a letter or a digit and needs no quotes in a shell.  Takes about a
  * tenth of a second.  INTERNAL: libzmq was built without CURVE. */
 int key_make(key_pair_t *ret_pair, heddle_error_t *error);

@@ -72,6 +72,7 @@ struct wire {
     bool up, redial;
     atomic_bool is_reached;   /* see wire_is_reached */
     bool had_connection;      /* since the last try */
+    uint64_t connected_us;    /* when the last connection was made */
     bool lacks_key;           /* a key file is there and cannot be used: no connection until it can */
     repeat_t redial_failures; /* redials that found no descriptor or memory */
     int refused, broken_off;  /* handshakes in a row that were refused; that were broken off */
@@ -92,7 +93,7 @@ static void start_zeromq(void)
 }
 
 /* CZMQ and libzmq abort the process when a socket gets no descriptor, so this is checked before. */
-static bool descriptors_are_left(void) { return descriptors_left(DESCRIPTORS_SPARE); }
+static bool descriptors_are_left(void) { return descriptors_count(DESCRIPTORS_SPARE) == DESCRIPTORS_SPARE; }
 
 static int no_sockets(heddle_error_t *error)
 {
@@ -383,6 +384,9 @@ static void on_failed(wire_t *w, uint16_t event, uint32_t value)
         explain(w, event, value);
         return;
     }
+    /* This side ended it when its time was over.  The kernel of a process that stands still accepts
+     * connections, too.  That says nothing of keys, and a call reports a connection, and silence. */
+    if (loop_now(w->loop) - w->connected_us >= (uint64_t)handshake_ms * 900) return;
     if (++w->broken_off < BROKEN_OFF_MAX) return;
     bool is_awaited = w->greeting ? !greeting_mechanism(w->greeting) && ++w->greeting_waits < BROKEN_OFF_MAX
                                   : descriptors_are_left() &&
@@ -395,6 +399,7 @@ static void on_event(wire_t *w, uint16_t event, uint32_t value)
     if (event == ZMQ_EVENT_CONNECTED) {
         atomic_store(&w->is_reached, true);
         w->had_connection = true;
+        w->connected_us = loop_now(w->loop);
         return;
     }
     if (event == ZMQ_EVENT_CONNECT_RETRIED) { /* after a connection that ended, or a try that failed */

@@ -1,25 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/adapter.h: one adapter of a worker: the versions that were announced, what sync decides about them,
- * their slots, the fetch session of one of them, and the version that is served.
+/* worker/adapter.h: one adapter of a worker: the versions that were announced, what versions_t decides of
+ * them, their slots, the intake of one of them, and the version that is served.
  *
  *   a message, a transfer event, an answer of the application, time
- *     -> adapter_* -> sync_step -> actions, which are obeyed here
+ *     -> adapter_* -> versions_step -> actions, which are obeyed here
  *
- * The states are those of sync's entries.  While a version is COMING, each call of adapter_work makes a piece
- * of its memory, until its slot is RESERVED; then a download runs.  Slot and download say how far it is: no
- * other field does.
+ * The states are those of the entries of versions_t.  The bytes of the version that is COMING are brought by
+ * the intake, which is between NONE and its end exactly as long.
  *
  * Loop thread only.  The node owns adapters and what they share; an adapter owns its announcements and its
- * download; the memory of slots is the table's. */
+ * intake; the memory of slots is the table's. */
 #ifndef WORKER_ADAPTER_H
 #define WORKER_ADAPTER_H
 
 #include "client/member.h"
-#include "worker/verify_answer.h"
-#include "worker/download.h"
+#include "worker/intake.h"
 #include "worker/node.h"
-#include "worker/sync.h"
-#include "worker/unreached.h"
 
 /* How long a slot that no reader holds may take to be free, and how often the broker is asked for one. */
 #define ROOM_AGAIN_US 100000u
@@ -29,8 +25,7 @@ typedef struct {
     worker_opts_t opts;
     const node_io_t *io;
     client_member_t member;
-    slots_t *slots;
-    download_counters_t counters;
+    bulk_t bulk;
     bool has_unsent; /* a message that is sent once was lost: with the next heartbeat the worker
                       * joins again, which repeats all of it */
     void (*heartbeat)(void *self);
@@ -41,12 +36,10 @@ typedef struct adapter {
     worker_core_t *core;
     uint32_t index;
     const char *name;
-    sync_t sync;
-    download_t *download;  /* of the version that is COMING, once its slot is RESERVED */
-    check_t equal;         /* of the slot whose region the version that is COMING adopts; version 0:
-                             * none */
-    unreached_t unreached; /* of `download` */
+    versions_t versions;
+    intake_t intake;       /* of the version that is COMING */
     char barred[96];       /* of the last heartbeat: why a version waits for its former slot */
+    uint64_t lost_version; /* the active version, if the broker reported it lost since it was announced */
     uint64_t room_us;      /* the broker is not asked to make room before */
     uint64_t commit_us;    /* when the last COMMIT came */
     uint64_t answered_us;  /* when the application answered last: until then it was busy with that; 0 */
@@ -74,10 +67,10 @@ bool adapter_is_fetching(const adapter_t *a);
 
 /* An event for the application; only event, version, decision, what, digest, err and why of `action`
  * count. */
-void adapter_tell(adapter_t *a, const sync_action_t *action);
+void adapter_tell(adapter_t *a, const versions_action_t *action);
 
 /* For JOIN: the versions held here, at most `cap`.  Returns how many. */
-uint32_t adapter_held(const adapter_t *a, msg_held_t *ret_rows, uint32_t cap);
+uint32_t adapter_held(const adapter_t *a, uint64_t now_us, msg_held_t *ret_rows, uint32_t cap);
 /* For HEARTBEAT.  `ret_spare`: where a version waits for a slot, and none is about to be free, the kept
  * versions that may make room for it, for no reader holds them. */
 msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS]);

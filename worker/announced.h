@@ -2,7 +2,7 @@
 /* worker/announced.h: one announced version: what to fetch, from which sources, and how that went.
  *
  * It is a copy of what ANNOUNCE and SOURCES said, because messages are gone when their handler returns and a
- * version may wait for a slot, or be fetched anew.  It has no states: sync's entry of the version has them.
+ * version may wait for a slot, or be fetched anew.  It has no states: its entry in versions_t has them.
  *
  * Loop thread only.  Sync's entry of the version owns it (the admin handle, for its pull), and a download
  * borrows it. */
@@ -11,7 +11,7 @@
 
 #include "core/limits.h"
 #include "core/names.h"
-#include "proto/manifest.h"
+#include "formats/manifest.h"
 #include "proto/msg.h"
 #include "transfer/transfer.h"
 
@@ -23,6 +23,9 @@ typedef struct {
     char name[HEDDLE_NAME_MAX + 1];
     uint8_t address[LIMIT_ADDRESS_BYTES];
     uint32_t address_bytes;
+    key16_t life; /* these two where it is a process of this host; epoch 0: it is not, or has no region */
+    msg_region_t region;
+    bool is_apart; /* of this host, but out of reach for holding */
 } announced_source_t;
 
 /* How many bytes one source served. */
@@ -31,9 +34,9 @@ typedef struct {
     char name[HEDDLE_NAME_MAX + 1];
 } served_t;
 
-/* The one part of a version: an arena, and the key that its bytes are asked for under. */
+/* The one part of a version: its content, and the key that its bytes are asked for under. */
 typedef struct {
-    uint64_t region_bytes, manifest_bytes;
+    uint64_t payload_bytes, manifest_bytes;
     digest_t manifest_digest;
     share_key_t key;
 } announced_part_t;
@@ -45,17 +48,20 @@ typedef struct announced {
     int64_t step;
     announced_source_t sources[LIMIT_SOURCES]; /* in the order to be tried */
     uint32_t source_count;
-    uint64_t connect_us, fetch_us;  /* until the first bytes; from then to the last ones */
-    uint64_t verify_us, sealed_us;  /* spent in digests; when it was sealed */
+    uint64_t connect_us, fetch_us; /* until the first bytes; from then to the last ones */
+    uint64_t verify_us, sealed_us; /* spent in digests; when it was sealed */
+    bool is_verified_for; /* another process of this host compared the bytes, for all that hold them */
     uint64_t stage_us, activate_us; /* as reported to the broker; 0: not yet */
     served_t served[ANNOUNCED_SERVED_MAX];
     uint32_t served_count;
 } announced_t;
 
 /* Keeps what ANNOUNCE says: as a new one, to be freed, or, where the version is known already, only its
- * sources, for bytes and key of a version never change.  NULL: it cannot be kept (PROTOCOL, LIMIT,
+ * sources, for bytes and key of a version never change.  While it is fetched they come behind those that are
+ * known: the broker was restarted, which moves no transfer.  NULL: it cannot be kept (PROTOCOL, LIMIT,
  * NO_MEMORY). */
-announced_t *announced_hear(announced_t *known, const msg_announce_t *m, heddle_error_t *error);
+announced_t *announced_hear(announced_t *known, const msg_announce_t *m, bool is_fetched,
+                            heddle_error_t *error);
 
 /* Copies the part of a message, and its key. */
 void announced_part(announced_t *w, const msg_part_t *part, const key16_t *key);
@@ -68,12 +74,12 @@ const announced_source_t *announced_source(const announced_t *w, uint64_t token)
 
 static inline uint64_t announced_bytes(const announced_part_t *part)
 {
-    return manifest_offset(part->region_bytes) + part->manifest_bytes;
+    return manifest_offset(part->payload_bytes) + part->manifest_bytes;
 }
-/* The manifest of a part, in memory that holds its arena. */
-static inline bytes_t announced_manifest(const announced_part_t *part, const void *arena)
+/* The manifest of a part, in memory that holds its content. */
+static inline bytes_t announced_manifest(const announced_part_t *part, const void *content)
 {
-    return bytes_of((const uint8_t *)arena + manifest_offset(part->region_bytes), part->manifest_bytes);
+    return bytes_of((const uint8_t *)content + manifest_offset(part->payload_bytes), part->manifest_bytes);
 }
 static inline peer_ref_t source_ref(const announced_source_t *s)
 {

@@ -3,7 +3,7 @@
 
 #include "core/errors.h"
 #include "core/failpoint.h"
-#include "worker/verify.h"
+#include "worker/verify_fetched.h"
 
 #include <stdlib.h>
 
@@ -24,7 +24,8 @@ static void fail_download(download_t *p, int code, const char *phase, const char
 static bool is_quiet(const download_t *p) { return p->io->tr->idle(p->io->t, p->slot->region); }
 
 /* A read request can end while its receive is still open (rendezvous). Such a receive may write over a
- * chunk that is digested meanwhile, so that all chunks are checked again at the end. */
+ * chunk that is digested meanwhile, so that all chunks are checked again at the end. Until then no further
+ * one is served on: other workers would blame this one for what was written over it. */
 static void note_open_receives(download_t *p)
 {
     if (!is_quiet(p)) p->overwritten = true;
@@ -32,7 +33,7 @@ static void note_open_receives(download_t *p)
 
 /* --- what the fetch asks for (fetch_ops_t) ---------------------------------------------------- */
 
-/* The pieces of the manifest lie behind the region; those of the region are its chunks. */
+/* The pieces of the manifest lie behind the payload; those of the payload are its chunks. */
 static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_ask)
 {
     download_t *p = self;
@@ -43,7 +44,7 @@ static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_a
     tr_read_t read = {.key = p->part->key, .sink = &sink, .cookie = p->cookie | piece};
     if (is_manifest) {
         uint64_t at = (uint64_t)piece * DOWNLOAD_PIECE_BYTES, left = p->part->manifest_bytes - at;
-        read.offset = manifest_offset(p->part->region_bytes) + at;
+        read.offset = manifest_offset(p->part->payload_bytes) + at;
         read.bytes = left < DOWNLOAD_PIECE_BYTES ? (uint32_t)left : DOWNLOAD_PIECE_BYTES;
     } else {
         read.bytes = manifest_chunk(&p->manifest, piece, &read.offset);
@@ -63,7 +64,7 @@ static void drop_ask(void *self, uint64_t ask)
 static void drop_source(void *self, uint64_t token)
 {
     download_t *p = self;
-    p->counters->retries++;
+    p->bulk->retries++;
     p->io->tr->drop_peer(p->io->t, token);
 }
 
@@ -75,7 +76,7 @@ static void fetch_ended(void *self, bool is_good, uint64_t now_us)
     download_t *p = self;
     if (!is_good) {
         fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
-                      "the bytes came wrong from every source that there is");
+                      "the bytes came wrong from every source that was tried");
     } else if (p->state == DOWNLOAD_MANIFEST) {
         p->state = DOWNLOAD_VERIFYING;
     } else {
@@ -131,10 +132,10 @@ int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_
     announced_t *what = opts->what;
     download_t *p = calloc(1, sizeof *p);
     if (!p) return HEDDLE_ERR_NO_MEMORY;
-    p->io = opts->io;
+    p->bulk = opts->bulk;
+    p->io = opts->bulk->io;
     p->what = what;
     p->slot = opts->slot;
-    p->counters = opts->counters;
     p->unreached = opts->unreached;
     p->part = &what->part;
     p->cookie = cookie_of(opts->adapter);
@@ -179,7 +180,7 @@ static digest_job_t chunk_job(const download_t *p, uint32_t chunk, bool has_leav
 
 /* A source that never answered is reported to the broker as unmet: the network between the two may be
  * broken, and not the source. */
-bool download_has_met(const download_t *p, uint64_t token)
+static bool has_met(const download_t *p, uint64_t token)
 {
     for (uint32_t i = 0; i < p->met_count; i++)
         if (p->met[i] == token) return true;
@@ -196,8 +197,7 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
     /* GONE is no answer of the source: it reports that the connection was lost. */
     bool is_life = event->kind == TR_ARRIVED || event->kind == TR_BEAT;
     bool is_no = event->kind == TR_REFUSED && event->err != HEDDLE_ERR_GONE;
-    if ((is_life || is_no) && p->met_count < sizeof p->met / sizeof *p->met &&
-        !download_has_met(p, event->token))
+    if ((is_life || is_no) && p->met_count < sizeof p->met / sizeof *p->met && !has_met(p, event->token))
         p->met[p->met_count++] = event->token;
     if (is_life && (u->told_count || u->refused) && announced_source(p->what, event->token))
         unreached_begin(u, p->io, p->what);
@@ -224,24 +224,23 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         break;
     case TR_BEAT: fetch_beat(p->fetch, event->token, now_us); break;
     case TR_PEER_GONE:
-        if (announced_source(p->what, event->token)) p->counters->retries++;
+        if (announced_source(p->what, event->token)) p->bulk->retries++;
         fetch_gone(p->fetch, event->token, now_us);
         break;
-    case TR_UNSHARED: break;
     }
 }
 
 /* --- a digest is done ------------------------------------------------------------------------- */
 
-/* A verified chunk is served to other workers at once, and counted for the source that it came from, whose
- * row STAGED carries. A full table adds to its last row: the count of bytes stays right, and the name of the
- * source is lost. */
+/* A verified chunk is served to other workers at once, where nothing can write over it any more. It is
+ * counted for the source that it came from, whose row STAGED carries. A full table adds to its last row: the
+ * count of bytes stays right, and the name of the source is lost. */
 static void note_good(download_t *p, uint64_t token, const digest_job_t *job)
 {
     announced_t *w = p->what;
     uint32_t row = 0;
     uint64_t offset = (uint64_t)(job->leaves - p->leaves) * LIMIT_PAGE_BYTES;
-    p->io->tr->extend(p->io->t, p->part->key, offset, job->bytes);
+    if (!p->overwritten) p->io->tr->extend(p->io->t, p->part->key, offset, job->bytes);
     p->bytes_done += job->bytes;
     while (row < w->served_count && w->served[row].token != token) row++;
     if (row == ANNOUNCED_SERVED_MAX) row--;
@@ -264,7 +263,7 @@ static void fail_verification(download_t *p, int code, const heddle_error_t *why
 static void check_manifest(download_t *p, uint64_t now_us)
 {
     const announced_part_t *a = p->part;
-    uint64_t offset = manifest_offset(a->region_bytes);
+    uint64_t offset = manifest_offset(a->payload_bytes);
     heddle_error_t why;
     int rc = verify_manifest(a, p->slot->region->view, &p->manifest, &why);
     if (rc == HEDDLE_ERR_DIGEST_MISMATCH) {
@@ -273,7 +272,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
         for (uint32_t i = 0; i < p->what->source_count && p->bad_count < DOWNLOAD_BAD_MAX; i++)
             if (fetch_from(p->fetch, p->what->sources[i].token))
                 p->bad[p->bad_count++] = p->what->sources[i].token;
-        p->counters->chunks_bad++;
+        p->bulk->chunks_bad++;
         if (++p->manifest_tries < DOWNLOAD_BAD_LIMIT) begin_fetch(p, DOWNLOAD_MANIFEST, now_us);
         else
             fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
@@ -285,15 +284,15 @@ static void check_manifest(download_t *p, uint64_t now_us)
         return;
     }
     /* The number of chunks is known only now, and can be trusted. */
-    p->leaves = calloc(leaf_count(p->manifest.region_bytes), sizeof *p->leaves);
+    p->leaves = calloc(leaf_count(p->manifest.payload_bytes), sizeof *p->leaves);
     p->digests = digest_queue_new(p->manifest.chunk_count);
     if (!p->leaves || !p->digests) {
         fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for the digests of the chunks");
         return;
     }
-    /* The gap between region and manifest has no digest, and a slot's memory may have other bytes there. */
+    /* The gap between payload and manifest has no digest, and a slot's memory may have other bytes there. */
     uint8_t *base = p->slot->region->base;
-    memset(base + a->region_bytes, 0, offset - a->region_bytes);
+    memset(base + a->payload_bytes, 0, offset - a->payload_bytes);
     p->io->tr->extend(p->io->t, a->key, offset, a->manifest_bytes);
     begin_fetch(p, DOWNLOAD_CHUNKS, now_us);
 }
@@ -314,26 +313,17 @@ static void check_again(download_t *p)
                       "a chunk was written over by a source that had been given up");
 }
 
-static void seal(download_t *p, uint64_t now_us)
+static void check_whole(download_t *p)
 {
     uint64_t before_us = clock_now(p->io->clock);
     heddle_error_t why;
     int rc = verify_whole(&p->manifest, p->leaves, &p->what->h1, &why);
+    p->what->verify_us += clock_now(p->io->clock) - before_us;
     if (rc) {
         fail_verification(p, rc, &why);
         return;
     }
-    seal_t seal = {.version = p->what->version,
-                   .h1 = p->what->h1,
-                   .step = p->what->step,
-                   .manifest = &p->manifest};
-    rc = FAILPOINT("worker.before_seal") ? HEDDLE_ERR_INTERNAL : slot_seal(p->slot, &seal);
-    if (rc) {
-        fail_download(p, rc, "verify", "the slot cannot be sealed");
-        return;
-    }
-    p->what->verify_us += clock_now(p->io->clock) - before_us;
-    p->what->sealed_us = now_us;
+    if (p->overwritten) p->io->tr->extend(p->io->t, p->part->key, 0, p->manifest.payload_bytes);
     p->state = DOWNLOAD_DONE;
 }
 
@@ -344,7 +334,7 @@ bool download_work(download_t *p, uint64_t now_us)
     if (is_checked && is_quiet(p)) {
         if (p->state == DOWNLOAD_VERIFYING) check_manifest(p, now_us);
         else if (p->overwritten && p->checked < p->manifest.chunk_count) check_again(p);
-        else seal(p, now_us);
+        else check_whole(p);
         return true;
     }
     if (p->state != DOWNLOAD_CHUNKS || !digest_is_pending(p->digests)) return false;
@@ -359,7 +349,7 @@ bool download_work(download_t *p, uint64_t now_us)
         if (good) {
             note_good(p, fetch_good(p->fetch, (uint32_t)job.cookie, now_us), &job);
         } else {
-            p->counters->chunks_bad++;
+            p->bulk->chunks_bad++;
             fetch_bad(p->fetch, (uint32_t)job.cookie, now_us);
         }
     }
@@ -382,6 +372,11 @@ uint64_t download_tick(download_t *p, uint64_t now_us)
     case DOWNLOAD_FAILED: break;
     }
     return CLOCK_NEVER;
+}
+
+bool download_has_failed(const download_t *p, uint64_t token)
+{
+    return has_met(p, token) && !(p->fetch && fetch_is_late(p->fetch, token));
 }
 
 /* The fetch says it again after a while, so that the flag needs no other reset. */

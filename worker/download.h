@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/download.h: the fetch session of one version, from its announcement to its sealed slot.
+/* worker/download.h: the fetch session of one version, from its announcement to its verified bytes.
  *
  *   MANIFEST  its pieces are fetched
  *   VERIFYING it is whole: it is copied to memory of its own, and its BLAKE2b-256 is compared before anything
  *             of it is decoded; with another digest it is fetched again
  *   CHUNKS    they are fetched.  What arrives goes through the digest queue (worker/digest_queue.h), also
  *             where its leaves were made as it was copied; a few completions a call of download_work are
- *             compared with the manifest: good chunks are served on at once, bad ones come again from another
- *             source
- *   CLOSING   all chunks are good: h1 over all leaves is compared, the slot is sealed
- *   DONE      sealed; download_destroy is all that is left
+ *             compared with the manifest: good chunks are served on at once (but see `overwritten`), bad ones
+ *             come again from another source
+ *   CLOSING   all chunks are good: h1 over all leaves is compared
+ *   DONE      the bytes are the announced ones; the slot can be sealed with `manifest`
  *   FAILED    `error` has the reason; the slot stays RESERVED
  *
  * The state of each piece (requested from which source, landed, good) is in its fetch alone
  * (worker/fetch.h).  The cookie of an event says which piece its read request was for.
  *
- * Loop thread only; the adapter (the admin handle, for its pull) owns it and reads its fields; only this
- * file's functions change them.  It borrows the announcement and the slot until download_destroy, which
+ * Loop thread only; an intake (worker/intake.h) owns it and reads its fields; only this file's functions
+ * change them.  It borrows the announcement and the slot until download_destroy, which
  * drops every open read request: the memory may still be written into until ops->idle says otherwise. */
 #ifndef WORKER_DOWNLOAD_H
 #define WORKER_DOWNLOAD_H
@@ -26,7 +26,7 @@
 #include "core/limits.h"
 #include "worker/fetch.h"
 #include "worker/announced.h"
-#include "worker/slots.h"
+#include "worker/bulk.h"
 #include "worker/unreached.h"
 
 #define DOWNLOAD_PIECE_BYTES LIMIT_CHUNK_MIN_BYTES /* of a manifest */
@@ -40,17 +40,11 @@ static inline uint64_t cookie_of(uint32_t adapter) { return (uint64_t)adapter <<
 static inline uint32_t cookie_adapter(uint64_t cookie) { return (uint32_t)(cookie >> 48); }
 static inline uint32_t cookie_piece(uint64_t cookie) { return (uint32_t)cookie; }
 
-/* Of all downloads of a worker. */
-typedef struct {
-    uint64_t chunks_bad, retries;
-} download_counters_t;
-
 /* Borrowed until download_destroy. */
 typedef struct {
-    const node_io_t *io;
+    bulk_t *bulk;
     announced_t *what;
     slot_t *slot;
-    download_counters_t *counters;
     unreached_t *unreached; /* what is known of sources that cannot be reached */
     uint32_t adapter;       /* for the cookies */
 } download_opts_t;
@@ -65,10 +59,10 @@ typedef enum {
 } download_state_t;
 
 typedef struct download {
-    const node_io_t *io;
+    bulk_t *bulk;
+    const node_io_t *io; /* the bulk plane's */
     announced_t *what;
     slot_t *slot;
-    download_counters_t *counters;
     unreached_t *unreached;
     download_state_t state;
     heddle_error_t error;         /* FAILED */
@@ -76,9 +70,9 @@ typedef struct download {
     uint64_t cookie;              /* of its asks, but for the piece */
     fetch_t *fetch;               /* of the manifest, then of the chunks; NULL: FAILED, no memory */
     manifest_t manifest;
-    uint64_t *leaves;        /* of the region */
+    uint64_t *leaves;        /* of the payload */
     digest_queue_t *digests; /* of chunks that landed, by chunk */
-    uint64_t bytes_done;     /* of the region */
+    uint64_t bytes_done;     /* of the payload */
     uint64_t last_token;     /* source of the last bytes; 0: none came */
     uint64_t started_us;
     uint64_t bad[DOWNLOAD_BAD_MAX];
@@ -87,7 +81,8 @@ typedef struct download {
     uint64_t met[LIMIT_SOURCES * 2]; /* sources that answered */
     uint32_t met_count;
     bool needs_sources;      /* every source was lost: until download_lost */
-    bool overwritten;        /* a dropped ask may have written after its chunk was digested */
+    bool overwritten;        /* a dropped ask may write after its chunk was digested: chunks are served on
+                              * when all have been digested again */
     uint32_t again, checked; /* CLOSING: chunks that are, and were, digested again */
 } download_t;
 
@@ -104,15 +99,12 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us);
 bool download_work(download_t *p, uint64_t now_us);
 /* Returns the next deadline. */
 uint64_t download_tick(download_t *p, uint64_t now_us);
-/* Its owner has to do something: find other sources, or end it. */
-static inline bool download_needs_owner(const download_t *p)
-{
-    return p->needs_sources || p->state >= DOWNLOAD_DONE;
-}
-/* The owner looks for other sources: tokens of those that were lost, at most `cap`.  Returns how many. */
+/* The owner looks for other sources: tokens of those that are late or were lost, at most `cap`.  Returns how
+ * many. */
 uint32_t download_lost(download_t *p, uint64_t *ret_lost, uint32_t cap);
-/* The source answered something since the download began. */
-bool download_has_met(const download_t *p, uint64_t token);
+/* Of one of these: it answered something since the download began, and its connection has ended since, or it
+ * refused, or its bytes were bad. */
+bool download_has_failed(const download_t *p, uint64_t token);
 /* Why no byte came yet, as long as that is known; NULL. */
 static inline const heddle_error_t *download_trouble(const download_t *p)
 {

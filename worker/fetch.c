@@ -16,23 +16,25 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define NO_PIECE UINT32_MAX
 #define SAMPLE_US 10000u /* a rate is taken over at least so long: arrivals come in bursts */
 #define DEADLINE_FACTOR 4u
-#define DEADLINE_MIN_US 1000000u
+#define DEADLINE_MIN_US 200000u /* four keepalives */
 #define DEADLINE_MAX_US 30000000u
+#define SILENT_US 10000000u /* after which a connection on which asks are open is closed */
 #define NEED_US 500000u     /* between two need_sources, and how long a busy source rests */
 #define BAD_LIMIT 3u        /* sources that one piece may be bad from */
 #define ALL_BAD_US 5000000u /* others may come to hold the version meanwhile */
 
-typedef enum { SOURCE_LIVE, SOURCE_RESTING, SOURCE_LOST, SOURCE_BAD } source_state_t;
+typedef enum { SOURCE_LIVE, SOURCE_LATE, SOURCE_RESTING, SOURCE_LOST, SOURCE_BAD } source_state_t;
 
 typedef struct {
     uint32_t first, last, count;
-} list_t;
+} piece_list_t;
 typedef struct {
     uint64_t token;
     source_state_t state;
     bool listed;
-    uint32_t landed_count, good_count;
+    uint32_t landed_count, good_count, late_count;
     uint64_t life_us;                 /* last arrival or BEAT, or when it was asked after a pause */
+    uint64_t late_us;                 /* LATE: when its deadline passed last; then when it spoke again */
     uint64_t rest_us;                 /* RESTING: until then */
     uint64_t rate;                    /* bytes a second, EWMA; 0: not known yet */
     uint64_t sample_us, sample_bytes; /* since when, and how much came since */
@@ -43,6 +45,7 @@ struct fetch {
     void *self;                  /* of ops */
     uint32_t count, piece_bytes; /* of the plan */
     bool is_over;
+    bool is_late_asked;    /* asks may stand at a late source */
     uint32_t window_count; /* pieces in flight per source */
     uint32_t good_count;
     uint32_t cursor;          /* pieces from here on were never asked for */
@@ -52,7 +55,7 @@ struct fetch {
     unsigned order_count;
     uint64_t need_us;    /* need_sources is not called before */
     uint64_t all_bad_us; /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
-    list_t lists[LISTS];
+    piece_list_t lists[LISTS];
     /* One of each a piece. */
     uint64_t *ask; /* ASKED: its number */
     uint32_t *next, *prev;
@@ -69,7 +72,7 @@ static bool is_good(const fetch_t *f, uint32_t piece) { return f->good[piece / 6
 static void unlink_piece(fetch_t *f, uint32_t piece)
 {
     if (f->where[piece] < LISTS) {
-        list_t *l = &f->lists[f->where[piece]];
+        piece_list_t *l = &f->lists[f->where[piece]];
         uint32_t next = f->next[piece], prev = f->prev[piece];
         if (prev == NO_PIECE) l->first = next;
         else f->next[prev] = next;
@@ -84,7 +87,7 @@ static void unlink_piece(fetch_t *f, uint32_t piece)
 static void move_piece(fetch_t *f, uint32_t piece, unsigned list)
 {
     unlink_piece(f, piece);
-    list_t *l = &f->lists[list];
+    piece_list_t *l = &f->lists[list];
     f->prev[piece] = l->last;
     f->next[piece] = NO_PIECE;
     if (l->last == NO_PIECE) l->first = piece;
@@ -145,13 +148,27 @@ static int admit(fetch_t *f, uint64_t token)
 }
 
 /* How long a source may take to deliver: four times what a full window needs at its observed rate, within
- * bounds.  Without a rate it is four times the lower bound. */
+ * bounds.  Without a rate it is four times the lower bound.  It doubles each time that the source was late:
+ * where all are slow, asks that move on too early would never bring anything. */
 static uint64_t patience(const known_t *s)
 {
     uint64_t us = (uint64_t)DEADLINE_MIN_US * DEADLINE_FACTOR;
     if (s->rate) us = (uint64_t)((double)LIMIT_WINDOW_BYTES * 1e6 / (double)s->rate * DEADLINE_FACTOR);
     if (us < DEADLINE_MIN_US) us = DEADLINE_MIN_US;
+    for (uint32_t i = 0; i < s->late_count && us < DEADLINE_MAX_US; i++) us *= 2;
     return us < DEADLINE_MAX_US ? us : DEADLINE_MAX_US;
+}
+
+/* When a source with open asks is late, or late again. */
+static uint64_t due_us(const known_t *s)
+{
+    return (s->life_us > s->late_us ? s->life_us : s->late_us) + patience(s);
+}
+
+/* When its connection is closed, whose other end may be gone without a sign. */
+static uint64_t silent_us(const known_t *s)
+{
+    return s->life_us + (patience(s) > SILENT_US ? patience(s) : SILENT_US);
 }
 
 /* The source's deadline starts anew, and so does its sample: a rate is measured only over time in which
@@ -162,12 +179,27 @@ static void note_life(known_t *s, uint64_t now_us)
     s->sample_bytes = 0;
 }
 
-/* Gives up what is open at a source; its pieces go to another one. */
-static void drop_open(fetch_t *f, unsigned source)
+/* It speaks: it is late no more.  Its deadline is as short as before when it has spoken for as long as the
+ * longer one lasts, so that a source that comes and goes moves asks ever more seldom. */
+static void revive(known_t *s, uint64_t now_us)
 {
-    list_t *open = &f->lists[source];
-    for (; open->count; move_piece(f, open->first, AGAIN)) f->ops.drop_ask(f->self, f->ask[open->first]);
+    if (s->state == SOURCE_LATE) {
+        s->state = SOURCE_LIVE;
+        s->late_us = now_us;
+    } else if (s->late_count && now_us - s->late_us >= patience(s)) {
+        s->late_count = 0;
+    }
 }
+
+/* Gives up what is open at a source, but for its last `kept` asks; these pieces go to another one. */
+static void drop_asks(fetch_t *f, unsigned source, uint32_t kept)
+{
+    piece_list_t *open = &f->lists[source];
+    for (; open->count > kept; move_piece(f, open->first, AGAIN))
+        f->ops.drop_ask(f->self, f->ask[open->first]);
+}
+
+static void drop_open(fetch_t *f, unsigned source) { drop_asks(f, source, 0); }
 
 /* A source whose connection is gone has nothing open that could be dropped. */
 static void put_out(fetch_t *f, unsigned source, source_state_t state, bool is_gone)
@@ -196,9 +228,54 @@ static void conclude(fetch_t *f, bool is_good, uint64_t now_us)
     f->ops.end(f->self, is_good, now_us);
 }
 
-/* Asks the first live source of the list for as many pieces as its window lets; one that rested is tried
- * again when its pause is over.  A source that cannot be asked is out, and the next one is tried.  Without
- * any source a new list is needed. */
+/* The source to ask: the first live one of the list, else the late one whose deadline passed longest ago.
+ * NULL: there is none. */
+static known_t *choose(fetch_t *f, uint64_t now_us)
+{
+    known_t *late = NULL;
+    for (unsigned i = 0; i < f->order_count; i++) {
+        known_t *s = &f->known[f->order[i]];
+        if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
+        if (s->state == SOURCE_LIVE) return s;
+        if (s->state == SOURCE_LATE && (!late || s->late_us < late->late_us)) late = s;
+    }
+    return late;
+}
+
+/* Asks a source for as many pieces as its window lets.  One that cannot be asked is out. */
+static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
+{
+    unsigned source = (unsigned)(s - f->known);
+    source_state_t state = s->state;
+    const piece_list_t *open = &f->lists[source];
+    uint32_t piece;
+    /* Landed pieces count in the window: they were requested, and their digest may be slow. */
+    if (open->count + s->landed_count == 0) note_life(s, now_us);
+    while (s->state == state && open->count + s->landed_count < f->window_count &&
+           (piece = next_todo(f)) != NO_PIECE) {
+        uint64_t ask = 0;
+        if (f->where[piece] == NOWHERE) f->cursor++;
+        move_piece(f, piece, source);
+        int rc = f->ops.ask(f->self, piece, s->token, &ask);
+        if (rc) refuse_piece(f, piece, rc, now_us);
+        else f->ask[piece] = ask;
+    }
+}
+
+/* What stands at late sources is asked of `s` instead.  One ask stays at each as long as other pieces are to
+ * be asked for: a source says nothing to a receiver that has asked it nothing. */
+static void take_from_late(fetch_t *f, const known_t *s, uint32_t kept)
+{
+    f->is_late_asked = s->state == SOURCE_LATE;
+    for (unsigned i = 0; i < f->order_count; i++) {
+        unsigned at = f->order[i];
+        if (f->known[at].state != SOURCE_LATE || &f->known[at] == s) continue;
+        drop_asks(f, at, kept);
+        f->is_late_asked |= f->lists[at].count > 0;
+    }
+}
+
+/* Asks one source; what stands at late ones comes to it.  Without a live one a new list is needed. */
 static void go_on(fetch_t *f, uint64_t now_us)
 {
     if (f->is_over) return;
@@ -206,30 +283,23 @@ static void go_on(fetch_t *f, uint64_t now_us)
         conclude(f, true, now_us);
         return;
     }
-    known_t *s = NULL;
-    bool is_all_bad = f->order_count > 0;
-    uint32_t piece;
-    for (unsigned i = 0; i < f->order_count; i++) {
-        s = &f->known[f->order[i]];
-        if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
-        is_all_bad = is_all_bad && s->state == SOURCE_BAD;
-        if (s->state != SOURCE_LIVE) continue;
-        /* Landed pieces count in the window: they were requested, and their digest may be slow. */
-        list_t *open = &f->lists[f->order[i]];
-        f->all_bad_us = CLOCK_NEVER;
-        if (open->count + s->landed_count == 0) note_life(s, now_us);
-        while (s->state == SOURCE_LIVE && open->count + s->landed_count < f->window_count &&
-               (piece = next_todo(f)) != NO_PIECE) {
-            uint64_t ask = 0;
-            if (f->where[piece] == NOWHERE) f->cursor++;
-            move_piece(f, piece, f->order[i]);
-            int rc = f->ops.ask(f->self, piece, s->token, &ask);
-            if (rc) refuse_piece(f, piece, rc, now_us);
-            else f->ask[piece] = ask;
+    known_t *s;
+    bool is_asked = false;
+    while (!is_asked && (s = choose(f, now_us))) {
+        if (f->is_late_asked) take_from_late(f, s, 1);
+        ask_source(f, s, now_us);
+        if (f->is_late_asked && next_todo(f) == NO_PIECE) {
+            take_from_late(f, s, 0);
+            ask_source(f, s, now_us);
         }
-        if (s->state == SOURCE_LIVE) return;
+        is_asked = s->state <= SOURCE_LATE;
     }
+    if (is_asked) f->all_bad_us = CLOCK_NEVER;
+    if (is_asked && s->state == SOURCE_LIVE) return;
     /* Where every listed source sent wrong bytes, another one may still come to hold the version. */
+    bool is_all_bad = f->order_count > 0;
+    for (unsigned i = 0; i < f->order_count; i++)
+        is_all_bad = is_all_bad && f->known[f->order[i]].state == SOURCE_BAD;
     if (!is_all_bad) f->all_bad_us = CLOCK_NEVER;
     else if (f->all_bad_us == CLOCK_NEVER) f->all_bad_us = now_us;
     if (f->all_bad_us != CLOCK_NEVER && now_us - f->all_bad_us >= ALL_BAD_US) {
@@ -279,6 +349,7 @@ bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
     f->from[piece] = (uint8_t)(s - f->known);
     s->landed_count++;
     s->life_us = now_us;
+    revive(s, now_us);
     return true;
 }
 
@@ -344,19 +415,28 @@ void fetch_gone(fetch_t *f, uint64_t token, uint64_t now_us)
 void fetch_beat(fetch_t *f, uint64_t token, uint64_t now_us)
 {
     int from = find(f, token);
+    if (from >= 0) revive(&f->known[from], now_us);
     if (from >= 0 && f->known[from].state == SOURCE_LIVE) note_life(&f->known[from], now_us);
     go_on(f, now_us);
 }
 
-/* Only a source with open requests can be late. */
+/* Only a source with open asks can be late.  Its connection stays, for the same process may be fetching over
+ * it; it is closed when nothing has come over it for long. */
 void fetch_tick(fetch_t *f, uint64_t now_us)
 {
     for (unsigned i = 0; i < f->order_count && !f->is_over; i++) {
         unsigned at = f->order[i];
-        const known_t *s = &f->known[at];
-        if (s->state != SOURCE_LIVE || !f->lists[at].count || now_us - s->life_us < patience(s)) continue;
-        put_out(f, at, SOURCE_LOST, true);
-        f->ops.drop_peer(f->self, s->token);
+        known_t *s = &f->known[at];
+        if (s->state > SOURCE_LATE || !f->lists[at].count) continue;
+        if (now_us >= silent_us(s)) {
+            put_out(f, at, SOURCE_LOST, true);
+            f->ops.drop_peer(f->self, s->token);
+        } else if (now_us >= due_us(s)) {
+            s->state = SOURCE_LATE;
+            s->late_us = now_us;
+            s->late_count++;
+            f->is_late_asked = true;
+        }
     }
     go_on(f, now_us);
 }
@@ -380,9 +460,9 @@ uint64_t fetch_deadline(const fetch_t *f)
     for (unsigned i = 0; i < f->order_count; i++) {
         const known_t *s = &f->known[f->order[i]];
         if (s->state == SOURCE_RESTING && !live) at = clock_earlier(at, s->rest_us);
-        if (s->state != SOURCE_LIVE) continue;
-        live = true;
-        if (f->lists[f->order[i]].count) at = clock_earlier(at, s->life_us + patience(s));
+        if (s->state > SOURCE_LATE) continue;
+        live = live || s->state == SOURCE_LIVE;
+        if (f->lists[f->order[i]].count) at = clock_earlier(at, clock_earlier(due_us(s), silent_us(s)));
     }
     if (live) return at;
     at = clock_earlier(at, f->need_us);
@@ -396,11 +476,19 @@ uint32_t fetch_from(const fetch_t *f, uint64_t token)
     return at < 0 ? 0 : f->known[at].good_count;
 }
 
+bool fetch_is_late(const fetch_t *f, uint64_t token)
+{
+    int at = find(f, token);
+    return at >= 0 && f->known[at].state == SOURCE_LATE;
+}
+
 int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 {
     int n = 0;
-    for (unsigned i = 0; i < f->known_count && n < cap; i++)
-        if (f->known[i].state == SOURCE_LOST || f->known[i].state == SOURCE_BAD) out[n++] = f->known[i].token;
+    for (unsigned i = 0; i < f->known_count && n < cap; i++) {
+        source_state_t state = f->known[i].state;
+        if (state != SOURCE_LIVE && state != SOURCE_RESTING) out[n++] = f->known[i].token;
+    }
     return n;
 }
 
@@ -427,7 +515,7 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->from = f->where + n;
     f->bad_counts = f->from + n;
     memset(f->where, NOWHERE, n);
-    for (unsigned i = 0; i < LISTS; i++) f->lists[i] = (list_t){NO_PIECE, NO_PIECE, 0};
+    for (unsigned i = 0; i < LISTS; i++) f->lists[i] = (piece_list_t){NO_PIECE, NO_PIECE, 0};
     for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++)
         f->known[admit(f, plan->bad[i])].state = SOURCE_BAD;
     *ret_fetch = f;

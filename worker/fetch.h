@@ -2,7 +2,7 @@
 /* worker/fetch.h (PURE): which range from which source next.  state + event + now -> calls of its ops.
  *
  * One fetch_t moves one part's ranges: `count` pieces numbered 0..count-1 (the caller maps a piece to bytes:
- * first the manifest's pieces in one fetch, then the region's chunks in another).  It alone knows the state
+ * first the manifest's pieces in one fetch, then the payload's chunks in another).  It alone knows the state
  * of a piece:
  *
  *   todo --ops.ask--> asked --fetch_land--> landed --fetch_good--> good
@@ -14,8 +14,10 @@
  * known, also when its source is lost meanwhile.
  *
  * The window limits the bytes that are asked of one source or have landed from it: LIMIT_WINDOW_BYTES, at
- * least one piece.  The deadline of a source follows its observed rate: window / rate x 4, between 1 and
- * 30 s, and 4 s until the rate is known; BEAT counts as life.
+ * least one piece.  The deadline of a source follows its observed rate: window / rate x 4, between 0.2 and
+ * 30 s, and 0.8 s until the rate is known; BEAT counts as life.  A source that is late is not dead: its asks
+ * stand where they are until another source can be asked, and its connection stays.  Its last ask stays there
+ * as long as other pieces are to be asked for: the answer, or a BEAT, gives it its place in the list back.
  *
  *   state    event                 calls
  *   running  sources (new list)    ask of the first live source while its window has room
@@ -25,9 +27,13 @@
  *            refused(piece, ask)   drop_ask of what is open there, next source; err AGAIN: asked again after
  *                                  half a second; err GONE: as gone; any other: lost
  *            gone(token)           lost: pieces back to todo, next source
- *            beat(token)           deadline moves
- *            tick                  source past its deadline: drop_peer, as gone;
- *                                  no source left: need_sources once, again every half second
+ *            beat(token)           deadline moves; a late source is live again, and after its deadline as
+ *                                  if it had never been late; landed(piece): the same
+ *            tick                  source past its deadline: late, and its next deadline is twice as far;
+ *                                  drop_ask of all but the last that is open there as soon as another one
+ *                                  is asked, and of that one when no piece is left to be asked for;
+ *                                  silent for 10 s (or its deadline): drop_peer, as gone;
+ *                                  no live source left: need_sources once, again every half second
  *            cancel                drop_ask for all open; then over
  *   over     anything              none
  *
@@ -35,9 +41,9 @@
  * quarantined for 5 s; its open asks are dropped first.  Without any source a fetch waits: its caller's
  * deadline decides.  A source that cannot be asked (ops.ask fails) has refused the piece.
  *
- * One source is asked at a time, the first live one of the list, so that the load stays as it was planned.  A
- * lost source is asked again when a new list names it; a quarantined one never.  Asks of a source that a new
- * list leaves out are dropped.
+ * One source is asked at a time, the first live one of the list, so that the load stays as it was planned;
+ * else the late ones in turns.  A lost source is asked again when a new list names it; a quarantined one
+ * never.  Asks of a source that a new list leaves out are dropped.
  *
  * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 20 bytes
  * a piece).  Loop thread only; the download that made it owns it.  Its ops must not call it. */
@@ -94,7 +100,9 @@ uint64_t fetch_deadline(const fetch_t *f); /* when fetch_tick is due; CLOCK_NEVE
 piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token);
 /* Of one source: pieces that came good from it; 0 for an unknown one. */
 uint32_t fetch_from(const fetch_t *f, uint64_t token);
-/* Tokens of sources that were lost or quarantined; returns how many (at most cap). */
+/* It did not answer in time, and its connection still stands. */
+bool fetch_is_late(const fetch_t *f, uint64_t token);
+/* Tokens of sources that are late, lost or quarantined; returns how many (at most cap). */
 int fetch_lost(const fetch_t *f, uint64_t out[], int cap);
 
 #endif

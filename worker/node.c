@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "worker/node.h"
 
+#include "client/sharing.h"
 #include "core/errors.h"
 #include "core/log.h"
 #include "core/repeat.h"
@@ -82,13 +83,14 @@ msg_counts_t worker_node_counts(const worker_node_t *n)
     core->io->tr->counters(core->io->t, &c);
     msg_counts_t sum = {.bytes_in = c.bytes_in,
                         .bytes_out = c.bytes_out,
-                        .chunks_bad = core->counters.chunks_bad,
-                        .retries = core->counters.retries,
+                        .chunks_bad = core->bulk.chunks_bad,
+                        .retries = core->bulk.retries,
                         .fenced = core->member.session.fenced_count,
-                        .own_bytes = slots_memory(core->slots).bytes};
+                        .own_bytes = slots_memory(core->bulk.slots).bytes};
+    if (core->bulk.sharing) sum.held_bytes = mappings_count(sharing_mappings(core->bulk.sharing)).held_bytes;
     for (uint32_t i = 0; i < n->adapter_count; i++) {
-        uint32_t total = n->adapters[i].sync.slot_count;
-        slots_count_t count = slots_count(core->slots, i);
+        uint32_t total = n->adapters[i].versions.slot_count;
+        slots_count_t count = slots_count(core->bulk.slots, i);
         sum.slots_total += total;
         sum.slots_free += total > count.used ? total - count.used : 0;
         sum.slots_held += count.held;
@@ -98,7 +100,7 @@ msg_counts_t worker_node_counts(const worker_node_t *n)
 
 /* JOIN restates all that this worker holds, because the broker may have been restarted without any memory
  * of it. Without memory nothing is sent: the session repeats it when no answer comes. */
-static void send_join(worker_node_t *n)
+static void send_join(worker_node_t *n, uint64_t now_us)
 {
     const worker_opts_t *opts = &n->core.opts;
     const node_io_t *io = n->core.io;
@@ -114,8 +116,9 @@ static void send_join(worker_node_t *n)
     if (!adapters || !held) goto done;
     for (uint32_t i = 0; i < n->adapter_count; i++) {
         const adapter_t *a = &n->adapters[i];
-        adapters[i] = (msg_subscription_t){a->name, a->sync.applied.decision, a->sync.applied.version};
-        held_count += adapter_held(a, held + held_count, LIMIT_HELD - held_count);
+        adapters[i] =
+            (msg_subscription_t){a->name, a->versions.applied.decision, a->versions.applied.version};
+        held_count += adapter_held(a, now_us, held + held_count, LIMIT_HELD - held_count);
     }
     /* A join must fit into a frame: of very many versions the last ones are restated without their times. */
     for (uint32_t i = LIMIT_HELD_WHOLE; i < held_count; i++)
@@ -144,11 +147,14 @@ static void send_join(worker_node_t *n)
                           .network = where.network,
                           .group = opts->group,
                           .rank = opts->rank,
-                          .ranks = opts->ranks};
+                          .ranks = opts->ranks,
+                          .place = n->core.bulk.sharing ? sharing_place(n->core.bulk.sharing) : 0,
+                          .unheld = n->core.bulk.unheld,
+                          .host_share = opts->host_share};
     /* Without an address of its own this worker could serve no other one. */
     if (io->tr->address(io->t, &m.join.address)) goto done;
     if (member_send(&n->core.member, &m) == HEDDLE_OK)
-        for (uint32_t i = 0; i < n->adapter_count; i++) sync_restate(&n->adapters[i].sync);
+        for (uint32_t i = 0; i < n->adapter_count; i++) versions_restate(&n->adapters[i].versions);
 done:
     free(adapters);
     free(held);
@@ -171,7 +177,8 @@ static void send_heartbeat(void *self)
                                     .seq = s->heartbeat_seq,
                                     .adapters = rows,
                                     .adapter_count = n->adapter_count,
-                                    .counts = worker_node_counts(n)};
+                                    .counts = worker_node_counts(n),
+                                    .unheld = n->core.bulk.unheld};
     (void)member_send(&n->core.member, &m);
     if (n->core.has_unsent) io->redial(io->self); /* JOIN and what follows repeat all of it */
 done:
@@ -192,9 +199,13 @@ static void send_verified(worker_node_t *n, uint32_t adapter, const msg_verified
 }
 
 /* Answers a VERIFY and frees its place. `err`: what is wrong with the application's copy apart from its
- * bytes; OK: nothing. */
+ * bytes; OK: nothing. A manifest that alone has gone bad is the whole answer. */
 static void answer_check(worker_node_t *n, check_t *check, exported_t exported, int err)
 {
+    if (check->has_bad_manifest && !check->has_bad_tensors) {
+        exported = EXPORTED_UNKNOWN;
+        err = HEDDLE_ERR_DIGEST_MISMATCH;
+    }
     send_verified(n, check->adapter,
                   &(msg_verified_t){.req = check->req,
                                     .version = check->version,
@@ -218,11 +229,11 @@ static void hash_piece(worker_node_t *n, check_t *check, uint64_t now_us)
     check->state = CHECK_ASKING;
     check->deadline_us = now_us + CHECK_ANSWER_US;
     adapter_t *a = &n->adapters[check->adapter];
-    const sync_entry_t *e = sync_find(&a->sync, check->version);
-    adapter_tell(a, &(sync_action_t){.event = HEDDLE_EVENT_VERIFY,
-                                     .version = check->version,
-                                     .what = e ? e->what : NULL,
-                                     .digest = check->slot->h1});
+    const versions_entry_t *e = versions_find(&a->versions, check->version);
+    adapter_tell(a, &(versions_action_t){.event = HEDDLE_EVENT_VERIFY,
+                                         .version = check->version,
+                                         .what = e ? e->what : NULL,
+                                         .digest = check->slot->h1});
 }
 
 /* --- the session and the broker's messages ---------------------------------------------------- */
@@ -263,19 +274,24 @@ static void deliver(worker_node_t *n, const msg_t *m, uint64_t now_us)
     case MSG_ABORT: name = m->abort.adapter; break;
     case MSG_RETIRE: name = m->retire.adapter; break;
     case MSG_VERIFY: name = m->verify.adapter; break;
+    case MSG_PEERS:
+        if (n->core.bulk.sharing)
+            sharing_peers(n->core.bulk.sharing, m->peers.peers, m->peers.peer_count, now_us);
+        return;
     case MSG_ERROR:
         log_emit(LOG_DEBUG, "worker.error", "the broker refused a %s: %s", msg_name((int)m->error.of),
                  m->error.message);
         return;
     default: return;
     }
-    int index = slots_find(n->core.slots, name);
+    int index = slots_find(n->core.bulk.slots, name);
     if (index < 0) return;
     if (m->type != MSG_VERIFY) {
         adapter_hear(&n->adapters[index], m, now_us);
         return;
     }
-    int rc = checks_start(&n->checks, n->core.slots, (uint32_t)index, &m->verify);
+    const versions_entry_t *e = versions_find(&n->adapters[index].versions, m->verify.version);
+    int rc = checks_start(&n->checks, n->core.bulk.slots, (uint32_t)index, e ? e->what : NULL, &m->verify);
     msg_verified_t none = {.req = m->verify.req, .version = m->verify.version, .code = heddle_err_name(rc)};
     if (rc) send_verified(n, (uint32_t)index, &none);
 }
@@ -311,8 +327,11 @@ static void on_worker_session(void *self, const node_event_t *session_event, uin
         bool is_fenced = m.type == MSG_ERROR;
         if (is_fenced) msg_to_error(&m.error, &error);
         else
-            error_fail(&error, HEDDLE_ERR_UNAVAILABLE,
-                       "no message from the broker for a lease; serving goes on");
+            error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "%s; serving goes on",
+                       member->session.has_lapsed
+                           ? "this process stood still for longer than a lease, and joins again"
+                       : member->refusal.code ? member->refusal.message
+                                              : "no message from the broker for a lease");
         heddle_event_t event = {.type = is_fenced ? HEDDLE_EVENT_FENCED : HEDDLE_EVENT_LOST_BROKER,
                                 .code = error.code,
                                 .retriable = 1,
@@ -322,7 +341,7 @@ static void on_worker_session(void *self, const node_event_t *session_event, uin
         member_tell(&n->core.member, &event);
     }
     /* A WELCOME is obeyed before the heartbeat, which then reports what it has changed. */
-    if (out & SO_JOIN) send_join(n);
+    if (out & SO_JOIN) send_join(n, now_us);
     if (out & SO_ELSEWHERE) tell_refusal(n, 1, now_us);
     if (out & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (out & SO_REFUSED) {
@@ -342,12 +361,12 @@ static void on_worker_session(void *self, const node_event_t *session_event, uin
 
 /* --- node_ops --------------------------------------------------------------------------------- */
 
-/* The handshake was rejected, mostly for a key: the session never sees that connection. */
+/* The session never sees that connection. */
 static void on_line_refused(void *self, const heddle_error_t *why, uint64_t now_us)
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
-    n->core.member.refusal = *why;
+    member_line_refused(&n->core.member, why);
     tell_refusal(n, 1, now_us);
 }
 
@@ -365,12 +384,18 @@ static void on_worker_transfer(void *self, const tr_event_t *event, uint64_t now
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_transfer(&n->adapters[i], event, now_us);
 }
 
-/* The memory's work in the background waits meanwhile: a step of it would delay the version. */
 static bool is_fetching(const worker_node_t *n)
 {
     for (uint32_t i = 0; i < n->adapter_count; i++)
         if (adapter_is_fetching(&n->adapters[i])) return true;
     return false;
+}
+
+/* A descriptor of its sharing. */
+static void on_readable(void *self)
+{
+    worker_node_t *n = self;
+    sharing_readable(n->core.bulk.sharing);
 }
 
 /* The session goes first: whether the lease is over decides what the adapters may do. */
@@ -390,7 +415,9 @@ static uint64_t on_tick(void *self, uint64_t now_us)
     uint64_t next = clock_earlier(clock_earlier(n->join_end_us, unjoined_us), checks_deadline(&n->checks));
     for (uint32_t i = 0; i < n->adapter_count; i++)
         next = clock_earlier(next, adapter_tick(&n->adapters[i], now_us));
-    if (!is_fetching(n)) next = clock_earlier(next, slots_deadline(n->core.slots));
+    if (is_fetching(n)) regions_busy(slots_regions(n->core.bulk.slots), now_us);
+    next = clock_earlier(next, slots_deadline(n->core.bulk.slots));
+    if (n->core.bulk.sharing) next = clock_earlier(next, sharing_turn(n->core.bulk.sharing, now_us));
     return clock_earlier(next, session_deadline(&n->core.member.session));
 }
 
@@ -408,12 +435,13 @@ static bool on_work(void *self, uint64_t now_us)
     }
     check_t *check = checks_hashing(&n->checks);
     if (check) hash_piece(n, check, now_us);
-    return check || (!is_fetching(n) && slots_work(n->core.slots, now_us));
+    return check || slots_work(n->core.bulk.slots, now_us);
 }
 
 const node_ops_t worker_node_ops = {.session = on_worker_session,
                                     .refused = on_line_refused,
                                     .transfer = on_worker_transfer,
+                                    .readable = on_readable,
                                     .tick = on_tick,
                                     .work = on_work};
 
@@ -441,19 +469,67 @@ void worker_node_leave(worker_node_t *n, uint64_t now_us)
     on_worker_session(n, &(node_event_t){.kind = SE_LEAVE}, now_us);
 }
 
-slots_t *worker_node_slots(const worker_node_t *n) { return n->core.slots; }
+_Static_assert(WORKER_FDS == SHARING_FDS, "all that it shares with");
+void worker_node_fds(const worker_node_t *n, int ret_fds[WORKER_FDS])
+{
+    for (int i = 0; i < WORKER_FDS; i++) ret_fds[i] = -1;
+    if (n->core.bulk.sharing) sharing_fds(n->core.bulk.sharing, ret_fds);
+}
+
+slots_t *worker_node_slots(const worker_node_t *n) { return n->core.bulk.slots; }
 const heddle_error_t *worker_node_refusal(const worker_node_t *n) { return &n->core.member.refusal; }
 worker_core_t *worker_node_core(worker_node_t *n) { return &n->core; }
 adapter_t *worker_node_adapter(worker_node_t *n, uint32_t index) { return &n->adapters[index]; }
 
 /* --- life ------------------------------------------------------------------------------------- */
 
+/* A note of a source about what is held, for the adapter that holds it. */
+static void on_note(void *self, const char *source, note_t note, const content_id_t *id)
+{
+    worker_node_t *n = self;
+    for (uint32_t i = 0; i < n->adapter_count; i++) intake_hear(&n->adapters[i].intake, source, note, id);
+    /* What is handed on here already, the source has come to doubt: no process asks for it a second time. */
+    if (note == NOTE_VERIFY || note == NOTE_SPOILED)
+        provider_doubt(sharing_provider(n->core.bulk.sharing), id);
+}
+
+/* Without it every version is fetched. Where the operator named a directory for it, that is an error. */
+static int share(worker_node_t *n, heddle_error_t *error)
+{
+    heddle_error_t why;
+    regions_t *memory = slots_regions(n->core.bulk.slots);
+    sharing_opts_t opts = {.directory = n->core.opts.host_share,
+                           .life = n->core.opts.life,
+                           .pool = regions_pool(memory),
+                           .heard = on_note,
+                           .self = n};
+    int rc = sharing_new(&opts, &n->core.bulk.sharing, &why);
+    if (!rc) {
+        regions_share(memory, sharing_provider(n->core.bulk.sharing));
+        return HEDDLE_OK;
+    }
+    if (opts.directory && error) *error = why;
+    if (opts.directory) return rc;
+    error_text(n->core.bulk.unheld, sizeof n->core.bulk.unheld, why.message);
+    log_emit(LOG_WARN, "worker.unshared", "this worker copies the versions of its host: %s%s%s", why.message,
+             why.hint[0] ? "; " : "", why.hint);
+    return HEDDLE_OK;
+}
+
+bool worker_node_shares(const worker_node_t *n, const char **ret_why)
+{
+    *ret_why = n->core.bulk.unheld;
+    return n->core.bulk.sharing != NULL;
+}
+
 /* The adapters are part of the node's own memory, so that their addresses stay valid for its life. */
-int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node)
+int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node,
+                    heddle_error_t *error)
 {
     worker_node_t *n = calloc(1, sizeof *n + opts->adapter_count * sizeof *n->adapters);
-    if (!n) return HEDDLE_ERR_NO_MEMORY;
+    if (!n) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
     n->core = (worker_core_t){.opts = *opts, .io = io, .heartbeat = send_heartbeat, .self = n};
+    n->core.bulk = (bulk_t){.io = io, .is_digested_here = opts->verifies_each, .check = opts->check};
     member_init(&n->core.member,
                 &(session_opts_t){.role = ROLE_WORKER,
                                   .life = opts->life,
@@ -463,10 +539,13 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
                 io);
     n->join_end_us = CLOCK_NEVER;
     n->unjoined_us = opts->broker ? 0 : CLOCK_NEVER;
-    slots_ops_t ops = {.io = io, .wake = opts->wake, .self = opts->wake_self};
-    if (slots_new(opts->adapters, opts->adapter_count, &ops, &n->core.slots)) {
+    slots_ops_t ops = {.io = io, .wake = opts->wake, .self = opts->wake_self, .is_guarded = opts->is_guarded};
+    int rc = slots_new(opts->adapters, opts->adapter_count, &ops, &n->core.bulk.slots);
+    if (rc) error_fail(error, rc, "no memory for a worker");
+    if (!rc && opts->is_sharing) rc = share(n, error);
+    if (rc) {
         worker_node_destroy(&n);
-        return HEDDLE_ERR_NO_MEMORY;
+        return rc;
     }
     n->adapter_count = opts->adapter_count;
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_init(&n->adapters[i], &n->core, i);
@@ -484,15 +563,16 @@ void worker_node_destroy(worker_node_t **node)
     owner_check(n->core.io->owner);
     checks_fini(&n->checks);
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_end(&n->adapters[i]);
-    if (n->core.slots) {
+    if (n->core.bulk.slots) {
         bool dropped = false;
-        slots_settle(n->core.slots);
+        slots_settle(n->core.bulk.slots);
         for (uint32_t i = 0; i < n->adapter_count; i++) dropped |= adapter_drop_sources(&n->adapters[i]);
-        if (dropped) slots_settle(n->core.slots);
-        slots_unmap_all(n->core.slots);
+        if (dropped) slots_settle(n->core.bulk.slots);
+        slots_unmap_all(n->core.bulk.slots);
+        sharing_close(&n->core.bulk.sharing);
     }
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_free(&n->adapters[i]);
-    slots_close(&n->core.slots);
+    slots_close(&n->core.bulk.slots);
     member_fini(&n->core.member);
     free(n);
 }

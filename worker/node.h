@@ -2,10 +2,11 @@
 /* worker/node.h: a worker as a node, without thread and sockets: its membership, its adapters, and the
  * checks that VERIFY asks for.
  *
- *   frame -> member (client/member.h) -> adapter (worker/adapter.h) -> sync (worker/sync.h)
+ *   frame -> member (client/member.h) -> adapter (worker/adapter.h) -> versions (worker/versions.h)
  *   transfer event, tick, work        -> adapter
  *
- * The node routes; an adapter obeys what its sync decides.  The states are the session's and sync's.
+ * The node routes; an adapter obeys what versions_step decides.  The states are those of session_t and
+ * versions_t.
  *
  * Loop thread only: the public calls (worker.c) come here through shell_call.  The handle (worker.c), or a
  * test, owns a node, and the node owns its adapters and the table of slots. */
@@ -33,6 +34,10 @@ typedef struct {
     const char *group;
     uint32_t rank, ranks; /* as in heddle/worker.h */
     bool app, answers_verify, omits_staging;
+    bool is_sharing;          /* versions are held in other processes of the host, and offered to them */
+    bool verifies_each;       /* what is held is digested here, whatever others have found */
+    const char *host_share;   /* as sharing_opts_t.directory */
+    bool is_guarded;          /* as in regions_opts_t */
     uint64_t join_timeout_us; /* 0: never */
     uint64_t pid, seed;
     key16_t life;
@@ -45,8 +50,10 @@ typedef struct {
 typedef struct worker_node worker_node_t;
 extern const node_ops_t worker_node_ops;
 
-/* `opts` is copied; `io` is borrowed for the node's life, and its transfer is open.  NO_MEMORY. */
-int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node);
+/* `opts` is copied; `io` is borrowed for the node's life, and its transfer is open.  NO_MEMORY; as
+ * sharing_new where opts->host_share is named. */
+int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_t **ret_node,
+                    heddle_error_t *error);
 /* Slots with readers outlive it. */
 void worker_node_destroy(worker_node_t **node);
 void worker_node_leave(worker_node_t *n, uint64_t now_us);
@@ -64,10 +71,15 @@ typedef struct {
 /* OK; NOT_FOUND and FENCED as in heddle/worker.h. */
 int worker_node_answer(worker_node_t *n, const app_answer_t *answer, uint64_t now_us);
 
+/* Descriptors of which one is readable when the node's tick is due; -1: none. */
+#define WORKER_FDS 2
+void worker_node_fds(const worker_node_t *n, int ret_fds[WORKER_FDS]);
 /* The table of slots, for its functions that may be called on any thread. */
 slots_t *worker_node_slots(const worker_node_t *n);
 /* The reason why the broker does not admit it; code 0: no refusal since it was admitted last. */
 const heddle_error_t *worker_node_refusal(const worker_node_t *n);
+/* False: it copies every version.  `ret_why`: as HEARTBEAT's unheld; borrowed until the next turn. */
+bool worker_node_shares(const worker_node_t *n, const char **ret_why);
 msg_counts_t worker_node_counts(const worker_node_t *n);
 
 #endif

@@ -37,7 +37,8 @@ int slots_new(const char *const *adapters, uint32_t count, const slots_ops_t *op
     slots_t *s = calloc(1, sizeof *s + count * sizeof *s->shelves);
     if (!s) return HEDDLE_ERR_NO_MEMORY;
     s->by_name = calloc(count, sizeof *s->by_name);
-    if (!s->by_name || regions_new(ops->io, &(regions_opts_t){.has_views = true}, &s->memory)) goto fail;
+    regions_opts_t memory = {.has_views = true, .is_guarded = ops->is_guarded};
+    if (!s->by_name || regions_new(ops->io, &memory, &s->memory)) goto fail;
     s->ops = *ops;
     s->count = count;
     atomic_init(&s->owners, 1);
@@ -247,7 +248,7 @@ int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot,
     }
     if (slot->state != SLOT_FREE) return error_fail(error, HEDDLE_ERR_NO_SLOT, "slot %u is in use", index);
     slot->state = SLOT_MAKING;
-    slot->is_adopted = slot->is_damaged = false;
+    slot->is_adopted = false;
     *ret_slot = slot;
     return HEDDLE_OK;
 }
@@ -258,19 +259,32 @@ int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error)
     owner_check(slot->table->ops.io->owner);
     if (slot->state != SLOT_MAKING)
         return error_fail(error, HEDDLE_ERR_INTERNAL, "slot %u is not being made", slot->index);
-    int rc = regions_take(slot->table->memory, (size_t)bytes, &slot->region, error);
+    int rc = regions_take(slot->table->memory, slot, (size_t)bytes, &slot->region, error);
     if (rc != HEDDLE_ERR_AGAIN) slot->state = rc ? SLOT_FREE : SLOT_RESERVED;
     return rc;
 }
 
-int slot_adopt(slot_t *slot, const slot_t *from)
+int slot_adopt(slot_t *slot, region_t *region)
 {
     owner_check(slot->table->ops.io->owner);
     if (slot->state != SLOT_MAKING) return HEDDLE_ERR_INTERNAL;
-    slot->region = region_ref(from->region);
+    regions_give_up(slot->table->memory, slot);
+    slot->region = region_ref(region);
     slot->is_adopted = true;
     slot->state = SLOT_RESERVED;
     return HEDDLE_OK;
+}
+
+int slots_hold(slots_t *s, struct mappings *from, struct hold *hold, region_t **ret_region,
+               heddle_error_t *error)
+{
+    return regions_hold(s->memory, from, hold, ret_region, error);
+}
+
+void slot_offer(slot_t *slot, const digest_t *manifest, size_t bytes)
+{
+    regions_content_t content = {.manifest = *manifest, .bytes = bytes};
+    regions_offer(slot->table->memory, slot->region, &content);
 }
 
 /* All that a reader may ask for is made before the slot opens, so that readers need no lock. The last two
@@ -344,6 +358,7 @@ void slot_drop(slot_t *slot, uint64_t now_us)
     owner_check(slot->table->ops.io->owner);
     bool is_active = slot == slots_active(slot->table, slot->adapter);
     if (slot->state == SLOT_FREE || slot->state == SLOT_LEAVING || is_active) return;
+    if (slot->state == SLOT_MAKING) regions_give_up(slot->table->memory, slot);
     slot->state = SLOT_LEAVING;
     slot->leaving_us = now_us;
     atomic_fetch_or(&slot->refs, CLOSED | WANTED);
@@ -375,6 +390,7 @@ int slots_next_free(const slots_t *s, uint32_t adapter)
 
 bool slots_work(slots_t *s, uint64_t now_us) { return regions_work(s->memory, now_us); }
 uint64_t slots_deadline(const slots_t *s) { return regions_deadline(s->memory); }
+regions_t *slots_regions(slots_t *s) { return s->memory; }
 pool_count_t slots_memory(const slots_t *s) { return regions_count(s->memory); }
 
 /* Slots are made in the order of their index, so that the first missing one ends the count. */

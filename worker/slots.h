@@ -5,7 +5,7 @@
  *    ^          |                         |                 |
  *    |          +-------------------------+------ drop -----+
  *    |                                            v
- *    +------- free (no reader, send, ask) ----- LEAVING
+ *    +------- free (no reader, no ask) ------ LEAVING
  *
  * One SEALED slot of an adapter may be the active one (slots_active): that is a pointer of the table, and not
  * a state of the slot, because readers must get it in one load.  The active slot is not dropped.
@@ -26,7 +26,7 @@
 
 #include "client/regions.h"
 #include "core/limits.h"
-#include "proto/manifest.h"
+#include "formats/manifest.h"
 
 #include <heddle/worker.h>
 #include <stdatomic.h>
@@ -48,9 +48,6 @@ struct heddle_snapshot {
     uint64_t leaving_us; /* when it was dropped, for "held for so long" */
     region_t *region;    /* NULL while FREE and MAKING; another slot may refer to it too */
     bool is_adopted;     /* RESERVED: the region came with its bytes */
-    bool is_damaged;     /* hashed again, the bytes were others: no version adopts them */
-    bool is_shared;      /* the transfer serves the region under `key`; set by its adapter */
-    share_key_t key;
     /* Written before the slot opens, and read by its readers. */
     digest_t h1;
     manifest_t manifest; /* borrows from the region's read-only view */
@@ -67,6 +64,7 @@ typedef struct {
     /* [any thread] a slot that is wanted back lost its last reader */
     void (*wake)(void *self);
     void *self;
+    bool is_guarded; /* as in regions_opts_t */
 } slots_ops_t;
 
 /* `adapters`: names, copied; their order gives the numbers 0..count-1. */
@@ -93,12 +91,17 @@ void slot_release(slot_t **held);
 
 /* FREE -> MAKING: takes slot `index` for a version that comes.  NO_MEMORY; NO_SLOT: it is in use. */
 int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot, heddle_error_t *error);
-/* MAKING -> RESERVED: takes memory for an arena of `bytes`.  AGAIN: a piece of it was made, and the slot is
+/* MAKING -> RESERVED: takes memory for content of `bytes`.  AGAIN: a piece of it was made, and the slot is
  * MAKING: call again, or drop it.  NO_MEMORY: it is FREE.  INTERNAL: it is not MAKING. */
 int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error);
-/* The same, with the region of `from`, which is sealed and of the same adapter: they share it.
- * INTERNAL: it is not MAKING. */
-int slot_adopt(slot_t *slot, const slot_t *from);
+/* The same, with a region that has the bytes already, as of another slot, or held in another process
+ * (slots_hold): one more reference.  INTERNAL: it is not MAKING. */
+int slot_adopt(slot_t *slot, region_t *region);
+/* As regions_hold. */
+int slots_hold(slots_t *s, struct mappings *from, struct hold *hold, region_t **ret_region,
+               heddle_error_t *error);
+/* The SEALED slot's content is offered to this host from now on (regions_offer). */
+void slot_offer(slot_t *slot, const digest_t *manifest, size_t bytes);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);
 /* Opens a RESERVED slot to readers: its bytes are verified.  Takes `manifest`, which borrows from
@@ -125,6 +128,7 @@ uint32_t slot_readers(const slot_t *slot);
 bool slots_work(slots_t *s, uint64_t now_us);
 uint64_t slots_deadline(const slots_t *s);
 pool_count_t slots_memory(const slots_t *s);
+regions_t *slots_regions(slots_t *s);
 
 /* The slot that is reserved next: the first one that is FREE, made or not; -1: all are used. */
 int slots_next_free(const slots_t *s, uint32_t adapter);

@@ -2,7 +2,7 @@
 /* What a hold on a version offers: its table, its bytes, its digest, and a PEFT directory made of them. */
 #include "core/errors.h"
 #include "core/sized.h"
-#include "proto/peft.h"
+#include "formats/peft.h"
 #include "worker/slots.h"
 
 #include <dirent.h>
@@ -54,8 +54,8 @@ int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DI
     uint64_t leaves[PIECE / LIMIT_PAGE_BYTES];
     h1_t h;
     manifest_h1_begin(&s->manifest, &h);
-    for (uint64_t at = 0; at < s->manifest.region_bytes; at += PIECE) {
-        uint64_t left = s->manifest.region_bytes - at;
+    for (uint64_t at = 0; at < s->manifest.payload_bytes; at += PIECE) {
+        uint64_t left = s->manifest.payload_bytes - at;
         size_t bytes = left < PIECE ? (size_t)left : PIECE;
         digest_leaves((const uint8_t *)s->region->view + at, bytes, leaves);
         h1_add_leaves(&h, leaves, (bytes + LIMIT_PAGE_BYTES - 1) / LIMIT_PAGE_BYTES);

@@ -9,7 +9,7 @@
  * another source may come, or the network may recover: one worker's trouble must not end a rollout early,
  * and a version without a deadline is never given up.  After the first byte the fetch's own deadlines rule.
  *
- * Loop thread only; the adapter owns it. */
+ * Loop thread only; an intake (worker/intake.h) owns it. */
 #ifndef WORKER_UNREACHED_H
 #define WORKER_UNREACHED_H
 

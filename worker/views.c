@@ -37,12 +37,12 @@ typedef enum { IDLE, HELD, GONE } view_state_t;
 typedef struct {
     struct DLManagedTensor managed;
     atomic_int state;
-} view_t;
+} tensor_view_t;
 struct heddle_views {
     atomic_uint refs, held;
     slot_t *slot; /* valid while the caller holds the snapshot, or a view is HELD */
     uint32_t count;
-    view_t views[];
+    tensor_view_t views[];
 };
 
 /* DLPack's DLDataTypeCode; bits 0: it has no such type that is not packed. */
@@ -87,7 +87,7 @@ static void unref(heddle_views_t *v)
  * nothing. */
 static void end(struct DLManagedTensor *managed)
 {
-    view_t *view = (view_t *)managed;
+    tensor_view_t *view = (tensor_view_t *)managed;
     heddle_views_t *v = managed->context;
     slot_t *slot = v->slot;
     int expected = HELD;
@@ -127,7 +127,7 @@ static int64_t *fill(heddle_views_t *v, uint32_t index, int64_t *shape)
 int heddle_snapshot_views(const heddle_snapshot_t *s, heddle_views_t **ret_views)
 {
     uint32_t count = s->manifest.tensor_count;
-    size_t heads = sizeof(heddle_views_t) + count * sizeof(view_t), extents = 0;
+    size_t heads = sizeof(heddle_views_t) + count * sizeof(tensor_view_t), extents = 0;
     for (uint32_t i = 0; i < count; i++) {
         manifest_row_t row;
         manifest_row(&s->manifest, i, &row);

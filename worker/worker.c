@@ -19,9 +19,9 @@ struct heddle_worker {
     slots_t *slots; /* the node's: for threads that acquire */
     worker_opts_t opts;
     char name[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
-    char **adapters, **labels; /* copies, NULL-terminated */
-    char *export_dir, *group;  /* NULL: none */
-    char broker[512];          /* as it is named on stderr */
+    char **adapters, **labels;             /* copies, NULL-terminated */
+    char *export_dir, *group, *host_share; /* NULL: none */
+    char broker[512];                      /* as it is named on stderr */
     bool left;
 };
 
@@ -72,6 +72,8 @@ static int check_opts(const heddle_worker_opts_t *o, heddle_error_t *error)
         return error_fail(error, HEDDLE_ERR_USAGE, "a worker has at most %u slots for an adapter",
                           LIMIT_SLOTS);
     if (o->join_timeout_ms < 0) return error_fail(error, HEDDLE_ERR_USAGE, "the join time-out is negative");
+    if (o->own_memory && o->host_share)
+        return error_fail(error, HEDDLE_ERR_USAGE, "own_memory and host_share exclude one another");
     return HEDDLE_OK;
 }
 
@@ -111,13 +113,15 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
     name_host(w->host);
     opening_begin(); /* HEDDLE_BROKER is read */
     error_text(w->broker, sizeof w->broker, broker_address(o->broker));
+    bool is_guarded = regions_are_guarded();
     opening_end();
     w->adapters = copy_list(o->adapters);
     w->labels = copy_list(o->labels);
     w->export_dir = o->export_dir ? strdup(o->export_dir) : NULL;
     w->group = o->group ? strdup(o->group) : NULL;
+    w->host_share = o->host_share ? strdup(o->host_share) : NULL;
     if (!w->adapters || !w->labels || (o->export_dir && !w->export_dir)) return false;
-    if (o->group && !w->group) return false;
+    if ((o->group && !w->group) || (o->host_share && !w->host_share)) return false;
     w->opts = (worker_opts_t){.name = w->name,
                               .host = w->host,
                               .export_dir = w->export_dir,
@@ -134,6 +138,10 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
                               .app = o->apply == HEDDLE_APPLY_APP,
                               .answers_verify = o->answers_verify,
                               .omits_staging = o->omits_staging,
+                              .is_sharing = !o->own_memory,
+                              .verifies_each = o->verify_each,
+                              .host_share = w->host_share,
+                              .is_guarded = is_guarded,
                               .join_timeout_us = (uint64_t)o->join_timeout_ms * 1000,
                               .pid = (uint64_t)getpid(),
                               .wake = wake,
@@ -155,6 +163,7 @@ static void destroy(heddle_worker_t *w)
     free_list(w->labels);
     free(w->export_dir);
     free(w->group);
+    free(w->host_share);
     free(w);
 }
 
@@ -173,9 +182,14 @@ static int start(heddle_worker_t *w, const heddle_worker_opts_t *o, heddle_error
                           .max_rate_bytes = o->max_rate_bytes};
     int rc = shell_open(&shell, &w->shell, error);
     if (rc) return rc;
-    if (worker_node_new(&w->opts, shell_io(w->shell), &w->node))
-        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
+    rc = worker_node_new(&w->opts, shell_io(w->shell), &w->node, error);
+    if (rc) return rc;
     w->slots = worker_node_slots(w->node);
+    int fds[WORKER_FDS];
+    worker_node_fds(w->node, fds);
+    for (int i = 0; i < WORKER_FDS && !rc; i++)
+        if (fds[i] >= 0) rc = shell_poll(w->shell, fds[i], error);
+    if (rc) return rc;
     return shell_start(w->shell, &worker_node_ops, w->node, error);
 }
 
@@ -237,12 +251,12 @@ int heddle_worker_next_event(heddle_worker_t *w, int timeout_ms, heddle_event_t 
 typedef struct {
     app_answer_t answer;
     int rc;
-} call_t;
+} loop_call_t;
 
 /* On the loop's thread. */
 static void run_answer(void *node, void *arg, uint64_t now_us)
 {
-    call_t *call = arg;
+    loop_call_t *call = arg;
     call->rc = worker_node_answer(node, &call->answer, now_us);
 }
 
@@ -280,7 +294,7 @@ static int find_adapter(const heddle_worker_t *w, const char *adapter, uint32_t 
  * looked up here. */
 static int tell_node(heddle_worker_t *w, const char *adapter, const app_answer_t *answer)
 {
-    call_t call = {.answer = *answer};
+    loop_call_t call = {.answer = *answer};
     int rc = find_adapter(w, adapter, &call.answer.adapter);
     if (rc) return rc;
     rc = shell_call(w->shell, run_answer, &call);
@@ -414,8 +428,12 @@ static json_t *report_transport(const heddle_worker_t *w)
     const node_io_t *io = shell_io(w->shell);
     io->tr->devices(io->t, devices, sizeof devices);
     io->tr->where(io->t, &where);
-    return json_pack("{s:s, s:s, s:o, s:o}", "backend", io->tr->name, "ucx", io->tr->version(), "devices",
-                     list_of(devices), "addresses", list_of(where.addresses));
+    const char *why;
+    bool shares = worker_node_shares(w->node, &why);
+    return json_pack("{s:s, s:s, s:o, s:o, s:s, s:s?, s:s?}", "backend", io->tr->name, "ucx",
+                     io->tr->version(), "devices", list_of(devices), "addresses", list_of(where.addresses),
+                     "memory", shares ? "shared" : "own", "memory_why", *why ? why : NULL, "host_share",
+                     w->host_share);
 }
 
 /* The same numbers as those of heartbeats, so that both can be compared. */

@@ -58,13 +58,20 @@ static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_e
         buf_printf(&names, "%s%s@%llu %s", count++ ? ", " : "", a->name, (unsigned long long)v->version,
                    v->decision || !registry_is_live(v) ? rollout_state(ro, a, v) : "never active");
     }
-    error_found(error, "%s", count ? buf_text(&names) : "no earlier version");
+    bool is_first = a->active == 1;
+    error_found(error, "%s",
+                count      ? buf_text(&names)
+                : is_first ? "no earlier version"
+                           : "no earlier version is remembered");
     buf_fini(&names);
     /* The user's way out of a hold at lost bytes is a newer version, if one is there. */
     const version_row_t *next = registry_version(a, aim_resume(ro, a));
     if (a->held && rollout_lost_active(ro, a) && next && has_source(ro, a, next))
         error_hint(error, "`heddle resume %s` ends the hold and activates %s@%llu", a->name, a->name,
                    (unsigned long long)next->version);
+    else if (!count)
+        error_hint(error, "%s`heddle versions %s` lists what there is",
+                   is_first ? "it is the first one: " : "", a->name);
     else
         error_hint(error, "publish the earlier bytes again; `heddle broker --keep` sets how many earlier "
                           "versions are kept");

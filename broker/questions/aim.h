@@ -9,7 +9,7 @@
  *                source; without one the active version, or, where that is lost, the newest of the lost
  *                ones; the active one where the adapter is not held
  *
- * No state; nothing blocks. */
+ * No state; any thread; nothing blocks. */
 #ifndef BROKER_AIM_H
 #define BROKER_AIM_H
 

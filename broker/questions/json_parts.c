@@ -96,7 +96,7 @@ bool rows_add(rows_t *r, json_t *row)
     buf_clear(&r->scratch);
     if (!row || r->failed || value_encode(row, &r->scratch) != HEDDLE_OK) r->failed = true;
     else if (json_array_size(r->list) > 0 &&
-             (json_array_size(r->list) >= r->limit || r->bytes + r->scratch.bytes > REPORT_PAGE_BYTES))
+             (json_array_size(r->list) >= r->limit || r->bytes + r->scratch.bytes > ANSWER_PAGE_BYTES))
         r->full = true;
     if (r->failed || r->full) {
         json_decref(row);
@@ -124,7 +124,7 @@ int part_no_memory(heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the answer");
 }
 
-json_t *part_settling(const report_view_t *b)
+json_t *part_settling(const answer_view_t *b)
 {
     return part_count((rollout_settling_us(b->rollout, b->members, b->now.us) + 999) / 1000);
 }
@@ -144,10 +144,13 @@ uint64_t sub_lag(const adapter_row_t *a, const member_t *m, const member_sub_t *
 
 uint64_t sub_stale_ms(const adapter_row_t *a, const member_sub_t *sub)
 {
-    uint64_t first_ms = a->decided_ms;
+    uint64_t first_ms = a->decided_ms, decision = sub->decision;
+    /* A roll-back may have named what it serves again, before a later decision named another. */
+    const version_row_t *served = registry_version(a, sub->version);
+    if (served && served->decision > decision) decision = served->decision;
     for (size_t i = 0; i < a->version_count; i++) {
         const version_row_t *v = a->versions[i];
-        if (v->decision > sub->decision && v->activated_ms < first_ms) first_ms = v->activated_ms;
+        if (v->decision > decision && v->activated_ms < first_ms) first_ms = v->activated_ms;
     }
     return first_ms;
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/questions/json_parts.h: what the bodies of reports are made of.
+/* broker/questions/json_parts.h (PURE): what the bodies of answers are made of.
  *
  * Each call returns a new tree that the caller owns, or NULL when memory ran out.  NULL goes upwards by
- * itself: json_pack fails on it and frees the rest, so a body is whole or NULL.  Numbers are cut at 2^53 -
- * 1. */
+ * itself: json_pack fails on it and frees the rest, so a body is whole or NULL.  Numbers are cut at 2^53 - 1.
+ *
+ * Loop thread; nothing blocks. */
 #ifndef BROKER_JSON_PARTS_H
 #define BROKER_JSON_PARTS_H
 
-#include "broker/questions/report.h"
+#include "broker/questions/answer.h"
 
 json_t *part_count(uint64_t n);
 json_t *part_number(uint64_t n);        /* null for 0: versions, decisions */
@@ -22,7 +23,7 @@ json_t *part_words(const char *text); /* "dora,rslora": ["dora","rslora"] */
 /* {"schema", "kind", "ok"} and then `fields`, which it takes. */
 json_t *part_body(const char *kind, bool ok, json_t *fields);
 
-/* The rows of one page: ends at `limit` rows, or before REPORT_PAGE_BYTES. */
+/* The rows of one page: ends at `limit` rows, or before ANSWER_PAGE_BYTES. */
 typedef struct {
     json_t *list;
     uint64_t limit;
@@ -37,18 +38,7 @@ bool rows_add(rows_t *r, json_t *row);
 json_t *rows_end(rows_t *r);
 
 int part_no_memory(heddle_error_t *error);
-json_t *part_settling(const report_view_t *b); /* milliseconds until it decides again; 0 */
-
-/* Parts of a body that are bodies of their own. */
-int report_versions(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
-                    heddle_error_t *error);
-int report_workers(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page,
-                   heddle_error_t *error);
-
-/* What a worker has of an adapter, and what is wrong with it: a row of `workers`. */
-json_t *subscription_part(const report_view_t *b, const member_t *m, const member_sub_t *sub);
-
-int report_keys(const report_view_t *b, const msg_query_t *q, report_page_t *ret_page, heddle_error_t *error);
+json_t *part_settling(const answer_view_t *b); /* milliseconds until it decides again; 0 */
 
 /* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions
  * that were chosen after the one it serves, each counted once however often it was named; 1 where it serves

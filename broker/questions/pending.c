@@ -148,16 +148,8 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
     if (means_active && a && a->active) meant = a->active;
     row->named = q->version;
     row->version = q->version ? q->version : meant;
-    if (!newest || row->version > a->last_version) {
-        rc = newest ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", q->name,
-                                 (unsigned long long)row->version)
-                    : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", q->name);
-        error_where(error, q->name, row->version, NULL, NULL);
-        if (newest) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-        if (newest) error_hint(error, "`heddle versions %.128s` lists what there is", q->name);
-        else registry_hint_adapters(v.registry, q->name, error);
-        return rc;
-    }
+    if (!newest) return registry_fail_unknown(v.registry, q->name, row->version, NULL, error);
+    if (row->version > a->last_version) return registry_fail_unpublished(a, row->version, NULL, error);
 
     /* Names are sorted, and each is kept once: a worker that is named twice counts once. */
     if (q->worker_count) row->workers = calloc(q->worker_count, sizeof *row->workers);
@@ -176,11 +168,11 @@ int pending_set_wait(pending_row_t *row, const msg_query_t *q, view_t v, heddle_
         if (!row->worker_count || strcmp(row->workers[row->worker_count - 1], row->workers[i]))
             memmove(row->workers[row->worker_count++], row->workers[i], sizeof *row->workers);
 
+    uint64_t default_ms = row->kind == PENDING_ACTIVATE ? ACTIVATE_DEADLINE_MS : WAIT_DEADLINE_MS;
+    uint64_t deadline_ms = q->deadline_ms ? q->deadline_ms : default_ms;
     row->asked_us = v.now.us;
-    row->deadline_us = row->asked_us + (q->deadline_ms ? q->deadline_ms
-                                                       : (row->kind == PENDING_ACTIVATE ? ACTIVATE_DEADLINE_MS
-                                                                                        : WAIT_DEADLINE_MS)) *
-                                           1000;
+    row->deadline_us = row->asked_us + deadline_ms * 1000;
+    row->asked_ms = q->asked_ms ? q->asked_ms : deadline_ms;
     row->phase = q->phase == HEDDLE_PHASE_STAGED && row->kind == PENDING_WAIT ? HEDDLE_PHASE_STAGED
                                                                               : HEDDLE_PHASE_ACTIVE;
     row->quorum.kind = q->quorum_kind; /* a decoder refuses what is above HEDDLE_QUORUM_NONE */
@@ -284,11 +276,13 @@ void wait_view_fini(wait_view_t *w)
 
 /* ---- how it ends ---- */
 
-/* The version failed, or it ended without an error: retired, superseded, or forgotten (v NULL). */
-static int version_ended(const pending_row_t *row, const adapter_row_t *a, const version_row_t *v,
-                         heddle_error_t *error)
+/* The version failed, or it ended without an error: retired or superseded.  NULL: it is not remembered. */
+static int version_ended(const pending_row_t *row, const rollout_t *ro, const adapter_row_t *a,
+                         const version_row_t *v, heddle_error_t *error)
 {
-    if (v && v->state == VERSION_FAILED) {
+    if (!v)
+        return registry_fail_unremembered(HEDDLE_ERR_VERSION_LOST, row->adapter, row->version, NULL, error);
+    if (v->state == VERSION_FAILED) {
         heddle_error_t reason;
         char name[HEDDLE_NAME_MAX + 24];
         registry_reason(a, v, &reason);
@@ -299,7 +293,9 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
         error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
                     reason.phase[0] ? reason.phase : NULL);
         bool is_newest_meant = !row->named && a->active; /* the caller did not know that one had failed */
-        if (is_newest_meant)
+        if (is_newest_meant && rollout_lost_active(ro, a))
+            error_hint(error, "`heddle versions %s` shows where it ended; publish again", name);
+        else if (is_newest_meant)
             error_hint(error,
                        "`heddle versions %s` shows where it ended; `heddle wait %s@%llu` waits for the "
                        "active version",
@@ -307,13 +303,13 @@ static int version_ended(const pending_row_t *row, const adapter_row_t *a, const
         else error_hint(error, "`heddle versions %s` shows where it ended", name);
         return rc;
     }
-    bool is_superseded = v && v->state == VERSION_SUPERSEDED;
+    bool is_superseded = v->state == VERSION_SUPERSEDED;
     int rc = is_superseded ? error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu ended: %s", row->adapter,
                                         (unsigned long long)row->version,
                                         v->message[0] ? v->message : "superseded by a newer version")
                            : error_fail(error, HEDDLE_ERR_VERSION_LOST,
-                                        "%s@%llu was %s: no process holds its bytes any more", row->adapter,
-                                        (unsigned long long)row->version, v ? "retired" : "evicted long ago");
+                                        "%s@%llu was retired: no process holds its bytes any more",
+                                        row->adapter, (unsigned long long)row->version);
     error_where(error, row->adapter, row->version, NULL, NULL);
     error_contrast(error, "a version that is staged, active or kept",
                    is_superseded ? "superseded" : "retired");
@@ -332,7 +328,7 @@ static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter
     error_where(error, row->adapter, row->version, NULL,
                 row->phase == HEDDLE_PHASE_STAGED ? "stage" : "activate");
     error_expected(error, "%u worker%s within %llu ms", w->need, w->need == 1 ? "" : "s",
-                   (unsigned long long)((row->deadline_us - row->asked_us) / 1000));
+                   (unsigned long long)row->asked_ms);
     error_found(error, "%u", w->have);
     if (w->eligible == 0)
         error_hint(error,
@@ -365,6 +361,10 @@ static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter
         error_found(error, "%u; it is staged, and its activation is manual", w->have);
         error_hint(error, "`heddle activate %.128s@%llu` makes it the one to serve", row->adapter,
                    (unsigned long long)row->version);
+    } else if (a->active != v->version && rollout_lost_active(ro, a)) {
+        heddle_error_t lost;
+        rollout_lost_reason(rollout_lost_active(ro, a), &lost);
+        error_found(error, "%u; %s", w->have, lost.message);
     }
 }
 
@@ -385,11 +385,12 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
                         heddle_error_t *ret_verdict)
 {
     const version_row_t *v = registry_version(a, row->version);
-    bool is_overtaken =
-        v && !row->exact && (v->decision || v->state == VERSION_SUPERSEDED) && a->active != v->version;
+    /* A later decision counts in its place, unless its bytes are lost: then no worker reaches that one. */
+    bool is_overtaken = v && !row->exact && (v->decision || v->state == VERSION_SUPERSEDED) &&
+                        a->active != v->version && !rollout_lost_active(ro, a);
     bool is_ended = !v || !registry_is_live(v);
     if (is_ended && !is_overtaken) {
-        version_ended(row, a, v, ret_verdict);
+        version_ended(row, ro, a, v, ret_verdict);
         return true;
     }
     const track_t *t = rollout_track(ro, row->adapter, row->version);
@@ -448,7 +449,7 @@ static bool wait_is_over(const pending_row_t *row, const rollout_t *ro, view_t v
     const version_row_t *version = registry_version(a, row->version);
     wait_view_t w;
     if (version && version->state == VERSION_FAILED) { /* also when enough had staged it */
-        version_ended(row, a, version, ret_verdict);
+        version_ended(row, ro, a, version, ret_verdict);
         return true;
     }
     if (wait_view(row, ro, v, &w)) {
@@ -480,8 +481,7 @@ static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view
         /* The store has not confirmed its record, or that of another transaction before it. */
         error_fail(ret_verdict, HEDDLE_ERR_DEADLINE,
                    "%s@%llu was not activated: the registry's store has not confirmed it within %llu ms",
-                   row->adapter, (unsigned long long)row->version,
-                   (unsigned long long)(row->deadline_us - row->asked_us) / 1000);
+                   row->adapter, (unsigned long long)row->version, (unsigned long long)row->asked_ms);
         error_where(ret_verdict, row->adapter, row->version, NULL, "commit");
         error_hint(ret_verdict, "`heddle versions %.128s` shows whether it was recorded later", row->adapter);
     } else too_early(row, "activated", "activate", ret_verdict);
@@ -489,11 +489,18 @@ static bool activate_is_over(const pending_row_t *row, const rollout_t *ro, view
 }
 
 /* What is wrong at one holder, the worst last. */
-typedef enum { FOUND_NOTHING, FOUND_SILENT, FOUND_NOT_WHOLE, FOUND_OTHER_FILES, FOUND_MEMORY } found_t;
+typedef enum {
+    FOUND_NOTHING,
+    FOUND_SILENT,
+    FOUND_NOT_WHOLE,
+    FOUND_OTHER_FILES,
+    FOUND_MANIFEST,
+    FOUND_MEMORY
+} found_t;
 
 static found_t found_at(const verify_row_t *r)
 {
-    if (!verify_has_digest(r)) return FOUND_SILENT;
+    if (!verify_has_digest(r)) return r->code == HEDDLE_ERR_DIGEST_MISMATCH ? FOUND_MANIFEST : FOUND_SILENT;
     if (!r->is_match) return FOUND_MEMORY;
     if (r->exported != EXPORTED_DIFFERS) return FOUND_NOTHING;
     return r->code ? FOUND_NOT_WHOLE : FOUND_OTHER_FILES;
@@ -505,6 +512,7 @@ static void name_findings(const pending_row_t *row, buf_t *text)
 {
     static const char *const WHERE[] = {[FOUND_NOT_WHOLE] = "exported directory, which is not there whole",
                                         [FOUND_OTHER_FILES] = "exported directory",
+                                        [FOUND_MANIFEST] = "memory (the manifest alone)",
                                         [FOUND_MEMORY] = "memory"};
     enum { NAMED_MAX = 4 };
     uint32_t named = 0, others = 0;
@@ -553,7 +561,8 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
     const char *shown = NULL, *hint = NULL;
     switch (found_at(worst)) {
     case FOUND_MEMORY:
-        shown = found;
+    case FOUND_MANIFEST:
+        shown = found_at(worst) == FOUND_MEMORY ? found : "tensors with that digest, and another manifest";
         hint = "%.128s: end that worker; it fetches the version again when it is back";
         break;
     case FOUND_OTHER_FILES:
@@ -570,7 +579,13 @@ static bool verify_is_over(const pending_row_t *row, uint64_t now_us, heddle_err
         break;
     }
     error_contrast(ret_verdict, expected, shown);
-    error_hint(ret_verdict, hint, worst->worker);
+    bool is_none_good = found_at(worst) >= FOUND_MANIFEST && differ == row->row_count && differ > 1;
+    if (is_none_good)
+        error_hint(ret_verdict,
+                   "no worker has good bytes of it: `heddle rollback %.128s` serves the version before, and "
+                   "publishing it again makes a new one",
+                   row->adapter);
+    else error_hint(ret_verdict, hint, worst->worker);
     return true;
 }
 
@@ -657,10 +672,10 @@ void pending_verified(pending_t *p, const member_t *member, const msg_verified_t
 
 /* A holder that is gone counts as one that gave no digest, so that the question does not wait for its
  * deadline. */
-void pending_member_gone(pending_t *p, const member_t *member)
+void pending_member_gone(pending_t *p, uint64_t token)
 {
     for (pending_row_t *row = p->rows; row; row = row->next) {
-        verify_row_t *r = row_of(row, member->token);
+        verify_row_t *r = row_of(row, token);
         if (!r) continue;
         r->is_answered = true;
         r->code = HEDDLE_ERR_UNAVAILABLE;

@@ -5,9 +5,9 @@
  *   ASKED --(settling is over)--> decided (activate), put to the holders (verify)
  *         --(quorum, failed, lost, held, deadline)--> answered, forgotten
  *
- * Here is decided when and how each ends; its JSON is report.c's.  At most LIMIT_PENDING_QUERIES, and of them
- * PENDING_PER_PEER of one connection; of keys that are no admin's PENDING_PER_KEY each, and so many in all
- * that PENDING_FOR_ADMINS are left for admins: so an admin can always go back to an older version.
+ * Here is decided when and how each ends; its JSON is answer_pending.c's.  At most LIMIT_PENDING_QUERIES, and
+ * of them PENDING_PER_PEER of one connection; of keys that are no admin's PENDING_PER_KEY each, and so many
+ * in all that PENDING_FOR_ADMINS are left for admins: so an admin can always go back to an older version.
  * Nothing is answered "reached" while the broker settles: half the members may not be back.  One thread. */
 #ifndef BROKER_PENDING_H
 #define BROKER_PENDING_H
@@ -32,7 +32,7 @@ typedef struct {
     uint64_t hash_us;
     exported_t exported;
     int code; /* heddle_err_t: why there is no digest; beside EXPORTED_DIFFERS
-               * of the directory; 0 */
+               * of the directory; DIGEST_MISMATCH without that: of the manifest alone; 0 */
 } verify_row_t;
 
 /* The connection that asks, its key, and the number of its request. */
@@ -50,6 +50,7 @@ typedef struct pending_row {
     char key[HEDDLE_KEY_TEXT]; /* of the connection that asked; "": NULL */
     char adapter[HEDDLE_NAME_MAX + 1];
     uint64_t version, asked_us, deadline_us;
+    uint64_t asked_ms; /* the deadline as it was asked for, for people */
     /* wait, activate */
     heddle_phase_t phase;
     heddle_quorum_t quorum;
@@ -134,6 +135,6 @@ int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, vi
                        heddle_error_t *error);
 void pending_verified(pending_t *p, const member_t *member, const msg_verified_t *m);
 /* A holder is gone, and counts as one without an answer. */
-void pending_member_gone(pending_t *p, const member_t *member);
+void pending_member_gone(pending_t *p, uint64_t token);
 
 #endif

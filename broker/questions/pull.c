@@ -3,7 +3,7 @@
  * it: no session, no copy, no duty of a rollout. */
 #include "broker/questions/query.h"
 
-#include "broker/questions/report.h"
+#include "broker/questions/answer_versions.h"
 #include "broker/rollout/orders.h"
 #include "core/errors.h"
 #include "proto/value.h"
@@ -12,24 +12,20 @@
 static int fail_unknown(const registry_t *r, const adapter_row_t *a, const char *name, uint64_t version,
                         heddle_error_t *error)
 {
-    int rc = !a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no adapter \"%s\"", name)
-             : version
-                 ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", name,
-                              (unsigned long long)version)
-                 : error_fail(error, HEDDLE_ERR_NOT_FOUND, "no version of %s is active or staging", name);
-    error_where(error, name, version, NULL, "fetch");
-    if (a && version) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-    if (a) error_hint(error, "`heddle versions %.128s` lists what there is", name);
-    else registry_hint_adapters(r, name, error);
+    if (!a || registry_is_vacant(a)) return registry_fail_unknown(r, name, version, "fetch", error);
+    if (version) return registry_fail_unpublished(a, version, "fetch", error);
+    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "no version of %s is active or staging", name);
+    error_where(error, name, 0, NULL, "fetch");
+    error_hint(error, "`heddle versions %.128s` lists what there is", name);
     return rc;
 }
 
-/* `v` NULL: the version ended so long ago that its row was forgotten. */
 static int fail_gone(const broker_t *b, const adapter_row_t *a, const version_row_t *v, uint64_t version,
                      heddle_error_t *error)
 {
-    bool has_failed = v && v->state == VERSION_FAILED;
-    const char *state = !v ? "retired" : registry_is_live(v) ? "lost" : rollout_state(&b->rollout, a, v);
+    if (!v) return registry_fail_unremembered(HEDDLE_ERR_VERSION_LOST, a->name, version, "fetch", error);
+    bool has_failed = v->state == VERSION_FAILED;
+    const char *state = registry_is_live(v) ? "lost" : rollout_state(&b->rollout, a, v);
     int rc = error_fail(error, has_failed ? HEDDLE_ERR_VERSION_FAILED : HEDDLE_ERR_VERSION_LOST,
                         "%s@%llu is %s: no worker or publisher holds its bytes", a->name,
                         (unsigned long long)version, state);
@@ -57,8 +53,8 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
     json_t *body = NULL;
     buf_t bytes = {0};
     msg_part_t part = v->part;
-    report_view_t view = broker_report_view(b, c->now);
-    int rc = report_pull(&view, a, v, &body);
+    answer_view_t view = broker_answer_view(b, c->now);
+    int rc = answer_pull(&view, a, v, &body);
     if (!rc) rc = value_encode(body, &bytes);
     if (rc) error_fail(error, rc, "no memory for the answer");
     msg_t m = {.type = MSG_REPORT};

@@ -3,7 +3,7 @@
 
 #include "broker/forget.h"
 #include "broker/keys.h"
-#include "broker/questions/report.h"
+#include "broker/questions/answer_pending.h"
 #include "broker/registry/decision.h"
 #include "broker/sessions.h"
 #include "core/errors.h"
@@ -27,10 +27,10 @@ static const char *view_session_key(const void *self, const member_t *member)
     return peer ? peer->key : "";
 }
 
-/* Reports read this view and not the broker, so that they cannot change anything. */
-report_view_t broker_report_view(const broker_t *b, instant_t now)
+/* Answers are made from this view and not from the broker, so that they cannot change anything. */
+answer_view_t broker_answer_view(const broker_t *b, instant_t now)
 {
-    return (report_view_t){
+    return (answer_view_t){
         .registry = &b->registry,
         .members = &b->members,
         .rollout = &b->rollout,
@@ -69,11 +69,10 @@ typedef struct {
     bool more;
     const char *next_name;
     int code;
-} answer_t;
+} report_header_t;
 
-/* A report that does not fit into a message is answered with an error: the client must not wait for its
- * timeout. */
-static void send_report(broker_t *b, const answer_t *to, const json_t *body)
+/* Where an answer does not fit into a message an error is sent: the client must not wait for its timeout. */
+static void send_report(broker_t *b, const report_header_t *to, const json_t *body)
 {
     buf_t bytes = {0};
     heddle_error_t error;
@@ -94,32 +93,45 @@ static void send_report(broker_t *b, const answer_t *to, const json_t *body)
     buf_fini(&bytes);
 }
 
-void broker_report(broker_t *b, uint64_t peer, uint64_t req, const json_t *body)
+void broker_answer(broker_t *b, uint64_t peer, uint64_t req, const json_t *body)
 {
-    send_report(b, &(answer_t){.peer = peer, .req = req}, body);
+    send_report(b, &(report_header_t){.peer = peer, .req = req}, body);
 }
 
 /* Answers at once with what is there now.  A list that does not fit into one message goes on in the next
  * question, which begins where this page ended. */
-static void answer_page(broker_t *b, uint64_t peer, const msg_query_t *q, instant_t now)
+static void send_page(broker_t *b, uint64_t peer, const msg_query_t *q, instant_t now)
 {
-    report_page_t page = {0};
+    answer_page_t page = {0};
     heddle_error_t error;
-    report_view_t view = broker_report_view(b, now);
-    if (report_page(&view, q, &page, &error)) {
+    answer_view_t view = broker_answer_view(b, now);
+    if (answer_page(&view, q, &page, &error)) {
         send_error(b, peer, q->req, &error);
         return;
     }
-    answer_t to = {.peer = peer,
-                   .req = q->req,
-                   .next = page.next,
-                   .more = page.more,
-                   .next_name = page.next_name};
+    report_header_t to = {.peer = peer,
+                          .req = q->req,
+                          .next = page.next,
+                          .more = page.more,
+                          .next_name = page.next_name};
     send_report(b, &to, page.body);
     json_decref(page.body);
 }
 
-static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now)
+/* A verify found a holder that has other bytes than the registry: an event says so.  Where the question
+ * brought another digest, all holders may differ from that and be right. */
+static void note_mismatch(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now)
+{
+    if (row->kind != PENDING_VERIFY || verdict->code != HEDDLE_ERR_DIGEST_MISMATCH) return;
+    const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
+    const version_row_t *v = a ? registry_version(a, row->version) : NULL;
+    if (!v || !digest_equal(&v->digest, &row->expected)) return;
+    event_row_t *e =
+        events_add(&b->events, EVENT_VERIFY_FAILED, row->adapter, row->version, verdict->worker, now);
+    events_message(e, verdict->code, "%s", verdict->message);
+}
+
+static void send_row(broker_t *b, const pending_row_t *row, const heddle_error_t *verdict, instant_t now)
 {
     if (row->kind == PENDING_EVENTS) {
         msg_query_t q = {.req = row->req,
@@ -132,20 +144,21 @@ static void answer_row(broker_t *b, const pending_row_t *row, const heddle_error
                          .after_name = "",
                          .by = "",
                          .expected = ""};
-        answer_page(b, row->peer, &q, now);
+        send_page(b, row->peer, &q, now);
         return;
     }
     json_t *body = NULL;
     heddle_error_t error;
-    report_view_t view = broker_report_view(b, now);
-    int rc = row->kind == PENDING_VERIFY ? report_verify(&view, row, verdict, &body)
-                                         : report_wait(&view, row, verdict, &body);
+    note_mismatch(b, row, verdict, now);
+    answer_view_t view = broker_answer_view(b, now);
+    int rc = row->kind == PENDING_VERIFY ? answer_verify(&view, row, verdict, &body)
+                                         : answer_wait(&view, row, verdict, &body);
     if (rc) {
         error_fail(&error, rc, "the answer cannot be made");
         send_error(b, row->peer, row->req, &error);
         return;
     }
-    answer_t to = {.peer = row->peer, .req = row->req, .code = verdict->code};
+    report_header_t to = {.peer = row->peer, .req = row->req, .code = verdict->code};
     send_report(b, &to, body);
     json_decref(body);
 }
@@ -177,7 +190,9 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
             (size_t)snprintf(versions + used, sizeof versions - used, " %llu", (unsigned long long)found[i]);
     const char *act = row->aim == AIM_BACK ? "roll back to" : "activate";
     if (count) error_hint(error, "%s one of%s, or publish its bytes again%s", act, versions, keep);
-    else error_hint(error, "publish its bytes again; no other version can be activated%s", keep);
+    else
+        error_hint(error, "publish its bytes again; no %s version can be activated%s",
+                   row->aim == AIM_BACK ? "earlier" : "other", keep);
 }
 
 /* The question is answered with an error and dropped. */
@@ -330,8 +345,8 @@ static void ask_verify(const call_t *c)
         const version_row_t *v = registry_version(a, row->version);
         if (v) row->expected = v->digest;
         else
-            rc = error_fail(&error, HEDDLE_ERR_VERSION_LOST, "%s@%llu ended long ago", row->adapter,
-                            (unsigned long long)row->version);
+            rc = registry_fail_unremembered(HEDDLE_ERR_VERSION_LOST, row->adapter, row->version, "verify",
+                                            &error);
     }
     if (!rc) {
         begin(b, row, c->now);
@@ -355,7 +370,7 @@ static void ask_events(const call_t *c)
     heddle_error_t error;
     events_filter_t f = {.epoch = q->epoch, .after = q->after, .adapter = q->name, .worker = q->worker};
     if (!q->wait_ms || events_ready(&b->events, &f)) {
-        answer_page(b, c->from, q, c->now);
+        send_page(b, c->from, q, c->now);
         return;
     }
     pending_row_t *row = NULL;
@@ -407,7 +422,7 @@ void on_query(const call_t *c)
     else if (!strcmp(op, "pull")) on_pull(c);
     else if (!strcmp(op, "events")) ask_events(c);
     else if (!strcmp(op, "forget")) on_forget(c);
-    else if (!on_keys(c)) answer_page(c->b, c->from, &c->m->query, c->now);
+    else if (!on_keys(c)) send_page(c->b, c->from, &c->m->query, c->now);
 }
 
 /* ---- waiting ones ---- */
@@ -424,7 +439,7 @@ void broker_answer_pending(broker_t *b, instant_t now)
         heddle_error_t verdict = {0};
         if (!begin(b, row, now)) continue;
         if (pending_is_over(row, &b->rollout, broker_view(b, now), &b->events, &verdict)) {
-            answer_row(b, row, &verdict, now);
+            send_row(b, row, &verdict, now);
             pending_drop(&b->pending, row);
         } else if (row->kind == PENDING_EVENTS) {
             skip_seen(b, row); /* looked at, not wanted */

@@ -80,8 +80,8 @@ static int check_activate(const adapter_row_t *a, const version_row_t *v, const 
                           heddle_error_t *error)
 {
     if (!v)
-        return not_activatable(a, by->version, "it ended long ago", "retired", "publish its bytes again",
-                               error);
+        return registry_fail_unremembered(HEDDLE_ERR_NOT_ACTIVATABLE, a->name, by->version, "activate",
+                                          error);
     if (!registry_is_live(v)) {
         heddle_error_t reason;
         registry_reason(a, v, &reason);
@@ -101,16 +101,9 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
                              outbox_t *out, activated_t *ret_activated, heddle_error_t *error)
 {
     adapter_row_t *a = registry_adapter(r, adapter);
-    if (!a || !by->version || by->version > a->last_version) {
-        int rc = a ? error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", adapter,
-                                (unsigned long long)by->version)
-                   : error_fail(error, HEDDLE_ERR_NOT_FOUND, "nothing was ever published to %s", adapter);
-        error_where(error, adapter, by->version, NULL, "activate");
-        if (a) error_expected(error, "a version up to %llu", (unsigned long long)a->last_version);
-        if (a) error_hint(error, "`heddle versions %s` lists them", adapter);
-        else registry_hint_adapters(r, adapter, error);
-        return rc;
-    }
+    if (!a) return registry_fail_unknown(r, adapter, by->version, "activate", error);
+    if (!by->version || by->version > a->last_version)
+        return registry_fail_unpublished(a, by->version, "activate", error);
     const version_row_t *v = registry_version(a, by->version), *newest = registry_newest_live(a);
     bool is_active = a->active == by->version;
     bool is_free = by->ends_hold || (v && v == newest); /* leaves no hold behind */

@@ -53,7 +53,7 @@ void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const 
  * absence of its holders after a restart of the broker. */
 void registry_decide_staged(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out);
 
-/* Fills the error object of a version that ended (contract.md: "reason"); false and a zero object when it
+/* Fills the error object of a version that ended (docs/json.md: "reason"); false and a zero object when it
  * did not. */
 bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error);
 

@@ -48,11 +48,6 @@ static const char *meta_text(const msg_publish_t *m, outbox_t *out)
     return keep_text(out, &b);
 }
 
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Sorted, so that the same features give the same text whatever the order of the message. */
 static const char *features_text(const msg_publish_t *m, outbox_t *out)
 {
@@ -60,7 +55,7 @@ static const char *features_text(const msg_publish_t *m, outbox_t *out)
     uint32_t count = m->feature_count < LIMIT_FEATURES ? m->feature_count : LIMIT_FEATURES;
     if (!count) return "";
     memcpy(sorted, m->features, count * sizeof *sorted);
-    qsort(sorted, count, sizeof *sorted, compare_texts);
+    qsort(sorted, count, sizeof *sorted, text_order);
     buf_t b = {0};
     for (uint32_t i = 0; i < count; i++) buf_printf(&b, "%s%s", i ? "," : "", sorted[i]);
     return keep_text(out, &b);
@@ -96,17 +91,17 @@ static int check_publish(const msg_publish_t *m, heddle_error_t *error)
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has step %lld", m->adapter,
                         (long long)m->step);
         error_expected(error, "a step of 0 or more, or -1 for none");
-    } else if (!part->region_bytes || !part->manifest_bytes) {
-        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty region or manifest",
+    } else if (!part->payload_bytes || !part->manifest_bytes) {
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has an empty payload or manifest",
                         m->adapter);
-    } else if (part->region_bytes % LIMIT_PAGE_BYTES) { /* a worker lays its memory out by these numbers */
-        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has a region of %llu bytes", m->adapter,
-                        (unsigned long long)part->region_bytes);
+    } else if (part->payload_bytes % LIMIT_PAGE_BYTES) { /* a worker lays its memory out by these numbers */
+        rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has a payload of %llu bytes", m->adapter,
+                        (unsigned long long)part->payload_bytes);
         error_expected(error, "whole pages of %u bytes", LIMIT_PAGE_BYTES);
-    } else if (m->data_bytes > part->region_bytes) {
+    } else if (m->data_bytes > part->payload_bytes) {
         rc = error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH of %s has %llu bytes of tensors", m->adapter,
                         (unsigned long long)m->data_bytes);
-        error_expected(error, "at most the %llu of its region", (unsigned long long)part->region_bytes);
+        error_expected(error, "at most the %llu of its payload", (unsigned long long)part->payload_bytes);
     }
     error_where(error, m->adapter, 0, NULL, "commit");
     return rc;
@@ -159,14 +154,22 @@ static int conflict(const msg_publish_t *m, const adapter_row_t *a, const versio
     return rc;
 }
 
+/* A version without a step, published by hand for instance, says nothing about the steps of the others. */
+static const version_row_t *newest_with_step(const adapter_row_t *a)
+{
+    for (size_t i = a->version_count; i-- > 0;)
+        if (a->versions[i]->step >= 0) return a->versions[i];
+    return NULL;
+}
+
 /* As a rule a trainer that was restarted from an old checkpoint, by mistake: its workers would go back
  * unasked. */
-static int stepped_back(const msg_publish_t *m, const version_row_t *newest, heddle_error_t *error)
+static int stepped_back(const msg_publish_t *m, const version_row_t *before, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_STEP_BACK, "step %lld of %s is lower than that of version %llu",
-                        (long long)m->step, m->adapter, (unsigned long long)newest->version);
-    error_where(error, m->adapter, newest->version, NULL, "commit");
-    error_expected(error, "step %lld or more", (long long)newest->step);
+                        (long long)m->step, m->adapter, (unsigned long long)before->version);
+    error_where(error, m->adapter, before->version, NULL, "commit");
+    error_expected(error, "step %lld or more", (long long)before->step);
     error_found(error, "step %lld", (long long)m->step);
     error_hint(error, "after going back to an older checkpoint on purpose: opts.allow_step_back");
     return rc;
@@ -233,9 +236,9 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
     } else {
         rc = registry_check_writer(a, by->token, m->adapter, error);
         if (rc) return rc;
-        const version_row_t *newest = registry_newest(a), *live = by->live;
-        if (newest && m->step >= 0 && newest->step > m->step && !m->allow_step_back)
-            return stepped_back(m, newest, error);
+        const version_row_t *before = newest_with_step(a), *live = by->live;
+        if (before && m->step >= 0 && before->step > m->step && !m->allow_step_back)
+            return stepped_back(m, before, error);
         if (by->awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH)
             return not_known_yet(m, by->awaited, error);
         bool is_same = live && digest_equal(&live->digest, &m->digest);

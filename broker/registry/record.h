@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/record.h: what the broker makes durable.  decide() writes records, the store commits
+/* broker/registry/record.h (PURE): what the broker makes durable.  decide() writes records, the store commits
  * those of one turn in one transaction, apply() takes them into memory; start-up is apply() over the
  * stored rows in the order of their kinds.
  *
@@ -25,7 +25,10 @@
  *   ADAPTER_DROP  a name that was opened and never published to is free again (adapter); takes its row
  *                 away, and is none itself
  *   ADAPTER_FORGET  an operator forgets the versions of an adapter (adapter, by, at); takes their rows away,
- *                 and is none itself; a FLOOR goes before it, so that no number is given again */
+ *                 and leaves a closed WRITER: it is not one that only members know; a FLOOR goes before it,
+ *                 so that no number is given again
+ *
+ * Loop thread; nothing blocks. */
 #ifndef BROKER_RECORD_H
 #define BROKER_RECORD_H
 
@@ -54,7 +57,7 @@ typedef enum {
     RECORD_ADAPTER_FORGET
 } record_kind_t;
 
-/* Version states (enum of contract.md).  ACTIVE and LOST are derived: the version that the latest decision
+/* Version states (enum of docs/json.md).  ACTIVE and LOST are derived: the version that the latest decision
  * names; a committed version without a holder. Durable: STAGING, COMMITTED (a decision named it once),
  * SUPERSEDED, FAILED, RETIRED. */
 typedef enum {

@@ -86,15 +86,29 @@ static size_t version_place(const adapter_row_t *a, uint64_t version, bool *ret_
     return sorted_place(a->versions, a->version_count, &version, order_version, ret_found);
 }
 
-void registry_hint_adapters(const registry_t *r, const char *name, heddle_error_t *error)
+int registry_fail_unknown(const registry_t *r, const char *name, uint64_t version, const char *phase,
+                          heddle_error_t *error)
 {
-    const char **names = calloc(r->adapter_count + 1, sizeof *names), *nearest = NULL;
+    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no adapter \"%s\"", name);
+    error_where(error, name, version, NULL, phase);
+    const char **names = calloc(r->adapter_count + 1, sizeof *names);
     for (size_t i = 0, n = 0; names && i < r->adapter_count; i++)
         if (!registry_is_vacant(r->adapters[i])) names[n++] = r->adapters[i]->name;
-    if (names) nearest = option_nearest(name, names);
-    error_hint(error, "%s%.64s%s`heddle adapters` lists what there is", nearest ? "did you mean " : "",
-               nearest ? nearest : "", nearest ? "? " : "");
+    option_unknown_name(name, names, "`heddle adapters` lists what there is", error);
     free(names);
+    return rc;
+}
+
+int registry_fail_unpublished(const adapter_row_t *a, uint64_t version, const char *phase,
+                              heddle_error_t *error)
+{
+    unsigned long long number = version, last = a->last_version;
+    int rc = error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was never published", a->name, number);
+    error_where(error, a->name, version, NULL, phase);
+    error_expected(error, "a version up to %llu", last);
+    error_found(error, "%s@%llu", a->name, number);
+    error_hint(error, "`heddle versions %.128s` lists what there is", a->name);
+    return rc;
 }
 
 const worker_row_t *registry_worker(const registry_t *r, const char *name)
@@ -127,9 +141,29 @@ bool registry_is_blank(const adapter_row_t *a)
     return !a->version_count && !a->last_version && !a->floor_decision;
 }
 
+int registry_fail_unremembered(int code, const char *adapter, uint64_t version, const char *phase,
+                               heddle_error_t *error)
+{
+    error_fail(error, code, "%s@%llu is not remembered: it ended long ago, or was forgotten", adapter,
+               (unsigned long long)version);
+    error_where(error, adapter, version, NULL, phase);
+    error_hint(error,
+               "`heddle versions %.128s` lists those that are; publish the bytes again to have this one",
+               adapter);
+    return code;
+}
+
 bool registry_is_vacant(const adapter_row_t *a)
 {
     return !a->version_count && !a->writer.token && !registry_is_blank(a);
+}
+
+bool registry_has_room(const registry_t *r)
+{
+    size_t listed = r->adapter_count;
+    if (listed < LIMIT_ADAPTERS) return true;
+    for (size_t i = 0; i < r->adapter_count; i++) listed -= registry_is_vacant(r->adapters[i]);
+    return listed < LIMIT_ADAPTERS && r->adapter_count < LIMIT_ADAPTER_ROWS;
 }
 
 bool registry_is_live(const version_row_t *v)
@@ -426,6 +460,7 @@ int registry_apply(registry_t *r, const record_t *rec)
     case RECORD_WRITER:
         if ((rc = add_adapter(r, rec->adapter, &a)) != HEDDLE_OK) return rc;
         a->writer = (writer_row_t){0};
+        a->was_opened = true;
         if (!rec->token) return HEDDLE_OK; /* closed: the adapter has no writer */
         a->writer =
             (writer_row_t){.token = rec->token, .pid = rec->pid, .since_ms = rec->at_ms, .life = rec->life};

@@ -85,6 +85,7 @@ typedef struct adapter_row {
     bool held;
     char held_by[HEDDLE_NAME_MAX + 1]; /* of the latest decision, when held */
     writer_row_t writer;
+    bool was_opened; /* by a publisher, as far as is known: since the start, or before it was forgotten */
 } adapter_row_t;
 
 /* A worker that was ready when this was written. */
@@ -111,8 +112,18 @@ int registry_apply(registry_t *r, const record_t *record);
 /* ---- reading ---- */
 /* NULL: never published to */
 adapter_row_t *registry_adapter(const registry_t *r, const char *name);
-/* Of an error about an adapter that is not there: its hint names the most similar one. */
-void registry_hint_adapters(const registry_t *r, const char *name, heddle_error_t *error);
+/* Fills the error of an adapter that is not there: it was never published to, or was forgotten.  Which of the
+ * two is not kept.  The adapters that there are become `expected`, and the hint names the one with the most
+ * similar name.  Returns NOT_FOUND. */
+int registry_fail_unknown(const registry_t *r, const char *name, uint64_t version, const char *phase,
+                          heddle_error_t *error);
+/* Fills the error of a number that no version of the adapter ever had.  Returns NOT_FOUND. */
+int registry_fail_unpublished(const adapter_row_t *a, uint64_t version, const char *phase,
+                              heddle_error_t *error);
+/* Fills the error of a version without a row: one of many that ended, or of an adapter that was forgotten.
+ * Which of the two is not kept.  Returns `code`. */
+int registry_fail_unremembered(int code, const char *adapter, uint64_t version, const char *phase,
+                               heddle_error_t *error);
 /* NULL: it was not ready */
 const worker_row_t *registry_worker(const registry_t *r, const char *name);
 /* NULL: never assigned, or forgotten */
@@ -131,6 +142,8 @@ version_row_t *registry_waiting(const adapter_row_t *a);
 bool registry_is_blank(const adapter_row_t *a);
 /* Of it there are only numbers, as after ADAPTER_FORGET: there is nothing to list. */
 bool registry_is_vacant(const adapter_row_t *a);
+/* For one more adapter: those that are vacant do not count for LIMIT_ADAPTERS. */
+bool registry_has_room(const registry_t *r);
 bool registry_is_live(const version_row_t *v);
 /* staging, or the active one: workers may still have to fetch it */
 bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v);

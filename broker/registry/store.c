@@ -32,7 +32,7 @@ static const char SCHEMA[] =
     "CREATE TABLE versions ("
     " adapter TEXT NOT NULL REFERENCES adapters (name) DEFERRABLE INITIALLY DEFERRED,"
     " version INTEGER NOT NULL, created_at INTEGER NOT NULL, digest BLOB NOT NULL,"
-    " region_bytes INTEGER NOT NULL, manifest_bytes INTEGER NOT NULL, manifest_digest BLOB NOT NULL,"
+    " payload_bytes INTEGER NOT NULL, manifest_bytes INTEGER NOT NULL, manifest_digest BLOB NOT NULL,"
     " share_key BLOB NOT NULL, request_id TEXT NOT NULL, writer TEXT NOT NULL,"
     " base_model TEXT NOT NULL, kind TEXT NOT NULL, features TEXT NOT NULL, step INTEGER NOT NULL,"
     " data_bytes INTEGER NOT NULL, tensor_count INTEGER NOT NULL, chunk_count INTEGER NOT NULL,"
@@ -57,11 +57,12 @@ static const char SCHEMA[] =
 
 /* What files of schema 1 may be without: which decisions name a version; keys; numbers that are taken.  Of
  * schemas 1 and 2: the deadline that was asked for.  Of schemas 1 to 3: the workers that a decision is for,
- * all of them at that time. */
+ * all of them at that time.  In schemas 1 to 6 payload_bytes has another name. */
 static const char SCOPED[] = "ALTER TABLE decisions ADD COLUMN scope INTEGER NOT NULL DEFAULT 0";
 static const char ASKED[] = "ALTER TABLE versions ADD COLUMN asked_ms INTEGER NOT NULL DEFAULT 0";
 static const char LOSABLE[] = "ALTER TABLE versions ADD COLUMN lost_at INTEGER;"
                               "ALTER TABLE versions ADD COLUMN lost_why TEXT";
+static const char RENAMED[] = "ALTER TABLE versions RENAME COLUMN region_bytes TO payload_bytes";
 static const char STAGEABLE[] = "ALTER TABLE versions ADD COLUMN staged_at INTEGER";
 static const char LATER[] =
     "CREATE INDEX IF NOT EXISTS decisions_by_version ON decisions (adapter, version);"
@@ -102,6 +103,7 @@ typedef enum {
     DROP_VERSION,
     FORGET_VERSIONS,
     FORGET_DECISIONS,
+    FORGET_WRITER,
     PUT_KEY,
     DROP_KEY,
     ALL_META,
@@ -154,6 +156,8 @@ static const char *const SQL[SQL_COUNT] = {
                      " version < (SELECT max(version) FROM versions WHERE adapter = ?1)",
     [FORGET_VERSIONS] = "DELETE FROM versions WHERE adapter = ?",
     [FORGET_DECISIONS] = "DELETE FROM decisions WHERE adapter = ?",
+    [FORGET_WRITER] = "INSERT OR REPLACE INTO writers (adapter, token, name, host, pid, life, since_at)"
+                      " VALUES (?, 0, '', '', 0, zeroblob(16), 0)",
     [PUT_KEY] =
         "INSERT OR REPLACE INTO keys (public_key, name, roles, added_at, revoked_at) VALUES (?,?,?,?,?)",
     [DROP_KEY] = "DELETE FROM keys WHERE public_key = ?",
@@ -275,7 +279,7 @@ int store_load(store_t *s, int (*each)(void *self, const record_t *record), void
     owner_check(&s->owner);
     int rc = HEDDLE_OK;
     for (int i = 0; i < KIND_COUNT && !rc; i++) {
-        row_t row = {.sql = s->sql[KINDS[i].all]};
+        store_row_t row = {.sql = s->sql[KINDS[i].all]};
         int code = SQLITE_DONE;
         while (!rc && (code = sqlite3_step(row.sql)) == SQLITE_ROW) {
             record_t record = {.kind = KINDS[i].kind};
@@ -293,13 +297,13 @@ int store_load(store_t *s, int (*each)(void *self, const record_t *record), void
 int store_config(store_t *s, const char *adapter, uint64_t version, buf_t *out, heddle_error_t *error)
 {
     owner_check(&s->owner);
-    row_t row = {.sql = s->sql[GET_CONFIG]};
+    store_row_t row = {.sql = s->sql[GET_CONFIG]};
     row_put_text(&row, adapter);
     row_put_u64(&row, version);
     if (!row.code) row.code = sqlite3_step(row.sql);
     int rc = HEDDLE_OK;
     if (row.code == SQLITE_ROW) {
-        bytes_t config = row_take_blob(&(row_t){.sql = row.sql});
+        bytes_t config = row_take_blob(&(store_row_t){.sql = row.sql});
         buf_add(out, config.data, config.bytes);
         if (out->failed) rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a config");
     } else if (row.code == SQLITE_DONE) {
@@ -326,7 +330,7 @@ static int run(store_t *s, sql_t which)
 /* One statement with the columns of a record. */
 static int put_with(store_t *s, sql_t which, const record_t *r)
 {
-    row_t row = {.sql = s->sql[which]};
+    store_row_t row = {.sql = s->sql[which]};
     row_put(&row, r);
     if (!row.code) row.code = run(s, which);
     sqlite3_clear_bindings(row.sql); /* they borrow from the record */
@@ -343,7 +347,8 @@ static int put(store_t *s, const record_t *r)
     if (r->kind == RECORD_KEY_DROP) return put_with(s, DROP_KEY, r);
     if (r->kind == RECORD_ADAPTER_FORGET) {
         int rc = put_with(s, FORGET_DECISIONS, r);
-        return rc ? rc : put_with(s, FORGET_VERSIONS, r);
+        if (!rc) rc = put_with(s, FORGET_VERSIONS, r);
+        return rc ? rc : put_with(s, FORGET_WRITER, r);
     }
     if (k == KINDS + KIND_COUNT && !is_forget && !is_drop) return SQLITE_MISUSE;
     sql_t which = is_forget ? DROP_VERSION : is_drop ? DROP_ADAPTER : k->put;
@@ -357,7 +362,7 @@ static int put(store_t *s, const record_t *r)
     if (code || which != PUT_DECISION) return code;
     /* Only the first and the latest decision of a version are ever read again.  Those between are deleted, so
      * that the table does not grow with each rollback. */
-    row_t row = {.sql = s->sql[DROP_OLDER_DECISIONS]};
+    store_row_t row = {.sql = s->sql[DROP_OLDER_DECISIONS]};
     row_put_text(&row, r->adapter);
     row_put_u64(&row, r->version);
     row_put_u64(&row, r->decision);
@@ -532,7 +537,7 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
         if (bad) return refuse(s, bad, "prepare its statements", error);
     }
     store_files_note(&s->files);
-    row_t row = {.sql = s->sql[ALL_META]};
+    store_row_t row = {.sql = s->sql[ALL_META]};
     int code = sqlite3_step(row.sql);
     if (code == SQLITE_ROW) {
         s->epoch = row_take_u64(&row) + 1;
@@ -548,7 +553,7 @@ static int raise_epoch(store_t *s, heddle_error_t *error)
  * connection. */
 static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
 {
-    int64_t has_asked = 0, has_scope = 0, has_loss = 0, has_staged = 0;
+    int64_t has_asked = 0, has_scope = 0, has_loss = 0, has_staged = 0, has_payload = 0;
     int code = sqlite3_exec(
         s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 4194304",
         NULL, NULL, NULL);
@@ -566,6 +571,11 @@ static int make_schema(store_t *s, bool fresh, heddle_error_t *error)
     if (!code)
         code = ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'staged_at'",
                           &has_staged);
+    if (!code)
+        code =
+            ask_number(s, "SELECT count(*) FROM pragma_table_info('versions') WHERE name = 'payload_bytes'",
+                       &has_payload);
+    if (!code && !has_payload) code = sqlite3_exec(s->db, RENAMED, NULL, NULL, NULL);
     if (!code && !has_staged) code = sqlite3_exec(s->db, STAGEABLE, NULL, NULL, NULL);
     if (!code && !has_loss) code = sqlite3_exec(s->db, LOSABLE, NULL, NULL, NULL);
     if (!code && !has_asked) code = sqlite3_exec(s->db, ASKED, NULL, NULL, NULL);

@@ -5,24 +5,24 @@
 #include <string.h>
 
 /* Each put binds the next column.  The first failure is kept, and the rest does nothing. */
-void row_put_u64(row_t *r, uint64_t v)
+void row_put_u64(store_row_t *r, uint64_t v)
 {
     if (!r->code) r->code = sqlite3_bind_int64(r->sql, ++r->at, (sqlite3_int64)v);
 }
 
-void row_put_text(row_t *r, const char *text)
+void row_put_text(store_row_t *r, const char *text)
 {
     if (!r->code) r->code = sqlite3_bind_text(r->sql, ++r->at, text ? text : "", -1, SQLITE_STATIC);
 }
 
-static void put_blob(row_t *r, const void *data, size_t bytes)
+static void put_blob(store_row_t *r, const void *data, size_t bytes)
 {
     if (!r->code) r->code = sqlite3_bind_blob64(r->sql, ++r->at, bytes ? data : "", bytes, SQLITE_STATIC);
 }
 
-uint64_t row_take_u64(row_t *r) { return (uint64_t)sqlite3_column_int64(r->sql, r->at++); }
+uint64_t row_take_u64(store_row_t *r) { return (uint64_t)sqlite3_column_int64(r->sql, r->at++); }
 
-const char *row_take_text(row_t *r)
+const char *row_take_text(store_row_t *r)
 {
     int at = r->at++;
     bool is_null = sqlite3_column_type(r->sql, at) == SQLITE_NULL; /* this program writes none */
@@ -31,7 +31,7 @@ const char *row_take_text(row_t *r)
     return text ? text : "";
 }
 
-bytes_t row_take_blob(row_t *r)
+bytes_t row_take_blob(store_row_t *r)
 {
     int at = r->at++;
     const void *data = sqlite3_column_blob(r->sql, at); /* before its length, as SQLite asks */
@@ -73,7 +73,7 @@ static const column_t COLUMNS[][23] = {
                         U64(version),
                         U64(at_ms),
                         FIXED(digest),
-                        U64(part.region_bytes),
+                        U64(part.payload_bytes),
                         U64(part.manifest_bytes),
                         FIXED(part.manifest_digest),
                         FIXED(share_key),
@@ -108,7 +108,7 @@ static const column_t COLUMNS[][23] = {
     [RECORD_ADAPTER_FORGET] = {TEXT(adapter)},
 };
 
-void row_put(row_t *to, const record_t *r)
+void row_put(store_row_t *to, const record_t *r)
 {
     /* A writer that closed and a worker that is not ready any more lose their row.  The statement that
      * deletes it has the first column alone. */
@@ -134,7 +134,7 @@ void row_put(row_t *to, const record_t *r)
     }
 }
 
-void row_take(row_t *from, record_t *r)
+void row_take(store_row_t *from, record_t *r)
 {
     for (const column_t *c = COLUMNS[r->kind]; c->type; c++) {
         void *field = (char *)r + c->at;

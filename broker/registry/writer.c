@@ -10,9 +10,10 @@
 int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(r, m->adapter);
-    if (!a && r->adapter_count >= LIMIT_ADAPTERS) {
+    if (!a && !registry_has_room(r)) {
         int rc = error_fail(error, HEDDLE_ERR_LIMIT, "%s would be one adapter too many", m->adapter);
-        error_expected(error, "at most %u adapters at one broker", LIMIT_ADAPTERS);
+        error_expected(error, "at most %u adapters at one broker, and numbers of %u", LIMIT_ADAPTERS,
+                       LIMIT_ADAPTER_ROWS);
         return rc;
     }
     bool is_held = a && a->writer.token && by->holder_is_live &&

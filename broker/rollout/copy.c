@@ -18,155 +18,215 @@ static tallied_t tallied(const copy_row_t *c)
                        .has_reached = c->has_reached,
                        .is_spare = c->is_spare,
                        .is_ordered = c->switch_us != 0,
+                       .is_bad = c->is_bad,
                        .group = c->group,
                        .rank = c->rank};
 }
 
-/* The copy was counted as `was`, and has changed: tally, plan, last holder and generation follow.  Every
- * change of a copy goes through here, so none of them can be forgotten. */
-static void follow(track_t *t, const copy_row_t *c, const tallied_t *was)
+/* Bytes per second that it was seen to fetch at; 0: it did not fetch. */
+static uint64_t rate_of(const copy_row_t *c)
 {
-    tallied_t now = tallied(c);
-    bool held = state_holds(was->state), holds = state_holds(now.state);
-    tally_move(&t->tally, was, &now);
-    /* The rate is the bytes per second that it was seen to fetch at. */
-    if (holds != held)
-        plan_have(&t->plan, c->token, holds ? PLAN_ALL : PLAN_NOTHING,
-                  c->fetch_us ? c->bytes_done * 1000000 / c->fetch_us : 0);
+    return c->fetch_us && !c->is_held ? c->bytes_done * 1000000 / c->fetch_us : 0;
+}
+
+/* The copy is no more what it was counted as: tally, plan, last holder and generation follow.  Every change
+ * of what is counted ends here, so none of them can be forgotten. */
+static void follow(track_t *t, copy_row_t *c)
+{
+    tallied_t was = c->counted, now = tallied(c);
+    bool held = state_holds(was.state), holds = state_holds(now.state);
+    bool is_source = holds && !now.is_bad;
+    tally_move(&t->tally, &was, &now);
+    c->counted = now;
+    if (is_source != (held && !was.is_bad)) plan_have(&t->plan, c->token, is_source, rate_of(c));
     else if (!state_in_flight(now.state)) plan_done(&t->plan, c->token);
     plan_hold(&t->plan, c->token, now.state == COPY_ARRIVED && c->region.epoch);
     if (held && !holds && !tally_holders(&t->tally, false))
         error_text(t->last_holder, sizeof t->last_holder, c->worker);
     bool is_shown =
-        was->state != now.state || was->is_eligible != now.is_eligible || was->has_reached != now.has_reached;
+        was.state != now.state || was.is_eligible != now.is_eligible || was.has_reached != now.has_reached;
     t->generation += is_shown;
     track_touch(t);
 }
 
-/* A copy that changes its state is not spare any more: the next heartbeat lists it again if it is. */
-void copy_move(track_t *t, copy_row_t *c, copy_state_t state, instant_t now)
+/* A copy that changes its state is not spare any more: the next heartbeat lists it again if it is.  The last
+ * heartbeat of its fetch had fewer bytes than a copy that is held. */
+static void move(track_t *t, copy_row_t *c, copy_state_t state, instant_t now)
 {
     if (c->state == state) return;
-    tallied_t was = tallied(c);
+    if (state_holds(state)) c->bytes_done = t->row->data_bytes;
+    else c->is_bad = false; /* it is to have them anew */
     c->since_ms = now.wall_ms;
     c->state = state;
     c->is_spare = false;
-    follow(t, c, &was);
+    if (state != COPY_ARRIVED) c->busy_with = c->free_ms = 0;
+    if (!state_in_flight(state)) c->announce = ANNOUNCE_NONE;
+    follow(t, c);
 }
 
-void copy_gone(track_t *t, copy_row_t *c)
+static void set(track_t *t, copy_row_t *c, bool *flag, bool value)
 {
-    tallied_t was = tallied(c);
-    c->last_state = c->state;
-    c->state = COPY_GONE;
-    follow(t, c, &was);
-    plan_remove(&t->plan, c->token);
-    c->token = 0;
-}
-
-void copy_expect(track_t *t, copy_row_t *c)
-{
-    tallied_t was = tallied(c);
-    if (c->is_eligible) return;
-    c->is_eligible = true;
-    follow(t, c, &was);
-}
-
-void copy_reach(track_t *t, copy_row_t *c, bool has_reached)
-{
-    tallied_t was = tallied(c);
-    if (c->has_reached == has_reached) return;
-    c->has_reached = has_reached;
-    follow(t, c, &was);
-}
-
-void copy_order(track_t *t, copy_row_t *c, instant_t at)
-{
-    tallied_t was = tallied(c);
-    c->switch_us = at.us;
-    if (state_holds(c->state) && c->state != COPY_ACTIVE && c->state != COPY_COMMITTED) {
-        c->state = COPY_COMMITTED;
-        c->since_ms = at.wall_ms;
-        c->is_spare = false;
-    }
-    follow(t, c, &was);
-}
-
-void copy_spare(track_t *t, copy_row_t *c, bool is_spare)
-{
-    tallied_t was = tallied(c);
-    if (c->is_spare == is_spare) return;
-    c->is_spare = is_spare;
-    follow(t, c, &was);
+    if (*flag == value) return;
+    *flag = value;
+    follow(t, c);
 }
 
 /* Most copies have no message, so only those that have one take memory for it.  Without memory users see the
  * code and the phase alone. */
-void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message)
+static void blame(track_t *t, copy_row_t *c, copy_why_t why)
 {
-    if (c->code != code) track_changed(t);
-    c->code = code;
-    error_text(c->phase, sizeof c->phase, phase);
-    size_t bytes = strlen(message) + 1;
+    if (c->code != why.code) track_changed(t);
+    c->code = why.code;
+    error_text(c->phase, sizeof c->phase, why.phase);
+    size_t bytes = strlen(why.message) + 1;
     if (bytes > COPY_MESSAGE_BYTES) bytes = COPY_MESSAGE_BYTES;
     char *copy = bytes > 1 ? malloc(bytes) : NULL;
-    if (copy) error_text(copy, bytes, message);
+    if (copy) error_text(copy, bytes, why.message);
     free(c->message);
     c->message = copy;
 }
 
-void copy_fail(track_t *t, copy_row_t *c, int code, const char *phase, const char *message, instant_t now)
-{
-    copy_move(t, c, COPY_FAILED, now);
-    copy_blame(t, c, code, phase, message);
-}
+static const copy_why_t NO_TROUBLE = {HEDDLE_OK, "", ""};
 
-/* Without a source nothing was sent: the copy waits, or is owed an ANNOUNCE if it had one before, because the
- * worker may be fetching it, and lacks only the sources. */
-void copy_announced(track_t *t, copy_row_t *c, bool is_sent, instant_t now)
+/* ---- announced ---- */
+
+void copy_expected(track_t *t, copy_row_t *c) { set(t, c, &c->is_eligible, true); }
+
+void copy_announced(track_t *t, copy_row_t *c, instant_t now)
 {
-    c->is_owed = !is_sent && copy_is_told(c);
-    copy_move(t, c, is_sent || c->is_owed ? COPY_ANNOUNCED : COPY_WAITING, now);
-    copy_blame(t, c, HEDDLE_OK, "", "");
-    c->retry_us = 0;
-    if (!is_sent) return;
-    c->told_us = c->moved_us = now.us;
+    if (!c->first_told_us) {
+        c->first_told_us = now.us;
+        c->announce_us = now.us - t->created_us;
+    }
     if (!c->begun_us && !c->behind) c->begun_us = now.us;
-    if (c->first_told_us) return;
-    c->first_told_us = now.us;
-    c->announce_us = now.us - t->created_us;
+    c->told_us = c->moved_us = now.us;
+    c->waits_for = 0;
+    c->cut_off_us = 0;
+    c->retry_us = 0;
+    c->announce = ANNOUNCE_OUT;
+    move(t, c, COPY_ANNOUNCED, now);
+    blame(t, c, NO_TROUBLE);
 }
 
-/* The worker's own phases are measured by its clock, and may begin before the announcement (bytes that were
+/* The worker may be fetching it, and lacks only the sources, where it was announced before. */
+void copy_not_announced(track_t *t, copy_row_t *c, instant_t now)
+{
+    copy_owe(c);
+    c->waits_for = plan_waits_for(&t->plan, c->token);
+    c->retry_us = 0;
+    move(t, c, copy_is_told(c) ? COPY_ANNOUNCED : COPY_WAITING, now);
+    blame(t, c, NO_TROUBLE);
+}
+
+void copy_owe(copy_row_t *c)
+{
+    if (c->announce == ANNOUNCE_OUT) c->announce = ANNOUNCE_OWED;
+}
+
+void copy_put_off(track_t *t, copy_row_t *c)
+{
+    copy_owe(c);
+    blame(t, c, NO_TROUBLE);
+}
+
+/* ---- fetched ---- */
+
+bool copy_lost_source(copy_row_t *c, uint64_t token)
+{
+    if (has_number(c->lost, c->lost_count, token) || c->lost_count == COPY_LOST_MAX) return false;
+    c->lost[c->lost_count++] = token;
+    return true;
+}
+
+/* One that waits for another worker of its host is not cut off: the bytes come by that one. */
+void copy_looked_for_sources(track_t *t, copy_row_t *c, instant_t now)
+{
+    const plan_row_t *row = plan_row(&t->plan, c->token);
+    bool has_source = row && row->fetch == PLAN_WAITING;
+    for (uint32_t i = 0; row && i < row->source_count; i++)
+        has_source |= !has_number(c->lost, c->lost_count, row->sources[i]);
+    if (has_source) c->cut_off_us = 0;
+    else if (!c->cut_off_us) c->cut_off_us = now.us;
+}
+
+void copy_begun_anew(copy_row_t *c, instant_t now) { c->moved_us = now.us; }
+
+/* A session that goes on with bytes of an earlier one has no rate since it began. */
+uint64_t copy_rate(const copy_row_t *c, const member_sub_t *sub)
+{
+    if (sub->rate_bytes) return sub->rate_bytes;
+    bool has_mean = !c->is_resumed && c->begun_us && sub->beat_us > c->begun_us;
+    return has_mean ? c->bytes_done * 1000000 / (sub->beat_us - c->begun_us) : 0;
+}
+
+const char *copy_awaited(const track_t *t, const copy_row_t *c)
+{
+    for (size_t i = 0; i < t->copy_count; i++)
+        if (t->copies[i]->token == c->waits_for) return t->copies[i]->worker;
+    return "another worker";
+}
+
+/* The worker reports why it does not begin, or why its fetch makes no progress, or nothing when it does. */
+bool copy_heard_progress(track_t *t, copy_row_t *c, const msg_progress_t *p, instant_t now)
+{
+    bool has_all = p->data_bytes && p->bytes_done >= p->data_bytes;
+    bool has_trouble = p->message && *p->message, has_begun = p->data_bytes || !has_trouble;
+    if (!c->begun_us) c->begun_us = now.us;
+    /* Bytes of the first heartbeat after the loss of a source may have come before it. */
+    if (p->bytes_done > c->bytes_done) {
+        c->moved_us = now.us;
+        if (c->heard_us > c->cut_off_us) c->cut_off_us = 0;
+    }
+    c->heard_us = now.us;
+    bool is_shown = now.us >= t->push_us + ROLLOUT_BYTES_US;
+    if (c->bytes_done != p->bytes_done && is_shown) track_changed(t);
+    else if (c->bytes_done != p->bytes_done) track_touch(t);
+    c->bytes_done = p->bytes_done;
+    c->is_connected |= p->source || p->bytes_done;
+    c->region = has_all ? p->region : (msg_region_t){.epoch = 0};
+    plan_hold(&t->plan, c->token, c->state == COPY_ARRIVED && c->region.epoch);
+    if (t->plan.woken_count) track_touch(t);
+    if (has_begun) move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, now);
+
+    int code = !has_trouble ? HEDDLE_OK : has_begun ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_ERR_NO_SLOT;
+    bool is_news = code == HEDDLE_ERR_UNAVAILABLE && code != c->code && !c->is_trouble_said;
+    c->is_trouble_said |= is_news;
+    blame(t, c, (copy_why_t){code, has_begun ? "fetch" : "announce", has_trouble ? p->message : ""});
+    if (code && (plan_is_awaited(&t->plan, c->token) || plan_is_first(&t->plan, c->token))) {
+        plan_stuck(&t->plan, c->token);
+        track_touch(t);
+    }
+    return is_news;
+}
+
+/* ---- staged ---- */
+
+/* How long its phases took by the worker's clock, as STAGED, NACK and JOIN report. */
+static void measured(copy_row_t *c, uint64_t connect_us, uint64_t fetch_us, uint64_t verify_us,
+                     uint64_t stage_us)
+{
+    c->connect_us = connect_us;
+    c->fetch_us = fetch_us;
+    c->verify_us = verify_us;
+    c->stage_us = stage_us;
+}
+
+/* The bytes are there: the time since the version's record that the worker did not measure is split between
+ * announcement, queue and wait.  The worker's own phases may begin before the announcement (bytes that were
  * offered early).  So they come first, and the phases of the broker's clock get what is left. */
-void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us)
+static void measured_rest(const track_t *t, copy_row_t *c, uint64_t now_us)
 {
     uint64_t all_us = now_us - t->created_us;
     uint64_t own_us = c->connect_us + c->fetch_us + c->busy_us + c->stage_us;
     uint64_t left_us = all_us > own_us ? all_us - own_us : 0;
     if (c->announce_us > left_us) c->announce_us = left_us;
-    c->queued_us = c->behind ? left_us - c->announce_us : 0;
+    left_us -= c->announce_us;
+    c->queued_us = c->behind ? left_us : 0;
+    c->wait_us = c->busy_us + (c->behind ? 0 : left_us);
 }
 
-/* The row of this source, by name and kind: a source that joined again while it served has one row.  The
- * caller has made room. */
-static copy_served_t *served_row(copy_row_t *c, const char *name, source_kind_t kind)
-{
-    uint32_t at = 0;
-    for (; at < c->served_count; at++) {
-        int order = strcmp(c->served[at].name, name);
-        if (order == 0 && c->served[at].kind == kind) return &c->served[at];
-        if (order > 0) break;
-    }
-    memmove(&c->served[at + 1], &c->served[at], (c->served_count - at) * sizeof *c->served);
-    c->served_count++;
-    c->served[at] = (copy_served_t){.kind = kind};
-    error_text(c->served[at].name, sizeof c->served[at].name, name);
-    return &c->served[at];
-}
-
-/* Which process served how many bytes is kept for `heddle versions` only.  Without memory that output
- * shows less. */
+/* Which process served how many bytes is kept for `heddle versions` only: one row, by name and kind, for a
+ * source that joined again while it served.  Without memory that output shows less. */
 static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
 {
     uint32_t count = m->source_count < LIMIT_SOURCES ? m->source_count : LIMIT_SOURCES;
@@ -174,45 +234,174 @@ static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
     free(c->served);
     c->served = count ? calloc(count, sizeof *c->served) : NULL;
     c->served_count = 0;
-    for (uint32_t i = 0; c->served && i < count; i++) { /* without memory only `versions` shows less */
+    for (uint32_t i = 0; c->served && i < count; i++) {
         const msg_served_t *s = &m->sources[i];
-        source_kind_t kind = s->kind == SOURCE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER;
-        served_row(c, s->name ? s->name : "", kind)->bytes += s->bytes;
+        copy_served_t one = {.kind = s->kind == SOURCE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER};
+        error_text(one.name, sizeof one.name, s->name ? s->name : "");
+        uint32_t at = 0;
+        int order = 1;
+        for (; at < c->served_count; at++) {
+            order = strcmp(c->served[at].name, one.name);
+            if (order > 0 || (order == 0 && c->served[at].kind == one.kind)) break;
+        }
+        if (at == c->served_count || order > 0) {
+            memmove(&c->served[at + 1], &c->served[at], (c->served_count - at) * sizeof one);
+            c->served[at] = one;
+            c->served_count++;
+        }
+        c->served[at].bytes += s->bytes;
     }
 }
 
-void copy_loaded_from(track_t *t, copy_row_t *c, const msg_region_t *region)
-{
-    c->region = region ? *region : (msg_region_t){.epoch = 0};
-    plan_hold(&t->plan, c->token, c->state == COPY_ARRIVED && c->region.epoch);
-    if (t->plan.woken_count) track_touch(t);
-}
-
-void copy_in_region(copy_row_t *c, const msg_region_t *region, uint64_t verified, bool is_held)
-{
-    c->region = *region;
-    c->verified = (verified_where_t)verified;
-    c->is_held = is_held;
-}
-
+/* A switch that was ordered before begins now. */
 void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now)
 {
     note_served(c, t, m);
-    copy_in_region(c, &m->region, m->verified, m->held);
+    c->region = m->region;
+    c->verified = (verified_where_t)m->verified;
+    c->is_held = m->held;
     c->retry_us = 0;
-    c->bytes_done = t->row->data_bytes;
-    c->connect_us = m->connect_us;
-    c->fetch_us = m->fetch_us;
-    c->verify_us = m->verify_us;
     c->busy_us = m->busy_us;
-    c->stage_us = m->stage_us;
-    copy_timed(t, c, now.us);
-    if (c->switch_us) copy_order(t, c, now); /* loaded: the time to switch begins */
-    copy_blame(t, c, HEDDLE_OK, "", "");
-    copy_move(t, c, COPY_STAGED, now);
+    measured(c, m->connect_us, m->fetch_us, m->verify_us, m->stage_us);
+    measured_rest(t, c, now.us);
+    if (c->switch_us) c->switch_us = now.us;
+    blame(t, c, NO_TROUBLE);
+    move(t, c, COPY_STAGED, now);
+}
+
+void copy_crossed_end(track_t *t, copy_row_t *c, instant_t now)
+{
+    if (!copy_in_flight(c)) return;
+    c->bytes_done = t->row->data_bytes;
+    move(t, c, COPY_ARRIVED, now);
+}
+
+/* JOIN says how long it has been in its state, since the worker's clock may differ from the broker's.  No
+ * state is older than the version's record: an age that would be is cut. */
+static uint64_t since_by_age(const track_t *t, const msg_held_t *held, instant_t now)
+{
+    uint64_t created_ms = t->row->created_ms, age_ms = held->age_us / 1000;
+    uint64_t most_ms = now.wall_ms > created_ms ? now.wall_ms - created_ms : 0;
+    return held->age_us ? now.wall_ms - (age_ms < most_ms ? age_ms : most_ms) : 0;
+}
+
+/* Bytes that are being loaded were announced by a session before. */
+void copy_restated(track_t *t, copy_row_t *c, const msg_held_t *held, copy_state_t state, instant_t now)
+{
+    bool is_loading = state == COPY_ARRIVED;
+    c->bytes_done = t->row->data_bytes;
+    c->activate_us = held->activate_us;
+    measured(c, held->connect_us, held->fetch_us, held->verify_us, held->stage_us);
+    c->region = held->region;
+    c->verified = (verified_where_t)held->verified;
+    c->is_held = held->held;
+    move(t, c, state, now);
+    bool is_as_held = state == COPY_STAGED || state == COPY_ACTIVE || state == COPY_KEPT;
+    if (is_as_held) c->since_ms = since_by_age(t, held, now);
+    c->announce = is_loading ? ANNOUNCE_OUT : ANNOUNCE_NONE;
+    c->told_us = !is_loading ? 0 : c->told_us ? c->told_us : now.us;
+}
+
+/* ---- switched ---- */
+
+void copy_ordered(track_t *t, copy_row_t *c, instant_t now)
+{
+    c->switch_us = now.us;
+    if (copy_holds(c) && c->state != COPY_ACTIVE) move(t, c, COPY_COMMITTED, now);
+    follow(t, c); /* it may be switching without another state */
+}
+
+void copy_switched(track_t *t, copy_row_t *c, uint64_t activate_us, instant_t now)
+{
+    c->activate_us = activate_us;
+    move(t, c, COPY_ACTIVE, now);
+    if (!c->is_bad) blame(t, c, NO_TROUBLE);
+}
+
+void copy_reached(track_t *t, copy_row_t *c, bool has_reached) { set(t, c, &c->has_reached, has_reached); }
+
+void copy_kept(track_t *t, copy_row_t *c, instant_t now) { move(t, c, COPY_KEPT, now); }
+
+void copy_spared(track_t *t, copy_row_t *c, bool is_spare) { set(t, c, &c->is_spare, is_spare); }
+
+/* ---- found bad ---- */
+
+void copy_found_bad(track_t *t, copy_row_t *c, instant_t now)
+{
+    if (!copy_holds(c) || c->is_bad) return;
+    c->is_bad = true;
+    c->bad_ms = now.wall_ms;
+    blame(
+        t, c,
+        (copy_why_t){HEDDLE_ERR_DIGEST_MISMATCH, "verify",
+                     "its bytes in memory have gone bad: if another worker has them whole, restart this one, "
+                     "and it fetches them there; else publish them again"});
+    follow(t, c);
+}
+
+/* ---- failed ---- */
+
+void copy_tried(track_t *t, copy_row_t *c, const msg_nack_t *m, instant_t now)
+{
+    c->connect_us = m->connect_us;
+    if (!m->fetch_us) return;
+    c->bytes_done = t->row->data_bytes;
+    measured(c, m->connect_us, m->fetch_us, m->verify_us, m->stage_us);
+    measured_rest(t, c, now.us);
+}
+
+/* After a retriable error the same attempt may succeed later.  The active version is then announced again,
+ * each time after twice the delay, up to 16 leases.  What has gone bad in memory is fetched anew at once, if
+ * it is wanted. */
+void copy_failed(track_t *t, copy_row_t *c, copy_why_t why, instant_t now)
+{
+    heddle_error_t e;
+    error_fail(&e, why.code, " ");
+    uint32_t doublings = c->failed_count < 4 ? c->failed_count : 4;
+    c->failed_count++;
+    bool has_gone_bad =
+        copy_holds(c) && why.code == HEDDLE_ERR_DIGEST_MISMATCH && !strcmp(why.phase, "verify");
+    c->retry_us = has_gone_bad ? now.us : e.retriable ? now.us + (t->of->ro->lease_us << doublings) : 0;
+    move(t, c, COPY_FAILED, now);
+    blame(t, c, why);
+}
+
+void copy_refused(track_t *t, copy_row_t *c, copy_why_t why, instant_t now)
+{
+    move(t, c, copy_holds(c) ? COPY_REFUSED : COPY_FAILED, now);
+    blame(t, c, why);
+}
+
+/* ---- gone ---- */
+
+static void leave(track_t *t, copy_row_t *c)
+{
+    c->last_state = c->state;
+    c->state = COPY_GONE;
+    c->announce = ANNOUNCE_NONE;
+    follow(t, c);
+    plan_remove(&t->plan, c->token);
+    c->token = 0;
+}
+
+/* What was wrong before it left says more. */
+void copy_gone(track_t *t, copy_row_t *c, int code, const char *message)
+{
+    if (!c->code || copy_in_flight(c)) blame(t, c, (copy_why_t){code, copy_phase(c), message});
+    leave(t, c);
 }
 
 /* ---- versions of one worker, one after the other ---- */
+
+void copy_left(track_t *t, copy_row_t *c, instant_t now)
+{
+    if (!copy_in_flight(c)) return;
+    track_touch(t); /* it may be lost now, or another one of its place fetches it */
+    plan_stuck(&t->plan, c->token);
+    c->told_us = 0;
+    c->announce = ANNOUNCE_NONE;
+    move(t, c, COPY_WAITING, now);
+}
 
 /* The worker may have dropped these versions when it turned to the other one.  A version that is wanted again
  * is announced again. */
@@ -220,13 +409,7 @@ void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t bu
 {
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
-        copy_row_t *c = track_is_overtaken(t) && t->version != but ? copy_of(t, member) : NULL;
-        if (!copy_in_flight(c)) continue;
-        track_touch(t); /* it may be lost now, or another one of its place fetches it */
-        plan_stuck(&t->plan, c->token);
-        c->told_us = 0;
-        c->is_owed = true;
-        copy_move(t, c, COPY_WAITING, now);
+        if (track_is_overtaken(t) && t->version != but) copy_left(t, copy_of(t, member), now);
     }
 }
 
@@ -239,6 +422,22 @@ void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint
         if (!copy_is_told(c) || c->state != COPY_ANNOUNCED || t->version == version) continue;
         c->behind = version;
         c->begun_us = 0;
+    }
+}
+
+/* A version that has ended keeps what it was at its end. */
+void copies_follow_switch(const adapter_rollout_t *a, const member_t *member, instant_t now)
+{
+    const track_t *first = NULL;
+    uint64_t version = copies_first_switch(a, member, &first) ? first->version : 0;
+    for (size_t i = 0; i < a->track_count; i++) {
+        track_t *t = a->tracks[i];
+        copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);
+        uint64_t busy_with = c && c->state == COPY_ARRIVED ? version : 0;
+        if (!c || c->busy_with == busy_with) continue;
+        c->busy_with = busy_with;
+        c->free_ms = busy_with || c->state != COPY_ARRIVED ? 0 : now.wall_ms;
+        track_changed(t);
     }
 }
 
@@ -300,52 +499,73 @@ static group_t *need_group(track_t *t, const member_t *member, bool *ret_ok)
     return g;
 }
 
-/* Takes the copy out of tally and plan, before its row is freed or belongs to another session. */
-static void take_out(track_t *t, copy_row_t *c)
+/* A worker that was admitted before goes on with what it fetches.  The broker does not know how much that is
+ * where the earlier session ended with its lease, or before the broker's start. */
+static bool may_have_begun(const track_t *t, const member_t *member)
 {
-    if (c->token) copy_gone(t, c);
-    tallied_t was = tallied(c);
-    tally_move(&t->tally, &was, NULL);
-    track_changed(t);
+    return member->former_token && t->row->created_ms <= member->joined_ms;
 }
 
-/* The row is reserved in the plan first, so that nothing has changed where memory runs out. */
+/* A new session of the process that `before` is of goes on where that was; NULL: none. */
+static bool take_part(track_t *t, const member_t *member, const copy_row_t *before)
+{
+    bool is_same = before && before->token && !memcmp(&before->life, &member->life, sizeof member->life);
+    if (is_same && plan_renew(&t->plan, before->token, member->token)) return true;
+    plan_member_t who = {.token = member->token,
+                         .place = member->place,
+                         .name = member->name,
+                         .zone = member_label(member, "zone"),
+                         .is_limited = member->max_rate_bytes > 0};
+    return plan_add(&t->plan, &who);
+}
+
+/* All memory is taken first, so that nothing has changed where it runs out. */
 copy_row_t *copy_add(track_t *t, const member_t *member)
 {
     bool found, ok;
     size_t at = sorted_place(t->copies, t->copy_count, member->name, order_copy, &found);
-    copy_row_t *c = found ? t->copies[at] : NULL;
-    if (c && c->token == member->token) return c;
+    if (found && t->copies[at]->token == member->token) return t->copies[at];
     group_t *group = need_group(t, member, &ok);
-    if (!ok || !plan_add(&t->plan, member->token, member->place)) return NULL;
-    bool is_eligible = false;
+    copy_row_t *c = ok ? calloc(1, sizeof *c) : NULL;
+    if (!c || !sorted_grow(&t->copies, t->copy_count, &t->copy_capacity) ||
+        !take_part(t, member, found ? t->copies[at] : NULL)) {
+        free(c);
+        return NULL;
+    }
     copy_row_t before = {0}; /* of the same process */
-    if (c) {
-        if (!memcmp(&c->life, &member->life, sizeof c->life)) before = *c;
-        is_eligible = c->token && c->is_eligible && !memcmp(&c->life, &member->life, sizeof c->life);
-        take_out(t, c);
-        free(c->served);
-        free(c->message);
-    } else {
-        c = calloc(1, sizeof *c);
-        if (!c || !sorted_grow(&t->copies, t->copy_count, &t->copy_capacity)) {
-            free(c);
-            return NULL;
-        }
-        sorted_insert(t->copies, &t->copy_count, at, c);
+    if (found) {
+        if (!memcmp(&t->copies[at]->life, &member->life, sizeof member->life)) before = *t->copies[at];
+        copy_drop(t, member->name);
     }
     *c = (copy_row_t){.token = member->token,
                       .life = member->life,
-                      .is_eligible = is_eligible,
+                      .is_eligible = before.token && before.is_eligible,
                       .first_told_us = before.first_told_us,
                       .announce_us = before.announce_us,
-                      .is_resumed = before.is_resumed || before.bytes_done > 0,
+                      .is_resumed = before.is_resumed || before.bytes_done > 0 || may_have_begun(t, member),
                       .group = group,
                       .rank = member->rank};
     error_text(c->worker, sizeof c->worker, member->name);
-    tallied_t now = tallied(c);
-    tally_move(&t->tally, NULL, &now);
+    c->counted = tallied(c);
+    tally_move(&t->tally, NULL, &c->counted);
+    sorted_insert(t->copies, &t->copy_count, at, c);
     track_changed(t);
+    return c;
+}
+
+copy_row_t *copy_fetched_on(track_t *t, const copy_row_t *before, const member_t *member, instant_t now)
+{
+    copy_row_t was = *before; /* its row becomes the new session's */
+    copy_row_t *c = copy_add(t, member);
+    if (!c) return NULL;
+    c->switch_us = was.switch_us; /* WELCOME names it again */
+    c->told_us = was.told_us;
+    c->moved_us = was.moved_us;
+    c->bytes_done = was.bytes_done;
+    c->is_connected = was.is_connected;
+    move(t, c, was.state, now);
+    c->announce = was.announce;
+    c->since_ms = was.since_ms;
     return c;
 }
 
@@ -363,7 +583,9 @@ void copy_drop(track_t *t, const char *worker)
     size_t at = sorted_place(t->copies, t->copy_count, worker, order_copy, &found);
     if (!found) return;
     copy_row_t *c = t->copies[at];
-    take_out(t, c);
+    if (c->token) leave(t, c);
+    tally_move(&t->tally, &c->counted, NULL);
+    track_changed(t);
     sorted_remove(t->copies, &t->copy_count, at);
     copy_free(c);
 }
@@ -374,9 +596,32 @@ bool copy_in_flight(const copy_row_t *c) { return c && state_in_flight(c->state)
 
 bool copy_holds(const copy_row_t *c) { return c && state_holds(c->state); }
 
-bool copy_is_told(const copy_row_t *c)
+/* A worker that serves by a later decision has answered all earlier ones: a version that was taken back stays
+ * ordered, and is switched to no more. */
+const copy_row_t *copies_first_switch(const adapter_rollout_t *a, const member_t *member,
+                                      const track_t **ret_track)
 {
-    return c && c->state >= COPY_ANNOUNCED && c->state <= COPY_ARRIVED && c->told_us;
+    const copy_row_t *first = NULL;
+    for (size_t i = 0; i < a->track_count; i++) {
+        const track_t *t = a->tracks[i];
+        const copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);
+        if (!c || !copy_is_switching(c) || (first && first->switch_us <= c->switch_us)) continue;
+        if (member_sub(member, t->adapter)->decision >= t->row->decision) continue;
+        first = c;
+        *ret_track = t;
+    }
+    return first;
+}
+
+bool copy_is_told(const copy_row_t *c) { return c && c->announce != ANNOUNCE_NONE; }
+
+bool copy_is_out(const copy_row_t *c) { return c && c->announce == ANNOUNCE_OUT; }
+
+bool copy_needs_announce(const copy_row_t *c, uint64_t now_us)
+{
+    if (!c) return true;
+    if (c->state == COPY_FAILED) return c->retry_us && c->retry_us <= now_us;
+    return state_in_flight(c->state) && c->announce != ANNOUNCE_OUT;
 }
 
 /* The phase in which a copy is or has failed, by the names that errors and `heddle versions` use. */

@@ -5,7 +5,8 @@
  *   (none)          the rollout begins, or wakes -> ANNOUNCED   WAITING without a source
  *   WAITING         a source is there            -> ANNOUNCED
  *   ANNOUNCED       heartbeat with progress      -> FETCHING, ARRIVED (all bytes are there)
- *   in flight       the worker turned to another -> WAITING     of a version that is overtaken
+ *   in flight       the worker turned to another -> WAITING     of a version that is overtaken, or that it
+ *                                                              has gone past (ACTIVE of a later one)
  *   in flight       STAGED, digest equal         -> STAGED      or COMMITTED + COMMIT of the decided one
  *   in flight       NACK, digest differs         -> FAILED
  *   STAGED KEPT     DECISION names the version   -> COMMITTED
@@ -13,14 +14,16 @@
  *   COMMITTED       another version is decided   -> KEPT        it may still switch to it
  *   COMMITTED       NACK                         -> REFUSED     no other worker is turned back
  *   REFUSED         DECISION names the version   -> COMMITTED
+ *   STAGED-REFUSED  NACK of its bytes            -> FAILED      they had gone bad in memory; fetched anew
  *   any, eligible   the worker is lost or leaves -> GONE        the others are dropped
  *   any             the worker joins again       -> by what it restates
  *
  * States from NONE to ARRIVED are in flight.  A copy is eligible if its worker was READY at the announcement:
  * the rollout waits for it.
  *
- * A copy changes through the functions below alone: they keep the tally of its track (tally.h), the plan of
- * its sources (plan.h) and the generation, which a publisher's ROLLOUT follows.
+ * Other files only read a copy.  What happens to it is a function below, named after it: these keep the tally
+ * of its track (tally.h), the plan of its sources (plan.h) and the generation, which a publisher's ROLLOUT
+ * follows.
  *
  * A track (track.h) owns its copies.  One thread, nothing blocks. */
 #ifndef BROKER_COPY_H
@@ -41,36 +44,70 @@ typedef struct {
     uint64_t bytes;
 } copy_served_t;
 
+/* What the worker goes by now. */
+typedef enum {
+    ANNOUNCE_NONE, /* nothing was sent to this session, or the worker has turned to another version since */
+    ANNOUNCE_OUT,  /* ANNOUNCE was sent: the worker may be fetching or loading the version */
+    ANNOUNCE_OWED  /* the same, and ANNOUNCE is to be sent again: it has no source, or a newer version was
+                    * announced meanwhile */
+} announce_t;
+
+/* Why a copy is where it is; phase and message "": no trouble. */
+typedef struct {
+    int code;
+    const char *phase, *message;
+} copy_why_t;
+
 typedef struct copy_row {
     char worker[HEDDLE_NAME_MAX + 1];
     uint64_t token; /* of the worker's session; 0 in GONE */
     key16_t life;   /* of its process: a new session of it stays eligible */
+    group_t *group; /* NULL: none */
+    uint32_t rank;  /* as in JOIN */
+
     copy_state_t state;
     copy_state_t last_state; /* GONE: the state before */
+    announce_t announce;     /* in flight; else NONE */
     bool is_eligible;        /* the rollout waits for it */
     bool has_reached;        /* it has served this version, or a later one, since its latest decision */
-    bool is_owed;            /* ANNOUNCED FETCHING ARRIVED: ANNOUNCE is to be sent again: there was no
-                              * source, or a newer version was announced meanwhile */
     bool is_spare;           /* KEPT: no reader holds it, and its slot is wanted (last heartbeat) */
-    bool is_trouble_said;    /* the event that no byte comes was added: once for a copy */
-    group_t *group;          /* NULL: none */
-    uint32_t rank;           /* as in JOIN */
-    uint64_t since_ms;       /* in this state; 0: since before this session, and not known */
-    uint64_t bytes_done;
-    uint64_t told_us;       /* when ANNOUNCE was sent last; 0: not to this session, or the worker
-                             * turned to another version since */
+    bool is_bad;             /* it holds bytes that were found bad: it is no source until it has them anew */
+    tallied_t counted;       /* as what its track's tally has it */
+    /* REFUSED FAILED GONE: why; in flight: why no byte comes, as the last heartbeat had it */
+    int code;
+    char phase[16];
+    char *message; /* owned; NULL: none (copy_message) */
+
+    /* when something happened to it; none of them says what state it is in */
+    uint64_t since_ms;      /* in this state; 0: since before this session, whose JOIN did not say */
+    uint64_t told_us;       /* ANNOUNCE was sent last; 0: not to this session, or the worker turned to another
+                             * version since */
     uint64_t first_told_us; /* the same of the first ANNOUNCE to this process; 0: none yet */
-    uint64_t begun_us;      /* since when no other version is fetched before it; 0: not yet */
-    uint64_t behind;        /* the version that was; 0: none */
-    bool is_resumed;        /* an earlier session of this process had brought bytes */
-    uint64_t moved_us;      /* ANNOUNCED FETCHING ARRIVED: when it was announced, or more bytes came */
-    uint64_t switch_us;     /* when COMMIT was sent, or STAGED came after it; 0: it was not sent */
-    uint64_t retry_us;      /* FAILED, of the active version: when to announce again; 0: never */
+    uint64_t begun_us;      /* no other version is fetched before it any more; 0: not yet */
+    uint64_t moved_us;      /* ANNOUNCED FETCHING ARRIVED: it was announced, or more bytes came */
+    uint64_t heard_us;      /* the last heartbeat of its fetch; 0: none */
+    uint64_t cut_off_us;    /* it lost its last source, as its worker reported; 0: it has one, as far as is
+                             * known */
+    uint64_t switch_us;     /* COMMIT was sent, or STAGED came after it; 0: it was not sent */
+    uint64_t retry_us;      /* FAILED, of the active version: is to be announced again; 0: never */
+    uint64_t bad_ms;        /* is_bad: since when that is known */
+    /* durations of its phases, in their order; 0: not yet.  They are disjoint, but for verify_us, which is
+     * within fetch_us, and busy_us, which is within wait_us: that is in none of the others, until the bytes
+     * were loaded */
+    uint64_t announce_us, queued_us, wait_us, connect_us, fetch_us, verify_us, busy_us, stage_us, activate_us;
+
+    /* its fetch */
+    uint64_t bytes_done;
+    uint64_t behind;      /* the version that was fetched before it; 0: none */
+    uint64_t waits_for;   /* WAITING ANNOUNCED: the worker that fetches it for their host, by its token, as it
+                           * was when the copy was to be announced; 0: none */
+    uint64_t busy_with;   /* ARRIVED: its application switches to this version first; 0: it may be loading */
+    uint64_t free_ms;     /* ARRIVED: when it had switched; 0: it was not busy with a switch */
+    bool is_connected;    /* a source answered, as a heartbeat of its fetch reported */
+    bool is_resumed;      /* an earlier session of this process brought bytes, or may have */
+    bool is_trouble_said; /* the event that no byte comes was added: once for a copy */
     uint32_t failed_count;
-    /* durations; 0: not yet.  All but verify_us, which is within fetch_us, are disjoint */
-    uint64_t announce_us, queued_us, connect_us, fetch_us, verify_us, busy_us, stage_us, activate_us;
-    /* sources that it lost, an event for each; beyond COPY_LOST_MAX none */
-    uint64_t lost[COPY_LOST_MAX];
+    uint64_t lost[COPY_LOST_MAX]; /* sources, an event for each; beyond COPY_LOST_MAX none */
     uint32_t lost_count;
     /* as STAGED reported, or JOIN restated; ARRIVED: as the last heartbeat did */
     msg_region_t region;
@@ -78,10 +115,6 @@ typedef struct copy_row {
     bool is_held;
     copy_served_t *served;
     uint32_t served_count; /* bytes by source, as STAGED reported */
-    /* REFUSED FAILED GONE: why; in flight: why no byte comes, as the last heartbeat had it */
-    int code;
-    char phase[16];
-    char *message; /* owned; NULL: none (copy_message) */
 } copy_row_t;
 
 /* NULL: none */
@@ -92,44 +125,99 @@ copy_row_t *copy_of(const track_t *t, const member_t *member);
  * and stays eligible where the process is the same. */
 copy_row_t *copy_add(track_t *t, const member_t *member);
 void copy_drop(track_t *t, const char *worker);
-void copy_move(track_t *t, copy_row_t *c, copy_state_t state, instant_t now); /* sets `since` */
-void copy_fail(track_t *t, copy_row_t *c, int code, const char *phase, const char *message, instant_t now);
-void copy_gone(track_t *t, copy_row_t *c);
-void copy_expect(track_t *t, copy_row_t *c); /* it is eligible from now on */
-void copy_reach(track_t *t, copy_row_t *c, bool has_reached);
-/* COMMIT was sent at that time: a copy that has the bytes is COMMITTED, unless it is ACTIVE already. */
-void copy_order(track_t *t, copy_row_t *c, instant_t at);
-void copy_spare(track_t *t, copy_row_t *c, bool is_spare);
-/* ANNOUNCE was sent, or would have been if there were a source. */
-void copy_announced(track_t *t, copy_row_t *c, bool is_sent, instant_t now);
-/* The worker loads the bytes out of this region; NULL: it does not, or it is not known. */
-void copy_loaded_from(track_t *t, copy_row_t *c, const msg_region_t *region);
-/* The worker has the bytes in this region, and which process verified them. */
-void copy_in_region(copy_row_t *c, const msg_region_t *region, uint64_t verified, bool is_held);
+/* Frees the row; its track counts it no more. */
+void copy_free(copy_row_t *c);
+
+/* Bytes a second of a fetch: of late, else since it began; 0: not known. */
+uint64_t copy_rate(const copy_row_t *c, const member_sub_t *sub);
+/* The name of the worker that it waits for, or waited for. */
+const char *copy_awaited(const track_t *t, const copy_row_t *c);
+
+/* ---- what happened to a copy ---- */
+
+void copy_expected(track_t *t, copy_row_t *c); /* it is eligible from now on */
+void copy_announced(track_t *t, copy_row_t *c, instant_t now);
+/* ANNOUNCE would have been sent if there were a source. */
+void copy_not_announced(track_t *t, copy_row_t *c, instant_t now);
+/* What was announced has to be announced again: no source of it is left. */
+void copy_owe(copy_row_t *c);
+/* The same: a newer version was announced, which the worker fetches first. */
+void copy_put_off(track_t *t, copy_row_t *c);
+/* The worker could not go on fetching from this session.  False: that was reported before. */
+bool copy_lost_source(copy_row_t *c, uint64_t token);
+/* The worker has lost sources: whether its plan has one that it never lost.  Where none is left, the copy is
+ * cut off until it is announced again, or brings more bytes. */
+void copy_looked_for_sources(track_t *t, copy_row_t *c, instant_t now);
+/* The fetch has other sources, and its time begins again. */
+void copy_begun_anew(copy_row_t *c, instant_t now);
+/* A heartbeat names it as what the worker fetches.  True, once for a copy, however often the trouble comes
+ * and goes: it reports that no byte comes. */
+bool copy_heard_progress(track_t *t, copy_row_t *c, const msg_progress_t *p, instant_t now);
 /* The worker has staged it: how long that took, and from where the bytes came. */
 void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now);
-void copy_blame(track_t *t, copy_row_t *c, int code, const char *phase, const char *message);
+/* STAGED crossed the end of its version on the way.  All bytes were there, which the last heartbeat may not
+ * have said yet.  c may be NULL. */
+void copy_crossed_end(track_t *t, copy_row_t *c, instant_t now);
+/* JOIN restates it, in a state that `state` stands for. */
+void copy_restated(track_t *t, copy_row_t *c, const msg_held_t *held, copy_state_t state, instant_t now);
+/* COMMIT was sent: a copy that has the bytes is COMMITTED, unless it is ACTIVE already. */
+void copy_ordered(track_t *t, copy_row_t *c, instant_t now);
+void copy_switched(track_t *t, copy_row_t *c, uint64_t activate_us, instant_t now);
+void copy_reached(track_t *t, copy_row_t *c, bool has_reached);
+/* The worker has it, and serves another or is to switch to another. */
+void copy_kept(track_t *t, copy_row_t *c, instant_t now);
+void copy_spared(track_t *t, copy_row_t *c, bool is_spare);
+/* A verify found that the bytes in the worker's memory are not the version's.  c may be NULL, or not hold it:
+ * nothing changes. */
+void copy_found_bad(track_t *t, copy_row_t *c, instant_t now);
+/* NACK of a fetch: how long the attempt took, of which all phases are known if the application refused bytes
+ * that were whole. */
+void copy_tried(track_t *t, copy_row_t *c, const msg_nack_t *m, instant_t now);
+/* The worker could not fetch, verify or load it. */
+void copy_failed(track_t *t, copy_row_t *c, copy_why_t why, instant_t now);
+/* Its application could not switch to it. */
+void copy_refused(track_t *t, copy_row_t *c, copy_why_t why, instant_t now);
+/* The worker's session ended, and the rollout waits for it. */
+void copy_gone(track_t *t, copy_row_t *c, int code, const char *message);
+/* A new session of the same process goes on with the fetch of its former session, `before`.  The last
+ * reported progress counts until the next heartbeat: the new session has reported nothing yet, and must not
+ * look like one that has stopped.  NULL: no memory. */
+copy_row_t *copy_fetched_on(track_t *t, const copy_row_t *before, const member_t *member, instant_t now);
+/* The worker serves a later version, and fetches this one no more.  c may be NULL, or not in flight: nothing
+ * changes. */
+void copy_left(track_t *t, copy_row_t *c, instant_t now);
 /* The worker has turned to another version: it fetches none of the overtaken ones any more, `but` that one
  * (0: none). */
 void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t but, instant_t now);
 /* The worker fetches this version: it has left the overtaken ones, and others that were announced to it, and
  * not begun, are behind it. */
 void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint64_t version, instant_t now);
+/* The member answered a switch, or reported progress: of the copies that have all bytes, which switch its
+ * application is busy with instead of loading them. */
+void copies_follow_switch(const adapter_rollout_t *a, const member_t *member, instant_t now);
 /* The worker has finished this version: those behind it begin. */
 void copies_go_on(const adapter_rollout_t *a, const member_t *member, uint64_t version, uint64_t now_us);
-/* The bytes are there.  The time since the version's record that the worker did not measure is split between
- * announcement and queue. */
-void copy_timed(const track_t *t, copy_row_t *c, uint64_t now_us);
+
+/* ---- reading ---- */
+
 /* Why it is REFUSED, FAILED or GONE, or why no byte comes; "": not known. */
 static inline const char *copy_message(const copy_row_t *c) { return c->message ? c->message : ""; }
 /* there, and not yet staged or failed; c may be NULL in both */
 bool copy_in_flight(const copy_row_t *c);
 /* there, and sealed bytes: STAGED to REFUSED */
 bool copy_holds(const copy_row_t *c);
-/* ANNOUNCE was sent, and the copy is in flight: the worker may be fetching or loading it now. */
+/* ANNOUNCE was sent, owed again or not: the worker may be fetching or loading it now.  c may be NULL in
+ * these three. */
 bool copy_is_told(const copy_row_t *c);
+/* The same, and nothing is owed: the worker has all that it needs to go on. */
+bool copy_is_out(const copy_row_t *c);
+/* ANNOUNCE is to be sent as soon as there is a source: it never was, it is owed, or the time of a retry has
+ * come. */
+bool copy_needs_announce(const copy_row_t *c, uint64_t now_us);
+static inline bool copy_is_switching(const copy_row_t *c) { return tallied_is_switching(&c->counted); }
+/* Of the switches that the member was ordered to make and has not answered, the one that was ordered first:
+ * that is what its application is busy with.  NULL: none, also where a has none of its copies. */
+const copy_row_t *copies_first_switch(const adapter_rollout_t *a, const member_t *member,
+                                      const track_t **ret_track);
 const char *copy_phase(const copy_row_t *c); /* announce fetch stage activate */
-/* Frees the row; its track counts it no more. */
-void copy_free(copy_row_t *c);
-
 #endif

@@ -22,19 +22,13 @@ static bool is_told_first(const track_t *t, const copy_row_t *c, const member_t 
     return true;
 }
 
-/* NULL: the worker's session has ended. */
-static const member_t *member_of(view_t v, const copy_row_t *c)
-{
-    return c->token ? membership_by_token(v.members, c->token) : NULL;
-}
-
 /* Until when the worker counts as fetching the version, unless it reports more.  Either bytes came lately,
  * or ANNOUNCE was sent less than half a lease ago (two heartbeats) and no heartbeat has reported yet.
  * Never longer than the version's deadline.  0: the worker does not fetch it. */
 static uint64_t fetching_until(view_t v, const track_t *t, const copy_row_t *c)
 {
     if (!copy_is_told(c) || c->state == COPY_ARRIVED) return 0;
-    const member_t *m = member_of(v, c);
+    const member_t *m = membership_by_token(v.members, c->token);
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     if (!sub || (sub->fetching && sub->fetching != t->version)) return 0;
     if (!sub->fetching && !is_told_first(t, c, m)) return 0;
@@ -43,19 +37,16 @@ static uint64_t fetching_until(view_t v, const track_t *t, const copy_row_t *c)
     return quiet_us < end_us ? quiet_us : end_us;
 }
 
-/* COMMIT was sent, the worker has the bytes, and it has switched neither to the version nor to a later
- * one. */
 static bool is_switching(const track_t *t, const copy_row_t *c)
 {
-    bool is_ordered = copy_holds(c) && c->state != COPY_REFUSED && c->switch_us && !c->has_reached;
-    return is_ordered && !registry_is_taken_back(t->of->row, t->row);
+    return copy_is_switching(c) && !registry_is_taken_back(t->of->row, t->row);
 }
 
 /* Until when its application counts as loading the version, or switching to it: for the version's
  * deadline. */
 static uint64_t loading_until(view_t v, const track_t *t, const copy_row_t *c)
 {
-    const member_t *m = member_of(v, c);
+    const member_t *m = membership_by_token(v.members, c->token);
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     if (!sub) return 0;
     bool has_arrived = c->state == COPY_ARRIVED && copy_is_told(c);
@@ -123,7 +114,7 @@ static bool is_full(const adapter_rollout_t *a, const member_t *m, uint64_t now_
  * or kept for workers that fetch it (`extra`).  NULL: it does not. */
 static const member_t *keeper_of(view_t v, const copy_row_t *c, bool extra)
 {
-    return c->state == COPY_KEPT && (extra || c->is_spare) ? member_of(v, c) : NULL;
+    return c->state == COPY_KEPT && (extra || c->is_spare) ? membership_by_token(v.members, c->token) : NULL;
 }
 
 /* A worker reports itself that a version waits for a slot.  Otherwise slots are only counted for extra
@@ -187,7 +178,8 @@ static void thin_out(step_t *s, track_t *t)
     if (!is_beyond || !tally_in(&t->tally, COPY_KEPT)) return;
     for (size_t i = t->copy_count; i-- > 0;) {
         const copy_row_t *c = t->copies[i];
-        const member_t *m = c->state == COPY_KEPT && !is_switching(t, c) ? member_of(s->v, c) : NULL;
+        const member_t *m =
+            c->state == COPY_KEPT && !is_switching(t, c) ? membership_by_token(s->v.members, c->token) : NULL;
         if (m) put_away(s, t, m);
     }
 }

@@ -22,6 +22,13 @@ static msg_region_t region_for(const track_t *t, const member_t *source, uint64_
     return is_near && source->token == t->publisher ? t->region : (msg_region_t){.epoch = 0};
 }
 
+/* Of one host, and yet neither can hold what the other one has: another network namespace, directory or user
+ * lies between them. */
+static bool is_apart(uint64_t place, uint64_t other)
+{
+    return place != other && place >> 32 && place >> 32 == other >> 32;
+}
+
 /* Sources that have ended since the plan was made are left out: they are found by their token no longer.
  * `place`: of the receiver.  Returns how many are there. */
 static uint32_t to_sources(const membership_t *members, const track_t *t, uint64_t place, uint32_t count,
@@ -36,7 +43,8 @@ static uint32_t to_sources(const membership_t *members, const track_t *t, uint64
                             .kind = m->role == ROLE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
                             .name = m->name,
                             .address = bytes_of(m->address, m->address_bytes),
-                            .region = region_for(t, m, place)};
+                            .region = region_for(t, m, place),
+                            .apart = is_apart(place, m->place)};
         if (s->region.epoch) s->life = m->life;
     }
     return used;
@@ -68,10 +76,13 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
     const version_row_t *row = t->row;
     msg_source_t sources[PLAN_SOURCES];
     msg_part_t part = row->part;
-    bool is_first = !copy_is_told(c) || c->is_owed;
+    bool is_first = !copy_is_out(c);
     uint32_t count = sources_of(s, t, member, sources);
-    copy_announced(t, c, count > 0, s->v.now);
-    if (!count) return;
+    if (!count) {
+        copy_not_announced(t, c, s->v.now);
+        return;
+    }
+    copy_announced(t, c, s->v.now);
     msg_t m = {.type = MSG_ANNOUNCE};
     m.announce = (msg_announce_t){.token = member->token,
                                   .version = row->version,
@@ -103,7 +114,7 @@ void send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *me
                                 .sources = sources,
                                 .source_count = count};
     outbox_send(s->out, member->peer, &m);
-    if (!count) c->is_owed = copy_is_told(c);
+    if (!count) copy_owe(c);
 }
 
 /* COMMIT of the version of `t`, which is the active one for this member.  A copy that has it is COMMITTED
@@ -111,7 +122,7 @@ void send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *me
  * none. */
 void send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
 {
-    if (c) copy_order(t, c, s->v.now);
+    if (c) copy_ordered(t, c, s->v.now);
     msg_t m = {.type = MSG_COMMIT};
     m.commit = (msg_commit_t){.token = member->token,
                               .version = t->version,
@@ -148,6 +159,20 @@ void send_retire(step_t *s, const char *adapter, uint64_t version, const member_
     if (sub) sub->lacks_slot = false; /* until it says so again */
 }
 
+void ask_holders(step_t *s, track_t *t)
+{
+    if (t->checked_us && s->v.now.us < t->checked_us + s->ro->lease_us) return;
+    t->checked_us = s->v.now.us;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        const member_t *m = copy_holds(c) ? membership_by_token(s->v.members, c->token) : NULL;
+        if (!m) continue;
+        msg_t msg = {.type = MSG_VERIFY};
+        msg.verify = (msg_verify_t){.token = m->token, .version = t->version, .adapter = t->adapter};
+        outbox_send(s->out, m->peer, &msg);
+    }
+}
+
 /* ---- what a worker lacks ---- */
 
 /* Without memory the outbox fails: the broker then calls each member to join again (broker_send_outbox). */
@@ -158,22 +183,37 @@ copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member)
     return c;
 }
 
-/* Sends ANNOUNCE where the worker waits for one and there is a source: it was never sent, it is owed, or the
- * time of a retry has come. */
+/* Sends ANNOUNCE where the worker waits for one and there is a source. */
 static void announce_if_waiting(step_t *s, track_t *t, const member_t *member)
 {
-    if (!t || !track_has_source(t)) return;
-    copy_row_t *c = copy_of(t, member);
-    if (c && c->state == COPY_FAILED) {
-        if (!c->retry_us || c->retry_us > s->v.now.us) return;
-    } else if (c && (!copy_in_flight(c) || (copy_is_told(c) && !c->is_owed))) {
-        return;
-    }
-    if (!c) c = copy_need(s, t, member);
+    if (!track_has_source(t)) return;
+    if (!copy_needs_announce(copy_of(t, member), s->v.now.us)) return;
+    copy_row_t *c = copy_need(s, t, member);
     if (!c) return;
     plan_make(&t->plan, member->token, NULL, 0);
     track_touch(t); /* it may wait, or others no longer need to */
     send_announce(s, t, c, member);
+}
+
+/* A worker that waits for the active version would wait in silence where its bytes are lost.  It is not sent
+ * while a next version is on its way to it. */
+static void tell_lost(step_t *s, const adapter_rollout_t *a, const track_t *active, const member_t *member)
+{
+    member_sub_t *sub = member_sub(member, a->row->name);
+    bool is_lost = active && active->bytes == BYTES_LOST && s->ro->is_settled;
+    if (!is_lost) sub->told_lost = 0;
+    if (!is_lost || sub->told_lost == active->version || copy_holds(copy_of(active, member))) return;
+    if (!a->row->held && track_has_source(adapter_staging(a))) return;
+    char text[ROLLOUT_TEXT];
+    rollout_lost_text(s->ro, a->row, text, sizeof text);
+    msg_t m = {.type = MSG_ABORT};
+    m.abort = (msg_abort_t){.token = member->token,
+                            .version = active->version,
+                            .adapter = a->row->name,
+                            .code = heddle_err_name(HEDDLE_ERR_VERSION_LOST),
+                            .message = text};
+    outbox_send(s->out, member->peer, &m);
+    sub->told_lost = active->version;
 }
 
 void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
@@ -184,7 +224,7 @@ void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
     copy_row_t *c = copy_of(newest, member);
     bool is_awaited = c && c->is_eligible, is_on_its_way = false;
     if (is_awaited) announce_if_waiting(s, newest, member);
-    bool newer_in_flight = copy_is_told(c) && !c->is_owed;
+    bool newer_in_flight = copy_is_out(c);
 
     /* Else the active version goes first, because the worker serves an older one until it has it.  The
      * newest follows when the worker has the active version, or cannot get it now. */
@@ -197,6 +237,7 @@ void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
         is_on_its_way = copy_in_flight(copy_of(active, member)); /* else it failed here: stale, by name */
     }
     if (!is_awaited && !is_on_its_way) announce_if_waiting(s, newest, member);
+    tell_lost(s, a, active, member);
 }
 
 void wake_waiting(step_t *s, track_t *t)
@@ -205,6 +246,18 @@ void wake_waiting(step_t *s, track_t *t)
     while ((token = plan_next_woken(&t->plan)) != 0) {
         member_t *m = membership_by_token(s->v.members, token);
         if (m) wake_member(s, t->of, m);
+    }
+}
+
+/* A fetch whose announcement is owed again may be going on. */
+void mend_lists(step_t *s, track_t *t)
+{
+    uint64_t token;
+    while ((token = plan_next_torn(&t->plan)) != 0) {
+        const member_t *m = membership_by_token(s->v.members, token);
+        copy_row_t *c = m ? copy_of(t, m) : NULL;
+        plan_mend(&t->plan, token);
+        if (copy_is_told(c) && copy_in_flight(c)) send_sources(s, t, c, m);
     }
 }
 
@@ -231,14 +284,11 @@ void announce_all(step_t *s, track_t *t)
 {
     for (size_t i = 0; i < t->copy_count; i++) {
         copy_row_t *c = t->copies[i];
-        const member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
+        const member_t *m = membership_by_token(s->v.members, c->token);
         if (!m) continue;
         track_t *active = adapter_track(t->of, active_for(t->of->row, m));
         copy_row_t *put_off = copy_of(active, m);
-        if (copy_in_flight(put_off) && !plan_waits_for(&t->plan, m->token)) {
-            put_off->is_owed = true;
-            copy_blame(active, put_off, HEDDLE_OK, "", "");
-        }
+        if (copy_in_flight(put_off) && !plan_waits_for(&t->plan, m->token)) copy_put_off(active, put_off);
         send_announce(s, t, c, m);
     }
 }
@@ -252,6 +302,7 @@ static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t 
     msg_missing_t missing[MISSING_ROWS];
     char held[512] = "", queued[ROLLOUT_QUEUED_TEXT];
     rollout_sum_t sum = rollout_sum(s->ro, a, row, rows, MISSING_ROWS);
+    rollout_bytes_t bytes = rollout_bytes(s->ro, a, row);
     if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(s->ro, a, held, sizeof held);
     bool is_queued = rollout_queued_text(s->ro, a, row, queued);
     bool is_alone = !is_queued && row->state == VERSION_STAGING && !sum.eligible && !sum.missing_count;
@@ -276,6 +327,8 @@ static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t 
                                 .eligible_count = sum.eligible,
                                 .staged_count = sum.staged,
                                 .active_count = sum.active,
+                                .bytes_done = bytes.done,
+                                .data_bytes = bytes.all,
                                 .adapter = a->name,
                                 .state = sum.state,
                                 .code = sum.code ? heddle_err_name(sum.code) : "",

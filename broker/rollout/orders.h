@@ -4,13 +4,15 @@
  *   to workers      ANNOUNCE    the version to fetch next, with the sources of the worker's plan
  *                   SOURCES     other sources for the same fetch
  *                   COMMIT      the version to switch to
- *                   ABORT       a version ended without a decision
+ *                   ABORT       a version ended without a decision; the active version is lost
  *                   RETIRE      a version is dropped: everywhere, or at this worker alone
+ *                   VERIFY      another worker got bad bytes: those that serve them are to look
  *   to publishers   RELEASE     others have the bytes: the region may be used again
  *                   ROLLOUT     how far a version is
  *
- * Nothing is decided here: a worker is sent what follows from the adapter's active version, the version that
- * is being rolled out, and the state of the worker's copies.  Each message is added to the outbox and noted
+ * A worker is sent what follows from the adapter's active version, the version that is being rolled out, and
+ * the state of the worker's copies. What is chosen here is the order alone: of two versions that a worker
+ * lacks, which one it is sent first (wake_member).  Each message is added to the outbox and noted
  * at its track or copy.  So what was sent once is not sent again, and each event wakes the workers that it
  * may concern.  No state of its own; one thread, nothing blocks. */
 #ifndef BROKER_ORDERS_H
@@ -31,6 +33,9 @@ void send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *me
 void send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member);
 void send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member);
 
+/* Each worker that holds the version is to compare its bytes again, once a lease at most: VERIFIED says what
+ * it found, under no question's number. */
+void ask_holders(step_t *s, track_t *t);
 /* The rollout of the version has begun (track_begin): ANNOUNCE to each worker with a copy of it. */
 void announce_all(step_t *s, track_t *t);
 /* Sends the worker what it lacks of one adapter: ANNOUNCE of the active or the newest version, or the COMMIT
@@ -40,6 +45,8 @@ void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member);
 void wake_adapter(step_t *s, const adapter_rollout_t *a);
 /* The same for those that waited for another worker of their place, and need not any more. */
 void wake_waiting(step_t *s, track_t *t);
+/* SOURCES to those whose list names a member that serves the version no more. */
+void mend_lists(step_t *s, track_t *t);
 void rollout_wake(step_t *s, member_t *member);
 /* copy_add; without memory the outbox fails, and with it the step. */
 copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member);

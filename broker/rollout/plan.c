@@ -1,171 +1,320 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/plan.h"
 
+#include "core/limits.h"
 #include "core/sorted.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-/* The rows of the members of one place, in any order. */
-struct plan_place {
-    uint64_t number;
-    plan_place_t *next; /* of plan_t.woken */
-    bool is_listed;     /* there */
-    plan_row_t **rows;
-    size_t count, capacity;
-};
+/* What a fast link (10 Gbit/s) carries in the time that a chunk takes through a busy relay (0.3 ms). */
+#define HOP_BYTES 375000u
 
-/* ---- rows ---- */
+/* ---- rows and links ---- */
 
-void plan_init(plan_t *p, uint64_t seed, plan_have_t least) { *p = (plan_t){.seed = seed, .least = least}; }
+/* A star takes N n τ + α for N links and n chunks, a chain (n + N - 1) τ + N α: for any N the chain is faster
+ * where (n - 1) τ > α.  τ, the time of a chunk, is taken as on a fast link; α is that of a hop. */
+void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes)
+{
+    bool is_chain = shape == PLAN_CHAIN || (shape == PLAN_AUTO && bytes > LIMIT_CHUNK_MIN_BYTES + HOP_BYTES);
+    *p = (plan_t){.seed = seed, .shape = is_chain ? PLAN_CHAIN : PLAN_STAR};
+}
+
+static void free_row(plan_row_t *row)
+{
+    if (row) free(row->key.text);
+    free(row);
+}
+
+static void free_link(plan_link_t *link)
+{
+    free(link->key.text);
+    free(link->rows);
+    free(link);
+}
 
 void plan_fini(plan_t *p)
 {
-    for (size_t i = 0; i < p->count; i++) free(p->rows[i]);
-    for (size_t i = 0; i < p->place_count; i++) {
-        free(p->places[i]->rows);
-        free(p->places[i]);
-    }
+    for (size_t i = 0; i < p->count; i++) free_row(p->rows[i]);
+    for (size_t i = 0; i < p->link_count; i++) free_link(p->chain[i]);
     free(p->rows);
     free(p->sources);
+    free(p->chain);
     free(p->places);
+    free(p->torn);
     *p = (plan_t){0};
 }
 
-static int order_plan(const void *row, const void *token)
+static int order_token(const void *row, const void *token)
 {
     uint64_t a = ((const plan_row_t *)row)->token, b = *(const uint64_t *)token;
     return (a > b) - (a < b);
 }
 
-plan_row_t *plan_row(const plan_t *p, uint64_t token)
+static int order_place(const void *link, const void *place)
 {
-    return sorted_find(p->rows, p->count, &token, order_plan);
-}
-
-static int order_place(const void *place, const void *number)
-{
-    uint64_t a = ((const plan_place_t *)place)->number, b = *(const uint64_t *)number;
+    uint64_t a = ((const plan_link_t *)link)->place, b = *(const uint64_t *)place;
     return (a > b) - (a < b);
 }
 
-static plan_place_t *place_of(const plan_t *p, uint64_t number)
+static int order_keys(const plan_key_t *a, const plan_key_t *b)
 {
-    return number ? sorted_find(p->places, p->place_count, &number, order_place) : NULL;
+    if (a->wave != b->wave) return a->wave < b->wave ? -1 : 1;
+    int order = strcmp(a->text, b->text);
+    return order ? order : (a->token > b->token) - (a->token < b->token);
 }
 
-/* Found or new, with room for one more row; NULL: no memory. */
-static plan_place_t *need_place(plan_t *p, uint64_t number)
+static int order_row(const void *row, const void *key)
+{
+    return order_keys(&((const plan_row_t *)row)->key, key);
+}
+
+static int order_link(const void *link, const void *key)
+{
+    return order_keys(&((const plan_link_t *)link)->key, key);
+}
+
+plan_row_t *plan_row(const plan_t *p, uint64_t token)
+{
+    return sorted_find(p->rows, p->count, &token, order_token);
+}
+
+static plan_link_t *place_of(const plan_t *p, uint64_t place)
+{
+    return place ? sorted_find(p->places, p->place_count, &place, order_place) : NULL;
+}
+
+static size_t index_of(const plan_t *p, const plan_link_t *link)
 {
     bool found;
-    size_t at = sorted_place(p->places, p->place_count, &number, order_place, &found);
-    plan_place_t *place = found ? p->places[at] : calloc(1, sizeof *place);
-    if (place && (found || sorted_grow(&p->places, p->place_count, &p->place_capacity)) &&
-        sorted_grow(&place->rows, place->count, &place->capacity)) {
-        place->number = number;
-        if (!found) sorted_insert(p->places, &p->place_count, at, place);
-        return place;
+    return sorted_place(p->chain, p->link_count, &link->key, order_link, &found);
+}
+
+/* The zone comes before the name, so that the chain enters each zone once.  The byte between them is less
+ * than any that is in a label. */
+static char *key_text(const plan_member_t *m)
+{
+    size_t zone_bytes = strlen(m->zone), name_bytes = strlen(m->name) + 1;
+    char *text = malloc(1 + zone_bytes + 1 + name_bytes);
+    if (!text) return NULL;
+    text[0] = m->is_limited ? '1' : '0';
+    memcpy(text + 1, m->zone, zone_bytes);
+    text[1 + zone_bytes] = '\x01';
+    memcpy(text + 2 + zone_bytes, m->name, name_bytes);
+    return text;
+}
+
+static bool is_limited(const plan_link_t *link) { return link->key.text[0] == '1'; }
+
+/* Puts the link where its key belongs. */
+static void insert_link(plan_t *p, plan_link_t *link)
+{
+    sorted_insert(p->chain, &p->link_count, index_of(p, link), link);
+}
+
+static plan_link_t *new_link(plan_t *p, uint64_t place, const plan_key_t *key)
+{
+    plan_link_t *link = calloc(1, sizeof *link);
+    char *text = strdup(key->text);
+    if (!link || !text || !sorted_grow(&p->chain, p->link_count, &p->link_capacity) ||
+        (place && !sorted_grow(&p->places, p->place_count, &p->place_capacity))) {
+        free(link);
+        free(text);
+        return NULL;
     }
-    if (!found) free(place);
+    link->place = place;
+    link->key = *key;
+    link->key.text = text;
+    insert_link(p, link);
+    bool found;
+    if (place)
+        sorted_insert(p->places, &p->place_count,
+                      sorted_place(p->places, p->place_count, &place, order_place, &found), link);
+    return link;
+}
+
+static void remove_link(plan_t *p, plan_link_t *link)
+{
+    plan_link_t **at = &p->woken;
+    while (*at && *at != link) at = &(*at)->next;
+    if (*at) *at = link->next;
+    sorted_remove(p->chain, &p->link_count, index_of(p, link));
+    bool found;
+    if (link->place)
+        sorted_remove(p->places, &p->place_count,
+                      sorted_place(p->places, p->place_count, &link->place, order_place, &found));
+    free_link(link);
+}
+
+/* Before the rollout begins a place stands where its least row does, in whatever order its rows came. */
+static bool move_link(plan_t *p, plan_link_t *link, const plan_key_t *key)
+{
+    char *text = strdup(key->text);
+    if (!text) return false;
+    sorted_remove(p->chain, &p->link_count, index_of(p, link));
+    free(link->key.text);
+    link->key = *key;
+    link->key.text = text;
+    insert_link(p, link);
+    return true;
+}
+
+bool plan_add(plan_t *p, const plan_member_t *m)
+{
+    bool found;
+    size_t at = sorted_place(p->rows, p->count, &m->token, order_token, &found);
+    if (found) return true;
+    plan_row_t *row = calloc(1, sizeof *row);
+    plan_link_t *link = place_of(p, m->place);
+    bool is_new = !link;
+    if (row) row->key = (plan_key_t){p->is_begun ? ++p->wave : 0, key_text(m), m->token};
+    /* Each row may become a source, or be torn: there is room for that from now on, so that what happens
+     * later cannot fail. */
+    bool ok = row && row->key.text && sorted_grow(&p->rows, p->count, &p->capacity) &&
+              sorted_grow(&p->sources, p->count, &p->source_capacity) &&
+              sorted_grow(&p->torn, p->count, &p->torn_capacity);
+    if (ok && is_new) link = new_link(p, m->place, &row->key);
+    ok = ok && link && sorted_grow(&link->rows, link->count, &link->capacity);
+    if (ok && !p->is_begun && order_keys(&row->key, &link->key) < 0) ok = move_link(p, link, &row->key);
+    if (!ok) {
+        if (is_new && link) remove_link(p, link);
+        free_row(row);
+        return false;
+    }
+    row->token = m->token;
+    row->link = link;
+    sorted_insert(p->rows, &p->count, at, row);
+    sorted_insert(link->rows, &link->count,
+                  sorted_place(link->rows, link->count, &row->key, order_row, &found), row);
+    link->named = 0;
+    return true;
+}
+
+/* ---- lists that name a row ---- */
+
+/* It is named in the lists of others; a held one in those of its place alone. */
+static bool serves(const plan_t *p, const plan_row_t *row)
+{
+    return row->is_whole || row->is_held || (p->shape == PLAN_CHAIN && row->fetch == PLAN_FETCHING);
+}
+
+/* A walk over the rows whose lists name one.  Those are right behind it, as a rule. */
+typedef struct {
+    const plan_row_t *source;
+    uint32_t left;
+    size_t at, link, row;
+} naming_t;
+
+static naming_t naming(const plan_t *p, const plan_row_t *source)
+{
+    size_t at = source->named ? index_of(p, source->link) : 0;
+    return (naming_t){.source = source, .left = source->named, .at = at + 1};
+}
+
+static plan_row_t *next_naming(const plan_t *p, naming_t *n)
+{
+    for (; n->left && n->link < p->link_count; n->link++, n->row = 0) {
+        const plan_link_t *link = p->chain[(n->at + n->link) % p->link_count];
+        while (n->row < link->count) {
+            plan_row_t *row = link->rows[n->row++];
+            if (row->fetch < PLAN_FETCHING || !has_number(row->sources, row->source_count, n->source->token))
+                continue;
+            n->left--;
+            return row;
+        }
+    }
     return NULL;
 }
 
-static void leave_place(plan_t *p, const plan_row_t *row)
+static void tear(plan_t *p, const plan_row_t *source)
 {
-    plan_place_t *place = row->place;
-    size_t at = 0;
-    if (!place) return;
-    while (place->rows[at] != row) at++;
-    place->rows[at] = place->rows[--place->count];
-    if (place->count) return;
-    plan_place_t **link = &p->woken;
-    while (*link && *link != place) link = &(*link)->next;
-    if (*link) *link = place->next;
-    bool found;
-    at = sorted_place(p->places, p->place_count, &place->number, order_place, &found);
-    sorted_remove(p->places, &p->place_count, at);
-    free(place->rows);
-    free(place);
+    naming_t n = naming(p, source);
+    for (plan_row_t *row; (row = next_naming(p, &n)) != NULL;) {
+        if (row->is_torn) continue;
+        row->is_torn = true;
+        p->torn[p->torn_count++] = row;
+    }
 }
 
-bool plan_add(plan_t *p, uint64_t token, uint64_t place)
+/* Another member of the place begins anew: those that were behind its first one have more bytes, and need all
+ * of their sources' rate.  What names members of the link was before it, and is behind it no more. */
+static void to_tail(plan_t *p, plan_link_t *link)
 {
-    bool found;
-    size_t at = sorted_place(p->rows, p->count, &token, order_plan, &found);
-    if (found) return true;
-    plan_row_t *row = calloc(1, sizeof *row);
-    /* Each row may become a source: there is room for that from now on, so that plan_have cannot fail. */
-    if (!row || !sorted_grow(&p->rows, p->count, &p->capacity) ||
-        !sorted_grow(&p->sources, p->count, &p->source_capacity) ||
-        (place && !(row->place = need_place(p, place)))) {
-        free(row);
-        return false;
+    if (!p->is_begun) return;
+    for (size_t i = 0; i < link->count; i++)
+        if (!link->rows[i]->is_whole) tear(p, link->rows[i]);
+    sorted_remove(p->chain, &p->link_count, index_of(p, link));
+    link->key.wave = ++p->wave;
+    insert_link(p, link);
+}
+
+/* The list of a fetch is load for those that it names, as long as the fetch lasts; most for the first, which
+ * the worker reads from. */
+static void charge(plan_t *p, const plan_row_t *row, bool is_fetching)
+{
+    for (uint32_t i = 0; i < row->source_count; i++) {
+        plan_row_t *source = plan_row(p, row->sources[i]);
+        if (!source) continue; /* the publisher, or it is gone */
+        if (is_fetching) source->named++;
+        else if (source->named) source->named--; /* 0: it was taken out meanwhile, and takes part again */
+        if (is_fetching && !i) source->load++;
+        else if (!i && source->load) source->load--;
     }
-    row->token = token;
-    sorted_insert(p->rows, &p->count, at, row);
-    if (place) row->place->rows[row->place->count++] = row;
-    return true;
 }
 
 /* ---- fetches ---- */
 
 static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch);
 
-/* Those that wait in the place look again for what to do. */
-static void wake(plan_t *p, const plan_place_t *place)
+/* Those that wait in the place look again for what to do.  True: some do. */
+static bool wake(plan_t *p, const plan_link_t *link)
 {
-    for (size_t i = 0; place && i < place->count; i++)
-        if (place->rows[i]->fetch == PLAN_WAITING) set_fetch(p, place->rows[i], PLAN_WOKEN);
+    bool has_waited = false;
+    for (size_t i = 0; link && i < link->count; i++) {
+        if (link->rows[i]->fetch != PLAN_WAITING) continue;
+        has_waited = true;
+        set_fetch(p, link->rows[i], PLAN_WOKEN);
+    }
+    return has_waited;
 }
 
-/* Every change of a fetch goes through here, so that none that waits is forgotten. */
+/* Every change of a fetch goes through here, so that none that waits is forgotten, and no list that names the
+ * row. */
 static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
 {
     plan_fetch_t was = row->fetch;
+    bool served = serves(p, row);
     p->waiting_count += (fetch == PLAN_WAITING) - (was == PLAN_WAITING);
     p->woken_count += (fetch == PLAN_WOKEN) - (was == PLAN_WOKEN);
-    if (fetch == PLAN_WOKEN && !row->place->is_listed) {
-        row->place->is_listed = true;
-        row->place->next = p->woken;
-        p->woken = row->place;
+    if (fetch == PLAN_WOKEN) row->link->named = 0;
+    if (fetch == PLAN_WOKEN && !row->link->is_listed) {
+        row->link->is_listed = true;
+        row->link->next = p->woken;
+        p->woken = row->link;
     }
     row->fetch = PLAN_NONE;
-    if (was == PLAN_FETCHING && fetch != PLAN_FETCHING) wake(p, row->place);
+    bool has_ended = was == PLAN_FETCHING && fetch != PLAN_FETCHING;
+    bool has_woken = has_ended && wake(p, row->link);
     row->fetch = fetch;
-}
-
-/* A source must have at least `least` of the bytes. */
-static bool may_serve(const plan_t *p, const plan_row_t *row) { return row->have && row->have >= p->least; }
-
-static bool may_serve_place(const plan_t *p, const plan_row_t *row)
-{
-    return row->is_held || may_serve(p, row);
+    if (served && !serves(p, row)) tear(p, row);
+    if (has_woken && !row->is_whole) to_tail(p, row->link);
 }
 
 /* Sources are an array in no order, and each row knows its place there.  So a source is added and removed
  * in constant time: the last one takes the place of the removed one. */
-static void set_have(plan_t *p, plan_row_t *row, plan_have_t have)
+static void set_whole(plan_t *p, plan_row_t *row, bool is_whole)
 {
-    bool was_source = may_serve(p, row);
-    row->have = have;
-    if (may_serve(p, row) == was_source) return;
-    if (!was_source) {
+    if (row->is_whole == is_whole) return;
+    row->is_whole = is_whole;
+    if (is_whole) {
         row->source_at = (uint32_t)p->source_count;
         p->sources[p->source_count++] = row;
-        wake(p, row->place);
+        wake(p, row->link);
         return;
     }
     plan_row_t *last = p->sources[--p->source_count];
     p->sources[row->source_at] = last;
     last->source_at = row->source_at;
-}
-
-/* Only the first source of a fetch is charged with it, because the worker reads from that one first. */
-static void charge(plan_t *p, const plan_row_t *row, bool is_fetching)
-{
-    plan_row_t *first = row->source_count ? plan_row(p, row->sources[0]) : NULL;
-    if (!first) return; /* the publisher, or it is gone */
-    if (is_fetching) first->load++;
-    else if (first->load) first->load--; /* 0: it was taken out meanwhile, and takes part again */
 }
 
 static void end_fetch(plan_t *p, plan_row_t *row)
@@ -191,7 +340,8 @@ void plan_hold(plan_t *p, uint64_t token, bool is_held)
     plan_row_t *row = plan_row(p, token);
     if (!row || row->is_held == is_held) return;
     row->is_held = is_held;
-    if (is_held) wake(p, row->place);
+    if (is_held) wake(p, row->link);
+    else if (!serves(p, row)) tear(p, row);
 }
 
 void plan_publisher(plan_t *p, uint64_t token, uint64_t place)
@@ -202,26 +352,56 @@ void plan_publisher(plan_t *p, uint64_t token, uint64_t place)
 }
 
 /* A member that has all of the bytes, or has lost them, fetches no more. */
-void plan_have(plan_t *p, uint64_t token, plan_have_t have, uint64_t rate)
+void plan_have(plan_t *p, uint64_t token, bool is_whole, uint64_t rate)
 {
     plan_row_t *row = plan_row(p, token);
     if (!row) return;
+    bool was_whole = row->is_whole;
     row->rate = rate;
-    set_have(p, row, have);
-    if (have != PLAN_PART) end_fetch(p, row);
+    set_whole(p, row, is_whole);
+    end_fetch(p, row);
+    if (was_whole && !serves(p, row)) tear(p, row);
+}
+
+/* Its fetch goes on, and so do those from it.  One that had all bytes may be named by those before it, until
+ * it has them again. */
+bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token)
+{
+    bool found;
+    size_t at = sorted_place(p->rows, p->count, &token, order_token, &found);
+    if (!found) return false;
+    plan_row_t *row = p->rows[at];
+    naming_t n = naming(p, row);
+    for (plan_row_t *other; (other = next_naming(p, &n)) != NULL;)
+        for (uint32_t i = 0; i < other->source_count; i++)
+            if (other->sources[i] == token) other->sources[i] = new_token;
+    bool had_all = row->is_whole || row->is_held;
+    set_whole(p, row, false);
+    row->is_held = false;
+    sorted_remove(p->rows, &p->count, at);
+    row->token = new_token;
+    if (had_all) tear(p, row);
+    sorted_insert(p->rows, &p->count, sorted_place(p->rows, p->count, &new_token, order_token, &found), row);
+    return true;
 }
 
 void plan_remove(plan_t *p, uint64_t token)
 {
     bool found;
-    size_t at = sorted_place(p->rows, p->count, &token, order_plan, &found);
+    size_t at = sorted_place(p->rows, p->count, &token, order_token, &found);
     if (!found) return;
     plan_row_t *row = p->rows[at];
-    set_have(p, row, PLAN_NOTHING);
-    end_fetch(p, row);
-    leave_place(p, row);
+    plan_link_t *link = row->link;
+    row->is_held = false;
+    plan_have(p, token, false, 0);
+    for (size_t i = 0; row->is_torn; i++)
+        if (p->torn[i] == row) p->torn[i] = p->torn[--p->torn_count], row->is_torn = false;
     sorted_remove(p->rows, &p->count, at);
-    free(row);
+    sorted_remove(link->rows, &link->count,
+                  sorted_place(link->rows, link->count, &row->key, order_row, &found));
+    link->named = 0;
+    free_row(row);
+    if (!link->count) remove_link(p, link);
 }
 
 bool plan_is_first(const plan_t *p, uint64_t token)
@@ -233,35 +413,49 @@ bool plan_is_first(const plan_t *p, uint64_t token)
 /* ---- one fetches for its place ---- */
 
 /* The row that fetches for the others of the place; NULL: none. */
-static const plan_row_t *fetcher_of(const plan_place_t *place)
+static const plan_row_t *fetcher_of(const plan_link_t *link)
 {
-    for (size_t i = 0; place && i < place->count; i++)
-        if (place->rows[i]->fetch == PLAN_FETCHING) return place->rows[i];
+    for (size_t i = 0; link->place && i < link->count; i++)
+        if (link->rows[i]->fetch == PLAN_FETCHING) return link->rows[i];
     return NULL;
+}
+
+bool plan_fetches(const plan_t *p, uint64_t token)
+{
+    const plan_row_t *row = plan_row(p, token);
+    return row && row->fetch == PLAN_FETCHING && row->source_count;
+}
+
+bool plan_is_second(const plan_t *p, uint64_t token)
+{
+    const plan_row_t *row = plan_row(p, token);
+    for (size_t i = 0; row && row->link->place && i < row->link->count; i++)
+        if (row->link->rows[i] != row && row->link->rows[i]->fetch == PLAN_STUCK) return true;
+    return false;
 }
 
 bool plan_is_awaited(const plan_t *p, uint64_t token)
 {
     const plan_row_t *row = p->waiting_count ? plan_row(p, token) : NULL;
     if (!row || row->fetch != PLAN_FETCHING) return false;
-    for (size_t i = 0; row->place && i < row->place->count; i++)
-        if (row->place->rows[i]->fetch == PLAN_WAITING) return true;
+    for (size_t i = 0; i < row->link->count; i++)
+        if (row->link->rows[i]->fetch == PLAN_WAITING) return true;
     return false;
 }
 
 uint64_t plan_waits_for(const plan_t *p, uint64_t token)
 {
     const plan_row_t *row = p->waiting_count ? plan_row(p, token) : NULL;
-    const plan_row_t *fetcher = row && row->fetch == PLAN_WAITING ? fetcher_of(row->place) : NULL;
+    const plan_row_t *fetcher = row && row->fetch == PLAN_WAITING ? fetcher_of(row->link) : NULL;
     return fetcher ? fetcher->token : 0;
 }
 
 /* Costs as much as there are members in the places concerned, however many others there are. */
 uint64_t plan_next_woken(plan_t *p)
 {
-    for (plan_place_t *place; (place = p->woken) != NULL; p->woken = place->next, place->is_listed = false)
-        for (size_t i = 0; i < place->count; i++) {
-            plan_row_t *row = place->rows[i];
+    for (plan_link_t *link; (link = p->woken) != NULL; p->woken = link->next, link->is_listed = false)
+        while (link->named < link->count) {
+            plan_row_t *row = link->rows[link->named++];
             if (row->fetch != PLAN_WOKEN) continue;
             set_fetch(p, row, PLAN_NONE);
             return row->token;
@@ -270,6 +464,41 @@ uint64_t plan_next_woken(plan_t *p)
 }
 
 /* ---- the choice ---- */
+
+/* A list that is being made. */
+typedef struct {
+    const plan_t *p;
+    const plan_asker_t *asker;
+    const plan_link_t *link; /* of the asker's place, or its own; NULL: none */
+    bool is_member;
+    uint64_t *sources;
+    uint32_t count;
+    uint64_t looks;
+} list_t;
+
+static bool is_wanted(const list_t *l, uint64_t token)
+{
+    return token && token != l->asker->token && !has_number(l->asker->lost, l->asker->lost_count, token) &&
+           !has_number(l->sources, l->count, token);
+}
+
+static void list_add(list_t *l, uint64_t token, uint32_t most)
+{
+    if (l->count < most && is_wanted(l, token)) l->sources[l->count++] = token;
+}
+
+static bool is_publishers_place(const plan_t *p, uint64_t place)
+{
+    return place && place == p->publisher_place;
+}
+
+/* Fetches from all members of the link. */
+static uint32_t load_of(const plan_link_t *link)
+{
+    uint32_t load = 0;
+    for (size_t i = 0; i < link->count; i++) load += link->rows[i]->load;
+    return load;
+}
 
 /* splitmix64: spreads equals over the members that ask. */
 static uint64_t mix(uint64_t x)
@@ -280,7 +509,7 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* What a candidate is ordered by, the most important first. */
+/* One that has all bytes.  What it is ordered by, the most important first. */
 typedef struct {
     bool is_far; /* of another place than the asker */
     bool is_slow;
@@ -289,9 +518,15 @@ typedef struct {
     const plan_row_t *row;
 } candidate_t;
 
+typedef struct {
+    candidate_t found[PLAN_CANDIDATES];
+    uint32_t count;
+    bool has_far;
+} choice_t;
+
 /* Sources of the same place come first, because their memory need not be copied.  Then fast ones, then those
- * with fewer fetches; equal ones are ordered at random for each asker,
- * so that not all workers read from the same one. */
+ * with fewer fetches; equal ones are ordered at random for each asker, so that not all workers read from the
+ * same one. */
 static bool is_before(const candidate_t *a, const candidate_t *b)
 {
     if (a->is_far != b->is_far) return b->is_far;
@@ -300,28 +535,16 @@ static bool is_before(const candidate_t *a, const candidate_t *b)
     return a->draw < b->draw;
 }
 
-static bool is_among(uint64_t token, const uint64_t *tokens, uint32_t count)
+static void add_candidate(list_t *l, const plan_row_t *row, choice_t *choice)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (tokens[i] == token) return true;
-    return false;
-}
-
-/* The sources of one asker are collected, then ordered. */
-typedef struct {
-    candidate_t found[PLAN_CANDIDATES];
-    uint32_t count;
-} choice_t;
-
-static void add_candidate(const plan_t *p, const plan_asker_t *asker, const plan_row_t *row, bool is_far,
-                          choice_t *choice)
-{
-    bool is_wanted = row->token != asker->token && !is_among(row->token, asker->lost, asker->lost_count);
-    if (!is_wanted || choice->count == PLAN_CANDIDATES) return;
+    bool is_far = row->link != l->link;
+    l->looks++;
+    if (!is_wanted(l, row->token) || choice->count == PLAN_CANDIDATES) return;
+    choice->has_far |= is_far;
     choice->found[choice->count++] =
         (candidate_t){.is_far = is_far,
-                      .load = row->load,
-                      .draw = mix(p->seed ^ mix(asker->token) ^ mix(row->token * 3)),
+                      .load = is_far ? load_of(row->link) : row->load,
+                      .draw = mix(l->p->seed ^ mix(l->asker->token) ^ mix(row->token * 3)),
                       .row = row};
 }
 
@@ -337,85 +560,209 @@ static void find_slow(choice_t *choice)
     }
 }
 
-static bool has_publisher(const plan_t *p, const plan_asker_t *asker)
+/* In a chain a holder of another link serves one link at a time: more of them would share its uplink, and a
+ * member at the tail has all of it.  What is at the publisher's place leaves by the publisher's uplink. */
+static bool is_free(const plan_t *p, const plan_row_t *row)
 {
-    return p->publisher && !is_among(p->publisher, asker->lost, asker->lost_count);
+    return p->shape == PLAN_STAR || (!load_of(row->link) && !is_publishers_place(p, row->link->place));
 }
 
-static bool is_publishers_place(const plan_t *p, uint64_t place)
+/* The walk over the holders starts at a place of the ring that depends on the asker, because only the first
+ * PLAN_CANDIDATES are compared.  With `any` also those that are not free. */
+static void find_holders(list_t *l, choice_t *choice, bool any)
 {
-    return place && place == p->publisher_place;
+    const plan_t *p = l->p;
+    for (size_t i = 0; l->link && i < l->link->count; i++) {
+        const plan_row_t *row = l->link->rows[i];
+        if (row->is_whole || row->is_held) add_candidate(l, row, choice);
+    }
+    size_t most = p->source_count < PLAN_CANDIDATES ? p->source_count : PLAN_CANDIDATES;
+    for (size_t k = 0; k < most; k++) {
+        const plan_row_t *row = p->sources[(k + l->asker->token) % p->source_count];
+        if (row->link != l->link && (any || is_free(p, row))) add_candidate(l, row, choice);
+    }
+    find_slow(choice);
+}
+
+/* Only the first places matter, so they are filled one by one. */
+static void add_best(list_t *l, choice_t *choice, uint32_t most)
+{
+    for (uint32_t next = 0; next < choice->count && l->count < most; next++) {
+        uint32_t best = next;
+        for (uint32_t i = next + 1; i < choice->count; i++)
+            if (is_before(&choice->found[i], &choice->found[best])) best = i;
+        candidate_t chosen = choice->found[best];
+        choice->found[best] = choice->found[next];
+        list_add(l, chosen.row->token, most);
+    }
+}
+
+/* The row of the link that others fetch from: one that has all bytes, else the one that fetches, else, where
+ * there is nothing better, one that is stuck.  NULL: none. */
+static const plan_row_t *head_of(const list_t *l, const plan_link_t *link, bool any)
+{
+    const plan_row_t *best = NULL;
+    for (size_t i = 0; i < link->count; i++) {
+        const plan_row_t *row = link->rows[i];
+        if (!is_wanted(l, row->token)) continue;
+        if (row->is_whole) return row;
+        bool is_better = row->fetch == PLAN_FETCHING || (any && row->fetch == PLAN_STUCK);
+        if (is_better && (!best || best->fetch == PLAN_STUCK)) best = row;
+    }
+    return best;
+}
+
+/* The heads of the links before the asker's, the nearest first; a process that is no member is behind all.  A
+ * member with a limited rate serves others like it, and with `any` all. */
+static void add_before(list_t *l, uint32_t most, bool any)
+{
+    const plan_t *p = l->p;
+    for (size_t i = l->is_member ? index_of(p, l->link) : p->link_count; i-- > 0 && l->count < most;) {
+        const plan_link_t *link = p->chain[i];
+        l->looks++;
+        if (is_publishers_place(p, link->place)) continue;
+        if (!any && is_limited(link) && !(l->is_member && is_limited(l->link))) continue;
+        const plan_row_t *head = head_of(l, link, any);
+        if (head) list_add(l, head->token, most);
+    }
+}
+
+/* The publisher stands before the first link. */
+static bool is_near_publisher(const list_t *l)
+{
+    size_t before = 0, at = index_of(l->p, l->link);
+    for (size_t i = 0; i < at && before < PLAN_SOURCES; i++)
+        before += !is_publishers_place(l->p, l->p->chain[i]->place);
+    return before < PLAN_SOURCES;
+}
+
+/* In its own place the publisher is first: a region of it is held by all, and costs it nothing.  Elsewhere it
+ * is last, as it always has the bytes. */
+static void fill_list(list_t *l)
+{
+    const plan_t *p = l->p;
+    choice_t choice = {.count = 0};
+    bool is_here = is_publishers_place(p, l->asker->place);
+    if (is_here) list_add(l, p->publisher, PLAN_SOURCES);
+    bool has_last = !is_here && is_wanted(l, p->publisher);
+    uint32_t most = has_last ? PLAN_SOURCES - 1 : PLAN_SOURCES;
+    find_holders(l, &choice, false);
+    add_best(l, &choice, most);
+    bool is_chain = p->shape == PLAN_CHAIN && !choice.has_far;
+    if (is_chain && !(is_here && l->count)) add_before(l, l->is_member ? PLAN_SOURCES : most, false);
+    if (has_last && (!is_chain || !l->count || !l->is_member || is_near_publisher(l)))
+        list_add(l, p->publisher, PLAN_SOURCES);
+    if (l->count || p->shape != PLAN_CHAIN) return;
+    /* A holder that serves others, or is at the place of a publisher that was lost, is better than none. */
+    find_holders(l, &choice, true);
+    add_best(l, &choice, PLAN_SOURCES);
+    if (!l->count) add_before(l, PLAN_SOURCES, true);
+}
+
+static list_t list_of(const plan_t *p, const plan_asker_t *asker, uint64_t *sources)
+{
+    const plan_row_t *row = plan_row(p, asker->token);
+    return (list_t){.p = p,
+                    .asker = asker,
+                    .link = row ? row->link : place_of(p, asker->place),
+                    .is_member = row != NULL,
+                    .sources = sources};
 }
 
 uint32_t plan_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES])
 {
-    choice_t choice = {.count = 0};
-    uint32_t used = 0;
+    list_t l = list_of(p, asker, ret_sources);
+    fill_list(&l);
+    return l.count;
+}
 
-    /* Candidates are all sources except the asker and those that it lost.  Those of its own place come first;
-     * the walk over the others starts at a place of the ring that depends on the asker, because only the
-     * first PLAN_CANDIDATES are compared. */
-    const plan_place_t *near = place_of(p, asker->place);
-    for (size_t i = 0; near && i < near->count; i++)
-        if (may_serve_place(p, near->rows[i])) add_candidate(p, asker, near->rows[i], false, &choice);
-    for (size_t k = 0; k < p->source_count && choice.count < PLAN_CANDIDATES; k++) {
-        const plan_row_t *row = p->sources[(k + asker->token) % p->source_count];
-        if (!near || row->place != near) add_candidate(p, asker, row, true, &choice);
-    }
-    find_slow(&choice);
+/* ---- lists ---- */
 
-    /* The publisher always has the bytes, so it has the last place: a worker whose other sources all fail
-     * ends there.  In its own place it has the first one: a region of it is held by all, and costs it
-     * nothing.  Only the first places matter, so they are filled one by one. */
-    bool has_last = has_publisher(p, asker);
-    if (has_last && is_publishers_place(p, asker->place)) {
-        ret_sources[used++] = p->publisher;
-        has_last = false;
-    }
-    uint32_t most = has_last ? PLAN_SOURCES - 1 : PLAN_SOURCES;
-    for (uint32_t next = 0; next < choice.count && used < most; next++, used++) {
-        uint32_t best = next;
-        for (uint32_t i = next + 1; i < choice.count; i++)
-            if (is_before(&choice.found[i], &choice.found[best])) best = i;
-        candidate_t chosen = choice.found[best];
-        choice.found[best] = choice.found[next];
-        ret_sources[used] = chosen.row->token;
-    }
-    if (has_last) ret_sources[used++] = p->publisher;
-    return used;
+void plan_begin(plan_t *p) { p->is_begun = true; }
+
+void plan_make_all(plan_t *p)
+{
+    for (size_t i = 0; i < p->link_count; i++)
+        for (size_t k = 0; k < p->chain[i]->count; k++)
+            if (!p->chain[i]->rows[k]->is_whole) plan_make(p, p->chain[i]->rows[k]->token, NULL, 0);
 }
 
 /* One of its place can give the member the version without a network. */
 static bool is_served_here(const plan_t *p, const plan_row_t *row, const plan_asker_t *asker)
 {
-    if (has_publisher(p, asker) && is_publishers_place(p, asker->place)) return true;
-    for (size_t i = 0; i < row->place->count; i++) {
-        const plan_row_t *other = row->place->rows[i];
-        if (other != row && may_serve_place(p, other) &&
-            !is_among(other->token, asker->lost, asker->lost_count))
-            return true;
+    const plan_link_t *link = row->link;
+    if (is_publishers_place(p, link->place) && !has_number(asker->lost, asker->lost_count, p->publisher))
+        return true;
+    for (size_t i = 0; i < link->count; i++) {
+        const plan_row_t *other = link->rows[i];
+        bool has_it = other->is_whole || other->is_held;
+        if (other != row && has_it && !has_number(asker->lost, asker->lost_count, other->token)) return true;
     }
     return false;
 }
 
-/* The member's former fetch ends here: its load is taken off before sources are chosen again. */
+/* The member's former fetch ends here: its load is taken off before sources are chosen again.  One that
+ * fetched, and has no source now, may still have bytes that others lack. */
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count)
 {
     plan_row_t *row = plan_row(p, token);
     if (!row) return 0;
     if (row->fetch >= PLAN_FETCHING) charge(p, row, false);
     row->source_count = 0;
-    plan_asker_t asker = {token, row->place ? row->place->number : 0, lost, lost_count};
-    const plan_row_t *fetcher = fetcher_of(row->place);
+    plan_asker_t asker = {token, row->link->place, lost, lost_count};
+    const plan_row_t *fetcher = fetcher_of(row->link);
     if (fetcher && fetcher != row && !is_served_here(p, row, &asker)) {
         set_fetch(p, row, PLAN_WAITING);
         return 0;
     }
-    row->source_count = plan_choose(p, &asker, row->sources);
+    list_t l = list_of(p, &asker, row->sources);
+    fill_list(&l);
     asker.lost_count = 0;
-    if (!row->source_count && lost_count) /* better one that failed once than none */
-        row->source_count = plan_choose(p, &asker, row->sources);
-    set_fetch(p, row, row->source_count ? PLAN_FETCHING : PLAN_NONE);
-    if (row->source_count) charge(p, row, true);
-    return row->source_count;
+    if (!l.count && lost_count) fill_list(&l); /* better one that failed once than none */
+    p->looks += l.looks;
+    row->source_count = l.count;
+    charge(p, row, true);
+    if (l.count) set_fetch(p, row, PLAN_FETCHING);
+    else if (row->fetch < PLAN_FETCHING) set_fetch(p, row, PLAN_NONE);
+    return l.count;
+}
+
+/* It serves, and may serve the row: no members wait for each other in a circle. */
+static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token)
+{
+    const plan_row_t *source = plan_row(p, token);
+    if (!source) return token == p->publisher;
+    if (source->is_whole || (source->is_held && source->link == row->link)) return true;
+    return serves(p, source) && order_keys(&source->link->key, &row->link->key) < 0;
+}
+
+uint64_t plan_next_torn(plan_t *p)
+{
+    while (p->torn_count) {
+        plan_row_t *row = p->torn[--p->torn_count];
+        row->is_torn = false;
+        if (row->fetch < PLAN_FETCHING) continue;
+        for (uint32_t i = 0; i < row->source_count; i++)
+            if (!is_source(p, row, row->sources[i])) return row->token;
+    }
+    return 0;
+}
+
+/* Those that are left stay in front: the member reads from one of them by now, and what it lost before is not
+ * among them. */
+void plan_mend(plan_t *p, uint64_t token)
+{
+    plan_row_t *row = plan_row(p, token);
+    uint64_t sources[PLAN_SOURCES], more[PLAN_SOURCES];
+    if (!row) return;
+    plan_asker_t asker = {.token = token, .place = row->link->place};
+    list_t l = list_of(p, &asker, sources);
+    for (uint32_t i = 0; i < row->source_count; i++)
+        if (is_source(p, row, row->sources[i])) list_add(&l, row->sources[i], PLAN_SOURCES);
+    uint32_t more_count = plan_choose(p, &asker, more);
+    for (uint32_t i = 0; i < more_count; i++) list_add(&l, more[i], PLAN_SOURCES);
+    charge(p, row, false);
+    memcpy(row->sources, sources, l.count * sizeof *sources);
+    row->source_count = l.count;
+    charge(p, row, true);
 }

@@ -1,20 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/rollout/plan.h (PURE): from where each member fetches one version.
  *
- * A plan has a row for each member that takes part in the version: what it has of the bytes, how fast it
- * was, how many others fetch from it, and the ordered list of its own sources.  Lists are made when the
- * rollout begins (or a worker joins it), and made again when a worker asks for other sources; the messages
- * only read them.  A member that is gone is taken out of the choice; lists that name it stay until their
- * owner asks.
+ * Members of one place can hold each other's memory instead of a copy; the bytes cross the network once for a
+ * place.  The places of a version, and each member without one, are the links of a chain:
  *
- * Which members may be sources is an input: those that have at least `least` of the bytes.  Today that is
- * all of them.  The order: fast before slow, then the ones with the least load, then an order that the seed
- * and the asking member give, so that equals are spread and the same input gives the same plan.  The
- * publisher is last once there are other sources, and alone before.
+ *   publisher ──► link 1 ──► link 2 ──► link 3 ──► ...
+ *                 head ──► the others of its place, when the head has all bytes
  *
- * Members of one place can hold each other's memory instead of a copy.  There the order begins with the
- * sources of the member's own place, the publisher before the others.  Where none of them has the version,
- * one member fetches it for its place:
+ * One member of each link, its head, fetches the version.  A member serves each chunk as soon as that is
+ * verified.  So the list of a head names the head of the link before it, the one before that, and so on,
+ * though these may have no byte yet.  The publisher is named to the first PLAN_SOURCES links only, because
+ * its uplink is to carry the bytes once, however many links there are.  A source is always of a link before
+ * the member's, of its own place, or has all bytes.  So no members ever wait for each other in a circle.
+ *
+ * The order of the links is that of zones and names, which outlive sessions and restarts: connections stay
+ * warm from version to version.  Members with a limited rate come last.  When the rollout has begun
+ * (plan_begin), a new link goes to the tail, and the list of no other member changes.  The publisher's own
+ * place has its bytes without a network, and is no link while the publisher serves.
+ *
+ * A member that comes when other links have all bytes fetches from one of these that serves no other.  In a
+ * star every source has all bytes: the version is fetched from the publisher, and later from the holders with
+ * the least load.
  *
  *   fetch of a row | its list is made           | it is done, or gone | stuck    | woken
  *   ---------------+----------------------------+---------------------+----------+----------
@@ -23,15 +29,17 @@
  *                  |    FETCHING, none has it   |                     |          |
  *   WAITING        | as from NONE               | -> NONE             | –        | -> WOKEN
  *   WOKEN          | as from NONE               | -> NONE             | –        | –
- *   FETCHING       | as from NONE               | -> NONE             | -> STUCK | –
+ *   FETCHING       | as from NONE; stays        | -> NONE             | -> STUCK | –
+ *                  |    without a source        |                     |          |
  *   STUCK          | as from NONE               | -> NONE             | –        | –
  *
- * Those that wait are woken when the row that fetches for them leaves FETCHING, and when a source of their
- * place has come; plan_next_woken names them, and their lists are to be made again.  A member without a place
- * waits for none.
+ * Stuck is also a fetch that goes on too slowly (rollout.c): the next one of its place begins beside it.
  *
- * Members are found by their token; tokens grow, so a new member is usually the last row.  A track owns its
- * plan.  One thread, nothing blocks. */
+ * Those that wait are woken when the row that fetches for them leaves FETCHING, and when a source of their
+ * place has come; plan_next_woken names them, and their lists are to be made again.  A list is torn when one
+ * that it names serves it no more; plan_next_torn names the member, and plan_mend gives it another list.
+ *
+ * Members are found by their token.  A track owns its plan.  One thread, nothing blocks. */
 #ifndef BROKER_PLAN_H
 #define BROKER_PLAN_H
 
@@ -40,50 +48,100 @@
 #include <stdint.h>
 
 #define PLAN_SOURCES 3u     /* in one list */
-#define PLAN_CANDIDATES 64u /* members that one choice looks at, beside the publisher */
+#define PLAN_CANDIDATES 64u /* members with all bytes that one choice looks at */
 #define PLAN_SLOW_FACTOR 4u /* a source whose rate is below best / 4 goes behind the others */
 
-typedef enum { PLAN_NOTHING, PLAN_PART, PLAN_ALL } plan_have_t;
+/* AUTO: what takes less time by an estimate. */
+typedef enum { PLAN_AUTO, PLAN_STAR, PLAN_CHAIN } plan_shape_t;
 typedef enum { PLAN_NONE, PLAN_WAITING, PLAN_WOKEN, PLAN_FETCHING, PLAN_STUCK } plan_fetch_t;
 
-typedef struct plan_place plan_place_t;
+/* Where a row or a link stands: ascending by all three. */
+typedef struct {
+    uint32_t wave;  /* 0: there when the rollout began; else in the order in which they came */
+    char *text;     /* whether its rate is limited, zone, name */
+    uint64_t token; /* its first one */
+} plan_key_t;
+
+typedef struct plan_link plan_link_t;
 typedef struct {
     uint64_t token;
-    plan_place_t *place; /* NULL: none */
-    plan_have_t have;
-    bool is_held;       /* in a region, and is being loaded: a source for its place alone */
+    plan_link_t *link;
+    plan_key_t key;
+    bool is_whole;      /* it has all bytes */
+    bool is_held;       /* it has them in a region, and is loading them: a source for its place alone */
+    bool is_torn;       /* its list may name one that serves no more */
     uint64_t rate;      /* bytes per second that it fetched at; 0: unknown, taken as good */
     uint32_t load;      /* members whose list begins with it, and that are still fetching */
-    uint32_t source_at; /* in plan_t.sources, while `have` is enough */
+    uint32_t named;     /* the same, wherever in their lists */
+    uint32_t source_at; /* in plan_t.sources, while it has all bytes */
     plan_fetch_t fetch; /* FETCHING, STUCK: its list counts as load */
     uint32_t source_count;
     uint64_t sources[PLAN_SOURCES]; /* tokens, the first is asked first */
 } plan_row_t;
 
+/* One node of the chain: the members of one place, or a member without one. */
+struct plan_link {
+    uint64_t place; /* 0: none */
+    plan_key_t key; /* of its least row, while the rollout has not begun */
+    plan_row_t **rows;
+    size_t count, capacity; /* ascending by key */
+    plan_link_t *next;      /* of plan_t.woken */
+    bool is_listed;         /* there */
+    size_t named;           /* while it is listed: of its rows before this one none is WOKEN */
+};
+
 typedef struct {
+    plan_shape_t shape; /* STAR or CHAIN */
     plan_row_t **rows;
     size_t count, capacity; /* ascending by token */
     plan_row_t **sources;
-    size_t source_count, source_capacity; /* rows that may be sources, in any order */
-    plan_place_t **places;
-    size_t place_count, place_capacity;  /* ascending by number */
+    size_t source_count, source_capacity; /* rows that have all bytes, in any order */
+    plan_link_t **chain;
+    size_t link_count, link_capacity; /* ascending by key */
+    plan_link_t **places;
+    size_t place_count, place_capacity;  /* the links with a place, ascending by it */
     uint64_t publisher, publisher_place; /* token and place, while it serves the bytes; 0 */
     uint64_t seed;
-    plan_have_t least; /* of the bytes, that a source must have */
+    bool is_begun;
+    uint32_t wave; /* the last one */
     uint32_t waiting_count, woken_count;
-    plan_place_t *woken; /* places that may have WOKEN rows */
+    plan_link_t *woken; /* places that may have WOKEN rows */
+    plan_row_t **torn;
+    size_t torn_count, torn_capacity; /* rows that are */
+    uint64_t looks;                   /* rows and links that lists were made from: what the plan costs */
 } plan_t;
 
-void plan_init(plan_t *p, uint64_t seed, plan_have_t least);
+static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (numbers[i] == number) return true;
+    return false;
+}
+
+/* `bytes` of the version. */
+void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes);
 void plan_fini(plan_t *p);
-/* A member takes part; it has nothing yet.  `place`: 0, none.  False: no memory. */
-bool plan_add(plan_t *p, uint64_t token, uint64_t place);
-/* It does not any more. */
+
+typedef struct {
+    uint64_t token, place; /* place 0: none */
+    const char *name, *zone;
+    bool is_limited; /* its rate is */
+} plan_member_t;
+/* A member takes part; it has nothing yet.  False: no memory. */
+bool plan_add(plan_t *p, const plan_member_t *member);
+/* The same process has a new session: it has nothing yet, and keeps its place in the chain.  Lists that name
+ * it go on.  False: it takes no part. */
+bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token);
+/* It does not take part any more. */
 void plan_remove(plan_t *p, uint64_t token);
+/* All that the rollout waits for take part: a member that comes from now on goes to the tail. */
+void plan_begin(plan_t *p);
+/* The list of each member that lacks bytes, along the chain. */
+void plan_make_all(plan_t *p);
 /* The publisher serves the bytes; token 0: it does not. */
 void plan_publisher(plan_t *p, uint64_t token, uint64_t place);
-/* What a member has of the bytes now.  With all or nothing of them its fetch has ended. */
-void plan_have(plan_t *p, uint64_t token, plan_have_t have, uint64_t rate);
+/* Whether a member has all bytes now.  Its fetch has ended. */
+void plan_have(plan_t *p, uint64_t token, bool is_whole, uint64_t rate);
 /* It has all of the bytes in a region, while it loads them; its fetch goes on until then. */
 void plan_hold(plan_t *p, uint64_t token, bool is_held);
 /* Makes the member's list anew, without those in `lost` unless there is no other.  Returns how many: 0 also
@@ -91,14 +149,23 @@ void plan_hold(plan_t *p, uint64_t token, bool is_held);
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count);
 /* It fetches no more: its list is no load. */
 void plan_done(plan_t *p, uint64_t token);
-/* Nothing comes of its fetch, as far as is known: the others of its place do not wait for it. */
+/* Nothing comes of its fetch, as far as is known, or too little: the others of its place do not wait for it,
+ * and it is no source. */
 void plan_stuck(plan_t *p, uint64_t token);
 /* A member that waited and need not any more; each is named once.  0: none. */
 uint64_t plan_next_woken(plan_t *p);
+/* A member that fetches, and whose list names one that serves no more; each is named once.  0: none. */
+uint64_t plan_next_torn(plan_t *p);
+/* Gives it another list, with what is left of the one that it has in front. */
+void plan_mend(plan_t *p, uint64_t token);
 /* NULL: takes no part */
 plan_row_t *plan_row(const plan_t *p, uint64_t token);
 /* The member is the first source of one that is fetching. */
 bool plan_is_first(const plan_t *p, uint64_t token);
+/* It fetches, and something may come of that. */
+bool plan_fetches(const plan_t *p, uint64_t token);
+/* It fetches beside another one of its place, which is stuck. */
+bool plan_is_second(const plan_t *p, uint64_t token);
 /* Others of its place wait for the member. */
 bool plan_is_awaited(const plan_t *p, uint64_t token);
 /* The member that it waits for; 0: it waits for none. */

@@ -16,26 +16,15 @@ static bool is_fetched_on(const track_t *t, const copy_row_t *c)
            !registry_is_taken_back(t->of->row, t->row);
 }
 
-/* The copy moves to the new session's token.  The last reported progress counts until the next heartbeat:
- * the new session has reported nothing yet, and must not look like one that has stopped. */
+/* The new session is what counts as fetching it. */
 static void fetch_on(view_t v, track_t *t, const copy_row_t *before, const member_t *member)
 {
-    copy_row_t was = *before;
-    copy_row_t *c = copy_add(t, member);
+    const copy_row_t *c = copy_fetched_on(t, before, member, v.now);
     member_sub_t *sub = member_sub(member, t->adapter);
-    if (!c) return;
-    copy_move(t, c, was.state, v.now);
-    if (was.switch_us) /* WELCOME names it again */
-        copy_order(t, c, (instant_t){.us = was.switch_us, .wall_ms = v.now.wall_ms});
-    c->since_ms = was.since_ms;
-    c->is_owed = was.is_owed;
-    c->told_us = was.told_us;
-    c->moved_us = was.moved_us;
-    c->bytes_done = was.bytes_done;
-    if (c->state != COPY_FETCHING && c->state != COPY_ARRIVED) return;
+    if (!c || (c->state != COPY_FETCHING && c->state != COPY_ARRIVED)) return;
     sub->fetching = t->version;
-    sub->bytes_done = was.bytes_done;
-    sub->data_bytes = t->row->part.region_bytes;
+    sub->bytes_done = c->bytes_done;
+    sub->data_bytes = t->row->part.payload_bytes;
 }
 
 /* Copies of the former session under this name.  Where the process is the same, a version that a rollout
@@ -96,6 +85,8 @@ int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t 
         if (!(a && sub->decision <= a->decision && sub->version <= a->last_version)) {
             sub->decision = sub->version = 0;
         }
+        if (!a || !active_for(a, member) || member_is_current(a, member, sub)) sub->behind_ms = 0;
+        else if (!sub->behind_ms) sub->behind_ms = member->joined_ms;
     }
     for (size_t i = 0; i < s->ro->adapter_count; i++) /* its former session may have had other adapters */
         renew_copies(s->ro->adapters[i], s->v, member);
@@ -106,7 +97,7 @@ int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t 
     }
     for (uint32_t i = 0; i < join->held_count; i++) {
         const msg_held_t *held = &join->held[i];
-        const member_sub_t *sub = member_sub(member, held->adapter);
+        member_sub_t *sub = member_sub(member, held->adapter);
         track_t *t = rollout_track(s->ro, held->adapter, held->version);
         /* What the worker restates is believed where the registry agrees: the version is live, the worker
          * subscribes to it and the digest is equal.  Else WELCOME does not name it, and the worker drops
@@ -126,30 +117,14 @@ int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t 
         case HELD_STAGED: state = is_active ? COPY_COMMITTED : COPY_STAGED; break;
         case HELD_KEPT: state = is_active && is_behind ? COPY_COMMITTED : COPY_KEPT; break;
         }
-        uint64_t told_us = c->told_us ? c->told_us : s->v.now.us; /* of a session before, if that is known */
-        c->bytes_done = t->row->data_bytes;
-        c->connect_us = held->connect_us;
-        c->fetch_us = held->fetch_us;
-        c->verify_us = held->verify_us;
-        c->stage_us = held->stage_us;
-        c->activate_us = held->activate_us;
-        copy_in_region(c, &held->region, held->verified, held->held);
-        copy_move(t, c, state, s->v.now);
-        /* It has been so for longer than this session, and JOIN does not say since when. */
-        if (state == COPY_STAGED || state == COPY_ACTIVE || state == COPY_KEPT) c->since_ms = 0;
-        c->told_us = c->state == COPY_ARRIVED ? told_us : 0;
-        c->is_owed = false;
-        copy_reach(t, c, t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);
+        copy_restated(t, c, held, state, s->v.now);
+        /* The broker's own time, of ACTIVE or a former session, comes first. */
+        if (state == COPY_ACTIVE && sub->version == t->version && !sub->since_ms) sub->since_ms = c->since_ms;
+        copy_reached(t, c,
+                     t->row->decision && sub->decision >= t->row->decision && sub->version >= t->version);
         welcome->keep[welcome->keep_count++] = (msg_keep_t){held->adapter, t->version, t->row->share_key};
     }
     return HEDDLE_OK;
-}
-
-static bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
-{
-    for (uint32_t i = 0; i < count; i++)
-        if (numbers[i] == number) return true;
-    return false;
 }
 
 /* A new session of the publisher serves what it restates.  Versions of the former session that it does not
@@ -161,8 +136,8 @@ void rollout_opened(step_t *s, const member_t *publisher, const uint64_t *served
         track_t *t = a->tracks[i];
         bool serves = has_number(served, count, t->version) && !track_is_ended(t);
         if (t->publisher == publisher->token || (!t->publisher && !serves)) continue;
+        if (serves) track_offer(t, publisher, NULL); /* its place first: those that wait there are woken */
         track_set_publisher(t, serves ? publisher->token : 0, serves ? PUBLISHER_SERVES : PUBLISHER_LOST);
-        if (serves) track_offer(t, publisher, NULL);
     }
 }
 
@@ -202,17 +177,15 @@ static void worker_gone(view_t v, track_t *t, const member_t *member, bool left)
     }
     bool is_shut_out = member->end_code == HEDDLE_ERR_DENIED;
     track_note_gone(t, c, left ? GONE_LEFT : is_shut_out ? GONE_SHUT_OUT : GONE_LOST, v.now);
-    const char *phase = copy_phase(c);
     uint64_t since_us = c->told_us ? v.now.us - c->told_us : 0;
     char text[256];
     text_printf(text, sizeof text, "%s in phase %s, %llu ms after the announcement",
                 left          ? "left"
                 : is_shut_out ? "its key was revoked"
                               : "lost, its lease ended",
-                phase, (unsigned long long)(since_us / 1000));
+                copy_phase(c), (unsigned long long)(since_us / 1000));
     int code = is_shut_out ? HEDDLE_ERR_DENIED : HEDDLE_ERR_UNAVAILABLE;
-    if (!c->code || copy_in_flight(c)) copy_blame(t, c, code, phase, text);
-    copy_gone(t, c);
+    copy_gone(t, c, code, text);
 }
 
 void rollout_gone(step_t *s, const member_t *member, bool left)
@@ -246,7 +219,7 @@ static void note_spare(const adapter_rollout_t *a, const member_t *member, const
     }
     for (size_t i = 0; p->spare_count && i < a->track_count; i++) {
         copy_row_t *c = copy_of(a->tracks[i], member);
-        if (c) copy_spare(a->tracks[i], c, has_number(p->spare, p->spare_count, a->tracks[i]->version));
+        if (c) copy_spared(a->tracks[i], c, has_number(p->spare, p->spare_count, a->tracks[i]->version));
     }
     sub->lacks_slot = p->spare_count > 0;
     for (uint32_t i = 0; i < p->spare_count; i++) track_touch(adapter_track(a, p->spare[i]));
@@ -263,30 +236,11 @@ void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *
         copy_row_t *c = copy_of(t, member);
         if (!copy_in_flight(c) || track_is_ended(t)) continue;
         copies_wait_behind(a, member, p->fetching, s->v.now);
-        if (!c->begun_us) c->begun_us = s->v.now.us;
-        if (!copy_is_told(c)) c->is_owed = true; /* of a session before, or it had turned to another */
-        if (p->bytes_done > c->bytes_done) c->moved_us = s->v.now.us;
-        if (c->bytes_done != p->bytes_done) track_touch(t);
-        bool has_all = p->data_bytes && p->bytes_done >= p->data_bytes;
-        bool has_trouble = p->message && *p->message, has_begun = p->data_bytes || !has_trouble;
-        copy_loaded_from(t, c, has_all ? &p->region : NULL);
-        if (has_begun) copy_move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, s->v.now);
-        c->bytes_done = p->bytes_done;
-
-        /* The worker reports why it does not begin, or why its fetch makes no progress, or nothing when it
-         * does.  The event is about the sources of a fetch; it is written once for each copy, however often
-         * the trouble comes and goes. */
-        int code = !has_trouble ? HEDDLE_OK : has_begun ? HEDDLE_ERR_UNAVAILABLE : HEDDLE_ERR_NO_SLOT;
-        bool is_news = code == HEDDLE_ERR_UNAVAILABLE && code != c->code && !c->is_trouble_said;
-        copy_blame(t, c, code, has_begun ? "fetch" : "announce", p->message ? p->message : "");
-        if (code && plan_is_awaited(&t->plan, c->token)) {
-            plan_stuck(&t->plan, c->token);
-            track_touch(t);
-        }
-        if (!is_news) continue;
-        c->is_trouble_said = true;
+        bool is_trouble = copy_heard_progress(t, c, p, s->v.now);
+        copies_follow_switch(a, member, s->v.now);
+        if (!is_trouble) continue;
         event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
-        events_message(e, code, "%s", p->message);
+        events_message(e, c->code, "%s", p->message);
     }
 }
 
@@ -315,19 +269,11 @@ static int wrong_digest(const char *adapter, const version_row_t *row, const dig
     return rc;
 }
 
-static void stage_failed(step_t *s, track_t *t, copy_row_t *c, int code, const char *phase,
-                         const char *message)
+static void stage_failed(step_t *s, track_t *t, copy_row_t *c, copy_why_t why)
 {
-    copy_fail(t, c, code, phase, message, s->v.now);
-    /* After a retriable error the same attempt may succeed later.  The active version is then announced
-     * again, each time after twice the delay, up to 16 leases. */
-    heddle_error_t why;
-    error_fail(&why, c->code, " ");
-    uint32_t doublings = c->failed_count < 4 ? c->failed_count : 4;
-    c->failed_count++;
-    c->retry_us = why.retriable ? s->v.now.us + (s->ro->lease_us << doublings) : 0;
+    copy_failed(t, c, why, s->v.now);
     event_row_t *e = events_add(s->ev, EVENT_STAGE_FAILED, t->adapter, t->version, c->worker, s->v.now);
-    events_message(e, code, "%s: %s", phase, message);
+    events_message(e, why.code, "%s: %s", why.phase, why.message);
 }
 
 /* What a worker's report is about: by name, and as it was found. */
@@ -354,8 +300,7 @@ static int look_up(step_t *s, about_t *x, heddle_error_t *error)
         else send_abort(s, x->adapter, row, x->member);
         return HEDDLE_OK;
     }
-    x->c = copy_of(x->t, x->member);
-    if (!x->c && x->t) x->c = copy_need(s, x->t, x->member);
+    if (x->t) x->c = copy_need(s, x->t, x->member);
     if (x->c) return HEDDLE_OK;
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", x->adapter,
                       (unsigned long long)x->version);
@@ -365,13 +310,14 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
 {
     about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
     int rc = look_up(s, &x, error);
+    if (!rc && !x.c) copy_crossed_end(x.t, copy_of(x.t, member), s->v.now);
     if (rc || !x.c) return rc;
     track_t *t = x.t;
     copy_row_t *c = x.c;
     copies_go_on(x.a, member, t->version, s->v.now.us);
     if (!digest_equal(&m->digest, &t->row->digest)) {
         rc = wrong_digest(m->adapter, t->row, &m->digest, member, "verify", error);
-        stage_failed(s, t, c, rc, "verify", error->message);
+        stage_failed(s, t, c, (copy_why_t){rc, "verify", error->message});
         wake_member(s, x.a, member);
         return rc;
     }
@@ -410,7 +356,7 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
         int rc = wrong_digest(m->adapter, row, &m->digest, member, "activate", error);
         track_t *t = adapter_track(a, m->version);
         copy_row_t *c = copy_of(t, member);
-        if (c) copy_fail(t, c, rc, "activate", error->message, s->v.now);
+        if (c) copy_failed(t, c, (copy_why_t){rc, "activate", error->message}, s->v.now);
         event_row_t *e =
             events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
         events_message(e, rc, "%s", error->message);
@@ -424,6 +370,8 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
     sub->version = m->version;
     sub->since_ms = s->v.now.wall_ms;
     sub->is_refused = false;
+    sub->was_behind_ms = sub->behind_ms;
+    sub->behind_ms = member_is_current(a->row, member, sub) ? 0 : sub->since_ms;
 
     /* Its copies follow: a worker that went back to an earlier version has not reached the later ones. */
     for (size_t i = 0; i < a->track_count; i++) {
@@ -432,15 +380,16 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
         copy_row_t *c = t->version == m->version ? copy_need(s, t, member) : copy_of(t, member);
         if (!c) continue;
         bool has_reached = t->row->decision && t->row->decision <= m->decision && t->version <= m->version;
-        if (has_reached) copy_reach(t, c, true);
+        if (has_reached) copy_reached(t, c, true);
         if (t->version == m->version) {
-            c->activate_us = m->activate_us;
-            copy_move(t, c, COPY_ACTIVE, s->v.now);
-            copy_blame(t, c, HEDDLE_OK, "", "");
+            copy_switched(t, c, m->activate_us, s->v.now);
         } else if (c->state == COPY_ACTIVE || c->state == COPY_REFUSED) {
-            copy_move(t, c, COPY_KEPT, s->v.now);
+            copy_kept(t, c, s->v.now);
+        } else if (has_reached) {
+            copy_left(t, c, s->v.now);
         }
     }
+    copies_follow_switch(a, member, s->v.now);
     event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, s->v.now);
     e->decision = m->decision;
     wake_member(s, a, member);
@@ -474,27 +423,45 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
     if (!m->decision) {
         member_clear_fetch(member, m->adapter, m->version);
         copies_go_on(x.a, member, m->version, s->v.now.us);
-        if (m->fetch_us) { /* its application refused bytes that were whole: how long they took is known */
-            x.c->bytes_done = x.t->row->data_bytes;
-            x.c->connect_us = m->connect_us;
-            x.c->fetch_us = m->fetch_us;
-            x.c->verify_us = m->verify_us;
-            x.c->stage_us = m->stage_us;
-            copy_timed(x.t, x.c, s->v.now.us);
-        }
-        stage_failed(s, x.t, x.c, code, text_or(m->phase, "stage"), message);
+        copy_tried(x.t, x.c, m, s->v.now);
+        /* Its sources sent bad bytes, all that it tried: it tries again, when those have looked. */
+        bool has_got_bad =
+            !copy_holds(x.c) && code == HEDDLE_ERR_DIGEST_MISMATCH && !strcmp(m->phase, "verify");
+        if (has_got_bad) ask_holders(s, x.t);
+        stage_failed(s, x.t, x.c, (copy_why_t){code, text_or(m->phase, "stage"), message});
         wake_member(s, x.a, member);
         return HEDDLE_OK;
     }
     member_sub_t *sub = member_sub(member, m->adapter);
     /* It reported that it serves this, and its application does not. */
-    if (sub->version == m->version && sub->decision == m->decision) sub->is_refused = true;
-    copy_move(x.t, x.c, copy_holds(x.c) ? COPY_REFUSED : COPY_FAILED, s->v.now);
-    copy_blame(x.t, x.c, code, text_or(m->phase, "activate"), message);
+    if (sub->version == m->version && sub->decision == m->decision && !sub->is_refused) {
+        sub->is_refused = true;
+        sub->behind_ms = sub->was_behind_ms ? sub->was_behind_ms : s->v.now.wall_ms;
+    }
+    copy_refused(x.t, x.c, (copy_why_t){code, text_or(m->phase, "activate"), message}, s->v.now);
+    copies_follow_switch(x.a, member, s->v.now);
     event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_FAILED, m->adapter, m->version, member->name, s->v.now);
     events_message(e, code, "%s", message);
     e->decision = m->decision;
     return HEDDLE_OK;
+}
+
+/* ---- what workers report: what they hold has gone bad ---- */
+
+/* A code stands for the reason why there is no digest, but beside EXPORTED_DIFFERS: that is of the directory.
+ * digest_mismatch: the tensors have theirs, and the manifest behind them has not. */
+static bool is_bad(const msg_verified_t *m, const digest_t *expected)
+{
+    bool has_digest = !m->code || !*m->code || m->exported == EXPORTED_DIFFERS;
+    return has_digest ? !digest_equal(&m->digest, expected)
+                      : heddle_err_from_name(m->code) == HEDDLE_ERR_DIGEST_MISMATCH;
+}
+
+void rollout_verified(step_t *s, const member_t *member, const msg_verified_t *m)
+{
+    track_t *t = rollout_track(s->ro, m->adapter, m->version);
+    copy_row_t *c = copy_of(t, member);
+    if (c && t->row && is_bad(m, &t->row->digest)) copy_found_bad(t, c, s->v.now);
 }
 
 /* ---- what workers report: sources that do not answer ---- */
@@ -502,19 +469,18 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
 /* A worker repeats NEED_SOURCES until it has a source.  The event is written once for each source. */
 static void add_source_lost(step_t *s, const about_t *x, uint64_t token)
 {
-    copy_row_t *c = x->c;
-    if (has_number(c->lost, c->lost_count, token) || c->lost_count == COPY_LOST_MAX) return;
-    c->lost[c->lost_count++] = token;
+    if (!copy_lost_source(x->c, token)) return;
     /* A lost worker is still listed, so its name is known.  A publisher is not listed after its end: the
      * version's writer stands for it. */
     const member_t *source = membership_by_token(s->v.members, token);
     for (size_t i = 0; !source && i < s->v.members->worker_count; i++)
         if (s->v.members->workers[i]->token == token) source = s->v.members->workers[i];
     const char *name = source ? source->name : token == x->t->former_publisher ? x->t->row->writer : "";
-    event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, x->t->adapter, x->t->version, c->worker, s->v.now);
+    event_row_t *e =
+        events_add(s->ev, EVENT_SOURCE_LOST, x->t->adapter, x->t->version, x->c->worker, s->v.now);
     e->token = token;
     error_text(e->other, sizeof e->other, name);
-    events_message(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", c->worker,
+    events_message(e, HEDDLE_ERR_GONE, "%s could not go on fetching from %s", x->c->worker,
                    *name ? name : "a member that is gone");
 }
 
@@ -523,14 +489,19 @@ int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *
     about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
     int rc = look_up(s, &x, error);
     if (rc || !x.c) return rc;
+    bool has_lost = false;
     for (uint32_t i = 0; i < m->lost_count; i++) {
         /* Unmet: it never answered this worker.  Nothing was lost, and its heartbeat reports that. */
         bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);
         if (!is_unmet) add_source_lost(s, &x, m->lost[i]);
+        has_lost |= !is_unmet;
         if (m->lost[i] == x.t->publisher && x.t->publisher_state == PUBLISHER_RELEASED)
             track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
     }
+    bool was_fetching = plan_fetches(&x.t->plan, member->token);
     plan_make(&x.t->plan, member->token, m->lost, m->lost_count);
+    if (has_lost) copy_looked_for_sources(x.t, x.c, s->v.now);
+    if (!was_fetching && plan_fetches(&x.t->plan, member->token)) copy_begun_anew(x.c, s->v.now);
     /* It failed there, and the worker tries again by itself: no source is charged for that. */
     if (!copy_in_flight(x.c)) plan_done(&x.t->plan, member->token);
     send_sources(s, x.t, x.c, member);

@@ -29,6 +29,8 @@ void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *
 int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error);
 int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t *error);
 int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error);
+/* Bytes that a worker found bad in its memory make it no source any more, whatever the question was. */
+void rollout_verified(step_t *s, const member_t *member, const msg_verified_t *m);
 int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error);
 
 #endif

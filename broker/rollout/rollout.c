@@ -9,6 +9,10 @@
 #include "core/errors.h"
 #include "core/limits.h"
 
+#include <heddle/publisher.h>
+
+#define SLOW_US 10e6 /* a fetch of a version without a deadline that others wait for may take so long */
+
 #define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE) + 2)
 
 uint64_t rollout_settling_us(const rollout_t *ro, const membership_t *members, uint64_t now_us)
@@ -58,7 +62,7 @@ int rollout_start(rollout_t *ro, view_t v)
         if (!row->version_count) continue; /* its row may go */
         adapter_rollout_t *a = rollout_need_adapter(ro, row);
         if (!a) return HEDDLE_ERR_NO_MEMORY;
-        if (row->held) a->hold = (hold_t){.version = row->active, .since_ms = row->decided_ms};
+        if (row->held) a->hold = (adapter_hold_t){.version = row->active, .since_ms = row->decided_ms};
         for (size_t k = 0; k < row->version_count; k++) {
             const version_row_t *version = row->versions[k];
             int rc = registry_is_live(version) ? start_track(ro, v, row, version) : HEDDLE_OK;
@@ -81,12 +85,14 @@ static void end_settling(step_t *s)
         const adapter_rollout_t *a = s->ro->adapters[i];
         for (size_t k = 0; k < a->track_count; k++) {
             track_t *t = a->tracks[k];
-            if (t->bytes != BYTES_THERE && t->sourceless_us < s->v.now.us) t->sourceless_us = s->v.now.us;
+            if (t->bytes > BYTES_GROWING && t->sourceless_us < s->v.now.us) t->sourceless_us = s->v.now.us;
             for (size_t c = 0; c < t->copy_count; c++)
-                if (t->copies[c]->token) copy_expect(t, t->copies[c]);
+                if (t->copies[c]->token) copy_expected(t, t->copies[c]);
             if (t == adapter_staging(a)) track_expect(t, s->v.members);
+            if (t->phase != TRACK_WAITING) plan_begin(&t->plan);
             track_touch(t);
         }
+        if (rollout_lost_active(s->ro, a->row)) wake_adapter(s, a); /* those that wait for it are told */
     }
 }
 
@@ -100,6 +106,7 @@ static void become_lost(step_t *s, track_t *t)
     rollout_lost_reason(t, &why);
     event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
     events_message(e, why.code, "%s", why.message);
+    if (a->active == t->version) wake_adapter(s, t->of); /* those that wait for it are told */
     if (!a->held || a->active != t->version) return;
     e = events_add(s->ev, EVENT_ADAPTER_HELD, t->adapter, t->version, NULL, s->v.now);
     events_message(e, why.code,
@@ -121,13 +128,48 @@ static void look_for_loader(step_t *s, track_t *t)
     track_sooner(t, loaded_until_us);
 }
 
+/* When a worker last got more bytes of the version, of two or more that have a part; 0: there are none.  One
+ * alone has nothing to fetch from. */
+static uint64_t last_growth(const track_t *t)
+{
+    uint64_t last_us = 0;
+    uint32_t count = 0;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        bool has_part = c->token && copy_is_told(c) && c->bytes_done;
+        count += has_part;
+        if (has_part && c->moved_us > last_us) last_us = c->moved_us;
+    }
+    return count > 1 ? last_us : 0;
+}
+
+/* No process has all bytes.  Workers that fetch from each other may have all of them together, as long as
+ * their parts grow: the lease in which the publisher may come back counts from the last growth. */
+static void look_for_parts(step_t *s, track_t *t)
+{
+    uint64_t now_us = s->v.now.us, grown_us = last_growth(t);
+    if (t->bytes == BYTES_THERE) {
+        t->bytes = BYTES_MISSING;
+        t->sourceless_us = now_us;
+        t->lost_ms = s->v.now.wall_ms;
+    }
+    if (t->bytes > BYTES_MISSING) return; /* its loss was said; only a holder ends that */
+    if (!grown_us || now_us >= grown_us + s->ro->lease_us) {
+        t->bytes = BYTES_MISSING;
+        return;
+    }
+    t->bytes = BYTES_GROWING;
+    if (grown_us > t->sourceless_us) t->sourceless_us = grown_us;
+    track_sooner(t, grown_us + s->ro->lease_us);
+}
+
 /* A publisher that left does not come back.  One whose session was lost has a lease to come back with the
  * bytes. */
 static bool has_lost_its_source(const track_t *t, instant_t now)
 {
     bool is_gone_for_good =
         t->publisher_state == PUBLISHER_LEFT || now.us >= t->sourceless_us + t->of->ro->lease_us;
-    return t->bytes != BYTES_THERE && is_gone_for_good;
+    return t->bytes > BYTES_GROWING && is_gone_for_good;
 }
 
 /* A worker that had staged the version may come back with the bytes, as after a cut of the network.  So the
@@ -147,26 +189,103 @@ static ruling_t ruling_of(const track_t *t, instant_t now)
     return rule_apply(&rule, &t->tally);
 }
 
-/* Workers wait for the one of their place that fetches the version, while something comes of its fetch: half
- * a lease without a byte at most, or a quarter of the version's deadline.  A fetch that ends by itself wakes
- * them at once (plan.h). */
+/* The worker that this one fetches from still fetches itself, and has got nothing for so long either. */
+static bool is_held_up(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t patience_us)
+{
+    const plan_row_t *row = plan_row(&t->plan, c->token);
+    const member_t *m = row->source_count ? membership_by_token(s->v.members, row->sources[0]) : NULL;
+    const copy_row_t *source = m ? copy_of(t, m) : NULL;
+    return copy_in_flight(source) && source->moved_us + patience_us <= s->v.now.us;
+}
+
+/* Of a fetch that goes on, bytes a second; 0: there is none, or it is not known. */
+static uint64_t rate_of(const track_t *t, const member_t *m)
+{
+    const copy_row_t *c = m ? copy_of(t, m) : NULL;
+    const member_sub_t *sub = copy_in_flight(c) ? member_sub(m, t->adapter) : NULL;
+    return sub && sub->fetching == t->version ? copy_rate(c, sub) : 0;
+}
+
+/* The rate of the fastest fetch of the version, under way or done. */
+static uint64_t best_rate_of(const step_t *s, const track_t *t)
+{
+    uint64_t best = 0;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const plan_row_t *row = plan_row(&t->plan, t->copies[i]->token);
+        uint64_t rate = rate_of(t, membership_by_token(s->v.members, t->copies[i]->token));
+        if (row && row->rate > rate) rate = row->rate;
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+/* Another worker of the place had better fetch the version too: by this one it comes too late, after a
+ * quarter of the time that is left until the deadline, or SLOW_US.  That costs one copy more, and no more
+ * than one for a place.  It helps where the worker is what is slow: it has a --max-rate, or others are much
+ * faster.  Where that is not known, both may share what is slow, and each then takes twice as long: so not
+ * where the version would be late by it. */
+static bool is_too_slow(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t best_rate)
+{
+    const member_t *m = membership_by_token(s->v.members, c->token);
+    uint64_t rate = rate_of(t, m);
+    if (!rate || plan_is_second(&t->plan, c->token)) return false;
+    const member_t *source = membership_source(s->v.members, member_sub(m, t->adapter)->source);
+    uint64_t source_rate = rate_of(t, source);
+    bool is_held_up = source_rate && source_rate < rate * PLAN_SLOW_FACTOR;
+    if (is_held_up || member_limits(source, rate)) return false;
+
+    double needed_us = (double)(t->row->data_bytes - c->bytes_done) * 1e6 / (double)rate;
+    bool has_deadline = !t->is_late && t->deadline_us != CLOCK_NEVER;
+    double left_us = has_deadline ? (double)(t->deadline_us - s->v.now.us) : SLOW_US * 4;
+    bool is_its_own = member_limits(m, rate) || best_rate >= rate * PLAN_SLOW_FACTOR;
+    bool is_safe = has_deadline && (needed_us > left_us || needed_us * 3 <= left_us);
+    return needed_us > left_us / 4 && (is_its_own || is_safe);
+}
+
+/* Workers wait for the one of their place that fetches the version, while enough comes of its fetch: half a
+ * lease without a byte at most, or a quarter of the version's deadline.  A fetch that ends by itself wakes
+ * them at once (plan.h).  Of workers that fetch from each other only the first one that gets nothing is not
+ * waited for: the others are not the reason. */
 static void look_at_fetches(step_t *s, track_t *t)
 {
     uint64_t now_us = s->v.now.us, patience_us = t->of->ro->lease_us / 2;
     if (t->row->deadline_ms && t->row->deadline_ms * 1000 / 4 < patience_us)
         patience_us = t->row->deadline_ms * 1000 / 4;
     if (t->plan.waiting_count && t->fetches_due_us <= now_us) {
+        uint64_t best_rate = best_rate_of(s, t);
         t->fetches_due_us = now_us + patience_us;
         for (size_t i = 0; i < t->copy_count; i++) {
             const copy_row_t *c = t->copies[i];
             if (!plan_is_awaited(&t->plan, c->token)) continue;
             uint64_t due_us = c->moved_us + patience_us;
-            if (due_us <= now_us) plan_stuck(&t->plan, c->token);
+            if (due_us <= now_us && is_held_up(s, t, c, patience_us)) continue;
+            if (due_us <= now_us || is_too_slow(s, t, c, best_rate)) plan_stuck(&t->plan, c->token);
             else t->fetches_due_us = clock_earlier(t->fetches_due_us, due_us);
         }
     }
     wake_waiting(s, t);
+    mend_lists(s, t);
     if (t->plan.waiting_count) track_sooner(t, t->fetches_due_us);
+}
+
+/* The deadline of a version that was decided has passed.  The version goes on, so it does not fail.  But its
+ * publisher ends with `deadline`, so each worker that it misses gets an event.  A worker that reported why it
+ * does not serve the version has one already.  Of an operator's decision the publisher awaits no switch. */
+static void note_late(step_t *s, const track_t *t)
+{
+    const version_row_t *row = t->row;
+    if (row->state != VERSION_COMMITTED || row->activation == HEDDLE_ACTIVATION_MANUAL) return;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        if (!c->is_eligible || !c->token || c->has_reached || c->code) continue;
+        bool is_switching = copy_holds(c);
+        event_row_t *e = events_add(s->ev, is_switching ? EVENT_ACTIVATE_FAILED : EVENT_STAGE_FAILED,
+                                    t->adapter, t->version, c->worker, s->v.now);
+        e->decision = row->decision;
+        events_message(e, HEDDLE_ERR_DEADLINE, "%s: has not %s within %llu ms, and goes on", copy_phase(c),
+                       is_switching ? "said that it switched" : "staged it",
+                       (unsigned long long)row->asked_ms);
+    }
 }
 
 /* One version is looked at, because something of it changed or its time has come.  Notes when it must be
@@ -178,8 +297,8 @@ static void look_at(step_t *s, track_t *t)
     t->due_us = CLOCK_NEVER;
     if (track_is_ended(t)) return;
 
-    /* Its bytes: there, missing, still being loaded by a worker, or lost. */
-    if (track_has_source(t)) {
+    /* Its bytes: there, in parts, missing, still being loaded by a worker, or lost. */
+    if (track_is_served(t) || track_holder_count(t)) {
         if (!track_holder_count(t)) error_text(t->last_holder, sizeof t->last_holder, t->row->writer);
         if (t->bytes != BYTES_THERE) {
             t->bytes = BYTES_THERE;
@@ -187,12 +306,8 @@ static void look_at(step_t *s, track_t *t)
             wake_adapter(s, t->of); /* those that waited for a source */
         }
     } else {
-        if (t->bytes == BYTES_THERE) {
-            t->bytes = BYTES_MISSING;
-            t->sourceless_us = now_us;
-            t->lost_ms = s->v.now.wall_ms;
-        }
-        bool may_be_lost = t->bytes != BYTES_LOST && s->ro->is_settled;
+        look_for_parts(s, t);
+        bool may_be_lost = t->bytes > BYTES_GROWING && t->bytes != BYTES_LOST && s->ro->is_settled;
         if (may_be_lost && !is_staging) look_for_loader(s, t);
         else if (may_be_lost && t->staged_by && has_lost_its_source(t, s->v.now)) become_lost(s, t);
     }
@@ -203,6 +318,7 @@ static void look_at(step_t *s, track_t *t)
     if (!t->is_late && now_us >= t->deadline_us) {
         t->is_late = true;
         track_changed(t);
+        note_late(s, t);
     }
     bool is_begun = is_staging && s->ro->is_settled && t->phase == TRACK_BEGUN;
     if (is_begun && ruling_of(t, s->v.now).is_staged) {
@@ -347,7 +463,7 @@ static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
         if (!registry_waiting(a)) break;
         /* A newer version waits for this one while a worker is fetching it, and there is a source. */
         for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)
-            if (copy_is_told(t->copies[i]) && !t->copies[i]->is_owed) return;
+            if (copy_is_out(t->copies[i])) return;
         registry_decide_superseded(a, t->row, registry_waiting(a)->version, now, out);
         break;
     }
@@ -438,7 +554,7 @@ static void follow_version(step_t *s, const adapter_row_t *a, const version_row_
 static void follow_hold(adapter_rollout_t *a)
 {
     const adapter_row_t *row = a->row;
-    hold_t *hold = &a->hold;
+    adapter_hold_t *hold = &a->hold;
     if (row->held) {
         if (!hold->version) hold->since_ms = row->decided_ms;
         hold->version = row->active;
@@ -450,7 +566,7 @@ static void follow_hold(adapter_rollout_t *a)
         uint64_t until_ms = t->row ? version_until_ms(t->row) : 0;
         if (!until_ms || until_ms > hold->since_ms) t->hold = *hold;
     }
-    *hold = (hold_t){0};
+    *hold = (adapter_hold_t){0};
 }
 
 /* All copies follow the decision before any COMMIT is sent, because what a worker is sent depends on the
@@ -483,8 +599,8 @@ static void follow_decision(step_t *s, const adapter_row_t *row)
             copy_row_t *c = t->copies[k];
             /* Copies that were overtaken before they were switched to are kept like those that were
              * served. */
-            if (t == active && c->has_reached) copy_reach(t, c, false);
-            else if (c->state == COPY_COMMITTED) copy_move(t, c, COPY_KEPT, s->v.now);
+            if (t == active && c->has_reached) copy_reached(t, c, false);
+            else if (c->state == COPY_COMMITTED) copy_kept(t, c, s->v.now);
         }
         if (!track_is_ended(t)) track_changed(t); /* another one is active, or the hold is another */
     }
@@ -492,6 +608,8 @@ static void follow_decision(step_t *s, const adapter_row_t *row)
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         member_t *m = s->v.members->workers[i];
         if (!member_subscribes(m, row->name) || active_for(row, m) != active->version) continue;
+        member_sub_t *sub = member_sub(m, row->name);
+        if (!sub->behind_ms) sub->behind_ms = row->decided_ms;
         copy_row_t *c = copy_of(active, m);
         /* A worker finishes a decided version even if a later one is decided meanwhile.  The exception is a
          * version that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier
@@ -520,8 +638,7 @@ static void follow_state(step_t *s, const adapter_row_t *row, const record_t *re
     if (!t) return;
     adapter_rollout_t *a = t->of;
     for (size_t i = 0; t->row && i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        member_t *m = c->token ? membership_by_token(s->v.members, c->token) : NULL;
+        member_t *m = membership_by_token(s->v.members, t->copies[i]->token);
         if (!m) continue;
         member_clear_fetch(m, t->adapter, t->version);
         copies_go_on(a, m, t->version, s->v.now.us);
@@ -532,6 +649,15 @@ static void follow_state(step_t *s, const adapter_row_t *row, const record_t *re
     track_forget_ended(a); /* `t` may be gone */
     if (record->state == VERSION_FAILED)
         wake_adapter(s, a); /* workers that left the active version for this one go back to it */
+}
+
+/* A version begins when no other one of its adapter is in the rollout: at its own record, or at the one that
+ * decided or ended the version before it. */
+static void begin_next(step_t *s, const adapter_row_t *row)
+{
+    const adapter_rollout_t *a = rollout_adapter(s->ro, row->name);
+    track_t *t = a ? adapter_staging(a) : NULL;
+    if (t && t->phase == TRACK_WAITING && track_begin(t, s->v.members)) announce_all(s, t);
 }
 
 void rollout_apply(step_t *s, const record_t *record)
@@ -553,11 +679,7 @@ void rollout_apply(step_t *s, const record_t *record)
         return;
     default: return;
     }
-    /* A version begins when no other one of its adapter is in the rollout: at its own record, or at the one
-     * that decided or ended the version before it. */
-    const adapter_rollout_t *a = rollout_adapter(s->ro, row->name);
-    t = a ? adapter_staging(a) : NULL;
-    if (t && t->phase == TRACK_WAITING && track_begin(t, s->v.members)) announce_all(s, t);
+    begin_next(s, row);
 }
 
 /* ---- while the store refuses records ---- */
@@ -585,7 +707,7 @@ void rollout_resume(rollout_t *ro, uint64_t now_us)
         for (size_t k = 0; k < ro->adapters[i]->track_count; k++) {
             track_t *t = ro->adapters[i]->tracks[k];
             if (!t->has_knocked) continue;
-            if (t->bytes != BYTES_THERE && t->sourceless_us < now_us) t->sourceless_us = now_us;
+            if (t->bytes > BYTES_GROWING && t->sourceless_us < now_us) t->sourceless_us = now_us;
             t->has_knocked = false;
             track_touch(t);
         }

@@ -125,7 +125,9 @@ void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
             "no process holds the bytes of %s@%llu: no worker brought them back after the broker was started",
             t->adapter, (unsigned long long)t->version);
     error_where(ret_error, t->adapter, t->version, NULL, NULL);
-    error_hint(ret_error, "publish it again");
+    if (t->row && t->row->step >= 0)
+        error_hint(ret_error, "publish it again, with opts.step %lld", (long long)t->row->step);
+    else error_hint(ret_error, "publish it again");
     ret_error->retriable = 0;
 }
 
@@ -185,7 +187,12 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
     switch (c->state) {
     case COPY_NONE:
     case COPY_WAITING:
-    case COPY_ANNOUNCED: text_printf(text, size, "has not begun to fetch"); break;
+    case COPY_ANNOUNCED:
+        if (c->waits_for)
+            text_printf(text, size, "%s, which %s it for their host, %s not got it", copy_awaited(t, c),
+                        row->code ? "fetched" : "fetches", row->code ? "had" : "has");
+        else text_printf(text, size, "has not begun to fetch");
+        break;
     case COPY_FETCHING:
         text_printf(text, size, "%llu of %llu bytes fetched", (unsigned long long)c->bytes_done,
                     (unsigned long long)v->data_bytes);
@@ -195,12 +202,16 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
     default: text_printf(text, size, "is %s", copy_state_name(c->state)); break;
     }
     size_t used = strlen(text);
+    const char *as_of = c->state == COPY_FETCHING ? " (as of its last heartbeat)" : "";
     if (row->code == HEDDLE_ERR_DEADLINE)
-        text_printf(text + used, size - used, " within %llu ms", (unsigned long long)v->asked_ms);
-    else if (row->code) text_printf(text + used, size - used, " when the version ended");
+        text_printf(text + used, size - used, " within %llu ms%s", (unsigned long long)v->asked_ms, as_of);
+    else if (row->code) text_printf(text + used, size - used, " when the version ended%s", as_of);
     used = strlen(text);
     if (c->behind && c->state <= COPY_ANNOUNCED)
         text_printf(text + used, size - used, ", queued behind version %llu", (unsigned long long)c->behind);
+    if (c->busy_with)
+        text_printf(text + used, size - used, ", busy with its switch to version %llu",
+                    (unsigned long long)c->busy_with);
 }
 
 /* Eligible workers count, also those that are gone.  Where there is none, as after a start, all workers
@@ -232,6 +243,22 @@ rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const ver
         if (counts && !is_there) tell_missing(t, c, v, &rows[told++]);
     }
     return sum;
+}
+
+/* What was fetched is known from heartbeats. A copy that is held whole has fewer bytes without padding. */
+rollout_bytes_t rollout_bytes(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+{
+    const track_t *t = rollout_track(ro, a->name, v->version);
+    rollout_bytes_t bytes = {0};
+    bool is_eligible = t && tally_present(&t->tally, true) > 0;
+    for (size_t i = 0; t && i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        if (!c->token || (is_eligible && !c->is_eligible)) continue;
+        bool is_whole = copy_holds(c) || c->bytes_done > v->part.payload_bytes;
+        bytes.done += is_whole ? v->part.payload_bytes : c->bytes_done;
+        bytes.all += v->part.payload_bytes;
+    }
+    return bytes;
 }
 
 bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,

@@ -68,6 +68,12 @@ typedef struct {
 } rollout_sum_t;
 rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
                           missing_row_t *rows, uint32_t cap);
+/* How many bytes of its payload those workers have together, and are to have: the eligible ones, or all where
+ * none is eligible. */
+typedef struct {
+    uint64_t done, all;
+} rollout_bytes_t;
+rollout_bytes_t rollout_bytes(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 /* The error object of a lost version: which process had its bytes last, and until when. */
 void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error);
 /* The hold, for people: "policy is held at policy@2 by ann since 2026-...", and whether that version is

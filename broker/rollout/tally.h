@@ -48,6 +48,7 @@ typedef struct {
     bool is_eligible, has_reached;
     bool is_spare;   /* KEPT: its slot is wanted, and no reader holds it */
     bool is_ordered; /* COMMIT was sent */
+    bool is_bad;     /* its bytes were found bad: no source */
     group_t *group;  /* NULL: none */
     uint32_t rank;
 } tallied_t;
@@ -65,6 +66,13 @@ typedef struct {
 /* States up to ARRIVED are in flight, STAGED to REFUSED have the bytes: the order of copy_state_t says so. */
 static inline bool state_in_flight(copy_state_t state) { return state <= COPY_ARRIVED; }
 static inline bool state_holds(copy_state_t state) { return state >= COPY_STAGED && state <= COPY_REFUSED; }
+
+/* COMMIT was sent, the worker has the bytes, and it has switched neither to the version nor to a later
+ * one. */
+static inline bool tallied_is_switching(const tallied_t *what)
+{
+    return state_holds(what->state) && what->state != COPY_REFUSED && what->is_ordered && !what->has_reached;
+}
 
 /* A copy that was counted as `was` is `now`; NULL: it was not, or is no more. */
 void tally_move(tally_t *t, const tallied_t *was, const tallied_t *now);

@@ -22,9 +22,10 @@ static void free_track(track_t *t)
     free(t);
 }
 
-void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed)
+void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, plan_shape_t shape, uint64_t seed)
 {
-    *ro = (rollout_t){.lease_us = lease_us, .keep = keep, .seed = seed, .due_us = CLOCK_NEVER};
+    *ro =
+        (rollout_t){.lease_us = lease_us, .keep = keep, .shape = shape, .seed = seed, .due_us = CLOCK_NEVER};
 }
 
 static void free_adapter(adapter_rollout_t *a)
@@ -145,7 +146,7 @@ track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, ui
                    .push_us = now_us,
                    .deadline_us = CLOCK_NEVER,
                    .due_us = CLOCK_NEVER};
-    plan_init(&t->plan, ro->seed ^ version, PLAN_ALL);
+    plan_init(&t->plan, ro->seed ^ version, ro->shape, t->row ? t->row->part.payload_bytes : 0);
     sorted_insert(a->tracks, &a->track_count, at, t);
     track_changed(t);
     return t;
@@ -238,7 +239,10 @@ uint64_t track_moved_bytes(const track_t *t)
     return bytes;
 }
 
-bool track_has_source(const track_t *t) { return t && (track_is_served(t) || track_holder_count(t) > 0); }
+bool track_has_source(const track_t *t)
+{
+    return t && (track_is_served(t) || track_holder_count(t) > 0 || t->bytes == BYTES_GROWING);
+}
 
 bool track_has_refused(const track_t *t) { return t && tally_in(&t->tally, COPY_REFUSED) > 0; }
 
@@ -255,19 +259,18 @@ bool track_expect(track_t *t, const membership_t *members)
             t->of->ro->is_incomplete = true;
             return false;
         }
-        copy_expect(t, c);
+        copy_expected(t, c);
     }
     return true;
 }
 
-/* All plans are made before the first ANNOUNCE is sent, so that each plan counts the load of all the
- * others. */
+/* All lists are made before the first ANNOUNCE is sent, because each names members that are to fetch, too. */
 bool track_begin(track_t *t, const membership_t *members)
 {
     t->phase = TRACK_BEGUN;
     track_touch(t);
     if (!track_expect(t, members)) return false;
-    for (size_t i = 0; i < t->copy_count; i++)
-        if (t->copies[i]->token) plan_make(&t->plan, t->copies[i]->token, NULL, 0);
+    plan_begin(&t->plan);
+    plan_make_all(&t->plan);
     return true;
 }

@@ -34,6 +34,7 @@ typedef enum {
 
 typedef enum {
     BYTES_THERE,   /* a worker has them, or the publisher serves them */
+    BYTES_GROWING, /* no process has all of them, and what workers have still grows: together they may */
     BYTES_MISSING, /* since sourceless_us */
     BYTES_LOADING, /* missing, committed, and the worker last_holder is loading them */
     BYTES_LOST     /* missing, committed or staged before: said, and over when a holder
@@ -64,7 +65,7 @@ typedef struct {
 /* A hold of the adapter.  Soft state: a hold that ended before the broker's start is not known. */
 typedef struct {
     uint64_t version, since_ms, until_ms;
-} hold_t; /* version 0: none; until_ms 0: it lasts */
+} adapter_hold_t; /* version 0: none; until_ms 0: it lasts */
 
 struct track {
     adapter_rollout_t *of;
@@ -95,14 +96,15 @@ struct track {
     uint64_t fetches_due_us;
     /* overtaken, and a worker fetches it, or loads or switches to it, so long at least; 0: none */
     uint64_t awaited_until_us, loaded_until_us;
-    uint64_t sourceless_us; /* but in THERE: since when */
+    uint64_t sourceless_us; /* but in THERE: since when, or since its parts grew last */
     /* which process had the bytes last, and until when; "", 0: none since the broker was started */
     char last_holder[HEDDLE_NAME_MAX + 1];
     uint64_t lost_ms;
     /* the last LIMIT_GONE of them, as a ring: number i is at i % LIMIT_GONE */
     gone_row_t gone[LIMIT_GONE];
     uint32_t gone_count;
-    hold_t hold;          /* the last one that ended while the version waited */
+    adapter_hold_t hold;  /* the last one that ended while the version waited */
+    uint64_t checked_us;  /* its holders were asked to compare their bytes; 0: not yet */
     uint64_t bytes_moved; /* reported in STAGED, in total */
     uint64_t generation;  /* grows with each change that ROLLOUT would show; never 0 */
     /* of the last ROLLOUT; generation 0: none yet */
@@ -116,7 +118,7 @@ struct adapter_rollout {
     const adapter_row_t *row;
     track_t **tracks;
     size_t track_count, track_capacity; /* ascending by version */
-    hold_t hold;                        /* the present one */
+    adapter_hold_t hold;                /* the present one */
     bool is_dirty;                      /* a track is */
     uint64_t due_us;                    /* the earliest of the tracks' */
 };
@@ -125,6 +127,7 @@ typedef struct rollout {
     adapter_rollout_t **adapters;
     size_t adapter_count, adapter_capacity; /* ascending by name */
     uint64_t lease_us, seed, keep;
+    plan_shape_t shape;  /* of plans */
     bool is_settled;     /* the grace after the start is over: decisions are made */
     uint64_t settled_us; /* when it was; before: when the broker was started */
     bool is_dirty;       /* a track is */
@@ -135,7 +138,7 @@ typedef struct rollout {
     uint64_t due_us; /* the earliest of the adapters', and of settling */
 } rollout_t;
 
-void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, uint64_t seed);
+void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, plan_shape_t shape, uint64_t seed);
 void rollout_fini(rollout_t *ro);
 
 /* What is active for this worker: the version that the latest decision names, if its scope has the worker. */
@@ -172,6 +175,7 @@ bool track_begin(track_t *t, const membership_t *members);
 void track_forget_ended(adapter_rollout_t *a);
 /* The track is looked at in the next rollout_tick. */
 void track_touch(track_t *t);
+#define ROLLOUT_BYTES_US 250000ull /* a ROLLOUT for more bytes alone comes so long after the one before */
 /* The same, and ROLLOUT would show it. */
 void track_changed(track_t *t);
 void track_sooner(track_t *t, uint64_t at_us); /* looked at by then */
@@ -190,7 +194,8 @@ uint32_t track_holder_count(const track_t *t); /* workers; 0 when it ended; t ma
 uint32_t track_active_count(const track_t *t); /* t may be NULL */
 /* Fetched for it so far, by copies in flight too; t may be NULL. */
 uint64_t track_moved_bytes(const track_t *t);
-bool track_has_source(const track_t *t);  /* a holder, or a publisher that serves */
+/* A holder, or a publisher that serves, or workers that may have all bytes together. */
+bool track_has_source(const track_t *t);
 bool track_has_refused(const track_t *t); /* a worker could not switch; t may be NULL */
 
 #endif

@@ -4,9 +4,9 @@
 
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
-    broker) echo '--listen --data --lease --keep --keys --admin-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    worker) echo '--adapter --name --label --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    publish) echo '--adapter --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    broker) echo '--listen --data --lease --keep --plan --keys --admin-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    worker) echo '--adapter --name --label --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --verify --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    publish) echo '--adapter --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     status) echo '--check --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     versions) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
@@ -17,11 +17,11 @@ _heddle_options() { # _heddle_options COMMAND: its options
     rollback) echo '--to --deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     resume) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     forget) echo '--dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    pull) echo '--deadline --max-rate --data-device --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    pull) echo '--deadline --max-rate --data-device --host-share --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     keygen) echo '--out --show -o --output -q --quiet --log-level -h --help --version' ;;
     keys) echo '--role --name --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    bench) echo '--row --repeat --smoke --alone --python --data -o --output -q --quiet --log-level -h --help --version' ;;
+    bench) echo '--row --repeat --smoke --alone --own-memory --python --data -o --output -q --quiet --log-level -h --help --version' ;;
     mkadapter) echo '--shape -r --rank --narrow -s --seed --tensors -f --force -q --quiet -h --help --version' ;;
   esac
 }
@@ -41,6 +41,7 @@ _heddle_values() {
     worker:--export) echo '@dir' ;;
     worker:--export-keep) echo '' ;;
     worker:--hook-timeout) echo '' ;;
+    worker:--host-share|publish:--host-share|pull:--host-share) echo '@dir' ;;
     publish:--if-unchanged) echo 'fail skip publish' ;;
     worker:--join-timeout) echo '' ;;
     broker:--keep) echo '' ;;
@@ -62,6 +63,7 @@ _heddle_values() {
     keygen:--out) echo '@file' ;;
     broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|forget:--output|pull:--output|verify:--output|keygen:--output|keys:--output|bench:--output) echo 'table json' ;;
     wait:--phase) echo 'staged active' ;;
+    broker:--plan) echo 'auto star chain' ;;
     bench:--python) echo '@file' ;;
     wait:--quorum) echo 'all' ;;
     mkadapter:--rank) echo '' ;;
@@ -77,6 +79,7 @@ _heddle_values() {
     mkadapter:--tensors) echo '' ;;
     broker:--timeout|worker:--timeout|publish:--timeout|status:--timeout|adapters:--timeout|versions:--timeout|workers:--timeout|events:--timeout|wait:--timeout|activate:--timeout|rollback:--timeout|resume:--timeout|forget:--timeout|pull:--timeout|verify:--timeout|keys:--timeout) echo '' ;;
     rollback:--to) echo '' ;;
+    worker:--verify) echo 'host each' ;;
     publish:--wait|activate:--wait|rollback:--wait|resume:--wait) echo 'all none' ;;
     events:--worker|wait:--worker) echo '@workers' ;;
     publish:--writer) echo '' ;;

@@ -28,10 +28,11 @@ check() { # check TEXT COMMAND...: the command's success is the answer
 end() { # closes a step
   if [ "$STEP_OK" = 1 ]; then RESULTS+=("PASS  $STEP"); else RESULTS+=("FAIL  $STEP"); FAILED=1; fi
 }
+# --own-memory: on one host a worker would use the memory of the trainer; here each fetches, as on a host of its own.
 worker() { # worker NAME [OPTION...]: TRANSPORT is left as it says, BORN as it is shown
   local name=$1
   shift
-  start "$name" heddle worker --broker "$BROKER" --adapter policy --name "$name" "$@"
+  start "$name" heddle worker --broker "$BROKER" --adapter policy --name "$name" --own-memory "$@"
   TRANSPORT=$(jq -r '.transport | "\(.backend) \(.ucx) over \(.devices | join(","))"' <<<"$LINE")
   BORN="worker $name  pid ${PID[$name]}  $TRANSPORT${1:+  $1}"
 }
@@ -78,7 +79,7 @@ say "worker w4  pid ${PID[w4]}  a program on the library: takes the active versi
 for v in 2 3 4 5; do adapter "$v"; done
 say "w1 and w2 export: they write and sync a PEFT directory of their own before they say staged, and a version is staged when all are"
 for v in 1 2 3; do
-  [ "$v" = 3 ] && ARENA=$(bytes_in w3)
+  [ "$v" = 3 ] && CONTENT=$(bytes_in w3)
   out=$(ask publish "$WORK/v$v" --adapter policy --step "$((v * 100))")
   cost=$(demo-filecost "$WORK/v$v/adapter_model.safetensors" "$WORK")
   say "$(jq -r '"version \(.version): \(.data_bytes) bytes, staged \(.timing.staged_ms) ms, active \(.timing.active_ms) ms on \(.rollout.active_count) workers"' <<<"$out")"
@@ -90,7 +91,7 @@ end
 
 # ---- 3 ----------------------------------------------------------------------------------------------------------
 
-ARENA=$(($(bytes_in w3) - ARENA)) # what one version of this shape is on the wire: tensors and manifest
+CONTENT=$(($(bytes_in w3) - CONTENT)) # what one version of this shape is on the wire: tensors and manifest
 
 step "3  proof from outside"
 for w in w1 w2; do
@@ -171,9 +172,9 @@ again=0
 declare -A GOT=()
 for w in w1 w2 w4 w5; do
   GOT[$w]=$(($(bytes_in "$w") - BEFORE[$w]))
-  again=$((again + GOT[$w] - ARENA))
+  again=$((again + GOT[$w] - CONTENT))
 done
-say "fetched: $(for w in w1 w2 w4 w5; do printf '%s %s  ' "$w" "${GOT[$w]}"; done) of $ARENA each"
+say "fetched: $(for w in w1 w2 w4 w5; do printf '%s %s  ' "$w" "${GOT[$w]}"; done) of $CONTENT each"
 say "bytes fetched again: $again"
 check "no byte was fetched twice" test "$again" = 0
 check "the reader at w4 saw no error" test "$(jq -s 'map(select(.kind == "read" and .match == false)) | length' "$LOGS/w4.out")" = 0

@@ -4,7 +4,8 @@
  * A thread takes the active version again and again, hashes its bytes anew and compares with the digest that it was
  * given under.  One JSON line for each change of version, and the totals at the end (SIGTERM or SIGINT):
  *   {"kind":"reader","reads":N,"errors":N,"versions":N}
- * With --log FILE each acquire is a line of FILE: version, digest it claims, digest found. */
+ * With --log FILE each acquire is a line of FILE: version, digest it claims, digest found.  It copies each version, as
+ * on a host of its own; with --hold it holds the memory of other processes. */
 #include <heddle/heddle.h>
 
 #include <getopt.h>
@@ -72,21 +73,25 @@ static void *read_on(void *arg)
 
 int main(int argc, char **argv)
 {
-    static const struct option LONGS[] = {{"adapter", 1, NULL, 'a'},
-                                          {"name", 1, NULL, 'n'},
-                                          {"broker", 1, NULL, 'b'},
-                                          {"log", 1, NULL, 'l'},
-                                          {0}};
+    static const struct option LONGS[] = {{"adapter", 1, NULL, 'a'}, {"name", 1, NULL, 'n'},
+                                          {"broker", 1, NULL, 'b'},  {"log", 1, NULL, 'l'},
+                                          {"hold", 0, NULL, 'h'},    {0}};
     const char *adapters[] = {"policy", NULL}, *name = NULL, *broker = NULL, *log_path = NULL;
+    int own_memory = 1;
     for (int c; (c = getopt_long(argc, argv, "", LONGS, NULL)) != -1;) {
         if (c == 'a') adapters[0] = optarg;
         else if (c == 'n') name = optarg;
         else if (c == 'b') broker = optarg;
         else if (c == 'l') log_path = optarg;
+        else if (c == 'h') own_memory = 0;
         else return 2;
     }
     reader_t r = {.adapter = adapters[0], .log = log_path ? fopen(log_path, "a") : NULL};
-    heddle_worker_opts_t opts = {.size = sizeof opts, .broker = broker, .name = name, .adapters = adapters};
+    heddle_worker_opts_t opts = {.size = sizeof opts,
+                                 .broker = broker,
+                                 .name = name,
+                                 .adapters = adapters,
+                                 .own_memory = own_memory};
     if (heddle_worker_open(&opts, &r.worker) != HEDDLE_OK) {
         fprintf(stderr, "demo-reader: %s\n", heddle_last_error()->message);
         return heddle_err_exit(heddle_last_error()->code);

@@ -109,12 +109,15 @@ typedef struct heddle_pull_opts {
     /* Called on the caller's thread, within the call, as bytes come; NULL: not. */
     void (*progress)(void *self, uint64_t bytes_done, uint64_t bytes);
     void *progress_self;
+    const char *host_share; /* as in heddle_worker_opts_t */
 } heddle_pull_opts_t;
 /* Fetches one version from its holders, compares its digest with the registry's, and writes it to `dir` as
  * a complete PEFT directory, as heddle_snapshot_export does: `dir` does not exist, or is empty.  `ref`:
  * NAME@V, or NAME: the active version, without one the newest.  The caller does not become a worker: no
- * rollout, wait or `workers` counts it.  The version is in memory as a whole meanwhile.
- * Errors: NOT_FOUND, VERSION_LOST, VERSION_FAILED, DEADLINE, DENIED (needs worker:ADAPTER), USAGE (`dir`),
+ * rollout, wait or `workers` counts it.  The version is in memory as a whole meanwhile: in that of a holder
+ * of this host and user, where there is one, else in that of the caller.
+ * Errors: NOT_FOUND, VERSION_LOST, VERSION_FAILED, DEADLINE, DENIED (needs worker:ADAPTER, or host_share is
+ * not the caller's alone), USAGE (`dir`, host_share),
  * INSECURE_ADDRESS, DIGEST_MISMATCH, NO_SPACE, NO_MEMORY, INTERRUPTED, UNAVAILABLE, INTERNAL. */
 HEDDLE_API int heddle_admin_pull(heddle_admin_t *a, const char *ref, const char *dir,
                                  const heddle_pull_opts_t *opts, char **ret_json);

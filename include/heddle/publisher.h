@@ -65,6 +65,8 @@ typedef struct heddle_publisher_opts {
     const char *read_dir;    /* a directory that heddle_publisher_publish_dir will be given first: it
                               * is read while the handle opens, on a thread of the library, and again
                               * then if it has changed.  NULL: none */
+    const char *host_share;  /* as in heddle_worker_opts_t: the directory in which workers of this host
+                              * find this publisher */
 } heddle_publisher_opts_t;
 
 typedef enum {
@@ -105,8 +107,9 @@ typedef struct heddle_published {
     char features[192];
     uint64_t data_bytes;
     uint32_t tensor_count, chunk_count;
-    double pack_ms, commit_ms; /* cumulative since the call: region filled and sealed; record durable
-                                * at the broker */
+    double pack_ms, commit_ms; /* since heddle_publication_commit was called, or the call that reads a
+                                * directory: region sealed; record durable at the broker.  What
+                                * heddle_publication_begin and _write took is not in them. */
     char held[512];            /* the adapter is held at an older version (at which, by whom, since
                                 * when): this one is staged and not activated, until the newest is
                                 * activated by hand.  "": it is not held */
@@ -167,7 +170,8 @@ HEDDLE_API int heddle_publication_begin(heddle_publisher_t *p, const heddle_tens
                                         const void *config, size_t config_bytes, const char *metadata,
                                         heddle_publication_t **ret_publication);
 /* Where tensor `index` of the table given to begin belongs: data_bytes of it, 4 KiB aligned, writable until
- * commit. */
+ * commit.  A write after commit would change the version for all that use it: soon after commit it is
+ * SIGSEGV, unless HEDDLE_GUARD=0 is in the environment when the publisher opens. */
 HEDDLE_API void *heddle_publication_tensor(heddle_publication_t *pub, uint32_t index);
 /* Copies, for each row i of the table whose sources[i] is not NULL, data_bytes from there to where tensor i
  * belongs, and digests it in the same pass: commit need not read it again (docs/benchmarks.md).  (Rows that

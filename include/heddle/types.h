@@ -96,7 +96,7 @@ typedef struct {
  * FENCED.  Publisher: JOINED LOST_BROKER PROGRESS ROLLOUT RELEASED FENCED. */
 typedef enum {
     HEDDLE_EVENT_JOINED = 1,  /* admitted by the broker: token, epoch */
-    HEDDLE_EVENT_LOST_BROKER, /* no message from the broker for a lease; serving goes on */
+    HEDDLE_EVENT_LOST_BROKER, /* the broker did not renew the lease; serving goes on */
     HEDDLE_EVENT_REFUSED,     /* the broker refused the join for now: code and message; it is tried
                                * again if retriable.  A reason that repeats comes once a minute, with
                                * repeat_count */
@@ -107,7 +107,8 @@ typedef enum {
     HEDDLE_EVENT_COMMIT,      /* APPLY_APP: decided: switch, then activate(); it may name the version that
                                * is active, where another was to be switched to meanwhile: switch back */
     HEDDLE_EVENT_ACTIVE,      /* acquire() of the active version gives this one from now on */
-    HEDDLE_EVENT_STALE,       /* the broker's decision is newer than what is served here */
+    HEDDLE_EVENT_STALE,       /* the broker's decision is newer than what is served here, or for a version
+                               * that no process holds any more (VERSION_LOST) where nothing is served */
     HEDDLE_EVENT_FAILED,      /* this version failed on this worker, or the whole version: code and
                                * message */
     HEDDLE_EVENT_RETIRED,     /* no longer kept; its slot is free when the last reader is gone */
@@ -115,7 +116,7 @@ typedef enum {
     HEDDLE_EVENT_FENCED,      /* another session took the name, or the lease lapsed; a new token follows
                                * with JOINED */
     HEDDLE_EVENT_LEFT,        /* closed cleanly */
-    HEDDLE_EVENT_PROGRESS,    /* publisher: bytes served so far */
+    HEDDLE_EVENT_PROGRESS,    /* publisher: bytes that the workers have so far, together */
     HEDDLE_EVENT_ROLLOUT,     /* publisher: the rollout moved; heddle_publisher_report() tells all */
     HEDDLE_EVENT_RELEASED     /* publisher: the region of this version is no longer needed by anyone */
 } heddle_event_type_t;

@@ -58,11 +58,20 @@ typedef struct heddle_worker_opts {
      * has staged it, among them at least one whole group or one worker without a group.  NULL: none. */
     const char *group;
     uint32_t rank, ranks; /* with a group: 0 to ranks - 1, of 1 to 4096; without: 0, 0 */
+    int own_memory;       /* 1: every version is copied into memory of this worker, as between hosts.  0: a
+                           * version that another process of this host has is used there, read-only, if that
+                           * process runs as the same user */
+    int verify_each;      /* 1: compares the digest of what it uses there itself.  0: one process of the host
+                           * does it for all that use it */
+    /* Directory in which processes of this host find each other for that, in place of the network namespace:
+     * the same one for all, as seen from each container.  Mode 0700, and this user's; else DENIED.  Not with
+     * own_memory.  NULL: processes of one network namespace find each other. */
+    const char *host_share;
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; the answer comes as an event (JOINED, REFUSED, LOST_BROKER).
- * Errors: USAGE, BAD_NAME, INSECURE_ADDRESS, NO_MEMORY, INTERNAL (no UCX: the message says how to install
- * it). */
+ * Errors: USAGE, BAD_NAME, INSECURE_ADDRESS, DENIED (host_share), NO_MEMORY, INTERNAL (no UCX: the message
+ * says how to install it). */
 HEDDLE_API int heddle_worker_open(const heddle_worker_opts_t *opts, heddle_worker_t **ret_worker);
 /* Readable while next_event has something.  Owned by the worker: poll it, never read or close it. */
 HEDDLE_API int heddle_worker_fd(const heddle_worker_t *w);

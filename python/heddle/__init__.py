@@ -45,7 +45,7 @@ __all__ = ["Admin", "AsyncAdmin", "BadAdapter", "Closed", "Conflict", "Current",
 _LATER = ("peft", "safetensors", "trl", "engine")
 
 
-if not TYPE_CHECKING:                   # a name that is none is an error to whoever checks types
+if not TYPE_CHECKING:                   # a type checker refuses a name that is not there
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             return _release()

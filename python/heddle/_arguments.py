@@ -15,7 +15,9 @@ PHASE = {"staged": 1, "active": 2}
 
 Config = Mapping[str, Any] | bytes | str
 
-_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours"}
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+                   r"([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:[0-9]{2})?)?")
 
 
 class Tagged(Protocol):
@@ -55,17 +57,19 @@ def event_since(since: int | str) -> tuple[int, str]:
     if not isinstance(since, str) or _is_number(since):
         return _native.count(since if not isinstance(since, str) else int(since), "since", 0,
                              _native.NUMBER_MAX), ""
-    ago = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h)", since, re.ASCII)
+    ago = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", since, re.ASCII)
     try:
         if ago:
             at = datetime.now(timezone.utc) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+        elif _TIME.fullmatch(since):
+            at = datetime.fromisoformat(since.replace("Z", "+00:00"))
+            at = at.astimezone(timezone.utc) if at.tzinfo else at.replace(tzinfo=timezone.utc)
         else:
-            at = datetime.fromisoformat(since.replace("Z", "+00:00")).astimezone(timezone.utc)
-        if not ago and not re.search(r"T.*(Z|[+-][0-9]{2}:[0-9]{2})$", since):
-            raise ValueError("no time with an offset")
+            raise ValueError("no time")
     except (ValueError, OverflowError):
         raise _native.error("usage", "that is neither a number of an event nor a time",
-                            expected='a number, "5m", or "2026-11-25T15:50:00Z"', found=repr(since)) from None
+                            expected='a number, "5m", or a time in UTC: "2026-11-25", "2026-11-25T15:50:00Z"',
+                            found=repr(since)) from None
     return 0, at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
 
 
@@ -87,7 +91,7 @@ def config_bytes(config: Config) -> bytes:
                             found=type(config).__name__)
     try:
         return json.dumps(dict(config), indent=2, sort_keys=True, default=_plain).encode()
-    # keys that are no words, a mapping inside of itself
+    # keys that are not words, a mapping inside of itself
     except (TypeError, ValueError, RecursionError) as e:
         raise _native.error("usage", f"adapter_config is not JSON: {e}",
                             expected="texts, numbers, lists, mappings of texts",

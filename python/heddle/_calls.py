@@ -227,7 +227,7 @@ def beside(call: Callable[[], Any], other: Callable[[], T]) -> T:
         if not job.claim.acquire(blocking=False):       # it has begun
             job.done.wait()
         raise
-    if not job.run():                                   # else nobody has begun it
+    if not job.run():                                   # it has begun already
         job.done.wait()
     value: T = job.result()
     return value
@@ -300,5 +300,5 @@ def leave(job: _Job) -> None:
 def finish() -> None:
     """At the end of the program: what was detached still works with memory of this process."""
     for job in list(detached):
-        if not job.run():       # what nobody has begun would never be done
+        if not job.run():       # what has not begun would never be done
             job.done.wait()

@@ -89,7 +89,7 @@ class Collective:
         job = _calls.prepare(_on_this_stream(call))
 
         def turn() -> tuple[T] | None:
-            _calls.launch(job)                  # in a turn: what a handler raises meanwhile is told to all
+            _calls.launch(job)                  # in a turn: all ranks learn what a handler raises meanwhile
             return (job.result(),) if job.done.wait(TURN_S) else None
 
         def abandon() -> None:

@@ -42,7 +42,7 @@ class Handle:
         self._ptr: Any = None
         self._make_locks()
         self._is_closed = False             # set before anything is waited for
-        self._in_hurry = False              # closing waits for nobody
+        self._in_hurry = False              # closing does not wait
         self._freer = 0                     # thread that frees it
         self._freed = _calls.Done()
         self._pollers: set[tuple[int, object]] = set()      # threads that poll a descriptor of the handle
@@ -189,7 +189,7 @@ class Handle:
         """
         if self._freer == threading.get_ident():        # a handler, while this thread frees it
             return
-        while not self._lock.acquire(timeout=_NUDGE):   # whoever is in C comes out
+        while not self._lock.acquire(timeout=_NUDGE):   # the thread that is in C comes out
             self._interrupt()
         try:
             while self._pollers:
@@ -226,7 +226,7 @@ class Handle:
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        self._in_hurry = kind is not None and not issubclass(kind, Exception)       # Ctrl-C: waits for nobody
+        self._in_hurry = kind is not None and not issubclass(kind, Exception)       # Ctrl-C: does not wait
         self.close()
 
     def __del__(self) -> None:
@@ -293,7 +293,7 @@ def _end_listeners() -> None:
     _close_all(lambda handle: handle._is_endless)
 
 
-try:        # where concurrent.futures is told, too
+try:        # where concurrent.futures registers, too
     threading._register_atexit(_end_listeners)          # type: ignore[attr-defined]
 except (AttributeError, RuntimeError):
     pass                                                # at atexit, then, which is after those threads

@@ -160,7 +160,7 @@ class _Tree:
         self._model = weakref.ref(model)
         self._held = {"dicts": [_Dicts("_modules", modules, model),
                                 *(_Dicts(kind, owners, model) for kind in _KINDS)]}
-        # in C alone: at the start of a function of Python's a signal's handler might raise, for nobody
+        # in C alone: a signal's handler may raise in a function of Python's, and the exception would be lost
         let_go = functools.partial(self._held.pop, "dicts")
         self._refs = [weakref.ref(module, let_go) for module in modules]
 

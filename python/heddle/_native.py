@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from heddle.errors import ForkError, HeddleError, error_class
+from heddle.errors import ForkError, HeddleError, error_class, named
 
 try:
     from heddle._abi import ffi as _ffi
@@ -181,7 +181,7 @@ def pairs(values: Any, what: str) -> list[str] | None:
     return [f"{key}={value}" for key, value in values.items()] or None
 
 
-def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1) -> int:
+def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1, hint: str | None = None) -> int:
     """A whole number within bounds, as C takes it.  True and False are none."""
     try:
         found = operator.index(value)
@@ -190,7 +190,8 @@ def count(value: Any, what: str, least: int = 0, most: int = 2**31 - 1) -> int:
     if found is None or isinstance(value, bool) or not least <= found <= most:
         is_count = found is not None and not isinstance(value, bool)
         raise error("usage", f"{what} is {'out of bounds' if is_count else 'not a count'}",
-                    expected=f"an integer, {least} to {most}", found=repr(value)[:80])
+                    expected=f"an integer, {least} to {most}", found=repr(value)[:80],
+                    hint=hint or f"pass a whole number within these bounds as {what}=")
     return found
 
 
@@ -209,8 +210,10 @@ _SPOKEN = [(re.compile(pattern), said) for pattern, said in (
     (r"(?<!with )(?<!without )--insecure", "insecure=True"), (r"--adapter ([^\s,]+)", r'adapters=["\1"]'),
     (r"with --adapter", "with adapters=[...]"), (r"--slots (\d+)", r"slots=\1"),
     (r"--slots to (\d+)", r"slots to \1"),
-    (r"more --slots", "more slots"), (r"--(name|deadline|timeout)\b", r"\1="),
-    (r"--(broker-key|data-device|broker|key)\b", lambda m: m[1].replace("-", "_") + "="))]
+    (r"with more --slots", "with a larger slots="), (r"--step ", "step="),
+    (r"--(name|deadline|timeout)\b", r"\1="),
+    (r"--(broker-key|data-device|host-share|join-timeout|broker|key)\b",
+     lambda m: m[1].replace("-", "_") + "="))]
 
 
 # Commands that are calls of Admin.
@@ -256,7 +259,8 @@ def error_of(rc: int, described: Any = None) -> HeddleError:
     kind = error_class(name, exit_status)
     if e.code != rc:
         return kind(text(lib.heddle_err_text(rc)) or name, code=name, exit=exit_status)
-    return kind(text(e.message) or text(lib.heddle_err_text(rc)) or name, code=name, exit=exit_status,
+    message = named(text(e.message) or "") or text(lib.heddle_err_text(rc)) or name
+    return kind(message, code=name, exit=exit_status,
                 adapter=text(e.adapter) or None, version=e.version or None, worker=text(e.worker) or None,
                 phase=text(e.phase) or None, expected=text(e.expected) or None, found=text(e.found) or None,
                 hint=spoken(text(e.hint) or "") or None, retriable=bool(e.retriable))
@@ -274,7 +278,7 @@ def milliseconds(seconds: float | None, what: str, least: int = 0) -> int:
     is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not is_number or seconds != seconds or seconds < 0:
         raise error("usage", f"{what} is not a time", expected="seconds, 0 or more, or None: no limit",
-                    found=repr(seconds)[:80])
+                    found=repr(seconds)[:80], hint=f"pass a number of seconds, or None, as {what}=")
     return max(least, min(int(min(seconds, LONGEST_MS) * 1000 + 0.999), LONGEST_MS))
 
 

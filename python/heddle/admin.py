@@ -30,7 +30,7 @@ class _Call:
     """One call, from when it is asked for until its answer is decoded."""
 
     def __init__(self) -> None:
-        self.is_over = False            # nobody wants its answer any more
+        self.is_over = False            # its answer is not wanted any more
 
 
 class Admin(Handle):
@@ -219,8 +219,8 @@ class Admin(Handle):
                last: int | None = None) -> Iterator[Event]:
         """Events that the broker keeps, then with `follow` what happens, across restarts of the broker.
 
-        since  a number, from which on; 0: the oldest kept.  Or how far back, "5m"; or a time,
-               "2026-11-25T15:50:00Z"
+        since  a number, from which on; 0: the oldest kept.  Or how far back, "5m"; or a time in UTC,
+               "2026-11-25", "2026-11-25T15:50:00Z"
         last   of those that are kept, only the newest so many; None: all
         limit  ends after so many; None: no limit
         A gap is an Event of type "gap".  Ends after `limit` events, or without `follow` when all were given.
@@ -356,7 +356,7 @@ class AsyncAdmin:
                 _asked.call = None
         queued = self._thread.submit(run)
         job = asyncio.wrap_future(queued)
-        # nobody asks for a cancelled one's
+        # the result of a cancelled one is never asked for
         job.add_done_callback(lambda f: f.cancelled() or f.exception())
         try:
             return await asyncio.shield(job)

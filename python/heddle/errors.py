@@ -7,6 +7,7 @@ status that it would end with.  Exceptions travel between processes (pickle) wit
 """
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -128,3 +129,13 @@ _BY_EXIT: dict[int, type[HeddleError]] = {1: RolloutFailed, 2: UsageError, 3: No
 def error_class(code: str, exit: int) -> type[HeddleError]:
     """The exception of a code and its exit status."""
     return _BY_CODE.get(code) or _BY_EXIT.get(exit, HeddleError)
+
+
+_FIELD = re.compile(r"\bopts\.([a-z_]+?)(?:_ms|_bytes)?\b")
+
+
+def named(message: str) -> str:
+    """A message, which may have an application's own words, with the fields of C's options as arguments of
+    this package.
+    """
+    return _FIELD.sub(r"\1=", message)

@@ -15,7 +15,7 @@ from heddle._arguments import PHASE, Config, choose, config_bytes, parse_quorum
 from heddle._handle import Handle, Until
 from heddle._native import ffi, lib
 from heddle._words import Activation, IfUnchanged, Phase
-from heddle.errors import ForkError, HeddleError
+from heddle.errors import ForkError, HeddleError, named
 from heddle.tensors import Given, Table
 from heddle.versions import Missing, Progress, Rollout, Version
 
@@ -72,6 +72,9 @@ class Publisher(Handle):
     timeout        seconds for the broker's answers; None: no limit
     close_timeout  seconds that `close` may wait for a worker that is fetching the last version; None: for
                    ever
+    host_share     directory, mode 0700, in which workers of this host find the publisher, to use its memory
+                   in place of a copy: the same one in all containers.  None: those of its network namespace
+                   do
 
     One thread at a time is in a call; others wait for it.  Raises Conflict (writer_held names who),
     Unavailable, UsageError, Denied.
@@ -85,7 +88,8 @@ class Publisher(Handle):
                  activation: Activation = "all", takeover: bool = False, if_unchanged: IfUnchanged = "skip",
                  max_rate: int | None = None, process_group: Any = None, timeout: float | None = 5.0,
                  close_timeout: float | None = 3.0, data_device: str | None = None, insecure: bool = False,
-                 broker_key: str | None = None, key: str | None = None) -> None:
+                 broker_key: str | None = None, key: str | None = None,
+                 host_share: str | None = None) -> None:
         super().__init__()
         self.adapter = adapter
         self._activation = choose("activation", activation, _ACTIVATION)
@@ -104,7 +108,7 @@ class Publisher(Handle):
                 from heddle._collective import Collective
                 self._ranks = Collective(process_group)
             self._together(lambda: self._open(broker, writer, takeover, max_rate, timeout, close_timeout,
-                                              data_device, insecure, broker_key, key))
+                                              data_device, insecure, broker_key, key, host_share))
         except BaseException:
             if self._ptr is None:
                 self._failed()
@@ -114,9 +118,10 @@ class Publisher(Handle):
 
     def _open(self, broker: str | None, writer: str | None, takeover: bool, max_rate: int | None,
               timeout: float | None, close_timeout: float | None,
-              data_device: str | None, insecure: bool, broker_key: str | None, key: str | None) -> None:
+              data_device: str | None, insecure: bool, broker_key: str | None, key: str | None,
+              host_share: str | None) -> None:
         texts = {"broker": broker, "adapter": self.adapter, "writer": writer, "data_device": data_device,
-                 "broker_key": broker_key, "key": key}
+                 "broker_key": broker_key, "key": key, "host_share": host_share}
         kept = {name: _native.c_text(value) for name, value in texts.items()}
         until = Until(timeout)
         opts = ffi.new("heddle_publisher_opts_t *", {
@@ -126,9 +131,7 @@ class Publisher(Handle):
             "max_rate_bytes": (0 if max_rate is None
                                else _native.count(max_rate, "max_rate", 1, _native.NUMBER_MAX)),
             "close_ms": _native.milliseconds(close_timeout, "close_timeout", 1),
-            "quiet_events": True,           # they are read while Version.wait waits, and by nothing else
-            # another looks at the model while they copy
-            "fill_threads": max(1, len(os.sched_getaffinity(0)) - 1)})
+            "quiet_events": True})          # they are read while Version.wait waits, and by nothing else
         _native.load_transport()
         last_s = 0.0            # since the other writer's last message, when it was looked last
         while True:
@@ -403,7 +406,8 @@ class Publisher(Handle):
                       allow_step_back: bool) -> tuple[Any, Any]:
         pairs, kept = _native.c_list(_native.pairs(meta, "meta"), "meta")
         name = _native.c_text(request_id)
-        number = -1 if step is None else _native.count(step, "step", 0, _native.NUMBER_MAX)
+        number = -1 if step is None else _native.count(
+            step, "step", 0, _native.NUMBER_MAX, hint="steps count from 0; without step= a version has none")
         opts = ffi.new("heddle_publish_opts_t *", {
             "size": ffi.sizeof("heddle_publish_opts_t"), "step": number, "request_id": name,
             "activation": self._activation,
@@ -555,7 +559,7 @@ class Publisher(Handle):
             with self._guard:               # closing looks for it after it has said that it is closed
                 if self._asked is None and not self._is_closed:
                     self._asked, made = made, None
-            if made is not None:            # another thread's is there, or nobody wants one any more
+            if made is not None:            # another thread's is there, or none is wanted any more
                 made.close()
         self._check_open()
         return self._asked
@@ -564,7 +568,7 @@ class Publisher(Handle):
         rows = (r.missing[i] for i in range(min(r.missing_count, len(r.missing))))
         missing = tuple(Missing(_native.text(m.worker) or "", _native.text(m.phase) or "",
                                 _native.text(lib.heddle_err_name(m.code)) if m.code else None,
-                                _native.text(m.message) or None)
+                                named(_native.text(m.message) or "") or None)
                         for m in rows)
         return Rollout(adapter=self.adapter, version=r.version, phase=phase,
                        state=_native.text(r.state) or "", eligible_count=r.eligible_count,

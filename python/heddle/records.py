@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar, Union
 
+from heddle.errors import named
+
 T = TypeVar("T")
 
 
@@ -155,6 +157,7 @@ class Lacking:
     code: str | None = None
     message: str | None = None
     heartbeat_age_ms: float | None = None
+    note: str | None = None             # why it is missing, for people
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,7 @@ class CopyTiming:
     stage_ms: float | None
     activate_ms: float | None
     queued_ms: float | None = None      # until the version that it fetched first was there
+    waiting_ms: float | None = None     # in none of the other phases
 
 
 @dataclass(frozen=True)
@@ -203,6 +207,7 @@ class Copy:
     queued_behind: int | None = None    # the version that it fetched first
     awaited: bool | None = None         # the activation waited for it; None: not known
     verified: str | None = None         # by which process: here, host; None: not reported
+    verified_by: str | None = None      # that worker
     held: bool | None = None            # the bytes are in a region of another process of the host
 
 
@@ -267,6 +272,9 @@ class Transport:
     ucx: str | None
     devices: tuple[str, ...]
     addresses: tuple[str, ...] = ()
+    memory: str | None = None           # "shared", or "own": all versions are copied
+    memory_why: str | None = None       # why a version that the host has is copied
+    host_share: str | None = None       # of Worker(host_share=)
 
 
 @dataclass(frozen=True)
@@ -445,9 +453,14 @@ def decode(kind: type[T], value: Any) -> T:
         name = field.name.rstrip("_")
         if name in value:
             given[field.name] = _decode_value(hints[field.name], value[name])
+            if name in _OF_FAILURE and isinstance(given[field.name], str):
+                given[field.name] = named(given[field.name])
         elif field.default is dataclasses.MISSING:
             given[field.name] = None
     return kind(**given)
+
+
+_OF_FAILURE = ("message", "hint", "note")   # what another process said, in the words of C
 
 
 def _decode_value(hint: Any, value: Any) -> Any:

@@ -66,6 +66,15 @@ def is_numpy(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray)
 
 
+def numpy_kind(dtype: str) -> str:
+    """numpy's name of the type that has the bits of one of safetensors."""
+    kind = NUMPY.get(dtype)
+    if kind is None:
+        raise _native.error("usage", f"numpy has no type for {dtype}", found=dtype,
+                            hint="take .data, the bytes as they are")
+    return kind
+
+
 def describe(name: str, value: Any) -> tuple[str, tuple[int, ...]]:
     """(safetensors' type, shape) of a torch or numpy tensor."""
     if is_torch(value):
@@ -204,23 +213,43 @@ class Given(Table):
         self._names, self._forms = names, _forms(values)
         self.is_on_cpu = all(getattr(device, "type", "cpu") == "cpu" for *_, device in self._forms)
         super().__init__([(name, *describe(name, v)) for name, v in zip(names, values, strict=True)])
+        # of describe()'s answers: no storage to be checked, and in this machine's byte order
+        self._is_numpy = all(map(is_numpy, values))
+        self._is_native = self._is_numpy and all(v.dtype.isnative for v in values)
 
     def fits(self, names: tuple[str, ...], values: list[Any]) -> bool:
         return names == self._names and _forms(values) == self._forms
 
     def check_memory(self, values: list[Any]) -> None:
         """What describe() checks of each, and what may change without a change of the table."""
+        if self._is_numpy:
+            return
         for name, value in zip(self._names, values, strict=True):
             if is_torch(value):
                 check_memory(name, value)
+
+    def _numpy_sources(self, values: list[Any]) -> Any:
+        """The addresses of all, in half the time that address() takes for each.  None: not all are dense and
+        in row-major order.
+        """
+        if not self._is_native:
+            return None
+        try:
+            return ffi.new("void *[]", list(map(ffi.from_buffer, values)))
+        except ValueError:
+            return None
 
     def fill(self, publication: Any, values: list[Any]) -> None:
         """Copies each tensor to its place: in one call of the library those that lie as they are published,
         the others one by one.
         """
+        sources = self._numpy_sources(values)
+        if sources is not None:
+            _native.check(lib.heddle_publication_write(publication, sources))
+            return
         found = [address(value) for value in values]
-        sources = array.array("Q", [at or 0 for at in found])
-        _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", sources)))
+        addresses = array.array("Q", [at or 0 for at in found])
+        _native.check(lib.heddle_publication_write(publication, ffi.from_buffer("void *[]", addresses)))
         for i in (i for i, at in enumerate(found) if at is None):
             _, dtype, shape = self.rows[i]
             write(lib.heddle_publication_tensor(publication, i), self.sizes[i], dtype, shape, values[i])
@@ -241,6 +270,17 @@ class Layout:
         self.handed = [i for i, (_, dtype, _, nbytes, _) in enumerate(rows) if nbytes and dtype in _DLPACK]
         self.handed_names = [rows[i][0] for i in self.handed]
         self.handed_c = ffi.new("uint32_t[]", self.handed)
+        self.nbytes = max((start + nbytes for *_, nbytes, start in rows), default=0)
+        self._numpy_rows: list[tuple[str, Any, tuple[int, ...], int]] | None = None
+
+    def numpy_rows(self) -> list[tuple[str, Any, tuple[int, ...], int]]:
+        """(name, numpy.dtype, shape, start) of all."""
+        import numpy
+        if self._numpy_rows is None:
+            # an empty one has no place of its own
+            self._numpy_rows = [(name, numpy.dtype(numpy_kind(dtype)), shape, start if nbytes else 0)
+                                for name, dtype, shape, nbytes, start in self.rows]
+        return self._numpy_rows
 
 
 class Tensor:
@@ -274,10 +314,7 @@ class Tensor:
         bf16 comes as uint16 and fp8 as uint8 (the bits as they are): numpy has no such types.
         """
         import numpy
-        kind = NUMPY.get(self.dtype)
-        if kind is None:
-            raise _native.error("usage", f"numpy has no type for {self.dtype}", found=self.dtype,
-                                hint="take .data, the bytes as they are")
+        kind = numpy_kind(self.dtype)
         if self.nbytes == 0:
             return numpy.empty(self.shape, dtype=kind)
         return numpy.frombuffer(self.data, dtype=kind).reshape(self.shape)
@@ -322,7 +359,7 @@ class Tensors(Mapping[str, Tensor]):
 
     def numpy(self) -> dict[str, Any]:
         """name -> numpy array (`Tensor.numpy`)."""
-        return {name: row.numpy() for name, row in self._made().items()}
+        return self._hold.arrays(self._layout, self._first)
 
     def torch(self) -> dict[str, Any]:
         """name -> torch tensor (`Tensor.torch`)."""

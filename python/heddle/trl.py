@@ -49,7 +49,7 @@ class Sync:
                  allow_step_back: bool = False) -> None:
         self._trainer, self._publisher = trainer, publisher
         self._timeout, self._allow_step_back = timeout, allow_step_back
-        self._served = served                   # None: nobody is asked by name
+        self._served = served                   # None: no worker is asked by name
         self._recent: deque[Version] = deque(maxlen=None if max_lag is None else max_lag + 1)
         self._max_lag = max_lag
         self._is_stale = True                   # the weights have changed since they were published

@@ -64,6 +64,7 @@ class Hold:
         self.since, self.where = time.monotonic(), where
         self.views: Counter[str] = Counter()
         self._handed: list[Handed] = []         # views that other libraries have
+        self._arrays: list[Arrays] = []         # numpy arrays over one buffer
         # in C with the snapshot, each as long as its frame lasts: meanwhile the end of the block leaves it to
         # them
         self._calls: weakref.WeakSet[_Call] = weakref.WeakSet()
@@ -106,6 +107,27 @@ class Hold:
                 del self.views[name]
             self._release_if_free()
 
+    def arrays(self, layout: Layout, first: int) -> dict[str, Any]:
+        """name -> numpy array, read-only, of all tensors.  They share one buffer, which costs a tenth of a
+        buffer for each; while one of them is there, so is the hold.
+        """
+        import numpy
+        arrays = Arrays(layout)
+        with self._lock:
+            self._live()
+            self._arrays.append(arrays)
+        place = ffi.gc(ffi.cast("char *", first), functools.partial(self._drop_arrays, arrays))
+        data = memoryview(ffi.buffer(place, layout.nbytes)).toreadonly()
+        make = numpy.ndarray
+        made = {name: make(shape, kind, data, start) for name, kind, shape, start in layout.numpy_rows()}
+        arrays.refs = list(map(weakref.ref, made.values()))
+        return made
+
+    def _drop_arrays(self, arrays: Arrays, _: Any) -> None:
+        with self._lock:
+            self._arrays.remove(arrays)
+            self._release_if_free()
+
     def hand_over(self, layout: Layout, take: Callable[[Any], Any]) -> list[Any]:
         """What `take` makes of each tensor of layout.handed, given as a DLPack capsule: a view, of which the
         library knows when it is gone.
@@ -125,7 +147,8 @@ class Hold:
     def _names(self) -> list[str]:
         """Of the tensors of which a view is there.  Without the lock: who holds it may be in the worker's."""
         handed = (name for one in list(self._handed) for name in one.names())
-        return sorted({*list(self.views), *handed})
+        shared = (name for one in list(self._arrays) for name in one.names())
+        return sorted({*list(self.views), *handed, *shared})
 
     @property
     def is_over(self) -> bool:
@@ -140,7 +163,7 @@ class Hold:
             return self._names()
 
     def _release_if_free(self) -> None:
-        if self.in_block or self.views or self._calls or self._snapshot is None:
+        if self.in_block or self.views or self._arrays or self._calls or self._snapshot is None:
             return
         snapshot, self._snapshot = self._snapshot, None
         if self.is_over:
@@ -199,6 +222,17 @@ class Hold:
         return {"adapter": self.adapter, "version": self.version, "tag": self.tag,
                 "age_s": time.monotonic() - self.since, "in_block": self.in_block,
                 "views": views, "where": self.where}
+
+
+class Arrays:
+    """numpy arrays over one buffer, by weak references: which of them are still there."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.refs: list[weakref.ref[Any]] = []
+
+    def names(self) -> list[str]:
+        return [row[0] for row, ref in zip(self._layout.rows, self.refs, strict=False) if ref() is not None]
 
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New

@@ -65,7 +65,8 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Progress:
-    """What `on_progress` hears.  `type`: progress, rollout, released, joined, lost_broker, fenced."""
+    """What `on_progress` hears.  `type`: progress, rollout, released, joined, lost_broker, fenced.
+    progress: the workers have `bytes_done` together, of `data_bytes`."""
     type: str
     adapter: str
     version: int | None
@@ -82,8 +83,9 @@ class Version:
     created False: an earlier version stands for it (`reason` "unchanged" or "replayed"); `step` is that one's
     then, asked of the broker (None where it does not answer).  held: the adapter is held at an older version
     (at which, by whom, since when): this one is staged, and not activated until `Admin.resume` activates the
-    newest; None: it is not held.  Times are milliseconds since the call:
-    `pack_ms` region filled and sealed, `commit_ms` record durable.
+    newest; None: it is not held.  Times are milliseconds: `pack_ms` until the region was sealed, `commit_ms`
+    until the record was durable.  With a directory they count from the call; with tensors from when all were
+    copied, so that the copy itself is in neither.
     """
     adapter: str
     version: int

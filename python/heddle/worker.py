@@ -27,7 +27,7 @@ _log = logging.getLogger("heddle")
 _HINT = "start one with `heddle broker`, or name it: Worker(broker=...) or HEDDLE_BROKER"
 _APPLY = {"auto": 0, "app": 1}
 _PENDING_MAX = 256
-_ALONE_S = 5.0          # without an answer of a broker, until that is told
+_ALONE_S = 5.0          # without an answer of a broker, until that is logged
 _SLICE = 0.05           # seconds between looks: another thread may answer, or have read what is waited for
 
 
@@ -64,6 +64,12 @@ class Worker(Handle):
     accepts    features that the engine can load, of heddle.updates.FEATURES; a version with another one is
                rejected (unsupported_feature) before the application sees it.  None: all.  With apply="app"
     max_rate   bytes per second, served and fetched, each way by itself
+    own_memory           every version is copied into memory of this process; else a version that another
+               process of this host and user has is used there, read-only
+    verify_each          compares the digest of what is used there itself; else one process of the host does
+               it for all
+    host_share           directory, mode 0700, in which processes of this host find each other for that: the
+               same one in all containers.  None: processes of one network namespace find each other
     join_timeout         seconds to give up joining under a name that is alive; None: never
     group, rank, ranks   workers that serve as one, as the ranks of one engine: each names the group, its rank
                from 0, and how many there are (at most 4096).  A version counts as staged in a group when each
@@ -81,7 +87,8 @@ class Worker(Handle):
                  apply: Apply = "app", group: str | None = None, rank: int = 0, ranks: int = 1,
                  accepts: Iterable[str] | None = None, max_rate: int | None = None,
                  join_timeout: float | None = None, data_device: str | None = None, insecure: bool = False,
-                 broker_key: str | None = None, key: str | None = None) -> None:
+                 broker_key: str | None = None, key: str | None = None, own_memory: bool = False,
+                 verify_each: bool = False, host_share: str | None = None) -> None:
         self._holds: set[Hold] = set()
         self._layouts: dict[str, Layout] = {}           # of the version last looked at, by adapter
         super().__init__()
@@ -108,7 +115,7 @@ class Worker(Handle):
                                         expected=" ".join(FEATURES), found=repr(feature))
             self._endpoint = broker or os.environ.get("HEDDLE_BROKER") or "tcp://127.0.0.1:7700"
             self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure,
-                       broker_key, key, (group, rank, ranks))
+                       broker_key, key, (group, rank, ranks), (own_memory, verify_each, host_share))
         except BaseException:
             self._failed()
             raise
@@ -132,10 +139,11 @@ class Worker(Handle):
     def _open(self, broker: str | None, name: str | None, labels: Mapping[str, str] | None, slots: int,
               apply: str, max_rate: int | None, join_timeout: float | None, data_device: str | None,
               insecure: bool, broker_key: str | None, key: str | None,
-              place_in_group: tuple[str | None, int, int]) -> None:
+              place_in_group: tuple[str | None, int, int], sharing: tuple[bool, bool, str | None]) -> None:
         group, rank, ranks = place_in_group
+        own_memory, verify_each, host_share = sharing
         texts = {"broker": broker, "name": name, "data_device": data_device, "broker_key": broker_key,
-                 "key": key, "group": group}
+                 "key": key, "group": group, "host_share": host_share}
         kept = {what: _native.c_text(value) for what, value in texts.items()}
         names, kept_names = _native.c_list(self.adapters, "adapters")
         pairs, kept_pairs = _native.c_list(_native.pairs(labels, "labels"), "labels")
@@ -147,7 +155,8 @@ class Worker(Handle):
                                                                        _native.NUMBER_MAX),
             "rank": 0 if group is None else _native.count(rank, "rank"),
             "ranks": 0 if group is None else _native.count(ranks, "ranks", 1),
-            "insecure": bool(insecure), "omits_staging": True, "quiet": True,   # it logs itself
+            "own_memory": bool(own_memory), "verify_each": bool(verify_each), "insecure": bool(insecure),
+            "omits_staging": True, "quiet": True,       # it logs itself
             "join_timeout_ms": 0 if join_ms == _native.LONGEST_MS else join_ms})
         place = ffi.new("heddle_worker_t **")
         _native.load_transport()
@@ -173,7 +182,7 @@ class Worker(Handle):
     def _before_close(self, ptr: Any) -> None:
         self._epoll.close()
         fd, self._pending_fd = self._pending_fd, -1
-        if fd >= 0:                             # not twice: the number may be somebody else's by now
+        if fd >= 0:                             # not twice: the number may be of another file by now
             os.close(fd)
 
     def __repr__(self) -> str:
@@ -320,7 +329,7 @@ class Worker(Handle):
         self._forget_holds()
         with self._lock:
             if not self._app:
-                self._drain()           # nobody has to: what a reader of old would miss is nothing to log
+                self._drain()           # events need not be read: lost ones are nothing to log
             _native.check(lib.heddle_worker_acquire(self._live(), name, version, place))
         return Hold(self, place[0], where)
 
@@ -361,7 +370,8 @@ class Worker(Handle):
 
         With apply="app" another thread or task answers the updates meanwhile.  Raises Deadline,
         which names the adapters and why: an update without an answer, what a version failed or is
-        stale for, a broker that is away.  Raises Denied after 5 s in which the broker refuses the key; the
+        stale for, a broker that is away; RolloutFailed (version_lost) instead where no process holds the
+        active version any more.  Raises Denied after 5 s in which the broker refuses the key; the
         worker goes on trying, and joins when the key is added.
         """
         until = Until(timeout)
@@ -405,6 +415,12 @@ class Worker(Handle):
                                  hint='answer it in updates(), on another thread or task, or open the worker '
                                       'with apply="auto"')
         told = next((u for name in lacking for of in (self._stale, self._ended) if (u := of.get(name))), None)
+        if told is not None and told.code == "version_lost":
+            named = f"{told.adapter}@{told.version}"
+            return _native.error("version_lost", f"{late}: {told.message}", adapter=told.adapter,
+                                 version=told.version, expected=f"a process that holds {named}",
+                                 found="none", hint="publish the bytes again, and this worker gets them; "
+                                                    f'`Admin().versions("{named}")` tells which had them')
         if told is not None:
             said = f"{told.tag} {told.phase if told.phase == 'failed' else 'is not served'}: {told.message}"
             return _native.error("deadline", f"{late}: {said} ({told.code})", **about, retriable=True,
@@ -444,7 +460,7 @@ class Worker(Handle):
         of tensors) where (file:line of acquire, or the Update)."""
         told = ffi.new("char **")
         with self._lock:
-            self._drain()               # of the session nobody else may ask
+            self._drain()               # `joined` is from events, which may be unread
             _native.check(lib.heddle_worker_stats(self._live(), told))
         counters: dict[str, Any] = _native.take_json(told)
         self._forget_holds()

@@ -94,6 +94,11 @@ def test_events_of_a_time_and_the_last_ones(broker, adapter):
         assert list(adm.events(since=at.replace("Z", "+00:00"), limit=1)) == later[:1]
         assert list(adm.events(since="24h")) == kept and list(adm.events(since="2999-01-01T00:00:00Z")) == []
         assert list(adm.events(since=str(kept[1].seq))) == kept[1:]
+        for short in (at[:10], at[:16], at[:19]):       # in UTC, as `at`
+            found = [e for e in kept if e.at >= short]
+            assert list(adm.events(since=short)) == list(adm.events(since=short.replace("T", " "))) == found
+        assert list(adm.events(since=at[:16] + "Z")) == [e for e in kept if e.at >= at[:16]]
+        assert list(adm.events(since="1d")) == kept
         assert list(adm.events(last=2)) == kept[-2:] and list(adm.events(last=10**6)) == kept
         assert list(adm.events(last=2, limit=1)) == kept[-2:-1]
         follow = adm.events(follow=True, last=1, since="24h")

@@ -416,7 +416,7 @@ def test_the_moment_between_two_rounds_of_requests_is_not_idle(kind, clock, monk
         assert is_busy(0.5, "policy@1") and is_busy(0.5) and is_busy(0.5)
     assert [is_busy(1) for _ in range(3)] == [True] * 3
     with monkeypatch.context() as m:
-        m.setattr(server, "_nobody", lambda *_: (_ for _ in ()).throw(Late("no answer within 5 s")))
+        m.setattr(server, "_look", lambda *_: (_ for _ in ()).throw(Late("no answer within 5 s")))
         with pytest.raises(Away):
             server.is_busy("policy@1", 5)
     assert [is_busy(1) for _ in range(6)] == [True] * 5 + [False], "six looks in a row"

@@ -135,7 +135,8 @@ WRONG_KINDS = [
     ("events", {"adapter": 5}, "text"), ("load_into", {"a": None}, "nothing to load"),
     ("load_into", {"a": object()}, "nothing to load"),
     ("events", {"since": "yesterday"}, "nor a time"),
-    ("events", {"since": "2026-11-25T15:50:00"}, "nor a time"),
+    ("events", {"since": "2026-11-25T15"}, "nor a time"), ("events", {"since": "2026-W48"}, "nor a time"),
+    ("events", {"since": "2026-02-30"}, "nor a time"), ("events", {"since": "15:50"}, "nor a time"),
     ("events", {"since": "-1"}, "nor a time"), ("events", {"since": -1}, "since is out of bounds"),
     ("events", {"since": 10**20}, "since is out of bounds"),
     ("events", {"since": str(10**20)}, "nor a time"), ("events", {"since": None}, "since is not a count"),
@@ -170,8 +171,12 @@ def test_publish_dir_tells_what_is_wrong(pub, tmp_path):
         pub.publish_dir(tmp_path / "none")
     with pytest.raises(heddle.HeddleError):
         pub.publish_dir(tmp_path)
-    with pytest.raises(heddle.UsageError, match="step"):
-        pub.publish_dir(FIXTURES / "plain", step=-2)
+    with pytest.raises(heddle.UsageError, match="step") as e:
+        pub.publish_dir(FIXTURES / "plain", step=-1)
+    assert e.value.found == "-1" and "without step=" in e.value.hint
+    with pytest.raises(heddle.UsageError, match="deadline") as e:
+        pub.publish_dir(FIXTURES / "plain", deadline=-1)
+    assert "deadline=" in e.value.hint
     with pytest.raises(heddle.Deadline) as e:
         pub.publish_dir(FIXTURES / "plain", deadline=0.3).wait(timeout=5)
     assert e.value.code == "no_workers" and isinstance(e.value,
@@ -840,6 +845,19 @@ def test_wait_current_says_why(broker, adapter):
         assert found.code in str(e.value) and found.code in e.value.found
 
 
+def test_wait_current_names_a_version_that_is_lost(broker, adapter):
+    with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto"):
+        pub.publish_dir(FIXTURES / "plain").wait(min=1)
+    with heddle.Worker(adapters=[adapter], name="late", apply="auto") as w:
+        with pytest.raises(heddle.RolloutFailed, match="not current within 1 s: no process holds") as e:
+            w.wait_current(1)
+        assert (e.value.code, e.value.adapter, e.value.version) == ("version_lost", adapter, 1)
+        assert "publish again" in str(e.value) and "publish the bytes again" in e.value.hint
+        with heddle.Publisher(adapter=adapter) as pub:
+            pub.publish_dir(FIXTURES / "plain")
+            assert w.wait_current(30)[adapter].version == 2
+
+
 def test_who_only_acquires_is_told_of_no_dropped_events(broker, adapter, program):
     it = program("""
         import heddle
@@ -963,6 +981,36 @@ def test_a_wait_ends_when_the_key_is_revoked(own_keys, broker, adapter, tmp_path
         with pytest.raises(heddle.Denied) as e:
             ver.wait(timeout=50)
         assert time.monotonic() - began < 20 and "revoked" in str(e.value) and e.value.exit == 6
+
+
+@pytest.mark.parametrize("what", ["Worker", "Publisher"])
+def test_a_directory_that_others_may_enter_is_denied(broker, adapter, tmp_path, what):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    opts = {"adapters": [adapter]} if what == "Worker" else {"adapter": adapter}
+    with pytest.raises(heddle.Denied) as e:
+        getattr(heddle, what)(host_share=str(tmp_path / "open"), **opts)
+    assert str(tmp_path / "open") in str(e.value) and "mode 0777" in e.value.found
+    assert "host_share=" in e.value.hint and "--" not in e.value.hint
+    with pytest.raises(heddle.UsageError):
+        getattr(heddle, what)(host_share=str(tmp_path / "none"), **opts)
+
+
+def test_memory_is_shared_over_a_directory(broker, adapter, tmp_path, numpy):
+    """The environment of both may be two containers: nothing but the directory is used."""
+    (tmp_path / "share").mkdir(mode=0o700)
+    share = str(tmp_path / "share")
+    with pytest.raises(heddle.UsageError):
+        heddle.Worker(adapters=[adapter], own_memory=True, host_share=share)
+    with heddle.Admin() as adm, \
+            heddle.Worker(adapters=[adapter], apply="auto", name="shares", host_share=share), \
+            heddle.Publisher(adapter=adapter, host_share=share) as pub:
+        pub.publish_dir(FIXTURES / "plain").wait(timeout=60)
+        until(lambda: [w for w in adm.workers("shares") if w.memory and w.memory.held_bytes], "it holds")
+        worker, = adm.workers("shares")
+        assert worker.transport.host_share == share and worker.transport.memory_why is None
+        assert worker.memory.own_bytes == 0
+    assert not list((tmp_path / "share").iterdir())
 
 
 def test_broker_away(tmp_path, numpy):

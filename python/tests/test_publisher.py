@@ -360,7 +360,7 @@ def bulk(value, size=BULK):
 
 def staged_ms(adapter, value, publisher=None, worker=None):
     """How long one transfer takes, to a worker that is there already."""
-    with heddle.Worker(adapters=[adapter], apply="auto", name="takes",
+    with heddle.Worker(adapters=[adapter], apply="auto", name="takes", own_memory=True,
                        **(worker or {})), heddle.Admin() as adm, \
             heddle.Publisher(adapter=adapter, **(publisher or {})) as pub:
         until(lambda: [w for w in adm.workers("takes") if w.state == "ready"], "the worker joined")
@@ -378,7 +378,8 @@ def test_max_rate_is_bytes_per_second(broker, adapter, who):
 @pytest.mark.parametrize("seconds,size,state", [(0.1, BULK, None), (60.0, 5 * BULK // 2, "active")])
 def test_close_timeout_is_how_long_close_waits(broker, adapter, seconds, size, state):
     """The worker is at it when the publisher closes: that waits for it, or not."""
-    with heddle.Worker(adapters=[adapter], apply="auto", name="slow") as w, heddle.Admin() as adm:
+    with heddle.Worker(adapters=[adapter], apply="auto", name="slow", own_memory=True) as w, \
+            heddle.Admin() as adm:
         with heddle.Publisher(adapter=adapter, max_rate=RATE, close_timeout=seconds) as pub:
             until(lambda: [one for one in adm.workers("slow") if one.state == "ready"], "the worker joined")
             ver = pub.publish_tensors(bulk(3.0, size), CONFIG)

@@ -11,7 +11,9 @@ import pytest
 
 import heddle
 from conftest import BIN, FIXTURES, ROOT
+from heddle import _native
 from heddle import records as r
+from heddle.errors import named
 
 PAGE = (ROOT / "docs" / "json.md").read_text()
 KINDS = {"error": r.Reason, "rollout": r.RolloutInfo, "missing": r.Lacking, "adapter": r.AdapterInfo,
@@ -113,6 +115,15 @@ def test_answers_are_those_of_the_command_line(broker, adapter):
         with pytest.raises(heddle.Deadline) as e:
             adm.wait(adapter, quorum=5, deadline=0.2)
         assert e.value.answer.need_count == 5 and e.value.answer.have_count == 1
+
+
+def test_what_a_worker_says_names_arguments_of_python():
+    said = "all 2 slots are in use; hint: release snapshots, or run the worker with more opts.slots"
+    row = r.decode(r.Copy, {"worker": "w1", "message": said})
+    assert row.message == said.replace("opts.slots", "slots=")
+    assert named("opts.deadline_ms and opts.max_rate_bytes") == "deadline= and max_rate="
+    assert _native.spoken("run the worker with more opts.slots") == "run the worker with a larger slots="
+    assert _native.spoken("publish it again, with opts.step 7") == "publish it again, with step=7"
 
 
 def test_what_is_wrong_with_a_broker_is_decoded():

@@ -9,13 +9,15 @@ import pytest
 import heddle
 
 WORKER = """
-    import heddle
+    import glob, heddle
     numpy = __import__("numpy")
 
     def looks():
         with open("/proc/self/status") as f:        # pages of files come and go with what others do
             own = sum(int(line.split()[1]) for line in f if line.startswith(("RssAnon", "VmSwap")))
-        return {"kib": own, "fds": len(os.listdir("/proc/self/fd")), "held": len(w.stats()["held"])}
+        fds = [os.path.realpath(f) for f in glob.glob("/proc/self/fd/*")]
+        regions = sum("heddle-region" in f for f in fds)
+        return {"kib": own, "fds": len(fds) - regions, "regions": regions, "held": len(w.stats()["held"])}
 
     with heddle.Worker(adapters=[sys.argv[1]], name="soak") as w:
         for u in w.updates():
@@ -56,7 +58,9 @@ def test_many_versions_leave_nothing_behind(broker, adapter, program):
     print(looks)
     assert looks[-1]["kib"] <= looks[0]["kib"] + REMEMBERED_KIB, looks
     assert len({l["fds"] for l in looks}) == 1, looks
-    # of this process the tests before may still close some
-    assert own[-1] <= own[0], own
+    # the publisher makes one region more where the last reader of an old one is late, and gives it back
+    assert max(l["regions"] for l in looks) <= looks[0]["regions"] + 1, looks
+    # of this process the tests before may still close some; and a busy machine may need one region more, once
+    assert own[-1] <= own[len(own) // 2], own
     assert {l["held"] for l in looks} == {0}
     assert it.end() in (0, -15)

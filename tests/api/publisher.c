@@ -4,6 +4,8 @@
 
 #include <dirent.h>
 #include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
 #include <unistd.h>
@@ -19,14 +21,19 @@ static void kill_broker(void)
     child_end(&broker, PATIENCE_MS);
 }
 
-static void start_worker(const char *name)
+static void start_worker_with(const char *name, const char *option)
 {
     char line[4096];
     child_t *w = &workers[worker_count++];
-    const char *argv[] = {"heddle-worker", "--broker", endpoint, "--adapter", "policy", "--name", name, NULL};
+    const char *argv[] = {"heddle-worker", "--broker", endpoint, "--adapter", "policy",
+                          "--name",        name,       option,   NULL};
     child_start(w, argv, NULL);
     cr_assert(child_line(w, line, sizeof line, PATIENCE_MS), "no ready line of %s", name);
 }
+
+static void start_worker(const char *name) { start_worker_with(name, NULL); }
+/* One that fetches, although it is on the host of its source. */
+static void start_fetching_worker(const char *name) { start_worker_with(name, "--own-memory"); }
 
 static void start(void)
 {
@@ -128,6 +135,61 @@ Test(publisher, from_tensors_to_active)
     stop();
 }
 
+static sigjmp_buf fault;
+static void on_fault(int number)
+{
+    (void)number;
+    siglongjmp(fault, 1);
+}
+
+/* The byte stays what it is. */
+static bool stray_write_faults(void *at)
+{
+    struct sigaction action = {.sa_handler = on_fault}, old;
+    bool is_fault = true;
+    sigaction(SIGSEGV, &action, &old);
+    if (sigsetjmp(fault, 1) == 0) {
+        volatile uint8_t *byte = at;
+        *byte = *byte;
+        is_fault = false;
+    }
+    sigaction(SIGSEGV, &old, NULL);
+    return is_fault;
+}
+
+/* What a trainer writes after the commit changes no version, and the next version is written as ever. */
+Test(publisher, a_stray_write_after_the_commit_faults)
+{
+    static float values[8 * 4096];
+    const char *config = "{\"peft_type\":\"LORA\",\"r\":8}";
+    heddle_tensor_t row = {.size = sizeof row,
+                           .name = "a.lora_A.weight",
+                           .dtype = HEDDLE_DTYPE_F32,
+                           .ndim = 2,
+                           .dims = DIMS,
+                           .data_bytes = sizeof values};
+    heddle_publish_opts_t opts = {.size = sizeof opts, .step = -1};
+    heddle_publisher_t *p;
+    start_worker("w1");
+    OK(open_as("trainer", 0, 0, &p));
+    for (int n = 1; n <= 3; n++) {
+        heddle_publication_t *pub;
+        heddle_published_t v = {.size = sizeof v};
+        OK(heddle_publication_begin(p, &row, 1, config, strlen(config), NULL, &pub));
+        values[0] = (float)n;
+        void *at = heddle_publication_tensor(pub, 0);
+        memcpy(at, values, sizeof values);
+        OK(heddle_publication_commit(&pub, &opts, &v));
+        double end_ms = now_ms() + PATIENCE_MS;
+        while (!stray_write_faults(at)) {
+            cr_assert_lt(now_ms(), end_ms, "version %d can be written for ever", n);
+            usleep(1000);
+        }
+    }
+    heddle_publisher_close(&p);
+    stop();
+}
+
 Test(publisher, a_hundred_versions_take_no_more_of_anything)
 {
     static heddle_report_t report;
@@ -143,7 +205,8 @@ Test(publisher, a_hundred_versions_take_no_more_of_anything)
         while (child_line(&workers[0], line, sizeof line, 0)) {} /* its events: else its pipe is full */
         if (n == 10) descriptors = count_descriptors();
     }
-    cr_assert_eq(count_descriptors(), descriptors);
+    /* A region more or less: whether the worker has let go of one in time decides it. */
+    cr_assert_leq(abs(count_descriptors() - descriptors), 2);
     heddle_publisher_close(&p);
     stop();
 }
@@ -250,6 +313,23 @@ Test(publisher, a_broker_that_is_away_ends_a_commit_at_its_deadline)
     stop();
 }
 
+/* It is not recorded when the broker goes on, and no key is to blame. */
+Test(publisher, a_commit_that_failed_while_the_broker_stood_still_publishes_nothing)
+{
+    heddle_publisher_t *p;
+    heddle_published_t v;
+    OK(open_as("trainer", 0, 0, &p));
+    OK(publish(p, 1, 0, &v));
+    child_signal(&broker, SIGSTOP);
+    FAILS(HEDDLE_ERR_UNAVAILABLE, publish(p, 2, 5000, &v));
+    cr_assert_str_eq(heddle_last_error()->found, "a connection, and silence");
+    child_signal(&broker, SIGCONT);
+    OK(publish(p, 3, PATIENCE_MS, &v));
+    cr_assert_eq(v.version, 2);
+    heddle_publisher_close(&p);
+    stop();
+}
+
 Test(publisher, closing_does_not_wait_for_a_broker_that_stands_still)
 {
     heddle_publisher_t *p;
@@ -293,7 +373,7 @@ Test(publisher, closing_waits_until_a_worker_has_the_last_version)
 {
     heddle_publisher_t *p;
     heddle_published_t v;
-    start_worker("w1");
+    start_fetching_worker("w1");
     open_slow(0, &p);
     OK(publish(p, 1, 0, &v));
     heddle_publisher_close(&p);
@@ -322,7 +402,7 @@ Test(publisher, closing_waits_no_longer_than_it_may_and_tells_what_is_lost)
     heddle_publisher_t *p;
     heddle_published_t v;
     char said[4096];
-    start_worker("w1");
+    start_fetching_worker("w1");
     open_slow(150, &p);
     OK(publish(p, 1, 0, &v));
     close_and_listen(&p, said, sizeof said);
@@ -334,7 +414,7 @@ Test(publisher, who_is_interrupted_closes_at_once)
 {
     heddle_publisher_t *p;
     heddle_published_t v;
-    start_worker("w1");
+    start_fetching_worker("w1");
     open_slow(0, &p);
     OK(publish(p, 1, 0, &v));
     heddle_publisher_interrupt(p);
@@ -450,7 +530,10 @@ Test(publisher, begin_makes_memory_no_longer_than_its_timeout)
     heddle_publisher_interrupt(p);
     FAILS(HEDDLE_ERR_INTERRUPTED, heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &pub));
     t.dims = SMALL;
-    OK(heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &pub));
+    int rc; /* 10 ms are little on a busy machine */
+    do rc = heddle_publication_begin(p, &t, 1, CONFIG, sizeof CONFIG - 1, NULL, &pub);
+    while (rc == HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(rc, HEDDLE_OK);
     heddle_publication_abort(&pub);
     heddle_publisher_close(&p);
     stop();

@@ -166,7 +166,7 @@ static void publish(uint64_t version)
 {
     char id[16];
     snprintf(id, sizeof id, "r%llu", (unsigned long long)version);
-    msg_part_t part = {.region_bytes = 8192, .manifest_bytes = 100, .manifest_digest = some_digest(version)};
+    msg_part_t part = {.payload_bytes = 8192, .manifest_bytes = 100, .manifest_digest = some_digest(version)};
     msg_t m = {.type = MSG_PUBLISH};
     m.publish = (msg_publish_t){.token = W.tokens[TRAINER],
                                 .req = version,

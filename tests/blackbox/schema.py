@@ -43,7 +43,8 @@ TYPES = {
                            r"writer\.(opened|closed|fenced)|"
                            r"version\.(published|staged|activated|failed|superseded|retired|lost|released)|"
                            r"stage\.(started|done|failed)|activate\.(done|failed)|source\.lost|"
-                           r"adapter\.(held|resumed|forgotten)|key\.(added|revoked)|gap"),
+                           r"adapter\.(held|resumed|forgotten)|key\.(added|revoked)|"
+                           r"store\.(refused|recovered)|verify\.failed|gap"),
     "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|"
                      "worker_alive|unchanged|step_back|"
                      "held|not_activatable|too_few_slots|ucx_version|wire_version|data_locked|deadline|"
@@ -75,10 +76,11 @@ VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version
            "tensor_count": "int", "features": "texts", "holder_count": "int", "active_count": "int",
            "meta": "map"}
 SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
-TIMING = {name: "ms?" for name in ("announce_ms", "queued_ms", "connect_ms", "fetch_ms", "verify_ms",
-                                   "stage_ms", "activate_ms")}
+TIMING = {name: "ms?" for name in ("announce_ms", "queued_ms", "waiting_ms", "connect_ms", "fetch_ms",
+                                   "verify_ms", "stage_ms", "activate_ms")}
 COPY = {"worker": "name", "awaited": "bool?", "state": "copy_state?", "code": "code?", "message": "text?",
-        "since_at": "at?", "bytes_done": "int", "verified": "text?", "held": "bool?",
+        "since_at": "at?", "bytes_done": "int", "verified": "text?",
+        "verified_by": "name?", "held": "bool?",
         "sources": ["name", SOURCE], "max_rate_bytes": "int?", "rate_bytes": "int?", "source": "name?",
         "note": "text?", "queued_behind": "int?", "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT,
@@ -93,11 +95,13 @@ SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "t
                 "state": "copy_state?",
                 "code": "code?", "message": "text?", "lag": "int", "since_at": "at?", "held_count": "int",
                 "fetching": (FETCHING,), "note": "text?", "kept": "ints"}
+TRANSPORT = {"backend": "text", "ucx": "text?", "devices": "texts", "addresses": "texts",
+             "memory": matching("shared|own"), "memory_why": "text?", "host_share": "text?"}
 GROUP = {"name": "name", "rank": "int", "ranks": "int"}
 WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "bool", "host": "text",
           "pid": "int", "labels": "map", "group": (GROUP,),
           "joined_at": "at", "heartbeat_age_ms": "ms",
-          "transport": {"backend": "text", "ucx": "text?", "devices": "texts", "addresses": "texts"},
+          "transport": TRANSPORT,
           "slots": {"total": "int", "free": "int?", "held": "int?"},
           "memory": {"own_bytes": "int?", "held_bytes": "int?"}, "adapters": ["name", SUBSCRIPTION],
           "counters": {name: "int" for name in ("bytes_in", "bytes_out", "chunks_bad", "retries", "fenced")}}
@@ -109,7 +113,8 @@ WAIT = {"adapter": "name", "version": "int", "digest": "digest?", "decision": "i
         "workers": ["worker", {"worker": "name", "version": "int?", "digest": "digest?",
                                "state": "copy_state?", "since_at": "at?"}],
         "missing": ["worker",
-                    {"worker": "name", "phase": "phase?", "code": "code?", "heartbeat_age_ms": "ms?"}]}
+                    {"worker": "name", "phase": "phase?", "code": "code?", "heartbeat_age_ms": "ms?",
+                     "note": "text?"}]}
 
 DECIDED = {"from": "int?", "changed": "bool", "held": "bool", "dry_run": "bool", "bytes_moved": "int",
            "would_fetch": ["worker", {"worker": "name", "bytes": "int", "version": "int?"}],
@@ -163,7 +168,7 @@ KINDS = {
     "worker": {"role": matching("worker"), "pid": "int", "name": "name", "token": "int", "cluster": "name",
                "adapters": "texts",
                "export_dir": "text?",
-               "transport": {"backend": "text", "ucx": "text?", "devices": "texts", "addresses": "texts"}},
+               "transport": TRANSPORT},
     "heddle": {},
     "events": {},
 }

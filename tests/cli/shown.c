@@ -3,6 +3,7 @@
 #include "cli/cli.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,25 +13,33 @@ static const char HOSTILE[] =
     "\"a\\u009b1m\\u007fb\"},\"writer\":{\"name\":\"w\\u001b]0;x\\u0007\"},\"base\":{\"\\u001b[1m\":"
     "\"caf\u00e9\"}}]}";
 
-static char *printed(int output)
+/* What comes out of `fd` while a call ends so. */
+static char *printed_on(int fd, const heddle_error_t *why, render_t *render, const char *answer, int output)
 {
     static char text[4096];
-    int saved = dup(STDOUT_FILENO), ends[2];
+    int saved = dup(fd), ends[2];
     common_t c = {.output = output};
-    const heddle_error_t none = {0};
     cr_assert(saved >= 0 && pipe(ends) == 0);
     fflush(stdout);
-    dup2(ends[1], STDOUT_FILENO);
-    int end = cli_answer(&c, "adapters", &none, strdup(HOSTILE), cli_show_adapters);
-    dup2(saved, STDOUT_FILENO);
+    dup2(ends[1], fd);
+    int end = cli_answer(&c, "adapters", why, answer ? strdup(answer) : NULL, render);
+    fflush(stdout);
+    dup2(saved, fd);
     ssize_t n = read(ends[0], text, sizeof text - 1);
-    cr_assert(end == 0 && n > 0);
+    cr_assert(!end == !why->code && n > 0);
     text[n] = 0;
     close(saved);
     close(ends[0]);
     close(ends[1]);
     return text;
 }
+
+static char *printed_by(render_t *render, const char *answer, int output)
+{
+    return printed_on(STDOUT_FILENO, &(heddle_error_t){0}, render, answer, output);
+}
+
+static char *printed(int output) { return printed_by(cli_show_adapters, HOSTILE, output); }
 
 Test(shown, a_table_has_no_escapes_of_others)
 {
@@ -57,3 +66,74 @@ Test(shown, every_text_at_any_depth_is_settled_and_letters_stay)
     cr_assert_str_eq(json_string_value(deep), "caf\u00e9");
     json_decref(v);
 }
+
+static void show_awaited(const common_t *c, json_t *a)
+{
+    (void)c;
+    cli_show_decision(a, true);
+}
+
+static void show_unawaited(const common_t *c, json_t *a)
+{
+    (void)c;
+    cli_show_decision(a, false);
+}
+
+#define DECIDED "{\"adapter\":\"policy\",\"elapsed_ms\":0.4,\"bytes_moved\":0,\"to\":13,"
+
+Test(shown, what_is_active_already_and_not_waited_for)
+{
+    static const char AGAIN[] = DECIDED "\"from\":13,\"changed\":false,\"held\":false,\"need_count\":0,"
+                                        "\"have_count\":0,\"eligible_count\":1}",
+                      EVERYWHERE[] = DECIDED "\"from\":13,\"changed\":false,\"held\":false,"
+                                             "\"need_count\":0,\"have_count\":2,\"eligible_count\":2}",
+                      HELD[] = DECIDED "\"from\":13,\"changed\":false,\"held\":true,\"need_count\":0,"
+                                       "\"have_count\":1,\"eligible_count\":1}";
+    cr_assert_str_eq(printed_by(show_unawaited, AGAIN, OUTPUT_TABLE),
+                     "policy: 13 is active already; workers that lack it try again (not waited for)\n");
+    cr_assert_str_eq(printed_by(show_unawaited, EVERYWHERE, OUTPUT_TABLE),
+                     "policy: 13 is active already; at 2 of 2 workers\n");
+    const char *text = printed_by(show_unawaited, HELD, OUTPUT_TABLE);
+    cr_assert(strstr(text, "13 is active already, the adapter is held; at 1 of 1 worker\n"), "%s", text);
+}
+
+Test(shown, a_decision_that_is_waited_for)
+{
+    static const char AGAIN[] = DECIDED "\"from\":13,\"changed\":false,\"held\":false,\"need_count\":1,"
+                                        "\"have_count\":1,\"eligible_count\":1}",
+                      OTHER[] = DECIDED "\"from\":12,\"changed\":true,\"held\":false,\"need_count\":0,"
+                                        "\"have_count\":0,\"eligible_count\":1}";
+    const char *text = printed_by(show_awaited, AGAIN, OUTPUT_TABLE);
+    cr_assert(strstr(text, "policy: 13 -> 13, unchanged; active at 1 of 1 worker after 0.4"), "%s", text);
+    cr_assert_str_eq(
+        printed_by(show_unawaited, OTHER, OUTPUT_TABLE),
+        "policy: 12 -> 13, changed; decided, and workers switch as they have it (not waited for)\n");
+}
+
+/* The library's texts name fields of its options; the command has other names for them. */
+Test(shown, an_error_names_options_of_the_command)
+{
+    heddle_error_t why = {.code = HEDDLE_ERR_UNHEALTHY,
+                          .message = "w1: all 3 slots are held; hint: more opts.slots",
+                          .expected = "an address of opts.data_device",
+                          .found = "opts.deadline_ms of 5",
+                          .hint = "run the worker with more opts.slots"};
+    static const char *const WANTED[] = {"are held; hint: more --slots", "an address of --data-device",
+                                         "--deadline of 5", "run the worker with more --slots"};
+    for (int output = OUTPUT_TABLE; output <= OUTPUT_JSON; output++) {
+        const char *text =
+            printed_on(output == OUTPUT_JSON ? STDOUT_FILENO : STDERR_FILENO, &why, NULL, NULL, output);
+        for (size_t i = 0; i < sizeof WANTED / sizeof *WANTED; i++)
+            cr_assert(strstr(text, WANTED[i]), "%s is not in %s", WANTED[i], text);
+    }
+}
+
+#ifndef NDEBUG /* else nothing is asserted */
+Test(shown, a_row_that_lacks_a_cell_is_a_bug, .signal = SIGABRT)
+{
+    cli_table_t t;
+    table_init(&t, "NAME", ">BYTES");
+    table_row(&t, "policy", "17");
+    table_row(&t, "policy");
+}
+#endif

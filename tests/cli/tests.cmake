@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the command decides by itself, without a broker.
-heddle_test(cli_holders SOURCES ${CMAKE_CURRENT_LIST_DIR}/holders.c ${CMAKE_SOURCE_DIR}/cli/holders.c LINK heddle_core PkgConfig::jansson)
+heddle_test(cli_agreement SOURCES ${CMAKE_CURRENT_LIST_DIR}/agreement.c ${CMAKE_SOURCE_DIR}/cli/agreement.c LINK heddle_core PkgConfig::jansson)
 heddle_test(cli_shown SOURCES ${CMAKE_CURRENT_LIST_DIR}/shown.c ${CMAKE_SOURCE_DIR}/cli/answer.c ${CMAKE_SOURCE_DIR}/cli/common.c
+  ${CMAKE_SOURCE_DIR}/cli/decide.c
   ${CMAKE_SOURCE_DIR}/cli/show.c ${CMAKE_SOURCE_DIR}/cli/status.c LINK heddle_front PkgConfig::jansson)
+
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+add_test(NAME cli_headings COMMAND Python3::Interpreter ${CMAKE_CURRENT_LIST_DIR}/headings.py)
+heddle_test_properties(cli_headings unit 30)

@@ -5,6 +5,7 @@
 #define TESTS_CONTRACT_REGION_NEW_H
 
 #include "core/errors.h"
+#include "memory/region.h"
 #include "transfer/region.h"
 
 #include <stdlib.h>

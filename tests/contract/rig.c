@@ -35,14 +35,10 @@ static bool named(const char *text)
 
 bool rig_is_rendezvous(void) { return named("mem-rendezvous") || named("ucx-rendezvous"); }
 
-bool rig_is_eager(void) { return named("ucx-eager"); }
-bool rig_is_near(void) { return named("ucx"); }
-
 static void choose(rig_t *r, transfer_opts_t *opts)
 {
     r->is_mem = named("mem") || named("mem-rendezvous");
     if (rig_is_rendezvous()) opts->mode = TR_MODE_RENDEZVOUS;
-    if (rig_is_eager()) opts->mode = TR_MODE_EAGER;
     heddle_error_t error;
     if (r->is_mem) r->ops = &transfer_mem_ops;
     else RIG_CHECK(transfer_ucx_load(NULL, &r->ops, &error) == HEDDLE_OK, "%s", error.message);
@@ -242,22 +238,5 @@ bool rig_has_events(rig_t *r, int node, int count)
 bool rig_has_arrived(rig_t *r, int node, int count) { return rig_events(r, node, TR_ARRIVED) >= count; }
 bool rig_has_gone(rig_t *r, int node, int count) { return rig_events(r, node, TR_PEER_GONE) >= count; }
 
-bool rig_has_unshared(rig_t *r, int node, int unused)
-{
-    (void)unused;
-    return rig_events(r, node, TR_UNSHARED) > 0;
-}
-
 bool rig_was_asked(rig_t *r, int node, int count) { return rig_counters(r, node).asks_in >= (uint64_t)count; }
 bool rig_has_sent(rig_t *r, int node, int count) { return rig_counters(r, node).data_out >= (uint64_t)count; }
-
-int rig_mappings(const char *what)
-{
-    char line[600];
-    int n = 0;
-    FILE *f = fopen("/proc/self/maps", "r");
-    cr_assert_not_null(f);
-    while (fgets(line, sizeof line, f)) n += strstr(line, what) != NULL;
-    fclose(f);
-    return n;
-}

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Some transfers of one backend on one thread, their events kept, and time: virtual for mem, real for ucx.
- * HEDDLE_CONTRACT names the backend: mem, mem-rendezvous, ucx (from memory to memory, on one host),
- * ucx-eager, ucx-rendezvous. */
+ * HEDDLE_CONTRACT names the backend: mem, mem-rendezvous, ucx, ucx-rendezvous. */
 #ifndef TESTS_CONTRACT_RIG_H
 #define TESTS_CONTRACT_RIG_H
 
@@ -38,8 +37,6 @@ extern bool rig_in_child;
 void rig_fail(const char *file, int line, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 bool rig_is_rendezvous(void);
-bool rig_is_eager(void);
-bool rig_is_near(void); /* bytes are copied from the source's memory */
 /* Nodes with tokens 101, 102, ... and a mapped region of `region_bytes` each; node 0's is filled
  * by rig_byte. */
 rig_t *rig_open(int nodes, size_t region_bytes, const transfer_opts_t *opts);
@@ -67,14 +64,11 @@ tr_counters_t rig_counters(const rig_t *r, int node);
 /* True when node's bytes there are node 0's pattern, or all `value`. */
 bool rig_is_pattern(const rig_t *r, int node, uint64_t offset, uint64_t bytes);
 bool rig_is_all(const rig_t *r, int node, uint8_t value, uint64_t offset, uint64_t bytes);
-/* Of this process: those with `what` in their names. */
-int rig_mappings(const char *what);
 
 /* Conditions for rig_until. */
 bool rig_has_events(rig_t *r, int node, int count); /* of any kind but BEAT */
 bool rig_has_arrived(rig_t *r, int node, int count);
 bool rig_has_gone(rig_t *r, int node, int count);
-bool rig_has_unshared(rig_t *r, int node, int unused);
 bool rig_was_asked(rig_t *r, int node, int count);
 /* The source's counters move when its sends complete, which may be after the arrival. */
 bool rig_has_sent(rig_t *r, int node, int count);

@@ -10,8 +10,8 @@ function(heddle_contract_program name)
   add_dependencies(${name} transfer_ucx)
 endfunction()
 
-heddle_contract_program(contract_transfer ${dir}/transfer.c ${dir}/near.c ${dir}/rig.c)
-foreach(backend mem mem-rendezvous ucx ucx-eager ucx-rendezvous)
+heddle_contract_program(contract_transfer ${dir}/transfer.c ${dir}/rig.c)
+foreach(backend mem mem-rendezvous ucx ucx-rendezvous)
   add_test(NAME contract_transfer_${backend} COMMAND contract_transfer -j1)
   heddle_test_properties(contract_transfer_${backend} contract 300)
   set_property(TEST contract_transfer_${backend} APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=${backend})
@@ -29,7 +29,7 @@ add_test(NAME contract_pair COMMAND transfer_pair 5000001 65536 2097152 3)
 heddle_test_properties(contract_pair contract 60)
 
 heddle_contract_program(contract_process ${dir}/transfer_process.c ${dir}/rig.c)
-foreach(backend ucx ucx-eager ucx-rendezvous)
+foreach(backend ucx ucx-rendezvous)
   add_test(NAME contract_process_${backend} COMMAND contract_process -j1)
   heddle_test_properties(contract_process_${backend} contract 300)
   set_property(TEST contract_process_${backend} APPEND PROPERTY ENVIRONMENT HEDDLE_CONTRACT=${backend})
@@ -37,9 +37,3 @@ endforeach()
 
 set_property(TEST contract_transfer_ucx-rendezvous contract_process_ucx-rendezvous APPEND PROPERTY ENVIRONMENT
   "LSAN_OPTIONS=suppressions=${dir}/ucx-rendezvous.lsan:print_suppressions=0")
-
-# The plugin has a copy of the rooms that it calls.  A copy of memory/ would have a list of descriptors of its own, and take those of
-# regions off it that are in the program's (memory/forks.h).
-add_test(NAME contract_plugin_has_no_memory_room COMMAND sh -c
-  "names=$('${CMAKE_NM}' '$<TARGET_FILE:transfer_ucx>') && echo \"$names\" | grep -q exchange_ && ! echo \"$names\" | grep -E ' (memory_region|forks|hold|pool)_'")
-heddle_test_properties(contract_plugin_has_no_memory_room contract 10)

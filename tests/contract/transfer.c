@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract of transfer/transfer.h, the same for every backend. */
 #include "tests/contract/ask.h"
+#include "tests/contract/region_new.h"
 #include "core/digest.h"
 #include "core/limits.h"
 #include "tests/contract/rig.h"
-#include "transfer/exchange.h"
+#include "transfer/exchange_state.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define PIECE 65536u
 #define LONG_US 20000000u /* a limit, never waited out */
@@ -217,6 +222,94 @@ Test(transfer, an_unknown_key_is_held_then_refused)
     rig_close(r);
 }
 
+/* The version is announced, and its memory takes longer than an unknown key would be held. */
+Test(transfer, an_expected_key_waits_for_its_memory)
+{
+    rig_t *r = rig_open(2, 1u << 18, &(transfer_opts_t){.beat_ms = 50});
+    node_t *source = &r->nodes[0];
+    uint64_t early = rig_ask(r, 1, 0, KEY, 0, PIECE); /* before the announcement */
+    rig_pass(r, 100000);
+    cr_assert_eq(r->ops->expect(source->t, KEY), HEDDLE_OK);
+    uint64_t asked = rig_ask(r, 1, 0, KEY, PIECE, PIECE), beyond = 0;
+    node_t *receiver = &r->nodes[1];
+    cr_assert_eq(
+        ask_into(r->ops, receiver->t, &source->ref, KEY, 1u << 18, PIECE, receiver->region, 0, &beyond),
+        HEDDLE_OK);
+    cr_assert_eq(r->ops->extend(source->t, KEY, 0, PIECE), HEDDLE_ERR_NOT_FOUND, "there is no memory");
+    rig_pass(r, EXCHANGE_HOLD_US + 500000);
+    cr_assert_not(rig_has_events(r, 1, 1), "all are pending");
+    cr_assert_geq(rig_events(r, 1, TR_BEAT), 20, "and the receiver knows it");
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_OK);
+    cr_assert_eq(r->ops->share(source->t, source->region, KEY), HEDDLE_ERR_USAGE);
+    cr_assert_eq(r->ops->extend(source->t, KEY, 0, 2 * PIECE), HEDDLE_OK);
+    cr_assert_eq(r->ops->expect(source->t, KEY), HEDDLE_OK, "which changes nothing");
+    cr_assert(rig_until(r, rig_has_events, 1, 3, LONG_US));
+    cr_assert_eq(rig_ended(r, 1, early)->kind, TR_ARRIVED);
+    cr_assert_eq(rig_ended(r, 1, asked)->kind, TR_ARRIVED);
+    cr_assert(rig_is_pattern(r, 1, 0, 2 * PIECE));
+    cr_assert_eq(rig_ended(r, 1, beyond)->err, HEDDLE_ERR_LIMIT, "its size is known now");
+    rig_close(r);
+}
+
+/* The version was given up: its receivers ask another source, and not at the end of a deadline. */
+Test(transfer, a_key_that_is_expected_no_more_is_refused_at_once)
+{
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    rig_connect(r, OTHER);
+    cr_assert_eq(r->ops->expect(r->nodes[0].t, KEY), HEDDLE_OK);
+    uint64_t asked = rig_ask(r, 1, 0, KEY, 0, PIECE);
+    rig_pass(r, 50000);
+    cr_assert_null(rig_ended(r, 1, asked));
+    r->ops->unshare(r->nodes[0].t, KEY);
+    uint64_t late = rig_ask(r, 1, 0, KEY, 0, PIECE), before = clock_now(&r->clock);
+    cr_assert(rig_until(r, rig_has_events, 1, 2, LONG_US));
+    cr_assert(!r->is_mem || r->now_us - before < 100000);
+    cr_assert_eq(rig_ended(r, 1, asked)->err, HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(rig_ended(r, 1, late)->err, HEDDLE_ERR_NOT_FOUND);
+    rig_close(r);
+}
+
+/* Memory in the making is progress, as bytes are. */
+Test(transfer, a_source_that_gets_no_further_with_its_memory_says_so)
+{
+    rig_t *r = rig_open(2, 1u << 18, &(transfer_opts_t){.serve_deadline_ms = 300, .beat_ms = 50});
+    node_t *source = &r->nodes[0];
+    cr_assert_eq(r->ops->expect(source->t, KEY), HEDDLE_OK);
+    uint64_t ask = rig_ask(r, 1, 0, KEY, 0, PIECE);
+    for (int i = 0; i < 6; i++) {
+        rig_pass(r, 100000);
+        cr_assert_eq(r->ops->expect(source->t, KEY), HEDDLE_OK);
+    }
+    cr_assert_null(rig_ended(r, 1, ask));
+    cr_assert(rig_until(r, rig_has_events, 1, 1, LONG_US));
+    cr_assert(rig_ended(r, 1, ask)->kind == TR_REFUSED && rig_ended(r, 1, ask)->err == HEDDLE_ERR_AGAIN);
+    rig_close(r);
+}
+
+static share_key_t numbered_key(uint32_t i)
+{
+    share_key_t key = {{9}};
+    memcpy(key.b + 1, &i, sizeof i);
+    return key;
+}
+
+Test(transfer, so_many_keys_can_be_expected)
+{
+    rig_t *r = rig_open(1, 4096, NULL);
+    node_t *n = &r->nodes[0];
+    for (uint32_t i = 0; i < EXCHANGE_EXPECTED_MAX; i++)
+        cr_assert_eq(r->ops->expect(n->t, numbered_key(i)), HEDDLE_OK);
+    cr_assert_eq(r->ops->expect(n->t, numbered_key(0)), HEDDLE_OK, "again");
+    cr_assert_eq(r->ops->expect(n->t, KEY), HEDDLE_ERR_LIMIT);
+    cr_assert_eq(r->ops->share(n->t, n->region, KEY), HEDDLE_OK, "what has memory is served all the same");
+    cr_assert_eq(r->ops->share(n->t, n->region, numbered_key(0)), HEDDLE_OK);
+    cr_assert_eq(r->ops->expect(n->t, OTHER), HEDDLE_OK, "one came to be shared");
+    cr_assert_eq(r->ops->expect(n->t, numbered_key(UINT32_MAX)), HEDDLE_ERR_LIMIT);
+    r->ops->unshare(n->t, numbered_key(1));
+    cr_assert_eq(r->ops->expect(n->t, numbered_key(UINT32_MAX)), HEDDLE_OK, "one has ended");
+    rig_close(r);
+}
+
 Test(transfer, unshare_refuses_what_stands_and_what_comes)
 {
     rig_t *r = rig_open(2, 1u << 18, NULL);
@@ -234,7 +327,6 @@ Test(transfer, unshare_refuses_what_stands_and_what_comes)
     uint64_t after = r->is_mem ? r->now_us : clock_now(clock_system());
     cr_assert_eq(rig_ended(r, 1, late)->err, HEDDLE_ERR_NOT_FOUND);
     cr_assert_lt(after - before, 1900000, "a key that was unshared here is not held");
-    cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 1);
     /* The same key again: a slot that got the same version back. */
     rig_share_all(r, 0, KEY);
     rig_ask(r, 1, 0, KEY, 0, PIECE);
@@ -265,20 +357,15 @@ static void fill_up(rig_t *r, uint64_t asks[BIG_ASKS])
     cr_assert_lt(rig_counters(r, 0).bytes_out, BIG, "the test needs sends in flight");
 }
 
-/* What TR_UNSHARED promises: whatever happens to the region after it, nobody gets a byte of that. */
-Test(transfer, after_unshared_the_region_may_be_reused)
+/* What unshare promises: whatever happens to the region after it, no peer gets a byte of that. */
+Test(transfer, after_unshare_the_region_may_be_written)
 {
     static uint64_t asks[BIG_ASKS];
     rig_t *r = rig_open(2, BIG, NULL);
     fill_up(r, asks);
     r->ops->unshare(r->nodes[0].t, KEY);
-    if (rig_events(r, 0, TR_UNSHARED) == 0) rig_pass(r, 20000);
-    bool at_once = rig_has_unshared(r, 0, 0); /* a carrier may have copied what it still sends */
-    if (at_once) memset(r->nodes[0].region->base, 0, BIG);
-    else cr_assert_eq(r->ops->share(r->nodes[0].t, r->nodes[0].region, KEY), HEDDLE_ERR_AGAIN);
+    memset(r->nodes[0].region->base, 0, BIG);
     r->nodes[1].still = false;
-    cr_assert(rig_until(r, rig_has_unshared, 0, 0, LONG_US));
-    if (!at_once) memset(r->nodes[0].region->base, 0, BIG);
     cr_assert(rig_until(r, rig_has_events, 1, BIG_ASKS, LONG_US), "each ask ends: arrived or refused");
     int arrived = 0;
     for (uint32_t i = 0; i < BIG_ASKS; i++) {
@@ -288,7 +375,6 @@ Test(transfer, after_unshared_the_region_may_be_reused)
         arrived++;
     }
     cr_assert(arrived > 0 && arrived < (int)BIG_ASKS, "%d arrived", arrived);
-    cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 1);
     rig_close(r);
 }
 
@@ -298,9 +384,7 @@ Test(transfer, a_receiver_that_takes_nothing_is_dropped_by_the_source)
     rig_t *r = rig_open(2, BIG, &(transfer_opts_t){.serve_deadline_ms = 3000});
     fill_up(r, asks);
     r->ops->unshare(r->nodes[0].t, KEY);
-    cr_assert(rig_until(r, rig_has_events, 0, 2, LONG_US));
-    cr_assert_eq(rig_events(r, 0, TR_PEER_GONE), 1);
-    cr_assert_eq(rig_events(r, 0, TR_UNSHARED), 1, "the region is free");
+    cr_assert(rig_until(r, rig_has_gone, 0, 1, LONG_US));
     /* Who was cut off may not be told; it drops the source at its own deadline and asks again. */
     r->nodes[1].still = false;
     rig_pass(r, 20000);
@@ -658,8 +742,6 @@ Test(transfer, what_arrives_late_is_what_was_asked_for)
     rig_pass(r, 50000);
     r->ops->drop_peer(source->t, receiver->ref.token);
     r->ops->unshare(source->t, KEY);
-    cr_assert(rig_until(r, rig_has_unshared, 0, 1, LONG_US));
-    if (rig_is_near()) cr_assert_eq(rig_counters(r, 0).bytes_out, 1, "what nobody read was not sent");
     memset(source->region->base, 0xdd, 1u << 20);
     receiver->still = false;
     cr_assert(rig_until(r, rig_has_events, 1, 1 + 16 + 1, LONG_US));
@@ -801,3 +883,85 @@ Test(transfer, a_region_is_seen_through_its_view)
     cr_assert_eq(memcmp(to->own->view, r->nodes[0].region->base, PIECE), 0);
     rig_close(r);
 }
+
+/* One turn of the source; what it sent is on its way and, by itself, it does nothing more. */
+Test(transfer, what_a_turn_sends_last_is_on_its_way_before_the_sleep)
+{
+    if (rig_is_rendezvous()) cr_skip_test("an answer takes more than one turn");
+    rig_t *r = rig_open(2, 1u << 18, NULL);
+    node_t *source = &r->nodes[0], *receiver = &r->nodes[1];
+    rig_share_all(r, 1, OTHER);
+    rig_connect(r, KEY);
+    rig_pass(r, 20000);
+    source->still = true;
+    uint64_t own = rig_ask(r, 0, 1, OTHER, PIECE, PIECE); /* its event fills the turn below */
+    tr_event_t e;
+    cr_assert_eq(r->ops->events(source->t, clock_now(clock_system()), &e, 1), 0);
+    rig_ask(r, 1, 0, KEY, 0, PIECE);
+    rig_pass(r, 20000); /* both the answer and the ask lie there */
+    for (int turns = 0; r->ops->events(source->t, clock_now(clock_system()), &e, 1) == 0; turns++)
+        cr_assert_lt(turns, 1000);
+    cr_assert(e.kind == TR_ARRIVED && e.ask == own);
+    (void)r->ops->arm(source->t);
+    cr_assert(r->is_mem || rig_until(r, rig_has_arrived, 1, 1, 2000000), "it sleeps on what it owes");
+    source->still = false;
+    cr_assert(rig_until(r, rig_has_arrived, 1, 1, LONG_US));
+    cr_assert_eq(receiver->events[0].kind, TR_ARRIVED);
+    rig_close(r);
+}
+
+Test(transfer, two_regions_asked_for_in_turns)
+{
+    rig_t *r = rig_open(2, 1u << 20, NULL);
+    node_t *source = &r->nodes[0];
+    heddle_error_t error;
+    region_t *other = NULL;
+    rig_connect(r, KEY);
+    cr_assert_eq(region_new(1u << 20, &other, &error), HEDDLE_OK);
+    memset(other->base, 0xa5, other->bytes);
+    cr_assert_eq(r->ops->map(source->t, other), HEDDLE_OK);
+    cr_assert_eq(r->ops->share(source->t, other, OTHER), HEDDLE_OK);
+    cr_assert_eq(r->ops->extend(source->t, OTHER, 0, other->bytes), HEDDLE_OK);
+    source->still = true; /* answers them all in one turn */
+    for (uint64_t i = 0; i < 16; i++) rig_ask(r, 1, 0, i % 2 ? OTHER : KEY, i * PIECE, PIECE);
+    rig_pass(r, 20000);
+    source->still = false;
+    cr_assert(rig_until(r, rig_has_arrived, 1, 16, LONG_US));
+    for (uint64_t i = 0; i < 16; i++)
+        cr_assert(i % 2 ? rig_is_all(r, 1, 0xa5, i * PIECE, PIECE) : rig_is_pattern(r, 1, i * PIECE, PIECE),
+                  "piece %llu", (unsigned long long)i);
+    r->ops->unshare(source->t, OTHER);
+    r->ops->unmap(source->t, other);
+    region_unref(&other);
+    rig_close(r);
+}
+
+#ifdef HEDDLE_TEST_BUILD
+/* The network has no room for one frame, which goes out later.  Failpoints are read when the plugin is
+ * loaded. */
+Test(transfer, a_frame_without_room_is_said_later)
+{
+    char point[32];
+    for (unsigned nth = 1; nth <= 8; nth++) {
+        pid_t child = fork();
+        if (child == 0) {
+            rig_in_child = true;
+            snprintf(point, sizeof point, "transfer.room=error:%u", nth);
+            setenv("HEDDLE_FAILPOINTS", point, 1);
+            rig_t *r = rig_open(2, 1u << 20, NULL);
+            rig_share_all(r, 0, KEY);
+            for (int round = 1; round <= 2; round++) {
+                for (uint64_t i = 0; i < 8; i++) rig_ask(r, 1, 0, KEY, i * PIECE, PIECE);
+                RIG_CHECK(rig_until(r, rig_has_arrived, 1, 8 * round, 3000000), "frame %u is lost", nth);
+            }
+            RIG_CHECK(rig_is_pattern(r, 1, 0, 8 * PIECE), "frame %u", nth);
+            RIG_CHECK(rig_events(r, 0, TR_PEER_GONE) + rig_events(r, 1, TR_PEER_GONE) == 0, "gone");
+            rig_close(r);
+            _exit(0);
+        }
+        int status;
+        cr_assert_eq(waitpid(child, &status, 0), child);
+        cr_assert_eq(status, 0, "frame %u", nth);
+    }
+}
+#endif

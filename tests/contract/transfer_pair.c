@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* transfer_pair [BYTES [CHUNK [WINDOW [ROUNDS [auto|eager|rendezvous]]]]]: one source process, one receiver, UCX
+/* transfer_pair [BYTES [CHUNK [WINDOW [ROUNDS [eager|rendezvous]]]]]: one source process, one receiver, UCX
  * on loopback. Prints the best and the median round in GB/s and the CPU seconds that a GB costs on either
  * side. */
 #include "tests/contract/region_new.h"
@@ -31,15 +31,7 @@ typedef struct {
 
 static const share_key_t KEY = {{'p', 'a', 'i', 'r'}};
 
-static const char *const MODES[] = {
-    [TR_MODE_AUTO] = "auto", [TR_MODE_EAGER] = "eager", [TR_MODE_RENDEZVOUS] = "rendezvous"};
-
-static tr_mode_t mode_of(const char *name)
-{
-    for (int i = TR_MODE_AUTO; i <= TR_MODE_RENDEZVOUS; i++)
-        if (!strcmp(MODES[i], name)) return (tr_mode_t)i;
-    return TR_MODE_EAGER;
-}
+static const char *const MODES[] = {[TR_MODE_EAGER] = "eager", [TR_MODE_RENDEZVOUS] = "rendezvous"};
 
 static void die(const char *what, const heddle_error_t *e)
 {
@@ -166,7 +158,7 @@ int main(int argc, char **argv)
                    .chunk = argc > 2 ? (uint32_t)atoi(argv[2]) : 65536,
                    .window = argc > 3 ? strtoull(argv[3], NULL, 10) : 2u << 20,
                    .rounds = argc > 4 ? (uint32_t)atoi(argv[4]) : 20,
-                   .mode = mode_of(argc > 5 ? argv[5] : "eager")};
+                   .mode = argc > 5 && !strcmp(argv[5], MODES[TR_MODE_RENDEZVOUS])};
     if (plan.bytes == 0 || plan.chunk == 0 || plan.rounds == 0 || plan.rounds > ROUNDS_MAX)
         die("bad arguments", NULL);
     int pair[2];

@@ -73,7 +73,7 @@ def take_what_is_there(endpoint, pid):
 
 def metadata(text, **more):
     """What PUBLISH says of a version: made up, but for the digest, which nobody here recomputes."""
-    part = {"region_bytes": 8192, "manifest_bytes": 300,
+    part = {"payload_bytes": 8192, "manifest_bytes": 300,
             "manifest_digest": hashlib.blake2b(b"m", digest_size=32).digest()}
     return {"adapter": "paper", "request_id": text,
             "digest": hashlib.blake2b(text.encode(), digest_size=32).digest(), "parts": [part],

@@ -61,7 +61,7 @@ def digest_of(text):
 
 
 def publication(adapter, text, **more):
-    part = {"region_bytes": 8192, "manifest_bytes": 100, "manifest_digest": digest_of("manifest of " + text)}
+    part = {"payload_bytes": 8192, "manifest_bytes": 100, "manifest_digest": digest_of("manifest of " + text)}
     return {"adapter": adapter, "request_id": text, "digest": digest_of(text), "parts": [part], "step": -1,
             "data_bytes": 14, "tensor_count": 2,
             "chunk_count": 1, "kind": "lora", "meta": [{"key": "run", "value": "7"}], **more}
@@ -427,8 +427,8 @@ def deed_26(world, answers):
 def deed_27(world, answers):
     c = world.publisher
     part = publication("paper", "x")["parts"][0]
-    for more in ({"parts": [{**part, "region_bytes": 0}]}, {"parts": [{**part, "manifest_bytes": 0}]},
-                 {"parts": [{**part, "region_bytes": 8191}]},
+    for more in ({"parts": [{**part, "payload_bytes": 0}]}, {"parts": [{**part, "manifest_bytes": 0}]},
+                 {"parts": [{**part, "payload_bytes": 8191}]},
                  {"data_bytes": 8193}, {"request_id": ""}, {"step": -2},
                  {"meta": [{"key": "run"}, {"key": "run", "value": "8"}]}):
         answers.say(c, PUBLISH, token=c.token, **publication("paper", "malformed", **more))

@@ -42,7 +42,7 @@ static record_t plain_record(record_kind_t kind, uint64_t n)
                       .decision = 1 + n % 4,
                       .at_ms = 1780000000000,
                       .digest = rig_digest(n % 8),
-                      .part = {.region_bytes = 8192, .manifest_bytes = 100},
+                      .part = {.payload_bytes = 8192, .manifest_bytes = 100},
                       .request_id = "r1",
                       .writer = "trainer",
                       .base_model = "base",
@@ -105,7 +105,7 @@ static void check_same(const record_t *a, const record_t *b)
     MUST(same_text(a->phase, b->phase) && same_text(a->by, b->by) && same_text(a->host, b->host));
     MUST(a->epoch == b->epoch && a->version == b->version && a->decision == b->decision &&
          a->at_ms == b->at_ms);
-    MUST(a->part.region_bytes == b->part.region_bytes && a->part.manifest_bytes == b->part.manifest_bytes);
+    MUST(a->part.payload_bytes == b->part.payload_bytes && a->part.manifest_bytes == b->part.manifest_bytes);
     MUST(digest_equal(&a->digest, &b->digest) &&
          digest_equal(&a->part.manifest_digest, &b->part.manifest_digest));
     MUST(!memcmp(&a->share_key, &b->share_key, sizeof a->share_key) &&
@@ -125,7 +125,7 @@ static void check_round(const record_t *kept)
     if (kept->kind == RECORD_WRITER && !kept->token) return; /* such a one is never put: its row goes */
     if (kept->kind == RECORD_WORKER && !*kept->serves) return;
     sqlite3_stmt *sql = statement_of(COLUMNS[kept->kind]);
-    row_t to = {.sql = sql}, from = {.sql = sql};
+    store_row_t to = {.sql = sql}, from = {.sql = sql};
     record_t again = {.kind = kept->kind};
     row_put(&to, kept);
     MUST(to.code == SQLITE_OK && to.at == COLUMNS[kept->kind] && sqlite3_step(sql) == SQLITE_ROW);
@@ -142,7 +142,7 @@ static bool take_row(input_t *in, uint64_t n, record_t *ret_record)
     record_kind_t kind = KINDS[input_byte(in) % (sizeof KINDS / sizeof *KINDS)];
     sqlite3_stmt *sql = statement_of(COLUMNS[kind]);
     record_t plain = plain_record(kind, n), taken = {.kind = kind};
-    row_t to = {.sql = sql}, from = {.sql = sql};
+    store_row_t to = {.sql = sql}, from = {.sql = sql};
     row_put(&to, &plain);
     for (int left = input_byte(in) % 4; left > 0; left--) bind_column(in, sql, COLUMNS[kind]);
     MUST(sqlite3_step(sql) == SQLITE_ROW);

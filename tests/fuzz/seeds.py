@@ -59,7 +59,8 @@ def manifest(tensors, config=b"{}", metadata=b"", features=()):
         sizes += struct.pack("<Q", size)
         at += (size + 4095) // 4096 * 4096
         total += size
-    return pack({"v": 1, "kind": "lora", "features": list(features), "chunk_bytes": 65536, "region_bytes": at,
+    return pack({"v": 1, "kind": "lora", "features": list(features), "chunk_bytes": 65536,
+                 "payload_bytes": at,
                  "data_bytes": total,
                  "count": len(tensors), "config": config, "metadata": metadata, "names": names,
                  "name_ends": ends, "dtypes": dtypes,
@@ -136,10 +137,6 @@ def frames():
     seed("frame", "beat", frame(5, 0, b""))
     seed("frame", "refused", frame(6, 3, b"".join(struct.pack("<QI", i, i) for i in (1, 2, 3))))
     seed("frame", "bye", frame(7, 0, b""))
-    seed("frame", "near", frame(8, 1, b""))
-    seed("frame", "lent", frame(9, 2, struct.pack("<QII", 7, 5, 99)
-                                + b"".join(struct.pack("<QQII", i, i << 16, 65536, i) for i in (1, 2))))
-    seed("frame", "taken", frame(10, 0, struct.pack("<I", 6)))
 
 
 def strangers():
@@ -151,7 +148,6 @@ def strangers():
         seed("strangers", f"greeting-{mechanism.decode().lower()[:5]}", greeting(mechanism))
     seed("strangers", "greeting-old", greeting(b"NULL", major=1))
     seed("strangers", "greeting-other", b"\x00\x1fHTTP/1.1 400 Bad Request\r\n")
-    near = struct.pack("<4Q", 1, 2, 3, 4) + b"HEDDNEAR"
     seed("strangers", "address-old", b"\x01UCX\0" + struct.pack("<HHQ", 1, 2, 3) + b"an address")
     seed("strangers", "address-short", b"\x01UCX\0")
     def offer(family, address=b"an address"):
@@ -159,12 +155,10 @@ def strangers():
     both = b"\x02\x02" + offer(4) + offer(6, b"another one")
     seed("strangers", "address", b"\x02\x01" + offer(4))
     seed("strangers", "address-both", both)
-    seed("strangers", "address-near", both + near)
     seed("strangers", "address-tail", both + b"x")
     seed("strangers", "address-cut", both[:-3])
     seed("strangers", "address-empty", b"\x02\x01" + offer(6, b""))
     seed("strangers", "address-family", b"\x02\x01" + offer(5))
-    seed("strangers", "address-near-alone", b"\x02" + near)
     seed("strangers", "address-none", b"\x02")
 
 

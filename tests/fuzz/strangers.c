@@ -6,7 +6,7 @@
 #include "transfer/ucx.h"
 #include "wire/greeting.h"
 
-enum { HEAD = 16, OFFER = 19, NEAR = 40 };
+enum { HEAD = 16, OFFER = 19 };
 
 static void check_greeting(input_t *in)
 {
@@ -25,8 +25,6 @@ static void check_greeting(input_t *in)
     MUST(!more || !mechanism[0]);
 }
 
-static bool is_zero(const near_id_t *id) { return !id->host && !id->process && !id->board && !id->proof; }
-
 static void check_address(bytes_t envelope)
 {
     offers_t offers;
@@ -42,9 +40,6 @@ static void check_address(bytes_t envelope)
         MUST(worker >= at + HEAD + 1 + OFFER && worker < end && offers.of[f].at.family == family);
     }
     MUST(count > 0);
-    bool is_marked = envelope.bytes > HEAD + NEAR && !memcmp(end - 8, "HEDDNEAR", 8);
-    MUST(is_zero(&offers.near) ||
-         (is_marked && offers.near.host == le64_get(end - NEAR) && offers.near.proof == le64_get(end - 16)));
 }
 
 /* No made-up bytes come past the digest. */

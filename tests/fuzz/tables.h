@@ -4,11 +4,11 @@
 #define TESTS_FUZZ_TABLES_H
 
 #include "core/limits.h"
-#include "proto/manifest.h"
-#include "proto/safetensors.h"
+#include "formats/manifest.h"
+#include "formats/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
-#define TABLES_REGION_BYTES (1u << 17) /* larger ones are not laid out: no new kind of thing is in them */
+#define TABLES_PAYLOAD_BYTES (1u << 17) /* larger ones are not laid out: no new kind of thing is in them */
 
 /* Everything that a reader of the manifest may ask for. */
 static inline void tables_read(const manifest_t *m)
@@ -19,10 +19,10 @@ static inline void tables_read(const manifest_t *m)
         manifest_row(m, i, &row);
         for (uint32_t d = 0; d < row.ndim; d++) (void)manifest_dim(m, i, d);
         MUST(row.name.bytes > 0 && row.offset % LIMIT_PAGE_BYTES == 0);
-        MUST(row.offset <= m->region_bytes && row.bytes <= m->region_bytes - row.offset);
+        MUST(row.offset <= m->payload_bytes && row.bytes <= m->payload_bytes - row.offset);
         data_bytes += row.bytes;
     }
-    MUST(data_bytes == m->data_bytes && data_bytes <= m->region_bytes);
+    MUST(data_bytes == m->data_bytes && data_bytes <= m->payload_bytes);
     for (uint32_t c = 0; c < m->chunk_count; c++) {
         uint64_t offset;
         chunk_digest_t digest;
@@ -31,22 +31,22 @@ static inline void tables_read(const manifest_t *m)
         MUST(offset == at && bytes > 0 && bytes <= m->chunk_bytes);
         at += bytes;
     }
-    MUST(at == m->region_bytes);
+    MUST(at == m->payload_bytes);
 }
 
-static inline digest_t tables_h1(const manifest_t *m, const void *region)
+static inline digest_t tables_h1(const manifest_t *m, const void *payload)
 {
-    static uint64_t leaves[TABLES_REGION_BYTES / LIMIT_PAGE_BYTES];
+    static uint64_t leaves[TABLES_PAYLOAD_BYTES / LIMIT_PAGE_BYTES];
     h1_t h1;
     manifest_h1_begin(m, &h1);
-    digest_leaves(region, (size_t)m->region_bytes, leaves);
-    h1_add_leaves(&h1, leaves, (size_t)(m->region_bytes / LIMIT_PAGE_BYTES));
+    digest_leaves(payload, (size_t)m->payload_bytes, leaves);
+    h1_add_leaves(&h1, leaves, (size_t)(m->payload_bytes / LIMIT_PAGE_BYTES));
     return h1_final(&h1);
 }
 
 static inline void tables_same(const manifest_t *a, const manifest_t *b)
 {
-    MUST(a->tensor_count == b->tensor_count && a->region_bytes == b->region_bytes &&
+    MUST(a->tensor_count == b->tensor_count && a->payload_bytes == b->payload_bytes &&
          a->data_bytes == b->data_bytes);
     MUST(a->chunk_bytes == b->chunk_bytes && a->chunk_count == b->chunk_count);
     MUST(!strcmp(a->kind, b->kind) && !strcmp(a->features, b->features));
@@ -57,24 +57,24 @@ static inline void tables_same(const manifest_t *a, const manifest_t *b)
     MUST(bytes_equal(a->offsets, b->offsets) && bytes_equal(a->sizes, b->sizes));
 }
 
-/* A table of a safetensors file -> layout -> manifest, over a region of zeros.  False: it was refused,
+/* A table of a safetensors file -> layout -> manifest, over a payload of zeros.  False: it was refused,
  * or is too large. */
 static inline bool tables_build(const safetensors_t *table, const manifest_t *like, buf_t *out)
 {
-    static const uint8_t zeros[TABLES_REGION_BYTES];
+    static const uint8_t zeros[TABLES_PAYLOAD_BYTES];
     heddle_error_t error;
     layout_t layout;
     digest_t h1;
     manifest_t m;
     if (layout_make(table->tensors, table->count, &layout, &error)) return false;
-    bool small = layout.region_bytes <= sizeof zeros;
+    bool small = layout.payload_bytes <= sizeof zeros;
     manifest_input_t in = {.tensors = table->tensors,
                            .layout = &layout,
                            .config = bytes_of("{}", 2),
                            .metadata = table->metadata,
                            .kind = "lora",
                            .features = "",
-                           .region = zeros};
+                           .payload = zeros};
     if (like) in.config = like->config, in.kind = like->kind, in.features = like->features;
     if (small) {
         MUST(manifest_build(&in, out, &h1) == HEDDLE_OK);

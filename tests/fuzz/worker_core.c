@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* | u8 how versions are applied | events |: a worker's sync under any sequence of events
+/* | u8 how versions are applied | events |: a worker's versions under any sequence of events
  * (tests/unit/worker_walk.h): those of a world that obeys it, and, one in eight, any event at all with
  * any version, decision and slot that the world has. */
 #include "../unit/worker_walk.h"
@@ -11,21 +11,21 @@ static uint64_t roll(uint64_t n) { return input_below(&bytes, n); }
 /* An event that nobody waits for. */
 static void wild(world_t *w)
 {
-    static const sync_event_kind_t KINDS[] = {SY_UP,         SY_DOWN,         SY_TICK,      SY_ANNOUNCE,
-                                              SY_COMMIT,     SY_ABORT,        SY_RETIRE,    SY_SOURCES,
-                                              SY_APP_STAGED, SY_APP_ACTIVATE, SY_APP_REJECT};
+    static const versions_event_kind_t KINDS[] = {VE_UP,         VE_DOWN,         VE_TICK,       VE_ANNOUNCE,
+                                                  VE_COMMIT,     VE_ABORT,        VE_RETIRE,     VE_SOURCES,
+                                                  VE_APP_STAGED, VE_APP_ACTIVATE, VE_APP_REJECT, VE_HOLDABLE};
     uint64_t keep[3] = {roll(w->next_version + 2), roll(w->next_version + 2), roll(w->next_version + 2)};
-    sync_event_t ev = {.kind = KINDS[roll(sizeof KINDS / sizeof *KINDS)],
-                       .version = 1 + roll(w->next_version + 1),
-                       .decision = roll(w->next_decision + 3),
-                       .deadline_us = roll(4) ? roll(60000000) : 0,
-                       .source_count = (uint32_t)roll(3),
-                       .keep = keep,
-                       .keep_count = (uint32_t)roll(4)};
+    versions_event_t ev = {.kind = KINDS[roll(sizeof KINDS / sizeof *KINDS)],
+                           .version = 1 + roll(w->next_version + 1),
+                           .decision = roll(w->next_decision + 3),
+                           .deadline_us = roll(4) ? roll(60000000) : 0,
+                           .source_count = (uint32_t)roll(3),
+                           .keep = keep,
+                           .keep_count = (uint32_t)roll(4)};
     if (ev.version > w->next_version) w->next_version = ev.version;
     if (ev.decision > w->next_decision) w->next_decision = ev.decision;
-    if (ev.kind == SY_UP && w->s.up) ev.kind = SY_DOWN; /* that comes before */
-    if (ev.kind == SY_UP) ev.slot_count = 3;            /* the world has so many */
+    if (ev.kind == VE_UP && w->s.up) ev.kind = VE_DOWN; /* that comes before */
+    if (ev.kind == VE_UP) ev.slot_count = 3;            /* the world has so many */
     take_event(w, ev);
 }
 

@@ -255,7 +255,7 @@ def case_pace(box, quick):
     broker = box.start_broker()
     adapters = ("strict", "ready", "calm")
     fast = [box.start_worker(f"w{i}", *adapters) for i in range(3)]
-    slow = box.start_worker("slow", *adapters, options=("--max-rate", "20M"))
+    slow = box.start_worker("slow", *adapters, options=("--own-memory", "--max-rate", "20M"))
     for w in (*fast, slow):
         w.said()
     shape = ("--tensors", 16, "--tensor-bytes", 1 << 16)  # 1 MB: 50 ms to the slow worker

@@ -3,7 +3,7 @@
 
 #include "core/digest.h"
 #include "core/errors.h"
-#include "transfer/carrier.h"
+#include "transfer/exchange_state.h"
 
 #include <stdlib.h>
 #include <utlist.h>
@@ -14,21 +14,21 @@
 
 typedef struct mem mem_t;
 
-/* In the mailbox of its receiver.  The bytes stay the sender's until it is delivered, as with a real
- * carrier. */
+/* In the mailbox of its receiver. */
 typedef struct message {
-    enum { MAIL_FRAME, MAIL_PAYLOAD, MAIL_BROKEN } kind;
+    enum { MAIL_FRAME, MAIL_BODY, MAIL_BROKEN } kind;
     uint64_t head_ns, tail_ns; /* when its first and its last byte have left the uplink, and travelled */
     bool is_in;                /* the downlink has a place for it: at_us counts */
     uint64_t at_us;            /* not before */
     mem_t *from;
-    send_t *send; /* FRAME, PAYLOAD */
+    send_t *send; /* FRAME, BODY */
     bool corrupt;
     uint32_t corrupt_at;
-    const sink_t *sink; /* PAYLOAD: the open receive of a rendezvous */
+    const sink_t *sink; /* BODY: the open receive of a rendezvous */
     uint64_t ask;
     uint64_t line; /* BROKEN: the receiver's own line */
     struct message *prev, *next;
+    uint8_t body[]; /* the sender's region may be written again once it is sent */
 } message_t;
 
 struct mem {
@@ -65,9 +65,11 @@ static mem_t *other_end(const endpoint_t *e) { return find((uint32_t)(uintptr_t)
  * False: no memory. */
 static bool post(mem_t *to, message_t message)
 {
-    message_t *m = malloc(sizeof *m);
+    size_t bytes = message.send ? message.send->body_bytes : 0;
+    message_t *m = malloc(sizeof *m + bytes);
     if (!m) return false;
     *m = message;
+    if (bytes) memcpy(m->body, message.send->body, bytes);
     DL_APPEND(to->mail, m);
     return true;
 }
@@ -89,7 +91,7 @@ static void unpost(mem_t *of, message_t *m)
 
 static uint64_t later(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static uint64_t bytes_of_send(const send_t *s) { return s ? s->frame_bytes + s->payload_bytes : 0; }
+static uint64_t bytes_of_send(const send_t *s) { return s ? s->frame_bytes + s->body_bytes : 0; }
 
 static uint64_t takes_ns(const mem_link_t *link, const message_t *m)
 {
@@ -159,9 +161,9 @@ static void cancel_receives(mem_t *to, const endpoint_t *q)
     message_t *m, *next;
     DL_FOREACH_SAFE(to->mail, m, next)
     {
-        if (m->kind != MAIL_PAYLOAD || m->send->end != q) continue;
+        if (m->kind != MAIL_BODY || m->send->end != q) continue;
         exchange_arrived(&to->base, m->ask, false);
-        exchange_sent(&m->from->base, m->send, SENT_FAILED);
+        exchange_sent(&m->from->base, m->send, false);
         unpost(to, m);
     }
 }
@@ -178,11 +180,12 @@ static void mem_disconnect(endpoint_t *e)
         DL_FOREACH_SAFE(to->mail, m, next)
         {
             if (!m->send || m->send->end != e) continue;
-            if (m->kind == MAIL_PAYLOAD) exchange_arrived(&to->base, m->ask, false);
-            exchange_sent(t, m->send, SENT_FAILED);
+            if (m->kind == MAIL_BODY) exchange_arrived(&to->base, m->ask, false);
+            exchange_sent(t, m->send, false);
             unpost(to, m);
         }
-        for (endpoint_t *q = NULL; (q = exchange_next(&to->base, q));) {
+        for (const conn_t *c = to->base.x->conns; c; c = c->next) {
+            const endpoint_t *q = &c->end;
             if (other_end(q) != mem_of(t) || !(q->remote_line == e->line || q->line == e->remote_line))
                 continue;
             cancel_receives(mem_of(t), q);
@@ -199,13 +202,13 @@ static bool mem_send(transfer_t *t, endpoint_t *e, send_t *s)
     bool data = s->kind == SEND_DATA;
     if (!to || to->killed) {
         exchange_broken(e); /* within the send, as UCX does it */
-        exchange_sent(t, s, SENT_FAILED);
+        exchange_sent(t, s, false);
         return true;
     }
     if (is_full(m, to, e)) return false;
     if (data && m->drop_count > 0) {
         m->drop_count--;
-        exchange_sent(t, s, SENT);
+        exchange_sent(t, s, true);
         return true;
     }
     bool corrupt = data && m->corrupt_nth > 0 && --m->corrupt_nth == 0;
@@ -223,39 +226,40 @@ static void land(mem_t *to, message_t *m)
 {
     const send_t *s = m->send;
     uint8_t *into = m->sink->base;
-    memcpy(into, s->payload, s->payload_bytes);
-    if (m->corrupt) into[m->corrupt_at % s->payload_bytes] ^= 0xff;
+    memcpy(into, m->body, s->body_bytes);
+    if (m->corrupt) into[m->corrupt_at % s->body_bytes] ^= 0xff;
     /* What a rendezvous places is not digested, as in the UCX backend. */
-    if (m->kind != MAIL_PAYLOAD && m->sink->leaves) digest_leaves(into, s->payload_bytes, m->sink->leaves);
+    if (m->kind != MAIL_BODY && m->sink->leaves) digest_leaves(into, s->body_bytes, m->sink->leaves);
     exchange_arrived(&to->base, m->ask, true);
 }
 
 /* The peer gets the refusals at once, in place of what its frame would have set in motion here. */
 static void refuse_all(mem_t *at, mem_t *asker, const frame_t *ask)
 {
-    const endpoint_t *e = exchange_of_line(&at->base, ask->line);
     frame_t f = {.kind = FRAME_REFUSED, .count = ask->count};
-    if (!e) return;
-    f.line = e->line;
+    const conn_t *c;
+    DL_SEARCH_SCALAR(at->base.x->conns, c, end.remote_line, ask->line);
+    if (!c) return;
+    f.line = c->end.line;
     for (uint32_t i = 0; i < f.count; i++)
         f.refused.rows[i] = (frame_refusal_t){ask->ask.ranges[i].ask, at->refuse_err};
     exchange_frame(&asker->base, &f);
 }
 
-/* False when the payload comes in a second step: a rendezvous first opens a receive, and its bytes land
+/* False when the body comes in a second step: a rendezvous first opens a receive, and its bytes land
  * later. */
 static bool deliver_frame(mem_t *to, message_t *m)
 {
     frame_t f;
     if (!frame_decode(bytes_of(m->send->frame, m->send->frame_bytes), &f)) to->base.counters.malformed++;
     else if (f.kind == FRAME_DATA) {
-        /* False when the payload comes in a second step. */
+        /* False when the body comes in a second step. */
         placing_t how = m->from->rendezvous ? BY_ITSELF : BY_COPY;
-        m->sink = exchange_place(&to->base, &f, m->send->payload_bytes, how);
+        m->sink = exchange_place(&to->base, &f, m->send->body_bytes, how);
         m->ask = f.data.ask;
         if (!m->sink) return true;
         if (how == BY_ITSELF) {
-            m->kind = MAIL_PAYLOAD;
+            m->kind = MAIL_BODY;
             if (m->from->hold_until_us > m->at_us) m->at_us = m->from->hold_until_us;
             DL_DELETE(to->mail, m);
             DL_APPEND(to->mail, m);
@@ -288,24 +292,27 @@ static bool mem_progress(transfer_t *t)
     bool done = true;
     switch (m->kind) {
     case MAIL_BROKEN: { /* The connection may have ended since: then there is nothing to break. */
-        endpoint_t *e = NULL;
-        while ((e = exchange_next(&to->base, e)) && e->line != m->line) continue;
-        if (e) exchange_broken(e);
+        conn_t *c;
+        DL_SEARCH_SCALAR(to->base.x->conns, c, end.line, m->line);
+        if (c) exchange_broken(&c->end);
         break;
     }
     case MAIL_FRAME: done = deliver_frame(to, m); break;
-    case MAIL_PAYLOAD: land(to, m); break;
+    case MAIL_BODY: land(to, m); break;
     }
     if (!done) return true;
-    if (m->send) exchange_sent(&m->from->base, m->send, SENT);
+    if (m->send) exchange_sent(&m->from->base, m->send, true);
     unpost(to, m);
     return true;
 }
 
 static bytes_t mem_address(transfer_t *t) { return bytes_of(mem_of(t)->address, sizeof mem_of(t)->address); }
 
-static const carrier_ops_t CARRIER = {0,           mem_connect, mem_disconnect, mem_send, mem_progress,
-                                      mem_address, NULL};
+static const carrier_ops_t CARRIER = {.connect = mem_connect,
+                                      .disconnect = mem_disconnect,
+                                      .send = mem_send,
+                                      .progress = mem_progress,
+                                      .address = mem_address};
 
 /* The table. */
 
@@ -318,7 +325,7 @@ static void mem_close(transfer_t **t)
     mem_kill(&m->base);
     exchange_shut(&m->base);
     while (m->mail) {
-        if (m->mail->send) exchange_sent(&m->mail->from->base, m->mail->send, SENT_FAILED);
+        if (m->mail->send) exchange_sent(&m->mail->from->base, m->mail->send, false);
         unpost(m, m->mail);
     }
     DL_DELETE(all, m);
@@ -415,6 +422,7 @@ const transfer_ops_t transfer_mem_ops = {
     .set_token = exchange_set_token,
     .map = exchange_map,
     .unmap = exchange_unmap,
+    .expect = exchange_expect,
     .share = exchange_share,
     .extend = exchange_extend,
     .unshare = exchange_unshare,
@@ -446,12 +454,12 @@ void mem_kill(transfer_t *t)
         DL_FOREACH_SAFE(m->mail, mail, next)
         {
             if (mail->from != killed) continue;
-            if (mail->kind == MAIL_PAYLOAD) exchange_arrived(&m->base, mail->ask, false);
-            exchange_sent(t, mail->send, SENT_FAILED);
+            if (mail->kind == MAIL_BODY) exchange_arrived(&m->base, mail->ask, false);
+            exchange_sent(t, mail->send, false);
             unpost(m, mail);
         }
-        for (endpoint_t *e = NULL; (e = exchange_next(&m->base, e));)
-            if (other_end(e) == killed) post_broken(m, e);
+        for (const conn_t *c = m->base.x->conns; c; c = c->next)
+            if (other_end(&c->end) == killed) post_broken(m, &c->end);
     }
 }
 

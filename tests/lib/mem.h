@@ -4,7 +4,7 @@
  * transfer_mem_ops moves bytes between the transfers of one process, for tests: one thread, no
  * system call, and nothing arrives outside events().  With a virtual clock (the `now_us` given to
  * events) a run is deterministic.  It shares all of its behaviour but the carrying itself with
- * the UCX backend (transfer/exchange.h).
+ * the UCX backend (transfer/exchange_state.h).
  *
  * A transfer with mail reports it in deadline(): drive every transfer until all deadlines lie ahead of now,
  * then move the clock to the earliest.  Knobs act on one transfer, which does not notice them. */
@@ -16,7 +16,7 @@
 extern const transfer_ops_t transfer_mem_ops;
 
 /* The link of one end, each way by itself: its uplink sends one message after another, and its downlink
- * receives one after another, in the order of their first bytes.  Frames and payloads count; nothing else. */
+ * receives one after another, in the order of their first bytes.  Frames and bodies count; nothing else. */
 typedef struct {
     uint64_t bytes_per_s; /* 0: no limit */
     uint64_t latency_us;  /* from its uplink to any downlink: once a message */

@@ -38,6 +38,27 @@ static inline bool waits_are_sound(const track_t *t)
     return waiting == t->plan.waiting_count && (track_is_ended(t) || !t->plan.woken_count);
 }
 
+static inline size_t link_index(const plan_t *p, const plan_link_t *link)
+{
+    size_t i = 0;
+    while (p->chain[i] != link) i++;
+    return i;
+}
+
+/* No members wait for each other in a circle: one that has not all bytes is named to later links alone. */
+static inline bool lists_are_sound(const track_t *t)
+{
+    for (size_t i = 0; !track_is_ended(t) && i < t->plan.count; i++) {
+        const plan_row_t *row = t->plan.rows[i];
+        for (uint32_t k = 0; row->fetch >= PLAN_FETCHING && k < row->source_count; k++) {
+            const plan_row_t *source = plan_row(&t->plan, row->sources[k]);
+            if (!source || source->is_whole || source->is_held) continue;
+            if (link_index(&t->plan, source->link) >= link_index(&t->plan, row->link)) return false;
+        }
+    }
+    return true;
+}
+
 static inline bool track_is_sound(const track_t *t)
 {
     tally_t again = {0};
@@ -53,13 +74,14 @@ static inline bool track_is_sound(const track_t *t)
                                 .is_ordered = c->switch_us != 0});
         again.units -= copy_holds(c) && c->group; /* counted below, as a whole */
         sources += copy_holds(c);
+        if (copy_is_told(c) && !(c->told_us && copy_in_flight(c) && c->state >= COPY_ANNOUNCED)) return false;
         if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;
         if (row && row->is_held != (c->state == COPY_ARRIVED && c->region.epoch)) return false;
-        if (row && ((row->have == PLAN_ALL) != copy_holds(c) || (row->fetch && !copy_in_flight(c))))
-            return false;
+        if (row && (row->is_whole != copy_holds(c) || (row->fetch && !copy_in_flight(c)))) return false;
     }
     again.units += complete_groups(t);
-    return !memcmp(&again, &t->tally, sizeof again) && sources == t->plan.source_count && waits_are_sound(t);
+    return !memcmp(&again, &t->tally, sizeof again) && sources == t->plan.source_count &&
+           waits_are_sound(t) && lists_are_sound(t);
 }
 
 static inline bool rollout_is_sound(const rollout_t *ro)

@@ -111,7 +111,7 @@ static void publish(uint64_t digest)
 {
     const char *features[] = {"dora", "bias"};
     msg_pair_t meta = {"run", "7"};
-    msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 9};
+    msg_part_t part = {.payload_bytes = 4096, .manifest_bytes = 9};
     msg_t m = {.type = MSG_PUBLISH};
     static char id[16];
     snprintf(id, sizeof id, "p%llu", (unsigned long long)digest);

@@ -127,7 +127,7 @@ int line_publish(line_t *l, const char *adapter, uint8_t content, uint64_t *ret_
 {
     char id[16];
     snprintf(id, sizeof id, "content-%u", content);
-    msg_part_t part = {.region_bytes = 65536, .manifest_bytes = 300};
+    msg_part_t part = {.payload_bytes = 65536, .manifest_bytes = 300};
     msg_t publish = {.type = MSG_PUBLISH,
                      .publish = {.token = l->token,
                                  .req = content,

@@ -2,7 +2,6 @@
 """See tests/python/speed.  The trainer is this process; receivers are processes of this file."""
 import argparse
 import array
-import contextlib
 import json
 import os
 import pathlib
@@ -20,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 import heddle
+from own_broker import broker_of_its_own
 
 torch.set_num_threads(1)
 SIZES = {"17.6 MB": {"hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24,
@@ -283,22 +283,6 @@ def plans(rounds):
                   f"{low:.2f} and {high:.2f}, best {min(of):.2f})", flush=True)
 
 
-@contextlib.contextmanager
-def broker_of_its_own():
-    work = tempfile.mkdtemp()
-    os.environ["HEDDLE_KEYS"] = f"{work}/keys"
-    broker = subprocess.Popen([os.environ["HEDDLE_BIN_DIR"] + "/heddle-broker", "--listen",
-                               "tcp://127.0.0.1:*", "--data", f"{work}/data"], text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    try:
-        os.environ["HEDDLE_BROKER"] = json.loads(broker.stdout.readline())["endpoint"]
-        yield
-    finally:
-        broker.terminate()
-        broker.wait(20)
-        shutil.rmtree(work)
-
-
 def compare(versions):
     behind = []
     print(f"{'adapter':9} {'receivers':>9} {'way':10} {'usable everywhere':>18} {'of heddle':>10} "
@@ -334,7 +318,7 @@ def main():
         rank, world, port, folder, adapter, table = args.receive
         receive(int(rank), int(world), int(port), folder, adapter, json.loads(table))
         return 0
-    with broker_of_its_own():
+    with tempfile.TemporaryDirectory() as work, broker_of_its_own(work):
         if args.tensors:
             given(15 * args.versions)
             return 0

@@ -56,14 +56,14 @@ static void check_bytes(world_t *w, const actor_t *a, const slot_t *slot)
     if (!c)
         world_fail(w, "I3: %s serves v%" PRIu64 " with a digest that nobody published", a->name,
                    slot->view.version);
-    if (slot->manifest.region_bytes != c->layout.region_bytes ||
-        memcmp(slot->region->view, c->region, c->layout.region_bytes) != 0)
+    if (slot->manifest.payload_bytes != c->layout.payload_bytes ||
+        memcmp(slot->region->view, c->payload, c->layout.payload_bytes) != 0)
         world_fail(w, "I3: %s serves torn bytes as v%" PRIu64, a->name, slot->view.version);
 }
 
 static void check_slots(world_t *w, actor_t *a)
 {
-    const sync_t *s = &worker_node_adapter(a->worker, 0)->sync;
+    const versions_t *s = &worker_node_adapter(a->worker, 0)->versions;
     const slot_t *active = slots_active(worker_node_slots(a->worker), 0);
     uint32_t used = 0;
     for (uint32_t i = 0; i < s->slot_count; i++) {
@@ -102,7 +102,7 @@ static void check_decision(world_t *w, actor_t *a, const decision_t *applied)
                    applied->version, applied->decision);
     for (int i = 0; i < HOLDS_MAX; i++)
         if (a->holds[i]) check_bytes(w, a, a->holds[i]); /* a reader's bytes do not change */
-    const sync_entry_t *e = sync_active(&worker_node_adapter(a->worker, 0)->sync);
+    const versions_entry_t *e = versions_active(&worker_node_adapter(a->worker, 0)->versions);
     if (!e || e->version != applied->version) return;
     const slot_t *slot = slots_at(worker_node_slots(a->worker), 0, (uint32_t)e->slot);
     if (slot != slots_active(worker_node_slots(a->worker), 0) || slot->view.version != e->version)
@@ -121,7 +121,7 @@ static void check_queues(world_t *w, const actor_t *a)
 static void check_worker(world_t *w, actor_t *a)
 {
     check_slots(w, a);
-    check_decision(w, a, &worker_node_adapter(a->worker, 0)->sync.applied);
+    check_decision(w, a, &worker_node_adapter(a->worker, 0)->versions.applied);
     check_queues(w, a);
 }
 
@@ -180,7 +180,7 @@ static void check_broker(world_t *w)
         world_fail(w, "the outbox is not empty between two events");
     if (b->txn.is_open != (w->committing != NULL))
         world_fail(w, "the transaction is %s, and the store's is not", b->txn.is_open ? "open" : "ended");
-    if (!b->txn.is_open && b->requests) world_fail(w, "a request waits for no transaction");
+    if (!b->txn.is_open && b->waiting) world_fail(w, "a request waits for no transaction");
 }
 
 void check_all(world_t *w)
@@ -326,11 +326,11 @@ static void check_worker_settled(world_t *w, const actor_t *a)
     if (!worker_is_ready(a)) world_fail(w, "%s is not admitted", a->name);
     if (worker_active(a) != active)
         world_fail(w, "%s serves v%" PRIu64 ", decided is v%" PRIu64, a->name, worker_active(a), active);
-    if (active && adapter->sync.applied.decision != row->decision)
-        world_fail(w, "%s applied d%" PRIu64 " of d%" PRIu64, a->name, adapter->sync.applied.decision,
+    if (active && adapter->versions.applied.decision != row->decision)
+        world_fail(w, "%s applied d%" PRIu64 " of d%" PRIu64, a->name, adapter->versions.applied.decision,
                    row->decision);
-    if (adapter->download)
-        world_fail(w, "%s is still fetching v%" PRIu64, a->name, adapter->download->what->version);
+    if (adapter->intake.what)
+        world_fail(w, "%s is still fetching v%" PRIu64, a->name, adapter->intake.what->version);
     leftover_t left = leftover_of(a->t);
     if (left.asks || left.standing)
         world_fail(w, "%s has %u asks and %u standing ones left over", a->name, left.asks, left.standing);

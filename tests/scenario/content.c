@@ -37,19 +37,19 @@ static content_t *make(content_shape_t shape)
     c->shape = shape;
     name_tensors(c);
     cr_assert_eq(layout_make(c->tensors, shape.count, &c->layout, NULL), HEDDLE_OK);
-    c->region = calloc(1, c->layout.region_bytes);
+    c->payload = calloc(1, c->layout.payload_bytes);
     for (uint32_t i = 0; i < shape.count; i++)
-        fill(c->region + c->layout.places[i], c->layout.sizes[i], shape.seed, c->layout.places[i]);
+        fill(c->payload + c->layout.places[i], c->layout.sizes[i], shape.seed, c->layout.places[i]);
     manifest_input_t in = {.tensors = c->tensors,
                            .layout = &c->layout,
                            .kind = "lora",
                            .features = "",
-                           .region = c->region,
+                           .payload = c->payload,
                            .config = bytes_of(CONTENT_CONFIG, strlen(CONTENT_CONFIG)),
                            .metadata = bytes_of(CONTENT_METADATA, strlen(CONTENT_METADATA))};
     cr_assert_eq(manifest_build(&in, &c->manifest, &c->h1), HEDDLE_OK);
-    uint32_t chunk = manifest_chunk_bytes(c->layout.region_bytes);
-    c->chunk_count = (uint32_t)((c->layout.region_bytes + chunk - 1) / chunk);
+    uint32_t chunk = manifest_chunk_bytes(c->layout.payload_bytes);
+    c->chunk_count = (uint32_t)((c->layout.payload_bytes + chunk - 1) / chunk);
     return c;
 }
 
@@ -78,7 +78,7 @@ void content_forget_all(void)
         all = c->next;
         buf_fini(&c->manifest);
         layout_fini(&c->layout);
-        free(c->region);
+        free(c->payload);
         free(c->names);
         free(c->tensors);
         free(c);

@@ -7,7 +7,7 @@
 #ifndef SCENARIO_CONTENT_H
 #define SCENARIO_CONTENT_H
 
-#include "proto/manifest.h"
+#include "formats/manifest.h"
 
 #define CONTENT_CONFIG                                                                                       \
     "{\"peft_type\": \"LORA\", \"r\": 8, \"lora_alpha\": 16, \"target_modules\": [\"q_proj\"]}"
@@ -27,7 +27,7 @@ typedef struct content {
     char (*names)[88];
     uint64_t dims[2];
     layout_t layout;
-    uint8_t *region; /* owned; layout.region_bytes */
+    uint8_t *payload; /* owned; layout.payload_bytes */
     buf_t manifest;
     digest_t h1;
     uint32_t chunk_count;
@@ -36,9 +36,9 @@ typedef struct content {
 const content_t *content_get(content_shape_t shape);
 /* NULL: no content made so far has it. */
 const content_t *content_of_digest(const digest_t *h1);
-static inline uint64_t content_arena_bytes(const content_t *c)
+static inline uint64_t content_bytes(const content_t *c)
 {
-    return manifest_offset(c->layout.region_bytes) + c->manifest.bytes;
+    return manifest_offset(c->layout.payload_bytes) + c->manifest.bytes;
 }
 void content_forget_all(void);
 

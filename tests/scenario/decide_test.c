@@ -109,6 +109,7 @@ Test(decide, as_ready)
     trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}, .activation = HEDDLE_ACTIVATION_AS_READY});
     UNTIL(w, 2 * SECOND, worker_active(workers[0]) == 2 && worker_active(workers[1]) == 2);
     MUST(w, worker_active(workers[2]) == 1);
+    UNTIL(w, SECOND, worker_holds(workers[2], 2));
     MUST(w, worker_staged(workers[2], 2) == HEDDLE_OK);
     workers[2]->due_us = w->now_us;
     workers[2]->conf.app = APP_ACCEPTS;
@@ -437,8 +438,8 @@ Test(decide, every_slot_is_held)
     MUST(w, strstr(trainer->rolled.message, "held by 1 reader"));
     MUST(w, worker_active(workers[0]) == 4);
     const content_t *first = content_get((content_shape_t){1, 8, 1024});
-    MUST(w,
-         !memcmp(holds[0]->region->view, first->region, first->layout.region_bytes)); /* still what it was */
+    MUST(w, !memcmp(holds[0]->region->view, first->payload,
+                    first->layout.payload_bytes)); /* still what it was */
     worker_unhold(workers[0], holds[0]);
     publish_and_activate(6);
     for (int i = 1; i < 4; i++) worker_unhold(workers[0], holds[i]);
@@ -458,7 +459,7 @@ static void publish_past_a_reader(uint32_t worker_count)
         MUST(w, !strcmp(world_state(w, v - 1), "kept")); /* the version before can be activated */
     }
     const content_t *first = content_get((content_shape_t){1, 8, 1024});
-    MUST(w, !memcmp(hold->region->view, first->region, first->layout.region_bytes));
+    MUST(w, !memcmp(hold->region->view, first->payload, first->layout.payload_bytes));
     worker_unhold(workers[0], hold);
     world_run(w, SECOND);
     check_settled(w);

@@ -6,8 +6,16 @@
 #include <stdio.h>
 
 #define RATE 37500000u /* 300 Mbit/s */
+#define LATENCY_US 100u
+#define CHUNK LIMIT_CHUNK_MIN_BYTES
+#define LEASE_US (4 * SECOND)
+
+static const mem_link_t LINK = {.bytes_per_s = RATE, .latency_us = LATENCY_US};
 
 static world_t *w;
+static actor_t *trainer, *workers[ACTORS_MAX];
+static uint64_t start_us;
+static double bytes, unit_us; /* M, M/B */
 
 static void close_world(void)
 {
@@ -17,84 +25,273 @@ static void close_world(void)
 TestSuite(fanout, .fini = close_world);
 
 typedef struct {
-    uint32_t workers, tensors; /* of 64 KiB each */
+    uint32_t workers, tensors; /* of 64 KiB each: a chunk */
     uint64_t seed;
+    plan_shape_t shape;
 } wave_t;
 typedef struct {
     double staged, active;  /* from the call of publish to the last worker, in M/B */
-    double egress, ingress; /* bytes out of the publisher, and into all workers, in M */
+    double egress, ingress; /* bytes out of the publisher, and into all workers that are alive, in M */
     uint64_t active_us;
 } figures_t;
 
-static bool all_hold(actor_t *const workers[], uint32_t count, uint64_t version)
+static bool all_hold(uint64_t version)
 {
-    for (uint32_t i = 0; i < count; i++)
-        if (!worker_holds(workers[i], version)) return false;
+    for (uint32_t i = 0; workers[i]; i++)
+        if (workers[i]->alive && !worker_holds(workers[i], version)) return false;
     return true;
 }
 
 /* One publisher, and workers that are all there before; each has a link of the same rate. */
-static figures_t measure(wave_t wave)
+static void begin(wave_t wave)
 {
-    static const mem_link_t LINK = {.bytes_per_s = RATE, .latency_us = 100};
-    actor_t *workers[ACTORS_MAX];
-    w = world_new((world_opts_t){.seed = wave.seed, .keep = 1});
-    actor_t *trainer = world_trainer(w, "ann", (trainer_conf_t){.link = LINK});
+    w = world_new((world_opts_t){.seed = wave.seed, .keep = 1, .shape = wave.shape});
+    trainer = world_trainer(w, "ann", (trainer_conf_t){.link = LINK});
+    memset(workers, 0, sizeof workers);
     world_workers(w, wave.workers, (worker_conf_t){.link = LINK}, workers);
-    UNTIL(w, SECOND, trainer_is_ready(trainer));
-
+    UNTIL(w, SECOND, trainer_is_ready(trainer) && world_all_ready(w, wave.workers));
     content_shape_t shape = {.seed = wave.seed, .count = wave.tensors, .rows = 1024};
-    double bytes = (double)content_arena_bytes(content_get(shape)), unit_us = bytes / RATE * 1e6;
-    uint64_t start_us = w->now_us, limit_us = (uint64_t)unit_us * (wave.workers + 2) + SECOND;
+    bytes = (double)content_bytes(content_get(shape));
+    unit_us = bytes / RATE * 1e6;
+    start_us = w->now_us;
     trainer_publish(trainer, (publish_t){.shape = shape});
-    UNTIL(w, limit_us, all_hold(workers, wave.workers, 1));
-    figures_t f = {.staged = (double)(w->now_us - start_us) / unit_us};
-    UNTIL(w, SECOND, world_all_active(w, 1));
+}
+
+/* Until so much of the version has left the publisher. */
+static void publisher_sends(double share)
+{
+    UNTIL(w, 10 * SECOND, (double)actor_counters(trainer).bytes_out >= share * bytes);
+}
+
+static double took(void) { return (double)(w->now_us - start_us) / unit_us; }
+
+static figures_t end(const char *what)
+{
+    uint32_t count = 0;
+    while (workers[count]) count++;
+    uint64_t limit_us = (uint64_t)unit_us * (count + 2) + SECOND;
+    UNTIL(w, limit_us, all_hold(1));
+    figures_t f = {.staged = took()};
+    UNTIL(w, 2 * LEASE_US, world_all_active(w, 1)); /* a worker that was killed is waited for, a lease long */
+    f.active = took();
     f.active_us = w->now_us - start_us;
-    f.active = (double)f.active_us / unit_us;
-    f.egress = (double)actor_counters(trainer).bytes_out / bytes;
-    for (uint32_t i = 0; i < wave.workers; i++)
-        f.ingress += (double)actor_counters(workers[i]).bytes_in / bytes;
-    printf("%3u workers, %.1f MB, seed %llu: staged %.3f, active %.3f M/B, %.3f M out of the publisher, "
-           "%llu steps\n",
-           wave.workers, bytes / 1e6, (unsigned long long)wave.seed, f.staged, f.active, f.egress,
-           (unsigned long long)w->steps);
+    if (trainer->alive) f.egress = (double)actor_counters(trainer).bytes_out / bytes;
+    for (uint32_t i = 0; i < count; i++)
+        if (workers[i]->alive) f.ingress += (double)actor_counters(workers[i]).bytes_in / bytes;
+    printf(
+        "%3u workers, %.1f MB, %s: staged %.3f, active %.3f M/B, %.3f M out of the publisher, %llu steps\n",
+        count, bytes / 1e6, what, f.staged, f.active, f.egress, (unsigned long long)w->steps);
     check_settled(w);
     world_destroy(&w);
     return f;
 }
 
+/* ---- a star ---- */
+
 /* Each worker fetches from the publisher. */
 static void check_star(wave_t wave)
 {
-    figures_t f = measure(wave);
+    wave.shape = PLAN_STAR;
+    begin(wave);
+    figures_t f = end("star");
     cr_assert_float_eq(f.active, wave.workers, 0.1 + 0.01 * wave.workers);
     cr_assert_float_eq(f.egress, wave.workers, 0.001);
     cr_assert_float_eq(f.ingress, wave.workers, 0.001, "nothing comes twice");
 }
 
-Test(fanout, one_worker_takes_the_time_of_the_link)
-{
-    check_star((wave_t){.workers = 1, .tensors = 256, .seed = 1});
-}
-
 Test(fanout, a_star_takes_the_time_of_each)
 {
+    check_star((wave_t){.workers = 1, .tensors = 256, .seed = 1});
     check_star((wave_t){.workers = 4, .tensors = 128, .seed = 2});
     check_star((wave_t){.workers = 16, .tensors = 128, .seed = 3});
+    check_star((wave_t){.workers = 64, .tensors = 32, .seed = 4});
 }
 
-Test(fanout, waves_of_many_workers_run_in_virtual_time)
+/* ---- a chain ---- */
+
+/* Within 3 % of (n + N - 1) τ + N α; the uplink of each member carries the bytes once.  A store that confirms
+ * late does so for the version and for the decision. */
+static void check_chain(wave_t wave)
 {
-    check_star((wave_t){.workers = 64, .tensors = 32, .seed = 4});
-    check_star((wave_t){.workers = 128, .tensors = 32, .seed = 5});
+    begin(wave);
+    uint64_t store_us = w->store_is_late ? 10 * MS : 0;
+    figures_t f = end("chain");
+    double chunk_us = (double)CHUNK / RATE * 1e6, n = bytes / CHUNK;
+    double hops_us = wave.workers * (double)LATENCY_US;
+    double estimate = ((n + wave.workers - 1) * chunk_us + hops_us + (double)store_us) / unit_us;
+    cr_assert(f.active >= 1 && f.active <= 1.03 * estimate, "%.3f, and the estimate is %.3f", f.active,
+              estimate);
+    cr_assert_float_eq(f.egress, 1, 0.001);
+    cr_assert_float_eq(f.ingress, wave.workers, 0.001, "nothing comes twice");
+}
+
+Test(fanout, a_chain_takes_the_time_of_its_estimate)
+{
+    check_chain((wave_t){.workers = 1, .tensors = 256, .seed = 11});
+    check_chain((wave_t){.workers = 2, .tensors = 256, .seed = 12});
+    check_chain((wave_t){.workers = 4, .tensors = 256, .seed = 13});
+    check_chain((wave_t){.workers = 8, .tensors = 256, .seed = 14});
+    check_chain((wave_t){.workers = 16, .tensors = 256, .seed = 15});
+    check_chain((wave_t){.workers = 64, .tensors = 128, .seed = 16});
+}
+
+Test(fanout, what_is_no_longer_than_a_hop_goes_to_each_from_the_publisher)
+{
+    begin((wave_t){.workers = 4, .tensors = 4, .seed = 17});
+    figures_t f = end("short");
+    cr_assert_float_eq(f.egress, 4, 0.001);
 }
 
 Test(fanout, the_same_seed_gives_the_same_time)
 {
     wave_t wave = {.workers = 8, .tensors = 32, .seed = 6};
-    uint64_t first_us = measure(wave).active_us;
-    cr_assert_eq(measure(wave).active_us, first_us);
+    begin(wave);
+    uint64_t first_us = end("once").active_us;
+    begin(wave);
+    uint64_t again_us = end("again").active_us;
     wave.seed++;
-    cr_assert_neq(measure(wave).active_us, first_us);
+    begin(wave);
+    uint64_t other_us = end("other").active_us;
+    cr_assert(again_us == first_us && other_us != first_us);
+}
+
+/* ---- members go and come ---- */
+
+enum { RELAYS = 16 };
+static const wave_t HALF_WAY = {.workers = RELAYS, .tensors = 256, .seed = 21};
+
+static figures_t undisturbed(void)
+{
+    begin(HALF_WAY);
+    return end("undisturbed");
+}
+
+/* A receive window, for the one that has to ask another. */
+static void check_twice(figures_t f, double count)
+{
+    cr_assert(f.egress <= 1.05, "%.3f M out of the publisher", f.egress);
+    cr_assert(f.ingress <= count + LIMIT_WINDOW_BYTES / bytes, "%.3f M came to %.0f workers", f.ingress,
+              count);
+}
+
+Test(fanout, a_relay_that_is_killed_costs_next_to_nothing)
+{
+    figures_t before = undisturbed();
+    for (uint32_t dead = 0; dead < RELAYS; dead += 5) {
+        begin(HALF_WAY);
+        publisher_sends(0.5);
+        actor_kill(workers[dead]);
+        figures_t f = end("one killed");
+        cr_assert(f.staged <= before.staged + 0.05, "%.3f without worker %u", f.staged, dead);
+        check_twice(f, RELAYS - 1);
+    }
+}
+
+Test(fanout, several_relays_that_are_killed_cost_little)
+{
+    figures_t before = undisturbed();
+    begin(HALF_WAY);
+    publisher_sends(0.5);
+    for (uint32_t dead = 3; dead < 7; dead++) actor_kill(workers[dead]);
+    figures_t f = end("four killed");
+    cr_assert(f.staged <= before.staged + 0.2, "%.3f", f.staged);
+    check_twice(f, RELAYS - 4 + 3);
+}
+
+/* It stands still, and does not go: those behind it turn to the one before it when its time is over. */
+Test(fanout, a_relay_that_stands_still_is_passed_over)
+{
+    figures_t before = undisturbed();
+    begin(HALF_WAY);
+    publisher_sends(0.5);
+    actor_stop(workers[5], true);
+    UNTIL(w, 10 * SECOND,
+          worker_holds(workers[4], 1) && worker_holds(workers[6], 1) && worker_holds(workers[8], 1));
+    cr_assert(took() <= before.active + SECOND / unit_us, "%.3f", took());
+    actor_stop(workers[5], false);
+    check_twice(end("one stopped"), RELAYS + 1);
+}
+
+/* Those behind it have asked the publisher meanwhile, and come back: its uplink carries for them what the time
+ * without the relay gives, and a window. */
+Test(fanout, a_relay_that_stood_still_once_has_its_place_again)
+{
+    enum { STOP_US = 500000, LEAST_DEADLINE_US = 200000 };
+    begin((wave_t){.workers = 4, .tensors = 1024, .seed = 24});
+    publisher_sends(0.05);
+    actor_stop(workers[0], true);
+    world_run(w, STOP_US);
+    actor_stop(workers[0], false);
+    figures_t f = end("the first stopped");
+    double without = (STOP_US - LEAST_DEADLINE_US) / unit_us;
+    cr_assert(f.egress <= 1.05 + without + LIMIT_WINDOW_BYTES / bytes, "%.3f", f.egress);
+    cr_assert(f.active <= 1.1 + STOP_US / unit_us, "%.3f", f.active);
+}
+
+Test(fanout, one_that_joins_at_half_way_fetches_from_the_tail)
+{
+    begin(HALF_WAY);
+    publisher_sends(0.5);
+    uint64_t joined_us = w->now_us;
+    workers[RELAYS] = world_worker(w, "a-late-one", (worker_conf_t){.link = LINK});
+    UNTIL(w, 10 * SECOND, worker_holds(workers[RELAYS], 1));
+    double own = (double)(w->now_us - joined_us) / unit_us;
+    cr_assert(own <= 1.15, "%.3f", own);
+    figures_t f = end("one more");
+    cr_assert_float_eq(f.egress, 1, 0.05);
+    cr_assert_float_eq(f.ingress, RELAYS + 1, 0.001, "nothing comes twice");
+}
+
+Test(fanout, one_with_a_limited_rate_holds_up_no_other)
+{
+    wave_t wave = HALF_WAY;
+    wave.workers = RELAYS - 1;
+    begin(wave);
+    actor_t *slow = world_worker(w, "a-slow-one", (worker_conf_t){.link = LINK, .max_rate_bytes = RATE / 10});
+    UNTIL(w, 10 * SECOND, all_hold(1));
+    UNTIL(w, 10 * SECOND, worker_holds(slow, 1));
+    workers[RELAYS - 1] = slow;
+    start_us = w->now_us;
+    trainer_publish(trainer, (publish_t){.shape = {.seed = 22, .count = 256, .rows = 1024}});
+    workers[RELAYS - 1] = NULL;
+    UNTIL(w, 10 * SECOND, all_hold(2));
+    cr_assert(took() <= 1.1, "%.3f", took());
+    UNTIL(w, 10 * SECOND, worker_holds(slow, 2));
+}
+
+/* All chunks are somewhere, and no process has all of them yet, but for the first one. */
+Test(fanout, the_publisher_may_go_when_all_chunks_are_out)
+{
+    begin(HALF_WAY);
+    publisher_sends(1);
+    actor_kill(trainer);
+    UNTIL(w, 10 * SECOND, all_hold(1));
+    cr_assert(took() <= 1.2, "%.3f", took());
+    UNTIL(w, SECOND, world_all_active(w, 1));
+}
+
+/* Each has half of it, and gets no more. */
+Test(fanout, the_version_fails_a_lease_after_the_last_chunk)
+{
+    begin(HALF_WAY);
+    publisher_sends(0.5);
+    actor_kill(trainer);
+    UNTIL(w, LEASE_US + 2 * SECOND + LEASE_US, !strcmp(world_state(w, 1), "failed"));
+    MUST(w, world_version(w, 1)->code == HEDDLE_ERR_VERSION_LOST);
+    MUST(w, w->now_us - start_us >= LEASE_US);
+}
+
+/* They wait for what comes, and fetch on where they were. */
+Test(fanout, a_restart_of_the_broker_moves_no_transfer)
+{
+    figures_t before = undisturbed();
+    begin(HALF_WAY);
+    publisher_sends(0.5);
+    world_broker_kill(w);
+    world_broker_start(w);
+    UNTIL(w, 10 * SECOND, all_hold(1));
+    cr_assert(took() <= before.active + 0.05, "%.3f", took());
+    figures_t f = {.egress = (double)actor_counters(trainer).bytes_out / bytes};
+    cr_assert(f.egress <= 1.01, "%.3f", f.egress);
+    UNTIL(w, 2 * LEASE_US, world_all_active(w, 1));
 }

@@ -37,15 +37,15 @@ static void worker_dies_at(uint32_t percent)
 {
     open_world(percent + 1, 3, (trainer_conf_t){.max_rate_bytes = RATE});
     trainer_publish(trainer, (publish_t){.shape = WIDE});
-    uint64_t arena = content_arena_bytes(content_get(WIDE));
+    uint64_t content = content_bytes(content_get(WIDE));
     UNTIL(w, 5 * SECOND,
-          bytes_in(workers[2]) * 100 >= arena * percent && (percent > 0 || worker_is_ready(workers[2])));
+          bytes_in(workers[2]) * 100 >= content * percent && (percent > 0 || worker_is_ready(workers[2])));
     actor_kill(workers[2]);
     uint64_t killed_us = w->now_us;
     UNTIL(w, 2 * LEASE_US, world_all_active(w, 1));
     MUST(w, w->now_us - killed_us <= LEASE_US + 500 * MS); /* nobody waits longer for it than its lease */
     UNTIL(w, 2 * LEASE_US, !member_is_ready(membership_worker(&w->broker->members, "w3")));
-    MUST(w, bytes_in(workers[0]) == arena && bytes_in(workers[1]) == arena);
+    MUST(w, bytes_in(workers[0]) == content && bytes_in(workers[1]) == content);
     UNTIL(w, SECOND, !strcmp(trainer->rolled.state, "active"));
     actor_start(workers[2]);
     UNTIL(w, 3 * SECOND, worker_active(workers[2]) == 1);
@@ -73,15 +73,15 @@ static void source_dies_at(uint32_t percent)
     UNTIL(w, SECOND, trainer_has_left(trainer));
     actor_kill(trainer);
     actor_t *late = world_worker(w, "w9", (worker_conf_t){.max_rate_bytes = RATE});
-    uint64_t arena = content_arena_bytes(content_get(WIDE)),
+    uint64_t content = content_bytes(content_get(WIDE)),
              out[2] = {actor_counters(workers[0]).bytes_out, actor_counters(workers[1]).bytes_out};
-    UNTIL(w, 5 * SECOND, bytes_in(late) * 100 >= arena * percent && bytes_in(late) > 0);
+    UNTIL(w, 5 * SECOND, bytes_in(late) * 100 >= content * percent && bytes_in(late) > 0);
     int serving = actor_counters(workers[0]).bytes_out > out[0] ? 0 : 1;
     actor_kill(workers[serving]);
     uint64_t killed_us = w->now_us;
     UNTIL(w, 10 * SECOND, worker_active(late) == 1);
     MUST(w, w->now_us - killed_us < 2 * SECOND); /* a death is noticed, not waited for */
-    MUST(w, bytes_in(late) >= arena && bytes_in(late) - arena <= LIMIT_WINDOW_BYTES);
+    MUST(w, bytes_in(late) >= content && bytes_in(late) - content <= LIMIT_WINDOW_BYTES);
     MUST(w, actor_counters(workers[1 - serving]).bytes_out > out[1 - serving]);
     world_run(w, 2 * LEASE_US);
     check_settled(w);
@@ -101,12 +101,12 @@ Test(kills, source_stops)
     UNTIL(w, 5 * SECOND, world_all_active(w, 1));
     actor_kill(trainer);
     actor_t *late = world_worker(w, "w9", (worker_conf_t){.max_rate_bytes = RATE});
-    uint64_t arena = content_arena_bytes(content_get(WIDE)), out = actor_counters(workers[0]).bytes_out;
-    UNTIL(w, 5 * SECOND, bytes_in(late) * 2 >= arena);
+    uint64_t content = content_bytes(content_get(WIDE)), out = actor_counters(workers[0]).bytes_out;
+    UNTIL(w, 5 * SECOND, bytes_in(late) * 2 >= content);
     actor_t *source = workers[actor_counters(workers[0]).bytes_out > out ? 0 : 1];
     actor_stop(source, true);
     UNTIL(w, 30 * SECOND, worker_active(late) == 1);
-    MUST(w, bytes_in(late) - arena <= LIMIT_WINDOW_BYTES);
+    MUST(w, bytes_in(late) - content <= LIMIT_WINDOW_BYTES);
     actor_stop(source, false);
     UNTIL(w, 2 * LEASE_US, world_all_active(w, 1));
     world_run(w, LEASE_US);
@@ -119,8 +119,8 @@ Test(kills, publisher_in_mid_fetch)
 {
     open_world(6, 3, (trainer_conf_t){.max_rate_bytes = RATE});
     trainer_publish(trainer, (publish_t){.shape = WIDE});
-    uint64_t arena = content_arena_bytes(content_get(WIDE));
-    UNTIL(w, 5 * SECOND, bytes_in(workers[0]) * 2 >= arena);
+    uint64_t content = content_bytes(content_get(WIDE));
+    UNTIL(w, 5 * SECOND, bytes_in(workers[0]) * 2 >= content);
     actor_kill(trainer);
     UNTIL(w, 3 * LEASE_US, !strcmp(world_state(w, 1), "failed"));
     MUST(w, world_version(w, 1)->code == HEDDLE_ERR_VERSION_LOST);
@@ -139,15 +139,15 @@ Test(kills, publisher_is_cut_off)
 {
     open_world(7, 3, (trainer_conf_t){.max_rate_bytes = RATE});
     trainer_publish(trainer, (publish_t){.shape = WIDE});
-    uint64_t arena = content_arena_bytes(content_get(WIDE));
-    UNTIL(w, 5 * SECOND, bytes_in(workers[0]) * 4 >= arena);
+    uint64_t content = content_bytes(content_get(WIDE));
+    UNTIL(w, 5 * SECOND, bytes_in(workers[0]) * 4 >= content);
     actor_cut(trainer, true);
     UNTIL(w, 5 * SECOND, world_all_active(w, 1));
     world_run(w, 2 * LEASE_US);
     actor_cut(trainer, false);
     UNTIL(w, LEASE_US, trainer_is_ready(trainer));
     UNTIL(w, SECOND, trainer->published.is_answered && !trainer->published.code);
-    for (int i = 0; i < 3; i++) MUST(w, bytes_in(workers[i]) == arena);
+    for (int i = 0; i < 3; i++) MUST(w, bytes_in(workers[i]) == content);
     MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}}) == 2);
     UNTIL(w, 5 * SECOND, world_all_active(w, 2));
     check_settled(w);
@@ -164,8 +164,8 @@ Test(kills, one_wrong_chunk)
     mem_corrupt_data(workers[0]->t, 20, 77);
     actor_t *late = world_worker(w, "w9", (worker_conf_t){0});
     UNTIL(w, 30 * SECOND, worker_active(late) == 1); /* the rest came from the publisher */
-    MUST(w, worker_node_core(late->worker)->counters.chunks_bad == 1);
-    MUST(w, actor_counters(late).bytes_in - content_arena_bytes(content_get(WIDE)) <= LIMIT_WINDOW_BYTES);
+    MUST(w, worker_node_core(late->worker)->bulk.chunks_bad == 1);
+    MUST(w, actor_counters(late).bytes_in - content_bytes(content_get(WIDE)) <= LIMIT_WINDOW_BYTES);
     world_run(w, SECOND);
     check_settled(w);
 }
@@ -218,7 +218,7 @@ Test(kills, lost_and_found)
     MUST(w, !strcmp(world_state(w, 1), "lost"));
     actor_stop(workers[1], false); /* its lease is over, its bytes are there */
     UNTIL(w, LEASE_US, worker_is_ready(workers[1]) && !strcmp(world_state(w, 1), "active"));
-    MUST(w, bytes_in(workers[1]) == content_arena_bytes(content_get(WIDE)));
+    MUST(w, bytes_in(workers[1]) == content_bytes(content_get(WIDE)));
     actor_start(workers[0]);
     UNTIL(w, LEASE_US, world_all_active(w, 1));
     world_run(w, SECOND);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A look inside a transfer.  A file of its own: broker and transfer each have a type called send_t. */
+/* A look inside a transfer.  A file of its own: broker and transfer each have a type called outbox_send_t. */
 #include "tests/scenario/leftover.h"
 
-#include "transfer/exchange.h"
+#include "transfer/exchange_state.h"
 
 leftover_t leftover_of(const transfer_t *t)
 {

@@ -34,7 +34,7 @@ static uint64_t rollout_messages(void)
 }
 
 typedef struct {
-    uint64_t messages, maps, bytes, arena;
+    uint64_t messages, maps, bytes, content;
 } cost_t;
 
 static cost_t cost_of(uint32_t worker_count, content_shape_t shape)
@@ -50,10 +50,10 @@ static cost_t cost_of(uint32_t worker_count, content_shape_t shape)
     world_run(w, SECOND);
     check_settled(w);
     cost_t cost = {.messages = rollout_messages() - before,
-                   .arena = content_arena_bytes(trainer->published.content)};
+                   .content = content_bytes(trainer->published.content)};
     for (uint32_t i = 0; i < worker_count; i++) {
         tr_counters_t c = actor_counters(workers[i]);
-        MUST(w, c.bytes_in == cost.arena);
+        MUST(w, c.bytes_in == cost.content);
         cost.maps += c.maps;
         cost.bytes += c.bytes_in;
     }
@@ -75,8 +75,8 @@ static void check_cost(uint32_t worker_count, uint32_t tensor_count)
                  (unsigned long long)many.messages);
     cr_assert_eq(few.maps, many.maps);
     cr_assert_eq(few.maps, worker_count + 1);
-    cr_assert_eq(few.bytes, worker_count * few.arena);
-    cr_assert_eq(many.bytes, worker_count * many.arena);
+    cr_assert_eq(few.bytes, worker_count * few.content);
+    cr_assert_eq(many.bytes, worker_count * many.content);
 }
 
 Test(publish, to_one) { check_cost(1, 18040); }
@@ -155,7 +155,7 @@ Test(publish, late_joiners_are_served_by_workers)
     actor_kill(trainer);
     actor_t *late = world_worker(w, "w9", (worker_conf_t){0});
     UNTIL(w, 2 * SECOND, worker_active(late) == 1);
-    MUST(w, actor_counters(late).bytes_in == content_arena_bytes(trainer->published.content));
+    MUST(w, actor_counters(late).bytes_in == content_bytes(trainer->published.content));
     world_run(w, SECOND);
     const copy_row_t *copy = track_copy(world_track(w, 1), "w9");
     MUST(w, copy->served_count == 1 && copy->served[0].kind == SOURCE_WORKER);

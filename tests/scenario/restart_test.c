@@ -51,8 +51,8 @@ static bool dies_at(uint64_t point, int kind)
     MUST(w, trainer->published.is_answered && !trainer->published.code && trainer->published.version == 2);
     UNTIL(w, LEASE_US, !strcmp(trainer->rolled.state, "active"));
     world_run(w, LEASE_US);
-    uint64_t both = content_arena_bytes(content_get((content_shape_t){1, 8, 1024})) +
-                    content_arena_bytes(trainer->published.content);
+    uint64_t both =
+        content_bytes(content_get((content_shape_t){1, 8, 1024})) + content_bytes(trainer->published.content);
     for (int i = 0; i < WORKERS; i++)
         MUST(w, actor_counters(workers[i]).bytes_in == both); /* nothing is fetched again */
     check_settled(w);
@@ -215,9 +215,9 @@ Test(restart, one_request_one_version)
  * one, or none. */
 static int fetched_percent(const actor_t *a, uint64_t version)
 {
-    const download_t *p = a->worker ? worker_node_adapter(a->worker, 0)->download : NULL;
+    const download_t *p = a->worker ? worker_node_adapter(a->worker, 0)->intake.download : NULL;
     if (!p || p->what->version != version) return -1;
-    return (int)(p->bytes_done * 100 / p->part->region_bytes);
+    return (int)(p->bytes_done * 100 / p->part->payload_bytes);
 }
 
 /* Version 1 is served, and all workers have 1 MiB/s each way.  w3 starts again when the others have so much of
@@ -250,7 +250,7 @@ Test(restart, a_worker_that_starts_again_in_a_rollout_fetches_what_is_decided_me
     MUST(w, !worker_active(workers[2]));
     UNTIL(w, 5 * SECOND, worker_active(workers[2]));
     MUST(w, worker_active(workers[2]) == 2);
-    MUST(w, actor_counters(workers[2]).bytes_in < content_arena_bytes(trainer->published.content) * 3 / 2);
+    MUST(w, actor_counters(workers[2]).bytes_in < content_bytes(trainer->published.content) * 3 / 2);
     world_run(w, SECOND);
     check_settled(w);
 }

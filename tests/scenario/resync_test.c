@@ -104,7 +104,8 @@ Test(resync, a_workers_word_that_it_refuses)
     MUST(w, strstr(trainer->rolled.message, "wary"));
     MUST(w, strstr(trainer->rolled.message, "the engine cannot load it"));
     UNTIL(w, LEASE_US,
-          !worker_node_adapter(wary->worker, 0)->download); /* it was announced again, and hears of the end */
+          !worker_node_adapter(wary->worker, 0)
+               ->intake.download); /* it was announced again, and hears of the end */
     check_settled(w);
 }
 

@@ -30,7 +30,7 @@ static void lose_version_1(uint64_t seed)
     UNTIL(w, 5 * SECOND, world_all_active(w, 1));
     actor_kill(trainer);
     late = world_worker(w, "w9", (worker_conf_t){.max_rate_bytes = 8u << 20});
-    UNTIL(w, 5 * SECOND, actor_counters(late).bytes_in * 2 >= content_arena_bytes(content_get(WIDE)));
+    UNTIL(w, 5 * SECOND, actor_counters(late).bytes_in * 2 >= content_bytes(content_get(WIDE)));
     actor_kill(holder);
     actor_start(trainer);
     UNTIL(w, 2 * LEASE_US, trainer_is_ready(trainer));

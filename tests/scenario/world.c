@@ -58,14 +58,14 @@ void world_note(world_t *w, const char *format, ...)
 
 static void picture_worker(const actor_t *a)
 {
-    const sync_t *s = &worker_node_adapter(a->worker, 0)->sync;
+    const versions_t *s = &worker_node_adapter(a->worker, 0)->versions;
     fprintf(stderr,
             "    session %d token %" PRIx64 " applied d%" PRIu64 "=v%" PRIu64 " decided d%" PRIu64
             "=v%" PRIu64 " slots %u:",
             (int)worker_node_core(a->worker)->member.session.state,
             worker_node_core(a->worker)->member.session.token, s->applied.decision, s->applied.version,
             s->decided.decision, s->decided.version, s->slot_count);
-    for (uint32_t i = 0; i < SYNC_ENTRIES; i++)
+    for (uint32_t i = 0; i < VERSIONS_ENTRIES; i++)
         if (s->entries[i].state)
             fprintf(stderr, " v%" PRIu64 "/%d@%d", s->entries[i].version, (int)s->entries[i].state,
                     s->entries[i].slot);
@@ -384,14 +384,14 @@ static void give_frame(actor_t *a, const mail_t *m)
         bool is_welcome = msg.type == MSG_WELCOME;
         is_stale =
             !is_welcome && ((msg_token(&msg) && msg_token(&msg) != s->token) || w->now_us >= s->lease_end_us);
-        decision = worker_node_adapter(a->worker, 0)->sync.applied.decision;
+        decision = worker_node_adapter(a->worker, 0)->versions.applied.decision;
         if (msg.type != MSG_HEARTBEAT_OK || is_stale)
             world_note(w, "  %s <- %s%s", a->name, msg_name(msg.type), is_stale ? " (stale)" : "");
         msg_fini(&msg);
     }
     node_event_t event = {SE_FRAME, bytes_of(m->data, m->bytes)};
     PRODUCT(a->ops->session(a->node, &event, w->now_us));
-    if (is_stale && worker_node_adapter(a->worker, 0)->sync.applied.decision != decision)
+    if (is_stale && worker_node_adapter(a->worker, 0)->versions.applied.decision != decision)
         world_fail(w, "%s applied what came under a stale token", a->name);
 }
 
@@ -432,6 +432,19 @@ static void delay_bytes(actor_t *a)
     if (a->t) mem_delay(a->t, a->w->now_us + LATENCY_MIN_US + world_random(a->w, LATENCY_SPREAD_US));
 }
 
+/* One piece of work. Memory may take its time, as where the kernel has to find it. */
+static bool work(actor_t *a)
+{
+    const world_t *w = a->w;
+    bool is_busy;
+    if (!a->ops->work || w->now_us < a->making_us) return false;
+    PRODUCT(is_busy = a->ops->work(a->node, w->now_us));
+    bool is_making =
+        a->conf.piece_us && a->worker && worker_node_adapter(a->worker, 0)->intake.state == INTAKE_RESERVING;
+    if (is_making) a->making_us = w->now_us + a->conf.piece_us;
+    return is_busy && !is_making;
+}
+
 static void client_turn(actor_t *a)
 {
     world_t *w = a->w;
@@ -443,12 +456,13 @@ static void client_turn(actor_t *a)
     mail_t *m;
     for (int i = 0; i < TURN_FRAMES && (m = arrived(a)); i++) busy |= give_mail(a, m);
     busy |= give_transfer(a);
-    if (a->ops->work) PRODUCT(busy |= a->ops->work(a->node, w->now_us));
+    busy |= work(a);
     check_all(w);
     uint64_t done = a->event_done;
     if (a->kind == ACTOR_WORKER) worker_app(a);
     if (a->kind == ACTOR_TRAINER) trainer_turn(a);
     busy |= done != a->event_done;
+    if (w->now_us < a->making_us && (due_us <= w->now_us || due_us > a->making_us)) due_us = a->making_us;
     a->due_us = busy ? w->now_us : due_us;
 }
 

@@ -57,7 +57,8 @@ typedef struct {
     const char *adapter;
     const char *group;
     uint32_t rank, ranks;
-    mem_link_t link; /* of its bytes; frames of the control plane take none of it */
+    mem_link_t link;   /* of its bytes; frames of the control plane take none of it */
+    uint64_t piece_us; /* a piece of memory takes so long; 0: no time */
 } worker_conf_t;
 typedef struct {
     const char *adapter;
@@ -102,7 +103,8 @@ struct actor {
     uint64_t event_count, event_done, events_by_type[32];
     /* workers */
     worker_conf_t conf;
-    node_io_t io; /* its worker's */
+    uint64_t making_us; /* until then it makes a piece of memory, and does no other work */
+    node_io_t io;       /* its worker's */
     worker_node_t *worker;
     const char *adapters[2];
     slot_t *holds[HOLDS_MAX];
@@ -129,6 +131,7 @@ typedef enum { POINT_BEFORE_COMMIT, POINT_AFTER_COMMIT, POINT_BEFORE_SEND } poin
 
 typedef struct world_opts {
     uint64_t seed, lease_ms, keep;
+    plan_shape_t shape;
 } world_opts_t; /* 0: 1, 4000, 1 (keep: as given) */
 
 struct world {

@@ -350,6 +350,7 @@ static int try_start(world_t *w)
                       .warn = io_warn};
     broker_opts_t opts = {.lease_ms = w->opts.lease_ms,
                           .keep = w->opts.keep,
+                          .shape = w->opts.shape,
                           .cluster = w->cluster,
                           .endpoint = "mem",
                           .data_dir = "mem",

@@ -68,7 +68,7 @@ void trainer_boot(actor_t *a)
                                   .changed = changed,
                                   .self = a};
     int rc;
-    do PRODUCT(rc = publisher_node_new(&opts, &t->io, &t->node));
+    do PRODUCT(rc = publisher_node_new(&opts, &t->io, &t->node, NULL));
     while (rc == HEDDLE_ERR_NO_MEMORY); /* it is started again */
     cr_assert_eq(rc, HEDDLE_OK);
     a->trainer_state = t;
@@ -117,7 +117,7 @@ static int write_and_seal(trainer_t *t, const content_t *c, uint64_t now_us)
 {
     pack_lay(t->pack, t->region->base);
     for (uint32_t i = 0; i < c->shape.count; i++)
-        memcpy(pack_tensor(t->pack, i), c->region + c->layout.places[i], c->layout.sizes[i]);
+        memcpy(pack_tensor(t->pack, i), c->payload + c->layout.places[i], c->layout.sizes[i]);
     int rc = pack_seal(t->pack, &t->sealed, NULL);
     if (rc) command(t->node, (command_t){.kind = COMMAND_GIVE_BACK, .slot = t->slot}, now_us);
     return rc;

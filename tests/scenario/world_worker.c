@@ -36,6 +36,7 @@ void worker_boot(actor_t *a)
                           .adapters = a->adapters,
                           .adapter_count = 1,
                           .slots = a->conf.slots,
+                          .max_rate_bytes = a->conf.max_rate_bytes,
                           .group = a->conf.group,
                           .rank = a->conf.rank,
                           .ranks = a->conf.ranks,
@@ -46,7 +47,7 @@ void worker_boot(actor_t *a)
                           .wake = wake,
                           .wake_self = a};
     int rc;
-    do PRODUCT(rc = worker_node_new(&opts, &a->io, &a->worker));
+    do PRODUCT(rc = worker_node_new(&opts, &a->io, &a->worker, NULL));
     while (rc == HEDDLE_ERR_NO_MEMORY); /* it is started again */
     cr_assert_eq(rc, HEDDLE_OK);
     a->node = a->worker;
@@ -91,28 +92,28 @@ void worker_app(actor_t *a)
 void worker_answers_late(actor_t *a)
 {
     if (!a->worker || a->conf.app == APP_NONE || a->stopped) return;
-    for (uint32_t i = 0; i < SYNC_ENTRIES; i++)
-        worker_answers(a, worker_node_adapter(a->worker, 0)->sync.entries[i].version);
+    for (uint32_t i = 0; i < VERSIONS_ENTRIES; i++)
+        worker_answers(a, worker_node_adapter(a->worker, 0)->versions.entries[i].version);
 }
 
 void worker_answers(actor_t *a, uint64_t version)
 {
-    const sync_entry_t *found =
-        a->worker && version ? sync_find(&worker_node_adapter(a->worker, 0)->sync, version) : NULL;
+    const versions_entry_t *found =
+        a->worker && version ? versions_find(&worker_node_adapter(a->worker, 0)->versions, version) : NULL;
     if (!found) return;
-    sync_state_t state = found->state;
-    if (state == SYNC_ARRIVED) answer_arrived(a, version);
-    if (state == SYNC_STAGED && found->offered) answer_commit(a, version);
+    versions_state_t state = found->state;
+    if (state == VERSIONS_ARRIVED) answer_arrived(a, version);
+    if (state == VERSIONS_STAGED && found->offered) answer_commit(a, version);
     a->due_us = a->w->now_us;
 }
 
 uint64_t worker_takes_up(const actor_t *a)
 {
-    const sync_t *sync = &worker_node_adapter(a->worker, 0)->sync;
-    for (uint32_t i = 0; i < SYNC_ENTRIES; i++)
-        if (sync->entries[i].state == SYNC_STAGED && sync->entries[i].offered)
-            return sync->entries[i].version;
-    const sync_entry_t *loading = sync_loading(sync);
+    const versions_t *versions = &worker_node_adapter(a->worker, 0)->versions;
+    for (uint32_t i = 0; i < VERSIONS_ENTRIES; i++)
+        if (versions->entries[i].state == VERSIONS_STAGED && versions->entries[i].offered)
+            return versions->entries[i].version;
+    const versions_entry_t *loading = versions_loading(versions);
     return loading ? loading->version : 0;
 }
 
@@ -129,17 +130,19 @@ void actor_leave(actor_t *a)
 
 uint64_t worker_active(const actor_t *a)
 {
-    const sync_entry_t *e = a->worker ? sync_active(&worker_node_adapter(a->worker, 0)->sync) : NULL;
+    const versions_entry_t *e =
+        a->worker ? versions_active(&worker_node_adapter(a->worker, 0)->versions) : NULL;
     return e ? e->version : 0;
 }
 
 bool worker_holds(const actor_t *a, uint64_t version)
 {
-    const sync_entry_t *e = a->worker ? sync_find(&worker_node_adapter(a->worker, 0)->sync, version) : NULL;
-    return e && sync_is_held(e);
+    const versions_entry_t *e =
+        a->worker ? versions_find(&worker_node_adapter(a->worker, 0)->versions, version) : NULL;
+    return e && versions_is_held(e);
 }
 
-bool worker_is_ready(const actor_t *a) { return a->worker && worker_node_adapter(a->worker, 0)->sync.up; }
+bool worker_is_ready(const actor_t *a) { return a->worker && worker_node_adapter(a->worker, 0)->versions.up; }
 
 uint64_t worker_slots_used(const actor_t *a) { return slots_count(worker_node_slots(a->worker), 0).used; }
 

@@ -34,6 +34,37 @@ static void stop_before_the_commit(void)
     MUST(w, workers[2]->inbox_count > 0);
 }
 
+/* The broker stands still.  A publication that was given up meanwhile is read when it goes on, and must not
+ * become active after its call has failed.  One whose call still waits does. */
+static void publish_while_the_broker_stands_still(uint64_t stop_us)
+{
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 1}});
+    UNTIL(w, 2 * SECOND, world_all_active(w, 1));
+    actor_stop(w->host, true);
+    trainer_publish(trainer, (publish_t){.shape = {.seed = 2}});
+    world_run(w, stop_us - SECOND);
+    trainer_gives_up(trainer);
+    world_run(w, SECOND);
+    MUST(w, w->host->inbox_count > 0);
+    actor_stop(w->host, false);
+    world_run(w, 2 * LEASE_US);
+    MUST(w, world_adapter(w)->last_version == 1 && world_all_active(w, 1));
+    actor_stop(w->host, true);
+    trainer_publish(trainer, (publish_t){.shape = {.seed = 3}});
+    world_run(w, stop_us);
+    actor_stop(w->host, false);
+    UNTIL(w, LEASE_US, world_all_active(w, 2));
+    check_settled(w);
+}
+Test(zombie, a_publication_that_was_given_up_is_not_recorded_past_a_lease)
+{
+    publish_while_the_broker_stands_still(2 * LEASE_US);
+}
+Test(zombie, a_publication_that_was_given_up_is_not_recorded_within_a_lease)
+{
+    publish_while_the_broker_stands_still(3 * SECOND);
+}
+
 /* Longer than its lease: what waits under the old token is nothing any more. */
 Test(zombie, a_queued_commit_is_not_applied)
 {
@@ -86,7 +117,7 @@ Test(zombie, an_older_commit_changes_nothing)
     send_commit(workers[0], token - 1, 2, 4);
     world_run(w, SECOND);
     MUST(w, worker_active(workers[0]) == 3 &&
-                worker_node_adapter(workers[0]->worker, 0)->sync.applied.decision == 3);
+                worker_node_adapter(workers[0]->worker, 0)->versions.applied.decision == 3);
     check_settled(w);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Versions as directories: complete or not there, linked atomically, pruned, and nothing left behind. */
 #include "core/clock.h"
-#include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_content.h"
 #include "tests/unit/worker_slot.h"
 #include "sidecar/export.h"
 #include "worker/slots.h"
@@ -48,15 +48,15 @@ TestSuite(exports, .init = setup, .fini = teardown);
 /* A hold on one more version. */
 static heddle_snapshot_t *snapshot(uint64_t version)
 {
-    test_arena_t a = arena_make(version, 4, 100);
+    test_content_t a = content_make(version, 4, 100);
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
-    cr_assert_eq(slot_take(slots, 0, (uint32_t)version, a.arena_bytes, &slot, NULL), HEDDLE_OK);
-    memcpy(slot->region->base, a.bytes, a.arena_bytes);
+    cr_assert_eq(slot_take(slots, 0, (uint32_t)version, a.content_bytes, &slot, NULL), HEDDLE_OK);
+    memcpy(slot->region->base, a.bytes, a.content_bytes);
     cr_assert_eq(
-        manifest_decode(
-            bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes), a.manifest_bytes),
-            &m, NULL),
+        manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.payload_bytes),
+                                 a.manifest_bytes),
+                        &m, NULL),
         HEDDLE_OK);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}),
                  HEDDLE_OK);
@@ -339,6 +339,23 @@ Test(exports, what_cannot_be_read_is_not_known_to_be_wrong)
     cr_assert_str_eq(found, "");
 }
 
+/* Both files are there, and they are no adapter: they have a digest that no version has. */
+Test(exports, what_was_damaged_is_not_missing)
+{
+    write_version(3);
+    char found[HEDDLE_DIGEST_TEXT];
+    heddle_error_t error;
+    digest_t digest;
+    int fd = open(in_root("policy@3/adapter_model.safetensors"), O_WRONLY | O_APPEND);
+    cr_assert_eq(write(fd, "xx", 2), 2);
+    close(fd);
+    cr_assert_eq(exports_look(in_root("policy@3"), "h1:", found, &error), HEDDLE_ERR_DIGEST_MISMATCH);
+    cr_assert(digest_parse(found, &digest) && digest_equal(&digest, &(digest_t){0}), "%s", found);
+    cr_assert_eq(unlink(in_root("policy@3/adapter_config.json")), 0);
+    cr_assert_eq(exports_look(in_root("policy@3"), "h1:", found, &error), HEDDLE_ERR_DIGEST_MISMATCH);
+    cr_assert_str_eq(found, "", "half of it is missing");
+}
+
 Test(exports, failed_version_is_removed_but_not_the_active_one)
 {
     write_version(1);
@@ -489,7 +506,7 @@ static pid_t bar_gate(int *ret_leave)
     return child;
 }
 
-Test(exports, whoever_stays_at_the_gate_holds_nobody_for_ever, .timeout = 10)
+Test(exports, a_process_that_stays_at_the_gate_delays_others_for_a_time, .timeout = 10)
 {
     static const char *const MINE[] = {"policy", NULL}, *const ANOTHERS[] = {"critic", NULL};
     heddle_error_t error = {0};

@@ -2,7 +2,7 @@
 /* Readers acquire and release, and give back views that others took, while the loop flips, drops, rewrites
  * and reuses slots; then close with holds still out. A reader that sees bytes of another version than it holds, or bytes that change, fails the
  * run.  Plain main: also runs under the thread sanitizer.  worker_slots [SECONDS [READERS]] */
-#include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_content.h"
 #include "tests/unit/worker_slot.h"
 #include "worker/slots.h"
 
@@ -11,12 +11,12 @@
 #include <stdatomic.h>
 #include <time.h>
 
-enum { SLOTS = 3, ARENAS = 4, READERS_MAX = 16 };
+enum { SLOTS = 3, CONTENTS = 4, READERS_MAX = 16 };
 
 static atomic_uint woken, torn, parked;
 static atomic_bool stop, closing;
 static atomic_ulong acquired, missed;
-static test_arena_t arenas[ARENAS];
+static test_content_t contents[CONTENTS];
 
 static owner_t owner; /* of the thread that is the loop here */
 static void wake(void *self)
@@ -34,7 +34,7 @@ static double seconds(void)
 
 static void check(const slot_t *held, uint64_t at)
 {
-    const test_arena_t *a = &arenas[held->view.version % ARENAS];
+    const test_content_t *a = &contents[held->view.version % CONTENTS];
     const uint8_t *view = held->region->view;
     if (view[at] != a->bytes[at] || !digest_equal(&held->h1, &a->h1)) atomic_fetch_add(&torn, 1);
 }
@@ -53,7 +53,7 @@ static void give_back(passed_t *p)
 {
     if (!p) return;
     if (p->slot->view.version != p->version) atomic_fetch_add(&torn, 1);
-    check(p->slot, p->version * 131 % arenas[0].region_bytes);
+    check(p->slot, p->version * 131 % contents[0].payload_bytes);
     heddle_views_put(p->tensor);
     free(p);
 }
@@ -87,7 +87,7 @@ static void *reader(void *arg)
         }
         atomic_fetch_add(&acquired, 1);
         if (version && held->view.version != version) atomic_fetch_add(&torn, 1);
-        for (uint64_t i = 0; i < 8; i++) check(held, (n * 131 + i * 997) % arenas[0].region_bytes);
+        for (uint64_t i = 0; i < 8; i++) check(held, (n * 131 + i * 997) % contents[0].payload_bytes);
         if (n % 16 == 5) pass(held, n);
         if (++n % 64 == 0) { /* now and then one is held for long */
             slot_release(&kept);
@@ -100,21 +100,21 @@ static void *reader(void *arg)
     atomic_fetch_add(&parked, 1);
     while (!atomic_load(&closing)) {}
     if (kept)
-        for (uint64_t i = 0; i < arenas[0].region_bytes; i += 61) check(kept, i);
+        for (uint64_t i = 0; i < contents[0].payload_bytes; i += 61) check(kept, i);
     slot_release(&kept);
     return NULL;
 }
 
 static void write_version(slots_t *s, uint32_t index, uint64_t version)
 {
-    const test_arena_t *a = &arenas[version % ARENAS];
+    const test_content_t *a = &contents[version % CONTENTS];
     slot_t *slot = NULL;
     manifest_t m;
-    if (slot_take(s, 0, index, a->arena_bytes, &slot, NULL)) abort();
-    memset(slot->region->base, 0xee, a->region_bytes);
-    memcpy(slot->region->base, a->bytes, a->arena_bytes);
+    if (slot_take(s, 0, index, a->content_bytes, &slot, NULL)) abort();
+    memset(slot->region->base, 0xee, a->payload_bytes);
+    memcpy(slot->region->base, a->bytes, a->content_bytes);
     const uint8_t *view = slot->region->view;
-    if (manifest_decode(bytes_of(view + manifest_offset(a->region_bytes), a->manifest_bytes), &m, NULL))
+    if (manifest_decode(bytes_of(view + manifest_offset(a->payload_bytes), a->manifest_bytes), &m, NULL))
         abort();
     if (slot_seal(slot, &(seal_t){.version = version, .h1 = a->h1, .step = -1, .manifest = &m})) abort();
     slots_activate(s, slot);
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
     static const char *const NAMES[] = {"policy"};
     node_io_t io = {.tr = &SLOT_TRANSFER, .owner = &owner};
     slots_t *s = NULL;
-    for (uint64_t i = 0; i < ARENAS; i++) arenas[i] = arena_make(i, 2, 64);
+    for (uint64_t i = 0; i < CONTENTS; i++) contents[i] = content_make(i, 2, 64);
     if (slots_new(NAMES, 1, &(slots_ops_t){.io = &io, .wake = wake}, &s)) return 9;
     write_version(s, 0, 1);
     pthread_t threads[READERS_MAX];
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
     slots_close(&s);
     for (int i = 0; i < count; i++) pthread_join(threads[i], NULL);
     give_back(atomic_exchange(&passed, NULL));
-    for (int i = 0; i < ARENAS; i++) free(arenas[i].bytes);
+    for (int i = 0; i < CONTENTS; i++) free(contents[i].bytes);
     printf("slots: %llu versions, %lu holds, %lu misses, %u wakes, %u torn\n", (unsigned long long)versions,
            atomic_load(&acquired), atomic_load(&missed), atomic_load(&woken), atomic_load(&torn));
     return atomic_load(&torn) || versions < 20 || atomic_load(&acquired) < 100;

@@ -6,7 +6,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-C = """include/heddle core proto wire memory transfer client worker sidecar trainer_client cli broker
+C = """include/heddle core proto formats wire memory transfer client worker sidecar trainer_client cli broker
        bench""".split()
 # Folders, with all below them, and single files.
 PYTHON = """python/heddle python/tests python/tools examples bench tools/surfaces

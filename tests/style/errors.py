@@ -7,7 +7,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-ROOMS = "core proto wire memory transfer client trainer_client worker sidecar broker cli".split()
+ROOMS = "core proto formats wire memory transfer client trainer_client worker sidecar broker cli".split()
 LISTED = re.compile(r'^    X\([A-Z_]+, \d+, "([a-z_]+)", (\d+), [A-Z]+, ([01]),', re.M)
 ROW = re.compile(r"^\| `([a-z_]+)` \| (\d+) \| (yes|no) \| (.*?) \| (.*?) \| (.*?) \|$", re.M)
 TEXT = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
@@ -29,9 +29,10 @@ def said_by_sources():
 # Hints of the library, and of the broker to its clients, are read in C and Python too: they name the fields
 # of options (opts.x), which each program puts into its own words.  What heddle-broker is started with is
 # meant as an option, and so is what stands in a command (`...`).
-LIBRARY = "core proto wire memory transfer client trainer_client worker broker".split()
+LIBRARY = "core proto formats wire memory transfer client trainer_client worker broker".split()
 HINT = re.compile(r"error_hint\((.*?)\);", re.S)
 OF_THE_BROKER = {"--data", "--keep", "--keys", "--insecure", "--help", "--key", "--role", "--version"}
+OF_A_PROGRAM = {"option.c", "option_guess.c"}       # the parser itself
 
 
 def options_in_hints():
@@ -40,7 +41,7 @@ def options_in_hints():
             for call in HINT.findall(path.read_text()):
                 text = re.sub(r"`[^`]*`", "", GLUE.sub("", NUMBER.sub("…", call)))
                 named = {o for t in TEXT.findall(text) for o in re.findall(r"--[a-z][a-z-]*", t)}
-                for option in named - OF_THE_BROKER if path.name != "option.c" else ():
+                for option in named - OF_THE_BROKER if path.name not in OF_A_PROGRAM else ():
                     yield f"{path.relative_to(ROOT)}: a hint names {option}: say opts.x"
 
 

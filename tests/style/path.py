@@ -8,7 +8,10 @@ call of its name, or as the word at the end of the line says.  Prints what is wr
   message   a frame of another process comes: a table or an argument names the function
   turn      the loop calls it in each turn: likewise
   table     an earlier step calls the member of a table of operations that is set to the function
-  queue     an earlier step hands its name to the loop's thread"""
+  queue     an earlier step hands its name to the loop's thread
+
+A step is indented by two columns more than the last step before it that leads to it; one that no step leads
+to is at the margin."""
 import functools
 import pathlib
 import re
@@ -16,12 +19,13 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/architecture.md"
-ROOMS = "broker client core memory proto sidecar trainer_client transfer wire worker".split()
+ROOMS = "broker client core formats memory proto sidecar trainer_client transfer wire worker".split()
 LIST = re.compile(r"^<!-- path of a version -->$(.*)^<!-- end of the path -->$", re.M | re.S)
-STEP = re.compile(r"^([a-z_/]+\.c) +([a-z_0-9]+)(?: +([a-z]+))?$")
+STEP = re.compile(r"^([a-z_/]+\.c)( +)([a-z_0-9]+)(?: +([a-z]+))?$")
 LEG = re.compile(r"^[A-Z].*:$")         # a heading within the list
+MARGIN = 34                             # where the first step of a section begins
 WORDS = {"call", "message", "turn", "table", "queue"}
-MOST = 140                              # it is to be read in a few minutes
+MOST, MOST_OVER_NETWORK = 125, 60       # each is to be read in a few minutes
 QUIET = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"', re.S)
 
 
@@ -78,49 +82,61 @@ def members(step):
     return {member for file in files_of(step) for member in setting.findall(source(file))}
 
 
-def leads(before, step, word):
-    """True when the step is reached as the word says."""
-    bodies = [defined(*caller)[1] for caller in before]
+def leads(caller, step, word):
+    """True when an earlier step leads to this one as the word says."""
+    body = defined(*caller)[1]
+    if word == "table":
+        return any(re.search(rf"(?:->|\.){member}\(", body) for member in members(step))
+    if word == "queue":
+        return is_named(step, body)
+    return not word and calls(caller, step)
+
+
+def is_begun(step, word):
+    """True when the step is reached as the word says, without an earlier one."""
     if word == "call":
         return step[1].startswith("heddle_")
-    if word == "table":
-        return any(re.search(rf"(?:->|\.){member}\(", body) for member in members(step) for body in bodies)
-    if word == "queue":
-        return any(is_named(step, body) for body in bodies)
     return any(is_named(step, source(file)) for file in files_of(step))
 
 
 found = LIST.search(PAGE.read_text())
 if not found:
     sys.exit(f"path: {PAGE.name} has no list between its markers")
-wrong, count, before = [], 0, []
+wrong, counts, before, is_over_network = [], [0, 0], [], False
 for line in filter(None, (line.strip() for line in found[1].splitlines())):
-    step = STEP.match(line)
-    if not step:
+    match = STEP.match(line)
+    if not match:
         if LEG.match(line):
-            before = []
+            before, is_over_network = [], line.startswith("Over a network: ")
         elif line != "```":
             wrong.append(f"{line!r} is neither a step nor a leg")
         continue
-    count += 1
-    name, function, word = step.groups()
+    counts[is_over_network] += 1
+    name, gap, function, word = match.groups()
+    step, column = (name, function), len(name) + len(gap)
     if not (ROOT / name).is_file():
         wrong.append(f"{function}: there is no file {name}")
-    elif not defined(name, function):
+        continue
+    if not defined(*step):
         wrong.append(f"{name} defines no function {function}")
-    else:
-        is_called = any(calls(caller, (name, function)) for caller in before)
-        if word and word not in WORDS:
-            wrong.append(f"{function}: {word} is not one of {' '.join(sorted(WORDS))}")
-        elif word and is_called:
-            wrong.append(f"{function}: an earlier step calls it, so that '{word}' is wrong")
-        elif word and not leads(before, (name, function), word):
-            wrong.append(f"{function}: it is not reached by '{word}'")
-        elif not word and not is_called:
-            wrong.append(f"{name}: no earlier step of its section calls {function}")
-        wrong += [f"{other} defines {function} too, as {name} does" for other in homonyms(name, function)]
-        before.append((name, function))
-if not 20 <= count <= MOST:
-    wrong.append(f"{count} steps; 20 to {MOST} are expected")
-print("\n".join(f"{PAGE.name}: {w}" for w in wrong) if wrong else f"path: {count} steps are a chain")
+        continue
+    if word and word not in WORDS:
+        wrong.append(f"{function}: {word} is not one of {' '.join(sorted(WORDS))}")
+    elif word and any(calls(caller, step) for caller, _ in before):
+        wrong.append(f"{function}: an earlier step calls it, so that '{word}' is wrong")
+    from_here = word in ("call", "message", "turn")
+    callers = (at + 1 for caller, at in reversed(before) if leads(caller, step, word))
+    depth = 0 if from_here else next(callers, None)
+    if depth is None or (from_here and not is_begun(step, word)):
+        wrong.append(f"{function}: it is not reached by '{word}'" if word else
+                     f"{name}: no earlier step of its section calls {function}")
+    elif column != MARGIN + 2 * depth:
+        wrong.append(f"{function}: it begins in column {column}, a step at depth {depth} in column "
+                     f"{MARGIN + 2 * depth}")
+    wrong += [f"{other} defines {function} too, as {name} does" for other in homonyms(*step)]
+    before.append((step, depth or 0))
+for count, most in zip(counts, (MOST, MOST_OVER_NETWORK), strict=True):
+    if not 20 <= count <= most:
+        wrong.append(f"{count} steps; 20 to {most} are expected")
+print("\n".join(f"{PAGE.name}: {w}" for w in wrong) if wrong else f"path: {sum(counts)} steps are a chain")
 sys.exit(1 if wrong else 0)

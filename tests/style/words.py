@@ -1,26 +1,31 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Messages are plain technical English: threads, processes and peers are not persons.  No string literal of C
-or Python (messages, help texts, docstrings), and no page, has a word of WORDS.  What is not a thing "is not a
-thing": "is no thing" reads as if there were none.
+or Python (messages, help texts, docstrings), no comment of the Python that is installed, and no page, nor the
+name of a test that a page cites, has a word of WORDS.  What is not a thing "is not a thing": "is no thing"
+reads as if there were none.
 Prints the places and exits with 1.
 
 What a message says: what failed, where, what was expected, what was found, what to do."""
 import ast
+import io
 import pathlib
 import re
 import sys
+import tokenize
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = re.compile(r"\b(nobody|whoever|somebody|anybody|everybody|heard\s+of|mended|"
                    r"(?:is|are|was|were)\s+told|"
                    r"(?<!there )(?<!there\n)(?:is|are|was|were)\s+no\s+(?!longer)[a-z]\w*)\b", re.I)
-C = """include/heddle core proto wire memory transfer client worker sidecar trainer_client cli broker bench
-       tools examples""".split()
+C = """include/heddle core proto formats wire memory transfer client worker sidecar trainer_client cli broker
+       bench tools examples""".split()
 PYTHON = "python/heddle python/tools tools examples bench".split()
+INSTALLED = "python/heddle"
 SHELL = "tools examples .ci".split()
 PAGES = """*.md docs/*.md docs/man/* python/*.md examples/*/*.md deploy/heddle.env
            deploy/completion/*""".split()
+CITED = re.compile(r"`[a-z/_]+(?:\.c|\.py)?: [a-z0-9_]+`")         # a test
 # A comment, or a literal: what begins first ends first.
 C_TOKEN = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'', re.S)
 
@@ -44,6 +49,16 @@ def strings_of_python(text):
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, node.value
+
+
+def comments_of_python(text):
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def text_of_page(text):
+    yield 1, CITED.sub(lambda cited: cited[0].replace("_", " "), text)
 
 
 def strings_of_shell(text):
@@ -76,7 +91,8 @@ def sources():
         pages = [p for p in sorted(ROOT.glob(pattern)) if p.is_file()]
         if not pages:
             sys.exit(f"words: no pages {pattern}")
-        yield from ((p, lambda text: [(1, text)]) for p in pages)
+        yield from ((p, text_of_page) for p in pages)
+    yield from ((p, comments_of_python) for p in sorted((ROOT / INSTALLED).rglob("*.py")))
 
 
 wrong, count = [], 0

@@ -23,7 +23,7 @@ typedef struct {
 
 static size_t *notes; /* shared with the children */
 
-void batch_note(note_t note)
+void batch_note(batch_note_t note)
 {
     if (notes) __atomic_add_fetch(&notes[note], 1, __ATOMIC_RELAXED);
 }

@@ -10,14 +10,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef enum { NOTE_FINE, NOTE_REFUSED, NOTE_RESTARTED, NOTE_COUNT } note_t;
+typedef enum { NOTE_FINE, NOTE_REFUSED, NOTE_RESTARTED, NOTE_COUNT } batch_note_t;
 typedef struct {
     size_t bad, notes[NOTE_COUNT];
 } batch_result_t;
 
 batch_result_t batch_run(void (*run)(void *self, uint64_t nth), void *self, const uint64_t *list,
                          size_t count, const char *repeat);
-void batch_note(note_t note); /* in a run */
+void batch_note(batch_note_t note); /* in a run */
 /* The row that is asked for without --only: CRITERION_TEST_PATTERN, as tests/mutants/run sets it; NULL: all. */
 const char *batch_only(void);
 int batch_usage(const char *program);

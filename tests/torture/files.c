@@ -10,7 +10,7 @@
  * the failure, without a leak, and a second one goes on, as after a restart. */
 #include "tests/torture/batch.h"
 #include "tests/torture/files.h"
-#include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_content.h"
 #include "tests/unit/worker_slot.h"
 #include "wire/keys.h"
 #include "sidecar/export.h"
@@ -150,12 +150,12 @@ static void nothing(void *self) { (void)self; }
 
 static heddle_snapshot_t *snapshot(uint64_t version)
 {
-    test_arena_t a = arena_make(version, 4, 100);
+    test_content_t a = content_make(version, 4, 100);
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
-    cr_assert_eq(slot_take(slots, 0, (uint32_t)version, a.arena_bytes, &slot, NULL), HEDDLE_OK);
-    memcpy(slot->region->base, a.bytes, a.arena_bytes);
-    const uint8_t *manifest = (const uint8_t *)slot->region->view + manifest_offset(a.region_bytes);
+    cr_assert_eq(slot_take(slots, 0, (uint32_t)version, a.content_bytes, &slot, NULL), HEDDLE_OK);
+    memcpy(slot->region->base, a.bytes, a.content_bytes);
+    const uint8_t *manifest = (const uint8_t *)slot->region->view + manifest_offset(a.payload_bytes);
     cr_assert_eq(manifest_decode(bytes_of(manifest, a.manifest_bytes), &m, NULL), HEDDLE_OK);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = -1, .manifest = &m}),
                  HEDDLE_OK);

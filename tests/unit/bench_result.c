@@ -224,10 +224,10 @@ Test(compare, another_way_of_the_bytes_is_told)
     json_decref(a.machine);
     json_decref(b.machine);
     a.machine = machine_facts("/tmp");
-    setenv("HEDDLE_TRANSFER_MODE", "eager", 1);
+    setenv("HEDDLE_TRANSFER_MODE", "rendezvous", 1);
     b.machine = machine_facts("/tmp");
     cr_assert_eq(compare_make(&a, &b, &c, NULL), HEDDLE_OK);
-    cr_assert(strstr(c.warnings[0], "transfer_mode differs") && strstr(c.warnings[0], "eager"), "%s",
+    cr_assert(strstr(c.warnings[0], "transfer_mode differs") && strstr(c.warnings[0], "rendezvous"), "%s",
               c.warnings[0]);
     compare_fini(&c);
     result_fini(&a);

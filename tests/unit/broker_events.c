@@ -41,6 +41,20 @@ Test(events, seq_counts_from_one_and_names_are_those_of_the_contract)
     cr_assert_str_eq(events_name((event_type_t)99), "unknown");
 }
 
+Test(events, a_long_message_is_cut_at_a_word)
+{
+    event_row_t *e = events_add(&log_, EVENT_WORKER_JOINED, NULL, 0, "w1", NOW);
+    char words[300] = "";
+    while (strlen(words) < 200) strcat(words, "slots ");
+    events_message(e, HEDDLE_ERR_NO_SLOT, "%s", words);
+    const char *cut = events_at(&log_, 1)->message;
+    cr_assert(strlen(cut) > 140 && !strcmp(cut + strlen(cut) - 9, "slots ..."), "no half of a word: %s", cut);
+    for (char *c = words; *c; c++) *c = 'x';
+    events_message(e, HEDDLE_ERR_NO_SLOT, "%s", words);
+    cr_assert_eq(strlen(events_at(&log_, 1)->message), sizeof e->message - 1,
+                 "one word is cut where it must");
+}
+
 Test(events, the_oldest_go_first)
 {
     for (unsigned i = 0; i < LIMIT_EVENTS + 5; i++)

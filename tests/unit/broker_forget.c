@@ -3,7 +3,7 @@
 #include "broker_rig.h"
 
 #include "broker/questions/query.h"
-#include "broker/questions/report.h"
+#include "broker/questions/answer.h"
 
 TestSuite(forget, .init = rig_start, .fini = rig_stop);
 
@@ -29,10 +29,10 @@ static const msg_error_t *refused(const char *code)
 static bool is_forgotten(void)
 {
     msg_query_t q = {.op = "versions", .name = "policy"};
-    report_view_t view = broker_report_view(R.b, R.now);
-    report_page_t page = {0};
+    answer_view_t view = broker_answer_view(R.b, R.now);
+    answer_page_t page = {0};
     heddle_error_t e;
-    int rc = report_page(&view, &q, &page, &e);
+    int rc = answer_page(&view, &q, &page, &e);
     json_decref(page.body);
     return rc == HEDDLE_ERR_NOT_FOUND && !rig_adapter()->version_count && !rig_adapter()->decision;
 }
@@ -83,6 +83,7 @@ Test(forget, a_mistyped_name_is_free_again)
     rig_error(ADMIN, "not_found");
     rig_restart();
     cr_assert(is_forgotten());
+    cr_assert_str_eq(rig_event(EVENT_BROKER_STARTED)->message, "epoch 2, 0 adapters");
     rig_pass(2 * LEASE_MS); /* it settles */
     publish_to(1, (rig_publish_t){.digest = 5});
     roll_out(1, 2, 1, 5);
@@ -112,7 +113,10 @@ Test(forget, not_while_a_worker_subscribes_to_it)
     one_that_was_served();
     const msg_error_t *e = refused("worker_alive");
     cr_assert_str_eq(e->found, "w1");
-    cr_assert(strstr(e->hint, "end them"), "%s", e->hint);
+    cr_assert_str_eq(e->hint, "end w1, or start it without this adapter; `heddle workers` shows it");
+    rig_worker(W2, "w2");
+    cr_assert_str_eq(refused("worker_alive")->hint,
+                     "end w1, w2, or start them without this adapter; `heddle workers` shows them");
 }
 
 /* What it restates is not taken for a newer registry, nor for what is published later. */
@@ -148,6 +152,68 @@ Test(forget, one_that_was_served_goes_when_its_workers_have_left)
     rig_pass(2 * LEASE_MS);
     rig_restart();
     cr_assert(is_forgotten());
+}
+
+/* The broker does not remember which of the two it was. */
+static const char NOT_REMEMBERED[] = "policy@1 is not remembered: it ended long ago, or was forgotten";
+
+/* What the next question says of version 1; a wait and an activation give it in an answer. */
+static void is_not_remembered(const char *op, const char *code)
+{
+    rig_drop_letters();
+    rig_query(ADMIN, (msg_query_t){.op = op, .name = "policy", .version = 1});
+    if (!strcmp(op, "wait")) {
+        const msg_report_t *r = &rig_last(ADMIN, MSG_REPORT)->report;
+        json_t *body;
+        heddle_error_t e;
+        cr_assert_str_eq(r->code, code);
+        cr_assert_eq(value_decode(r->body, &body, &e), HEDDLE_OK);
+        const json_t *error = json_object_get(body, "error");
+        cr_assert_str_eq(json_string_value(json_object_get(error, "message")), NOT_REMEMBERED);
+        cr_assert_not(json_is_string(json_object_get(error, "found")));
+        json_decref(body);
+        return;
+    }
+    const msg_error_t *e = rig_error(ADMIN, code);
+    cr_assert_str_eq(e->message, NOT_REMEMBERED, "%s: %s", op, e->message);
+    cr_assert(!*e->found && !strstr(e->hint, "--keep"), "%s: %s", e->found, e->hint);
+}
+
+/* What was published and forgotten is not said to have been never published to. */
+Test(forget, all_questions_about_a_forgotten_adapter_have_one_text)
+{
+    static const char *const OPS[] = {"versions", "wait", "verify", "pull", "rollback", "resume", "forget"};
+    a_name_that_was_mistyped();
+    forget("policy");
+    for (size_t i = 0; i < sizeof OPS / sizeof *OPS; i++) {
+        rig_drop_letters();
+        rig_query(ADMIN, (msg_query_t){.op = OPS[i], .name = "policy"});
+        const msg_error_t *e = rig_error(ADMIN, "not_found");
+        cr_assert_str_eq(e->message, "there is no adapter \"policy\"", "%s: %s", OPS[i], e->message);
+        cr_assert_str_eq(e->expected, "nothing: there is none", "%s: %s", OPS[i], e->expected);
+        cr_assert_str_eq(e->found, "policy", "%s: %s", OPS[i], e->found);
+        cr_assert_str_eq(e->hint, "`heddle adapters` lists what there is", "%s: %s", OPS[i], e->hint);
+    }
+}
+
+Test(forget, what_is_said_of_a_version_that_was_forgotten)
+{
+    one_that_was_served();
+    rig_leave(W1);
+    forget("policy");
+    publish_to(1, (rig_publish_t){.digest = 3});
+    roll_out(1, 3, 3, 3);
+    is_not_remembered("wait", "version_lost");
+    is_not_remembered("verify", "version_lost");
+    is_not_remembered("pull", "version_lost");
+    is_not_remembered("versions", "not_found");
+    is_not_remembered("activate", "not_activatable");
+    is_not_remembered("rollback", "not_activatable");
+    rig_drop_letters();
+    rig_query(ADMIN, (msg_query_t){.op = "rollback", .name = "policy"});
+    const msg_error_t *e = rig_error(ADMIN, "not_activatable");
+    cr_assert_str_eq(e->found, "no earlier version is remembered");
+    cr_assert_str_eq(e->hint, "`heddle versions policy` lists what there is", "3 is not the first one");
 }
 
 Test(forget, a_wait_for_it_ends_and_other_adapters_stay)
@@ -207,4 +273,24 @@ Test(forget, waits_for_the_transaction_before_it)
     rig_confirm(HEDDLE_OK);
     cr_assert(is_forgotten());
     cr_assert(rig_has(ADMIN, MSG_REPORT));
+}
+
+/* Its rows are gone when the worker would be told what it is to serve. */
+Test(forget, a_worker_that_joins_meanwhile_waits_for_its_end)
+{
+    a_name_that_was_mistyped();
+    R.is_late = true;
+    forget("policy");
+    cr_assert(rig_is_committing());
+    msg_subscription_t its = {.adapter = "policy"}, another = {.adapter = "critic"};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &its, 1, NULL, 0);
+    rig_hello(W2, ROLE_WORKER);
+    rig_join_with(W2, "w2", &another, 1, NULL, 0);
+    cr_assert_eq(R.tokens[W1], 0);
+    cr_assert_neq(R.tokens[W2], 0, "it has nothing to do with it");
+    rig_confirm(HEDDLE_OK);
+    cr_assert(is_forgotten());
+    cr_assert_neq(R.tokens[W1], 0);
+    cr_assert_eq(rig_last(W1, MSG_WELCOME)->welcome.adapter_count, 1);
 }

@@ -3,7 +3,7 @@
 #include "broker_rig.h"
 
 #include "broker/questions/query.h"
-#include "broker/questions/report.h"
+#include "broker/questions/answer.h"
 
 enum { BOSS = 1, WORKER = 2, OTHER = 3, WRITER = 4, READER = 5, STRANGER = 6 };
 static const char *const KEY[] = {[BOSS] = "1aaaaaaaaaabbbbbbbbbbccccccccccddddddddd",
@@ -79,9 +79,9 @@ Test(keys, a_stranger_is_told_once_he_says_hello_and_else_not_heard)
 static const json_t *warnings(json_t **ret_body)
 {
     heddle_error_t e;
-    report_page_t page = {0};
-    report_view_t view = broker_report_view(R.b, R.now);
-    cr_assert_eq(report_page(&view, &(msg_query_t){.op = "status"}, &page, &e), HEDDLE_OK);
+    answer_page_t page = {0};
+    answer_view_t view = broker_answer_view(R.b, R.now);
+    cr_assert_eq(answer_page(&view, &(msg_query_t){.op = "status"}, &page, &e), HEDDLE_OK);
     *ret_body = page.body;
     return json_object_get(page.body, "warnings");
 }
@@ -243,8 +243,10 @@ Test(keys, revocation_ends_a_worker_at_once)
     rig_beat(WORKER);
     cr_assert(!rig_has(WORKER, MSG_ERROR) && !rig_has(WORKER, MSG_HEARTBEAT_OK), "dropped");
     cr_assert(!broker_lets_in(R.b, KEY[WORKER]));
+    R.warned[0] = 0;
     rig_hello(WORKER, ROLE_WORKER);
     rig_error(WORKER, "denied");
+    cr_assert(!strncmp(R.warned, "keys.refused the key ", 21), "%s", R.warned);
     rig_drop_letters();
     rig_beat(OTHER);
     cr_assert(rig_has(OTHER, MSG_HEARTBEAT_OK), "who has another key notices nothing");

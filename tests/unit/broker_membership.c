@@ -114,9 +114,9 @@ Test(membership, a_source_is_found_by_the_token_that_it_had_before)
     cr_assert_eq(membership_source(&mem, before | 7), w1, "w3 named it too, and later");
     cr_assert_null(membership_source(&mem, before | 6));
     cr_assert_null(membership_source(&mem, 0), "w4 named none");
-    membership_end(&mem, w3, MEMBER_LEFT, now);
+    membership_end(&mem, w3, END_LEFT, now);
     cr_assert_eq(membership_source(&mem, before | 7), w1);
-    membership_end(&mem, w1, MEMBER_LOST, now);
+    membership_end(&mem, w1, END_LAPSED, now);
     cr_assert_null(membership_source(&mem, before | 7), "READY only");
     cr_assert(member_is_ready(w4));
 }
@@ -137,7 +137,7 @@ Test(membership, a_join_makes_a_ready_row_with_a_token_of_the_epoch)
     cr_assert_not_null(member_sub(m, "critic"));
     cr_assert_null(member_sub(m, "other"));
     cr_assert_eq(m->lease_end_us, now.us + LEASE_US);
-    cr_assert_eq(got.fenced_token, 0);
+    cr_assert_eq(got.replaced_token, 0);
     cr_assert_eq(admit((join_t){"w0", 10, 4, 2})->token, 3ull << 32 | 2, "tokens only go up");
     cr_assert_str_eq(mem.workers[0]->name, "w0");
 }
@@ -198,7 +198,7 @@ Test(membership, unequal_ucx_versions_are_refused_with_both_and_the_fix)
                  "w1 itself may come back with another");
     cr_assert_null(open_as("policy", "t", 4, 9, "1.22.0"));
     cr_assert_eq(error.code, HEDDLE_ERR_UCX_VERSION);
-    membership_end(&mem, membership_worker(&mem, "w1"), MEMBER_LEFT, now);
+    membership_end(&mem, membership_worker(&mem, "w1"), END_LEFT, now);
     cr_assert_eq(decide((join_t){"w2", 2, 0, 2, "1.22.0"}), HEDDLE_OK, "who left does not count");
     cr_assert_not_null(open_as("policy", "t", 4, 9, "1.22.0"));
     cr_assert_eq(decide((join_t){"w3", 5, 0, 3, "1.13.1"}), HEDDLE_ERR_UCX_VERSION, "publishers count too");
@@ -221,6 +221,8 @@ Test(membership, a_live_holder_is_named)
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_ERR_WORKER_ALIVE);
     cr_assert_not_null(strstr(error.message, "on host, pid 101"), "%s", error.message);
     cr_assert_not_null(strstr(error.message, "500 ms ago"));
+    cr_assert_str_eq(error.hint,
+                     "choose another opts.name, or end that worker; opts.join_timeout_ms bounds this wait");
     cr_assert_eq(error.retriable, 1);
     cr_assert_eq(retry_ms, 1000);
 }
@@ -234,8 +236,9 @@ Test(membership, a_silent_holder_is_fenced)
     pass(1); /* two heartbeats */
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
     member_t *new = admit((join_t){"w1", 2, 0, 2});
-    cr_assert_eq(got.fenced_peer, 1);
-    cr_assert_eq(got.fenced_token, old_token);
+    cr_assert_eq(got.replaced_peer, 1);
+    cr_assert_eq(got.replaced_token, old_token);
+    cr_assert(got.is_fenced);
     cr_assert_null(membership_by_token(&mem, old_token), "I11");
     cr_assert_eq(membership_by_token(&mem, new->token), new);
     cr_assert_eq(mem.worker_count, 1);
@@ -247,7 +250,7 @@ Test(membership, a_holder_whose_connection_is_gone_is_fenced_at_once)
     admit((join_t){"w1", 1, 0, 1})->is_gone = true;
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
     const member_t *new = admit((join_t){"w1", 2, 0, 2});
-    cr_assert_eq(got.fenced_peer, 1);
+    cr_assert(got.replaced_peer == 1 && got.is_fenced);
     cr_assert_eq(new->counts.fenced, 0, "a process that was killed and started again is no rival");
 }
 
@@ -256,7 +259,7 @@ Test(membership, the_same_life_replaces_itself_at_once_and_fences_nobody)
     uint64_t old_token = admit((join_t){"w1", 1, 0, 1})->token;
     cr_assert_eq(decide((join_t){"w1", 2, 0, 1}), HEDDLE_OK);
     member_t *new = admit((join_t){"w1", 2, 0, 1});
-    cr_assert_eq(got.fenced_token, 0);
+    cr_assert(got.replaced_token == old_token && !got.is_fenced);
     cr_assert_null(membership_by_token(&mem, old_token));
     cr_assert_eq(new->counts.fenced, 0);
     cr_assert_gt(new->token, old_token);
@@ -265,20 +268,42 @@ Test(membership, the_same_life_replaces_itself_at_once_and_fences_nobody)
 Test(membership, lost_and_left_rows_make_place)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});
-    membership_end(&mem, m, MEMBER_LOST, now);
+    membership_end(&mem, m, END_LAPSED, now);
     cr_assert_eq(membership_worker(&mem, "w1")->state, MEMBER_LOST);
     cr_assert_eq(mem.ended_count, 1);
     cr_assert_eq(decide((join_t){"w1", 2, 0, 2}), HEDDLE_OK);
     m = admit((join_t){"w1", 2, 0, 2});
-    cr_assert_eq(got.fenced_token, 0, "there was no session to fence");
+    cr_assert_eq(got.replaced_token, 0, "there was no session to fence");
     cr_assert_eq(m->counts.fenced, 0, "another process: the lost one is not there any more");
     cr_assert_eq(mem.ended_count, 0);
-    membership_end(&mem, m, MEMBER_LOST, now);
+    membership_end(&mem, m, END_LAPSED, now);
     m = admit((join_t){"w1", 3, 0, 2});
     cr_assert_eq(m->counts.fenced, 1, "the same process: it stood still past its lease");
-    membership_end(&mem, m, MEMBER_LEFT, now);
+    membership_end(&mem, m, END_LEFT, now);
     m = admit((join_t){"w1", 4, 0, 3});
     cr_assert_eq(m->counts.fenced, 0, "another process: the name had become free");
+}
+
+Test(membership, each_end_has_a_state_and_a_reason)
+{
+    static const struct {
+        member_end_t end;
+        member_state_t state;
+        int code;
+        const char *why;
+    } ROWS[] = {
+        {END_LEFT, MEMBER_LEFT, HEDDLE_OK, ""},
+        {END_LAPSED, MEMBER_LOST, HEDDLE_ERR_UNAVAILABLE, "its lease ended: no message for 2500 ms"},
+        {END_SHUT_OUT, MEMBER_LOST, HEDDLE_ERR_DENIED, "its key was revoked"},
+        {END_NOT_RETURNED, MEMBER_LOST, HEDDLE_ERR_UNAVAILABLE, "did not return after the broker's restart"},
+    };
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        member_t *m = admit((join_t){"w1", i + 1, 0, i + 1});
+        pass(2500);
+        membership_end(&mem, m, ROWS[i].end, now);
+        cr_assert(m->state == ROWS[i].state && m->end_code == ROWS[i].code, "row %zu", i);
+        cr_assert_str_eq(m->end_message, ROWS[i].why);
+    }
 }
 
 Test(membership, one_publisher_an_adapter)
@@ -288,12 +313,13 @@ Test(membership, one_publisher_an_adapter)
     cr_assert_eq(membership_publisher(&mem, "policy"), p);
     cr_assert_null(membership_publisher(&mem, "critic"));
     p = open_as("policy", "t2", 2, 2, "1.13.1");
-    cr_assert_eq(got.fenced_token, first);
-    cr_assert_eq(got.fenced_peer, 1);
+    cr_assert_eq(got.replaced_token, first);
+    cr_assert(got.replaced_peer == 1 && got.is_fenced);
     cr_assert_eq(mem.publisher_count, 1);
     open_as("critic", "t2", 2, 2, "1.13.1");
     cr_assert_str_eq(mem.publishers[0]->subs[0].adapter, "critic");
-    membership_end(&mem, p, MEMBER_LOST, now);
+    membership_end(&mem, p, END_LAPSED, now);
+    cr_assert_str_eq(p->subs[0].adapter, "policy", "its row can still be read");
     cr_assert_null(membership_publisher(&mem, "policy"), "publishers are not listed when gone");
     cr_assert_eq(mem.ended_count, 0);
 }
@@ -336,7 +362,7 @@ Test(membership, a_publisher_on_loopback_that_no_worker_reaches)
     cr_assert_eq(membership_cut_off(&mem, p), 0, "one reaches it, and others from there");
     move(here, "127.0.0.1", 8);
     cr_assert_eq(membership_cut_off(&mem, p), 2, "the loopback of another host");
-    membership_end(&mem, here, MEMBER_LOST, now);
+    membership_end(&mem, here, END_LAPSED, now);
     cr_assert_eq(membership_cut_off(&mem, p), 1);
     move(p, "10.0.0.9", 7);
     cr_assert_eq(membership_cut_off(&mem, p), 0);
@@ -399,7 +425,7 @@ Test(membership, the_lease_counts_from_the_last_word)
     }
     cr_assert_eq(member_silent_ms(m, now.us), 4000);
     cr_assert_eq(membership_lapsed(&mem, now.us), m);
-    membership_end(&mem, m, MEMBER_LOST, now);
+    membership_end(&mem, m, END_LAPSED, now);
     cr_assert_null(membership_by_token(&mem, m->token), "found by token only while READY");
     cr_assert_null(membership_lapsed(&mem, now.us));
     cr_assert(!member_is_ready(m) && !member_is_ready(NULL));
@@ -523,7 +549,7 @@ Test(membership, the_lease_that_ends_first_is_found)
         cr_assert_eq(membership_deadline(&mem), end_us, "row %zu", i);
         cr_assert_null(membership_lapsed(&mem, end_us - 1), "row %zu", i);
         cr_assert_eq(membership_lapsed(&mem, end_us), order[i], "row %zu", i);
-        membership_end(&mem, order[i], MEMBER_LOST, now);
+        membership_end(&mem, order[i], END_LAPSED, now);
     }
     cr_assert_null(membership_lapsed(&mem, UINT64_MAX));
 }
@@ -562,10 +588,10 @@ Test(membership, queues_and_counts_are_those_of_the_rows)
         bool is_refused = rc == HEDDLE_ERR_UCX_VERSION || rc == HEDDLE_ERR_USAGE;
         cr_assert_eq(is_refused, other_ucx || other_ranks, "step %d: %s", step, error.message);
         if (!rc) cr_assert_eq(membership_join(&mem, &join, &h, now, &got), HEDDLE_OK);
-        else if (member_is_ready(m) && dice % 3 == 0) membership_end(&mem, m, MEMBER_LEFT, now);
+        else if (member_is_ready(m) && dice % 3 == 0) membership_end(&mem, m, END_LEFT, now);
         else if (member_is_ready(m)) membership_heard(&mem, m, now.us);
         member_t *lapsed;
-        while ((lapsed = membership_lapsed(&mem, now.us))) membership_end(&mem, lapsed, MEMBER_LOST, now);
+        while ((lapsed = membership_lapsed(&mem, now.us))) membership_end(&mem, lapsed, END_LAPSED, now);
     }
 }
 
@@ -583,17 +609,17 @@ Test(membership, the_next_tick)
     pass(500);
     membership_tick(&mem, now);
     cr_assert_eq(membership_deadline(&mem), m->lease_end_us, "the lease ends before the next quarter");
-    membership_end(&mem, m, MEMBER_LEFT, now);
+    membership_end(&mem, m, END_LEFT, now);
     cr_assert_eq(membership_deadline(&mem), now.us + MEMBER_LISTED_US);
 }
 
 Test(membership, gone_ones_are_listed_for_ten_minutes)
 {
     member_t *m = admit((join_t){"w1", 1, 0, 1});
-    membership_end(&mem, m, MEMBER_LOST, now);
+    membership_end(&mem, m, END_LAPSED, now);
     admit((join_t){"w2", 1, 0, 1});
     pass(1000);
-    membership_end(&mem, membership_worker(&mem, "w2"), MEMBER_LEFT, now);
+    membership_end(&mem, membership_worker(&mem, "w2"), END_LEFT, now);
     pass(598999);
     membership_tick(&mem, now);
     cr_assert_not_null(membership_worker(&mem, "w1"));
@@ -614,7 +640,7 @@ Test(membership, gone_ones_are_bounded)
     for (unsigned i = 0; i < MEMBER_ENDED_MAX + 3; i++) {
         snprintf(name, sizeof name, "w%05u", i);
         pass(1);
-        membership_end(&mem, admit((join_t){name, 1, 0, 1}), MEMBER_LEFT, now);
+        membership_end(&mem, admit((join_t){name, 1, 0, 1}), END_LEFT, now);
     }
     membership_tick(&mem, now);
     cr_assert_eq(mem.ended_count, MEMBER_ENDED_MAX);
@@ -651,7 +677,15 @@ Test(membership, the_ranks_of_a_group_agree_on_how_many_they_are)
     cr_assert_eq(join_group("w9", 3, 1, 2), HEDDLE_OK, "a second one of a rank, before the first goes");
     const member_t *m = membership_worker(&mem, "w1");
     cr_assert(!strcmp(m->group, "tp") && m->rank == 1 && m->ranks == 2);
-    membership_end(&mem, membership_worker(&mem, "w1"), MEMBER_LEFT, now);
-    membership_end(&mem, membership_worker(&mem, "w9"), MEMBER_LEFT, now);
+    membership_end(&mem, membership_worker(&mem, "w1"), END_LEFT, now);
+    membership_end(&mem, membership_worker(&mem, "w9"), END_LEFT, now);
     cr_assert_eq(join_group("w0", 1, 0, 3), HEDDLE_OK, "a lone worker may change its own mind");
+}
+
+Test(membership, a_label_is_found_by_its_whole_key)
+{
+    char *labels[] = {"zone2=b", "zon=c", "zone=a=b", "zone=d"};
+    member_t m = {.labels = labels, .label_count = 4};
+    cr_assert_str_eq(member_label(&m, "zone"), "a=b");
+    cr_assert_str_eq(member_label(&m, "rack"), "");
 }

@@ -102,7 +102,7 @@ Test(node, nothing_before_hello)
     const msg_type_t TYPES[] = {MSG_JOIN,      MSG_OPEN,  MSG_QUERY, MSG_PUBLISH,
                                 MSG_HEARTBEAT, MSG_LEAVE, MSG_STAGED};
     msg_subscription_t sub = {.adapter = "policy"};
-    msg_part_t part = {.region_bytes = 1, .manifest_bytes = 1};
+    msg_part_t part = {.payload_bytes = 1, .manifest_bytes = 1};
     for (size_t i = 0; i < sizeof TYPES / sizeof *TYPES; i++) {
         msg_t m = {.type = TYPES[i]};
         switch (TYPES[i]) {
@@ -599,6 +599,36 @@ Test(node, a_replay_is_answered_under_a_stale_token_too)
     cr_assert(!rig_has(T, MSG_ROLLOUT));
 }
 
+/* Its call may have ended meanwhile: one that still runs sends it again, with what is left of its deadline. */
+Test(node, a_publication_that_may_have_waited_on_its_way_is_put_off)
+{
+    workers(1);
+    rig_open(T, "policy", "first", 0, false);
+    R.is_quiet[T] = true;
+    rig_pass(3000);
+    rig_beat(T); /* what was sent before it comes before it */
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 1, .deadline_ms = 1000, .request_id = "same"});
+    const msg_error_t *e = rig_error(T, "unavailable");
+    cr_assert(e->retriable && e->retry_ms && e->of == MSG_PUBLISH && e->req == R.req);
+    cr_assert_eq(rig_adapter()->version_count, 0);
+    R.is_quiet[T] = false;
+    rig_pass(e->retry_ms);
+    rig_publish(T, (rig_publish_t){.digest = 1, .request_id = "same"});
+    cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 1);
+}
+
+/* The token of the new session was received before it was sent. */
+Test(node, a_publication_of_a_session_that_joined_again_is_new)
+{
+    rig_open(T, "policy", "first", 0, false);
+    R.is_quiet[T] = true;
+    rig_pass(3000);
+    rig_open(T, "policy", "first", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 1);
+}
+
 /* ---- I1: on disk before it is said ---- */
 
 Test(node, a_disk_that_refuses_a_publication)
@@ -627,10 +657,17 @@ Test(node, a_disk_that_takes_records_again_is_noticed)
     rig_publish(T, (rig_publish_t){.digest = 1});
     rig_pass(2500);
     cr_assert(R.b->state == BROKER_READ_ONLY);
+    const event_row_t *e = rig_event(EVENT_STORE_REFUSED);
+    cr_assert_eq(e->code, HEDDLE_ERR_NO_SPACE);
+    cr_assert_eq(strncmp(e->message, "the broker takes no records: ", 29), 0, "%s", e->message);
+    cr_assert_eq(rig_event_count(EVENT_STORE_REFUSED), 1, "once, though it was tried again");
+    cr_assert_eq(rig_event_count(EVENT_STORE_RECOVERED), 0);
     size_t records = R.record_count;
     R.commit_error = 0;
     rig_pass(1100);
     cr_assert(R.b->state == BROKER_READY, "though no publisher writes");
+    cr_assert_eq(rig_event_count(EVENT_STORE_RECOVERED), 1);
+    cr_assert_eq(rig_event(EVENT_STORE_RECOVERED)->code, HEDDLE_OK, "it is no failure");
     rig_pass(2000);
     cr_assert_leq(R.record_count, records + 1, "and then it is left alone");
 }

@@ -52,8 +52,8 @@ Test(older_store, numbers_go_on_above)
     const event_row_t *e = rig_event(EVENT_BROKER_STARTED);
     cr_assert_str_eq(e->worker, "w1");
     cr_assert_eq(e->code, HEDDLE_ERR_DATA_DIR);
-    cr_assert_not_null(strstr(e->message, "policy version 7 (here 0), policy decision 9 (here 0)"), "%s",
-                       e->message);
+    cr_assert_str_eq(e->message, "older data were put back: it knows policy@7 and decision 9 (here 0 and 0); "
+                                 "publish the newest checkpoint again");
     rig_open(T, "policy", "trainer", 0, false);
     rig_publish(T, (rig_publish_t){.digest = 1});
     rig_staged(W1, 8, 1);
@@ -61,6 +61,57 @@ Test(older_store, numbers_go_on_above)
     cr_assert_eq(rig_adapter()->decision, 10);
     rig_restart();
     cr_assert(rig_adapter()->last_version == 8 && rig_adapter()->floor_decision == 9);
+}
+
+/* Each adapter once, whatever of it is held; and what happens to those that follow a later version. */
+Test(older_store, an_operator_reads_what_happens_and_what_to_do)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_restart();
+    uint64_t epoch = R.b->registry.epoch;
+    msg_subscription_t sub = {.adapter = "policy", .version = 3, .decision = 3};
+    msg_held_t held[] = {{.adapter = "policy", .version = 1, .state = HELD_KEPT, .digest = rig_digest(1)},
+                         {.adapter = "policy", .version = 3, .state = HELD_ACTIVE},
+                         {.adapter = "policy", .version = 4, .state = HELD_STAGED}};
+    join(W1, "w1",
+         (msg_join_t){.adapters = &sub,
+                      .adapter_count = 1,
+                      .held = held,
+                      .held_count = 3,
+                      .epoch = epoch,
+                      .prev_token = epoch << 32 | 9});
+    cr_assert_str_eq(
+        R.b->restored.message,
+        "older data were put back: w1 knows policy@4 and decision 3 (here 1 and 1), its epoch's "
+        "token 9 (here 0); at the end of settling workers go back to policy@1 if one still has it; "
+        "publish the newest checkpoint again; the next start of the broker ends this message");
+    rig_pass(2 * LEASE_MS);
+    cr_assert_eq(rig_last(W1, MSG_COMMIT)->commit.version, 1);
+}
+
+/* No item is cut: those that do not fit are counted. */
+Test(older_store, of_many_adapters_some_are_named)
+{
+    char names[40][HEDDLE_NAME_MAX + 1];
+    msg_subscription_t subs[40];
+    for (size_t i = 0; i < 40; i++) {
+        snprintf(names[i], sizeof names[i], "adapter-%zu", 10 + i);
+        subs[i] = (msg_subscription_t){.adapter = names[i], .version = 5};
+    }
+    join(W1, "w1", (msg_join_t){.adapters = subs, .adapter_count = 40});
+    cr_assert_eq(rig_event_count(EVENT_BROKER_STARTED), 2, "that of the start, and one for all of these");
+    const event_row_t *e = rig_event(EVENT_BROKER_STARTED);
+    cr_assert_str_eq(e->message,
+                     "older data were put back: it knows adapter-10@5 (here 0), adapter-11@5 (here "
+                     "0) and 38 more; publish the newest checkpoint again");
+    const char *message = R.b->restored.message, *more = strstr(message, " (here 0) and ");
+    cr_assert_not_null(more, "%s", message);
+    size_t named = 0;
+    for (const char *at = message; (at = strstr(at, "@5 (here 0)")) != NULL; at++) named++;
+    cr_assert_gt(named, 2);
+    cr_assert_eq(strtoul(more + 14, NULL, 10), 40 - named, "%s", message);
+    cr_assert_not_null(strstr(message, " more; publish the newest checkpoint again"), "%s", message);
 }
 
 Test(older_store, a_publisher_knows_its_version)
@@ -286,6 +337,24 @@ Test(older_store, adapters_that_only_workers_know_are_few)
     join_at(W3, 9, 0);
     cr_assert_eq(rig_adapter()->last_version, 9);
     rig_restart();
+    join_with(W2, "w2", "c", 1);
+    rig_error(W2, "limit");
+}
+
+/* They have numbers and no versions too, but a publisher had opened them. */
+Test(older_store, adapters_that_were_forgotten_are_not_among_them)
+{
+    for (int i = 0; i < CLAIMED; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "b%d", i);
+        record_t records[] = {{.kind = RECORD_ADAPTER, .adapter = name},
+                              {.kind = RECORD_WRITER, .adapter = name},
+                              {.kind = RECORD_FLOOR, .adapter = name, .version = 3, .decision = 1},
+                              {.kind = RECORD_ADAPTER_FORGET, .adapter = name, .by = "ann"}};
+        for (int k = 0; k < 4; k++) cr_assert_eq(registry_apply(&R.b->registry, &records[k]), HEDDLE_OK);
+    }
+    join_with(W1, "w1", "a", CLAIMED);
+    cr_assert_neq(R.tokens[W1], 0);
     join_with(W2, "w2", "c", 1);
     rig_error(W2, "limit");
 }

@@ -170,6 +170,22 @@ Test(pending, an_overtaken_version_counts_unless_exactly_it_was_asked_for)
     cr_assert_str_eq(answer(), "deadline");
 }
 
+/* The rest of the time went by before the question came. */
+Test(pending, a_wait_that_ran_out_names_the_deadline_as_it_was_given)
+{
+    version_1_active(1);
+    msg_query_t q = wait_for(1);
+    q.min = 2;
+    q.deadline_ms = 100;
+    for (q.asked_ms = 0; q.asked_ms <= 5000; q.asked_ms += 5000) {
+        ask(q);
+        rig_pass(200);
+        cr_assert_str_eq(answer(), "deadline");
+        const char *expected = json_string_value(json_object_get(json_object_get(body, "error"), "expected"));
+        cr_assert_str_eq(expected, q.asked_ms ? "2 workers within 5000 ms" : "2 workers within 100 ms");
+    }
+}
+
 Test(pending, newer_is_by_decision_not_by_number)
 {
     version_1_active(1);
@@ -221,6 +237,13 @@ Test(pending, of_a_name_whose_newest_version_failed_the_active_one_is_named)
     ask(wait_for(3));
     cr_assert_str_eq(answer(), "version_failed");
     cr_assert_str_eq(hint_of_answer(), "`heddle versions policy@3` shows where it ended", "it was named");
+    rig_leave(T);
+    rig_leave(W1);
+    R.tokens[T] = R.tokens[W1] = 0;
+    ask(WAIT);
+    cr_assert_str_eq(answer(), "version_failed");
+    cr_assert_str_eq(hint_of_answer(), "`heddle versions policy@3` shows where it ended; publish again",
+                     "a wait for the active one would end with version_lost");
 }
 
 Test(pending, too_few_workers_are_counted_in_the_hint)
@@ -263,6 +286,52 @@ Test(pending, a_lost_version_ends_a_wait)
     cr_assert_str_eq(answer(), "version_lost");
     ask(WAIT);
     cr_assert_str_eq(answer(), "version_lost");
+}
+
+static const char *message_of_answer(void)
+{
+    return json_string_value(json_object_get(json_object_get(body, "error"), "message"));
+}
+
+/* The workers are at no later decision, and none reaches the active version: to wait for that helps nothing. */
+Test(pending, a_lost_version_before_a_lost_one_ends_a_wait)
+{
+    version_1_active(1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_leave(T);
+    rig_leave(W1);
+    R.tokens[T] = R.tokens[W1] = 0;
+    rig_worker(W2, "w2");
+    for (int phase = HEDDLE_PHASE_STAGED; phase <= HEDDLE_PHASE_ACTIVE; phase++) {
+        msg_query_t q = wait_for(1);
+        q.phase = (heddle_phase_t)phase;
+        ask(q);
+        cr_assert(answered(), "phase %d", phase);
+        cr_assert_str_eq(answer(), "version_lost");
+        cr_assert(strstr(message_of_answer(), "no process holds the bytes of policy@1"), "%s",
+                  message_of_answer());
+    }
+}
+
+/* One that is there may be served again, by hand: the wait goes on, and says at its end what is lost. */
+Test(pending, a_wait_that_ran_out_names_the_active_version_that_is_lost)
+{
+    version_1_active(1);
+    rig_open(5, "policy", "trainer", 0, true);
+    rig_publish(5, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_leave(5);
+    R.tokens[5] = 0;
+    rig_nack(W1, 2, 0, "activate", "version_failed");
+    msg_query_t q = wait_for(1);
+    q.deadline_ms = 100;
+    q.min = 2;
+    ask(q);
+    rig_pass(200);
+    cr_assert_str_eq(answer(), "deadline");
+    const char *found = json_string_value(json_object_get(json_object_get(body, "error"), "found"));
+    cr_assert(strstr(found, "no process holds the bytes of policy@2"), "%s", found);
 }
 
 Test(pending, what_was_never_assigned_is_not_found)
@@ -699,7 +768,8 @@ Test(pending, verify_says_no)
     } ROWS[] = {
         {2, "", EXPORTED_UNKNOWN, "digest_mismatch"},
         {1, "", EXPORTED_DIFFERS, "digest_mismatch"},
-        {1, "not_found", EXPORTED_DIFFERS, "digest_mismatch"}, /* of the directory */
+        {1, "not_found", EXPORTED_DIFFERS, "digest_mismatch"},       /* of the directory */
+        {1, "digest_mismatch", EXPORTED_UNKNOWN, "digest_mismatch"}, /* of the manifest */
         {1, "not_found", EXPORTED_UNKNOWN, "deadline"},
     };
     version_1_active(2);
@@ -710,6 +780,11 @@ Test(pending, verify_says_no)
         cr_assert_str_eq(answer(), ROWS[i].verdict, "row %zu", i);
         cr_assert_str_eq(json_string_value(json_object_get(json_object_get(body, "error"), "worker")), "w1");
     }
+    cr_assert_eq(rig_event_count(EVENT_VERIFY_FAILED), 4, "a silent holder has no other bytes");
+    const event_row_t *e = rig_event(EVENT_VERIFY_FAILED);
+    cr_assert(!strcmp(e->worker, "w1") && !strcmp(e->adapter, "policy") && e->version == 1);
+    cr_assert_eq(e->code, HEDDLE_ERR_DIGEST_MISMATCH);
+    cr_assert_eq(strncmp(e->message, "1 of 2 holders have other bytes as policy@1", 43), 0, "%s", e->message);
 }
 
 /* Whatever the order of the answers: the worst first, and each is named. */
@@ -777,6 +852,7 @@ Test(pending, verify_against_a_digest_from_outside)
     ask(q);
     verified(W1, 1, "", EXPORTED_UNKNOWN);
     cr_assert_str_eq(answer(), "digest_mismatch");
+    cr_assert_eq(rig_event_count(EVENT_VERIFY_FAILED), 0, "the worker has what was published");
     q.expected = "h1:zz";
     ask(q);
     rig_error(ADMIN, "usage");

@@ -43,6 +43,19 @@ Test(places, a_source_of_the_same_host_comes_with_its_life_and_region)
     cr_assert(is_source(&announced(W3)->sources[0], T, 0), "it holds no memory of others");
 }
 
+/* Of the worker's host, by the upper half of the place, and out of its reach. */
+Test(places, a_source_of_the_same_host_and_another_place_is_apart)
+{
+    const uint64_t host = 7ull << 32;
+    place(T, host + 1, 3);
+    place(W1, host + 1, 1), place(W2, host + 2, 1), place(W3, (8ull << 32) + 1, 1), place(W4, 0, 0);
+    publish_to(4, (rig_publish_t){0});
+    cr_assert(is_source(&announced(W1)->sources[0], T, 3) && !announced(W1)->sources[0].apart);
+    cr_assert(is_source(&announced(W2)->sources[0], T, 0) && announced(W2)->sources[0].apart);
+    cr_assert_not(announced(W3)->sources[0].apart, "another host");
+    cr_assert_not(announced(W4)->sources[0].apart, "it holds no memory of others");
+}
+
 Test(places, workers_that_have_it_hand_it_on_behind_the_publisher)
 {
     place(T, HERE, 3);
@@ -270,13 +283,133 @@ static void fetch_on(uint64_t ms, uint64_t done)
 Test(places, they_wait_while_bytes_come_and_half_a_lease_more)
 {
     far_publisher(2, HEDDLE_ACTIVATION_ALL);
-    for (uint64_t done = 100; done < 1000; done += 100) fetch_on(LEASE_MS / 4, done);
+    for (uint64_t done = 500; done < 5000; done += 500) fetch_on(LEASE_MS / 4, done);
     assert_announced("10");
-    fetch_on(LEASE_MS / 2 - 1000, 900);
+    fetch_on(LEASE_MS / 2 - 1000, 4500);
     assert_announced("10");
-    fetch_on(1000, 900);
+    fetch_on(1000, 4500);
     assert_announced("11");
     cr_assert(is_source(&announced(W2)->sources[0], T, 0));
+}
+
+/* `worker` gets so many bytes a second, each heartbeat of the others comes. */
+static uint64_t done_of[8], source_of_crawl;
+static void crawl(uint64_t worker, uint64_t ms, uint64_t rate)
+{
+    for (uint64_t end = R.now.us + ms * 1000; R.now.us < end; R.now.us += 250000) {
+        broker_tick(R.b, R.now);
+        rig_flush();
+        for (uint64_t w = W1; w <= W4; w++)
+            if (w != worker && R.tokens[w]) rig_beat(w);
+        msg_progress_t p = {.adapter = "policy",
+                            .fetching = 1,
+                            .source = source_of_crawl,
+                            .bytes_done = done_of[worker - W1] += rate / 4,
+                            .data_bytes = 5000};
+        msg_t hb = {.type = MSG_HEARTBEAT};
+        hb.heartbeat =
+            (msg_heartbeat_t){.token = R.tokens[worker], .seq = 1, .adapters = &p, .adapter_count = 1};
+        rig_frame(worker, &hb);
+        if (R.tokens[T]) rig_beat(T);
+    }
+}
+
+/* It would need 100 of the 60 seconds that are left. */
+Test(places, beside_one_that_is_too_slow_one_more_fetches_and_no_third)
+{
+    far_publisher(4, HEDDLE_ACTIVATION_AS_READY);
+    crawl(W1, LEASE_MS / 4, 48);
+    assert_announced("1000");
+    crawl(W1, LEASE_MS / 2, 48);
+    assert_announced("1100");
+    cr_assert_str_eq(note_of(1, "w3"), "waits for w2, which fetches it for their host");
+    crawl(W2, 2 * LEASE_MS, 48);
+    assert_announced("1100");
+    cr_assert_str_eq(note_of(1, "w3"), "waits for w2, which fetches it for their host, at 48 B/s");
+    rig_staged(W2, 1, 1);
+    assert_announced("1111");
+}
+
+Test(places, one_that_waited_says_for_which_when_the_version_has_failed)
+{
+    place(T, HERE, 3);
+    for (uint64_t w = W1; w <= W2; w++) place(w, THERE, 1);
+    publish_to(3, (rig_publish_t){0});
+    says_it_fetches(W1, 1, 100);
+    rig_nack(W3, 1, 0, "stage", "version_failed");
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_str_eq(note_of(1, "w2"), "given up, while w1 fetched it for their host: version_failed");
+    const msg_rollout_t *r = &rig_last(T, MSG_ROLLOUT)->rollout;
+    cr_assert_eq(r->missing_count, 3);
+    cr_assert_str_eq(r->missing[1].worker, "w2");
+    cr_assert_str_eq(r->missing[1].message,
+                     "w1, which fetched it for their host, had not got it when the version ended");
+}
+
+/* Of 60 seconds: it needs 14, a quarter; 25, and 50 if the second one took half of its rate; 17; and 25 again,
+ * by its own --max-rate, of which a second one takes nothing. */
+Test(places, one_that_comes_in_time_is_waited_for_where_a_second_one_could_make_it_late)
+{
+    static const struct {
+        uint64_t rate, max_rate;
+        const char *which;
+    } CASES[] = {{360, 0, "10"}, {200, 0, "10"}, {300, 0, "11"}, {200, 200, "11"}};
+    for (size_t i = 0; i < sizeof CASES / sizeof *CASES; i++) {
+        if (i) rig_stop(), rig_start();
+        memset(done_of, 0, sizeof done_of);
+        R.max_rates[W1] = R.max_rates[W2] = CASES[i].max_rate;
+        far_publisher(2, HEDDLE_ACTIVATION_AS_READY);
+        crawl(W1, LEASE_MS, CASES[i].rate);
+        assert_announced(CASES[i].which);
+    }
+}
+
+/* w1 of another host, which has it, fetched at 40 times the rate of w2. */
+Test(places, one_that_is_far_behind_others_is_not_waited_for)
+{
+    for (int w = 0; w < 3; w++) place((uint64_t)(W1 + w), w ? THERE : THERE + 1, 1);
+    place(T, HERE, 3);
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_pass(500);
+    rig_staged(W1, 1, 1);
+    crawl(W2, LEASE_MS, 200);
+    assert_announced("111");
+}
+
+/* The version is active long since, and a whole holder serves nothing: w2 needs 25 s, by its own --max-rate. */
+Test(places, an_engine_that_starts_beside_a_limited_one_does_not_wait_for_it)
+{
+    R.max_rates[W2] = 200;
+    place(T, HERE, 3), place(W1, HERE, 1), place(W2, THERE, 1), place(W3, THERE, 1);
+    publish_to(1, (rig_publish_t){.deadline_ms = 10000});
+    roll_out(1, 1, 1, 1);
+    rig_pass(10500);
+    rig_worker(W2, "w2");
+    memset(done_of, 0, sizeof done_of);
+    crawl(W2, LEASE_MS / 2, 200);
+    rig_worker(W3, "w3");
+    crawl(W2, LEASE_MS / 2, 200);
+    assert_announced("111");
+}
+
+/* What is slow is before it. */
+Test(places, one_whose_source_is_slow_is_waited_for)
+{
+    R.max_rates[W4] = 50;
+    place(T, HERE, 3), place(W4, HERE, 0);
+    for (int w = 0; w < 2; w++) place((uint64_t)(W1 + w), THERE, 1);
+    publish_to(0, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_worker(W4, "w4");
+    rig_staged(W4, 1, 1);
+    rig_leave(T);
+    rig_worker(W1, "w1"), rig_worker(W2, "w2");
+    assert_announced("10");
+    source_of_crawl = R.tokens[W4];
+    crawl(W1, LEASE_MS, 48);
+    assert_announced("10");
+    source_of_crawl = 0;
+    crawl(W1, LEASE_MS, 48);
+    assert_announced("11");
 }
 
 /* One heartbeat: w1 has all bytes, in that region, and loads them. */
@@ -323,6 +456,31 @@ Test(places, with_a_short_deadline_they_wait_a_quarter_of_it)
     assert_announced("11");
 }
 
+/* The first one has fetched nothing for long; then it gets other sources. */
+Test(places, they_wait_for_a_fetch_that_begins_anew)
+{
+    far_publisher(2, HEDDLE_ACTIVATION_ALL);
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = 1,
+                        .message = "no source answers",
+                        .data_bytes = 5000};
+    msg_t hb = {.type = MSG_HEARTBEAT}, m = {.type = MSG_NEED_SOURCES};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[W1], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(W1, &hb);
+    assert_announced("11");
+    rig_leave(W2);
+    R.tokens[W2] = 0;
+    rig_pass(LEASE_MS);
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1], .adapter = "policy", .version = 1};
+    rig_frame(W1, &m);
+    place(W3, THERE, 1);
+    rig_worker(W3, "w3");
+    rig_pass(LEASE_MS / 2 - 300);
+    assert_announced("110");
+    rig_pass(600);
+    assert_announced("111");
+}
+
 Test(places, late_joiners_wait_too)
 {
     far_publisher(2, HEDDLE_ACTIVATION_AS_READY);
@@ -347,8 +505,7 @@ Test(places, what_a_worker_fetches_goes_on_until_the_newest_is_announced)
     says_it_fetches(W2, 1, 100);
     as_ready(2);
     const track_t *t = rollout_track(&R.b->rollout, "policy", 1);
-    cr_assert(copy_is_told(track_copy(t, "w2")) && !track_copy(t, "w2")->is_owed,
-              "the newest is not announced to it yet");
+    cr_assert(copy_is_out(track_copy(t, "w2")), "the newest is not announced to it yet");
     rig_staged(W1, 2, 2);
     cr_assert_eq(announced(W2)->version, 2);
 }

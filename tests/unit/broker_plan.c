@@ -2,22 +2,37 @@
 #include "broker/rollout/plan.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define PUBLISHER 9u
 
 static plan_t P;
 
-static void start(void) { plan_init(&P, 2, PLAN_ALL); }
+static void start(void) { plan_init(&P, 2, PLAN_STAR, 0); }
 
 static void finish(void) { plan_fini(&P); }
 
+/* ---- a star ---- */
+
 TestSuite(plan, .init = start, .fini = finish);
+
+/* Named after its number, so that the order of the numbers is that of the chain. */
+static bool add_to(plan_t *p, uint64_t token, uint64_t place)
+{
+    char name[32];
+    snprintf(name, sizeof name, "w%06u", (unsigned)token);
+    return plan_add(p, &(plan_member_t){.token = token, .place = place, .name = name, .zone = ""});
+}
+
+static bool add(uint64_t token, uint64_t place) { return add_to(&P, token, place); }
 
 /* A member with all bytes. */
 static void holder(uint64_t token, uint64_t rate)
 {
-    cr_assert(plan_add(&P, token, 0));
-    plan_have(&P, token, PLAN_ALL, rate);
+    cr_assert(add(token, 0));
+    plan_have(&P, token, true, rate);
 }
 
 /* So many members begin to fetch from it. */
@@ -26,7 +41,7 @@ static void load(uint64_t token, uint32_t count)
     for (uint32_t i = 0; i < count; i++) {
         uint64_t asker = token * 1000 + i, others[PLAN_CANDIDATES];
         uint32_t lost = 0;
-        cr_assert(plan_add(&P, asker, 0));
+        cr_assert(add(asker, 0));
         for (size_t k = 0; k < P.source_count; k++)
             if (P.sources[k]->token != token) others[lost++] = P.sources[k]->token;
         plan_make(&P, asker, others, lost);
@@ -37,7 +52,7 @@ static void load(uint64_t token, uint32_t count)
 
 static const plan_row_t *made(uint64_t token)
 {
-    cr_assert(plan_add(&P, token, 0));
+    cr_assert(add(token, 0));
     plan_make(&P, token, NULL, 0);
     return plan_row(&P, token);
 }
@@ -99,11 +114,11 @@ Test(plan, slow_ones_behind_the_others_whatever_their_load)
 Test(plan, the_same_input_gives_the_same_plan)
 {
     plan_t other;
-    plan_init(&other, 2, PLAN_ALL);
+    plan_init(&other, 2, PLAN_STAR, 0);
     for (uint64_t token = 1; token <= 8; token++) holder(token, 0);
     for (uint64_t token = 8; token >= 1; token--) {
-        cr_assert(plan_add(&other, token, 0));
-        plan_have(&other, token, PLAN_ALL, 0);
+        cr_assert(add_to(&other, token, 0));
+        plan_have(&other, token, true, 0);
     }
     for (uint64_t asker = 100; asker < 150; asker++) {
         uint64_t a[PLAN_SOURCES], b[PLAN_SOURCES];
@@ -169,7 +184,7 @@ Test(plan, a_member_that_is_gone_is_chosen_no_more_and_no_list_changes)
     plan_remove(&P, gone);
     cr_assert_eq(plan_row(&P, 10)->sources[0], gone);
     cr_assert(plan_make(&P, 10, NULL, 0) == 1 && plan_row(&P, 10)->sources[0] == left);
-    cr_assert(plan_add(&P, gone, 0)); /* it comes back without the bytes, and nothing underflows */
+    cr_assert(add(gone, 0)); /* it comes back without the bytes, and nothing underflows */
     plan_done(&P, 10);
     cr_assert_eq(plan_row(&P, gone)->load, 0);
 }
@@ -180,19 +195,12 @@ Test(plan, a_member_is_no_source_of_its_own)
     cr_assert_eq(plan_make(&P, 1, NULL, 0), 0);
 }
 
-Test(plan, how_much_a_source_must_have_is_an_input)
+Test(plan, one_that_still_fetches_is_no_source)
 {
-    P.least = PLAN_PART;
-    cr_assert(plan_add(&P, 1, 0) && plan_add(&P, 2, 0));
-    cr_assert_eq(made(10)->source_count, 0, "nothing is never enough");
-    plan_have(&P, 1, PLAN_PART, 0);
-    cr_assert_eq(made(10)->source_count, 1);
-    plan_have(&P, 1, PLAN_NOTHING, 0);
-    plan_have(&P, 1, PLAN_NOTHING, 0);
-    cr_assert_eq(made(10)->source_count, 0);
-    P.least = PLAN_ALL;
-    plan_have(&P, 2, PLAN_PART, 0);
-    cr_assert_eq(made(10)->source_count, 0);
+    plan_publisher(&P, PUBLISHER, 0);
+    made(1);
+    const plan_row_t *row = made(10);
+    cr_assert(row->source_count == 1 && row->sources[0] == PUBLISHER);
 }
 
 /* ---- members of one place ---- */
@@ -204,13 +212,13 @@ TestSuite(plan_place, .init = start, .fini = finish);
 
 static void holder_at(uint64_t token, uint64_t place, uint64_t rate)
 {
-    cr_assert(plan_add(&P, token, place));
-    plan_have(&P, token, PLAN_ALL, rate);
+    cr_assert(add(token, place));
+    plan_have(&P, token, true, rate);
 }
 
 static const plan_row_t *made_at(uint64_t token, uint64_t place)
 {
-    cr_assert(plan_add(&P, token, place));
+    cr_assert(add(token, place));
     plan_make(&P, token, NULL, 0);
     return plan_row(&P, token);
 }
@@ -300,7 +308,7 @@ Test(plan_place, those_that_wait_are_woken_when_it_has_the_version)
 {
     plan_publisher(&P, PUBLISHER, FAR);
     for (uint64_t token = 1; token <= 4; token++) made_at(token, NEAR);
-    plan_have(&P, 1, PLAN_ALL, 0);
+    plan_have(&P, 1, true, 0);
     assert_woken(0, 3);
     for (uint64_t token = 2; token <= 4; token++)
         cr_assert(plan_row(&P, token)->sources[0] == 1 && plan_row(&P, token)->fetch == PLAN_FETCHING);
@@ -314,7 +322,7 @@ static void end_it_not(int how)
     case 0: plan_done(&P, 1); break;
     case 1: plan_remove(&P, 1); break;
     case 2: plan_stuck(&P, 1); break;
-    case 3: plan_have(&P, 1, PLAN_NOTHING, 0); break;
+    case 3: plan_have(&P, 1, false, 0); break;
     }
 }
 
@@ -322,7 +330,7 @@ Test(plan_place, another_one_fetches_when_its_fetch_ends)
 {
     for (int how = 0; how < 4; how++) {
         plan_fini(&P);
-        plan_init(&P, 2, PLAN_ALL);
+        plan_init(&P, 2, PLAN_STAR, 0);
         plan_publisher(&P, PUBLISHER, FAR);
         for (uint64_t token = 1; token <= 4; token++) made_at(token, NEAR);
         end_it_not(how);
@@ -340,7 +348,7 @@ Test(plan_place, one_that_is_stuck_may_bring_it_after_all)
     plan_stuck(&P, 1);
     plan_stuck(&P, 1);
     assert_woken(1, 2);
-    plan_have(&P, 1, PLAN_ALL, 0);
+    plan_have(&P, 1, true, 0);
     assert_woken(0, 1);
     cr_assert_eq(P.waiting_count, 0);
 }
@@ -404,4 +412,492 @@ Test(plan_place, rows_that_go_leave_nothing_behind)
     cr_assert(P.woken_count == 0 && plan_next_woken(&P) == 0, "it has asked before it was named");
     plan_remove(&P, 4), plan_remove(&P, 1);
     cr_assert(P.place_count == 0 && P.waiting_count == 0);
+}
+
+/* ---- a chain ---- */
+
+static void start_chain(void)
+{
+    plan_init(&P, 2, PLAN_CHAIN, 0);
+    plan_publisher(&P, PUBLISHER, 0);
+}
+
+TestSuite(plan_chain, .init = start_chain, .fini = finish);
+
+/* The tokens of its list as text: "12 11 9". */
+static const char *list_of(uint64_t token)
+{
+    static char text[128];
+    const plan_row_t *row = plan_row(&P, token);
+    size_t used = 0;
+    text[0] = 0;
+    for (uint32_t i = 0; i < row->source_count; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%u", i ? " " : "",
+                                 (unsigned)row->sources[i]);
+    return text;
+}
+
+/* Members `first` to `last` without places, and their lists. */
+static void wave(uint64_t first, uint64_t last)
+{
+    for (uint64_t token = first; token <= last; token++) cr_assert(add(token, 0));
+    plan_begin(&P);
+    plan_make_all(&P);
+}
+
+static void mend_all(void)
+{
+    for (uint64_t token; (token = plan_next_torn(&P)) != 0;) plan_mend(&P, token);
+}
+
+Test(plan_chain, each_names_those_before_it_and_the_first_ones_the_publisher)
+{
+    wave(11, 16);
+    cr_assert_str_eq(list_of(11), "9");
+    cr_assert_str_eq(list_of(12), "11 9");
+    cr_assert_str_eq(list_of(13), "12 11 9");
+    cr_assert_str_eq(list_of(14), "13 12 11");
+    cr_assert_str_eq(list_of(16), "15 14 13");
+}
+
+Test(plan_chain, a_later_one_goes_to_the_tail_whatever_its_name)
+{
+    wave(20, 23);
+    made(10);
+    cr_assert_str_eq(list_of(10), "23 22 21");
+    cr_assert_str_eq(list_of(20), "9");
+    made(15);
+    cr_assert_str_eq(list_of(15), "10 23 22");
+}
+
+Test(plan_chain, those_behind_one_that_goes_get_another_list_and_no_others)
+{
+    wave(11, 17);
+    plan_remove(&P, 13);
+    uint64_t torn[8];
+    uint32_t count = 0;
+    for (uint64_t token; (token = plan_next_torn(&P)) != 0; plan_mend(&P, token)) torn[count++] = token;
+    cr_assert(count == 3 && has_number(torn, 3, 14) && has_number(torn, 3, 15) && has_number(torn, 3, 16));
+    cr_assert_str_eq(list_of(14), "12 11 9");
+    cr_assert_str_eq(list_of(15), "14 12 11");
+    cr_assert_str_eq(list_of(17), "16 15 14");
+}
+
+/* Each way in which a fetch ends without the bytes. */
+Test(plan_chain, one_whose_fetch_ends_serves_no_more)
+{
+    for (int how = 0; how < 4; how++) {
+        plan_fini(&P);
+        start_chain();
+        wave(1, 4);
+        end_it_not(how);
+        mend_all();
+        cr_assert_str_eq(list_of(2), "9", "way %d", how);
+        cr_assert_str_eq(list_of(4), how == 1 ? "3 2 9" : "3 2", "way %d", how);
+    }
+    plan_fini(&P);
+    start_chain();
+    wave(1, 4);
+    plan_have(&P, 1, true, 0);
+    cr_assert_eq(plan_next_torn(&P), 0, "it has all bytes");
+    plan_remove(&P, 1);
+    cr_assert_neq(plan_next_torn(&P), 0);
+}
+
+Test(plan_chain, one_that_asks_gets_those_further_in_front)
+{
+    wave(11, 17);
+    uint64_t lost[] = {16, 15, 14, 13, 12, 11, PUBLISHER};
+    cr_assert_eq(plan_make(&P, 17, lost, 2), 3);
+    cr_assert_str_eq(list_of(17), "14 13 12");
+    plan_make(&P, 17, lost, 5);
+    cr_assert_str_eq(list_of(17), "11", "not the publisher, which is for the first ones");
+    plan_make(&P, 17, lost, 6);
+    cr_assert_str_eq(list_of(17), "9", "but for one that no other reaches");
+    plan_make(&P, 17, lost, 7);
+    cr_assert_str_eq(list_of(17), "16 15 14", "better those that failed once than none");
+}
+
+Test(plan_chain, one_that_is_stuck_is_a_source_where_there_is_no_other)
+{
+    plan_publisher(&P, 0, 0);
+    cr_assert(add(11, 0) && add(12, 0));
+    plan_publisher(&P, PUBLISHER, 0);
+    plan_make_all(&P);
+    plan_stuck(&P, 11);
+    plan_publisher(&P, 0, 0);
+    mend_all();
+    cr_assert_str_eq(list_of(12), "11");
+}
+
+Test(plan_chain, one_without_a_source_serves_what_it_has)
+{
+    wave(11, 13);
+    plan_publisher(&P, 0, 0);
+    cr_assert_eq(plan_make(&P, 11, NULL, 0), 0);
+    cr_assert(!plan_fetches(&P, 11) && !plan_next_torn(&P));
+    plan_make(&P, 12, NULL, 0);
+    cr_assert_str_eq(list_of(12), "11");
+}
+
+Test(plan_chain, a_new_session_keeps_its_place_and_those_behind_it_go_on)
+{
+    wave(11, 14);
+    cr_assert(plan_renew(&P, 12, 112) && !plan_renew(&P, 12, 113));
+    cr_assert_eq(plan_next_torn(&P), 0);
+    cr_assert_str_eq(list_of(13), "112 11 9");
+    plan_make(&P, 112, NULL, 0);
+    cr_assert_str_eq(list_of(112), "11 9");
+    cr_assert(plan_row(&P, 112)->load == 1 && plan_row(&P, 112)->named == 2 && !plan_row(&P, 12));
+    plan_have(&P, 13, true, 0), plan_have(&P, 14, true, 0);
+    cr_assert(!plan_row(&P, 112)->load && !plan_row(&P, 112)->named);
+}
+
+Test(plan_chain, holders_that_serve_none_come_before_the_tail)
+{
+    wave(11, 14);
+    for (uint64_t token = 11; token <= 14; token++) plan_have(&P, token, true, 0);
+    uint64_t first[5], seen = 0;
+    for (uint64_t token = 20; token < 25; token++) first[token - 20] = made(token)->sources[0];
+    for (int i = 0; i < 4; i++) seen |= 1u << first[i];
+    cr_assert_eq(seen, 0xfu << 11, "one each");
+    cr_assert_eq(first[4], 23, "all of them serve one");
+    cr_assert_eq(plan_row(&P, 20)->sources[2], PUBLISHER);
+}
+
+Test(plan_chain, what_is_on_the_publishers_host_has_its_bytes_and_is_no_link)
+{
+    plan_publisher(&P, PUBLISHER, NEAR);
+    cr_assert(add(11, 0) && add(12, NEAR) && add(13, NEAR) && add(14, 0) && add(15, 0) && add(16, 0));
+    plan_begin(&P);
+    plan_make_all(&P);
+    cr_assert_str_eq(list_of(12), "9");
+    cr_assert_str_eq(list_of(13), "9");
+    cr_assert_str_eq(list_of(14), "11 9");
+    cr_assert_str_eq(list_of(15), "14 11 9");
+    cr_assert_str_eq(list_of(16), "15 14 11");
+    plan_have(&P, 12, true, 0);
+    made(17);
+    cr_assert_str_eq(list_of(17), "16 15 14", "its uplink carries the bytes once");
+    plan_publisher(&P, 0, 0);
+    made(18);
+    cr_assert_eq(plan_row(&P, 18)->sources[0], 12, "it stands for the publisher");
+}
+
+Test(plan_chain, a_holder_at_the_place_of_a_lost_publisher_is_better_than_none)
+{
+    uint64_t lost[] = {PUBLISHER};
+    plan_publisher(&P, PUBLISHER, NEAR);
+    cr_assert(add(11, 0) && add(12, NEAR));
+    plan_begin(&P);
+    plan_make_all(&P);
+    plan_have(&P, 12, true, 0);
+    cr_assert_eq(plan_make(&P, 11, lost, 1), 1);
+    cr_assert_str_eq(list_of(11), "12", "its region of this version is in use again");
+}
+
+Test(plan_chain, one_of_each_place_fetches_and_the_places_are_a_chain)
+{
+    for (uint64_t token = 10; token < 40; token++) cr_assert(add(token, NEAR + token % 3));
+    plan_begin(&P);
+    plan_make_all(&P);
+    cr_assert(P.link_count == 3 && P.waiting_count == 27);
+    cr_assert_str_eq(list_of(10), "9");
+    cr_assert_str_eq(list_of(11), "10 9");
+    cr_assert_str_eq(list_of(12), "11 10 9");
+    plan_have(&P, 10, true, 0);
+    for (uint64_t token; (token = plan_next_woken(&P)) != 0;) plan_make(&P, token, NULL, 0);
+    cr_assert(P.waiting_count == 18 && plan_row(&P, 13)->sources[0] == 10);
+    cr_assert_eq(plan_row(&P, 11)->sources[0], 10, "its list is as it was");
+}
+
+/* The next one of its place begins anew, and those behind have more bytes already. */
+Test(plan_chain, a_place_whose_head_goes_begins_anew_at_the_tail)
+{
+    cr_assert(add(11, 0) && add(12, NEAR) && add(13, NEAR) && add(14, 0) && add(15, 0));
+    plan_begin(&P);
+    plan_make_all(&P);
+    cr_assert_str_eq(list_of(14), "12 11 9");
+    plan_remove(&P, 12);
+    cr_assert_eq(plan_next_woken(&P), 13);
+    plan_make(&P, 13, NULL, 0);
+    mend_all();
+    cr_assert_str_eq(list_of(13), "15 14 11");
+    cr_assert_str_eq(list_of(14), "11 9");
+    cr_assert_str_eq(list_of(15), "14 11 9");
+}
+
+Test(plan_chain, zones_are_entered_once_and_limited_ones_come_last)
+{
+    static const char *const ZONES[] = {"b", "a", "b", "a", "a"};
+    for (uint64_t i = 0; i < 5; i++) {
+        char name[8] = {(char)('a' + i)};
+        cr_assert(plan_add(
+            &P, &(plan_member_t){.token = 10 + i, .name = name, .zone = ZONES[i], .is_limited = i == 3}));
+    }
+    plan_begin(&P);
+    plan_make_all(&P);
+    cr_assert_str_eq(list_of(11), "9");
+    cr_assert_str_eq(list_of(14), "11 9");
+    cr_assert_str_eq(list_of(10), "14 11 9");
+    cr_assert_str_eq(list_of(12), "10 14 11");
+    cr_assert_str_eq(list_of(13), "12 10 14");
+    made(20);
+    cr_assert_str_eq(list_of(20), "12 10 14", "not behind one with a limited rate");
+}
+
+Test(plan_chain, a_process_that_is_no_member_gets_the_tail_and_the_publisher)
+{
+    wave(11, 16);
+    uint64_t sources[PLAN_SOURCES];
+    cr_assert_eq(plan_choose(&P, &(plan_asker_t){.token = 5}, sources), 3);
+    cr_assert(sources[0] == 16 && sources[1] == 15 && sources[2] == PUBLISHER);
+}
+
+/* ---- any memberships ---- */
+
+enum { MOST = 40 };
+
+/* What the test knows of the members, by token. */
+typedef struct {
+    plan_t plan;
+    uint64_t seed, rng, next_token, place_of[4096];
+    uint64_t alive[MOST];
+    uint32_t count;
+    bool has_limited;
+} any_t;
+
+static uint64_t below(any_t *a, uint64_t limit)
+{
+    a->rng ^= a->rng << 13;
+    a->rng ^= a->rng >> 7;
+    a->rng ^= a->rng << 17;
+    return a->rng % limit;
+}
+
+static uint64_t join(any_t *a)
+{
+    char name[24], zone[8];
+    uint64_t token = a->next_token++;
+    snprintf(name, sizeof name, "w%llu-%llu", (unsigned long long)below(a, 1000), (unsigned long long)token);
+    snprintf(zone, sizeof zone, "z%llu", (unsigned long long)below(a, 3));
+    plan_member_t m = {.token = token,
+                       .place = below(a, 3) ? 1 + below(a, 8) : 0,
+                       .name = name,
+                       .zone = zone,
+                       .is_limited = a->has_limited && !below(a, 5)};
+    cr_assert(plan_add(&a->plan, &m));
+    a->place_of[token] = m.place;
+    a->alive[a->count++] = token;
+    return token;
+}
+
+static void leave(any_t *a, uint32_t at)
+{
+    plan_remove(&a->plan, a->alive[at]);
+    a->alive[at] = a->alive[--a->count];
+}
+
+/* As the broker does after each event. */
+static void settle(any_t *a)
+{
+    for (uint64_t token; (token = plan_next_woken(&a->plan)) != 0;) plan_make(&a->plan, token, NULL, 0);
+    for (uint64_t token; (token = plan_next_torn(&a->plan)) != 0;) plan_mend(&a->plan, token);
+}
+
+/* Depth first along all lists, from the asker to its sources; a source with all bytes asks none. */
+static bool is_circle(const plan_t *p, const plan_row_t *row, uint8_t *state)
+{
+    for (uint32_t i = 0; row->fetch >= PLAN_FETCHING && i < row->source_count; i++) {
+        const plan_row_t *source = plan_row(p, row->sources[i]);
+        if (!source || source->is_whole || source->is_held) continue;
+        uint8_t *its = &state[source->token];
+        if (*its == 1) return true;
+        if (*its == 2) continue;
+        *its = 1;
+        if (is_circle(p, source, state)) return true;
+        *its = 2;
+    }
+    return false;
+}
+
+static void check_no_circle(const any_t *a)
+{
+    static uint8_t state[4096];
+    memset(state, 0, sizeof state);
+    for (size_t i = 0; i < a->plan.count; i++) {
+        const plan_row_t *row = a->plan.rows[i];
+        if (state[row->token]) continue;
+        state[row->token] = 1;
+        cr_assert(!is_circle(&a->plan, row, state), "seed %llu: members wait for each other in a circle",
+                  (unsigned long long)a->seed);
+        state[row->token] = 2;
+    }
+}
+
+/* Over first sources each member comes to the publisher, or to one with all bytes. */
+static void check_reached(const any_t *a)
+{
+    for (size_t i = 0; i < a->plan.count; i++) {
+        const plan_row_t *row = a->plan.rows[i];
+        for (uint32_t steps = 0; !row->is_whole && !row->is_held; steps++) {
+            cr_assert_lt(steps, 2 * MOST, "seed %llu", (unsigned long long)a->seed);
+            uint64_t next =
+                row->fetch == PLAN_WAITING ? plan_waits_for(&a->plan, row->token) : row->sources[0];
+            cr_assert(row->fetch == PLAN_WAITING || row->source_count, "seed %llu: %s has no source",
+                      (unsigned long long)a->seed, row->key.text);
+            if (next == a->plan.publisher) break;
+            row = plan_row(&a->plan, next);
+            cr_assert(row, "seed %llu: the source is gone", (unsigned long long)a->seed);
+        }
+    }
+}
+
+/* Fetches over the network: at most one into a link, and one out of it. */
+static void check_edges(const any_t *a)
+{
+    uint32_t out_of_publisher = 0;
+    for (size_t i = 0; i < a->plan.link_count; i++) {
+        const plan_link_t *link = a->plan.chain[i];
+        uint32_t in = 0, out = 0;
+        for (size_t k = 0; k < a->plan.count; k++) {
+            const plan_row_t *row = a->plan.rows[k];
+            if (row->fetch < PLAN_FETCHING) continue;
+            const plan_row_t *source = plan_row(&a->plan, row->sources[0]);
+            bool is_far = source ? source->link != row->link
+                                 : !a->plan.publisher_place || row->link->place != a->plan.publisher_place;
+            in += is_far && row->link == link;
+            out += is_far && source && source->link == link;
+            out_of_publisher += is_far && !source && row->link == link;
+        }
+        cr_assert(in <= 1 && (out <= 1 || a->has_limited), "seed %llu: %u fetches into a link, %u out of it",
+                  (unsigned long long)a->seed, in, out);
+    }
+    cr_assert(out_of_publisher <= 1 || a->has_limited, "seed %llu", (unsigned long long)a->seed);
+}
+
+static void open_any(any_t *a, uint64_t seed)
+{
+    *a = (any_t){.seed = seed, .rng = seed * 0x9e3779b97f4a7c15ull | 1, .next_token = 100};
+    plan_init(&a->plan, seed, PLAN_CHAIN, 0);
+    plan_publisher(&a->plan, PUBLISHER, below(a, 2) ? 1 + below(a, 8) : 0);
+    a->has_limited = !below(a, 4);
+    for (uint64_t count = 1 + below(a, MOST / 2); a->count < count;) join(a);
+    plan_begin(&a->plan);
+    plan_make_all(&a->plan);
+}
+
+/* One member joins: the lists of the others stay. */
+static void check_join(any_t *a)
+{
+    uint64_t before[MOST][PLAN_SOURCES];
+    uint32_t count = a->count;
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(before[i], plan_row(&a->plan, a->alive[i])->sources, sizeof *before);
+    plan_make(&a->plan, join(a), NULL, 0);
+    settle(a);
+    for (uint32_t i = 0; i < count; i++)
+        cr_assert_arr_eq(before[i], plan_row(&a->plan, a->alive[i])->sources, sizeof *before, "seed %llu",
+                         (unsigned long long)a->seed);
+}
+
+static void end_one(any_t *a)
+{
+    uint32_t at = (uint32_t)below(a, a->count);
+    uint64_t token = a->alive[at], lost[2] = {a->alive[below(a, a->count)], PUBLISHER};
+    switch (below(a, 7)) {
+    case 0: leave(a, at); break;
+    case 1: plan_done(&a->plan, token); break;
+    case 2: plan_stuck(&a->plan, token); break;
+    case 3: plan_have(&a->plan, token, true, 0); break;
+    case 4: plan_make(&a->plan, token, lost, (uint32_t)below(a, 3)); break;
+    case 5: plan_hold(&a->plan, token, true); break;
+    case 6:
+        a->alive[at] = a->next_token++;
+        cr_assert(plan_renew(&a->plan, token, a->alive[at]));
+        break;
+    }
+    settle(a);
+}
+
+/* 3,000 memberships, and what may happen to them. */
+Test(plan_any, no_circle_and_a_source_for_all)
+{
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        static any_t a;
+        open_any(&a, seed);
+        check_reached(&a);
+        check_edges(&a);
+        check_no_circle(&a);
+        for (int i = 0; i < 3 && a.count < MOST; i++) {
+            check_join(&a);
+            check_reached(&a);
+            check_edges(&a);
+        }
+        for (int i = 0; i < 30; i++) {
+            if (a.count < 2 || (a.count < MOST && !below(&a, 4))) plan_make(&a.plan, join(&a), NULL, 0);
+            else end_one(&a);
+            check_no_circle(&a);
+        }
+        plan_fini(&a.plan);
+    }
+}
+
+/* Under other tokens, and in another order: the lists are the same by name. */
+Test(plan_any, the_order_is_that_of_names_and_places)
+{
+    for (uint64_t seed = 1; seed <= 500; seed++) {
+        static any_t a;
+        open_any(&a, seed);
+        plan_t other;
+        plan_init(&other, seed + 1, PLAN_CHAIN, 0);
+        plan_publisher(&other, PUBLISHER, a.plan.publisher_place);
+        for (uint32_t i = a.count; i-- > 0;) {
+            uint32_t at = (uint32_t)below(&a, i + 1);
+            uint64_t token = a.alive[at];
+            a.alive[at] = a.alive[i];
+            char text[64], *name;
+            snprintf(text, sizeof text, "%s", plan_row(&a.plan, token)->key.text);
+            name = strchr(text, '\x01');
+            *name++ = 0;
+            cr_assert(plan_add(&other, &(plan_member_t){.token = 9999 - token,
+                                                        .place = a.place_of[token],
+                                                        .name = name,
+                                                        .zone = text + 1,
+                                                        .is_limited = text[0] == '1'}));
+        }
+        plan_begin(&other);
+        plan_make_all(&other);
+        for (size_t i = 0; i < a.plan.count; i++) {
+            const plan_row_t *row = a.plan.rows[i], *same = plan_row(&other, 9999 - row->token);
+            cr_assert(row->fetch == same->fetch && row->source_count == same->source_count, "seed %llu",
+                      (unsigned long long)seed);
+            for (uint32_t k = 0; k < row->source_count; k++)
+                cr_assert(row->sources[k] == PUBLISHER ? same->sources[k] == PUBLISHER
+                                                       : same->sources[k] == 9999 - row->sources[k]);
+        }
+        plan_fini(&other);
+        plan_fini(&a.plan);
+    }
+}
+
+/* Counted, not timed: ten thousand members, on hosts of eight, then all but every tenth go. */
+Test(plan_any, ten_thousand_members_cost_what_they_are)
+{
+    enum { MEMBERS = 10000 };
+    start_chain();
+    for (uint64_t token = 100; token < 100 + MEMBERS; token++)
+        cr_assert(add(token, token % 2 ? token / 16 : 0));
+    plan_begin(&P);
+    plan_make_all(&P);
+    cr_assert_leq(P.looks, 8 * MEMBERS);
+    P.looks = 0;
+    for (uint64_t token = 100; token < 100 + MEMBERS; token++) {
+        if (token % 10 == 0) continue;
+        plan_remove(&P, token);
+        for (uint64_t woken; (woken = plan_next_woken(&P)) != 0;) plan_make(&P, woken, NULL, 0);
+        mend_all();
+    }
+    cr_assert_leq(P.looks, 40 * MEMBERS);
+    finish();
 }

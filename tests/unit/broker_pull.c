@@ -50,13 +50,74 @@ Test(pull, names_the_holders_the_parts_and_the_key)
     const msg_report_t *r = answered(1);
     cr_assert_eq(version_of(r), 1);
     cr_assert_eq(memcmp(&r->key, &rig_version(1)->share_key, sizeof r->key), 0);
-    cr_assert(r->part_count == 1 && r->parts[0].region_bytes == 8192);
+    cr_assert(r->part_count == 1 && r->parts[0].payload_bytes == 8192);
     digest_t manifest = rig_digest(1001);
     cr_assert(digest_equal(&r->parts[0].manifest_digest, &manifest));
     cr_assert_eq(r->source_count, 2);
     for (uint32_t i = 0; i < 2; i++)
         cr_assert(r->sources[i].kind == SOURCE_WORKER &&
                   (r->sources[i].token == R.tokens[W1] || r->sources[i].token == R.tokens[W2]));
+}
+
+static void verified(uint64_t peer, uint64_t version, uint64_t digest, const char *code)
+{
+    msg_t m = {.type = MSG_VERIFIED};
+    m.verified = (msg_verified_t){.token = R.tokens[peer],
+                                  .version = version,
+                                  .adapter = "policy",
+                                  .code = code,
+                                  .digest = rig_digest(digest)};
+    rig_frame(peer, &m);
+}
+
+/* A verify found that, whichever question it was for. */
+Test(pull, a_worker_whose_bytes_are_bad_is_no_source)
+{
+    static const struct {
+        uint64_t digest;
+        const char *code;
+        bool is_bad;
+    } CASES[] = {{2, "", false},
+                 {2, "not_found", false},
+                 {3, "", true},
+                 {2, "digest_mismatch", true} /* the manifest alone */};
+    for (size_t i = 0; i < 4; i++) {
+        two_versions();
+        verified(W1, 2, CASES[i].digest, CASES[i].code);
+        const msg_report_t *r = answered(2);
+        cr_assert_eq(r->source_count, CASES[i].is_bad ? 1 : 2, "case %zu", i);
+        cr_assert_eq(answered(1)->source_count, 2);
+        if (CASES[i].is_bad) {
+            cr_assert_eq(answered(2)->sources[0].token, R.tokens[W2]);
+            rig_worker(W1, "w1"); /* its former session has ended, and this one begins with nothing */
+            cr_assert(rig_has(W1, MSG_ANNOUNCE));
+            rig_staged(W1, 2, 2);
+            cr_assert_eq(answered(2)->source_count, 2, "it has them anew");
+        }
+        rig_stop();
+        rig_start();
+    }
+}
+
+/* No operator has to ask.  Those that have the version look once a lease, however many newcomers fail. */
+Test(pull, bad_bytes_that_a_newcomer_got_make_the_holders_look)
+{
+    two_versions();
+    rig_worker(W3, "w3");
+    rig_nack(W3, 2, 0, "stage", "digest_mismatch");
+    rig_nack(W3, 2, 0, "verify", "no_memory");
+    cr_assert(!rig_has(W1, MSG_VERIFY));
+    rig_nack(W3, 2, 0, "verify", "digest_mismatch");
+    cr_assert_eq(rig_last(W1, MSG_VERIFY)->verify.version, 2);
+    cr_assert(rig_has(W2, MSG_VERIFY) && !rig_has(W3, MSG_VERIFY));
+    rig_drop_letters();
+    rig_nack(W3, 2, 0, "verify", "digest_mismatch");
+    cr_assert(!rig_has(W1, MSG_VERIFY));
+    rig_pass(R.b->rollout.lease_us / 1000);
+    rig_nack(W3, 2, 0, "verify", "digest_mismatch");
+    cr_assert(rig_has(W1, MSG_VERIFY));
+    verified(W1, 2, 3, "");
+    cr_assert_eq(answered(2)->source_count, 1);
 }
 
 Test(pull, the_name_alone_is_what_is_active)

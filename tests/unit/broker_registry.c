@@ -87,7 +87,7 @@ static int try_publish(ask_t a)
     static char id[24];
     static int count;
     snprintf(id, sizeof id, "id-%d", ++count);
-    static msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50};
+    static msg_part_t part = {.payload_bytes = 4096, .manifest_bytes = 50};
     msg_publish_t m = {.req = 3,
                        .adapter = "policy",
                        .request_id = a.id ? a.id : id,
@@ -183,7 +183,7 @@ Test(registry, features_are_sorted_and_meta_is_json)
 {
     const char *features[] = {"rslora", "bias", "dora"};
     msg_pair_t meta[] = {{"run", "a \"b\" \\ \n"}, {"x", ""}};
-    msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50};
+    msg_part_t part = {.payload_bytes = 4096, .manifest_bytes = 50};
     open_policy();
     msg_publish_t m = {.adapter = "policy",
                        .request_id = "a",
@@ -293,8 +293,8 @@ Test(registry, only_the_writer_publishes)
 
 Test(registry, malformed_publications_are_refused)
 {
-    msg_part_t part = {.region_bytes = 4096, .manifest_bytes = 50}, empty = {0},
-               no_manifest = {.region_bytes = 4096}, odd = {.region_bytes = 4097, .manifest_bytes = 50};
+    msg_part_t part = {.payload_bytes = 4096, .manifest_bytes = 50}, empty = {0},
+               no_manifest = {.payload_bytes = 4096}, odd = {.payload_bytes = 4097, .manifest_bytes = 50};
     static const msg_pair_t TWICE[] = {{"run", "7"}, {"seed", "1"}, {"run", "8"}};
     const struct {
         msg_part_t *parts;
@@ -345,6 +345,21 @@ Test(registry, steps_do_not_go_back)
     cr_assert_eq(try_publish((ask_t){.digest = 2}), HEDDLE_OK); /* no step: no claim */
     outbox_clear(&out);
     cr_assert_eq(try_publish((ask_t){.digest = 2, .step = 100}), HEDDLE_OK);
+}
+
+Test(registry, a_version_without_a_step_does_not_hide_the_step_before)
+{
+    open_policy();
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .step = 100}), HEDDLE_OK);
+    commit();
+    cr_assert_eq(try_publish((ask_t){.digest = 2}), HEDDLE_OK);
+    commit();
+    cr_assert_eq(try_publish((ask_t){.digest = 3, .step = 99}), HEDDLE_ERR_STEP_BACK);
+    cr_assert_eq(error.version, 1);
+    cr_assert_str_eq(error.expected, "step 100 or more");
+    cr_assert_eq(try_publish((ask_t){.digest = 3, .step = 50, .back = true}), HEDDLE_OK);
+    commit();
+    cr_assert_eq(try_publish((ask_t){.digest = 4, .step = 60}), HEDDLE_OK, "it was meant: the newest counts");
 }
 
 Test(registry, a_writer_that_no_worker_reaches_makes_no_version)
@@ -751,6 +766,19 @@ Test(registry, adapters_are_bounded)
     cr_assert_eq(out.record_count, 0);
 }
 
+/* Only the numbers of one that was forgotten are kept, and those have a limit of their own. */
+Test(registry, forgotten_adapters_do_not_count_among_them)
+{
+    char name[16];
+    for (unsigned i = 0; i < LIMIT_ADAPTER_ROWS; i++) {
+        snprintf(name, sizeof name, "a%05u", i);
+        record_t rec = {.kind = RECORD_FLOOR, .adapter = name, .version = 3};
+        cr_assert_eq(registry_apply(&reg, &rec), HEDDLE_OK);
+        if (i + 1 == LIMIT_ADAPTERS) cr_assert(registry_has_room(&reg));
+    }
+    cr_assert_eq(try_open("trainer", 5, 1, false, false), HEDDLE_ERR_LIMIT);
+}
+
 /* ---- activation by hand ---- */
 
 typedef struct {
@@ -993,7 +1021,7 @@ static whole_t whole(void)
                            .version = 3,
                            .digest = digest_of(1),
                            .at_ms = 10,
-                           .part = {.region_bytes = 1, .manifest_bytes = 2, .manifest_digest = digest_of(2)},
+                           .part = {.payload_bytes = 1, .manifest_bytes = 2, .manifest_digest = digest_of(2)},
                            .share_key = {{3}},
                            .request_id = "id",
                            .writer = "t",
@@ -1063,7 +1091,7 @@ Test(registry, equal_looks_at_every_field)
     DIFFERS(epoch, 5);
     DIFFERS(version.digest, digest_of(9));
     DIFFERS(version.at_ms, 99);
-    DIFFERS(version.part.region_bytes, 99);
+    DIFFERS(version.part.payload_bytes, 99);
     DIFFERS(version.part.manifest_bytes, 99);
     DIFFERS(version.part.manifest_digest, digest_of(9));
     DIFFERS(version.share_key, life_of(9));

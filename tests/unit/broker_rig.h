@@ -39,6 +39,7 @@ static struct rig {
     /* quiet: sends no heartbeats while time passes */
     bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS];
     uint64_t places[PEERS];     /* of its host, as in JOIN and OPEN; 0: none */
+    uint64_t max_rates[PEERS];  /* of workers; 0: none */
     uint64_t epochs[PEERS];     /* of the region that it has versions in; 0: in none */
     int commit_error;           /* the disk refuses with this */
     bool is_late;               /* the store confirms when rig_confirm says so */
@@ -47,6 +48,7 @@ static struct rig {
     int committing_count;
     int commits, fatals, forgotten;
     uint64_t keep, req;
+    plan_shape_t shape;      /* of plans: AUTO, and versions are shorter than a hop */
     const char *keys[PEERS]; /* that each connection has proved */
     bool has_keys;
     char warned[512]; /* the last line of its log */
@@ -191,6 +193,7 @@ static void rig_boot(void)
                       .key = R.has_keys ? rig_key : NULL};
     broker_opts_t opts = {.lease_ms = LEASE_MS,
                           .keep = R.keep,
+                          .shape = R.shape,
                           .cluster = "test",
                           .endpoint = "tcp://127.0.0.1:1",
                           .data_dir = "/d",
@@ -315,6 +318,7 @@ static void rig_join_with(uint64_t peer, const char *name, msg_subscription_t *s
                           .ucx = "1.13.1",
                           .address = bytes_of("addr", 4),
                           .export_dir = "",
+                          .max_rate_bytes = R.max_rates[peer],
                           .place = R.places[peer]};
     rig_frame(peer, &m);
 }
@@ -360,7 +364,7 @@ UNUSED static void rig_publish(uint64_t peer, rig_publish_t o)
 {
     static char id[32];
     snprintf(id, sizeof id, "r%llu", (unsigned long long)++R.req);
-    msg_part_t part = {.region_bytes = 8192,
+    msg_part_t part = {.payload_bytes = 8192,
                        .manifest_bytes = 100,
                        .manifest_digest = rig_digest(o.digest + 1000)};
     msg_t m = {.type = MSG_PUBLISH};

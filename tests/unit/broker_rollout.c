@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rollout's table, cell by cell, through the messages that the broker gets and sends. */
 #include "broker_rig.h"
+#include "formats/manifest.h"
 
 TestSuite(rollout, .init = rig_start, .fini = rig_stop);
 
@@ -19,7 +20,7 @@ Test(rollout, announce_goes_to_every_ready_subscriber)
     cr_assert_eq(a->step, 7);
     cr_assert_eq(a->data_bytes, 5000);
     cr_assert_eq(a->part_count, 1);
-    cr_assert_eq(a->parts[0].region_bytes, 8192);
+    cr_assert_eq(a->parts[0].payload_bytes, 8192);
     cr_assert_eq(a->source_count, 1);
     cr_assert_eq(a->sources[0].kind, SOURCE_PUBLISHER);
     cr_assert_eq(a->sources[0].token, R.tokens[T]);
@@ -77,6 +78,45 @@ Test(rollout, messages_of_a_version_do_not_grow_faster_than_four_a_worker)
         cr_assert_leq(R.sent[MSG_ROLLOUT], 4, "%llu", (unsigned long long)R.sent[MSG_ROLLOUT]);
         cr_assert_eq(R.sent[MSG_ABORT] + R.sent[MSG_RETIRE] + R.sent[MSG_SOURCES] + R.sent[MSG_ERROR], 0);
     }
+}
+
+static void beat_with_bytes(uint64_t peer, uint64_t bytes)
+{
+    msg_progress_t p = {.adapter = "policy", .fetching = 1, .bytes_done = bytes, .data_bytes = 8192};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &m);
+}
+
+static bool tells_bytes(uint64_t done, uint64_t all)
+{
+    const msg_rollout_t *r = told();
+    return r->bytes_done == done && r->data_bytes == all;
+}
+
+/* Of a region of 8,192 bytes, whoever they came from. */
+Test(rollout, the_publisher_hears_how_many_bytes_the_workers_have)
+{
+    publish_to(3, (rig_publish_t){0});
+    rig_pass(300);
+    beat_with_bytes(W1, 4096);
+    beat_with_bytes(W2, 100);
+    cr_assert(tells_bytes(4196, 3 * 8192));
+    beat_with_bytes(W1, 6000);
+    cr_assert(tells_bytes(4196, 3 * 8192), "not for each heartbeat");
+    rig_pass(300);
+    beat_with_bytes(W2, 8192);
+    cr_assert(tells_bytes(6000 + 8192, 3 * 8192));
+    rig_staged(W1, 1, 1);
+    cr_assert(tells_bytes(8192 + 8192, 3 * 8192), "one that holds it has all, with the padding");
+    rig_leave(W2);
+    cr_assert(tells_bytes(8192, 2 * 8192));
+    rig_staged(W3, 1, 1);
+    cr_assert(tells_bytes(2 * 8192, 2 * 8192));
+    rig_worker(W4, "w4");
+    rig_pass(300);
+    beat_with_bytes(W4, 4096);
+    cr_assert(tells_bytes(2 * 8192, 2 * 8192), "no rollout waits for one that joined late");
 }
 
 Test(rollout, as_ready_commits_with_the_first)
@@ -391,6 +431,8 @@ Test(rollout, a_publisher_that_comes_back_in_time_saves_it)
     const msg_welcome_t *w = &rig_last(T, MSG_WELCOME)->welcome;
     cr_assert_eq(w->keep_count, 1);
     cr_assert_eq(w->keep[0].version, 1);
+    cr_assert_eq(w->content_bytes,
+                 manifest_offset(rig_version(1)->part.payload_bytes) + rig_version(1)->part.manifest_bytes);
     rig_pass(5000);
     cr_assert_str_eq(rig_state(1), "staging");
     rig_staged(W1, 1, 1);

@@ -46,6 +46,54 @@ Test(committed, an_activation_that_fails_is_stale_by_name)
     cr_assert_eq(rig_count(MSG_ABORT), 0);
 }
 
+static void late_event_is(event_type_t type, const char *message)
+{
+    const event_row_t *e = rig_event(type);
+    cr_assert(e->code == HEDDLE_ERR_DEADLINE && e->version == 1 && e->decision == 1);
+    cr_assert_str_eq(e->worker, "w2");
+    cr_assert_str_eq(e->message, message);
+}
+
+/* Its publisher ends with `deadline` then, and the version does not fail. */
+Test(committed, a_worker_that_has_not_switched_at_the_deadline_has_an_event)
+{
+    publish_to(3, (rig_publish_t){.deadline_ms = 2000});
+    for (uint64_t peer = W1; peer <= W3; peer++) rig_staged(peer, 1, 1);
+    rig_active(W1, 1, 1, 1);
+    rig_nack(W3, 1, 1, "activate", "internal");
+    rig_pass(1500);
+    cr_assert_eq(rig_event_count(EVENT_ACTIVATE_FAILED), 1, "of w3");
+    rig_pass(60000);
+    cr_assert_eq(rig_event_count(EVENT_ACTIVATE_FAILED), 2, "once, and w3 has said why");
+    late_event_is(EVENT_ACTIVATE_FAILED,
+                  "activate: has not said that it switched within 2000 ms, and goes on");
+    cr_assert_eq(rig_event_count(EVENT_VERSION_FAILED), 0);
+    rig_active(W2, 1, 1, 1);
+    cr_assert_str_eq(rig_copy_state(1, "w2"), "active");
+}
+
+Test(committed, a_worker_that_has_not_staged_at_the_deadline_has_an_event)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 2000, .activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W1, 1, 1);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(2500);
+    late_event_is(EVENT_STAGE_FAILED, "announce: has not staged it within 2000 ms, and goes on");
+    cr_assert_eq(rig_event_count(EVENT_STAGE_FAILED), 1);
+}
+
+Test(committed, an_operator_who_activates_has_no_deadline_of_the_version)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 2000, .activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_staged(W1, 1, 1);
+    rig_staged(W2, 1, 1);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1});
+    rig_pass(2500);
+    cr_assert_eq(rig_adapter()->active, 1);
+    cr_assert_eq(rig_event_count(EVENT_ACTIVATE_FAILED), 0);
+}
+
 Test(committed, what_failed_to_stage_for_a_passing_reason_is_announced_again)
 {
     publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});

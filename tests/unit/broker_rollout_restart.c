@@ -76,6 +76,27 @@ Test(restart, how_long_a_copy_took_is_restated)
     cr_assert(c->stage_us == 4 && c->activate_us == 5);
 }
 
+Test(restart, the_age_of_what_is_held_is_restated)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2, .activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_staged(W1, 2, 2);
+    rig_restart();
+    rig_pass(1000);
+    msg_held_t held[] = {
+        {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1), .age_us = 700000},
+        {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2), .age_us = 300000}};
+    rejoin(W1, "w1", 1, 1, held, 2);
+    cr_assert_eq(track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1")->since_ms, R.now.wall_ms - 700);
+    cr_assert_eq(track_copy(rollout_track(&R.b->rollout, "policy", 2), "w1")->since_ms, R.now.wall_ms - 300);
+    held[0].state = HELD_KEPT;
+    rejoin(W1, "w1", 1, 1, held, 1);
+    cr_assert_str_eq(rig_copy_state(1, "w1"), "committed");
+    cr_assert_eq(track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1")->since_ms, R.now.wall_ms,
+                 "it was kept, and is to be switched to now");
+}
+
 Test(restart, after_settling_who_is_there_counts)
 {
     publish_to(2, (rig_publish_t){0});
@@ -468,7 +489,7 @@ static void stands_still_for(uint32_t ms)
     rig_flush();
 }
 
-Test(restart, time_in_which_the_broker_stands_still_is_no_grace)
+Test(restart, time_in_which_the_broker_stands_still_does_not_count)
 {
     publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
     rig_staged(W1, 1, 1);

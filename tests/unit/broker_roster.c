@@ -14,7 +14,7 @@ static size_t written(void)
     return count;
 }
 
-Test(roster, who_does_not_return_is_lost)
+Test(roster, a_worker_that_does_not_return_is_lost)
 {
     publish_to(2, (rig_publish_t){0});
     roll_out(2, 1, 1, 1);

@@ -19,20 +19,20 @@ static void stop(void)
 }
 TestSuite(standing, .init = rig_start, .fini = stop);
 
-static const report_view_t *view(void)
+static const answer_view_t *view(void)
 {
-    static report_view_t v;
-    v = broker_report_view(R.b, R.now);
+    static answer_view_t v;
+    v = broker_answer_view(R.b, R.now);
     return &v;
 }
 
 static void ask(const char *op, const char *name, uint64_t version)
 {
-    report_page_t page;
+    answer_page_t page;
     heddle_error_t e;
     msg_query_t q = {.op = op, .name = name, .version = version};
     drop_body();
-    cr_assert_eq(report_page(view(), &q, &page, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(answer_page(view(), &q, &page, &e), HEDDLE_OK, "%s", e.message);
     body = page.body;
 }
 
@@ -121,10 +121,10 @@ Test(standing, pages_of_adapters_meet)
     static const char *const NAMES[] = {"a", "policy", "zebra"};
     char after[HEDDLE_NAME_MAX + 1] = "";
     for (int i = 0; i < 3; i++) {
-        report_page_t page;
+        answer_page_t page;
         heddle_error_t e;
         msg_query_t q = {.op = "adapters", .limit = 1, .after_name = after};
-        cr_assert_eq(report_page(view(), &q, &page, &e), HEDDLE_OK);
+        cr_assert_eq(answer_page(view(), &q, &page, &e), HEDDLE_OK);
         cr_assert_str_eq(page.next_name, NAMES[i]);
         cr_assert_eq(page.more, i < 2);
         strcpy(after, page.next_name);
@@ -299,6 +299,43 @@ Test(standing, a_lost_version_says_who_had_it_last)
     snprintf(want, sizeof want, "no process holds the bytes of policy@1: w1 had them last, until %s", until);
     cr_assert_str_eq(reason("message"), want);
     cr_assert_str_eq(rig_event(EVENT_VERSION_LOST)->message, want);
+    cr_assert_str_eq(reason("hint"), "publish it again");
+}
+
+/* w2 serves version 1 throughout, and reports nothing of the roll-back to it. */
+Test(standing, stale_since_the_last_decision_that_did_not_name_what_it_serves)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_pass(1000);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    rig_pass(1000);
+    name_again(1);
+    rig_active(W1, 1, 3, 1);
+    rig_pass(1000);
+    name_again(2);
+    uint64_t chosen_ms = R.now.wall_ms;
+    rig_active(W1, 2, 4, 2);
+    rig_pass(1000);
+    ask("workers", "w2", 0);
+    is("workers.0.adapters.0.state", "\"stale\"");
+    is("workers.0.adapters.0.since_at", when(chosen_ms));
+}
+
+/* Published without it, the next one would be compared with no step at all. */
+Test(standing, what_is_lost_is_published_again_with_its_step)
+{
+    publish_to(1, (rig_publish_t){.step = 70});
+    roll_out(1, 1, 1, 1);
+    go(T);
+    go(W1);
+    ask("versions", "policy", 0);
+    is("versions.0.state", "\"lost\"");
+    cr_assert_str_eq(reason("hint"), "publish it again, with opts.step 70");
 }
 
 Test(standing, after_a_restart_nobody_knows_who_had_it)
@@ -312,40 +349,51 @@ Test(standing, after_a_restart_nobody_knows_who_had_it)
     cr_assert(strstr(reason("message"), "after the broker was started"));
 }
 
-static void serve_again(uint64_t peer, uint64_t life)
+static void serve_again(uint64_t peer, uint64_t life, uint64_t age_us)
 {
     msg_held_t held = {.adapter = "policy",
                        .version = 1,
                        .state = HELD_ACTIVE,
                        .digest = rig_digest(1),
-                       .activate_us = 5};
+                       .activate_us = 5,
+                       .age_us = age_us};
     msg_subscription_t sub = {.adapter = "policy", .decision = 1, .version = 1};
     rig_hello_as(peer, ROLE_WORKER, life);
     rig_join_with(peer, "w1", &sub, 1, &held, 1);
 }
 
-/* A session says what its worker serves, and not since when. */
+/* What the worker and the version say of the copy that w1 serves. */
+static void serves_since(const char *since)
+{
+    ask("workers", "w1", 0);
+    is("workers.0.adapters.0.state", "\"active\"");
+    is("workers.0.adapters.0.since_at", since);
+    ask("versions", "policy", 1);
+    is("versions.0.workers.0.state", "\"active\"");
+    is("versions.0.workers.0.since_at", since);
+}
+
 Test(standing, since_when_a_worker_serves_is_not_the_time_of_its_session)
 {
     publish_to(1, (rig_publish_t){0});
+    rig_pass(250);
     roll_out(1, 1, 1, 1);
-    uint64_t switched_ms = R.now.wall_ms;
-    ask("workers", "w1", 0);
-    is("workers.0.adapters.0.since_at", when(switched_ms));
+    uint64_t created_ms = rig_version(1)->created_ms, switched_ms = R.now.wall_ms;
+    serves_since(when(switched_ms));
     rig_pass(1000);
-    serve_again(W1, W1);
-    ask("workers", "w1", 0);
-    is("workers.0.adapters.0.state", "\"active\"");
-    is("workers.0.adapters.0.since_at", when(switched_ms));
-    ask("versions", "policy", 1);
-    is("versions.0.workers.0.since_at", when(switched_ms));
+    serve_again(W1, W1, 900000);
+    serves_since(when(switched_ms)); /* the broker's own time */
     rig_restart();
-    serve_again(W1, W1);
     rig_pass(1000);
-    ask("workers", "w1", 0);
-    is("workers.0.adapters.0.state", "\"active\"");
-    is("workers.0.adapters.0.since_at", "null");
-    ask("versions", "policy", 1);
-    is("versions.0.workers.0.state", "\"active\"");
-    is("versions.0.workers.0.since_at", "null");
+    serve_again(W1, W1, 2000000);
+    rig_pass(1000);
+    serves_since(when(switched_ms));
+    rig_restart();
+    serve_again(W1, W1, LIMIT_EXACT);
+    rig_pass(1000);
+    serves_since(when(created_ms)); /* no earlier than its record */
+    rig_restart();
+    serve_again(W1, W1, 0);
+    rig_pass(1000);
+    serves_since("null"); /* an older release does not say */
 }

@@ -129,7 +129,7 @@ static record_t version_record(const char *name, uint64_t version)
     for (int i = 0; i < 32; i++) r.digest.b[i] = (uint8_t)(i + version);
     for (int i = 0; i < 32; i++) r.part.manifest_digest.b[i] = (uint8_t)(255 - i);
     for (int i = 0; i < 16; i++) r.share_key.b[i] = (uint8_t)(i * 3);
-    r.part.region_bytes = 18000000;
+    r.part.payload_bytes = 18000000;
     r.part.manifest_bytes = 40000;
     return r;
 }
@@ -222,7 +222,7 @@ Test(store, every_field_comes_back)
               !strcmp(v->adapter, "policy"));
     cr_assert(digest_equal(&v->digest, &w->digest) &&
               digest_equal(&v->part.manifest_digest, &w->part.manifest_digest));
-    cr_assert(v->part.region_bytes == w->part.region_bytes &&
+    cr_assert(v->part.payload_bytes == w->part.payload_bytes &&
               v->part.manifest_bytes == w->part.manifest_bytes);
     cr_assert_eq(memcmp(&v->share_key, &w->share_key, 16), 0);
     cr_assert(!strcmp(v->request_id, w->request_id) && !strcmp(v->writer, w->writer) &&
@@ -698,7 +698,7 @@ Test(store, newer_data_are_refused_with_both_numbers)
     run_sql("PRAGMA user_version = 1234");
     heddle_error_t e;
     expect_refusal(HEDDLE_ERR_DATA_NEWER, &e);
-    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 6") && strstr(e.found, "1234"));
+    cr_assert(strstr(e.message, "1234") && strstr(e.expected, "schema 7") && strstr(e.found, "1234"));
 }
 
 /* Before they are brought up to our schema. */
@@ -854,10 +854,11 @@ static record_t worker_record(const char *name, const char *serves)
         record_t){.kind = RECORD_WORKER, .worker = name, .host = "h", .pid = 5, .at_ms = 7, .serves = serves};
 }
 
+enum { SEEN_MAX = 5 };
 typedef struct {
     record_kind_t kind;
     uint32_t count;
-    char text[4][64];
+    char text[SEEN_MAX][64];
 } rows_seen_t;
 
 /* The rows of one kind, as texts. */
@@ -966,7 +967,7 @@ static int see_any(void *self, const record_t *r)
 {
     rows_seen_t *seen = self;
     bool is_of_adapter = r->adapter && *r->adapter;
-    if (is_of_adapter && seen->count < 4)
+    if (is_of_adapter && seen->count < SEEN_MAX)
         snprintf(seen->text[seen->count++], sizeof *seen->text, "%s %d", r->adapter, (int)r->kind);
     return HEDDLE_OK;
 }
@@ -975,8 +976,9 @@ Test(store, of_an_adapter_that_is_forgotten_the_name_and_its_numbers_stay)
 {
     store_t *s = open_store();
     rows_seen_t seen = {0};
-    char name[8], floor[8], other[8];
+    char name[8], floor[8], other[8], closed[8];
     snprintf(name, sizeof name, "a %d", RECORD_ADAPTER);
+    snprintf(closed, sizeof closed, "a %d", RECORD_WRITER);
     snprintf(floor, sizeof floor, "a %d", RECORD_FLOOR);
     snprintf(other, sizeof other, "b %d", RECORD_VERSION);
     commit(s, (record_t[]){adapter_record("a"), adapter_record("b"), version_record("b", 1)}, 3);
@@ -993,10 +995,12 @@ Test(store, of_an_adapter_that_is_forgotten_the_name_and_its_numbers_stay)
     store_close(&s);
     s = open_store();
     cr_assert_eq(store_load(s, see_any, &seen, NULL), HEDDLE_OK);
-    cr_assert_eq(seen.count, 4, "%s, %s, %s, %s", seen.text[0], seen.text[1], seen.text[2], seen.text[3]);
+    cr_assert_eq(seen.count, 5, "%s, %s, %s, %s, %s", seen.text[0], seen.text[1], seen.text[2], seen.text[3],
+                 seen.text[4]);
     cr_assert_str_eq(seen.text[0], name);
     cr_assert_str_eq(seen.text[2], other);
-    cr_assert_str_eq(seen.text[3], floor);
+    cr_assert_str_eq(seen.text[3], closed, "members alone know of others that have numbers alone");
+    cr_assert_str_eq(seen.text[4], floor);
     store_close(&s);
 }
 
@@ -1043,6 +1047,30 @@ Test(store, a_file_of_schema_2_has_versions_without_the_deadline_that_was_asked_
         cr_assert_eq(store_load(s, see_asked, asked, NULL), HEDDLE_OK);
         cr_assert_eq(asked[1], 0);
         cr_assert_eq(asked[version], 61000);
+        store_close(&s);
+    }
+}
+
+static int see_payload(void *self, const record_t *r)
+{
+    uint64_t *bytes = self;
+    if (r->kind == RECORD_VERSION) bytes[r->version] = r->part.payload_bytes;
+    return HEDDLE_OK;
+}
+
+/* Twice: what was brought up is as any other file. */
+Test(store, a_file_of_schema_6_has_another_name_for_the_bytes_of_the_payload)
+{
+    store_t *s = open_store();
+    commit(s, (record_t[]){adapter_record("policy"), version_record("policy", 1)}, 2);
+    store_close(&s);
+    run_sql("ALTER TABLE versions RENAME COLUMN payload_bytes TO region_bytes; PRAGMA user_version = 6");
+    for (uint64_t version = 2; version < 4; version++) {
+        uint64_t bytes[4] = {0};
+        s = open_store();
+        commit(s, (record_t[]){version_record("policy", version)}, 1);
+        cr_assert_eq(store_load(s, see_payload, bytes, NULL), HEDDLE_OK);
+        cr_assert(bytes[1] == 18000000 && bytes[version] == 18000000);
         store_close(&s);
     }
 }

@@ -160,7 +160,7 @@ Test(files, who_starts_and_is_killed_at_once_misses_nothing)
 }
 
 /* SQLite puts the log into the registry as a broker ends, and that is no other program. */
-Test(files, who_ends_well_blames_nobody)
+Test(files, a_broker_that_ends_well_blames_no_program)
 {
     store_t *s = open_store();
     commit_keys(s, 0, 5);

@@ -121,7 +121,7 @@ Test(txn, two_publications_of_one_turn_are_two_versions_in_their_order)
     opened(1);
     publish(1);
     publish(2);
-    cr_assert_eq(R.b->request_count, 1);
+    cr_assert_eq(R.b->waiting_count, 1);
     rig_confirm(HEDDLE_OK);
     cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 1);
     cr_assert(rig_is_committing(), "the second one");
@@ -146,7 +146,7 @@ Test(txn, an_open_that_is_said_again_is_answered_once_under_its_latest_number)
     R.is_late = true;
     rig_open(T, "policy", "trainer", 0, false);
     rig_open(T, "policy", "trainer", 0, false);
-    cr_assert_eq(R.b->request_count, 0);
+    cr_assert_eq(R.b->waiting_count, 0);
     rig_confirm(HEDDLE_OK);
     cr_assert(rig_count(MSG_WELCOME) == 1 && rig_last(T, MSG_WELCOME)->welcome.req == R.req);
     cr_assert(!rig_is_committing() && rig_adapter()->writer.token == R.tokens[T]);
@@ -193,7 +193,7 @@ Test(txn, a_join_with_greater_numbers_waits_and_is_handled_when_they_are_recorde
     opened(1);
     publish(1);
     join_with_numbers(W2, "w2", 7);
-    cr_assert(R.tokens[W2] == 0 && R.b->request_count == 1);
+    cr_assert(R.tokens[W2] == 0 && R.b->waiting_count == 1);
     rig_confirm(HEDDLE_OK);
     cr_assert(R.tokens[W2] == 0 && rig_is_committing(), "its numbers");
     rig_confirm(HEDDLE_OK);
@@ -205,7 +205,7 @@ Test(txn, requests_that_wait_are_bounded)
 {
     opened(1);
     for (uint32_t i = 0; i <= TXN_REQUESTS + 1; i++) publish(i + 1);
-    cr_assert_eq(R.b->request_count, TXN_REQUESTS);
+    cr_assert_eq(R.b->waiting_count, TXN_REQUESTS);
     const msg_error_t *e = rig_error(T, "unavailable");
     cr_assert(e->retriable && e->retry_ms && e->req == R.req);
 }
@@ -228,7 +228,7 @@ Test(txn, a_publication_ends_by_its_deadline_and_says_so)
     rig_pass(1000);
     e = rig_error(T, "deadline");
     cr_assert(e->req == R.req && strstr(e->message, "was not started"), "%s", e->message);
-    cr_assert(R.b->request_count == 0 && rig_count(MSG_ERROR) == 2);
+    cr_assert(R.b->waiting_count == 0 && rig_count(MSG_ERROR) == 2);
     cr_assert(rig_adapter()->version_count == 0 && !rig_has(W1, MSG_ANNOUNCE));
     rig_confirm(HEDDLE_OK);
     cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 1, "at last; its asker may find it so");
@@ -359,7 +359,7 @@ Test(txn, a_key_that_is_revoked_while_its_command_is_open_hears_of_it_first)
     publish(1);
     rig_query(ADMIN, (msg_query_t){.op = "key_revoke", .name = "tom"});
     publish(2);
-    cr_assert_eq(R.b->request_count, 2);
+    cr_assert_eq(R.b->waiting_count, 2);
     rig_confirm(HEDDLE_OK);
     cr_assert(rig_has(T, MSG_PUBLISHED), "it was let do that");
     cr_assert_not_null(membership_publisher(&R.b->members, "policy"), "nothing is revoked yet");
@@ -368,7 +368,7 @@ Test(txn, a_key_that_is_revoked_while_its_command_is_open_hears_of_it_first)
     cr_assert(rig_has(ADMIN, MSG_REPORT) && rig_count(MSG_PUBLISHED) == 1);
     cr_assert_null(membership_publisher(&R.b->members, "policy"));
     cr_assert_eq(rig_adapter()->version_count, 1, "the second one was not let in any more");
-    cr_assert_eq(R.b->request_count, 0);
+    cr_assert_eq(R.b->waiting_count, 0);
 }
 
 Test(txn, a_refused_revocation_changes_nothing)

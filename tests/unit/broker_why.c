@@ -60,7 +60,8 @@ Test(why, a_deadline_is_a_deadline_wherever_it_met_a_worker)
     rig_pass(1500);
     cr_assert_str_eq(rig_state(1), "failed");
     is_missing("w1", "announce", "deadline", "has not begun to fetch within 1000 ms");
-    is_missing("w2", "fetch", "deadline", "1200 of 5000 bytes fetched within 1000 ms");
+    is_missing("w2", "fetch", "deadline",
+               "1200 of 5000 bytes fetched within 1000 ms (as of its last heartbeat)");
     is_missing("w3", "stage", "deadline",
                "has all bytes, and has not said that it loaded them within 1000 ms");
     cr_assert_eq(told()->missing_count, 3);
@@ -87,7 +88,8 @@ Test(why, each_has_its_own_reason)
     publish_to(2, (rig_publish_t){0});
     fetching(W1, 1, 1200);
     rig_nack(W2, 1, 0, "verify", "digest_mismatch");
-    is_missing("w1", "fetch", "version_failed", "1200 of 5000 bytes fetched when the version ended");
+    is_missing("w1", "fetch", "version_failed",
+               "1200 of 5000 bytes fetched when the version ended (as of its last heartbeat)");
     is_missing("w2", "verify", "digest_mismatch", "exit status 3; found 3");
 }
 
@@ -496,6 +498,163 @@ Test(why, what_is_put_off_is_no_trouble)
     cr_assert(is_why(copy(1, "w2"), NULL));
 }
 
+/* ---- ordered to switch ---- */
+
+static void is_switching(const char *note)
+{
+    const char *first = text(standing("w2"), "note");
+    cr_assert(first && !strcmp(first, note), "%s, not %s", first ? first : "none", note);
+    cr_assert_null(text(standing("w2"), "code"));
+    cr_assert_str_eq(text(copy(2, "w2"), "state"), "committed");
+    const char *second = text(copy(2, "w2"), "note");
+    cr_assert(second && !strcmp(second, note), "%s, not %s", second ? second : "none", note);
+}
+
+Test(why, an_application_that_does_not_say_that_it_switched)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_pass(1000);
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    cr_assert_null(text(standing("w1"), "note"));
+    rig_pass(250);
+    cr_assert_null(text(standing("w2"), "note"), "it was ordered just now");
+    rig_pass(150);
+    is_switching("switching for 400 ms: its application has not said that it switched");
+    rig_pass(2100);
+    is_switching("switching for 2.5 s: its application has not said that it switched");
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    fetching(W2, 3, 100);
+    is_switching("switching for 2.5 s: its application has not said that it switched");
+    R.is_quiet[W2] = true;
+    rig_pass(3000);
+    is_switching("no message for 3.0 s (lease 4.0 s)");
+    rig_active(W2, 2, 2, 2);
+    cr_assert_null(text(copy(2, "w2"), "note"));
+}
+
+/* The application of w2 is in the midst of its switch to policy@2 when that is taken back. */
+Test(why, an_application_that_is_still_switching_to_what_was_taken_back)
+{
+    static const char NOTE[] = "switching to policy@2 for 5.5 s, then to policy@1: its application has not "
+                               "said that it switched";
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    rig_pass(2500);
+    cr_assert_null(ask(
+        (msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann", .deadline_ms = 3000}));
+    rig_active(W1, 1, 3, 1);
+    rig_pass(3000);
+    heddle_error_t e;
+    json_decref(body);
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, &e), HEDDLE_OK);
+    const json_t *missing = row("missing", "w2");
+    cr_assert_str_eq(text(missing, "phase"), "activate");
+    cr_assert_str_eq(text(missing, "code"), "deadline");
+    cr_assert(text(missing, "note") && !strcmp(text(missing, "note"), NOTE), "%s", text(missing, "note"));
+    const char *note = text(standing("w2"), "note");
+    cr_assert(note && !strcmp(note, NOTE), "%s", note);
+    cr_assert_null(text(standing("w1"), "note"));
+    note = text(copy(1, "w2"), "note");
+    cr_assert(note && !strcmp(note, NOTE), "%s", note);
+    rig_active(W2, 2, 2, 2);
+    rig_pass(2500);
+    note = text(standing("w2"), "note");
+    cr_assert_str_eq(note, "switching for 2.5 s: its application has not said that it switched");
+    rig_active(W2, 1, 3, 1);
+    cr_assert_null(text(standing("w2"), "note"));
+    cr_assert_null(text(copy(1, "w2"), "note"));
+    rig_pass(2500);
+    cr_assert_null(text(standing("w2"), "note"));
+}
+
+/* w2 answered the roll-back alone: it never switched to policy@2, and is not asked to any more. */
+Test(why, an_application_that_never_switched_to_what_was_taken_back)
+{
+    R.keep = R.b->rollout.keep = R.b->opts.keep = 8;
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann"});
+    rig_active(W1, 1, 3, 1);
+    rig_active(W2, 1, 3, 1);
+    rig_pass(1000);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    rig_staged(W1, 3, 3);
+    rig_staged(W2, 3, 3);
+    ask((msg_query_t){.op = "activate", .name = "policy", .version = 3, .by = "ann"});
+    rig_active(W1, 3, 4, 3);
+    rig_pass(2500);
+    cr_assert_str_eq(text(standing("w2"), "note"),
+                     "switching for 2.5 s: its application has not said that it switched");
+}
+
+/* w2 has all bytes of policy@3, and its application is in the midst of its switch to policy@2. */
+static void all_bytes_while_it_switches(void)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2);
+    rig_pass(1000);
+    rig_publish(T, (rig_publish_t){.digest = 3, .deadline_ms = 4000});
+    rig_staged(W1, 3, 3);
+    fetching(W2, 3, 5000);
+}
+
+Test(why, it_loads_since_its_switch_to_the_earlier_version_ended)
+{
+    all_bytes_while_it_switches();
+    rig_pass(2000);
+    rig_active(W2, 2, 2, 2);
+    rig_pass(100);
+    const char *note = text(copy(3, "w2"), "note");
+    cr_assert(note && !strcmp(note, "loading for 100 ms"), "%s", note);
+}
+
+Test(why, all_bytes_and_an_application_that_switches_to_an_earlier_version)
+{
+    all_bytes_while_it_switches();
+    rig_pass(500);
+    is_missing("w2", "stage", "",
+               "has all bytes, and has not said that it loaded them, busy with its switch to version 2");
+    const char *note = text(copy(3, "w2"), "note");
+    cr_assert(note && !strcmp(note, "busy: switching to policy@2 for 1.6 s"), "%s", note);
+    rig_pass(3500);
+    cr_assert_str_eq(rig_state(3), "failed");
+    is_missing("w2", "stage", "deadline",
+               "has all bytes, and has not said that it loaded them within 4000 ms, busy with its switch to "
+               "version 2");
+    rig_active(W2, 2, 2, 2);
+    cr_assert_str_eq(text(copy(3, "w2"), "note"),
+                     "given up with all bytes, busy with its switch to policy@2: deadline");
+    const json_t *slowest = json_object_get(body, "slowest"), *rest = json_object_get(body, "rest");
+    cr_assert_str_eq(text(slowest, "phase"), "fetch");
+    cr_assert_str_eq(text(rest, "message"), "w2 was busy with its switch to policy@2");
+}
+
+Test(why, all_bytes_and_an_application_that_has_switched)
+{
+    all_bytes_while_it_switches();
+    rig_active(W2, 2, 2, 2);
+    rig_pass(500);
+    is_missing("w2", "stage", "", "has all bytes, and has not said that it loaded them");
+    const char *note = text(copy(3, "w2"), "note");
+    cr_assert(note && !strncmp(note, "loading for ", 12), "%s", note);
+}
+
 /* ---- the active version is lost ---- */
 
 static const char HELD_AND_LOST[] = "policy is held at policy@1 by ann since ";
@@ -580,6 +739,123 @@ Test(why, a_lost_version_that_is_not_held_waits_for_the_next)
     rig_staged(W2, 3, 3);
     rig_active(W2, 3, 3, 3);
     cr_assert_null(warning(0));
+}
+
+/* Why no byte comes is no answer any more: no process has them. */
+Test(why, a_worker_that_fetches_what_is_lost_waits_for_lost_bytes)
+{
+    two_versions();
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_worker(W2, "w2");
+    unreached(W2, 2, "cannot reach w1 over lo: no answer there");
+    cr_assert_str_eq(text(standing("w2"), "code"), "unavailable");
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    unreached(W2, 2, "cannot reach w1 over lo: no answer there");
+    cr_assert_str_eq(text(standing("w2"), "code"), "version_lost");
+}
+
+/* It was fetching the active version when the last holder ended, and then another version was published. */
+Test(why, a_worker_that_serves_the_next_version_has_left_the_lost_one)
+{
+    two_versions();
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_worker(W2, "w2");
+    fetching(W2, 2, 1250);
+    rig_leave(W1);
+    R.tokens[W1] = 0;
+    cr_assert_str_eq(rig_state(2), "lost");
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    fetching(W2, 3, 100);
+    rig_staged(W2, 3, 3);
+    rig_active(W2, 3, 3, 3);
+    rig_pass(3000);
+    const json_t *s = standing("w2");
+    cr_assert_str_eq(text(s, "state"), "active");
+    cr_assert_null(text(s, "code"));
+    cr_assert_null(text(s, "note"), "%s", text(s, "note"));
+    cr_assert_null(text(copy(2, "w2"), "note"), "%s", text(copy(2, "w2"), "note"));
+}
+
+/* ---- what a worker that waits for a lost version is sent ---- */
+
+static const char IS_LOST[] = "no process holds the bytes of policy@2, the active version: publish again";
+
+/* The last session of w2 was sent so many; the last one is about policy@2. */
+static int told_lost(void)
+{
+    int count = 0;
+    const msg_abort_t *last = NULL;
+    for (size_t i = 0; i < R.letter_count; i++) {
+        const msg_t *m = &R.letters[i].m;
+        if (R.letters[i].peer != W2 || m->type != MSG_ABORT || m->abort.token != R.tokens[W2]) continue;
+        if (m->abort.version != 2) continue;
+        last = &m->abort;
+        count++;
+    }
+    if (last) cr_assert_str_eq(last->code, "version_lost");
+    if (last) cr_assert_str_eq(last->message, IS_LOST);
+    return count;
+}
+
+static void all_holders_go(void)
+{
+    rig_leave(T);
+    rig_leave(W1);
+    R.tokens[T] = R.tokens[W1] = 0;
+}
+
+Test(why, a_late_joiner_hears_that_the_active_version_is_lost_once)
+{
+    two_versions();
+    all_holders_go();
+    cr_assert_str_eq(rig_state(2), "lost");
+    rig_worker(W2, "w2");
+    cr_assert_eq(told_lost(), 1);
+    rig_pass(3 * LEASE_MS);
+    cr_assert_eq(told_lost(), 1);
+    rig_worker(W2, "w2");
+    cr_assert_eq(told_lost(), 1, "another session gets it too");
+}
+
+Test(why, a_worker_that_waits_hears_it_when_the_last_holder_goes)
+{
+    two_versions();
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_worker(W2, "w2");
+    fetching(W2, 2, 100);
+    cr_assert_eq(told_lost(), 0);
+    all_holders_go();
+    cr_assert_eq(told_lost(), 1, "also one that has begun to fetch");
+}
+
+Test(why, a_worker_hears_of_a_loss_when_the_broker_has_settled)
+{
+    two_versions();
+    all_holders_go();
+    rig_restart();
+    rig_worker(W2, "w2");
+    cr_assert_eq(told_lost(), 0, "holders may be on their way");
+    rig_pass(LEASE_MS + 500);
+    cr_assert_eq(told_lost(), 1);
+}
+
+Test(why, while_the_next_version_is_on_its_way_nothing_is_said)
+{
+    two_versions();
+    all_holders_go();
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    rig_worker(W2, "w2");
+    cr_assert_eq(told_lost(), 0);
+    rig_leave(T);
+    R.tokens[T] = 0;
+    rig_pass(2 * LEASE_MS);
+    cr_assert_eq(told_lost(), 1, "that one has failed");
 }
 
 /* As many warnings as an answer has room for, and the number of the others. */

@@ -3,7 +3,7 @@
  * interrupts. */
 #include "core/errors.h"
 #include "client/query.h"
-#include "client/report.h"
+#include "client/pages.h"
 #include "proto/msg.h"
 #include "proto/value.h"
 #include "tests/unit/other_thread.h"
@@ -33,7 +33,7 @@ struct fake {
     void (*_Atomic on_query)(fake_t *f, peer_t from, const msg_query_t *q);
     atomic_int hello_code; /* HELLO is refused with it */
     atomic_bool hello_retriable;
-    atomic_ullong last_deadline_ms, last_epoch, last_limit, last_phase, last_min;
+    atomic_ullong last_deadline_ms, last_asked_ms, last_epoch, last_limit, last_phase, last_min;
     atomic_bool last_by_has_host, last_is_tag;
     atomic_uint last_workers;
 };
@@ -114,6 +114,7 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
     } else if (m.type == MSG_QUERY) {
         f->asker = from;
         f->last_deadline_ms = m.query.deadline_ms;
+        f->last_asked_ms = m.query.asked_ms;
         f->last_epoch = m.query.epoch;
         f->last_limit = m.query.limit;
         f->last_phase = m.query.phase;
@@ -446,7 +447,7 @@ Test(admin, bad_arguments_are_refused_before_anything_is_sent)
 
 static void stay_silent(fake_t *f, peer_t from, const msg_query_t *q) { (void)f, (void)from, (void)q; }
 
-Test(admin, nobody_there_and_nobody_answering)
+Test(admin, without_a_broker_and_without_an_answer)
 {
     fake_t f = {.on_query = stay_silent}, nobody = {.endpoint = "tcp://127.0.0.1:9"};
     char *json = NULL;
@@ -531,6 +532,7 @@ Test(admin, broker_restarted_during_a_wait_is_asked_again)
     cr_assert_eq(f.hellos, 2);
     cr_assert(f.last_deadline_ms < 20000 && f.last_deadline_ms > 10000, "what is left of it: %d ms",
               (int)f.last_deadline_ms);
+    cr_assert_eq(f.last_asked_ms, 20000u, "messages name the deadline as it was given");
     heddle_free(w.json);
     heddle_admin_close(&w.admin);
     stop(&f);
@@ -661,7 +663,7 @@ Test(report, pages_that_do_not_fit)
     };
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         json_t *into = json_loads(ROWS[i][0], 0, NULL), *page = json_loads(ROWS[i][1], 0, NULL);
-        cr_expect_eq(report_merge(into, page, ROWS[i][2][0] != 0, NULL), HEDDLE_ERR_PROTOCOL, "%s",
+        cr_expect_eq(pages_append(into, page, ROWS[i][2][0] != 0, NULL), HEDDLE_ERR_PROTOCOL, "%s",
                      ROWS[i][1]);
         json_decref(into);
         json_decref(page);

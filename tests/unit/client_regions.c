@@ -5,13 +5,17 @@
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/limits.h"
+#include "memory/mappings.h"
+#include "memory/provider.h"
 #include "tests/unit/captured.h"
 #include "tests/unit/other_thread.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 enum { BYTES = 1 << 16 };
 
@@ -44,9 +48,15 @@ static bool idle(transfer_t *t, const region_t *r)
 }
 
 static const transfer_ops_t TRANSFER = {.map = map, .unmap = unmap, .idle = idle};
-static const node_io_t IO = {.tr = &TRANSFER};
-static regions_t *m;
 static uint64_t now_us = 1;
+static uint64_t at(void *self)
+{
+    (void)self;
+    return now_us;
+}
+static const clock_ops_t CLOCK = {.now_us = at};
+static const node_io_t IO = {.tr = &TRANSFER, .clock = &CLOCK};
+static regions_t *m;
 
 static void set_up(void)
 {
@@ -61,7 +71,7 @@ static region_t *take(size_t bytes)
     region_t *r = NULL;
     heddle_error_t e;
     int rc;
-    while ((rc = regions_take(m, bytes, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = regions_take(m, &m, bytes, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
     cr_assert(r->base == r->own->base && r->view == r->own->view && r->bytes >= bytes);
     cr_assert_eq(atomic_load(&r->refs), 1);
@@ -72,6 +82,35 @@ static region_t *take(size_t bytes)
 static void settle(void)
 {
     for (int i = 0; regions_work(m, now_us); i++) cr_assert_lt(i, 1000);
+}
+
+Test(regions, the_environment_ends_the_guard)
+{
+    unsetenv("HEDDLE_GUARD");
+    cr_assert(regions_are_guarded());
+    setenv("HEDDLE_GUARD", "1", 1);
+    cr_assert(regions_are_guarded());
+    setenv("HEDDLE_GUARD", "0", 1);
+    cr_assert_not(regions_are_guarded());
+}
+
+/* The write would end this process. */
+Test(regions, where_a_receive_is_open_there_is_no_guard)
+{
+    digest_t manifest = {{1}};
+    regions_close(&m);
+    cr_assert_eq(regions_new(&IO, &(regions_opts_t){.has_views = true, .is_guarded = true}, &m), HEDDLE_OK);
+    region_t *r = take(BYTES);
+    cr_assert_eq(memory_region_seal(r->own, &manifest, BYTES, NULL), HEDDLE_OK);
+    open_in = r;
+    settle();
+    cr_assert_eq(r->own->guarded_bytes, 0);
+    open_in = NULL;
+    now_us += POOL_RETRY_US;
+    settle();
+    cr_assert_eq(r->own->guarded_bytes, r->own->mapped_bytes);
+    region_unref(&r);
+    settle();
 }
 
 Test(regions, memory_is_registered_once_and_used_again)
@@ -86,8 +125,7 @@ Test(regions, memory_is_registered_once_and_used_again)
     region_unref(&r);
 }
 
-/* A share has a reference until its last send is over. */
-Test(regions, what_is_still_being_sent_is_not_written)
+Test(regions, what_still_has_a_reference_is_not_written)
 {
     region_t *r = take(BYTES), *share = region_ref(r), *sent = r;
     region_unref(&r);
@@ -139,7 +177,7 @@ Test(regions, what_cannot_be_registered_is_an_error_and_stays_free)
     heddle_error_t e;
     int rc;
     map_rc = HEDDLE_ERR_NO_MEMORY;
-    while ((rc = regions_take(m, BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = regions_take(m, &m, BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
     cr_assert(strstr(e.message, "a region of 65536 bytes cannot be registered"), "%s", e.message);
     cr_assert_eq(regions_count(m).in_use, 0);
@@ -147,6 +185,130 @@ Test(regions, what_cannot_be_registered_is_an_error_and_stays_free)
     r = take(BYTES);
     cr_assert(maps == 1 && regions_count(m).regions == 1);
     region_unref(&r);
+}
+
+/* Its memory is for the version that is on its way, whether regions are offered to others or not. */
+static void check_rest(void)
+{
+    region_t *r[2] = {take(BYTES), take(BYTES)};
+    for (int i = 0; i < 2; i++) region_unref(&r[i]);
+    settle();
+    now_us = regions_deadline(m);
+    regions_busy(m, now_us);
+    cr_assert_eq(regions_deadline(m), now_us + REGIONS_REST_US);
+    now_us += REGIONS_REST_US - 1;
+    settle();
+    cr_assert_eq(regions_count(m).regions, 2);
+    regions_busy(m, now_us);
+    now_us += REGIONS_REST_US - 1;
+    settle();
+    cr_assert_eq(regions_count(m).regions, 2);
+    now_us++;
+    settle();
+    cr_assert_eq(regions_count(m).regions, 1);
+}
+Test(regions, the_background_waits_while_a_version_is_on_its_way) { check_rest(); }
+Test(regions, so_it_does_where_regions_are_offered)
+{
+    provider_t *provider = NULL;
+    char name[32];
+    snprintf(name, sizeof name, "regions-%d", getpid());
+    cr_assert_eq(provider_new(&(provider_opts_t){.name = name, .pool = regions_pool(m)}, &provider, NULL),
+                 HEDDLE_OK);
+    regions_share(m, provider);
+    check_rest();
+    regions_share(m, NULL);
+    provider_destroy(&provider);
+}
+
+/* As of a worker that waits for sources which are gone, and has nothing else to do. */
+Test(regions, the_background_waits_no_longer_than_a_second)
+{
+    region_t *r[3];
+    for (int i = 0; i < 3; i++) r[i] = take(BYTES);
+    int wakes = 0;
+    uint64_t end_us;
+    for (int round = 0; round < 2; round++) {
+        region_unref(&r[round]);
+        end_us = now_us + 3 * POOL_SURPLUS_US + 3 * REGIONS_REST_MOST_US;
+        for (wakes = 0; now_us < end_us; wakes++) {
+            regions_busy(m, now_us);
+            settle();
+            uint64_t due_us = regions_deadline(m);
+            cr_assert_gt(due_us, now_us);
+            now_us = clock_earlier(due_us, end_us);
+        }
+        cr_assert_lt(wakes, 60, "%d: %d", round, wakes);
+    }
+    region_unref(&r[2]);
+    end_us = now_us;
+    regions_busy(m, now_us);
+    settle();
+    cr_assert_eq(regions_count(m).regions, 2, "a change of the pool begins another rest");
+    while (regions_count(m).regions > 1) {
+        regions_busy(m, now_us);
+        now_us = regions_deadline(m);
+        settle();
+        cr_assert_leq(now_us, end_us + REGIONS_REST_MOST_US + POOL_SURPLUS_US);
+    }
+}
+
+static void hear(void *ret_note, const char *from, note_t note, const content_id_t *id)
+{
+    (void)from, (void)id;
+    *(note_t *)ret_note = note;
+}
+
+/* What another process is told that holds this content. */
+static note_t answer_to_held(provider_t *provider, const char *name, const content_id_t *id)
+{
+    mappings_t *other = NULL;
+    note_t told = NOTE_GONE;
+    cr_assert_eq(mappings_new(NULL, hear, &told, &other, NULL), HEDDLE_OK);
+    cr_assert_eq(mappings_watch(other, name, now_us, NULL), HEDDLE_OK);
+    cr_assert_eq(mappings_tell(other, name, NOTE_HELD, id, NULL), HEDDLE_OK);
+    for (int i = 0; i < 10; i++) {
+        (void)provider_turn(provider, now_us);
+        (void)mappings_turn(other, now_us);
+    }
+    mappings_destroy(&other);
+    return told;
+}
+
+/* Where it is taken again, it gets other bytes. */
+Test(regions, what_was_withdrawn_is_offered_again_with_another_content)
+{
+    provider_t *provider = NULL;
+    char name[32];
+    snprintf(name, sizeof name, "withdrawn-%d", getpid());
+    provider_opts_t opts = {.name = name, .pool = regions_pool(m)};
+    cr_assert_eq(provider_new(&opts, &provider, NULL), HEDDLE_OK);
+    regions_share(m, provider);
+    region_t *r = take(BYTES), *first = r;
+    regions_content_t content = {.bytes = BYTES, .manifest = {{1}}};
+    regions_offer(m, r, &content);
+    content_id_t id = regions_offered(r);
+    cr_assert(id.epoch && answer_to_held(provider, name, &id) == NOTE_VERIFIED);
+    regions_withdraw(r);
+    cr_assert(regions_is_withdrawn(r) && !regions_offered(r).epoch);
+    cr_assert_eq(answer_to_held(provider, name, &id), NOTE_VERIFY, "unknown");
+    regions_offer(m, r, &content);
+    cr_assert_eq(regions_offered(r).epoch, 0);
+    region_unref(&r);
+    r = take(BYTES);
+    cr_assert_eq(r, first);
+    cr_assert_not(regions_is_withdrawn(r));
+    regions_offer(m, r, &content);
+    cr_assert_gt(regions_offered(r).epoch, id.epoch);
+    content.is_to_be_verified = true;
+    region_unref(&r);
+    r = take(BYTES);
+    regions_offer(m, r, &content);
+    id = regions_offered(r);
+    cr_assert_eq(answer_to_held(provider, name, &id), NOTE_VERIFY, "the first one verifies it");
+    region_unref(&r);
+    regions_share(m, NULL);
+    provider_destroy(&provider);
 }
 
 static void unref(void *r) { region_unref((region_t **)r); }
@@ -191,7 +353,7 @@ Test(regions, the_machine_is_asked_whether_there_is_memory)
     heddle_error_t e;
     int rc;
     failpoint_arm("region.memory", 1);
-    while ((rc = regions_take(m, BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = regions_take(m, &m, BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     failpoint_disarm();
     cr_assert_eq(rc, HEDDLE_ERR_NO_MEMORY);
     cr_assert(strstr(e.message, "control group") && e.expected[0] && e.found[0] && e.hint[0], "%s",

@@ -477,6 +477,28 @@ Test(session, a_process_that_stood_still_past_its_lease_was_fenced)
     cr_assert_eq(s.fenced_count, 1, "another one took its place");
 }
 
+/* The worker waits for its next try here, and sends no heartbeats. */
+Test(session, a_process_that_was_refused_until_its_lease_ended_did_not_stand_still)
+{
+    to_ready();
+    step(SE_LINE_DOWN);
+    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    refusal(MSG_HELLO, 0, true, 20000);
+    cr_assert_eq(s.state, SESSION_REFUSED);
+    comes_at(s.lease_end_us, SO_LAPSED);
+    cr_assert_not(s.has_lapsed, "its next try is not due yet");
+}
+
+Test(session, nor_did_one_whose_hello_was_not_answered)
+{
+    to_ready();
+    now = s.lease_end_us - MS;
+    step(SE_LINE_DOWN);
+    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    comes_at(s.lease_end_us, SO_LAPSED);
+    cr_assert_not(s.has_lapsed, "the answer is not late yet");
+}
+
 Test(session, nothing_that_was_queued_is_delivered_after_the_lease)
 {
     to_ready();

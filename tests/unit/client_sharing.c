@@ -41,7 +41,7 @@ static void start(void)
     heddle_error_t e;
     now_us = 5000000;
     for (int i = 0; i < MEMBERS; i++) {
-        pool_opts_t pool = {.versions = 2};
+        pool_opts_t pool = {.most = 16};
         cr_assert_eq(pool_new(&pool, &pools[i], &e), HEDDLE_OK);
         cr_assert_eq(open_member(i, NULL, &e), HEDDLE_OK, "%s", e.message);
     }
@@ -69,6 +69,8 @@ static void settle(void)
             for (int k = 0; k < SHARING_FDS; k++) p[i * SHARING_FDS + k] = (struct pollfd){fds[k], POLLIN, 0};
         }
         has_more |= poll(p, MEMBERS * SHARING_FDS, 0) > 0;
+        for (int i = 0; i < MEMBERS * SHARING_FDS; i++)
+            if (p[i].revents) sharing_readable(members[i / SHARING_FDS]);
     }
 }
 
@@ -83,12 +85,12 @@ static content_id_t publish(void)
     digest_t manifest = rig_manifest(1);
     heddle_error_t e;
     int rc;
-    while ((rc = pool_take(pools[PUBLISHER], RIG_BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = pool_take(pools[PUBLISHER], pools, RIG_BYTES, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
     memset(r->base, 1, r->bytes);
-    cr_assert_eq(memory_region_seal(r, 1, &manifest, RIG_BYTES, NULL), HEDDLE_OK);
-    source_content_t content = {.id = memory_region_content(r), .bytes = RIG_BYTES};
-    cr_assert_eq(source_add(sharing_source(members[PUBLISHER]), &content, now_us, NULL), HEDDLE_OK);
+    cr_assert_eq(memory_region_seal(r, &manifest, RIG_BYTES, NULL), HEDDLE_OK);
+    provider_content_t content = {.id = memory_region_content(r), .bytes = RIG_BYTES};
+    cr_assert_eq(provider_add(sharing_provider(members[PUBLISHER]), &content, NULL), HEDDLE_OK);
     return content.id;
 }
 
@@ -130,6 +132,24 @@ Test(sharing, what_a_peer_offers_is_mapped_before_it_is_used)
         HEDDLE_OK, "at once");
     cr_assert(rig_is_whole(h->base, 1, RIG_BYTES));
     mappings_give(sharing_mappings(members[WORKER]), &h);
+}
+
+/* A loop that polls a transfer turns thousands of times a second. */
+Test(sharing, a_turn_that_is_not_due_does_nothing)
+{
+    list_publisher(true);
+    content_id_t id = publish();
+    settle();
+    mappings_t *worker = sharing_mappings(members[WORKER]);
+    char name[SHARING_NAME_BYTES];
+    key16_t life = life_of(PUBLISHER);
+    cr_assert_eq(mappings_tell(worker, sharing_name(&life, name), NOTE_HELD, &id, NULL), HEDDLE_OK);
+    struct pollfd answer = {mappings_fd(worker), POLLIN, 0};
+    cr_assert_gt(sharing_turn(members[PUBLISHER], now_us), now_us);
+    cr_assert_eq(poll(&answer, 1, 0), 0, "no descriptor was looked at");
+    sharing_readable(members[PUBLISHER]);
+    (void)sharing_turn(members[PUBLISHER], now_us);
+    cr_assert_eq(poll(&answer, 1, 0), 1);
 }
 
 Test(sharing, it_stays_mapped_while_the_process_of_the_peer_is_there)
@@ -195,6 +215,35 @@ static void assert_refused(const char *path, int code, const char *found)
     cr_assert(!members[WORKER] && strstr(e.message, path), "%s", e.message);
     cr_assert(!found || strstr(e.found, found), "%s", e.found);
     cr_assert(rig_descriptors() == open && before > open, "nothing stays open");
+}
+
+/* As a pull does. */
+Test(sharing, without_a_pool_it_takes_and_offers_nothing)
+{
+    heddle_error_t e;
+    int fds[SHARING_FDS];
+    char name[SHARING_NAME_BYTES];
+    key16_t life = life_of(PUBLISHER), own = life_of(WORKER);
+    handover_watch_t *watch = NULL;
+    sharing_close(&members[WORKER]);
+    pool_t *none = pools[WORKER];
+    pools[WORKER] = NULL;
+    cr_assert_eq(open_member(WORKER, NULL, &e), HEDDLE_OK, "%s", e.message);
+    pools[WORKER] = none;
+    sharing_fds(members[WORKER], fds);
+    cr_assert(fds[0] == -1 && fds[1] >= 0 && !sharing_provider(members[WORKER]));
+    cr_assert_eq(sharing_place(members[WORKER]), sharing_place(members[PUBLISHER]));
+    cr_assert_eq(handover_watch(NULL, sharing_name(&own, name), &watch, &e), HEDDLE_ERR_NOT_FOUND);
+    content_id_t id = publish();
+    hold_t *hold = NULL;
+    mappings_t *mappings = sharing_mappings(members[WORKER]);
+    sharing_name(&life, name);
+    for (int i = 0; mappings_take(mappings, name, &id, now_us, &hold, &e) == HEDDLE_ERR_AGAIN; i++) {
+        cr_assert_lt(i, 1000);
+        settle();
+    }
+    cr_assert(hold && rig_is_whole(hold->base, 1, RIG_BYTES));
+    mappings_give(mappings, &hold);
 }
 
 Test(sharing, a_directory_that_others_may_enter_is_refused)

@@ -70,7 +70,8 @@ typedef struct {
     const node_io_t *io;
     pthread_t thread;
     uint64_t deadline_us, calls;
-    int fd; /* that its tick reads; 0: none */
+    int fd; /* that its tick reads when it is readable */
+    bool is_readable;
     atomic_int ticks;
     int works;
     sigset_t mask;
@@ -107,9 +108,11 @@ static uint64_t on_tick(void *node, uint64_t now_us)
     (void)now_us;
     p->ticks++;
     eventfd_t value;
-    if (p->fd && eventfd_read(p->fd, &value) == 0) tell(p, HEDDLE_EVENT_ARRIVED, "read");
+    if (p->is_readable && eventfd_read(p->fd, &value) == 0) tell(p, HEDDLE_EVENT_ARRIVED, "read");
+    p->is_readable = false;
     return p->deadline_us ? p->deadline_us : CLOCK_NEVER;
 }
+static void on_readable(void *node) { ((probe_t *)node)->is_readable = true; }
 static bool on_work(void *node, uint64_t now_us)
 {
     probe_t *p = node;
@@ -123,8 +126,11 @@ static void give_work(void *node, void *arg, uint64_t now_us)
     (void)now_us;
     ((probe_t *)node)->works = *(int *)arg;
 }
-static const node_ops_t OPS = {
-    .session = on_session, .transfer = on_transfer, .tick = on_tick, .work = on_work};
+static const node_ops_t OPS = {.session = on_session,
+                               .transfer = on_transfer,
+                               .tick = on_tick,
+                               .work = on_work,
+                               .readable = on_readable};
 
 static void open_probe(const char *endpoint, shell_t **ret_shell, probe_t *p)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table as it is dumped for other programs. */
 #include "captured.h"
+#include "core/errors.h"
 #include "core/log.h"
 #include "core/option.h"
 
@@ -87,6 +88,162 @@ Test(option, an_unknown_option_names_the_near_one)
     }
 }
 
+/* ---- what a command does not take, and how it is asked for instead ---- */
+
+typedef struct {
+    const char *adapter, *to, *worker;
+    int64_t last;
+} guess_t;
+static const option_t TO[] = {{"to", 0, OPTION_TEXT, "V", NULL, NULL, "that version", offsetof(guess_t, to)},
+                              {0}};
+static const option_t ADAPTER[] = {
+    {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "of it", offsetof(guess_t, adapter)}, {0}};
+static const option_t FILTERS[] = {
+    {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "of it", offsetof(guess_t, adapter)},
+    {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "of it", offsetof(guess_t, worker)},
+    {"last", 0, OPTION_INTEGER, "N", NULL, "0", "the newest", offsetof(guess_t, last)},
+    {0}};
+static const char *const REF[] = {"REF", NULL}, *const REF_DIR[] = {"REF", "DIR", NULL},
+                         *const NAME[] = {"NAME", NULL}, *const WORKER[] = {"WORKER", NULL};
+static const option_set_t LIST = {
+    "heddle versions", "NAME|NAME@V|TAG [OPTION...]", "", NULL, NULL, NULL, REF, 1, NULL};
+static const option_set_t BACK = {
+    "heddle rollback", "NAME|NAME@V|TAG [OPTION...]", "", NULL, TO, NULL, NAME, 1, NULL};
+static const option_set_t PULL = {
+    "heddle pull", "NAME|NAME@V|TAG DIR [OPTION...]", "", NULL, NULL, NULL, REF_DIR, 2, NULL};
+static const option_set_t PUBLISH = {
+    "heddle publish", "DIR --adapter NAME [OPTION...]", "", NULL, ADAPTER, NULL, ARGS, 1, NULL};
+static const option_set_t WORKERS = {
+    "heddle workers", "[NAME] [OPTION...]", "", NULL, NULL, NULL, WORKER, 0, NULL};
+static const option_set_t EVENTS = {"heddle events", "[OPTION...]", "", NULL, FILTERS, NULL, NULL, 0, NULL};
+
+static heddle_error_t refused(const option_set_t *set, const char *line)
+{
+    char words[200], *argv[12] = {"heddle"}, *state = NULL;
+    int argc = 1;
+    union {
+        guess_t guess;
+        args_t sample;
+    } into = {{0}};
+    const char *args[2];
+    heddle_error_t e = {0};
+    snprintf(words, sizeof words, "%s", line);
+    for (char *w = strtok_r(words, " ", &state); w; w = strtok_r(NULL, " ", &state)) argv[argc++] = w;
+    cr_assert_eq(option_parse(set, argc, argv, &into, args, &e), HEDDLE_ERR_USAGE, "%s", line);
+    return e;
+}
+
+/* getopt goes on within the word, which is not behind it yet. */
+Test(option, a_letter_that_is_no_option_is_named)
+{
+    static const char OPTIONS_THERE[] = "--mode, --flag, --name, --help, --version";
+    static const struct {
+        const char *line, *message, *expected, *found;
+    } ROWS[] = {
+        {"-w2", "heddle sample: unknown option -w", OPTIONS_THERE, "-w"},
+        {"dir -w", "heddle sample: unknown option -w", OPTIONS_THERE, "-w"},
+        {"dir --port=1", "heddle sample: unknown option --port=1", OPTIONS_THERE, "--port=1"},
+        {"dir -m", "heddle sample: -m needs a value", "-m one|two", "no value"},
+        {"dir --mode", "heddle sample: --mode needs a value", "--mode one|two", "no value"},
+        {"--flag", "heddle sample: DIR is missing", "heddle sample DIR [OPTION...]", "no DIR"},
+        {"dir more", "heddle sample: unexpected argument \"more\"", "heddle sample DIR [OPTION...]", "more"}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        heddle_error_t e = refused(&SET, ROWS[i].line);
+        cr_assert_str_eq(e.message, ROWS[i].message, "%s: %s", ROWS[i].line, e.message);
+        cr_assert_str_eq(e.expected, ROWS[i].expected, "%s: %s", ROWS[i].line, e.expected);
+        cr_assert_str_eq(e.found, ROWS[i].found, "%s: %s", ROWS[i].line, e.found);
+    }
+}
+
+Test(option, an_unknown_name_shows_those_that_there_are)
+{
+    static const char *const NAMES[] = {"critic", "policy", "reward", NULL}, *const NONE[] = {NULL};
+    char text[40][8];
+    const char *many[41] = {NULL};
+    heddle_error_t e;
+    error_fail(&e, HEDDLE_ERR_NOT_FOUND, "there is no adapter");
+    option_unknown_name("polcy", NAMES, "`heddle adapters` lists them", &e);
+    cr_assert_str_eq(e.expected, "critic, policy, reward");
+    cr_assert_str_eq(e.found, "polcy");
+    cr_assert_str_eq(e.hint, "did you mean policy? `heddle adapters` lists them");
+    option_unknown_name("x", NONE, "`heddle adapters` lists them", &e);
+    cr_assert_str_eq(e.expected, "nothing: there is none");
+    cr_assert_str_eq(e.hint, "`heddle adapters` lists them");
+    for (int i = 0; i < 40; i++) {
+        snprintf(text[i], sizeof text[i], "name-%02u", (unsigned)i % 100u);
+        many[i] = text[i];
+    }
+    option_unknown_name("x", many, "", &e);
+    cr_assert(!strncmp(e.expected, "name-00, name-01, ", 18), "%s", e.expected);
+    cr_assert_not_null(strstr(e.expected, ", ... (40 in all)"), "%s", e.expected);
+    cr_assert_null(strstr(e.expected, "name-39"), "%s", e.expected);
+}
+
+Test(option, a_word_that_is_not_taken_names_what_is)
+{
+    static const struct {
+        const option_set_t *set;
+        const char *line, *expected, *hint;
+    } ROWS[] = {
+        {&LIST, "policy 4", "heddle versions NAME|NAME@V|TAG [OPTION...]",
+         "did you mean `heddle versions policy@4`?"},
+        {&LIST, "policy v4", "heddle versions NAME|NAME@V|TAG [OPTION...]",
+         "did you mean `heddle versions policy@4`?"},
+        {&LIST, "policy@3 4", "heddle versions NAME|NAME@V|TAG [OPTION...]", "see heddle versions --help"},
+        {&LIST, "policy critic", "heddle versions NAME|NAME@V|TAG [OPTION...]", "see heddle versions --help"},
+        {&BACK, "policy 4", "heddle rollback NAME|NAME@V|TAG [OPTION...]",
+         "did you mean `heddle rollback policy --to 4`?"},
+        {&PULL, "policy 4 ./out", "heddle pull NAME|NAME@V|TAG DIR [OPTION...]",
+         "did you mean `heddle pull policy@4 ./out`?"},
+        {&PUBLISH, "./dir policy", "heddle publish DIR --adapter NAME [OPTION...]",
+         "did you mean --adapter policy? see heddle publish --help"},
+        {&PUBLISH, "policy ./dir", "heddle publish DIR --adapter NAME [OPTION...]",
+         "see heddle publish --help"},
+        {&EVENTS, "policy", "heddle events [OPTION...]",
+         "did you mean --adapter policy? see heddle events --help"},
+        {&EVENTS, "policy@4", "heddle events [OPTION...]", "see heddle events --help"}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        heddle_error_t e = refused(ROWS[i].set, ROWS[i].line);
+        cr_assert_str_eq(e.expected, ROWS[i].expected, "%s: %s", ROWS[i].line, e.expected);
+        cr_assert_str_eq(e.hint, ROWS[i].hint, "%s: %s", ROWS[i].line, e.hint);
+    }
+}
+
+Test(option, an_option_that_is_an_argument_here_or_has_another_name)
+{
+    static const struct {
+        const option_set_t *set;
+        const char *line, *hint;
+    } ROWS[] = {
+        {&WORKERS, "--name w2", "did you mean `heddle workers w2`?"},
+        {&WORKERS, "--name=w2 -q", "did you mean `heddle workers w2 -q`?"},
+        {&WORKERS, "--worker w2", "did you mean `heddle workers w2`?"},
+        {&WORKERS, "--name", "see heddle workers --help"},
+        {&WORKERS, "w1 --name w2", "see heddle workers --help"},
+        {&WORKERS, "--adapter policy", "see heddle workers --help"},
+        {&LIST, "--adapter policy", "did you mean `heddle versions policy`?"},
+        {&PULL, "policy --dir ./out", "did you mean `heddle pull policy ./out`?"},
+        {&PUBLISH, "--dir ./a --adapter policy", "did you mean `heddle publish ./a --adapter policy`?"},
+        {&PUBLISH, "./a --name policy", "did you mean --adapter? see heddle publish --help"},
+        {&EVENTS, "--name w2", "did you mean --adapter or --worker? see heddle events --help"},
+        {&EVENTS, "--tail 5", "did you mean --last? see heddle events --help"},
+        {&LIST, "policy --to 4", "did you mean `heddle versions policy@4`?"}};
+    for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+        heddle_error_t e = refused(ROWS[i].set, ROWS[i].line);
+        cr_assert_str_eq(e.hint, ROWS[i].hint, "%s: %s", ROWS[i].line, e.hint);
+    }
+}
+
+/* --version prints the release and ends well: a script would take that for the roll-back. */
+Test(option, a_version_behind_a_name_is_not_the_option_version)
+{
+    cr_assert_str_eq(refused(&BACK, "policy --version 4").hint,
+                     "did you mean `heddle rollback policy --to 4`?");
+    cr_assert_str_eq(refused(&LIST, "policy --version 4").hint, "did you mean `heddle versions policy@4`?");
+    cr_assert_str_eq(refused(&LIST, "policy --version=4").hint, "did you mean `heddle versions policy@4`?");
+    cr_assert_str_eq(refused(&LIST, "--version 4 policy").hint, "did you mean `heddle versions policy@4`?");
+}
+
 /* "--name $(tail -1 own.key)" without quotes leaves the secret as a word of its own, which may begin with "-". */
 Test(option, a_surplus_word_that_may_be_a_key_is_not_repeated)
 {
@@ -100,6 +257,7 @@ Test(option, a_surplus_word_that_may_be_a_key_is_not_repeated)
         cr_assert_eq(option_parse(&SET, 5, argv, &args, words, &e), HEDDLE_ERR_USAGE);
         cr_assert(strstr(e.message, "a word of 40 characters"), "%s", e.message);
         cr_assert_null(strstr(e.message, "y!Xq"), "%s", e.message);
+        cr_assert_null(strstr(e.found, "y!Xq"), "%s", e.found);
         cr_assert_null(strstr(e.hint, "y!Xq"), "%s", e.hint);
     }
 }
@@ -153,4 +311,29 @@ Test(option, a_program_logs_its_own_options)
     log_set_words(option_words);
     cr_assert(strstr(logged(), "data.device: --data-device names another\n"), "%s", logged());
     log_set_words(NULL);
+}
+
+/* At most 100 columns, with the default and the variable. */
+Test(option, help_wraps_what_it_says_of_an_option)
+{
+    static const option_t LONG[] = {{"flag", 'f', OPTION_FLAG, NULL, NULL, NULL,
+                                     "one two three four five six seven eight nine ten eleven twelve 13; "
+                                     "fourteen fifteen sixteen",
+                                     0},
+                                    {"a-long-name-of-an-option", 0, OPTION_TEXT, "VALUE", "HEDDLE_LONG",
+                                     "none", "one two three four five six seven eight nine ten eleven twelve",
+                                     0},
+                                    {0}};
+    static const option_set_t WRAPPED = {"sample", "", "Nothing.", NULL, LONG, NULL, NULL, 0, NULL};
+    static const char ROWS[] =
+        "Options:\n"
+        "  -f, --flag                    one two three four five six seven eight nine ten eleven twelve 13;\n"
+        "                                fourteen fifteen sixteen\n"
+        "      --a-long-name-of-an-option VALUE\n"
+        "                                one two three four five six seven eight nine ten eleven twelve\n"
+        "                                [none] ($HEDDLE_LONG)\n"
+        "\nCommon options:\n";
+    char *text = option_help(&WRAPPED);
+    cr_assert(text && strstr(text, ROWS), "%s", text);
+    free(text);
 }

@@ -156,7 +156,20 @@ Test(units, sizes)
     cr_assert(units_parse_size("20M", &n) && n == 20000000);
     cr_assert(units_parse_size("64Ki", &n) && n == 65536);
     cr_assert(units_parse_size("123", &n) && n == 123);
-    cr_assert_not(units_parse_size("20MB", &n));
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } RATES[] = {{"20MB", 20000000},    {"2MB/s", 2000000}, {"2M/s", 2000000},
+                 {"1.5MiB", 1572864},   {"7B", 7},          {"7/s", 7},
+                 {"64KiB/s", 65536},    {"9kB", 9000},      {"16Mbit", 2000000},
+                 {"16Mbit/s", 2000000}, {"8kbit", 1000},    {"1Gbit/s", 125000000}};
+    for (size_t i = 0; i < sizeof RATES / sizeof *RATES; i++)
+        cr_assert(units_parse_size(RATES[i].text, &n) && n == RATES[i].bytes, "%s", RATES[i].text);
+    static const char *const BAD[] = {
+        "",         "/s",     "MB",    "20mb", "20MB/",
+        "20MB/s/s", "20Mbps", "20 MB", "-1MB", "1000000000000000000000000000000000000000MB"};
+    for (size_t i = 0; i < sizeof BAD / sizeof *BAD; i++)
+        cr_assert_not(units_parse_size(BAD[i], &n), "%s", BAD[i]);
     cr_assert_not(units_parse_size("99999999999999G", &n));
 }
 

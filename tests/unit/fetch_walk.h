@@ -230,8 +230,10 @@ static void lose(world_t *w, uint64_t token)
 
 static void take_actions(world_t *w)
 {
+    bool is_late = false;
     for (int i = 0; i < act_count; i++) {
         const action_t *a = &acts[i];
+        is_late |= a->kind == FA_DROP_ASK && fetch_is_late(f, a->token);
         HOLDS(!w->done && !w->failed);
         switch (a->kind) {
         case FA_ASK: take_ask(w, a->piece, a->token); break;
@@ -253,6 +255,7 @@ static void take_actions(world_t *w)
         case FA_FAILED: w->failed = true; break;
         }
     }
+    w->losses += is_late;
 }
 
 static void deliver(world_t *w, parcel_t *parcel)

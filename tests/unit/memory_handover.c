@@ -7,7 +7,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/mount.h>
 #include <sys/un.h>
+#include <time.h>
 
 static memory_region_t *region;
 static content_id_t id;
@@ -365,12 +367,12 @@ static int dial(const char *at)
 typedef struct {
     uint32_t magic, code;
     content_id_t id;
-} request_t;
+} message_t;
 typedef struct {
     uint32_t magic, code;
     uint64_t epoch;
 } answer_t;
-static request_t good_request(void) { return (request_t){.magic = 0x31716568u, .id = id}; }
+static message_t good_request(void) { return (message_t){.magic = 0x31716568u, .id = id}; }
 
 static bool is_ended(int fd)
 {
@@ -380,9 +382,9 @@ static bool is_ended(int fd)
 
 Test(memory_handover, a_request_of_another_size_or_kind_ends_its_connection)
 {
-    request_t request = good_request();
+    message_t request = good_request();
     char large[4096] = {0};
-    request_t other = request;
+    message_t other = request;
     other.magic++;
     const struct {
         const void *data;
@@ -427,7 +429,7 @@ static void send_with(int socket, const void *data, size_t bytes, const int *fds
 /* Once it watches, it may send notes, and those for a source alone. */
 Test(memory_handover, a_watcher_that_sends_anything_else_is_disconnected)
 {
-    request_t request = good_request();
+    message_t request = good_request();
     handover_hear(source, hear);
     for (uint32_t code = 0; code < 30; code++) {
         bool is_for_sources = code >= 16 + NOTE_HELD && code <= 16 + NOTE_BAD;
@@ -452,7 +454,7 @@ Test(memory_handover, a_watcher_that_sends_anything_else_is_disconnected)
 
 Test(memory_handover, descriptors_in_a_request_are_dropped)
 {
-    request_t request = good_request();
+    message_t request = good_request();
     int before = rig_descriptors(), fds[64];
     for (int i = 0; i < 64; i++) fds[i] = STDIN_FILENO;
     int fd = dial(name);
@@ -494,7 +496,7 @@ Test(memory_handover, silent_connections_are_bounded_and_end)
 
 Test(memory_handover, a_receiver_that_dies_before_it_reads_holds_nothing)
 {
-    request_t request = good_request();
+    message_t request = good_request();
     int fd = dial(name);
     turn();
     send_with(fd, &request, sizeof request, NULL, 0);
@@ -516,7 +518,7 @@ static int be_refused(void *arg)
     if (setresgid(1000, 1000, 1000) || setresuid(1000, 1000, 1000)) return 1;
     heddle_error_t e;
     handover_ask_t *a = NULL;
-    request_t request = good_request();
+    message_t request = good_request();
     char byte;
     if (handover_ask(NULL, name, &id, CLOCK_NEVER, &a, &e) != HEDDLE_ERR_DENIED) return 2;
     int fd = dial(name);
@@ -561,7 +563,7 @@ static int watched(const void *message, size_t bytes, heddle_error_t *e)
 {
     handover_watch_t *w = NULL;
     watch_event_t event;
-    request_t request;
+    message_t request;
     cr_assert_eq(handover_watch(NULL, name, &w, e), HEDDLE_OK);
     int fd = accept4(impostor, NULL, NULL, SOCK_CLOEXEC), one = STDIN_FILENO;
     cr_assert_eq(recv(fd, &request, sizeof request, 0), (ssize_t)sizeof request);
@@ -578,7 +580,7 @@ Test(memory_handover, what_a_hostile_source_tells_a_watcher_is_refused)
         uint32_t magic, count;
         region_name_t regions[LIMIT_OFFERED + 1];
     } list = {.magic = 0x316c6568u, .count = 1};
-    request_t note = good_request();
+    message_t note = good_request();
     heddle_error_t e;
     pretend();
     int before = rig_descriptors();
@@ -608,7 +610,7 @@ static int answered(const void *answer, size_t bytes, const int *fds, size_t cou
     hold_t *h = NULL;
     cr_assert_eq(handover_ask(NULL, name, &id, 1000, &a, e), HEDDLE_OK);
     int fd = accept4(impostor, NULL, NULL, SOCK_CLOEXEC);
-    request_t request;
+    message_t request;
     cr_assert_eq(recv(fd, &request, sizeof request, 0), (ssize_t)sizeof request);
     if (answer) send_with(fd, answer, bytes, fds, count);
     close(fd);
@@ -669,22 +671,38 @@ Test(memory_handover, a_source_that_does_not_answer_is_given_up_at_the_deadline)
     cr_assert(strstr(e.message, "no process listens for it on this host"), "%s", e.message);
 }
 
-Test(memory_handover, a_source_with_too_many_connections_is_asked_again_later)
+/* As all workers of a large host do, while the loop of their publisher does something else. */
+Test(memory_handover, many_may_wait_for_a_source_that_is_busy)
 {
-    enum { MOST = 4 * LIMIT_HANDOVERS };
-    handover_ask_t *asks[MOST] = {0};
+    enum { MANY = 4 * LIMIT_HANDOVERS };
+    handover_ask_t *asks[MANY] = {0};
     heddle_error_t e;
-    int count = 0, rc = HEDDLE_OK;
-    while (count < MOST && !(rc = handover_ask(NULL, name, &id, CLOCK_NEVER, &asks[count], &e))) count++;
-    cr_assert_eq(rc, HEDDLE_ERR_UNAVAILABLE);
-    cr_assert(e.retriable && strstr(e.message, "too many connections"), "%s", e.message);
     hold_t *h = NULL;
-    for (int i = 0; i < count; i++) {
+    for (int i = 0, rc; i < MANY; i++) {
+        rc = handover_ask(NULL, name, &id, CLOCK_NEVER, &asks[i], &e);
+        cr_assert_eq(rc, HEDDLE_OK, "%d: %s", i, e.message);
+    }
+    for (int i = 0, rc; i < MANY; i++) {
         while ((rc = handover_ask_take(asks[i], 0, &h, &e)) == HEDDLE_ERR_AGAIN) turn();
         cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
         hold_destroy(&h);
         handover_ask_destroy(&asks[i]);
     }
+}
+
+Test(memory_handover, a_source_with_too_many_connections_says_so)
+{
+    handover_ask_t *asks[8] = {0};
+    heddle_error_t e;
+    int count = 0, rc;
+    pretend();
+    cr_assert_eq(listen(impostor, 0), 0, "it has room for fewer");
+    while ((rc = handover_ask(NULL, name, &id, CLOCK_NEVER, &asks[count], &e)) == HEDDLE_OK)
+        cr_assert_lt(++count, 8);
+    cr_assert_eq(rc, HEDDLE_ERR_UNAVAILABLE);
+    cr_assert(e.retriable && strstr(e.message, "too many connections"), "%s", e.message);
+    while (count > 0) handover_ask_destroy(&asks[--count]);
+    close(impostor);
 }
 
 /* ---- descriptors run out ---- */
@@ -844,6 +862,74 @@ Test(memory_handover, the_file_of_a_dead_process_gives_way)
     remove_directory();
 }
 
+static void path_of(const char *file, char ret_path[512])
+{
+    snprintf(ret_path, 512, "%s/heddle-%s", directory, file);
+}
+
+static void date_back(const char *file, int seconds)
+{
+    char path[512];
+    struct timespec now, times[2];
+    cr_assert_eq(clock_gettime(CLOCK_REALTIME, &now), 0);
+    now.tv_sec -= seconds;
+    times[0] = times[1] = now;
+    path_of(file, path);
+    cr_assert_eq(utimensat(AT_FDCWD, path, times, 0), 0, "%s", path);
+}
+
+static bool is_there(const char *file)
+{
+    char path[512];
+    path_of(file, path);
+    return access(path, F_OK) == 0;
+}
+
+/* Names are random: no other process would ever take the place of one that was killed. */
+Test(memory_handover, files_of_dead_processes_are_swept)
+{
+    heddle_error_t e;
+    hold_t *h = NULL;
+    handover_t *alive = NULL;
+    char path[512];
+    make_directory();
+    handover_destroy(&source);
+    static const char *const DEAD[] = {"dead-1", "dead-2", "young"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s", DEAD[i]);
+        cr_assert_eq(rig_in_child(die_listening, NULL), 0);
+        date_back(name, i < 2 ? HANDOVER_STALE_S : -HANDOVER_STALE_S);
+    }
+    cr_assert_eq(handover_listen(directory, "alive", rig_find, region, &alive, &e), HEDDLE_OK, "%s",
+                 e.message);
+    date_back("alive", HANDOVER_STALE_S);
+    path_of("note", path);
+    close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+    date_back("note", HANDOVER_STALE_S);
+    cr_assert(is_there("young") && is_there("note"));
+    cr_assert(!is_there("dead-1") && !is_there("dead-2"));
+
+    int before = rig_descriptors();
+    cr_assert_eq(handover_listen(directory, "next", rig_find, region, &source, &e), HEDDLE_OK, "%s",
+                 e.message);
+    handover_destroy(&source);
+    cr_assert_eq(rig_descriptors(), before);
+    cr_assert(is_there("young"), "it may not listen yet");
+    cr_assert(is_there("note"), "it is not a socket");
+    cr_assert(is_there("alive"));
+    source = alive;
+    (void)handover_turn(source, clock_now(clock_system()));
+    cr_assert_eq(ask_in(directory, "alive", &id, &h, &e), HEDDLE_OK, "%s", e.message);
+    hold_destroy(&h);
+    handover_destroy(&source);
+    path_of("young", path);
+    cr_assert_eq(unlink(path), 0);
+    path_of("note", path);
+    cr_assert_eq(unlink(path), 0);
+    remove_directory();
+    cr_assert_eq(access(directory, F_OK), -1, "nothing else is left");
+}
+
 Test(memory_handover, a_directory_that_others_may_change_is_refused)
 {
     static const mode_t MODES[] = {0777, 0750, 0701, 01700, 0500};
@@ -869,7 +955,53 @@ Test(memory_handover, a_directory_that_others_may_change_is_refused)
     }
     remove_directory();
     cr_assert_eq(handover_listen("/no/such/place", "a", rig_find, region, &h, &e), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(e.message, "/no/such/place") && e.expected[0] && strstr(e.hint, "opts.host_share"));
     cr_assert_eq(rig_descriptors(), before);
+}
+
+/* A file system that takes no more files. */
+static int listen_where_it_is_full(void *arg)
+{
+    handover_t *h = NULL;
+    heddle_error_t *e = arg;
+    if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+        mount("none", directory, "tmpfs", 0, "nr_inodes=1,mode=0700"))
+        return 77;
+    int rc = handover_listen(directory, "a", rig_find, region, &h, e);
+    bool is_named = strstr(e->message, directory) && strstr(e->message, strerror(ENOSPC)) && e->hint[0];
+    return rc != HEDDLE_ERR_NO_SPACE ? 1 : is_named ? 0 : 2;
+}
+
+Test(memory_handover, a_directory_that_takes_no_socket_is_named)
+{
+    heddle_error_t e;
+    make_directory();
+    int status = rig_in_child(listen_where_it_is_full, &e);
+    remove_directory();
+    if (status == 77) cr_skip_test("no mount namespaces");
+    cr_assert_eq(status, 0);
+}
+
+/* Another one of the same name has none of the sockets. */
+Test(memory_handover, a_directory_that_is_removed_meanwhile_reaches_nothing)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    char path[512];
+    make_directory();
+    uint64_t place = handover_place(directory);
+    handover_destroy(&source);
+    cr_assert_eq(handover_listen(directory, name, rig_find, region, &source, &e), HEDDLE_OK, "%s", e.message);
+    snprintf(path, sizeof path, "%s/heddle-%s", directory, name);
+    cr_assert(unlink(path) == 0 && rmdir(directory) == 0);
+    cr_assert_eq(ask_in(directory, name, &id, &h, &e), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(e.message, directory), "%s", e.message);
+    cr_assert(mkdir(directory, 0700) == 0);
+    cr_assert_eq(ask_in(directory, name, &id, &h, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_neq(handover_place(directory), place, "a host's processes do not count on the old one");
+    handover_destroy(&source);
+    remove_directory();
+    cr_assert_eq(access(directory, F_OK), -1, "its end leaves no file");
 }
 
 Test(memory_handover, a_name_is_short_and_plain)
@@ -894,8 +1026,9 @@ static int place_elsewhere(void *place)
 {
     hold_t *h = NULL;
     if (unshare(CLONE_NEWNET)) return 77;
-    if (handover_place(NULL) == *(uint64_t *)place) return 1;
-    if (handover_place(directory) == 0) return 2;
+    uint64_t here = *(uint64_t *)place;
+    if (handover_place(NULL) == here || handover_place(NULL) >> 32 != here >> 32) return 1;
+    if (handover_place(directory) == 0 || handover_place(directory) >> 32 != here >> 32) return 2;
     return rig_ask(NULL, name, &id, &h, NULL) == HEDDLE_ERR_NOT_FOUND ? 0 : 3;
 }
 
@@ -906,10 +1039,76 @@ Test(memory_handover, a_place_is_what_can_be_reached)
     cr_assert_neq(place, 0);
     cr_assert_eq(handover_place(NULL), place);
     cr_assert_neq(handover_place(directory), place);
+    cr_assert_eq(handover_place(directory) >> 32, place >> 32, "the host is the same");
     cr_assert_eq(handover_place("/no/such/place"), 0);
     int status = rig_in_child(place_elsewhere, &place);
     remove_directory();
     if (status == 77) cr_skip_test("no network namespaces");
+    cr_assert_eq(status, 0);
+}
+
+/* The same user under another number, as in a container without root. */
+static int place_renamed(void *place)
+{
+    char map[32];
+    uid_t here = geteuid();
+    int n = snprintf(map, sizeof map, "%u %u 1", here + 1000, here);
+    if (unshare(CLONE_NEWUSER)) return 77;
+    int fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, map, (size_t)n) != n || geteuid() != here + 1000) return 77;
+    return handover_place(directory) == *(uint64_t *)place ? 0 : 1;
+}
+
+Test(memory_handover, a_directory_is_the_same_place_under_another_number_of_its_user)
+{
+    make_directory();
+    uint64_t place = handover_place(directory);
+    int status = rig_in_child(place_renamed, &place);
+    remove_directory();
+    if (status == 77) cr_skip_test("no user namespaces");
+    cr_assert_eq(status, 0);
+}
+
+/* The kernel shows the user of this process under the number that stands for all others without one. */
+static int listen_without_a_number(void *arg)
+{
+    (void)arg;
+    handover_t *h = NULL;
+    handover_ask_t *a = NULL;
+    heddle_error_t e = {0};
+    if (unshare(CLONE_NEWUSER)) return 77;
+    if (handover_check(NULL, &e) != HEDDLE_ERR_DENIED || !strstr(e.found, "no number")) return 1;
+    if (handover_listen(NULL, "without-a-number", rig_find, region, &h, &e) != HEDDLE_ERR_DENIED) return 2;
+    if (handover_ask(NULL, name, &id, CLOCK_NEVER, &a, &e) != HEDDLE_ERR_DENIED) return 3;
+    return strstr(e.message, "cannot tell its own user") && strstr(e.hint, "map the user") ? 0 : 4;
+}
+
+Test(memory_handover, a_user_that_cannot_be_told_from_others_shares_nothing)
+{
+    int status = rig_in_child(listen_without_a_number, NULL);
+    if (status == 77) cr_skip_test("no user namespaces");
+    cr_assert_eq(status, 0);
+    cr_assert_eq(handover_check(NULL, NULL), HEDDLE_OK);
+}
+
+/* A container that has a number for this process alone, and one that its directory's user has not. */
+static int name_a_directory_of_an_unknown_user(void *arg)
+{
+    (void)arg;
+    heddle_error_t e = {0};
+    if (chmod(directory, 0755) || chown(directory, 4242, (gid_t)-1)) return 77;
+    if (unshare(CLONE_NEWUSER)) return 77;
+    int fd = open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, "7 0 1", 5) != 5 || geteuid() != 7) return 77;
+    return handover_check(directory, &e) == HEDDLE_ERR_DENIED && strstr(e.found, "no number") ? 0 : 1;
+}
+
+Test(memory_handover, a_directory_of_a_user_without_a_number_is_refused_with_the_reason)
+{
+    make_directory();
+    int status = rig_in_child(name_a_directory_of_an_unknown_user, NULL);
+    remove_directory();
+    if (status == 77) cr_skip_test("not root, or no user namespaces");
     cr_assert_eq(status, 0);
 }
 

@@ -147,7 +147,7 @@ Test(memory_hold, what_was_not_announced_is_not_held)
     is_not_found(h, &asked, "its manifest is another");
     cr_assert_null(h->base, "nothing was mapped for it");
     cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
-    cr_assert(h->header.version == 1 && h->header.bytes == region->bytes);
+    cr_assert(h->header.bytes == region->bytes);
     hold_destroy(&h);
 }
 
@@ -198,7 +198,7 @@ Test(memory_hold, the_mapping_outlives_the_hold_and_serves_the_next_version)
         id = rig_publish(region, version);
         cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_OK);
         cr_assert_eq(h->base, base);
-        cr_assert(rig_is_whole(h->base, version, h->header.bytes) && h->header.version == version);
+        cr_assert(rig_is_whole(h->base, version, h->header.bytes));
     }
     hold_destroy(&h);
 }

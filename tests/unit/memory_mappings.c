@@ -5,6 +5,9 @@
 
 #include "tests/unit/memory_rig.h"
 
+#include <stddef.h>
+#include <sys/un.h>
+
 enum { REGIONS = 12 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) /* have pages for those that are read */
 enum { COUNTS_FAULTS = false };
@@ -32,7 +35,8 @@ static int find_region(void *self, const content_id_t *id)
 static void hear(void *self, const char *from, note_t note, const content_id_t *id)
 {
     bool is_known = !strcmp(from, name) || !strcmp(from, second_name);
-    cr_assert(self == regions && is_known && !id == (note == NOTE_GONE));
+    cr_assert(self == regions && !id == (note == NOTE_GONE));
+    if (!is_known) return;
     if (note == NOTE_GONE) gone++;
     else notes++;
 }
@@ -143,6 +147,17 @@ Test(memory_mappings, what_is_offered_is_mapped_before_it_is_used_and_without_a_
     cr_assert(memory_region_is_free(regions[0]));
 }
 
+/* A refusal wakes no descriptor a second time. */
+Test(memory_mappings, what_is_refused_keeps_nothing_else_from_being_mapped)
+{
+    region_name_t names[3] = {{{1}}, {{0}}, {{2}}};
+    regions[0] = rig_region(RIG_BYTES);
+    names[1] = rig_name(regions[0]);
+    handover_offer(source, names, 3);
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 1);
+}
+
 Test(memory_mappings, a_mapping_stays_between_the_contents_of_its_region)
 {
     const void *base = NULL;
@@ -245,6 +260,29 @@ Test(memory_mappings, a_source_that_stays_away_leaves_nothing)
     cr_assert_eq(mappings_count(m).mapped, 0);
 }
 
+/* As a source does that has too many watchers. */
+Test(memory_mappings, a_source_that_only_hangs_up_is_gone_as_well)
+{
+    offer(2);
+    handover_destroy(&source);
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "heddle-%s", name);
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+    int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), calls = 0;
+    cr_assert_eq(bind(listener, (struct sockaddr *)&address, bytes), 0);
+    cr_assert_eq(listen(listener, 4), 0);
+    settle();
+    for (uint64_t end_us = now_us + MAPPINGS_GONE_US + MAPPINGS_RETRY_US; now_us < end_us;
+         now_us += MAPPINGS_RETRY_US) {
+        settle();
+        for (int fd; (fd = accept(listener, NULL, NULL)) >= 0; calls++) close(fd);
+        settle();
+    }
+    close(listener);
+    cr_assert_gt(calls, 5);
+    cr_assert_eq(mappings_count(m).mapped, 0);
+}
+
 Test(memory_mappings, a_source_that_restarts_fifty_times_leaves_nothing_behind)
 {
     int descriptors = 0;
@@ -289,22 +327,52 @@ Test(memory_mappings, what_ten_contents_did_not_use_goes_and_comes_back_when_it_
     mappings_give(m, &h);
 }
 
-/* As of two publishers: what one of them does ends nothing of the other's. */
-Test(memory_mappings, two_sources_are_apart)
+Test(memory_mappings, what_goes_because_it_was_not_used_is_not_brought_back_by_a_list)
+{
+    region_name_t names[2];
+    offer(2);
+    for (int i = 0; i < 2; i++) names[i] = rig_name(regions[i]);
+    for (uint64_t i = 0; i < MAPPINGS_UNUSED; i++) {
+        settle();
+        content_id_t id = publish(0, i + 1);
+        hold_t *h = NULL;
+        cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_OK);
+        mappings_give(m, &h);
+    }
+    cr_assert_eq(mappings_count(m).mapped, 2, "it is about to go");
+    handover_offer(source, names, 2);
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 1);
+}
+
+static handover_t *listen_second(void)
 {
     handover_t *second = NULL;
     heddle_error_t e;
     snprintf(second_name, sizeof second_name, "more-%d", getpid());
     cr_assert_eq(handover_listen(NULL, second_name, find_region, NULL, &second, &e), HEDDLE_OK);
-    cr_assert_eq(mappings_watch(m, second_name, now_us, &e), HEDDLE_OK, "%s", e.message);
-    offer(1);
-    regions[1] = rig_region(RIG_BYTES);
+    if (!regions[1]) regions[1] = rig_region(RIG_BYTES);
     region_name_t theirs = rig_name(regions[1]);
     handover_offer(second, &theirs, 1);
+    return second;
+}
+
+static void settle_with(handover_t *second)
+{
     for (int i = 0; i < 4; i++) {
         handover_turn(second, now_us);
         settle();
     }
+}
+
+/* As of two publishers: what one of them does ends nothing of the other's. */
+Test(memory_mappings, two_sources_are_apart)
+{
+    handover_t *second = listen_second();
+    heddle_error_t e;
+    cr_assert_eq(mappings_watch(m, second_name, now_us, &e), HEDDLE_OK, "%s", e.message);
+    offer(1);
+    settle_with(second);
     content_id_t id = {.epoch = 0};
     hold_t *h = NULL;
     for (uint64_t i = 1; i <= MAPPINGS_UNUSED + 1; i++) {
@@ -330,6 +398,38 @@ Test(memory_mappings, two_sources_are_apart)
     cr_assert_eq(mappings_count(m).mapped, 0);
 }
 
+/* As a worker of which something is held: it is not tried again when it has ended, and one that is watched
+ * anyway is. */
+Test(memory_mappings, one_that_is_met_is_watched_while_it_is_there)
+{
+    offer(1);
+    cr_assert(mappings_meet(m, name, now_us));
+    cr_assert_not(mappings_meet(m, "no-such-name", now_us));
+    handover_t *second = listen_second();
+    cr_assert(mappings_meet(m, second_name, now_us));
+    settle_with(second);
+    cr_assert(mappings_meet(m, second_name, now_us));
+    cr_assert_eq(mappings_count(m).mapped, 2);
+    for (int i = 0; i < 2; i++) {
+        handover_destroy(&second);
+        handover_destroy(&source);
+        settle();
+        now_us += MAPPINGS_GONE_US;
+        settle();
+        cr_assert_eq(mappings_count(m).mapped, 0);
+        second = listen_second();
+        listen_again();
+        now_us += MAPPINGS_RETRY_US;
+        offer(1);
+        settle_with(second);
+        cr_assert_eq(mappings_count(m).mapped, 1, "of the one that is watched");
+    }
+    cr_assert(mappings_meet(m, second_name, now_us));
+    settle_with(second);
+    cr_assert_eq(mappings_count(m).mapped, 2, "met again");
+    handover_destroy(&second);
+}
+
 /* ---- not offered ---- */
 
 /* As from a holder that hands on. */
@@ -346,13 +446,105 @@ Test(memory_mappings, what_is_not_offered_is_asked_for)
     h = take(&id);
     cr_assert(rig_is_whole(h->base, 8, h->header.bytes));
     mappings_give(m, &h);
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 0, "no source would ever withdraw it");
     other.identity[0] ^= 1;
     cr_assert_eq(mappings_take(m, name, &other, now_us, &h, &e), HEDDLE_ERR_AGAIN);
     settle();
     cr_assert_eq(mappings_take(m, name, &other, now_us, &h, &e), HEDDLE_ERR_NOT_FOUND);
     cr_assert(strstr(e.message, "its source does not have it any more"), "%s", e.message);
     cr_assert_eq(mappings_take(m, "no-such-name", &other, now_us, &h, &e), HEDDLE_ERR_NOT_FOUND);
+}
+
+/* The region was written again, before its last content was refused or after that. */
+Test(memory_mappings, a_refusal_is_of_the_content_that_was_asked_for)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    regions[0] = rig_region(RIG_BYTES);
+    content_id_t next = publish(0, 1);
+    for (uint64_t version = 2; version <= 3; version++) {
+        content_id_t id = next;
+        cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN);
+        memory_region_drop(regions[0]);
+        if (version == 2) settle();
+        next = publish(0, version);
+        cr_assert_eq(mappings_take(m, name, &next, now_us, &h, &e), HEDDLE_ERR_AGAIN, "%s", e.message);
+        if (version == 3) settle();
+        h = take(&next);
+        cr_assert(rig_is_whole(h->base, version, h->header.bytes));
+        mappings_give(m, &h);
+        settle();
+    }
+}
+
+/* Two adapters: the one that is late does not end what the other has asked for. */
+Test(memory_mappings, what_was_written_again_is_not_asked_for)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    regions[0] = rig_region(RIG_BYTES);
+    content_id_t old = publish(0, 1), id = publish(0, 2);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(mappings_take(m, name, &old, now_us, &h, &e), HEDDLE_ERR_NOT_FOUND);
+    cr_assert(strstr(e.message, "epoch 2 of its region was asked for"), "%s", e.message);
+    settle();
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_OK, "%s", e.message);
+    mappings_give(m, &h);
+}
+
+/* A description that comes without a lock could be of the next content before it is locked. */
+Test(memory_mappings, a_content_does_not_wait_for_the_region_alone)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    regions[0] = rig_region(RIG_BYTES);
+    region_name_t offered = rig_name(regions[0]);
+    settle();
+    handover_offer(source, &offered, 1);
+    (void)mappings_turn(m, now_us);
+    content_id_t id = publish(0, 1);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN);
+    settle();
+    memory_region_drop(regions[0]);
+    cr_assert_not(memory_region_is_free(regions[0]), "it came with its lock");
+    h = take(&id);
+    mappings_give(m, &h);
+    settle();
     cr_assert_eq(mappings_count(m).mapped, 1);
+}
+
+/* It has the content already; only its mapping would go. */
+Test(memory_mappings, what_came_for_a_taker_stays_though_it_is_withdrawn)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    regions[0] = rig_region(RIG_BYTES);
+    content_id_t id = publish(0, 8);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN);
+    settle();
+    offer(1);
+    offer(0);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert(rig_is_whole(h->base, 8, h->header.bytes));
+    mappings_give(m, &h);
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 0);
+}
+
+Test(memory_mappings, what_is_taken_and_is_another_content_by_now_goes_as_well)
+{
+    hold_t *h = NULL;
+    regions[0] = rig_region(RIG_BYTES);
+    content_id_t id = publish(0, 8), other = id;
+    other.epoch++;
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_ERR_AGAIN);
+    settle();
+    cr_assert_eq(mappings_take(m, name, &other, now_us, &h, NULL), HEDDLE_ERR_NOT_FOUND);
+    settle();
+    cr_assert_eq(mappings_count(m).mapped, 0);
+    memory_region_drop(regions[0]);
+    cr_assert(memory_region_is_free(regions[0]));
 }
 
 Test(memory_mappings, a_lock_that_came_and_is_not_taken_ends)
@@ -361,12 +553,41 @@ Test(memory_mappings, a_lock_that_came_and_is_not_taken_ends)
     regions[0] = rig_region(RIG_BYTES);
     content_id_t id = publish(0, 8);
     cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_ERR_AGAIN);
+    offer(1);
     settle();
     memory_region_drop(regions[0]);
     cr_assert_not(memory_region_is_free(regions[0]));
     now_us += MAPPINGS_ASK_US;
     settle();
-    cr_assert(memory_region_is_free(regions[0]));
+    cr_assert(memory_region_is_free(regions[0]), "and its source lists it still, so that it stays mapped");
+}
+
+/* No descriptor is readable then, and an answer may never come. */
+Test(memory_mappings, a_turn_is_due_after_each_call_that_changes_what_is_to_do)
+{
+    hold_t *h = NULL;
+    offer(1);
+    content_id_t id = publish(0, 8);
+    cr_assert_eq(mappings_deadline(m), CLOCK_NEVER);
+    cr_assert_eq(mappings_watch(m, "another", now_us, NULL), HEDDLE_OK);
+    cr_assert_eq(mappings_deadline(m), 0);
+    settle();
+    mappings_forgo(m, "another");
+    cr_assert_eq(mappings_deadline(m), 0);
+    now_us += MAPPINGS_GONE_US;
+    settle();
+    cr_assert_eq(mappings_deadline(m), CLOCK_NEVER);
+    h = take(&id);
+    cr_assert_eq(mappings_deadline(m), 0);
+    settle();
+    mappings_give(m, &h);
+    cr_assert_eq(mappings_deadline(m), 0);
+    settle();
+    regions[1] = rig_region(RIG_BYTES);
+    id = publish(1, 9);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(mappings_turn(m, now_us), now_us + MAPPINGS_ASK_US);
+    cr_assert_eq(mappings_turn(m, now_us + MAPPINGS_ASK_US), now_us + 2 * MAPPINGS_ASK_US, "it is refused");
 }
 
 /* ---- ends ---- */
@@ -423,9 +644,41 @@ Test(memory_mappings, sources_are_bounded)
     }
     cr_assert_eq(mappings_watch(m, name, now_us, &e), HEDDLE_OK, "known");
     cr_assert_eq(mappings_watch(m, "one-more", now_us, &e), HEDDLE_ERR_LIMIT);
-    mappings_unwatch(m, "none-7");
+    mappings_forgo(m, "none-7");
+    mappings_forgo(m, "unknown");
+    now_us += MAPPINGS_GONE_US;
+    (void)mappings_turn(m, now_us);
     cr_assert_eq(mappings_watch(m, "one-more", now_us, &e), HEDDLE_OK);
-    mappings_unwatch(m, "unknown");
+}
+
+/* What others offer, and is not used here, makes room for what is. */
+Test(memory_mappings, regions_that_are_held_are_bounded_and_no_others)
+{
+    enum { MORE = MAPPINGS_REGIONS_MAX / LIMIT_OFFERED };
+    handover_t *more[MORE];
+    region_name_t names[LIMIT_OFFERED] = {{{0}}};
+    hold_t *h = NULL;
+    heddle_error_t e;
+    char other[32];
+    offer(1);
+    for (int i = 0; i < MORE; i++) {
+        snprintf(other, sizeof other, "many-%d-%d", getpid(), i);
+        cr_assert_eq(handover_listen(NULL, other, find_region, NULL, &more[i], &e), HEDDLE_OK);
+        for (uint32_t k = 0; k < LIMIT_OFFERED; k++)
+            names[k] = (region_name_t){{0xff, (uint8_t)i, (uint8_t)k}};
+        handover_offer(more[i], names, LIMIT_OFFERED);
+        cr_assert_eq(mappings_watch(m, other, now_us, &e), HEDDLE_OK, "%s", e.message);
+        handover_turn(more[i], now_us);
+    }
+    (void)mappings_turn(m, now_us); /* all lists, and one request */
+    regions[1] = rig_region(RIG_BYTES);
+    content_id_t id = publish(1, 3);
+    cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN, "%s", e.message);
+    cr_assert_eq(mappings_count(m).mapped, 1, "what is mapped stays while others are there to go");
+    h = take(&id);
+    cr_assert(rig_is_whole(h->base, 3, h->header.bytes));
+    mappings_give(m, &h);
+    for (int i = 0; i < MORE; i++) handover_destroy(&more[i]);
 }
 
 Test(memory_mappings, without_a_descriptor_it_is_tried_again)

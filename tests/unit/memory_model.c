@@ -92,7 +92,7 @@ static bool owner_act(world_t *w)
         return owner_step(w, w->has_lock ? REGION_GRANTED : REGION_REFUSED);
     }
     if (act == REGION_PUT_WRITING) header_begin(&h);
-    if (act == REGION_PUT_SEALED) header_seal(&h, 1, &h.manifest, CAPACITY);
+    if (act == REGION_PUT_SEALED) header_seal(&h, &h.manifest, CAPACITY);
     if (act == REGION_UNLOCK) w->has_lock = false;
     put_header(w, &h);
     if (w->owner == REGION_SEALED && w->acts[0] == REGION_DO_NOTHING) {
@@ -417,7 +417,7 @@ static header_t sealed_header(void)
     header_t h = {.layout = HEADER_LAYOUT, .identity = {1}};
     digest_t manifest = {{7}};
     header_begin(&h);
-    header_seal(&h, 3, &manifest, 4096);
+    header_seal(&h, &manifest, 4096);
     return h;
 }
 
@@ -450,7 +450,7 @@ Test(header, what_is_written_is_not_what_was_there)
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_OTHER_EPOCH);
     id.epoch = 2;
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_UNSEALED);
-    header_seal(&h, 4, &id.manifest, 4096);
+    header_seal(&h, &id.manifest, 4096);
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_MATCHES);
-    cr_assert(h.version == 4 && h.bytes == 4096);
+    cr_assert_eq(h.bytes, 4096);
 }

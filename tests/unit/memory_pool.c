@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "tests/unit/memory_rig.h"
 
+enum { MOST = 6 };
 static pool_t *p;
 static uint64_t now_us = 1000000;
 static bool has_memory = true;
@@ -12,6 +13,7 @@ static size_t asked_for;
 static size_t room = SIZE_MAX; /* for what the pool has and what is asked for */
 static const memory_region_t *used;
 static int left;
+static int others[2]; /* takers */
 
 static void leaving(void *self, memory_region_t *region)
 {
@@ -34,13 +36,21 @@ static bool is_unused(void *self, const memory_region_t *region)
     return region != used;
 }
 
+static bool is_quiet = true;
+static bool may_guard(void *self, const memory_region_t *region)
+{
+    cr_assert(self == &has_memory && region->state == REGION_SEALED);
+    return is_quiet;
+}
+
 static void set_up(void)
 {
-    pool_opts_t opts = {.versions = 2,
+    pool_opts_t opts = {.most = MOST,
                         .has_views = true,
                         .is_guarded = true,
                         .may_make = may_make,
                         .is_unused = is_unused,
+                        .may_guard = may_guard,
                         .leaving = leaving,
                         .self = &has_memory};
     cr_assert_eq(pool_new(&opts, &p, NULL), HEDDLE_OK);
@@ -63,7 +73,7 @@ static memory_region_t *take(size_t bytes)
     memory_region_t *r = NULL;
     heddle_error_t e;
     int rc;
-    while ((rc = pool_take(p, bytes, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = pool_take(p, &now_us, bytes, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
     cr_assert(r->state == REGION_WRITING && r->made_bytes >= bytes);
     return r;
@@ -81,7 +91,7 @@ static int try_to_take(size_t bytes)
 {
     memory_region_t *r = NULL;
     int rc;
-    while ((rc = pool_take(p, bytes, &r, NULL)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = pool_take(p, &now_us, bytes, &r, NULL)) == HEDDLE_ERR_AGAIN) {}
     return rc;
 }
 
@@ -89,7 +99,7 @@ static content_id_t seal(memory_region_t *r, uint64_t version)
 {
     digest_t manifest = rig_manifest(version);
     memset(r->base, (int)version, r->bytes);
-    cr_assert_eq(memory_region_seal(r, version, &manifest, r->bytes, NULL), HEDDLE_OK);
+    cr_assert_eq(memory_region_seal(r, &manifest, r->bytes, NULL), HEDDLE_OK);
     return memory_region_content(r);
 }
 
@@ -99,14 +109,14 @@ Test(memory_pool, one_region_is_kept_ahead)
     settle();
     cr_assert_eq(pool_count(p).regions, 2);
     seal(first, 1);
-    cr_assert_eq(pool_take(p, RIG_BYTES, &second, NULL), HEDDLE_OK, "at once");
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &second, NULL), HEDDLE_OK, "at once");
     settle();
     seal(second, 2);
     pool_drop(p, first);
     settle();
     for (uint64_t version = 3; version < 20; version++) {
         memory_region_t *r = NULL;
-        cr_assert_eq(pool_take(p, RIG_BYTES, &r, NULL), HEDDLE_OK);
+        cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &r, NULL), HEDDLE_OK);
         seal(r, version);
         pool_drop(p, second);
         second = r;
@@ -128,6 +138,36 @@ Test(memory_pool, a_process_that_publishes_once_needs_no_region_ahead)
     cr_assert_eq(pool_count(p).regions, 3);
 }
 
+/* A publisher that was restarted: the broker knows how large its versions are. */
+Test(memory_pool, a_version_that_is_expected_finds_its_region)
+{
+    memory_region_t *r = NULL;
+    pool_expect(p, RIG_BYTES);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2);
+    now_us += 2 * POOL_SURPLUS_US;
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2, "however long it takes to come");
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &r, NULL), HEDDLE_OK, "at once");
+    seal(r, 1);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2, "with the one for the next version already there");
+    pool_drop(p, r);
+    pool_expect(p, 8 * RIG_BYTES);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2, "later nothing is expected");
+}
+
+Test(memory_pool, memory_that_was_made_elsewhere_is_not_expected_any_more)
+{
+    pool_expect(p, RIG_BYTES);
+    memory_region_t *own = rig_region(RIG_BYTES);
+    rig_publish(own, 3);
+    cr_assert_eq(pool_adopt(p, own, NULL), HEDDLE_OK);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 1);
+}
+
 /* A reader that keeps an old version costs a region and no time. */
 Test(memory_pool, a_reader_of_an_old_version_is_not_waited_for)
 {
@@ -138,7 +178,7 @@ Test(memory_pool, a_reader_of_an_old_version_is_not_waited_for)
     pool_drop(p, r);
     cr_assert_eq(pool_count(p).lingering, 1);
     for (uint64_t version = 2; version < 9; version++) {
-        cr_assert_eq(pool_take(p, RIG_BYTES, &next, NULL), HEDDLE_OK);
+        cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &next, NULL), HEDDLE_OK);
         cr_assert_neq(next, r);
         seal(next, version);
         settle();
@@ -153,12 +193,12 @@ Test(memory_pool, a_reader_of_an_old_version_is_not_waited_for)
 Test(memory_pool, beyond_its_limit_it_fails_at_once_and_names_the_holder)
 {
     heddle_error_t e;
-    memory_region_t *r, *written[POOL_LEAST];
+    memory_region_t *r, *written[MOST];
     int ready[2], fd, own = -1;
     char byte;
     cr_assert_eq(pipe(ready), 0);
-    for (uint32_t i = 0; i < POOL_LEAST; i++) seal(written[i] = take(RIG_BYTES), i + 1);
-    cr_assert_eq(pool_take(p, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_SLOT);
+    for (uint32_t i = 0; i < MOST; i++) seal(written[i] = take(RIG_BYTES), i + 1);
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_SLOT);
     cr_assert(strstr(e.message, "all 6 regions of shared memory are in use"), "%s", e.message);
     cr_assert(strstr(e.found, "each is being written, or has a version that is wanted"), "%s", e.found);
     cr_assert(e.expected[0] && e.hint[0]);
@@ -175,10 +215,10 @@ Test(memory_pool, beyond_its_limit_it_fails_at_once_and_names_the_holder)
     cr_assert_eq(read(ready[0], &byte, 1), 1);
     close(own);
     pool_drop(p, written[3]);
-    cr_assert_eq(pool_take(p, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_SLOT);
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_SLOT);
     cr_assert(strstr(e.found, "held by engine (pid ") && e.hint[0], "%s", e.found);
     cr_assert(settle() > now_us, "and no more are made in the background");
-    cr_assert_eq(pool_count(p).regions, POOL_LEAST);
+    cr_assert_eq(pool_count(p).regions, MOST);
     rig_reap(reader, SIGKILL);
     cr_assert_eq(take(RIG_BYTES), written[3]);
 }
@@ -233,7 +273,7 @@ Test(memory_pool, without_memory_nothing_is_made_and_a_spare_one_is_tried_again)
     heddle_error_t e;
     memory_region_t *r = NULL;
     has_memory = false;
-    cr_assert_eq(pool_take(p, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &r, &e), HEDDLE_ERR_NO_MEMORY);
     cr_assert(asked_for == RIG_BYTES && strstr(e.message, "no memory for 65536 bytes"), "%s", e.message);
     has_memory = true;
     r = take_in_turn(RIG_BYTES);
@@ -253,11 +293,11 @@ Test(memory_pool, of_a_large_region_it_is_asked_again_whether_there_is_memory)
     const size_t bytes = POOL_ASK_BYTES + MEMORY_STEP_BYTES;
     size_t steps = 0;
     int rc;
-    while ((rc = pool_take(p, bytes, &r, &e)) == HEDDLE_ERR_AGAIN &&
+    while ((rc = pool_take(p, &now_us, bytes, &r, &e)) == HEDDLE_ERR_AGAIN &&
            ++steps < POOL_ASK_BYTES / MEMORY_STEP_BYTES) {}
     cr_assert_eq(rc, HEDDLE_ERR_AGAIN);
     has_memory = false;
-    cr_assert_eq(pool_take(p, bytes, &r, &e), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(pool_take(p, &now_us, bytes, &r, &e), HEDDLE_ERR_NO_MEMORY);
     cr_assert_eq(pool_count(p).bytes, POOL_ASK_BYTES + asked_for + LIMIT_PAGE_BYTES, "it is to go");
     has_memory = true;
     settle();
@@ -282,6 +322,56 @@ Test(memory_pool, what_is_wanted_is_guarded_and_what_is_free_may_be_written)
     pool_drop(p, r);
     settle();
     cr_assert_eq(r->guarded_bytes, 0);
+}
+
+/* A write that is under way would fault. */
+Test(memory_pool, the_guard_waits_for_the_last_write)
+{
+    memory_region_t *r = take(RIG_BYTES);
+    is_quiet = false;
+    seal(r, 1);
+    cr_assert_leq(settle(), now_us + POOL_RETRY_US);
+    cr_assert_eq(r->guarded_bytes, 0);
+    is_quiet = true;
+    now_us += POOL_RETRY_US;
+    settle();
+    cr_assert_eq(r->guarded_bytes, r->mapped_bytes);
+}
+
+/* A step would stop the threads that fill memory. */
+Test(memory_pool, while_one_is_written_no_guard_changes)
+{
+    memory_region_t *a = take(RIG_BYTES), *b = take(RIG_BYTES);
+    seal(a, 1);
+    cr_assert_leq(settle(), now_us + POOL_RETRY_US);
+    cr_assert_eq(a->guarded_bytes, 0);
+    seal(b, 2);
+    now_us += POOL_RETRY_US;
+    settle();
+    cr_assert(a->guarded_bytes == a->mapped_bytes && b->guarded_bytes == b->mapped_bytes);
+    memory_region_t *c = take(RIG_BYTES);
+    pool_drop(p, a);
+    settle();
+    cr_assert_neq(a->guarded_bytes, 0);
+    pool_drop(p, c);
+    now_us += POOL_RETRY_US;
+    settle();
+    cr_assert_eq(a->guarded_bytes, 0);
+}
+
+/* To take a guard back costs a millisecond, which a version would wait for. */
+Test(memory_pool, of_two_free_ones_that_without_a_guard_is_taken)
+{
+    memory_region_t *a = take(RIG_BYTES), *b = take(RIG_BYTES);
+    seal(a, 1);
+    pool_drop(p, b);
+    settle();
+    pool_drop(p, a);
+    cr_assert_eq(a->guarded_bytes, a->mapped_bytes, "it is taken back in the background");
+    cr_assert_eq(take(RIG_BYTES)->guarded_bytes, 0);
+    cr_assert_eq(a->guarded_bytes, a->mapped_bytes);
+    while (take(RIG_BYTES) != a) {}
+    cr_assert_eq(a->guarded_bytes, 0, "and where it is the last one, at once");
 }
 
 Test(memory_pool, lists_and_finds_what_it_has)
@@ -313,7 +403,7 @@ Test(memory_pool, without_a_number_of_versions_there_are_as_many_as_are_taken)
     region_name_t names[LIMIT_OFFERED];
     uint32_t count = 0;
     pool_destroy(&p);
-    cr_assert_eq(pool_new(&(pool_opts_t){.versions = 0}, &p, NULL), HEDDLE_OK);
+    cr_assert_eq(pool_new(&(pool_opts_t){.most = 0}, &p, NULL), HEDDLE_OK);
     for (uint32_t i = 0; i < LIMIT_OFFERED; i++) take(RIG_BYTES);
     memory_region_t *last = take(RIG_BYTES);
     content_id_t id = seal(last, 1);
@@ -353,7 +443,7 @@ Test(memory_pool, a_region_made_elsewhere_is_taken_over)
     settle();
     cr_assert_eq(pool_count(p).bytes, 3 * RIG_BYTES, "a spare one of their size");
     pool_drop(p, more);
-    for (uint32_t i = 1; i < POOL_LEAST; i++) seal(take(RIG_BYTES), i);
+    for (uint32_t i = 1; i < MOST; i++) seal(take(RIG_BYTES), i);
     more = rig_region(RIG_BYTES);
     cr_assert_eq(pool_adopt(p, more, &e), HEDDLE_ERR_NO_SLOT);
     memory_region_destroy(&more);
@@ -364,12 +454,12 @@ Test(memory_pool, a_region_made_elsewhere_is_taken_over)
 /* One that is made larger than was asked for first takes the place of a smaller one that is free. */
 Test(memory_pool, a_small_one_gives_way_at_the_limit)
 {
-    memory_region_t *r[POOL_LEAST];
-    for (uint32_t i = 0; i < POOL_LEAST; i++) seal(r[i] = take(RIG_BYTES), 1);
+    memory_region_t *r[MOST];
+    for (uint32_t i = 0; i < MOST; i++) seal(r[i] = take(RIG_BYTES), 1);
     pool_drop(p, r[2]);
     memory_region_t *large = take(2 * RIG_BYTES);
     cr_assert_eq(large->bytes, 2 * RIG_BYTES);
-    cr_assert_eq(pool_count(p).regions, POOL_LEAST);
+    cr_assert_eq(pool_count(p).regions, MOST);
 }
 
 /* A receive that was given up may still be open in a region that is not wanted any more: it would write into
@@ -377,23 +467,23 @@ Test(memory_pool, a_small_one_gives_way_at_the_limit)
 Test(memory_pool, a_region_in_which_something_is_open_is_neither_written_nor_given_back)
 {
     heddle_error_t e;
-    memory_region_t *r[POOL_LEAST], *next = NULL;
-    for (uint32_t i = 0; i < POOL_LEAST; i++) seal(r[i] = take(RIG_BYTES), 1);
+    memory_region_t *r[MOST], *next = NULL;
+    for (uint32_t i = 0; i < MOST; i++) seal(r[i] = take(RIG_BYTES), 1);
     used = r[0];
     pool_drop(p, r[0]);
     cr_assert_eq(pool_count(p).lingering, 1);
-    cr_assert_eq(pool_take(p, RIG_BYTES, &next, &e), HEDDLE_ERR_NO_SLOT);
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &next, &e), HEDDLE_ERR_NO_SLOT);
     cr_assert(strstr(e.found, "still on their way to a worker"), "%s", e.found);
-    cr_assert_eq(pool_take(p, 2 * RIG_BYTES, &next, &e), HEDDLE_ERR_NO_SLOT,
+    cr_assert_eq(pool_take(p, &now_us, 2 * RIG_BYTES, &next, &e), HEDDLE_ERR_NO_SLOT,
                  "not in the way of a larger one");
-    for (uint32_t i = 1; i < POOL_LEAST; i++) pool_drop(p, r[i]);
-    for (int i = 0; i < 8; i++) {
+    for (uint32_t i = 1; i < MOST; i++) pool_drop(p, r[i]);
+    for (uint32_t i = 0; i < MOST + 2; i++) {
         now_us += POOL_SURPLUS_US;
         settle();
     }
-    cr_assert(pool_count(p).regions == 2 && left == 4, "it, and a spare one");
+    cr_assert(pool_count(p).regions == 2 && left == MOST - 2, "it, and a spare one");
     pool_destroy(&p);
-    cr_assert_eq(left, 5);
+    cr_assert_eq(left, MOST - 1);
     cr_assert_eq(r[0]->mapped_bytes, r[0]->bytes + LIMIT_PAGE_BYTES, "it outlives its pool");
     memset(r[0]->base, 2, RIG_BYTES); /* as a late receive does */
     memory_region_destroy(&r[0]);
@@ -434,12 +524,12 @@ Test(memory_pool, a_smaller_one_goes_also_when_the_larger_one_is_half_made)
     memory_region_t *r = take(small), *next = NULL;
     pool_drop(p, r);
     for (size_t i = 0; i < POOL_ASK_BYTES / MEMORY_STEP_BYTES; i++)
-        cr_assert_eq(pool_take(p, large, &next, NULL), HEDDLE_ERR_AGAIN);
+        cr_assert_eq(pool_take(p, &now_us, large, &next, NULL), HEDDLE_ERR_AGAIN);
     cr_assert_eq(pool_count(p).bytes, POOL_ASK_BYTES + small);
     room = pool_count(p).bytes;
     for (size_t i = 0; left == 0; i++) {
         cr_assert_lt(i, 3);
-        cr_assert_eq(pool_take(p, large, &next, NULL), HEDDLE_ERR_AGAIN);
+        cr_assert_eq(pool_take(p, &now_us, large, &next, NULL), HEDDLE_ERR_AGAIN);
         cr_assert_geq(pool_count(p).bytes, POOL_ASK_BYTES, "it is not begun anew");
     }
     cr_assert_eq(take(large)->bytes, large);
@@ -451,9 +541,9 @@ Test(memory_pool, what_was_made_in_vain_goes_in_the_background)
     memory_region_t *r = NULL;
     const size_t bytes = POOL_ASK_BYTES + MEMORY_STEP_BYTES;
     for (size_t i = 0; i < POOL_ASK_BYTES / MEMORY_STEP_BYTES; i++)
-        cr_assert_eq(pool_take(p, bytes, &r, NULL), HEDDLE_ERR_AGAIN);
+        cr_assert_eq(pool_take(p, &now_us, bytes, &r, NULL), HEDDLE_ERR_AGAIN);
     has_memory = false;
-    cr_assert_eq(pool_take(p, bytes, &r, NULL), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(pool_take(p, &now_us, bytes, &r, NULL), HEDDLE_ERR_NO_MEMORY);
     cr_assert_eq(pool_work(p, now_us), now_us, "there is more to do");
     has_memory = true;
     cr_assert_eq(take(RIG_BYTES)->bytes, RIG_BYTES, "meanwhile others are made");
@@ -472,7 +562,7 @@ Test(memory_pool, a_region_has_room_for_a_version_that_is_a_little_larger)
         pool_drop(p, r);
     }
     memory_region_t *r = NULL;
-    cr_assert_eq(pool_take(p, SIZE_MAX, &r, NULL), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(pool_take(p, &now_us, SIZE_MAX, &r, NULL), HEDDLE_ERR_NO_MEMORY);
 }
 
 /* One that was given up is large: a small one does not wait for it. */
@@ -480,9 +570,9 @@ Test(memory_pool, a_small_one_does_not_wait_for_a_large_one_that_is_made)
 {
     memory_region_t *r = NULL;
     for (int i = 0; i < 3; i++)
-        cr_assert_eq(pool_take(p, 100 * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_ERR_AGAIN);
+        cr_assert_eq(pool_take(p, &now_us, 100 * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_ERR_AGAIN);
     int steps = 0;
-    while (pool_take(p, RIG_BYTES, &r, NULL) == HEDDLE_ERR_AGAIN) cr_assert_lt(++steps, 3);
+    while (pool_take(p, &now_us, RIG_BYTES, &r, NULL) == HEDDLE_ERR_AGAIN) cr_assert_lt(++steps, 3);
     cr_assert_eq(r->bytes, RIG_BYTES);
     settle();
     cr_assert_eq(pool_count(p).bytes, RIG_BYTES);
@@ -494,8 +584,116 @@ Test(memory_pool, a_size_that_grows_while_it_is_made)
     memory_region_t *r = NULL;
     for (size_t steps = 3; steps < 6; steps++)
         for (int i = 0; i < 2; i++)
-            cr_assert_eq(pool_take(p, steps * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_ERR_AGAIN);
+            cr_assert_eq(pool_take(p, &now_us, steps * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_ERR_AGAIN);
     cr_assert_eq(take(6 * MEMORY_STEP_BYTES)->bytes, 6 * MEMORY_STEP_BYTES);
     settle();
     cr_assert_leq(pool_count(p).regions, 2);
+}
+
+/* Two adapters of a worker, by turns: neither gives up what is made for the other one. */
+Test(memory_pool, takers_of_very_different_sizes_are_both_served)
+{
+    const size_t sizes[2] = {40 * MEMORY_STEP_BYTES, 4 * MEMORY_STEP_BYTES};
+    memory_region_t *got[2] = {NULL};
+    for (int turn = 0; !got[0]; turn++) {
+        cr_assert_lt(turn, 41, "each has a step a turn");
+        for (int i = 0; i < 2; i++) {
+            if (got[i]) continue;
+            int rc = pool_take(p, &others[i], sizes[i], &got[i], NULL);
+            cr_assert(rc == HEDDLE_OK || rc == HEDDLE_ERR_AGAIN);
+        }
+        cr_assert(turn < 4 || got[1], "the small one does not wait for the large one");
+    }
+    cr_assert(got[0]->bytes >= sizes[0] && got[1]->bytes == sizes[1]);
+    cr_assert_eq(pool_count(p).regions, 2);
+}
+
+Test(memory_pool, what_a_taker_gave_up_serves_another_one)
+{
+    memory_region_t *r = NULL;
+    const size_t bytes = 10 * MEMORY_STEP_BYTES;
+    for (int i = 0; i < 9; i++) cr_assert_eq(pool_take(p, &others[0], bytes, &r, NULL), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(pool_take(p, &others[1], bytes, &r, NULL), HEDDLE_ERR_AGAIN, "one of its own");
+    cr_assert_eq(pool_count(p).bytes, bytes);
+    pool_give_up(p, &others[0]);
+    pool_give_up(p, &others[1]);
+    cr_assert_eq(pool_take(p, &others[1], 9 * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_ERR_AGAIN);
+    settle();
+    cr_assert_eq(pool_take(p, &others[0], bytes, &r, NULL), HEDDLE_OK);
+    cr_assert_eq(pool_count(p).bytes, bytes + 2 * MEMORY_STEP_BYTES, "the other one is not done yet");
+}
+
+/* The limit counts what is made for each. What one gave up gives way. */
+Test(memory_pool, what_is_made_counts_for_the_limit)
+{
+    memory_region_t *r = NULL;
+    for (uint32_t i = 2; i < MOST; i++) seal(take(RIG_BYTES), i);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pool_take(p, &others[i], (40 >> i * 3) * MEMORY_STEP_BYTES, &r, NULL), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &r, NULL), HEDDLE_ERR_NO_SLOT);
+    pool_give_up(p, &others[0]);
+    cr_assert_eq(try_to_take(RIG_BYTES), HEDDLE_OK);
+    cr_assert_eq(pool_count(p).regions, MOST - 1);
+}
+
+/* No event says that another process has let go. */
+Test(memory_pool, what_lingers_is_looked_at_again)
+{
+    memory_region_t *r[3];
+    for (int i = 0; i < 3; i++) seal(r[i] = take(RIG_BYTES), 1);
+    content_id_t id = memory_region_content(r[0]);
+    hold_t *h = rig_hold(r[0], &id);
+    settle();
+    now_us += POOL_SURPLUS_US;
+    for (int i = 0; i < 3; i++) pool_drop(p, r[i]);
+    for (int i = 0; i < 4; i++, now_us += POOL_SURPLUS_US) settle();
+    cr_assert(pool_count(p).lingering == 1 && pool_count(p).regions == 2);
+    cr_assert_eq(settle(), now_us + POOL_RETRY_US);
+    hold_release(h);
+    uint64_t due_us = settle();
+    cr_assert_eq(due_us, now_us + POOL_SURPLUS_US, "it is too much from now on");
+    now_us = due_us;
+    settle();
+    cr_assert_eq(pool_count(p).regions, 1);
+    cr_assert_eq(settle(), CLOCK_NEVER);
+    hold_destroy(&h);
+}
+
+/* Whatever was given back before. */
+Test(memory_pool, the_oldest_one_that_lingers_is_named)
+{
+    heddle_error_t e;
+    memory_region_t *r[MOST + 1], *next = NULL;
+    for (uint32_t i = 0; i < MOST; i++) seal(r[i] = take(RIG_BYTES), 1);
+    pool_drop(p, r[0]);
+    seal(r[MOST] = take(2 * RIG_BYTES), 2); /* in whose way the first one was */
+    used = r[1];
+    pool_drop(p, r[1]);
+    content_id_t id = memory_region_content(r[5]);
+    hold_t *h = rig_hold(r[5], &id);
+    pool_drop(p, r[5]);
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &next, &e), HEDDLE_ERR_NO_SLOT);
+    cr_assert(strstr(e.found, "still on their way to a worker"), "%s", e.found);
+    used = NULL;
+    next = take(RIG_BYTES);
+    cr_assert_eq(next, r[1]);
+    seal(next, 3);
+    used = next; /* taken last, it is the youngest */
+    pool_drop(p, next);
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &next, &e), HEDDLE_ERR_NO_SLOT);
+    cr_assert(strstr(e.found, "is held by"), "%s", e.found);
+    hold_destroy(&h);
+}
+
+/* A step a call: milliseconds for a large one would stop the loop. */
+Test(memory_pool, a_region_that_is_taken_over_waits_for_nothing_that_leaves)
+{
+    memory_region_t *r[MOST], *own = rig_region(RIG_BYTES);
+    for (uint32_t i = 0; i < MOST; i++) seal(r[i] = take(4 * MEMORY_STEP_BYTES), 1);
+    pool_drop(p, r[0]);
+    rig_publish(own, 3);
+    cr_assert_eq(pool_adopt(p, own, NULL), HEDDLE_OK);
+    cr_assert_eq(pool_count(p).bytes, MOST * 4 * MEMORY_STEP_BYTES + RIG_BYTES, "nothing has gone yet");
+    settle();
+    cr_assert(pool_count(p).regions == MOST && left == 1);
 }

@@ -62,7 +62,7 @@ static inline content_id_t rig_publish(memory_region_t *r, uint64_t version)
     digest_t manifest = rig_manifest(version);
     cr_assert_eq(memory_region_begin(r, &e), HEDDLE_OK, "%s", e.message);
     memset(r->base, (int)version, r->bytes);
-    cr_assert_eq(memory_region_seal(r, version, &manifest, r->bytes, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(memory_region_seal(r, &manifest, r->bytes, &e), HEDDLE_OK, "%s", e.message);
     return memory_region_content(r);
 }
 
@@ -220,9 +220,9 @@ static inline rig_reply_t rig_obey(memory_region_t *r, const rig_ask_t *ask)
     case RIG_BEGIN: reply.rc = memory_region_begin(r, NULL); break;
     case RIG_HALF: memset(r->base, (int)ask->version, r->bytes / 2); break;
     case RIG_FILL: memset(r->base, (int)ask->version, r->bytes); break;
-    case RIG_SEAL: reply.rc = memory_region_seal(r, ask->version, &manifest, r->bytes, NULL); break;
+    case RIG_SEAL: reply.rc = memory_region_seal(r, &manifest, r->bytes, NULL); break;
     case RIG_SEAL_AND_KEEP_THE_LOCK: /* between the two acts of a seal */
-        header_seal((header_t *)(void *)((uint8_t *)r->base + r->bytes), ask->version, &manifest, r->bytes);
+        header_seal((header_t *)(void *)((uint8_t *)r->base + r->bytes), &manifest, r->bytes);
         break;
     case RIG_ABORT: memory_region_abort(r); break;
     case RIG_DROP: memory_region_drop(r); break;

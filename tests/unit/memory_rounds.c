@@ -39,6 +39,23 @@ Test(rounds, the_first_holder_verifies_for_all)
     cr_assert_not(round_step(&r, ROUND_GONE, 5, 100).is_any);
 }
 
+/* Bytes may change after they were verified, and one that comes later has the time to look. */
+Test(rounds, one_that_comes_much_later_verifies_anew_for_those_that_come_with_it)
+{
+    round_t r = begun();
+    uint64_t later = 100 + ROUND_FRESH_US;
+    (void)round_step(&r, ROUND_HELD, 5, 100);
+    (void)round_step(&r, ROUND_HELD, 6, 100);
+    (void)round_step(&r, ROUND_GOOD, 5, 100);
+    cr_assert(says(round_step(&r, ROUND_HELD, 7, later - 1), NOTE_VERIFIED, 7));
+    cr_assert(says(round_step(&r, ROUND_HELD, 8, later), NOTE_VERIFY, 8), "and none of those that use it");
+    cr_assert_not(round_step(&r, ROUND_HELD, 9, later).is_any);
+    cr_assert(says(round_step(&r, ROUND_GOOD, 8, later + 5), NOTE_VERIFIED, ROUND_ALL));
+    cr_assert(says(round_step(&r, ROUND_HELD, 4, later + 5), NOTE_VERIFIED, 4));
+    cr_assert(says(round_step(&r, ROUND_HELD, 3, 2 * later + 5), NOTE_VERIFY, 3));
+    cr_assert(says(round_step(&r, ROUND_BAD, 3, 2 * later + 6), NOTE_VERIFY, ROUND_ALL), "damaged meanwhile");
+}
+
 Test(rounds, a_verifier_that_is_gone_or_silent_gives_way_in_order)
 {
     round_t r = begun();
@@ -52,39 +69,81 @@ Test(rounds, a_verifier_that_is_gone_or_silent_gives_way_in_order)
     cr_assert_not(round_step(&r, ROUND_GOOD, 7, due_us).is_any, "told already");
 }
 
-Test(rounds, a_verdict_counts_only_from_a_process_that_was_asked)
+Test(rounds, a_verdict_counts_once_and_only_from_a_process_that_has_to_give_one)
 {
     round_t r = begun();
-    cr_assert_not(round_step(&r, ROUND_GOOD, 4, 0).is_any);
-    (void)round_step(&r, ROUND_HELD, 1, 0);
-    (void)round_step(&r, ROUND_HELD, 2, 0);
-    cr_assert_not(round_step(&r, ROUND_GOOD, 2, 0).is_any);
-    cr_assert_not(round_step(&r, ROUND_BAD, 2, 0).is_any);
+    cr_assert_not(round_step(&r, ROUND_GOOD, 4, 0).is_any, "it holds nothing");
+    cr_assert_not(round_step(&r, ROUND_BAD, 4, 0).is_any);
     cr_assert_eq(r.state, ROUND_VERIFYING);
+    (void)round_step(&r, ROUND_HELD, 1, 0);
+    cr_assert(says(round_step(&r, ROUND_BAD, 1, 0), NOTE_VERIFY, ROUND_ALL));
+    cr_assert_not(round_step(&r, ROUND_BAD, 1, 0).is_any, "the same one again");
+    cr_assert_not(round_step(&r, ROUND_GOOD, 1, 0).is_any, "it has said the opposite");
+    cr_assert(r.state == ROUND_DOUBTED && r.members[1].state == MEMBER_BAD);
 }
 
-Test(rounds, a_second_process_decides_about_bad_bytes)
+Test(rounds, one_that_waits_may_be_the_first_to_find_the_bytes_good)
+{
+    round_t r = begun();
+    for (uint32_t i = 0; i < 3; i++) (void)round_step(&r, ROUND_HELD, i, 0);
+    cr_assert(says(round_step(&r, ROUND_GOOD, 2, 100), NOTE_VERIFIED, ROUND_ALL));
+    cr_assert(r.state == ROUND_VERIFIED && r.due_us == CLOCK_NEVER);
+    cr_assert_not(round_step(&r, ROUND_TIME, 0, round_patience_us(BYTES)).is_any, "no other one is asked");
+    cr_assert(says(round_step(&r, ROUND_HELD, 3, 100), NOTE_VERIFIED, 3));
+}
+
+/* One bad core must not make a good version fail on the host, and one good one must not make a bad version pass. */
+Test(rounds, one_that_finds_bad_bytes_ends_the_trust_of_all)
+{
+    enum {
+        WHILE_ASKED,
+        WHILE_WAITING,
+        WHILE_LATE,
+        AFTER_ANOTHERS_GOOD,
+        AFTER_ITS_OWN_GOOD,
+        OF_THE_VERIFIED,
+        CASES
+    };
+    for (int i = 0; i < CASES; i++) {
+        round_t r = begun();
+        uint32_t finder = i == WHILE_WAITING || i == AFTER_ANOTHERS_GOOD ? 2 : 1;
+        if (i == OF_THE_VERIFIED) round_begin(&r, &ID, BYTES, true);
+        for (uint32_t k = 1; k <= 3; k++) (void)round_step(&r, ROUND_HELD, k, 0);
+        if (i == WHILE_LATE) (void)round_step(&r, ROUND_TIME, 0, r.due_us);
+        if (i == AFTER_ANOTHERS_GOOD || i == AFTER_ITS_OWN_GOOD) (void)round_step(&r, ROUND_GOOD, 1, 0);
+        cr_assert(says(round_step(&r, ROUND_BAD, finder, 0), NOTE_VERIFY, ROUND_ALL), "%d", i);
+        cr_assert(r.state == ROUND_DOUBTED && r.due_us == CLOCK_NEVER, "%d", i);
+        cr_assert_not(round_step(&r, ROUND_GOOD, 3, 0).is_any, "%d: others find them good", i);
+        cr_assert(says(round_step(&r, ROUND_HELD, 4, 0), NOTE_VERIFY, 4), "%d: a late one", i);
+        cr_assert(says(round_step(&r, ROUND_BAD, 4, 0), NOTE_SPOILED, ROUND_ALL), "%d: a second one", i);
+        cr_assert(says(round_step(&r, ROUND_HELD, 5, 0), NOTE_SPOILED, 5), "%d", i);
+        cr_assert_not(round_step(&r, ROUND_BAD, 5, 0).is_any, "%d: nothing is left to say", i);
+    }
+}
+
+/* Its connection has ended, and with it its verdict: the doubt stays, and one process is not two. */
+Test(rounds, a_process_that_comes_back_is_no_second_one)
 {
     round_t r = begun();
     (void)round_step(&r, ROUND_HELD, 1, 0);
-    cr_assert_not(round_step(&r, ROUND_BAD, 1, 0).is_any, "no second one yet");
-    cr_assert_eq(r.state, ROUND_DOUBTED);
+    (void)round_step(&r, ROUND_BAD, 1, 0);
+    cr_assert_not(round_step(&r, ROUND_GONE, 1, 0).is_any);
     cr_assert(says(round_step(&r, ROUND_HELD, 2, 0), NOTE_VERIFY, 2));
-    cr_assert_not(round_step(&r, ROUND_BAD, 1, 0).is_any, "the same one again");
-    round_t bad = r;
-    cr_assert(says(round_step(&r, ROUND_GOOD, 2, 0), NOTE_VERIFIED, ROUND_ALL));
-    cr_assert(says(round_step(&bad, ROUND_BAD, 2, 0), NOTE_SPOILED, ROUND_ALL));
-    cr_assert(says(round_step(&bad, ROUND_HELD, 3, 0), NOTE_SPOILED, 3));
+    cr_assert_not(round_step(&r, ROUND_BAD, 2, 0).is_any);
+    cr_assert_eq(r.state, ROUND_DOUBTED);
+    cr_assert(says(round_step(&r, ROUND_HELD, 3, 0), NOTE_VERIFY, 3));
+    cr_assert(says(round_step(&r, ROUND_BAD, 3, 0), NOTE_SPOILED, ROUND_ALL));
 }
 
-/* What a world is, besides its round: the verdicts of members that were asked. A process has one, for a number
- * that comes back after ROUND_GONE is of another process. */
+/* What a world is, besides its round: the verdicts that count. Bad ones only of members that did not end since:
+ * a number that comes back after ROUND_GONE may be of the same process. */
 typedef struct {
     round_t round;
-    uint8_t good, bad, held; /* verdicts of processes that were asked, and how often one was held */
+    uint8_t good, bad, held; /* verdicts that count, and how often one was held */
+    bool is_doubted;         /* a bad one was ever given */
 } world_t;
 typedef struct {
-    uint8_t state, states[MEMBERS], orders[MEMBERS], next, good, bad, held, is_due;
+    uint8_t state, states[MEMBERS], orders[MEMBERS], next, good, bad, held, is_doubted, is_due;
 } seen_t;
 
 static seen_t key_of(const world_t *w)
@@ -94,6 +153,7 @@ static seen_t key_of(const world_t *w)
                 .good = w->good,
                 .bad = w->bad,
                 .held = w->held,
+                .is_doubted = w->is_doubted,
                 .is_due = w->round.due_us != CLOCK_NEVER};
     for (int i = 0; i < MEMBERS; i++) {
         k.states[i] = (uint8_t)w->round.members[i].state;
@@ -104,15 +164,18 @@ static seen_t key_of(const world_t *w)
 
 static void step(world_t *w, round_event_t event, uint32_t member)
 {
-    member_state_t was = w->round.members[member].state;
-    bool may_say = was == MEMBER_ASKED || was == MEMBER_LATE;
+    round_member_t was = w->round.members[member].state;
+    bool has_no_verdict = was == MEMBER_WAITING || was == MEMBER_ASKED || was == MEMBER_LATE;
     w->held += event == ROUND_HELD;
-    w->good += event == ROUND_GOOD && may_say;
-    w->bad += event == ROUND_BAD && may_say;
+    w->bad -= event == ROUND_GONE && was == MEMBER_BAD && w->round.state != ROUND_SPOILED;
+    w->good += event == ROUND_GOOD && has_no_verdict;
+    w->bad += event == ROUND_BAD && (has_no_verdict || was == MEMBER_GOOD);
+    w->is_doubted |= w->bad > 0;
+    bool was_verifying = w->round.state == ROUND_VERIFYING;
     round_act_t act = round_step(&w->round, event, member, event == ROUND_TIME ? w->round.due_us : 0);
-    if (act.is_any && act.note == NOTE_VERIFY)
+    if (act.is_any && act.note == NOTE_VERIFY && was_verifying && !w->is_doubted)
         cr_assert_eq(w->round.members[act.watcher].state, MEMBER_ASKED);
-    if (act.is_any && act.note == NOTE_VERIFIED) cr_assert(w->good);
+    if (act.is_any && act.note == NOTE_VERIFIED) cr_assert(w->good && !w->is_doubted);
     if (act.is_any && act.note == NOTE_SPOILED) cr_assert_geq(w->bad, 2, "two processes");
 }
 
@@ -124,11 +187,10 @@ static void check(const world_t *w)
         waiting += w->round.members[i].state == MEMBER_WAITING;
     }
     cr_assert_leq(asked, 1);
-    if (w->round.state <= ROUND_DOUBTED) {
-        cr_assert(asked || !waiting, "one waits, and none is asked");
-        cr_assert_eq(w->round.due_us != CLOCK_NEVER, asked == 1);
-    }
+    if (w->round.state == ROUND_VERIFYING) cr_assert(asked || !waiting, "one waits, and none is asked");
+    cr_assert_eq(w->round.due_us != CLOCK_NEVER, w->round.state == ROUND_VERIFYING && asked == 1);
     cr_assert(w->round.state != ROUND_VERIFIED || w->good);
+    cr_assert_eq(w->round.state == ROUND_DOUBTED || w->round.state == ROUND_SPOILED, w->is_doubted);
     cr_assert(w->round.state != ROUND_SPOILED || w->bad >= 2);
 }
 
@@ -231,4 +293,6 @@ Test(claims, a_silent_source_is_not_waited_for)
     cr_assert_eq(c.state, CLAIM_VERIFYING);
     claim_begin(&c, &ID, BYTES, true, 1000);
     cr_assert_eq(c.state, CLAIM_VERIFYING, "--verify each");
+    cr_assert(claim_hear(&c, NOTE_VERIFIED, &ID));
+    cr_assert_eq(c.state, CLAIM_VERIFYING, "whatever others have found");
 }

@@ -111,13 +111,27 @@ static void check_rows(int type, const field_t *outer, const field_t *f)
 
 Test(docs, every_row_of_lists) { for_each_field(check_rows); }
 
+#define X(NAME, number, name, who) {#number " " #NAME, who, "\n| " #number " | [" #NAME "](#" #number "-"},
+static const struct {
+    const char *heading, *who, *row;
+} SENDERS[] = {MSG_TYPES(X)};
+#undef X
+
+/* Up to the anchor, whose letters are small. */
+Test(docs, a_table_of_all_messages)
+{
+    char *at = strstr(doc, "\n## Messages\n"), *end = at ? strstr(at, "\n### ") : NULL;
+    cr_assert(at && end);
+    for (size_t i = 0; i < TYPE_COUNT; i++) {
+        char *row = strstr(at, SENDERS[i].row), *who = row ? strstr(row, SENDERS[i].who) : NULL;
+        cr_assert(who && who < end && who < strchr(row + 1, '\n'), "no row \"%s\", from \"%s\"",
+                  SENDERS[i].row + 1, SENDERS[i].who);
+        at = row;
+    }
+}
+
 Test(docs, who_sends_each)
 {
-#define X(NAME, number, name, who) {#number " " #NAME, who},
-    static const struct {
-        const char *heading, *who;
-    } SENDERS[] = {MSG_TYPES(X)};
-#undef X
     for (size_t i = 0; i < TYPE_COUNT; i++) {
         char *text = section(SENDERS[i].heading);
         cr_assert(strstr(text, SENDERS[i].who), "\"### %s\" does not say \"%s\"", SENDERS[i].heading,

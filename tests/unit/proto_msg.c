@@ -240,7 +240,7 @@ Test(encode, largest_join_fits)
         held[i] = (msg_held_t){names[i], LIMIT_EXACT, HELD_ACTIVE, {{1}}};
         if (i >= LIMIT_HELD_WHOLE) continue;
         msg_held_t *h = &held[i];
-        h->connect_us = h->fetch_us = h->verify_us = h->stage_us = h->activate_us = LIMIT_EXACT;
+        h->connect_us = h->fetch_us = h->verify_us = h->stage_us = h->activate_us = h->age_us = LIMIT_EXACT;
         h->region = (msg_region_t){{{1}}, LIMIT_EXACT};
         h->verified = VERIFIED_ON_HOST;
         h->held = true;

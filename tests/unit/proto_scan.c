@@ -267,6 +267,19 @@ Test(utf8, corners)
                  2);
 }
 
+/* Eight bytes are looked at together where they are ASCII. */
+Test(utf8, the_first_bad_byte_is_found_wherever_it_is)
+{
+    for (size_t at = 0; at < 20; at++) {
+        char text[] = "abcdefgh\0ijklmnopqrs", good[] = "abcdefgh\0ijklmnopqr\xc3\xa9stuvwxyz";
+        text[at] = (char)0x80;
+        cr_assert_eq(utf8_prefix(text, 20), at);
+        cr_assert_eq(utf8_prefix(good + at, sizeof good - 1 - at), sizeof good - 1 - at);
+        good[sizeof good - 2] = (char)0xff;
+        cr_assert_eq(utf8_prefix(good + at, sizeof good - 1 - at), sizeof good - 2 - at);
+    }
+}
+
 Test(utf8, cleaning_keeps_what_is_good)
 {
     buf_t b = {0};

@@ -101,8 +101,8 @@ static sealed_t seal(bool reversed, uint8_t before)
     for (uint32_t i = 0; i < 2; i++) memset(pack_tensor(p, i), 'a' + (reversed ? 1 - (int)i : (int)i), 24);
     sealed_t s;
     cr_assert_eq(pack_seal(p, &s, &error), HEDDLE_OK);
-    cr_assert_leq(s.arena_bytes, pack_bytes(p));
-    cr_assert_eq(s.arena_bytes, s.part.region_bytes + s.part.manifest_bytes);
+    cr_assert_leq(s.content_bytes, pack_bytes(p));
+    cr_assert_eq(s.content_bytes, s.part.payload_bytes + s.part.manifest_bytes);
     cr_assert_eq(s.chunk_count, 1);
     pack_destroy(&p);
     free(base);
@@ -124,7 +124,7 @@ static void write_row(pack_t *p, uint32_t row, const void *from)
     const void *sources[2] = {0};
     sources[row] = from;
     pack_write_begin(p, sources);
-    pack_write(p, sources, 0, p->layout.region_bytes);
+    pack_write(p, sources, 0, p->layout.payload_bytes);
 }
 
 static digest_t digest_of(way_t way)

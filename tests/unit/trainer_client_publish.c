@@ -29,15 +29,15 @@ Test(joined, publish_says_all_of_it)
     cr_assert(digest_equal(&p->digest, &it->sealed.digest));
 }
 
-Test(joined, what_is_served_is_the_arena_that_was_published)
+Test(joined, what_is_served_is_the_content_that_was_published)
 {
     heddle_error_t error;
     manifest_t m;
     item_t *it = serve(3, 1);
-    cr_assert_eq(fetch(3, it->sealed.arena_bytes), TR_ARRIVED);
+    cr_assert_eq(fetch(3, it->sealed.content_bytes), TR_ARRIVED);
     const uint8_t *got = w.worker_region->base;
     bytes_t encoded =
-        bytes_of(got + manifest_offset(it->sealed.part.region_bytes), it->sealed.part.manifest_bytes);
+        bytes_of(got + manifest_offset(it->sealed.part.payload_bytes), it->sealed.part.manifest_bytes);
     digest_t digest = digest_blake2b(encoded.data, encoded.bytes);
     cr_assert(digest_equal(&digest, &it->sealed.part.manifest_digest));
     cr_assert_eq(manifest_decode(encoded, &m, &error), HEDDLE_OK, "%s", error.message);
@@ -45,7 +45,7 @@ Test(joined, what_is_served_is_the_arena_that_was_published)
     cr_assert_eq(m.chunk_count, it->sealed.chunk_count);
     h1_t h1;
     manifest_h1_begin(&m, &h1);
-    for (uint64_t at = 0; at < m.region_bytes; at += 4096) {
+    for (uint64_t at = 0; at < m.payload_bytes; at += 4096) {
         uint64_t leaf;
         digest_leaves(got + at, 4096, &leaf);
         h1_add_leaves(&h1, &leaf, 1);
@@ -228,7 +228,7 @@ Test(node, abandoning_tells_what_it_waited_for)
     cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DEADLINE);
     published_as(3, "");
     cr_assert_not_null(report(3), "recorded after all");
-    cr_assert_eq(fetch(3, it->sealed.arena_bytes), TR_ARRIVED, "nobody else has its bytes");
+    cr_assert_eq(fetch(3, it->sealed.content_bytes), TR_ARRIVED, "no other process has its bytes");
     publish_again(it, 1, "id-1");
     published_as(3, "replayed");
     cr_assert_eq(abandon(&r, &error), HEDDLE_OK, "just in time");
@@ -248,6 +248,26 @@ Test(joined, what_is_given_up_says_how_to_repeat_it)
     cr_assert_null(strstr(error.hint, "the same"), "%s", error.hint);
     cr_assert_not_null(strstr(error.hint, "`heddle versions policy` shows"), "%s", error.hint);
     cr_assert_not_null(strstr(error.hint, "opts.request_id"), "%s", error.hint);
+}
+
+Test(joined, what_was_denied_says_first_what_lets_it_in_again)
+{
+    publish_result_t r;
+    heddle_error_t error, why;
+    error_fail(&why, HEDDLE_ERR_DENIED, "the key K is not admitted any more");
+    error_hint(&why, "`heddle keys add 'K' --role ...` admits it again");
+    why.retriable = 1; /* it may be added at any time */
+    publish_one("id-1");
+    line(false);
+    publisher_node_ops.refused(w.node, &why, w.now);
+    cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DENIED);
+    cr_assert_str_eq(error.hint, "`heddle keys add 'K' --role ...` admits it again; then publish again under "
+                                 "the same request id");
+    publish_one(NULL);
+    publisher_node_ops.refused(w.node, &why, w.now);
+    cr_assert_eq(abandon(&r, &error), HEDDLE_ERR_DENIED);
+    cr_assert_str_eq(error.hint, "`heddle keys add 'K' --role ...` admits it again; then `heddle versions "
+                                 "policy` shows whether it was recorded");
 }
 
 static void settles(uint64_t retry_ms)

@@ -66,7 +66,7 @@ static void check_digest(reading_t *r, const memory_region_t *region)
     sealed_t sealed;
     heddle_adapter_info_t info = {.size = sizeof info};
     char text[HEDDLE_DIGEST_TEXT];
-    uint64_t bytes = r->pack->layout.region_bytes,
+    uint64_t bytes = r->pack->layout.payload_bytes,
              *leaves = malloc(bytes / LIMIT_PAGE_BYTES * sizeof *leaves);
     digest_leaves(region->base, bytes, leaves);
     cr_assert_arr_eq(leaves, r->pack->leaves, bytes / LIMIT_PAGE_BYTES * sizeof *leaves);

@@ -16,7 +16,7 @@ static uint64_t maps(void)
 /* Until what is done in the background is done. */
 static void rest(void)
 {
-    w.now += REST_US;
+    w.now += REGIONS_REST_US;
     work();
 }
 
@@ -44,8 +44,8 @@ Test(joined, three_regions_take_turns_and_stay_warm)
     cr_assert_leq(maps(), 3);
 }
 
-/* Nothing that is read waits for a reader, and no reader for what is written. */
-Test(joined, a_region_is_not_reused_while_its_bytes_are_on_their_way)
+/* What is written waits for no reader, and a reader gets what it asked for. */
+Test(joined, a_region_is_reused_while_its_bytes_are_on_their_way)
 {
     tr_event_t e;
     item_t *a = serve(1, 1), *c = make(3000);
@@ -54,15 +54,12 @@ Test(joined, a_region_is_not_reused_while_its_bytes_are_on_their_way)
     release(1);
     ask_and_send(1, 4096);
     cr_assert_eq(take(c), HEDDLE_OK, "at once");
-    cr_assert_neq(c->region, first);
+    cr_assert_eq(c->region, first);
     fill(c, 3);
-    uint64_t changes = w.changes;
     cr_assert_eq(drive(&e), TR_ARRIVED);
     cr_assert_leq(((const uint8_t *)w.worker_region->base)[0], 2, "bytes of the first version");
-    cr_assert_gt(w.changes, changes, "calls that wait are woken");
     item_t third = {.pack = c->pack};
     cr_assert_eq(take(&third), HEDDLE_OK);
-    cr_assert_eq(third.region, first, "it is free now");
     item_t more = {.pack = c->pack};
     cr_assert_eq(take(&more), HEDDLE_ERR_AGAIN, "the other is served, and needed");
     release(2);
@@ -71,46 +68,6 @@ Test(joined, a_region_is_not_reused_while_its_bytes_are_on_their_way)
     command_t t = {.kind = COMMAND_TAKE, .bytes = pack_bytes(c->pack), .error = &error};
     cr_assert_eq(command(t), HEDDLE_ERR_NO_SLOT);
     cr_assert_not_null(strstr(error.message, "every version of the publisher is being written"));
-}
-
-/* A pool has an end. A share has such a reference as long as it sends. */
-Test(joined, when_all_regions_are_being_sent_the_first_that_ends_is_waited_for)
-{
-    publish_result_t r;
-    region_t *sending[6];
-    uint64_t v = 1, changes;
-    item_t *it = make(3000);
-    for (; take(it) == HEDDLE_OK; v++) {
-        cr_assert_leq(v, 6);
-        sending[v - 1] = region_ref(it->region);
-        fill(it, (uint8_t)v);
-        publish(it, "id");
-        published_as(v, "");
-        cr_assert_eq(result(&r), HEDDLE_OK);
-        release(v);
-    }
-    cr_assert(v == 7 && maps() == 6);
-    changes = w.changes;
-    w.now += 2 * TAKE_WAIT_US;
-    tick();
-    cr_assert_eq(w.changes, changes, "no word of the broker is waited for");
-    cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
-    region_t *first = sending[0];
-    region_unref(&sending[0]);
-    cr_assert_eq(take(it), HEDDLE_OK);
-    cr_assert_eq(it->region, first);
-    for (int i = 1; i < 6; i++) region_unref(&sending[i]);
-}
-
-/* The transfer is closed after the node: its share lets go of the memory then. */
-Test(joined, an_end_while_bytes_are_on_their_way)
-{
-    item_t *it = serve(1, 1);
-    region_t *kept = region_ref(it->region);
-    ask_and_send(1, 4096);
-    publisher_node_destroy(&w.node);
-    cr_assert_eq(kept->own->mapped_bytes, kept->own->bytes + LIMIT_PAGE_BYTES, "it is mapped still");
-    region_unref(&kept);
 }
 
 Test(joined, a_released_region_goes_before_one_that_is_needed)
@@ -194,6 +151,31 @@ static void give_up_after(uint64_t waited_us)
     cr_assert_eq(take(it), HEDDLE_ERR_AGAIN);
     for (uint64_t v = 1; v <= 3; v++) cr_assert_eq(fetch(v, 4096), TR_ARRIVED, "version %d", (int)v);
 }
+/* A publisher that was restarted: the broker knows how large its versions are. */
+Test(opened, the_region_of_the_first_version_is_made_before_it, .init = open_world, .fini = close_world)
+{
+    item_t *it = make(300000);
+    line(true);
+    hello_ok();
+    welcome_with(0, pack_bytes(it->pack));
+    cr_assert_eq(maps(), 0, "joining comes first");
+    rest();
+    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack)};
+    publisher_node_do(w.node, &c, w.now);
+    cr_assert_eq(c.rc, HEDDLE_OK, "at once");
+}
+
+/* An application may ask ten times a second what has become of its version. */
+Test(joined, a_look_does_not_delay_the_background)
+{
+    for (uint64_t v = 1; v <= 2; v++) serve(v, (uint8_t)v);
+    w.now += REGIONS_REST_US - 1;
+    cr_assert_not(publisher_node_ops.work(w.node, w.now), "a version may follow");
+    cr_assert_not_null(report(2));
+    w.now++;
+    cr_assert(publisher_node_ops.work(w.node, w.now));
+}
+
 Test(joined, a_take_that_was_given_up_leaves_no_word_behind) { give_up_after(0); }
 Test(joined, nor_one_that_is_late_already) { give_up_after(TAKE_WAIT_US); }
 
@@ -304,6 +286,52 @@ Test(joined, without_memory_the_take_says_so_and_the_next_one_may_do)
     cr_assert_not_null(strstr(error.message, "of shared memory could not be reserved"), "%s", error.message);
     failpoint_disarm();
     cr_assert_eq(take(it), HEDDLE_OK);
+}
+
+/* A call may end with its deadline while the memory is made, and a worker may join meanwhile. */
+Test(joined, a_version_is_served_until_the_region_of_the_next_one_is_there)
+{
+    for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
+    rollout(1, "active", 0, 2, 2, 2);
+    item_t *it = make(300000);
+    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack)};
+    for (int i = 0; i < 3; i++) {
+        publisher_node_do(w.node, &c, w.now);
+        cr_assert(c.rc == HEDDLE_ERR_AGAIN && c.is_making);
+        cr_assert_eq(fetch(1, 4096), TR_ARRIVED);
+    }
+    command((command_t){.kind = COMMAND_GIVE_UP});
+    cr_assert_eq(fetch(1, 4096), TR_ARRIVED);
+    cr_assert_eq(take(it), HEDDLE_OK);
+    cr_assert_eq(fetch(1, 4096), TR_REFUSED);
+    for (uint64_t v = 2; v <= 3; v++) cr_assert_eq(fetch(v, 4096), TR_ARRIVED);
+}
+
+/* Its publisher alone has it, and without it there would be no memory for the larger one either. */
+Test(joined, without_memory_for_a_larger_one_no_version_is_lost)
+{
+    for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
+    line(false);
+    failpoint_arm("region.memory", 1);
+    cr_assert_eq(take(make(30000)), HEDDLE_ERR_NO_MEMORY);
+    failpoint_disarm();
+    for (uint64_t v = 1; v <= 3; v++) cr_assert_eq(fetch(v, 4096), TR_ARRIVED, "version %d", (int)v);
+}
+
+Test(joined, without_memory_for_one_more_the_version_that_may_go_gives_its_own)
+{
+    region_t *region = NULL;
+    for (uint64_t v = 1; v <= 3; v++) {
+        const item_t *it = serve(v, (uint8_t)v);
+        if (v == 2) region = it->region;
+    }
+    line(false);
+    item_t *it = make(3000);
+    failpoint_arm("region.memory", 1);
+    cr_assert_eq(take(it), HEDDLE_OK);
+    failpoint_disarm();
+    cr_assert_eq(it->region, region, "what lies between goes");
+    cr_assert_eq(fetch(2, 4096), TR_REFUSED);
 }
 
 static memory_region_t *make_elsewhere(uint64_t bytes)

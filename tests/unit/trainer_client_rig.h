@@ -21,7 +21,7 @@
 #define LEASE_MS 4000u
 #define PUBLISHED_US (50 * SECOND)
 #define UNUSED __attribute__((unused))
-enum { TOKEN = 900, WORKER = 77, FRAMES = 64, EVENTS = 128, ITEMS = 16 };
+enum { TOKEN = 900, WORKER = 77, FRAMES = 512, EVENTS = 512, ITEMS = 80 };
 
 /* A pack on its way through a slot; the world destroys it. */
 typedef struct {
@@ -102,7 +102,7 @@ UNUSED static transfer_t *open_transfer(uint64_t token)
 }
 
 typedef struct {
-    bool takeover, is_unread, is_sharing;
+    bool takeover, is_unread, is_sharing, is_guarded;
 } how_t;
 UNUSED static void open_world_as(how_t how)
 {
@@ -127,11 +127,12 @@ UNUSED static void open_world_as(how_t how)
                                   .is_unread = how.is_unread,
                                   .life = w.life,
                                   .is_sharing = how.is_sharing,
+                                  .is_guarded = how.is_guarded,
                                   .pid = 5,
                                   .seed = 3,
                                   .changed = note_change,
                                   .self = &w};
-    cr_assert_eq(publisher_node_new(&opts, &w.io, &w.node), HEDDLE_OK);
+    cr_assert_eq(publisher_node_new(&opts, &w.io, &w.node, NULL), HEDDLE_OK);
 }
 UNUSED static void open_world(void) { open_world_as((how_t){0}); }
 
@@ -207,7 +208,7 @@ UNUSED static void hello_ok(void)
                    {.wire = 1, .epoch = 2, .lease_ms = LEASE_MS, .keep = 1, .cluster = "lab", .heddle = "0"}};
     say(&m);
 }
-UNUSED static void welcome(uint64_t keep_version)
+UNUSED static void welcome_with(uint64_t keep_version, uint64_t content_bytes)
 {
     msg_keep_t keep = {"policy", keep_version, {{1}}};
     msg_t m = {.type = MSG_WELCOME};
@@ -216,9 +217,11 @@ UNUSED static void welcome(uint64_t keep_version)
                                 .epoch = 2,
                                 .lease_ms = LEASE_MS,
                                 .keep = &keep,
-                                .keep_count = keep_version != 0};
+                                .keep_count = keep_version != 0,
+                                .content_bytes = content_bytes};
     say(&m);
 }
+UNUSED static void welcome(uint64_t keep_version) { welcome_with(keep_version, 0); }
 UNUSED static void refuse(msg_type_t of, uint64_t req, int code, bool retriable)
 {
     msg_t m = {.type = MSG_ERROR,
@@ -268,6 +271,7 @@ UNUSED static void published_as(uint64_t version, const char *reason)
     msg_t m = {.type = MSG_PUBLISHED, .published = answer(version, reason)};
     say(&m);
 }
+static uint64_t rollout_done, rollout_all; /* bytes, in each ROLLOUT from then on */
 UNUSED static void rollout(uint64_t version, const char *state, int code, uint32_t eligible, uint32_t staged,
                            uint32_t active)
 {
@@ -280,6 +284,8 @@ UNUSED static void rollout(uint64_t version, const char *state, int code, uint32
                                 .eligible_count = eligible,
                                 .staged_count = staged,
                                 .active_count = active,
+                                .bytes_done = rollout_done,
+                                .data_bytes = rollout_all,
                                 .adapter = "policy",
                                 .state = state,
                                 .code = code ? heddle_err_name(code) : "",
@@ -507,7 +513,7 @@ UNUSED static void ask_and_send(uint64_t version, uint64_t bytes)
     transfer_mem_ops.events(w.t, w.now, none, 4);
 }
 
-/* The whole arena of a version, as a worker gets it. */
+/* The whole content of a version, as a worker gets it. */
 UNUSED static int fetch(uint64_t version, uint64_t bytes)
 {
     tr_event_t e = {0};

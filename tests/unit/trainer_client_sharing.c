@@ -4,16 +4,29 @@
 
 #include "client/sharing.h"
 #include "core/digest.h"
+#include "core/failpoint.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/stat.h>
 
 static mappings_t *mappings; /* of the other process */
 static char name[SHARING_NAME_BYTES];
+
+static note_t heard; /* the last note of the publisher */
+
+static void on_note(void *self, const char *source, note_t note, const content_id_t *id)
+{
+    (void)self, (void)source, (void)id;
+    heard = note;
+}
 
 static void open_sharing(void)
 {
     open_world_as((how_t){.is_sharing = true});
     join();
     sharing_name(&w.life, name);
-    cr_assert_eq(mappings_new(NULL, NULL, NULL, &mappings, NULL), HEDDLE_OK);
+    cr_assert_eq(mappings_new(NULL, on_note, NULL, &mappings, NULL), HEDDLE_OK);
     cr_assert_eq(mappings_watch(mappings, name, w.now, NULL), HEDDLE_OK);
 }
 
@@ -35,7 +48,9 @@ static content_id_t named(void)
 static void settle(void)
 {
     for (int i = 0; i < 200; i++) {
+        publisher_node_ops.readable(w.node);
         bool has_more = tick() <= w.now;
+        has_more |= publisher_node_ops.work(w.node, w.now);
         if (!(mappings_turn(mappings, w.now) <= w.now) && !has_more && i > 20) return;
     }
 }
@@ -59,6 +74,14 @@ static hold_t *hold(const content_id_t *id)
     return h;
 }
 
+static note_t answer_to_held(const content_id_t *id)
+{
+    heard = 0;
+    cr_assert_eq(mappings_tell(mappings, name, NOTE_HELD, id, NULL), HEDDLE_OK);
+    settle();
+    return heard;
+}
+
 Test(sharing, what_is_sent_to_the_broker_may_be_held)
 {
     publish_result_t r;
@@ -70,8 +93,8 @@ Test(sharing, what_is_sent_to_the_broker_may_be_held)
     content_id_t id = named();
     cr_assert_neq(id.epoch, 0);
     hold_t *h = hold(&id);
-    cr_assert_eq(h->header.bytes, it->sealed.arena_bytes, "before the broker has recorded it");
-    cr_assert_arr_eq(h->base, it->region->base, it->sealed.arena_bytes);
+    cr_assert_eq(h->header.bytes, it->sealed.content_bytes, "before the broker has recorded it");
+    cr_assert_arr_eq(h->base, it->region->base, it->sealed.content_bytes);
     published_as(3, "");
     cr_assert_eq(result(&r), HEDDLE_OK);
     rejoin(3);
@@ -110,24 +133,24 @@ Test(sharing, what_is_held_is_not_written_again)
 /* The process that holds is this one, which does not name itself. */
 Test(sharing, where_all_regions_are_held_a_take_fails_at_once)
 {
-    hold_t *held[6];
+    hold_t *held[LIMIT_OFFERED];
     heddle_error_t error = {0};
     uint64_t v = 1;
     item_t *it = make(3000);
     command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack), .error = &error};
-    for (; v <= 6; v++) {
+    for (; v <= LIMIT_OFFERED; v++) {
         serve(v, (uint8_t)v);
         content_id_t id = named();
         held[v - 1] = hold(&id);
         release(v);
     }
     cr_assert_eq(command(c), HEDDLE_ERR_NO_SLOT);
-    cr_assert_not_null(strstr(error.message, "all 6 regions of shared memory are in use"), "%s",
+    cr_assert_not_null(strstr(error.message, "all 64 regions of shared memory are in use"), "%s",
                        error.message);
     cr_assert_not_null(strstr(error.found, "the oldest one is held by"), "%s", error.found);
     mappings_give(mappings, &held[0]);
     cr_assert_eq(take(it), HEDDLE_OK);
-    for (int i = 1; i < 6; i++) mappings_give(mappings, &held[i]);
+    for (uint32_t i = 1; i < LIMIT_OFFERED; i++) mappings_give(mappings, &held[i]);
 }
 
 /* What is not wanted any more is handed over to no process. */
@@ -144,19 +167,22 @@ Test(sharing, what_ended_is_not_handed_over)
     cr_assert_eq(take_hold(&id, &h), HEDDLE_ERR_NOT_FOUND, "the broker keeps it no longer");
 }
 
-/* There is a limit of what is offered at a time. */
-Test(sharing, versions_that_ended_do_not_count)
+/* One that asks about it is sent to verify for itself: no process does it for all. A send that is open keeps its
+ * memory, and not its offer. */
+Test(sharing, a_version_that_was_given_up_is_offered_no_longer)
 {
-    publish_result_t r;
-    item_t *it = make(3000);
-    for (uint64_t v = 1; v <= LIMIT_OFFERED + 2; v++) {
-        publish_again(it, (uint8_t)v, "id-1");
-        published_as(v, "");
-        cr_assert_eq(result(&r), HEDDLE_OK);
-        cr_assert_neq(sent(MSG_PUBLISH)->publish.region.epoch, 0, "version %d", (int)v);
-        release(v);
-        forget_sent();
-    }
+    region_t *sent_from = region_ref(serve(1, 1)->region);
+    content_id_t id = named();
+    hold_t *h = hold(&id);
+    cr_assert_eq(answer_to_held(&id), NOTE_VERIFY, "the first one");
+    cr_assert_eq(mappings_tell(mappings, name, NOTE_GOOD, &id, NULL), HEDDLE_OK);
+    cr_assert_eq(answer_to_held(&id), NOTE_VERIFIED);
+    serve(2, 2);
+    release(1);
+    serve(3, 3);
+    cr_assert_eq(answer_to_held(&id), NOTE_VERIFY);
+    mappings_give(mappings, &h);
+    region_unref(&sent_from);
 }
 
 /* A region of a version that is not held is mapped by others before it is written. */
@@ -164,9 +190,80 @@ Test(sharing, regions_are_offered_in_advance)
 {
     serve(1, 1);
     serve(2, 2);
-    w.now += SOURCE_QUIET_US;
+    w.now += REGIONS_REST_US;
     settle();
     cr_assert_eq(mappings_count(mappings).mapped, 3, "two, and the one ahead");
+}
+
+static uint32_t offered_after(uint64_t us)
+{
+    settle();
+    for (uint64_t end = w.now + us; w.now < end; w.now += REGIONS_REST_US / 2) settle();
+    settle();
+    return mappings_count(mappings).mapped;
+}
+
+/* The memory and the core that a spare region takes are missing where workers fetch or activate. */
+Test(sharing, no_region_is_made_while_a_version_is_on_its_way)
+{
+    serve(1, 1);
+    serve(2, 2);
+    for (int i = 0; i < 4; i++) {
+        rollout(2, i < 2 ? "staging" : "active", 0, 4, i, 0);
+        cr_assert_eq(offered_after(SECOND / 4 - REGIONS_REST_US), 2, "%d", i);
+    }
+    rollout(2, "active", 0, 4, 4, 4);
+    cr_assert_eq(offered_after(2 * REGIONS_REST_US), 3);
+}
+
+/* Its region and its guard cannot wait for as long as a rollout may take. */
+Test(sharing, a_rollout_that_lasts_does_not_keep_it_from_being_made)
+{
+    serve(1, 1);
+    serve(2, 2);
+    for (int i = 0; i < 4; i++) {
+        rollout(2, "staging", 0, 40, i, 0);
+        cr_assert_eq(offered_after(SECOND / 2 - REGIONS_REST_US), i < 2 ? 2 : 3, "%d", i);
+    }
+}
+
+Test(sharing, a_rollout_of_which_nothing_is_heard_is_not_waited_for)
+{
+    serve(1, 1);
+    serve(2, 2);
+    rollout(2, "staging", 0, 4, 1, 0);
+    cr_assert_eq(offered_after(SECOND + 3 * REGIONS_REST_US), 3);
+}
+
+Test(sharing, no_region_is_made_while_bytes_are_sent)
+{
+    serve(1, 1);
+    serve(2, 2);
+    for (int i = 0; i < 5; i++) {
+        cr_assert_eq(fetch(2, 4096), TR_ARRIVED);
+        cr_assert_eq(offered_after(REGIONS_REST_US / 2), 2, "%d", i);
+    }
+    cr_assert_eq(offered_after(2 * REGIONS_REST_US), 3);
+}
+
+/* To give it up would bring no memory: this host holds it. */
+Test(sharing, a_version_that_is_held_does_not_go_without_memory_for_the_next)
+{
+    hold_t *held[3];
+    item_t *it = make(3000);
+    for (uint64_t v = 1; v <= 3; v++) {
+        serve(v, (uint8_t)v);
+        content_id_t id = named();
+        held[v - 1] = hold(&id);
+    }
+    rollout(1, "active", 0, 2, 2, 2);
+    failpoint_arm("region.memory", 1);
+    cr_assert_eq(take(it), HEDDLE_ERR_NO_MEMORY);
+    failpoint_disarm();
+    cr_assert_eq(fetch(1, 4096), TR_ARRIVED);
+    cr_assert_eq(take(it), HEDDLE_OK);
+    cr_assert_eq(fetch(1, 4096), TR_REFUSED);
+    for (int i = 0; i < 3; i++) mappings_give(mappings, &held[i]);
 }
 
 static void open_alone(void)
@@ -197,7 +294,84 @@ Test(alone, where_it_cannot_be_opened_versions_are_copied, .fini = close_world)
                                   .changed = note_change,
                                   .self = &w};
     int fds[PUBLISHER_FDS];
-    cr_assert_eq(publisher_node_new(&opts, &w.io, &second), HEDDLE_OK);
+    cr_assert_eq(publisher_node_new(&opts, &w.io, &second, NULL), HEDDLE_OK);
     cr_assert_eq(publisher_node_fds(second, fds), 0);
     publisher_node_destroy(&second);
 }
+
+/* A directory that the operator named is an error where it cannot be used. */
+Test(alone, a_directory_that_was_named_has_to_be_usable, .init = open_alone, .fini = close_world)
+{
+    publisher_node_t *second = NULL;
+    heddle_error_t e = {0};
+    char directory[] = "/tmp/heddle-share.XXXXXX";
+    publisher_node_opts_t opts = {.adapter = "policy",
+                                  .writer = "trainer-2",
+                                  .host = "host-1",
+                                  .is_sharing = true,
+                                  .host_share = directory,
+                                  .changed = note_change,
+                                  .self = &w};
+    cr_assert_not_null(mkdtemp(directory));
+    random_bytes(&opts.life, sizeof opts.life);
+    cr_assert_eq(chmod(directory, 0777), 0);
+    cr_assert_eq(publisher_node_new(&opts, &w.io, &second, &e), HEDDLE_ERR_DENIED);
+    cr_assert(!second && strstr(e.message, directory) && strstr(e.found, "mode 0777"), "%s", e.message);
+    cr_assert_eq(chmod(directory, 0700), 0);
+    cr_assert_eq(publisher_node_new(&opts, &w.io, &second, &e), HEDDLE_OK, "%s", e.message);
+    publisher_node_destroy(&second);
+    cr_assert_eq(rmdir(directory), 0, "and no socket stays there");
+}
+
+/* ---- the guard ---- */
+
+static sigjmp_buf fault;
+static void on_fault(int number)
+{
+    (void)number;
+    siglongjmp(fault, 1);
+}
+
+/* The byte stays what it is. */
+static bool stray_write_faults(region_t *r)
+{
+    struct sigaction action = {.sa_handler = on_fault}, old;
+    bool is_fault = true;
+    sigaction(SIGSEGV, &action, &old);
+    if (sigsetjmp(fault, 1) == 0) {
+        volatile uint8_t *byte = (volatile uint8_t *)r->base;
+        *byte = *byte;
+        is_fault = false;
+    }
+    sigaction(SIGSEGV, &old, NULL);
+    return is_fault;
+}
+
+/* The background rests after each version. */
+static void pass_rest(void)
+{
+    for (int i = 0; i < 4; i++) {
+        w.now += REGIONS_REST_US;
+        for (int k = 0; k < 200 && tick() <= w.now; k++) {}
+        while (publisher_node_ops.work(w.node, w.now)) {}
+    }
+}
+
+static void assert_guard(bool is_guarded, bool is_sharing)
+{
+    open_world_as((how_t){.is_guarded = is_guarded, .is_sharing = is_sharing});
+    join();
+    region_t *r = serve(1, 1)->region;
+    cr_assert_not(stray_write_faults(r), "not while the version is on its way");
+    pass_rest();
+    cr_assert_eq(stray_write_faults(r), is_guarded && is_sharing);
+    release(1);
+    for (uint64_t v = 2; v <= 12; v++) { /* its memory is written again, with and without a pause */
+        serve(v, (uint8_t)v);
+        release(v - 1);
+        if (v % 3 == 0) pass_rest();
+    }
+}
+
+Test(alone, a_stray_write_into_a_sealed_version_faults, .fini = close_world) { assert_guard(true, true); }
+Test(alone, and_without_the_guard_it_does_not, .fini = close_world) { assert_guard(false, true); }

@@ -4,7 +4,7 @@
 #include "tests/contract/region_new.h"
 #include "tests/contract/ask.h"
 #include "tests/unit/other_thread.h"
-#include "transfer/exchange.h"
+#include "transfer/exchange_state.h"
 #include "tests/lib/mem.h"
 
 #include <criterion/criterion.h>
@@ -176,8 +176,6 @@ Test(mem, a_peer_that_a_send_finds_dead_ends_once)
     n += ops->events(source, now_us, events + n, 64 - n);
     cr_assert_eq(n, 1);
     cr_assert(events[0].kind == TR_PEER_GONE && events[0].token == 22);
-    ops->unshare(source, KEY);
-    cr_assert_eq(ops->events(source, now_us, events, 64), 1, "nothing of it is in flight");
 }
 
 Test(mem, a_stopped_source_says_nothing_and_goes_on_later)
@@ -296,9 +294,8 @@ Test(mem, a_stopped_receiver_is_given_up_at_the_deadline)
     } while (n == 0);
     cr_assert_eq(now_us, sent + 1000 * MS);
     n += ops->events(source, now_us, events + n, 64 - n);
-    cr_assert_eq(n, 2);
+    cr_assert_eq(n, 1);
     cr_assert(events[0].kind == TR_PEER_GONE && events[0].token == 22);
-    cr_assert(events[1].kind == TR_UNSHARED && !memcmp(&events[1].key, &KEY, sizeof KEY));
     mem_stop(receiver, false);
     cr_assert_eq(ops->events(receiver, now_us, events, 64), 5);
     cr_assert_eq(events[4].kind, TR_PEER_GONE);
@@ -313,9 +310,6 @@ Test(mem, sources_slots_and_peers_outlive_each_other_in_any_order)
     ops->close(&receiver);
     cr_assert_eq(ops->events(source, now_us, events, 64), 1);
     cr_assert_eq(events[0].kind, TR_PEER_GONE);
-    ops->unshare(source, KEY);
-    cr_assert_eq(ops->events(source, now_us, events, 64), 1);
-    cr_assert_eq(events[0].kind, TR_UNSHARED);
     ops->close(&receiver);
 }
 
@@ -449,10 +443,7 @@ static void send_anything(transfer_t *to, transfer_t *back)
         return;
     }
     case FRAME_BEAT:
-    case FRAME_BYE:
-    case FRAME_NEAR:
-    case FRAME_LENT:
-    case FRAME_TAKEN: break;
+    case FRAME_BYE: break;
     case FRAME_REFUSED:
         for (uint32_t i = 0; i < f.count; i++)
             f.refused.rows[i] = (frame_refusal_t){likely(to->x->asks[rand() % 64].id), HEDDLE_ERR_AGAIN};

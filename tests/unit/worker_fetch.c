@@ -377,19 +377,145 @@ Test(fetch, gone_resumes_at_the_next_source_where_it_was_lost, .fini = stop)
     SAID("");
 }
 
-Test(fetch, a_silent_source_is_closed_at_its_deadline, .fini = stop)
+Test(fetch, a_late_source_gives_its_asks_to_the_next_and_keeps_its_connection, .fini = stop)
 {
     start(2);
     SOURCES(A, B);
-    cr_assert_eq(fetch_deadline(f), now + 4 * SECOND);
+    cr_assert_eq(fetch_deadline(f), now + 800 * MS);
     now = fetch_deadline(f) - 1;
     tick();
     SAID("");
     now++;
     tick();
-    SAID("close 101 ask 0@102 ask 1@102");
-    gone(A); /* the echo */
+    SAID("drop 0@101 ask 0@102 drop 1@101 ask 1@102");
+    cr_assert(fetch_is_late(f, A) && !fetch_is_late(f, B) && !fetch_is_late(f, C));
+    gone(A); /* it was dead after all */
     SAID("");
+    cr_assert_not(fetch_is_late(f, A));
+}
+
+Test(fetch, without_another_one_the_asks_of_a_late_source_stand, .fini = stop)
+{
+    uint64_t lost[4];
+    start(6);
+    SOURCES(A);
+    now += 800 * MS;
+    tick();
+    SAID("need");
+    cr_assert_eq(fetch_lost(f, lost, 4), 1);
+    cr_assert_eq(lost[0], A);
+    good(0, A);
+    SAID("ask 4@101");
+    cr_assert_not(fetch_is_late(f, A), "it has spoken");
+    cr_assert_eq(fetch_lost(f, lost, 4), 0);
+}
+
+Test(fetch, a_list_with_another_one_takes_the_asks_of_a_late_source, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    now += 800 * MS;
+    tick();
+    SOURCES(A, B);
+    SAID("drop 0@101 ask 0@102 drop 1@101 ask 1@102");
+}
+
+/* A source that has been asked nothing says nothing: without that ask no one would know that it is back. */
+Test(fetch, a_late_source_keeps_one_ask_while_there_is_more_to_ask_for, .fini = stop)
+{
+    start(6);
+    SOURCES(A, B);
+    now += 800 * MS;
+    tick();
+    SAID("drop 0@101 drop 1@101 drop 2@101 ask 0@102 ask 1@102 ask 2@102 ask 4@102");
+    good(0, B);
+    SAID("ask 5@102 drop 3@101");
+    good(1, B);
+    SAID("ask 3@102");
+}
+
+Test(fetch, a_late_source_that_beats_has_its_place_again, .fini = stop)
+{
+    start(9);
+    SOURCES(A, B);
+    now += 800 * MS;
+    tick();
+    beat(A);
+    SAID("ask 5@101 ask 6@101 ask 7@101");
+    cr_assert_not(fetch_is_late(f, A));
+    good(0, B);
+    SAID("");
+    good(3, A);
+    SAID("ask 8@101");
+}
+
+Test(fetch, a_late_source_that_delivers_has_its_place_again, .fini = stop)
+{
+    start(9);
+    SOURCES(A, B);
+    now += 800 * MS;
+    tick();
+    good(3, A);
+    SAID("ask 5@101 ask 6@101 ask 7@101 ask 8@101");
+    good(0, B);
+    SAID("");
+}
+
+Test(fetch, a_source_that_speaks_for_its_deadline_counts_as_never_late, .fini = stop)
+{
+    start(4);
+    SOURCES(A, B);
+    now += 800 * MS;
+    tick();
+    beat(A);
+    gone(B);
+    now += 1600 * MS - 1;
+    beat(A);
+    cr_assert_eq(fetch_deadline(f), now + 1600 * MS);
+    now++;
+    beat(A);
+    cr_assert_eq(fetch_deadline(f), now + 800 * MS);
+}
+
+/* Asks that moved on each 0.8 s would never bring anything over a link that needs a second. */
+Test(fetch, late_sources_are_asked_in_turns_for_longer_each_time, .fini = stop)
+{
+    start(1);
+    SOURCES(A, B);
+    now += 800 * MS;
+    tick();
+    SAID("drop 0@101 ask 0@102");
+    now += 800 * MS;
+    tick();
+    SAID("drop 0@102 ask 0@101 need");
+    now += 1600 * MS - 1;
+    tick();
+    SAID("need");
+    now++;
+    tick();
+    SAID("drop 0@101 ask 0@102");
+    good(0, B);
+    SAID("done");
+}
+
+/* The host at its other end may be gone without a sign. */
+Test(fetch, a_source_that_is_silent_for_long_is_closed, .fini = stop)
+{
+    start(2);
+    SOURCES(A);
+    uint64_t end = now + 10 * SECOND;
+    while (fetch_deadline(f) < end) {
+        now = fetch_deadline(f);
+        tick();
+        for (int i = 0; i < act_count; i++) cr_assert_eq(acts[i].kind, FA_NEED_SOURCES);
+    }
+    cr_assert_eq(fetch_deadline(f), end);
+    now = end;
+    tick();
+    cr_assert_eq(acts[0].kind, FA_DROP_PEER);
+    cr_assert_not(fetch_is_late(f, A), "it is lost");
+    SOURCES(A);
+    SAID("ask 0@101 ask 1@101");
 }
 
 Test(fetch, a_source_with_nothing_open_has_no_deadline, .fini = stop)
@@ -406,12 +532,12 @@ Test(fetch, beat_moves_the_deadline, .fini = stop)
 {
     start(2);
     SOURCES(A);
-    now += 3 * SECOND;
+    now += 700 * MS;
     beat(A);
     SAID("");
-    cr_assert_eq(fetch_deadline(f), now + 4 * SECOND);
+    cr_assert_eq(fetch_deadline(f), now + 800 * MS);
     beat(C);
-    now += 3 * SECOND;
+    now += 700 * MS;
     tick();
     SAID("");
 }
@@ -445,7 +571,7 @@ Test(fetch, the_deadline_follows_the_observed_rate)
 {
     uint64_t us = allowance_at(100 * MS); /* a window takes 3.2 s */
     cr_assert(us > 12 * SECOND && us < 13 * SECOND, "%llu", (unsigned long long)us);
-    cr_assert_eq(allowance_at(1 * MS), 1 * SECOND);      /* not below the least */
+    cr_assert_eq(allowance_at(1 * MS), 200 * MS);        /* not below the least */
     cr_assert_eq(allowance_at(2 * SECOND), 30 * SECOND); /* not above the greatest */
 }
 

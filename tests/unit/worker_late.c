@@ -3,14 +3,14 @@
 #include "tests/unit/worker_world.h"
 
 #include "core/digest.h"
-#include "transfer/exchange.h"
+#include "transfer/exchange_state.h"
 
 enum { LAND_US = 300000 };
 #define FOR_EVER_US 3600000000u
 
 TestSuite(late, .fini = world_end);
 
-static test_arena_t arena(uint64_t seed) { return arena_make(seed, 6, 3000); }
+static test_content_t content(uint64_t seed) { return content_make(seed, 6, 3000); }
 
 static worker_t *worker_of_one_slot(void)
 {
@@ -22,12 +22,13 @@ static worker_t *worker_of_one_slot(void)
 }
 
 /* Announces version 1 and leaves its chunks' receives open for `us`. */
-static void open_receives_for(worker_t *w, origin_t *o, const test_arena_t *a, uint64_t us)
+static void open_receives_for(worker_t *w, origin_t *o, const test_content_t *a, uint64_t us)
 {
     msg_source_t source = source_of(o);
     uint64_t due = 0;
     announce_to(w, a, 1, &source, 1);
-    while (!adapter_of(w)->download || adapter_of(w)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
+    while (!adapter_of(w)->intake.download || adapter_of(w)->intake.download->state != DOWNLOAD_CHUNKS)
+        world_turn(&due);
     mem_hold(o->t, world_now_us + us);
     run_for(1000);
     cr_assert(!w->io.tr->idle(w->io.t, slots_at(worker_node_slots(w->node), 0, 0)->region),
@@ -38,7 +39,7 @@ Test(late, a_slot_is_not_reused_before_they_have_landed)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1), b = arena_make(2, 6, 6000); /* needs a larger region: the old one goes */
+    test_content_t a = content(1), b = content_make(2, 6, 6000); /* needs a larger region: the old one goes */
     origin_serve(o, &a, 1);
     open_receives_for(w, o, &a, LAND_US);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
@@ -71,7 +72,7 @@ static bool spied_idle(transfer_t *t, const region_t *r)
 }
 
 /* Announces version 1; its manifest is here, and its chunks are asked for. */
-static download_t *spy_on_chunks(worker_t *w, origin_t *o, const test_arena_t *a)
+static download_t *spy_on_chunks(worker_t *w, origin_t *o, const test_content_t *a)
 {
     spied = transfer_mem_ops;
     spied.ask = spied_ask, spied.idle = spied_idle;
@@ -81,8 +82,9 @@ static download_t *spy_on_chunks(worker_t *w, origin_t *o, const test_arena_t *a
     msg_source_t source = source_of(o);
     announce_to(w, a, 1, &source, 1);
     uint64_t due = 0;
-    while (!adapter_of(w)->download || adapter_of(w)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
-    return adapter_of(w)->download;
+    while (!adapter_of(w)->intake.download || adapter_of(w)->intake.download->state != DOWNLOAD_CHUNKS)
+        world_turn(&due);
+    return adapter_of(w)->intake.download;
 }
 
 /* The leaves of a copy were right when it was made; since then a receive of an ask that ended may have written over it. */
@@ -90,7 +92,7 @@ Test(late, leaves_of_a_copy_are_not_believed_where_receives_are_open)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     download_t *pull = spy_on_chunks(w, o, &a);
     mem_hold(o->t, world_now_us + FOR_EVER_US);
     has_open_receives = true;
@@ -104,7 +106,7 @@ Test(late, leaves_of_a_copy_are_not_believed_where_receives_are_open)
     run_for(600000);
     cr_assert_neq(first_chunk, ended, "not asked again");
     cr_assert_not_null(region_leaves);
-    digest_leaves(a.bytes, a.region_bytes, region_leaves);
+    digest_leaves(a.bytes, a.payload_bytes, region_leaves);
     tr_event_t copied = {.kind = TR_ARRIVED,
                          .is_digested = true,
                          .ask = first_chunk,
@@ -113,7 +115,7 @@ Test(late, leaves_of_a_copy_are_not_believed_where_receives_are_open)
     worker_node_ops.transfer(w->node, &copied, world_now_us);
     run_for(1000);
     cr_assert_eq(pull->bytes_done, 0, "what lies there is something else");
-    cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 1);
+    cr_assert_eq(worker_node_core(w->node)->bulk.chunks_bad, 1);
     has_open_receives = false; /* or the worker's end would leave the memory to them */
     free(a.bytes);
 }
@@ -123,7 +125,7 @@ Test(late, what_a_lost_source_writes_is_found_before_sealing)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena_make(1, 1, 300); /* one chunk: no other ask is taken back */
+    test_content_t a = content_make(1, 1, 300); /* one chunk: no other ask is taken back */
     download_t *pull = spy_on_chunks(w, o, &a);
     has_open_receives = true;
     tr_event_t refused = {.kind = TR_REFUSED,
@@ -147,14 +149,26 @@ Test(late, what_is_placed_after_what_was_copied_is_digested_too)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *copied = origin_start(0, TR_MODE_EAGER), *placed = origin_start(1, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     bring_version(w, copied, &a, 1, 1);
     cr_assert(serves(w, &a, 1));
     bring_version(w, placed, &b, 2, 2);
     cr_assert(serves(w, &b, 2));
-    cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 0);
+    cr_assert_eq(worker_node_core(w->node)->bulk.chunks_bad, 0);
     free(a.bytes);
     free(b.bytes);
+}
+
+/* Without the sources before: their asks are taken back, their receives stay open. */
+static void list_alone(worker_t *w, const msg_source_t *source)
+{
+    msg_source_t one = *source;
+    tell_worker(w, &(msg_t){.type = MSG_SOURCES,
+                            .sources = {.token = w->token,
+                                        .version = 1,
+                                        .adapter = "policy",
+                                        .sources = &one,
+                                        .source_count = 1}});
 }
 
 /* The source that was given up has other bytes than it said, and they land when the right ones have been digested. */
@@ -162,14 +176,13 @@ Test(late, wrong_bytes_over_good_ones_are_found_before_sealing)
 {
     worker_t *w = worker_of_one_slot(), *holder = worker_joined(1, NULL);
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     bring_version(holder, p, &a, 1, 1);
     origin_serve(o, &a, 1);
-    memset(o->region->base, 0x5a, a.region_bytes);
+    memset(o->region->base, 0x5a, a.payload_bytes);
     open_receives_for(w, o, &a, LAND_US);
     msg_source_t other = source_worker(holder);
-    announce_to(w, &a, 1, &other,
-                1); /* without the first source: its asks are taken back, its receives stay open */
+    list_alone(w, &other);
     run_for(LAND_US / 2);
     cr_assert_eq(count_said(w, MSG_STAGED), 0, "sealed with receives open");
     run_for(LAND_US);
@@ -178,11 +191,71 @@ Test(late, wrong_bytes_over_good_ones_are_found_before_sealing)
     free(a.bytes);
 }
 
+static tr_counters_t counters_of(const worker_t *w)
+{
+    tr_counters_t c;
+    transfer_mem_ops.counters(w->io.t, &c);
+    return c;
+}
+
+/* Wrong bytes of a source that was given up land over verified ones before all of them have come.  Another
+ * worker that asked for these would blame this one. */
+Test(late, what_may_be_written_over_is_not_served_on)
+{
+    worker_t *w = worker_of_one_slot(), *child = worker_joined(1, NULL);
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_EAGER);
+    test_content_t a = content(1);
+    origin_serve(o, &a, 1);
+    origin_serve(p, &a, 1);
+    memset(o->region->base, 0x5a, a.payload_bytes);
+    open_receives_for(w, o, &a, LAND_US);
+    mem_drop_data(p->t, 1); /* all chunks but one come */
+    msg_source_t other = source_of(p), relay = source_worker(w);
+    list_alone(w, &other);
+    run_for(1000);
+    const download_t *pull = adapter_of(w)->intake.download;
+    cr_assert(pull->state == DOWNLOAD_CHUNKS && pull->bytes_done > a.payload_bytes / 2);
+    run_for(LAND_US);
+    announce_to(child, &a, 1, &relay, 1);
+    run_for(200000);
+    cr_assert_eq(pull->state, DOWNLOAD_CHUNKS);
+    cr_assert_eq(counters_of(w).bytes_out, a.manifest_bytes, "bytes that may have changed were served");
+    origin_t *last = origin_start(2, TR_MODE_EAGER);
+    origin_serve(last, &a, 1);
+    other = source_of(last);
+    list_alone(w, &other);
+    run_for(200000);
+    cr_assert_eq(count_said(w, MSG_NACK), 1);
+    cr_assert_str_eq(last_said(w, MSG_NACK)->nack.code, "digest_mismatch");
+    cr_assert_eq(worker_node_core(child->node)->bulk.chunks_bad, 0, "an honest source is blamed");
+    free(a.bytes);
+}
+
+Test(late, what_was_not_written_over_is_served_on_when_that_is_sure)
+{
+    worker_t *w = worker_of_one_slot(), *child = worker_joined(1, NULL);
+    origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
+    test_content_t a = content(1);
+    origin_serve(o, &a, 1);
+    origin_serve(p, &a, 1);
+    open_receives_for(w, o, &a, FOR_EVER_US);
+    msg_source_t other = source_of(p), relay = source_worker(w);
+    announce_to(child, &a, 1, &relay, 1);
+    list_alone(w, &other);
+    run_for(EXCHANGE_DRAIN_US / 2);
+    cr_assert_eq(counters_of(w).bytes_out, a.manifest_bytes);
+    run_for(EXCHANGE_DRAIN_US);
+    cr_assert_eq(count_said(w, MSG_STAGED), 1);
+    cr_assert_eq(count_said(child, MSG_STAGED), 1);
+    cr_assert_eq(last_said(child, MSG_STAGED)->staged.sources[0].bytes, a.payload_bytes);
+    free(a.bytes);
+}
+
 Test(late, a_source_that_stands_still_does_not_hold_up_a_version_that_is_here)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     origin_serve(p, &a, 1);
     open_receives_for(w, o, &a, FOR_EVER_US);
@@ -201,7 +274,7 @@ Test(late, a_source_that_stands_still_does_not_keep_a_slot)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     origin_serve(o, &a, 1);
     open_receives_for(w, o, &a, FOR_EVER_US);
     tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
@@ -216,7 +289,7 @@ Test(late, a_worker_that_ends_lets_nothing_land_in_memory_it_gave_back)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     open_receives_for(w, o, &a, FOR_EVER_US);
     region_t *r = region_ref(slots_at(worker_node_slots(w->node), 0, 0)->region);
@@ -232,7 +305,7 @@ Test(late, memory_that_may_still_be_written_to_outlives_the_worker)
 {
     worker_t *w = worker_of_one_slot();
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     open_receives_for(w, o, &a, FOR_EVER_US);
     region_t *r = region_ref(slots_at(worker_node_slots(w->node), 0, 0)->region);

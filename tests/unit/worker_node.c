@@ -2,6 +2,7 @@
 /* The worker's node against a broker of a few lines, with real encoding, real digests and the memory
  * backend. */
 #include "core/log.h"
+#include "captured.h"
 #include "tests/unit/other_thread.h"
 #include "tests/unit/worker_world.h"
 
@@ -36,7 +37,7 @@ static int verified(worker_t *w, const digest_t *digest)
 
 TestSuite(node, .fini = world_end);
 
-static test_arena_t arena(uint64_t seed) { return arena_make(seed, 6, 3000); } /* 1.1 MB, 18 chunks */
+static test_content_t content(uint64_t seed) { return content_make(seed, 6, 3000); } /* 1.1 MB, 18 chunks */
 
 Test(node, joins_and_says_who_it_is)
 {
@@ -59,7 +60,7 @@ Test(node, fetches_stages_and_activates)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     bring_version(w, o, &a, 1, 1);
     const msg_t *staged = last_said(w, MSG_STAGED);
     cr_assert_not_null(staged);
@@ -68,7 +69,7 @@ Test(node, fetches_stages_and_activates)
                   staged->staged.stage_us,
               "0 is not known; all of it was done, in one turn or in many");
     cr_assert(staged->staged.verified == VERIFIED_HERE && !staged->staged.held);
-    cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].bytes == a.region_bytes);
+    cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].bytes == a.payload_bytes);
     cr_assert(staged->staged.sources[0].kind == SOURCE_PUBLISHER &&
               !strcmp(staged->staged.sources[0].name, "trainer"));
     const msg_t *active = last_said(w, MSG_ACTIVE);
@@ -84,7 +85,7 @@ Test(node, who_wants_no_staging_hears_of_what_is_served)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.omits_staging = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     bring_version(w, o, &a, 1, 1);
     cr_assert_eq(count_said(w, MSG_STAGED), 1, "the broker hears of it");
     cr_assert_eq(count_events(w, HEDDLE_EVENT_FETCHING) + count_events(w, HEDDLE_EVENT_STAGED), 0);
@@ -96,7 +97,7 @@ Test(node, old_version_serves_while_the_new_one_comes)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     bring_version(w, o, &a, 1, 1);
     origin_serve(o, &b, 2);
     msg_source_t source = source_of(o);
@@ -119,7 +120,7 @@ Test(node, memory_is_warm_after_the_first_versions)
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     for (uint64_t v = 1; v <= 20; v++) {
-        test_arena_t a = arena(v);
+        test_content_t a = content(v);
         bring_version(w, o, &a, v, v);
         cr_assert(serves(w, &a, v), "%d", (int)v);
         if (v > 1) tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, v - 1, "policy"}});
@@ -138,7 +139,7 @@ Test(node, memory_of_a_failed_version_is_given_back)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), large = arena_make(2, 6, 60000); /* 23 MB */
+    test_content_t a = content(1), large = content_make(2, 6, 60000); /* 23 MB */
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -151,12 +152,34 @@ Test(node, memory_of_a_failed_version_is_given_back)
     announce_to(w, &large, 2, &source, 1);
     run_for(1000000);
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_ARRIVED));
-    cr_assert_geq(memory_of(w), before + large.region_bytes);
+    cr_assert_geq(memory_of(w), before + large.payload_bytes);
     cr_assert_eq(reject(w, 2, "it does not fit the engine"), HEDDLE_OK);
     run_for(100000);
     cr_assert_eq(memory_of(w), before);
     free(a.bytes);
     free(large.bytes);
+}
+
+/* A step of it would take the core from the version that comes. */
+Test(node, memory_is_not_given_back_while_a_version_is_fetched)
+{
+    worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_content_t large = content_make(1, 6, 60000), b = content(2);
+    msg_source_t source = source_of(o);
+    origin_serve(o, &large, 1);
+    announce_to(w, &large, 1, &source, 1);
+    run_for(1000000);
+    cr_assert_not_null(last_event(w, HEDDLE_EVENT_ARRIVED));
+    announce_to(w, &b, 2, &source, 1); /* not served yet */
+    cr_assert_eq(reject(w, 1, "it does not fit the engine"), HEDDLE_OK);
+    run_for(500000);
+    cr_assert_geq(memory_of(w), large.payload_bytes + b.payload_bytes);
+    origin_serve(o, &b, 2);
+    run_for(300000);
+    cr_assert_lt(memory_of(w), large.payload_bytes);
+    free(large.bytes);
+    free(b.bytes);
 }
 
 static int no_descriptors(heddle_error_t *error)
@@ -168,7 +191,7 @@ Test(node, a_process_without_means_refuses_and_recovers)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.check = no_descriptors});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -178,7 +201,7 @@ Test(node, a_process_without_means_refuses_and_recovers)
     tr_counters_t c;
     transfer_mem_ops.counters(w->io.t, &c);
     cr_assert(c.maps == 0 && c.bytes_in == 0, "nothing was begun");
-    worker_node_core(w->node)->opts.check = NULL;
+    worker_node_core(w->node)->bulk.check = NULL;
     bring_version(w, o, &a, 2, 1);
     cr_assert(serves(w, &a, 2));
     free(a.bytes);
@@ -187,8 +210,8 @@ Test(node, a_process_without_means_refuses_and_recovers)
 Test(node, large_memory_is_made_piece_by_piece_and_the_lease_lives_on)
 {
     worker_t *w = worker_joined(0, NULL);
-    test_arena_t a = arena(1);
-    a.region_bytes = 32u << 20;
+    test_content_t a = content(1);
+    a.payload_bytes = 32u << 20;
     uint32_t beats = count_said(w, MSG_HEARTBEAT), turns = 0;
     announce_to(w, &a, 1, NULL, 0);
     for (uint64_t due = CLOCK_NEVER; !last_event(w, HEDDLE_EVENT_FETCHING); turns++) {
@@ -196,7 +219,7 @@ Test(node, large_memory_is_made_piece_by_piece_and_the_lease_lives_on)
         world_now_us += LEASE_MS * 1000 / 4; /* as if a piece took so long */
         world_turn(&due);
     }
-    cr_assert_geq(turns, a.region_bytes / MEMORY_STEP_BYTES - 1);
+    cr_assert_geq(turns, a.payload_bytes / MEMORY_STEP_BYTES - 1);
     cr_assert_geq(count_said(w, MSG_HEARTBEAT), beats + turns / 2);
     cr_assert_null(last_event(w, HEDDLE_EVENT_LOST_BROKER));
     free(a.bytes);
@@ -209,9 +232,9 @@ Test(node, memory_in_the_making_is_given_back_and_used_on)
     node_line(w->node, true);
     run_for(1000);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     uint64_t due = CLOCK_NEVER;
-    a.region_bytes = 32u << 20;
+    a.payload_bytes = 32u << 20;
     announce_to(w, &a, 1, NULL, 0);
     world_turn(&due);
     cr_assert_null(last_event(w, HEDDLE_EVENT_FETCHING));
@@ -227,7 +250,7 @@ Test(node, second_worker_fetches_from_the_first)
 {
     worker_t *w1 = worker_joined(0, NULL), *w2 = worker_joined(1, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     bring_version(w1, o, &a, 1, 1);
     mem_kill(o->t); /* the publisher is gone */
     msg_source_t source = source_worker(w1);
@@ -237,7 +260,7 @@ Test(node, second_worker_fetches_from_the_first)
     cr_assert(serves(w2, &a, 1));
     const msg_t *staged = last_said(w2, MSG_STAGED);
     cr_assert(staged->staged.source_count == 1 && staged->staged.sources[0].kind == SOURCE_WORKER);
-    cr_assert_eq(staged->staged.sources[0].bytes, a.region_bytes);
+    cr_assert_eq(staged->staged.sources[0].bytes, a.payload_bytes);
     free(a.bytes);
 }
 
@@ -245,7 +268,7 @@ Test(node, relays_while_it_receives)
 {
     worker_t *w1 = worker_joined(0, NULL), *w2 = worker_joined(1, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     msg_source_t from_w1 = source_worker(w1), from_origin = source_of(o);
     announce_to(w2, &a, 1, &from_w1, 1); /* before w1 has heard of it */
@@ -256,7 +279,191 @@ Test(node, relays_while_it_receives)
     cr_assert_not_null(last_said(w2, MSG_STAGED));
     tr_counters_t c;
     transfer_mem_ops.counters(o->t, &c);
-    cr_assert_lt(c.bytes_out, a.arena_bytes + 4096, "the publisher sends the bytes once");
+    cr_assert_lt(c.bytes_out, a.content_bytes + 4096, "the publisher sends the bytes once");
+    free(a.bytes);
+}
+
+static tr_counters_t counters_of(const worker_t *w)
+{
+    tr_counters_t c;
+    transfer_mem_ops.counters(w->io.t, &c);
+    return c;
+}
+
+/* The first source of what it staged last; 0: it staged nothing. */
+static uint64_t staged_from(const worker_t *w)
+{
+    const msg_t *staged = last_said(w, MSG_STAGED);
+    return staged && staged->staged.source_count ? staged->staged.sources[0].token : 0;
+}
+
+/* 11 MB: its memory is made in a dozen pieces. */
+static test_content_t large_content(uint64_t seed) { return content_make(seed, 6, 30000); }
+
+static void stop_work(worker_t *w, uint64_t piece_us)
+{
+    w->piece_us = piece_us;
+    w->busy_us = piece_us ? world_now_us + piece_us : 0;
+}
+
+/* A worker that makes memory for version 1 of `origin`, and one that is to fetch it from there, else from
+ * there. */
+static void ask_before_the_memory_is_there(worker_t *w[2], origin_t *o, const test_content_t *a,
+                                           uint64_t piece_us)
+{
+    w[0] = worker_joined(0, NULL), w[1] = worker_joined(1, NULL);
+    origin_serve(o, a, 1);
+    msg_source_t from_origin = source_of(o), either[] = {source_worker(w[0]), from_origin};
+    stop_work(w[0], piece_us);
+    announce_to(w[0], a, 1, &from_origin, 1);
+    announce_to(w[1], a, 1, either, 2);
+}
+
+static void waits_for_memory(uint64_t piece_us, uint64_t so_long_us)
+{
+    worker_t *w[2];
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_content_t a = large_content(1);
+    ask_before_the_memory_is_there(w, o, &a, piece_us);
+    run_for(so_long_us);
+    cr_assert_null(last_event(w[0], HEDDLE_EVENT_FETCHING), "the test needs memory in the making");
+    cr_assert_eq(count_said(w[1], MSG_NEED_SOURCES), 0, "its source was not lost");
+    tr_counters_t c = counters_of(w[1]);
+    cr_assert(c.refused_in == 0 && c.bytes_in == 0 && c.beats_in > so_long_us / 100000);
+    stop_work(w[0], 0);
+    run_for(1000000);
+    cr_assert_eq(count_said(w[0], MSG_STAGED), 1);
+    cr_assert_eq(staged_from(w[1]), w[0]->token);
+    transfer_mem_ops.counters(o->t, &c);
+    cr_assert_lt(c.bytes_out, a.content_bytes + 4096, "the publisher sends the bytes once");
+    free(a.bytes);
+}
+
+/* Neither the time of an unknown key nor the serve deadline ends the wait. */
+Test(node, a_child_waits_while_memory_is_made) { waits_for_memory(5000000, 4900000); }
+Test(node, a_child_waits_while_memory_is_made_for_long) { waits_for_memory(2000000, 15000000); }
+
+static void tell_abort(worker_t *w, uint64_t version)
+{
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, version, "policy", "deadline", "over"}});
+}
+
+Test(node, a_child_of_what_got_no_memory_asks_another_source_at_once)
+{
+    worker_t *w[2];
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_content_t a = large_content(1);
+    ask_before_the_memory_is_there(w, o, &a, 3000000);
+    run_for(3000000);
+    tell_abort(w[0], 1);
+    run_for(300000);
+    cr_assert_eq(staged_from(w[1]), o->token);
+    free(a.bytes);
+}
+
+/* It makes way to a later one, and begins anew in a while: its children do not wait for that. */
+Test(node, a_child_of_what_was_preempted_asks_another_source_at_once)
+{
+    worker_t *w[2];
+    origin_t *o = origin_start(0, TR_MODE_EAGER), *p = origin_start(1, TR_MODE_EAGER);
+    test_content_t a = large_content(1), b = large_content(2);
+    ask_before_the_memory_is_there(w, o, &a, 3000000);
+    run_for(1000000);
+    origin_serve(p, &b, 2);
+    msg_source_t source = source_of(p);
+    announce_to(w[0], &b, 2, &source, 1);
+    run_for(300000);
+    cr_assert_eq(staged_from(w[1]), o->token);
+    stop_work(w[0], 0);
+    run_for(1000000);
+    cr_assert_eq(count_said(w[0], MSG_STAGED), 2);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+/* Version 2 waits at a worker for version 1, which is decided and goes first; its source stands still. */
+static void wait_behind_another(worker_t *w[2], const test_content_t *a, const test_content_t *b)
+{
+    origin_t *o = origin_start(0, TR_MODE_EAGER), *p = origin_start(1, TR_MODE_EAGER);
+    w[0] = worker_joined(0, NULL), w[1] = worker_joined(1, NULL);
+    origin_serve(o, a, 1);
+    origin_serve(p, b, 2);
+    msg_source_t source = source_of(o), either[] = {source_worker(w[0]), source_of(p)};
+    mem_stop(o->t, true);
+    announce_to(w[0], a, 1, &source, 1);
+    commit_to(w[0], a, 1, 1);
+    announce_to(w[0], b, 2, &either[1], 1);
+    announce_to(w[1], b, 2, either, 2);
+    run_for(3000000);
+    cr_assert_eq(counters_of(w[1]).bytes_in, 0);
+    cr_assert_eq(counters_of(w[1]).refused_in, 0);
+}
+
+Test(node, a_child_waits_for_what_waits_for_another_version)
+{
+    worker_t *w[2];
+    test_content_t a = content(1), b = content(2);
+    wait_behind_another(w, &a, &b);
+    mem_stop(origins[0]->t, false);
+    run_for(1000000);
+    cr_assert_eq(staged_from(w[1]), w[0]->token);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+Test(node, a_child_of_what_waited_in_vain_asks_another_source_at_once)
+{
+    worker_t *w[2];
+    test_content_t a = content(1), b = content(2);
+    wait_behind_another(w, &a, &b);
+    tell_abort(w[0], 2);
+    run_for(300000);
+    cr_assert_eq(staged_from(w[1]), origins[1]->token);
+    free(a.bytes);
+    free(b.bytes);
+}
+
+/* A broker that was restarted announces it anew, by the members that are back. */
+Test(node, a_second_announcement_moves_no_transfer)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *first = origin_start(0, TR_MODE_EAGER), *second = origin_start(1, TR_MODE_EAGER);
+    test_content_t a = content(1);
+    origin_serve(first, &a, 1);
+    origin_serve(second, &a, 1);
+    msg_source_t from_first = source_of(first), from_second = source_of(second);
+    announce_to(w, &a, 1, &from_first, 1);
+    uint64_t due = 0;
+    while (!adapter_of(w)->intake.download || adapter_of(w)->intake.download->state != DOWNLOAD_CHUNKS)
+        world_turn(&due);
+    announce_to(w, &a, 1, &from_second, 1);
+    run_for(100000);
+    const msg_staged_t *staged = &last_said(w, MSG_STAGED)->staged;
+    cr_assert_eq(staged->source_count, 1);
+    cr_assert_eq(staged->sources[0].token, first->token);
+    free(a.bytes);
+}
+
+/* What it adds is there when the first source ends. */
+Test(node, a_second_announcement_adds_a_source)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *first = origin_start(0, TR_MODE_EAGER), *second = origin_start(1, TR_MODE_EAGER);
+    test_content_t a = content(1);
+    origin_serve(first, &a, 1);
+    origin_serve(second, &a, 1);
+    msg_source_t sources[] = {source_of(first), source_of(second)};
+    announce_to(w, &a, 1, sources, 1);
+    uint64_t due = 0;
+    while (!adapter_of(w)->intake.download || adapter_of(w)->intake.download->state != DOWNLOAD_CHUNKS)
+        world_turn(&due);
+    announce_to(w, &a, 1, sources, 2);
+    announce_to(w, &a, 1, sources, 2);
+    cr_assert_eq(adapter_of(w)->intake.what->source_count, 2);
+    origin_stop(0);
+    run_for(1000000);
+    cr_assert_eq(count_said(w, MSG_NEED_SOURCES), 0);
+    cr_assert_not_null(last_said(w, MSG_STAGED));
     free(a.bytes);
 }
 
@@ -264,7 +471,7 @@ Test(node, corrupt_chunk_comes_from_the_next_source)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *bad = origin_start(0, TR_MODE_EAGER), *good = origin_start(1, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(bad, &a, 1);
     origin_serve(good, &a, 1);
     mem_corrupt_data(bad->t, 5, 777);
@@ -273,10 +480,10 @@ Test(node, corrupt_chunk_comes_from_the_next_source)
     run_for(1000000);
     commit_to(w, &a, 1, 1);
     cr_assert(serves(w, &a, 1));
-    cr_assert_eq(worker_node_core(w->node)->counters.chunks_bad, 1);
+    cr_assert_eq(worker_node_core(w->node)->bulk.chunks_bad, 1);
     const msg_t *staged = last_said(w, MSG_STAGED);
     cr_assert_eq(staged->staged.source_count, 2);
-    cr_assert_eq(staged->staged.sources[0].bytes + staged->staged.sources[1].bytes, a.region_bytes);
+    cr_assert_eq(staged->staged.sources[0].bytes + staged->staged.sources[1].bytes, a.payload_bytes);
     run_for(5000000);
     cr_assert_eq(last_said(w, MSG_HEARTBEAT)->heartbeat.counts.chunks_bad, 1);
     free(a.bytes);
@@ -286,7 +493,7 @@ Test(node, asks_the_broker_when_every_source_is_lost)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *bad = origin_start(0, TR_MODE_EAGER), *good = origin_start(1, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(bad, &a, 1);
     origin_serve(good, &a, 1);
     mem_corrupt_data(bad->t, 5, 777);
@@ -307,7 +514,7 @@ Test(node, asks_the_broker_when_every_source_is_lost)
 enum { AFAR_IS_KNOWN_US = 6000000 };
 
 /* A source that is on another network: it says nothing, and asks to it are lost. */
-static origin_t *announce_from_afar(worker_t *w, const test_arena_t *a, uint64_t deadline_ms)
+static origin_t *announce_from_afar(worker_t *w, const test_content_t *a, uint64_t deadline_ms)
 {
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     origin_serve(o, a, 1);
@@ -322,7 +529,7 @@ Test(node, sources_that_cannot_be_reached_are_named_before_the_deadline)
     static const uint64_t DEADLINES_MS[] = {60000, 9000};
     for (int i = 0; i < 2; i++) {
         worker_t *w = worker_joined(0, NULL);
-        test_arena_t a = arena(1);
+        test_content_t a = content(1);
         announce_from_afar(w, &a, DEADLINES_MS[i]);
         run_for(DEADLINES_MS[i] * 1000 - 1100000);
         cr_assert_null(last_said(w, MSG_NACK), "case %d: ended for all before its time", i);
@@ -332,6 +539,7 @@ Test(node, sources_that_cannot_be_reached_are_named_before_the_deadline)
         cr_assert_str_eq(nack->nack.code, "unavailable");
         cr_assert_str_eq(nack->nack.phase, "fetch");
         cr_assert_not_null(strstr(nack->nack.message, "cannot reach trainer over"), "%s", nack->nack.message);
+        cr_assert_eq(nack->nack.connect_us, 0, "no source has answered");
         cr_assert_not_null(strstr(nack->nack.hint, "opts.data_device"));
         cr_assert_eq(last_event(w, HEDDLE_EVENT_FAILED)->code, HEDDLE_ERR_UNAVAILABLE);
         free(a.bytes);
@@ -342,7 +550,7 @@ Test(node, sources_that_cannot_be_reached_are_named_before_the_deadline)
 Test(node, a_source_that_is_reached_late_still_serves)
 {
     worker_t *w = worker_joined(0, NULL);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_t *o = announce_from_afar(w, &a, 60000);
     run_for(40000000);
     mem_stop(o->t, false);
@@ -358,7 +566,7 @@ Test(node, a_source_that_is_reached_late_still_serves)
 Test(node, heartbeats_tell_why_no_byte_comes)
 {
     worker_t *w = worker_joined(0, NULL);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_t *o = announce_from_afar(w, &a, 0);
     run_for(AFAR_IS_KNOWN_US);
     const msg_progress_t *p = last_said(w, MSG_HEARTBEAT)->heartbeat.adapters;
@@ -378,7 +586,7 @@ Test(node, heartbeats_tell_why_no_byte_comes)
     p = last_said(w, MSG_HEARTBEAT)->heartbeat.adapters;
     cr_assert_eq(p->fetching, 1);
     cr_assert_str_eq(p->message, "", "a source is there");
-    cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(1), 0, a.arena_bytes), HEDDLE_OK);
+    cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(1), 0, a.content_bytes), HEDDLE_OK);
     run_for(5000000);
     cr_assert_not_null(last_said(w, MSG_STAGED));
     free(a.bytes);
@@ -406,7 +614,7 @@ Test(node, sources_that_refuse_are_named_with_what_they_answer)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1); /* not served */
+    test_content_t a = content(1); /* not served */
     mem_refuse(o->t, HEDDLE_ERR_NOT_FOUND);
     msg_source_t source = source_of(o);
     announce_until(w, &a, 1, &source, 1, 60000);
@@ -421,7 +629,7 @@ Test(node, sources_that_refuse_are_named_with_what_they_answer)
 Test(node, a_source_that_is_gone_is_no_warning_where_another_serves)
 {
     worker_t *w = worker_joined(0, NULL);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     announce_from_afar(w, &a, 60000);
     origin_t *other = origin_start(1, TR_MODE_EAGER);
     origin_serve(other, &a, 1);
@@ -440,7 +648,7 @@ Test(node, a_source_that_is_gone_is_no_warning_where_another_serves)
 Test(node, sources_that_stay_lost_are_reported_once)
 {
     worker_t *w = worker_joined(0, NULL);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     announce_from_afar(w, &a, 60000);
     const char *first = strstr(log_of(20000000), "warn  fetch.unreached");
     cr_assert_not_null(first);
@@ -455,7 +663,7 @@ Test(node, a_beat_of_a_source_ends_what_was_told_of_it)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     transfer_mem_ops.unshare(o->t, key_of(1));
     run_for(1000);
@@ -479,12 +687,12 @@ Test(node, a_source_that_was_reached_is_waited_for)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     transfer_mem_ops.unshare(o->t, key_of(1));
     run_for(1000);
     cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK);
-    uint64_t manifest = manifest_offset(a.region_bytes); /* and no chunk yet */
+    uint64_t manifest = manifest_offset(a.payload_bytes); /* and no chunk yet */
     cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(1), manifest, a.manifest_bytes), HEDDLE_OK);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -494,7 +702,7 @@ Test(node, a_source_that_was_reached_is_waited_for)
     cr_assert_not_null(last_said(w, MSG_NEED_SOURCES));
     cr_assert_null(last_said(w, MSG_NACK));
     mem_stop(o->t, false);
-    cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(1), 0, a.region_bytes), HEDDLE_OK);
+    cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(1), 0, a.payload_bytes), HEDDLE_OK);
     tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {w->token, 1, "policy", &source, 1}});
     run_for(5000000);
     cr_assert_not_null(last_said(w, MSG_STAGED));
@@ -505,28 +713,29 @@ Test(node, dead_source_costs_no_more_than_a_window)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *first = origin_start(0, TR_MODE_EAGER), *second = origin_start(1, TR_MODE_EAGER);
-    test_arena_t a = arena_make(1, 24, 3000); /* 4.6 MB */
+    test_content_t a = content_make(1, 24, 3000); /* 4.6 MB */
     origin_serve(first, &a, 1);
     origin_serve(second, &a, 1);
     msg_source_t sources[] = {source_of(first), source_of(second)};
     announce_to(w, &a, 1, sources, 2);
     uint64_t due = 0;
-    while (!adapter_of(w)->download || adapter_of(w)->download->bytes_done < a.region_bytes / 2)
+    while (!adapter_of(w)->intake.download ||
+           adapter_of(w)->intake.download->bytes_done < a.payload_bytes / 2)
         world_turn(&due);
     mem_kill(first->t);
     run_for(1000000);
     cr_assert_not_null(last_said(w, MSG_STAGED));
     tr_counters_t c;
     transfer_mem_ops.counters(w->io.t, &c);
-    cr_assert_lt(c.bytes_in, a.arena_bytes + LIMIT_WINDOW_BYTES);
-    cr_assert_gt(worker_node_core(w->node)->counters.retries, 0);
+    cr_assert_lt(c.bytes_in, a.content_bytes + LIMIT_WINDOW_BYTES);
+    cr_assert_gt(worker_node_core(w->node)->bulk.retries, 0);
     free(a.bytes);
 }
 
 Test(node, wrong_manifest_is_refused_before_it_is_decoded)
 {
     worker_t *w = worker_joined(0, NULL);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     msg_source_t sources[3];
     for (uint32_t i = 0; i < 3; i++) {
         origin_t *o = origin_start(i, TR_MODE_EAGER);
@@ -550,8 +759,8 @@ Test(node, manifest_that_is_none_is_refused)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
-    uint8_t *manifest = a.bytes + manifest_offset(a.region_bytes);
+    test_content_t a = content(1);
+    uint8_t *manifest = a.bytes + manifest_offset(a.payload_bytes);
     memset(manifest, 0xc1, 64);
     a.manifest_digest = digest_blake2b(manifest, a.manifest_bytes); /* as announced, and still no manifest */
     bring_version(w, o, &a, 1, 1);
@@ -564,8 +773,8 @@ Test(node, region_of_another_size_is_refused)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
-    a.region_bytes -= 100; /* same place for the manifest */
+    test_content_t a = content(1);
+    a.payload_bytes -= 100; /* same place for the manifest */
     bring_version(w, o, &a, 1, 1);
     const msg_t *nack = last_said(w, MSG_NACK);
     cr_assert(nack && !strcmp(nack->nack.code, "protocol"));
@@ -576,7 +785,7 @@ Test(node, wrong_digest_of_the_whole_is_refused)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     a.h1.b[3] ^= 1;
     bring_version(w, o, &a, 1, 0);
     const msg_t *nack = last_said(w, MSG_NACK);
@@ -595,15 +804,16 @@ Test(node, abort_frees_the_slot_and_late_bytes_do_no_harm)
     node_line(w->node, true);
     run_for(1000);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena_make(1, 24, 3000), b = arena_make(2, 24, 3000); /* more than a window */
+    test_content_t a = content_make(1, 24, 3000), b = content_make(2, 24, 3000); /* more than a window */
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
     uint64_t due = 0;
-    while (!adapter_of(w)->download || adapter_of(w)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
+    while (!adapter_of(w)->intake.download || adapter_of(w)->intake.download->state != DOWNLOAD_CHUNKS)
+        world_turn(&due);
     mem_delay(o->t, world_now_us + 300000); /* the rest is asked for, sent, and comes late */
     run_for(50000);
-    cr_assert_lt(adapter_of(w)->download->bytes_done, a.region_bytes / 2);
+    cr_assert_lt(adapter_of(w)->intake.download->bytes_done, a.payload_bytes / 2);
     tell_worker(
         w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "the deadline ran out"}});
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_FAILED);
@@ -624,7 +834,7 @@ Test(node, late_bytes_do_no_harm_with_rendezvous_either)
     node_line(w->node, true);
     run_for(1000);
     origin_t *o = origin_start(0, TR_MODE_RENDEZVOUS), *p = origin_start(1, TR_MODE_RENDEZVOUS);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     for (int turns = 1; turns < 12; turns++) {
         origin_serve(o, &a, (uint64_t)turns * 2 + 1);
         msg_source_t source = source_of(o);
@@ -647,16 +857,16 @@ Test(node, no_slot_names_who_holds_what)
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     slot_t *held[3] = {NULL};
-    test_arena_t a;
+    test_content_t a;
     for (uint64_t v = 1; v <= 3; v++) {
-        a = arena(v);
+        a = content(v);
         bring_version(w, o, &a, v, v);
         cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 0, &held[v - 1]), HEDDLE_OK);
         free(a.bytes);
     }
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
     run_for(2000000);
-    a = arena(4);
+    a = content(4);
     origin_serve(o, &a, 4);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 4, &source, 1);
@@ -684,7 +894,7 @@ Test(node, a_refused_version_that_makes_room_says_for_which)
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     msg_source_t source = source_of(o);
     for (uint64_t v = 1; v <= 4; v++) {
-        test_arena_t a = arena(v);
+        test_content_t a = content(v);
         origin_serve(o, &a, v);
         announce_to(w, &a, v, &source, 1);
         run_for(100000);
@@ -714,15 +924,8 @@ static const slot_t *slot_of_version(worker_t *w, uint64_t version)
     return slot;
 }
 
-static tr_counters_t counters_of(const worker_t *w)
-{
-    tr_counters_t c;
-    transfer_mem_ops.counters(w->io.t, &c);
-    return c;
-}
-
 /* `a` came as version 1, `b` as version 2; `a` is announced as version 3, and its source has nothing. */
-static worker_t *announced_again(origin_t *o, const test_arena_t *a, const test_arena_t *b)
+static worker_t *announced_again(origin_t *o, const test_content_t *a, const test_content_t *b)
 {
     worker_t *w = worker_joined(0, NULL);
     bring_version(w, o, a, 1, 1);
@@ -739,7 +942,7 @@ static worker_t *announced_again(origin_t *o, const test_arena_t *a, const test_
 Test(node, content_that_is_here_is_not_fetched_again)
 {
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2), c = arena(3);
+    test_content_t a = content(1), b = content(2), c = content(3);
     worker_t *w = announced_again(o, &a, &b);
     const msg_t *staged = last_said(w, MSG_STAGED);
     cr_assert(staged->staged.version == 3 && digest_equal(&staged->staged.digest, &a.h1));
@@ -767,17 +970,20 @@ static void fetches_what_was_damaged(bool in_manifest, bool is_known)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     bring_version(w, o, &a, 1, 1);
-    uint8_t *base = slot_of_version(w, 1)->region->base;
-    base[in_manifest ? manifest_offset(a.region_bytes) + 3 : 4097] ^= 1; /* memory goes bad */
+    const region_t *bad = slot_of_version(w, 1)->region;
+    ((uint8_t *)bad->base)[in_manifest ? manifest_offset(a.payload_bytes) + 3 : 4097] ^=
+        1; /* memory goes bad */
     if (is_known) {
         tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 77, 1, "policy"}});
         run_for(1000);
     }
     bring_version(w, o, &a, 2, 2);
-    cr_assert_neq(slot_of_version(w, 1)->region, slot_of_version(w, 2)->region);
+    cr_assert_neq(slot_of_version(w, 2)->region, bad);
     cr_assert(serves(w, &a, 2), "%d %d", in_manifest, is_known);
+    cr_assert_null(versions_find(&adapter_of(w)->versions, 1), "it is not kept");
+    cr_assert_str_eq(last_said(w, MSG_NACK)->nack.code, "digest_mismatch");
     bring_version(w, o, &a, 3, 3);
     cr_assert_eq(slot_of_version(w, 2)->region, slot_of_version(w, 3)->region, "the good one is shared");
     free(a.bytes);
@@ -790,7 +996,7 @@ Test(node, content_whose_manifest_went_bad_is_fetched) { fetches_what_was_damage
 Test(node, content_that_is_here_is_served_under_each_key)
 {
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     worker_t *w = announced_again(o, &a, &b);
     tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, 1, "policy"}});
     run_for(1000);
@@ -801,11 +1007,32 @@ Test(node, content_that_is_here_is_served_under_each_key)
     announce_to(other, &a, 3, &from, 1);
     run_for(100000);
     cr_assert(last_said(other, MSG_STAGED) && last_said(other, MSG_STAGED)->staged.version == 3);
-    cr_assert_eq(last_said(other, MSG_STAGED)->staged.sources[0].bytes, a.region_bytes);
+    cr_assert_eq(last_said(other, MSG_STAGED)->staged.sources[0].bytes, a.payload_bytes);
     commit_to(other, &a, 3, 1);
     cr_assert(serves(other, &a, 3));
     free(a.bytes);
     free(b.bytes);
+}
+
+/* It is hashed again before it is relied on, which takes a while. */
+Test(node, content_that_is_here_is_served_to_those_that_asked_before)
+{
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_content_t a = large_content(1);
+    worker_t *w = worker_joined(0, NULL), *other = worker_joined(1, NULL);
+    bring_version(w, o, &a, 1, 1);
+    msg_source_t from_origin = source_of(o), from = source_worker(w);
+    stop_work(w, 3000000);
+    announce_to(w, &a, 2, &from_origin, 1);
+    announce_to(other, &a, 2, &from, 1);
+    run_for(5000000);
+    cr_assert_eq(adapter_of(w)->intake.state, INTAKE_COMPARING);
+    stop_work(w, 0);
+    run_for(1000000);
+    cr_assert_eq(slot_of_version(w, 1)->region, slot_of_version(w, 2)->region);
+    cr_assert_eq(staged_from(other), w->token);
+    cr_assert_eq(counters_of(other).refused_in, 0);
+    free(a.bytes);
 }
 
 /* The digest does not cover all of the manifest (metadata, say). */
@@ -813,7 +1040,7 @@ Test(node, content_with_another_manifest_is_fetched)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), other = a;
+    test_content_t a = content(1), other = a;
     bring_version(w, o, &a, 1, 1);
     other.manifest_digest.b[0] ^= 1;
     msg_source_t source = source_of(o);
@@ -828,14 +1055,14 @@ Test(node, content_with_another_manifest_is_fetched)
 Test(node, content_that_is_here_outlives_its_worker)
 {
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     worker_t *w = announced_again(o, &a, &b);
     slot_t *held[2];
     cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 1, &held[0]), HEDDLE_OK);
     cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 3, &held[1]), HEDDLE_OK);
     worker_stop(0);
     slot_release(&held[0]);
-    cr_assert_eq(memcmp(held[1]->region->view, a.bytes, a.arena_bytes), 0);
+    cr_assert_eq(memcmp(held[1]->region->view, a.bytes, a.content_bytes), 0);
     slot_release(&held[1]);
     free(a.bytes);
     free(b.bytes);
@@ -854,16 +1081,16 @@ Test(node, who_lacks_a_slot_says_which_versions_may_go)
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     slot_t *held[2] = {NULL};
-    test_arena_t a;
+    test_content_t a;
     for (uint64_t v = 1; v <= 3; v++) {
-        a = arena(v);
+        a = content(v);
         bring_version(w, o, &a, v, v);
         if (v < 3) cr_assert_eq(slots_acquire(worker_node_slots(w->node), 0, 0, &held[v - 1]), HEDDLE_OK);
         free(a.bytes);
     }
     run_for(LEASE_MS * 1000 / 4);
     cr_assert_eq(policy_progress(w)->spare_count, 0, "nothing waits");
-    a = arena(4);
+    a = content(4);
     origin_serve(o, &a, 4);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 4, &source, 1);
@@ -885,17 +1112,17 @@ Test(node, slot_with_a_reader_is_not_reused)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t first = arena(1);
+    test_content_t first = content(1);
     bring_version(w, o, &first, 1, 1);
     slot_t *held = NULL;
     slots_acquire(worker_node_slots(w->node), 0, 0, &held);
     for (uint64_t v = 2; v <= 9; v++) {
-        test_arena_t a = arena(v);
+        test_content_t a = content(v);
         bring_version(w, o, &a, v, v);
         tell_worker(w, &(msg_t){.type = MSG_RETIRE, .retire = {w->token, v - 1, "policy"}});
         run_for(1000);
         cr_assert(serves(w, &a, v));
-        cr_assert_eq(memcmp(held->region->view, first.bytes, first.arena_bytes), 0);
+        cr_assert_eq(memcmp(held->region->view, first.bytes, first.content_bytes), 0);
         free(a.bytes);
     }
     slot_release(&held);
@@ -907,7 +1134,7 @@ Test(node, a_version_whose_former_slot_is_in_use_says_so_and_starts_when_it_is_f
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER), *other = origin_start(1, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     slot_t *held = NULL;
     bring_version(w, o, &a, 1, 1);
     slots_acquire(worker_node_slots(w->node), 0, 0, &held);
@@ -930,12 +1157,13 @@ Test(node, a_version_whose_former_slot_is_in_use_says_so_and_starts_when_it_is_f
     free(b.bytes);
 }
 
-/* A retired version whose bytes are still on their way to somebody keeps its memory until they are out. */
-Test(node, slot_is_not_reused_while_it_is_being_sent)
+/* A retired version gives its memory up at once; the bytes of it that are still on their way stay what they
+ * were. */
+Test(node, slot_is_reused_while_it_is_being_sent)
 {
     worker_t *w1 = worker_joined(0, NULL), *w2 = worker_joined(1, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     w1->slots = 1;
     node_line(w1->node, true); /* joins again, with one slot */
     run_for(1000);
@@ -945,18 +1173,19 @@ Test(node, slot_is_not_reused_while_it_is_being_sent)
     run_for(100000);
     uint64_t due = 0;
     announce_to(w2, &a, 1, &from_w1, 1);
-    while (!adapter_of(w2)->download || adapter_of(w2)->download->state != DOWNLOAD_CHUNKS) world_turn(&due);
+    while (!adapter_of(w2)->intake.download || adapter_of(w2)->intake.download->state != DOWNLOAD_CHUNKS)
+        world_turn(&due);
     mem_delay(w1->io.t, world_now_us + 300000);
     run_for(50000);
     tell_worker(w1, &(msg_t){.type = MSG_RETIRE, .retire = {w1->token, 1, "policy"}});
     origin_serve(o, &b, 2);
     announce_to(w1, &b, 2, &source, 1);
     run_for(100000);
-    cr_assert_eq(slots_at(worker_node_slots(w1->node), 0, 0)->state, SLOT_LEAVING);
-    cr_assert_eq(count_said(w1, MSG_STAGED), 1);
+    cr_assert_eq(slots_at(worker_node_slots(w1->node), 0, 0)->taken_for, 2);
+    cr_assert_eq(count_said(w2, MSG_STAGED), 0, "they are on their way still");
     run_for(2000000);
     cr_assert_eq(last_said(w1, MSG_STAGED)->staged.version, 2);
-    cr_assert_eq(worker_node_core(w2->node)->counters.chunks_bad, 0, "what was sent was written over");
+    cr_assert_eq(worker_node_core(w2->node)->bulk.chunks_bad, 0, "what was sent was written over");
     free(a.bytes);
     free(b.bytes);
 }
@@ -965,7 +1194,7 @@ Test(node, lapsed_session_applies_nothing_that_was_queued)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     bring_version(w, o, &a, 1, 1);
     origin_serve(o, &b, 2);
     msg_source_t source = source_of(o);
@@ -999,18 +1228,20 @@ Test(node, broker_restart_fetches_nothing_again)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena_make(2, 24, 3000);
+    test_content_t a = content(1), b = content_make(2, 24, 3000);
     bring_version(w, o, &a, 1, 1);
+    uint64_t active_us = world_now_us;
     origin_serve(o, &b, 2);
     msg_source_t source = source_of(o);
     announce_to(w, &b, 2, &source, 1);
     uint64_t due = 0;
-    while (!adapter_of(w)->download || adapter_of(w)->download->bytes_done < b.region_bytes / 3)
+    while (!adapter_of(w)->intake.download ||
+           adapter_of(w)->intake.download->bytes_done < b.payload_bytes / 3)
         world_turn(&due);
     node_line(w->node, false);
     w->cut = true;
     run_for(500000); /* the fetch goes on and ends */
-    cr_assert_null(adapter_of(w)->download);
+    cr_assert_null(adapter_of(w)->intake.download);
     cr_assert_eq(count_said(w, MSG_STAGED), 1);
     w->cut = false;
     w->decision = (msg_decision_t){"policy", 1, 1, a.h1};
@@ -1023,18 +1254,21 @@ Test(node, broker_restart_fetches_nothing_again)
     cr_assert_eq(join->join.held_count, 2);
     cr_assert(join->join.counts.slots_total == 6 && join->join.counts.slots_free == 4 &&
               join->join.counts.slots_held == 0);
-    cr_assert_geq(join->join.counts.bytes_in, a.region_bytes + b.region_bytes);
+    cr_assert_geq(join->join.counts.bytes_in, a.payload_bytes + b.payload_bytes);
     for (uint32_t i = 0; i < 2; i++) {
         const msg_held_t *h = &join->join.held[i];
         cr_assert(h->version == 1 ? h->state == HELD_ACTIVE : h->state == HELD_STAGED);
         cr_assert_eq(h->verified, VERIFIED_HERE);
+        uint64_t least_us = h->version == 1 ? 500000 : 1, most_us = world_now_us - active_us;
+        cr_assert_geq(h->age_us, least_us, "version %d", (int)h->version);
+        cr_assert_leq(h->age_us, h->version == 1 ? most_us + 1000 : most_us - 1);
     }
     announce_to(w, &b, 2, &source, 1); /* the broker says it again: held already */
     commit_to(w, &b, 2, 2);
     cr_assert(serves(w, &b, 2));
     tr_counters_t c;
     transfer_mem_ops.counters(w->io.t, &c);
-    cr_assert_eq(c.bytes_in, a.region_bytes + a.manifest_bytes + b.region_bytes + b.manifest_bytes);
+    cr_assert_eq(c.bytes_in, a.payload_bytes + a.manifest_bytes + b.payload_bytes + b.manifest_bytes);
     free(a.bytes);
     free(b.bytes);
 }
@@ -1043,7 +1277,7 @@ Test(node, welcome_drops_what_is_not_kept)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     bring_version(w, o, &a, 1, 1);
     bring_version(w, o, &b, 2, 2);
     w->decision = (msg_decision_t){"policy", 2, 2, b.h1};
@@ -1064,7 +1298,7 @@ Test(node, a_version_that_arrives_while_another_is_loaded)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     msg_source_t source = source_of(o);
     origin_serve(o, &a, 1);
     announce_to(w, &a, 1, &source, 1);
@@ -1091,7 +1325,7 @@ Test(node, application_loads_and_switches)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -1120,7 +1354,7 @@ Test(node, application_rejects)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -1148,7 +1382,7 @@ Test(node, what_is_decided_while_it_is_loaded_is_refused_in_the_phase_stage)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -1164,7 +1398,7 @@ Test(node, application_tells_code_and_phase)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -1184,11 +1418,20 @@ Test(node, application_tells_code_and_phase)
     free(a.bytes);
 }
 
+/* NULL: none.  One that answers no VERIFY has the number 0. */
+static const msg_verified_t *verified_as(const worker_t *w, uint64_t req)
+{
+    for (uint32_t i = 0; i < count_said(w, MSG_VERIFIED); i++)
+        if (find_said(w, MSG_VERIFIED, i)->verified.req == req)
+            return &find_said(w, MSG_VERIFIED, i)->verified;
+    return NULL;
+}
+
 Test(node, verify_hashes_the_slot_again)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     bring_version(w, o, &a, 1, 1);
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 77, 1, "policy"}});
     run_for(1000);
@@ -1198,11 +1441,48 @@ Test(node, verify_hashes_the_slot_again)
     ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->region->base)[4097] ^= 1; /* memory goes bad */
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 78, 1, "policy"}});
     run_for(1000);
-    v = last_said(w, MSG_VERIFIED);
-    cr_assert(v->verified.req == 78 && !digest_equal(&v->verified.digest, &a.h1));
+    cr_assert(!digest_equal(&verified_as(w, 78)->digest, &a.h1));
     tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 79, 5, "policy"}});
     v = last_said(w, MSG_VERIFIED);
     cr_assert(v->verified.req == 79 && !strcmp(v->verified.code, "not_found"));
+    free(a.bytes);
+}
+
+/* The tensors have their digest still. */
+Test(node, verify_hashes_the_manifest_too)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_content_t a = content(1);
+    bring_version(w, o, &a, 1, 1);
+    ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->region->base)[manifest_offset(a.payload_bytes)] ^=
+        1;
+    tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 77, 1, "policy"}});
+    run_for(1000);
+    const msg_verified_t *v = verified_as(w, 77);
+    cr_assert(digest_equal(&v->digest, &a.h1) && v->exported == EXPORTED_UNKNOWN);
+    cr_assert_str_eq(v->code, "digest_mismatch");
+    free(a.bytes);
+}
+
+Test(node, what_went_bad_is_served_on_and_sent_to_no_other)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_content_t a = content(1);
+    bring_version(w, o, &a, 1, 1);
+    ((uint8_t *)slots_at(worker_node_slots(w->node), 0, 0)->region->base)[4097] ^= 1;
+    tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, 77, 1, "policy"}});
+    run_for(1000);
+    worker_t *other = worker_joined(1, NULL);
+    announce_to(other, &a, 1, (msg_source_t[]){source_worker(w), source_of(o)}, 2);
+    run_for(1000000);
+    cr_assert_eq(last_said(other, MSG_STAGED)->staged.version, 1);
+    cr_assert_eq(counters_of(w).bytes_out, 0);
+    cr_assert_eq(adapter_of(other)->core->bulk.chunks_bad, 0);
+    cr_assert_str_eq(verified_as(w, 0)->code, "digest_mismatch",
+                     "the broker hears of it, after a check of either kind");
+    cr_assert_eq(versions_active(&adapter_of(w)->versions)->version, 1);
     free(a.bytes);
 }
 
@@ -1210,7 +1490,7 @@ Test(node, verify_asks_the_application_for_its_copy)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.answers_verify = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     bring_version(w, o, &a, 1, 1);
     digest_t other = a.h1;
     other.b[0] ^= 1;
@@ -1246,7 +1526,7 @@ Test(node, too_many_verifications_are_refused)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.answers_verify = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     bring_version(w, o, &a, 1, 1);
     for (uint64_t i = 0; i <= CHECKS_MAX; i++)
         tell_worker(w, &(msg_t){.type = MSG_VERIFY, .verify = {w->token, i, 1, "policy"}});
@@ -1316,6 +1596,108 @@ static int count_in(const char *text, const char *what)
     return n;
 }
 
+/* It may not blame the broker. */
+Test(node, a_worker_that_stood_still_says_so)
+{
+    worker_t *w = worker_joined(0, NULL);
+    run_for(3000000);
+    world_now_us += 2000 * LEASE_MS;
+    run_for(1000);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_LOST_BROKER);
+    cr_assert(e && strstr(e->message, "this process stood still for longer than a lease"), "%s",
+              e ? e->message : "no event");
+}
+
+/* The broker was stopped, and another was started there with other data: this process stood still at no time. */
+Test(node, a_worker_whose_lease_ends_at_another_clusters_broker_says_so)
+{
+    worker_t *w = worker_joined(0, NULL);
+    run_for(1000000);
+    node_line(w->node, false);
+    w->deaf = true;
+    node_line(w->node, true);
+    run_for(LEASE_MS * 500);
+    msg_t hello = {.type = MSG_HELLO_OK, .hello_ok = {.wire = 1, .epoch = 9, .cluster = "garage"}};
+    tell_worker(w, &hello);
+    run_for(LEASE_MS * 1000);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_LOST_BROKER);
+    cr_assert(e && strstr(e->message, "the broker has the registry of another cluster (garage)"), "%s",
+              e ? e->message : "no event");
+    cr_assert(strstr(e->message, "; serving goes on") && !strstr(e->message, "stood still"), "%s",
+              e->message);
+}
+
+/* ---- the version that is decided is lost ---- */
+
+static const char LOST[] = "no process holds the bytes of policy@4, the active version: publish again";
+
+static const char *log_of_lost(worker_t *w)
+{
+    captured_t stderr_now = captured_begin();
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 4, "policy", "version_lost", LOST}});
+    return captured_end(&stderr_now);
+}
+
+Test(node, a_lost_version_is_reported_once)
+{
+    worker_t *w = worker_joined(0, NULL);
+    const char *text = log_of_lost(w);
+    cr_assert(strstr(text, "version.lost: version_lost: no process holds") && count_in(text, "\n") == 1, "%s",
+              text);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_STALE);
+    cr_assert(e && e->version == 4 && e->code == HEDDLE_ERR_VERSION_LOST);
+    cr_assert_str_eq(e->message, LOST);
+    cr_assert_null(last_event(w, HEDDLE_EVENT_FAILED), "an export of it would be removed");
+    cr_assert_str_eq(log_of_lost(w), "");
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_STALE), 1);
+}
+
+/* One that the worker holds, or was told of as a part of a rollout, is another matter. */
+Test(node, a_version_that_is_held_here_is_not_lost)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_content_t a = content(1);
+    bring_version(w, o, &a, 4, 1);
+    cr_assert_str_eq(log_of_lost(w), "");
+    cr_assert(serves(w, &a, 4));
+    cr_assert_null(last_event(w, HEDDLE_EVENT_STALE));
+    free(a.bytes);
+}
+
+Test(node, a_version_that_is_lost_before_its_decision_fails)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_content_t a = content(1);
+    origin_serve(o, &a, 4);
+    msg_source_t source = source_of(o);
+    announce_to(w, &a, 4, &source, 1);
+    cr_assert_str_eq(log_of_lost(w), "");
+    cr_assert_eq(last_event(w, HEDDLE_EVENT_FAILED)->code, HEDDLE_ERR_VERSION_LOST);
+    cr_assert_null(last_event(w, HEDDLE_EVENT_STALE));
+    free(a.bytes);
+}
+
+/* It is announced when a holder is back; when it is lost again, that is news. */
+Test(node, a_lost_version_that_came_back_may_be_lost_again)
+{
+    worker_t *w = worker_joined(0, NULL);
+    log_of_lost(w);
+    origin_t *o = origin_start(0, TR_MODE_EAGER);
+    test_content_t a = content(1);
+    origin_serve(o, &a, 4);
+    msg_source_t source = source_of(o);
+    tell_worker(w, &(msg_t){.type = MSG_COMMIT, .commit = {w->token, 4, 1, "policy", a.h1}});
+    announce_to(w, &a, 4, &source, 1);
+    cr_assert(strstr(log_of_lost(w), "version.lost"), "it is decided, and still on its way");
+    cr_assert_eq(count_events(w, HEDDLE_EVENT_STALE), 2);
+    cr_assert_null(last_event(w, HEDDLE_EVENT_FAILED));
+    run_for(1000000);
+    cr_assert(serves(w, &a, 4), "and it goes on");
+    free(a.bytes);
+}
+
 Test(node, a_worker_that_is_not_admitted_reports_it_on_stderr_after_5_s_and_once)
 {
     worker_t *w = worker_start(0, TR_MODE_EAGER, &(worker_opts_t){.broker = "tcp://127.0.0.1:9"});
@@ -1366,6 +1748,21 @@ Test(node, a_refusal_is_on_stderr_with_its_hint_unless_the_application_reports_i
     cr_assert_eq(count_events(w, HEDDLE_EVENT_REFUSED), 1);
 }
 
+/* More keys would not bring back the data of before. */
+Test(node, a_worker_that_was_admitted_before_names_its_cluster_when_its_key_is_refused)
+{
+    heddle_error_t why;
+    error_fail(&why, HEDDLE_ERR_DENIED, "the broker does not admit the key K");
+    worker_t *w = worker_joined(0, NULL);
+    node_line(w->node, false);
+    worker_node_ops.refused(w->node, &why, world_now_us);
+    const heddle_event_t *e = last_event(w, HEDDLE_EVENT_REFUSED);
+    cr_assert(e && strstr(e->message,
+                          "does not admit the key K; this worker was in its cluster c1 before: the key was "
+                          "revoked, or the broker was started with other data"),
+              "%s", e ? e->message : "no event");
+}
+
 Test(node, name_that_is_alive_is_given_up_after_the_timeout)
 {
     worker_t *w = worker_start(0, TR_MODE_EAGER, &(worker_opts_t){.join_timeout_us = 3000000});
@@ -1392,7 +1789,7 @@ Test(node, heartbeats_carry_progress_and_counters)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     bring_version(w, o, &a, 1, 1);
     slot_t *held = NULL;
     slots_acquire(worker_node_slots(w->node), 0, 0, &held);
@@ -1404,11 +1801,11 @@ Test(node, heartbeats_carry_progress_and_counters)
     const msg_t *m = last_said(w, MSG_HEARTBEAT);
     cr_assert(m && m->heartbeat.adapter_count == 2);
     cr_assert(m->heartbeat.adapters[0].fetching == 2 && m->heartbeat.adapters[0].held_count == 1);
-    cr_assert_eq(m->heartbeat.adapters[0].data_bytes, b.region_bytes);
+    cr_assert_eq(m->heartbeat.adapters[0].data_bytes, b.payload_bytes);
     cr_assert(m->heartbeat.counts.slots_total == 6 && m->heartbeat.counts.slots_free == 4 &&
               m->heartbeat.counts.slots_held == 1);
-    cr_assert(m->heartbeat.counts.own_bytes == memory_of(w) && memory_of(w) >= a.region_bytes);
-    cr_assert_geq(m->heartbeat.counts.bytes_in, a.region_bytes);
+    cr_assert(m->heartbeat.counts.own_bytes == memory_of(w) && memory_of(w) >= a.payload_bytes);
+    cr_assert_geq(m->heartbeat.counts.bytes_in, a.payload_bytes);
     slot_release(&held);
     free(a.bytes);
     free(b.bytes);
@@ -1419,7 +1816,7 @@ Test(node, what_is_fetched_after_its_decision_is_said_at_once)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     origin_serve(o, &a, 1);
     origin_serve(o, &b, 2);
     mem_drop_data(o->t, 1000); /* nothing comes */
@@ -1444,7 +1841,7 @@ Test(node, odd_messages_change_nothing)
 {
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1), b = arena(2);
+    test_content_t a = content(1), b = content(2);
     bring_version(w, o, &a, 1, 1);
     node_frame(w->node, bytes_of("\xc1garbage", 8));
     node_frame(w->node, bytes_of("", 0));
@@ -1487,9 +1884,9 @@ Test(node, impossible_sizes_are_no_memory_and_not_a_crash)
     worker_t *w = worker_joined(0, NULL);
     origin_t *o = origin_start(0, TR_MODE_EAGER);
     msg_source_t source = source_of(o);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     uint8_t *bytes = a.bytes;
-    a.region_bytes = 1ull << 40;
+    a.payload_bytes = 1ull << 40;
     announce_to(w, &a, 1, &source, 1);
     const msg_t *nack = last_said(w, MSG_NACK);
     cr_assert(nack && !strcmp(nack->nack.code, "no_memory"));
@@ -1500,7 +1897,7 @@ Test(node, all_nacks_that_could_not_be_sent_are_sent_with_their_own_reasons)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     msg_source_t source = source_of(o);
     for (uint64_t v = 1; v <= 2; v++) {
         origin_serve(o, &a, v);
@@ -1525,7 +1922,7 @@ Test(node, nack_that_could_not_be_sent_is_sent_after_the_next_welcome)
 {
     worker_t *w = worker_joined(0, &(worker_opts_t){.app = true});
     origin_t *o = origin_start(0, TR_MODE_EAGER);
-    test_arena_t a = arena(1);
+    test_content_t a = content(1);
     origin_serve(o, &a, 1);
     msg_source_t source = source_of(o);
     announce_to(w, &a, 1, &source, 1);
@@ -1549,7 +1946,7 @@ static void leave_it(void *n) { worker_node_leave(n, 0); }
 Test(node, another_thread_may_not_make_it_leave, ENDS_THE_PROCESS)
 {
     owner_t owner = {0};
-    worker_t *w = worker_start(0, TR_MODE_AUTO, NULL);
+    worker_t *w = worker_start(0, TR_MODE_EAGER, NULL);
     w->io.owner = &owner;
     owner_check(&owner);
     on_another_thread(leave_it, w->node);

@@ -2,7 +2,7 @@
 /* Slots: states, holds, warm reuse, and what outlives close. */
 #include "core/errors.h"
 #include "tests/unit/other_thread.h"
-#include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_content.h"
 #include "tests/unit/worker_slot.h"
 #include "worker/slots.h"
 
@@ -37,12 +37,12 @@ static slot_t *take(slots_t *s, uint32_t adapter, uint32_t index, uint64_t bytes
 
 static slot_t *seal(slots_t *s, uint32_t index, uint64_t version)
 {
-    test_arena_t a = arena_make(version, 4, 100);
-    slot_t *slot = take(s, 0, index, a.arena_bytes);
-    memcpy(slot->region->base, a.bytes, a.arena_bytes);
+    test_content_t a = content_make(version, 4, 100);
+    slot_t *slot = take(s, 0, index, a.content_bytes);
+    memcpy(slot->region->base, a.bytes, a.content_bytes);
     manifest_t m;
     bytes_t encoded =
-        bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.region_bytes), a.manifest_bytes);
+        bytes_of((const uint8_t *)slot->region->view + manifest_offset(a.payload_bytes), a.manifest_bytes);
     cr_assert_eq(manifest_decode(encoded, &m, NULL), HEDDLE_OK);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .step = 100, .manifest = &m}),
                  HEDDLE_OK);
@@ -118,7 +118,7 @@ Test(slots, view_tells_all)
 {
     slots_t *s = table();
     slot_t *slot = seal(s, 0, 3);
-    test_arena_t a = arena_make(3, 4, 100);
+    test_content_t a = content_make(3, 4, 100);
     char text[HEDDLE_DIGEST_TEXT];
     digest_text(&a.h1, text);
     cr_assert_str_eq(slot->view.digest, text);
@@ -126,8 +126,8 @@ Test(slots, view_tells_all)
     cr_assert_str_eq(slot->view.adapter, "policy");
     cr_assert(slot->view.version == 3 && slot->view.step == 100 && slot->view.tensor_count == 4);
     cr_assert_eq(slot->view.data_bytes, 4 * 100 * 16 * 4);
-    cr_assert(slot->view.config_bytes == strlen(ARENA_CONFIG) &&
-              !memcmp(slot->view.config, ARENA_CONFIG, strlen(ARENA_CONFIG)));
+    cr_assert(slot->view.config_bytes == strlen(CONTENT_CONFIG) &&
+              !memcmp(slot->view.config, CONTENT_CONFIG, strlen(CONTENT_CONFIG)));
     cr_assert_str_eq(slot->names + slot->name_starts[1],
                      "base_model.model.layers.0.self_attn.q_proj.lora_B.weight");
     cr_assert(slot->dims[slot->manifest.dim_starts[3]] == 100 &&
@@ -149,7 +149,7 @@ Test(slots, dropped_slot_is_closed_to_new_readers_and_waits_for_the_old)
     slot_free(one); /* refused: it is read */
     cr_assert_eq(one->state, SLOT_LEAVING);
     cr_assert_eq(slot_take(s, 0, 0, 100, &c, NULL), HEDDLE_ERR_NO_SLOT);
-    cr_assert_eq(((const uint8_t *)a->region->view)[10], arena_byte(1, 10));
+    cr_assert_eq(((const uint8_t *)a->region->view)[10], content_byte(1, 10));
     wakes = 0;
     slot_release(&a);
     cr_assert_eq(wakes, 0);
@@ -280,11 +280,11 @@ static slot_t *adopt(slots_t *s, const slot_t *from, uint32_t index, uint64_t ve
     int rc = HEDDLE_OK;
     if (!slot || slot->state != SLOT_MAKING) rc = slots_begin(s, 0, index, &slot, NULL);
     cr_assert_eq(rc, HEDDLE_OK);
-    cr_assert_eq(slot_adopt(slot, from), HEDDLE_OK);
+    cr_assert_eq(slot_adopt(slot, from->region), HEDDLE_OK);
     cr_assert(slot->region == from->region && slot->is_adopted && slot->state == SLOT_RESERVED);
-    test_arena_t a = arena_make(from->view.version, 4, 100);
+    test_content_t a = content_make(from->view.version, 4, 100);
     manifest_t m;
-    const uint8_t *encoded = (const uint8_t *)slot->region->view + manifest_offset(a.region_bytes);
+    const uint8_t *encoded = (const uint8_t *)slot->region->view + manifest_offset(a.payload_bytes);
     cr_assert_eq(manifest_decode(bytes_of(encoded, a.manifest_bytes), &m, NULL), HEDDLE_OK);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = version, .h1 = a.h1, .manifest = &m}), HEDDLE_OK);
     free(a.bytes);
@@ -314,11 +314,11 @@ Test(slots, two_versions_share_a_region)
         if (goes == nine) slot_release(&held);
         drop_and_free(goes);
         cr_assert(!goes->region && stays->region && atomic_load(&stays->region->refs) == 1);
-        cr_assert_eq(((const uint8_t *)stays->region->view)[10], arena_byte(1, 10));
+        cr_assert_eq(((const uint8_t *)stays->region->view)[10], content_byte(1, 10));
         slot_release(&held);
         seal(s, goes->index, 2); /* has memory of its own */
         cr_assert_neq(goes->region, stays->region);
-        cr_assert_eq(((const uint8_t *)stays->region->view)[10], arena_byte(1, 10));
+        cr_assert_eq(((const uint8_t *)stays->region->view)[10], content_byte(1, 10));
         const region_t *region = stays->region;
         drop_and_free(stays);
         cr_assert_eq(seal(s, stays->index, 3)->region, region, "it is warm");
@@ -360,14 +360,14 @@ Test(slots, only_a_slot_that_was_begun_gets_memory)
     const region_t *region = one->region;
     drop_and_free(two);
     cr_assert_eq(slot_reserve(one, 100, NULL), HEDDLE_ERR_INTERNAL);
-    cr_assert_eq(slot_adopt(one, two), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(slot_adopt(one, two->region), HEDDLE_ERR_INTERNAL);
     cr_assert(one->state == SLOT_SEALED && one->region == region && one->view.version == 1);
     cr_assert_eq(slot_reserve(two, 100, NULL), HEDDLE_ERR_INTERNAL);
-    cr_assert_eq(slot_adopt(two, one), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(slot_adopt(two, one->region), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(two->state, SLOT_FREE);
     cr_assert_eq(slots_begin(s, 0, 1, &two, NULL), HEDDLE_OK);
-    cr_assert_eq(slot_adopt(two, one), HEDDLE_OK);
-    cr_assert_eq(slot_adopt(two, one), HEDDLE_ERR_INTERNAL);
+    cr_assert_eq(slot_adopt(two, one->region), HEDDLE_OK);
+    cr_assert_eq(slot_adopt(two, one->region), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(slot_reserve(two, 100, NULL), HEDDLE_ERR_INTERNAL);
     cr_assert_eq(two->state, SLOT_RESERVED);
     close_table(&s);
@@ -411,11 +411,11 @@ Test(slots, holds_outlive_close)
     slot_drop(c, 0);
     wakes = 0;
     close_table(&s);
-    cr_assert_eq(((const uint8_t *)a->region->view)[10], arena_byte(1, 10));
-    cr_assert_eq(((const uint8_t *)c->region->view)[10], arena_byte(2, 10));
+    cr_assert_eq(((const uint8_t *)a->region->view)[10], content_byte(1, 10));
+    cr_assert_eq(((const uint8_t *)c->region->view)[10], content_byte(2, 10));
     cr_assert_str_eq(a->view.adapter, "policy");
     slot_release(&a);
-    cr_assert_eq(((const uint8_t *)b->region->view)[10], arena_byte(1, 10));
+    cr_assert_eq(((const uint8_t *)b->region->view)[10], content_byte(1, 10));
     slot_release(&c);
     slot_release(&b); /* the table goes here: the address sanitizer sees a leak or a use */
     cr_assert_eq(wakes, 0, "nobody is there to be woken");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a hold offers, and what heddle_worker_open refuses before it starts anything. */
 #include "core/errors.h"
-#include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_content.h"
 #include "tests/unit/worker_slot.h"
 #include "worker/slots.h"
 
@@ -16,23 +16,23 @@
 static void nothing(void *self) { (void)self; }
 
 static slots_t *slots;
-static test_arena_t arena;
+static test_content_t content;
 
-/* Of `arena`. */
+/* Of `content`. */
 static heddle_snapshot_t *open_snapshot(void)
 {
     static const char *const NAMES[] = {"policy"};
     slot_t *slot = NULL, *held = NULL;
     manifest_t m;
     cr_assert_eq(slots_new(NAMES, 1, &(slots_ops_t){.io = &SLOT_IO, .wake = nothing}, &slots), HEDDLE_OK);
-    cr_assert_eq(slot_take(slots, 0, 0, arena.arena_bytes, &slot, NULL), HEDDLE_OK);
-    memcpy(slot->region->base, arena.bytes, arena.arena_bytes);
+    cr_assert_eq(slot_take(slots, 0, 0, content.content_bytes, &slot, NULL), HEDDLE_OK);
+    memcpy(slot->region->base, content.bytes, content.content_bytes);
     cr_assert_eq(
-        manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(arena.region_bytes),
-                                 arena.manifest_bytes),
+        manifest_decode(bytes_of((const uint8_t *)slot->region->view + manifest_offset(content.payload_bytes),
+                                 content.manifest_bytes),
                         &m, NULL),
         HEDDLE_OK);
-    cr_assert_eq(slot_seal(slot, &(seal_t){.version = 5, .h1 = arena.h1, .step = 3, .manifest = &m}),
+    cr_assert_eq(slot_seal(slot, &(seal_t){.version = 5, .h1 = content.h1, .step = 3, .manifest = &m}),
                  HEDDLE_OK);
     cr_assert_eq(slots_acquire(slots, 0, 5, &held), HEDDLE_OK);
     return held;
@@ -40,7 +40,7 @@ static heddle_snapshot_t *open_snapshot(void)
 
 static heddle_snapshot_t *snapshot(void)
 {
-    arena = arena_make(5, 12, 100);
+    content = content_make(5, 12, 100);
     return open_snapshot();
 }
 
@@ -50,7 +50,7 @@ static void end(heddle_snapshot_t *s)
     heddle_snapshot_release(&s);
     heddle_snapshot_release(NULL);
     slots_close(&slots);
-    free(arena.bytes);
+    free(content.bytes);
 }
 
 Test(snapshot, tensors_in_order_of_name_with_their_bytes)
@@ -68,7 +68,7 @@ Test(snapshot, tensors_in_order_of_name_with_their_bytes)
         uint64_t offset = (uint64_t)((const uint8_t *)t.data - (const uint8_t *)s->region->view);
         cr_assert_eq(offset % 4096, 0);
         for (uint64_t b = 0; b < t.data_bytes; b += 97)
-            cr_assert_eq(((const uint8_t *)t.data)[b], arena_byte(5, offset + b));
+            cr_assert_eq(((const uint8_t *)t.data)[b], content_byte(5, offset + b));
     }
     heddle_tensor_t t = {.size = sizeof t};
     cr_assert_eq(heddle_snapshot_tensor(s, 12, &t), HEDDLE_ERR_USAGE);
@@ -145,7 +145,7 @@ Test(snapshot, views_hold_it_until_the_last_is_given_back)
     heddle_views_put(got[0]);
     cr_assert_eq(slot_readers(s), 0);
     slots_close(&slots);
-    free(arena.bytes);
+    free(content.bytes);
 }
 
 Test(snapshot, views_are_taken_all_or_none_and_once)
@@ -183,7 +183,7 @@ static heddle_snapshot_t *snapshot_of_all_types(void)
     rows[ROWS - 1].dtype = HEDDLE_DTYPE_F32;
     rows[ROWS - 1].ndim = 3;
     rows[ROWS - 1].dims = EMPTY;
-    arena = arena_of(5, rows, ROWS);
+    content = content_of(5, rows, ROWS);
     return open_snapshot();
 }
 

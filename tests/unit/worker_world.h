@@ -6,7 +6,7 @@
 
 #include "tests/contract/region_new.h"
 #include "core/errors.h"
-#include "tests/unit/worker_arena.h"
+#include "tests/unit/worker_content.h"
 #include "tests/lib/mem.h"
 #include "worker/adapter.h"
 
@@ -38,8 +38,9 @@ typedef struct {
     heddle_event_t events[EVENTS_MAX];
     uint32_t event_count;
     uint32_t redials;
-    bool deaf; /* the broker answers nothing */
-    bool cut;  /* send says GONE */
+    bool deaf;                  /* the broker answers nothing */
+    bool cut;                   /* send says GONE */
+    uint64_t piece_us, busy_us; /* so long a piece of its work takes, as memory in the making; until then */
     const char *cluster;
     /* The WELCOME to come. */
     uint64_t slots;
@@ -49,7 +50,7 @@ typedef struct {
     const char *refuse; /* JOIN is answered with this code */
 } worker_t;
 
-/* A publisher's end: an arena, shared. */
+/* A publisher's end: a content, shared. */
 typedef struct {
     transfer_t *t;
     region_t *region;
@@ -150,14 +151,18 @@ static void world_broker(worker_t *w)
 static bool turn_worker(worker_t *w, uint64_t *due_us)
 {
     uint32_t before = w->said_count;
+    worker_node_ops.readable(w->node); /* whether or not it is */
     uint64_t next = worker_node_ops.tick(w->node, world_now_us);
     world_broker(w);
     tr_event_t events[16];
     int n = w->io.tr->events(w->io.t, world_now_us, events, 16);
     for (int i = 0; i < n; i++) worker_node_ops.transfer(w->node, &events[i], world_now_us);
-    bool more = worker_node_ops.work(w->node, world_now_us);
+    bool more = world_now_us >= w->busy_us && worker_node_ops.work(w->node, world_now_us);
+    if (more) w->busy_us = world_now_us + w->piece_us;
     world_broker(w);
+    if (world_now_us < w->busy_us && next <= world_now_us) next = w->busy_us; /* it is due for its work */
     if (next < *due_us) *due_us = next;
+    if (world_now_us < w->busy_us && w->busy_us < *due_us) *due_us = w->busy_us;
     return n > 0 || more || w->said_count > before;
 }
 
@@ -260,7 +265,7 @@ static worker_t *worker_start(uint32_t index, tr_mode_t mode, const worker_opts_
     opts.label_count = 1;
     opts.seed = index + 1;
     opts.wake = world_wake;
-    cr_assert_eq(worker_node_new(&opts, &w->io, &w->node), HEDDLE_OK);
+    cr_assert_eq(worker_node_new(&opts, &w->io, &w->node, NULL), HEDDLE_OK);
     workers[index] = w;
     return w;
 }
@@ -278,7 +283,10 @@ static void worker_stop(uint32_t index)
     workers[index] = NULL;
 }
 
-static adapter_t *adapter_of(const worker_t *w) { return worker_node_adapter(w->node, 0); }
+__attribute__((unused)) static adapter_t *adapter_of(const worker_t *w)
+{
+    return worker_node_adapter(w->node, 0);
+}
 
 static worker_t *worker_joined(uint32_t index, const worker_opts_t *change)
 {
@@ -306,17 +314,17 @@ static origin_t *origin_start(uint32_t index, tr_mode_t mode)
     return o;
 }
 
-static void origin_serve(origin_t *o, const test_arena_t *a, uint64_t version)
+static void origin_serve(origin_t *o, const test_content_t *a, uint64_t version)
 {
     if (o->region) {
         transfer_mem_ops.unmap(o->t, o->region);
         region_unref(&o->region);
     }
-    cr_assert_eq(region_new(a->arena_bytes, &o->region, NULL), HEDDLE_OK);
-    memcpy(o->region->base, a->bytes, a->arena_bytes);
+    cr_assert_eq(region_new(a->content_bytes, &o->region, NULL), HEDDLE_OK);
+    memcpy(o->region->base, a->bytes, a->content_bytes);
     transfer_mem_ops.map(o->t, o->region);
     cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(version)), HEDDLE_OK);
-    cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(version), 0, a->arena_bytes), HEDDLE_OK);
+    cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(version), 0, a->content_bytes), HEDDLE_OK);
 }
 
 static void origin_stop(uint32_t index)
@@ -353,10 +361,10 @@ __attribute__((unused)) static msg_source_t source_worker(worker_t *w)
     return s;
 }
 
-static void announce_until(worker_t *w, const test_arena_t *a, uint64_t version, msg_source_t *sources,
+static void announce_until(worker_t *w, const test_content_t *a, uint64_t version, msg_source_t *sources,
                            uint32_t count, uint64_t deadline_ms)
 {
-    msg_part_t part = {a->region_bytes, a->manifest_bytes, a->manifest_digest};
+    msg_part_t part = {a->payload_bytes, a->manifest_bytes, a->manifest_digest};
     msg_t m = {.type = MSG_ANNOUNCE};
     m.announce = (msg_announce_t){.token = w->token,
                                   .version = version,
@@ -374,19 +382,19 @@ static void announce_until(worker_t *w, const test_arena_t *a, uint64_t version,
     tell_worker(w, &m);
 }
 
-static void announce_to(worker_t *w, const test_arena_t *a, uint64_t version, msg_source_t *sources,
+static void announce_to(worker_t *w, const test_content_t *a, uint64_t version, msg_source_t *sources,
                         uint32_t count)
 {
     announce_until(w, a, version, sources, count, 60000);
 }
 
-static void commit_to(worker_t *w, const test_arena_t *a, uint64_t version, uint64_t decision)
+static void commit_to(worker_t *w, const test_content_t *a, uint64_t version, uint64_t decision)
 {
     tell_worker(w, &(msg_t){.type = MSG_COMMIT, .commit = {w->token, version, decision, "policy", a->h1}});
 }
 
 /* Announces, fetches, commits: the whole way. */
-static void bring_version(worker_t *w, origin_t *o, const test_arena_t *a, uint64_t version,
+static void bring_version(worker_t *w, origin_t *o, const test_content_t *a, uint64_t version,
                           uint64_t decision)
 {
     origin_serve(o, a, version);
@@ -397,13 +405,13 @@ static void bring_version(worker_t *w, origin_t *o, const test_arena_t *a, uint6
     run_for(1000);
 }
 
-/* 0 when the slot's bytes are those of the arena. */
-static bool serves(worker_t *w, const test_arena_t *a, uint64_t version)
+/* 0 when the slot's bytes are those of the content. */
+static bool serves(worker_t *w, const test_content_t *a, uint64_t version)
 {
     slot_t *held = NULL;
     if (slots_acquire(worker_node_slots(w->node), 0, 0, &held)) return false;
     bool same = held->view.version == version && digest_equal(&held->h1, &a->h1) &&
-                !memcmp(held->region->view, a->bytes, a->arena_bytes);
+                !memcmp(held->region->view, a->bytes, a->content_bytes);
     slot_release(&held);
     return same;
 }

@@ -148,6 +148,14 @@ def parser() -> argparse.ArgumentParser:
                         help="bytes per second, each way by itself; default no limit")
     worker.add_argument("--data-device", metavar="IF",
                         help="network interface of the tensor bytes; default the one to the broker")
+    worker.add_argument("--host-share", metavar="DIR",
+                        help="directory, mode 0700, in which processes of this host share memory; default: "
+                             "in a network namespace")
+    worker.add_argument("--own-memory", action="store_true",
+                        help="copy every version, also one that another process of this host has in memory")
+    worker.add_argument("--verify", choices=("host", "each"), default="host",
+                        help="what is not copied: digested by one process of this host for all, or by this "
+                             "worker itself [host]")
     worker.add_argument("--insecure", action="store_true", help="allow addresses that are not loopback")
     common = p.add_argument_group("common options")
     common.add_argument("-o", "--output", choices=("table", "json"), default="table",
@@ -256,6 +264,7 @@ class Program:
         session = Session(broker=o.broker, adapters=self.adapters, name=self.name,
                           labels=dict(o.label) or None, slots=o.slots or 0,
                           max_rate=o.max_rate, join_timeout=o.join_timeout, data_device=o.data_device,
+                          own_memory=o.own_memory, verify_each=o.verify == "each", host_share=o.host_share,
                           insecure=o.insecure, broker_key=o.broker_key, key=o.key)
         began, warnings = time.monotonic(), self.relay.warnings
         is_told = False

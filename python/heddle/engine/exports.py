@@ -131,7 +131,7 @@ def _remove(path: Path) -> None:
     while path.is_dir() and not path.is_symlink():
         try:
             shutil.rmtree(path)
-        except FileNotFoundError:        # somebody else removes it too: what is left of it
+        except FileNotFoundError:        # another process removes it too: what is left of it
             continue
 
 

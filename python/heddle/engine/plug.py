@@ -203,7 +203,7 @@ class Plug:
                          adapter_of=exports.adapter_of)
         self._hands = [Hand(i, s, self._results, times) for i, s in enumerate(servers)]
         self._worker: Source | None = None
-        self._session = 0                # exports of an earlier session are nobody's
+        self._session = 0                # exports of an earlier session have no owner
         self._committed: dict[str, int] = {}        # adapter -> decided, and not here yet
         self._exporting: set[tuple[str, int]] = set()
         self._told: dict[int, str] = {}  # server -> what was said last of it
@@ -375,7 +375,7 @@ class Plug:
             self._exports.write(folder, lambda path: worker.export(event.adapter, event.version, path))
         except (HeddleError, OSError) as e:
             words = f"export to {self._exports.root}: {e}"
-        except Exception as e:           # else nobody would answer for the version
+        except Exception as e:           # else the version would have no answer
             words = f"export to {self._exports.root}: {unexpected(e)}"
         self._results.put("exported", session, event, folder, words,
                           round((time.monotonic() - began) * 1000, 1))

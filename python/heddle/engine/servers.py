@@ -96,8 +96,8 @@ class Server:
     unknown = ""                         # what it says of a name that it does not have
     not_there = ""                       # hint where these paths are missing
 
-    # Requests of one length that came together end together: what is told then is nobody, until the next
-    # ones are let in.
+    # Requests of one length that came together end together: the server then reports none running, until it
+    # admits the next ones.  So one look that finds none is not enough.
     IDLE_S, IDLE_LOOKS = 1.0, 6
     FOLLOWED_S = 3 * LAST_PAUSE_S        # a look so long ago is of another time that the name was dropped
 
@@ -178,7 +178,7 @@ class Server:
         """Whether requests that name it are under way, or may be.  A name counts as idle when there was
         nothing of it, nor anything that may be of it, at several looks in a row."""
         idle = self._idle.pop(name, None)        # a look that fails ends the row too
-        step, now = self._nobody(name, timeout_s), time.monotonic()
+        step, now = self._look(name, timeout_s), time.monotonic()
         if step is None:
             return True
         if idle is None or now - idle.looked > self.FOLLOWED_S:
@@ -193,7 +193,7 @@ class Server:
         del self._idle[name]
         return False
 
-    def _nobody(self, name: str, timeout_s: float) -> float | None:
+    def _look(self, name: str, timeout_s: float) -> float | None:
         """One look.  None: requests name it, or may.  Else when the step ended of which the server told: two
         looks at what one step left count as one."""
         raise NotImplementedError
@@ -375,7 +375,7 @@ class Vllm(Server):
         if answered != name:
             raise Refused(f"asked for {name}, {cut(str(answered))} answered", Kind.DOUBTFUL)
 
-    def _nobody(self, name: str, timeout_s: float) -> float | None:
+    def _look(self, name: str, timeout_s: float) -> float | None:
         told = self._told(timeout_s)
         if told.is_anything(name):
             return None
@@ -434,7 +434,7 @@ class Sglang(Server):
         except Late:
             raise Refused("requests that name it are under way", Kind.WAITING) from None
 
-    def _nobody(self, name: str, timeout_s: float) -> float | None:
+    def _look(self, name: str, timeout_s: float) -> float | None:
         """Only where it has no request at all."""
         try:
             loads = _parse(self._get("/v1/loads", timeout_s), "/v1/loads").get("loads")

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/answer_keys.h"
+#include "broker/questions/answer_versions.h"
+#include "broker/questions/answer_workers.h"
+#include "broker/questions/status_reasons.h"
+
+#include "core/clock.h"
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- adapters -------------------------------------------------------------------------------- */
+
+static json_t *adapter_row(const answer_view_t *b, const adapter_row_t *a)
+{
+    uint64_t subscribers = 0, current = 0, max_lag = 0;
+    for (size_t i = 0; i < b->members->worker_count; i++) {
+        const member_t *m = b->members->workers[i];
+        const member_sub_t *sub = member_is_ready(m) ? member_sub(m, a->name) : NULL;
+        if (!sub) continue;
+        uint64_t lag = sub_lag(a, m, sub);
+        subscribers++;
+        current += member_is_current(a, m, sub);
+        if (lag > max_lag) max_lag = lag;
+    }
+    const version_row_t *served = registry_active(a), *newest = registry_newest(a);
+    const digest_t *digest = served ? &served->digest : NULL;
+    json_t *active_part = !a->active
+                              ? json_null()
+                              : json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "version", part_count(a->active),
+                                          "decision", part_count(a->decision), "state",
+                                          rollout_lost_active(b->rollout, a) ? "lost" : "active", "tag",
+                                          part_tag(a->name, a->active, digest), "digest", part_digest(digest),
+                                          "since_at", part_time(a->decided_ms));
+    json_t *newest_part =
+        !newest ? json_null()
+                : json_pack("{s:o, s:s, s:o}", "version", part_count(newest->version), "state",
+                            rollout_state(b->rollout, a, newest), "digest", part_digest(&newest->digest));
+    json_t *held_part = !a->held ? json_null()
+                                 : json_pack("{s:o, s:o, s:o}", "by", part_text(a->held_by), "at",
+                                             part_time(a->decided_ms), "version", part_count(a->active));
+    const writer_row_t *w = &a->writer;
+    json_t *writer_part = !w->token
+                              ? json_null()
+                              : json_pack("{s:s, s:o, s:o, s:o}", "name", w->name, "host", part_text(w->host),
+                                          "pid", part_number(w->pid), "since_at", part_time(w->since_ms));
+    /* The base model that matters is that of the version that is served, or of the newest one. */
+    const version_row_t *model = served ? served : registry_newest_live(a);
+    if (!model) model = newest;
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name", a->name, "active",
+                     active_part, "newest", newest_part, "held", held_part, "writer", writer_part,
+                     "base_model", part_text(model ? model->base_model : NULL), "version_count",
+                     part_count(a->version_count), "subscriber_count", part_count(subscribers),
+                     "current_count", part_count(current), "max_lag", part_count(max_lag));
+}
+
+/* The adapters after q->after_name that fit, each once: those that were published to, and those that READY
+ * workers only subscribe to.  The latter show a name that was mistyped.  A page begins after the last name of
+ * the page before, so no cursor is kept here. */
+static json_t *adapters_list(const answer_view_t *b, const msg_query_t *q, answer_page_t *page)
+{
+    const registry_t *r = b->registry;
+    const char *after = q->after_name ? q->after_name : "";
+    size_t most = r->adapter_count, count = 0;
+    for (size_t i = 0; i < b->members->worker_count; i++) most += b->members->workers[i]->sub_count;
+    const char **names = calloc(most + 1, sizeof *names);
+    if (!names) return NULL;
+    for (size_t i = 0; i < r->adapter_count; i++)
+        if (strcmp(r->adapters[i]->name, after) > 0 && !registry_is_vacant(r->adapters[i]))
+            names[count++] = r->adapters[i]->name;
+    for (size_t i = 0; i < b->members->worker_count; i++) {
+        const member_t *m = b->members->workers[i];
+        for (uint32_t k = 0; member_is_ready(m) && k < m->sub_count; k++)
+            if (strcmp(m->subs[k].adapter, after) > 0) names[count++] = m->subs[k].adapter;
+    }
+    if (count) qsort(names, count, sizeof *names, text_order);
+
+    rows_t rows;
+    rows_init(&rows, q->limit, ANSWER_PAGE_ROWS);
+    for (size_t i = 0; i < count; i++) {
+        if (i && !strcmp(names[i - 1], names[i])) continue; /* many workers subscribe to one adapter */
+        const adapter_row_t *a = registry_adapter(r, names[i]);
+        adapter_row_t nothing = {0}; /* only subscribed to: it has a name, and no more */
+        error_text(nothing.name, sizeof nothing.name, names[i]);
+        if (!rows_add(&rows, adapter_row(b, a ? a : &nothing))) break;
+        error_text(page->next_name, sizeof page->next_name, names[i]);
+    }
+    free(names);
+    page->more = rows.full;
+    return rows_end(&rows);
+}
+
+static int answer_adapters(const answer_view_t *b, const msg_query_t *q, answer_page_t *page,
+                           heddle_error_t *error)
+{
+    page->body = part_body("adapters", true, json_pack("{s:o}", "adapters", adapters_list(b, q, page)));
+    return page->body ? HEDDLE_OK : part_no_memory(error);
+}
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+#define WARNINGS_LOST 32u /* adapters that are warned of by name */
+
+/* Warnings are listed by time, the oldest first. */
+static bool warn(json_t *list, uint64_t at_ms, const char *name, const char *message)
+{
+    char time[25];
+    clock_text(at_ms, time);
+    size_t at = json_array_size(list);
+    while (at && strcmp(json_string_value(json_object_get(json_array_get(list, at - 1), "at")), time) > 0)
+        at--;
+    return json_array_insert_new(
+               list, at,
+               json_pack("{s:s, s:s, s:o}", "at", time, "name", name, "message", part_text(message))) == 0;
+}
+
+/* Warns of a disk that takes no records, of processes that belong to another cluster, of keys that were
+ * refused, and of adapters whose active version is lost. */
+static json_t *warnings_part(const answer_view_t *b)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    char text[ROLLOUT_TEXT];
+    if (ok && b->is_read_only) {
+        text_printf(text, sizeof text, "the broker takes no records: %s", b->read_only_why);
+        ok = warn(list, b->read_only_ms, "broker.read_only", text);
+    }
+    for (size_t i = 0; ok && i < STRANGERS_MAX; i++) {
+        const stranger_t *s = &b->foreign->rows[i], *key = &b->refused->rows[i];
+        if (stranger_is_listed(s, b->now.us)) ok = warn(list, s->heard_ms, "broker.other_cluster", s->text);
+        bool is_refused = key->lacks_role || !auth_is_live(auth_key(b->auth, key->id));
+        if (ok && is_refused && stranger_is_listed(key, b->now.us))
+            ok = warn(list, key->heard_ms, "keys.refused", key->text);
+    }
+    /* Only WARNINGS_LOST adapters are named, because the answer must fit into one message; the others are
+     * counted. */
+    size_t count = 0;
+    for (size_t i = 0; ok && i < b->registry->adapter_count; i++) {
+        const adapter_row_t *a = b->registry->adapters[i];
+        const track_t *t = rollout_lost_active(b->rollout, a);
+        if (!t || ++count > WARNINGS_LOST) continue;
+        rollout_lost_text(b->rollout, a, text, sizeof text);
+        ok = warn(list, t->lost_ms ? t->lost_ms : b->started_ms, "version.lost", text);
+    }
+    if (ok && count > WARNINGS_LOST) {
+        text_printf(text, sizeof text, "%zu more adapters have lost their active version: `heddle adapters`",
+                    count - WARNINGS_LOST);
+        ok = warn(list, b->now.wall_ms, "version.lost", text);
+    }
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
+static int answer_status(const answer_view_t *b, const msg_query_t *q, answer_page_t *page,
+                         heddle_error_t *error)
+{
+    /* Null, unless members reported greater numbers than the registry had: then it is an older copy. */
+    json_t *restored = !b->restored.at_ms ? json_null()
+                                          : json_pack("{s:o, s:o, s:o}", "from", part_text(b->restored.from),
+                                                      "at", part_time(b->restored.at_ms), "message",
+                                                      part_text(b->restored.message));
+    json_t *broker =
+        json_pack("{s:s, s:s?, s:s, s:o, s:o, s:s, s:{s:i, s:i}, s:o, s:o, s:s, s:s, s:o, s:o, s:o}",
+                  "endpoint", b->endpoint, "public_key", b->public_key, "cluster", b->cluster, "epoch",
+                  part_count(b->registry->epoch), "pid", part_count(b->pid), "heddle", heddle_version(),
+                  "wire", "min", (int)WIRE_VERSION_MIN, "max", (int)WIRE_VERSION_MAX, "uptime_ms",
+                  part_ms(b->now.us - b->started_us), "now_at", part_time(b->now.wall_ms), "state",
+                  b->is_read_only ? "read_only" : "ready", "data_dir", b->data_dir, "registry_bytes",
+                  part_count(b->registry_bytes), "restored", restored, "settling_ms", part_settling(b));
+    uint64_t adapters = 0, versions = 0, ready = 0, lost = 0, writers = 0;
+    for (size_t i = 0; i < b->registry->adapter_count; i++) {
+        adapters += !registry_is_vacant(b->registry->adapters[i]);
+        versions += b->registry->adapters[i]->version_count;
+        writers += b->registry->adapters[i]->writer.token != 0;
+    }
+    for (size_t i = 0; i < b->members->worker_count; i++) {
+        ready += b->members->workers[i]->state == MEMBER_READY;
+        lost += b->members->workers[i]->state == MEMBER_LOST;
+    }
+    json_t *count = json_pack("{s:o, s:o, s:o, s:o, s:o}", "adapters", part_count(adapters), "versions",
+                              part_count(versions), "workers_ready", part_count(ready), "workers_lost",
+                              part_count(lost), "writers", part_count(writers));
+    page->body = part_body("status", true,
+                           json_pack("{s:o, s:o, s:o, s:o, s:o}", "broker", broker, "warnings",
+                                     warnings_part(b), "reasons", status_reasons_part(b), "count", count,
+                                     "adapters", adapters_list(b, q, page)));
+    return page->body ? HEDDLE_OK : part_no_memory(error);
+}
+
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static json_t *event_part(const event_row_t *e, uint64_t epoch)
+{
+    json_t *data = json_object(); /* has only what this type of event has */
+    bool ok = data;
+    if (ok && e->decision) ok = json_object_set_new(data, "decision", part_count(e->decision)) == 0;
+    if (ok && e->token) ok = json_object_set_new(data, "token", part_count(e->token)) == 0;
+    const char *key = e->type == EVENT_SOURCE_LOST ? "source" : "by";
+    if (ok && e->other[0]) ok = json_object_set_new(data, key, part_text(e->other)) == 0;
+    if (ok && e->bytes >= 0) ok = json_object_set_new(data, "bytes", part_count((uint64_t)e->bytes)) == 0;
+    if (ok && e->duration_ms >= 0)
+        ok = json_object_set_new(data, "duration_ms", part_count((uint64_t)e->duration_ms)) == 0;
+    if (!ok) {
+        json_decref(data);
+        return NULL;
+    }
+    return part_body("event", true,
+                     json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "seq",
+                               part_count(e->seq), "epoch", part_count(epoch), "at", part_time(e->at_ms),
+                               "type", events_name(e->type), "adapter", part_text(e->adapter), "version",
+                               part_number(e->version), "worker", part_text(e->worker), "code",
+                               part_code(e->code), "message", part_text(e->message), "data", data));
+}
+
+static int answer_events(const answer_view_t *b, const msg_query_t *q, answer_page_t *page,
+                         heddle_error_t *error)
+{
+    const events_t *ev = b->events;
+    events_filter_t filter = {.epoch = q->epoch, .after = q->after, .adapter = q->name, .worker = q->worker};
+    bool has_gap = false;
+    uint64_t seq = events_begin(ev, &filter, &has_gap);
+    rows_t rows;
+    rows_init(&rows, q->limit, ANSWER_PAGE_EVENTS);
+    if (has_gap) {
+        /* Stands for the events that are gone.  It has the number before the first event that is kept, and
+         * the time of that, so that numbers and times still rise; and a code, since what is gone may have
+         * been a failure: a reader that looks for codes sees it. */
+        const event_row_t *next = events_at(ev, seq);
+        event_row_t gap = {.seq = seq - 1,
+                           .at_ms = next ? next->at_ms : b->now.wall_ms,
+                           .type = EVENT_GAP,
+                           .bytes = -1,
+                           .duration_ms = -1};
+        if (q->epoch && q->epoch != ev->epoch)
+            events_message(&gap, HEDDLE_ERR_GONE,
+                           "the broker was started again: what epoch %llu had after %llu is gone",
+                           (unsigned long long)q->epoch, (unsigned long long)q->after);
+        else
+            events_message(&gap, HEDDLE_ERR_GONE, "events %llu to %llu are no longer kept",
+                           (unsigned long long)q->after, (unsigned long long)(seq - 1));
+        rows_add(&rows, event_part(&gap, ev->epoch));
+    }
+    for (; seq <= ev->last_seq; seq++) {
+        const event_row_t *e = events_at(ev, seq);
+        if (e && events_match(e, &filter) && !rows_add(&rows, event_part(e, ev->epoch))) break;
+    }
+    page->more = rows.full;
+    page->next = seq;
+    /* The oldest event that is kept, whatever was asked for: a reader that asks by time sees the gap. */
+    const event_row_t *first = events_at(ev, events_first(ev));
+    page->body = part_body("events", true,
+                           json_pack("{s:o, s:o, s:o, s:o, s:o, s:b}", "events", rows_end(&rows), "first_seq",
+                                     part_count(events_first(ev)), "first_at",
+                                     part_time(first ? first->at_ms : 0), "next", part_count(seq), "epoch",
+                                     part_count(ev->epoch), "more", (int)page->more));
+    return page->body ? HEDDLE_OK : part_no_memory(error);
+}
+
+/* ---- which ----------------------------------------------------------------------------------- */
+
+/* The table of answers.  Questions that wait are answered in query.c. */
+int answer_page(const answer_view_t *b, const msg_query_t *q, answer_page_t *ret_page, heddle_error_t *error)
+{
+    static const struct {
+        const char *op;
+        int (*page)(const answer_view_t *b, const msg_query_t *q, answer_page_t *page, heddle_error_t *error);
+    } PAGES[] = {{"status", answer_status},   {"adapters", answer_adapters}, {"versions", answer_versions},
+                 {"workers", answer_workers}, {"events", answer_events},     {"keys", answer_keys}};
+    answer_page_t page = {0};
+    for (size_t i = 0; i < sizeof PAGES / sizeof *PAGES; i++) {
+        if (!q->op || strcmp(q->op, PAGES[i].op) != 0) continue;
+        int rc = PAGES[i].page(b, q, &page, error);
+        if (rc == HEDDLE_OK) *ret_page = page;
+        return rc;
+    }
+    int rc = error_fail(error, HEDDLE_ERR_USAGE, "the broker has no answer to \"%.64s\"", q->op ? q->op : "");
+    error_contrast(error, "status, adapters, versions, workers, events, wait, activate or verify", q->op);
+    return rc;
+}

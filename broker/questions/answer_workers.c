@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/answer_workers.h"
+#include "broker/questions/why.h"
+
+#include "core/errors.h"
+#include "core/option.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- one subscription ------------------------------------------------------------------------ */
+
+/* The earlier versions that the worker keeps, to go back to without another fetch. */
+static json_t *kept_part(const answer_view_t *b, const member_t *m, const adapter_row_t *a)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    for (size_t i = 0; ok && a && i < a->version_count; i++) {
+        const version_row_t *v = a->versions[i];
+        const track_t *t = registry_is_live(v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
+        const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
+        if (c && c->state == COPY_KEPT) ok = json_array_append_new(list, part_count(v->version)) == 0;
+    }
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
+/* What a worker has of an adapter, and what is wrong with it. */
+static json_t *subscription_part(const answer_view_t *b, const member_t *m, const member_sub_t *sub)
+{
+    const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
+    const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
+    const digest_t *digest = v ? &v->digest : NULL;
+    const track_t *next = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
+    const copy_row_t *c = next ? track_copy(next, m->name) : NULL;
+    why_sub_t why;
+    why_sub(b, m, sub, &why);
+    bool is_cut_off = c && c->cut_off_us;
+    const member_t *source = is_cut_off ? NULL : membership_source(b->members, sub->source);
+    json_t *fetching =
+        !sub->fetching
+            ? json_null()
+            : json_pack("{s:o, s:o, s:o, s:o, s:o}", "version", part_count(sub->fetching), "bytes_done",
+                        part_count(sub->bytes_done), "data_bytes", part_count(sub->data_bytes), "source",
+                        part_text(source ? source->name : NULL), "rate_bytes", part_number(why.rate_bytes));
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
+                     sub->adapter, "version", part_number(sub->version), "decision",
+                     part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
+                     "digest", part_digest(digest), "state", part_text(why.state), "code",
+                     part_code(why.code), "message", part_text(why.code ? why.message : NULL), "lag",
+                     part_count(sub_lag(a, m, sub)), "since_at", part_time(why.since_ms), "held_count",
+                     part_count(sub->held_count), "fetching", fetching, "note", part_text(why.note), "kept",
+                     kept_part(b, m, a));
+}
+
+/* By name: a worker lists its subscriptions in the order of its command line. */
+static json_t *subs_part(const answer_view_t *b, const member_t *m)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    for (uint32_t i = 0; ok && i < m->sub_count; i++) {
+        size_t at = json_array_size(list);
+        while (at > 0 && strcmp(json_string_value(json_object_get(json_array_get(list, at - 1), "name")),
+                                m->subs[i].adapter) > 0)
+            at--;
+        ok = json_array_insert_new(list, at, subscription_part(b, m, &m->subs[i])) == 0;
+    }
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
+/* ---- one worker ------------------------------------------------------------------------------ */
+
+/* Labels were checked by JOIN, so each has a "=". */
+static json_t *labels_part(const member_t *m)
+{
+    json_t *labels = json_object();
+    bool ok = labels;
+    for (uint32_t i = 0; ok && i < m->label_count; i++) {
+        const char *equals = strchr(m->labels[i], '=');
+        if (equals)
+            ok = json_object_setn_new(labels, m->labels[i], (size_t)(equals - m->labels[i]),
+                                      json_string(equals + 1)) == 0;
+    }
+    if (ok) return labels;
+    json_decref(labels);
+    return NULL;
+}
+
+static json_t *texts_part(char *const *texts, uint32_t count)
+{
+    json_t *list = json_array();
+    bool ok = list;
+    for (uint32_t i = 0; ok && i < count; i++) ok = json_array_append_new(list, json_string(texts[i])) == 0;
+    if (ok) return list;
+    json_decref(list);
+    return NULL;
+}
+
+static json_t *worker_part(const answer_view_t *b, const member_t *m)
+{
+    /* Current: it serves the active version of every adapter that it subscribed to. */
+    bool is_current = member_is_ready(m);
+    for (uint32_t i = 0; is_current && i < m->sub_count; i++)
+        is_current = member_is_current(registry_adapter(b->registry, m->subs[i].adapter), m, &m->subs[i]);
+    json_t *group = !m->group[0] ? json_null()
+                                 : json_pack("{s:s, s:o, s:o}", "name", m->group, "rank", part_count(m->rank),
+                                             "ranks", part_count(m->ranks));
+    json_t *transport =
+        json_pack("{s:o, s:o, s:o, s:o, s:s, s:o, s:o}", "backend", part_text(m->backend), "ucx",
+                  part_text(m->ucx), "devices", texts_part(m->devices, m->device_count), "addresses",
+                  texts_part(m->addresses, m->address_count), "memory", m->place ? "shared" : "own",
+                  "memory_why", part_text(m->unheld), "host_share", part_text(m->host_share));
+    /* Before the first heartbeat only the number of slots that JOIN asked for is known. */
+    const msg_counts_t *c = &m->counts;
+    bool told = c->slots_total > 0;
+    uint64_t total = told ? c->slots_total : m->slots * m->sub_count;
+    json_t *slots = json_pack("{s:o, s:o, s:o}", "total", part_count(total), "free",
+                              told ? part_count(c->slots_free) : json_null(), "held",
+                              told ? part_count(c->slots_held) : json_null());
+    json_t *counters =
+        json_pack("{s:o, s:o, s:o, s:o, s:o}", "bytes_in", part_count(c->bytes_in), "bytes_out",
+                  part_count(c->bytes_out), "chunks_bad", part_count(c->chunks_bad), "retries",
+                  part_count(c->retries), "fenced", part_count(c->fenced));
+    bool has_memory = c->own_bytes || c->held_bytes;
+    json_t *memory = json_pack("{s:o, s:o}", "own_bytes", has_memory ? part_count(c->own_bytes) : json_null(),
+                               "held_bytes", has_memory ? part_count(c->held_bytes) : json_null());
+    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
+                     m->name, "token", part_count(m->token), "state", member_state_name(m->state), "current",
+                     (int)is_current, "host", part_text(m->host), "pid", part_number(m->pid), "labels",
+                     labels_part(m), "group", group, "joined_at", part_time(m->joined_ms), "heartbeat_age_ms",
+                     part_count(member_silent_ms(m, b->now.us)), "transport", transport, "slots", slots,
+                     "memory", memory, "adapters", subs_part(b, m), "counters", counters);
+}
+
+/* ---- the page -------------------------------------------------------------------------------- */
+
+int answer_workers(const answer_view_t *b, const msg_query_t *q, answer_page_t *page, heddle_error_t *error)
+{
+    const char *name = q->name && *q->name ? q->name : NULL;
+    if (name && !membership_worker(b->members, name)) {
+        error_fail(error, HEDDLE_ERR_NOT_FOUND, "there is no worker \"%s\"", name);
+        error_where(error, NULL, 0, name, NULL);
+        const char **names = calloc(b->members->worker_count + 1, sizeof *names);
+        for (size_t i = 0; names && i < b->members->worker_count; i++)
+            names[i] = b->members->workers[i]->name;
+        option_unknown_name(name, names, "`heddle workers` lists them; lost and left ones for 10 minutes",
+                            error);
+        if (registry_adapter(b->registry, name))
+            error_hint(error, "that is an adapter: `heddle versions %.128s` lists its versions", name);
+        free(names);
+        return HEDDLE_ERR_NOT_FOUND;
+    }
+    rows_t rows;
+    rows_init(&rows, q->limit, ANSWER_PAGE_ROWS);
+    for (size_t i = 0; i < b->members->worker_count; i++) {
+        const member_t *m = b->members->workers[i];
+        if (name ? strcmp(m->name, name) != 0 : q->after_name && strcmp(m->name, q->after_name) <= 0)
+            continue;
+        if (!rows_add(&rows, worker_part(b, m))) break;
+        memcpy(page->next_name, m->name, sizeof page->next_name);
+    }
+    page->more = rows.full;
+    page->body =
+        part_body("workers", true,
+                  json_pack("{s:o, s:o}", "settling_ms", part_settling(b), "workers", rows_end(&rows)));
+    return page->body ? HEDDLE_OK : part_no_memory(error);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/status_reasons.h"
+
+#include "broker/questions/why.h"
+#include "broker/registry/decision.h"
+#include "core/errors.h"
+#include "core/units.h"
+
+#include <string.h>
+
+typedef struct {
+    json_t *list; /* NULL: memory ran out */
+    size_t count; /* of all, also those that are not listed */
+} reasons_t;
+
+typedef struct {
+    const char *name, *adapter, *worker;
+    uint64_t since_ms; /* 0: not known */
+} subject_t;
+
+static void add(reasons_t *r, const subject_t *about, const char *message)
+{
+    if (!r->list || ++r->count > STATUS_REASONS_MAX) return;
+    json_t *row = json_pack("{s:s, s:o, s:o, s:o, s:o}", "name", about->name, "adapter",
+                            part_text(about->adapter), "worker", part_text(about->worker), "since_at",
+                            part_time(about->since_ms), "message", part_text(message));
+    if (json_array_append_new(r->list, row) == 0) return;
+    json_decref(r->list);
+    r->list = NULL;
+}
+
+static void of_broker(const answer_view_t *b, reasons_t *r)
+{
+    char text[ROLLOUT_TEXT], time[16];
+    uint64_t settling_us = rollout_settling_us(b->rollout, b->members, b->now.us);
+    if (b->is_read_only) {
+        text_printf(text, sizeof text, "the broker takes no records: %s", b->read_only_why);
+        add(r, &(subject_t){"broker.read_only", NULL, NULL, b->read_only_ms}, text);
+    }
+    if (settling_us) {
+        units_ms_text((double)settling_us / 1000, time);
+        text_printf(text, sizeof text, "the broker has just started, and decides nothing for %s", time);
+        add(r, &(subject_t){"broker.settling", NULL, NULL, b->started_ms}, text);
+    }
+    if (b->restored.at_ms)
+        add(r, &(subject_t){"broker.restored", NULL, NULL, b->restored.at_ms}, b->restored.message);
+    for (size_t i = 0; i < STRANGERS_MAX; i++) {
+        const stranger_t *s = &b->foreign->rows[i];
+        if (stranger_is_listed(s, b->now.us))
+            add(r, &(subject_t){"broker.other_cluster", NULL, NULL, s->heard_ms}, s->text);
+    }
+}
+
+/* A lost active version says that the adapter is held, if it is. */
+static void of_adapter(const answer_view_t *b, const adapter_row_t *a, reasons_t *r)
+{
+    char text[ROLLOUT_TEXT];
+    heddle_error_t why;
+    const track_t *lost = rollout_lost_active(b->rollout, a);
+    if (lost) {
+        rollout_lost_text(b->rollout, a, text, sizeof text);
+        add(r, &(subject_t){"version.lost", a->name, NULL, lost->lost_ms ? lost->lost_ms : b->started_ms},
+            text);
+    } else if (a->held) {
+        rollout_held_text(b->rollout, a, text, sizeof text);
+        add(r, &(subject_t){"adapter.held", a->name, NULL, a->decided_ms}, text);
+    }
+    const version_row_t *v = registry_newest(a);
+    const track_t *t = v && v->version != a->active ? rollout_track(b->rollout, a->name, v->version) : NULL;
+    if (v && v->state == VERSION_FAILED && registry_reason(a, v, &why)) {
+        text_printf(text, sizeof text, "%s@%llu, the newest version, has failed: %s: %s", a->name,
+                    (unsigned long long)v->version, heddle_err_name(why.code), why.message);
+        add(r, &(subject_t){"version.failed", a->name, NULL, v->ended_ms}, text);
+    } else if (t && registry_is_live(v) && t->bytes == BYTES_LOST) {
+        rollout_lost_reason(t, &why);
+        add(r, &(subject_t){"version.lost", a->name, NULL, t->lost_ms ? t->lost_ms : b->started_ms},
+            why.message);
+    }
+}
+
+/* The worker does not serve the active version, and had the time to serve one of those that were active.  A
+ * later decision does not begin that time anew: a worker that refuses each version would never be listed.
+ * Where the bytes are lost, the adapter has that as its reason. */
+static void of_subscription(const answer_view_t *b, const member_t *m, const member_sub_t *sub, reasons_t *r)
+{
+    const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
+    uint64_t active = a ? active_for(a, m) : 0;
+    if (!active || !sub->behind_ms || rollout_lost_active(b->rollout, a)) return;
+    uint64_t late_us = b->now.wall_ms > sub->behind_ms ? (b->now.wall_ms - sub->behind_ms) * 1000 : 0;
+    if (late_us <= STATUS_REASON_LATE_US) return;
+    char text[ROLLOUT_TEXT], time[16];
+    units_ms_text((double)late_us / 1000, time);
+    text_printf(text, sizeof text, "%s has not served the active version of %s, now %s@%llu, for %s", m->name,
+                a->name, a->name, (unsigned long long)active, time);
+    /* Why, in the words of `workers`. */
+    why_sub_t why;
+    why_sub(b, m, sub, &why);
+    const char *code = why.code ? heddle_err_name(why.code) : "",
+               *message = why.code ? why.message : why.note;
+    if (!message) message = "";
+    size_t used = strlen(text);
+    if (*code || *message)
+        text_printf(text + used, sizeof text - used, ": %s%s%s", code, *code && *message ? ": " : "",
+                    message);
+    add(r, &(subject_t){"worker.behind", a->name, m->name, sub->behind_ms}, text);
+}
+
+/* What it serves has gone bad in its memory.  It serves on, for there is nothing better. */
+static void of_damage(const answer_view_t *b, const member_t *m, const member_sub_t *sub, reasons_t *r)
+{
+    char text[ROLLOUT_TEXT];
+    const copy_row_t *c = copy_of(rollout_track(b->rollout, sub->adapter, sub->version), m);
+    if (!c || !c->is_bad) return;
+    text_printf(text, sizeof text, "%s serves %s@%llu: %s", m->name, sub->adapter,
+                (unsigned long long)sub->version, copy_message(c));
+    add(r, &(subject_t){"worker.damaged", sub->adapter, m->name, c->bad_ms}, text);
+}
+
+static void of_worker(const answer_view_t *b, const member_t *m, reasons_t *r)
+{
+    char text[ROLLOUT_TEXT];
+    if (m->state == MEMBER_LOST) {
+        text_printf(text, sizeof text, "%s is lost: %s", m->name, m->end_message);
+        add(r, &(subject_t){"worker.lost", NULL, m->name, m->ended_ms}, text);
+    }
+    for (uint32_t i = 0; member_is_ready(m) && i < m->sub_count; i++) {
+        of_subscription(b, m, &m->subs[i], r);
+        of_damage(b, m, &m->subs[i], r);
+    }
+}
+
+json_t *status_reasons_part(const answer_view_t *b)
+{
+    reasons_t r = {.list = json_array()};
+    char text[64];
+    of_broker(b, &r);
+    for (size_t i = 0; i < b->registry->adapter_count; i++) of_adapter(b, b->registry->adapters[i], &r);
+    for (size_t i = 0; i < b->members->worker_count; i++) of_worker(b, b->members->workers[i], &r);
+    if (!r.list || r.count <= STATUS_REASONS_MAX) return r.list;
+    text_printf(text, sizeof text, "%zu more reasons are not listed", r.count - STATUS_REASONS_MAX);
+    r.count = 0; /* the list has room for this one */
+    add(&r, &(subject_t){.name = "more"}, text);
+    return r.list;
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/timing.h"
+
+#include "core/errors.h"
+#include "core/limits.h"
+
+#include <heddle/publisher.h>
+#include <string.h>
+
+/* The clocks of workers and broker differ: so much more may be in the phases than in the whole. */
+#define FITS_US 50000u
+/* What is in no phase of the slowest worker is mentioned from this part of the whole on, and this time. */
+#define REST_PART 0.2
+#define REST_US 100000u
+#define REST_TEXT (LIMIT_GONE * (HEDDLE_NAME_MAX + 48u) + 48u)
+
+/* ---- which worker was the slowest ---- */
+
+/* copy NULL: none is known */
+typedef struct {
+    const copy_row_t *copy;
+    const char *phase;
+    uint64_t us, sum_us;
+    /* after the phases, until the end: it had no source, or its application was busy with another version */
+    uint64_t sourceless_us, busy_us;
+} slowest_t;
+
+/* The rollout waited for a worker, which may be gone by now. */
+static bool has_awaited(const track_t *t)
+{
+    return tally_present(&t->tally, true) + tally_gone(&t->tally) > 0;
+}
+
+/* The phases that the worker has measured: the longest, and the sum of all. */
+static slowest_t measured(const copy_row_t *c)
+{
+    struct {
+        const char *name;
+        uint64_t us;
+    } phases[] = {{"connect", c->connect_us}, {"fetch", c->fetch_us}, {"stage", c->stage_us}};
+    slowest_t s = {.copy = c};
+    for (size_t k = 0; k < sizeof phases / sizeof *phases; k++) {
+        s.sum_us += phases[k].us;
+        if (phases[k].us > s.us) s.us = phases[k].us, s.phase = phases[k].name;
+    }
+    return s;
+}
+
+/* The phase in which the copy is, or has failed.  A fetch is connecting until a source has answered. */
+static const char *phase_now(const copy_row_t *c)
+{
+    const char *phase = copy_phase(c);
+    bool has_answer = c->is_connected || c->connect_us;
+    if (!strcmp(phase, "verify")) return "fetch"; /* which it is within */
+    return !strcmp(phase, "fetch") && !has_answer ? "connect" : phase;
+}
+
+/* Of a version that was decided. */
+static slowest_t slowest_of(const track_t *t, uint64_t took_us)
+{
+    slowest_t slowest = {0};
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        slowest_t s = measured(c);
+        bool counts = has_awaited(t) ? c->is_eligible : copy_holds(c) && s.sum_us <= took_us + FITS_US;
+        if (counts && s.sum_us > slowest.sum_us) slowest = s;
+    }
+    return slowest;
+}
+
+/* Of a version that is on its way: the worker that is furthest behind. */
+static const copy_row_t *awaited_copy(const track_t *t)
+{
+    const copy_row_t *last = NULL;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        bool counts = copy_in_flight(c) && (c->is_eligible || !has_awaited(t));
+        bool is_behind =
+            counts && last &&
+            (c->state < last->state || (c->state == last->state && c->bytes_done < last->bytes_done));
+        if (counts && (!last || is_behind)) last = c;
+    }
+    return last;
+}
+
+/* ---- what else took time ---- */
+
+/* "waiting for w2, lost when its lease ended; for w5, which left; and for 3 others".  One that was gone
+ * before the slowest worker was ready took no time of the rest. */
+static void write_gone(const track_t *t, uint64_t ready_ms, char text[REST_TEXT])
+{
+    static const char *const HOW[] = {[GONE_LEFT] = "which left",
+                                      [GONE_LOST] = "lost when its lease ended",
+                                      [GONE_SHUT_OUT] = "whose key was revoked",
+                                      [GONE_STARTED_AGAIN] = "which was started again"};
+    size_t used = 0;
+    uint32_t others = t->gone_count > LIMIT_GONE ? t->gone_count - LIMIT_GONE : 0;
+    for (uint32_t i = others; i < t->gone_count; i++) {
+        const gone_row_t *g = &t->gone[i % LIMIT_GONE];
+        if (g->until_ms <= ready_ms) continue;
+        text_printf(text + used, REST_TEXT - used, "%sfor %s, %s", used ? "; " : "waiting ", g->worker,
+                    HOW[g->how]);
+        used += strlen(text + used);
+    }
+    if (used && others)
+        text_printf(text + used, REST_TEXT - used, "; and for %u other%s", others, others > 1 ? "s" : "");
+}
+
+/* Wall clock in ms; 0 if it was set back meanwhile. */
+static uint64_t span_us(uint64_t from_ms, uint64_t to_ms)
+{
+    return to_ms > from_ms ? (to_ms - from_ms) * 1000 : 0;
+}
+
+/* What both times have in common. */
+static uint64_t common_us(uint64_t from_ms, uint64_t to_ms, uint64_t other_from_ms, uint64_t other_to_ms)
+{
+    return span_us(from_ms > other_from_ms ? from_ms : other_from_ms,
+                   to_ms < other_to_ms ? to_ms : other_to_ms);
+}
+
+/* The part of the time that is in no phase of the slowest worker.  A hold or settling is named where most of
+ * the rest was spent under it. */
+static json_t *rest_part(const answer_view_t *b, const track_t *t, const version_row_t *v, uint64_t took_us,
+                         const slowest_t *s)
+{
+    char text[REST_TEXT];
+    uint64_t rest_us = took_us > s->sum_us ? took_us - s->sum_us : 0;
+    if (!t || rest_us < REST_US || (double)rest_us < REST_PART * (double)took_us) return json_null();
+    uint64_t until_ms = version_until_ms(v), ready_ms = v->created_ms + s->sum_us / 1000;
+    const adapter_hold_t *hold = t->hold.version ? &t->hold : &t->of->hold;
+    uint64_t held_until_ms = hold->until_ms ? hold->until_ms : until_ms;
+    uint64_t held_us = !hold->version ? 0 : common_us(ready_ms, until_ms, hold->since_ms, held_until_ms);
+    uint64_t settle_end_us = b->rollout->is_settled ? b->rollout->settled_us : b->now.us;
+    uint64_t settled_ms =
+        b->started_ms + (settle_end_us > b->started_us ? (settle_end_us - b->started_us) / 1000 : 0);
+    bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= until_ms;
+    bool is_settling = common_us(v->created_ms, until_ms, b->started_ms, settled_ms) > rest_us / 2;
+    bool is_publisher_gone = t->publisher_state == PUBLISHER_LOST || t->publisher_state == PUBLISHER_LEFT;
+    bool is_operator = v->activation == HEDDLE_ACTIVATION_MANUAL && (v->first_ms || t->phase == TRACK_STAGED);
+    text[0] = 0;
+    if (held_us > rest_us / 2)
+        text_printf(text, sizeof text, "held at %s@%llu", t->adapter, (unsigned long long)hold->version);
+    else if (is_started_between) text_printf(text, sizeof text, "the broker was away or settling");
+    else if (is_settling) text_printf(text, sizeof text, "the broker was settling");
+    else if (s->sourceless_us > rest_us / 2 && is_publisher_gone)
+        text_printf(text, sizeof text, "no source (its publisher %s was gone)", v->writer);
+    else if (s->sourceless_us > rest_us / 2)
+        text_printf(text, sizeof text, "no source answered %s", s->copy->worker);
+    else if (is_operator) text_printf(text, sizeof text, "waiting for heddle activate");
+    else write_gone(t, ready_ms, text);
+    if (!text[0] && s->busy_us > rest_us / 2)
+        text_printf(text, sizeof text, "%s was busy with its switch to %s@%llu", s->copy->worker, t->adapter,
+                    (unsigned long long)s->copy->busy_with);
+    if (!text[0] && s->copy && s->copy->busy_us > rest_us / 2)
+        text_printf(text, sizeof text, "%s was busy with another version", s->copy->worker);
+    if (!text[0] && s->copy && s->copy->announce_us > rest_us / 2)
+        text_printf(text, sizeof text, "before it was announced to %s", s->copy->worker);
+    bool was_queued = s->copy && s->copy->behind && s->copy->begun_us;
+    if (!text[0] && was_queued && s->copy->begun_us - t->created_us > rest_us / 2)
+        text_printf(text, sizeof text, "%s was queued behind %s@%llu", s->copy->worker, t->adapter,
+                    (unsigned long long)s->copy->behind);
+    if (!text[0] && !t->copy_count && !v->first_ms)
+        text_printf(text, sizeof text,
+                    t->phase == TRACK_WAITING ? "behind another version of the adapter"
+                                              : "waiting for a worker");
+    return json_pack("{s:o, s:o}", "ms", part_ms(rest_us), "message", part_text(text));
+}
+
+/* ---- all of it ---- */
+
+/* The workers that are there after a start may have joined when the version had long been active. */
+bool timing_knows_awaited(const answer_view_t *b, const version_row_t *v)
+{
+    return !v->first_ms || v->first_ms >= b->started_ms;
+}
+
+/* After it was active: the slowest switch of the workers that it waited for. */
+static json_t *switch_part(const track_t *t)
+{
+    const copy_row_t *last = NULL;
+    for (size_t i = 0; t && i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        bool counts = c->activate_us && (c->is_eligible || !has_awaited(t));
+        if (counts && (!last || c->activate_us > last->activate_us)) last = c;
+    }
+    return last ? json_pack("{s:s, s:o}", "worker", last->worker, "ms", part_ms(last->activate_us))
+                : json_null();
+}
+
+/* How long before the end of the version the copy had no source: since its worker reported that, or else
+ * since the broker lost the last one, and no more bytes came.  0: it had one, or all bytes. */
+static uint64_t sourceless_us(const track_t *t, const copy_row_t *c, const version_row_t *v, instant_t now)
+{
+    uint64_t since_us = c->cut_off_us;
+    if (!since_us && t->bytes > BYTES_GROWING)
+        since_us = t->sourceless_us > c->moved_us ? t->sourceless_us : c->moved_us;
+    if (!since_us || c->state > COPY_FETCHING) return 0;
+    uint64_t ended_us = now.us - span_us(v->ended_ms, now.wall_ms);
+    return ended_us > since_us ? ended_us - since_us : 0;
+}
+
+/* Of a version that ended and was never active: the worker that it failed at, or that was furthest behind.
+ * The time that this worker has not measured belongs to the phase in which it failed, or was at the end.  A
+ * worker that was loading then has measured no fetch: that lasted until all bytes were there.  A fetch ends
+ * with its last source.  The time in which its application was busy with another version is in no phase. */
+static slowest_t slowest_at_end(const track_t *t, const version_row_t *v, instant_t now)
+{
+    const copy_row_t *c = v->worker[0] ? track_copy(t, v->worker) : awaited_copy(t);
+    if (!c || (c->state != COPY_FAILED && !copy_in_flight(c))) return slowest_of(t, timing_whole_us(v));
+    bool is_failed = c->state == COPY_FAILED;
+    slowest_t s = measured(c);
+    if (is_failed && c->stage_us) return s; /* all of them */
+    uint64_t begun_us = c->behind && c->begun_us ? c->begun_us - t->created_us : c->announce_us;
+    uint64_t all_us = span_us(v->created_ms, is_failed ? c->since_ms : v->ended_ms);
+    s.sourceless_us = sourceless_us(t, c, v, now);
+    s.busy_us = c->busy_with ? span_us(c->since_ms, v->ended_ms) : 0;
+    uint64_t idle_us = s.sourceless_us + s.busy_us;
+    all_us -= idle_us < all_us ? idle_us : all_us;
+    uint64_t left_us = all_us > begun_us + s.sum_us ? all_us - begun_us - s.sum_us : 0;
+    uint64_t last_us = is_failed || s.sum_us || idle_us ? left_us : span_us(c->since_ms, v->ended_ms);
+    const char *phase = c->busy_with ? "fetch" : phase_now(c);
+    s.sum_us += left_us;
+    if (last_us >= s.us) s.us = last_us, s.phase = phase;
+    if (c->state == COPY_ARRIVED && left_us > last_us + s.us) s.us = left_us - last_us, s.phase = "fetch";
+    return s;
+}
+
+uint64_t timing_whole_us(const version_row_t *v) { return span_us(v->created_ms, version_until_ms(v)); }
+
+json_t *timing_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
+{
+    const track_t *t = timing_knows_awaited(b, v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
+    bool is_on_its_way = v->state == VERSION_STAGING;
+    uint64_t took_us = timing_whole_us(v);
+    slowest_t s = {0};
+    if (t && v->first_ms) s = slowest_of(t, took_us);
+    else if (t && !is_on_its_way) s = slowest_at_end(t, v, b->now);
+    const copy_row_t *c = is_on_its_way && t ? awaited_copy(t) : NULL;
+    if (c) s = (slowest_t){c, phase_now(c), span_us(c->since_ms, b->now.wall_ms), 0, 0, 0};
+    json_t *slowest = !s.copy ? json_null()
+                              : json_pack("{s:s, s:o, s:o}", "worker", s.copy->worker, "phase",
+                                          part_text(s.phase), "ms", part_ms(s.us));
+    uint64_t so_far_us = span_us(v->created_ms, b->now.wall_ms);
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? part_ms(took_us) : json_null(),
+        "so_far_ms", is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",
+        v->first_ms || is_on_its_way ? json_null() : part_ms(took_us), "slowest", slowest, "rest",
+        is_on_its_way ? json_null() : rest_part(b, t, v, took_us, &s), "switch", switch_part(t));
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/questions/timing.h (PURE): where the time of a version went.  One thread; nothing blocks. */
+#ifndef BROKER_TIMING_H
+#define BROKER_TIMING_H
+
+#include "broker/questions/json_parts.h"
+
+/* Which workers the decision waited for is known.  It is soft state, and a start loses it. */
+bool timing_knows_awaited(const answer_view_t *b, const version_row_t *v);
+/* From its record until it was first active, or ended without that. */
+uint64_t timing_whole_us(const version_row_t *v);
+/* {"took_ms", "so_far_ms", "ended_after_ms", "slowest", "rest", "switch"} of a version.  Only workers that
+ * the decision waited for count: one that joined later changes nothing.  Where none was there at the
+ * announcement, each worker counts whose phases fit into the time.  After a restart it is not known any more
+ * which ones those were: then no worker is named for a version that was active before. */
+json_t *timing_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v);
+
+#endif

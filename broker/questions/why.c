@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/questions/why.h"
+
+#include "core/errors.h"
+#include "core/units.h"
+
+#include <string.h>
+
+/* ---- a copy in progress ---- */
+
+/* Also where it was announced again, and the next heartbeat has not come yet.  A copy with a trouble, such as
+ * a former slot that is still read, has not begun. */
+bool why_copy_is_fetching(const track_t *t, const copy_row_t *c, const member_sub_t *sub)
+{
+    return sub->fetching == t->version && c->state <= COPY_FETCHING && !c->code;
+}
+
+/* A switch that was ordered just now says nothing, because most take next to no time. */
+#define SWITCH_QUIET_US 250000u
+
+/* The version is active for the member, which was ordered to switch to it, or to one before, a quarter of a
+ * second ago and has not answered.  False, and "": it is not so; t may be NULL then, and m.
+ *
+ * A worker that is to go back to what it serves has an active copy meanwhile: its application is in the midst
+ * of another switch. */
+static bool write_late_switch(const answer_view_t *b, const track_t *t, const member_t *m,
+                              char ret_note[WHY_NOTE_TEXT])
+{
+    const track_t *first = NULL;
+    const copy_row_t *c = m ? copy_of(t, m) : NULL, *busy = NULL;
+    ret_note[0] = 0;
+    if (c && copy_is_switching(c) && active_for(t->of->row, m) == t->version)
+        busy = copies_first_switch(t->of, m, &first);
+    uint64_t late_us = busy ? b->now.us - busy->switch_us : 0;
+    if (late_us <= SWITCH_QUIET_US) return false;
+    char time[16];
+    units_ms_text((double)late_us / 1000, time);
+    if (first == t)
+        text_printf(ret_note, WHY_NOTE_TEXT,
+                    "switching for %s: its application has not said that it switched", time);
+    else
+        text_printf(ret_note, WHY_NOTE_TEXT,
+                    "switching to %s@%llu for %s, then to %s@%llu: its application has not said that it "
+                    "switched",
+                    t->adapter, (unsigned long long)first->version, time, t->adapter,
+                    (unsigned long long)t->version);
+    return true;
+}
+
+/* What the worker does with a version that was announced to it, and that has no trouble. */
+static void write_progress(const answer_view_t *b, const track_t *t, const copy_row_t *c, const member_t *m,
+                           why_copy_t *p)
+{
+    char time[16];
+    const member_sub_t *sub = member_sub(m, t->adapter);
+    uint64_t still_us = b->now.us - (c->moved_us > c->begun_us ? c->moved_us : c->begun_us);
+    bool is_still = still_us > b->members->lease_us / 2;
+    bool is_fetching = why_copy_is_fetching(t, c, sub);
+    /* A process that was killed is a member for another lease: its workers lose it at once. */
+    bool is_cut_off = c->cut_off_us || (!p->source && !track_has_source(t));
+    if (is_fetching && !is_cut_off && (sub->rate_bytes || !is_still)) p->rate_bytes = copy_rate(c, sub);
+    units_ms_text((double)still_us / 1000, time);
+    const track_t *first = NULL;
+    const copy_row_t *busy = c->busy_with ? copies_first_switch(t->of, m, &first) : NULL;
+    if (busy) {
+        units_ms_text((double)(b->now.us - busy->switch_us) / 1000, time);
+        text_printf(p->note, sizeof p->note, "busy: switching to %s@%llu for %s", t->adapter,
+                    (unsigned long long)first->version, time);
+    } else if (c->state == COPY_ARRIVED) {
+        units_ms_text((double)(b->now.wall_ms - (c->free_ms ? c->free_ms : c->since_ms)), time);
+        text_printf(p->note, sizeof p->note, "loading for %s", time);
+    } else if (sub->fetching && sub->fetching != t->version) {
+        text_printf(p->note, sizeof p->note, "queued behind %s@%llu", t->adapter,
+                    (unsigned long long)sub->fetching);
+    } else if (p->rate_bytes) {
+        char rate[16];
+        const member_t *source = membership_by_token(b->members, sub->source);
+        units_bytes_text(p->rate_bytes, rate);
+        if (member_limits(m, p->rate_bytes))
+            text_printf(p->note, sizeof p->note, "%s/s, its own --max-rate", rate);
+        else if (member_limits(source, p->rate_bytes))
+            text_printf(p->note, sizeof p->note, "%s/s, the --max-rate of %s", rate, source->name);
+        else text_printf(p->note, sizeof p->note, "%s/s", rate);
+    } else if (is_cut_off) {
+        text_printf(p->note, sizeof p->note, "no source");
+    } else if (is_still) {
+        text_printf(p->note, sizeof p->note, is_fetching ? "no bytes for %s" : "has not begun for %s", time);
+    }
+}
+
+/* How far the worker was when the version ended. */
+static void write_end(const track_t *t, const copy_row_t *c, why_copy_t *p)
+{
+    const version_row_t *v = t->row;
+    char done[16], all[16];
+    const char *why = v->state == VERSION_FAILED       ? heddle_err_name(v->code)
+                      : v->state == VERSION_SUPERSEDED ? "superseded"
+                                                       : "retired";
+    units_bytes_text(c->bytes_done, done);
+    units_bytes_text(v->data_bytes, all);
+    if (copy_holds(c)) text_printf(p->note, sizeof p->note, "had all of it, and dropped it: %s", why);
+    else if (c->busy_with)
+        text_printf(p->note, sizeof p->note, "given up with all bytes, busy with its switch to %s@%llu: %s",
+                    t->adapter, (unsigned long long)c->busy_with, why);
+    else if (c->state == COPY_ARRIVED)
+        text_printf(p->note, sizeof p->note, "given up with all bytes, while loading: %s", why);
+    else if (c->state == COPY_FETCHING || c->bytes_done)
+        text_printf(p->note, sizeof p->note, "given up, with %s of %s at its last heartbeat: %s", done, all,
+                    why);
+    else if (c->behind)
+        text_printf(p->note, sizeof p->note, "given up before it began, queued behind %s@%llu: %s",
+                    t->adapter, (unsigned long long)c->behind, why);
+    else if (c->waits_for)
+        text_printf(p->note, sizeof p->note, "given up, while %s fetched it for their host: %s",
+                    copy_awaited(t, c), why);
+    else text_printf(p->note, sizeof p->note, "given up before it began: %s", why);
+}
+
+why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *c)
+{
+    why_copy_t p = {0};
+    bool has_its_own = c->state == COPY_ACTIVE || c->state == COPY_FAILED || c->state == COPY_GONE;
+    if (track_is_ended(t)) {
+        if (t->row && !has_its_own) write_end(t, c, &p);
+        return p;
+    }
+    bool had_trouble = copy_holds(c) && (c->lost_count || c->is_trouble_said);
+    if (had_trouble)
+        text_printf(p.note, sizeof p.note,
+                    "a source was lost, or did not answer for a time, while it fetched");
+    const member_t *m = membership_by_token(b->members, c->token);
+    char late[WHY_NOTE_TEXT];
+    bool is_switching = write_late_switch(b, t, m, late);
+    if (!copy_in_flight(c) && !is_switching) m = NULL;
+    const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
+    const member_t *first = sub ? membership_by_token(b->members, plan_waits_for(&t->plan, c->token)) : NULL;
+    if (first) {
+        const member_sub_t *its = member_sub(first, t->adapter);
+        uint64_t rate_bytes = its->fetching == t->version ? copy_rate(copy_of(t, first), its) : 0;
+        char rate[16], at[32] = "";
+        units_bytes_text(rate_bytes, rate);
+        if (rate_bytes) text_printf(at, sizeof at, ", at %s/s", rate);
+        text_printf(p.note, sizeof p.note, "waits for %s, which fetches it for their host%s", first->name,
+                    at);
+    }
+    if (!sub || !(c->told_us || is_switching)) return p;
+    char time[16], lease[16];
+    uint64_t lease_us = b->members->lease_us, silent_us = member_silent_ms(m, b->now.us) * 1000;
+    bool is_fetching = why_copy_is_fetching(t, c, sub);
+    bool has_source = is_fetching && !c->cut_off_us;
+    const member_t *source = has_source ? membership_source(b->members, sub->source) : NULL;
+    p.source = source ? source->name : NULL;
+    p.is_silent = silent_us > lease_us / 2; /* two heartbeats are missing */
+    if (p.is_silent) {
+        units_ms_text((double)silent_us / 1000, time);
+        units_ms_text((double)lease_us / 1000, lease);
+        text_printf(p.note, sizeof p.note, "no message for %s (lease %s)", time, lease);
+    } else if (is_switching) {
+        error_text(p.note, sizeof p.note, late);
+    } else if (!c->code) {
+        write_progress(b, t, c, m, &p);
+    }
+    return p;
+}
+
+/* ---- a subscription ---- */
+
+/* The copy that shows the worker's state: that of the version it serves, or that it fetches, or of the newest
+ * version that it has anything of. */
+static const copy_row_t *telling_copy(const answer_view_t *b, const member_t *m, const adapter_row_t *a,
+                                      const member_sub_t *sub, const track_t **ret_track)
+{
+    uint64_t only = sub->version ? sub->version : sub->fetching;
+    for (size_t i = a->version_count; i-- > 0;) {
+        uint64_t version = a->versions[i]->version;
+        if (only && version != only) continue;
+        const track_t *t = rollout_track(b->rollout, a->name, version);
+        const copy_row_t *c = t && (sub->version || !track_is_ended(t)) ? track_copy(t, m->name) : NULL;
+        if (!c || c->state == COPY_NONE) continue;
+        *ret_track = t;
+        return c;
+    }
+    return NULL;
+}
+
+/* The state of a subscription, since when, and what is wrong with it.  message NULL: rollout_lost_text has
+ * it. */
+typedef struct {
+    const char *state, *message;
+    int code;
+    uint64_t since_ms;
+} sub_state_t;
+
+/* A worker has the version, and no process has it whole: what each holds has gone bad in its memory. */
+static bool is_bad_everywhere(const track_t *t)
+{
+    return t && track_holder_count(t) && !t->plan.source_count && !track_is_served(t);
+}
+
+/* A stale worker shows why it does not have the active version, and not how its old one is. */
+static sub_state_t sub_state_of(const answer_view_t *b, const member_t *m, const adapter_row_t *a,
+                                const member_sub_t *sub)
+{
+    if (!a) return (sub_state_t){0};
+    const track_t *t = NULL, *wanted = rollout_track(b->rollout, a->name, active_for(a, m));
+    const copy_row_t *c = telling_copy(b, m, a, sub, &t);
+    if (!c || (t == wanted && c->state == COPY_WAITING)) {
+        /* A worker that serves and fetches nothing has failed where the active version is lost, and just
+         * begins otherwise. */
+        if (sub->version) return (sub_state_t){.since_ms = sub->since_ms};
+        if (is_bad_everywhere(wanted))
+            return (sub_state_t){"failed",
+                                 "no source: at each worker that has it, its bytes in memory have gone bad; "
+                                 "publish them again",
+                                 HEDDLE_ERR_VERSION_LOST, 0};
+        if (!wanted || wanted->bytes != BYTES_LOST) return (sub_state_t){0};
+        return (sub_state_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
+    }
+    sub_state_t s = {copy_shown_name(t, c, a), c->message, c->code,
+                     sub->version ? sub->since_ms : c->since_ms};
+    if (s.state && why_copy_is_fetching(t, c, sub)) s.state = copy_state_name(COPY_FETCHING);
+    if (copy_shown(c, a, t->version) != COPY_STALE) return s;
+    if (c->state == COPY_REFUSED) s.since_ms = c->since_ms;
+    else s.since_ms = sub_stale_ms(a, sub);
+    const copy_row_t *lacking = wanted ? track_copy(wanted, m->name) : NULL;
+    if (lacking && lacking->code) s.message = lacking->message, s.code = lacking->code;
+    else if (wanted && wanted->bytes == BYTES_LOST) s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
+    return s;
+}
+
+/* Progress of the version that the worker fetches, then the one that comes after it. */
+static why_copy_t progress_of(const answer_view_t *b, const member_t *m, const member_sub_t *sub)
+{
+    /* The newest version that was announced to the worker, and that it has neither staged nor refused. */
+    const track_t *next = NULL;
+    const adapter_rollout_t *a = rollout_adapter(b->rollout, sub->adapter);
+    for (size_t i = a ? a->track_count : 0; !next && i-- > 0;)
+        if (copy_is_told(copy_of(a->tracks[i], m)) && !track_is_ended(a->tracks[i])) next = a->tracks[i];
+    const track_t *t = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
+    const copy_row_t *c = copy_of(t, m);
+    if (!copy_in_flight(c) || track_is_ended(t))
+        return next ? why_copy(b, next, copy_of(next, m)) : (why_copy_t){0};
+    why_copy_t p = why_copy(b, t, c);
+    if (!next || next == t || p.is_silent || c->code) return p;
+    why_copy_t both = p;
+    bool is_loading = c->state == COPY_ARRIVED;
+    text_printf(both.note, sizeof both.note, "%s%s@%llu%s%s; then %s@%llu", is_loading ? "" : "fetching ",
+                t->adapter, (unsigned long long)t->version,
+                !p.note[0]   ? ""
+                : is_loading ? " "
+                             : ", ",
+                p.note, next->adapter, (unsigned long long)next->version);
+    return both;
+}
+
+void why_sub(const answer_view_t *b, const member_t *m, const member_sub_t *sub, why_sub_t *ret_why)
+{
+    const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
+    const track_t *next = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
+    const copy_row_t *c = next ? track_copy(next, m->name) : NULL;
+    sub_state_t s = sub_state_of(b, m, a, sub);
+    /* It serves nothing, and cannot fetch the active version.  What it fetches instead is served only where
+     * the adapter is not held. */
+    bool is_lost = a && member_is_ready(m) && rollout_lost_active(b->rollout, a);
+    bool is_in_vain = is_lost && (!sub->fetching || sub->fetching == active_for(a, m) || a->held);
+    bool is_stuck = c && !copy_holds(c) && c->code;
+    if (is_in_vain && (!s.code || (is_stuck && s.code == c->code)))
+        s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
+    /* The worker is fine so far, but the fetch of its next version makes no progress. */
+    if (!s.code && is_stuck) s.message = c->message, s.code = c->code;
+    if (s.code == HEDDLE_ERR_VERSION_LOST && !s.message) {
+        rollout_lost_text(b->rollout, a, ret_why->lost, sizeof ret_why->lost);
+        s.message = ret_why->lost;
+    }
+    if (m->end_code) s.message = m->end_message, s.code = m->end_code;
+    why_copy_t p = progress_of(b, m, sub);
+    /* The version that it is ordered to serve comes before one that it fetches meanwhile. */
+    const track_t *active = a ? rollout_track(b->rollout, a->name, active_for(a, m)) : NULL;
+    char late[WHY_NOTE_TEXT];
+    if (write_late_switch(b, active, m, late))
+        error_text(p.note, sizeof p.note, why_copy(b, active, copy_of(active, m)).note);
+    /* The next version will find no slot here: that is no error yet, and explains why it will fail. */
+    const msg_counts_t *counts = &m->counts;
+    if (!p.note[0] && counts->slots_total && counts->slots_held >= counts->slots_total)
+        text_printf(p.note, sizeof p.note, "all %llu slots are held by readers",
+                    (unsigned long long)counts->slots_total);
+    ret_why->state = s.state;
+    ret_why->message = s.message;
+    ret_why->code = s.code;
+    ret_why->since_ms = s.since_ms;
+    ret_why->rate_bytes = p.rate_bytes;
+    error_text(ret_why->note, sizeof ret_why->note, p.note);
+}

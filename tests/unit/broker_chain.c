@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Workers that fetch a version from each other: whose sources are whose, and what becomes of those behind a
+ * worker that goes. */
+#include "broker_rig.h"
+
+static void start(void)
+{
+    rig_start();
+    R.shape = PLAN_CHAIN;
+    rig_restart();
+}
+
+TestSuite(chain, .init = start, .fini = rig_stop);
+
+/* By the names of the sources: "w2 w1". */
+static void assert_sources(const msg_source_t *sources, uint32_t count, const char *expected)
+{
+    char text[128] = "";
+    for (uint32_t i = 0; i < count; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", i ? " " : "", sources[i].name);
+    cr_assert_str_eq(text, expected);
+}
+
+static void assert_announced(uint64_t peer, const char *expected)
+{
+    const msg_announce_t *m = &rig_last(peer, MSG_ANNOUNCE)->announce;
+    assert_sources(m->sources, m->source_count, expected);
+}
+
+/* SOURCES that came since the letters were dropped; NULL: none. */
+static void assert_told(uint64_t peer, const char *expected)
+{
+    cr_assert_eq(rig_has(peer, MSG_SOURCES), expected != NULL, "peer %llu", (unsigned long long)peer);
+    if (!expected) return;
+    const msg_sources_t *m = &rig_last(peer, MSG_SOURCES)->sources;
+    assert_sources(m->sources, m->source_count, expected);
+}
+
+static void go(uint64_t peer)
+{
+    rig_drop_letters();
+    rig_leave(peer);
+    R.tokens[peer] = 0;
+}
+
+static void needs(uint64_t peer, uint64_t lost)
+{
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
+                                          .adapter = "policy",
+                                          .version = 1,
+                                          .lost = &lost,
+                                          .lost_count = lost != 0};
+    rig_drop_letters();
+    rig_frame(peer, &m);
+}
+
+Test(chain, workers_are_named_before_they_have_a_byte)
+{
+    publish_to(4, (rig_publish_t){0});
+    assert_announced(W1, "trainer");
+    assert_announced(W2, "w1 trainer");
+    assert_announced(W3, "w2 w1 trainer");
+    assert_announced(W4, "w3 w2 w1");
+}
+
+Test(chain, the_order_is_the_same_for_the_next_version_and_after_a_restart)
+{
+    publish_to(3, (rig_publish_t){0});
+    roll_out(3, 1, 1, 1);
+    R.tokens[W1] = R.tokens[W2] = R.tokens[W3] = 0;
+    rig_restart();
+    for (uint64_t peer = W3; peer >= W1; peer--) {
+        char name[] = {'w', (char)('1' + peer - W1), 0};
+        rig_worker(peer, name);
+    }
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_pass(LEASE_MS + 500);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    assert_announced(W3, "w2 w1 trainer");
+}
+
+Test(chain, those_behind_one_that_goes_are_told_unasked)
+{
+    publish_to(4, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    go(W2);
+    assert_told(W1, NULL);
+    assert_told(W3, "w1 trainer");
+    assert_told(W4, "w3 w1 trainer");
+    go(W1);
+    assert_told(W3, "trainer");
+}
+
+Test(chain, so_are_those_behind_one_that_is_lost_or_refuses)
+{
+    publish_to(4, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_drop_letters();
+    rig_nack(W3, 1, 0, "fetch", "no_memory");
+    assert_told(W4, "w2 w1");
+    rig_drop_letters();
+    R.is_quiet[W1] = true;
+    rig_pass(LEASE_MS + 500);
+    assert_told(W2, "trainer");
+}
+
+/* All slots of w1 are held: w2 would wait for it. */
+Test(chain, one_that_reports_trouble_is_passed_over)
+{
+    publish_to(3, (rig_publish_t){0});
+    msg_progress_t p = {.adapter = "policy", .fetching = 1, .message = "all slots are held"};
+    msg_t hb = {.type = MSG_HEARTBEAT};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[W1], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_drop_letters();
+    rig_frame(W1, &hb);
+    assert_told(W2, "trainer");
+    assert_told(W3, "w2 trainer");
+}
+
+Test(chain, one_that_asks_is_named_those_before_the_lost_one)
+{
+    publish_to(4, (rig_publish_t){0});
+    needs(W4, R.tokens[W3]);
+    assert_told(W4, "w2 w1");
+    needs(W1, 0);
+    assert_told(W1, "trainer");
+}
+
+/* Its connections stay, and so do those to it. */
+Test(chain, a_new_session_of_a_worker_keeps_its_place)
+{
+    publish_to(3, (rig_publish_t){0});
+    rig_drop_letters();
+    rig_worker(W2, "w2");
+    assert_announced(W2, "w1 trainer");
+    assert_told(W3, NULL);
+    needs(W3, 0);
+    assert_told(W3, "w2 w1 trainer");
+}
+
+Test(chain, one_that_joins_on_the_way_goes_to_the_tail)
+{
+    workers(3);
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    rig_drop_letters();
+    rig_worker(W4, "a-late-one");
+    assert_announced(W4, "w3 w2 w1");
+    cr_assert_eq(rig_count(MSG_SOURCES), 0);
+}
+
+/* w2 fetches for its host, where w3 waits, from w1.  Each says so much for so long. */
+static void fetch_on(uint64_t ms, uint64_t w1_done, uint64_t w2_done)
+{
+    for (uint64_t end = R.now.us + ms * 1000; R.now.us < end; R.now.us += 250000) {
+        broker_tick(R.b, R.now);
+        rig_flush();
+        says_it_fetches(W1, 1, w1_done), says_it_fetches(W2, 1, w2_done);
+        rig_beat(W3), rig_beat(T);
+    }
+}
+
+Test(chain, a_host_waits_for_its_worker_while_that_one_waits_for_another_host)
+{
+    R.places[T] = 500, R.places[W1] = 501, R.places[W2] = R.places[W3] = 502;
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    assert_announced(W2, "w1 trainer");
+    fetch_on(2 * LEASE_MS, 1000, 900);
+    cr_assert(!rig_has(W3, MSG_ANNOUNCE), "w1 stands still");
+    for (uint64_t done = 1100; done < 2000; done += 100) fetch_on(LEASE_MS / 4, done, 900);
+    assert_announced(W3, "w1 trainer");
+}
+
+/* ---- the publisher goes ---- */
+
+static void each_says(uint64_t done)
+{
+    for (uint64_t peer = W1; peer <= W3; peer++) says_it_fetches(peer, 1, done);
+}
+
+Test(chain, workers_that_still_get_bytes_from_each_other_go_on)
+{
+    publish_to(3, (rig_publish_t){0});
+    each_says(1000);
+    go(T);
+    for (uint64_t done = 1100; done < 2000; done += 100) {
+        rig_pass(LEASE_MS / 4);
+        each_says(done);
+        cr_assert_str_eq(rig_state(1), "staging");
+    }
+    rig_staged(W1, 1, 1), rig_staged(W2, 1, 1), rig_staged(W3, 1, 1);
+    cr_assert_str_eq(rig_state(1), "active");
+}
+
+Test(chain, a_lease_after_the_last_byte_the_version_fails)
+{
+    publish_to(3, (rig_publish_t){0});
+    each_says(1000);
+    rig_pass(LEASE_MS / 2);
+    each_says(1100);
+    go(T);
+    rig_pass(LEASE_MS - 500);
+    cr_assert_str_eq(rig_state(1), "staging");
+    for (uint64_t peer = W1; peer <= W3; peer++) needs(peer, 0); /* no source, and no byte */
+    rig_pass(1000);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
+}
+
+/* A part that no other can complete is worth nothing. */
+Test(chain, one_alone_is_no_source)
+{
+    publish_to(1, (rig_publish_t){0});
+    says_it_fetches(W1, 1, 1000);
+    go(T);
+    rig_pass(100);
+    cr_assert_str_eq(rig_state(1), "failed");
+}

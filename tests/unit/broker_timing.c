@@ -1,0 +1,1256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the time of a version went, and how a worker on its way to it gets on. */
+#include "broker_rig.h"
+
+#include <jansson.h>
+
+static json_t *body;
+static void stop(void)
+{
+    json_decref(body);
+    body = NULL;
+    rig_stop();
+}
+TestSuite(timing, .init = rig_start, .fini = stop);
+
+/* ---- what is said and asked ---- */
+
+static void beat(uint64_t peer, uint64_t fetching, uint64_t bytes_done)
+{
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = fetching,
+                        .bytes_done = bytes_done,
+                        .data_bytes = 5000,
+                        .source = R.tokens[T]};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &m);
+}
+
+static void stage_version(uint64_t peer, uint64_t version, uint64_t fetch_ms, uint64_t stage_ms)
+{
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = R.tokens[peer],
+                              .version = version,
+                              .adapter = "policy",
+                              .digest = rig_digest(version),
+                              .connect_us = 1000,
+                              .fetch_us = fetch_ms * 1000,
+                              .stage_us = stage_ms * 1000};
+    rig_frame(peer, &m);
+}
+
+static void stage(uint64_t peer, uint64_t fetch_ms, uint64_t stage_ms)
+{
+    stage_version(peer, 1, fetch_ms, stage_ms);
+}
+
+static void ask(const char *op, uint64_t version)
+{
+    heddle_error_t error;
+    json_decref(body);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = op, .name = version ? "policy" : NULL, .version = version});
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, &error), HEDDLE_OK);
+}
+
+static const json_t *version(void)
+{
+    ask("versions", 1);
+    return json_array_get(json_object_get(body, "versions"), 0);
+}
+
+/* The row of w1 is 0, of w2 is 1. */
+static const json_t *copy(size_t i) { return json_array_get(json_object_get(version(), "workers"), i); }
+
+static const json_t *copy_in(uint64_t version, size_t i)
+{
+    ask("versions", version);
+    const json_t *v = json_array_get(json_object_get(body, "versions"), 0);
+    return json_array_get(json_object_get(v, "workers"), i);
+}
+
+static const json_t *standing(size_t i)
+{
+    ask("workers", 0);
+    const json_t *w = json_array_get(json_object_get(body, "workers"), i);
+    return json_array_get(json_object_get(w, "adapters"), 0);
+}
+
+static void is(const json_t *object, const char *key, const char *want)
+{
+    const json_t *value = json_object_get(object, key);
+    cr_assert_not_null(value, "%s", key);
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    cr_assert_str_eq(text, want, "%s: %s", key, text);
+    free(text);
+}
+
+/* ---- when it is active ---- */
+
+Test(timing, from_its_record_to_the_decision_and_what_was_slowest)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_pass(250);
+    stage(W1, 100, 20);
+    rig_pass(250);
+    stage(W2, 300, 190);
+    const json_t *v = version();
+    is(v, "took_ms", "500.0");
+    is(v, "so_far_ms", "null");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":300.0}");
+    is(v, "rest", "null");
+}
+
+Test(timing, a_worker_that_joins_later_changes_nothing)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(250);
+    stage(W1, 200, 20);
+    rig_active(W1, 1, 1, 1);
+    rig_worker(W2, "w2");
+    rig_pass(2000);
+    stage(W2, 1900, 20);
+    msg_t m = {.type = MSG_ACTIVE};
+    m.active = (msg_active_t){.token = R.tokens[W2],
+                              .version = 1,
+                              .decision = 1,
+                              .adapter = "policy",
+                              .digest = rig_digest(1),
+                              .activate_us = 9000};
+    rig_frame(W2, &m);
+    const json_t *v = version();
+    is(v, "switch", "{\"worker\":\"w1\",\"ms\":0.0050000000000000001}");
+    is(v, "took_ms", "250.0");
+    is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":200.0}");
+    is(copy(0), "awaited", "true");
+    is(copy(1), "awaited", "false");
+}
+
+Test(timing, a_worker_that_was_waited_for_until_it_was_lost)
+{
+    publish_to(2, (rig_publish_t){0});
+    stage(W1, 70, 0);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 1000);
+    const json_t *v = version(), *rest = json_object_get(v, "rest");
+    double took_ms = json_number_value(json_object_get(v, "took_ms"));
+    cr_assert(took_ms >= LEASE_MS && took_ms <= LEASE_MS + 1000, "%f", took_ms);
+    is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":70.0}");
+    is(rest, "message", "\"waiting for w2, lost when its lease ended\"");
+    cr_assert_float_eq(json_number_value(json_object_get(rest, "ms")), took_ms - 71, 0.1);
+}
+
+/* Its application loaded the version before, for 6 s, and then this one. */
+Test(timing, an_application_that_was_busy_with_another_version)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(9000);
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = R.tokens[W1],
+                              .version = 1,
+                              .adapter = "policy",
+                              .digest = rig_digest(1),
+                              .connect_us = 1000,
+                              .fetch_us = 99000,
+                              .busy_us = 6000000,
+                              .stage_us = 2900000};
+    rig_frame(W1, &m);
+    const json_t *v = version();
+    is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"stage\",\"ms\":2900.0}");
+    is(json_object_get(v, "rest"), "message", "\"w1 was busy with another version\"");
+    is(json_object_get(v, "rest"), "ms", "6000.0");
+}
+
+Test(timing, a_fetch_that_lost_a_source_says_so)
+{
+    publish_to(1, (rig_publish_t){0});
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    uint64_t lost[] = {R.tokens[T]};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 1};
+    rig_frame(W1, &m);
+    rig_pass(8000);
+    stage(W1, 7900, 0);
+    version();
+    is(copy(0), "state", "\"committed\"");
+    is(copy(0), "note", "\"a source was lost, or did not answer for a time, while it fetched\"");
+}
+
+/* Its new session has another row, and the version keeps what it waited for. */
+Test(timing, a_lost_worker_that_came_back_is_still_named)
+{
+    publish_to(2, (rig_publish_t){0});
+    stage(W1, 70, 0);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 1000);
+    cr_assert_eq(membership_worker(&R.b->members, "w2")->state, MEMBER_LOST);
+    rig_worker(W2, "w2");
+    cr_assert_eq(membership_worker(&R.b->members, "w2")->state, MEMBER_READY);
+    is(json_object_get(version(), "rest"), "message", "\"waiting for w2, lost when its lease ended\"");
+    rig_leave(W2);
+    is(json_object_get(version(), "rest"), "message", "\"waiting for w2, lost when its lease ended\"");
+}
+
+Test(timing, a_worker_that_was_started_again)
+{
+    publish_to(2, (rig_publish_t){0});
+    stage(W1, 70, 0);
+    rig_pass(1500);
+    R.is_gone[W2] = true;
+    rig_hello_as(W3, ROLE_WORKER, W3);
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_join_with(W3, "w2", &sub, 1, NULL, 0);
+    rig_pass(2000);
+    const json_t *v = version();
+    is(v, "took_ms", "1500.0");
+    is(json_object_get(v, "rest"), "message", "\"waiting for w2, which was started again\"");
+}
+
+/* One that was gone before the slowest had it cost nothing. */
+Test(timing, several_workers_that_were_waited_for)
+{
+    publish_to(4, (rig_publish_t){0});
+    rig_pass(500);
+    rig_leave(W4);
+    rig_pass(500);
+    stage(W1, 900, 0);
+    rig_pass(1000);
+    rig_leave(W2);
+    R.is_quiet[W3] = true;
+    rig_pass(LEASE_MS + 1000);
+    is(json_object_get(version(), "rest"), "message",
+       "\"waiting for w2, which left; for w3, lost when its lease ended\"");
+}
+
+/* The last ones are kept, the others are counted. */
+Test(timing, more_workers_than_are_remembered)
+{
+    char name[16];
+    for (uint64_t i = 0; i < LIMIT_GONE + 3; i++) {
+        snprintf(name, sizeof name, "x%llu", (unsigned long long)i);
+        rig_worker(20 + i, name);
+    }
+    publish_to(1, (rig_publish_t){0});
+    stage(W1, 70, 0);
+    rig_pass(1000);
+    for (uint64_t i = 0; i < LIMIT_GONE + 3; i++) rig_leave(20 + i);
+    const char *message = json_string_value(json_object_get(json_object_get(version(), "rest"), "message"));
+    cr_assert_not_null(message);
+    cr_assert_not_null(strstr(message, "waiting for x3, which left; for x4"), "%s", message);
+    cr_assert_not_null(strstr(message, "; and for 3 others"), "%s", message);
+}
+
+Test(timing, a_worker_that_was_lost_afterwards_took_no_time)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_pass(2000);
+    stage(W1, 70, 0);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 1000);
+    const json_t *v = version();
+    is(v, "took_ms", "2000.0");
+    is(json_object_get(v, "rest"), "message", "null");
+}
+
+Test(timing, a_broker_that_was_away)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(1000);
+    rig_restart();
+    rig_pass(LEASE_MS / 2);
+    msg_held_t none[1];
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, none, 0);
+    rig_open(T, "policy", "trainer", 1, false);
+    rig_pass(LEASE_MS);
+    stage(W1, 900, 0);
+    const json_t *v = version();
+    is(v, "state", "\"active\"");
+    is(v, "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":900.0}");
+    is(json_object_get(v, "rest"), "message", "\"the broker was away or settling\"");
+    double took_ms = json_number_value(json_object_get(v, "took_ms"));
+    cr_assert(took_ms >= 1000 + LEASE_MS, "%f", took_ms);
+}
+
+Test(timing, an_operator_that_was_waited_for)
+{
+    publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    stage(W1, 70, 0);
+    rig_pass(3000);
+    is(version(), "slowest", "null");
+    is(version(), "so_far_ms", "3000.0");
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .deadline_ms = 100});
+    is(json_object_get(version(), "rest"), "message", "\"waiting for heddle activate\"");
+}
+
+/* Also after a restart, which knows no more who was waited for. */
+Test(timing, a_version_that_is_named_again_took_what_it_took)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(500);
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    rig_pass(5000);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "activate", .name = "policy", .version = 1, .deadline_ms = 100});
+    cr_assert_eq(registry_adapter(&R.b->registry, "policy")->active, 1);
+    is(version(), "took_ms", "500.0");
+    rig_restart();
+    is(version(), "took_ms", "500.0");
+}
+
+/* The worker joins again with version 1 active, which it took so long to fetch. */
+static void restate(uint64_t peer, const char *name, uint64_t fetch_ms)
+{
+    msg_held_t held = {.adapter = "policy",
+                       .version = 1,
+                       .state = HELD_ACTIVE,
+                       .digest = rig_digest(1),
+                       .fetch_us = fetch_ms * 1000,
+                       .activate_us = 5};
+    msg_subscription_t sub = {.adapter = "policy", .decision = 1, .version = 1};
+    rig_hello(peer, ROLE_WORKER);
+    rig_join_with(peer, name, &sub, 1, &held, 1);
+}
+
+/* Which workers the decision waited for is not known after a start.  A guess could name a worker that joined
+ * when the version had long been active. */
+Test(timing, a_restarted_broker_blames_no_worker_for_an_earlier_decision)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(250);
+    stage(W1, 70, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(1000);
+    is(version(), "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":70.0}");
+    rig_restart();
+    restate(W1, "w1", 70);
+    restate(W2, "w2", 8800);
+    rig_pass(2 * LEASE_MS);
+    const json_t *v = version();
+    is(v, "took_ms", "250.0");
+    is(v, "slowest", "null");
+    is(v, "rest", "null");
+    is(v, "switch", "null");
+    is(json_object_get(v, "rollout"), "eligible_count", "null");
+    is(json_object_get(v, "rollout"), "active_count", "2");
+    is(copy(0), "awaited", "null");
+    is(copy(1), "awaited", "null");
+}
+
+Test(timing, the_list_of_versions_has_the_time_too)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(250);
+    stage(W1, 100, 20);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_hello(ADMIN, ROLE_ADMIN);
+    json_decref(body);
+    heddle_error_t error;
+    rig_query(ADMIN, (msg_query_t){.op = "versions", .name = "policy"});
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, &error), HEDDLE_OK);
+    is(json_array_get(json_object_get(body, "versions"), 0), "took_ms", "250.0");
+    is(json_array_get(json_object_get(body, "versions"), 1), "took_ms", "null");
+}
+
+/* ---- a version that was never active ---- */
+
+Test(timing, a_version_that_failed_shows_where_its_workers_were)
+{
+    publish_to(3, (rig_publish_t){.deadline_ms = 2500});
+    stage(W1, 10, 0);
+    rig_pass(1000);
+    beat(W2, 1, 2000);
+    rig_pass(2000);
+    is(version(), "state", "\"failed\"");
+    is(copy(0), "state", "null");
+    is(copy(0), "note", "\"had all of it, and dropped it: deadline\"");
+    is(copy(1), "state", "null");
+    is(copy(1), "note", "\"given up, with 2.0 kB of 5.0 kB at its last heartbeat: deadline\"");
+    is(copy(2), "note", "\"given up before it began: deadline\"");
+    char *then = json_dumps(json_object_get(version(), "workers"), JSON_COMPACT);
+    rig_pass(60000);
+    beat(W2, 1, 3000); /* it has not received ABORT yet */
+    char *now = json_dumps(json_object_get(version(), "workers"), JSON_COMPACT);
+    cr_assert_str_eq(now, then, "nothing goes on after the end");
+    free(then);
+    free(now);
+}
+
+/* Bytes come between two heartbeats, and all of them may be there before the next. */
+Test(timing, a_copy_that_was_complete_when_its_version_failed_has_all_bytes)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_pass(1000);
+    beat(W1, 1, 2000);
+    rig_nack(W2, 1, 0, "verify", "digest_mismatch");
+    is(version(), "state", "\"failed\"");
+    is(copy(0), "bytes_done", "2000");
+    stage(W1, 900, 20);
+    is(copy(0), "bytes_done", "5000");
+    is(copy(0), "note", "\"given up with all bytes, while loading: digest_mismatch\"");
+}
+
+Test(timing, a_copy_that_is_active_has_all_bytes)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    stage(W1, 10, 0);
+    rig_pass(1000);
+    beat(W2, 1, 2000);
+    rig_active(W2, 1, 1, 1);
+    is(copy(1), "state", "\"active\"");
+    is(copy(1), "bytes_done", "5000");
+}
+
+Test(timing, what_is_in_no_phase_of_a_worker_is_waiting)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(3000);
+    stage(W1, 70, 29);
+    is(json_object_get(copy(0), "timing"), "waiting_ms", "2900.0");
+}
+
+Test(timing, a_version_that_failed_took_its_time_until_then)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 2500});
+    stage(W1, 10, 0);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    rig_pass(60000);
+    const json_t *v = version();
+    is(v, "took_ms", "null");
+    is(v, "so_far_ms", "null");
+    is(v, "ended_after_ms", "2500.0");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":1500.0}");
+    is(v, "rest", "null");
+}
+
+Test(timing, a_version_that_a_worker_could_not_verify)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_pass(1000);
+    rig_nack(W2, 1, 0, "verify", "digest_mismatch");
+    rig_pass(1000);
+    const json_t *v = version();
+    is(v, "ended_after_ms", "1000.0");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":1000.0}");
+    is(copy(1), "state", "\"failed\"");
+    is(copy(1), "code", "\"digest_mismatch\"");
+}
+
+/* Its network reaches no source: no byte has come, and the worker knows none that it comes from. */
+static void beat_unconnected(uint64_t peer)
+{
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = 1,
+                        .data_bytes = 5000,
+                        .message = "cannot reach trainer over tcp: no answer there"};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &m);
+}
+
+Test(timing, a_worker_that_never_reached_a_source_is_slow_in_connect)
+{
+    publish_to(2, (rig_publish_t){0});
+    stage(W1, 10, 0);
+    rig_pass(1000);
+    beat_unconnected(W2);
+    rig_pass(2000);
+    beat_unconnected(W2);
+    is(version(), "slowest", "{\"worker\":\"w2\",\"phase\":\"connect\",\"ms\":2000.0}");
+    rig_nack(W2, 1, 0, "fetch", "unavailable");
+    const json_t *v = version();
+    is(v, "ended_after_ms", "3000.0");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"connect\",\"ms\":3000.0}");
+    is(v, "rest", "null");
+}
+
+Test(timing, a_worker_that_was_connecting_at_the_deadline_is_slow_in_connect)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 2500});
+    stage(W1, 10, 0);
+    beat_unconnected(W2);
+    rig_pass(3000);
+    is(version(), "slowest", "{\"worker\":\"w2\",\"phase\":\"connect\",\"ms\":2500.0}");
+}
+
+/* It had a source after 2 s, and its fetch failed 1 s later. */
+Test(timing, a_worker_that_connected_late_has_both_phases)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_pass(3000);
+    msg_t m = {.type = MSG_NACK};
+    m.nack = (msg_nack_t){.token = R.tokens[W2],
+                          .version = 1,
+                          .adapter = "policy",
+                          .phase = "fetch",
+                          .code = "gone",
+                          .message = "every source is gone",
+                          .connect_us = 2000000};
+    rig_frame(W2, &m);
+    is(version(), "slowest", "{\"worker\":\"w2\",\"phase\":\"connect\",\"ms\":2000.0}");
+    is(json_object_get(copy(1), "timing"), "connect_ms", "2000.0");
+}
+
+/* Its application refused bytes that were whole, so the worker has measured every phase. */
+static void refuse(uint64_t peer, uint64_t fetch_ms, uint64_t stage_ms)
+{
+    msg_t m = {.type = MSG_NACK};
+    m.nack = (msg_nack_t){.token = R.tokens[peer],
+                          .version = 1,
+                          .adapter = "policy",
+                          .phase = "stage",
+                          .code = "rejected",
+                          .message = "exit status 3",
+                          .connect_us = 40000,
+                          .fetch_us = fetch_ms * 1000,
+                          .verify_us = 600,
+                          .stage_us = stage_ms * 1000};
+    rig_frame(peer, &m);
+}
+
+Test(timing, a_worker_that_rejects_it_is_slow_in_the_phase_that_took_longest)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_pass(3000);
+    refuse(W2, 2878, 2);
+    const json_t *v = version();
+    is(v, "ended_after_ms", "3000.0");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":2878.0}");
+    is(v, "rest", "null");
+}
+
+Test(timing, a_worker_that_rejects_it_late_is_slow_in_stage)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_pass(3000);
+    refuse(W2, 70, 800);
+    const json_t *v = version();
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"stage\",\"ms\":800.0}");
+    is(v, "rest", "{\"ms\":2090.0,\"message\":null}");
+}
+
+/* The worker tells how long its phases took when it has finished: the broker knows when the bytes were there. */
+Test(timing, a_worker_that_was_loading_at_the_deadline_is_slow_in_the_longest_phase)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 2500});
+    stage(W1, 10, 0);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    rig_pass(1000);
+    beat(W2, 1, 5000);
+    rig_pass(1000);
+    const json_t *v = version();
+    is(v, "ended_after_ms", "2500.0");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":2000.0}");
+    is(v, "rest", "null");
+}
+
+Test(timing, a_worker_that_was_loading_for_most_of_the_time_is_slow_in_stage)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 2500});
+    stage(W1, 10, 0);
+    rig_pass(1000);
+    beat(W2, 1, 5000);
+    rig_pass(2000);
+    is(version(), "slowest", "{\"worker\":\"w2\",\"phase\":\"stage\",\"ms\":1500.0}");
+}
+
+/* A new session of the process restates how long the bytes took, and not since when it loads them. */
+static void load_on(uint64_t fetch_ms)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 2500});
+    stage(W1, 10, 0);
+    beat(W2, 1, 5000);
+    rig_pass(2000);
+    msg_held_t held = {.adapter = "policy",
+                       .version = 1,
+                       .state = HELD_SEALED,
+                       .digest = rig_digest(1),
+                       .connect_us = 1000,
+                       .fetch_us = fetch_ms * 1000};
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W2, ROLE_WORKER);
+    rig_join_with(W2, "w2", &sub, 1, &held, 1);
+    rig_pass(1000);
+    is(version(), "ended_after_ms", "2500.0");
+}
+
+Test(timing, a_worker_that_loads_in_a_new_session_has_loaded_since_the_bytes_were_there)
+{
+    load_on(700);
+    is(version(), "slowest", "{\"worker\":\"w2\",\"phase\":\"stage\",\"ms\":1799.0}");
+}
+
+Test(timing, a_worker_that_loads_in_a_new_session_keeps_what_its_fetch_took)
+{
+    load_on(1600);
+    is(version(), "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":1600.0}");
+}
+
+Test(timing, a_version_that_failed_names_the_workers_that_it_waited_for)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = LEASE_MS + 2000});
+    rig_pass(500);
+    rig_leave(W1);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 3000);
+    const json_t *v = version();
+    is(v, "state", "\"failed\"");
+    is(v, "slowest", "null");
+    is(json_object_get(v, "rest"), "message",
+       "\"waiting for w1, which left; for w2, lost when its lease ended\"");
+}
+
+Test(timing, a_version_without_a_worker)
+{
+    publish_to(0, (rig_publish_t){.deadline_ms = 1000});
+    rig_pass(2000);
+    is(version(), "ended_after_ms", "1000.0");
+    is(version(), "rest", "{\"ms\":1000.0,\"message\":\"waiting for a worker\"}");
+}
+
+/* ---- a hold, and settling ---- */
+
+static const json_t *newest(uint64_t number)
+{
+    ask("versions", number);
+    return json_array_get(json_object_get(body, "versions"), 0);
+}
+
+static void operate(const char *op, uint64_t number)
+{
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN,
+              (msg_query_t){.op = op, .name = "policy", .version = number, .by = "ann", .deadline_ms = 100});
+}
+
+/* Held at version 1, of two; version 3 is staged by 70 ms of fetch. */
+static void held_at_1(void)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    roll_out(1, 2, 2, 2);
+    operate("activate", 1);
+    rig_active(W1, 1, 3, 1);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    stage_version(W1, 3, 70, 0);
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t bytes = strlen(text), tail = strlen(end);
+    return bytes >= tail && !strcmp(text + bytes - tail, end);
+}
+
+Test(timing, a_version_under_a_hold_says_so)
+{
+    held_at_1();
+    const json_t *v = newest(3);
+    is(v, "state", "\"staged\"");
+    is(v, "reason", "null");
+    const char *note = json_string_value(json_object_get(v, "note"));
+    cr_assert(note && !strncmp(note, "policy is held at policy@1 by ann since ", 40), "%s", note);
+    cr_assert(ends_with(note, ": `heddle resume policy` ends the hold, "
+                              "`heddle activate policy@3` serves this version"),
+              "%s", note);
+    rig_pass(20000);
+    operate("resume", 0);
+    is(newest(3), "took_ms", "20000.0");
+    is(newest(3), "note", "null");
+    is(json_object_get(newest(3), "rest"), "message", "\"held at policy@1\"");
+    rig_publish(T, (rig_publish_t){.digest = 4});
+    rig_pass(1000);
+    stage_version(W1, 4, 70, 0);
+    is(newest(4), "state", "\"active\"");
+    is(json_object_get(newest(4), "rest"), "message", "null");
+    operate("activate", 3); /* another hold does not change what the earlier version took */
+    is(json_object_get(newest(3), "rest"), "message", "\"held at policy@1\"");
+}
+
+Test(timing, a_hold_that_moves_to_another_version_goes_on)
+{
+    held_at_1();
+    rig_pass(8000);
+    operate("activate", 2);
+    rig_pass(2000);
+    operate("resume", 0);
+    is(newest(3), "took_ms", "10000.0");
+    is(json_object_get(newest(3), "rest"), "message", "\"held at policy@2\"");
+}
+
+Test(timing, a_version_that_waits_for_an_operator_says_so)
+{
+    publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    is(version(), "note", "null");
+    stage(W1, 70, 0);
+    is(version(), "note", "\"waiting for `heddle activate policy@1`\"");
+    rig_pass(1000);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    is(version(), "state", "\"superseded\"");
+    is(version(), "note", "\"superseded by policy@2 before it became active\"");
+    is(version(), "ended_after_ms", "1000.0");
+    is(json_object_get(version(), "rest"), "message", "\"waiting for heddle activate\"");
+    is(copy(0), "note", "\"had all of it, and dropped it: superseded\"");
+    cr_assert_str_eq(rig_event(EVENT_VERSION_SUPERSEDED)->message,
+                     "superseded by policy@2 before it became active");
+    cr_assert_eq(rig_event(EVENT_VERSION_SUPERSEDED)->code, HEDDLE_OK);
+}
+
+Test(timing, a_broker_that_was_settling)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    rig_restart();
+    rig_worker(W1, "w1");
+    rig_open(T, "policy", "trainer", 1, false);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_pass(1000);
+    is(newest(2), "note", "\"the broker is settling, and decides nothing for 3.0 s\"");
+    rig_pass(LEASE_MS);
+    stage_version(W1, 2, 70, 0);
+    is(newest(2), "state", "\"active\"");
+    is(json_object_get(newest(2), "rest"), "message", "\"the broker was settling\"");
+}
+
+/* ---- one version after the other ---- */
+
+/* w1 serves version 1, which w2 still fetches when version 2 is announced. */
+static void one_is_behind(void)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    stage(W1, 1, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    as_ready(2);
+    rig_pass(1000);
+    beat(W2, 1, 2000), beat(W1, 0, 0);
+    rig_pass(1000);
+    beat(W2, 1, 3000), beat(W1, 0, 0);
+}
+
+Test(timing, a_worker_that_fetches_one_version_before_another)
+{
+    one_is_behind();
+    is(standing(1), "state", "\"fetching\"");
+    is(standing(1), "note", "\"fetching policy@1, 1.0 kB/s; then policy@2\"");
+    is(json_object_get(standing(1), "fetching"), "rate_bytes", "1000");
+    is(copy_in(2, 1), "note", "\"queued behind policy@1\"");
+    is(copy_in(1, 1), "note", "\"1.0 kB/s\"");
+    beat(W2, 1, 5000);
+    is(standing(1), "note", "\"policy@1 loading for 0.0 ms; then policy@2\"");
+    stage_version(W2, 1, 3000, 0);
+    rig_active(W2, 1, 1, 1);
+    rig_pass(1000);
+    beat(W2, 2, 800), beat(W1, 0, 0);
+    is(standing(1), "note", "\"800 B/s\"");
+    is(copy_in(2, 1), "note", "\"800 B/s\"");
+}
+
+Test(timing, the_phases_of_a_worker_add_up)
+{
+    one_is_behind();
+    stage_version(W2, 1, 3000, 0);
+    rig_pass(1000);
+    stage_version(W2, 2, 900, 0); /* 3 s after its publication: 1 ms to connect */
+    const json_t *c = copy_in(2, 1), *timing = json_object_get(c, "timing");
+    is(timing, "announce_ms", "0.0");
+    is(timing, "queued_ms", "2099.0");
+    is(timing, "fetch_ms", "900.0");
+    is(c, "queued_behind", "1");
+    is(json_object_get(copy_in(1, 1), "timing"), "queued_ms", "null");
+}
+
+/* The fetch goes on in a new session of the process: it began with the first announcement. */
+Test(timing, a_link_that_was_cut_is_in_the_fetch_alone)
+{
+    publish_to(1, (rig_publish_t){0});
+    rig_pass(1000);
+    beat(W1, 1, 2000);
+    R.is_quiet[W1] = true;
+    rig_pass(1500);
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, NULL, 0);
+    rig_pass(1000);
+    stage(W1, 3400, 50);
+    is(json_object_get(copy(0), "timing"), "announce_ms", "0.0");
+    is(json_object_get(copy(0), "timing"), "fetch_ms", "3400.0");
+}
+
+/* ---- on its way ---- */
+
+Test(timing, what_it_waits_for_now)
+{
+    publish_to(2, (rig_publish_t){0});
+    is(json_object_get(version(), "slowest"), "phase", "\"announce\"");
+    is(json_object_get(copy(1), "timing"), "announce_ms", "null");
+    stage(W1, 49, 0);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    is(json_object_get(copy(1), "timing"), "announce_ms", "0.0");
+    rig_pass(250);
+    const json_t *v = version();
+    is(v, "took_ms", "null");
+    is(v, "so_far_ms", "1250.0");
+    is(v, "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":250.0}");
+}
+
+static void join_with_rate(uint64_t peer, const char *name, uint64_t max_rate_bytes)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_t m = {.type = MSG_JOIN};
+    rig_hello(peer, ROLE_WORKER);
+    m.join = (msg_join_t){.req = ++R.req,
+                          .name = name,
+                          .adapters = &sub,
+                          .adapter_count = 1,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("addr", 4),
+                          .max_rate_bytes = max_rate_bytes,
+                          .export_dir = ""};
+    rig_frame(peer, &m);
+}
+
+Test(timing, a_worker_says_how_fast_it_fetches_and_what_limits_it)
+{
+    join_with_rate(W2, "w2", 1000);
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    rig_pass(1000);
+    beat(W1, 1, 2000), beat(W2, 1, 1000); /* 1 s after the announcement */
+    is(copy(0), "rate_bytes", "2000");
+    is(copy(0), "note", "\"2.0 kB/s\"");
+    is(copy(1), "rate_bytes", "1000");
+    is(copy(1), "note", "\"1.0 kB/s, its own --max-rate\"");
+    is(copy(1), "source", "\"trainer\"");
+    rig_pass(1000);
+    beat(W1, 1, 2500), beat(W2, 1, 1500); /* less than its limit */
+    is(copy(1), "note", "\"500 B/s\"");
+    is(standing(1), "note", "\"500 B/s\"");
+    is(json_object_get(standing(1), "fetching"), "rate_bytes", "500");
+    is(standing(1), "code", "null");
+}
+
+/* It has bytes of the session before: how fast it got them is not known. */
+Test(timing, the_first_heartbeat_of_a_session_that_goes_on_fetching_has_no_rate)
+{
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[W1] = true;
+    rig_pass(1000);
+    beat(W1, 1, 2000);
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, NULL, 0);
+    rig_pass(500);
+    beat(W1, 1, 3000);
+    is(copy(0), "rate_bytes", "null");
+    rig_pass(1000);
+    beat(W1, 1, 3700);
+    is(copy(0), "rate_bytes", "700");
+}
+
+static void join_again(uint64_t former_token)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_t m = {.type = MSG_JOIN};
+    rig_hello(W1, ROLE_WORKER);
+    m.join = (msg_join_t){.req = ++R.req,
+                          .name = "w1",
+                          .adapters = &sub,
+                          .adapter_count = 1,
+                          .backend = "ucx",
+                          .ucx = "1.13.1",
+                          .address = bytes_of("addr", 4),
+                          .export_dir = "",
+                          .prev_token = former_token,
+                          .epoch = former_token >> 32};
+    rig_frame(W1, &m);
+}
+
+/* The broker has forgotten that session: after its lease, or after a restart of the broker. */
+Test(timing, bytes_of_a_session_that_is_forgotten_are_in_no_rate)
+{
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[W1] = true;
+    rig_pass(1000);
+    beat(W1, 1, 3000);
+    rig_pass(LEASE_MS + 1000);
+    cr_assert_eq(membership_worker(&R.b->members, "w1")->state, MEMBER_LOST);
+    join_again(R.tokens[W1]);
+    R.is_quiet[W1] = true;
+    rig_pass(500);
+    beat(W1, 1, 3500);
+    is(copy(0), "rate_bytes", "null");
+    rig_pass(1000);
+    beat(W1, 1, 4000);
+    is(copy(0), "rate_bytes", "500");
+    is(standing(0), "note", "\"500 B/s\"");
+}
+
+/* Of a version that is younger than its session a worker had no bytes before. */
+Test(timing, a_session_that_was_renewed_has_a_rate_with_the_first_bytes_of_the_next_version)
+{
+    rig_worker(W1, "w1");
+    join_again(R.tokens[W1]);
+    rig_pass(1000);
+    publish_to(0, (rig_publish_t){0});
+    R.is_quiet[W1] = true;
+    rig_pass(1000);
+    beat(W1, 1, 2000);
+    is(copy(0), "rate_bytes", "2000");
+}
+
+/* A broker that was stopped, or a link that was cut, gets several heartbeats at once. */
+Test(timing, heartbeats_that_come_at_once_are_one_interval)
+{
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[W1] = true;
+    rig_pass(1000);
+    beat(W1, 1, 1000);
+    rig_pass(3000);
+    beat(W1, 1, 2000);
+    rig_pass(1);
+    beat(W1, 1, 4000);
+    is(copy(0), "rate_bytes", "999");
+    rig_pass(1000);
+    beat(W1, 1, 4500);
+    is(copy(0), "rate_bytes", "500");
+}
+
+Test(timing, a_worker_that_joined_later_has_a_rate_with_its_first_bytes)
+{
+    publish_to(1, (rig_publish_t){0});
+    stage(W1, 1, 0);
+    rig_pass(1000);
+    rig_worker(W2, "w2");
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    rig_pass(1000);
+    beat(W2, 1, 2000);
+    is(copy(1), "rate_bytes", "2000");
+    rig_pass(1000);
+    beat(W2, 1, 2000); /* no chunk was whole between these two */
+    is(copy(1), "rate_bytes", "1000");
+}
+
+/* It goes on reading from its source, and names it by the token of the session before. */
+Test(timing, the_source_of_a_fetch_that_outlives_the_broker)
+{
+    publish_to(1, (rig_publish_t){0});
+    uint64_t source = R.tokens[T], own = R.tokens[W1];
+    beat(W1, 1, 1000);
+    is(copy(0), "source", "\"trainer\"");
+    rig_restart();
+    msg_t open = {.type = MSG_OPEN};
+    rig_hello(T, ROLE_PUBLISHER);
+    open.open = (msg_open_t){.req = ++R.req,
+                             .adapter = "policy",
+                             .writer = "trainer",
+                             .serving = 1,
+                             .backend = "ucx",
+                             .ucx = "1.13.1",
+                             .address = bytes_of("pub", 3),
+                             .prev_token = source,
+                             .epoch = source >> 32};
+    rig_frame(T, &open);
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_t join = {.type = MSG_JOIN};
+    rig_hello(W1, ROLE_WORKER);
+    join.join = (msg_join_t){.req = ++R.req,
+                             .name = "w1",
+                             .adapters = &sub,
+                             .adapter_count = 1,
+                             .backend = "ucx",
+                             .ucx = "1.13.1",
+                             .address = bytes_of("addr", 4),
+                             .export_dir = "",
+                             .prev_token = own,
+                             .epoch = own >> 32};
+    rig_frame(W1, &join);
+    cr_assert(R.tokens[T] && R.tokens[W1] && R.tokens[T] != source);
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = 1,
+                        .bytes_done = 2000,
+                        .data_bytes = 5000,
+                        .source = source};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[W1], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(W1, &m);
+    is(copy(0), "source", "\"trainer\"");
+    is(json_object_get(standing(0), "fetching"), "source", "\"trainer\"");
+}
+
+Test(timing, a_worker_that_is_silent_or_stands_still)
+{
+    publish_to(2, (rig_publish_t){0});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    rig_pass(1000);
+    beat(W1, 1, 2000), beat(W2, 1, 1000);
+    rig_pass(1250);
+    beat(W1, 1, 2000);
+    rig_pass(1250);
+    beat(W1, 1, 2000);
+    is(copy(0), "note", "\"no bytes for 2.5 s\"");
+    is(copy(1), "note", "\"no message for 2.5 s (lease 4.0 s)\"");
+    is(standing(1), "note", "\"no message for 2.5 s (lease 4.0 s)\"");
+    is(copy(1), "rate_bytes", "null");
+    is(copy(1), "source", "\"trainer\"");
+}
+
+/* It asks for other sources, again and again, and the broker has none. */
+Test(timing, a_fetch_without_a_source_has_no_rate)
+{
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[W1] = R.is_quiet[T] = true;
+    uint64_t lost[] = {R.tokens[T]};
+    rig_pass(1000);
+    beat(W1, 1, 2000);
+    rig_pass(1250);
+    beat(W1, 1, 2000);
+    rig_pass(1250);
+    beat(W1, 1, 2000);
+    is(copy(0), "note", "\"no bytes for 2.5 s\"");
+    rig_pass(750);
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 1};
+    rig_frame(W1, &m);
+    beat(W1, 1, 2000);
+    is(copy(0), "note", "\"no source\"");
+    rig_pass(500);
+    rig_frame(W1, &m);
+    beat(W1, 1, 2000);
+    is(version(), "state", "\"staging\"");
+    is(copy(0), "source", "null");
+    is(copy(0), "rate_bytes", "null");
+    is(copy(0), "note", "\"no source\"");
+    is(standing(0), "note", "\"no source\"");
+    is(json_object_get(standing(0), "fetching"), "rate_bytes", "null");
+}
+
+static void lose(uint64_t peer, uint64_t source)
+{
+    uint64_t lost[] = {R.tokens[source]};
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 1};
+    rig_frame(peer, &m);
+}
+
+/* w1 fetches 2000 bytes a second from the trainer, whose process ends; its session lasts a lease longer. */
+static void lose_the_trainer(void)
+{
+    R.is_quiet[W1] = true;
+    rig_pass(1000);
+    beat(W1, 1, 2000);
+    is(copy(0), "note", "\"2.0 kB/s\"");
+    rig_pass(500);
+    lose(W1, T);
+}
+
+static void is_without_a_source(void)
+{
+    is(copy(0), "note", "\"no source\"");
+    is(copy(0), "rate_bytes", "null");
+    is(copy(0), "source", "null");
+    is(standing(0), "note", "\"no source\"");
+    is(json_object_get(standing(0), "fetching"), "rate_bytes", "null");
+    is(json_object_get(standing(0), "fetching"), "source", "null");
+}
+
+/* The heartbeat after the loss has bytes that came before it. */
+Test(timing, a_fetch_whose_source_was_lost_has_no_rate)
+{
+    publish_to(1, (rig_publish_t){0});
+    lose_the_trainer();
+    is_without_a_source();
+    rig_pass(500);
+    beat(W1, 1, 3000);
+    is_without_a_source();
+    lose(W1, T);
+    rig_pass(1000);
+    beat(W1, 1, 3000);
+    is_without_a_source();
+    rig_pass(1000);
+    beat(W1, 1, 3500); /* it could be reached after all */
+    is(copy(0), "note", "\"500 B/s\"");
+    is(copy(0), "source", "\"trainer\"");
+}
+
+Test(timing, a_fetch_that_has_another_source_keeps_its_rate)
+{
+    publish_to(2, (rig_publish_t){0});
+    stage(W2, 10, 0);
+    lose_the_trainer();
+    is(copy(0), "note", "\"2.0 kB/s\"");
+    lose(W1, W2);
+    is(copy(0), "note", "\"no source\"");
+}
+
+/* Its process was killed after 3 s: its session ends a lease later, and the version another lease later. */
+static void publisher_is_killed(bool is_said)
+{
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[W1] = R.is_quiet[T] = true;
+    for (uint64_t n = 1; n <= 3; n++) {
+        rig_pass(1000);
+        rig_beat(T);
+        beat(W1, 1, n * 1000);
+    }
+    for (uint64_t n = 0; n < 10; n++) {
+        if (is_said && rig_version(1)->state == VERSION_STAGING) lose(W1, T);
+        rig_pass(1000);
+        beat(W1, 1, 3000);
+    }
+    is(version(), "state", "\"failed\"");
+}
+
+Test(timing, a_fetch_ends_with_its_last_source)
+{
+    publisher_is_killed(true);
+    is(version(), "ended_after_ms", "11000.0");
+    is(version(), "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":3000.0}");
+    is(version(), "rest", "{\"ms\":8000.0,\"message\":\"no source (its publisher trainer was gone)\"}");
+}
+
+/* The broker knows it when the session has ended. */
+Test(timing, a_fetch_ends_with_the_session_of_its_publisher)
+{
+    publisher_is_killed(false);
+    is(version(), "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":7000.0}");
+    is(version(), "rest", "{\"ms\":4000.0,\"message\":\"no source (its publisher trainer was gone)\"}");
+}
+
+/* The trainer is there, and its link to the worker is cut. */
+Test(timing, a_source_that_a_worker_lost_until_the_deadline)
+{
+    publish_to(1, (rig_publish_t){.deadline_ms = 5000});
+    lose_the_trainer();
+    rig_pass(5000);
+    is(version(), "ended_after_ms", "5000.0");
+    is(version(), "slowest", "{\"worker\":\"w1\",\"phase\":\"fetch\",\"ms\":1500.0}");
+    is(version(), "rest", "{\"ms\":3500.0,\"message\":\"no source answered w1\"}");
+}
+
+/* Announced, and not begun: the trainer left. */
+Test(timing, a_worker_that_has_not_begun_has_no_source)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W2, 1, 1);
+    rig_active(W2, 1, 1, 1);
+    rig_leave(T);
+    rig_leave(W2);
+    R.tokens[T] = R.tokens[W2] = 0;
+    rig_pass(2500);
+    is(version(), "state", "\"lost\"");
+    is(copy(0), "note", "\"no source\"");
+}
+
+Test(timing, a_worker_whose_slots_are_all_held)
+{
+    publish_to(1, (rig_publish_t){0});
+    roll_out(1, 1, 1, 1);
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[W1],
+                                    .seq = 2,
+                                    .counts = {.slots_total = 3, .slots_free = 0, .slots_held = 2}};
+    rig_frame(W1, &m);
+    is(standing(0), "note", "null");
+    m.heartbeat.counts.slots_held = 3;
+    rig_frame(W1, &m);
+    is(standing(0), "note", "\"all 3 slots are held by readers\"");
+    is(standing(0), "code", "null");
+}
+
+Test(timing, a_worker_that_loads_it_or_has_not_begun)
+{
+    publish_to(2, (rig_publish_t){0});
+    beat(W1, 1, 5000);
+    rig_pass(2500);
+    is(copy(0), "note", "\"loading for 2.5 s\"");
+    is(copy(1), "note", "\"has not begun for 2.5 s\"");
+    stage(W1, 10, 2500);
+    is(copy(0), "note", "null");
+    is(copy(0), "source", "null");
+}
+
+/* The end of the version does not hide what the worker did instead. */
+Test(timing, a_version_that_failed_keeps_what_it_was_queued_behind)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    stage(W1, 1, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 2500});
+    rig_pass(1000);
+    beat(W2, 1, 2000), beat(W1, 0, 0);
+    stage_version(W1, 2, 1, 0);
+    rig_pass(2000);
+    beat(W2, 1, 3000), beat(W1, 0, 0);
+    is(newest(2), "state", "\"failed\"");
+    is(copy_in(2, 1), "note", "\"given up before it began, queued behind policy@1: deadline\"");
+    cr_assert(strstr(rig_version(2)->message, "; missing: w2 in phase announce (queued behind policy@1)"),
+              "%s", rig_version(2)->message);
+    const json_t *rollout = json_object_get(newest(2), "rollout");
+    is(json_array_get(json_object_get(rollout, "missing"), 0), "message",
+       "\"has not begun to fetch within 2500 ms, queued behind version 1\"");
+}
+
+Test(timing, a_worker_that_could_not_verify_it_fetched_since_it_was_queued_no_more)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    stage(W1, 1, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_pass(1000);
+    beat(W2, 1, 2000), beat(W1, 0, 0);
+    rig_pass(1000);
+    stage_version(W2, 1, 3000, 0);
+    rig_pass(500);
+    rig_nack(W2, 2, 0, "verify", "digest_mismatch");
+    is(newest(2), "ended_after_ms", "2500.0");
+    is(newest(2), "slowest", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":500.0}");
+    is(newest(2), "rest", "{\"ms\":2000.0,\"message\":\"w2 was queued behind policy@1\"}");
+}
+
+/* The version that the worker had put off is wanted again before its next heartbeat says so. */
+Test(timing, a_worker_that_fetches_goes_on_when_what_it_had_put_first_fails)
+{
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    stage(W1, 1, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 2500});
+    rig_pass(1000);
+    beat(W2, 1, 2000), beat(W1, 0, 0);
+    rig_pass(1600);
+    is(newest(2), "state", "\"failed\"");
+    is(standing(1), "state", "\"fetching\"");
+    is(standing(1), "note", "\"1.0 kB/s\"");
+    is(copy(1), "state", "\"fetching\"");
+    is(copy(1), "note", "\"1.0 kB/s\"");
+}

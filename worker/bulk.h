@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/bulk.h: the bulk plane of a process: its transfer, the memory of its versions, and what it shares
+ * with other processes of the host.  Every intake (worker/intake.h) of the process uses it.
+ *
+ * Loop thread only; the node (the admin handle, for its pull) owns it and what it points to. */
+#ifndef WORKER_BULK_H
+#define WORKER_BULK_H
+
+#include "core/repeat.h"
+#include "worker/slots.h"
+
+typedef struct {
+    const node_io_t *io;
+    slots_t *slots;
+    struct sharing *sharing; /* NULL: nothing is held, and nothing offered */
+    char unheld[160];        /* why the last version that another process of this host had was not held; why
+                              * there is no `sharing`; "" */
+    repeat_t unheld_reports; /* in the log */
+    bool is_digested_here;   /* what is held, whatever others have found */
+    int (*check)(heddle_error_t *error); /* as worker_opts_t.check */
+    uint64_t chunks_bad, retries;        /* of all downloads */
+} bulk_t;
+
+#endif

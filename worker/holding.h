@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* worker/holding.h: a version that another process of this host has in a region: it is held there, in place
+ * of a copy (memory/mappings.h).
+ *
+ *   state    | event                                                  -> next
+ *   ---------+------------------------------------------------------------------------------
+ *   asking   | a source's region is held, with the announced manifest -> checking
+ *            | no source is left                                      -> asking, of those that come later
+ *   checking | all bytes are the announced ones                       -> ended: the region is the caller's
+ *            | they differ                                            -> asking, of the next source
+ *   any      | holding_end                                            -> ended
+ *
+ * It is checking exactly as long as it has a region.
+ *
+ * The sources are asked in the order of the announcement, each once, or twice if there were too many
+ * connections or descriptors the first time. Those that have no region are left out. A list that comes later
+ * may have others (holding_has_news), also while the version is fetched. One process of the host digests a
+ * content for all that hold it (memory/rounds.h): the source says which. A source is watched from the first
+ * hold on; a worker has verified what it hands on, and says so. This one digests, a piece a call, when it is
+ * asked, when the source is away or silent, or cannot be watched, and after another source's bytes differed:
+ * the next one may hand on the same memory. The manifest is compared by each.
+ *
+ * Loop thread only. An intake (worker/intake.h) owns it, and the region until that is the caller's. */
+#ifndef WORKER_HOLDING_H
+#define WORKER_HOLDING_H
+
+#include "memory/rounds.h"
+#include "worker/announced.h"
+#include "worker/bulk.h"
+
+#define HOLDING_SOCKET 33u        /* SHARING_NAME_BYTES */
+#define HOLDING_AGAIN_US 50000ull /* until a source that was full is asked once more */
+
+/* What a process was asked for. */
+typedef struct {
+    key16_t life;
+    msg_region_t region;
+} holding_row_t;
+typedef struct {
+    holding_row_t row;    /* asking: what is asked for; checking: what is held */
+    served_t from;        /* its source, whatever is announced meanwhile; no bytes of it are copied */
+    uint32_t asked_count; /* in vain */
+    holding_row_t asked[LIMIT_SOURCES]; /* the last ones of these, in any order */
+    holding_row_t again;                /* the last one that was full, and is not waited for again */
+    uint64_t again_us;                  /* asking: it is asked then; 0: at once */
+    region_t *region;                   /* checking: held, with a reference */
+    claim_t claim;                      /* checking: which process digests it, and what came of that */
+    char socket[HOLDING_SOCKET];        /* of its source */
+    bool has_found_bad;                 /* one that differs: each later one is digested here */
+    bool is_digested;                   /* by this process, and not by another one for all */
+    uint64_t at;                        /* bytes of `region` that were digested here */
+    uint64_t begun_us, took_us;         /* asking began; until the last byte was checked */
+    uint64_t check_us;
+    int why_code;  /* of `why`, and the same whichever source it names; OK: it cannot be reached at all */
+    char why[160]; /* a source has a region that cannot be held; "": none has, or not any more */
+    h1_t h;
+} holding_t;
+
+/* Asking, of each source of the version. */
+void holding_begin(holding_t *h, uint64_t now_us);
+/* OK: a region with the announced bytes, and one reference, which is the caller's. AGAIN: a part of the work
+ * was done; call again, where it waits (holding_waits) after a turn of `sharing` or at the deadline.
+ * NOT_FOUND: no process of this host has it, so that it has to be fetched; so it is until there are news. */
+int holding_take(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_us, region_t **ret_region);
+/* Between two calls that it asks for. */
+bool holding_waits(const holding_t *h);
+/* Likewise; CLOCK_NEVER: a turn of `sharing` comes first. */
+uint64_t holding_deadline(const holding_t *h);
+/* A note of a source, as mappings_heard_t. */
+void holding_hear(holding_t *h, const char *source, note_t note, const content_id_t *id);
+/* Of a begun one: a source is listed that was not asked. */
+bool holding_has_news(const holding_t *h, const announced_t *w);
+/* The version is not wanted any more. */
+void holding_end(holding_t *h);
+
+#endif

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "worker/verify_fetched.h"
+
+#include "core/errors.h"
+
+int verify_manifest(const announced_part_t *part, const void *view, manifest_t *ret_manifest,
+                    heddle_error_t *error)
+{
+    int rc = manifest_read(announced_manifest(part, view), &part->manifest_digest, ret_manifest, error);
+    if (rc || ret_manifest->payload_bytes == part->payload_bytes) return rc;
+    manifest_fini(ret_manifest);
+    return error_fail(error, HEDDLE_ERR_PROTOCOL,
+                      "the manifest has another payload size than the announcement");
+}
+
+bool verify_chunk(const manifest_t *m, const digest_job_t *job)
+{
+    chunk_digest_t expected, found = digest_chunk(job->leaves, leaf_count(job->bytes));
+    manifest_chunk_digest(m, (uint32_t)job->cookie, &expected);
+    return memcmp(&found, &expected, sizeof found) == 0;
+}
+
+/* The digest of the whole is what the broker has announced and what STAGED attests. */
+int verify_whole(const manifest_t *m, const uint64_t *leaves, const digest_t *announced,
+                 heddle_error_t *error)
+{
+    h1_t h;
+    manifest_h1_begin(m, &h);
+    h1_add_leaves(&h, leaves, leaf_count(m->payload_bytes));
+    digest_t found = h1_final(&h);
+    if (digest_equal(&found, announced)) return HEDDLE_OK;
+    char expected[HEDDLE_DIGEST_TEXT], text[HEDDLE_DIGEST_TEXT];
+    digest_text(announced, expected);
+    digest_text(&found, text);
+    int rc = error_fail(error, HEDDLE_ERR_DIGEST_MISMATCH,
+                        "the digest of the whole differs from what was announced");
+    error_contrast(error, expected, text);
+    return rc;
+}
