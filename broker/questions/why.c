@@ -61,7 +61,7 @@ static void write_progress(const answer_view_t *b, const track_t *t, const copy_
     if (is_fetching && !is_cut_off && (sub->rate_bytes || !is_still)) p->rate_bytes = copy_rate(c, sub);
     units_ms_text((double)still_us / 1000, time);
     const track_t *first = NULL;
-    const copy_row_t *busy = c->busy_with ? copies_first_switch(t->of, m, &first) : NULL;
+    const copy_row_t *busy = c->busy_with ? copies_first_switch(t->of, m, &first) : NULL, *queued;
     if (busy) {
         units_ms_text((double)(b->now.us - busy->switch_us) / 1000, time);
         text_printf(p->note, sizeof p->note, "busy: switching to %s@%llu for %s", t->adapter,
@@ -83,6 +83,9 @@ static void write_progress(const answer_view_t *b, const track_t *t, const copy_
         else text_printf(p->note, sizeof p->note, "%s/s", rate);
     } else if (is_cut_off) {
         text_printf(p->note, sizeof p->note, "no source");
+    } else if (is_fetching && (queued = copy_queued_source(t, c)) != NULL) {
+        text_printf(p->note, sizeof p->note, "waits for %s, which fetches %s@%llu first", queued->worker,
+                    t->adapter, (unsigned long long)queued->behind);
     } else if (is_still) {
         text_printf(p->note, sizeof p->note, is_fetching ? "no bytes for %s" : "has not begun for %s", time);
     }

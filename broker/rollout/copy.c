@@ -166,6 +166,17 @@ const char *copy_awaited(const track_t *t, const copy_row_t *c)
     return "another worker";
 }
 
+const copy_row_t *copy_queued_source(const track_t *t, const copy_row_t *c)
+{
+    const plan_row_t *row = plan_row(&t->plan, c->token);
+    for (size_t i = 0; row && row->source_count && i < t->copy_count; i++) {
+        const copy_row_t *source = t->copies[i];
+        if (source->token != row->sources[0]) continue;
+        return copy_in_flight(source) && source->behind && !source->begun_us ? source : NULL;
+    }
+    return NULL;
+}
+
 /* The worker reports why it does not begin, or why its fetch makes no progress, or nothing when it does. */
 bool copy_heard_progress(track_t *t, copy_row_t *c, const msg_progress_t *p, instant_t now)
 {

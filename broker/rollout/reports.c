@@ -225,6 +225,19 @@ static void note_spare(const adapter_rollout_t *a, const member_t *member, const
     for (uint32_t i = 0; i < p->spare_count; i++) track_touch(adapter_track(a, p->spare[i]));
 }
 
+/* The worker has begun and got nothing for the time of a heartbeat, because the one before it in the chain
+ * fetches an older version first.  That one is no source of this version any more: it may begin long after
+ * the others are done. */
+static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
+{
+    bool is_still = c->moved_us + s->ro->lease_us / 4 <= s->v.now.us;
+    const copy_row_t *source = is_still ? copy_queued_source(t, c) : NULL;
+    if (!source) return;
+    plan_stuck(&t->plan, source->token);
+    wake_waiting(s, t);
+    mend_lists(s, t);
+}
+
 void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)
 {
     for (uint32_t i = 0; i < hb->adapter_count; i++) {
@@ -238,6 +251,7 @@ void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *
         copies_wait_behind(a, member, p->fetching, s->v.now);
         bool is_trouble = copy_heard_progress(t, c, p, s->v.now);
         copies_follow_switch(a, member, s->v.now);
+        pass_over_queued(s, t, c);
         if (!is_trouble) continue;
         event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
         events_message(e, c->code, "%s", p->message);

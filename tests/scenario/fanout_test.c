@@ -3,12 +3,15 @@
  * M/B, the time that its bytes take on one link.  No system can take less than 1. */
 #include "tests/scenario/world.h"
 
+#include <heddle/publisher.h>
+
 #include <stdio.h>
 
 #define RATE 37500000u /* 300 Mbit/s */
 #define LATENCY_US 100u
 #define CHUNK LIMIT_CHUNK_MIN_BYTES
 #define LEASE_US (4 * SECOND)
+#define HEARTBEAT_US (LEASE_US / 4)
 
 static const mem_link_t LINK = {.bytes_per_s = RATE, .latency_us = LATENCY_US};
 
@@ -226,6 +229,24 @@ Test(fanout, a_relay_that_stood_still_once_has_its_place_again)
     double without = (STOP_US - LEAST_DEADLINE_US) / unit_us;
     cr_assert(f.egress <= 1.05 + without + LIMIT_WINDOW_BYTES / bytes, "%.3f", f.egress);
     cr_assert(f.active <= 1.1 + STOP_US / unit_us, "%.3f", f.active);
+}
+
+/* The first of the chain still fetches the version before, as its link is slow: those behind it do not wait for
+ * that. */
+Test(fanout, one_that_fetches_an_older_version_first_is_passed_over)
+{
+    begin((wave_t){.workers = 3, .tensors = 256, .seed = 26});
+    UNTIL(w, 10 * SECOND, all_hold(1));
+    actor_t *slow = world_worker(w, "a-slow-one", (worker_conf_t){.link = {RATE / 20, LATENCY_US}});
+    UNTIL(w, SECOND, slow->is_up);
+    world_run(w, SECOND);
+    start_us = w->now_us;
+    trainer_publish(trainer, (publish_t){.shape = {.seed = 27, .count = 256, .rows = 1024},
+                                         .activation = HEDDLE_ACTIVATION_AS_READY});
+    UNTIL(w, 20 * SECOND, all_hold(2));
+    cr_assert(!worker_holds(slow, 1) || !worker_holds(slow, 2));
+    cr_assert(took() <= 1.2 + 2 * HEARTBEAT_US / unit_us, "%.3f", took());
+    UNTIL(w, 40 * SECOND, worker_holds(slow, 2));
 }
 
 Test(fanout, one_that_joins_at_half_way_fetches_from_the_tail)

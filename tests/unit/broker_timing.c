@@ -757,6 +757,32 @@ Test(timing, a_worker_that_fetches_one_version_before_another)
     is(copy_in(2, 1), "note", "\"800 B/s\"");
 }
 
+/* In a chain w2 fetches from w1, which has not begun with version 2. */
+Test(timing, a_worker_behind_one_that_fetches_an_older_version_first)
+{
+    R.shape = PLAN_CHAIN;
+    rig_restart();
+    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    stage(W2, 1, 0);
+    rig_active(W2, 1, 1, 1);
+    beat(W1, 1, 1000);
+    as_ready(2);
+    rig_pass(500);
+    beat(W1, 1, 2000), beat(W2, 2, 0);
+    is(copy_in(2, 1), "note", "\"waits for w1, which fetches policy@1 first\"");
+    rig_drop_letters();
+    rig_pass(499);
+    beat(W1, 1, 2000), beat(W2, 2, 0);
+    cr_assert(!rig_has(W2, MSG_SOURCES), "a heartbeat may be late");
+    rig_pass(1);
+    beat(W2, 2, 0);
+    const msg_sources_t *m = &rig_last(W2, MSG_SOURCES)->sources;
+    cr_assert_eq(m->source_count, 1);
+    cr_assert_str_eq(m->sources[0].name, "trainer");
+    is(copy_in(2, 1), "note", "null");
+}
+
 Test(timing, the_phases_of_a_worker_add_up)
 {
     one_is_behind();
