@@ -161,8 +161,12 @@ void broker_send_outbox(broker_t *b)
          * restates everything. */
         b->dropped_sends++;
         member_t *member = session_of(b, send->peer);
-        if (member && rc == HEDDLE_ERR_GONE) member->is_gone = true;
-        else if (member) member->needs_resync = true;
+        if (member && rc == HEDDLE_ERR_GONE) {
+            member->is_gone = true;
+            rollout_unreached(&b->rollout, member);
+        } else if (member) {
+            member->needs_resync = true;
+        }
     }
     outbox_clear(b->out);
     if (b->ending_count) broker_forget_ending(b);

@@ -11,7 +11,8 @@
 
 #include <heddle/publisher.h>
 
-#define SLOW_US 10e6 /* a fetch of a version without a deadline that others wait for may take so long */
+#define PROBE_US 250000ull /* between two looks at the connections of those that others wait for */
+#define SLOW_US 10e6       /* a fetch of a version without a deadline that others wait for may take so long */
 
 #define RECORDS_AT_ONCE (REGISTRY_END_RECORDS * (2 + (int)RETIRE_AT_ONCE) + 2)
 
@@ -242,6 +243,42 @@ static bool is_too_slow(const step_t *s, const track_t *t, const copy_row_t *c, 
     return needed_us > left_us / 4 && (is_its_own || is_safe);
 }
 
+/* A worker that is killed says nothing, and its lease lasts; a message finds that its connection is gone.  So
+ * the others of its place need not wait for it any longer.  If it is alive after all, it comes again under
+ * another session. */
+static void probe_fetches(step_t *s, track_t *t)
+{
+    uint64_t now_us = s->v.now.us;
+    bool is_due = t->probe_us && now_us >= t->probe_us + PROBE_US;
+    if (!t->plan.waiting_count) {
+        t->probe_us = 0;
+        return;
+    }
+    if (is_due || !t->probe_us) t->probe_us = now_us;
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const member_t *m = membership_by_token(s->v.members, t->copies[i]->token);
+        if (!m || !plan_is_awaited(&t->plan, m->token)) continue;
+        msg_t ping = {.type = MSG_PING};
+        ping.ping.nonce = m->token;
+        if (m->is_gone) plan_stuck(&t->plan, m->token);
+        else if (is_due) outbox_send(s->out, m->peer, &ping);
+    }
+    track_sooner(t, t->probe_us + PROBE_US);
+}
+
+void rollout_unreached(rollout_t *ro, const member_t *member)
+{
+    for (uint32_t i = 0; i < member->sub_count; i++) {
+        const adapter_rollout_t *a = rollout_adapter(ro, member->subs[i].adapter);
+        for (size_t k = 0; a && k < a->track_count; k++) {
+            track_t *t = a->tracks[k];
+            if (!plan_is_awaited(&t->plan, member->token)) continue;
+            track_touch(t);
+            track_sooner(t, 0); /* it was looked at in this turn, before the message was sent */
+        }
+    }
+}
+
 /* Workers wait for the one of their place that fetches the version, while enough comes of its fetch: half a
  * lease without a byte at most, or a quarter of the version's deadline.  A fetch that ends by itself wakes
  * them at once (plan.h).  Of workers that fetch from each other only the first one that gets nothing is not
@@ -251,6 +288,7 @@ static void look_at_fetches(step_t *s, track_t *t)
     uint64_t now_us = s->v.now.us, patience_us = t->of->ro->lease_us / 2;
     if (t->row->deadline_ms && t->row->deadline_ms * 1000 / 4 < patience_us)
         patience_us = t->row->deadline_ms * 1000 / 4;
+    probe_fetches(s, t);
     if (t->plan.waiting_count && t->fetches_due_us <= now_us) {
         uint64_t best_rate = best_rate_of(s, t);
         t->fetches_due_us = now_us + patience_us;

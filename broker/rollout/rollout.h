@@ -52,6 +52,9 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out);
  * version gets its track, with the session of the adapter's writer as its publisher.  Without memory the
  * rollout is incomplete. */
 void rollout_apply(step_t *s, const record_t *record);
+/* A message found that the member's connection is gone: those that wait for it wait no longer, from the next
+ * rollout_tick on. */
+void rollout_unreached(rollout_t *ro, const member_t *member);
 /* When rollout_tick is due by time alone. */
 uint64_t rollout_deadline(const rollout_t *ro);
 

@@ -94,6 +94,7 @@ struct track {
     uint64_t due_us; /* when it is to be looked at by time alone */
     /* while workers wait for another one of their place: when to see what became of its fetch, or before */
     uint64_t fetches_due_us;
+    uint64_t probe_us; /* the same: when the connections of those that they wait for were tried; 0: not yet */
     /* overtaken, and a worker fetches it, or loads or switches to it, so long at least; 0: none */
     uint64_t awaited_until_us, loaded_until_us;
     uint64_t sourceless_us; /* but in THERE: since when, or since its parts grew last */

@@ -259,6 +259,23 @@ Test(places, the_next_one_fetches_where_the_first_one_is_lost)
     assert_announced("11");
 }
 
+/* It was killed: its session has not ended yet, and its connection has. */
+Test(places, the_next_one_fetches_when_the_connection_of_the_first_one_is_gone)
+{
+    far_publisher(3, HEDDLE_ACTIVATION_AS_READY);
+    rig_pass(300);
+    cr_assert_eq(R.b->sent[MSG_PING], 1);
+    assert_announced("100");
+    R.is_gone[W1] = R.is_quiet[W1] = true;
+    rig_pass(300);
+    assert_announced("110");
+    rig_staged(W2, 1, 1);
+    assert_announced("111");
+    uint64_t pings = R.b->sent[MSG_PING];
+    rig_pass(1000);
+    cr_assert_eq(R.b->sent[MSG_PING], pings, "none waits any more");
+}
+
 Test(places, the_next_one_fetches_where_the_first_one_has_trouble)
 {
     far_publisher(3, HEDDLE_ACTIVATION_ALL);
