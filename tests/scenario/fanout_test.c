@@ -13,6 +13,8 @@
 #define LEASE_US (4 * SECOND)
 #define HEARTBEAT_US (LEASE_US / 4)
 
+enum { HOSTS = 16 };
+
 static const mem_link_t LINK = {.bytes_per_s = RATE, .latency_us = LATENCY_US};
 
 static world_t *w;
@@ -31,11 +33,14 @@ typedef struct {
     uint32_t workers, tensors; /* of 64 KiB each: a chunk */
     uint64_t seed;
     plan_shape_t shape;
+    uint32_t hosts;        /* of the workers, in turns; 0: each is by itself */
+    const char *publisher; /* the host of the publisher; NULL: it is by itself */
 } wave_t;
 typedef struct {
     double staged, active;  /* from the call of publish to the last worker, in M/B */
     double egress, ingress; /* bytes out of the publisher, and into all workers that are alive, in M */
     uint64_t active_us;
+    double into[HOSTS]; /* bytes into all workers of a host, in M, also into those that were killed */
 } figures_t;
 
 static bool all_hold(uint64_t version)
@@ -45,13 +50,31 @@ static bool all_hold(uint64_t version)
     return true;
 }
 
+static uint32_t host_count;
+static double into_killed[HOSTS]; /* as in figures_t */
+
+/* "w01" on "h00", "w02" on "h01", ... */
+static void add_worker(uint32_t number, const wave_t *wave)
+{
+    uint32_t hosts = wave->hosts;
+    char name[16], host[16];
+    static char names[HOSTS][16];
+    snprintf(name, sizeof name, "w%02u", number + 1);
+    snprintf(host, sizeof host, "h%02u", hosts ? number % hosts : 0);
+    if (hosts) memcpy(names[number % hosts], host, sizeof host);
+    worker_conf_t conf = {.link = LINK, .host = hosts ? names[number % hosts] : NULL};
+    workers[number] = world_worker(w, name, conf);
+}
+
 /* One publisher, and workers that are all there before; each has a link of the same rate. */
 static void begin(wave_t wave)
 {
     w = world_new((world_opts_t){.seed = wave.seed, .keep = 1, .shape = wave.shape});
-    trainer = world_trainer(w, "ann", (trainer_conf_t){.link = LINK});
+    trainer = world_trainer(w, "ann", (trainer_conf_t){.link = LINK, .host = wave.publisher});
     memset(workers, 0, sizeof workers);
-    world_workers(w, wave.workers, (worker_conf_t){.link = LINK}, workers);
+    memset(into_killed, 0, sizeof into_killed);
+    host_count = wave.hosts;
+    for (uint32_t i = 0; i < wave.workers; i++) add_worker(i, &wave);
     UNTIL(w, SECOND, trainer_is_ready(trainer) && world_all_ready(w, wave.workers));
     content_shape_t shape = {.seed = wave.seed, .count = wave.tensors, .rows = 1024};
     bytes = (double)content_bytes(content_get(shape));
@@ -66,6 +89,9 @@ static void publisher_sends(double share)
     UNTIL(w, 10 * SECOND, (double)actor_counters(trainer).bytes_out >= share * bytes);
 }
 
+/* Over the network, in M. */
+static double bytes_into(const actor_t *a) { return (double)actor_counters(a).bytes_in / bytes; }
+
 static double took(void) { return (double)(w->now_us - start_us) / unit_us; }
 
 static figures_t end(const char *what)
@@ -79,8 +105,12 @@ static figures_t end(const char *what)
     f.active = took();
     f.active_us = w->now_us - start_us;
     if (trainer->alive) f.egress = (double)actor_counters(trainer).bytes_out / bytes;
-    for (uint32_t i = 0; i < count; i++)
-        if (workers[i]->alive) f.ingress += (double)actor_counters(workers[i]).bytes_in / bytes;
+    memcpy(f.into, into_killed, sizeof f.into);
+    for (uint32_t i = 0; i < count; i++) {
+        double in = workers[i]->alive ? bytes_into(workers[i]) : 0;
+        f.ingress += in;
+        if (host_count) f.into[i % host_count] += in;
+    }
     printf(
         "%3u workers, %.1f MB, %s: staged %.3f, active %.3f M/B, %.3f M out of the publisher, %llu steps\n",
         count, bytes / 1e6, what, f.staged, f.active, f.egress, (unsigned long long)w->steps);
@@ -116,6 +146,7 @@ Test(fanout, a_star_takes_the_time_of_each)
  * late does so for the version and for the decision. */
 static void check_chain(wave_t wave)
 {
+    wave.shape = PLAN_CHAIN;
     begin(wave);
     uint64_t store_us = w->store_is_late ? 10 * MS : 0;
     figures_t f = end("chain");
@@ -136,6 +167,7 @@ Test(fanout, a_chain_takes_the_time_of_its_estimate)
     check_chain((wave_t){.workers = 8, .tensors = 256, .seed = 14});
     check_chain((wave_t){.workers = 16, .tensors = 256, .seed = 15});
     check_chain((wave_t){.workers = 64, .tensors = 128, .seed = 16});
+    check_chain((wave_t){.workers = 128, .tensors = 128, .seed = 18});
 }
 
 Test(fanout, what_is_no_longer_than_a_hop_goes_to_each_from_the_publisher)
@@ -161,7 +193,7 @@ Test(fanout, the_same_seed_gives_the_same_time)
 /* ---- members go and come ---- */
 
 enum { RELAYS = 16 };
-static const wave_t HALF_WAY = {.workers = RELAYS, .tensors = 256, .seed = 21};
+static const wave_t HALF_WAY = {.workers = RELAYS, .tensors = 256, .seed = 21, .shape = PLAN_CHAIN};
 
 static figures_t undisturbed(void)
 {
@@ -177,15 +209,18 @@ static void check_twice(figures_t f, double count)
               count);
 }
 
-Test(fanout, a_relay_that_is_killed_costs_next_to_nothing)
+Test(fanout, each_relay_that_is_killed_costs_next_to_nothing)
 {
     figures_t before = undisturbed();
-    for (uint32_t dead = 0; dead < RELAYS; dead += 5) {
+    for (uint32_t dead = 0; dead < RELAYS; dead++) {
+        char what[32];
+        snprintf(what, sizeof what, "w%02u killed", dead + 1);
         begin(HALF_WAY);
         publisher_sends(0.5);
         actor_kill(workers[dead]);
-        figures_t f = end("one killed");
-        cr_assert(f.staged <= before.staged + 0.05, "%.3f without worker %u", f.staged, dead);
+        figures_t f = end(what);
+        cr_assert(f.staged <= before.staged + 0.05, "%.3f, and %.3f before: %s", f.staged, before.staged,
+                  what);
         check_twice(f, RELAYS - 1);
     }
 }
@@ -315,4 +350,75 @@ Test(fanout, a_restart_of_the_broker_moves_no_transfer)
     figures_t f = {.egress = (double)actor_counters(trainer).bytes_out / bytes};
     cr_assert(f.egress <= 1.01, "%.3f", f.egress);
     UNTIL(w, 2 * LEASE_US, world_all_active(w, 1));
+}
+
+/* ---- hosts ---- */
+
+/* 64 workers on 16 hosts. */
+static const wave_t ON_HOSTS = {.workers = 4 * HOSTS, .tensors = 256, .seed = 31, .hosts = HOSTS};
+
+Test(fanout, one_copy_goes_into_each_host)
+{
+    begin(ON_HOSTS);
+    figures_t f = end("16 hosts");
+    cr_assert(f.active <= 1.2, "%.3f", f.active);
+    cr_assert(f.egress <= 1.05, "%.3f", f.egress);
+    for (uint32_t i = 0; i < HOSTS; i++)
+        cr_assert_float_eq(f.into[i], 1, 0.001, "%.3f M into host %u", f.into[i], i);
+}
+
+/* The worker of the host that fetches for the others. */
+static uint32_t head_of(uint32_t host)
+{
+    uint32_t head = UINT32_MAX;
+    for (uint32_t i = host; workers[i]; i += host_count) {
+        if (bytes_into(workers[i]) == 0) continue;
+        cr_assert_eq(head, UINT32_MAX, "one of a host fetches");
+        head = i;
+    }
+    cr_assert_neq(head, UINT32_MAX);
+    return head;
+}
+
+static bool others_hold(uint32_t host)
+{
+    for (uint32_t i = 0; workers[i]; i++)
+        if (i % host_count != host && !worker_holds(workers[i], 1)) return false;
+    return true;
+}
+
+/* Its region dies with it: the next one of the host fetches the version from the start.  No other host waits
+ * for that. */
+Test(fanout, where_the_head_of_a_host_is_killed_the_next_one_fetches)
+{
+    enum { PROBE_US = 250000 };
+    begin(ON_HOSTS);
+    figures_t before = end("16 hosts");
+    for (uint32_t host = 0; host < HOSTS; host += 5) {
+        begin(ON_HOSTS);
+        publisher_sends(0.5);
+        uint32_t head = head_of(host);
+        into_killed[host] = bytes_into(workers[head]);
+        actor_kill(workers[head]);
+        UNTIL(w, 10 * SECOND, others_hold(host));
+        cr_assert(took() <= before.staged + 0.05, "%.3f: other hosts than %u", took(), host);
+        figures_t f = end("a head killed");
+        double limit = 0.5 + before.staged + PROBE_US / unit_us;
+        cr_assert(f.staged <= limit, "%.3f, and the limit is %.3f", f.staged, limit);
+        cr_assert(f.egress <= 1.05, "%.3f", f.egress);
+        for (uint32_t i = 0; i < HOSTS; i++)
+            cr_assert(f.into[i] <= (i == host ? 2 : 1) + LIMIT_WINDOW_BYTES / bytes, "%.3f M into host %u",
+                      f.into[i], i);
+    }
+}
+
+/* The publisher is on the first host, whose workers hold what it published. */
+Test(fanout, on_the_host_of_the_publisher_nothing_crosses_a_network)
+{
+    wave_t wave = {.workers = 8, .tensors = 256, .seed = 32, .hosts = 2, .publisher = "h00"};
+    begin(wave);
+    figures_t f = end("the publisher's host and another");
+    cr_assert_float_eq(f.into[0], 0, 1e-9, "%.3f", f.into[0]);
+    cr_assert_float_eq(f.into[1], 1, 0.001, "%.3f", f.into[1]);
+    cr_assert_float_eq(f.egress, 1, 0.001, "%.3f", f.egress);
 }

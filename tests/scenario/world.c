@@ -2,11 +2,15 @@
 #include "tests/scenario/world.h"
 
 #include "core/errors.h"
+#include "core/log.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <utlist.h>
 
 enum {
@@ -361,6 +365,60 @@ void actor_event(void *self, const heddle_event_t *event)
                event->message);
 }
 
+/* ---- hosts
+ * ------------------------------------------------------------------------------------------------------
+ *
+ * Processes share memory where they meet in one directory (memory/handover.h), so a directory is a host. */
+
+const char *world_directory(world_t *w, const char *host)
+{
+    if (!host) return NULL;
+    /* All hosts are this one, and each would say that the others are out of reach. */
+    log_set_level(LOG_ERROR);
+    if (!w->directory[0]) {
+        snprintf(w->directory, sizeof w->directory, "/tmp/heddle-scenario-XXXXXX");
+        cr_assert(mkdtemp(w->directory));
+        w->poll_fd = epoll_create1(EPOLL_CLOEXEC);
+        cr_assert(w->poll_fd >= 0);
+    }
+    char path[sizeof w->hosts[0]];
+    snprintf(path, sizeof path, "%s/%s", w->directory, host);
+    for (uint32_t i = 0; i < w->host_count; i++)
+        if (!strcmp(w->hosts[i], path)) return w->hosts[i];
+    cr_assert_lt(w->host_count, HOSTS_MAX);
+    cr_assert_eq(mkdir(path, 0700), 0);
+    return strcpy(w->hosts[w->host_count++], path);
+}
+
+void actor_poll(actor_t *a, const int *fds, uint32_t count)
+{
+    a->is_readable = false;
+    for (uint32_t i = 0; i < count; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = a};
+        if (fds[i] >= 0) cr_assert_eq(epoll_ctl(a->w->poll_fd, EPOLL_CTL_ADD, fds[i], &event), 0);
+    }
+}
+
+/* What became readable: its actor has a turn at once. */
+static void look_at_hosts(world_t *w)
+{
+    struct epoll_event ready[64];
+    int count = w->host_count ? epoll_wait(w->poll_fd, ready, 64, 0) : 0;
+    for (int i = 0; i < count; i++) {
+        actor_t *a = ready[i].data.ptr;
+        a->is_readable = true;
+        a->due_us = w->now_us;
+    }
+}
+
+static void forget_hosts(world_t *w)
+{
+    if (!w->directory[0]) return;
+    for (uint32_t i = 0; i < w->host_count; i++) rmdir(w->hosts[i]);
+    rmdir(w->directory);
+    close(w->poll_fd);
+}
+
 /* ---- turns
  * ------------------------------------------------------------------------------------------------------
  */
@@ -450,6 +508,8 @@ static void client_turn(actor_t *a)
     world_t *w = a->w;
     delay_bytes(a);
     uint64_t due_us;
+    if (a->is_readable) PRODUCT(a->ops->readable(a->node));
+    a->is_readable = false;
     PRODUCT(due_us = a->ops->tick(a->node, w->now_us));
     check_all(w);
     bool busy = false;
@@ -535,6 +595,7 @@ static actor_t *next_actor(world_t *w, uint64_t *ret_due_us)
 bool world_step(world_t *w, uint64_t end_us)
 {
     uint64_t due_us;
+    look_at_hosts(w);
     actor_t *a = next_actor(w, &due_us);
     if (!a || due_us > end_us) {
         if (end_us > w->now_us) w->now_us = end_us;
@@ -603,6 +664,7 @@ void world_destroy(world_t **world)
         free(w->actors[i]);
     }
     store_forget(w);
+    forget_hosts(w);
     registry_fini(&w->shadow);
     free(w->fatal);
     free(w);

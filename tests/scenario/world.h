@@ -19,7 +19,10 @@
  * again.  The broker can be made to die at any of its own steps: before and after each commit, before
  * each send.
  *
- * Deterministic: the same seed gives the same run.  No socket, thread, sleep or file. */
+ * Actors of one host (worker_conf_t.host) share memory as processes do, over sockets and memory files of the
+ * kernel; what one sends is there at once.  Actors without a host have neither.
+ *
+ * Deterministic: the same seed gives the same run.  No thread and no sleep. */
 #ifndef SCENARIO_WORLD_H
 #define SCENARIO_WORLD_H
 
@@ -35,7 +38,14 @@
 #define SECOND 1000000ull
 #define ADAPTER "policy"
 
-enum { ACTORS_MAX = 140, EVENTS_KEPT = 64, ELIGIBLE_KEPT = 8, HOLDS_MAX = 8, RECENT_MAX = 400 };
+enum {
+    ACTORS_MAX = 140,
+    HOSTS_MAX = 20,
+    EVENTS_KEPT = 64,
+    ELIGIBLE_KEPT = 8,
+    HOLDS_MAX = 8,
+    RECENT_MAX = 400
+};
 
 typedef struct world world_t;
 typedef struct actor actor_t;
@@ -58,6 +68,7 @@ typedef struct {
     const char *group;
     uint32_t rank, ranks;
     mem_link_t link;   /* of its bytes; frames of the control plane take none of it */
+    const char *host;  /* it shares memory with the other actors of this host; NULL: with none */
     uint64_t piece_us; /* a piece of memory takes so long; 0: no time */
 } worker_conf_t;
 typedef struct {
@@ -65,6 +76,7 @@ typedef struct {
     bool takeover;
     uint64_t max_rate_bytes;
     mem_link_t link;
+    const char *host; /* as in worker_conf_t */
 } trainer_conf_t;
 
 typedef struct mail mail_t;
@@ -99,6 +111,7 @@ struct actor {
     bool is_up;             /* as it knows itself */
     uint64_t dial_us;       /* when it tries to connect again */
     uint64_t in_us, out_us; /* when the last frame on the way arrives: order is kept */
+    bool is_readable;       /* a descriptor of what it shares with its host is */
     heddle_event_t events[EVENTS_KEPT];
     uint64_t event_count, event_done, events_by_type[32];
     /* workers */
@@ -141,6 +154,11 @@ struct world {
     actor_t *actors[ACTORS_MAX];
     uint32_t actor_count;
     uint32_t turn; /* who goes first among equals */
+    /* hosts: their members meet in the directory of each */
+    char directory[64]; /* of all; "": no actor has a host */
+    char hosts[HOSTS_MAX][128];
+    uint32_t host_count;
+    int poll_fd; /* what actors share with their hosts */
     /* the broker */
     actor_t *host;
     broker_t *broker;
@@ -308,6 +326,9 @@ void actor_forget_mail(actor_t *a);
 int actor_send(void *self, bytes_t frame); /* node_io_t.send of a client */
 void actor_redial(void *self);
 void actor_event(void *self, const heddle_event_t *event);
+/* The directory of its host; NULL: it has none. */
+const char *world_directory(world_t *w, const char *host);
+void actor_poll(actor_t *a, const int *fds, uint32_t count); /* it shares memory over these; -1: none */
 void actor_open_transfer(actor_t *a, uint64_t max_rate_bytes, mem_link_t link);
 void actor_deliver(actor_t *to, uint64_t peer, bytes_t frame, uint64_t *last_us);
 void line_break(actor_t *a);

@@ -60,7 +60,9 @@ void trainer_boot(actor_t *a)
                         .clock = &w->clock};
     publisher_node_opts_t opts = {.adapter = a->trainer.adapter ? a->trainer.adapter : ADAPTER,
                                   .writer = a->name,
-                                  .host = "host",
+                                  .host = a->trainer.host ? a->trainer.host : "host",
+                                  .is_sharing = a->trainer.host != NULL,
+                                  .host_share = world_directory(w, a->trainer.host),
                                   .takeover = a->trainer.takeover,
                                   .life = life_of(a),
                                   .pid = 500 + a->incarnation,
@@ -74,6 +76,8 @@ void trainer_boot(actor_t *a)
     a->trainer_state = t;
     a->node = t->node;
     a->ops = &publisher_node_ops;
+    int fds[PUBLISHER_FDS];
+    actor_poll(a, fds, publisher_node_fds(t->node, fds));
     a->published = (published_t){0};
 }
 

@@ -32,7 +32,9 @@ void worker_boot(actor_t *a)
                         .t = a->t,
                         .clock = &w->clock};
     worker_opts_t opts = {.name = a->name,
-                          .host = "host",
+                          .host = a->conf.host ? a->conf.host : "host",
+                          .is_sharing = a->conf.host != NULL,
+                          .host_share = world_directory(w, a->conf.host),
                           .adapters = a->adapters,
                           .adapter_count = 1,
                           .slots = a->conf.slots,
@@ -52,6 +54,9 @@ void worker_boot(actor_t *a)
     cr_assert_eq(rc, HEDDLE_OK);
     a->node = a->worker;
     a->ops = &worker_node_ops;
+    int fds[WORKER_FDS];
+    worker_node_fds(a->worker, fds);
+    actor_poll(a, fds, WORKER_FDS);
 }
 
 /* `text`: why it rejects the version; NULL: it does not. */
