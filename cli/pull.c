@@ -77,7 +77,8 @@ static void draw(void *self, uint64_t bytes_done, uint64_t bytes)
     b->drawn_us = now_us;
 }
 
-/* The sources in the order of the answer: with one holder that is slow, a user sees that it was used. */
+/* The sources in the order of the answer: with one holder that is slow, a user sees that it was used.  Those
+ * that were asked in vain are left out. */
 static void render(const common_t *c, json_t *a)
 {
     (void)c;
@@ -86,10 +87,13 @@ static void render(const common_t *c, json_t *a)
     printf("%s  %s, %s  in %s after %s ms", cli_text(a, "tag", s[0]), cli_bytes(a, "data_bytes", s[4]),
            cli_count(cli_integer(a, "tensor_count"), "tensor", s[1]), cli_text(a, "path", s[2]),
            cli_text(a, "elapsed_ms", s[3]));
+    const char *between = ", from ";
     for (size_t i = 0; i < json_array_size(sources); i++) {
         const json_t *source = json_array_get(sources, i);
-        printf("%s%s%s", i ? ", " : ", from ", cli_integer(source, "bytes") ? "" : "the memory of ",
-               cli_text(source, "name", s[0]));
+        bool is_held = !strcmp(cli_text(source, "way", s[1]), "host");
+        if (!is_held && !cli_integer(source, "bytes")) continue;
+        printf("%s%s%s", between, is_held ? "the memory of " : "", cli_text(source, "name", s[0]));
+        between = ", ";
     }
     puts("");
 }

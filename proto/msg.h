@@ -292,9 +292,15 @@ typedef struct {
 /* Which process compared the bytes with the manifest: this one, or another one of the host, for all that hold
  * the region. */
 typedef enum { VERIFIED_UNKNOWN = 0, VERIFIED_HERE = 1, VERIFIED_ON_HOST = 2 } verified_where_t;
+/* Read requests that were taken back from a source, by the reason: it did not answer in time, is gone,
+ * refused, sent wrong bytes, or another one had the bytes sooner. */
+typedef struct {
+    uint64_t late, gone, refused, bad, slow;
+} msg_moved_t;
 typedef struct {
     uint64_t token, kind, bytes;
     const char *name;
+    msg_moved_t moved;
 } msg_served_t;
 typedef struct {
     uint64_t token, version;

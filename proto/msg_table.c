@@ -26,6 +26,10 @@
     COUNT(s, slots_total), COUNT(s, slots_free), COUNT(s, slots_held), COUNT(s, bytes_in),                   \
         COUNT(s, bytes_out), COUNT(s, chunks_bad), COUNT(s, retries), COUNT(s, fenced), COUNT(s, own_bytes), \
         COUNT(s, held_bytes)
+#define MOVED(m)                                                                                             \
+    {                                                                                                        \
+        .key = #m, .kind = FIELD_U64, .offset = offsetof(msg_served_t, moved.m), .max = LIMIT_EXACT          \
+    }
 #define REGION(s)                                                                                            \
     {.key = "region", .kind = FIELD_KEY16, .offset = offsetof(s, region.identity), .max = 16},               \
     {                                                                                                        \
@@ -154,6 +158,11 @@ static const field_t SERVED_FIELDS[] = {
     U64(msg_served_t, kind, SOURCE_WORKER, OPTIONAL),
     U64(msg_served_t, bytes, LIMIT_EXACT, OPTIONAL),
     NAME(msg_served_t, name, OPTIONAL),
+    MOVED(late),
+    MOVED(gone),
+    MOVED(refused),
+    MOVED(bad),
+    MOVED(slow),
 };
 TABLE(SERVED, "served", msg_served_t, SERVED_FIELDS);
 

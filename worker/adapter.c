@@ -129,9 +129,18 @@ static int send_outcome(adapter_t *a, const versions_action_t *action, const hed
             m.staged.verify_us = took(w->verify_us);
             m.staged.busy_us = loading_from(a, w) - w->sealed_us;
             m.staged.stage_us = w->stage_us = took(now_us - loading_from(a, w));
-            for (uint32_t i = 0; i < w->served_count; i++)
-                rows[m.staged.source_count++] = (msg_served_t){w->served[i].token, w->served[i].kind,
-                                                               w->served[i].bytes, w->served[i].name};
+            for (uint32_t i = 0; i < w->served_count; i++) {
+                const served_t *s = &w->served[i];
+                rows[m.staged.source_count++] = (msg_served_t){.token = s->token,
+                                                               .kind = s->kind,
+                                                               .bytes = s->bytes,
+                                                               .name = s->name,
+                                                               .moved = {.late = s->moved[MOVED_LATE],
+                                                                         .gone = s->moved[MOVED_GONE],
+                                                                         .refused = s->moved[MOVED_REFUSED],
+                                                                         .bad = s->moved[MOVED_BAD],
+                                                                         .slow = s->moved[MOVED_SLOW]}};
+            }
         }
     } else if (action->kind == VA_SEND_ACTIVE) {
         /* The activation began at the later of two moments: the decision arrived, or the bytes did. */

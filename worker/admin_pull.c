@@ -318,9 +318,14 @@ static char *answer_of(pull_t *p, const char *dir)
     qsort(p->what.served, p->what.served_count, sizeof *p->what.served, compare_names);
     for (uint32_t i = 0; i < p->what.served_count; i++) {
         const served_t *s = &p->what.served[i];
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I}", "name", s->name, "kind",
-                                              s->kind == SOURCE_PUBLISHER ? "publisher" : "worker", "bytes",
-                                              (json_int_t)s->bytes));
+        json_t *moved =
+            json_pack("{s:I, s:I, s:I, s:I, s:I}", "late", (json_int_t)s->moved[MOVED_LATE], "gone",
+                      (json_int_t)s->moved[MOVED_GONE], "refused", (json_int_t)s->moved[MOVED_REFUSED], "bad",
+                      (json_int_t)s->moved[MOVED_BAD], "slow", (json_int_t)s->moved[MOVED_SLOW]);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:I, s:o}", "name", s->name, "kind",
+                                              s->kind == SOURCE_PUBLISHER ? "publisher" : "worker", "way",
+                                              s->is_held ? "host" : "network", "bytes", (json_int_t)s->bytes,
+                                              "moved", moved));
     }
     json_object_set_new(p->body, "path", json_string(dir));
     json_object_set_new(p->body, "elapsed_ms", json_real((double)(now_of() - p->began_us) / 1000));

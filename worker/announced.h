@@ -14,6 +14,7 @@
 #include "formats/manifest.h"
 #include "proto/msg.h"
 #include "transfer/transfer.h"
+#include "worker/fetch.h"
 
 #define ANNOUNCED_SERVED_MAX 32u
 
@@ -28,10 +29,12 @@ typedef struct {
     bool is_apart; /* of this host, but out of reach for holding */
 } announced_source_t;
 
-/* How many bytes one source served. */
+/* How many bytes one source served, and how many read requests were taken back from it. */
 typedef struct {
     uint64_t token, kind, bytes;
     char name[HEDDLE_NAME_MAX + 1];
+    uint64_t moved[MOVED_REASONS];
+    bool is_held; /* in its memory: nothing was copied */
 } served_t;
 
 /* The one part of a version: its content, and the key that its bytes are asked for under. */

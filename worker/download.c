@@ -31,6 +31,35 @@ static void note_open_receives(download_t *p)
     if (!is_quiet(p)) p->overwritten = true;
 }
 
+/* --- by source -------------------------------------------------------------------------------- */
+
+/* The row of a source, which STAGED carries.  It is made when the source is first asked: a later list may not
+ * have it.  A full table adds to its last row: the counts stay right, and the name of the source is lost. */
+static served_t *served_row(announced_t *w, uint64_t token)
+{
+    uint32_t row = 0;
+    while (row < w->served_count && w->served[row].token != token) row++;
+    if (row == ANNOUNCED_SERVED_MAX) row--;
+    if (row == w->served_count) {
+        const announced_source_t *source = announced_source(w, token);
+        w->served[w->served_count++] = (served_t){.token = token, .kind = source ? source->kind : 0};
+        if (source) memcpy(w->served[row].name, source->name, sizeof source->name);
+    }
+    return &w->served[row];
+}
+
+/* Of those that were asked: a source whose answers were not needed is no source of this version. */
+static void drop_idle_rows(announced_t *w)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < w->served_count; i++) {
+        uint64_t moved = 0;
+        for (int why = 0; why < MOVED_REASONS; why++) moved += w->served[i].moved[why];
+        if (moved || w->served[i].bytes) w->served[kept++] = w->served[i];
+    }
+    w->served_count = kept;
+}
+
 /* --- what the fetch asks for (fetch_ops_t) ---------------------------------------------------- */
 
 /* The pieces of the manifest lie behind the payload; those of the payload are its chunks. */
@@ -51,6 +80,7 @@ static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_a
     }
     read.at = read.offset;
     peer_ref_t from = source_ref(source);
+    (void)served_row(p->what, token);
     return p->io->tr->ask(p->io->t, &from, &read, ret_ask);
 }
 
@@ -66,6 +96,11 @@ static void drop_source(void *self, uint64_t token)
     download_t *p = self;
     p->bulk->retries++;
     p->io->tr->drop_peer(p->io->t, token);
+}
+
+static void asks_moved(void *self, uint64_t token, moved_t why)
+{
+    served_row(((download_t *)self)->what, token)->moved[why]++;
 }
 
 static void need_sources(void *self) { ((download_t *)self)->needs_sources = true; }
@@ -90,6 +125,7 @@ static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
                                       .drop_ask = drop_ask,
                                       .drop_peer = drop_source,
                                       .need_sources = need_sources,
+                                      .moved = asks_moved,
                                       .end = fetch_ended};
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
@@ -233,23 +269,13 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
 /* --- a digest is done ------------------------------------------------------------------------- */
 
 /* A verified chunk is served to other workers at once, where nothing can write over it any more. It is
- * counted for the source that it came from, whose row STAGED carries. A full table adds to its last row: the
- * count of bytes stays right, and the name of the source is lost. */
+ * counted for the source that it came from. */
 static void note_good(download_t *p, uint64_t token, const digest_job_t *job)
 {
-    announced_t *w = p->what;
-    uint32_t row = 0;
     uint64_t offset = (uint64_t)(job->leaves - p->leaves) * LIMIT_PAGE_BYTES;
     if (!p->overwritten) p->io->tr->extend(p->io->t, p->part->key, offset, job->bytes);
     p->bytes_done += job->bytes;
-    while (row < w->served_count && w->served[row].token != token) row++;
-    if (row == ANNOUNCED_SERVED_MAX) row--;
-    if (row == w->served_count) {
-        const announced_source_t *source = announced_source(w, token);
-        w->served[w->served_count++] = (served_t){.token = token, .kind = source ? source->kind : 0};
-        if (source) memcpy(w->served[row].name, source->name, sizeof source->name);
-    }
-    w->served[row].bytes += job->bytes;
+    served_row(p->what, token)->bytes += job->bytes;
 }
 
 /* What verify.h found, in phase "verify". */
@@ -324,6 +350,7 @@ static void check_whole(download_t *p)
         return;
     }
     if (p->overwritten) p->io->tr->extend(p->io->t, p->part->key, 0, p->manifest.payload_bytes);
+    drop_idle_rows(p->what);
     p->state = DOWNLOAD_DONE;
 }
 

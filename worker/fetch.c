@@ -191,31 +191,44 @@ static void revive(known_t *s, uint64_t now_us)
     }
 }
 
-/* Gives up what is open at a source, but for its last `kept` asks; these pieces go to another one. */
-static void drop_asks(fetch_t *f, unsigned source, uint32_t kept)
+/* A piece is to be asked for again, and that is reported.  One without a number was not asked for yet. */
+static void take_back(fetch_t *f, uint32_t piece, moved_t why)
 {
-    piece_list_t *open = &f->lists[source];
-    for (; open->count > kept; move_piece(f, open->first, AGAIN))
-        f->ops.drop_ask(f->self, f->ask[open->first]);
+    if (f->ask[piece] && f->ops.moved) f->ops.moved(f->self, f->known[f->where[piece]].token, why);
+    move_piece(f, piece, AGAIN);
 }
 
-static void drop_open(fetch_t *f, unsigned source) { drop_asks(f, source, 0); }
+/* Gives up what is open at a source, but for its last `kept` asks; these pieces go to another one. */
+static void drop_asks(fetch_t *f, unsigned source, uint32_t kept, moved_t why)
+{
+    piece_list_t *open = &f->lists[source];
+    for (; open->count > kept; take_back(f, open->first, why)) f->ops.drop_ask(f->self, f->ask[open->first]);
+}
+
+/* The fetch is over: what is open is asked of no other source. */
+static void drop_all(fetch_t *f)
+{
+    for (unsigned i = 0; i < f->known_count; i++)
+        for (piece_list_t *open = &f->lists[i]; open->count; move_piece(f, open->first, AGAIN))
+            f->ops.drop_ask(f->self, f->ask[open->first]);
+}
 
 /* A source whose connection is gone has nothing open that could be dropped. */
-static void put_out(fetch_t *f, unsigned source, source_state_t state, bool is_gone)
+static void put_out(fetch_t *f, unsigned source, source_state_t state, moved_t why)
 {
     if (f->known[source].state != SOURCE_BAD) f->known[source].state = state;
-    if (!is_gone) drop_open(f, source);
-    while (f->lists[source].count) move_piece(f, f->lists[source].first, AGAIN);
+    if (why != MOVED_GONE) drop_asks(f, source, 0, why);
+    while (f->lists[source].count) take_back(f, f->lists[source].first, why);
 }
 
 /* The source does not deliver this piece, or cannot be asked for it. */
 static void refuse_piece(fetch_t *f, uint32_t piece, int err, uint64_t now_us)
 {
     unsigned source = f->where[piece];
-    move_piece(f, piece, AGAIN);
+    moved_t why = err == HEDDLE_ERR_GONE ? MOVED_GONE : MOVED_REFUSED;
+    take_back(f, piece, why);
     f->known[source].rest_us = now_us + NEED_US;
-    put_out(f, source, err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST, err == HEDDLE_ERR_GONE);
+    put_out(f, source, err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST, why);
 }
 
 /* -- what every event ends with --------------------------------------------------------------- */
@@ -224,7 +237,7 @@ static void refuse_piece(fetch_t *f, uint32_t piece, int err, uint64_t now_us)
 static void conclude(fetch_t *f, bool is_good, uint64_t now_us)
 {
     f->is_over = true;
-    for (unsigned i = 0; i < f->known_count; i++) drop_open(f, i);
+    drop_all(f);
     f->ops.end(f->self, is_good, now_us);
 }
 
@@ -270,7 +283,7 @@ static void take_from_late(fetch_t *f, const known_t *s, uint32_t kept)
     for (unsigned i = 0; i < f->order_count; i++) {
         unsigned at = f->order[i];
         if (f->known[at].state != SOURCE_LATE || &f->known[at] == s) continue;
-        drop_asks(f, at, kept);
+        drop_asks(f, at, kept, MOVED_LATE);
         f->is_late_asked |= f->lists[at].count > 0;
     }
 }
@@ -328,7 +341,8 @@ void fetch_sources(fetch_t *f, const uint64_t *tokens, int count, uint64_t now_u
         f->order[f->order_count++] = (uint8_t)at;
     }
     for (unsigned i = 0; i < f->known_count; i++)
-        if (!f->known[i].listed) drop_open(f, i);
+        if (!f->known[i].listed)
+            drop_asks(f, i, 0, f->known[i].state == SOURCE_LATE ? MOVED_LATE : MOVED_GONE);
     go_on(f, now_us);
 }
 
@@ -389,10 +403,11 @@ uint64_t fetch_good(fetch_t *f, uint32_t piece, uint64_t now_us)
 void fetch_bad(fetch_t *f, uint32_t piece, uint64_t now_us)
 {
     known_t *s = end_landed(f, piece);
+    if (s && f->ops.moved) f->ops.moved(f->self, s->token, MOVED_BAD);
     if (s) move_piece(f, piece, AGAIN);
     if (s && s->state != SOURCE_BAD) {
         s->state = SOURCE_BAD;
-        drop_open(f, (unsigned)(s - f->known));
+        drop_asks(f, (unsigned)(s - f->known), 0, MOVED_BAD);
         if (++f->bad_counts[piece] >= BAD_LIMIT) conclude(f, false, now_us);
     }
     go_on(f, now_us);
@@ -408,7 +423,7 @@ void fetch_refused(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t n
 void fetch_gone(fetch_t *f, uint64_t token, uint64_t now_us)
 {
     int from = find(f, token);
-    if (!f->is_over && from >= 0) put_out(f, (unsigned)from, SOURCE_LOST, true);
+    if (!f->is_over && from >= 0) put_out(f, (unsigned)from, SOURCE_LOST, MOVED_GONE);
     go_on(f, now_us);
 }
 
@@ -429,7 +444,7 @@ void fetch_tick(fetch_t *f, uint64_t now_us)
         known_t *s = &f->known[at];
         if (s->state > SOURCE_LATE || !f->lists[at].count) continue;
         if (now_us >= silent_us(s)) {
-            put_out(f, at, SOURCE_LOST, true);
+            put_out(f, at, SOURCE_LOST, MOVED_GONE);
             f->ops.drop_peer(f->self, s->token);
         } else if (now_us >= due_us(s)) {
             s->state = SOURCE_LATE;
@@ -444,7 +459,7 @@ void fetch_tick(fetch_t *f, uint64_t now_us)
 /* Its owner gives up: nothing is reported to it any more. */
 void fetch_cancel(fetch_t *f)
 {
-    for (unsigned i = 0; i < f->known_count; i++) drop_open(f, i);
+    drop_all(f);
     f->is_over = true;
 }
 

@@ -62,6 +62,16 @@ typedef struct {
     uint32_t bad_count;
 } fetch_plan_t;
 
+/* Why a read request is taken back from a source. */
+typedef enum {
+    MOVED_LATE,    /* it did not answer in time */
+    MOVED_GONE,    /* its connection ended, or it was silent for too long, or a new list leaves it out */
+    MOVED_REFUSED, /* it answered with an error */
+    MOVED_BAD,     /* it sent wrong bytes */
+    MOVED_SLOW,    /* another source has the bytes sooner */
+    MOVED_REASONS
+} moved_t;
+
 /* What a fetch asks of its owner, who gives `self`. */
 typedef struct {
     /* OK with the number of the read request, not 0; else why the source cannot be asked now. */
@@ -69,6 +79,9 @@ typedef struct {
     void (*drop_ask)(void *self, uint64_t ask);
     void (*drop_peer)(void *self, uint64_t token);
     void (*need_sources)(void *self);
+    /* A piece that was asked of this source, or came wrong from it, is to be asked for again.  NULL: not
+     * wanted. */
+    void (*moved)(void *self, uint64_t token, moved_t why);
     /* All pieces are good, or it has failed: no other call follows. */
     void (*end)(void *self, bool is_good, uint64_t now_us);
 } fetch_ops_t;

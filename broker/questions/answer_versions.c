@@ -101,16 +101,26 @@ static json_t *rollout_part(const answer_view_t *b, const adapter_row_t *a, cons
         "active_count", part_count(sum.active), "missing", rows_end(&rows));
 }
 
+static json_t *moved_part(const msg_moved_t *moved)
+{
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "late", part_count(moved->late), "gone",
+                     part_count(moved->gone), "refused", part_count(moved->refused), "bad",
+                     part_count(moved->bad), "slow", part_count(moved->slow));
+}
+
 /* Which processes the bytes of a copy came from, as the worker counted them. */
 static json_t *served_part(const copy_row_t *c)
 {
     json_t *list = json_array();
     bool ok = list;
-    for (uint32_t i = 0; ok && i < c->served_count; i++)
-        ok = json_array_append_new(list,
-                                   json_pack("{s:s, s:s, s:o}", "name", c->served[i].name, "kind",
-                                             c->served[i].kind == SOURCE_PUBLISHER ? "publisher" : "worker",
-                                             "bytes", part_count(c->served[i].bytes))) == 0;
+    for (uint32_t i = 0; ok && i < c->served_count; i++) {
+        const copy_served_t *s = &c->served[i];
+        json_t *part = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", s->name, "kind",
+                                 s->kind == SOURCE_PUBLISHER ? "publisher" : "worker", "way",
+                                 c->is_held ? "host" : "network", "bytes", part_count(s->bytes), "moved",
+                                 moved_part(&s->moved));
+        ok = json_array_append_new(list, part) == 0;
+    }
     if (ok) return list;
     json_decref(list);
     return NULL;

@@ -236,6 +236,15 @@ static void measured_rest(const track_t *t, copy_row_t *c, uint64_t now_us)
     c->wait_us = c->busy_us + (c->behind ? 0 : left_us);
 }
 
+static void add_moved(msg_moved_t *to, const msg_moved_t *moved)
+{
+    to->late += moved->late;
+    to->gone += moved->gone;
+    to->refused += moved->refused;
+    to->bad += moved->bad;
+    to->slow += moved->slow;
+}
+
 /* Which process served how many bytes is kept for `heddle versions` only: one row, by name and kind, for a
  * source that joined again while it served.  Without memory that output shows less. */
 static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
@@ -261,6 +270,7 @@ static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
             c->served_count++;
         }
         c->served[at].bytes += s->bytes;
+        add_moved(&c->served[at].moved, &s->moved);
     }
 }
 

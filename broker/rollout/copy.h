@@ -42,6 +42,7 @@ typedef struct {
     char name[HEDDLE_NAME_MAX + 1];
     source_kind_t kind;
     uint64_t bytes;
+    msg_moved_t moved;
 } copy_served_t;
 
 /* What the worker goes by now. */
@@ -114,7 +115,7 @@ typedef struct copy_row {
     verified_where_t verified;
     bool is_held;
     copy_served_t *served;
-    uint32_t served_count; /* bytes by source, as STAGED reported */
+    uint32_t served_count; /* by source, as STAGED reported */
 } copy_row_t;
 
 /* NULL: none */

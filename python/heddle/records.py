@@ -171,10 +171,22 @@ class RolloutInfo:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """Read requests that were taken back from a source, by the reason."""
+    late: int = 0                       # it did not answer in time
+    gone: int = 0                       # its connection ended, or the broker named other sources
+    refused: int = 0
+    bad: int = 0                        # it sent wrong bytes
+    slow: int = 0                       # another source had the bytes sooner
+
+
+@dataclass(frozen=True)
 class Source:
     name: str
     kind: str                           # publisher, worker
     bytes: int
+    way: str | None = None              # network; host: held in its memory, nothing was copied
+    moved: Moved | None = None          # asks that it lost to other sources
 
 
 @dataclass(frozen=True)

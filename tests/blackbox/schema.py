@@ -75,7 +75,9 @@ VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version
            "created_at": "at", "activated_at": "at?", "took_ms": "ms?", "data_bytes": "int",
            "tensor_count": "int", "features": "texts", "holder_count": "int", "active_count": "int",
            "meta": "map"}
-SOURCE = {"name": "name", "kind": matching("publisher|worker"), "bytes": "int"}
+MOVED = {name: "int" for name in ("late", "gone", "refused", "bad", "slow")}
+SOURCE = {"name": "name", "kind": matching("publisher|worker"), "way": matching("network|host"),
+          "bytes": "int", "moved": MOVED}
 TIMING = {name: "ms?" for name in ("announce_ms", "queued_ms", "waiting_ms", "connect_ms", "fetch_ms",
                                    "verify_ms", "stage_ms", "activate_ms")}
 COPY = {"worker": "name", "awaited": "bool?", "state": "copy_state?", "code": "code?", "message": "text?",

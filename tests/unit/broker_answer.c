@@ -186,7 +186,11 @@ static void publish(uint64_t peer, uint64_t version) { publish_with(peer, versio
 
 static void staged(uint64_t peer, uint64_t version)
 {
-    msg_served_t from = {.token = tokens[9], .kind = SOURCE_PUBLISHER, .bytes = 60000, .name = "trainer-0"};
+    msg_served_t from = {.token = tokens[9],
+                         .kind = SOURCE_PUBLISHER,
+                         .bytes = 60000,
+                         .name = "trainer-0",
+                         .moved = {.late = 3, .bad = 1}};
     msg_t m = {.type = MSG_STAGED,
                .staged = {.token = tokens[peer],
                           .version = version,
@@ -479,7 +483,14 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers[].rate_bytes", "iN"},
     {"version", "versions[].workers[].source", "sN"},
     {"version", "versions[].workers[].note", "sN"},
+    {"version", "versions[].workers[].sources[].way", "s"},
     {"version", "versions[].workers[].queued_behind", "iN"},
+    {"version", "versions[].workers[].sources[].moved", "o"},
+    {"version", "versions[].workers[].sources[].moved.late", "i"},
+    {"version", "versions[].workers[].sources[].moved.gone", "i"},
+    {"version", "versions[].workers[].sources[].moved.refused", "i"},
+    {"version", "versions[].workers[].sources[].moved.bad", "i"},
+    {"version", "versions[].workers[].sources[].moved.slow", "i"},
     {"version", "versions[].workers[].awaited", "bN"},
     {"version", "versions[].so_far_ms", "nN"},
     {"version", "versions[].ended_after_ms", "nN"},
@@ -921,7 +932,8 @@ Test(answer, a_version_and_who_has_it)
     expect(b, "versions[0].rollout.missing[0].phase", "\"fetch\"");
     expect(b, "versions[0].workers[0].state", "\"staged\"");
     expect(b, "versions[0].workers[0].sources",
-           "[{\"name\":\"trainer-0\",\"kind\":\"publisher\",\"bytes\":60000}]");
+           "[{\"name\":\"trainer-0\",\"kind\":\"publisher\",\"way\":\"network\",\"bytes\":60000,\"moved\":{"
+           "\"late\":3,\"gone\":0,\"refused\":0,\"bad\":1,\"slow\":0}}]");
     expect(b, "versions[0].workers[0].timing.fetch_ms", "2.5");
     expect(b, "versions[0].workers[0].timing.activate_ms", "null");
     expect(b, "versions[0].workers[1].state", "\"fetching\"");

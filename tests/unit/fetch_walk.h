@@ -5,8 +5,9 @@
  *
  * What must hold: a piece is asked of one source at a time, never of a rotten one, and not when it is
  * there; no more is in flight than the window allows; only a source that is silent or slow is given up;
- * every fetch ends, with every piece good, counted once, and no more asked than was lost; or because one
- * piece came bad from three sources, or every source that is left is rotten. */
+ * every fetch ends, with every piece good, counted once, and asked once more for each time that it was
+ * reported as moved; or because one piece came bad from three sources, or every source that is left is
+ * rotten. */
 #ifndef TESTS_UNIT_FETCH_WALK_H
 #define TESTS_UNIT_FETCH_WALK_H
 
@@ -48,11 +49,12 @@ static fetch_t *f;
 static uint64_t now;
 static action_t acts[ACTIONS]; /* of the last step */
 static int act_count;
-static uint64_t steps;                     /* of all walks */
-static uint64_t ask_count, ask_of[65536];  /* the number of a piece's last ask ends with the piece */
-static uint64_t source_of[65536];          /* and the source that it was made to */
-static int (*try_ask)(uint32_t, uint64_t); /* whether an ask can be made; NULL: each can */
-static void (*watch)(const action_t *);    /* sees each action at once; NULL: acts is looked at later */
+static uint64_t steps;                        /* of all walks */
+static uint64_t ask_count, ask_of[65536];     /* the number of a piece's last ask ends with the piece */
+static uint64_t source_of[65536];             /* and the source that it was made to */
+static int (*try_ask)(uint32_t, uint64_t);    /* whether an ask can be made; NULL: each can */
+static uint64_t moved_from[8][MOVED_REASONS]; /* since the start, by token & 7 */
+static void (*watch)(const action_t *);       /* sees each action at once; NULL: acts is looked at later */
 
 /* The size of a piece of which so many fit into the window. */
 static uint32_t piece_of(uint32_t window) { return LIMIT_WINDOW_BYTES / window; }
@@ -95,6 +97,19 @@ static void on_need_sources(void *self)
     note((action_t){.kind = FA_NEED_SOURCES});
 }
 
+static void on_moved(void *self, uint64_t token, moved_t why)
+{
+    (void)self;
+    moved_from[token & 7][why]++;
+}
+
+static uint64_t moved_count(void)
+{
+    uint64_t count = 0;
+    for (int i = 0; i < 8 * MOVED_REASONS; i++) count += (&moved_from[0][0])[i];
+    return count;
+}
+
 static void on_end(void *self, bool is_good, uint64_t at_us)
 {
     (void)self;
@@ -104,9 +119,15 @@ static void on_end(void *self, bool is_good, uint64_t at_us)
 
 static void start_with(fetch_plan_t plan)
 {
-    static const fetch_ops_t OPS = {on_ask, on_drop_ask, on_drop_peer, on_need_sources, on_end};
+    static const fetch_ops_t OPS = {.ask = on_ask,
+                                    .drop_ask = on_drop_ask,
+                                    .drop_peer = on_drop_peer,
+                                    .need_sources = on_need_sources,
+                                    .moved = on_moved,
+                                    .end = on_end};
     if (!plan.piece_bytes) plan.piece_bytes = piece_of(4);
     now = 1000;
+    memset(moved_from, 0, sizeof moved_from);
     memset(ask_of, 0, plan.count * sizeof *ask_of);
     cr_assert_eq(fetch_new(&plan, &OPS, NULL, &f), HEDDLE_OK);
 }
@@ -316,6 +337,7 @@ static void check_done(const world_t *w)
     for (uint64_t t = 1; t <= PEERS; t++) from += fetch_from(f, t);
     HOLDS(from == w->count);
     HOLDS(w->asks <= w->count + w->losses * w->window);
+    HOLDS(w->asks == w->count + moved_count());
 }
 
 static void check_all_rotten(const world_t *w)

@@ -290,6 +290,65 @@ Test(fetch, bad_of_nobody_and_of_no_piece_is_ignored, .fini = stop)
     SAID("done");
 }
 
+/* -- why asks move ---------------------------------------------------------------------------- */
+
+/* "101 late 4, 102 gone 2": of the sources A, B and C */
+static const char *moves(void)
+{
+    static char text[256];
+    static const char *const WHY[MOVED_REASONS] = {"late", "gone", "refused", "bad", "slow"};
+    size_t n = 0;
+    text[0] = 0;
+    for (uint64_t token = A; token <= C; token++)
+        for (int why = 0; why < MOVED_REASONS; why++)
+            if (moved_from[token & 7][why])
+                n += (size_t)snprintf(text + n, sizeof text - n, "%s%llu %s %llu", n ? ", " : "",
+                                      (unsigned long long)token, WHY[why],
+                                      (unsigned long long)moved_from[token & 7][why]);
+    return text;
+}
+
+Test(fetch, asks_that_move_are_counted_for_the_source_that_they_left, .fini = stop)
+{
+    start(6);
+    SOURCES(A, B, C);
+    refused(0, A, HEDDLE_ERR_NOT_FOUND);
+    cr_assert_str_eq(moves(), "101 refused 4");
+    gone(B);
+    cr_assert_str_eq(moves(), "101 refused 4, 102 gone 4");
+    bad(0, C);
+    cr_assert_str_eq(moves(), "101 refused 4, 102 gone 4, 103 bad 4");
+}
+
+Test(fetch, asks_that_move_from_a_late_source_are_late_whatever_the_list, .fini = stop)
+{
+    start(4);
+    SOURCES(A, B);
+    now += 800 * MS;
+    tick();
+    cr_assert_str_eq(moves(), "101 late 4");
+    stop();
+    start(4);
+    SOURCES(A);
+    now += 800 * MS;
+    tick();
+    cr_assert_str_eq(moves(), "", "no other source");
+    SOURCES(B);
+    cr_assert_str_eq(moves(), "101 late 4");
+    SOURCES(C); /* it is not late: the broker found out before */
+    cr_assert_str_eq(moves(), "101 late 4, 102 gone 4");
+}
+
+Test(fetch, what_was_never_asked_or_needs_no_other_source_does_not_move, .fini = stop)
+{
+    start_refusing(3, A, HEDDLE_ERR_AGAIN);
+    SOURCES(A, B);
+    cr_assert_str_eq(moves(), "101 refused 1", "the second piece was not asked");
+    try_ask = NULL;
+    fetch_cancel(f);
+    cr_assert_str_eq(moves(), "101 refused 1");
+}
+
 /* -- REFUSED ---------------------------------------------------------------------------------- */
 
 Test(fetch, refused_loses_the_source_until_a_list_names_it_again, .fini = stop)

@@ -290,11 +290,23 @@ static tr_counters_t counters_of(const worker_t *w)
     return c;
 }
 
-/* The first source of what it staged last; 0: it staged nothing. */
+/* What it staged last from that source; NULL: nothing was asked of it. */
+static const msg_served_t *staged_row(const worker_t *w, uint64_t token)
+{
+    const msg_t *staged = last_said(w, MSG_STAGED);
+    for (uint32_t i = 0; staged && i < staged->staged.source_count; i++)
+        if (staged->staged.sources[i].token == token) return &staged->staged.sources[i];
+    return NULL;
+}
+
+/* The source of most bytes of what it staged last; 0: it staged nothing. */
 static uint64_t staged_from(const worker_t *w)
 {
     const msg_t *staged = last_said(w, MSG_STAGED);
-    return staged && staged->staged.source_count ? staged->staged.sources[0].token : 0;
+    const msg_served_t *most = NULL;
+    for (uint32_t i = 0; staged && i < staged->staged.source_count; i++)
+        if (!most || staged->staged.sources[i].bytes > most->bytes) most = &staged->staged.sources[i];
+    return most ? most->token : 0;
 }
 
 /* 11 MB: its memory is made in a dozen pieces. */
@@ -358,6 +370,9 @@ Test(node, a_child_of_what_got_no_memory_asks_another_source_at_once)
     tell_abort(w[0], 1);
     run_for(300000);
     cr_assert_eq(staged_from(w[1]), o->token);
+    const msg_served_t *in_vain = staged_row(w[1], w[0]->token);
+    cr_assert(in_vain && in_vain->bytes == 0 && in_vain->moved.refused > 0 && in_vain->moved.late == 0);
+    cr_assert(!strcmp(in_vain->name, "w1") && in_vain->kind == SOURCE_WORKER);
     free(a.bytes);
 }
 
