@@ -171,15 +171,34 @@ static json_t *copy_part(const answer_view_t *b, const track_t *t, const copy_ro
     json_t *awaited = is_known ? json_boolean(c->is_eligible) : json_null();
     static const char *const VERIFIED[] = {[VERIFIED_HERE] = "here", [VERIFIED_ON_HOST] = "host"};
     json_t *held = c->verified ? json_boolean(c->is_held) : json_null();
-    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-                     "worker", c->worker, "awaited", awaited, "state", part_text(state), "code",
-                     part_code(c->code), "message", part_text(c->code ? c->message : NULL), "since_at",
-                     part_time(since_ms), "bytes_done", part_count(c->bytes_done), "verified",
-                     part_text(VERIFIED[c->verified]), "verified_by", part_text(verifier_of(t, c)), "held",
-                     held, "sources", served_part(c), "max_rate_bytes",
-                     part_number(m ? m->max_rate_bytes : 0), "rate_bytes", part_number(p.rate_bytes),
-                     "source", part_text(p.source), "note", part_text(p.note), "queued_behind",
-                     part_number(c->behind), "timing", timing);
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "worker", c->worker, "awaited", awaited, "state", part_text(state), "code", part_code(c->code),
+        "message", part_text(c->code ? c->message : NULL), "since_at", part_time(since_ms), "bytes_done",
+        part_count(c->bytes_done), "verified", part_text(VERIFIED[c->verified]), "verified_by",
+        part_text(verifier_of(t, c)), "held", held, "sources", served_part(c), "max_rate_bytes",
+        part_number(m ? m->max_rate_bytes : 0), "rate_bytes", part_number(p.rate_bytes), "source",
+        part_text(p.source), "waits_for", part_text(p.waits_for), "note", part_text(p.note), "queued_behind",
+        part_number(c->behind), "timing", timing);
+}
+
+/* What all workers have together while some are on their way to it; null: none is. */
+static json_t *progress_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
+{
+    const track_t *t = rollout_track(b->rollout, a->name, v->version);
+    rollout_bytes_t bytes = rollout_bytes(b->rollout, a, v);
+    uint64_t rate = 0;
+    if (!t || track_is_ended(t) || bytes.done >= bytes.all) return json_null();
+    for (size_t i = 0; i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        const member_t *m = membership_by_token(b->members, c->token);
+        const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
+        bool is_fetching = sub && copy_in_flight(c) && why_copy_is_fetching(t, c, sub) && !c->cut_off_us;
+        if (is_fetching) rate += copy_rate(c, sub);
+    }
+    return json_pack("{s:o, s:o, s:o, s:o}", "bytes_done", part_count(bytes.done), "all_bytes",
+                     part_count(bytes.all), "worker_count", part_count(bytes.workers), "rate_bytes",
+                     part_number(rate));
 }
 
 /* Copies are sorted by the worker's name, so the page goes on after the last name of the one before. */
@@ -205,9 +224,10 @@ static json_t *one_version(const answer_view_t *b, const adapter_row_t *a, const
                            const msg_query_t *q, answer_page_t *page)
 {
     json_t *row = version_part(b, a, v);
-    json_t *more = json_pack("{s:o, s:o, s:o, s:o, s:o}", "config", config_part(b, a, v), "request_id",
-                             part_text(v->request_id), "writer", part_text(v->writer), "rollout",
-                             rollout_part(b, a, v), "workers", copies_list(b, a, q, page));
+    json_t *more =
+        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "config", config_part(b, a, v), "request_id",
+                  part_text(v->request_id), "writer", part_text(v->writer), "rollout", rollout_part(b, a, v),
+                  "progress", progress_part(b, a, v), "workers", copies_list(b, a, q, page));
     json_t *took = timing_part(b, a, v);
     bool ok = row && more && took && json_object_update(row, took) == 0 && json_object_update(row, more) == 0;
     json_decref(took);

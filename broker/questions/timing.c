@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/questions/timing.h"
+#include "broker/questions/why.h"
 
 #include "core/errors.h"
 #include "core/limits.h"
@@ -237,6 +238,8 @@ json_t *timing_part(const answer_view_t *b, const adapter_row_t *a, const versio
     if (t && v->first_ms) s = slowest_of(t, took_us);
     else if (t && !is_on_its_way) s = slowest_at_end(t, v, b->now);
     const copy_row_t *c = is_on_its_way && t ? awaited_copy(t) : NULL;
+    const copy_row_t *first = c ? why_awaited(b, t, c) : NULL;
+    if (first) c = first;
     if (c) s = (slowest_t){c, phase_now(c), span_us(c->since_ms, b->now.wall_ms), 0, 0, 0};
     json_t *slowest = !s.copy ? json_null()
                               : json_pack("{s:s, s:o, s:o}", "worker", s.copy->worker, "phase",

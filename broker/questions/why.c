@@ -2,6 +2,7 @@
 #include "broker/questions/why.h"
 
 #include "core/errors.h"
+#include "core/limits.h"
 #include "core/units.h"
 
 #include <string.h>
@@ -13,6 +14,52 @@
 bool why_copy_is_fetching(const track_t *t, const copy_row_t *c, const member_sub_t *sub)
 {
     return sub->fetching == t->version && c->state <= COPY_FETCHING && !c->code;
+}
+
+/* What it has by now, if it goes on as at its last heartbeat. */
+static uint64_t bytes_by_now(const track_t *t, const copy_row_t *c, const member_sub_t *sub, uint64_t now_us)
+{
+    uint64_t most = t->row->part.payload_bytes;
+    uint64_t since_us = c->heard_us && now_us > c->heard_us ? now_us - c->heard_us : 0;
+    uint64_t bytes = c->bytes_done + (uint64_t)((double)sub->rate_bytes * (double)since_us / 1e6);
+    return bytes < most ? bytes : most;
+}
+
+static bool is_silent(const answer_view_t *b, const member_t *m)
+{
+    return member_silent_ms(m, b->now.us) * 1000 > b->members->lease_us / 2; /* two heartbeats are missing */
+}
+
+/* A source has nothing that the copy lacks, but for what is on its way between the two: the window, and what
+ * comes in a quarter of a second, for heartbeats are not of one moment. */
+static const copy_row_t *next_awaited(const answer_view_t *b, const track_t *t, const copy_row_t *c)
+{
+    const member_t *m = membership_by_token(b->members, c->token);
+    const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
+    if (!sub || !copy_in_flight(c) || c->code || is_silent(b, m)) return NULL;
+    const member_t *first = membership_by_token(b->members, plan_waits_for(&t->plan, c->token));
+    if (first) return copy_of(t, first);
+    const member_t *source = membership_by_token(b->members, sub->source);
+    const copy_row_t *its = source ? copy_of(t, source) : NULL;
+    if (!why_copy_is_fetching(t, c, sub) || c->cut_off_us || !copy_in_flight(its)) return NULL;
+    const member_sub_t *its_sub = member_sub(source, t->adapter);
+    uint64_t lead = LIMIT_WINDOW_BYTES + its_sub->rate_bytes / 4;
+    bool has_more = bytes_by_now(t, its, its_sub, b->now.us) > bytes_by_now(t, c, sub, b->now.us) + lead;
+    return has_more || its->bytes_done >= t->row->part.payload_bytes ? NULL : its;
+}
+
+/* Two sources that take turns, as with two trees, may lead in a circle: then it is not known, nor where the
+ * way is longer. */
+#define AWAITED_HOPS 256u
+const copy_row_t *why_awaited(const answer_view_t *b, const track_t *t, const copy_row_t *c)
+{
+    const copy_row_t *at = c, *next = NULL;
+    for (size_t steps = 0; t->row && steps < AWAITED_HOPS; steps++) {
+        next = next_awaited(b, t, at);
+        if (!next) return at == c ? NULL : at;
+        at = next;
+    }
+    return NULL;
 }
 
 /* A switch that was ordered just now says nothing, because most take next to no time. */
@@ -136,6 +183,8 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
     bool is_switching = write_late_switch(b, t, m, late);
     if (!copy_in_flight(c) && !is_switching) m = NULL;
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
+    const copy_row_t *awaited = sub ? why_awaited(b, t, c) : NULL;
+    if (awaited) p.waits_for = awaited->worker;
     const member_t *first = sub ? membership_by_token(b->members, plan_waits_for(&t->plan, c->token)) : NULL;
     if (first) {
         const member_sub_t *its = member_sub(first, t->adapter);
@@ -148,20 +197,25 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
     }
     if (!sub || !(c->told_us || is_switching)) return p;
     char time[16], lease[16];
-    uint64_t lease_us = b->members->lease_us, silent_us = member_silent_ms(m, b->now.us) * 1000;
+    uint64_t lease_us = b->members->lease_us;
     bool is_fetching = why_copy_is_fetching(t, c, sub);
     bool has_source = is_fetching && !c->cut_off_us;
     const member_t *source = has_source ? membership_source(b->members, sub->source) : NULL;
     p.source = source ? source->name : NULL;
-    p.is_silent = silent_us > lease_us / 2; /* two heartbeats are missing */
+    p.is_silent = is_silent(b, m);
     if (p.is_silent) {
-        units_ms_text((double)silent_us / 1000, time);
+        units_ms_text((double)member_silent_ms(m, b->now.us), time);
         units_ms_text((double)lease_us / 1000, lease);
         text_printf(p.note, sizeof p.note, "no message for %s (lease %s)", time, lease);
     } else if (is_switching) {
         error_text(p.note, sizeof p.note, late);
     } else if (!c->code) {
         write_progress(b, t, c, m, &p);
+        size_t used = strlen(p.note);
+        bool is_said = source && !strcmp(source->name, awaited ? awaited->worker : "") &&
+                       member_limits(source, p.rate_bytes);
+        if (is_fetching && awaited && !is_said)
+            text_printf(p.note + used, sizeof p.note - used, "%swaits for %s", used ? ", " : "", p.waits_for);
     }
     return p;
 }

@@ -19,12 +19,16 @@
 typedef struct {
     uint64_t rate_bytes;      /* a second; 0: none came, or it is not known */
     const char *source;       /* borrowed; NULL: none */
+    const char *waits_for;    /* as why_awaited; borrowed; NULL: none */
     bool is_silent;           /* heartbeats are missing */
     char note[WHY_NOTE_TEXT]; /* for people; "": nothing, or copy_row_t.message says it */
 } why_copy_t;
 why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *c);
 /* The worker fetches this version now. */
 bool why_copy_is_fetching(const track_t *t, const copy_row_t *c, const member_sub_t *sub);
+/* The copy whose bytes this one waits for, as far as heartbeats report: the first one along its sources that
+ * does not wait for another itself.  NULL: it waits for none; it has what holds it up. */
+const copy_row_t *why_awaited(const answer_view_t *b, const track_t *t, const copy_row_t *c);
 
 /* What a worker has of an adapter.  Of several problems one is shown: the end of the session before a lost
  * version, and that before a slow fetch. */

@@ -257,6 +257,7 @@ rollout_bytes_t rollout_bytes(const rollout_t *ro, const adapter_row_t *a, const
         bool is_whole = copy_holds(c) || c->bytes_done > v->part.payload_bytes;
         bytes.done += is_whole ? v->part.payload_bytes : c->bytes_done;
         bytes.all += v->part.payload_bytes;
+        bytes.workers++;
     }
     return bytes;
 }

@@ -72,6 +72,7 @@ rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const ver
  * none is eligible. */
 typedef struct {
     uint64_t done, all;
+    uint32_t workers;
 } rollout_bytes_t;
 rollout_bytes_t rollout_bytes(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 /* The error object of a lost version: which process had its bytes last, and until when. */

@@ -221,6 +221,16 @@ class Copy:
     verified: str | None = None         # by which process: here, host; None: not reported
     verified_by: str | None = None      # that worker
     held: bool | None = None            # the bytes are in a region of another process of the host
+    waits_for: str | None = None        # the worker whose bytes it waits for
+
+
+@dataclass(frozen=True)
+class VersionProgress:
+    """What all workers have of a version that is on its way."""
+    bytes_done: int
+    all_bytes: int
+    worker_count: int
+    rate_bytes: int | None = None       # a second, of all that fetch
 
 
 @dataclass(frozen=True)
@@ -274,6 +284,7 @@ class VersionInfo:
     so_far_ms: float | None = None      # since created_at, while it is staging or staged
     ended_after_ms: float | None = None     # since created_at, of one that ended and was never active
     slowest: Slowest | None = None
+    progress: VersionProgress | None = None    # None: no worker is on its way to it
     rest: Rest | None = None
     switch: Switch | None = None
 

@@ -84,8 +84,10 @@ COPY = {"worker": "name", "awaited": "bool?", "state": "copy_state?", "code": "c
         "since_at": "at?", "bytes_done": "int", "verified": "text?",
         "verified_by": "name?", "held": "bool?",
         "sources": ["name", SOURCE], "max_rate_bytes": "int?", "rate_bytes": "int?", "source": "name?",
-        "note": "text?", "queued_behind": "int?", "timing": TIMING}
+        "waits_for": "name?", "note": "text?", "queued_behind": "int?", "timing": TIMING}
 ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "name?", "rollout": ROLLOUT,
+                         "progress": ({"bytes_done": "int", "all_bytes": "int", "worker_count": "int",
+                                       "rate_bytes": "int?"},),
                          "so_far_ms": "ms?", "ended_after_ms": "ms?",
                          "slowest": ({"worker": "name", "ms": "ms",
                                       "phase": matching("announce|connect|fetch|stage")},),

@@ -465,6 +465,11 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].rollout.missing[].phase", "sN"},
     {"version", "versions[].rollout.missing[].code", "sN"},
     {"version", "versions[].rollout.missing[].message", "sN"},
+    {"version", "versions[].progress", "oN"},
+    {"version", "versions[].progress.bytes_done", "i"},
+    {"version", "versions[].progress.all_bytes", "i"},
+    {"version", "versions[].progress.worker_count", "i"},
+    {"version", "versions[].progress.rate_bytes", "iN"},
     {"version", "versions[].workers", "a"},
     {"version", "versions[].workers[].worker", "s"},
     {"version", "versions[].workers[].state", "sN"},
@@ -478,19 +483,20 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].workers[].sources", "a"},
     {"version", "versions[].workers[].sources[].name", "s"},
     {"version", "versions[].workers[].sources[].kind", "s"},
-    {"version", "versions[].workers[].sources[].bytes", "i"},
-    {"version", "versions[].workers[].max_rate_bytes", "iN"},
-    {"version", "versions[].workers[].rate_bytes", "iN"},
-    {"version", "versions[].workers[].source", "sN"},
-    {"version", "versions[].workers[].note", "sN"},
     {"version", "versions[].workers[].sources[].way", "s"},
-    {"version", "versions[].workers[].queued_behind", "iN"},
+    {"version", "versions[].workers[].sources[].bytes", "i"},
     {"version", "versions[].workers[].sources[].moved", "o"},
     {"version", "versions[].workers[].sources[].moved.late", "i"},
     {"version", "versions[].workers[].sources[].moved.gone", "i"},
     {"version", "versions[].workers[].sources[].moved.refused", "i"},
     {"version", "versions[].workers[].sources[].moved.bad", "i"},
     {"version", "versions[].workers[].sources[].moved.slow", "i"},
+    {"version", "versions[].workers[].max_rate_bytes", "iN"},
+    {"version", "versions[].workers[].rate_bytes", "iN"},
+    {"version", "versions[].workers[].source", "sN"},
+    {"version", "versions[].workers[].waits_for", "sN"},
+    {"version", "versions[].workers[].note", "sN"},
+    {"version", "versions[].workers[].queued_behind", "iN"},
     {"version", "versions[].workers[].awaited", "bN"},
     {"version", "versions[].so_far_ms", "nN"},
     {"version", "versions[].ended_after_ms", "nN"},
@@ -801,7 +807,7 @@ Test(answer, every_field_of_the_pages)
     publish(9, 5); /* waits for version 4 */
     expect_shape("versions", "versions",
                  (json_t *[]){body_of((msg_query_t){.op = "versions", .name = "policy"})}, 1);
-    json_t *bodies[5];
+    json_t *bodies[6];
     version_row_t *second = registry_version(registry_adapter(&broker->registry, "policy"), 2);
     second->activation = HEDDLE_ACTIVATION_MANUAL; /* and an operator took a minute */
     second->first_ms += 60000;
@@ -811,7 +817,16 @@ Test(answer, every_field_of_the_pages)
     late->wait_us = 1000;
     for (uint64_t v = 1; v <= 5; v++)
         bodies[v - 1] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = v});
-    expect_shape("version", "versions", bodies, 5);
+    /* w1 fetches version 4 too, and w2 from w1 */
+    copy_row_t *source = track_copy(rollout_track(&broker->rollout, "policy", 4), "w1");
+    copy_state_t state = source->state;
+    member_sub_t *sub = member_sub(membership_worker(&broker->members, "w2"), "policy");
+    source->state = COPY_FETCHING;
+    source->bytes_done = 100;
+    sub->source = tokens[1];
+    bodies[5] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = 4});
+    source->state = state;
+    expect_shape("version", "versions", bodies, 6);
 }
 
 Test(answer, every_field_of_the_answers)

@@ -352,7 +352,7 @@ UNUSED static void rig_open(uint64_t peer, const char *adapter, const char *writ
 }
 
 typedef struct {
-    uint64_t digest, deadline_ms, asked_ms;
+    uint64_t digest, deadline_ms, asked_ms, payload_bytes;
     heddle_activation_t activation;
     heddle_unchanged_t if_unchanged;
     int64_t step;
@@ -364,7 +364,7 @@ UNUSED static void rig_publish(uint64_t peer, rig_publish_t o)
 {
     static char id[32];
     snprintf(id, sizeof id, "r%llu", (unsigned long long)++R.req);
-    msg_part_t part = {.payload_bytes = 8192,
+    msg_part_t part = {.payload_bytes = o.payload_bytes ? o.payload_bytes : 8192,
                        .manifest_bytes = 100,
                        .manifest_digest = rig_digest(o.digest + 1000)};
     msg_t m = {.type = MSG_PUBLISH};

@@ -105,6 +105,9 @@ Test(why, who_was_told_to_switch_and_says_nothing)
 /* ---- behind another version ---- */
 
 static const json_t *version(uint64_t version);
+static const char *ask(msg_query_t q);
+static const char *text(const json_t *o, const char *key);
+static long long number(const json_t *o, const char *key);
 
 Test(why, a_version_that_waits_for_another_names_it)
 {
@@ -891,4 +894,108 @@ Test(why, lost_versions_of_many_adapters)
     cr_assert_str_eq(text(json_array_get(list, NAMED), "name"), "broker.other_cluster");
     cr_assert(!strncmp(text(json_array_get(list, NAMED + 1), "message"), "9 more adapters ", 16), "%s",
               text(json_array_get(list, NAMED + 1), "message"));
+}
+
+/* ---- workers that wait for each other's bytes ---- */
+
+static const json_t *detail(void)
+{
+    ask((msg_query_t){.op = "versions", .name = "policy", .version = 1});
+    return json_array_get(json_object_get(body, "versions"), 0);
+}
+
+static const json_t *copy_at(uint64_t peer)
+{
+    return json_array_get(json_object_get(detail(), "workers"), peer - W1);
+}
+
+#define MB 1048576ull
+
+static void fetch_from(uint64_t peer, uint64_t source, uint64_t bytes)
+{
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = 1,
+                        .bytes_done = bytes,
+                        .data_bytes = 20 * MB,
+                        .source = R.tokens[source]};
+    msg_t m = {.type = MSG_HEARTBEAT};
+    m.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &m);
+}
+
+/* Each worker fetches from the one before it, the first one from the trainer; `bytes`: what each has. */
+static void fetch_along(const uint64_t *bytes, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++) fetch_from(W1 + i, i ? W1 + i - 1 : T, bytes[i]);
+}
+
+static const uint64_t FIRST_IS_SLOW[] = {6 * MB, 6 * MB, 5 * MB, 5 * MB},
+                      SECOND_IS_SLOW[] = {16 * MB, 6 * MB, 6 * MB, 5 * MB};
+
+Test(why, those_behind_a_slow_worker_wait_for_it)
+{
+    publish_to(4, (rig_publish_t){.payload_bytes = 20 * MB});
+    fetch_along(SECOND_IS_SLOW, 4);
+    cr_assert_null(text(copy_at(W1), "waits_for"));
+    cr_assert_null(text(copy_at(W2), "waits_for"), "what it lacks is at w1");
+    cr_assert_str_eq(text(copy_at(W3), "waits_for"), "w2");
+    cr_assert_str_eq(text(copy_at(W4), "waits_for"), "w2");
+    cr_assert(strstr(text(copy_at(W4), "note"), "waits for w2"), "%s", text(copy_at(W4), "note"));
+    cr_assert_str_eq(text(json_object_get(detail(), "slowest"), "worker"), "w2", "and not the last one");
+}
+
+Test(why, those_behind_the_first_one_wait_for_that)
+{
+    publish_to(4, (rig_publish_t){.payload_bytes = 20 * MB});
+    fetch_along(FIRST_IS_SLOW, 4);
+    for (uint64_t peer = W2; peer <= W4; peer++) cr_assert_str_eq(text(copy_at(peer), "waits_for"), "w1");
+    cr_assert_null(text(copy_at(W1), "waits_for"), "its source is the publisher");
+}
+
+Test(why, a_silent_worker_is_waited_for_whatever_its_source)
+{
+    publish_to(4, (rig_publish_t){.payload_bytes = 20 * MB});
+    fetch_along(FIRST_IS_SLOW, 4);
+    R.is_quiet[W3] = true;
+    rig_pass(LEASE_MS * 3 / 4);
+    fetch_along(FIRST_IS_SLOW, 2);
+    cr_assert_str_eq(text(copy_at(W4), "waits_for"), "w3");
+    cr_assert_str_eq(text(copy_at(W2), "waits_for"), "w1");
+}
+
+Test(why, a_worker_with_all_bytes_is_not_waited_for)
+{
+    static const uint64_t BYTES[] = {20 * MB, 20 * MB, 19 * MB, 19 * MB};
+    publish_to(4, (rig_publish_t){.payload_bytes = 20 * MB});
+    fetch_along(BYTES, 4);
+    cr_assert_null(text(copy_at(W3), "waits_for"));
+    cr_assert_str_eq(text(copy_at(W4), "waits_for"), "w3");
+}
+
+Test(why, workers_that_fetch_in_a_circle_wait_for_none)
+{
+    publish_to(2, (rig_publish_t){.payload_bytes = 20 * MB});
+    fetch_along(FIRST_IS_SLOW, 2);
+    fetch_from(W1, W2, 6 * MB);
+    cr_assert_null(text(copy_at(W1), "waits_for"));
+    cr_assert_null(text(copy_at(W2), "waits_for"));
+}
+
+Test(why, the_progress_of_all_workers)
+{
+    publish_to(4, (rig_publish_t){.payload_bytes = 20 * MB});
+    fetch_along(SECOND_IS_SLOW, 4);
+    const json_t *p = json_object_get(detail(), "progress");
+    cr_assert_eq(number(p, "bytes_done"), 33 * MB);
+    cr_assert_eq(number(p, "all_bytes"), 80 * MB);
+    cr_assert_eq(number(p, "worker_count"), 4);
+    rig_pass(1000);
+    static const uint64_t LATER[] = {18 * MB, 7 * MB, 7 * MB, 7 * MB};
+    fetch_along(LATER, 4);
+    p = json_object_get(detail(), "progress");
+    cr_assert_eq(number(p, "bytes_done"), 39 * MB);
+    long long rate = number(p, "rate_bytes");
+    cr_assert(rate > 3 * (long long)MB && rate <= 6 * (long long)MB, "%lld", rate);
+    roll_out(4, 1, 1, 1);
+    cr_assert(json_is_null(json_object_get(detail(), "progress")));
 }
