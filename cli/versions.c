@@ -5,6 +5,7 @@
  * sources its bytes came, and which version goes first. Members that are missing belong to steps that were
  * not reached, or that a restarted broker no longer has. */
 #include "cli/cli.h"
+#include "cli/way.h"
 
 #include "core/errors.h"
 #include "core/units.h"
@@ -33,7 +34,13 @@ static const option_set_t SET = {
     "why: why it failed or was lost, or what it waits for.\n"
     "Of NAME@V a row for each worker:\n"
     "worker, since: its name, and how long it has been in that state.\n"
-    "sources: where its bytes came from.  ms: how long each phase took there.\n"
+    "hop: over how many links of the network its bytes came, 0: it holds them in the publisher's memory.  "
+    "The\n"
+    "rows are in that order.  sources: where its bytes came from, how they were held (memory of ...), and "
+    "asks\n"
+    "that moved to another source, by the reason: late, gone, refused, bad or slow.  ms: how long each phase "
+    "took there.\n"
+    "way: the bytes of all workers.  progress: what they have together, while it is on its way.\n"
     "took: from created to activated, and the worker and the phase (connect, fetch, stage) that took longest "
     "of\n"
     "those that the activation waited for; then what took the rest of the time, where that is known.  Until "
@@ -63,9 +70,9 @@ enum { NEWEST_ROWS = 30 }; /* always shown, even if they have ended */
 /* A switch is mentioned from this part of the time before it on: usually it takes next to nothing. */
 #define SWITCH_IS_LONG 0.2
 
-/* "10.0 MB from w1, 7.6 MB from trainer"; "memory of w1" where it is held there; while it fetches "trainer".
- * A worker that had the content under another number fetched nothing; of a version that was staged before a
- * restart of the broker the sources are not known any more. */
+/* "10.0 MB from w1, 7.6 MB from trainer"; "nothing from w2 (4 asks moved: late)"; "memory of w1" where it
+ * is held there; while it fetches "trainer".  A worker that had the content under another number fetched
+ * nothing; of a version that was staged before a restart of the broker the sources are not known any more. */
 static const char *sources_of(const json_t *w, char *to, size_t size)
 {
     const json_t *sources = json_object_get(w, "sources");
@@ -82,12 +89,30 @@ static const char *sources_of(const json_t *w, char *to, size_t size)
                                       : "already here");
     for (size_t k = 0; k < json_array_size(sources) && n < size; k++) {
         const json_t *s = json_array_get(sources, k);
-        bool is_held = json_integer_value(json_object_get(s, "bytes")) == 0;
-        n += (size_t)snprintf(to + n, size - n, "%s%s %s %.128s", k ? ", " : "",
-                              is_held ? "memory" : cli_bytes(s, "bytes", bytes), is_held ? "of" : "from",
-                              cli_text(s, "name", now));
+        bool is_held = way_is_in_place(s);
+        char moved[192];
+        n += (size_t)snprintf(to + n, size - n, "%s%s %s %.128s%s", k ? ", " : "",
+                              is_held                   ? "memory"
+                              : cli_integer(s, "bytes") ? cli_bytes(s, "bytes", bytes)
+                                                        : "nothing",
+                              is_held ? "of" : "from", cli_text(s, "name", now),
+                              way_moved(json_object_get(s, "moved"), moved, sizeof moved));
     }
     return to;
+}
+
+/* "312.0 MB of 640.0 MB on 16 workers (48 %), 36.1 MB/s" */
+static void print_progress(const json_t *v)
+{
+    char s[4][64];
+    const json_t *p = json_object_get(v, "progress");
+    double all = (double)cli_integer(p, "all_bytes");
+    if (all <= 0) return;
+    printf("%-11s %s of %s on %s (%d %%)", "progress", cli_bytes(p, "bytes_done", s[0]),
+           cli_bytes(p, "all_bytes", s[1]), cli_count(cli_integer(p, "worker_count"), "worker", s[2]),
+           (int)(100 * (double)cli_integer(p, "bytes_done") / all));
+    if (json_is_integer(json_object_get(p, "rate_bytes"))) printf(", %s/s", cli_bytes(p, "rate_bytes", s[3]));
+    puts("");
 }
 
 /* "announce 0.1, queued behind policy@6 812.0, fetch 3.1, verify 0.9": what took time, in ms */
@@ -216,6 +241,10 @@ static void print_took(const json_t *v, const char *key)
         if (has_rate) printf(" at %s/s", s[0]);
         if (has_rate && max_rate > 0 && rate > RATE_IS_LIMITED * max_rate)
             printf(", its own --max-rate of %s/s", cli_bytes(copy, "max_rate_bytes", s[0]));
+        const char *through = has_rate ? way_through(json_object_get(v, "workers"), worker) : NULL;
+        if (through)
+            printf(", its bytes came through %s, whose fetch took %s", through,
+                   cli_ms(json_object_get(copy_of(v, through), "timing"), "fetch_ms", s[0]));
         /* That a source was lost: of a version that ended, and of a switch, the table has the note. */
         bool has_note = has_rate && !strcmp(key, "took_ms") && cli_string(copy, "note") &&
                         strcmp(cli_text(copy, "state", s[0]), "committed") != 0;
@@ -244,7 +273,19 @@ static const char *awaited(const json_t *v)
     return "waits for a worker";
 }
 
-/* "took  so far 2.1 s; waits for w2: fetch 6.0 MB of 17.6 MB, 4.0 MB/s" */
+/* The others that wait for this worker's bytes. */
+static int64_t waiting_for(const json_t *v, const char *worker)
+{
+    int64_t count = 0;
+    const json_t *list = json_object_get(v, "workers");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *first = cli_string(json_array_get(list, i), "waits_for");
+        count += first && !strcmp(first, worker);
+    }
+    return count;
+}
+
+/* "took  so far 2.1 s; waits for w2: fetch 6.0 MB of 17.6 MB, 4.0 MB/s; 9 others wait for it" */
 static void print_so_far(const json_t *v)
 {
     char s[2][64];
@@ -263,6 +304,9 @@ static void print_so_far(const json_t *v)
     if (phase && !strcmp(phase, "fetch"))
         printf(" %s of %s", cli_bytes(copy, "bytes_done", s[0]), cli_bytes(v, "data_bytes", s[1]));
     if (message || note) printf(", %s", message ? message : note);
+    int64_t others = waiting_for(v, worker);
+    if (others == 1) printf("; another one waits for it");
+    else if (others) printf("; %lld others wait for it", (long long)others);
     puts("");
 }
 
@@ -311,17 +355,22 @@ static void render_one(const json_t *v)
     if (json_is_number(json_object_get(v, "took_ms"))) print_took(v, "took_ms");
     else if (json_is_number(json_object_get(v, "ended_after_ms"))) print_took(v, "ended_after_ms");
     else if (json_is_number(json_object_get(v, "so_far_ms"))) print_so_far(v);
+    print_progress(v);
     const json_t *list = json_object_get(v, "workers");
-    if (json_array_size(list) == 0) return;
+    way_stop_t *stops = way_stops(list);
+    if (!stops) return;
+    if (way_text(list, text, sizeof text)) print_line("way", text);
     cli_table_t t;
-    table_init(&t, "WORKER", "STATE", "SINCE", ">BYTES", "SOURCES", "MS", "WHY");
+    table_init(&t, "WORKER", "STATE", "SINCE", ">BYTES", ">HOP", "SOURCES", "MS", "WHY");
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *w = json_array_get(list, i);
-        char from[512], ms[320], bytes[96];
+        const json_t *w = stops[i].row;
+        char from[768], ms[320], bytes[96], hop[16] = "-";
+        if (stops[i].hop != WAY_UNKNOWN) snprintf(hop, sizeof hop, "%u", stops[i].hop);
         table_row(&t, cli_string(w, "worker"), cli_text(w, "state", s[0]), cli_age(w, "since_at", s[1]),
-                  bytes_of(v, w, bytes, sizeof bytes), sources_of(w, from, sizeof from),
+                  bytes_of(v, w, bytes, sizeof bytes), hop, sources_of(w, from, sizeof from),
                   timing_of(v, w, ms, sizeof ms), cli_why(w, text, sizeof text));
     }
+    free(stops);
     puts("");
     table_print(&t);
 }

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli/way.h"
+
+#include "cli/cli.h"
+#include "core/units.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PART_THAT_COUNTS 0.25
+
+/* ---- one source ---- */
+
+/* A broker of an older release does not say the way: there a source without bytes is held. */
+bool way_is_in_place(const json_t *source)
+{
+    const char *way = cli_string(source, "way");
+    return way ? !strcmp(way, "host") : !cli_integer(source, "bytes");
+}
+
+static bool is_publisher(const json_t *source)
+{
+    const char *kind = cli_string(source, "kind");
+    return kind && !strcmp(kind, "publisher");
+}
+
+const char *way_moved(const json_t *moved, char *ret_text, size_t size)
+{
+    static const char *const WHY[] = {"late", "gone", "refused", "bad", "slow"};
+    char reasons[160] = "";
+    int64_t all = 0;
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof WHY / sizeof *WHY; i++) all += cli_integer(moved, WHY[i]);
+    for (size_t i = 0; i < sizeof WHY / sizeof *WHY && n < sizeof reasons; i++) {
+        int64_t count = cli_integer(moved, WHY[i]);
+        if (count == all) snprintf(reasons, sizeof reasons, "%s", WHY[i]);
+        else if (count)
+            n += (size_t)snprintf(reasons + n, sizeof reasons - n, "%s%lld %s", n ? ", " : "",
+                                  (long long)count, WHY[i]);
+    }
+    ret_text[0] = 0;
+    if (all)
+        snprintf(ret_text, size, " (%lld ask%s moved: %s)", (long long)all, all == 1 ? "" : "s", reasons);
+    return ret_text;
+}
+
+/* ---- hops ---- */
+
+/* All rows, by name until the hops are known. */
+typedef struct {
+    way_stop_t *stops;
+    size_t count;
+} stops_t;
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const way_stop_t *)a)->name, ((const way_stop_t *)b)->name);
+}
+
+static int by_hop(const void *a, const void *b)
+{
+    const way_stop_t *one = a, *other = b;
+    return one->hop == other->hop ? by_name(a, b) : one->hop < other->hop ? -1 : 1;
+}
+
+static const way_stop_t *stop_of(const stops_t *all, const char *worker)
+{
+    return bsearch(&(way_stop_t){.name = worker}, all->stops, all->count, sizeof *all->stops, by_name);
+}
+
+/* The hop of what comes from this source; unknown as long as its own is. */
+static uint32_t hop_from(const stops_t *all, const json_t *source)
+{
+    const way_stop_t *from =
+        is_publisher(source) ? NULL : stop_of(all, cli_text(source, "name", (char[64]){0}));
+    if (!from && !is_publisher(source)) return WAY_UNKNOWN;
+    uint32_t hop = from ? from->hop : 0;
+    return hop == WAY_UNKNOWN ? WAY_UNKNOWN : hop + !way_is_in_place(source);
+}
+
+static bool is_at(const stops_t *all, const json_t *row, uint32_t hop)
+{
+    const json_t *sources = json_object_get(row, "sources");
+    const char *now = cli_string(row, "source");
+    double bytes = 0;
+    for (size_t i = 0; i < json_array_size(sources); i++)
+        bytes += (double)cli_integer(json_array_get(sources, i), "bytes");
+    for (size_t i = 0; i < json_array_size(sources); i++) {
+        const json_t *s = json_array_get(sources, i);
+        double its = (double)cli_integer(s, "bytes");
+        bool counts = way_is_in_place(s) || (its > 0 && its >= PART_THAT_COUNTS * bytes);
+        if (counts && hop_from(all, s) == hop) return true;
+    }
+    if (json_array_size(sources) || !now) return false;
+    const way_stop_t *from = stop_of(all, now); /* no row: the publisher */
+    return (!from || from->hop != WAY_UNKNOWN) && (from ? from->hop : 0) + 1 == hop;
+}
+
+/* The rows that are at this hop, of those that are at none yet. */
+static size_t find_at(const stops_t *all, uint32_t hop)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < all->count; i++) {
+        way_stop_t *stop = &all->stops[i];
+        if (stop->hop != WAY_UNKNOWN || !is_at(all, stop->row, hop)) continue;
+        stop->hop = hop;
+        found++;
+    }
+    return found;
+}
+
+/* From the publisher on, hop by hop.  Each is looked for until no row is found any more: memory may be held
+ * of a worker that itself holds it. */
+way_stop_t *way_stops(const json_t *rows)
+{
+    stops_t all = {.count = json_array_size(rows)};
+    all.stops = all.count ? calloc(all.count, sizeof *all.stops) : NULL;
+    if (!all.stops) return NULL;
+    for (size_t i = 0; i < all.count; i++) {
+        const json_t *row = json_array_get(rows, i);
+        const char *name = cli_string(row, "worker");
+        all.stops[i] = (way_stop_t){name ? name : "", row, WAY_UNKNOWN};
+    }
+    qsort(all.stops, all.count, sizeof *all.stops, by_name);
+    bool has_more = true;
+    for (uint32_t hop = 0; has_more; hop++) {
+        has_more = hop == 0;
+        while (find_at(&all, hop)) has_more = true;
+    }
+    qsort(all.stops, all.count, sizeof *all.stops, by_hop);
+    return all.stops;
+}
+
+/* ---- the slow one ---- */
+
+#define AS_LONG 0.8 /* a fetch that took this part of another one's time took as long */
+
+static const json_t *row_of(const json_t *rows, const char *worker)
+{
+    for (size_t i = 0; worker && i < json_array_size(rows); i++) {
+        const char *name = cli_string(json_array_get(rows, i), "worker");
+        if (name && !strcmp(name, worker)) return json_array_get(rows, i);
+    }
+    return NULL;
+}
+
+/* That of most of its bytes; NULL: none, or they came from the publisher. */
+static const json_t *source_row(const json_t *rows, const json_t *row)
+{
+    const json_t *sources = json_object_get(row, "sources"), *most = NULL;
+    for (size_t i = 0; i < json_array_size(sources); i++) {
+        const json_t *s = json_array_get(sources, i);
+        if (!most || cli_integer(s, "bytes") > cli_integer(most, "bytes")) most = s;
+    }
+    return !most || is_publisher(most) ? NULL : row_of(rows, cli_string(most, "name"));
+}
+
+static double fetch_ms(const json_t *row)
+{
+    return json_number_value(json_object_get(json_object_get(row, "timing"), "fetch_ms"));
+}
+
+const char *way_through(const json_t *rows, const char *worker)
+{
+    const json_t *row = row_of(rows, worker), *source = row;
+    for (size_t steps = json_array_size(rows); row && steps > 0; steps--) {
+        source = source_row(rows, row);
+        if (!source || fetch_ms(source) < AS_LONG * fetch_ms(row)) break;
+        row = source;
+    }
+    const char *slow = source && source != row ? cli_string(row, "worker") : NULL;
+    return slow && strcmp(slow, worker) != 0 ? slow : NULL;
+}
+
+/* ---- all together ---- */
+
+static void add_moved(json_t *sum, const json_t *moved)
+{
+    const char *why;
+    json_t *count;
+    json_object_foreach((json_t *)(uintptr_t)moved, why, count) /* jansson has no const iterator */
+        json_object_set_new(sum, why, json_integer(cli_integer(sum, why) + json_integer_value(count)));
+}
+
+bool way_text(const json_t *rows, char *ret_text, size_t size)
+{
+    int64_t all = 0, own = 0, held = 0;
+    json_t *moved = json_object();
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *sources = json_object_get(json_array_get(rows, i), "sources");
+        for (size_t k = 0; k < json_array_size(sources); k++) {
+            const json_t *s = json_array_get(sources, k);
+            all += cli_integer(s, "bytes");
+            if (is_publisher(s)) own += cli_integer(s, "bytes");
+            held += way_is_in_place(s);
+            add_moved(moved, json_object_get(s, "moved"));
+        }
+    }
+    char bytes[2][16], count[64], place[80] = "", asks[192];
+    units_bytes_text((uint64_t)all, bytes[0]);
+    units_bytes_text((uint64_t)own, bytes[1]);
+    way_moved(moved, asks, sizeof asks);
+    json_decref(moved);
+    ret_text[0] = 0;
+    if (held) snprintf(place, sizeof place, "%s in place", cli_count(held, "worker", count));
+    if (all)
+        snprintf(ret_text, size, "%s over the network, %s of it from the publisher%s%s%s", bytes[0], bytes[1],
+                 held ? "; " : "", place, asks);
+    else if (held) snprintf(ret_text, size, "%s, nothing was copied", place);
+    return all || held;
+}
