@@ -78,7 +78,7 @@ void on_forget(const call_t *c)
     if (q->dry_run) return;
     record_t *rec = outbox_record(b->out, RECORD_FLOOR, q->name, c->now);
     rec->version = a->last_version;
-    rec->decision = registry_next_decision(a) - 1;
+    rec->decision = decision_next(a) - 1;
     rec = outbox_record(b->out, RECORD_ADAPTER_FORGET, q->name, c->now);
     rec->by = q->by && *q->by ? q->by : "unknown";
     txn_t txn = {.kind = TXN_FORGET, .asker = c->asker, .deadline_us = c->deadline_us};
@@ -97,5 +97,5 @@ void broker_end_adapter(broker_t *b, const record_t *rec, instant_t now)
     error_where(&error, a->name, 0, NULL, NULL);
     error_hint(&error, "`heddle adapters` lists what there is");
     broker_refuse_questions(b, a->name, &error);
-    rollout_forget(&b->rollout, a->name);
+    tracks_forget(&b->rollout, a->name);
 }

@@ -39,7 +39,7 @@ int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_
     if (!b->opts.lease_ms) b->opts.lease_ms = LEASE_DEFAULT_MS;
     registry_init(&b->registry);
     membership_init(&b->members, b->opts.lease_ms * 1000, opts->keep);
-    rollout_init(&b->rollout, b->opts.lease_ms * 1000, opts->keep, opts->shape, opts->seed);
+    tracks_init(&b->rollout, b->opts.lease_ms * 1000, opts->keep, opts->shape, opts->seed);
     pending_init(&b->pending);
     *ret_broker = b;
     return HEDDLE_OK;
@@ -58,7 +58,7 @@ void broker_destroy(broker_t **broker)
         free(peer);
     }
     pending_fini(&b->pending);
-    rollout_fini(&b->rollout);
+    tracks_fini(&b->rollout);
     membership_fini(&b->members);
     registry_fini(&b->registry);
     events_fini(&b->events);
@@ -195,7 +195,7 @@ static void close_abandoned(broker_t *b, instant_t now)
     for (size_t i = 0; i < b->registry.adapter_count && !b->has_abandoned; i++) {
         const adapter_row_t *a = b->registry.adapters[i];
         if (!a->writer.token || membership_publisher(&b->members, a->name)) continue;
-        if (outbox_has_room(b->out, 1)) registry_decide_close(a, now, b->out);
+        if (outbox_has_room(b->out, 1)) writer_decide_close(a, now, b->out);
         else b->has_abandoned = true; /* the rest comes with the next transaction */
     }
 }
@@ -267,7 +267,7 @@ static void on_publish(const call_t *c)
     const adapter_row_t *a = registry_adapter(&b->registry, m->adapter);
     member_t *sender = membership_by_token(&b->members, m->token);
     if (sender && sender->peer != c->from) sender = NULL;
-    bool is_writer = sender && registry_is_writer(a, sender->token);
+    bool is_writer = sender && writer_is_session(a, sender->token);
     char addresses[HEDDLE_NAME_MAX + 1] = "", held[512];
     publish_by_t by = {.now = c->now,
                        .adapter = a,
@@ -277,16 +277,16 @@ static void on_publish(const call_t *c)
     if (is_writer) {
         membership_heard(&b->members, sender, c->now.us);
         by.writer = sender->name;
-        by.live = rollout_newest_live(&b->rollout, a);
+        by.live = track_newest_live(&b->rollout, a);
         if (b->rollout.is_settled) {
             by.cut_off_count = membership_cut_off(&b->members, sender);
             if (by.cut_off_count) member_addresses(sender, addresses, sizeof addresses);
         } else { /* members may still come back, with these bytes, or on the same loopback */
-            by.awaited = rollout_awaited(&b->rollout, a, &m->digest);
+            by.awaited = track_awaited(&b->rollout, a, &m->digest);
         }
     }
     if (a && a->held) {
-        rollout_held_text(&b->rollout, a, held, sizeof held);
+        summary_held_text(&b->rollout, a, held, sizeof held);
         by.held = held;
         by.held_version = a->active;
     }
@@ -294,7 +294,7 @@ static void on_publish(const call_t *c)
 
     heddle_error_t error;
     publish_answer_t published = {0};
-    int rc = registry_decide_publish(m, &by, b->out, &published, &error);
+    int rc = publish_decide(m, &by, b->out, &published, &error);
     if (rc == HEDDLE_ERR_FENCED) {
         b->members.fenced_count++;
         broker_tell_fenced(b, &c->asker, m->token, c->peer->name, NULL);
@@ -307,8 +307,8 @@ static void on_publish(const call_t *c)
         rc = broker_commit(b, &txn, c->now, &error);
         step_t step = broker_step(b, c->now);
         if (!rc && !published.is_new && is_writer) { /* no record: it is there already */
-            rollout_republished(&step, sender, published.version);
-            rollout_offered(&step, sender, published.version, &m->region);
+            report_republished(&step, sender, published.version);
+            report_offered(&step, sender, published.version, &m->region);
         }
     }
 }
@@ -442,19 +442,19 @@ void broker_handle(call_t *c)
     case MSG_PUBLISH: on_publish(c); break;
     case MSG_HEARTBEAT: on_heartbeat(c); break;
     case MSG_LEAVE: on_leave(c); break;
-    case MSG_NEED_SOURCES: rc = rollout_need_sources(&step, c->member, &m->need_sources, &error); break;
+    case MSG_NEED_SOURCES: rc = report_need_sources(&step, c->member, &m->need_sources, &error); break;
     case MSG_STAGED:
         membership_staged(c->member, &m->staged);
-        rc = rollout_staged(&step, c->member, &m->staged, &error);
+        rc = report_staged(&step, c->member, &m->staged, &error);
         break;
     case MSG_ACTIVE:
-        rc = rollout_active(&step, c->member, &m->active, &error);
+        rc = report_active(&step, c->member, &m->active, &error);
         roster_touch(c->b, ROSTER_LATE_US, c->now);
         break;
-    case MSG_NACK: rc = rollout_nack(&step, c->member, &m->nack, &error); break;
+    case MSG_NACK: rc = report_nack(&step, c->member, &m->nack, &error); break;
     case MSG_VERIFIED:
         pending_verified(&b->pending, c->member, &m->verified);
-        rollout_verified(&step, c->member, &m->verified);
+        report_verified(&step, c->member, &m->verified);
         break;
     default: break;
     }
@@ -558,7 +558,7 @@ uint64_t broker_flush(broker_t *b, instant_t now)
     if (b->state == BROKER_BROKEN) return CLOCK_NEVER;
     if (b->pending.rows) broker_answer_pending(b, now);
     step_t step = broker_step(b, now);
-    rollout_flush(&step);
+    orders_flush(&step);
     broker_send_outbox(b);
     uint64_t next = clock_earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
     next = clock_earlier(next, pending_deadline(&b->pending));

@@ -110,7 +110,7 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
 {
     broker_t *b = h->c->b;
     const adapter_row_t *a = registry_adapter(&b->registry, adapter);
-    uint64_t last = a ? a->last_version : 0, latest = a ? registry_next_decision(a) - 1 : 0;
+    uint64_t last = a ? a->last_version : 0, latest = a ? decision_next(a) - 1 : 0;
     if (version <= last && decision <= latest) return;
     if (!a && !registry_has_room(&b->registry)) return;
     h->is_full |= !outbox_has_room(b->out, 2);
@@ -125,7 +125,7 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
     raise_number(h, decision, latest);
     if (!a && !h->is_opening && !h->is_crowded) h->is_crowded |= claimed_count(b) >= CLAIMED_MAX;
     if (h->is_absurd || h->is_crowded) return;
-    h->is_full |= !registry_decide_floor(&b->registry, adapter, version, decision, h->c->now, b->out);
+    h->is_full |= !decision_raise_floor(&b->registry, adapter, version, decision, h->c->now, b->out);
 }
 
 void broker_note_recovered(broker_t *b, recovery_t *r, instant_t now)
@@ -211,8 +211,7 @@ static void doubt_decisions(recovering_t *h, const msg_join_t *join)
     for (; h->so_far.doubted < join->adapter_count && !h->is_full; h->so_far.doubted++) {
         const adapter_row_t *a = registry_adapter(&b->registry, join->adapters[h->so_far.doubted].adapter);
         if (!a || !a->active) continue;
-        h->is_full =
-            !registry_decide_floor(&b->registry, a->name, 0, registry_next_decision(a), h->c->now, b->out);
+        h->is_full = !decision_raise_floor(&b->registry, a->name, 0, decision_next(a), h->c->now, b->out);
         if (h->is_full) return;
         uint64_t followed = join->adapters[h->so_far.doubted].version;
         if (followed && followed != a->active)

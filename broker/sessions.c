@@ -352,7 +352,7 @@ void on_join(const call_t *c)
     error_text(c->peer->name, sizeof c->peer->name, member->name);
     end_replaced(b, &admitted, c->now);
     step_t step = broker_step(b, c->now);
-    if (rollout_joined(&step, member, join, &arena, &welcome)) {
+    if (report_joined(&step, member, join, &arena, &welcome)) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for what worker %s holds",
                    join->name);
         broker_refuse(c, &error, b->opts.lease_ms);
@@ -364,7 +364,7 @@ void on_join(const call_t *c)
         e->token = member->token;
         explain_move(e, member);
         roster_touch(b, ROSTER_SOON_US, c->now);
-        rollout_wake(&step, member);
+        orders_wake(&step, member);
     }
     arena_fini(&arena);
 }
@@ -419,10 +419,10 @@ void on_open(const call_t *c)
                     .heartbeat_age_ms =
                         holder ? member_silent_ms(holder, c->now.us) : (c->now.us - b->started_us) / 1000};
     int rc = membership_decide_open(&b->members, open, &error);
-    if (!rc) rc = registry_check_open(&b->registry, open, &by, &error);
+    if (!rc) rc = writer_check_open(&b->registry, open, &by, &error);
     if (!rc && !broker_recover_open(c)) return;
     by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was recovered */
-    if (!rc) rc = registry_decide_open(&b->registry, open, &by, c->now, b->out, &error);
+    if (!rc) rc = writer_decide_open(&b->registry, open, &by, c->now, b->out, &error);
     if (rc) {
         broker_refuse(c, &error, b->opts.lease_ms / 4);
         return;
@@ -461,9 +461,9 @@ static void begin_writer(const call_t *c, uint64_t token)
     error_text(c->peer->name, sizeof c->peer->name, member->name);
     end_replaced(b, &admitted, c->now);
     step_t step = broker_step(b, c->now);
-    rollout_opened(&step, member, served, served_count);
+    report_opened(&step, member, served, served_count);
     for (uint32_t i = 0; i < open->offered_count; i++)
-        rollout_offered(&step, member, open->offered[i].version, &open->offered[i].region);
+        report_offered(&step, member, open->offered[i].version, &open->offered[i].region);
 
     /* WELCOME names the active version, and what of its own the publisher goes on serving. */
     msg_keep_t keep[LIMIT_OPEN_SERVED + 1];
@@ -488,7 +488,7 @@ static void begin_writer(const call_t *c, uint64_t token)
         const version_row_t *row = registry_version(a, served[i]);
         if (row && registry_is_live(row)) continue;
         if (row) {
-            rollout_tell(&step, a->name, served[i], member);
+            orders_send_rollout(&step, a->name, served[i], member);
             continue;
         }
         msg_t m = {.type = MSG_ROLLOUT};
@@ -566,7 +566,7 @@ void on_heartbeat(const call_t *c)
     m.heartbeat_ok = (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq};
     outbox_send(b->out, c->from, &m);
     step_t step = broker_step(b, c->now);
-    if (c->member->role == ROLE_WORKER) rollout_progress(&step, c->member, hb);
+    if (c->member->role == ROLE_WORKER) report_progress(&step, c->member, hb);
     if (c->member->needs_resync) call_again(c);
 }
 
@@ -586,7 +586,7 @@ void broker_end_member(broker_t *b, member_t *member, member_end_t end, instant_
     unbind_peer(b, member->peer, member->token);
     pending_member_gone(&b->pending, member->token);
     step_t step = broker_step(b, now);
-    rollout_gone(&step, member, member->state == MEMBER_LEFT);
+    report_gone(&step, member, member->state == MEMBER_LEFT);
     if (adapter) {
         b->has_abandoned = true;
         peers_changed(b, adapter, member->place);
@@ -616,8 +616,8 @@ void on_leave(const call_t *c)
     const char *adapter = c->member->role == ROLE_PUBLISHER ? c->member->subs[0].adapter : "";
     const adapter_row_t *a = registry_adapter(&b->registry, adapter);
     broker_end_member(b, c->member, END_LEFT, c->now);
-    if (registry_is_writer(a, txn.token) && !b->txn.is_open) {
-        registry_decide_close(a, c->now, b->out);
+    if (writer_is_session(a, txn.token) && !b->txn.is_open) {
+        writer_decide_close(a, c->now, b->out);
         broker_commit(b, &txn, c->now, &error);
     } else {
         broker_send_bye(b, &txn.asker, txn.token);

@@ -24,7 +24,7 @@ const char *aim_name(aim_t aim) { return NAMES[aim]; }
 
 static bool has_source(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
 {
-    return track_has_source(rollout_track(ro, a->name, v->version));
+    return track_has_source(track_find(ro, a->name, v->version));
 }
 
 /* Without any version that has a source the active one is named, because its workers may serve it still.
@@ -34,12 +34,12 @@ static uint64_t aim_resume(const rollout_t *ro, const adapter_row_t *a)
     uint64_t newest = 0;
     for (size_t i = a->held ? a->version_count : 0; i-- > 0;) {
         const version_row_t *v = a->versions[i];
-        bool is_staged = v->state == VERSION_STAGING && !strcmp(rollout_state(ro, a, v), "staged");
+        bool is_staged = v->state == VERSION_STAGING && !strcmp(summary_state(ro, a, v), "staged");
         if (!is_staged && v->state != VERSION_COMMITTED) continue;
         if (has_source(ro, a, v)) return v->version;
         if (!newest) newest = v->version;
     }
-    return newest && rollout_lost_active(ro, a) ? newest : a->active;
+    return newest && summary_lost_active(ro, a) ? newest : a->active;
 }
 
 static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_error_t *error)
@@ -56,7 +56,7 @@ static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_e
         const version_row_t *v = a->versions[i];
         if (v->version >= a->active) continue;
         buf_printf(&names, "%s%s@%llu %s", count++ ? ", " : "", a->name, (unsigned long long)v->version,
-                   v->decision || !registry_is_live(v) ? rollout_state(ro, a, v) : "never active");
+                   v->decision || !registry_is_live(v) ? summary_state(ro, a, v) : "never active");
     }
     bool is_first = a->active == 1;
     error_found(error, "%s",
@@ -66,7 +66,7 @@ static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_e
     buf_fini(&names);
     /* The user's way out of a hold at lost bytes is a newer version, if one is there. */
     const version_row_t *next = registry_version(a, aim_resume(ro, a));
-    if (a->held && rollout_lost_active(ro, a) && next && has_source(ro, a, next))
+    if (a->held && summary_lost_active(ro, a) && next && has_source(ro, a, next))
         error_hint(error, "`heddle resume %s` ends the hold and activates %s@%llu", a->name, a->name,
                    (unsigned long long)next->version);
     else if (!count)

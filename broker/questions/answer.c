@@ -4,6 +4,7 @@
 #include "broker/questions/answer_workers.h"
 #include "broker/questions/status_reasons.h"
 
+#include "broker/rollout/active.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -20,9 +21,9 @@ static json_t *adapter_row(const answer_view_t *b, const adapter_row_t *a)
         const member_t *m = b->members->workers[i];
         const member_sub_t *sub = member_is_ready(m) ? member_sub(m, a->name) : NULL;
         if (!sub) continue;
-        uint64_t lag = sub_lag(a, m, sub);
+        uint64_t lag = active_lag(a, m, sub);
         subscribers++;
-        current += member_is_current(a, m, sub);
+        current += active_is_served(a, m, sub);
         if (lag > max_lag) max_lag = lag;
     }
     const version_row_t *served = registry_active(a), *newest = registry_newest(a);
@@ -31,13 +32,13 @@ static json_t *adapter_row(const answer_view_t *b, const adapter_row_t *a)
                               ? json_null()
                               : json_pack("{s:o, s:o, s:s, s:o, s:o, s:o}", "version", part_count(a->active),
                                           "decision", part_count(a->decision), "state",
-                                          rollout_lost_active(b->rollout, a) ? "lost" : "active", "tag",
+                                          summary_lost_active(b->rollout, a) ? "lost" : "active", "tag",
                                           part_tag(a->name, a->active, digest), "digest", part_digest(digest),
                                           "since_at", part_time(a->decided_ms));
     json_t *newest_part =
         !newest ? json_null()
                 : json_pack("{s:o, s:s, s:o}", "version", part_count(newest->version), "state",
-                            rollout_state(b->rollout, a, newest), "digest", part_digest(&newest->digest));
+                            summary_state(b->rollout, a, newest), "digest", part_digest(&newest->digest));
     json_t *held_part = !a->held ? json_null()
                                  : json_pack("{s:o, s:o, s:o}", "by", part_text(a->held_by), "at",
                                              part_time(a->decided_ms), "version", part_count(a->active));
@@ -122,7 +123,7 @@ static json_t *warnings_part(const answer_view_t *b)
 {
     json_t *list = json_array();
     bool ok = list;
-    char text[ROLLOUT_TEXT];
+    char text[SUMMARY_TEXT];
     if (ok && b->is_read_only) {
         text_printf(text, sizeof text, "the broker takes no records: %s", b->read_only_why);
         ok = warn(list, b->read_only_ms, "broker.read_only", text);
@@ -139,9 +140,9 @@ static json_t *warnings_part(const answer_view_t *b)
     size_t count = 0;
     for (size_t i = 0; ok && i < b->registry->adapter_count; i++) {
         const adapter_row_t *a = b->registry->adapters[i];
-        const track_t *t = rollout_lost_active(b->rollout, a);
+        const track_t *t = summary_lost_active(b->rollout, a);
         if (!t || ++count > WARNINGS_LOST) continue;
-        rollout_lost_text(b->rollout, a, text, sizeof text);
+        summary_lost_text(b->rollout, a, text, sizeof text);
         ok = warn(list, t->lost_ms ? t->lost_ms : b->started_ms, "version.lost", text);
     }
     if (ok && count > WARNINGS_LOST) {

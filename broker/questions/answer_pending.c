@@ -25,7 +25,7 @@ static json_t *wait_list(const answer_view_t *b, const pending_row_t *asked, con
                          const heddle_error_t *verdict, bool missing)
 {
     const adapter_row_t *a = registry_adapter(b->registry, asked->adapter);
-    const track_t *t = rollout_track(b->rollout, asked->adapter, asked->version);
+    const track_t *t = track_find(b->rollout, asked->adapter, asked->version);
     rows_t rows;
     rows_init(&rows, 0, ANSWER_WAIT_ROWS);
     for (uint32_t i = 0; i < w->count; i++) {
@@ -58,7 +58,7 @@ static bool has_content(const answer_view_t *b, const adapter_row_t *a, const ve
 {
     for (size_t i = 0; i < a->version_count; i++)
         if (digest_equal(&a->versions[i]->digest, &v->digest) &&
-            copy_holds(copy_of(rollout_track(b->rollout, a->name, a->versions[i]->version), m)))
+            copy_holds(copy_of(track_find(b->rollout, a->name, a->versions[i]->version), m)))
             return true;
     return false;
 }
@@ -108,7 +108,7 @@ int answer_wait(const answer_view_t *b, const pending_row_t *row, const heddle_e
                                                         : json_array();
     wait_view_fini(&view);
     if (row->kind != PENDING_ACTIVATE) return finish("wait", verdict, fields, ret_body);
-    uint64_t moved = track_moved_bytes(rollout_track(b->rollout, row->adapter, row->version));
+    uint64_t moved = track_moved_bytes(track_find(b->rollout, row->adapter, row->version));
     moved = row->is_decided && !is_trial && moved > row->moved_base ? moved - row->moved_base : 0;
     json_t *more = json_pack("{s:o, s:o, s:b, s:b, s:b, s:o, s:o, s:o}", "from",
                              part_number(row->activated.from), "to", part_number(row->version), "changed",

@@ -4,6 +4,7 @@
 #include "broker/questions/why.h"
 
 #include "broker/registry/decision.h"
+#include "broker/rollout/active.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "proto/value.h"
@@ -16,19 +17,19 @@ enum { MISSING_ROWS = 256, CONFIG_DEPTH = 10 };
 
 static json_t *version_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
-    const track_t *t = rollout_track(b->rollout, a->name, v->version);
-    char note[ROLLOUT_NOTE_TEXT];
-    rollout_note(b->rollout, a, v, rollout_settling_us(b->rollout, b->members, b->now.us), note);
+    const track_t *t = track_find(b->rollout, a->name, v->version);
+    char note[SUMMARY_NOTE_TEXT];
+    summary_note(b->rollout, a, v, rollout_settling_us(b->rollout, b->members, b->now.us), note);
     heddle_error_t reason;
     bool has_reason = registry_is_live(v) && t && t->bytes == BYTES_LOST;
-    if (has_reason) rollout_lost_reason(t, &reason);
+    if (has_reason) summary_lost_reason(t, &reason);
     else if (v->state != VERSION_RETIRED && v->state != VERSION_SUPERSEDED) /* those are no failures */
-        has_reason = registry_reason(a, v, &reason);
-    char nearest[ROLLOUT_QUEUED_TEXT];
+        has_reason = decision_end_reason(a, v, &reason);
+    char nearest[SUMMARY_QUEUED_TEXT];
     /* Of an adapter that was never served, and of its newest version: that is where a user looks. */
     bool is_alone =
         has_reason && reason.code == HEDDLE_ERR_NO_WORKERS && !a->active && v->version == a->last_version;
-    if (is_alone && rollout_nearest_text(b->members, a->name, nearest))
+    if (is_alone && summary_nearest_text(b->members, a->name, nearest))
         error_hint(&reason, "%s; `heddle forget %.64s` removes it", nearest, a->name);
     json_t *meta = *v->meta ? json_loads(v->meta, 0, NULL) : NULL;
     if (!json_is_object(meta)) {
@@ -38,7 +39,7 @@ static json_t *version_part(const answer_view_t *b, const adapter_row_t *a, cons
     json_t *took = v->first_ms ? part_ms(timing_whole_us(v)) : json_null();
     return json_pack("{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
                      "version", part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest),
-                     "digest", part_digest(&v->digest), "state", rollout_state(b->rollout, a, v), "reason",
+                     "digest", part_digest(&v->digest), "state", summary_state(b->rollout, a, v), "reason",
                      has_reason ? value_from_error(&reason) : json_null(), "note", part_text(note), "step",
                      v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at",
                      part_time(v->created_ms), "activated_at", part_time(v->first_ms), "took_ms", took,
@@ -84,7 +85,7 @@ static json_t *rollout_part(const answer_view_t *b, const adapter_row_t *a, cons
 {
     static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
     missing_row_t missing[MISSING_ROWS];
-    rollout_sum_t sum = rollout_sum(b->rollout, a, v, missing, MISSING_ROWS);
+    summary_t sum = summary_of(b->rollout, a, v, missing, MISSING_ROWS);
     rows_t rows;
     rows_init(&rows, 0, MISSING_ROWS);
     for (uint32_t i = 0; i < sum.missing_count && i < MISSING_ROWS; i++) {
@@ -158,11 +159,11 @@ static json_t *copy_part(const answer_view_t *b, const track_t *t, const copy_ro
     const member_t *m = membership_by_token(b->members, c->token);
     const member_sub_t *sub = m ? member_sub(m, a->name) : NULL;
     /* A stale copy is what it is since the version that it serves was overtaken. */
-    bool is_overtaken = sub && c->state == COPY_ACTIVE && copy_shown(c, a, t->version) == COPY_STALE;
-    const char *state = copy_shown_name(t, c, a);
+    bool is_overtaken = sub && c->state == COPY_ACTIVE && summary_copy_state(c, a, t->version) == COPY_STALE;
+    const char *state = summary_copy_name(t, c, a);
     if (state && sub && why_copy_is_fetching(t, c, sub)) state = copy_state_name(COPY_FETCHING);
     bool is_served = sub && c->state == COPY_ACTIVE && sub->version == t->version;
-    uint64_t since_ms = is_overtaken         ? sub_stale_ms(a, sub)
+    uint64_t since_ms = is_overtaken         ? active_stale_ms(a, sub)
                         : is_served          ? sub->since_ms
                         : !state && c->token ? t->row->ended_ms
                                              : c->since_ms;
@@ -205,7 +206,7 @@ static json_t *progress_part(const answer_view_t *b, const adapter_row_t *a, con
 static json_t *copies_list(const answer_view_t *b, const adapter_row_t *a, const msg_query_t *q,
                            answer_page_t *page)
 {
-    const track_t *t = rollout_track(b->rollout, a->name, q->version);
+    const track_t *t = track_find(b->rollout, a->name, q->version);
     rows_t rows;
     rows_init(&rows, q->limit, ANSWER_PAGE_ROWS);
     for (size_t i = 0; t && i < t->copy_count; i++) {
@@ -280,7 +281,7 @@ int answer_pull(const answer_view_t *b, const adapter_row_t *a, const version_ro
     json_t *fields = json_pack(
         "{s:s, s:o, s:o, s:o, s:s, s:o, s:o, s:o}", "adapter", a->name, "version", part_count(v->version),
         "tag", part_tag(a->name, v->version, &v->digest), "digest", part_digest(&v->digest), "state",
-        rollout_state(b->rollout, a, v), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
+        summary_state(b->rollout, a, v), "step", v->step < 0 ? json_null() : part_count((uint64_t)v->step),
         "data_bytes", part_count(v->data_bytes), "tensor_count", part_count(v->tensor_count));
     *ret_body = part_body("pull", true, fields);
     return *ret_body ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;

@@ -2,6 +2,7 @@
 #include "broker/questions/answer_workers.h"
 #include "broker/questions/why.h"
 
+#include "broker/rollout/active.h"
 #include "core/errors.h"
 #include "core/option.h"
 
@@ -17,8 +18,8 @@ static json_t *kept_part(const answer_view_t *b, const member_t *m, const adapte
     bool ok = list;
     for (size_t i = 0; ok && a && i < a->version_count; i++) {
         const version_row_t *v = a->versions[i];
-        const track_t *t = registry_is_live(v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
-        const copy_row_t *c = t ? track_copy(t, m->name) : NULL;
+        const track_t *t = registry_is_live(v) ? track_find(b->rollout, a->name, v->version) : NULL;
+        const copy_row_t *c = t ? copy_find(t, m->name) : NULL;
         if (c && c->state == COPY_KEPT) ok = json_array_append_new(list, part_count(v->version)) == 0;
     }
     if (ok) return list;
@@ -32,8 +33,8 @@ static json_t *subscription_part(const answer_view_t *b, const member_t *m, cons
     const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
     const version_row_t *v = a && sub->version ? registry_version(a, sub->version) : NULL;
     const digest_t *digest = v ? &v->digest : NULL;
-    const track_t *next = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
-    const copy_row_t *c = next ? track_copy(next, m->name) : NULL;
+    const track_t *next = sub->fetching ? track_find(b->rollout, sub->adapter, sub->fetching) : NULL;
+    const copy_row_t *c = next ? copy_find(next, m->name) : NULL;
     why_sub_t why;
     why_sub(b, m, sub, &why);
     bool is_cut_off = c && c->cut_off_us;
@@ -49,7 +50,7 @@ static json_t *subscription_part(const answer_view_t *b, const member_t *m, cons
                      part_number(sub->decision), "tag", part_tag(sub->adapter, sub->version, digest),
                      "digest", part_digest(digest), "state", part_text(why.state), "code",
                      part_code(why.code), "message", part_text(why.code ? why.message : NULL), "lag",
-                     part_count(sub_lag(a, m, sub)), "since_at", part_time(why.since_ms), "held_count",
+                     part_count(active_lag(a, m, sub)), "since_at", part_time(why.since_ms), "held_count",
                      part_count(sub->held_count), "fetching", fetching, "note", part_text(why.note), "kept",
                      kept_part(b, m, a));
 }
@@ -104,7 +105,7 @@ static json_t *worker_part(const answer_view_t *b, const member_t *m)
     /* Current: it serves the active version of every adapter that it subscribed to. */
     bool is_current = member_is_ready(m);
     for (uint32_t i = 0; is_current && i < m->sub_count; i++)
-        is_current = member_is_current(registry_adapter(b->registry, m->subs[i].adapter), m, &m->subs[i]);
+        is_current = active_is_served(registry_adapter(b->registry, m->subs[i].adapter), m, &m->subs[i]);
     json_t *group = !m->group[0] ? json_null()
                                  : json_pack("{s:s, s:o, s:o}", "name", m->group, "rank", part_count(m->rank),
                                              "ranks", part_count(m->ranks));

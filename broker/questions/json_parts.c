@@ -128,29 +128,3 @@ json_t *part_settling(const answer_view_t *b)
 {
     return part_count((rollout_settling_us(b->rollout, b->members, b->now.us) + 999) / 1000);
 }
-
-/* How many later decisions the worker is behind.  At least 1 where it does not serve the active version. */
-uint64_t sub_lag(const adapter_row_t *a, const member_t *m, const member_sub_t *sub)
-{
-    uint64_t active = a ? active_for(a, m) : 0;
-    if (!active || sub->version == active) return 0;
-    /* Of a worker that did not return after a start only the version is known, and not its decision. */
-    const version_row_t *served = sub->decision ? NULL : registry_version(a, sub->version);
-    uint64_t decision = served ? served->decision : sub->decision, later = 0;
-    for (size_t i = 0; sub->version && i < a->version_count; i++)
-        later += a->versions[i]->version != sub->version && a->versions[i]->decision > decision;
-    return later ? later : 1;
-}
-
-uint64_t sub_stale_ms(const adapter_row_t *a, const member_sub_t *sub)
-{
-    uint64_t first_ms = a->decided_ms, decision = sub->decision;
-    /* A roll-back may have named what it serves again, before a later decision named another. */
-    const version_row_t *served = registry_version(a, sub->version);
-    if (served && served->decision > decision) decision = served->decision;
-    for (size_t i = 0; i < a->version_count; i++) {
-        const version_row_t *v = a->versions[i];
-        if (v->decision > decision && v->activated_ms < first_ms) first_ms = v->activated_ms;
-    }
-    return first_ms;
-}

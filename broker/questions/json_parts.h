@@ -40,11 +40,4 @@ json_t *rows_end(rows_t *r);
 int part_no_memory(heddle_error_t *error);
 json_t *part_settling(const answer_view_t *b); /* milliseconds until it decides again; 0 */
 
-/* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions
- * that were chosen after the one it serves, each counted once however often it was named; 1 where it serves
- * nothing. */
-uint64_t sub_lag(const adapter_row_t *a, const member_t *m, const member_sub_t *sub);
-/* Since when what it serves is not the active version: the first later choice. */
-uint64_t sub_stale_ms(const adapter_row_t *a, const member_sub_t *sub);
-
 #endif

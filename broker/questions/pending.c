@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/questions/pending.h"
 
+#include "broker/rollout/active.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -212,7 +213,7 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
     bool is_served = sub->version == row->version && !sub->is_refused &&
                      (sub->version != active || sub->decision >= a->decision);
     bool is_staged_phase = row->phase == HEDDLE_PHASE_STAGED;
-    const copy_row_t *served = sub->version ? copy_of(rollout_track(w->ro, a->name, sub->version), m) : NULL;
+    const copy_row_t *served = sub->version ? copy_of(track_find(w->ro, a->name, sub->version), m) : NULL;
     /* The worker refused the version, and will not try again without another decision. */
     *ret = (wait_row_t){
         .member = m,
@@ -220,7 +221,7 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
         .version = sub->version,
         .decision = sub->decision,
         .since_ms = sub->since_ms,
-        .state = served ? copy_shown(served, a, sub->version) : COPY_NONE,
+        .state = served ? summary_copy_state(served, a, sub->version) : COPY_NONE,
         .phase = c ? copy_phase(c) : "announce",
         .code = c ? c->code : 0,
         .message = c && c->code ? copy_message(c) : "",
@@ -230,7 +231,7 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
     if (!is_staged_phase || !copy_holds(c)) return;
     ret->version = row->version;
     ret->since_ms = c->since_ms;
-    ret->state = copy_shown(c, a, row->version);
+    ret->state = summary_copy_state(c, a, row->version);
 }
 
 /* Looks at the workers that the question names, or at all READY subscribers. */
@@ -238,7 +239,7 @@ int wait_view(const pending_row_t *row, const rollout_t *ro, view_t v, wait_view
 {
     const adapter_row_t *a = registry_adapter(v.registry, row->adapter);
     const version_row_t *version = a ? registry_version(a, row->version) : NULL;
-    const track_t *t = rollout_track(ro, row->adapter, row->version);
+    const track_t *t = track_find(ro, row->adapter, row->version);
     size_t most = row->worker_count ? row->worker_count : v.members->worker_count;
     wait_row_t *rows = calloc(most + 1, sizeof *rows);
     if (!rows) return HEDDLE_ERR_NO_MEMORY;
@@ -285,7 +286,7 @@ static int version_ended(const pending_row_t *row, const rollout_t *ro, const ad
     if (v->state == VERSION_FAILED) {
         heddle_error_t reason;
         char name[HEDDLE_NAME_MAX + 24];
-        registry_reason(a, v, &reason);
+        decision_end_reason(a, v, &reason);
         text_printf(name, sizeof name, "%s@%llu", row->adapter, (unsigned long long)row->version);
         bool names_itself = strstr(reason.message, name) != NULL;
         int rc = error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s%s%s", names_itself ? "" : name,
@@ -293,7 +294,7 @@ static int version_ended(const pending_row_t *row, const rollout_t *ro, const ad
         error_where(error, row->adapter, row->version, reason.worker[0] ? reason.worker : NULL,
                     reason.phase[0] ? reason.phase : NULL);
         bool is_newest_meant = !row->named && a->active; /* the caller did not know that one had failed */
-        if (is_newest_meant && rollout_lost_active(ro, a))
+        if (is_newest_meant && summary_lost_active(ro, a))
             error_hint(error, "`heddle versions %s` shows where it ended; publish again", name);
         else if (is_newest_meant)
             error_hint(error,
@@ -346,24 +347,24 @@ static void ran_out(const pending_row_t *row, const rollout_t *ro, const adapter
                    "`heddle workers` and `heddle versions %.128s@%llu` show which workers lag, and why",
                    row->adapter, (unsigned long long)row->version);
     /* Where no worker lags, the version was not announced yet, because another one goes first. */
-    char text[ROLLOUT_NOTE_TEXT];
+    char text[SUMMARY_NOTE_TEXT];
     const version_row_t *v = registry_version(a, row->version);
     if (!w->eligible || !v) return;
-    if (rollout_queued_text(ro, a, v, text)) {
+    if (summary_queued_text(ro, a, v, text)) {
         error_found(error, "%u; %s", w->have, text);
         error_hint(error, "`heddle versions %.128s@%llu` shows how far that one is", row->adapter,
                    (unsigned long long)registry_staging(a)->version);
     } else if (row->phase == HEDDLE_PHASE_ACTIVE && v->state == VERSION_STAGING && a->held) {
-        rollout_held_text(ro, a, text, sizeof text);
+        summary_held_text(ro, a, text, sizeof text);
         error_found(error, "%u; %s", w->have, text);
         error_hint(error, "`heddle resume %.128s` ends the hold", row->adapter);
-    } else if (row->phase == HEDDLE_PHASE_ACTIVE && rollout_awaits_operator(ro, a, v)) {
+    } else if (row->phase == HEDDLE_PHASE_ACTIVE && summary_awaits_operator(ro, a, v)) {
         error_found(error, "%u; it is staged, and its activation is manual", w->have);
         error_hint(error, "`heddle activate %.128s@%llu` makes it the one to serve", row->adapter,
                    (unsigned long long)row->version);
-    } else if (a->active != v->version && rollout_lost_active(ro, a)) {
+    } else if (a->active != v->version && summary_lost_active(ro, a)) {
         heddle_error_t lost;
-        rollout_lost_reason(rollout_lost_active(ro, a), &lost);
+        summary_lost_reason(summary_lost_active(ro, a), &lost);
         error_found(error, "%u; %s", w->have, lost.message);
     }
 }
@@ -387,24 +388,24 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
     const version_row_t *v = registry_version(a, row->version);
     /* A later decision counts in its place, unless its bytes are lost: then no worker reaches that one. */
     bool is_overtaken = v && !row->exact && (v->decision || v->state == VERSION_SUPERSEDED) &&
-                        a->active != v->version && !rollout_lost_active(ro, a);
+                        a->active != v->version && !summary_lost_active(ro, a);
     bool is_ended = !v || !registry_is_live(v);
     if (is_ended && !is_overtaken) {
         version_ended(row, ro, a, v, ret_verdict);
         return true;
     }
-    const track_t *t = rollout_track(ro, row->adapter, row->version);
+    const track_t *t = track_find(ro, row->adapter, row->version);
     if (t && t->bytes == BYTES_LOST && !is_overtaken) {
-        rollout_lost_reason(t, ret_verdict);
+        summary_lost_reason(t, ret_verdict);
         return true;
     }
-    bool is_held = row->phase == HEDDLE_PHASE_ACTIVE && v && rollout_is_held(ro, a, v);
+    bool is_held = row->phase == HEDDLE_PHASE_ACTIVE && v && summary_is_held(ro, a, v);
     if (!is_held || is_overtaken) return false;
     /* The hint names the command that ends this wait.  `resume` activates the newest version, so it helps
      * unless exactly another version is asked for. */
     char text[512];
-    const char *state = rollout_state(ro, a, v);
-    rollout_held_text(ro, a, text, sizeof text);
+    const char *state = summary_state(ro, a, v);
+    summary_held_text(ro, a, text, sizeof text);
     error_fail(ret_verdict, HEDDLE_ERR_HELD, "%s@%llu is %s, but %s", row->adapter,
                (unsigned long long)row->version, state, text);
     error_where(ret_verdict, row->adapter, row->version, NULL, "activate");
@@ -613,7 +614,7 @@ bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, co
 int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out,
                        heddle_error_t *error)
 {
-    const track_t *t = rollout_track(ro, row->adapter, row->version);
+    const track_t *t = track_find(ro, row->adapter, row->version);
     if (!track_holder_count(t)) {
         int rc = error_fail(error, HEDDLE_ERR_VERSION_LOST, "no worker holds the bytes of %s@%llu",
                             row->adapter, (unsigned long long)row->version);

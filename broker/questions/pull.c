@@ -25,7 +25,7 @@ static int fail_gone(const broker_t *b, const adapter_row_t *a, const version_ro
 {
     if (!v) return registry_fail_unremembered(HEDDLE_ERR_VERSION_LOST, a->name, version, "fetch", error);
     bool has_failed = v->state == VERSION_FAILED;
-    const char *state = registry_is_live(v) ? "lost" : rollout_state(&b->rollout, a, v);
+    const char *state = registry_is_live(v) ? "lost" : summary_state(&b->rollout, a, v);
     int rc = error_fail(error, has_failed ? HEDDLE_ERR_VERSION_FAILED : HEDDLE_ERR_VERSION_LOST,
                         "%s@%llu is %s: no worker or publisher holds its bytes", a->name,
                         (unsigned long long)version, state);
@@ -42,10 +42,10 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
 {
     broker_t *b = c->b;
     const version_row_t *v = registry_version(a, version);
-    const track_t *t = rollout_track(&b->rollout, a->name, version);
+    const track_t *t = track_find(&b->rollout, a->name, version);
     msg_source_t sources[PLAN_SOURCES];
     plan_asker_t asker = {.token = c->from, .place = c->m->query.place}; /* any number: it spreads several */
-    uint32_t count = t ? rollout_sources(&b->members, t, &asker, sources) : 0;
+    uint32_t count = t ? orders_sources(&b->members, t, &asker, sources) : 0;
     /* A version without a source is not gone while it may get one back: from its publisher while it is
      * staging, from a worker while the broker settles. */
     bool is_without = !count && v && v->state == VERSION_COMMITTED && b->rollout.is_settled;
@@ -81,7 +81,7 @@ void on_pull(const call_t *c)
     /* An adapter's name alone means the active version, or the newest on its way where none is active. */
     uint64_t version = q->version;
     if (!version && a) {
-        const version_row_t *newest = a->active ? NULL : rollout_newest_live(&c->b->rollout, a);
+        const version_row_t *newest = a->active ? NULL : track_newest_live(&c->b->rollout, a);
         version = newest ? newest->version : a->active;
     }
     if (!rc && (!a || !version || version > a->last_version))

@@ -180,7 +180,7 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
     uint64_t found[ACTIVATABLE_MAX];
     size_t count = 0, used = 0;
     for (size_t i = a->version_count; i-- > registry_live_from(a) && count < ACTIVATABLE_MAX;) {
-        const char *state = rollout_state(&b->rollout, a, a->versions[i]);
+        const char *state = summary_state(&b->rollout, a, a->versions[i]);
         bool is_aim = row->aim != AIM_BACK || a->versions[i]->version < a->active;
         if (is_aim && (!strcmp(state, "kept") || !strcmp(state, "staged")))
             found[count++] = a->versions[i]->version;
@@ -225,8 +225,8 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
     heddle_error_t error;
     const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
     if (aim_version(&b->rollout, a, row->aim, row->named, &row->version, &error)) {
-        char nearest[ROLLOUT_QUEUED_TEXT];
-        bool was_never_active = !a->active && rollout_nearest_text(&b->members, a->name, nearest);
+        char nearest[SUMMARY_QUEUED_TEXT];
+        bool was_never_active = !a->active && summary_nearest_text(&b->members, a->name, nearest);
         if (was_never_active) error_hint(&error, "%s", nearest);
         refuse_row(b, row, &error);
         return;
@@ -235,9 +235,9 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
         row->is_decided = true;
         return;
     }
-    const track_t *t = rollout_track(&b->rollout, row->adapter, row->version);
+    const track_t *t = track_find(&b->rollout, row->adapter, row->version);
     heddle_error_t lost = {0};
-    if (t && t->bytes == BYTES_LOST) rollout_lost_reason(t, &lost);
+    if (t && t->bytes == BYTES_LOST) summary_lost_reason(t, &lost);
     activate_by_t by = {.version = row->version,
                         .by = row->by,
                         .lost = lost.code ? lost.message : NULL,
@@ -248,7 +248,7 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
                         .ends_hold = row->aim == AIM_RESUME};
     row->moved_base = track_moved_bytes(t);
     broker_send_outbox(b); /* what was sent to others stays true, also when this is not committed */
-    if (registry_decide_activate(&b->registry, row->adapter, &by, now, b->out, &row->activated, &error)) {
+    if (decision_by_hand(&b->registry, row->adapter, &by, now, b->out, &row->activated, &error)) {
         suggest(b, row, &error);
         refuse_row(b, row, &error);
     } else if (row->dry_run) {

@@ -3,6 +3,7 @@
 
 #include "broker/questions/why.h"
 #include "broker/registry/decision.h"
+#include "broker/rollout/active.h"
 #include "core/errors.h"
 #include "core/units.h"
 
@@ -31,7 +32,7 @@ static void add(reasons_t *r, const subject_t *about, const char *message)
 
 static void of_broker(const answer_view_t *b, reasons_t *r)
 {
-    char text[ROLLOUT_TEXT], time[16];
+    char text[SUMMARY_TEXT], time[16];
     uint64_t settling_us = rollout_settling_us(b->rollout, b->members, b->now.us);
     if (b->is_read_only) {
         text_printf(text, sizeof text, "the broker takes no records: %s", b->read_only_why);
@@ -54,25 +55,25 @@ static void of_broker(const answer_view_t *b, reasons_t *r)
 /* A lost active version says that the adapter is held, if it is. */
 static void of_adapter(const answer_view_t *b, const adapter_row_t *a, reasons_t *r)
 {
-    char text[ROLLOUT_TEXT];
+    char text[SUMMARY_TEXT];
     heddle_error_t why;
-    const track_t *lost = rollout_lost_active(b->rollout, a);
+    const track_t *lost = summary_lost_active(b->rollout, a);
     if (lost) {
-        rollout_lost_text(b->rollout, a, text, sizeof text);
+        summary_lost_text(b->rollout, a, text, sizeof text);
         add(r, &(subject_t){"version.lost", a->name, NULL, lost->lost_ms ? lost->lost_ms : b->started_ms},
             text);
     } else if (a->held) {
-        rollout_held_text(b->rollout, a, text, sizeof text);
+        summary_held_text(b->rollout, a, text, sizeof text);
         add(r, &(subject_t){"adapter.held", a->name, NULL, a->decided_ms}, text);
     }
     const version_row_t *v = registry_newest(a);
-    const track_t *t = v && v->version != a->active ? rollout_track(b->rollout, a->name, v->version) : NULL;
-    if (v && v->state == VERSION_FAILED && registry_reason(a, v, &why)) {
+    const track_t *t = v && v->version != a->active ? track_find(b->rollout, a->name, v->version) : NULL;
+    if (v && v->state == VERSION_FAILED && decision_end_reason(a, v, &why)) {
         text_printf(text, sizeof text, "%s@%llu, the newest version, has failed: %s: %s", a->name,
                     (unsigned long long)v->version, heddle_err_name(why.code), why.message);
         add(r, &(subject_t){"version.failed", a->name, NULL, v->ended_ms}, text);
     } else if (t && registry_is_live(v) && t->bytes == BYTES_LOST) {
-        rollout_lost_reason(t, &why);
+        summary_lost_reason(t, &why);
         add(r, &(subject_t){"version.lost", a->name, NULL, t->lost_ms ? t->lost_ms : b->started_ms},
             why.message);
     }
@@ -85,10 +86,10 @@ static void of_subscription(const answer_view_t *b, const member_t *m, const mem
 {
     const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
     uint64_t active = a ? active_for(a, m) : 0;
-    if (!active || !sub->behind_ms || rollout_lost_active(b->rollout, a)) return;
+    if (!active || !sub->behind_ms || summary_lost_active(b->rollout, a)) return;
     uint64_t late_us = b->now.wall_ms > sub->behind_ms ? (b->now.wall_ms - sub->behind_ms) * 1000 : 0;
     if (late_us <= STATUS_REASON_LATE_US) return;
-    char text[ROLLOUT_TEXT], time[16];
+    char text[SUMMARY_TEXT], time[16];
     units_ms_text((double)late_us / 1000, time);
     text_printf(text, sizeof text, "%s has not served the active version of %s, now %s@%llu, for %s", m->name,
                 a->name, a->name, (unsigned long long)active, time);
@@ -108,8 +109,8 @@ static void of_subscription(const answer_view_t *b, const member_t *m, const mem
 /* What it serves has gone bad in its memory.  It serves on, for there is nothing better. */
 static void of_damage(const answer_view_t *b, const member_t *m, const member_sub_t *sub, reasons_t *r)
 {
-    char text[ROLLOUT_TEXT];
-    const copy_row_t *c = copy_of(rollout_track(b->rollout, sub->adapter, sub->version), m);
+    char text[SUMMARY_TEXT];
+    const copy_row_t *c = copy_of(track_find(b->rollout, sub->adapter, sub->version), m);
     if (!c || !c->is_bad) return;
     text_printf(text, sizeof text, "%s serves %s@%llu: %s", m->name, sub->adapter,
                 (unsigned long long)sub->version, copy_message(c));
@@ -118,7 +119,7 @@ static void of_damage(const answer_view_t *b, const member_t *m, const member_su
 
 static void of_worker(const answer_view_t *b, const member_t *m, reasons_t *r)
 {
-    char text[ROLLOUT_TEXT];
+    char text[SUMMARY_TEXT];
     if (m->state == MEMBER_LOST) {
         text_printf(text, sizeof text, "%s is lost: %s", m->name, m->end_message);
         add(r, &(subject_t){"worker.lost", NULL, m->name, m->ended_ms}, text);

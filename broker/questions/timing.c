@@ -128,7 +128,7 @@ static json_t *rest_part(const answer_view_t *b, const track_t *t, const version
     char text[REST_TEXT];
     uint64_t rest_us = took_us > s->sum_us ? took_us - s->sum_us : 0;
     if (!t || rest_us < REST_US || (double)rest_us < REST_PART * (double)took_us) return json_null();
-    uint64_t until_ms = version_until_ms(v), ready_ms = v->created_ms + s->sum_us / 1000;
+    uint64_t until_ms = registry_until_ms(v), ready_ms = v->created_ms + s->sum_us / 1000;
     const adapter_hold_t *hold = t->hold.version ? &t->hold : &t->of->hold;
     uint64_t held_until_ms = hold->until_ms ? hold->until_ms : until_ms;
     uint64_t held_us = !hold->version ? 0 : common_us(ready_ms, until_ms, hold->since_ms, held_until_ms);
@@ -207,7 +207,7 @@ static uint64_t sourceless_us(const track_t *t, const copy_row_t *c, const versi
  * with its last source.  The time in which its application was busy with another version is in no phase. */
 static slowest_t slowest_at_end(const track_t *t, const version_row_t *v, instant_t now)
 {
-    const copy_row_t *c = v->worker[0] ? track_copy(t, v->worker) : awaited_copy(t);
+    const copy_row_t *c = v->worker[0] ? copy_find(t, v->worker) : awaited_copy(t);
     if (!c || (c->state != COPY_FAILED && !copy_in_flight(c))) return slowest_of(t, timing_whole_us(v));
     bool is_failed = c->state == COPY_FAILED;
     slowest_t s = measured(c);
@@ -227,11 +227,11 @@ static slowest_t slowest_at_end(const track_t *t, const version_row_t *v, instan
     return s;
 }
 
-uint64_t timing_whole_us(const version_row_t *v) { return span_us(v->created_ms, version_until_ms(v)); }
+uint64_t timing_whole_us(const version_row_t *v) { return span_us(v->created_ms, registry_until_ms(v)); }
 
 json_t *timing_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
-    const track_t *t = timing_knows_awaited(b, v) ? rollout_track(b->rollout, a->name, v->version) : NULL;
+    const track_t *t = timing_knows_awaited(b, v) ? track_find(b->rollout, a->name, v->version) : NULL;
     bool is_on_its_way = v->state == VERSION_STAGING;
     uint64_t took_us = timing_whole_us(v);
     slowest_t s = {0};

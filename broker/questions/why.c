@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/questions/why.h"
 
+#include "broker/rollout/active.h"
 #include "core/errors.h"
 #include "core/limits.h"
 #include "core/units.h"
@@ -231,8 +232,8 @@ static const copy_row_t *telling_copy(const answer_view_t *b, const member_t *m,
     for (size_t i = a->version_count; i-- > 0;) {
         uint64_t version = a->versions[i]->version;
         if (only && version != only) continue;
-        const track_t *t = rollout_track(b->rollout, a->name, version);
-        const copy_row_t *c = t && (sub->version || !track_is_ended(t)) ? track_copy(t, m->name) : NULL;
+        const track_t *t = track_find(b->rollout, a->name, version);
+        const copy_row_t *c = t && (sub->version || !track_is_ended(t)) ? copy_find(t, m->name) : NULL;
         if (!c || c->state == COPY_NONE) continue;
         *ret_track = t;
         return c;
@@ -240,7 +241,7 @@ static const copy_row_t *telling_copy(const answer_view_t *b, const member_t *m,
     return NULL;
 }
 
-/* The state of a subscription, since when, and what is wrong with it.  message NULL: rollout_lost_text has
+/* The state of a subscription, since when, and what is wrong with it.  message NULL: summary_lost_text has
  * it. */
 typedef struct {
     const char *state, *message;
@@ -259,7 +260,7 @@ static sub_state_t sub_state_of(const answer_view_t *b, const member_t *m, const
                                 const member_sub_t *sub)
 {
     if (!a) return (sub_state_t){0};
-    const track_t *t = NULL, *wanted = rollout_track(b->rollout, a->name, active_for(a, m));
+    const track_t *t = NULL, *wanted = track_find(b->rollout, a->name, active_for(a, m));
     const copy_row_t *c = telling_copy(b, m, a, sub, &t);
     if (!c || (t == wanted && c->state == COPY_WAITING)) {
         /* A worker that serves and fetches nothing has failed where the active version is lost, and just
@@ -273,13 +274,13 @@ static sub_state_t sub_state_of(const answer_view_t *b, const member_t *m, const
         if (!wanted || wanted->bytes != BYTES_LOST) return (sub_state_t){0};
         return (sub_state_t){"failed", NULL, HEDDLE_ERR_VERSION_LOST, wanted->lost_ms};
     }
-    sub_state_t s = {copy_shown_name(t, c, a), c->message, c->code,
+    sub_state_t s = {summary_copy_name(t, c, a), c->message, c->code,
                      sub->version ? sub->since_ms : c->since_ms};
     if (s.state && why_copy_is_fetching(t, c, sub)) s.state = copy_state_name(COPY_FETCHING);
-    if (copy_shown(c, a, t->version) != COPY_STALE) return s;
+    if (summary_copy_state(c, a, t->version) != COPY_STALE) return s;
     if (c->state == COPY_REFUSED) s.since_ms = c->since_ms;
-    else s.since_ms = sub_stale_ms(a, sub);
-    const copy_row_t *lacking = wanted ? track_copy(wanted, m->name) : NULL;
+    else s.since_ms = active_stale_ms(a, sub);
+    const copy_row_t *lacking = wanted ? copy_find(wanted, m->name) : NULL;
     if (lacking && lacking->code) s.message = lacking->message, s.code = lacking->code;
     else if (wanted && wanted->bytes == BYTES_LOST) s.message = NULL, s.code = HEDDLE_ERR_VERSION_LOST;
     return s;
@@ -290,10 +291,10 @@ static why_copy_t progress_of(const answer_view_t *b, const member_t *m, const m
 {
     /* The newest version that was announced to the worker, and that it has neither staged nor refused. */
     const track_t *next = NULL;
-    const adapter_rollout_t *a = rollout_adapter(b->rollout, sub->adapter);
+    const adapter_rollout_t *a = tracks_adapter(b->rollout, sub->adapter);
     for (size_t i = a ? a->track_count : 0; !next && i-- > 0;)
         if (copy_is_told(copy_of(a->tracks[i], m)) && !track_is_ended(a->tracks[i])) next = a->tracks[i];
-    const track_t *t = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
+    const track_t *t = sub->fetching ? track_find(b->rollout, sub->adapter, sub->fetching) : NULL;
     const copy_row_t *c = copy_of(t, m);
     if (!copy_in_flight(c) || track_is_ended(t))
         return next ? why_copy(b, next, copy_of(next, m)) : (why_copy_t){0};
@@ -313,12 +314,12 @@ static why_copy_t progress_of(const answer_view_t *b, const member_t *m, const m
 void why_sub(const answer_view_t *b, const member_t *m, const member_sub_t *sub, why_sub_t *ret_why)
 {
     const adapter_row_t *a = registry_adapter(b->registry, sub->adapter);
-    const track_t *next = sub->fetching ? rollout_track(b->rollout, sub->adapter, sub->fetching) : NULL;
-    const copy_row_t *c = next ? track_copy(next, m->name) : NULL;
+    const track_t *next = sub->fetching ? track_find(b->rollout, sub->adapter, sub->fetching) : NULL;
+    const copy_row_t *c = next ? copy_find(next, m->name) : NULL;
     sub_state_t s = sub_state_of(b, m, a, sub);
     /* It serves nothing, and cannot fetch the active version.  What it fetches instead is served only where
      * the adapter is not held. */
-    bool is_lost = a && member_is_ready(m) && rollout_lost_active(b->rollout, a);
+    bool is_lost = a && member_is_ready(m) && summary_lost_active(b->rollout, a);
     bool is_in_vain = is_lost && (!sub->fetching || sub->fetching == active_for(a, m) || a->held);
     bool is_stuck = c && !copy_holds(c) && c->code;
     if (is_in_vain && (!s.code || (is_stuck && s.code == c->code)))
@@ -326,13 +327,13 @@ void why_sub(const answer_view_t *b, const member_t *m, const member_sub_t *sub,
     /* The worker is fine so far, but the fetch of its next version makes no progress. */
     if (!s.code && is_stuck) s.message = c->message, s.code = c->code;
     if (s.code == HEDDLE_ERR_VERSION_LOST && !s.message) {
-        rollout_lost_text(b->rollout, a, ret_why->lost, sizeof ret_why->lost);
+        summary_lost_text(b->rollout, a, ret_why->lost, sizeof ret_why->lost);
         s.message = ret_why->lost;
     }
     if (m->end_code) s.message = m->end_message, s.code = m->end_code;
     why_copy_t p = progress_of(b, m, sub);
     /* The version that it is ordered to serve comes before one that it fetches meanwhile. */
-    const track_t *active = a ? rollout_track(b->rollout, a->name, active_for(a, m)) : NULL;
+    const track_t *active = a ? track_find(b->rollout, a->name, active_for(a, m)) : NULL;
     char late[WHY_NOTE_TEXT];
     if (write_late_switch(b, active, m, late))
         error_text(p.note, sizeof p.note, why_copy(b, active, copy_of(active, m)).note);

@@ -36,7 +36,7 @@ typedef struct {
     const char *state, *message; /* borrowed, or `lost` */
     int code;
     uint64_t since_ms, rate_bytes;
-    char note[WHY_NOTE_TEXT], lost[ROLLOUT_TEXT];
+    char note[WHY_NOTE_TEXT], lost[SUMMARY_TEXT];
 } why_sub_t;
 void why_sub(const answer_view_t *b, const member_t *m, const member_sub_t *sub, why_sub_t *ret_why);
 

@@ -6,7 +6,7 @@
 
 /* ---- decisions ---- */
 
-uint64_t registry_next_decision(const adapter_row_t *a)
+uint64_t decision_next(const adapter_row_t *a)
 {
     return (a->decision > a->floor_decision ? a->decision : a->floor_decision) + 1;
 }
@@ -16,7 +16,7 @@ static record_t *add_decision(const adapter_row_t *a, uint64_t version, bool hel
                               instant_t now, outbox_t *out)
 {
     record_t *rec = outbox_record(out, RECORD_DECISION, a->name, now);
-    rec->decision = registry_next_decision(a);
+    rec->decision = decision_next(a);
     rec->version = version;
     rec->held = held;
     rec->by = by ? by : "";
@@ -24,24 +24,24 @@ static record_t *add_decision(const adapter_row_t *a, uint64_t version, bool hel
     return rec;
 }
 
-void registry_decide_active(const adapter_row_t *a, const version_row_t *v, scope_t scope, instant_t now,
-                            outbox_t *out)
+void decision_by_rule(const adapter_row_t *a, const version_row_t *v, scope_t scope, instant_t now,
+                      outbox_t *out)
 {
     add_decision(a, v->version, false, "", now, out)->scope = scope;
 }
 
 /* Members know greater decisions than the one that is active here.  Workers ignore it until it is made
  * again with a greater number. */
-bool registry_is_behind(const adapter_row_t *a) { return a->active && a->floor_decision > a->decision; }
+bool decision_is_behind(const adapter_row_t *a) { return a->active && a->floor_decision > a->decision; }
 
-void registry_decide_again(const adapter_row_t *a, instant_t now, outbox_t *out)
+void decision_renew(const adapter_row_t *a, instant_t now, outbox_t *out)
 {
     add_decision(a, a->active, a->held, a->held_by, now, out)->scope = a->scope;
 }
 
 /* One transaction has one FLOOR for each adapter, which takes the greatest numbers, and one ADAPTER. */
-bool registry_decide_floor(const registry_t *r, const char *adapter, uint64_t version, uint64_t decision,
-                           instant_t now, outbox_t *out)
+bool decision_raise_floor(const registry_t *r, const char *adapter, uint64_t version, uint64_t decision,
+                          instant_t now, outbox_t *out)
 {
     bool is_known = registry_adapter(r, adapter) != NULL;
     record_t *rec = NULL;
@@ -70,7 +70,7 @@ static int not_activatable(const adapter_row_t *a, uint64_t version, const char 
     return rc;
 }
 
-/* The names are those that rollout_state shows. */
+/* The names are those that summary_state shows. */
 static const char *ended_name(version_state_t state)
 {
     return state == VERSION_FAILED ? "failed" : state == VERSION_SUPERSEDED ? "superseded" : "retired";
@@ -84,7 +84,7 @@ static int check_activate(const adapter_row_t *a, const version_row_t *v, const 
                                           error);
     if (!registry_is_live(v)) {
         heddle_error_t reason;
-        registry_reason(a, v, &reason);
+        decision_end_reason(a, v, &reason);
         return not_activatable(a, by->version, reason.message, ended_name(v->state),
                                "publish its bytes again", error);
     }
@@ -97,8 +97,8 @@ static int check_activate(const adapter_row_t *a, const version_row_t *v, const 
     return HEDDLE_OK;
 }
 
-int registry_decide_activate(const registry_t *r, const char *adapter, const activate_by_t *by, instant_t now,
-                             outbox_t *out, activated_t *ret_activated, heddle_error_t *error)
+int decision_by_hand(const registry_t *r, const char *adapter, const activate_by_t *by, instant_t now,
+                     outbox_t *out, activated_t *ret_activated, heddle_error_t *error)
 {
     adapter_row_t *a = registry_adapter(r, adapter);
     if (!a) return registry_fail_unknown(r, adapter, by->version, "activate", error);
@@ -114,11 +114,10 @@ int registry_decide_activate(const registry_t *r, const char *adapter, const act
     /* To activate the newest version again ends a hold.  To activate one that some workers could not
      * switch to makes them try again. */
     bool decides = !is_active || (a->held && is_free) || by->has_stale;
-    *ret_activated =
-        (activated_t){.from = a->active,
-                      .decision = decides && !by->dry_run ? registry_next_decision(a) : a->decision,
-                      .changed = !is_active,
-                      .held = decides ? !is_free : a->held};
+    *ret_activated = (activated_t){.from = a->active,
+                                   .decision = decides && !by->dry_run ? decision_next(a) : a->decision,
+                                   .changed = !is_active,
+                                   .held = decides ? !is_free : a->held};
     if (decides && !by->dry_run) add_decision(a, by->version, !is_free, is_free ? "" : by->by, now, out);
     return HEDDLE_OK;
 }
@@ -159,8 +158,8 @@ static void forget_oldest(const adapter_row_t *a, instant_t now, outbox_t *out)
     }
 }
 
-void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version_state_t state,
-                         const heddle_error_t *error, instant_t now, outbox_t *out)
+void decision_end_version(const adapter_row_t *a, const version_row_t *v, version_state_t state,
+                          const heddle_error_t *error, instant_t now, outbox_t *out)
 {
     record_t *rec = outbox_record(out, RECORD_STATE, a->name, now);
     if (!rec) return;
@@ -176,17 +175,17 @@ void registry_decide_end(const adapter_row_t *a, const version_row_t *v, version
 }
 
 /* It is no failure, so it has a message and no code. */
-void registry_decide_superseded(const adapter_row_t *a, const version_row_t *v, uint64_t by, instant_t now,
-                                outbox_t *out)
+void decision_supersede(const adapter_row_t *a, const version_row_t *v, uint64_t by, instant_t now,
+                        outbox_t *out)
 {
     heddle_error_t e = {0};
     text_printf(e.message, sizeof e.message, "superseded by %s@%llu before it became active", a->name,
                 (unsigned long long)by);
-    registry_decide_end(a, v, VERSION_SUPERSEDED, &e, now, out);
+    decision_end_version(a, v, VERSION_SUPERSEDED, &e, now, out);
 }
 
-void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const char *why, instant_t now,
-                          outbox_t *out)
+void decision_note_loss(const adapter_row_t *a, const version_row_t *v, const char *why, instant_t now,
+                        outbox_t *out)
 {
     record_t *rec = outbox_record(out, RECORD_LOSS, a->name, now);
     if (!rec) return;
@@ -194,14 +193,14 @@ void registry_decide_loss(const adapter_row_t *a, const version_row_t *v, const 
     rec->message = outbox_text(out, why);
 }
 
-void registry_decide_staged(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out)
+void decision_note_staged(const adapter_row_t *a, const version_row_t *v, instant_t now, outbox_t *out)
 {
     record_t *rec = outbox_record(out, RECORD_STAGED, a->name, now);
     if (rec) rec->version = v->version;
 }
 
 /* Why a version ended, as an error that names where.  False: it has not ended. */
-bool registry_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error)
+bool decision_end_reason(const adapter_row_t *a, const version_row_t *v, heddle_error_t *ret_error)
 {
     *ret_error = (heddle_error_t){0};
     if (registry_is_live(v)) return false;

@@ -220,8 +220,8 @@ static int not_known_yet(const msg_publish_t *m, const version_row_t *awaited, h
 
 /* The order of the checks matters.  A repeated request is answered before the writer is checked, because
  * the first attempt may have been recorded by a session that has ended since. */
-int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outbox_t *out,
-                            publish_answer_t *ret_published, heddle_error_t *error)
+int publish_decide(const msg_publish_t *m, const publish_by_t *by, outbox_t *out,
+                   publish_answer_t *ret_published, heddle_error_t *error)
 {
     const adapter_row_t *a = by->adapter;
     const version_row_t *stands_for = NULL; /* an existing version, which stands for this PUBLISH */
@@ -234,7 +234,7 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
         stands_for = same;
         reason = "replayed";
     } else {
-        rc = registry_check_writer(a, by->token, m->adapter, error);
+        rc = writer_check_publish(a, by->token, m->adapter, error);
         if (rc) return rc;
         const version_row_t *before = newest_with_step(a), *live = by->live;
         if (before && m->step >= 0 && before->step > m->step && !m->allow_step_back)
@@ -257,7 +257,7 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
     if (stands_for) {
         said->version = stands_for->version;
         /* The answer has the share key only where the publisher's bytes count as a source
-         * (rollout_republished): otherwise no RELEASE would ever follow, and the region could not be used
+         * (report_republished): otherwise no RELEASE would ever follow, and the region could not be used
          * again. */
         if (registry_is_wanted(a, stands_for)) said->key = stands_for->share_key;
     } else {
@@ -284,7 +284,7 @@ int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outb
         rec->meta = meta;
         /* Of the versions that wait for the one in the rollout, the newest stays. */
         const version_row_t *waiting = registry_waiting(a);
-        if (waiting) registry_decide_superseded(a, waiting, rec->version, by->now, out);
+        if (waiting) decision_supersede(a, waiting, rec->version, by->now, out);
         said->version = rec->version;
         said->key = by->share_key;
         said->created = true;

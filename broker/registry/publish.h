@@ -10,8 +10,8 @@
 
 #include "broker/registry/registry.h"
 
-/* PUBLISH by the adapter's writer (registry_check_writer), with the newest live version
- * (rollout_newest_live, because which processes have its bytes is soft state). Answered first: an exact
+/* PUBLISH by the adapter's writer (writer_check_publish), with the newest live version
+ * (track_newest_live, because which processes have its bytes is soft state). Answered first: an exact
  * replay of a request id (created=false "replayed"), then the same id with other bytes (REQUEST_CONFLICT);
  * the id is free where its version failed because its publisher ended (VERSION_LOST). Then STEP_BACK,
  * UNCHANGED (UNAVAILABLE, retriable, while it is not known yet whether the same bytes are lost), and
@@ -26,8 +26,8 @@ typedef struct {
     const char *writer; /* its name */
     key16_t share_key;
     const version_row_t *live;    /* what UNCHANGED compares with; NULL: nothing, each is new */
-    const version_row_t *awaited; /* after a start: of the same bytes (rollout_awaited); NULL: none */
-    const char *held;             /* rollout_held_text; NULL: the adapter is not held */
+    const version_row_t *awaited; /* after a start: of the same bytes (track_awaited); NULL: none */
+    const char *held;             /* summary_held_text; NULL: the adapter is not held */
     uint64_t held_version;        /* at which it is */
     size_t cut_off_count;         /* membership_cut_off: a new version would reach none of them */
     const char *addresses;        /* the writer's, for the refusal */
@@ -36,7 +36,7 @@ typedef struct {
     uint64_t version;
     bool is_new;
 } publish_answer_t;
-int registry_decide_publish(const msg_publish_t *m, const publish_by_t *by, outbox_t *out,
-                            publish_answer_t *ret_published, heddle_error_t *error);
+int publish_decide(const msg_publish_t *m, const publish_by_t *by, outbox_t *out,
+                   publish_answer_t *ret_published, heddle_error_t *error);
 
 #endif

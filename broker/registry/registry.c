@@ -171,6 +171,8 @@ bool registry_is_live(const version_row_t *v)
     return v->state == VERSION_STAGING || v->state == VERSION_COMMITTED;
 }
 
+uint64_t registry_until_ms(const version_row_t *v) { return v->first_ms ? v->first_ms : v->ended_ms; }
+
 bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v)
 {
     return v->state == VERSION_STAGING || a->active == v->version;

@@ -145,6 +145,8 @@ bool registry_is_vacant(const adapter_row_t *a);
 /* For one more adapter: those that are vacant do not count for LIMIT_ADAPTERS. */
 bool registry_has_room(const registry_t *r);
 bool registry_is_live(const version_row_t *v);
+/* When it was first active, or ended without that; 0: it is on its way. */
+uint64_t registry_until_ms(const version_row_t *v);
 /* staging, or the active one: workers may still have to fetch it */
 bool registry_is_wanted(const adapter_row_t *a, const version_row_t *v);
 /* Index of the earliest live version, at most the end.  Before it are only ended versions, up to a

@@ -7,7 +7,7 @@
 
 /* A live writer keeps its adapter, except against its own process and --takeover.  A second trainer that
  * is started by mistake then cannot take versions over. */
-int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error)
+int writer_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(r, m->adapter);
     if (!a && !registry_has_room(r)) {
@@ -47,10 +47,10 @@ int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_
     return rc;
 }
 
-int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
-                         outbox_t *out, heddle_error_t *error)
+int writer_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
+                       outbox_t *out, heddle_error_t *error)
 {
-    int rc = registry_check_open(r, m, by, error);
+    int rc = writer_check_open(r, m, by, error);
     if (rc) return rc;
     if (!registry_adapter(r, m->adapter)) outbox_record(out, RECORD_ADAPTER, m->adapter, now);
     record_t *rec = outbox_record(out, RECORD_WRITER, m->adapter, now);
@@ -62,19 +62,19 @@ int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by
     return HEDDLE_OK;
 }
 
-bool registry_is_writer(const adapter_row_t *a, uint64_t token)
+bool writer_is_session(const adapter_row_t *a, uint64_t token)
 {
     return a && token && a->writer.token == token;
 }
 
-int registry_check_writer(const adapter_row_t *a, uint64_t token, const char *adapter, heddle_error_t *error)
+int writer_check_publish(const adapter_row_t *a, uint64_t token, const char *adapter, heddle_error_t *error)
 {
-    if (registry_is_writer(a, token)) return HEDDLE_OK;
+    if (writer_is_session(a, token)) return HEDDLE_OK;
     if (!token) return HEDDLE_ERR_FENCED;
     return error_fail(error, HEDDLE_ERR_PROTOCOL, "PUBLISH to %s by a session that did not open it", adapter);
 }
 
-void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out)
+void writer_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out)
 {
     outbox_record(out, RECORD_WRITER, a->name, now);
     /* The row goes with its name.  Without room for the record it goes at the next start. */

@@ -24,17 +24,17 @@ typedef struct {
     uint64_t heartbeat_age_ms; /* or of that start */
 } open_by_t;
 /* May it?  LIMIT · WRITER_HELD; by->token is not looked at. */
-int registry_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error);
+int writer_check_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, heddle_error_t *error);
 /* The same, and records ADAPTER? WRITER. */
-int registry_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
-                         outbox_t *out, heddle_error_t *error);
+int writer_decide_open(const registry_t *r, const msg_open_t *m, const open_by_t *by, instant_t now,
+                       outbox_t *out, heddle_error_t *error);
 /* The session has opened the adapter and no other has taken it since.  `a` NULL: it was never opened. */
-bool registry_is_writer(const adapter_row_t *a, uint64_t token);
+bool writer_is_session(const adapter_row_t *a, uint64_t token);
 /* PUBLISH to `adapter`, whose row is `a`: may the session write it?  PROTOCOL: it did not open the adapter.
  * FENCED, without a text: the session has ended (token 0). */
-int registry_check_writer(const adapter_row_t *a, uint64_t token, const char *adapter, heddle_error_t *error);
+int writer_check_publish(const adapter_row_t *a, uint64_t token, const char *adapter, heddle_error_t *error);
 /* Closes the adapter's writer: record WRITER with token 0; and ADAPTER_DROP where nothing was published: its
  * name was mistyped, or its publisher failed before a first version, and would be listed for ever. */
-void registry_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);
+void writer_decide_close(const adapter_row_t *a, instant_t now, outbox_t *out);
 
 #endif

@@ -477,14 +477,14 @@ static int order_copy(const void *row, const void *worker)
     return strcmp(((const copy_row_t *)row)->worker, worker);
 }
 
-copy_row_t *track_copy(const track_t *t, const char *worker)
+copy_row_t *copy_find(const track_t *t, const char *worker)
 {
     return sorted_find(t->copies, t->copy_count, worker, order_copy);
 }
 
 copy_row_t *copy_of(const track_t *t, const member_t *member)
 {
-    copy_row_t *c = t ? track_copy(t, member->name) : NULL;
+    copy_row_t *c = t ? copy_find(t, member->name) : NULL;
     return c && c->token == member->token ? c : NULL;
 }
 
@@ -643,6 +643,17 @@ bool copy_needs_announce(const copy_row_t *c, uint64_t now_us)
     if (!c) return true;
     if (c->state == COPY_FAILED) return c->retry_us && c->retry_us <= now_us;
     return state_in_flight(c->state) && c->announce != ANNOUNCE_OUT;
+}
+
+const char *copy_state_name(copy_state_t state)
+{
+    static const char *const NAMES[] = {
+        [COPY_NONE] = "announced",      [COPY_WAITING] = "announced", [COPY_ANNOUNCED] = "announced",
+        [COPY_FETCHING] = "fetching",   [COPY_ARRIVED] = "arrived",   [COPY_STAGED] = "staged",
+        [COPY_COMMITTED] = "committed", [COPY_ACTIVE] = "active",     [COPY_KEPT] = "kept",
+        [COPY_REFUSED] = "stale",       [COPY_FAILED] = "failed",     [COPY_GONE] = "gone",
+        [COPY_STALE] = "stale"};
+    return state >= COPY_NONE && state <= COPY_STALE ? NAMES[state] : "unknown";
 }
 
 /* The phase in which a copy is or has failed, by the names that errors and `heddle versions` use. */

@@ -119,7 +119,7 @@ typedef struct copy_row {
 } copy_row_t;
 
 /* NULL: none */
-copy_row_t *track_copy(const track_t *t, const char *worker);
+copy_row_t *copy_find(const track_t *t, const char *worker);
 /* The copy of this very session; NULL: none.  t may be NULL. */
 copy_row_t *copy_of(const track_t *t, const member_t *member);
 /* The member's copy, found or new; NULL: no memory.  A row of another session of that name is made anew,
@@ -223,5 +223,7 @@ static inline bool copy_is_switching(const copy_row_t *c) { return tallied_is_sw
  * that is what its application is busy with.  NULL: none, also where a has none of its copies. */
 const copy_row_t *copies_first_switch(const adapter_rollout_t *a, const member_t *member,
                                       const track_t **ret_track);
+/* For people: "announced" "fetching" "arrived" ...; "stale" where it is REFUSED. */
+const char *copy_state_name(copy_state_t state);
 const char *copy_phase(const copy_row_t *c); /* announce fetch stage activate */
 #endif

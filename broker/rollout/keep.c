@@ -166,7 +166,7 @@ static bool is_pinned(const track_t *t) { return t && (track_active_count(t) > 0
 /* RETIRE for this worker alone: others keep their copies, and the version stays live. */
 static void put_away(step_t *s, track_t *t, const member_t *m)
 {
-    send_retire(s, t->adapter, t->version, m);
+    orders_send_retire(s, t->adapter, t->version, m);
     copy_drop(t, m->name);
 }
 
@@ -250,12 +250,12 @@ void keep_decide(const adapter_rollout_t *a, view_t v, outbox_t *out)
     size_t count = 0;
     for (size_t i = registry_live_from(a->row); i < a->row->version_count && count < RETIRE_AT_ONCE; i++) {
         const version_row_t *row = a->row->versions[i];
-        const track_t *t = adapter_track(a, row->version);
+        const track_t *t = track_of(a, row->version);
         if (!registry_is_excess(a->row, row, a->ro->keep) || is_pinned(t)) continue;
         if (t && t->awaited_until_us) continue;
-        registry_decide_end(a->row, row, VERSION_RETIRED, NULL, v.now, out);
+        decision_end_version(a->row, row, VERSION_RETIRED, NULL, v.now, out);
         count++;
     }
     const track_t *last = count ? NULL : last_to_go(a, v);
-    if (last) registry_decide_end(a->row, last->row, VERSION_RETIRED, NULL, v.now, out);
+    if (last) decision_end_version(a->row, last->row, VERSION_RETIRED, NULL, v.now, out);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/orders.h"
 
+#include "broker/rollout/active.h"
 #include "broker/rollout/summary.h"
 #include "core/clock.h"
 #include "core/errors.h"
@@ -60,8 +61,8 @@ static uint32_t sources_of(const step_t *s, const track_t *t, const member_t *me
 }
 
 /* A client that pulls is no member, so it has no row in the plan and puts no load on it. */
-uint32_t rollout_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
-                         msg_source_t ret_sources[PLAN_SOURCES])
+uint32_t orders_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
+                        msg_source_t ret_sources[PLAN_SOURCES])
 {
     uint64_t tokens[PLAN_SOURCES];
     uint32_t count = plan_choose(&t->plan, asker, tokens);
@@ -103,7 +104,7 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
 }
 
 /* An empty list is sent too: it tells the worker to wait until a source is there. */
-void send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
+void orders_send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
 {
     msg_source_t sources[PLAN_SOURCES];
     uint32_t count = sources_of(s, t, member, sources);
@@ -120,7 +121,7 @@ void send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *me
 /* COMMIT of the version of `t`, which is the active one for this member.  A copy that has it is COMMITTED
  * from now on, and the time in which the worker counts as switching begins.  `c`: the member's; NULL:
  * none. */
-void send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
+void orders_send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
 {
     if (c) copy_ordered(t, c, s->v.now);
     msg_t m = {.type = MSG_COMMIT};
@@ -133,7 +134,7 @@ void send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
 }
 
 /* ABORT says why the version ended. */
-void send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member)
+void orders_send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member)
 {
     bool is_superseded = row->state == VERSION_SUPERSEDED;
     const char *message = row->message[0] ? row->message
@@ -150,7 +151,7 @@ void send_abort(step_t *s, const char *adapter, const version_row_t *row, const 
     outbox_send(s->out, member->peer, &m);
 }
 
-void send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member)
+void orders_send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member)
 {
     msg_t m = {.type = MSG_RETIRE};
     m.retire = (msg_retire_t){.token = member->token, .version = version, .adapter = adapter};
@@ -159,7 +160,7 @@ void send_retire(step_t *s, const char *adapter, uint64_t version, const member_
     if (sub) sub->lacks_slot = false; /* until it says so again */
 }
 
-void ask_holders(step_t *s, track_t *t)
+void orders_verify(step_t *s, track_t *t)
 {
     if (t->checked_us && s->v.now.us < t->checked_us + s->ro->lease_us) return;
     t->checked_us = s->v.now.us;
@@ -176,7 +177,7 @@ void ask_holders(step_t *s, track_t *t)
 /* ---- what a worker lacks ---- */
 
 /* Without memory the outbox fails: the broker then calls each member to join again (broker_send_outbox). */
-copy_row_t *copy_need(step_t *s, track_t *t, const member_t *member)
+copy_row_t *orders_need_copy(step_t *s, track_t *t, const member_t *member)
 {
     copy_row_t *c = copy_add(t, member);
     if (!c) s->out->failed = true;
@@ -188,7 +189,7 @@ static void announce_if_waiting(step_t *s, track_t *t, const member_t *member)
 {
     if (!track_has_source(t)) return;
     if (!copy_needs_announce(copy_of(t, member), s->v.now.us)) return;
-    copy_row_t *c = copy_need(s, t, member);
+    copy_row_t *c = orders_need_copy(s, t, member);
     if (!c) return;
     plan_make(&t->plan, member->token, NULL, 0);
     track_touch(t); /* it may wait, or others no longer need to */
@@ -203,9 +204,9 @@ static void tell_lost(step_t *s, const adapter_rollout_t *a, const track_t *acti
     bool is_lost = active && active->bytes == BYTES_LOST && s->ro->is_settled;
     if (!is_lost) sub->told_lost = 0;
     if (!is_lost || sub->told_lost == active->version || copy_holds(copy_of(active, member))) return;
-    if (!a->row->held && track_has_source(adapter_staging(a))) return;
-    char text[ROLLOUT_TEXT];
-    rollout_lost_text(s->ro, a->row, text, sizeof text);
+    if (!a->row->held && track_has_source(track_staging(a))) return;
+    char text[SUMMARY_TEXT];
+    summary_lost_text(s->ro, a->row, text, sizeof text);
     msg_t m = {.type = MSG_ABORT};
     m.abort = (msg_abort_t){.token = member->token,
                             .version = active->version,
@@ -216,11 +217,11 @@ static void tell_lost(step_t *s, const adapter_rollout_t *a, const track_t *acti
     sub->told_lost = active->version;
 }
 
-void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
+void orders_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member)
 {
     /* A worker that a rollout waits for fetches the newest version first: otherwise the rollout would wait
      * for two fetches. */
-    track_t *newest = adapter_staging(a);
+    track_t *newest = track_staging(a);
     copy_row_t *c = copy_of(newest, member);
     bool is_awaited = c && c->is_eligible, is_on_its_way = false;
     if (is_awaited) announce_if_waiting(s, newest, member);
@@ -228,10 +229,10 @@ void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
 
     /* Else the active version goes first, because the worker serves an older one until it has it.  The
      * newest follows when the worker has the active version, or cannot get it now. */
-    track_t *active = adapter_track(a, active_for(a->row, member));
+    track_t *active = track_of(a, active_for(a->row, member));
     c = copy_of(active, member);
     if (active && active->row && copy_holds(c)) {
-        if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) send_commit(s, active, c, member);
+        if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) orders_send_commit(s, active, c, member);
     } else if (active && active->row && !newer_in_flight && track_has_source(active)) {
         announce_if_waiting(s, active, member);
         is_on_its_way = copy_in_flight(copy_of(active, member)); /* else it failed here: stale, by name */
@@ -240,53 +241,53 @@ void wake_member(step_t *s, const adapter_rollout_t *a, member_t *member)
     tell_lost(s, a, active, member);
 }
 
-void wake_waiting(step_t *s, track_t *t)
+void orders_wake_waiting(step_t *s, track_t *t)
 {
     uint64_t token;
     while ((token = plan_next_woken(&t->plan)) != 0) {
         member_t *m = membership_by_token(s->v.members, token);
-        if (m) wake_member(s, t->of, m);
+        if (m) orders_wake_worker(s, t->of, m);
     }
 }
 
 /* A fetch whose announcement is owed again may be going on. */
-void mend_lists(step_t *s, track_t *t)
+void orders_mend_lists(step_t *s, track_t *t)
 {
     uint64_t token;
     while ((token = plan_next_torn(&t->plan)) != 0) {
         const member_t *m = membership_by_token(s->v.members, token);
         copy_row_t *c = m ? copy_of(t, m) : NULL;
         plan_mend(&t->plan, token);
-        if (copy_is_told(c) && copy_in_flight(c)) send_sources(s, t, c, m);
+        if (copy_is_told(c) && copy_in_flight(c)) orders_send_sources(s, t, c, m);
     }
 }
 
-void wake_adapter(step_t *s, const adapter_rollout_t *a)
+void orders_wake_adapter(step_t *s, const adapter_rollout_t *a)
 {
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         member_t *m = s->v.members->workers[i];
-        if (member_subscribes(m, a->row->name)) wake_member(s, a, m);
+        if (member_subscribes(m, a->row->name)) orders_wake_worker(s, a, m);
     }
 }
 
-void rollout_wake(step_t *s, member_t *member)
+void orders_wake(step_t *s, member_t *member)
 {
     for (uint32_t i = 0; i < member->sub_count; i++) {
-        const adapter_rollout_t *a = rollout_adapter(s->ro, member->subs[i].adapter);
-        if (a) wake_member(s, a, member);
+        const adapter_rollout_t *a = tracks_adapter(s->ro, member->subs[i].adapter);
+        if (a) orders_wake_worker(s, a, member);
     }
 }
 
 /* A worker fetches the newest version first.  If it was still fetching the active one, that one is owed: it
  * is announced again when the newest is staged.  Until another worker of its place has brought the newest, it
  * goes on. */
-void announce_all(step_t *s, track_t *t)
+void orders_announce(step_t *s, track_t *t)
 {
     for (size_t i = 0; i < t->copy_count; i++) {
         copy_row_t *c = t->copies[i];
         const member_t *m = membership_by_token(s->v.members, c->token);
         if (!m) continue;
-        track_t *active = adapter_track(t->of, active_for(t->of->row, m));
+        track_t *active = track_of(t->of, active_for(t->of->row, m));
         copy_row_t *put_off = copy_of(active, m);
         if (copy_in_flight(put_off) && !plan_waits_for(&t->plan, m->token)) copy_put_off(active, put_off);
         send_announce(s, t, c, m);
@@ -300,13 +301,13 @@ static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t 
 {
     missing_row_t rows[MISSING_ROWS];
     msg_missing_t missing[MISSING_ROWS];
-    char held[512] = "", queued[ROLLOUT_QUEUED_TEXT];
-    rollout_sum_t sum = rollout_sum(s->ro, a, row, rows, MISSING_ROWS);
-    rollout_bytes_t bytes = rollout_bytes(s->ro, a, row);
-    if (sum.code == HEDDLE_ERR_HELD) rollout_held_text(s->ro, a, held, sizeof held);
-    bool is_queued = rollout_queued_text(s->ro, a, row, queued);
+    char held[512] = "", queued[SUMMARY_QUEUED_TEXT];
+    summary_t sum = summary_of(s->ro, a, row, rows, MISSING_ROWS);
+    summary_bytes_t bytes = summary_bytes(s->ro, a, row);
+    if (sum.code == HEDDLE_ERR_HELD) summary_held_text(s->ro, a, held, sizeof held);
+    bool is_queued = summary_queued_text(s->ro, a, row, queued);
     bool is_alone = !is_queued && row->state == VERSION_STAGING && !sum.eligible && !sum.missing_count;
-    if (is_alone && rollout_nearest_text(s->v.members, a->name, queued)) sum.code = HEDDLE_ERR_NO_WORKERS;
+    if (is_alone && summary_nearest_text(s->v.members, a->name, queued)) sum.code = HEDDLE_ERR_NO_WORKERS;
     uint32_t count = sum.missing_count < MISSING_ROWS ? sum.missing_count : MISSING_ROWS;
     for (uint32_t i = 0; i < count; i++)
         missing[i] = (msg_missing_t){.worker = rows[i].worker,
@@ -338,7 +339,7 @@ static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t 
     outbox_send(s->out, publisher->peer, &m);
 }
 
-void rollout_tell(step_t *s, const char *adapter, uint64_t version, const member_t *publisher)
+void orders_send_rollout(step_t *s, const char *adapter, uint64_t version, const member_t *publisher)
 {
     const adapter_row_t *a = registry_adapter(s->v.registry, adapter);
     const version_row_t *row = a ? registry_version(a, version) : NULL;
@@ -375,7 +376,7 @@ static bool flush_track(step_t *s, track_t *t)
     /* ROLLOUT, if something changed since the last one.  It is sent without delay when what is urgent
      * changes. Mere counts are collected for ROLLOUT_PUSH_US. */
     if (t->pushed_generation == t->generation) return true;
-    rollout_sum_t sum = rollout_sum(s->ro, t->of->row, t->row, NULL, 0);
+    summary_t sum = summary_of(s->ro, t->of->row, t->row, NULL, 0);
     urgent_t urgent = {.state = sum.state,
                        .code = sum.code,
                        .is_first_staged = sum.staged > 0,
@@ -396,7 +397,7 @@ static bool flush_track(step_t *s, track_t *t)
 }
 
 /* A track that has to wait for its time stays dirty, and so does its adapter. */
-void rollout_flush(step_t *s)
+void orders_flush(step_t *s)
 {
     rollout_t *ro = s->ro;
     bool is_dirty = false;
@@ -405,8 +406,8 @@ void rollout_flush(step_t *s)
         adapter_rollout_t *a = ro->adapters[i];
         bool was_dirty = a->is_dirty, stays_dirty = false;
         /* ROLLOUT of a version that waits says how far the version before it is. */
-        const track_t *first = was_dirty ? adapter_staging(a) : NULL;
-        track_t *waiting = first ? adapter_waiting(a) : NULL;
+        const track_t *first = was_dirty ? track_staging(a) : NULL;
+        track_t *waiting = first ? track_waiting(a) : NULL;
         if (waiting && waiting->awaited_generation != first->generation) {
             waiting->awaited_generation = first->generation;
             track_changed(waiting);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/rollout/reports.h"
 
+#include "broker/rollout/active.h"
 #include "broker/rollout/keep.h"
 #include "broker/rollout/orders.h"
 #include "core/errors.h"
@@ -34,11 +35,11 @@ static void renew_copies(const adapter_rollout_t *a, view_t v, const member_t *m
 {
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
-        const copy_row_t *c = track_is_ended(t) ? NULL : track_copy(t, member->name);
+        const copy_row_t *c = track_is_ended(t) ? NULL : copy_find(t, member->name);
         if (!c || c->token == member->token) continue;
         bool is_same = c->token && !memcmp(&c->life, &member->life, sizeof c->life);
         is_same = is_same && member_sub(member, t->adapter);
-        bool is_wanted = active_for(a->row, member) == t->version || t == adapter_staging(a);
+        bool is_wanted = active_for(a->row, member) == t->version || t == track_staging(a);
         if (is_same && is_wanted && c->is_eligible) copy_add(t, member);
         else if (is_same && !is_wanted && is_fetched_on(t, c)) fetch_on(v, t, c, member);
         else {
@@ -71,8 +72,7 @@ static msg_decision_t welcomed(const adapter_rollout_t *a, const member_t *membe
     return d;
 }
 
-int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t *arena,
-                   msg_welcome_t *welcome)
+int report_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t *arena, msg_welcome_t *welcome)
 {
     welcome->adapters = arena_alloc(arena, (member->sub_count + 1) * sizeof *welcome->adapters);
     welcome->keep = arena_alloc(arena, (join->held_count + 1) * sizeof *welcome->keep);
@@ -85,7 +85,7 @@ int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t 
         if (!(a && sub->decision <= a->decision && sub->version <= a->last_version)) {
             sub->decision = sub->version = 0;
         }
-        if (!a || !active_for(a, member) || member_is_current(a, member, sub)) sub->behind_ms = 0;
+        if (!a || !active_for(a, member) || active_is_served(a, member, sub)) sub->behind_ms = 0;
         else if (!sub->behind_ms) sub->behind_ms = member->joined_ms;
     }
     for (size_t i = 0; i < s->ro->adapter_count; i++) /* its former session may have had other adapters */
@@ -93,12 +93,12 @@ int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t 
     for (uint32_t i = 0; i < member->sub_count; i++) {
         const char *adapter = member->subs[i].adapter;
         welcome->adapters[welcome->adapter_count++] =
-            welcomed(rollout_adapter(s->ro, adapter), member, adapter);
+            welcomed(tracks_adapter(s->ro, adapter), member, adapter);
     }
     for (uint32_t i = 0; i < join->held_count; i++) {
         const msg_held_t *held = &join->held[i];
         member_sub_t *sub = member_sub(member, held->adapter);
-        track_t *t = rollout_track(s->ro, held->adapter, held->version);
+        track_t *t = track_find(s->ro, held->adapter, held->version);
         /* What the worker restates is believed where the registry agrees: the version is live, the worker
          * subscribes to it and the digest is equal.  Else WELCOME does not name it, and the worker drops
          * it. */
@@ -129,9 +129,9 @@ int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t 
 
 /* A new session of the publisher serves what it restates.  Versions of the former session that it does not
  * restate have lost this source. */
-void rollout_opened(step_t *s, const member_t *publisher, const uint64_t *served, uint32_t count)
+void report_opened(step_t *s, const member_t *publisher, const uint64_t *served, uint32_t count)
 {
-    const adapter_rollout_t *a = rollout_adapter(s->ro, publisher->subs[0].adapter);
+    const adapter_rollout_t *a = tracks_adapter(s->ro, publisher->subs[0].adapter);
     for (size_t i = 0; a && i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         bool serves = has_number(served, count, t->version) && !track_is_ended(t);
@@ -141,18 +141,18 @@ void rollout_opened(step_t *s, const member_t *publisher, const uint64_t *served
     }
 }
 
-void rollout_offered(step_t *s, const member_t *publisher, uint64_t version, const msg_region_t *region)
+void report_offered(step_t *s, const member_t *publisher, uint64_t version, const msg_region_t *region)
 {
-    track_t *t = rollout_track(s->ro, publisher->subs[0].adapter, version);
+    track_t *t = track_find(s->ro, publisher->subs[0].adapter, version);
     if (t && t->publisher == publisher->token) track_offer(t, publisher, region);
 }
 
-void rollout_republished(step_t *s, const member_t *publisher, uint64_t version)
+void report_republished(step_t *s, const member_t *publisher, uint64_t version)
 {
     const char *adapter = publisher->subs[0].adapter;
-    track_t *t = rollout_track(s->ro, adapter, version);
+    track_t *t = track_find(s->ro, adapter, version);
     if (!t || track_is_ended(t)) {
-        rollout_tell(s, adapter, version, publisher);
+        orders_send_rollout(s, adapter, version, publisher);
         return;
     }
     publisher_state_t state = track_is_served(t)                       ? t->publisher_state
@@ -188,10 +188,10 @@ static void worker_gone(view_t v, track_t *t, const member_t *member, bool left)
     copy_gone(t, c, code, text);
 }
 
-void rollout_gone(step_t *s, const member_t *member, bool left)
+void report_gone(step_t *s, const member_t *member, bool left)
 {
     for (uint32_t i = 0; i < member->sub_count; i++) {
-        const adapter_rollout_t *a = rollout_adapter(s->ro, member->subs[i].adapter);
+        const adapter_rollout_t *a = tracks_adapter(s->ro, member->subs[i].adapter);
         for (size_t k = 0; a && k < a->track_count; k++) {
             track_t *t = a->tracks[k];
             if (member->role == ROLE_WORKER && !track_is_ended(t)) worker_gone(s->v, t, member, left);
@@ -214,7 +214,7 @@ static void note_spare(const adapter_rollout_t *a, const member_t *member, const
     if (!sub) return;
     sub->lacks_slot = false;
     for (uint32_t i = 0; i < p->spare_count; i++) {
-        const track_t *t = adapter_track(a, p->spare[i]);
+        const track_t *t = track_of(a, p->spare[i]);
         if (!t || track_is_ended(t) || !copy_of(t, member)) return;
     }
     for (size_t i = 0; p->spare_count && i < a->track_count; i++) {
@@ -222,7 +222,7 @@ static void note_spare(const adapter_rollout_t *a, const member_t *member, const
         if (c) copy_spared(a->tracks[i], c, has_number(p->spare, p->spare_count, a->tracks[i]->version));
     }
     sub->lacks_slot = p->spare_count > 0;
-    for (uint32_t i = 0; i < p->spare_count; i++) track_touch(adapter_track(a, p->spare[i]));
+    for (uint32_t i = 0; i < p->spare_count; i++) track_touch(track_of(a, p->spare[i]));
 }
 
 /* The worker has begun and got nothing for the time of a heartbeat, because the one before it in the chain
@@ -234,18 +234,18 @@ static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
     const copy_row_t *source = is_still ? copy_queued_source(t, c) : NULL;
     if (!source) return;
     plan_stuck(&t->plan, source->token);
-    wake_waiting(s, t);
-    mend_lists(s, t);
+    orders_wake_waiting(s, t);
+    orders_mend_lists(s, t);
 }
 
-void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)
+void report_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)
 {
     for (uint32_t i = 0; i < hb->adapter_count; i++) {
         const msg_progress_t *p = &hb->adapters[i];
-        const adapter_rollout_t *a = rollout_adapter(s->ro, p->adapter);
+        const adapter_rollout_t *a = tracks_adapter(s->ro, p->adapter);
         if (!a) continue;
         note_spare(a, member, p);
-        track_t *t = p->fetching ? adapter_track(a, p->fetching) : NULL;
+        track_t *t = p->fetching ? track_of(a, p->fetching) : NULL;
         copy_row_t *c = copy_of(t, member);
         if (!copy_in_flight(c) || track_is_ended(t)) continue;
         copies_wait_behind(a, member, p->fetching, s->v.now);
@@ -305,22 +305,22 @@ typedef struct {
 static int look_up(step_t *s, about_t *x, heddle_error_t *error)
 {
     const member_sub_t *sub = member_sub(x->member, x->adapter);
-    x->a = rollout_adapter(s->ro, x->adapter);
-    x->t = x->a ? adapter_track(x->a, x->version) : NULL;
+    x->a = tracks_adapter(s->ro, x->adapter);
+    x->t = x->a ? track_of(x->a, x->version) : NULL;
     const version_row_t *row = x->t ? x->t->row : x->a ? registry_version(x->a->row, x->version) : NULL;
     if (!row || !sub) return unknown_version(x->adapter, x->version, x->member, error);
     if (!registry_is_live(row)) {
-        if (row->state == VERSION_RETIRED) send_retire(s, x->adapter, x->version, x->member);
-        else send_abort(s, x->adapter, row, x->member);
+        if (row->state == VERSION_RETIRED) orders_send_retire(s, x->adapter, x->version, x->member);
+        else orders_send_abort(s, x->adapter, row, x->member);
         return HEDDLE_OK;
     }
-    if (x->t) x->c = copy_need(s, x->t, x->member);
+    if (x->t) x->c = orders_need_copy(s, x->t, x->member);
     if (x->c) return HEDDLE_OK;
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", x->adapter,
                       (unsigned long long)x->version);
 }
 
-int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error)
+int report_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error)
 {
     about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
     int rc = look_up(s, &x, error);
@@ -332,7 +332,7 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     if (!digest_equal(&m->digest, &t->row->digest)) {
         rc = wrong_digest(m->adapter, t->row, &m->digest, member, "verify", error);
         stage_failed(s, t, c, (copy_why_t){rc, "verify", error->message});
-        wake_member(s, x.a, member);
+        orders_wake_worker(s, x.a, member);
         return rc;
     }
     if (copy_holds(c)) return HEDDLE_OK; /* said twice */
@@ -343,13 +343,13 @@ int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_er
     e->duration_ms = c->told_us ? (int64_t)((s->v.now.us - c->told_us) / 1000) : -1;
     /* COMMIT, when it is the active version; then the newest, when that waited.  Whether the version can be
      * decided now is looked at after this message (rollout_tick, rollout_decide): its track is dirty. */
-    wake_member(s, x.a, member);
+    orders_wake_worker(s, x.a, member);
     return HEDDLE_OK;
 }
 
-int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t *error)
+int report_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t *error)
 {
-    const adapter_rollout_t *a = rollout_adapter(s->ro, m->adapter);
+    const adapter_rollout_t *a = tracks_adapter(s->ro, m->adapter);
     const version_row_t *row = a ? registry_version(a->row, m->version) : NULL;
     member_sub_t *sub = member_sub(member, m->adapter);
     if (!row || !sub) return unknown_version(m->adapter, m->version, member, error);
@@ -368,7 +368,7 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
         /* The worker serves bytes under this version's name that are not the version's.  That is an error of
          * the worker, and it is not believed. */
         int rc = wrong_digest(m->adapter, row, &m->digest, member, "activate", error);
-        track_t *t = adapter_track(a, m->version);
+        track_t *t = track_of(a, m->version);
         copy_row_t *c = copy_of(t, member);
         if (c) copy_failed(t, c, (copy_why_t){rc, "activate", error->message}, s->v.now);
         event_row_t *e =
@@ -385,13 +385,13 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
     sub->since_ms = s->v.now.wall_ms;
     sub->is_refused = false;
     sub->was_behind_ms = sub->behind_ms;
-    sub->behind_ms = member_is_current(a->row, member, sub) ? 0 : sub->since_ms;
+    sub->behind_ms = active_is_served(a->row, member, sub) ? 0 : sub->since_ms;
 
     /* Its copies follow: a worker that went back to an earlier version has not reached the later ones. */
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         if (track_is_ended(t)) continue;
-        copy_row_t *c = t->version == m->version ? copy_need(s, t, member) : copy_of(t, member);
+        copy_row_t *c = t->version == m->version ? orders_need_copy(s, t, member) : copy_of(t, member);
         if (!c) continue;
         bool has_reached = t->row->decision && t->row->decision <= m->decision && t->version <= m->version;
         if (has_reached) copy_reached(t, c, true);
@@ -406,7 +406,7 @@ int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_er
     copies_follow_switch(a, member, s->v.now);
     event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, s->v.now);
     e->decision = m->decision;
-    wake_member(s, a, member);
+    orders_wake_worker(s, a, member);
     return HEDDLE_OK;
 }
 
@@ -422,7 +422,7 @@ static void add_part(char *text, size_t size, const char *name, const char *valu
     if (value && *value) text_printf(text + used, size - used, "; %s %s", name, value);
 }
 
-int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error)
+int report_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error)
 {
     about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
     int code = heddle_err_from_name(m->code), rc = look_up(s, &x, error);
@@ -441,9 +441,9 @@ int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_
         /* Its sources sent bad bytes, all that it tried: it tries again, when those have looked. */
         bool has_got_bad =
             !copy_holds(x.c) && code == HEDDLE_ERR_DIGEST_MISMATCH && !strcmp(m->phase, "verify");
-        if (has_got_bad) ask_holders(s, x.t);
+        if (has_got_bad) orders_verify(s, x.t);
         stage_failed(s, x.t, x.c, (copy_why_t){code, text_or(m->phase, "stage"), message});
-        wake_member(s, x.a, member);
+        orders_wake_worker(s, x.a, member);
         return HEDDLE_OK;
     }
     member_sub_t *sub = member_sub(member, m->adapter);
@@ -471,9 +471,9 @@ static bool is_bad(const msg_verified_t *m, const digest_t *expected)
                       : heddle_err_from_name(m->code) == HEDDLE_ERR_DIGEST_MISMATCH;
 }
 
-void rollout_verified(step_t *s, const member_t *member, const msg_verified_t *m)
+void report_verified(step_t *s, const member_t *member, const msg_verified_t *m)
 {
-    track_t *t = rollout_track(s->ro, m->adapter, m->version);
+    track_t *t = track_find(s->ro, m->adapter, m->version);
     copy_row_t *c = copy_of(t, member);
     if (c && t->row && is_bad(m, &t->row->digest)) copy_found_bad(t, c, s->v.now);
 }
@@ -498,7 +498,7 @@ static void add_source_lost(step_t *s, const about_t *x, uint64_t token)
                    *name ? name : "a member that is gone");
 }
 
-int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error)
+int report_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error)
 {
     about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
     int rc = look_up(s, &x, error);
@@ -518,7 +518,7 @@ int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *
     if (!was_fetching && plan_fetches(&x.t->plan, member->token)) copy_begun_anew(x.c, s->v.now);
     /* It failed there, and the worker tries again by itself: no source is charged for that. */
     if (!copy_in_flight(x.c)) plan_done(&x.t->plan, member->token);
-    send_sources(s, x.t, x.c, member);
+    orders_send_sources(s, x.t, x.c, member);
     track_touch(x.t);
     return HEDDLE_OK;
 }

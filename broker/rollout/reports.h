@@ -13,24 +13,24 @@
 #include "broker/rollout/step.h"
 
 /* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the
- * WELCOME's decisions and keep list (arrays in `arena`).  Announcing is rollout_wake's, after WELCOME was
+ * WELCOME's decisions and keep list (arrays in `arena`).  Announcing is orders_wake's, after WELCOME was
  * queued.  NO_MEMORY. */
-int rollout_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t *arena,
-                   msg_welcome_t *welcome);
+int report_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t *arena,
+                  msg_welcome_t *welcome);
 /* A publisher was admitted; `served`: the versions whose regions it still has. */
-void rollout_opened(step_t *s, const member_t *publisher, const uint64_t *served, uint32_t count);
+void report_opened(step_t *s, const member_t *publisher, const uint64_t *served, uint32_t count);
 /* In which region it has a version, of those that it serves. */
-void rollout_offered(step_t *s, const member_t *publisher, uint64_t version, const msg_region_t *region);
+void report_offered(step_t *s, const member_t *publisher, uint64_t version, const msg_region_t *region);
 /* The writer published again what is there as `version`.  A version that is wanted has one more source: the
  * writer got its share key.  ROLLOUT tells the writer where the version is, and each time that changes. */
-void rollout_republished(step_t *s, const member_t *publisher, uint64_t version);
-void rollout_gone(step_t *s, const member_t *member, bool left);
-void rollout_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb);
-int rollout_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error);
-int rollout_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t *error);
-int rollout_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error);
+void report_republished(step_t *s, const member_t *publisher, uint64_t version);
+void report_gone(step_t *s, const member_t *member, bool left);
+void report_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb);
+int report_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error);
+int report_active(step_t *s, member_t *member, const msg_active_t *m, heddle_error_t *error);
+int report_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error);
 /* Bytes that a worker found bad in its memory make it no source any more, whatever the question was. */
-void rollout_verified(step_t *s, const member_t *member, const msg_verified_t *m);
-int rollout_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error);
+void report_verified(step_t *s, const member_t *member, const msg_verified_t *m);
+int report_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error);
 
 #endif

@@ -2,6 +2,7 @@
 #include "broker/rollout/rollout.h"
 
 #include "broker/registry/decision.h"
+#include "broker/rollout/active.h"
 #include "broker/rollout/keep.h"
 #include "broker/rollout/orders.h"
 #include "broker/rollout/rule.h"
@@ -61,7 +62,7 @@ int rollout_start(rollout_t *ro, view_t v)
     for (size_t i = 0; i < v.registry->adapter_count; i++) {
         const adapter_row_t *row = v.registry->adapters[i];
         if (!row->version_count) continue; /* its row may go */
-        adapter_rollout_t *a = rollout_need_adapter(ro, row);
+        adapter_rollout_t *a = tracks_need_adapter(ro, row);
         if (!a) return HEDDLE_ERR_NO_MEMORY;
         if (row->held) a->hold = (adapter_hold_t){.version = row->active, .since_ms = row->decided_ms};
         for (size_t k = 0; k < row->version_count; k++) {
@@ -89,11 +90,12 @@ static void end_settling(step_t *s)
             if (t->bytes > BYTES_GROWING && t->sourceless_us < s->v.now.us) t->sourceless_us = s->v.now.us;
             for (size_t c = 0; c < t->copy_count; c++)
                 if (t->copies[c]->token) copy_expected(t, t->copies[c]);
-            if (t == adapter_staging(a)) track_expect(t, s->v.members);
+            if (t == track_staging(a)) track_expect(t, s->v.members);
             if (t->phase != TRACK_WAITING) plan_begin(&t->plan);
             track_touch(t);
         }
-        if (rollout_lost_active(s->ro, a->row)) wake_adapter(s, a); /* those that wait for it are told */
+        if (summary_lost_active(s->ro, a->row))
+            orders_wake_adapter(s, a); /* those that wait for it are told */
     }
 }
 
@@ -104,10 +106,10 @@ static void become_lost(step_t *s, track_t *t)
     if (t->bytes == BYTES_LOADING) t->lost_ms = s->v.now.wall_ms;
     t->bytes = BYTES_LOST;
     track_changed(t);
-    rollout_lost_reason(t, &why);
+    summary_lost_reason(t, &why);
     event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
     events_message(e, why.code, "%s", why.message);
-    if (a->active == t->version) wake_adapter(s, t->of); /* those that wait for it are told */
+    if (a->active == t->version) orders_wake_adapter(s, t->of); /* those that wait for it are told */
     if (!a->held || a->active != t->version) return;
     e = events_add(s->ev, EVENT_ADAPTER_HELD, t->adapter, t->version, NULL, s->v.now);
     events_message(e, why.code,
@@ -269,7 +271,7 @@ static void probe_fetches(step_t *s, track_t *t)
 void rollout_unreached(rollout_t *ro, const member_t *member)
 {
     for (uint32_t i = 0; i < member->sub_count; i++) {
-        const adapter_rollout_t *a = rollout_adapter(ro, member->subs[i].adapter);
+        const adapter_rollout_t *a = tracks_adapter(ro, member->subs[i].adapter);
         for (size_t k = 0; a && k < a->track_count; k++) {
             track_t *t = a->tracks[k];
             if (!plan_is_awaited(&t->plan, member->token)) continue;
@@ -301,8 +303,8 @@ static void look_at_fetches(step_t *s, track_t *t)
             else t->fetches_due_us = clock_earlier(t->fetches_due_us, due_us);
         }
     }
-    wake_waiting(s, t);
-    mend_lists(s, t);
+    orders_wake_waiting(s, t);
+    orders_mend_lists(s, t);
     if (t->plan.waiting_count) track_sooner(t, t->fetches_due_us);
 }
 
@@ -341,7 +343,7 @@ static void look_at(step_t *s, track_t *t)
         if (t->bytes != BYTES_THERE) {
             t->bytes = BYTES_THERE;
             track_changed(t);
-            wake_adapter(s, t->of); /* those that waited for a source */
+            orders_wake_adapter(s, t->of); /* those that waited for a source */
         }
     } else {
         look_for_parts(s, t);
@@ -370,7 +372,7 @@ static void look_at(step_t *s, track_t *t)
         const copy_row_t *c = t->copies[i];
         if (c->state != COPY_FAILED || !c->retry_us) continue;
         member_t *m = membership_by_token(s->v.members, c->token);
-        if (m && c->retry_us <= now_us) wake_member(s, t->of, m);
+        if (m && c->retry_us <= now_us) orders_wake_worker(s, t->of, m);
         else track_sooner(t, c->retry_us);
     }
 
@@ -430,7 +432,7 @@ static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
     error_fail(&e, bad->code, "%s@%llu failed at %s in phase %s: %s", a->name, (unsigned long long)t->version,
                bad->worker, bad->phase, copy_message(bad));
     error_where(&e, a->name, t->version, bad->worker, bad->phase);
-    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
+    decision_end_version(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
 static void fail_late(const track_t *t, instant_t now, outbox_t *out)
@@ -469,7 +471,7 @@ static void fail_late(const track_t *t, instant_t now, outbox_t *out)
                    track_holder_count(t), eligible ? eligible : present, a->name,
                    (unsigned long long)t->version, ms, missing[0] ? missing : "every worker");
     error_where(&e, a->name, t->version, NULL, "stage");
-    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
+    decision_end_version(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
 static void fail_lost(const track_t *t, instant_t now, outbox_t *out)
@@ -479,7 +481,7 @@ static void fail_lost(const track_t *t, instant_t now, outbox_t *out)
     error_fail(&e, HEDDLE_ERR_VERSION_LOST, "the publisher of %s@%llu is gone and no worker has staged it",
                a->name, (unsigned long long)t->version);
     error_where(&e, a->name, t->version, NULL, "fetch");
-    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
+    decision_end_version(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
 /* Commits, fails, or supersedes the version that is being rolled out; or leaves it, if its rule still
@@ -489,7 +491,7 @@ static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
     const adapter_row_t *a = t->of->row;
     ruling_t ruling = ruling_of(t, now);
     switch (ruling.verdict) {
-    case RULE_DECIDE: registry_decide_active(a, t->row, ruling.scope, now, out); break;
+    case RULE_DECIDE: decision_by_rule(a, t->row, ruling.scope, now, out); break;
     case RULE_FAIL:
         if (ruling.reason == RULE_REJECTED) fail_rejected(t, now, out);
         else if (ruling.reason == RULE_LATE) fail_late(t, now, out);
@@ -497,12 +499,12 @@ static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
         break;
     case RULE_WAIT:
         /* A broker that starts again has forgotten its holders, and must not fail it for their absence. */
-        if (ruling.awaits_operator && !t->row->staged_ms) registry_decide_staged(a, t->row, now, out);
+        if (ruling.awaits_operator && !t->row->staged_ms) decision_note_staged(a, t->row, now, out);
         if (!registry_waiting(a)) break;
         /* A newer version waits for this one while a worker is fetching it, and there is a source. */
         for (size_t i = 0; !t->is_late && track_has_source(t) && i < t->copy_count; i++)
             if (copy_is_out(t->copies[i])) return;
-        registry_decide_superseded(a, t->row, registry_waiting(a)->version, now, out);
+        decision_supersede(a, t->row, registry_waiting(a)->version, now, out);
         break;
     }
 }
@@ -520,7 +522,7 @@ static void decide_waiting(const track_t *t, instant_t now, outbox_t *out)
                a->name, (unsigned long long)t->version, a->name,
                (unsigned long long)registry_staging(a)->version, (unsigned long long)t->row->asked_ms);
     error_where(&e, a->name, t->version, NULL, "announce");
-    registry_decide_end(a, t->row, VERSION_FAILED, &e, now, out);
+    decision_end_version(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
 /* A loss is recorded, so that no restart says it again or gives another reason; so is its end. */
@@ -531,9 +533,9 @@ static void note_losses(const adapter_rollout_t *a, instant_t now, outbox_t *out
         heddle_error_t why;
         if (track_is_ended(t)) continue;
         bool is_news = t->bytes == BYTES_LOST && !t->row->lost_ms;
-        if (is_news) rollout_lost_reason(t, &why);
+        if (is_news) summary_lost_reason(t, &why);
         if (is_news || (t->bytes == BYTES_THERE && t->row->lost_ms))
-            registry_decide_loss(a->row, t->row, is_news ? why.message : "", now, out);
+            decision_note_loss(a->row, t->row, is_news ? why.message : "", now, out);
     }
 }
 
@@ -545,15 +547,15 @@ void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
     for (size_t i = 0; i < ro->adapter_count && outbox_has_room(out, RECORDS_AT_ONCE); i++) {
         const adapter_rollout_t *a = ro->adapters[i];
         if (!a->is_dirty) continue;
-        const track_t *staging = adapter_staging(a), *waiting = adapter_waiting(a);
+        const track_t *staging = track_staging(a), *waiting = track_waiting(a);
         if (staging) decide_staging(staging, v.now, out);
         if (waiting) decide_waiting(waiting, v.now, out);
         /* A commit in this same turn made the decision that would be repeated here. */
-        bool has_decided = !registry_is_behind(a->row);
+        bool has_decided = !decision_is_behind(a->row);
         for (int k = 0; !has_decided && k < out->record_count; k++)
             has_decided =
                 out->records[k].kind == RECORD_DECISION && !strcmp(out->records[k].adapter, a->row->name);
-        if (!has_decided) registry_decide_again(a->row, v.now, out);
+        if (!has_decided) decision_renew(a->row, v.now, out);
         note_losses(a, v.now, out);
         keep_decide(a, v, out);
     }
@@ -601,7 +603,7 @@ static void follow_hold(adapter_rollout_t *a)
     hold->until_ms = row->decided_ms;
     for (size_t i = 0; hold->version && i < a->track_count; i++) {
         track_t *t = a->tracks[i];
-        uint64_t until_ms = t->row ? version_until_ms(t->row) : 0;
+        uint64_t until_ms = t->row ? registry_until_ms(t->row) : 0;
         if (!until_ms || until_ms > hold->since_ms) t->hold = *hold;
     }
     *hold = (adapter_hold_t){0};
@@ -654,12 +656,13 @@ static void follow_decision(step_t *s, const adapter_row_t *row)
          * version is sent at once, even if the worker does not have that yet. */
         bool holds = copy_holds(c);
         bool is_sent = holds || copy_is_told(c) || registry_is_step_back(row);
-        if (is_sent) send_commit(s, active, c, m);
-        if (!holds) wake_member(s, a, m);
+        if (is_sent) orders_send_commit(s, active, c, m);
+        if (!holds) orders_wake_worker(s, a, m);
         /* A worker that serves nothing may give up an obsolete fetch, so the decision is sent to it together
          * with the announcement. */
         c = copy_of(active, m);
-        if (!is_sent && copy_is_told(c) && !member_sub(m, row->name)->version) send_commit(s, active, c, m);
+        if (!is_sent && copy_is_told(c) && !member_sub(m, row->name)->version)
+            orders_send_commit(s, active, c, m);
     }
 }
 
@@ -672,7 +675,7 @@ static void follow_state(step_t *s, const adapter_row_t *row, const record_t *re
                                                            : EVENT_VERSION_SUPERSEDED;
     event_row_t *e = events_add(s->ev, type, row->name, record->version, record->worker, s->v.now);
     events_message(e, record->code, "%s", record->message);
-    track_t *t = rollout_track(s->ro, row->name, record->version);
+    track_t *t = track_find(s->ro, row->name, record->version);
     if (!t) return;
     adapter_rollout_t *a = t->of;
     for (size_t i = 0; t->row && i < t->copy_count; i++) {
@@ -680,22 +683,22 @@ static void follow_state(step_t *s, const adapter_row_t *row, const record_t *re
         if (!m) continue;
         member_clear_fetch(m, t->adapter, t->version);
         copies_go_on(a, m, t->version, s->v.now.us);
-        if (t->row->state == VERSION_RETIRED) send_retire(s, t->adapter, t->version, m);
-        else send_abort(s, t->adapter, t->row, m);
+        if (t->row->state == VERSION_RETIRED) orders_send_retire(s, t->adapter, t->version, m);
+        else orders_send_abort(s, t->adapter, t->row, m);
     }
     track_changed(t);
     track_forget_ended(a); /* `t` may be gone */
     if (record->state == VERSION_FAILED)
-        wake_adapter(s, a); /* workers that left the active version for this one go back to it */
+        orders_wake_adapter(s, a); /* workers that left the active version for this one go back to it */
 }
 
 /* A version begins when no other one of its adapter is in the rollout: at its own record, or at the one that
  * decided or ended the version before it. */
 static void begin_next(step_t *s, const adapter_row_t *row)
 {
-    const adapter_rollout_t *a = rollout_adapter(s->ro, row->name);
-    track_t *t = a ? adapter_staging(a) : NULL;
-    if (t && t->phase == TRACK_WAITING && track_begin(t, s->v.members)) announce_all(s, t);
+    const adapter_rollout_t *a = tracks_adapter(s->ro, row->name);
+    track_t *t = a ? track_staging(a) : NULL;
+    if (t && t->phase == TRACK_WAITING && track_begin(t, s->v.members)) orders_announce(s, t);
 }
 
 void rollout_apply(step_t *s, const record_t *record)
@@ -710,10 +713,10 @@ void rollout_apply(step_t *s, const record_t *record)
     case RECORD_DECISION: follow_decision(s, row); break;
     case RECORD_STATE: follow_state(s, row, record); break;
     case RECORD_FLOOR: /* the latest decision may have to be made anew */
-        if ((t = rollout_track(s->ro, row->name, row->active)) != NULL) track_touch(t);
+        if ((t = track_find(s->ro, row->name, row->active)) != NULL) track_touch(t);
         return;
     case RECORD_FORGET:
-        if ((t = rollout_track(s->ro, row->name, record->version)) != NULL) t->row = NULL;
+        if ((t = track_find(s->ro, row->name, record->version)) != NULL) t->row = NULL;
         return;
     default: return;
     }
@@ -732,7 +735,7 @@ void rollout_stir(rollout_t *ro)
 void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
-        track_t *t = rollout_track(ro, adapter, served[i]);
+        track_t *t = track_find(ro, adapter, served[i]);
         if (t) t->has_knocked = true;
     }
 }

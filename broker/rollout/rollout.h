@@ -7,6 +7,7 @@
  *   rule.h      tally -> wait, commit, fail
  *   plan.h      which member fetches from which
  *   keep.h      which decided versions stay, and where
+ *   active.h    what is active for a worker, and how far it is behind
  *   orders.h    what workers and publishers are sent
  *   reports.h   what members report
  *   summary.h   what users are shown

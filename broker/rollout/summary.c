@@ -11,32 +11,21 @@
 
 /* ---- copies ---- */
 
-const char *copy_state_name(copy_state_t state)
-{
-    static const char *const NAMES[] = {
-        [COPY_NONE] = "announced",      [COPY_WAITING] = "announced", [COPY_ANNOUNCED] = "announced",
-        [COPY_FETCHING] = "fetching",   [COPY_ARRIVED] = "arrived",   [COPY_STAGED] = "staged",
-        [COPY_COMMITTED] = "committed", [COPY_ACTIVE] = "active",     [COPY_KEPT] = "kept",
-        [COPY_REFUSED] = "stale",       [COPY_FAILED] = "failed",     [COPY_GONE] = "gone",
-        [COPY_STALE] = "stale"};
-    return state >= COPY_NONE && state <= COPY_STALE ? NAMES[state] : "unknown";
-}
-
-copy_state_t copy_shown(const copy_row_t *c, const adapter_row_t *a, uint64_t version)
+copy_state_t summary_copy_state(const copy_row_t *c, const adapter_row_t *a, uint64_t version)
 {
     copy_state_t state = c->state == COPY_GONE ? c->last_state : c->state;
     if (state == COPY_REFUSED) return COPY_STALE;
     return state == COPY_ACTIVE && a->active != version ? COPY_STALE : state;
 }
 
-const char *copy_shown_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a)
+const char *summary_copy_name(const track_t *t, const copy_row_t *c, const adapter_row_t *a)
 {
     bool is_gone = c->state == COPY_GONE;
     copy_state_t state = is_gone ? c->last_state : c->state;
     if (state == COPY_FAILED || c->state == COPY_ACTIVE) /* also of a version that ended */
-        return copy_state_name(copy_shown(c, a, t->version));
+        return copy_state_name(summary_copy_state(c, a, t->version));
     if (track_is_ended(t) || (is_gone && state_holds(state))) return NULL;
-    return copy_state_name(copy_shown(c, a, t->version));
+    return copy_state_name(summary_copy_state(c, a, t->version));
 }
 
 /* ---- versions ---- */
@@ -65,9 +54,9 @@ static const char *state_of(const track_t *t, const adapter_row_t *a, const vers
     return a->active == v->version ? "active" : "kept";
 }
 
-const char *rollout_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+const char *summary_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
 {
-    return state_of(rollout_track(ro, a->name, v->version), a, v);
+    return state_of(track_find(ro, a->name, v->version), a, v);
 }
 
 static bool is_held(const char *state, const adapter_row_t *a, const version_row_t *v)
@@ -75,42 +64,12 @@ static bool is_held(const char *state, const adapter_row_t *a, const version_row
     return a->held && v->version >= a->active && (!strcmp(state, "staged") || !strcmp(state, "kept"));
 }
 
-bool rollout_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+bool summary_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
 {
-    return is_held(rollout_state(ro, a, v), a, v);
+    return is_held(summary_state(ro, a, v), a, v);
 }
 
-/* The newest version that is not lost: a publication is compared with this one. */
-const version_row_t *rollout_newest_live(const rollout_t *ro, const adapter_row_t *a)
-{
-    for (size_t i = a->version_count; i-- > 0;) {
-        const version_row_t *v = a->versions[i];
-        const track_t *t = rollout_track(ro, a->name, v->version);
-        if (v->state == VERSION_STAGING && !(t && t->bytes == BYTES_LOST)) return v;
-        if (v->state == VERSION_COMMITTED && track_has_source(t)) return v;
-    }
-    return NULL;
-}
-
-/* After a start the same bytes may be at a worker that has not come back yet.  Until it is known, they
- * cannot be called unchanged or new. */
-const version_row_t *rollout_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest)
-{
-    bool is_newer_awaited = false;
-    for (size_t i = ro->is_settled ? 0 : a->version_count; i-- > 0;) {
-        const version_row_t *v = a->versions[i];
-        if (!registry_is_live(v)) continue;
-        bool is_same = digest_equal(&v->digest, digest);
-        bool is_back =
-            v->state == VERSION_STAGING || track_has_source(rollout_track(ro, a->name, v->version));
-        if (is_back) return is_same && is_newer_awaited ? v : NULL;
-        if (is_same) return v;
-        is_newer_awaited = true;
-    }
-    return NULL;
-}
-
-void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
+void summary_lost_reason(const track_t *t, heddle_error_t *ret_error)
 {
     char until[25];
     clock_text(t->lost_ms, until);
@@ -131,30 +90,30 @@ void rollout_lost_reason(const track_t *t, heddle_error_t *ret_error)
     ret_error->retriable = 0;
 }
 
-const track_t *rollout_lost_active(const rollout_t *ro, const adapter_row_t *a)
+const track_t *summary_lost_active(const rollout_t *ro, const adapter_row_t *a)
 {
-    const track_t *t = a->active ? rollout_track(ro, a->name, a->active) : NULL;
+    const track_t *t = a->active ? track_find(ro, a->name, a->active) : NULL;
     return t && t->bytes == BYTES_LOST ? t : NULL;
 }
 
-void rollout_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
+void summary_held_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
 {
     char since[25];
     clock_text(a->decided_ms, since);
     text_printf(ret_text, size, "%s is held at %s@%llu by %s since %s%s", a->name, a->name,
                 (unsigned long long)a->active, a->held_by, since,
-                rollout_lost_active(ro, a) ? ", and that version is lost" : "");
+                summary_lost_active(ro, a) ? ", and that version is lost" : "");
 }
 
-void rollout_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
+void summary_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_text, size_t size)
 {
     unsigned long long newest = 0; /* that a worker has */
     for (size_t i = a->version_count; !newest && i-- > 0;) {
         const version_row_t *v = a->versions[i];
-        if (registry_is_live(v) && track_holder_count(rollout_track(ro, a->name, v->version)))
+        if (registry_is_live(v) && track_holder_count(track_find(ro, a->name, v->version)))
             newest = v->version;
     }
-    if (a->held) rollout_held_text(ro, a, ret_text, size);
+    if (a->held) summary_held_text(ro, a, ret_text, size);
     else
         text_printf(ret_text, size, "no process holds the bytes of %s@%llu, the active version", a->name,
                     (unsigned long long)a->active);
@@ -216,15 +175,15 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
 
 /* Eligible workers count, also those that are gone.  Where there is none, as after a start, all workers
  * with a copy count. */
-rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
-                          missing_row_t *rows, uint32_t cap)
+summary_t summary_of(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, missing_row_t *rows,
+                     uint32_t cap)
 {
-    const track_t *t = rollout_track(ro, a->name, v->version);
-    rollout_sum_t sum = {.state = state_of(t, a, v),
-                         .decision = v->decision,
-                         .activation = v->activation,
-                         .deadline_ms = v->asked_ms,
-                         .code = v->code};
+    const track_t *t = track_find(ro, a->name, v->version);
+    summary_t sum = {.state = state_of(t, a, v),
+                     .decision = v->decision,
+                     .activation = v->activation,
+                     .deadline_ms = v->asked_ms,
+                     .code = v->code};
     if (!t) return sum;
     const tally_t *tally = &t->tally;
     if (is_held(sum.state, a, v)) sum.code = HEDDLE_ERR_HELD;
@@ -246,10 +205,10 @@ rollout_sum_t rollout_sum(const rollout_t *ro, const adapter_row_t *a, const ver
 }
 
 /* What was fetched is known from heartbeats. A copy that is held whole has fewer bytes without padding. */
-rollout_bytes_t rollout_bytes(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+summary_bytes_t summary_bytes(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
 {
-    const track_t *t = rollout_track(ro, a->name, v->version);
-    rollout_bytes_t bytes = {0};
+    const track_t *t = track_find(ro, a->name, v->version);
+    summary_bytes_t bytes = {0};
     bool is_eligible = t && tally_present(&t->tally, true) > 0;
     for (size_t i = 0; t && i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
@@ -262,22 +221,22 @@ rollout_bytes_t rollout_bytes(const rollout_t *ro, const adapter_row_t *a, const
     return bytes;
 }
 
-bool rollout_queued_text(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
-                         char ret_text[ROLLOUT_QUEUED_TEXT])
+bool summary_queued_text(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                         char ret_text[SUMMARY_QUEUED_TEXT])
 {
-    const track_t *t = rollout_track(ro, a->name, v->version);
+    const track_t *t = track_find(ro, a->name, v->version);
     bool is_queued = t && t->phase == TRACK_WAITING && v == registry_waiting(a);
     ret_text[0] = 0;
     if (!is_queued) return false;
     const version_row_t *first = registry_staging(a);
-    rollout_sum_t sum = rollout_sum(ro, a, first, NULL, 0);
-    text_printf(ret_text, ROLLOUT_QUEUED_TEXT, "waits for %s@%llu (staged on %u of %u)", a->name,
+    summary_t sum = summary_of(ro, a, first, NULL, 0);
+    text_printf(ret_text, SUMMARY_QUEUED_TEXT, "waits for %s@%llu (staged on %u of %u)", a->name,
                 (unsigned long long)first->version, sum.staged, sum.eligible);
     return true;
 }
 
-bool rollout_nearest_text(const membership_t *members, const char *adapter,
-                          char ret_text[ROLLOUT_QUEUED_TEXT])
+bool summary_nearest_text(const membership_t *members, const char *adapter,
+                          char ret_text[SUMMARY_QUEUED_TEXT])
 {
     bool has_workers = false;
     size_t count = 0, most = 1;
@@ -292,22 +251,22 @@ bool rollout_nearest_text(const membership_t *members, const char *adapter,
     }
     const char *nearest = names && !has_workers ? option_nearest(adapter, names) : NULL;
     if (nearest)
-        text_printf(ret_text, ROLLOUT_QUEUED_TEXT,
+        text_printf(ret_text, SUMMARY_QUEUED_TEXT,
                     "did you mean %.64s? workers subscribe to it, and none to %.64s", nearest, adapter);
     free(names);
     return nearest != NULL;
 }
 
-bool rollout_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+bool summary_awaits_operator(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
 {
     bool is_manual = v->state == VERSION_STAGING && v->activation == HEDDLE_ACTIVATION_MANUAL && !a->held;
-    return is_manual && !strcmp(rollout_state(ro, a, v), "staged");
+    return is_manual && !strcmp(summary_state(ro, a, v), "staged");
 }
 
-bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, uint64_t settling_us,
-                  char ret_text[ROLLOUT_NOTE_TEXT])
+bool summary_note(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, uint64_t settling_us,
+                  char ret_text[SUMMARY_NOTE_TEXT])
 {
-    size_t size = ROLLOUT_NOTE_TEXT;
+    size_t size = SUMMARY_NOTE_TEXT;
     unsigned long long version = v->version;
     bool is_settling = v->state == VERSION_STAGING && settling_us;
     ret_text[0] = 0;
@@ -317,17 +276,17 @@ bool rollout_note(const rollout_t *ro, const adapter_row_t *a, const version_row
         char left[16];
         units_ms_text((double)settling_us / 1000, left);
         text_printf(ret_text, size, "the broker is settling, and decides nothing for %s", left);
-    } else if (rollout_is_held(ro, a, v)) {
-        rollout_held_text(ro, a, ret_text, size);
+    } else if (summary_is_held(ro, a, v)) {
+        summary_held_text(ro, a, ret_text, size);
         size_t used = strlen(ret_text);
         text_printf(ret_text + used, size - used,
                     ": `heddle resume %s` ends the hold, `heddle activate %s@%llu` serves this version",
                     a->name, a->name, version);
-    } else if (rollout_awaits_operator(ro, a, v)) {
+    } else if (summary_awaits_operator(ro, a, v)) {
         text_printf(ret_text, size, "waiting for `heddle activate %s@%llu`", a->name, version);
     } else {
-        char queued[ROLLOUT_QUEUED_TEXT];
-        if (rollout_queued_text(ro, a, v, queued)) text_printf(ret_text, size, "%s", queued);
+        char queued[SUMMARY_QUEUED_TEXT];
+        if (summary_queued_text(ro, a, v, queued)) text_printf(ret_text, size, "%s", queued);
     }
     return ret_text[0] != 0;
 }

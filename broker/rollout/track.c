@@ -22,7 +22,7 @@ static void free_track(track_t *t)
     free(t);
 }
 
-void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, plan_shape_t shape, uint64_t seed)
+void tracks_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, plan_shape_t shape, uint64_t seed)
 {
     *ro =
         (rollout_t){.lease_us = lease_us, .keep = keep, .shape = shape, .seed = seed, .due_us = CLOCK_NEVER};
@@ -36,28 +36,11 @@ static void free_adapter(adapter_rollout_t *a)
 }
 
 /* Rows of the registry are only borrowed, and stay. */
-void rollout_fini(rollout_t *ro)
+void tracks_fini(rollout_t *ro)
 {
     for (size_t i = 0; i < ro->adapter_count; i++) free_adapter(ro->adapters[i]);
     free(ro->adapters);
     *ro = (rollout_t){0};
-}
-
-/* A decision may come to have a narrower scope than all workers.  So every question after the active
- * version names the worker. */
-uint64_t active_for(const adapter_row_t *a, const member_t *member)
-{
-    (void)member;
-    switch (a->scope) {
-    case SCOPE_EVERYONE: return a->active;
-    }
-    return 0;
-}
-
-bool member_is_current(const adapter_row_t *a, const member_t *member, const member_sub_t *sub)
-{
-    uint64_t active = a ? active_for(a, member) : 0;
-    return active && sub->version == active && sub->decision >= a->decision && !sub->is_refused;
 }
 
 /* ---- tracks ---- */
@@ -73,12 +56,12 @@ static int order_track(const void *row, const void *version)
     return (a > b) - (a < b);
 }
 
-adapter_rollout_t *rollout_adapter(const rollout_t *ro, const char *name)
+adapter_rollout_t *tracks_adapter(const rollout_t *ro, const char *name)
 {
     return sorted_find(ro->adapters, ro->adapter_count, name, order_adapter);
 }
 
-adapter_rollout_t *rollout_need_adapter(rollout_t *ro, const adapter_row_t *row)
+adapter_rollout_t *tracks_need_adapter(rollout_t *ro, const adapter_row_t *row)
 {
     bool found;
     size_t at = sorted_place(ro->adapters, ro->adapter_count, row->name, order_adapter, &found);
@@ -93,7 +76,7 @@ adapter_rollout_t *rollout_need_adapter(rollout_t *ro, const adapter_row_t *row)
     return a;
 }
 
-void rollout_forget(rollout_t *ro, const char *adapter)
+void tracks_forget(rollout_t *ro, const char *adapter)
 {
     bool found;
     size_t at = sorted_place(ro->adapters, ro->adapter_count, adapter, order_adapter, &found);
@@ -102,32 +85,32 @@ void rollout_forget(rollout_t *ro, const char *adapter)
     sorted_remove(ro->adapters, &ro->adapter_count, at);
 }
 
-track_t *adapter_track(const adapter_rollout_t *a, uint64_t version)
+track_t *track_of(const adapter_rollout_t *a, uint64_t version)
 {
     return sorted_find(a->tracks, a->track_count, &version, order_track);
 }
 
-track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version)
+track_t *track_find(const rollout_t *ro, const char *adapter, uint64_t version)
 {
-    const adapter_rollout_t *a = rollout_adapter(ro, adapter);
-    return a ? adapter_track(a, version) : NULL;
+    const adapter_rollout_t *a = tracks_adapter(ro, adapter);
+    return a ? track_of(a, version) : NULL;
 }
 
-track_t *adapter_staging(const adapter_rollout_t *a)
+track_t *track_staging(const adapter_rollout_t *a)
 {
     const version_row_t *row = registry_staging(a->row);
-    return row ? adapter_track(a, row->version) : NULL;
+    return row ? track_of(a, row->version) : NULL;
 }
 
-track_t *adapter_waiting(const adapter_rollout_t *a)
+track_t *track_waiting(const adapter_rollout_t *a)
 {
     const version_row_t *row = registry_waiting(a->row);
-    return row ? adapter_track(a, row->version) : NULL;
+    return row ? track_of(a, row->version) : NULL;
 }
 
 track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us)
 {
-    adapter_rollout_t *a = rollout_need_adapter(ro, row);
+    adapter_rollout_t *a = tracks_need_adapter(ro, row);
     bool found;
     if (!a) return NULL;
     size_t at = sorted_place(a->tracks, a->track_count, &version, order_track, &found);
@@ -159,7 +142,7 @@ void track_forget_ended(adapter_rollout_t *a)
     size_t ended = 0;
     for (size_t i = 0; i < a->track_count; i++) ended += track_is_ended(a->tracks[i]);
     for (size_t i = 0; i < a->track_count && ended > ROLLOUT_ENDED_TRACKS;) {
-        bool is_told = !a->tracks[i]->is_dirty; /* its publisher; else rollout_flush comes back to it */
+        bool is_told = !a->tracks[i]->is_dirty; /* its publisher; else orders_flush comes back to it */
         if (!track_is_ended(a->tracks[i]) || !is_told) {
             a->ro->is_crowded |= !is_told;
             i++;
@@ -217,8 +200,6 @@ bool track_is_overtaken(const track_t *t)
     return t->row && t->row->state == VERSION_COMMITTED && t->version != t->of->row->active;
 }
 
-uint64_t version_until_ms(const version_row_t *v) { return v->first_ms ? v->first_ms : v->ended_ms; }
-
 bool track_is_served(const track_t *t)
 {
     return t->publisher_state == PUBLISHER_SERVES || t->publisher_state == PUBLISHER_RELEASED;
@@ -245,6 +226,35 @@ bool track_has_source(const track_t *t)
 }
 
 bool track_has_refused(const track_t *t) { return t && tally_in(&t->tally, COPY_REFUSED) > 0; }
+
+/* The newest version that is not lost: a publication is compared with this one. */
+const version_row_t *track_newest_live(const rollout_t *ro, const adapter_row_t *a)
+{
+    for (size_t i = a->version_count; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        const track_t *t = track_find(ro, a->name, v->version);
+        if (v->state == VERSION_STAGING && !(t && t->bytes == BYTES_LOST)) return v;
+        if (v->state == VERSION_COMMITTED && track_has_source(t)) return v;
+    }
+    return NULL;
+}
+
+/* After a start the same bytes may be at a worker that has not come back yet.  Until it is known, they
+ * cannot be called unchanged or new. */
+const version_row_t *track_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest)
+{
+    bool is_newer_awaited = false;
+    for (size_t i = ro->is_settled ? 0 : a->version_count; i-- > 0;) {
+        const version_row_t *v = a->versions[i];
+        if (!registry_is_live(v)) continue;
+        bool is_same = digest_equal(&v->digest, digest);
+        bool is_back = v->state == VERSION_STAGING || track_has_source(track_find(ro, a->name, v->version));
+        if (is_back) return is_same && is_newer_awaited ? v : NULL;
+        if (is_same) return v;
+        is_newer_awaited = true;
+    }
+    return NULL;
+}
 
 /* ---- the rollout begins ---- */
 

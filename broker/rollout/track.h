@@ -139,31 +139,31 @@ typedef struct rollout {
     uint64_t due_us; /* the earliest of the adapters', and of settling */
 } rollout_t;
 
-void rollout_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, plan_shape_t shape, uint64_t seed);
-void rollout_fini(rollout_t *ro);
-
-/* What is active for this worker: the version that the latest decision names, if its scope has the worker. */
-uint64_t active_for(const adapter_row_t *a, const member_t *member);
-/* The worker serves the active version, and reported so after that was chosen: an earlier report does not
- * count, because it may have been switching to another one since.  False where there is no active version
- * (a may be NULL: never published to). */
-bool member_is_current(const adapter_row_t *a, const member_t *member, const member_sub_t *sub);
+void tracks_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, plan_shape_t shape, uint64_t seed);
+void tracks_fini(rollout_t *ro);
 
 /* ---- tracks ---- */
 
 /* NULL: no version of it was seen */
-adapter_rollout_t *rollout_adapter(const rollout_t *ro, const char *name);
+adapter_rollout_t *tracks_adapter(const rollout_t *ro, const char *name);
 /* Found or new; NULL: no memory. */
-adapter_rollout_t *rollout_need_adapter(rollout_t *ro, const adapter_row_t *row);
+adapter_rollout_t *tracks_need_adapter(rollout_t *ro, const adapter_row_t *row);
 /* The rows of its versions are about to go: their tracks go first. */
-void rollout_forget(rollout_t *ro, const char *adapter);
+void tracks_forget(rollout_t *ro, const char *adapter);
 /* NULL: forgotten or never */
-track_t *adapter_track(const adapter_rollout_t *a, uint64_t version);
-track_t *rollout_track(const rollout_t *ro, const char *adapter, uint64_t version);
+track_t *track_of(const adapter_rollout_t *a, uint64_t version);
+track_t *track_find(const rollout_t *ro, const char *adapter, uint64_t version);
 /* The version that is being rolled out; NULL: none. */
-track_t *adapter_staging(const adapter_rollout_t *a);
+track_t *track_staging(const adapter_rollout_t *a);
 /* The one that begins after it; NULL: none. */
-track_t *adapter_waiting(const adapter_rollout_t *a);
+track_t *track_waiting(const adapter_rollout_t *a);
+/* The newest version that counts for a comparison of bytes: on its way, or committed and some process has the
+ * bytes.  NULL: none. */
+const version_row_t *track_newest_live(const rollout_t *ro, const adapter_row_t *a);
+/* While it settles: the version of these bytes that may or may not turn out to be the newest live one, by
+ * what comes back: its own bytes are not back, or they are and those of a newer one are not.  NULL: none;
+ * it is known. */
+const version_row_t *track_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest);
 /* Found or new, with its adapter; NULL: no memory. */
 track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us);
 /* Every READY subscriber becomes eligible: the rollout waits for it.  False: no memory, and the rollout is
@@ -187,9 +187,7 @@ void track_offer(track_t *t, const member_t *publisher, const msg_region_t *regi
 void track_note_gone(track_t *t, const copy_row_t *c, gone_how_t how, instant_t now);
 
 bool track_is_ended(const track_t *t);
-bool track_is_overtaken(const track_t *t); /* it was decided, and another version is active by now */
-/* When it was first active, or ended without that; 0: it is on its way. */
-uint64_t version_until_ms(const version_row_t *v);
+bool track_is_overtaken(const track_t *t);     /* it was decided, and another version is active by now */
 bool track_is_served(const track_t *t);        /* the publisher has the bytes */
 uint32_t track_holder_count(const track_t *t); /* workers; 0 when it ended; t may be NULL */
 uint32_t track_active_count(const track_t *t); /* t may be NULL */

@@ -245,8 +245,7 @@ static void wave(size_t workers, uint64_t version)
     for (uint64_t peer = FIRST_WORKER; peer < end; peer++) active(peer, version);
     report("ACTIVE, all", workers);
     const adapter_row_t *a = registry_adapter(&W.b->registry, "policy");
-    MUST(a->active == version &&
-         track_active_count(rollout_track(&W.b->rollout, "policy", version)) == workers);
+    MUST(a->active == version && track_active_count(track_find(&W.b->rollout, "policy", version)) == workers);
 }
 
 int main(int argc, char **argv)

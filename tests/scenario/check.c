@@ -289,7 +289,7 @@ static void check_new_decision(world_t *w, const record_t *r)
     const version_row_t *v = a ? registry_version(a, r->version) : NULL;
     if (!v || !registry_is_live(v))
         world_fail(w, "a decision for v%" PRIu64 ", which is not live", r->version);
-    if (r->decision != registry_next_decision(a))
+    if (r->decision != decision_next(a))
         world_fail(w, "d%" PRIu64 " follows d%" PRIu64, r->decision, a->decision);
     if (w->had_records && w->now_us < w->started_us + w->opts.lease_ms * MS)
         world_fail(w, "d%" PRIu64 " is decided %.3f s after the start: it settles", r->decision,

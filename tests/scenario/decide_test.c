@@ -77,7 +77,7 @@ Test(decide, one_rejects_after_the_commit)
     world_run(w, 50 * MS);
     MUST(w, worker_active(workers[1]) == 1);
     const adapter_row_t *a = registry_adapter(&w->broker->registry, ADAPTER);
-    MUST(w, copy_shown(track_copy(world_track(w, 1), "w2"), a, 1) == COPY_STALE);
+    MUST(w, summary_copy_state(copy_find(world_track(w, 1), "w2"), a, 1) == COPY_STALE);
     MUST(w, !strcmp(world_state(w, 2), "active"));
     workers[1]->conf.app = APP_ACCEPTS;
     world_run(w, 2 * LEASE_US);

@@ -157,7 +157,7 @@ Test(publish, late_joiners_are_served_by_workers)
     UNTIL(w, 2 * SECOND, worker_active(late) == 1);
     MUST(w, actor_counters(late).bytes_in == content_bytes(trainer->published.content));
     world_run(w, SECOND);
-    const copy_row_t *copy = track_copy(world_track(w, 1), "w9");
+    const copy_row_t *copy = copy_find(world_track(w, 1), "w9");
     MUST(w, copy->served_count == 1 && copy->served[0].kind == SOURCE_WORKER);
     check_settled(w);
 }

@@ -262,7 +262,7 @@ Test(restart, what_a_worker_gave_up_is_not_shown_as_fetched)
     UNTIL(w, 10 * MS, fetched_percent(workers[2], 2) >= 0);
     world_run(w, 10 * MS);
     MUST(w, !strcmp(world_state(w, 1), "kept"));
-    MUST(w, track_copy(world_track(w, 1), "w3")->state == COPY_WAITING);
+    MUST(w, copy_find(world_track(w, 1), "w3")->state == COPY_WAITING);
     UNTIL(w, 5 * SECOND, world_all_active(w, 2));
     check_settled(w);
 }

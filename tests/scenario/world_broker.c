@@ -403,12 +403,12 @@ version_row_t *world_version(const world_t *w, uint64_t version)
 
 track_t *world_track(const world_t *w, uint64_t version)
 {
-    return w->broker ? rollout_track(&w->broker->rollout, ADAPTER, version) : NULL;
+    return w->broker ? track_find(&w->broker->rollout, ADAPTER, version) : NULL;
 }
 
 const char *world_state(const world_t *w, uint64_t version)
 {
     const adapter_row_t *a = w->broker ? registry_adapter(&w->broker->registry, ADAPTER) : NULL;
     const version_row_t *v = a ? registry_version(a, version) : NULL;
-    return v ? rollout_state(&w->broker->rollout, a, v) : "absent";
+    return v ? summary_state(&w->broker->rollout, a, v) : "absent";
 }

@@ -811,7 +811,7 @@ Test(answer, every_field_of_the_pages)
     version_row_t *second = registry_version(registry_adapter(&broker->registry, "policy"), 2);
     second->activation = HEDDLE_ACTIVATION_MANUAL; /* and an operator took a minute */
     second->first_ms += 60000;
-    copy_row_t *late = track_copy(rollout_track(&broker->rollout, "policy", 2), "w2");
+    copy_row_t *late = copy_find(track_find(&broker->rollout, "policy", 2), "w2");
     late->behind = 1; /* w2 fetched version 1 first */
     late->queued_us = 1000;
     late->wait_us = 1000;

@@ -253,7 +253,7 @@ Test(forget, not_where_the_store_refuses)
     a_name_that_was_mistyped();
     R.commit_error = HEDDLE_ERR_NO_SPACE;
     refused("no_space");
-    cr_assert_not_null(rollout_track(&R.b->rollout, "policy", 1));
+    cr_assert_not_null(track_find(&R.b->rollout, "policy", 1));
     R.commit_error = 0;
     forget("policy");
     cr_assert(is_forgotten());

@@ -88,7 +88,7 @@ Test(lost, is_said_once_over_restarts)
         cr_assert_str_eq(rig_state(1), "lost");
         cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 0);
         heddle_error_t reason;
-        rollout_lost_reason(rollout_track(&R.b->rollout, "policy", 1), &reason);
+        summary_lost_reason(track_find(&R.b->rollout, "policy", 1), &reason);
         cr_assert(!strncmp(reason.message, why, 100), "%s, not %s", reason.message,
                   why); /* an event's is cut */
     }
@@ -175,7 +175,7 @@ Test(lost, an_older_one_that_is_kept_is_what_they_are_compared_with)
     rig_publish(T, (rig_publish_t){.digest = 2});
     rig_staged(W1, 2, 2);
     go(T);
-    track_t *t = rollout_track(&R.b->rollout, "policy", 2);
+    track_t *t = track_find(&R.b->rollout, "policy", 2);
     copy_drop(t, "w1"); /* it lost them */
     const msg_published_t *p = publish_again(HEDDLE_UNCHANGED_SKIP);
     cr_assert(!p->created && p->version == 1);
@@ -210,7 +210,7 @@ static void only_w2_loads_2(void)
     says_it_fetches(W2, 2, 5000);
     go(T);
     go(W1);
-    cr_assert_eq(track_holder_count(rollout_track(&R.b->rollout, "policy", 2)), 0);
+    cr_assert_eq(track_holder_count(track_find(&R.b->rollout, "policy", 2)), 0);
     cr_assert_str_eq(rig_state(2), "kept");
     cr_assert_str_eq(rig_state(3), "lost");
     rig_drop_letters();

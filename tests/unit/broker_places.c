@@ -116,7 +116,7 @@ Test(places, regions_are_restated_after_a_restart)
     place(W3, HERE, 1);
     rig_worker(W3, "w3");
     cr_assert(is_source(&announced(W3)->sources[1], W1, 1));
-    const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1");
+    const copy_row_t *c = copy_find(track_find(&R.b->rollout, "policy", 1), "w1");
     cr_assert(c->verified == VERIFIED_ON_HOST && c->is_held);
 }
 
@@ -521,8 +521,8 @@ Test(places, what_a_worker_fetches_goes_on_until_the_newest_is_announced)
     rig_active(W1, 1, 1, 1);
     says_it_fetches(W2, 1, 100);
     as_ready(2);
-    const track_t *t = rollout_track(&R.b->rollout, "policy", 1);
-    cr_assert(copy_is_out(track_copy(t, "w2")), "the newest is not announced to it yet");
+    const track_t *t = track_find(&R.b->rollout, "policy", 1);
+    cr_assert(copy_is_out(copy_find(t, "w2")), "the newest is not announced to it yet");
     rig_staged(W1, 2, 2);
     cr_assert_eq(announced(W2)->version, 2);
 }

@@ -63,7 +63,7 @@ static int try_open(const char *writer, uint64_t token, uint8_t life, bool takeo
 {
     msg_open_t m = {.adapter = "policy", .writer = writer, .takeover = takeover};
     open_by_t by = opener(token, life, holder_is_live);
-    return registry_decide_open(&reg, &m, &by, now, &out, &error);
+    return writer_decide_open(&reg, &m, &by, now, &out, &error);
 }
 
 static void open_policy(void)
@@ -113,7 +113,7 @@ static int try_publish(ask_t a)
                        .live = policy() ? registry_newest_live(policy()) : NULL,
                        .cut_off_count = a.cut_off,
                        .addresses = "127.0.0.1"};
-    return registry_decide_publish(&m, &by, &out, &got, &error);
+    return publish_decide(&m, &by, &out, &got, &error);
 }
 
 static uint64_t publish(uint64_t digest)
@@ -126,7 +126,7 @@ static uint64_t publish(uint64_t digest)
 
 static void decide(uint64_t version)
 {
-    registry_decide_active(policy(), row(version), SCOPE_EVERYONE, now, &out);
+    decision_by_rule(policy(), row(version), SCOPE_EVERYONE, now, &out);
     commit();
 }
 
@@ -137,7 +137,7 @@ static void end(uint64_t version, version_state_t state, int code)
     if (code != HEDDLE_ERR_VERSION_LOST)
         snprintf(e.worker, sizeof e.worker, "w1"); /* that is no worker's word */
     snprintf(e.phase, sizeof e.phase, "fetch");
-    registry_decide_end(policy(), row(version), state, code ? &e : NULL, now, &out);
+    decision_end_version(policy(), row(version), state, code ? &e : NULL, now, &out);
     commit();
 }
 
@@ -196,7 +196,7 @@ Test(registry, features_are_sorted_and_meta_is_json)
                        .meta_count = 2,
                        .deadline_ms = 5};
     publish_by_t by = {.now = now, .adapter = policy(), .token = 5, .writer = "trainer"};
-    cr_assert_eq(registry_decide_publish(&m, &by, &out, &got, &error), HEDDLE_OK);
+    cr_assert_eq(publish_decide(&m, &by, &out, &got, &error), HEDDLE_OK);
     commit();
     cr_assert_str_eq(row(1)->features, "bias,dora,rslora");
     cr_assert_str_eq(row(1)->meta, "{\"run\":\"a \\\"b\\\" \\\\ \\u000a\",\"x\":\"\"}");
@@ -326,7 +326,7 @@ Test(registry, malformed_publications_are_refused)
                            .meta = (msg_pair_t *)TWICE,
                            .meta_count = ROWS[i].meta_count};
         publish_by_t by = {.now = now, .adapter = policy(), .token = 5, .writer = "trainer"};
-        int rc = registry_decide_publish(&m, &by, &out, &got, &error);
+        int rc = publish_decide(&m, &by, &out, &got, &error);
         cr_assert_eq(rc, ROWS[i].code, "row %zu: %d", i, rc);
         cr_assert_str_eq(error.adapter, "policy");
         cr_assert_eq(out.record_count, 0);
@@ -601,23 +601,23 @@ Test(registry, an_ended_version_drops_its_content_and_tells_why)
     cr_assert_eq(v->config_bytes, 0);
     cr_assert_str_eq(v->base_model, "");
     heddle_error_t reason;
-    cr_assert(registry_reason(policy(), v, &reason));
+    cr_assert(decision_end_reason(policy(), v, &reason));
     cr_assert_eq(reason.code, HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(reason.message, "because");
     cr_assert_str_eq(reason.worker, "w1");
     cr_assert_str_eq(reason.phase, "fetch");
     cr_assert_eq(reason.version, 1);
     publish(2);
-    cr_assert(!registry_reason(policy(), row(2), &reason));
+    cr_assert(!decision_end_reason(policy(), row(2), &reason));
     publish(3);
     end(2, VERSION_SUPERSEDED, 0);
-    cr_assert(registry_reason(policy(), row(2), &reason));
+    cr_assert(decision_end_reason(policy(), row(2), &reason));
     cr_assert_not_null(strstr(reason.message, "newer version"));
     decide(3);
     publish(4);
     decide(4);
     end(3, VERSION_RETIRED, 0);
-    cr_assert(registry_reason(policy(), row(3), &reason));
+    cr_assert(decision_end_reason(policy(), row(3), &reason));
     cr_assert_not_null(strstr(reason.message, "retired"));
 }
 
@@ -655,7 +655,7 @@ Test(registry, what_is_forgotten_is_a_record_of_the_same_turn)
     for (uint64_t v = 1; v <= LIMIT_HISTORY; v++) come_and_go(v);
     publish(LIMIT_HISTORY + 1);
     cr_assert_eq(policy()->ended_count, LIMIT_HISTORY);
-    registry_decide_end(policy(), row(LIMIT_HISTORY + 1), VERSION_FAILED, NULL, now, &out);
+    decision_end_version(policy(), row(LIMIT_HISTORY + 1), VERSION_FAILED, NULL, now, &out);
     cr_assert_eq(out.record_count, 2);
     cr_assert(out.records[0].kind == RECORD_STATE && out.records[0].version == LIMIT_HISTORY + 1);
     cr_assert(out.records[1].kind == RECORD_FORGET && out.records[1].version == 1);
@@ -673,7 +673,7 @@ Test(registry, a_version_that_ends_when_younger_ones_are_history_is_forgotten_at
     uint64_t last = LIMIT_HISTORY + 2;
     publish(last);
     decide(last);
-    registry_decide_end(policy(), row(1), VERSION_RETIRED, NULL, now, &out);
+    decision_end_version(policy(), row(1), VERSION_RETIRED, NULL, now, &out);
     cr_assert(out.record_count == 2 && out.records[1].kind == RECORD_FORGET && out.records[1].version == 1);
     commit();
     cr_assert_eq(policy()->ended_count, LIMIT_HISTORY);
@@ -734,13 +734,13 @@ Test(registry, one_writer)
     cr_assert_eq(out.records[0].kind, RECORD_WRITER);
     commit();
     cr_assert_eq(policy()->writer.token, 6);
-    registry_decide_close(policy(), now, &out);
+    writer_decide_close(policy(), now, &out);
     commit();
     cr_assert_null(policy(), "nothing was published: the name goes with its writer");
     cr_assert_eq(try_open("other", 8, 2, false, true), HEDDLE_OK);
     commit();
     publish(1);
-    registry_decide_close(policy(), now, &out);
+    writer_decide_close(policy(), now, &out);
     commit();
     cr_assert_eq(policy()->writer.token, 0);
     cr_assert_str_eq(policy()->writer.name, "");
@@ -796,7 +796,7 @@ static int try_activate(act_t a)
                         .has_source = a.source,
                         .has_staged = a.staged,
                         .dry_run = a.dry};
-    return registry_decide_activate(&reg, a.adapter ? a.adapter : "policy", &by, now, &out, &done, &error);
+    return decision_by_hand(&reg, a.adapter ? a.adapter : "policy", &by, now, &out, &done, &error);
 }
 
 static int activate(uint64_t version)

@@ -579,13 +579,13 @@ UNUSED static size_t rig_track_count(void)
 }
 UNUSED static const char *rig_state(uint64_t v)
 {
-    return rollout_state(&R.b->rollout, rig_adapter(), rig_version(v));
+    return summary_state(&R.b->rollout, rig_adapter(), rig_version(v));
 }
 UNUSED static const char *rig_copy_state(uint64_t v, const char *worker)
 {
-    const track_t *t = rollout_track(&R.b->rollout, "policy", v);
-    const copy_row_t *c = t ? track_copy(t, worker) : NULL;
-    return c ? copy_state_name(copy_shown(c, rig_adapter(), v)) : "";
+    const track_t *t = track_find(&R.b->rollout, "policy", v);
+    const copy_row_t *c = t ? copy_find(t, worker) : NULL;
+    return c ? copy_state_name(summary_copy_state(c, rig_adapter(), v)) : "";
 }
 
 /* ---- a slow one among them ---- */

@@ -451,7 +451,7 @@ Test(rollout, a_version_that_ends_behind_many_newer_ones_gives_its_region_back)
     cr_assert_eq(R.sent[MSG_RELEASE], ROLLOUT_ENDED_TRACKS + 3);
     rig_pass(1000);
     for (uint64_t d = 20; d <= 22; d++) rig_publish(T, (rig_publish_t){.digest = d});
-    cr_assert_null(rollout_track(&R.b->rollout, "policy", 1), "and is forgotten then");
+    cr_assert_null(track_find(&R.b->rollout, "policy", 1), "and is forgotten then");
 }
 
 Test(rollout, of_many_versions_few_are_tracked)
@@ -625,7 +625,7 @@ static void progress(uint64_t peer, const char *adapter, uint64_t version, uint6
 Test(rollout, progress)
 {
     publish_to(1, (rig_publish_t){0});
-    const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1");
+    const copy_row_t *c = copy_find(track_find(&R.b->rollout, "policy", 1), "w1");
     progress(W1, "policy", 1, 0, 0);
     cr_assert_eq(c->state, COPY_FETCHING);
     progress(W1, "policy", 1, 100, 5000);

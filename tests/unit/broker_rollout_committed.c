@@ -185,7 +185,7 @@ Test(committed, a_late_joiner_fetches_from_holders)
     rig_staged(W3, 1, 1);
     cr_assert_eq(rig_last(W3, MSG_COMMIT)->commit.decision, 1);
     rig_active(W3, 1, 1, 1);
-    const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w3");
+    const copy_row_t *c = copy_find(track_find(&R.b->rollout, "policy", 1), "w3");
     cr_assert_eq(c->served_count, 1);
     cr_assert_str_eq(c->served[0].name, "trainer");
     cr_assert_eq(c->served[0].bytes, 5000);
@@ -479,8 +479,8 @@ Test(committed, a_later_version_reaches_what_it_overtook)
     rig_publish(T, (rig_publish_t){.digest = 2});
     rig_staged(W1, 2, 2); /* decided before w1 switched to 1 */
     rig_active(W1, 2, 2, 2);
-    const track_t *t = rollout_track(&R.b->rollout, "policy", 1);
-    cr_assert(track_copy(t, "w1")->has_reached);
+    const track_t *t = track_find(&R.b->rollout, "policy", 1);
+    cr_assert(copy_find(t, "w1")->has_reached);
 }
 
 Test(committed, a_rollback_moves_no_bytes_and_fetches_where_they_are_missing)
@@ -531,10 +531,10 @@ Test(committed, staged_without_sources_or_names)
     m.staged.sources = from;
     m.staged.source_count = 2;
     rig_frame(W2, &m);
-    const track_t *t = rollout_track(&R.b->rollout, "policy", 1);
-    cr_assert_eq(track_copy(t, "w1")->served_count, 0);
-    cr_assert_eq(track_copy(t, "w2")->served_count, 2);
-    cr_assert_eq(track_copy(t, "w2")->served[0].kind, SOURCE_WORKER);
+    const track_t *t = track_find(&R.b->rollout, "policy", 1);
+    cr_assert_eq(copy_find(t, "w1")->served_count, 0);
+    cr_assert_eq(copy_find(t, "w2")->served_count, 2);
+    cr_assert_eq(copy_find(t, "w2")->served[0].kind, SOURCE_WORKER);
     cr_assert_eq(t->bytes_moved, 15);
 }
 
@@ -554,7 +554,7 @@ Test(committed, sources_are_told_by_name_and_once)
                               .sources = from,
                               .source_count = 5};
     rig_frame(W1, &m);
-    const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1");
+    const copy_row_t *c = copy_find(track_find(&R.b->rollout, "policy", 1), "w1");
     static const struct {
         const char *name;
         source_kind_t kind;
@@ -588,8 +588,8 @@ Test(committed, only_so_many_sources_are_remembered)
                               .sources = from,
                               .source_count = LIMIT_SOURCES + 4};
     rig_frame(W1, &m);
-    const track_t *t = rollout_track(&R.b->rollout, "policy", 1);
-    cr_assert_eq(track_copy(t, "w1")->served_count, LIMIT_SOURCES);
+    const track_t *t = track_find(&R.b->rollout, "policy", 1);
+    cr_assert_eq(copy_find(t, "w1")->served_count, LIMIT_SOURCES);
     cr_assert_eq(t->bytes_moved, LIMIT_SOURCES + 4, "all bytes are counted");
 }
 
@@ -616,7 +616,7 @@ Test(committed, a_wrong_digest_of_a_version_that_it_never_held)
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
     rig_drop_letters();
-    track_t *t = rollout_track(&R.b->rollout, "policy", 1);
+    track_t *t = track_find(&R.b->rollout, "policy", 1);
     track_set_publisher(t, t->publisher, PUBLISHER_WITHOUT); /* a source less: w2 is announced nothing */
     rig_leave(W1);
     R.tokens[W1] = 0;

@@ -73,8 +73,8 @@ Test(keep, holders_share_what_is_kept)
         as_ready(v);
         cr_assert_str_eq(rig_state(2), "kept", "w3 fetches it");
         cr_assert_str_eq(rig_state(v - 2), "kept", "to go back to");
-        const track_t *extra = rollout_track(&R.b->rollout, "policy", 2);
-        const track_t *previous = rollout_track(&R.b->rollout, "policy", v - 2);
+        const track_t *extra = track_find(&R.b->rollout, "policy", 2);
+        const track_t *previous = track_find(&R.b->rollout, "policy", v - 2);
         cr_assert(track_holder_count(extra) == 1 && track_holder_count(previous) >= 1);
         for (uint64_t peer = W1; peer <= W2; peer++) {
             rig_staged(peer, v, v);
@@ -314,7 +314,7 @@ Test(keep, what_somebody_loads_is_not_lost)
     w2_is_slower_from_2_on();
     says_it_fetches(W2, 2, 5000);
     for (uint64_t v = 4; v <= 6; v++) w1_goes_on_to(v);
-    cr_assert_eq(track_holder_count(rollout_track(&R.b->rollout, "policy", 2)), 0);
+    cr_assert_eq(track_holder_count(track_find(&R.b->rollout, "policy", 2)), 0);
     rig_leave(T);
     for (int i = 0; i < 8; i++) {
         says_it_fetches(W2, 2, 5000);

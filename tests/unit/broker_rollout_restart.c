@@ -71,7 +71,7 @@ Test(restart, how_long_a_copy_took_is_restated)
                        .stage_us = 4,
                        .activate_us = 5};
     rejoin(W1, "w1", 0, 0, &held, 1);
-    const copy_row_t *c = track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1");
+    const copy_row_t *c = copy_find(track_find(&R.b->rollout, "policy", 1), "w1");
     cr_assert(c->connect_us == 1 && c->fetch_us == 2 && c->verify_us == 3);
     cr_assert(c->stage_us == 4 && c->activate_us == 5);
 }
@@ -88,12 +88,12 @@ Test(restart, the_age_of_what_is_held_is_restated)
         {.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1), .age_us = 700000},
         {.adapter = "policy", .version = 2, .state = HELD_STAGED, .digest = rig_digest(2), .age_us = 300000}};
     rejoin(W1, "w1", 1, 1, held, 2);
-    cr_assert_eq(track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1")->since_ms, R.now.wall_ms - 700);
-    cr_assert_eq(track_copy(rollout_track(&R.b->rollout, "policy", 2), "w1")->since_ms, R.now.wall_ms - 300);
+    cr_assert_eq(copy_find(track_find(&R.b->rollout, "policy", 1), "w1")->since_ms, R.now.wall_ms - 700);
+    cr_assert_eq(copy_find(track_find(&R.b->rollout, "policy", 2), "w1")->since_ms, R.now.wall_ms - 300);
     held[0].state = HELD_KEPT;
     rejoin(W1, "w1", 1, 1, held, 1);
     cr_assert_str_eq(rig_copy_state(1, "w1"), "committed");
-    cr_assert_eq(track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1")->since_ms, R.now.wall_ms,
+    cr_assert_eq(copy_find(track_find(&R.b->rollout, "policy", 1), "w1")->since_ms, R.now.wall_ms,
                  "it was kept, and is to be switched to now");
 }
 
@@ -140,8 +140,8 @@ Test(restart, who_went_back_past_a_version_has_not_reached_it)
     msg_held_t held[] = {{.adapter = "policy", .version = 1, .state = HELD_ACTIVE, .digest = rig_digest(1)},
                          {.adapter = "policy", .version = 2, .state = HELD_KEPT, .digest = rig_digest(2)}};
     rejoin(W1, "w1", 3, 1, held, 2);
-    cr_assert(track_copy(rollout_track(&R.b->rollout, "policy", 1), "w1")->has_reached);
-    cr_assert(!track_copy(rollout_track(&R.b->rollout, "policy", 2), "w1")->has_reached);
+    cr_assert(copy_find(track_find(&R.b->rollout, "policy", 1), "w1")->has_reached);
+    cr_assert(!copy_find(track_find(&R.b->rollout, "policy", 2), "w1")->has_reached);
 }
 
 Test(restart, restated_bytes_are_believed_by_digest_only)
@@ -287,8 +287,8 @@ Test(restart, ended_tracks_are_bounded)
     publish_to(1, (rig_publish_t){0});
     for (uint64_t v = 2; v < 40; v++) rig_publish(T, (rig_publish_t){.digest = v});
     cr_assert_leq(rig_track_count(), ROLLOUT_ENDED_TRACKS + 2); /* one staging, one waits */
-    cr_assert_not_null(rollout_track(&R.b->rollout, "policy", 39));
-    cr_assert_null(rollout_track(&R.b->rollout, "policy", 2));
+    cr_assert_not_null(track_find(&R.b->rollout, "policy", 39));
+    cr_assert_null(track_find(&R.b->rollout, "policy", 2));
     cr_assert_str_eq(rig_state(2), "superseded");
 }
 

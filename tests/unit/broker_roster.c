@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which workers the broker remembers over a restart, and what it says of those that do not return. */
-#include "broker/questions/json_parts.h"
+#include "broker/rollout/active.h"
 #include "broker_rig.h"
 
 TestSuite(roster, .init = rig_start, .fini = rig_stop);
@@ -130,7 +130,7 @@ Test(roster, how_far_behind_a_lost_one_is)
     const member_t *m = member("w2");
     const adapter_row_t *a = rig_adapter();
     cr_assert(m && m->state == MEMBER_LOST && m->subs[0].version == 3);
-    cr_assert_eq(sub_lag(a, m, &m->subs[0]), 1, "%llu", (unsigned long long)sub_lag(a, m, &m->subs[0]));
+    cr_assert_eq(active_lag(a, m, &m->subs[0]), 1, "%llu", (unsigned long long)active_lag(a, m, &m->subs[0]));
 }
 
 /* A refusal of the store would put off the decision with the records of workers. */

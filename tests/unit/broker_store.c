@@ -368,11 +368,11 @@ static void live_through(store_t *s, registry_t *r)
         for (uint64_t v = first; v < first + AT_ONCE; v++)
             *outbox_record(&out, RECORD_VERSION, "policy", now) = version_record("policy", v);
         happen(s, r, &out);
-        registry_decide_active(a, registry_version(a, first), SCOPE_EVERYONE, now, &out);
+        decision_by_rule(a, registry_version(a, first), SCOPE_EVERYONE, now, &out);
         happen(s, r, &out);
         for (uint64_t v = first + 1; v < first + AT_ONCE; v++)
-            registry_decide_end(a, registry_version(a, v), VERSION_SUPERSEDED, NULL, now, &out);
-        if (before) registry_decide_end(a, before, VERSION_RETIRED, NULL, now, &out);
+            decision_end_version(a, registry_version(a, v), VERSION_SUPERSEDED, NULL, now, &out);
+        if (before) decision_end_version(a, before, VERSION_RETIRED, NULL, now, &out);
         happen(s, r, &out);
     }
     outbox_fini(&out);

@@ -390,11 +390,11 @@ Test(txn, a_version_that_is_forgotten_has_no_row_in_its_track)
     R.is_late = false;
     publish(1);
     publish(2);
-    const track_t *t = adapter_track(rollout_adapter(&R.b->rollout, "policy"), 1);
+    const track_t *t = track_of(tracks_adapter(&R.b->rollout, "policy"), 1);
     cr_assert(t && t->row && t->row->state == VERSION_SUPERSEDED);
     outbox_record(R.b->out, RECORD_FORGET, "policy", R.now)->version = 1;
     cr_assert_eq(broker_commit(R.b, &(txn_t){.kind = TXN_OWN}, R.now, &error), HEDDLE_OK);
-    t = adapter_track(rollout_adapter(&R.b->rollout, "policy"), 1);
+    t = track_of(tracks_adapter(&R.b->rollout, "policy"), 1);
     cr_assert(!t || !t->row);
     rig_pass(100);
 }

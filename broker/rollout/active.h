@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/rollout/active.h (PURE): which version is active for a worker, and how far the worker is from it:
+ * current, lag, and since when it serves an earlier choice.  Follows from the adapter's registry row and the
+ * worker's subscription; no state, one thread. */
+#ifndef BROKER_ACTIVE_H
+#define BROKER_ACTIVE_H
+
+#include "broker/membership.h"
+#include "broker/registry/registry.h"
+
+/* The version that the latest decision names, if its scope has the worker. */
+uint64_t active_for(const adapter_row_t *a, const member_t *member);
+/* The worker serves it, and reported so after it was chosen: an earlier report does not count, because the
+ * worker may have been switching to another one since.  False where there is no active version (a may be
+ * NULL: never published to). */
+bool active_is_served(const adapter_row_t *a, const member_t *member, const member_sub_t *sub);
+/* How many versions it is behind: 0 where it serves the active one or nothing is active, else the versions
+ * that were chosen after the one it serves, each counted once however often it was named; 1 where it serves
+ * nothing. */
+uint64_t active_lag(const adapter_row_t *a, const member_t *m, const member_sub_t *sub);
+/* Since when what it serves is not the active version: the first later choice. */
+uint64_t active_stale_ms(const adapter_row_t *a, const member_sub_t *sub);
+
+#endif
