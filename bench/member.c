@@ -130,7 +130,7 @@ int member_main(int argc, char **argv)
         int (*run)(int argc, char **argv);
     } ROLES[] = {{"program", be_program},
                  {"worker", be_worker},
-                 {"receiver", receiver_main},
+                 {"receiver", socket_receiver},
                  {"tap", tap_main}};
     child_follow_parent();
     prctl(PR_SET_NAME, argc > 2 ? argv[2] : ""); /* for ps, top and perf */

@@ -37,7 +37,7 @@ static bool read_all(int fd, void *into, size_t bytes)
     return true;
 }
 
-int receiver_main(int argc, char **argv)
+int socket_receiver(int argc, char **argv)
 {
     int fd = argc == 1 ? tcp_dial("127.0.0.1", (uint16_t)atoi(argv[0])) : -1;
     static uint64_t leaves[STEP_BYTES / LIMIT_PAGE_BYTES];

@@ -13,6 +13,6 @@ typedef struct {
 } socket_head_t;
 
 /* argv[0]: the port. */
-int receiver_main(int argc, char **argv);
+int socket_receiver(int argc, char **argv);
 
 #endif

@@ -64,7 +64,7 @@ void on_forget(const call_t *c)
     heddle_error_t error;
     json_t *body = NULL;
     if (b->txn.is_open && !q->dry_run) {
-        broker_defer(c);
+        txn_defer(c);
         return;
     }
     int rc = check(b, q->name, c->now, &a, &error);
@@ -73,7 +73,7 @@ void on_forget(const call_t *c)
         broker_refuse(c, &error, 0);
         return;
     }
-    broker_answer(b, c->from, q->req, body);
+    query_answer(b, c->from, q->req, body);
     json_decref(body);
     if (q->dry_run) return;
     record_t *rec = outbox_record(b->out, RECORD_FLOOR, q->name, c->now);
@@ -82,10 +82,10 @@ void on_forget(const call_t *c)
     rec = outbox_record(b->out, RECORD_ADAPTER_FORGET, q->name, c->now);
     rec->by = q->by && *q->by ? q->by : "unknown";
     txn_t txn = {.kind = TXN_FORGET, .asker = c->asker, .deadline_us = c->deadline_us};
-    broker_commit(b, &txn, c->now, &error);
+    txn_commit(b, &txn, c->now, &error);
 }
 
-void broker_end_adapter(broker_t *b, const record_t *rec, instant_t now)
+void forget_adapter(broker_t *b, const record_t *rec, instant_t now)
 {
     const adapter_row_t *a = registry_adapter(&b->registry, rec->adapter);
     heddle_error_t error;
@@ -96,6 +96,6 @@ void broker_end_adapter(broker_t *b, const record_t *rec, instant_t now)
     error_fail(&error, HEDDLE_ERR_NOT_FOUND, "%s was forgotten, by %.100s", a->name, rec->by);
     error_where(&error, a->name, 0, NULL, NULL);
     error_hint(&error, "`heddle adapters` lists what there is");
-    broker_refuse_questions(b, a->name, &error);
+    query_refuse(b, a->name, &error);
     tracks_forget(&b->rollout, a->name);
 }

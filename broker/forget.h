@@ -11,6 +11,6 @@
 
 void on_forget(const call_t *c);
 /* Before an ADAPTER_FORGET record is applied: what refers to the adapter's rows goes. */
-void broker_end_adapter(broker_t *b, const record_t *rec, instant_t now);
+void forget_adapter(broker_t *b, const record_t *rec, instant_t now);
 
 #endif

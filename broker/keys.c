@@ -23,7 +23,7 @@ void broker_refused_key(broker_t *b, const char *public_key, instant_t now)
     if (text && b->io.warn) b->io.warn(b->io.self, "keys.refused", text);
 }
 
-void broker_deny(const call_t *c, const char *proved, heddle_error_t *error)
+void keys_deny(const call_t *c, const char *proved, heddle_error_t *error)
 {
     msg_type_t type = c->m->type;
     c->b->denied++;
@@ -47,7 +47,7 @@ void broker_deny(const call_t *c, const char *proved, heddle_error_t *error)
 }
 
 /* Another key may not replace a live worker: otherwise any worker's key could take over any name. */
-bool broker_may_take_name(const call_t *c, const member_t *holder)
+bool keys_may_take_name(const call_t *c, const member_t *holder)
 {
     heddle_error_t error;
     if (!c->key || !member_is_ready(holder) || auth_is_admin(c->key)) return true;
@@ -85,16 +85,16 @@ static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
         msg_from_error(&error, 0, (msg_type_t)0, &m);
         m.error.token = member->token;
         outbox_send(b->out, member->peer, &m);
-        broker_end_member(b, member, END_SHUT_OUT, now); /* the next one is at i */
+        sessions_end_member(b, member, END_SHUT_OUT, now); /* the next one is at i */
         count++;
     }
     broker_peer_t *peer, *next;
     HASH_ITER(hh, b->peers, peer, next)
-    if (is_of(peer, key->public_key)) broker_end_peer(b, peer);
+    if (is_of(peer, key->public_key)) sessions_end_peer(b, peer);
     return count;
 }
 
-void broker_apply_key(broker_t *b, const record_t *rec, instant_t now)
+void keys_apply(broker_t *b, const record_t *rec, instant_t now)
 {
     const auth_key_t *key = auth_key(&b->auth, rec->public_key);
     strangers_forget(&b->refused, rec->public_key);
@@ -109,7 +109,7 @@ void broker_apply_key(broker_t *b, const record_t *rec, instant_t now)
 
 /* ---- questions ---- */
 
-void broker_answer_key(broker_t *b, const txn_t *txn)
+void keys_answer(broker_t *b, const txn_t *txn)
 {
     heddle_error_t error;
     json_t *body = NULL;
@@ -118,7 +118,7 @@ void broker_answer_key(broker_t *b, const txn_t *txn)
                            .kept_roles = txn->kept_roles,
                            .ended_sessions = txn->ended_sessions};
     if (answer_key(key, &change, &body, &error)) broker_refuse_asker(b, &txn->asker, &error, 0);
-    else broker_answer(b, txn->asker.peer, txn->asker.req, body);
+    else query_answer(b, txn->asker.peer, txn->asker.req, body);
     json_decref(body);
 }
 
@@ -135,7 +135,7 @@ bool on_keys(const call_t *c)
         error_hint(&error, "start it without --insecure");
         broker_refuse(c, &error, 0);
     } else if (c->b->txn.is_open) {
-        broker_defer(c);
+        txn_defer(c);
     } else {
         txn_t txn = {.kind = TXN_KEY, .asker = c->asker, .deadline_us = c->deadline_us};
         const msg_query_t *q = &c->m->query;
@@ -154,7 +154,7 @@ bool on_keys(const call_t *c)
          * the end of that session. */
         if (!rc && key && !txn.has_changed) txn.ended_sessions = cut_off(c->b, key, c->now);
         if (rc) broker_refuse(c, &error, 0);
-        else broker_commit(c->b, &txn, c->now, &error);
+        else txn_commit(c->b, &txn, c->now, &error);
     }
     return true;
 }
@@ -185,5 +185,5 @@ int broker_admit_admin(broker_t *b, const char *public_key, const char *name, in
     }
     if (b->txn.is_open) return error_fail(error, HEDDLE_ERR_AGAIN, "an earlier record is not confirmed yet");
     int rc = auth_decide_add(&b->auth, &ask, now, b->out, &changed, error);
-    return rc ? rc : broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, error);
+    return rc ? rc : txn_commit(b, &(txn_t){.kind = TXN_OWN}, now, error);
 }

@@ -9,13 +9,13 @@
 
 /* The connection's key may not say this; *error has auth_check's word of a live key.  Of a revoked or unknown
  * key only HELLO is answered: everything else is dropped. */
-void broker_deny(const call_t *c, const char *proved, heddle_error_t *error);
+void keys_deny(const call_t *c, const char *proved, heddle_error_t *error);
 /* A worker's name is its key's while the worker lives: false where that was said. */
-bool broker_may_take_name(const call_t *c, const member_t *holder);
+bool keys_may_take_name(const call_t *c, const member_t *holder);
 bool on_keys(const call_t *c); /* false: the question is for a page, or not about keys */
 /* A KEY record was applied. */
-void broker_apply_key(broker_t *b, const record_t *rec, instant_t now);
+void keys_apply(broker_t *b, const record_t *rec, instant_t now);
 /* The answer to the question that the transaction was for. */
-void broker_answer_key(broker_t *b, const txn_t *txn);
+void keys_answer(broker_t *b, const txn_t *txn);
 
 #endif

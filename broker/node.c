@@ -169,7 +169,7 @@ void broker_send_outbox(broker_t *b)
         }
     }
     outbox_clear(b->out);
-    if (b->ending_count) broker_forget_ending(b);
+    if (b->ending_count) sessions_forget_ending(b);
 }
 
 /* ---- what an event leads to ---- */
@@ -219,7 +219,7 @@ void broker_decide(broker_t *b, instant_t now)
             /* In a transaction of its own: a refusal of it must not put off a decision. */
             if (!b->out->record_count) roster_decide(b, now);
             txn_t own = {.kind = TXN_OWN};
-            if (b->out->record_count && broker_commit(b, &own, now, &error) == HEDDLE_OK) continue;
+            if (b->out->record_count && txn_commit(b, &own, now, &error) == HEDDLE_OK) continue;
         }
         broker_send_outbox(b);
         b->has_news = true;
@@ -232,7 +232,7 @@ void broker_go_on(broker_t *b, instant_t now)
 {
     broker_decide(b, now);
     while (b->waiting && !b->txn.is_open && b->state != BROKER_BROKEN) {
-        broker_handle_waiting(b, now);
+        txn_handle_waiting(b, now);
         broker_decide(b, now);
     }
 }
@@ -297,14 +297,14 @@ static void on_publish(const call_t *c)
     int rc = publish_decide(m, &by, b->out, &published, &error);
     if (rc == HEDDLE_ERR_FENCED) {
         b->members.fenced_count++;
-        broker_tell_fenced(b, &c->asker, m->token, c->peer->name, NULL);
+        sessions_send_fenced(b, &c->asker, m->token, c->peer->name, NULL);
     } else if (rc) {
         bool may_change = rc == HEDDLE_ERR_UNAVAILABLE && error.retriable; /* when the broker has settled */
         uint64_t wait_us = rollout_settling_us(&b->rollout, &b->members, c->now.us);
         broker_refuse(c, &error, may_change ? wait_us / 1000 + 1 : 0);
     } else {
         txn_t txn = {.kind = TXN_PUBLISH, .asker = c->asker, .deadline_us = c->deadline_us};
-        rc = broker_commit(b, &txn, c->now, &error);
+        rc = txn_commit(b, &txn, c->now, &error);
         step_t step = broker_step(b, c->now);
         if (!rc && !published.is_new && is_writer) { /* no record: it is there already */
             report_republished(&step, sender, published.version);
@@ -399,7 +399,7 @@ void broker_handle(call_t *c)
         const char *proved = b->io.key(b->io.self, c->from);
         c->key = proved ? auth_key(&b->auth, proved) : NULL;
         if (!auth_is_live(c->key) || auth_check(c->key, m, &error) != HEDDLE_OK) {
-            broker_deny(c, proved, &error);
+            keys_deny(c, proved, &error);
             return;
         }
     }
@@ -416,14 +416,14 @@ void broker_handle(call_t *c)
     /* Requests that decide something wait while a transaction is open.  Reports of workers do not: they
      * change soft state alone. */
     if (route->decides && b->txn.is_open) {
-        broker_defer(c);
+        txn_defer(c);
         return;
     }
 
     if (route->needs >= NEEDS_TOKEN) {
         c->member = membership_by_token(&b->members, m->heartbeat.token);
         if (!c->member || c->member->peer != c->from) {
-            broker_stale_token(c, m->heartbeat.token);
+            sessions_stale_token(c, m->heartbeat.token);
             return;
         }
         if (route->needs == NEEDS_WORKER && c->member->role != ROLE_WORKER) {
@@ -520,9 +520,9 @@ void broker_tick(broker_t *b, instant_t now)
     membership_tick(&b->members, now);
     member_t *lapsed;
     while ((lapsed = membership_lapsed(&b->members, now.us)) != NULL)
-        broker_end_member(b, lapsed, END_LAPSED, now);
+        sessions_end_member(b, lapsed, END_LAPSED, now);
     roster_end_grace(b, now);
-    broker_end_late_waiting(b, now);
+    txn_end_late_waiting(b, now);
     if (b->retry_us && now.us >= b->retry_us && !b->txn.is_open) {
         b->retry_us = 0;
         if (b->state == BROKER_READ_ONLY) {
@@ -531,7 +531,7 @@ void broker_tick(broker_t *b, instant_t now)
             heddle_error_t error;
             record_t *rec = outbox_record(b->out, RECORD_EPOCH, "", now);
             rec->epoch = b->registry.epoch;
-            broker_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
+            txn_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
         }
         if (b->state == BROKER_READY) rollout_stir(&b->rollout);
     }
@@ -556,13 +556,13 @@ uint64_t broker_flush(broker_t *b, instant_t now)
 {
     owner_check(&b->owner);
     if (b->state == BROKER_BROKEN) return CLOCK_NEVER;
-    if (b->pending.rows) broker_answer_pending(b, now);
+    if (b->pending.rows) query_answer_pending(b, now);
     step_t step = broker_step(b, now);
     orders_flush(&step);
     broker_send_outbox(b);
     uint64_t next = clock_earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
     next = clock_earlier(next, pending_deadline(&b->pending));
-    next = clock_earlier(next, broker_waiting_deadline(b));
+    next = clock_earlier(next, txn_waiting_deadline(b));
     if (b->txn.is_open) return next;
     return clock_earlier(next, b->retry_us ? b->retry_us : roster_deadline(b));
 }

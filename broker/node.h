@@ -17,8 +17,9 @@
  *   registry/      adapters, versions, decisions; the store    rollout/     copies, rules, plans
  *   questions/     what `heddle` asks, and the JSON of the answers
  *
- * Functions are named `broker_`: client/node.h is in the same programs.  Nothing blocks but io.commit, with a
- * store that confirms at once.  One thread. */
+ * Functions are named `broker_`: client/node.h is in the same programs.  They are in node.c, but for what
+ * takes records (broker_load, broker_committed: txn.c) and what keys allow (keys.c).  Nothing blocks but
+ * io.commit, with a store that confirms at once.  One thread. */
 #ifndef BROKER_NODE_H
 #define BROKER_NODE_H
 

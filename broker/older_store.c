@@ -128,7 +128,7 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
     h->is_full |= !decision_raise_floor(&b->registry, adapter, version, decision, h->c->now, b->out);
 }
 
-void broker_note_recovered(broker_t *b, recovery_t *r, instant_t now)
+void older_store_note(broker_t *b, recovery_t *r, instant_t now)
 {
     b->raised.epochs += r->epochs;
     b->raised.numbers += r->numbers;
@@ -182,14 +182,14 @@ static bool record_numbers(recovering_t *h)
     }
     if (!b->out->record_count) return true;
     if (b->txn.is_open) {
-        broker_defer(c);
+        txn_defer(c);
         return false;
     }
     txn_t txn = {.kind = TXN_NUMBERS,
                  .asker = c->asker,
                  .deadline_us = c->deadline_us,
                  .retry_ms = b->opts.lease_ms / 4,
-                 .frame = save_frame(c)};
+                 .frame = txn_save_frame(c)};
     if (!txn.frame) {
         b->out->record_count = 0;
         return false;
@@ -199,7 +199,7 @@ static bool record_numbers(recovering_t *h)
     r->back.others += take_items(r->back.text, sizeof r->back.text, buf_text(&h->back));
     txn.frame->recovery = *r;
     txn.frame->recovery.is_whole = !h->is_full;
-    broker_commit(b, &txn, c->now, &error);
+    txn_commit(b, &txn, c->now, &error);
     return false;
 }
 
@@ -238,7 +238,7 @@ static bool finish(recovering_t *h)
 }
 
 /* A JOIN that was handled again after its numbers were recorded is not compared a second time. */
-bool broker_recover_join(const call_t *c)
+bool older_store_check_join(const call_t *c)
 {
     const msg_join_t *join = &c->m->join;
     if (c->again && c->again->recovery.is_whole) return true;
@@ -261,7 +261,7 @@ bool broker_recover_join(const call_t *c)
     return finish(&h);
 }
 
-bool broker_recover_open(const call_t *c)
+bool older_store_check_open(const call_t *c)
 {
     const msg_open_t *open = &c->m->open;
     if (c->again && c->again->recovery.is_whole) return true;

@@ -20,9 +20,9 @@
 #include "broker/call.h"
 
 /* True: the store knows as much as the member; go on.  False: it was refused, or is handled again later. */
-bool broker_recover_join(const call_t *c);
-bool broker_recover_open(const call_t *c);
+bool older_store_check_join(const call_t *c);
+bool older_store_check_open(const call_t *c);
 /* The numbers are recorded: `status` says so, and an event, once for all transactions of a request. */
-void broker_note_recovered(broker_t *b, recovery_t *r, instant_t now);
+void older_store_note(broker_t *b, recovery_t *r, instant_t now);
 
 #endif

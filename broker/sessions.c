@@ -36,19 +36,19 @@ static void forget_peer(broker_t *b, broker_peer_t *peer)
     b->idle_count--;
     b->ending_count -= peer->is_ending;
     pending_drop_peer(&b->pending, peer->peer);
-    broker_forget_waiting(b, peer->peer);
+    txn_forget_waiting(b, peer->peer);
     HASH_DEL(b->peers, peer);
     b->io.forget(b->io.self, peer->peer);
     free(peer);
 }
 
-void broker_end_peer(broker_t *b, broker_peer_t *peer)
+void sessions_end_peer(broker_t *b, broker_peer_t *peer)
 {
     b->ending_count += !peer->is_ending;
     peer->is_ending = true;
 }
 
-void broker_forget_ending(broker_t *b)
+void sessions_forget_ending(broker_t *b)
 {
     broker_peer_t *peer, *next;
     HASH_ITER(hh, b->peers, peer, next)
@@ -65,7 +65,7 @@ static broker_peer_t *add_peer(broker_t *b, uint64_t number)
         HASH_ITER(hh, b->peers, one, next)
         {
             if (one->token || (silent && one->heard_us >= silent->heard_us)) continue;
-            if (!pending_has_peer(&b->pending, one->peer) && !broker_has_waiting(b, one->peer)) silent = one;
+            if (!pending_has_peer(&b->pending, one->peer) && !txn_has_waiting(b, one->peer)) silent = one;
         }
         if (silent) forget_peer(b, silent);
     }
@@ -153,7 +153,8 @@ static bool has_role(const call_t *c, role_t role)
     return false;
 }
 
-void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name, const member_t *by)
+void sessions_send_fenced(broker_t *b, const asker_t *to, uint64_t token, const char *name,
+                          const member_t *by)
 {
     heddle_error_t error;
     if (by)
@@ -170,7 +171,7 @@ void broker_tell_fenced(broker_t *b, const asker_t *to, uint64_t token, const ch
     outbox_send(b->out, to->peer, &m);
 }
 
-void broker_stale_token(const call_t *c, uint64_t token)
+void sessions_stale_token(const call_t *c, uint64_t token)
 {
     broker_t *b = c->b;
     /* A stale token changes nothing, and is counted. */
@@ -178,7 +179,7 @@ void broker_stale_token(const call_t *c, uint64_t token)
     member_t *worker = c->peer->role == ROLE_WORKER ? membership_worker(&b->members, c->peer->name) : NULL;
     b->members.fenced_count++;
     if (worker) membership_note_rival(worker, token);
-    broker_tell_fenced(b, &c->asker, token, c->peer->name, NULL);
+    sessions_send_fenced(b, &c->asker, token, c->peer->name, NULL);
 
     /* A fenced process may go on sending, and another process may send any number.  So there is an event for
      * tokens of this broker alone, once for each, and for one connection once a minute at most. */
@@ -213,7 +214,7 @@ static void end_replaced(broker_t *b, const admitted_t *admitted, instant_t now)
     const broker_peer_t *old = broker_peer(b, peer);
     char name[HEDDLE_NAME_MAX + 1];
     error_text(name, sizeof name, old ? old->name : by->name);
-    broker_tell_fenced(b, &(asker_t){.peer = peer}, token, name, by);
+    sessions_send_fenced(b, &(asker_t){.peer = peer}, token, name, by);
     event_type_t type = by->role == ROLE_WORKER ? EVENT_WORKER_FENCED : EVENT_WRITER_FENCED;
     event_row_t *e =
         events_add(&b->events, type, by->role == ROLE_PUBLISHER ? by->subs[0].adapter : NULL, 0, name, now);
@@ -247,12 +248,12 @@ static bool ping(broker_t *b, uint64_t peer, uint64_t nonce)
 }
 
 /* A send is the only way to find out that a connection has ended: ZeroMQ reports it then, and not before. */
-void broker_probe(broker_t *b, member_t *member)
+void sessions_probe(broker_t *b, member_t *member)
 {
     if (ping(b, member->peer, member->token)) member->is_gone = true;
 }
 
-bool broker_is_gone(broker_t *b, uint64_t peer) { return ping(b, peer, 0); }
+bool sessions_is_gone(broker_t *b, uint64_t peer) { return ping(b, peer, 0); }
 
 static void send_welcome(const call_t *c, const member_t *member, msg_welcome_t *welcome)
 {
@@ -273,7 +274,7 @@ static void end_former(const call_t *c, role_t role, const char *key)
     member_t *former = c->peer->token ? membership_by_token(&c->b->members, c->peer->token) : NULL;
     if (!former) return;
     const char *former_key = former->role == ROLE_WORKER ? former->name : former->subs[0].adapter;
-    if (former->role != role || strcmp(former_key, key)) broker_end_member(c->b, former, END_LEFT, c->now);
+    if (former->role != role || strcmp(former_key, key)) sessions_end_member(c->b, former, END_LEFT, c->now);
 }
 
 /* ---- peers ---- */
@@ -325,20 +326,20 @@ void on_join(const call_t *c)
     admitted_t admitted;
     if (!has_role(c, ROLE_WORKER)) return;
     if (is_being_forgotten(b, join)) {
-        broker_defer(c);
+        txn_defer(c);
         return;
     }
     member_t *holder = membership_worker(&b->members, join->name);
-    if (!broker_may_take_name(c, holder)) return;
+    if (!keys_may_take_name(c, holder)) return;
     bool is_anothers = member_is_ready(holder) && memcmp(&holder->life, &c->peer->life, sizeof holder->life);
-    if (is_anothers) broker_probe(b, holder);
+    if (is_anothers) sessions_probe(b, holder);
     if (holder) membership_note_rival(holder, join->prev_token);
     member_hello_t hello = hello_of(c->peer);
     if (membership_decide_join(&b->members, join, &hello, c->now.us, &retry_ms, &error)) {
         broker_refuse(c, &error, retry_ms);
         return;
     }
-    if (!broker_recover_join(c)) return;
+    if (!older_store_check_join(c)) return;
     end_former(c, ROLE_WORKER, join->name);
     arena_t arena = {0};
     msg_welcome_t welcome = {.req = join->req};
@@ -356,7 +357,7 @@ void on_join(const call_t *c)
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "the broker has no memory for what worker %s holds",
                    join->name);
         broker_refuse(c, &error, b->opts.lease_ms);
-        broker_end_member(b, member, END_LEFT, c->now);
+        sessions_end_member(b, member, END_LEFT, c->now);
     } else {
         send_welcome(c, member, &welcome);
         tell_peers(b, member);
@@ -384,7 +385,7 @@ static uint32_t served_by(const msg_open_t *open, uint64_t ret_versions[LIMIT_OP
     return count;
 }
 
-bool broker_is_same_open(const saved_frame_t *saved, const msg_open_t *open)
+bool sessions_is_same_open(const saved_frame_t *saved, const msg_open_t *open)
 {
     msg_t m;
     if (msg_decode(bytes_of(saved->frame, saved->bytes), &m, NULL)) return false;
@@ -393,7 +394,7 @@ bool broker_is_same_open(const saved_frame_t *saved, const msg_open_t *open)
     return is_same;
 }
 
-void broker_note_refused_open(broker_t *b, const saved_frame_t *open)
+void sessions_note_refused(broker_t *b, const saved_frame_t *open)
 {
     msg_t m;
     uint64_t served[LIMIT_OPEN_SERVED + 1];
@@ -420,7 +421,7 @@ void on_open(const call_t *c)
                         holder ? member_silent_ms(holder, c->now.us) : (c->now.us - b->started_us) / 1000};
     int rc = membership_decide_open(&b->members, open, &error);
     if (!rc) rc = writer_check_open(&b->registry, open, &by, &error);
-    if (!rc && !broker_recover_open(c)) return;
+    if (!rc && !older_store_check_open(c)) return;
     by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was recovered */
     if (!rc) rc = writer_decide_open(&b->registry, open, &by, c->now, b->out, &error);
     if (rc) {
@@ -431,8 +432,8 @@ void on_open(const call_t *c)
                  .asker = c->asker,
                  .deadline_us = c->deadline_us,
                  .retry_ms = b->opts.lease_ms / 4,
-                 .frame = save_frame(c)};
-    if (txn.frame) broker_commit(b, &txn, c->now, &error);
+                 .frame = txn_save_frame(c)};
+    if (txn.frame) txn_commit(b, &txn, c->now, &error);
     else b->out->record_count = 0;
 }
 
@@ -506,7 +507,7 @@ static void begin_writer(const call_t *c, uint64_t token)
 }
 
 /* The WRITER record is on disk.  If the publisher is gone by now, its record is closed again. */
-void broker_begin_writer(broker_t *b, uint64_t token, instant_t now)
+void sessions_begin_writer(broker_t *b, uint64_t token, instant_t now)
 {
     const saved_frame_t *r = b->txn.frame;
     call_t c = {.b = b,
@@ -528,7 +529,7 @@ void broker_begin_writer(broker_t *b, uint64_t token, instant_t now)
     }
 }
 
-void broker_note_closed(broker_t *b, const char *adapter, instant_t now)
+void sessions_note_closed(broker_t *b, const char *adapter, instant_t now)
 {
     const adapter_row_t *a = registry_adapter(&b->registry, adapter);
     if (!a || !a->writer.token) return;
@@ -573,7 +574,7 @@ void on_heartbeat(const call_t *c)
 /* ---- ends ---- */
 
 /* The row ends first: it says how, when the copies go, and PEERS no longer names the publisher. */
-void broker_end_member(broker_t *b, member_t *member, member_end_t end, instant_t now)
+void sessions_end_member(broker_t *b, member_t *member, member_end_t end, instant_t now)
 {
     const char *adapter = member->role == ROLE_PUBLISHER ? member->subs[0].adapter : NULL;
     membership_end(&b->members, member, end, now);
@@ -595,13 +596,13 @@ void broker_end_member(broker_t *b, member_t *member, member_end_t end, instant_
     }
 }
 
-void broker_send_bye(broker_t *b, const asker_t *asker, uint64_t token)
+void sessions_send_bye(broker_t *b, const asker_t *asker, uint64_t token)
 {
     msg_t m = {.type = MSG_BYE};
     m.bye = (msg_bye_t){.token = token, .req = asker->req};
     outbox_send(b->out, asker->peer, &m);
     broker_peer_t *peer = broker_peer(b, asker->peer);
-    if (peer) broker_end_peer(b, peer);
+    if (peer) sessions_end_peer(b, peer);
 }
 
 /* The writer's record is closed before BYE is sent, even while the broker settles: a publisher that left
@@ -615,11 +616,11 @@ void on_leave(const call_t *c)
     txn_t txn = {.kind = TXN_LEAVE, .asker = c->asker, .token = c->member->token};
     const char *adapter = c->member->role == ROLE_PUBLISHER ? c->member->subs[0].adapter : "";
     const adapter_row_t *a = registry_adapter(&b->registry, adapter);
-    broker_end_member(b, c->member, END_LEFT, c->now);
+    sessions_end_member(b, c->member, END_LEFT, c->now);
     if (writer_is_session(a, txn.token) && !b->txn.is_open) {
         writer_decide_close(a, c->now, b->out);
-        broker_commit(b, &txn, c->now, &error);
+        txn_commit(b, &txn, c->now, &error);
     } else {
-        broker_send_bye(b, &txn.asker, txn.token);
+        sessions_send_bye(b, &txn.asker, txn.token);
     }
 }

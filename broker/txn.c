@@ -34,8 +34,8 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
     step_t step = broker_step(b, now);
     for (int i = 0; i < b->out->record_count; i++) {
         const record_t *rec = &b->out->records[i];
-        if (rec->kind == RECORD_WRITER && !rec->token) broker_note_closed(b, rec->adapter, now);
-        if (rec->kind == RECORD_ADAPTER_FORGET) broker_end_adapter(b, rec, now);
+        if (rec->kind == RECORD_WRITER && !rec->token) sessions_note_closed(b, rec->adapter, now);
+        if (rec->kind == RECORD_ADAPTER_FORGET) forget_adapter(b, rec, now);
         int rc = FAILPOINT("broker.apply") ? HEDDLE_ERR_NO_MEMORY : broker_load(b, rec);
         if (rc) {
             broker_end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
@@ -54,9 +54,9 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
             rollout_apply(&step, rec);
             break;
         case RECORD_WRITER:
-            if (rec->token) broker_begin_writer(b, rec->token, now);
+            if (rec->token) sessions_begin_writer(b, rec->token, now);
             break;
-        case RECORD_KEY: broker_apply_key(b, rec, now); break;
+        case RECORD_KEY: keys_apply(b, rec, now); break;
         case RECORD_ADAPTER:
         case RECORD_WORKER:
         case RECORD_LOSS:
@@ -117,21 +117,21 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
     case TXN_FORGET: break; /* PUBLISHED, or the report, is in the outbox */
     case TXN_LEAVE:
         b->has_abandoned |= rc != HEDDLE_OK;
-        broker_send_bye(b, &t->asker, t->token);
+        sessions_send_bye(b, &t->asker, t->token);
         is_refused = false;
         break;
     case TXN_ACTIVATE:
-        broker_activation_ended(b, t->question, rc ? error : NULL);
+        query_activation_ended(b, t->question, rc ? error : NULL);
         is_refused = false;
         break;
     case TXN_KEY:
-        if (!rc) broker_answer_key(b, t);
+        if (!rc) keys_answer(b, t);
         break;
     case TXN_NUMBERS:
         if (!rc) {
             /* Greater numbers of members are recorded now.  The request that revealed them is handled
              * again, before all that wait. */
-            broker_note_recovered(b, &t->frame->recovery, now);
+            older_store_note(b, &t->frame->recovery, now);
             DL_PREPEND(b->waiting, t->frame);
             b->waiting_count++;
             b->waiting_bytes += t->frame->bytes;
@@ -139,7 +139,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
         }
         /* fall through */
     case TXN_OPEN:
-        if (rc && b->state == BROKER_READ_ONLY) broker_note_refused_open(b, t->frame);
+        if (rc && b->state == BROKER_READ_ONLY) sessions_note_refused(b, t->frame);
         break;
     }
     if (is_refused) broker_refuse_asker(b, &t->asker, error, t->retry_ms);
@@ -150,7 +150,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
 }
 
 /* Only one transaction is open at a time.  AGAIN: the store answers later, by broker_committed. */
-int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error)
+int txn_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error)
 {
     outbox_t *out = b->out;
     int rc = HEDDLE_OK;
@@ -209,7 +209,7 @@ static saved_frame_t *take(broker_t *b, saved_frame_t *r)
 }
 
 /* The frame is copied, because the request is decoded again when its turn comes. */
-saved_frame_t *save_frame(const call_t *c)
+saved_frame_t *txn_save_frame(const call_t *c)
 {
     heddle_error_t error;
     saved_frame_t *r = malloc(sizeof *r + c->frame.bytes);
@@ -233,7 +233,7 @@ static bool is_asked_again(const saved_frame_t *r, const asker_t *asker)
 }
 
 /* The request waits until the open transaction has ended.  Its sender is alive, so its lease is renewed. */
-void broker_defer(const call_t *c)
+void txn_defer(const call_t *c)
 {
     broker_t *b = c->b;
     heddle_error_t error;
@@ -243,8 +243,8 @@ void broker_defer(const call_t *c)
         membership_heard(&b->members, membership_by_token(&b->members, c->peer->token), c->now.us);
     /* The same OPEN arrives again while its record is being written.  WELCOME then answers the later copy. */
     if (b->txn.kind == TXN_OPEN && is_asked_again(b->txn.frame, &c->asker) &&
-        broker_is_same_open(b->txn.frame, &c->m->open)) {
-        r = save_frame(c);
+        sessions_is_same_open(b->txn.frame, &c->m->open)) {
+        r = txn_save_frame(c);
         if (!r) return;
         free(b->txn.frame);
         b->txn.frame = r;
@@ -259,14 +259,14 @@ void broker_defer(const call_t *c)
         broker_refuse(c, &error, b->opts.lease_ms / 4);
         return;
     }
-    r = save_frame(c);
+    r = txn_save_frame(c);
     if (!r) return;
     DL_APPEND(b->waiting, r);
     b->waiting_count++;
     b->waiting_bytes += r->bytes;
 }
 
-void broker_forget_waiting(broker_t *b, uint64_t peer)
+void txn_forget_waiting(broker_t *b, uint64_t peer)
 {
     saved_frame_t *r, *next;
     DL_FOREACH_SAFE(b->waiting, r, next)
@@ -275,7 +275,7 @@ void broker_forget_waiting(broker_t *b, uint64_t peer)
     }
 }
 
-bool broker_has_waiting(const broker_t *b, uint64_t peer)
+bool txn_has_waiting(const broker_t *b, uint64_t peer)
 {
     const saved_frame_t *r;
     DL_FOREACH(b->waiting, r)
@@ -283,7 +283,7 @@ bool broker_has_waiting(const broker_t *b, uint64_t peer)
     return b->txn.is_open && b->txn.asker.peer == peer;
 }
 
-void broker_handle_waiting(broker_t *b, instant_t now)
+void txn_handle_waiting(broker_t *b, instant_t now)
 {
     saved_frame_t *r = take(b, b->waiting);
     heddle_error_t error;
@@ -329,7 +329,7 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
 
 /* A transaction cannot be taken back, so only its answer is late.  Requests that have not begun are
  * dropped. */
-void broker_end_late_waiting(broker_t *b, instant_t now)
+void txn_end_late_waiting(broker_t *b, instant_t now)
 {
     txn_t *t = &b->txn;
     if (!t->is_open) return;
@@ -346,7 +346,7 @@ void broker_end_late_waiting(broker_t *b, instant_t now)
     }
 }
 
-uint64_t broker_waiting_deadline(const broker_t *b)
+uint64_t txn_waiting_deadline(const broker_t *b)
 {
     const txn_t *t = &b->txn;
     bool has_asker = t->is_open && t->asker.peer && t->deadline_us && !t->is_answered;

@@ -3,9 +3,9 @@
  * the requests that wait meanwhile.
  *
  *   state   event                                  -> next   what happens
- *   idle    broker_commit: confirmed at once       -> idle   apply, replies leave
- *           broker_commit: refused                 -> idle   dropped, the asker gets the error
- *           broker_commit: confirmed later (AGAIN) -> open
+ *   idle    txn_commit: confirmed at once       -> idle   apply, replies leave
+ *           txn_commit: refused                 -> idle   dropped, the asker gets the error
+ *           txn_commit: confirmed later (AGAIN) -> open
  *   open    broker_committed: confirmed            -> idle   apply, replies leave
  *           broker_committed: refused              -> idle   dropped, the asker gets the error
  *           the asker's deadline passes            -> open   it gets an error: the outcome is unknown
@@ -113,19 +113,19 @@ typedef struct txn {
  * the replies left.  AGAIN: it is open, and broker_committed ends it.  Else it was refused: the outbox is
  * empty, the asker was answered, *ret_error says why.  To be called last by a handler: what follows is in
  * the transaction. */
-int broker_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error);
+int txn_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret_error);
 
 /* A copy of the frame in hand; NULL: no memory, and the asker has its error. */
-saved_frame_t *save_frame(const call_t *c);
+saved_frame_t *txn_save_frame(const call_t *c);
 /* It waits until no transaction is open. */
-void broker_defer(const call_t *c);
+void txn_defer(const call_t *c);
 /* Of a connection that is forgotten. */
-void broker_forget_waiting(broker_t *b, uint64_t peer);
-bool broker_has_waiting(const broker_t *b, uint64_t peer);
+void txn_forget_waiting(broker_t *b, uint64_t peer);
+bool txn_has_waiting(const broker_t *b, uint64_t peer);
 /* Handles the first one that waits.  There is one, and no transaction is open. */
-void broker_handle_waiting(broker_t *b, instant_t now);
+void txn_handle_waiting(broker_t *b, instant_t now);
 /* Askers whose deadline has passed are answered. */
-void broker_end_late_waiting(broker_t *b, instant_t now);
-uint64_t broker_waiting_deadline(const broker_t *b);
+void txn_end_late_waiting(broker_t *b, instant_t now);
+uint64_t txn_waiting_deadline(const broker_t *b);
 
 #endif

@@ -207,7 +207,7 @@ int cli_answer(const common_t *c, const char *kind, const heddle_error_t *why, c
     }
     if (c->output == OUTPUT_JSON) print_json(answer);
     else if (!is_signal) {
-        cli_settle_texts(answer);
+        cli_clean_texts(answer);
         render(c, answer);
     }
     json_decref(answer);

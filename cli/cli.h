@@ -101,7 +101,7 @@ const heddle_error_t *cli_error(int rc);
 
 /* Replaces the control characters in all texts: a text from a peer must not drive the user's terminal.  The
  * names of fields stay as they are. */
-void cli_settle_texts(json_t *value);
+void cli_clean_texts(json_t *value);
 /* A member of an object: its text, NULL where it is none; its number, 0 where it is none; whether it is
  * true. */
 const char *cli_string(const json_t *object, const char *key);

@@ -45,7 +45,7 @@ int command_complete(int argc, char **argv)
     json_t *answer = rc ? NULL : json_loads(json, 0, NULL);
     const json_t *list = json_object_get(answer, kind);
     heddle_free(json);
-    cli_settle_texts(answer); /* the shell puts them on the command line */
+    cli_clean_texts(answer); /* the shell puts them on the command line */
     for (size_t i = 0; i < json_array_size(list); i++)
         puts(cli_text(json_array_get(list, i), is_versions ? "version" : "name", s));
     json_decref(answer);

@@ -79,7 +79,7 @@ static void print_event(const common_t *c, json_t *e)
         fflush(stdout);
         return;
     }
-    cli_settle_texts(e);
+    cli_clean_texts(e);
     if (!has_headings) printf(ROW, "SEQ", "AT", "TYPE", "ADAPTER", "WORKER", "DATA", "MESSAGE");
     has_headings = true;
     char s[5][64], where[320] = "-", data[400] = "-", why[600];

@@ -15,7 +15,7 @@
 #include <time.h>
 
 /* At any depth, because only the renderers know which texts they print. */
-void cli_settle_texts(json_t *value)
+void cli_clean_texts(json_t *value)
 {
     const char *key;
     json_t *part;
@@ -26,8 +26,8 @@ void cli_settle_texts(json_t *value)
         json_string_set(value, text ? text : "");
         free(text);
     }
-    json_array_foreach(value, i, part) cli_settle_texts(part);
-    json_object_foreach(value, key, part) cli_settle_texts(part);
+    json_array_foreach(value, i, part) cli_clean_texts(part);
+    json_object_foreach(value, key, part) cli_clean_texts(part);
 }
 
 /* ---- members of an object ---- */

@@ -50,7 +50,7 @@ static bool is_used(const handle_t *h) { return atomic_load(&((handle_t *)h)->re
 static int may_make(void *self, size_t bytes, heddle_error_t *error)
 {
     (void)self;
-    return memory_check(bytes, error);
+    return memory_available_check(bytes, error);
 }
 
 static bool is_unused(void *self, const memory_region_t *own)

@@ -22,7 +22,7 @@ static const char WAIT_FOR_SAVE[] =
     "publish when the save is over; a trainer should save into a new directory and rename it";
 
 /* The end of a path tells files apart, so that its beginning is what is cut off. */
-void input_path_shown(const char *dir, const char *name, char ret_shown[256])
+void input_file_shown(const char *dir, const char *name, char ret_shown[256])
 {
     size_t dir_bytes = strlen(dir), room = 255 - sizeof ".../" - strlen(name);
     while (dir_bytes > 1 && dir[dir_bytes - 1] == '/') dir_bytes--;
@@ -131,7 +131,7 @@ int input_file_open(int dir_fd, const char *dir, const char *name, input_file_t 
                     heddle_error_t *error)
 {
     *ret_file = (input_file_t){.fd = -1, .dir_fd = dir_fd, .name = name};
-    input_path_shown(dir, name, ret_file->shown);
+    input_file_shown(dir, name, ret_file->shown);
     int fd = openat(dir_fd, name, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0) return fail_open(ret_file, errno, error);
     ret_file->fd = fd;

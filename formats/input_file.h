@@ -32,7 +32,7 @@ typedef struct {
 } input_file_t;
 
 /* DIR/NAME as messages show it. */
-void input_path_shown(const char *dir, const char *name, char ret_shown[256]);
+void input_file_shown(const char *dir, const char *name, char ret_shown[256]);
 
 /* NOT_FOUND where there is no such name · BAD_ADAPTER where it is no regular file · INTERNAL where it cannot
  * be opened.

@@ -299,7 +299,7 @@ static int explain_missing(int dir_fd, const char *dir, const char *missing, hed
 {
     char path[256], below[NAME_MAX + 1] = "", below_path[256];
     int count = 0;
-    input_path_shown(dir, missing, path);
+    input_file_shown(dir, missing, path);
     struct stat link;
     bool dangling = fstatat(dir_fd, missing, &link, AT_SYMLINK_NOFOLLOW) == 0;
     int rc = error_fail(error, HEDDLE_ERR_BAD_ADAPTER, "there is no %s", path);
@@ -311,7 +311,7 @@ static int explain_missing(int dir_fd, const char *dir, const char *missing, hed
         error_found(error, "only " PEFT_PICKLE ", a pickle, which is never read");
         error_hint(error, "save it with model.save_pretrained(DIR, safe_serialization=True)");
     } else if (find_below(dir_fd, below, &count)) {
-        input_path_shown(dir, below, below_path);
+        input_file_shown(dir, below, below_path);
         error_found(error, count > 1 ? "adapters in %d directories below" : "an adapter one level below",
                     count);
         error_hint(error, "did you mean %s?", below_path);

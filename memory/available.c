@@ -80,7 +80,7 @@ uint64_t memory_available(const char *root)
     return least;
 }
 
-int memory_check(size_t bytes, heddle_error_t *error)
+int memory_available_check(size_t bytes, heddle_error_t *error)
 {
     uint64_t available = FAILPOINT("region.memory") ? 0 : memory_available("");
     if (bytes <= available) return HEDDLE_OK;

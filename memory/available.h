@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 /* OK where so many bytes are available, else NO_MEMORY with an error for people. */
-int memory_check(size_t bytes, heddle_error_t *error);
+int memory_available_check(size_t bytes, heddle_error_t *error);
 
 /* Bytes that may be taken without waking the OOM killer: what the machine has available, and what is left to
  * this process's control group (version 2) and to each above it.  UINT64_MAX where nothing can be told.

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -113,12 +112,4 @@ void file_unmap_last(void *at, size_t bytes, size_t file_bytes)
     if (is_started) return;
     free(range);
     munmap(at, bytes);
-}
-
-const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT])
-{
-    const uint8_t *b = id->identity;
-    snprintf(scratch, CONTENT_TEXT, "region %02x%02x%02x%02x%02x%02x%02x%02x epoch %llu", b[0], b[1], b[2],
-             b[3], b[4], b[5], b[6], b[7], (unsigned long long)id->epoch);
-    return scratch;
 }

@@ -35,8 +35,4 @@ int file_make(int fd, void *at, size_t offset, size_t bytes);
 #define FILE_LARGE_BYTES ((size_t)8 << 20)
 void file_unmap_last(void *at, size_t bytes, size_t file_bytes);
 
-/* "region 3f9a1c20d4e1b2c3 epoch 7" */
-#define CONTENT_TEXT 64u
-const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT]);
-
 #endif

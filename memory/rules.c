@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "memory/rules.h"
 
+#include "core/bytes.h"
+
 #include <stdatomic.h>
 #include <string.h>
 
@@ -29,6 +31,14 @@ bool content_is(const content_id_t *a, const content_id_t *b)
 {
     return a->epoch == b->epoch && !memcmp(a->identity, b->identity, sizeof a->identity) &&
            !memcmp(&a->manifest, &b->manifest, sizeof a->manifest);
+}
+
+const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT])
+{
+    const uint8_t *b = id->identity;
+    text_printf(scratch, CONTENT_TEXT, "region %02x%02x%02x%02x%02x%02x%02x%02x epoch %llu", b[0], b[1], b[2],
+                b[3], b[4], b[5], b[6], b[7], (unsigned long long)id->epoch);
+    return scratch;
 }
 
 header_verdict_t header_check(const header_t *h, const content_id_t *id, size_t capacity)

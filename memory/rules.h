@@ -36,6 +36,9 @@ typedef struct {
 } content_id_t;
 
 bool content_is(const content_id_t *a, const content_id_t *b);
+/* "region 3f9a1c20d4e1b2c3 epoch 7" */
+#define CONTENT_TEXT 64u
+const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT]);
 
 /* ---- header ---- */
 

@@ -211,9 +211,9 @@ int exports_find(exports_t *x, const char *adapter, heddle_error_t *error)
         if (fstat(x->root, &mine) != 0 || fstat(root, &now) != 0) rc = fail(error, "cannot look at", x->path);
         else is_same = is_same_file(&mine, &now); /* only the first look at it had failed */
         if (!rc && !is_same && x->adapters) {
-            int is_ours = export_lock_is_of(root, x->lock);
+            int is_ours = lock_is_of(root, x->lock);
             if (is_ours < 0) rc = fail(error, "cannot look at the lock in", x->path);
-            else if (!is_ours) rc = export_lock_take(root, x->path, x->adapters, error, &lock);
+            else if (!is_ours) rc = lock_take(root, x->path, x->adapters, error, &lock);
         }
         if (rc || is_same) {
             close(root);
@@ -228,16 +228,16 @@ int exports_find(exports_t *x, const char *adapter, heddle_error_t *error)
     if (rc) return rc;
     /* If the lock file was removed, another worker may have made a new one and locked it: that worker then
      * has the adapter. Locks on the removed file exclude no process any more, so they are taken anew. */
-    int is_ours = x->lock < 0 || !is_same ? 1 : export_lock_is_of(x->root, x->lock);
+    int is_ours = x->lock < 0 || !is_same ? 1 : lock_is_of(x->root, x->lock);
     if (is_ours < 0) return fail(error, "cannot look at the lock in", x->path);
     if (!is_ours) {
         int lock = -1;
-        rc = export_lock_take(x->root, x->path, x->adapters, error, &lock);
+        rc = lock_take(x->root, x->path, x->adapters, error, &lock);
         if (rc) return rc;
         if (lock >= 0)
             log_emit(LOG_WARN, "export.lock", "%s: the lock file was removed or replaced: it is locked again",
                      x->path);
-        export_lock_drop(x->root, x->lock);
+        lock_drop(x->root, x->lock);
         x->lock = lock;
     }
     return exports_check_link(x, adapter, error);
@@ -247,7 +247,7 @@ int exports_find(exports_t *x, const char *adapter, heddle_error_t *error)
  * them, in this container or in another. Without locks that cannot be known, and they stay. */
 int exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *error)
 {
-    int rc = export_lock_take(x->root, x->path, adapters, error, &x->lock);
+    int rc = lock_take(x->root, x->path, adapters, error, &x->lock);
     if (rc) return rc;
     x->adapters = adapters;
     for (; x->lock >= 0 && *adapters; adapters++) {
@@ -264,7 +264,7 @@ int exports_lock(exports_t *x, const char *const *adapters, heddle_error_t *erro
 void exports_close(exports_t *x)
 {
     if (x->root >= 0) {
-        export_lock_drop(x->root, x->lock);
+        lock_drop(x->root, x->lock);
         close(x->root);
     }
     x->root = x->lock = -1;

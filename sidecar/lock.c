@@ -114,7 +114,7 @@ static int take_one(int lock, const char *path, const char *adapter, uint64_t en
 }
 
 /* 1: the lock file of this directory; 0: another file has its name, or none; -1 with errno. */
-int export_lock_is_of(int root, int lock)
+int lock_is_of(int root, int lock)
 {
     struct stat mine, named;
     if (lock < 0) return 0;
@@ -149,7 +149,7 @@ static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *er
             *ret_lock = -1;
             return HEDDLE_OK;
         }
-        int is_in = export_lock_is_of(root, lock);
+        int is_in = lock_is_of(root, lock);
         if (is_in > 0) {
             *ret_lock = lock;
             return HEDDLE_OK;
@@ -175,15 +175,14 @@ static int enter(int root, const char *path, uint64_t end_us, heddle_error_t *er
 static void leave(int root, int lock)
 {
     struct flock others = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1};
-    if (fcntl(lock, F_GETLK, &others) == 0 && others.l_type == F_UNLCK && export_lock_is_of(root, lock) == 1)
+    if (fcntl(lock, F_GETLK, &others) == 0 && others.l_type == F_UNLCK && lock_is_of(root, lock) == 1)
         unlinkat(root, NAME, 0);
     close(lock);
 }
 
 /* All adapters or none: a worker that exports only some of its adapters would serve the others from memory
  * alone, and a reader of the directory could not tell. */
-int export_lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error,
-                     int *ret_lock)
+int lock_take(int root, const char *path, const char *const *adapters, heddle_error_t *error, int *ret_lock)
 {
     uint64_t end_us = patience_end();
     int lock = -1, rc = enter(root, path, end_us, error, &lock);
@@ -200,7 +199,7 @@ int export_lock_take(int root, const char *path, const char *const *adapters, he
     return HEDDLE_OK;
 }
 
-void export_lock_drop(int root, int lock)
+void lock_drop(int root, int lock)
 {
     if (lock < 0) return;
     if (take_guard(lock, patience_end())) leave(root, lock);

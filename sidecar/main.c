@@ -202,7 +202,7 @@ static void on_refused(sidecar_t *s, const heddle_event_t *e)
     }
     char then[32 + REPEAT_TEXT], scratch[REPEAT_TEXT];
     snprintf(then, sizeof then, "it is tried again%s", repeat_text(e->repeat_count, scratch));
-    log_error_line("worker.refused", why, then);
+    print_log_error("worker.refused", why, then);
     s->is_refused = true;
 }
 
@@ -284,7 +284,7 @@ static void report_retry(const sidecar_t *s, repeat_t *repeated, const char *eve
              s->args.join_timeout_ms ? "it is tried again for --join-timeout"
                                      : "it is tried again without end: there is no --join-timeout",
              repeat_text(times, scratch));
-    log_error_line(event, why, then);
+    print_log_error(event, why, then);
     notify_status(status);
 }
 

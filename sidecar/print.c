@@ -115,7 +115,7 @@ void print_event(const heddle_event_t *e, const char *worker)
                          text_or_null(e->message), "data", data));
 }
 
-void log_error_line(const char *id, const heddle_error_t *why, const char *then)
+void print_log_error(const char *id, const heddle_error_t *why, const char *then)
 {
     log_emit(LOG_WARN, id, "%s: %s%s%s%s%s", heddle_err_name(why->code), why->message, *then ? "; " : "",
              then, why->hint[0] ? "; " : "", why->hint);

@@ -33,7 +33,7 @@ static int put(const peft_sink_t *sink, uint64_t at, const void *pages, size_t b
     into_t *into = (into_t *)(uintptr_t)sink;
     memory_region_t *r = into->region;
     if (into->unasked_bytes < bytes) {
-        int rc = memory_check(r->bytes - r->made_bytes, error);
+        int rc = memory_available_check(r->bytes - r->made_bytes, error);
         if (rc) return rc;
         into->unasked_bytes = POOL_ASK_BYTES;
     }

@@ -24,17 +24,17 @@ void digest_queue_destroy(digest_queue_t **queue)
     *queue = NULL;
 }
 
-bool digest_submit(digest_queue_t *s, const digest_job_t *job)
+bool digest_queue_submit(digest_queue_t *s, const digest_job_t *job)
 {
     if (s->count == s->capacity) return false;
     s->jobs[(s->first + s->count++) % s->capacity] = *job;
     return true;
 }
 
-bool digest_is_pending(const digest_queue_t *s) { return s->count > 0; }
+bool digest_queue_is_pending(const digest_queue_t *s) { return s->count > 0; }
 
 /* The job is done here and not at submission: the caller decides when a turn has time for it. */
-bool digest_completed(digest_queue_t *s, digest_job_t *ret_job)
+bool digest_queue_completed(digest_queue_t *s, digest_job_t *ret_job)
 {
     if (s->count == 0) return false;
     const digest_job_t *job = &s->jobs[s->first];

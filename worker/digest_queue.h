@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* worker/digest_queue.h: leaves of memory, submitted as jobs and completed later.
  *
- *   digest_submit -> pending -> digest_completed
+ *   digest_queue_submit -> pending -> digest_queue_completed
  *
- * This queue works inline: digest_completed computes the oldest job on the calling thread, so a caller bounds
- * its turn by how often it asks.  A helper thread or a device kernel can take the place of this file: callers
- * know neither when a job is worked on nor in which order jobs complete.
+ * This queue works inline: digest_queue_completed computes the oldest job on the calling thread, so a caller
+ * bounds its turn by how often it asks.  A helper thread or a device kernel can take the place of this file:
+ * callers know neither when a job is worked on nor in which order jobs complete.
  *
  * One thread calls everything.  The memory of a job and its leaves are borrowed until it has completed or the
  * queue is destroyed.  After digest_queue_new nothing is allocated. */
@@ -29,9 +29,9 @@ digest_queue_t *digest_queue_new(uint32_t capacity);
 /* Pending jobs are given up; nothing is read or written after it.  Accepts NULL and pointers to NULL. */
 void digest_queue_destroy(digest_queue_t **queue);
 /* False when `capacity` jobs are pending. */
-bool digest_submit(digest_queue_t *queue, const digest_job_t *job);
-bool digest_is_pending(const digest_queue_t *queue);
+bool digest_queue_submit(digest_queue_t *queue, const digest_job_t *job);
+bool digest_queue_is_pending(const digest_queue_t *queue);
 /* True with a job whose leaves are written; each completes once. */
-bool digest_completed(digest_queue_t *queue, digest_job_t *ret_job);
+bool digest_queue_completed(digest_queue_t *queue, digest_job_t *ret_job);
 
 #endif

@@ -248,7 +248,7 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
             fetch_good(p->fetch, piece, now_us);
         } else { /* there is room for every chunk once */
             digest_job_t job = chunk_job(p, piece, event->is_digested && !p->overwritten);
-            (void)digest_submit(p->digests, &job);
+            (void)digest_queue_submit(p->digests, &job);
         }
         break;
     case TR_REFUSED:
@@ -291,7 +291,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
     const announced_part_t *a = p->part;
     uint64_t offset = manifest_offset(a->payload_bytes);
     heddle_error_t why;
-    int rc = verify_manifest(a, p->slot->region->view, &p->manifest, &why);
+    int rc = verify_fetched_manifest(a, p->slot->region->view, &p->manifest, &why);
     if (rc == HEDDLE_ERR_DIGEST_MISMATCH) {
         /* A manifest has one digest for all of its pieces, so the piece that was wrong cannot be found. Every
          * source that sent any of them is left out of the next try. */
@@ -330,11 +330,11 @@ static void check_again(download_t *p)
     digest_job_t job;
     if (p->again < p->manifest.chunk_count) {
         job = chunk_job(p, p->again++, false);
-        (void)digest_submit(p->digests, &job);
+        (void)digest_queue_submit(p->digests, &job);
     }
-    if (!digest_completed(p->digests, &job)) return;
+    if (!digest_queue_completed(p->digests, &job)) return;
     p->checked++;
-    if (!verify_chunk(&p->manifest, &job))
+    if (!verify_fetched_chunk(&p->manifest, &job))
         fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
                       "a chunk was written over by a source that had been given up");
 }
@@ -343,7 +343,7 @@ static void check_whole(download_t *p)
 {
     uint64_t before_us = clock_now(p->io->clock);
     heddle_error_t why;
-    int rc = verify_whole(&p->manifest, p->leaves, &p->what->h1, &why);
+    int rc = verify_fetched_whole(&p->manifest, p->leaves, &p->what->h1, &why);
     p->what->verify_us += clock_now(p->io->clock) - before_us;
     if (rc) {
         fail_verification(p, rc, &why);
@@ -364,14 +364,14 @@ bool download_work(download_t *p, uint64_t now_us)
         else check_whole(p);
         return true;
     }
-    if (p->state != DOWNLOAD_CHUNKS || !digest_is_pending(p->digests)) return false;
+    if (p->state != DOWNLOAD_CHUNKS || !digest_queue_is_pending(p->digests)) return false;
     /* Compares chunks whose leaves are complete. A few are compared at once, because the requests that follow
      * then go out in one frame, and not in one for each chunk. */
     for (uint32_t left = WORK_BYTES / p->manifest.chunk_bytes; left > 0; left--) {
         digest_job_t job;
         uint64_t before_us = clock_now(p->io->clock);
-        if (p->state != DOWNLOAD_CHUNKS || !digest_completed(p->digests, &job)) break;
-        bool good = verify_chunk(&p->manifest, &job) && !FAILPOINT("worker.chunk");
+        if (p->state != DOWNLOAD_CHUNKS || !digest_queue_completed(p->digests, &job)) break;
+        bool good = verify_fetched_chunk(&p->manifest, &job) && !FAILPOINT("worker.chunk");
         p->what->verify_us += clock_now(p->io->clock) - before_us;
         if (good) {
             note_good(p, fetch_good(p->fetch, (uint32_t)job.cookie, now_us), &job);

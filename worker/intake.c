@@ -139,7 +139,7 @@ static int seal_adopted(intake_t *in, uint64_t now_us)
     const node_io_t *io = in->bulk->io;
     const announced_part_t *part = &in->what->part;
     manifest_t manifest = {0};
-    int rc = verify_manifest(part, in->slot->region->view, &manifest, &in->error);
+    int rc = verify_fetched_manifest(part, in->slot->region->view, &manifest, &in->error);
     if (!rc && in->versions) rc = io->tr->extend(io->t, part->key, 0, announced_bytes(part));
     if (!rc) rc = seal(in, &manifest, now_us);
     manifest_fini(&manifest);

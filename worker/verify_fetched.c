@@ -3,8 +3,8 @@
 
 #include "core/errors.h"
 
-int verify_manifest(const announced_part_t *part, const void *view, manifest_t *ret_manifest,
-                    heddle_error_t *error)
+int verify_fetched_manifest(const announced_part_t *part, const void *view, manifest_t *ret_manifest,
+                            heddle_error_t *error)
 {
     int rc = manifest_read(announced_manifest(part, view), &part->manifest_digest, ret_manifest, error);
     if (rc || ret_manifest->payload_bytes == part->payload_bytes) return rc;
@@ -13,7 +13,7 @@ int verify_manifest(const announced_part_t *part, const void *view, manifest_t *
                       "the manifest has another payload size than the announcement");
 }
 
-bool verify_chunk(const manifest_t *m, const digest_job_t *job)
+bool verify_fetched_chunk(const manifest_t *m, const digest_job_t *job)
 {
     chunk_digest_t expected, found = digest_chunk(job->leaves, leaf_count(job->bytes));
     manifest_chunk_digest(m, (uint32_t)job->cookie, &expected);
@@ -21,8 +21,8 @@ bool verify_chunk(const manifest_t *m, const digest_job_t *job)
 }
 
 /* The digest of the whole is what the broker has announced and what STAGED attests. */
-int verify_whole(const manifest_t *m, const uint64_t *leaves, const digest_t *announced,
-                 heddle_error_t *error)
+int verify_fetched_whole(const manifest_t *m, const uint64_t *leaves, const digest_t *announced,
+                         heddle_error_t *error)
 {
     h1_t h;
     manifest_h1_begin(m, &h);

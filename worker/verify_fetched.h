@@ -15,13 +15,13 @@
 /* Reads the manifest from `view`, the memory of the part's region.  DIGEST_MISMATCH; PROTOCOL or LIMIT: it
  * cannot be decoded, or has another payload size than the announcement; NO_MEMORY.  On OK the caller calls
  * manifest_fini. */
-int verify_manifest(const announced_part_t *part, const void *view, manifest_t *ret_manifest,
-                    heddle_error_t *error);
+int verify_fetched_manifest(const announced_part_t *part, const void *view, manifest_t *ret_manifest,
+                            heddle_error_t *error);
 /* True when the leaves of the chunk (job->cookie) fold to the digest that the manifest has of it. */
-bool verify_chunk(const manifest_t *m, const digest_job_t *job);
+bool verify_fetched_chunk(const manifest_t *m, const digest_job_t *job);
 /* `leaves`: of the whole payload, so that its bytes are not read again.  DIGEST_MISMATCH. */
-int verify_whole(const manifest_t *m, const uint64_t *leaves, const digest_t *announced,
-                 heddle_error_t *error);
+int verify_fetched_whole(const manifest_t *m, const uint64_t *leaves, const digest_t *announced,
+                         heddle_error_t *error);
 
 /* The last leaf may be shorter than a page, and counts. */
 static inline uint64_t leaf_count(uint64_t bytes)

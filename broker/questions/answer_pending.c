@@ -134,7 +134,7 @@ int answer_verify(const answer_view_t *b, const pending_row_t *row, const heddle
     rows_init(&rows, 0, ANSWER_WAIT_ROWS);
     for (uint32_t i = 0; i < row->row_count; i++) {
         const verify_row_t *v = &row->rows[i];
-        bool hashed = verify_has_digest(v);
+        bool hashed = verify_row_has_digest(v);
         int code = v->code           ? v->code
                    : !v->is_answered ? HEDDLE_ERR_DEADLINE
                    : v->is_match     ? HEDDLE_OK

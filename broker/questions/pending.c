@@ -501,7 +501,8 @@ typedef enum {
 
 static found_t found_at(const verify_row_t *r)
 {
-    if (!verify_has_digest(r)) return r->code == HEDDLE_ERR_DIGEST_MISMATCH ? FOUND_MANIFEST : FOUND_SILENT;
+    if (!verify_row_has_digest(r))
+        return r->code == HEDDLE_ERR_DIGEST_MISMATCH ? FOUND_MANIFEST : FOUND_SILENT;
     if (!r->is_match) return FOUND_MEMORY;
     if (r->exported != EXPORTED_DIFFERS) return FOUND_NOTHING;
     return r->code ? FOUND_NOT_WHOLE : FOUND_OTHER_FILES;
@@ -652,7 +653,7 @@ static verify_row_t *row_of(const pending_row_t *row, uint64_t token)
 
 /* A worker sends a code also where only its exported directory differs; its bytes then have a digest all
  * the same. */
-bool verify_has_digest(const verify_row_t *r)
+bool verify_row_has_digest(const verify_row_t *r)
 {
     return r->is_answered && (!r->code || r->exported == EXPORTED_DIFFERS);
 }
@@ -668,7 +669,7 @@ void pending_verified(pending_t *p, const member_t *member, const msg_verified_t
     r->digest = m->digest;
     r->hash_us = m->hash_us;
     r->exported = (exported_t)m->exported;
-    r->is_match = verify_has_digest(r) && digest_equal(&m->digest, &row->expected);
+    r->is_match = verify_row_has_digest(r) && digest_equal(&m->digest, &row->expected);
 }
 
 /* A holder that is gone counts as one that gave no digest, so that the question does not wait for its

@@ -128,7 +128,7 @@ bool pending_is_over(const pending_row_t *row, const rollout_t *ro, view_t v, co
                      heddle_error_t *ret_verdict);
 
 /* The holder sent the digest of the bytes in its memory. */
-bool verify_has_digest(const verify_row_t *r);
+bool verify_row_has_digest(const verify_row_t *r);
 /* VERIFY, when settling is over: asks every holder that is READY.  NO_MEMORY, or VERSION_LOST when there
  * is none. */
 int pending_ask_verify(pending_t *p, pending_row_t *row, const rollout_t *ro, view_t v, outbox_t *out,

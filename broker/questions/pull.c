@@ -53,7 +53,7 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
     json_t *body = NULL;
     buf_t bytes = {0};
     msg_part_t part = v->part;
-    answer_view_t view = broker_answer_view(b, c->now);
+    answer_view_t view = query_view(b, c->now);
     int rc = answer_pull(&view, a, v, &body);
     if (!rc) rc = value_encode(body, &bytes);
     if (rc) error_fail(error, rc, "no memory for the answer");

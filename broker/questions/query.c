@@ -28,7 +28,7 @@ static const char *view_session_key(const void *self, const member_t *member)
 }
 
 /* Answers are made from this view and not from the broker, so that they cannot change anything. */
-answer_view_t broker_answer_view(const broker_t *b, instant_t now)
+answer_view_t query_view(const broker_t *b, instant_t now)
 {
     return (answer_view_t){
         .registry = &b->registry,
@@ -93,7 +93,7 @@ static void send_report(broker_t *b, const report_header_t *to, const json_t *bo
     buf_fini(&bytes);
 }
 
-void broker_answer(broker_t *b, uint64_t peer, uint64_t req, const json_t *body)
+void query_answer(broker_t *b, uint64_t peer, uint64_t req, const json_t *body)
 {
     send_report(b, &(report_header_t){.peer = peer, .req = req}, body);
 }
@@ -104,7 +104,7 @@ static void send_page(broker_t *b, uint64_t peer, const msg_query_t *q, instant_
 {
     answer_page_t page = {0};
     heddle_error_t error;
-    answer_view_t view = broker_answer_view(b, now);
+    answer_view_t view = query_view(b, now);
     if (answer_page(&view, q, &page, &error)) {
         send_error(b, peer, q->req, &error);
         return;
@@ -150,7 +150,7 @@ static void send_row(broker_t *b, const pending_row_t *row, const heddle_error_t
     json_t *body = NULL;
     heddle_error_t error;
     note_mismatch(b, row, verdict, now);
-    answer_view_t view = broker_answer_view(b, now);
+    answer_view_t view = query_view(b, now);
     int rc = row->kind == PENDING_VERIFY ? answer_verify(&view, row, verdict, &body)
                                          : answer_wait(&view, row, verdict, &body);
     if (rc) {
@@ -202,7 +202,7 @@ static void refuse_row(broker_t *b, pending_row_t *row, const heddle_error_t *er
     pending_drop(&b->pending, row);
 }
 
-void broker_refuse_questions(broker_t *b, const char *adapter, const heddle_error_t *error)
+void query_refuse(broker_t *b, const char *adapter, const heddle_error_t *error)
 {
     for (pending_row_t *row = b->pending.rows, *next; row; row = next) {
         next = row->next;
@@ -210,7 +210,7 @@ void broker_refuse_questions(broker_t *b, const char *adapter, const heddle_erro
     }
 }
 
-void broker_activation_ended(broker_t *b, uint64_t question, const heddle_error_t *error)
+void query_activation_ended(broker_t *b, uint64_t question, const heddle_error_t *error)
 {
     pending_row_t *row = pending_by_id(&b->pending, question);
     if (!row) return; /* its connection or its deadline ended meanwhile */
@@ -255,7 +255,7 @@ static void decide_activation(broker_t *b, pending_row_t *row, instant_t now)
         row->is_decided = true;
     } else {
         txn_t txn = {.kind = TXN_ACTIVATE, .asker = {row->peer, row->req, MSG_QUERY}, .question = row->id};
-        if (broker_commit(b, &txn, now, &error) == HEDDLE_OK) broker_decide(b, now);
+        if (txn_commit(b, &txn, now, &error) == HEDDLE_OK) broker_decide(b, now);
     }
 }
 
@@ -278,7 +278,7 @@ static bool begin(broker_t *b, pending_row_t *row, instant_t now)
 
 /* ---- questions ---- */
 
-static bool is_asker_gone(void *self, uint64_t peer) { return broker_is_gone(self, peer); }
+static bool is_asker_gone(void *self, uint64_t peer) { return sessions_is_gone(self, peer); }
 
 /* ZeroMQ does not report that a connection has ended.  So where the table of questions is full,
  * connections are probed, and the questions of those that have ended are dropped.  Once a second at most,
@@ -316,7 +316,7 @@ static void ask_wait(const call_t *c, pending_kind_t kind)
          * is gone, so the question does not wait for the lease. */
         for (size_t i = 0; i < b->members.token_count; i++) {
             member_t *m = b->members.tokens[i];
-            if (m->role == ROLE_WORKER && member_subscribes(m, row->adapter)) broker_probe(b, m);
+            if (m->role == ROLE_WORKER && member_subscribes(m, row->adapter)) sessions_probe(b, m);
         }
         begin(b, row, c->now);
         return;
@@ -428,7 +428,7 @@ void on_query(const call_t *c)
 /* ---- waiting ones ---- */
 
 /* Questions are looked at only when something happened, or when the first deadline has come. */
-void broker_answer_pending(broker_t *b, instant_t now)
+void query_answer_pending(broker_t *b, instant_t now)
 {
     bool has_news = b->has_news || b->events.last_seq != b->seen_seq;
     if (!has_news && now.us < pending_deadline(&b->pending)) return;

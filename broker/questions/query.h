@@ -11,13 +11,13 @@
 void on_query(const call_t *c);
 void on_pull(const call_t *c);
 /* What a body may show of the broker. */
-answer_view_t broker_answer_view(const broker_t *b, instant_t now);
-void broker_answer(broker_t *b, uint64_t peer, uint64_t req, const json_t *body);
+answer_view_t query_view(const broker_t *b, instant_t now);
+void query_answer(broker_t *b, uint64_t peer, uint64_t req, const json_t *body);
 /* Waiting questions whose answer has come; last in a turn. */
-void broker_answer_pending(broker_t *b, instant_t now);
+void query_answer_pending(broker_t *b, instant_t now);
 /* Questions about an adapter that is gone: all that wait but those for events end with this error. */
-void broker_refuse_questions(broker_t *b, const char *adapter, const heddle_error_t *error);
+void query_refuse(broker_t *b, const char *adapter, const heddle_error_t *error);
 /* The decision of an activation is recorded (error NULL), or was refused. */
-void broker_activation_ended(broker_t *b, uint64_t question, const heddle_error_t *error);
+void query_activation_ended(broker_t *b, uint64_t question, const heddle_error_t *error);
 
 #endif

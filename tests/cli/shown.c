@@ -59,7 +59,7 @@ Test(shown, json_says_what_was_said)
 Test(shown, every_text_at_any_depth_is_settled_and_letters_stay)
 {
     json_t *v = json_loads(HOSTILE, 0, NULL);
-    cli_settle_texts(v);
+    cli_clean_texts(v);
     const json_t *a = json_array_get(json_object_get(v, "adapters"), 0);
     cr_assert_str_eq(json_string_value(json_object_get(a, "name")), "p?[2J?y");
     const json_t *deep = json_object_iter_value(json_object_iter(json_object_get(a, "base")));

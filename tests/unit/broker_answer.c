@@ -62,7 +62,7 @@ static int io_config(void *self, const char *adapter, uint64_t version, buf_t *o
 static const answer_view_t *view(void)
 {
     static answer_view_t v;
-    v = broker_answer_view(broker, now);
+    v = query_view(broker, now);
     return &v;
 }
 

@@ -29,7 +29,7 @@ static const msg_error_t *refused(const char *code)
 static bool is_forgotten(void)
 {
     msg_query_t q = {.op = "versions", .name = "policy"};
-    answer_view_t view = broker_answer_view(R.b, R.now);
+    answer_view_t view = query_view(R.b, R.now);
     answer_page_t page = {0};
     heddle_error_t e;
     int rc = answer_page(&view, &q, &page, &e);

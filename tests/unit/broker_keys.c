@@ -80,7 +80,7 @@ static const json_t *warnings(json_t **ret_body)
 {
     heddle_error_t e;
     answer_page_t page = {0};
-    answer_view_t view = broker_answer_view(R.b, R.now);
+    answer_view_t view = query_view(R.b, R.now);
     cr_assert_eq(answer_page(&view, &(msg_query_t){.op = "status"}, &page, &e), HEDDLE_OK);
     *ret_body = page.body;
     return json_object_get(page.body, "warnings");

@@ -22,7 +22,7 @@ TestSuite(standing, .init = rig_start, .fini = stop);
 static const answer_view_t *view(void)
 {
     static answer_view_t v;
-    v = broker_answer_view(R.b, R.now);
+    v = query_view(R.b, R.now);
     return &v;
 }
 

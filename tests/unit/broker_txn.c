@@ -393,7 +393,7 @@ Test(txn, a_version_that_is_forgotten_has_no_row_in_its_track)
     const track_t *t = track_of(tracks_adapter(&R.b->rollout, "policy"), 1);
     cr_assert(t && t->row && t->row->state == VERSION_SUPERSEDED);
     outbox_record(R.b->out, RECORD_FORGET, "policy", R.now)->version = 1;
-    cr_assert_eq(broker_commit(R.b, &(txn_t){.kind = TXN_OWN}, R.now, &error), HEDDLE_OK);
+    cr_assert_eq(txn_commit(R.b, &(txn_t){.kind = TXN_OWN}, R.now, &error), HEDDLE_OK);
     t = track_of(tracks_adapter(&R.b->rollout, "policy"), 1);
     cr_assert(!t || !t->row);
     rig_pass(100);

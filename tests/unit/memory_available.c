@@ -65,11 +65,11 @@ Test(memory, of_the_group_and_of_each_above_it)
 Test(memory, what_is_not_there_is_refused_with_the_size)
 {
     heddle_error_t e = {0};
-    cr_assert_eq(memory_check(1, &e), HEDDLE_OK);
-    cr_assert_eq(memory_check((size_t)1 << 50, &e), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(memory_available_check(1, &e), HEDDLE_OK);
+    cr_assert_eq(memory_available_check((size_t)1 << 50, &e), HEDDLE_ERR_NO_MEMORY);
     cr_assert(strstr(e.message, "1125899906842624 bytes") && strstr(e.message, "control group") && e.hint[0]);
     failpoint_arm("region.memory", 1);
-    cr_assert_eq(memory_check(1, &e), HEDDLE_ERR_NO_MEMORY);
+    cr_assert_eq(memory_available_check(1, &e), HEDDLE_ERR_NO_MEMORY);
     cr_assert(failpoint_has_failed());
     failpoint_disarm();
     cr_assert_str_eq(e.expected, "at most 0 bytes");

@@ -33,12 +33,12 @@ Test(digest_queue, each_job_completes_once_with_its_leaves_and_writes_no_others)
     digest_job_t done;
     uint64_t seen = 0;
     fill();
-    cr_assert_not(digest_completed(queue, &done));
-    cr_assert(digest_submit(queue, &first) && digest_submit(queue, &second));
-    cr_assert(digest_is_pending(queue));
-    while (digest_completed(queue, &done)) seen += done.cookie;
+    cr_assert_not(digest_queue_completed(queue, &done));
+    cr_assert(digest_queue_submit(queue, &first) && digest_queue_submit(queue, &second));
+    cr_assert(digest_queue_is_pending(queue));
+    while (digest_queue_completed(queue, &done)) seen += done.cookie;
     cr_assert_eq(seen, 70 + 71);
-    cr_assert_not(digest_is_pending(queue));
+    cr_assert_not(digest_queue_is_pending(queue));
     for (size_t i = 0; i < PAGES; i++)
         cr_assert_eq(leaves[i], i == 2 || i == 3 || i == 5 ? 0 : expected[i], "leaf %zu", i);
     digest_queue_destroy(&queue);
@@ -53,8 +53,8 @@ Test(digest_queue, a_job_without_memory_completes_with_the_leaves_that_it_has)
     digest_queue_t *queue = digest_queue_new(1);
     digest_job_t job = {.cookie = 9, .bytes = PAGE, .leaves = leaves}, done;
     leaves[0] = 77;
-    cr_assert(digest_submit(queue, &job));
-    cr_assert(digest_completed(queue, &done));
+    cr_assert(digest_queue_submit(queue, &job));
+    cr_assert(digest_queue_completed(queue, &done));
     cr_assert(done.cookie == 9 && done.leaves == leaves && leaves[0] == 77);
     digest_queue_destroy(&queue);
 }
@@ -67,10 +67,10 @@ Test(digest_queue, a_full_queue_takes_no_more_until_a_job_has_completed)
     for (uint64_t i = 0; i < 10; i++) {
         digest_job_t job = job_of(i, i % PAGES, 1);
         if (i >= 2) {
-            cr_assert_not(digest_submit(queue, &job), "job %llu", (unsigned long long)i);
-            cr_assert(digest_completed(queue, &done));
+            cr_assert_not(digest_queue_submit(queue, &job), "job %llu", (unsigned long long)i);
+            cr_assert(digest_queue_completed(queue, &done));
         }
-        cr_assert(digest_submit(queue, &job));
+        cr_assert(digest_queue_submit(queue, &job));
     }
     digest_queue_destroy(&queue); /* with two pending */
 }
