@@ -533,7 +533,7 @@ void broker_tick(broker_t *b, instant_t now)
             rec->epoch = b->registry.epoch;
             txn_commit(b, &(txn_t){.kind = TXN_OWN}, now, &error);
         }
-        if (b->state == BROKER_READY) rollout_stir(&b->rollout);
+        if (b->state == BROKER_READY) rollout_look_again(&b->rollout);
     }
     bool can_write = !b->retry_us && !b->txn.is_open;
     bool is_owed = (b->has_abandoned && b->rollout.is_settled) || now.us >= roster_deadline(b);

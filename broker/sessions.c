@@ -399,7 +399,8 @@ void sessions_note_refused(broker_t *b, const saved_frame_t *open)
     msg_t m;
     uint64_t served[LIMIT_OPEN_SERVED + 1];
     if (msg_decode(bytes_of(open->frame, open->bytes), &m, NULL)) return;
-    if (m.type == MSG_OPEN) rollout_knocked(&b->rollout, m.open.adapter, served, served_by(&m.open, served));
+    if (m.type == MSG_OPEN)
+        rollout_note_refused(&b->rollout, m.open.adapter, served, served_by(&m.open, served));
     msg_fini(&m);
 }
 

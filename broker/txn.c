@@ -193,7 +193,7 @@ void broker_committed(broker_t *b, int rc, const heddle_error_t *error, instant_
     heddle_error_t why = error ? *error : (heddle_error_t){0};
     b->out = &b->outboxes[b->out == b->outboxes];
     end_txn(b, rc, true, now, &why);
-    if (!b->retry_us) rollout_stir(&b->rollout);
+    if (!b->retry_us) rollout_look_again(&b->rollout);
     broker_go_on(b, now);
 }
 

@@ -12,7 +12,7 @@
 
 /* The file that is meant: `path`, or client.key of the ring. The environment is read under the lock of
  * opening, since UCX changes it meanwhile. */
-static int settle_path(const char *path, char ret_path[KEYRING_PATH], keyring_t *ring, heddle_error_t *error)
+static int resolve_path(const char *path, char ret_path[KEYRING_PATH], keyring_t *ring, heddle_error_t *error)
 {
     ring->dir[0] = 0;
     opening_begin(); /* it reads the environment */
@@ -36,7 +36,7 @@ int heddle_key_generate(const char *path, char ret_public[HEDDLE_KEY_TEXT], char
     key_pair_t pair;
     heddle_error_t error;
     if (!ret_public) return misused(&error);
-    int rc = settle_path(path, file, &ring, &error);
+    int rc = resolve_path(path, file, &ring, &error);
     char *copy = !rc && ret_path ? strdup(file) : NULL;
     if (!rc && ret_path && !copy) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a path");
     if (!rc && !path) rc = keyring_make(&ring, &error);
@@ -59,7 +59,7 @@ int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TEXT], char *
     key_pair_t pair;
     heddle_error_t error;
     if (!ret_public) return misused(&error);
-    int rc = settle_path(path, file, &ring, &error);
+    int rc = resolve_path(path, file, &ring, &error);
     char *copy = !rc && ret_path ? strdup(file) : NULL;
     if (!rc && ret_path && !copy) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a path");
     if (!rc) rc = key_read(file, &pair, &error);

@@ -54,7 +54,7 @@ struct publisher_node {
     void (*changed)(void *self);
     void *self;
     publications_t publications;
-    reports_t reports;
+    outcomes_t outcomes;
     publish_try_t request;
     progress_t progress;
     inquiry_t inquiry;
@@ -100,10 +100,10 @@ static void tell(publisher_node_t *n, heddle_event_type_t type, uint64_t version
 
 /* What workers have counts, and not what left this process: workers serve each other, and those of this host
  * copy nothing. It never is the whole before the broker has reported that all have staged the version. */
-static void tell_progress(publisher_node_t *n, const report_row_t *row, const msg_rollout_t *m)
+static void tell_progress(publisher_node_t *n, const outcome_row_t *row, const msg_rollout_t *m)
 {
     progress_t *p = &n->progress;
-    bool is_settled = report_is_settled(row);
+    bool is_settled = outcome_is_staging_over(row);
     uint64_t bytes = m->bytes_done;
     if (m->version != p->version || !m->data_bytes) return;
     if (bytes >= m->data_bytes) bytes = m->data_bytes - !is_settled;
@@ -250,7 +250,7 @@ static void on_late(publisher_node_t *n, const msg_published_t *m)
     changed(n);
     if (publications_share(&n->publications, slot, m->version, &m->key, content_bytes)) return;
     heddle_publish_opts_t opts = {.activation = doubt.activation, .deadline_ms = doubt.deadline_ms};
-    reports_begin(&n->reports, m->version, &opts, doubt.start_us);
+    outcomes_begin(&n->outcomes, m->version, &opts, doubt.start_us);
     if (m->version > n->progress.version) n->progress = (progress_t){.version = m->version};
 }
 
@@ -286,7 +286,7 @@ static void on_published(publisher_node_t *n, const msg_published_t *m, uint64_t
                                    .replayed = is_replayed && !a->is_random_id,
                                    .unchanged = !m->created && !is_replayed};
     error_text(a->result.held, sizeof a->result.held, m->held);
-    (void)reports_begin(&n->reports, m->version, &a->opts, a->start_us);
+    (void)outcomes_begin(&n->outcomes, m->version, &a->opts, a->start_us);
 
     /* Workers may get the announcement before this publisher gets its answer. Their read requests are pending
      * until now. */
@@ -322,8 +322,8 @@ static void inquire(publisher_node_t *n, uint64_t now_us)
 /* Only the newest version can have missed anything that a caller waits for. */
 static void begin_inquiry(publisher_node_t *n, uint64_t now_us)
 {
-    const report_row_t *row = reports_newest(&n->reports);
-    if (!row || report_is_over(row)) return;
+    const outcome_row_t *row = outcomes_newest(&n->outcomes);
+    if (!row || outcome_is_over(row)) return;
     n->inquiry.version = row->report.version;
     inquire(n, now_us);
 }
@@ -340,11 +340,11 @@ static void end_inquiry(publisher_node_t *n)
 static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_us)
 {
     uint64_t version = n->inquiry.version;
-    report_row_t *row = reports_find(&n->reports, version);
-    if (!row || m->req != n->inquiry.req || !reports_answer(row, m->body, now_us)) return;
+    outcome_row_t *row = outcomes_find(&n->outcomes, version);
+    if (!row || m->req != n->inquiry.req || !outcomes_answer(row, m->body, now_us)) return;
     bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
     bool is_told = publications_of(&n->publications, version) != NULL;
-    if (n->fence.code || is_told || is_late || report_is_over(row)) end_inquiry(n);
+    if (n->fence.code || is_told || is_late || outcome_is_over(row)) end_inquiry(n);
     tell(n, HEDDLE_EVENT_ROLLOUT, version, NULL);
 }
 
@@ -513,14 +513,14 @@ static void on_publisher_session(void *node, const node_event_t *event, uint64_t
         (void)member_send(&n->member, &beat); /* one that is lost is one of four */
     }
     if (bits & SO_LEFT) changed(n);
-    report_row_t *row;
+    outcome_row_t *row;
     switch (bits & SO_DELIVER ? m.type : 0) {
     case MSG_PUBLISHED: on_published(n, &m.published, now_us); break;
     case MSG_ERROR: on_error(n, &m.error, now_us); break;
     case MSG_ROLLOUT:
-        row = reports_find(&n->reports, m.rollout.version);
+        row = outcomes_find(&n->outcomes, m.rollout.version);
         if (!row || strcmp(m.rollout.adapter, n->adapter) != 0) break; /* another publisher's version */
-        reports_update(row, &m.rollout, now_us);
+        outcomes_update(row, &m.rollout, now_us);
         tell_progress(n, row, &m.rollout);
         if (m.rollout.decision && m.rollout.staged_count)
             publications_decided(&n->publications, m.rollout.version);
@@ -573,11 +573,11 @@ static bool on_publisher_work(void *node, uint64_t now_us)
  * is heard any more is not waited for: the next publication needs its region. */
 static bool is_on_its_way(publisher_node_t *n, uint64_t now_us)
 {
-    const report_row_t *row = reports_newest(&n->reports);
+    const outcome_row_t *row = outcomes_newest(&n->outcomes);
     uint64_t was_bytes = n->sent_bytes;
     n->sent_bytes = bytes_served(n);
     if (n->sent_bytes != was_bytes) return true;
-    if (!row || !row->report.eligible_count || report_is_over(row)) return false;
+    if (!row || !row->report.eligible_count || outcome_is_over(row)) return false;
     return now_us < row->heard_us + UNHEARD_US;
 }
 
@@ -715,19 +715,19 @@ static bool is_denied(const publisher_node_t *n)
  * turn of the loop. */
 static int do_look(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
-    report_row_t *row = reports_find(&n->reports, c->version);
+    outcome_row_t *row = outcomes_find(&n->outcomes, c->version);
     int rc = HEDDLE_OK;
     if (!row) {
         rc = error_fail(c->error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here", n->adapter,
                         (unsigned long long)c->version);
         error_hint(c->error, "`heddle wait` waits for any version; a publisher remembers its last %u",
-                   REPORTS_MAX);
+                   OUTCOMES_MAX);
     } else if (c->kind == COMMAND_LATE) {
-        rc = reports_late(&n->reports, row, &c->want, c->waited_ms, c->error);
+        rc = outcomes_late(&n->outcomes, row, &c->want, c->waited_ms, c->error);
     } else if (c->kind == COMMAND_JUDGE) {
         /* A publisher that was fenced gets no more reports, so that a wait ends with the fence, unless a
          * question is still open. */
-        rc = reports_judge(&n->reports, row, &c->want, c->error);
+        rc = outcomes_judge(&n->outcomes, row, &c->want, c->error);
         bool is_asking = n->inquiry.version == c->version;
         if (rc == HEDDLE_ERR_AGAIN && n->fence.code && !is_asking) {
             *c->error = n->fence;
@@ -740,7 +740,7 @@ static int do_look(publisher_node_t *n, command_t *c, uint64_t now_us)
     }
     if (!c->report || (c->kind == COMMAND_JUDGE && rc == HEDDLE_ERR_AGAIN)) return rc;
     /* The report of a version of another publisher is empty, except for the state of the broker. */
-    if (row) reports_copy(row, c->report);
+    if (row) outcomes_copy(row, c->report);
     else
         *c->report = (heddle_report_t){.size = sizeof *c->report,
                                        .version = c->version,
@@ -753,12 +753,12 @@ static int do_look(publisher_node_t *n, command_t *c, uint64_t now_us)
 }
 
 /* Closing the only source of a version loses it. The caller can wait while workers are fetching it. */
-static int is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error)
+static int is_elsewhere(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *error)
 {
-    const report_row_t *row = reports_newest(&n->reports);
+    const outcome_row_t *row = outcomes_newest(&n->outcomes);
     const publication_slot_t *slot = row ? publications_of(&n->publications, row->report.version) : NULL;
     *ret_wanted = false;
-    if (!slot || slot->is_released || report_is_held(row)) return HEDDLE_OK;
+    if (!slot || slot->is_released || outcome_is_elsewhere(row)) return HEDDLE_OK;
     const char *why = row->report.message[0] ? row->report.message : "no worker has its bytes";
     error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu is lost with its publisher: %s", n->adapter,
                (unsigned long long)row->report.version, why);
@@ -769,8 +769,8 @@ static int is_held(const publisher_node_t *n, bool *ret_wanted, heddle_error_t *
     /* One that waits for an earlier one to be staged is wanted, too: it is announced next. */
     for (int i = 0; i < PUBLICATIONS_WANTED; i++) {
         const publication_slot_t *other = &n->publications.slots[i];
-        row = other->state == PUBLICATION_SERVED ? reports_find(&n->reports, other->version) : NULL;
-        if (row && row->report.eligible_count > 0 && !report_is_settled(row)) *ret_wanted = true;
+        row = other->state == PUBLICATION_SERVED ? outcomes_find(&n->outcomes, other->version) : NULL;
+        if (row && row->report.eligible_count > 0 && !outcome_is_staging_over(row)) *ret_wanted = true;
     }
     return HEDDLE_ERR_AGAIN;
 }
@@ -822,8 +822,8 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     case COMMAND_JUDGE:
     case COMMAND_LATE:
     case COMMAND_REPORT: c->rc = do_look(n, c, now_us); break;
-    case COMMAND_IS_HELD:
-        c->rc = is_held(n, &c->is_wanted, c->error);
+    case COMMAND_IS_ELSEWHERE:
+        c->rc = is_elsewhere(n, &c->is_wanted, c->error);
         if (c->is_wanted) c->wanted_us = now_us;
         break;
     case COMMAND_LEAVE:
@@ -879,7 +879,7 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, p
                               .seed = opts->seed};
     member_init(&n->member, &session, io);
     int rc = publications_init(&n->publications, n->member.io, opts->is_guarded);
-    if (!rc) rc = reports_init(&n->reports, n->adapter);
+    if (!rc) rc = outcomes_init(&n->outcomes, n->adapter);
     if (rc) error_fail(error, rc = HEDDLE_ERR_NO_MEMORY, "no memory for a publisher");
     if (!rc && opts->is_sharing) rc = open_sharing(n, opts, error);
     if (rc) {
@@ -903,7 +903,7 @@ void publisher_node_destroy(publisher_node_t **n)
     if (!n || !*n) return;
     owner_check((*n)->member.io->owner);
     publications_fini(&(*n)->publications);
-    reports_fini(&(*n)->reports);
+    outcomes_fini(&(*n)->outcomes);
     member_fini(&(*n)->member);
     free(*n);
     *n = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trainer_client/node.h: a publisher as a node, without thread, socket and clock: membership, regions, one
- * request, reports.  The public calls (publisher.c) and the scenario tests give it the same commands.
+ * request, outcomes.  The public calls (publisher.c) and the scenario tests give it the same commands.
  *
  *   request state   event                                       -> next
  *   NONE            COMMAND_PUBLISH                             -> WAITING
@@ -21,14 +21,14 @@
  * over, where no ROLLOUT will come.
  *
  * Loop thread only; nothing blocks.  The handle (publisher.c), or a test, owns a node, which owns its regions
- * and reports.  Commands that answer AGAIN are given again after `changed` was called. */
+ * and outcomes.  Commands that answer AGAIN are given again after `changed` was called. */
 #ifndef TRAINER_CLIENT_NODE_H
 #define TRAINER_CLIENT_NODE_H
 
 #include "client/node.h"
 #include "trainer_client/pack.h"
 #include "trainer_client/publications.h"
-#include "trainer_client/reports.h"
+#include "trainer_client/outcomes.h"
 
 #include <stdatomic.h>
 
@@ -97,20 +97,21 @@ typedef enum {
     COMMAND_GIVE_UP, /* a TAKE that was answered AGAIN is not given again: what the next one waits for has
                       * a second of its own */
     COMMAND_GIVE_BACK,
-    COMMAND_PUBLISH, /* `request`, when no other is under way */
-    COMMAND_ABANDON, /* ends the request, if it has not ended: with what it waited for (DEADLINE,
+    COMMAND_PUBLISH,      /* `request`, when no other is under way */
+    COMMAND_ABANDON,      /* ends the request, if it has not ended: with what it waited for (DEADLINE,
                       * UNAVAILABLE, or why the broker refuses us) */
-    COMMAND_JUDGE,   /* as reports_judge; NOT_FOUND for a version of another publisher, FENCED when no
+    COMMAND_JUDGE,        /* as outcomes_judge; NOT_FOUND for a version of another publisher, FENCED when no
                       * more reports will come: the last status query had no answer, or the version was
                       * not over then */
-    COMMAND_LATE,    /* as reports_late, after `waited_ms` */
-    COMMAND_REPORT,  /* the report alone; NOT_FOUND */
-    COMMAND_IS_HELD, /* whether the newest version can do without this publisher.  OK: another process has
-                      * its bytes, it is not served here, or there is none · AGAIN: not yet; is_wanted:
-                      * workers are fetching from here, so that it may come · VERSION_FAILED: it ended,
-                      * and no other process had them.  `error` is filled but with OK */
-    COMMAND_LEAVE,   /* LEAVE, and serving ends */
-    COMMAND_HAS_LEFT /* OK once BYE came (or never will); else AGAIN */
+    COMMAND_LATE,         /* as outcomes_late, after `waited_ms` */
+    COMMAND_REPORT,       /* the report alone; NOT_FOUND */
+    COMMAND_IS_ELSEWHERE, /* whether the newest version can do without this publisher.  OK: another process
+                           * has its bytes, it is not served here, or there is none · AGAIN: not yet;
+                           * is_wanted: workers are fetching from here, so that it may come ·
+                           * VERSION_FAILED: it ended, and no other process had them.  `error` is filled but
+                           * with OK */
+    COMMAND_LEAVE,        /* LEAVE, and serving ends */
+    COMMAND_HAS_LEFT      /* OK once BYE came (or never will); else AGAIN */
 } command_kind_t;
 
 /* One command, its arguments and its results. */
@@ -130,7 +131,7 @@ typedef struct {
     heddle_report_t *report; /* filled, but by a JUDGE that answers AGAIN; NULL: not
                               * wanted */
     bool is_wanted;
-    uint64_t wanted_us; /* IS_HELD; wanted_us: the last time that it was */
+    uint64_t wanted_us; /* IS_ELSEWHERE; wanted_us: the last time that it was */
 } command_t;
 
 /* Executes a command_t; of the form that shell_call takes. */

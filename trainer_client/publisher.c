@@ -748,7 +748,7 @@ int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_ev
 static void wait_held(heddle_publisher_t *p)
 {
     heddle_error_t error = {0};
-    command_t h = {.kind = COMMAND_IS_HELD, .error = &error, .wanted_us = time_now()};
+    command_t h = {.kind = COMMAND_IS_ELSEWHERE, .error = &error, .wanted_us = time_now()};
     uint64_t until_us = time_until((int)p->close_ms), soon_us = p->leave_ms * 1000ull / 4;
     int rc = do_command(p, &h);
     while (rc == HEDDLE_ERR_AGAIN) {

@@ -213,12 +213,12 @@ static void close_transfer(pull_t *p)
     }
     if (!p->io.t) return;
     if (p->bulk.slots) {
-        slots_settle(p->bulk.slots);
+        slots_drain(p->bulk.slots);
         const slot_t *slot = slots_at(p->bulk.slots, 0, 0);
         bool is_idle = !slot || !slot->region || p->io.tr->idle(p->io.t, slot->region);
         for (uint32_t i = 0; i < p->what.source_count && !is_idle; i++)
             p->io.tr->drop_peer(p->io.t, p->what.sources[i].token);
-        if (!is_idle) slots_settle(p->bulk.slots);
+        if (!is_idle) slots_drain(p->bulk.slots);
         slots_unmap_all(p->bulk.slots);
     }
     p->io.tr->close(&p->io.t);

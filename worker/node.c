@@ -565,9 +565,9 @@ void worker_node_destroy(worker_node_t **node)
     for (uint32_t i = 0; i < n->adapter_count; i++) adapter_end(&n->adapters[i]);
     if (n->core.bulk.slots) {
         bool dropped = false;
-        slots_settle(n->core.bulk.slots);
+        slots_drain(n->core.bulk.slots);
         for (uint32_t i = 0; i < n->adapter_count; i++) dropped |= adapter_drop_sources(&n->adapters[i]);
-        if (dropped) slots_settle(n->core.bulk.slots);
+        if (dropped) slots_drain(n->core.bulk.slots);
         slots_unmap_all(n->core.bulk.slots);
         sharing_close(&n->core.bulk.sharing);
     }

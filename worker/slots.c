@@ -96,7 +96,7 @@ slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index)
 }
 
 /* Nothing has to come of it, because a peer that stands still must not hold up the end. */
-void slots_settle(slots_t *s)
+void slots_drain(slots_t *s)
 {
     enum { TURNS = 200, PATIENCE_US = 100000 };
     const node_io_t *io = s->ops.io;

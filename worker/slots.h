@@ -75,7 +75,7 @@ void slots_close(slots_t **slots);
 /* Where the transfer is closed before that: no slot gets memory any more; those that have some keep it. */
 void slots_unmap_all(slots_t *s);
 /* Before both: lets what is in flight land or leave, for at most 0.1 s. */
-void slots_settle(slots_t *s);
+void slots_drain(slots_t *s);
 
 /* [any thread] Number of an adapter; -1: not subscribed. */
 int slots_find(const slots_t *s, const char *adapter);

@@ -118,7 +118,7 @@ static json_t *served_part(const copy_row_t *c)
         const copy_served_t *s = &c->served[i];
         json_t *part = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", s->name, "kind",
                                  s->kind == SOURCE_PUBLISHER ? "publisher" : "worker", "way",
-                                 c->is_held ? "host" : "network", "bytes", part_count(s->bytes), "moved",
+                                 c->holds_region ? "host" : "network", "bytes", part_count(s->bytes), "moved",
                                  moved_part(&s->moved));
         ok = json_array_append_new(list, part) == 0;
     }
@@ -171,7 +171,7 @@ static json_t *copy_part(const answer_view_t *b, const track_t *t, const copy_ro
     bool is_known = t->row && timing_knows_awaited(b, t->row);
     json_t *awaited = is_known ? json_boolean(c->is_eligible) : json_null();
     static const char *const VERIFIED[] = {[VERIFIED_HERE] = "here", [VERIFIED_ON_HOST] = "host"};
-    json_t *held = c->verified ? json_boolean(c->is_held) : json_null();
+    json_t *held = c->verified ? json_boolean(c->holds_region) : json_null();
     return json_pack(
         "{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
         "worker", c->worker, "awaited", awaited, "state", part_text(state), "code", part_code(c->code),
@@ -186,8 +186,8 @@ static json_t *copy_part(const answer_view_t *b, const track_t *t, const copy_ro
 /* What all workers have together while some are on their way to it; null: none is. */
 static json_t *progress_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
-    const track_t *t = rollout_track(b->rollout, a->name, v->version);
-    rollout_bytes_t bytes = rollout_bytes(b->rollout, a, v);
+    const track_t *t = track_find(b->rollout, a->name, v->version);
+    summary_bytes_t bytes = summary_bytes(b->rollout, a, v);
     uint64_t rate = 0;
     if (!t || track_is_ended(t) || bytes.done >= bytes.all) return json_null();
     for (size_t i = 0; i < t->copy_count; i++) {

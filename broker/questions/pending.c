@@ -399,8 +399,8 @@ static bool is_hopeless(const pending_row_t *row, const rollout_t *ro, const ada
         summary_lost_reason(t, ret_verdict);
         return true;
     }
-    bool is_held = row->phase == HEDDLE_PHASE_ACTIVE && v && summary_is_held(ro, a, v);
-    if (!is_held || is_overtaken) return false;
+    bool is_held_back = row->phase == HEDDLE_PHASE_ACTIVE && v && summary_is_held_back(ro, a, v);
+    if (!is_held_back || is_overtaken) return false;
     /* The hint names the command that ends this wait.  `resume` activates the newest version, so it helps
      * unless exactly another version is asked for. */
     char text[512];

@@ -16,9 +16,9 @@ int writer_check_open(const registry_t *r, const msg_open_t *m, const open_by_t 
                        LIMIT_ADAPTER_ROWS);
         return rc;
     }
-    bool is_held = a && a->writer.token && by->holder_is_live &&
-                   memcmp(&a->writer.life, &by->life, sizeof by->life) != 0;
-    if (!is_held || m->takeover) return HEDDLE_OK;
+    bool has_holder = a && a->writer.token && by->holder_is_live &&
+                      memcmp(&a->writer.life, &by->life, sizeof by->life) != 0;
+    if (!has_holder || m->takeover) return HEDDLE_OK;
     char since[25];
     clock_text(a->writer.since_ms, since);
     int rc = error_fail(error, HEDDLE_ERR_WRITER_HELD, "%s has a writer: %s on %s, pid %llu, since %s",

@@ -26,7 +26,7 @@ static tallied_t tallied(const copy_row_t *c)
 /* Bytes per second that it was seen to fetch at; 0: it did not fetch. */
 static uint64_t rate_of(const copy_row_t *c)
 {
-    return c->fetch_us && !c->is_held ? c->bytes_done * 1000000 / c->fetch_us : 0;
+    return c->fetch_us && !c->holds_region ? c->bytes_done * 1000000 / c->fetch_us : 0;
 }
 
 /* The copy is no more what it was counted as: tally, plan, last holder and generation follow.  Every change
@@ -280,7 +280,7 @@ void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now
     note_served(c, t, m);
     c->region = m->region;
     c->verified = (verified_where_t)m->verified;
-    c->is_held = m->held;
+    c->holds_region = m->held;
     c->retry_us = 0;
     c->busy_us = m->busy_us;
     measured(c, m->connect_us, m->fetch_us, m->verify_us, m->stage_us);
@@ -315,7 +315,7 @@ void copy_restated(track_t *t, copy_row_t *c, const msg_held_t *held, copy_state
     measured(c, held->connect_us, held->fetch_us, held->verify_us, held->stage_us);
     c->region = held->region;
     c->verified = (verified_where_t)held->verified;
-    c->is_held = held->held;
+    c->holds_region = held->held;
     move(t, c, state, now);
     bool is_as_held = state == COPY_STAGED || state == COPY_ACTIVE || state == COPY_KEPT;
     if (is_as_held) c->since_ms = since_by_age(t, held, now);

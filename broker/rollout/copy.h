@@ -113,7 +113,7 @@ typedef struct copy_row {
     /* as STAGED reported, or JOIN restated; ARRIVED: as the last heartbeat did */
     msg_region_t region;
     verified_where_t verified;
-    bool is_held;
+    bool holds_region; /* it is another process's of its host */
     copy_served_t *served;
     uint32_t served_count; /* by source, as STAGED reported */
 } copy_row_t;

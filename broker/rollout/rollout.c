@@ -185,7 +185,7 @@ static bool fails_without_source(const track_t *t, instant_t now)
 static ruling_t ruling_of(const track_t *t, instant_t now)
 {
     rule_t rule = {.activation = t->row->activation,
-                   .is_held = t->of->row->held,
+                   .is_adapter_held = t->of->row->held,
                    .is_late = t->is_late,
                    .was_staged = t->staged_by == STAGED_BY_UNIT,
                    .has_lost_source = fails_without_source(t, now)};
@@ -725,18 +725,18 @@ void rollout_apply(step_t *s, const record_t *record)
 
 /* ---- while the store refuses records ---- */
 
-void rollout_stir(rollout_t *ro)
+void rollout_look_again(rollout_t *ro)
 {
     for (size_t i = 0; i < ro->adapter_count; i++)
         for (size_t k = 0; k < ro->adapters[i]->track_count; k++) track_touch(ro->adapters[i]->tracks[k]);
 }
 
 /* Only noted here: the store still refuses records, so nothing can be decided about these versions. */
-void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count)
+void rollout_note_refused(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         track_t *t = track_find(ro, adapter, served[i]);
-        if (t) t->has_knocked = true;
+        if (t) t->is_publisher_refused = true;
     }
 }
 
@@ -747,9 +747,9 @@ void rollout_resume(rollout_t *ro, uint64_t now_us)
     for (size_t i = 0; i < ro->adapter_count; i++)
         for (size_t k = 0; k < ro->adapters[i]->track_count; k++) {
             track_t *t = ro->adapters[i]->tracks[k];
-            if (!t->has_knocked) continue;
+            if (!t->is_publisher_refused) continue;
             if (t->bytes > BYTES_GROWING && t->sourceless_us < now_us) t->sourceless_us = now_us;
-            t->has_knocked = false;
+            t->is_publisher_refused = false;
             track_touch(t);
         }
 }

@@ -62,11 +62,11 @@ uint64_t rollout_deadline(const rollout_t *ro);
 /* ---- while the store refuses records ---- */
 
 /* Everything is to be looked at again: a commit had failed. */
-void rollout_stir(rollout_t *ro);
+void rollout_look_again(rollout_t *ro);
 /* The publisher of these versions came back with their bytes, and could not be admitted because the store
  * refused records.  When the store accepts records again these versions have a lease for the publisher to
  * come once more (rollout_resume). */
-void rollout_knocked(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count);
+void rollout_note_refused(rollout_t *ro, const char *adapter, const uint64_t *served, uint32_t count);
 void rollout_resume(rollout_t *ro, uint64_t now_us);
 
 #endif

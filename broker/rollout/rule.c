@@ -29,9 +29,9 @@ ruling_t rule_apply(const rule_t *rule, const tally_t *tally)
     }
     /* What a unit has staged waits for an operator, even past its deadline, and while that unit is away. */
     bool was_staged = tally->units > 0 || rule->was_staged;
-    ruling.awaits_operator = was_staged && (rule->is_held || !is_all);
+    ruling.awaits_operator = was_staged && (rule->is_adapter_held || !is_all);
     bool is_late = rule->is_late && !ruling.awaits_operator;
-    if (!is_rejected && is_met && !rule->is_held) {
+    if (!is_rejected && is_met && !rule->is_adapter_held) {
         ruling.verdict = RULE_DECIDE;
     } else if (is_rejected || is_late || rule->has_lost_source) {
         ruling.verdict = RULE_FAIL;

@@ -22,7 +22,7 @@
 
 typedef struct {
     uint64_t activation;  /* heddle_activation_t */
-    bool is_held;         /* the adapter is */
+    bool is_adapter_held; /* by an operator, or a roll-back */
     bool is_late;         /* the deadline has passed */
     bool was_staged;      /* by a unit, which may be away now */
     bool has_lost_source; /* no process has had the bytes for too long */

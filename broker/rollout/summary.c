@@ -59,14 +59,14 @@ const char *summary_state(const rollout_t *ro, const adapter_row_t *a, const ver
     return state_of(track_find(ro, a->name, v->version), a, v);
 }
 
-static bool is_held(const char *state, const adapter_row_t *a, const version_row_t *v)
+static bool is_held_back(const char *state, const adapter_row_t *a, const version_row_t *v)
 {
     return a->held && v->version >= a->active && (!strcmp(state, "staged") || !strcmp(state, "kept"));
 }
 
-bool summary_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
+bool summary_is_held_back(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v)
 {
-    return is_held(summary_state(ro, a, v), a, v);
+    return is_held_back(summary_state(ro, a, v), a, v);
 }
 
 void summary_lost_reason(const track_t *t, heddle_error_t *ret_error)
@@ -186,7 +186,7 @@ summary_t summary_of(const rollout_t *ro, const adapter_row_t *a, const version_
                      .code = v->code};
     if (!t) return sum;
     const tally_t *tally = &t->tally;
-    if (is_held(sum.state, a, v)) sum.code = HEDDLE_ERR_HELD;
+    if (is_held_back(sum.state, a, v)) sum.code = HEDDLE_ERR_HELD;
     if (t->bytes == BYTES_LOST) sum.code = HEDDLE_ERR_VERSION_LOST;
     sum.eligible = tally_present(tally, true);
     bool is_eligible = sum.eligible > 0;
@@ -276,7 +276,7 @@ bool summary_note(const rollout_t *ro, const adapter_row_t *a, const version_row
         char left[16];
         units_ms_text((double)settling_us / 1000, left);
         text_printf(ret_text, size, "the broker is settling, and decides nothing for %s", left);
-    } else if (summary_is_held(ro, a, v)) {
+    } else if (summary_is_held_back(ro, a, v)) {
         summary_held_text(ro, a, ret_text, size);
         size_t used = strlen(ret_text);
         text_printf(ret_text + used, size - used,

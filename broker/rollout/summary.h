@@ -20,7 +20,7 @@ const char *summary_copy_name(const track_t *t, const copy_row_t *c, const adapt
 /* "staging" "staged" "active" "kept" "superseded" "failed" "retired" "lost" */
 const char *summary_state(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 /* Nothing but the hold keeps it from being active: it is staged, or was taken back. */
-bool summary_is_held(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
+bool summary_is_held_back(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 
 /* "waits for policy@14 (staged on 1 of 2)": it is announced when that version is decided.  False, and "": it
  * waits for no other version. */

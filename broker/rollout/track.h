@@ -88,7 +88,7 @@ struct track {
     uint64_t former_publisher; /* its token, when it is gone */
     bool is_restored;          /* while settling: loaded at the start; ROLLOUT comes later */
     bool is_late;              /* the deadline has passed */
-    bool has_knocked;          /* while read-only: its publisher came back and could not be let in */
+    bool is_publisher_refused; /* while read-only: it came back and could not be admitted */
     bool is_dirty;             /* something changed: to be looked at, and told */
     uint64_t created_us, deadline_us;
     uint64_t due_us; /* when it is to be looked at by time alone */

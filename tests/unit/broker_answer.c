@@ -818,7 +818,7 @@ Test(answer, every_field_of_the_pages)
     for (uint64_t v = 1; v <= 5; v++)
         bodies[v - 1] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = v});
     /* w1 fetches version 4 too, and w2 from w1 */
-    copy_row_t *source = track_copy(rollout_track(&broker->rollout, "policy", 4), "w1");
+    copy_row_t *source = copy_find(track_find(&broker->rollout, "policy", 4), "w1");
     copy_state_t state = source->state;
     member_sub_t *sub = member_sub(membership_worker(&broker->members, "w2"), "policy");
     source->state = COPY_FETCHING;

@@ -99,7 +99,7 @@ Test(outage, of_a_publisher_that_stays_away_it_is_failed_a_lease_after)
 }
 
 /* What it said before is no word for the next outage. */
-Test(outage, one_knock_counts_once)
+Test(outage, one_refusal_counts_once)
 {
     rig_open(OTHER, "big", "another", 0, false);
     come_back_in_an_outage();
@@ -118,7 +118,8 @@ Test(outage, one_knock_counts_once)
     cr_assert_str_eq(rig_state(1), "failed");
 }
 
-/* Frames have their own time: what one stirs is decided when the disk was tried, and who knocked was heard. */
+/* Frames have their own time: what one changes is decided after the disk was tried, and after a refused
+ * publisher has come back. */
 Test(outage, nothing_is_decided_before_the_disk_was_tried)
 {
     come_back_in_an_outage();
@@ -140,7 +141,7 @@ Test(outage, nothing_is_decided_before_the_disk_was_tried)
 }
 
 /* Also where it knows more than these data. */
-Test(outage, a_publisher_whose_numbers_could_not_be_kept_has_knocked)
+Test(outage, a_publisher_whose_numbers_could_not_be_kept_counts_as_refused)
 {
     come_back_in_an_outage();
     rig_hello(T, ROLE_PUBLISHER);

@@ -117,7 +117,7 @@ Test(places, regions_are_restated_after_a_restart)
     rig_worker(W3, "w3");
     cr_assert(is_source(&announced(W3)->sources[1], W1, 1));
     const copy_row_t *c = copy_find(track_find(&R.b->rollout, "policy", 1), "w1");
-    cr_assert(c->verified == VERIFIED_ON_HOST && c->is_held);
+    cr_assert(c->verified == VERIFIED_ON_HOST && c->holds_region);
 }
 
 Test(places, the_same_bytes_published_again_are_in_the_new_region)

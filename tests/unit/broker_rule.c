@@ -69,7 +69,7 @@ Test(rule, rows)
         add(&t, COPY_FAILED, r->failed);
         add(&t, COPY_GONE, r->gone);
         rule_t rule = {.activation = (uint64_t)r->activation,
-                       .is_held = r->held,
+                       .is_adapter_held = r->held,
                        .is_late = r->late,
                        .was_staged = r->was_staged,
                        .has_lost_source = r->sourceless};
@@ -109,7 +109,7 @@ Test(rule, joiners_fail_it_when_each_has_refused_and_none_else_is_there)
 Test(rule, staged_is_another_question_than_to_be_committed)
 {
     tally_t t = {0};
-    rule_t manual = {.activation = HAND}, all = {.activation = ALL, .is_held = true};
+    rule_t manual = {.activation = HAND}, all = {.activation = ALL, .is_adapter_held = true};
     add(&t, COPY_STAGED, 1);
     cr_assert(rule_apply(&manual, &t).is_staged && rule_apply(&all, &t).is_staged);
     add(&t, COPY_FAILED, 1);

@@ -571,10 +571,10 @@ Test(joined, progress_is_all_only_when_all_are_staged)
     cr_assert(tells_progress(2, 20000, 20000), "and no more of those that join later");
 }
 
-static int is_held(bool *ret_wanted)
+static int is_elsewhere(bool *ret_wanted)
 {
     heddle_error_t e = {0};
-    command_t c = {.kind = COMMAND_IS_HELD, .error = &e};
+    command_t c = {.kind = COMMAND_IS_ELSEWHERE, .error = &e};
     publisher_node_do(w.node, &c, w.now);
     *ret_wanted = c.is_wanted;
     int rc = c.rc;
@@ -585,21 +585,21 @@ static int is_held(bool *ret_wanted)
 Test(joined, the_last_version_is_held_when_another_has_its_bytes)
 {
     bool is_wanted;
-    cr_assert_eq(is_held(&is_wanted), HEDDLE_OK, "there is none");
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_OK, "there is none");
     serve(3, 1);
-    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_ERR_AGAIN);
     cr_assert_not(is_wanted, "nobody is known to fetch it");
     rollout(3, "staging", 0, 2, 0, 0);
-    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_ERR_AGAIN);
     cr_assert(is_wanted);
     serve(4, 2);
-    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_ERR_AGAIN);
     cr_assert(is_wanted, "the one before it is on its way");
     rollout(3, "staging", 0, 2, 2, 0);
-    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_AGAIN, "of version 4 nobody has anything");
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_ERR_AGAIN, "of version 4 nobody has anything");
     cr_assert_not(is_wanted);
     rollout(4, "staging", 0, 2, 1, 0);
-    cr_assert_eq(is_held(&is_wanted), HEDDLE_OK);
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_OK);
 }
 
 Test(joined, a_version_that_ended_is_waited_for_no_longer)
@@ -607,13 +607,13 @@ Test(joined, a_version_that_ended_is_waited_for_no_longer)
     bool is_wanted;
     serve(3, 1);
     rollout(3, "failed", HEDDLE_ERR_VERSION_FAILED, 2, 0, 0);
-    cr_assert_eq(is_held(&is_wanted), HEDDLE_ERR_VERSION_FAILED);
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_ERR_VERSION_FAILED);
     rollout(3, "superseded", 0, 2, 0, 0);
-    cr_assert_eq(is_held(&is_wanted), HEDDLE_OK);
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_OK);
     serve(4, 2);
     rollout(4, "staging", 0, 1, 0, 0);
     release(4);
-    cr_assert_eq(is_held(&is_wanted), HEDDLE_OK, "the broker lets go of us");
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_OK, "the broker lets go of us");
 }
 
 Test(joined, leaving_says_so_and_ends_serving)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "trainer_client/reports.h"
+#include "trainer_client/outcomes.h"
 
 #include "core/errors.h"
 #include "core/units.h"
@@ -8,36 +8,37 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int reports_init(reports_t *r, const char *adapter)
+int outcomes_init(outcomes_t *r, const char *adapter)
 {
-    *r = (reports_t){.rows = calloc(REPORTS_MAX, sizeof *r->rows)};
+    *r = (outcomes_t){.rows = calloc(OUTCOMES_MAX, sizeof *r->rows)};
     error_text(r->adapter, sizeof r->adapter, adapter);
     return r->rows ? HEDDLE_OK : HEDDLE_ERR_NO_MEMORY;
 }
 
-void reports_fini(reports_t *r)
+void outcomes_fini(outcomes_t *r)
 {
     free(r->rows);
     r->rows = NULL;
 }
 
-report_row_t *reports_find(const reports_t *r, uint64_t version)
+outcome_row_t *outcomes_find(const outcomes_t *r, uint64_t version)
 {
-    for (unsigned i = 0; version && i < REPORTS_MAX; i++)
+    for (unsigned i = 0; version && i < OUTCOMES_MAX; i++)
         if (r->rows[i].report.version == version) return &r->rows[i];
     return NULL;
 }
 
 /* The oldest version makes room. A version that was published again gets new times. */
-report_row_t *reports_begin(reports_t *r, uint64_t version, const heddle_publish_opts_t *opts,
-                            uint64_t start_us)
+outcome_row_t *outcomes_begin(outcomes_t *r, uint64_t version, const heddle_publish_opts_t *opts,
+                              uint64_t start_us)
 {
-    report_row_t *row = reports_find(r, version);
+    outcome_row_t *row = outcomes_find(r, version);
     if (!row) {
         row = &r->rows[0];
-        for (unsigned i = 1; i < REPORTS_MAX; i++)
+        for (unsigned i = 1; i < OUTCOMES_MAX; i++)
             if (r->rows[i].report.version < row->report.version) row = &r->rows[i];
-        *row = (report_row_t){.report = {.size = sizeof row->report, .version = version, .state = "staging"}};
+        *row =
+            (outcome_row_t){.report = {.size = sizeof row->report, .version = version, .state = "staging"}};
     }
     row->report.activation = opts->activation;
     row->report.deadline_ms = opts->asked_ms ? opts->asked_ms : opts->deadline_ms;
@@ -56,16 +57,19 @@ static uint32_t staged_count(const heddle_report_t *r)
 }
 
 /* Times are taken when the report came, and only the first one counts. */
-static void stamp(const report_row_t *row, double *ms)
+static void stamp(const outcome_row_t *row, double *ms)
 {
     if (*ms < 0) *ms = (double)(row->heard_us - row->start_us) / 1000.0;
 }
 
-static bool is_state(const report_row_t *row, const char *state) { return !strcmp(row->report.state, state); }
+static bool is_state(const outcome_row_t *row, const char *state)
+{
+    return !strcmp(row->report.state, state);
+}
 
 /* Counts may go down when workers leave; the highest ones are kept, because a quorum that was reached
  * stays reached. */
-void reports_update(report_row_t *row, const msg_rollout_t *m, uint64_t now_us)
+void outcomes_update(outcome_row_t *row, const msg_rollout_t *m, uint64_t now_us)
 {
     heddle_report_t *r = &row->report;
     r->decision = m->decision;
@@ -107,7 +111,7 @@ static uint64_t count_of(const json_t *object, const char *key)
 
 /* The answer is brought into the form of a ROLLOUT, so that one function updates the row; its texts are
  * borrowed from the JSON. What the answer does not have stays as the row has it. */
-bool reports_answer(report_row_t *row, bytes_t body, uint64_t now_us)
+bool outcomes_answer(outcome_row_t *row, bytes_t body, uint64_t now_us)
 {
     json_t *answer = NULL;
     if (value_decode(body, &answer, NULL)) return false;
@@ -139,42 +143,42 @@ bool reports_answer(report_row_t *row, bytes_t body, uint64_t now_us)
     bool is_of_row = count_of(version, "version") == row->report.version;
     if (is_of_row) {
         bool was_active = value_text(version, "activated_at")[0] != 0;
-        reports_update(row, &m, now_us);
-        if (!strcmp(state, "retired") && was_active) reports_was_active(row); /* the counts are forgotten */
+        outcomes_update(row, &m, now_us);
+        if (!strcmp(state, "retired") && was_active) outcomes_was_active(row); /* the counts are forgotten */
     }
     json_decref(answer);
     return is_of_row;
 }
 
-report_row_t *reports_newest(const reports_t *r)
+outcome_row_t *outcomes_newest(const outcomes_t *r)
 {
-    report_row_t *newest = &r->rows[0];
-    for (unsigned i = 1; i < REPORTS_MAX; i++)
+    outcome_row_t *newest = &r->rows[0];
+    for (unsigned i = 1; i < OUTCOMES_MAX; i++)
         if (r->rows[i].report.version > newest->report.version) newest = &r->rows[i];
     return newest->report.version ? newest : NULL;
 }
 
-void reports_was_active(report_row_t *row)
+void outcomes_was_active(outcome_row_t *row)
 {
     stamp(row, &row->staged_ms);
     stamp(row, &row->active_ms);
 }
 
 /* Where not all workers are there yet, the times are those of the quorum that was asked for. */
-void reports_copy(const report_row_t *row, heddle_report_t *ret_report)
+void outcomes_copy(const outcome_row_t *row, heddle_report_t *ret_report)
 {
     *ret_report = row->report;
     if (ret_report->staged_ms < 0) ret_report->staged_ms = row->staged_ms;
     if (ret_report->active_ms < 0) ret_report->active_ms = row->active_ms;
 }
 
-bool report_is_settled(const report_row_t *row)
+bool outcome_is_staging_over(const outcome_row_t *row)
 {
     return !is_state(row, "staging") || is_all(staged_count(&row->report), row->report.eligible_count);
 }
 
 /* These states mean that a worker has staged the version, or that it is no longer needed. */
-bool report_is_held(const report_row_t *row)
+bool outcome_is_elsewhere(const outcome_row_t *row)
 {
     bool is_told = is_state(row, "staged") || is_state(row, "active") || is_state(row, "kept") ||
                    is_state(row, "retired") || is_state(row, "superseded");
@@ -182,7 +186,7 @@ bool report_is_held(const report_row_t *row)
 }
 
 /* A later report would change nothing that a caller can wait for. */
-bool report_is_over(const report_row_t *row)
+bool outcome_is_over(const outcome_row_t *row)
 {
     const heddle_report_t *r = &row->report;
     bool has_ended = is_state(row, "failed") || is_state(row, "superseded") || is_state(row, "retired");
@@ -198,20 +202,20 @@ static const char *phase_word(const wait_for_t *want)
 
 /* A quorum of all, or of a share, means the workers that are there now. A quorum of a number means that
  * so many have switched: one that leaves afterwards still counts, since no other would take its place. */
-static uint32_t have_count(const report_row_t *row, const wait_for_t *want)
+static uint32_t have_count(const outcome_row_t *row, const wait_for_t *want)
 {
     if (want->phase == HEDDLE_PHASE_STAGED) return staged_count(&row->report);
     return want->quorum.kind == HEDDLE_QUORUM_COUNT ? row->active_most : row->report.active_count;
 }
 
 /* At least one worker, so that a version without workers is never "everywhere". */
-static uint32_t need_count(const report_row_t *row, const wait_for_t *want)
+static uint32_t need_count(const outcome_row_t *row, const wait_for_t *want)
 {
     return units_quorum_need(want->quorum, row->report.eligible_count, 1);
 }
 
 /* The first worker that is missing stands for all of them in the error; the report has the others. */
-static int fail_version(const reports_t *r, const report_row_t *row, int code, const char *why,
+static int fail_version(const outcomes_t *r, const outcome_row_t *row, int code, const char *why,
                         heddle_error_t *error)
 {
     const heddle_report_t *p = &row->report;
@@ -255,7 +259,7 @@ static bool is_refusal(const heddle_missing_t *m, const wait_for_t *want)
 /* So many eligible workers have refused for good that the quorum cannot be reached: waiting on would change
  * nothing. Workers that left are listed as missing too, but are not eligible any more. The list does not say
  * which these are, so as many refusals are not counted. */
-static int judge_refused(const reports_t *r, const report_row_t *row, const wait_for_t *want,
+static int judge_refused(const outcomes_t *r, const outcome_row_t *row, const wait_for_t *want,
                          heddle_error_t *error)
 {
     const heddle_report_t *p = &row->report;
@@ -286,7 +290,7 @@ static int judge_refused(const reports_t *r, const report_row_t *row, const wait
 
 /* A number is compared with the highest count that was reported. For other quorums it is enough that the
  * version was active once, which an answer of the broker may say without a count. */
-static bool was_there(const report_row_t *row, const wait_for_t *want)
+static bool was_there(const outcome_row_t *row, const wait_for_t *want)
 {
     bool staged = want->phase == HEDDLE_PHASE_STAGED;
     uint32_t most = staged ? row->staged_most : row->active_most;
@@ -296,7 +300,7 @@ static bool was_there(const report_row_t *row, const wait_for_t *want)
 }
 
 /* The states in which a version ends come first, since their counts say nothing any more. */
-int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want, heddle_error_t *error)
+int outcomes_judge(const outcomes_t *r, outcome_row_t *row, const wait_for_t *want, heddle_error_t *error)
 {
     double *ms = want->phase == HEDDLE_PHASE_STAGED ? &row->staged_ms : &row->active_ms;
     if (want->quorum.kind == HEDDLE_QUORUM_NONE) return HEDDLE_OK;
@@ -327,10 +331,10 @@ int reports_judge(const reports_t *r, report_row_t *row, const wait_for_t *want,
 
 /* The broker may have reported since the last look, so that the judgement comes once more before the
  * error. */
-int reports_late(const reports_t *r, report_row_t *row, const wait_for_t *want, uint32_t waited_ms,
-                 heddle_error_t *error)
+int outcomes_late(const outcomes_t *r, outcome_row_t *row, const wait_for_t *want, uint32_t waited_ms,
+                  heddle_error_t *error)
 {
-    int judged = reports_judge(r, row, want, error);
+    int judged = outcomes_judge(r, row, want, error);
     if (judged != HEDDLE_ERR_AGAIN) return judged;
     char why[96];
     uint32_t eligible = row->report.eligible_count, need = need_count(row, want);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a wait is over, as a table; and what is remembered. */
-#include "trainer_client/reports.h"
+#include "trainer_client/outcomes.h"
 
 #include "core/errors.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 
-static reports_t r;
+static outcomes_t r;
 static const heddle_publish_opts_t OPTS = {.deadline_ms = 60000};
 
-static void start(void) { cr_assert_eq(reports_init(&r, "policy"), HEDDLE_OK); }
-static void stop(void) { reports_fini(&r); }
+static void start(void) { cr_assert_eq(outcomes_init(&r, "policy"), HEDDLE_OK); }
+static void stop(void) { outcomes_fini(&r); }
 
-static report_row_t *row_with(const char *state, const char *code, uint32_t eligible, uint32_t staged,
-                              uint32_t active)
+static outcome_row_t *row_with(const char *state, const char *code, uint32_t eligible, uint32_t staged,
+                               uint32_t active)
 {
-    reports_begin(&r, 7, &OPTS, 1000);
+    outcomes_begin(&r, 7, &OPTS, 1000);
     msg_missing_t missing = {.worker = "w2", .phase = "fetch", .code = "no_slot", .message = "held"};
     msg_rollout_t m = {.version = 7,
                        .eligible_count = eligible,
@@ -28,8 +28,8 @@ static report_row_t *row_with(const char *state, const char *code, uint32_t elig
                        .message = *code ? "said so" : "",
                        .missing = &missing,
                        .missing_count = staged < eligible};
-    report_row_t *row = reports_find(&r, 7);
-    reports_update(row, &m, 5000);
+    outcome_row_t *row = outcomes_find(&r, 7);
+    outcomes_update(row, &m, 5000);
     return row;
 }
 
@@ -106,56 +106,56 @@ static const struct {
     {"kept", "held", 4, 4, 3, A, COUNT(3), 0},
 };
 
-Test(reports, a_version_that_waits_for_another_is_not_without_workers, .init = start, .fini = stop)
+Test(outcomes, a_version_that_waits_for_another_is_not_without_workers, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("staging", "", 0, 0, 0);
+    outcome_row_t *row = row_with("staging", "", 0, 0, 0);
     msg_rollout_t m = {.version = 7,
                        .adapter = "policy",
                        .state = "staging",
                        .code = "",
                        .message = "waits for policy@6 (staged on 1 of 2)"};
-    reports_update(row, &m, 6000);
-    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_DEADLINE);
+    outcomes_update(row, &m, 6000);
+    cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(error.found, "waits for policy@6 (staged on 1 of 2)");
     cr_assert_not_null(strstr(error.hint, "policy@7 waits for policy@6 (staged on 1 of 2)"), "%s",
                        error.hint);
     m.state = "failed", m.code = "deadline";
     m.message = "policy@7 waited for policy@6, which was not decided within 300 ms";
-    reports_update(row, &m, 7000);
-    cr_assert_eq(reports_judge(&r, row, &(wait_for_t){S, ALL}, &error), HEDDLE_ERR_DEADLINE);
+    outcomes_update(row, &m, 7000);
+    cr_assert_eq(outcomes_judge(&r, row, &(wait_for_t){S, ALL}, &error), HEDDLE_ERR_DEADLINE);
     cr_assert_not_null(strstr(error.hint, "policy@7 waits for policy@6 (staged on 1 of 2)"), "%s",
                        error.hint);
 }
 
-Test(reports, a_mistyped_adapter_is_near_another, .init = start, .fini = stop)
+Test(outcomes, a_mistyped_adapter_is_near_another, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("staging", "", 0, 0, 0);
+    outcome_row_t *row = row_with("staging", "", 0, 0, 0);
     msg_rollout_t m = {.version = 7,
                        .adapter = "policy",
                        .state = "staging",
                        .code = "no_workers",
                        .message = "did you mean politics? workers subscribe to it, and none to policy"};
-    reports_update(row, &m, 6000);
+    outcomes_update(row, &m, 6000);
     cr_assert_eq(row->report.code, HEDDLE_OK, "nothing has failed yet");
-    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_NO_WORKERS);
+    cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_NO_WORKERS);
     cr_assert_str_eq(error.hint, m.message);
     m.state = "failed", m.message = "no worker took policy@7 within 300 ms";
-    reports_update(row, &m, 7000);
-    cr_assert_eq(reports_judge(&r, row, &(wait_for_t){S, ALL}, &error), HEDDLE_ERR_NO_WORKERS);
+    outcomes_update(row, &m, 7000);
+    cr_assert_eq(outcomes_judge(&r, row, &(wait_for_t){S, ALL}, &error), HEDDLE_ERR_NO_WORKERS);
     cr_assert_not_null(strstr(error.hint, "did you mean politics?"), "%s", error.hint);
 }
 
-Test(reports, judged_by_a_table)
+Test(outcomes, judged_by_a_table)
 {
     for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
         heddle_error_t error = {0};
         start();
-        report_row_t *row =
+        outcome_row_t *row =
             row_with(ROWS[i].state, ROWS[i].code, ROWS[i].eligible, ROWS[i].staged, ROWS[i].active);
         wait_for_t want = {ROWS[i].phase, ROWS[i].quorum};
-        int rc = reports_judge(&r, row, &want, &error);
+        int rc = outcomes_judge(&r, row, &want, &error);
         cr_assert_eq(rc, ROWS[i].expected, "row %zu: %s, not %s", i, heddle_err_name(rc),
                      heddle_err_name(ROWS[i].expected));
         if (rc && rc != HEDDLE_ERR_AGAIN) {
@@ -168,32 +168,32 @@ Test(reports, judged_by_a_table)
     }
 }
 
-Test(reports, a_failure_names_its_version_once, .init = start, .fini = stop)
+Test(outcomes, a_failure_names_its_version_once, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("failed", "no_slot", 4, 3, 0);
+    outcome_row_t *row = row_with("failed", "no_slot", 4, 3, 0);
     error_text(row->report.message, sizeof row->report.message, "policy@7 failed at w2 in phase fetch: held");
-    reports_judge(&r, row, &(wait_for_t){A, ALL}, &error);
+    outcomes_judge(&r, row, &(wait_for_t){A, ALL}, &error);
     cr_assert_str_eq(error.message, "policy@7 failed at w2 in phase fetch: held");
 }
 
-Test(reports, the_cause_is_told, .init = start, .fini = stop)
+Test(outcomes, the_cause_is_told, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("failed", "no_slot", 4, 3, 0);
+    outcome_row_t *row = row_with("failed", "no_slot", 4, 3, 0);
     wait_for_t want = {A, ALL};
-    reports_judge(&r, row, &want, &error);
+    outcomes_judge(&r, row, &want, &error);
     cr_assert_str_eq(error.message, "policy@7 failed: said so");
     cr_assert_str_eq(error.found, "staged on 3 of 4 workers");
     cr_assert_str_eq(error.phase, "fetch");
 }
 
-Test(reports, late_names_who_is_missing, .init = start, .fini = stop)
+Test(outcomes, late_names_who_is_missing, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("staging", "", 4, 3, 0);
+    outcome_row_t *row = row_with("staging", "", 4, 3, 0);
     wait_for_t want = {S, ALL};
-    cr_assert_eq(reports_late(&r, row, &want, 250, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(outcomes_late(&r, row, &want, 250, &error), HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(error.expected, "staged on 4 of 4 workers");
     cr_assert_str_eq(error.found, "on 3");
     cr_assert_str_eq(error.worker, "w2");
@@ -201,7 +201,7 @@ Test(reports, late_names_who_is_missing, .init = start, .fini = stop)
     cr_assert_str_eq(error.message, "policy@7 was not staged on enough workers within 250 ms; w2: held");
 }
 
-Test(reports, late_tells_what_the_first_that_speaks_said, .init = start, .fini = stop)
+Test(outcomes, late_tells_what_the_first_that_speaks_said, .init = start, .fini = stop)
 {
     heddle_error_t error;
     msg_missing_t missing[] = {{.worker = "w1", .phase = "fetch", .code = "", .message = ""},
@@ -217,44 +217,44 @@ Test(reports, late_tells_what_the_first_that_speaks_said, .init = start, .fini =
                        .message = "",
                        .missing = missing,
                        .missing_count = 2};
-    reports_begin(&r, 7, &OPTS, 1000);
-    report_row_t *row = reports_find(&r, 7);
-    reports_update(row, &m, 5000);
-    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, COUNT(3)}, 0, &error), HEDDLE_ERR_DEADLINE);
+    outcomes_begin(&r, 7, &OPTS, 1000);
+    outcome_row_t *row = outcomes_find(&r, 7);
+    outcomes_update(row, &m, 5000);
+    cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, COUNT(3)}, 0, &error), HEDDLE_ERR_DEADLINE);
     cr_assert(strstr(error.message, "w2: rank 64 is more than max_lora_rank 16"), "%s", error.message);
     cr_assert_str_eq(error.worker, "w2");
     cr_assert_str_eq(error.expected, "staged on 3 workers");
     m.missing_count = 1;
-    reports_update(row, &m, 6000);
-    reports_late(&r, row, &(wait_for_t){S, ALL}, 0, &error);
+    outcomes_update(row, &m, 6000);
+    outcomes_late(&r, row, &(wait_for_t){S, ALL}, 0, &error);
     cr_assert(strstr(error.message, "w1: has not answered"), "%s", error.message);
 }
 
 /* The broker may have spoken between the question whether it is over and this one. */
-Test(reports, late_is_no_deadline_where_it_is_over, .init = start, .fini = stop)
+Test(outcomes, late_is_no_deadline_where_it_is_over, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("failed", "", 1, 0, 0);
-    cr_assert_eq(reports_late(&r, row, &(wait_for_t){A, ALL}, 0, &error), HEDDLE_ERR_VERSION_FAILED);
+    outcome_row_t *row = row_with("failed", "", 1, 0, 0);
+    cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){A, ALL}, 0, &error), HEDDLE_ERR_VERSION_FAILED);
     cr_assert_eq(error.code, HEDDLE_ERR_VERSION_FAILED);
     row = row_with("active", "", 1, 1, 1);
-    cr_assert_eq(reports_late(&r, row, &(wait_for_t){A, ALL}, 0, &error), HEDDLE_OK);
+    cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){A, ALL}, 0, &error), HEDDLE_OK);
 }
 
 /* The broker may tell that a version was active, and not how many had it. */
-Test(reports, one_that_retired_unheard_was_active, .init = start, .fini = stop)
+Test(outcomes, one_that_retired_unheard_was_active, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("retired", "", 0, 0, 0);
-    reports_was_active(row);
-    cr_assert_eq(reports_judge(&r, row, &(wait_for_t){A, COUNT(5)}, &error), HEDDLE_OK);
+    outcome_row_t *row = row_with("retired", "", 0, 0, 0);
+    outcomes_was_active(row);
+    cr_assert_eq(outcomes_judge(&r, row, &(wait_for_t){A, COUNT(5)}, &error), HEDDLE_OK);
 }
 
-Test(reports, late_with_nobody_there_is_no_workers, .init = start, .fini = stop)
+Test(outcomes, late_with_nobody_there_is_no_workers, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("staging", "", 0, 0, 0);
-    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_NO_WORKERS);
+    outcome_row_t *row = row_with("staging", "", 0, 0, 0);
+    cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_NO_WORKERS);
     cr_assert_eq(error.code, HEDDLE_ERR_NO_WORKERS);
     cr_assert_str_eq(error.expected, "staged on 1 worker");
     cr_assert_str_eq(error.found, "no worker of policy");
@@ -263,24 +263,24 @@ Test(reports, late_with_nobody_there_is_no_workers, .init = start, .fini = stop)
 }
 
 /* A broker that stands still has not said that nobody is there. */
-Test(reports, late_without_a_word_is_the_deadline, .init = start, .fini = stop)
+Test(outcomes, late_without_a_word_is_the_deadline, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("staging", "", 0, 0, 0);
+    outcome_row_t *row = row_with("staging", "", 0, 0, 0);
     row->heard_us = 0;
-    cr_assert_eq(reports_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(outcomes_late(&r, row, &(wait_for_t){S, ALL}, 30000, &error), HEDDLE_ERR_DEADLINE);
     cr_assert_str_eq(error.found, "the broker has not said who takes it");
 }
 
-Test(reports, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = start, .fini = stop)
+Test(outcomes, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("staging", "", 4, 2, 0);
+    outcome_row_t *row = row_with("staging", "", 4, 2, 0);
     wait_for_t want = {S, COUNT(2)};
     cr_assert_eq(row->report.staged_ms, -1);
-    cr_assert_eq(reports_judge(&r, row, &want, &error), HEDDLE_OK);
+    cr_assert_eq(outcomes_judge(&r, row, &want, &error), HEDDLE_OK);
     static heddle_report_t copy;
-    reports_copy(row, &copy);
+    outcomes_copy(row, &copy);
     cr_assert_float_eq(copy.staged_ms, 4.0, 1e-9);
     cr_assert_eq(copy.active_ms, -1);
     msg_rollout_t all = {.version = 7,
@@ -290,16 +290,16 @@ Test(reports, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = sta
                          .state = "staged",
                          .code = "",
                          .message = ""};
-    reports_update(row, &all, 9000);
-    reports_copy(row, &copy);
+    outcomes_update(row, &all, 9000);
+    outcomes_copy(row, &copy);
     cr_assert_float_eq(copy.staged_ms, 8.0, 1e-9, "when all are there, that is the time");
 }
 
 /* Who left is not among the eligible any more, and nobody would take its place. */
-Test(reports, a_count_that_was_active_stays_reached, .init = start, .fini = stop)
+Test(outcomes, a_count_that_was_active_stays_reached, .init = start, .fini = stop)
 {
     heddle_error_t error;
-    report_row_t *row = row_with("active", "", 3, 3, 2);
+    outcome_row_t *row = row_with("active", "", 3, 3, 2);
     msg_rollout_t left = {.version = 7,
                           .eligible_count = 2,
                           .staged_count = 2,
@@ -308,36 +308,36 @@ Test(reports, a_count_that_was_active_stays_reached, .init = start, .fini = stop
                           .state = "active",
                           .code = "",
                           .message = ""};
-    reports_update(row, &left, 9000);
+    outcomes_update(row, &left, 9000);
     wait_for_t two = {A, COUNT(2)}, three = {A, COUNT(3)}, all = {A, ALL};
-    cr_assert_eq(reports_judge(&r, row, &two, &error), HEDDLE_OK);
-    cr_assert_eq(reports_judge(&r, row, &three, &error), HEDDLE_ERR_AGAIN);
-    cr_assert_eq(reports_judge(&r, row, &all, &error), HEDDLE_ERR_AGAIN, "all are those who are here");
-    reports_begin(&r, 8, &OPTS, 0);
-    cr_assert_eq(reports_find(&r, 8)->active_most, 0);
+    cr_assert_eq(outcomes_judge(&r, row, &two, &error), HEDDLE_OK);
+    cr_assert_eq(outcomes_judge(&r, row, &three, &error), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(outcomes_judge(&r, row, &all, &error), HEDDLE_ERR_AGAIN, "all are those who are here");
+    outcomes_begin(&r, 8, &OPTS, 0);
+    cr_assert_eq(outcomes_find(&r, 8)->active_most, 0);
 }
 
-Test(reports, before_the_first_word_the_deadline_is_the_one_that_was_asked_for, .init = start, .fini = stop)
+Test(outcomes, before_the_first_word_the_deadline_is_the_one_that_was_asked_for, .init = start, .fini = stop)
 {
     heddle_publish_opts_t opts = {.deadline_ms = 1000, .asked_ms = 5000};
-    reports_begin(&r, 7, &opts, 0);
-    cr_assert_eq(reports_find(&r, 7)->report.deadline_ms, 5000);
-    reports_begin(&r, 8, &OPTS, 0);
-    cr_assert_eq(reports_find(&r, 8)->report.deadline_ms, 60000, "not told: the same");
+    outcomes_begin(&r, 7, &opts, 0);
+    cr_assert_eq(outcomes_find(&r, 7)->report.deadline_ms, 5000);
+    outcomes_begin(&r, 8, &OPTS, 0);
+    cr_assert_eq(outcomes_find(&r, 8)->report.deadline_ms, 60000, "not told: the same");
 }
 
-Test(reports, the_newest_are_remembered, .init = start, .fini = stop)
+Test(outcomes, the_newest_are_remembered, .init = start, .fini = stop)
 {
-    for (uint64_t v = 1; v <= REPORTS_MAX + 5; v++) reports_begin(&r, v, &OPTS, 0);
-    cr_assert_null(reports_find(&r, 5));
-    cr_assert_not_null(reports_find(&r, 6));
-    cr_assert_null(reports_find(&r, 0));
-    reports_begin(&r, REPORTS_MAX, &OPTS, 9);
-    cr_assert_eq(reports_find(&r, REPORTS_MAX)->start_us, 9);
-    cr_assert_not_null(reports_find(&r, 6), "begun again: nothing is forgotten for it");
+    for (uint64_t v = 1; v <= OUTCOMES_MAX + 5; v++) outcomes_begin(&r, v, &OPTS, 0);
+    cr_assert_null(outcomes_find(&r, 5));
+    cr_assert_not_null(outcomes_find(&r, 6));
+    cr_assert_null(outcomes_find(&r, 0));
+    outcomes_begin(&r, OUTCOMES_MAX, &OPTS, 9);
+    cr_assert_eq(outcomes_find(&r, OUTCOMES_MAX)->start_us, 9);
+    cr_assert_not_null(outcomes_find(&r, 6), "begun again: nothing is forgotten for it");
 }
 
-Test(reports, more_missing_than_rows_are_counted, .init = start, .fini = stop)
+Test(outcomes, more_missing_than_rows_are_counted, .init = start, .fini = stop)
 {
     static msg_missing_t missing[HEDDLE_MISSING_MAX + 3];
     for (size_t i = 0; i < HEDDLE_MISSING_MAX + 3; i++)
@@ -349,10 +349,10 @@ Test(reports, more_missing_than_rows_are_counted, .init = start, .fini = stop)
                        .message = "",
                        .missing = missing,
                        .missing_count = HEDDLE_MISSING_MAX + 3};
-    reports_begin(&r, 7, &OPTS, 0);
-    reports_update(reports_find(&r, 7), &m, 1);
-    cr_assert_eq(reports_find(&r, 7)->report.missing_count, HEDDLE_MISSING_MAX + 3);
-    cr_assert_eq(reports_find(&r, 7)->report.missing[0].code, HEDDLE_OK);
+    outcomes_begin(&r, 7, &OPTS, 0);
+    outcomes_update(outcomes_find(&r, 7), &m, 1);
+    cr_assert_eq(outcomes_find(&r, 7)->report.missing_count, HEDDLE_MISSING_MAX + 3);
+    cr_assert_eq(outcomes_find(&r, 7)->report.missing[0].code, HEDDLE_OK);
 }
 
 /* -- refusals --------------------------------------------------------------------------------- */
@@ -367,7 +367,7 @@ typedef struct {
 } refused_t;
 
 /* missing: a letter each: r refused to switch, s refused the bytes, f may come back to them, w still works, l was lost */
-static report_row_t *row_missing(const refused_t *row)
+static outcome_row_t *row_missing(const refused_t *row)
 {
     static const struct {
         char letter;
@@ -382,7 +382,7 @@ static report_row_t *row_missing(const refused_t *row)
     for (const char *at = row->missing; *at; at++)
         for (size_t k = 0; k < sizeof KINDS / sizeof *KINDS; k++)
             if (KINDS[k].letter == *at) missing[count++] = KINDS[k].m;
-    reports_begin(&r, 7, &OPTS, 1000);
+    outcomes_begin(&r, 7, &OPTS, 1000);
     msg_rollout_t m = {.version = 7,
                        .eligible_count = row->eligible,
                        .staged_count = row->staged,
@@ -393,8 +393,8 @@ static report_row_t *row_missing(const refused_t *row)
                        .message = "",
                        .missing = missing,
                        .missing_count = count};
-    reports_update(reports_find(&r, 7), &m, 5000);
-    return reports_find(&r, 7);
+    outcomes_update(outcomes_find(&r, 7), &m, 5000);
+    return outcomes_find(&r, 7);
 }
 
 static const refused_t REFUSED[] = {
@@ -420,25 +420,25 @@ static const refused_t REFUSED[] = {
     {"active", 1, 1, 0, "r", A, NONE, 0},
 };
 
-Test(reports, too_many_refusals_end_a_wait)
+Test(outcomes, too_many_refusals_end_a_wait)
 {
     for (size_t i = 0; i < sizeof REFUSED / sizeof *REFUSED; i++) {
         heddle_error_t error = {0};
         start();
         wait_for_t want = {REFUSED[i].phase, REFUSED[i].quorum};
-        int rc = reports_judge(&r, row_missing(&REFUSED[i]), &want, &error);
+        int rc = outcomes_judge(&r, row_missing(&REFUSED[i]), &want, &error);
         cr_assert_eq(rc, REFUSED[i].expected, "row %zu: %s, not %s", i, heddle_err_name(rc),
                      heddle_err_name(REFUSED[i].expected));
         stop();
     }
 }
 
-Test(reports, a_refusal_is_told_with_what_to_do, .init = start, .fini = stop)
+Test(outcomes, a_refusal_is_told_with_what_to_do, .init = start, .fini = stop)
 {
     heddle_error_t error = {0};
     wait_for_t want = {A, ALL};
     refused_t row = {"active", 3, 3, 1, "wr", A, ALL, 0};
-    reports_judge(&r, row_missing(&row), &want, &error);
+    outcomes_judge(&r, row_missing(&row), &want, &error);
     cr_assert_str_eq(error.message, "policy@7 was refused by w1: no such engine");
     cr_assert_str_eq(error.worker, "w1");
     cr_assert_str_eq(error.phase, "activate");
