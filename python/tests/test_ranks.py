@@ -295,7 +295,7 @@ def test_waits_of_ranks_end(broker, adapter, ranks):
 @pytest.mark.parametrize("where", ["pack", "transfer"])
 def test_a_rank_that_is_gone_is_told(broker, adapter, ranks, where):
     zero, one = ranks(KILLED, adapter, where)
-    failed = zero.json(60)["failed"]
+    failed = zero.json(120)["failed"]
     assert failed[:2] == ["Unavailable",
                           "unavailable"] and failed[3].endswith("Error") and "cannot reach" in failed[2]
     assert zero.end(sign=None) == 0 and one.end(sign=None) == 7

@@ -38,6 +38,9 @@ WORKER = """
 
 # What a worker remembers of versions that ended, up to some 2,000 of them: 470 KiB were seen.
 REMEMBERED_KIB = 768
+# A worker keeps as many versions as it has slots, 2 + the broker's --keep of 1; one more is written, and one
+# region is made ahead.  On a busy machine all of that happens at once, and what is free stays for a minute.
+REGIONS = 3 + 2
 
 
 def own_descriptors():
@@ -66,9 +69,8 @@ def test_many_versions_leave_nothing_behind(broker, adapter, program):
     print(looks)
     assert looks[-1]["kib"] <= looks[0]["kib"] + REMEMBERED_KIB, looks
     assert len({l["fds"] for l in looks}) == 1, looks
-    # the publisher makes one region more where the last reader of an old one is late, and gives it back
-    assert max(l["regions"] for l in looks) <= looks[0]["regions"] + 1, looks
-    assert max(regions for regions, _ in own) <= own[0][0] + 1, own
+    assert max(l["regions"] for l in looks) <= REGIONS, looks
+    assert max(regions for regions, _ in own) <= REGIONS, own
     # the tests before may still close some of this process's
     assert own[-1][1] <= own[len(own) // 2][1], own
     assert {l["held"] for l in looks} == {0}
