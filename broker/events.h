@@ -20,6 +20,7 @@
     X(STAGE_STARTED, "stage.started") X(STAGE_DONE, "stage.done")                               \
     X(STAGE_FAILED, "stage.failed") X(ACTIVATE_DONE, "activate.done")                           \
     X(ACTIVATE_FAILED, "activate.failed") X(SOURCE_LOST, "source.lost")                         \
+    X(SOURCE_BAD, "source.bad") X(SOURCE_SLOW, "source.slow")                                   \
     X(ADAPTER_HELD, "adapter.held") X(ADAPTER_RESUMED, "adapter.resumed") X(GAP, "gap")         \
     X(KEY_ADDED, "key.added") X(KEY_REVOKED, "key.revoked")                                     \
     X(ADAPTER_FORGOTTEN, "adapter.forgotten") X(STORE_REFUSED, "store.refused")                 \
@@ -40,7 +41,7 @@ typedef struct event_row {
     int code; /* heddle_err_t, 0 */
     /* "" none; worker: also a writer's name */
     char adapter[HEDDLE_NAME_MAX + 1], worker[HEDDLE_NAME_MAX + 1];
-    /* the second one that it is about: the new session (*.fenced), which source (source.lost); "" none */
+    /* the second one that it is about: the new session (*.fenced), which source (source.*); "" none */
     char other[HEDDLE_NAME_MAX + 1];
     char message[160];
 } event_row_t;

@@ -636,12 +636,15 @@ static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, 
     }
     member_t *old = (*rows)[at];
     if (is_worker) count_fences(new, old), keep_since(new, old);
+    bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
+    new->sends_bad = is_same_life && old->sends_bad;
+    new->is_slow = is_same_life && old->is_slow;
     compare_addresses(new, old);
     if (member_is_ready(old)) {
         drop_ready(m, old);
         ret->replaced_peer = old->peer;
         ret->replaced_token = old->token;
-        ret->is_fenced = memcmp(&old->life, &new->life, sizeof old->life) != 0;
+        ret->is_fenced = !is_same_life;
     } else {
         dequeue(&m->ended, old);
         m->ended_count--;

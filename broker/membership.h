@@ -103,7 +103,10 @@ typedef struct member {
     msg_counts_t counts; /* as the worker counts them: 0 until it does */
     /* the session of this name that ended last, not by a LEAVE, if its process sent no message since; 0 */
     uint64_t ended_token;
-    uint64_t max_rate_bytes;       /* of its --max-rate; 0: no limit */
+    uint64_t max_rate_bytes; /* of its --max-rate; 0: no limit */
+    /* As workers that fetched from this process reported: from the next version on it is the source of no
+     * other one, or comes last. */
+    bool sends_bad, is_slow;
     char unheld[200];              /* as in HEARTBEAT */
     struct member *before, *after; /* in the queue of leases or of ended ones */
 } member_t;

@@ -257,7 +257,8 @@ typedef struct {
      * that */
     key16_t life;
     msg_region_t region;
-    bool apart; /* of the receiver's host, but of another place */
+    bool apart;   /* of the receiver's host, but of another place */
+    bool partial; /* it still fetches the version itself */
 } msg_source_t;
 typedef struct {
     uint64_t token, version, deadline_ms; /* deadline_ms: left of the rollout's; 0: a late joiner, no
@@ -278,8 +279,9 @@ typedef struct {
     msg_source_t *sources;
     uint32_t source_count;
 } msg_sources_t;
-/* Every source known is gone, late, refused or bad.  `lost`: tokens of those that were; `unmet`: of these,
- * those that never answered, or are late and may still answer. */
+/* Every source known is gone, late, refused or bad; or one is to be blamed, and the fetch goes on.  `lost`:
+ * tokens of those that were; `unmet`: of these, those that never answered, or are late and may still answer.
+ * `bad`: sent bytes that have another digest; `slow`: was left for another source, which was faster. */
 typedef struct {
     uint64_t token, version;
     const char *adapter;
@@ -287,6 +289,10 @@ typedef struct {
     uint32_t lost_count;
     uint64_t *unmet;
     uint32_t unmet_count;
+    uint64_t *bad;
+    uint32_t bad_count;
+    uint64_t *slow;
+    uint32_t slow_count;
 } msg_need_sources_t;
 
 /* Which process compared the bytes with the manifest: this one, or another one of the host, for all that hold

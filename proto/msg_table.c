@@ -138,6 +138,7 @@ static const field_t SOURCE_FIELDS[] = {
     KEY16(msg_source_t, life, OPTIONAL),
     REGION(msg_source_t),
     BOOL(msg_source_t, apart),
+    BOOL(msg_source_t, partial),
 };
 TABLE(SOURCE, "source", msg_source_t, SOURCE_FIELDS);
 
@@ -342,6 +343,8 @@ static const field_t NEED_SOURCES_FIELDS[] = {
     NAME(msg_need_sources_t, adapter, REQUIRED),
     U64S(msg_need_sources_t, lost, lost_count, LIMIT_SERVED),
     U64S(msg_need_sources_t, unmet, unmet_count, LIMIT_SERVED),
+    U64S(msg_need_sources_t, bad, bad_count, LIMIT_SERVED),
+    U64S(msg_need_sources_t, slow, slow_count, LIMIT_SERVED),
 };
 /* The digest is what the worker attests; counts and times are for reports. */
 static const field_t STAGED_FIELDS[] = {

@@ -344,7 +344,7 @@ static int feed_versions(adapter_t *a, const versions_event_t *event, uint64_t n
 static void ask_for_sources(adapter_t *a, uint64_t now_us)
 {
     intake_t *in = &a->intake;
-    uint64_t lost[LIMIT_SOURCES * 2], unmet[LIMIT_SERVED];
+    uint64_t lost[LIMIT_SOURCES * 2], unmet[LIMIT_SERVED], bad[LIMIT_SERVED], slow[LIMIT_SERVED];
     uint32_t count = intake_lost(in, lost, LIMIT_SOURCES * 2);
     if (!a->versions.up) return;
     msg_t m = {.type = MSG_NEED_SOURCES};
@@ -353,7 +353,11 @@ static void ask_for_sources(adapter_t *a, uint64_t now_us)
                                           .adapter = a->name,
                                           .lost = lost,
                                           .lost_count = count,
-                                          .unmet = unmet};
+                                          .unmet = unmet,
+                                          .bad = bad,
+                                          .slow = slow};
+    m.need_sources.bad_count = download_blamed(in->download, BLAME_BAD, bad, LIMIT_SERVED);
+    m.need_sources.slow_count = download_blamed(in->download, BLAME_SLOW, slow, LIMIT_SERVED);
     for (uint32_t i = 0; i < count && i < LIMIT_SERVED; i++)
         if (!intake_has_failed(in, lost[i])) unmet[m.need_sources.unmet_count++] = lost[i];
     (void)member_send(&a->core->member, &m); /* the fetch asks again */

@@ -29,7 +29,8 @@ static void add_sources(announced_t *w, const msg_source_t *sources, uint32_t co
                                    .address_bytes = (uint32_t)from->address.bytes,
                                    .life = from->life,
                                    .region = from->region,
-                                   .is_apart = from->apart};
+                                   .is_apart = from->apart,
+                                   .is_partial = from->partial};
         memcpy(to->address, from->address.data, from->address.bytes);
         error_text(to->name, sizeof to->name, from->name);
     }

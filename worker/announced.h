@@ -26,7 +26,8 @@ typedef struct {
     uint32_t address_bytes;
     key16_t life; /* these two where it is a process of this host; epoch 0: it is not, or has no region */
     msg_region_t region;
-    bool is_apart; /* of this host, but out of reach for holding */
+    bool is_apart;   /* of this host, but out of reach for holding */
+    bool is_partial; /* it still fetched the version itself when the broker listed it */
 } announced_source_t;
 
 /* How many bytes one source served, and how many read requests were taken back from it. */

@@ -12,6 +12,7 @@
 typedef struct {
     const node_io_t *io;
     slots_t *slots;
+    bool is_limited;         /* its own rate is: another source would be no faster */
     struct sharing *sharing; /* NULL: nothing is held, and nothing offered */
     char unheld[160];        /* why the last version that another process of this host had was not held; why
                               * there is no `sharing`; "" */

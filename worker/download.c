@@ -103,6 +103,15 @@ static void asks_moved(void *self, uint64_t token, moved_t why)
     served_row(((download_t *)self)->what, token)->moved[why]++;
 }
 
+/* A drop of a read request beside an open receive costs too much (note_open_receives). */
+static bool is_partial(void *self, uint64_t token)
+{
+    const download_t *p = self;
+    const announced_source_t *source = announced_source(p->what, token);
+    bool may_lend = !p->bulk->is_limited && !p->overwritten && is_quiet(p);
+    return may_lend && source && source->is_partial;
+}
+
 static void need_sources(void *self) { ((download_t *)self)->needs_sources = true; }
 
 /* The manifest is verified by download_work: its digest takes long enough to delay a heartbeat. */
@@ -126,6 +135,7 @@ static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
                                       .drop_peer = drop_source,
                                       .need_sources = need_sources,
                                       .moved = asks_moved,
+                                      .is_partial = is_partial,
                                       .end = fetch_ended};
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
@@ -354,12 +364,23 @@ static void check_whole(download_t *p)
     p->state = DOWNLOAD_DONE;
 }
 
+/* The broker is told at once of a source that is to be blamed, while the fetch goes on at another one. */
+static void look_for_blame(download_t *p)
+{
+    uint64_t tokens[LIMIT_SERVED];
+    uint32_t count = 0;
+    for (blame_t blame = BLAME_BAD; p->fetch && blame <= BLAME_SLOW; blame++)
+        count += download_blamed(p, blame, tokens, LIMIT_SERVED);
+    if (count > p->blamed_count) p->needs_sources = true;
+    p->blamed_count = count;
+}
+
 /* Manifest and slot are checked only where no open receive can change their bytes meanwhile. */
 bool download_work(download_t *p, uint64_t now_us)
 {
     bool is_checked = p->state == DOWNLOAD_CLOSING || p->state == DOWNLOAD_VERIFYING;
     if (is_checked && is_quiet(p)) {
-        if (p->state == DOWNLOAD_VERIFYING) check_manifest(p, now_us);
+        if (p->state == DOWNLOAD_VERIFYING) check_manifest(p, now_us), look_for_blame(p);
         else if (p->overwritten && p->checked < p->manifest.chunk_count) check_again(p);
         else check_whole(p);
         return true;
@@ -380,6 +401,7 @@ bool download_work(download_t *p, uint64_t now_us)
             fetch_bad(p->fetch, (uint32_t)job.cookie, now_us);
         }
     }
+    look_for_blame(p);
     return true;
 }
 
@@ -411,4 +433,9 @@ uint32_t download_lost(download_t *p, uint64_t *ret_lost, uint32_t cap)
 {
     p->needs_sources = false;
     return p->fetch ? (uint32_t)fetch_lost(p->fetch, ret_lost, (int)cap) : 0;
+}
+
+uint32_t download_blamed(const download_t *p, blame_t blame, uint64_t *ret_tokens, uint32_t cap)
+{
+    return p->fetch ? (uint32_t)fetch_blamed(p->fetch, blame, ret_tokens, (int)cap) : 0;
 }

@@ -80,7 +80,8 @@ typedef struct download {
     uint32_t manifest_tries;
     uint64_t met[LIMIT_SOURCES * 2]; /* sources that answered */
     uint32_t met_count;
-    bool needs_sources;      /* every source was lost: until download_lost */
+    bool needs_sources;      /* every source was lost, or one is to be blamed: until download_lost */
+    uint32_t blamed_count;   /* that were, when it was last looked */
     bool overwritten;        /* a dropped ask may write after its chunk was digested: chunks are served on
                               * when all have been digested again */
     uint32_t again, checked; /* CLOSING: chunks that are, and were, digested again */
@@ -102,6 +103,8 @@ uint64_t download_tick(download_t *p, uint64_t now_us);
 /* The owner looks for other sources: tokens of those that are late or were lost, at most `cap`.  Returns how
  * many. */
 uint32_t download_lost(download_t *p, uint64_t *ret_lost, uint32_t cap);
+/* As fetch_blamed, of chunks, or of the manifest. */
+uint32_t download_blamed(const download_t *p, blame_t blame, uint64_t *ret_tokens, uint32_t cap);
 /* Of one of these: it answered something since the download began, and its connection has ended since, or it
  * refused, or its bytes were bad. */
 bool download_has_failed(const download_t *p, uint64_t token);

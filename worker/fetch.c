@@ -22,6 +22,9 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define NEED_US 500000u     /* between two need_sources, and how long a busy source rests */
 #define BAD_LIMIT 3u        /* sources that one piece may be bad from */
 #define ALL_BAD_US 5000000u /* others may come to hold the version meanwhile */
+#define LEND_US 50000u      /* until a piece is lent; four times as long after each that says nothing */
+#define LEND_MAX_US 1000000u
+#define LEND_WINDOW_MIN 16u /* pieces: a good chain is a few pieces deep between two of its members */
 
 typedef enum { SOURCE_LIVE, SOURCE_LATE, SOURCE_RESTING, SOURCE_LOST, SOURCE_BAD } source_state_t;
 
@@ -32,6 +35,8 @@ typedef struct {
     uint64_t token;
     source_state_t state;
     bool listed;
+    bool is_left; /* for being slow: asked only where no other one is live */
+    bool is_slow; /* and the other one was faster */
     uint32_t landed_count, good_count, late_count;
     uint64_t life_us;                 /* last arrival or BEAT, or when it was asked after a pause */
     uint64_t late_us;                 /* LATE: when its deadline passed last; then when it spoke again */
@@ -39,6 +44,19 @@ typedef struct {
     uint64_t rate;                    /* bytes a second, EWMA; 0: not known yet */
     uint64_t sample_us, sample_bytes; /* since when, and how much came since */
 } known_t;
+
+/* A piece that was lent; then a move that it led to. */
+typedef struct {
+    uint32_t piece; /* NO_PIECE: none */
+    uint64_t ask;   /* its number */
+    uint64_t due_us, pause_us;
+    uint32_t good_count;     /* of the fetch, when it was lent, or when all asks moved */
+    uint32_t answered_count; /* running, at once */
+    bool is_judged;          /* a window is to show what a move brought */
+    uint64_t left;           /* by that move: its token */
+    uint64_t moved_us;
+    bool is_over; /* the own link is slow */
+} lending_t;
 
 struct fetch {
     fetch_ops_t ops;
@@ -55,6 +73,7 @@ struct fetch {
     unsigned order_count;
     uint64_t need_us;    /* need_sources is not called before */
     uint64_t all_bad_us; /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
+    lending_t lending;
     piece_list_t lists[LISTS];
     /* One of each a piece. */
     uint64_t *ask; /* ASKED: its number */
@@ -241,37 +260,45 @@ static void conclude(fetch_t *f, bool is_good, uint64_t now_us)
     f->ops.end(f->self, is_good, now_us);
 }
 
-/* The source to ask: the first live one of the list, else the late one whose deadline passed longest ago.
- * NULL: there is none. */
+/* The source to ask: the first live one of the list that was not left, else one that was, else the late one
+ * whose deadline passed longest ago.  NULL: there is none. */
 static known_t *choose(fetch_t *f, uint64_t now_us)
 {
-    known_t *late = NULL;
+    known_t *late = NULL, *left = NULL;
     for (unsigned i = 0; i < f->order_count; i++) {
         known_t *s = &f->known[f->order[i]];
         if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
-        if (s->state == SOURCE_LIVE) return s;
+        if (s->state == SOURCE_LIVE && !s->is_left) return s;
+        if (s->state == SOURCE_LIVE && !left) left = s;
         if (s->state == SOURCE_LATE && (!late || s->late_us < late->late_us)) late = s;
     }
-    return late;
+    return left ? left : late;
 }
 
-/* Asks a source for as many pieces as its window lets.  One that cannot be asked is out. */
+/* One that cannot be asked is out. */
+static void request_piece(fetch_t *f, known_t *s, uint32_t piece, uint64_t now_us)
+{
+    uint64_t ask = 0;
+    unsigned source = (unsigned)(s - f->known);
+    /* Landed pieces count: they were requested, and their digest may be slow. */
+    if (f->lists[source].count + s->landed_count == 0) note_life(s, now_us);
+    move_piece(f, piece, source);
+    int rc = f->ops.ask(f->self, piece, s->token, &ask);
+    if (rc) refuse_piece(f, piece, rc, now_us);
+    else f->ask[piece] = ask;
+}
+
+/* Asks a source for as many pieces as its window lets. */
 static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
 {
     unsigned source = (unsigned)(s - f->known);
     source_state_t state = s->state;
     const piece_list_t *open = &f->lists[source];
     uint32_t piece;
-    /* Landed pieces count in the window: they were requested, and their digest may be slow. */
-    if (open->count + s->landed_count == 0) note_life(s, now_us);
     while (s->state == state && open->count + s->landed_count < f->window_count &&
            (piece = next_todo(f)) != NO_PIECE) {
-        uint64_t ask = 0;
         if (f->where[piece] == NOWHERE) f->cursor++;
-        move_piece(f, piece, source);
-        int rc = f->ops.ask(f->self, piece, s->token, &ask);
-        if (rc) refuse_piece(f, piece, rc, now_us);
-        else f->ask[piece] = ask;
+        request_piece(f, s, piece, now_us);
     }
 }
 
@@ -321,6 +348,112 @@ static void go_on(fetch_t *f, uint64_t now_us)
         f->ops.need_sources(f->self);
         f->need_us = now_us + NEED_US;
     }
+}
+
+/* -- a slow source ---------------------------------------------------------------------------- */
+
+/* It was not asked for elsewhere since. */
+static bool is_lent(const fetch_t *f, uint32_t piece)
+{
+    return piece == f->lending.piece && f->ask[piece] == f->lending.ask;
+}
+
+static void lend_later(fetch_t *f, uint64_t now_us)
+{
+    lending_t *l = &f->lending;
+    l->answered_count = 0;
+    l->pause_us = l->pause_us * 4 < LEND_MAX_US ? l->pause_us * 4 : LEND_MAX_US;
+    l->due_us = now_us + l->pause_us;
+}
+
+/* The next live source behind `s` in the list that may be far ahead of it. */
+static known_t *partial_behind(fetch_t *f, const known_t *s)
+{
+    bool is_behind = false;
+    for (unsigned i = 0; i < f->order_count; i++) {
+        known_t *next = &f->known[f->order[i]];
+        bool may_lend = is_behind && next->state == SOURCE_LIVE && !next->is_left;
+        if (may_lend && f->ops.is_partial && f->ops.is_partial(f->self, next->token)) return next;
+        is_behind |= next == s;
+    }
+    return NULL;
+}
+
+/* How far ahead, between a half and the whole of the window.  Members behind a slow source have equally much,
+ * and a piece that one of them was lent is no sign that it has those before it: so each pair of members lends
+ * another one. */
+static uint32_t distance(const fetch_t *f, const known_t *other)
+{
+    uint64_t x = (other->token + f->lending.answered_count + 1) * 0x9e3779b97f4a7c15ull;
+    uint32_t half = f->window_count / 2;
+    return half + (uint32_t)(x >> 32) % half;
+}
+
+/* `s` has just delivered `piece`. */
+static void lend(fetch_t *f, const known_t *s, uint32_t piece, uint64_t now_us)
+{
+    lending_t *l = &f->lending;
+    if (l->is_over || l->is_judged || l->piece != NO_PIECE || f->window_count < LEND_WINDOW_MIN) return;
+    if (l->due_us == 0) l->due_us = now_us + LEND_US;
+    if (now_us < l->due_us || s != choose(f, now_us) || s->state != SOURCE_LIVE) return;
+    known_t *other = partial_behind(f, s);
+    uint32_t far = other ? piece + distance(f, other) : NO_PIECE;
+    if (far >= f->count || f->where[far] != s - f->known) return;
+    f->ops.drop_ask(f->self, f->ask[far]);
+    request_piece(f, other, far, now_us);
+    if (f->where[far] != other - f->known) return; /* it cannot be asked */
+    l->piece = far;
+    l->ask = f->ask[far];
+    l->good_count = f->good_count;
+}
+
+/* All asks go from `s` to others.  What that brings is seen when a window has come. */
+static void leave(fetch_t *f, known_t *s, uint64_t now_us)
+{
+    lending_t *l = &f->lending;
+    s->is_left = true;
+    drop_asks(f, (unsigned)(s - f->known), 0, MOVED_SLOW);
+    *l = (lending_t){.piece = NO_PIECE,
+                     .pause_us = LEND_US,
+                     .is_judged = true,
+                     .left = s->token,
+                     .good_count = f->good_count,
+                     .moved_us = now_us};
+}
+
+/* A lent piece has come, or something else has. */
+static void take_lent(fetch_t *f, uint32_t piece, uint64_t now_us)
+{
+    lending_t *l = &f->lending;
+    if (l->piece == NO_PIECE) return;
+    if (!is_lent(f, l->piece)) {
+        l->piece = NO_PIECE;
+    } else if (piece == l->piece) {
+        l->piece = NO_PIECE;
+        bool is_at_once = f->good_count - l->good_count < f->window_count / 8;
+        known_t *s = choose(f, now_us);
+        if (!is_at_once) lend_later(f, now_us);
+        else if (++l->answered_count == 2 && s && s->state == SOURCE_LIVE) leave(f, s, now_us);
+    } else if (f->where[l->piece] != LANDED && f->good_count - l->good_count >= f->window_count / 4) {
+        f->ops.drop_ask(f->self, l->ask); /* a source that is well has it only later */
+        move_piece(f, l->piece, AGAIN);
+        l->piece = NO_PIECE;
+        lend_later(f, now_us);
+    }
+}
+
+/* A window has come since all asks moved. */
+static void judge_move(fetch_t *f, uint64_t now_us)
+{
+    lending_t *l = &f->lending;
+    uint32_t count = f->good_count - l->good_count;
+    if (!l->is_judged || count < f->window_count) return;
+    int left = find(f, l->left);
+    double rate = (double)count * f->piece_bytes * 1e6 / (double)(now_us - l->moved_us + 1);
+    bool is_faster = left < 0 || rate * 2 >= (double)f->known[left].rate * 3;
+    if (left >= 0) f->known[left].is_slow = f->known[left].is_left = is_faster;
+    l->is_over = !is_faster;
+    l->is_judged = false;
 }
 
 /* -- events ----------------------------------------------------------------------------------- */
@@ -393,8 +526,11 @@ uint64_t fetch_good(fetch_t *f, uint32_t piece, uint64_t now_us)
         }
         f->good[piece / 64] |= 1ull << (piece % 64);
         f->good_count++;
+        take_lent(f, piece, now_us);
+        judge_move(f, now_us);
     }
     go_on(f, now_us);
+    if (s && !f->is_over) lend(f, s, piece, now_us);
     return s ? s->token : 0;
 }
 
@@ -497,12 +633,28 @@ bool fetch_is_late(const fetch_t *f, uint64_t token)
     return at >= 0 && f->known[at].state == SOURCE_LATE;
 }
 
+bool fetch_was_left(const fetch_t *f, uint64_t token)
+{
+    int at = find(f, token);
+    return at >= 0 && f->known[at].is_left;
+}
+
 int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 {
     int n = 0;
     for (unsigned i = 0; i < f->known_count && n < cap; i++) {
         source_state_t state = f->known[i].state;
         if (state != SOURCE_LIVE && state != SOURCE_RESTING) out[n++] = f->known[i].token;
+    }
+    return n;
+}
+
+int fetch_blamed(const fetch_t *f, blame_t blame, uint64_t out[], int cap)
+{
+    int n = 0;
+    for (unsigned i = 0; i < f->known_count && n < cap; i++) {
+        const known_t *s = &f->known[i];
+        if (blame == BLAME_BAD ? s->state == SOURCE_BAD : s->is_slow) out[n++] = s->token;
     }
     return n;
 }
@@ -522,6 +674,7 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->window_count = LIMIT_WINDOW_BYTES / plan->piece_bytes;
     if (f->window_count == 0) f->window_count = 1;
     f->all_bad_us = CLOCK_NEVER;
+    f->lending = (lending_t){.piece = NO_PIECE, .pause_us = LEND_US};
     f->good = (uint64_t *)(f + 1);
     f->ask = f->good + words;
     f->next = (uint32_t *)(f->ask + n);

@@ -34,6 +34,7 @@
  *                                  is asked, and of that one when no piece is left to be asked for;
  *                                  silent for 10 s (or its deadline): drop_peer, as gone;
  *                                  no live source left: need_sources once, again every half second
+ *            good(piece)           and now and then a lent piece, below: drop_ask, ask of another source
  *            cancel                drop_ask for all open; then over
  *   over     anything              none
  *
@@ -44,6 +45,13 @@
  * One source is asked at a time, the first live one of the list, so that the load stays as it was planned;
  * else the late ones in turns.  A lost source is asked again when a new list names it; a quarantined one
  * never.  Asks of a source that a new list leaves out are dropped.
+ *
+ * A slow source is left.  A source that still fetches itself (ops.is_partial) has little more, as a rule,
+ * than the one behind it.  So now and then the ask for a piece that is more than half a window ahead is lent
+ * to the next such source of the list.  If twice running it comes before an eighth of a window has come, that
+ * source is far ahead, and all asks move to it.  Unless a window then comes half as fast again as before, the
+ * link of this process is slow itself: asks go where they went before, and there are no more moves.
+ * A lent piece that has not come after a quarter of a window is asked for where the others are.
  *
  * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 20 bytes
  * a piece).  Loop thread only; the download that made it owns it.  Its ops must not call it. */
@@ -82,6 +90,8 @@ typedef struct {
     /* A piece that was asked of this source, or came wrong from it, is to be asked for again.  NULL: not
      * wanted. */
     void (*moved)(void *self, uint64_t token, moved_t why);
+    /* The source may still lack bytes, and a piece may be lent to it.  NULL: none. */
+    bool (*is_partial)(void *self, uint64_t token);
     /* All pieces are good, or it has failed: no other call follows. */
     void (*end)(void *self, bool is_good, uint64_t now_us);
 } fetch_ops_t;
@@ -115,7 +125,12 @@ piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token)
 uint32_t fetch_from(const fetch_t *f, uint64_t token);
 /* It did not answer in time, and its connection still stands. */
 bool fetch_is_late(const fetch_t *f, uint64_t token);
+/* All asks moved from it to another one, because it was slow. */
+bool fetch_was_left(const fetch_t *f, uint64_t token);
 /* Tokens of sources that are late, lost or quarantined; returns how many (at most cap). */
 int fetch_lost(const fetch_t *f, uint64_t out[], int cap);
+typedef enum { BLAME_BAD, BLAME_SLOW } blame_t;
+/* The same of sources that are quarantined, or were left for being slow, which another one was not. */
+int fetch_blamed(const fetch_t *f, blame_t blame, uint64_t out[], int cap);
 
 #endif

@@ -81,7 +81,8 @@ void intake_new_sources(intake_t *in, uint64_t now_us);
  * time, and no memory, but it takes an intake of its own.  `has_lost_all`: by the last list. */
 bool intake_is_better_held(const intake_t *in, bool has_lost_all);
 
-/* Every source was lost: the owner takes the list of the lost ones, and looks for others. */
+/* Every source was lost, or one is to be blamed: the owner takes the list of the lost ones, and looks for
+ * others. */
 static inline bool intake_needs_sources(const intake_t *in)
 {
     return in->state == INTAKE_DOWNLOADING && in->download->needs_sources;

@@ -529,7 +529,10 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
     worker_node_t *n = calloc(1, sizeof *n + opts->adapter_count * sizeof *n->adapters);
     if (!n) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a worker");
     n->core = (worker_core_t){.opts = *opts, .io = io, .heartbeat = send_heartbeat, .self = n};
-    n->core.bulk = (bulk_t){.io = io, .is_digested_here = opts->verifies_each, .check = opts->check};
+    n->core.bulk = (bulk_t){.io = io,
+                            .is_digested_here = opts->verifies_each,
+                            .is_limited = opts->max_rate_bytes > 0,
+                            .check = opts->check};
     member_init(&n->core.member,
                 &(session_opts_t){.role = ROLE_WORKER,
                                   .life = opts->life,

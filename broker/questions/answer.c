@@ -199,7 +199,9 @@ static json_t *event_part(const event_row_t *e, uint64_t epoch)
     bool ok = data;
     if (ok && e->decision) ok = json_object_set_new(data, "decision", part_count(e->decision)) == 0;
     if (ok && e->token) ok = json_object_set_new(data, "token", part_count(e->token)) == 0;
-    const char *key = e->type == EVENT_SOURCE_LOST ? "source" : "by";
+    bool is_source =
+        e->type == EVENT_SOURCE_LOST || e->type == EVENT_SOURCE_BAD || e->type == EVENT_SOURCE_SLOW;
+    const char *key = is_source ? "source" : "by";
     if (ok && e->other[0]) ok = json_object_set_new(data, key, part_text(e->other)) == 0;
     if (ok && e->bytes >= 0) ok = json_object_set_new(data, "bytes", part_count((uint64_t)e->bytes)) == 0;
     if (ok && e->duration_ms >= 0)

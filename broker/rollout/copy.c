@@ -536,7 +536,8 @@ static bool take_part(track_t *t, const member_t *member, const copy_row_t *befo
                          .place = member->place,
                          .name = member->name,
                          .zone = member_label(member, "zone"),
-                         .is_limited = member->max_rate_bytes > 0};
+                         .is_limited = member->max_rate_bytes > 0 || member->is_slow,
+                         .is_leaf = member->sends_bad};
     return plan_add(&t->plan, &who);
 }
 

@@ -39,13 +39,15 @@ static uint32_t to_sources(const membership_t *members, const track_t *t, uint64
     for (uint32_t i = 0; i < count; i++) {
         const member_t *m = membership_by_token(members, tokens[i]);
         if (!m) continue;
+        const plan_row_t *row = plan_row(&t->plan, m->token);
         msg_source_t *s = &ret_sources[used++];
         *s = (msg_source_t){.token = m->token,
                             .kind = m->role == ROLE_WORKER ? SOURCE_WORKER : SOURCE_PUBLISHER,
                             .name = m->name,
                             .address = bytes_of(m->address, m->address_bytes),
                             .region = region_for(t, m, place),
-                            .apart = is_apart(place, m->place)};
+                            .apart = is_apart(place, m->place),
+                            .partial = row && !row->is_whole};
         if (s->region.epoch) s->life = m->life;
     }
     return used;

@@ -97,14 +97,15 @@ static char *key_text(const plan_member_t *m)
     size_t zone_bytes = strlen(m->zone), name_bytes = strlen(m->name) + 1;
     char *text = malloc(1 + zone_bytes + 1 + name_bytes);
     if (!text) return NULL;
-    text[0] = m->is_limited ? '1' : '0';
+    text[0] = m->is_leaf ? '2' : m->is_limited ? '1' : '0';
     memcpy(text + 1, m->zone, zone_bytes);
     text[1 + zone_bytes] = '\x01';
     memcpy(text + 2 + zone_bytes, m->name, name_bytes);
     return text;
 }
 
-static bool is_limited(const plan_link_t *link) { return link->key.text[0] == '1'; }
+static bool is_limited(const plan_link_t *link) { return link->key.text[0] != '0'; }
+static bool is_leaf(const plan_row_t *row) { return row->key.text[0] == '2'; }
 
 /* Puts the link where its key belongs. */
 static void insert_link(plan_t *p, plan_link_t *link)
@@ -333,6 +334,12 @@ void plan_stuck(plan_t *p, uint64_t token)
 {
     plan_row_t *row = plan_row(p, token);
     if (row && row->fetch == PLAN_FETCHING) set_fetch(p, row, PLAN_STUCK);
+}
+
+void plan_demote(plan_t *p, uint64_t token)
+{
+    const plan_row_t *row = plan_row(p, token);
+    if (row && row->fetch >= PLAN_FETCHING) to_tail(p, row->link);
 }
 
 void plan_hold(plan_t *p, uint64_t token, bool is_held)
@@ -564,6 +571,7 @@ static void find_slow(choice_t *choice)
  * member at the tail has all of it.  What is at the publisher's place leaves by the publisher's uplink. */
 static bool is_free(const plan_t *p, const plan_row_t *row)
 {
+    if (is_leaf(row)) return false;
     return p->shape == PLAN_STAR || (!load_of(row->link) && !is_publishers_place(p, row->link->place));
 }
 
@@ -604,7 +612,7 @@ static const plan_row_t *head_of(const list_t *l, const plan_link_t *link, bool 
     const plan_row_t *best = NULL;
     for (size_t i = 0; i < link->count; i++) {
         const plan_row_t *row = link->rows[i];
-        if (!is_wanted(l, row->token)) continue;
+        if (!is_wanted(l, row->token) || (is_leaf(row) && !any)) continue;
         if (row->is_whole) return row;
         bool is_better = row->fetch == PLAN_FETCHING || (any && row->fetch == PLAN_STUCK);
         if (is_better && (!best || best->fetch == PLAN_STUCK)) best = row;
@@ -652,11 +660,12 @@ static void fill_list(list_t *l)
     if (is_chain && !(is_here && l->count)) add_before(l, l->is_member ? PLAN_SOURCES : most, false);
     if (has_last && (!is_chain || !l->count || !l->is_member || is_near_publisher(l)))
         list_add(l, p->publisher, PLAN_SOURCES);
-    if (l->count || p->shape != PLAN_CHAIN) return;
-    /* A holder that serves others, or is at the place of a publisher that was lost, is better than none. */
+    if (l->count) return;
+    /* A holder that serves others, is at the place of a publisher that was lost, or is a leaf, is better than
+     * none. */
     find_holders(l, &choice, true);
     add_best(l, &choice, PLAN_SOURCES);
-    if (!l->count) add_before(l, PLAN_SOURCES, true);
+    if (!l->count && p->shape == PLAN_CHAIN) add_before(l, PLAN_SOURCES, true);
 }
 
 static list_t list_of(const plan_t *p, const plan_asker_t *asker, uint64_t *sources)

@@ -14,7 +14,8 @@
  * the member's, of its own place, or has all bytes.  So no members ever wait for each other in a circle.
  *
  * The order of the links is that of zones and names, which outlive sessions and restarts: connections stay
- * warm from version to version.  Members with a limited rate come last.  When the rollout has begun
+ * warm from version to version.  Members with a limited rate, and slow ones, come last, and behind these the
+ * leaves, which other places fetch from only where nothing else has the bytes.  When the rollout has begun
  * (plan_begin), a new link goes to the tail, and the list of no other member changes.  The publisher's own
  * place has its bytes without a network, and is no link while the publisher serves.
  *
@@ -58,7 +59,7 @@ typedef enum { PLAN_NONE, PLAN_WAITING, PLAN_WOKEN, PLAN_FETCHING, PLAN_STUCK } 
 /* Where a row or a link stands: ascending by all three. */
 typedef struct {
     uint32_t wave;  /* 0: there when the rollout began; else in the order in which they came */
-    char *text;     /* whether its rate is limited, zone, name */
+    char *text;     /* whether its rate is limited, or it is a leaf; zone, name */
     uint64_t token; /* its first one */
 } plan_key_t;
 
@@ -126,6 +127,7 @@ typedef struct {
     uint64_t token, place; /* place 0: none */
     const char *name, *zone;
     bool is_limited; /* its rate is */
+    bool is_leaf;    /* a source of others only where there is no other one */
 } plan_member_t;
 /* A member takes part; it has nothing yet.  False: no memory. */
 bool plan_add(plan_t *p, const plan_member_t *member);
@@ -152,6 +154,9 @@ void plan_done(plan_t *p, uint64_t token);
 /* Nothing comes of its fetch, as far as is known, or too little: the others of its place do not wait for it,
  * and it is no source. */
 void plan_stuck(plan_t *p, uint64_t token);
+/* Others got bad bytes from the member, or got them too slowly: it fetches on, behind all others, and those
+ * that name it get other lists. */
+void plan_demote(plan_t *p, uint64_t token);
 /* A member that waited and need not any more; each is named once.  0: none. */
 uint64_t plan_next_woken(plan_t *p);
 /* A member that fetches, and whose list names one that serves no more; each is named once.  0: none. */

@@ -498,12 +498,41 @@ static void add_source_lost(step_t *s, const about_t *x, uint64_t token)
                    *name ? name : "a member that is gone");
 }
 
+/* A member that sends wrong bytes, or is slow, stays so until its process ends; it is said once.  Its own
+ * fetch goes on behind all others, so that its source has its whole rate for those that went on there. */
+static void blame_source(step_t *s, const about_t *x, uint64_t token, event_type_t type)
+{
+    bool is_bad = type == EVENT_SOURCE_BAD;
+    member_t *source = membership_by_token(s->v.members, token);
+    bool takes_part = source && (token == x->t->publisher || copy_of(x->t, source));
+    if (!takes_part || source == x->member || (is_bad ? source->sends_bad : source->is_slow)) return;
+    if (is_bad) source->sends_bad = true;
+    else source->is_slow = true;
+    copy_row_t *c = copy_of(x->t, source);
+    if (c && copy_is_told(c) && plan_fetches(&x->t->plan, token)) {
+        plan_demote(&x->t->plan, token);
+        plan_make(&x->t->plan, token, NULL, 0);
+        orders_send_sources(s, x->t, c, source);
+    }
+    event_row_t *e = events_add(s->ev, type, x->t->adapter, x->t->version, x->c->worker, s->v.now);
+    e->token = token;
+    error_text(e->other, sizeof e->other, source->name);
+    if (is_bad)
+        events_message(e, HEDDLE_ERR_DIGEST_MISMATCH, "%s sent bytes with another digest to %s", source->name,
+                       x->c->worker);
+    else
+        events_message(e, HEDDLE_OK, "%s was slower than another source of %s, and comes last from now on",
+                       source->name, x->c->worker);
+}
+
 int report_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error)
 {
     about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
     int rc = look_up(s, &x, error);
     if (rc || !x.c) return rc;
     bool has_lost = false;
+    for (uint32_t i = 0; i < m->bad_count; i++) blame_source(s, &x, m->bad[i], EVENT_SOURCE_BAD);
+    for (uint32_t i = 0; i < m->slow_count; i++) blame_source(s, &x, m->slow[i], EVENT_SOURCE_SLOW);
     for (uint32_t i = 0; i < m->lost_count; i++) {
         /* Unmet: it never answered this worker.  Nothing was lost, and its heartbeat reports that. */
         bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);

@@ -42,7 +42,7 @@ TYPES = {
     "event_type": matching(r"broker\.started|worker\.(joined|left|lost|fenced)|"
                            r"writer\.(opened|closed|fenced)|"
                            r"version\.(published|staged|activated|failed|superseded|retired|lost|released)|"
-                           r"stage\.(started|done|failed)|activate\.(done|failed)|source\.lost|"
+                           r"stage\.(started|done|failed)|activate\.(done|failed)|source\.(lost|bad|slow)|"
                            r"adapter\.(held|resumed|forgotten)|key\.(added|revoked)|"
                            r"store\.(refused|recovered)|verify\.failed|gap"),
     "code": matching("usage|bad_name|insecure_address|not_found|request_conflict|writer_held|fenced|"

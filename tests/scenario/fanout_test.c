@@ -35,6 +35,7 @@ typedef struct {
     plan_shape_t shape;
     uint32_t hosts;        /* of the workers, in turns; 0: each is by itself */
     const char *publisher; /* the host of the publisher; NULL: it is by itself */
+    uint32_t slow;         /* the number of a worker with a tenth of the rate, from 1; 0: none */
 } wave_t;
 typedef struct {
     double staged, active;  /* from the call of publish to the last worker, in M/B */
@@ -63,6 +64,7 @@ static void add_worker(uint32_t number, const wave_t *wave)
     snprintf(host, sizeof host, "h%02u", hosts ? number % hosts : 0);
     if (hosts) memcpy(names[number % hosts], host, sizeof host);
     worker_conf_t conf = {.link = LINK, .host = hosts ? names[number % hosts] : NULL};
+    if (number + 1 == wave->slow) conf.link.bytes_per_s /= 10;
     workers[number] = world_worker(w, name, conf);
 }
 
@@ -421,4 +423,79 @@ Test(fanout, on_the_host_of_the_publisher_nothing_crosses_a_network)
     cr_assert_float_eq(f.into[0], 0, 1e-9, "%.3f", f.into[0]);
     cr_assert_float_eq(f.into[1], 1, 0.001, "%.3f", f.into[1]);
     cr_assert_float_eq(f.egress, 1, 0.001, "%.3f", f.egress);
+}
+
+/* ---- slow ones, and ones that lie ---- */
+
+static uint32_t published(event_type_t type, const char *other)
+{
+    uint32_t count = 0;
+    const events_t *log = &w->broker->events;
+    for (uint64_t seq = events_first(log); seq <= log->last_seq; seq++) {
+        const event_row_t *e = events_at(log, seq);
+        count += e->type == type && !strcmp(e->other, other);
+    }
+    return count;
+}
+
+static void publish_next(wave_t wave)
+{
+    start_us = w->now_us;
+    trainer_publish(trainer,
+                    (publish_t){.shape = {.seed = ++wave.seed, .count = wave.tensors, .rows = 1024}});
+}
+
+static bool all_hold_but(uint64_t version, const actor_t *one)
+{
+    for (uint32_t i = 0; workers[i]; i++)
+        if (workers[i] != one && !worker_holds(workers[i], version)) return false;
+    return true;
+}
+
+/* Where it is not known to be slow it is in the middle of the chain, and is left; then it is at the end. */
+Test(fanout, a_slow_worker_holds_up_others_for_a_moment_and_once)
+{
+    wave_t wave = {.workers = RELAYS, .tensors = 512, .seed = 41, .shape = PLAN_CHAIN, .slow = 8};
+    begin(wave);
+    const actor_t *slow = workers[wave.slow - 1];
+    UNTIL(w, 20 * SECOND, all_hold_but(1, slow));
+    printf("beside a slow one: %.3f M/B\n", took());
+    cr_assert(took() <= 1.35, "%.3f", took());
+    cr_assert_eq(published(EVENT_SOURCE_SLOW, slow->name), 1);
+    UNTIL(w, 20 * SECOND, world_all_active(w, 1));
+    publish_next(wave);
+    UNTIL(w, 20 * SECOND, all_hold_but(2, slow));
+    printf("the next version: %.3f M/B\n", took());
+    cr_assert(took() <= 1.2, "%.3f", took());
+    UNTIL(w, 20 * SECOND, world_all_active(w, 2));
+    for (uint32_t i = 0; workers[i]; i++)
+        cr_assert_eq(published(EVENT_SOURCE_SLOW, workers[i]->name), workers[i] == slow, "%s",
+                     workers[i]->name);
+    cr_assert((double)actor_counters(trainer).bytes_out <= 2 * 1.05 * bytes);
+}
+
+/* In a chain that is well no worker leaves another one, and nothing comes twice: check_chain has the bytes. */
+Test(fanout, no_worker_of_a_good_chain_is_called_slow)
+{
+    begin(HALF_WAY);
+    UNTIL(w, 10 * SECOND, world_all_active(w, 1));
+    for (uint32_t i = 0; workers[i]; i++) cr_assert_eq(published(EVENT_SOURCE_SLOW, workers[i]->name), 0);
+}
+
+/* Its child asks another one at once, says so, and in the next version no other fetches from it. */
+Test(fanout, a_relay_that_sends_wrong_bytes_is_a_leaf_from_then_on)
+{
+    begin(HALF_WAY);
+    actor_t *liar = workers[5];
+    mem_corrupt_data(liar->t, 100, 17);
+    UNTIL(w, 10 * SECOND, world_all_active(w, 1));
+    cr_assert(took() <= 1.2, "%.3f", took());
+    cr_assert_eq(published(EVENT_SOURCE_BAD, liar->name), 1);
+    cr_assert((double)actor_counters(trainer).bytes_out <= 1.05 * bytes);
+    uint64_t sent = actor_counters(liar).bytes_out;
+    publish_next(HALF_WAY);
+    UNTIL(w, 10 * SECOND, world_all_active(w, 2));
+    cr_assert(took() <= 1.2, "%.3f", took());
+    cr_assert_eq(actor_counters(liar).bytes_out, sent, "it is a leaf");
+    cr_assert((double)actor_counters(trainer).bytes_out <= 2 * 1.05 * bytes);
 }

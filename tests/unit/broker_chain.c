@@ -55,6 +55,23 @@ static void needs(uint64_t peer, uint64_t lost)
     rig_frame(peer, &m);
 }
 
+/* It fetches on at another source. */
+static void blames(uint64_t peer, uint64_t bad, uint64_t slow)
+{
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
+                                          .adapter = "policy",
+                                          .version = 1,
+                                          .lost = &bad,
+                                          .lost_count = bad != 0,
+                                          .bad = &bad,
+                                          .bad_count = bad != 0,
+                                          .slow = &slow,
+                                          .slow_count = slow != 0};
+    rig_drop_letters();
+    rig_frame(peer, &m);
+}
+
 Test(chain, workers_are_named_before_they_have_a_byte)
 {
     publish_to(4, (rig_publish_t){0});
@@ -215,4 +232,67 @@ Test(chain, one_alone_is_no_source)
     go(T);
     rig_pass(100);
     cr_assert_str_eq(rig_state(1), "failed");
+}
+
+/* ---- sources that are to be blamed ---- */
+
+Test(chain, one_that_sent_wrong_bytes_goes_behind_the_others_and_is_a_leaf_from_then_on)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, R.tokens[W2], 0);
+    assert_told(W3, "w1 trainer");
+    assert_told(W2, "w4 w3 w1");
+    assert_told(W4, "w3 w1 trainer");
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 1);
+    blames(W4, R.tokens[W2], 0);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 1, "it is said once");
+    assert_told(W2, NULL);
+    roll_out(4, 1, 1, 1);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    assert_announced(W3, "w1 trainer");
+    assert_announced(W4, "w3 w1 trainer");
+    assert_announced(W2, "w4 w3 w1");
+}
+
+Test(chain, a_slow_one_goes_behind_the_others_and_comes_last_from_then_on)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, 0, R.tokens[W2]);
+    assert_told(W3, "w1 trainer");
+    assert_told(W2, "w4 w3 w1");
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 1);
+    roll_out(4, 1, 1, 1);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    assert_announced(W3, "w1 trainer");
+    assert_announced(W2, "w4 w3 w1");
+}
+
+Test(chain, what_a_process_was_blamed_for_ends_with_it)
+{
+    publish_to(3, (rig_publish_t){0});
+    blames(W3, R.tokens[W2], 0);
+    roll_out(3, 1, 1, 1);
+    rig_worker(W2, "w2");
+    rig_staged(W2, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    assert_announced(W2, "w3 w1 trainer");
+    roll_out(3, 2, 2, 2);
+    go(W2);
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello_as(W2, ROLE_WORKER, 77);
+    rig_join_with(W2, "w2", &sub, 1, NULL, 0);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    assert_announced(W3, "w2 w1 trainer");
+}
+
+/* Of no one that takes no part, and of none by itself. */
+Test(chain, blame_of_one_that_has_nothing_to_do_with_it_is_ignored)
+{
+    publish_to(2, (rig_publish_t){0});
+    blames(W2, R.tokens[W2], 0);
+    blames(W2, 12345, 0);
+    blames(W2, 0, 12345);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD) + rig_event_count(EVENT_SOURCE_SLOW), 0);
 }

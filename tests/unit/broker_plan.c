@@ -646,6 +646,43 @@ Test(plan_chain, zones_are_entered_once_and_limited_ones_come_last)
     cr_assert_str_eq(list_of(20), "12 10 14", "not behind one with a limited rate");
 }
 
+Test(plan_chain, others_fetch_from_a_leaf_where_nothing_else_has_the_bytes)
+{
+    for (uint64_t i = 0; i < 4; i++) {
+        char name[8] = {(char)('a' + i)};
+        cr_assert(
+            plan_add(&P, &(plan_member_t){.token = 10 + i, .name = name, .zone = "", .is_leaf = i % 2}));
+    }
+    plan_begin(&P);
+    plan_make_all(&P);
+    cr_assert_str_eq(list_of(12), "10 9");
+    cr_assert_str_eq(list_of(11), "12 10 9");
+    cr_assert_str_eq(list_of(13), "12 10", "not behind another leaf");
+    plan_have(&P, 11, true, 0);
+    made(20);
+    cr_assert_str_eq(list_of(20), "12 10");
+    plan_remove(&P, 10);
+    plan_remove(&P, 12);
+    plan_publisher(&P, 0, 0);
+    made(20);
+    cr_assert_str_eq(list_of(20), "11");
+}
+
+Test(plan_chain, one_that_is_demoted_goes_to_the_tail)
+{
+    wave(11, 14);
+    plan_demote(&P, 12);
+    plan_make(&P, 12, NULL, 0);
+    mend_all();
+    cr_assert_str_eq(list_of(12), "14 13 11");
+    cr_assert_str_eq(list_of(13), "11 9");
+    cr_assert_str_eq(list_of(14), "13 11 9");
+    plan_have(&P, 13, true, 0);
+    plan_demote(&P, 13);
+    mend_all();
+    cr_assert_str_eq(list_of(14), "13 11 9", "one that has all fetches no more");
+}
+
 Test(plan_chain, a_process_that_is_no_member_gets_the_tail_and_the_publisher)
 {
     wave(11, 16);

@@ -54,6 +54,7 @@ static uint64_t ask_count, ask_of[65536];     /* the number of a piece's last as
 static uint64_t source_of[65536];             /* and the source that it was made to */
 static int (*try_ask)(uint32_t, uint64_t);    /* whether an ask can be made; NULL: each can */
 static uint64_t moved_from[8][MOVED_REASONS]; /* since the start, by token & 7 */
+static uint64_t partials;                     /* sources that a piece may be lent to: a bit each, by token */
 static void (*watch)(const action_t *);       /* sees each action at once; NULL: acts is looked at later */
 
 /* The size of a piece of which so many fit into the window. */
@@ -110,6 +111,12 @@ static uint64_t moved_count(void)
     return count;
 }
 
+static bool on_is_partial(void *self, uint64_t token)
+{
+    (void)self;
+    return token < 64 && (partials >> token & 1);
+}
+
 static void on_end(void *self, bool is_good, uint64_t at_us)
 {
     (void)self;
@@ -124,6 +131,7 @@ static void start_with(fetch_plan_t plan)
                                     .drop_peer = on_drop_peer,
                                     .need_sources = on_need_sources,
                                     .moved = on_moved,
+                                    .is_partial = on_is_partial,
                                     .end = on_end};
     if (!plan.piece_bytes) plan.piece_bytes = piece_of(4);
     now = 1000;
@@ -206,7 +214,7 @@ typedef struct {
     uint32_t in_flight[PEERS];
     uint64_t busy_us[PEERS]; /* a link sends one piece after the other */
     parcel_t parcels[WORLD_MAX];
-    uint64_t asks, losses, answer_us;
+    uint64_t asks, losses, drops, answer_us; /* drops: but of late ones and of slow ones, which are losses */
     bool done, failed;
 } world_t;
 
@@ -254,7 +262,10 @@ static void take_actions(world_t *w)
     bool is_late = false;
     for (int i = 0; i < act_count; i++) {
         const action_t *a = &acts[i];
-        is_late |= a->kind == FA_DROP_ASK && fetch_is_late(f, a->token);
+        bool is_of_late =
+            a->kind == FA_DROP_ASK && (fetch_is_late(f, a->token) || fetch_was_left(f, a->token));
+        is_late |= is_of_late;
+        w->drops += a->kind == FA_DROP_ASK && !is_of_late;
         HOLDS(!w->done && !w->failed);
         switch (a->kind) {
         case FA_ASK: take_ask(w, a->piece, a->token); break;
@@ -336,8 +347,9 @@ static void check_done(const world_t *w)
     for (uint32_t p = 0; p < w->count; p++) HOLDS(is_good(p) && !w->open[p]);
     for (uint64_t t = 1; t <= PEERS; t++) from += fetch_from(f, t);
     HOLDS(from == w->count);
-    HOLDS(w->asks <= w->count + w->losses * w->window);
-    HOLDS(w->asks == w->count + moved_count());
+    HOLDS(w->asks <= w->count + w->losses * w->window + w->drops);
+    /* A piece that is lent, or comes back, is asked for once more too. */
+    HOLDS(w->asks >= w->count + moved_count() && w->asks <= w->count + moved_count() + w->drops);
 }
 
 static void check_all_rotten(const world_t *w)
@@ -359,6 +371,7 @@ static void run_one(uint64_t seed, uint32_t count)
     w->open = calloc(count, 1);
     w->bad_count = calloc(count, 1);
     for (unsigned p = 1; p < PEERS; p++) w->temper[p] = (temper_t)roll(BEHIND + 1);
+    partials = roll(2) ? roll(1 << (PEERS + 1)) : 0;
     start_with((fetch_plan_t){.count = count, .piece_bytes = piece_of(w->window)});
     name_sources(w);
     take_actions(w);
@@ -385,6 +398,7 @@ static void run_one(uint64_t seed, uint32_t count)
     if (w->done) check_done(w);
     else if (!w->is_hopeless) check_all_rotten(w);
     HOLDS(fetch_deadline(f) == CLOCK_NEVER);
+    partials = 0;
     stop();
     free(w->open);
     free(w->bad_count);

@@ -824,6 +824,157 @@ Test(fetch, sources_without_number_are_bounded_and_quarantine_outlives_them, .fi
     for (int i = 0; i < act_count; i++) cr_assert_neq(acts[i].kind, FA_ASK);
 }
 
+/* -- a slow source ---------------------------------------------------------------------------- */
+
+/* Source 1 sends a piece each 20 ms; 2 and 3 may still be fetching themselves, unless a case says other. */
+static void begin_slow(uint64_t partial)
+{
+    start_with((fetch_plan_t){.count = 400, .piece_bytes = piece_of(16)});
+    partials = partial;
+    sources(3, (uint64_t[]){1, 2, 3});
+    cr_assert(acts[0].token == 1 && act_count == 16);
+}
+
+static uint32_t next_piece; /* of source 1 */
+
+static void good_of_first(void)
+{
+    uint64_t from = 0;
+    while (fetch_piece(f, next_piece, &from) != PIECE_ASKED || from != 1) next_piece++;
+    now += 20 * MS;
+    good(next_piece, 1);
+}
+
+/* The piece that the last step lent to that source; NO: none. */
+#define NO UINT32_MAX
+static uint32_t lent_to(uint64_t token)
+{
+    for (int i = 0; i + 1 < act_count; i++)
+        if (acts[i].kind == FA_DROP_ASK && acts[i].token == 1 && acts[i + 1].kind == FA_ASK &&
+            acts[i + 1].token == token && acts[i].piece == acts[i + 1].piece)
+            return acts[i].piece;
+    return NO;
+}
+
+static uint32_t lends(void)
+{
+    next_piece = 0;
+    for (int i = 0; i < 3; i++) {
+        good_of_first();
+        cr_assert_eq(lent_to(2), NO, "not yet");
+    }
+    good_of_first();
+    uint32_t piece = lent_to(2);
+    cr_assert(piece != NO && piece >= next_piece + 8 && piece < next_piece + 16);
+    return piece;
+}
+
+static uint32_t blamed_slow(uint64_t token)
+{
+    uint64_t slow[4] = {0};
+    int count = fetch_blamed(f, BLAME_SLOW, slow, 4);
+    cr_assert(count == 0 || (count == 1 && slow[0] == token));
+    return (uint32_t)count;
+}
+
+/* The second one comes at once, as the first did. */
+static void leaves_the_first(void)
+{
+    good(lends(), 2);
+    cr_assert_not(fetch_was_left(f, 1));
+    good_of_first();
+    uint32_t second = lent_to(2);
+    cr_assert_neq(second, NO);
+    good(second, 2);
+    cr_assert(fetch_was_left(f, 1));
+    for (int i = 0; i < act_count; i++)
+        cr_assert_eq(acts[i].token, acts[i].kind == FA_DROP_ASK ? 1 : 2, "all asks move");
+}
+
+static void window_of_second(uint64_t each_us)
+{
+    for (uint32_t p = 0, count = 0; count < 16; p++) {
+        uint64_t from = 0;
+        if (fetch_piece(f, p, &from) != PIECE_ASKED || from != 2) continue;
+        cr_assert_eq(blamed_slow(1), 0, "not judged yet");
+        now += each_us;
+        good(p, 2);
+        count++;
+    }
+}
+
+static void stop_slow(void)
+{
+    partials = 0;
+    stop();
+}
+
+Test(fetch, a_lent_piece_that_does_not_come_at_once_goes_back, .fini = stop_slow)
+{
+    begin_slow(1 << 2);
+    uint32_t lent = lends();
+    for (int i = 0; i < 3; i++) {
+        good_of_first();
+        for (int k = 0; k < act_count; k++) cr_assert_neq(acts[k].kind, FA_DROP_ASK);
+    }
+    good_of_first();
+    cr_assert(acts[0].kind == FA_DROP_ASK && acts[0].piece == lent && acts[0].token == 2);
+    cr_assert(acts[1].kind == FA_ASK && acts[1].piece == lent && acts[1].token == 1);
+    for (int i = 0; i < 8; i++) {
+        good_of_first();
+        cr_assert_eq(lent_to(2), NO, "the next one is lent later than the first");
+    }
+}
+
+Test(fetch, nothing_is_lent_to_a_source_that_has_all, .fini = stop_slow)
+{
+    begin_slow(1 << 3);
+    next_piece = 0;
+    uint32_t lent = 0;
+    for (int i = 0; i < 8; i++) {
+        good_of_first();
+        cr_assert_eq(lent_to(2), NO);
+        lent += lent_to(3) != NO;
+    }
+    cr_assert_eq(lent, 1, "the next one that may lack bytes");
+}
+
+Test(fetch, a_slow_source_is_left_for_a_faster_one, .fini = stop_slow)
+{
+    begin_slow(1 << 2);
+    leaves_the_first();
+    window_of_second(2 * MS);
+    cr_assert_eq(blamed_slow(1), 1);
+    sources(3, (uint64_t[]){1, 2, 3});
+    gone(2);
+    for (int i = 0; i < act_count; i++) cr_assert_eq(acts[i].token, 3, "it is asked where no other is there");
+}
+
+Test(fetch, where_another_source_is_no_faster_the_own_link_is_slow, .fini = stop_slow)
+{
+    begin_slow(1 << 2);
+    leaves_the_first();
+    window_of_second(16 * MS);
+    cr_assert_eq(blamed_slow(1), 0);
+    cr_assert(acts[act_count - 1].kind == FA_ASK && acts[act_count - 1].token == 1, "as it was planned");
+    for (int i = 0; i < 100; i++) {
+        good_of_first();
+        cr_assert_eq(lent_to(2), NO, "it moves once");
+    }
+}
+
+Test(fetch, a_window_of_few_pieces_says_nothing, .fini = stop_slow)
+{
+    start_with((fetch_plan_t){.count = 400, .piece_bytes = piece_of(8)});
+    partials = 1 << 2;
+    sources(2, (uint64_t[]){1, 2});
+    next_piece = 0;
+    for (int i = 0; i < 20; i++) {
+        good_of_first();
+        for (int k = 0; k < act_count; k++) cr_assert_eq(acts[k].token, 1);
+    }
+}
+
 /* -- whole fetches ---------------------------------------------------------------------------- */
 
 static uint64_t rng;
