@@ -722,7 +722,8 @@ static uint64_t join(any_t *a)
                        .place = below(a, 3) ? 1 + below(a, 8) : 0,
                        .name = name,
                        .zone = zone,
-                       .is_limited = a->has_limited && !below(a, 5)};
+                       .is_limited = a->has_limited && !below(a, 5),
+                       .is_leaf = a->has_limited && !below(a, 8)};
     cr_assert(plan_add(&a->plan, &m));
     a->place_of[token] = m.place;
     a->alive[a->count++] = token;
@@ -842,7 +843,7 @@ static void end_one(any_t *a)
 {
     uint32_t at = (uint32_t)below(a, a->count);
     uint64_t token = a->alive[at], lost[2] = {a->alive[below(a, a->count)], PUBLISHER};
-    switch (below(a, 7)) {
+    switch (below(a, 8)) {
     case 0: leave(a, at); break;
     case 1: plan_done(&a->plan, token); break;
     case 2: plan_stuck(&a->plan, token); break;
@@ -852,6 +853,10 @@ static void end_one(any_t *a)
     case 6:
         a->alive[at] = a->next_token++;
         cr_assert(plan_renew(&a->plan, token, a->alive[at]));
+        break;
+    case 7:
+        plan_demote(&a->plan, token);
+        plan_make(&a->plan, token, NULL, 0);
         break;
     }
     settle(a);
@@ -901,7 +906,8 @@ Test(plan_any, the_order_is_that_of_names_and_places)
                                                         .place = a.place_of[token],
                                                         .name = name,
                                                         .zone = text + 1,
-                                                        .is_limited = text[0] == '1'}));
+                                                        .is_limited = text[0] == '1',
+                                                        .is_leaf = text[0] == '2'}));
         }
         plan_begin(&other);
         plan_make_all(&other);
