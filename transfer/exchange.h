@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/exchange.h: what a backend calls: the rows of its table that are the same for all, and the
  * upcalls of its carrier (transfer/carrier.h).  What the exchange is, and its state:
- * transfer/exchange_state.h.
+ * transfer/exchange_state.h.  The read requests of this process are in asks.c, what it serves in shares.c.
  *
  * Loop thread only; no call blocks. */
 #ifndef TRANSFER_EXCHANGE_H

@@ -28,7 +28,7 @@ PURE = re.compile(r"^(broker/(registry/(registry|record|publish|writer|decision)
                   r"outbox|auth|strangers|"
                   r"questions/(pending|aim|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
                   r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|core/(sized|units)|"
-                  r"transfer/(frame|pace|extents)|cli/agreement|bench/compare)\.[ch]$")
+                  r"transfer/(frame|pace|extents|ring)|cli/agreement|bench/compare)\.[ch]$")
 THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"

@@ -483,7 +483,7 @@ Test(mem, whatever_peers_send_the_books_balance, .timeout = 60)
                  (unsigned long long)dropped, (unsigned long long)ended);
     cr_assert_gt(ended, 1000);
     cr_assert(ops->idle(receiver, into));
-    cr_assert_eq(receiver->x->ring_reserved, receiver->x->conn_count + receiver->x->share_count,
+    cr_assert_eq(receiver->x->ring.reserved, receiver->x->conn_count + receiver->x->share_count,
                  "no reservation is lost");
 }
 
