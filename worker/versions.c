@@ -448,6 +448,76 @@ static void become_staged(run_t *run, versions_entry_t *e)
     if (!run->s->app) offer(run, e, HEDDLE_EVENT_STAGED, 0);
 }
 
+/* What was decided and not applied may have changed meanwhile: only the next WELCOME says. */
+static void on_down(run_t *run)
+{
+    versions_t *s = run->s;
+    s->up = false;
+    s->decided = s->applied;
+    FOR_EACH(s, e) {
+        if (is_named(s, e)) e->decision = e->offered = 0;
+        e->restated = VERSIONS_ABSENT;
+    }
+}
+
+/* The broker repeats an announcement when it does not know how far this worker is: what is staged or served
+ * is said again.  e NULL: the version is new. */
+static void on_announce(run_t *run, versions_entry_t *e)
+{
+    const versions_event_t *ev = run->ev;
+    if (e && !digest_equal(&e->digest, &ev->digest)) {
+        refuse_digest(run, e, 0, &ev->digest, "announce");
+        return;
+    }
+    if (!e) e = add(run);
+    uint64_t left = ev->deadline_us;
+    e->deadline_us = left ? run->now + left + VERSIONS_GRACE_US : CLOCK_NEVER;
+    if (e->patience_us != CLOCK_NEVER)
+        e->patience_us = left && left / 4 < VERSIONS_SLOT_WAIT_US ? left / 4 : VERSIONS_SLOT_WAIT_US;
+    e->starved = false;
+    if (e->state == VERSIONS_STAGED || e->state == VERSIONS_KEPT) send_staged(run, e);
+    else if (e->state == VERSIONS_ACTIVE) send_active(run, e);
+}
+
+/* ACTIVE, by the decision that was applied: the answer to the first COMMIT was lost.  An application that was
+ * asked to switch back has to answer first, and is asked again where it refused. */
+static void on_commit_again(run_t *run, versions_entry_t *e)
+{
+    if (!is_asked(run->s, e)) send_active(run, e);
+    else if (run->s->switching == SWITCH_REFUSED) offer(run, e, HEDDLE_EVENT_COMMIT, 0);
+}
+
+/* What is or was served, or may be already, is left alone: only RETIRE takes it away. */
+static void on_abort(run_t *run, versions_entry_t *e)
+{
+    if (e->state == VERSIONS_ACTIVE || e->state == VERSIONS_KEPT || is_named(run->s, e)) return;
+    int err = run->ev->error ? run->ev->error->code : HEDDLE_ERR_VERSION_FAILED;
+    offer(run, e, HEDDLE_EVENT_FAILED, err)->why = run->ev->error;
+    leave(run, e);
+}
+
+/* COMING: a version without a source gives up its claim, so that it does not hold up one that has sources. */
+static void on_sources(run_t *run, versions_entry_t *e)
+{
+    e->starved = run->ev->source_count == 0;
+    if (e->starved && is_overtaken(run->s, e) && !is_named(run->s, e)) leave(run, e);
+}
+
+/* COMING: begins anew.  Its slot is LEAVING by then, if it is not free. */
+static void on_holdable(run_t *run, versions_entry_t *e)
+{
+    wait_again(run, e);
+    e->starved = false;
+    e->start_us = run->now + 1;
+}
+
+/* Bytes that are served go on being served until another version is. */
+static void on_damaged(run_t *run, versions_entry_t *e)
+{
+    e->is_damaged = true;
+    if (e->state == VERSIONS_STAGED || e->state == VERSIONS_KEPT) drop_damaged(run, e);
+}
+
 /* The application says that it serves this version. Without a session a new switch is refused: the broker
  * may have decided otherwise meanwhile. */
 static int on_app_activate(run_t *run, versions_entry_t *e)
@@ -571,82 +641,46 @@ bool versions_lacks_slot(const versions_t *s, const versions_slots_t *slots)
 
 /* --- the table ---------------------------------------------------------------------------------- */
 
-/* One case is one row of the table in versions.h. A state that a case does not name refuses the event:
- * nothing changes. After every event a decision may be applicable and a slot may have a new use; both are
- * looked at once at the end, and not in each case. */
+/* One case is one row of the table in versions.h.  In a state that a case does not name the event changes
+ * nothing.  After every event a decision may be applicable and a slot may have a new use; both are looked at
+ * once at the end, and not in each case. */
 int versions_step(versions_t *s, const versions_event_t *event, const versions_slots_t *slots,
                   uint64_t now_us, versions_action_t out[])
 {
     run_t *run = &(run_t){.s = s, .ev = event, .slots = slots, .now = now_us, .out = out};
     versions_entry_t *e = find_version(s, event->version);
     versions_state_t state = e ? e->state : VERSIONS_ABSENT;
+    bool is_coming = state == VERSIONS_COMING;
     int rc = HEDDLE_OK;
     switch (event->kind) {
     case VE_UP: on_up(run); break;
-    case VE_DOWN:
-        /* What was decided and not applied may have changed meanwhile: only the next WELCOME says. */
-        s->up = false;
-        s->decided = s->applied;
-        FOR_EACH(s, each) {
-            if (is_named(s, each)) each->decision = each->offered = 0;
-            each->restated = VERSIONS_ABSENT;
-        }
-        break;
+    case VE_DOWN: on_down(run); break;
     case VE_TICK:
         if (!expire_one(run)) give_up_waiting(run);
         break;
     case VE_ANNOUNCE:
-        if (!s->up) break;
-        if (e && !digest_equal(&e->digest, &event->digest)) {
-            refuse_digest(run, e, 0, &event->digest, "announce");
-            break;
-        }
-        if (!e) e = add(run);
-        uint64_t left = event->deadline_us;
-        e->deadline_us = left ? now_us + left + VERSIONS_GRACE_US : CLOCK_NEVER;
-        if (e->patience_us != CLOCK_NEVER)
-            e->patience_us = left && left / 4 < VERSIONS_SLOT_WAIT_US ? left / 4 : VERSIONS_SLOT_WAIT_US;
-        e->starved = false;
-        /* The broker repeats an announcement when it does not know how far this worker is. */
-        if (state == VERSIONS_STAGED || state == VERSIONS_KEPT) send_staged(run, e);
-        else if (state == VERSIONS_ACTIVE) send_active(run, e);
+        if (s->up) on_announce(run, e);
         break;
     case VE_COMMIT:
         if (!s->up) break;
-        if (event->decision > s->decided.decision && event->decision > s->applied.decision) {
+        if (event->decision > s->decided.decision && event->decision > s->applied.decision)
             take_decision(run, &(decision_t){event->decision, event->version, event->digest});
-        } else if (event->decision == s->applied.decision && state == VERSIONS_ACTIVE) {
-            /* A repetition: the answer to the first one was lost. An application that was asked to switch
-             * back has to answer first, and is asked again where it refused. */
-            if (!is_asked(s, e)) send_active(run, e);
-            else if (s->switching == SWITCH_REFUSED) offer(run, e, HEDDLE_EVENT_COMMIT, 0);
-        }
+        else if (event->decision == s->applied.decision && state == VERSIONS_ACTIVE) on_commit_again(run, e);
         break;
-    case VE_ABORT: {
-        /* What is or was served, or may be already, is left alone: only RETIRE takes it away. */
-        if (!e || state == VERSIONS_ACTIVE || state == VERSIONS_KEPT || is_named(s, e)) break;
-        int err = event->error ? event->error->code : HEDDLE_ERR_VERSION_FAILED;
-        offer(run, e, HEDDLE_EVENT_FAILED, err)->why = event->error;
-        leave(run, e);
+    case VE_ABORT:
+        if (e) on_abort(run, e);
         break;
-    }
     case VE_RETIRE:
         if (e) on_retire(run, e);
         break;
     case VE_SOURCES:
-        /* A version without a source gives up its claim, so that it does not hold up one that has sources. */
-        if (state != VERSIONS_COMING) break;
-        e->starved = event->source_count == 0;
-        if (e->starved && is_overtaken(s, e) && !is_named(s, e)) leave(run, e);
+        if (is_coming) on_sources(run, e);
         break;
     case VE_HOLDABLE:
-        if (state != VERSIONS_COMING) break;
-        wait_again(run, e);
-        e->starved = false;
-        e->start_us = now_us + 1; /* its slot is LEAVING by then, if it is not free */
+        if (is_coming) on_holdable(run, e);
         break;
     case VE_FETCHED:
-        if (state != VERSIONS_COMING) break;
+        if (!is_coming) break;
         if (s->app) {
             enter(run, e, VERSIONS_ARRIVED);
             offer(run, e, HEDDLE_EVENT_ARRIVED, 0);
@@ -655,12 +689,10 @@ int versions_step(versions_t *s, const versions_event_t *event, const versions_s
         }
         break;
     case VE_FETCH_FAILED:
-        if (state == VERSIONS_COMING) fail_version(run, e, event->error);
+        if (is_coming) fail_version(run, e, event->error);
         break;
     case VE_DAMAGED:
-        if (!e || !versions_is_held(e)) break;
-        e->is_damaged = true;
-        if (state == VERSIONS_STAGED || state == VERSIONS_KEPT) drop_damaged(run, e);
+        if (e && versions_is_held(e)) on_damaged(run, e);
         break;
     case VE_DRAINED: break; /* a slot is free: see start_next */
     case VE_APP_STAGED:

@@ -34,31 +34,37 @@
  *   DAMAGED      -        -        -              mark      NACK, L(9) mark(6)    NACK, L(9)
  *   DRAINED      a slot that was dropped is free: the next WAITING one starts
  *
- * A version is *named* from its decision until that is applied, or until a later decision steps back below
- * it.  Where its COMMIT was offered already it stays named: the application may have switched.  ABORT leaves
- * a named version alone, and UP the one that it names; RETIRE does not: the broker retires nothing that its
+ * *Named*: a decision that is not applied yet chose the version, and no later decision stepped back below it.
+ * Where its COMMIT was offered already it stays named: the application may have switched.  ABORT leaves a
+ * named version alone, and UP the one that it names.  RETIRE does not: the broker retires nothing that its
  * latest decision chose.
  *
- *   (1) The deadline is taken anew; another digest than before is refused (NACK digest_mismatch).  One
- *       entry at a time is COMING, so that it has the whole bandwidth: the named one, else the one that was
- *       announced last.  A later announcement preempts a fetch unless its version is named and has a source:
- *       that one is finished, so that a worker slower than its trainer still gets somewhere.  What was
- *       preempted waits again, until ABORT, RETIRE, or a decision for a later version.  The first version of
- *       a process that joined during a rollout (its announcement has no deadline) is dropped for a decision
- *       that names a later announced version, until half of its bytes have arrived.  While the session is
- *       DOWN nothing is preempted: what is named only UP says.
- *   (2) A WAITING version also fails, with no_slot, when no slot came free for VERSIONS_SLOT_WAIT_US (or a
+ *   (1) Announced again: the deadline is taken anew, and another digest than before is refused (NACK
+ *       digest_mismatch).  Which version is fetched:
+ *         - One at a time is COMING, so that it has the whole bandwidth: the named one, else the one that was
+ *           announced last.
+ *         - A later announcement preempts a fetch.  What was preempted waits again, until ABORT, RETIRE, or a
+ *           decision for a later version.
+ *         - A named version that has a source is not preempted: it is finished, so that a worker slower than
+ *           its trainer still gets somewhere.
+ *         - The first version of a process that joined during a rollout (its announcement has no deadline) is
+ *           dropped for a decision that names a later announced version, until half of its bytes are there.
+ *         - While the session is DOWN nothing is preempted: only UP says what is named.
+ *   (2) A WAITING version fails too, with no_slot, when no slot came free for VERSIONS_SLOT_WAIT_US (or a
  *       quarter of the deadline).  A version that is named or has no deadline waits on, and is tried again.
- *   (3) Application: ARRIVED, OFFER arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is
- *       said; then, if the version is named, as COMMIT.
- *   (4) AUTO: FLIP, say ACTIVE.  Application: OFFER commit, and FLIP when it says activate.  Named again
- *       while it is active: say ACTIVE alone; but an application that was asked to switch to another
- *       meanwhile, or refused, is asked to switch back first, also by an UP that decides nothing later.
- *       APP_ACTIVATE of a version that is not named: NOT_FOUND (ACTIVE: ok), or FENCED where the lease
- *       lapsed meanwhile.
- *   (5) Named: NACK with the decision, it stays where it was, OFFER stale; so too the ACTIVE one that the
- *       application was asked to go back to, with the decision that was applied.  Not named: STAGED: NACK, L;
- *       KEPT, ACTIVE: NOT_FOUND.
+ *   (3) Application: ARRIVED, OFFER arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is said;
+ *       then, if the version is named, as COMMIT.
+ *   (4) The switch:
+ *         - AUTO: FLIP, say ACTIVE.  Application: OFFER commit, and FLIP when it says activate.
+ *         - Named again while it is active: say ACTIVE alone.  An application that was asked to switch to
+ *           another meanwhile, or refused, is asked to switch back first, also by an UP that decides nothing
+ *           later.
+ *         - APP_ACTIVATE of a version that is not named: NOT_FOUND (ACTIVE: ok), or FENCED where the lease
+ *           lapsed meanwhile.
+ *   (5) Refused by the application:
+ *         - named: NACK with the decision, it stays where it was, OFFER stale;
+ *         - the ACTIVE one that it was asked to go back to: the same, with the decision that was applied;
+ *         - not named: STAGED: NACK, L; KEPT, ACTIVE: NOT_FOUND.
  *   (6) Goes on being served; dropped, and not KEPT, when another becomes active; NACK then, if DAMAGED.
  *   (7) A version with an empty list of sources delays no other: a later announcement preempts it.  It is
  *       dropped if a decision for a later version is known and it is not named.
@@ -67,11 +73,12 @@
  *   (9) Its bytes have gone bad in memory: nothing switches to them.  A named version is fetched anew; any
  *       other one is, if a later decision names it.
  *
- * COMMIT counts only if its decision is greater than all seen in this session and than the last
- * applied (I13); an equal one that was applied is answered with ACTIVE again.  DOWN (the session is
- * not READY any more): what was decided and not applied is forgotten; only the UP (WELCOME) that
- * follows says what to serve.  Nothing is sent meanwhile: STAGED, ACTIVE and NACK of that time are
- * said after UP unless the JOIN restated them (versions_restate).
+ * COMMIT counts only if its decision is greater than all seen in this session and than the last applied
+ * (I13).  An equal one that was applied is answered with ACTIVE again.
+ *
+ * DOWN: the session is not READY any more.  What was decided and not applied is forgotten, and only the UP
+ * (WELCOME) that follows says what to serve.  Nothing is sent meanwhile: STAGED, ACTIVE and NACK of that time
+ * are said after UP, unless the JOIN restated them (versions_restate).
  *
  * Loop thread only; its adapter owns it.  Calls fail only for events of the application. */
 #ifndef WORKER_VERSIONS_H
