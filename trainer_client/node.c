@@ -627,18 +627,16 @@ const node_ops_t publisher_node_ops = {.session = on_publisher_session,
  * will list what is left. */
 static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
-    bool is_spare_any = !is_ready(n) || !n->member.session.line_up || n->take == TAKE_OVERDUE;
     publications_t *p = &n->publications;
+    publication_take_t *take = &c->take;
+    take->is_spare_any = !is_ready(n) || !n->member.session.line_up || n->take == TAKE_OVERDUE;
+    take->waits = PUBLICATION_FOR_BROKER;
     int in_doubt = publications_have(p, PUBLICATION_FREE) ? -1 : publications_in_doubt(p, 0);
-    if (in_doubt >= 0 && is_spare_any) end_doubt(n, in_doubt); /* before one that is served */
-    bool is_answered = in_doubt < 0 || is_spare_any;
-    publication_take_t take = {.bytes = c->bytes, .own = c->own, .is_spare_any = is_spare_any};
-    int rc = is_answered ? publications_take(p, &take, c->error) : HEDDLE_ERR_AGAIN;
-    if (!rc) c->own = NULL;
-    c->slot = take.slot;
-    c->region = take.region;
-    c->is_making = rc == HEDDLE_ERR_AGAIN && take.waits == PUBLICATION_FOR_MEMORY;
-    bool is_waiting = rc == HEDDLE_ERR_AGAIN && take.waits == PUBLICATION_FOR_BROKER && !is_spare_any;
+    if (in_doubt >= 0 && take->is_spare_any) end_doubt(n, in_doubt); /* before one that is served */
+    bool is_answered = in_doubt < 0 || take->is_spare_any;
+    int rc = is_answered ? publications_take(p, take, c->error) : HEDDLE_ERR_AGAIN;
+    if (!rc) take->own = NULL;
+    bool is_waiting = rc == HEDDLE_ERR_AGAIN && take->waits == PUBLICATION_FOR_BROKER && !take->is_spare_any;
     if (is_waiting && n->take != TAKE_WAITS) n->take_us = now_us + TAKE_WAIT_US;
     n->take = is_waiting ? TAKE_WAITS : TAKE_IDLE;
     return rc;
@@ -715,40 +713,41 @@ static bool is_denied(const publisher_node_t *n)
  * turn of the loop. */
 static int do_look(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
-    outcome_row_t *row = outcomes_find(&n->outcomes, c->version);
+    command_look_t *look = &c->look;
+    outcome_row_t *row = outcomes_find(&n->outcomes, look->version);
     int rc = HEDDLE_OK;
     if (!row) {
         rc = error_fail(c->error, HEDDLE_ERR_NOT_FOUND, "%s@%llu was not published here", n->adapter,
-                        (unsigned long long)c->version);
+                        (unsigned long long)look->version);
         error_hint(c->error, "`heddle wait` waits for any version; a publisher remembers its last %u",
                    OUTCOMES_MAX);
     } else if (c->kind == COMMAND_LATE) {
-        rc = outcomes_late(&n->outcomes, row, &c->want, c->waited_ms, c->error);
+        rc = outcomes_late(&n->outcomes, row, &look->want, look->waited_ms, c->error);
     } else if (c->kind == COMMAND_JUDGE) {
         /* A publisher that was fenced gets no more reports, so that a wait ends with the fence, unless a
          * question is still open. */
-        rc = outcomes_judge(&n->outcomes, row, &c->want, c->error);
-        bool is_asking = n->inquiry.version == c->version;
+        rc = outcomes_judge(&n->outcomes, row, &look->want, c->error);
+        bool is_asking = n->inquiry.version == look->version;
         if (rc == HEDDLE_ERR_AGAIN && n->fence.code && !is_asking) {
             *c->error = n->fence;
             rc = n->fence.code;
         } else if (rc == HEDDLE_ERR_AGAIN && is_denied(n)) {
             *c->error = n->member.refusal;
-            error_where(c->error, n->adapter, c->version, NULL, NULL);
+            error_where(c->error, n->adapter, look->version, NULL, NULL);
             rc = c->error->code;
         }
     }
-    if (!c->report || (c->kind == COMMAND_JUDGE && rc == HEDDLE_ERR_AGAIN)) return rc;
+    if (!look->report || (c->kind == COMMAND_JUDGE && rc == HEDDLE_ERR_AGAIN)) return rc;
     /* The report of a version of another publisher is empty, except for the state of the broker. */
-    if (row) outcomes_copy(row, c->report);
+    if (row) outcomes_copy(row, look->report);
     else
-        *c->report = (heddle_report_t){.size = sizeof *c->report,
-                                       .version = c->version,
-                                       .staged_ms = -1,
-                                       .active_ms = -1};
+        *look->report = (heddle_report_t){.size = sizeof *look->report,
+                                          .version = look->version,
+                                          .staged_ms = -1,
+                                          .active_ms = -1};
     bool is_settled = now_us >= n->settled_us;
-    c->report->settling_ms = is_settled ? 0 : (uint32_t)((n->settled_us - now_us + 999) / 1000);
-    c->report->silent_ms = (uint32_t)(silent_us(n, now_us) / 1000);
+    look->report->settling_ms = is_settled ? 0 : (uint32_t)((n->settled_us - now_us + 999) / 1000);
+    look->report->silent_ms = (uint32_t)(silent_us(n, now_us) / 1000);
     return rc;
 }
 
@@ -823,8 +822,8 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     case COMMAND_LATE:
     case COMMAND_REPORT: c->rc = do_look(n, c, now_us); break;
     case COMMAND_IS_ELSEWHERE:
-        c->rc = is_elsewhere(n, &c->is_wanted, c->error);
-        if (c->is_wanted) c->wanted_us = now_us;
+        c->rc = is_elsewhere(n, &c->elsewhere.is_wanted, c->error);
+        if (c->elsewhere.is_wanted) c->elsewhere.wanted_us = now_us;
         break;
     case COMMAND_LEAVE:
         /* Serving ends before the session does, so that the broker names no source that is gone. */

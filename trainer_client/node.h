@@ -88,51 +88,66 @@ typedef struct {
 #define INQUIRY_US 1000000u   /* between two status queries; what an answer may take */
 
 typedef enum {
-    COMMAND_OPENED,  /* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is
-                      * another cluster's), or why the broker refuses for good.  `error` with AGAIN: why
-                      * it refused last, if it did (else code 0) */
-    COMMAND_TAKE,    /* `slot` and `region` for `bytes`, or for `own`: as publications_take.
-                      * AGAIN while its memory is made (`is_making`), while a region is still being sent,
-                      * or, for TAKE_WAIT_US at most, until the broker says which version may go */
-    COMMAND_GIVE_UP, /* a TAKE that was answered AGAIN is not given again: what the next one waits for has
-                      * a second of its own */
-    COMMAND_GIVE_BACK,
-    COMMAND_PUBLISH,      /* `request`, when no other is under way */
-    COMMAND_ABANDON,      /* ends the request, if it has not ended: with what it waited for (DEADLINE,
-                      * UNAVAILABLE, or why the broker refuses us) */
-    COMMAND_JUDGE,        /* as outcomes_judge; NOT_FOUND for a version of another publisher, FENCED when no
-                      * more reports will come: the last status query had no answer, or the version was
-                      * not over then */
-    COMMAND_LATE,         /* as outcomes_late, after `waited_ms` */
-    COMMAND_REPORT,       /* the report alone; NOT_FOUND */
-    COMMAND_IS_ELSEWHERE, /* whether the newest version can do without this publisher.  OK: another process
-                           * has its bytes, it is not served here, or there is none · AGAIN: not yet;
-                           * is_wanted: workers are fetching from here, so that it may come ·
-                           * VERSION_FAILED: it ended, and no other process had them.  `error` is filled but
-                           * with OK */
-    COMMAND_LEAVE,        /* LEAVE, and serving ends */
-    COMMAND_HAS_LEFT      /* OK once BYE came (or never will); else AGAIN */
+    /* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is another cluster's), or why
+     * the broker refuses for good.  `error` with AGAIN: why it refused last, if it did (else code 0). */
+    COMMAND_OPENED,
+    /* `take`, as publications_take, which fills it in; is_spare_any is the node's.  OK: `own` is the slot's,
+     * and NULL here.  AGAIN by `waits`: while memory is made; or while a region is still being sent, or, for
+     * TAKE_WAIT_US at most, until the broker says which version may go. */
+    COMMAND_TAKE,
+    /* A TAKE that was answered AGAIN is not given again: what the next one waits for has a second of its
+     * own. */
+    COMMAND_GIVE_UP,
+    COMMAND_GIVE_BACK, /* `slot` */
+    COMMAND_PUBLISH,   /* `request`, when no other is under way */
+    /* Ends the request, if it has not ended: with what it waited for (DEADLINE, UNAVAILABLE, or why the
+     * broker refuses us). */
+    COMMAND_ABANDON,
+    /* `look`, as outcomes_judge; NOT_FOUND for a version of another publisher, FENCED when no more reports
+     * will come: the last status query had no answer, or the version was not over then. */
+    COMMAND_JUDGE,
+    COMMAND_LATE,   /* `look`, as outcomes_late, after `waited_ms` */
+    COMMAND_REPORT, /* `look`: the report alone; NOT_FOUND */
+    /* `elsewhere`: whether the newest version can do without this publisher.  OK: another process has its
+     * bytes, it is not served here, or there is none · AGAIN: not yet; is_wanted: workers are fetching from
+     * here, so that it may come · VERSION_FAILED: it ended, and no other process had them.  `error` is filled
+     * but with OK. */
+    COMMAND_IS_ELSEWHERE,
+    COMMAND_LEAVE,   /* LEAVE, and serving ends */
+    COMMAND_HAS_LEFT /* OK once BYE came (or never will); else AGAIN */
 } command_kind_t;
+
+/* Where a version is, and whether a wait for it is over. */
+typedef struct {
+    uint64_t version;
+    wait_for_t want;
+    uint32_t waited_ms;      /* LATE */
+    heddle_report_t *report; /* filled, but by a JUDGE that answers AGAIN; NULL: not wanted */
+} command_look_t;
+
+typedef struct {
+    bool is_wanted;
+    uint64_t wanted_us; /* the last time that it was; set by the caller before the first time */
+} command_elsewhere_t;
 
 /* One command, its arguments and its results. */
 typedef struct {
     command_kind_t kind;
     int rc;
     heddle_error_t *error;
-    int slot;
-    uint64_t bytes;
-    memory_region_t *own;       /* TAKE: NULL, or a region that was made elsewhere; NULL after OK */
-    region_t *region;           /* TAKE */
-    bool is_making;             /* TAKE */
-    publish_request_t *request; /* PUBLISH */
-    uint64_t version;
-    wait_for_t want;         /* JUDGE, LATE, REPORT */
-    uint32_t waited_ms;      /* LATE */
-    heddle_report_t *report; /* filled, but by a JUDGE that answers AGAIN; NULL: not
-                              * wanted */
-    bool is_wanted;
-    uint64_t wanted_us; /* IS_ELSEWHERE; wanted_us: the last time that it was */
+    union { /* by kind; the others have neither arguments nor further results */
+        publication_take_t take;
+        int slot;
+        publish_request_t *request;
+        command_look_t look;
+        command_elsewhere_t elsewhere;
+    };
 } command_t;
+/* A TAKE is to be given again when more of its memory is there. */
+static inline bool command_is_making(const command_t *c)
+{
+    return c->rc == HEDDLE_ERR_AGAIN && c->take.waits == PUBLICATION_FOR_MEMORY;
+}
 
 /* Executes a command_t; of the form that shell_call takes. */
 void publisher_node_do(void *node, void *command, uint64_t now_us);

@@ -344,17 +344,19 @@ static void give_back(heddle_publisher_t *p, int slot)
 
 /* Waits for a slot at most for the publisher's timeout, and for its memory until the call's deadline. The
  * error names what keeps the older one. */
-static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
+static int take_slot(heddle_publisher_t *p, publication_take_t *take, heddle_error_t *error)
 {
     uint64_t until_us = time_until((int)p->timeout_ms);
+    command_t c = {.kind = COMMAND_TAKE, .error = error, .take = *take};
+    bool is_making;
     int rc;
-    t->kind = COMMAND_TAKE;
-    t->error = error;
     do {
-        rc = run_until(p, t, time_now() + CHECK_US);
-        int stopped = rc == HEDDLE_ERR_AGAIN && t->is_making ? stop_check(error) : HEDDLE_OK;
+        rc = run_until(p, &c, time_now() + CHECK_US);
+        is_making = rc == HEDDLE_ERR_AGAIN && command_is_making(&c);
+        int stopped = is_making ? stop_check(error) : HEDDLE_OK;
         if (stopped) rc = stopped;
-    } while (rc == HEDDLE_ERR_AGAIN && (t->is_making || time_now() < until_us));
+    } while (rc == HEDDLE_ERR_AGAIN && (is_making || time_now() < until_us));
+    *take = c.take;
     if (rc) {
         do_command(p, &(command_t){.kind = COMMAND_GIVE_UP});
         if (rc != HEDDLE_ERR_AGAIN) return rc;
@@ -365,23 +367,23 @@ static int take_slot(heddle_publisher_t *p, command_t *t, heddle_error_t *error)
         return HEDDLE_ERR_NO_SLOT;
     }
     rc = stop_check(error); /* it may have been waited for */
-    if (rc) give_back(p, t->slot);
+    if (rc) give_back(p, take->slot);
     return rc;
 }
 
 /* -- begin, write and abort ------------------------------------------------------------------- */
 
 /* Takes the pack, also on failure. */
-static int open_publication(heddle_publisher_t *p, pack_t *pack, const command_t *t,
+static int open_publication(heddle_publisher_t *p, pack_t *pack, int slot,
                             heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     heddle_publication_t *pub = calloc(1, sizeof *pub);
     if (!pub) {
-        give_back(p, t->slot);
+        give_back(p, slot);
         pack_destroy(&pack);
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a publication");
     }
-    *pub = (heddle_publication_t){.publisher = p, .pack = pack, .slot = t->slot};
+    *pub = (heddle_publication_t){.publisher = p, .pack = pack, .slot = slot};
     p->open = *ret_publication = pub;
     return HEDDLE_OK;
 }
@@ -405,24 +407,28 @@ int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tenso
                        .config = bytes_of(config, config_bytes),
                        .metadata = bytes_of(metadata, strlen(metadata))};
     pack_t *pack = NULL;
-    command_t t = {0};
+    publication_take_t take = {0};
     patience_t patience;
     uint64_t start_us = time_now();
     int rc = pack_new(&in, &pack, &error);
     if (!rc) {
-        t.bytes = pack_bytes(pack);
+        take.bytes = pack_bytes(pack);
         patience_begin(&patience, p, start_us, p->timeout_ms);
-        rc = patience_over(&patience, take_slot(p, &t, &error), &error);
+        rc = patience_over(&patience, take_slot(p, &take, &error), &error);
     }
     if (rc == HEDDLE_ERR_DEADLINE) {
         error_fail(&error, rc, "the memory of %s was not made in time", p->adapter);
-        error_expected(&error, "%llu bytes within %u ms", (unsigned long long)t.bytes, p->timeout_ms);
+        error_expected(&error, "%llu bytes within %u ms", (unsigned long long)take.bytes, p->timeout_ms);
         error_found(&error, "not after %llu ms", (unsigned long long)((time_now() - start_us) / 1000));
         error_hint(&error,
                    "a longer opts.timeout_ms gives more time; later publications use the memory again");
     }
-    if (!rc) pack_lay(pack, t.region->base), rc = open_publication(p, pack, &t, ret_publication, &error);
-    else pack_destroy(&pack);
+    if (!rc) {
+        pack_lay(pack, take.region->base);
+        rc = open_publication(p, pack, take.slot, ret_publication, &error);
+    } else {
+        pack_destroy(&pack);
+    }
     if (rc) error_where(&error, p->adapter, 0, NULL, "pack");
     return rc ? error_publish(&error) : HEDDLE_OK;
 }
@@ -613,7 +619,7 @@ static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *pa
                     heddle_publication_t **ret_publication, heddle_error_t *error)
 {
     reading_t r = {0};
-    command_t t = {0};
+    publication_take_t take = {0};
     bool is_ahead = reading_is_of(p->ahead, dir);
     if (is_ahead) {
         /* From here on it has the deadline of this call. */
@@ -621,25 +627,25 @@ static int read_dir(heddle_publisher_t *p, const char *dir, const patience_t *pa
         uint64_t passed_ms = (patience->start_us - p->ahead_patience.start_us) / 1000;
         uint64_t until_ms = passed_ms + atomic_load(&patience->deadline_ms);
         atomic_store(&p->ahead_patience.deadline_ms, until_ms < UINT_MAX ? (unsigned)until_ms : UINT_MAX);
-        is_ahead = !reading_join(&p->ahead, &r, &t.own, &ignored);
+        is_ahead = !reading_join(&p->ahead, &r, &take.own, &ignored);
     } else {
         drop_ahead(p);
     }
     int rc;
     if (is_ahead) {
-        t.bytes = t.own->bytes;
-        rc = take_slot(p, &t, error);
-        memory_region_destroy(&t.own); /* unless it was taken over */
+        take.bytes = take.own->bytes;
+        rc = take_slot(p, &take, error);
+        memory_region_destroy(&take.own); /* unless it was taken over */
     } else {
         rc = reading_open(&r, dir, error);
-        if (!rc) t.bytes = pack_bytes(r.pack), rc = take_slot(p, &t, error);
+        if (!rc) take.bytes = pack_bytes(r.pack), rc = take_slot(p, &take, error);
         if (!rc) {
-            rc = reading_into(&r, t.region->own, error);
-            if (rc) give_back(p, t.slot);
+            rc = reading_into(&r, take.region->own, error);
+            if (rc) give_back(p, take.slot);
         }
     }
     if (!rc) {
-        rc = open_publication(p, r.pack, &t, ret_publication, error);
+        rc = open_publication(p, r.pack, take.slot, ret_publication, error);
         r.pack = NULL;
     }
     reading_close(&r);
@@ -668,31 +674,32 @@ int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *dir, const h
 
 /* The report is filled also where the wait failed: it says how far the version came. On the heap, because a
  * report is 26 KB, and stacks of callers may be small. */
-static int look(heddle_publisher_t *p, command_t *c, int timeout_ms, heddle_report_t *ret_report)
+static int look(heddle_publisher_t *p, command_kind_t kind, command_look_t at, int timeout_ms,
+                heddle_report_t *ret_report)
 {
     heddle_error_t error = {0}, ignored;
-    c->error = &error;
-    c->waited_ms = timeout_ms > 0 ? (uint32_t)timeout_ms : 0;
-    c->report = calloc(1, sizeof *c->report);
-    if (!c->report) {
+    at.waited_ms = timeout_ms > 0 ? (uint32_t)timeout_ms : 0;
+    at.report = calloc(1, sizeof *at.report);
+    if (!at.report) {
         error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a report");
         return error_publish(&error);
     }
-    int rc = run_until(p, c, time_until(timeout_ms));
+    command_t c = {.kind = kind, .error = &error, .look = at};
+    int rc = run_until(p, &c, time_until(timeout_ms));
     if (rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_INTERRUPTED) {
         /* The broker may have reported since, so that it is judged once more; an interrupt stays one. */
         bool is_late = rc == HEDDLE_ERR_AGAIN;
-        c->kind = COMMAND_LATE;
-        if (!is_late) c->error = &ignored;
-        int late = do_command(p, c);
+        c.kind = COMMAND_LATE;
+        if (!is_late) c.error = &ignored;
+        int late = do_command(p, &c);
         if (is_late) rc = late;
         /* Of a version that failed the broker has said so itself. */
         bool is_open = rc == HEDDLE_ERR_DEADLINE || rc == HEDDLE_ERR_NO_WORKERS;
-        if (is_open && c->report->silent_ms && strcmp(c->report->state, "failed") != 0)
-            error_silent_broker(&error, p->broker, c->report->silent_ms);
+        if (is_open && at.report->silent_ms && strcmp(at.report->state, "failed") != 0)
+            error_silent_broker(&error, p->broker, at.report->silent_ms);
     }
-    sized_give(ret_report, c->report, sizeof *c->report);
-    free(c->report);
+    sized_give(ret_report, at.report, sizeof *at.report);
+    free(at.report);
     return rc ? error_publish(&error) : HEDDLE_OK;
 }
 
@@ -704,17 +711,15 @@ int heddle_publisher_wait(heddle_publisher_t *p, uint64_t version, int phase, he
         return misuse("heddle_publisher_wait",
                       "the phase is neither HEDDLE_PHASE_STAGED nor HEDDLE_PHASE_ACTIVE");
     if (quorum.kind != HEDDLE_QUORUM_NONE) p->told_version = version;
-    command_t c = {.kind = COMMAND_JUDGE,
-                   .version = version,
-                   .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
-    return look(p, &c, timeout_ms, ret_report);
+    command_look_t at = {.version = version, .want = {.phase = (heddle_phase_t)phase, .quorum = quorum}};
+    return look(p, COMMAND_JUDGE, at, timeout_ms, ret_report);
 }
 
 int heddle_publisher_report(heddle_publisher_t *p, uint64_t version, heddle_report_t *ret_report)
 {
     if (!p) return misuse("heddle_publisher_report", "there is no publisher");
-    command_t c = {.kind = COMMAND_REPORT, .version = version, .want = {.phase = HEDDLE_PHASE_STAGED}};
-    return look(p, &c, 0, ret_report);
+    command_look_t at = {.version = version, .want = {.phase = HEDDLE_PHASE_STAGED}};
+    return look(p, COMMAND_REPORT, at, 0, ret_report);
 }
 
 /* -- events ----------------------------------------------------------------------------------- */
@@ -745,16 +750,17 @@ int heddle_publisher_next_event(heddle_publisher_t *p, int timeout_ms, heddle_ev
 /* A version whose only source is this process ends with it, so that close waits for a worker to take the one
  * that was committed last, unless the publisher was interrupted.  Without a worker that fetches it the broker
  * may still be about to announce it, which it does soon or not at all: a quarter of leave_ms is enough. */
-static void wait_held(heddle_publisher_t *p)
+static void wait_elsewhere(heddle_publisher_t *p)
 {
     heddle_error_t error = {0};
-    command_t h = {.kind = COMMAND_IS_ELSEWHERE, .error = &error, .wanted_us = time_now()};
+    command_t c = {.kind = COMMAND_IS_ELSEWHERE, .error = &error, .elsewhere = {.wanted_us = time_now()}};
     uint64_t until_us = time_until((int)p->close_ms), soon_us = p->leave_ms * 1000ull / 4;
-    int rc = do_command(p, &h);
+    int rc = do_command(p, &c);
     while (rc == HEDDLE_ERR_AGAIN) {
-        uint64_t end_us = h.is_wanted ? until_us : clock_earlier(h.wanted_us + soon_us, until_us);
+        uint64_t end_us =
+            c.elsewhere.is_wanted ? until_us : clock_earlier(c.elsewhere.wanted_us + soon_us, until_us);
         if (time_now() >= end_us) break;
-        rc = run_until(p, &h, end_us);
+        rc = run_until(p, &c, end_us);
     }
     bool is_lost = rc == HEDDLE_ERR_AGAIN || rc == HEDDLE_ERR_VERSION_FAILED;
     if (is_lost && error.version != p->told_version)
@@ -770,7 +776,7 @@ void heddle_publisher_close(heddle_publisher_t **publisher)
     drop_ahead(p);
     heddle_publication_abort(&p->open);
     if (p->is_running) {
-        if (!is_interrupted(p)) wait_held(p);
+        if (!is_interrupted(p)) wait_elsewhere(p);
         uint64_t until_us = time_until((int)p->leave_ms);
         lower_fd(p->interrupt_fd); /* meant for the call before: what is bounded needs no interrupting */
         if (do_command(p, &(command_t){.kind = COMMAND_LEAVE}) == HEDDLE_OK)

@@ -106,14 +106,14 @@ static void finish(actor_t *a, int code, const char *message)
 /* A region that is large enough, of a slot that was taken. Making it takes no time of the world. */
 static int make_room(trainer_t *t, uint64_t now_us)
 {
-    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(t->pack)};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = pack_bytes(t->pack)}};
     do {
-        while (c.is_making && publisher_node_ops.work(t->node, now_us)) {}
+        while (command_is_making(&c) && publisher_node_ops.work(t->node, now_us)) {}
         publisher_node_do(t->node, &c, now_us);
-    } while (c.rc == HEDDLE_ERR_AGAIN && c.is_making);
+    } while (command_is_making(&c));
     if (c.rc) return c.rc;
-    t->slot = c.slot;
-    t->region = c.region;
+    t->slot = c.take.slot;
+    t->region = c.take.region;
     return HEDDLE_OK;
 }
 
@@ -187,10 +187,9 @@ static void take_report(actor_t *a)
     const heddle_report_t *r = &t->report;
     heddle_error_t error;
     command_t c = {.kind = COMMAND_REPORT,
-                   .version = a->published.version,
-                   .report = &t->report,
+                   .look = {.version = a->published.version, .report = &t->report},
                    .error = &error};
-    if (!c.version || command(t->node, c, a->w->now_us)) return;
+    if (!c.look.version || command(t->node, c, a->w->now_us)) return;
     a->rolled = (rolled_t){.version = r->version,
                            .decision = r->decision,
                            .eligible = r->eligible_count,

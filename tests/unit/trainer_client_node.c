@@ -576,7 +576,7 @@ static int is_elsewhere(bool *ret_wanted)
     heddle_error_t e = {0};
     command_t c = {.kind = COMMAND_IS_ELSEWHERE, .error = &e};
     publisher_node_do(w.node, &c, w.now);
-    *ret_wanted = c.is_wanted;
+    *ret_wanted = c.elsewhere.is_wanted;
     int rc = c.rc;
     cr_assert_eq(e.code, rc ? HEDDLE_ERR_VERSION_FAILED : 0);
     return rc;

@@ -65,7 +65,7 @@ Test(joined, a_region_is_reused_while_its_bytes_are_on_their_way)
     release(2);
     cr_assert_eq(take(&more), HEDDLE_OK);
     heddle_error_t error;
-    command_t t = {.kind = COMMAND_TAKE, .bytes = pack_bytes(c->pack), .error = &error};
+    command_t t = {.kind = COMMAND_TAKE, .take = {.bytes = pack_bytes(c->pack)}, .error = &error};
     cr_assert_eq(command(t), HEDDLE_ERR_NO_SLOT);
     cr_assert_not_null(strstr(error.message, "every version of the publisher is being written"));
 }
@@ -160,7 +160,7 @@ Test(opened, the_region_of_the_first_version_is_made_before_it, .init = open_wor
     welcome_with(0, pack_bytes(it->pack));
     cr_assert_eq(maps(), 0, "joining comes first");
     rest();
-    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack)};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = pack_bytes(it->pack)}};
     publisher_node_do(w.node, &c, w.now);
     cr_assert_eq(c.rc, HEDDLE_OK, "at once");
 }
@@ -240,27 +240,27 @@ Test(joined, a_larger_adapter_gets_a_larger_region)
 Test(joined, a_region_is_made_piece_by_piece)
 {
     item_t *it = make(300000);
-    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack)};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = pack_bytes(it->pack)}};
     publisher_node_do(w.node, &c, w.now);
-    cr_assert(c.rc == HEDDLE_ERR_AGAIN && c.is_making && !c.region);
+    cr_assert(command_is_making(&c) && !c.take.region);
     uint64_t changes = w.changes;
     int steps = 0;
     while (w.changes == changes) cr_assert(publisher_node_ops.work(w.node, w.now) && ++steps < 100);
-    cr_assert_geq(steps, (int)(c.bytes >> 20));
+    cr_assert_geq(steps, (int)(c.take.bytes >> 20));
     publisher_node_do(w.node, &c, w.now);
-    cr_assert(c.rc == HEDDLE_OK && !c.is_making && c.region->bytes >= c.bytes);
+    cr_assert(c.rc == HEDDLE_OK && c.take.region->bytes >= c.take.bytes);
     cr_assert_eq(w.changes, changes + 1);
 }
 
 Test(joined, a_take_that_was_given_up_leaves_its_region_to_the_next_one)
 {
     item_t *it = make(300000), *next = make(290000);
-    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack)};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = pack_bytes(it->pack)}};
     publisher_node_do(w.node, &c, w.now);
     while (publisher_node_ops.work(w.node, w.now)) {}
     command((command_t){.kind = COMMAND_GIVE_UP});
     cr_assert_eq(take(next), HEDDLE_OK);
-    cr_assert_geq(next->region->bytes, c.bytes);
+    cr_assert_geq(next->region->bytes, c.take.bytes);
     cr_assert_eq(maps(), 1);
 }
 
@@ -268,7 +268,7 @@ Test(joined, a_take_that_was_given_up_leaves_its_region_to_the_next_one)
 Test(joined, a_take_of_another_size_is_another_one)
 {
     item_t *large = make(300000);
-    command_t c = {.kind = COMMAND_TAKE, .bytes = 4096};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = 4096}};
     publisher_node_do(w.node, &c, w.now);
     work();
     cr_assert_eq(take(large), HEDDLE_OK);
@@ -279,7 +279,7 @@ Test(joined, without_memory_the_take_says_so_and_the_next_one_may_do)
 {
     heddle_error_t error = {0};
     item_t *it = make(3000);
-    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack), .error = &error};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = pack_bytes(it->pack)}, .error = &error};
     failpoint_arm("region.memory", 1);
     publisher_node_do(w.node, &c, w.now);
     cr_assert_eq(c.rc, HEDDLE_ERR_NO_MEMORY);
@@ -294,10 +294,10 @@ Test(joined, a_version_is_served_until_the_region_of_the_next_one_is_there)
     for (uint64_t v = 1; v <= 3; v++) serve(v, (uint8_t)v);
     rollout(1, "active", 0, 2, 2, 2);
     item_t *it = make(300000);
-    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack)};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = pack_bytes(it->pack)}};
     for (int i = 0; i < 3; i++) {
         publisher_node_do(w.node, &c, w.now);
-        cr_assert(c.rc == HEDDLE_ERR_AGAIN && c.is_making);
+        cr_assert(command_is_making(&c));
         cr_assert_eq(fetch(1, 4096), TR_ARRIVED);
     }
     command((command_t){.kind = COMMAND_GIVE_UP});
@@ -349,18 +349,18 @@ Test(joined, a_region_that_was_made_elsewhere_is_taken_over)
     heddle_error_t error;
     item_t *it = make(3000);
     memory_region_t *own = make_elsewhere(pack_bytes(it->pack)), *more;
-    command_t c = {.kind = COMMAND_TAKE, .bytes = own->bytes, .own = own};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = own->bytes, .own = own}};
     publisher_node_do(w.node, &c, w.now);
-    cr_assert(c.rc == HEDDLE_OK && c.region->own == own && !c.own);
-    it->slot = c.slot;
-    it->region = c.region;
+    cr_assert(c.rc == HEDDLE_OK && c.take.region->own == own && !c.take.own);
+    it->slot = c.take.slot;
+    it->region = c.take.region;
     give_back(it);
     cr_assert_eq(take(it), HEDDLE_OK);
     cr_assert_eq(it->region->own, own, "it is one of the pool's");
     for (int i = 0; i < 2; i++) cr_assert_eq(take(make(3000)), HEDDLE_OK);
     more = make_elsewhere(pack_bytes(it->pack));
-    c = (command_t){.kind = COMMAND_TAKE, .bytes = more->bytes, .own = more, .error = &error};
+    c = (command_t){.kind = COMMAND_TAKE, .take = {.bytes = more->bytes, .own = more}, .error = &error};
     publisher_node_do(w.node, &c, w.now);
-    cr_assert(c.rc == HEDDLE_ERR_NO_SLOT && c.own == more, "it stays the caller's");
+    cr_assert(c.rc == HEDDLE_ERR_NO_SLOT && c.take.own == more, "it stays the caller's");
     memory_region_destroy(&more);
 }

@@ -330,14 +330,14 @@ UNUSED static bool has_left(void) { return command((command_t){.kind = COMMAND_H
 
 UNUSED static int take(item_t *it)
 {
-    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack)};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = pack_bytes(it->pack)}};
     do {
-        if (c.is_making) work();
+        if (command_is_making(&c)) work();
         publisher_node_do(w.node, &c, w.now);
-    } while (c.rc == HEDDLE_ERR_AGAIN && c.is_making);
+    } while (command_is_making(&c));
     if (c.rc) return c.rc;
-    it->slot = c.slot;
-    it->region = c.region;
+    it->slot = c.take.slot;
+    it->region = c.take.region;
     return HEDDLE_OK;
 }
 
@@ -454,14 +454,15 @@ UNUSED static int judge(uint64_t version, heddle_phase_t phase, int kind, uint32
 {
     wait_for_t want = {phase, {.kind = kind, .n = n}};
     *ret_error = (heddle_error_t){0};
-    return command((command_t){.kind = COMMAND_JUDGE, .version = version, .want = want, .error = ret_error});
+    return command(
+        (command_t){.kind = COMMAND_JUDGE, .look = {.version = version, .want = want}, .error = ret_error});
 }
 /* As the application sees it; NULL: there is none. */
 UNUSED static const heddle_report_t *report(uint64_t version)
 {
     static heddle_report_t copy;
     heddle_error_t error;
-    command_t c = {.kind = COMMAND_REPORT, .version = version, .report = &copy, .error = &error};
+    command_t c = {.kind = COMMAND_REPORT, .look = {.version = version, .report = &copy}, .error = &error};
     return command(c) == HEDDLE_OK ? &copy : NULL;
 }
 

@@ -137,7 +137,7 @@ Test(sharing, where_all_regions_are_held_a_take_fails_at_once)
     heddle_error_t error = {0};
     uint64_t v = 1;
     item_t *it = make(3000);
-    command_t c = {.kind = COMMAND_TAKE, .bytes = pack_bytes(it->pack), .error = &error};
+    command_t c = {.kind = COMMAND_TAKE, .take = {.bytes = pack_bytes(it->pack)}, .error = &error};
     for (; v <= LIMIT_OFFERED; v++) {
         serve(v, (uint8_t)v);
         content_id_t id = named();
