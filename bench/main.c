@@ -56,24 +56,26 @@ static const option_t COMMON[] = {
      AT(log_level)},
     {0}};
 static const char *const ARGS[] = {"ACTION", "BEFORE", "AFTER", NULL};
-static const option_set_t SET = {
-    "heddle-bench",
-    "run | list | compare BEFORE.json AFTER.json [OPTION...]",
-    "Measures a broker, workers and a publisher of its own on this host, beside references in the same\n"
-    "run; without ACTION: run.",
-    "BEFORE and AFTER are what -o json printed.  A figure is compared as a multiple of its reference, and a\n"
-    "change counts where it is more than the noise that the repetitions of both reports show.  Times are\n"
-    "medians; less is better everywhere.",
-    OPTIONS,
-    COMMON,
-    ARGS,
-    0,
-    "Exit status: 0 ok, everything was measured or is skipped with the reason; 1 compare: something became\n"
-    "worse or is missing, or nothing could be judged; 2 usage; 3 no such row or file; 5 deadline;\n"
-    "7 a process of the measurement ended; 8 a file is not a report, of a run that failed, or has numbers\n"
-    "that cannot be compared; 9 this machine; 130 or 143 interrupted.\n\n"
-    "Examples:\n  heddle-bench\n  heddle-bench -o json --row '^publish/17.6MB' --repeat 31 >before.json\n"
-    "  heddle-bench compare before.json after.json"};
+static option_set_t SET =
+    {/* program: as it was typed */
+     "heddle-bench",
+     "run | list | compare BEFORE.json AFTER.json [OPTION...]",
+     "Measures a broker, workers and a publisher of its own on this host, beside references in the same\n"
+     "run; without ACTION: run.",
+     "BEFORE and AFTER are what -o json printed.  A figure is compared as a multiple of its reference, and "
+     "a\n"
+     "change counts where it is more than the noise that the repetitions of both reports show.  Times are\n"
+     "medians; less is better everywhere.",
+     OPTIONS,
+     COMMON,
+     ARGS,
+     0,
+     "Exit status: 0 ok, everything was measured or is skipped with the reason; 1 compare: something became\n"
+     "worse or is missing, or nothing could be judged; 2 usage; 3 no such row or file; 5 deadline;\n"
+     "7 a process of the measurement ended; 8 a file is not a report, of a run that failed, or has numbers\n"
+     "that cannot be compared; 9 this machine; 130 or 143 interrupted.\n\n"
+     "Examples:\n  heddle-bench\n  heddle-bench -o json --row '^publish/17.6MB' --repeat 31 >before.json\n"
+     "  heddle-bench compare before.json after.json"};
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
@@ -99,7 +101,7 @@ static void add_hint(heddle_error_t *e)
     option_error_words(e);
     if (e->hint[0] || !e->code || e->code == HEDDLE_ERR_INTERRUPTED) return;
     switch (heddle_err_exit(e->code)) {
-    case 2: error_hint(e, "see heddle-bench --help"); break;
+    case 2: error_hint(e, "see %s --help", SET.program); break;
     case 3: error_hint(e, "heddle-bench list names the rows; files are looked for from here"); break;
     case 8: error_hint(e, "name a file that `heddle-bench -o json` has printed to its end"); break;
     case 9: error_hint(e, "free memory, or name a directory with room in it with --data"); break;
@@ -107,10 +109,7 @@ static void add_hint(heddle_error_t *e)
     }
 }
 
-static int end_with(const heddle_error_t *e)
-{
-    return caught ? 128 + caught : process_fail("heddle-bench", e);
-}
+static int end_with(const heddle_error_t *e) { return caught ? 128 + caught : process_fail(SET.program, e); }
 
 /* With -o json stdout is one object whatever happens; the failure is printed on stderr too (end_with). */
 static void print_failure(const args_t *a, const char *kind, heddle_error_t *error)
@@ -283,7 +282,7 @@ static int act(args_t *a, const char *const *args, heddle_error_t *error, int *r
     /* Without an action it measures: that is what the program is named for. */
     const char *action = args[0] ? args[0] : "run";
     if (a->repeat < 0 || a->repeat > STATS_REPEAT_MAX) {
-        error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: --repeat is out of range");
+        error_fail(error, HEDDLE_ERR_USAGE, "--repeat is out of range");
         error_expected(error, "0 to %u", STATS_REPEAT_MAX);
         error_found(error, "%lld", (long long)a->repeat);
         return HEDDLE_ERR_USAGE;
@@ -304,10 +303,9 @@ static int act(args_t *a, const char *const *args, heddle_error_t *error, int *r
         *ret_end = 0;
     } else if (!strcmp(action, "compare") && args[2]) *ret_end = compare(a, args[1], args[2]);
     else {
-        error_fail(error, HEDDLE_ERR_USAGE, "heddle-bench: \"%.100s\" is not an action, or has words amiss",
-                   action);
+        error_fail(error, HEDDLE_ERR_USAGE, "\"%.100s\" is not an action, or has words amiss", action);
         error_expected(error, "%s", SET.usage);
-        error_hint(error, "see heddle-bench --help");
+        error_hint(error, "see %s --help", SET.program);
         return HEDDLE_ERR_USAGE;
     }
     return HEDDLE_OK;
@@ -320,6 +318,7 @@ int main(int argc, char **argv)
     heddle_error_t error = {0};
     int end = 0, rc = process_begin(&error);
     if (!rc && argc > 1 && !strcmp(argv[1], "--as")) return member_main(argc, argv);
+    SET.program = process_name(argv[0], "heddle-bench");
     if (!rc) rc = option_parse(&SET, argc, argv, &args, words, &error);
     if (rc == 1) return process_end(0);
     if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;

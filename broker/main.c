@@ -60,28 +60,29 @@ static const option_t COMMON[] = {
     {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr",
      AT(log_level)},
     {0}};
-static const option_set_t SET = {
-    "heddle-broker",
-    "[OPTION...]",
-    "Tracks adapter versions and workers.  The bytes of adapters never pass through it.",
-    "Prints one line of JSON on stdout once clients can connect; ends with 0 on SIGTERM and SIGINT.\n"
-    "DUR: 500ms, 30s, 5m; a bare number is seconds.",
-    OPTIONS,
-    COMMON,
-    NULL,
-    0,
-    "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach "
-    "without keys;\n"
-    "4 another broker has the data directory; 9 this machine: the directory, the port, no room, or data of\n"
-    "a newer release.\n\n"
-    "Environment:\n"
-    "  XDG_STATE_HOME  the data directory is heddle below it, unless --data is given [~/.local/state]\n"
-    "  NOTIFY_SOCKET   a service manager, notified when it serves and when it ends\n\n"
-    "Examples:\n"
-    "  heddle broker\n"
-    "  heddle broker --listen 'tcp://127.0.0.1:*' | jq -r .endpoint    any free port, and which it is\n"
-    "  heddle broker --listen 'tcp://*:7700' --data /srv/heddle    for other hosts, when keys were put in "
-    "place"};
+static option_set_t SET =
+    {/* program: as it was typed */
+     "heddle-broker",
+     "[OPTION...]",
+     "Tracks adapter versions and workers.  The bytes of adapters never pass through it.",
+     "Prints one line of JSON on stdout once clients can connect; ends with 0 on SIGTERM and SIGINT.\n"
+     "DUR: 500ms, 30s, 5m; a bare number is seconds.",
+     OPTIONS,
+     COMMON,
+     NULL,
+     0,
+     "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach "
+     "without keys;\n"
+     "4 another broker has the data directory; 9 this machine: the directory, the port, no room, or data of\n"
+     "a newer release.\n\n"
+     "Environment:\n"
+     "  XDG_STATE_HOME  the data directory is heddle below it, unless --data is given [~/.local/state]\n"
+     "  NOTIFY_SOCKET   a service manager, notified when it serves and when it ends\n\n"
+     "Examples:\n"
+     "  heddle broker\n"
+     "  heddle broker --listen 'tcp://127.0.0.1:*' | jq -r .endpoint    any free port, and which it is\n"
+     "  heddle broker --listen 'tcp://*:7700' --data /srv/heddle    for other hosts, when keys were put in "
+     "place"};
 
 /* ---- what goes to stdout and stderr ---------------------------------------------------------- */
 
@@ -150,6 +151,7 @@ int main(int argc, char **argv)
     heddle_error_t error = {0};
     char data[4096], range[64];
     int rc = process_begin(&error);
+    SET.program = process_name(argv[0], "heddle-broker");
     if (!rc) rc = option_parse(&SET, argc, argv, &args, NULL, &error);
     if (rc == 1) return process_end(0);
     if (rc) args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
@@ -182,7 +184,7 @@ int main(int argc, char **argv)
     if (rc && args.output == OUTPUT_JSON)
         print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "broker", "ok", 0, "error",
                              value_from_error(&error)));
-    int end = rc ? process_fail("heddle-broker", &error) : 0;
+    int end = rc ? process_fail(SET.program, &error) : 0;
     option_fini(&SET, &args);
     return end;
 }

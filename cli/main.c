@@ -106,7 +106,10 @@ static int run_command(const subcommand_t *command, int argc, char **argv)
     }
     if (slash) {
         snprintf(slash + 1, 64, "%s", command->program);
-        argv[0] = path;
+        /* It names itself as it was typed (process_name); its table of options is that of the program. */
+        char typed[64];
+        snprintf(typed, sizeof typed, "heddle %s", command->name);
+        argv[0] = argc == 2 && !strcmp(argv[1], "--dump-options") ? path : typed;
         execv(path, argv);
     }
     /* Here only if it could not be run. A search in $PATH would be wrong: it might find another release. */

@@ -85,6 +85,11 @@ void process_on_signal(void (*handler)(int number))
     if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
 }
 
+const char *process_name(const char *argv0, const char *own)
+{
+    return argv0 && !strncmp(argv0, "heddle ", 7) ? argv0 : own;
+}
+
 int process_fail(const char *program, const heddle_error_t *e)
 {
     const char *message = e->message[0] ? e->message : heddle_err_text(e->code);

@@ -16,6 +16,9 @@
 int process_begin(heddle_error_t *error);
 /* Calls `handler` on SIGINT and SIGTERM, and on SIGHUP unless that is ignored: under nohup it stays so. */
 void process_on_signal(void (*handler)(int number));
+/* The name that help and errors have for this program: as it was typed.  `heddle worker` runs heddle-worker
+ * and gives it that name as argv[0]; started by its own name it is `own`. */
+const char *process_name(const char *argv0, const char *own);
 /* Prints a failure on stderr, in the form of every program: name, code and message, then what was expected,
  * found, and a hint, as far as they are there.  Returns the exit status. */
 int process_fail(const char *program, const heddle_error_t *error);

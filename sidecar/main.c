@@ -89,40 +89,42 @@ static const option_t COMMON[] = {
     {"log-level", 0, OPTION_CHOICE, "error|warn|info|debug", NULL, "info", "what is logged on stderr",
      AT(log_level)},
     {0}};
-static const option_set_t SET = {
-    "heddle-worker",
-    "--adapter NAME [OPTION...]",
-    "Receives versions of adapters, verifies them, and serves them to other workers.",
-    "Prints one line of JSON on stdout when it has joined, then one for each event.  Commands get "
-    "HEDDLE_ADAPTER,\n"
-    "HEDDLE_VERSION, HEDDLE_DIGEST, HEDDLE_TAG and HEDDLE_PATH; one that fails rejects the version on this "
-    "worker.\n"
-    "Ends with 0 on SIGTERM and SIGINT.\n"
-    "DUR: 500ms, 30s, 5m; a bare number is seconds.  SIZE: bytes, or with k M G Ki Mi Gi (2M, 2MB/s), or "
-    "16Mbit.",
-    OPTIONS,
-    COMMON,
-    NULL,
-    0,
-    "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach without "
-    "keys;\n"
-    "4 too few --slots, another release of Heddle or UCX, or past --join-timeout another worker with the "
-    "name or\n"
-    "DIR; 6 denied, and not tried again; 9 this machine.  Without a broker it waits, and while its key is "
-    "not\n"
-    "admitted or lacks the role it logs `denied` and tries again.\n\n"
-    "Environment:\n"
-    "  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: eager or rendezvous [eager]\n"
-    "  HEDDLE_GUARD          0: the memory of a complete version is not protected from stray writes [1]\n"
-    "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
-    "  UCX_...               UCX's own settings; those that are set are left as they are\n"
-    "  NOTIFY_SOCKET         a service manager, notified when it serves and when it ends\n\n"
-    "Examples:\n"
-    "  heddle worker --adapter policy\n"
-    "  heddle worker --adapter policy --export ./w1    ./w1/policy is always the active version\n"
-    "  heddle worker --adapter policy --export ./w1 --on-stage './load \"$HEDDLE_PATH\"' --on-activate "
-    "./use\n"
-    "                                  for an engine that loads a version beside the old one, then switches"};
+static option_set_t SET =
+    {/* program: as it was typed */
+     "heddle-worker",
+     "--adapter NAME [OPTION...]",
+     "Receives versions of adapters, verifies them, and serves them to other workers.",
+     "Prints one line of JSON on stdout when it has joined, then one for each event.  Commands get "
+     "HEDDLE_ADAPTER,\n"
+     "HEDDLE_VERSION, HEDDLE_DIGEST, HEDDLE_TAG and HEDDLE_PATH; one that fails rejects the version on this "
+     "worker.\n"
+     "Ends with 0 on SIGTERM and SIGINT.\n"
+     "DUR: 500ms, 30s, 5m; a bare number is seconds.  SIZE: bytes, or with k M G Ki Mi Gi (2M, 2MB/s), or "
+     "16Mbit.",
+     OPTIONS,
+     COMMON,
+     NULL,
+     0,
+     "Exit status: 0 ok, ended by SIGTERM or SIGINT; 2 usage, or an address that others could reach without "
+     "keys;\n"
+     "4 too few --slots, another release of Heddle or UCX, or past --join-timeout another worker with the "
+     "name or\n"
+     "DIR; 6 denied, and not tried again; 9 this machine.  Without a broker it waits, and while its key is "
+     "not\n"
+     "admitted or lacks the role it logs `denied` and tries again.\n\n"
+     "Environment:\n"
+     "  HEDDLE_TRANSFER_MODE  how tensor bytes are sent: eager or rendezvous [eager]\n"
+     "  HEDDLE_GUARD          0: the memory of a complete version is not protected from stray writes [1]\n"
+     "  HEDDLE_PLUGIN_DIR     where transfer_ucx.so is [beside the program, else where it was installed]\n"
+     "  UCX_...               UCX's own settings; those that are set are left as they are\n"
+     "  NOTIFY_SOCKET         a service manager, notified when it serves and when it ends\n\n"
+     "Examples:\n"
+     "  heddle worker --adapter policy\n"
+     "  heddle worker --adapter policy --export ./w1    ./w1/policy is always the active version\n"
+     "  heddle worker --adapter policy --export ./w1 --on-stage './load \"$HEDDLE_PATH\"' --on-activate "
+     "./use\n"
+     "                                  for an engine that loads a version beside the old one, then "
+     "switches"};
 
 typedef struct {
     args_t args;
@@ -152,7 +154,7 @@ static int check(const args_t *a, heddle_error_t *error)
     if (a->adapters) return HEDDLE_OK;
     int rc = error_fail(error, HEDDLE_ERR_USAGE, "--adapter is missing");
     error_expected(error, "--adapter NAME, once or more");
-    error_hint(error, "see heddle-worker --help");
+    error_hint(error, "see %s --help", SET.program);
     return rc;
 }
 
@@ -410,6 +412,7 @@ int main(int argc, char **argv)
     static sidecar_t s;
     heddle_error_t error = {0};
     int rc = process_begin(&error);
+    SET.program = process_name(argv[0], "heddle-worker");
     if (!rc) rc = option_parse(&SET, argc, argv, &s.args, NULL, &error);
     if (rc == 1) return process_end(0);
     if (rc) s.args.output = option_wants_json(argc, argv) ? OUTPUT_JSON : OUTPUT_TABLE;
@@ -425,5 +428,5 @@ int main(int argc, char **argv)
     descriptors_raise_limit();
     if (!rc) rc = run(&s, &error);
     option_fini(&SET, &s.args);
-    return rc ? print_failure(&error, s.args.output == OUTPUT_JSON) : 0;
+    return rc ? print_failure(SET.program, &error, s.args.output == OUTPUT_JSON) : 0;
 }

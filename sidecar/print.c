@@ -121,7 +121,7 @@ void print_log_error(const char *id, const heddle_error_t *why, const char *then
              then, why->hint[0] ? "; " : "", why->hint);
 }
 
-int print_failure(const heddle_error_t *error, int json)
+int print_failure(const char *program, const heddle_error_t *error, int json)
 {
     heddle_error_t said = *error, *e = &said;
     char *text = NULL;
@@ -131,5 +131,5 @@ int print_failure(const heddle_error_t *error, int json)
         print_line(json_pack("{s:s, s:s, s:b, s:o}", "schema", "heddle/1", "kind", "worker", "ok", 0, "error",
                              parse(text)));
     }
-    return process_fail("heddle-worker", e);
+    return process_fail(program, e);
 }

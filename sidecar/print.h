@@ -17,7 +17,8 @@ void print_event(const heddle_event_t *event, const char *worker);
 void print_stage_done(const heddle_event_t *arrived, const char *worker);
 /* Logs an error as one line: code, message and hint; `then`: the consequence, "" for none. */
 void print_log_error(const char *id, const heddle_error_t *why, const char *then);
-/* Prints the failure on standard error, and as an object where `json` is set; returns the exit status. */
-int print_failure(const heddle_error_t *error, int json);
+/* Prints the failure of `program` on standard error, and as an object where `json` is set; returns the exit
+ * status. */
+int print_failure(const char *program, const heddle_error_t *error, int json);
 
 #endif
