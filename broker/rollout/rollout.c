@@ -193,7 +193,7 @@ static ruling_t ruling_of(const track_t *t, instant_t now)
 }
 
 /* The worker that this one fetches from still fetches itself, and has got nothing for so long either. */
-static bool is_held_up(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t patience_us)
+static bool is_source_stuck(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t patience_us)
 {
     const plan_row_t *row = plan_row(&t->plan, c->token);
     const member_t *m = row->source_count ? membership_by_token(s->v.members, row->sources[0]) : NULL;
@@ -222,27 +222,32 @@ static uint64_t best_rate_of(const step_t *s, const track_t *t)
     return best;
 }
 
-/* Another worker of the place had better fetch the version too: by this one it comes too late, after a
- * quarter of the time that is left until the deadline, or SLOW_US.  That costs one copy more, and no more
- * than one for a place.  It helps where the worker is what is slow: it has a --max-rate, or others are much
- * faster.  Where that is not known, both may share what is slow, and each then takes twice as long: so not
- * where the version would be late by it. */
+/* Another worker of the place had better fetch the version too, because by this one it comes too late: after
+ * a quarter of the time that is left until the deadline, or SLOW_US.  A second fetch costs one copy more, and
+ * there is no third for a place. */
 static bool is_too_slow(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t best_rate)
 {
     const member_t *m = membership_by_token(s->v.members, c->token);
     uint64_t rate = rate_of(t, m);
     if (!rate || plan_is_second(&t->plan, c->token)) return false;
+
+    /* Its source is what is slow: another worker would get the bytes no sooner. */
     const member_t *source = membership_source(s->v.members, member_sub(m, t->adapter)->source);
     uint64_t source_rate = rate_of(t, source);
-    bool is_held_up = source_rate && source_rate < rate * PLAN_SLOW_FACTOR;
-    if (is_held_up || member_limits(source, rate)) return false;
+    bool is_source_slow = source_rate && source_rate < rate * PLAN_SLOW_FACTOR;
+    if (is_source_slow || member_limits(source, rate)) return false;
 
     double needed_us = (double)(t->row->data_bytes - c->bytes_done) * 1e6 / (double)rate;
     bool has_deadline = !t->is_late && t->deadline_us != CLOCK_NEVER;
     double left_us = has_deadline ? (double)(t->deadline_us - s->v.now.us) : SLOW_US * 4;
-    bool is_its_own = member_limits(m, rate) || best_rate >= rate * PLAN_SLOW_FACTOR;
-    bool is_safe = has_deadline && (needed_us > left_us || needed_us * 3 <= left_us);
-    return needed_us > left_us / 4 && (is_its_own || is_safe);
+    if (needed_us <= left_us / 4) return false;
+
+    /* The worker itself is what is slow: it has a --max-rate, or others are much faster. */
+    if (member_limits(m, rate) || best_rate >= rate * PLAN_SLOW_FACTOR) return true;
+
+    /* Where that is not known, both may share what is slow, and each then takes twice as long.  So a second
+     * fetch begins only where the version is late anyway, or has the time for it. */
+    return has_deadline && (needed_us > left_us || needed_us * 3 <= left_us);
 }
 
 /* A worker that is killed says nothing, and its lease lasts; a message finds that its connection is gone.  So
@@ -298,7 +303,7 @@ static void look_at_fetches(step_t *s, track_t *t)
             const copy_row_t *c = t->copies[i];
             if (!plan_is_awaited(&t->plan, c->token)) continue;
             uint64_t due_us = c->moved_us + patience_us;
-            if (due_us <= now_us && is_held_up(s, t, c, patience_us)) continue;
+            if (due_us <= now_us && is_source_stuck(s, t, c, patience_us)) continue;
             if (due_us <= now_us || is_too_slow(s, t, c, best_rate)) plan_stuck(&t->plan, c->token);
             else t->fetches_due_us = clock_earlier(t->fetches_due_us, due_us);
         }
