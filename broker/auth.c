@@ -313,7 +313,7 @@ static record_t *record_key(outbox_t *out, const char *key, const char *name, co
 {
     record_t *r = outbox_record(out, RECORD_KEY, "", now);
     if (!r) {
-        error_fail(error, HEDDLE_ERR_LIMIT, "too much was decided at once");
+        error_fail(error, HEDDLE_ERR_LIMIT, "one transaction has no room for more records");
         return NULL;
     }
     r->public_key = outbox_text(out, key);

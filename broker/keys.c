@@ -175,8 +175,8 @@ int broker_admit_admin(broker_t *b, const char *public_key, const char *name, in
             char text[1024];
             text_printf(
                 text, sizeof text,
-                "%s is not let in as an admin: it is in the table as %s, %s%.400s, and stays so; another "
-                "one is (heddle keygen), or an admin changes it (heddle keys)",
+                "the key %s was not made an admin's: it is registered as %s, %s%.400s, and that stays; name "
+                "another key (heddle keygen), or have an admin change this one (heddle keys)",
                 known->public_key, known->name, known->revoked_ms ? "revoked" : "with the roles ",
                 known->revoked_ms ? "" : known->roles);
             if (b->io.warn) b->io.warn(b->io.self, "broker.admin_key", text);

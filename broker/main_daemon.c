@@ -171,13 +171,13 @@ static int check_endpoint(const daemon_opts_t *opts, bool has_keys, heddle_error
     int rc = wire_check_endpoint(opts->listen, true, &is_loopback, error);
     if (rc || is_loopback || opts->insecure || has_keys) return rc;
     rc = error_fail(error, HEDDLE_ERR_INSECURE_ADDRESS,
-                    "%.200s can be reached from other hosts, and no keys were put in place for them",
+                    "%.200s can be reached from other hosts, and no keys are registered for them",
                     opts->listen);
     error_contrast(error, "a loopback address: tcp://127.0.0.1:PORT, tcp://[::1]:PORT or ipc://PATH",
                    opts->listen);
-    error_hint(error, "`heddle keys add` theirs while it listens on loopback, or name a directory for keys "
-                      "with --keys; or, where "
-                      "only your own machines are, say --insecure");
+    error_hint(error,
+               "register their keys with `heddle keys add` while the broker listens on loopback, or name "
+               "a directory of keys with --keys; where only your own machines are, use --insecure");
     return rc;
 }
 

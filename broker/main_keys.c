@@ -57,9 +57,10 @@ int main_keys_check(const main_keys_t *k, const char *data_dir, bool is_wanted, 
                  k->why.message);
         return HEDDLE_OK;
     }
-    int rc = error_fail(error, HEDDLE_ERR_DATA_DIR,
-                        "%.200s: others were given keys, and the broker has none: %.200s", data_dir,
-                        k->why.message);
+    int rc =
+        error_fail(error, HEDDLE_ERR_DATA_DIR,
+                   "%.200s: keys of clients are registered, but the broker has no key of its own: %.200s",
+                   data_dir, k->why.message);
     error_expected(error, "the directory with the broker's own key");
     error_found(error, "none");
     error_hint(error, "name it with --keys or HEDDLE_KEYS; with --insecure every client may do everything");

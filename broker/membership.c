@@ -395,7 +395,8 @@ int membership_decide_join(const membership_t *m, const msg_join_t *join, const 
     if (!rc) rc = check_ranks(m, join, holder, error);
     if (rc) return rc;
     if (!holder && m->worker_count >= LIMIT_PEERS)
-        return error_fail(error, HEDDLE_ERR_LIMIT, "worker %s would be one too many: %u are here", join->name,
+        return error_fail(error, HEDDLE_ERR_LIMIT,
+                          "worker %s cannot join: %u workers are here, which is the limit", join->name,
                           LIMIT_PEERS);
     bool is_other = member_is_ready(holder) && memcmp(&holder->life, &hello->life, sizeof hello->life) != 0;
     if (!is_other || holder->is_gone || now_us - holder->heard_us >= m->lease_us / 2) return HEDDLE_OK;

@@ -170,12 +170,13 @@ static bool record_numbers(recovering_t *h)
         if (h->is_absurd) {
             error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s reports impossible numbers: %s", r->who, known);
             error_expected(&error, "what this cluster's broker has given");
-            error_hint(&error, "start the process again: it begins with nothing");
+            error_hint(&error, "restart the process: it then begins without versions");
         } else { /* a faulty member could otherwise fill the registry with adapters that do not exist */
             error_fail(&error, HEDDLE_ERR_LIMIT,
                        "%s reports versions of adapters that were never published here: %s", r->who, known);
             error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
-            error_hint(&error, "start the process again: it begins with nothing; or put the newer data back");
+            error_hint(&error,
+                       "restart the process: it then begins without versions; or put the newer data back");
         }
         broker_refuse(c, &error, 0);
         return false;

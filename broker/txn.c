@@ -163,7 +163,7 @@ int txn_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret
     if (out->unsendable) {
         rc = error_fail(ret_error, HEDDLE_ERR_INTERNAL, "%s about this would be out of its own limits",
                         msg_name((int)out->unsendable));
-        error_hint(ret_error, "nothing was changed; the broker's log tells more");
+        error_hint(ret_error, "nothing was changed; the broker's log has the reason");
         broker_note_unsendable(b);
     } else if (out->failed || !outbox_own(out)) {
         rc = error_fail(ret_error, HEDDLE_ERR_NO_MEMORY, "no memory for what this would change");

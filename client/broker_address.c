@@ -91,7 +91,7 @@ void broker_address_unreached(const char *endpoints, bool is_reached, const char
     char host[WIRE_HOST_BYTES];
     const char *list = endpoints, *why = NULL;
     if (is_reached) {
-        error_found(error, "a connection, and silence");
+        error_found(error, "a connection, but no answer");
         error_hint(error, "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
                           "with opts.timeout_ms; or is it another program that listens there?");
         return;

@@ -223,7 +223,7 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
     if (!rc) rc = wire_dial(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
     explicit_bzero(&keys, sizeof keys);
     if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work_a_turn, arm, s))
-        rc = out_of(error, "no memory is left for a loop");
+        rc = out_of(error, "no memory for the event loop");
     return rc;
 }
 
@@ -306,7 +306,7 @@ static void on_readable(void *self)
 int shell_poll(shell_t *s, int fd, heddle_error_t *error)
 {
     if (s->fd_count == SHELL_FDS || loop_add_fd(s->loop, fd, on_readable, s))
-        return out_of(error, "no memory is left for a loop");
+        return out_of(error, "no memory for the event loop");
     s->fds[s->fd_count++] = fd;
     return HEDDLE_OK;
 }

@@ -227,7 +227,7 @@ static int fail_version(const outcomes_t *r, const outcome_row_t *row, int code,
     if (p->missing_count) error_where(error, NULL, 0, p->missing[0].worker, p->missing[0].phase);
     if (row->queued[0]) {
         error_found(error, "%s", row->queued);
-        error_hint(error, "`heddle versions %.128s` lists both; last heard: %s %s", r->adapter, name,
+        error_hint(error, "`heddle versions %.128s` lists both; last reported: %s %s", r->adapter, name,
                    row->queued);
         return code;
     }
@@ -360,7 +360,7 @@ int outcomes_late(const outcomes_t *r, outcome_row_t *row, const wait_for_t *wan
     else error_expected(error, "%s on %u of %u worker%s", word, need, eligible, eligible == 1 ? "" : "s");
     if (row->queued[0]) return rc;
     if (is_nobody) error_found(error, "no worker of %s", r->adapter);
-    else if (!row->heard_us) error_found(error, "the broker has not said who takes it");
+    else if (!row->heard_us) error_found(error, "the broker has not reported which workers take it");
     else error_found(error, "on %u", have_count(row, want));
     return rc;
 }

@@ -286,7 +286,7 @@ int heddle_publisher_start(const heddle_publisher_opts_t *opts, heddle_publisher
     heddle_error_t error;
     heddle_publisher_opts_t o;
     heddle_publisher_t *p = NULL;
-    if (!ret_publisher) return misuse("heddle_publisher_start", "there is nowhere to put the handle");
+    if (!ret_publisher) return misuse("heddle_publisher_start", "ret_publisher is NULL");
     int rc = sized_take(&o, sizeof o, opts, "heddle_publisher_opts_t", &error);
     if (!rc) rc = name_check("adapter", o.adapter, &error);
     if (!rc && o.writer) rc = name_check("writer", o.writer, &error);
@@ -322,7 +322,7 @@ int heddle_publisher_opened(heddle_publisher_t *p)
 int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher)
 {
     heddle_publisher_t *p = NULL;
-    if (!ret_publisher) return misuse("heddle_publisher_open", "there is nowhere to put the handle");
+    if (!ret_publisher) return misuse("heddle_publisher_open", "ret_publisher is NULL");
     int rc = heddle_publisher_start(opts, &p);
     if (!rc) rc = heddle_publisher_opened(p);
     if (!rc) {
@@ -579,7 +579,8 @@ int heddle_publication_commit(heddle_publication_t **publication, const heddle_p
     if (!closed) error = request.error;
     /* Only the shell knows how far the connection came. */
     if (error.code == HEDDLE_ERR_UNAVAILABLE && rc && !error.found[0])
-        error_found(&error, "%s", shell_is_reached(p->shell) ? "a connection, and silence" : "no connection");
+        error_found(&error, "%s",
+                    shell_is_reached(p->shell) ? "a connection, but no answer" : "no connection");
     if (error.code && !closed && rc == HEDDLE_ERR_INTERRUPTED) {
         /* The hint says whether the version may be recorded, which an interrupt does not change. */
         heddle_error_t why = error;

@@ -113,7 +113,7 @@ static int check_ready(const char *name, const interface_t *i, heddle_error_t *e
     error_fail(error, HEDDLE_ERR_INTERNAL, "network interface %s %s", name, lacks);
     error_expected(error, "one that is up, with a carrier and an IP address");
     error_found(error, "%s %s", name, lacks);
-    error_hint(error, "`ip addr show %.20s` tells more; opts.data_device names another", name);
+    error_hint(error, "`ip addr show %.20s` shows its state; opts.data_device names another", name);
     if (error) error->retriable = 1;
     return HEDDLE_ERR_INTERNAL;
 }
@@ -144,7 +144,7 @@ int device_check(const char *device, device_reach_t reach, heddle_error_t *error
         error_expected(error, "a loopback interface, such as lo");
         error_found(error, "%s", name);
         error_hint(error,
-                   "on a private network: name the broker's key (opts.broker_key), or say opts.insecure");
+                   "on a private network: name the broker's key (opts.broker_key), or set opts.insecure");
         return HEDDLE_ERR_INSECURE_ADDRESS;
     }
     if (!is_loopback && reach == DEVICE_PRIVATE && seen.public_address[0]) {
@@ -155,7 +155,7 @@ int device_check(const char *device, device_reach_t reach, heddle_error_t *error
         error_expected(error, "an interface with private addresses alone (RFC 1918, RFC 6598, RFC 4193)");
         error_found(error, "%s", seen.public_address);
         error_hint(error,
-                   "name another with opts.data_device, or say opts.insecure where a firewall keeps others "
+                   "name another with opts.data_device, or set opts.insecure where a firewall keeps others "
                    "out");
         return HEDDLE_ERR_INSECURE_ADDRESS;
     }

@@ -384,8 +384,8 @@ static void on_failed(wire_t *w, uint16_t event, uint32_t value)
         explain(w, event, value);
         return;
     }
-    /* This side ended it when its time was over.  The kernel of a process that stands still accepts
-     * connections, too.  That says nothing of keys, and a call reports a connection, and silence. */
+    /* This side ended the handshake at its deadline.  The kernel accepts connections even for a process that
+     * stands still, so that this says nothing of keys: the call reports a connection, but no answer. */
     if (loop_now(w->loop) - w->connected_us >= (uint64_t)handshake_ms * 900) return;
     if (++w->broken_off < BROKEN_OFF_MAX) return;
     bool is_awaited = w->greeting ? !greeting_mechanism(w->greeting) && ++w->greeting_waits < BROKEN_OFF_MAX

@@ -195,7 +195,7 @@ static int open_transfer(pull_t *p, heddle_error_t *error)
     if (p->bulk.sharing) sharing_fds(p->bulk.sharing, fds);
     if (loop_add_source(loop, p->io.tr->fd(p->io.t), work, arm, p) ||
         (p->bulk.sharing && loop_add_fd(loop, fds[1], on_shared, p)))
-        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a loop");
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for the event loop");
     return HEDDLE_OK;
 }
 

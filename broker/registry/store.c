@@ -248,7 +248,7 @@ static int refuse(const store_t *s, int sqlite_code, const char *what, heddle_er
             "nothing was changed: copy %.100s away, then restore a copy of it or choose another --data",
             s->dir.path);
     else if (code == HEDDLE_ERR_DATA_LOCKED)
-        error_hint(error, "another program has the file open: close it (sqlite3?)");
+        error_hint(error, "another program has the file open, perhaps sqlite3: close it");
     else if (code == HEDDLE_ERR_DATA_DIR)
         error_hint(error,
                    "the disk below refused: see that it has room, that uid %u may write there and that it is "

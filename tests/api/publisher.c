@@ -322,7 +322,7 @@ Test(publisher, a_commit_that_failed_while_the_broker_stood_still_publishes_noth
     OK(publish(p, 1, 0, &v));
     child_signal(&broker, SIGSTOP);
     FAILS(HEDDLE_ERR_UNAVAILABLE, publish(p, 2, 5000, &v));
-    cr_assert_str_eq(heddle_last_error()->found, "a connection, and silence");
+    cr_assert_str_eq(heddle_last_error()->found, "a connection, but no answer");
     child_signal(&broker, SIGCONT);
     OK(publish(p, 3, PATIENCE_MS, &v));
     cr_assert_eq(v.version, 2);
