@@ -8,7 +8,6 @@
 #include "cli/way.h"
 
 #include "core/errors.h"
-#include "core/units.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,9 +59,6 @@ static const option_set_t SET = {
               "  heddle versions policy -o json | jq '.versions[-1].state'"};
 
 enum { NEWEST_ROWS = 30 }; /* always shown, even if they have ended */
-/* A fetch at more than this part of --max-rate is limited by it: the time to begin and to end is in the
- * average too, so it never reaches the whole. */
-#define RATE_IS_LIMITED 0.8
 /* Less than this are messages on their way. */
 #define WAIT_IS_LONG_MS 10.0
 /* A fetch that took less moved no bytes. */
@@ -161,7 +157,7 @@ static void print_json(const char *key, const json_t *value)
     free(text);
 }
 
-/* A worker's own row: `slowest` has only its name, and the rates and notes are in the row. */
+/* A worker's own row.  NULL: it has left, or has the version no more. */
 static const json_t *copy_of(const json_t *v, const char *worker)
 {
     const json_t *list = json_object_get(v, "workers");
@@ -227,20 +223,15 @@ static void print_took(const json_t *v, const char *key)
     double took_ms = json_number_value(json_object_get(v, key));
     printf("%-11s %s%s", "took", cli_ms(v, key, s[0]), strcmp(key, "took_ms") ? " until it ended" : "");
     if (json_is_object(slowest)) {
-        const char *worker = cli_text(slowest, "worker", s[1]), *phase = cli_string(slowest, "phase");
-        const json_t *copy = copy_of(v, worker);
-        double fetch_ms = json_number_value(json_object_get(slowest, "ms")),
-               rate = fetch_ms > 0 ? (double)cli_integer(copy, "bytes_done") * 1000 / fetch_ms : 0,
-               max_rate = (double)cli_integer(copy, "max_rate_bytes");
-        bool is_copied = !json_is_true(json_object_get(copy, "held"));
-        bool has_rate = is_copied && rate > 0 && phase && !strcmp(phase, "fetch");
+        const json_t *copy = copy_of(v, cli_string(slowest, "worker"));
+        bool has_rate = json_is_integer(json_object_get(slowest, "rate_bytes"));
         char text[HEDDLE_NAME_MAX + 48];
+        const char *worker = cli_text(slowest, "worker", s[1]);
         printf("; slowest %s: %s %s", worker, phase_of(v, slowest, text, sizeof text),
                cli_ms(slowest, "ms", s[0]));
-        units_bytes_text((uint64_t)rate, s[0]);
-        if (has_rate) printf(" at %s/s", s[0]);
-        if (has_rate && max_rate > 0 && rate > RATE_IS_LIMITED * max_rate)
-            printf(", its own --max-rate of %s/s", cli_bytes(copy, "max_rate_bytes", s[0]));
+        if (has_rate) printf(" at %s/s", cli_bytes(slowest, "rate_bytes", s[0]));
+        if (json_is_integer(json_object_get(slowest, "max_rate_bytes")))
+            printf(", its own --max-rate of %s/s", cli_bytes(slowest, "max_rate_bytes", s[0]));
         const char *through = has_rate ? way_through(json_object_get(v, "workers"), worker) : NULL;
         if (through)
             printf(", its bytes came through %s, whose fetch took %s", through,

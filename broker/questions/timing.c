@@ -8,8 +8,6 @@
 #include <heddle/publisher.h>
 #include <string.h>
 
-/* The clocks of workers and broker differ: so much more may be in the phases than in the whole. */
-#define FITS_US 50000u
 /* What is in no phase of the slowest worker is mentioned from this part of the whole on, and this time. */
 #define REST_PART 0.2
 #define REST_US 100000u
@@ -17,34 +15,10 @@
 
 /* ---- which worker was the slowest ---- */
 
-/* copy NULL: none is known */
-typedef struct {
-    const copy_row_t *copy;
-    const char *phase;
-    uint64_t us, sum_us;
-    /* after the phases, until the end: it had no source, or its application was busy with another version */
-    uint64_t sourceless_us, busy_us;
-} slowest_t;
-
 /* The rollout waited for a worker, which may be gone by now. */
 static bool has_awaited(const track_t *t)
 {
     return tally_present(&t->tally, true) + tally_gone(&t->tally) > 0;
-}
-
-/* The phases that the worker has measured: the longest, and the sum of all. */
-static slowest_t measured(const copy_row_t *c)
-{
-    struct {
-        const char *name;
-        uint64_t us;
-    } phases[] = {{"connect", c->connect_us}, {"fetch", c->fetch_us}, {"stage", c->stage_us}};
-    slowest_t s = {.copy = c};
-    for (size_t k = 0; k < sizeof phases / sizeof *phases; k++) {
-        s.sum_us += phases[k].us;
-        if (phases[k].us > s.us) s.us = phases[k].us, s.phase = phases[k].name;
-    }
-    return s;
 }
 
 /* The phase in which the copy is, or has failed.  A fetch is connecting until a source has answered. */
@@ -54,19 +28,6 @@ static const char *phase_now(const copy_row_t *c)
     bool has_answer = c->is_connected || c->connect_us;
     if (!strcmp(phase, "verify")) return "fetch"; /* which it is within */
     return !strcmp(phase, "fetch") && !has_answer ? "connect" : phase;
-}
-
-/* Of a version that was decided. */
-static slowest_t slowest_of(const track_t *t, uint64_t took_us)
-{
-    slowest_t slowest = {0};
-    for (size_t i = 0; i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        slowest_t s = measured(c);
-        bool counts = has_awaited(t) ? c->is_eligible : copy_holds(c) && s.sum_us <= took_us + FITS_US;
-        if (counts && s.sum_us > slowest.sum_us) slowest = s;
-    }
-    return slowest;
 }
 
 /* Of a version that is on its way: the worker that is furthest behind. */
@@ -147,20 +108,19 @@ static json_t *rest_part(const answer_view_t *b, const track_t *t, const version
     else if (s->sourceless_us > rest_us / 2 && is_publisher_gone)
         text_printf(text, sizeof text, "no source (its publisher %s was gone)", v->writer);
     else if (s->sourceless_us > rest_us / 2)
-        text_printf(text, sizeof text, "no source answered %s", s->copy->worker);
+        text_printf(text, sizeof text, "no source answered %s", s->worker);
     else if (is_operator) text_printf(text, sizeof text, "waiting for heddle activate");
     else write_gone(t, ready_ms, text);
-    if (!text[0] && s->busy_us > rest_us / 2)
-        text_printf(text, sizeof text, "%s was busy with its switch to %s@%llu", s->copy->worker, t->adapter,
-                    (unsigned long long)s->copy->busy_with);
-    if (!text[0] && s->copy && s->copy->busy_us > rest_us / 2)
-        text_printf(text, sizeof text, "%s was busy with another version", s->copy->worker);
-    if (!text[0] && s->copy && s->copy->announce_us > rest_us / 2)
-        text_printf(text, sizeof text, "before it was announced to %s", s->copy->worker);
-    bool was_queued = s->copy && s->copy->behind && s->copy->begun_us;
-    if (!text[0] && was_queued && s->copy->begun_us - t->created_us > rest_us / 2)
-        text_printf(text, sizeof text, "%s was queued behind %s@%llu", s->copy->worker, t->adapter,
-                    (unsigned long long)s->copy->behind);
+    bool is_busy = !text[0] && s->busy_us > rest_us / 2;
+    if (is_busy && s->busy_with)
+        text_printf(text, sizeof text, "%s was busy with its switch to %s@%llu", s->worker, t->adapter,
+                    (unsigned long long)s->busy_with);
+    else if (is_busy) text_printf(text, sizeof text, "%s was busy with another version", s->worker);
+    if (!text[0] && s->announce_us > rest_us / 2)
+        text_printf(text, sizeof text, "before it was announced to %s", s->worker);
+    if (!text[0] && s->queued_us > rest_us / 2)
+        text_printf(text, sizeof text, "%s was queued behind %s@%llu", s->worker, t->adapter,
+                    (unsigned long long)s->behind);
     if (!text[0] && !t->copy_count && !v->first_ms)
         text_printf(text, sizeof text,
                     t->phase == TRACK_WAITING ? "behind another version of the adapter"
@@ -176,17 +136,11 @@ bool timing_knows_awaited(const answer_view_t *b, const version_row_t *v)
     return !v->first_ms || v->first_ms >= b->started_ms;
 }
 
-/* After it was active: the slowest switch of the workers that it waited for. */
-static json_t *switch_part(const track_t *t)
+/* It comes after the time until the version was active. */
+static json_t *switch_part(const took_t *took)
 {
-    const copy_row_t *last = NULL;
-    for (size_t i = 0; t && i < t->copy_count; i++) {
-        const copy_row_t *c = t->copies[i];
-        bool counts = c->activate_us && (c->is_eligible || !has_awaited(t));
-        if (counts && (!last || c->activate_us > last->activate_us)) last = c;
-    }
-    return last ? json_pack("{s:s, s:o}", "worker", last->worker, "ms", part_ms(last->activate_us))
-                : json_null();
+    if (!took->switch_us) return json_null();
+    return json_pack("{s:s, s:o}", "worker", took->switched, "ms", part_ms(took->switch_us));
 }
 
 /* How long before the end of the version the copy had no source: since its worker reported that, or else
@@ -205,26 +159,50 @@ static uint64_t sourceless_us(const track_t *t, const copy_row_t *c, const versi
  * The time that this worker has not measured belongs to the phase in which it failed, or was at the end.  A
  * worker that was loading then has measured no fetch: that lasted until all bytes were there.  A fetch ends
  * with its last source.  The time in which its application was busy with another version is in no phase. */
-static slowest_t slowest_at_end(const track_t *t, const version_row_t *v, instant_t now)
+static slowest_t slowest_at_end(const answer_view_t *b, const track_t *t, const version_row_t *v)
 {
     const copy_row_t *c = v->worker[0] ? copy_find(t, v->worker) : awaited_copy(t);
-    if (!c || (c->state != COPY_FAILED && !copy_in_flight(c))) return slowest_of(t, timing_whole_us(v));
+    if (!c || (c->state != COPY_FAILED && !copy_in_flight(c)))
+        return t->took.is_final ? t->took.slowest : slowest_of(t, b->members);
     bool is_failed = c->state == COPY_FAILED;
-    slowest_t s = measured(c);
+    const member_t *m = membership_by_token(b->members, c->token);
+    slowest_t s = slowest_measured(t, c, m);
     if (is_failed && c->stage_us) return s; /* all of them */
-    uint64_t begun_us = c->behind && c->begun_us ? c->begun_us - t->created_us : c->announce_us;
+    uint64_t begun_us = s.queued_us ? s.queued_us : c->announce_us;
     uint64_t all_us = span_us(v->created_ms, is_failed ? c->since_ms : v->ended_ms);
-    s.sourceless_us = sourceless_us(t, c, v, now);
+    s.sourceless_us = sourceless_us(t, c, v, b->now);
     s.busy_us = c->busy_with ? span_us(c->since_ms, v->ended_ms) : 0;
+    s.busy_with = c->busy_with;
     uint64_t idle_us = s.sourceless_us + s.busy_us;
     all_us -= idle_us < all_us ? idle_us : all_us;
     uint64_t left_us = all_us > begun_us + s.sum_us ? all_us - begun_us - s.sum_us : 0;
     uint64_t last_us = is_failed || s.sum_us || idle_us ? left_us : span_us(c->since_ms, v->ended_ms);
-    const char *phase = c->busy_with ? "fetch" : phase_now(c);
     s.sum_us += left_us;
-    if (last_us >= s.us) s.us = last_us, s.phase = phase;
-    if (c->state == COPY_ARRIVED && left_us > last_us + s.us) s.us = left_us - last_us, s.phase = "fetch";
+    if (last_us >= s.us) slowest_phase(&s, c->busy_with ? "fetch" : phase_now(c), last_us, c, m);
+    if (c->state == COPY_ARRIVED && left_us > last_us + s.us)
+        slowest_phase(&s, "fetch", left_us - last_us, c, m);
     return s;
+}
+
+/* Of a version that is on its way. */
+static slowest_t slowest_so_far(const answer_view_t *b, const track_t *t)
+{
+    const copy_row_t *c = awaited_copy(t), *first = c ? why_awaited(b, t, c) : NULL;
+    slowest_t s = {.worker = ""};
+    if (first) c = first;
+    if (!c) return s;
+    error_text(s.worker, sizeof s.worker, c->worker);
+    s.phase = phase_now(c);
+    s.us = span_us(c->since_ms, b->now.wall_ms);
+    return s;
+}
+
+static json_t *slowest_part(const slowest_t *s)
+{
+    if (!s->worker[0]) return json_null();
+    return json_pack("{s:s, s:o, s:o, s:o, s:o}", "worker", s->worker, "phase", part_text(s->phase), "ms",
+                     part_ms(s->us), "rate_bytes", part_number(s->rate_bytes), "max_rate_bytes",
+                     part_number(s->max_rate_bytes));
 }
 
 uint64_t timing_whole_us(const version_row_t *v) { return span_us(v->created_ms, registry_until_ms(v)); }
@@ -233,21 +211,15 @@ json_t *timing_part(const answer_view_t *b, const adapter_row_t *a, const versio
 {
     const track_t *t = timing_knows_awaited(b, v) ? track_find(b->rollout, a->name, v->version) : NULL;
     bool is_on_its_way = v->state == VERSION_STAGING;
-    uint64_t took_us = timing_whole_us(v);
-    slowest_t s = {0};
-    if (t && v->first_ms) s = slowest_of(t, took_us);
-    else if (t && !is_on_its_way) s = slowest_at_end(t, v, b->now);
-    const copy_row_t *c = is_on_its_way && t ? awaited_copy(t) : NULL;
-    const copy_row_t *first = c ? why_awaited(b, t, c) : NULL;
-    if (first) c = first;
-    if (c) s = (slowest_t){c, phase_now(c), span_us(c->since_ms, b->now.wall_ms), 0, 0, 0};
-    json_t *slowest = !s.copy ? json_null()
-                              : json_pack("{s:s, s:o, s:o}", "worker", s.copy->worker, "phase",
-                                          part_text(s.phase), "ms", part_ms(s.us));
-    uint64_t so_far_us = span_us(v->created_ms, b->now.wall_ms);
-    return json_pack(
-        "{s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? part_ms(took_us) : json_null(),
-        "so_far_ms", is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",
-        v->first_ms || is_on_its_way ? json_null() : part_ms(took_us), "slowest", slowest, "rest",
-        is_on_its_way ? json_null() : rest_part(b, t, v, took_us, &s), "switch", switch_part(t));
+    uint64_t took_us = timing_whole_us(v), so_far_us = span_us(v->created_ms, b->now.wall_ms);
+    slowest_t s = !t              ? (slowest_t){.worker = ""}
+                  : is_on_its_way ? slowest_so_far(b, t)
+                  : v->first_ms   ? t->took.slowest
+                                  : slowest_at_end(b, t, v);
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms",
+                     v->first_ms ? part_ms(took_us) : json_null(), "so_far_ms",
+                     is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",
+                     v->first_ms || is_on_its_way ? json_null() : part_ms(took_us), "slowest",
+                     slowest_part(&s), "rest", is_on_its_way ? json_null() : rest_part(b, t, v, took_us, &s),
+                     "switch", t ? switch_part(&t->took) : json_null());
 }

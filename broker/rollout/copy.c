@@ -319,6 +319,7 @@ void copy_restated(track_t *t, copy_row_t *c, const msg_held_t *held, copy_state
     move(t, c, state, now);
     bool is_as_held = state == COPY_STAGED || state == COPY_ACTIVE || state == COPY_KEPT;
     if (is_as_held) c->since_ms = since_by_age(t, held, now);
+    if (state == COPY_ACTIVE) took_switched(t, c);
     c->announce = is_loading ? ANNOUNCE_OUT : ANNOUNCE_NONE;
     c->told_us = !is_loading ? 0 : c->told_us ? c->told_us : now.us;
 }
@@ -336,6 +337,7 @@ void copy_switched(track_t *t, copy_row_t *c, uint64_t activate_us, instant_t no
 {
     c->activate_us = activate_us;
     move(t, c, COPY_ACTIVE, now);
+    took_switched(t, c);
     if (!c->is_bad) blame(t, c, NO_TROUBLE);
 }
 

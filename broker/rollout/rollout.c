@@ -356,6 +356,7 @@ static void look_at(step_t *s, track_t *t)
         if (may_be_lost && !is_staging) look_for_loader(s, t);
         else if (may_be_lost && t->staged_by && has_lost_its_source(t, s->v.now)) become_lost(s, t);
     }
+    if (t->tally.units && t->staged_by != STAGED_BY_UNIT) took_staged(t, s->v.members);
     if (t->tally.units) t->staged_by = STAGED_BY_UNIT;
     else if (!t->staged_by && track_holder_count(t)) t->staged_by = STAGED_BY_WORKER;
 
@@ -626,6 +627,7 @@ static void follow_decision(step_t *s, const adapter_row_t *row)
     const adapter_rollout_t *a = active->of;
     bool was_held = a->hold.version != 0;
     follow_hold(active->of);
+    took_decided(active, s->v.members);
 
     /* Operators see three things in the events: which version is active, that it is held now, or that a
      * hold has ended. */

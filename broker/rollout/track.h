@@ -12,6 +12,7 @@
 #include "broker/registry/registry.h"
 #include "broker/rollout/copy.h"
 #include "broker/rollout/plan.h"
+#include "broker/rollout/took.h"
 #include "core/limits.h"
 
 #define ROLLOUT_ENDED_TRACKS 8u /* of an adapter, kept to show how they ended */
@@ -104,6 +105,7 @@ struct track {
     /* the last LIMIT_GONE of them, as a ring: number i is at i % LIMIT_GONE */
     gone_row_t gone[LIMIT_GONE];
     uint32_t gone_count;
+    took_t took;
     adapter_hold_t hold;  /* the last one that ended while the version waited */
     uint64_t checked_us;  /* its holders were asked to compare their bytes; 0: not yet */
     uint64_t bytes_moved; /* reported in STAGED, in total */

@@ -239,6 +239,8 @@ class Slowest:
     worker: str
     phase: str | None
     ms: float
+    rate_bytes: int | None = None       # a second, of phase fetch
+    max_rate_bytes: int | None = None   # its --max-rate, where that limited it
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,8 @@ ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "nam
                          "progress": ({"bytes_done": "int", "all_bytes": "int", "worker_count": "int",
                                        "rate_bytes": "int?"},),
                          "so_far_ms": "ms?", "ended_after_ms": "ms?",
-                         "slowest": ({"worker": "name", "ms": "ms",
+                         "slowest": ({"worker": "name", "ms": "ms", "rate_bytes": "int?",
+                                      "max_rate_bytes": "int?",
                                       "phase": matching("announce|connect|fetch|stage")},),
                          "rest": ({"ms": "ms", "message": "text?"},),
                          "switch": ({"worker": "name", "ms": "ms"},), "workers": ["worker", COPY]}

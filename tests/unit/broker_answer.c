@@ -504,6 +504,8 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].slowest.worker", "s"},
     {"version", "versions[].slowest.phase", "s"},
     {"version", "versions[].slowest.ms", "n"},
+    {"version", "versions[].slowest.rate_bytes", "iN"},
+    {"version", "versions[].slowest.max_rate_bytes", "iN"},
     {"version", "versions[].switch", "oN"},
     {"version", "versions[].switch.worker", "s"},
     {"version", "versions[].switch.ms", "n"},
