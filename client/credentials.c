@@ -2,12 +2,15 @@
 #include "client/credentials.h"
 
 #include "core/errors.h"
+#include "wire/greeting.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { ANSWER_MS = 250 }; /* a listener on this host answers in one, and one that has ended never does */
 
 /* An empty text counts as not given, as scripts pass one for a variable that is not set. */
 static const char *given_or_env(const char *given, const char *variable)
@@ -114,19 +117,23 @@ bool credentials_are_named(const credentials_t *c)
     return is_chosen;
 }
 
-/* The usual cause of silence is the wrong address, and the ring often knows the right one. */
+/* The usual cause of silence is the wrong address, and the ring often knows the right one.  It keeps those of
+ * brokers that have ended: only one that answers now is named. */
 void credentials_hint_elsewhere(const char *endpoint, const char *hint, heddle_error_t *error)
 {
     keyring_t ring;
-    char key[KEY_TEXT], other[300];
+    char key[KEY_TEXT], others[KEYRING_OTHERS_MAX][KEYRING_ENDPOINT];
+    const char *named[KEYRING_OTHERS_MAX];
     heddle_error_t ignored;
-    bool is_elsewhere = keyring_find(NULL, &ring, NULL, &ignored) == HEDDLE_OK &&
-                        keyring_known_broker(&ring, endpoint, key, &ignored) == HEDDLE_ERR_NOT_FOUND &&
-                        keyring_other_broker(&ring, endpoint, other);
-    if (!is_elsewhere) error_hint(error, "%s", hint);
+    bool is_unknown = keyring_find(NULL, &ring, NULL, &ignored) == HEDDLE_OK &&
+                      keyring_known_broker(&ring, endpoint, key, &ignored) == HEDDLE_ERR_NOT_FOUND;
+    size_t count = is_unknown ? keyring_other_brokers(&ring, endpoint, others, KEYRING_OTHERS_MAX) : 0;
+    for (size_t i = 0; i < count; i++) named[i] = others[i];
+    int first = count ? greeting_first(named, (int)count, ANSWER_MS) : -1;
+    if (first < 0) error_hint(error, "%s", hint);
     else
         error_hint(error,
-                   "this key ring knows a broker at %.120s: name it with opts.broker or HEDDLE_BROKER; or "
-                   "start heddle-broker at the address that was asked",
-                   other);
+                   "this key ring knows a broker at %.120s, which answers: name it with opts.broker or "
+                   "HEDDLE_BROKER; or start heddle-broker at the address that was asked",
+                   others[first]);
 }

@@ -30,8 +30,9 @@ bool credentials_is_own_secret(const char *key_file, const char *text);
 /* A key or a ring was named, here or in the environment: then it is not one that was generated on this host
  * without a person. */
 bool credentials_are_named(const credentials_t *c);
-/* For an error about a connection without an answer.  Where the ring has no broker at that address and one at
- * another, the hint names that one; else it is `hint`. */
+/* For an error about a connection without an answer.  Where the ring has no broker at that address, and one
+ * at another answers now, the hint names that one; else it is `hint`.  Blocks for a quarter of a second at
+ * most. */
 void credentials_hint_elsewhere(const char *endpoint, const char *hint, heddle_error_t *error);
 
 #endif

@@ -100,3 +100,27 @@ void greeting_destroy(greeting_t **greeting)
     end_stream(g);
     free(g);
 }
+
+static void note_answer(void *self) { (void)self; } /* the turn of the loop ends with it */
+
+int greeting_first(const char *const *endpoints, int count, uint32_t timeout_ms)
+{
+    loop_t *loop;
+    greeting_t *asked[GREETING_FIRST_MAX] = {NULL};
+    int first = -1;
+    if (count > GREETING_FIRST_MAX) count = GREETING_FIRST_MAX;
+    if (loop_new(clock_system(), &loop)) return -1;
+    for (int i = 0; i < count; i++)
+        if (greeting_ask(loop, endpoints[i], note_answer, NULL, &asked[i])) asked[i] = NULL;
+    uint64_t until_us = loop_now(loop) + timeout_ms * 1000ull;
+    while (first < 0 && loop_now(loop) < until_us) {
+        loop_turn(loop, until_us);
+        for (int i = 0; first < 0 && i < count; i++) {
+            const char *mechanism = asked[i] ? greeting_mechanism(asked[i]) : NULL;
+            if (mechanism && mechanism[0]) first = i;
+        }
+    }
+    for (int i = 0; i < count; i++) greeting_destroy(&asked[i]);
+    loop_destroy(&loop);
+    return first;
+}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire/greeting.h: asks a listener for its security mechanism over a connection of its own; inside wire/.
+/* wire/greeting.h: asks a listener for its security mechanism over a connection of its own.
  *
  * Two ZMTP peers with different mechanisms close the connection as soon as one has read the other's
  * greeting. The second one may then find the connection closed before it has read anything, and cannot say
@@ -8,7 +8,8 @@
  *
  * CONNECTING -> CONNECTED (half a greeting sent) -> OVER (on_heard called; the mechanism can be read)
  *
- * One greeting asks once; its owner destroys it. The loop's thread; nothing blocks. */
+ * One greeting asks once; its owner destroys it. The loop's thread; nothing blocks but
+ * greeting_first. */
 #ifndef WIRE_GREETING_H
 #define WIRE_GREETING_H
 
@@ -38,6 +39,10 @@ int greeting_ask(loop_t *loop, const char *endpoint, void (*on_heard)(void *self
 /* As the listener spells it: "CURVE", "NULL". "": the connection ended without an answer, or the listener
  * does not speak ZMTP 3. NULL: no answer yet. */
 const char *greeting_mechanism(const greeting_t *g);
+/* Asks all of them at once, and waits for the first answer: its number.  -1: none of them has a listener that
+ * speaks ZMTP 3 and answers in time.  Any thread. */
+#define GREETING_FIRST_MAX 16
+int greeting_first(const char *const *endpoints, int count, uint32_t timeout_ms);
 /* Accepts NULL and pointers to NULL. */
 void greeting_destroy(greeting_t **greeting);
 

@@ -461,6 +461,11 @@ static bool is_key_file(const char *name)
     return n > 4 && !strcmp(name + n - 4, ".pub");
 }
 
+static bool is_later(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec > b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec > b->tv_nsec);
+}
+
 /* Removes the file that was written longest ago when there are more than KNOWN_MAX. False: none was
  * removed. */
 static bool forget_oldest(DIR *dir)
@@ -474,9 +479,7 @@ static bool forget_oldest(DIR *dir)
     while ((entry = readdir(dir))) {
         if (!is_key_file(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
             continue;
-        bool is_older = st.st_mtim.tv_sec < at.tv_sec ||
-                        (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec < at.tv_nsec);
-        if (count++ && !is_older) continue;
+        if (count++ && !is_later(&at, &st.st_mtim)) continue;
         at = st.st_mtim;
         snprintf(oldest, sizeof oldest, "%s", entry->d_name);
     }
@@ -634,33 +637,46 @@ int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[
     return rc;
 }
 
-bool keyring_other_broker(const keyring_t *r, const char *endpoint, char ret_endpoint[300])
+/* The endpoint that a file names.  "": none, or it is all addresses of a port, which cannot be dialled. */
+static void read_endpoint(const keyring_t *r, const char *file, char ret_endpoint[KEYRING_ENDPOINT])
 {
-    char path[KEYRING_PATH + 300], normal[300], found[300], told[KEY_FILE_BYTES];
+    char path[KEYRING_PATH + 300], told[KEY_FILE_BYTES] = "";
     key_pair_t pair;
     heddle_error_t ignored;
+    int n = snprintf(path, sizeof path, "%s/brokers/%s", r->dir, file);
+    bool is_read = n < (int)sizeof path && key_file_read(path, &pair, told, &ignored) == HEDDLE_OK;
+    bool is_everywhere = !strncmp(told, "tcp://0.0.0.0:", 14) || !strncmp(told, "tcp://[::]:", 11);
+    snprintf(ret_endpoint, KEYRING_ENDPOINT, "%.*s", KEYRING_ENDPOINT - 1,
+             is_read && !is_everywhere ? told : "");
+}
+
+size_t keyring_other_brokers(const keyring_t *r, const char *endpoint, char ret_endpoints[][KEYRING_ENDPOINT],
+                             size_t most)
+{
+    char path[KEYRING_PATH + 300], normal[300], found[KEYRING_ENDPOINT];
     struct dirent *entry;
     struct stat st;
-    struct timespec at = {0};
+    struct timespec at[KEYRING_OTHERS_MAX];
+    size_t count = 0;
     normalize_endpoint(endpoint, normal, sizeof normal);
-    ret_endpoint[0] = 0;
+    if (most > KEYRING_OTHERS_MAX) most = KEYRING_OTHERS_MAX;
     snprintf(path, sizeof path, "%s/brokers", r->dir);
     DIR *dir = r->dir[0] ? opendir(path) : NULL;
     while (dir && (entry = readdir(dir))) {
         if (!is_key_file(entry->d_name) || fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW))
             continue;
-        bool is_older = st.st_mtim.tv_sec < at.tv_sec ||
-                        (st.st_mtim.tv_sec == at.tv_sec && st.st_mtim.tv_nsec <= at.tv_nsec);
-        if (is_older) continue;
-        told[0] = 0; /* a file may name no endpoint */
-        int n = snprintf(path, sizeof path, "%s/brokers/%s", r->dir, entry->d_name);
-        bool is_read = n < (int)sizeof path && key_file_read(path, &pair, told, &ignored) == HEDDLE_OK;
-        snprintf(found, sizeof found, "%.290s", is_read ? told : "");
-        bool is_everywhere = !strncmp(found, "tcp://0.0.0.0:", 14) || !strncmp(found, "tcp://[::]:", 11);
-        if (!found[0] || is_everywhere || !strcmp(found, normal)) continue;
-        at = st.st_mtim;
-        memcpy(ret_endpoint, found, sizeof found);
+        size_t place = count;
+        while (place > 0 && is_later(&st.st_mtim, &at[place - 1])) place--;
+        if (place == most) continue;
+        read_endpoint(r, entry->d_name, found);
+        if (!found[0] || !strcmp(found, normal)) continue;
+        if (count < most) count++;
+        size_t moved = count - 1 - place;
+        memmove(&at[place + 1], &at[place], moved * sizeof at[0]);
+        memmove(ret_endpoints[place + 1], ret_endpoints[place], moved * sizeof ret_endpoints[0]);
+        at[place] = st.st_mtim;
+        memcpy(ret_endpoints[place], found, sizeof found);
     }
     if (dir) closedir(dir);
-    return ret_endpoint[0];
+    return count;
 }

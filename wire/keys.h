@@ -74,7 +74,11 @@ void keyring_forget_broker(const keyring_t *r, const char *endpoint);
  * directory cannot be searched; the caller must not connect without a key then. */
 int keyring_known_broker(const keyring_t *r, const char *endpoint, char ret_key[KEY_TEXT],
                          heddle_error_t *error);
-/* The address of the broker that was recorded last, other than `endpoint`.  False: there is none. */
-bool keyring_other_broker(const keyring_t *r, const char *endpoint, char ret_endpoint[300]);
+/* The addresses of brokers other than `endpoint`, the one that was recorded last first; returns how many.
+ * They may have ended since. */
+#define KEYRING_ENDPOINT 300
+#define KEYRING_OTHERS_MAX 16
+size_t keyring_other_brokers(const keyring_t *r, const char *endpoint, char ret_endpoints[][KEYRING_ENDPOINT],
+                             size_t most);
 
 #endif

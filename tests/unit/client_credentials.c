@@ -3,6 +3,7 @@
 #include "client/credentials.h"
 #include "client/opening.h"
 
+#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <heddle/keys.h>
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define EP "tcp://127.0.0.1:7700"
@@ -98,6 +100,51 @@ Test(credentials, what_is_given_goes_before_the_environment_before_the_ring)
     cr_assert_eq(take(NULL, NULL, "tcp://10.0.0.9:1"), 0);
     cr_assert(is_secure && keys.is_fixed && !strcmp(keys.broker_key, other.public_key));
     cr_assert_str_eq(keys.own.secret_key, mine.secret_key);
+}
+
+static void ignore_frame(void *self, peer_t from, bytes_t frame)
+{
+    (void)self;
+    (void)from;
+    (void)frame;
+}
+
+/* libzmq closes a listener in the background. */
+static void close_and_wait(wire_t **wire, const char *endpoint)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    at.sin_port = htons((uint16_t)atoi(strrchr(endpoint, ':') + 1));
+    wire_close(wire);
+    uint64_t until_us = clock_now(clock_system()) + 10000000;
+    for (bool is_there = true; is_there;) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        is_there = connect(fd, (struct sockaddr *)&at, sizeof at) == 0;
+        close(fd);
+        cr_assert_lt(clock_now(clock_system()), until_us, "%s still listens", endpoint);
+    }
+}
+
+/* The ring keeps the address of a broker that has ended, and that was started later. */
+Test(credentials, a_hint_names_a_broker_that_answers)
+{
+    static const wire_sink_t SINK = {.on_frame = ignore_frame};
+    loop_t *loop;
+    wire_t *running = NULL, *ended = NULL;
+    char its_address[300], gone[300], hint[64] = "start one";
+    cr_assert_eq(loop_new(clock_system(), &loop), 0);
+    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, NULL, &running, &error), 0);
+    cr_assert_eq(wire_listen(loop, "tcp://127.0.0.1:*", NULL, &SINK, NULL, &ended, &error), 0);
+    snprintf(its_address, sizeof its_address, "%s", wire_endpoint(running));
+    snprintf(gone, sizeof gone, "%s", wire_endpoint(ended));
+    cr_assert_eq(keyring_tell_broker(&ring, its_address, broker.public_key, &error), 0);
+    cr_assert_eq(keyring_tell_broker(&ring, gone, broker.public_key, &error), 0);
+    close_and_wait(&ended, gone);
+    credentials_hint_elsewhere(EP, hint, &error);
+    cr_assert(strstr(error.hint, its_address) && !strstr(error.hint, gone), "%s", error.hint);
+    close_and_wait(&running, its_address);
+    credentials_hint_elsewhere(EP, hint, &error);
+    cr_assert_str_eq(error.hint, hint, "none of them is there");
+    loop_destroy(&loop);
 }
 
 Test(credentials, what_is_no_key_is_refused)

@@ -386,20 +386,44 @@ Test(keys, the_broker_that_was_told_last_is_named)
 {
     keyring_t ring = ring_at("ring"), none = {""};
     key_pair_t pair = made();
-    char other[300];
+    char other[KEYRING_OTHERS_MAX][KEYRING_ENDPOINT];
     struct timespec at[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
-    cr_assert(!keyring_other_broker(&ring, "tcp://127.0.0.1:7700", other), "there is no ring yet");
-    cr_assert(!keyring_other_broker(&none, "tcp://127.0.0.1:7700", other));
+    const char *asked = "tcp://127.0.0.1:7700";
+    cr_assert_eq(keyring_other_brokers(&ring, asked, other, 2), 0, "there is no ring yet");
+    cr_assert_eq(keyring_other_brokers(&none, asked, other, 2), 0);
     cr_assert_eq(keyring_tell_broker(&ring, "tcp://10.0.0.4:7700", pair.public_key, &error), 0);
     cr_assert_eq(utimensat(AT_FDCWD, path_of("ring/brokers/tcp___10.0.0.4_7700.pub"), at, 0), 0);
     cr_assert_eq(keyring_tell_broker(&ring, "tcp://10.0.0.5:7700", pair.public_key, &error), 0);
-    cr_assert(keyring_other_broker(&ring, "tcp://127.0.0.1:7700", other));
-    cr_assert_str_eq(other, "tcp://10.0.0.5:7700");
-    cr_assert(keyring_other_broker(&ring, "tcp://10.0.0.5:7700", other));
-    cr_assert_str_eq(other, "tcp://10.0.0.4:7700", "other than the one that was asked");
+    cr_assert_eq(keyring_other_brokers(&ring, asked, other, 2), 2);
+    cr_assert_str_eq(other[0], "tcp://10.0.0.5:7700");
+    cr_assert_str_eq(other[1], "tcp://10.0.0.4:7700");
+    cr_assert_eq(keyring_other_brokers(&ring, asked, other, 1), 1);
+    cr_assert_str_eq(other[0], "tcp://10.0.0.5:7700");
+    cr_assert_eq(keyring_other_brokers(&ring, "tcp://10.0.0.5:7700", other, 2), 1);
+    cr_assert_str_eq(other[0], "tcp://10.0.0.4:7700", "other than the one that was asked");
     put("ring/brokers/tcp___10.0.0.6_7700.pub", "damaged");
-    cr_assert(keyring_other_broker(&ring, "tcp://127.0.0.1:7700", other));
-    cr_assert_str_eq(other, "tcp://10.0.0.5:7700");
+    cr_assert_eq(keyring_other_brokers(&ring, asked, other, 2), 2);
+    cr_assert_str_eq(other[0], "tcp://10.0.0.5:7700");
+}
+
+Test(keys, of_many_brokers_the_last_ones_are_named)
+{
+    keyring_t ring = ring_at("ring");
+    key_pair_t pair = made();
+    char other[KEYRING_OTHERS_MAX][KEYRING_ENDPOINT], endpoint[64], name[96];
+    for (int i = 0; i < 40; i++) {
+        int age = i * 7 % 40; /* in no order */
+        struct timespec at[2] = {{.tv_sec = 1000 - age}, {.tv_sec = 1000 - age}};
+        snprintf(endpoint, sizeof endpoint, "tcp://10.0.0.4:%d", 7000 + age);
+        snprintf(name, sizeof name, "ring/brokers/tcp___10.0.0.4_%d.pub", 7000 + age);
+        cr_assert_eq(keyring_tell_broker(&ring, endpoint, pair.public_key, &error), 0);
+        cr_assert_eq(utimensat(AT_FDCWD, path_of(name), at, 0), 0);
+    }
+    cr_assert_eq(keyring_other_brokers(&ring, "tcp://127.0.0.1:7700", other, 100), KEYRING_OTHERS_MAX);
+    for (unsigned i = 0; i < KEYRING_OTHERS_MAX; i++) {
+        snprintf(endpoint, sizeof endpoint, "tcp://10.0.0.4:%u", 7000 + i);
+        cr_assert_str_eq(other[i], endpoint);
+    }
 }
 
 Test(keys, known_brokers_come_and_go)
