@@ -199,10 +199,25 @@ static int need(const auth_key_t *k, const msg_t *m, auth_role_t role, const cha
     error_expected(error, "%s%s%s", name, colon, of);
     error_found(error, "%s", k->roles);
     error_hint(error,
-               "use another key (--key, HEDDLE_KEY), or have an admin give this one the role: "
-               "`heddle keys add KEY --role %s%s%.128s`",
-               name, colon, of);
+               "`heddle keys add '%s' --role %s%s%.128s` gives it; or use another key (--key, HEDDLE_KEY)",
+               k->public_key, name, colon, of);
     return rc;
+}
+
+void auth_write_add(const auth_key_t *k, const char *public_key, char ret_command[AUTH_COMMAND])
+{
+    size_t used, roles_at;
+    text_printf(ret_command, AUTH_COMMAND, "heddle keys add '%s'%s%s", public_key, k ? " --name " : "",
+                k ? k->name : "");
+    used = roles_at = strlen(ret_command);
+    for (const char *at = k ? k->roles : ""; *at && used < AUTH_COMMAND - 1; at += strspn(at, ",")) {
+        size_t n = strcspn(at, ",");
+        text_printf(ret_command + used, AUTH_COMMAND - used, " --role %.*s", (int)n, at);
+        used += strlen(ret_command + used);
+        at += n;
+    }
+    bool is_whole = used > roles_at && used < AUTH_COMMAND - 1;
+    if (!is_whole) text_printf(ret_command + roles_at, AUTH_COMMAND - roles_at, " --role ROLE");
 }
 
 /* Each message is checked by itself, because a connection may name any adapter in each. */
@@ -322,6 +337,21 @@ static record_t *record_key(outbox_t *out, const char *key, const char *name, co
     return r;
 }
 
+/* A key that was revoked is called what it was before, unless another one has taken the name. */
+static void write_name(const auth_t *a, const key_ask_t *ask, const auth_key_t *known,
+                       char ret_name[HEDDLE_NAME_MAX + 1])
+{
+    bool is_free = known && !auth_is_live(auth_named(a, known->name));
+    size_t n = 4;
+    text_printf(ret_name, HEDDLE_NAME_MAX + 1, "key-");
+    for (const char *c = ask->public_key; *c && n < 12; c++)
+        if ((*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z'))
+            ret_name[n++] = *c;
+    ret_name[n] = 0;
+    if (ask->name[0]) text_printf(ret_name, HEDDLE_NAME_MAX + 1, "%s", ask->name);
+    else if (is_free) text_printf(ret_name, HEDDLE_NAME_MAX + 1, "%s", known->name);
+}
+
 int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox_t *out, bool *ret_changed,
                     heddle_error_t *error)
 {
@@ -334,14 +364,9 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
     }
     if (!rc && ask->name[0]) rc = name_check("key", ask->name, error);
     if (rc) return rc;
-    size_t n = 4;
-    text_printf(name, HEDDLE_NAME_MAX + 1, "key-");
-    for (const char *c = ask->public_key; *c && n < 12; c++)
-        if ((*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z')) name[n++] = *c;
-    name[n] = 0;
-    if (ask->name[0]) text_printf(name, sizeof name, "%s", ask->name);
-    const auth_key_t *known = auth_key(a, ask->public_key), *other = auth_named(a, name);
-    const auth_key_t *live = auth_is_live(known) ? known : NULL;
+    const auth_key_t *known = auth_key(a, ask->public_key), *live = auth_is_live(known) ? known : NULL;
+    write_name(a, ask, known, name);
+    const auth_key_t *other = auth_named(a, name);
     rc = join_roles(ask, live, &roles, error);
     bool is_renamed = live && ask->name[0] && strcmp(live->name, ask->name) != 0;
     if (!rc && is_renamed) rc = refuse_conflict(live, "this key is there under another name", "", error);

@@ -46,13 +46,17 @@ bool auth_is_admin(const auth_key_t *k);
 /* Live ones with the role admin. */
 uint32_t auth_admin_count(const auth_t *a);
 
+/* The command that admits the key, with the name and the roles that it had; k NULL: they are not known. */
+#define AUTH_COMMAND 220u
+void auth_write_add(const auth_key_t *k, const char *public_key, char ret_command[AUTH_COMMAND]);
+
 /* May this live key send this message?  DENIED with what it would need. */
 int auth_check(const auth_key_t *key, const msg_t *m, heddle_error_t *error);
 
 /* "worker:policy".  USAGE, BAD_NAME. */
 int grant_parse(const char *text, grant_t *ret_grant, heddle_error_t *error);
 
-/* name "": made from the key */
+/* name "": what a revoked key was called, where no other live key is called that; else made from the key */
 typedef struct {
     const char *public_key, *name;
     const char **roles;

@@ -19,7 +19,10 @@ bool broker_lets_in(const broker_t *b, const char *public_key)
 
 void broker_refused_key(broker_t *b, const char *public_key, instant_t now)
 {
-    const char *text = strangers_key(&b->refused, public_key, now);
+    char command[AUTH_COMMAND];
+    const auth_key_t *k = auth_key(&b->auth, public_key);
+    auth_write_add(k, public_key, command);
+    const char *text = strangers_key(&b->refused, public_key, k && k->revoked_ms, command, now);
     if (text && b->io.warn) b->io.warn(b->io.self, "keys.refused", text);
 }
 
@@ -33,7 +36,9 @@ void keys_deny(const call_t *c, const char *proved, heddle_error_t *error)
         if (proved) broker_refused_key(c->b, proved, c->now); /* a connection of before the key was revoked */
         error_fail(error, HEDDLE_ERR_DENIED, "the key %s is not admitted any more", key);
         error_expected(error, "a key that `heddle keys list` shows, and that was not revoked");
-        error_hint(error, "`heddle keys add '%s' --role ...` admits it again", key);
+        char command[AUTH_COMMAND];
+        if (proved) auth_write_add(auth_key(&c->b->auth, proved), proved, command);
+        if (proved) error_hint(error, "`%s` admits it again", command);
     }
     /* Workers and publishers try again, because an admin may add the key or give it another role.  A command
      * ends with the error. */
@@ -72,6 +77,8 @@ static bool is_of(const broker_peer_t *peer, const char *key) { return peer && !
 static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
 {
     uint64_t count = 0;
+    char command[AUTH_COMMAND];
+    auth_write_add(key, key->public_key, command);
     for (size_t i = 0; i < b->members.token_count;) {
         member_t *member = b->members.tokens[i];
         if (!is_of(broker_peer(b, member->peer), key->public_key)) {
@@ -81,7 +88,7 @@ static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
         heddle_error_t error;
         msg_t m;
         error_fail(&error, HEDDLE_ERR_DENIED, "the key %s of %s was revoked", key->name, member->name);
-        error_hint(&error, "`heddle keys add` on the broker's host admits it again");
+        error_hint(&error, "`%s` admits it again", command);
         msg_from_error(&error, 0, (msg_type_t)0, &m);
         m.error.token = member->token;
         outbox_send(b->out, member->peer, &m);

@@ -60,14 +60,14 @@ const char *strangers_hello(strangers_t *s, const msg_hello_t *m, const char *cl
     return line_of(s, row);
 }
 
-const char *strangers_key(strangers_t *s, const char *public_key, instant_t now)
+const char *strangers_key(strangers_t *s, const char *public_key, bool is_revoked, const char *command,
+                          instant_t now)
 {
     stranger_t *row = note(s, public_key, strlen(public_key), now);
     row->lacks_role = false;
-    text_printf(row->text, sizeof row->text,
-                "the key %s was refused %llu time%s: it is not in the table of keys, or was revoked; `heddle "
-                "keys add '%s' --role ROLE` admits it",
-                public_key, (unsigned long long)row->count, row->count == 1 ? "" : "s", public_key);
+    text_printf(row->text, sizeof row->text, "the key %s was refused %llu time%s: it %s; `%s` admits it",
+                public_key, (unsigned long long)row->count, row->count == 1 ? "" : "s",
+                is_revoked ? "was revoked" : "is not in the table of keys", command);
     return line_of(s, row);
 }
 

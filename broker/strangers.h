@@ -34,9 +34,10 @@ typedef struct {
 
 bool stranger_is_listed(const stranger_t *row, uint64_t now_us);
 /* Each returns what the log should say, valid until the next call; NULL: nothing.  A HELLO of this cluster is
- * no stranger's. */
+ * no stranger's.  `command`: what admits the key. */
 const char *strangers_hello(strangers_t *s, const msg_hello_t *m, const char *cluster, instant_t now);
-const char *strangers_key(strangers_t *s, const char *public_key, instant_t now);
+const char *strangers_key(strangers_t *s, const char *public_key, bool is_revoked, const char *command,
+                          instant_t now);
 /* The same of a key that lacks a role: why, in words, and the roles that it has. */
 const char *strangers_role(strangers_t *s, const char *public_key, const heddle_error_t *why, instant_t now);
 /* The key has other roles now. */

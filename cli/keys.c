@@ -21,7 +21,8 @@ static const option_t OPTIONS[] = {
     {"role", 0, OPTION_LIST, "ROLE", NULL, NULL,
      "add: admin, reader, publisher:ADAPTER or worker:ADAPTER (* any); may be given again",
      offsetof(args_t, roles)},
-    {"name", 0, OPTION_TEXT, "NAME", NULL, NULL, "add: what it is called; default key-<its first characters>",
+    {"name", 0, OPTION_TEXT, "NAME", NULL, NULL,
+     "add: what it is called; default its former name, else key-<its first characters>",
      offsetof(args_t, name)},
     {0}};
 static const option_set_t SET = {

@@ -148,6 +148,8 @@ Test(auth, a_refusal_says_what_may_not_be_done)
     for (size_t i = 0; i < sizeof TOLD / sizeof *TOLD; i++) {
         cr_assert_eq(auth_check(reader, &TOLD[i].m, &e), HEDDLE_ERR_DENIED);
         cr_assert(strstr(e.message, TOLD[i].told), "%s", e.message);
+        cr_assert(strstr(e.hint, "`heddle keys add '00000aaaaaaaaaabbbbbbbbbbccccccccccddddd' --role "), "%s",
+                  e.hint);
     }
 }
 
@@ -234,6 +236,36 @@ Test(auth, a_revoked_key_may_be_added_again)
     cr_assert_eq(revoke("nobody", &changed), HEDDLE_ERR_NOT_FOUND);
     k = add(1, "w", "reader");
     cr_assert(auth_is_live(k) && !strcmp(k->roles, "reader"));
+}
+
+Test(auth, a_revoked_key_keeps_its_name)
+{
+    bool changed;
+    add(0, "root", "admin");
+    add(1, "node7", "worker:policy");
+    cr_assert_eq(revoke("node7", &changed), HEDDLE_OK);
+    cr_assert_str_eq(add(1, "", "reader")->name, "node7");
+    cr_assert_eq(revoke("node7", &changed), HEDDLE_OK);
+    add(2, "node7", "reader");
+    cr_assert_str_eq(add(1, "", "reader")->name, "key-00001aaa", "another key has its name now");
+    cr_assert_eq(revoke(key_of(1), &changed), HEDDLE_OK);
+    cr_assert_str_eq(add(1, "other", "reader")->name, "other");
+}
+
+Test(auth, the_command_that_admits_a_key_is_whole)
+{
+    char command[AUTH_COMMAND];
+    auth_write_add(add(1, "node7", "worker:policy,reader"), key_of(1), command);
+    cr_assert_str_eq(command, "heddle keys add '00001aaaaaaaaaabbbbbbbbbbccccccccccddddd' --name node7 "
+                              "--role worker:policy --role reader");
+    auth_write_add(NULL, key_of(2), command);
+    cr_assert_str_eq(command, "heddle keys add '00002aaaaaaaaaabbbbbbbbbbccccccccccddddd' --role ROLE");
+    char many[1024] = "worker:a0";
+    for (unsigned i = 1; i < LIMIT_ROLES; i++) sprintf(many + strlen(many), ",worker:a%u", i);
+    auth_write_add(add(3, "n", many), key_of(3), command);
+    cr_assert_str_eq(command,
+                     "heddle keys add '00003aaaaaaaaaabbbbbbbbbbccccccccccddddd' --name n --role ROLE",
+                     "more than a hint has room for");
 }
 
 Test(auth, the_last_admin_stays)

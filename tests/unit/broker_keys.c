@@ -104,7 +104,9 @@ Test(keys, a_refused_key_is_named_to_the_operator)
     const json_t *list = warnings(&body);
     cr_assert_eq(json_array_size(list), 1);
     const char *said = json_string_value(json_object_get(json_array_get(list, 0), "message"));
-    cr_assert(said && !strncmp(said, want, strlen(want)) && strstr(said, "heddle keys add '"), "%s", said);
+    cr_assert(said && !strncmp(said, want, strlen(want)) &&
+                  strstr(said, "not in the table of keys; `heddle keys add '"),
+              "%s", said);
     json_decref(body);
     R.now.us += STRANGERS_US;
     cr_assert_eq(json_array_size(warnings(&body)), 0, "it is over after 10 minutes");
@@ -232,6 +234,9 @@ Test(keys, revocation_ends_a_worker_at_once)
     cr_assert_eq(number(BOSS, "session_count"), 1);
     const msg_error_t *told = rig_error(WORKER, "denied");
     cr_assert(told->token == token && told->of == 0);
+    static const char AGAIN[] = "`heddle keys add '2aaaaaaaaaabbbbbbbbbbccccccccccddddddddd' --name w "
+                                "--role worker:policy` admits it";
+    cr_assert(!strncmp(told->hint, AGAIN, sizeof AGAIN - 1), "%s", told->hint);
     const member_t *lost = membership_worker(&R.b->members, "w1");
     cr_assert(lost->state == MEMBER_LOST && lost->end_code == HEDDLE_ERR_DENIED);
     cr_assert_str_eq(lost->end_message, "its key was revoked");
@@ -247,6 +252,8 @@ Test(keys, revocation_ends_a_worker_at_once)
     rig_hello(WORKER, ROLE_WORKER);
     rig_error(WORKER, "denied");
     cr_assert(!strncmp(R.warned, "keys.refused the key ", 21), "%s", R.warned);
+    cr_assert(strstr(R.warned, ": it was revoked; ") && strstr(R.warned, AGAIN), "%s", R.warned);
+    cr_assert(!strncmp(rig_error(WORKER, "denied")->hint, AGAIN, sizeof AGAIN - 1));
     rig_drop_letters();
     rig_beat(OTHER);
     cr_assert(rig_has(OTHER, MSG_HEARTBEAT_OK), "who has another key notices nothing");
