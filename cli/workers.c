@@ -40,6 +40,7 @@ static const option_set_t SET = {
     "no bytes came, which version comes after it, for how long no message of the worker came, or for how "
     "long its\n"
     "application has not switched to the active version.\n"
+    "Below the table: which workers copy what another process of their host has, and why.\n"
     "-o json: lag: how many versions were chosen after the one that it serves; 0 when that is the active "
     "one, 1\n"
     "when it serves nothing.",
@@ -62,15 +63,11 @@ static bool has_ended(const json_t *w)
 /* A row for each adapter of the worker; what belongs to the worker is in the first one only. */
 static void add_worker(cli_table_t *t, const json_t *w)
 {
-    char state[64], current[64], beat[64] = "-", bytes[64], own[64], held[64], unheld[360] = "";
+    char state[64], current[64], beat[64] = "-", bytes[64], own[64], held[64];
     const json_t *adapters = json_object_get(w, "adapters");
     if (json_is_number(json_object_get(w, "heartbeat_age_ms"))) cli_ms(w, "heartbeat_age_ms", beat);
     cli_bytes(json_object_get(w, "counters"), "bytes_in", bytes);
     const json_t *memory = has_ended(w) ? NULL : json_object_get(w, "memory");
-    const char *memory_why = has_ended(w) ? NULL : cli_string(json_object_get(w, "transport"), "memory_why");
-    if (memory_why)
-        snprintf(unheld, sizeof unheld,
-                 "copies what its host has: %s (this works, and takes more memory and time)", memory_why);
     size_t n = json_array_size(adapters);
     for (size_t i = 0; i < (n ? n : 1); i++) {
         const json_t *a = json_array_get(adapters, i), *f = json_object_get(a, "fetching");
@@ -84,15 +81,37 @@ static void add_worker(cli_table_t *t, const json_t *w)
                      all > 0 ? 100.0 * (double)cli_integer(f, "bytes_done") / all : 0.0,
                      is_lost && !cli_string(f, "source") ? ", no source" : "");
         }
-        const char *told = cli_why(a, why, sizeof why);
-        if (!i && unheld[0] && !strcmp(told, "-")) told = unheld;
         table_row(t, i ? "" : cli_string(w, "name"), i ? "" : cli_text(w, "state", state),
                   i ? "" : cli_text(w, "current", current), cli_text(a, "name", s[0]),
                   cli_text(a, "version", s[1]), cli_text(a, "state", s[3]), cli_age(a, "since_at", s[5]),
                   cli_short_digest(a, "digest", s[2]), fetching, i ? "" : beat, i ? "" : bytes,
                   i ? "" : cli_bytes(memory, "own_bytes", own),
-                  i ? "" : cli_bytes(memory, "held_bytes", held), told);
+                  i ? "" : cli_bytes(memory, "held_bytes", held), cli_why(a, why, sizeof why));
     }
+}
+
+/* "w1, w2 copy what their host has: ...": below the table, and a line for each reason, because it is no
+ * trouble, and must not hide one. */
+static void print_unheld(const json_t *list)
+{
+    json_t *reasons = json_object(), *names;
+    const char *reason;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *w = json_array_get(list, i);
+        const char *why = has_ended(w) ? NULL : cli_string(json_object_get(w, "transport"), "memory_why");
+        if (!why) continue;
+        if (!json_object_get(reasons, why)) json_object_set_new(reasons, why, json_array());
+        json_array_append(json_object_get(reasons, why), json_object_get(w, "name"));
+    }
+    json_object_foreach(reasons, reason, names)
+    {
+        char text[600];
+        bool is_one = json_array_size(names) == 1;
+        printf("\n%s %s host has: %s (this works, and takes more memory and time)\n",
+               cli_join(names, ", ", text, sizeof text), is_one ? "copies what its" : "copy what their",
+               reason);
+    }
+    json_decref(reasons);
 }
 
 static void render(const common_t *c, json_t *answer)
@@ -114,6 +133,7 @@ static void render(const common_t *c, json_t *answer)
         if (has_ended(w) == (i >= count)) add_worker(&t, w);
     }
     table_print(&t);
+    print_unheld(list);
 }
 
 static int ask(heddle_admin_t *admin, const void *args, char **ret_json)

@@ -4,11 +4,10 @@
  *
  *   code, message  what is wrong: of a copy its own (broker/rollout/copy.h), of a subscription as below
  *   note           without an error: how a copy gets on (why_copy), or a subscription
- *   memory_why     with neither: why the worker copies what its host has, as its JOIN says
- *                  (member_t.unheld, in answer_workers.c)
  *
- * The command shows the first of these that there is (cli/show.c: cli_why; cli/workers.c).  One thread;
- * nothing blocks. */
+ * The command shows the first of these that there is (cli/show.c: cli_why).  Why a worker copies what its
+ * host has is no trouble, and stands below the table (member_t.unheld; cli/workers.c).  One thread; nothing
+ * blocks. */
 #ifndef BROKER_WHY_H
 #define BROKER_WHY_H
 
