@@ -30,8 +30,7 @@ static const option_t OPTIONS[] = {
      offsetof(args_t, since)},
     {"adapter", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this adapter", offsetof(args_t, adapter)},
     {"worker", 0, OPTION_TEXT, "NAME", NULL, NULL, "only of this worker", offsetof(args_t, worker)},
-    {"failed", 0, OPTION_FLAG, NULL, NULL, NULL,
-     "only failures, and gaps, where there may have been some; exit status 1 where there are any",
+    {"failed", 0, OPTION_FLAG, NULL, NULL, NULL, "only failures; exit status 1 where there are any",
      offsetof(args_t, failed)},
     {"last", 0, OPTION_INTEGER, "N", NULL, "0", "of those that are kept, only the newest so many; 0: all",
      offsetof(args_t, last)},
@@ -47,19 +46,21 @@ static const option_set_t SET = {
     "host's clock; events have the broker's.\n"
     "TIME: as events show it (RFC 3339); shorter also 2026-11-25 and 2026-11-25T15:50.  UTC, unless it ends "
     "in\n"
-    "an offset (+01:00).",
+    "an offset (+01:00).\n"
+    "A failure has a code: a version, a copy or a session that failed or was lost, a store that takes no "
+    "records.\n"
+    "An earlier version that was kept to go back to, and that no process has any more, is none.",
     OPTIONS,
     CLI_COMMON,
     NULL,
     0,
-    CLI_EXITS
-    " (also when there are none); with --failed 1: a failure was shown, or a gap.\n" CLI_EXITS_COMMON
-    ".\n\nExamples:\n  heddle events --adapter policy --last 20\n"
-    "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
-    "  heddle events --since 5m     what happened in the last five minutes\n"
-    "  heddle events --since 2026-11-25T15:50     what happened since then, in UTC\n"
-    "  heddle events --since 1h --failed     what failed in the last hour; exit status 0: nothing\n"
-    "  heddle events --since 120    what happened from number 120 on"};
+    CLI_EXITS " (also when there are none); with --failed 1: a failure was shown.\n" CLI_EXITS_COMMON
+              ".\n\nExamples:\n  heddle events --adapter policy --last 20\n"
+              "  heddle events --follow -o json | jq -r 'select(.type == \"version.failed\") | .message'\n"
+              "  heddle events --since 5m     what happened in the last five minutes\n"
+              "  heddle events --since 2026-11-25T15:50     what happened since then, in UTC\n"
+              "  heddle events --since 1h --failed     what failed in the last hour; exit status 0: nothing\n"
+              "  heddle events --since 120    what happened from number 120 on"};
 
 /* A request that waits ends after POLL_MS and is repeated, so that a lost broker is noticed. */
 enum { PAGE = 500, POLL_MS = 2000 };
@@ -158,6 +159,16 @@ static json_t *gap_of(const char *from, const json_t *answer)
                      heddle_err_name(HEDDLE_ERR_GONE), "message", message, "data");
 }
 
+/* With --failed a gap is no row, because nothing may have failed then: a line on stderr says that this is not
+ * known. */
+static bool is_shown(const args_t *args, const json_t *e)
+{
+    bool is_gap = !strcmp(cli_string(e, "type"), "gap");
+    if (args->failed && is_gap && !args->common.quiet)
+        fprintf(stderr, "heddle events: %s\n", cli_string(e, "message"));
+    return !args->failed || (cli_string(e, "code") && !is_gap);
+}
+
 int command_events(int argc, char **argv)
 {
     args_t args = {0};
@@ -211,16 +222,15 @@ int command_events(int argc, char **argv)
         const json_t *events = json_object_get(answer, "events");
         bool more = cli_is(answer, "more");
         json_t *gap = heard ? NULL : gap_of(from, answer);
-        if (gap) {
-            json_array_append_new(rows, gap);
-            has_first = false;
-        }
+        if (gap) has_first = false;
+        if (gap && is_shown(&args, gap)) json_array_append(rows, gap);
+        json_decref(gap);
         for (size_t i = 0; i < json_array_size(events); i++) {
             /* RFC 3339 times in UTC sort as texts, so they are compared as such. */
-            const char *at = cli_string(json_array_get(events, i), "at");
-            bool is_shown = !args.failed || cli_string(json_array_get(events, i), "code");
+            json_t *e = json_array_get(events, i);
+            const char *at = cli_string(e, "at");
             if (at && strcmp(at, from) < 0) has_first = false;
-            else if (is_shown) json_array_append(rows, json_array_get(events, i));
+            else if (is_shown(&args, e)) json_array_append(rows, e);
         }
         for (; last > 0 && json_array_size(rows) > last; has_first = false) json_array_remove(rows, 0);
         /* After the first complete reading --last has done its work: what follows is printed as it comes. */

@@ -108,7 +108,9 @@ static void become_lost(step_t *s, track_t *t)
     track_changed(t);
     summary_lost_reason(t, &why);
     event_row_t *e = events_add(s->ev, EVENT_VERSION_LOST, t->adapter, t->version, NULL, s->v.now);
-    events_message(e, why.code, "%s", why.message);
+    /* As in `heddle status`: that an earlier version is gone, as when a job ends, is no failure. */
+    bool is_failure = a->active == t->version || t->row == registry_newest(a);
+    events_message(e, is_failure ? why.code : HEDDLE_OK, "%s", why.message);
     if (a->active == t->version) orders_wake_adapter(s, t->of); /* those that wait for it are told */
     if (!a->held || a->active != t->version) return;
     e = events_add(s->ev, EVENT_ADAPTER_HELD, t->adapter, t->version, NULL, s->v.now);
