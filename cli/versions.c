@@ -366,8 +366,8 @@ static void render_one(const json_t *v)
     table_print(&t);
 }
 
-/* "`heddle rollback policy` can go back to 4 5 6": the versions below the active one that were active and are
- * still held.  Nothing where none is active, or it is the first one. */
+/* "`heddle rollback policy` can go back to 4, 5, 6": the versions below the active one that were active and
+ * are still held.  Nothing where none is active, or it is the first one. */
 static void print_way_back(const json_t *answer, const json_t *list)
 {
     int64_t active = 0, earlier = 0;
@@ -384,11 +384,12 @@ static void print_way_back(const json_t *answer, const json_t *list)
         if (cli_integer(v, "version") >= active) break;
         earlier++;
         if (state && !strcmp(state, "kept"))
-            n += (size_t)snprintf(kept + n, sizeof kept - n, " %s", cli_text(v, "version", number));
+            n += (size_t)snprintf(kept + n, sizeof kept - n, "%s%s", n ? ", " : "",
+                                  cli_text(v, "version", number));
     }
     const char *name = cli_string(answer, "adapter");
     if (n)
-        printf("\n`heddle rollback %s` can go back to%s; --dry-run says to which, --to V names one\n", name,
+        printf("\n`heddle rollback %s` can go back to %s; --dry-run says to which, --to V names one\n", name,
                kept);
     else if (earlier)
         printf("\nthere is no version to roll back to: none before %lld is kept\n", (long long)active);

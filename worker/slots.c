@@ -198,7 +198,7 @@ void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size)
         slot_t *slot = atomic_load(&s->shelves[adapter].slots[i]);
         uint64_t version = slot ? atomic_load(&slot->version) : 0;
         if (version && used < size)
-            used += (size_t)snprintf(to + used, size - used, "%s%llu", used ? " " : "",
+            used += (size_t)snprintf(to + used, size - used, "%s%llu", used ? ", " : "",
                                      (unsigned long long)version);
     }
 }

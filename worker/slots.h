@@ -82,7 +82,7 @@ int slots_find(const slots_t *s, const char *adapter);
 const char *slots_adapter(const slots_t *s, uint32_t adapter);
 /* [any thread] A hold on the active version (0) or on a given one.  NOT_FOUND when it is not here. */
 int slots_acquire(slots_t *s, uint32_t adapter, uint64_t version, slot_t **ret_slot);
-/* [any thread] For people: the versions that can be acquired now, as "3 4"; "none".  Cut to fit. */
+/* [any thread] For people: the versions that can be acquired now, as "3, 4"; "none".  Cut to fit. */
 void slots_tell(const slots_t *s, uint32_t adapter, char *to, size_t size);
 /* [any thread] One more hold, for a caller that has one. */
 void slot_hold(slot_t *slot);

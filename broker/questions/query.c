@@ -172,7 +172,7 @@ enum { ACTIVATABLE_MAX = 8 };
 static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t *error)
 {
     const adapter_row_t *a = registry_adapter(&b->registry, row->adapter);
-    char versions[ACTIVATABLE_MAX * 21 + 1], keep[64] = "";
+    char versions[ACTIVATABLE_MAX * 22 + 1], keep[64] = "";
     if (!a || error->code != HEDDLE_ERR_NOT_ACTIVATABLE || !strcmp(error->found, "staging")) return;
     if (!strcmp(error->found, "retired"))
         text_printf(keep, sizeof keep, "; a broker with --keep above %llu keeps more",
@@ -186,10 +186,10 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
             found[count++] = a->versions[i]->version;
     }
     for (size_t i = count; i-- > 0 && used < sizeof versions;)
-        used +=
-            (size_t)snprintf(versions + used, sizeof versions - used, " %llu", (unsigned long long)found[i]);
+        used += (size_t)snprintf(versions + used, sizeof versions - used, "%s%llu", used ? ", " : "",
+                                 (unsigned long long)found[i]);
     const char *act = row->aim == AIM_BACK ? "roll back to" : "activate";
-    if (count) error_hint(error, "%s one of%s, or publish its bytes again%s", act, versions, keep);
+    if (count) error_hint(error, "%s one of %s, or publish its bytes again%s", act, versions, keep);
     else
         error_hint(error, "publish its bytes again; no %s version can be activated%s",
                    row->aim == AIM_BACK ? "earlier" : "other", keep);

@@ -553,7 +553,7 @@ Test(pending, an_activation_that_is_refused_names_what_can_be_activated)
     rig_publish(T, (rig_publish_t){.digest = 6, .activation = HEDDLE_ACTIVATION_MANUAL});
     cr_assert_str_eq(refused_hint(6), "`heddle wait --phase staged` waits until it is");
     rig_staged(W1, 6, 6);
-    cr_assert_str_eq(refused_hint(2), "activate one of 4 6, or publish its bytes again");
+    cr_assert_str_eq(refused_hint(2), "activate one of 4, 6, or publish its bytes again");
     cr_assert_str_eq(refused("rollback", 2), "roll back to one of 4, or publish its bytes again");
 }
 
