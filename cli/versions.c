@@ -46,8 +46,11 @@ static const option_set_t SET = {
     "it\n"
     "is active: so far, and the worker that is furthest behind, or the version that goes first.  Of one "
     "that\n"
-    "ended before: until it ended, and the worker that it failed at, or that was furthest behind.  -o json:\n"
-    "took_ms, so_far_ms, ended_after_ms, slowest, rest.\n" CLI_TAG "\n" CLI_DUR,
+    "ended before: until it ended, and the worker that it failed at, or that was furthest behind.  Not "
+    "finished:\n"
+    "a worker that does not serve it yet.  -o json: took_ms, so_far_ms, ended_after_ms, slowest, rest, "
+    "switch,\n"
+    "unfinished.\n" CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
     ARGS,
@@ -212,6 +215,19 @@ static const char *phase_of(const json_t *v, const json_t *slowest, char *to, si
     return to;
 }
 
+/* "; not finished: w3, switching for 12.0 s, and 1 other": it is active, and these do not serve it yet. */
+static void print_unfinished(const json_t *last)
+{
+    char s[3][64];
+    int64_t others = cli_integer(last, "count") - 1;
+    const char *phase = cli_text(last, "phase", s[0]);
+    if (!json_is_object(last)) return;
+    bool is_switching = !strcmp(phase, "activate");
+    printf("; not finished: %s, %s%s for %s", cli_text(last, "worker", s[1]), is_switching ? "" : "in phase ",
+           is_switching ? "switching" : phase, cli_ms(last, "ms", s[2]));
+    if (others > 0) printf(", and %s", cli_count(others, "other", s[0]));
+}
+
 /* "took  4.4 s; slowest w2: fetch 4.35 s at 4.0 MB/s, its own --max-rate of 4.0 MB/s": until it was
  * activated, or ended without that.  A switch that took long comes after that. */
 static void print_took(const json_t *v, const char *key)
@@ -250,6 +266,7 @@ static void print_took(const json_t *v, const char *key)
     else if (json_is_object(rest)) printf("; in which phases is not known");
     if (json_number_value(json_object_get(last, "ms")) > took_ms * SWITCH_IS_LONG)
         printf("; then %s switched in %s", cli_text(last, "worker", s[0]), cli_ms(last, "ms", s[1]));
+    print_unfinished(json_object_get(v, "unfinished"));
     puts("");
 }
 

@@ -197,6 +197,31 @@ static slowest_t slowest_so_far(const answer_view_t *b, const track_t *t)
     return s;
 }
 
+/* The version is active, and workers of those that it waited for have not switched yet: the one that is
+ * furthest behind, and how many there are. */
+static json_t *unfinished_part(const answer_view_t *b, const track_t *t, const version_row_t *v)
+{
+    const copy_row_t *last = NULL;
+    uint32_t count = 0;
+    bool is_on = t->of->row->active == v->version && v->decision == v->first_decision;
+    for (size_t i = 0; is_on && i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        bool is_behind = c->token && !c->has_reached && (copy_in_flight(c) || copy_is_switching(c));
+        if (!is_behind || (t->took.is_of_eligible && !c->is_eligible)) continue;
+        count++;
+        bool is_further = last && copy_is_switching(c) && copy_is_switching(last)
+                              ? c->switch_us < last->switch_us
+                              : !last || c->state < last->state;
+        if (is_further) last = c;
+    }
+    if (!last) return json_null();
+    bool is_switching = copy_is_switching(last);
+    uint64_t us = is_switching ? b->now.us - last->switch_us : span_us(last->since_ms, b->now.wall_ms);
+    return json_pack("{s:s, s:s, s:o, s:o}", "worker", last->worker, "phase",
+                     is_switching ? "activate" : phase_now(last), "ms", part_ms(us), "count",
+                     part_count(count));
+}
+
 static json_t *slowest_part(const slowest_t *s)
 {
     if (!s->worker[0]) return json_null();
@@ -216,10 +241,10 @@ json_t *timing_part(const answer_view_t *b, const adapter_row_t *a, const versio
                   : is_on_its_way ? slowest_so_far(b, t)
                   : v->first_ms   ? t->took.slowest
                                   : slowest_at_end(b, t, v);
-    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms",
-                     v->first_ms ? part_ms(took_us) : json_null(), "so_far_ms",
-                     is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",
-                     v->first_ms || is_on_its_way ? json_null() : part_ms(took_us), "slowest",
-                     slowest_part(&s), "rest", is_on_its_way ? json_null() : rest_part(b, t, v, took_us, &s),
-                     "switch", t ? switch_part(&t->took) : json_null());
+    return json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "took_ms", v->first_ms ? part_ms(took_us) : json_null(),
+        "so_far_ms", is_on_its_way ? part_ms(so_far_us) : json_null(), "ended_after_ms",
+        v->first_ms || is_on_its_way ? json_null() : part_ms(took_us), "slowest", slowest_part(&s), "rest",
+        is_on_its_way ? json_null() : rest_part(b, t, v, took_us, &s), "switch",
+        t ? switch_part(&t->took) : json_null(), "unfinished", t ? unfinished_part(b, t, v) : json_null());
 }

@@ -258,6 +258,15 @@ class Switch:
 
 
 @dataclass(frozen=True)
+class Unfinished:
+    """The worker that is furthest behind, of a version that is active already."""
+    worker: str
+    phase: str
+    ms: float
+    count: int                          # how many workers do not serve it yet
+
+
+@dataclass(frozen=True)
 class VersionInfo:
     """config and the fields after it are those of NAME@V alone, but for took_ms; None in a list of
     versions.
@@ -289,6 +298,7 @@ class VersionInfo:
     progress: VersionProgress | None = None    # None: no worker is on its way to it
     rest: Rest | None = None
     switch: Switch | None = None
+    unfinished: Unfinished | None = None
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,10 @@ ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "nam
                                       "max_rate_bytes": "int?",
                                       "phase": matching("announce|connect|fetch|stage")},),
                          "rest": ({"ms": "ms", "message": "text?"},),
-                         "switch": ({"worker": "name", "ms": "ms"},), "workers": ["worker", COPY]}
+                         "switch": ({"worker": "name", "ms": "ms"},),
+                         "unfinished": ({"worker": "name", "ms": "ms", "count": "int",
+                                         "phase": matching("announce|connect|fetch|stage|activate")},),
+                         "workers": ["worker", COPY]}
 FETCHING = {"version": "int", "bytes_done": "int", "data_bytes": "int", "source": "name?",
             "rate_bytes": "int?"}
 SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "tag?", "digest": "digest?",

@@ -506,6 +506,11 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].slowest.ms", "n"},
     {"version", "versions[].slowest.rate_bytes", "iN"},
     {"version", "versions[].slowest.max_rate_bytes", "iN"},
+    {"version", "versions[].unfinished", "oN"},
+    {"version", "versions[].unfinished.worker", "s"},
+    {"version", "versions[].unfinished.phase", "s"},
+    {"version", "versions[].unfinished.ms", "n"},
+    {"version", "versions[].unfinished.count", "i"},
     {"version", "versions[].switch", "oN"},
     {"version", "versions[].switch.worker", "s"},
     {"version", "versions[].switch.ms", "n"},
@@ -809,7 +814,7 @@ Test(answer, every_field_of_the_pages)
     publish(9, 5); /* waits for version 4 */
     expect_shape("versions", "versions",
                  (json_t *[]){body_of((msg_query_t){.op = "versions", .name = "policy"})}, 1);
-    json_t *bodies[6];
+    json_t *bodies[7];
     version_row_t *second = registry_version(registry_adapter(&broker->registry, "policy"), 2);
     second->activation = HEDDLE_ACTIVATION_MANUAL; /* and an operator took a minute */
     second->first_ms += 60000;
@@ -828,7 +833,13 @@ Test(answer, every_field_of_the_pages)
     sub->source = tokens[1];
     bodies[5] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = 4});
     source->state = state;
-    expect_shape("version", "versions", bodies, 6);
+    /* 5 takes the place of 4, and is decided when the hold ends: w1 and w2 have not switched yet. */
+    staged(2, 4);
+    for (uint64_t peer = 1; peer <= 2; peer++) staged(peer, 5);
+    say(8, &(msg_t){.type = MSG_QUERY,
+                    .query = {.req = 7, .op = "resume", .name = "policy", .by = "ann", .deadline_ms = 5000}});
+    bodies[6] = body_of((msg_query_t){.op = "versions", .name = "policy", .version = 5});
+    expect_shape("version", "versions", bodies, 7);
 }
 
 Test(answer, every_field_of_the_answers)

@@ -287,6 +287,40 @@ Test(timing, a_switch_back_to_a_version_is_no_part_of_what_it_took)
     is(version(), "switch", "{\"worker\":\"w1\",\"ms\":5.0}");
 }
 
+Test(timing, workers_that_still_switch_are_named)
+{
+    publish_to(3, (rig_publish_t){0});
+    stage(W1, 70, 0);
+    stage(W2, 70, 0);
+    is(version(), "unfinished", "null");
+    rig_pass(1000);
+    stage(W3, 990, 0);
+    switch_to(W1, 1, 1, 5000);
+    rig_pass(2000);
+    is(version(), "unfinished", "{\"worker\":\"w2\",\"phase\":\"activate\",\"ms\":2000.0,\"count\":2}");
+    is(version(), "took_ms", "1000.0");
+    switch_to(W2, 1, 1, 1900000);
+    is(json_object_get(version(), "unfinished"), "worker", "\"w3\"");
+    switch_to(W3, 1, 1, 2000000);
+    is(version(), "unfinished", "null");
+}
+
+Test(timing, workers_that_still_fetch_an_active_version_are_named)
+{
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    stage(W1, 1, 0);
+    rig_worker(W4, "w4"); /* a joiner is not awaited */
+    rig_pass(1000);
+    beat(W2, 1, 1000);
+    rig_pass(500);
+    is(version(), "unfinished", "{\"worker\":\"w3\",\"phase\":\"announce\",\"ms\":1500.0,\"count\":3}");
+    rig_nack(W3, 1, 0, "verify", "digest_mismatch");
+    is(version(), "unfinished", "{\"worker\":\"w2\",\"phase\":\"fetch\",\"ms\":500.0,\"count\":2}");
+    rig_publish(T, (rig_publish_t){.digest = 2, .activation = HEDDLE_ACTIVATION_AS_READY});
+    stage_version(W1, 2, 1, 0);
+    is(version(), "unfinished", "null"); /* another one is active */
+}
+
 Test(timing, of_a_version_that_is_active_as_ready_the_first_worker_counts)
 {
     publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
