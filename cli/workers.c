@@ -12,15 +12,20 @@
 
 typedef struct {
     common_t common;
+    bool all;
     const char *name;
 } args_t;
+static const option_t OPTIONS[] = {{"all", 0, OPTION_FLAG, NULL, NULL, NULL,
+                                    "also lost and left ones, however many; -o json always has all",
+                                    offsetof(args_t, all)},
+                                   {0}};
 static const char *const ARGS[] = {"WORKER", NULL};
 static const option_set_t SET = {
     "heddle workers",
     "[NAME] [OPTION...]",
     "Every worker: what it serves, what it fetches, whether it is current.  Lost and left ones are listed "
     "for 10\n"
-    "minutes, last.\n"
+    "minutes, last; where there are more than five, only their number is.\n"
     "worker: its name.  session: ready, draining, left or lost.\n"
     "current: it serves the active version of every adapter that it subscribed to.\n"
     "adapter, version, digest: what it serves; a row for each adapter.\n"
@@ -45,13 +50,16 @@ static const option_set_t SET = {
     "one, 1\n"
     "when it serves nothing.",
     CLI_DUR,
-    NULL,
+    OPTIONS,
     CLI_COMMON,
     ARGS,
     0,
     CLI_EXITS
     ", 3 there is no such worker.\n" CLI_EXITS_COMMON ".\n\nExamples:\n  heddle workers\n"
     "  heddle workers w1 -o json | jq -e '.workers[-1].current'    is it ready to answer with the newest?"};
+
+/* More of them are what a job leaves when it ends, and none of these is looked for. */
+enum { ENDED_ROWS = 5 };
 
 /* Its process has ended, or is silent, and what it said of its memory no longer holds. */
 static bool has_ended(const json_t *w)
@@ -114,25 +122,48 @@ static void print_unheld(const json_t *list)
     json_decref(reasons);
 }
 
+/* "29 that ended in the last 10 minutes (27 lost, 2 left) are not shown" */
+static void print_ended(const json_t *list)
+{
+    size_t lost = 0, left = 0;
+    char text[64] = "";
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *session = cli_string(json_array_get(list, i), "state");
+        lost += session && !strcmp(session, "lost");
+        left += session && !strcmp(session, "left");
+    }
+    if (lost && left) snprintf(text, sizeof text, "%zu lost, %zu left", lost, left);
+    else snprintf(text, sizeof text, "%s", lost ? "lost" : "left");
+    printf("\n%zu that ended in the last 10 minutes (%s) are not shown: --all shows them\n", lost + left,
+           text);
+}
+
 static void render(const common_t *c, json_t *answer)
 {
-    (void)c;
     const json_t *list = json_object_get(answer, "workers");
     long long settling = (long long)cli_integer(answer, "settling_ms");
     if (settling > 0)
         printf("the broker is settling, %lld s left; members come back\n", (settling + 999) / 1000);
     else if (json_array_size(list) == 0) puts("no workers: heddle worker --adapter NAME");
     if (json_array_size(list) == 0) return;
+    size_t count = json_array_size(list), ended = 0;
+    for (size_t i = 0; i < count; i++) ended += has_ended(json_array_get(list, i));
+    bool is_shown = ((const args_t *)c)->all || ended <= ENDED_ROWS;
+    if (!is_shown && ended == count) {
+        puts("no worker is there now");
+        print_ended(list);
+        return;
+    }
     cli_table_t t;
     table_init(&t, "WORKER", "SESSION", "CURRENT", "ADAPTER", ">VERSION", "STATE", "SINCE", "DIGEST",
                "FETCHING", ">HEARTBEAT", ">FETCHED", ">OWN", ">HELD", "WHY");
-    size_t count = json_array_size(list);
     /* Twice over the list: those that have ended come last, since the others are what the user looks for. */
-    for (size_t i = 0; i < 2 * count; i++) {
+    for (size_t i = 0; i < (is_shown ? 2 : 1) * count; i++) {
         const json_t *w = json_array_get(list, i % count);
         if (has_ended(w) == (i >= count)) add_worker(&t, w);
     }
     table_print(&t);
+    if (!is_shown) print_ended(list);
     print_unheld(list);
 }
 

@@ -10,7 +10,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     status) echo '--check --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     versions) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    workers) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    workers) echo '--all --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     events) echo '-f --follow --since --adapter --worker --failed --last --limit --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     wait) echo '--phase --quorum --min --worker --exact --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     activate) echo '--deadline --wait --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
