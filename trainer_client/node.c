@@ -787,10 +787,12 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     switch (c->kind) {
     case COMMAND_OPENED: {
         /* A refusal that may pass is waited for. A broker that says no, or that the adapter has a writer,
-         * will say so again; one that was met without its key may be starting. */
+         * will say so again; one that was met without its key may be starting.  A full disk may get room
+         * again, but by a person, who is to hear of it at once. */
         const heddle_error_t *why = n->fence.code ? &n->fence : &n->member.refusal;
         bool is_denied = why->code == HEDDLE_ERR_DENIED && !n->is_line_refused;
-        bool may_pass = why->retriable && !is_denied && why->code != HEDDLE_ERR_WRITER_HELD;
+        bool may_pass = why->retriable && !is_denied && why->code != HEDDLE_ERR_WRITER_HELD &&
+                        why->code != HEDDLE_ERR_NO_SPACE;
         *c->error = *why;
         /* The broker says that a member may try again, since an admin may give its key the role.  This call
          * ends, and so would the same call. */

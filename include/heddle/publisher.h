@@ -146,14 +146,14 @@ typedef struct heddle_report {
  * not written.
  * Errors: BAD_NAME, USAGE, INSECURE_ADDRESS, NOT_FOUND and DATA_DIR (a key that was named, or the key ring),
  * UNAVAILABLE (no broker within timeout_ms), DENIED (the keys do not fit, or this key has no such role at the
- * broker), WRITER_HELD (by whom is in the message), UCX_VERSION, WIRE_VERSION, NO_MEMORY, INTERNAL (UCX or
- * the network interface cannot be used). */
+ * broker), WRITER_HELD (by whom is in the message), NO_SPACE (the broker's disk is full), UCX_VERSION,
+ * WIRE_VERSION, NO_MEMORY, INTERNAL (UCX or the network interface cannot be used). */
 HEDDLE_API int heddle_publisher_open(const heddle_publisher_opts_t *opts, heddle_publisher_t **ret_publisher);
 
 /* The two halves of open, for programs that must be able to give up: start makes the handle and begins to
  * connect, opened waits for the broker, at most timeout_ms, and can be interrupted (INTERRUPTED).  Errors
- * as for open, those of the broker from opened; after UNAVAILABLE and INTERRUPTED it may be called again.
- * Whatever opened says, the handle is the caller's to close. */
+ * as for open, those of the broker from opened; after UNAVAILABLE, NO_SPACE and INTERRUPTED it may be called
+ * again.  Whatever opened says, the handle is the caller's to close. */
 HEDDLE_API int heddle_publisher_start(const heddle_publisher_opts_t *opts,
                                       heddle_publisher_t **ret_publisher);
 /* Waits until the broker has admitted the publisher: see heddle_publisher_start. */

@@ -59,11 +59,26 @@ Test(node, a_refusal_that_may_pass_is_told_and_tried_again)
     heddle_error_t error;
     line(true);
     hello_ok();
-    refuse(MSG_OPEN, sent(MSG_OPEN)->open.req, HEDDLE_ERR_NO_SPACE, true);
+    refuse(MSG_OPEN, sent(MSG_OPEN)->open.req, HEDDLE_ERR_NO_MEMORY, true);
     cr_assert_eq(opened(&error), HEDDLE_ERR_AGAIN);
-    cr_assert_eq(error.code, HEDDLE_ERR_NO_SPACE);
+    cr_assert_eq(error.code, HEDDLE_ERR_NO_MEMORY);
     refuse(MSG_OPEN, 99, HEDDLE_ERR_DENIED, false);
     cr_assert_eq(opened(&error), HEDDLE_ERR_AGAIN, "not of our OPEN");
+}
+
+Test(node, a_full_disk_of_the_broker_is_said_at_once)
+{
+    heddle_error_t error;
+    line(true);
+    hello_ok();
+    refuse(MSG_OPEN, sent(MSG_OPEN)->open.req, HEDDLE_ERR_NO_SPACE, true);
+    cr_assert_eq(opened(&error), HEDDLE_ERR_NO_SPACE);
+    cr_assert(error.retriable);
+    w.now += 2 * SECOND;
+    tick();
+    hello_ok();
+    welcome(0);
+    cr_assert_eq(opened(&error), HEDDLE_OK, "it tries again nevertheless");
 }
 
 Test(node, nobody_answers_leads_to_a_redial)
