@@ -157,6 +157,12 @@ bool member_limits(const member_t *member, uint64_t rate_bytes)
            (double)rate_bytes > RATE_IS_LIMITED * (double)member->max_rate_bytes;
 }
 
+uint64_t member_paced(const member_t *member, uint64_t rate_bytes)
+{
+    bool is_ahead = member && member->max_rate_bytes && rate_bytes > member->max_rate_bytes;
+    return is_ahead ? member->max_rate_bytes : rate_bytes;
+}
+
 bool member_subscribes(const member_t *member, const char *adapter)
 {
     return member_is_ready(member) && member_sub(member, adapter);

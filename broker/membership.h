@@ -167,6 +167,10 @@ member_sub_t *member_sub(const member_t *member, const char *adapter);
 bool member_is_ready(const member_t *member); /* accepts NULL */
 /* A fetch at that rate is limited by the member's --max-rate; accepts NULL. */
 bool member_limits(const member_t *member, uint64_t rate_bytes);
+/* The same rate, at most its --max-rate.  A limited fetch is ahead of its limit by a range that was asked for
+ * whole, and by what the pace saves up in a pause (transfer/pace.h): it waits for that afterwards, so that a
+ * short time has more bytes than it may take.  Accepts NULL. */
+uint64_t member_paced(const member_t *member, uint64_t rate_bytes);
 /* "": it has none */
 const char *member_label(const member_t *member, const char *key);
 bool member_subscribes(const member_t *member, const char *adapter); /* and is READY; accepts NULL */

@@ -195,7 +195,7 @@ static json_t *progress_part(const answer_view_t *b, const adapter_row_t *a, con
         const member_t *m = membership_by_token(b->members, c->token);
         const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
         bool is_fetching = sub && copy_in_flight(c) && why_copy_is_fetching(t, c, sub) && !c->cut_off_us;
-        if (is_fetching) rate += copy_rate(c, sub);
+        if (is_fetching) rate += copy_rate(c, m, sub);
     }
     return json_pack("{s:o, s:o, s:o, s:o}", "bytes_done", part_count(bytes.done), "all_bytes",
                      part_count(bytes.all), "worker_count", part_count(bytes.workers), "rate_bytes",

@@ -106,7 +106,7 @@ static void write_progress(const answer_view_t *b, const track_t *t, const copy_
     bool is_fetching = why_copy_is_fetching(t, c, sub);
     /* A process that was killed is a member for another lease: its workers lose it at once. */
     bool is_cut_off = c->cut_off_us || (!p->source && !track_has_source(t));
-    if (is_fetching && !is_cut_off && (sub->rate_bytes || !is_still)) p->rate_bytes = copy_rate(c, sub);
+    if (is_fetching && !is_cut_off && (sub->rate_bytes || !is_still)) p->rate_bytes = copy_rate(c, m, sub);
     units_ms_text((double)still_us / 1000, time);
     const track_t *first = NULL;
     const copy_row_t *busy = c->busy_with ? copies_first_switch(t->of, m, &first) : NULL, *queued;
@@ -189,7 +189,7 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
     const member_t *first = sub ? membership_by_token(b->members, plan_waits_for(&t->plan, c->token)) : NULL;
     if (first) {
         const member_sub_t *its = member_sub(first, t->adapter);
-        uint64_t rate_bytes = its->fetching == t->version ? copy_rate(copy_of(t, first), its) : 0;
+        uint64_t rate_bytes = its->fetching == t->version ? copy_rate(copy_of(t, first), first, its) : 0;
         char rate[16], at[32] = "";
         units_bytes_text(rate_bytes, rate);
         if (rate_bytes) text_printf(at, sizeof at, ", at %s/s", rate);

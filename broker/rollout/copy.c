@@ -152,11 +152,12 @@ void copy_looked_for_sources(track_t *t, copy_row_t *c, instant_t now)
 void copy_begun_anew(copy_row_t *c, instant_t now) { c->moved_us = now.us; }
 
 /* A session that goes on with bytes of an earlier one has no rate since it began. */
-uint64_t copy_rate(const copy_row_t *c, const member_sub_t *sub)
+uint64_t copy_rate(const copy_row_t *c, const member_t *member, const member_sub_t *sub)
 {
-    if (sub->rate_bytes) return sub->rate_bytes;
+    uint64_t rate = sub->rate_bytes;
     bool has_mean = !c->is_resumed && c->begun_us && sub->beat_us > c->begun_us;
-    return has_mean ? c->bytes_done * 1000000 / (sub->beat_us - c->begun_us) : 0;
+    if (!rate && has_mean) rate = c->bytes_done * 1000000 / (sub->beat_us - c->begun_us);
+    return member_paced(member, rate);
 }
 
 const char *copy_awaited(const track_t *t, const copy_row_t *c)

@@ -129,8 +129,8 @@ void copy_drop(track_t *t, const char *worker);
 /* Frees the row; its track counts it no more. */
 void copy_free(copy_row_t *c);
 
-/* Bytes a second of a fetch: of late, else since it began; 0: not known. */
-uint64_t copy_rate(const copy_row_t *c, const member_sub_t *sub);
+/* Bytes a second of a member's fetch: of late, else since it began; 0: not known. */
+uint64_t copy_rate(const copy_row_t *c, const member_t *member, const member_sub_t *sub);
 /* The name of the worker that it waits for, or waited for. */
 const char *copy_awaited(const track_t *t, const copy_row_t *c);
 /* The copy of the worker that this one is to be fetched from first, if that fetches an older version first;

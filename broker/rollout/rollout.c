@@ -208,7 +208,7 @@ static uint64_t rate_of(const track_t *t, const member_t *m)
 {
     const copy_row_t *c = m ? copy_of(t, m) : NULL;
     const member_sub_t *sub = copy_in_flight(c) ? member_sub(m, t->adapter) : NULL;
-    return sub && sub->fetching == t->version ? copy_rate(c, sub) : 0;
+    return sub && sub->fetching == t->version ? copy_rate(c, m, sub) : 0;
 }
 
 /* The rate of the fastest fetch of the version, under way or done. */

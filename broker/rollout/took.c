@@ -14,8 +14,8 @@ void slowest_phase(slowest_t *s, const char *phase, uint64_t us, const copy_row_
     bool has_rate = us && !c->holds_region && !strcmp(phase, "fetch");
     s->phase = phase;
     s->us = us;
-    s->rate_bytes = has_rate ? (uint64_t)((double)c->bytes_done * 1e6 / (double)us) : 0;
-    s->max_rate_bytes = s->rate_bytes && member_limits(m, s->rate_bytes) ? m->max_rate_bytes : 0;
+    s->rate_bytes = has_rate ? member_paced(m, (uint64_t)((double)c->bytes_done * 1e6 / (double)us)) : 0;
+    s->max_rate_bytes = member_limits(m, s->rate_bytes) ? m->max_rate_bytes : 0;
 }
 
 slowest_t slowest_measured(const track_t *t, const copy_row_t *c, const member_t *m)

@@ -1027,6 +1027,28 @@ Test(timing, a_worker_says_how_fast_it_fetches_and_what_limits_it)
     is(standing(1), "code", "null");
 }
 
+/* The first range of a fetch comes at once, and is waited for afterwards. */
+Test(timing, a_rate_is_never_above_the_limit_of_its_worker)
+{
+    join_with_rate(W2, "w2", 1000);
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[W1] = R.is_quiet[W2] = true;
+    rig_pass(100);
+    beat(W1, 1, 600), beat(W2, 1, 600);
+    is(copy(0), "rate_bytes", "6000");
+    is(copy(1), "rate_bytes", "1000");
+    is(copy(1), "note", "\"1.0 kB/s, its own --max-rate\"");
+    rig_pass(1000);
+    beat(W1, 1, 2600), beat(W2, 1, 1800);
+    is(copy(0), "rate_bytes", "2000");
+    is(copy(1), "rate_bytes", "1000");
+    is(json_object_get(standing(1), "fetching"), "rate_bytes", "1000");
+    rig_pass(3000);
+    stage(W1, 4000, 0), stage(W2, 4500, 0);
+    is(json_object_get(version(), "slowest"), "rate_bytes", "1000");
+    is(json_object_get(version(), "slowest"), "max_rate_bytes", "1000");
+}
+
 /* It has bytes of the session before: how fast it got them is not known. */
 Test(timing, the_first_heartbeat_of_a_session_that_goes_on_fetching_has_no_rate)
 {
