@@ -542,8 +542,8 @@ void sessions_note_closed(broker_t *b, const char *adapter, instant_t now)
 /* ---- both ---- */
 
 /* A message to this member was not sent, and it is not known which.  The member joins again, restates what
- * it has, and WELCOME brings it up to date.  If this error cannot be sent either, note_send asks for it
- * again. */
+ * it has, and WELCOME brings it up to date.  If this error cannot be sent either, broker_send_outbox asks
+ * for it again. */
 static void call_again(const call_t *c)
 {
     heddle_error_t error;
