@@ -48,8 +48,15 @@ static served_t *served_row(announced_t *w, uint64_t token)
     return &w->served[row];
 }
 
-/* Of those that were asked: a source whose answers were not needed is no source of this version. */
-static void drop_idle_rows(announced_t *w)
+static int by_bytes(const void *a, const void *b)
+{
+    const served_t *one = a, *other = b;
+    return one->bytes > other->bytes ? -1 : one->bytes < other->bytes;
+}
+
+/* Of those that were asked: a source whose answers were not needed is no source of this version.  The source
+ * of most bytes comes first, for the broker remembers only some of them. */
+static void settle_rows(announced_t *w)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < w->served_count; i++) {
@@ -58,6 +65,7 @@ static void drop_idle_rows(announced_t *w)
         if (moved || w->served[i].bytes) w->served[kept++] = w->served[i];
     }
     w->served_count = kept;
+    qsort(w->served, kept, sizeof *w->served, by_bytes);
 }
 
 /* --- what the fetch asks for (fetch_ops_t) ---------------------------------------------------- */
@@ -360,7 +368,7 @@ static void check_whole(download_t *p)
         return;
     }
     if (p->overwritten) p->io->tr->extend(p->io->t, p->part->key, 0, p->manifest.payload_bytes);
-    drop_idle_rows(p->what);
+    settle_rows(p->what);
     p->state = DOWNLOAD_DONE;
 }
 

@@ -248,6 +248,11 @@ Test(fanout, a_relay_that_stands_still_is_passed_over)
     UNTIL(w, 10 * SECOND,
           worker_holds(workers[4], 1) && worker_holds(workers[6], 1) && worker_holds(workers[8], 1));
     cr_assert(took() <= before.active + SECOND / unit_us, "%.3f", took());
+    const copy_row_t *behind = copy_find(world_track(w, 1), workers[6]->name);
+    uint64_t late = 0;
+    for (uint32_t i = 0; i < behind->served_count; i++)
+        if (!strcmp(behind->served[i].name, workers[5]->name)) late = behind->served[i].moved.late;
+    cr_assert_gt(late, 0, "the one behind it says why its asks moved");
     actor_stop(workers[5], false);
     check_twice(end("one stopped"), RELAYS + 1);
 }

@@ -887,8 +887,12 @@ static void leaves_the_first(void)
     cr_assert_neq(second, NO);
     good(second, 2);
     cr_assert(fetch_was_left(f, 1));
-    for (int i = 0; i < act_count; i++)
+    uint64_t drops = 0;
+    for (int i = 0; i < act_count; i++) {
+        drops += acts[i].kind == FA_DROP_ASK;
         cr_assert_eq(acts[i].token, acts[i].kind == FA_DROP_ASK ? 1 : 2, "all asks move");
+    }
+    cr_assert_eq(moved_from[1][MOVED_SLOW], drops);
 }
 
 static void window_of_second(uint64_t each_us)
@@ -920,6 +924,7 @@ Test(fetch, a_lent_piece_that_does_not_come_at_once_goes_back, .fini = stop_slow
     good_of_first();
     cr_assert(acts[0].kind == FA_DROP_ASK && acts[0].piece == lent && acts[0].token == 2);
     cr_assert(acts[1].kind == FA_ASK && acts[1].piece == lent && acts[1].token == 1);
+    cr_assert_eq(moved_count(), 0, "what is lent has not moved");
     for (int i = 0; i < 8; i++) {
         good_of_first();
         cr_assert_eq(lent_to(2), NO, "the next one is lent later than the first");

@@ -370,6 +370,7 @@ Test(node, a_child_of_what_got_no_memory_asks_another_source_at_once)
     tell_abort(w[0], 1);
     run_for(300000);
     cr_assert_eq(staged_from(w[1]), o->token);
+    cr_assert_eq(last_said(w[1], MSG_STAGED)->staged.sources[0].token, o->token, "most bytes first");
     const msg_served_t *in_vain = staged_row(w[1], w[0]->token);
     cr_assert(in_vain && in_vain->bytes == 0 && in_vain->moved.refused > 0 && in_vain->moved.late == 0);
     cr_assert(!strcmp(in_vain->name, "w1") && in_vain->kind == SOURCE_WORKER);
