@@ -163,10 +163,10 @@ static slowest_t slowest_at_end(const answer_view_t *b, const track_t *t, const 
 {
     const copy_row_t *c = v->worker[0] ? copy_find(t, v->worker) : awaited_copy(t);
     if (!c || (c->state != COPY_FAILED && !copy_in_flight(c)))
-        return t->took.is_final ? t->took.slowest : slowest_of(t, b->members);
+        return t->took.is_final ? t->took.slowest : took_slowest(t, b->members);
     bool is_failed = c->state == COPY_FAILED;
     const member_t *m = membership_by_token(b->members, c->token);
-    slowest_t s = slowest_measured(t, c, m);
+    slowest_t s = took_measured(t, c, m);
     if (is_failed && c->stage_us) return s; /* all of them */
     uint64_t begun_us = s.queued_us ? s.queued_us : c->announce_us;
     uint64_t all_us = span_us(v->created_ms, is_failed ? c->since_ms : v->ended_ms);
@@ -178,9 +178,9 @@ static slowest_t slowest_at_end(const answer_view_t *b, const track_t *t, const 
     uint64_t left_us = all_us > begun_us + s.sum_us ? all_us - begun_us - s.sum_us : 0;
     uint64_t last_us = is_failed || s.sum_us || idle_us ? left_us : span_us(c->since_ms, v->ended_ms);
     s.sum_us += left_us;
-    if (last_us >= s.us) slowest_phase(&s, c->busy_with ? "fetch" : phase_now(c), last_us, c, m);
+    if (last_us >= s.us) took_set_phase(&s, c->busy_with ? "fetch" : phase_now(c), last_us, c, m);
     if (c->state == COPY_ARRIVED && left_us > last_us + s.us)
-        slowest_phase(&s, "fetch", left_us - last_us, c, m);
+        took_set_phase(&s, "fetch", left_us - last_us, c, m);
     return s;
 }
 

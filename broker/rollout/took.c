@@ -9,7 +9,7 @@
 
 /* ---- one worker ---- */
 
-void slowest_phase(slowest_t *s, const char *phase, uint64_t us, const copy_row_t *c, const member_t *m)
+void took_set_phase(slowest_t *s, const char *phase, uint64_t us, const copy_row_t *c, const member_t *m)
 {
     bool has_rate = us && !c->holds_region && !strcmp(phase, "fetch");
     s->phase = phase;
@@ -18,7 +18,7 @@ void slowest_phase(slowest_t *s, const char *phase, uint64_t us, const copy_row_
     s->max_rate_bytes = member_limits(m, s->rate_bytes) ? m->max_rate_bytes : 0;
 }
 
-slowest_t slowest_measured(const track_t *t, const copy_row_t *c, const member_t *m)
+slowest_t took_measured(const track_t *t, const copy_row_t *c, const member_t *m)
 {
     struct {
         const char *name;
@@ -32,7 +32,7 @@ slowest_t slowest_measured(const track_t *t, const copy_row_t *c, const member_t
     error_text(s.worker, sizeof s.worker, c->worker);
     for (size_t k = 0; k < sizeof phases / sizeof *phases; k++) {
         s.sum_us += phases[k].us;
-        if (phases[k].us > s.us) slowest_phase(&s, phases[k].name, phases[k].us, c, m);
+        if (phases[k].us > s.us) took_set_phase(&s, phases[k].name, phases[k].us, c, m);
     }
     return s;
 }
@@ -56,13 +56,13 @@ static bool counts(const track_t *t, const copy_row_t *c)
     return c->is_eligible || (!tally_present(&t->tally, true) && copy_holds(c));
 }
 
-slowest_t slowest_of(const track_t *t, const membership_t *members)
+slowest_t took_slowest(const track_t *t, const membership_t *members)
 {
     slowest_t slowest = {.worker = ""};
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         if (!counts(t, c)) continue;
-        slowest_t s = slowest_measured(t, c, membership_by_token(members, c->token));
+        slowest_t s = took_measured(t, c, membership_by_token(members, c->token));
         if (s.sum_us > slowest.sum_us) slowest = s;
     }
     return slowest;
@@ -74,7 +74,7 @@ static void become_final(track_t *t, const membership_t *members)
 {
     if (t->took.is_final) return;
     t->took.is_final = true;
-    t->took.slowest = slowest_of(t, members);
+    t->took.slowest = took_slowest(t, members);
 }
 
 void took_staged(track_t *t, const membership_t *members)

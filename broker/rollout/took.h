@@ -39,11 +39,11 @@ typedef struct {
 } took_t;
 
 /* What the worker of this copy has measured; m: its session, for the --max-rate (NULL: none). */
-slowest_t slowest_measured(const track_t *t, const copy_row_t *c, const member_t *m);
+slowest_t took_measured(const track_t *t, const copy_row_t *c, const member_t *m);
 /* Sets phase and time, with the rate of a fetch. */
-void slowest_phase(slowest_t *s, const char *phase, uint64_t us, const copy_row_t *c, const member_t *m);
+void took_set_phase(slowest_t *s, const char *phase, uint64_t us, const copy_row_t *c, const member_t *m);
 /* Of the copies as they are now. */
-slowest_t slowest_of(const track_t *t, const membership_t *members);
+slowest_t took_slowest(const track_t *t, const membership_t *members);
 
 /* The first unit has staged the version. */
 void took_staged(track_t *t, const membership_t *members);
