@@ -53,12 +53,13 @@ static uint32_t to_sources(const membership_t *members, const track_t *t, uint64
     return used;
 }
 
-/* By the member's own plan. */
+/* By the member's own plan.  Of a version that is lost there is nothing to be got from another one that waits
+ * for it: without a source the worker goes on with the next version. */
 static uint32_t sources_of(const step_t *s, const track_t *t, const member_t *member,
                            msg_source_t ret_sources[PLAN_SOURCES])
 {
     const plan_row_t *plan = plan_row(&t->plan, member->token);
-    if (!plan) return 0;
+    if (!plan || t->bytes == BYTES_LOST) return 0;
     return to_sources(s->v.members, t, member->place, plan->source_count, plan->sources, ret_sources);
 }
 

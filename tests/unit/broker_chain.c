@@ -234,6 +234,21 @@ Test(chain, one_alone_is_no_source)
     cr_assert_str_eq(rig_state(1), "failed");
 }
 
+/* They would wait for each other, and the next version behind it. */
+Test(chain, of_a_lost_version_none_that_waits_is_a_source)
+{
+    publish_to(3, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
+    rig_staged(W1, 1, 1);
+    needs(W3, 0);
+    assert_told(W3, "w2 w1 trainer");
+    go(T);
+    go(W1);
+    rig_pass(3 * LEASE_MS);
+    cr_assert_str_eq(rig_state(1), "lost");
+    needs(W3, 0);
+    assert_told(W3, "");
+}
+
 /* ---- sources that are to be blamed ---- */
 
 Test(chain, one_that_sent_wrong_bytes_goes_behind_the_others_and_is_a_leaf_from_then_on)
