@@ -523,6 +523,7 @@ static member_t *worker_of(const membership_t *m, const msg_join_t *join, const 
     w->slots = join->slots ? join->slots : 2 + m->keep;
     w->counts = join->counts;
     w->max_rate_bytes = join->max_rate_bytes;
+    w->no_relay = join->no_relay;
     w->labels = copy_texts(join->labels, join->label_count);
     w->label_count = w->labels ? join->label_count : 0;
     w->devices = copy_texts(join->devices, join->device_count);
@@ -646,6 +647,7 @@ static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, 
     bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
     new->sends_bad = is_same_life && old->sends_bad;
     new->is_slow = is_same_life && old->is_slow;
+    new->cut_off_ms = is_same_life ? old->cut_off_ms : 0;
     compare_addresses(new, old);
     if (member_is_ready(old)) {
         drop_ready(m, old);
@@ -684,6 +686,7 @@ static member_t *publisher_of(const membership_t *m, const msg_open_t *open, con
     p->address_count = p->addresses ? open->address_count : 0;
     p->network = open->network;
     p->place = open->place;
+    p->max_rate_bytes = open->max_rate_bytes;
     p->former_token = open->prev_token;
     if (p->export_dir && p->host_share && p->addresses && add_subs(p, &own, 1) &&
         set_transport(p, open->backend, open->ucx, open->address))

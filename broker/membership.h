@@ -34,6 +34,7 @@
 
 #include "broker/outbox.h"
 
+#define CUT_OFF_MS 600000ull /* a worker that reached no other one is served by the publisher so long */
 #define MEMBER_LISTED_US 600000000ull /* lost and left ones are listed for 10 minutes */
 #define MEMBER_ENDED_MAX 4096u        /* and at most so many of them */
 
@@ -107,6 +108,8 @@ typedef struct member {
     /* As workers that fetched from this process reported: from the next version on it is the source of no
      * other one, or comes last. */
     bool sends_bad, is_slow;
+    bool no_relay;                 /* as in JOIN */
+    uint64_t cut_off_ms;           /* it reached no other worker, when it reported so last; 0: it did not */
     char unheld[200];              /* as in HEARTBEAT */
     struct member *before, *after; /* in the queue of leases or of ended ones */
 } member_t;

@@ -98,15 +98,32 @@ static void add_worker(cli_table_t *t, const json_t *w)
     }
 }
 
+static const char *unheld_why(const json_t *w)
+{
+    return cli_string(json_object_get(w, "transport"), "memory_why");
+}
+
+static const char *relay_why(const json_t *w) { return cli_string(w, "relay_why"); }
+
+/* What holds of the workers with the same reason: words for one, for several, and behind the reason. */
+typedef struct {
+    const char *(*why)(const json_t *w);
+    const char *one, *several, *remark;
+} cause_t;
+static const cause_t CAUSES[] = {
+    {unheld_why, "copies what its host has", "copy what their host has",
+     " (this works, and takes more memory and time)"},
+    {relay_why, "serves no other worker, or the last ones", "serve no other worker, or the last ones", ""}};
+
 /* "w1, w2 copy what their host has: ...": below the table, and a line for each reason, because it is no
  * trouble, and must not hide one. */
-static void print_unheld(const json_t *list)
+static void print_causes(const json_t *list, const cause_t *cause)
 {
     json_t *reasons = json_object(), *names;
     const char *reason;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *w = json_array_get(list, i);
-        const char *why = has_ended(w) ? NULL : cli_string(json_object_get(w, "transport"), "memory_why");
+        const char *why = has_ended(w) ? NULL : cause->why(w);
         if (!why) continue;
         if (!json_object_get(reasons, why)) json_object_set_new(reasons, why, json_array());
         json_array_append(json_object_get(reasons, why), json_object_get(w, "name"));
@@ -115,9 +132,8 @@ static void print_unheld(const json_t *list)
     {
         char text[600];
         bool is_one = json_array_size(names) == 1;
-        printf("\n%s %s host has: %s (this works, and takes more memory and time)\n",
-               cli_join(names, ", ", text, sizeof text), is_one ? "copies what its" : "copy what their",
-               reason);
+        printf("\n%s %s: %s%s\n", cli_join(names, ", ", text, sizeof text),
+               is_one ? cause->one : cause->several, reason, cause->remark);
     }
     json_decref(reasons);
 }
@@ -164,7 +180,7 @@ static void render(const common_t *c, json_t *answer)
     }
     table_print(&t);
     if (!is_shown) print_ended(list);
-    print_unheld(list);
+    for (size_t i = 0; i < sizeof CAUSES / sizeof *CAUSES; i++) print_causes(list, &CAUSES[i]);
 }
 
 static int ask(heddle_admin_t *admin, const void *args, char **ret_json)

@@ -136,6 +136,7 @@ typedef struct {
     uint64_t place;
     const char *unheld;     /* as in HEARTBEAT */
     const char *host_share; /* directory of its sockets for shared memory; "": they are abstract */
+    bool no_relay;          /* others fetch from it only where no other process has the version */
 } msg_join_t;
 
 /* A version that a publisher still serves, in a region that others of its place may hold. */
@@ -157,7 +158,8 @@ typedef struct {
     uint32_t address_count; /* these three as in JOIN */
     uint64_t network, place;
     msg_offered_t *offered;
-    uint32_t offered_count; /* of `served`, those that may be held */
+    uint32_t offered_count;  /* of `served`, those that may be held */
+    uint64_t max_rate_bytes; /* a second at most, that it serves; 0: no limit */
 } msg_open_t;
 
 /* What the broker knows of a subscription.  version 0: nothing was activated yet. */

@@ -226,6 +226,7 @@ static const field_t JOIN_FIELDS[] = {
     U64(msg_join_t, place, ANY, OPTIONAL),
     TEXT(msg_join_t, unheld, LIMIT_TEXT_BYTES, OPTIONAL),
     TEXT(msg_join_t, host_share, LIMIT_TEXT_BYTES, OPTIONAL),
+    BOOL(msg_join_t, no_relay),
 };
 static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, req, ANY, OPTIONAL),
@@ -243,6 +244,7 @@ static const field_t OPEN_FIELDS[] = {
     U64(msg_open_t, network, ANY, OPTIONAL),
     U64(msg_open_t, place, ANY, OPTIONAL),
     LIST(msg_open_t, offered, offered_count, msg_offered_t, LIMIT_OPEN_SERVED, OPTIONAL, OFFERED),
+    U64(msg_open_t, max_rate_bytes, LIMIT_EXACT, OPTIONAL),
 };
 static const field_t WELCOME_FIELDS[] = {
     U64(msg_welcome_t, req, ANY, OPTIONAL),

@@ -33,7 +33,7 @@ typedef struct {
     int64_t slots, export_keep;
     uint32_t timeout_ms, hook_timeout_ms, join_timeout_ms;
     uint64_t max_rate_bytes;
-    bool own_memory, insecure, quiet;
+    bool own_memory, no_relay, insecure, quiet;
     int verify, output, log_level;
 } args_t;
 
@@ -66,6 +66,8 @@ static const option_t OPTIONS[] = {
      AT(host_share)},
     {"own-memory", 0, OPTION_FLAG, NULL, NULL, NULL,
      "copy every version, also one that another process of this host has in memory", AT(own_memory)},
+    {"no-relay", 0, OPTION_FLAG, NULL, NULL, NULL,
+     "other workers fetch from this one only where no other process has the version", AT(no_relay)},
     {"verify", 0, OPTION_CHOICE, "host|each", NULL, "host",
      "what is not copied: digested by one process of this host for all, or by this worker itself",
      AT(verify)},
@@ -341,6 +343,7 @@ static int open_in_time(sidecar_t *s, heddle_error_t *error)
                                      .insecure = a->insecure,
                                      .host_share = a->host_share,
                                      .own_memory = a->own_memory,
+                                     .no_relay = a->no_relay,
                                      .verify_each = a->verify == VERIFY_EACH,
                                      .join_timeout_ms = patience_left(s),
                                      .export_dir = s->jobs.exports.root >= 0 ? s->jobs.exports.path : NULL,

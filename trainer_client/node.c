@@ -50,7 +50,8 @@ struct publisher_node {
     char adapter[HEDDLE_NAME_MAX + 1], writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     char broker[256];
     bool takeover, is_unread;
-    bool is_line_refused; /* member.refusal is of the handshake, not of the broker */
+    uint64_t max_rate_bytes; /* as in OPEN */
+    bool is_line_refused;    /* member.refusal is of the handshake, not of the broker */
     void (*changed)(void *self);
     void *self;
     publications_t publications;
@@ -411,7 +412,8 @@ static void send_open(publisher_node_t *n)
                           .network = where.network,
                           .place = sharing ? sharing_place(sharing) : 0,
                           .offered = offered,
-                          .offered_count = offered_count};
+                          .offered_count = offered_count,
+                          .max_rate_bytes = n->max_rate_bytes};
     (void)member_send(&n->member, &m);
 }
 
@@ -870,6 +872,7 @@ int publisher_node_new(const publisher_node_opts_t *opts, const node_io_t *io, p
     error_text(n->broker, sizeof n->broker, opts->broker ? opts->broker : "its address");
     n->takeover = opts->takeover;
     n->is_unread = opts->is_unread;
+    n->max_rate_bytes = opts->max_rate_bytes;
     n->changed = opts->changed;
     n->self = opts->self;
     n->request.resend_us = CLOCK_NEVER;

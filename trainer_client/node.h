@@ -41,6 +41,7 @@ typedef struct {
     key16_t life;
     uint64_t pid, seed;
     bool is_sharing;             /* processes of this host may hold what is published, in place of a copy */
+    uint64_t max_rate_bytes;     /* for the broker's plans; 0: no limit */
     const char *host_share;      /* with is_sharing: client/sharing.h's directory; NULL: abstract sockets */
     bool is_guarded;             /* as in regions_opts_t */
     void (*changed)(void *self); /* what an AGAIN waited for may be there; NULL: none.  Called

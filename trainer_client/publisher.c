@@ -261,6 +261,7 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
                                   .broker = p->broker,
                                   .takeover = o->takeover != 0,
                                   .is_unread = o->quiet_events != 0,
+                                  .max_rate_bytes = o->max_rate_bytes,
                                   .pid = (uint64_t)getpid(),
                                   .changed = on_changed,
                                   .self = p};

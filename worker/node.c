@@ -150,7 +150,8 @@ static void send_join(worker_node_t *n, uint64_t now_us)
                           .ranks = opts->ranks,
                           .place = n->core.bulk.sharing ? sharing_place(n->core.bulk.sharing) : 0,
                           .unheld = n->core.bulk.unheld,
-                          .host_share = opts->host_share};
+                          .host_share = opts->host_share,
+                          .no_relay = opts->no_relay};
     /* Without an address of its own this worker could serve no other one. */
     if (io->tr->address(io->t, &m.join.address)) goto done;
     if (member_send(&n->core.member, &m) == HEDDLE_OK)

@@ -35,6 +35,7 @@ typedef struct {
     uint32_t rank, ranks; /* as in heddle/worker.h */
     bool app, answers_verify, omits_staging;
     bool is_sharing;          /* versions are held in other processes of the host, and offered to them */
+    bool no_relay;            /* as in JOIN */
     bool verifies_each;       /* what is held is digested here, whatever others have found */
     const char *host_share;   /* as sharing_opts_t.directory */
     bool is_guarded;          /* as in regions_opts_t */

@@ -140,6 +140,7 @@ static bool copy_opts(heddle_worker_t *w, const heddle_worker_opts_t *o)
                               .omits_staging = o->omits_staging,
                               .is_sharing = !o->own_memory,
                               .verifies_each = o->verify_each,
+                              .no_relay = o->no_relay,
                               .host_share = w->host_share,
                               .is_guarded = is_guarded,
                               .join_timeout_us = (uint64_t)o->join_timeout_ms * 1000,

@@ -100,6 +100,16 @@ static json_t *texts_part(char *const *texts, uint32_t count)
     return NULL;
 }
 
+/* Why other workers do not fetch from it, or do so last. */
+static const char *relay_why(const answer_view_t *b, const member_t *m)
+{
+    if (m->sends_bad) return "it sent bytes with another digest to another worker";
+    if (m->no_relay) return "it was started so";
+    if (m->cut_off_ms && b->now.wall_ms < m->cut_off_ms + CUT_OFF_MS)
+        return "it reaches no other worker, and the publisher serves it: are ports closed between them?";
+    return m->is_slow ? "another source was faster" : "";
+}
+
 static json_t *worker_part(const answer_view_t *b, const member_t *m)
 {
     /* Current: it serves the active version of every adapter that it subscribed to. */
@@ -128,12 +138,13 @@ static json_t *worker_part(const answer_view_t *b, const member_t *m)
     bool has_memory = c->own_bytes || c->held_bytes;
     json_t *memory = json_pack("{s:o, s:o}", "own_bytes", has_memory ? part_count(c->own_bytes) : json_null(),
                                "held_bytes", has_memory ? part_count(c->held_bytes) : json_null());
-    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "name",
-                     m->name, "token", part_count(m->token), "state", member_state_name(m->state), "current",
-                     (int)is_current, "host", part_text(m->host), "pid", part_number(m->pid), "labels",
-                     labels_part(m), "group", group, "joined_at", part_time(m->joined_ms), "heartbeat_age_ms",
-                     part_count(member_silent_ms(m, b->now.us)), "transport", transport, "slots", slots,
-                     "memory", memory, "adapters", subs_part(b, m), "counters", counters);
+    return json_pack("{s:s, s:o, s:s, s:b, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+                     "name", m->name, "token", part_count(m->token), "state", member_state_name(m->state),
+                     "current", (int)is_current, "host", part_text(m->host), "pid", part_number(m->pid),
+                     "labels", labels_part(m), "group", group, "joined_at", part_time(m->joined_ms),
+                     "heartbeat_age_ms", part_count(member_silent_ms(m, b->now.us)), "transport", transport,
+                     "slots", slots, "memory", memory, "relay_why", part_text(relay_why(b, m)), "adapters",
+                     subs_part(b, m), "counters", counters);
 }
 
 /* ---- the page -------------------------------------------------------------------------------- */

@@ -535,12 +535,14 @@ static bool take_part(track_t *t, const member_t *member, const copy_row_t *befo
 {
     bool is_same = before && before->token && !memcmp(&before->life, &member->life, sizeof member->life);
     if (is_same && plan_renew(&t->plan, before->token, member->token)) return true;
+    bool is_cut_off = member->cut_off_ms && t->row->created_ms < member->cut_off_ms + CUT_OFF_MS;
     plan_member_t who = {.token = member->token,
                          .place = member->place,
                          .name = member->name,
                          .zone = member_label(member, "zone"),
                          .is_limited = member->max_rate_bytes > 0 || member->is_slow,
-                         .is_leaf = member->sends_bad};
+                         .is_leaf = member->sends_bad || member->no_relay || is_cut_off,
+                         .is_cut_off = is_cut_off};
     return plan_add(&t->plan, &who);
 }
 

@@ -9,15 +9,30 @@
 
 /* What a fast link (10 Gbit/s) carries in the time that a chunk takes through a busy relay (0.3 ms). */
 #define HOP_BYTES 375000u
+#define HOP_US 300u
 
 /* ---- rows and links ---- */
 
 /* A star takes N n τ + α for N links and n chunks, a chain (n + N - 1) τ + N α: for any N the chain is faster
- * where (n - 1) τ > α.  τ, the time of a chunk, is taken as on a fast link; α is that of a hop. */
+ * where (n - 1) τ > α.  τ, the time of a chunk, is taken as on a fast link, or by the publisher's --max-rate;
+ * α is that of a hop. */
+static plan_shape_t best_shape(const plan_t *p)
+{
+    bool is_long = p->bytes > LIMIT_CHUNK_MIN_BYTES + p->hop_bytes;
+    return p->wanted == PLAN_CHAIN || (p->wanted == PLAN_AUTO && is_long) ? PLAN_CHAIN : PLAN_STAR;
+}
+
 void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes)
 {
-    bool is_chain = shape == PLAN_CHAIN || (shape == PLAN_AUTO && bytes > LIMIT_CHUNK_MIN_BYTES + HOP_BYTES);
-    *p = (plan_t){.seed = seed, .shape = is_chain ? PLAN_CHAIN : PLAN_STAR};
+    *p = (plan_t){.seed = seed, .wanted = shape, .bytes = bytes, .hop_bytes = HOP_BYTES};
+    p->shape = best_shape(p);
+}
+
+void plan_uplink(plan_t *p, uint64_t bytes_per_s)
+{
+    uint64_t hop_bytes = bytes_per_s * HOP_US / 1000000u;
+    p->hop_bytes = bytes_per_s && hop_bytes < HOP_BYTES ? hop_bytes : HOP_BYTES;
+    if (!p->is_begun) p->shape = best_shape(p);
 }
 
 static void free_row(plan_row_t *row)
@@ -182,6 +197,7 @@ bool plan_add(plan_t *p, const plan_member_t *m)
         free_row(row);
         return false;
     }
+    row->is_cut_off = m->is_cut_off;
     row->token = m->token;
     row->link = link;
     sorted_insert(p->rows, &p->count, at, row);
@@ -340,6 +356,12 @@ void plan_demote(plan_t *p, uint64_t token)
 {
     const plan_row_t *row = plan_row(p, token);
     if (row && row->fetch >= PLAN_FETCHING) to_tail(p, row->link);
+}
+
+void plan_cut_off(plan_t *p, uint64_t token)
+{
+    plan_row_t *row = plan_row(p, token);
+    if (row) row->is_cut_off = true;
 }
 
 void plan_hold(plan_t *p, uint64_t token, bool is_held)
@@ -644,13 +666,14 @@ static bool is_near_publisher(const list_t *l)
     return before < PLAN_SOURCES;
 }
 
-/* In its own place the publisher is first: a region of it is held by all, and costs it nothing.  Elsewhere it
- * is last, as it always has the bytes. */
+/* In its own place the publisher is first: a region of it is held by all, and costs it nothing.  It is first
+ * for a member that reaches no other one, too.  Elsewhere it is last, as it always has the bytes. */
 static void fill_list(list_t *l)
 {
     const plan_t *p = l->p;
     choice_t choice = {.count = 0};
-    bool is_here = is_publishers_place(p, l->asker->place);
+    const plan_row_t *row = l->is_member ? plan_row(p, l->asker->token) : NULL;
+    bool is_here = is_publishers_place(p, l->asker->place) || (row && row->is_cut_off);
     if (is_here) list_add(l, p->publisher, PLAN_SOURCES);
     bool has_last = !is_here && is_wanted(l, p->publisher);
     uint32_t most = has_last ? PLAN_SOURCES - 1 : PLAN_SOURCES;

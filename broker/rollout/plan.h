@@ -70,6 +70,7 @@ typedef struct {
     plan_key_t key;
     bool is_whole;      /* it has all bytes */
     bool is_held;       /* it has them in a region, and is loading them: a source for its place alone */
+    bool is_cut_off;    /* it reaches no other member but the publisher, as far as is known */
     bool is_torn;       /* its list may name one that serves no more */
     uint64_t rate;      /* bytes per second that it fetched at; 0: unknown, taken as good */
     uint32_t load;      /* members whose list begins with it, and that are still fetching */
@@ -92,7 +93,8 @@ struct plan_link {
 };
 
 typedef struct {
-    plan_shape_t shape; /* STAR or CHAIN */
+    plan_shape_t wanted, shape; /* shape: STAR or CHAIN */
+    uint64_t bytes, hop_bytes;  /* of the version; what the publisher sends in the time of a hop */
     plan_row_t **rows;
     size_t count, capacity; /* ascending by token */
     plan_row_t **sources;
@@ -121,6 +123,8 @@ static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t 
 
 /* `bytes` of the version. */
 void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes);
+/* The rate that the publisher is limited to; 0: it is not.  Counts until plan_begin. */
+void plan_uplink(plan_t *p, uint64_t bytes_per_s);
 void plan_fini(plan_t *p);
 
 typedef struct {
@@ -128,6 +132,7 @@ typedef struct {
     const char *name, *zone;
     bool is_limited; /* its rate is */
     bool is_leaf;    /* a source of others only where there is no other one */
+    bool is_cut_off; /* the publisher comes first in its list */
 } plan_member_t;
 /* A member takes part; it has nothing yet.  False: no memory. */
 bool plan_add(plan_t *p, const plan_member_t *member);
@@ -157,6 +162,8 @@ void plan_stuck(plan_t *p, uint64_t token);
 /* Others got bad bytes from the member, or got them too slowly: it fetches on, behind all others, and those
  * that name it get other lists. */
 void plan_demote(plan_t *p, uint64_t token);
+/* It reaches no other member: the next list that is made for it begins with the publisher. */
+void plan_cut_off(plan_t *p, uint64_t token);
 /* A member that waited and need not any more; each is named once.  0: none. */
 uint64_t plan_next_woken(plan_t *p);
 /* A member that fetches, and whose list names one that serves no more; each is named once.  0: none. */

@@ -525,6 +525,20 @@ static void blame_source(step_t *s, const about_t *x, uint64_t token, event_type
                        source->name, x->c->worker);
 }
 
+/* None of the workers that it was named has ever answered it: their ports are closed to it, as a rule.  The
+ * publisher serves it then, though it would be named to the first ones alone. */
+static bool reaches_no_worker(const step_t *s, const about_t *x, const msg_need_sources_t *m)
+{
+    uint32_t unmet_count = 0;
+    for (uint32_t i = 0; i < m->lost_count; i++) {
+        const member_t *source = membership_by_token(s->v.members, m->lost[i]);
+        if (!source || source->role != ROLE_WORKER) continue;
+        if (!has_number(m->unmet, m->unmet_count, m->lost[i])) return false;
+        unmet_count++;
+    }
+    return unmet_count > 1 && !x->c->bytes_done && !x->c->is_connected;
+}
+
 int report_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, heddle_error_t *error)
 {
     about_t x = {.member = member, .adapter = m->adapter, .version = m->version};
@@ -540,6 +554,10 @@ int report_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m
         has_lost |= !is_unmet;
         if (m->lost[i] == x.t->publisher && x.t->publisher_state == PUBLISHER_RELEASED)
             track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
+    }
+    if (reaches_no_worker(s, &x, m)) {
+        member->cut_off_ms = s->v.now.wall_ms;
+        plan_cut_off(&x.t->plan, member->token);
     }
     bool was_fetching = plan_fetches(&x.t->plan, member->token);
     plan_make(&x.t->plan, member->token, m->lost, m->lost_count);

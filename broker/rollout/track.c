@@ -180,6 +180,7 @@ void track_offer(track_t *t, const member_t *publisher, const msg_region_t *regi
     t->publisher_place = publisher->place;
     t->region = region ? *region : (msg_region_t){.epoch = 0};
     plan_publisher(&t->plan, t->plan.publisher, t->publisher_place);
+    plan_uplink(&t->plan, publisher->max_rate_bytes);
     track_touch(t);
 }
 

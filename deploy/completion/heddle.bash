@@ -5,7 +5,7 @@
 _heddle_options() { # _heddle_options COMMAND: its options
   case $1 in
     broker) echo '--listen --data --lease --keep --plan --keys --admin-key --insecure --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    worker) echo '--adapter --name --label --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --verify --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
+    worker) echo '--adapter --name --label --slots --export --export-keep --on-stage --on-activate --hook-timeout --data-device --max-rate --host-share --own-memory --no-relay --verify --join-timeout --insecure --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     publish) echo '--adapter --step --activation --deadline --wait --if-unchanged --request-id --writer --takeover --allow-step-back --meta --stay --max-rate --data-device --host-share --insecure --dry-run --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     status) echo '--check --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     adapters) echo '--broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;

@@ -67,6 +67,9 @@ typedef struct heddle_worker_opts {
      * the same one for all, as seen from each container.  Mode 0700, and this user's; else DENIED.  Not with
      * own_memory.  NULL: processes of one network namespace find each other. */
     const char *host_share;
+    /* 1: other workers fetch from this one only where no other process has the version; those of its host
+     * still use what it has in memory */
+    int no_relay;
 } heddle_worker_opts_t;
 
 /* Returns before the broker answers; the answer comes as an event (JOINED, REFUSED, LOST_BROKER).

@@ -388,6 +388,7 @@ class WorkerInfo:
     counters: Counters
     group: Group | None = None
     memory: SharedMemory | None = None
+    relay_why: str | None = None        # why other workers fetch from it last, or do not
 
 
 @dataclass(frozen=True)

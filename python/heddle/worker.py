@@ -66,6 +66,7 @@ class Worker(Handle):
     max_rate   bytes per second, served and fetched, each way by itself
     own_memory           every version is copied into memory of this process; else a version that another
                process of this host and user has is used there, read-only
+    no_relay             other workers fetch from this one only where no other process has the version
     verify_each          compares the digest of what is used there itself; else one process of the host does
                it for all
     host_share           directory, mode 0700, in which processes of this host find each other for that: the
@@ -88,7 +89,7 @@ class Worker(Handle):
                  accepts: Iterable[str] | None = None, max_rate: int | None = None,
                  join_timeout: float | None = None, data_device: str | None = None, insecure: bool = False,
                  broker_key: str | None = None, key: str | None = None, own_memory: bool = False,
-                 verify_each: bool = False, host_share: str | None = None) -> None:
+                 verify_each: bool = False, host_share: str | None = None, no_relay: bool = False) -> None:
         self._holds: set[Hold] = set()
         self._layouts: dict[str, Layout] = {}           # of the version last looked at, by adapter
         super().__init__()
@@ -115,7 +116,7 @@ class Worker(Handle):
                                         expected=" ".join(FEATURES), found=repr(feature))
             self._endpoint = broker or os.environ.get("HEDDLE_BROKER") or "tcp://127.0.0.1:7700"
             self._open(broker, name, labels, slots, apply, max_rate, join_timeout, data_device, insecure,
-                       broker_key, key, (group, rank, ranks), (own_memory, verify_each, host_share))
+                       broker_key, key, (group, rank, ranks), (own_memory, verify_each, host_share, no_relay))
         except BaseException:
             self._failed()
             raise
@@ -139,9 +140,10 @@ class Worker(Handle):
     def _open(self, broker: str | None, name: str | None, labels: Mapping[str, str] | None, slots: int,
               apply: str, max_rate: int | None, join_timeout: float | None, data_device: str | None,
               insecure: bool, broker_key: str | None, key: str | None,
-              place_in_group: tuple[str | None, int, int], sharing: tuple[bool, bool, str | None]) -> None:
+              place_in_group: tuple[str | None, int, int],
+              sharing: tuple[bool, bool, str | None, bool]) -> None:
         group, rank, ranks = place_in_group
-        own_memory, verify_each, host_share = sharing
+        own_memory, verify_each, host_share, no_relay = sharing
         texts = {"broker": broker, "name": name, "data_device": data_device, "broker_key": broker_key,
                  "key": key, "group": group, "host_share": host_share}
         kept = {what: _native.c_text(value) for what, value in texts.items()}
@@ -155,7 +157,8 @@ class Worker(Handle):
                                                                        _native.NUMBER_MAX),
             "rank": 0 if group is None else _native.count(rank, "rank"),
             "ranks": 0 if group is None else _native.count(ranks, "ranks", 1),
-            "own_memory": bool(own_memory), "verify_each": bool(verify_each), "insecure": bool(insecure),
+            "own_memory": bool(own_memory), "verify_each": bool(verify_each), "no_relay": bool(no_relay),
+            "insecure": bool(insecure),
             "omits_staging": True, "quiet": True,       # it logs itself
             "join_timeout_ms": 0 if join_ms == _native.LONGEST_MS else join_ms})
         place = ffi.new("heddle_worker_t **")

@@ -111,7 +111,8 @@ WORKER = {"name": "name", "token": "int", "state": "worker_state", "current": "b
           "joined_at": "at", "heartbeat_age_ms": "ms",
           "transport": TRANSPORT,
           "slots": {"total": "int", "free": "int?", "held": "int?"},
-          "memory": {"own_bytes": "int?", "held_bytes": "int?"}, "adapters": ["name", SUBSCRIPTION],
+          "memory": {"own_bytes": "int?", "held_bytes": "int?"}, "relay_why": "text?",
+          "adapters": ["name", SUBSCRIPTION],
           "counters": {name: "int" for name in ("bytes_in", "bytes_out", "chunks_bad", "retries", "fenced")}}
 KEY = {"name": "name", "public_key": "public_key", "roles": "texts", "added_at": "at", "revoked_at": "at?",
        "session_count": "int"}

@@ -36,6 +36,7 @@ typedef struct {
     uint32_t hosts;        /* of the workers, in turns; 0: each is by itself */
     const char *publisher; /* the host of the publisher; NULL: it is by itself */
     uint32_t slow;         /* the number of a worker with a tenth of the rate, from 1; 0: none */
+    uint64_t max_rate;     /* of the publisher, by its own choice; 0: no limit */
 } wave_t;
 typedef struct {
     double staged, active;  /* from the call of publish to the last worker, in M/B */
@@ -72,7 +73,8 @@ static void add_worker(uint32_t number, const wave_t *wave)
 static void begin(wave_t wave)
 {
     w = world_new((world_opts_t){.seed = wave.seed, .keep = 1, .shape = wave.shape});
-    trainer = world_trainer(w, "ann", (trainer_conf_t){.link = LINK, .host = wave.publisher});
+    trainer = world_trainer(
+        w, "ann", (trainer_conf_t){.link = LINK, .host = wave.publisher, .max_rate_bytes = wave.max_rate});
     memset(workers, 0, sizeof workers);
     memset(into_killed, 0, sizeof into_killed);
     host_count = wave.hosts;
@@ -177,6 +179,14 @@ Test(fanout, what_is_no_longer_than_a_hop_goes_to_each_from_the_publisher)
     begin((wave_t){.workers = 4, .tensors = 4, .seed = 17});
     figures_t f = end("short");
     cr_assert_float_eq(f.egress, 4, 0.001);
+}
+
+/* Its bytes take longer than a hop. */
+Test(fanout, what_is_short_goes_along_the_chain_behind_a_limited_publisher)
+{
+    begin((wave_t){.workers = 4, .tensors = 4, .seed = 18, .max_rate = 4000000});
+    figures_t f = end("short, of a limited publisher");
+    cr_assert_float_eq(f.egress, 1, 0.001);
 }
 
 Test(fanout, the_same_seed_gives_the_same_time)
@@ -455,6 +465,20 @@ static bool all_hold_but(uint64_t version, const actor_t *one)
     for (uint32_t i = 0; workers[i]; i++)
         if (workers[i] != one && !worker_holds(workers[i], version)) return false;
     return true;
+}
+
+/* It would be the first of the chain, by its name. */
+Test(fanout, one_that_is_no_relay_sends_nothing)
+{
+    wave_t wave = {.workers = 4, .tensors = 128, .seed = 23, .shape = PLAN_CHAIN};
+    begin(wave);
+    UNTIL(w, 10 * SECOND, world_all_active(w, 1));
+    actor_t *leaf = world_worker(w, "a-leaf", (worker_conf_t){.link = LINK, .no_relay = true});
+    UNTIL(w, 10 * SECOND, world_all_active(w, 1) && worker_is_ready(leaf));
+    publish_next(wave);
+    UNTIL(w, 10 * SECOND, world_all_active(w, 2));
+    cr_assert_eq(actor_counters(leaf).bytes_out, 0);
+    cr_assert((double)actor_counters(trainer).bytes_out <= 2.01 * bytes);
 }
 
 /* Where it is not known to be slow it is in the middle of the chain, and is left; then it is at the end. */

@@ -67,8 +67,9 @@ typedef struct {
     const char *adapter;
     const char *group;
     uint32_t rank, ranks;
-    mem_link_t link;   /* of its bytes; frames of the control plane take none of it */
-    const char *host;  /* it shares memory with the other actors of this host; NULL: with none */
+    mem_link_t link;  /* of its bytes; frames of the control plane take none of it */
+    const char *host; /* it shares memory with the other actors of this host; NULL: with none */
+    bool no_relay;
     uint64_t piece_us; /* a piece of memory takes so long; 0: no time */
 } worker_conf_t;
 typedef struct {

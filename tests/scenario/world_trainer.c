@@ -60,6 +60,7 @@ void trainer_boot(actor_t *a)
                         .clock = &w->clock};
     publisher_node_opts_t opts = {.adapter = a->trainer.adapter ? a->trainer.adapter : ADAPTER,
                                   .writer = a->name,
+                                  .max_rate_bytes = a->trainer.max_rate_bytes,
                                   .host = a->trainer.host ? a->trainer.host : "host",
                                   .is_sharing = a->trainer.host != NULL,
                                   .host_share = world_directory(w, a->trainer.host),

@@ -39,6 +39,7 @@ void worker_boot(actor_t *a)
                           .adapter_count = 1,
                           .slots = a->conf.slots,
                           .max_rate_bytes = a->conf.max_rate_bytes,
+                          .no_relay = a->conf.no_relay,
                           .group = a->conf.group,
                           .rank = a->conf.rank,
                           .ranks = a->conf.ranks,

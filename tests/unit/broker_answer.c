@@ -140,7 +140,8 @@ static void join(uint64_t peer, const char *name, const char *zone)
                         .address_count = 1,
                         .address = {"addr", 4},
                         .export_dir = "/srv/w",
-                        .host_share = "/run/share"}};
+                        .host_share = "/run/share",
+                        .no_relay = peer == 1}};
     say(peer, &m);
     cr_assert_neq(tokens[peer], 0);
 }
@@ -550,6 +551,7 @@ static const field_row_t FIELDS[] = {
     {"workers", "workers[].transport.addresses[]", "s"},
     {"workers", "workers[].transport.memory", "s"},
     {"workers", "workers[].transport.memory_why", "sN"},
+    {"workers", "workers[].relay_why", "sN"},
     {"workers", "workers[].transport.host_share", "sN"},
     {"workers", "workers[].slots", "o"},
     {"workers", "workers[].slots.total", "i"},
@@ -979,6 +981,8 @@ Test(answer, workers_by_name_and_what_they_serve)
            "{\"backend\":\"ucx\",\"ucx\":\"1.13.1\",\"devices\":[\"lo\"],"
            "\"addresses\":[\"127.0.0.1\"],\"memory\":\"own\",\"memory_why\":\"no socket\","
            "\"host_share\":\"/run/share\"}");
+    expect(b, "workers[0].relay_why", "\"it was started so\"");
+    expect(b, "workers[1].relay_why", "null");
     expect(b, "workers[0].slots", "{\"total\":6,\"free\":3,\"held\":1}");
     expect(b, "workers[0].counters.bytes_in", "9007199254740991");
     expect(b, "workers[0].current", "false"); /* of critic nothing is active */

@@ -311,3 +311,71 @@ Test(chain, blame_of_one_that_has_nothing_to_do_with_it_is_ignored)
     blames(W2, 0, 12345);
     cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD) + rig_event_count(EVENT_SOURCE_SLOW), 0);
 }
+
+/* ---- those that others do not fetch from ---- */
+
+static const char *relay_why(const char *worker)
+{
+    static char why[160];
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_drop_letters();
+    rig_query(ADMIN, (msg_query_t){.op = "workers", .worker = "", .name = worker});
+    json_t *body = NULL;
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &body, NULL), HEDDLE_OK);
+    const json_t *row = json_array_get(json_object_get(body, "workers"), 0);
+    const char *text = json_string_value(json_object_get(row, "relay_why"));
+    snprintf(why, sizeof why, "%s", text ? text : "");
+    json_decref(body);
+    return why;
+}
+
+Test(chain, a_worker_that_is_no_relay_is_named_to_none)
+{
+    R.no_relay[W1] = true;
+    publish_to(3, (rig_publish_t){0});
+    assert_announced(W2, "trainer");
+    assert_announced(W3, "w2 trainer");
+    assert_announced(W1, "w3 w2 trainer");
+    cr_assert_str_eq(relay_why("w1"), "it was started so");
+    cr_assert_str_eq(relay_why("w2"), "");
+}
+
+/* What the worker was named last, or `but` the last one, never answered it. */
+static void reaches_none(uint64_t peer, uint32_t but)
+{
+    uint64_t lost[3] = {R.tokens[W4], R.tokens[W3], R.tokens[W2]};
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
+                                          .adapter = "policy",
+                                          .version = 1,
+                                          .lost = lost,
+                                          .lost_count = 3,
+                                          .unmet = lost,
+                                          .unmet_count = 3 - but};
+    rig_drop_letters();
+    rig_frame(peer, &m);
+}
+
+Test(chain, one_that_reaches_no_other_is_served_by_the_publisher)
+{
+    const uint64_t w5 = W4 + 1;
+    publish_to(4, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
+    rig_worker(w5, "w5");
+    assert_announced(w5, "w4 w3 w2");
+    reaches_none(w5, 1);
+    assert_told(w5, "w1");
+    cr_assert_str_eq(relay_why("w5"), "");
+    reaches_none(w5, 0);
+    assert_told(w5, "trainer");
+    cr_assert_neq(strstr(relay_why("w5"), "reaches no other worker"), NULL);
+    for (uint64_t peer = W1; peer <= w5; peer++) rig_staged(peer, 1, 1);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 2, .activation = HEDDLE_ACTIVATION_MANUAL});
+    assert_announced(w5, "trainer");
+    for (uint64_t peer = W1; peer <= w5; peer++) rig_staged(peer, 2, 2);
+    rig_pass(CUT_OFF_MS);
+    cr_assert_str_eq(relay_why("w5"), "");
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 3, .activation = HEDDLE_ACTIVATION_MANUAL});
+    assert_announced(w5, "w4 w3 w2");
+}

@@ -691,6 +691,23 @@ Test(plan_chain, a_process_that_is_no_member_gets_the_tail_and_the_publisher)
     cr_assert(sources[0] == 16 && sources[1] == 15 && sources[2] == PUBLISHER);
 }
 
+Test(plan, the_rate_of_the_publisher_counts_for_the_choice)
+{
+    enum { BYTES = 300000 };
+    plan_init(&P, 2, PLAN_AUTO, BYTES);
+    cr_assert_eq(P.shape, PLAN_STAR, "sent before one hop is over");
+    plan_uplink(&P, 10 * 1000 * 1000);
+    cr_assert_eq(P.shape, PLAN_CHAIN, "that takes 30 ms");
+    plan_uplink(&P, 0);
+    cr_assert_eq(P.shape, PLAN_STAR);
+    plan_begin(&P);
+    plan_uplink(&P, 10 * 1000 * 1000);
+    cr_assert_eq(P.shape, PLAN_STAR, "a rollout that has begun keeps its plan");
+    plan_init(&P, 2, PLAN_STAR, BYTES);
+    plan_uplink(&P, 10 * 1000 * 1000);
+    cr_assert_eq(P.shape, PLAN_STAR, "by choice");
+}
+
 /* ---- any memberships ---- */
 
 enum { MOST = 40 };

@@ -37,7 +37,7 @@ static struct rig {
     arena_t texts;
     uint64_t tokens[PEERS]; /* as WELCOME said */
     /* quiet: sends no heartbeats while time passes */
-    bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS];
+    bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS], no_relay[PEERS];
     uint64_t places[PEERS];     /* of its host, as in JOIN and OPEN; 0: none */
     uint64_t max_rates[PEERS];  /* of workers; 0: none */
     uint64_t epochs[PEERS];     /* of the region that it has versions in; 0: in none */
@@ -319,7 +319,8 @@ static void rig_join_with(uint64_t peer, const char *name, msg_subscription_t *s
                           .address = bytes_of("addr", 4),
                           .export_dir = "",
                           .max_rate_bytes = R.max_rates[peer],
-                          .place = R.places[peer]};
+                          .place = R.places[peer],
+                          .no_relay = R.no_relay[peer]};
     rig_frame(peer, &m);
 }
 
@@ -341,6 +342,7 @@ UNUSED static void rig_open(uint64_t peer, const char *adapter, const char *writ
                           .place = R.places[peer],
                           .offered = &offered,
                           .offered_count = serving && R.epochs[peer],
+                          .max_rate_bytes = R.max_rates[peer],
                           .adapter = adapter,
                           .writer = writer,
                           .serving = serving,

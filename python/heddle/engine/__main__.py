@@ -153,6 +153,8 @@ def parser() -> argparse.ArgumentParser:
                              "in a network namespace")
     worker.add_argument("--own-memory", action="store_true",
                         help="copy every version, also one that another process of this host has in memory")
+    worker.add_argument("--no-relay", action="store_true",
+                        help="other workers fetch from this one only where no other process has the version")
     worker.add_argument("--verify", choices=("host", "each"), default="host",
                         help="what is not copied: digested by one process of this host for all, or by this "
                              "worker itself [host]")
@@ -265,6 +267,7 @@ class Program:
                           labels=dict(o.label) or None, slots=o.slots or 0,
                           max_rate=o.max_rate, join_timeout=o.join_timeout, data_device=o.data_device,
                           own_memory=o.own_memory, verify_each=o.verify == "each", host_share=o.host_share,
+                          no_relay=o.no_relay,
                           insecure=o.insecure, broker_key=o.broker_key, key=o.key)
         began, warnings = time.monotonic(), self.relay.warnings
         is_told = False
