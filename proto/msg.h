@@ -259,8 +259,9 @@ typedef struct {
      * that */
     key16_t life;
     msg_region_t region;
-    bool apart;   /* of the receiver's host, but of another place */
-    bool partial; /* it still fetches the version itself */
+    bool apart;    /* of the receiver's host, but of another place */
+    bool partial;  /* it still fetches the version itself */
+    uint64_t half; /* of the chunks, that it is a source for: 1, 2; 0: for all */
 } msg_source_t;
 typedef struct {
     uint64_t token, version, deadline_ms; /* deadline_ms: left of the rollout's; 0: a late joiner, no

@@ -139,6 +139,7 @@ static const field_t SOURCE_FIELDS[] = {
     REGION(msg_source_t),
     BOOL(msg_source_t, apart),
     BOOL(msg_source_t, partial),
+    U64(msg_source_t, half, 2, OPTIONAL),
 };
 TABLE(SOURCE, "source", msg_source_t, SOURCE_FIELDS);
 

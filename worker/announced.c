@@ -21,7 +21,8 @@ static void add_sources(announced_t *w, const msg_source_t *sources, uint32_t co
         if (from->token == 0 || from->address.bytes == 0 || from->address.bytes > LIMIT_ADDRESS_BYTES)
             continue;
         uint32_t i = 0;
-        while (i < w->source_count && !is_same(&w->sources[i], from)) i++;
+        while (i < w->source_count && !(is_same(&w->sources[i], from) && w->sources[i].half == from->half))
+            i++;
         if (i < w->source_count) continue;
         announced_source_t *to = &w->sources[w->source_count++];
         *to = (announced_source_t){.token = from->token,
@@ -30,7 +31,9 @@ static void add_sources(announced_t *w, const msg_source_t *sources, uint32_t co
                                    .life = from->life,
                                    .region = from->region,
                                    .is_apart = from->apart,
-                                   .is_partial = from->partial};
+                                   .is_partial = from->partial,
+                                   .half = from->half};
+        w->is_in_halves |= from->half != 0;
         memcpy(to->address, from->address.data, from->address.bytes);
         error_text(to->name, sizeof to->name, from->name);
     }
@@ -88,4 +91,14 @@ const announced_source_t *announced_source(const announced_t *w, uint64_t token)
     for (uint32_t i = 0; i < w->source_count; i++)
         if (w->sources[i].token == token) return &w->sources[i];
     return NULL;
+}
+
+uint32_t announced_tokens(const announced_t *w, uint64_t half, uint64_t ret_tokens[LIMIT_SOURCES])
+{
+    uint32_t count = 0;
+    uint64_t wanted = half || !w->source_count ? half : w->sources[0].half;
+    for (uint32_t i = 0; i < w->source_count; i++)
+        if (!wanted || !w->sources[i].half || w->sources[i].half == wanted)
+            ret_tokens[count++] = w->sources[i].token;
+    return count;
 }

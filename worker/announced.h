@@ -28,6 +28,7 @@ typedef struct {
     msg_region_t region;
     bool is_apart;   /* of this host, but out of reach for holding */
     bool is_partial; /* it still fetched the version itself when the broker listed it */
+    uint64_t half;   /* of the chunks: 1, 2; 0: for all */
 } announced_source_t;
 
 /* How many bytes one source served, and how many read requests were taken back from it. */
@@ -52,6 +53,7 @@ typedef struct announced {
     int64_t step;
     announced_source_t sources[LIMIT_SOURCES]; /* in the order to be tried */
     uint32_t source_count;
+    bool is_in_halves; /* a list had sources for a half of the chunks: each half is fetched by itself */
     uint64_t connect_us, fetch_us; /* until the first bytes; from then to the last ones */
     uint64_t verify_us, sealed_us; /* spent in digests; when it was sealed */
     bool is_verified_for; /* another process of this host compared the bytes, for all that hold them */
@@ -75,6 +77,9 @@ void announced_sources(announced_t *w, const msg_source_t *sources, uint32_t cou
 /* NULL when the last list does not have it: an answer may come from a source that the broker has left out
  * since. */
 const announced_source_t *announced_source(const announced_t *w, uint64_t token);
+/* The sources of a half, in the order to be tried; half 0: of the manifest, which are those of the half that
+ * the first row is for.  Returns how many. */
+uint32_t announced_tokens(const announced_t *w, uint64_t half, uint64_t ret_tokens[LIMIT_SOURCES]);
 
 static inline uint64_t announced_bytes(const announced_part_t *part)
 {

@@ -73,9 +73,11 @@ static void settle_rows(announced_t *w)
 /* The pieces of the manifest lie behind the payload; those of the payload are its chunks. */
 static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_ask)
 {
-    download_t *p = self;
+    const download_run_t *run = self;
+    download_t *p = run->of;
     const announced_source_t *source = announced_source(p->what, token);
     if (!source) return HEDDLE_ERR_GONE;
+    piece += run->first;
     bool is_manifest = p->state == DOWNLOAD_MANIFEST;
     sink_t sink = sink_of(p->slot->region, is_manifest ? NULL : p->leaves);
     tr_read_t read = {.key = p->part->key, .sink = &sink, .cookie = p->cookie | piece};
@@ -94,44 +96,46 @@ static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_a
 
 static void drop_ask(void *self, uint64_t ask)
 {
-    download_t *p = self;
+    download_t *p = ((download_run_t *)self)->of;
     p->io->tr->drop_ask(p->io->t, ask);
     note_open_receives(p);
 }
 
 static void drop_source(void *self, uint64_t token)
 {
-    download_t *p = self;
+    download_t *p = ((download_run_t *)self)->of;
     p->bulk->retries++;
     p->io->tr->drop_peer(p->io->t, token);
 }
 
 static void asks_moved(void *self, uint64_t token, moved_t why)
 {
-    served_row(((download_t *)self)->what, token)->moved[why]++;
+    served_row(((download_run_t *)self)->of->what, token)->moved[why]++;
 }
 
 /* A drop of a read request beside an open receive costs too much (note_open_receives). */
 static bool is_partial(void *self, uint64_t token)
 {
-    const download_t *p = self;
+    const download_t *p = ((download_run_t *)self)->of;
     const announced_source_t *source = announced_source(p->what, token);
     bool may_lend = !p->bulk->is_limited && !p->overwritten && is_quiet(p);
     return may_lend && source && source->is_partial;
 }
 
-static void need_sources(void *self) { ((download_t *)self)->needs_sources = true; }
+static void need_sources(void *self) { ((download_run_t *)self)->of->needs_sources = true; }
 
 /* The manifest is verified by download_work: its digest takes long enough to delay a heartbeat. */
 static void fetch_ended(void *self, bool is_good, uint64_t now_us)
 {
-    download_t *p = self;
+    download_run_t *run = self;
+    download_t *p = run->of;
+    run->is_good = is_good;
     if (!is_good) {
         fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
                       "the bytes came wrong from every source that was tried");
     } else if (p->state == DOWNLOAD_MANIFEST) {
         p->state = DOWNLOAD_VERIFYING;
-    } else {
+    } else if (p->runs[0].is_good && p->runs[p->run_count - 1].is_good) {
         /* From the first bytes on: connecting has a time of its own. */
         p->what->fetch_us = now_us - p->started_us - p->what->connect_us;
         p->state = DOWNLOAD_CLOSING;
@@ -148,35 +152,69 @@ static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
 
-void download_new_sources(download_t *p, uint64_t now_us)
+static void give_sources(download_t *p, download_run_t *run, uint64_t now_us)
 {
-    if (p->state > DOWNLOAD_CHUNKS) return;
     uint64_t tokens[LIMIT_SOURCES];
-    int count = 0;
-    for (uint32_t i = 0; i < p->what->source_count; i++) tokens[count++] = p->what->sources[i].token;
-    if (p->fetch) fetch_sources(p->fetch, tokens, count, now_us);
+    uint32_t count = announced_tokens(p->what, run->half, tokens);
+    fetch_sources(run->fetch, tokens, (int)count, now_us);
 }
 
-/* The manifest comes first: it has the digest of each chunk, without which no chunk can be accepted. */
-static bool begin_fetch(download_t *p, download_state_t state, uint64_t now_us)
+void download_new_sources(download_t *p, uint64_t now_us)
 {
-    p->state = state;
-    fetch_destroy(&p->fetch);
-    fetch_plan_t plan = {.count = p->manifest.chunk_count,
-                         .piece_bytes = p->manifest.chunk_bytes,
-                         .bad = p->bad,
-                         .bad_count = p->bad_count};
-    if (state == DOWNLOAD_MANIFEST) {
-        uint64_t bytes = p->part->manifest_bytes;
-        plan.count = (uint32_t)((bytes + DOWNLOAD_PIECE_BYTES - 1) / DOWNLOAD_PIECE_BYTES);
-        plan.piece_bytes = DOWNLOAD_PIECE_BYTES;
-    }
-    if (fetch_new(&plan, &FETCH_OPS, p, &p->fetch)) {
+    for (uint32_t i = 0; i < p->run_count && p->state <= DOWNLOAD_CHUNKS; i++)
+        give_sources(p, &p->runs[i], now_us);
+}
+
+static void end_runs(download_t *p)
+{
+    for (uint32_t i = 0; i < p->run_count; i++) fetch_destroy(&p->runs[i].fetch);
+    p->run_count = 0;
+}
+
+static bool new_run(download_t *p, uint64_t half, uint32_t first, fetch_plan_t plan)
+{
+    download_run_t *run = &p->runs[p->run_count];
+    *run = (download_run_t){.of = p, .half = half, .first = first};
+    plan.bad = p->bad;
+    plan.bad_count = p->bad_count;
+    if (fetch_new(&plan, &FETCH_OPS, run, &run->fetch)) {
+        end_runs(p);
         fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory for a fetch");
         return false;
     }
+    p->run_count++;
+    return true;
+}
+
+/* The manifest comes first: it has the digest of each chunk, without which no chunk can be accepted. */
+static bool fetch_manifest(download_t *p, uint64_t now_us)
+{
+    uint64_t bytes = p->part->manifest_bytes;
+    fetch_plan_t plan = {.count = (uint32_t)((bytes + DOWNLOAD_PIECE_BYTES - 1) / DOWNLOAD_PIECE_BYTES),
+                         .piece_bytes = DOWNLOAD_PIECE_BYTES};
+    p->state = DOWNLOAD_MANIFEST;
+    end_runs(p);
+    if (!new_run(p, 0, 0, plan)) return false;
     download_new_sources(p, now_us);
     return true;
+}
+
+/* In halves where their sources differ: these are to carry half of the bytes each, and at the same time. */
+static void fetch_chunks(download_t *p, uint64_t now_us)
+{
+    uint32_t count = p->manifest.chunk_count, first_count = (count + 1) / 2;
+    fetch_plan_t plan = {.count = count, .piece_bytes = p->manifest.chunk_bytes};
+    p->state = DOWNLOAD_CHUNKS;
+    end_runs(p);
+    if (p->what->is_in_halves && count > 1) {
+        plan.count = first_count;
+        if (!new_run(p, 1, 0, plan)) return;
+        plan.count = count - first_count;
+        if (!new_run(p, 2, first_count, plan)) return;
+    } else if (!new_run(p, 0, 0, plan)) {
+        return;
+    }
+    download_new_sources(p, now_us);
 }
 
 /* --- begin ------------------------------------------------------------------------------------ */
@@ -197,7 +235,7 @@ int download_new(const download_opts_t *opts, uint64_t now_us, download_t **ret_
     what->connect_us = what->fetch_us = what->verify_us = what->sealed_us = 0;
     what->served_count = 0;
     unreached_begin(p->unreached, p->io, what);
-    if (!begin_fetch(p, DOWNLOAD_MANIFEST, now_us)) {
+    if (!fetch_manifest(p, now_us)) {
         download_destroy(&p);
         return HEDDLE_ERR_NO_MEMORY;
     }
@@ -211,9 +249,9 @@ void download_destroy(download_t **download)
     download_t *p = download ? *download : NULL;
     if (!p) return;
     *download = NULL;
-    /* The fetch goes first: its open read requests name this memory. */
-    if (p->fetch) fetch_cancel(p->fetch);
-    fetch_destroy(&p->fetch);
+    /* The fetches go first: their open read requests name this memory. */
+    for (uint32_t i = 0; i < p->run_count; i++) fetch_cancel(p->runs[i].fetch);
+    end_runs(p);
     manifest_fini(&p->manifest);
     digest_queue_destroy(&p->digests);
     free(p->leaves);
@@ -232,6 +270,12 @@ static digest_job_t chunk_job(const download_t *p, uint32_t chunk, bool has_leav
     return job;
 }
 
+static download_run_t *run_of(download_t *p, uint32_t piece)
+{
+    download_run_t *last = &p->runs[p->run_count - 1];
+    return piece >= last->first ? last : &p->runs[0];
+}
+
 /* A source that never answered is reported to the broker as unmet: the network between the two may be
  * broken, and not the source. */
 static bool has_met(const download_t *p, uint64_t token)
@@ -245,8 +289,9 @@ static bool has_met(const download_t *p, uint64_t token)
  * request is open any more. */
 void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
 {
-    if (p->state > DOWNLOAD_CHUNKS || !p->fetch) return;
+    if (p->state > DOWNLOAD_CHUNKS || !p->run_count) return;
     uint32_t piece = cookie_piece(event->cookie);
+    download_run_t *run = run_of(p, piece);
     unreached_t *u = p->unreached;
     /* GONE is no answer of the source: it reports that the connection was lost. */
     bool is_life = event->kind == TR_ARRIVED || event->kind == TR_BEAT;
@@ -258,12 +303,12 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
     switch (event->kind) {
     case TR_ARRIVED:
         /* Bytes of a read request that was given up count as nothing. */
-        if (!fetch_land(p->fetch, piece, event->ask, now_us)) break;
+        if (!fetch_land(run->fetch, piece - run->first, event->ask, now_us)) break;
         /* The time to the first bytes counts as connecting. */
         if (p->last_token == 0) p->what->connect_us = now_us - p->started_us;
         p->last_token = event->token;
         if (p->state == DOWNLOAD_MANIFEST) {
-            fetch_good(p->fetch, piece, now_us);
+            fetch_good(run->fetch, piece, now_us);
         } else { /* there is room for every chunk once */
             digest_job_t job = chunk_job(p, piece, event->is_digested && !p->overwritten);
             (void)digest_queue_submit(p->digests, &job);
@@ -274,12 +319,14 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         if (is_no && event->err != HEDDLE_ERR_AGAIN && announced_source(p->what, event->token))
             u->refused = event->err;
         note_open_receives(p);
-        fetch_refused(p->fetch, piece, event->ask, event->err, now_us);
+        fetch_refused(run->fetch, piece - run->first, event->ask, event->err, now_us);
         break;
-    case TR_BEAT: fetch_beat(p->fetch, event->token, now_us); break;
+    case TR_BEAT:
+        for (uint32_t i = 0; i < p->run_count; i++) fetch_beat(p->runs[i].fetch, event->token, now_us);
+        break;
     case TR_PEER_GONE:
         if (announced_source(p->what, event->token)) p->bulk->retries++;
-        fetch_gone(p->fetch, event->token, now_us);
+        for (uint32_t i = 0; i < p->run_count; i++) fetch_gone(p->runs[i].fetch, event->token, now_us);
         break;
     }
 }
@@ -314,10 +361,10 @@ static void check_manifest(download_t *p, uint64_t now_us)
         /* A manifest has one digest for all of its pieces, so the piece that was wrong cannot be found. Every
          * source that sent any of them is left out of the next try. */
         for (uint32_t i = 0; i < p->what->source_count && p->bad_count < DOWNLOAD_BAD_MAX; i++)
-            if (fetch_from(p->fetch, p->what->sources[i].token))
+            if (fetch_from(p->runs[0].fetch, p->what->sources[i].token))
                 p->bad[p->bad_count++] = p->what->sources[i].token;
         p->bulk->chunks_bad++;
-        if (++p->manifest_tries < DOWNLOAD_BAD_LIMIT) begin_fetch(p, DOWNLOAD_MANIFEST, now_us);
+        if (++p->manifest_tries < DOWNLOAD_BAD_LIMIT) fetch_manifest(p, now_us);
         else
             fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
                           "the manifest differs from what was announced, from every source that was tried");
@@ -338,7 +385,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
     uint8_t *base = p->slot->region->base;
     memset(base + a->payload_bytes, 0, offset - a->payload_bytes);
     p->io->tr->extend(p->io->t, a->key, offset, a->manifest_bytes);
-    begin_fetch(p, DOWNLOAD_CHUNKS, now_us);
+    fetch_chunks(p, now_us);
 }
 
 /* A receive of a dropped read request may have written over a chunk after it was digested (rendezvous
@@ -377,7 +424,7 @@ static void look_for_blame(download_t *p)
 {
     uint64_t tokens[LIMIT_SERVED];
     uint32_t count = 0;
-    for (blame_t blame = BLAME_BAD; p->fetch && blame <= BLAME_SLOW; blame++)
+    for (blame_t blame = BLAME_BAD; blame <= BLAME_SLOW; blame++)
         count += download_blamed(p, blame, tokens, LIMIT_SERVED);
     if (count > p->blamed_count) p->needs_sources = true;
     p->blamed_count = count;
@@ -402,11 +449,13 @@ bool download_work(download_t *p, uint64_t now_us)
         if (p->state != DOWNLOAD_CHUNKS || !digest_queue_completed(p->digests, &job)) break;
         bool good = verify_fetched_chunk(&p->manifest, &job) && !FAILPOINT("worker.chunk");
         p->what->verify_us += clock_now(p->io->clock) - before_us;
+        const download_run_t *run = run_of(p, (uint32_t)job.cookie);
+        uint32_t piece = (uint32_t)job.cookie - run->first;
         if (good) {
-            note_good(p, fetch_good(p->fetch, (uint32_t)job.cookie, now_us), &job);
+            note_good(p, fetch_good(run->fetch, piece, now_us), &job);
         } else {
             p->bulk->chunks_bad++;
-            fetch_bad(p->fetch, (uint32_t)job.cookie, now_us);
+            fetch_bad(run->fetch, piece, now_us);
         }
     }
     look_for_blame(p);
@@ -418,11 +467,15 @@ bool download_work(download_t *p, uint64_t now_us)
 /* The end of an open receive is not reported, so it is polled for. */
 uint64_t download_tick(download_t *p, uint64_t now_us)
 {
-    bool is_fetching = p->state == DOWNLOAD_MANIFEST || p->state == DOWNLOAD_CHUNKS;
-    if (is_fetching && now_us >= fetch_deadline(p->fetch)) fetch_tick(p->fetch, now_us);
+    uint64_t due_us = CLOCK_NEVER;
+    for (uint32_t i = 0; i < p->run_count && p->state <= DOWNLOAD_CHUNKS; i++)
+        if (now_us >= fetch_deadline(p->runs[i].fetch)) fetch_tick(p->runs[i].fetch, now_us);
     switch (p->state) {
     case DOWNLOAD_MANIFEST:
-    case DOWNLOAD_CHUNKS: return fetch_deadline(p->fetch);
+    case DOWNLOAD_CHUNKS:
+        for (uint32_t i = 0; i < p->run_count; i++)
+            due_us = clock_earlier(due_us, fetch_deadline(p->runs[i].fetch));
+        return due_us;
     case DOWNLOAD_VERIFYING:
     case DOWNLOAD_CLOSING: return now_us + QUIET_POLL_US;
     case DOWNLOAD_DONE:
@@ -433,17 +486,45 @@ uint64_t download_tick(download_t *p, uint64_t now_us)
 
 bool download_has_failed(const download_t *p, uint64_t token)
 {
-    return has_met(p, token) && !(p->fetch && fetch_is_late(p->fetch, token));
+    bool is_late = false;
+    for (uint32_t i = 0; i < p->run_count; i++) is_late |= fetch_is_late(p->runs[i].fetch, token);
+    return has_met(p, token) && !is_late;
 }
 
-/* The fetch says it again after a while, so that the flag needs no other reset. */
+/* Adds those that are not there. */
+static uint32_t join_tokens(uint64_t *tokens, uint32_t count, uint32_t cap, const uint64_t *more,
+                            int more_count)
+{
+    for (int i = 0; i < more_count && count < cap; i++) {
+        uint32_t known = 0;
+        while (known < count && tokens[known] != more[i]) known++;
+        if (known == count) tokens[count++] = more[i];
+    }
+    return count;
+}
+
+/* A fetch says it again after a while, so that the flag needs no other reset.  What a fetch lost that has all
+ * its pieces concerns it no more. */
 uint32_t download_lost(download_t *p, uint64_t *ret_lost, uint32_t cap)
 {
+    uint64_t tokens[LIMIT_SOURCES * 2];
+    uint32_t count = 0;
     p->needs_sources = false;
-    return p->fetch ? (uint32_t)fetch_lost(p->fetch, ret_lost, (int)cap) : 0;
+    for (uint32_t i = 0; i < p->run_count; i++) {
+        if (p->runs[i].is_good) continue;
+        int lost = fetch_lost(p->runs[i].fetch, tokens, LIMIT_SOURCES * 2);
+        count = join_tokens(ret_lost, count, cap, tokens, lost);
+    }
+    return count;
 }
 
 uint32_t download_blamed(const download_t *p, blame_t blame, uint64_t *ret_tokens, uint32_t cap)
 {
-    return p->fetch ? (uint32_t)fetch_blamed(p->fetch, blame, ret_tokens, (int)cap) : 0;
+    uint64_t tokens[LIMIT_SERVED];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < p->run_count; i++) {
+        int blamed = fetch_blamed(p->runs[i].fetch, blame, tokens, LIMIT_SERVED);
+        count = join_tokens(ret_tokens, count, cap, tokens, blamed);
+    }
+    return count;
 }

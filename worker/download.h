@@ -4,15 +4,16 @@
  *   MANIFEST  its pieces are fetched
  *   VERIFYING it is whole: it is copied to memory of its own, and its BLAKE2b-256 is compared before anything
  *             of it is decoded; with another digest it is fetched again
- *   CHUNKS    they are fetched.  What arrives goes through the digest queue (worker/digest_queue.h), also
- *             where its leaves were made as it was copied; a few completions a call of download_work are
- *             compared with the manifest: good chunks are served on at once (but see `overwritten`), bad ones
- *             come again from another source
+ *   CHUNKS    they are fetched: by one fetch, or, where each half of them has sources of its own, by one for
+ *             each half, with a window of its own. What arrives goes through the digest queue
+ *             (worker/digest_queue.h), also where its leaves were made as it was copied; a few completions a
+ *             call of download_work are compared with the manifest: good chunks are served on at once (but
+ *             see `overwritten`), bad ones come again from another source
  *   CLOSING   all chunks are good: h1 over all leaves is compared
  *   DONE      the bytes are the announced ones; the slot can be sealed with `manifest`
  *   FAILED    `error` has the reason; the slot stays RESERVED
  *
- * The state of each piece (requested from which source, landed, good) is in its fetch alone
+ * The state of each piece (requested from which source, landed, good) is in its fetch (`runs`) alone
  * (worker/fetch.h).  The cookie of an event says which piece its read request was for.
  *
  * Loop thread only; an intake (worker/intake.h) owns it and reads its fields; only this file's functions
@@ -58,6 +59,15 @@ typedef enum {
     DOWNLOAD_FAILED
 } download_state_t;
 
+/* One of its fetches: of the manifest, of all chunks, or of a half of them. */
+typedef struct {
+    struct download *of;
+    fetch_t *fetch;
+    uint32_t first; /* piece 0 of the fetch */
+    uint64_t half;  /* of the chunks: 1, 2; 0: of all, or of the manifest */
+    bool is_good;   /* it has ended: all its pieces are */
+} download_run_t;
+
 typedef struct download {
     bulk_t *bulk;
     const node_io_t *io; /* the bulk plane's */
@@ -68,7 +78,8 @@ typedef struct download {
     heddle_error_t error;         /* FAILED */
     const announced_part_t *part; /* of `what` */
     uint64_t cookie;              /* of its asks, but for the piece */
-    fetch_t *fetch;               /* of the manifest, then of the chunks; NULL: FAILED, no memory */
+    download_run_t runs[2];       /* under way; ascending by `first` */
+    uint32_t run_count;           /* 0: FAILED, no memory */
     manifest_t manifest;
     uint64_t *leaves;        /* of the payload */
     digest_queue_t *digests; /* of chunks that landed, by chunk */

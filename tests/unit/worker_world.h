@@ -394,8 +394,8 @@ static void commit_to(worker_t *w, const test_content_t *a, uint64_t version, ui
 }
 
 /* Announces, fetches, commits: the whole way. */
-static void bring_version(worker_t *w, origin_t *o, const test_content_t *a, uint64_t version,
-                          uint64_t decision)
+__attribute__((unused)) static void bring_version(worker_t *w, origin_t *o, const test_content_t *a,
+                                                  uint64_t version, uint64_t decision)
 {
     origin_serve(o, a, version);
     msg_source_t source = source_of(o);
@@ -406,7 +406,7 @@ static void bring_version(worker_t *w, origin_t *o, const test_content_t *a, uin
 }
 
 /* 0 when the slot's bytes are those of the content. */
-static bool serves(worker_t *w, const test_content_t *a, uint64_t version)
+__attribute__((unused)) static bool serves(worker_t *w, const test_content_t *a, uint64_t version)
 {
     slot_t *held = NULL;
     if (slots_acquire(worker_node_slots(w->node), 0, 0, &held)) return false;
