@@ -145,6 +145,8 @@ void copy_looked_for_sources(track_t *t, copy_row_t *c, instant_t now)
     bool has_source = row && row->fetch == PLAN_WAITING;
     for (uint32_t i = 0; row && i < row->source_count; i++)
         has_source |= !has_number(c->lost, c->lost_count, row->sources[i]);
+    for (uint32_t i = 0; row && i < row->other_count; i++)
+        has_source |= !has_number(c->lost, c->lost_count, row->others[i]);
     if (has_source) c->cut_off_us = 0;
     else if (!c->cut_off_us) c->cut_off_us = now.us;
 }
@@ -170,10 +172,11 @@ const char *copy_awaited(const track_t *t, const copy_row_t *c)
 const copy_row_t *copy_queued_source(const track_t *t, const copy_row_t *c)
 {
     const plan_row_t *row = plan_row(&t->plan, c->token);
-    for (size_t i = 0; row && row->source_count && i < t->copy_count; i++) {
+    for (size_t i = 0; row && i < t->copy_count; i++) {
         const copy_row_t *source = t->copies[i];
-        if (source->token != row->sources[0]) continue;
-        return copy_in_flight(source) && source->behind && !source->begun_us ? source : NULL;
+        bool is_first = row->source_count && source->token == row->sources[0];
+        is_first |= row->other_count && source->token == row->others[0];
+        if (is_first && copy_in_flight(source) && source->behind && !source->begun_us) return source;
     }
     return NULL;
 }

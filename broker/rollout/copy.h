@@ -133,8 +133,8 @@ void copy_free(copy_row_t *c);
 uint64_t copy_rate(const copy_row_t *c, const member_t *member, const member_sub_t *sub);
 /* The name of the worker that it waits for, or waited for. */
 const char *copy_awaited(const track_t *t, const copy_row_t *c);
-/* The copy of the worker that this one is to be fetched from first, if that fetches an older version first;
- * NULL: it does not. */
+/* The copy of a worker that this one is to be fetched from first, if that fetches an older version first;
+ * NULL: none does. */
 const copy_row_t *copy_queued_source(const track_t *t, const copy_row_t *c);
 
 /* ---- what happened to a copy ---- */

@@ -54,13 +54,19 @@ static uint32_t to_sources(const membership_t *members, const track_t *t, uint64
 }
 
 /* By the member's own plan.  Of a version that is lost there is nothing to be got from another one that waits
- * for it: without a source the worker goes on with the next version. */
+ * for it: without a source the worker goes on with the next version.  With a list for each half of the
+ * chunks, the one that the member serves others comes first: the manifest is fetched along it. */
 static uint32_t sources_of(const step_t *s, const track_t *t, const member_t *member,
-                           msg_source_t ret_sources[PLAN_SOURCES])
+                           msg_source_t ret_sources[2 * PLAN_SOURCES])
 {
     const plan_row_t *plan = plan_row(&t->plan, member->token);
     if (!plan || t->bytes == BYTES_LOST) return 0;
-    return to_sources(s->v.members, t, member->place, plan->source_count, plan->sources, ret_sources);
+    uint32_t own = to_sources(s->v.members, t, member->place, plan->source_count, plan->sources, ret_sources);
+    uint32_t all =
+        own + to_sources(s->v.members, t, member->place, plan->other_count, plan->others, ret_sources + own);
+    for (uint32_t i = 0; i < all && plan->half; i++)
+        ret_sources[i].half = i < own ? plan->half : 3 - plan->half;
+    return all;
 }
 
 /* A client that pulls is no member, so it has no row in the plan and puts no load on it. */
@@ -78,7 +84,7 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
 {
     uint64_t now_us = s->v.now.us;
     const version_row_t *row = t->row;
-    msg_source_t sources[PLAN_SOURCES];
+    msg_source_t sources[2 * PLAN_SOURCES];
     msg_part_t part = row->part;
     bool is_first = !copy_is_out(c);
     uint32_t count = sources_of(s, t, member, sources);
@@ -109,7 +115,7 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
 /* An empty list is sent too: it tells the worker to wait until a source is there. */
 void orders_send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
 {
-    msg_source_t sources[PLAN_SOURCES];
+    msg_source_t sources[2 * PLAN_SOURCES];
     uint32_t count = sources_of(s, t, member, sources);
     msg_t m = {.type = MSG_SOURCES};
     m.sources = (msg_sources_t){.token = member->token,

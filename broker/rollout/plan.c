@@ -3,6 +3,7 @@
 
 #include "core/limits.h"
 #include "core/sorted.h"
+#include "formats/manifest.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,29 +11,28 @@
 /* What a fast link (10 Gbit/s) carries in the time that a chunk takes through a busy relay (0.3 ms). */
 #define HOP_BYTES 375000u
 #define HOP_US 300u
+/* Halves of the chunks that one link sends on: its uplink carries the bytes once. */
+#define MOST_HALVES 2u
 
 /* ---- rows and links ---- */
 
-/* A star takes N n τ + α for N links and n chunks, a chain (n + N - 1) τ + N α: for any N the chain is faster
- * where (n - 1) τ > α.  τ, the time of a chunk, is taken as on a fast link, or by the publisher's --max-rate;
- * α is that of a hop. */
-static plan_shape_t best_shape(const plan_t *p)
-{
-    bool is_long = p->bytes > LIMIT_CHUNK_MIN_BYTES + p->hop_bytes;
-    return p->wanted == PLAN_CHAIN || (p->wanted == PLAN_AUTO && is_long) ? PLAN_CHAIN : PLAN_STAR;
-}
-
+/* Until the shape is chosen, and for good after a restart of the broker, a source has all bytes.  Which shape
+ * was chosen before is not known then, and two members of which one began with the one and one with the other
+ * might wait for each other in a circle. */
 void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes)
 {
-    *p = (plan_t){.seed = seed, .wanted = shape, .bytes = bytes, .hop_bytes = HOP_BYTES};
-    p->shape = best_shape(p);
+    bool is_chain = shape == PLAN_CHAIN;
+    *p = (plan_t){.seed = seed,
+                  .wanted = shape,
+                  .shape = is_chain ? PLAN_CHAIN : PLAN_STAR,
+                  .bytes = bytes,
+                  .hop_bytes = HOP_BYTES};
 }
 
 void plan_uplink(plan_t *p, uint64_t bytes_per_s)
 {
     uint64_t hop_bytes = bytes_per_s * HOP_US / 1000000u;
     p->hop_bytes = bytes_per_s && hop_bytes < HOP_BYTES ? hop_bytes : HOP_BYTES;
-    if (!p->is_begun) p->shape = best_shape(p);
 }
 
 static void free_row(plan_row_t *row)
@@ -57,6 +57,7 @@ void plan_fini(plan_t *p)
     free(p->chain);
     free(p->places);
     free(p->torn);
+    free(p->spares);
     *p = (plan_t){0};
 }
 
@@ -128,11 +129,23 @@ static void insert_link(plan_t *p, plan_link_t *link)
     sorted_insert(p->chain, &p->link_count, index_of(p, link), link);
 }
 
+/* Each link may become a spare one: there is room for that from now on. */
+static bool grow_chain(plan_t *p)
+{
+    size_t before = p->link_capacity;
+    if (!sorted_grow(&p->chain, p->link_count, &p->link_capacity)) return false;
+    if (p->link_capacity == before) return true;
+    plan_link_t **spares = realloc(p->spares, p->link_capacity * sizeof *spares);
+    if (spares) p->spares = spares;
+    else p->link_capacity = before;
+    return spares != NULL;
+}
+
 static plan_link_t *new_link(plan_t *p, uint64_t place, const plan_key_t *key)
 {
     plan_link_t *link = calloc(1, sizeof *link);
     char *text = strdup(key->text);
-    if (!link || !text || !sorted_grow(&p->chain, p->link_count, &p->link_capacity) ||
+    if (!link || !text || !grow_chain(p) ||
         (place && !sorted_grow(&p->places, p->place_count, &p->place_capacity))) {
         free(link);
         free(text);
@@ -154,6 +167,8 @@ static void remove_link(plan_t *p, plan_link_t *link)
     plan_link_t **at = &p->woken;
     while (*at && *at != link) at = &(*at)->next;
     if (*at) *at = link->next;
+    for (size_t i = 0; link->is_spare; i++)
+        if (p->spares[i] == link) p->spares[i] = p->spares[--p->spare_count], link->is_spare = false;
     sorted_remove(p->chain, &p->link_count, index_of(p, link));
     bool found;
     if (link->place)
@@ -212,7 +227,13 @@ bool plan_add(plan_t *p, const plan_member_t *m)
 /* It is named in the lists of others; a held one in those of its place alone. */
 static bool serves(const plan_t *p, const plan_row_t *row)
 {
-    return row->is_whole || row->is_held || (p->shape == PLAN_CHAIN && row->fetch == PLAN_FETCHING);
+    return row->is_whole || row->is_held || (p->shape != PLAN_STAR && row->fetch == PLAN_FETCHING);
+}
+
+static bool names(const plan_row_t *row, uint64_t token)
+{
+    return has_number(row->sources, row->source_count, token) ||
+           has_number(row->others, row->other_count, token);
 }
 
 /* A walk over the rows whose lists name one.  Those are right behind it, as a rule. */
@@ -234,8 +255,7 @@ static plan_row_t *next_naming(const plan_t *p, naming_t *n)
         const plan_link_t *link = p->chain[(n->at + n->link) % p->link_count];
         while (n->row < link->count) {
             plan_row_t *row = link->rows[n->row++];
-            if (row->fetch < PLAN_FETCHING || !has_number(row->sources, row->source_count, n->source->token))
-                continue;
+            if (row->fetch < PLAN_FETCHING || !names(row, n->source->token)) continue;
             n->left--;
             return row;
         }
@@ -265,18 +285,50 @@ static void to_tail(plan_t *p, plan_link_t *link)
     insert_link(p, link);
 }
 
-/* The list of a fetch is load for those that it names, as long as the fetch lasts; most for the first, which
- * the worker reads from. */
+/* Links that may serve more are found without a look at all of them.  Those that may not any more are left
+ * out where they are found. */
+static void offer(plan_t *p, plan_link_t *link)
+{
+    if (p->shape != PLAN_TWO_TREE || link->is_spare) return;
+    link->is_spare = true;
+    p->spares[p->spare_count++] = link;
+}
+
+/* What the first source of a list sends, in halves of the chunks: its load.  A link with a limited rate takes
+ * next to nothing from one without, and so does one that is stuck. */
+static uint32_t weight(const plan_t *p, const plan_row_t *row, const plan_row_t *source)
+{
+    if (p->shape != PLAN_TWO_TREE) return 1;
+    if (row->fetch == PLAN_STUCK || (is_limited(row->link) && !is_limited(source->link))) return 0;
+    return row->half ? 1 : MOST_HALVES;
+}
+
+static void charge_list(plan_t *p, const plan_row_t *row, const uint64_t *tokens, uint32_t count,
+                        bool is_fetching)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        plan_row_t *source = plan_row(p, tokens[i]);
+        if (!source) continue; /* the publisher, or it is gone */
+        bool is_counted = tokens == row->others && has_number(row->sources, row->source_count, tokens[i]);
+        uint32_t load = i ? 0 : weight(p, row, source);
+        if (is_fetching) {
+            source->named += !is_counted;
+            source->load += load;
+            continue;
+        }
+        /* Less, where it was taken out meanwhile, and takes part again. */
+        source->named -= source->named && !is_counted;
+        source->load -= load < source->load ? load : source->load;
+        if (load) offer(p, source->link);
+    }
+}
+
+/* The lists of a fetch are load for those that they name, as long as the fetch lasts; most for the first,
+ * which the worker reads from. */
 static void charge(plan_t *p, const plan_row_t *row, bool is_fetching)
 {
-    for (uint32_t i = 0; i < row->source_count; i++) {
-        plan_row_t *source = plan_row(p, row->sources[i]);
-        if (!source) continue; /* the publisher, or it is gone */
-        if (is_fetching) source->named++;
-        else if (source->named) source->named--; /* 0: it was taken out meanwhile, and takes part again */
-        if (is_fetching && !i) source->load++;
-        else if (!i && source->load) source->load--;
-    }
+    charge_list(p, row, row->sources, row->source_count, is_fetching);
+    charge_list(p, row, row->others, row->other_count, is_fetching);
 }
 
 /* ---- fetches ---- */
@@ -313,6 +365,7 @@ static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
     bool has_ended = was == PLAN_FETCHING && fetch != PLAN_FETCHING;
     bool has_woken = has_ended && wake(p, row->link);
     row->fetch = fetch;
+    if (fetch == PLAN_FETCHING) offer(p, row->link);
     if (served && !serves(p, row)) tear(p, row);
     if (has_woken && !row->is_whole) to_tail(p, row->link);
 }
@@ -326,6 +379,7 @@ static void set_whole(plan_t *p, plan_row_t *row, bool is_whole)
     if (is_whole) {
         row->source_at = (uint32_t)p->source_count;
         p->sources[p->source_count++] = row;
+        offer(p, row->link);
         wake(p, row->link);
         return;
     }
@@ -349,7 +403,10 @@ void plan_done(plan_t *p, uint64_t token)
 void plan_stuck(plan_t *p, uint64_t token)
 {
     plan_row_t *row = plan_row(p, token);
-    if (row && row->fetch == PLAN_FETCHING) set_fetch(p, row, PLAN_STUCK);
+    if (!row || row->fetch != PLAN_FETCHING) return;
+    charge(p, row, false);
+    set_fetch(p, row, PLAN_STUCK);
+    charge(p, row, true);
 }
 
 void plan_demote(plan_t *p, uint64_t token)
@@ -402,8 +459,10 @@ bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token)
     plan_row_t *row = p->rows[at];
     naming_t n = naming(p, row);
     for (plan_row_t *other; (other = next_naming(p, &n)) != NULL;)
-        for (uint32_t i = 0; i < other->source_count; i++)
-            if (other->sources[i] == token) other->sources[i] = new_token;
+        for (uint32_t i = 0; i < PLAN_SOURCES; i++) {
+            if (i < other->source_count && other->sources[i] == token) other->sources[i] = new_token;
+            if (i < other->other_count && other->others[i] == token) other->others[i] = new_token;
+        }
     bool had_all = row->is_whole || row->is_held;
     set_whole(p, row, false);
     row->is_held = false;
@@ -452,7 +511,7 @@ static const plan_row_t *fetcher_of(const plan_link_t *link)
 bool plan_fetches(const plan_t *p, uint64_t token)
 {
     const plan_row_t *row = plan_row(p, token);
-    return row && row->fetch == PLAN_FETCHING && row->source_count;
+    return row && row->fetch == PLAN_FETCHING && row->source_count + row->other_count;
 }
 
 bool plan_is_second(const plan_t *p, uint64_t token)
@@ -500,6 +559,7 @@ typedef struct {
     const plan_asker_t *asker;
     const plan_link_t *link; /* of the asker's place, or its own; NULL: none */
     bool is_member;
+    const plan_row_t *beside; /* it is to give the asker the other half of the chunks; NULL: none */
     uint64_t *sources;
     uint32_t count;
     uint64_t looks;
@@ -642,6 +702,47 @@ static const plan_row_t *head_of(const list_t *l, const plan_link_t *link, bool 
     return best;
 }
 
+/* ---- the way of a half of the chunks ---- */
+
+/* The tokens of the row's list for a half of the chunks. */
+static const uint64_t *list_for(const plan_row_t *row, uint32_t half, uint32_t *ret_count)
+{
+    bool is_other = row->half && row->half != half;
+    *ret_count = is_other ? row->other_count : row->source_count;
+    return is_other ? row->others : row->sources;
+}
+
+/* The row that this one gets a half of the chunks from.  NULL: it has them, or none or the publisher is its
+ * source. */
+static const plan_row_t *parent_of(const plan_t *p, const plan_row_t *row, uint32_t half)
+{
+    uint32_t count;
+    const uint64_t *tokens = list_for(row, half, &count);
+    bool is_fetching = row->fetch >= PLAN_FETCHING && !row->is_whole && !row->is_held;
+    return is_fetching && count ? plan_row(p, tokens[0]) : NULL;
+}
+
+/* How many links the half of the chunks passes on its way to this row.  UINT32_MAX: `top` is one of them, or
+ * the row's.  A link that came later serves none that was there before: so the way of those that came
+ * later, which may be long, is not followed. */
+static uint32_t depth_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_link_t *top)
+{
+    uint32_t depth = 0;
+    if (row->link->key.wave) return row->link == top ? UINT32_MAX : 0;
+    for (; row; row = parent_of(l->p, row, half)) {
+        l->looks++;
+        if (row->link == top || depth > l->p->count) return UINT32_MAX;
+        depth++;
+    }
+    return depth;
+}
+
+/* In a chain that is so by the order of the links. */
+static bool is_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_link_t *top)
+{
+    return l->p->shape == PLAN_TWO_TREE && depth_below(l, row, half, top) == UINT32_MAX;
+}
+
 /* The heads of the links before the asker's, the nearest first; a process that is no member is behind all.  A
  * member with a limited rate serves others like it, and with `any` all. */
 static void add_before(list_t *l, uint32_t most, bool any)
@@ -653,7 +754,8 @@ static void add_before(list_t *l, uint32_t most, bool any)
         if (is_publishers_place(p, link->place)) continue;
         if (!any && is_limited(link) && !(l->is_member && is_limited(l->link))) continue;
         const plan_row_t *head = head_of(l, link, any);
-        if (head) list_add(l, head->token, most);
+        if (head && !is_below(l, head, 1, l->link) && !is_below(l, head, 2, l->link))
+            list_add(l, head->token, most);
     }
 }
 
@@ -664,6 +766,118 @@ static bool is_near_publisher(const list_t *l)
     for (size_t i = 0; i < at && before < PLAN_SOURCES; i++)
         before += !is_publishers_place(l->p, l->p->chain[i]->place);
     return before < PLAN_SOURCES;
+}
+
+/* ---- two trees ---- */
+
+/* It may serve a half of the chunks more. */
+static bool has_room(const list_t *l, const plan_link_t *link)
+{
+    return load_of(link) + (l->beside && l->beside->link == link) < MOST_HALVES;
+}
+
+/* A link that may serve the asker's link more than it does: it has as much as that, or more. */
+static const plan_row_t *spare_head(const list_t *l, const plan_link_t *link)
+{
+    const plan_t *p = l->p;
+    bool is_for_limited = l->link && is_limited(l->link);
+    if (link == l->link || is_publishers_place(p, link->place) || !has_room(l, link)) return NULL;
+    if (is_limited(link) && !is_for_limited) return NULL;
+    const plan_row_t *head = head_of(l, link, false);
+    bool is_behind = l->link && head && !head->is_whole && link->key.wave > l->link->key.wave;
+    return is_behind ? NULL : head;
+}
+
+/* One with a limited rate is found for others like it alone, and they leave the rest to the others. */
+static bool is_better_spare(const plan_row_t *a, uint32_t a_depth, const plan_row_t *b, uint32_t b_depth)
+{
+    if (is_limited(a->link) != is_limited(b->link)) return is_limited(a->link);
+    if (a->is_whole != b->is_whole) return a->is_whole;
+    if (a->link->key.wave != b->link->key.wave) return a->link->key.wave < b->link->key.wave;
+    if (a_depth != b_depth) return a_depth < b_depth;
+    return order_keys(&a->link->key, &b->link->key) < 0;
+}
+
+/* The spare link that gets the bytes first and is not below `top`, for one half of the chunks, or for both
+ * (half 0).  For one with a limited rate others like it come first.  NULL: none. */
+static const plan_row_t *find_spare(list_t *l, uint32_t half, const plan_link_t *top)
+{
+    const plan_t *p = l->p;
+    const plan_row_t *best = NULL;
+    uint32_t best_depth = 0;
+    for (size_t i = 0; i < p->spare_count && i < PLAN_CANDIDATES; i++) {
+        const plan_link_t *link = p->spares[i];
+        const plan_row_t *head = spare_head(l, link);
+        l->looks++;
+        if (!head) continue;
+        uint32_t depth = depth_below(l, head, half ? half : 1, top);
+        uint32_t other = half ? depth : depth_below(l, head, 2, top);
+        if (depth == UINT32_MAX || other == UINT32_MAX) continue;
+        if (other > depth) depth = other;
+        if (best && !is_better_spare(head, depth, best, best_depth)) continue;
+        best = head;
+        best_depth = depth;
+    }
+    return best;
+}
+
+/* Of the first ones, which are looked at: those that serve no more than they do are spare no longer. */
+static void tidy_spares(plan_t *p)
+{
+    for (size_t i = 0; i < p->spare_count && i < PLAN_CANDIDATES;) {
+        plan_link_t *link = p->spares[i];
+        bool may_serve = false;
+        for (size_t k = 0; k < link->count; k++) may_serve |= serves(p, link->rows[k]);
+        if (may_serve && load_of(link) < MOST_HALVES) {
+            i++;
+            continue;
+        }
+        link->is_spare = false;
+        p->spares[i] = p->spares[--p->spare_count];
+    }
+}
+
+static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, uint32_t half);
+
+/* The parent of a half: the one that it has, as long as that serves the row; then the next one of its list
+ * that has room, which the worker turns to by itself; then a spare link.  One without room is better than the
+ * publisher, whose uplink is that of all. */
+static void add_parent(list_t *l, const plan_row_t *row, uint32_t half)
+{
+    uint32_t count;
+    const uint64_t *tokens = list_for(row, half, &count);
+    for (uint32_t i = 0; i < count && !l->count; i++) {
+        const plan_row_t *source = plan_row(l->p, tokens[i]);
+        if (is_source(l->p, row, tokens[i], half) && (!i || !source || has_room(l, source->link)))
+            list_add(l, tokens[i], 1);
+    }
+    const plan_row_t *spare = l->count ? NULL : find_spare(l, half, l->link);
+    if (spare) list_add(l, spare->token, 1);
+    for (uint32_t i = 0; i < count && !l->count; i++)
+        if (is_source(l->p, row, tokens[i], half)) list_add(l, tokens[i], 1);
+    list_add(l, l->p->publisher, 1);
+}
+
+/* The list of a half: the parent, and what there is without it.  Where the parent goes, both that served it
+ * have room: its own parent, and the one that gave it the other half.  Of its two children one has the former
+ * first, and the other one the latter, which must not be below it: so none sends more than all bytes, and
+ * neither waits for the other in a circle. */
+static void fill_half(list_t *l, const plan_row_t *row, uint32_t half)
+{
+    const plan_t *p = l->p;
+    add_parent(l, row, half);
+    const plan_row_t *parent = l->count ? plan_row(p, l->sources[0]) : NULL;
+    if (!parent || parent->is_whole) return;
+    uint32_t up_count, aside_count;
+    const uint64_t *up = list_for(parent, half, &up_count), *aside = list_for(parent, 3 - half, &aside_count);
+    const plan_row_t *next = aside_count ? plan_row(p, aside[0]) : NULL;
+    if (next && !is_source(p, row, next->token, half)) next = NULL;
+    bool is_first_child = l->link->number % 2 == 0;
+    bool is_below_other = next && is_below(l, next, half, parent->link);
+    bool is_aside_first = next && (is_below_other || !is_first_child);
+    if (is_aside_first) list_add(l, next->token, PLAN_SOURCES);
+    if (up_count) list_add(l, up[0], PLAN_SOURCES);
+    if (next) list_add(l, next->token, PLAN_SOURCES);
 }
 
 /* In its own place the publisher is first: a region of it is held by all, and costs it nothing.  It is first
@@ -679,8 +893,12 @@ static void fill_list(list_t *l)
     uint32_t most = has_last ? PLAN_SOURCES - 1 : PLAN_SOURCES;
     find_holders(l, &choice, false);
     add_best(l, &choice, most);
+    bool is_relayed = p->shape != PLAN_STAR && !choice.has_far && !(is_here && l->count);
+    if (is_relayed && p->shape == PLAN_TWO_TREE)
+        for (const plan_row_t *spare; l->count < most && (spare = find_spare(l, 0, l->link));)
+            list_add(l, spare->token, most);
+    else if (is_relayed) add_before(l, l->is_member ? PLAN_SOURCES : most, false);
     bool is_chain = p->shape == PLAN_CHAIN && !choice.has_far;
-    if (is_chain && !(is_here && l->count)) add_before(l, l->is_member ? PLAN_SOURCES : most, false);
     if (has_last && (!is_chain || !l->count || !l->is_member || is_near_publisher(l)))
         list_add(l, p->publisher, PLAN_SOURCES);
     if (l->count) return;
@@ -688,7 +906,7 @@ static void fill_list(list_t *l)
      * none. */
     find_holders(l, &choice, true);
     add_best(l, &choice, PLAN_SOURCES);
-    if (!l->count && p->shape == PLAN_CHAIN) add_before(l, PLAN_SOURCES, true);
+    if (!l->count && p->shape != PLAN_STAR) add_before(l, PLAN_SOURCES, true);
 }
 
 static list_t list_of(const plan_t *p, const plan_asker_t *asker, uint64_t *sources)
@@ -712,8 +930,96 @@ uint32_t plan_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_so
 
 void plan_begin(plan_t *p) { p->is_begun = true; }
 
+static plan_row_t *head_to_be(const plan_link_t *link)
+{
+    for (size_t i = 0; i < link->count; i++)
+        if (link->rows[i]->fetch == PLAN_FETCHING) return link->rows[i];
+    return link->rows[0];
+}
+
+/* The links of the trees: those of the publisher's place get the bytes without a network, and those with a
+ * limited rate serve none of the others.  Returns how many. */
+static size_t find_nodes(const plan_t *p, plan_link_t **ret_nodes)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < p->link_count; i++) {
+        plan_link_t *link = p->chain[i];
+        if (is_publishers_place(p, link->place) || is_limited(link) || head_to_be(link)->is_cut_off) continue;
+        if (ret_nodes) ret_nodes[count] = link;
+        count++;
+    }
+    return count;
+}
+
+/* They stand in the order of their zones. */
+static bool has_zones(const plan_t *p)
+{
+    for (size_t i = 1; i < p->link_count; i++) {
+        const char *text = p->chain[i]->key.text + 1, *before = p->chain[i - 1]->key.text + 1;
+        size_t zone_bytes = (size_t)(strchr(text, '\x01') - text);
+        if (strncmp(text, before, zone_bytes + 1) != 0) return true;
+    }
+    return false;
+}
+
+/* For N links and n chunks a star takes N n τ + α, a chain (n + N - 1) τ + N α, and two trees (n + 2 d) τ +
+ * (d + 1) α with d = log2 N, rounded down.  τ, the time of a chunk, is taken as on a fast link, or by the
+ * publisher's --max-rate; α is the time of a hop.  The chain is left for trees only where they are 3 %
+ * better: it is simpler.  So it is where there are several zones: it enters each of them once. */
+static plan_shape_t choose_shape(const plan_t *p, size_t nodes)
+{
+    bool may_be_trees = nodes > 1 && p->publisher && !p->source_count;
+    if (p->wanted == PLAN_TWO_TREE) return may_be_trees ? PLAN_TWO_TREE : PLAN_CHAIN;
+    if (p->wanted != PLAN_AUTO) return p->wanted;
+    uint64_t count = nodes > 1 ? nodes : 2, chunk = manifest_chunk_bytes(p->bytes), d = 0;
+    while (count >> (d + 1)) d++;
+    uint64_t star = count * p->bytes + p->hop_bytes;
+    uint64_t chain = p->bytes + (count - 1) * chunk + count * p->hop_bytes;
+    uint64_t trees = p->bytes + 2 * d * chunk + (d + 1) * p->hop_bytes;
+    bool is_best = trees < star && trees * 100 < chain * 97;
+    if (may_be_trees && is_best && !has_zones(p)) return PLAN_TWO_TREE;
+    return chain < star ? PLAN_CHAIN : PLAN_STAR;
+}
+
+/* Number 0 stands for the publisher. */
+static uint64_t token_at(const plan_t *p, plan_link_t **nodes, size_t number)
+{
+    return number ? head_to_be(nodes[number - 1])->token : p->publisher;
+}
+
+/* Links 1 to N in the order of the chain: the parent of link k is k / 2 for the first half of the chunks, and
+ * for the second half the same counted from the other end.  So a link has children in one of the trees
+ * alone. */
+static void lay_trees(plan_t *p, plan_link_t **nodes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        plan_row_t *row = head_to_be(nodes[i]);
+        if (row->fetch >= PLAN_FETCHING) charge(p, row, false);
+        size_t k = nodes[i]->number = i + 1, mirrored = count - i;
+        uint64_t first = token_at(p, nodes, k / 2);
+        uint64_t second = token_at(p, nodes, mirrored / 2 ? count + 1 - mirrored / 2 : 0);
+        row->half = 2 * mirrored <= count ? 2 : 1;
+        row->source_count = row->other_count = 1;
+        row->sources[0] = row->half == 1 ? first : second;
+        row->others[0] = row->half == 1 ? second : first;
+        set_fetch(p, row, PLAN_FETCHING);
+        charge(p, row, true);
+    }
+}
+
+/* Where memory lacks, it is a chain. */
 void plan_make_all(plan_t *p)
 {
+    size_t count = find_nodes(p, NULL);
+    plan_shape_t shape = p->is_begun ? choose_shape(p, count) : p->shape;
+    plan_link_t **nodes = shape == PLAN_TWO_TREE ? calloc(count, sizeof(plan_link_t *)) : NULL;
+    p->shape = shape == PLAN_TWO_TREE && !nodes ? PLAN_CHAIN : shape;
+    if (nodes) {
+        find_nodes(p, nodes);
+        lay_trees(p, nodes, count);
+        tidy_spares(p);
+        free(nodes);
+    }
     for (size_t i = 0; i < p->link_count; i++)
         for (size_t k = 0; k < p->chain[i]->count; k++)
             if (!p->chain[i]->rows[k]->is_whole) plan_make(p, p->chain[i]->rows[k]->token, NULL, 0);
@@ -733,6 +1039,55 @@ static bool is_served_here(const plan_t *p, const plan_row_t *row, const plan_as
     return false;
 }
 
+/* A list for each half of the chunks.  A fetch that began with one list for all goes on with one: the worker
+ * asks for the halves by themselves only where it has begun with two.  So does one that a holder can serve
+ * alone. */
+static bool is_in_halves(const plan_t *p, const plan_row_t *row, const plan_asker_t *asker)
+{
+    bool is_of_publisher = row->is_cut_off || is_publishers_place(p, row->link->place);
+    if (p->shape != PLAN_TWO_TREE || is_of_publisher) return false;
+    if (row->fetch >= PLAN_FETCHING) return row->half != 0;
+    choice_t choice = {.count = 0};
+    uint64_t none[PLAN_SOURCES];
+    list_t l = list_of(p, asker, none);
+    find_holders(&l, &choice, false);
+    return !choice.count;
+}
+
+/* Better one that failed once than none. */
+static void make_half(list_t *l, const plan_row_t *row, uint32_t half)
+{
+    const plan_asker_t *asker = l->asker;
+    plan_asker_t any = {.token = asker->token, .place = asker->place};
+    fill_half(l, row, half);
+    if (l->count) return;
+    l->asker = &any;
+    fill_half(l, row, half);
+    l->asker = asker;
+}
+
+/* Replaces the lists of the row. */
+static void make_lists(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
+{
+    uint64_t sources[PLAN_SOURCES], others[PLAN_SOURCES];
+    list_t l = list_of(p, asker, sources), other = list_of(p, asker, others);
+    uint32_t half = row->half ? row->half : 1;
+    if (p->shape == PLAN_TWO_TREE) tidy_spares(p);
+    if (is_in_halves(p, row, asker)) {
+        if (row->fetch < PLAN_FETCHING) row->source_count = row->other_count = 0;
+        make_half(&l, row, half);
+        other.beside = l.count ? plan_row(p, sources[0]) : NULL;
+        make_half(&other, row, 3 - half);
+    }
+    row->half = l.count + other.count ? half : 0;
+    if (!row->half) fill_list(&l);
+    p->looks += l.looks + other.looks;
+    memcpy(row->sources, sources, l.count * sizeof *sources);
+    memcpy(row->others, others, other.count * sizeof *others);
+    row->source_count = l.count;
+    row->other_count = other.count;
+}
+
 /* The member's former fetch ends here: its load is taken off before sources are chosen again.  One that
  * fetched, and has no source now, may still have bytes that others lack. */
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count)
@@ -740,32 +1095,48 @@ uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t los
     plan_row_t *row = plan_row(p, token);
     if (!row) return 0;
     if (row->fetch >= PLAN_FETCHING) charge(p, row, false);
-    row->source_count = 0;
     plan_asker_t asker = {token, row->link->place, lost, lost_count};
     const plan_row_t *fetcher = fetcher_of(row->link);
     if (fetcher && fetcher != row && !is_served_here(p, row, &asker)) {
+        row->source_count = row->other_count = 0;
         set_fetch(p, row, PLAN_WAITING);
         return 0;
     }
-    list_t l = list_of(p, &asker, row->sources);
-    fill_list(&l);
+    make_lists(p, row, &asker);
     asker.lost_count = 0;
-    if (!l.count && lost_count) fill_list(&l); /* better one that failed once than none */
-    p->looks += l.looks;
-    row->source_count = l.count;
-    charge(p, row, true);
-    if (l.count) set_fetch(p, row, PLAN_FETCHING);
+    uint32_t count = row->source_count + row->other_count;
+    if (!count && lost_count) make_lists(p, row, &asker); /* better one that failed once than none */
+    count = row->source_count + row->other_count;
+    if (count) set_fetch(p, row, PLAN_FETCHING);
     else if (row->fetch < PLAN_FETCHING) set_fetch(p, row, PLAN_NONE);
-    return l.count;
+    charge(p, row, true);
+    return count;
 }
 
-/* It serves, and may serve the row: no members wait for each other in a circle. */
-static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token)
+/* It serves, and may serve the row this half of the chunks, or both (half 0): no members wait for each other
+ * in a circle. */
+static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, uint32_t half)
 {
     const plan_row_t *source = plan_row(p, token);
-    if (!source) return token == p->publisher;
+    if (!source) return token && token == p->publisher;
     if (source->is_whole || (source->is_held && source->link == row->link)) return true;
-    return serves(p, source) && order_keys(&source->link->key, &row->link->key) < 0;
+    if (!serves(p, source)) return false;
+    if (p->shape != PLAN_TWO_TREE) return order_keys(&source->link->key, &row->link->key) < 0;
+    list_t l = {.p = p};
+    bool is_behind = source->link == row->link || source->link->key.wave > row->link->key.wave;
+    for (uint32_t each = 1; each <= 2 && !is_behind; each++)
+        is_behind = (!half || half == each) && is_below(&l, source, each, row->link);
+    return !is_behind;
+}
+
+static bool has_torn(const plan_t *p, const plan_row_t *row)
+{
+    bool is_torn = false;
+    for (uint32_t i = 0; i < row->source_count; i++)
+        is_torn |= !is_source(p, row, row->sources[i], row->half);
+    for (uint32_t i = 0; i < row->other_count; i++)
+        is_torn |= !is_source(p, row, row->others[i], 3 - row->half);
+    return is_torn;
 }
 
 uint64_t plan_next_torn(plan_t *p)
@@ -773,28 +1144,32 @@ uint64_t plan_next_torn(plan_t *p)
     while (p->torn_count) {
         plan_row_t *row = p->torn[--p->torn_count];
         row->is_torn = false;
-        if (row->fetch < PLAN_FETCHING) continue;
-        for (uint32_t i = 0; i < row->source_count; i++)
-            if (!is_source(p, row, row->sources[i])) return row->token;
+        if (row->fetch >= PLAN_FETCHING && has_torn(p, row)) return row->token;
     }
     return 0;
 }
 
 /* Those that are left stay in front: the member reads from one of them by now, and what it lost before is not
  * among them. */
+static void mend_list(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
+{
+    uint64_t sources[PLAN_SOURCES], more[PLAN_SOURCES];
+    list_t l = list_of(p, asker, sources);
+    for (uint32_t i = 0; i < row->source_count; i++)
+        if (is_source(p, row, row->sources[i], 0)) list_add(&l, row->sources[i], PLAN_SOURCES);
+    uint32_t more_count = plan_choose(p, asker, more);
+    for (uint32_t i = 0; i < more_count; i++) list_add(&l, more[i], PLAN_SOURCES);
+    memcpy(row->sources, sources, l.count * sizeof *sources);
+    row->source_count = l.count;
+}
+
 void plan_mend(plan_t *p, uint64_t token)
 {
     plan_row_t *row = plan_row(p, token);
-    uint64_t sources[PLAN_SOURCES], more[PLAN_SOURCES];
     if (!row) return;
     plan_asker_t asker = {.token = token, .place = row->link->place};
-    list_t l = list_of(p, &asker, sources);
-    for (uint32_t i = 0; i < row->source_count; i++)
-        if (is_source(p, row, row->sources[i])) list_add(&l, row->sources[i], PLAN_SOURCES);
-    uint32_t more_count = plan_choose(p, &asker, more);
-    for (uint32_t i = 0; i < more_count; i++) list_add(&l, more[i], PLAN_SOURCES);
     charge(p, row, false);
-    memcpy(row->sources, sources, l.count * sizeof *sources);
-    row->source_count = l.count;
+    if (row->half) make_lists(p, row, &asker);
+    else mend_list(p, row, &asker);
     charge(p, row, true);
 }

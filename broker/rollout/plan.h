@@ -19,6 +19,21 @@
  * (plan_begin), a new link goes to the tail, and the list of no other member changes.  The publisher's own
  * place has its bytes without a network, and is no link while the publisher serves.
  *
+ * In two trees, each half of the chunks goes down one of these.  The link with the number k of N gets the
+ * first half from number k / 2, and the second half from the same number counted from the other end:
+ *
+ *   first half:   publisher ──► 1 ──► 2, 3   2 ──► 4, 5   3 ──► 6, 7
+ *   second half:  publisher ──► 7 ──► 6, 5   6 ──► 4, 3   5 ──► 2, 1
+ *
+ * So a link sends one half to two others at most, and no uplink carries more than all bytes.  A head has a
+ * list for each half.  Behind its parent are the two that have room for it when that goes: the parent of the
+ * parent in this tree, and in the other one.  The two that a parent serves turn to one each.  A later link
+ * gets both halves from those with room, and serves later ones alone; so do those with a limited rate.  No
+ * link gets a half from one below it in the tree of that half.  The lists of a member may name such a one
+ * further behind only after others have gone, until the broker has mended them.
+ *
+ * The shape is chosen when the first lists are made, for as long as the version lasts.
+ *
  * A member that comes when other links have all bytes fetches from one of these that serves no other.  In a
  * star every source has all bytes: the version is fetched from the publisher, and later from the holders with
  * the least load.
@@ -52,8 +67,8 @@
 #define PLAN_CANDIDATES 64u /* members with all bytes that one choice looks at */
 #define PLAN_SLOW_FACTOR 4u /* a source whose rate is below best / 4 goes behind the others */
 
-/* AUTO: what takes less time by an estimate. */
-typedef enum { PLAN_AUTO, PLAN_STAR, PLAN_CHAIN } plan_shape_t;
+/* AUTO: what takes the least time by an estimate. */
+typedef enum { PLAN_AUTO, PLAN_STAR, PLAN_CHAIN, PLAN_TWO_TREE } plan_shape_t;
 typedef enum { PLAN_NONE, PLAN_WAITING, PLAN_WOKEN, PLAN_FETCHING, PLAN_STUCK } plan_fetch_t;
 
 /* Where a row or a link stands: ascending by all three. */
@@ -77,11 +92,15 @@ typedef struct {
     uint32_t named;     /* the same, wherever in their lists */
     uint32_t source_at; /* in plan_t.sources, while it has all bytes */
     plan_fetch_t fetch; /* FETCHING, STUCK: its list counts as load */
-    uint32_t source_count;
+    /* Of the chunks that `sources` are for: 1 the first half, 2 the second, and `others` are for the other
+     * one; 0: all. */
+    uint32_t half;
+    uint32_t source_count, other_count;
     uint64_t sources[PLAN_SOURCES]; /* tokens, the first is asked first */
+    uint64_t others[PLAN_SOURCES];
 } plan_row_t;
 
-/* One node of the chain: the members of one place, or a member without one. */
+/* One node of the chain or of the trees: the members of one place, or a member without one. */
 struct plan_link {
     uint64_t place; /* 0: none */
     plan_key_t key; /* of its least row, while the rollout has not begun */
@@ -89,11 +108,13 @@ struct plan_link {
     size_t count, capacity; /* ascending by key */
     plan_link_t *next;      /* of plan_t.woken */
     bool is_listed;         /* there */
+    bool is_spare;          /* in plan_t.spares */
+    size_t number;          /* in the trees as they were laid, from 1; 0: it is not in them */
     size_t named;           /* while it is listed: of its rows before this one none is WOKEN */
 };
 
 typedef struct {
-    plan_shape_t wanted, shape; /* shape: STAR or CHAIN */
+    plan_shape_t wanted, shape; /* shape: never AUTO */
     uint64_t bytes, hop_bytes;  /* of the version; what the publisher sends in the time of a hop */
     plan_row_t **rows;
     size_t count, capacity; /* ascending by token */
@@ -111,7 +132,9 @@ typedef struct {
     plan_link_t *woken; /* places that may have WOKEN rows */
     plan_row_t **torn;
     size_t torn_count, torn_capacity; /* rows that are */
-    uint64_t looks;                   /* rows and links that lists were made from: what the plan costs */
+    plan_link_t **spares; /* those that may serve more than they do, in any order, and some that may not */
+    size_t spare_count;   /* there is room for all links */
+    uint64_t looks;       /* rows and links that lists were made from: what the plan costs */
 } plan_t;
 
 static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
@@ -123,7 +146,7 @@ static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t 
 
 /* `bytes` of the version. */
 void plan_init(plan_t *p, uint64_t seed, plan_shape_t shape, uint64_t bytes);
-/* The rate that the publisher is limited to; 0: it is not.  Counts until plan_begin. */
+/* The rate that the publisher is limited to; 0: it is not.  Counts until plan_make_all. */
 void plan_uplink(plan_t *p, uint64_t bytes_per_s);
 void plan_fini(plan_t *p);
 
@@ -143,7 +166,7 @@ bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token);
 void plan_remove(plan_t *p, uint64_t token);
 /* All that the rollout waits for take part: a member that comes from now on goes to the tail. */
 void plan_begin(plan_t *p);
-/* The list of each member that lacks bytes, along the chain. */
+/* The shape of the plan, and the list of each member that lacks bytes. */
 void plan_make_all(plan_t *p);
 /* The publisher serves the bytes; token 0: it does not. */
 void plan_publisher(plan_t *p, uint64_t token, uint64_t place);

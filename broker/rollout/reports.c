@@ -225,12 +225,14 @@ static void note_spare(const adapter_rollout_t *a, const member_t *member, const
     for (uint32_t i = 0; i < p->spare_count; i++) track_touch(track_of(a, p->spare[i]));
 }
 
-/* The worker has begun and got nothing for the time of a heartbeat, because the one before it in the chain
- * fetches an older version first.  That one is no source of this version any more: it may begin long after
- * the others are done. */
+/* The worker has begun and got nothing for the time of a heartbeat, or nothing of one half of the chunks,
+ * because one that it is to fetch from fetches an older version first.  That one is no source of this
+ * version any more: it may begin long after the others are done. */
 static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
 {
-    bool is_still = c->moved_us + s->ro->lease_us / 4 <= s->v.now.us;
+    const plan_row_t *row = plan_row(&t->plan, c->token);
+    uint64_t since_us = row && row->half ? c->told_us : c->moved_us;
+    bool is_still = since_us + s->ro->lease_us / 4 <= s->v.now.us;
     const copy_row_t *source = is_still ? copy_queued_source(t, c) : NULL;
     if (!source) return;
     plan_stuck(&t->plan, source->token);

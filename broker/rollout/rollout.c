@@ -198,9 +198,14 @@ static ruling_t ruling_of(const track_t *t, instant_t now)
 static bool is_source_stuck(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t patience_us)
 {
     const plan_row_t *row = plan_row(&t->plan, c->token);
-    const member_t *m = row->source_count ? membership_by_token(s->v.members, row->sources[0]) : NULL;
-    const copy_row_t *source = m ? copy_of(t, m) : NULL;
-    return copy_in_flight(source) && source->moved_us + patience_us <= s->v.now.us;
+    uint64_t first[2] = {row->source_count ? row->sources[0] : 0, row->other_count ? row->others[0] : 0};
+    bool is_held_up = false;
+    for (int i = 0; i < 2; i++) {
+        const member_t *m = first[i] ? membership_by_token(s->v.members, first[i]) : NULL;
+        const copy_row_t *source = m ? copy_of(t, m) : NULL;
+        is_held_up |= copy_in_flight(source) && source->moved_us + patience_us <= s->v.now.us;
+    }
+    return is_held_up;
 }
 
 /* Of a fetch that goes on, bytes a second; 0: there is none, or it is not known. */
@@ -310,6 +315,7 @@ static void look_at_fetches(step_t *s, track_t *t)
             else t->fetches_due_us = clock_earlier(t->fetches_due_us, due_us);
         }
     }
+    orders_mend_lists(s, t); /* before one that begins anew takes what has room for those that have more */
     orders_wake_waiting(s, t);
     orders_mend_lists(s, t);
     if (t->plan.waiting_count) track_sooner(t, t->fetches_due_us);

@@ -63,7 +63,7 @@ _heddle_values() {
     keygen:--out) echo '@file' ;;
     broker:--output|worker:--output|publish:--output|status:--output|adapters:--output|versions:--output|workers:--output|events:--output|wait:--output|activate:--output|rollback:--output|resume:--output|forget:--output|pull:--output|verify:--output|keygen:--output|keys:--output|bench:--output) echo 'table json' ;;
     wait:--phase) echo 'staged active' ;;
-    broker:--plan) echo 'auto star chain' ;;
+    broker:--plan) echo 'auto star chain two-tree' ;;
     bench:--python) echo '@file' ;;
     wait:--quorum) echo 'all' ;;
     mkadapter:--rank) echo '' ;;

@@ -45,15 +45,32 @@ static inline size_t link_index(const plan_t *p, const plan_link_t *link)
     return i;
 }
 
-/* No members wait for each other in a circle: one that has not all bytes is named to later links alone. */
+/* The way of a half of the chunks to this row, over first sources, ends. */
+static inline bool way_ends(const plan_t *p, const plan_row_t *row, uint32_t half)
+{
+    for (size_t steps = 0; row && !row->is_whole && !row->is_held && row->fetch >= PLAN_FETCHING; steps++) {
+        bool is_other = row->half && row->half != half;
+        if (steps > p->count) return false;
+        if (!(is_other ? row->other_count : row->source_count)) return true;
+        row = plan_row(p, is_other ? row->others[0] : row->sources[0]);
+    }
+    return true;
+}
+
+/* No members wait for each other in a circle.  In a chain one that has not all bytes is named to later links
+ * alone. */
 static inline bool lists_are_sound(const track_t *t)
 {
-    for (size_t i = 0; !track_is_ended(t) && i < t->plan.count; i++) {
-        const plan_row_t *row = t->plan.rows[i];
-        for (uint32_t k = 0; row->fetch >= PLAN_FETCHING && k < row->source_count; k++) {
-            const plan_row_t *source = plan_row(&t->plan, row->sources[k]);
+    const plan_t *p = &t->plan;
+    for (size_t i = 0; !track_is_ended(t) && i < p->count; i++) {
+        const plan_row_t *row = p->rows[i];
+        if (!way_ends(p, row, 1) || !way_ends(p, row, 2)) return false;
+        if (row->half && p->shape != PLAN_TWO_TREE) return false;
+        bool has_order = p->shape != PLAN_TWO_TREE && row->fetch >= PLAN_FETCHING;
+        for (uint32_t k = 0; has_order && k < row->source_count; k++) {
+            const plan_row_t *source = plan_row(p, row->sources[k]);
             if (!source || source->is_whole || source->is_held) continue;
-            if (link_index(&t->plan, source->link) >= link_index(&t->plan, row->link)) return false;
+            if (link_index(p, source->link) >= link_index(p, row->link)) return false;
         }
     }
     return true;

@@ -207,9 +207,9 @@ Test(fanout, the_same_seed_gives_the_same_time)
 enum { RELAYS = 16 };
 static const wave_t HALF_WAY = {.workers = RELAYS, .tensors = 256, .seed = 21, .shape = PLAN_CHAIN};
 
-static figures_t undisturbed(void)
+static figures_t undisturbed(wave_t wave)
 {
-    begin(HALF_WAY);
+    begin(wave);
     return end("undisturbed");
 }
 
@@ -223,7 +223,7 @@ static void check_twice(figures_t f, double count)
 
 Test(fanout, each_relay_that_is_killed_costs_next_to_nothing)
 {
-    figures_t before = undisturbed();
+    figures_t before = undisturbed(HALF_WAY);
     for (uint32_t dead = 0; dead < RELAYS; dead++) {
         char what[32];
         snprintf(what, sizeof what, "w%02u killed", dead + 1);
@@ -239,7 +239,7 @@ Test(fanout, each_relay_that_is_killed_costs_next_to_nothing)
 
 Test(fanout, several_relays_that_are_killed_cost_little)
 {
-    figures_t before = undisturbed();
+    figures_t before = undisturbed(HALF_WAY);
     begin(HALF_WAY);
     publisher_sends(0.5);
     for (uint32_t dead = 3; dead < 7; dead++) actor_kill(workers[dead]);
@@ -251,7 +251,7 @@ Test(fanout, several_relays_that_are_killed_cost_little)
 /* It stands still, and does not go: those behind it turn to the one before it when its time is over. */
 Test(fanout, a_relay_that_stands_still_is_passed_over)
 {
-    figures_t before = undisturbed();
+    figures_t before = undisturbed(HALF_WAY);
     begin(HALF_WAY);
     publisher_sends(0.5);
     actor_stop(workers[5], true);
@@ -272,7 +272,7 @@ Test(fanout, a_relay_that_stands_still_is_passed_over)
 Test(fanout, a_relay_that_stood_still_once_has_its_place_again)
 {
     enum { STOP_US = 500000, LEAST_DEADLINE_US = 200000 };
-    begin((wave_t){.workers = 4, .tensors = 1024, .seed = 24});
+    begin((wave_t){.workers = 4, .tensors = 1024, .seed = 24, .shape = PLAN_CHAIN});
     publisher_sends(0.05);
     actor_stop(workers[0], true);
     world_run(w, STOP_US);
@@ -357,7 +357,7 @@ Test(fanout, the_version_fails_a_lease_after_the_last_chunk)
 /* They wait for what comes, and fetch on where they were. */
 Test(fanout, a_restart_of_the_broker_moves_no_transfer)
 {
-    figures_t before = undisturbed();
+    figures_t before = undisturbed(HALF_WAY);
     begin(HALF_WAY);
     publisher_sends(0.5);
     world_broker_kill(w);
@@ -406,19 +406,21 @@ static bool others_hold(uint32_t host)
 
 /* Its region dies with it: the next one of the host fetches the version from the start.  No other host waits
  * for that. */
-Test(fanout, where_the_head_of_a_host_is_killed_the_next_one_fetches)
+static void check_head_killed(plan_shape_t shape, double cost)
 {
     enum { PROBE_US = 250000 };
-    begin(ON_HOSTS);
+    wave_t wave = ON_HOSTS;
+    wave.shape = shape;
+    begin(wave);
     figures_t before = end("16 hosts");
     for (uint32_t host = 0; host < HOSTS; host += 5) {
-        begin(ON_HOSTS);
+        begin(wave);
         publisher_sends(0.5);
         uint32_t head = head_of(host);
         into_killed[host] = bytes_into(workers[head]);
         actor_kill(workers[head]);
         UNTIL(w, 10 * SECOND, others_hold(host));
-        cr_assert(took() <= before.staged + 0.05, "%.3f: other hosts than %u", took(), host);
+        cr_assert(took() <= before.staged + cost, "%.3f: other hosts than %u", took(), host);
         figures_t f = end("a head killed");
         double limit = 0.5 + before.staged + PROBE_US / unit_us;
         cr_assert(f.staged <= limit, "%.3f, and the limit is %.3f", f.staged, limit);
@@ -428,6 +430,8 @@ Test(fanout, where_the_head_of_a_host_is_killed_the_next_one_fetches)
                       f.into[i], i);
     }
 }
+
+Test(fanout, where_the_head_of_a_host_is_killed_the_next_one_fetches) { check_head_killed(PLAN_CHAIN, 0.05); }
 
 /* The publisher is on the first host, whose workers hold what it published. */
 Test(fanout, on_the_host_of_the_publisher_nothing_crosses_a_network)
@@ -527,4 +531,122 @@ Test(fanout, a_relay_that_sends_wrong_bytes_is_a_leaf_from_then_on)
     cr_assert(took() <= 1.2, "%.3f", took());
     cr_assert_eq(actor_counters(liar).bytes_out, sent, "it is a leaf");
     cr_assert((double)actor_counters(trainer).bytes_out <= 2 * 1.05 * bytes);
+}
+
+/* ---- two trees ---- */
+
+/* Within 3 % of (n + 2 d) τ + (d + 1) α with d = log2 N: each half of the chunks goes down a tree of its own,
+ * and the uplink of each member carries the bytes once. */
+static void check_trees(wave_t wave)
+{
+    wave.shape = PLAN_TWO_TREE;
+    begin(wave);
+    uint64_t store_us = w->store_is_late ? 10 * MS : 0;
+    figures_t f = end("two trees");
+    double chunk_us = (double)CHUNK / RATE * 1e6, n = bytes / CHUNK;
+    uint32_t d = 0;
+    while (wave.workers >> (d + 1)) d++;
+    double estimate = ((n + 2 * d) * chunk_us + (d + 1) * (double)LATENCY_US + (double)store_us) / unit_us;
+    cr_assert(f.active >= 1 && f.active <= 1.03 * estimate, "%.3f, and the estimate is %.3f", f.active,
+              estimate);
+    cr_assert_float_eq(f.egress, 1, 0.01, "%.3f: the bytes, and a manifest more", f.egress);
+    cr_assert_float_eq(f.ingress, wave.workers, 0.001, "nothing comes twice");
+}
+
+Test(fanout, two_trees_take_the_time_of_their_estimate)
+{
+    check_trees((wave_t){.workers = 2, .tensors = 256, .seed = 31});
+    check_trees((wave_t){.workers = 5, .tensors = 256, .seed = 32});
+    check_trees((wave_t){.workers = 16, .tensors = 269, .seed = 33});
+    check_trees((wave_t){.workers = 64, .tensors = 269, .seed = 34});
+    check_trees((wave_t){.workers = 128, .tensors = 269, .seed = 35});
+}
+
+static const wave_t IN_TREES = {.workers = RELAYS, .tensors = 269, .seed = 36, .shape = PLAN_TWO_TREE};
+
+/* 40 MB.  Those behind it turn to two others, of which neither has to send all bytes more. */
+Test(fanout, each_of_the_trees_may_be_killed)
+{
+    wave_t wave = IN_TREES;
+    wave.tensors = 610;
+    figures_t before = undisturbed(wave);
+    for (uint32_t dead = 0; dead < RELAYS; dead++) {
+        begin(wave);
+        publisher_sends(0.5);
+        actor_kill(workers[dead]);
+        figures_t f = end("one of the trees killed");
+        cr_assert(f.staged <= before.staged + 0.05, "%.3f without worker %u", f.staged, dead);
+        check_twice(f, RELAYS - 1);
+    }
+}
+
+/* It stands still, and does not go: those behind it turn to two others when its time is over. */
+Test(fanout, one_of_the_trees_that_stands_still_is_passed_over)
+{
+    figures_t before = undisturbed(IN_TREES);
+    for (uint32_t stopped = 0; stopped < RELAYS; stopped += 5) {
+        begin(IN_TREES);
+        publisher_sends(0.5);
+        actor_stop(workers[stopped], true);
+        for (uint32_t i = 0; i < RELAYS; i++)
+            if (i != stopped) UNTIL(w, 10 * SECOND, worker_holds(workers[i], 1));
+        cr_assert(took() <= before.active + SECOND / unit_us, "%.3f without worker %u", took(), stopped);
+        actor_stop(workers[stopped], false);
+        check_twice(end("one of the trees stopped"), RELAYS + 1);
+    }
+}
+
+Test(fanout, one_that_joins_the_trees_fetches_from_those_with_room)
+{
+    begin(IN_TREES);
+    publisher_sends(0.5);
+    uint64_t joined_us = w->now_us;
+    workers[RELAYS] = world_worker(w, "a-late-one", (worker_conf_t){.link = LINK});
+    UNTIL(w, 10 * SECOND, worker_holds(workers[RELAYS], 1));
+    double own = (double)(w->now_us - joined_us) / unit_us;
+    cr_assert(own <= 1.15, "%.3f", own);
+    figures_t f = end("one more in the trees");
+    cr_assert_float_eq(f.egress, 1, 0.05);
+    cr_assert_float_eq(f.ingress, RELAYS + 1, 0.001, "nothing comes twice");
+}
+
+/* No process has all chunks yet; each of the two roots got a manifest. */
+Test(fanout, the_publisher_of_trees_may_go_when_all_chunks_are_out)
+{
+    begin(IN_TREES);
+    content_shape_t shape = {.seed = IN_TREES.seed, .count = IN_TREES.tensors, .rows = 1024};
+    publisher_sends(1 + ((double)content_get(shape)->manifest.bytes - 1) / bytes);
+    actor_kill(trainer);
+    UNTIL(w, 10 * SECOND, all_hold(1));
+    cr_assert(took() <= 1.2, "%.3f", took());
+    UNTIL(w, SECOND, world_all_active(w, 1));
+}
+
+Test(fanout, a_restart_of_the_broker_moves_no_transfer_of_trees)
+{
+    figures_t before = undisturbed(IN_TREES);
+    begin(IN_TREES);
+    publisher_sends(0.5);
+    world_broker_kill(w);
+    world_broker_start(w);
+    UNTIL(w, 10 * SECOND, all_hold(1));
+    cr_assert(took() <= before.active + 0.05, "%.3f", took());
+    figures_t f = {.egress = (double)actor_counters(trainer).bytes_out / bytes};
+    cr_assert(f.egress <= 1.01, "%.3f", f.egress);
+    UNTIL(w, 2 * LEASE_US, world_all_active(w, 1));
+}
+
+/* What takes the least time by the estimate: for many that is two trees. */
+Test(fanout, many_workers_fetch_along_trees_where_none_says_how)
+{
+    begin((wave_t){.workers = 32, .tensors = 64, .seed = 37});
+    figures_t f = end("32 workers");
+    cr_assert(f.active <= 1.25, "%.3f: a chain takes 1.5", f.active);
+}
+
+/* Where it was a root, half of its tree is two levels deeper then, and the next one of the host fetches from
+ * those that serve it. */
+Test(fanout, where_the_head_of_a_host_in_trees_is_killed_the_next_one_fetches)
+{
+    check_head_killed(PLAN_TWO_TREE, 0.08);
 }

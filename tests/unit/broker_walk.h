@@ -609,7 +609,7 @@ static void walk_begin(uint64_t seed, uint64_t keep)
     M.seed = seed;
     rig_start();
     R.keep = keep;
-    R.shape = seed / 2 % 2 ? PLAN_CHAIN : PLAN_STAR;
+    R.shape = (plan_shape_t)(PLAN_STAR + seed / 2 % 3);
     make_places();
     make_keys();
     rig_restart();

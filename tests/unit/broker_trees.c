@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two trees, each for half of the chunks: who serves whom, and what is left when members go and come. */
+#include "broker/rollout/plan.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PUBLISHER 9u
+#define MB 1000000u
+
+static plan_t P;
+
+static void start(void)
+{
+    plan_init(&P, 2, PLAN_TWO_TREE, 40 * MB);
+    plan_publisher(&P, PUBLISHER, 0);
+}
+
+static void finish(void) { plan_fini(&P); }
+
+TestSuite(plan_trees, .init = start, .fini = finish);
+
+/* Named after its number, so that the order of the numbers is that of the links. */
+static bool add_to(plan_t *p, uint64_t token, uint64_t place, bool is_limited)
+{
+    char name[32];
+    snprintf(name, sizeof name, "w%06u", (unsigned)token);
+    return plan_add(
+        p,
+        &(plan_member_t){.token = token, .place = place, .name = name, .zone = "", .is_limited = is_limited});
+}
+
+static void wave(uint64_t first, uint64_t last)
+{
+    for (uint64_t token = first; token <= last; token++) cr_assert(add_to(&P, token, 0, false));
+    plan_begin(&P);
+    plan_make_all(&P);
+}
+
+static const uint64_t *list_for(const plan_row_t *row, uint32_t half, uint32_t *ret_count)
+{
+    bool is_other = row->half && row->half != half;
+    *ret_count = is_other ? row->other_count : row->source_count;
+    return is_other ? row->others : row->sources;
+}
+
+/* "1 9 | 12 11": its sources for the first half of the chunks, and for the second. */
+static const char *lists_of(uint64_t token)
+{
+    static char text[128];
+    const plan_row_t *row = plan_row(&P, token);
+    size_t used = 0;
+    for (uint32_t half = 1; half <= 2; half++) {
+        uint32_t count;
+        const uint64_t *tokens = list_for(row, half, &count);
+        for (uint32_t i = 0; i < count; i++)
+            used +=
+                (size_t)snprintf(text + used, sizeof text - used, "%s%u", i ? " " : "", (unsigned)tokens[i]);
+        if (half == 1) used += (size_t)snprintf(text + used, sizeof text - used, " | ");
+    }
+    return text;
+}
+
+static void settle(plan_t *p)
+{
+    for (uint64_t token; (token = plan_next_torn(p)) != 0;) plan_mend(p, token);
+    for (uint64_t token; (token = plan_next_woken(p)) != 0;) plan_make(p, token, NULL, 0);
+    for (uint64_t token; (token = plan_next_torn(p)) != 0;) plan_mend(p, token);
+}
+
+/* Of seven: 11 and 17 are the roots, 14 in the middle serves none.  Behind the parent are those that have room
+ * when it goes: its own parent, and the one that gives it the other half. */
+Test(plan_trees, each_half_goes_down_a_tree_and_its_mirror_image)
+{
+    wave(11, 17);
+    cr_assert_eq(P.shape, PLAN_TWO_TREE);
+    cr_assert_str_eq(lists_of(11), "9 | 15 12 17");
+    cr_assert_str_eq(lists_of(12), "11 9 | 15 17");
+    cr_assert_str_eq(lists_of(13), "11 15 9 | 16 17");
+    cr_assert_str_eq(lists_of(14), "12 15 11 | 16 13 17");
+    cr_assert_str_eq(lists_of(15), "12 11 | 17 13 9");
+    cr_assert_str_eq(lists_of(16), "13 11 | 17 9");
+    cr_assert_str_eq(lists_of(17), "13 16 11 | 9");
+    for (uint64_t token = 11; token <= 17; token++)
+        cr_assert_eq(plan_row(&P, token)->half, token < 15 ? 1 : 2, "what it serves others comes first");
+}
+
+static plan_shape_t shape_of(plan_shape_t wanted, uint64_t members, uint64_t bytes)
+{
+    plan_fini(&P);
+    plan_init(&P, 2, wanted, bytes);
+    plan_publisher(&P, PUBLISHER, 0);
+    wave(11, 10 + members);
+    return P.shape;
+}
+
+/* By the time of a hop: a chain has more of them, and a star none. */
+Test(plan_trees, the_shape_is_what_takes_the_least_time)
+{
+    cr_assert_eq(shape_of(PLAN_AUTO, 1, 40 * MB), PLAN_CHAIN);
+    cr_assert_eq(shape_of(PLAN_AUTO, 4, 40 * MB), PLAN_CHAIN, "not 3 % better");
+    cr_assert_eq(shape_of(PLAN_AUTO, 16, 40 * MB), PLAN_TWO_TREE);
+    cr_assert_eq(shape_of(PLAN_AUTO, 16, 4000 * (uint64_t)MB), PLAN_CHAIN, "hops are next to nothing");
+    cr_assert_eq(shape_of(PLAN_AUTO, 3, MB / 4), PLAN_STAR);
+    cr_assert_eq(shape_of(PLAN_AUTO, 64, MB / 4), PLAN_TWO_TREE, "a star takes the time of each");
+    cr_assert_eq(shape_of(PLAN_TWO_TREE, 2, MB), PLAN_TWO_TREE);
+    cr_assert_eq(shape_of(PLAN_TWO_TREE, 1, MB), PLAN_CHAIN, "the same");
+    cr_assert_eq(shape_of(PLAN_CHAIN, 64, MB / 4), PLAN_CHAIN);
+    cr_assert_eq(shape_of(PLAN_STAR, 64, 40 * MB), PLAN_STAR);
+}
+
+/* A chain enters each zone once. */
+Test(plan_trees, several_zones_are_a_chain)
+{
+    plan_fini(&P);
+    plan_init(&P, 2, PLAN_AUTO, 40 * MB);
+    plan_publisher(&P, PUBLISHER, 0);
+    cr_assert(plan_add(&P, &(plan_member_t){.token = 5, .name = "a", .zone = "rack1"}));
+    wave(11, 26);
+    cr_assert_eq(P.shape, PLAN_CHAIN);
+}
+
+/* A late wave fetches from those, and a version without a publisher too. */
+Test(plan_trees, where_others_have_all_bytes_there_are_none)
+{
+    cr_assert(add_to(&P, 5, 0, false));
+    plan_have(&P, 5, true, 0);
+    wave(11, 26);
+    cr_assert_eq(P.shape, PLAN_CHAIN);
+}
+
+Test(plan_trees, those_of_one_that_goes_turn_to_two_others)
+{
+    wave(11, 17);
+    plan_remove(&P, 12);
+    uint64_t torn[16];
+    uint32_t count = 0;
+    for (uint64_t token; (token = plan_next_torn(&P)) != 0; plan_mend(&P, token)) torn[count++] = token;
+    cr_assert(count == 3 && has_number(torn, 3, 11) && has_number(torn, 3, 14) && has_number(torn, 3, 15));
+    cr_assert_str_eq(lists_of(14), "15 11 17 | 16 13 17");
+    cr_assert_str_eq(lists_of(15), "11 9 | 17 13 9");
+    plan_remove(&P, 11);
+    settle(&P);
+    cr_assert_str_eq(lists_of(13), "15 9 | 16 17");
+    cr_assert_str_eq(lists_of(15), "9 | 17 13 9");
+}
+
+/* The other half goes on as it was. */
+Test(plan_trees, a_half_that_lost_its_only_source_has_it_again)
+{
+    uint64_t lost[] = {PUBLISHER};
+    wave(11, 17);
+    cr_assert(plan_make(&P, 11, lost, 1));
+    cr_assert_str_eq(lists_of(11), "9 | 15 12 17");
+}
+
+/* The next one of its place, and those that it served, find room where it had its place. */
+Test(plan_trees, one_that_is_stuck_takes_no_room)
+{
+    wave(11, 17);
+    cr_assert(plan_row(&P, 11)->load == 2 && plan_row(&P, 15)->load == 2);
+    plan_stuck(&P, 12);
+    cr_assert(plan_row(&P, 11)->load == 1 && plan_row(&P, 15)->load == 1);
+    settle(&P);
+    cr_assert(plan_row(&P, 11)->load == 2 && plan_row(&P, 15)->load == 2, "14 and 15 have it");
+    plan_make(&P, 12, NULL, 0);
+    plan_remove(&P, 12);
+    settle(&P);
+    for (uint64_t token = 11; token <= 17; token++)
+        cr_assert(token == 12 || plan_row(&P, token)->load <= 2, "%u", (unsigned)token);
+}
+
+Test(plan_trees, a_later_one_gets_both_halves_from_those_with_room)
+{
+    wave(11, 17);
+    for (uint64_t token = 18; token <= 20; token++) {
+        cr_assert(add_to(&P, token, 0, false));
+        plan_make(&P, token, NULL, 0);
+    }
+    cr_assert_str_eq(lists_of(18), "14 12 16 | 14 16 12");
+    cr_assert_str_eq(lists_of(19), "18 14 | 18 14");
+    cr_assert_str_eq(lists_of(20), "19 18 | 19 18");
+}
+
+Test(plan_trees, a_holder_that_serves_none_gives_a_later_one_all)
+{
+    wave(11, 17);
+    for (uint64_t token = 11; token <= 17; token++) plan_have(&P, token, true, 0);
+    cr_assert(add_to(&P, 20, 0, false));
+    plan_make(&P, 20, NULL, 0);
+    const plan_row_t *row = plan_row(&P, 20);
+    cr_assert(!row->half && !row->other_count && row->source_count == 3 && row->sources[2] == PUBLISHER);
+    cr_assert_eq(plan_row(&P, row->sources[0])->load, 2, "both halves");
+}
+
+/* ---- any memberships ---- */
+
+enum { MOST = 60, TOKENS = 4096 };
+
+typedef struct {
+    plan_t plan;
+    uint64_t seed, rng, next_token, alive[MOST];
+    uint32_t count;
+    bool has_limited;
+} any_t;
+
+static uint64_t below(any_t *a, uint64_t limit)
+{
+    a->rng ^= a->rng << 13;
+    a->rng ^= a->rng >> 7;
+    a->rng ^= a->rng << 17;
+    return a->rng % limit;
+}
+
+static uint64_t join(any_t *a)
+{
+    char name[24], zone[8];
+    uint64_t token = a->next_token++;
+    snprintf(name, sizeof name, "w%llu-%llu", (unsigned long long)below(a, 1000), (unsigned long long)token);
+    snprintf(zone, sizeof zone, "z%llu", (unsigned long long)below(a, 3));
+    plan_member_t m = {.token = token,
+                       .place = below(a, 4) ? 0 : 1 + below(a, 8),
+                       .name = name,
+                       .zone = zone,
+                       .is_limited = a->has_limited && !below(a, 5)};
+    cr_assert(plan_add(&a->plan, &m));
+    a->alive[a->count++] = token;
+    return token;
+}
+
+static void leave(any_t *a, uint32_t at)
+{
+    plan_remove(&a->plan, a->alive[at]);
+    a->alive[at] = a->alive[--a->count];
+}
+
+/* The row that the member reads this half from: of its list the first one that has not gone.  NULL: it has
+ * all bytes, or reads from the publisher, or has no source (`*ret_is_left`). */
+static const plan_row_t *read_from(const any_t *a, const plan_row_t *row, uint32_t half, uint64_t gone,
+                                   bool *ret_is_left)
+{
+    *ret_is_left = false;
+    if (row->is_whole || row->is_held) return NULL;
+    if (row->fetch == PLAN_WAITING) return plan_row(&a->plan, plan_waits_for(&a->plan, row->token));
+    uint32_t count, i = 0;
+    const uint64_t *tokens = list_for(row, half, &count);
+    while (i < count && tokens[i] == gone) i++;
+    *ret_is_left = i == count;
+    return i < count && tokens[i] != PUBLISHER ? plan_row(&a->plan, tokens[i]) : NULL;
+}
+
+/* Each half comes to each member, also when one has gone and each goes on by its own list. */
+static void check_reached(const any_t *a, uint64_t gone)
+{
+    for (uint32_t half = 1; half <= 2; half++)
+        for (uint32_t i = 0; i < a->count; i++) {
+            uint32_t steps = 0;
+            bool is_left;
+            for (const plan_row_t *row = plan_row(&a->plan, a->alive[i]); row && row->token != gone;) {
+                const plan_row_t *next = read_from(a, row, half, gone, &is_left);
+                cr_assert(++steps <= 2 * MOST, "seed %llu: a circle in half %u, %llu has gone",
+                          (unsigned long long)a->seed, half, (unsigned long long)gone);
+                cr_assert(gone || !is_left, "seed %llu: %s has no source of half %u",
+                          (unsigned long long)a->seed, row->key.text, half);
+                row = next;
+            }
+        }
+}
+
+/* Halves that go into a link over the network, and out of it; those of limited ones count for nothing. */
+static void check_edges(const any_t *a, uint64_t gone, uint32_t most)
+{
+    const plan_t *p = &a->plan;
+    uint32_t out[TOKENS] = {0}, of_publisher = 0;
+    for (size_t i = 0; i < p->link_count; i++) {
+        const plan_link_t *link = p->chain[i];
+        uint32_t in = 0;
+        for (size_t k = 0; k < link->count; k++) {
+            const plan_row_t *row = link->rows[k];
+            for (uint32_t half = 1; half <= 2 && row->fetch >= PLAN_FETCHING; half++) {
+                uint32_t count;
+                const uint64_t *tokens = list_for(row, half, &count);
+                uint32_t at = count && tokens[0] == gone;
+                const plan_row_t *source = at < count ? plan_row(p, tokens[at]) : NULL;
+                bool is_here =
+                    source ? source->link == link : p->publisher_place && link->place == p->publisher_place;
+                if (row->token == gone || at >= count || is_here) continue;
+                in++;
+                if (link->key.text[0] == '1') continue;
+                if (source) out[source->link->rows[0]->token]++;
+                else of_publisher++;
+            }
+        }
+        cr_assert_leq(in, 2, "seed %llu: %u halves into a link", (unsigned long long)a->seed, in);
+    }
+    for (uint32_t i = 0; i < TOKENS; i++)
+        cr_assert(out[i] <= most, "seed %llu: %u halves out of a link", (unsigned long long)a->seed, out[i]);
+    cr_assert(of_publisher <= 2, "seed %llu: %u halves out of the publisher", (unsigned long long)a->seed,
+              of_publisher);
+}
+
+/* In the trees as they are laid each link has children for one half alone, and none is deeper than log2 N. */
+static void check_trees(const any_t *a)
+{
+    const plan_t *p = &a->plan;
+    uint32_t depths = 1, nodes = 0;
+    uint8_t serves[TOKENS] = {0};
+    for (size_t i = 0; i < p->link_count; i++)
+        nodes += p->chain[i]->key.text[0] == '0' &&
+                 (!p->publisher_place || p->chain[i]->place != p->publisher_place);
+    while (nodes >> depths) depths++;
+    for (uint32_t i = 0; i < a->count; i++)
+        for (uint32_t half = 1; half <= 2; half++) {
+            const plan_row_t *row = plan_row(p, a->alive[i]);
+            uint32_t depth = 0;
+            bool is_left;
+            if (row->fetch != PLAN_FETCHING || !row->half || row->key.text[0] == '1') continue;
+            for (const plan_row_t *at = row; at; depth++) {
+                at = read_from(a, at, half, 0, &is_left);
+                if (at) serves[at->token] |= (uint8_t)half;
+            }
+            cr_assert_leq(depth, depths, "seed %llu", (unsigned long long)a->seed);
+        }
+    for (uint32_t i = 0; i < a->count && !a->has_limited; i++)
+        cr_assert_neq(serves[a->alive[i]], 3, "seed %llu: it serves both halves",
+                      (unsigned long long)a->seed);
+}
+
+static void open_any(any_t *a, uint64_t seed)
+{
+    *a = (any_t){.seed = seed, .rng = seed * 0x9e3779b97f4a7c15ull | 1, .next_token = 100};
+    plan_init(&a->plan, seed, PLAN_TWO_TREE, 40 * MB);
+    plan_publisher(&a->plan, PUBLISHER, below(a, 2) ? 1 + below(a, 8) : 0);
+    a->has_limited = !below(a, 4);
+    for (uint64_t count = 1 + below(a, MOST - 20); a->count < count;) join(a);
+    plan_begin(&a->plan);
+    plan_make_all(&a->plan);
+}
+
+typedef struct {
+    uint64_t sources[PLAN_SOURCES], others[PLAN_SOURCES];
+    uint32_t half;
+} lists_t;
+
+static lists_t lists_now(const any_t *a, uint32_t at)
+{
+    const plan_row_t *row = plan_row(&a->plan, a->alive[at]);
+    lists_t lists = {.half = row->half};
+    memcpy(lists.sources, row->sources, row->source_count * sizeof(uint64_t));
+    memcpy(lists.others, row->others, row->other_count * sizeof(uint64_t));
+    return lists;
+}
+
+static void check_join(any_t *a)
+{
+    lists_t before[MOST];
+    uint32_t count = a->count;
+    for (uint32_t i = 0; i < count; i++) before[i] = lists_now(a, i);
+    plan_make(&a->plan, join(a), NULL, 0);
+    settle(&a->plan);
+    for (uint32_t i = 0; i < count; i++) {
+        lists_t now = lists_now(a, i);
+        cr_assert(!memcmp(&before[i], &now, sizeof now), "seed %llu", (unsigned long long)a->seed);
+    }
+}
+
+static void end_one(any_t *a)
+{
+    uint32_t at = (uint32_t)below(a, a->count);
+    uint64_t token = a->alive[at], lost[2] = {a->alive[below(a, a->count)], PUBLISHER};
+    switch (below(a, 7)) {
+    case 0: leave(a, at); break;
+    case 1: plan_done(&a->plan, token); break;
+    case 2: plan_stuck(&a->plan, token); break;
+    case 3: plan_have(&a->plan, token, true, 0); break;
+    case 4: plan_make(&a->plan, token, lost, (uint32_t)below(a, 3)); break;
+    case 5: plan_hold(&a->plan, token, true); break;
+    case 6:
+        a->alive[at] = a->next_token++;
+        cr_assert(plan_renew(&a->plan, token, a->alive[at]));
+        break;
+    }
+    settle(&a->plan);
+}
+
+/* Over first sources, whatever has happened: a half of the chunks never waits for itself. */
+static void check_no_circle(const any_t *a)
+{
+    for (uint32_t half = 1; half <= 2; half++)
+        for (uint32_t i = 0; i < a->count; i++) {
+            uint32_t steps = 0;
+            bool is_left;
+            for (const plan_row_t *row = plan_row(&a->plan, a->alive[i]); row; steps++) {
+                cr_assert(steps <= 2 * MOST, "seed %llu: a circle in half %u", (unsigned long long)a->seed,
+                          half);
+                row = row->fetch >= PLAN_WAITING ? read_from(a, row, half, 0, &is_left) : NULL;
+            }
+        }
+}
+
+Test(plan_trees, each_half_comes_to_all_and_no_uplink_carries_more_than_all_bytes)
+{
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        static any_t a;
+        open_any(&a, seed);
+        check_reached(&a, 0);
+        check_edges(&a, 0, 2);
+        check_trees(&a);
+        for (uint32_t i = (uint32_t)seed % 3; i < a.count; i += 3) {
+            check_reached(&a, a.alive[i]);
+            check_edges(&a, a.alive[i], 2);
+        }
+        for (int i = 0; i < 3; i++) {
+            check_join(&a);
+            check_reached(&a, 0);
+            check_edges(&a, 0, 2);
+        }
+        leave(&a, (uint32_t)below(&a, a.count));
+        settle(&a.plan);
+        check_reached(&a, 0);
+        check_edges(&a, 0, 2);
+        for (int i = 0; i < 30; i++) {
+            if (a.count < 2 || (a.count < MOST && !below(&a, 4))) plan_make(&a.plan, join(&a), NULL, 0);
+            else end_one(&a);
+            check_no_circle(&a);
+        }
+        plan_fini(&a.plan);
+    }
+}
+
+/* Counted, not timed: ten thousand members, on hosts of eight, then all but every tenth go. */
+Test(plan_trees, ten_thousand_members_cost_what_they_are)
+{
+    enum { MEMBERS = 10000, LOG = 14 };
+    for (uint64_t token = 100; token < 100 + MEMBERS; token++)
+        cr_assert(add_to(&P, token, token % 2 ? token / 16 : 0, false));
+    plan_begin(&P);
+    plan_make_all(&P);
+    cr_assert_leq(P.looks, 20 * MEMBERS * LOG);
+    P.looks = 0;
+    for (uint64_t token = 100; token < 100 + MEMBERS; token++) {
+        if (token % 10 == 0) continue;
+        plan_remove(&P, token);
+        settle(&P);
+    }
+    cr_assert_leq(P.looks, 200 * MEMBERS * LOG);
+}
