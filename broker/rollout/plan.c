@@ -964,8 +964,10 @@ static bool has_zones(const plan_t *p)
 
 /* For N links and n chunks a star takes N n τ + α, a chain (n + N - 1) τ + N α, and two trees (n + 2 d) τ +
  * (d + 1) α with d = log2 N, rounded down.  τ, the time of a chunk, is taken as on a fast link, or by the
- * publisher's --max-rate; α is the time of a hop.  The chain is left for trees only where they are 3 %
- * better: it is simpler.  So it is where there are several zones: it enters each of them once. */
+ * publisher's --max-rate; α is the time of a hop.  The chain is left for trees only where they are a quarter
+ * better: on real links a chain took the time of its estimate, and trees up to 15 % more, because each link is
+ * shared by two transfers (docs/benchmarks.md, "Shaped links").  Nor is it left where there are several zones:
+ * it enters each of them once. */
 static plan_shape_t choose_shape(const plan_t *p, size_t nodes)
 {
     bool may_be_trees = nodes > 1 && p->publisher && !p->source_count;
@@ -976,7 +978,7 @@ static plan_shape_t choose_shape(const plan_t *p, size_t nodes)
     uint64_t star = count * p->bytes + p->hop_bytes;
     uint64_t chain = p->bytes + (count - 1) * chunk + count * p->hop_bytes;
     uint64_t trees = p->bytes + 2 * d * chunk + (d + 1) * p->hop_bytes;
-    bool is_best = trees < star && trees * 100 < chain * 97;
+    bool is_best = trees < star && trees * 5 < chain * 4;
     if (may_be_trees && is_best && !has_zones(p)) return PLAN_TWO_TREE;
     return chain < star ? PLAN_CHAIN : PLAN_STAR;
 }

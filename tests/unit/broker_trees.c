@@ -100,8 +100,8 @@ static plan_shape_t shape_of(plan_shape_t wanted, uint64_t members, uint64_t byt
 Test(plan_trees, the_shape_is_what_takes_the_least_time)
 {
     cr_assert_eq(shape_of(PLAN_AUTO, 1, 40 * MB), PLAN_CHAIN);
-    cr_assert_eq(shape_of(PLAN_AUTO, 4, 40 * MB), PLAN_CHAIN, "not 3 % better");
-    cr_assert_eq(shape_of(PLAN_AUTO, 16, 40 * MB), PLAN_TWO_TREE);
+    cr_assert_eq(shape_of(PLAN_AUTO, 16, 40 * MB), PLAN_CHAIN, "not a quarter better");
+    cr_assert_eq(shape_of(PLAN_AUTO, 64, 40 * MB), PLAN_TWO_TREE);
     cr_assert_eq(shape_of(PLAN_AUTO, 16, 4000 * (uint64_t)MB), PLAN_CHAIN, "hops are next to nothing");
     cr_assert_eq(shape_of(PLAN_AUTO, 3, MB / 4), PLAN_STAR);
     cr_assert_eq(shape_of(PLAN_AUTO, 64, MB / 4), PLAN_TWO_TREE, "a star takes the time of each");
