@@ -103,7 +103,7 @@ static int ask_for_region(holding_t *h, bulk_t *bulk, const announced_t *w, uint
         hold_t *hold = NULL;
         int rc = mappings_take(mappings, h->socket, &id, now_us, &hold, &error);
         if (rc == HEDDLE_ERR_AGAIN) return rc;
-        if (!rc) rc = slots_hold(bulk->slots, mappings, hold, &h->region, &error);
+        if (!rc) rc = slots_map(bulk->slots, mappings, hold, &h->region, &error);
         if (rc && hold) mappings_give(mappings, &hold);
         h->from = (served_t){.token = s->token, .kind = s->kind, .is_held = true};
         memcpy(h->from.name, s->name, sizeof h->from.name);

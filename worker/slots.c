@@ -275,7 +275,7 @@ int slot_adopt(slot_t *slot, region_t *region)
     return HEDDLE_OK;
 }
 
-int slots_hold(slots_t *s, struct mappings *from, struct hold *hold, region_t **ret_region,
+int slots_map(slots_t *s, struct mappings *from, struct hold *hold, region_t **ret_region,
                heddle_error_t *error)
 {
     return regions_hold(s->memory, from, hold, ret_region, error);

@@ -95,10 +95,10 @@ int slots_begin(slots_t *s, uint32_t adapter, uint32_t index, slot_t **ret_slot,
  * MAKING: call again, or drop it.  NO_MEMORY: it is FREE.  INTERNAL: it is not MAKING. */
 int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error);
 /* The same, with a region that has the bytes already, as of another slot, or held in another process
- * (slots_hold): one more reference.  INTERNAL: it is not MAKING. */
+ * (slots_map): one more reference.  INTERNAL: it is not MAKING. */
 int slot_adopt(slot_t *slot, region_t *region);
 /* As regions_hold. */
-int slots_hold(slots_t *s, struct mappings *from, struct hold *hold, region_t **ret_region,
+int slots_map(slots_t *s, struct mappings *from, struct hold *hold, region_t **ret_region,
                heddle_error_t *error);
 /* The SEALED slot's content is offered to this host from now on (regions_offer). */
 void slot_offer(slot_t *slot, const digest_t *manifest, size_t bytes);
