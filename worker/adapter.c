@@ -212,9 +212,9 @@ static bool end_intake(adapter_t *a, versions_event_t *ret_event, heddle_error_t
 {
     intake_t *in = &a->intake;
     if (in->state < INTAKE_SEALED) return false;
-    *ret_event = (versions_event_t){.kind = VE_FETCHED, .version = in->what->version, .error = error};
+    *ret_event = (versions_event_t){.kind = VE_ARRIVED, .version = in->what->version, .error = error};
     if (in->state == INTAKE_FAILED) {
-        ret_event->kind = VE_FETCH_FAILED;
+        ret_event->kind = VE_BRING_FAILED;
         const char *phase = in->error.phase[0] ? NULL : in->slot ? "fetch" : "announce";
         *error = in->error;
         error_where(error, a->name, in->what->version, a->core->opts.name, phase);
@@ -261,7 +261,7 @@ static void obey(adapter_t *a, const versions_action_t *action, uint64_t now_us)
         why->lacks_occupants = false;
     }
     switch (action->kind) {
-    case VA_FETCH:
+    case VA_BRING:
         intake_begin(&a->intake, action->what, (uint32_t)action->slot);
         intake_work(&a->intake, now_us);
         break;
@@ -325,7 +325,7 @@ static int feed_versions(adapter_t *a, const versions_event_t *event, uint64_t n
     bool has_fetched = false;
     int rc = HEDDLE_OK;
     do {
-        has_fetched = has_fetched || next.kind == VE_FETCHED;
+        has_fetched = has_fetched || next.kind == VE_ARRIVED;
         versions_slots_t slots = look_at_slots(a);
         int count = versions_step(&a->versions, &next, &slots, now_us, actions);
         if (count < 0) rc = count;

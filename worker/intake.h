@@ -19,7 +19,7 @@
  * wait for a digest or for pages of the kernel.  A sealed slot is offered to the host.
  *
  * An end has no event of its own: the owner looks at the state after each call, and ends the intake.  An
- * adapter begins it by a FETCH of versions_t and ends it by its DROP, or with the event that it gives it.
+ * adapter begins it by a BRING of versions_t and ends it by its DROP, or with the event that it gives it.
  *
  * Loop thread only.  An adapter (the admin handle, for its pull) owns it and reads its fields; the intake
  * owns its download and what is held, until the slot has adopted that.  The slot stays the table's. */

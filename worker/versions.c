@@ -292,7 +292,7 @@ static void start_next(run_t *run)
     head->slot = slot;
     head->state = VERSIONS_COMING;
     head->starved = false;
-    act(run, VA_FETCH, head);
+    act(run, VA_BRING, head);
 }
 
 /* --- what an event asks for, where that is more than a line -------------------------------------- */
@@ -679,7 +679,7 @@ int versions_step(versions_t *s, const versions_event_t *event, const versions_s
     case VE_HOLDABLE:
         if (is_coming) on_holdable(run, e);
         break;
-    case VE_FETCHED:
+    case VE_ARRIVED:
         if (!is_coming) break;
         if (s->app) {
             enter(run, e, VERSIONS_ARRIVED);
@@ -688,7 +688,7 @@ int versions_step(versions_t *s, const versions_event_t *event, const versions_s
             become_staged(run, e);
         }
         break;
-    case VE_FETCH_FAILED:
+    case VE_BRING_FAILED:
         if (is_coming) fail_version(run, e, event->error);
         break;
     case VE_DAMAGED:

@@ -9,7 +9,7 @@
  *
  *   WAITING   announced, has no slot yet                  ARRIVED  verified, offered to the application
  *   COMING    it has a slot, and its bytes are brought    STAGED   verified and loaded
- *             into it (FETCH); how far that is, is in     ACTIVE   served
+ *             into it (BRING); how far that is, is in     ACTIVE   served
  *             the intake (worker/intake.h)                KEPT     was active, may be again
  *
  * A version that is dropped has no entry.  Its slot is LEAVING as long as readers, sends or open receives use
@@ -20,8 +20,8 @@
  *
  *   event        absent   WAITING  COMING         ARRIVED   STAGED     ACTIVE     KEPT
  *   ANNOUNCE     WAITING  -(1)     -(1)           -(1)      say STAGED say ACTIVE say STAGED
- *   FETCHED      -        -        (3)            -         -          -          -
- *   FETCH_FAILED -        -        NACK, L(2)     -         -          -          -
+ *   ARRIVED      -        -        (3)            -         -          -          -
+ *   BRING_FAILED -        -        NACK, L(2)     -         -          -          -
  *   APP_STAGED   NF       NF       NF             STAGED(3) ok         ok         ok
  *   APP_ACTIVATE NF       NF       NF             NF        ACTIVE(4)  ok(4)      ACTIVE(4)
  *   APP_REJECT   NF       NF       NF             NACK, L   NACK(5)    NF(5)      NACK(5)
@@ -183,8 +183,8 @@ typedef enum {
     VE_RETIRE,
     VE_SOURCES,
     VE_HOLDABLE,
-    VE_FETCHED,
-    VE_FETCH_FAILED,
+    VE_ARRIVED,
+    VE_BRING_FAILED,
     VE_DAMAGED,
     VE_DRAINED,
     VE_APP_STAGED,
@@ -200,7 +200,7 @@ typedef struct {
     digest_t digest;        /* ANNOUNCE, COMMIT, UP */
     uint64_t decision;      /* COMMIT; UP: 0 = nothing was decided yet */
     uint64_t deadline_us;   /* ANNOUNCE: left of the rollout's; 0: none */
-    /* FETCH_FAILED, ABORT, APP_REJECT: why; borrowed */
+    /* BRING_FAILED, ABORT, APP_REJECT: why; borrowed */
     const heddle_error_t *error;
     uint32_t slot_count;   /* UP */
     uint32_t source_count; /* SOURCES: how many are in the list */
@@ -209,7 +209,7 @@ typedef struct {
 } versions_event_t;
 
 typedef enum {
-    VA_FETCH, /* bring the bytes into `slot`; answer FETCHED or FETCH_FAILED, unless a DROP comes first */
+    VA_BRING, /* bring the bytes into `slot`; answer ARRIVED or BRING_FAILED, unless a DROP comes first */
     VA_SEND_STAGED,
     VA_SEND_ACTIVE,
     VA_SEND_NACK, /* versions_nack has the reason */

@@ -16,10 +16,10 @@ static digest_t digest_of(uint64_t version)
 }
 
 static const char *NAMES[] = {
-    [VA_FETCH] = "FETCH", [VA_SEND_STAGED] = "STAGED", [VA_SEND_ACTIVE] = "ACTIVE", [VA_SEND_NACK] = "NACK",
+    [VA_BRING] = "BRING", [VA_SEND_STAGED] = "STAGED", [VA_SEND_ACTIVE] = "ACTIVE", [VA_SEND_NACK] = "NACK",
     [VA_OFFER] = "offer", [VA_FLIP] = "FLIP",          [VA_DROP] = "DROP"};
 
-/* "NACK 8 no_slot, offer 10 8, FETCH 7". */
+/* "NACK 8 no_slot, offer 10 8, BRING 7". */
 static void render(versions_t *s, int count)
 {
     size_t at = 0;
@@ -70,7 +70,7 @@ static int feed(versions_t *s, versions_event_t ev)
 {
     heddle_error_t why;
     error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
-    if (!ev.error && (ev.kind == VE_FETCH_FAILED || ev.kind == VE_APP_REJECT)) ev.error = &why;
+    if (!ev.error && (ev.kind == VE_BRING_FAILED || ev.kind == VE_APP_REJECT)) ev.error = &why;
     if ((ev.kind == VE_ANNOUNCE || ev.kind == VE_COMMIT || ev.kind == VE_UP) &&
         digest_equal(&ev.digest, &(digest_t){{0}}))
         ev.digest = digest_of(ev.version);
@@ -130,7 +130,7 @@ static void drain(versions_t *s)
 static void stage(versions_t *s, uint64_t v)
 {
     announce(s, v);
-    fed(s, VE_FETCHED, v);
+    fed(s, VE_ARRIVED, v);
     if (s->app) fed(s, VE_APP_STAGED, v);
 }
 
@@ -163,7 +163,7 @@ static void bring(versions_t *s, bool app, versions_state_t state)
     case VERSIONS_COMING: announce(s, 7); break;
     case VERSIONS_ARRIVED:
         announce(s, 7);
-        fed(s, VE_FETCHED, 7);
+        fed(s, VE_ARRIVED, 7);
         break;
     case VERSIONS_STAGED: stage(s, 7); break;
     case VERSIONS_ACTIVE: serve(s, 7, 5); break;
@@ -193,9 +193,9 @@ typedef struct {
 
 /* With AUTO: columns absent waiting coming (arrived: none) staged active kept leaving. */
 static const row_t AUTO[] = {
-    {VE_ANNOUNCE, {"f|FETCH 7", "w|", "f|", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {VE_FETCHED, {"a|", "w|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
-    {VE_FETCH_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
+    {VE_ANNOUNCE, {"f|BRING 7", "w|", "f|", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+    {VE_ARRIVED, {"a|", "w|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
+    {VE_BRING_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
     {VE_APP_STAGED, {"N|", "N|", "N|", NULL, "S|", "V|", "K|", "N|"}},
     {VE_APP_ACTIVATE, {"N|", "N|", "N|", NULL, "N|", "V|", "N|", "N|"}},
     {VE_APP_REJECT, {"N|", "N|", "N|", NULL, "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
@@ -218,9 +218,9 @@ static const row_t AUTO[] = {
 
 /* With an application: what differs. */
 static const row_t APP[] = {
-    {VE_ANNOUNCE, {"f|FETCH 7", "w|", "f|", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {VE_FETCHED, {"a|", "w|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
-    {VE_FETCH_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
+    {VE_ANNOUNCE, {"f|BRING 7", "w|", "f|", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
+    {VE_ARRIVED, {"a|", "w|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
+    {VE_BRING_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
     {VE_APP_STAGED, {"N|", "N|", "N|", "S|STAGED 7", "S|", "V|", "K|", "N|"}},
     {VE_APP_ACTIVATE, {"N|", "N|", "N|", "N|", "N|", "V|", "N|", "N|"}},
     {VE_APP_REJECT,
@@ -326,7 +326,7 @@ Test(versions, up_keeps_what_came_after_the_join)
     bring(&s, false, VERSIONS_COMING);
     fed(&s, VE_DOWN, 0);
     versions_restate(&s);
-    fed(&s, VE_FETCHED, 7); /* between JOIN and WELCOME */
+    fed(&s, VE_ARRIVED, 7); /* between JOIN and WELCOME */
     cr_assert_str_eq(said, "offer 6 7");
     up(&s, 0, 0, NULL, 0);
     cr_assert_str_eq(said, "STAGED 7");
@@ -364,7 +364,7 @@ Test(versions, lapsed_session_applies_nothing_queued)
     bring(&s, false, VERSIONS_COMING);
     commit(&s, 7, 4);
     fed(&s, VE_DOWN, 0);
-    fed(&s, VE_FETCHED, 7);
+    fed(&s, VE_ARRIVED, 7);
     cr_assert_str_eq(said, "offer 6 7"); /* staged, not active, nothing sent */
     commit(&s, 7, 4);                    /* a frame of the old session */
     cr_assert_str_eq(said, "");
@@ -428,7 +428,7 @@ Test(versions, commit_before_staged_is_remembered)
     announce(&s, 7);
     fed(&s, VE_ABORT, 7); /* not while the decision names it */
     cr_assert_str_eq(said, "");
-    fed(&s, VE_FETCHED, 7);
+    fed(&s, VE_ARRIVED, 7);
     cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d2, offer 8 7");
 }
 
@@ -437,11 +437,11 @@ Test(versions, later_announcement_preempts)
     versions_t s;
     bring(&s, false, VERSIONS_COMING);
     announce(&s, 8);
-    cr_assert_str_eq(said, "DROP 7, FETCH 8");
+    cr_assert_str_eq(said, "DROP 7, BRING 8");
     cr_assert_eq(state_of(&s, 7), VERSIONS_WAITING);
     drain(&s);
     fed(&s, VE_ABORT, 8);
-    cr_assert_str_eq(said, "offer 10 8, DROP 8, FETCH 7"); /* the older one comes back */
+    cr_assert_str_eq(said, "offer 10 8, DROP 8, BRING 7"); /* the older one comes back */
 }
 
 Test(versions, preempted_version_waits_for_its_own_slot_to_drain)
@@ -463,9 +463,9 @@ Test(versions, named_version_is_finished_first)
     announce(&s, 8);
     cr_assert_str_eq(said, "");
     commit(&s, 8, 2); /* a step forward: 7 is still worth finishing */
-    fed(&s, VE_FETCHED, 7);
-    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, FETCH 8");
-    fed(&s, VE_FETCHED, 8);
+    fed(&s, VE_ARRIVED, 7);
+    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, BRING 8");
+    fed(&s, VE_ARRIVED, 8);
     cr_assert_eq(versions_active(&s)->version, 8);
     cr_assert_eq(s.applied.decision, 2);
 }
@@ -476,7 +476,7 @@ static void join_late(versions_t *s)
     bring(s, false, VERSIONS_ABSENT);
     up(s, 7, 1, NULL, 0);
     feed(s, (versions_event_t){.kind = VE_ANNOUNCE, .version = 7});
-    cr_assert_str_eq(said, "FETCH 7");
+    cr_assert_str_eq(said, "BRING 7");
 }
 
 Test(versions, what_was_active_at_the_start_of_the_process_gives_way_to_a_later_decision_once)
@@ -486,13 +486,13 @@ Test(versions, what_was_active_at_the_start_of_the_process_gives_way_to_a_later_
     feed(&s, (versions_event_t){.kind = VE_ANNOUNCE, .version = 8});
     cr_assert_str_eq(said, "", "it may never be decided");
     commit(&s, 8, 2);
-    cr_assert_str_eq(said, "DROP 7, FETCH 8");
+    cr_assert_str_eq(said, "DROP 7, BRING 8");
     drain(&s);
     feed(&s, (versions_event_t){.kind = VE_ANNOUNCE, .version = 9});
     commit(&s, 9, 3);
     cr_assert_str_eq(said, "", "8 is finished");
-    fed(&s, VE_FETCHED, 8);
-    cr_assert_str_eq(said, "STAGED 8, offer 6 8, FLIP 8, ACTIVE 8 d2, offer 8 8, FETCH 9");
+    fed(&s, VE_ARRIVED, 8);
+    cr_assert_str_eq(said, "STAGED 8, offer 6 8, FLIP 8, ACTIVE 8 d2, offer 8 8, BRING 9");
 }
 
 Test(versions, what_was_active_at_the_start_of_the_process_is_finished_from_half_of_its_bytes_on)
@@ -503,8 +503,8 @@ Test(versions, what_was_active_at_the_start_of_the_process_is_finished_from_half
     feed(&s, (versions_event_t){.kind = VE_ANNOUNCE, .version = 8});
     commit(&s, 8, 2);
     cr_assert_str_eq(said, "");
-    fed(&s, VE_FETCHED, 7);
-    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, FETCH 8");
+    fed(&s, VE_ARRIVED, 7);
+    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, BRING 8");
 }
 
 Test(versions, what_was_active_at_the_start_of_the_process_stays_where_the_later_one_cannot_be_fetched)
@@ -529,13 +529,13 @@ Test(versions, lost_version_gives_way)
     sources(&s, 7, 0);
     cr_assert_str_eq(said, "");
     announce(&s, 8);
-    cr_assert_str_eq(said, "DROP 7, FETCH 8");
+    cr_assert_str_eq(said, "DROP 7, BRING 8");
     fed(&s, VE_TICK, 0);
     cr_assert_eq(state_of(&s, 8), VERSIONS_COMING); /* and 7 does not take its place back */
     drain(&s);
-    fed(&s, VE_FETCHED, 8);
+    fed(&s, VE_ARRIVED, 8);
     cr_assert_str_eq(said,
-                     "STAGED 8, offer 6 8, FETCH 7"); /* still what was decided: somebody may come back */
+                     "STAGED 8, offer 6 8, BRING 7"); /* still what was decided: somebody may come back */
     sources(&s, 7, 0);
     commit(&s, 8, 2);
     cr_assert_str_eq(said, "DROP 7, FLIP 8, ACTIVE 8 d2, offer 8 8");
@@ -555,8 +555,8 @@ Test(versions, what_can_be_held_after_all_begins_anew)
     fed(&s, VE_TICK, 0);
     cr_assert_str_eq(said, "", "its slot is LEAVING");
     drain(&s);
-    cr_assert_str_eq(said, "FETCH 7");
-    fed(&s, VE_FETCHED, 7);
+    cr_assert_str_eq(said, "BRING 7");
+    fed(&s, VE_ARRIVED, 7);
     cr_assert_eq(state_of(&s, 7), VERSIONS_ACTIVE);
 }
 
@@ -568,7 +568,7 @@ Test(versions, retired_while_it_comes)
     announce(&s, 8);
     cr_assert_str_eq(said, "");
     fed(&s, VE_RETIRE, 7); /* nobody keeps it any more: it could only starve */
-    cr_assert_str_eq(said, "offer 11 7, DROP 7, FETCH 8");
+    cr_assert_str_eq(said, "offer 11 7, DROP 7, BRING 8");
 }
 
 Test(versions, found_again_it_is_finished_first)
@@ -591,7 +591,7 @@ Test(versions, overtaken_and_lost_is_dropped)
     commit(&s, 8, 2);
     cr_assert_eq(state_of(&s, 7), VERSIONS_COMING);
     sources(&s, 7, 0);
-    cr_assert_str_eq(said, "DROP 7, FETCH 8");
+    cr_assert_str_eq(said, "DROP 7, BRING 8");
     cr_assert_eq(state_of(&s, 7), VERSIONS_ABSENT);
 }
 
@@ -604,7 +604,7 @@ Test(versions, step_back_takes_the_name_away)
     commit(&s, 7, 2);
     commit(&s, 1, 3); /* rolled back while 7 was coming */
     cr_assert_str_eq(said, "ACTIVE 1 d3, offer 8 1");
-    fed(&s, VE_FETCHED, 7);
+    fed(&s, VE_ARRIVED, 7);
     cr_assert_str_eq(said, "STAGED 7, offer 6 7");
     cr_assert_eq(versions_active(&s)->version, 1);
 }
@@ -620,7 +620,7 @@ Test(versions, an_application_that_is_switching_is_heard_after_a_step_back)
     commit(&s, 3, 5);
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 7), 0);
     cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d4, offer 8 7");
-    fed(&s, VE_FETCHED, 3);
+    fed(&s, VE_ARRIVED, 3);
     fed(&s, VE_APP_STAGED, 3);
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 3), 0);
     cr_assert_eq(versions_active(&s)->version, 3);
@@ -832,7 +832,7 @@ Test(versions, step_back_to_a_version_that_is_not_here_preempts)
     commit(&s, 7, 1);
     announce(&s, 3);
     commit(&s, 3, 2);
-    cr_assert_str_eq(said, "DROP 7, FETCH 3");
+    cr_assert_str_eq(said, "DROP 7, BRING 3");
     cr_assert_eq(state_of(&s, 7), VERSIONS_WAITING); /* later than the decision: it may be staged again */
 }
 
@@ -845,7 +845,7 @@ Test(versions, overtaken_versions_do_not_wait)
     commit(&s, 8, 1);
     cr_assert_eq(state_of(&s, 7), VERSIONS_ABSENT);
     announce(&s, 9);
-    fed(&s, VE_FETCHED, 8);
+    fed(&s, VE_ARRIVED, 8);
     announce(&s, 10);
     commit(&s, 10, 2);
     cr_assert_eq(state_of(&s, 9), VERSIONS_ABSENT);
@@ -877,7 +877,7 @@ Test(versions, released_slot_is_taken)
     fed(&s, VE_RETIRE, 2);
     cr_assert_str_eq(said, "offer 11 2, DROP 2");
     drain(&s);
-    cr_assert_str_eq(said, "FETCH 7");
+    cr_assert_str_eq(said, "BRING 7");
 }
 
 Test(versions, overtaken_staged_version_makes_room)
@@ -917,7 +917,7 @@ Test(versions, late_joiner_waits_for_a_slot_for_ever)
     cr_assert_eq(versions_deadline(&s), CLOCK_NEVER);
     fed(&s, VE_RETIRE, 1);
     drain(&s);
-    cr_assert_str_eq(said, "FETCH 7");
+    cr_assert_str_eq(said, "BRING 7");
 }
 
 Test(versions, patience_is_a_quarter_of_a_short_deadline)
@@ -938,15 +938,15 @@ Test(versions, a_named_version_is_tried_again)
     commit(&s, 7, 1);
     uint64_t pause = VERSIONS_RETRY_US;
     for (int i = 0; i < 7; i++, pause = i < 5 ? VERSIONS_RETRY_US << i : VERSIONS_RETRY_US << 4) {
-        fed(&s, VE_FETCH_FAILED, 7);
+        fed(&s, VE_BRING_FAILED, 7);
         cr_assert_str_eq(said, "NACK 7 internal, offer 10 7, DROP 7");
         drain(&s);
         cr_assert_eq(versions_deadline(&s), now + pause, "%d", i);
         now += pause;
         fed(&s, VE_TICK, 0);
-        cr_assert_str_eq(said, "FETCH 7");
+        cr_assert_str_eq(said, "BRING 7");
     }
-    fed(&s, VE_FETCHED, 7);
+    fed(&s, VE_ARRIVED, 7);
     cr_assert_eq(versions_active(&s)->version, 7);
 }
 
@@ -955,13 +955,13 @@ Test(versions, no_memory_for_a_named_version_is_tried_again)
     versions_t s;
     bring(&s, false, VERSIONS_COMING);
     commit(&s, 7, 1);
-    fed(&s, VE_FETCH_FAILED, 7);
+    fed(&s, VE_BRING_FAILED, 7);
     cr_assert_str_eq(said, "NACK 7 internal, offer 10 7, DROP 7");
     memset(leaving, 0, sizeof leaving); /* it was free at once, and no DRAINED comes */
     cr_assert_eq(state_of(&s, 7), VERSIONS_WAITING);
     now = versions_deadline(&s);
     fed(&s, VE_TICK, 0);
-    cr_assert_str_eq(said, "FETCH 7");
+    cr_assert_str_eq(said, "BRING 7");
 }
 
 Test(versions, own_deadline_when_the_abort_is_lost)
@@ -1002,7 +1002,7 @@ Test(versions, nack_is_said_after_the_broker_came_back)
     versions_t s;
     bring(&s, false, VERSIONS_COMING);
     fed(&s, VE_DOWN, 0);
-    fed(&s, VE_FETCH_FAILED, 7);
+    fed(&s, VE_BRING_FAILED, 7);
     cr_assert_str_eq(said, "offer 10 7, DROP 7");
     versions_restate(&s);
     up(&s, 0, 0, NULL, 0);
@@ -1017,7 +1017,7 @@ Test(versions, every_nack_is_said_after_the_broker_came_back)
     versions_t s;
     bring(&s, true, VERSIONS_ARRIVED);
     announce(&s, 8);
-    fed(&s, VE_FETCHED, 8);
+    fed(&s, VE_ARRIVED, 8);
     heddle_error_t first, second;
     error_fail(&first, HEDDLE_ERR_VERSION_FAILED, "the first");
     error_fail(&second, HEDDLE_ERR_NO_MEMORY, "the second");
@@ -1041,7 +1041,7 @@ Test(versions, failures_that_were_not_said_are_bounded_and_the_oldest_make_room)
     for (uint64_t v = 100; v < 100 + 2 * VERSIONS_NACKS; v++) {
         up(&s, 0, 0, NULL, 0);
         announce(&s, v);
-        fed(&s, VE_FETCHED, v);
+        fed(&s, VE_ARRIVED, v);
         fed(&s, VE_DOWN, 0);
         feed(&s, (versions_event_t){.kind = VE_APP_REJECT, .version = v, .error = &why});
         for (uint64_t k = 100; k <= v; k++) /* as if none could be sent */
@@ -1065,11 +1065,11 @@ Test(versions, failure_that_was_made_good_is_not_said)
     feed(&s,
          (versions_event_t){.kind = VE_ANNOUNCE, .version = 7}); /* nobody waits for it: it is tried again */
     fed(&s, VE_DOWN, 0);
-    fed(&s, VE_FETCH_FAILED, 7);
+    fed(&s, VE_BRING_FAILED, 7);
     drain(&s);
     now += VERSIONS_RETRY_US;
     fed(&s, VE_TICK, 0);
-    fed(&s, VE_FETCHED, 7);
+    fed(&s, VE_ARRIVED, 7);
     up(&s, 0, 0, NULL, 0);
     cr_assert_str_eq(said, "STAGED 7");
 }
@@ -1162,7 +1162,7 @@ Test(versions, application_is_offered_a_commit_once)
     cr_assert_str_eq(said, "offer 7 7");
     fed(&s, VE_TICK, 0);
     announce(&s, 8);
-    cr_assert_str_eq(said, "FETCH 8");
+    cr_assert_str_eq(said, "BRING 8");
 }
 
 Test(versions, too_many_announcements_refuse_the_oldest)
@@ -1178,7 +1178,7 @@ Test(versions, too_many_announcements_refuse_the_oldest)
     cr_assert_str_eq(said, "NACK 10 limit, offer 10 10");
     fed(&s, VE_RETIRE, 1);
     drain(&s);
-    cr_assert_str_eq(said, "FETCH 50");
+    cr_assert_str_eq(said, "BRING 50");
 }
 
 /* --- random runs ------------------------------------------------------------------------------ */

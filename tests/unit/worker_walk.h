@@ -48,7 +48,7 @@ static void obey(world_t *w, const versions_action_t *out, int count)
     for (int i = 0; i < count; i++) {
         const versions_action_t *a = &out[i];
         switch (a->kind) {
-        case VA_FETCH:
+        case VA_BRING:
             cr_assert_lt(a->slot, (int)w->s.slot_count);
             cr_assert(w->in_slot[a->slot] == 0 && !w->leaving[a->slot], "slot %d is not free", a->slot);
             cr_assert_eq(w->coming, 0, "two versions come at a time");
@@ -152,13 +152,13 @@ static versions_event_t any_event(world_t *w)
         break;
     case 8:
     case 9:
-        ev.kind = w->coming && !roll(8) ? VE_FETCH_FAILED : VE_TICK;
+        ev.kind = w->coming && !roll(8) ? VE_BRING_FAILED : VE_TICK;
         ev.version = w->coming;
-        w->is_unreserved = ev.kind == VE_FETCH_FAILED;
+        w->is_unreserved = ev.kind == VE_BRING_FAILED;
         break;
     case 10:
     case 11:
-        ev.kind = w->coming ? (roll(6) ? VE_FETCHED : VE_FETCH_FAILED) : VE_TICK;
+        ev.kind = w->coming ? (roll(6) ? VE_ARRIVED : VE_BRING_FAILED) : VE_TICK;
         ev.version = w->coming;
         break;
     case 12:
@@ -190,7 +190,7 @@ static void take_event(world_t *w, versions_event_t ev)
     versions_action_t out[VERSIONS_ACTIONS_MAX + 1];
     heddle_error_t why;
     error_fail(&why, HEDDLE_ERR_INTERNAL, "why");
-    if (ev.kind == VE_FETCH_FAILED || ev.kind == VE_APP_REJECT) ev.error = &why;
+    if (ev.kind == VE_BRING_FAILED || ev.kind == VE_APP_REJECT) ev.error = &why;
     ev.digest = walk_digest(ev.version);
     if (ev.kind == VE_ANNOUNCE) {
         ev.what = (struct announced *)w; /* any address: versions_step does not look at it */
@@ -234,7 +234,7 @@ static void walk_step(world_t *w)
     if (ev.kind == VE_DRAINED && !drain_slot(w, w->slot)) return;
     for (int slot = 0; w->is_unreserved && slot < 4; slot++)
         if (w->in_slot[slot] == w->coming && !w->leaving[slot]) w->in_slot[slot] = 0;
-    if (ev.kind == VE_FETCHED || ev.kind == VE_FETCH_FAILED) w->coming = 0;
+    if (ev.kind == VE_ARRIVED || ev.kind == VE_BRING_FAILED) w->coming = 0;
     take_event(w, ev);
 }
 
