@@ -254,7 +254,7 @@ static void obey(adapter_t *a, const versions_action_t *action, uint64_t now_us)
     const node_io_t *io = a->core->io;
     slot_t *slot = slot_of(a, action->slot);
     bool fails =
-        action->kind == VA_SEND_NACK || (action->kind == VA_OFFER && action->event == HEDDLE_EVENT_FAILED);
+        action->kind == VA_SEND_NACK || (action->kind == VA_TELL_APP && action->event == HEDDLE_EVENT_FAILED);
     versions_nack_t *why = fails ? versions_nack(&a->versions, action->version, VERSIONS_ANY_DECISION) : NULL;
     if (why && why->lacks_occupants) {
         describe_slots(a, why->version, &why->error, now_us);
@@ -276,7 +276,7 @@ static void obey(adapter_t *a, const versions_action_t *action, uint64_t now_us)
             nack->pending = true; /* after the next WELCOME */
         break;
     }
-    case VA_OFFER: adapter_tell(a, action); break;
+    case VA_TELL_APP: adapter_tell(a, action); break;
     case VA_FLIP:
         (void)FAILPOINT("worker.before_flip");
         slots_activate(a->core->bulk.slots, slot);

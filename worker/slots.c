@@ -276,7 +276,7 @@ int slot_adopt(slot_t *slot, region_t *region)
 }
 
 int slots_map(slots_t *s, struct mappings *from, struct hold *hold, region_t **ret_region,
-               heddle_error_t *error)
+              heddle_error_t *error)
 {
     return regions_hold(s->memory, from, hold, ret_region, error);
 }

@@ -99,7 +99,7 @@ int slot_reserve(slot_t *slot, uint64_t bytes, heddle_error_t *error);
 int slot_adopt(slot_t *slot, region_t *region);
 /* As regions_hold. */
 int slots_map(slots_t *s, struct mappings *from, struct hold *hold, region_t **ret_region,
-               heddle_error_t *error);
+              heddle_error_t *error);
 /* The SEALED slot's content is offered to this host from now on (regions_offer). */
 void slot_offer(slot_t *slot, const digest_t *manifest, size_t bytes);
 /* Slot `index`; NULL when it was never reserved. */

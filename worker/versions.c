@@ -90,10 +90,10 @@ static versions_action_t *act(run_t *run, versions_action_kind_t kind, const ver
     return a;
 }
 
-/* An OFFER is an event of the application. */
-static versions_action_t *offer(run_t *run, const versions_entry_t *e, int event, int err)
+/* VA_TELL_APP is an event of the application. */
+static versions_action_t *tell_app(run_t *run, const versions_entry_t *e, int event, int err)
 {
-    versions_action_t *a = act(run, VA_OFFER, e);
+    versions_action_t *a = act(run, VA_TELL_APP, e);
     a->event = event;
     a->err = err;
     return a;
@@ -116,7 +116,7 @@ static void ask_to_switch(run_t *run, const versions_entry_t *e)
 {
     run->s->switching = SWITCH_ASKED;
     run->s->asked = e->version;
-    offer(run, e, HEDDLE_EVENT_COMMIT, 0);
+    tell_app(run, e, HEDDLE_EVENT_COMMIT, 0);
 }
 
 /* The failure is remembered, because the message may have to wait for the session, and because later
@@ -136,7 +136,7 @@ static void send_nack(run_t *run, const versions_entry_t *e, uint64_t decision, 
                                                   .pending = !s->up,
                                                   .error = *error};
     if (s->up) act(run, VA_SEND_NACK, e)->decision = decision;
-    offer(run, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
+    tell_app(run, e, decision ? HEDDLE_EVENT_STALE : HEDDLE_EVENT_FAILED, error->code);
 }
 
 /* --- changes that more than one event makes ----------------------------------------------------- */
@@ -200,7 +200,7 @@ static void drop_damaged(run_t *run, versions_entry_t *e)
         return;
     }
     send_nack(run, e, 0, &error);
-    if (e->state == VERSIONS_KEPT) offer(run, e, HEDDLE_EVENT_RETIRED, 0);
+    if (e->state == VERSIONS_KEPT) tell_app(run, e, HEDDLE_EVENT_RETIRED, 0);
     leave(run, e);
 }
 
@@ -219,7 +219,7 @@ static void flip(run_t *run, versions_entry_t *e)
     enter(run, e, VERSIONS_ACTIVE);
     e->retired = false;
     send_active(run, e);
-    offer(run, e, HEDDLE_EVENT_ACTIVE, 0);
+    tell_app(run, e, HEDDLE_EVENT_ACTIVE, 0);
     if (before && before->state == VERSIONS_KEPT && before->is_damaged) drop_damaged(run, before);
 }
 
@@ -379,7 +379,7 @@ static void take_decision(run_t *run, const decision_t *d)
                                     .digest = d->digest,
                                     .decision = d->decision,
                                     .slot = -1};
-        offer(run, &missing, HEDDLE_EVENT_STALE, 0);
+        tell_app(run, &missing, HEDDLE_EVENT_STALE, 0);
     }
 }
 
@@ -391,7 +391,7 @@ static void on_retire(run_t *run, versions_entry_t *e)
         e->retired = true;
         return;
     }
-    offer(run, e, HEDDLE_EVENT_RETIRED, 0);
+    tell_app(run, e, HEDDLE_EVENT_RETIRED, 0);
     leave(run, e);
 }
 
@@ -445,7 +445,7 @@ static void become_staged(run_t *run, versions_entry_t *e)
     if (nack) nack->pending = false; /* it was tried again, and went well */
     enter(run, e, VERSIONS_STAGED);
     send_staged(run, e);
-    if (!run->s->app) offer(run, e, HEDDLE_EVENT_STAGED, 0);
+    if (!run->s->app) tell_app(run, e, HEDDLE_EVENT_STAGED, 0);
 }
 
 /* What was decided and not applied may have changed meanwhile: only the next WELCOME says. */
@@ -484,7 +484,7 @@ static void on_announce(run_t *run, versions_entry_t *e)
 static void on_commit_again(run_t *run, versions_entry_t *e)
 {
     if (!is_asked(run->s, e)) send_active(run, e);
-    else if (run->s->switching == SWITCH_REFUSED) offer(run, e, HEDDLE_EVENT_COMMIT, 0);
+    else if (run->s->switching == SWITCH_REFUSED) tell_app(run, e, HEDDLE_EVENT_COMMIT, 0);
 }
 
 /* What is or was served, or may be already, is left alone: only RETIRE takes it away. */
@@ -492,7 +492,7 @@ static void on_abort(run_t *run, versions_entry_t *e)
 {
     if (e->state == VERSIONS_ACTIVE || e->state == VERSIONS_KEPT || is_named(run->s, e)) return;
     int err = run->ev->error ? run->ev->error->code : HEDDLE_ERR_VERSION_FAILED;
-    offer(run, e, HEDDLE_EVENT_FAILED, err)->why = run->ev->error;
+    tell_app(run, e, HEDDLE_EVENT_FAILED, err)->why = run->ev->error;
     leave(run, e);
 }
 
@@ -683,7 +683,7 @@ int versions_step(versions_t *s, const versions_event_t *event, const versions_s
         if (!is_coming) break;
         if (s->app) {
             enter(run, e, VERSIONS_ARRIVED);
-            offer(run, e, HEDDLE_EVENT_ARRIVED, 0);
+            tell_app(run, e, HEDDLE_EVENT_ARRIVED, 0);
         } else {
             become_staged(run, e);
         }

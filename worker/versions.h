@@ -7,7 +7,7 @@
  *
  * Each version that the worker has to do with is one entry:
  *
- *   WAITING   announced, has no slot yet                  ARRIVED  verified, offered to the application
+ *   WAITING   announced, has no slot yet                  ARRIVED  verified; the application loads it
  *   COMING    it has a slot, and its bytes are brought    STAGED   verified and loaded
  *             into it (BRING); how far that is, is in     ACTIVE   served
  *             the intake (worker/intake.h)                KEPT     was active, may be again
@@ -35,7 +35,7 @@
  *   DRAINED      a slot that was dropped is free: the next WAITING one starts
  *
  * *Named*: a decision that is not applied yet chose the version, and no later decision stepped back below it.
- * Where its COMMIT was offered already it stays named: the application may have switched.  ABORT leaves a
+ * Where the application was told of COMMIT it stays named: the application may have switched.  ABORT leaves a
  * named version alone, and UP the one that it names.  RETIRE does not: the broker retires nothing that its
  * latest decision chose.
  *
@@ -52,17 +52,17 @@
  *         - While the session is DOWN nothing is preempted: only UP says what is named.
  *   (2) A WAITING version fails too, with no_slot, when no slot came free for VERSIONS_SLOT_WAIT_US (or a
  *       quarter of the deadline).  A version that is named or has no deadline waits on, and is tried again.
- *   (3) Application: ARRIVED, OFFER arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is said;
- *       then, if the version is named, as COMMIT.
+ *   (3) Application: ARRIVED, TELL_APP arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is
+ *       said; then, if the version is named, as COMMIT.
  *   (4) The switch:
- *         - AUTO: FLIP, say ACTIVE.  Application: OFFER commit, and FLIP when it says activate.
+ *         - AUTO: FLIP, say ACTIVE.  Application: TELL_APP commit, and FLIP when it says activate.
  *         - Named again while it is active: say ACTIVE alone.  An application that was asked to switch to
  *           another meanwhile, or refused, is asked to switch back first, also by an UP that decides nothing
  *           later.
  *         - APP_ACTIVATE of a version that is not named: NOT_FOUND (ACTIVE: ok), or FENCED where the lease
  *           lapsed meanwhile.
  *   (5) Refused by the application:
- *         - named: NACK with the decision, it stays where it was, OFFER stale;
+ *         - named: NACK with the decision, it stays where it was, TELL_APP stale;
  *         - the ACTIVE one that it was asked to go back to: the same, with the decision that was applied;
  *         - not named: STAGED: NACK, L; KEPT, ACTIVE: NOT_FOUND.
  *   (6) Goes on being served; dropped, and not KEPT, when another becomes active; NACK then, if DAMAGED.
@@ -122,7 +122,7 @@ typedef struct {
     struct announced *what; /* its announcement: the entry's, until FORGET; not looked at here */
     digest_t digest;
     uint64_t decision;    /* the one that named it; 0: none, or a later one stepped back below it */
-    uint64_t offered;     /* decision of the last OFFER commit */
+    uint64_t offered;     /* decision of the last TELL_APP commit */
     uint64_t order;       /* of announcement */
     uint64_t since_us;    /* ARRIVED to KEPT: in this state; of the ACTIVE one, its decision was applied */
     uint64_t deadline_us; /* by own clock, with grace; CLOCK_NEVER: none */
@@ -213,7 +213,7 @@ typedef enum {
     VA_SEND_STAGED,
     VA_SEND_ACTIVE,
     VA_SEND_NACK, /* versions_nack has the reason */
-    VA_OFFER,     /* an event for the application: `event`; FAILED and STALE: `err` */
+    VA_TELL_APP,  /* an event for the application: `event`; FAILED and STALE: `err` */
     VA_FLIP,      /* `slot` becomes the active one; the one before stays, or a DROP follows */
     VA_DROP,      /* stop fetching into `slot`, and give it back when readers, sends and asks are done;
                    * answer DRAINED, unless it never had memory */
@@ -225,8 +225,8 @@ typedef struct {
     uint64_t version, decision;
     struct announced *what; /* of that version; NULL: it has no entry */
     int slot;
-    int event, err;            /* OFFER: heddle_event_type_t; heddle_err_t, 0: none */
-    const heddle_error_t *why; /* OFFER: of an ABORT, borrowed from the event; NULL: a
+    int event, err;            /* TELL_APP: heddle_event_type_t; heddle_err_t, 0: none */
+    const heddle_error_t *why; /* TELL_APP: of an ABORT, borrowed from the event; NULL: a
                                 * failure of this worker, which versions_nack has */
     digest_t digest;
 } versions_action_t;

@@ -16,10 +16,10 @@ static digest_t digest_of(uint64_t version)
 }
 
 static const char *NAMES[] = {
-    [VA_BRING] = "BRING", [VA_SEND_STAGED] = "STAGED", [VA_SEND_ACTIVE] = "ACTIVE", [VA_SEND_NACK] = "NACK",
-    [VA_OFFER] = "offer", [VA_FLIP] = "FLIP",          [VA_DROP] = "DROP"};
+    [VA_BRING] = "BRING",   [VA_SEND_STAGED] = "STAGED", [VA_SEND_ACTIVE] = "ACTIVE", [VA_SEND_NACK] = "NACK",
+    [VA_TELL_APP] = "tell", [VA_FLIP] = "FLIP",          [VA_DROP] = "DROP"};
 
-/* "NACK 8 no_slot, offer 10 8, BRING 7". */
+/* "NACK 8 no_slot, tell 10 8, BRING 7". */
 static void render(versions_t *s, int count)
 {
     size_t at = 0;
@@ -28,7 +28,7 @@ static void render(versions_t *s, int count)
         const versions_action_t *a = &out[i];
         if (a->kind == VA_FORGET) continue; /* each entry that goes: see worker_walk.h */
         at += (size_t)snprintf(said + at, sizeof said - at, "%s%s", at ? ", " : "", NAMES[a->kind]);
-        if (a->kind == VA_OFFER) at += (size_t)snprintf(said + at, sizeof said - at, " %d", a->event);
+        if (a->kind == VA_TELL_APP) at += (size_t)snprintf(said + at, sizeof said - at, " %d", a->event);
         at += (size_t)snprintf(said + at, sizeof said - at, " %d", (int)a->version);
         if (a->kind == VA_SEND_ACTIVE || (a->kind == VA_SEND_NACK && a->decision))
             at += (size_t)snprintf(said + at, sizeof said - at, " d%d", (int)a->decision);
@@ -187,21 +187,21 @@ typedef struct {
     const char *cells[8];
 } row_t;
 
-#define FAILED "offer 10 7"
-#define STALE "offer 9 7"
-#define RETIRED "offer 11 7"
+#define FAILED "tell 10 7"
+#define STALE "tell 9 7"
+#define RETIRED "tell 11 7"
 
 /* With AUTO: columns absent waiting coming (arrived: none) staged active kept leaving. */
 static const row_t AUTO[] = {
     {VE_ANNOUNCE, {"f|BRING 7", "w|", "f|", NULL, "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {VE_ARRIVED, {"a|", "w|", "S|STAGED 7, offer 6 7", NULL, "S|", "V|", "K|", "L|"}},
+    {VE_ARRIVED, {"a|", "w|", "S|STAGED 7, tell 6 7", NULL, "S|", "V|", "K|", "L|"}},
     {VE_BRING_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", NULL, "S|", "V|", "K|", "L|"}},
     {VE_APP_STAGED, {"N|", "N|", "N|", NULL, "S|", "V|", "K|", "N|"}},
     {VE_APP_ACTIVATE, {"N|", "N|", "N|", NULL, "N|", "V|", "N|", "N|"}},
     {VE_APP_REJECT, {"N|", "N|", "N|", NULL, "L|NACK 7 internal, " FAILED ", DROP 7", "N|", "N|", "N|"}},
     {VE_COMMIT,
-     {"a|", "w|offer 9 7", "f|", NULL, "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "V|ACTIVE 7 d9, offer 8 7",
-      "V|FLIP 7, ACTIVE 7 d9, offer 8 7", "L|"}},
+     {"a|", "w|tell 9 7", "f|", NULL, "V|FLIP 7, ACTIVE 7 d9, tell 8 7", "V|ACTIVE 7 d9, tell 8 7",
+      "V|FLIP 7, ACTIVE 7 d9, tell 8 7", "L|"}},
     {VE_ABORT, {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", NULL, "L|" FAILED ", DROP 7", "V|", "K|", "L|"}},
     {VE_RETIRE,
      {"a|", "a|" RETIRED, "L|" RETIRED ", DROP 7", NULL, "L|" RETIRED ", DROP 7", "V|",
@@ -219,7 +219,7 @@ static const row_t AUTO[] = {
 /* With an application: what differs. */
 static const row_t APP[] = {
     {VE_ANNOUNCE, {"f|BRING 7", "w|", "f|", "A|", "S|STAGED 7", "V|ACTIVE 7 d5", "K|STAGED 7", "w|"}},
-    {VE_ARRIVED, {"a|", "w|", "A|offer 5 7", "A|", "S|", "V|", "K|", "L|"}},
+    {VE_ARRIVED, {"a|", "w|", "A|tell 5 7", "A|", "S|", "V|", "K|", "L|"}},
     {VE_BRING_FAILED, {"a|", "w|", "L|NACK 7 internal, " FAILED ", DROP 7", "A|", "S|", "V|", "K|", "L|"}},
     {VE_APP_STAGED, {"N|", "N|", "N|", "S|STAGED 7", "S|", "V|", "K|", "N|"}},
     {VE_APP_ACTIVATE, {"N|", "N|", "N|", "N|", "N|", "V|", "N|", "N|"}},
@@ -227,7 +227,7 @@ static const row_t APP[] = {
      {"N|", "N|", "N|", "L|NACK 7 internal, " FAILED ", DROP 7", "L|NACK 7 internal, " FAILED ", DROP 7",
       "N|", "N|", "N|"}},
     {VE_COMMIT,
-     {"a|", "w|offer 9 7", "f|", "A|", "S|offer 7 7", "V|ACTIVE 7 d9, offer 8 7", "K|offer 7 7", "L|"}},
+     {"a|", "w|tell 9 7", "f|", "A|", "S|tell 7 7", "V|ACTIVE 7 d9, tell 8 7", "K|tell 7 7", "L|"}},
     {VE_ABORT,
      {"a|", "a|" FAILED, "L|" FAILED ", DROP 7", "L|" FAILED ", DROP 7", "L|" FAILED ", DROP 7", "V|", "K|",
       "L|"}},
@@ -279,7 +279,7 @@ Test(versions, what_went_bad_while_it_was_served_is_not_kept)
     fed(&s, VE_DAMAGED, 7);
     stage(&s, 8);
     commit(&s, 8, 9);
-    cr_assert_str_eq(said, "FLIP 8, ACTIVE 8 d9, offer 8 8, NACK 7 digest_mismatch, " FAILED ", " RETIRED
+    cr_assert_str_eq(said, "FLIP 8, ACTIVE 8 d9, tell 8 8, NACK 7 digest_mismatch, " FAILED ", " RETIRED
                            ", DROP 7");
 }
 
@@ -327,7 +327,7 @@ Test(versions, up_keeps_what_came_after_the_join)
     fed(&s, VE_DOWN, 0);
     versions_restate(&s);
     fed(&s, VE_ARRIVED, 7); /* between JOIN and WELCOME */
-    cr_assert_str_eq(said, "offer 6 7");
+    cr_assert_str_eq(said, "tell 6 7");
     up(&s, 0, 0, NULL, 0);
     cr_assert_str_eq(said, "STAGED 7");
     cr_assert_eq(state_of(&s, 7), VERSIONS_STAGED);
@@ -354,7 +354,7 @@ Test(versions, welcome_is_a_missed_commit)
     fed(&s, VE_DOWN, 0);
     versions_restate(&s);
     up(&s, 7, 3, NULL, 0);
-    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d3, offer 8 7");
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d3, tell 8 7");
     cr_assert_eq(s.applied.decision, 3);
 }
 
@@ -365,8 +365,8 @@ Test(versions, lapsed_session_applies_nothing_queued)
     commit(&s, 7, 4);
     fed(&s, VE_DOWN, 0);
     fed(&s, VE_ARRIVED, 7);
-    cr_assert_str_eq(said, "offer 6 7"); /* staged, not active, nothing sent */
-    commit(&s, 7, 4);                    /* a frame of the old session */
+    cr_assert_str_eq(said, "tell 6 7"); /* staged, not active, nothing sent */
+    commit(&s, 7, 4);                   /* a frame of the old session */
     cr_assert_str_eq(said, "");
     cr_assert_eq(state_of(&s, 7), VERSIONS_STAGED);
     up(&s, 0, 0, NULL, 0);
@@ -379,11 +379,11 @@ Test(versions, application_cannot_activate_after_the_lapse)
     versions_t s;
     bring(&s, true, VERSIONS_STAGED);
     commit(&s, 7, 4);
-    cr_assert_str_eq(said, "offer 7 7");
+    cr_assert_str_eq(said, "tell 7 7");
     fed(&s, VE_DOWN, 0);
     cr_assert_eq(fed(&s, VE_APP_ACTIVATE, 7), HEDDLE_ERR_FENCED);
     up(&s, 7, 4, NULL, 0);
-    cr_assert_str_eq(said, "STAGED 7, offer 7 7");
+    cr_assert_str_eq(said, "STAGED 7, tell 7 7");
 }
 
 Test(versions, decisions_never_go_back)
@@ -424,12 +424,12 @@ Test(versions, commit_before_staged_is_remembered)
     bring(&s, false, VERSIONS_ABSENT);
     serve(&s, 1, 1);
     commit(&s, 7, 2); /* before its announcement */
-    cr_assert_str_eq(said, "offer 9 7");
+    cr_assert_str_eq(said, "tell 9 7");
     announce(&s, 7);
     fed(&s, VE_ABORT, 7); /* not while the decision names it */
     cr_assert_str_eq(said, "");
     fed(&s, VE_ARRIVED, 7);
-    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d2, offer 8 7");
+    cr_assert_str_eq(said, "STAGED 7, tell 6 7, FLIP 7, ACTIVE 7 d2, tell 8 7");
 }
 
 Test(versions, later_announcement_preempts)
@@ -441,7 +441,7 @@ Test(versions, later_announcement_preempts)
     cr_assert_eq(state_of(&s, 7), VERSIONS_WAITING);
     drain(&s);
     fed(&s, VE_ABORT, 8);
-    cr_assert_str_eq(said, "offer 10 8, DROP 8, BRING 7"); /* the older one comes back */
+    cr_assert_str_eq(said, "tell 10 8, DROP 8, BRING 7"); /* the older one comes back */
 }
 
 Test(versions, preempted_version_waits_for_its_own_slot_to_drain)
@@ -450,7 +450,7 @@ Test(versions, preempted_version_waits_for_its_own_slot_to_drain)
     bring(&s, false, VERSIONS_COMING);
     announce(&s, 8);
     fed(&s, VE_ABORT, 8);
-    cr_assert_str_eq(said, "offer 10 8, DROP 8"); /* 7 is still leaving another slot: its key is shared */
+    cr_assert_str_eq(said, "tell 10 8, DROP 8"); /* 7 is still leaving another slot: its key is shared */
     drain(&s);
     cr_assert_eq(state_of(&s, 7), VERSIONS_COMING);
 }
@@ -464,7 +464,7 @@ Test(versions, named_version_is_finished_first)
     cr_assert_str_eq(said, "");
     commit(&s, 8, 2); /* a step forward: 7 is still worth finishing */
     fed(&s, VE_ARRIVED, 7);
-    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, BRING 8");
+    cr_assert_str_eq(said, "STAGED 7, tell 6 7, FLIP 7, ACTIVE 7 d1, tell 8 7, BRING 8");
     fed(&s, VE_ARRIVED, 8);
     cr_assert_eq(versions_active(&s)->version, 8);
     cr_assert_eq(s.applied.decision, 2);
@@ -492,7 +492,7 @@ Test(versions, what_was_active_at_the_start_of_the_process_gives_way_to_a_later_
     commit(&s, 9, 3);
     cr_assert_str_eq(said, "", "8 is finished");
     fed(&s, VE_ARRIVED, 8);
-    cr_assert_str_eq(said, "STAGED 8, offer 6 8, FLIP 8, ACTIVE 8 d2, offer 8 8, BRING 9");
+    cr_assert_str_eq(said, "STAGED 8, tell 6 8, FLIP 8, ACTIVE 8 d2, tell 8 8, BRING 9");
 }
 
 Test(versions, what_was_active_at_the_start_of_the_process_is_finished_from_half_of_its_bytes_on)
@@ -504,7 +504,7 @@ Test(versions, what_was_active_at_the_start_of_the_process_is_finished_from_half
     commit(&s, 8, 2);
     cr_assert_str_eq(said, "");
     fed(&s, VE_ARRIVED, 7);
-    cr_assert_str_eq(said, "STAGED 7, offer 6 7, FLIP 7, ACTIVE 7 d1, offer 8 7, BRING 8");
+    cr_assert_str_eq(said, "STAGED 7, tell 6 7, FLIP 7, ACTIVE 7 d1, tell 8 7, BRING 8");
 }
 
 Test(versions, what_was_active_at_the_start_of_the_process_stays_where_the_later_one_cannot_be_fetched)
@@ -535,10 +535,10 @@ Test(versions, lost_version_gives_way)
     drain(&s);
     fed(&s, VE_ARRIVED, 8);
     cr_assert_str_eq(said,
-                     "STAGED 8, offer 6 8, BRING 7"); /* still what was decided: somebody may come back */
+                     "STAGED 8, tell 6 8, BRING 7"); /* still what was decided: somebody may come back */
     sources(&s, 7, 0);
     commit(&s, 8, 2);
-    cr_assert_str_eq(said, "DROP 7, FLIP 8, ACTIVE 8 d2, offer 8 8");
+    cr_assert_str_eq(said, "DROP 7, FLIP 8, ACTIVE 8 d2, tell 8 8");
 }
 
 /* Its bytes are in the memory of another process of the host. */
@@ -568,7 +568,7 @@ Test(versions, retired_while_it_comes)
     announce(&s, 8);
     cr_assert_str_eq(said, "");
     fed(&s, VE_RETIRE, 7); /* nobody keeps it any more: it could only starve */
-    cr_assert_str_eq(said, "offer 11 7, DROP 7, BRING 8");
+    cr_assert_str_eq(said, "tell 11 7, DROP 7, BRING 8");
 }
 
 Test(versions, found_again_it_is_finished_first)
@@ -603,9 +603,9 @@ Test(versions, step_back_takes_the_name_away)
     announce(&s, 7);
     commit(&s, 7, 2);
     commit(&s, 1, 3); /* rolled back while 7 was coming */
-    cr_assert_str_eq(said, "ACTIVE 1 d3, offer 8 1");
+    cr_assert_str_eq(said, "ACTIVE 1 d3, tell 8 1");
     fed(&s, VE_ARRIVED, 7);
-    cr_assert_str_eq(said, "STAGED 7, offer 6 7");
+    cr_assert_str_eq(said, "STAGED 7, tell 6 7");
     cr_assert_eq(versions_active(&s)->version, 1);
 }
 
@@ -615,11 +615,11 @@ Test(versions, an_application_that_is_switching_is_heard_after_a_step_back)
     versions_t s;
     bring(&s, true, VERSIONS_STAGED);
     commit(&s, 7, 4);
-    cr_assert_str_eq(said, "offer 7 7");
+    cr_assert_str_eq(said, "tell 7 7");
     announce(&s, 3);
     commit(&s, 3, 5);
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 7), 0);
-    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d4, offer 8 7");
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d4, tell 8 7");
     fed(&s, VE_ARRIVED, 3);
     fed(&s, VE_APP_STAGED, 3);
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 3), 0);
@@ -635,17 +635,17 @@ Test(versions, a_step_back_to_the_active_version_asks_who_may_have_switched)
     stage(&s, 8);
     commit(&s, 8, 6);
     commit(&s, 7, 7);
-    cr_assert_str_eq(said, "offer 7 7");
+    cr_assert_str_eq(said, "tell 7 7");
     fed(&s, VE_TICK, 0);
     cr_assert_str_eq(said, "", "once");
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 7), 0);
-    cr_assert_str_eq(said, "ACTIVE 7 d7, offer 8 7");
+    cr_assert_str_eq(said, "ACTIVE 7 d7, tell 8 7");
     commit(&s, 7, 8);
-    cr_assert_str_eq(said, "ACTIVE 7 d8, offer 8 7", "it is known to be there");
+    cr_assert_str_eq(said, "ACTIVE 7 d8, tell 8 7", "it is known to be there");
     commit(&s, 8, 9);
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 8), 0);
     commit(&s, 8, 10);
-    cr_assert_str_eq(said, "ACTIVE 8 d10, offer 8 8");
+    cr_assert_str_eq(said, "ACTIVE 8 d10, tell 8 8");
 }
 
 Test(versions, who_switched_before_it_heard_of_the_step_back_is_asked_to_go_back)
@@ -656,11 +656,11 @@ Test(versions, who_switched_before_it_heard_of_the_step_back_is_asked_to_go_back
     commit(&s, 8, 6);
     commit(&s, 7, 7);
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 8), 0);
-    cr_assert_str_eq(said, "FLIP 8, ACTIVE 8 d6, offer 8 8");
+    cr_assert_str_eq(said, "FLIP 8, ACTIVE 8 d6, tell 8 8");
     commit(&s, 8, 8); /* and forth again, before it answered */
-    cr_assert_str_eq(said, "offer 7 8");
+    cr_assert_str_eq(said, "tell 7 8");
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 8), 0);
-    cr_assert_str_eq(said, "ACTIVE 8 d8, offer 8 8");
+    cr_assert_str_eq(said, "ACTIVE 8 d8, tell 8 8");
 }
 
 Test(versions, who_cannot_go_back_is_stale_and_asked_again)
@@ -674,13 +674,13 @@ Test(versions, who_cannot_go_back_is_stale_and_asked_again)
     cr_assert_str_eq(said, "NACK 7 d7 internal, " STALE);
     cr_assert_eq(state_of(&s, 7), VERSIONS_ACTIVE);
     commit(&s, 7, 8);
-    cr_assert_str_eq(said, "offer 7 7");
+    cr_assert_str_eq(said, "tell 7 7");
     fed(&s, VE_APP_REJECT, 7);
     fed(&s, VE_DOWN, 0);
     up(&s, 7, 8, NULL, 0);
-    cr_assert(strstr(said, "offer 7 7"), "by a WELCOME too: %s", said);
+    cr_assert(strstr(said, "tell 7 7"), "by a WELCOME too: %s", said);
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 7), 0);
-    cr_assert_str_eq(said, "ACTIVE 7 d8, offer 8 7");
+    cr_assert_str_eq(said, "ACTIVE 7 d8, tell 8 7");
 }
 
 Test(versions, who_switched_while_the_broker_was_away_is_asked_to_go_back)
@@ -693,9 +693,9 @@ Test(versions, who_switched_while_the_broker_was_away_is_asked_to_go_back)
     cr_assert_eq(fed(&s, VE_APP_ACTIVATE, 8), HEDDLE_ERR_FENCED);
     const uint64_t keep[] = {7, 8};
     up(&s, 7, 7, keep, 2);
-    cr_assert(strstr(said, "offer 7 7"), "%s", said);
+    cr_assert(strstr(said, "tell 7 7"), "%s", said);
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 7), 0);
-    cr_assert_str_eq(said, "ACTIVE 7 d7, offer 8 7");
+    cr_assert_str_eq(said, "ACTIVE 7 d7, tell 8 7");
 }
 
 /* 7 is active by d5, and 8 is being switched to by d6, when the line breaks. */
@@ -720,12 +720,12 @@ Test(versions, who_switched_is_asked_to_go_back_by_a_broker_that_knows_nothing_o
     versions_t s;
     broken_off(&s);
     up_with_older_data(&s);
-    cr_assert(strstr(said, "offer 7 7"), "%s", said);
+    cr_assert(strstr(said, "tell 7 7"), "%s", said);
     cr_assert_eq(fed(&s, VE_APP_ACTIVATE, 7), 0);
     fed(&s, VE_DOWN, 0);
     versions_restate(&s);
     up_with_older_data(&s);
-    cr_assert(!strstr(said, "offer 7 7"), "once: %s", said);
+    cr_assert(!strstr(said, "tell 7 7"), "once: %s", said);
 }
 
 Test(versions, who_cannot_go_back_to_what_that_broker_knows_says_so)
@@ -794,12 +794,12 @@ Test(versions, who_refused_to_go_back_does_not_say_so_for_its_application)
     up_with_older_data(&s);
     fed(&s, VE_APP_REJECT, 7);
     commit(&s, 7, 5); /* the broker asks once more */
-    cr_assert_str_eq(said, "offer 7 7");
+    cr_assert_str_eq(said, "tell 7 7");
     fed(&s, VE_DOWN, 0);
     fed(&s, VE_APP_REJECT, 7);
     versions_restate(&s);
     up_with_older_data(&s);
-    cr_assert(strstr(said, "NACK 7 d5") && strstr(said, "offer 7 7"), "%s", said);
+    cr_assert(strstr(said, "NACK 7 d5") && strstr(said, "tell 7 7"), "%s", said);
     cr_assert_gt(fed(&s, VE_APP_ACTIVATE, 7), 0);
     cr_assert_str_eq(said, "ACTIVE 7 d5");
 }
@@ -810,7 +810,7 @@ Test(versions, nobody_is_sent_back_on_the_way_to_what_is_decided)
     broken_off(&s);
     const uint64_t keep[] = {7, 8, 9};
     up(&s, 9, 7, keep, 3); /* decided meanwhile, and not announced here yet */
-    cr_assert(!strstr(said, "offer 7 7"), "%s", said);
+    cr_assert(!strstr(said, "tell 7 7"), "%s", said);
 }
 
 Test(versions, an_answer_that_comes_after_a_later_switch_is_too_late)
@@ -864,7 +864,7 @@ Test(versions, no_slot_waits_a_little_and_fails)
     cr_assert_str_eq(said, "");
     now++;
     fed(&s, VE_TICK, 0);
-    cr_assert_str_eq(said, "NACK 7 no_slot, offer 10 7");
+    cr_assert_str_eq(said, "NACK 7 no_slot, tell 10 7");
     cr_assert_str_eq(versions_nack(&s, 7, 0)->error.phase, "announce");
     cr_assert_eq(state_of(&s, 7), VERSIONS_ABSENT);
     cr_assert_eq(versions_deadline(&s), CLOCK_NEVER);
@@ -875,7 +875,7 @@ Test(versions, released_slot_is_taken)
     versions_t s;
     bring(&s, false, VERSIONS_WAITING); /* 1 active, 2 kept, 3 staged */
     fed(&s, VE_RETIRE, 2);
-    cr_assert_str_eq(said, "offer 11 2, DROP 2");
+    cr_assert_str_eq(said, "tell 11 2, DROP 2");
     drain(&s);
     cr_assert_str_eq(said, "BRING 7");
 }
@@ -900,7 +900,7 @@ Test(versions, a_refused_version_that_makes_room_is_a_failure)
     fed(&s, VE_APP_REJECT, 3);
     now = versions_deadline(&s);
     fed(&s, VE_TICK, 0);
-    cr_assert_str_eq(said, "NACK 3 no_slot, offer 10 3, DROP 3");
+    cr_assert_str_eq(said, "NACK 3 no_slot, tell 10 3, DROP 3");
 }
 
 Test(versions, late_joiner_waits_for_a_slot_for_ever)
@@ -913,7 +913,7 @@ Test(versions, late_joiner_waits_for_a_slot_for_ever)
     feed(&s, (versions_event_t){.kind = VE_ANNOUNCE, .version = 7});
     now = versions_deadline(&s);
     fed(&s, VE_TICK, 0);
-    cr_assert_str_eq(said, "NACK 7 no_slot, offer 10 7");
+    cr_assert_str_eq(said, "NACK 7 no_slot, tell 10 7");
     cr_assert_eq(versions_deadline(&s), CLOCK_NEVER);
     fed(&s, VE_RETIRE, 1);
     drain(&s);
@@ -939,7 +939,7 @@ Test(versions, a_named_version_is_tried_again)
     uint64_t pause = VERSIONS_RETRY_US;
     for (int i = 0; i < 7; i++, pause = i < 5 ? VERSIONS_RETRY_US << i : VERSIONS_RETRY_US << 4) {
         fed(&s, VE_BRING_FAILED, 7);
-        cr_assert_str_eq(said, "NACK 7 internal, offer 10 7, DROP 7");
+        cr_assert_str_eq(said, "NACK 7 internal, tell 10 7, DROP 7");
         drain(&s);
         cr_assert_eq(versions_deadline(&s), now + pause, "%d", i);
         now += pause;
@@ -956,7 +956,7 @@ Test(versions, no_memory_for_a_named_version_is_tried_again)
     bring(&s, false, VERSIONS_COMING);
     commit(&s, 7, 1);
     fed(&s, VE_BRING_FAILED, 7);
-    cr_assert_str_eq(said, "NACK 7 internal, offer 10 7, DROP 7");
+    cr_assert_str_eq(said, "NACK 7 internal, tell 10 7, DROP 7");
     memset(leaving, 0, sizeof leaving); /* it was free at once, and no DRAINED comes */
     cr_assert_eq(state_of(&s, 7), VERSIONS_WAITING);
     now = versions_deadline(&s);
@@ -969,9 +969,9 @@ Test(versions, own_deadline_when_the_abort_is_lost)
     static const struct {
         versions_state_t state;
         const char *said, *phase;
-    } CASES[] = {{VERSIONS_COMING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"},
-                 {VERSIONS_COMING, "NACK 7 deadline, offer 10 7, DROP 7", "fetch"},
-                 {VERSIONS_ARRIVED, "NACK 7 deadline, offer 10 7, DROP 7", "stage"}};
+    } CASES[] = {{VERSIONS_COMING, "NACK 7 deadline, tell 10 7, DROP 7", "fetch"},
+                 {VERSIONS_COMING, "NACK 7 deadline, tell 10 7, DROP 7", "fetch"},
+                 {VERSIONS_ARRIVED, "NACK 7 deadline, tell 10 7, DROP 7", "stage"}};
     for (size_t i = 0; i < 3; i++) {
         versions_t s;
         bring(&s, true, CASES[i].state);
@@ -1003,7 +1003,7 @@ Test(versions, nack_is_said_after_the_broker_came_back)
     bring(&s, false, VERSIONS_COMING);
     fed(&s, VE_DOWN, 0);
     fed(&s, VE_BRING_FAILED, 7);
-    cr_assert_str_eq(said, "offer 10 7, DROP 7");
+    cr_assert_str_eq(said, "tell 10 7, DROP 7");
     versions_restate(&s);
     up(&s, 0, 0, NULL, 0);
     cr_assert_str_eq(said, "NACK 7 internal");
@@ -1080,7 +1080,7 @@ Test(versions, activation_is_said_after_the_broker_came_back)
     bring(&s, true, VERSIONS_STAGED);
     commit(&s, 7, 4);
     cr_assert_eq(fed(&s, VE_APP_ACTIVATE, 7) >= 0, true);
-    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d4, offer 8 7");
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d4, tell 8 7");
     fed(&s, VE_DOWN, 0);
     up(&s, 7, 4, NULL, 0);
     cr_assert_str_eq(said, "ACTIVE 7 d4");
@@ -1095,9 +1095,9 @@ Test(versions, rejected_commit_is_offered_again_by_a_welcome)
     versions_restate(&s);
     fed(&s, VE_DOWN, 0);
     up(&s, 7, 7, (const uint64_t[]){6, 7}, 2);
-    cr_assert_str_eq(said, "ACTIVE 6 d6, offer 7 7");
+    cr_assert_str_eq(said, "ACTIVE 6 d6, tell 7 7");
     fed(&s, VE_APP_ACTIVATE, 7);
-    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d7, offer 8 7");
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d7, tell 8 7");
 }
 
 Test(versions, rejected_commit_leaves_the_version_and_stays_stale)
@@ -1112,9 +1112,9 @@ Test(versions, rejected_commit_leaves_the_version_and_stays_stale)
     cr_assert_str_eq(said, "");
     cr_assert_eq(fed(&s, VE_APP_ACTIVATE, 7), HEDDLE_ERR_NOT_FOUND);
     commit(&s, 7, 8); /* a new decision is a new chance */
-    cr_assert_str_eq(said, "offer 7 7");
+    cr_assert_str_eq(said, "tell 7 7");
     fed(&s, VE_APP_ACTIVATE, 7);
-    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d8, offer 8 7");
+    cr_assert_str_eq(said, "FLIP 7, ACTIVE 7 d8, tell 8 7");
 }
 
 Test(versions, retired_active_version_is_served_until_another_is)
@@ -1125,7 +1125,7 @@ Test(versions, retired_active_version_is_served_until_another_is)
     cr_assert_eq(versions_active(&s)->version, 7);
     stage(&s, 8);
     commit(&s, 8, 9);
-    cr_assert_str_eq(said, "FLIP 8, DROP 7, ACTIVE 8 d9, offer 8 8");
+    cr_assert_str_eq(said, "FLIP 8, DROP 7, ACTIVE 8 d9, tell 8 8");
     drain(&s);
     cr_assert_eq(state_of(&s, 7), VERSIONS_ABSENT);
 }
@@ -1138,7 +1138,7 @@ Test(versions, retired_mark_is_taken_back_by_a_welcome_that_keeps_it)
     up(&s, 7, 5, NULL, 0);
     stage(&s, 8);
     commit(&s, 8, 9);
-    cr_assert_str_eq(said, "FLIP 8, ACTIVE 8 d9, offer 8 8");
+    cr_assert_str_eq(said, "FLIP 8, ACTIVE 8 d9, tell 8 8");
 }
 
 Test(versions, one_version_has_one_digest)
@@ -1147,10 +1147,10 @@ Test(versions, one_version_has_one_digest)
     bring(&s, false, VERSIONS_STAGED);
     digest_t other = digest_of(99);
     feed(&s, (versions_event_t){.kind = VE_ANNOUNCE, .version = 7, .digest = other});
-    cr_assert_str_eq(said, "NACK 7 digest_mismatch, offer 10 7");
+    cr_assert_str_eq(said, "NACK 7 digest_mismatch, tell 10 7");
     cr_assert(versions_nack(&s, 7, 0)->error.expected[0] && versions_nack(&s, 7, 0)->error.found[0]);
     feed(&s, (versions_event_t){.kind = VE_COMMIT, .version = 7, .decision = 4, .digest = other});
-    cr_assert_str_eq(said, "NACK 7 d4 digest_mismatch, offer 9 7");
+    cr_assert_str_eq(said, "NACK 7 d4 digest_mismatch, tell 9 7");
     cr_assert_null(versions_active(&s));
 }
 
@@ -1159,7 +1159,7 @@ Test(versions, application_is_offered_a_commit_once)
     versions_t s;
     bring(&s, true, VERSIONS_STAGED);
     commit(&s, 7, 4);
-    cr_assert_str_eq(said, "offer 7 7");
+    cr_assert_str_eq(said, "tell 7 7");
     fed(&s, VE_TICK, 0);
     announce(&s, 8);
     cr_assert_str_eq(said, "BRING 8");
@@ -1175,7 +1175,7 @@ Test(versions, too_many_announcements_refuse_the_oldest)
     for (uint64_t v = 10; v < 10 + VERSIONS_WAITING_MAX; v++) announce(&s, v);
     cr_assert_str_eq(said, "");
     announce(&s, 50);
-    cr_assert_str_eq(said, "NACK 10 limit, offer 10 10");
+    cr_assert_str_eq(said, "NACK 10 limit, tell 10 10");
     fed(&s, VE_RETIRE, 1);
     drain(&s);
     cr_assert_str_eq(said, "BRING 50");

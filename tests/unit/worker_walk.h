@@ -75,7 +75,7 @@ static void obey(world_t *w, const versions_action_t *out, int count)
             break;
         case VA_SEND_STAGED:
         case VA_SEND_NACK: cr_assert(w->s.up); break;
-        case VA_OFFER:
+        case VA_TELL_APP:
             if (a->event == HEDDLE_EVENT_COMMIT) w->asked = a->version;
             break;
         case VA_FORGET:
