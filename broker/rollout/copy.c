@@ -420,7 +420,7 @@ void copy_gone(track_t *t, copy_row_t *c, int code, const char *message)
 
 /* ---- versions of one worker, one after the other ---- */
 
-void copy_left(track_t *t, copy_row_t *c, instant_t now)
+void copy_turned_away(track_t *t, copy_row_t *c, instant_t now)
 {
     if (!copy_in_flight(c)) return;
     track_touch(t); /* it may be lost now, or another one of its place fetches it */
@@ -432,17 +432,17 @@ void copy_left(track_t *t, copy_row_t *c, instant_t now)
 
 /* The worker may have dropped these versions when it turned to the other one.  A version that is wanted again
  * is announced again. */
-void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t but, instant_t now)
+void copies_turned_away(const adapter_rollout_t *a, const member_t *member, uint64_t but, instant_t now)
 {
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
-        if (track_is_overtaken(t) && t->version != but) copy_left(t, copy_of(t, member), now);
+        if (track_is_overtaken(t) && t->version != but) copy_turned_away(t, copy_of(t, member), now);
     }
 }
 
 void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint64_t version, instant_t now)
 {
-    copies_left(a, member, version, now);
+    copies_turned_away(a, member, version, now);
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         copy_row_t *c = track_is_ended(t) ? NULL : copy_of(t, member);

@@ -189,10 +189,10 @@ void copy_gone(track_t *t, copy_row_t *c, int code, const char *message);
 copy_row_t *copy_fetched_on(track_t *t, const copy_row_t *before, const member_t *member, instant_t now);
 /* The worker serves a later version, and fetches this one no more.  c may be NULL, or not in flight: nothing
  * changes. */
-void copy_left(track_t *t, copy_row_t *c, instant_t now);
+void copy_turned_away(track_t *t, copy_row_t *c, instant_t now);
 /* The worker has turned to another version: it fetches none of the overtaken ones any more, `but` that one
  * (0: none). */
-void copies_left(const adapter_rollout_t *a, const member_t *member, uint64_t but, instant_t now);
+void copies_turned_away(const adapter_rollout_t *a, const member_t *member, uint64_t but, instant_t now);
 /* The worker fetches this version: it has left the overtaken ones, and others that were announced to it, and
  * not begun, are behind it. */
 void copies_wait_behind(const adapter_rollout_t *a, const member_t *member, uint64_t version, instant_t now);

@@ -339,7 +339,7 @@ int report_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_err
     }
     if (copy_holds(c)) return HEDDLE_OK; /* said twice */
     copy_staged(t, c, m, s->v.now);
-    copies_left(x.a, member, 0, s->v.now); /* it goes on with the latest */
+    copies_turned_away(x.a, member, 0, s->v.now); /* it goes on with the latest */
     event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, t->adapter, t->version, c->worker, s->v.now);
     e->bytes = (int64_t)c->bytes_done;
     e->duration_ms = c->told_us ? (int64_t)((s->v.now.us - c->told_us) / 1000) : -1;
@@ -402,7 +402,7 @@ int report_active(step_t *s, member_t *member, const msg_active_t *m, heddle_err
         } else if (c->state == COPY_ACTIVE || c->state == COPY_REFUSED) {
             copy_kept(t, c, s->v.now);
         } else if (has_reached) {
-            copy_left(t, c, s->v.now);
+            copy_turned_away(t, c, s->v.now);
         }
     }
     copies_follow_switch(a, member, s->v.now);
