@@ -221,7 +221,7 @@ static int listen_on(daemon_t *d, const char *endpoint, uint32_t timeout_ms, hed
     return d->endpoint ? HEDDLE_OK : out_of_memory(error);
 }
 
-static int load_record(void *self, const record_t *record) { return broker_load(self, record); }
+static int load_record(void *self, const record_t *record) { return broker_apply(self, record); }
 
 /* Everything that was recorded is applied before the first connection is served. */
 static int restore(daemon_t *d, const daemon_opts_t *opts, heddle_error_t *error)

@@ -18,7 +18,7 @@
  *   questions/     what `heddle` asks, and the JSON of the answers
  *
  * Functions are named `broker_`: client/node.h is in the same programs.  They are in node.c, but for what
- * takes records (broker_load, broker_committed: txn.c) and what keys allow (keys.c).  Nothing blocks but
+ * takes records (broker_apply, broker_committed: txn.c) and what keys allow (keys.c).  Nothing blocks but
  * io.commit, with a store that confirms at once.  One thread. */
 #ifndef BROKER_NODE_H
 #define BROKER_NODE_H
@@ -69,8 +69,9 @@ int broker_new(const broker_opts_t *opts, const broker_io_t *io, broker_t **ret_
 void broker_destroy(broker_t **broker);
 /* The last turn of a clean end, before broker_destroy: writes what is due of the roster. */
 void broker_end(broker_t *b, instant_t now);
-/* Start-up: each stored record, the EPOCH of this run among them; then broker_start. NO_MEMORY, INTERNAL. */
-int broker_load(broker_t *b, const record_t *record);
+/* Takes a record that is on disk into memory.  At the start each stored one, the EPOCH of this run among
+ * them, and then broker_start.  NO_MEMORY, INTERNAL. */
+int broker_apply(broker_t *b, const record_t *record);
 /* After broker_start, with keys: makes a key that the table does not know an admin's, durably.  One that was
  * revoked, or has other roles, stays what it is, with a warning.  What auth_decide_add says; what the commit
  * says, with AGAIN until it is confirmed: to be called again then. */

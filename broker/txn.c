@@ -18,7 +18,7 @@
 
 /* ---- records are applied ---- */
 
-int broker_load(broker_t *b, const record_t *record)
+int broker_apply(broker_t *b, const record_t *record)
 {
     owner_check(&b->owner);
     if (record->kind == RECORD_WORKER && !roster_takes(b, record)) return HEDDLE_OK;
@@ -36,7 +36,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
         const record_t *rec = &b->out->records[i];
         if (rec->kind == RECORD_WRITER && !rec->token) sessions_note_closed(b, rec->adapter, now);
         if (rec->kind == RECORD_ADAPTER_FORGET) forget_adapter(b, rec, now);
-        int rc = FAILPOINT("broker.apply") ? HEDDLE_ERR_NO_MEMORY : broker_load(b, rec);
+        int rc = FAILPOINT("broker.apply") ? HEDDLE_ERR_NO_MEMORY : broker_apply(b, rec);
         if (rc) {
             broker_end_broken(b, rc, "a record that is on disk could not be taken into memory", error);
             return rc;

@@ -269,7 +269,7 @@ int main(int argc, char **argv)
     W.tokens = calloc(workers + FIRST_WORKER, sizeof *W.tokens);
     MUST(workers >= 4 && W.tokens);
     MUST(broker_new(&opts, &io, &W.b, &e) == HEDDLE_OK);
-    MUST(broker_load(W.b, &epoch) == HEDDLE_OK && broker_start(W.b, W.now) == HEDDLE_OK);
+    MUST(broker_apply(W.b, &epoch) == HEDDLE_OK && broker_start(W.b, W.now) == HEDDLE_OK);
     for (uint64_t peer = FIRST_WORKER; peer < FIRST_WORKER + workers; peer++) join(peer);
     open_writer();
     report("HELLO, JOIN", 2 * workers);

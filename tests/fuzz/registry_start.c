@@ -25,7 +25,7 @@ static void ask_all(uint64_t version)
 static void live(uint64_t version)
 {
     record_t epoch = {.kind = RECORD_EPOCH, .epoch = R.b->registry.epoch + 1};
-    if (epoch.epoch > UINT32_MAX || broker_load(R.b, &epoch) || broker_start(R.b, R.now)) return;
+    if (epoch.epoch > UINT32_MAX || broker_apply(R.b, &epoch) || broker_start(R.b, R.now)) return;
     rig_hello(ASKER, ROLE_ADMIN);
     rig_hello(W1, ROLE_WORKER);
     rig_join_with(W1, "w1", &(msg_subscription_t){.adapter = "policy"}, 1, NULL, 0);
@@ -57,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     MUST(broker_new(&opts, &io, &R.b, &error) == HEDDLE_OK);
     for (uint64_t n = 0; in.left && n < ROWS_MAX; n++) {
         count_steps(1);
-        if (take_row(&in, n, &record)) broker_load(R.b, &record); /* what cannot be is refused */
+        if (take_row(&in, n, &record)) broker_apply(R.b, &record); /* what cannot be is refused */
     }
     live(version);
     rig_stop();

@@ -290,9 +290,9 @@ Test(memory, a_broker_that_cannot_be_made)
         alloc.fail_at = n;
         on_off(true);
         int rc = broker_new(&opts, &io, &R.b, &e);
-        if (!rc) rc = broker_load(R.b, &epoch);
-        if (!rc) rc = broker_load(R.b, &adapter);
-        if (!rc) rc = broker_load(R.b, &version);
+        if (!rc) rc = broker_apply(R.b, &epoch);
+        if (!rc) rc = broker_apply(R.b, &adapter);
+        if (!rc) rc = broker_apply(R.b, &version);
         if (!rc) rc = broker_start(R.b, R.now);
         on_off(false);
         alloc.fail_at = 0;

@@ -170,7 +170,7 @@ static int load_all(world_t *w)
         stored_t *s;
         DL_FOREACH(w->records, s)
         if ((int)s->record.kind == kind) {
-            int rc = broker_load(w->broker, &s->record);
+            int rc = broker_apply(w->broker, &s->record);
             if (rc) return rc;
         }
     }

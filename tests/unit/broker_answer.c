@@ -85,7 +85,7 @@ static void start(void)
                                        .seed = 1};
     heddle_error_t e;
     cr_assert_eq(broker_new(&OPTS, &IO, &broker, &e), HEDDLE_OK);
-    cr_assert_eq(broker_load(broker, &(record_t){.kind = RECORD_EPOCH, .epoch = 7}), HEDDLE_OK);
+    cr_assert_eq(broker_apply(broker, &(record_t){.kind = RECORD_EPOCH, .epoch = 7}), HEDDLE_OK);
     cr_assert_eq(broker_start(broker, now), HEDDLE_OK);
 }
 
@@ -1225,7 +1225,7 @@ Test(answer, a_page_ends_before_the_frame_does)
     char name[HEDDLE_NAME_MAX + 1], after[HEDDLE_NAME_MAX + 1] = "", last[HEDDLE_NAME_MAX + 1] = "";
     for (int i = 0; i < MANY; i++) {
         snprintf(name, sizeof name, "a%0*d", (int)HEDDLE_NAME_MAX - 1, i);
-        cr_assert_eq(broker_load(broker, &(record_t){.kind = RECORD_ADAPTER, .adapter = name, .at_ms = 1}),
+        cr_assert_eq(broker_apply(broker, &(record_t){.kind = RECORD_ADAPTER, .adapter = name, .at_ms = 1}),
                      HEDDLE_OK);
     }
     size_t rows = 0, pages = 0;

@@ -179,7 +179,7 @@ static void rig_load(void)
     R.commits++;
     for (int kind = RECORD_EPOCH; kind <= RECORD_KEY_DROP; kind++)
         for (size_t i = 0; i < R.record_count; i++)
-            if ((int)R.records[i].kind == kind) cr_assert_eq(broker_load(R.b, &R.records[i]), HEDDLE_OK);
+            if ((int)R.records[i].kind == kind) cr_assert_eq(broker_apply(R.b, &R.records[i]), HEDDLE_OK);
 }
 
 static void rig_boot(void)

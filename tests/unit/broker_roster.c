@@ -243,13 +243,13 @@ Test(roster, a_damaged_row_is_passed_over_with_a_warning)
                         .host = ROWS[i].host,
                         .serves = ROWS[i].serves};
         R.warned[0] = 0;
-        cr_assert_eq(broker_load(R.b, &rec), HEDDLE_OK, "row %zu", i);
+        cr_assert_eq(broker_apply(R.b, &rec), HEDDLE_OK, "row %zu", i);
         cr_assert(strstr(R.warned, "table workers") && strstr(R.warned, ROWS[i].names), "%zu: %s", i,
                   R.warned);
     }
     cr_assert_eq(R.b->registry.worker_count, 0);
     record_t good = {.kind = RECORD_WORKER, .worker = "w9", .host = "host", .serves = "policy@0,critic@17"};
     R.warned[0] = 0;
-    cr_assert_eq(broker_load(R.b, &good), HEDDLE_OK);
+    cr_assert_eq(broker_apply(R.b, &good), HEDDLE_OK);
     cr_assert(!R.warned[0] && R.b->registry.worker_count == 1);
 }
