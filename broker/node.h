@@ -12,7 +12,7 @@
  *   node.c         a turn: frames, ticks, PUBLISH              txn.c        records until they are confirmed,
  *   call.h         one message in hand                                      and what follows from each
  *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       keys.c       questions that change keys
- *   older_store.c  numbers above an older store's
+ *   restored_numbers.c  numbers above those of an older store
  *   membership.c   sessions, tokens, leases                    events.c     the numbered log
  *   registry/      adapters, versions, decisions; the store    rollout/     copies, rules, plans
  *   questions/     what `heddle` asks, and the JSON of the answers

@@ -3,7 +3,7 @@
 #include "broker/sessions.h"
 
 #include "broker/keys.h"
-#include "broker/older_store.h"
+#include "broker/restored_numbers.h"
 #include "broker/registry/writer.h"
 #include "broker/rollout/orders.h"
 #include "broker/rollout/reports.h"
@@ -339,7 +339,7 @@ void on_join(const call_t *c)
         broker_refuse(c, &error, retry_ms);
         return;
     }
-    if (!older_store_check_join(c)) return;
+    if (!restored_numbers_check_join(c)) return;
     end_former(c, ROLE_WORKER, join->name);
     arena_t arena = {0};
     msg_welcome_t welcome = {.req = join->req};
@@ -422,7 +422,7 @@ void on_open(const call_t *c)
                         holder ? member_silent_ms(holder, c->now.us) : (c->now.us - b->started_us) / 1000};
     int rc = membership_decide_open(&b->members, open, &error);
     if (!rc) rc = writer_check_open(&b->registry, open, &by, &error);
-    if (!rc && !older_store_check_open(c)) return;
+    if (!rc && !restored_numbers_check_open(c)) return;
     by.token = rc ? 0 : membership_next_token(&b->members); /* of the epoch that was recovered */
     if (!rc) rc = writer_decide_open(&b->registry, open, &by, c->now, b->out, &error);
     if (rc) {

@@ -5,7 +5,7 @@
 #include "broker/forget.h"
 #include "broker/keys.h"
 #include "broker/questions/query.h"
-#include "broker/older_store.h"
+#include "broker/restored_numbers.h"
 #include "broker/sessions.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
@@ -131,7 +131,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
         if (!rc) {
             /* Greater numbers of members are recorded now.  The request that revealed them is handled
              * again, before all that wait. */
-            older_store_note(b, &t->frame->recovery, now);
+            restored_numbers_note(b, &t->frame->recovery, now);
             DL_PREPEND(b->waiting, t->frame);
             b->waiting_count++;
             b->waiting_bytes += t->frame->bytes;

@@ -60,7 +60,7 @@ typedef struct {
     uint32_t others;
 } items_t;
 
-/* What a member knows that the store does not (older_store.h): how far its numbers are recorded. */
+/* What a member knows that the store does not (restored_numbers.h): how far its numbers are recorded. */
 typedef struct {
     uint64_t epochs, numbers; /* by how much the records raise them */
     uint32_t doubted;         /* of its adapters: their decisions are made anew */

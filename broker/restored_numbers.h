@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/older_store.h: numbers that continue above those of an older data directory that was put back.  A
- * member shows that this happened: it reports greater numbers than the store has.
+/* broker/restored_numbers.h: numbers that continue above those of an older data directory that was put
+ * back.  A member shows that this happened: it reports greater numbers than the store has.
  *
  *   JOIN, OPEN --knows no more--> handled
  *              --knows more--> the numbers are recorded (TXN_NUMBERS) --> handled again
@@ -14,15 +14,15 @@
  * force.
  *
  * Loop thread; nothing blocks but a commit (broker/txn.h). */
-#ifndef BROKER_OLDER_STORE_H
-#define BROKER_OLDER_STORE_H
+#ifndef BROKER_RESTORED_NUMBERS_H
+#define BROKER_RESTORED_NUMBERS_H
 
 #include "broker/call.h"
 
 /* True: the store knows as much as the member; go on.  False: it was refused, or is handled again later. */
-bool older_store_check_join(const call_t *c);
-bool older_store_check_open(const call_t *c);
+bool restored_numbers_check_join(const call_t *c);
+bool restored_numbers_check_open(const call_t *c);
 /* The numbers are recorded: `status` says so, and an event, once for all transactions of a request. */
-void older_store_note(broker_t *b, recovery_t *r, instant_t now);
+void restored_numbers_note(broker_t *b, recovery_t *r, instant_t now);
 
 #endif

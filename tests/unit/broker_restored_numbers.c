@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Members that know more than the store (broker/older_store.h); the whole of it is in
+/* Members that know more than the store (broker/restored_numbers.h); the whole of it is in
  * tests/scenario/restored_test.c. */
 #include "broker_rig.h"
 
-TestSuite(older_store, .init = rig_start, .fini = rig_stop);
+TestSuite(restored_numbers, .init = rig_start, .fini = rig_stop);
 
 enum { MANY = 100 };
 
@@ -25,7 +25,7 @@ static void join_at(uint64_t peer, uint64_t version, uint64_t decision)
     join(peer, peer == W3 ? "w3" : "w1", (msg_join_t){.adapters = &sub, .adapter_count = 1});
 }
 
-Test(older_store, nothing_new_is_nothing_done)
+Test(restored_numbers, nothing_new_is_nothing_done)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -43,7 +43,7 @@ Test(older_store, nothing_new_is_nothing_done)
     cr_assert_eq(R.b->restored.at_ms, 0);
 }
 
-Test(older_store, numbers_go_on_above)
+Test(restored_numbers, numbers_go_on_above)
 {
     join_at(W1, 7, 9);
     cr_assert_neq(R.tokens[W1], 0);
@@ -64,7 +64,7 @@ Test(older_store, numbers_go_on_above)
 }
 
 /* Each adapter once, whatever of it is held; and what happens to those that follow a later version. */
-Test(older_store, an_operator_reads_what_happens_and_what_to_do)
+Test(restored_numbers, an_operator_reads_what_happens_and_what_to_do)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -91,7 +91,7 @@ Test(older_store, an_operator_reads_what_happens_and_what_to_do)
 }
 
 /* No item is cut: those that do not fit are counted. */
-Test(older_store, of_many_adapters_some_are_named)
+Test(restored_numbers, of_many_adapters_some_are_named)
 {
     char names[40][HEDDLE_NAME_MAX + 1];
     msg_subscription_t subs[40];
@@ -114,7 +114,7 @@ Test(older_store, of_many_adapters_some_are_named)
     cr_assert_not_null(strstr(message, " more; publish the newest checkpoint again"), "%s", message);
 }
 
-Test(older_store, a_publisher_knows_its_version)
+Test(restored_numbers, a_publisher_knows_its_version)
 {
     rig_open(T, "policy", "trainer", 5, false);
     cr_assert_eq(rig_last(T, MSG_WELCOME)->welcome.keep_count, 0);
@@ -122,7 +122,7 @@ Test(older_store, a_publisher_knows_its_version)
     cr_assert_eq(rig_last(T, MSG_PUBLISHED)->published.version, 6);
 }
 
-Test(older_store, an_epoch_and_its_tokens)
+Test(restored_numbers, an_epoch_and_its_tokens)
 {
     publish_to(1, (rig_publish_t){0});
     uint64_t writer = R.tokens[T], epoch = R.b->registry.epoch, seq = R.b->events.last_seq;
@@ -143,7 +143,7 @@ Test(older_store, an_epoch_and_its_tokens)
     cr_assert(gap, "a follower hears that the epoch is another");
 }
 
-Test(older_store, a_token_of_this_epoch_that_was_never_given)
+Test(restored_numbers, a_token_of_this_epoch_that_was_never_given)
 {
     workers(2);
     uint64_t epoch = R.b->registry.epoch;
@@ -156,7 +156,7 @@ Test(older_store, a_token_of_this_epoch_that_was_never_given)
     cr_assert_eq(R.b->registry.epoch, epoch + 1);
 }
 
-Test(older_store, only_what_it_subscribes_to)
+Test(restored_numbers, only_what_it_subscribes_to)
 {
     msg_subscription_t sub = {.adapter = "policy"};
     msg_held_t held[] = {{.adapter = "critic", .version = 4, .state = HELD_KEPT},
@@ -169,7 +169,7 @@ Test(older_store, only_what_it_subscribes_to)
 }
 
 /* Its application may have been asked to switch to what is not known here. */
-Test(older_store, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
+Test(restored_numbers, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -190,7 +190,7 @@ Test(older_store, what_was_chosen_is_chosen_anew_above_what_may_have_been_said)
 }
 
 /* The first that came has raised the epoch; the next one comes of the lost time too. */
-Test(older_store, who_comes_second_is_doubted_too)
+Test(restored_numbers, who_comes_second_is_doubted_too)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -208,7 +208,7 @@ Test(older_store, who_comes_second_is_doubted_too)
 }
 
 /* Epochs are counted on from the copy: those of the lost time come again. */
-Test(older_store, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_the_start)
+Test(restored_numbers, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_the_start)
 {
     publish_to(1, (rig_publish_t){0});
     roll_out(1, 1, 1, 1);
@@ -233,7 +233,7 @@ Test(older_store, who_comes_second_is_doubted_where_the_lost_epoch_is_that_of_th
 }
 
 /* More than one commit can take. */
-Test(older_store, many_adapters)
+Test(restored_numbers, many_adapters)
 {
     static msg_subscription_t subs[MANY];
     static char names[MANY][16];
@@ -249,7 +249,7 @@ Test(older_store, many_adapters)
     }
 }
 
-Test(older_store, numbers_that_cannot_be)
+Test(restored_numbers, numbers_that_cannot_be)
 {
     const msg_join_t ROWS[] = {{.epoch = 4000000000}, {.prev_token = UINT64_MAX}};
     msg_subscription_t sub = {.adapter = "policy"};
@@ -271,7 +271,7 @@ Test(older_store, numbers_that_cannot_be)
 }
 
 /* Whatever one member may say, a thousand of them may not use the numbers up. */
-Test(older_store, all_raises_have_a_sum)
+Test(restored_numbers, all_raises_have_a_sum)
 {
     msg_subscription_t sub = {.adapter = "policy"};
     uint64_t raised = 0, epoch;
@@ -293,7 +293,7 @@ Test(older_store, all_raises_have_a_sum)
     cr_assert_eq(rig_adapter()->last_version, 257ull << 24, "the sum is of one start");
 }
 
-Test(older_store, no_epoch_beyond_what_starts_need)
+Test(restored_numbers, no_epoch_beyond_what_starts_need)
 {
     record_t *rec = outbox_record(R.b->out, RECORD_EPOCH, "", R.now);
     rec->epoch = EPOCH_HEARD_MAX - 2;
@@ -320,7 +320,7 @@ static void join_with(uint64_t peer, const char *name, const char *prefix, int c
     join(peer, name, (msg_join_t){.adapters = subs, .adapter_count = (uint32_t)count});
 }
 
-Test(older_store, adapters_that_only_workers_know_are_few)
+Test(restored_numbers, adapters_that_only_workers_know_are_few)
 {
     join_with(W1, "w1", "a", CLAIMED);
     cr_assert_neq(R.tokens[W1], 0);
@@ -342,7 +342,7 @@ Test(older_store, adapters_that_only_workers_know_are_few)
 }
 
 /* They have numbers and no versions too, but a publisher had opened them. */
-Test(older_store, adapters_that_were_forgotten_are_not_among_them)
+Test(restored_numbers, adapters_that_were_forgotten_are_not_among_them)
 {
     for (int i = 0; i < CLAIMED; i++) {
         char name[16];
@@ -359,7 +359,7 @@ Test(older_store, adapters_that_were_forgotten_are_not_among_them)
     rig_error(W2, "limit");
 }
 
-Test(older_store, an_open_that_is_refused_changes_nothing)
+Test(restored_numbers, an_open_that_is_refused_changes_nothing)
 {
     publish_to(1, (rig_publish_t){0});
     size_t records = R.record_count;
@@ -386,7 +386,7 @@ Test(older_store, an_open_that_is_refused_changes_nothing)
               "and one that is not does");
 }
 
-Test(older_store, what_is_not_on_disk_is_not_gone_above)
+Test(restored_numbers, what_is_not_on_disk_is_not_gone_above)
 {
     R.commit_error = HEDDLE_ERR_NO_SPACE;
     join_at(W1, 7, 9);

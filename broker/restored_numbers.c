@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/older_store.h"
+#include "broker/restored_numbers.h"
 
 #include "broker/registry/decision.h"
 #include "core/errors.h"
@@ -128,7 +128,7 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
     h->is_full |= !decision_raise_floor(&b->registry, adapter, version, decision, h->c->now, b->out);
 }
 
-void older_store_note(broker_t *b, recovery_t *r, instant_t now)
+void restored_numbers_note(broker_t *b, recovery_t *r, instant_t now)
 {
     b->raised.epochs += r->epochs;
     b->raised.numbers += r->numbers;
@@ -239,7 +239,7 @@ static bool finish(recovering_t *h)
 }
 
 /* A JOIN that was handled again after its numbers were recorded is not compared a second time. */
-bool older_store_check_join(const call_t *c)
+bool restored_numbers_check_join(const call_t *c)
 {
     const msg_join_t *join = &c->m->join;
     if (c->again && c->again->recovery.is_whole) return true;
@@ -262,7 +262,7 @@ bool older_store_check_join(const call_t *c)
     return finish(&h);
 }
 
-bool older_store_check_open(const call_t *c)
+bool restored_numbers_check_open(const call_t *c)
 {
     const msg_open_t *open = &c->m->open;
     if (c->again && c->again->recovery.is_whole) return true;
