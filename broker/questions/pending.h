@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/questions/pending.h (PURE): questions that are not answered at once: wait, activate, verify,
- * events with wait_ms.  An activation is also a rollback or a resume (broker/questions/aim.h).
+ * events with wait_ms.  An activation is also a rollback or a resume (broker/rollout/aim.h).
  *
  *   ASKED --(settling is over)--> decided (activate), put to the holders (verify)
  *         --(quorum, failed, lost, held, deadline)--> answered, forgotten
@@ -12,7 +12,7 @@
 #ifndef BROKER_PENDING_H
 #define BROKER_PENDING_H
 
-#include "broker/questions/aim.h"
+#include "broker/rollout/aim.h"
 #include "broker/registry/decision.h"
 #include <heddle/keys.h>
 #include <heddle/types.h>

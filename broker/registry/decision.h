@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/registry/decision.h (PURE): which version is active, and how versions end: the records DECISION,
  * STATE, LOSS, FORGET and FLOOR.  The rollout's rule (rollout/rule.h) says when a version is decided or has
- * failed; questions/aim.h finds the version that an operator means.
+ * failed; rollout/aim.h finds the version that an operator means.
  *
  * Numbers of decisions only grow: each is greater than all that were recorded, and than all that members know
  * of.  Reads the registry, and adds records to an outbox.  One thread, nothing blocks. */

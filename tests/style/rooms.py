@@ -26,7 +26,7 @@ LIBRARIES = {  # header -> where it may be included
 }
 PURE = re.compile(r"^(broker/(registry/(registry|record|publish|writer|decision)|rollout/|membership|events|"
                   r"outbox|auth|strangers|"
-                  r"questions/(pending|aim|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
+                  r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
                   r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|core/(sized|units)|"
                   r"transfer/(frame|pace|extents|ring)|cli/agreement|bench/compare)\.[ch]$")
 THREADLESS = {"tools", "examples", "bench"}      # programs of one thread

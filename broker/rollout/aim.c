@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/questions/aim.h"
+#include "broker/rollout/aim.h"
 
 #include "core/errors.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/questions/aim.h (PURE): which version a decision by hand names.
+/* broker/rollout/aim.h (PURE): which version a decision by hand names.
  *
  *   AIM_VERSION  the one in the question
  *   AIM_BACK     roll back: of the versions below the active one that were active and still have a source,
