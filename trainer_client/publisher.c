@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* heddle/publisher.h: the calls of a publisher on the application's thread.  A handle, one publication at a
- * time (a table of tensors or a directory, to a durable record), what became of a version, events.
+/* The calls of heddle/publisher.h on the application's thread: a handle, one publication at a time (a table
+ * of tensors or a directory, to a durable record), what became of a version, events.
  *
  *   application's thread                               loop's thread
  *   run  ----------------- shell_call ------------->   one command of trainer_client/node.h

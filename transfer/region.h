@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transfer/region.h: a counted handle on the memory of one content, which this process owns
- * (memory/region.h). client/regions.h makes it.
+ * (memory/region.h) or holds (memory/mappings.h). client/regions.h makes it.
  *
  * Threads: region_ref and region_unref on any; all else on the loop thread. Ownership is counted, because a
  * fetch or a reader may outlive its caller. The last unref ends it; a share holds a reference. A forked child

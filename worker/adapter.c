@@ -15,7 +15,7 @@ static slot_t *slot_of(const adapter_t *a, int slot)
     return slot < 0 ? NULL : slots_at(a->core->bulk.slots, a->index, (uint32_t)slot);
 }
 
-/* Sync does not pick a slot by itself: the table knows which one is free. */
+/* versions_step does not pick a slot by itself: the table knows which one is free. */
 static versions_slots_t look_at_slots(const adapter_t *a)
 {
     const intake_t *in = &a->intake;
@@ -466,8 +466,8 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         if (!e) break;
         w = e->what;
         announced_sources(w, m->sources.sources, m->sources.source_count);
-        /* They come when a fetch has lost all others, and it tries the new list at once. Sync gets the
-         * count, because a version without any source gives way to others. */
+        /* They come when a fetch has lost all others, and it tries the new list at once. versions_step gets
+         * the count, because a version without any source gives way to others. */
         event =
             (versions_event_t){.kind = VE_SOURCES, .version = w->version, .source_count = w->source_count};
         if (hear_sources(a, w, true, now_us)) event.kind = VE_HOLDABLE;

@@ -4,8 +4,8 @@
  * It is a copy of what ANNOUNCE and SOURCES said, because messages are gone when their handler returns and a
  * version may wait for a slot, or be fetched anew.  It has no states: its entry in versions_t has them.
  *
- * Loop thread only.  Sync's entry of the version owns it (the admin handle, for its pull), and a download
- * borrows it. */
+ * Loop thread only.  The version's entry in versions_t owns it (the admin handle, for its pull), and a
+ * download borrows it. */
 #ifndef WORKER_ANNOUNCED_H
 #define WORKER_ANNOUNCED_H
 

@@ -11,7 +11,7 @@
  *               | no process of the host hands one over                       -> RESERVING
  *   RESERVING   | all memory of the slot is made                              -> DOWNLOADING
  *               | intake_new_sources: a region that was not asked for         -> HOLDING
- *   DOWNLOADING | worker/download.h has fetched and sealed it                 -> SEALED
+ *   DOWNLOADING | worker/download.h has fetched all, and intake.c seals it      -> SEALED
  *   any of these| an error; intake_unreached: no source answers in time       -> FAILED
  *   any         | intake_end                                                  -> NONE
  *
