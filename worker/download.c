@@ -278,10 +278,10 @@ static download_run_t *run_of(download_t *p, uint32_t piece)
 
 /* A source that never answered is reported to the broker as unmet: the network between the two may be
  * broken, and not the source. */
-static bool has_met(const download_t *p, uint64_t token)
+static bool has_answered(const download_t *p, uint64_t token)
 {
-    for (uint32_t i = 0; i < p->met_count; i++)
-        if (p->met[i] == token) return true;
+    for (uint32_t i = 0; i < p->answered_count; i++)
+        if (p->answered[i] == token) return true;
     return false;
 }
 
@@ -296,8 +296,9 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
     /* GONE is no answer of the source: it reports that the connection was lost. */
     bool is_life = event->kind == TR_ARRIVED || event->kind == TR_BEAT;
     bool is_no = event->kind == TR_REFUSED && event->err != HEDDLE_ERR_GONE;
-    if ((is_life || is_no) && p->met_count < sizeof p->met / sizeof *p->met && !has_met(p, event->token))
-        p->met[p->met_count++] = event->token;
+    if ((is_life || is_no) && p->answered_count < sizeof p->answered / sizeof *p->answered &&
+        !has_answered(p, event->token))
+        p->answered[p->answered_count++] = event->token;
     if (is_life && (u->told_count || u->refused) && announced_source(p->what, event->token))
         unreached_begin(u, p->io, p->what);
     switch (event->kind) {
@@ -488,7 +489,7 @@ bool download_has_failed(const download_t *p, uint64_t token)
 {
     bool is_late = false;
     for (uint32_t i = 0; i < p->run_count; i++) is_late |= fetch_is_late(p->runs[i].fetch, token);
-    return has_met(p, token) && !is_late;
+    return has_answered(p, token) && !is_late;
 }
 
 /* Adds those that are not there. */

@@ -89,8 +89,8 @@ typedef struct download {
     uint64_t bad[DOWNLOAD_BAD_MAX];
     uint32_t bad_count;
     uint32_t manifest_tries;
-    uint64_t met[LIMIT_SOURCES * 2]; /* sources that answered */
-    uint32_t met_count;
+    uint64_t answered[LIMIT_SOURCES * 2]; /* sources that answered */
+    uint32_t answered_count;
     bool needs_sources;      /* every source was lost, or one is to be blamed: until download_lost */
     uint32_t blamed_count;   /* that were, when it was last looked */
     bool overwritten;        /* a dropped ask may write after its chunk was digested: chunks are served on

@@ -56,7 +56,7 @@ void holding_hear(holding_t *h, const char *source, note_t note, const content_i
 }
 
 /* What is held is let go, and the next source is asked. */
-static void forgo(holding_t *h)
+static void let_go(holding_t *h)
 {
     region_unref(&h->region);
     h->at = 0;
@@ -115,7 +115,7 @@ static int ask_for_region(holding_t *h, bulk_t *bulk, const announced_t *w, uint
             return HEDDLE_ERR_AGAIN;
         }
         if (is_asked_again(h, rc, now_us)) return HEDDLE_ERR_AGAIN;
-        forgo(h);
+        let_go(h);
         if (rc != HEDDLE_ERR_NOT_FOUND) {
             h->why_code = rc ? rc : HEDDLE_ERR_DIGEST_MISMATCH;
             text_printf(h->why, sizeof h->why, "the memory of %s: %s", s->name,
@@ -180,7 +180,7 @@ int holding_take(holding_t *h, bulk_t *bulk, const announced_t *w, uint64_t now_
                  (unsigned long long)w->version, h->from.name);
         h->why_code = HEDDLE_ERR_DIGEST_MISMATCH;
         text_printf(h->why, sizeof h->why, "the memory of %s: its bytes have another digest", h->from.name);
-        forgo(h);
+        let_go(h);
         h->has_found_bad = true;
         return ask_for_region(h, bulk, w, now_us);
     }
