@@ -50,7 +50,7 @@ static int check(const broker_t *b, const char *name, instant_t now, const adapt
                     a->writer.name, a->writer.host, (unsigned long long)a->writer.pid);
     error_where(error, a->name, 0, NULL, NULL);
     error_expected(error, "no live writer");
-    error_hint(error, "end it first; without it, its session ends with its lease");
+    error_hint(error, "end that process; if it has ended, wait one lease");
     return rc;
 }
 

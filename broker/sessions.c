@@ -147,8 +147,8 @@ static bool has_role(const call_t *c, role_t role)
 {
     heddle_error_t error;
     if (c->peer->role == role) return true;
-    error_fail(&error, HEDDLE_ERR_DENIED, "%s is not for a connection that said it is not a %s",
-               msg_name((int)c->m->type), role == ROLE_WORKER ? "worker" : "publisher");
+    error_fail(&error, HEDDLE_ERR_DENIED, "only a %s may send %s",
+               role == ROLE_WORKER ? "worker" : "publisher", msg_name((int)c->m->type));
     broker_refuse(c, &error, 0);
     return false;
 }

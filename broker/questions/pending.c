@@ -512,7 +512,7 @@ static found_t found_at(const verify_row_t *r)
  * answer.  Of many the first ones are named. */
 static void name_findings(const pending_row_t *row, buf_t *text)
 {
-    static const char *const WHERE[] = {[FOUND_NOT_WHOLE] = "exported directory, which is not there whole",
+    static const char *const WHERE[] = {[FOUND_NOT_WHOLE] = "exported directory, which is incomplete",
                                         [FOUND_OTHER_FILES] = "exported directory",
                                         [FOUND_MANIFEST] = "memory (the manifest alone)",
                                         [FOUND_MEMORY] = "memory"};

@@ -207,13 +207,11 @@ static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_e
 /* To publish now could store the same bytes twice; the answer is known one lease after the start. */
 static int not_known_yet(const msg_publish_t *m, const version_row_t *awaited, heddle_error_t *error)
 {
-    int rc = error_fail(
-        error, HEDDLE_ERR_UNAVAILABLE,
-        "the broker has just started: whether %s@%llu, of the same bytes, is the newest that is held "
-        "is not known yet",
-        m->adapter, (unsigned long long)awaited->version);
+    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
+                        "these bytes may equal %s@%llu; the broker knows one lease after its start",
+                        m->adapter, (unsigned long long)awaited->version);
     error_where(error, m->adapter, awaited->version, NULL, "commit");
-    error_hint(error, "ask again when it has settled: one lease after its start");
+    error_hint(error, "ask again one lease after the start of the broker");
     error->retriable = 1;
     return rc;
 }

@@ -149,8 +149,8 @@ void copy_owe(copy_row_t *c);
 void copy_put_off(track_t *t, copy_row_t *c);
 /* The worker could not go on fetching from this session.  False: that was reported before. */
 bool copy_lost_source(copy_row_t *c, uint64_t token);
-/* The worker has lost sources: whether its plan has one that it never lost.  Where none is left, the copy is
- * cut off until it is announced again, or brings more bytes. */
+/* Marks the copy as cut off if it has lost every source of its plan.  That ends when it is announced again,
+ * or brings more bytes. */
 void copy_looked_for_sources(track_t *t, copy_row_t *c, instant_t now);
 /* The fetch has other sources, and its time begins again. */
 void copy_begun_anew(copy_row_t *c, instant_t now);

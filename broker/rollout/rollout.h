@@ -20,12 +20,16 @@
  * decided or has ended.  Of those that wait the newest stays.  Where nothing more comes of the one before
  * (no worker fetches it, or it is staged and waits for an operator), it is superseded at once.
  *
- * A version is decided when the broker is not settling and its rule is met (rule.h).  It fails at its
- * deadline: `no_workers` when no worker was there to take it, else `deadline` naming where each worker was;
- * and `version_lost` when it had no source for a lease and no worker ever staged it.  A version that a worker
- * has staged, without source for that time, is lost; so is a committed one without holder and publisher, and
- * whose bytes no worker loads (for longer than its deadline): derived, said once, and over when a holder
- * comes back.  Nothing here blocks; one thread. */
+ * What becomes of a version:
+ *   - decided: its rule is met (rule.h), and the broker is not settling.
+ *   - failed: at its deadline, with `no_workers` where no worker was there to take it, else with `deadline`,
+ *     which names where each worker was.  Before that with `version_lost`: it had no source for a lease, and
+ *     no worker ever staged it.
+ *   - lost: a worker staged it, or it was committed, and for a lease no process has had its bytes.  A worker
+ *     that loads them counts for the version's deadline.  Lost is derived, and reported once.
+ *   - back: a process has the bytes of a lost version again.
+ *
+ * Nothing here blocks; one thread. */
 #ifndef BROKER_ROLLOUT_H
 #define BROKER_ROLLOUT_H
 

@@ -50,8 +50,8 @@ typedef struct heddle_publisher_opts {
                               * elsewhere */
     int insecure;            /* 1: other addresses than loopback are allowed, for control and data;
                               * with keys too, for a data device with a public address */
-    uint32_t close_ms;       /* what close may wait for a worker that fetches the last version, and
-                              * then again for the broker and for sends in flight; 0: 3000 */
+    uint32_t close_ms;       /* limit of each of the two waits of close: for a worker that fetches the
+                              * last version, then for the broker and sends in flight; 0: 3000 */
     const char *broker_key;  /* the broker's public key, or a file with it; NULL:
                               * $HEDDLE_BROKER_KEY, else what is known */
     const char *key;         /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of

@@ -45,7 +45,7 @@ typedef struct heddle_worker_opts {
     uint64_t max_rate_bytes;      /* per second, each way by itself; 0: no limit */
     const char *data_device;      /* network interface of the data plane; NULL: as for publishers */
     int insecure;                 /* as for publishers */
-    int join_timeout_ms;          /* give up joining under a name that is alive after this; 0: never */
+    int join_timeout_ms;          /* stop retrying a name in use after so long; 0: never */
     const char *export_dir;       /* reported in `workers` and the ready line; NULL: none */
     int answers_verify;           /* 1: VERIFY events are sent and answered with heddle_worker_verified */
     const char *broker_key, *key; /* as for publishers */

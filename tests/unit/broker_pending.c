@@ -805,7 +805,7 @@ Test(pending, verify_names_all_that_differ_the_worst_first)
         const char *message = json_string_value(json_object_get(error, "message"));
         cr_assert_str_eq(message,
                          "3 of 3 holders have other bytes as policy@1: w3, in its memory; w2, in its "
-                         "exported directory; w1, in its exported directory, which is not there whole");
+                         "exported directory; w1, in its exported directory, which is incomplete");
         cr_assert_str_eq(json_string_value(json_object_get(error, "worker")), "w3");
     }
 }
