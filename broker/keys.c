@@ -74,7 +74,7 @@ static bool is_of(const broker_peer_t *peer, const char *key) { return peer && !
 
 /* Ends the sessions of a key at once, as if their leases had ended.  A key may have several, one for each
  * connection.  The connections end when the messages to them have been sent. */
-static uint64_t cut_off(broker_t *b, const auth_key_t *key, instant_t now)
+static uint64_t end_sessions(broker_t *b, const auth_key_t *key, instant_t now)
 {
     uint64_t count = 0;
     char command[AUTH_COMMAND];
@@ -111,7 +111,7 @@ void keys_apply(broker_t *b, const record_t *rec, instant_t now)
         event_row_t *e = events_add(&b->events, type, NULL, 0, NULL, now);
         events_message(e, HEDDLE_OK, "%.60s: %.90s", key->name, key->roles);
     }
-    if (rec->revoked_ms) b->txn.ended_sessions = cut_off(b, key, now);
+    if (rec->revoked_ms) b->txn.ended_sessions = end_sessions(b, key, now);
 }
 
 /* ---- questions ---- */
@@ -159,7 +159,7 @@ bool on_keys(const call_t *c)
         if (!rc) error_text(txn.key, sizeof txn.key, key ? key->public_key : q->key);
         /* A key that was revoked before may still have a session, if the broker ended between the record and
          * the end of that session. */
-        if (!rc && key && !txn.has_changed) txn.ended_sessions = cut_off(c->b, key, c->now);
+        if (!rc && key && !txn.has_changed) txn.ended_sessions = end_sessions(c->b, key, c->now);
         if (rc) broker_refuse(c, &error, 0);
         else txn_commit(c->b, &txn, c->now, &error);
     }
