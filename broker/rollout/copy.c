@@ -496,22 +496,31 @@ copy_row_t *copy_of(const track_t *t, const member_t *member)
 
 /* Groups of one name with different numbers of ranks are different groups: a group may be restarted with
  * another number. */
+typedef struct {
+    const char *name;
+    uint32_t ranks;
+} group_key_t;
+
 static int order_group(const void *row, const void *key)
 {
     const group_t *g = row;
-    const member_t *member = key;
-    int order = strcmp(g->name, member->group);
-    return order ? order : g->ranks < member->ranks ? -1 : g->ranks > member->ranks;
+    const group_key_t *k = key;
+    int order = strcmp(g->name, k->name);
+    return order ? order : g->ranks < k->ranks ? -1 : g->ranks > k->ranks;
 }
 
-/* The member's group, found or new; *ret_ok false: no memory. */
-static group_t *need_group(track_t *t, const member_t *member, bool *ret_ok)
+/* One copy more of the member's group, found or new; *ret_ok false: no memory. */
+static group_t *group_take(track_t *t, const member_t *member, bool *ret_ok)
 {
     *ret_ok = true;
     if (!member->group[0]) return NULL;
     bool found;
-    size_t at = sorted_place(t->groups, t->group_count, member, order_group, &found);
-    if (found) return t->groups[at];
+    group_key_t key = {member->group, member->ranks};
+    size_t at = sorted_place(t->groups, t->group_count, &key, order_group, &found);
+    if (found) {
+        t->groups[at]->copies++;
+        return t->groups[at];
+    }
     group_t *g = calloc(1, sizeof *g);
     uint32_t *holders = calloc(member->ranks, sizeof *holders);
     if (!g || !holders || !sorted_grow(&t->groups, t->group_count, &t->group_capacity)) {
@@ -520,10 +529,28 @@ static group_t *need_group(track_t *t, const member_t *member, bool *ret_ok)
         *ret_ok = false;
         return NULL;
     }
-    *g = (group_t){.ranks = member->ranks, .holders = holders};
+    *g = (group_t){.copies = 1, .ranks = member->ranks, .holders = holders};
     error_text(g->name, sizeof g->name, member->group);
     sorted_insert(t->groups, &t->group_count, at, g);
     return g;
+}
+
+void copy_free_group(group_t *g)
+{
+    free(g->holders);
+    free(g);
+}
+
+/* One copy less, which the tally counts no more: workers may come with ever new names of groups.  g may be
+ * NULL. */
+static void group_give(track_t *t, group_t *g)
+{
+    if (!g || --g->copies > 0) return;
+    bool found;
+    group_key_t key = {g->name, g->ranks};
+    sorted_remove(t->groups, &t->group_count,
+                  sorted_place(t->groups, t->group_count, &key, order_group, &found));
+    copy_free_group(g);
 }
 
 /* A worker that was admitted before goes on with what it fetches.  The broker does not know how much that is
@@ -555,10 +582,11 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
     bool found, ok;
     size_t at = sorted_place(t->copies, t->copy_count, member->name, order_copy, &found);
     if (found && t->copies[at]->token == member->token) return t->copies[at];
-    group_t *group = need_group(t, member, &ok);
+    group_t *group = group_take(t, member, &ok);
     copy_row_t *c = ok ? calloc(1, sizeof *c) : NULL;
     if (!c || !sorted_grow(&t->copies, t->copy_count, &t->copy_capacity) ||
         !take_part(t, member, found ? t->copies[at] : NULL)) {
+        group_give(t, group);
         free(c);
         return NULL;
     }
@@ -616,6 +644,7 @@ void copy_drop(track_t *t, const char *worker)
     if (c->token) leave(t, c);
     tally_move(&t->tally, &c->counted, NULL);
     track_changed(t);
+    group_give(t, c->group);
     sorted_remove(t->copies, &t->copy_count, at);
     copy_free(c);
 }

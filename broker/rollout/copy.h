@@ -128,6 +128,7 @@ copy_row_t *copy_add(track_t *t, const member_t *member);
 void copy_drop(track_t *t, const char *worker);
 /* Frees the row; its track counts it no more. */
 void copy_free(copy_row_t *c);
+void copy_free_group(group_t *g);
 
 /* Bytes a second of a member's fetch: of late, else since it began; 0: not known. */
 uint64_t copy_rate(const copy_row_t *c, const member_t *member, const member_sub_t *sub);

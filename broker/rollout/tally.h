@@ -35,9 +35,10 @@ typedef enum {
     COPY_STALE = COPY_STATES /* shown to people, never stored: active, and the adapter's decision is later */
 } copy_state_t;
 
-/* One group of workers, as the copies of one version see it. */
+/* One group of workers, as the copies of one version see it: it is there as long as one of them is of it. */
 typedef struct group {
     char name[HEDDLE_NAME_MAX + 1];
+    uint32_t copies; /* rows of it, GONE ones too */
     uint32_t ranks, staged_ranks;
     uint32_t *holders; /* how many workers of each rank have the version */
 } group_t;

@@ -12,10 +12,7 @@
 static void free_track(track_t *t)
 {
     for (size_t i = 0; i < t->copy_count; i++) copy_free(t->copies[i]);
-    for (size_t i = 0; i < t->group_count; i++) {
-        free(t->groups[i]->holders);
-        free(t->groups[i]);
-    }
+    for (size_t i = 0; i < t->group_count; i++) copy_free_group(t->groups[i]);
     free(t->copies);
     free(t->groups);
     plan_fini(&t->plan);

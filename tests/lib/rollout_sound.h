@@ -25,6 +25,17 @@ static inline uint32_t complete_groups(const track_t *t)
     return complete;
 }
 
+/* Each group is there for its copies, and only as long as it has one. */
+static inline bool groups_are_sound(const track_t *t)
+{
+    for (size_t i = 0; i < t->group_count; i++) {
+        uint32_t copies = 0;
+        for (size_t k = 0; k < t->copy_count; k++) copies += t->copies[k]->group == t->groups[i];
+        if (!copies || copies != t->groups[i]->copies) return false;
+    }
+    return true;
+}
+
 /* One that waits has another one of its place that fetches; and what woke it was seen. */
 static inline bool waits_are_sound(const track_t *t)
 {
@@ -98,7 +109,7 @@ static inline bool track_is_sound(const track_t *t)
     }
     again.units += complete_groups(t);
     return !memcmp(&again, &t->tally, sizeof again) && sources == t->plan.source_count &&
-           waits_are_sound(t) && lists_are_sound(t);
+           groups_are_sound(t) && waits_are_sound(t) && lists_are_sound(t);
 }
 
 static inline bool rollout_is_sound(const rollout_t *ro)

@@ -674,3 +674,38 @@ Test(rollout, a_stored_failure_without_a_code_has_one_in_abort)
     cr_assert_str_eq(abort->code, "version_failed");
     cr_assert_str_eq(abort->message, "the version ended");
 }
+
+/* ---- groups ---- */
+
+/* A worker that comes with a new name of its group each time, as a scheduler may name them. */
+Test(rollout, groups_that_are_gone_take_no_memory)
+{
+    msg_subscription_t sub = {.adapter = "policy"};
+    publish_to(1, (rig_publish_t){0});
+    const track_t *t = track_find(&R.b->rollout, "policy", 1);
+    for (uint64_t session = 1; session <= 20; session++) {
+        char group[16];
+        snprintf(group, sizeof group, "job%llu", (unsigned long long)session);
+        msg_t m = {.type = MSG_JOIN};
+        m.join = (msg_join_t){.req = ++R.req,
+                              .name = "w2",
+                              .adapters = &sub,
+                              .adapter_count = 1,
+                              .group = group,
+                              .rank = 1,
+                              .ranks = 1024,
+                              .backend = "ucx",
+                              .ucx = "1.13.1",
+                              .address = bytes_of("addr", 4),
+                              .export_dir = ""};
+        rig_hello(W2, ROLE_WORKER);
+        rig_frame(W2, &m);
+        rig_staged(W2, 1, 1);
+        cr_assert_eq(tally_holders(&t->tally, false), 1, "session %llu", (unsigned long long)session);
+        cr_assert_eq(t->group_count, 1, "session %llu: %zu", (unsigned long long)session, t->group_count);
+        cr_assert_str_eq(t->groups[0]->name, group);
+    }
+    cr_assert_eq(t->tally.units, 0, "one rank of many");
+    rig_leave(W2);
+    cr_assert_eq(t->group_count, 0);
+}
