@@ -233,21 +233,23 @@ static void drop_all(fetch_t *f)
 }
 
 /* A source whose connection is gone has nothing open that could be dropped. */
-static void put_out(fetch_t *f, unsigned source, source_state_t state, moved_t why)
+static void put_out(fetch_t *f, unsigned source, source_state_t state)
 {
     if (f->known[source].state != SOURCE_BAD) f->known[source].state = state;
-    if (why != MOVED_GONE) drop_asks(f, source, 0, why);
-    while (f->lists[source].count) take_back(f, f->lists[source].first, why);
+    while (f->lists[source].count) take_back(f, f->lists[source].first, MOVED_GONE);
 }
 
-/* The source does not deliver this piece, or cannot be asked for it. */
+/* The source does not deliver this piece, or cannot be asked for it.  Its other asks are dropped, with GONE
+ * too: one receive may fail on a connection that stays, and what the others bring later would be written over
+ * pieces that come from elsewhere. */
 static void refuse_piece(fetch_t *f, uint32_t piece, int err, uint64_t now_us)
 {
     unsigned source = f->where[piece];
     moved_t why = err == HEDDLE_ERR_GONE ? MOVED_GONE : MOVED_REFUSED;
     take_back(f, piece, why);
     f->known[source].rest_us = now_us + NEED_US;
-    put_out(f, source, err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST, why);
+    drop_asks(f, source, 0, why);
+    put_out(f, source, err == HEDDLE_ERR_AGAIN ? SOURCE_RESTING : SOURCE_LOST);
 }
 
 /* -- what every event ends with --------------------------------------------------------------- */
@@ -559,7 +561,7 @@ void fetch_refused(fetch_t *f, uint32_t piece, uint64_t ask, int err, uint64_t n
 void fetch_gone(fetch_t *f, uint64_t token, uint64_t now_us)
 {
     int from = find(f, token);
-    if (!f->is_over && from >= 0) put_out(f, (unsigned)from, SOURCE_LOST, MOVED_GONE);
+    if (!f->is_over && from >= 0) put_out(f, (unsigned)from, SOURCE_LOST);
     go_on(f, now_us);
 }
 
@@ -580,7 +582,7 @@ void fetch_tick(fetch_t *f, uint64_t now_us)
         known_t *s = &f->known[at];
         if (s->state > SOURCE_LATE || !f->lists[at].count) continue;
         if (now_us >= silent_us(s)) {
-            put_out(f, at, SOURCE_LOST, MOVED_GONE);
+            put_out(f, at, SOURCE_LOST);
             f->ops.drop_peer(f->self, s->token);
         } else if (now_us >= due_us(s)) {
             s->state = SOURCE_LATE;

@@ -25,7 +25,7 @@
  *            bad(piece)            its source is quarantined: drop_ask of what is open there, whose pieces
  *                                  are todo again; next source
  *            refused(piece, ask)   drop_ask of what is open there, next source; err AGAIN: asked again after
- *                                  half a second; err GONE: as gone; any other: lost
+ *                                  half a second; any other: lost
  *            gone(token)           lost: pieces back to todo, next source
  *            beat(token)           deadline moves; a late source is live again, and after its deadline as
  *                                  if it had never been late; landed(piece): the same

@@ -43,7 +43,6 @@ static int any_ask(uint32_t piece, uint64_t token)
     MUST(in_flight <= wild.window);
     int err = roll(8) ? HEDDLE_OK : ERRORS[roll(4)];
     if (!err) wild.open[piece] = token;
-    if (err == HEDDLE_ERR_GONE) close_all(token);
     return err;
 }
 
@@ -85,7 +84,6 @@ static void end_asks(const event_t *e)
     if (e->kind == FE_GONE) close_all(e->token);
     if (is_piece && (e->kind == FE_GOOD || e->kind == FE_BAD)) wild.landed[e->piece] = 0;
     if (e->kind != FE_REFUSED || !is_piece || !wild.open[e->piece] || e->ask != ask_of[e->piece]) return;
-    if (e->err == HEDDLE_ERR_GONE) close_all(wild.open[e->piece]);
     wild.open[e->piece] = 0;
 }
 

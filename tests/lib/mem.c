@@ -35,7 +35,7 @@ struct mem {
     transfer_t base;
     uint32_t id;
     uint8_t address[4];
-    bool rendezvous, stopped, killed;
+    bool rendezvous, stopped, killed, fails_receive;
     int refuse_err;
     uint32_t drop_count, corrupt_nth, corrupt_at;
     mem_link_t link;
@@ -258,6 +258,11 @@ static bool deliver_frame(mem_t *to, message_t *m)
         m->sink = exchange_place(&to->base, &f, m->send->body_bytes, how);
         m->ask = f.data.ask;
         if (!m->sink) return true;
+        if (how == BY_ITSELF && m->from->fails_receive) {
+            m->from->fails_receive = false;
+            exchange_arrived(&to->base, m->ask, false);
+            return true;
+        }
         if (how == BY_ITSELF) {
             m->kind = MAIL_BODY;
             if (m->from->hold_until_us > m->at_us) m->at_us = m->from->hold_until_us;
@@ -472,6 +477,7 @@ void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte)
     mem_of(t)->corrupt_at = byte;
 }
 
+void mem_fail_receive(transfer_t *t) { mem_of(t)->fails_receive = true; }
 void mem_set_link(transfer_t *t, mem_link_t link) { mem_of(t)->link = link; }
 void mem_delay(transfer_t *t, uint64_t until_us) { mem_of(t)->delay_until_us = until_us; }
 void mem_hold(transfer_t *t, uint64_t until_us) { mem_of(t)->hold_until_us = until_us; }

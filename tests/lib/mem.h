@@ -34,6 +34,9 @@ void mem_drop_data(transfer_t *t, uint32_t count);
 /* The `nth` DATA that it sends from now on (1 = the next) arrives with the byte at `byte` (modulo
  * its length) flipped. */
 void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte);
+/* Rendezvous: the receive of the next DATA that it sends fails, and its connection stays, as where a NIC drops
+ * one operation. */
+void mem_fail_receive(transfer_t *t);
 /* What it sends from now on arrives at `until_us` or later, in order.  0 ends it; order is kept. */
 void mem_delay(transfer_t *t, uint64_t until_us);
 /* Rendezvous: the receives of what it sends from now on open as ever, and their bytes land at

@@ -56,6 +56,11 @@ static void set_up_with(const transfer_opts_t *opts)
 
 static void set_up(void) { set_up_with(&(transfer_opts_t){.serve_deadline_ms = 1000, .beat_ms = 100}); }
 
+static void set_up_rendezvous(void)
+{
+    set_up_with(&(transfer_opts_t){.serve_deadline_ms = 1000, .beat_ms = 100, .mode = TR_MODE_RENDEZVOUS});
+}
+
 static void tear_down(void)
 {
     if (receiver) cr_assert(ops->idle(receiver, into));
@@ -208,6 +213,23 @@ Test(mem, the_nth_data_arrive_corrupt)
     cr_assert_eq(settle(), 3);
     cr_assert(is_equal(0, PIECE) && is_equal(2 * PIECE, PIECE));
     cr_assert(is_equal(PIECE, 5) && !is_equal(PIECE + 5, 1) && is_equal(PIECE + 6, PIECE - 6));
+}
+
+/* The connection stays: what else stands there comes, unless it is dropped. */
+Test(mem, a_failed_receive_ends_its_ask_alone, .init = set_up_rendezvous)
+{
+    for (uint64_t k = 0; k < 2; k++) {
+        uint64_t at = (8 + k) * PIECE;
+        mem_fail_receive(source);
+        uint64_t failed = ask(KEY, k * PIECE, PIECE), stands = ask(KEY, at, PIECE);
+        cr_assert_eq(settle(), 1);
+        cr_assert(events[0].ask == failed && events[0].kind == TR_REFUSED);
+        cr_assert_eq(events[0].err, HEDDLE_ERR_GONE);
+        if (k == 1) ops->drop_ask(receiver, stands);
+        cr_assert_eq(ops->extend(source, KEY, at, PIECE), HEDDLE_OK);
+        cr_assert_eq(settle(), k == 0);
+        cr_assert_eq(is_equal(at, PIECE), k == 0);
+    }
 }
 
 Test(mem, delayed_data_come_at_their_time)
