@@ -550,11 +550,13 @@ int report_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m
     for (uint32_t i = 0; i < m->bad_count; i++) blame_source(s, &x, m->bad[i], EVENT_SOURCE_BAD);
     for (uint32_t i = 0; i < m->slow_count; i++) blame_source(s, &x, m->slow[i], EVENT_SOURCE_SLOW);
     for (uint32_t i = 0; i < m->lost_count; i++) {
-        /* Unmet: it never answered this worker.  Nothing was lost, and its heartbeat reports that. */
+        /* Unmet: it never answered this worker, or is late.  Nothing was lost, and its heartbeat reports
+         * that. */
         bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);
         if (!is_unmet) add_source_lost(s, &x, m->lost[i]);
         has_lost |= !is_unmet;
-        if (m->lost[i] == x.t->publisher && x.t->publisher_state == PUBLISHER_RELEASED)
+        bool is_publisher = !is_unmet && m->lost[i] == x.t->publisher;
+        if (is_publisher && x.t->publisher_state == PUBLISHER_RELEASED)
             track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
     }
     if (reaches_no_worker(s, &x, m)) {

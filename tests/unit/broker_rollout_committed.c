@@ -321,6 +321,11 @@ Test(committed, a_released_region_that_refuses_is_no_source_any_more)
                                           .adapter = "policy",
                                           .lost = lost,
                                           .lost_count = 1};
+    m.need_sources.unmet = lost;
+    m.need_sources.unmet_count = 1;
+    rig_frame(W2, &m);
+    cr_assert_str_eq(rig_state(1), "active", "one that is late may have it");
+    m.need_sources.unmet_count = 0;
     rig_frame(W2, &m);
     cr_assert_str_eq(rig_state(1), "lost");
     cr_assert_eq(rig_event_count(EVENT_VERSION_LOST), 1);
