@@ -641,13 +641,17 @@ bool fetch_was_left(const fetch_t *f, uint64_t token)
     return at >= 0 && f->known[at].is_left;
 }
 
+static bool is_lost(const known_t *s) { return s->state != SOURCE_LIVE && s->state != SOURCE_RESTING; }
+
+/* Those of the list, which the broker would name again, then the others from the end: most of them became
+ * known later. */
 int fetch_lost(const fetch_t *f, uint64_t out[], int cap)
 {
     int n = 0;
-    for (unsigned i = 0; i < f->known_count && n < cap; i++) {
-        source_state_t state = f->known[i].state;
-        if (state != SOURCE_LIVE && state != SOURCE_RESTING) out[n++] = f->known[i].token;
-    }
+    for (unsigned i = 0; i < f->order_count && n < cap; i++)
+        if (is_lost(&f->known[f->order[i]])) out[n++] = f->known[f->order[i]].token;
+    for (unsigned i = f->known_count; i-- > 0 && n < cap;)
+        if (is_lost(&f->known[i]) && !f->known[i].listed) out[n++] = f->known[i].token;
     return n;
 }
 

@@ -127,7 +127,8 @@ uint32_t fetch_from(const fetch_t *f, uint64_t token);
 bool fetch_is_late(const fetch_t *f, uint64_t token);
 /* All asks moved from it to another one, because it was slow. */
 bool fetch_was_left(const fetch_t *f, uint64_t token);
-/* Tokens of sources that are late, lost or quarantined; returns how many (at most cap). */
+/* Tokens of sources that are late, lost or quarantined, those of the list first; returns how many (at most
+ * cap). */
 int fetch_lost(const fetch_t *f, uint64_t out[], int cap);
 typedef enum { BLAME_BAD, BLAME_SLOW } blame_t;
 /* The same of sources that are quarantined, or were left for being slow, which another one was not. */

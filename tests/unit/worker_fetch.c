@@ -213,6 +213,22 @@ Test(fetch, no_source_that_can_be_asked_is_no_source, .fini = stop)
     cr_assert_eq(fetch_lost(f, (uint64_t[1]){0}, 1), 1);
 }
 
+/* A NEED_SOURCES has room for a few: those that the broker would name again, and no old ones in their place. */
+Test(fetch, of_many_that_were_lost_those_of_the_list_come_first, .fini = stop)
+{
+    uint64_t lost[4];
+    start(1);
+    for (uint64_t t = 1; t <= 20; t++) {
+        SOURCES(t);
+        gone(t);
+    }
+    SOURCES(3, 21);
+    gone(3);
+    gone(21);
+    cr_assert_eq(fetch_lost(f, lost, 4), 4);
+    cr_assert(lost[0] == 3 && lost[1] == 21 && lost[2] == 20 && lost[3] == 19);
+}
+
 /* -- BAD -------------------------------------------------------------------------------------- */
 
 Test(fetch, bad_quarantines_the_source_for_ever, .fini = stop)
