@@ -146,17 +146,28 @@ static socklen_t address_of(int directory, const char *name, struct sockaddr_un 
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* Numbers of namespaces and of directories repeat from one host to the next. A directory belongs to its one
- * user already, who may have another number in a container. */
-uint64_t handover_place(const char *directory)
+/* Both halves have the boot in them: the upper halves of two hosts are equal in one of a hundred clusters of
+ * ten thousand hosts, and the numbers of namespaces and of directories are the same on many hosts. */
+uint64_t handover_place_of(const char boot_id[HANDOVER_BOOT_BYTES], const handover_way_t *way)
 {
     struct {
-        char kind[8];
-        uint64_t device, file, user;
-    } way = {.kind = "net", .user = geteuid()};
+        handover_way_t way;
+        char boot_id[HANDOVER_BOOT_BYTES];
+    } reach = {.way = *way};
+    uint64_t host_leaf, reach_leaf;
+    memcpy(reach.boot_id, boot_id, sizeof reach.boot_id);
+    digest_leaves(boot_id, HANDOVER_BOOT_BYTES, &host_leaf);
+    digest_leaves(&reach, sizeof reach, &reach_leaf);
+    uint64_t place = (host_leaf & 0xffffffff00000000u) | (reach_leaf & 0xffffffffu);
+    return place ? place : 1;
+}
+
+/* A directory belongs to its one user already, who may have another number in a container. */
+uint64_t handover_place(const char *directory)
+{
+    handover_way_t way = {.kind = "net", .user = geteuid()};
     struct stat s;
-    uint64_t host_leaf, way_leaf;
-    char boot_id[40] = "";
+    char boot_id[HANDOVER_BOOT_BYTES] = "";
     int at = -1, boot = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     bool is_known = boot >= 0 && read(boot, boot_id, sizeof boot_id) > 0;
     if (directory) {
@@ -171,10 +182,7 @@ uint64_t handover_place(const char *directory)
     if (!is_known) return 0;
     way.device = (uint64_t)s.st_dev;
     way.file = (uint64_t)s.st_ino;
-    digest_leaves(boot_id, sizeof boot_id, &host_leaf);
-    digest_leaves(&way, sizeof way, &way_leaf);
-    uint64_t place = (host_leaf & 0xffffffff00000000u) | (way_leaf & 0xffffffffu);
-    return place ? place : 1;
+    return handover_place_of(boot_id, &way);
 }
 
 static bool is_of_this_user(int socket, uid_t *ret_user)

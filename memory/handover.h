@@ -53,10 +53,17 @@
 #define HANDOVER_STALE_S 10
 
 /* Two processes reach each other, and so may hold each other's regions, if this number is the same in both.
- * Its upper 32 bits are those of the boot of the host. The others are those of the directory (as above), or,
- * without one (NULL), of the network namespace and the user. 0: it is not known, and no other process is
- * reached. */
+ * Its upper 32 bits are those of the boot of the host. The others are those of that boot and of the directory
+ * (as above), or, without one (NULL), of the network namespace and the user. 0: it is not known, and no other
+ * process is reached. */
 uint64_t handover_place(const char *directory);
+/* PURE: that number, from what it is made of. */
+#define HANDOVER_BOOT_BYTES 40u /* the boot's id, as the kernel says it; zeros behind it */
+typedef struct {
+    char kind[8]; /* "net" "dir" */
+    uint64_t device, file, user;
+} handover_way_t;
+uint64_t handover_place_of(const char boot_id[HANDOVER_BOOT_BYTES], const handover_way_t *way);
 /* DENIED: the user of this process has no number in its user namespace, so that the process cannot tell its
  * user from others; handover_listen, ask and watch refuse it, too. USAGE, DENIED, NO_MEMORY: why such a
  * directory is refused (NULL: none). */

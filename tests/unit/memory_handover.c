@@ -1032,6 +1032,29 @@ static int place_elsewhere(void *place)
     return rig_ask(NULL, name, &id, &h, NULL) == HEDDLE_ERR_NOT_FOUND ? 0 : 3;
 }
 
+/* Of ten thousand hosts whose namespaces have one number, a few have equal halves, and none equal places. */
+Test(memory_handover, two_hosts_have_two_places_in_each_half)
+{
+    enum { HOSTS = 1000 };
+    static uint64_t places[HOSTS];
+    handover_way_t way = {.kind = "net", .device = 4, .file = 4026531840, .user = 0};
+    for (int i = 0; i < HOSTS; i++) {
+        char boot_id[HANDOVER_BOOT_BYTES] = "";
+        snprintf(boot_id, sizeof boot_id, "%08x-0000-4000-8000-000000000000\n", i);
+        places[i] = handover_place_of(boot_id, &way);
+        for (int k = 0; k < i; k++) {
+            cr_assert_neq(places[i] >> 32, places[k] >> 32, "hosts %d and %d", i, k);
+            cr_assert_neq((uint32_t)places[i], (uint32_t)places[k], "hosts %d and %d", i, k);
+        }
+    }
+    handover_way_t other = way;
+    other.user = 1000;
+    char boot_id[HANDOVER_BOOT_BYTES] = "a";
+    uint64_t place = handover_place_of(boot_id, &way), of_other = handover_place_of(boot_id, &other);
+    cr_assert_eq(place >> 32, of_other >> 32, "the broker sees that the host is the same");
+    cr_assert_neq(place, of_other);
+}
+
 Test(memory_handover, a_place_is_what_can_be_reached)
 {
     uint64_t place = handover_place(NULL);
