@@ -425,9 +425,9 @@ static bool send_answer(int socket, const answer_t *answer, int fd)
 static void hand_over(int socket, int fd, const content_id_t *id)
 {
     answer_t answer = {.magic = ANSWER, .epoch = id->epoch};
-    int own = -1, rc = HEDDLE_ERR_NOT_FOUND;
+    int own = -1;
     if (!forks_stop()) return;
-    if (fd >= 0) rc = hold_open(fd, id, &own, NULL);
+    int rc = fd < 0 ? fd : hold_open(fd, id, &own, NULL);
     answer.code = (uint32_t)-rc;
     bool is_sent = send_answer(socket, &answer, own);
     if (own >= 0 && !is_sent) file_unlock(own);
@@ -711,6 +711,9 @@ static int judge(const handover_ask_t *a, ssize_t n, const answer_t *answer, int
         return fail_ask(HEDDLE_ERR_PROTOCOL, &a->id, "its source's answer is malformed", error);
     if (answer->code == (uint32_t)-HEDDLE_ERR_NO_MEMORY)
         return fail_ask(HEDDLE_ERR_NO_MEMORY, &a->id, "its source has no descriptor left", error);
+    if (answer->code == (uint32_t)-HEDDLE_ERR_INTERNAL)
+        return fail_ask(HEDDLE_ERR_INTERNAL, &a->id, "the kernel of its source refuses to seal or to lock it",
+                        error);
     if (answer->code)
         return fail_ask(HEDDLE_ERR_NOT_FOUND, &a->id, "its source does not have it any more", error);
     if (count < 0)

@@ -73,7 +73,8 @@ int handover_check(const char *directory, heddle_error_t *error);
 
 typedef struct handover handover_t;
 /* The descriptor of a region that has this content, which stays the source's: of memory_region_hand_over or
- * hold_hand_on; for epoch 0 of the region alone, of memory_region_offer. -1: there is none. */
+ * hold_hand_on; for epoch 0 of the region alone, of memory_region_offer. NOT_FOUND: there is none; INTERNAL:
+ * the kernel refuses, and the asker's error says so. */
 typedef int (*handover_find_t)(void *self, const content_id_t *id);
 
 /* `name`: [A-Za-z0-9._-], at most HANDOVER_NAME_MAX. USAGE, or DENIED: the directory is not this user's

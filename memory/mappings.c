@@ -320,7 +320,9 @@ static void put_off(mappings_t *m, mapping_t *p, int rc, uint64_t now_us)
 {
     p->state = MAPPING_WANTED;
     p->due_us = now_us + MAPPINGS_RETRY_US;
-    if (rc == HEDDLE_ERR_NOT_FOUND || rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_DENIED) forget(m, p);
+    bool is_for_good = rc == HEDDLE_ERR_NOT_FOUND || rc == HEDDLE_ERR_PROTOCOL || rc == HEDDLE_ERR_DENIED ||
+                       rc == HEDDLE_ERR_INTERNAL;
+    if (is_for_good) forget(m, p);
 }
 
 static void turn_ask(mappings_t *m, mapping_t *p, uint64_t now_us)

@@ -451,9 +451,9 @@ int pool_find(void *pool, const content_id_t *id)
         if (memcmp(has.identity, id->identity, sizeof has.identity) != 0) continue;
         int rc = id->epoch ? memory_region_hand_over(p->regions[i], &fd, NULL)
                            : memory_region_offer(p->regions[i], &fd, NULL);
-        return rc ? -1 : fd;
+        return !rc ? fd : rc == HEDDLE_ERR_INTERNAL ? rc : HEDDLE_ERR_NOT_FOUND;
     }
-    return -1;
+    return HEDDLE_ERR_NOT_FOUND;
 }
 
 bool pool_list_is_new(const pool_t *p) { return p->is_list_changed; }

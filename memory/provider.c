@@ -37,9 +37,9 @@ static int find_file(void *self, const content_id_t *id)
     const content_t *c = find(p, id);
     int fd;
     if (!id->epoch) return pool_find(p->pool, id);
-    if (!c || c->round.state == ROUND_SPOILED) return -1;
+    if (!c || c->round.state == ROUND_SPOILED) return HEDDLE_ERR_NOT_FOUND;
     if (!c->hold) return pool_find(p->pool, id);
-    return hold_hand_on(c->hold, &fd, NULL) ? -1 : fd;
+    return hold_hand_on(c->hold, &fd, NULL) ? HEDDLE_ERR_NOT_FOUND : fd;
 }
 
 static void tell(provider_t *p, const content_t *c, round_act_t act)

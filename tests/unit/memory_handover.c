@@ -101,7 +101,7 @@ static int find_hold(void *self, const content_id_t *asked)
 {
     int fd;
     (void)asked;
-    return hold_hand_on(self, &fd, NULL) ? -1 : fd;
+    return hold_hand_on(self, &fd, NULL) ? HEDDLE_ERR_NOT_FOUND : fd;
 }
 
 Test(memory_handover, a_holder_hands_on_when_the_owner_is_gone)
@@ -143,6 +143,21 @@ Test(memory_handover, what_is_not_there_any_more_is_not_handed_over)
     turn();
     cr_assert_eq(rig_descriptors(), before);
     cr_assert(owner_may_write());
+}
+
+/* Here because the file takes no more seals, as on a kernel that does not know one of them. */
+Test(memory_handover, a_kernel_that_does_not_seal_is_the_reason)
+{
+    hold_t *h = NULL;
+    heddle_error_t e;
+    handover_destroy(&source);
+    memory_region_destroy(&region);
+    region = rig_region(RIG_BYTES);
+    cr_assert_eq(fcntl(region->file.fd, F_ADD_SEALS, F_SEAL_SEAL), 0);
+    id = rig_publish(region, 1);
+    cr_assert_eq(handover_listen(NULL, name, rig_find, region, &source, NULL), HEDDLE_OK);
+    cr_assert_eq(ask(&id, &h, &e), HEDDLE_ERR_INTERNAL);
+    cr_assert(strstr(e.message, "the kernel of its source refuses to seal or to lock it"), "%s", e.message);
 }
 
 /* The source itself looks at the header after the lock: a finder may be wrong. */

@@ -388,13 +388,22 @@ Test(memory_pool, lists_and_finds_what_it_has)
     memcpy(none.identity, name.identity, sizeof name.identity);
     cr_assert_eq(pool_find(p, &none), r->file.fd, "to be mapped in advance, while it is written");
     none.identity[0] ^= 1;
-    cr_assert_eq(pool_find(p, &none), -1);
+    cr_assert_eq(pool_find(p, &none), HEDDLE_ERR_NOT_FOUND);
     id = memory_region_content(r);
-    cr_assert_eq(pool_find(p, &id), -1, "not sealed");
+    cr_assert_eq(pool_find(p, &id), HEDDLE_ERR_NOT_FOUND, "not sealed");
     id = seal(r, 1);
     cr_assert_eq(pool_find(p, &id), r->file.fd);
     pool_drop(p, r);
-    cr_assert_eq(pool_find(p, &id), -1, "not wanted any more");
+    cr_assert_eq(pool_find(p, &id), HEDDLE_ERR_NOT_FOUND, "not wanted any more");
+}
+
+Test(memory_pool, a_region_that_the_kernel_does_not_seal_is_there)
+{
+    memory_region_t *r = take(RIG_BYTES);
+    cr_assert_eq(fcntl(r->file.fd, F_ADD_SEALS, F_SEAL_SEAL), 0);
+    content_id_t id = seal(r, 1);
+    cr_assert_eq(pool_find(p, &id), HEDDLE_ERR_INTERNAL);
+    pool_drop(p, r);
 }
 
 /* Its owner bounds its versions itself. */

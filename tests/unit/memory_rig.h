@@ -207,9 +207,10 @@ static inline int rig_find(void *self, const content_id_t *id)
 {
     memory_region_t *r = self;
     int fd;
-    if (memcmp(id->identity, memory_region_content(r).identity, sizeof id->identity) != 0) return -1;
+    if (memcmp(id->identity, memory_region_content(r).identity, sizeof id->identity) != 0)
+        return HEDDLE_ERR_NOT_FOUND;
     int rc = id->epoch ? memory_region_hand_over(r, &fd, NULL) : memory_region_offer(r, &fd, NULL);
-    return rc ? -1 : fd;
+    return !rc ? fd : rc == HEDDLE_ERR_INTERNAL ? rc : HEDDLE_ERR_NOT_FOUND;
 }
 
 static inline rig_reply_t rig_obey(memory_region_t *r, const rig_ask_t *ask)
