@@ -88,8 +88,6 @@ void conns_unblock(transfer_t *t)
 
 /* ---- how connections begin ---- */
 
-/* ---- how connections begin ---- */
-
 conn_t *conn_of_token(transfer_t *t, uint64_t token)
 {
     conn_t *c;
