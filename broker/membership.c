@@ -623,6 +623,17 @@ void membership_note_rival(member_t *worker, uint64_t token)
     worker->counts.fenced++;
 }
 
+/* What other workers, or it by itself, reported of a process holds until that ends. */
+static void keep_marks(member_t *new, const member_t *old)
+{
+    error_text(new->blamed_by, sizeof new->blamed_by, old->blamed_by);
+    new->blamed_ms = old->blamed_ms;
+    new->slow_ms = old->slow_ms;
+    new->sends_bad = old->sends_bad;
+    new->is_suspect = old->is_suspect;
+    new->cut_off_ms = old->cut_off_ms;
+}
+
 /* The new session is READY.  The one that was READY under its name until now ends; it is fenced if it was of
  * another process.  NO_MEMORY: the new row is freed, and nothing changed. */
 static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, admitted_t *ret)
@@ -645,9 +656,7 @@ static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, 
     member_t *old = (*rows)[at];
     if (is_worker) count_fences(new, old), keep_since(new, old);
     bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
-    new->sends_bad = is_same_life && old->sends_bad;
-    new->is_slow = is_same_life && old->is_slow;
-    new->cut_off_ms = is_same_life ? old->cut_off_ms : 0;
+    if (is_same_life) keep_marks(new, old);
     compare_addresses(new, old);
     if (member_is_ready(old)) {
         drop_ready(m, old);

@@ -35,6 +35,7 @@
 #include "broker/outbox.h"
 
 #define CUT_OFF_MS 600000ull /* a worker that reached no other one is served by the publisher so long */
+#define BLAME_MS 600000ull   /* a worker comes last so long after another one blamed it */
 #define MEMBER_LISTED_US 600000000ull /* lost and left ones are listed for 10 minutes */
 #define MEMBER_ENDED_MAX 4096u        /* and at most so many of them */
 
@@ -105,14 +106,27 @@ typedef struct member {
     /* the session of this name that ended last, not by a LEAVE, if its process sent no message since; 0 */
     uint64_t ended_token;
     uint64_t max_rate_bytes; /* of its --max-rate; 0: no limit */
-    /* As workers that fetched from this process reported: from the next version on it is the source of no
-     * other one, or comes last. */
-    bool sends_bad, is_slow;
-    bool no_relay;                 /* as in JOIN */
+    /* As workers that fetched from this process reported.  It comes last for BLAME_MS: the word of one alone
+     * does no more.  Two: it is the source of no other one from the next version on. */
+    char blamed_by[HEDDLE_NAME_MAX + 1]; /* the worker that it sent wrong bytes to */
+    uint64_t blamed_ms, slow_ms;         /* 0: it was not blamed */
+    bool sends_bad;                      /* two workers got wrong bytes */
+    bool is_suspect;                     /* it blamed two for one version: its reports count no more */
+    bool no_relay;                       /* as in JOIN */
     uint64_t cut_off_ms;           /* it reached no other worker, when it reported so last; 0: it did not */
     char unheld[200];              /* as in HEARTBEAT */
     struct member *before, *after; /* in the queue of leases or of ended ones */
 } member_t;
+
+static inline bool member_is_blamed(const member_t *m, uint64_t at_ms)
+{
+    return m->blamed_ms && at_ms < m->blamed_ms + BLAME_MS;
+}
+
+static inline bool member_is_slow(const member_t *m, uint64_t at_ms)
+{
+    return m->slow_ms && at_ms < m->slow_ms + BLAME_MS;
+}
 
 /* The first one is due first. */
 typedef struct {

@@ -131,6 +131,14 @@ void copy_put_off(track_t *t, copy_row_t *c)
 
 /* ---- fetched ---- */
 
+/* Those of former lists count: what came from one of them may be looked at only now. */
+void copy_named(copy_row_t *c, const msg_source_t *sources, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (!has_number(c->word.named, COPY_NAMED_MAX, sources[i].token))
+            c->word.named[c->word.named_count++ % COPY_NAMED_MAX] = sources[i].token;
+}
+
 bool copy_lost_source(copy_row_t *c, uint64_t token)
 {
     if (has_number(c->lost, c->lost_count, token) || c->lost_count == COPY_LOST_MAX) return false;
@@ -565,13 +573,15 @@ static bool take_part(track_t *t, const member_t *member, const copy_row_t *befo
 {
     bool is_same = before && before->token && !memcmp(&before->life, &member->life, sizeof member->life);
     if (is_same && plan_renew(&t->plan, before->token, member->token)) return true;
-    bool is_cut_off = member->cut_off_ms && t->row->created_ms < member->cut_off_ms + CUT_OFF_MS;
+    uint64_t created_ms = t->row->created_ms;
+    bool is_cut_off = member->cut_off_ms && created_ms < member->cut_off_ms + CUT_OFF_MS;
+    bool is_last = member_is_blamed(member, created_ms) || member_is_slow(member, created_ms);
     plan_member_t who = {.token = member->token,
                          .place = member->place,
                          .name = member->name,
                          .zone = member_label(member, "zone"),
-                         .is_limited = member->max_rate_bytes > 0 || member->is_slow,
-                         .is_leaf = member->sends_bad || member->no_relay || is_cut_off,
+                         .is_limited = member->max_rate_bytes > 0 || is_last,
+                         .is_leaf = member->sends_bad || member->is_suspect || member->no_relay || is_cut_off,
                          .is_cut_off = is_cut_off};
     return plan_add(&t->plan, &who);
 }
@@ -600,6 +610,7 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
                       .is_eligible = before.token && before.is_eligible,
                       .first_told_us = before.first_told_us,
                       .announce_us = before.announce_us,
+                      .word = before.word,
                       .is_resumed = before.is_resumed || before.bytes_done > 0 || may_have_begun(t, member),
                       .group = group,
                       .rank = member->rank};

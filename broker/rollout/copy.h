@@ -33,6 +33,7 @@
 #include "broker/rollout/tally.h"
 
 #define COPY_LOST_MAX 16u
+#define COPY_NAMED_MAX 16u
 #define COPY_MESSAGE_BYTES 768u /* as in heddle_error_t: longer ones are cut */
 
 typedef struct track track_t;
@@ -52,6 +53,13 @@ typedef enum {
     ANNOUNCE_OWED  /* the same, and ANNOUNCE is to be sent again: it has no source, or a newer version was
                     * announced meanwhile */
 } announce_t;
+
+/* Which sources the worker's word is heard of. */
+typedef struct {
+    uint64_t named[COPY_NAMED_MAX]; /* tokens that it was sent last; 0: none */
+    uint32_t named_count;
+    key16_t bad, slow; /* the process that it blamed first; zero: none */
+} copy_word_t;
 
 /* Why a copy is where it is; phase and message "": no trouble. */
 typedef struct {
@@ -110,6 +118,7 @@ typedef struct copy_row {
     uint32_t failed_count;
     uint64_t lost[COPY_LOST_MAX]; /* sources, an event for each; beyond COPY_LOST_MAX none */
     uint32_t lost_count;
+    copy_word_t word;
     /* as STAGED reported, or JOIN restated; ARRIVED: as the last heartbeat did */
     msg_region_t region;
     verified_where_t verified;
@@ -148,6 +157,8 @@ void copy_not_announced(track_t *t, copy_row_t *c, instant_t now);
 void copy_owe(copy_row_t *c);
 /* The same: a newer version was announced, which the worker fetches first. */
 void copy_put_off(track_t *t, copy_row_t *c);
+/* The worker was sent these sources. */
+void copy_named(copy_row_t *c, const msg_source_t *sources, uint32_t count);
 /* The worker could not go on fetching from this session.  False: that was reported before. */
 bool copy_lost_source(copy_row_t *c, uint64_t token);
 /* Marks the copy as cut off if it has lost every source of its plan.  That ends when it is announced again,

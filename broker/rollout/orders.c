@@ -93,6 +93,7 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
         return;
     }
     copy_announced(t, c, s->v.now);
+    copy_named(c, sources, count);
     msg_t m = {.type = MSG_ANNOUNCE};
     m.announce = (msg_announce_t){.token = member->token,
                                   .version = row->version,
@@ -117,6 +118,7 @@ void orders_send_sources(step_t *s, const track_t *t, copy_row_t *c, const membe
 {
     msg_source_t sources[2 * PLAN_SOURCES];
     uint32_t count = sources_of(s, t, member, sources);
+    copy_named(c, sources, count);
     msg_t m = {.type = MSG_SOURCES};
     m.sources = (msg_sources_t){.token = member->token,
                                 .version = t->version,

@@ -56,12 +56,12 @@ static void needs(uint64_t peer, uint64_t lost)
 }
 
 /* It fetches on at another source. */
-static void blames(uint64_t peer, uint64_t bad, uint64_t slow)
+static void blame_of(uint64_t version, uint64_t peer, uint64_t bad, uint64_t slow)
 {
     msg_t m = {.type = MSG_NEED_SOURCES};
     m.need_sources = (msg_need_sources_t){.token = R.tokens[peer],
                                           .adapter = "policy",
-                                          .version = 1,
+                                          .version = version,
                                           .lost = &bad,
                                           .lost_count = bad != 0,
                                           .bad = &bad,
@@ -71,6 +71,8 @@ static void blames(uint64_t peer, uint64_t bad, uint64_t slow)
     rig_drop_letters();
     rig_frame(peer, &m);
 }
+
+static void blames(uint64_t peer, uint64_t bad, uint64_t slow) { blame_of(1, peer, bad, slow); }
 
 Test(chain, workers_are_named_before_they_have_a_byte)
 {
@@ -251,69 +253,6 @@ Test(chain, of_a_lost_version_none_that_waits_is_a_source)
 
 /* ---- sources that are to be blamed ---- */
 
-Test(chain, one_that_sent_wrong_bytes_goes_behind_the_others_and_is_a_leaf_from_then_on)
-{
-    publish_to(4, (rig_publish_t){0});
-    blames(W3, R.tokens[W2], 0);
-    assert_told(W3, "w1 trainer");
-    assert_told(W2, "w4 w3 w1");
-    assert_told(W4, "w3 w1 trainer");
-    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 1);
-    blames(W4, R.tokens[W2], 0);
-    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 1, "it is said once");
-    assert_told(W2, NULL);
-    roll_out(4, 1, 1, 1);
-    rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    assert_announced(W3, "w1 trainer");
-    assert_announced(W4, "w3 w1 trainer");
-    assert_announced(W2, "w4 w3 w1");
-}
-
-Test(chain, a_slow_one_goes_behind_the_others_and_comes_last_from_then_on)
-{
-    publish_to(4, (rig_publish_t){0});
-    blames(W3, 0, R.tokens[W2]);
-    assert_told(W3, "w1 trainer");
-    assert_told(W2, "w4 w3 w1");
-    cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 1);
-    roll_out(4, 1, 1, 1);
-    rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    assert_announced(W3, "w1 trainer");
-    assert_announced(W2, "w4 w3 w1");
-}
-
-Test(chain, what_a_process_was_blamed_for_ends_with_it)
-{
-    publish_to(3, (rig_publish_t){0});
-    blames(W3, R.tokens[W2], 0);
-    roll_out(3, 1, 1, 1);
-    rig_worker(W2, "w2");
-    rig_staged(W2, 1, 1);
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    assert_announced(W2, "w3 w1 trainer");
-    roll_out(3, 2, 2, 2);
-    go(W2);
-    msg_subscription_t sub = {.adapter = "policy"};
-    rig_hello_as(W2, ROLE_WORKER, 77);
-    rig_join_with(W2, "w2", &sub, 1, NULL, 0);
-    rig_publish(T, (rig_publish_t){.digest = 3});
-    assert_announced(W3, "w2 w1 trainer");
-}
-
-/* Of no one that takes no part, and of none by itself. */
-Test(chain, blame_of_one_that_has_nothing_to_do_with_it_is_ignored)
-{
-    publish_to(2, (rig_publish_t){0});
-    blames(W2, R.tokens[W2], 0);
-    blames(W2, 12345, 0);
-    blames(W2, 0, 12345);
-    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD) + rig_event_count(EVENT_SOURCE_SLOW), 0);
-}
-
-/* ---- those that others do not fetch from ---- */
-
 static const char *relay_why(const char *worker)
 {
     static char why[160];
@@ -328,6 +267,143 @@ static const char *relay_why(const char *worker)
     json_decref(body);
     return why;
 }
+
+Test(chain, one_that_sent_wrong_bytes_goes_behind_the_others_and_comes_last_for_a_while)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, R.tokens[W2], 0);
+    assert_told(W3, "w1 trainer");
+    assert_told(W2, "w4 w3 w1");
+    assert_told(W4, "w3 w1 trainer");
+    blames(W3, R.tokens[W2], 0);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 1, "it is said once");
+    assert_told(W2, NULL);
+    cr_assert_str_eq(relay_why("w2"), "it sent bytes with another digest to another worker");
+    roll_out(4, 1, 1, 1);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    assert_announced(W3, "w1 trainer");
+    assert_announced(W4, "w3 w1 trainer");
+    assert_announced(W2, "w4 w3 w1");
+    roll_out(4, 2, 2, 2);
+    rig_pass(BLAME_MS);
+    cr_assert_str_eq(relay_why("w2"), "");
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    assert_announced(W3, "w2 w1 trainer");
+}
+
+Test(chain, one_that_sent_wrong_bytes_to_two_is_a_leaf_from_then_on)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, R.tokens[W2], 0);
+    blames(W4, R.tokens[W2], 0);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 2);
+    cr_assert_str_eq(relay_why("w2"), "it sent bytes with another digest to two other workers");
+    roll_out(4, 1, 1, 1);
+    rig_pass(BLAME_MS);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    assert_announced(W3, "w1 trainer");
+    assert_announced(W4, "w3 w1 trainer");
+    assert_announced(W2, "w4 w3 w1");
+}
+
+Test(chain, a_slow_one_goes_behind_the_others_and_comes_last_for_a_while)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, 0, R.tokens[W2]);
+    assert_told(W3, "w1 trainer");
+    assert_told(W2, "w4 w3 w1");
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 1);
+    cr_assert_str_eq(relay_why("w2"), "another source was faster");
+    roll_out(4, 1, 1, 1);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    assert_announced(W3, "w1 trainer");
+    assert_announced(W2, "w4 w3 w1");
+    roll_out(4, 2, 2, 2);
+    rig_pass(BLAME_MS);
+    cr_assert_str_eq(relay_why("w2"), "");
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    assert_announced(W3, "w2 w1 trainer");
+}
+
+/* Its memory or its link is bad, or it is not honest. */
+Test(chain, one_that_blames_two_of_a_version_is_not_believed)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, R.tokens[W2], 0);
+    blames(W3, R.tokens[W1], 0);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 2);
+    cr_assert_str_eq(relay_why("w1"), "");
+    cr_assert_str_eq(relay_why("w2"), "");
+    cr_assert_str_eq(relay_why("w3"),
+                     "it got wrong bytes from two sources: its own memory or link may be bad");
+    roll_out(4, 1, 1, 1);
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    assert_announced(W2, "w1 trainer");
+    assert_announced(W4, "w2 w1 trainer");
+    assert_announced(W3, "w4 w2 w1");
+    blame_of(2, W3, R.tokens[W2], 0);
+    blame_of(2, W3, 0, R.tokens[W2]);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD) + rig_event_count(EVENT_SOURCE_SLOW), 2);
+}
+
+/* Of each version it may be slow to another one. */
+Test(chain, of_slow_ones_the_first_of_a_version_counts)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, 0, R.tokens[W2]);
+    blames(W3, 0, R.tokens[W1]);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 1);
+    cr_assert_str_eq(relay_why("w1"), "");
+    cr_assert_str_eq(relay_why("w3"), "");
+}
+
+Test(chain, a_former_session_of_the_process_has_said_it)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, R.tokens[W2], 0);
+    rig_worker(W3, "w3");
+    blames(W3, R.tokens[W1], 0);
+    cr_assert_str_eq(relay_why("w1"), "");
+}
+
+Test(chain, what_a_process_was_blamed_for_ends_with_it)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W3, R.tokens[W2], 0);
+    blames(W4, R.tokens[W2], 0);
+    roll_out(4, 1, 1, 1);
+    rig_worker(W2, "w2");
+    rig_staged(W2, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    assert_announced(W2, "w4 w3 w1");
+    roll_out(4, 2, 2, 2);
+    go(W2);
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_hello_as(W2, ROLE_WORKER, 77);
+    rig_join_with(W2, "w2", &sub, 1, NULL, 0);
+    rig_publish(T, (rig_publish_t){.digest = 3});
+    assert_announced(W3, "w2 w1 trainer");
+}
+
+/* Of none that it was not named, of none by itself, and of none that it has nothing more to get from. */
+Test(chain, blame_that_cannot_be_is_not_heard)
+{
+    publish_to(3, (rig_publish_t){0});
+    blames(W2, R.tokens[W2], R.tokens[W2]);
+    blames(W2, 12345, 12345);
+    blames(W2, R.tokens[W3], R.tokens[W3]);
+    rig_staged(W2, 1, 1);
+    blames(W2, R.tokens[W1], R.tokens[W1]);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD) + rig_event_count(EVENT_SOURCE_SLOW), 0);
+}
+
+/* ---- those that others do not fetch from ---- */
 
 Test(chain, a_worker_that_is_no_relay_is_named_to_none)
 {
