@@ -186,12 +186,15 @@ static bool new_run(download_t *p, uint64_t half, uint32_t first, fetch_plan_t p
     return true;
 }
 
+static uint32_t manifest_pieces(const download_t *p)
+{
+    return (uint32_t)((p->part->manifest_bytes + DOWNLOAD_PIECE_BYTES - 1) / DOWNLOAD_PIECE_BYTES);
+}
+
 /* The manifest comes first: it has the digest of each chunk, without which no chunk can be accepted. */
 static bool fetch_manifest(download_t *p, uint64_t now_us)
 {
-    uint64_t bytes = p->part->manifest_bytes;
-    fetch_plan_t plan = {.count = (uint32_t)((bytes + DOWNLOAD_PIECE_BYTES - 1) / DOWNLOAD_PIECE_BYTES),
-                         .piece_bytes = DOWNLOAD_PIECE_BYTES};
+    fetch_plan_t plan = {.count = manifest_pieces(p), .piece_bytes = DOWNLOAD_PIECE_BYTES};
     p->state = DOWNLOAD_MANIFEST;
     end_runs(p);
     if (!new_run(p, 0, 0, plan)) return false;
@@ -360,10 +363,13 @@ static void check_manifest(download_t *p, uint64_t now_us)
     int rc = verify_fetched_manifest(a, p->slot->region->view, &p->manifest, &why);
     if (rc == HEDDLE_ERR_DIGEST_MISMATCH) {
         /* A manifest has one digest for all of its pieces, so the piece that was wrong cannot be found. Every
-         * source that sent any of them is left out of the next try. */
-        for (uint32_t i = 0; i < p->what->source_count && p->bad_count < DOWNLOAD_BAD_MAX; i++)
-            if (fetch_from(p->runs[0].fetch, p->what->sources[i].token))
-                p->bad[p->bad_count++] = p->what->sources[i].token;
+         * source that sent any of them is left out of the next try. It is to be blamed if it sent all. */
+        for (uint32_t i = 0; i < p->what->source_count && p->bad_count < DOWNLOAD_BAD_MAX; i++) {
+            uint32_t sent = fetch_from(p->runs[0].fetch, p->what->sources[i].token);
+            if (!sent) continue;
+            p->is_doubtful[p->bad_count] = sent < manifest_pieces(p);
+            p->bad[p->bad_count++] = p->what->sources[i].token;
+        }
         p->bulk->chunks_bad++;
         if (++p->manifest_tries < DOWNLOAD_BAD_LIMIT) fetch_manifest(p, now_us);
         else
@@ -519,13 +525,23 @@ uint32_t download_lost(download_t *p, uint64_t *ret_lost, uint32_t cap)
     return count;
 }
 
+/* It sent some pieces of a wrong manifest, and they may have been good. */
+static bool is_doubtful(const download_t *p, uint64_t token)
+{
+    for (uint32_t i = 0; i < p->bad_count; i++)
+        if (p->bad[i] == token) return p->is_doubtful[i];
+    return false;
+}
+
 uint32_t download_blamed(const download_t *p, blame_t blame, uint64_t *ret_tokens, uint32_t cap)
 {
     uint64_t tokens[LIMIT_SERVED];
     uint32_t count = 0;
     for (uint32_t i = 0; i < p->run_count; i++) {
-        int blamed = fetch_blamed(p->runs[i].fetch, blame, tokens, LIMIT_SERVED);
-        count = join_tokens(ret_tokens, count, cap, tokens, blamed);
+        int blamed = fetch_blamed(p->runs[i].fetch, blame, tokens, LIMIT_SERVED), sure = 0;
+        for (int k = 0; k < blamed; k++)
+            if (!is_doubtful(p, tokens[k])) tokens[sure++] = tokens[k];
+        count = join_tokens(ret_tokens, count, cap, tokens, sure);
     }
     return count;
 }

@@ -87,6 +87,7 @@ typedef struct download {
     uint64_t last_token;     /* source of the last bytes; 0: none came */
     uint64_t started_us;
     uint64_t bad[DOWNLOAD_BAD_MAX];
+    bool is_doubtful[DOWNLOAD_BAD_MAX]; /* of `bad`, which sent some pieces of a wrong manifest, not all */
     uint32_t bad_count;
     uint32_t manifest_tries;
     uint64_t answered[LIMIT_SOURCES * 2]; /* sources that answered */

@@ -748,6 +748,38 @@ Test(node, dead_source_costs_no_more_than_a_window)
     free(a.bytes);
 }
 
+/* A version whose manifest has two pieces or more, from three sources.  Of the first one `lost_count` pieces do
+ * not come, which the second one sends; that one's manifest is wrong, and the first one's where it sends all. */
+static uint32_t blamed_for_a_manifest(uint32_t lost_count)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o[3];
+    msg_source_t sources[3];
+    test_content_t a = content_make(1, 2000, 16);
+    cr_assert_gt(a.manifest_bytes, DOWNLOAD_PIECE_BYTES);
+    for (uint32_t i = 0; i < 3; i++) {
+        o[i] = origin_start(i, TR_MODE_EAGER);
+        origin_serve(o[i], &a, 1);
+        sources[i] = source_of(o[i]);
+    }
+    ((uint8_t *)o[lost_count ? 1 : 0]->region->base)[manifest_offset(a.payload_bytes) + 3] ^= 1;
+    mem_drop_data(o[0]->t, lost_count);
+    announce_to(w, &a, 1, sources, 3);
+    run_for(5000000);
+    cr_assert_eq(count_said(w, MSG_STAGED), 1);
+    cr_assert_eq(worker_node_core(w->node)->bulk.chunks_bad, 1);
+    const msg_t *need = last_said(w, MSG_NEED_SOURCES);
+    uint32_t count = need ? need->need_sources.bad_count : 0;
+    cr_assert(!count || need->need_sources.bad[0] == sources[0].token);
+    free(a.bytes);
+    return count;
+}
+
+Test(node, one_that_sent_all_of_a_wrong_manifest_is_blamed) { cr_assert_eq(blamed_for_a_manifest(0), 1); }
+
+/* Which of the two sent the wrong piece cannot be found. */
+Test(node, of_two_that_sent_a_wrong_manifest_none_is_blamed) { cr_assert_eq(blamed_for_a_manifest(1), 0); }
+
 Test(node, wrong_manifest_is_refused_before_it_is_decoded)
 {
     worker_t *w = worker_joined(0, NULL);
