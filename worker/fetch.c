@@ -18,6 +18,7 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define DEADLINE_FACTOR 4u
 #define DEADLINE_MIN_US 200000u /* four keepalives */
 #define DEADLINE_MAX_US 30000000u
+#define STILL_US 12000000u  /* a source that has nothing to send refuses after 10 s */
 #define SILENT_US 10000000u /* after which a connection on which asks are open is closed */
 #define NEED_US 500000u     /* between two need_sources, and how long a busy source rests */
 #define BAD_LIMIT 3u        /* sources that one piece may be bad from */
@@ -39,6 +40,7 @@ typedef struct {
     bool is_slow; /* and the other one was faster */
     uint32_t landed_count, good_count, late_count;
     uint64_t life_us;                 /* last arrival or BEAT, or when it was asked after a pause */
+    uint64_t came_us;                 /* last arrival, or when it was asked after a pause, not being LATE */
     uint64_t late_us;                 /* LATE: when its deadline passed last; then when it spoke again */
     uint64_t rest_us;                 /* RESTING: until then */
     uint64_t rate;                    /* bytes a second, EWMA; 0: not known yet */
@@ -178,10 +180,20 @@ static uint64_t patience(const known_t *s)
     return us < DEADLINE_MAX_US ? us : DEADLINE_MAX_US;
 }
 
+/* How long a source lives by BEAT alone.  Before its first piece it may make memory for all of them, which it
+ * does not refuse as long as that gets further. */
+static uint64_t still_us(const known_t *s)
+{
+    if (!s->good_count) return DEADLINE_MAX_US;
+    return patience(s) > STILL_US ? patience(s) : STILL_US;
+}
+
 /* When a source with open asks is late, or late again. */
 static uint64_t due_us(const known_t *s)
 {
-    return (s->life_us > s->late_us ? s->life_us : s->late_us) + patience(s);
+    uint64_t life_us = s->life_us > s->late_us ? s->life_us : s->late_us;
+    uint64_t came_us = s->came_us > s->late_us ? s->came_us : s->late_us;
+    return clock_earlier(life_us + patience(s), came_us + still_us(s));
 }
 
 /* When its connection is closed, whose other end may be gone without a sign. */
@@ -283,7 +295,10 @@ static void request_piece(fetch_t *f, known_t *s, uint32_t piece, uint64_t now_u
     uint64_t ask = 0;
     unsigned source = (unsigned)(s - f->known);
     /* Landed pieces count: they were requested, and their digest may be slow. */
-    if (f->lists[source].count + s->landed_count == 0) note_life(s, now_us);
+    if (f->lists[source].count + s->landed_count == 0) {
+        note_life(s, now_us);
+        if (s->state != SOURCE_LATE) s->came_us = now_us;
+    }
     move_piece(f, piece, source);
     int rc = f->ops.ask(f->self, piece, s->token, &ask);
     if (rc) refuse_piece(f, piece, rc, now_us);
@@ -497,7 +512,7 @@ bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
     f->where[piece] = LANDED;
     f->from[piece] = (uint8_t)(s - f->known);
     s->landed_count++;
-    s->life_us = now_us;
+    s->life_us = s->came_us = now_us;
     revive(s, now_us);
     return true;
 }
@@ -568,8 +583,9 @@ void fetch_gone(fetch_t *f, uint64_t token, uint64_t now_us)
 void fetch_beat(fetch_t *f, uint64_t token, uint64_t now_us)
 {
     int from = find(f, token);
-    if (from >= 0) revive(&f->known[from], now_us);
-    if (from >= 0 && f->known[from].state == SOURCE_LIVE) note_life(&f->known[from], now_us);
+    known_t *s = from < 0 ? NULL : &f->known[from];
+    if (s && now_us < s->came_us + still_us(s)) revive(s, now_us);
+    if (s && s->state <= SOURCE_LATE) note_life(s, now_us);
     go_on(f, now_us);
 }
 

@@ -594,6 +594,72 @@ Test(fetch, a_source_that_is_silent_for_long_is_closed, .fini = stop)
     SAID("ask 0@101 ask 1@101");
 }
 
+/* Memory for a large version takes long to make, and not so long. */
+Test(fetch, one_that_beats_for_an_hour_and_sends_nothing_is_late, .fini = stop)
+{
+    start(9);
+    SOURCES(A, B);
+    uint64_t began = now, moved_us = 0;
+    while (now < began + 3600 * SECOND) {
+        now += 250 * MS;
+        beat(A);
+        if (!moved_us && act_count) {
+            SAID("");
+            cr_assert_fail("a BEAT moves nothing");
+        }
+        tick();
+        for (int i = 0; i < act_count; i++) cr_assert_neq(acts[i].kind, FA_DROP_PEER, "it is alive");
+        if (!moved_us && act_count) {
+            SAID("drop 0@101 drop 1@101 drop 2@101 ask 0@102 ask 1@102 ask 2@102 ask 4@102");
+            moved_us = now - began;
+        }
+        if (moved_us) beat(B);
+        if (now - began == 40 * SECOND) good(0, B);
+    }
+    cr_assert_eq(moved_us, 30 * SECOND);
+}
+
+Test(fetch, one_that_only_beat_has_its_place_again_when_it_sends, .fini = stop)
+{
+    start(10);
+    SOURCES(A, B);
+    good(0, A);
+    for (int i = 0; i < 12; i++) {
+        cr_assert_not(fetch_is_late(f, A), "after %d s", i);
+        now += SECOND / 2;
+        beat(A);
+        now += SECOND / 2;
+        beat(A);
+        tick();
+    }
+    cr_assert(fetch_is_late(f, A));
+    beat(A);
+    cr_assert(fetch_is_late(f, A), "that says nothing new");
+    good(4, A);
+    cr_assert_not(fetch_is_late(f, A));
+    SAID("ask 6@101 ask 7@101 ask 8@101 ask 9@101");
+}
+
+/* Where none sends anything they are asked in turns. */
+Test(fetch, those_that_only_beat_are_asked_in_turns, .fini = stop)
+{
+    start(1);
+    SOURCES(A, B);
+    uint64_t last = A;
+    int turns = 0;
+    for (int i = 0; i < 600; i++) {
+        now += SECOND / 2;
+        beat(last);
+        tick();
+        uint64_t asked = 0;
+        fetch_piece(f, 0, &asked);
+        cr_assert(asked, "it is asked of one");
+        turns += asked != last;
+        last = asked;
+    }
+    cr_assert(turns >= 5, "%d", turns);
+}
+
 Test(fetch, a_source_with_nothing_open_has_no_deadline, .fini = stop)
 {
     start(1);
