@@ -200,6 +200,10 @@ bool copy_heard_progress(track_t *t, copy_row_t *c, const msg_progress_t *p, ins
         c->moved_us = now.us;
         if (c->heard_us > c->cut_off_us) c->cut_off_us = 0;
     }
+    if (p->bytes_done > t->furthest_bytes) {
+        t->furthest_bytes = p->bytes_done;
+        t->grown_us = now.us;
+    }
     c->heard_us = now.us;
     bool is_shown = now.us >= t->push_us + ROLLOUT_BYTES_US;
     if (c->bytes_done != p->bytes_done && is_shown) track_changed(t);

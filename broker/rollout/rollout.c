@@ -133,19 +133,16 @@ static void look_for_loader(step_t *s, track_t *t)
     track_sooner(t, loaded_until_us);
 }
 
-/* When a worker last got more bytes of the version, of two or more that have a part; 0: there are none.  One
- * alone has nothing to fetch from. */
+/* When a worker last got further than any before it, if two or more have a part; 0: they have not.  One alone
+ * has nothing to fetch from, and others that come as far as the first was bring nothing new. */
 static uint64_t last_growth(const track_t *t)
 {
-    uint64_t last_us = 0;
     uint32_t count = 0;
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
-        bool has_part = c->token && copy_is_told(c) && c->bytes_done;
-        count += has_part;
-        if (has_part && c->moved_us > last_us) last_us = c->moved_us;
+        count += c->token && copy_is_told(c) && c->bytes_done;
     }
-    return count > 1 ? last_us : 0;
+    return count > 1 ? t->grown_us : 0;
 }
 
 /* No process has all bytes.  Workers that fetch from each other may have all of them together, as long as

@@ -226,6 +226,21 @@ Test(chain, a_lease_after_the_last_byte_the_version_fails)
     cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
 }
 
+/* Two of them begin anew by turns, and come no further than the first was. */
+Test(chain, parts_that_others_had_before_are_no_growth)
+{
+    publish_to(3, (rig_publish_t){0});
+    each_says(1000);
+    go(T);
+    for (uint64_t done = 100; done < 1000; done += 300) {
+        rig_pass(LEASE_MS / 4);
+        says_it_fetches(W1, 1, 0), says_it_fetches(W2, 1, done), says_it_fetches(W3, 1, done);
+    }
+    rig_pass(LEASE_MS / 2);
+    cr_assert_str_eq(rig_state(1), "failed");
+    cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
+}
+
 /* A part that no other can complete is worth nothing. */
 Test(chain, one_alone_is_no_source)
 {
