@@ -637,7 +637,8 @@ static void add_candidate(list_t *l, const plan_row_t *row, choice_t *choice)
                       .row = row};
 }
 
-/* A source whose rate is far below the best one's is slow. */
+/* A source whose rate is far below the best one's is slow, and so is one with a limited rate: that one may have
+ * the bytes from its own host, or under another number, and no rate of a fetch. */
 static void find_slow(choice_t *choice)
 {
     uint64_t best_rate = 0;
@@ -645,7 +646,8 @@ static void find_slow(choice_t *choice)
         if (choice->found[i].row->rate > best_rate) best_rate = choice->found[i].row->rate;
     for (uint32_t i = 0; i < choice->count; i++) {
         uint64_t rate = choice->found[i].row->rate;
-        choice->found[i].is_slow = rate && rate < best_rate / PLAN_SLOW_FACTOR;
+        choice->found[i].is_slow =
+            is_limited(choice->found[i].row->link) || (rate && rate < best_rate / PLAN_SLOW_FACTOR);
     }
 }
 

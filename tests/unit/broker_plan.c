@@ -111,6 +111,17 @@ Test(plan, slow_ones_behind_the_others_whatever_their_load)
     cr_assert(row->sources[0] == 3 && row->sources[1] == 2 && row->sources[2] == 1);
 }
 
+/* It has the bytes from its own host, so that nothing is known of its rate. */
+Test(plan, so_are_those_with_a_limited_rate)
+{
+    cr_assert(plan_add(&P, &(plan_member_t){.token = 1, .name = "a", .zone = "", .is_limited = true}));
+    plan_have(&P, 1, true, 0);
+    holder(2, 1000);
+    load(2, 9);
+    const plan_row_t *row = made(50);
+    cr_assert(row->sources[0] == 2 && row->sources[1] == 1);
+}
+
 Test(plan, the_same_input_gives_the_same_plan)
 {
     plan_t other;
