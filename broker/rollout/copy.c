@@ -405,6 +405,13 @@ void copy_failed(track_t *t, copy_row_t *c, copy_why_t why, instant_t now)
     blame(t, c, why);
 }
 
+bool copy_try_again(copy_row_t *c, uint64_t now_us)
+{
+    bool lacked_slot = c->state == COPY_FAILED && c->code == HEDDLE_ERR_NO_SLOT;
+    if (lacked_slot) c->retry_us = now_us;
+    return lacked_slot;
+}
+
 void copy_refused(track_t *t, copy_row_t *c, copy_why_t why, instant_t now)
 {
     move(t, c, copy_holds(c) ? COPY_REFUSED : COPY_FAILED, now);

@@ -191,6 +191,8 @@ void copy_found_bad(track_t *t, copy_row_t *c, instant_t now);
 void copy_tried(track_t *t, copy_row_t *c, const msg_nack_t *m, instant_t now);
 /* The worker could not fetch, verify or load it. */
 void copy_failed(track_t *t, copy_row_t *c, copy_why_t why, instant_t now);
+/* Where it failed for want of a slot, it may be announced again from now on.  False: it did not. */
+bool copy_try_again(copy_row_t *c, uint64_t now_us);
 /* Its application could not switch to it. */
 void copy_refused(track_t *t, copy_row_t *c, copy_why_t why, instant_t now);
 /* The worker's session ended, and the rollout waits for it. */

@@ -78,24 +78,27 @@ int rollout_start(rollout_t *ro, view_t v)
 
 /* While the broker settles, members may be missing that were there before it stopped.  So the workers that
  * a rollout waits for are chosen when settling ends: all READY subscribers.  Of a decided version only
- * copies that exist count. */
+ * copies that exist count.  No copy was put away till then, so that workers without a slot try again now. */
 static void end_settling(step_t *s)
 {
     s->ro->is_settled = true;
     s->ro->settled_us = s->v.now.us;
     for (size_t i = 0; i < s->ro->adapter_count; i++) {
         const adapter_rollout_t *a = s->ro->adapters[i];
+        bool lacked_slot = false;
         for (size_t k = 0; k < a->track_count; k++) {
             track_t *t = a->tracks[k];
             if (t->bytes > BYTES_GROWING && t->sourceless_us < s->v.now.us) t->sourceless_us = s->v.now.us;
-            for (size_t c = 0; c < t->copy_count; c++)
+            for (size_t c = 0; c < t->copy_count; c++) {
                 if (t->copies[c]->token) copy_expected(t, t->copies[c]);
+                lacked_slot |= copy_try_again(t->copies[c], s->v.now.us);
+            }
             if (t == track_staging(a)) track_expect(t, s->v.members);
             if (t->phase != TRACK_WAITING) plan_begin(&t->plan);
             track_touch(t);
         }
-        if (summary_lost_active(s->ro, a->row))
-            orders_wake_adapter(s, a); /* those that wait for it are told */
+        if (lacked_slot || summary_lost_active(s->ro, a->row))
+            orders_wake_adapter(s, a); /* those that wait for a lost version are told */
     }
 }
 

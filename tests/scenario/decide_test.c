@@ -468,6 +468,23 @@ static void publish_past_a_reader(uint32_t worker_count)
 Test(decide, a_reader_of_an_old_version_stops_no_publication) { publish_past_a_reader(1); }
 Test(decide, a_reader_at_one_worker_of_several_stops_no_publication) { publish_past_a_reader(3); }
 
+/* While the broker settles it has no copy put away, and the worker gives up sooner. */
+Test(decide, a_reader_of_an_old_version_stops_no_publication_to_a_broker_that_settles)
+{
+    open_world(19, 1, (worker_conf_t){0});
+    publish_and_activate(1);
+    slot_t *hold = worker_hold(workers[0], 1);
+    for (uint64_t v = 2; v <= 5; v++) publish_and_activate(v);
+    world_broker_kill(w);
+    world_broker_start(w);
+    UNTIL(w, SECOND, trainer_is_ready(trainer) && world_all_ready(w, 1));
+    trainer_publishes(trainer, (publish_t){.shape = {.seed = 6}});
+    UNTIL(w, LEASE_US + SECOND, world_all_active(w, 6));
+    worker_unhold(workers[0], hold);
+    world_run(w, SECOND);
+    check_settled(w);
+}
+
 /* Four slots: what all others have too goes, and stays there. */
 Test(decide, what_gives_way_at_one_worker_stays_at_the_others)
 {

@@ -683,6 +683,30 @@ Test(keep, the_last_holder_that_lacks_a_slot_retires)
     cr_assert_eq(rig_count(MSG_RETIRE), 1);
 }
 
+/* The worker has given up before the broker has anything put away. */
+Test(keep, what_lacked_a_slot_while_the_broker_settled_is_announced_again)
+{
+    start_with_keep(3);
+    everybody_has_up_to(1, 4);
+    rig_restart();
+    msg_held_t w1[] = {held(4, HELD_ACTIVE), held(3, HELD_KEPT), held(2, HELD_KEPT), held(1, HELD_KEPT)};
+    rejoin(W1, "w1", 4, w1, 4);
+    rig_open(T, "policy", "trainer", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 5});
+    wants_a_slot(W1, (uint64_t[]){2, 3}, 2);
+    rig_pass(1000);
+    rig_nack(W1, 5, 0, "announce", "no_slot");
+    rig_drop_letters();
+    rig_pass(LEASE_MS + 1000);
+    cr_assert(R.b->rollout.is_settled);
+    cr_assert_str_eq(rig_state(5), "staging");
+    cr_assert_eq(rig_count(MSG_ANNOUNCE), 1);
+    wants_a_slot(W1, (uint64_t[]){2, 3}, 2);
+    cr_assert_str_eq(rig_state(2), "retired");
+    rig_nack(W1, 5, 0, "announce", "no_slot");
+    cr_assert_str_eq(rig_state(5), "failed", "the broker has settled: it fails as ever");
+}
+
 /* Versions that are active there, on their way there, or that it never had. */
 Test(keep, what_is_not_kept_there_is_not_put_away)
 {
