@@ -1117,6 +1117,37 @@ uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t los
     return count;
 }
 
+/* A member of another link fetches, and could have this one behind it. */
+static bool is_followed(const plan_t *p, const plan_link_t *link)
+{
+    for (size_t i = 0; i < p->link_count; i++) {
+        const plan_link_t *other = p->chain[i];
+        if (other == link || is_publishers_place(p, other->place)) continue;
+        for (size_t k = 0; k < other->count; k++) {
+            const plan_row_t *row = other->rows[k];
+            if (row->fetch == PLAN_FETCHING && !row->is_cut_off && !is_leaf(row)) return true;
+        }
+    }
+    return false;
+}
+
+static bool is_all(const uint64_t *tokens, uint32_t count, uint64_t token)
+{
+    return count == 1 && tokens[0] == token;
+}
+
+/* Once in a rollout, so that the heads do not go round where the publisher itself stands still. */
+void plan_give_way(plan_t *p, uint64_t token)
+{
+    const plan_row_t *row = plan_row(p, token);
+    if (!row || row->fetch != PLAN_FETCHING || row->is_cut_off || p->shape == PLAN_STAR) return;
+    plan_link_t *link = row->link;
+    bool is_head = p->publisher && (is_all(row->sources, row->source_count, p->publisher) ||
+                                    is_all(row->others, row->other_count, p->publisher));
+    bool may_go = is_head && !link->key.wave && !is_publishers_place(p, link->place);
+    if (may_go && is_followed(p, link)) to_tail(p, link);
+}
+
 /* It serves, and may serve the row this half of the chunks, or both (half 0): no members wait for each other
  * in a circle. */
 static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, uint32_t half)

@@ -185,6 +185,9 @@ void plan_stuck(plan_t *p, uint64_t token);
 /* Others got bad bytes from the member, or got them too slowly: it fetches on, behind all others, and those
  * that name it get other lists. */
 void plan_demote(plan_t *p, uint64_t token);
+/* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
+ * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */
+void plan_give_way(plan_t *p, uint64_t token);
 /* It reaches no other member: the next list that is made for it begins with the publisher. */
 void plan_cut_off(plan_t *p, uint64_t token);
 /* A member that waited and need not any more; each is named once.  0: none. */

@@ -621,6 +621,7 @@ int report_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m
         plan_cut_off(&x.t->plan, member->token);
     }
     bool was_fetching = plan_fetches(&x.t->plan, member->token);
+    if (has_number(m->lost, m->lost_count, x.t->publisher)) plan_give_way(&x.t->plan, member->token);
     plan_make(&x.t->plan, member->token, m->lost, m->lost_count);
     if (has_lost) copy_looked_for_sources(x.t, x.c, s->v.now);
     if (!was_fetching && plan_fetches(&x.t->plan, member->token)) copy_begun_anew(x.c, s->v.now);

@@ -145,6 +145,33 @@ Test(chain, one_that_asks_is_named_those_before_the_lost_one)
     assert_told(W1, "trainer");
 }
 
+/* The publisher may be well, and out of reach of that one alone. */
+Test(chain, one_that_loses_the_publisher_lets_the_next_one_fetch_from_it)
+{
+    publish_to(3, (rig_publish_t){0});
+    assert_announced(W1, "trainer");
+    needs(W1, R.tokens[T]);
+    assert_told(W1, "w3 w2");
+    assert_told(W2, "trainer");
+    assert_told(W3, "w2 trainer");
+    needs(W2, R.tokens[T]);
+    assert_told(W2, "w1 w3");
+    assert_told(W3, "trainer");
+    needs(W3, R.tokens[T]);
+    needs(W1, R.tokens[T]);
+    assert_told(W1, "trainer");
+    needs(W1, R.tokens[T]);
+    assert_told(W1, "trainer"); /* none reaches it, so that they do not go round */
+    assert_told(W2, NULL);
+}
+
+Test(chain, one_alone_that_loses_the_publisher_has_no_other_source)
+{
+    publish_to(1, (rig_publish_t){0});
+    needs(W1, R.tokens[T]);
+    assert_told(W1, "trainer");
+}
+
 /* Its connections stay, and so do those to it. */
 Test(chain, a_new_session_of_a_worker_keeps_its_place)
 {
