@@ -610,7 +610,8 @@ int report_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m
         /* Unmet: it never answered this worker, or is late.  Nothing was lost, and its heartbeat reports
          * that. */
         bool is_unmet = has_number(m->unmet, m->unmet_count, m->lost[i]);
-        if (!is_unmet) add_source_lost(s, &x, m->lost[i]);
+        bool is_bad = has_number(m->bad, m->bad_count, m->lost[i]); /* that was said */
+        if (!is_unmet && !is_bad) add_source_lost(s, &x, m->lost[i]);
         has_lost |= !is_unmet;
         bool is_publisher = !is_unmet && m->lost[i] == x.t->publisher;
         if (is_publisher && x.t->publisher_state == PUBLISHER_RELEASED)

@@ -172,6 +172,14 @@ Test(chain, one_alone_that_loses_the_publisher_has_no_other_source)
     assert_told(W1, "trainer");
 }
 
+Test(chain, a_source_that_was_bad_is_not_lost)
+{
+    publish_to(3, (rig_publish_t){0});
+    blames(W3, R.tokens[W2], 0);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_BAD), 1);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_LOST), 0);
+}
+
 /* Its connections stay, and so do those to it. */
 Test(chain, a_new_session_of_a_worker_keeps_its_place)
 {
