@@ -99,13 +99,14 @@ static json_t *rest_part(const answer_view_t *b, const track_t *t, const version
     bool is_started_between = b->started_ms > v->created_ms && b->started_ms <= until_ms;
     bool is_settling = common_us(v->created_ms, until_ms, b->started_ms, settled_ms) > rest_us / 2;
     bool is_publisher_gone = t->publisher_state == PUBLISHER_LOST || t->publisher_state == PUBLISHER_LEFT;
+    bool was_publisher_gone = is_publisher_gone && t->publisher_end_ms < until_ms;
     bool is_operator = v->activation == HEDDLE_ACTIVATION_MANUAL && (v->first_ms || t->phase == TRACK_STAGED);
     text[0] = 0;
     if (held_us > rest_us / 2)
         text_printf(text, sizeof text, "held at %s@%llu", t->adapter, (unsigned long long)hold->version);
     else if (is_started_between) text_printf(text, sizeof text, "the broker was away or settling");
     else if (is_settling) text_printf(text, sizeof text, "the broker was settling");
-    else if (s->sourceless_us > rest_us / 2 && is_publisher_gone)
+    else if (s->sourceless_us > rest_us / 2 && was_publisher_gone)
         text_printf(text, sizeof text, "no source (its publisher %s was gone)", v->writer);
     else if (s->sourceless_us > rest_us / 2)
         text_printf(text, sizeof text, "no source answered %s", s->worker);

@@ -197,6 +197,7 @@ void report_gone(step_t *s, const member_t *member, bool left)
             if (member->role == ROLE_WORKER && !track_is_ended(t)) worker_gone(s->v, t, member, left);
             if (t->publisher == member->token) {
                 t->former_publisher = t->publisher;
+                t->publisher_end_ms = s->v.now.wall_ms;
                 track_set_publisher(t, 0, left ? PUBLISHER_LEFT : PUBLISHER_LOST);
             }
         }

@@ -87,6 +87,7 @@ struct track {
     uint64_t publisher_place;  /* as in OPEN; 0: none */
     msg_region_t region;       /* in which it has the version; epoch 0: not known */
     uint64_t former_publisher; /* its token, when it is gone */
+    uint64_t publisher_end_ms; /* since when it is gone; 0: not known, as after a restart */
     bool is_restored;          /* while settling: loaded at the start; ROLLOUT comes later */
     bool is_late;              /* the deadline has passed */
     bool is_publisher_refused; /* while read-only: it came back and could not be admitted */

@@ -1353,6 +1353,8 @@ Test(timing, a_source_that_a_worker_lost_until_the_deadline)
     is(version(), "ended_after_ms", "5000.0");
     is_slowest(version(), "w1", "fetch", "1500.0");
     is(version(), "rest", "{\"ms\":3500.0,\"message\":\"no source answered w1\"}");
+    rig_leave(T); /* the version has failed */
+    is(version(), "rest", "{\"ms\":3500.0,\"message\":\"no source answered w1\"}");
 }
 
 /* Announced, and not begun: the trainer left. */
