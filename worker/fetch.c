@@ -21,7 +21,8 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define STILL_US 12000000u  /* a source that has nothing to send refuses after 10 s */
 #define SILENT_US 10000000u /* after which a connection on which asks are open is closed */
 #define NEED_US 500000u     /* between two need_sources, and how long a busy source rests */
-#define BAD_LIMIT 3u        /* sources that one piece may be bad from */
+#define BAD_LIMIT 3u        /* times that one piece may be bad */
+#define BAD_TWICE 2u        /* a source that sent wrong bytes so often is asked no more */
 #define ALL_BAD_US 5000000u /* others may come to hold the version meanwhile */
 #define LEND_US 50000u      /* until a piece is lent; four times as long after each that says nothing */
 #define LEND_MAX_US 1000000u
@@ -38,6 +39,7 @@ typedef struct {
     bool listed;
     bool is_left; /* for being slow: asked only where no other one is live */
     bool is_slow; /* and the other one was faster */
+    uint8_t bad_count;
     uint32_t landed_count, good_count, late_count;
     uint64_t life_us;                 /* last arrival or BEAT, or when it was asked after a pause */
     uint64_t came_us;                 /* last arrival, or when it was asked after a pause, not being LATE */
@@ -161,7 +163,7 @@ static int admit(fetch_t *f, uint64_t token)
         for (unsigned i = 0; i < KNOWN_MAX; i++) {
             const known_t *s = &f->known[i];
             bool is_in_use = s->listed || f->lists[i].count || s->landed_count;
-            if (is_in_use || s->state == SOURCE_BAD) continue;
+            if (is_in_use || s->bad_count) continue;
             if (at < 0 || s->good_count < f->known[at].good_count) at = (int)i;
         }
     if (at >= 0) f->known[at] = (known_t){.token = token, .state = SOURCE_LIVE};
@@ -282,11 +284,25 @@ static known_t *choose(fetch_t *f, uint64_t now_us)
     for (unsigned i = 0; i < f->order_count; i++) {
         known_t *s = &f->known[f->order[i]];
         if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
-        if (s->state == SOURCE_LIVE && !s->is_left) return s;
+        if (s->state == SOURCE_LIVE && !s->is_left && !s->bad_count) return s;
         if (s->state == SOURCE_LIVE && !left) left = s;
         if (s->state == SOURCE_LATE && (!late || s->late_us < late->late_us)) late = s;
     }
     return left ? left : late;
+}
+
+/* Where every listed source is quarantined: of those that sent wrong bytes once the first one, which is asked
+ * once more.  One bit may have changed on its way; twice is damage.  NULL: there is none. */
+static known_t *forgive(fetch_t *f)
+{
+    known_t *first = NULL;
+    for (unsigned i = 0; i < f->order_count; i++) {
+        known_t *s = &f->known[f->order[i]];
+        if (s->state != SOURCE_BAD) return NULL;
+        if (!first && s->bad_count < BAD_TWICE) first = s;
+    }
+    if (first) first->state = SOURCE_LIVE;
+    return first;
 }
 
 /* One that cannot be asked is out. */
@@ -342,7 +358,7 @@ static void go_on(fetch_t *f, uint64_t now_us)
     }
     known_t *s;
     bool is_asked = false;
-    while (!is_asked && (s = choose(f, now_us))) {
+    while (!is_asked && ((s = choose(f, now_us)) || (s = forgive(f)))) {
         if (f->is_late_asked) take_from_late(f, s, 1);
         ask_source(f, s, now_us);
         if (f->is_late_asked && next_todo(f) == NO_PIECE) {
@@ -560,6 +576,7 @@ void fetch_bad(fetch_t *f, uint32_t piece, uint64_t now_us)
     if (s) move_piece(f, piece, AGAIN);
     if (s && s->state != SOURCE_BAD) {
         s->state = SOURCE_BAD;
+        s->bad_count++;
         drop_asks(f, (unsigned)(s - f->known), 0, MOVED_BAD);
         if (++f->bad_counts[piece] >= BAD_LIMIT) conclude(f, false, now_us);
     }
@@ -676,7 +693,7 @@ int fetch_blamed(const fetch_t *f, blame_t blame, uint64_t out[], int cap)
     int n = 0;
     for (unsigned i = 0; i < f->known_count && n < cap; i++) {
         const known_t *s = &f->known[i];
-        if (blame == BLAME_BAD ? s->state == SOURCE_BAD : s->is_slow) out[n++] = s->token;
+        if (blame == BLAME_BAD ? s->bad_count > 0 : s->is_slow) out[n++] = s->token;
     }
     return n;
 }
@@ -706,8 +723,12 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->bad_counts = f->from + n;
     memset(f->where, NOWHERE, n);
     for (unsigned i = 0; i < LISTS; i++) f->lists[i] = (piece_list_t){NO_PIECE, NO_PIECE, 0};
-    for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++)
-        f->known[admit(f, plan->bad[i])].state = SOURCE_BAD;
+    for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++) {
+        int at = find(f, plan->bad[i]);
+        known_t *s = &f->known[at < 0 ? admit(f, plan->bad[i]) : at];
+        s->state = SOURCE_BAD;
+        s->bad_count++;
+    }
     *ret_fetch = f;
     return HEDDLE_OK;
 }

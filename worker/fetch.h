@@ -24,7 +24,8 @@
  *   running  sources (new list)    ask of the first live source while its window has room
  *            good(piece)           ask more; end when all are good
  *            bad(piece)            its source is quarantined: drop_ask of what is open there, whose pieces
- *                                  are todo again; next source
+ *                                  are todo again; next source; where all that are listed are quarantined,
+ *                                  the first one that was bad once is asked once more
  *            refused(piece, ask)   drop_ask of what is open there, next source; err AGAIN: asked again after
  *                                  half a second; any other: lost
  *            gone(token)           lost: pieces back to todo, next source
@@ -39,12 +40,12 @@
  *            cancel                drop_ask for all open; then over
  *   over     anything              none
  *
- * It fails when one piece was bad from 3 different sources, or when every source of the list has been
- * quarantined for 5 s; its open asks are dropped first.  Without any source a fetch waits: its caller's
- * deadline decides.  A source that cannot be asked (ops.ask fails) has refused the piece.
+ * It fails when one piece was bad 3 times, or when every source of the list has been quarantined for 5 s; its
+ * open asks are dropped first.  Without any source a fetch waits: its caller's deadline decides.  A source
+ * that cannot be asked (ops.ask fails) has refused the piece.
  *
  * One source is asked at a time, the first live one of the list, so that the load stays as it was planned;
- * else the late ones in turns.  A lost source is asked again when a new list names it; a quarantined one
+ * else the late ones in turns.  A lost source is asked again when a new list names it; one that was bad twice
  * never.  Asks of a source that a new list leaves out are dropped.
  *
  * A slow source is left.  A source that still fetches itself (ops.is_partial) has little more, as a rule,

@@ -3,11 +3,11 @@
  * includes this says where the numbers come from: a seed (worker_fetch.c) or a fuzzer's bytes
  * (tests/fuzz/worker_core.c).
  *
- * What must hold: a piece is asked of one source at a time, never of a rotten one, and not when it is
+ * What must hold: a piece is asked of one source at a time, never of one that was rotten twice, and not when it is
  * there; no more is in flight than the window allows; only a source that is silent or slow is given up;
  * every fetch ends, with every piece good, counted once, and asked once more for each time that it was
- * reported as moved; or because one piece came bad from three sources, or every source that is left is
- * rotten. */
+ * reported as moved; or because one piece came bad three times, or every source that is left was
+ * rotten twice. */
 #ifndef TESTS_UNIT_FETCH_WALK_H
 #define TESTS_UNIT_FETCH_WALK_H
 
@@ -207,10 +207,11 @@ typedef struct {
     uint64_t seed;
     uint32_t count, window;
     uint8_t *open;      /* peer (1..) that has an open ask for the piece, 0: none */
-    uint8_t *bad_count; /* how many peers delivered it bad: a fetch gives up a piece after the third */
+    uint8_t *bad_count; /* how often it was delivered bad: a fetch gives up a piece after the third */
     bool is_hopeless;
     temper_t temper[PEERS];
-    bool out[PEERS], rotten[PEERS], listed[PEERS];
+    bool out[PEERS], listed[PEERS];
+    uint32_t rotten[PEERS]; /* how often it sent wrong bytes */
     uint32_t in_flight[PEERS];
     uint64_t busy_us[PEERS]; /* a link sends one piece after the other */
     parcel_t parcels[WORLD_MAX];
@@ -224,7 +225,7 @@ static void take_ask(world_t *w, uint32_t piece, uint64_t token)
 {
     unsigned peer = (unsigned)token - 1;
     HOLDS(peer < PEERS && piece < w->count);
-    HOLDS(!w->rotten[peer]);
+    HOLDS(w->rotten[peer] < 2);
     HOLDS(!w->open[piece] && !is_good(piece));
     HOLDS(++w->in_flight[peer] <= w->window);
     w->open[piece] = (uint8_t)token;
@@ -312,7 +313,7 @@ static void deliver(world_t *w, parcel_t *parcel)
         refused(p.piece, p.token, roll(2) ? HEDDLE_ERR_AGAIN : HEDDLE_ERR_NOT_FOUND);
     } else if (temper == ROTTEN && roll(30) == 0) {
         w->losses++;
-        w->rotten[peer] = true;
+        w->rotten[peer]++;
         w->is_hopeless |= ++w->bad_count[p.piece] == 3;
         bad(p.piece, p.token);
     } else {
@@ -356,7 +357,7 @@ static void check_all_rotten(const world_t *w)
 {
     unsigned listed = 0;
     for (unsigned p = 0; p < PEERS; p++) {
-        HOLDS(!w->listed[p] || w->rotten[p]);
+        HOLDS(!w->listed[p] || w->rotten[p] == 2);
         listed += w->listed[p];
     }
     HOLDS(listed > 0);
