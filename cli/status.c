@@ -141,6 +141,7 @@ static const struct {
 } CURES[] = {{"broker.read_only", "operations.md, A full disk", NULL},
              {"broker.restored", "operations.md, Older data were put back", NULL},
              {"broker.other_cluster", "operations.md, A worker is not there", NULL},
+             {"keys.refused", "operations.md, A worker is not there", NULL},
              {"version.lost", "operations.md, A version is lost", NULL},
              {"version.failed", "operations.md, A publish is stuck or failed", NULL},
              {"adapter.held", NULL, "heddle resume"},

@@ -30,6 +30,29 @@ static void add(reasons_t *r, const subject_t *about, const char *message)
     r->list = NULL;
 }
 
+/* A mistyped command is refused as well, and says nothing of the broker.  Where no worker is here, nor was in
+ * the last 10 minutes, a key that comes again and again is a worker's or a publisher's. */
+static void of_keys(const answer_view_t *b, reasons_t *r)
+{
+    char text[SUMMARY_TEXT];
+    const stranger_t *first = NULL;
+    uint64_t count = 0;
+    for (size_t i = 0; i < STRANGERS_MAX && !b->members->worker_count; i++) {
+        const stranger_t *key = &b->refused->rows[i];
+        bool is_known = auth_key(b->auth, key->id) != NULL;
+        if (is_known || !stranger_is_listed(key, b->now.us) || key->count < STATUS_REFUSED_AGAIN) continue;
+        count++;
+        if (!first || key->heard_ms > first->heard_ms) first = key;
+    }
+    if (!first) return;
+    text_printf(text, sizeof text,
+                "no worker is here, and %llu key%s that %s not in the table of keys came again and again; is "
+                "this the right --data? This is cluster %.64s in %.200s",
+                (unsigned long long)count, count == 1 ? "" : "s", count == 1 ? "is" : "are", b->cluster,
+                b->data_dir);
+    add(r, &(subject_t){"keys.refused", NULL, NULL, first->heard_ms}, text);
+}
+
 static void of_broker(const answer_view_t *b, reasons_t *r)
 {
     char text[SUMMARY_TEXT], time[16];
@@ -50,6 +73,7 @@ static void of_broker(const answer_view_t *b, reasons_t *r)
         if (stranger_is_listed(s, b->now.us))
             add(r, &(subject_t){"broker.other_cluster", NULL, NULL, s->heard_ms}, s->text);
     }
+    of_keys(b, r);
 }
 
 /* A lost active version says that the adapter is held, if it is. */

@@ -116,6 +116,29 @@ Test(keys, a_refused_key_is_named_to_the_operator)
     json_decref(body);
 }
 
+static bool is_reason(const char *name)
+{
+    json_t *body;
+    (void)warnings(&body);
+    const json_t *list = json_object_get(body, "reasons");
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        found |= !strcmp(json_string_value(json_object_get(json_array_get(list, i), "name")), name);
+    json_decref(body);
+    return found;
+}
+
+/* The broker's data are another cluster's: its workers' keys are unknown, and nothing else tells of it. */
+Test(keys, a_broker_that_refuses_all_its_workers_is_not_well)
+{
+    for (int i = 0; i < 2; i++) (void)is_logged_refusal(KEY[STRANGER]);
+    cr_assert(!is_reason("keys.refused"), "a mistyped command");
+    (void)is_logged_refusal(KEY[STRANGER]);
+    cr_assert(is_reason("keys.refused"));
+    rig_worker(WORKER, "w1");
+    cr_assert(!is_reason("keys.refused"), "its own workers are here");
+}
+
 /* A worker or publisher whose key lacks the role is as absent as one whose key is unknown. */
 Test(keys, a_key_without_the_role_is_named_to_the_operator)
 {
