@@ -439,7 +439,10 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
     }
     tell(n, HEDDLE_EVENT_JOINED, 0, NULL);
     send_request(n, now_us);
-    if (n->member.session.join_count > 1) begin_inquiry(n, now_us);
+    if (n->member.session.join_count > 1) {
+        outcomes_missed(&n->outcomes, now_us);
+        begin_inquiry(n, now_us);
+    }
 }
 
 /* An error without a number is about a message that the broker could not read, which may have been the

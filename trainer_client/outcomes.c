@@ -44,6 +44,8 @@ outcome_row_t *outcomes_begin(outcomes_t *r, uint64_t version, const heddle_publ
     row->report.deadline_ms = opts->asked_ms ? opts->asked_ms : opts->deadline_ms;
     row->report.staged_ms = row->report.active_ms = row->staged_ms = row->active_ms = -1;
     row->start_us = start_us;
+    row->back_us = 0;
+    row->is_unheard = row->was_decided_unheard = false;
     return row;
 }
 
@@ -65,6 +67,14 @@ static void stamp(const outcome_row_t *row, double *ms)
 static bool is_state(const outcome_row_t *row, const char *state)
 {
     return !strcmp(row->report.state, state);
+}
+
+void outcomes_missed(outcomes_t *r, uint64_t now_us)
+{
+    for (outcome_row_t *row = r->rows; row < r->rows + OUTCOMES_MAX; row++) {
+        row->back_us = now_us;
+        row->is_unheard = true;
+    }
 }
 
 /* Counts may go down when workers leave; the highest ones are kept, because a quorum that was reached
@@ -98,6 +108,8 @@ void outcomes_update(outcome_row_t *row, const msg_rollout_t *m, uint64_t now_us
         missing->code = m->missing[i].code[0] ? heddle_err_from_name(m->missing[i].code) : HEDDLE_OK;
     }
     row->heard_us = now_us;
+    row->was_decided_unheard |= row->is_unheard && m->decision;
+    row->is_unheard = false;
     if (is_all(staged_count(r), r->eligible_count)) stamp(row, &r->staged_ms);
     if (is_all(r->active_count, r->eligible_count)) stamp(row, &r->active_ms);
 }
@@ -164,12 +176,22 @@ void outcomes_was_active(outcome_row_t *row)
     stamp(row, &row->active_ms);
 }
 
+/* A broker that was away counts the workers anew as they come back, so that its counts tell nothing of when
+ * they staged or switched before. */
+static double known(const outcome_row_t *row, double ms, bool was_missed)
+{
+    bool is_before = !row->back_us || (double)row->start_us + 1000.0 * ms < (double)row->back_us;
+    return is_before || !was_missed ? ms : -1;
+}
+
 /* Where not all workers are there yet, the times are those of the quorum that was asked for. */
 void outcomes_copy(const outcome_row_t *row, heddle_report_t *ret_report)
 {
+    double staged_ms = known(row, row->report.staged_ms, true),
+           active_ms = known(row, row->report.active_ms, row->was_decided_unheard);
     *ret_report = row->report;
-    if (ret_report->staged_ms < 0) ret_report->staged_ms = row->staged_ms;
-    if (ret_report->active_ms < 0) ret_report->active_ms = row->active_ms;
+    ret_report->staged_ms = staged_ms < 0 ? known(row, row->staged_ms, true) : staged_ms;
+    ret_report->active_ms = active_ms < 0 ? known(row, row->active_ms, row->was_decided_unheard) : active_ms;
 }
 
 bool outcome_is_staging_over(const outcome_row_t *row)

@@ -18,6 +18,9 @@ typedef struct outcome_row {
     double staged_ms, active_ms;       /* when a smaller quorum that was asked for was there; -1 */
     uint32_t staged_most, active_most; /* the most that were reported staged, active at one time */
     uint64_t start_us, heard_us;       /* when commit was called; when the last ROLLOUT came */
+    uint64_t back_us;                  /* when the last session after the first one began; 0: none did */
+    bool is_unheard;                   /* and the broker has not reported since */
+    bool was_decided_unheard;          /* a decision fell while the broker was away, or before */
     /* which version goes first, as the last ROLLOUT in `staging` had it; "": none */
     char queued[HEDDLE_NAME_MAX + 96];
     /* in `staging`, when no worker subscribes: the adapter that may be meant; "": none */
@@ -37,6 +40,8 @@ outcome_row_t *outcomes_begin(outcomes_t *r, uint64_t version, const heddle_publ
                               uint64_t start_us);
 /* NULL: not of this publisher, or forgotten. */
 outcome_row_t *outcomes_find(const outcomes_t *r, uint64_t version);
+/* A session began after an earlier one: what was staged or activated meanwhile has no time. */
+void outcomes_missed(outcomes_t *r, uint64_t now_us);
 /* The newest version of all; NULL: there is none. */
 outcome_row_t *outcomes_newest(const outcomes_t *r);
 void outcomes_update(outcome_row_t *row, const msg_rollout_t *m, uint64_t now_us);
@@ -46,7 +51,8 @@ bool outcomes_answer(outcome_row_t *row, bytes_t body, uint64_t now_us);
 /* It was active once, whatever it is now. */
 void outcomes_was_active(outcome_row_t *row);
 
-/* As the application sees it: where not all are there yet, the times are those of the quorum it asked for. */
+/* As the application sees it: where not all are there yet, the times are those of the quorum it asked for; -1
+ * also where it happened and the time is not known. */
 void outcomes_copy(const outcome_row_t *row, heddle_report_t *ret_report);
 
 /* No worker is awaited any more, as far as staging goes. */

@@ -133,7 +133,7 @@ typedef struct heddle_report {
     uint32_t eligible_count, staged_count, active_count;
     int code;                    /* why it failed, is held (HEDDLE_ERR_HELD), or 0 */
     char message[512];           /* the same for people; with code 0, which version goes first */
-    double staged_ms, active_ms; /* since commit was called; -1 where it has not happened */
+    double staged_ms, active_ms; /* since commit was called; -1: it has not happened, or is not known */
     uint32_t missing_count;      /* rows below; more than HEDDLE_MISSING_MAX are cut */
     heddle_missing_t missing[HEDDLE_MISSING_MAX];
     uint32_t settling_ms; /* the broker has just started, and decides nothing for so long yet;

@@ -38,7 +38,7 @@ class Rollout:
     active_count: int
     decision: int
     missing: tuple[Missing, ...]
-    staged_ms: float | None         # since the commit was called; None where it has not happened
+    staged_ms: float | None         # since the commit was called; None: it has not happened, or is not known
     active_ms: float | None
     _ask: InitVar[Callable[[Rollout], tuple[str, ...]] | None] = None
 

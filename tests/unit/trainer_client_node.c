@@ -537,6 +537,16 @@ Test(joined, rollout_fills_the_report_and_its_times)
     cr_assert_eq(judge(99, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_NOT_FOUND);
 }
 
+Test(joined, a_broker_that_was_away_gives_no_times)
+{
+    serve(3, 1);
+    rollout(3, "staging", 0, 2, 1, 0);
+    rejoin(3);
+    rollout(3, "staged", 0, 2, 2, 0);
+    cr_assert_eq(report(3)->staged_count, 2);
+    cr_assert_eq(report(3)->staged_ms, -1);
+}
+
 static void rollout_with_bytes(const char *state, uint32_t staged, uint64_t done, uint64_t all)
 {
     rollout_done = done, rollout_all = all;

@@ -295,6 +295,40 @@ Test(outcomes, a_smaller_quorum_stamps_the_time_when_it_was_heard_of, .init = st
     cr_assert_float_eq(copy.staged_ms, 8.0, 1e-9, "when all are there, that is the time");
 }
 
+/* The broker was away, and counts the workers as they come back: not as they stage. */
+Test(outcomes, what_was_missed_has_no_time, .init = start, .fini = stop)
+{
+    static heddle_report_t copy;
+    msg_rollout_t all = {.version = 7,
+                         .eligible_count = 4,
+                         .staged_count = 4,
+                         .adapter = "policy",
+                         .state = "staged",
+                         .code = "",
+                         .message = ""};
+    outcome_row_t *row = row_with("staging", "", 4, 2, 0);
+    outcomes_missed(&r, 8000);
+    outcomes_update(row, &all, 9000);
+    outcomes_copy(row, &copy);
+    cr_assert_eq(copy.staged_ms, -1);
+    all.decision = 1;
+    all.active_count = 4;
+    outcomes_update(row, &all, 11000);
+    outcomes_copy(row, &copy);
+    cr_assert_float_eq(copy.active_ms, 10.0, 1e-9, "decided since");
+    row = row_with("staging", "", 4, 2, 0);
+    outcomes_missed(&r, 8000);
+    outcomes_update(row, &all, 9000);
+    outcomes_copy(row, &copy);
+    cr_assert_eq(copy.active_ms, -1, "decided meanwhile");
+    cr_assert_eq(outcomes_judge(&r, row, &(wait_for_t){A, ALL}, &(heddle_error_t){0}), HEDDLE_OK);
+    row = row_with("staging", "", 4, 4, 0);
+    outcomes_missed(&r, 8000);
+    outcomes_update(row, &all, 9000);
+    outcomes_copy(row, &copy);
+    cr_assert_float_eq(copy.staged_ms, 4.0, 1e-9, "that was before");
+}
+
 /* Who left is not among the eligible any more, and nobody would take its place. */
 Test(outcomes, a_count_that_was_active_stays_reached, .init = start, .fini = stop)
 {
