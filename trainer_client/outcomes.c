@@ -266,6 +266,10 @@ static int fail_version(const outcomes_t *r, const outcome_row_t *row, int code,
                            : "`heddle versions %.128s@%llu` shows how far each worker came";
     error_hint(error, hint, r->adapter, (unsigned long long)p->version);
     if (code == HEDDLE_ERR_NO_WORKERS && row->nearest[0]) error_hint(error, "%s", row->nearest);
+    if (code == HEDDLE_ERR_DEADLINE && strstr(p->message, "(queued behind "))
+        error_hint(error,
+                   "`heddle workers` shows which worker still fetches an earlier version: restart it, and it "
+                   "skips that one; a longer opts.deadline_ms gives more time");
     return code;
 }
 

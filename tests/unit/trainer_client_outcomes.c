@@ -128,6 +128,25 @@ Test(outcomes, a_version_that_waits_for_another_is_not_without_workers, .init = 
                        error.hint);
 }
 
+/* A slow worker takes the versions one after the other, also those that were overtaken. */
+Test(outcomes, a_worker_that_is_queued_may_be_restarted, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    outcome_row_t *row = row_with("staging", "", 2, 1, 0);
+    msg_rollout_t m = {.version = 7,
+                       .eligible_count = 2,
+                       .staged_count = 1,
+                       .adapter = "policy",
+                       .state = "failed",
+                       .code = "deadline",
+                       .message = "1 of 2 workers staged policy@7 within 300 ms; missing: w2 in phase "
+                                  "announce (queued behind policy@6)"};
+    outcomes_update(row, &m, 6000);
+    cr_assert_eq(outcomes_judge(&r, row, &(wait_for_t){S, ALL}, &error), HEDDLE_ERR_DEADLINE);
+    cr_assert(strstr(error.hint, "restart it, and it skips that one; a longer opts.deadline_ms"), "%s",
+              error.hint);
+}
+
 Test(outcomes, a_mistyped_adapter_is_near_another, .init = start, .fini = stop)
 {
     heddle_error_t error;
