@@ -57,8 +57,6 @@ static const option_set_t SET = {
 enum { NEWEST_ROWS = 30 }; /* always shown, even if they have ended */
 /* Less than this are messages on their way. */
 #define WAIT_IS_LONG_MS 10.0
-/* A fetch that took less moved no bytes. */
-#define NO_FETCH_MS 0.01
 /* A switch is mentioned from this part of the time before it on: usually it takes next to nothing. */
 #define SWITCH_IS_LONG 0.2
 
@@ -73,11 +71,10 @@ static const char *sources_of(const json_t *w, char *to, size_t size)
     const char *state = cli_string(w, "state");
     bool holds = state && (!strcmp(state, "staged") || !strcmp(state, "committed") ||
                            !strcmp(state, "active") || !strcmp(state, "kept") || !strcmp(state, "stale"));
-    double fetch_ms = json_number_value(json_object_get(json_object_get(w, "timing"), "fetch_ms"));
     snprintf(to, size, "%s",
              json_array_size(sources) ? ""
              : !holds                 ? cli_text(w, "source", now)
-             : fetch_ms > NO_FETCH_MS ? "not known"
+             : way_is_unknown(w)      ? "not known"
                                       : "already here");
     for (size_t k = 0; k < json_array_size(sources) && n < size; k++) {
         const json_t *s = json_array_get(sources, k);

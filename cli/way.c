@@ -19,6 +19,18 @@ bool way_is_in_place(const json_t *source)
     return way ? !strcmp(way, "host") : !cli_integer(source, "bytes");
 }
 
+#define NO_FETCH_MS 0.01 /* a fetch that took less moved no bytes */
+
+bool way_is_unknown(const json_t *row)
+{
+    static const char *const HOLDS[] = {"staged", "committed", "active", "kept", "stale"};
+    const char *state = cli_string(row, "state");
+    double fetch_ms = json_number_value(json_object_get(json_object_get(row, "timing"), "fetch_ms"));
+    bool holds = false;
+    for (size_t i = 0; state && i < sizeof HOLDS / sizeof *HOLDS; i++) holds |= !strcmp(state, HOLDS[i]);
+    return holds && !json_array_size(json_object_get(row, "sources")) && fetch_ms > NO_FETCH_MS;
+}
+
 static bool is_publisher(const json_t *source)
 {
     const char *kind = cli_string(source, "kind");
@@ -185,9 +197,10 @@ static void add_moved(json_t *sum, const json_t *moved)
 
 bool way_text(const json_t *rows, char *ret_text, size_t size)
 {
-    int64_t all = 0, own = 0, held = 0;
+    int64_t all = 0, own = 0, held = 0, unknown = 0;
     json_t *moved = json_object();
     for (size_t i = 0; i < json_array_size(rows); i++) {
+        unknown += way_is_unknown(json_array_get(rows, i));
         const json_t *sources = json_object_get(json_array_get(rows, i), "sources");
         for (size_t k = 0; k < json_array_size(sources); k++) {
             const json_t *s = json_array_get(sources, k);
@@ -197,16 +210,21 @@ bool way_text(const json_t *rows, char *ret_text, size_t size)
             add_moved(moved, json_object_get(s, "moved"));
         }
     }
-    char bytes[2][16], count[64], place[80] = "", asks[192];
+    char bytes[2][16], count[64], place[80] = "", asks[192], more[96] = "";
+    const char *least = unknown ? "at least " : "";
     units_bytes_text((uint64_t)all, bytes[0]);
     units_bytes_text((uint64_t)own, bytes[1]);
     way_moved(moved, asks, sizeof asks);
     json_decref(moved);
     ret_text[0] = 0;
     if (held) snprintf(place, sizeof place, "%s in place", cli_count(held, "worker", count));
+    if (unknown)
+        snprintf(more, sizeof more, "the sources of %s are not known any more",
+                 cli_count(unknown, "worker", count));
     if (all)
-        snprintf(ret_text, size, "%s over the network, %s of it from the publisher%s%s%s", bytes[0], bytes[1],
-                 held ? "; " : "", place, asks);
-    else if (held) snprintf(ret_text, size, "%s, nothing was copied", place);
-    return all || held;
+        snprintf(ret_text, size, "%s%s over the network, %s%s of it from the publisher%s%s%s%s%s", least,
+                 bytes[0], least, bytes[1], held ? "; " : "", place, asks, unknown ? "; " : "", more);
+    else if (held) snprintf(ret_text, size, "%s, %s", place, unknown ? more : "nothing was copied");
+    else snprintf(ret_text, size, "%s", more);
+    return all || held || unknown;
 }

@@ -26,8 +26,10 @@ typedef struct {
 /* One for each row, by hop, then by name; to be freed.  NULL: no rows, or no memory. */
 way_stop_t *way_stops(const json_t *rows);
 
+/* The worker has the bytes, and a broker that was restarted since does not know from where. */
+bool way_is_unknown(const json_t *row);
 /* "640.0 MB over the network, 40.0 MB of it from the publisher; 48 workers in place (64 asks moved: 60 late,
- * 4 gone)".  False, and "": no bytes came. */
+ * 4 gone)"; "at least" where the sources of some are not known.  False, and "": no bytes came. */
 bool way_text(const json_t *rows, char *ret_text, size_t size);
 
 /* Of a worker whose fetch took long: the first one, along the sources of most bytes towards the publisher,

@@ -171,3 +171,22 @@ Test(way, a_broker_of_an_older_release_tells_less)
     json_decref(held);
     json_decref(copied);
 }
+
+/* A worker that staged the version before the broker was restarted: from where is not known any more. */
+Test(way, all_bytes_are_not_known)
+{
+    char text[256];
+    json_t *rows = rows_of("w1: p 9; w2: w1 9");
+    json_t *row = json_pack("{s:s, s:s, s:[], s:{s:f}}", "worker", "w3", "state", "active", "sources",
+                            "timing", "fetch_ms", 3.0);
+    json_array_append(rows, row);
+    cr_assert(way_text(rows, text, sizeof text));
+    cr_assert(!strncmp(text, "at least 18 B over the network, at least 9 B of it from the publisher", 69) &&
+                  strstr(text, "; the sources of 1 worker are not known any more"),
+              "%s", text);
+    json_decref(rows);
+    rows = json_pack("[o]", row);
+    cr_assert(way_text(rows, text, sizeof text));
+    cr_assert_str_eq(text, "the sources of 1 worker are not known any more");
+    json_decref(rows);
+}
