@@ -440,6 +440,7 @@ static member_t *new_member(const membership_t *m, role_t role, const char *name
                          .life = hello->life,
                          .pid = hello->pid,
                          .joined_ms = now.wall_ms,
+                         .joined_us = now.us,
                          .heard_us = now.us,
                          .lease_end_us = now.us + m->lease_us};
     error_text(member->name, sizeof member->name, name);

@@ -169,7 +169,7 @@ static slowest_t slowest_at_end(const answer_view_t *b, const track_t *t, const 
     const member_t *m = membership_by_token(b->members, c->token);
     slowest_t s = took_measured(t, c, m);
     if (is_failed && c->stage_us) return s; /* all of them */
-    uint64_t begun_us = s.queued_us ? s.queued_us : c->announce_us;
+    uint64_t begun_us = s.queued_us ? s.queued_us : s.announce_us;
     uint64_t all_us = span_us(v->created_ms, is_failed ? c->since_ms : v->ended_ms);
     s.sourceless_us = sourceless_us(t, c, v, b->now);
     s.busy_us = c->busy_with ? span_us(c->since_ms, v->ended_ms) : 0;

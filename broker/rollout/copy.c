@@ -96,7 +96,7 @@ void copy_announced(track_t *t, copy_row_t *c, instant_t now)
 {
     if (!c->first_told_us) {
         c->first_told_us = now.us;
-        c->announce_us = now.us - t->created_us;
+        c->announce_us = now.us - c->from_us;
     }
     if (!c->begun_us && !c->behind) c->begun_us = now.us;
     c->told_us = c->moved_us = now.us;
@@ -238,12 +238,13 @@ static void measured(copy_row_t *c, uint64_t connect_us, uint64_t fetch_us, uint
     c->stage_us = stage_us;
 }
 
-/* The bytes are there: the time since the version's record that the worker did not measure is split between
- * announcement, queue and wait.  The worker's own phases may begin before the announcement (bytes that were
- * offered early).  So they come first, and the phases of the broker's clock get what is left. */
-static void measured_rest(const track_t *t, copy_row_t *c, uint64_t now_us)
+/* The bytes are there: the time since the version's record, or since the worker joined, that it did not
+ * measure is split between announcement, queue and wait.  The worker's own phases may begin before the
+ * announcement (bytes that were offered early).  So they come first, and the phases of the broker's clock get
+ * what is left. */
+static void measured_rest(copy_row_t *c, uint64_t now_us)
 {
-    uint64_t all_us = now_us - t->created_us;
+    uint64_t all_us = now_us - c->from_us;
     uint64_t own_us = c->connect_us + c->fetch_us + c->busy_us + c->stage_us;
     uint64_t left_us = all_us > own_us ? all_us - own_us : 0;
     if (c->announce_us > left_us) c->announce_us = left_us;
@@ -300,7 +301,7 @@ void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now
     c->retry_us = 0;
     c->busy_us = m->busy_us;
     measured(c, m->connect_us, m->fetch_us, m->verify_us, m->stage_us);
-    measured_rest(t, c, now.us);
+    measured_rest(c, now.us);
     if (c->switch_us) c->switch_us = now.us;
     blame(t, c, NO_TROUBLE);
     move(t, c, COPY_STAGED, now);
@@ -386,7 +387,7 @@ void copy_tried(track_t *t, copy_row_t *c, const msg_nack_t *m, instant_t now)
     if (!m->fetch_us) return;
     c->bytes_done = t->row->data_bytes;
     measured(c, m->connect_us, m->fetch_us, m->verify_us, m->stage_us);
-    measured_rest(t, c, now.us);
+    measured_rest(c, now.us);
 }
 
 /* After a retriable error the same attempt may succeed later.  The active version is then announced again,
@@ -616,8 +617,10 @@ copy_row_t *copy_add(track_t *t, const member_t *member)
         if (!memcmp(&t->copies[at]->life, &member->life, sizeof member->life)) before = *t->copies[at];
         copy_drop(t, member->name);
     }
+    uint64_t from_us = member->joined_us > t->created_us ? member->joined_us : t->created_us;
     *c = (copy_row_t){.token = member->token,
                       .life = member->life,
+                      .from_us = before.from_us ? before.from_us : from_us,
                       .is_eligible = before.token && before.is_eligible,
                       .first_told_us = before.first_told_us,
                       .announce_us = before.announce_us,

@@ -25,7 +25,7 @@ slowest_t took_measured(const track_t *t, const copy_row_t *c, const member_t *m
         uint64_t us;
     } phases[] = {{"connect", c->connect_us}, {"fetch", c->fetch_us}, {"stage", c->stage_us}};
     bool was_queued = c->behind && c->begun_us;
-    slowest_t s = {.announce_us = c->announce_us,
+    slowest_t s = {.announce_us = c->from_us - t->created_us + c->announce_us,
                    .behind = c->behind,
                    .queued_us = was_queued ? c->begun_us - t->created_us : 0,
                    .busy_us = c->busy_us};

@@ -1150,6 +1150,21 @@ Test(timing, a_worker_that_joined_later_has_a_rate_with_its_first_bytes)
     is(copy(1), "rate_bytes", "1000");
 }
 
+/* The version waited for nothing before that worker was there. */
+Test(timing, the_announcement_to_a_late_joiner_counts_from_its_joining)
+{
+    publish_to(1, (rig_publish_t){0});
+    stage(W1, 1, 0);
+    rig_active(W1, 1, 1, 1);
+    rig_pass(30000);
+    rig_worker(W2, "w2");
+    rig_pass(300);
+    stage(W2, 100, 20);
+    const json_t *spent = json_object_get(copy(1), "timing");
+    is(spent, "announce_ms", "0.0");
+    is(spent, "fetch_ms", "100.0");
+}
+
 /* It goes on reading from its source, and names it by the token of the session before. */
 Test(timing, the_source_of_a_fetch_that_outlives_the_broker)
 {
