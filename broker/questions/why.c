@@ -104,8 +104,10 @@ static void write_progress(const answer_view_t *b, const track_t *t, const copy_
     uint64_t still_us = b->now.us - (c->moved_us > c->begun_us ? c->moved_us : c->begun_us);
     bool is_still = still_us > b->members->lease_us / 2;
     bool is_fetching = why_copy_is_fetching(t, c, sub);
-    /* A process that was killed is a member for another lease: its workers lose it at once. */
-    bool is_cut_off = c->cut_off_us || (!p->source && !track_has_source(t));
+    /* A process that was killed is a member for another lease: its workers lose it at once.  Parts that grow
+     * are a source for others, and not for one whose own source has ended. */
+    bool has_others = track_has_source(t) && !(is_fetching && t->bytes == BYTES_GROWING);
+    bool is_cut_off = c->cut_off_us || (!p->source && !has_others);
     if (is_fetching && !is_cut_off && (sub->rate_bytes || !is_still)) p->rate_bytes = copy_rate(c, m, sub);
     units_ms_text((double)still_us / 1000, time);
     const track_t *first = NULL;
@@ -331,6 +333,7 @@ void why_sub(const answer_view_t *b, const member_t *m, const member_sub_t *sub,
         s.message = ret_why->lost;
     }
     if (m->end_code) s.message = m->end_message, s.code = m->end_code;
+    if (!member_is_ready(m)) s.since_ms = m->ended_ms;
     why_copy_t p = progress_of(b, m, sub);
     /* The version that it is ordered to serve comes before one that it fetches meanwhile. */
     const track_t *active = a ? track_find(b->rollout, a->name, active_for(a, m)) : NULL;

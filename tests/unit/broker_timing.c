@@ -1150,6 +1150,23 @@ Test(timing, a_worker_that_joined_later_has_a_rate_with_its_first_bytes)
     is(copy(1), "rate_bytes", "1000");
 }
 
+/* Not since another version became active. */
+Test(timing, a_worker_is_lost_since_its_loss)
+{
+    char time[32], want[40];
+    publish_to(2, (rig_publish_t){0});
+    stage(W1, 1, 0), stage(W2, 1, 0);
+    rig_active(W1, 1, 1, 1), rig_active(W2, 1, 1, 1);
+    rig_pass(60000);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 500);
+    const member_t *w2 = membership_worker(&R.b->members, "w2");
+    cr_assert_eq(w2->state, MEMBER_LOST);
+    clock_text(w2->ended_ms, time);
+    snprintf(want, sizeof want, "\"%s\"", time);
+    is(standing(1), "since_at", want);
+}
+
 /* The version waited for nothing before that worker was there. */
 Test(timing, the_announcement_to_a_late_joiner_counts_from_its_joining)
 {
@@ -1227,6 +1244,20 @@ Test(timing, a_worker_that_is_silent_or_stands_still)
     is(standing(1), "note", "\"no message for 2.5 s (lease 4.0 s)\"");
     is(copy(1), "rate_bytes", "null");
     is(copy(1), "source", "\"trainer\"");
+}
+
+/* Parts that others have are no source for a worker whose own source has ended. */
+Test(timing, a_fetch_whose_publisher_was_lost_has_no_source)
+{
+    publish_to(2, (rig_publish_t){0});
+    R.is_quiet[W1] = R.is_quiet[W2] = R.is_quiet[T] = true;
+    for (uint64_t i = 1; i <= 4; i++) {
+        rig_pass(i < 3 ? 1000 : 1250);
+        beat(W1, 1, 1000 * (i < 3 ? i : 2)), beat(W2, 1, 1000 * (i < 3 ? i : 2));
+    }
+    is(copy(0), "source", "null");
+    is(version(), "state", "\"staging\"");
+    is(copy(0), "note", "\"no source\"");
 }
 
 /* It asks for other sources, again and again, and the broker has none. */
