@@ -314,7 +314,9 @@ static const char *bytes_of(const json_t *v, const json_t *w, char *to, size_t s
     char s[64];
     const char *state = cli_string(w, "state");
     int64_t done = cli_integer(w, "bytes_done");
-    bool is_over = !state || !strcmp(state, "failed");
+    bool is_gone =
+        cli_string(w, "code") && cli_string(w, "note"); /* or silent, with another trouble before */
+    bool is_over = is_gone || !state || !strcmp(state, "failed");
     bool is_last = is_over && done > 0 && done < cli_integer(v, "data_bytes");
     snprintf(to, size, "%s%s", cli_bytes(w, "bytes_done", s), is_last ? ", last known" : "");
     return to;

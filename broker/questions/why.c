@@ -177,6 +177,11 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
         if (t->row && !has_its_own) write_end(t, c, &p);
         return p;
     }
+    if (c->state == COPY_GONE && c->bytes_done && t->row && c->bytes_done < t->row->data_bytes) {
+        char done[16];
+        units_bytes_text(c->bytes_done, done);
+        text_printf(p.note, sizeof p.note, "it had %s at its last heartbeat", done);
+    }
     bool had_trouble = copy_holds(c) && (c->lost_count || c->is_trouble_said);
     if (had_trouble)
         text_printf(p.note, sizeof p.note,

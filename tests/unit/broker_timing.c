@@ -1167,6 +1167,17 @@ Test(timing, a_worker_is_lost_since_its_loss)
     is(standing(1), "since_at", want);
 }
 
+Test(timing, a_lost_worker_has_the_bytes_of_its_last_heartbeat)
+{
+    publish_to(2, (rig_publish_t){0});
+    beat(W2, 1, 4000);
+    R.is_quiet[W2] = true;
+    rig_pass(LEASE_MS + 500);
+    is(copy(1), "code", "\"unavailable\"");
+    is(copy(1), "bytes_done", "4000");
+    is(copy(1), "note", "\"it had 4.0 kB at its last heartbeat\"");
+}
+
 /* The version waited for nothing before that worker was there. */
 Test(timing, the_announcement_to_a_late_joiner_counts_from_its_joining)
 {
