@@ -637,8 +637,8 @@ static void add_candidate(list_t *l, const plan_row_t *row, choice_t *choice)
                       .row = row};
 }
 
-/* A source whose rate is far below the best one's is slow, and so is one with a limited rate: that one may have
- * the bytes from its own host, or under another number, and no rate of a fetch. */
+/* A source whose rate is far below the best one's is slow, and so is one with a limited rate: that one may
+ * have the bytes from its own host, or under another number, and no rate of a fetch. */
 static void find_slow(choice_t *choice)
 {
     uint64_t best_rate = 0;
@@ -966,10 +966,10 @@ static bool has_zones(const plan_t *p)
 
 /* For N links and n chunks a star takes N n τ + α, a chain (n + N - 1) τ + N α, and two trees (n + 2 d) τ +
  * (d + 1) α with d = log2 N, rounded down.  τ, the time of a chunk, is taken as on a fast link, or by the
- * publisher's --max-rate; α is the time of a hop.  The chain is left for trees only where they are a quarter
- * better: on real links a chain took the time of its estimate, and trees up to 15 % more, because each link is
- * shared by two transfers (docs/benchmarks.md, "Shaped links").  Nor is it left where there are several zones:
- * it enters each of them once. */
+ * publisher's --max-rate; α is the time of a hop.  The chain is left for trees only where they are a
+ * quarter better: on real links a chain took the time of its estimate, and trees up to 15 % more, because
+ * each link is shared by two transfers (docs/benchmarks.md, "Shaped links").  Nor is it left where there
+ * are several zones: it enters each of them once. */
 static plan_shape_t choose_shape(const plan_t *p, size_t nodes)
 {
     bool may_be_trees = nodes > 1 && p->publisher && !p->source_count;

@@ -112,7 +112,7 @@ struct track {
     uint64_t bytes_moved; /* reported in STAGED, in total */
     /* the most that a worker on its way to the version has had, and when that grew last */
     uint64_t furthest_bytes, grown_us;
-    uint64_t generation;  /* grows with each change that ROLLOUT would show; never 0 */
+    uint64_t generation; /* grows with each change that ROLLOUT would show; never 0 */
     /* of the last ROLLOUT; generation 0: none yet */
     uint64_t pushed_generation, push_us;
     urgent_t pushed;
