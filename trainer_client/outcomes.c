@@ -110,7 +110,12 @@ void outcomes_update(outcome_row_t *row, const msg_rollout_t *m, uint64_t now_us
     row->heard_us = now_us;
     row->was_decided_unheard |= row->is_unheard && m->decision;
     row->is_unheard = false;
-    if (is_all(staged_count(r), r->eligible_count)) stamp(row, &r->staged_ms);
+    /* A broker that was away may count more workers than before: the time of fewer is not theirs. */
+    if (row->back_us && r->eligible_count > row->staged_of) r->staged_ms = -1;
+    if (is_all(staged_count(r), r->eligible_count)) {
+        if (r->staged_ms < 0) row->staged_of = r->eligible_count;
+        stamp(row, &r->staged_ms);
+    }
     if (is_all(r->active_count, r->eligible_count)) stamp(row, &r->active_ms);
 }
 
@@ -187,11 +192,11 @@ static double known(const outcome_row_t *row, double ms, bool was_missed)
 /* Where not all workers are there yet, the times are those of the quorum that was asked for. */
 void outcomes_copy(const outcome_row_t *row, heddle_report_t *ret_report)
 {
-    double staged_ms = known(row, row->report.staged_ms, true),
-           active_ms = known(row, row->report.active_ms, row->was_decided_unheard);
-    *ret_report = row->report;
-    ret_report->staged_ms = staged_ms < 0 ? known(row, row->staged_ms, true) : staged_ms;
-    ret_report->active_ms = active_ms < 0 ? known(row, row->active_ms, row->was_decided_unheard) : active_ms;
+    const heddle_report_t *r = &row->report;
+    *ret_report = *r;
+    ret_report->staged_ms = known(row, r->staged_ms < 0 ? row->staged_ms : r->staged_ms, true);
+    ret_report->active_ms =
+        known(row, r->active_ms < 0 ? row->active_ms : r->active_ms, row->was_decided_unheard);
 }
 
 bool outcome_is_staging_over(const outcome_row_t *row)

@@ -17,6 +17,7 @@ typedef struct outcome_row {
     heddle_report_t report;            /* version 0: a free row; its times are those of all eligible */
     double staged_ms, active_ms;       /* when a smaller quorum that was asked for was there; -1 */
     uint32_t staged_most, active_most; /* the most that were reported staged, active at one time */
+    uint32_t staged_of;                /* the workers that report.staged_ms is of */
     uint64_t start_us, heard_us;       /* when commit was called; when the last ROLLOUT came */
     uint64_t back_us;                  /* when the last session after the first one began; 0: none did */
     bool is_unheard;                   /* and the broker has not reported since */

@@ -346,6 +346,17 @@ Test(outcomes, what_was_missed_has_no_time, .init = start, .fini = stop)
     outcomes_update(row, &all, 9000);
     outcomes_copy(row, &copy);
     cr_assert_float_eq(copy.staged_ms, 4.0, 1e-9, "that was before");
+    row = row_with("staging", "", 4, 1, 0);
+    cr_assert_eq(outcomes_judge(&r, row, &(wait_for_t){S, COUNT(1)}, &(heddle_error_t){0}), HEDDLE_OK);
+    outcomes_missed(&r, 8000);
+    outcomes_update(row, &all, 9000);
+    outcomes_copy(row, &copy);
+    cr_assert_eq(copy.staged_ms, -1, "nor has it that of one");
+    row = row_with("staging", "", 1, 1, 0);
+    outcomes_missed(&r, 8000);
+    outcomes_update(row, &all, 9000);
+    outcomes_copy(row, &copy);
+    cr_assert_eq(copy.staged_ms, -1, "of one worker, and not of these four");
 }
 
 /* Who left is not among the eligible any more, and nobody would take its place. */
