@@ -73,6 +73,7 @@ static void tear_down(void)
 }
 
 TestSuite(mem, .init = set_up, .fini = tear_down);
+TestSuite(mem_rendezvous, .init = set_up_rendezvous, .fini = tear_down);
 
 static uint64_t ask(share_key_t key, uint64_t offset, uint32_t bytes)
 {
@@ -216,7 +217,7 @@ Test(mem, the_nth_data_arrive_corrupt)
 }
 
 /* The connection stays: what else stands there comes, unless it is dropped. */
-Test(mem, a_failed_receive_ends_its_ask_alone, .init = set_up_rendezvous)
+Test(mem_rendezvous, a_failed_receive_ends_its_ask_alone)
 {
     for (uint64_t k = 0; k < 2; k++) {
         uint64_t at = (8 + k) * PIECE;
