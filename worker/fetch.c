@@ -432,6 +432,7 @@ static void lend(fetch_t *f, const known_t *s, uint32_t piece, uint64_t now_us)
     known_t *other = partial_behind(f, s);
     uint32_t far = other ? piece + distance(f, other) : NO_PIECE;
     if (far >= f->count || f->where[far] != s - f->known) return;
+    if (f->lists[other - f->known].count + other->landed_count >= f->window_count) return;
     f->ops.drop_ask(f->self, f->ask[far]);
     request_piece(f, other, far, now_us);
     if (f->where[far] != other - f->known) return; /* it cannot be asked */

@@ -26,6 +26,7 @@ static void wild(world_t *w)
     if (ev.decision > w->next_decision) w->next_decision = ev.decision;
     if (ev.kind == VE_UP && w->s.up) ev.kind = VE_DOWN; /* that comes before */
     if (ev.kind == VE_UP) ev.slot_count = 3;            /* the world has so many */
+    w->is_unreserved = false;
     take_event(w, ev);
 }
 
