@@ -260,12 +260,12 @@ static void lose(world_t *w, uint64_t token)
 
 static void take_actions(world_t *w)
 {
-    bool is_late = false;
+    uint32_t late = 0; /* a bit for each: several may be late, or left, at a time */
     for (int i = 0; i < act_count; i++) {
         const action_t *a = &acts[i];
         bool is_of_late =
             a->kind == FA_DROP_ASK && (fetch_is_late(f, a->token) || fetch_was_left(f, a->token));
-        is_late |= is_of_late;
+        if (is_of_late) late |= 1u << (a->token - 1);
         w->drops += a->kind == FA_DROP_ASK && !is_of_late;
         HOLDS(!w->done && !w->failed);
         switch (a->kind) {
@@ -288,7 +288,7 @@ static void take_actions(world_t *w)
         case FA_FAILED: w->failed = true; break;
         }
     }
-    w->losses += is_late;
+    w->losses += (unsigned)__builtin_popcount(late);
 }
 
 static void deliver(world_t *w, parcel_t *parcel)
@@ -348,6 +348,7 @@ static void check_done(const world_t *w)
     for (uint32_t p = 0; p < w->count; p++) HOLDS(is_good(p) && !w->open[p]);
     for (uint64_t t = 1; t <= PEERS; t++) from += fetch_from(f, t);
     HOLDS(from == w->count);
+    HOLDS(w->asks <= w->count + w->losses * w->window + w->drops);
 }
 
 static void check_all_rotten(const world_t *w)
