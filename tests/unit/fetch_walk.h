@@ -104,7 +104,7 @@ static void on_moved(void *self, uint64_t token, moved_t why)
     moved_from[token & 7][why]++;
 }
 
-static inline uint64_t moved_count(void)
+static uint64_t moved_count(void)
 {
     uint64_t count = 0;
     for (int i = 0; i < 8 * MOVED_REASONS; i++) count += (&moved_from[0][0])[i];
@@ -349,6 +349,7 @@ static void check_done(const world_t *w)
     for (uint64_t t = 1; t <= PEERS; t++) from += fetch_from(f, t);
     HOLDS(from == w->count);
     HOLDS(w->asks <= w->count + w->losses * w->window + w->drops);
+    HOLDS(w->asks >= w->count + moved_count());
 }
 
 static void check_all_rotten(const world_t *w)

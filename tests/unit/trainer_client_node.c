@@ -621,7 +621,7 @@ Test(joined, the_last_version_is_held_when_another_has_its_bytes)
     cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_ERR_AGAIN);
     cr_assert(is_wanted, "the one before it is on its way");
     rollout(3, "staging", 0, 2, 2, 0);
-    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_ERR_AGAIN, "of version 4 nobody has anything");
+    cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_ERR_AGAIN, "no process has anything of version 4");
     cr_assert_not(is_wanted);
     rollout(4, "staging", 0, 2, 1, 0);
     cr_assert_eq(is_elsewhere(&is_wanted), HEDDLE_OK);
