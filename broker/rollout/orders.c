@@ -130,10 +130,10 @@ void orders_send_sources(step_t *s, const track_t *t, copy_row_t *c, const membe
 }
 
 /* COMMIT of the version of `t`, which is the active one for this member.  A copy that has it is COMMITTED
- * from now on, and the time in which the worker counts as switching begins.  `c`: the member's; NULL:
- * none. */
-void orders_send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
+ * from now on, and the time in which the worker counts as switching begins. */
+static void send_commit(step_t *s, track_t *t, const member_t *member)
 {
+    copy_row_t *c = copy_of(t, member);
     if (c) copy_ordered(t, c, s->v.now);
     msg_t m = {.type = MSG_COMMIT};
     m.commit = (msg_commit_t){.token = member->token,
@@ -243,13 +243,29 @@ void orders_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member)
     track_t *active = track_of(a, active_for(a->row, member));
     c = copy_of(active, member);
     if (active && active->row && copy_holds(c)) {
-        if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) orders_send_commit(s, active, c, member);
+        if (c->state != COPY_COMMITTED && c->state != COPY_ACTIVE) send_commit(s, active, member);
     } else if (active && active->row && !newer_in_flight && track_has_source(active)) {
         announce_if_waiting(s, active, member);
         is_on_its_way = copy_in_flight(copy_of(active, member)); /* else it failed here: stale, by name */
     }
     if (!is_awaited && !is_on_its_way) announce_if_waiting(s, newest, member);
     tell_lost(s, a, active, member);
+}
+
+/* A worker finishes a decided version even if a later one is decided meanwhile.  The exception is a version
+ * that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier version is sent
+ * at once, even if the worker does not have that yet.  A worker that serves nothing may give up an obsolete
+ * fetch, so COMMIT is sent to it together with the announcement. */
+void orders_decided(step_t *s, track_t *active, member_t *member)
+{
+    const copy_row_t *c = copy_of(active, member);
+    bool holds = copy_holds(c);
+    bool is_at_once = holds || copy_is_told(c) || registry_is_step_back(active->of->row);
+    if (is_at_once) send_commit(s, active, member);
+    if (!holds) orders_wake_worker(s, active->of, member);
+    bool serves_nothing = !member_sub(member, active->adapter)->version;
+    if (!is_at_once && serves_nothing && copy_is_told(copy_of(active, member)))
+        send_commit(s, active, member);
 }
 
 void orders_wake_waiting(step_t *s, track_t *t)

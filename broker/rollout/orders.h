@@ -27,8 +27,6 @@
 uint32_t orders_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
                         msg_source_t ret_sources[PLAN_SOURCES]);
 
-/* c NULL: the worker has no copy of it. */
-void orders_send_commit(step_t *s, track_t *t, copy_row_t *c, const member_t *member);
 void orders_send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member);
 void orders_send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member);
 void orders_send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member);
@@ -41,7 +39,10 @@ void orders_announce(step_t *s, track_t *t);
 /* Sends the worker what it lacks of one adapter: ANNOUNCE of the active or the newest version, or the COMMIT
  * of a version that it has staged. */
 void orders_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member);
-/* The same for all workers of the adapter, and for all adapters of the worker. */
+/* A decision names the version, which is the active one for this worker: the same, and COMMIT to one that may
+ * be fetching it. */
+void orders_decided(step_t *s, track_t *active, member_t *member);
+/* orders_wake_worker for all workers of the adapter, and for all adapters of the worker. */
 void orders_wake_adapter(step_t *s, const adapter_rollout_t *a);
 /* The same for those that waited for another worker of their place, and need not any more. */
 void orders_wake_waiting(step_t *s, track_t *t);

@@ -665,19 +665,7 @@ static void follow_decision(step_t *s, const adapter_row_t *row)
         if (!member_subscribes(m, row->name) || active_for(row, m) != active->version) continue;
         member_sub_t *sub = member_sub(m, row->name);
         if (!sub->behind_ms) sub->behind_ms = row->decided_ms;
-        copy_row_t *c = copy_of(active, m);
-        /* A worker finishes a decided version even if a later one is decided meanwhile.  The exception is a
-         * version that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier
-         * version is sent at once, even if the worker does not have that yet. */
-        bool holds = copy_holds(c);
-        bool is_sent = holds || copy_is_told(c) || registry_is_step_back(row);
-        if (is_sent) orders_send_commit(s, active, c, m);
-        if (!holds) orders_wake_worker(s, a, m);
-        /* A worker that serves nothing may give up an obsolete fetch, so the decision is sent to it together
-         * with the announcement. */
-        c = copy_of(active, m);
-        if (!is_sent && copy_is_told(c) && !member_sub(m, row->name)->version)
-            orders_send_commit(s, active, c, m);
+        orders_decided(s, active, m);
     }
 }
 

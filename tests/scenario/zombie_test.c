@@ -89,7 +89,7 @@ Test(zombie, a_queued_commit_is_not_applied)
     check_settled(w);
 }
 
-static void orders_send_commit(actor_t *to, uint64_t token, uint64_t version, uint64_t decision)
+static void send_commit(actor_t *to, uint64_t token, uint64_t version, uint64_t decision)
 {
     msg_t m = {.type = MSG_COMMIT};
     m.commit = (msg_commit_t){.token = token,
@@ -112,9 +112,9 @@ Test(zombie, an_older_commit_changes_nothing)
     }
     MUST(w, worker_holds(workers[0], 2));
     uint64_t token = worker_node_core(workers[0]->worker)->member.session.token;
-    orders_send_commit(workers[0], token, 2, 2);
-    orders_send_commit(workers[0], token, 2, 3);
-    orders_send_commit(workers[0], token - 1, 2, 4);
+    send_commit(workers[0], token, 2, 2);
+    send_commit(workers[0], token, 2, 3);
+    send_commit(workers[0], token - 1, 2, 4);
     world_run(w, SECOND);
     MUST(w, worker_active(workers[0]) == 3 &&
                 worker_node_adapter(workers[0]->worker, 0)->versions.applied.decision == 3);
