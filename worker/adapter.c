@@ -202,8 +202,8 @@ static void tell_fetching(intake_t *in)
                                          .version = w->version,
                                          .what = w,
                                          .digest = w->h1});
-    bool is_named = versions_coming(&a->versions)->decision > a->versions.applied.decision;
-    if (in->state == INTAKE_DOWNLOADING && a->versions.up && is_named) a->core->heartbeat(a->core->self);
+    bool is_chosen = versions_coming(&a->versions)->decision > a->versions.applied.decision;
+    if (in->state == INTAKE_DOWNLOADING && a->versions.up && is_chosen) a->core->heartbeat(a->core->self);
 }
 
 /* True when the intake is at its end, which is the next event of versions_t; `error` is part of it. The
@@ -552,8 +552,8 @@ static uint32_t list_spare(const adapter_t *a, uint64_t now_us, uint64_t ret_spa
     /* A slot that a reader holds would not be free after its version has gone. */
     for (uint32_t i = 0; i < VERSIONS_ENTRIES; i++) {
         const versions_entry_t *e = &a->versions.entries[i];
-        bool is_named = e->decision > a->versions.applied.decision;
-        bool may_go = e->state == VERSIONS_KEPT && !is_named;
+        bool is_chosen = e->decision > a->versions.applied.decision;
+        bool may_go = e->state == VERSIONS_KEPT && !is_chosen;
         if (may_go && slot_readers(slot_of(a, e->slot)) == 0) ret_spare[count++] = e->version;
     }
     return count;
@@ -645,7 +645,7 @@ uint32_t adapter_held(const adapter_t *a, uint64_t now_us, msg_held_t *ret_rows,
     return count;
 }
 
-/* A version that waits for its former slot is named with the reason, because the wait may be long: it ends
+/* A version that waits for its former slot is reported with the reason, because the wait may be long: it ends
  * with the last reader, and the last transfer, of what was dropped there.  `data_bytes` stays 0: it has not
  * begun. */
 static void fill_barred(adapter_t *a, msg_progress_t *p)

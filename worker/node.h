@@ -59,7 +59,7 @@ int worker_node_new(const worker_opts_t *opts, const node_io_t *io, worker_node_
 void worker_node_destroy(worker_node_t **node);
 void worker_node_leave(worker_node_t *n, uint64_t now_us);
 
-/* What the application answers about a version that it was offered. */
+/* What the application answers about a version that it was sent. */
 typedef enum { APP_STAGED, APP_ACTIVATE, APP_REJECT, APP_VERIFIED, APP_COPY_MISSING } app_answer_kind_t;
 typedef struct {
     app_answer_kind_t kind;

@@ -18,14 +18,14 @@ typedef struct {
 /* --- entries ------------------------------------------------------------------------------------ */
 
 /* A decision that is not applied yet chose this version, and no later decision stepped back below it. */
-static bool is_named(const versions_t *s, const versions_entry_t *e)
+static bool is_chosen(const versions_t *s, const versions_entry_t *e)
 {
     return e->decision > s->applied.decision;
 }
 
-/* A named version has the first claim to a slot, unless no source has its bytes: then it must not block
+/* A chosen version comes first for a slot, unless no source has its bytes: then it must not block
  * versions that can be fetched. */
-static bool is_firm(const versions_t *s, const versions_entry_t *e) { return is_named(s, e) && !e->starved; }
+static bool is_firm(const versions_t *s, const versions_entry_t *e) { return is_chosen(s, e) && !e->starved; }
 
 /* The cluster has decided for a later version. A fetch of this one would end in a version that is retired
  * at once. */
@@ -173,12 +173,12 @@ static void wait_again(run_t *run, versions_entry_t *e)
     e->is_damaged = false;
 }
 
-/* A version that is named, or that has no deadline, must get here in the end: it waits again, with
+/* A version that is chosen, or that has no deadline, must get here in the end: it waits again, with
  * growing pauses. Any other one is given up, and the broker decides without this worker. */
 static void fail_version(run_t *run, versions_entry_t *e, const heddle_error_t *error)
 {
     send_nack(run, e, 0, error);
-    if (!is_named(run->s, e) && e->deadline_us != CLOCK_NEVER) {
+    if (!is_chosen(run->s, e) && e->deadline_us != CLOCK_NEVER) {
         leave(run, e);
         return;
     }
@@ -195,7 +195,7 @@ static void drop_damaged(run_t *run, versions_entry_t *e)
                (unsigned long long)e->version);
     error_where(&error, NULL, e->version, NULL, "verify");
     error_hint(&error, "check this host's memory; the version is fetched again where it is activated");
-    if (is_named(run->s, e)) {
+    if (is_chosen(run->s, e)) {
         fail_version(run, e, &error);
         return;
     }
@@ -229,12 +229,12 @@ static void apply_decided(run_t *run)
 {
     versions_entry_t *best = NULL;
     FOR_EACH(run->s, e)
-        if (is_ready(e) && is_named(run->s, e) && (!best || e->decision > best->decision)) best = e;
+        if (is_ready(e) && is_chosen(run->s, e) && (!best || e->decision > best->decision)) best = e;
     if (!best) return;
     if (!run->s->app || (best->state == VERSIONS_ACTIVE && run->s->switching == SWITCH_DONE)) {
         flip(run, best);
-    } else if (best->offered != best->decision) {
-        best->offered = best->decision;
+    } else if (best->asked != best->decision) {
+        best->asked = best->decision;
         ask_to_switch(run, best);
     }
 }
@@ -299,12 +299,12 @@ static void start_next(run_t *run)
 
 /* A version number stands for the same bytes for ever. Another digest means that the registry was
  * restored or mixed up, and no guess which one is right can be made here. */
-static void refuse_digest(run_t *run, const versions_entry_t *e, uint64_t decision, const digest_t *named,
+static void refuse_digest(run_t *run, const versions_entry_t *e, uint64_t decision, const digest_t *decided,
                           const char *phase)
 {
     char here[HEDDLE_DIGEST_TEXT], there[HEDDLE_DIGEST_TEXT];
     digest_text(&e->digest, here);
-    digest_text(named, there);
+    digest_text(decided, there);
     heddle_error_t error;
     error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH,
                "the broker names version %llu with another digest than the one known here",
@@ -333,7 +333,7 @@ static versions_entry_t *add(run_t *run)
     FOR_EACH(s, each) {
         if (each->state != VERSIONS_WAITING) continue;
         count++;
-        if (!is_named(s, each) && (!oldest || each->order < oldest->order)) oldest = each;
+        if (!is_chosen(s, each) && (!oldest || each->order < oldest->order)) oldest = each;
     }
     if (count <= VERSIONS_WAITING_MAX || !oldest) return e;
     heddle_error_t error;
@@ -348,9 +348,10 @@ static versions_entry_t *add(run_t *run)
 /* The worker joined during a rollout, and has only begun to fetch what was active then: no rollout waits for
  * that (no deadline), and nothing was announced before it.  So this happens once in the life of a process.
  * If each decision ended a fetch, a worker slower than its trainer would finish none. */
-static bool gives_way(const run_t *run, const versions_entry_t *e, const versions_entry_t *named)
+static bool gives_way(const run_t *run, const versions_entry_t *e, const versions_entry_t *chosen)
 {
-    bool can_be_fetched = named && named->state == VERSIONS_WAITING && !named->starved && !named->start_us;
+    bool can_be_fetched =
+        chosen && chosen->state == VERSIONS_WAITING && !chosen->starved && !chosen->start_us;
     return can_be_fetched && e->order == 1 && e->deadline_us == CLOCK_NEVER && !run->slots->is_half_fetched;
 }
 
@@ -359,23 +360,23 @@ static void take_decision(run_t *run, const decision_t *d)
 {
     versions_t *s = run->s;
     s->decided = *d;
-    versions_entry_t *named = find_version(s, d->version), *active = find_in(s, VERSIONS_ACTIVE);
+    versions_entry_t *chosen = find_version(s, d->version), *active = find_in(s, VERSIONS_ACTIVE);
     FOR_EACH(s, e) {
-        /* A step back: what lies ahead of it is not to be served.  But an application that was offered a
+        /* A step back: what lies ahead of it is not to be served.  But an application that was sent a
          * COMMIT may have switched already: its answer is true, and counts. */
-        bool is_switching = is_named(s, e) && e->offered == e->decision;
+        bool is_switching = is_chosen(s, e) && e->asked == e->decision;
         if (e->version > d->version && !is_switching) e->decision = 0;
         /* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
-        if (e == named || !is_overtaken(s, e)) continue;
+        if (e == chosen || !is_overtaken(s, e)) continue;
         if (e->state == VERSIONS_WAITING) forget(run, e);
-        else if (e->state == VERSIONS_COMING && (e->starved || gives_way(run, e, named))) leave(run, e);
+        else if (e->state == VERSIONS_COMING && (e->starved || gives_way(run, e, chosen))) leave(run, e);
     }
-    if (named && !digest_equal(&named->digest, &d->digest))
-        refuse_digest(run, named, d->decision, &d->digest, "activate");
-    else if (named) named->decision = d->decision;
-    if (active && active != named && !(named && is_ready(named))) {
+    if (chosen && !digest_equal(&chosen->digest, &d->digest))
+        refuse_digest(run, chosen, d->decision, &d->digest, "activate");
+    else if (chosen) chosen->decision = d->decision;
+    if (active && active != chosen && !(chosen && is_ready(chosen))) {
         versions_entry_t missing = {.version = d->version,
-                                    .what = named ? named->what : NULL,
+                                    .what = chosen ? chosen->what : NULL,
                                     .digest = d->digest,
                                     .decision = d->decision,
                                     .slot = -1};
@@ -383,7 +384,7 @@ static void take_decision(run_t *run, const decision_t *d)
     }
 }
 
-/* A named version is retired like any other: the broker never retires what its latest decision chose. So
+/* A decided version is retired like any other: the broker never retires what its latest decision chose. So
  * a later decision exists that has not arrived here, and no other worker keeps these bytes. */
 static void on_retire(run_t *run, versions_entry_t *e)
 {
@@ -455,7 +456,7 @@ static void on_down(run_t *run)
     s->up = false;
     s->decided = s->applied;
     FOR_EACH(s, e) {
-        if (is_named(s, e)) e->decision = e->offered = 0;
+        if (is_chosen(s, e)) e->decision = e->asked = 0;
         e->restated = VERSIONS_ABSENT;
     }
 }
@@ -490,17 +491,17 @@ static void on_commit_again(run_t *run, versions_entry_t *e)
 /* What is or was served, or may be already, is left alone: only RETIRE takes it away. */
 static void on_abort(run_t *run, versions_entry_t *e)
 {
-    if (e->state == VERSIONS_ACTIVE || e->state == VERSIONS_KEPT || is_named(run->s, e)) return;
+    if (e->state == VERSIONS_ACTIVE || e->state == VERSIONS_KEPT || is_chosen(run->s, e)) return;
     int err = run->ev->error ? run->ev->error->code : HEDDLE_ERR_VERSION_FAILED;
     tell_app(run, e, HEDDLE_EVENT_FAILED, err)->why = run->ev->error;
     leave(run, e);
 }
 
-/* COMING: a version without a source gives up its claim, so that it does not hold up one that has sources. */
+/* COMING: a version without a source gives way, so that it does not hold up one that has sources. */
 static void on_sources(run_t *run, versions_entry_t *e)
 {
     e->starved = run->ev->source_count == 0;
-    if (e->starved && is_overtaken(run->s, e) && !is_named(run->s, e)) leave(run, e);
+    if (e->starved && is_overtaken(run->s, e) && !is_chosen(run->s, e)) leave(run, e);
 }
 
 /* COMING: begins anew.  Its slot is LEAVING by then, if it is not free. */
@@ -522,7 +523,7 @@ static void on_damaged(run_t *run, versions_entry_t *e)
  * may have decided otherwise meanwhile. */
 static int on_app_activate(run_t *run, versions_entry_t *e)
 {
-    if (e->state == VERSIONS_ACTIVE && !is_named(run->s, e)) {
+    if (e->state == VERSIONS_ACTIVE && !is_chosen(run->s, e)) {
         if (!is_asked(run->s, e)) return HEDDLE_OK;
         versions_nack_t *nack = versions_nack(run->s, e->version, run->s->applied.decision);
         if (nack) nack->pending = false; /* it was refused, and went well then */
@@ -532,20 +533,20 @@ static int on_app_activate(run_t *run, versions_entry_t *e)
     }
     if (!is_ready(e)) return HEDDLE_ERR_NOT_FOUND;
     if (!run->s->up) return HEDDLE_ERR_FENCED;
-    if (!is_named(run->s, e)) return HEDDLE_ERR_NOT_FOUND;
+    if (!is_chosen(run->s, e)) return HEDDLE_ERR_NOT_FOUND;
     if (is_asked(run->s, e)) run->s->switching = SWITCH_DONE;
     flip(run, e);
     return HEDDLE_OK;
 }
 
-/* The cases differ in what the broker has to learn: a named version failed to become active (NACK with
+/* The cases differ in what the broker has to learn: a chosen version failed to become active (NACK with
  * the decision), the active one cannot be returned to (NACK with the applied decision), or a version
  * could not be staged (NACK without a decision). */
 static int on_app_reject(run_t *run, versions_entry_t *e)
 {
-    if (is_ready(e) && is_named(run->s, e)) {
+    if (is_ready(e) && is_chosen(run->s, e)) {
         uint64_t decision = e->decision;
-        e->decision = e->offered = 0; /* a WELCOME that names it again offers it again */
+        e->decision = e->asked = 0; /* a WELCOME that names it again asks again */
         send_nack(run, e, decision, run->ev->error);
         return HEDDLE_OK;
     }
@@ -562,12 +563,12 @@ static int on_app_reject(run_t *run, versions_entry_t *e)
 
 /* --- time --------------------------------------------------------------------------------------- */
 
-/* A named version does not expire: the cluster serves it, and this worker should too, however late. */
+/* A chosen version does not expire: the cluster serves it, and this worker should too, however late. */
 static bool can_expire(const versions_t *s, const versions_entry_t *e)
 {
     bool is_open =
         e->state == VERSIONS_WAITING || e->state == VERSIONS_COMING || e->state == VERSIONS_ARRIVED;
-    return s->up && is_open && !is_named(s, e);
+    return s->up && is_open && !is_chosen(s, e);
 }
 
 /* The broker ends a rollout at its deadline and sends ABORT. This is for an ABORT that was lost: it comes
@@ -588,7 +589,7 @@ static bool expire_one(run_t *run)
 }
 
 /* No slot came free for long enough. A staged version that was overtaken before any decision gives up its
- * slot; otherwise the waiting version fails with NO_SLOT, once, and a named one goes on waiting. */
+ * slot; otherwise the waiting version fails with NO_SLOT, once, and a chosen one goes on waiting. */
 static void give_up_waiting(run_t *run)
 {
     versions_t *s = run->s;
@@ -598,7 +599,7 @@ static void give_up_waiting(run_t *run)
     heddle_error_t error;
     FOR_EACH(s, e) { /* a staged version that an announcement overtook before any decision for it */
         bool is_older = e->version < head->version && e->order < head->order;
-        if (e->state != VERSIONS_STAGED || is_named(s, e) || !is_older) continue;
+        if (e->state != VERSIONS_STAGED || is_chosen(s, e) || !is_older) continue;
         /* One that was decided and refused is still counted as held by the broker. */
         if (versions_nack(s, e->version, VERSIONS_ANY_DECISION)) {
             error_fail(&error, HEDDLE_ERR_NO_SLOT, "its slot was needed for version %llu",
@@ -614,7 +615,7 @@ static void give_up_waiting(run_t *run)
     send_nack(run, head, 0, &error);
     versions_nack(s, head->version, 0)->lacks_occupants = true;
     head->patience_us = CLOCK_NEVER;
-    if (!is_named(s, head) && head->deadline_us != CLOCK_NEVER) forget(run, head);
+    if (!is_chosen(s, head) && head->deadline_us != CLOCK_NEVER) forget(run, head);
 }
 
 /* While the session is down no version fails for lack of a slot: the broker could not be informed. */

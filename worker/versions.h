@@ -34,43 +34,43 @@
  *   DAMAGED      -        -        -              mark      NACK, L(9) mark(6)    NACK, L(9)
  *   DRAINED      a slot that was dropped is free: the next WAITING one starts
  *
- * *Named*: a decision that is not applied yet chose the version, and no later decision stepped back below it.
- * Where the application was told of COMMIT it stays named: the application may have switched.  ABORT leaves a
- * named version alone, and UP the one that it names.  RETIRE does not: the broker retires nothing that its
- * latest decision chose.
+ * *Chosen*: a decision that is not applied yet chose the version, and no later decision stepped back below
+ * it. Where the application was told of COMMIT it stays chosen: the application may have switched.  ABORT
+ * leaves a chosen version alone, and UP the one that it names.  RETIRE does not: the broker retires nothing
+ * that its latest decision chose.
  *
  *   (1) Announced again: the deadline is taken anew, and another digest than before is refused (NACK
  *       digest_mismatch).  Which version is fetched:
- *         - One at a time is COMING, so that it has the whole bandwidth: the named one, else the one that was
- *           announced last.
+ *         - One at a time is COMING, so that it has the whole bandwidth: the chosen one, else the one that
+ *           was announced last.
  *         - A later announcement preempts a fetch.  What was preempted waits again, until ABORT, RETIRE, or a
  *           decision for a later version.
- *         - A named version that has a source is not preempted: it is finished, so that a worker slower than
+ *         - A chosen version that has a source is not preempted: it is finished, so that a worker slower than
  *           its trainer still gets somewhere.
  *         - The first version of a process that joined during a rollout (its announcement has no deadline) is
  *           dropped for a decision that names a later announced version, until half of its bytes are there.
- *         - While the session is DOWN nothing is preempted: only UP says what is named.
+ *         - While the session is DOWN nothing is preempted: only UP says what is chosen.
  *   (2) A WAITING version fails too, with no_slot, when no slot came free for VERSIONS_SLOT_WAIT_US (or a
- *       quarter of the deadline).  A version that is named or has no deadline waits on, and is tried again.
+ *       quarter of the deadline).  A version that is chosen or has no deadline waits on, and is tried again.
  *   (3) Application: ARRIVED, TELL_APP arrived; STAGED when it says so.  AUTO: STAGED at once.  STAGED is
- *       said; then, if the version is named, as COMMIT.
+ *       said; then, if the version is chosen, as COMMIT.
  *   (4) The switch:
  *         - AUTO: FLIP, say ACTIVE.  Application: TELL_APP commit, and FLIP when it says activate.
- *         - Named again while it is active: say ACTIVE alone.  An application that was asked to switch to
+ *         - Chosen again while it is active: say ACTIVE alone.  An application that was asked to switch to
  *           another meanwhile, or refused, is asked to switch back first, also by an UP that decides nothing
  *           later.
- *         - APP_ACTIVATE of a version that is not named: NOT_FOUND (ACTIVE: ok), or FENCED where the lease
+ *         - APP_ACTIVATE of a version that is not chosen: NOT_FOUND (ACTIVE: ok), or FENCED where the lease
  *           lapsed meanwhile.
  *   (5) Refused by the application:
- *         - named: NACK with the decision, it stays where it was, TELL_APP stale;
+ *         - chosen: NACK with the decision, it stays where it was, TELL_APP stale;
  *         - the ACTIVE one that it was asked to go back to: the same, with the decision that was applied;
- *         - not named: STAGED: NACK, L; KEPT, ACTIVE: NOT_FOUND.
+ *         - not chosen: STAGED: NACK, L; KEPT, ACTIVE: NOT_FOUND.
  *   (6) Goes on being served; dropped, and not KEPT, when another becomes active; NACK then, if DAMAGED.
  *   (7) A version with an empty list of sources delays no other: a later announcement preempts it.  It is
- *       dropped if a decision for a later version is known and it is not named.
+ *       dropped if a decision for a later version is known and it is not chosen.
  *   (8) Another process of the host has the bytes in its memory, and the fetch gets nowhere: the version
  *       begins anew, in another slot, or in the same one once that is free.
- *   (9) Its bytes have gone bad in memory: nothing switches to them.  A named version is fetched anew; any
+ *   (9) Its bytes have gone bad in memory: nothing switches to them.  A chosen version is fetched anew; any
  *       other one is, if a later decision names it.
  *
  * COMMIT counts only if its decision is greater than all seen in this session and than the last applied
@@ -121,8 +121,8 @@ typedef struct {
     uint64_t version;
     struct announced *what; /* its announcement: the entry's, until FORGET; not looked at here */
     digest_t digest;
-    uint64_t decision;    /* the one that named it; 0: none, or a later one stepped back below it */
-    uint64_t offered;     /* decision of the last TELL_APP commit */
+    uint64_t decision;    /* the one that chose it; 0: none, or a later one stepped back below it */
+    uint64_t asked;       /* decision of the last TELL_APP commit */
     uint64_t order;       /* of announcement */
     uint64_t since_us;    /* ARRIVED to KEPT: in this state; of the ACTIVE one, its decision was applied */
     uint64_t deadline_us; /* by own clock, with grace; CLOCK_NEVER: none */
@@ -135,7 +135,7 @@ typedef struct {
     bool starved;              /* COMING, or waits again: by the last list no process has its bytes */
 } versions_entry_t;
 
-/* The switch of the application to the version that it was offered last with COMMIT. */
+/* The switch of the application to the version that it was last asked to switch to. */
 typedef enum {
     SWITCH_DONE,   /* it serves that version, or was never asked */
     SWITCH_ASKED,  /* it may serve that one, or neither */

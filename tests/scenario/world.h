@@ -51,7 +51,7 @@ typedef struct world world_t;
 typedef struct actor actor_t;
 typedef enum { ACTOR_BROKER, ACTOR_WORKER, ACTOR_TRAINER, ACTOR_ADMIN } actor_kind_t;
 
-/* What the application of a worker does with what it is offered. */
+/* What the application of a worker answers when it is asked to switch. */
 typedef enum {
     APP_NONE /* apply=auto */,
     APP_ACCEPTS,
@@ -336,7 +336,7 @@ void line_break(actor_t *a);
 void broker_turn(world_t *w);
 void store_confirm(world_t *w); /* what is under way and due */
 void worker_boot(actor_t *a);
-void worker_app(actor_t *a); /* answers what was offered */
+void worker_app(actor_t *a); /* answers what it was asked */
 void trainer_boot(actor_t *a);
 void trainer_turn(actor_t *a);
 void trainer_end(actor_t *a);

@@ -283,7 +283,7 @@ Test(versions, what_went_bad_while_it_was_served_is_not_kept)
                            ", DROP 7");
 }
 
-/* The application was offered the switch, and has not answered. */
+/* The application was asked to switch, and has not answered. */
 Test(versions, what_went_bad_before_the_switch_is_fetched_anew)
 {
     versions_t s;
