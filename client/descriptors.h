@@ -17,7 +17,7 @@
 #include <heddle/error.h>
 #include <stdint.h>
 
-/* A loop, a line, a transfer of two address families, a keep and a first version; what is shared with the
+/* Loop, connection, a transfer of two address families, a keep and a first version; what is shared with the
  * host: a socket, two polls, a directory, and a connection to a first source. */
 #define DESCRIPTORS_START 62
 /* A memfd, connections to sources, and what the application opens about a version.  Or a transfer's sockets,

@@ -2,7 +2,7 @@
 /* client/member.h: a member of the cluster, which a worker and a publisher both are: the session with the
  * broker (client/session.h) and the duties that come with it.
  *
- *   a frame, the line, time -> member_step -> HELLO, LEAVE, redial are done here
+ *   a frame, connection, time -> member_step -> HELLO, LEAVE, redial are done here
  *                                          -> what is left (session_out_t) is for the node
  *
  * The states are the session's.  The node builds the messages of its own: JOIN or OPEN, HEARTBEAT.

@@ -31,7 +31,7 @@ typedef struct {
 
 /* What a shell calls. */
 typedef struct node_ops {
-    void (*session)(void *node, const node_event_t *event, uint64_t now_us); /* the line, or a frame */
+    void (*session)(void *node, const node_event_t *event, uint64_t now_us); /* the connection, or a frame */
     void (*transfer)(void *node, const tr_event_t *event, uint64_t now_us);
     uint64_t (*tick)(void *node, uint64_t now_us); /* returns the next deadline */
     bool (*work)(void *node, uint64_t now_us);     /* one bounded piece (a digest); false:

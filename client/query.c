@@ -123,10 +123,10 @@ static void act(query_t *q, unsigned out, const msg_t *m)
 }
 
 /* A connection that was lost has lost the question with it. */
-static void on_line(void *self, bool up)
+static void on_connection(void *self, bool up)
 {
     query_t *q = self;
-    session_event_t event = {.kind = up ? SE_LINE_UP : SE_LINE_DOWN};
+    session_event_t event = {.kind = up ? SE_CONNECTED : SE_DISCONNECTED};
     if (!up) q->is_asked = false;
     act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
 }
@@ -182,7 +182,9 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
     random_bytes(&session.seed, sizeof session.seed);
     session_init(&q->session, &session);
     loop_set_tick(q->loop, tick, q);
-    static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line, .on_refused = on_refused};
+    static const wire_sink_t SINK = {.on_frame = on_frame,
+                                     .on_connection = on_connection,
+                                     .on_refused = on_refused};
     wire_keys_t with;
     bool is_secure;
     opening_begin();
@@ -235,7 +237,10 @@ void query_close(query_t **query)
 
 /* ---- one page ---- */
 
-static bool is_greeted(const query_t *q) { return q->session.state == SESSION_READY && q->session.line_up; }
+static bool is_greeted(const query_t *q)
+{
+    return q->session.state == SESSION_READY && q->session.is_connected;
+}
 
 /* At least 1 where there was a time at all: 0 stands for "none". */
 static uint64_t left_ms(uint64_t ms, uint64_t since_ms) { return ms > since_ms ? ms - since_ms : ms ? 1 : 0; }
@@ -387,7 +392,7 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
     /* A connection whose local address has left the host, or whose broker's host has, stays open for ten
      * seconds and carries nothing.  As no question was sent on it yet, it can be replaced without asking
      * twice: the session greets the broker again, and dials anew where no answer comes. */
-    session_event_t event = {.kind = SE_LINE_UP};
+    session_event_t event = {.kind = SE_CONNECTED};
     if (is_greeted(q) && loop_now(q->loop) - heard_us > QUERY_QUIET_US)
         act(q, session_step(&q->session, &event, loop_now(q->loop)), NULL);
     q->page = *question;

@@ -39,11 +39,11 @@ static unsigned go_down(session_t *s)
     return 0;
 }
 
-/* Without a connection there is nothing to greet; the next LINE_UP begins. */
+/* Without a connection there is nothing to greet; the next CONNECTED begins. */
 static unsigned begin_anew(session_t *s, uint64_t now_us)
 {
     s->hello_count = 0;
-    return s->line_up ? greet(s, now_us) : go_down(s);
+    return s->is_connected ? greet(s, now_us) : go_down(s);
 }
 
 static unsigned leave_for_good(session_t *s)
@@ -59,7 +59,7 @@ static unsigned leave_for_good(session_t *s)
  * on.  A session that was refused, or whose HELLO has no answer yet, sends no heartbeats. */
 static bool stood_still(const session_t *s, uint64_t now_us)
 {
-    return s->line_up && now_us > s->next_us && now_us - s->next_us > s->lease_us / 4;
+    return s->is_connected && now_us > s->next_us && now_us - s->next_us > s->lease_us / 4;
 }
 
 /* The token is void, by the clock or by an error of the broker. */
@@ -183,7 +183,7 @@ static unsigned on_message(session_t *s, const msg_t *m, uint64_t now_us)
     return token == s->token ? SO_DELIVER : 0;
 }
 
-/* -- line, time, leave ------------------------------------------------------------------------ */
+/* -- connection, time, leave ------------------------------------------------------------------- */
 
 /* A broker that does not answer several HELLOs may have moved: another connection is tried, to the next
  * endpoint. */
@@ -196,13 +196,13 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
         if (s->hello_count < SESSION_HELLOS) return greet(s, now_us);
         /* The connection is up and nothing answers: another broker, or the same one anew, may. */
         go_down(s);
-        s->line_up = false;
+        s->is_connected = false;
         s->hello_count = 0;
         s->next_us = now_us + jitter(s, SESSION_RETRY_US);
         return SO_REDIAL;
     case SESSION_REFUSED: return begin_anew(s, now_us);
     case SESSION_READY:
-        if (!s->line_up || !s->lease_end_us) return 0;
+        if (!s->is_connected || !s->lease_end_us) return 0;
         /* Each heartbeat's time is kept: its answer renews the lease from that time. */
         s->heartbeat_seq++;
         s->beats[s->heartbeat_seq % SESSION_BEATS].seq = s->heartbeat_seq;
@@ -210,8 +210,8 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
         s->next_us = now_us + beat_every(s);
         return SO_HEARTBEAT;
     case SESSION_LEAVING: return leave_for_good(s);
-    case SESSION_DOWN: /* no descriptor was left for another line: it is still the old one, and up */
-        s->line_up = true;
+    case SESSION_DOWN: /* without a descriptor for another connection it is still the old one */
+        s->is_connected = true;
         return greet(s, now_us);
     case SESSION_LEFT: break;
     }
@@ -221,7 +221,8 @@ static unsigned on_tick(session_t *s, uint64_t now_us)
 /* The end of a lease comes before the event: a frame that was queued behind it must not be delivered. */
 unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us)
 {
-    if (event->kind == SE_LINE_UP || event->kind == SE_LINE_DOWN) s->line_up = event->kind == SE_LINE_UP;
+    if (event->kind == SE_CONNECTED || event->kind == SE_DISCONNECTED)
+        s->is_connected = event->kind == SE_CONNECTED;
     unsigned out = 0;
     if (s->lease_end_us && now_us >= s->lease_end_us && s->state != SESSION_LEAVING) {
         bool was_ready = s->state == SESSION_READY;
@@ -230,11 +231,11 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
         out &= ~(unsigned)SO_HELLO; /* a client that leaves says no HELLO */
     }
     switch (event->kind) {
-    case SE_LINE_UP:
-    case SE_LINE_DOWN:
+    case SE_CONNECTED:
+    case SE_DISCONNECTED:
         if (s->state == SESSION_LEFT) return out;
         if (s->state == SESSION_LEAVING) return out | leave_for_good(s);
-        if (!s->line_up && s->state == SESSION_READY) return out;
+        if (!s->is_connected && s->state == SESSION_READY) return out;
         return out | begin_anew(s, now_us);
     case SE_FRAME:
         return out | (s->state == SESSION_READY ? on_message(s, event->msg, now_us)
@@ -243,7 +244,7 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
     case SE_LEAVE:
         if (s->state == SESSION_LEAVING || s->state == SESSION_LEFT) return out;
         /* A session without a lease has nothing to give up, and ends at once. */
-        if (s->state != SESSION_READY || !s->line_up || !s->lease_end_us) return out | leave_for_good(s);
+        if (s->state != SESSION_READY || !s->is_connected || !s->lease_end_us) return out | leave_for_good(s);
         s->state = SESSION_LEAVING;
         s->req++;
         s->next_us = now_us + SESSION_LEAVE_US;
@@ -256,7 +257,7 @@ unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_u
 
 uint64_t session_deadline(const session_t *s)
 {
-    uint64_t next_us = s->state == SESSION_READY && !s->line_up ? CLOCK_NEVER : s->next_us;
+    uint64_t next_us = s->state == SESSION_READY && !s->is_connected ? CLOCK_NEVER : s->next_us;
     bool leased = s->lease_end_us && s->state != SESSION_LEAVING;
     return leased && s->lease_end_us < next_us ? s->lease_end_us : next_us;
 }

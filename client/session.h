@@ -3,32 +3,32 @@
  * own clock, join again.
  *
  *   state     event                      -> next     sends / reports
- *   DOWN      LINE_UP                    -> GREETING HELLO
+ *   DOWN      CONNECTED                  -> GREETING HELLO
  *   GREETING  HELLO_OK                   -> JOINING  SO_JOIN: the caller's JOIN or OPEN
  *             HELLO_OK, another cluster  -> JOINING  SO_ELSEWHERE: nothing is sent, and HELLO follows again
  *             HELLO_OK, admin            -> READY    SO_JOINED
  *             ERROR(of HELLO)            -> REFUSED  SO_REFUSED; retriable, or a worker that was READY
  *                                                    before: again after its retry_ms
  *             silence, SESSION_HELLO_US  -> GREETING HELLO again; the third time -> DOWN, SO_REDIAL
- *   DOWN      after SO_REDIAL, no word of the line for SESSION_RETRY_US
- *                                      -> GREETING HELLO: the old line stayed
+ *   DOWN      after SO_REDIAL, neither CONNECTED nor DISCONNECTED for SESSION_RETRY_US
+ *                                      -> GREETING HELLO: the old connection stayed
  *   JOINING   WELCOME(req)               -> READY    SO_JOINED; lease from when JOIN was SENT
  *             ERROR(req, of JOIN, OPEN)  -> REFUSED  SO_REFUSED
  *             silence                    as GREETING
- *   these and REFUSED: LINE_DOWN         -> DOWN     LINE_UP -> GREETING, HELLO
- *   READY     lease / 4, line up         -> READY    SO_HEARTBEAT
+ *   these and REFUSED: DISCONNECTED      -> DOWN     CONNECTED -> GREETING, HELLO
+ *   READY     lease / 4, connected       -> READY    SO_HEARTBEAT
  *             HEARTBEAT_OK(seq)          -> READY    lease from when that heartbeat was SENT
  *             lease over                 -> GREETING SO_LAPSED: what was queued is dropped; HELLO
- *                                                    (line down: -> DOWN)
- *             LINE_DOWN                  -> READY    until the lease is over
- *             LINE_UP                    -> GREETING HELLO: the broker does not know the connection;
+ *                                                    (without a connection: -> DOWN)
+ *             DISCONNECTED               -> READY    until the lease is over
+ *             CONNECTED                  -> GREETING HELLO: the broker does not know the connection;
  *                                                    the token is kept, for prev_token
  *             ERROR(own token, version 0, fenced, denied or not_found)
  *                                        -> GREETING SO_LAPSED, HELLO
  *               the same, fenced, of a publisher
  *                                        -> LEFT     SO_FENCED, SO_LEFT: another one writes the adapter
- *             LEAVE                      -> LEAVING  SO_LEAVE (line down, admin: -> LEFT)
- *   LEAVING   BYE, LINE_DOWN, LINE_UP, or SESSION_LEAVE_US over
+ *             LEAVE                      -> LEAVING  SO_LEAVE (no connection, admin: -> LEFT)
+ *   LEAVING   BYE, DISCONNECTED, CONNECTED, or SESSION_LEAVE_US over
  *                                        -> LEFT     SO_LEFT
  *   any other LEAVE                      -> LEFT     SO_LEFT
  *   LEFT      anything                               nothing
@@ -85,10 +85,10 @@ typedef struct session {
     /* sessions that the same broker ended while this process went on: it gave the name to another process, or
      * this one had stood still past its lease */
     uint64_t fenced_count, rng;
-    bool line_up, has_lapsed; /* has_lapsed: the session ended so, and no other was given yet */
+    bool is_connected, has_lapsed; /* has_lapsed: the session ended so, and no other was given yet */
 } session_t;
 
-typedef enum { SE_LINE_UP, SE_LINE_DOWN, SE_FRAME, SE_TICK, SE_LEAVE } session_event_kind_t;
+typedef enum { SE_CONNECTED, SE_DISCONNECTED, SE_FRAME, SE_TICK, SE_LEAVE } session_event_kind_t;
 typedef struct {
     session_event_kind_t kind;
     const msg_t *msg;
@@ -116,7 +116,7 @@ void session_init(session_t *s, const session_opts_t *opts);
 unsigned session_step(session_t *s, const session_event_t *event, uint64_t now_us);
 uint64_t session_deadline(const session_t *s);
 void session_hello(const session_t *s, msg_t *ret_msg);
-/* It was refused, and does not try again before the line has been down. */
+/* It was refused, and does not try again before it was disconnected. */
 bool session_is_barred(const session_t *s);
 
 #endif

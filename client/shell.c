@@ -90,11 +90,11 @@ static bool look_at_device(shell_t *s, uint64_t now_us)
 }
 
 /* The addresses are checked before the node joins, because its JOIN names them. */
-static void on_line(void *self, bool up)
+static void on_connection(void *self, bool up)
 {
     shell_t *s = self;
     (void)look_at_device(s, loop_now(s->loop)); /* the node sends it in what follows */
-    node_event_t event = {.kind = up ? SE_LINE_UP : SE_LINE_DOWN};
+    node_event_t event = {.kind = up ? SE_CONNECTED : SE_DISCONNECTED};
     s->ops->session(s->node, &event, loop_now(s->loop));
 }
 
@@ -212,7 +212,7 @@ static int open_transfer(shell_t *s, const shell_opts_t *opts, heddle_error_t *e
 /* The connection comes last: from then on the broker may send. */
 static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *error)
 {
-    static const wire_sink_t SINK = {on_broker_frame, on_line, on_bad_frame, on_refused};
+    static const wire_sink_t SINK = {on_broker_frame, on_connection, on_bad_frame, on_refused};
     wire_keys_t keys;
     int rc = take_keys(s, opts, &keys, error);
     if (!rc && (event_queue_init(&s->events) || loop_new(s->io.clock, &s->loop)))

@@ -38,7 +38,7 @@ int shell_open(const shell_opts_t *opts, shell_t **ret_shell, heddle_error_t *er
 /* For a caller that is its own loop: the same checks, and the transfer alone.  `io` has clock and owner;
  * `io->tr` and `io->t` are set on success, and the caller ends it (io->tr->close).  Errors as above. */
 int shell_open_transfer(const shell_opts_t *opts, node_io_t *io, heddle_error_t *error);
-/* Valid until shell_close; its send answers GONE until the line is up. */
+/* Valid until shell_close; its send answers GONE until it is connected. */
 const node_io_t *shell_io(shell_t *s);
 /* A descriptor of the node's: while it is readable, the loop turns, and each turn begins with the node's
  * tick, which reads it.  Before shell_start, at most SHELL_FDS; it is not polled from shell_stop on, and the

@@ -50,8 +50,8 @@ struct publisher_node {
     char adapter[HEDDLE_NAME_MAX + 1], writer[HEDDLE_NAME_MAX + 1], host[HEDDLE_NAME_MAX + 1];
     char broker[256];
     bool takeover, is_unread;
-    uint64_t max_rate_bytes; /* as in OPEN */
-    bool is_line_refused;    /* member.refusal is of the handshake, not of the broker */
+    uint64_t max_rate_bytes;    /* as in OPEN */
+    bool is_connection_refused; /* member.refusal is of the handshake, not of the broker */
     void (*changed)(void *self);
     void *self;
     publications_t publications;
@@ -472,7 +472,7 @@ static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
  * answer then, so that the broker was not silent. */
 static uint64_t overdue_us(const session_t *s, uint64_t now_us)
 {
-    return s->line_up && now_us > s->next_us ? now_us - s->next_us : 0;
+    return s->is_connected && now_us > s->next_us ? now_us - s->next_us : 0;
 }
 
 /* Steps the session, and does what is left of it for a publisher.
@@ -508,7 +508,7 @@ static void on_publisher_session(void *node, const node_event_t *event, uint64_t
     if (bits & SO_JOINED) on_joined(n, &m.welcome, now_us);
     if (bits & SO_REFUSED) {
         error_name_adapter(&n->member.refusal, n->adapter);
-        n->is_line_refused = false;
+        n->is_connection_refused = false;
         tell(n, HEDDLE_EVENT_REFUSED, 0, refusal);
         if (s->join_count && refusal->code == HEDDLE_ERR_WRITER_HELD) fence(n, &m.error, now_us);
         else if (!m.error.retriable) finish(n, refusal);
@@ -544,13 +544,13 @@ static void on_publisher_session(void *node, const node_event_t *event, uint64_t
 
 /* The connection was refused before any message: a key is missing or wrong. An error that cannot pass
  * ends the request. */
-static void on_line_refused(void *node, const heddle_error_t *why, uint64_t now_us)
+static void on_connection_refused(void *node, const heddle_error_t *why, uint64_t now_us)
 {
     publisher_node_t *n = node;
     (void)now_us;
     owner_check(n->member.io->owner);
     member_line_refused(&n->member, why);
-    n->is_line_refused = true;
+    n->is_connection_refused = true;
     tell(n, HEDDLE_EVENT_REFUSED, 0, &n->member.refusal);
     if (!why->retriable) finish(n, &n->member.refusal);
 }
@@ -619,7 +619,7 @@ static uint64_t on_publisher_tick(void *node, uint64_t now_us)
 }
 
 const node_ops_t publisher_node_ops = {.session = on_publisher_session,
-                                       .refused = on_line_refused,
+                                       .refused = on_connection_refused,
                                        .transfer = on_publisher_transfer,
                                        .tick = on_publisher_tick,
                                        .work = on_publisher_work,
@@ -634,7 +634,7 @@ static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
     publications_t *p = &n->publications;
     publication_take_t *take = &c->take;
-    take->is_spare_any = !is_ready(n) || !n->member.session.line_up || n->take == TAKE_OVERDUE;
+    take->is_spare_any = !is_ready(n) || !n->member.session.is_connected || n->take == TAKE_OVERDUE;
     take->waits = PUBLICATION_FOR_BROKER;
     int in_doubt = publications_have(p, PUBLICATION_FREE) ? -1 : publications_in_doubt(p, 0);
     if (in_doubt >= 0 && take->is_spare_any) end_doubt(n, in_doubt); /* before one that is served */
@@ -683,7 +683,7 @@ static void do_abandon(publisher_node_t *n)
                                  .deadline_ms = a->opts.deadline_ms};
     if (r->state == REQUEST_SENT && is_ready(n))
         publications_doubt(&n->publications, a->slot, a->sealed->content_bytes, &doubt);
-    if (!e.code && is_ready(n) && n->member.session.line_up)
+    if (!e.code && is_ready(n) && n->member.session.is_connected)
         error_fail(&e, HEDDLE_ERR_DEADLINE, "the broker did not record the version of %s in time%s%s",
                    n->adapter, *why ? ": " : "", why);
     else if (!e.code) {
@@ -700,7 +700,7 @@ static void do_abandon(publisher_node_t *n)
 static uint64_t silent_us(const publisher_node_t *n, uint64_t now_us)
 {
     const session_t *s = &n->member.session;
-    uint64_t most_us = s->line_up ? s->lease_us / 4 + ANSWER_US : 0;
+    uint64_t most_us = s->is_connected ? s->lease_us / 4 + ANSWER_US : 0;
     uint64_t silent_us = now_us - n->heard_us - overdue_us(s, now_us);
     if (most_us < AWAY_US) most_us = AWAY_US;
     return s->state != SESSION_LEFT && silent_us >= most_us ? silent_us : 0;
@@ -711,7 +711,7 @@ static uint64_t silent_us(const publisher_node_t *n, uint64_t now_us)
 static bool is_denied(const publisher_node_t *n)
 {
     const heddle_error_t *why = &n->member.refusal;
-    return why->code == HEDDLE_ERR_DENIED && !(n->is_line_refused && why->retriable);
+    return why->code == HEDDLE_ERR_DENIED && !(n->is_connection_refused && why->retriable);
 }
 
 /* JUDGE, LATE and REPORT: the answer and the report are of the same moment, since both are made in one
@@ -795,7 +795,7 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
          * will say so again; one that was met without its key may be starting.  A full disk may get room
          * again, but by a person, who is to hear of it at once. */
         const heddle_error_t *why = n->fence.code ? &n->fence : &n->member.refusal;
-        bool is_denied = why->code == HEDDLE_ERR_DENIED && !n->is_line_refused;
+        bool is_denied = why->code == HEDDLE_ERR_DENIED && !n->is_connection_refused;
         bool may_pass = why->retriable && !is_denied && why->code != HEDDLE_ERR_WRITER_HELD &&
                         why->code != HEDDLE_ERR_NO_SPACE;
         *c->error = *why;

@@ -250,11 +250,11 @@ const char *wire_peer_key(const wire_t *w, peer_t peer)
 
 /* The monitor is stopped before its reader is closed: libzmq's I/O thread would wait for ever for a reader
  * that is gone, and every socket of the process with it. */
-static void close_connection(connection_t *line)
+static void close_connection(connection_t *c)
 {
-    if (line->dealer) zmq_socket_monitor(line->dealer, NULL, 0);
-    socket_close(&line->dealer);
-    socket_close(&line->monitor);
+    if (c->dealer) zmq_socket_monitor(c->dealer, NULL, 0);
+    socket_close(&c->dealer);
+    socket_close(&c->monitor);
 }
 
 /* Looked up at each dial, because a broker may have registered its key in the ring meanwhile. A key that
@@ -310,7 +310,7 @@ static void set_up(wire_t *w, bool up)
 {
     if (w->up == up) return;
     w->up = up;
-    w->sink.on_line(w->self, up);
+    w->sink.on_connection(w->self, up);
 }
 
 static void retry_at(wire_t *w, uint64_t at_us)

@@ -5,7 +5,8 @@
  * A listening wire is one ROUTER on one port. A dialling wire is one DEALER, which connects and reconnects
  * by itself.
  *
- *    dial:  down --(handshake done: on_line(true))--> up --(connection lost, redial: on_line(false))--> down
+ *    dial:  down --(handshake done: on_connection(true))--> up
+ *             up --(connection lost, redial: on_connection(false))--> down
  *
  * Set on every socket: handshake interval, largest frame LIMIT_FRAME_BYTES, ZMTP heartbeats, queues of
  * LIMIT_QUEUE_FRAMES, linger 0, ROUTER_MANDATORY, IMMEDIATE. Nothing is queued for a peer that is not
@@ -39,7 +40,7 @@ typedef struct wire wire_t;
 /* Called in the loop's turns; none may close the wire. */
 typedef struct {
     void (*on_frame)(void *self, peer_t from, bytes_t frame);       /* borrowed during the call */
-    void (*on_line)(void *self, bool up);                           /* dial only */
+    void (*on_connection)(void *self, bool up);                     /* dial only */
     void (*on_bad_frame)(void *self, peer_t from, const char *why); /* 0: no number.  NULL: ignored */
     /* Dial only; NULL: ignored.  The handshake was rejected: DENIED (our key is not registered there: not
      * retriable; or one side has keys and the other has none), UNAVAILABLE (another key of the broker than
@@ -102,8 +103,8 @@ int wire_send(wire_t *w, peer_t to, bytes_t frame);
  * holds LIMIT_PEERS; when it is full, the peer that was silent for longest is forgotten. */
 void wire_forget(wire_t *w, peer_t peer);
 /* Dial only: drops the connection, with all that was queued on it either way, and connects anew, to
- * the next endpoint of the list; done later in the turn, on_line(false) then follows if the line was
- * up. */
+ * the next endpoint of the list; done later in the turn, on_connection(false) then follows if it was
+ * connected. */
 void wire_redial(wire_t *w);
 /* Accepts NULL and pointers to NULL. */
 void wire_close(wire_t **w);

@@ -363,7 +363,7 @@ static void on_worker_session(void *self, const node_event_t *session_event, uin
 /* --- node_ops --------------------------------------------------------------------------------- */
 
 /* The session never sees that connection. */
-static void on_line_refused(void *self, const heddle_error_t *why, uint64_t now_us)
+static void on_connection_refused(void *self, const heddle_error_t *why, uint64_t now_us)
 {
     worker_node_t *n = self;
     owner_check(n->core.io->owner);
@@ -440,7 +440,7 @@ static bool on_work(void *self, uint64_t now_us)
 }
 
 const node_ops_t worker_node_ops = {.session = on_worker_session,
-                                    .refused = on_line_refused,
+                                    .refused = on_connection_refused,
                                     .transfer = on_worker_transfer,
                                     .readable = on_readable,
                                     .tick = on_tick,

@@ -20,7 +20,7 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
     buf_add(&l->frames[l->frame_count++], frame.data, frame.bytes);
 }
 
-static void on_line(void *self, bool up)
+static void on_connection(void *self, bool up)
 {
     line_t *l = self;
     l->is_lost |= !up;
@@ -39,7 +39,7 @@ static bool turn(line_t *l, bool frame, uint64_t until_us)
 
 bool line_dial(line_t *l, const char *endpoint, role_t role, int timeout_ms)
 {
-    static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line};
+    static const wire_sink_t SINK = {.on_frame = on_frame, .on_connection = on_connection};
     heddle_error_t e;
     *l = (line_t){0};
     cr_assert_eq(loop_new(clock_system(), &l->loop), HEDDLE_OK);

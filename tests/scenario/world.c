@@ -463,7 +463,7 @@ static bool give_mail(actor_t *a, mail_t *m)
     } else {
         a->is_up = m->kind == MAIL_UP;
         if (!a->is_up) a->dial_us = w->now_us + DIAL_US;
-        node_event_t event = {.kind = a->is_up ? SE_LINE_UP : SE_LINE_DOWN};
+        node_event_t event = {.kind = a->is_up ? SE_CONNECTED : SE_DISCONNECTED};
         PRODUCT(a->ops->session(a->node, &event, w->now_us));
     }
     free(m);

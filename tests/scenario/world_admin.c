@@ -28,7 +28,7 @@ static void say_hello(actor_t *a)
     put(a, &m);
 }
 
-static void on_line(void *self, bool up, uint64_t now_us)
+static void on_connection(void *self, bool up, uint64_t now_us)
 {
     (void)now_us;
     bool was = world_product(false); /* a command of the world's own */
@@ -82,7 +82,7 @@ static void on_frame(void *self, bytes_t frame, uint64_t now_us)
 static void on_session(void *self, const node_event_t *event, uint64_t now_us)
 {
     if (event->kind == SE_FRAME) on_frame(self, event->frame, now_us);
-    else on_line(self, event->kind == SE_LINE_UP, now_us);
+    else on_connection(self, event->kind == SE_CONNECTED, now_us);
 }
 
 static uint64_t on_tick(void *self, uint64_t now_us)

@@ -79,7 +79,7 @@ static unsigned commit(uint64_t token)
 static void to_greeting(void)
 {
     start();
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
 }
 static void to_joining(void)
 {
@@ -123,10 +123,10 @@ Test(session, down_waits_for_the_line)
     start();
     cr_assert_eq(session_deadline(&s), CLOCK_NEVER);
     cr_assert_eq(step(SE_TICK), 0);
-    cr_assert_eq(step(SE_LINE_DOWN), 0);
+    cr_assert_eq(step(SE_DISCONNECTED), 0);
     cr_assert_eq(hello_ok(1), 0);
     cr_assert_eq(commit(0), 0);
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
     cr_assert_eq(s.state, SESSION_GREETING);
 }
 
@@ -138,13 +138,13 @@ Test(session, another_cluster_is_noticed)
     session_hello(&s, &hello);
     cr_assert(!*hello.hello.cluster, "it never joined one");
     cr_assert_eq(welcome(s.req, TOKEN, LEASE_MS), SO_JOINED);
-    step(SE_LINE_DOWN);
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    step(SE_DISCONNECTED);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
     session_hello(&s, &hello);
     cr_assert_str_eq(hello.hello.cluster, "lab");
     cr_assert_eq(frame(&other), SO_ELSEWHERE);
-    step(SE_LINE_DOWN);
-    step(SE_LINE_UP);
+    step(SE_DISCONNECTED);
+    step(SE_CONNECTED);
     cr_assert_eq(hello_ok(1), SO_JOIN, "it is back");
 }
 
@@ -197,7 +197,7 @@ Test(session, hello_may_be_refused)
 Test(session, an_admin_is_ready_after_hello_ok)
 {
     start_as(ROLE_ADMIN);
-    step(SE_LINE_UP);
+    step(SE_CONNECTED);
     cr_assert_eq(hello_ok(1), SO_JOINED);
     cr_assert_eq(s.state, SESSION_READY);
     cr_assert_eq(s.epoch, 3);
@@ -207,8 +207,8 @@ Test(session, an_admin_is_ready_after_hello_ok)
     msg_t m = {.type = MSG_REPORT};
     cr_assert_eq(frame(&m), SO_DELIVER);
     cr_assert_not(is_live(now));
-    cr_assert_eq(step(SE_LINE_DOWN), 0);
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    cr_assert_eq(step(SE_DISCONNECTED), 0);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
     cr_assert_eq(hello_ok(1), SO_JOINED);
     cr_assert_eq(step(SE_LEAVE), SO_LEFT);
 }
@@ -222,9 +222,9 @@ Test(session, three_unanswered_hellos_lead_to_a_redial)
     }
     comes_at(session_deadline(&s), SO_REDIAL);
     cr_assert_eq(s.state, SESSION_DOWN);
-    cr_assert_eq(step(SE_LINE_DOWN), 0); /* what the wire says of it */
+    cr_assert_eq(step(SE_DISCONNECTED), 0); /* what the wire says of it */
     cr_assert_eq(session_deadline(&s), CLOCK_NEVER);
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
     comes_at(session_deadline(&s), SO_HELLO);
 }
 
@@ -252,7 +252,7 @@ Test(session, a_line_event_takes_the_place_of_the_retry)
 {
     to_greeting();
     use_up_hellos();
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
     is_jittered(session_deadline(&s), SESSION_HELLO_US);
     to_greeting();
     use_up_hellos();
@@ -267,7 +267,7 @@ Test(session, waits_differ_between_seeds_and_stay_in_bounds)
         session_opts_t opts = {.role = ROLE_WORKER, .host = "h", .seed = seed};
         session_init(&s, &opts);
         now = 0;
-        step(SE_LINE_UP);
+        step(SE_CONNECTED);
         uint64_t us = session_deadline(&s);
         is_jittered(us, SESSION_HELLO_US);
         if (us < least) least = us;
@@ -354,7 +354,7 @@ Test(session, refused_is_tried_again_when_that_can_help)
     cr_assert_eq(session_deadline(&s), CLOCK_NEVER);
     now += 3600 * SECOND;
     cr_assert_eq(step(SE_TICK), 0);
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO, "another broker may think otherwise");
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO, "another broker may think otherwise");
 }
 
 /* What it serves it goes on serving, and the broker may be mended: started with fewer slots to ask for, say. */
@@ -364,8 +364,8 @@ Test(session, a_worker_that_was_in_is_barred_by_nothing)
     cr_assert(session_is_barred(&s));
     for (int of_hello = 0; of_hello < 2; of_hello++) {
         to_ready();
-        cr_assert_eq(step(SE_LINE_DOWN), 0);
-        cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+        cr_assert_eq(step(SE_DISCONNECTED), 0);
+        cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
         if (!of_hello) cr_assert_eq(hello_ok(1), SO_JOIN);
         cr_assert_eq(refusal(of_hello ? MSG_HELLO : MSG_JOIN, of_hello ? 0 : s.req, false, 0), SO_REFUSED);
         cr_assert(!session_is_barred(&s));
@@ -374,11 +374,11 @@ Test(session, a_worker_that_was_in_is_barred_by_nothing)
         comes_at(again, SO_HELLO);
     }
     start_as(ROLE_PUBLISHER); /* another may have its place: its application is told, and decides */
-    step(SE_LINE_UP);
+    step(SE_CONNECTED);
     hello_ok(1);
     cr_assert_eq(welcome(s.req, TOKEN, LEASE_MS), SO_JOINED);
-    step(SE_LINE_DOWN);
-    step(SE_LINE_UP);
+    step(SE_DISCONNECTED);
+    step(SE_CONNECTED);
     hello_ok(1);
     cr_assert_eq(refusal(MSG_OPEN, s.req, false, 0), SO_REFUSED);
     cr_assert(session_is_barred(&s));
@@ -390,11 +390,11 @@ Test(session, the_line_goes_down_and_up_under_greeting_joining_refused)
         if (state == 0) to_greeting();
         if (state == 1) to_joining();
         if (state == 2) to_refused(true);
-        cr_assert_eq(step(SE_LINE_DOWN), 0);
+        cr_assert_eq(step(SE_DISCONNECTED), 0);
         cr_assert_eq(s.state, SESSION_DOWN);
         cr_assert_eq(session_deadline(&s), CLOCK_NEVER);
-        cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
-        cr_assert_eq(step(SE_LINE_UP), SO_HELLO, "a second connection is greeted too");
+        cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
+        cr_assert_eq(step(SE_CONNECTED), SO_HELLO, "a second connection is greeted too");
         cr_assert_eq(s.hello_count, 1);
     }
 }
@@ -481,8 +481,8 @@ Test(session, a_process_that_stood_still_past_its_lease_was_fenced)
 Test(session, a_process_that_was_refused_until_its_lease_ended_did_not_stand_still)
 {
     to_ready();
-    step(SE_LINE_DOWN);
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    step(SE_DISCONNECTED);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
     refusal(MSG_HELLO, 0, true, 20000);
     cr_assert_eq(s.state, SESSION_REFUSED);
     comes_at(s.lease_end_us, SO_LAPSED);
@@ -493,8 +493,8 @@ Test(session, nor_did_one_whose_hello_was_not_answered)
 {
     to_ready();
     now = s.lease_end_us - MS;
-    step(SE_LINE_DOWN);
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    step(SE_DISCONNECTED);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
     comes_at(s.lease_end_us, SO_LAPSED);
     cr_assert_not(s.has_lapsed, "the answer is not late yet");
 }
@@ -516,7 +516,7 @@ Test(session, nothing_that_was_queued_is_delivered_after_the_lease)
 Test(session, the_line_may_be_down_for_a_lease)
 {
     to_ready();
-    cr_assert_eq(step(SE_LINE_DOWN), 0);
+    cr_assert_eq(step(SE_DISCONNECTED), 0);
     cr_assert_eq(s.state, SESSION_READY);
     cr_assert(is_live(now));
     cr_assert_eq(session_deadline(&s), s.lease_end_us, "no heartbeat into nothing");
@@ -524,15 +524,15 @@ Test(session, the_line_may_be_down_for_a_lease)
     cr_assert_eq(step(SE_TICK), 0);
     comes_at(s.lease_end_us, SO_LAPSED);
     cr_assert_eq(s.state, SESSION_DOWN);
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
 }
 
 Test(session, a_new_connection_is_greeted_at_once_and_the_lease_runs_on)
 {
     to_ready();
-    step(SE_LINE_DOWN);
+    step(SE_DISCONNECTED);
     now += SECOND;
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
     cr_assert_eq(s.token, TOKEN);
     cr_assert(is_live(now));
     cr_assert_eq(commit(TOKEN), 0, "not before WELCOME");
@@ -544,9 +544,9 @@ Test(session, a_new_connection_is_greeted_at_once_and_the_lease_runs_on)
 Test(session, a_lease_that_ends_while_greeting_lapses_once)
 {
     to_ready();
-    step(SE_LINE_DOWN);
+    step(SE_DISCONNECTED);
     now = s.lease_end_us - 1;
-    cr_assert_eq(step(SE_LINE_UP), SO_HELLO);
+    cr_assert_eq(step(SE_CONNECTED), SO_HELLO);
     uint64_t retry = s.next_us;
     cr_assert_eq(session_deadline(&s), s.lease_end_us);
     now++;
@@ -560,11 +560,11 @@ Test(session, a_lease_that_ends_with_the_event_is_said_with_it)
 {
     to_ready();
     now = s.lease_end_us;
-    cr_assert_eq(step(SE_LINE_DOWN), SO_LAPSED);
+    cr_assert_eq(step(SE_DISCONNECTED), SO_LAPSED);
     cr_assert_eq(s.state, SESSION_DOWN);
     to_ready();
     now = s.lease_end_us;
-    cr_assert_eq(step(SE_LINE_UP), SO_LAPSED | SO_HELLO);
+    cr_assert_eq(step(SE_CONNECTED), SO_LAPSED | SO_HELLO);
     cr_assert_eq(s.hello_count, 1);
     to_ready();
     now = s.lease_end_us;
@@ -593,7 +593,7 @@ Test(session, another_broker_is_no_fence)
         if (i) cr_assert_eq(token_error(TOKEN, 0, "fenced"), SO_LAPSED | SO_HELLO);
         else {
             now = s.lease_end_us;
-            cr_assert_eq(step(SE_LINE_UP), SO_LAPSED | SO_HELLO);
+            cr_assert_eq(step(SE_CONNECTED), SO_LAPSED | SO_HELLO);
         }
         cr_assert_eq(hello_ok(1), SO_JOIN);
         cr_assert_eq(welcome(s.req, TOKEN + (1ull << 32), LEASE_MS), SO_JOINED);
@@ -671,9 +671,9 @@ Test(session, leave_does_not_wait_for_ever)
     cr_assert_eq(session_deadline(&s), now + SESSION_LEAVE_US);
     comes_at(now + SESSION_LEAVE_US, SO_LEFT);
     to_leaving();
-    cr_assert_eq(step(SE_LINE_DOWN), SO_LEFT);
+    cr_assert_eq(step(SE_DISCONNECTED), SO_LEFT);
     to_leaving();
-    cr_assert_eq(step(SE_LINE_UP), SO_LEFT);
+    cr_assert_eq(step(SE_CONNECTED), SO_LEFT);
     to_joining();
     welcome(s.req, TOKEN, 200);
     step(SE_LEAVE);
@@ -691,7 +691,7 @@ Test(session, leave_in_every_other_state_is_at_once)
     to_refused(true);
     cr_assert_eq(step(SE_LEAVE), SO_LEFT);
     to_ready();
-    step(SE_LINE_DOWN);
+    step(SE_DISCONNECTED);
     cr_assert_eq(step(SE_LEAVE), SO_LEFT);
 }
 
@@ -699,8 +699,8 @@ Test(session, left_is_the_end)
 {
     to_leaving();
     bye(TOKEN);
-    cr_assert_eq(step(SE_LINE_UP), 0);
-    cr_assert_eq(step(SE_LINE_DOWN), 0);
+    cr_assert_eq(step(SE_CONNECTED), 0);
+    cr_assert_eq(step(SE_DISCONNECTED), 0);
     cr_assert_eq(step(SE_LEAVE), 0);
     cr_assert_eq(hello_ok(1), 0);
     cr_assert_eq(commit(TOKEN), 0);

@@ -93,7 +93,7 @@ static void on_session(void *node, const node_event_t *event, uint64_t now_us)
         tell(p, HEDDLE_EVENT_ARRIVED, text);
         return;
     }
-    bool up = event->kind == SE_LINE_UP;
+    bool up = event->kind == SE_CONNECTED;
     tell(p, up ? HEDDLE_EVENT_JOINED : HEDDLE_EVENT_LOST_BROKER, "");
     if (up) p->io->send(p->io->self, bytes_of("hello", 5));
 }

@@ -163,7 +163,7 @@ UNUSED static void say(const msg_t *m)
 UNUSED static void line(bool up)
 {
     w.line_is_down = !up;
-    publisher_node_ops.session(w.node, &(node_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, w.now);
+    publisher_node_ops.session(w.node, &(node_event_t){.kind = up ? SE_CONNECTED : SE_DISCONNECTED}, w.now);
 }
 /* What the loop does until nothing is left to do at this time. */
 UNUSED static void work(void)

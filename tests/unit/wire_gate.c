@@ -44,12 +44,12 @@ int zmq_socket_monitor(void *socket, const char *endpoint, int events)
 
 static bool is_up;
 static void on_frame(void *self, peer_t from, bytes_t frame) { (void)self, (void)from, (void)frame; }
-static void on_line(void *self, bool up) { (void)self, is_up = up; }
+static void on_connection(void *self, bool up) { (void)self, is_up = up; }
 static void on_bad_frame(void *self, peer_t from, const char *why) { (void)self, (void)from, (void)why; }
 
 Test(gate, nobody_comes_in_while_it_closes, .timeout = 30)
 {
-    static const wire_sink_t SINK = {on_frame, on_line, on_bad_frame};
+    static const wire_sink_t SINK = {on_frame, on_connection, on_bad_frame};
     heddle_error_t error;
     loop_t *loop;
     wire_t *server, *client;

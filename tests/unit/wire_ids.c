@@ -22,8 +22,8 @@ static void on_frame(void *self, peer_t peer, bytes_t frame)
     memcpy(heard, frame.data, frame.bytes);
     from = peer;
 }
-static void on_line(void *self, bool up) { (void)self, (void)up; }
-static const wire_sink_t SINK = {.on_frame = on_frame, .on_line = on_line};
+static void on_connection(void *self, bool up) { (void)self, (void)up; }
+static const wire_sink_t SINK = {.on_frame = on_frame, .on_connection = on_connection};
 static bool allow(void *self, const char *key) { return (void)self, key[0] != 0; }
 
 static void setup(void) { cr_assert_eq(loop_new(clock_system(), &loop), 0); }

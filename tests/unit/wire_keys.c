@@ -534,7 +534,7 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
     e->frames++;
     e->from = from;
 }
-static void on_line(void *self, bool up)
+static void on_connection(void *self, bool up)
 {
     end_t *e = self;
     e->up = up;
@@ -556,7 +556,7 @@ static bool allow(void *self, const char *key)
     end_t *e = self;
     return !e->allowed[0] || !strcmp(e->allowed, key);
 }
-static const wire_sink_t SINK = {on_frame, on_line, on_bad, on_refused};
+static const wire_sink_t SINK = {on_frame, on_connection, on_bad, on_refused};
 
 static void listen_with(end_t *e, const char *endpoint, const key_pair_t *pair)
 {

@@ -44,7 +44,7 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
     if (e->echo) wire_send(e->wire, from, frame);
     if (e->redial) wire_redial(e->wire);
 }
-static void on_line(void *self, bool up)
+static void on_connection(void *self, bool up)
 {
     end_t *e = self;
     e->up = up;
@@ -57,7 +57,7 @@ static void on_bad_frame(void *self, peer_t from, const char *why)
     e->last_from = from;
     snprintf(e->why, sizeof e->why, "%s", why);
 }
-static const wire_sink_t SINK = {on_frame, on_line, on_bad_frame};
+static const wire_sink_t SINK = {on_frame, on_connection, on_bad_frame};
 
 static void setup(void) { cr_assert_eq(loop_new(clock_system(), &loop), 0); }
 static void teardown(void) { loop_destroy(&loop); }

@@ -86,7 +86,7 @@ static void world_wake(void *self) { (void)self; }
 
 static void node_line(worker_node_t *node, bool up)
 {
-    worker_node_ops.session(node, &(node_event_t){.kind = up ? SE_LINE_UP : SE_LINE_DOWN}, world_now_us);
+    worker_node_ops.session(node, &(node_event_t){.kind = up ? SE_CONNECTED : SE_DISCONNECTED}, world_now_us);
 }
 
 static void node_frame(worker_node_t *node, bytes_t frame)
