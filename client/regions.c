@@ -14,7 +14,7 @@ typedef struct handle {
     region_t region; /* first: its pointer is the handle's */
     regions_t *owner;
     mappings_t *from;     /* held; NULL: own */
-    content_id_t offered; /* epoch 0: it is not */
+    content_id_t offered; /* generation 0: it is not */
     bool is_withdrawn;    /* until it is taken again */
     struct handle *next;
 } handle_t;
@@ -111,8 +111,8 @@ static handle_t *handle_of(region_t *r) { return (handle_t *)(void *)r; }
 
 static void end_offer(handle_t *h)
 {
-    if (h->offered.epoch && h->owner->provider) provider_remove(h->owner->provider, &h->offered);
-    h->offered.epoch = 0;
+    if (h->offered.generation && h->owner->provider) provider_remove(h->owner->provider, &h->offered);
+    h->offered.generation = 0;
 }
 
 /* The last reference on the loop's thread. */
@@ -241,14 +241,14 @@ int regions_hold(regions_t *m, mappings_t *from, hold_t *hold, region_t **ret_re
 void regions_offer(regions_t *m, region_t *r, const regions_content_t *content)
 {
     handle_t *h = handle_of(r);
-    if (!m->provider || h->offered.epoch || h->is_withdrawn) return;
+    if (!m->provider || h->offered.generation || h->is_withdrawn) return;
     provider_content_t offer = {.bytes = content->bytes,
                                 .hold = r->held,
                                 .is_verified = !content->is_to_be_verified,
                                 .verified_us = clock_now(m->io->clock)};
     if (r->held) {
         memcpy(offer.id.identity, r->held->header.identity, sizeof offer.id.identity);
-        offer.id.epoch = r->held->header.epoch;
+        offer.id.generation = r->held->header.generation;
         offer.id.manifest = r->held->header.manifest;
     } else {
         if (memory_region_seal(r->own, &content->manifest, content->bytes, NULL)) return;

@@ -74,7 +74,7 @@ void regions_offer(regions_t *m, region_t *r, const regions_content_t *content);
  * version here relies on them, until the region is taken again. Bytes that match later change nothing. */
 void regions_withdraw(region_t *r);
 bool regions_is_withdrawn(const region_t *r);
-/* As it is offered; epoch 0: it is not. */
+/* As it is offered; generation 0: it is not. */
 content_id_t regions_offered(const region_t *r);
 /* The socket at which regions are offered from then on; NULL: there is none any more. Borrowed. */
 void regions_share(regions_t *m, struct provider *provider);

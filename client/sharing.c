@@ -35,14 +35,14 @@ const char *sharing_name(const key16_t *life, char scratch[SHARING_NAME_BYTES])
 
 content_id_t sharing_content(const msg_region_t *region, const digest_t *manifest)
 {
-    content_id_t id = {.epoch = region->epoch, .manifest = *manifest};
+    content_id_t id = {.generation = region->generation, .manifest = *manifest};
     memcpy(id.identity, region->identity.b, sizeof id.identity);
     return id;
 }
 
 msg_region_t sharing_region(const content_id_t *content)
 {
-    msg_region_t region = {.epoch = content->epoch};
+    msg_region_t region = {.generation = content->generation};
     memcpy(region.identity.b, content->identity, sizeof content->identity);
     return region;
 }

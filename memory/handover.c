@@ -32,7 +32,7 @@ typedef struct {
 typedef enum { CODE_HOLD, CODE_WATCH, CODE_NOTE = 16 } code_t; /* of a request; a note is added to the last */
 typedef struct {
     uint32_t magic, code;
-    uint64_t epoch;
+    uint64_t generation;
 } answer_t;                 /* code: 0, or that of an error */
 #define REQUEST 0x31716568u /* "heq1" */
 #define ANSWER 0x31616568u  /* "hea1" */
@@ -424,7 +424,7 @@ static bool send_answer(int socket, const answer_t *answer, int fd)
 /* The new description is open only here, where no fork begins. Once sent, its lock is the receiver's. */
 static void hand_over(int socket, int fd, const content_id_t *id)
 {
-    answer_t answer = {.magic = ANSWER, .epoch = id->epoch};
+    answer_t answer = {.magic = ANSWER, .generation = id->generation};
     int own = -1;
     if (!forks_stop()) return;
     int rc = fd < 0 ? fd : hold_open(fd, id, &own, NULL);

@@ -18,8 +18,8 @@
  * (containers). Such a directory must have mode 0700 and belong to this user: what can change it can answer
  * in place of the source. The files of processes that were killed are removed by the next one that listens.
  *
- * A request for a region has one message each way, and then the connection ends. With epoch 0 it asks for the
- * region alone, to be mapped in advance: such a description comes without a lock.
+ * A request for a region has one message each way, and then the connection ends. With generation 0 it asks
+ * for the region alone, to be mapped in advance: such a description comes without a lock.
  *
  * A connection that watches lasts:
  *
@@ -73,8 +73,8 @@ int handover_check(const char *directory, heddle_error_t *error);
 
 typedef struct handover handover_t;
 /* The descriptor of a region that has this content, which stays the source's: of memory_region_hand_over or
- * hold_hand_on; for epoch 0 of the region alone, of memory_region_offer. NOT_FOUND: there is none; INTERNAL:
- * the kernel refuses, and the asker's error says so. */
+ * hold_hand_on; for generation 0 of the region alone, of memory_region_offer. NOT_FOUND: there is none;
+ * INTERNAL: the kernel refuses, and the asker's error says so. */
 typedef int (*handover_find_t)(void *self, const content_id_t *id);
 
 /* `name`: [A-Za-z0-9._-], at most HANDOVER_NAME_MAX. USAGE, or DENIED: the directory is not this user's

@@ -81,13 +81,14 @@ static int fail_verdict(header_verdict_t verdict, const content_id_t *id, const 
         [HEADER_UNKNOWN] = "its header is not one of this release",
         [HEADER_OTHER_REGION] = "the memory is another region",
         [HEADER_UNSEALED] = "it was not written to its end",
-        [HEADER_OTHER_EPOCH] = "the memory has been written again",
+        [HEADER_OTHER_GENERATION] = "the memory has been written again",
         [HEADER_OTHER_MANIFEST] = "its manifest is another",
         [HEADER_TOO_LARGE] = "its header has more bytes than its memory",
     };
     char name[CONTENT_TEXT];
     error_fail(error, HEDDLE_ERR_NOT_FOUND, "%s cannot be held: %s", content_text(id, name), WHY[verdict]);
-    if (verdict == HEADER_OTHER_EPOCH) error_found(error, "epoch %llu", (unsigned long long)found->epoch);
+    if (verdict == HEADER_OTHER_GENERATION)
+        error_found(error, "generation %llu", (unsigned long long)found->generation);
     return HEDDLE_ERR_NOT_FOUND;
 }
 
@@ -176,7 +177,7 @@ int hold_open(int fd, const content_id_t *id, int *ret_fd, heddle_error_t *error
         return error_fail(error,
                           errno == ENOENT || errno == EACCES ? HEDDLE_ERR_INTERNAL : HEDDLE_ERR_NO_MEMORY,
                           "shared memory cannot be opened again (/proc/self/fd): %s", strerror(errno));
-    int rc = id->epoch ? reach(own, id, &state, &header, error) : check_identity(own, id, error);
+    int rc = id->generation ? reach(own, id, &state, &header, error) : check_identity(own, id, error);
     if (rc) close(own);
     else *ret_fd = own;
     return rc;

@@ -67,7 +67,7 @@ void hold_destroy(hold_t **h);
 /* For memory/handover.h: the descriptor of what is held, which stays this hold's. USAGE: it is not held. */
 int hold_hand_on(hold_t *h, int *ret_fd, heddle_error_t *error);
 /* A new description of the file of `fd`, with a hold of this content on it, to be sent to another process;
- * or, for epoch 0, of this region and without a hold, to be mapped in advance. Within forks_stop and
+ * or, for generation 0, of this region and without a hold, to be mapped in advance. Within forks_stop and
  * forks_go: the caller closes it there, after F_UNLCK unless it was sent. NOT_FOUND, as hold_take;
  * NO_MEMORY: no descriptor is left. */
 int hold_open(int fd, const content_id_t *id, int *ret_fd, heddle_error_t *error);

@@ -29,7 +29,7 @@ typedef struct mapping {
     int source;          /* that offers it; NOT_OFFERED: it goes when it is not used any more */
     hold_t *hold;        /* MAPPED to LEAVING */
     handover_ask_t *ask; /* ASKED */
-    content_id_t asked;  /* ASKED, REFUSED; epoch 0: the region alone, which is never REFUSED */
+    content_id_t asked;  /* ASKED, REFUSED; generation 0: the region alone, which is never REFUSED */
     uint64_t due_us;     /* as above */
     uint32_t unused;     /* contents that were taken since it was used */
     int rc;              /* REFUSED, and the error */
@@ -136,7 +136,7 @@ static bool has_hold(const mapping_t *p) { return p->state >= MAPPING_MAPPED && 
 /* mappings_take has it, or is about to. */
 static bool is_used(const mapping_t *p)
 {
-    bool is_wanted = (p->state == MAPPING_ASKED && p->asked.epoch) || p->state == MAPPING_REFUSED;
+    bool is_wanted = (p->state == MAPPING_ASKED && p->asked.generation) || p->state == MAPPING_REFUSED;
     return is_wanted || p->state == MAPPING_LOCKED || p->state == MAPPING_HELD;
 }
 
@@ -311,7 +311,7 @@ static int ask(mappings_t *m, mapping_t *p, const char *source, const content_id
     p->state = MAPPING_ASKED;
     p->asked = *id;
     p->due_us = now_us + MAPPINGS_ASK_US;
-    if (!id->epoch) m->asking = p;
+    if (!id->generation) m->asking = p;
     return HEDDLE_OK;
 }
 
@@ -331,8 +331,8 @@ static void turn_ask(mappings_t *m, mapping_t *p, uint64_t now_us)
     if (p->rc == HEDDLE_ERR_AGAIN) return;
     end_ask(m, p);
     p->due_us = now_us + MAPPINGS_ASK_US;
-    if (!p->rc) p->state = p->asked.epoch ? MAPPING_LOCKED : MAPPING_MAPPED;
-    else if (p->asked.epoch) p->state = MAPPING_REFUSED;
+    if (!p->rc) p->state = p->asked.generation ? MAPPING_LOCKED : MAPPING_MAPPED;
+    else if (p->asked.generation) p->state = MAPPING_REFUSED;
     else put_off(m, p, p->rc, now_us);
 }
 
@@ -345,7 +345,7 @@ static bool is_askable(const mappings_t *m, const mapping_t *p)
 static void turn_mapping(mappings_t *m, mapping_t *p, bool is_answered, uint64_t now_us)
 {
     bool is_due = p->due_us <= now_us;
-    content_id_t id = {.epoch = 0};
+    content_id_t id = {.generation = 0};
     int rc;
     switch (p->state) {
     case MAPPING_WANTED:
@@ -474,10 +474,10 @@ int mappings_take(mappings_t *m, const char *source, const content_id_t *id, uin
     bool is_asked_before = p->state == MAPPING_ASKED || p->state == MAPPING_REFUSED;
     bool is_it = is_asked_before && content_is(&p->asked, id);
     if (is_it && p->state == MAPPING_ASKED) return HEDDLE_ERR_AGAIN;
-    if (is_asked_before && !is_it && p->asked.epoch >= id->epoch)
+    if (is_asked_before && !is_it && p->asked.generation >= id->generation)
         return error_fail(error, HEDDLE_ERR_NOT_FOUND,
-                          "it was written again: epoch %llu of its region was asked for",
-                          (unsigned long long)p->asked.epoch);
+                          "it was written again: generation %llu of its region was asked for",
+                          (unsigned long long)p->asked.generation);
     int rc = p->rc;
     if (is_it && error) *error = p->error;
     if (!is_it) { /* an answer about the content before, or the region alone, says nothing about it */

@@ -76,10 +76,10 @@ bool mappings_meet(mappings_t *m, const char *source, uint64_t now_us);
 int mappings_tell(mappings_t *m, const char *source, note_t note, const content_id_t *id,
                   heddle_error_t *error);
 
-/* A hold of this content. OK: *ret_hold is in `mapped` (memory/hold.h), and stays until mappings_give.
- * AGAIN: it is on its way; call again when the descriptor was readable, or after a turn. Else as hold_take
- * and handover_ask: the content has to be fetched elsewhere; NOT_FOUND also where a later epoch of its region
- * was asked for. LIMIT: MAPPINGS_REGIONS_MAX are held. USAGE: it is held already. */
+/* A hold of this content. OK: *ret_hold is in `mapped` (memory/hold.h), and stays until mappings_give. AGAIN:
+ * it is on its way; call again when the descriptor was readable, or after a turn. Else as hold_take and
+ * handover_ask: the content has to be fetched elsewhere; NOT_FOUND also where a later generation of its
+ * region was asked for. LIMIT: MAPPINGS_REGIONS_MAX are held. USAGE: it is held already. */
 int mappings_take(mappings_t *m, const char *source, const content_id_t *id, uint64_t now_us,
                   hold_t **ret_hold, heddle_error_t *error);
 /* Ends the hold; the mapping may stay. */

@@ -449,8 +449,8 @@ int pool_find(void *pool, const content_id_t *id)
         content_id_t has = memory_region_content(p->regions[i]);
         int fd = -1;
         if (memcmp(has.identity, id->identity, sizeof has.identity) != 0) continue;
-        int rc = id->epoch ? memory_region_hand_over(p->regions[i], &fd, NULL)
-                           : memory_region_offer(p->regions[i], &fd, NULL);
+        int rc = id->generation ? memory_region_hand_over(p->regions[i], &fd, NULL)
+                                : memory_region_offer(p->regions[i], &fd, NULL);
         return !rc ? fd : rc == HEDDLE_ERR_INTERNAL ? rc : HEDDLE_ERR_NOT_FOUND;
     }
     return HEDDLE_ERR_NOT_FOUND;

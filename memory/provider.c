@@ -36,7 +36,7 @@ static int find_file(void *self, const content_id_t *id)
     const provider_t *p = self;
     const content_t *c = find(p, id);
     int fd;
-    if (!id->epoch) return pool_find(p->pool, id);
+    if (!id->generation) return pool_find(p->pool, id);
     if (!c || c->round.state == ROUND_SPOILED) return HEDDLE_ERR_NOT_FOUND;
     if (!c->hold) return pool_find(p->pool, id);
     return hold_hand_on(c->hold, &fd, NULL) ? HEDDLE_ERR_NOT_FOUND : fd;

@@ -252,11 +252,11 @@ bool memory_region_is_free(const memory_region_t *r)
 
 content_id_t memory_region_content(const memory_region_t *r)
 {
-    content_id_t id = {.epoch = 0};
+    content_id_t id = {.generation = 0};
     if (r->process != getpid() || r->state == REGION_GONE) return id;
     const header_t *h = header_of(r);
     memcpy(id.identity, h->identity, sizeof id.identity);
-    id.epoch = h->epoch;
+    id.generation = h->generation;
     id.manifest = h->manifest;
     return id;
 }

@@ -73,9 +73,9 @@ int memory_region_put(memory_region_t *r, size_t at, const void *pages, size_t b
 /* Makes r->view once, populated as far as there are pages. NO_MEMORY. USAGE: it is given back. */
 int memory_region_view(memory_region_t *r, heddle_error_t *error);
 
-/* Takes the exclusive lock, without waiting, and begins the next epoch: the content may be written then.
- * NO_SLOT: another process holds an older epoch, nothing has changed. NO_MEMORY: what is guarded cannot be
- * made writable again. */
+/* Takes the exclusive lock, without waiting, and begins the next generation: the content may be written then.
+ * NO_SLOT: another process holds an older generation, nothing has changed. NO_MEMORY: what is guarded cannot
+ * be made writable again. */
 int memory_region_begin(memory_region_t *r, heddle_error_t *error);
 /* The content is complete, and is offered: the first `bytes` of it, which have pages. No receive and no copy
  * into it may be open. */

@@ -39,7 +39,7 @@
  *   usable     | –          | –         | –       | –              | –                  | –
  *   bad        | –          | –         | –       | –              | –                  | –
  *
- * A note about another content, or another epoch of the region, changes nothing. A holder that hands a
+ * A note about another content, or another generation of the region, changes nothing. A holder that hands a
  * content on has it usable, so what it hands on is usable.
  *
  * Without sockets and clocks; any thread; nothing blocks. The caller owns both. */

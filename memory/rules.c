@@ -14,7 +14,7 @@ void header_begin(header_t *h)
 {
     h->state = HEADER_WRITING;
     THEN();
-    h->epoch++;
+    h->generation++;
     THEN();
 }
 
@@ -29,15 +29,15 @@ void header_seal(header_t *h, const digest_t *manifest, size_t bytes)
 
 bool content_is(const content_id_t *a, const content_id_t *b)
 {
-    return a->epoch == b->epoch && !memcmp(a->identity, b->identity, sizeof a->identity) &&
+    return a->generation == b->generation && !memcmp(a->identity, b->identity, sizeof a->identity) &&
            !memcmp(&a->manifest, &b->manifest, sizeof a->manifest);
 }
 
 const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT])
 {
     const uint8_t *b = id->identity;
-    text_printf(scratch, CONTENT_TEXT, "region %02x%02x%02x%02x%02x%02x%02x%02x epoch %llu", b[0], b[1], b[2],
-                b[3], b[4], b[5], b[6], b[7], (unsigned long long)id->epoch);
+    text_printf(scratch, CONTENT_TEXT, "region %02x%02x%02x%02x%02x%02x%02x%02x generation %llu", b[0], b[1],
+                b[2], b[3], b[4], b[5], b[6], b[7], (unsigned long long)id->generation);
     return scratch;
 }
 
@@ -45,7 +45,7 @@ header_verdict_t header_check(const header_t *h, const content_id_t *id, size_t 
 {
     if (h->layout != HEADER_LAYOUT) return HEADER_UNKNOWN;
     if (memcmp(h->identity, id->identity, sizeof h->identity) != 0) return HEADER_OTHER_REGION;
-    if (h->epoch != id->epoch) return HEADER_OTHER_EPOCH;
+    if (h->generation != id->generation) return HEADER_OTHER_GENERATION;
     if (h->state != HEADER_SEALED) return HEADER_UNSEALED;
     if (memcmp(&h->manifest, &id->manifest, sizeof h->manifest) != 0) return HEADER_OTHER_MANIFEST;
     return h->bytes <= capacity ? HEADER_MATCHES : HEADER_TOO_LARGE;

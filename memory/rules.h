@@ -8,7 +8,7 @@
  * A lock says that no process writes now. It does not say what was written: an owner that dies in mid-rewrite
  * loses its lock, and leaves bytes of two versions under an intact manifest. Therefore the header says what
  * is there, and a holder reads it under its lock. Only the owner writes the header, under the exclusive lock:
- * `writing` and the next epoch before the first byte, `sealed` after the last one.
+ * `writing` and the next generation before the first byte, `sealed` after the last one.
  *
  * Without state; any thread; nothing blocks. */
 #ifndef MEMORY_RULES_H
@@ -27,16 +27,16 @@ typedef struct {
     uint8_t identity[MEMORY_IDENTITY_BYTES];
 } region_name_t;
 
-/* The name of what a region held in one epoch. Every message about a region has its identity and epoch. */
+/* Names what a region holds in one generation. Every message about a region has both numbers. */
 typedef struct {
     uint8_t identity[MEMORY_IDENTITY_BYTES]; /* random: of the region, for its life */
-    uint64_t epoch;                          /* of the region: grows with each reuse; 0 before the first, and
+    uint64_t generation;                     /* of the region: grows with each reuse; 0 before the first, and
                                               * in a request for the region alone */
     digest_t manifest;                       /* of the manifest of the content */
 } content_id_t;
 
 bool content_is(const content_id_t *a, const content_id_t *b);
-/* "region 3f9a1c20d4e1b2c3 epoch 7" */
+/* "region 3f9a1c20d4e1b2c3 generation 7" */
 #define CONTENT_TEXT 64u
 const char *content_text(const content_id_t *id, char scratch[CONTENT_TEXT]);
 
@@ -49,11 +49,11 @@ typedef struct {
     uint32_t layout;
     uint32_t state; /* header_state_t */
     uint8_t identity[MEMORY_IDENTITY_BYTES];
-    uint64_t epoch, bytes; /* bytes count only where it is sealed */
+    uint64_t generation, bytes; /* bytes count only where it is sealed */
     digest_t manifest;
 } header_t;
 
-/* `writing` first, then the epoch: a death between the two leaves nothing that a holder accepts. */
+/* `writing` first, then the generation: a death between the two leaves nothing that a holder accepts. */
 void header_begin(header_t *h);
 /* `sealed` last: a death before it leaves `writing`. */
 void header_seal(header_t *h, const digest_t *manifest, size_t bytes);
@@ -64,7 +64,7 @@ typedef enum {
     HEADER_UNKNOWN,
     HEADER_OTHER_REGION,
     HEADER_UNSEALED,
-    HEADER_OTHER_EPOCH,
+    HEADER_OTHER_GENERATION,
     HEADER_OTHER_MANIFEST,
     HEADER_TOO_LARGE,
 } header_verdict_t;

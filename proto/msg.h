@@ -64,10 +64,10 @@ typedef struct {
 } key16_t; /* share keys, life ids, identities of regions */
 
 /* Shared memory in which a member has a version, for other members of its place to hold instead of a copy:
- * the region's identity, and the epoch that the version has there.  epoch 0: none. */
+ * the region's identity, and its generation with the version.  generation 0: none. */
 typedef struct {
     key16_t identity;
-    uint64_t epoch;
+    uint64_t generation;
 } msg_region_t;
 
 /* First on every connection, again after every reconnect. */

@@ -33,7 +33,8 @@
 #define REGION(s)                                                                                            \
     {.key = "region", .kind = FIELD_KEY16, .offset = offsetof(s, region.identity), .max = 16},               \
     {                                                                                                        \
-        .key = "region_epoch", .kind = FIELD_U64, .offset = offsetof(s, region.epoch), .max = LIMIT_EXACT    \
+        .key = "region_generation", .kind = FIELD_U64, .offset = offsetof(s, region.generation),             \
+        .max = LIMIT_EXACT                                                                                   \
     }
 #define BOOL(s, m) ROW(s, m, bool, BOOL, 1, OPTIONAL)
 #define TEXT(s, m, max, need) ROW(s, m, const char *, TEXT, max, need)

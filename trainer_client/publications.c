@@ -166,7 +166,7 @@ void publications_give_up(publications_t *p)
 
 void publications_give_back(publications_t *p, int slot) { let_go(p, &p->slots[slot]); }
 
-/* The version's number is not known yet; those that hold it are told its identity, epoch and manifest. */
+/* The version's number is not known yet: those that hold it get its identity, generation and manifest. */
 void publications_seal(publications_t *p, int slot, const digest_t *manifest, uint64_t content_bytes)
 {
     regions_content_t content = {.manifest = *manifest, .bytes = content_bytes, .is_to_be_verified = true};
@@ -270,7 +270,7 @@ uint32_t publications_offered(const publications_t *p, msg_offered_t ret_offered
         const publication_slot_t *s = &p->slots[i];
         if (s->state != PUBLICATION_SERVED) continue;
         content_id_t content = regions_offered(s->region);
-        if (!content.epoch) continue;
+        if (!content.generation) continue;
         ret_offered[count++] = (msg_offered_t){.version = s->version, .region = sharing_region(&content)};
     }
     return count;

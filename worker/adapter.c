@@ -86,11 +86,11 @@ static uint64_t loading_from(const adapter_t *a, const announced_t *w)
     return a->answered_us > w->sealed_us ? a->answered_us : w->sealed_us;
 }
 
-/* Where others of this host may hold a version that is SEALED here; epoch 0: nowhere. */
+/* Where others of this host may hold a version that is SEALED here; generation 0: nowhere. */
 static msg_region_t region_of(const adapter_t *a, int slot, bool *ret_is_held)
 {
     const slot_t *s = a->core->bulk.sharing ? slot_of(a, slot) : NULL;
-    content_id_t id = s && s->region ? regions_offered(s->region) : (content_id_t){.epoch = 0};
+    content_id_t id = s && s->region ? regions_offered(s->region) : (content_id_t){.generation = 0};
     *ret_is_held = s && s->region && s->region->held;
     return sharing_region(&id);
 }
@@ -335,7 +335,7 @@ static int feed_versions(adapter_t *a, const versions_event_t *event, uint64_t n
      * only then. */
     const versions_entry_t *loading = has_fetched && a->versions.up ? versions_loading(&a->versions) : NULL;
     bool is_held;
-    if (loading && region_of(a, loading->slot, &is_held).epoch) a->core->heartbeat(a->core->self);
+    if (loading && region_of(a, loading->slot, &is_held).generation) a->core->heartbeat(a->core->self);
     return rc;
 }
 
@@ -420,7 +420,7 @@ static bool hear_sources(adapter_t *a, const announced_t *w, bool has_lost_all, 
     bool may_connect = !a->core->bulk.check || !a->core->bulk.check(NULL);
     for (uint32_t i = 0; i < w->source_count && may_connect; i++) {
         peer_ref_t peer = source_ref(&w->sources[i]);
-        bool is_to_hold = a->core->bulk.sharing && w->sources[i].region.epoch;
+        bool is_to_hold = a->core->bulk.sharing && w->sources[i].region.generation;
         if (!is_to_hold) io->tr->greet(io->t, &peer);
     }
     if (a->intake.what != w) return false;

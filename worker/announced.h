@@ -24,7 +24,8 @@ typedef struct {
     char name[HEDDLE_NAME_MAX + 1];
     uint8_t address[LIMIT_ADDRESS_BYTES];
     uint32_t address_bytes;
-    key16_t life; /* these two where it is a process of this host; epoch 0: it is not, or has no region */
+    key16_t
+        life; /* these two where it is a process of this host; generation 0: it is not, or has no region */
     msg_region_t region;
     bool is_apart;   /* of this host, but out of reach for holding */
     bool is_partial; /* it still fetched the version itself when the broker listed it */

@@ -35,7 +35,7 @@ static bool was_asked(const holding_t *h, const announced_source_t *s)
 static const announced_source_t *next_source(const holding_t *h, const announced_t *w)
 {
     for (const announced_source_t *s = w->sources; s < w->sources + w->source_count; s++)
-        if (s->region.epoch && !was_asked(h, s)) return s;
+        if (s->region.generation && !was_asked(h, s)) return s;
     return NULL;
 }
 

@@ -70,7 +70,7 @@ static int compare(intake_t *in)
 static bool is_on_host(const announced_t *w)
 {
     for (uint32_t i = 0; i < w->source_count; i++)
-        if (w->sources[i].region.epoch || w->sources[i].is_apart) return true;
+        if (w->sources[i].region.generation || w->sources[i].is_apart) return true;
     return false;
 }
 

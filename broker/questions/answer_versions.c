@@ -135,7 +135,7 @@ static const char *verifier_of(const track_t *t, const copy_row_t *c)
     const char *gone = NULL;
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *other = t->copies[i];
-        bool is_same = c->region.epoch == other->region.epoch &&
+        bool is_same = c->region.generation == other->region.generation &&
                        !memcmp(&c->region.identity, &other->region.identity, sizeof c->region.identity);
         if (!is_same || other->verified != VERIFIED_HERE) continue;
         if (other->state != COPY_GONE) return other->worker;

@@ -29,7 +29,7 @@ static uint64_t rate_of(const copy_row_t *c)
     return c->fetch_us && !c->holds_region ? c->bytes_done * 1000000 / c->fetch_us : 0;
 }
 
-/* The copy is no more what it was counted as: tally, plan, last holder and generation follow.  Every change
+/* The copy is no more what it was counted as: tally, plan, last holder and changes follow.  Every change
  * of what is counted ends here, so none of them can be forgotten. */
 static void follow(track_t *t, copy_row_t *c)
 {
@@ -40,12 +40,12 @@ static void follow(track_t *t, copy_row_t *c)
     c->counted = now;
     if (is_source != (held && !was.is_bad)) plan_have(&t->plan, c->token, is_source, rate_of(c));
     else if (!state_in_flight(now.state)) plan_done(&t->plan, c->token);
-    plan_hold(&t->plan, c->token, now.state == COPY_ARRIVED && c->region.epoch);
+    plan_hold(&t->plan, c->token, now.state == COPY_ARRIVED && c->region.generation);
     if (held && !holds && !tally_holders(&t->tally, false))
         error_text(t->last_holder, sizeof t->last_holder, c->worker);
     bool is_shown =
         was.state != now.state || was.is_eligible != now.is_eligible || was.has_reached != now.has_reached;
-    t->generation += is_shown;
+    t->changes += is_shown;
     track_touch(t);
 }
 
@@ -210,8 +210,8 @@ bool copy_heard_progress(track_t *t, copy_row_t *c, const msg_progress_t *p, ins
     else if (c->bytes_done != p->bytes_done) track_touch(t);
     c->bytes_done = p->bytes_done;
     c->is_connected |= p->source || p->bytes_done;
-    c->region = has_all ? p->region : (msg_region_t){.epoch = 0};
-    plan_hold(&t->plan, c->token, c->state == COPY_ARRIVED && c->region.epoch);
+    c->region = has_all ? p->region : (msg_region_t){.generation = 0};
+    plan_hold(&t->plan, c->token, c->state == COPY_ARRIVED && c->region.generation);
     if (t->plan.woken_count) track_touch(t);
     if (has_begun) move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, now);
 

@@ -22,7 +22,7 @@
  * the rollout waits for it.
  *
  * Other files only read a copy.  What happens to it is a function below, named after it: these keep the tally
- * of its track (tally.h), the plan of its sources (plan.h) and the generation, which a publisher's ROLLOUT
+ * of its track (tally.h), the plan of its sources (plan.h) and the changes, which a publisher's ROLLOUT
  * follows.
  *
  * A track (track.h) owns its copies.  One thread, nothing blocks. */

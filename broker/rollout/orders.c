@@ -13,14 +13,14 @@
 
 /* ---- messages to workers ---- */
 
-/* The region in which this member has the version, if the receiver, at `place`, can hold it.  epoch 0: it
- * cannot. */
+/* The region in which this member has the version, if the receiver, at `place`, can hold it.  generation 0:
+ * it cannot. */
 static msg_region_t region_for(const track_t *t, const member_t *source, uint64_t place)
 {
     bool is_near = place && source->place == place;
     const copy_row_t *c = is_near && source->role == ROLE_WORKER ? copy_of(t, source) : NULL;
     if (copy_holds(c) || (c && c->state == COPY_ARRIVED)) return c->region;
-    return is_near && source->token == t->publisher ? t->region : (msg_region_t){.epoch = 0};
+    return is_near && source->token == t->publisher ? t->region : (msg_region_t){.generation = 0};
 }
 
 /* Of one host, and yet neither can hold what the other one has: another network namespace, directory or user
@@ -48,7 +48,7 @@ static uint32_t to_sources(const membership_t *members, const track_t *t, uint64
                             .region = region_for(t, m, place),
                             .apart = is_apart(place, m->place),
                             .partial = row && !row->is_whole};
-        if (s->region.epoch) s->life = m->life;
+        if (s->region.generation) s->life = m->life;
     }
     return used;
 }
@@ -402,7 +402,7 @@ static bool flush_track(step_t *s, track_t *t)
 
     /* ROLLOUT, if something changed since the last one.  It is sent without delay when what is urgent
      * changes. Mere counts are collected for ROLLOUT_PUSH_US. */
-    if (t->pushed_generation == t->generation) return true;
+    if (t->pushed_changes == t->changes) return true;
     summary_t sum = summary_of(s->ro, t->of->row, t->row, NULL, 0);
     urgent_t urgent = {.state = sum.state,
                        .code = sum.code,
@@ -410,14 +410,14 @@ static bool flush_track(step_t *s, track_t *t)
                        .is_all_staged = sum.eligible && sum.staged >= sum.eligible,
                        .is_all_active = sum.eligible ? sum.active >= sum.eligible : sum.active > 0};
     bool is_fresh = /* PUBLISHED said as much */
-        !t->pushed_generation && !sum.staged && !strcmp(sum.state, "staging");
+        !t->pushed_changes && !sum.staged && !strcmp(sum.state, "staging");
     bool is_urgent = !urgent_equal(&urgent, &t->pushed) && !is_fresh;
     if (!is_urgent && s->v.now.us < t->push_us + ROLLOUT_PUSH_US) {
         track_sooner(t, t->push_us + ROLLOUT_PUSH_US);
         return false;
     }
     send_rollout(s, t->of->row, t->row, publisher);
-    t->pushed_generation = t->generation;
+    t->pushed_changes = t->changes;
     t->pushed = urgent;
     t->push_us = s->v.now.us;
     return true;
@@ -435,8 +435,8 @@ void orders_flush(step_t *s)
         /* ROLLOUT of a version that waits says how far the version before it is. */
         const track_t *first = was_dirty ? track_staging(a) : NULL;
         track_t *waiting = first ? track_waiting(a) : NULL;
-        if (waiting && waiting->awaited_generation != first->generation) {
-            waiting->awaited_generation = first->generation;
+        if (waiting && waiting->awaited_changes != first->changes) {
+            waiting->awaited_changes = first->changes;
             track_changed(waiting);
         }
         for (size_t k = 0; was_dirty && k < a->track_count; k++) {

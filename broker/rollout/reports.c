@@ -159,7 +159,7 @@ void report_republished(step_t *s, const member_t *publisher, uint64_t version)
                               : registry_is_wanted(t->of->row, t->row) ? PUBLISHER_SERVES
                                                                        : PUBLISHER_WITHOUT;
     track_set_publisher(t, publisher->token, state);
-    t->pushed_generation = 0;
+    t->pushed_changes = 0;
     t->pushed = (urgent_t){0};
 }
 

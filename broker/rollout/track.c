@@ -155,7 +155,7 @@ void track_touch(track_t *t) { t->of->ro->is_dirty = t->of->is_dirty = t->is_dir
 
 void track_changed(track_t *t)
 {
-    t->generation++;
+    t->changes++;
     track_touch(t);
 }
 
@@ -175,7 +175,7 @@ void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state)
 void track_offer(track_t *t, const member_t *publisher, const msg_region_t *region)
 {
     t->publisher_place = publisher->place;
-    t->region = region ? *region : (msg_region_t){.epoch = 0};
+    t->region = region ? *region : (msg_region_t){.generation = 0};
     plan_publisher(&t->plan, t->plan.publisher, t->publisher_place);
     plan_uplink(&t->plan, publisher->max_rate_bytes);
     track_touch(t);

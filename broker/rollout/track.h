@@ -85,7 +85,7 @@ struct track {
     publisher_state_t publisher_state;
     uint64_t publisher;        /* token; 0 in NONE LOST LEFT */
     uint64_t publisher_place;  /* as in OPEN; 0: none */
-    msg_region_t region;       /* in which it has the version; epoch 0: not known */
+    msg_region_t region;       /* in which it has the version; generation 0: not known */
     uint64_t former_publisher; /* its token, when it is gone */
     uint64_t publisher_end_ms; /* since when it is gone; 0: not known, as after a restart */
     bool is_restored;          /* while settling: loaded at the start; ROLLOUT comes later */
@@ -112,11 +112,11 @@ struct track {
     uint64_t bytes_moved; /* reported in STAGED, in total */
     /* the most that a worker on its way to the version has had, and when that grew last */
     uint64_t furthest_bytes, grown_us;
-    uint64_t generation; /* grows with each change that ROLLOUT would show; never 0 */
-    /* of the last ROLLOUT; generation 0: none yet */
-    uint64_t pushed_generation, push_us;
+    uint64_t changes; /* grows with each change that ROLLOUT would show; never 0 */
+    /* of the last ROLLOUT; changes 0: none yet */
+    uint64_t pushed_changes, push_us;
     urgent_t pushed;
-    uint64_t awaited_generation; /* WAITING: of the version before it, as ROLLOUT said it last */
+    uint64_t awaited_changes; /* WAITING: of the version before it, as ROLLOUT said it last */
 };
 
 struct adapter_rollout {

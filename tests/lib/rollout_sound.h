@@ -104,7 +104,7 @@ static inline bool track_is_sound(const track_t *t)
         sources += copy_holds(c);
         if (copy_is_told(c) && !(c->told_us && copy_in_flight(c) && c->state >= COPY_ANNOUNCED)) return false;
         if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;
-        if (row && row->is_held != (c->state == COPY_ARRIVED && c->region.epoch)) return false;
+        if (row && row->is_held != (c->state == COPY_ARRIVED && c->region.generation)) return false;
         if (row && (row->is_whole != copy_holds(c) || (row->fetch && !copy_in_flight(c)))) return false;
     }
     again.units += complete_groups(t);

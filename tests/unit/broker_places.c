@@ -8,10 +8,10 @@
 
 TestSuite(places, .init = rig_start, .fini = rig_stop);
 
-static void place(uint64_t peer, uint64_t number, uint64_t epoch)
+static void place(uint64_t peer, uint64_t number, uint64_t generation)
 {
     R.places[peer] = number;
-    R.epochs[peer] = epoch;
+    R.generations[peer] = generation;
 }
 
 /* The trainer is on one host, the workers are on another one. */
@@ -22,11 +22,12 @@ static void far_publisher(int count, heddle_activation_t activation)
     publish_to(count, (rig_publish_t){.activation = activation});
 }
 
-static bool is_source(const msg_source_t *s, uint64_t peer, uint64_t epoch)
+static bool is_source(const msg_source_t *s, uint64_t peer, uint64_t generation)
 {
-    key16_t life = epoch ? rig_life(peer) : rig_life(0), region = epoch ? rig_life(peer + 7000) : rig_life(0);
-    return s->token == R.tokens[peer] && s->region.epoch == epoch && !memcmp(&s->life, &life, sizeof life) &&
-           !memcmp(&s->region.identity, &region, sizeof region);
+    key16_t life = generation ? rig_life(peer) : rig_life(0),
+            region = generation ? rig_life(peer + 7000) : rig_life(0);
+    return s->token == R.tokens[peer] && s->region.generation == generation &&
+           !memcmp(&s->life, &life, sizeof life) && !memcmp(&s->region.identity, &region, sizeof region);
 }
 
 static const msg_announce_t *announced(uint64_t peer) { return &rig_last(peer, MSG_ANNOUNCE)->announce; }
@@ -147,7 +148,7 @@ Test(places, the_region_of_a_session_ends_with_it)
     place(W1, HERE, 1), place(W2, HERE, 1), place(W3, HERE, 1);
     publish_to(1, (rig_publish_t){.activation = HEDDLE_ACTIVATION_MANUAL});
     rig_staged(W1, 1, 1);
-    R.epochs[T] = 0; /* the process restates that it serves the version, and no region */
+    R.generations[T] = 0; /* the process restates that it serves the version, and no region */
     rig_open(T, "policy", "trainer", 1, true);
     rig_worker(W2, "w2");
     cr_assert(is_source(source_of(W2, R.tokens[T]), T, 0));
@@ -430,9 +431,9 @@ Test(places, one_whose_source_is_slow_is_waited_for)
 }
 
 /* One heartbeat: w1 has all bytes, in that region, and loads them. */
-static void loads(uint64_t epoch)
+static void loads(uint64_t generation)
 {
-    R.epochs[W1] = epoch;
+    R.generations[W1] = generation;
     msg_progress_t p = {.adapter = "policy",
                         .fetching = 1,
                         .bytes_done = 5000,

@@ -38,13 +38,13 @@ static struct rig {
     uint64_t tokens[PEERS]; /* as WELCOME said */
     /* quiet: sends no heartbeats while time passes */
     bool is_gone[PEERS], is_slow[PEERS], is_quiet[PEERS], no_relay[PEERS];
-    uint64_t places[PEERS];     /* of its host, as in JOIN and OPEN; 0: none */
-    uint64_t max_rates[PEERS];  /* of workers; 0: none */
-    uint64_t epochs[PEERS];     /* of the region that it has versions in; 0: in none */
-    int commit_error;           /* the disk refuses with this */
-    bool is_late;               /* the store confirms when rig_confirm says so */
-    bool confirms;              /* and that is after each event, well or with commit_error */
-    const record_t *committing; /* of the broker; NULL: nothing is under way */
+    uint64_t places[PEERS];      /* of its host, as in JOIN and OPEN; 0: none */
+    uint64_t max_rates[PEERS];   /* of workers; 0: none */
+    uint64_t generations[PEERS]; /* of the region that it has versions in; 0: in none */
+    int commit_error;            /* the disk refuses with this */
+    bool is_late;                /* the store confirms when rig_confirm says so */
+    bool confirms;               /* and that is after each event, well or with commit_error */
+    const record_t *committing;  /* of the broker; NULL: nothing is under way */
     int committing_count;
     int commits, fatals, forgotten;
     uint64_t keep, req;
@@ -299,8 +299,8 @@ static void rig_hello(uint64_t peer, role_t role) { rig_hello_as(peer, role, pee
 /* A region of that connection's process. */
 static msg_region_t rig_region(uint64_t peer)
 {
-    return R.epochs[peer] ? (msg_region_t){rig_life(peer + 7000), R.epochs[peer]}
-                          : (msg_region_t){.epoch = 0};
+    return R.generations[peer] ? (msg_region_t){rig_life(peer + 7000), R.generations[peer]}
+                               : (msg_region_t){.generation = 0};
 }
 
 /* JOIN of adapter "policy" without anything held. */
@@ -341,7 +341,7 @@ UNUSED static void rig_open(uint64_t peer, const char *adapter, const char *writ
     m.open = (msg_open_t){.req = ++R.req,
                           .place = R.places[peer],
                           .offered = &offered,
-                          .offered_count = serving && R.epochs[peer],
+                          .offered_count = serving && R.generations[peer],
                           .max_rate_bytes = R.max_rates[peer],
                           .adapter = adapter,
                           .writer = writer,
@@ -405,7 +405,7 @@ UNUSED static void rig_staged(uint64_t peer, uint64_t version, uint64_t digest)
                               .sources = &from,
                               .source_count = 1,
                               .region = rig_region(peer),
-                              .verified = R.epochs[peer] ? VERIFIED_HERE : VERIFIED_UNKNOWN};
+                              .verified = R.generations[peer] ? VERIFIED_HERE : VERIFIED_UNKNOWN};
     rig_frame(peer, &m);
 }
 

@@ -60,10 +60,10 @@ static void make_places(void)
 {
     for (uint64_t peer = 10; peer < 30; peer++) {
         R.places[peer] = peer % 10 < 4 ? 1 + peer % 10 / 2 : 0;
-        R.epochs[peer] = R.places[peer];
+        R.generations[peer] = R.places[peer];
     }
     R.places[T] = M.seed % 4;
-    R.epochs[T] = R.places[T];
+    R.generations[T] = R.places[T];
 }
 
 /* Each worker has a key of its own, which may be revoked; all others have one that may do everything. */

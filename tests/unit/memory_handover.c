@@ -131,8 +131,8 @@ Test(memory_handover, what_is_not_there_any_more_is_not_handed_over)
     int before = rig_descriptors();
     old.identity[3] ^= 1;
     cr_assert_eq(ask(&old, &h, &e), HEDDLE_ERR_NOT_FOUND);
-    cr_assert(strstr(e.message, "epoch 1 was not handed over: its source does not have it any more"), "%s",
-              e.message);
+    cr_assert(strstr(e.message, "generation 1 was not handed over: its source does not have it any more"),
+              "%s", e.message);
     memory_region_drop(region);
     cr_assert_eq(ask(&id, &h, &e), HEDDLE_ERR_NOT_FOUND, "not offered");
     old = id;
@@ -194,7 +194,7 @@ Test(memory_handover, a_region_is_mapped_before_anything_is_in_it)
     hold_t *h = NULL;
     heddle_error_t e;
     content_id_t early = memory_region_content(fresh);
-    cr_assert_eq(early.epoch, 0);
+    cr_assert_eq(early.generation, 0);
     cr_assert_eq(ask(&early, &h, &e), HEDDLE_OK, "%s", e.message);
     cr_assert_not(file_is_held(fresh->file.fd), "it came without a lock");
     cr_assert_eq(hold_map(h, &e), HEDDLE_OK);
@@ -216,7 +216,7 @@ Test(memory_handover, another_region_is_not_handed_over_in_its_place)
 {
     hold_t *h = NULL;
     content_id_t other = id;
-    other.epoch = 0;
+    other.generation = 0;
     other.identity[0] ^= 1;
     handover_destroy(&source);
     cr_assert_eq(handover_listen(NULL, name, find_anything, region, &source, NULL), HEDDLE_OK);
@@ -303,10 +303,11 @@ Test(memory_handover, notes_go_both_ways)
     turn();
     uint32_t watcher = heard.watcher;
     cr_assert(heard.count == 1 && heard.note == NOTE_HELD && !memcmp(&heard.id, &id, sizeof id));
-    other.epoch = 9;
+    other.generation = 9;
     cr_assert_eq(handover_watch_tell(second, NOTE_GOOD, &other, NULL), HEDDLE_OK);
     turn();
-    cr_assert(heard.count == 2 && heard.note == NOTE_GOOD && heard.id.epoch == 9 && heard.watcher != watcher);
+    cr_assert(heard.count == 2 && heard.note == NOTE_GOOD && heard.id.generation == 9 &&
+              heard.watcher != watcher);
     event_of(first), event_of(second); /* the lists */
     handover_tell(source, watcher, NOTE_VERIFY, &id);
     event = event_of(first);
@@ -385,7 +386,7 @@ typedef struct {
 } message_t;
 typedef struct {
     uint32_t magic, code;
-    uint64_t epoch;
+    uint64_t generation;
 } answer_t;
 static message_t good_request(void) { return (message_t){.magic = 0x31716568u, .id = id}; }
 
@@ -637,7 +638,7 @@ static int answered(const void *answer, size_t bytes, const int *fds, size_t cou
 
 Test(memory_handover, what_a_hostile_source_sends_is_refused_and_closed)
 {
-    answer_t good = {.magic = 0x31616568u, .epoch = 1}, other = good, large[2] = {good, good};
+    answer_t good = {.magic = 0x31616568u, .generation = 1}, other = good, large[2] = {good, good};
     int fds[64], before;
     heddle_error_t e;
     other.magic++;
@@ -662,7 +663,7 @@ Test(memory_handover, what_a_hostile_source_sends_is_refused_and_closed)
 
 Test(memory_handover, a_source_that_sends_what_it_holds_itself_is_refused)
 {
-    answer_t good = {.magic = 0x31616568u, .epoch = 1};
+    answer_t good = {.magic = 0x31616568u, .generation = 1};
     heddle_error_t e;
     int fd;
     cr_assert_eq(memory_region_hand_over(region, &fd, NULL), HEDDLE_OK);

@@ -128,7 +128,7 @@ static void is_not_found(hold_t *h, const content_id_t *asked, const char *text)
 {
     heddle_error_t e;
     cr_assert_eq(hold_take(h, asked, &e), HEDDLE_ERR_NOT_FOUND);
-    cr_assert(strstr(e.message, text) && strstr(e.message, "epoch "), "%s", e.message);
+    cr_assert(strstr(e.message, text) && strstr(e.message, "generation "), "%s", e.message);
     cr_assert_eq(h->state, HOLD_NONE);
     cr_assert(owner_may_write(), "nothing stays locked");
 }
@@ -140,7 +140,7 @@ Test(memory_hold, what_was_not_announced_is_not_held)
     asked.identity[0] ^= 1;
     is_not_found(h, &asked, "the memory is another region");
     asked = id;
-    asked.epoch++;
+    asked.generation++;
     is_not_found(h, &asked, "the memory has been written again");
     asked = id;
     asked.manifest.b[31] ^= 1;
@@ -166,7 +166,7 @@ Test(memory_hold, what_is_being_written_or_was_given_up_is_not_held)
     cr_assert(strstr(e.message, "its owner is writing the memory"), "%s", e.message);
     memory_region_abort(region);
     is_not_found(h, &id, "the memory has been written again");
-    id.epoch++;
+    id.generation++;
     is_not_found(h, &id, "it was not written to its end");
     hold_destroy(&h);
 }

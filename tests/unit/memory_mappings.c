@@ -169,7 +169,7 @@ Test(memory_mappings, a_mapping_stays_between_the_contents_of_its_region)
         if (version == 1) base = h->base;
         if (version % 2) cr_assert_eq(h->base, base);
         content_id_t old = id;
-        old.epoch--;
+        old.generation--;
         mappings_give(m, &h);
         cr_assert_eq(mappings_take(m, name, &old, now_us, &h, NULL), HEDDLE_ERR_NOT_FOUND,
                      "not what is there");
@@ -178,7 +178,7 @@ Test(memory_mappings, a_mapping_stays_between_the_contents_of_its_region)
 
 Test(memory_mappings, notes_come_and_go)
 {
-    content_id_t id = {.epoch = 1};
+    content_id_t id = {.generation = 1};
     settle();
     handover_tell(source, 0, NOTE_VERIFIED, &id);
     settle();
@@ -373,7 +373,7 @@ Test(memory_mappings, two_sources_are_apart)
     cr_assert_eq(mappings_watch(m, second_name, now_us, &e), HEDDLE_OK, "%s", e.message);
     offer(1);
     settle_with(second);
-    content_id_t id = {.epoch = 0};
+    content_id_t id = {.generation = 0};
     hold_t *h = NULL;
     for (uint64_t i = 1; i <= MAPPINGS_UNUSED + 1; i++) {
         if (h) mappings_give(m, &h);
@@ -487,7 +487,7 @@ Test(memory_mappings, what_was_written_again_is_not_asked_for)
     content_id_t old = publish(0, 1), id = publish(0, 2);
     cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_ERR_AGAIN);
     cr_assert_eq(mappings_take(m, name, &old, now_us, &h, &e), HEDDLE_ERR_NOT_FOUND);
-    cr_assert(strstr(e.message, "epoch 2 of its region was asked for"), "%s", e.message);
+    cr_assert(strstr(e.message, "generation 2 of its region was asked for"), "%s", e.message);
     settle();
     cr_assert_eq(mappings_take(m, name, &id, now_us, &h, &e), HEDDLE_OK, "%s", e.message);
     mappings_give(m, &h);
@@ -537,7 +537,7 @@ Test(memory_mappings, what_is_taken_and_is_another_content_by_now_goes_as_well)
     hold_t *h = NULL;
     regions[0] = rig_region(RIG_BYTES);
     content_id_t id = publish(0, 8), other = id;
-    other.epoch++;
+    other.generation++;
     cr_assert_eq(mappings_take(m, name, &id, now_us, &h, NULL), HEDDLE_ERR_AGAIN);
     settle();
     cr_assert_eq(mappings_take(m, name, &other, now_us, &h, NULL), HEDDLE_ERR_NOT_FOUND);
@@ -610,7 +610,7 @@ Test(memory_mappings, what_is_held_outlives_the_table)
 static int child_has_nothing(void *hold)
 {
     hold_t *h = hold, *other = NULL;
-    content_id_t id = {.epoch = 1};
+    content_id_t id = {.generation = 1};
     heddle_error_t e;
     if (mappings_turn(m, now_us) != CLOCK_NEVER || mappings_fd(m) != -1) return 1;
     if (mappings_take(m, name, &id, now_us, &other, &e) != HEDDLE_ERR_USAGE) return 2;

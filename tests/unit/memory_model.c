@@ -24,12 +24,13 @@ enum { NO_SOURCE = 9 };
 typedef struct {
     uint8_t owner, acts[REGION_ACTS];
     bool is_dead, has_lock;
-    uint8_t header_state, header_epoch;
-    uint8_t begun;                           /* granted, at most BEGUN: the worlds are finite */
-    uint8_t written;                         /* contents begun; what is written is named by this number */
-    uint8_t halves;                          /* of the one that is being written */
-    uint8_t bytes[2];                        /* the two halves of the memory */
-    uint8_t announced, epochs[CONTENTS + 1]; /* contents whose seal has returned, and their epochs */
+    uint8_t header_state, header_generation;
+    uint8_t begun;    /* granted, at most BEGUN: the worlds are finite */
+    uint8_t written;  /* contents begun; what is written is named by this number */
+    uint8_t halves;   /* of the one that is being written */
+    uint8_t bytes[2]; /* the two halves of the memory */
+    uint8_t announced,
+        generations[CONTENTS + 1]; /* contents whose seal has returned, and their generations */
     holder_t holders[HOLDERS];
 } world_t;
 
@@ -39,22 +40,23 @@ static header_t header_of(const world_t *w)
 {
     header_t h = {.layout = HEADER_LAYOUT,
                   .state = w->header_state,
-                  .epoch = w->header_epoch,
+                  .generation = w->header_generation,
                   .bytes = CAPACITY};
-    h.manifest.b[0] = 7; /* the same bytes may be published again: the epoch alone tells contents apart */
+    h.manifest.b[0] =
+        7; /* the same bytes may be published again: the generation alone tells contents apart */
     return h;
 }
 
 static void put_header(world_t *w, const header_t *h)
 {
     w->header_state = (uint8_t)h->state;
-    w->header_epoch = (uint8_t)h->epoch;
+    w->header_generation = (uint8_t)h->generation;
 }
 
 static bool header_fits(const world_t *w, uint8_t announced)
 {
     header_t h = header_of(w);
-    content_id_t id = {.epoch = w->epochs[announced], .manifest = h.manifest};
+    content_id_t id = {.generation = w->generations[announced], .manifest = h.manifest};
     return header_check(&h, &id, CAPACITY) == HEADER_MATCHES;
 }
 
@@ -97,7 +99,7 @@ static bool owner_act(world_t *w)
     put_header(w, &h);
     if (w->owner == REGION_SEALED && w->acts[0] == REGION_DO_NOTHING) {
         w->announced = w->written;
-        w->epochs[w->announced] = w->header_epoch;
+        w->generations[w->announced] = w->header_generation;
     }
     return true;
 }
@@ -244,7 +246,7 @@ static bool holder_move(world_t *w, int number, holder_move_t move)
     case H_HEAR_3: {
         uint8_t content = (uint8_t)(move - H_HEAR_1 + 1);
         if (content > w->announced || h->announced == content || h->state != HOLD_NONE ||
-            h->source != NO_SOURCE || !w->epochs[content])
+            h->source != NO_SOURCE || !w->generations[content])
             return false;
         h->announced = content;
         return true;
@@ -424,12 +426,12 @@ static header_t sealed_header(void)
 Test(header, says_what_is_there)
 {
     header_t h = sealed_header();
-    content_id_t id = {.identity = {1}, .epoch = 1, .manifest = {{7}}};
+    content_id_t id = {.identity = {1}, .generation = 1, .manifest = {{7}}};
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_MATCHES);
     cr_assert_eq(header_check(&h, &id, 4095), HEADER_TOO_LARGE);
-    id.epoch = 2;
-    cr_assert_eq(header_check(&h, &id, 4096), HEADER_OTHER_EPOCH);
-    id.epoch = 1;
+    id.generation = 2;
+    cr_assert_eq(header_check(&h, &id, 4096), HEADER_OTHER_GENERATION);
+    id.generation = 1;
     id.identity[15] = 1;
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_OTHER_REGION);
     id.identity[15] = 0;
@@ -440,15 +442,15 @@ Test(header, says_what_is_there)
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_UNKNOWN);
 }
 
-/* `writing` and the next epoch, each of which is enough: the same epoch is never sealed twice. */
+/* `writing` and the next generation, each of which is enough: the same generation is never sealed twice. */
 Test(header, what_is_written_is_not_what_was_there)
 {
     header_t h = sealed_header();
-    content_id_t id = {.identity = {1}, .epoch = 1, .manifest = {{7}}};
+    content_id_t id = {.identity = {1}, .generation = 1, .manifest = {{7}}};
     header_begin(&h);
-    cr_assert(h.state == HEADER_WRITING && h.epoch == 2);
-    cr_assert_eq(header_check(&h, &id, 4096), HEADER_OTHER_EPOCH);
-    id.epoch = 2;
+    cr_assert(h.state == HEADER_WRITING && h.generation == 2);
+    cr_assert_eq(header_check(&h, &id, 4096), HEADER_OTHER_GENERATION);
+    id.generation = 2;
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_UNSEALED);
     header_seal(&h, &id.manifest, 4096);
     cr_assert_eq(header_check(&h, &id, 4096), HEADER_MATCHES);

@@ -378,7 +378,7 @@ Test(memory_pool, lists_and_finds_what_it_has)
 {
     region_name_t names[LIMIT_OFFERED];
     uint32_t count = 9;
-    content_id_t id, none = {.epoch = 0};
+    content_id_t id, none = {.generation = 0};
     cr_assert(pool_list(p, names, &count) && count == 0);
     memory_region_t *r = take(RIG_BYTES);
     cr_assert(pool_list(p, names, &count) && count == 1);

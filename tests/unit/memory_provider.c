@@ -292,7 +292,7 @@ Test(memory_provider, a_holder_that_hands_on_passes_on_the_doubt)
     settle();
     say(1, 0, NOTE_HELD, &id);
     cr_assert(was_told(1, NOTE_VERIFIED, &id));
-    provider_doubt(providers[0], &(content_id_t){.epoch = 77});
+    provider_doubt(providers[0], &(content_id_t){.generation = 77});
     provider_doubt(providers[0], &id);
     settle();
     cr_assert(was_told(1, NOTE_VERIFY, &id));
@@ -351,15 +351,15 @@ Test(memory_provider, contents_are_more_than_the_regions_in_a_list)
 {
     provider_content_t content = {.bytes = 1, .is_verified = true, .verified_us = now_us};
     for (uint32_t i = 0; i < 2 * LIMIT_OFFERED; i++) {
-        content.id.epoch = i + 1;
+        content.id.generation = i + 1;
         cr_assert_eq(provider_add(providers[OWNER], &content, NULL), HEDDLE_OK, "%u", i);
         cr_assert_eq(provider_add(providers[OWNER], &content, NULL), HEDDLE_OK, "again");
     }
-    provider_remove(providers[OWNER], &(content_id_t){.epoch = 7});
+    provider_remove(providers[OWNER], &(content_id_t){.generation = 7});
     settle();
-    for (content.id.epoch = 1; content.id.epoch <= 2 * LIMIT_OFFERED; content.id.epoch++) {
+    for (content.id.generation = 1; content.id.generation <= 2 * LIMIT_OFFERED; content.id.generation++) {
         say(0, OWNER, NOTE_HELD, &content.id);
-        cr_assert(was_told(0, content.id.epoch == 7 ? NOTE_VERIFY : NOTE_VERIFIED, &content.id));
+        cr_assert(was_told(0, content.id.generation == 7 ? NOTE_VERIFY : NOTE_VERIFIED, &content.id));
     }
 }
 

@@ -19,7 +19,7 @@ Test(memory_region, has_whole_pages_and_a_header_behind_them)
         cr_assert_eq(r->bytes, sizes[i][1]);
         cr_assert_eq(rig_file_bytes(r->file.fd), r->bytes + LIMIT_PAGE_BYTES);
         cr_assert_eq((uintptr_t)r->base % LIMIT_PAGE_BYTES, 0);
-        cr_assert(header_in(r)->state == HEADER_EMPTY && header_in(r)->epoch == 0);
+        cr_assert(header_in(r)->state == HEADER_EMPTY && header_in(r)->generation == 0);
         cr_assert(fcntl(r->file.fd, F_GETFD) & FD_CLOEXEC);
         memory_region_destroy(&r);
         cr_assert_null(r);
@@ -116,19 +116,20 @@ Test(memory_region, says_writing_before_the_first_byte_and_sealed_after_the_last
 {
     memory_region_t *r = rig_region(RIG_BYTES);
     digest_t manifest = rig_manifest(1);
-    for (uint64_t epoch = 1; epoch <= 3; epoch++) {
+    for (uint64_t generation = 1; generation <= 3; generation++) {
         cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
-        cr_assert(header_in(r)->state == HEADER_WRITING && header_in(r)->epoch == epoch);
+        cr_assert(header_in(r)->state == HEADER_WRITING && header_in(r)->generation == generation);
         cr_assert_eq(memory_region_seal(r, &manifest, 5000, NULL), HEDDLE_OK);
-        cr_assert(header_in(r)->state == HEADER_SEALED && header_in(r)->epoch == epoch);
+        cr_assert(header_in(r)->state == HEADER_SEALED && header_in(r)->generation == generation);
         cr_assert_eq(header_in(r)->bytes, 5000);
         memory_region_drop(r);
     }
     cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
     memory_region_abort(r);
-    cr_assert(header_in(r)->state == HEADER_WRITING && header_in(r)->epoch == 4, "an abort leaves `writing`");
+    cr_assert(header_in(r)->state == HEADER_WRITING && header_in(r)->generation == 4,
+              "an abort leaves `writing`");
     cr_assert_eq(memory_region_begin(r, NULL), HEDDLE_OK);
-    cr_assert_eq(header_in(r)->epoch, 5);
+    cr_assert_eq(header_in(r)->generation, 5);
     memory_region_destroy(&r);
 }
 
@@ -142,7 +143,7 @@ Test(memory_region, what_a_state_does_not_allow_is_refused_and_names_the_region)
     cr_assert_eq(memory_region_hand_over(r, &fd, &e), HEDDLE_ERR_USAGE);
     cr_assert_eq(memory_region_begin(r, &e), HEDDLE_OK);
     cr_assert_eq(memory_region_begin(r, &e), HEDDLE_ERR_USAGE);
-    cr_assert(strstr(e.message, "epoch 1") && strstr(e.message, "being written"), "%s", e.message);
+    cr_assert(strstr(e.message, "generation 1") && strstr(e.message, "being written"), "%s", e.message);
     cr_assert_eq(memory_region_hand_over(r, &fd, &e), HEDDLE_ERR_USAGE, "before the seal");
     cr_assert_eq(memory_region_seal(r, &manifest, r->bytes + 1, &e), HEDDLE_ERR_USAGE);
     cr_assert_eq(memory_region_seal(r, &manifest, r->bytes, &e), HEDDLE_OK);
@@ -163,9 +164,9 @@ Test(memory_region, what_is_held_is_not_written)
     memory_region_drop(r);
     cr_assert_not(memory_region_is_free(r), "held");
     cr_assert_eq(memory_region_begin(r, &e), HEDDLE_ERR_NO_SLOT);
-    cr_assert(strstr(e.message, "epoch 1 cannot be written again: another process holds it"), "%s",
+    cr_assert(strstr(e.message, "generation 1 cannot be written again: another process holds it"), "%s",
               e.message);
-    cr_assert(header_in(r)->state == HEADER_SEALED && header_in(r)->epoch == 1, "nothing has changed");
+    cr_assert(header_in(r)->state == HEADER_SEALED && header_in(r)->generation == 1, "nothing has changed");
     hold_release(h);
     cr_assert(memory_region_is_free(r));
     cr_assert_eq(memory_region_begin(r, &e), HEDDLE_OK);

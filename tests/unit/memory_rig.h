@@ -209,7 +209,7 @@ static inline int rig_find(void *self, const content_id_t *id)
     int fd;
     if (memcmp(id->identity, memory_region_content(r).identity, sizeof id->identity) != 0)
         return HEDDLE_ERR_NOT_FOUND;
-    int rc = id->epoch ? memory_region_hand_over(r, &fd, NULL) : memory_region_offer(r, &fd, NULL);
+    int rc = id->generation ? memory_region_hand_over(r, &fd, NULL) : memory_region_offer(r, &fd, NULL);
     return !rc ? fd : rc == HEDDLE_ERR_INTERNAL ? rc : HEDDLE_ERR_NOT_FOUND;
 }
 

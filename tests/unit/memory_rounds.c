@@ -9,7 +9,7 @@
 
 enum { MEMBERS = 3, BYTES = 80000000, EVENTS = ROUND_TIME + 1, HELD_MOST = 3 };
 
-static const content_id_t ID = {.identity = {1}, .epoch = 7, .manifest = {{9}}};
+static const content_id_t ID = {.identity = {1}, .generation = 7, .manifest = {{9}}};
 
 static round_t begun(void)
 {
@@ -274,7 +274,7 @@ Test(claims, a_note_about_another_content_changes_nothing)
 {
     for (int i = 0; i < 3; i++) {
         content_id_t other = ID;
-        if (i == 0) other.epoch--;
+        if (i == 0) other.generation--;
         if (i == 1) other.identity[5] ^= 1;
         if (i == 2) other.manifest.b[31] ^= 1;
         claim_t c = claim(CLAIM_WAITING);

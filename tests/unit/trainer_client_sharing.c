@@ -91,7 +91,7 @@ Test(sharing, what_is_sent_to_the_broker_may_be_held)
     cr_assert_eq(sent(MSG_OPEN)->open.offered_count, 0);
     item_t *it = publish_one("id-1");
     content_id_t id = named();
-    cr_assert_neq(id.epoch, 0);
+    cr_assert_neq(id.generation, 0);
     hold_t *h = hold(&id);
     cr_assert_eq(h->header.bytes, it->sealed.content_bytes, "before the broker has recorded it");
     cr_assert_arr_eq(h->base, it->region->base, it->sealed.content_bytes);
@@ -277,7 +277,7 @@ Test(alone, without_it_nothing_is_offered, .init = open_alone, .fini = close_wor
     int fds[PUBLISHER_FDS];
     serve(1, 1);
     cr_assert_eq(publisher_node_fds(w.node, fds), 0);
-    cr_assert_eq(sent(MSG_PUBLISH)->publish.region.epoch, 0);
+    cr_assert_eq(sent(MSG_PUBLISH)->publish.region.generation, 0);
     cr_assert_eq(sent(MSG_OPEN)->open.place, 0);
 }
 

@@ -81,7 +81,7 @@ static worker_t *first_worker(const test_content_t *a)
     worker_t *w = sharing_worker(0);
     bring_version(w, origin_start(0, TR_MODE_EAGER), a, 1, 1);
     cr_assert(serves(w, a, 1));
-    cr_assert_neq(last_said(w, MSG_STAGED)->staged.region.epoch, 0);
+    cr_assert_neq(last_said(w, MSG_STAGED)->staged.region.generation, 0);
     cr_assert_not(last_said(w, MSG_STAGED)->staged.held);
     return w;
 }
@@ -145,7 +145,7 @@ Test(holding, what_is_loaded_is_offered_already)
     cr_assert_not_null(last_event(w, HEDDLE_EVENT_ARRIVED));
     cr_assert_eq(count_said(w, MSG_STAGED), 0);
     const msg_progress_t *p = &last_said(w, MSG_HEARTBEAT)->heartbeat.adapters[0];
-    cr_assert(p->fetching == 1 && p->bytes_done == a.payload_bytes && p->region.epoch);
+    cr_assert(p->fetching == 1 && p->bytes_done == a.payload_bytes && p->region.generation);
     free(a.bytes);
 }
 
@@ -178,7 +178,7 @@ Test(holding, what_is_not_there_any_more_is_fetched)
     test_content_t a = content(1);
     worker_t *first = first_worker(&a), *second = sharing_worker(1);
     msg_source_t rows[2] = {row_of(first), source_of(origins[0])};
-    rows[0].region.epoch++;
+    rows[0].region.generation++;
     announce_to(second, &a, 1, rows, 2);
     until_staged(second);
     commit_to(second, &a, 1, 1);
@@ -227,7 +227,7 @@ static void damage_ends_the_offer(void (*how)(worker_t *w, const test_content_t 
     msg_source_t rows[2] = {row_of(first), source_of(origins[0])};
     ((uint8_t *)slots_active(worker_node_slots(first->node), 0)->region->base)[offset] ^= 1;
     how(first, &a);
-    cr_assert_eq(offered_of(first).epoch, 0);
+    cr_assert_eq(offered_of(first).generation, 0);
     announce_to(second, &a, 1, rows, 2);
     until_staged(second);
     commit_to(second, &a, 1, 1);
@@ -364,7 +364,7 @@ Test(holding, what_lost_its_source_is_held_where_another_process_has_it)
     test_content_t a = content(1);
     worker_t *first = first_worker(&a), *second = sharing_worker(1);
     msg_source_t gone = slow_origin(&a, a.payload_bytes / 2), row = row_of(first);
-    gone.region = (msg_region_t){.epoch = 4};
+    gone.region = (msg_region_t){.generation = 4};
     gone.life = (key16_t){{1, 2, 3}};
     second->slots = 1;
     announce_to(second, &a, 1, &gone, 1);
@@ -426,8 +426,8 @@ Test(holding, what_was_refused_is_not_asked_for_again)
     msg_source_t rows[2] = {slow_origin(&a, 0), source_of(origins[0])}, row = row_of(first);
     rows[0].life = row.life;
     rows[0].region = row.region;
-    rows[0].region.epoch++; /* written again since */
-    uint8_t address[64];    /* the broker lists it longer than it is there */
+    rows[0].region.generation++; /* written again since */
+    uint8_t address[64];         /* the broker lists it longer than it is there */
     cr_assert_leq(rows[0].address.bytes, sizeof address);
     memcpy(address, rows[0].address.data, rows[0].address.bytes);
     rows[0].address.data = address;
