@@ -23,31 +23,31 @@ struct queued {
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-/* Events come back to the spare ones first, which are there for the time without memory. */
+/* Events come back to the reserve first, which are there for the time without memory. */
 static void give_back(event_queue_t *q, heddle_event_t *event)
 {
-    if (event && q->spare_count < EVENT_QUEUE_SPARE) q->spare[q->spare_count++] = event;
+    if (event && q->reserve_count < EVENT_QUEUE_RESERVE) q->reserve[q->reserve_count++] = event;
     else free(event);
 }
 
-static void drop_spare(event_queue_t *q)
+static void drop_reserve(event_queue_t *q)
 {
-    while (q->spare_count) free(q->spare[--q->spare_count]);
+    while (q->reserve_count) free(q->reserve[--q->reserve_count]);
 }
 
-/* The spare events are allocated now: later there may be no memory for them. */
+/* The events of the reserve are allocated now: later there may be no memory for them. */
 int event_queue_init(event_queue_t *q)
 {
     *q = (event_queue_t){.capacity = EVENT_QUEUE_CAPACITY, .fd = -1};
     queued_t *ring = calloc(EVENT_QUEUE_CAPACITY, sizeof *ring);
-    while (ring && q->spare_count < EVENT_QUEUE_SPARE) {
+    while (ring && q->reserve_count < EVENT_QUEUE_RESERVE) {
         heddle_event_t *event = malloc(sizeof *event);
         if (!event) break;
-        q->spare[q->spare_count++] = event;
+        q->reserve[q->reserve_count++] = event;
     }
-    if (q->spare_count == EVENT_QUEUE_SPARE) q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (q->reserve_count == EVENT_QUEUE_RESERVE) q->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (q->fd < 0) {
-        drop_spare(q);
+        drop_reserve(q);
         free(ring);
         return HEDDLE_ERR_NO_MEMORY;
     }
@@ -62,7 +62,7 @@ void event_queue_fini(event_queue_t *q)
 {
     if (!q->ring) return;
     for (uint32_t i = 0; i < q->count; i++) free(at(q, i)->event);
-    drop_spare(q);
+    drop_reserve(q);
     pthread_mutex_destroy(&q->lock);
     close(q->fd);
     free(q->ring);
@@ -164,11 +164,11 @@ static heddle_event_t *make_room(event_queue_t *q)
 
 /* --- in and out ------------------------------------------------------------------------------- */
 
-/* Memory for a needed event where malloc gave none: a spare one, else that of an event that may be
+/* Memory for a needed event where malloc gave none: one of the reserve, else that of an event that may be
  * dropped. */
 static heddle_event_t *find_memory(event_queue_t *q)
 {
-    if (q->spare_count) return q->spare[--q->spare_count];
+    if (q->reserve_count) return q->reserve[--q->reserve_count];
     uint32_t gone = find_worth(q, REPEATED);
     if (gone == q->count) gone = find_worth(q, OPTIONAL);
     if (gone == q->count) return NULL;

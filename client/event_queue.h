@@ -14,7 +14,7 @@
  * is quiet; where all are needed it grows.
  * EVENT_QUEUE_MAX is what a worker can have open: an ARRIVED or COMMIT and a
  * VERIFY for each slot, an ACTIVE for each adapter.  Without memory a needed event takes one of
- * EVENT_QUEUE_SPARE places that are kept for that, or the place of one that is repeated or optional.
+ * EVENT_QUEUE_RESERVE places that are kept for that, or the place of one that is repeated or optional.
  * Beyond either it is lost, and logged as an error.
  *
  * Threads: init and fini by the owner, which is the shell; the rest by any.  A mutex is held for a look at
@@ -32,7 +32,7 @@
 #define EVENT_QUEUE_CAPACITY 256u /* at first */
 #define EVENT_QUEUE_MAX (LIMIT_ADAPTERS_PER_WORKER * (2u * LIMIT_SLOTS + 1u) + EVENT_QUEUE_CAPACITY)
 
-#define EVENT_QUEUE_SPARE 32u
+#define EVENT_QUEUE_RESERVE 32u
 
 typedef struct queued queued_t;
 
@@ -40,8 +40,8 @@ typedef struct {
     pthread_mutex_t lock;
     queued_t *ring;
     uint32_t capacity, first, count;
-    heddle_event_t *spare[EVENT_QUEUE_SPARE];
-    uint32_t spare_count;
+    heddle_event_t *reserve[EVENT_QUEUE_RESERVE];
+    uint32_t reserve_count;
     uint64_t dropped_count; /* repeated and optional ones */
     uint64_t lost_count;    /* needed ones */
     repeat_t drops;         /* that are logged; key 1: of a needed one */

@@ -17,10 +17,10 @@
  * end of that cannot be observed at the end of the transfer: such a region stays mapped for the life of the
  * process, because a leak is better than a write into memory of another owner.
  *
- * One pool serves all adapters of a worker: versions of equal size share one spare region, whichever adapters
- * they are of, and the socket at which regions are offered (memory/provider.h) has one list. The worker's
- * slots bound how many versions there are, so that its pool has no limit of its own; LIMIT_OFFERED bounds
- * what is listed in advance alone.
+ * One pool serves all adapters of a worker: versions of equal size share one region made ahead, whichever
+ * adapters they are of, and the socket at which regions are offered (memory/provider.h) has one list. The
+ * worker's slots bound how many versions there are, so that its pool has no limit of its own; LIMIT_OFFERED
+ * bounds what is listed in advance alone.
  *
  * Threads: the loop's; the last region_unref after regions_close: any. The member's node owns it. */
 #ifndef CLIENT_REGIONS_H

@@ -15,7 +15,7 @@
 typedef struct making {
     struct making *next;
     memory_region_t *region;
-    const void *taker; /* that asks for it; NULL: it is given up, or a spare one */
+    const void *taker; /* that asks for it; NULL: it is given up, or one made ahead */
 } making_t;
 
 struct pool {
@@ -27,7 +27,7 @@ struct pool {
     uint64_t uses;       /* regions that were taken or adopted, ever */
     size_t expected;     /* bytes of the first version; 0: not known, or there was one */
     uint64_t surplus_us; /* since when there is more than one free region; CLOCK_NEVER: there is not */
-    uint64_t retry_us;   /* when a spare region is tried again */
+    uint64_t retry_us;   /* when a region ahead is tried again */
     bool is_list_changed;
 };
 
@@ -159,12 +159,12 @@ static void let_go(pool_t *p, int at)
     p->is_list_changed = true;
 }
 
-/* The smallest one that is free, but for the spare one, leaves, unless another one is leaving. */
-static bool let_go_of_one(pool_t *p, int spare)
+/* The smallest one that is free, but for the one ahead, leaves, unless another one is leaving. */
+static bool let_go_of_one(pool_t *p, int next)
 {
     int at = -1;
     for (uint32_t i = 0; i < p->count && !p->leaving; i++)
-        if ((int)i != spare && is_free(p, p->regions[i]) &&
+        if ((int)i != next && is_free(p, p->regions[i]) &&
             (at < 0 || p->regions[i]->bytes < p->regions[at]->bytes))
             at = (int)i;
     if (at < 0) return false;
@@ -386,22 +386,22 @@ static int find_useless(const pool_t *p, size_t in_use)
 static uint32_t ahead(const pool_t *p) { return p->expected ? 2 : 1; }
 
 /* What else there is too much of goes after a while: it may be needed for the next version. */
-static uint64_t trim(pool_t *p, int spare, uint64_t now_us)
+static uint64_t trim(pool_t *p, int next, uint64_t now_us)
 {
-    if (count_free(p) <= (spare >= 0 ? ahead(p) : 0)) p->surplus_us = CLOCK_NEVER;
+    if (count_free(p) <= (next >= 0 ? ahead(p) : 0)) p->surplus_us = CLOCK_NEVER;
     else if (p->surplus_us == CLOCK_NEVER) p->surplus_us = now_us;
     if (p->surplus_us == CLOCK_NEVER) return CLOCK_NEVER;
     if (now_us - p->surplus_us < POOL_SURPLUS_US) return p->surplus_us + POOL_SURPLUS_US;
-    (void)let_go_of_one(p, spare);
+    (void)let_go_of_one(p, next);
     return now_us;
 }
 
-/* A spare region is made only while another is in use, or is expected to be: a process that publishes nothing
+/* A region ahead is made only while another is in use, or is expected to be: a process that publishes nothing
  * any more needs none, nor does one that publishes once. */
-static bool needs_spare(const pool_t *p, int spare)
+static bool needs_next(const pool_t *p, int next)
 {
     bool is_in_turn = p->expected || (p->uses > 1 && p->count > count_free(p));
-    bool is_missing = spare < 0 || count_free(p) < ahead(p);
+    bool is_missing = next < 0 || count_free(p) < ahead(p);
     return is_missing && p->opts.most && is_in_turn && p->count + p->making_count < p->most;
 }
 
@@ -412,7 +412,7 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
         return now_us;
     }
     size_t size = p->expected ? p->expected : largest_in_use(p);
-    int spare = find_free(p, size);
+    int next = find_free(p, size);
     making_t *m = find_given_up(p);
     bool is_too_many = p->count + p->making_count > p->most;
     if (m && (is_too_many || (size && !fits(m->region, size)))) {
@@ -420,7 +420,7 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
         return now_us;
     }
     if (is_too_many && let_go_of_one(p, -1)) return now_us;
-    bool is_to_make = m || needs_spare(p, spare);
+    bool is_to_make = m || needs_next(p, next);
     if (is_to_make && p->retry_us <= now_us) {
         int rc = m ? HEDDLE_OK : begin_making(p, NULL, size, &m, NULL);
         if (!rc) rc = make(p, m, NULL);
@@ -437,7 +437,7 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
     }
     uint64_t due_us = guard(p, now_us);
     if (due_us <= now_us) return now_us;
-    due_us = clock_earlier(due_us, trim(p, spare, now_us));
+    due_us = clock_earlier(due_us, trim(p, next, now_us));
     if (is_to_make) due_us = clock_earlier(due_us, p->retry_us);
     return pool_count(p).lingering ? clock_earlier(due_us, now_us + POOL_RETRY_US) : due_us;
 }

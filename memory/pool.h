@@ -49,7 +49,7 @@
 #include "memory/region.h"
 
 #define POOL_SURPLUS_US 60000000ull
-/* A spare region where there was no memory; a look at what lingers; a guard that has to wait. */
+/* A region ahead where there was no memory; a look at what lingers; a guard that has to wait. */
 #define POOL_RETRY_US 1000000ull
 #define POOL_ASK_BYTES ((size_t)16 << 20)
 #define POOL_ROUND_BYTES ((size_t)64 << 10)

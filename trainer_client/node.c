@@ -634,14 +634,14 @@ static int do_take(publisher_node_t *n, command_t *c, uint64_t now_us)
 {
     publications_t *p = &n->publications;
     publication_take_t *take = &c->take;
-    take->is_spare_any = !is_ready(n) || !n->member.session.is_connected || n->take == TAKE_OVERDUE;
+    take->may_drop_any = !is_ready(n) || !n->member.session.is_connected || n->take == TAKE_OVERDUE;
     take->waits = PUBLICATION_FOR_BROKER;
     int in_doubt = publications_have(p, PUBLICATION_FREE) ? -1 : publications_in_doubt(p, 0);
-    if (in_doubt >= 0 && take->is_spare_any) end_doubt(n, in_doubt); /* before one that is served */
-    bool is_answered = in_doubt < 0 || take->is_spare_any;
+    if (in_doubt >= 0 && take->may_drop_any) end_doubt(n, in_doubt); /* before one that is served */
+    bool is_answered = in_doubt < 0 || take->may_drop_any;
     int rc = is_answered ? publications_take(p, take, c->error) : HEDDLE_ERR_AGAIN;
     if (!rc) take->own = NULL;
-    bool is_waiting = rc == HEDDLE_ERR_AGAIN && take->waits == PUBLICATION_FOR_BROKER && !take->is_spare_any;
+    bool is_waiting = rc == HEDDLE_ERR_AGAIN && take->waits == PUBLICATION_FOR_BROKER && !take->may_drop_any;
     if (is_waiting && n->take != TAKE_WAITS) n->take_us = now_us + TAKE_WAIT_US;
     n->take = is_waiting ? TAKE_WAITS : TAKE_IDLE;
     return rc;

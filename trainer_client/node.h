@@ -92,7 +92,7 @@ typedef enum {
     /* OK: admitted · AGAIN · WRITER_HELD, FENCED, REQUEST_CONFLICT (the broker is another cluster's), or why
      * the broker refuses for good.  `error` with AGAIN: why it refused last, if it did (else code 0). */
     COMMAND_OPENED,
-    /* `take`, as publications_take, which fills it in; is_spare_any is the node's.  OK: `own` is the slot's,
+    /* `take`, as publications_take, which fills it in; may_drop_any is the node's.  OK: `own` is the slot's,
      * and NULL here.  AGAIN by `waits`: while memory is made; or while a region is still being sent, or, for
      * TAKE_WAIT_US at most, until the broker says which version may go. */
     COMMAND_TAKE,

@@ -85,7 +85,7 @@ bool publications_have(const publications_t *p, publication_state_t state)
 /* ---- taken and given back ---- */
 
 /* FREE, or SERVED and to go: a version that was released goes as soon as another one is wanted. */
-static int find_slot(publications_t *p, bool is_spare_any, publication_slot_t **ret_slot,
+static int find_slot(publications_t *p, bool may_drop_any, publication_slot_t **ret_slot,
                      heddle_error_t *error)
 {
     publication_slot_t *free_one = first_in(p, PUBLICATION_FREE, is_newer), *served = least_missed(p);
@@ -94,7 +94,7 @@ static int find_slot(publications_t *p, bool is_spare_any, publication_slot_t **
     bool is_to_go = !free_one || (wanted > 1 && served && served->is_released);
     if (is_to_go && !served)
         return error_fail(error, HEDDLE_ERR_NO_SLOT, "every version of the publisher is being written");
-    if (is_to_go && !(is_spare_any || served->is_released || served->is_decided)) return HEDDLE_ERR_AGAIN;
+    if (is_to_go && !(may_drop_any || served->is_released || served->is_decided)) return HEDDLE_ERR_AGAIN;
     *ret_slot = is_to_go ? served : free_one;
     return HEDDLE_OK;
 }
@@ -130,7 +130,7 @@ int publications_take(publications_t *p, publication_take_t *take, heddle_error_
 {
     publication_slot_t *s = NULL;
     take->waits = PUBLICATION_FOR_BROKER;
-    int rc = find_slot(p, take->is_spare_any, &s, error);
+    int rc = find_slot(p, take->may_drop_any, &s, error);
     if (rc) return rc;
     if (s->is_released) let_go(p, s);
     take->waits = PUBLICATION_FOR_MEMORY;

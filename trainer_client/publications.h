@@ -10,7 +10,7 @@
  *            publications_doubt       -> IN_DOUBT the request was abandoned, and may be recorded yet
  *   IN_DOUBT publications_share       -> SERVED   it was recorded after all
  *            publications_give_back   -> FREE     it was not, its session has ended, or the slot is needed
- *   SERVED   publications_take        -> TAKEN    unshare: it is in the way of the next one, and spare
+ *   SERVED   publications_take        -> TAKEN    unshare: it is in the way of the next one, and may go
  *            publications_stop        -> FREE     unshare: not to be served any more
  *            publications_release     -> SERVED   it is not needed: it goes before one that is
  *            publications_decided     -> SERVED   others have it too: it goes next
@@ -23,7 +23,7 @@
  * A slot says that a version is wanted.  There are two, so that one is served while the next one is written.
  * A third one is for publications that come faster than workers fetch: one version is being fetched, the
  * newest waits for it (broker/rollout/rollout.h), and a third is written.  When all three are needed, the
- * broker has decided or ended one of them, and its message is on its way.  Without a broker (`is_spare_any`)
+ * broker has decided or ended one of them, and its message is on its way.  Without a broker (`may_drop_any`)
  * the version between the oldest and the newest goes.
  *
  * A publication does not wait for readers of an older version: what is sent is copied first, and what others
@@ -91,14 +91,14 @@ bool publications_have(const publications_t *p, publication_state_t state);
 
 /* What a take that is answered AGAIN waits for, and after what it is to be given again. */
 typedef enum {
-    PUBLICATION_FOR_BROKER, /* each version is needed as far as we know, and not `is_spare_any`: after
+    PUBLICATION_FOR_BROKER, /* each version is needed as far as we know, and not `may_drop_any`: after
                              * publications_release or publications_decided */
     PUBLICATION_FOR_MEMORY  /* its region is being made: after publications_make */
 } publication_wait_t;
 typedef struct {
     uint64_t bytes;       /* not 0 */
     memory_region_t *own; /* made elsewhere (regions_adopt); NULL: one of the pool's is taken */
-    bool is_spare_any;
+    bool may_drop_any;
     int slot; /* the result */
     region_t *region;
     publication_wait_t waits; /* AGAIN */

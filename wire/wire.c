@@ -35,7 +35,7 @@ enum {
     REFUSED_MAX_MS = 5000,
     BROKEN_OFF_MAX = 3,     /* connections in a row that end in the handshake before a reason is looked for */
     TRIES_PER_ENDPOINT = 2, /* then the next of the list; libzmq's pause lies between the two */
-    DESCRIPTORS_SPARE = 16, /* more than a first socket and its context take */
+    DESCRIPTORS_FREE = 16,  /* more than a first socket and its context take */
     WIRES_MAX = 2048,       /* in one process */
     FAILED_EVENTS = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
                     ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
@@ -93,7 +93,7 @@ static void start_zeromq(void)
 }
 
 /* CZMQ and libzmq abort the process when a socket gets no descriptor, so this is checked before. */
-static bool descriptors_are_left(void) { return descriptors_count(DESCRIPTORS_SPARE) == DESCRIPTORS_SPARE; }
+static bool descriptors_are_left(void) { return descriptors_count(DESCRIPTORS_FREE) == DESCRIPTORS_FREE; }
 
 static int no_sockets(heddle_error_t *error)
 {

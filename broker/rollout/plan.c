@@ -57,7 +57,7 @@ void plan_fini(plan_t *p)
     free(p->chain);
     free(p->places);
     free(p->torn);
-    free(p->spares);
+    free(p->roomy);
     *p = (plan_t){0};
 }
 
@@ -129,16 +129,16 @@ static void insert_link(plan_t *p, plan_link_t *link)
     sorted_insert(p->chain, &p->link_count, index_of(p, link), link);
 }
 
-/* Each link may become a spare one: there is room for that from now on. */
+/* Each link may become roomy: there is memory for that from now on. */
 static bool grow_chain(plan_t *p)
 {
     size_t before = p->link_capacity;
     if (!sorted_grow(&p->chain, p->link_count, &p->link_capacity)) return false;
     if (p->link_capacity == before) return true;
-    plan_link_t **spares = realloc(p->spares, p->link_capacity * sizeof *spares);
-    if (spares) p->spares = spares;
+    plan_link_t **roomy = realloc(p->roomy, p->link_capacity * sizeof *roomy);
+    if (roomy) p->roomy = roomy;
     else p->link_capacity = before;
-    return spares != NULL;
+    return roomy != NULL;
 }
 
 static plan_link_t *new_link(plan_t *p, uint64_t place, const plan_key_t *key)
@@ -167,8 +167,8 @@ static void remove_link(plan_t *p, plan_link_t *link)
     plan_link_t **at = &p->woken;
     while (*at && *at != link) at = &(*at)->next;
     if (*at) *at = link->next;
-    for (size_t i = 0; link->is_spare; i++)
-        if (p->spares[i] == link) p->spares[i] = p->spares[--p->spare_count], link->is_spare = false;
+    for (size_t i = 0; link->is_roomy; i++)
+        if (p->roomy[i] == link) p->roomy[i] = p->roomy[--p->roomy_count], link->is_roomy = false;
     sorted_remove(p->chain, &p->link_count, index_of(p, link));
     bool found;
     if (link->place)
@@ -218,7 +218,7 @@ bool plan_add(plan_t *p, const plan_member_t *m)
     sorted_insert(p->rows, &p->count, at, row);
     sorted_insert(link->rows, &link->count,
                   sorted_place(link->rows, link->count, &row->key, order_row, &found), row);
-    link->named = 0;
+    link->first_woken = 0;
     return true;
 }
 
@@ -287,11 +287,11 @@ static void to_tail(plan_t *p, plan_link_t *link)
 
 /* Links that may serve more are found without a look at all of them.  Those that may not any more are left
  * out where they are found. */
-static void offer(plan_t *p, plan_link_t *link)
+static void note_room(plan_t *p, plan_link_t *link)
 {
-    if (p->shape != PLAN_TWO_TREE || link->is_spare) return;
-    link->is_spare = true;
-    p->spares[p->spare_count++] = link;
+    if (p->shape != PLAN_TWO_TREE || link->is_roomy) return;
+    link->is_roomy = true;
+    p->roomy[p->roomy_count++] = link;
 }
 
 /* What the first source of a list sends, in halves of the chunks: its load.  A link with a limited rate takes
@@ -319,7 +319,7 @@ static void charge_list(plan_t *p, const plan_row_t *row, const uint64_t *tokens
         /* Less, where it was taken out meanwhile, and takes part again. */
         source->named -= source->named && !is_counted;
         source->load -= load < source->load ? load : source->load;
-        if (load) offer(p, source->link);
+        if (load) note_room(p, source->link);
     }
 }
 
@@ -355,7 +355,7 @@ static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
     bool served = serves(p, row);
     p->waiting_count += (fetch == PLAN_WAITING) - (was == PLAN_WAITING);
     p->woken_count += (fetch == PLAN_WOKEN) - (was == PLAN_WOKEN);
-    if (fetch == PLAN_WOKEN) row->link->named = 0;
+    if (fetch == PLAN_WOKEN) row->link->first_woken = 0;
     if (fetch == PLAN_WOKEN && !row->link->is_listed) {
         row->link->is_listed = true;
         row->link->next = p->woken;
@@ -365,7 +365,7 @@ static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
     bool has_ended = was == PLAN_FETCHING && fetch != PLAN_FETCHING;
     bool has_woken = has_ended && wake(p, row->link);
     row->fetch = fetch;
-    if (fetch == PLAN_FETCHING) offer(p, row->link);
+    if (fetch == PLAN_FETCHING) note_room(p, row->link);
     if (served && !serves(p, row)) tear(p, row);
     if (has_woken && !row->is_whole) to_tail(p, row->link);
 }
@@ -379,7 +379,7 @@ static void set_whole(plan_t *p, plan_row_t *row, bool is_whole)
     if (is_whole) {
         row->source_at = (uint32_t)p->source_count;
         p->sources[p->source_count++] = row;
-        offer(p, row->link);
+        note_room(p, row->link);
         wake(p, row->link);
         return;
     }
@@ -487,7 +487,7 @@ void plan_remove(plan_t *p, uint64_t token)
     sorted_remove(p->rows, &p->count, at);
     sorted_remove(link->rows, &link->count,
                   sorted_place(link->rows, link->count, &row->key, order_row, &found));
-    link->named = 0;
+    link->first_woken = 0;
     free_row(row);
     if (!link->count) remove_link(p, link);
 }
@@ -542,8 +542,8 @@ uint64_t plan_waits_for(const plan_t *p, uint64_t token)
 uint64_t plan_next_woken(plan_t *p)
 {
     for (plan_link_t *link; (link = p->woken) != NULL; p->woken = link->next, link->is_listed = false)
-        while (link->named < link->count) {
-            plan_row_t *row = link->rows[link->named++];
+        while (link->first_woken < link->count) {
+            plan_row_t *row = link->rows[link->first_woken++];
             if (row->fetch != PLAN_WOKEN) continue;
             set_fetch(p, row, PLAN_NONE);
             return row->token;
@@ -779,7 +779,7 @@ static bool has_room(const list_t *l, const plan_link_t *link)
 }
 
 /* A link that may serve the asker's link more than it does: it has as much as that, or more. */
-static const plan_row_t *spare_head(const list_t *l, const plan_link_t *link)
+static const plan_row_t *head_with_room(const list_t *l, const plan_link_t *link)
 {
     const plan_t *p = l->p;
     bool is_for_limited = l->link && is_limited(l->link);
@@ -791,7 +791,7 @@ static const plan_row_t *spare_head(const list_t *l, const plan_link_t *link)
 }
 
 /* One with a limited rate is found for others like it alone, and they leave the rest to the others. */
-static bool is_better_spare(const plan_row_t *a, uint32_t a_depth, const plan_row_t *b, uint32_t b_depth)
+static bool is_better_relay(const plan_row_t *a, uint32_t a_depth, const plan_row_t *b, uint32_t b_depth)
 {
     if (is_limited(a->link) != is_limited(b->link)) return is_limited(a->link);
     if (a->is_whole != b->is_whole) return a->is_whole;
@@ -800,50 +800,50 @@ static bool is_better_spare(const plan_row_t *a, uint32_t a_depth, const plan_ro
     return order_keys(&a->link->key, &b->link->key) < 0;
 }
 
-/* The spare link that gets the bytes first and is not below `top`, for one half of the chunks, or for both
+/* The link with room that gets the bytes first and is not below `top`, for one half of the chunks or for both
  * (half 0).  For one with a limited rate others like it come first.  NULL: none. */
-static const plan_row_t *find_spare(list_t *l, uint32_t half, const plan_link_t *top)
+static const plan_row_t *find_relay(list_t *l, uint32_t half, const plan_link_t *top)
 {
     const plan_t *p = l->p;
     const plan_row_t *best = NULL;
     uint32_t best_depth = 0;
-    for (size_t i = 0; i < p->spare_count && i < PLAN_CANDIDATES; i++) {
-        const plan_link_t *link = p->spares[i];
-        const plan_row_t *head = spare_head(l, link);
+    for (size_t i = 0; i < p->roomy_count && i < PLAN_CANDIDATES; i++) {
+        const plan_link_t *link = p->roomy[i];
+        const plan_row_t *head = head_with_room(l, link);
         l->looks++;
         if (!head) continue;
         uint32_t depth = depth_below(l, head, half ? half : 1, top);
         uint32_t other = half ? depth : depth_below(l, head, 2, top);
         if (depth == UINT32_MAX || other == UINT32_MAX) continue;
         if (other > depth) depth = other;
-        if (best && !is_better_spare(head, depth, best, best_depth)) continue;
+        if (best && !is_better_relay(head, depth, best, best_depth)) continue;
         best = head;
         best_depth = depth;
     }
     return best;
 }
 
-/* Of the first ones, which are looked at: those that serve no more than they do are spare no longer. */
-static void tidy_spares(plan_t *p)
+/* Of the first ones, which are looked at: those that may serve no more than they do are roomy no longer. */
+static void tidy_roomy(plan_t *p)
 {
-    for (size_t i = 0; i < p->spare_count && i < PLAN_CANDIDATES;) {
-        plan_link_t *link = p->spares[i];
+    for (size_t i = 0; i < p->roomy_count && i < PLAN_CANDIDATES;) {
+        plan_link_t *link = p->roomy[i];
         bool may_serve = false;
         for (size_t k = 0; k < link->count; k++) may_serve |= serves(p, link->rows[k]);
         if (may_serve && load_of(link) < MOST_HALVES) {
             i++;
             continue;
         }
-        link->is_spare = false;
-        p->spares[i] = p->spares[--p->spare_count];
+        link->is_roomy = false;
+        p->roomy[i] = p->roomy[--p->roomy_count];
     }
 }
 
 static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, uint32_t half);
 
 /* The parent of a half: the one that it has, as long as that serves the row; then the next one of its list
- * that has room, which the worker turns to by itself; then a spare link.  One without room is better than the
- * publisher, whose uplink is that of all. */
+ * that has room, which the worker turns to by itself; then a link with room.  One without room is better than
+ * the publisher, whose uplink is that of all. */
 static void add_parent(list_t *l, const plan_row_t *row, uint32_t half)
 {
     uint32_t count;
@@ -853,8 +853,8 @@ static void add_parent(list_t *l, const plan_row_t *row, uint32_t half)
         if (is_source(l->p, row, tokens[i], half) && (!i || !source || has_room(l, source->link)))
             list_add(l, tokens[i], 1);
     }
-    const plan_row_t *spare = l->count ? NULL : find_spare(l, half, l->link);
-    if (spare) list_add(l, spare->token, 1);
+    const plan_row_t *relay = l->count ? NULL : find_relay(l, half, l->link);
+    if (relay) list_add(l, relay->token, 1);
     for (uint32_t i = 0; i < count && !l->count; i++)
         if (is_source(l->p, row, tokens[i], half)) list_add(l, tokens[i], 1);
     list_add(l, l->p->publisher, 1);
@@ -897,8 +897,8 @@ static void fill_list(list_t *l)
     add_best(l, &choice, most);
     bool is_relayed = p->shape != PLAN_STAR && !choice.has_far && !(is_here && l->count);
     if (is_relayed && p->shape == PLAN_TWO_TREE)
-        for (const plan_row_t *spare; l->count < most && (spare = find_spare(l, 0, l->link));)
-            list_add(l, spare->token, most);
+        for (const plan_row_t *relay; l->count < most && (relay = find_relay(l, 0, l->link));)
+            list_add(l, relay->token, most);
     else if (is_relayed) add_before(l, l->is_member ? PLAN_SOURCES : most, false);
     bool is_chain = p->shape == PLAN_CHAIN && !choice.has_far;
     if (has_last && (!is_chain || !l->count || !l->is_member || is_near_publisher(l)))
@@ -1021,7 +1021,7 @@ void plan_make_all(plan_t *p)
     if (nodes) {
         find_nodes(p, nodes);
         lay_trees(p, nodes, count);
-        tidy_spares(p);
+        tidy_roomy(p);
         free(nodes);
     }
     for (size_t i = 0; i < p->link_count; i++)
@@ -1076,7 +1076,7 @@ static void make_lists(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
     uint64_t sources[PLAN_SOURCES], others[PLAN_SOURCES];
     list_t l = list_of(p, asker, sources), other = list_of(p, asker, others);
     uint32_t half = row->half ? row->half : 1;
-    if (p->shape == PLAN_TWO_TREE) tidy_spares(p);
+    if (p->shape == PLAN_TWO_TREE) tidy_roomy(p);
     if (is_in_halves(p, row, asker)) {
         if (row->fetch < PLAN_FETCHING) row->source_count = row->other_count = 0;
         make_half(&l, row, half);

@@ -108,9 +108,9 @@ struct plan_link {
     size_t count, capacity; /* ascending by key */
     plan_link_t *next;      /* of plan_t.woken */
     bool is_listed;         /* there */
-    bool is_spare;          /* in plan_t.spares */
+    bool is_roomy;          /* in plan_t.roomy */
     size_t number;          /* in the trees as they were laid, from 1; 0: it is not in them */
-    size_t named;           /* while it is listed: of its rows before this one none is WOKEN */
+    size_t first_woken;     /* while it is listed: none of its rows before this one is WOKEN */
 };
 
 typedef struct {
@@ -132,9 +132,9 @@ typedef struct {
     plan_link_t *woken; /* places that may have WOKEN rows */
     plan_row_t **torn;
     size_t torn_count, torn_capacity; /* rows that are */
-    plan_link_t **spares; /* those that may serve more than they do, in any order, and some that may not */
-    size_t spare_count;   /* there is room for all links */
-    uint64_t looks;       /* rows and links that lists were made from: what the plan costs */
+    plan_link_t **roomy; /* those that may serve more than they do, in any order, and some that may not */
+    size_t roomy_count;  /* there is room for all links */
+    uint64_t looks;      /* rows and links that lists were made from: what the plan costs */
 } plan_t;
 
 static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)

@@ -101,7 +101,7 @@ static void list_publisher(bool is_listed)
     settle();
 }
 
-/* Any: the spare region of a pool is mapped too. */
+/* Any: the region that a pool has ahead is mapped too. */
 static bool is_mapped(void) { return mappings_count(sharing_mappings(members[WORKER])).mapped > 0; }
 
 Test(sharing, both_are_in_one_place_and_each_has_a_name)

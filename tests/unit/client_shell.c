@@ -507,7 +507,7 @@ Test(event_queue, what_is_needed_is_not_lost_for_want_of_memory)
     push(&q, HEDDLE_EVENT_PROGRESS, 1000);
     push(&q, HEDDLE_EVENT_STAGED, 1001);
     for (int round = 0; round < 3; round++) {
-        while (v < (round + 1) * (EVENT_QUEUE_SPARE + 2u)) {
+        while (v < (round + 1) * (EVENT_QUEUE_RESERVE + 2u)) {
             failpoint_arm("client.event", 1);
             push(&q, v % 2 ? HEDDLE_EVENT_COMMIT : HEDDLE_EVENT_ARRIVED, v + 1);
             cr_assert(failpoint_has_failed());
@@ -519,7 +519,7 @@ Test(event_queue, what_is_needed_is_not_lost_for_want_of_memory)
     cr_assert_eq(seen, v);
     cr_assert_eq(q.lost_count, 0);
     cr_assert_eq(q.dropped_count, 2);
-    for (v = 0; v < EVENT_QUEUE_SPARE + 3; v++) {
+    for (v = 0; v < EVENT_QUEUE_RESERVE + 3; v++) {
         failpoint_arm("client.event", 1);
         push(&q, HEDDLE_EVENT_COMMIT, v);
     }

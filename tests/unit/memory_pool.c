@@ -238,7 +238,7 @@ Test(memory_pool, what_is_too_much_goes_after_a_minute)
         now_us += POOL_SURPLUS_US;
         settle();
     }
-    cr_assert_eq(pool_count(p).regions, 1, "the spare one stays");
+    cr_assert_eq(pool_count(p).regions, 1, "the one ahead stays");
     cr_assert_eq(left, 3);
     cr_assert_eq(settle(), CLOCK_NEVER);
 }
@@ -257,7 +257,7 @@ Test(memory_pool, sizes_change)
         now_us += POOL_SURPLUS_US;
         settle();
     }
-    cr_assert_eq(pool_count(p).regions, 2, "one in use, and a spare one of its size");
+    cr_assert_eq(pool_count(p).regions, 2, "one in use, and one ahead of its size");
     pool_drop(p, large);
     memory_region_t *next = take(RIG_BYTES);
     seal(next, 3);
@@ -268,7 +268,7 @@ Test(memory_pool, sizes_change)
     cr_assert_leq(pool_count(p).bytes, next->bytes + 2 * RIG_BYTES, "those that are far too large went");
 }
 
-Test(memory_pool, without_memory_nothing_is_made_and_a_spare_one_is_tried_again)
+Test(memory_pool, without_memory_nothing_is_made_and_one_ahead_is_tried_again)
 {
     heddle_error_t e;
     memory_region_t *r = NULL;
@@ -435,7 +435,7 @@ Test(memory_pool, a_large_version_that_failed_leaves_no_memory)
     seal(take(RIG_BYTES), 1);
     pool_drop(p, take(8 * MEMORY_STEP_BYTES));
     settle();
-    cr_assert_leq(pool_count(p).bytes, 2 * RIG_BYTES, "one in use, and a spare one of its size");
+    cr_assert_leq(pool_count(p).bytes, 2 * RIG_BYTES, "one in use, and one ahead of its size");
 }
 
 /* As one that a thread has read a directory into, while no broker was there yet. */
@@ -450,7 +450,7 @@ Test(memory_pool, a_region_made_elsewhere_is_taken_over)
     rig_publish(more, 4);
     cr_assert_eq(pool_adopt(p, more, &e), HEDDLE_OK);
     settle();
-    cr_assert_eq(pool_count(p).bytes, 3 * RIG_BYTES, "a spare one of their size");
+    cr_assert_eq(pool_count(p).bytes, 3 * RIG_BYTES, "one ahead of their size");
     pool_drop(p, more);
     for (uint32_t i = 1; i < MOST; i++) seal(take(RIG_BYTES), i);
     more = rig_region(RIG_BYTES);
@@ -490,7 +490,7 @@ Test(memory_pool, a_region_in_which_something_is_open_is_neither_written_nor_giv
         now_us += POOL_SURPLUS_US;
         settle();
     }
-    cr_assert(pool_count(p).regions == 2 && left == MOST - 2, "it, and a spare one");
+    cr_assert(pool_count(p).regions == 2 && left == MOST - 2, "it, and one ahead");
     pool_destroy(&p);
     cr_assert_eq(left, MOST - 1);
     cr_assert_eq(r[0]->mapped_bytes, r[0]->bytes + LIMIT_PAGE_BYTES, "it outlives its pool");
@@ -516,10 +516,10 @@ Test(memory_pool, where_there_is_no_memory_for_both_the_smaller_one_goes_first)
     memory_region_t *wanted = take_in_turn(small), *r;
     seal(wanted, 1);
     settle();
-    cr_assert_eq(pool_count(p).regions, 2, "and a spare one");
+    cr_assert_eq(pool_count(p).regions, 2, "and one ahead");
     room = small + large;
     r = take(large);
-    cr_assert_eq(left, 1, "the spare one");
+    cr_assert_eq(left, 1, "the one ahead");
     cr_assert(wanted->state == REGION_SEALED && rig_is_whole(wanted->base, 1, small));
     cr_assert(pool_count(p).bytes <= room && r->bytes == large);
     cr_assert_eq(try_to_take(large), HEDDLE_ERR_NO_MEMORY, "what is wanted stays");

@@ -203,7 +203,7 @@ static uint32_t offered_after(uint64_t us)
     return mappings_count(mappings).mapped;
 }
 
-/* The memory and the core that a spare region takes are missing where workers fetch or activate. */
+/* The memory and the core that a region made ahead takes are missing where workers fetch or activate. */
 Test(sharing, no_region_is_made_while_a_version_is_on_its_way)
 {
     serve(1, 1);

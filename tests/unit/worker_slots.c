@@ -205,7 +205,7 @@ Test(slots, memory_is_reused_while_it_is_large_enough)
     slot_drop(slot, 0);
     slot_free(slot);
     take(s, 0, 0, more);
-    cr_assert(slot_maps == 2 && slot_unmaps == 0, "the smaller one is spare");
+    cr_assert(slot_maps == 2 && slot_unmaps == 0, "the smaller one is ahead of the next");
     close_table(&s);
     cr_assert_eq(slot_unmaps, 2);
 }
@@ -230,7 +230,7 @@ static uint64_t work(slots_t *s, uint64_t now_us)
     return slots_deadline(s);
 }
 
-Test(slots, one_spare_of_the_size_of_what_is_held_stays_warm)
+Test(slots, one_of_the_size_of_what_is_held_is_kept_ahead)
 {
     enum { LARGE = 8u << 20, SMALL = 2u << 20 };
     uint64_t now_us = 1;
