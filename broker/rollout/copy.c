@@ -40,7 +40,7 @@ static void follow(track_t *t, copy_row_t *c)
     c->counted = now;
     if (is_source != (held && !was.is_bad)) plan_have(&t->plan, c->token, is_source, rate_of(c));
     else if (!state_in_flight(now.state)) plan_done(&t->plan, c->token);
-    plan_hold(&t->plan, c->token, now.state == COPY_ARRIVED && c->region.generation);
+    plan_loads(&t->plan, c->token, now.state == COPY_ARRIVED && c->region.generation);
     if (held && !holds && !tally_holders(&t->tally, false))
         error_text(t->last_holder, sizeof t->last_holder, c->worker);
     bool is_shown =
@@ -211,7 +211,7 @@ bool copy_heard_progress(track_t *t, copy_row_t *c, const msg_progress_t *p, ins
     c->bytes_done = p->bytes_done;
     c->is_connected |= p->source || p->bytes_done;
     c->region = has_all ? p->region : (msg_region_t){.generation = 0};
-    plan_hold(&t->plan, c->token, c->state == COPY_ARRIVED && c->region.generation);
+    plan_loads(&t->plan, c->token, c->state == COPY_ARRIVED && c->region.generation);
     if (t->plan.woken_count) track_touch(t);
     if (has_begun) move(t, c, has_all ? COPY_ARRIVED : COPY_FETCHING, now);
 

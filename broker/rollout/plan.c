@@ -224,10 +224,10 @@ bool plan_add(plan_t *p, const plan_member_t *m)
 
 /* ---- lists that name a row ---- */
 
-/* It is named in the lists of others; a held one in those of its place alone. */
+/* It is named in the lists of others; one that is loading them in those of its place alone. */
 static bool serves(const plan_t *p, const plan_row_t *row)
 {
-    return row->is_whole || row->is_held || (p->shape != PLAN_STAR && row->fetch == PLAN_FETCHING);
+    return row->is_whole || row->is_loading || (p->shape != PLAN_STAR && row->fetch == PLAN_FETCHING);
 }
 
 static bool names(const plan_row_t *row, uint64_t token)
@@ -421,12 +421,12 @@ void plan_cut_off(plan_t *p, uint64_t token)
     if (row) row->is_cut_off = true;
 }
 
-void plan_hold(plan_t *p, uint64_t token, bool is_held)
+void plan_loads(plan_t *p, uint64_t token, bool is_loading)
 {
     plan_row_t *row = plan_row(p, token);
-    if (!row || row->is_held == is_held) return;
-    row->is_held = is_held;
-    if (is_held) wake(p, row->link);
+    if (!row || row->is_loading == is_loading) return;
+    row->is_loading = is_loading;
+    if (is_loading) wake(p, row->link);
     else if (!serves(p, row)) tear(p, row);
 }
 
@@ -463,9 +463,9 @@ bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token)
             if (i < other->source_count && other->sources[i] == token) other->sources[i] = new_token;
             if (i < other->other_count && other->others[i] == token) other->others[i] = new_token;
         }
-    bool had_all = row->is_whole || row->is_held;
+    bool had_all = row->is_whole || row->is_loading;
     set_whole(p, row, false);
-    row->is_held = false;
+    row->is_loading = false;
     sorted_remove(p->rows, &p->count, at);
     row->token = new_token;
     if (had_all) tear(p, row);
@@ -480,7 +480,7 @@ void plan_remove(plan_t *p, uint64_t token)
     if (!found) return;
     plan_row_t *row = p->rows[at];
     plan_link_t *link = row->link;
-    row->is_held = false;
+    row->is_loading = false;
     plan_have(p, token, false, 0);
     for (size_t i = 0; row->is_torn; i++)
         if (p->torn[i] == row) p->torn[i] = p->torn[--p->torn_count], row->is_torn = false;
@@ -666,7 +666,7 @@ static void find_holders(list_t *l, choice_t *choice, bool any)
     const plan_t *p = l->p;
     for (size_t i = 0; l->link && i < l->link->count; i++) {
         const plan_row_t *row = l->link->rows[i];
-        if (row->is_whole || row->is_held) add_candidate(l, row, choice);
+        if (row->is_whole || row->is_loading) add_candidate(l, row, choice);
     }
     size_t most = p->source_count < PLAN_CANDIDATES ? p->source_count : PLAN_CANDIDATES;
     for (size_t k = 0; k < most; k++) {
@@ -720,7 +720,7 @@ static const plan_row_t *parent_of(const plan_t *p, const plan_row_t *row, uint3
 {
     uint32_t count;
     const uint64_t *tokens = list_for(row, half, &count);
-    bool is_fetching = row->fetch >= PLAN_FETCHING && !row->is_whole && !row->is_held;
+    bool is_fetching = row->fetch >= PLAN_FETCHING && !row->is_whole && !row->is_loading;
     return is_fetching && count ? plan_row(p, tokens[0]) : NULL;
 }
 
@@ -1037,7 +1037,7 @@ static bool is_served_here(const plan_t *p, const plan_row_t *row, const plan_as
         return true;
     for (size_t i = 0; i < link->count; i++) {
         const plan_row_t *other = link->rows[i];
-        bool has_it = other->is_whole || other->is_held;
+        bool has_it = other->is_whole || other->is_loading;
         if (other != row && has_it && !has_number(asker->lost, asker->lost_count, other->token)) return true;
     }
     return false;
@@ -1154,7 +1154,7 @@ static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, ui
 {
     const plan_row_t *source = plan_row(p, token);
     if (!source) return token && token == p->publisher;
-    if (source->is_whole || (source->is_held && source->link == row->link)) return true;
+    if (source->is_whole || (source->is_loading && source->link == row->link)) return true;
     if (!serves(p, source)) return false;
     if (p->shape != PLAN_TWO_TREE) return order_keys(&source->link->key, &row->link->key) < 0;
     list_t l = {.p = p};

@@ -84,7 +84,7 @@ typedef struct {
     plan_link_t *link;
     plan_key_t key;
     bool is_whole;      /* it has all bytes */
-    bool is_held;       /* it has them in a region, and is loading them: a source for its place alone */
+    bool is_loading;    /* it has them in a region, and is loading them: a source for its place alone */
     bool is_cut_off;    /* it reaches no other member but the publisher, as far as is known */
     bool is_torn;       /* its list may name one that serves no more */
     uint64_t rate;      /* bytes per second that it fetched at; 0: unknown, taken as good */
@@ -173,7 +173,7 @@ void plan_publisher(plan_t *p, uint64_t token, uint64_t place);
 /* Whether a member has all bytes now.  Its fetch has ended. */
 void plan_have(plan_t *p, uint64_t token, bool is_whole, uint64_t rate);
 /* It has all of the bytes in a region, while it loads them; its fetch goes on until then. */
-void plan_hold(plan_t *p, uint64_t token, bool is_held);
+void plan_loads(plan_t *p, uint64_t token, bool is_loading);
 /* Makes the member's list anew, without those in `lost` unless there is no other.  Returns how many: 0 also
  * where it waits. */
 uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t lost_count);

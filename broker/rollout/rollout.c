@@ -199,13 +199,13 @@ static bool is_source_stuck(const step_t *s, const track_t *t, const copy_row_t 
 {
     const plan_row_t *row = plan_row(&t->plan, c->token);
     uint64_t first[2] = {row->source_count ? row->sources[0] : 0, row->other_count ? row->others[0] : 0};
-    bool is_held_up = false;
+    bool is_behind = false;
     for (int i = 0; i < 2; i++) {
         const member_t *m = first[i] ? membership_by_token(s->v.members, first[i]) : NULL;
         const copy_row_t *source = m ? copy_of(t, m) : NULL;
-        is_held_up |= copy_in_flight(source) && source->moved_us + patience_us <= s->v.now.us;
+        is_behind |= copy_in_flight(source) && source->moved_us + patience_us <= s->v.now.us;
     }
-    return is_held_up;
+    return is_behind;
 }
 
 /* Of a fetch that goes on, bytes a second; 0: there is none, or it is not known. */

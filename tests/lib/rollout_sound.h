@@ -59,7 +59,8 @@ static inline size_t link_index(const plan_t *p, const plan_link_t *link)
 /* The way of a half of the chunks to this row, over first sources, ends. */
 static inline bool way_ends(const plan_t *p, const plan_row_t *row, uint32_t half)
 {
-    for (size_t steps = 0; row && !row->is_whole && !row->is_held && row->fetch >= PLAN_FETCHING; steps++) {
+    for (size_t steps = 0; row && !row->is_whole && !row->is_loading && row->fetch >= PLAN_FETCHING;
+         steps++) {
         bool is_other = row->half && row->half != half;
         if (steps > p->count) return false;
         if (!(is_other ? row->other_count : row->source_count)) return true;
@@ -80,7 +81,7 @@ static inline bool lists_are_sound(const track_t *t)
         bool has_order = p->shape != PLAN_TWO_TREE && row->fetch >= PLAN_FETCHING;
         for (uint32_t k = 0; has_order && k < row->source_count; k++) {
             const plan_row_t *source = plan_row(p, row->sources[k]);
-            if (!source || source->is_whole || source->is_held) continue;
+            if (!source || source->is_whole || source->is_loading) continue;
             if (link_index(p, source->link) >= link_index(p, row->link)) return false;
         }
     }
@@ -104,7 +105,7 @@ static inline bool track_is_sound(const track_t *t)
         sources += copy_holds(c);
         if (copy_is_told(c) && !(c->told_us && copy_in_flight(c) && c->state >= COPY_ANNOUNCED)) return false;
         if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;
-        if (row && row->is_held != (c->state == COPY_ARRIVED && c->region.generation)) return false;
+        if (row && row->is_loading != (c->state == COPY_ARRIVED && c->region.generation)) return false;
         if (row && (row->is_whole != copy_holds(c) || (row->fetch && !copy_in_flight(c)))) return false;
     }
     again.units += complete_groups(t);

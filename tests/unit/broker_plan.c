@@ -380,14 +380,14 @@ Test(plan_place, while_one_loads_it_the_others_of_its_place_have_it_too)
 {
     plan_publisher(&P, PUBLISHER, FAR);
     for (uint64_t token = 1; token <= 3; token++) made_at(token, NEAR);
-    plan_hold(&P, 1, true);
+    plan_loads(&P, 1, true);
     assert_woken(0, 2);
     const plan_row_t *row = plan_row(&P, 2);
     cr_assert(row->source_count == 2 && row->sources[0] == 1 && row->sources[1] == PUBLISHER);
     row = made_at(7, FAR);
     cr_assert(row->source_count == 1 && row->sources[0] == PUBLISHER, "it is no source for another place");
     cr_assert(made_at(8, 0)->source_count == 1);
-    plan_hold(&P, 1, false);
+    plan_loads(&P, 1, false);
     plan_done(&P, 2), plan_done(&P, 3);
     row = made_at(9, NEAR);
     cr_assert(waits_for(9, 1), "it fetches it anew");
@@ -779,7 +779,7 @@ static bool is_circle(const plan_t *p, const plan_row_t *row, uint8_t *state)
 {
     for (uint32_t i = 0; row->fetch >= PLAN_FETCHING && i < row->source_count; i++) {
         const plan_row_t *source = plan_row(p, row->sources[i]);
-        if (!source || source->is_whole || source->is_held) continue;
+        if (!source || source->is_whole || source->is_loading) continue;
         uint8_t *its = &state[source->token];
         if (*its == 1) return true;
         if (*its == 2) continue;
@@ -809,7 +809,7 @@ static void check_reached(const any_t *a)
 {
     for (size_t i = 0; i < a->plan.count; i++) {
         const plan_row_t *row = a->plan.rows[i];
-        for (uint32_t steps = 0; !row->is_whole && !row->is_held; steps++) {
+        for (uint32_t steps = 0; !row->is_whole && !row->is_loading; steps++) {
             cr_assert_lt(steps, 2 * MOST, "seed %llu", (unsigned long long)a->seed);
             uint64_t next =
                 row->fetch == PLAN_WAITING ? plan_waits_for(&a->plan, row->token) : row->sources[0];
@@ -880,7 +880,7 @@ static void end_one(any_t *a)
     case 2: plan_stuck(&a->plan, token); break;
     case 3: plan_have(&a->plan, token, true, 0); break;
     case 4: plan_make(&a->plan, token, lost, (uint32_t)below(a, 3)); break;
-    case 5: plan_hold(&a->plan, token, true); break;
+    case 5: plan_loads(&a->plan, token, true); break;
     case 6:
         a->alive[at] = a->next_token++;
         cr_assert(plan_renew(&a->plan, token, a->alive[at]));

@@ -242,7 +242,7 @@ static const plan_row_t *read_from(const any_t *a, const plan_row_t *row, uint32
                                    bool *ret_is_left)
 {
     *ret_is_left = false;
-    if (row->is_whole || row->is_held) return NULL;
+    if (row->is_whole || row->is_loading) return NULL;
     if (row->fetch == PLAN_WAITING) return plan_row(&a->plan, plan_waits_for(&a->plan, row->token));
     uint32_t count, i = 0;
     const uint64_t *tokens = list_for(row, half, &count);
@@ -376,7 +376,7 @@ static void end_one(any_t *a)
     case 2: plan_stuck(&a->plan, token); break;
     case 3: plan_have(&a->plan, token, true, 0); break;
     case 4: plan_make(&a->plan, token, lost, (uint32_t)below(a, 3)); break;
-    case 5: plan_hold(&a->plan, token, true); break;
+    case 5: plan_loads(&a->plan, token, true); break;
     case 6:
         a->alive[at] = a->next_token++;
         cr_assert(plan_renew(&a->plan, token, a->alive[at]));
