@@ -18,6 +18,7 @@
 #ifndef BROKER_ORDERS_H
 #define BROKER_ORDERS_H
 
+#include "broker/rollout/plan_list.h"
 #include "broker/rollout/step.h"
 
 /* ---- workers ---- */

@@ -19,24 +19,12 @@
  * (plan_begin), a new link goes to the tail, and the list of no other member changes.  The publisher's own
  * place has its bytes without a network, and is no link while the publisher serves.
  *
- * In two trees, each half of the chunks goes down one of these.  The link with the number k of N gets the
- * first half from number k / 2, and the second half from the same number counted from the other end:
- *
- *   first half:   publisher ──► 1 ──► 2, 3   2 ──► 4, 5   3 ──► 6, 7
- *   second half:  publisher ──► 7 ──► 6, 5   6 ──► 4, 3   5 ──► 2, 1
- *
- * So a link sends one half to two others at most, and no uplink carries more than all bytes.  A head has a
- * list for each half.  Behind its parent are the two that have room for it when that goes: the parent of the
- * parent in this tree, and in the other one.  The two that a parent serves turn to one each.  A later link
- * gets both halves from those with room, and serves later ones alone; so do those with a limited rate.  No
- * link gets a half from one below it in the tree of that half.  The lists of a member may name such a one
- * further behind only after others have gone, until the broker has mended them.
- *
- * The shape is chosen when the first lists are made, for as long as the version lasts.
- *
  * A member that comes when other links have all bytes fetches from one of these that serves no other.  In a
  * star every source has all bytes: the version is fetched from the publisher, and later from the holders with
  * the least load.
+ *
+ * plan_shape.h says which shape a version gets, and how two trees are laid over the links; plan_list.h which
+ * sources a member's list names.
  *
  *   fetch of a row | its list is made           | it is done, or gone | stuck    | woken
  *   ---------------+----------------------------+---------------------+----------+----------
@@ -66,6 +54,7 @@
 #define PLAN_SOURCES 3u     /* in one list */
 #define PLAN_CANDIDATES 64u /* members with all bytes that one choice looks at */
 #define PLAN_SLOW_FACTOR 4u /* a source whose rate is below best / 4 goes behind the others */
+#define PLAN_HALVES 2u      /* of the chunks, that one link sends on: its uplink carries the bytes once */
 
 /* AUTO: what takes the least time by an estimate. */
 typedef enum { PLAN_AUTO, PLAN_STAR, PLAN_CHAIN, PLAN_TWO_TREE } plan_shape_t;
@@ -209,13 +198,22 @@ bool plan_is_awaited(const plan_t *p, uint64_t token);
 /* The member that it waits for; 0: it waits for none. */
 uint64_t plan_waits_for(const plan_t *p, uint64_t token);
 
-/* A member that asks, or a process that is none, under any number. */
-typedef struct {
-    uint64_t token, place;
-    const uint64_t *lost; /* sources that it does not want */
-    uint32_t lost_count;
-} plan_asker_t;
-/* The sources for it.  Nothing is remembered.  Returns how many. */
-uint32_t plan_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES]);
+/* ---- for the lists and the shape, which read the plan ---- */
+
+int plan_key_order(const plan_key_t *a, const plan_key_t *b);
+/* The link of this place; NULL: none. */
+plan_link_t *plan_place(const plan_t *p, uint64_t place);
+/* Where the link stands in the chain. */
+size_t plan_link_index(const plan_t *p, const plan_link_t *link);
+/* Fetches from all members of the link. */
+uint32_t plan_link_load(const plan_link_t *link);
+/* The member is named in the lists of others; one that is loading in those of its place alone. */
+bool plan_serves(const plan_t *p, const plan_row_t *row);
+static inline bool plan_link_is_limited(const plan_link_t *link) { return link->key.text[0] != '0'; }
+static inline bool plan_row_is_leaf(const plan_row_t *row) { return row->key.text[0] == '2'; }
+static inline bool plan_is_publishers_place(const plan_t *p, uint64_t place)
+{
+    return place && place == p->publisher_place;
+}
 
 #endif

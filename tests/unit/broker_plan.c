@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/rollout/plan.h"
+#include "broker/rollout/plan_list.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

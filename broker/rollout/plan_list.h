@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/rollout/plan_list.h (PURE): the sources that are named to one asker, chosen from the plan as it is.
+ *
+ *   star        holders: members with all bytes, those of its place first; the publisher last
+ *   chain       holders; without one of another link the heads of the links before it, the nearest first
+ *   two trees   the same for all chunks, of the links with room; or a list for each half: its parent in the
+ *               tree of that half, and what serves it where the parent goes
+ *
+ * A list changes neither the load nor the fetch of a row: the plan does that (plan.c).  One thread, nothing
+ * blocks. */
+#ifndef BROKER_PLAN_LIST_H
+#define BROKER_PLAN_LIST_H
+
+#include "broker/rollout/plan.h"
+
+/* A member that asks, or a process that is none, under any number. */
+typedef struct {
+    uint64_t token, place;
+    const uint64_t *lost; /* sources that it does not want */
+    uint32_t lost_count;
+} plan_asker_t;
+/* The sources for it.  Nothing is remembered.  Returns how many. */
+uint32_t plan_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES]);
+
+/* Makes the lists of the row anew.  Returns how many rows and links were looked at. */
+uint64_t plan_list_make(const plan_t *p, plan_row_t *row, const plan_asker_t *asker);
+/* A list of the row names one that may not serve it. */
+bool plan_list_is_torn(const plan_t *p, const plan_row_t *row);
+/* Fills up the row's list for all chunks, behind what is left of it. */
+void plan_list_mend(const plan_t *p, plan_row_t *row, const plan_asker_t *asker);
+
+#endif

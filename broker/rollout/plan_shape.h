@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* broker/rollout/plan_shape.h (PURE): the shape of a plan: a star, the chain, or two trees over its links.
+ *
+ * In two trees, each half of the chunks goes down one of these.  The link with the number k of N gets the
+ * first half from number k / 2, and the second half from the same number counted from the other end:
+ *
+ *   first half:   publisher ──► 1 ──► 2, 3   2 ──► 4, 5   3 ──► 6, 7
+ *   second half:  publisher ──► 7 ──► 6, 5   6 ──► 4, 3   5 ──► 2, 1
+ *
+ * So a link sends one half to two others at most, and no uplink carries more than all bytes.  A head has a
+ * list for each half.  Behind its parent are the two that have room for it when that goes: the parent of the
+ * parent in this tree, and in the other one.  The two that a parent serves turn to one each.  A later link
+ * gets both halves from those with room, and serves later ones alone; so do those with a limited rate.  No
+ * link gets a half from one below it in the tree of that half.  The lists of a member may name such a one
+ * further behind only after others have gone, until the broker has mended them.
+ *
+ * The shape is chosen when the first lists are made, for as long as the version lasts.  One thread, nothing
+ * blocks. */
+#ifndef BROKER_PLAN_SHAPE_H
+#define BROKER_PLAN_SHAPE_H
+
+#include "broker/rollout/plan.h"
+
+/* The row that fetches for its link, or would. */
+plan_row_t *plan_shape_head(const plan_link_t *link);
+/* The links of the trees, in their order; ret_links NULL: they are counted alone.  Returns how many. */
+size_t plan_shape_links(const plan_t *p, plan_link_t **ret_links);
+/* What takes the least time for so many links, or what was asked for. */
+plan_shape_t plan_shape_choose(const plan_t *p, size_t links);
+/* Gives link number k (from 1) of the trees its parents: the lists of its head. */
+void plan_shape_lay(const plan_t *p, plan_link_t **links, size_t count, size_t k);
+
+#endif
