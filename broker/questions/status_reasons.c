@@ -135,7 +135,7 @@ static void of_damage(const answer_view_t *b, const member_t *m, const member_su
 {
     char text[SUMMARY_TEXT];
     const copy_row_t *c = copy_of(track_find(b->rollout, sub->adapter, sub->version), m);
-    if (!c || !c->is_bad) return;
+    if (!c || !c->bad_ms) return;
     text_printf(text, sizeof text, "%s serves %s@%llu: %s", m->name, sub->adapter,
                 (unsigned long long)sub->version, copy_message(c));
     add(r, &(subject_t){"worker.damaged", sub->adapter, m->name, c->bad_ms}, text);

@@ -18,7 +18,7 @@ static tallied_t tallied(const copy_row_t *c)
                        .has_reached = c->has_reached,
                        .is_spare = c->is_spare,
                        .is_ordered = c->switch_us != 0,
-                       .is_bad = c->is_bad,
+                       .is_bad = c->bad_ms != 0,
                        .group = c->group,
                        .rank = c->rank};
 }
@@ -55,7 +55,7 @@ static void move(track_t *t, copy_row_t *c, copy_state_t state, instant_t now)
 {
     if (c->state == state) return;
     if (state_holds(state)) c->bytes_done = t->row->data_bytes;
-    else c->is_bad = false; /* it is to have them anew */
+    else c->bad_ms = 0; /* it is to have them anew */
     c->since_ms = now.wall_ms;
     c->state = state;
     c->is_spare = false;
@@ -355,7 +355,7 @@ void copy_switched(track_t *t, copy_row_t *c, uint64_t activate_us, instant_t no
     c->activate_us = activate_us;
     move(t, c, COPY_ACTIVE, now);
     took_switched(t, c);
-    if (!c->is_bad) blame(t, c, NO_TROUBLE);
+    if (!c->bad_ms) blame(t, c, NO_TROUBLE);
 }
 
 void copy_reached(track_t *t, copy_row_t *c, bool has_reached) { set(t, c, &c->has_reached, has_reached); }
@@ -368,8 +368,7 @@ void copy_spared(track_t *t, copy_row_t *c, bool is_spare) { set(t, c, &c->is_sp
 
 void copy_found_bad(track_t *t, copy_row_t *c, instant_t now)
 {
-    if (!copy_holds(c) || c->is_bad) return;
-    c->is_bad = true;
+    if (!copy_holds(c) || c->bad_ms) return;
     c->bad_ms = now.wall_ms;
     blame(
         t, c,

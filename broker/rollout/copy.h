@@ -80,8 +80,8 @@ typedef struct copy_row {
     bool is_eligible;        /* the rollout waits for it */
     bool has_reached;        /* it has served this version, or a later one, since its latest decision */
     bool is_spare;           /* KEPT: no reader holds it, and its slot is wanted (last heartbeat) */
-    bool is_bad;             /* it holds bytes that were found bad: it is no source until it has them anew */
-    tallied_t counted;       /* as what its track's tally has it */
+    uint64_t bad_ms;   /* it holds bytes that were found bad then: no source until it has them anew; 0: not */
+    tallied_t counted; /* as what its track's tally has it */
     /* REFUSED FAILED GONE: why; in flight: why no byte comes, as the last heartbeat had it */
     int code;
     char phase[16];
@@ -100,7 +100,6 @@ typedef struct copy_row {
                              * known */
     uint64_t switch_us;     /* COMMIT was sent, or STAGED came after it; 0: it was not sent */
     uint64_t retry_us;      /* FAILED, of the active version: is to be announced again; 0: never */
-    uint64_t bad_ms;        /* is_bad: since when that is known */
     /* durations of its phases, in their order; 0: not yet.  They are disjoint, but for verify_us, which is
      * within fetch_us, and busy_us, which is within wait_us: that is in none of the others, until the bytes
      * were loaded */
