@@ -12,7 +12,7 @@
 #define HOP_BYTES 375000u
 #define HOP_US 300u
 
-/* ---- rows and links ---- */
+/* ---- rows and stations ---- */
 
 /* Until the shape is chosen, and for good after a restart of the broker, a source has all bytes.  Which shape
  * was chosen before is not known then, and two members of which one began with the one and one with the other
@@ -39,17 +39,17 @@ static void free_row(plan_row_t *row)
     free(row);
 }
 
-static void free_link(plan_link_t *link)
+static void free_station(plan_station_t *station)
 {
-    free(link->key.text);
-    free(link->rows);
-    free(link);
+    free(station->key.text);
+    free(station->rows);
+    free(station);
 }
 
 void plan_fini(plan_t *p)
 {
     for (size_t i = 0; i < p->count; i++) free_row(p->rows[i]);
-    for (size_t i = 0; i < p->link_count; i++) free_link(p->chain[i]);
+    for (size_t i = 0; i < p->station_count; i++) free_station(p->chain[i]);
     free(p->rows);
     free(p->sources);
     free(p->chain);
@@ -65,9 +65,9 @@ static int order_token(const void *row, const void *token)
     return (a > b) - (a < b);
 }
 
-static int order_place(const void *link, const void *place)
+static int order_place(const void *station, const void *place)
 {
-    uint64_t a = ((const plan_link_t *)link)->place, b = *(const uint64_t *)place;
+    uint64_t a = ((const plan_station_t *)station)->place, b = *(const uint64_t *)place;
     return (a > b) - (a < b);
 }
 
@@ -83,9 +83,9 @@ static int order_row(const void *row, const void *key)
     return plan_key_order(&((const plan_row_t *)row)->key, key);
 }
 
-static int order_link(const void *link, const void *key)
+static int order_station(const void *station, const void *key)
 {
-    return plan_key_order(&((const plan_link_t *)link)->key, key);
+    return plan_key_order(&((const plan_station_t *)station)->key, key);
 }
 
 plan_row_t *plan_row(const plan_t *p, uint64_t token)
@@ -93,15 +93,15 @@ plan_row_t *plan_row(const plan_t *p, uint64_t token)
     return sorted_find(p->rows, p->count, &token, order_token);
 }
 
-plan_link_t *plan_place(const plan_t *p, uint64_t place)
+plan_station_t *plan_place(const plan_t *p, uint64_t place)
 {
     return place ? sorted_find(p->places, p->place_count, &place, order_place) : NULL;
 }
 
-size_t plan_link_index(const plan_t *p, const plan_link_t *link)
+size_t plan_station_index(const plan_t *p, const plan_station_t *station)
 {
     bool found;
-    return sorted_place(p->chain, p->link_count, &link->key, order_link, &found);
+    return sorted_place(p->chain, p->station_count, &station->key, order_station, &found);
 }
 
 /* The zone comes before the name, so that the chain enters each zone once.  The byte between them is less
@@ -118,70 +118,70 @@ static char *key_text(const plan_member_t *m)
     return text;
 }
 
-/* Puts the link where its key belongs. */
-static void insert_link(plan_t *p, plan_link_t *link)
+/* Puts the station where its key belongs. */
+static void insert_station(plan_t *p, plan_station_t *station)
 {
-    sorted_insert(p->chain, &p->link_count, plan_link_index(p, link), link);
+    sorted_insert(p->chain, &p->station_count, plan_station_index(p, station), station);
 }
 
-/* Each link may become roomy: there is memory for that from now on. */
+/* Each station may become roomy: there is memory for that from now on. */
 static bool grow_chain(plan_t *p)
 {
-    size_t before = p->link_capacity;
-    if (!sorted_grow(&p->chain, p->link_count, &p->link_capacity)) return false;
-    if (p->link_capacity == before) return true;
-    plan_link_t **roomy = realloc(p->roomy, p->link_capacity * sizeof *roomy);
+    size_t before = p->station_capacity;
+    if (!sorted_grow(&p->chain, p->station_count, &p->station_capacity)) return false;
+    if (p->station_capacity == before) return true;
+    plan_station_t **roomy = realloc(p->roomy, p->station_capacity * sizeof *roomy);
     if (roomy) p->roomy = roomy;
-    else p->link_capacity = before;
+    else p->station_capacity = before;
     return roomy != NULL;
 }
 
-static plan_link_t *new_link(plan_t *p, uint64_t place, const plan_key_t *key)
+static plan_station_t *new_station(plan_t *p, uint64_t place, const plan_key_t *key)
 {
-    plan_link_t *link = calloc(1, sizeof *link);
+    plan_station_t *station = calloc(1, sizeof *station);
     char *text = strdup(key->text);
-    if (!link || !text || !grow_chain(p) ||
+    if (!station || !text || !grow_chain(p) ||
         (place && !sorted_grow(&p->places, p->place_count, &p->place_capacity))) {
-        free(link);
+        free(station);
         free(text);
         return NULL;
     }
-    link->place = place;
-    link->key = *key;
-    link->key.text = text;
-    insert_link(p, link);
+    station->place = place;
+    station->key = *key;
+    station->key.text = text;
+    insert_station(p, station);
     bool found;
     if (place)
         sorted_insert(p->places, &p->place_count,
-                      sorted_place(p->places, p->place_count, &place, order_place, &found), link);
-    return link;
+                      sorted_place(p->places, p->place_count, &place, order_place, &found), station);
+    return station;
 }
 
-static void remove_link(plan_t *p, plan_link_t *link)
+static void remove_station(plan_t *p, plan_station_t *station)
 {
-    plan_link_t **at = &p->woken;
-    while (*at && *at != link) at = &(*at)->next;
-    if (*at) *at = link->next;
-    for (size_t i = 0; link->is_roomy; i++)
-        if (p->roomy[i] == link) p->roomy[i] = p->roomy[--p->roomy_count], link->is_roomy = false;
-    sorted_remove(p->chain, &p->link_count, plan_link_index(p, link));
+    plan_station_t **at = &p->woken;
+    while (*at && *at != station) at = &(*at)->next;
+    if (*at) *at = station->next;
+    for (size_t i = 0; station->is_roomy; i++)
+        if (p->roomy[i] == station) p->roomy[i] = p->roomy[--p->roomy_count], station->is_roomy = false;
+    sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
     bool found;
-    if (link->place)
+    if (station->place)
         sorted_remove(p->places, &p->place_count,
-                      sorted_place(p->places, p->place_count, &link->place, order_place, &found));
-    free_link(link);
+                      sorted_place(p->places, p->place_count, &station->place, order_place, &found));
+    free_station(station);
 }
 
 /* Before the rollout begins a place stands where its least row does, in whatever order its rows came. */
-static bool move_link(plan_t *p, plan_link_t *link, const plan_key_t *key)
+static bool move_station(plan_t *p, plan_station_t *station, const plan_key_t *key)
 {
     char *text = strdup(key->text);
     if (!text) return false;
-    sorted_remove(p->chain, &p->link_count, plan_link_index(p, link));
-    free(link->key.text);
-    link->key = *key;
-    link->key.text = text;
-    insert_link(p, link);
+    sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
+    free(station->key.text);
+    station->key = *key;
+    station->key.text = text;
+    insert_station(p, station);
     return true;
 }
 
@@ -191,38 +191,39 @@ bool plan_add(plan_t *p, const plan_member_t *m)
     size_t at = sorted_place(p->rows, p->count, &m->token, order_token, &found);
     if (found) return true;
     plan_row_t *row = calloc(1, sizeof *row);
-    plan_link_t *link = plan_place(p, m->place);
-    bool is_new = !link;
+    plan_station_t *station = plan_place(p, m->place);
+    bool is_new = !station;
     if (row) row->key = (plan_key_t){p->is_begun ? ++p->wave : 0, key_text(m), m->token};
     /* Each row may become a source, or be torn: there is room for that from now on, so that what happens
      * later cannot fail. */
     bool ok = row && row->key.text && sorted_grow(&p->rows, p->count, &p->capacity) &&
               sorted_grow(&p->sources, p->count, &p->source_capacity) &&
               sorted_grow(&p->torn, p->count, &p->torn_capacity);
-    if (ok && is_new) link = new_link(p, m->place, &row->key);
-    ok = ok && link && sorted_grow(&link->rows, link->count, &link->capacity);
-    if (ok && !p->is_begun && plan_key_order(&row->key, &link->key) < 0) ok = move_link(p, link, &row->key);
+    if (ok && is_new) station = new_station(p, m->place, &row->key);
+    ok = ok && station && sorted_grow(&station->rows, station->count, &station->capacity);
+    if (ok && !p->is_begun && plan_key_order(&row->key, &station->key) < 0)
+        ok = move_station(p, station, &row->key);
     if (!ok) {
-        if (is_new && link) remove_link(p, link);
+        if (is_new && station) remove_station(p, station);
         free_row(row);
         return false;
     }
     row->is_cut_off = m->is_cut_off;
     row->token = m->token;
-    row->link = link;
+    row->station = station;
     sorted_insert(p->rows, &p->count, at, row);
-    sorted_insert(link->rows, &link->count,
-                  sorted_place(link->rows, link->count, &row->key, order_row, &found), row);
-    link->first_woken = 0;
+    sorted_insert(station->rows, &station->count,
+                  sorted_place(station->rows, station->count, &row->key, order_row, &found), row);
+    station->first_woken = 0;
     return true;
 }
 
 /* ---- lists that name a row ---- */
 
-uint32_t plan_link_load(const plan_link_t *link)
+uint32_t plan_station_load(const plan_station_t *station)
 {
     uint32_t load = 0;
-    for (size_t i = 0; i < link->count; i++) load += link->rows[i]->load;
+    for (size_t i = 0; i < station->count; i++) load += station->rows[i]->load;
     return load;
 }
 
@@ -241,21 +242,21 @@ static bool names(const plan_row_t *row, uint64_t token)
 typedef struct {
     const plan_row_t *source;
     uint32_t left;
-    size_t at, link, row;
+    size_t at, station, row;
 } naming_t;
 
 static naming_t naming(const plan_t *p, const plan_row_t *source)
 {
-    size_t at = source->named ? plan_link_index(p, source->link) : 0;
+    size_t at = source->named ? plan_station_index(p, source->station) : 0;
     return (naming_t){.source = source, .left = source->named, .at = at + 1};
 }
 
 static plan_row_t *next_naming(const plan_t *p, naming_t *n)
 {
-    for (; n->left && n->link < p->link_count; n->link++, n->row = 0) {
-        const plan_link_t *link = p->chain[(n->at + n->link) % p->link_count];
-        while (n->row < link->count) {
-            plan_row_t *row = link->rows[n->row++];
+    for (; n->left && n->station < p->station_count; n->station++, n->row = 0) {
+        const plan_station_t *station = p->chain[(n->at + n->station) % p->station_count];
+        while (n->row < station->count) {
+            plan_row_t *row = station->rows[n->row++];
             if (row->fetch < PLAN_FETCHING || !names(row, n->source->token)) continue;
             n->left--;
             return row;
@@ -275,48 +276,49 @@ static void tear(plan_t *p, const plan_row_t *source)
 }
 
 /* Another member of the place begins anew: those that were behind its first one have more bytes, and need all
- * of their sources' rate.  What names members of the link was before it, and is behind it no more. */
-static void to_tail(plan_t *p, plan_link_t *link)
+ * of their sources' rate.  What names members of the station was before it, and is behind it no more. */
+static void to_tail(plan_t *p, plan_station_t *station)
 {
     if (!p->is_begun) return;
-    for (size_t i = 0; i < link->count; i++)
-        if (!link->rows[i]->is_whole) tear(p, link->rows[i]);
-    sorted_remove(p->chain, &p->link_count, plan_link_index(p, link));
-    link->key.wave = ++p->wave;
-    insert_link(p, link);
+    for (size_t i = 0; i < station->count; i++)
+        if (!station->rows[i]->is_whole) tear(p, station->rows[i]);
+    sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
+    station->key.wave = ++p->wave;
+    insert_station(p, station);
 }
 
-/* Links that may serve more are found without a look at all of them.  Those that may not any more are left
+/* Stations that may serve more are found without a look at all of them.  Those that may not any more are left
  * out where they are found. */
-static void note_room(plan_t *p, plan_link_t *link)
+static void note_room(plan_t *p, plan_station_t *station)
 {
-    if (p->shape != PLAN_TWO_TREE || link->is_roomy) return;
-    link->is_roomy = true;
-    p->roomy[p->roomy_count++] = link;
+    if (p->shape != PLAN_TWO_TREE || station->is_roomy) return;
+    station->is_roomy = true;
+    p->roomy[p->roomy_count++] = station;
 }
 
 /* Of the first ones, which are looked at: those that may serve no more than they do are roomy no longer. */
 static void tidy_roomy(plan_t *p)
 {
     for (size_t i = 0; i < p->roomy_count && i < PLAN_CANDIDATES;) {
-        plan_link_t *link = p->roomy[i];
+        plan_station_t *station = p->roomy[i];
         bool may_serve = false;
-        for (size_t k = 0; k < link->count; k++) may_serve |= plan_serves(p, link->rows[k]);
-        if (may_serve && plan_link_load(link) < PLAN_HALVES) {
+        for (size_t k = 0; k < station->count; k++) may_serve |= plan_serves(p, station->rows[k]);
+        if (may_serve && plan_station_load(station) < PLAN_HALVES) {
             i++;
             continue;
         }
-        link->is_roomy = false;
+        station->is_roomy = false;
         p->roomy[i] = p->roomy[--p->roomy_count];
     }
 }
 
-/* What the first source of a list sends, in halves of the chunks: its load.  A link with a limited rate takes
- * next to nothing from one without, and so does one that is stuck. */
+/* What the first source of a list sends, in halves of the chunks: its load.  A station with a limited rate
+ * takes next to nothing from one without, and so does one that is stuck. */
 static uint32_t weight(const plan_t *p, const plan_row_t *row, const plan_row_t *source)
 {
     if (p->shape != PLAN_TWO_TREE) return 1;
-    if (row->fetch == PLAN_STUCK || (plan_link_is_limited(row->link) && !plan_link_is_limited(source->link)))
+    if (row->fetch == PLAN_STUCK ||
+        (plan_station_is_limited(row->station) && !plan_station_is_limited(source->station)))
         return 0;
     return row->half ? 1 : PLAN_HALVES;
 }
@@ -337,7 +339,7 @@ static void charge_list(plan_t *p, const plan_row_t *row, const uint64_t *tokens
         /* Less, where it was taken out meanwhile, and takes part again. */
         source->named -= source->named && !is_counted;
         source->load -= load < source->load ? load : source->load;
-        if (load) note_room(p, source->link);
+        if (load) note_room(p, source->station);
     }
 }
 
@@ -354,13 +356,13 @@ static void charge(plan_t *p, const plan_row_t *row, bool is_fetching)
 static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch);
 
 /* Those that wait in the place look again for what to do.  True: some do. */
-static bool wake(plan_t *p, const plan_link_t *link)
+static bool wake(plan_t *p, const plan_station_t *station)
 {
     bool has_waited = false;
-    for (size_t i = 0; link && i < link->count; i++) {
-        if (link->rows[i]->fetch != PLAN_WAITING) continue;
+    for (size_t i = 0; station && i < station->count; i++) {
+        if (station->rows[i]->fetch != PLAN_WAITING) continue;
         has_waited = true;
-        set_fetch(p, link->rows[i], PLAN_WOKEN);
+        set_fetch(p, station->rows[i], PLAN_WOKEN);
     }
     return has_waited;
 }
@@ -373,19 +375,19 @@ static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
     bool served = plan_serves(p, row);
     p->waiting_count += (fetch == PLAN_WAITING) - (was == PLAN_WAITING);
     p->woken_count += (fetch == PLAN_WOKEN) - (was == PLAN_WOKEN);
-    if (fetch == PLAN_WOKEN) row->link->first_woken = 0;
-    if (fetch == PLAN_WOKEN && !row->link->is_listed) {
-        row->link->is_listed = true;
-        row->link->next = p->woken;
-        p->woken = row->link;
+    if (fetch == PLAN_WOKEN) row->station->first_woken = 0;
+    if (fetch == PLAN_WOKEN && !row->station->is_listed) {
+        row->station->is_listed = true;
+        row->station->next = p->woken;
+        p->woken = row->station;
     }
     row->fetch = PLAN_NONE;
     bool has_ended = was == PLAN_FETCHING && fetch != PLAN_FETCHING;
-    bool has_woken = has_ended && wake(p, row->link);
+    bool has_woken = has_ended && wake(p, row->station);
     row->fetch = fetch;
-    if (fetch == PLAN_FETCHING) note_room(p, row->link);
+    if (fetch == PLAN_FETCHING) note_room(p, row->station);
     if (served && !plan_serves(p, row)) tear(p, row);
-    if (has_woken && !row->is_whole) to_tail(p, row->link);
+    if (has_woken && !row->is_whole) to_tail(p, row->station);
 }
 
 /* Sources are an array in no order, and each row knows its place there.  So a source is added and removed
@@ -397,8 +399,8 @@ static void set_whole(plan_t *p, plan_row_t *row, bool is_whole)
     if (is_whole) {
         row->source_at = (uint32_t)p->source_count;
         p->sources[p->source_count++] = row;
-        note_room(p, row->link);
-        wake(p, row->link);
+        note_room(p, row->station);
+        wake(p, row->station);
         return;
     }
     plan_row_t *last = p->sources[--p->source_count];
@@ -430,7 +432,7 @@ void plan_stuck(plan_t *p, uint64_t token)
 void plan_demote(plan_t *p, uint64_t token)
 {
     const plan_row_t *row = plan_row(p, token);
-    if (row && row->fetch >= PLAN_FETCHING) to_tail(p, row->link);
+    if (row && row->fetch >= PLAN_FETCHING) to_tail(p, row->station);
 }
 
 void plan_cut_off(plan_t *p, uint64_t token)
@@ -444,7 +446,7 @@ void plan_loads(plan_t *p, uint64_t token, bool is_loading)
     plan_row_t *row = plan_row(p, token);
     if (!row || row->is_loading == is_loading) return;
     row->is_loading = is_loading;
-    if (is_loading) wake(p, row->link);
+    if (is_loading) wake(p, row->station);
     else if (!plan_serves(p, row)) tear(p, row);
 }
 
@@ -497,17 +499,17 @@ void plan_remove(plan_t *p, uint64_t token)
     size_t at = sorted_place(p->rows, p->count, &token, order_token, &found);
     if (!found) return;
     plan_row_t *row = p->rows[at];
-    plan_link_t *link = row->link;
+    plan_station_t *station = row->station;
     row->is_loading = false;
     plan_have(p, token, false, 0);
     for (size_t i = 0; row->is_torn; i++)
         if (p->torn[i] == row) p->torn[i] = p->torn[--p->torn_count], row->is_torn = false;
     sorted_remove(p->rows, &p->count, at);
-    sorted_remove(link->rows, &link->count,
-                  sorted_place(link->rows, link->count, &row->key, order_row, &found));
-    link->first_woken = 0;
+    sorted_remove(station->rows, &station->count,
+                  sorted_place(station->rows, station->count, &row->key, order_row, &found));
+    station->first_woken = 0;
     free_row(row);
-    if (!link->count) remove_link(p, link);
+    if (!station->count) remove_station(p, station);
 }
 
 bool plan_is_first(const plan_t *p, uint64_t token)
@@ -519,21 +521,22 @@ bool plan_is_first(const plan_t *p, uint64_t token)
 /* ---- one fetches for its place ---- */
 
 /* The row that fetches for the others of the place; NULL: none. */
-static const plan_row_t *fetcher_of(const plan_link_t *link)
+static const plan_row_t *fetcher_of(const plan_station_t *station)
 {
-    for (size_t i = 0; link->place && i < link->count; i++)
-        if (link->rows[i]->fetch == PLAN_FETCHING) return link->rows[i];
+    for (size_t i = 0; station->place && i < station->count; i++)
+        if (station->rows[i]->fetch == PLAN_FETCHING) return station->rows[i];
     return NULL;
 }
 
 /* One of its place can give the member the version without a network. */
 static bool is_served_here(const plan_t *p, const plan_row_t *row, const plan_asker_t *asker)
 {
-    const plan_link_t *link = row->link;
-    if (plan_is_publishers_place(p, link->place) && !has_number(asker->lost, asker->lost_count, p->publisher))
+    const plan_station_t *station = row->station;
+    if (plan_is_publishers_place(p, station->place) &&
+        !has_number(asker->lost, asker->lost_count, p->publisher))
         return true;
-    for (size_t i = 0; i < link->count; i++) {
-        const plan_row_t *other = link->rows[i];
+    for (size_t i = 0; i < station->count; i++) {
+        const plan_row_t *other = station->rows[i];
         bool has_it = other->is_whole || other->is_loading;
         if (other != row && has_it && !has_number(asker->lost, asker->lost_count, other->token)) return true;
     }
@@ -549,8 +552,8 @@ bool plan_fetches(const plan_t *p, uint64_t token)
 bool plan_is_second(const plan_t *p, uint64_t token)
 {
     const plan_row_t *row = plan_row(p, token);
-    for (size_t i = 0; row && row->link->place && i < row->link->count; i++)
-        if (row->link->rows[i] != row && row->link->rows[i]->fetch == PLAN_STUCK) return true;
+    for (size_t i = 0; row && row->station->place && i < row->station->count; i++)
+        if (row->station->rows[i] != row && row->station->rows[i]->fetch == PLAN_STUCK) return true;
     return false;
 }
 
@@ -558,24 +561,25 @@ bool plan_is_awaited(const plan_t *p, uint64_t token)
 {
     const plan_row_t *row = p->waiting_count ? plan_row(p, token) : NULL;
     if (!row || row->fetch != PLAN_FETCHING) return false;
-    for (size_t i = 0; i < row->link->count; i++)
-        if (row->link->rows[i]->fetch == PLAN_WAITING) return true;
+    for (size_t i = 0; i < row->station->count; i++)
+        if (row->station->rows[i]->fetch == PLAN_WAITING) return true;
     return false;
 }
 
 uint64_t plan_waits_for(const plan_t *p, uint64_t token)
 {
     const plan_row_t *row = p->waiting_count ? plan_row(p, token) : NULL;
-    const plan_row_t *fetcher = row && row->fetch == PLAN_WAITING ? fetcher_of(row->link) : NULL;
+    const plan_row_t *fetcher = row && row->fetch == PLAN_WAITING ? fetcher_of(row->station) : NULL;
     return fetcher ? fetcher->token : 0;
 }
 
 /* Costs as much as there are members in the places concerned, however many others there are. */
 uint64_t plan_next_woken(plan_t *p)
 {
-    for (plan_link_t *link; (link = p->woken) != NULL; p->woken = link->next, link->is_listed = false)
-        while (link->first_woken < link->count) {
-            plan_row_t *row = link->rows[link->first_woken++];
+    for (plan_station_t *station; (station = p->woken) != NULL;
+         p->woken = station->next, station->is_listed = false)
+        while (station->first_woken < station->count) {
+            plan_row_t *row = station->rows[station->first_woken++];
             if (row->fetch != PLAN_WOKEN) continue;
             set_fetch(p, row, PLAN_NONE);
             return row->token;
@@ -587,13 +591,13 @@ uint64_t plan_next_woken(plan_t *p)
 
 void plan_begin(plan_t *p) { p->is_begun = true; }
 
-/* The trees are laid over the links, in the order of the chain. */
-static void lay_trees(plan_t *p, plan_link_t **links, size_t count)
+/* The trees are laid over the stations, in the order of the chain. */
+static void lay_trees(plan_t *p, plan_station_t **stations, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        plan_row_t *row = plan_shape_head(links[i]);
+        plan_row_t *row = plan_shape_head(stations[i]);
         if (row->fetch >= PLAN_FETCHING) charge(p, row, false);
-        plan_shape_lay(p, links, count, i + 1);
+        plan_shape_lay(p, stations, count, i + 1);
         set_fetch(p, row, PLAN_FETCHING);
         charge(p, row, true);
     }
@@ -602,17 +606,17 @@ static void lay_trees(plan_t *p, plan_link_t **links, size_t count)
 /* Where memory lacks, it is a chain. */
 void plan_make_all(plan_t *p)
 {
-    size_t count = plan_shape_links(p, NULL);
+    size_t count = plan_shape_stations(p, NULL);
     plan_shape_t shape = p->is_begun ? plan_shape_choose(p, count) : p->shape;
-    plan_link_t **links = shape == PLAN_TWO_TREE ? calloc(count, sizeof(plan_link_t *)) : NULL;
-    p->shape = shape == PLAN_TWO_TREE && !links ? PLAN_CHAIN : shape;
-    if (links) {
-        plan_shape_links(p, links);
-        lay_trees(p, links, count);
+    plan_station_t **stations = shape == PLAN_TWO_TREE ? calloc(count, sizeof(plan_station_t *)) : NULL;
+    p->shape = shape == PLAN_TWO_TREE && !stations ? PLAN_CHAIN : shape;
+    if (stations) {
+        plan_shape_stations(p, stations);
+        lay_trees(p, stations, count);
         tidy_roomy(p);
-        free(links);
+        free(stations);
     }
-    for (size_t i = 0; i < p->link_count; i++)
+    for (size_t i = 0; i < p->station_count; i++)
         for (size_t k = 0; k < p->chain[i]->count; k++)
             if (!p->chain[i]->rows[k]->is_whole) plan_make(p, p->chain[i]->rows[k]->token, NULL, 0);
 }
@@ -631,8 +635,8 @@ uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t los
     plan_row_t *row = plan_row(p, token);
     if (!row) return 0;
     if (row->fetch >= PLAN_FETCHING) charge(p, row, false);
-    plan_asker_t asker = {token, row->link->place, lost, lost_count};
-    const plan_row_t *fetcher = fetcher_of(row->link);
+    plan_asker_t asker = {token, row->station->place, lost, lost_count};
+    const plan_row_t *fetcher = fetcher_of(row->station);
     if (fetcher && fetcher != row && !is_served_here(p, row, &asker)) {
         row->source_count = row->other_count = 0;
         set_fetch(p, row, PLAN_WAITING);
@@ -649,12 +653,12 @@ uint32_t plan_make(plan_t *p, uint64_t token, const uint64_t *lost, uint32_t los
     return count;
 }
 
-/* A member of another link fetches, and could have this one behind it. */
-static bool is_followed(const plan_t *p, const plan_link_t *link)
+/* A member of another station fetches, and could have this one behind it. */
+static bool is_followed(const plan_t *p, const plan_station_t *station)
 {
-    for (size_t i = 0; i < p->link_count; i++) {
-        const plan_link_t *other = p->chain[i];
-        if (other == link || plan_is_publishers_place(p, other->place)) continue;
+    for (size_t i = 0; i < p->station_count; i++) {
+        const plan_station_t *other = p->chain[i];
+        if (other == station || plan_is_publishers_place(p, other->place)) continue;
         for (size_t k = 0; k < other->count; k++) {
             const plan_row_t *row = other->rows[k];
             if (row->fetch == PLAN_FETCHING && !row->is_cut_off && !plan_row_is_leaf(row)) return true;
@@ -673,11 +677,11 @@ void plan_give_way(plan_t *p, uint64_t token)
 {
     const plan_row_t *row = plan_row(p, token);
     if (!row || row->fetch != PLAN_FETCHING || row->is_cut_off || p->shape == PLAN_STAR) return;
-    plan_link_t *link = row->link;
+    plan_station_t *station = row->station;
     bool is_head = p->publisher && (is_all(row->sources, row->source_count, p->publisher) ||
                                     is_all(row->others, row->other_count, p->publisher));
-    bool may_go = is_head && !link->key.wave && !plan_is_publishers_place(p, link->place);
-    if (may_go && is_followed(p, link)) to_tail(p, link);
+    bool may_go = is_head && !station->key.wave && !plan_is_publishers_place(p, station->place);
+    if (may_go && is_followed(p, station)) to_tail(p, station);
 }
 
 uint64_t plan_next_torn(plan_t *p)
@@ -694,7 +698,7 @@ void plan_mend(plan_t *p, uint64_t token)
 {
     plan_row_t *row = plan_row(p, token);
     if (!row) return;
-    plan_asker_t asker = {.token = token, .place = row->link->place};
+    plan_asker_t asker = {.token = token, .place = row->station->place};
     charge(p, row, false);
     if (row->half) make_lists(p, row, &asker);
     else plan_list_mend(p, row, &asker);

@@ -2,29 +2,30 @@
 /* broker/rollout/plan.h (PURE): from where each member fetches one version.
  *
  * Members of one place can hold each other's memory instead of a copy; the bytes cross the network once for a
- * place.  The places of a version, and each member without one, are the links of a chain:
+ * place.  The places of a version, and each member without one, are the stations of a chain:
  *
- *   publisher ──► link 1 ──► link 2 ──► link 3 ──► ...
+ *   publisher ──► station 1 ──► station 2 ──► station 3 ──► ...
  *                 head ──► the others of its place, when the head has all bytes
  *
- * One member of each link, its head, fetches the version.  A member serves each chunk as soon as that is
- * verified.  So the list of a head names the head of the link before it, the one before that, and so on,
- * though these may have no byte yet.  The publisher is named to the first PLAN_SOURCES links only, because
- * its uplink is to carry the bytes once, however many links there are.  A source is always of a link before
- * the member's, of its own place, or has all bytes.  So no members ever wait for each other in a circle.
+ * One member of each station, its head, fetches the version.  A member serves each chunk as soon as that is
+ * verified.  So the list of a head names the head of the station before it, the one before that, and so on,
+ * though these may have no byte yet.  The publisher is named to the first PLAN_SOURCES stations only, because
+ * its uplink is to carry the bytes once, however many stations there are.  A source is always of a station
+ * before the member's, of its own place, or has all bytes.  So no members ever wait for each other in a
+ * circle.
  *
- * The order of the links is that of zones and names, which outlive sessions and restarts: connections stay
+ * The order of the stations is that of zones and names, which outlive sessions and restarts: connections stay
  * warm from version to version.  Members with a limited rate, and slow ones, come last, and behind these the
  * leaves, which other places fetch from only where nothing else has the bytes.  When the rollout has begun
- * (plan_begin), a new link goes to the tail, and the list of no other member changes.  The publisher's own
- * place has its bytes without a network, and is no link while the publisher serves.
+ * (plan_begin), a new station goes to the tail, and the list of no other member changes.  The publisher's own
+ * place has its bytes without a network, and is no station while the publisher serves.
  *
- * A member that comes when other links have all bytes fetches from one of these that serves no other.  In a
- * star every source has all bytes: the version is fetched from the publisher, and later from the holders with
- * the least load.
+ * A member that comes when other stations have all bytes fetches from one of these that serves no other.  In
+ * a star every source has all bytes: the version is fetched from the publisher, and later from the holders
+ * with the least load.
  *
- * plan_shape.h says which shape a version gets, and how two trees are laid over the links; plan_list.h which
- * sources a member's list names.
+ * plan_shape.h says which shape a version gets, and how two trees are laid over the stations; plan_list.h
+ * which sources a member's list names.
  *
  *   fetch of a row | its list is made           | it is done, or gone | stuck    | woken
  *   ---------------+----------------------------+---------------------+----------+----------
@@ -54,23 +55,23 @@
 #define PLAN_SOURCES 3u     /* in one list */
 #define PLAN_CANDIDATES 64u /* members with all bytes that one choice looks at */
 #define PLAN_SLOW_FACTOR 4u /* a source whose rate is below best / 4 goes behind the others */
-#define PLAN_HALVES 2u      /* of the chunks, that one link sends on: its uplink carries the bytes once */
+#define PLAN_HALVES 2u      /* of the chunks, that one station sends on: its uplink carries the bytes once */
 
 /* AUTO: what takes the least time by an estimate. */
 typedef enum { PLAN_AUTO, PLAN_STAR, PLAN_CHAIN, PLAN_TWO_TREE } plan_shape_t;
 typedef enum { PLAN_NONE, PLAN_WAITING, PLAN_WOKEN, PLAN_FETCHING, PLAN_STUCK } plan_fetch_t;
 
-/* Where a row or a link stands: ascending by all three. */
+/* Where a row or a station stands: ascending by all three. */
 typedef struct {
     uint32_t wave;  /* 0: there when the rollout began; else in the order in which they came */
     char *text;     /* whether its rate is limited, or it is a leaf; zone, name */
     uint64_t token; /* its first one */
 } plan_key_t;
 
-typedef struct plan_link plan_link_t;
+typedef struct plan_station plan_station_t;
 typedef struct {
     uint64_t token;
-    plan_link_t *link;
+    plan_station_t *station;
     plan_key_t key;
     bool is_whole;      /* it has all bytes */
     bool is_loading;    /* it has them in a region, and is loading them: a source for its place alone */
@@ -90,12 +91,12 @@ typedef struct {
 } plan_row_t;
 
 /* One node of the chain or of the trees: the members of one place, or a member without one. */
-struct plan_link {
+struct plan_station {
     uint64_t place; /* 0: none */
     plan_key_t key; /* of its least row, while the rollout has not begun */
     plan_row_t **rows;
     size_t count, capacity; /* ascending by key */
-    plan_link_t *next;      /* of plan_t.woken */
+    plan_station_t *next;   /* of plan_t.woken */
     bool is_listed;         /* there */
     bool is_roomy;          /* in plan_t.roomy */
     size_t number;          /* in the trees as they were laid, from 1; 0: it is not in them */
@@ -109,21 +110,21 @@ typedef struct {
     size_t count, capacity; /* ascending by token */
     plan_row_t **sources;
     size_t source_count, source_capacity; /* rows that have all bytes, in any order */
-    plan_link_t **chain;
-    size_t link_count, link_capacity; /* ascending by key */
-    plan_link_t **places;
-    size_t place_count, place_capacity;  /* the links with a place, ascending by it */
+    plan_station_t **chain;
+    size_t station_count, station_capacity; /* ascending by key */
+    plan_station_t **places;
+    size_t place_count, place_capacity;  /* the stations with a place, ascending by it */
     uint64_t publisher, publisher_place; /* token and place, while it serves the bytes; 0 */
     uint64_t seed;
     bool is_begun;
     uint32_t wave; /* the last one */
     uint32_t waiting_count, woken_count;
-    plan_link_t *woken; /* places that may have WOKEN rows */
+    plan_station_t *woken; /* places that may have WOKEN rows */
     plan_row_t **torn;
     size_t torn_count, torn_capacity; /* rows that are */
-    plan_link_t **roomy; /* those that may serve more than they do, in any order, and some that may not */
-    size_t roomy_count;  /* there is room for all links */
-    uint64_t looks;      /* rows and links that lists were made from: what the plan costs */
+    plan_station_t **roomy; /* those that may serve more than they do, in any order, and some that may not */
+    size_t roomy_count;     /* there is room for all stations */
+    uint64_t looks;         /* rows and stations that lists were made from: what the plan costs */
 } plan_t;
 
 static inline bool has_number(const uint64_t *numbers, uint32_t count, uint64_t number)
@@ -201,15 +202,18 @@ uint64_t plan_waits_for(const plan_t *p, uint64_t token);
 /* ---- for the lists and the shape, which read the plan ---- */
 
 int plan_key_order(const plan_key_t *a, const plan_key_t *b);
-/* The link of this place; NULL: none. */
-plan_link_t *plan_place(const plan_t *p, uint64_t place);
-/* Where the link stands in the chain. */
-size_t plan_link_index(const plan_t *p, const plan_link_t *link);
-/* Fetches from all members of the link. */
-uint32_t plan_link_load(const plan_link_t *link);
+/* The station of this place; NULL: none. */
+plan_station_t *plan_place(const plan_t *p, uint64_t place);
+/* Where the station stands in the chain. */
+size_t plan_station_index(const plan_t *p, const plan_station_t *station);
+/* Fetches from all members of the station. */
+uint32_t plan_station_load(const plan_station_t *station);
 /* The member is named in the lists of others; one that is loading in those of its place alone. */
 bool plan_serves(const plan_t *p, const plan_row_t *row);
-static inline bool plan_link_is_limited(const plan_link_t *link) { return link->key.text[0] != '0'; }
+static inline bool plan_station_is_limited(const plan_station_t *station)
+{
+    return station->key.text[0] != '0';
+}
 static inline bool plan_row_is_leaf(const plan_row_t *row) { return row->key.text[0] == '2'; }
 static inline bool plan_is_publishers_place(const plan_t *p, uint64_t place)
 {

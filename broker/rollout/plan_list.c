@@ -9,7 +9,7 @@
 typedef struct {
     const plan_t *p;
     const plan_asker_t *asker;
-    const plan_link_t *link; /* of the asker's place, or its own; NULL: none */
+    const plan_station_t *station; /* of the asker's place, or its own; NULL: none */
     bool is_member;
     const plan_row_t *beside; /* it is to give the asker the other half of the chunks; NULL: none */
     uint64_t *sources;
@@ -65,13 +65,13 @@ static bool is_before(const candidate_t *a, const candidate_t *b)
 
 static void add_candidate(list_t *l, const plan_row_t *row, choice_t *choice)
 {
-    bool is_far = row->link != l->link;
+    bool is_far = row->station != l->station;
     l->looks++;
     if (!is_wanted(l, row->token) || choice->count == PLAN_CANDIDATES) return;
     choice->has_far |= is_far;
     choice->found[choice->count++] =
         (candidate_t){.is_far = is_far,
-                      .load = is_far ? plan_link_load(row->link) : row->load,
+                      .load = is_far ? plan_station_load(row->station) : row->load,
                       .draw = mix(l->p->seed ^ mix(l->asker->token) ^ mix(row->token * 3)),
                       .row = row};
 }
@@ -85,18 +85,19 @@ static void find_slow(choice_t *choice)
         if (choice->found[i].row->rate > best_rate) best_rate = choice->found[i].row->rate;
     for (uint32_t i = 0; i < choice->count; i++) {
         uint64_t rate = choice->found[i].row->rate;
-        choice->found[i].is_slow =
-            plan_link_is_limited(choice->found[i].row->link) || (rate && rate < best_rate / PLAN_SLOW_FACTOR);
+        choice->found[i].is_slow = plan_station_is_limited(choice->found[i].row->station) ||
+                                   (rate && rate < best_rate / PLAN_SLOW_FACTOR);
     }
 }
 
-/* In a chain a holder of another link serves one link at a time: more of them would share its uplink, and a
- * member at the tail has all of it.  What is at the publisher's place leaves by the publisher's uplink. */
+/* In a chain a holder of another station serves one station at a time: more of them would share its uplink,
+ * and a member at the tail has all of it.  What is at the publisher's place leaves by the publisher's uplink.
+ * */
 static bool is_free(const plan_t *p, const plan_row_t *row)
 {
     if (plan_row_is_leaf(row)) return false;
     return p->shape == PLAN_STAR ||
-           (!plan_link_load(row->link) && !plan_is_publishers_place(p, row->link->place));
+           (!plan_station_load(row->station) && !plan_is_publishers_place(p, row->station->place));
 }
 
 /* The walk over the holders starts at a place of the ring that depends on the asker, because only the first
@@ -104,14 +105,14 @@ static bool is_free(const plan_t *p, const plan_row_t *row)
 static void find_holders(list_t *l, choice_t *choice, bool any)
 {
     const plan_t *p = l->p;
-    for (size_t i = 0; l->link && i < l->link->count; i++) {
-        const plan_row_t *row = l->link->rows[i];
+    for (size_t i = 0; l->station && i < l->station->count; i++) {
+        const plan_row_t *row = l->station->rows[i];
         if (row->is_whole || row->is_loading) add_candidate(l, row, choice);
     }
     size_t most = p->source_count < PLAN_CANDIDATES ? p->source_count : PLAN_CANDIDATES;
     for (size_t k = 0; k < most; k++) {
         const plan_row_t *row = p->sources[(k + l->asker->token) % p->source_count];
-        if (row->link != l->link && (any || is_free(p, row))) add_candidate(l, row, choice);
+        if (row->station != l->station && (any || is_free(p, row))) add_candidate(l, row, choice);
     }
     find_slow(choice);
 }
@@ -129,13 +130,13 @@ static void add_best(list_t *l, choice_t *choice, uint32_t most)
     }
 }
 
-/* The row of the link that others fetch from: one that has all bytes, else the one that fetches, else, where
- * there is nothing better, one that is stuck.  NULL: none. */
-static const plan_row_t *head_of(const list_t *l, const plan_link_t *link, bool any)
+/* The row of the station that others fetch from: one that has all bytes, else the one that fetches, else,
+ * where there is nothing better, one that is stuck.  NULL: none. */
+static const plan_row_t *head_of(const list_t *l, const plan_station_t *station, bool any)
 {
     const plan_row_t *best = NULL;
-    for (size_t i = 0; i < link->count; i++) {
-        const plan_row_t *row = link->rows[i];
+    for (size_t i = 0; i < station->count; i++) {
+        const plan_row_t *row = station->rows[i];
         if (!is_wanted(l, row->token) || (plan_row_is_leaf(row) && !any)) continue;
         if (row->is_whole) return row;
         bool is_better = row->fetch == PLAN_FETCHING || (any && row->fetch == PLAN_STUCK);
@@ -164,47 +165,50 @@ static const plan_row_t *parent_of(const plan_t *p, const plan_row_t *row, uint3
     return is_fetching && count ? plan_row(p, tokens[0]) : NULL;
 }
 
-/* How many links the half of the chunks passes on its way to this row.  UINT32_MAX: `top` is one of them, or
- * the row's.  A link that came later serves none that was there before: so the way of those that came
+/* How many stations the half of the chunks passes on its way to this row.  UINT32_MAX: `top` is one of them,
+ * or the row's.  A station that came later serves none that was there before: so the way of those that came
  * later, which may be long, is not followed. */
-static uint32_t depth_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_link_t *top)
+static uint32_t depth_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_station_t *top)
 {
     uint32_t depth = 0;
-    if (row->link->key.wave) return row->link == top ? UINT32_MAX : 0;
+    if (row->station->key.wave) return row->station == top ? UINT32_MAX : 0;
     for (; row; row = parent_of(l->p, row, half)) {
         l->looks++;
-        if (row->link == top || depth > l->p->count) return UINT32_MAX;
+        if (row->station == top || depth > l->p->count) return UINT32_MAX;
         depth++;
     }
     return depth;
 }
 
-/* In a chain that is so by the order of the links. */
-static bool is_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_link_t *top)
+/* In a chain that is so by the order of the stations. */
+static bool is_below(list_t *l, const plan_row_t *row, uint32_t half, const plan_station_t *top)
 {
     return l->p->shape == PLAN_TWO_TREE && depth_below(l, row, half, top) == UINT32_MAX;
 }
 
-/* The heads of the links before the asker's, the nearest first; a process that is no member is behind all.  A
- * member with a limited rate serves others like it, and with `any` all. */
+/* The heads of the stations before the asker's, the nearest first; a process that is no member is behind
+ * all.  A member with a limited rate serves others like it, and with `any` all. */
 static void add_before(list_t *l, uint32_t most, bool any)
 {
     const plan_t *p = l->p;
-    for (size_t i = l->is_member ? plan_link_index(p, l->link) : p->link_count; i-- > 0 && l->count < most;) {
-        const plan_link_t *link = p->chain[i];
+    for (size_t i = l->is_member ? plan_station_index(p, l->station) : p->station_count;
+         i-- > 0 && l->count < most;) {
+        const plan_station_t *station = p->chain[i];
         l->looks++;
-        if (plan_is_publishers_place(p, link->place)) continue;
-        if (!any && plan_link_is_limited(link) && !(l->is_member && plan_link_is_limited(l->link))) continue;
-        const plan_row_t *head = head_of(l, link, any);
-        if (head && !is_below(l, head, 1, l->link) && !is_below(l, head, 2, l->link))
+        if (plan_is_publishers_place(p, station->place)) continue;
+        if (!any && plan_station_is_limited(station) &&
+            !(l->is_member && plan_station_is_limited(l->station)))
+            continue;
+        const plan_row_t *head = head_of(l, station, any);
+        if (head && !is_below(l, head, 1, l->station) && !is_below(l, head, 2, l->station))
             list_add(l, head->token, most);
     }
 }
 
-/* The publisher stands before the first link. */
+/* The publisher stands before the first station. */
 static bool is_near_publisher(const list_t *l)
 {
-    size_t before = 0, at = plan_link_index(l->p, l->link);
+    size_t before = 0, at = plan_station_index(l->p, l->station);
     for (size_t i = 0; i < at && before < PLAN_SOURCES; i++)
         before += !plan_is_publishers_place(l->p, l->p->chain[i]->place);
     return before < PLAN_SOURCES;
@@ -213,43 +217,45 @@ static bool is_near_publisher(const list_t *l)
 /* ---- two trees ---- */
 
 /* It may serve a half of the chunks more. */
-static bool has_room(const list_t *l, const plan_link_t *link)
+static bool has_room(const list_t *l, const plan_station_t *station)
 {
-    return plan_link_load(link) + (l->beside && l->beside->link == link) < PLAN_HALVES;
+    return plan_station_load(station) + (l->beside && l->beside->station == station) < PLAN_HALVES;
 }
 
-/* A link that may serve the asker's link more than it does: it has as much as that, or more. */
-static const plan_row_t *head_with_room(const list_t *l, const plan_link_t *link)
+/* A station that may serve the asker's station more than it does: it has as much as that, or more. */
+static const plan_row_t *head_with_room(const list_t *l, const plan_station_t *station)
 {
     const plan_t *p = l->p;
-    bool is_for_limited = l->link && plan_link_is_limited(l->link);
-    if (link == l->link || plan_is_publishers_place(p, link->place) || !has_room(l, link)) return NULL;
-    if (plan_link_is_limited(link) && !is_for_limited) return NULL;
-    const plan_row_t *head = head_of(l, link, false);
-    bool is_behind = l->link && head && !head->is_whole && link->key.wave > l->link->key.wave;
+    bool is_for_limited = l->station && plan_station_is_limited(l->station);
+    if (station == l->station || plan_is_publishers_place(p, station->place) || !has_room(l, station))
+        return NULL;
+    if (plan_station_is_limited(station) && !is_for_limited) return NULL;
+    const plan_row_t *head = head_of(l, station, false);
+    bool is_behind = l->station && head && !head->is_whole && station->key.wave > l->station->key.wave;
     return is_behind ? NULL : head;
 }
 
 /* One with a limited rate is found for others like it alone, and they leave the rest to the others. */
 static bool is_better_relay(const plan_row_t *a, uint32_t a_depth, const plan_row_t *b, uint32_t b_depth)
 {
-    if (plan_link_is_limited(a->link) != plan_link_is_limited(b->link)) return plan_link_is_limited(a->link);
+    if (plan_station_is_limited(a->station) != plan_station_is_limited(b->station))
+        return plan_station_is_limited(a->station);
     if (a->is_whole != b->is_whole) return a->is_whole;
-    if (a->link->key.wave != b->link->key.wave) return a->link->key.wave < b->link->key.wave;
+    if (a->station->key.wave != b->station->key.wave) return a->station->key.wave < b->station->key.wave;
     if (a_depth != b_depth) return a_depth < b_depth;
-    return plan_key_order(&a->link->key, &b->link->key) < 0;
+    return plan_key_order(&a->station->key, &b->station->key) < 0;
 }
 
-/* The link with room that gets the bytes first and is not below `top`, for one half of the chunks or for both
- * (half 0).  For one with a limited rate others like it come first.  NULL: none. */
-static const plan_row_t *find_relay(list_t *l, uint32_t half, const plan_link_t *top)
+/* The station with room that gets the bytes first and is not below `top`, for one half of the chunks or for
+ * both (half 0).  For one with a limited rate others like it come first.  NULL: none. */
+static const plan_row_t *find_relay(list_t *l, uint32_t half, const plan_station_t *top)
 {
     const plan_t *p = l->p;
     const plan_row_t *best = NULL;
     uint32_t best_depth = 0;
     for (size_t i = 0; i < p->roomy_count && i < PLAN_CANDIDATES; i++) {
-        const plan_link_t *link = p->roomy[i];
-        const plan_row_t *head = head_with_room(l, link);
+        const plan_station_t *station = p->roomy[i];
+        const plan_row_t *head = head_with_room(l, station);
         l->looks++;
         if (!head) continue;
         uint32_t depth = depth_below(l, head, half ? half : 1, top);
@@ -269,29 +275,29 @@ static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, ui
 {
     const plan_row_t *source = plan_row(p, token);
     if (!source) return token && token == p->publisher;
-    if (source->is_whole || (source->is_loading && source->link == row->link)) return true;
+    if (source->is_whole || (source->is_loading && source->station == row->station)) return true;
     if (!plan_serves(p, source)) return false;
-    if (p->shape != PLAN_TWO_TREE) return plan_key_order(&source->link->key, &row->link->key) < 0;
+    if (p->shape != PLAN_TWO_TREE) return plan_key_order(&source->station->key, &row->station->key) < 0;
     list_t l = {.p = p};
-    bool is_behind = source->link == row->link || source->link->key.wave > row->link->key.wave;
+    bool is_behind = source->station == row->station || source->station->key.wave > row->station->key.wave;
     for (uint32_t each = 1; each <= 2 && !is_behind; each++)
-        is_behind = (!half || half == each) && is_below(&l, source, each, row->link);
+        is_behind = (!half || half == each) && is_below(&l, source, each, row->station);
     return !is_behind;
 }
 
 /* The parent of a half: the one that it has, as long as that serves the row; then the next one of its list
- * that has room, which the worker turns to by itself; then a link with room.  One without room is better than
- * the publisher, whose uplink is that of all. */
+ * that has room, which the worker turns to by itself; then a station with room.  One without room is better
+ * than the publisher, whose uplink is that of all. */
 static void add_parent(list_t *l, const plan_row_t *row, uint32_t half)
 {
     uint32_t count;
     const uint64_t *tokens = list_for(row, half, &count);
     for (uint32_t i = 0; i < count && !l->count; i++) {
         const plan_row_t *source = plan_row(l->p, tokens[i]);
-        if (is_source(l->p, row, tokens[i], half) && (!i || !source || has_room(l, source->link)))
+        if (is_source(l->p, row, tokens[i], half) && (!i || !source || has_room(l, source->station)))
             list_add(l, tokens[i], 1);
     }
-    const plan_row_t *relay = l->count ? NULL : find_relay(l, half, l->link);
+    const plan_row_t *relay = l->count ? NULL : find_relay(l, half, l->station);
     if (relay) list_add(l, relay->token, 1);
     for (uint32_t i = 0; i < count && !l->count; i++)
         if (is_source(l->p, row, tokens[i], half)) list_add(l, tokens[i], 1);
@@ -312,8 +318,8 @@ static void fill_half(list_t *l, const plan_row_t *row, uint32_t half)
     const uint64_t *up = list_for(parent, half, &up_count), *aside = list_for(parent, 3 - half, &aside_count);
     const plan_row_t *next = aside_count ? plan_row(p, aside[0]) : NULL;
     if (next && !is_source(p, row, next->token, half)) next = NULL;
-    bool is_first_child = l->link->number % 2 == 0;
-    bool is_below_other = next && is_below(l, next, half, parent->link);
+    bool is_first_child = l->station->number % 2 == 0;
+    bool is_below_other = next && is_below(l, next, half, parent->station);
     bool is_aside_first = next && (is_below_other || !is_first_child);
     if (is_aside_first) list_add(l, next->token, PLAN_SOURCES);
     if (up_count) list_add(l, up[0], PLAN_SOURCES);
@@ -335,7 +341,7 @@ static void fill_list(list_t *l)
     add_best(l, &choice, most);
     bool is_relayed = p->shape != PLAN_STAR && !choice.has_far && !(is_here && l->count);
     if (is_relayed && p->shape == PLAN_TWO_TREE)
-        for (const plan_row_t *relay; l->count < most && (relay = find_relay(l, 0, l->link));)
+        for (const plan_row_t *relay; l->count < most && (relay = find_relay(l, 0, l->station));)
             list_add(l, relay->token, most);
     else if (is_relayed) add_before(l, l->is_member ? PLAN_SOURCES : most, false);
     bool is_chain = p->shape == PLAN_CHAIN && !choice.has_far;
@@ -354,7 +360,7 @@ static list_t list_of(const plan_t *p, const plan_asker_t *asker, uint64_t *sour
     const plan_row_t *row = plan_row(p, asker->token);
     return (list_t){.p = p,
                     .asker = asker,
-                    .link = row ? row->link : plan_place(p, asker->place),
+                    .station = row ? row->station : plan_place(p, asker->place),
                     .is_member = row != NULL,
                     .sources = sources};
 }
@@ -373,7 +379,7 @@ uint32_t plan_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_so
  * alone. */
 static bool is_in_halves(const plan_t *p, const plan_row_t *row, const plan_asker_t *asker)
 {
-    bool is_of_publisher = row->is_cut_off || plan_is_publishers_place(p, row->link->place);
+    bool is_of_publisher = row->is_cut_off || plan_is_publishers_place(p, row->station->place);
     if (p->shape != PLAN_TWO_TREE || is_of_publisher) return false;
     if (row->fetch >= PLAN_FETCHING) return row->half != 0;
     choice_t choice = {.count = 0};

@@ -2,9 +2,10 @@
 /* broker/rollout/plan_list.h (PURE): the sources that are named to one asker, chosen from the plan as it is.
  *
  *   star        holders: members with all bytes, those of its place first; the publisher last
- *   chain       holders; without one of another link the heads of the links before it, the nearest first
- *   two trees   the same for all chunks, of the links with room; or a list for each half: its parent in the
- *               tree of that half, and what serves it where the parent goes
+ *   chain       holders; where no other station has one, the heads of the stations before it, the nearest
+ *               first
+ *   two trees   the same for all chunks, of the stations with room; or a list for each half: its parent in
+ *               the tree of that half, and what serves it where the parent goes
  *
  * A list changes neither the load nor the fetch of a row: the plan does that (plan.c).  One thread, nothing
  * blocks. */
@@ -22,7 +23,7 @@ typedef struct {
 /* The sources for it.  Nothing is remembered.  Returns how many. */
 uint32_t plan_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES]);
 
-/* Makes the lists of the row anew.  Returns how many rows and links were looked at. */
+/* Makes the lists of the row anew.  Returns how many rows and stations were looked at. */
 uint64_t plan_list_make(const plan_t *p, plan_row_t *row, const plan_asker_t *asker);
 /* A list of the row names one that may not serve it. */
 bool plan_list_is_torn(const plan_t *p, const plan_row_t *row);

@@ -5,24 +5,24 @@
 
 #include <string.h>
 
-plan_row_t *plan_shape_head(const plan_link_t *link)
+plan_row_t *plan_shape_head(const plan_station_t *station)
 {
-    for (size_t i = 0; i < link->count; i++)
-        if (link->rows[i]->fetch == PLAN_FETCHING) return link->rows[i];
-    return link->rows[0];
+    for (size_t i = 0; i < station->count; i++)
+        if (station->rows[i]->fetch == PLAN_FETCHING) return station->rows[i];
+    return station->rows[0];
 }
 
-/* The links of the trees: those of the publisher's place get the bytes without a network, and those with a
+/* The stations of the trees: those of the publisher's place get the bytes without a network, and those with a
  * limited rate serve none of the others.  Returns how many. */
-size_t plan_shape_links(const plan_t *p, plan_link_t **ret_links)
+size_t plan_shape_stations(const plan_t *p, plan_station_t **ret_stations)
 {
     size_t count = 0;
-    for (size_t i = 0; i < p->link_count; i++) {
-        plan_link_t *link = p->chain[i];
-        if (plan_is_publishers_place(p, link->place) || plan_link_is_limited(link) ||
-            plan_shape_head(link)->is_cut_off)
+    for (size_t i = 0; i < p->station_count; i++) {
+        plan_station_t *station = p->chain[i];
+        if (plan_is_publishers_place(p, station->place) || plan_station_is_limited(station) ||
+            plan_shape_head(station)->is_cut_off)
             continue;
-        if (ret_links) ret_links[count] = link;
+        if (ret_stations) ret_stations[count] = station;
         count++;
     }
     return count;
@@ -31,7 +31,7 @@ size_t plan_shape_links(const plan_t *p, plan_link_t **ret_links)
 /* They stand in the order of their zones. */
 static bool has_zones(const plan_t *p)
 {
-    for (size_t i = 1; i < p->link_count; i++) {
+    for (size_t i = 1; i < p->station_count; i++) {
         const char *text = p->chain[i]->key.text + 1, *before = p->chain[i - 1]->key.text + 1;
         size_t zone_bytes = (size_t)(strchr(text, '\x01') - text);
         if (strncmp(text, before, zone_bytes + 1) != 0) return true;
@@ -39,18 +39,18 @@ static bool has_zones(const plan_t *p)
     return false;
 }
 
-/* For N links and n chunks a star takes N n τ + α, a chain (n + N - 1) τ + N α, and two trees (n + 2 d) τ +
- * (d + 1) α with d = log2 N, rounded down.  τ, the time of a chunk, is taken as on a fast link, or by the
- * publisher's --max-rate; α is the time of a hop.  The chain is left for trees only where they are a
- * quarter better: on real links a chain took the time of its estimate, and trees up to 15 % more, because
- * each link is shared by two transfers (docs/benchmarks.md, "Shaped links").  Nor is it left where there
- * are several zones: it enters each of them once. */
-plan_shape_t plan_shape_choose(const plan_t *p, size_t links)
+/* For N stations and n chunks a star takes N n τ + α, a chain (n + N - 1) τ + N α, and two trees (n + 2 d) τ
+ * + (d + 1) α with d = log2 N, rounded down.  τ, the time of a chunk, is taken as on a fast link, or by the
+ * publisher's --max-rate; α is the time of a hop.  The chain is left for trees only where they are a quarter
+ * better: on real links a chain took the time of its estimate, and trees up to 15 % more, because each link
+ * is shared by two transfers (docs/benchmarks.md, "Shaped links").  Nor is it left where there are several
+ * zones: it enters each of them once. */
+plan_shape_t plan_shape_choose(const plan_t *p, size_t stations)
 {
-    bool may_be_trees = links > 1 && p->publisher && !p->source_count;
+    bool may_be_trees = stations > 1 && p->publisher && !p->source_count;
     if (p->wanted == PLAN_TWO_TREE) return may_be_trees ? PLAN_TWO_TREE : PLAN_CHAIN;
     if (p->wanted != PLAN_AUTO) return p->wanted;
-    uint64_t count = links > 1 ? links : 2, chunk = manifest_chunk_bytes(p->bytes), d = 0;
+    uint64_t count = stations > 1 ? stations : 2, chunk = manifest_chunk_bytes(p->bytes), d = 0;
     while (count >> (d + 1)) d++;
     uint64_t star = count * p->bytes + p->hop_bytes;
     uint64_t chain = p->bytes + (count - 1) * chunk + count * p->hop_bytes;
@@ -61,20 +61,20 @@ plan_shape_t plan_shape_choose(const plan_t *p, size_t links)
 }
 
 /* Number 0 stands for the publisher. */
-static uint64_t token_at(const plan_t *p, plan_link_t **links, size_t number)
+static uint64_t token_at(const plan_t *p, plan_station_t **stations, size_t number)
 {
-    return number ? plan_shape_head(links[number - 1])->token : p->publisher;
+    return number ? plan_shape_head(stations[number - 1])->token : p->publisher;
 }
 
-/* The parent of link k is k / 2 for the first half of the chunks, and for the second half the same counted
- * from the other end.  So a link has children in one of the trees alone. */
-void plan_shape_lay(const plan_t *p, plan_link_t **links, size_t count, size_t k)
+/* The parent of station k is k / 2 for the first half of the chunks, and for the second half the same counted
+ * from the other end.  So a station has children in one of the trees alone. */
+void plan_shape_lay(const plan_t *p, plan_station_t **stations, size_t count, size_t k)
 {
-    plan_row_t *row = plan_shape_head(links[k - 1]);
+    plan_row_t *row = plan_shape_head(stations[k - 1]);
     size_t mirrored = count + 1 - k;
-    links[k - 1]->number = k;
-    uint64_t first = token_at(p, links, k / 2);
-    uint64_t second = token_at(p, links, mirrored / 2 ? count + 1 - mirrored / 2 : 0);
+    stations[k - 1]->number = k;
+    uint64_t first = token_at(p, stations, k / 2);
+    uint64_t second = token_at(p, stations, mirrored / 2 ? count + 1 - mirrored / 2 : 0);
     row->half = 2 * mirrored <= count ? 2 : 1;
     row->source_count = row->other_count = 1;
     row->sources[0] = row->half == 1 ? first : second;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/rollout/plan_shape.h (PURE): the shape of a plan: a star, the chain, or two trees over its links.
+/* broker/rollout/plan_shape.h (PURE): the shape of a plan: a star, the chain, or two trees over its stations.
  *
- * In two trees, each half of the chunks goes down one of these.  The link with the number k of N gets the
+ * In two trees, each half of the chunks goes down one of these.  The station with the number k of N gets the
  * first half from number k / 2, and the second half from the same number counted from the other end:
  *
  *   first half:   publisher ──► 1 ──► 2, 3   2 ──► 4, 5   3 ──► 6, 7
  *   second half:  publisher ──► 7 ──► 6, 5   6 ──► 4, 3   5 ──► 2, 1
  *
- * So a link sends one half to two others at most, and no uplink carries more than all bytes.  A head has a
+ * So a station sends one half to two others at most, and no uplink carries more than all bytes.  A head has a
  * list for each half.  Behind its parent are the two that have room for it when that goes: the parent of the
- * parent in this tree, and in the other one.  The two that a parent serves turn to one each.  A later link
+ * parent in this tree, and in the other one.  The two that a parent serves turn to one each.  A later station
  * gets both halves from those with room, and serves later ones alone; so do those with a limited rate.  No
- * link gets a half from one below it in the tree of that half.  The lists of a member may name such a one
+ * station gets a half from one below it in the tree of that half.  The lists of a member may name such a one
  * further behind only after others have gone, until the broker has mended them.
  *
  * The shape is chosen when the first lists are made, for as long as the version lasts.  One thread, nothing
@@ -21,13 +21,13 @@
 
 #include "broker/rollout/plan.h"
 
-/* The row that fetches for its link, or would. */
-plan_row_t *plan_shape_head(const plan_link_t *link);
-/* The links of the trees, in their order; ret_links NULL: they are counted alone.  Returns how many. */
-size_t plan_shape_links(const plan_t *p, plan_link_t **ret_links);
-/* What takes the least time for so many links, or what was asked for. */
-plan_shape_t plan_shape_choose(const plan_t *p, size_t links);
-/* Gives link number k (from 1) of the trees its parents: the lists of its head. */
-void plan_shape_lay(const plan_t *p, plan_link_t **links, size_t count, size_t k);
+/* The row that fetches for its station, or would. */
+plan_row_t *plan_shape_head(const plan_station_t *station);
+/* The stations of the trees, in their order; ret_stations NULL: they are counted alone.  Returns how many. */
+size_t plan_shape_stations(const plan_t *p, plan_station_t **ret_stations);
+/* What takes the least time for so many stations, or what was asked for. */
+plan_shape_t plan_shape_choose(const plan_t *p, size_t stations);
+/* Gives station number k (from 1) of the trees its parents: the lists of its head. */
+void plan_shape_lay(const plan_t *p, plan_station_t **stations, size_t count, size_t k);
 
 #endif

@@ -49,10 +49,10 @@ static inline bool waits_are_sound(const track_t *t)
     return waiting == t->plan.waiting_count && (track_is_ended(t) || !t->plan.woken_count);
 }
 
-static inline size_t link_index(const plan_t *p, const plan_link_t *link)
+static inline size_t station_index(const plan_t *p, const plan_station_t *station)
 {
     size_t i = 0;
-    while (p->chain[i] != link) i++;
+    while (p->chain[i] != station) i++;
     return i;
 }
 
@@ -69,7 +69,7 @@ static inline bool way_ends(const plan_t *p, const plan_row_t *row, uint32_t hal
     return true;
 }
 
-/* No members wait for each other in a circle.  In a chain one that has not all bytes is named to later links
+/* No members wait for each other in a circle.  In a chain one that has not all bytes is named to later stations
  * alone. */
 static inline bool lists_are_sound(const track_t *t)
 {
@@ -82,7 +82,7 @@ static inline bool lists_are_sound(const track_t *t)
         for (uint32_t k = 0; has_order && k < row->source_count; k++) {
             const plan_row_t *source = plan_row(p, row->sources[k]);
             if (!source || source->is_whole || source->is_loading) continue;
-            if (link_index(p, source->link) >= link_index(p, row->link)) return false;
+            if (station_index(p, source->station) >= station_index(p, row->station)) return false;
         }
     }
     return true;

@@ -612,7 +612,7 @@ Test(plan_chain, one_of_each_place_fetches_and_the_places_are_a_chain)
     for (uint64_t token = 10; token < 40; token++) cr_assert(add(token, NEAR + token % 3));
     plan_begin(&P);
     plan_make_all(&P);
-    cr_assert(P.link_count == 3 && P.waiting_count == 27);
+    cr_assert(P.station_count == 3 && P.waiting_count == 27);
     cr_assert_str_eq(list_of(10), "9");
     cr_assert_str_eq(list_of(11), "10 9");
     cr_assert_str_eq(list_of(12), "11 10 9");
@@ -822,25 +822,25 @@ static void check_reached(const any_t *a)
     }
 }
 
-/* Fetches over the network: at most one into a link, and one out of it. */
+/* Fetches over the network: at most one into a station, and one out of it. */
 static void check_edges(const any_t *a)
 {
     uint32_t out_of_publisher = 0;
-    for (size_t i = 0; i < a->plan.link_count; i++) {
-        const plan_link_t *link = a->plan.chain[i];
+    for (size_t i = 0; i < a->plan.station_count; i++) {
+        const plan_station_t *station = a->plan.chain[i];
         uint32_t in = 0, out = 0;
         for (size_t k = 0; k < a->plan.count; k++) {
             const plan_row_t *row = a->plan.rows[k];
             if (row->fetch < PLAN_FETCHING) continue;
             const plan_row_t *source = plan_row(&a->plan, row->sources[0]);
-            bool is_far = source ? source->link != row->link
-                                 : !a->plan.publisher_place || row->link->place != a->plan.publisher_place;
-            in += is_far && row->link == link;
-            out += is_far && source && source->link == link;
-            out_of_publisher += is_far && !source && row->link == link;
+            bool is_far = source ? source->station != row->station
+                                 : !a->plan.publisher_place || row->station->place != a->plan.publisher_place;
+            in += is_far && row->station == station;
+            out += is_far && source && source->station == station;
+            out_of_publisher += is_far && !source && row->station == station;
         }
-        cr_assert(in <= 1 && (out <= 1 || a->has_limited), "seed %llu: %u fetches into a link, %u out of it",
-                  (unsigned long long)a->seed, in, out);
+        cr_assert(in <= 1 && (out <= 1 || a->has_limited),
+                  "seed %llu: %u fetches into a station, %u out of it", (unsigned long long)a->seed, in, out);
     }
     cr_assert(out_of_publisher <= 1 || a->has_limited, "seed %llu", (unsigned long long)a->seed);
 }

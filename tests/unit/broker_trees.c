@@ -22,7 +22,7 @@ static void finish(void) { plan_fini(&P); }
 
 TestSuite(plan_trees, .init = start, .fini = finish);
 
-/* Named after its number, so that the order of the numbers is that of the links. */
+/* Named after its number, so that the order of the numbers is that of the stations. */
 static bool add_to(plan_t *p, uint64_t token, uint64_t place, bool is_limited)
 {
     char name[32];
@@ -269,45 +269,46 @@ static void check_reached(const any_t *a, uint64_t gone)
         }
 }
 
-/* Halves that go into a link over the network, and out of it; those of limited ones count for nothing. */
+/* Halves that go into a station over the network, and out of it; those of limited ones count for nothing. */
 static void check_edges(const any_t *a, uint64_t gone, uint32_t most)
 {
     const plan_t *p = &a->plan;
     uint32_t out[TOKENS] = {0}, of_publisher = 0;
-    for (size_t i = 0; i < p->link_count; i++) {
-        const plan_link_t *link = p->chain[i];
+    for (size_t i = 0; i < p->station_count; i++) {
+        const plan_station_t *station = p->chain[i];
         uint32_t in = 0;
-        for (size_t k = 0; k < link->count; k++) {
-            const plan_row_t *row = link->rows[k];
+        for (size_t k = 0; k < station->count; k++) {
+            const plan_row_t *row = station->rows[k];
             for (uint32_t half = 1; half <= 2 && row->fetch >= PLAN_FETCHING; half++) {
                 uint32_t count;
                 const uint64_t *tokens = list_for(row, half, &count);
                 uint32_t at = count && tokens[0] == gone;
                 const plan_row_t *source = at < count ? plan_row(p, tokens[at]) : NULL;
-                bool is_here =
-                    source ? source->link == link : p->publisher_place && link->place == p->publisher_place;
+                bool is_here = source ? source->station == station
+                                      : p->publisher_place && station->place == p->publisher_place;
                 if (row->token == gone || at >= count || is_here) continue;
                 in++;
-                if (link->key.text[0] == '1') continue;
-                if (source) out[source->link->rows[0]->token]++;
+                if (station->key.text[0] == '1') continue;
+                if (source) out[source->station->rows[0]->token]++;
                 else of_publisher++;
             }
         }
-        cr_assert_leq(in, 2, "seed %llu: %u halves into a link", (unsigned long long)a->seed, in);
+        cr_assert_leq(in, 2, "seed %llu: %u halves into a station", (unsigned long long)a->seed, in);
     }
     for (uint32_t i = 0; i < TOKENS; i++)
-        cr_assert(out[i] <= most, "seed %llu: %u halves out of a link", (unsigned long long)a->seed, out[i]);
+        cr_assert(out[i] <= most, "seed %llu: %u halves out of a station", (unsigned long long)a->seed,
+                  out[i]);
     cr_assert(of_publisher <= 2, "seed %llu: %u halves out of the publisher", (unsigned long long)a->seed,
               of_publisher);
 }
 
-/* In the trees as they are laid each link has children for one half alone, and none is deeper than log2 N. */
+/* In the trees as they are laid each station has children for one half alone, and none is deeper than log2 N. */
 static void check_trees(const any_t *a)
 {
     const plan_t *p = &a->plan;
     uint32_t depths = 1, nodes = 0;
     uint8_t serves[TOKENS] = {0};
-    for (size_t i = 0; i < p->link_count; i++)
+    for (size_t i = 0; i < p->station_count; i++)
         nodes += p->chain[i]->key.text[0] == '0' &&
                  (!p->publisher_place || p->chain[i]->place != p->publisher_place);
     while (nodes >> depths) depths++;
