@@ -1,32 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/rollout/plan_list.h"
-
-#include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define PUBLISHER 9u
-
-static plan_t P;
+#include "tests/unit/plan_rig.h"
 
 static void start(void) { plan_init(&P, 2, PLAN_STAR, 0); }
-
-static void finish(void) { plan_fini(&P); }
 
 /* ---- a star ---- */
 
 TestSuite(plan, .init = start, .fini = finish);
-
-/* Named after its number, so that the order of the numbers is that of the chain. */
-static bool add_to(plan_t *p, uint64_t token, uint64_t place)
-{
-    char name[32];
-    snprintf(name, sizeof name, "w%06u", (unsigned)token);
-    return plan_add(p, &(plan_member_t){.token = token, .place = place, .name = name, .zone = ""});
-}
-
-static bool add(uint64_t token, uint64_t place) { return add_to(&P, token, place); }
 
 /* A member with all bytes. */
 static void holder(uint64_t token, uint64_t rate)
@@ -427,34 +406,11 @@ Test(plan_place, rows_that_go_leave_nothing_behind)
 
 /* ---- a chain ---- */
 
-static void start_chain(void)
-{
-    plan_init(&P, 2, PLAN_CHAIN, 0);
-    plan_publisher(&P, PUBLISHER, 0);
-}
+static void start_chain(void) { start_with(PLAN_CHAIN, 0); }
 
 TestSuite(plan_chain, .init = start_chain, .fini = finish);
 
-/* The tokens of its list as text: "12 11 9". */
-static const char *list_of(uint64_t token)
-{
-    static char text[128];
-    const plan_row_t *row = plan_row(&P, token);
-    size_t used = 0;
-    text[0] = 0;
-    for (uint32_t i = 0; i < row->source_count; i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%u", i ? " " : "",
-                                 (unsigned)row->sources[i]);
-    return text;
-}
-
-/* Members `first` to `last` without places, and their lists. */
-static void wave(uint64_t first, uint64_t last)
-{
-    for (uint64_t token = first; token <= last; token++) cr_assert(add(token, 0));
-    plan_begin(&P);
-    plan_make_all(&P);
-}
+static const char *list_of(uint64_t token) { return list_text(token, 1); }
 
 static void mend_all(void)
 {
@@ -580,8 +536,7 @@ Test(plan_chain, what_is_on_the_publishers_host_has_its_bytes_and_is_no_link)
 {
     plan_publisher(&P, PUBLISHER, NEAR);
     cr_assert(add(11, 0) && add(12, NEAR) && add(13, NEAR) && add(14, 0) && add(15, 0) && add(16, 0));
-    plan_begin(&P);
-    plan_make_all(&P);
+    begin();
     cr_assert_str_eq(list_of(12), "9");
     cr_assert_str_eq(list_of(13), "9");
     cr_assert_str_eq(list_of(14), "11 9");
@@ -600,8 +555,7 @@ Test(plan_chain, a_holder_at_the_place_of_a_lost_publisher_is_better_than_none)
     uint64_t lost[] = {PUBLISHER};
     plan_publisher(&P, PUBLISHER, NEAR);
     cr_assert(add(11, 0) && add(12, NEAR));
-    plan_begin(&P);
-    plan_make_all(&P);
+    begin();
     plan_have(&P, 12, true, 0);
     cr_assert_eq(plan_make(&P, 11, lost, 1), 1);
     cr_assert_str_eq(list_of(11), "12", "its region of this version is in use again");
@@ -610,8 +564,7 @@ Test(plan_chain, a_holder_at_the_place_of_a_lost_publisher_is_better_than_none)
 Test(plan_chain, one_of_each_place_fetches_and_the_places_are_a_chain)
 {
     for (uint64_t token = 10; token < 40; token++) cr_assert(add(token, NEAR + token % 3));
-    plan_begin(&P);
-    plan_make_all(&P);
+    begin();
     cr_assert(P.station_count == 3 && P.waiting_count == 27);
     cr_assert_str_eq(list_of(10), "9");
     cr_assert_str_eq(list_of(11), "10 9");
@@ -626,8 +579,7 @@ Test(plan_chain, one_of_each_place_fetches_and_the_places_are_a_chain)
 Test(plan_chain, a_place_whose_head_goes_begins_anew_at_the_tail)
 {
     cr_assert(add(11, 0) && add(12, NEAR) && add(13, NEAR) && add(14, 0) && add(15, 0));
-    plan_begin(&P);
-    plan_make_all(&P);
+    begin();
     cr_assert_str_eq(list_of(14), "12 11 9");
     plan_remove(&P, 12);
     cr_assert_eq(plan_next_woken(&P), 13);
@@ -646,8 +598,7 @@ Test(plan_chain, zones_are_entered_once_and_limited_ones_come_last)
         cr_assert(plan_add(
             &P, &(plan_member_t){.token = 10 + i, .name = name, .zone = ZONES[i], .is_limited = i == 3}));
     }
-    plan_begin(&P);
-    plan_make_all(&P);
+    begin();
     cr_assert_str_eq(list_of(11), "9");
     cr_assert_str_eq(list_of(14), "11 9");
     cr_assert_str_eq(list_of(10), "14 11 9");
@@ -664,8 +615,7 @@ Test(plan_chain, others_fetch_from_a_leaf_where_nothing_else_has_the_bytes)
         cr_assert(
             plan_add(&P, &(plan_member_t){.token = 10 + i, .name = name, .zone = "", .is_leaf = i % 2}));
     }
-    plan_begin(&P);
-    plan_make_all(&P);
+    begin();
     cr_assert_str_eq(list_of(12), "10 9");
     cr_assert_str_eq(list_of(11), "12 10 9");
     cr_assert_str_eq(list_of(13), "12 10", "not behind another leaf");
@@ -708,8 +658,7 @@ static plan_shape_t shape_of(plan_shape_t wanted, uint64_t rate)
     plan_fini(&P);
     plan_init(&P, 2, wanted, BYTES);
     plan_uplink(&P, rate);
-    plan_begin(&P);
-    plan_make_all(&P);
+    begin();
     return P.shape;
 }
 
@@ -723,56 +672,6 @@ Test(plan, the_rate_of_the_publisher_counts_for_the_choice)
 }
 
 /* ---- any memberships ---- */
-
-enum { MOST = 40 };
-
-/* What the test knows of the members, by token. */
-typedef struct {
-    plan_t plan;
-    uint64_t seed, rng, next_token, place_of[4096];
-    uint64_t alive[MOST];
-    uint32_t count;
-    bool has_limited;
-} any_t;
-
-static uint64_t below(any_t *a, uint64_t limit)
-{
-    a->rng ^= a->rng << 13;
-    a->rng ^= a->rng >> 7;
-    a->rng ^= a->rng << 17;
-    return a->rng % limit;
-}
-
-static uint64_t join(any_t *a)
-{
-    char name[24], zone[8];
-    uint64_t token = a->next_token++;
-    snprintf(name, sizeof name, "w%llu-%llu", (unsigned long long)below(a, 1000), (unsigned long long)token);
-    snprintf(zone, sizeof zone, "z%llu", (unsigned long long)below(a, 3));
-    plan_member_t m = {.token = token,
-                       .place = below(a, 3) ? 1 + below(a, 8) : 0,
-                       .name = name,
-                       .zone = zone,
-                       .is_limited = a->has_limited && !below(a, 5),
-                       .is_leaf = a->has_limited && !below(a, 8)};
-    cr_assert(plan_add(&a->plan, &m));
-    a->place_of[token] = m.place;
-    a->alive[a->count++] = token;
-    return token;
-}
-
-static void leave(any_t *a, uint32_t at)
-{
-    plan_remove(&a->plan, a->alive[at]);
-    a->alive[at] = a->alive[--a->count];
-}
-
-/* As the broker does after each event. */
-static void settle(any_t *a)
-{
-    for (uint64_t token; (token = plan_next_woken(&a->plan)) != 0;) plan_make(&a->plan, token, NULL, 0);
-    for (uint64_t token; (token = plan_next_torn(&a->plan)) != 0;) plan_mend(&a->plan, token);
-}
 
 /* Depth first along all lists, from the asker to its sources; a source with all bytes asks none. */
 static bool is_circle(const plan_t *p, const plan_row_t *row, uint8_t *state)
@@ -845,60 +744,12 @@ static void check_edges(const any_t *a)
     cr_assert(out_of_publisher <= 1 || a->has_limited, "seed %llu", (unsigned long long)a->seed);
 }
 
-static void open_any(any_t *a, uint64_t seed)
-{
-    *a = (any_t){.seed = seed, .rng = seed * 0x9e3779b97f4a7c15ull | 1, .next_token = 100};
-    plan_init(&a->plan, seed, PLAN_CHAIN, 0);
-    plan_publisher(&a->plan, PUBLISHER, below(a, 2) ? 1 + below(a, 8) : 0);
-    a->has_limited = !below(a, 4);
-    for (uint64_t count = 1 + below(a, MOST / 2); a->count < count;) join(a);
-    plan_begin(&a->plan);
-    plan_make_all(&a->plan);
-}
-
-/* One member joins: the lists of the others stay. */
-static void check_join(any_t *a)
-{
-    uint64_t before[MOST][PLAN_SOURCES];
-    uint32_t count = a->count;
-    for (uint32_t i = 0; i < count; i++)
-        memcpy(before[i], plan_row(&a->plan, a->alive[i])->sources, sizeof *before);
-    plan_make(&a->plan, join(a), NULL, 0);
-    settle(a);
-    for (uint32_t i = 0; i < count; i++)
-        cr_assert_arr_eq(before[i], plan_row(&a->plan, a->alive[i])->sources, sizeof *before, "seed %llu",
-                         (unsigned long long)a->seed);
-}
-
-static void end_one(any_t *a)
-{
-    uint32_t at = (uint32_t)below(a, a->count);
-    uint64_t token = a->alive[at], lost[2] = {a->alive[below(a, a->count)], PUBLISHER};
-    switch (below(a, 8)) {
-    case 0: leave(a, at); break;
-    case 1: plan_done(&a->plan, token); break;
-    case 2: plan_stuck(&a->plan, token); break;
-    case 3: plan_have(&a->plan, token, true, 0); break;
-    case 4: plan_make(&a->plan, token, lost, (uint32_t)below(a, 3)); break;
-    case 5: plan_loads(&a->plan, token, true); break;
-    case 6:
-        a->alive[at] = a->next_token++;
-        cr_assert(plan_renew(&a->plan, token, a->alive[at]));
-        break;
-    case 7:
-        plan_demote(&a->plan, token);
-        plan_make(&a->plan, token, NULL, 0);
-        break;
-    }
-    settle(a);
-}
-
 /* 3,000 memberships, and what may happen to them. */
 Test(plan_any, no_circle_and_a_source_for_all)
 {
     for (uint64_t seed = 1; seed <= 3000; seed++) {
         static any_t a;
-        open_any(&a, seed);
+        open_any(&a, seed, PLAN_CHAIN, 0);
         check_reached(&a);
         check_edges(&a);
         check_no_circle(&a);
@@ -908,8 +759,7 @@ Test(plan_any, no_circle_and_a_source_for_all)
             check_edges(&a);
         }
         for (int i = 0; i < 30; i++) {
-            if (a.count < 2 || (a.count < MOST && !below(&a, 4))) plan_make(&a.plan, join(&a), NULL, 0);
-            else end_one(&a);
+            go_on(&a);
             check_no_circle(&a);
         }
         plan_fini(&a.plan);
@@ -921,7 +771,7 @@ Test(plan_any, the_order_is_that_of_names_and_places)
 {
     for (uint64_t seed = 1; seed <= 500; seed++) {
         static any_t a;
-        open_any(&a, seed);
+        open_any(&a, seed, PLAN_CHAIN, 0);
         plan_t other;
         plan_init(&other, seed + 1, PLAN_CHAIN, 0);
         plan_publisher(&other, PUBLISHER, a.plan.publisher_place);
@@ -962,8 +812,7 @@ Test(plan_any, ten_thousand_members_cost_what_they_are)
     start_chain();
     for (uint64_t token = 100; token < 100 + MEMBERS; token++)
         cr_assert(add(token, token % 2 ? token / 16 : 0));
-    plan_begin(&P);
-    plan_make_all(&P);
+    begin();
     cr_assert_leq(P.looks, 8 * MEMBERS);
     P.looks = 0;
     for (uint64_t token = 100; token < 100 + MEMBERS; token++) {

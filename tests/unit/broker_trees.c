@@ -1,73 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two trees, each for half of the chunks: who serves whom, and what is left when members go and come. */
-#include "broker/rollout/plan.h"
+#include "tests/unit/plan_rig.h"
 
-#include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define PUBLISHER 9u
 #define MB 1000000u
 
-static plan_t P;
-
-static void start(void)
-{
-    plan_init(&P, 2, PLAN_TWO_TREE, 40 * MB);
-    plan_publisher(&P, PUBLISHER, 0);
-}
-
-static void finish(void) { plan_fini(&P); }
+static void start(void) { start_with(PLAN_TWO_TREE, 40 * MB); }
 
 TestSuite(plan_trees, .init = start, .fini = finish);
-
-/* Named after its number, so that the order of the numbers is that of the stations. */
-static bool add_to(plan_t *p, uint64_t token, uint64_t place, bool is_limited)
-{
-    char name[32];
-    snprintf(name, sizeof name, "w%06u", (unsigned)token);
-    return plan_add(
-        p,
-        &(plan_member_t){.token = token, .place = place, .name = name, .zone = "", .is_limited = is_limited});
-}
-
-static void wave(uint64_t first, uint64_t last)
-{
-    for (uint64_t token = first; token <= last; token++) cr_assert(add_to(&P, token, 0, false));
-    plan_begin(&P);
-    plan_make_all(&P);
-}
-
-static const uint64_t *list_for(const plan_row_t *row, uint32_t half, uint32_t *ret_count)
-{
-    bool is_other = row->half && row->half != half;
-    *ret_count = is_other ? row->other_count : row->source_count;
-    return is_other ? row->others : row->sources;
-}
 
 /* "1 9 | 12 11": its sources for the first half of the chunks, and for the second. */
 static const char *lists_of(uint64_t token)
 {
     static char text[128];
-    const plan_row_t *row = plan_row(&P, token);
-    size_t used = 0;
-    for (uint32_t half = 1; half <= 2; half++) {
-        uint32_t count;
-        const uint64_t *tokens = list_for(row, half, &count);
-        for (uint32_t i = 0; i < count; i++)
-            used +=
-                (size_t)snprintf(text + used, sizeof text - used, "%s%u", i ? " " : "", (unsigned)tokens[i]);
-        if (half == 1) used += (size_t)snprintf(text + used, sizeof text - used, " | ");
-    }
+    snprintf(text, sizeof text, "%s | %s", list_text(token, 1), list_text(token, 2));
     return text;
-}
-
-static void settle(plan_t *p)
-{
-    for (uint64_t token; (token = plan_next_torn(p)) != 0;) plan_mend(p, token);
-    for (uint64_t token; (token = plan_next_woken(p)) != 0;) plan_make(p, token, NULL, 0);
-    for (uint64_t token; (token = plan_next_torn(p)) != 0;) plan_mend(p, token);
 }
 
 /* Of seven: 11 and 17 are the roots, 14 in the middle serves none.  Behind the parent are those that have room
@@ -89,9 +35,8 @@ Test(plan_trees, each_half_goes_down_a_tree_and_its_mirror_image)
 
 static plan_shape_t shape_of(plan_shape_t wanted, uint64_t members, uint64_t bytes)
 {
-    plan_fini(&P);
-    plan_init(&P, 2, wanted, bytes);
-    plan_publisher(&P, PUBLISHER, 0);
+    finish();
+    start_with(wanted, bytes);
     wave(11, 10 + members);
     return P.shape;
 }
@@ -114,9 +59,8 @@ Test(plan_trees, the_shape_is_what_takes_the_least_time)
 /* A chain enters each zone once. */
 Test(plan_trees, several_zones_are_a_chain)
 {
-    plan_fini(&P);
-    plan_init(&P, 2, PLAN_AUTO, 40 * MB);
-    plan_publisher(&P, PUBLISHER, 0);
+    finish();
+    start_with(PLAN_AUTO, 40 * MB);
     cr_assert(plan_add(&P, &(plan_member_t){.token = 5, .name = "a", .zone = "rack1"}));
     wave(11, 26);
     cr_assert_eq(P.shape, PLAN_CHAIN);
@@ -125,7 +69,7 @@ Test(plan_trees, several_zones_are_a_chain)
 /* A late wave fetches from those, and a version without a publisher too. */
 Test(plan_trees, where_others_have_all_bytes_there_are_none)
 {
-    cr_assert(add_to(&P, 5, 0, false));
+    cr_assert(add(5, 0));
     plan_have(&P, 5, true, 0);
     wave(11, 26);
     cr_assert_eq(P.shape, PLAN_CHAIN);
@@ -172,11 +116,28 @@ Test(plan_trees, one_that_is_stuck_takes_no_room)
         cr_assert(token == 12 || plan_row(&P, token)->load <= 2, "%u", (unsigned)token);
 }
 
+/* The root of a tree has lost the publisher: another one is nearest to it from now on, and the root has its
+ * half from one that has room. */
+Test(plan_trees, a_root_without_the_publisher_goes_behind_all)
+{
+    uint64_t lost[] = {PUBLISHER};
+    wave(11, 17);
+    plan_give_way(&P, 14);
+    cr_assert_eq(plan_next_torn(&P), 0, "it does not fetch from the publisher");
+    plan_give_way(&P, 11);
+    settle(&P);
+    cr_assert_str_eq(lists_of(12), "9 | 15 17");
+    cr_assert(plan_make(&P, 11, lost, 1));
+    cr_assert_str_eq(lists_of(11), "14 16 12 | 15 12 17");
+    plan_give_way(&P, 11);
+    cr_assert_eq(plan_next_torn(&P), 0, "once in a rollout");
+}
+
 Test(plan_trees, a_later_one_gets_both_halves_from_those_with_room)
 {
     wave(11, 17);
     for (uint64_t token = 18; token <= 20; token++) {
-        cr_assert(add_to(&P, token, 0, false));
+        cr_assert(add(token, 0));
         plan_make(&P, token, NULL, 0);
     }
     cr_assert_str_eq(lists_of(18), "14 12 16 | 14 16 12");
@@ -188,7 +149,7 @@ Test(plan_trees, a_holder_that_serves_none_gives_a_later_one_all)
 {
     wave(11, 17);
     for (uint64_t token = 11; token <= 17; token++) plan_have(&P, token, true, 0);
-    cr_assert(add_to(&P, 20, 0, false));
+    cr_assert(add(20, 0));
     plan_make(&P, 20, NULL, 0);
     const plan_row_t *row = plan_row(&P, 20);
     cr_assert(!row->half && !row->other_count && row->source_count == 3 && row->sources[2] == PUBLISHER);
@@ -197,44 +158,7 @@ Test(plan_trees, a_holder_that_serves_none_gives_a_later_one_all)
 
 /* ---- any memberships ---- */
 
-enum { MOST = 60, TOKENS = 4096 };
-
-typedef struct {
-    plan_t plan;
-    uint64_t seed, rng, next_token, alive[MOST];
-    uint32_t count;
-    bool has_limited;
-} any_t;
-
-static uint64_t below(any_t *a, uint64_t limit)
-{
-    a->rng ^= a->rng << 13;
-    a->rng ^= a->rng >> 7;
-    a->rng ^= a->rng << 17;
-    return a->rng % limit;
-}
-
-static uint64_t join(any_t *a)
-{
-    char name[24], zone[8];
-    uint64_t token = a->next_token++;
-    snprintf(name, sizeof name, "w%llu-%llu", (unsigned long long)below(a, 1000), (unsigned long long)token);
-    snprintf(zone, sizeof zone, "z%llu", (unsigned long long)below(a, 3));
-    plan_member_t m = {.token = token,
-                       .place = below(a, 4) ? 0 : 1 + below(a, 8),
-                       .name = name,
-                       .zone = zone,
-                       .is_limited = a->has_limited && !below(a, 5)};
-    cr_assert(plan_add(&a->plan, &m));
-    a->alive[a->count++] = token;
-    return token;
-}
-
-static void leave(any_t *a, uint32_t at)
-{
-    plan_remove(&a->plan, a->alive[at]);
-    a->alive[at] = a->alive[--a->count];
-}
+enum { TOKENS = 4096 };
 
 /* The row that the member reads this half from: of its list the first one that has not gone.  NULL: it has
  * all bytes, or reads from the publisher, or has no source (`*ret_is_left`). */
@@ -329,63 +253,6 @@ static void check_trees(const any_t *a)
                       (unsigned long long)a->seed);
 }
 
-static void open_any(any_t *a, uint64_t seed)
-{
-    *a = (any_t){.seed = seed, .rng = seed * 0x9e3779b97f4a7c15ull | 1, .next_token = 100};
-    plan_init(&a->plan, seed, PLAN_TWO_TREE, 40 * MB);
-    plan_publisher(&a->plan, PUBLISHER, below(a, 2) ? 1 + below(a, 8) : 0);
-    a->has_limited = !below(a, 4);
-    for (uint64_t count = 1 + below(a, MOST - 20); a->count < count;) join(a);
-    plan_begin(&a->plan);
-    plan_make_all(&a->plan);
-}
-
-typedef struct {
-    uint64_t sources[PLAN_SOURCES], others[PLAN_SOURCES];
-    uint32_t half;
-} lists_t;
-
-static lists_t lists_now(const any_t *a, uint32_t at)
-{
-    const plan_row_t *row = plan_row(&a->plan, a->alive[at]);
-    lists_t lists = {.half = row->half};
-    memcpy(lists.sources, row->sources, row->source_count * sizeof(uint64_t));
-    memcpy(lists.others, row->others, row->other_count * sizeof(uint64_t));
-    return lists;
-}
-
-static void check_join(any_t *a)
-{
-    lists_t before[MOST];
-    uint32_t count = a->count;
-    for (uint32_t i = 0; i < count; i++) before[i] = lists_now(a, i);
-    plan_make(&a->plan, join(a), NULL, 0);
-    settle(&a->plan);
-    for (uint32_t i = 0; i < count; i++) {
-        lists_t now = lists_now(a, i);
-        cr_assert(!memcmp(&before[i], &now, sizeof now), "seed %llu", (unsigned long long)a->seed);
-    }
-}
-
-static void end_one(any_t *a)
-{
-    uint32_t at = (uint32_t)below(a, a->count);
-    uint64_t token = a->alive[at], lost[2] = {a->alive[below(a, a->count)], PUBLISHER};
-    switch (below(a, 7)) {
-    case 0: leave(a, at); break;
-    case 1: plan_done(&a->plan, token); break;
-    case 2: plan_stuck(&a->plan, token); break;
-    case 3: plan_have(&a->plan, token, true, 0); break;
-    case 4: plan_make(&a->plan, token, lost, (uint32_t)below(a, 3)); break;
-    case 5: plan_loads(&a->plan, token, true); break;
-    case 6:
-        a->alive[at] = a->next_token++;
-        cr_assert(plan_renew(&a->plan, token, a->alive[at]));
-        break;
-    }
-    settle(&a->plan);
-}
-
 /* Over first sources, whatever has happened: a half of the chunks never waits for itself. */
 static void check_no_circle(const any_t *a)
 {
@@ -405,7 +272,7 @@ Test(plan_trees, each_half_comes_to_all_and_no_uplink_carries_more_than_all_byte
 {
     for (uint64_t seed = 1; seed <= 3000; seed++) {
         static any_t a;
-        open_any(&a, seed);
+        open_any(&a, seed, PLAN_TWO_TREE, 40 * MB);
         check_reached(&a, 0);
         check_edges(&a, 0, 2);
         check_trees(&a);
@@ -423,8 +290,7 @@ Test(plan_trees, each_half_comes_to_all_and_no_uplink_carries_more_than_all_byte
         check_reached(&a, 0);
         check_edges(&a, 0, 2);
         for (int i = 0; i < 30; i++) {
-            if (a.count < 2 || (a.count < MOST && !below(&a, 4))) plan_make(&a.plan, join(&a), NULL, 0);
-            else end_one(&a);
+            go_on(&a);
             check_no_circle(&a);
         }
         plan_fini(&a.plan);
@@ -436,9 +302,8 @@ Test(plan_trees, ten_thousand_members_cost_what_they_are)
 {
     enum { MEMBERS = 10000, LOG = 14 };
     for (uint64_t token = 100; token < 100 + MEMBERS; token++)
-        cr_assert(add_to(&P, token, token % 2 ? token / 16 : 0, false));
-    plan_begin(&P);
-    plan_make_all(&P);
+        cr_assert(add(token, token % 2 ? token / 16 : 0));
+    begin();
     cr_assert_leq(P.looks, 20 * MEMBERS * LOG);
     P.looks = 0;
     for (uint64_t token = 100; token < 100 + MEMBERS; token++) {
