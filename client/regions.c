@@ -237,24 +237,35 @@ int regions_hold(regions_t *m, mappings_t *from, hold_t *hold, region_t **ret_re
 
 /* ---- offered ---- */
 
+static content_id_t content_of(const region_t *r)
+{
+    if (r->own) return memory_region_content(r->own);
+    content_id_t id = {.generation = r->held->header.generation, .manifest = r->held->header.manifest};
+    memcpy(id.identity, r->held->header.identity, sizeof id.identity);
+    return id;
+}
+
 /* Where it cannot be offered, others fetch it. */
 void regions_offer(regions_t *m, region_t *r, const regions_content_t *content)
 {
     handle_t *h = handle_of(r);
-    if (!m->provider || h->offered.generation || h->is_withdrawn) return;
-    provider_content_t offer = {.bytes = content->bytes,
+    if (h->offered.generation || h->is_withdrawn) return;
+    if (r->own && memory_region_seal(r->own, &content->manifest, content->bytes, NULL)) return;
+    if (!m->provider) return;
+    provider_content_t offer = {.id = content_of(r),
+                                .bytes = content->bytes,
                                 .hold = r->held,
                                 .is_verified = !content->is_to_be_verified,
                                 .verified_us = clock_now(m->io->clock)};
-    if (r->held) {
-        memcpy(offer.id.identity, r->held->header.identity, sizeof offer.id.identity);
-        offer.id.generation = r->held->header.generation;
-        offer.id.manifest = r->held->header.manifest;
-    } else {
-        if (memory_region_seal(r->own, &content->manifest, content->bytes, NULL)) return;
-        offer.id = memory_region_content(r->own);
-    }
     if (provider_add(m->provider, &offer, NULL) == HEDDLE_OK) h->offered = offer.id;
+}
+
+int regions_file(const region_t *r, regions_file_t *ret_file, heddle_error_t *error)
+{
+    int rc = r->own ? memory_region_hand_over(r->own, &ret_file->fd, error)
+                    : hold_hand_on(r->held, &ret_file->fd, error);
+    if (!rc) ret_file->id = content_of(r);
+    return rc;
 }
 
 void regions_withdraw(region_t *r)

@@ -62,8 +62,8 @@ int regions_hold(regions_t *m, struct mappings *from, struct hold *hold, region_
                  heddle_error_t *error);
 
 /* The content of a region is complete: it is sealed, if it is not held, and offered at the socket until its
- * last reference goes. No receive and no copy into it may be open. Offered already, or without a socket:
- * nothing happens. */
+ * last reference goes. No receive and no copy into it may be open. Offered already: nothing happens. Without
+ * a socket it is sealed alone. */
 typedef struct {
     digest_t manifest;
     size_t bytes;
@@ -76,6 +76,13 @@ void regions_withdraw(region_t *r);
 bool regions_is_withdrawn(const region_t *r);
 /* As it is offered; generation 0: it is not. */
 content_id_t regions_offered(const region_t *r);
+/* The file of a region that was sealed, and what is in it, for hold_open (memory/hold.h). The descriptor
+ * stays the region's. Errors as memory_region_hand_over and hold_hand_on. */
+typedef struct {
+    int fd;
+    content_id_t id;
+} regions_file_t;
+int regions_file(const region_t *r, regions_file_t *ret_file, heddle_error_t *error);
 /* The socket at which regions are offered from then on; NULL: there is none any more. Borrowed. */
 void regions_share(regions_t *m, struct provider *provider);
 

@@ -114,19 +114,22 @@ static int hold_region(intake_t *in, uint64_t now_us)
 
 /* --- the slot is RESERVED --------------------------------------------------------------------- */
 
-/* Opens the slot to readers, and offers it to other processes of the host. */
+/* Offers the slot to other processes of the host, and opens it to readers. */
 static int seal(intake_t *in, manifest_t *manifest, uint64_t now_us)
 {
     announced_t *w = in->what;
     seal_t seal = {.version = w->version, .h1 = w->h1, .step = w->step, .manifest = manifest};
-    int rc = FAILPOINT("worker.before_seal") ? HEDDLE_ERR_INTERNAL : slot_seal(in->slot, &seal);
+    int rc = FAILPOINT("worker.before_seal") ? HEDDLE_ERR_INTERNAL : HEDDLE_OK;
+    if (!rc) {
+        slot_offer(in->slot, &w->part.manifest_digest, announced_bytes(&w->part));
+        rc = slot_seal(in->slot, &seal);
+    }
     if (rc) {
         error_fail(&in->error, rc, "the slot cannot be sealed: %s", heddle_err_text(rc));
         error_where(&in->error, NULL, 0, NULL, "verify");
         return rc;
     }
     w->sealed_us = now_us;
-    slot_offer(in->slot, &w->part.manifest_digest, announced_bytes(&w->part));
     in->state = INTAKE_SEALED;
     return HEDDLE_OK;
 }

@@ -63,6 +63,7 @@ static void forget_content(slot_t *slot)
     manifest_fini(&slot->manifest);
     slot->manifest = (manifest_t){0};
     slot->view = (heddle_manifest_t){0};
+    slot->file = (regions_file_t){.fd = -1};
     free(slot->names);
     free(slot->name_starts);
     free(slot->dims);
@@ -285,6 +286,7 @@ void slot_offer(slot_t *slot, const digest_t *manifest, size_t bytes)
 {
     regions_content_t content = {.manifest = *manifest, .bytes = bytes};
     regions_offer(slot->table->memory, slot->region, &content);
+    if (regions_file(slot->region, &slot->file, NULL)) slot->file = (regions_file_t){.fd = -1};
 }
 
 /* All that a reader may ask for is made before the slot opens, so that readers need no lock. The last two

@@ -49,6 +49,7 @@ struct heddle_snapshot {
     region_t *region;    /* NULL while FREE and MAKING; another slot may refer to it too */
     bool is_adopted;     /* RESERVED: the region came with its bytes */
     /* Written before the slot opens, and read by its readers. */
+    regions_file_t file; /* what readers may hand on; its generation is 0: nothing */
     digest_t h1;
     manifest_t manifest; /* borrows from the region's read-only view */
     heddle_manifest_t view;
@@ -100,7 +101,9 @@ int slot_adopt(slot_t *slot, region_t *region);
 /* As regions_hold. */
 int slots_map(slots_t *s, struct mappings *from, struct hold *hold, region_t **ret_region,
               heddle_error_t *error);
-/* The SEALED slot's content is offered to this host from now on (regions_offer). */
+/* The RESERVED slot's content is complete and verified: it is offered to this host from now on
+ * (regions_offer), and readers of the slot may give it to other processes (heddle_snapshot_fd). Before
+ * slot_seal, which lets them in. */
 void slot_offer(slot_t *slot, const digest_t *manifest, size_t bytes);
 /* Slot `index`; NULL when it was never reserved. */
 slot_t *slots_at(const slots_t *s, uint32_t adapter, uint32_t index);

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a hold on a version offers: its table, its bytes, its digest, and a PEFT directory made of them. */
+/* What a hold on a version offers: its table, its bytes, its digest, its memory for another process, and a
+ * PEFT directory made of it. */
 #include "core/errors.h"
 #include "core/sized.h"
 #include "formats/peft.h"
+#include "memory/file.h"
+#include "memory/hold.h"
 #include "worker/slots.h"
 
 #include <dirent.h>
@@ -62,6 +65,45 @@ int heddle_snapshot_digest(const heddle_snapshot_t *s, char ret_digest[HEDDLE_DI
     }
     digest_t found = h1_final(&h);
     digest_text(&found, ret_digest);
+    return HEDDLE_OK;
+}
+
+/* The descriptor is in no list of memory/forks.h from here on: it is the caller's, as any other file. */
+static int open_file(const heddle_snapshot_t *s, heddle_shared_t *shared, heddle_error_t *error)
+{
+    header_t header;
+    size_t capacity;
+    if (!s->file.id.generation)
+        return error_fail(error, HEDDLE_ERR_INTERNAL, "the memory of %s cannot be given to another process",
+                          s->tag);
+    if (!forks_stop())
+        return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to open the memory of %s again", s->tag);
+    int rc = hold_open(s->file.fd, &s->file.id, &shared->fd, error);
+    forks_go();
+    if (rc == HEDDLE_ERR_NO_MEMORY) error_hint(error, "close descriptors, or raise their limit (ulimit -n)");
+    if (rc) return rc;
+    (void)file_header(shared->fd, &header, &capacity); /* as hold_open has just read it */
+    shared->mark_offset = capacity;
+    memcpy(shared->mark, &header, sizeof header);
+    return HEDDLE_OK;
+}
+
+/* The lock is taken here, while the snapshot holds the region: there is no moment at which its owner could
+ * write. */
+int heddle_snapshot_fd(const heddle_snapshot_t *s, heddle_shared_t *ret_shared)
+{
+    _Static_assert(sizeof(header_t) == HEDDLE_MARK_BYTES, "a mark is the header of its region");
+    heddle_error_t error;
+    heddle_shared_t shared = {.size = sizeof shared,
+                              .fd = -1,
+                              .base = s->region->view,
+                              .bytes = s->manifest.payload_bytes};
+    int rc = open_file(s, &shared, &error);
+    if (rc) {
+        error_where(&error, s->view.adapter, s->view.version, NULL, NULL);
+        return error_publish(&error);
+    }
+    sized_give(ret_shared, &shared, sizeof shared);
     return HEDDLE_OK;
 }
 

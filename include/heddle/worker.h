@@ -152,6 +152,31 @@ HEDDLE_API int heddle_views_is_held(const heddle_views_t *v, uint32_t index);
 /* [any; may free memory] Gives up the views; those that were taken go on holding.  Accepts NULL and
  * pointers to NULL. */
 HEDDLE_API void heddle_views_release(heddle_views_t **views);
+/* The memory of a version for another process of this host, which needs neither this library nor a broker: a
+ * file with all tensors, and behind them a mark that tells whether they are still in it. */
+#define HEDDLE_MARK_BYTES 72
+typedef struct heddle_shared {
+    size_t size;
+    int fd;                          /* can only be read; close-on-exec; the caller owns it */
+    const void *base;                /* what is at `offset`, here: a tensor is `data - base` behind it */
+    uint64_t offset, bytes;          /* a multiple of 4096; of all tensors */
+    uint64_t mark_offset;            /* a multiple of 4096 */
+    uint8_t mark[HEDDLE_MARK_BYTES]; /* what the file has there as long as this version is in it */
+} heddle_shared_t;
+/* [any] A new descriptor of the memory of this version, for other processes: send it over a unix socket
+ * (SCM_RIGHTS).  Set ret_shared->size first.  The descriptor is a hold of its own: the memory does not
+ * change, and is not given back, before all of its copies are closed and all of its mappings are gone, in
+ * every process, whatever becomes of the snapshot, the worker and this process.  The kernel ends it then: no
+ * call does, and F_OFD_SETLK on it must not.
+ *
+ * A process that gets it maps it, compares the mark, and takes nothing from a file in which the mark differs.
+ * It may map it private and writable (MAP_PRIVATE, PROT_WRITE): what it writes is its own, in pages of its
+ * own.  A shared mapping is read-only.  A child inherits the descriptor by fork, as any other one, and holds
+ * the version with it until it closes it.
+ *
+ * NO_MEMORY: no descriptor is left.  INTERNAL: the kernel cannot open or seal it (before 5.1, or without
+ * /proc). */
+HEDDLE_API int heddle_snapshot_fd(const heddle_snapshot_t *s, heddle_shared_t *ret_shared);
 /* [any] Writes a complete PEFT directory, files and directory synced, under a temporary name in the parent
  * of `dir` and renamed to `dir`, which must not exist or be empty (USAGE).  Nothing is left on failure.
  * Errors: NO_SPACE, INTERNAL (errno in message). */

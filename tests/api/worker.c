@@ -3,6 +3,9 @@
  * them. */
 #include "tests/api/broker.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 static heddle_publisher_t *publisher;
 
 static const char *const ADAPTERS[] = {"policy", NULL};
@@ -26,14 +29,20 @@ static void stop(void)
 
 TestSuite(worker, .init = start, .timeout = 120);
 
-static void open_worker(const char *name, heddle_worker_t **ret)
+static void open_worker_of(const char *name, bool has_own_memory, heddle_worker_t **ret)
 {
-    heddle_worker_opts_t opts = {.size = sizeof opts, .broker = endpoint, .name = name, .adapters = ADAPTERS};
+    heddle_worker_opts_t opts = {.size = sizeof opts,
+                                 .broker = endpoint,
+                                 .name = name,
+                                 .adapters = ADAPTERS,
+                                 .own_memory = has_own_memory};
     heddle_event_t e = {.size = sizeof e};
     OK(heddle_worker_open(&opts, ret));
     do OK(heddle_worker_next_event(*ret, PATIENCE_MS, &e));
     while (e.type != HEDDLE_EVENT_JOINED);
 }
+
+static void open_worker(const char *name, heddle_worker_t **ret) { open_worker_of(name, false, ret); }
 
 /* `value` gives the bytes of every tensor. */
 static uint64_t publish(int value)
@@ -115,4 +124,52 @@ Test(worker, equal_content_is_not_fetched_again)
     heddle_snapshot_release(&three);
     for (int i = 0; i < 2; i++) heddle_worker_close(&w[i]);
     stop();
+}
+
+/* ---- the memory of a version for another process ---- */
+
+typedef struct {
+    uint8_t *base;
+    size_t bytes;
+    uint64_t offset;
+} mapped_t;
+
+/* As a process maps it that was sent the descriptor. */
+static mapped_t map_first_tensor(const heddle_snapshot_t *s)
+{
+    heddle_shared_t shared = {.size = sizeof shared};
+    OK(heddle_snapshot_fd(s, &shared));
+    mapped_t m = {.bytes = shared.mark_offset + HEDDLE_MARK_BYTES,
+                  .offset = shared.offset + (uint64_t)((const uint8_t *)first_tensor(s)->data -
+                                                       (const uint8_t *)shared.base)};
+    m.base = mmap(NULL, m.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, shared.fd, 0);
+    cr_assert_neq(m.base, MAP_FAILED);
+    close(shared.fd);
+    cr_assert_eq(memcmp(m.base + shared.mark_offset, shared.mark, HEDDLE_MARK_BYTES), 0);
+    return m;
+}
+
+/* In the memory of the publisher, and in that of the worker. */
+Test(worker, what_a_process_has_mapped_outlives_worker_and_publisher)
+{
+    heddle_worker_t *w[2];
+    heddle_snapshot_t *s;
+    mapped_t mapped[2];
+    open_worker_of("holds", false, &w[0]);
+    open_worker_of("copies", true, &w[1]);
+    publish(1);
+    for (int i = 0; i < 2; i++) {
+        OK(heddle_worker_acquire(w[i], "policy", 0, &s));
+        mapped[i] = map_first_tensor(s);
+        heddle_snapshot_release(&s);
+    }
+    for (int v = 2; v <= 16; v++) publish(v);
+    for (int i = 0; i < 2; i++) heddle_worker_close(&w[i]);
+    for (int i = 0; i < 2; i++)
+        for (size_t k = 0; k < 8 * 4096 * 4; k++) cr_assert_eq(mapped[i].base[mapped[i].offset + k], 1);
+    stop();
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(mapped[i].base[mapped[i].offset], 1, "it was mapped, and not only looked at");
+        munmap(mapped[i].base, mapped[i].bytes);
+    }
 }

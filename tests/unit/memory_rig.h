@@ -152,6 +152,20 @@ static inline bool rig_send_descriptor(int socket, int fd)
     return sendmsg(socket, &message, 0) == 1;
 }
 
+static inline int rig_receive_descriptor(int socket)
+{
+    int fd = -1;
+    char byte, control[CMSG_SPACE(sizeof fd)] __attribute__((aligned(8)));
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
+    if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&message))
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+    return fd;
+}
+
 /* Without the handlers of pthread_atfork, as a bare clone makes it. */
 static inline pid_t rig_bare_fork(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
 

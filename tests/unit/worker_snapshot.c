@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a hold offers, and what heddle_worker_open refuses before it starts anything. */
 #include "core/errors.h"
+#include "tests/unit/memory_rig.h"
 #include "tests/unit/worker_content.h"
 #include "tests/unit/worker_slot.h"
 #include "worker/slots.h"
@@ -12,6 +13,8 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+enum { READERS = 4 };
 
 static void nothing(void *self) { (void)self; }
 
@@ -32,6 +35,7 @@ static heddle_snapshot_t *open_snapshot(void)
                                  content.manifest_bytes),
                         &m, NULL),
         HEDDLE_OK);
+    slot_offer(slot, &content.manifest_digest, content.content_bytes);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = 5, .h1 = content.h1, .step = 3, .manifest = &m}),
                  HEDDLE_OK);
     cr_assert_eq(slots_acquire(slots, 0, 5, &held), HEDDLE_OK);
@@ -98,6 +102,144 @@ Test(snapshot, digest_is_of_the_bytes_as_they_are)
     ((uint8_t *)s->region->base)[9000] ^= 4;
     cr_assert_eq(heddle_snapshot_digest(s, text), HEDDLE_OK);
     cr_assert_str_neq(text, heddle_snapshot_manifest(s)->digest);
+    end(s);
+}
+
+/* ---- the memory for other processes ---- */
+
+static heddle_shared_t share(const heddle_snapshot_t *s)
+{
+    heddle_shared_t shared = {.size = sizeof shared};
+    cr_assert_eq(heddle_snapshot_fd(s, &shared), HEDDLE_OK, "%s", heddle_last_error()->message);
+    return shared;
+}
+
+static bool is_version_5(const uint8_t *base, const heddle_shared_t *shared, uint64_t from)
+{
+    for (uint64_t i = from; i < shared->bytes; i++)
+        if (base[shared->offset + i] != content.bytes[i]) return false;
+    return memcmp(base + shared->mark_offset, shared->mark, sizeof shared->mark) == 0;
+}
+
+typedef struct {
+    pid_t pid;
+    int socket;
+} reader_t;
+
+/* Says whether it finds the version, before and after it has written to its own first page. */
+static _Noreturn void run_reader(int socket, const heddle_shared_t *shared)
+{
+    char seen, go;
+    int fd = rig_receive_descriptor(socket);
+    uint8_t *base =
+        mmap(NULL, shared->mark_offset + HEDDLE_MARK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    if (base == MAP_FAILED || close(fd)) _exit(3);
+    seen = is_version_5(base, shared, 0);
+    memset(base + shared->offset, 0xee, 100);
+    if (write(socket, &seen, 1) != 1) _exit(4);
+    while (read(socket, &go, 1) == 1) {
+        seen = is_version_5(base, shared, 100) && base[shared->offset] == 0xee;
+        if (write(socket, &seen, 1) != 1) _exit(5);
+    }
+    _exit(0);
+}
+
+static bool reader_sees_it(const reader_t *r)
+{
+    char seen = 0;
+    return read(r->socket, &seen, 1) == 1 && seen;
+}
+
+static reader_t start_reader(const heddle_shared_t *shared)
+{
+    int pair[2];
+    cr_assert_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+    reader_t r = {.pid = fork(), .socket = pair[0]};
+    if (r.pid == 0) {
+        close(shared->fd);
+        close(pair[0]);
+        run_reader(pair[1], shared);
+    }
+    close(pair[1]);
+    cr_assert(rig_send_descriptor(r.socket, shared->fd));
+    cr_assert(reader_sees_it(&r));
+    return r;
+}
+
+Test(snapshot, its_memory_is_held_by_each_process_that_maps_it)
+{
+    reader_t readers[READERS];
+    heddle_snapshot_t *s = snapshot(), *held = s;
+    memory_region_t *own = s->region->own;
+    heddle_shared_t shared = share(s);
+    cr_assert(shared.base == s->region->view && shared.bytes == content.payload_bytes);
+    for (int i = 0; i < READERS; i++) readers[i] = start_reader(&shared);
+    close(shared.fd);
+    heddle_snapshot_release(&held);
+    cr_assert_eq(slot_readers(s), 0);
+    for (int i = 0; i < READERS; i++) {
+        cr_assert(memory_region_is_held(own), "%d readers are left", READERS - i);
+        for (int k = i; k < READERS; k++)
+            cr_assert(write(readers[k].socket, "g", 1) == 1 && reader_sees_it(&readers[k]));
+        rig_reap(readers[i].pid, i % 2 ? SIGTERM : SIGKILL);
+        close(readers[i].socket);
+    }
+    cr_assert(!memory_region_is_held(own), "the last one has ended");
+    cr_assert(is_version_5(s->region->view, &shared, 0), "what they wrote was their own");
+    slots_close(&slots);
+    free(content.bytes);
+}
+
+/* What is written again later is not what the mark says. */
+Test(snapshot, its_memory_is_written_again_when_the_descriptor_is_closed)
+{
+    heddle_snapshot_t *s = snapshot(), *held = s;
+    memory_region_t *own = s->region->own;
+    heddle_shared_t shared = share(s), other = share(s);
+    uint8_t mark[HEDDLE_MARK_BYTES];
+    int later = rig_open(shared.fd, O_RDONLY);
+    close(shared.fd);
+    heddle_snapshot_release(&held);
+    memory_region_drop(own);
+    cr_assert_eq(memory_region_begin(own, NULL), HEDDLE_ERR_NO_SLOT, "the other descriptor is a hold, too");
+    close(other.fd);
+    cr_assert_eq(memory_region_begin(own, NULL), HEDDLE_OK);
+    cr_assert_eq(pread(later, mark, sizeof mark, (off_t)other.mark_offset), (ssize_t)sizeof mark);
+    cr_assert_neq(memcmp(mark, other.mark, sizeof mark), 0);
+    memory_region_abort(own);
+    close(later);
+    slots_close(&slots);
+    free(content.bytes);
+}
+
+Test(snapshot, its_memory_can_only_be_read)
+{
+    heddle_snapshot_t *s = snapshot();
+    heddle_shared_t shared = share(s), small = {.size = offsetof(heddle_shared_t, bytes)};
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    cr_assert_eq(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, shared.fd, 0), MAP_FAILED);
+    cr_assert_lt(fcntl(shared.fd, F_OFD_SETLK, &lock), 0);
+    cr_assert_eq(fcntl(shared.fd, F_GETFD), FD_CLOEXEC);
+    cr_assert_eq(heddle_snapshot_fd(s, &small), HEDDLE_OK);
+    cr_assert(small.fd >= 0 && small.bytes == 0, "an older program has no room for it");
+    close(small.fd);
+    close(shared.fd);
+    end(s);
+}
+
+Test(snapshot, memory_for_which_no_descriptor_is_left)
+{
+    heddle_snapshot_t *s = snapshot();
+    heddle_shared_t shared = {.size = sizeof shared, .fd = 77};
+    struct rlimit before, none;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    int rc = heddle_snapshot_fd(s, &shared);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_assert(rc == HEDDLE_ERR_NO_MEMORY && shared.fd == 77);
+    cr_assert(heddle_last_error()->hint[0] && heddle_last_error()->version == 5);
     end(s);
 }
 
