@@ -405,7 +405,7 @@ static known_t *partial_behind(fetch_t *f, const known_t *s)
     bool is_behind = false;
     for (unsigned i = 0; i < f->order_count; i++) {
         known_t *next = &f->known[f->order[i]];
-        bool may_lend = is_behind && next->state == SOURCE_LIVE && !next->is_left;
+        bool may_lend = is_behind && next->state == SOURCE_LIVE && !next->is_left && !next->bad_count;
         if (may_lend && f->ops.is_partial && f->ops.is_partial(f->self, next->token)) return next;
         is_behind |= next == s;
     }
@@ -469,8 +469,10 @@ static void take_lent(fetch_t *f, uint32_t piece, uint64_t now_us)
         if (!is_at_once) lend_later(f, now_us);
         else if (++l->answered_count == 2 && s && s->state == SOURCE_LIVE) leave(f, s, now_us);
     } else if (f->where[l->piece] != LANDED && f->good_count - l->good_count >= f->window_count / 4) {
-        f->ops.drop_ask(f->self, l->ask); /* a source that is well has it only later */
-        move_piece(f, l->piece, AGAIN);
+        f->ops.drop_ask(f->self, l->ask);
+        /* A source that is well has it only later: that is no reason to report. */
+        if (f->known[f->where[l->piece]].state == SOURCE_LATE) take_back(f, l->piece, MOVED_LATE);
+        else move_piece(f, l->piece, AGAIN);
         l->piece = NO_PIECE;
         lend_later(f, now_us);
     }

@@ -1052,6 +1052,42 @@ Test(fetch, a_lent_piece_that_does_not_come_at_once_goes_back, .fini = stop_slow
     }
 }
 
+/* It goes back as any that does not come, and that source has not answered in time. */
+Test(fetch, a_lent_piece_that_a_late_source_has_is_reported, .fini = stop_slow)
+{
+    begin_slow(1 << 2);
+    uint32_t lent = lends(), gone_back = NO;
+    beat(1);
+    now += 790 * MS;
+    beat(1);
+    now += 10 * MS;
+    tick();
+    cr_assert(fetch_is_late(f, 2) && !fetch_is_late(f, 1));
+    for (int i = 0; i < 4; i++) {
+        good_of_first();
+        if (acts[0].kind == FA_DROP_ASK) gone_back = acts[0].piece;
+    }
+    cr_assert_eq(gone_back, lent);
+    cr_assert_eq(moved_from[2][MOVED_LATE], 1);
+    cr_assert_eq(moved_count(), 1);
+}
+
+Test(fetch, nothing_is_lent_to_a_source_that_sent_wrong_bytes, .fini = stop_slow)
+{
+    start_with((fetch_plan_t){.count = 400, .piece_bytes = piece_of(16)});
+    partials = 1 << 2;
+    sources(1, (uint64_t[]){2});
+    bad(0, 2);
+    cr_assert(acts[act_count - 1].kind == FA_ASK && acts[act_count - 1].token == 2, "there is no other one");
+    sources(2, (uint64_t[]){1, 2});
+    for (uint32_t p = 0; p < 16; p++) good(p, 2);
+    next_piece = 0;
+    for (int i = 0; i < 20; i++) {
+        good_of_first();
+        for (int k = 0; k < act_count; k++) cr_assert_eq(acts[k].token, 1);
+    }
+}
+
 Test(fetch, nothing_is_lent_to_a_source_that_has_all, .fini = stop_slow)
 {
     begin_slow(1 << 3);
