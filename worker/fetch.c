@@ -54,8 +54,9 @@ typedef struct {
     uint32_t piece; /* NO_PIECE: none */
     uint64_t ask;   /* its number */
     uint64_t due_us, pause_us;
+    uint64_t lender;         /* token of the source that it was to come from */
     uint32_t good_count;     /* of the fetch, when it was lent, or when all asks moved */
-    uint32_t answered_count; /* running, at once */
+    uint32_t answered_count; /* running, at once, of that lender */
     bool is_judged;          /* a window is to show what a move brought */
     uint64_t left;           /* by that move: its token */
     uint64_t moved_us;
@@ -428,7 +429,7 @@ static void lend(fetch_t *f, const known_t *s, uint32_t piece, uint64_t now_us)
     lending_t *l = &f->lending;
     if (l->is_over || l->is_judged || l->piece != NO_PIECE || f->window_count < LEND_WINDOW_MIN) return;
     if (l->due_us == 0) l->due_us = now_us + LEND_US;
-    if (now_us < l->due_us || s != choose(f, now_us) || s->state != SOURCE_LIVE) return;
+    if (now_us < l->due_us || s != choose(f, now_us) || s->state != SOURCE_LIVE || !s->rate) return;
     known_t *other = partial_behind(f, s);
     uint32_t far = other ? piece + distance(f, other) : NO_PIECE;
     if (far >= f->count || f->where[far] != s - f->known) return;
@@ -436,6 +437,8 @@ static void lend(fetch_t *f, const known_t *s, uint32_t piece, uint64_t now_us)
     f->ops.drop_ask(f->self, f->ask[far]);
     request_piece(f, other, far, now_us);
     if (f->where[far] != other - f->known) return; /* it cannot be asked */
+    if (l->lender != s->token) l->answered_count = 0;
+    l->lender = s->token;
     l->piece = far;
     l->ask = f->ask[far];
     l->good_count = f->good_count;
@@ -466,8 +469,9 @@ static void take_lent(fetch_t *f, uint32_t piece, uint64_t now_us)
         l->piece = NO_PIECE;
         bool is_at_once = f->good_count - l->good_count < f->window_count / 8;
         known_t *s = choose(f, now_us);
+        bool is_lender = s && s->state == SOURCE_LIVE && s->token == l->lender;
         if (!is_at_once) lend_later(f, now_us);
-        else if (++l->answered_count == 2 && s && s->state == SOURCE_LIVE) leave(f, s, now_us);
+        else if (++l->answered_count >= 2 && is_lender) leave(f, s, now_us);
     } else if (f->where[l->piece] != LANDED && f->good_count - l->good_count >= f->window_count / 4) {
         f->ops.drop_ask(f->self, l->ask);
         /* A source that is well has it only later: that is no reason to report. */

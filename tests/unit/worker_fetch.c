@@ -1112,6 +1112,38 @@ Test(fetch, a_slow_source_is_left_for_a_faster_one, .fini = stop_slow)
     for (int i = 0; i < act_count; i++) cr_assert_eq(acts[i].token, 3, "it is asked where no other is there");
 }
 
+/* A new list puts the one that was lent the pieces in front: there is nothing to leave. */
+Test(fetch, the_one_that_answered_is_not_left, .fini = stop_slow)
+{
+    begin_slow(1 << 2);
+    good(lends(), 2);
+    good_of_first();
+    uint32_t second = lent_to(2);
+    cr_assert_neq(second, NO);
+    sources(2, (uint64_t[]){2, 1});
+    good(second, 2);
+    cr_assert(!fetch_was_left(f, 1) && !fetch_was_left(f, 2));
+    cr_assert_eq(moved_count(), 0);
+}
+
+/* Two that are asked one after the other are not one that is slow. */
+Test(fetch, a_source_is_left_for_what_was_lent_in_its_place, .fini = stop_slow)
+{
+    begin_slow(1 << 2);
+    good(lends(), 2);
+    sources(3, (uint64_t[]){3, 1, 2});
+    uint32_t lent = NO;
+    for (uint32_t p = 0; lent == NO && p < 100; p++) {
+        now += 5 * MS;
+        good(p, fetch_piece(f, p, &(uint64_t){0}) == PIECE_ASKED ? source_of[p] : 0);
+        for (int i = 0; i < act_count; i++)
+            if (acts[i].kind == FA_ASK && acts[i].token == 2) lent = acts[i].piece;
+    }
+    cr_assert_neq(lent, NO);
+    good(lent, 2);
+    cr_assert(!fetch_was_left(f, 1) && !fetch_was_left(f, 3), "it is the first that was lent in place of 3");
+}
+
 Test(fetch, where_another_source_is_no_faster_the_own_link_is_slow, .fini = stop_slow)
 {
     begin_slow(1 << 2);
