@@ -26,7 +26,7 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define ALL_BAD_US 5000000u /* others may come to hold the version meanwhile */
 #define LEND_US 50000u      /* until a piece is lent; four times as long after each that says nothing */
 #define LEND_MAX_US 1000000u
-#define LEND_WINDOW_MIN 16u /* pieces: a good chain is a few pieces deep between two of its members */
+#define LEND_AHEAD_MIN 8u /* pieces: a good chain is a few pieces deep between two of its members */
 
 typedef enum { SOURCE_LIVE, SOURCE_LATE, SOURCE_RESTING, SOURCE_LOST, SOURCE_BAD } source_state_t;
 
@@ -92,6 +92,12 @@ struct fetch {
 
 static bool is_good(const fetch_t *f, uint32_t piece) { return f->good[piece / 64] >> (piece % 64) & 1; }
 
+/* It was never asked for. */
+static bool is_fresh(const fetch_t *f, uint32_t piece)
+{
+    return f->where[piece] == NOWHERE && !is_good(f, piece);
+}
+
 /* Lists are linked by index in both directions, so that a piece can leave the middle of one at once. */
 static void unlink_piece(fetch_t *f, uint32_t piece)
 {
@@ -127,7 +133,7 @@ static void move_piece(fetch_t *f, uint32_t piece, unsigned list)
 static uint32_t next_todo(fetch_t *f)
 {
     if (f->lists[AGAIN].count) return f->lists[AGAIN].first;
-    while (f->cursor < f->count && is_good(f, f->cursor))
+    while (f->cursor < f->count && !is_fresh(f, f->cursor))
         f->cursor = f->good[f->cursor / 64] == UINT64_MAX ? (f->cursor / 64 + 1) * 64 : f->cursor + 1;
     return f->cursor < f->count ? f->cursor : NO_PIECE;
 }
@@ -331,7 +337,7 @@ static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
     uint32_t piece;
     while (s->state == state && open->count + s->landed_count < f->window_count &&
            (piece = next_todo(f)) != NO_PIECE) {
-        if (f->where[piece] == NOWHERE) f->cursor++;
+        if (is_fresh(f, piece)) f->cursor++;
         request_piece(f, s, piece, now_us);
     }
 }
@@ -413,28 +419,32 @@ static known_t *partial_behind(fetch_t *f, const known_t *s)
     return NULL;
 }
 
-/* How far ahead, between a half and the whole of the window.  Members behind a slow source have equally much,
- * and a piece that one of them was lent is no sign that it has those before it: so each pair of members lends
- * another one. */
+/* How many pieces ahead a lent one is, at least; half of the window, where that is more. */
+static uint32_t near(const fetch_t *f)
+{
+    return f->window_count / 2 > LEND_AHEAD_MIN ? f->window_count / 2 : LEND_AHEAD_MIN;
+}
+
+/* How far ahead, up to twice as far.  Members behind a slow source have equally much, and a piece that one of
+ * them was lent is no sign that it has those before it: so each pair of members lends another one. */
 static uint32_t distance(const fetch_t *f, const known_t *other)
 {
     uint64_t x = (other->token + f->lending.answered_count + 1) * 0x9e3779b97f4a7c15ull;
-    uint32_t half = f->window_count / 2;
-    return half + (uint32_t)(x >> 32) % half;
+    return near(f) + (uint32_t)(x >> 32) % near(f);
 }
 
 /* `s` has just delivered `piece`. */
 static void lend(fetch_t *f, const known_t *s, uint32_t piece, uint64_t now_us)
 {
     lending_t *l = &f->lending;
-    if (l->is_over || l->is_judged || l->piece != NO_PIECE || f->window_count < LEND_WINDOW_MIN) return;
+    if (l->is_over || l->is_judged || l->piece != NO_PIECE) return;
     if (l->due_us == 0) l->due_us = now_us + LEND_US;
     if (now_us < l->due_us || s != choose(f, now_us) || s->state != SOURCE_LIVE || !s->rate) return;
     known_t *other = partial_behind(f, s);
     uint32_t far = other ? piece + distance(f, other) : NO_PIECE;
-    if (far >= f->count || f->where[far] != s - f->known) return;
+    if (far >= f->count || (f->where[far] != s - f->known && !is_fresh(f, far))) return;
     if (f->lists[other - f->known].count + other->landed_count >= f->window_count) return;
-    f->ops.drop_ask(f->self, f->ask[far]);
+    if (!is_fresh(f, far)) f->ops.drop_ask(f->self, f->ask[far]);
     request_piece(f, other, far, now_us);
     if (f->where[far] != other - f->known) return; /* it cannot be asked */
     if (l->lender != s->token) l->answered_count = 0;
@@ -467,12 +477,12 @@ static void take_lent(fetch_t *f, uint32_t piece, uint64_t now_us)
         l->piece = NO_PIECE;
     } else if (piece == l->piece) {
         l->piece = NO_PIECE;
-        bool is_at_once = f->good_count - l->good_count < f->window_count / 8;
+        bool is_at_once = f->good_count - l->good_count < near(f) / 4;
         known_t *s = choose(f, now_us);
         bool is_lender = s && s->state == SOURCE_LIVE && s->token == l->lender;
         if (!is_at_once) lend_later(f, now_us);
         else if (++l->answered_count >= 2 && is_lender) leave(f, s, now_us);
-    } else if (f->where[l->piece] != LANDED && f->good_count - l->good_count >= f->window_count / 4) {
+    } else if (f->where[l->piece] != LANDED && f->good_count - l->good_count >= near(f) / 2) {
         f->ops.drop_ask(f->self, l->ask);
         /* A source that is well has it only later: that is no reason to report. */
         if (f->known[f->where[l->piece]].state == SOURCE_LATE) take_back(f, l->piece, MOVED_LATE);

@@ -49,11 +49,12 @@
  * never.  Asks of a source that a new list leaves out are dropped.
  *
  * A slow source is left.  A source that still fetches itself (ops.is_partial) has little more, as a rule,
- * than the one behind it.  So now and then the ask for a piece that is more than half a window ahead is lent
- * to the next such source of the list.  If twice running it comes before an eighth of a window has come, that
- * source is far ahead, and all asks move to it.  Unless a window then comes half as fast again as before, the
- * link of this process is slow itself: asks go where they went before, and there are no more moves.
- * A lent piece that has not come after a quarter of a window is asked for where the others are.
+ * than the one behind it.  So now and then the ask for a piece that is half a window ahead or more, and at
+ * least 8 pieces, is lent to the next such source of the list.  If twice running it comes before a quarter of
+ * that distance has come, that source is far ahead, and all asks move to it.  Unless a window then comes half
+ * as fast again as before, the link of this process is slow itself: asks go where they went before, and there
+ * are no more moves.  A lent piece that has not come after half of that distance is asked for where the
+ * others are.
  *
  * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 20 bytes
  * a piece).  Loop thread only; the download that made it owns it.  Its ops must not call it. */

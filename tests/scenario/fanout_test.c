@@ -507,6 +507,21 @@ Test(fanout, a_slow_worker_holds_up_others_for_a_moment_and_once)
     cr_assert((double)actor_counters(trainer).bytes_out <= 2 * 1.05 * bytes);
 }
 
+/* Of a large version a window has few chunks. */
+Test(fanout, a_slow_worker_is_left_where_chunks_are_large)
+{
+    wave_t wave = {.workers = 3, .tensors = 4096, .seed = 42, .shape = PLAN_CHAIN, .slow = 2};
+    begin(wave);
+    const actor_t *slow = workers[wave.slow - 1];
+    UNTIL(w, 60 * SECOND, all_hold_but(1, slow));
+    printf("beside a slow one, large chunks: %.3f M/B\n", took());
+    cr_assert(took() <= 1.2, "%.3f", took());
+    for (uint32_t i = 0; workers[i]; i++)
+        cr_assert_eq(published(EVENT_SOURCE_SLOW, workers[i]->name), workers[i] == slow, "%s",
+                     workers[i]->name);
+    cr_assert((double)actor_counters(trainer).bytes_out <= 1.05 * bytes);
+}
+
 /* In a chain that is well no worker leaves another one, and nothing comes twice: check_chain has the bytes. */
 Test(fanout, no_worker_of_a_good_chain_is_called_slow)
 {

@@ -1157,16 +1157,33 @@ Test(fetch, where_another_source_is_no_faster_the_own_link_is_slow, .fini = stop
     }
 }
 
-Test(fetch, a_window_of_few_pieces_says_nothing, .fini = stop_slow)
+/* A piece beyond the window, as the pieces of the window say nothing: a good chain has as many between two of
+ * its members. */
+Test(fetch, where_pieces_are_large_one_is_lent_from_beyond_the_window, .fini = stop_slow)
 {
     start_with((fetch_plan_t){.count = 400, .piece_bytes = piece_of(8)});
     partials = 1 << 2;
     sources(2, (uint64_t[]){1, 2});
     next_piece = 0;
-    for (int i = 0; i < 20; i++) {
-        good_of_first();
-        for (int k = 0; k < act_count; k++) cr_assert_eq(acts[k].token, 1);
+    for (int answered = 0; answered < 2; answered++) {
+        uint32_t lent = NO;
+        for (int i = 0; i < 5 && lent == NO; i++) {
+            cr_assert_not(fetch_was_left(f, 1));
+            good_of_first();
+            for (int k = 0; k < act_count; k++)
+                if (acts[k].token == 2) lent = acts[k].piece;
+        }
+        cr_assert(lent != NO && lent >= next_piece + 8 && lent < next_piece + 16);
+        now += MS;
+        good(lent, 2);
     }
+    cr_assert(fetch_was_left(f, 1));
+    uint64_t asks = ask_count;
+    for (uint32_t p = 0; p < 400; p++)
+        if (!is_good(p)) good(p, 2);
+    cr_assert_eq(acts[act_count - 1].kind, FA_DONE);
+    cr_assert(ask_count - asks < 400, "each is asked for once");
+    cr_assert_eq(blamed_slow(1), 1);
 }
 
 /* -- whole fetches ---------------------------------------------------------------------------- */
