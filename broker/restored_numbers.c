@@ -15,7 +15,7 @@
 #define JUMPS_MAX (1ull << 32)
 #define EPOCHS_MAX (1ull << 10)
 /* Adapters that exist here only because members reported numbers of them. */
-#define CLAIMED_MAX 256u
+#define REPORTED_MAX 256u
 
 typedef struct {
     const call_t *c;
@@ -25,7 +25,7 @@ typedef struct {
     recovery_t so_far; /* what the records of this transaction raise */
     bool is_opening;   /* the adapter is a writer's: it would be made anyway */
     bool is_absurd;
-    bool is_crowded; /* one more adapter would be claimed than may be */
+    bool is_crowded; /* one more adapter would be made by reports than may be */
     bool is_full;    /* the outbox: the rest is taken when these are recorded */
     bool is_older;   /* a number was found that is not here */
 } recovering_t;
@@ -60,9 +60,9 @@ static void show_items(char *text, size_t size, const items_t *items)
 
 /* A jump beyond JUMP_MAX cannot come from a real history: the member is refused, because numbers that are
  * raised never go down again. */
-static void raise_number(recovering_t *h, uint64_t heard, uint64_t here)
+static void raise_number(recovering_t *h, uint64_t reported, uint64_t here)
 {
-    uint64_t jump = heard > here ? heard - here : 0;
+    uint64_t jump = reported > here ? reported - here : 0;
     if (jump <= JUMP_MAX && !h->is_full) h->so_far.numbers += jump;
     h->is_absurd |= jump > JUMP_MAX || h->so_far.numbers > JUMPS_MAX - h->c->b->raised.numbers;
 }
@@ -94,7 +94,7 @@ static void compare_epoch(recovering_t *h, uint64_t epoch, uint64_t token)
 
 /* Adapters that no publisher opened here, but members reported: in the registry, and in the records of this
  * transaction. Those that were forgotten do not count. */
-static size_t claimed_count(const broker_t *b)
+static size_t reported_count(const broker_t *b)
 {
     size_t count = 0;
     for (size_t i = 0; i < b->registry.adapter_count; i++) {
@@ -123,7 +123,7 @@ static void compare_adapter(recovering_t *h, const char *adapter, uint64_t versi
     else buf_printf(&h->text, " (here %llu)", (unsigned long long)(version > last ? last : latest));
     raise_number(h, version, last);
     raise_number(h, decision, latest);
-    if (!a && !h->is_opening && !h->is_crowded) h->is_crowded |= claimed_count(b) >= CLAIMED_MAX;
+    if (!a && !h->is_opening && !h->is_crowded) h->is_crowded |= reported_count(b) >= REPORTED_MAX;
     if (h->is_absurd || h->is_crowded) return;
     h->is_full |= !decision_raise_floor(&b->registry, adapter, version, decision, h->c->now, b->out);
 }
@@ -152,58 +152,6 @@ void restored_numbers_note(broker_t *b, recovery_t *r, instant_t now)
                 back[0] ? " if one still has it" : "");
 }
 
-/* Commits the greater numbers, and handles this request again after that.  True: there are none, and the
- * request goes on now. */
-static bool record_numbers(recovering_t *h)
-{
-    const call_t *c = h->c;
-    broker_t *b = c->b;
-    heddle_error_t error;
-    recovery_t *r = &h->so_far;
-    if (h->epoch[0]) buf_printf(&h->text, "%s%s", h->text.bytes ? ", " : "", h->epoch);
-    items_t found = {0};
-    found.others = take_items(found.text, sizeof found.text, buf_text(&h->text));
-    if (h->is_absurd || h->is_crowded) {
-        char known[sizeof found.text + 24];
-        show_items(known, sizeof known, &found);
-        outbox_clear(b->out);
-        if (h->is_absurd) {
-            error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s reports impossible numbers: %s", r->who, known);
-            error_expected(&error, "what this cluster's broker has given");
-            error_hint(&error, "restart the process: it then begins without versions");
-        } else { /* a faulty member could otherwise fill the registry with adapters that do not exist */
-            error_fail(&error, HEDDLE_ERR_LIMIT,
-                       "%s reports versions of adapters that were never published here: %s", r->who, known);
-            error_expected(&error, "at most %u such adapters at one broker", CLAIMED_MAX);
-            error_hint(&error,
-                       "restart the process: it then begins without versions; or put the newer data back");
-        }
-        broker_refuse(c, &error, 0);
-        return false;
-    }
-    if (!b->out->record_count) return true;
-    if (b->txn.is_open) {
-        txn_defer(c);
-        return false;
-    }
-    txn_t txn = {.kind = TXN_NUMBERS,
-                 .asker = c->asker,
-                 .deadline_us = c->deadline_us,
-                 .retry_ms = b->opts.lease_ms / 4,
-                 .frame = txn_save_frame(c)};
-    if (!txn.frame) {
-        b->out->record_count = 0;
-        return false;
-    }
-    /* The first of several transactions has all that the member knows. */
-    if (!r->is_noted) r->known = found;
-    r->back.others += take_items(r->back.text, sizeof r->back.text, buf_text(&h->back));
-    txn.frame->recovery = *r;
-    txn.frame->recovery.is_whole = !h->is_full;
-    txn_commit(b, &txn, c->now, &error);
-    return false;
-}
-
 /* An older registry may have lost decisions too, which no member reports.  The next decision number is
  * raised for each adapter that the worker subscribes to, so that no number is used twice. */
 static void doubt_decisions(recovering_t *h, const msg_join_t *join)
@@ -221,6 +169,75 @@ static void doubt_decisions(recovering_t *h, const msg_join_t *join)
     }
 }
 
+/* ---- what becomes of the request ---- */
+
+/* A faulty member could otherwise raise numbers for good, or fill the registry with adapters that do not
+ * exist. */
+static void refuse_numbers(const recovering_t *h, const items_t *found)
+{
+    char known[sizeof found->text + 24];
+    heddle_error_t error;
+    show_items(known, sizeof known, found);
+    outbox_clear(h->c->b->out);
+    if (h->is_absurd) {
+        error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s reports impossible numbers: %s", h->so_far.who, known);
+        error_expected(&error, "what this cluster's broker has given");
+        error_hint(&error, "restart the process: it then begins without versions");
+    } else {
+        error_fail(&error, HEDDLE_ERR_LIMIT,
+                   "%s reports versions of adapters that were never published here: %s", h->so_far.who,
+                   known);
+        error_expected(&error, "at most %u such adapters at one broker", REPORTED_MAX);
+        error_hint(&error,
+                   "restart the process: it then begins without versions; or put the newer data back");
+    }
+    broker_refuse(h->c, &error, 0);
+}
+
+/* The request is handled again when the numbers are recorded.  Without memory to keep it nothing is recorded,
+ * and the member sends it again. */
+static void record_numbers(recovering_t *h, const items_t *found)
+{
+    const call_t *c = h->c;
+    broker_t *b = c->b;
+    heddle_error_t error;
+    recovery_t *r = &h->so_far;
+    txn_t txn = {.kind = TXN_NUMBERS,
+                 .asker = c->asker,
+                 .deadline_us = c->deadline_us,
+                 .retry_ms = b->opts.lease_ms / 4,
+                 .frame = txn_save_frame(c)};
+    if (!txn.frame) {
+        b->out->record_count = 0;
+        return;
+    }
+    /* The first of several transactions has all that the member knows. */
+    if (!r->is_noted) r->known = *found;
+    r->back.others += take_items(r->back.text, sizeof r->back.text, buf_text(&h->back));
+    txn.frame->recovery = *r;
+    txn.frame->recovery.is_whole = !h->is_full;
+    txn_commit(b, &txn, c->now, &error);
+}
+
+/* True: nothing is to be recorded, and the request goes on now. */
+static bool finish(recovering_t *h)
+{
+    broker_t *b = h->c->b;
+    bool is_refused = h->is_older && (h->is_absurd || h->is_crowded);
+    bool has_records = h->is_older && b->out->record_count;
+    items_t found = {0};
+    if (h->epoch[0]) buf_printf(&h->text, "%s%s", h->text.bytes ? ", " : "", h->epoch);
+    found.others = take_items(found.text, sizeof found.text, buf_text(&h->text));
+    if (is_refused) refuse_numbers(h, &found);
+    else if (has_records && b->txn.is_open) txn_defer(h->c);
+    else if (has_records) record_numbers(h, &found);
+    buf_fini(&h->text);
+    buf_fini(&h->back);
+    return !is_refused && !has_records;
+}
+
+/* ---- JOIN and OPEN ---- */
+
 static recovering_t begin(const call_t *c, const char *who)
 {
     recovering_t h = {.c = c};
@@ -228,14 +245,6 @@ static recovering_t begin(const call_t *c, const char *who)
     h.so_far.epochs = h.so_far.numbers = 0;
     error_text(h.so_far.who, sizeof h.so_far.who, who);
     return h;
-}
-
-static bool finish(recovering_t *h)
-{
-    bool goes_on = !h->is_older || record_numbers(h);
-    buf_fini(&h->text);
-    buf_fini(&h->back);
-    return goes_on;
 }
 
 /* A JOIN that was handled again after its numbers were recorded is not compared a second time. */

@@ -5,7 +5,7 @@
  *   JOIN, OPEN --knows no more--> handled
  *              --knows more--> the numbers are recorded (TXN_NUMBERS) --> handled again
  *                              as many adapters at a time as one transaction takes
- *              --numbers that cannot be, or too many adapters--> refused
+ *              --impossible numbers, or too many adapters--> refused
  *
  * What was acknowledged since that copy is gone, but its numbers may not be given again: members that have
  * seen them would take other bytes for those they know, and new decisions for old ones.  Every number

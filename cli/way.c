@@ -12,7 +12,7 @@
 
 /* ---- one source ---- */
 
-/* A broker of an older release does not say the way: there a source without bytes is held. */
+/* A broker of an older release reports no way: its sources without bytes are held in their memory. */
 bool way_is_in_place(const json_t *source)
 {
     const char *way = cli_string(source, "way");
@@ -81,7 +81,7 @@ static const way_stop_t *stop_of(const stops_t *all, const char *worker)
     return bsearch(&(way_stop_t){.name = worker}, all->stops, all->count, sizeof *all->stops, by_name);
 }
 
-/* The hop of what comes from this source; unknown as long as its own is. */
+/* The hop of bytes from this source.  WAY_UNKNOWN: the source's own hop is not known yet. */
 static uint32_t hop_from(const stops_t *all, const json_t *source)
 {
     const way_stop_t *from =
@@ -91,6 +91,7 @@ static uint32_t hop_from(const stops_t *all, const json_t *source)
     return hop == WAY_UNKNOWN ? WAY_UNKNOWN : hop + !way_is_in_place(source);
 }
 
+/* One of its sources that counts is right before this hop; while bytes come, that is the present source. */
 static bool is_at(const stops_t *all, const json_t *row, uint32_t hop)
 {
     const json_t *sources = json_object_get(row, "sources");
@@ -122,8 +123,8 @@ static size_t find_at(const stops_t *all, uint32_t hop)
     return found;
 }
 
-/* From the publisher on, hop by hop.  Each is looked for until no row is found any more: memory may be held
- * of a worker that itself holds it. */
+/* From the publisher on, hop by hop.  Each hop is searched until it gets no more rows: a worker that holds
+ * the memory of another one is at the same hop, and so is one that holds the memory of that. */
 way_stop_t *way_stops(const json_t *rows)
 {
     stops_t all = {.count = json_array_size(rows)};
@@ -144,9 +145,9 @@ way_stop_t *way_stops(const json_t *rows)
     return all.stops;
 }
 
-/* ---- the slow one ---- */
+/* ---- the slowest source ---- */
 
-#define AS_LONG 0.8 /* a fetch that took this part of another one's time took as long */
+#define AS_LONG 0.8 /* of another fetch's time: one that took at least this part of it took as long */
 
 static const json_t *row_of(const json_t *rows, const char *worker)
 {
@@ -157,7 +158,7 @@ static const json_t *row_of(const json_t *rows, const char *worker)
     return NULL;
 }
 
-/* That of most of its bytes; NULL: none, or they came from the publisher. */
+/* The row of the worker that most of its bytes came from.  NULL: there is none, or it is the publisher. */
 static const json_t *source_row(const json_t *rows, const json_t *row)
 {
     const json_t *sources = json_object_get(row, "sources"), *most = NULL;

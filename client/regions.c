@@ -60,7 +60,7 @@ static bool is_unused(void *self, const memory_region_t *own)
     return !h || (!is_used(h) && m->io->tr->idle(m->io->t, &h->region));
 }
 
-/* A receive that was given up may still write: a fault would end this process. */
+/* A receive that was given up may still write into the region; if that is read-only, this process dies. */
 static bool may_guard(void *self, const memory_region_t *own)
 {
     regions_t *m = self;
@@ -80,8 +80,8 @@ static void on_leaving(void *self, memory_region_t *own)
 
 bool regions_are_guarded(void)
 {
-    const char *said = getenv("HEDDLE_GUARD");
-    return !said || strcmp(said, "0") != 0;
+    const char *guard = getenv("HEDDLE_GUARD");
+    return !guard || strcmp(guard, "0") != 0;
 }
 
 int regions_new(const node_io_t *io, const regions_opts_t *opts, regions_t **ret_regions)
@@ -245,7 +245,7 @@ static content_id_t content_of(const region_t *r)
     return id;
 }
 
-/* Where it cannot be offered, others fetch it. */
+/* Without an offer other processes fetch the version over the network. */
 void regions_offer(regions_t *m, region_t *r, const regions_content_t *content)
 {
     handle_t *h = handle_of(r);
@@ -311,8 +311,8 @@ pool_t *regions_pool(regions_t *m) { return m->pool; }
 
 /* ---- the end ---- */
 
-/* The pool forgets what is used (is_unused): that goes with its last reference, and never where a receive is
- * open in it, for which a reference stays. */
+/* The pool leaves a region that is in use alone (is_unused): the last reference frees it.  A region with an
+ * open receive gets one more reference, so that it is never freed. */
 void regions_close(regions_t **regions)
 {
     regions_t *m = regions ? *regions : NULL;
