@@ -24,11 +24,12 @@ struct pool {
     memory_region_t **regions; /* whole, in the order in which they were taken last */
     making_t *makings;
     memory_region_t *leaving;
-    uint64_t uses;       /* regions that were taken or adopted, ever */
     size_t expected;     /* bytes of the first version; 0: not known, or there was one */
     uint64_t surplus_us; /* since when there is more than one free region; CLOCK_NEVER: there is not */
     uint64_t retry_us;   /* when a region ahead is tried again */
     bool is_list_changed;
+    bool has_begun;  /* a region was taken or adopted */
+    bool is_turning; /* one was taken, or adopted after another one: the next version will need one, too */
 };
 
 int pool_new(const pool_opts_t *opts, pool_t **ret_pool, heddle_error_t *error)
@@ -283,7 +284,7 @@ static int take_free(pool_t *p, size_t bytes, memory_region_t **ret_region, hedd
         if (rc) return rc;
         p->regions[p->count] = *ret_region = take_out(p, at);
         p->count++;
-        p->uses += p->expected ? 2 : 1; /* a version before this one was in use, too */
+        p->has_begun = p->is_turning = true;
         p->expected = 0;
         return HEDDLE_OK;
     }
@@ -317,7 +318,7 @@ int pool_take(pool_t *p, const void *taker, size_t bytes, memory_region_t **ret_
 
 void pool_expect(pool_t *p, size_t bytes)
 {
-    if (!p->uses) p->expected = bytes;
+    if (!p->has_begun) p->expected = bytes;
 }
 
 void pool_give_up(pool_t *p, const void *taker)
@@ -334,7 +335,8 @@ int pool_adopt(pool_t *p, memory_region_t *region, heddle_error_t *error)
     if (!has_place(p)) return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a region");
     p->regions[p->count++] = region;
     p->is_list_changed = true;
-    p->uses++;
+    p->is_turning |= p->has_begun;
+    p->has_begun = true;
     p->expected = 0;
     return HEDDLE_OK;
 }
@@ -397,10 +399,10 @@ static uint64_t trim(pool_t *p, int next, uint64_t now_us)
 }
 
 /* A region ahead is made only while another is in use, or is expected to be: a process that publishes nothing
- * any more needs none, nor does one that publishes once. */
+ * any more needs none, nor does one that publishes what was made elsewhere, once. */
 static bool needs_next(const pool_t *p, int next)
 {
-    bool is_in_turn = p->expected || (p->uses > 1 && p->count > count_free(p));
+    bool is_in_turn = p->expected || (p->is_turning && p->count > count_free(p));
     bool is_missing = next < 0 || count_free(p) < ahead(p);
     return is_missing && p->opts.most && is_in_turn && p->count + p->making_count < p->most;
 }

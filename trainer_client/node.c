@@ -574,14 +574,15 @@ static bool on_publisher_work(void *node, uint64_t now_us)
     return regions_work(n->publications.regions, now_us);
 }
 
-/* Workers fetch or activate the newest version, or one that joined late fetches. A rollout of which nothing
- * is heard any more is not waited for: the next publication needs its region. */
+/* The application writes a version, workers fetch or activate the newest one, or one that joined late
+ * fetches. A rollout of which nothing is heard any more is not waited for: the next publication needs its
+ * region. */
 static bool is_on_its_way(publisher_node_t *n, uint64_t now_us)
 {
     const outcome_row_t *row = outcomes_newest(&n->outcomes);
     uint64_t was_bytes = n->sent_bytes;
     n->sent_bytes = bytes_served(n);
-    if (n->sent_bytes != was_bytes) return true;
+    if (n->sent_bytes != was_bytes || publications_have(&n->publications, PUBLICATION_TAKEN)) return true;
     if (!row || !row->report.eligible_count || outcome_is_over(row)) return false;
     return now_us < row->heard_us + UNHEARD_US;
 }

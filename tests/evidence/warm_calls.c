@@ -2,7 +2,8 @@
 /* warm-calls BROKER ADAPTER [SHAPE [VERSIONS [BROKER-PID]]]: what the kernel and the allocator are asked for
  * while a version is published and becomes active, warm: its publisher has a region ahead, and one worker of
  * the same host has it mapped. A row for each process, the median and the most of the versions: page faults,
- * mmap, munmap, mprotect and madvise of the process's own libraries, allocations.
+ * mmap, munmap, mprotect and madvise of the process's own libraries, allocations. Before them the same of the
+ * first version of the adapter, whose publication began before it was written, and of the second one.
  *
  * The functions are counted because this program defines them: the dynamic linker takes its definitions for
  * all libraries but the C library itself, whose own calls of mmap (for large allocations) show as page
@@ -133,13 +134,13 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void print(const sample_t *samples, int n)
+static void print(const char *which, const sample_t *samples, int n)
 {
     static const char *const NAMES[] = {"publisher", "worker", "broker"};
     static const char *const KIND[] = {"page faults", "mmap", "munmap", "mprotect", "madvise", "allocations"};
     for (int p = 0; p < PROCESSES; p++) {
         if (!pids[p]) continue;
-        printf("%-9s", NAMES[p]);
+        printf("%s%s", which, NAMES[p]);
         for (int k = 0; k < (p == BROKER ? 1 : KINDS); k++) {
             unsigned long values[MOST_VERSIONS];
             for (int i = 0; i < n; i++) values[i] = samples[i].calls[p][k];
@@ -188,7 +189,10 @@ static _Noreturn void be_worker(const char *broker, const char *adapter)
     _exit(0);
 }
 
-static int publish(heddle_publisher_t *p, model_t *m, sample_t *ret_calls)
+static const struct timespec REST = {.tv_nsec = 300000000}; /* what is done in the background is done */
+
+/* is_early: its shape is known long before its bytes are. */
+static int publish(heddle_publisher_t *p, model_t *m, bool is_early, sample_t *ret_calls)
 {
     static heddle_report_t report;
     heddle_publication_t *pub = NULL;
@@ -200,6 +204,10 @@ static int publish(heddle_publisher_t *p, model_t *m, sample_t *ret_calls)
     if (heddle_publication_begin(p, m->table.rows, m->table.count, m->config.data, m->config.bytes, NULL,
                                  &pub))
         return fail("begin");
+    if (is_early) {
+        nanosleep(&REST, NULL);
+        before = look();
+    }
     for (uint32_t i = 0; i < m->table.count; i++)
         memcpy(heddle_publication_tensor(pub, i), m->data[i], m->table.rows[i].data_bytes);
     if (heddle_publication_commit(&pub, &opts, &done)) return fail("commit");
@@ -214,7 +222,7 @@ static int publish(heddle_publisher_t *p, model_t *m, sample_t *ret_calls)
 int main(int argc, char **argv)
 {
     static sample_t samples[MOST_VERSIONS];
-    static const struct timespec REST = {.tv_nsec = 300000000}; /* what is done in the background is done */
+    sample_t first, second;
     int versions = argc > 4 ? atoi(argv[4]) : 21;
     if (argc < 3 || versions < 1 || versions > MOST_VERSIONS)
         return fputs("usage: warm-calls BROKER ADAPTER [SHAPE [VERSIONS [BROKER-PID]]]\n", stderr), 2;
@@ -230,11 +238,18 @@ int main(int argc, char **argv)
     heddle_publisher_opts_t opts = {.size = sizeof opts, .broker = argv[1], .adapter = argv[2]};
     int rc = model_new(argc > 3 ? argv[3] : "tiny", 16, &model, &error) != HEDDLE_OK;
     if (!rc && heddle_publisher_open(&opts, &p)) rc = fail("open");
+    if (!rc) rc = publish(p, model, true, &first);
+    nanosleep(&REST, NULL);
+    if (!rc) rc = publish(p, model, false, &second);
     for (int i = -WARM_UP; !rc && i < versions; i++) {
         nanosleep(&REST, NULL);
-        rc = publish(p, model, &samples[i < 0 ? 0 : i]);
+        rc = publish(p, model, false, &samples[i < 0 ? 0 : i]);
     }
-    if (!rc) print(samples, versions);
+    if (!rc) {
+        print("first ", &first, 1);
+        print("second ", &second, 1);
+        print("", samples, versions);
+    }
     fflush(stdout);
     heddle_publisher_close(&p);
     model_destroy(&model);

@@ -30,9 +30,19 @@ static int may_make(void *self, size_t bytes, heddle_error_t *error)
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for %zu bytes", bytes);
 }
 
+/* A holder that comes while the pool looks whether its region is free. */
+static struct {
+    const memory_region_t *region;
+    int looks; /* until it comes */
+    hold_t *hold;
+    content_id_t id;
+} comer;
+
 static bool is_unused(void *self, const memory_region_t *region)
 {
     cr_assert_eq(self, &has_memory);
+    if (region == comer.region && --comer.looks == 0)
+        cr_assert_eq(hold_take(comer.hold, &comer.id, NULL), HEDDLE_OK);
     return region != used;
 }
 
@@ -126,16 +136,33 @@ Test(memory_pool, one_region_is_kept_ahead)
     cr_assert_eq(pool_count(p).in_use, 1);
 }
 
-/* Its memory would be missing for others of the host. */
-Test(memory_pool, a_process_that_publishes_once_needs_no_region_ahead)
+/* So the second version costs its caller no memory that is made. */
+Test(memory_pool, after_the_first_version_there_is_one_for_the_second)
 {
-    memory_region_t *first = take(RIG_BYTES);
+    memory_region_t *first = take(RIG_BYTES), *second = NULL;
     seal(first, 1);
-    cr_assert_eq(settle(), CLOCK_NEVER);
-    cr_assert_eq(pool_count(p).regions, 1);
-    seal(take(RIG_BYTES), 2);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2);
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &second, NULL), HEDDLE_OK, "at once");
+    cr_assert_neq(second, first);
+    seal(second, 2);
     settle();
     cr_assert_eq(pool_count(p).regions, 3);
+}
+
+/* A command reads one directory into memory of its own, and ends, or stays to serve that version. The memory of
+ * two would be missing for others of the host. */
+Test(memory_pool, a_process_that_publishes_once_needs_no_region_ahead)
+{
+    memory_region_t *own = rig_region(RIG_BYTES), *next = rig_region(RIG_BYTES);
+    rig_publish(own, 3);
+    cr_assert_eq(pool_adopt(p, own, NULL), HEDDLE_OK);
+    cr_assert_eq(settle(), CLOCK_NEVER);
+    cr_assert_eq(pool_count(p).regions, 1);
+    rig_publish(next, 4);
+    cr_assert_eq(pool_adopt(p, next, NULL), HEDDLE_OK);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 3, "it publishes again");
 }
 
 /* A publisher that was restarted: the broker knows how large its versions are. */
@@ -187,6 +214,50 @@ Test(memory_pool, a_reader_of_an_old_version_is_not_waited_for)
     cr_assert(rig_is_whole(h->base, 1, h->header.bytes));
     hold_release(h);
     cr_assert_eq(pool_count(p).lingering, 0);
+    hold_destroy(&h);
+}
+
+/* A region that was held once, and is free; another free one is behind it. */
+static memory_region_t *held_once(hold_t **ret_hold, content_id_t *ret_id)
+{
+    memory_region_t *r = take(RIG_BYTES);
+    *ret_id = seal(r, 1);
+    *ret_hold = rig_hold(r, ret_id);
+    hold_release(*ret_hold);
+    settle();
+    cr_assert_eq(pool_count(p).regions, 2);
+    pool_drop(p, r);
+    settle();
+    return r;
+}
+
+/* In the other order the holder is refused (memory_faults.c). */
+Test(memory_pool, a_holder_that_comes_between_the_look_and_the_lock_is_first)
+{
+    memory_region_t *got = NULL, *r = held_once(&comer.hold, &comer.id);
+    comer.looks = 2; /* one for the guard, one for the taker */
+    comer.region = r;
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &got, NULL), HEDDLE_OK);
+    cr_assert(comer.looks <= 0 && got != r && memory_region_is_held(r));
+    memset(got->base, 2, got->bytes);
+    cr_assert(rig_is_whole(comer.hold->base, 1, comer.hold->header.bytes));
+    hold_destroy(&comer.hold);
+}
+
+/* Nor does it get anything: whatever it writes, no version has it. */
+Test(memory_pool, a_foreign_process_that_keeps_the_lock_costs_a_region_and_no_time)
+{
+    hold_t *h = NULL;
+    content_id_t id;
+    memory_region_t *got = NULL, *r = held_once(&h, &id);
+    int foreign = rig_open(r->file.fd, O_RDWR);
+    cr_assert_eq(file_lock(foreign, F_WRLCK), 0);
+    cr_assert_eq(hold_take(h, &id, NULL), HEDDLE_ERR_NOT_FOUND, "and is fetched");
+    cr_assert_eq(pool_take(p, &now_us, RIG_BYTES, &got, NULL), HEDDLE_OK);
+    cr_assert_neq(got, r);
+    pool_drop(p, got);
+    close(foreign);
+    cr_assert_eq(take(RIG_BYTES), r);
     hold_destroy(&h);
 }
 
@@ -584,7 +655,7 @@ Test(memory_pool, a_small_one_does_not_wait_for_a_large_one_that_is_made)
     while (pool_take(p, &now_us, RIG_BYTES, &r, NULL) == HEDDLE_ERR_AGAIN) cr_assert_lt(++steps, 3);
     cr_assert_eq(r->bytes, RIG_BYTES);
     settle();
-    cr_assert_eq(pool_count(p).bytes, RIG_BYTES);
+    cr_assert_eq(pool_count(p).bytes, 2 * RIG_BYTES, "with one ahead of its size");
 }
 
 /* A larger one is asked for while a smaller one is made, and again before that one is gone. */

@@ -203,7 +203,23 @@ static uint32_t offered_after(uint64_t us)
     return mappings_count(mappings).mapped;
 }
 
-/* The memory and the core that a region made ahead takes are missing where workers fetch or activate. */
+/* A program that publishes for the second time finds memory that its host has mapped. */
+Test(sharing, the_region_of_the_second_version_is_there_before_it)
+{
+    serve(1, 1);
+    cr_assert_eq(offered_after(2 * REGIONS_REST_US), 2);
+}
+
+/* The memory and the core that a region ahead takes are missing where a version is written. */
+Test(sharing, no_region_is_made_while_one_is_written)
+{
+    item_t *it = make(3000);
+    cr_assert_eq(take(it), HEDDLE_OK);
+    cr_assert_eq(offered_after(SECOND / 2), 1, "which is mapped meanwhile");
+    cr_assert_eq(offered_after(SECOND), 2, "the next one cannot wait for as long as that may take");
+}
+
+/* Nor where workers fetch or activate. */
 Test(sharing, no_region_is_made_while_a_version_is_on_its_way)
 {
     serve(1, 1);
