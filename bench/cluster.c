@@ -56,7 +56,7 @@ static int start_broker(cluster_t *c, heddle_error_t *error)
     cluster_address_t *a = &c->address;
     char program[4096], data[TEXT], keep[16];
     child_beside("heddle-broker", program, sizeof program);
-    snprintf(data, sizeof data, "%s/%s", o->scratch, o->name);
+    snprintf(data, sizeof data, "%s/%s-%u", o->scratch, o->name, ++c->registry_count);
     snprintf(keep, sizeof keep, "%u", o->keep);
     const char *insecure = o->insecure ? "--insecure" : NULL;
     const char *const argv[] = {SELF,     "--as", "program", program, "--listen",    "tcp://127.0.0.1:*",
@@ -187,17 +187,11 @@ static int open_publisher(cluster_t *c, heddle_error_t *error)
     return HEDDLE_OK;
 }
 
-int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_t *error)
+/* What was started before a failure is ended by the caller. */
+static int start_all(cluster_t *c, heddle_error_t *error)
 {
-    cluster_t *c = calloc(1, sizeof *c);
-    if (c) c->workers = calloc(o->workers, sizeof *c->workers);
-    int rc = c && c->workers ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a cluster");
-    if (rc) goto fail;
-    c->opts = *o;
-    c->worker_count = o->workers;
-    snprintf(c->log, sizeof c->log, "%s/%s.log", o->scratch, o->name);
-    rc = start_broker(c, error);
-    if (!rc && o->is_tapped) {
+    int rc = start_broker(c, error);
+    if (!rc && c->opts.is_tapped) {
         char port[8];
         const char *const argv[] = {SELF, "--as", "tap", c->address.endpoint + strlen("tcp://"), NULL};
         rc = child_start(argv, c->log, &c->tap, error);
@@ -210,15 +204,38 @@ int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_
                              .broker = c->address.endpoint,
                              .broker_key = c->address.key[0] ? c->address.key : NULL};
     if (!rc && heddle_admin_open(&m, &c->admin)) rc = library_error(error);
-    if (rc) goto fail;
-    *ret_cluster = c;
-    return HEDDLE_OK;
-fail:
-    cluster_close(&c);
     return rc;
 }
 
-static int rest(heddle_error_t *error)
+static void end_all(cluster_t *c)
+{
+    interruptible = NULL;
+    heddle_admin_close(&c->admin);
+    if (c->publisher)
+        heddle_publisher_interrupt(c->publisher); /* the workers end, so no wait would succeed */
+    heddle_publisher_close(&c->publisher);
+    end_workers(c);
+    child_end(&c->tap);
+    child_end(&c->broker);
+}
+
+int cluster_open(const cluster_opts_t *o, cluster_t **ret_cluster, heddle_error_t *error)
+{
+    cluster_t *c = calloc(1, sizeof *c);
+    if (c) c->workers = calloc(o->workers, sizeof *c->workers);
+    int rc = c && c->workers ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a cluster");
+    if (!rc) {
+        c->opts = *o;
+        c->worker_count = o->workers;
+        snprintf(c->log, sizeof c->log, "%s/%s.log", o->scratch, o->name);
+        rc = start_all(c, error);
+    }
+    if (!rc) *ret_cluster = c;
+    else cluster_close(&c);
+    return rc;
+}
+
+int cluster_rest(heddle_error_t *error)
 {
     struct timespec t = {CLUSTER_REST_MS / 1000, CLUSTER_REST_MS % 1000 * 1000000};
     return nanosleep(&t, NULL) == 0 ? HEDDLE_OK : error_fail(error, HEDDLE_ERR_INTERRUPTED, "interrupted");
@@ -229,7 +246,7 @@ int cluster_renew_workers(cluster_t *c, heddle_error_t *error)
     end_workers(c);
     c->version_count = 1; /* they join with the active one alone, so no older one retires */
     int rc = start_workers(c, error);
-    return rc ? rc : rest(error);
+    return rc ? rc : cluster_rest(error);
 }
 
 int cluster_renew_publisher(cluster_t *c, heddle_error_t *error)
@@ -237,21 +254,22 @@ int cluster_renew_publisher(cluster_t *c, heddle_error_t *error)
     interruptible = NULL;
     heddle_publisher_close(&c->publisher);
     int rc = open_publisher(c, error);
-    return rc ? rc : rest(error);
+    return rc ? rc : cluster_rest(error);
+}
+
+int cluster_renew(cluster_t *c, heddle_error_t *error)
+{
+    end_all(c);
+    c->version_count = 0;
+    int rc = start_all(c, error);
+    return rc ? rc : cluster_rest(error);
 }
 
 void cluster_close(cluster_t **cluster)
 {
     cluster_t *c = *cluster;
     if (!c) return;
-    interruptible = NULL;
-    heddle_admin_close(&c->admin);
-    if (c->publisher)
-        heddle_publisher_interrupt(c->publisher); /* the workers end, so no wait would succeed */
-    heddle_publisher_close(&c->publisher);
-    end_workers(c);
-    child_end(&c->tap);
-    child_end(&c->broker);
+    if (c->workers) end_all(c);
     free(c->workers);
     free(c);
     *cluster = NULL;

@@ -49,7 +49,7 @@ typedef struct {
     heddle_publisher_t *publisher;
     heddle_admin_t *admin;
     uint64_t newest; /* version that was published last */
-    uint32_t version_count;
+    uint32_t version_count, registry_count;
     char log[512];
     char transport[MEMBER_LINE]; /* JSON, a worker's report of what its data plane runs on */
 } cluster_t;
@@ -74,6 +74,10 @@ int cluster_renew_workers(cluster_t *c, heddle_error_t *error);
 /* The publisher is closed and another one opened, which then has CLUSTER_REST_MS for what it prepares, as a
  * trainer has that opens it before its first step. */
 int cluster_renew_publisher(cluster_t *c, heddle_error_t *error);
+/* All of it starts anew, with an empty registry. */
+int cluster_renew(cluster_t *c, heddle_error_t *error);
+/* CLUSTER_REST_MS, as a trainer has for a step. */
+int cluster_rest(heddle_error_t *error);
 /* The shared memory that the workers and this process use, each page counted once (Pss_Shmem of
  * /proc/PID/smaps_rollup). */
 uint64_t cluster_shared_bytes(const cluster_t *c);

@@ -104,9 +104,10 @@ static json_t *row_json(const result_row_t *row)
                                     number_or_null(true, series_ratio(&s->series, &r->series)));
         }
         json_array_append_new(s->is_reference ? references : figures,
-                              json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o}", "name", s->name, "unit",
+                              json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "name", s->name, "unit",
                                         s->unit, "skipped", text_or_null(s->skipped), "median",
-                                        number_or_null(count > 0, series_median(&s->series)), "worst",
+                                        number_or_null(count > 0, series_median(&s->series)), "p99",
+                                        number_or_null(true, series_p99(&s->series)), "worst",
                                         number_or_null(count > 0, series_worst(&s->series)), "ratio", ratios,
                                         "samples", samples));
         if (count > repeat) repeat = count;
@@ -213,7 +214,7 @@ int result_decode(const json_t *json, const char *what, result_t *ret_result, he
 
 /* ---- as text: a table for each row, with a column of ratios for each reference ---------------- */
 
-enum { NAME_WIDTH = 15, CELL_WIDTH = 18 };
+enum { NAME_WIDTH = 15, CELL_WIDTH = 16 };
 
 void result_number(double value, const char *unit, char text[32])
 {
@@ -232,10 +233,12 @@ static bool has_column(const result_series_t *s) { return s->is_reference && s->
 
 static void add_row(buf_t *out, const result_row_t *row, const result_series_t *s)
 {
-    char median[32], worst[32];
+    char median[32], p99[32], worst[32];
     result_number(series_median(&s->series), s->unit, median);
+    result_number(series_p99(&s->series), s->unit, p99);
     result_number(series_worst(&s->series), s->unit, worst);
-    buf_printf(out, "  %-*s%*s%*s", NAME_WIDTH, s->name, CELL_WIDTH, median, CELL_WIDTH, worst);
+    buf_printf(out, "  %-*s%*s%*s%*s", NAME_WIDTH, s->name, CELL_WIDTH, median, CELL_WIDTH, p99, CELL_WIDTH,
+               worst);
     for (uint32_t i = 0; !s->is_reference && i < row->count; i++)
         if (has_column(&row->series[i])) {
             const result_series_t *reference = &row->series[i];
@@ -262,7 +265,8 @@ void result_row_text(const result_row_t *row, buf_t *out)
         return;
     }
     buf_printf(out, ", %u repetitions; × is the median of the ratios, repetition by repetition\n", repeat);
-    buf_printf(out, "  %-*s%*s%*s", NAME_WIDTH, "", CELL_WIDTH, "median", CELL_WIDTH, "worst");
+    buf_printf(out, "  %-*s%*s%*s%*s", NAME_WIDTH, "", CELL_WIDTH, "median", CELL_WIDTH, "p99", CELL_WIDTH,
+               "worst");
     for (uint32_t i = 0; i < row->count; i++)
         if (has_column(&row->series[i])) buf_printf(out, "   × %s", row->series[i].name);
     buf_add_text(out, "\n");

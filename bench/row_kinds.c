@@ -68,13 +68,13 @@ static int active_of(row_run_t *run, cluster_t *c, const char *name, bool is_ref
     return rc ? rc : NOTE_ALL(run, notes, error);
 }
 
-/* ---- joined and restarted: the first version, beside a later one ------------------------------ */
+/* ---- joined, restarted and new: the first versions, beside a later one ------------------------ */
 
 /* Each version that is kept has its own memory, made with the first ones: those between are not measured. */
-static int first_and_warm(row_run_t *run, heddle_error_t *error)
+static int then_warm(row_run_t *run, heddle_error_t *error)
 {
     cluster_times_t unused;
-    int rc = active_of(run, run->cluster, "active", false, error);
+    int rc = HEDDLE_OK;
     for (uint32_t i = 0; !rc && i < run->row->kind->warm_ups; i++) {
         model_change(run->model);
         rc = cluster_publish(run->cluster, run->model, HEDDLE_ACTIVATION_ALL, &unused, error);
@@ -85,13 +85,25 @@ static int first_and_warm(row_run_t *run, heddle_error_t *error)
 static int joined_once(row_run_t *run, heddle_error_t *error)
 {
     int rc = cluster_renew_workers(run->cluster, error);
-    return rc ? rc : first_and_warm(run, error);
+    if (!rc) rc = active_of(run, run->cluster, "active", false, error);
+    return rc ? rc : then_warm(run, error);
 }
 
 static int restarted_once(row_run_t *run, heddle_error_t *error)
 {
     int rc = cluster_renew_publisher(run->cluster, error);
-    return rc ? rc : first_and_warm(run, error);
+    if (!rc) rc = active_of(run, run->cluster, "active", false, error);
+    return rc ? rc : then_warm(run, error);
+}
+
+/* No process knows how large the first version will be; of the second one all do, in time for it. */
+static int new_once(row_run_t *run, heddle_error_t *error)
+{
+    int rc = cluster_renew(run->cluster, error);
+    if (!rc) rc = active_of(run, run->cluster, "first", false, error);
+    if (!rc) rc = cluster_rest(error);
+    if (!rc) rc = active_of(run, run->cluster, "second", false, error);
+    return rc ? rc : then_warm(run, error);
 }
 
 /* The two clusters take turns at being first, so that neither profits from the other's warm caches. */
@@ -211,6 +223,12 @@ static const row_kind_t
                  {NULL},
                  .warm_ups = 4,
                  .once = restarted_once},
+    NEW =
+        {"new",
+         "the first and the second version of an adapter, with a second of rest between, beside a later one",
+         {NULL},
+         .warm_ups = 4,
+         .once = new_once},
     FLIP = {"flip",
             "activate a version that is staged everywhere",
             {&REFERENCE_SYNC, NULL},
@@ -249,6 +267,9 @@ const bench_row_t ROWS[] = {{"publish/17.6MB/1", &PUBLISH, "qwen2.5-0.5b", 16, 1
                             {"restarted/87MB/1", &RESTARTED, "qwen3-8b", 16, 1, 1},
                             {"restarted/87MB/4", &RESTARTED, "qwen3-8b", 16, 4, 1},
                             {"restarted/87MB/16", &RESTARTED, "qwen3-8b", 16, 16, 1},
+                            {"new/87MB/1", &NEW, "qwen3-8b", 16, 1, 1},
+                            {"new/87MB/4", &NEW, "qwen3-8b", 16, 4, 1},
+                            {"new/87MB/16", &NEW, "qwen3-8b", 16, 16, 1},
                             {"flip/17.6MB/1", &FLIP, "qwen2.5-0.5b", 16, 1, 1},
                             {"flip/17.6MB/4", &FLIP, "qwen2.5-0.5b", 16, 4, 1},
                             {"flip/17.6MB/16", &FLIP, "qwen2.5-0.5b", 16, 16, 1},

@@ -35,13 +35,20 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static double median_of(const double *at, uint32_t count)
+/* NULL when out of memory. */
+static double *sorted_of(const double *at, uint32_t count)
 {
-    if (!count) return 0;
     double *sorted = malloc(count * sizeof *sorted);
-    if (!sorted) return NAN;
+    if (!sorted) return NULL;
     memcpy(sorted, at, count * sizeof *sorted);
     qsort(sorted, count, sizeof *sorted, by_value);
+    return sorted;
+}
+
+static double median_of(const double *at, uint32_t count)
+{
+    double *sorted = count ? sorted_of(at, count) : NULL;
+    if (!sorted) return count ? NAN : 0;
     double middle = count % 2 ? sorted[count / 2] : (sorted[count / 2 - 1] + sorted[count / 2]) / 2;
     free(sorted);
     return middle;
@@ -55,6 +62,16 @@ double series_worst(const series_t *s)
     for (uint32_t i = 1; i < s->count; i++)
         if (s->at[i] > worst) worst = s->at[i];
     return worst;
+}
+
+/* The smallest value that so many are not greater than: no value between two that were measured. */
+double series_p99(const series_t *s)
+{
+    double *sorted = s->count < STATS_REPEAT_FOR_P99 ? NULL : sorted_of(s->at, s->count);
+    if (!sorted) return NAN;
+    double p99 = sorted[(99 * s->count + 99) / 100 - 1];
+    free(sorted);
+    return p99;
 }
 
 bool series_divide(const series_t *a, const series_t *b, series_t *ret_quotients)

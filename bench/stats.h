@@ -11,6 +11,8 @@
 #define STATS_REPEAT_MAX 10000u
 /* With fewer repetitions their own spread cannot be estimated. */
 #define STATS_REPEAT_TO_JUDGE 5u
+/* With fewer the greatest of all would be it. */
+#define STATS_REPEAT_FOR_P99 101u
 
 typedef struct {
     double *at;
@@ -24,6 +26,8 @@ void series_fini(series_t *s);
 /* All of them: 0 for an empty series.  NAN when out of memory. */
 double series_median(const series_t *s);
 double series_worst(const series_t *s); /* the greatest: less is better everywhere here */
+/* All but one in a hundred are no greater.  NAN with fewer than STATS_REPEAT_FOR_P99. */
+double series_p99(const series_t *s);
 /* Median of a[i] / b[i] over the repetitions that both have; NAN where there is none, or a divisor is 0. */
 double series_ratio(const series_t *a, const series_t *b);
 /* a[i] / b[i] as a series of its own.  False when out of memory, or a divisor is 0. */

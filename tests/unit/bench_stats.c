@@ -40,6 +40,18 @@ Test(stats, median_and_worst)
     series_fini(&even);
 }
 
+Test(stats, p99_is_one_that_was_measured_and_needs_enough_of_them)
+{
+    series_t s = {0};
+    for (int i = 100; i > 0; i--) cr_assert(series_add(&s, i));
+    cr_assert(isnan(series_p99(&s)), "it would be the worst");
+    cr_assert(series_add(&s, 101));
+    NEAR(series_p99(&s), 100);
+    for (int i = 102; i <= 301; i++) cr_assert(series_add(&s, i));
+    NEAR(series_p99(&s), 298);
+    series_fini(&s);
+}
+
 Test(stats, ratio_is_the_median_of_the_pairs_not_of_the_medians)
 {
     series_t a = SERIES(10, 1, 100), b = SERIES(1, 2, 10), longer = SERIES(1, 1, 1, 1, 1), none = {0},
