@@ -322,6 +322,18 @@ static const char *bytes_of(const json_t *v, const json_t *w, char *to, size_t s
     return to;
 }
 
+/* "1.6 MB, 100000 tensors; 410 MB in memory and over the network (each tensor begins a page of 4 KiB)": the
+ * bytes of workers and sources are those, and add up to them. */
+static void print_bytes(const json_t *v)
+{
+    char data[64], payload[64], count[64];
+    cli_bytes(v, "data_bytes", data);
+    printf("%-11s %s, %s", "bytes", data, cli_count(cli_integer(v, "tensor_count"), "tensor", count));
+    if (strcmp(data, cli_bytes(v, "payload_bytes", payload)) != 0 && strcmp(payload, "-") != 0)
+        printf("; %s in memory and over the network (each tensor begins a page of 4 KiB)", payload);
+    puts("");
+}
+
 /* NAME@V: one version in detail. The lines are in the order of its life: what it is, how it was made, which
  * processes hold it, and how it reached the workers. */
 static void render_one(const json_t *v)
@@ -340,8 +352,7 @@ static void render_one(const json_t *v)
                cli_age(v, "activated_at", s[1]));
     print_line("writer", cli_text(v, "writer", s[0]));
     print_line("request id", cli_text(v, "request_id", s[0]));
-    printf("%-11s %s, %s\n", "bytes", cli_bytes(v, "data_bytes", s[0]),
-           cli_count(cli_integer(v, "tensor_count"), "tensor", s[1]));
+    print_bytes(v);
     cli_join(json_object_get(v, "features"), ", ", text, sizeof text);
     print_line("features", text[0] ? text : "-");
     print_json("meta", json_object_get(v, "meta"));

@@ -285,6 +285,7 @@ class VersionInfo:
     holder_count: int
     active_count: int
     meta: dict[str, str]
+    payload_bytes: int | None = None    # in memory and on the network: each tensor in pages of its own
     note: str | None = None             # what it waits for
     config: dict[str, Any] | None = None
     request_id: str | None = None

@@ -73,8 +73,8 @@ ADAPTER = {"name": "name",
 VERSION = {"version": "int", "tag": "tag", "digest": "digest", "state": "version_state", "reason": (ERROR,),
            "note": "text?", "step": "int?",
            "created_at": "at", "activated_at": "at?", "took_ms": "ms?", "data_bytes": "int",
-           "tensor_count": "int", "features": "texts", "holder_count": "int", "active_count": "int",
-           "meta": "map"}
+           "payload_bytes": "int", "tensor_count": "int", "features": "texts", "holder_count": "int",
+           "active_count": "int", "meta": "map"}
 MOVED = {name: "int" for name in ("late", "gone", "refused", "bad", "slow")}
 SOURCE = {"name": "name", "kind": matching("publisher|worker"), "way": matching("network|host"),
           "bytes": "int", "moved": MOVED}
