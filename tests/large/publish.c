@@ -8,7 +8,8 @@
  *
  * Tensors are made up here; each version differs from all others in its first bytes.  One JSON line for each stop, and one
  * at the end:
- *   {"kind":"published","count":N,"created":N,"refused":N,"version":V,"digest":"h1:..","seconds":S,"commit_ms":P50,"commit_worst_ms":W,"active_ms":P50,"active_worst_ms":W}
+ *   {"kind":"published","count":N,"created":N,"refused":N,"version":V,"digest":"h1:..","begun_at":AT,"seconds":S,"commit_ms":P50,"commit_worst_ms":W,"active_ms":P50,"active_worst_ms":W}
+ * begun_at: when the publication of the last version began.
  * After the last one it serves on until its input ends. */
 #include <heddle/heddle.h>
 #include "core/clock.h"
@@ -42,6 +43,7 @@ typedef struct {
     heddle_published_t last;
     times_t commit, active;
     double start_ms;
+    char begun_at[25];
 } run_t;
 
 static double now_ms(void) { return (double)clock_now(clock_system()) / 1000.0; }
@@ -79,9 +81,9 @@ static void print_times(const char *name, times_t *t)
 static void say(run_t *r)
 {
     printf("{\"kind\":\"published\",\"count\":%llu,\"created\":%llu,\"refused\":%llu,\"version\":%llu,"
-           "\"digest\":\"%s\",\"seconds\":%.2f",
+           "\"digest\":\"%s\",\"begun_at\":\"%s\",\"seconds\":%.2f",
            (unsigned long long)r->count, (unsigned long long)r->created, (unsigned long long)r->refused,
-           (unsigned long long)r->last.version, r->last.digest, (now_ms() - r->start_ms) / 1000);
+           (unsigned long long)r->last.version, r->last.digest, r->begun_at, (now_ms() - r->start_ms) / 1000);
     print_times("commit", &r->commit);
     print_times("active", &r->active);
     puts("}");
@@ -129,6 +131,7 @@ static int publish(run_t *r, heddle_publisher_t *p)
     heddle_publish_opts_t opts = {.size = sizeof opts, .step = -1, .activation = r->args.activation};
     heddle_published_t done = {.size = sizeof done};
     double start = now_ms();
+    clock_text(clock_wall(clock_system()), r->begun_at);
     r->count++;
     int rc = heddle_publication_begin(p, r->rows, r->args.tensors, CONFIG, sizeof CONFIG - 1, NULL, &pub);
     if (rc == HEDDLE_ERR_NO_SLOT) {
