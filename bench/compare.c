@@ -176,14 +176,17 @@ json_t *compare_encode(const compare_t *c)
 
 void compare_text(const compare_t *c, buf_t *out)
 {
-    buf_printf(out, "%-24s%-18s%16s%16s%10s%10s  %s\n", "ROW", "FIGURE", "BEFORE", "AFTER", "CHANGE", "NOISE",
-               "VERDICT");
+    int width = 24;
+    for (uint32_t i = 0; i < c->count; i++)
+        if ((int)strlen(c->rows[i].row) + 2 > width) width = (int)strlen(c->rows[i].row) + 2;
+    buf_printf(out, "%-*s%-18s%16s%16s%10s%10s  %s\n", width, "ROW", "FIGURE", "BEFORE", "AFTER", "CHANGE",
+               "NOISE", "VERDICT");
     for (uint32_t i = 0; i < c->count; i++) {
         const compare_row_t *r = &c->rows[i];
         char before[32], after[32];
         result_number(r->change.before, r->reference[0] ? "" : r->unit, before);
         result_number(r->change.after, r->reference[0] ? "" : r->unit, after);
-        buf_printf(out, "%-24s%-18s%16s%16s%+9.1f%%%9.1f%%  %s%s%s\n", r->row, r->figure, before, after,
+        buf_printf(out, "%-*s%-18s%16s%16s%+9.1f%%%9.1f%%  %s%s%s\n", width, r->row, r->figure, before, after,
                    100 * r->change.change, 100 * r->change.floor, stats_verdict_name(r->change.verdict),
                    r->reference[0] ? ", as a multiple of " : "", r->reference);
     }

@@ -69,16 +69,22 @@ class Host:
         return "ip", "netns", "exec", self.space
 
     def limit(self, bytes_per_s):
-        """Both ways: what it sends, and what the bridge sends to it."""
+        """Both ways: what it sends, and what the bridge sends to it; in place of an earlier limit."""
         rate = f"{8 * bytes_per_s}bit"
         for where, device in (["-n", self.space], "eth0"), ([], self.link):
-            sh("tc", *where, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", BURST,
+            sh("tc", *where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate, "burst", BURST,
                "latency", LATENCY)
 
-    def counted(self):
-        """Bytes that it has sent and received; large packets count with one header each."""
-        at = pathlib.Path(f"/sys/class/net/{self.link}/statistics")
-        return int((at / "rx_bytes").read_text()), int((at / "tx_bytes").read_text())
+    def sent(self):
+        """Bytes; large packets count with one header each."""
+        return self.counter("rx_bytes")
+
+    def received(self):
+        return self.counter("tx_bytes")
+
+    def counter(self, name):
+        """Of the bridge's end of its link."""
+        return int(pathlib.Path(f"/sys/class/net/{self.link}/statistics/{name}").read_text())
 
 
 class Net:
