@@ -189,7 +189,7 @@ class Cluster:
         self.hosts, self.spare = hosts[:count], hosts[count:]
         self.endpoint = f"tcp://{self.broker_host.address}:7700"
         Program(self, "broker", self.broker_host, self.args.bin / "heddle-broker", "--listen", self.endpoint,
-                "--data", self.work / "registry", "--keep", "0").line()
+                "--data", self.work / "registry", "--keep", "0", "--plan", self.args.plan).line()
         self.workers = [self.worker(f"w{i}-{k}", host) for i, host in enumerate(self.hosts, 1)
                         for k in range(1, self.per_host + 1)]
         for worker in self.workers:
