@@ -258,7 +258,8 @@ class Run:
         """The cluster, and what takes turns with it."""
         self.cluster.open()
         self.case, bare = self.kind(self.cluster, self.args), Bare(self.cluster)
-        self.beside = {how: functools.partial(bare.seconds, how) for how in self.kind.BESIDE}
+        self.beside = {how: functools.partial(bare.seconds, how) for how in self.kind.BESIDE
+                       if how != "star" or not self.args.no_star}
         for name in self.args.peers if self.kind is Wave else ():
             peer = Peer(self.cluster, name)
             why = peer.open()

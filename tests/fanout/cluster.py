@@ -51,11 +51,11 @@ class Program:
             self.lines.put(line.strip())
         self.lines.put(None)
 
-    def line(self):
+    def line(self, wait_s=WAIT_S):
         try:
-            text = self.lines.get(timeout=WAIT_S)
+            text = self.lines.get(timeout=wait_s)
         except queue.Empty:
-            raise Failed(f"{self.name}: no answer within {WAIT_S} s: {self.logged()}") from None
+            raise Failed(f"{self.name}: no answer within {wait_s:.0f} s: {self.logged()}") from None
         if text is None:
             raise Failed(f"{self.name} ended: {self.logged()}")
         return text
@@ -249,10 +249,16 @@ class Cluster:
         return left
 
 
+def star_s(cluster):
+    """For how long a star is waited for."""
+    return WAIT_S + 2 * len(cluster.hosts) * cluster.unit_s
+
+
 class Bare:
     """A star and a chain of bare sockets, with one receiver on each host."""
 
     def __init__(self, cluster):
+        self.wait_s = star_s(cluster)
         self.receivers = [Program(cluster, f"receiver{i}", host, sys.executable, BARE, "receive",
                                   cluster.bytes) for i, host in enumerate(cluster.hosts, 1)]
         for receiver in self.receivers:
@@ -269,7 +275,7 @@ class Bare:
         for program in [*self.receivers, self.sender]:
             program.say(how)
         start = float(self.sender.line())
-        return max(float(r.line()) for r in self.receivers) - start
+        return max(float(r.line(self.wait_s)) for r in self.receivers) - start
 
 
 class Peer:
@@ -277,6 +283,7 @@ class Peer:
 
     def __init__(self, cluster, name):
         python, path, count = cluster.args.python, PEERS[name], len(cluster.hosts)
+        self.wait_s = star_s(cluster)
         self.sender = Program(cluster, name, cluster.source, python, "-B", path, "send", cluster.bytes,
                               cluster.source.address, count)
         self.receivers = [Program(cluster, f"{name}{i}", host, python, "-B", path, "receive", cluster.bytes,
@@ -296,8 +303,8 @@ class Peer:
     def seconds(self):
         for program in [*self.receivers, self.sender]:
             program.say("go")
-        start, *end = map(float, self.sender.line().split())
-        return (end[0] if end else max(float(r.line()) for r in self.receivers)) - start
+        start, *end = map(float, self.sender.line(self.wait_s).split())
+        return (end[0] if end else max(float(r.line(self.wait_s)) for r in self.receivers)) - start
 
 
 def forget_killed():
