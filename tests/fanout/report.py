@@ -71,7 +71,7 @@ class Row:
 
 
 def series_of(name, unit, samples, ratio):
-    return {"name": name, "unit": unit, "skipped": None, "median": statistics.median(samples),
+    return {"name": name, "unit": unit, "skipped": None, "median": statistics.median(samples), "p99": None,
             "worst": max(samples), "ratio": ratio, "samples": samples}
 
 
