@@ -19,20 +19,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from heddle import records
-from heddle._doctor import Diagnosis, doctor
-from heddle._native import release as _release
-from heddle.admin import Admin, AsyncAdmin
-from heddle.errors import (BadAdapter, Closed, Conflict, Deadline, Denied, Fenced, ForkError, HeddleError,
-                           Held, NotFound, RolloutFailed, Unavailable, UsageError)
-from heddle.publisher import Publisher
-from heddle.tensors import Tensor, Tensors
-from heddle.updates import Snapshot, Update, Updates
-from heddle.versions import Missing, Progress, Rollout, Version
-from heddle.worker import Current, Worker
-
 if TYPE_CHECKING:
-    from heddle import engine, peft, safetensors, trl
+    from heddle import engine, peft, records, safetensors, trl
+    from heddle._doctor import Diagnosis, doctor
+    from heddle.admin import Admin, AsyncAdmin
+    from heddle.errors import (BadAdapter, Closed, Conflict, Deadline, Denied, Fenced, ForkError, HeddleError,
+                               Held, NotFound, RolloutFailed, Unavailable, UsageError)
+    from heddle.publisher import Publisher
+    from heddle.tensors import Tensor, Tensors
+    from heddle.updates import Snapshot, Update, Updates
+    from heddle.versions import Missing, Progress, Rollout, Version
+    from heddle.worker import Current, Worker
 
 __version__: str
 
@@ -42,13 +39,29 @@ __all__ = ["Admin", "AsyncAdmin", "BadAdapter", "Closed", "Conflict", "Current",
            "Updates", "UsageError", "Version", "Worker", "__version__", "doctor", "peft", "records",
            "safetensors"]
 
-_LATER = ("peft", "safetensors", "trl", "engine")
+# Imported with the first use of a name: a process that uses none of the library does not load cffi.
+_MODULES = ("admin", "engine", "errors", "peft", "publisher", "records", "safetensors", "tensors", "trl",
+            "updates", "versions", "worker")
+_PLACES = {"_doctor": ("Diagnosis", "doctor"), "admin": ("Admin", "AsyncAdmin"),
+           "errors": ("BadAdapter", "Closed", "Conflict", "Deadline", "Denied", "Fenced", "ForkError",
+                      "HeddleError", "Held", "NotFound", "RolloutFailed", "Unavailable", "UsageError"),
+           "publisher": ("Publisher",), "tensors": ("Tensor", "Tensors"),
+           "updates": ("Snapshot", "Update", "Updates"),
+           "versions": ("Missing", "Progress", "Rollout", "Version"), "worker": ("Current", "Worker")}
+_PLACE = {name: module for module, names in _PLACES.items() for name in names}
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
 
 
 if not TYPE_CHECKING:                   # a type checker refuses a name that is not there
     def __getattr__(name: str) -> Any:
         if name == "__version__":
-            return _release()
-        if name in _LATER:
+            return importlib.import_module("heddle._native").release()
+        if name in _MODULES:
             return importlib.import_module(f"heddle.{name}")
-        raise AttributeError(f"module 'heddle' has no attribute {name!r}")
+        if name not in _PLACE:
+            raise AttributeError(f"module 'heddle' has no attribute {name!r}")
+        found = globals()[name] = getattr(importlib.import_module(f"heddle.{_PLACE[name]}"), name)
+        return found
