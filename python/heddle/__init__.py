@@ -20,7 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heddle import engine, peft, records, safetensors, trl
+    from heddle import engine, peft, records, safetensors, slot, trl
     from heddle._doctor import Diagnosis, doctor
     from heddle.admin import Admin, AsyncAdmin
     from heddle.errors import (BadAdapter, Closed, Conflict, Deadline, Denied, Fenced, ForkError, HeddleError,
@@ -37,11 +37,11 @@ __all__ = ["Admin", "AsyncAdmin", "BadAdapter", "Closed", "Conflict", "Current",
            "Diagnosis", "Fenced", "ForkError", "HeddleError", "Held", "Missing", "NotFound", "Progress",
            "Publisher", "Rollout", "RolloutFailed", "Snapshot", "Tensor", "Tensors", "Unavailable", "Update",
            "Updates", "UsageError", "Version", "Worker", "__version__", "doctor", "peft", "records",
-           "safetensors"]
+           "safetensors", "slot"]
 
-# Imported with the first use of a name: a process that uses none of the library does not load cffi.
-_MODULES = ("admin", "engine", "errors", "peft", "publisher", "records", "safetensors", "tensors", "trl",
-            "updates", "versions", "worker")
+# Imported with the first use of a name: a process that has only heddle.slot does not load cffi.
+_MODULES = ("admin", "engine", "errors", "peft", "publisher", "records", "safetensors", "slot", "tensors",
+            "trl", "updates", "versions", "worker")
 _PLACES = {"_doctor": ("Diagnosis", "doctor"), "admin": ("Admin", "AsyncAdmin"),
            "errors": ("BadAdapter", "Closed", "Conflict", "Deadline", "Denied", "Fenced", "ForkError",
                       "HeddleError", "Held", "NotFound", "RolloutFailed", "Unavailable", "UsageError"),

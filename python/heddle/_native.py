@@ -70,7 +70,7 @@ def _open() -> Any:
             try:
                 found = ffi.dlopen(path)
                 have = ffi.string(found.heddle_version()).decode()
-                found.heddle_views_release    # the youngest function that is needed
+                found.heddle_snapshot_fd      # the youngest function that is needed
             except (OSError, AttributeError) as e:
                 raise HeddleError(f"libheddle cannot be used: {e}", code="internal", exit=9, found=path,
                                   hint="install heddle-sync again, or name the library of the same release: "

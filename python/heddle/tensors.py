@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from heddle import _native
+from heddle._dtypes import TORCH
 from heddle._native import ffi, lib
 
 if TYPE_CHECKING:
@@ -19,15 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Tensor", "Tensors"]
 
-# safetensors' name -> torch's attribute; sub-byte types that torch cannot name are absent
-TORCH = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn",
-         "F8_E8M0": "float8_e8m0fnu",
-         "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "I16": "int16", "U16": "uint16",
-         "F16": "float16",
-         "BF16": "bfloat16", "I32": "int32", "U32": "uint32", "F32": "float32", "C64": "complex64",
-         "F64": "float64", "I64": "int64",
-         "U64": "uint64"}
-# those of them that every torch takes from DLPack, the others by a buffer each
+# those of TORCH that every torch takes from DLPack, the others by a buffer each
 _DLPACK = {"U8", "I8", "I16", "F16", "BF16", "I32", "F32", "C64", "F64", "I64"}
 # ... -> numpy's; where numpy has no such type, the unsigned integers of its size
 NUMPY = {"BOOL": "bool", "U8": "uint8", "I8": "int8", "F8_E5M2": "uint8", "F8_E4M3": "uint8",
@@ -356,6 +349,10 @@ class Tensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._layout.rows)
+
+    def places(self) -> list[tuple[str, str, tuple[int, ...], int, int]]:
+        """(name, dtype, shape, nbytes, address) of all, without a view of any."""
+        return [(*row[:4], self._first + row[4]) for row in self._layout.rows]
 
     def numpy(self) -> dict[str, Any]:
         """name -> numpy array (`Tensor.numpy`)."""

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-from heddle import _native
+from heddle import _native, slot
 from heddle._handle import Until, tell, uncopied, warn
 from heddle._native import ffi, lib
 from heddle._words import UpdatePhase
@@ -339,6 +339,20 @@ class HeldVersion:
         """
         return self.tensors.torch()
 
+    def share(self) -> slot.Slot:
+        """The memory of this version for other processes of this host, such as the ranks of an engine: send
+        it to each (`Slot.send`).  They need neither the library nor a broker.  It is a hold of its own: close
+        it when it was sent.
+        """
+        shared = ffi.new("heddle_shared_t *", {"size": ffi.sizeof("heddle_shared_t")})
+        hold, rows = self._held(), self.tensors.places()
+        hold.call(lib.heddle_snapshot_fd, shared)
+        base = int(ffi.cast("uintptr_t", shared.base)) - shared.offset
+        table = [slot.Row(name, dtype, shape, (address - base) if nbytes else 0, nbytes)
+                 for name, dtype, shape, nbytes, address in rows]
+        return slot.Slot(shared.fd, slot.Content(hold.tag, hold.config_bytes, tuple(table),
+                                                 shared.mark_offset, bytes(ffi.buffer(shared.mark))))
+
     def export(self, path: str | os.PathLike[str]) -> None:
         """Writes a complete PEFT directory, synced, then renamed to `path`, which must not exist."""
         self._held().call(lib.heddle_snapshot_export, _native.c_text(path))
@@ -360,7 +374,7 @@ class Snapshot(HeldVersion):
     while the block or a view of it lasts.
 
     adapter version tag digest step features data_bytes   config config_bytes   tensors numpy() torch()
-    export() rehash()
+    share() export() rehash()
     """
 
     def __init__(self, hold: Hold) -> None:
@@ -419,7 +433,7 @@ class Update(HeldVersion):
                "stale"    the decision is newer than what is served here (code, message)
     adapter version tag digest step decision
     code message                                       of "failed" and "stale", else None
-    config config_bytes features tensors numpy() torch() export()
+    config config_bytes features tensors numpy() torch() share() export()
     while the version is here (NotFound after)
 
     An update that wants an answer and gets none before the next one is asked for, or before it is dropped, is

@@ -105,7 +105,7 @@ Test(snapshot, digest_is_of_the_bytes_as_they_are)
     end(s);
 }
 
-/* ---- the memory for other processes ---- */
+/* ---- the memory for other processes (also python/tests/test_slot.py) ---- */
 
 static heddle_shared_t share(const heddle_snapshot_t *s)
 {
