@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Readers acquire and release, and give back views that others took, while the loop flips, drops, rewrites
- * and reuses slots; then close with holds still out. A reader that sees bytes of another version than it holds, or bytes that change, fails the
- * run.  Plain main: also runs under the thread sanitizer.  worker_slots [SECONDS [READERS]] */
+/* Readers acquire and release, give back views that others took, and keep descriptors of what they have
+ * released, while the loop flips, drops, rewrites and reuses slots; then close with holds still out. A reader
+ * that sees bytes of another version than it holds, or bytes that change, fails the run.  Plain main: also
+ * runs under the thread sanitizer.  worker_slots [SECONDS [READERS]] */
 #include "tests/unit/worker_content.h"
 #include "tests/unit/worker_slot.h"
 #include "worker/slots.h"
@@ -10,6 +11,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { SLOTS = 3, CONTENTS = 4, READERS_MAX = 16 };
 
@@ -73,6 +75,25 @@ static void pass(const slot_t *held, uint64_t n)
     heddle_views_release(&v);
 }
 
+/* A descriptor holds the version after the reader has released it, as in another process. */
+static void outlive(slot_t **held, uint64_t n)
+{
+    heddle_shared_t shared = {.size = sizeof shared};
+    const test_content_t *a = &contents[(*held)->view.version % CONTENTS];
+    uint64_t at = n * 131 % a->payload_bytes;
+    uint8_t mark[HEDDLE_MARK_BYTES], byte;
+    if (heddle_snapshot_fd(*held, &shared)) abort();
+    slot_release(held);
+    for (int turn = 0; turn < 4; turn++) {
+        sched_yield();
+        if (pread(shared.fd, &byte, 1, (off_t)(shared.offset + at)) != 1 || byte != a->bytes[at] ||
+            pread(shared.fd, mark, sizeof mark, (off_t)shared.mark_offset) != (ssize_t)sizeof mark ||
+            memcmp(mark, shared.mark, sizeof mark) != 0)
+            atomic_fetch_add(&torn, 1);
+    }
+    close(shared.fd);
+}
+
 static void *reader(void *arg)
 {
     slots_t *s = arg;
@@ -92,6 +113,8 @@ static void *reader(void *arg)
         if (++n % 64 == 0) { /* now and then one is held for long */
             slot_release(&kept);
             kept = held;
+        } else if (n % 64 == 11) {
+            outlive(&held, n);
         } else {
             slot_release(&held);
         }
@@ -116,6 +139,7 @@ static void write_version(slots_t *s, uint32_t index, uint64_t version)
     const uint8_t *view = slot->region->view;
     if (manifest_decode(bytes_of(view + manifest_offset(a->payload_bytes), a->manifest_bytes), &m, NULL))
         abort();
+    slot_offer(slot, &a->manifest_digest, a->content_bytes);
     if (slot_seal(slot, &(seal_t){.version = version, .h1 = a->h1, .step = -1, .manifest = &m})) abort();
     slots_activate(s, slot);
     atomic_store(&newest, version);
