@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import mmap
 import os
 import pathlib
@@ -16,7 +17,7 @@ import sys
 import pytest
 
 import heddle
-from conftest import FIXTURES
+from conftest import FIXTURES, PATIENCE
 
 RANKS = 4
 
@@ -37,36 +38,63 @@ LEADER = """
             u.staged()
 """
 
-RANK = """
+RANKS_OF_AN_ENGINE = """
     import hashlib, socket
     import heddle.slot
-    near = socket.socket(socket.AF_UNIX)
+    import torch                    # once, and then fork: to import it takes seconds
+    for _ in range(3):
+        if os.fork() == 0:
+            break
+    near, test = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
+    test.connect(sys.argv[2])
     near.connect(sys.argv[1])
     slot = heddle.slot.receive(near)
     near.close()
+    def say(**told):
+        test.sendall(json.dumps(told).encode() + b"\\n")
     def digest(tensors):
         h = hashlib.sha256()
         for name, t in sorted(tensors.items()):
-            h.update(name.encode() + bytes(t.contiguous().flatten().view(torch.uint8).tolist()))
+            h.update(name.encode() + bytes(t.flatten().view(torch.uint8).tolist()))
         return h.hexdigest()
-    import torch
     first = slot.torch()
-    print(json.dumps({"tag": slot.tag, "digest": digest(first), "r": slot.config["r"],
-                      "loaded": [m for m in ("_cffi_backend", "heddle._abi", "heddle._native")
-                                 if m in sys.modules],
-                      "mapped": [m for m in ("libheddle", "libucp") if m in open("/proc/self/maps").read()]}),
-          flush=True)
-    for order in sys.stdin:
+    say(pid=os.getpid(), tag=slot.tag, digest=digest(first), r=slot.config["r"],
+        loaded=[m for m in ("_cffi_backend", "heddle._abi", "heddle._native") if m in sys.modules],
+        mapped=[m for m in ("libheddle", "libucp") if m in open("/proc/self/maps").read()])
+    for order in test.makefile():
         if order == "scale\\n":
             for name, t in first.items():
                 if "lora_B" in name:
                     t.mul_(2.0)
-            print(json.dumps({"scaled": digest(first), "again": digest(slot.torch())}), flush=True)
+            say(scaled=digest(first), again=digest(slot.torch()))
         else:
             slot.close()
-            kept = {n: t for n, t in first.items() if "lora_A" in n}
-            print(json.dumps({"kept": digest(kept)}), flush=True)
+            say(kept=digest({n: t for n, t in first.items() if "lora_A" in n}))
 """
+
+
+class Rank:
+    def __init__(self, listener):
+        self.socket = listener.accept()[0]
+        self.socket.settimeout(PATIENCE)
+        self.lines = self.socket.makefile()
+        self.told = self.heard()
+        self.pid = self.told.pop("pid")
+
+    def heard(self):
+        return json.loads(self.lines.readline())
+
+    def ask(self, order):
+        self.socket.sendall(order.encode() + b"\n")
+        return self.heard()
+
+    def kill(self):
+        os.kill(self.pid, signal.SIGKILL)
+        assert self.lines.readline() == ""
+
+    def end(self):
+        self.socket.shutdown(socket.SHUT_WR)
+        assert self.lines.readline() == ""
 
 
 @pytest.fixture
@@ -96,13 +124,16 @@ def test_the_ranks_of_an_engine_hold_what_its_worker_has(broker, adapter, progra
     one, while eight more are published.
     """
     pytest.importorskip("torch")
-    path = str(tmp_path / "ranks")
+    path = str(tmp_path / "leader")
     leader = program(LEADER, adapter, path)
     assert leader.line() == "ready", leader.log.read_text()
-    with heddle.Publisher(adapter=adapter) as pub:
+    with heddle.Publisher(adapter=adapter) as pub, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "test"))
+        listener.settimeout(PATIENCE)
+        listener.listen()
         ver = pub.publish_dir(FIXTURES / "plain")
-        ranks = [program(RANK, path) for _ in range(RANKS)]
-        told = [rank.json() for rank in ranks]
+        program(RANKS_OF_AN_ENGINE, path, tmp_path / "test")
+        ranks = [Rank(listener) for _ in range(RANKS)]
         ver.wait(phase="staged", min=1, timeout=60)
         with heddle.Worker(adapters=[adapter], apply="auto") as w:
             w.wait_current()
@@ -110,18 +141,16 @@ def test_the_ranks_of_an_engine_hold_what_its_worker_has(broker, adapter, progra
                 wanted = {"tag": a.tag, "digest": digest(a.tensors), "r": a.config["r"], "loaded": [],
                           "mapped": []}
                 kept = digest({n: t for n, t in a.tensors.items() if "lora_A" in n})
-            assert told == [wanted] * RANKS
-            ranks[0].say("scale")
-            got = ranks[0].json()
+            assert [rank.told for rank in ranks] == [wanted] * RANKS
+            got = ranks[0].ask("scale")
             assert got["scaled"] != wanted["digest"] and got["again"] == wanted["digest"]
-            ranks[1].end(signal.SIGKILL)
+            ranks.pop().kill()
             leader.end(signal.SIGKILL)
             for step in range(8):
                 pub.publish_dir(FIXTURES / ("bf16", "plain")[step % 2]).wait(min=1, timeout=60)
-            for rank in (ranks[0], ranks[2], ranks[3]):
-                rank.say("kept")
-                assert rank.json()["kept"] == kept
-                assert rank.end(signal.SIGTERM) == -signal.SIGTERM
+            for rank in ranks:
+                assert rank.ask("kept") == {"kept": kept}
+                rank.end()
 
 
 @pytest.mark.parametrize("own_memory", [False, True])
