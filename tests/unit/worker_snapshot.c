@@ -22,7 +22,7 @@ static slots_t *slots;
 static test_content_t content;
 
 /* Of `content`. */
-static heddle_snapshot_t *open_snapshot(void)
+static heddle_snapshot_t *open_snapshot_of(bool is_offered)
 {
     static const char *const NAMES[] = {"policy"};
     slot_t *slot = NULL, *held = NULL;
@@ -35,12 +35,14 @@ static heddle_snapshot_t *open_snapshot(void)
                                  content.manifest_bytes),
                         &m, NULL),
         HEDDLE_OK);
-    slot_offer(slot, &content.manifest_digest, content.content_bytes);
+    if (is_offered) slot_offer(slot, &content.manifest_digest, content.content_bytes);
     cr_assert_eq(slot_seal(slot, &(seal_t){.version = 5, .h1 = content.h1, .step = 3, .manifest = &m}),
                  HEDDLE_OK);
     cr_assert_eq(slots_acquire(slots, 0, 5, &held), HEDDLE_OK);
     return held;
 }
+
+static heddle_snapshot_t *open_snapshot(void) { return open_snapshot_of(true); }
 
 static heddle_snapshot_t *snapshot(void)
 {
@@ -224,6 +226,17 @@ Test(snapshot, its_memory_can_only_be_read)
     cr_assert(small.fd >= 0 && small.bytes == 0, "an older program has no room for it");
     close(small.fd);
     close(shared.fd);
+    end(s);
+}
+
+/* As where a kernel cannot seal it against writers. */
+Test(snapshot, memory_that_was_not_sealed_is_not_given_to_others)
+{
+    content = content_make(5, 12, 100);
+    heddle_snapshot_t *s = open_snapshot_of(false);
+    heddle_shared_t shared = {.size = sizeof shared, .fd = 77};
+    cr_assert_eq(heddle_snapshot_fd(s, &shared), HEDDLE_ERR_INTERNAL);
+    cr_assert(shared.fd == 77 && strstr(heddle_last_error()->message, s->tag));
     end(s);
 }
 
