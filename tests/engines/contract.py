@@ -41,7 +41,8 @@ class Source:
     @property
     def folder(self) -> pathlib.Path:
         if self.package is None:
-            return next((PLACE / self.kind / "lib").glob("python3*")) / "site-packages" / self.kind
+            python = next((PLACE / self.kind / "lib").glob("python3*"), PLACE)
+            return python / "site-packages" / self.kind
         return PLACE / "sources" / f"{self.kind}-{self.release}"
 
     def is_here(self) -> bool:
