@@ -8,7 +8,8 @@
  * The functions are counted because this program defines them: the dynamic linker takes its definitions for
  * all libraries but the C library itself, whose own calls of mmap (for large allocations) show as page
  * faults. Faults are those of /proc/PID/stat, of all threads, and of the broker too where its pid is given.
- * The last line is the worker's: its counters, of which bytes_in is 0 where all versions were held. */
+ * After them `shared`: the shared memory of both, each page counted once, and `adapter`, the bytes of a
+ * version. The last line is the worker's: its counters, of which bytes_in is 0 where all versions were held. */
 #include "bench/model.h"
 
 #include <fcntl.h>
@@ -126,6 +127,17 @@ static sample_t look(void)
         s.calls[p][FAULTS] = faults_of(pids[p]);
     }
     return s;
+}
+
+static unsigned long shared_bytes(pid_t pid)
+{
+    char path[48], line[128];
+    unsigned long kib = 0;
+    snprintf(path, sizeof path, "/proc/%d/smaps_rollup", pid);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "Pss_Shmem: %lu", &kib) != 1) {}
+    if (f) fclose(f);
+    return kib * 1024;
 }
 
 static int compare(const void *a, const void *b)
@@ -249,6 +261,8 @@ int main(int argc, char **argv)
         print("first ", &first, 1);
         print("second ", &second, 1);
         print("", samples, versions);
+        printf("shared %lu  adapter %lu\n", shared_bytes(pids[PUBLISHER]) + shared_bytes(pids[WORKER]),
+               (unsigned long)model->table.data_bytes);
     }
     fflush(stdout);
     heddle_publisher_close(&p);
