@@ -3,7 +3,7 @@
 
 #include "broker/main_keys.h"
 #include "broker/node.h"
-#include "broker/registry/store.h"
+#include "broker/store/store.h"
 #include "core/digest.h"
 #include "core/errors.h"
 #include "core/log.h"

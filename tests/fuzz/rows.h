@@ -6,7 +6,7 @@
 #define TESTS_FUZZ_ROWS_H
 
 #include "../unit/broker_rig.h"
-#include "broker/registry/store_row.h"
+#include "broker/store/store_row.h"
 
 #include <sqlite3.h>
 

@@ -14,7 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = """core proto formats wire memory transfer client worker sidecar trainer_client broker
-           broker/registry broker/rollout broker/questions cli bench""".split()
+           broker/registry broker/store broker/rollout broker/questions cli bench""".split()
 FACES = {"broker/node": "broker", "broker/main_daemon": "daemon", "cli/cli": "cli",
          "transfer/transfer": "transfer", "transfer/exchange": "exchange", "wire/wire": "wire",
          "worker/node": "worker_node", "trainer_client/node": "publisher_node"}

@@ -19,12 +19,13 @@ MAY = {  # room -> rooms whose headers it may include (besides its own and inclu
     "sidecar": {"core"}, "cli": {"core"},
     "tools": {"core", "formats", "bench"}, "bench": {"core"}, "examples": set(),
 }
-LIBRARIES = {  # header -> where it may be included
+LIBRARIES = {  # header, of a library or of a folder that hides one -> where it may be included
     r"msgpack": r"^(proto|formats)/", r"(czmq|zmq)": r"^wire/", r"(ucp|ucs|uct)/|^uc[pst]": r"^transfer/ucx",
-    r"cuda": r"^transfer/", r"sqlite3": r"^broker/registry/store(_row)?\.c$",
-    r"sodium|xxhash": r"^core/digest",
+    r"cuda": r"^transfer/", r"sodium|xxhash": r"^core/digest",
+    r"sqlite3|broker/store/store_": r"^broker/store/",
+    r"broker/store/store\.h": r"^broker/(store/|main_daemon)",    # the door of that folder
 }
-PURE = re.compile(r"^(broker/(registry/(registry|record|publish|writer|decision)|rollout/|membership|events|"
+PURE = re.compile(r"^(broker/(registry/|rollout/|membership|events|"
                   r"outbox|auth|strangers|"
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
                   r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|core/(sized|units)|"
@@ -33,7 +34,7 @@ THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"
                     r"core/log|core/failpoint|wire/|broker/(node|state|call|txn|sessions|keys|"
-                    r"restored_numbers)\.h|broker/questions/query)")
+                    r"restored_numbers)\.h|broker/(store/|questions/query))")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
 broken = []

@@ -2,7 +2,7 @@
 /* The broker's data directory and its registry, opened and closed where the Nth call of ours to the file system fails
  * (those of SQLite: torture_disk).  Whatever failed was said; what was acknowledged is found by the next start; files
  * that were refused stay as they were; a log and a registry that do not belong together are never taken for a pair. */
-#include "broker/registry/store.h"
+#include "broker/store/store.h"
 #include "tests/torture/files.h"
 
 #include <criterion/criterion.h>

@@ -6,7 +6,7 @@
  *
  * What was acknowledged before the power went is there after it came back; a disk that is full refuses, and
  * takes again; one that is broken ends the broker, and the next finds all that was said. */
-#include "broker/registry/store.h"
+#include "broker/store/store.h"
 #include "tests/torture/batch.h"
 #include "tests/torture/plays.h"
 #include "tests/torture/vfs.h"

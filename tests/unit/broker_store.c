@@ -3,7 +3,7 @@
 #include "broker/datadir.h"
 #include "broker/registry/decision.h"
 #include "broker/registry/registry.h"
-#include "broker/registry/store.h"
+#include "broker/store/store.h"
 #include "core/limits.h"
 #include "tests/lib/registry_equal.h"
 

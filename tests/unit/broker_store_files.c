@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry's two files: what was acknowledged is not lost without a word when one of them is. */
-#include "broker/registry/store.h"
-#include "broker/registry/store_files.h"
+#include "broker/store/store.h"
+#include "broker/store/store_files.h"
 #include "core/failpoint.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/store.h: the broker's durable memory, DIR/registry.db (SQLite: WAL, synchronous=FULL).
+/* broker/store/store.h: the broker's durable memory, DIR/registry.db (SQLite: WAL, synchronous=FULL).
  *
  * A store is open or gone.  Opening locks the directory, makes or checks the file, and raises the epoch on
  * disk: no two runs of a broker ever have the same one.  What a commit returned OK for survives any crash of

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/store_files.h: the files of the registry as the system shows them, DIR/registry.db and
+/* broker/store/store_files.h: the files of the registry as the system shows them, DIR/registry.db and
  * its log, DIR/registry.db-wal: what SQLite takes without a word, and with which acknowledged records
  * would be gone. For store.c alone; SQLite's file formats, not SQLite.
  *

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/registry/store.h"
+#include "broker/store/store.h"
 
 #include "broker/datadir.h"
-#include "broker/registry/store_files.h"
-#include "broker/registry/store_row.h"
+#include "broker/store/store_files.h"
+#include "broker/store/store_row.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/log.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/registry/store_files.h"
+#include "broker/store/store_files.h"
 
 #include "core/errors.h"
 #include "core/failpoint.h"

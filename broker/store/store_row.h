@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/registry/store_row.h: a record as the columns of one row; for store*.c alone, as SQLite is.
+/* broker/store/store_row.h: a record as the columns of one row; for store*.c alone, as SQLite is.
  *
  * A row is filled or read from left to right.  The first failure stays in `code` (a SQLite code) and makes
  * every later put a no-op; what is taken after one is zero or "".  Texts and blobs borrow: those put, from

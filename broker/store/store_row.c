@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/registry/store_row.h"
+#include "broker/store/store_row.h"
 
 #include <sqlite3.h>
 #include <string.h>
