@@ -4,7 +4,7 @@
 #ifndef BROKER_MAIN_KEYS_H
 #define BROKER_MAIN_KEYS_H
 
-#include "wire/keys.h"
+#include "wire/keyring.h"
 
 typedef struct {
     keyring_t ring; /* "": there is none */

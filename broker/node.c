@@ -3,7 +3,7 @@
 #include "broker/node.h"
 
 #include "broker/call.h"
-#include "broker/keys.h"
+#include "broker/client_keys.h"
 #include "broker/questions/query.h"
 #include "broker/registry/publish.h"
 #include "broker/registry/writer.h"

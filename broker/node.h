@@ -11,15 +11,16 @@
  *
  *   node.c         a turn: frames, ticks, PUBLISH              txn.c        records until they are confirmed,
  *   call.h         one message in hand                                      and what follows from each
- *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       keys.c       questions that change keys
+ *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       client_keys.c  questions that change keys
  *   restored_numbers.c  numbers above those of an older store
  *   membership.c   sessions, tokens, leases                    events.c     the numbered log
- *   registry/      adapters, versions, decisions; the store    rollout/     copies, rules, plans
- *   questions/     what `heddle` asks, and the JSON of the answers
+ *   registry/      adapters, versions, decisions               store/       the same on disk
+ *   rollout/       copies, rules, plans                        questions/   what `heddle` asks, and the JSON
+ *                                                                           of the answers
  *
  * Functions are named `broker_`: client/node.h is in the same programs.  They are in node.c, but for what
- * takes records (broker_apply, broker_committed: txn.c) and what keys allow (keys.c).  Nothing blocks but
- * io.commit, with a store that confirms at once.  One thread. */
+ * takes records (broker_apply, broker_committed: txn.c) and what keys allow (client_keys.c).  Nothing blocks
+ * but io.commit, with a store that confirms at once.  One thread. */
 #ifndef BROKER_NODE_H
 #define BROKER_NODE_H
 

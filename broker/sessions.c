@@ -2,7 +2,7 @@
 #define HASH_NONFATAL_OOM 1
 #include "broker/sessions.h"
 
-#include "broker/keys.h"
+#include "broker/client_keys.h"
 #include "broker/restored_numbers.h"
 #include "broker/registry/writer.h"
 #include "broker/rollout/orders.h"

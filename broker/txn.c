@@ -3,7 +3,7 @@
 
 #include "broker/call.h"
 #include "broker/forget.h"
-#include "broker/keys.h"
+#include "broker/client_keys.h"
 #include "broker/questions/query.h"
 #include "broker/restored_numbers.h"
 #include "broker/sessions.h"

@@ -3,7 +3,7 @@
  * frame. */
 #include "wire/peers.h"
 
-#include "wire/keys.h"
+#include "wire/keyring.h"
 
 #include <stdio.h>
 #include <stdlib.h>

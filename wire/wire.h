@@ -29,7 +29,7 @@
 #define WIRE_WIRE_H
 
 #include "core/bytes.h"
-#include "wire/keys.h"
+#include "wire/keyring.h"
 #include "wire/loop.h"
 #include <heddle/error.h>
 

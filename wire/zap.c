@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/zap.h"
 
-#include "wire/keys.h"
+#include "wire/keyring.h"
 #include "wire/socket.h"
 
 #include <czmq.h>

@@ -2,7 +2,7 @@
 #include "broker/questions/query.h"
 
 #include "broker/forget.h"
-#include "broker/keys.h"
+#include "broker/client_keys.h"
 #include "broker/questions/answer_pending.h"
 #include "broker/registry/decision.h"
 #include "broker/sessions.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker/questions/query.h: the message QUERY: a question is answered at once from a page (answer.h), waits
- * until it can be answered (pending.h), or changes keys (broker/keys.h).  Loop thread; nothing blocks but a
- * commit (broker/txn.h), and the read of an ended version's config (answer.h). */
+ * until it can be answered (pending.h), or changes keys (broker/client_keys.h).  Loop thread; nothing blocks
+ * but a commit (broker/txn.h), and the read of an ended version's config (answer.h). */
 #ifndef BROKER_QUERY_H
 #define BROKER_QUERY_H
 

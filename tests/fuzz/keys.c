@@ -5,7 +5,7 @@
 #include "core/log.h"
 #include "core/names.h"
 #include "tests/fuzz/fuzz.h"
-#include "wire/keys.h"
+#include "wire/keyring.h"
 
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -24,7 +24,8 @@ EXTRA = {
     "core/digest": {"random"},                     # libsodium's, as the digests are
     "core/names": {"label", "group", "tag"},       # kinds of names
     "formats/manifest": {"layout"},                # its digest begins with the manifest's record
-    "memory/rules": {"content", "region", "hold"}  # each row is a rule of one of these
+    "memory/rules": {"content", "region", "hold"},  # each row is a rule of one of these
+    "wire/keyring": {"key"}                        # what its files hold
 }
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 FUNCTION = re.compile(r"^([A-Za-z_][\w \t*]*?)\b(\w+)\([^;{}]*\)\s*\{", re.M)

@@ -33,7 +33,7 @@ PURE = re.compile(r"^(broker/(registry/|rollout/|membership|events|"
 THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"
-                    r"core/log|core/failpoint|wire/|broker/(node|state|call|txn|sessions|keys|"
+                    r"core/log|core/failpoint|wire/|broker/(node|state|call|txn|sessions|client_keys|"
                     r"restored_numbers)\.h|broker/(store/|questions/query))")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 

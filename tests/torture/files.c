@@ -12,7 +12,7 @@
 #include "tests/torture/files.h"
 #include "tests/unit/worker_content.h"
 #include "tests/unit/worker_slot.h"
-#include "wire/keys.h"
+#include "wire/keyring.h"
 #include "sidecar/export.h"
 #include "worker/slots.h"
 

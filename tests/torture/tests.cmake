@@ -37,7 +37,7 @@ if(HEDDLE_TEST_BUILD)
   heddle_torture(failpoints SOURCES ${dir}/failpoints.c LINK torture_plays)
   # failpoints.list: what it runs for the points that no play passes
   add_dependencies(torture_failpoints contract_process contract_transfer process_descriptors unit_broker_store_files unit_client_shell
-    unit_formats_writers unit_trainer_client_fill unit_wire_keys
+    unit_formats_writers unit_trainer_client_fill unit_wire_keyring
     heddle heddle-broker heddle-worker mkadapter demo-reader publish-loop)
 endif()
 

@@ -4,7 +4,7 @@
 
 #include "client/opening.h"
 #include "core/errors.h"
-#include "wire/keys.h"
+#include "wire/keyring.h"
 
 #include <stdio.h>
 #include <stdlib.h>

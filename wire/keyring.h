@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* wire/keys.h: CURVE keys: pairs, the files that hold them, and a user's key ring.
+/* wire/keyring.h: CURVE keys: pairs, the files that hold them, and a user's key ring.
  *
  *  A key file is text:   # a comment
  *                        public <40 characters of Z85>
@@ -16,8 +16,8 @@
  *
  * No state in memory; any thread. All functions but key_is_valid and keyring_find read or write files, and so
  * block on the file system. */
-#ifndef WIRE_KEYS_H
-#define WIRE_KEYS_H
+#ifndef WIRE_KEYRING_H
+#define WIRE_KEYRING_H
 
 #include <heddle/error.h>
 #include <stdbool.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/keys.h: what the key of a connection lets it do, and the questions that change keys.  The table is
- * auth.h's.  Without io.key there are no keys, and every client may do everything.
+/* broker/client_keys.h: what the key of a connection lets it do, and the questions that change keys.
+ * auth.h has the table.  Without io.key there are no keys, and every client may do everything.
  * Loop thread; nothing blocks but a commit (broker/txn.h). */
-#ifndef BROKER_KEYS_H
-#define BROKER_KEYS_H
+#ifndef BROKER_CLIENT_KEYS_H
+#define BROKER_CLIENT_KEYS_H
 
 #include "broker/call.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/keys.h"
+#include "broker/client_keys.h"
 
 #include "broker/questions/query.h"
 #include "broker/questions/answer_keys.h"

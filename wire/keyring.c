@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key files: their text, and how they are written whole and never over another key; the key ring of a user:
  * where it is, its key pairs, and which public key is expected at which endpoint. */
-#include "wire/keys.h"
+#include "wire/keyring.h"
 
 #include "core/errors.h"
 #include "core/failpoint.h"
