@@ -10,38 +10,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The file that is meant: `path`, or client.key of the ring. The environment is read under the lock of
- * opening, since UCX changes it meanwhile. */
-static int resolve_path(const char *path, char ret_path[KEYRING_PATH], keyring_t *ring, heddle_error_t *error)
+/* The public key of the file `path`, or of client.key of the ring; `is_new`: the file is made.  The secret
+ * key stays in its file, and the copy in memory is erased. */
+static int key_of_file(const char *path, bool is_new, char ret_public[HEDDLE_KEY_TEXT], char **ret_path)
 {
-    ring->dir[0] = 0;
-    opening_begin(); /* it reads the environment */
-    int rc = path ? HEDDLE_OK : keyring_find(NULL, ring, NULL, error);
-    opening_end();
-    if (!rc) snprintf(ret_path, KEYRING_PATH, "%s%s", path ? path : ring->dir, path ? "" : "/client.key");
-    return rc;
-}
-
-static int misused(heddle_error_t *error)
-{
-    error_fail(error, HEDDLE_ERR_USAGE, "there is nowhere to put the public key");
-    return error_publish(error);
-}
-
-/* The secret key stays in its file: only the public one is returned, and the copy in memory is erased. */
-int heddle_key_generate(const char *path, char ret_public[HEDDLE_KEY_TEXT], char **ret_path)
-{
-    char file[KEYRING_PATH];
+    char file[KEYRING_PATH], *copy = NULL;
     keyring_t ring;
     key_pair_t pair;
     heddle_error_t error;
-    if (!ret_public) return misused(&error);
-    int rc = resolve_path(path, file, &ring, &error);
-    char *copy = !rc && ret_path ? strdup(file) : NULL;
-    if (!rc && ret_path && !copy) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a path");
-    if (!rc && !path) rc = keyring_make(&ring, &error);
-    if (!rc) rc = key_make(&pair, &error);
-    if (!rc) rc = key_write(file, &pair, &error);
+    ring.dir[0] = 0;
+    opening_begin(); /* the environment is read under its lock, since UCX changes it meanwhile */
+    int rc = !ret_public ? error_fail(&error, HEDDLE_ERR_USAGE, "there is nowhere to put the public key")
+             : path      ? HEDDLE_OK
+                         : keyring_find(NULL, &ring, NULL, &error);
+    opening_end();
+    snprintf(file, sizeof file, "%s%s", path ? path : ring.dir, path ? "" : "/client.key");
+    if (!rc && ret_path && !(copy = strdup(file)))
+        rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a path");
+    if (!rc && is_new && !path) rc = keyring_make(&ring, &error);
+    if (!rc) rc = is_new ? key_make(&pair, &error) : key_read(file, &pair, &error);
+    if (!rc && is_new) rc = key_write(file, &pair, &error);
     if (rc) {
         free(copy);
         return error_publish(&error);
@@ -50,25 +38,14 @@ int heddle_key_generate(const char *path, char ret_public[HEDDLE_KEY_TEXT], char
     explicit_bzero(&pair, sizeof pair);
     if (ret_path) *ret_path = copy;
     return HEDDLE_OK;
+}
+
+int heddle_key_generate(const char *path, char ret_public[HEDDLE_KEY_TEXT], char **ret_path)
+{
+    return key_of_file(path, true, ret_public, ret_path);
 }
 
 int heddle_key_public(const char *path, char ret_public[HEDDLE_KEY_TEXT], char **ret_path)
 {
-    char file[KEYRING_PATH];
-    keyring_t ring;
-    key_pair_t pair;
-    heddle_error_t error;
-    if (!ret_public) return misused(&error);
-    int rc = resolve_path(path, file, &ring, &error);
-    char *copy = !rc && ret_path ? strdup(file) : NULL;
-    if (!rc && ret_path && !copy) rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a path");
-    if (!rc) rc = key_read(file, &pair, &error);
-    if (rc) {
-        free(copy);
-        return error_publish(&error);
-    }
-    memcpy(ret_public, pair.public_key, HEDDLE_KEY_TEXT);
-    explicit_bzero(&pair, sizeof pair);
-    if (ret_path) *ret_path = copy;
-    return HEDDLE_OK;
+    return key_of_file(path, false, ret_public, ret_path);
 }

@@ -83,6 +83,13 @@ Test(chain, workers_are_named_before_they_have_a_byte)
     assert_announced(W4, "w3 w2 w1");
 }
 
+/* The version with these bytes is announced, and what was sent before is forgotten. */
+static void publish_next(uint64_t digest)
+{
+    rig_drop_letters();
+    rig_publish(T, (rig_publish_t){.digest = digest});
+}
+
 Test(chain, the_order_is_the_same_for_the_next_version_and_after_a_restart)
 {
     publish_to(3, (rig_publish_t){0});
@@ -95,8 +102,7 @@ Test(chain, the_order_is_the_same_for_the_next_version_and_after_a_restart)
     }
     rig_open(T, "policy", "trainer", 0, false);
     rig_pass(LEASE_MS + 500);
-    rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 2});
+    publish_next(2);
     assert_announced(W3, "w2 w1 trainer");
 }
 
@@ -330,16 +336,14 @@ Test(chain, one_that_sent_wrong_bytes_goes_behind_the_others_and_comes_last_for_
     assert_told(W2, NULL);
     cr_assert_str_eq(relay_why("w2"), "it sent bytes with another digest to another worker");
     roll_out(4, 1, 1, 1);
-    rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 2});
+    publish_next(2);
     assert_announced(W3, "w1 trainer");
     assert_announced(W4, "w3 w1 trainer");
     assert_announced(W2, "w4 w3 w1");
     roll_out(4, 2, 2, 2);
     rig_pass(BLAME_MS);
     cr_assert_str_eq(relay_why("w2"), "");
-    rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 3});
+    publish_next(3);
     assert_announced(W3, "w2 w1 trainer");
 }
 
@@ -352,8 +356,7 @@ Test(chain, one_that_sent_wrong_bytes_to_two_is_a_leaf_from_then_on)
     cr_assert_str_eq(relay_why("w2"), "it sent bytes with another digest to two other workers");
     roll_out(4, 1, 1, 1);
     rig_pass(BLAME_MS);
-    rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 2});
+    publish_next(2);
     assert_announced(W3, "w1 trainer");
     assert_announced(W4, "w3 w1 trainer");
     assert_announced(W2, "w4 w3 w1");
@@ -368,15 +371,13 @@ Test(chain, a_slow_one_goes_behind_the_others_and_comes_last_for_a_while)
     cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 1);
     cr_assert_str_eq(relay_why("w2"), "another source was faster");
     roll_out(4, 1, 1, 1);
-    rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 2});
+    publish_next(2);
     assert_announced(W3, "w1 trainer");
     assert_announced(W2, "w4 w3 w1");
     roll_out(4, 2, 2, 2);
     rig_pass(BLAME_MS);
     cr_assert_str_eq(relay_why("w2"), "");
-    rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 3});
+    publish_next(3);
     assert_announced(W3, "w2 w1 trainer");
 }
 
@@ -392,8 +393,7 @@ Test(chain, one_that_blames_two_of_a_version_is_not_believed)
     cr_assert_str_eq(relay_why("w3"),
                      "it got wrong bytes from two sources: its own memory or link may be bad");
     roll_out(4, 1, 1, 1);
-    rig_drop_letters();
-    rig_publish(T, (rig_publish_t){.digest = 2});
+    publish_next(2);
     assert_announced(W2, "w1 trainer");
     assert_announced(W4, "w2 w1 trainer");
     assert_announced(W3, "w4 w2 w1");

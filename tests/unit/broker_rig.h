@@ -555,6 +555,17 @@ UNUSED static void roll_out(int count, uint64_t v, uint64_t d, uint64_t digest)
     for (int i = 0; i < count; i++) rig_active((uint64_t)(W1 + i), v, d, digest);
 }
 
+/* Version 2 is decided and staged on both workers, and the first one serves it. */
+UNUSED static void one_of_two_switches(void)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_staged(W1, 2, 2);
+    rig_staged(W2, 2, 2);
+    rig_active(W1, 2, 2, 2);
+}
+
 UNUSED static const msg_rollout_t *told(void)
 {
     rig_pass(50);

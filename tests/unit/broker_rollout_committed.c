@@ -24,12 +24,7 @@ Test(committed, a_worker_that_serves_nothing_is_sent_the_decision_with_the_annou
 
 Test(committed, an_activation_that_fails_is_stale_by_name)
 {
-    publish_to(2, (rig_publish_t){0});
-    roll_out(2, 1, 1, 1);
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    rig_staged(W1, 2, 2);
-    rig_staged(W2, 2, 2);
-    rig_active(W1, 2, 2, 2);
+    one_of_two_switches();
     rig_nack(W2, 2, 2, "activate", "internal");
     cr_assert_str_eq(rig_state(2), "active");
     cr_assert_str_eq(rig_copy_state(2, "w2"), "stale");

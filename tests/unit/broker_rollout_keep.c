@@ -187,12 +187,7 @@ Test(keep, without_a_slot_for_it_nothing_stays)
 Test(keep, keep_0_waits_until_nobody_serves_it)
 {
     start_with_keep(0);
-    publish_to(2, (rig_publish_t){0});
-    roll_out(2, 1, 1, 1);
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    rig_staged(W1, 2, 2);
-    rig_staged(W2, 2, 2);
-    rig_active(W1, 2, 2, 2);
+    one_of_two_switches();
     cr_assert_str_eq(rig_state(1), "kept", "w2 has nothing else yet");
     cr_assert_eq(rig_last(W1, MSG_RETIRE)->retire.version, 1, "and takes no slot of w1");
     cr_assert(!rig_has(W2, MSG_RETIRE));

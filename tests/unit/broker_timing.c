@@ -898,8 +898,8 @@ Test(timing, a_broker_that_was_settling)
 
 /* ---- one version after the other ---- */
 
-/* w1 serves version 1, which w2 still fetches when version 2 is announced. */
-static void one_is_behind(void)
+/* The first worker serves the version, and the second one still fetches it. */
+static void one_is_ahead(void)
 {
     publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
     R.is_quiet[W1] = R.is_quiet[W2] = true;
@@ -907,6 +907,12 @@ static void one_is_behind(void)
     rig_active(W1, 1, 1, 1);
     rig_pass(1000);
     beat(W2, 1, 1000);
+}
+
+/* w1 serves version 1, which w2 still fetches when version 2 is announced. */
+static void one_is_behind(void)
+{
+    one_is_ahead();
     as_ready(2);
     rig_pass(1000);
     beat(W2, 1, 2000), beat(W1, 0, 0);
@@ -1459,12 +1465,7 @@ Test(timing, a_worker_that_loads_it_or_has_not_begun)
 /* The end of the version does not hide what the worker did instead. */
 Test(timing, a_version_that_failed_keeps_what_it_was_queued_behind)
 {
-    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
-    R.is_quiet[W1] = R.is_quiet[W2] = true;
-    stage(W1, 1, 0);
-    rig_active(W1, 1, 1, 1);
-    rig_pass(1000);
-    beat(W2, 1, 1000);
+    one_is_ahead();
     rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 2500});
     rig_pass(1000);
     beat(W2, 1, 2000), beat(W1, 0, 0);
@@ -1482,12 +1483,7 @@ Test(timing, a_version_that_failed_keeps_what_it_was_queued_behind)
 
 Test(timing, a_worker_that_could_not_verify_it_fetched_since_it_was_queued_no_more)
 {
-    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
-    R.is_quiet[W1] = R.is_quiet[W2] = true;
-    stage(W1, 1, 0);
-    rig_active(W1, 1, 1, 1);
-    rig_pass(1000);
-    beat(W2, 1, 1000);
+    one_is_ahead();
     rig_publish(T, (rig_publish_t){.digest = 2});
     rig_pass(1000);
     beat(W2, 1, 2000), beat(W1, 0, 0);
@@ -1503,12 +1499,7 @@ Test(timing, a_worker_that_could_not_verify_it_fetched_since_it_was_queued_no_mo
 /* The version that the worker had put off is wanted again before its next heartbeat says so. */
 Test(timing, a_worker_that_fetches_goes_on_when_what_it_had_put_first_fails)
 {
-    publish_to(2, (rig_publish_t){.activation = HEDDLE_ACTIVATION_AS_READY});
-    R.is_quiet[W1] = R.is_quiet[W2] = true;
-    stage(W1, 1, 0);
-    rig_active(W1, 1, 1, 1);
-    rig_pass(1000);
-    beat(W2, 1, 1000);
+    one_is_ahead();
     rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 2500});
     rig_pass(1000);
     beat(W2, 1, 2000), beat(W1, 0, 0);

@@ -544,12 +544,7 @@ Test(why, an_application_that_is_still_switching_to_what_was_taken_back)
 {
     static const char NOTE[] = "switching to policy@2 for 5.5 s, then to policy@1: its application has not "
                                "said that it switched";
-    publish_to(2, (rig_publish_t){0});
-    roll_out(2, 1, 1, 1);
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    rig_staged(W1, 2, 2);
-    rig_staged(W2, 2, 2);
-    rig_active(W1, 2, 2, 2);
+    one_of_two_switches();
     rig_pass(2500);
     cr_assert_null(ask(
         (msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann", .deadline_ms = 3000}));
@@ -582,12 +577,7 @@ Test(why, an_application_that_is_still_switching_to_what_was_taken_back)
 Test(why, an_application_that_never_switched_to_what_was_taken_back)
 {
     R.keep = R.b->rollout.keep = R.b->opts.keep = 8;
-    publish_to(2, (rig_publish_t){0});
-    roll_out(2, 1, 1, 1);
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    rig_staged(W1, 2, 2);
-    rig_staged(W2, 2, 2);
-    rig_active(W1, 2, 2, 2);
+    one_of_two_switches();
     ask((msg_query_t){.op = "activate", .name = "policy", .version = 1, .by = "ann"});
     rig_active(W1, 1, 3, 1);
     rig_active(W2, 1, 3, 1);
@@ -605,12 +595,7 @@ Test(why, an_application_that_never_switched_to_what_was_taken_back)
 /* w2 has all bytes of policy@3, and its application is in the midst of its switch to policy@2. */
 static void all_bytes_while_it_switches(void)
 {
-    publish_to(2, (rig_publish_t){0});
-    roll_out(2, 1, 1, 1);
-    rig_publish(T, (rig_publish_t){.digest = 2});
-    rig_staged(W1, 2, 2);
-    rig_staged(W2, 2, 2);
-    rig_active(W1, 2, 2, 2);
+    one_of_two_switches();
     rig_pass(1000);
     rig_publish(T, (rig_publish_t){.digest = 3, .deadline_ms = 4000});
     rig_staged(W1, 3, 3);

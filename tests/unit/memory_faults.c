@@ -19,6 +19,14 @@ static hold_t *cached(rig_owner_t *o, const content_id_t *id)
     return h;
 }
 
+/* The owner writes the region with version 2: all of it, or a half; it does not seal it. */
+static void write_again(rig_owner_t *o, rig_order_t how)
+{
+    rig_order(o, RIG_DROP, 0);
+    cr_assert_eq(rig_order(o, RIG_BEGIN, 0).rc, HEDDLE_OK);
+    rig_order(o, how, 2);
+}
+
 Test(memory_faults, what_was_sealed_outlives_its_owner)
 {
     rig_owner_t o = rig_owner();
@@ -37,9 +45,7 @@ Test(memory_faults, an_owner_killed_before_the_seal_leaves_nothing_to_hold)
     rig_owner_t o = rig_owner();
     content_id_t first = rig_owner_publishes(&o, 1);
     hold_t *h = cached(&o, &first);
-    rig_order(&o, RIG_DROP, 0);
-    cr_assert_eq(rig_order(&o, RIG_BEGIN, 0).rc, HEDDLE_OK);
-    rig_order(&o, RIG_FILL, 2);
+    write_again(&o, RIG_FILL);
     content_id_t second = o.id;
     second.manifest = rig_manifest(2);
     rig_kill(&o);
@@ -54,9 +60,7 @@ Test(memory_faults, an_owner_killed_at_the_seal_leaves_a_whole_version)
     rig_owner_t o = rig_owner();
     content_id_t id = rig_owner_publishes(&o, 1);
     hold_t *h = cached(&o, &id);
-    rig_order(&o, RIG_DROP, 0);
-    cr_assert_eq(rig_order(&o, RIG_BEGIN, 0).rc, HEDDLE_OK);
-    rig_order(&o, RIG_FILL, 2);
+    write_again(&o, RIG_FILL);
     rig_order(&o, RIG_SEAL_AND_KEEP_THE_LOCK, 2);
     is_refused(h, &o.id, "its owner is writing the memory");
     rig_kill(&o);
@@ -72,9 +76,7 @@ Test(memory_faults, a_late_holder_is_refused_after_a_death_in_mid_rewrite)
     rig_owner_t o = rig_owner();
     content_id_t id = rig_owner_publishes(&o, 1);
     hold_t *h = cached(&o, &id), *late;
-    rig_order(&o, RIG_DROP, 0);
-    cr_assert_eq(rig_order(&o, RIG_BEGIN, 0).rc, HEDDLE_OK);
-    rig_order(&o, RIG_HALF, 2);
+    write_again(&o, RIG_HALF);
     rig_kill(&o);
     const uint8_t *bytes = h->base;
     cr_assert(bytes[0] == 2 && bytes[RIG_BYTES - 1] == 1, "torn");
@@ -90,9 +92,7 @@ Test(memory_faults, an_abort_is_as_good_as_a_death)
     rig_owner_t o = rig_owner();
     content_id_t id = rig_owner_publishes(&o, 1);
     hold_t *h = cached(&o, &id);
-    rig_order(&o, RIG_DROP, 0);
-    cr_assert_eq(rig_order(&o, RIG_BEGIN, 0).rc, HEDDLE_OK);
-    rig_order(&o, RIG_HALF, 2);
+    write_again(&o, RIG_HALF);
     rig_order(&o, RIG_ABORT, 0);
     is_refused(h, &id, "the memory has been written again");
     is_refused(h, &o.id, "it was not written to its end");
@@ -109,9 +109,7 @@ Test(memory_faults, a_child_of_an_owner_that_died_while_it_wrote_keeps_holders_o
     rig_owner_t o = rig_owner();
     content_id_t id = rig_owner_publishes(&o, 1);
     hold_t *h = cached(&o, &id);
-    rig_order(&o, RIG_DROP, 0);
-    cr_assert_eq(rig_order(&o, RIG_BEGIN, 0).rc, HEDDLE_OK);
-    rig_order(&o, RIG_HALF, 2);
+    write_again(&o, RIG_HALF);
     pid_t child = rig_order(&o, RIG_FORK, 0).child;
     rig_kill(&o);
     is_refused(h, &id, "its owner is writing the memory");
