@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The real heddle-broker: how it starts, what it refuses to start with, what survives its death, how it ends. */
+#include "tests/lib/temp_dir.h"
 #include "tests/process/child.h"
 #include "tests/process/line.h"
 
@@ -16,28 +17,6 @@
 #include <unistd.h>
 
 enum { PATIENCE_MS = 10000, TERM_MS = 1000 };
-
-static char dir[64];
-
-static void make_dir(void)
-{
-    snprintf(dir, sizeof dir, "/tmp/heddle-broker-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
-}
-
-static void remove_dir(void)
-{
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    cr_assert_eq(system(command), 0);
-}
-
-/* Skipping ends a test before its fini. */
-static void skip(const char *why)
-{
-    remove_dir();
-    cr_skip("%s", why);
-}
 
 TestSuite(broker, .init = make_dir, .fini = remove_dir, .timeout = 60);
 

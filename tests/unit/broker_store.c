@@ -5,6 +5,7 @@
 #include "broker/registry/registry.h"
 #include "broker/store/store.h"
 #include "core/limits.h"
+#include "tests/lib/temp_dir.h"
 #include "tests/lib/registry_equal.h"
 
 #include <criterion/criterion.h>
@@ -19,28 +20,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static char dir[64];
-
-static void make_dir(void)
-{
-    snprintf(dir, sizeof dir, "/tmp/heddle-store-XXXXXX");
-    cr_assert_not_null(mkdtemp(dir));
-}
-
-static void remove_dir(void)
-{
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf %s", dir);
-    cr_assert_eq(system(command), 0);
-}
-
-/* Skipping ends a test before its fini. */
-static void skip(const char *why)
-{
-    remove_dir();
-    cr_skip("%s", why);
-}
 
 TestSuite(store, .init = make_dir, .fini = remove_dir);
 

@@ -2,6 +2,7 @@
 /* Which keys a client dials with: what is given, the environment, the ring; and what is refused. */
 #include "client/credentials.h"
 #include "client/opening.h"
+#include "tests/lib/temp_dir.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -17,7 +18,6 @@
 
 #define EP "tcp://127.0.0.1:7700"
 
-static char dir[64];
 static keyring_t ring;
 static key_pair_t broker, mine;
 static wire_keys_t keys;
@@ -32,8 +32,7 @@ static const char *path_of(const char *name)
 }
 static void setup(void)
 {
-    snprintf(dir, sizeof dir, "/tmp/heddle-credentials-XXXXXX");
-    cr_assert(mkdtemp(dir));
+    make_dir();
     setenv("HEDDLE_KEYS", path_of("ring"), 1);
     unsetenv("HEDDLE_BROKER_KEY");
     unsetenv("HEDDLE_KEY");
@@ -41,13 +40,8 @@ static void setup(void)
     cr_assert(!key_make(&broker, &error) && !key_make(&mine, &error));
     cr_assert_eq(key_write(path_of("mine.key"), &mine, &error), 0);
 }
-static void teardown(void)
-{
-    char command[96];
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    cr_assert_eq(system(command), 0);
-}
-TestSuite(credentials, .init = setup, .fini = teardown);
+
+TestSuite(credentials, .init = setup, .fini = remove_dir);
 
 static int take(const char *broker_key, const char *key, const char *endpoints)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Key files, rings, and wires with keys: who gets in, who does not, and what either side is told. */
 #include "core/failpoint.h"
+#include "tests/lib/temp_dir.h"
 #include "tests/unit/loop_until.h"
 #include "wire/wire.h"
 
@@ -18,22 +19,18 @@
 #include <unistd.h>
 #include <zmq.h>
 
-static char dir[64];
 static loop_t *loop;
 static heddle_error_t error;
 
 static void setup(void)
 {
-    snprintf(dir, sizeof dir, "/tmp/heddle-keys-XXXXXX");
-    cr_assert(mkdtemp(dir));
+    make_dir();
     cr_assert_eq(loop_new(clock_system(), &loop), 0);
 }
 static void teardown(void)
 {
-    char command[96];
     loop_destroy(&loop);
-    snprintf(command, sizeof command, "rm -rf '%s'", dir);
-    cr_assert_eq(system(command), 0);
+    remove_dir();
 }
 TestSuite(keys, .init = setup, .fini = teardown, .timeout = 30);
 
