@@ -55,11 +55,13 @@ typedef struct member_sub {
     uint64_t decision, version;
     uint64_t since_ms; /* when that was reported, or as JOIN restates it; 0: not known */
     bool is_refused;   /* its application could not switch to them after all */
-    /* Since when it has not served what was active, through all later decisions: a decision that it has not
-     * followed, its join, or when it last served a version that was active before.  0: it serves what is
-     * active, or nothing is. */
+    /* Since when it has not served what was active, through all later decisions; 0: it serves what is active,
+     * or nothing is.  The earliest of:
+     * - a decision that it has not followed;
+     * - its join;
+     * - when it last served a version that was active before. */
     uint64_t behind_ms;
-    uint64_t was_behind_ms; /* before it reported what it serves, in case that is refused after all */
+    uint64_t was_behind_ms; /* before its last ACTIVE; restored if its application then refuses */
     uint64_t fetching, bytes_done, data_bytes, source, held_count; /* of the last heartbeat */
     uint64_t beat_us; /* when that came; 0: none since it fetches */
     /* bytes a second since an earlier heartbeat of this fetch, which had from_bytes; 0: none came */

@@ -216,7 +216,7 @@ void broker_decide(broker_t *b, instant_t now)
         if (!b->txn.is_open && !b->retry_us) {
             rollout_decide(&b->rollout, broker_view(b, now), b->out);
             close_abandoned(b, now);
-            /* In a transaction of its own: a refusal of it must not put off a decision. */
+            /* The roster has a transaction of its own: if its write fails, no decision is delayed. */
             if (!b->out->record_count) roster_decide(b, now);
             txn_t own = {.kind = TXN_OWN};
             if (b->out->record_count && txn_commit(b, &own, now, &error) == HEDDLE_OK) continue;

@@ -161,7 +161,7 @@ int txn_commit(broker_t *b, const txn_t *txn, instant_t now, heddle_error_t *ret
     /* The answers must be complete before anything is recorded, because they cannot be taken back after it.
      * They also must own their bytes, because the event that they belong to ends before the commit may do. */
     if (out->unsendable) {
-        rc = error_fail(ret_error, HEDDLE_ERR_INTERNAL, "%s about this would be out of its own limits",
+        rc = error_fail(ret_error, HEDDLE_ERR_INTERNAL, "the reply (%s) would be too large",
                         msg_name((int)out->unsendable));
         error_hint(ret_error, "nothing was changed; the broker's log has the reason");
         broker_note_unsendable(b);
@@ -322,8 +322,9 @@ static void answer_late(broker_t *b, const asker_t *asker, bool is_under_way, in
     error_where(&error, NULL, 0, NULL, is_publish ? "commit" : NULL);
     error_hint(&error, "%s",
                !is_under_way ? "nothing was recorded; try again"
-               : is_publish  ? "it may still be recorded: the same opts.request_id tells"
-                             : "it may still be recorded; try again");
+               : is_publish
+                   ? "it may still be recorded: publish again with the same opts.request_id to find out"
+                   : "it may still be recorded; try again");
     broker_refuse_asker(b, asker, &error, is_publish ? 0 : b->opts.lease_ms / 4);
 }
 

@@ -32,7 +32,7 @@ int command_complete(int argc, char **argv)
          is_known = is_versions || is_adapters || !strcmp(kind, "workers");
     if (!is_known || is_versions != (name != NULL)) {
         heddle_error_t error;
-        error_fail(&error, HEDDLE_ERR_USAGE, "there is nothing of that kind to complete");
+        error_fail(&error, HEDDLE_ERR_USAGE, "no such kind of completion");
         error_expected(&error, "%s", SET.usage);
         return cli_fail(&common, "complete", &error);
     }

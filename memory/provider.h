@@ -17,7 +17,7 @@
  * does. A provider that holds the content of another one hears of its doubt as of a request to verify.
  *
  * A content is one of the pool's, sealed; or one that this process holds itself and hands on. It hands on
- * only what it has verified, or was told to be verified: such a content is added as verified.
+ * a content only after it, or the process that it came from, has verified it: then it is added as verified.
  *
  * Publishers and workers have one (client/sharing.h).
  *

@@ -26,9 +26,9 @@
  * A bad verdict ends the trust of all, whichever verdict came first: from then on each process verifies the
  * content for itself, and the round never calls it verified again. So one process with a defective core
  * neither makes a good version fail on the host nor a bad one pass. Two processes that find it bad decide for
- * all. A doubt outlives the connection of its process, the verdict does not: a process that connects again is
- * not a second one. A holder that uses the content already goes on, and its own round doubts it, too
- * (memory/provider.h); one that verifies it after that hands it on with its own verdict.
+ * all. The content stays doubted after the process that reported it disconnects; a process that connects
+ * again and reports again counts once. A holder that uses the content already goes on, and its own round
+ * doubts it, too (memory/provider.h); one that verifies it after that hands it on with its own verdict.
  *
  * At a holder, a claim for each content that it holds:
  *

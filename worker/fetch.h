@@ -17,8 +17,8 @@
  * least one piece.  The deadline of a source follows its observed rate: window / rate x 4, between 0.2 and
  * 30 s, and 0.8 s until the rate is known.  BEAT counts as life, for 30 s until the first piece, then for
  * 12 s without one (or the deadline).  A source that is late is not dead: its asks stand where they are until
- * another source can be asked, and its connection stays.  Its last ask stays there as long as other pieces
- * are to be asked for: the answer, or a BEAT that counts, gives it its place in the list back.
+ * another source can be asked, and its connection stays.  One ask stays open there while other pieces remain:
+ * if the source answers it, or sends a BEAT that counts, it has its place in the list again.
  *
  *   state    event                 calls
  *   running  sources (new list)    ask of the first live source while its window has room

@@ -43,7 +43,7 @@ static bool is_ready(const versions_entry_t *e)
 /* The application was asked to switch to this version, and has not. */
 static bool is_asked(const versions_t *s, const versions_entry_t *e)
 {
-    return s->switching != SWITCH_DONE && s->asked == e->version;
+    return s->switching != SWITCH_DONE && s->switching_to == e->version;
 }
 
 static versions_entry_t *find_version(versions_t *s, uint64_t version)
@@ -115,7 +115,7 @@ static void send_active(run_t *run, const versions_entry_t *e)
 static void ask_to_switch(run_t *run, const versions_entry_t *e)
 {
     run->s->switching = SWITCH_ASKED;
-    run->s->asked = e->version;
+    run->s->switching_to = e->version;
     tell_app(run, e, HEDDLE_EVENT_COMMIT, 0);
 }
 
@@ -233,8 +233,8 @@ static void apply_decided(run_t *run)
     if (!best) return;
     if (!run->s->app || (best->state == VERSIONS_ACTIVE && run->s->switching == SWITCH_DONE)) {
         flip(run, best);
-    } else if (best->asked != best->decision) {
-        best->asked = best->decision;
+    } else if (best->asked_decision != best->decision) {
+        best->asked_decision = best->decision;
         ask_to_switch(run, best);
     }
 }
@@ -364,7 +364,7 @@ static void take_decision(run_t *run, const decision_t *d)
     FOR_EACH(s, e) {
         /* A step back: what lies ahead of it is not to be served.  But an application that was sent a
          * COMMIT may have switched already: its answer is true, and counts. */
-        bool is_switching = is_chosen(s, e) && e->asked == e->decision;
+        bool is_switching = is_chosen(s, e) && e->asked_decision == e->decision;
         if (e->version > d->version && !is_switching) e->decision = 0;
         /* Of what a later decision overtook, only a fetch that gets somewhere goes on. */
         if (e == chosen || !is_overtaken(s, e)) continue;
@@ -456,7 +456,7 @@ static void on_down(run_t *run)
     s->up = false;
     s->decided = s->applied;
     FOR_EACH(s, e) {
-        if (is_chosen(s, e)) e->decision = e->asked = 0;
+        if (is_chosen(s, e)) e->decision = e->asked_decision = 0;
         e->restated = VERSIONS_ABSENT;
     }
 }
@@ -546,7 +546,7 @@ static int on_app_reject(run_t *run, versions_entry_t *e)
 {
     if (is_ready(e) && is_chosen(run->s, e)) {
         uint64_t decision = e->decision;
-        e->decision = e->asked = 0; /* a WELCOME that names it again asks again */
+        e->decision = e->asked_decision = 0; /* a WELCOME that names it again asks again */
         send_nack(run, e, decision, run->ev->error);
         return HEDDLE_OK;
     }

@@ -121,13 +121,13 @@ typedef struct {
     uint64_t version;
     struct announced *what; /* its announcement: the entry's, until FORGET; not looked at here */
     digest_t digest;
-    uint64_t decision;    /* the one that chose it; 0: none, or a later one stepped back below it */
-    uint64_t asked;       /* decision of the last TELL_APP commit */
-    uint64_t order;       /* of announcement */
-    uint64_t since_us;    /* ARRIVED to KEPT: in this state; of the ACTIVE one, its decision was applied */
-    uint64_t deadline_us; /* by own clock, with grace; CLOCK_NEVER: none */
-    uint64_t patience_us; /* how long it may be blocked for a slot; CLOCK_NEVER: NO_SLOT was reported */
-    uint64_t start_us;    /* not to be tried before */
+    uint64_t decision;       /* the one that chose it; 0: none, or a later one stepped back below it */
+    uint64_t asked_decision; /* decision of the last TELL_APP commit */
+    uint64_t order;          /* of announcement */
+    uint64_t since_us;       /* ARRIVED to KEPT: in this state; of the ACTIVE one, its decision was applied */
+    uint64_t deadline_us;    /* by own clock, with grace; CLOCK_NEVER: none */
+    uint64_t patience_us;    /* how long it may be blocked for a slot; CLOCK_NEVER: NO_SLOT was reported */
+    uint64_t start_us;       /* not to be tried before */
     unsigned tries;
     versions_state_t restated; /* what the last JOIN said of it; ABSENT: nothing */
     bool retired;              /* ACTIVE and not to be kept */
@@ -165,8 +165,8 @@ typedef struct versions {
     decision_t applied; /* decision 0: none */
     decision_t decided; /* the greatest seen */
     versions_switch_t switching;
-    uint64_t asked; /* the version, unless the switch is DONE */
-    uint64_t order; /* of the last announcement */
+    uint64_t switching_to; /* the version, unless the switch is DONE */
+    uint64_t order;        /* of the last announcement */
     /* when the head of the waiting ones, which lacks a slot, fails; CLOCK_NEVER: it lacks none */
     uint64_t give_up_us;
     versions_nack_t nacks[VERSIONS_NACKS];

@@ -75,7 +75,7 @@ int pending_add(pending_t *p, pending_kind_t kind, const pending_asker_t *asker,
     if (whose) {
         int rc = error_fail(error, HEDDLE_ERR_LIMIT, "too many questions wait for an answer%s", whose);
         error_expected(error, "at most %u", most);
-        error_hint(error, "ask again when one was answered");
+        error_hint(error, "try again when other questions have been answered");
         if (error) error->retriable = 1;
         return rc;
     }

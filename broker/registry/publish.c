@@ -200,7 +200,7 @@ static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_e
                         m->adapter, (unsigned long long)live->version);
     error_where(error, m->adapter, live->version, NULL, "commit");
     error_contrast(error, "other bytes", digest);
-    error_hint(error, "opts.if_unchanged skip takes that version, publish makes a new one");
+    error_hint(error, "with opts.if_unchanged skip that version is taken, with publish a new one is made");
     return rc;
 }
 
@@ -208,10 +208,10 @@ static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_e
 static int not_known_yet(const msg_publish_t *m, const version_row_t *awaited, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
-                        "these bytes may equal %s@%llu; the broker knows one lease after its start",
+                        "the broker has just started and cannot tell yet whether these bytes equal %s@%llu",
                         m->adapter, (unsigned long long)awaited->version);
     error_where(error, m->adapter, awaited->version, NULL, "commit");
-    error_hint(error, "ask again one lease after the start of the broker");
+    error_hint(error, "try again one lease after the start of the broker");
     error->retriable = 1;
     return rc;
 }

@@ -100,7 +100,7 @@ int aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t
         error_where(error, a->name, named, NULL, "activate");
         error_expected(error, "a version up to %llu", (unsigned long long)a->active);
         error_found(error, "%llu", (unsigned long long)named);
-        error_hint(error, "`heddle activate %s@%llu` goes forward", a->name, (unsigned long long)named);
+        error_hint(error, "to go forward: `heddle activate %s@%llu`", a->name, (unsigned long long)named);
         return rc;
     }
     const version_row_t *best = NULL;

@@ -54,7 +54,7 @@ typedef enum {
                     * announced meanwhile */
 } announce_t;
 
-/* Which sources the worker's word is heard of. */
+/* The sources that this worker may report as bad or slow. */
 typedef struct {
     uint64_t named[COPY_NAMED_MAX]; /* tokens that it was sent last; 0: none */
     uint32_t named_count;

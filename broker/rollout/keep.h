@@ -13,7 +13,7 @@
  * one worker, one copy at a time goes, by rank:
  *
  *   - an extra version that other workers have too, the latest first, so that the fetch that began first
- *     comes to its end; the copy that a worker fetches from first goes only after the next rank;
+ *     comes to its end; a copy that is some worker's first source goes only after those of the next rank;
  *   - another kept version that other workers have too, the oldest first;
  *   - where only last copies are left, one of them is retired: first one that no worker fetches, the oldest
  *     first, then, of those that are fetched, the latest; never one that a worker loads or switches to.

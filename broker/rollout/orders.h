@@ -45,7 +45,7 @@ void orders_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member)
 void orders_decided(step_t *s, track_t *active, member_t *member);
 /* orders_wake_worker for all workers of the adapter, and for all adapters of the worker. */
 void orders_wake_adapter(step_t *s, const adapter_rollout_t *a);
-/* The same for those that waited for another worker of their place, and need not any more. */
+/* orders_wake_worker for each worker that waited for another one of its host, and need not any more. */
 void orders_wake_waiting(step_t *s, track_t *t);
 /* SOURCES to those whose list names a member that serves the version no more. */
 void orders_mend_lists(step_t *s, track_t *t);

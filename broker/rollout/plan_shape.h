@@ -8,11 +8,11 @@
  *   second half:  publisher ──► 7 ──► 6, 5   6 ──► 4, 3   5 ──► 2, 1
  *
  * So a station sends one half to two others at most, and no uplink carries more than all bytes.  A head has a
- * list for each half.  Behind its parent are the two that have room for it when that goes: the parent of the
- * parent in this tree, and in the other one.  The two that a parent serves turn to one each.  A later station
- * gets both halves from those with room, and serves later ones alone; so do those with a limited rate.  No
- * station gets a half from one below it in the tree of that half.  The lists of a member may name such a one
- * further behind only after others have gone, until the broker has mended them.
+ * list for each half.  The list begins with its parent and continues with the two grandparents: the parent's
+ * parent in this tree, and in the other tree.  If a parent leaves, its two children go to different ones.  A
+ * later station gets both halves from those with room, and serves later ones alone; so do those with a
+ * limited rate.  No station gets a half from one below it in the tree of that half.  After other stations
+ * have left, a list may name such a station near its end, until the broker has repaired the list.
  *
  * The shape is chosen when the first lists are made, for as long as the version lasts.  One thread, nothing
  * blocks. */

@@ -45,8 +45,8 @@ int rollout_start(rollout_t *ro, view_t v);
 
 /* ---- deciding ---- */
 
-/* Soft consequences of what was said and of time: deadlines that passed, versions that are lost or found,
- * sources for workers that wait for one.  Costs nothing when nothing changed.  To be called before
+/* Updates state that is not recorded, after messages and as time passes: deadlines, versions that are lost or
+ * found, sources for workers that wait for one.  Costs nothing when nothing changed.  To be called before
  * rollout_decide. */
 void rollout_tick(step_t *s);
 /* Looks at what changed: DECISION, STATE failed, STATE retired.  Sends follow in rollout_apply.  Call

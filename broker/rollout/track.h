@@ -35,7 +35,7 @@ typedef enum {
 
 typedef enum {
     BYTES_THERE,   /* a worker has them, or the publisher serves them */
-    BYTES_GROWING, /* no process has all of them, and what workers have still grows: together they may */
+    BYTES_GROWING, /* no process has all of them, but the parts of workers grow and may complete each other */
     BYTES_MISSING, /* since sourceless_us */
     BYTES_LOADING, /* missing, committed, and the worker last_holder is loading them */
     BYTES_LOST     /* missing, committed or staged before: said, and over when a holder

@@ -60,8 +60,8 @@ typedef struct heddle_publisher_opts {
                               * many as the process has cores.  More than 4 are 4 */
     int quiet_events;        /* 1: a full queue of events drops them without a line in the log
                               * (events.dropped): for a program that reads events only while it waits.
-                              * What ends the publisher while no call waits is then logged
-                              * (publisher.ended) */
+                              * If the publisher is ended (fenced, for example) while no call waits,
+                              * a line of the log says so (publisher.ended) */
     const char *read_dir;    /* a directory that heddle_publisher_publish_dir will be given first: it
                               * is read while the handle opens, on a thread of the library, and again
                               * then if it has changed.  NULL: none */
@@ -89,7 +89,7 @@ typedef struct heddle_publish_opts {
     int activation;         /* heddle_activation_t */
     int if_unchanged;       /* heddle_unchanged_t */
     int allow_step_back;
-    uint32_t deadline_ms;    /* from the call on; the broker keeps what packing leaves of it; 0:
+    uint32_t deadline_ms;    /* counts from the call; the broker gets what is left after packing; 0:
                               * 60000 */
     const char *const *meta; /* "key=value", NULL-terminated, up to 32; NULL: none */
     uint32_t asked_ms;       /* the deadline to report, where a part of it had passed before the
@@ -201,7 +201,7 @@ HEDDLE_API int heddle_publisher_publish_dir(heddle_publisher_t *p, const char *d
  * timeout_ms (-1: no limit).
  * - A worker that leaves is not eligible any more.
  * - A quorum that was reached stays reached, also when the version has been retired since.
- * - A count that is greater than the number of workers that are left is waited for until the timeout.
+ * - If fewer workers remain than a count asks for, the call waits until its timeout.
  * *ret_report is written in every case.
  * Errors: DEADLINE and NO_WORKERS (no worker subscribes), after which the wait may be repeated unless the
  * report's state is "failed"; VERSION_FAILED (also: it was retired before the quorum was reached),

@@ -67,8 +67,8 @@ typedef struct heddle_worker_opts {
      * the same one for all, as seen from each container.  Mode 0700, and this user's; else DENIED.  Not with
      * own_memory.  NULL: processes of one network namespace find each other. */
     const char *host_share;
-    /* 1: other workers fetch from this one only where no other process has the version; those of its host
-     * still use what it has in memory */
+    /* 1: this worker is a source for other hosts only where no other process has the version.  Workers of its
+     * host still use what it has in memory */
     int no_relay;
 } heddle_worker_opts_t;
 
@@ -166,8 +166,8 @@ typedef struct heddle_shared {
 /* [any] A new descriptor of the memory of this version, for other processes: send it over a unix socket
  * (SCM_RIGHTS).  Set ret_shared->size first.  The descriptor is a hold of its own: the memory does not
  * change, and is not given back, before all of its copies are closed and all of its mappings are gone, in
- * every process, whatever becomes of the snapshot, the worker and this process.  The kernel ends it then: no
- * call does, and F_OFD_SETLK on it must not.
+ * every process, whatever becomes of the snapshot, the worker and this process.  The kernel then releases the
+ * hold.  Do not call F_OFD_SETLK on the descriptor: that would release the hold while the memory is in use.
  *
  * A process that gets it maps it, compares the mark, and takes nothing from a file in which the mark differs.
  * It may map it private and writable (MAP_PRIVATE, PROT_WRITE): what it writes is its own, in pages of its

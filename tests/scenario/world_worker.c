@@ -109,7 +109,7 @@ void worker_answers(actor_t *a, uint64_t version)
     if (!found) return;
     versions_state_t state = found->state;
     if (state == VERSIONS_ARRIVED) answer_arrived(a, version);
-    if (state == VERSIONS_STAGED && found->asked) answer_commit(a, version);
+    if (state == VERSIONS_STAGED && found->asked_decision) answer_commit(a, version);
     a->due_us = a->w->now_us;
 }
 
@@ -117,7 +117,7 @@ uint64_t worker_takes_up(const actor_t *a)
 {
     const versions_t *versions = &worker_node_adapter(a->worker, 0)->versions;
     for (uint32_t i = 0; i < VERSIONS_ENTRIES; i++)
-        if (versions->entries[i].state == VERSIONS_STAGED && versions->entries[i].asked)
+        if (versions->entries[i].state == VERSIONS_STAGED && versions->entries[i].asked_decision)
             return versions->entries[i].version;
     const versions_entry_t *loading = versions_loading(versions);
     return loading ? loading->version : 0;
