@@ -787,9 +787,6 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
     command_t *c = command;
     owner_check(n->member.io->owner);
     c->rc = HEDDLE_OK;
-    /* A call that only looks may come as often as it likes. */
-    if (c->kind == COMMAND_TAKE || c->kind == COMMAND_GIVE_BACK || c->kind == COMMAND_PUBLISH)
-        regions_busy(n->publications.regions, now_us);
     switch (c->kind) {
     case COMMAND_OPENED: {
         /* A refusal that may pass is waited for. A broker that says no, or that the adapter has a writer,
@@ -842,6 +839,10 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
         c->rc = n->member.session.state == SESSION_LEFT ? HEDDLE_OK : HEDDLE_ERR_AGAIN;
         break;
     }
+    /* After the command, because a change of the pool is what another rest begins with. A call that only
+     * looks may come as often as it likes. */
+    if (c->kind == COMMAND_TAKE || c->kind == COMMAND_GIVE_BACK || c->kind == COMMAND_PUBLISH)
+        regions_busy(n->publications.regions, now_us);
 }
 
 /* -- life ------------------------------------------------------------------------------------- */

@@ -219,6 +219,21 @@ Test(sharing, no_region_is_made_while_one_is_written)
     cr_assert_eq(offered_after(SECOND), 2, "the next one cannot wait for as long as that may take");
 }
 
+/* The rest that came with the version before has ended long ago. */
+Test(sharing, nor_at_the_begin_of_one_that_comes_late)
+{
+    item_t *it = make(3000);
+    serve(1, 1);
+    settle();
+    w.now += REGIONS_REST_US;
+    rollout(1, "staging", 0, 4, 1, 0);
+    settle();
+    rollout(1, "active", 0, 4, 4, 4);
+    cr_assert_eq(offered_after(4 * SECOND), 2);
+    cr_assert_eq(take(it), HEDDLE_OK);
+    cr_assert_eq(offered_after(REGIONS_REST_US / 2), 2);
+}
+
 /* Nor where workers fetch or activate. */
 Test(sharing, no_region_is_made_while_a_version_is_on_its_way)
 {
