@@ -47,7 +47,7 @@ static uint32_t to_sources(const membership_t *members, const track_t *t, uint64
                             .address = bytes_of(m->address, m->address_bytes),
                             .region = region_for(t, m, place),
                             .apart = is_apart(place, m->place),
-                            .partial = row && !row->is_whole};
+                            .partial = row && row->has != PLAN_WHOLE};
         if (s->region.generation) s->life = m->life;
     }
     return used;

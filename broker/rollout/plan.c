@@ -229,7 +229,7 @@ uint32_t plan_station_load(const plan_station_t *station)
 
 bool plan_serves(const plan_t *p, const plan_row_t *row)
 {
-    return row->is_whole || row->is_loading || (p->shape != PLAN_STAR && row->fetch == PLAN_FETCHING);
+    return row->has != PLAN_PARTS || (p->shape != PLAN_STAR && row->fetch == PLAN_FETCHING);
 }
 
 static bool names(const plan_row_t *row, uint64_t token)
@@ -281,7 +281,7 @@ static void to_tail(plan_t *p, plan_station_t *station)
 {
     if (!p->is_begun) return;
     for (size_t i = 0; i < station->count; i++)
-        if (!station->rows[i]->is_whole) tear(p, station->rows[i]);
+        if (station->rows[i]->has != PLAN_WHOLE) tear(p, station->rows[i]);
     sorted_remove(p->chain, &p->station_count, plan_station_index(p, station));
     station->key.wave = ++p->wave;
     insert_station(p, station);
@@ -387,15 +387,15 @@ static void set_fetch(plan_t *p, plan_row_t *row, plan_fetch_t fetch)
     row->fetch = fetch;
     if (fetch == PLAN_FETCHING) note_room(p, row->station);
     if (served && !plan_serves(p, row)) tear(p, row);
-    if (has_woken && !row->is_whole) to_tail(p, row->station);
+    if (has_woken && row->has != PLAN_WHOLE) to_tail(p, row->station);
 }
 
 /* Sources are an array in no order, and each row knows its place there.  So a source is added and removed
  * in constant time: the last one takes the place of the removed one. */
 static void set_whole(plan_t *p, plan_row_t *row, bool is_whole)
 {
-    if (row->is_whole == is_whole) return;
-    row->is_whole = is_whole;
+    if ((row->has == PLAN_WHOLE) == is_whole) return;
+    row->has = is_whole ? PLAN_WHOLE : PLAN_PARTS;
     if (is_whole) {
         row->source_at = (uint32_t)p->source_count;
         p->sources[p->source_count++] = row;
@@ -444,8 +444,8 @@ void plan_cut_off(plan_t *p, uint64_t token)
 void plan_loads(plan_t *p, uint64_t token, bool is_loading)
 {
     plan_row_t *row = plan_row(p, token);
-    if (!row || row->is_loading == is_loading) return;
-    row->is_loading = is_loading;
+    if (!row || row->has == PLAN_WHOLE || (row->has == PLAN_LOADING) == is_loading) return;
+    row->has = is_loading ? PLAN_LOADING : PLAN_PARTS;
     if (is_loading) wake(p, row->station);
     else if (!plan_serves(p, row)) tear(p, row);
 }
@@ -462,7 +462,7 @@ void plan_have(plan_t *p, uint64_t token, bool is_whole, uint64_t rate)
 {
     plan_row_t *row = plan_row(p, token);
     if (!row) return;
-    bool was_whole = row->is_whole;
+    bool was_whole = row->has == PLAN_WHOLE;
     row->rate = rate;
     set_whole(p, row, is_whole);
     end_fetch(p, row);
@@ -483,9 +483,9 @@ bool plan_renew(plan_t *p, uint64_t token, uint64_t new_token)
             if (i < other->source_count && other->sources[i] == token) other->sources[i] = new_token;
             if (i < other->other_count && other->others[i] == token) other->others[i] = new_token;
         }
-    bool had_all = row->is_whole || row->is_loading;
+    bool had_all = row->has != PLAN_PARTS;
     set_whole(p, row, false);
-    row->is_loading = false;
+    row->has = PLAN_PARTS;
     sorted_remove(p->rows, &p->count, at);
     row->token = new_token;
     if (had_all) tear(p, row);
@@ -500,7 +500,7 @@ void plan_remove(plan_t *p, uint64_t token)
     if (!found) return;
     plan_row_t *row = p->rows[at];
     plan_station_t *station = row->station;
-    row->is_loading = false;
+    if (row->has == PLAN_LOADING) row->has = PLAN_PARTS;
     plan_have(p, token, false, 0);
     for (size_t i = 0; row->is_torn; i++)
         if (p->torn[i] == row) p->torn[i] = p->torn[--p->torn_count], row->is_torn = false;
@@ -537,7 +537,7 @@ static bool is_served_here(const plan_t *p, const plan_row_t *row, const plan_as
         return true;
     for (size_t i = 0; i < station->count; i++) {
         const plan_row_t *other = station->rows[i];
-        bool has_it = other->is_whole || other->is_loading;
+        bool has_it = other->has != PLAN_PARTS;
         if (other != row && has_it && !has_number(asker->lost, asker->lost_count, other->token)) return true;
     }
     return false;
@@ -618,7 +618,7 @@ void plan_make_all(plan_t *p)
     }
     for (size_t i = 0; i < p->station_count; i++)
         for (size_t k = 0; k < p->chain[i]->count; k++)
-            if (!p->chain[i]->rows[k]->is_whole) plan_make(p, p->chain[i]->rows[k]->token, NULL, 0);
+            if (p->chain[i]->rows[k]->has != PLAN_WHOLE) plan_make(p, p->chain[i]->rows[k]->token, NULL, 0);
 }
 
 /* The row's lists are made anew. */

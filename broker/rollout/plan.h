@@ -59,6 +59,12 @@
 
 /* AUTO: what takes the least time by an estimate. */
 typedef enum { PLAN_AUTO, PLAN_STAR, PLAN_CHAIN, PLAN_TWO_TREE } plan_shape_t;
+/* What a member has of the bytes. */
+typedef enum {
+    PLAN_PARTS,   /* some, or none */
+    PLAN_LOADING, /* all, in a region, and it is loading them: a source for its place alone */
+    PLAN_WHOLE    /* all: a source for any */
+} plan_has_t;
 typedef enum { PLAN_NONE, PLAN_WAITING, PLAN_WOKEN, PLAN_FETCHING, PLAN_STUCK } plan_fetch_t;
 
 /* Where a row or a station stands: ascending by all three. */
@@ -73,8 +79,7 @@ typedef struct {
     uint64_t token;
     plan_station_t *station;
     plan_key_t key;
-    bool is_whole;      /* it has all bytes */
-    bool is_loading;    /* it has them in a region, and is loading them: a source for its place alone */
+    plan_has_t has;
     bool is_cut_off;    /* it reaches no other member but the publisher, as far as is known */
     bool is_torn;       /* its list may name one that serves no more */
     uint64_t rate;      /* bytes per second that it fetched at; 0: unknown, taken as good */

@@ -107,7 +107,7 @@ static void find_holders(list_t *l, choice_t *choice, bool any)
     const plan_t *p = l->p;
     for (size_t i = 0; l->station && i < l->station->count; i++) {
         const plan_row_t *row = l->station->rows[i];
-        if (row->is_whole || row->is_loading) add_candidate(l, row, choice);
+        if (row->has != PLAN_PARTS) add_candidate(l, row, choice);
     }
     size_t most = p->source_count < PLAN_CANDIDATES ? p->source_count : PLAN_CANDIDATES;
     for (size_t k = 0; k < most; k++) {
@@ -138,7 +138,7 @@ static const plan_row_t *head_of(const list_t *l, const plan_station_t *station,
     for (size_t i = 0; i < station->count; i++) {
         const plan_row_t *row = station->rows[i];
         if (!is_wanted(l, row->token) || (plan_row_is_leaf(row) && !any)) continue;
-        if (row->is_whole) return row;
+        if (row->has == PLAN_WHOLE) return row;
         bool is_better = row->fetch == PLAN_FETCHING || (any && row->fetch == PLAN_STUCK);
         if (is_better && (!best || best->fetch == PLAN_STUCK)) best = row;
     }
@@ -161,7 +161,7 @@ static const plan_row_t *parent_of(const plan_t *p, const plan_row_t *row, uint3
 {
     uint32_t count;
     const uint64_t *tokens = list_for(row, half, &count);
-    bool is_fetching = row->fetch >= PLAN_FETCHING && !row->is_whole && !row->is_loading;
+    bool is_fetching = row->fetch >= PLAN_FETCHING && row->has == PLAN_PARTS;
     return is_fetching && count ? plan_row(p, tokens[0]) : NULL;
 }
 
@@ -231,7 +231,8 @@ static const plan_row_t *head_with_room(const list_t *l, const plan_station_t *s
         return NULL;
     if (plan_station_is_limited(station) && !is_for_limited) return NULL;
     const plan_row_t *head = head_of(l, station, false);
-    bool is_behind = l->station && head && !head->is_whole && station->key.wave > l->station->key.wave;
+    bool is_behind =
+        l->station && head && head->has != PLAN_WHOLE && station->key.wave > l->station->key.wave;
     return is_behind ? NULL : head;
 }
 
@@ -240,7 +241,8 @@ static bool is_better_relay(const plan_row_t *a, uint32_t a_depth, const plan_ro
 {
     if (plan_station_is_limited(a->station) != plan_station_is_limited(b->station))
         return plan_station_is_limited(a->station);
-    if (a->is_whole != b->is_whole) return a->is_whole;
+    bool is_whole = a->has == PLAN_WHOLE;
+    if (is_whole != (b->has == PLAN_WHOLE)) return is_whole;
     if (a->station->key.wave != b->station->key.wave) return a->station->key.wave < b->station->key.wave;
     if (a_depth != b_depth) return a_depth < b_depth;
     return plan_key_order(&a->station->key, &b->station->key) < 0;
@@ -275,7 +277,8 @@ static bool is_source(const plan_t *p, const plan_row_t *row, uint64_t token, ui
 {
     const plan_row_t *source = plan_row(p, token);
     if (!source) return token && token == p->publisher;
-    if (source->is_whole || (source->is_loading && source->station == row->station)) return true;
+    if (source->has == PLAN_WHOLE || (source->has == PLAN_LOADING && source->station == row->station))
+        return true;
     if (!plan_serves(p, source)) return false;
     if (p->shape != PLAN_TWO_TREE) return plan_key_order(&source->station->key, &row->station->key) < 0;
     list_t l = {.p = p};
@@ -313,7 +316,7 @@ static void fill_half(list_t *l, const plan_row_t *row, uint32_t half)
     const plan_t *p = l->p;
     add_parent(l, row, half);
     const plan_row_t *parent = l->count ? plan_row(p, l->sources[0]) : NULL;
-    if (!parent || parent->is_whole) return;
+    if (!parent || parent->has == PLAN_WHOLE) return;
     uint32_t up_count, aside_count;
     const uint64_t *up = list_for(parent, half, &up_count), *aside = list_for(parent, 3 - half, &aside_count);
     const plan_row_t *next = aside_count ? plan_row(p, aside[0]) : NULL;

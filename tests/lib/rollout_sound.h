@@ -59,8 +59,7 @@ static inline size_t station_index(const plan_t *p, const plan_station_t *statio
 /* The way of a half of the chunks to this row, over first sources, ends. */
 static inline bool way_ends(const plan_t *p, const plan_row_t *row, uint32_t half)
 {
-    for (size_t steps = 0; row && !row->is_whole && !row->is_loading && row->fetch >= PLAN_FETCHING;
-         steps++) {
+    for (size_t steps = 0; row && row->has == PLAN_PARTS && row->fetch >= PLAN_FETCHING; steps++) {
         bool is_other = row->half && row->half != half;
         if (steps > p->count) return false;
         if (!(is_other ? row->other_count : row->source_count)) return true;
@@ -81,7 +80,7 @@ static inline bool lists_are_sound(const track_t *t)
         bool has_order = p->shape != PLAN_TWO_TREE && row->fetch >= PLAN_FETCHING;
         for (uint32_t k = 0; has_order && k < row->source_count; k++) {
             const plan_row_t *source = plan_row(p, row->sources[k]);
-            if (!source || source->is_whole || source->is_loading) continue;
+            if (!source || source->has != PLAN_PARTS) continue;
             if (station_index(p, source->station) >= station_index(p, row->station)) return false;
         }
     }
@@ -105,8 +104,10 @@ static inline bool track_is_sound(const track_t *t)
         sources += copy_holds(c);
         if (copy_is_told(c) && !(c->told_us && copy_in_flight(c) && c->state >= COPY_ANNOUNCED)) return false;
         if ((c->token != 0) != (c->state != COPY_GONE) || (row != NULL) != (c->token != 0)) return false;
-        if (row && row->is_loading != (c->state == COPY_ARRIVED && c->region.generation)) return false;
-        if (row && (row->is_whole != copy_holds(c) || (row->fetch && !copy_in_flight(c)))) return false;
+        if (row && (row->has == PLAN_LOADING) != (c->state == COPY_ARRIVED && c->region.generation))
+            return false;
+        if (row && ((row->has == PLAN_WHOLE) != copy_holds(c) || (row->fetch && !copy_in_flight(c))))
+            return false;
     }
     again.units += complete_groups(t);
     return !memcmp(&again, &t->tally, sizeof again) && sources == t->plan.source_count &&

@@ -678,7 +678,7 @@ static bool is_circle(const plan_t *p, const plan_row_t *row, uint8_t *state)
 {
     for (uint32_t i = 0; row->fetch >= PLAN_FETCHING && i < row->source_count; i++) {
         const plan_row_t *source = plan_row(p, row->sources[i]);
-        if (!source || source->is_whole || source->is_loading) continue;
+        if (!source || source->has != PLAN_PARTS) continue;
         uint8_t *its = &state[source->token];
         if (*its == 1) return true;
         if (*its == 2) continue;
@@ -708,7 +708,7 @@ static void check_reached(const any_t *a)
 {
     for (size_t i = 0; i < a->plan.count; i++) {
         const plan_row_t *row = a->plan.rows[i];
-        for (uint32_t steps = 0; !row->is_whole && !row->is_loading; steps++) {
+        for (uint32_t steps = 0; row->has == PLAN_PARTS; steps++) {
             cr_assert_lt(steps, 2 * MOST, "seed %llu", (unsigned long long)a->seed);
             uint64_t next =
                 row->fetch == PLAN_WAITING ? plan_waits_for(&a->plan, row->token) : row->sources[0];

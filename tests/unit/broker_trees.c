@@ -166,7 +166,7 @@ static const plan_row_t *read_from(const any_t *a, const plan_row_t *row, uint32
                                    bool *ret_is_left)
 {
     *ret_is_left = false;
-    if (row->is_whole || row->is_loading) return NULL;
+    if (row->has != PLAN_PARTS) return NULL;
     if (row->fetch == PLAN_WAITING) return plan_row(&a->plan, plan_waits_for(&a->plan, row->token));
     uint32_t count, i = 0;
     const uint64_t *tokens = list_for(row, half, &count);
