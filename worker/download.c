@@ -70,7 +70,15 @@ static void settle_rows(announced_t *w)
 
 /* --- what the fetch asks for (fetch_ops_t) ---------------------------------------------------- */
 
-/* The pieces of the manifest lie behind the payload; those of the payload are its chunks. */
+/* Where a piece of the payload lies.  Returns its bytes. */
+static uint32_t payload_piece(const download_t *p, uint32_t piece, uint64_t *ret_offset)
+{
+    uint64_t offset = (uint64_t)piece * p->piece_bytes, left = p->manifest.payload_bytes - offset;
+    *ret_offset = offset;
+    return left < p->piece_bytes ? (uint32_t)left : p->piece_bytes;
+}
+
+/* The pieces of the manifest lie behind the payload; those of the payload are chunks, or several at once. */
 static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_ask)
 {
     const download_run_t *run = self;
@@ -86,7 +94,7 @@ static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_a
         read.offset = manifest_offset(p->part->payload_bytes) + at;
         read.bytes = left < DOWNLOAD_PIECE_BYTES ? (uint32_t)left : DOWNLOAD_PIECE_BYTES;
     } else {
-        read.bytes = manifest_chunk(&p->manifest, piece, &read.offset);
+        read.bytes = payload_piece(p, piece, &read.offset);
     }
     read.at = read.offset;
     peer_ref_t from = source_ref(source);
@@ -138,6 +146,7 @@ static void fetch_ended(void *self, bool is_good, uint64_t now_us)
     } else if (p->runs[0].is_good && p->runs[p->run_count - 1].is_good) {
         /* From the first bytes on: connecting has a time of its own. */
         p->what->fetch_us = now_us - p->started_us - p->what->connect_us;
+        p->bulk->fetch_rate = p->manifest.payload_bytes * 1000000 / (p->what->fetch_us + 1);
         p->state = DOWNLOAD_CLOSING;
     }
 }
@@ -202,11 +211,24 @@ static bool fetch_manifest(download_t *p, uint64_t now_us)
     return true;
 }
 
+/* A chunk, so that it is served on as soon as it is there.  Where all sources have all bytes, and the network
+ * is so fast that those of a large piece come within a millisecond, it is what fits into one message: each
+ * message has its cost. */
+static uint32_t choose_piece_bytes(const download_t *p)
+{
+    bool is_large = p->bulk->fetch_rate / 1000 >= LIMIT_CHUNK_MAX_BYTES && !p->what->is_in_halves;
+    for (uint32_t i = 0; i < p->what->source_count; i++) is_large &= !p->what->sources[i].is_partial;
+    return is_large ? LIMIT_CHUNK_MAX_BYTES : p->manifest.chunk_bytes;
+}
+
 /* In halves where their sources differ: these are to carry half of the bytes each, and at the same time. */
 static void fetch_chunks(download_t *p, uint64_t now_us)
 {
-    uint32_t count = p->manifest.chunk_count, first_count = (count + 1) / 2;
-    fetch_plan_t plan = {.count = count, .piece_bytes = p->manifest.chunk_bytes};
+    p->piece_bytes = choose_piece_bytes(p);
+    uint32_t count = (uint32_t)((p->manifest.payload_bytes + p->piece_bytes - 1) / p->piece_bytes);
+    uint32_t first_count = (count + 1) / 2;
+    p->piece_count = count;
+    fetch_plan_t plan = {.count = count, .piece_bytes = p->piece_bytes};
     p->state = DOWNLOAD_CHUNKS;
     end_runs(p);
     if (p->what->is_in_halves && count > 1) {
@@ -264,10 +286,11 @@ void download_destroy(download_t **download)
 /* --- a piece landed --------------------------------------------------------------------------- */
 
 /* has_leaves: they were made as it was copied. */
-static digest_job_t chunk_job(const download_t *p, uint32_t chunk, bool has_leaves)
+static digest_job_t piece_job(const download_t *p, uint32_t piece, bool has_leaves)
 {
     uint64_t offset;
-    digest_job_t job = {.cookie = chunk, .bytes = manifest_chunk(&p->manifest, chunk, &offset)};
+    digest_job_t job = {.bytes = payload_piece(p, piece, &offset)};
+    job.cookie = offset;
     if (!has_leaves) job.data = (const uint8_t *)p->slot->region->view + offset;
     job.leaves = p->leaves + offset / LIMIT_PAGE_BYTES;
     return job;
@@ -313,8 +336,8 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
         p->last_token = event->token;
         if (p->state == DOWNLOAD_MANIFEST) {
             fetch_good(run->fetch, piece, now_us);
-        } else { /* there is room for every chunk once */
-            digest_job_t job = chunk_job(p, piece, event->is_digested && !p->overwritten);
+        } else { /* there is room for every piece once */
+            digest_job_t job = piece_job(p, piece, event->is_digested && !p->overwritten);
             (void)digest_queue_submit(p->digests, &job);
         }
         break;
@@ -400,13 +423,13 @@ static void check_manifest(download_t *p, uint64_t now_us)
 static void check_again(download_t *p)
 {
     digest_job_t job;
-    if (p->again < p->manifest.chunk_count) {
-        job = chunk_job(p, p->again++, false);
+    if (p->again < p->piece_count) {
+        job = piece_job(p, p->again++, false);
         (void)digest_queue_submit(p->digests, &job);
     }
     if (!digest_queue_completed(p->digests, &job)) return;
     p->checked++;
-    if (!verify_fetched_chunk(&p->manifest, &job))
+    if (!verify_fetched_chunks(&p->manifest, &job))
         fail_download(p, HEDDLE_ERR_DIGEST_MISMATCH, "verify",
                       "a chunk was written over by a source that had been given up");
 }
@@ -443,21 +466,22 @@ bool download_work(download_t *p, uint64_t now_us)
     bool is_checked = p->state == DOWNLOAD_CLOSING || p->state == DOWNLOAD_VERIFYING;
     if (is_checked && is_quiet(p)) {
         if (p->state == DOWNLOAD_VERIFYING) check_manifest(p, now_us), look_for_blame(p);
-        else if (p->overwritten && p->checked < p->manifest.chunk_count) check_again(p);
+        else if (p->overwritten && p->checked < p->piece_count) check_again(p);
         else check_whole(p);
         return true;
     }
     if (p->state != DOWNLOAD_CHUNKS || !digest_queue_is_pending(p->digests)) return false;
     /* Compares chunks whose leaves are complete. A few are compared at once, because the requests that follow
      * then go out in one frame, and not in one for each chunk. */
-    for (uint32_t left = WORK_BYTES / p->manifest.chunk_bytes; left > 0; left--) {
+    for (uint32_t left = WORK_BYTES / p->piece_bytes; left > 0; left--) {
         digest_job_t job;
         uint64_t before_us = clock_now(p->io->clock);
         if (p->state != DOWNLOAD_CHUNKS || !digest_queue_completed(p->digests, &job)) break;
-        bool good = verify_fetched_chunk(&p->manifest, &job) && !FAILPOINT("worker.chunk");
+        bool good = verify_fetched_chunks(&p->manifest, &job) && !FAILPOINT("worker.chunk");
         p->what->verify_us += clock_now(p->io->clock) - before_us;
-        const download_run_t *run = run_of(p, (uint32_t)job.cookie);
-        uint32_t piece = (uint32_t)job.cookie - run->first;
+        uint32_t piece = (uint32_t)(job.cookie / p->piece_bytes);
+        const download_run_t *run = run_of(p, piece);
+        piece -= run->first;
         if (good) {
             note_good(p, fetch_good(run->fetch, piece, now_us), &job);
         } else {

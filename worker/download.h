@@ -4,11 +4,11 @@
  *   MANIFEST  its pieces are fetched
  *   VERIFYING it is whole: it is copied to memory of its own, and its BLAKE2b-256 is compared before anything
  *             of it is decoded; with another digest it is fetched again
- *   CHUNKS    they are fetched: by one fetch, or, where each half of them has sources of its own, by one for
- *             each half, with a window of its own. What arrives goes through the digest queue
- *             (worker/digest_queue.h), also where its leaves were made as it was copied; a few completions a
- *             call of download_work are compared with the manifest: good chunks are served on at once (but
- *             see `overwritten`), bad ones come again from another source
+ *   CHUNKS    they are fetched, one or several at once as a piece: by one fetch, or, where each half of
+ *             them has sources of its own, by one for each half, with a window of its own. What arrives goes
+ *             through the digest queue (worker/digest_queue.h), also where its leaves were made as it was
+ *             copied; a few completions a call of download_work are compared with the manifest: good pieces
+ *             are served on at once (but see `overwritten`), bad ones come again from another source
  *   CLOSING   all chunks are good: h1 over all leaves is compared
  *   DONE      the bytes are the announced ones; the slot can be sealed with `manifest`
  *   FAILED    `error` has the reason; the slot stays RESERVED
@@ -81,10 +81,11 @@ typedef struct download {
     download_run_t runs[2];       /* under way; ascending by `first` */
     uint32_t run_count;           /* 0: FAILED, no memory */
     manifest_t manifest;
-    uint64_t *leaves;        /* of the payload */
-    digest_queue_t *digests; /* of chunks that landed, by chunk */
-    uint64_t bytes_done;     /* of the payload */
-    uint64_t last_token;     /* source of the last bytes; 0: none came */
+    uint32_t piece_bytes, piece_count; /* of the payload: a piece is one or more chunks */
+    uint64_t *leaves;                  /* of the payload */
+    digest_queue_t *digests;           /* of chunks that landed, by chunk */
+    uint64_t bytes_done;               /* of the payload */
+    uint64_t last_token;               /* source of the last bytes; 0: none came */
     uint64_t started_us;
     uint64_t bad[DOWNLOAD_BAD_MAX];
     bool is_doubtful[DOWNLOAD_BAD_MAX]; /* of `bad`, which sent some pieces of a wrong manifest, not all */

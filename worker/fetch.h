@@ -2,7 +2,7 @@
 /* worker/fetch.h (PURE): which range from which source next.  state + event + now -> calls of its ops.
  *
  * One fetch_t moves one part's ranges: `count` pieces numbered 0..count-1 (the caller maps a piece to bytes:
- * first the manifest's pieces in one fetch, then the payload's chunks in another).  It alone knows the state
+ * first the manifest's pieces in one fetch, then those of the payload in another).  It alone knows the state
  * of a piece:
  *
  *   todo --ops.ask--> asked --fetch_land--> landed --fetch_good--> good

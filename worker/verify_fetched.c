@@ -13,11 +13,17 @@ int verify_fetched_manifest(const announced_part_t *part, const void *view, mani
                       "the manifest has another payload size than the announcement");
 }
 
-bool verify_fetched_chunk(const manifest_t *m, const digest_job_t *job)
+bool verify_fetched_chunks(const manifest_t *m, const digest_job_t *job)
 {
-    chunk_digest_t expected, found = digest_chunk(job->leaves, leaf_count(job->bytes));
-    manifest_chunk_digest(m, (uint32_t)job->cookie, &expected);
-    return memcmp(&found, &expected, sizeof found) == 0;
+    uint64_t at = 0, offset;
+    for (uint32_t bytes; at < job->bytes; at += bytes) {
+        uint32_t chunk = (uint32_t)((job->cookie + at) / m->chunk_bytes);
+        bytes = manifest_chunk(m, chunk, &offset);
+        chunk_digest_t expected, found = digest_chunk(job->leaves + at / LIMIT_PAGE_BYTES, leaf_count(bytes));
+        manifest_chunk_digest(m, chunk, &expected);
+        if (memcmp(&found, &expected, sizeof found) != 0) return false;
+    }
+    return true;
 }
 
 /* The digest of the whole is what the broker has announced and what STAGED attests. */

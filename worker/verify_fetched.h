@@ -2,7 +2,7 @@
 /* worker/verify_fetched.h: received bytes compared with the digests that were announced.
  *
  *   manifest  its BLAKE2b-256 with the announcement, before anything of it is decoded
- *   chunk     its leaves with the digest that the manifest has of it
+ *   chunks    their leaves with the digests that the manifest has of them
  *   whole     h1 over all leaves with the announcement
  *
  * What follows from a difference is decided by the download (worker/download.h).  No state, any thread. */
@@ -17,8 +17,9 @@
  * manifest_fini. */
 int verify_fetched_manifest(const announced_part_t *part, const void *view, manifest_t *ret_manifest,
                             heddle_error_t *error);
-/* True when the leaves of the chunk (job->cookie) fold to the digest that the manifest has of it. */
-bool verify_fetched_chunk(const manifest_t *m, const digest_job_t *job);
+/* True when the leaves fold to the digests that the manifest has of the chunks, of which the first lies at
+ * job->cookie of the payload. */
+bool verify_fetched_chunks(const manifest_t *m, const digest_job_t *job);
 /* `leaves`: of the whole payload, so that its bytes are not read again.  DIGEST_MISMATCH. */
 int verify_fetched_whole(const manifest_t *m, const uint64_t *leaves, const digest_t *announced,
                          heddle_error_t *error);
