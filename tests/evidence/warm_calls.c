@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* warm-calls BROKER ADAPTER [SHAPE [VERSIONS [BROKER-PID]]]: what the kernel and the allocator are asked for
- * while a version is published and becomes active, warm: its publisher has a region ahead, and one worker of
- * the same host has it mapped. A row for each process, the median and the most of the versions: page faults,
- * mmap, munmap, mprotect and madvise of the process's own libraries, allocations. Before them the same of the
- * first version of the adapter, whose publication began before it was written, and of the second one.
+/* warm-calls BROKER ADAPTER [SHAPE [VERSIONS [MEMORY [BROKER-PID]]]]: what the kernel, the allocator and UCX
+ * are asked for while a version is published and becomes active, warm: its publisher has a region ahead, and
+ * one worker of the same host has it mapped (MEMORY `shared`), or fetches it over TCP into a slot of its own
+ * (`own`). A row for each process, the median and the most of the versions: page faults, mmap, munmap, mprotect
+ * and madvise of the process's own libraries, allocations, regions registered with UCX. Before them the same of
+ * the first version of the adapter, whose publication began before it was written, and of the second one.
  *
  * The functions are counted because this program defines them: the dynamic linker takes its definitions for
  * all libraries but the C library itself, whose own calls of mmap (for large allocations) show as page
@@ -12,10 +13,12 @@
  * version. The last line is the worker's: its counters, of which bytes_in is 0 where all versions were held. */
 #include "bench/model.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <heddle/heddle.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +30,7 @@
 #include <unistd.h>
 
 enum { PUBLISHER, WORKER, BROKER, PROCESSES };
-enum { FAULTS, MMAP, MUNMAP, MPROTECT, MADVISE, ALLOCATIONS, KINDS };
+enum { FAULTS, MMAP, MUNMAP, MPROTECT, MADVISE, ALLOCATIONS, REGISTRATIONS, KINDS };
 enum { MOST_VERSIONS = 201, WARM_UP = 20 };
 
 /* Shared with the worker, which is a child. */
@@ -95,6 +98,16 @@ COUNTED void *realloc(void *old, size_t bytes)
 }
 #endif
 
+/* UCX is loaded by the library's plugin, so that its own function has to be looked for. */
+COUNTED int ucp_mem_map(void *context, const void *params, void **ret_handle);
+COUNTED int ucp_mem_map(void *context, const void *params, void **ret_handle)
+{
+    static int (*its)(void *, const void *, void **);
+    if (!its) *(void **)&its = dlsym(dlopen("libucp.so.0", RTLD_NOW | RTLD_NOLOAD), "ucp_mem_map");
+    count(REGISTRATIONS);
+    return its(context, params, ret_handle);
+}
+
 /* ---- looked at ---- */
 
 static pid_t pids[PROCESSES];
@@ -149,7 +162,8 @@ static int compare(const void *a, const void *b)
 static void print(const char *which, const sample_t *samples, int n)
 {
     static const char *const NAMES[] = {"publisher", "worker", "broker"};
-    static const char *const KIND[] = {"page faults", "mmap", "munmap", "mprotect", "madvise", "allocations"};
+    static const char *const KIND[] = {"page faults", "mmap",        "munmap",       "mprotect",
+                                       "madvise",     "allocations", "registrations"};
     for (int p = 0; p < PROCESSES; p++) {
         if (!pids[p]) continue;
         printf("%s%s", which, NAMES[p]);
@@ -180,12 +194,15 @@ static void on_signal(int number)
     heddle_worker_interrupt(worker);
 }
 
-static _Noreturn void be_worker(const char *broker, const char *adapter)
+static _Noreturn void be_worker(const char *broker, const char *adapter, bool owns_memory)
 {
     const char *const adapters[] = {adapter, NULL};
     char *counters_json = NULL;
     int rc = HEDDLE_OK;
-    heddle_worker_opts_t opts = {.size = sizeof opts, .broker = broker, .adapters = adapters};
+    heddle_worker_opts_t opts = {.size = sizeof opts,
+                                 .broker = broker,
+                                 .adapters = adapters,
+                                 .own_memory = owns_memory};
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     self = WORKER;
     if (heddle_worker_open(&opts, &worker)) _exit(fail("worker"));
@@ -236,14 +253,17 @@ int main(int argc, char **argv)
     static sample_t samples[MOST_VERSIONS];
     sample_t first, second;
     int versions = argc > 4 ? atoi(argv[4]) : 21;
+    bool owns_memory = argc > 5 && !strcmp(argv[5], "own");
     if (argc < 3 || versions < 1 || versions > MOST_VERSIONS)
-        return fputs("usage: warm-calls BROKER ADAPTER [SHAPE [VERSIONS [BROKER-PID]]]\n", stderr), 2;
+        return fputs("usage: warm-calls BROKER ADAPTER [SHAPE [VERSIONS [shared|own [BROKER-PID]]]]\n",
+                     stderr),
+               2;
     counters = mmap(NULL, sizeof *counters, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (counters == MAP_FAILED) return 9;
     memset(counters, 0, sizeof *counters);
     pids[PUBLISHER] = getpid();
-    pids[BROKER] = argc > 5 ? atoi(argv[5]) : 0;
-    if ((pids[WORKER] = fork()) == 0) be_worker(argv[1], argv[2]);
+    pids[BROKER] = argc > 6 ? atoi(argv[6]) : 0;
+    if ((pids[WORKER] = fork()) == 0) be_worker(argv[1], argv[2], owns_memory);
     heddle_error_t error = {0};
     model_t *model = NULL;
     heddle_publisher_t *p = NULL;
