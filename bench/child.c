@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -20,6 +21,25 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+static bool is_pinned;
+static cpu_set_t ours, theirs;
+
+int child_pin(heddle_error_t *error)
+{
+    cpu_set_t *const sets[] = {&ours, &theirs};
+    cpu_set_t all;
+    int found = 0;
+    CPU_ZERO(&all);
+    sched_getaffinity(0, sizeof all, &all);
+    for (int cpu = 0; cpu < CPU_SETSIZE && found < 2; cpu++)
+        if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, sets[found++]);
+    if (found < 2) return error_fail(error, HEDDLE_ERR_INTERNAL, "--pin needs two CPUs");
+    is_pinned = true;
+    return sched_setaffinity(0, sizeof ours, &ours) == 0
+               ? HEDDLE_OK
+               : error_fail(error, HEDDLE_ERR_INTERNAL, "cannot be pinned to a CPU: %s", strerror(errno));
+}
 
 int child_start(const char *const *argv, const char *log, child_t *ret_child, heddle_error_t *error)
 {
@@ -33,7 +53,9 @@ int child_start(const char *const *argv, const char *log, child_t *ret_child, he
     posix_spawn_file_actions_adddup2(&files, ends[1], STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
     posix_spawn_file_actions_addopen(&files, STDERR_FILENO, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (is_pinned) sched_setaffinity(0, sizeof theirs, &theirs); /* inherited */
     int why = posix_spawnp(&pid, argv[0], &files, NULL, (char *const *)(uintptr_t)argv, environ);
+    if (is_pinned) sched_setaffinity(0, sizeof ours, &ours);
     posix_spawn_file_actions_destroy(&files);
     close(ends[1]);
     if (why) {

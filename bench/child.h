@@ -20,6 +20,9 @@ typedef struct {
     int fd;
 } child_t; /* fd: our end of the socket, close-on-exec */
 
+/* From now on this thread runs on the first CPU that it may use, and each child on the second.  INTERNAL:
+ * there is no second one. */
+int child_pin(heddle_error_t *error);
 /* Runs argv[0] (a path, or a name to be found in PATH).  Its descriptors 0 and 1 are the other end of `fd`;
  * its standard error is appended to `log`.  INTERNAL: it cannot be run. */
 int child_start(const char *const *argv, const char *log, child_t *ret_child, heddle_error_t *error);

@@ -131,8 +131,8 @@ int compare_make(const result_t *before, const result_t *after, compare_t *ret_c
         rc = compare_rows(&before->rows[i], result_find(after, before->rows[i].name), &c, error);
     /* Ratios were measured on one machine and data plane; those of another are not comparable, so that is
      * reported. */
-    static const char *const FACTS[COMPARE_WARNINGS] = {"cpu", "core_count", "transfer_mode", "memory",
-                                                        "tcp"};
+    static const char *const FACTS[COMPARE_WARNINGS] = {"cpu",    "core_count", "transfer_mode",
+                                                        "memory", "tcp",        "pinned"};
     for (uint32_t i = 0, count = 0; i < COMPARE_WARNINGS; i++) {
         const json_t *b = json_object_get(before->machine, FACTS[i]),
                      *a = json_object_get(after->machine, FACTS[i]);

@@ -12,7 +12,7 @@
 
 #include "bench/result.h"
 
-enum { COMPARE_WARNINGS = 5, COMPARE_TEXT = 256 };
+enum { COMPARE_WARNINGS = 6, COMPARE_TEXT = 256 };
 
 typedef struct {
     char row[RESULT_NAME], figure[RESULT_NAME], reference[RESULT_NAME],

@@ -4,6 +4,7 @@
  * It is also the program of its own members (bench/member.h): a first argument --as makes it one of them
  * before any option is parsed. Everything that a run writes lies below one scratch directory, which is
  * removed at its end, whether it succeeded or not. */
+#include "bench/child.h"
 #include "bench/compare.h"
 #include "bench/machine.h"
 #include "bench/member.h"
@@ -28,7 +29,7 @@ enum { REPEAT = 11, SMOKE_REPEAT = 2, IDLE_MS = 2000, SMOKE_IDLE_MS = 100 };
 typedef struct {
     const char **patterns, *python, *data;
     int64_t repeat;
-    bool smoke, alone, own_memory, quiet;
+    bool smoke, alone, own_memory, pin, quiet;
     int output, log_level;
 } args_t;
 
@@ -43,6 +44,8 @@ static const option_t OPTIONS[] = {
     {"alone", 0, OPTION_FLAG, NULL, NULL, NULL, "without the references: for a profiler", AT(alone)},
     {"own-memory", 0, OPTION_FLAG, NULL, NULL, NULL, "workers copy each version, as those of another host do",
      AT(own_memory)},
+    {"pin", 0, OPTION_FLAG, NULL, NULL, NULL,
+     "senders run on the first CPU that this process may use, receivers and all else on the second", AT(pin)},
     {"python", 0, OPTION_TEXT, "CMD", NULL, "python3",
      "Python that has safetensors and numpy, for that reference", AT(python)},
     {"data", 0, OPTION_TEXT, "DIR", NULL, NULL,
@@ -201,6 +204,7 @@ static int run(const args_t *a)
              : tmp && *tmp ? tmp
                            : "/tmp");
     int rc = make_dir(scratch, &error);
+    if (!rc && a->pin) rc = child_pin(&error);
     if (rc) {
         print_failure(a, "bench", &error);
         return end_with(&error);
@@ -221,6 +225,7 @@ static int run(const args_t *a)
                      .owns_memory = a->own_memory,
                      .machine = r.machine};
     if (r.machine) json_object_set_new(r.machine, "memory", json_string(a->own_memory ? "own" : "shared"));
+    if (r.machine) json_object_set_new(r.machine, "pinned", json_boolean(a->pin));
     if (r.machine) rc = measure_rows(a, &env, &r, &error);
     else rc = error_fail(&error, HEDDLE_ERR_NO_MEMORY, "no memory for a report");
     nftw(scratch, remove_entry, 16, FTW_DEPTH | FTW_PHYS);

@@ -21,7 +21,7 @@ _heddle_options() { # _heddle_options COMMAND: its options
     verify) echo '--dir --deadline --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
     keygen) echo '--out --show -o --output -q --quiet --log-level -h --help --version' ;;
     keys) echo '--role --name --broker --broker-key --key --timeout -o --output -q --quiet --log-level -h --help --version' ;;
-    bench) echo '--row --repeat --smoke --alone --own-memory --python --data -o --output -q --quiet --log-level -h --help --version' ;;
+    bench) echo '--row --repeat --smoke --alone --own-memory --pin --python --data -o --output -q --quiet --log-level -h --help --version' ;;
     mkadapter) echo '--shape -r --rank --narrow -s --seed --tensors -f --force -q --quiet -h --help --version' ;;
   esac
 }
