@@ -2,7 +2,7 @@
 /* The real heddle-broker: how it starts, what it refuses to start with, what survives its death, how it ends. */
 #include "tests/lib/temp_dir.h"
 #include "tests/process/child.h"
-#include "tests/process/line.h"
+#include "tests/process/caller.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -65,9 +65,9 @@ static int end(running_t *r, int number)
     return child_end(&r->child, TERM_MS);
 }
 
-static void dial(line_t *l, const running_t *r, role_t role)
+static void dial(caller_t *l, const running_t *r, role_t role)
 {
-    cr_assert(line_dial(l, r->endpoint, role, PATIENCE_MS));
+    cr_assert(caller_dial(l, r->endpoint, role, PATIENCE_MS));
 }
 
 static int64_t number_at(const json_t *object, const char *key, const char *inner)
@@ -88,13 +88,13 @@ static const char *text_at(const json_t *object, const char *key, const char *in
 /* How many versions the adapter has; -1 when the broker knows none of that name. */
 static int64_t version_count(const running_t *r)
 {
-    line_t l;
+    caller_t l;
     dial(&l, r, ROLE_ADMIN);
-    json_t *body = line_ask(&l, &(msg_query_t){.req = 1, .op = "adapters"});
+    json_t *body = caller_ask(&l, &(msg_query_t){.req = 1, .op = "adapters"});
     const json_t *list = json_object_get(body, "adapters");
     int64_t count = json_array_size(list) ? number_at(json_array_get(list, 0), "version_count", NULL) : -1;
     json_decref(body);
-    line_hang_up(&l);
+    caller_hang_up(&l);
     return count;
 }
 
@@ -124,16 +124,16 @@ Test(broker, ready_line_and_status)
     cr_assert_eq(number_at(r.ready, "pid", NULL), r.child.pid);
     cr_assert_eq(number_at(r.ready, "epoch", NULL), 1);
     cr_assert_leq(number_at(r.ready, "wire", "min"), number_at(r.ready, "wire", "max"));
-    line_t l;
+    caller_t l;
     dial(&l, &r, ROLE_ADMIN);
-    json_t *body = line_ask(&l, &(msg_query_t){.req = 1, .op = "status"});
+    json_t *body = caller_ask(&l, &(msg_query_t){.req = 1, .op = "status"});
     cr_assert_str_eq(text_at(body, "broker", "endpoint"), r.endpoint);
     cr_assert_str_eq(text_at(body, "broker", "cluster"), text_at(r.ready, "cluster", NULL));
     cr_assert_str_eq(text_at(body, "broker", "state"), "ready");
     cr_assert_eq(number_at(body, "broker", "pid"), r.child.pid);
     cr_assert_gt(number_at(body, "broker", "registry_bytes"), 0);
     json_decref(body);
-    line_hang_up(&l);
+    caller_hang_up(&l);
     cr_assert_eq(end(&r, SIGTERM), 0, "%s", r.child.err);
 }
 
@@ -142,12 +142,12 @@ Test(broker, ends_on_both_signals_with_clients_connected)
     static const int SIGNALS[] = {SIGTERM, SIGINT};
     for (int i = 0; i < 2; i++) {
         running_t r;
-        line_t l;
+        caller_t l;
         start(&r);
         dial(&l, &r, ROLE_PUBLISHER);
-        line_open(&l, "policy");
+        caller_open(&l, "policy");
         cr_assert_eq(end(&r, SIGNALS[i]), 0, "signal %d: %s", SIGNALS[i], r.child.err);
-        line_hang_up(&l);
+        caller_hang_up(&l);
     }
 }
 
@@ -366,43 +366,43 @@ Test(broker, a_directory_that_cannot_be_written)
 Test(broker, killed_and_started_again)
 {
     running_t r;
-    line_t l;
+    caller_t l;
     uint64_t version = 0;
     start(&r);
     dial(&l, &r, ROLE_PUBLISHER);
-    line_open(&l, "policy");
+    caller_open(&l, "policy");
     for (uint8_t content = 1; content <= 3; content++)
-        cr_assert_eq(line_publish(&l, "policy", content, &version), HEDDLE_OK);
+        cr_assert_eq(caller_publish(&l, "policy", content, &version), HEDDLE_OK);
     cr_assert_eq(version, 3);
     char cluster[64];
     snprintf(cluster, sizeof cluster, "%s", text_at(r.ready, "cluster", NULL));
     cr_assert_eq(end(&r, SIGKILL), 128 + SIGKILL);
-    line_hang_up(&l);
+    caller_hang_up(&l);
     start(&r);
     cr_assert_eq(number_at(r.ready, "epoch", NULL), 2);
     cr_assert_str_eq(text_at(r.ready, "cluster", NULL), cluster);
     dial(&l, &r, ROLE_ADMIN);
-    json_t *body = line_ask(&l, &(msg_query_t){.req = 1, .op = "versions", .name = "policy", .version = 3});
+    json_t *body = caller_ask(&l, &(msg_query_t){.req = 1, .op = "versions", .name = "policy", .version = 3});
     const json_t *row = json_array_get(json_object_get(body, "versions"), 0);
     digest_t digest = {{3}};
     char text[HEDDLE_DIGEST_TEXT];
     digest_text(&digest, text);
     cr_assert_str_eq(text_at(row, "digest", NULL), text);
     json_decref(body);
-    line_hang_up(&l);
+    caller_hang_up(&l);
     cr_assert_eq(version_count(&r), 3);
     dial(&l, &r, ROLE_PUBLISHER);
-    line_open(&l, "policy");
-    cr_assert_eq(line_publish(&l, "policy", 4, &version), HEDDLE_OK);
+    caller_open(&l, "policy");
+    cr_assert_eq(caller_publish(&l, "policy", 4, &version), HEDDLE_OK);
     cr_assert_eq(version, 4, "numbers go on");
-    line_hang_up(&l);
+    caller_hang_up(&l);
     cr_assert_eq(end(&r, SIGTERM), 0);
 }
 
 Test(broker, garbage_harms_nobody)
 {
     running_t r;
-    line_t bad, good;
+    caller_t bad, good;
     start(&r);
     dial(&good, &r, ROLE_ADMIN);
     static const struct {
@@ -417,14 +417,14 @@ Test(broker, garbage_harms_nobody)
     for (size_t i = 0; i < sizeof FRAMES / sizeof *FRAMES; i++) {
         msg_t m;
         dial(&bad, &r, ROLE_ADMIN);
-        line_send_raw(&bad, bytes_of(FRAMES[i].bytes, FRAMES[i].count));
-        cr_assert(line_read(&bad, MSG_ERROR, MSG_ERROR, &m), "frame %zu was not answered", i);
+        caller_send_raw(&bad, bytes_of(FRAMES[i].bytes, FRAMES[i].count));
+        cr_assert(caller_read(&bad, MSG_ERROR, MSG_ERROR, &m), "frame %zu was not answered", i);
         cr_assert_str_eq(m.error.code, FRAMES[i].code);
         msg_fini(&m);
-        line_hang_up(&bad);
-        json_decref(line_ask(&good, &(msg_query_t){.req = 1, .op = "status"}));
+        caller_hang_up(&bad);
+        json_decref(caller_ask(&good, &(msg_query_t){.req = 1, .op = "status"}));
     }
-    line_hang_up(&good);
+    caller_hang_up(&good);
     cr_assert_eq(end(&r, SIGTERM), 0);
 }
 
@@ -432,15 +432,15 @@ Test(broker, garbage_harms_nobody)
 /* The fourth commit is the publication: before it come the epoch, the first admin's key and the writer. */
 static uint64_t publish_at(const char *failpoint, int *ret_code, running_t *r)
 {
-    line_t l;
+    caller_t l;
     char env[96];
     uint64_t version = 0;
     snprintf(env, sizeof env, "HEDDLE_FAILPOINTS=%s", failpoint);
     start_with(r, dir, (const char *const[]){env, NULL});
     dial(&l, r, ROLE_PUBLISHER);
-    line_open(&l, "policy");
-    *ret_code = line_publish(&l, "policy", 1, &version);
-    line_hang_up(&l);
+    caller_open(&l, "policy");
+    *ret_code = caller_publish(&l, "policy", 1, &version);
+    caller_hang_up(&l);
     return version;
 }
 
@@ -473,17 +473,17 @@ Test(broker, killed_after_the_commit_it_did)
 Test(broker, a_commit_that_fails_is_an_answer)
 {
     running_t r;
-    line_t l;
+    caller_t l;
     int code;
     publish_at("store.before_commit=error:4", &code, &r);
     cr_assert_eq(code, HEDDLE_ERR_NO_SPACE);
     cr_assert_leq(version_count(&r), 0);
     uint64_t version = 0;
     dial(&l, &r, ROLE_PUBLISHER);
-    line_open(&l, "policy");
-    cr_assert_eq(line_publish(&l, "policy", 1, &version), HEDDLE_OK);
+    caller_open(&l, "policy");
+    cr_assert_eq(caller_publish(&l, "policy", 1, &version), HEDDLE_OK);
     cr_assert_eq(version, 1);
-    line_hang_up(&l);
+    caller_hang_up(&l);
     cr_assert_eq(end(&r, SIGTERM), 0);
 }
 
@@ -507,21 +507,21 @@ Test(broker, a_sync_that_fails_ends_it)
 Test(broker, a_limit_of_file_sizes_is_a_full_disk)
 {
     running_t r;
-    line_t l;
+    caller_t l;
     uint64_t version = 0;
     start(&r);
     dial(&l, &r, ROLE_PUBLISHER);
-    line_open(&l, "policy");
-    cr_assert_eq(line_publish(&l, "policy", 1, &version), HEDDLE_OK);
+    caller_open(&l, "policy");
+    cr_assert_eq(caller_publish(&l, "policy", 1, &version), HEDDLE_OK);
     struct rlimit before, none = {.rlim_cur = 4096};
     cr_assert_eq(prlimit(r.child.pid, RLIMIT_FSIZE, NULL, &before), 0);
     none.rlim_max = before.rlim_max;
     cr_assert_eq(prlimit(r.child.pid, RLIMIT_FSIZE, &none, NULL), 0);
-    cr_assert_eq(line_publish(&l, "policy", 2, &version), HEDDLE_ERR_NO_SPACE);
+    cr_assert_eq(caller_publish(&l, "policy", 2, &version), HEDDLE_ERR_NO_SPACE);
     cr_assert_eq(prlimit(r.child.pid, RLIMIT_FSIZE, &before, NULL), 0);
-    cr_assert_eq(line_publish(&l, "policy", 2, &version), HEDDLE_OK);
+    cr_assert_eq(caller_publish(&l, "policy", 2, &version), HEDDLE_OK);
     cr_assert_eq(version, 2);
-    line_hang_up(&l);
+    caller_hang_up(&l);
     cr_assert_eq(end(&r, SIGTERM), 0);
 }
 
@@ -538,12 +538,12 @@ static void fill(void)
 
 static bool has_state(const running_t *r, const char *state)
 {
-    line_t l;
+    caller_t l;
     dial(&l, r, ROLE_ADMIN);
-    json_t *body = line_ask(&l, &(msg_query_t){.req = 1, .op = "status"});
+    json_t *body = caller_ask(&l, &(msg_query_t){.req = 1, .op = "status"});
     bool has = !strcmp(text_at(body, "broker", "state"), state);
     json_decref(body);
-    line_hang_up(&l);
+    caller_hang_up(&l);
     return has;
 }
 
@@ -565,26 +565,26 @@ Test(broker, a_full_disk_stops_publishing_and_nothing_else)
         mount("none", dir, "tmpfs", 0, "size=1m"))
         skip("needs root and a mount namespace");
     running_t r;
-    line_t l;
+    caller_t l;
     uint64_t version = 0;
     start(&r);
     dial(&l, &r, ROLE_PUBLISHER);
-    line_open(&l, "policy");
-    cr_assert_eq(line_publish(&l, "policy", 1, &version), HEDDLE_OK);
+    caller_open(&l, "policy");
+    cr_assert_eq(caller_publish(&l, "policy", 1, &version), HEDDLE_OK);
     fill();
     int code = HEDDLE_OK;
     uint8_t content = 2;
     for (; code == HEDDLE_OK && content < 250; content++)
-        code = line_publish(&l, "policy", content, &version);
+        code = caller_publish(&l, "policy", content, &version);
     cr_assert_eq(code, HEDDLE_ERR_NO_SPACE);
     expect_state(&r, "read_only");
     cr_assert_eq(unlink(path_of("ballast")), 0);
     await_state(&r, "ready"); /* by itself: nobody publishes */
     uint64_t next = 0;
-    cr_assert_eq(line_publish(&l, "policy", content, &next), HEDDLE_OK);
+    cr_assert_eq(caller_publish(&l, "policy", content, &next), HEDDLE_OK);
     cr_assert_eq(next, version + 1, "no number was used up");
     expect_state(&r, "ready");
-    line_hang_up(&l);
+    caller_hang_up(&l);
     cr_assert_eq(end(&r, SIGTERM), 0);
     umount(dir);
 }

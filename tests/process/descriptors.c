@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A broker that has no descriptor left for one more connection: who is there goes on, it says so once, and sleeps. */
 #include "tests/process/child.h"
-#include "tests/process/line.h"
+#include "tests/process/caller.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -122,27 +122,28 @@ static void none_is_left(const char *const env[])
 {
     char dir[] = "/tmp/heddle-descriptors-XXXXXX", endpoint[128], command[96];
     child_t c;
-    line_t here, later;
+    caller_t here, later;
     crowd_t crowd = gather();
     cr_assert_not_null(mkdtemp(dir));
     start_limited(&c, dir, env, endpoint, sizeof endpoint);
-    cr_assert(line_dial(&here, endpoint, ROLE_ADMIN, PATIENCE_MS));
+    cr_assert(caller_dial(&here, endpoint, ROLE_ADMIN, PATIENCE_MS));
     let_in(&crowd, endpoint);
     uint64_t end_ms = now_ms() + PATIENCE_MS;
     while (descriptors_of(c.pid) < LIMIT / 2 && now_ms() < end_ms) usleep(1000);
     uint64_t start_ms = now_ms(), used_ms = cpu_ms(c.pid);
     for (uint64_t req = 1; now_ms() < start_ms + WATCH_MS; req++) {
-        json_decref(line_ask(&here, &(msg_query_t){.req = req, .op = "status"}));
+        json_decref(caller_ask(&here, &(msg_query_t){.req = req, .op = "status"}));
         usleep(20000); /* not to be what keeps it busy */
     }
     used_ms = cpu_ms(c.pid) - used_ms;
     cr_assert_lt(used_ms, WATCH_MS / 8, "it was busy for %llu of %d ms", (unsigned long long)used_ms,
                  WATCH_MS);
     disperse(&crowd);
-    cr_assert(line_dial(&later, endpoint, ROLE_ADMIN, PATIENCE_MS), "it takes in others when there is room");
-    json_decref(line_ask(&later, &(msg_query_t){.req = 1, .op = "status"}));
-    line_hang_up(&later);
-    line_hang_up(&here);
+    cr_assert(caller_dial(&later, endpoint, ROLE_ADMIN, PATIENCE_MS),
+              "it takes in others when there is room");
+    json_decref(caller_ask(&later, &(msg_query_t){.req = 1, .op = "status"}));
+    caller_hang_up(&later);
+    caller_hang_up(&here);
     child_signal(&c, SIGTERM);
     cr_assert_eq(child_end(&c, TERM_MS), 0, "%s", c.err);
     cr_assert_eq(count_in(c.err, "wire.no_descriptor"), 1, "%s", c.err);

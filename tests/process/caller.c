@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "tests/process/line.h"
+#include "tests/process/caller.h"
 
 #include "client/credentials.h"
 #include "core/errors.h"
@@ -14,7 +14,7 @@ enum { PATIENCE_US = 5000000 };
 
 static void on_frame(void *self, peer_t from, bytes_t frame)
 {
-    line_t *l = self;
+    caller_t *l = self;
     (void)from;
     cr_assert_lt(l->frame_count, 64);
     buf_add(&l->frames[l->frame_count++], frame.data, frame.bytes);
@@ -22,13 +22,13 @@ static void on_frame(void *self, peer_t from, bytes_t frame)
 
 static void on_connection(void *self, bool up)
 {
-    line_t *l = self;
+    caller_t *l = self;
     l->is_lost |= !up;
     l->is_up = up;
 }
 
-/* Turns until there is a frame (or the line is up, with `frame` false); false when it went down or time is over. */
-static bool turn(line_t *l, bool frame, uint64_t until_us)
+/* Turns until there is a frame (or it is connected, with `frame` false); false when it went down or time is over. */
+static bool turn(caller_t *l, bool frame, uint64_t until_us)
 {
     while (frame ? l->frame_count == 0 : !l->is_up) {
         if (l->is_lost || clock_now(clock_system()) >= until_us) return false;
@@ -37,11 +37,11 @@ static bool turn(line_t *l, bool frame, uint64_t until_us)
     return true;
 }
 
-bool line_dial(line_t *l, const char *endpoint, role_t role, int timeout_ms)
+bool caller_dial(caller_t *l, const char *endpoint, role_t role, int timeout_ms)
 {
     static const wire_sink_t SINK = {.on_frame = on_frame, .on_connection = on_connection};
     heddle_error_t e;
-    *l = (line_t){0};
+    *l = (caller_t){0};
     cr_assert_eq(loop_new(clock_system(), &l->loop), HEDDLE_OK);
     wire_keys_t keys;
     bool is_secure;
@@ -57,31 +57,31 @@ bool line_dial(line_t *l, const char *endpoint, role_t role, int timeout_ms)
                              .life = {{(uint8_t)role, 7}},
                              .heddle = "test",
                              .host = "here"}};
-    line_send(l, &hello);
+    caller_send(l, &hello);
     msg_t m;
-    if (!line_read(l, MSG_HELLO_OK, MSG_HELLO_OK, &m)) return false;
+    if (!caller_read(l, MSG_HELLO_OK, MSG_HELLO_OK, &m)) return false;
     msg_fini(&m);
     return true;
 }
 
-void line_hang_up(line_t *l)
+void caller_hang_up(caller_t *l)
 {
     wire_close(&l->wire);
     loop_destroy(&l->loop);
     for (int i = 0; i < 64; i++) buf_fini(&l->frames[i]);
 }
 
-void line_send_raw(line_t *l, bytes_t frame) { cr_assert_eq(wire_send(l->wire, 0, frame), HEDDLE_OK); }
+void caller_send_raw(caller_t *l, bytes_t frame) { cr_assert_eq(wire_send(l->wire, 0, frame), HEDDLE_OK); }
 
-void line_send(line_t *l, const msg_t *m)
+void caller_send(caller_t *l, const msg_t *m)
 {
     buf_t frame = {0};
     cr_assert_eq(msg_encode(m, &frame), HEDDLE_OK);
-    line_send_raw(l, buf_view(&frame));
+    caller_send_raw(l, buf_view(&frame));
     buf_fini(&frame);
 }
 
-static void take_frame(line_t *l, buf_t *ret_frame)
+static void take_frame(caller_t *l, buf_t *ret_frame)
 {
     *ret_frame = l->frames[0];
     l->frame_count--;
@@ -90,7 +90,7 @@ static void take_frame(line_t *l, buf_t *ret_frame)
 }
 
 /* A decoded message may borrow from its frame: those are kept until the next read. */
-bool line_read(line_t *l, msg_type_t type, msg_type_t or_type, msg_t *ret_msg)
+bool caller_read(caller_t *l, msg_type_t type, msg_type_t or_type, msg_t *ret_msg)
 {
     static buf_t frame;
     heddle_error_t e;
@@ -105,7 +105,7 @@ bool line_read(line_t *l, msg_type_t type, msg_type_t or_type, msg_t *ret_msg)
     return false;
 }
 
-void line_open(line_t *l, const char *adapter)
+void caller_open(caller_t *l, const char *adapter)
 {
     msg_t open = {.type = MSG_OPEN,
                   .open = {.req = 1,
@@ -115,15 +115,15 @@ void line_open(line_t *l, const char *adapter)
                            .ucx = "",
                            .address = {"here", 4},
                            .takeover = true}};
-    line_send(l, &open);
+    caller_send(l, &open);
     msg_t m;
-    cr_assert(line_read(l, MSG_WELCOME, MSG_ERROR, &m));
+    cr_assert(caller_read(l, MSG_WELCOME, MSG_ERROR, &m));
     cr_assert_eq((int)m.type, MSG_WELCOME, "%s", m.type == MSG_ERROR ? m.error.message : "");
     l->token = m.welcome.token;
     msg_fini(&m);
 }
 
-int line_publish(line_t *l, const char *adapter, uint8_t content, uint64_t *ret_version)
+int caller_publish(caller_t *l, const char *adapter, uint8_t content, uint64_t *ret_version)
 {
     char id[16];
     snprintf(id, sizeof id, "content-%u", content);
@@ -145,20 +145,20 @@ int line_publish(line_t *l, const char *adapter, uint8_t content, uint64_t *ret_
                                  .kind = "lora",
                                  .base_model = "",
                                  .config = {"{}", 2}}};
-    line_send(l, &publish);
+    caller_send(l, &publish);
     msg_t m;
-    if (!line_read(l, MSG_PUBLISHED, MSG_ERROR, &m)) return HEDDLE_ERR_DEADLINE;
+    if (!caller_read(l, MSG_PUBLISHED, MSG_ERROR, &m)) return HEDDLE_ERR_DEADLINE;
     int code = m.type == MSG_ERROR ? heddle_err_from_name(m.error.code) : HEDDLE_OK;
     if (!code) *ret_version = m.published.version;
     msg_fini(&m);
     return code;
 }
 
-json_t *line_ask(line_t *l, const msg_query_t *q)
+json_t *caller_ask(caller_t *l, const msg_query_t *q)
 {
     msg_t query = {.type = MSG_QUERY, .query = *q}, m;
-    line_send(l, &query);
-    cr_assert(line_read(l, MSG_REPORT, MSG_ERROR, &m), "no answer");
+    caller_send(l, &query);
+    cr_assert(caller_read(l, MSG_REPORT, MSG_ERROR, &m), "no answer");
     cr_assert_eq((int)m.type, MSG_REPORT, "%s", m.type == MSG_ERROR ? m.error.message : "");
     json_t *body = NULL;
     heddle_error_t e;
