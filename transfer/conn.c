@@ -181,16 +181,16 @@ void conn_discard(transfer_t *t, conn_t *c)
 }
 
 /* Finds the connection to a peer, or begins one. AGAIN: not now, ask again later; GONE: it cannot be
- * reached. */
+ * reached.  A peer that came back by itself has a connection before the end of its former one was seen. */
 int conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn)
 {
     conn_t *c = conn_of_token(t, ref->token);
+    if (ring_has_gone(&t->x->ring, ref->token)) return HEDDLE_ERR_AGAIN;
     if (c && c->state != CONN_BROKEN) {
         *ret_conn = c;
         return HEDDLE_OK;
     }
-    if (c || t->x->token == 0 || ref->token == 0 || ring_has_gone(&t->x->ring, ref->token))
-        return HEDDLE_ERR_AGAIN;
+    if (c || t->x->token == 0 || ref->token == 0) return HEDDLE_ERR_AGAIN;
     if (ref->address.bytes == 0 || ref->address.bytes > LIMIT_ADDRESS_BYTES) return HEDDLE_ERR_GONE;
     c = conn_new(t, ref->token);
     if (!c) return HEDDLE_ERR_AGAIN;

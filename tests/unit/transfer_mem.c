@@ -401,6 +401,45 @@ Test(mem, frames_of_unknown_and_of_older_lines_change_nothing)
     cr_assert_eq(source->x->conn_count, 1);
 }
 
+static int try_ask(void)
+{
+    uint64_t id;
+    return ask_into(ops, receiver, &source_ref, KEY, 0, PIECE, into, 0, &id);
+}
+
+/* Its caller takes many events at a time, and asks while it goes through them: what it asked of the peer then
+ * would end for it with the event behind. */
+Test(mem, a_peer_is_asked_again_after_the_events_that_its_end_came_with)
+{
+    ask(KEY, 8 * PIECE, PIECE);
+    cr_assert_eq(settle(), 0);
+    ops->drop_peer(receiver, 11);
+    cr_assert_eq(try_ask(), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(ops->events(receiver, now_us, events, 1), 1);
+    cr_assert_eq(ops->events(receiver, now_us, events, 64), 1);
+    cr_assert(events[0].kind == TR_PEER_GONE && events[0].token == 11);
+    cr_assert_eq(try_ask(), HEDDLE_ERR_AGAIN, "the caller may not have come to it");
+    cr_assert_eq(ops->events(receiver, now_us, events, 64), 0);
+    cr_assert_eq(try_ask(), HEDDLE_OK);
+    cr_assert_eq(settle(), 1);
+    cr_assert_eq(events[0].kind, TR_ARRIVED);
+}
+
+Test(mem, a_peer_that_came_back_is_asked_when_its_end_was_seen)
+{
+    ask(KEY, 8 * PIECE, PIECE);
+    cr_assert_eq(settle(), 0);
+    frame_t again = hi_of(11, receiver->x->conns->end.remote_line + 1, source);
+    exchange_frame(receiver, &again);
+    cr_assert(receiver->x->conns && receiver->x->conns->state == CONN_ACCEPTED);
+    cr_assert_eq(try_ask(), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(ops->events(receiver, now_us, events, 64), 2);
+    cr_assert(events[1].kind == TR_PEER_GONE && events[1].token == 11);
+    cr_assert_eq(try_ask(), HEDDLE_ERR_AGAIN);
+    cr_assert_eq(ops->events(receiver, now_us, events, 64), 0);
+    cr_assert_eq(try_ask(), HEDDLE_OK);
+}
+
 Test(mem, data_of_another_shape_end_the_ask)
 {
     ask(KEY, 8 * PIECE, PIECE);

@@ -51,6 +51,42 @@ Test(late, a_slot_is_not_reused_before_they_have_landed)
     free(b.bytes);
 }
 
+/* The events of one turn: the source of the chunks refuses, then the connection to the next source ends.
+ * What is asked of that one in between would be asked for elsewhere with its end, and its answer would come
+ * to memory that the version has given back. */
+Test(late, nothing_is_asked_of_a_peer_whose_end_is_among_the_events)
+{
+    worker_t *w = worker_joined(0, NULL);
+    origin_t *o = origin_start(0, TR_MODE_EAGER), *p = origin_start(1, TR_MODE_EAGER);
+    test_content_t a = content_make(1, 3, 3000); /* of fewer chunks than a turn takes events */
+    origin_serve(p, &a, 1);
+    cr_assert_eq(region_new(a.content_bytes, &o->region, NULL), HEDDLE_OK);
+    memcpy(o->region->base, a.bytes, a.content_bytes);
+    transfer_mem_ops.map(o->t, o->region);
+    cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(1)), HEDDLE_OK);
+    transfer_mem_ops.extend(o->t, key_of(1), manifest_offset(a.payload_bytes), a.manifest_bytes);
+    msg_source_t both[] = {source_of(o), source_of(p)};
+    announce_to(w, &a, 1, both, 2);
+    run_for(1000);
+    cr_assert_eq(adapter_of(w)->intake.download->state, DOWNLOAD_CHUNKS);
+
+    tr_event_t events[16];
+    tr_counters_t c;
+    transfer_mem_ops.unshare(o->t, key_of(1));
+    transfer_mem_ops.events(o->t, world_now_us, events, 16);
+    transfer_mem_ops.drop_peer(p->t, w->token);
+    mem_delay(p->t, world_now_us + LAND_US);
+    run_for(1000);
+    tell_worker(w, &(msg_t){.type = MSG_ABORT, .abort = {w->token, 1, "policy", "deadline", "over"}});
+    run_for(2 * LAND_US);
+    cr_assert_eq(adapter_of(w)->intake.state, INTAKE_NONE);
+    transfer_mem_ops.counters(p->t, &c);
+    cr_assert_eq(c.asks_in, 0);
+    transfer_mem_ops.counters(w->io.t, &c);
+    cr_assert_eq(c.bytes_in, a.manifest_bytes, "chunks came to memory that was given back");
+    free(a.bytes);
+}
+
 /* A transfer whose receives stay open as long as the test wants, and what it is asked for the first chunk. */
 static transfer_ops_t spied;
 static uint64_t first_chunk, first_cookie, *region_leaves;
