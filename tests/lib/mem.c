@@ -40,7 +40,7 @@ struct mem {
     uint32_t drop_count, corrupt_nth, corrupt_at;
     mem_link_t link;
     uint64_t up_free_ns, down_free_ns; /* each way of the link is busy until then */
-    uint64_t delay_until_us, hold_until_us, last_head_ns;
+    uint64_t delay_until_us, hold_until_us, cut_until_us, last_head_ns;
     message_t *mail;
     mem_t *prev, *next;
 };
@@ -106,7 +106,7 @@ static void go_up(mem_t *from, const mem_t *to, message_t *m)
         start = later(from->base.now_us * 1000, from->up_free_ns);
     from->up_free_ns = start + takes;
     from->last_head_ns = later(from->last_head_ns, start + from->link.latency_us * 1000);
-    from->last_head_ns = later(from->last_head_ns, from->delay_until_us * 1000);
+    from->last_head_ns = later(from->last_head_ns, later(from->delay_until_us, from->cut_until_us) * 1000);
     m->head_ns = from->last_head_ns;
     m->tail_ns = m->head_ns + takes;
 }
@@ -480,6 +480,13 @@ void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte)
 void mem_fail_receive(transfer_t *t) { mem_of(t)->fails_receive = true; }
 void mem_set_link(transfer_t *t, mem_link_t link) { mem_of(t)->link = link; }
 void mem_delay(transfer_t *t, uint64_t until_us) { mem_of(t)->delay_until_us = until_us; }
+void mem_cut(transfer_t *t, uint64_t until_us)
+{
+    mem_t *m = mem_of(t);
+    m->cut_until_us = until_us;
+    m->down_free_ns = later(m->down_free_ns, until_us * 1000);
+}
+
 void mem_hold(transfer_t *t, uint64_t until_us) { mem_of(t)->hold_until_us = until_us; }
 
 void mem_refuse(transfer_t *t, int err) { mem_of(t)->refuse_err = err; }

@@ -39,6 +39,8 @@ void mem_corrupt_data(transfer_t *t, uint32_t nth, uint32_t byte);
 void mem_fail_receive(transfer_t *t);
 /* What it sends from now on arrives at `until_us` or later, in order.  0 ends it; order is kept. */
 void mem_delay(transfer_t *t, uint64_t until_us);
+/* Its link is cut: what it sends and what is sent to it from now on arrives at `until_us` or later. */
+void mem_cut(transfer_t *t, uint64_t until_us);
 /* Rendezvous: the receives of what it sends from now on open as ever, and their bytes land at
  * `until_us` or later. 0 ends it for what comes then. */
 void mem_hold(transfer_t *t, uint64_t until_us);

@@ -665,3 +665,159 @@ Test(fanout, where_the_head_of_a_host_in_trees_is_killed_the_next_one_fetches)
 {
     check_head_killed(PLAN_TWO_TREE, 0.08);
 }
+
+/* ---- the same faults in both plans ---- */
+
+static const wave_t *const PLANS[] = {&HALF_WAY, &IN_TREES};
+enum { PLAN_COUNT = sizeof PLANS / sizeof *PLANS };
+
+static void check_none_is_called_slow(void)
+{
+    for (uint32_t i = 0; workers[i]; i++) cr_assert_eq(published(EVENT_SOURCE_SLOW, workers[i]->name), 0);
+}
+
+/* What it sends is lost: its children wait for the manifest until their first deadline, and for the first chunk
+ * again. */
+Test(fanout, a_relay_that_never_answers_is_passed_over)
+{
+    enum { FIRST_DEADLINE_US = 800000 };
+    for (int i = 0; i < PLAN_COUNT; i++) {
+        figures_t before = undisturbed(*PLANS[i]);
+        begin(*PLANS[i]);
+        mem_drop_data(workers[5]->t, UINT32_MAX);
+        figures_t f = end("one never answers");
+        cr_assert(f.staged <= before.staged + (2 * FIRST_DEADLINE_US + 100 * MS) / unit_us, "%.3f", f.staged);
+        check_twice(f, RELAYS);
+    }
+}
+
+/* One chunk has another digest: the one behind it asks another source, and reports it. */
+Test(fanout, a_bit_that_one_of_the_trees_flips_costs_next_to_nothing)
+{
+    figures_t before = undisturbed(IN_TREES);
+    begin(IN_TREES);
+    actor_t *liar = workers[5];
+    mem_corrupt_data(liar->t, 50, 17);
+    UNTIL(w, 10 * SECOND, published(EVENT_SOURCE_BAD, liar->name) == 1);
+    figures_t f = end("one of the trees flips a bit");
+    cr_assert(f.staged <= before.staged + 0.1, "%.3f", f.staged);
+    check_twice(f, RELAYS);
+}
+
+static bool others_are_active(const actor_t *one)
+{
+    for (uint32_t i = 0; workers[i]; i++)
+        if (workers[i] != one && worker_active(workers[i]) != 1) return false;
+    return true;
+}
+
+/* The others go on without it; it comes back under another token, and fetches what it lacks. */
+Test(fanout, a_relay_that_is_stopped_past_its_lease_fetches_on)
+{
+    for (int i = 0; i < PLAN_COUNT; i++) {
+        begin(*PLANS[i]);
+        publisher_sends(0.5);
+        actor_t *stopped = workers[5];
+        actor_stop(stopped, true);
+        UNTIL(w, 3 * LEASE_US, others_are_active(stopped));
+        check_none_is_called_slow();
+        world_run(w, 2 * LEASE_US);
+        cr_assert_not(member_is_ready(membership_worker(&w->broker->members, stopped->name)));
+        actor_stop(stopped, false);
+        check_twice(end("stopped past its lease"), RELAYS + 1);
+    }
+}
+
+static void cut_link(actor_t *a, uint64_t for_us)
+{
+    actor_cut(a, true);
+    mem_cut(a->t, w->now_us + for_us);
+}
+
+/* Those behind it turn to others when its time is over, and it fetches on. */
+Test(fanout, a_relay_whose_link_is_cut_for_1_to_60_s_fetches_on)
+{
+    static const uint64_t CUT_US[] = {SECOND, 10 * SECOND, 60 * SECOND};
+    for (int i = 0; i < PLAN_COUNT * 3; i++) {
+        figures_t before = undisturbed(*PLANS[i / 3]);
+        begin(*PLANS[i / 3]);
+        publisher_sends(0.5);
+        actor_t *cut = workers[5];
+        uint64_t back_us = w->now_us + CUT_US[i % 3];
+        cut_link(cut, CUT_US[i % 3]);
+        UNTIL(w, 10 * SECOND, all_hold_but(1, cut));
+        cr_assert(took() <= before.staged + 500 * MS / unit_us, "%.3f", took());
+        check_none_is_called_slow();
+        if (w->now_us < back_us) world_run(w, back_us - w->now_us);
+        actor_cut(cut, false);
+        check_twice(end("the link of one cut"), RELAYS + 1);
+    }
+}
+
+/* All wait for it, and go on when it is back. */
+Test(fanout, a_publisher_whose_link_is_cut_for_a_second_goes_on)
+{
+    for (int i = 0; i < PLAN_COUNT; i++) {
+        figures_t before = undisturbed(*PLANS[i]);
+        begin(*PLANS[i]);
+        publisher_sends(0.5);
+        cut_link(trainer, SECOND);
+        world_run(w, SECOND);
+        actor_cut(trainer, false);
+        figures_t f = end("the link of the publisher cut");
+        cr_assert(f.staged <= before.staged + (SECOND + 100 * MS) / unit_us, "%.3f", f.staged);
+        /* What was on its way is late, and asked for again: a window of each half. */
+        double twice = LIMIT_WINDOW_BYTES / bytes * (PLANS[i]->shape == PLAN_TWO_TREE ? 2 : 1);
+        cr_assert(f.egress <= 1.01 + twice, "%.3f", f.egress);
+        cr_assert(f.ingress <= RELAYS + twice + 0.01, "%.3f", f.ingress);
+    }
+}
+
+/* No process has all chunks: the version fails, and the next one comes to all. */
+Test(fanout, a_version_whose_publisher_is_cut_off_past_a_lease_fails)
+{
+    static const uint64_t CUT_US[] = {10 * SECOND, 60 * SECOND};
+    for (int i = 0; i < PLAN_COUNT * 2; i++) {
+        wave_t wave = *PLANS[i / 2];
+        begin(wave);
+        publisher_sends(0.5);
+        uint64_t back_us = w->now_us + CUT_US[i % 2];
+        cut_link(trainer, CUT_US[i % 2]);
+        UNTIL(w, 3 * LEASE_US, !strcmp(world_state(w, 1), "failed"));
+        MUST(w, world_version(w, 1)->code == HEDDLE_ERR_VERSION_LOST);
+        if (w->now_us < back_us) world_run(w, back_us - w->now_us);
+        actor_cut(trainer, false);
+        UNTIL(w, LEASE_US, trainer_is_ready(trainer) && !trainer_is_busy(trainer));
+        publish_next(wave);
+        UNTIL(w, 10 * SECOND, world_all_active(w, 2));
+        check_settled(w);
+        world_destroy(&w);
+    }
+}
+
+Test(fanout, a_version_in_trees_fails_a_lease_after_the_last_chunk)
+{
+    begin(IN_TREES);
+    publisher_sends(0.5);
+    actor_kill(trainer);
+    UNTIL(w, LEASE_US + 2 * SECOND + LEASE_US, !strcmp(world_state(w, 1), "failed"));
+    MUST(w, world_version(w, 1)->code == HEDDLE_ERR_VERSION_LOST);
+    MUST(w, w->now_us - start_us >= LEASE_US);
+}
+
+/* Bytes move without it; what is decided waits for it. */
+Test(fanout, a_broker_that_is_away_for_long_holds_up_no_bytes)
+{
+    for (int i = 0; i < PLAN_COUNT; i++) {
+        figures_t before = undisturbed(*PLANS[i]);
+        begin(*PLANS[i]);
+        publisher_sends(0.5);
+        world_broker_kill(w);
+        UNTIL(w, 10 * SECOND, all_hold(1));
+        cr_assert(took() <= before.staged + 0.05, "%.3f", took());
+        world_run(w, 10 * SECOND);
+        world_broker_start(w);
+        figures_t f = end("the broker was away");
+        check_twice(f, RELAYS);
+    }
+}
