@@ -505,6 +505,25 @@ Test(node, corrupt_chunk_comes_from_the_next_source)
     free(a.bytes);
 }
 
+/* It is served on when its digest is known, and not when it arrives. */
+Test(node, a_corrupt_chunk_is_relayed_to_no_other)
+{
+    worker_t *w1 = worker_joined(0, NULL), *w2 = worker_joined(1, NULL);
+    origin_t *bad = origin_start(0, TR_MODE_EAGER), *good = origin_start(1, TR_MODE_EAGER);
+    test_content_t a = content(1);
+    origin_serve(bad, &a, 1);
+    origin_serve(good, &a, 1);
+    mem_corrupt_data(bad->t, 5, 777);
+    msg_source_t sources[] = {source_of(bad), source_of(good)}, from_w1 = source_worker(w1);
+    announce_to(w2, &a, 1, &from_w1, 1);
+    announce_to(w1, &a, 1, sources, 2);
+    run_for(1000000);
+    cr_assert_not_null(last_said(w2, MSG_STAGED));
+    cr_assert_eq(worker_node_core(w1->node)->bulk.chunks_bad, 1);
+    cr_assert_eq(worker_node_core(w2->node)->bulk.chunks_bad, 0);
+    free(a.bytes);
+}
+
 Test(node, asks_the_broker_when_every_source_is_lost)
 {
     worker_t *w = worker_joined(0, NULL);
