@@ -33,7 +33,8 @@ static const option_set_t SET = {
     "why: why it failed or was lost, or what it waits for.\n"
     "Of NAME@V a row for each worker:\n"
     "worker, since: its name, and how long it has been in that state.\n"
-    "hop: over how many links of the network its bytes came, 0: it holds them in the publisher's memory.\n"
+    "hop: over how many links of the network its bytes came, 0: it holds them in the publisher's memory, -:\n"
+    "not known.  state former: what a worker fetched before it was started again, left or dropped it.\n"
     "The rows are in that order.  sources: where its bytes came from, how they were held (memory of ...),\n"
     "and asks that moved to another source, by the reason: late, gone, refused, bad or slow.\n"
     "ms: how long each phase took there.\n"
@@ -126,6 +127,14 @@ static const char *timing_of(const json_t *v, const json_t *w, char *to, size_t 
             n += (size_t)snprintf(to + n, size - n, "%s%s %.1f", n ? ", " : "", phase, json_number_value(ms));
     }
     return to[0] ? to : "-";
+}
+
+/* Of a fetch whose worker was started again, has left or has dropped the version, no other time is kept. */
+static const char *fetch_of(const json_t *former, char *to, size_t size)
+{
+    double ms = json_number_value(json_object_get(former, "fetch_ms"));
+    snprintf(to, size, ms > 0 ? "fetch %.1f" : "-", ms);
+    return to;
 }
 
 /* Why it ended, or which version it waits for. */
@@ -238,12 +247,17 @@ static void print_took(const json_t *v, const char *key)
         if (has_rate) printf(" at %s/s", cli_bytes(slowest, "rate_bytes", s[0]));
         if (json_is_integer(json_object_get(slowest, "max_rate_bytes")))
             printf(", its own --max-rate of %s/s", cli_bytes(slowest, "max_rate_bytes", s[0]));
-        const char *through = has_rate ? way_through(json_object_get(v, "workers"), worker) : NULL;
+        const json_t *rows = json_object_get(v, "workers"), *former = json_object_get(v, "former");
+        const char *through = has_rate ? way_through(rows, former, worker) : NULL;
+        const json_t *through_row = way_row(rows, former, through);
+        const json_t *timing = json_object_get(through_row, "timing");
         if (through)
             printf(", its bytes came through %s, whose fetch took %s", through,
-                   cli_ms(json_object_get(copy_of(v, through), "timing"), "fetch_ms", s[0]));
-        /* That a source was lost: of a version that ended, and of a switch, the table has the note. */
-        bool has_note = has_rate && !strcmp(key, "took_ms") && cli_string(copy, "note") &&
+                   cli_ms(timing ? timing : through_row, "fetch_ms", s[0]));
+        /* That a source was lost: of a version that ended, and of a switch, the table has the note; and one
+         * that was started again has a note of its own. */
+        bool is_here = way_row(rows, former, worker) == copy;
+        bool has_note = is_here && has_rate && !strcmp(key, "took_ms") && cli_string(copy, "note") &&
                         strcmp(cli_text(copy, "state", s[0]), "committed") != 0;
         if (has_note) printf(", %s", cli_string(copy, "note"));
     }
@@ -367,16 +381,22 @@ static void render_one(const json_t *v)
     else if (json_is_number(json_object_get(v, "ended_after_ms"))) print_took(v, "ended_after_ms");
     else if (json_is_number(json_object_get(v, "so_far_ms"))) print_so_far(v);
     print_progress(v);
-    const json_t *list = json_object_get(v, "workers");
-    way_stop_t *stops = way_stops(list);
+    const json_t *list = json_object_get(v, "workers"), *former = json_object_get(v, "former");
+    size_t stop_count = 0;
+    way_stop_t *stops = way_stops(list, former, &stop_count);
     if (!stops) return;
-    if (way_text(list, text, sizeof text)) print_line("way", text);
+    if (way_text(list, former, cli_integer(v, "former_count"), text, sizeof text)) print_line("way", text);
     cli_table_t t;
     table_init(&t, "WORKER", "STATE", "SINCE", ">BYTES", ">HOP", "SOURCES", "MS", "WHY");
-    for (size_t i = 0; i < json_array_size(list); i++) {
+    for (size_t i = 0; i < stop_count; i++) {
         const json_t *w = stops[i].row;
         char from[768], ms[320], bytes[96], hop[16] = "-";
         if (stops[i].hop != WAY_UNKNOWN) snprintf(hop, sizeof hop, "%u", stops[i].hop);
+        if (stops[i].is_former) {
+            table_row(&t, stops[i].name, "former", "-", "-", hop, sources_of(w, from, sizeof from),
+                      fetch_of(w, ms, sizeof ms), "-");
+            continue;
+        }
         table_row(&t, cli_string(w, "worker"), cli_text(w, "state", s[0]), cli_age(w, "since_at", s[1]),
                   bytes_of(v, w, bytes, sizeof bytes), hop, sources_of(w, from, sizeof from),
                   timing_of(v, w, ms, sizeof ms), cli_why(w, text, sizeof text));

@@ -67,7 +67,9 @@ typedef struct {
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const way_stop_t *)a)->name, ((const way_stop_t *)b)->name);
+    const way_stop_t *one = a, *other = b;
+    int order = strcmp(one->name, other->name);
+    return order ? order : (int)other->is_former - (int)one->is_former;
 }
 
 static int by_hop(const void *a, const void *b)
@@ -76,9 +78,20 @@ static int by_hop(const void *a, const void *b)
     return one->hop == other->hop ? by_name(a, b) : one->hop < other->hop ? -1 : 1;
 }
 
+static int by_name_alone(const void *name, const void *stop)
+{
+    return strcmp(name, ((const way_stop_t *)stop)->name);
+}
+
+/* Of the processes of that name the one that is nearest to the publisher, as far as is known.  NULL: none. */
 static const way_stop_t *stop_of(const stops_t *all, const char *worker)
 {
-    return bsearch(&(way_stop_t){.name = worker}, all->stops, all->count, sizeof *all->stops, by_name);
+    const way_stop_t *stop = bsearch(worker, all->stops, all->count, sizeof *all->stops, by_name_alone);
+    const way_stop_t *end = all->stops + all->count, *nearest = stop;
+    while (stop && stop > all->stops && !strcmp(stop[-1].name, worker)) stop--;
+    for (; stop && stop < end && !strcmp(stop->name, worker); stop++)
+        if (stop->hop < nearest->hop) nearest = stop;
+    return nearest;
 }
 
 /* The hop of bytes from this source.  WAY_UNKNOWN: the source's own hop is not known yet. */
@@ -125,15 +138,16 @@ static size_t find_at(const stops_t *all, uint32_t hop)
 
 /* From the publisher on, hop by hop.  Each hop is searched until it gets no more rows: a worker that holds
  * the memory of another one is at the same hop, and so is one that holds the memory of that. */
-way_stop_t *way_stops(const json_t *rows)
+way_stop_t *way_stops(const json_t *rows, const json_t *former, size_t *ret_count)
 {
-    stops_t all = {.count = json_array_size(rows)};
+    size_t there = json_array_size(rows);
+    stops_t all = {.count = there + json_array_size(former)};
     all.stops = all.count ? calloc(all.count, sizeof *all.stops) : NULL;
     if (!all.stops) return NULL;
     for (size_t i = 0; i < all.count; i++) {
-        const json_t *row = json_array_get(rows, i);
+        const json_t *row = i < there ? json_array_get(rows, i) : json_array_get(former, i - there);
         const char *name = cli_string(row, "worker");
-        all.stops[i] = (way_stop_t){name ? name : "", row, WAY_UNKNOWN};
+        all.stops[i] = (way_stop_t){name ? name : "", row, i >= there, WAY_UNKNOWN};
     }
     qsort(all.stops, all.count, sizeof *all.stops, by_name);
     bool has_more = true;
@@ -142,6 +156,7 @@ way_stop_t *way_stops(const json_t *rows)
         while (find_at(&all, hop)) has_more = true;
     }
     qsort(all.stops, all.count, sizeof *all.stops, by_hop);
+    *ret_count = all.count;
     return all.stops;
 }
 
@@ -158,27 +173,34 @@ static const json_t *row_of(const json_t *rows, const char *worker)
     return NULL;
 }
 
+const json_t *way_row(const json_t *rows, const json_t *former, const char *worker)
+{
+    const json_t *first = row_of(former, worker);
+    return first ? first : row_of(rows, worker);
+}
+
 /* The row of the worker that most of its bytes came from.  NULL: there is none, or it is the publisher. */
-static const json_t *source_row(const json_t *rows, const json_t *row)
+static const json_t *source_row(const json_t *rows, const json_t *former, const json_t *row)
 {
     const json_t *sources = json_object_get(row, "sources"), *most = NULL;
     for (size_t i = 0; i < json_array_size(sources); i++) {
         const json_t *s = json_array_get(sources, i);
         if (!most || cli_integer(s, "bytes") > cli_integer(most, "bytes")) most = s;
     }
-    return !most || is_publisher(most) ? NULL : row_of(rows, cli_string(most, "name"));
+    return !most || is_publisher(most) ? NULL : way_row(rows, former, cli_string(most, "name"));
 }
 
 static double fetch_ms(const json_t *row)
 {
-    return json_number_value(json_object_get(json_object_get(row, "timing"), "fetch_ms"));
+    const json_t *timing = json_object_get(row, "timing");
+    return json_number_value(json_object_get(timing ? timing : row, "fetch_ms"));
 }
 
-const char *way_through(const json_t *rows, const char *worker)
+const char *way_through(const json_t *rows, const json_t *former, const char *worker)
 {
-    const json_t *row = row_of(rows, worker), *source = row;
-    for (size_t steps = json_array_size(rows); row && steps > 0; steps--) {
-        source = source_row(rows, row);
+    const json_t *row = way_row(rows, former, worker), *source = row;
+    for (size_t steps = json_array_size(rows) + json_array_size(former); row && steps > 0; steps--) {
+        source = source_row(rows, former, row);
         if (!source || fetch_ms(source) < AS_LONG * fetch_ms(row)) break;
         row = source;
     }
@@ -196,36 +218,47 @@ static void add_moved(json_t *sum, const json_t *moved)
         json_object_set_new(sum, why, json_integer(cli_integer(sum, why) + json_integer_value(count)));
 }
 
-bool way_text(const json_t *rows, char *ret_text, size_t size)
+typedef struct {
+    int64_t all, own, held;
+    json_t *moved;
+} way_sum_t;
+
+static void add_up(way_sum_t *sum, const json_t *rows)
 {
-    int64_t all = 0, own = 0, held = 0, unknown = 0;
-    json_t *moved = json_object();
     for (size_t i = 0; i < json_array_size(rows); i++) {
-        unknown += way_is_unknown(json_array_get(rows, i));
         const json_t *sources = json_object_get(json_array_get(rows, i), "sources");
         for (size_t k = 0; k < json_array_size(sources); k++) {
             const json_t *s = json_array_get(sources, k);
-            all += cli_integer(s, "bytes");
-            if (is_publisher(s)) own += cli_integer(s, "bytes");
-            held += way_is_in_place(s);
-            add_moved(moved, json_object_get(s, "moved"));
+            sum->all += cli_integer(s, "bytes");
+            if (is_publisher(s)) sum->own += cli_integer(s, "bytes");
+            sum->held += way_is_in_place(s);
+            add_moved(sum->moved, json_object_get(s, "moved"));
         }
     }
+}
+
+bool way_text(const json_t *rows, const json_t *former, int64_t former_count, char *ret_text, size_t size)
+{
+    way_sum_t sum = {.moved = json_object()};
+    int64_t unlisted = former_count - (int64_t)json_array_size(former), unknown = unlisted > 0 ? unlisted : 0;
+    for (size_t i = 0; i < json_array_size(rows); i++) unknown += way_is_unknown(json_array_get(rows, i));
+    add_up(&sum, rows);
+    add_up(&sum, former);
     char bytes[2][16], count[64], place[80] = "", asks[192], more[96] = "";
     const char *least = unknown ? "at least " : "";
-    units_bytes_text((uint64_t)all, bytes[0]);
-    units_bytes_text((uint64_t)own, bytes[1]);
-    way_moved(moved, asks, sizeof asks);
-    json_decref(moved);
+    units_bytes_text((uint64_t)sum.all, bytes[0]);
+    units_bytes_text((uint64_t)sum.own, bytes[1]);
+    way_moved(sum.moved, asks, sizeof asks);
+    json_decref(sum.moved);
     ret_text[0] = 0;
-    if (held) snprintf(place, sizeof place, "%s in place", cli_count(held, "worker", count));
+    if (sum.held) snprintf(place, sizeof place, "%s in place", cli_count(sum.held, "worker", count));
     if (unknown)
         snprintf(more, sizeof more, "the sources of %s are not known any more",
                  cli_count(unknown, "worker", count));
-    if (all)
+    if (sum.all)
         snprintf(ret_text, size, "%s%s over the network, %s%s of it from the publisher%s%s%s%s%s", least,
-                 bytes[0], least, bytes[1], held ? "; " : "", place, asks, unknown ? "; " : "", more);
-    else if (held) snprintf(ret_text, size, "%s, %s", place, unknown ? more : "nothing was copied");
+                 bytes[0], least, bytes[1], sum.held ? "; " : "", place, asks, unknown ? "; " : "", more);
+    else if (sum.held) snprintf(ret_text, size, "%s, %s", place, unknown ? more : "nothing was copied");
     else snprintf(ret_text, size, "%s", more);
-    return all || held || unknown;
+    return sum.all || sum.held || unknown;
 }

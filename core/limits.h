@@ -58,8 +58,11 @@
 #define LIMIT_PARTS 64u
 #define LIMIT_SOURCES 8u
 #define LIMIT_GONE                                                                                           \
-    4u                              /* workers that a version names as waited for until they were
+    4u /* workers that a version names as waited for until they were
                                      * gone; others are counted */
+#define LIMIT_FORMER                                                                                         \
+    128u                            /* fetches of a version that outlast the rows of their workers; others
+                                     * are counted */
 #define LIMIT_TEXT_BYTES 4096u      /* free text in a message: errors, meta values */
 #define LIMIT_PENDING_QUERIES 1024u /* waits, activations, verifications in progress at a broker */
 #ifndef LIMIT_EVENTS                /* a fuzz build has few, so that the log turns over */

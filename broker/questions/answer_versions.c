@@ -12,6 +12,7 @@
 #include <string.h>
 
 enum { MISSING_ROWS = 256, CONFIG_DEPTH = 10 };
+#define FORMER_BYTES (64u << 10) /* beside the workers, in each page */
 
 /* ---- one version ----------------------------------------------------------------------------- */
 
@@ -110,21 +111,39 @@ static json_t *moved_part(const msg_moved_t *moved)
 }
 
 /* Which processes the bytes of a copy came from, as the worker counted them. */
-static json_t *served_part(const copy_row_t *c)
+static json_t *served_part(const copy_served_t *served, uint32_t count, bool holds_region)
 {
     json_t *list = json_array();
     bool ok = list;
-    for (uint32_t i = 0; ok && i < c->served_count; i++) {
-        const copy_served_t *s = &c->served[i];
+    for (uint32_t i = 0; ok && i < count; i++) {
+        const copy_served_t *s = &served[i];
         json_t *part = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", s->name, "kind",
                                  s->kind == SOURCE_PUBLISHER ? "publisher" : "worker", "way",
-                                 c->holds_region ? "host" : "network", "bytes", part_count(s->bytes), "moved",
+                                 holds_region ? "host" : "network", "bytes", part_count(s->bytes), "moved",
                                  moved_part(&s->moved));
         ok = json_array_append_new(list, part) == 0;
     }
     if (ok) return list;
     json_decref(list);
     return NULL;
+}
+
+/* The fetches of processes whose rows are gone, the oldest first, as far as they fit; their number is of
+ * all. */
+static json_t *former_part(const track_t *t)
+{
+    rows_t rows;
+    rows_init(&rows, 0, LIMIT_FORMER);
+    rows.bytes = ANSWER_PAGE_BYTES - FORMER_BYTES;
+    for (uint32_t i = 0; t && i < t->former_rows; i++) {
+        const former_row_t *f = &t->former[i];
+        json_t *part = json_pack("{s:s, s:o, s:o}", "worker", f->worker, "sources",
+                                 served_part(f->served, f->served_count, f->held_region), "fetch_ms",
+                                 part_span(f->fetch_us));
+        if (!rows_add(&rows, part)) break;
+    }
+    return json_pack("{s:o, s:o}", "former", rows_end(&rows), "former_count",
+                     part_count(t ? t->former_count : 0));
 }
 
 /* The worker that compared the bytes: where it was another one of the host, the one whose copy is the same
@@ -177,7 +196,8 @@ static json_t *copy_part(const answer_view_t *b, const track_t *t, const copy_ro
         "worker", c->worker, "awaited", awaited, "state", part_text(state), "code", part_code(c->code),
         "message", part_text(c->code ? c->message : NULL), "since_at", part_time(since_ms), "bytes_done",
         part_count(c->bytes_done), "verified", part_text(VERIFIED[c->verified]), "verified_by",
-        part_text(verifier_of(t, c)), "held", held, "sources", served_part(c), "max_rate_bytes",
+        part_text(verifier_of(t, c)), "held", held, "sources",
+        served_part(c->served, c->served_count, c->holds_region), "max_rate_bytes",
         part_number(m ? m->max_rate_bytes : 0), "rate_bytes", part_number(p.rate_bytes), "source",
         part_text(p.source), "waits_for", part_text(p.waits_for), "note", part_text(p.note), "queued_behind",
         part_number(c->behind), "timing", timing);
@@ -229,9 +249,11 @@ static json_t *one_version(const answer_view_t *b, const adapter_row_t *a, const
         json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "config", config_part(b, a, v), "request_id",
                   part_text(v->request_id), "writer", part_text(v->writer), "rollout", rollout_part(b, a, v),
                   "progress", progress_part(b, a, v), "workers", copies_list(b, a, q, page));
-    json_t *took = timing_part(b, a, v);
-    bool ok = row && more && took && json_object_update(row, took) == 0 && json_object_update(row, more) == 0;
+    json_t *took = timing_part(b, a, v), *former = former_part(track_find(b->rollout, a->name, v->version));
+    bool ok = row && more && took && former && json_object_update(row, took) == 0 &&
+              json_object_update(row, more) == 0 && json_object_update(row, former) == 0;
     json_decref(took);
+    json_decref(former);
     json_decref(more);
     if (ok) return json_pack("[o]", row);
     json_decref(row);

@@ -291,6 +291,40 @@ static void note_served(copy_row_t *c, track_t *t, const msg_staged_t *m)
     }
 }
 
+/* The row is about to go.  Without memory the fetch is counted alone. */
+static void keep_fetch(track_t *t, copy_row_t *c)
+{
+    if (!c->served_count) return;
+    t->former_count++;
+    former_row_t *rows =
+        t->former_rows < LIMIT_FORMER ? realloc(t->former, (t->former_rows + 1) * sizeof *rows) : NULL;
+    if (!rows) return;
+    t->former = rows;
+    former_row_t *row = &rows[t->former_rows++];
+    *row = (former_row_t){.life = c->life,
+                          .held_region = c->holds_region,
+                          .fetch_us = c->fetch_us,
+                          .served = c->served,
+                          .served_count = c->served_count};
+    error_text(row->worker, sizeof row->worker, c->worker);
+    c->served = NULL;
+    c->served_count = 0;
+}
+
+/* The process of a fetch that was kept is back with its bytes. */
+static void take_back_fetch(track_t *t, copy_row_t *c)
+{
+    for (uint32_t i = t->former_rows; i-- > 0 && !c->served_count;) {
+        former_row_t *row = &t->former[i];
+        if (memcmp(&row->life, &c->life, sizeof c->life) != 0 || strcmp(row->worker, c->worker) != 0)
+            continue;
+        c->served = row->served;
+        c->served_count = row->served_count;
+        t->former_count--;
+        memmove(row, row + 1, (--t->former_rows - i) * sizeof *row);
+    }
+}
+
 /* A switch that was ordered before begins now. */
 void copy_staged(track_t *t, copy_row_t *c, const msg_staged_t *m, instant_t now)
 {
@@ -333,6 +367,7 @@ void copy_restated(track_t *t, copy_row_t *c, const msg_held_t *held, copy_state
     c->region = held->region;
     c->verified = (verified_where_t)held->verified;
     c->holds_region = held->held;
+    take_back_fetch(t, c);
     move(t, c, state, now);
     bool is_as_held = state == COPY_STAGED || state == COPY_ACTIVE || state == COPY_KEPT;
     if (is_as_held) c->since_ms = since_by_age(t, held, now);
@@ -665,6 +700,7 @@ void copy_drop(track_t *t, const char *worker)
     size_t at = sorted_place(t->copies, t->copy_count, worker, order_copy, &found);
     if (!found) return;
     copy_row_t *c = t->copies[at];
+    keep_fetch(t, c);
     if (c->token) leave(t, c);
     tally_move(&t->tally, &c->counted, NULL);
     track_changed(t);

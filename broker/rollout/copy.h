@@ -127,6 +127,18 @@ typedef struct copy_row {
     uint32_t served_count; /* by source, as STAGED reported */
 } copy_row_t;
 
+/* What a process fetched for the version whose row is gone, or another one's by now: it was started again,
+ * has left, or has dropped the version.  It belongs to the version, like the fetches of those that are
+ * there. */
+typedef struct {
+    char worker[HEDDLE_NAME_MAX + 1];
+    key16_t life;
+    bool held_region;
+    uint64_t fetch_us;
+    copy_served_t *served; /* owned */
+    uint32_t served_count;
+} former_row_t;
+
 /* NULL: none */
 copy_row_t *copy_find(const track_t *t, const char *worker);
 /* The copy of this very session; NULL: none.  t may be NULL. */

@@ -13,6 +13,8 @@ static void free_track(track_t *t)
 {
     for (size_t i = 0; i < t->copy_count; i++) copy_free(t->copies[i]);
     for (size_t i = 0; i < t->group_count; i++) copy_free_group(t->groups[i]);
+    for (uint32_t i = 0; i < t->former_rows; i++) free(t->former[i].served);
+    free(t->former);
     free(t->copies);
     free(t->groups);
     plan_fini(&t->plan);

@@ -112,6 +112,9 @@ struct track {
     uint64_t bytes_moved; /* reported in STAGED, in total */
     /* the most that a worker on its way to the version has had, and when that grew last */
     uint64_t furthest_bytes, grown_us;
+    /* the first LIMIT_FORMER of former_count, in the order in which their rows went */
+    former_row_t *former;
+    uint32_t former_rows, former_count;
     uint64_t changes; /* grows with each change that ROLLOUT would show; never 0 */
     /* of the last ROLLOUT; changes 0: none yet */
     uint64_t pushed_changes, push_us;

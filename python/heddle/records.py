@@ -225,6 +225,14 @@ class Copy:
 
 
 @dataclass(frozen=True)
+class FormerFetch:
+    """What a worker fetched before it was started again, left, or dropped the version."""
+    worker: str
+    sources: tuple[Source, ...]
+    fetch_ms: float | None = None
+
+
+@dataclass(frozen=True)
 class VersionProgress:
     """What all workers have of a version that is on its way."""
     bytes_done: int
@@ -300,6 +308,8 @@ class VersionInfo:
     rest: Rest | None = None
     switch: Switch | None = None
     unfinished: Unfinished | None = None
+    former: tuple[FormerFetch, ...] | None = None
+    former_count: int | None = None     # of all, also of those that are not in `former`
 
 
 @dataclass(frozen=True)

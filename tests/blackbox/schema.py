@@ -96,7 +96,9 @@ ONE_VERSION = VERSION | {"config": "map?", "request_id": "name?", "writer": "nam
                          "switch": ({"worker": "name", "ms": "ms"},),
                          "unfinished": ({"worker": "name", "ms": "ms", "count": "int",
                                          "phase": matching("announce|connect|fetch|stage|activate")},),
-                         "workers": ["worker", COPY]}
+                         "workers": ["worker", COPY],
+                         "former": [None, {"worker": "name", "sources": ["name", SOURCE], "fetch_ms": "ms?"}],
+                         "former_count": "int"}
 FETCHING = {"version": "int", "bytes_done": "int", "data_bytes": "int", "source": "name?",
             "rate_bytes": "int?"}
 SUBSCRIPTION = {"name": "name", "version": "int?", "decision": "int?", "tag": "tag?", "digest": "digest?",

@@ -39,23 +39,27 @@ static json_t *rows_of(const char *text)
     return rows;
 }
 
-/* "w2 1, w1 2": the stops in order */
-static const char *way_of(const char *text)
+/* "w2 1, w1 2, (w3) 1": the stops in order, a former one in brackets */
+static const char *way_with(const char *text, const char *former_text)
 {
     static char shown[4096];
-    json_t *rows = rows_of(text);
-    way_stop_t *stops = way_stops(rows);
-    size_t n = 0;
+    json_t *rows = rows_of(text), *former = rows_of(former_text);
+    size_t n = 0, count = 0;
+    way_stop_t *stops = way_stops(rows, former, &count);
     shown[0] = 0;
-    for (size_t i = 0; i < json_array_size(rows); i++) {
-        n += (size_t)snprintf(shown + n, sizeof shown - n, "%s%s ", i ? ", " : "", stops[i].name);
+    for (size_t i = 0; i < count; i++) {
+        bool is_former = stops[i].is_former;
+        n += (size_t)snprintf(shown + n, sizeof shown - n, "%s%s%s%s ", i ? ", " : "", is_former ? "(" : "",
+                              stops[i].name, is_former ? ")" : "");
         n += stops[i].hop == WAY_UNKNOWN ? (size_t)snprintf(shown + n, sizeof shown - n, "-")
                                          : (size_t)snprintf(shown + n, sizeof shown - n, "%u", stops[i].hop);
     }
     free(stops);
     json_decref(rows);
+    json_decref(former);
     return shown;
 }
+static const char *way_of(const char *text) { return way_with(text, ""); }
 
 Test(way, a_star_is_by_name) { cr_assert_str_eq(way_of("w2: p 9; w1: p 9"), "w1 1, w2 1"); }
 
@@ -93,9 +97,21 @@ Test(way, a_circle_and_a_source_that_is_not_listed_are_unknown)
 Test(way, no_rows)
 {
     json_t *none = json_array();
-    cr_assert_null(way_stops(none));
-    cr_assert_null(way_stops(NULL));
+    size_t count = 0;
+    cr_assert_null(way_stops(none, none, &count));
+    cr_assert_null(way_stops(NULL, NULL, &count));
     json_decref(none);
+}
+
+/* wa was started again, and has its bytes from those that had them from it. */
+Test(way, a_worker_that_was_started_again)
+{
+    cr_assert_str_eq(way_with("wa: wb2 9; wb: wa 9; wb2: wb! 0; wc: wb 9", "wa: p 9"),
+                     "(wa) 1, wb 2, wb2 2, wa 3, wc 3");
+    cr_assert_str_eq(way_with("wb: wa 9", "wa: p 9"), "(wa) 1, wb 2", "one that has left");
+    cr_assert_str_eq(way_with("wa: wb 9; wb: wa 9", "wa: p 9; wa: wb 9"), "(wa) 1, wb 2, (wa) 3, wa 3",
+                     "twice");
+    cr_assert_str_eq(way_with("", "wa: p 9"), "(wa) 1");
 }
 
 /* "w1 10, w2 100": how long each fetch took */
@@ -108,7 +124,7 @@ static const char *through_of(const char *text, const char *times, const char *w
         const char *at = strstr(times, json_string_value(json_object_get(row, "worker")));
         json_object_set_new(row, "timing", json_pack("{s:f}", "fetch_ms", at ? atof(at + 3) : 0));
     }
-    const char *slow = way_through(rows, worker);
+    const char *slow = way_through(rows, NULL, worker);
     snprintf(found, sizeof found, "%s", slow ? slow : "-");
     json_decref(rows);
     return found;
@@ -125,13 +141,46 @@ Test(way, the_first_one_of_those_that_took_as_long)
     cr_assert_str_eq(through_of(CHAIN, "w1 10", "w9"), "-");
 }
 
-static const char *text_of(const char *text)
+/* What counts of a worker that was started again is the fetch of the rollout. */
+Test(way, a_slow_fetch_of_one_that_was_started_again)
+{
+    json_t *rows = json_pack("[{s:s, s:{s:f}, s:[{s:s, s:s, s:i}]}, {s:s, s:{s:f}, s:[{s:s, s:s, s:i}]}]",
+                             "worker", "wa", "timing", "fetch_ms", 1.0, "sources", "name", "wb", "kind",
+                             "worker", "bytes", 9, "worker", "wb", "timing", "fetch_ms", 101.0, "sources",
+                             "name", "wa", "kind", "worker", "bytes", 9);
+    json_t *former = json_pack("[{s:s, s:f, s:[{s:s, s:s, s:i}]}]", "worker", "wa", "fetch_ms", 100.0,
+                               "sources", "name", "wx", "kind", "worker", "bytes", 9);
+    cr_assert_null(way_through(rows, NULL, "wb"));
+    json_t *wx = json_pack("{s:s, s:f, s:[{s:s, s:s, s:i}]}", "worker", "wx", "fetch_ms", 10.0, "sources",
+                           "name", "p", "kind", "publisher", "bytes", 9);
+    json_array_append_new(former, wx);
+    const char *slow = way_through(rows, former, "wb");
+    cr_assert(slow && !strcmp(slow, "wa"));
+    cr_assert_eq(way_row(rows, former, "wa"), json_array_get(former, 0));
+    cr_assert_eq(way_row(rows, former, "wb"), json_array_get(rows, 1));
+    json_decref(rows);
+    json_decref(former);
+}
+
+static const char *text_with(const char *text, const char *former_text, int64_t former_count)
 {
     static char shown[256];
-    json_t *rows = rows_of(text);
-    cr_assert_eq(way_text(rows, shown, sizeof shown), shown[0] != 0);
+    json_t *rows = rows_of(text), *former = rows_of(former_text);
+    cr_assert_eq(way_text(rows, former, former_count, shown, sizeof shown), shown[0] != 0);
     json_decref(rows);
+    json_decref(former);
     return shown;
+}
+static const char *text_of(const char *text) { return text_with(text, "", 0); }
+
+Test(way, all_bytes_are_also_those_of_former_processes)
+{
+    cr_assert_str_eq(text_with("wa: wb 1000000; wb: wa 1000000", "wa: p 1000000", 1),
+                     "3.0 MB over the network, 1.0 MB of it from the publisher");
+    cr_assert_str_eq(
+        text_with("wa: wb 1000000", "wa: p 1000000", 3),
+        "at least 2.0 MB over the network, at least 1.0 MB of it from the publisher; the sources of "
+        "2 workers are not known any more");
 }
 
 Test(way, all_bytes_together)
@@ -158,7 +207,8 @@ Test(way, asks_that_moved)
         json_t *source = json_array_get(json_object_get(json_array_get(rows, i), "sources"), 0);
         json_object_set(source, "moved", moved);
     }
-    cr_assert(way_text(rows, text, sizeof text) && strstr(text, " (2 asks moved: late)"), "%s", text);
+    cr_assert(way_text(rows, NULL, 0, text, sizeof text) && strstr(text, " (2 asks moved: late)"), "%s",
+              text);
     json_decref(rows);
     json_decref(moved);
 }
@@ -180,13 +230,13 @@ Test(way, all_bytes_are_not_known)
     json_t *row = json_pack("{s:s, s:s, s:[], s:{s:f}}", "worker", "w3", "state", "active", "sources",
                             "timing", "fetch_ms", 3.0);
     json_array_append(rows, row);
-    cr_assert(way_text(rows, text, sizeof text));
+    cr_assert(way_text(rows, NULL, 0, text, sizeof text));
     cr_assert(!strncmp(text, "at least 18 B over the network, at least 9 B of it from the publisher", 69) &&
                   strstr(text, "; the sources of 1 worker are not known any more"),
               "%s", text);
     json_decref(rows);
     rows = json_pack("[o]", row);
-    cr_assert(way_text(rows, text, sizeof text));
+    cr_assert(way_text(rows, NULL, 0, text, sizeof text));
     cr_assert_str_eq(text, "the sources of 1 worker are not known any more");
     json_decref(rows);
 }

@@ -471,6 +471,8 @@ static const field_row_t FIELDS[] = {
     {"version", "versions[].progress.all_bytes", "i"},
     {"version", "versions[].progress.worker_count", "i"},
     {"version", "versions[].progress.rate_bytes", "iN"},
+    {"version", "versions[].former", "a"},
+    {"version", "versions[].former_count", "i"},
     {"version", "versions[].workers", "a"},
     {"version", "versions[].workers[].worker", "s"},
     {"version", "versions[].workers[].state", "sN"},

@@ -271,6 +271,103 @@ Test(timing, the_slowest_worker_is_named_when_it_was_started_again)
     is(version(), "rest", "null");
 }
 
+static void staged_from(uint64_t peer, const char *source, source_kind_t kind)
+{
+    msg_served_t from = {.kind = kind, .bytes = 8192, .name = source};
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = R.tokens[peer],
+                              .version = 1,
+                              .adapter = "policy",
+                              .digest = rig_digest(1),
+                              .fetch_us = 70000,
+                              .sources = &from,
+                              .source_count = 1};
+    rig_frame(peer, &m);
+}
+
+/* From which sources a worker fetched: the first one, of the row that is there, or of a former process. */
+static void is_from(const char *list, size_t i, const char *worker, const char *source)
+{
+    const json_t *row = json_array_get(json_object_get(version(), list), i);
+    const json_t *from = json_array_get(json_object_get(row, "sources"), 0);
+    cr_assert(json_is_object(from), "%s of %s has no source", list, worker);
+    cr_assert_str_eq(json_string_value(json_object_get(row, "worker")), worker);
+    cr_assert_str_eq(json_string_value(json_object_get(from, "name")), source);
+}
+
+static void w2_fetches_from_w1(void)
+{
+    publish_to(2, (rig_publish_t){0});
+    staged_from(W1, "trainer", SOURCE_PUBLISHER);
+    staged_from(W2, "w1", SOURCE_WORKER);
+    switch_to(W1, 1, 1, 5000);
+    switch_to(W2, 1, 1, 5000);
+    is(version(), "former", "[]");
+    is(version(), "former_count", "0");
+}
+
+Test(timing, what_a_worker_fetched_before_it_was_started_again)
+{
+    w2_fetches_from_w1();
+    R.is_gone[W1] = true;
+    rig_hello_as(W3, ROLE_WORKER, W3);
+    msg_subscription_t sub = {.adapter = "policy"};
+    rig_join_with(W3, "w1", &sub, 1, NULL, 0);
+    staged_from(W3, "w2", SOURCE_WORKER);
+    is_from("workers", 0, "w1", "w2");
+    is_from("workers", 1, "w2", "w1");
+    is_from("former", 0, "w1", "trainer");
+    is(json_array_get(json_object_get(version(), "former"), 0), "fetch_ms", "70.0");
+    is(version(), "former_count", "1");
+}
+
+Test(timing, what_a_worker_fetched_that_has_left)
+{
+    w2_fetches_from_w1();
+    rig_leave(W1);
+    is_from("workers", 0, "w2", "w1");
+    is_from("former", 0, "w1", "trainer");
+}
+
+/* Its session ended, and its process and its bytes did not. */
+Test(timing, what_a_worker_fetched_that_comes_back)
+{
+    w2_fetches_from_w1();
+    R.is_quiet[W1] = true;
+    rig_pass(LEASE_MS + 1000);
+    is_from("former", 0, "w1", "trainer");
+    R.is_quiet[W1] = false;
+    rig_hello(W1, ROLE_WORKER);
+    msg_subscription_t sub = {.adapter = "policy", .decision = 1, .version = 1};
+    msg_held_t held = {.adapter = "policy", .version = 1, .digest = rig_digest(1), .state = HELD_ACTIVE};
+    rig_join_with(W1, "w1", &sub, 1, &held, 1);
+    is_from("workers", 0, "w1", "trainer");
+    is(version(), "former", "[]");
+    is(version(), "former_count", "0");
+}
+
+/* A worker that is started again and again leaves so many, and the others are counted. */
+Test(timing, former_processes_are_limited)
+{
+    w2_fetches_from_w1();
+    uint64_t former = W1, next = W3;
+    for (uint64_t life = 0; life < LIMIT_FORMER + 5; life++) {
+        R.is_gone[former] = true;
+        R.is_gone[next] = false;
+        rig_hello_as(next, ROLE_WORKER, 1000 + life);
+        msg_subscription_t sub = {.adapter = "policy"};
+        rig_join_with(next, "w1", &sub, 1, NULL, 0);
+        staged_from(next, "w2", SOURCE_WORKER);
+        next = former;
+        former = next == W1 ? W3 : W1;
+    }
+    const json_t *v = version();
+    is(v, "former_count", "133");
+    cr_assert_eq(json_array_size(json_object_get(v, "former")), LIMIT_FORMER, "%zu",
+                 json_array_size(json_object_get(v, "former")));
+    is_from("former", 0, "w1", "trainer");
+}
+
 /* What it does at a later decision is no part of the way to the first one. */
 Test(timing, a_switch_back_to_a_version_is_no_part_of_what_it_took)
 {
