@@ -2,6 +2,7 @@
 #include "client/broker_address.h"
 
 #include "client/credentials.h"
+#include "core/bytes.h"
 #include "core/errors.h"
 #include "core/thread.h"
 #include "wire/wire.h"
@@ -86,12 +87,15 @@ static const char *why_unresolved(const char *host)
     return rc ? gai_strerror(rc) : NULL;
 }
 
-void broker_address_unreached(const char *endpoints, bool is_reached, const char *hint, heddle_error_t *error)
+void broker_address_unreached(const char *endpoints, const char *untried, bool is_reached, const char *hint,
+                              heddle_error_t *error)
 {
-    char host[WIRE_HOST_BYTES];
+    char host[WIRE_HOST_BYTES], rest[240] = "";
     const char *list = endpoints, *why = NULL;
+    if (untried) text_printf(rest, sizeof rest, "; %s was not tried in that time", untried);
+    else if (strchr(endpoints, ',')) text_printf(rest, sizeof rest, "; each of them was tried");
     if (is_reached) {
-        error_found(error, "a connection, but no answer");
+        error_found(error, "a connection, but no answer%s", rest);
         error_hint(error, "a broker on a busy host or disk is slow to answer: see its log, or give it longer "
                           "with opts.timeout_ms; or is it another program that listens there?");
         return;
@@ -102,6 +106,6 @@ void broker_address_unreached(const char *endpoints, bool is_reached, const char
         error_hint(error, "check the name of the host; opts.broker or HEDDLE_BROKER names another address");
         return;
     }
-    error_found(error, "no connection");
+    error_found(error, "no connection%s", rest);
     credentials_hint_elsewhere(endpoints, hint, error);
 }

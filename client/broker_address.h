@@ -14,9 +14,10 @@
  */
 const char *broker_address(const char *given);
 /* Fills `found` and the hint of an error about brokers that did not answer, which tells silence from no
- * connection and from a host without an address, because the remedies differ.  `hint`: where there was no
- * connection.  Asks the resolver, for a second at most. */
-void broker_address_unreached(const char *endpoints, bool is_reached, const char *hint,
+ * connection and from a host without an address, because the remedies differ.  `untried`: of a list, what was
+ * not tried; NULL: all was.  `hint`: where there was no connection.  Asks the resolver, for a second at
+ * most. */
+void broker_address_unreached(const char *endpoints, const char *untried, bool is_reached, const char *hint,
                               heddle_error_t *error);
 
 #endif

@@ -12,6 +12,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum {
@@ -25,6 +26,7 @@ enum {
 struct query {
     loop_t *loop;
     wire_t *wire;
+    char *endpoints;
     session_t session;
     char host[HEDDLE_NAME_MAX + 1];
     uint32_t timeout_ms;
@@ -190,6 +192,8 @@ int query_open(const char *broker, const credentials_t *keys, uint32_t timeout_m
     opening_begin();
     const char *endpoints = broker_address(broker);
     int rc = wire_check_endpoints(endpoints, NULL, error);
+    if (!rc && !(q->endpoints = strdup(endpoints)))
+        rc = error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a client");
     if (!rc) rc = credentials_take(keys, endpoints, &with, &is_secure, error);
     if (!rc) rc = wire_dial(q->loop, endpoints, &with, &SINK, q, &q->wire, error);
     explicit_bzero(&with, sizeof with); /* the connection has its own copy of the secret key */
@@ -232,6 +236,7 @@ void query_close(query_t **query)
     wire_close(&q->wire);
     loop_destroy(&q->loop);
     buf_fini(&q->frame);
+    free(q->endpoints);
     free(q);
 }
 
@@ -288,7 +293,7 @@ static uint64_t give_up_us(const query_t *q)
  * connection. */
 static int give_up(query_t *q, heddle_error_t *error)
 {
-    const char *endpoint = wire_endpoint(q->wire);
+    const char *endpoint = wire_endpoint(q->wire), *list = q->endpoints;
     uint64_t waited_ms = (loop_now(q->loop) - q->started_us) / 1000;
     if (q->refusal.code) {
         *error = q->refusal;
@@ -301,10 +306,11 @@ static int give_up(query_t *q, heddle_error_t *error)
         error_hint(error, "`heddle status` tells whether it still answers");
         return rc;
     }
-    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no answer from the broker at %s in %llu ms", endpoint,
+    int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE, "no answer from the broker at %s in %llu ms", list,
                         (unsigned long long)waited_ms);
-    error_expected(error, "heddle-broker listening on %s", endpoint);
-    broker_address_unreached(endpoint, wire_is_reached(q->wire),
+    if (strchr(list, ',')) error_expected(error, "heddle-broker listening on one of them");
+    else error_expected(error, "heddle-broker listening on %s", list);
+    broker_address_unreached(list, wire_untried(q->wire), wire_is_reached(q->wire),
                              "is heddle-broker running there? see `heddle broker --help`; opts.broker or "
                              "HEDDLE_BROKER names another address",
                              error);
@@ -399,6 +405,7 @@ int query_ask(query_t *q, const msg_query_t *question, json_t **ret_body, heddle
     q->started_us = loop_now(q->loop);
     q->asked_us = 0;
     q->is_repeated = false;
+    wire_share(q->wire, (give_up_us(q) - q->started_us) / 1000);
     int rc = HEDDLE_OK;
     for (bool more = true; more && !rc;) {
         bool is_inside = question->version && !strcmp(question->op, "versions");

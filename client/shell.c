@@ -222,6 +222,7 @@ static int open_parts(shell_t *s, const shell_opts_t *opts, heddle_error_t *erro
     if (!rc && opts->transfer) rc = open_transfer(s, opts, error);
     if (!rc) rc = wire_dial(s->loop, broker_address(opts->broker), &keys, &SINK, s, &s->wire, error);
     explicit_bzero(&keys, sizeof keys);
+    if (!rc && opts->timeout_ms) wire_share(s->wire, opts->timeout_ms);
     if (!rc && loop_add_source(s->loop, s->io.t ? s->io.tr->fd(s->io.t) : -1, work_a_turn, arm, s))
         rc = out_of(error, "no memory for the event loop");
     return rc;
@@ -287,6 +288,8 @@ int shell_open_transfer(const shell_opts_t *opts, node_io_t *io, heddle_error_t 
 const node_io_t *shell_io(shell_t *s) { return &s->io; }
 
 bool shell_is_reached(const shell_t *s) { return wire_is_reached(s->wire); }
+
+const char *shell_untried(const shell_t *s) { return wire_untried(s->wire); }
 
 /* ---- run ---- */
 

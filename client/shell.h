@@ -28,8 +28,10 @@ typedef struct {
                               * named, or the broker is reached over a network */
     credentials_t keys;
     uint64_t max_rate_bytes;
-    bool quiet_events; /* event_queue_t.is_quiet */
-    uint32_t close_ms; /* what the end of the transfer may take; 0: its default */
+    bool quiet_events;   /* event_queue_t.is_quiet */
+    uint32_t timeout_ms; /* of the application's wait for a broker, of which each one of a list gets its part;
+                          * 0: it waits for ever */
+    uint32_t close_ms;   /* what the end of the transfer may take; 0: its default */
 } shell_opts_t;
 
 /* Checks addresses and keys, loads the data plane, begins to connect; the broker may be away.  USAGE,
@@ -50,8 +52,9 @@ int shell_start(shell_t *s, const node_ops_t *ops, void *node, heddle_error_t *e
 /* Runs fn(node, arg, now) on the loop's thread and waits for it: a turn of the loop at most.
  * CLOSED when the loop is not running; nothing else can fail. */
 int shell_call(shell_t *s, void (*fn)(void *node, void *arg, uint64_t now_us), void *arg);
-bool shell_is_reached(const shell_t *s); /* wire_is_reached; any thread */
-void shell_wake(shell_t *s);             /* makes the loop tick; while it is started */
+bool shell_is_reached(const shell_t *s);     /* wire_is_reached; any thread */
+const char *shell_untried(const shell_t *s); /* wire_untried; any thread */
+void shell_wake(shell_t *s);                 /* makes the loop tick; while it is started */
 /* Events in order (client/event_queue.h tells what a full queue drops), waited for at most
  * timeout_ms (-1: without limit).
  * OK · AGAIN · INTERRUPTED. */

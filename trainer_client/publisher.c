@@ -248,6 +248,7 @@ static int start(const heddle_publisher_opts_t *o, heddle_publisher_t **ret_publ
                           .keys = {.broker_key = o->broker_key, .key = o->key, .roles = roles},
                           .max_rate_bytes = o->max_rate_bytes,
                           .quiet_events = o->quiet_events != 0,
+                          .timeout_ms = p->timeout_ms,
                           .close_ms = p->close_ms - p->leave_ms};
     int rc = shell_open(&shell, &p->shell, error);
     if (rc) return rc;
@@ -311,7 +312,7 @@ int heddle_publisher_opened(heddle_publisher_t *p)
     if (rc == HEDDLE_ERR_AGAIN && !error.code) {
         error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "no broker answers at %s", p->broker);
         error_expected(&error, "an answer within %u ms", p->timeout_ms);
-        broker_address_unreached(p->broker, shell_is_reached(p->shell),
+        broker_address_unreached(p->broker, shell_untried(p->shell), shell_is_reached(p->shell),
                                  "start one with `heddle broker`, or name it with opts.broker or "
                                  "HEDDLE_BROKER",
                                  &error);

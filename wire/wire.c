@@ -66,9 +66,10 @@ struct wire {
                            * the connection; NULL: no question is open */
     int greeting_waits;   /* handshakes broken off while its answer was awaited */
     char *list;
-    const char *at;   /* in the list: the endpoint that is being tried */
-    const char *rest; /* of the list, after it */
-    int tries;        /* at this endpoint, without success */
+    const char *at;              /* in the list: the endpoint that is being tried */
+    const char *rest;            /* of the list, after it */
+    const char *_Atomic untried; /* of the list, what was never dialled; NULL: all was */
+    int tries;                   /* at this endpoint, without success */
     bool up, redial;
     atomic_bool is_reached;   /* see wire_is_reached */
     bool had_connection;      /* since the last try */
@@ -77,6 +78,8 @@ struct wire {
     repeat_t redial_failures; /* redials that found no descriptor or memory */
     int refused, broken_off;  /* handshakes in a row that were refused; that were broken off */
     uint64_t retry_us;        /* when to dial again after a refusal; CLOCK_NEVER: no pause runs */
+    uint64_t share_us;        /* of the caller's time, for each endpoint of the list; 0: no limit */
+    uint64_t pass_us;         /* when the next one is tried; CLOCK_NEVER: connected, or there is no limit */
 };
 
 static pthread_once_t zeromq_once = PTHREAD_ONCE_INIT;
@@ -306,17 +309,25 @@ static int open_connection(const wire_t *w, const char *endpoint, connection_t *
     return HEDDLE_OK;
 }
 
+static void retry_at(wire_t *w, uint64_t at_us)
+{
+    w->retry_us = at_us;
+    loop_set_due(w->loop, w, clock_earlier(w->retry_us, w->pass_us));
+}
+
+/* The time of the endpoint begins anew, or ends with the connection. */
+static void begin_share(wire_t *w)
+{
+    w->pass_us = w->share_us && !w->up ? loop_now(w->loop) + w->share_us : CLOCK_NEVER;
+    loop_set_due(w->loop, w, clock_earlier(w->retry_us, w->pass_us));
+}
+
 static void set_up(wire_t *w, bool up)
 {
     if (w->up == up) return;
     w->up = up;
+    begin_share(w);
     w->sink.on_connection(w->self, up);
-}
-
-static void retry_at(wire_t *w, uint64_t at_us)
-{
-    w->retry_us = at_us;
-    loop_set_due(w->loop, w, at_us);
 }
 
 static void report_refusal(wire_t *w, const heddle_error_t *why)
@@ -494,6 +505,7 @@ static int connect_next(wire_t *w, heddle_error_t *why)
     }
     w->at = at;
     w->rest = rest;
+    if (at == atomic_load(&w->untried)) atomic_store(&w->untried, rest);
     w->lacks_key = no_key;
     memcpy(w->endpoint, endpoint, sizeof endpoint);
     return HEDDLE_OK;
@@ -505,7 +517,8 @@ static int connect_next(wire_t *w, heddle_error_t *why)
 static bool redial_now(void *self)
 {
     wire_t *w = self;
-    if (!w->redial && (w->retry_us == CLOCK_NEVER || loop_now(w->loop) < w->retry_us)) return false;
+    uint64_t due_us = clock_earlier(w->retry_us, w->pass_us);
+    if (!w->redial && (due_us == CLOCK_NEVER || loop_now(w->loop) < due_us)) return false;
     heddle_error_t why;
     if (w->redial) w->broken_off = 0; /* a redial is a fresh start; a retry goes on counting */
     w->redial = false;
@@ -520,11 +533,24 @@ static bool redial_now(void *self)
     if (!rc && repeat_over(&w->redial_failures))
         log_emit(LOG_WARN, "wire.redial", "connecting to %s again", w->endpoint);
     if (!rc) set_up(w, false);
+    begin_share(w);
     if (!rc && w->lacks_key) report_refusal(w, &why);
     return !rc;
 }
 
 static bool nothing_to_redial(void *self) { return !((wire_t *)self)->redial; }
+
+void wire_share(wire_t *w, uint64_t timeout_ms)
+{
+    uint64_t count = 1;
+    owner_check(loop_owner(w->loop));
+    for (const char *at = w->list; (at = strchr(at, ',')) != NULL; at++) count++;
+    uint64_t share_ms = timeout_ms / count ? timeout_ms / count : 1;
+    w->share_us = count > 1 ? share_ms * 1000 : 0;
+    begin_share(w);
+}
+
+const char *wire_untried(const wire_t *w) { return atomic_load(&w->untried); }
 
 void wire_redial(wire_t *w)
 {
@@ -556,7 +582,7 @@ static int new_wire(loop_t *loop, const wire_keys_t *keys, const wire_sink_t *si
         return HEDDLE_ERR_NO_MEMORY;
     }
     if (keys) *w->keys = *keys;
-    w->retry_us = CLOCK_NEVER;
+    w->retry_us = w->pass_us = CLOCK_NEVER;
     w->loop = loop;
     w->sink = *sink;
     w->self = self;
@@ -573,6 +599,7 @@ int wire_dial(loop_t *loop, const char *endpoints, const wire_keys_t *keys, cons
     if (rc) return rc;
     if (!descriptors_are_left() || new_wire(loop, keys, sink, self, &w) || !(w->list = strdup(endpoints)))
         rc = no_sockets(error);
+    if (!rc) atomic_store(&w->untried, w->list);
     if (!rc && (rc = connect_next(w, &why))) {
         if (rc == HEDDLE_ERR_USAGE) error_fail(error, rc, "cannot connect to %.200s", endpoints);
         else no_sockets(error);

@@ -93,6 +93,13 @@ void wire_set_handshake(uint32_t ms);
 const char *wire_peer_key(const wire_t *w, peer_t peer);
 /* As bound, with the port; of a dialling wire, the one being tried.  Borrowed until the next turn. */
 const char *wire_endpoint(const wire_t *w);
+/* Dial only, for a caller that waits for a connection so long: each endpoint of a list gets its part of that
+ * time, from now on, until it is connected; then the next one is tried.  Without this call an endpoint that
+ * answers nothing is tried twice for 3 s. */
+void wire_share(wire_t *w, uint64_t timeout_ms);
+/* Dial only: the rest of the list that was not tried yet; NULL: all of it was.  Any thread, until
+ * wire_close. */
+const char *wire_untried(const wire_t *w);
 /* Dial only: the endpoint accepted the last connection attempt, whether or not it then spoke ZMTP.  Any
  * thread. */
 bool wire_is_reached(const wire_t *w);

@@ -26,10 +26,10 @@ TestSuite(broker_address, .init = setup, .fini = teardown);
 
 Test(broker_address, silence_is_told_from_no_connection)
 {
-    broker_address_unreached("tcp://127.0.0.1:1", true, "start one", &e);
+    broker_address_unreached("tcp://127.0.0.1:1", NULL, true, "start one", &e);
     cr_assert_str_eq(e.found, "a connection, but no answer");
     cr_assert(strstr(e.hint, "slow to answer"), "%s", e.hint);
-    broker_address_unreached("tcp://127.0.0.1:1", false, "start one", &e);
+    broker_address_unreached("tcp://127.0.0.1:1", NULL, false, "start one", &e);
     cr_assert_str_eq(e.found, "no connection");
     cr_assert_str_eq(e.hint, "start one");
 }
@@ -39,9 +39,20 @@ Test(broker_address, silence_is_told_from_no_connection)
 
 Test(broker_address, a_host_without_an_address_is_named)
 {
-    broker_address_unreached("tcp://127.0.0.1:1,tcp://" LONG_PART ":7700", false, "start one", &e);
+    broker_address_unreached("tcp://127.0.0.1:1,tcp://" LONG_PART ":7700", NULL, false, "start one", &e);
     cr_assert(strstr(e.found, "no connection: " LONG_PART " has no address ("), "%s", e.found);
     cr_assert(strstr(e.hint, "check the name of the host"), "%s", e.hint);
-    broker_address_unreached("tcp://10.255.255.1:7700", false, "start one", &e);
+    broker_address_unreached("tcp://10.255.255.1:7700", NULL, false, "start one", &e);
     cr_assert_str_eq(e.found, "no connection", "an address needs no name");
+}
+
+Test(broker_address, of_a_list_what_was_not_tried_is_named)
+{
+    static const char LIST[] = "tcp://10.255.255.1:7700,tcp://10.255.255.2:7700";
+    broker_address_unreached(LIST, strchr(LIST, ',') + 1, false, "start one", &e);
+    cr_assert_str_eq(e.found, "no connection; tcp://10.255.255.2:7700 was not tried in that time");
+    broker_address_unreached(LIST, NULL, false, "start one", &e);
+    cr_assert_str_eq(e.found, "no connection; each of them was tried");
+    broker_address_unreached(LIST, NULL, true, "start one", &e);
+    cr_assert_str_eq(e.found, "a connection, but no answer; each of them was tried");
 }

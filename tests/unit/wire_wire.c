@@ -614,6 +614,36 @@ Test(wire, endpoint_that_does_not_answer_is_passed_over)
     wire_close(&server.wire);
 }
 
+/* Three endpoints of which two answer nothing: each has a third of the time, and none the two tries of three
+ * seconds. */
+Test(wire, each_endpoint_of_a_list_has_its_part_of_the_time)
+{
+    end_t server = {.echo = true}, client = {0};
+    int ports[2], fill[2][4], deaf[2];
+    for (int i = 0; i < 2; i++) deaf[i] = deaf_listener(&ports[i], fill[i], 4);
+    listen_at(&server, "tcp://127.0.0.1:*");
+    char list[600];
+    snprintf(list, sizeof list, "tcp://127.0.0.1:%d,tcp://127.0.0.1:%d,%s", ports[0], ports[1],
+             server.endpoint);
+    uint64_t start = now_us();
+    dial(&client, list);
+    wire_share(client.wire, 1500);
+    cr_assert_str_eq(wire_untried(client.wire), strchr(list, ',') + 1);
+    while (!client.up && now_us() - start < 20000000u) loop_turn(loop, now_us() + 50000);
+    cr_assert(client.up);
+    cr_assert_gt(now_us() - start, 900000u, "two parts of half a second");
+    cr_assert_lt(now_us() - start, 6000000u, "as of one that is tried twice");
+    cr_assert_null(wire_untried(client.wire));
+    cr_assert_str_eq(wire_endpoint(client.wire), server.endpoint);
+    start = now_us();
+    while (now_us() - start < 1000000u) loop_turn(loop, now_us() + 50000);
+    cr_assert(client.up && !client.downs, "a connection that is there stays");
+    for (int i = 0; i < 8; i++) close(fill[i / 4][i % 4]);
+    for (int i = 0; i < 2; i++) close(deaf[i]);
+    wire_close(&client.wire);
+    wire_close(&server.wire);
+}
+
 /* A port that takes connections and says nothing, then the real one. */
 Test(wire, dead_endpoint_of_a_list_is_passed_over)
 {
