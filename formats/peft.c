@@ -7,6 +7,7 @@
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/limits.h"
+#include "core/log.h"
 #include "core/stop.h"
 #include "formats/input_file.h"
 #include "formats/json_text.h"
@@ -222,6 +223,18 @@ const char *peft_lone_half(const heddle_tensor_t *tensors, uint32_t count, char 
         if (letter) sum += *letter == 'A' ? hash : -hash;
     }
     return sum ? find_lone(tensors, count, ret_other) : NULL;
+}
+
+void peft_warn(const heddle_tensor_t *tensors, uint32_t count)
+{
+    char other[1024];
+    const char *lone = peft_lone_half(tensors, count, other);
+    if (lone)
+        log_emit(
+            LOG_WARN, "adapter.half",
+            "tensor '%.200s' has no '%.200s' beside it: engines refuse such an adapter, or serve the base "
+            "model in its name",
+            lone, other);
 }
 
 /* A program that publishes tensors from memory passes the same rules as a directory: both come here. */
@@ -636,6 +649,7 @@ int peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t
         digest_text(&digest, ret_info->digest);
         memcpy(ret_info->features, d->features, sizeof ret_info->features);
         memcpy(ret_info->base_model, d->base_model, sizeof ret_info->base_model);
+        peft_warn(d->table.tensors, d->table.count);
     }
     peft_close(&d);
     return rc;

@@ -55,6 +55,8 @@ int peft_check(bytes_t config, const heddle_tensor_t *tensors, uint32_t count, c
  * first in order, and that half's name; NULL: each has its other half. Half of a pair computes nothing: an
  * engine refuses the adapter, or serves the base model in its name. */
 const char *peft_lone_half(const heddle_tensor_t *tensors, uint32_t count, char ret_other[1024]);
+/* Logs what does not keep the tensors from being published, and is wrong as a rule: half of a pair. */
+void peft_warn(const heddle_tensor_t *tensors, uint32_t count);
 
 /* Writes DIR/adapter_config.json and DIR/adapter_model.safetensors from a verified payload, into an existing
  * empty directory given as a descriptor; syncs both files.  The layout is upstream's (tensors by dtype size
@@ -62,8 +64,8 @@ const char *peft_lone_half(const heddle_tensor_t *tensors, uint32_t count, char 
  * less the umask: an engine may run as another user. */
 int peft_write(int dir_fd, const manifest_t *m, const void *payload, heddle_error_t *error);
 
-/* The digest of a directory for tools: opens, lays out and digests it in pieces, so that the tensors are
- * never in memory as a whole. */
+/* The digest of a directory for tools, with the warnings of a publication: opens, lays out and digests it in
+ * pieces, so that the tensors are never in memory as a whole. */
 int peft_digest(const char *dir, heddle_adapter_info_t *ret_info, heddle_error_t *error);
 
 #endif

@@ -4,7 +4,6 @@
 #include "core/crew.h"
 #include "core/errors.h"
 #include "core/limits.h"
-#include "core/log.h"
 #include "core/stop.h"
 #include "formats/peft.h"
 #include "formats/safetensors.h"
@@ -90,14 +89,7 @@ int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error)
     if (!rc) rc = peft_check(p->config, p->tensors, in->count, p->features, p->base_model, error);
     if (!rc) rc = safetensors_check_metadata(p->metadata, error);
     if (rc) goto fail;
-    char other[1024];
-    const char *lone = peft_lone_half(p->tensors, in->count, other);
-    if (lone)
-        log_emit(
-            LOG_WARN, "adapter.half",
-            "tensor '%.200s' has no '%.200s' beside it: engines refuse such an adapter, or serve the base "
-            "model in its name",
-            lone, other);
+    peft_warn(p->tensors, in->count);
     *ret_pack = p;
     return HEDDLE_OK;
 fail:

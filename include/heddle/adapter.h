@@ -24,9 +24,9 @@ typedef struct heddle_adapter_info {
     uint32_t tensor_count, chunk_count, chunk_bytes;
 } heddle_adapter_info_t;
 
-/* Reads DIR as publish would, digests it, and tells what it found.  Nothing is written, and the tensors are
- * never in memory as a whole.  Set ret_info->size before the call (sizeof; 0 means the same); on failure
- * nothing else changes.
+/* Reads DIR as publish would, digests it, and tells what it found; what publish would warn of is logged.
+ * Nothing is written, and the tensors are never in memory as a whole.  Set ret_info->size before the call
+ * (sizeof; 0 means the same); on failure nothing else changes.
  * Errors: NOT_FOUND (no such directory), DENIED never, INTERNAL or NO_MEMORY (cannot be read, too large:
  * exit 9), and the group of exit 8 for anything wrong inside; heddle_last_error() has the file, what was
  * expected and found. */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public check of an adapter: what it gives, and where it leaves the reason of a failure. */
 #include <heddle/adapter.h>
+#include "tests/unit/captured.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *fixture(const char *name)
 {
@@ -81,4 +83,31 @@ Test(adapter, wrong_calls_are_usage_errors)
     cr_assert_eq(heddle_adapter_check(NULL, &info), HEDDLE_ERR_USAGE);
     cr_assert_eq(heddle_adapter_check("x", NULL), HEDDLE_ERR_USAGE);
     cr_assert(heddle_last_error()->hint[0]);
+}
+
+/* What publish warns of, the check before it warns of too. */
+Test(adapter, half_of_a_pair_is_warned_of)
+{
+    static const char
+        CONFIG[] = "{\"peft_type\": \"LORA\", \"r\": 1}",
+        TABLE[] = "{\"m.q.lora_A.weight\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[0,4]}}";
+    char dir[] = "/tmp/heddle-half.XXXXXX", config[64], model[64];
+    heddle_adapter_info_t info = {.size = sizeof info};
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(config, sizeof config, "%s/adapter_config.json", dir);
+    snprintf(model, sizeof model, "%s/adapter_model.safetensors", dir);
+    FILE *f = fopen(config, "w");
+    fputs(CONFIG, f);
+    fclose(f);
+    f = fopen(model, "w");
+    fwrite(&(uint64_t){sizeof TABLE - 1}, 8, 1, f);
+    fputs(TABLE, f);
+    fwrite(&(float){1}, 4, 1, f);
+    fclose(f);
+    captured_t c = captured_begin();
+    int rc = heddle_adapter_check(dir, &info);
+    const char *log = captured_end(&c);
+    cr_assert_eq(rc, HEDDLE_OK, "%s", heddle_last_error()->message);
+    cr_assert(strstr(log, "'m.q.lora_A.weight' has no 'm.q.lora_B.weight' beside it"), "%s", log);
+    unlink(config), unlink(model), rmdir(dir);
 }
