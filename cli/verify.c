@@ -35,8 +35,8 @@ static const option_set_t SET = {
     "An exported directory that is missing or differs is reported; its worker then writes it again from "
     "memory.",
     "worker, version, digest: what was asked, of which version, and what it hashed.\n"
-    "match: ok, or DIFFERS; or why the worker gave no digest.\n"
-    "exported: the same of its exported directory; MISSING: there is none; -: none is wanted.\n"
+    "match: ok, or digest_mismatch; or why the worker gave no digest.\n"
+    "exported: its exported directory: ok, DIFFERS, MISSING (there is none), or - (none is wanted).\n"
     "hash ms: how long the hashing took.\n" CLI_TAG "\n" CLI_DUR,
     OPTIONS,
     CLI_COMMON,
