@@ -339,8 +339,6 @@ static int feed_versions(adapter_t *a, const versions_event_t *event, uint64_t n
     return rc;
 }
 
-/* One that no source can be reached for fails shortly before its deadline, while the broker still waits for a
- * NACK that says why. */
 static void ask_for_sources(adapter_t *a, uint64_t now_us)
 {
     intake_t *in = &a->intake;
@@ -361,9 +359,17 @@ static void ask_for_sources(adapter_t *a, uint64_t now_us)
     for (uint32_t i = 0; i < count && i < LIMIT_SERVED; i++)
         if (!intake_has_failed(in, lost[i])) unmet[m.need_sources.unmet_count++] = lost[i];
     (void)member_send(&a->core->member, &m); /* the fetch asks again */
-    uint64_t deadline_us = versions_coming(&a->versions)->deadline_us;
+    intake_unreached(in, lost, count, now_us);
+}
+
+/* One that no source can be reached for fails shortly before its deadline, while the broker still waits for a
+ * NACK that says why. */
+static uint64_t give_up(adapter_t *a, uint64_t now_us)
+{
+    const versions_entry_t *coming = versions_coming(&a->versions);
+    uint64_t deadline_us = a->versions.up && coming ? coming->deadline_us : CLOCK_NEVER;
     if (deadline_us != CLOCK_NEVER) deadline_us -= VERSIONS_GRACE_US;
-    intake_unreached(in, lost, count, deadline_us, now_us);
+    return intake_give_up(&a->intake, deadline_us, now_us);
 }
 
 /* After each call that may have moved the intake. */
@@ -582,6 +588,7 @@ uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
     if (now_us >= versions_deadline(&a->versions))
         feed_versions(a, &(versions_event_t){.kind = VE_TICK}, now_us);
     uint64_t next = intake_tick(&a->intake, now_us);
+    next = clock_earlier(next, give_up(a, now_us));
     follow_intake(a, now_us);
     next = clock_earlier(next, ask_for_room(a, now_us));
     return clock_earlier(next, versions_deadline(&a->versions));

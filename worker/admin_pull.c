@@ -256,7 +256,7 @@ static int find_sources(pull_t *p, heddle_error_t *error)
     uint64_t lost[LIMIT_SOURCES * 2];
     if (!intake_needs_sources(&p->intake)) return HEDDLE_OK;
     uint32_t count = intake_lost(&p->intake, lost, LIMIT_SOURCES * 2);
-    intake_unreached(&p->intake, lost, count, CLOCK_NEVER, now_of());
+    intake_unreached(&p->intake, lost, count, now_of());
     if (now_of() < p->asked_us + ASK_AGAIN_US) return HEDDLE_OK; /* the download says it again */
     int rc = ask(p, error);
     if (!rc) intake_new_sources(&p->intake, now_of());

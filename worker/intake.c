@@ -286,13 +286,19 @@ bool intake_is_better_held(const intake_t *in, bool has_lost_all)
     return may_hold && holding_has_news(&in->holding, in->what);
 }
 
-void intake_unreached(intake_t *in, const uint64_t *lost, uint32_t count, uint64_t deadline_us,
-                      uint64_t now_us)
+void intake_unreached(intake_t *in, const uint64_t *lost, uint32_t count, uint64_t now_us)
 {
-    bool is_lost = count && !in->download->last_token;
-    if (!is_lost || !unreached_look(&in->unreached, lost, count, deadline_us, now_us)) return;
-    in->error = in->unreached.error;
+    if (count && !in->download->last_token) unreached_look(&in->unreached, lost, count, now_us);
+}
+
+uint64_t intake_give_up(intake_t *in, uint64_t deadline_us, uint64_t now_us)
+{
+    bool may_end = in->state == INTAKE_DOWNLOADING && !in->download->last_token;
+    uint64_t end_us = may_end ? unreached_end_us(&in->unreached, deadline_us) : CLOCK_NEVER;
+    if (now_us < end_us) return end_us;
+    in->error = *unreached_error(&in->unreached);
     in->state = INTAKE_FAILED;
+    return CLOCK_NEVER;
 }
 
 const heddle_error_t *intake_trouble(const intake_t *in)

@@ -12,7 +12,7 @@
  *   RESERVING   | all memory of the slot is made                              -> DOWNLOADING
  *               | intake_new_sources: a region that was not asked for         -> HOLDING
  *   DOWNLOADING | worker/download.h has fetched all, and intake.c seals it      -> SEALED
- *   any of these| an error; intake_unreached: no source answers in time       -> FAILED
+ *   any of these| an error; intake_give_up: no source answers in time       -> FAILED
  *   any         | intake_end                                                  -> NONE
  *
  * COMPARING, HOLDING and RESERVING take many calls of intake_work, a bounded piece each: heartbeats must not
@@ -101,9 +101,11 @@ static inline bool intake_has_failed(const intake_t *in, uint64_t token)
 {
     return download_has_failed(in->download, token);
 }
-/* DOWNLOADING, as unreached_look: FAILED where the version is to be given up. */
-void intake_unreached(intake_t *in, const uint64_t *lost, uint32_t count, uint64_t deadline_us,
-                      uint64_t now_us);
+/* DOWNLOADING, as unreached_look. */
+void intake_unreached(intake_t *in, const uint64_t *lost, uint32_t count, uint64_t now_us);
+/* FAILED where no source can be reached and the version's deadline is near, whatever the list of sources is
+ * by now.  Returns when to look again. */
+uint64_t intake_give_up(intake_t *in, uint64_t deadline_us, uint64_t now_us);
 
 /* How much of the payload was verified; of what is held: hashed here. */
 static inline uint64_t intake_bytes(const intake_t *in)

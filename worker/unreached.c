@@ -4,21 +4,21 @@
 #include "core/errors.h"
 #include "core/log.h"
 
+#define NAMED 6u /* sources in a message */
+
 /* What was written in the log stays known, so that each fetch does not write it again. */
 void unreached_begin(unreached_t *u, const node_io_t *io, const announced_t *what)
 {
     *u = (unreached_t){.io = io, .what = what, .reported = u->reported};
 }
 
-/* "trainer-x, w2". Sources that the last list left out were reported by an earlier call. True when one of
- * them is new: only then is there something new to report. */
-static bool name_sources(unreached_t *u, const uint64_t *lost, uint32_t count, buf_t *names)
+/* True when one of them is new: only then is there something new to report. */
+static bool note_sources(unreached_t *u, const uint64_t *lost, uint32_t count)
 {
     bool is_new = false;
     for (uint32_t i = 0; i < count; i++) {
         const announced_source_t *source = announced_source(u->what, lost[i]);
         if (!source) continue;
-        buf_printf(names, "%s%s", names->bytes ? ", " : "", source->name);
         bool is_told = u->told_count == UNREACHED_TOLD_MAX;
         for (uint32_t t = 0; t < u->told_count; t++) is_told |= u->told[t] == source->token;
         if (is_told) continue;
@@ -28,18 +28,36 @@ static bool name_sources(unreached_t *u, const uint64_t *lost, uint32_t count, b
     return is_new;
 }
 
+/* "trainer-x, w2 and 3 others": all that were asked, also those that the last list left out.  The publisher
+ * comes first, since all others have the bytes from it. */
+static void name_sources(const announced_t *w, buf_t *names)
+{
+    uint32_t named = 0;
+    for (int workers = 0; workers < 2; workers++)
+        for (uint32_t i = 0; i < w->served_count; i++) {
+            bool is_worker = w->served[i].kind == SOURCE_WORKER;
+            if (is_worker != (workers == 1) || named++ >= NAMED) continue;
+            buf_printf(names, "%s%s", names->bytes ? ", " : "", w->served[i].name);
+        }
+    if (named > NAMED) buf_printf(names, " and %u other%s", named - NAMED, named - NAMED > 1 ? "s" : "");
+}
+
 /* Three causes need three different answers of the operator: the source refused, the two have no network
  * in common, or the network does not answer. */
-static void describe(unreached_t *u, const char *names, const uint64_t *lost, uint32_t count)
+static void describe(unreached_t *u)
 {
     const node_io_t *io = u->io;
+    const announced_t *w = u->what;
     char devices[256] = "", why[192] = "";
+    buf_t list = {0};
+    name_sources(w, &list);
+    const char *names = buf_text(&list);
     io->tr->devices(io->t, devices, sizeof devices);
     /* Where the transfer can say why a source cannot be reached, the last reason stands for all. */
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < w->source_count; i++) {
         char text[sizeof why] = "";
-        const announced_source_t *s = announced_source(u->what, lost[i]);
-        if (s) io->tr->explain(io->t, bytes_of(s->address, s->address_bytes), text, sizeof text);
+        const announced_source_t *s = &w->sources[i];
+        io->tr->explain(io->t, bytes_of(s->address, s->address_bytes), text, sizeof text);
         if (text[0]) error_text(why, sizeof why, text);
     }
     if (u->refused)
@@ -58,6 +76,7 @@ static void describe(unreached_t *u, const char *names, const uint64_t *lost, ui
     if (!u->refused)
         error_hint(&u->error,
                    "name the same network with opts.data_device for the publisher and every worker");
+    buf_fini(&list);
 }
 
 static void write_log(unreached_t *u, uint64_t now_us)
@@ -71,19 +90,29 @@ static void write_log(unreached_t *u, uint64_t now_us)
 }
 
 /* Heartbeats have the reason at once.  The log has it at the next look: a publisher that has ended is no
- * trouble of the network, and the broker's answer may list another source.  It is given up shortly before the
- * deadline: one worker's trouble must not end a rollout early. */
-bool unreached_look(unreached_t *u, const uint64_t *lost, uint32_t count, uint64_t deadline_us,
-                    uint64_t now_us)
+ * trouble of the network, and the broker's answer may list another source. */
+void unreached_look(unreached_t *u, const uint64_t *lost, uint32_t count, uint64_t now_us)
 {
-    buf_t names = {0};
-    if (name_sources(u, lost, count, &names)) {
-        describe(u, buf_text(&names), lost, count);
+    bool is_listed = false;
+    for (uint32_t i = 0; i < count; i++) is_listed |= announced_source(u->what, lost[i]) != NULL;
+    if (note_sources(u, lost, count)) {
+        describe(u);
         u->is_unwritten = true;
-    } else if (u->is_unwritten && names.bytes) { /* one that is listed is still lost */
+    } else if (u->is_unwritten && is_listed) { /* it is still lost */
         write_log(u, now_us);
         u->is_unwritten = false;
     }
-    buf_fini(&names);
-    return u->told_count && deadline_us != CLOCK_NEVER && now_us + UNREACHED_BEFORE_US >= deadline_us;
+}
+
+/* Shortly before the deadline: one worker's trouble must not end a rollout early. */
+uint64_t unreached_end_us(const unreached_t *u, uint64_t deadline_us)
+{
+    bool has_end = u->told_count && deadline_us != CLOCK_NEVER;
+    return !has_end ? CLOCK_NEVER : deadline_us > UNREACHED_BEFORE_US ? deadline_us - UNREACHED_BEFORE_US : 0;
+}
+
+const heddle_error_t *unreached_error(unreached_t *u)
+{
+    describe(u);
+    return &u->error;
 }

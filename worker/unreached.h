@@ -5,9 +5,10 @@
  *         <- (a keepalive or a byte of a listed source)
  *
  * It is reported in this worker's heartbeats for as long as it lasts, and once in its log, when a source is
- * still lost after the broker was asked for others.  Until it is given up
- * another source may come, or the network may recover: one worker's trouble must not end a rollout early,
- * and a version without a deadline is never given up.  After the first byte the fetch's own deadlines rule.
+ * still lost after the broker was asked for others.  All that were asked are named, also those that a later
+ * list has not.  Until it is given up another source may come, or the network may recover: one worker's
+ * trouble must not end a rollout early, and a version without a deadline is never given up.  After the first
+ * byte the fetch's own deadlines rule.
  *
  * Loop thread only; an intake (worker/intake.h) owns it. */
 #ifndef WORKER_UNREACHED_H
@@ -35,9 +36,12 @@ typedef struct {
 
 /* A fetch begins, or a listed source gave a sign of life.  Both are borrowed until the next one begins. */
 void unreached_begin(unreached_t *u, const node_io_t *io, const announced_t *what);
-/* Every source that is known was lost, and no byte came yet: `lost`, by token.  True when the version is to
- * be given up, for u->error: its deadline is near.  `deadline_us`: the version's; CLOCK_NEVER: none. */
-bool unreached_look(unreached_t *u, const uint64_t *lost, uint32_t count, uint64_t deadline_us,
-                    uint64_t now_us);
+/* Every source that is known was lost, and no byte came yet: `lost`, by token. */
+void unreached_look(unreached_t *u, const uint64_t *lost, uint32_t count, uint64_t now_us);
+/* When the version is to be given up, unless a source gives a sign of life before.  `deadline_us`: the
+ * version's; CLOCK_NEVER: none. */
+uint64_t unreached_end_us(const unreached_t *u, uint64_t deadline_us);
+/* Why it is given up: with the sources that were asked since the last look. */
+const heddle_error_t *unreached_error(unreached_t *u);
 
 #endif

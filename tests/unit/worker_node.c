@@ -583,6 +583,40 @@ Test(node, sources_that_cannot_be_reached_are_named_before_the_deadline)
     }
 }
 
+/* The broker answers each question with a list, by turns of both and of the other worker alone: one that is
+ * named again is asked again, and for a while it is not known that it does not answer. */
+Test(node, sources_that_change_and_cannot_be_reached_are_all_named_before_the_deadline)
+{
+    for (uint64_t deadline_s = 8; deadline_s <= 30; deadline_s++) {
+        worker_t *w = worker_joined(0, NULL);
+        test_content_t a = content(1);
+        origin_t *trainer = announce_from_afar(w, &a, deadline_s * 1000),
+                 *peer = origin_start(1, TR_MODE_EAGER);
+        origin_serve(peer, &a, 1);
+        mem_stop(peer->t, true);
+        msg_source_t both[] = {source_of(peer), source_of(trainer)};
+        both[0].kind = SOURCE_WORKER, both[0].name = "w2";
+        uint32_t answered = 0;
+        for (uint64_t ms = 0; ms < deadline_s * 1000 - 50; ms += 50) {
+            run_for(50000);
+            bool is_early = ms + 1100 < deadline_s * 1000;
+            cr_assert(!is_early || !last_said(w, MSG_NACK), "ended for all before its time");
+            if (count_said(w, MSG_NEED_SOURCES) == answered) continue;
+            answered = count_said(w, MSG_NEED_SOURCES);
+            tell_worker(w, &(msg_t){.type = MSG_SOURCES,
+                                    .sources = {w->token, 1, "policy", both, answered % 2 ? 1 : 2}});
+        }
+        const msg_t *nack = last_said(w, MSG_NACK);
+        cr_assert_not_null(nack, "deadline of %d s", (int)deadline_s);
+        cr_assert_str_eq(nack->nack.code, "unavailable");
+        cr_assert_str_eq(nack->nack.phase, "fetch");
+        cr_assert_not_null(strstr(nack->nack.message, "cannot reach trainer, w2 over"), "%s",
+                           nack->nack.message);
+        free(a.bytes);
+        world_end();
+    }
+}
+
 Test(node, a_source_that_is_reached_late_still_serves)
 {
     worker_t *w = worker_joined(0, NULL);
