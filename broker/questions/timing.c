@@ -30,17 +30,37 @@ static const char *phase_now(const copy_row_t *c)
     return !strcmp(phase, "fetch") && !has_answer ? "connect" : phase;
 }
 
-/* Of a version that is on its way: the worker that is furthest behind. */
-static const copy_row_t *awaited_copy(const track_t *t)
+/* What the others wait for, from the least to the most: a worker that has nothing yet beside another one of
+ * its host; one that is on its way; one that has no source, or whose source is the publisher, which sends
+ * nothing. */
+typedef enum { REASON_FOLLOWS, REASON_BEHIND, REASON_CUT_OFF } reason_t;
+
+static reason_t reason_of(const answer_view_t *b, const track_t *t, const copy_row_t *c)
+{
+    const member_t *m = membership_by_token(b->members, c->token);
+    const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
+    if (why_copy_follows(b, t, c)) return REASON_FOLLOWS;
+    bool is_from_publisher =
+        sub && why_copy_is_fetching(t, c, sub) && t->publisher && sub->source == t->publisher;
+    bool is_still = c->moved_us && b->now.us - c->moved_us > b->members->lease_us / 2;
+    return c->cut_off_us || (is_from_publisher && is_still) ? REASON_CUT_OFF : REASON_BEHIND;
+}
+
+/* Of a version that is on its way: of those that are the reason why it is not there, the worker that is
+ * furthest behind. */
+static const copy_row_t *awaited_copy(const answer_view_t *b, const track_t *t)
 {
     const copy_row_t *last = NULL;
+    reason_t most = REASON_FOLLOWS;
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
-        bool counts = copy_in_flight(c) && (c->is_eligible || !has_awaited(t));
+        if (!copy_in_flight(c) || !(c->is_eligible || !has_awaited(t))) continue;
+        reason_t reason = reason_of(b, t, c);
         bool is_behind =
-            counts && last &&
-            (c->state < last->state || (c->state == last->state && c->bytes_done < last->bytes_done));
-        if (counts && (!last || is_behind)) last = c;
+            !last || c->state < last->state || (c->state == last->state && c->bytes_done < last->bytes_done);
+        if (last && (reason < most || (reason == most && !is_behind))) continue;
+        most = reason;
+        last = c;
     }
     return last;
 }
@@ -162,7 +182,7 @@ static uint64_t sourceless_us(const track_t *t, const copy_row_t *c, const versi
  * with its last source.  The time in which its application was busy with another version is in no phase. */
 static slowest_t slowest_at_end(const answer_view_t *b, const track_t *t, const version_row_t *v)
 {
-    const copy_row_t *c = v->worker[0] ? copy_find(t, v->worker) : awaited_copy(t);
+    const copy_row_t *c = v->worker[0] ? copy_find(t, v->worker) : awaited_copy(b, t);
     if (!c || (c->state != COPY_FAILED && !copy_in_flight(c)))
         return t->took.is_final ? t->took.slowest : took_slowest(t, b->members);
     bool is_failed = c->state == COPY_FAILED;
@@ -188,7 +208,7 @@ static slowest_t slowest_at_end(const answer_view_t *b, const track_t *t, const 
 /* Of a version that is on its way. */
 static slowest_t slowest_so_far(const answer_view_t *b, const track_t *t)
 {
-    const copy_row_t *c = awaited_copy(t), *first = c ? why_awaited(b, t, c) : NULL;
+    const copy_row_t *c = awaited_copy(b, t), *first = c ? why_awaited(b, t, c) : NULL;
     slowest_t s = {.worker = ""};
     if (first) c = first;
     if (!c) return s;

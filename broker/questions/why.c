@@ -31,6 +31,26 @@ static bool is_silent(const answer_view_t *b, const member_t *m)
     return member_silent_ms(m, b->now.us) * 1000 > b->members->lease_us / 2; /* two heartbeats are missing */
 }
 
+bool why_copy_follows(const answer_view_t *b, const track_t *t, const copy_row_t *c)
+{
+    uint64_t token;
+    if (!c || c->bytes_done) return false;
+    for (size_t i = 0; (token = plan_in_place(&t->plan, c->token, i)) != 0; i++) {
+        const member_t *m = membership_by_token(b->members, token);
+        const copy_row_t *other = m ? copy_of(t, m) : NULL;
+        if (copy_in_flight(other) && other->bytes_done) return true;
+    }
+    return false;
+}
+
+/* The worker that fetches the version for this one's host.  NULL: none does, or it was woken because this
+ * one's own fetch gets no further, and has nothing: what holds up this one is the reason then. */
+static const member_t *fetcher_for(const answer_view_t *b, const track_t *t, const copy_row_t *c)
+{
+    const member_t *first = membership_by_token(b->members, plan_waits_for(&t->plan, c->token));
+    return first && c->bytes_done && why_copy_follows(b, t, copy_of(t, first)) ? NULL : first;
+}
+
 /* A source has nothing that the copy lacks, but for what is on its way between the two: the window, and what
  * comes in a quarter of a second, for heartbeats are not of one moment. */
 static const copy_row_t *next_awaited(const answer_view_t *b, const track_t *t, const copy_row_t *c)
@@ -38,7 +58,7 @@ static const copy_row_t *next_awaited(const answer_view_t *b, const track_t *t, 
     const member_t *m = membership_by_token(b->members, c->token);
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     if (!sub || !copy_in_flight(c) || c->code || is_silent(b, m)) return NULL;
-    const member_t *first = membership_by_token(b->members, plan_waits_for(&t->plan, c->token));
+    const member_t *first = fetcher_for(b, t, c);
     if (first) return copy_of(t, first);
     const member_t *source = membership_by_token(b->members, sub->source);
     const copy_row_t *its = source ? copy_of(t, source) : NULL;
@@ -193,7 +213,7 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     const copy_row_t *awaited = sub ? why_awaited(b, t, c) : NULL;
     if (awaited) p.waits_for = awaited->worker;
-    const member_t *first = sub ? membership_by_token(b->members, plan_waits_for(&t->plan, c->token)) : NULL;
+    const member_t *first = sub ? fetcher_for(b, t, c) : NULL;
     if (first) {
         const member_sub_t *its = member_sub(first, t->adapter);
         uint64_t rate_bytes = its->fetching == t->version ? copy_rate(copy_of(t, first), first, its) : 0;

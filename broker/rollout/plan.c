@@ -566,6 +566,13 @@ bool plan_is_awaited(const plan_t *p, uint64_t token)
     return false;
 }
 
+uint64_t plan_in_place(const plan_t *p, uint64_t token, size_t i)
+{
+    const plan_row_t *row = plan_row(p, token);
+    bool is_there = row && row->station->place && i < row->station->count;
+    return is_there ? row->station->rows[i]->token : 0;
+}
+
 uint64_t plan_waits_for(const plan_t *p, uint64_t token)
 {
     const plan_row_t *row = p->waiting_count ? plan_row(p, token) : NULL;

@@ -201,6 +201,8 @@ bool plan_fetches(const plan_t *p, uint64_t token);
 bool plan_is_second(const plan_t *p, uint64_t token);
 /* Others of its place wait for the member. */
 bool plan_is_awaited(const plan_t *p, uint64_t token);
+/* Number `i`, from 0, of the members of its place, itself included; 0: there are no more, or it has none. */
+uint64_t plan_in_place(const plan_t *p, uint64_t token, size_t i);
 /* The member that it waits for; 0: it waits for none. */
 uint64_t plan_waits_for(const plan_t *p, uint64_t token);
 

@@ -310,6 +310,87 @@ Test(places, they_wait_while_bytes_come_and_half_a_lease_more)
     cr_assert(is_source(&announced(W2)->sources[0], T, 0));
 }
 
+static const char *slowest(void)
+{
+    static char name[HEDDLE_NAME_MAX + 1];
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_query(ADMIN, (msg_query_t){.op = "versions", .name = "policy", .version = 1});
+    json_t *answer = NULL;
+    cr_assert_eq(value_decode(rig_last(ADMIN, MSG_REPORT)->report.body, &answer, NULL), HEDDLE_OK);
+    const json_t *v = json_array_get(json_object_get(answer, "versions"), 0);
+    const char *worker = json_string_value(json_object_get(json_object_get(v, "slowest"), "worker"));
+    snprintf(name, sizeof name, "%s", worker ? worker : "-");
+    json_decref(answer);
+    return name;
+}
+
+static void fetches_from(uint64_t peer, uint64_t source, uint64_t done)
+{
+    msg_progress_t p = {.adapter = "policy",
+                        .fetching = 1,
+                        .source = R.tokens[source],
+                        .bytes_done = done,
+                        .data_bytes = 5000};
+    msg_t hb = {.type = MSG_HEARTBEAT};
+    hb.heartbeat = (msg_heartbeat_t){.token = R.tokens[peer], .seq = 1, .adapters = &p, .adapter_count = 1};
+    rig_frame(peer, &hb);
+}
+
+/* w1 and w2 are of one host, and w3 of another one, which fetches from w1.  The publisher sends nothing any
+ * more, and the broker has w2 fetch beside w1. */
+static void publisher_stands_still(void)
+{
+    place(T, HERE, 3);
+    place(W1, THERE, 1), place(W2, THERE, 1), place(W3, THERE + 1, 1);
+    publish_to(3, (rig_publish_t){0});
+    assert_announced("101");
+    for (uint64_t ms = 0; ms <= LEASE_MS * 3 / 4; ms += 250) {
+        broker_tick(R.b, R.now);
+        rig_flush();
+        fetches_from(W1, T, 2000), fetches_from(W3, W1, 1900);
+        rig_beat(W2), rig_beat(T);
+        R.now.us += 250000;
+    }
+    assert_announced("111");
+}
+
+Test(places, one_that_was_woken_is_not_the_reason)
+{
+    publisher_stands_still();
+    cr_assert_str_eq(slowest(), "w1");
+    cr_assert(!strncmp(note_of(1, "w1"), "no bytes for ", 13), "%s", note_of(1, "w1"));
+    /* w1 asks for other sources, and is to wait for the one of its host that has none either. */
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    uint64_t lost[] = {R.tokens[T]};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 1};
+    rig_frame(W1, &m);
+    fetches_from(W1, T, 2000), fetches_from(W3, W1, 1900);
+    cr_assert_str_eq(slowest(), "w1");
+    cr_assert_null(strstr(note_of(1, "w1"), "w2"), "%s", note_of(1, "w1"));
+    cr_assert_null(strstr(note_of(1, "w3"), "w2"), "%s", note_of(1, "w3"));
+}
+
+/* w3 has the least, and its source has no source. */
+Test(places, one_without_a_source_is_the_reason)
+{
+    publish_to(3, (rig_publish_t){.payload_bytes = 20 << 20});
+    fetches_from(W1, T, 3000), fetches_from(W2, T, 2000), fetches_from(W3, W2, 100);
+    msg_t m = {.type = MSG_NEED_SOURCES};
+    uint64_t lost[] = {R.tokens[T], R.tokens[W2], R.tokens[W3]};
+    m.need_sources = (msg_need_sources_t){.token = R.tokens[W1],
+                                          .version = 1,
+                                          .adapter = "policy",
+                                          .lost = lost,
+                                          .lost_count = 3};
+    rig_frame(W1, &m);
+    cr_assert_str_eq(note_of(1, "w1"), "no source");
+    cr_assert_str_eq(slowest(), "w1");
+}
+
 /* `worker` gets so many bytes a second, each heartbeat of the others comes. */
 static uint64_t done_of[8], source_of_crawl;
 static void crawl(uint64_t worker, uint64_t ms, uint64_t rate)
