@@ -135,6 +135,29 @@ int heddle_admin_keys(heddle_admin_t *a, char **ret_json)
     return ask(a, &(msg_query_t){.op = "keys"}, ret_json);
 }
 
+/* A key is revoked by its name and added by itself: the hint names the key that has that name, or had it. */
+static void hint_at_named(heddle_admin_t *a, const char *name)
+{
+    heddle_error_t why = *error_last(), ignored;
+    json_t *table = NULL;
+    if (a && name_is_valid(name) && !query_ask(a->query, &(msg_query_t){.op = "keys"}, &table, &ignored)) {
+        const json_t *row, *list = json_object_get(table, "keys");
+        size_t i;
+        json_array_foreach(list, i, row)
+        {
+            const char *its = json_string_value(json_object_get(row, "name"));
+            const char *key = json_string_value(json_object_get(row, "public_key"));
+            bool is_revoked = !json_is_null(json_object_get(row, "revoked_at"));
+            if (!its || !key || strcmp(its, name) != 0) continue;
+            error_hint(&why, "%s is the name of the key '%s'%s: give the key in its place", name, key,
+                       is_revoked ? ", which was revoked" : "");
+            if (!is_revoked) break;
+        }
+    }
+    json_decref(table);
+    *error_last() = why;
+}
+
 /* The key may be a file, whose public part is what the broker needs. */
 int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name, const char *const *roles,
                          char **ret_json)
@@ -145,6 +168,7 @@ int heddle_admin_key_add(heddle_admin_t *a, const char *key, const char *name, c
     int rc = take_name("key", name);
     if (!rc) rc = key_take(key, public_key, error_last());
     if (!rc && credentials_is_own_secret(a ? a->key : NULL, public_key)) rc = key_is_secret(error_last());
+    if (rc == HEDDLE_ERR_NOT_FOUND) hint_at_named(a, key);
     if (rc) return rc;
     while (roles && roles[m.role_count])
         if (++m.role_count > LIMIT_ROLES) return misused("a key has fewer roles");
