@@ -229,8 +229,8 @@ static uint64_t best_rate_of(const step_t *s, const track_t *t)
     return best;
 }
 
-/* Since it was announced, which is a heartbeat ago or more; else 0.  A short standstill of a worker, or of one
- * that it fetches from, changes the rate of late, and this one by little. */
+/* Since it was announced, which is a heartbeat ago or more; else 0.  A short standstill of a worker, or of a
+ * source of it, changes the rate of late, and this one by little. */
 static uint64_t mean_rate_of(const step_t *s, const copy_row_t *c, const member_sub_t *sub)
 {
     bool has_mean = !c->is_resumed && c->told_us && sub->beat_us > c->told_us + s->ro->lease_us / 4;
