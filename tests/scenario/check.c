@@ -238,14 +238,15 @@ uint64_t check_signature(const broker_t *b)
 /* ---- records
  * ---------------------------------------------------------------------------------------------------- */
 
-/* Those who count for a version: there when it was announced. */
+/* Those who count for a version: there when it was announced.  A session that a process of the same name left
+ * behind may still be ready then: the one that came after it joins a rollout that has begun. */
 static void note_eligible(world_t *w, const record_t *r)
 {
     for (uint32_t i = 0; i < w->actor_count; i++) {
         actor_t *a = w->actors[i];
         if (a->kind != ACTOR_WORKER || strcmp(a->adapters[0], r->adapter) != 0) continue;
-        bool counts = a->worker && member_is_ready(membership_worker(&w->broker->members, a->name));
-        if (!counts) continue;
+        const member_t *m = membership_worker(&w->broker->members, a->name);
+        if (!a->worker || !member_is_ready(m) || m->pid != WORLD_PID + a->incarnation) continue;
         size_t at = r->version % ELIGIBLE_KEPT;
         a->eligible[at].version = r->version;
         a->eligible[at].incarnation = a->incarnation;

@@ -44,6 +44,7 @@ enum {
     EVENTS_KEPT = 64,
     ELIGIBLE_KEPT = 8,
     HOLDS_MAX = 8,
+    WORLD_PID = 100, /* of a worker, and its incarnation */
     RECENT_MAX = 400
 };
 

@@ -44,7 +44,7 @@ void worker_boot(actor_t *a)
                           .rank = a->conf.rank,
                           .ranks = a->conf.ranks,
                           .app = a->conf.app != APP_NONE,
-                          .pid = 100 + a->incarnation,
+                          .pid = WORLD_PID + a->incarnation,
                           .seed = world_random(w, UINT32_MAX),
                           .life = life_of(a),
                           .wake = wake,
