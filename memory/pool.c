@@ -282,8 +282,8 @@ static int take_free(pool_t *p, size_t bytes, memory_region_t **ret_region, hedd
         int rc = memory_region_begin(p->regions[at], error);
         if (rc == HEDDLE_ERR_NO_SLOT) continue; /* another process was first */
         if (rc) return rc;
-        p->regions[p->count] = *ret_region = take_out(p, at);
-        p->count++;
+        *ret_region = take_out(p, at);
+        p->regions[p->count++] = *ret_region;
         p->has_begun = p->is_turning = true;
         p->expected = 0;
         return HEDDLE_OK;
