@@ -234,6 +234,7 @@ static void serve(sidecar_t *s)
             if (event.type == HEDDLE_EVENT_REFUSED) on_refused(s, &event);
             if (event.type == HEDDLE_EVENT_LOST_BROKER)
                 log_emit(LOG_WARN, "broker.lost", "%s", event.message);
+            if (event.type == HEDDLE_EVENT_FENCED) log_emit(LOG_WARN, "worker.fenced", "%s", event.message);
             if (event.type == HEDDLE_EVENT_LEFT)
                 end_with(s, HEDDLE_ERR_UNAVAILABLE, "the worker left its broker");
             if (s->is_ready) print_event(&event, s->name);
