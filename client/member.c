@@ -20,10 +20,17 @@ int member_send(client_member_t *m, const msg_t *msg)
 {
     const char *name = msg_name((int)msg->type);
     bool fails = is_worker(m) ? FAILPOINT_OF("worker.send", name) : FAILPOINT_OF("publisher.send", name);
-    (void)name;
     buf_clear(&m->frame);
     int rc = fails ? HEDDLE_ERR_NO_MEMORY : msg_encode(msg, &m->frame);
-    return rc ? rc : m->io->send(m->io->self, buf_view(&m->frame));
+    if (!rc) return m->io->send(m->io->self, buf_view(&m->frame));
+    uint64_t times = is_worker(m) && !member_may_resend(rc)
+                         ? repeat_note(&m->unsendable, (uint32_t)msg->type, clock_now(m->io->clock))
+                         : 0;
+    char scratch[REPEAT_TEXT];
+    if (times)
+        log_emit(LOG_ERROR, "worker.unsendable", "a %s breaks a rule of the protocol (%s), and is not sent%s",
+                 name, heddle_err_name(rc), repeat_text(times, scratch));
+    return rc;
 }
 
 /* Each event carries the session that it belongs to, so that events of an older one can be recognized. */

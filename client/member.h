@@ -20,6 +20,7 @@ typedef struct {
     session_t session;
     heddle_error_t refusal; /* why it is not admitted; code 0: not refused since the last WELCOME */
     repeat_t bad_frames;    /* frames that were dropped, for the log */
+    repeat_t unsendable;    /* messages that cannot be encoded, by type, for the log */
     buf_t frame;            /* the message that is being sent */
 } client_member_t;
 
@@ -34,8 +35,14 @@ void member_fini(client_member_t *m);
 unsigned member_step(client_member_t *m, const node_event_t *event, uint64_t now_us, msg_t *ret_msg);
 /* The handshake was rejected, mostly for a key, and no message came through: sets `refusal`. */
 void member_line_refused(client_member_t *m, const heddle_error_t *why);
-/* Encodes and sends.  OK, NO_MEMORY, or SLOW or GONE of io->send. */
+/* Encodes and sends.  OK, NO_MEMORY, or SLOW or GONE of io->send; PROTOCOL or LIMIT: it can never be sent,
+ * which is in a worker's log. */
 int member_send(client_member_t *m, const msg_t *msg);
+/* An answer of member_send: sent again later, the message may get through. */
+static inline bool member_may_resend(int rc)
+{
+    return rc && rc != HEDDLE_ERR_PROTOCOL && rc != HEDDLE_ERR_LIMIT;
+}
 /* Gives an event to the application, with the time and the session it belongs to. */
 void member_tell(client_member_t *m, heddle_event_t *event);
 

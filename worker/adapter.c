@@ -96,10 +96,11 @@ static msg_region_t region_of(const adapter_t *a, int slot, bool *ret_is_held)
 }
 
 /* STAGED, ACTIVE or NACK; `why`: of a NACK. They are sent once: a lost one would be missing at the broker
- * until the worker joins again, so the next heartbeat makes it join. Operators see times, sources and
- * reasons at the broker, because they cannot see this worker's log. */
-static int send_outcome(adapter_t *a, const versions_action_t *action, const heddle_error_t *why,
-                        uint64_t now_us)
+ * until the worker joins again, so the next heartbeat makes it join. One that can never be sent would make it
+ * join without end: it is dropped, and of a NACK the code alone is sent. Operators see times, sources and
+ * reasons at the broker, because they cannot see this worker's log. False: it is to be sent again. */
+static bool send_outcome(adapter_t *a, const versions_action_t *action, const heddle_error_t *why,
+                         uint64_t now_us)
 {
     announced_t *w = action->what;
     const node_io_t *io = a->core->io;
@@ -174,8 +175,16 @@ static int send_outcome(adapter_t *a, const versions_action_t *action, const hed
         }
     }
     int rc = member_send(&a->core->member, &m);
-    a->core->has_unsent |= rc != HEDDLE_OK;
-    return rc;
+    if (rc && !member_may_resend(rc) && m.type == MSG_NACK) {
+        m.nack = (msg_nack_t){.token = token,
+                              .version = action->version,
+                              .decision = action->decision,
+                              .adapter = a->name,
+                              .code = m.nack.code};
+        rc = member_send(&a->core->member, &m);
+    }
+    a->core->has_unsent |= member_may_resend(rc);
+    return !member_may_resend(rc);
 }
 
 /* VERIFIED that no VERIFY asked for. Of a version that is dropped NACK says it. */
@@ -272,7 +281,7 @@ static void obey(adapter_t *a, const versions_action_t *action, uint64_t now_us)
     case VA_SEND_ACTIVE: send_outcome(a, action, NULL, now_us); break;
     case VA_SEND_NACK: {
         versions_nack_t *nack = versions_nack(&a->versions, action->version, action->decision);
-        if (nack && send_outcome(a, action, &nack->error, now_us))
+        if (nack && !send_outcome(a, action, &nack->error, now_us))
             nack->pending = true; /* after the next WELCOME */
         break;
     }

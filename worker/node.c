@@ -181,7 +181,10 @@ static void send_heartbeat(void *self)
                                     .counts = worker_node_counts(n),
                                     .unheld = n->core.bulk.unheld};
     (void)member_send(&n->core.member, &m);
-    if (n->core.has_unsent) io->redial(io->self); /* JOIN and what follows repeat all of it */
+    if (n->core.has_unsent) { /* JOIN and what follows repeat all of it */
+        log_emit(LOG_INFO, "worker.unsent", "a message to the broker was lost: this worker joins again");
+        io->redial(io->self);
+    }
 done:
     free(rows);
     free(spare);

@@ -560,6 +560,31 @@ static origin_t *announce_from_afar(worker_t *w, const test_content_t *a, uint64
     return o;
 }
 
+/* A time that no message may carry: a worker that joined again for it would do so at each heartbeat. */
+Test(node, what_can_never_be_sent_is_dropped_and_the_session_stays)
+{
+    worker_t *w = worker_joined(0, NULL);
+    test_content_t a = content(1);
+    announce_from_afar(w, &a, 9000);
+    run_for(100000);
+    versions_find(&adapter_of(w)->versions, 1)->what->connect_us = UINT64_MAX;
+    run_for(12000000);
+    cr_assert_eq(count_said(w, MSG_NACK), 1);
+    const msg_nack_t *nack = &last_said(w, MSG_NACK)->nack;
+    cr_assert(!strcmp(nack->code, "unavailable") && nack->version == 1 && !nack->connect_us,
+              "of it the code");
+    origin_t *o = origin_start(1, TR_MODE_EAGER);
+    msg_source_t source = source_of(o);
+    bring_version(w, o, &a, 2, 1);
+    cr_assert_eq(count_said(w, MSG_ACTIVE), 1);
+    versions_find(&adapter_of(w)->versions, 2)->what->sealed_us = world_now_us + 1000000;
+    announce_to(w, &a, 2, &source, 1); /* asks for ACTIVE once more */
+    run_for(900000);
+    cr_assert_eq(count_said(w, MSG_ACTIVE), 1);
+    cr_assert_eq(w->redials, 0);
+    free(a.bytes);
+}
+
 Test(node, sources_that_cannot_be_reached_are_named_before_the_deadline)
 {
     static const uint64_t DEADLINES_MS[] = {60000, 9000};
