@@ -390,6 +390,7 @@ Test(transfer, a_receiver_that_takes_nothing_is_dropped_by_the_source)
     rig_pass(r, 20000);
     r->ops->drop_peer(r->nodes[1].t, r->nodes[0].ref.token);
     cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
+    rig_pass(r, 1000); /* and that was seen */
     r->nodes[0].count = r->nodes[1].count = 0;
     rig_share_all(r, 0, OTHER);
     rig_ask(r, 1, 0, OTHER, 0, PIECE);
