@@ -122,12 +122,12 @@ static void asks_moved(void *self, uint64_t token, moved_t why)
 }
 
 /* A drop of a read request beside an open receive costs too much (note_open_receives). */
-static bool is_partial(void *self, uint64_t token)
+static lend_t may_lend(void *self, uint64_t token)
 {
     const download_t *p = ((download_run_t *)self)->of;
     const announced_source_t *source = announced_source(p->what, token);
-    bool may_lend = !p->bulk->is_limited && !p->overwritten && is_quiet(p);
-    return may_lend && source && source->is_partial;
+    if (!source || p->bulk->is_limited || p->overwritten || !is_quiet(p)) return LEND_NOT;
+    return source->is_partial ? LEND_PARTIAL : LEND_WHOLE;
 }
 
 static void need_sources(void *self) { ((download_run_t *)self)->of->needs_sources = true; }
@@ -156,7 +156,7 @@ static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
                                       .drop_peer = drop_source,
                                       .need_sources = need_sources,
                                       .moved = asks_moved,
-                                      .is_partial = is_partial,
+                                      .lend = may_lend,
                                       .end = fetch_ended};
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
@@ -501,6 +501,7 @@ uint64_t download_tick(download_t *p, uint64_t now_us)
     uint64_t due_us = CLOCK_NEVER;
     for (uint32_t i = 0; i < p->run_count && p->state <= DOWNLOAD_CHUNKS; i++)
         if (now_us >= fetch_deadline(p->runs[i].fetch)) fetch_tick(p->runs[i].fetch, now_us);
+    if (p->state <= DOWNLOAD_CHUNKS) look_for_blame(p);
     switch (p->state) {
     case DOWNLOAD_MANIFEST:
     case DOWNLOAD_CHUNKS:

@@ -26,6 +26,8 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define ALL_BAD_US 5000000u /* others may come to hold the version meanwhile */
 #define LEND_US 50000u      /* until a piece is lent; four times as long after each that says nothing */
 #define LEND_MAX_US 1000000u
+#define LEND_WORTH_US 1000000u /* left of the fetch, where a source that has all bytes is lent one */
+#define END_US 50000u     /* the last pieces of a fetch may come so much later than from another source */
 #define LEND_AHEAD_MIN 8u /* pieces: a good chain is a few pieces deep between two of its members */
 
 typedef enum { SOURCE_LIVE, SOURCE_LATE, SOURCE_RESTING, SOURCE_LOST, SOURCE_BAD } source_state_t;
@@ -39,10 +41,12 @@ typedef struct {
     bool listed;
     bool is_left; /* for being slow: asked only where no other one is live */
     bool is_slow; /* and the other one was faster */
+    bool has_sent;
     uint8_t bad_count;
     uint32_t landed_count, good_count, late_count;
     uint64_t life_us;                 /* last arrival or BEAT, or when it was asked after a pause */
     uint64_t came_us;                 /* last arrival, or when it was asked after a pause, not being LATE */
+    uint64_t gap_us;                  /* between its last two arrivals; 0: not known */
     uint64_t late_us;                 /* LATE: when its deadline passed last; then when it spoke again */
     uint64_t rest_us;                 /* RESTING: until then */
     uint64_t rate;                    /* bytes a second, EWMA; 0: not known yet */
@@ -54,6 +58,8 @@ typedef struct {
     uint32_t piece; /* NO_PIECE: none */
     uint64_t ask;   /* its number */
     uint64_t due_us, pause_us;
+    uint64_t lent_us;
+    lend_t as;
     uint64_t lender;         /* token of the source that it was to come from */
     uint32_t good_count;     /* of the fetch, when it was lent, or when all asks moved */
     uint32_t answered_count; /* running, at once, of that lender */
@@ -78,6 +84,7 @@ struct fetch {
     unsigned order_count;
     uint64_t need_us;    /* need_sources is not called before */
     uint64_t all_bad_us; /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
+    uint64_t end_us;     /* when the last pieces go to the source that has sent all others; CLOCK_NEVER */
     lending_t lending;
     piece_list_t lists[LISTS];
     /* One of each a piece. */
@@ -355,6 +362,44 @@ static void take_from_late(fetch_t *f, const known_t *s, uint32_t kept)
     }
 }
 
+/* It was not asked for elsewhere since. */
+static bool is_lent(const fetch_t *f, uint32_t piece)
+{
+    return piece == f->lending.piece && f->ask[piece] == f->lending.ask;
+}
+
+/* Nothing is left to ask for, and `s` has sent all that was asked of it: how many pieces others have not.  0
+ * also where `s` is not at its end. */
+static uint32_t open_elsewhere(fetch_t *f, const known_t *s)
+{
+    unsigned at = (unsigned)(s - f->known);
+    uint32_t count = 0;
+    if (s->state != SOURCE_LIVE || !s->rate || s->landed_count || f->lists[at].count) return 0;
+    if (next_todo(f) != NO_PIECE) return 0;
+    for (unsigned i = 0; i < f->known_count; i++) count += f->lists[i].count;
+    return count;
+}
+
+/* At the end of a fetch no source keeps what another one would have sent by now, twice over. */
+static void take_from_slow(fetch_t *f, known_t *s, uint64_t now_us)
+{
+    uint32_t count = open_elsewhere(f, s);
+    if (!count) f->end_us = CLOCK_NEVER;
+    else if (f->end_us == CLOCK_NEVER)
+        f->end_us = now_us + END_US + (uint64_t)(2e6 * count * f->piece_bytes / (double)s->rate);
+    if (now_us < f->end_us) return;
+    for (unsigned i = 0; i < f->known_count; i++) {
+        const piece_list_t *open = &f->lists[i];
+        /* Where a lent one is all that stands there, it was in place of another source. */
+        bool is_of_it = open->count && !(open->count == 1 && is_lent(f, open->first));
+        f->known[i].is_left |= is_of_it;
+        f->known[i].is_slow |= is_of_it;
+        drop_asks(f, i, 0, MOVED_SLOW);
+    }
+    f->end_us = CLOCK_NEVER;
+    ask_source(f, s, now_us);
+}
+
 /* Asks one source; what stands at late ones comes to it.  Without a live one a new list is needed. */
 static void go_on(fetch_t *f, uint64_t now_us)
 {
@@ -374,6 +419,8 @@ static void go_on(fetch_t *f, uint64_t now_us)
         }
         is_asked = s->state <= SOURCE_LATE;
     }
+    if (is_asked) take_from_slow(f, s, now_us);
+    else f->end_us = CLOCK_NEVER;
     if (is_asked) f->all_bad_us = CLOCK_NEVER;
     if (is_asked && s->state == SOURCE_LIVE) return;
     /* Where every listed source sent wrong bytes, another one may still come to hold the version. */
@@ -392,12 +439,6 @@ static void go_on(fetch_t *f, uint64_t now_us)
 
 /* -- a slow source ---------------------------------------------------------------------------- */
 
-/* It was not asked for elsewhere since. */
-static bool is_lent(const fetch_t *f, uint32_t piece)
-{
-    return piece == f->lending.piece && f->ask[piece] == f->lending.ask;
-}
-
 static void lend_later(fetch_t *f, uint64_t now_us)
 {
     lending_t *l = &f->lending;
@@ -406,14 +447,24 @@ static void lend_later(fetch_t *f, uint64_t now_us)
     l->due_us = now_us + l->pause_us;
 }
 
-/* The next live source behind `s` in the list that may be far ahead of it. */
-static known_t *partial_behind(fetch_t *f, const known_t *s)
+/* What is left of the fetch, at the rate of `s` or in the time between its last two pieces, is worth a piece
+ * of the uplink of a source that has all bytes. */
+static bool is_worth_asking(const fetch_t *f, const known_t *s)
+{
+    double left = f->count - f->good_count, each_us = (double)s->gap_us;
+    double at_rate_us = f->piece_bytes * 1e6 / (double)s->rate;
+    return left * (at_rate_us > each_us ? at_rate_us : each_us) >= LEND_WORTH_US;
+}
+
+/* The next live source behind `s` in the list that may be lent a piece. */
+static known_t *next_to_lend(fetch_t *f, const known_t *s, lend_t *ret_as)
 {
     bool is_behind = false;
-    for (unsigned i = 0; i < f->order_count; i++) {
+    for (unsigned i = 0; f->ops.lend && i < f->order_count; i++) {
         known_t *next = &f->known[f->order[i]];
         bool may_lend = is_behind && next->state == SOURCE_LIVE && !next->is_left && !next->bad_count;
-        if (may_lend && f->ops.is_partial && f->ops.is_partial(f->self, next->token)) return next;
+        *ret_as = may_lend ? f->ops.lend(f->self, next->token) : LEND_NOT;
+        if (*ret_as == LEND_PARTIAL || (*ret_as == LEND_WHOLE && is_worth_asking(f, s))) return next;
         is_behind |= next == s;
     }
     return NULL;
@@ -433,25 +484,50 @@ static uint32_t distance(const fetch_t *f, const known_t *other)
     return near(f) + (uint32_t)(x >> 32) % near(f);
 }
 
-/* `s` has just delivered `piece`. */
-static void lend(fetch_t *f, const known_t *s, uint32_t piece, uint64_t now_us)
+/* The piece to lend, where `s` has just delivered `piece`; NO_PIECE: none.  One that has all bytes gets the
+ * last one that is open at `s`, which would come last. */
+static uint32_t piece_to_lend(fetch_t *f, const known_t *s, uint32_t piece, const known_t *other, lend_t as)
+{
+    unsigned at = (unsigned)(s - f->known);
+    if (f->lists[other - f->known].count + other->landed_count >= f->window_count) return NO_PIECE;
+    if (as == LEND_WHOLE) return f->lists[at].last;
+    uint32_t far = piece + distance(f, other);
+    return far < f->count && (f->where[far] == at || is_fresh(f, far)) ? far : NO_PIECE;
+}
+
+/* `from` has just delivered `piece`. */
+static void lend(fetch_t *f, const known_t *from, uint32_t piece, uint64_t now_us)
 {
     lending_t *l = &f->lending;
     if (l->is_over || l->is_judged || l->piece != NO_PIECE) return;
     if (l->due_us == 0) l->due_us = now_us + LEND_US;
-    if (now_us < l->due_us || s != choose(f, now_us) || s->state != SOURCE_LIVE || !s->rate) return;
-    known_t *other = partial_behind(f, s);
-    uint32_t far = other ? piece + distance(f, other) : NO_PIECE;
-    if (far >= f->count || (f->where[far] != s - f->known && !is_fresh(f, far))) return;
-    if (f->lists[other - f->known].count + other->landed_count >= f->window_count) return;
+    const known_t *s = now_us < l->due_us ? NULL : choose(f, now_us);
+    if (!s || s->state != SOURCE_LIVE || !s->rate) return;
+    lend_t as = LEND_NOT;
+    known_t *other = next_to_lend(f, s, &as);
+    if (as == LEND_PARTIAL && from != s) return;
+    uint32_t far = other ? piece_to_lend(f, s, piece, other, as) : NO_PIECE;
+    if (far == NO_PIECE) return;
     if (!is_fresh(f, far)) f->ops.drop_ask(f->self, f->ask[far]);
     request_piece(f, other, far, now_us);
     if (f->where[far] != other - f->known) return; /* it cannot be asked */
-    if (l->lender != s->token) l->answered_count = 0;
+    if (l->lender != s->token || l->as != as) l->answered_count = 0;
     l->lender = s->token;
+    l->as = as;
     l->piece = far;
     l->ask = f->ask[far];
+    l->lent_us = now_us;
     l->good_count = f->good_count;
+}
+
+/* A lent piece has come: so soon that the other source is far ahead, or faster than the lender. */
+static bool came_at_once(const fetch_t *f, uint64_t now_us)
+{
+    const lending_t *l = &f->lending;
+    if (l->as == LEND_PARTIAL) return f->good_count - l->good_count < near(f) / 4;
+    int lender = find(f, l->lender);
+    double took_us = (double)(now_us - l->lent_us);
+    return lender >= 0 && took_us * 2 * (double)f->known[lender].rate <= f->piece_bytes * 1e6;
 }
 
 /* All asks go from `s` to others.  What that brings is seen when a window has come. */
@@ -477,12 +553,13 @@ static void take_lent(fetch_t *f, uint32_t piece, uint64_t now_us)
         l->piece = NO_PIECE;
     } else if (piece == l->piece) {
         l->piece = NO_PIECE;
-        bool is_at_once = f->good_count - l->good_count < near(f) / 4;
+        bool is_at_once = came_at_once(f, now_us);
         known_t *s = choose(f, now_us);
         bool is_lender = s && s->state == SOURCE_LIVE && s->token == l->lender;
         if (!is_at_once) lend_later(f, now_us);
         else if (++l->answered_count >= 2 && is_lender) leave(f, s, now_us);
-    } else if (f->where[l->piece] != LANDED && f->good_count - l->good_count >= near(f) / 2) {
+    } else if (l->as == LEND_PARTIAL && f->where[l->piece] != LANDED &&
+               f->good_count - l->good_count >= near(f) / 2) {
         f->ops.drop_ask(f->self, l->ask);
         /* A source that is well has it only later: that is no reason to report. */
         if (f->known[f->where[l->piece]].state == SOURCE_LATE) take_back(f, l->piece, MOVED_LATE);
@@ -545,6 +622,8 @@ bool fetch_land(fetch_t *f, uint32_t piece, uint64_t ask, uint64_t now_us)
     f->where[piece] = LANDED;
     f->from[piece] = (uint8_t)(s - f->known);
     s->landed_count++;
+    s->gap_us = s->has_sent ? now_us - s->came_us : 0;
+    s->has_sent = true;
     s->life_us = s->came_us = now_us;
     revive(s, now_us);
     return true;
@@ -661,7 +740,7 @@ void fetch_cancel(fetch_t *f)
 uint64_t fetch_deadline(const fetch_t *f)
 {
     if (f->is_over) return CLOCK_NEVER;
-    uint64_t at = CLOCK_NEVER;
+    uint64_t at = f->end_us;
     bool live = false;
     for (unsigned i = 0; i < f->order_count; i++) {
         const known_t *s = &f->known[f->order[i]];
@@ -732,7 +811,7 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->piece_bytes = plan->piece_bytes;
     f->window_count = LIMIT_WINDOW_BYTES / plan->piece_bytes;
     if (f->window_count == 0) f->window_count = 1;
-    f->all_bad_us = CLOCK_NEVER;
+    f->all_bad_us = f->end_us = CLOCK_NEVER;
     f->lending = (lending_t){.piece = NO_PIECE, .pause_us = LEND_US};
     f->good = (uint64_t *)(f + 1);
     f->ask = f->good + words;

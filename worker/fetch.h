@@ -50,13 +50,19 @@
  * else the late ones in turns.  A lost source is asked again when a new list names it; one that was bad twice
  * never.  Asks of a source that a new list leaves out are dropped.
  *
- * A slow source is left.  A source that still fetches itself (ops.is_partial) has little more, as a rule,
- * than the one behind it.  So now and then the ask for a piece that is half a window ahead or more, and at
- * least 8 pieces, is lent to the next such source of the list.  If twice running it comes before a quarter of
- * that distance has come, that source is far ahead, and all asks move to it.  Unless a window then comes half
- * as fast again as before, the link of this process is slow itself: asks go where they went before, and there
- * are no more moves.  A lent piece that has not come after half of that distance is asked for where the
- * others are.
+ * A slow source is left.  What another one can do is seen by lending it an ask now and then (ops.lend):
+ *   - to the next source of the list that still fetches itself, which has little more, as a rule, than the
+ *     one in front of it: for a piece that is half a window ahead or more, and at least 8 pieces.  If it
+ *     comes before a quarter of that distance has come, that source is far ahead.  One that has not come
+ *     after half of that distance is asked for where the others are;
+ *   - to one that has all bytes, which costs its uplink a piece: for the last piece that is asked for, and
+ *     only where a second or more is left at the rate at which pieces come.  If it comes in half of the time
+ *     that a piece takes at that rate, that source is faster.
+ * Twice running, and all asks move there.  Unless a window then comes half as fast again as before, the link
+ * of this process is slow itself: asks go where they went before, and there are no more moves.
+ *
+ * At the end, when the source that is asked has sent all that was asked of it, what still stands at others
+ * goes to it too, and these are slow: unless it comes in twice the time that this source would need for it.
  *
  * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 20 bytes
  * a piece).  Loop thread only; the download that made it owns it.  Its ops must not call it. */
@@ -85,6 +91,9 @@ typedef enum {
     MOVED_REASONS
 } moved_t;
 
+/* PARTIAL: it may still lack bytes.  WHOLE: it has all. */
+typedef enum { LEND_NOT, LEND_PARTIAL, LEND_WHOLE } lend_t;
+
 /* What a fetch asks of its owner, who gives `self`. */
 typedef struct {
     /* OK with the number of the read request, not 0; else why the source cannot be asked now. */
@@ -95,8 +104,8 @@ typedef struct {
     /* A piece that was asked of this source, or came wrong from it, is to be asked for again.  NULL: not
      * wanted. */
     void (*moved)(void *self, uint64_t token, moved_t why);
-    /* The source may still lack bytes, and a piece may be lent to it.  NULL: none. */
-    bool (*is_partial)(void *self, uint64_t token);
+    /* Whether a piece may be lent to the source, and as what.  NULL: to none. */
+    lend_t (*lend)(void *self, uint64_t token);
     /* All pieces are good, or it has failed: no other call follows. */
     void (*end)(void *self, bool is_good, uint64_t now_us);
 } fetch_ops_t;

@@ -55,6 +55,7 @@ static uint64_t source_of[65536];             /* and the source that it was made
 static int (*try_ask)(uint32_t, uint64_t);    /* whether an ask can be made; NULL: each can */
 static uint64_t moved_from[8][MOVED_REASONS]; /* since the start, by token & 7 */
 static uint64_t partials;                     /* sources that a piece may be lent to: a bit each, by token */
+static uint64_t wholes;                       /* and of these, those that have all pieces */
 static void (*watch)(const action_t *);       /* sees each action at once; NULL: acts is looked at later */
 
 /* The size of a piece of which so many fit into the window. */
@@ -111,10 +112,11 @@ static uint64_t moved_count(void)
     return count;
 }
 
-static bool on_is_partial(void *self, uint64_t token)
+static lend_t on_lend(void *self, uint64_t token)
 {
     (void)self;
-    return token < 64 && (partials >> token & 1);
+    if (token >= 64) return LEND_NOT;
+    return wholes >> token & 1 ? LEND_WHOLE : partials >> token & 1 ? LEND_PARTIAL : LEND_NOT;
 }
 
 static void on_end(void *self, bool is_good, uint64_t at_us)
@@ -131,7 +133,7 @@ static void start_with(fetch_plan_t plan)
                                     .drop_peer = on_drop_peer,
                                     .need_sources = on_need_sources,
                                     .moved = on_moved,
-                                    .is_partial = on_is_partial,
+                                    .lend = on_lend,
                                     .end = on_end};
     if (!plan.piece_bytes) plan.piece_bytes = piece_of(4);
     now = 1000;
@@ -373,6 +375,7 @@ static void run_one(uint64_t seed, uint32_t count)
     w->bad_count = calloc(count, 1);
     for (unsigned p = 1; p < PEERS; p++) w->temper[p] = (temper_t)roll(BEHIND + 1);
     partials = roll(2) ? roll(1 << (PEERS + 1)) : 0;
+    wholes = roll(2) ? roll(1 << (PEERS + 1)) : 0;
     start_with((fetch_plan_t){.count = count, .piece_bytes = piece_of(w->window)});
     name_sources(w);
     take_actions(w);
@@ -399,7 +402,7 @@ static void run_one(uint64_t seed, uint32_t count)
     if (w->done) check_done(w);
     else if (!w->is_hopeless) check_all_rotten(w);
     HOLDS(fetch_deadline(f) == CLOCK_NEVER);
-    partials = 0;
+    partials = wholes = 0;
     stop();
     free(w->open);
     free(w->bad_count);

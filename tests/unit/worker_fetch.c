@@ -1044,7 +1044,7 @@ static void window_of_second(uint64_t each_us)
 
 static void stop_slow(void)
 {
-    partials = 0;
+    partials = wholes = 0;
     stop();
 }
 
@@ -1102,7 +1102,7 @@ Test(fetch, nothing_is_lent_to_a_source_that_sent_wrong_bytes, .fini = stop_slow
     }
 }
 
-Test(fetch, nothing_is_lent_to_a_source_that_has_all, .fini = stop_slow)
+Test(fetch, nothing_is_lent_to_a_source_that_is_to_be_lent_none, .fini = stop_slow)
 {
     begin_slow(1 << 3);
     next_piece = 0;
@@ -1198,6 +1198,166 @@ Test(fetch, where_pieces_are_large_one_is_lent_from_beyond_the_window, .fini = s
     cr_assert_eq(acts[act_count - 1].kind, FA_DONE);
     cr_assert(ask_count - asks < 400, "each is asked for once");
     cr_assert_eq(blamed_slow(1), 1);
+}
+
+/* Source 1 sends a piece each 20 ms, and 2 has all of them. */
+static void begin_whole(uint32_t count)
+{
+    start_with((fetch_plan_t){.count = count, .piece_bytes = piece_of(16)});
+    wholes = 1 << 2;
+    sources(2, (uint64_t[]){1, 2});
+    next_piece = 0;
+}
+
+/* The piece that was lent within so many of the first one's. */
+static uint32_t lends_whole(int count)
+{
+    for (int i = 0; i < count; i++) {
+        uint64_t from = 0;
+        uint32_t last = 0;
+        for (uint32_t p = 0; p < 400; p++)
+            if (fetch_piece(f, p, &from) == PIECE_ASKED && from == 1) last = p;
+        good_of_first();
+        uint32_t lent = lent_to(2);
+        if (lent == NO) continue;
+        cr_assert(lent == last || lent == last + 1, "it would come last");
+        return lent;
+    }
+    return NO;
+}
+
+Test(fetch, a_slow_source_is_left_for_one_that_has_all, .fini = stop_slow)
+{
+    begin_whole(400);
+    uint32_t lent = lends_whole(5);
+    cr_assert_neq(lent, NO);
+    now += 9 * MS;
+    good(lent, 2);
+    uint32_t second = lent_to(2);
+    cr_assert_neq(second, NO, "the next one at once");
+    cr_assert_not(fetch_was_left(f, 1));
+    now += 9 * MS;
+    good(second, 2);
+    cr_assert(fetch_was_left(f, 1));
+    window_of_second(2 * MS);
+    cr_assert_eq(blamed_slow(1), 1);
+}
+
+/* Half of the time of a piece: a link that both share gives it no sooner than the first source's pieces. */
+Test(fetch, a_source_that_has_all_and_is_no_faster_is_lent_a_piece_a_second, .fini = stop_slow)
+{
+    begin_whole(400);
+    uint32_t lent_count = 0;
+    for (int i = 0; i < 150; i++) {
+        uint32_t lent = lends_whole(1);
+        if (lent == NO) continue;
+        lent_count++;
+        now += 11 * MS;
+        good(lent, 2);
+        cr_assert_eq(lent_to(2), NO);
+    }
+    cr_assert(lent_count >= 3 && lent_count <= 5, "%u in 3 s", lent_count);
+    cr_assert_not(fetch_was_left(f, 1));
+    cr_assert_eq(moved_count(), 0);
+}
+
+/* 50 pieces are all there within a second. */
+Test(fetch, what_is_done_in_a_second_costs_a_source_that_has_all_nothing, .fini = stop_slow)
+{
+    begin_whole(50);
+    for (int i = 0; i < 50; i++) {
+        good_of_first();
+        for (int k = 0; k < act_count && i < 49; k++) cr_assert_eq(acts[k].token, 1);
+    }
+    cr_assert_eq(acts[0].kind, FA_DONE);
+}
+
+/* One a second each: though it says BEAT meanwhile, and few pieces are left. */
+Test(fetch, one_that_sends_now_and_then_is_left_for_one_that_has_all, .fini = stop_slow)
+{
+    begin_whole(24);
+    uint32_t left = 24;
+    for (uint32_t p = 0; !fetch_was_left(f, 1) && p < 6; p++, left--) {
+        for (int i = 0; i < 20; i++) {
+            now += 49 * MS;
+            beat(1);
+        }
+        now += 20 * MS;
+        good(p, 1);
+        for (uint32_t lent; (lent = lent_to(2)) != NO && !fetch_was_left(f, 1);) {
+            now += MS;
+            good(lent, 2);
+            left--;
+        }
+    }
+    cr_assert(fetch_was_left(f, 1));
+    cr_assert_geq(left, 18);
+}
+
+/* All that 1 is asked for comes from it, and nothing from 2. */
+static uint32_t first_sends_all(void)
+{
+    uint32_t open = 0;
+    for (uint32_t p = 0; p < 40; p++) {
+        uint64_t from = 0;
+        if (fetch_piece(f, p, &from) != PIECE_ASKED) continue;
+        if (from == 1) now += 20 * MS, good(p, 1), p = 0;
+    }
+    for (uint32_t p = 0; p < 40; p++) open += fetch_piece(f, p, NULL) == PIECE_ASKED;
+    return open;
+}
+
+Test(fetch, at_the_end_no_piece_waits_for_a_source_that_sends_now_and_then, .fini = stop_slow)
+{
+    start_with((fetch_plan_t){.count = 40, .piece_bytes = piece_of(16)});
+    sources(2, (uint64_t[]){1, 2});
+    for (uint32_t p = 0; p < 4; p++) {
+        now += 20 * MS;
+        good(p, 1);
+    }
+    now = fetch_deadline(f);
+    tick();
+    cr_assert(fetch_is_late(f, 1));
+    beat(1); /* it has its place again, and 2 keeps what it was asked for */
+    uint32_t open = first_sends_all();
+    cr_assert_gt(open, 4);
+    uint64_t idle_us = now;
+    while (now < idle_us + SECOND && !fetch_was_left(f, 2)) {
+        now += 10 * MS;
+        beat(2);
+        tick();
+        if (now - idle_us < 20 * MS * open) cr_assert_not(fetch_was_left(f, 2), "1 would need as long");
+    }
+    cr_assert(fetch_was_left(f, 2));
+    cr_assert_eq(moved_from[2][MOVED_SLOW], open);
+    cr_assert_eq(blamed_slow(2), 1);
+    cr_assert_eq(first_sends_all(), 0);
+    cr_assert_eq(acts[act_count - 1].kind, FA_DONE);
+}
+
+/* It sends them meanwhile. */
+Test(fetch, at_the_end_a_source_that_is_well_keeps_its_asks, .fini = stop_slow)
+{
+    start_with((fetch_plan_t){.count = 40, .piece_bytes = piece_of(16)});
+    sources(2, (uint64_t[]){1, 2});
+    for (uint32_t p = 0; p < 4; p++) {
+        now += 20 * MS;
+        good(p, 1);
+    }
+    now = fetch_deadline(f);
+    tick();
+    beat(1);
+    uint64_t moved = moved_count();
+    cr_assert_gt(first_sends_all(), 4);
+    for (uint32_t p = 0; p < 40; p++) {
+        if (is_good(p)) continue;
+        now += 20 * MS;
+        tick();
+        good(p, 2);
+    }
+    cr_assert_eq(acts[act_count - 1].kind, FA_DONE);
+    cr_assert_eq(moved_count(), moved);
+    cr_assert_eq(blamed_slow(2), 0);
 }
 
 /* -- whole fetches ---------------------------------------------------------------------------- */
