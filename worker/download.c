@@ -177,13 +177,24 @@ void download_new_sources(download_t *p, uint64_t now_us)
 static void end_runs(download_t *p)
 {
     for (uint32_t i = 0; i < p->run_count; i++) fetch_destroy(&p->runs[i].fetch);
+    fetch_destroy(&p->before);
     p->run_count = 0;
+}
+
+/* The fetch of a manifest is over, and another one begins, which knows what it found out of the sources. */
+static void next_runs(download_t *p)
+{
+    fetch_t *before = p->run_count ? p->runs[0].fetch : NULL;
+    if (before) p->runs[0].fetch = NULL;
+    end_runs(p);
+    p->before = before;
 }
 
 static bool new_run(download_t *p, uint64_t half, uint32_t first, fetch_plan_t plan)
 {
     download_run_t *run = &p->runs[p->run_count];
     *run = (download_run_t){.of = p, .half = half, .first = first};
+    plan.before = p->before;
     plan.bad = p->bad;
     plan.bad_count = p->bad_count;
     if (fetch_new(&plan, &FETCH_OPS, run, &run->fetch)) {
@@ -205,7 +216,7 @@ static bool fetch_manifest(download_t *p, uint64_t now_us)
 {
     fetch_plan_t plan = {.count = manifest_pieces(p), .piece_bytes = DOWNLOAD_PIECE_BYTES};
     p->state = DOWNLOAD_MANIFEST;
-    end_runs(p);
+    next_runs(p);
     if (!new_run(p, 0, 0, plan)) return false;
     download_new_sources(p, now_us);
     return true;
@@ -230,7 +241,7 @@ static void fetch_chunks(download_t *p, uint64_t now_us)
     p->piece_count = count;
     fetch_plan_t plan = {.count = count, .piece_bytes = p->piece_bytes};
     p->state = DOWNLOAD_CHUNKS;
-    end_runs(p);
+    next_runs(p);
     if (p->what->is_in_halves && count > 1) {
         plan.count = first_count;
         if (!new_run(p, 1, 0, plan)) return;

@@ -80,6 +80,7 @@ typedef struct download {
     uint64_t cookie;              /* of its asks, but for the piece */
     download_run_t runs[2];       /* under way; ascending by `first` */
     uint32_t run_count;           /* 0: FAILED, no memory */
+    fetch_t *before;              /* the fetch that was before these; NULL: none */
     manifest_t manifest;
     uint32_t piece_bytes, piece_count; /* of the payload: a piece is one or more chunks */
     uint64_t *leaves;                  /* of the payload */

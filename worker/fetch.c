@@ -200,7 +200,7 @@ static uint64_t patience(const known_t *s)
  * does not refuse as long as that gets further. */
 static uint64_t still_us(const known_t *s)
 {
-    if (!s->good_count) return DEADLINE_MAX_US;
+    if (!s->has_sent) return DEADLINE_MAX_US;
     return patience(s) > STILL_US ? patience(s) : STILL_US;
 }
 
@@ -349,15 +349,26 @@ static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
     }
 }
 
+/* A late source of which nothing is asked, as the fetch has just begun, or its list: one piece, which another
+ * one would be asked for within a window. */
+static void ask_late(fetch_t *f, unsigned at, uint32_t before_end, uint64_t now_us)
+{
+    uint32_t next = next_todo(f), piece = f->cursor + f->window_count - 1 - before_end;
+    bool is_there = before_end < f->window_count && piece < f->count;
+    if (f->lists[at].count || next == NO_PIECE || !is_there || piece == next || !is_fresh(f, piece)) return;
+    request_piece(f, &f->known[at], piece, now_us);
+}
+
 /* What stands at late sources is asked of `s` instead.  One ask stays at each as long as other pieces are to
  * be asked for: a source says nothing to a receiver that has asked it nothing. */
-static void take_from_late(fetch_t *f, const known_t *s, uint32_t kept)
+static void take_from_late(fetch_t *f, const known_t *s, uint32_t kept, uint64_t now_us)
 {
     f->is_late_asked = s->state == SOURCE_LATE;
     for (unsigned i = 0; i < f->order_count; i++) {
         unsigned at = f->order[i];
         if (f->known[at].state != SOURCE_LATE || &f->known[at] == s) continue;
         drop_asks(f, at, kept, MOVED_LATE);
+        if (kept) ask_late(f, at, i, now_us);
         f->is_late_asked |= f->lists[at].count > 0;
     }
 }
@@ -411,10 +422,10 @@ static void go_on(fetch_t *f, uint64_t now_us)
     known_t *s;
     bool is_asked = false;
     while (!is_asked && ((s = choose(f, now_us)) || (s = forgive(f)))) {
-        if (f->is_late_asked) take_from_late(f, s, 1);
+        if (f->is_late_asked) take_from_late(f, s, 1, now_us);
         ask_source(f, s, now_us);
         if (f->is_late_asked && next_todo(f) == NO_PIECE) {
-            take_from_late(f, s, 0);
+            take_from_late(f, s, 0, now_us);
             ask_source(f, s, now_us);
         }
         is_asked = s->state <= SOURCE_LATE;
@@ -598,6 +609,7 @@ void fetch_sources(fetch_t *f, const uint64_t *tokens, int count, uint64_t now_u
         known_t *s = &f->known[at];
         s->listed = true;
         if (s->state == SOURCE_LOST) s->state = SOURCE_LIVE;
+        f->is_late_asked |= s->state == SOURCE_LATE;
         f->order[f->order_count++] = (uint8_t)at;
     }
     for (unsigned i = 0; i < f->known_count; i++)
@@ -799,6 +811,21 @@ int fetch_blamed(const fetch_t *f, blame_t blame, uint64_t out[], int cap)
 
 /* -- making ----------------------------------------------------------------------------------- */
 
+/* A source that was late is late in the fetch that follows: it is not waited for as long again. */
+static void know_from(fetch_t *f, const fetch_t *before)
+{
+    for (unsigned i = 0; i < before->known_count; i++) {
+        const known_t *s = &before->known[i];
+        f->known[f->known_count++] = (known_t){.token = s->token,
+                                               .state = s->state == SOURCE_LATE ? SOURCE_LATE : SOURCE_LIVE,
+                                               .has_sent = s->has_sent,
+                                               .late_count = s->late_count,
+                                               .life_us = s->life_us,
+                                               .came_us = s->came_us,
+                                               .late_us = s->late_us};
+    }
+}
+
 /* One allocation for all, whose size depends on the number of pieces alone. */
 int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetch_t **ret_fetch)
 {
@@ -822,6 +849,7 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->bad_counts = f->from + n;
     memset(f->where, NOWHERE, n);
     for (unsigned i = 0; i < LISTS; i++) f->lists[i] = (piece_list_t){NO_PIECE, NO_PIECE, 0};
+    if (plan->before) know_from(f, plan->before);
     for (uint32_t i = 0; i < plan->bad_count && i < KNOWN_MAX / 2; i++) {
         int at = find(f, plan->bad[i]);
         known_t *s = &f->known[at < 0 ? admit(f, plan->bad[i]) : at];

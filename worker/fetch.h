@@ -75,9 +75,10 @@
 #define FETCH_SOURCES_MAX 8
 
 typedef struct {
-    uint32_t count;       /* pieces */
-    uint32_t piece_bytes; /* all but the last; only for pacing; not 0 */
-    const uint64_t *bad;  /* tokens that are quarantined from the start; borrowed by fetch_new */
+    uint32_t count;             /* pieces */
+    uint32_t piece_bytes;       /* all but the last; only for pacing; not 0 */
+    const struct fetch *before; /* what it found out of late sources is known from the start; NULL: none */
+    const uint64_t *bad; /* tokens that are quarantined from the start; borrowed by fetch_new, as `before` */
     uint32_t bad_count;
 } fetch_plan_t;
 

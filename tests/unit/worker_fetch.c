@@ -959,6 +959,46 @@ Test(fetch, a_source_is_not_late_for_the_time_in_which_this_process_stood_still,
     cr_assert(fetch_is_late(f, 1), "and is late when it says nothing after that");
 }
 
+/* -- a fetch that follows another one ---------------------------------------------------------- */
+
+/* A manifest came from 2, as 1 says BEAT alone; then the chunks. */
+static void begin_after_late(void)
+{
+    start(1);
+    SOURCES(A, B);
+    for (uint64_t end = now + 30 * SECOND; now < end;) {
+        now += 250 * MS;
+        beat(A);
+        tick();
+    }
+    cr_assert(fetch_is_late(f, A));
+    good(0, B);
+    fetch_t *before = f;
+    uint64_t at_us = now;
+    start_with((fetch_plan_t){.count = 40, .before = before});
+    now = at_us;
+    fetch_destroy(&before);
+    SOURCES(A, B);
+}
+
+Test(fetch, a_source_that_was_late_is_not_waited_for_as_long_again, .fini = stop)
+{
+    begin_after_late();
+    SAID("ask 3@101 ask 0@102 ask 1@102 ask 2@102 ask 4@102");
+    cr_assert(fetch_is_late(f, A));
+    beat(A);
+    cr_assert(fetch_is_late(f, A), "that says nothing new");
+    cr_assert_eq(fetch_from(f, B), 0, "what came before was of another fetch");
+}
+
+Test(fetch, one_that_was_late_in_the_fetch_before_has_its_place_again_when_it_sends, .fini = stop)
+{
+    begin_after_late();
+    good(3, A);
+    cr_assert_not(fetch_is_late(f, A));
+    SAID("ask 5@101 ask 6@101 ask 7@101 ask 8@101");
+}
+
 /* -- a slow source ---------------------------------------------------------------------------- */
 
 /* Source 1 sends a piece each 20 ms; 2 and 3 may still be fetching themselves, unless a case says other. */
