@@ -180,12 +180,11 @@ void conn_discard(transfer_t *t, conn_t *c)
     free(c);
 }
 
-/* Finds the connection to a peer, or begins one. AGAIN: not now, ask again later; GONE: it cannot be
- * reached.  A peer that came back by itself has a connection before the end of its former one was seen. */
+/* A peer that came back by itself has a connection before the end of its former one was seen. */
 int conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn)
 {
     conn_t *c = conn_of_token(t, ref->token);
-    if (ring_has_gone(&t->x->ring, ref->token)) return HEDDLE_ERR_AGAIN;
+    if (ring_has_gone(&t->x->ring, ref->token)) return HEDDLE_ERR_GONE;
     if (c && c->state != CONN_BROKEN) {
         *ret_conn = c;
         return HEDDLE_OK;

@@ -80,7 +80,8 @@ void conns_unblock(transfer_t *t);
 /* NULL: there is none. */
 conn_t *conn_of_token(transfer_t *t, uint64_t token);
 conn_t *conn_of_line(transfer_t *t, uint64_t line);
-/* The connection to a peer, found or begun.  AGAIN: not now, ask again later; GONE: it cannot be reached. */
+/* The connection to a peer, found or begun.  AGAIN: not now, ask again later; GONE: it cannot be
+ * reached, or its end was not seen yet. */
 int conn_find(transfer_t *t, const peer_ref_t *ref, conn_t **ret_conn);
 /* NULL: there are too many, or no memory. */
 conn_t *conn_new(transfer_t *t, uint64_t token);

@@ -3,7 +3,7 @@
 
 bool ring_reserve(ring_t *r)
 {
-    if (r->taken + r->count + r->reserved >= RING_MAX) return false;
+    if (r->count + r->reserved >= RING_MAX) return false;
     r->reserved++;
     return true;
 }
@@ -14,7 +14,7 @@ void ring_push(ring_t *r, const tr_event_t *event)
 {
     r->reserved--;
     r->events[(r->head + r->count++) % RING_MAX] = *event;
-    r->gone_count += event->kind == TR_PEER_GONE;
+    if (event->kind == TR_PEER_GONE) r->gone_undrained++;
 }
 
 void ring_offer(ring_t *r, const tr_event_t *event)
@@ -22,26 +22,27 @@ void ring_offer(ring_t *r, const tr_event_t *event)
     if (ring_reserve(r)) ring_push(r, event);
 }
 
-static const tr_event_t *at(const ring_t *r, uint32_t index)
-{
-    return &r->events[(r->head + RING_MAX - r->taken + index) % RING_MAX];
-}
-
-/* A node that has not seen TR_PEER_GONE yet would take the fresh asks for dead ones: they would be asked of
+/* A node that has not taken TR_PEER_GONE yet would take the fresh asks for dead ones: they would be asked of
  * another peer, and stay open here, with the memory that their bytes go to. */
 bool ring_has_gone(const ring_t *r, uint64_t token)
 {
-    for (uint32_t i = 0; r->gone_count && i < r->taken + r->count; i++)
-        if (at(r, i)->kind == TR_PEER_GONE && at(r, i)->token == token) return true;
+    for (uint32_t i = 0; r->gone_undrained && i < r->count; i++) {
+        const tr_event_t *e = &r->events[(r->head + i) % RING_MAX];
+        if (e->kind == TR_PEER_GONE && e->token == token) return true;
+    }
     return false;
 }
 
 int ring_take(ring_t *r, tr_event_t *out, int cap)
 {
-    for (; r->taken > 0; r->taken--) r->gone_count -= at(r, 0)->kind == TR_PEER_GONE;
-    for (; (int)r->taken < cap && r->count > 0; r->taken++, r->count--) {
-        out[r->taken] = r->events[r->head];
+    int n = 0;
+    /* The node asks peers while it goes through what it took: an end that it has not come to is not taken. */
+    for (; n < cap && r->count > 0; n++) {
+        if (n > 0 && r->events[r->head].kind == TR_PEER_GONE) break;
+        out[n] = r->events[r->head];
         r->head = (r->head + 1) % RING_MAX;
+        r->count--;
+        if (out[n].kind == TR_PEER_GONE) r->gone_undrained--;
     }
-    return (int)r->taken;
+    return n;
 }

@@ -15,9 +15,7 @@
 
 typedef struct {
     tr_event_t events[RING_MAX];
-    uint32_t head, count, reserved;
-    uint32_t taken;      /* of the last ring_take, right before `head` */
-    uint32_t gone_count; /* TR_PEER_GONE among these and those that are left */
+    uint32_t head, count, reserved, gone_undrained;
 } ring_t;
 
 /* Room for one event that must not be lost; false: there is none. */
@@ -27,9 +25,9 @@ void ring_release(ring_t *r);
 void ring_push(ring_t *r, const tr_event_t *event);
 /* For hints and keepalives: dropped where there is no room. */
 void ring_offer(ring_t *r, const tr_event_t *event);
-/* TR_PEER_GONE of this peer was not seen yet: it was not taken, or by the last ring_take. */
+/* TR_PEER_GONE of this peer was not taken yet. */
 bool ring_has_gone(const ring_t *r, uint64_t token);
-/* The oldest ones, at most `cap`; returns how many.  The caller has seen those that it took before. */
+/* The oldest ones, at most `cap`; returns how many.  TR_PEER_GONE comes first among them, or later. */
 int ring_take(ring_t *r, tr_event_t *out, int cap);
 
 #endif

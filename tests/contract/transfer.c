@@ -526,7 +526,7 @@ Test(transfer, a_dropped_peer_ends_its_asks_and_may_come_back)
     r->ops->drop_peer(receiver->t, source->ref.token);
     uint64_t ask;
     cr_assert_eq(ask_into(r->ops, receiver->t, &source->ref, KEY, 0, PIECE, receiver->region, 0, &ask),
-                 HEDDLE_ERR_AGAIN, "not before the events were seen");
+                 HEDDLE_ERR_GONE, "not before the events were seen");
     r->ops->extend(source->t, KEY, 0, 1u << 20);
     cr_assert(rig_until(r, rig_has_gone, 1, 1, LONG_US));
     assert_ended_in_order(r, 1, source->ref.token, 16);
