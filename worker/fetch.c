@@ -722,10 +722,7 @@ void fetch_tick(fetch_t *f, uint64_t now_us)
         unsigned at = f->order[i];
         known_t *s = &f->known[at];
         if (s->state > SOURCE_LATE || !f->lists[at].count) continue;
-        if (now_us >= clock_earlier(due_us(s), silent_us(s)) + DEADLINE_MIN_US) {
-            note_life(s, now_us); /* this process stood still, and what came meanwhile is not read yet */
-            s->came_us = now_us;
-        } else if (now_us >= silent_us(s)) {
+        if (now_us >= silent_us(s)) {
             put_out(f, at, SOURCE_LOST);
             f->ops.drop_peer(f->self, s->token);
         } else if (now_us >= due_us(s)) {

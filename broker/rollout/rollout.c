@@ -229,22 +229,13 @@ static uint64_t best_rate_of(const step_t *s, const track_t *t)
     return best;
 }
 
-/* Since it was announced, which is a heartbeat ago or more; else 0.  A short standstill of a worker, or of a
- * source of it, changes the rate of late, and this one by little. */
-static uint64_t mean_rate_of(const step_t *s, const copy_row_t *c, const member_sub_t *sub)
-{
-    bool has_mean = !c->is_resumed && c->told_us && sub->beat_us > c->told_us + s->ro->lease_us / 4;
-    return has_mean ? c->bytes_done * 1000000 / (sub->beat_us - c->told_us) : 0;
-}
-
 /* Another worker of the place had better fetch the version too, because by this one it comes too late: after
  * a quarter of the time that is left until the deadline, or SLOW_US.  A second fetch costs one copy more, and
  * there is no third for a place. */
 static bool is_too_slow(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t best_rate)
 {
     const member_t *m = membership_by_token(s->v.members, c->token);
-    uint64_t rate = rate_of(t, m), mean = mean_rate_of(s, c, member_sub(m, t->adapter));
-    if (rate && rate < mean) rate = mean;
+    uint64_t rate = rate_of(t, m);
     if (!rate || plan_is_second(&t->plan, c->token)) return false;
 
     /* Its source is what is slow: another worker would get the bytes no sooner. */
@@ -302,14 +293,6 @@ void rollout_unreached(rollout_t *ro, const member_t *member)
     }
 }
 
-/* By what it reported, nothing has come for so long; its next heartbeat may say that something came, and is
- * waited for. */
-static bool awaits_heartbeat(const copy_row_t *c, uint64_t patience_us, uint64_t now_us)
-{
-    uint64_t beat_us = c->heard_us + patience_us / 2 + patience_us / 8;
-    return c->heard_us < c->moved_us + patience_us && now_us < beat_us;
-}
-
 /* Workers wait for the one of their place that fetches the version, while enough comes of its fetch: half a
  * lease without a byte at most, or a quarter of the version's deadline.  A fetch that ends by itself wakes
  * them at once (plan.h).  Of workers that fetch from each other only the first one that gets nothing is not
@@ -327,8 +310,6 @@ static void look_at_fetches(step_t *s, track_t *t)
             const copy_row_t *c = t->copies[i];
             if (!plan_is_awaited(&t->plan, c->token)) continue;
             uint64_t due_us = c->moved_us + patience_us;
-            if (due_us <= now_us && awaits_heartbeat(c, patience_us, now_us))
-                due_us = now_us + patience_us / 8;
             if (due_us <= now_us && is_source_stuck(s, t, c, patience_us)) continue;
             if (due_us <= now_us || is_too_slow(s, t, c, best_rate)) plan_stuck(&t->plan, c->token);
             else t->fetches_due_us = clock_earlier(t->fetches_due_us, due_us);

@@ -945,20 +945,6 @@ Test(fetch, sources_without_number_are_bounded_and_quarantine_outlives_them, .fi
     for (int i = 0; i < act_count; i++) cr_assert_neq(acts[i].kind, FA_ASK);
 }
 
-/* What came meanwhile waits to be read: its sources have their time again. */
-Test(fetch, a_source_is_not_late_for_the_time_in_which_this_process_stood_still, .fini = stop)
-{
-    start_with((fetch_plan_t){.count = 8});
-    sources(2, (uint64_t[]){1, 2});
-    now += 20 * SECOND;
-    cr_assert_eq(tick(), 0);
-    cr_assert_not(fetch_is_late(f, 1));
-    good(0, 1);
-    now = fetch_deadline(f);
-    tick();
-    cr_assert(fetch_is_late(f, 1), "and is late when it says nothing after that");
-}
-
 /* -- a fetch that follows another one ---------------------------------------------------------- */
 
 /* A manifest came from 2, as 1 says BEAT alone; then the chunks. */
