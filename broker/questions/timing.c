@@ -142,6 +142,8 @@ static json_t *rest_part(const answer_view_t *b, const track_t *t, const version
     if (!text[0] && s->queued_us > rest_us / 2)
         text_printf(text, sizeof text, "%s was queued behind %s@%llu", s->worker, t->adapter,
                     (unsigned long long)s->behind);
+    if (!text[0] && s->waited_us > rest_us / 2)
+        text_printf(text, sizeof text, "%s waited, in none of its phases", s->waited);
     if (!text[0] && !t->copy_count && !v->first_ms)
         text_printf(text, sizeof text,
                     t->phase == TRACK_WAITING ? "behind another version of the adapter"

@@ -59,12 +59,20 @@ static bool counts(const track_t *t, const copy_row_t *c)
 slowest_t took_slowest(const track_t *t, const membership_t *members)
 {
     slowest_t slowest = {.worker = ""};
+    const copy_row_t *waited = NULL;
+    uint64_t waited_us = 0;
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         if (!counts(t, c)) continue;
         slowest_t s = took_measured(t, c, membership_by_token(members, c->token));
         if (s.sum_us > slowest.sum_us) slowest = s;
+        uint64_t idle_us = c->wait_us - c->busy_us;
+        if (idle_us <= waited_us) continue;
+        waited = c;
+        waited_us = idle_us;
     }
+    slowest.waited_us = waited_us;
+    if (waited) error_text(slowest.waited, sizeof slowest.waited, waited->worker);
     return slowest;
 }
 

@@ -27,6 +27,9 @@ typedef struct {
     /* its application was busy with its switch to that version; 0: with others */
     uint64_t busy_us, busy_with;
     uint64_t sourceless_us; /* until its version ended: it had no source */
+    /* the worker that waited longest in none of its phases, which may be another one: it was stopped, say */
+    char waited[HEDDLE_NAME_MAX + 1];
+    uint64_t waited_us;
 } slowest_t;
 
 typedef struct {

@@ -538,7 +538,7 @@ Test(timing, a_worker_that_was_lost_afterwards_took_no_time)
     rig_pass(LEASE_MS + 1000);
     const json_t *v = version();
     is(v, "took_ms", "2000.0");
-    is(json_object_get(v, "rest"), "message", "null");
+    is(json_object_get(v, "rest"), "message", "\"w1 waited, in none of its phases\"");
 }
 
 Test(timing, a_broker_that_was_away)
@@ -699,6 +699,19 @@ Test(timing, what_is_in_no_phase_of_a_worker_is_waiting)
     rig_pass(3000);
     stage(W1, 70, 29);
     is(json_object_get(copy(0), "timing"), "waiting_ms", "2900.0");
+}
+
+/* It was stopped, say, and is not the one with the longest phases. */
+Test(timing, the_worker_that_waited_in_none_of_its_phases_is_named)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_pass(100);
+    stage(W2, 60, 30);
+    rig_pass(1900);
+    stage(W1, 20, 9);
+    const json_t *v = version();
+    is_slowest(v, "w2", "fetch", "60.0");
+    is(json_object_get(v, "rest"), "message", "\"w1 waited, in none of its phases\"");
 }
 
 Test(timing, a_version_that_failed_took_its_time_until_then)
@@ -943,7 +956,7 @@ Test(timing, a_version_under_a_hold_says_so)
     rig_pass(1000);
     stage_version(W1, 4, 70, 0);
     is(newest(4), "state", "\"active\"");
-    is(json_object_get(newest(4), "rest"), "message", "null");
+    is(json_object_get(newest(4), "rest"), "message", "\"w1 waited, in none of its phases\"");
     operate("activate", 3); /* another hold does not change what the earlier version took */
     is(json_object_get(newest(3), "rest"), "message", "\"held at policy@1\"");
 }
