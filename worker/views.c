@@ -170,7 +170,7 @@ static int take(heddle_views_t *v, uint32_t index, struct DLManagedTensor **ret_
     int expected = IDLE;
     if (!atomic_compare_exchange_strong(&v->views[index].state, &expected, HELD)) {
         error_fail(&error, HEDDLE_ERR_USAGE, "tensor %u of %s was taken already", index, v->slot->tag);
-        error_hint(&error, "call heddle_snapshot_views again for new views");
+        error_hint(&error, "make new views of the version");
         return error_publish(&error);
     }
     atomic_fetch_add(&v->refs, 1);
