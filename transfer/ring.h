@@ -27,7 +27,8 @@ void ring_push(ring_t *r, const tr_event_t *event);
 void ring_offer(ring_t *r, const tr_event_t *event);
 /* TR_PEER_GONE of this peer was not taken yet. */
 bool ring_has_gone(const ring_t *r, uint64_t token);
-/* The oldest ones, at most `cap`; returns how many.  TR_PEER_GONE comes first among them, or later. */
+/* The oldest ones, at most `cap`; returns how many.  TR_PEER_GONE is only ever the first of
+ * them. */
 int ring_take(ring_t *r, tr_event_t *out, int cap);
 
 #endif
