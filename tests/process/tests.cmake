@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Real processes on loopback: each file but the helpers is one Criterion program that starts what is in HEDDLE_BIN_DIR.
-add_library(process_helpers STATIC ${CMAKE_CURRENT_LIST_DIR}/child.c ${CMAKE_CURRENT_LIST_DIR}/caller.c)
+set(process_helper_files ${CMAKE_CURRENT_LIST_DIR}/child.c ${CMAKE_CURRENT_LIST_DIR}/caller.c)
+add_library(process_helpers STATIC ${process_helper_files})
 target_link_libraries(process_helpers PUBLIC heddle_client heddle_criterion)
 target_compile_options(process_helpers PRIVATE -Wno-missing-prototypes)
 file(GLOB processes CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/*.c)
-list(FILTER processes EXCLUDE REGEX "/(child|line)\\.c$")
+list(REMOVE_ITEM processes ${process_helper_files})
 foreach(file IN LISTS processes)
   get_filename_component(stem ${file} NAME_WE)
   heddle_test(process_${stem} SOURCES ${file} LINK process_helpers LABEL process TIMEOUT 180)
