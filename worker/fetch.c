@@ -27,6 +27,7 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define LEND_US 50000u      /* until a piece is lent; four times as long after each that says nothing */
 #define LEND_MAX_US 1000000u
 #define LEND_WORTH_US 1000000u /* left of the fetch, where a source that has all bytes is lent one */
+#define MUCH_FASTER 4u         /* a source that has all bytes, than the one that is left for it */
 #define END_US 50000u     /* the last pieces of a fetch may come so much later than from another source */
 #define LEND_AHEAD_MIN 8u /* pieces: a good chain is a few pieces deep between two of its members */
 
@@ -538,7 +539,7 @@ static bool came_at_once(const fetch_t *f, uint64_t now_us)
     if (l->as == LEND_PARTIAL) return f->good_count - l->good_count < near(f) / 4;
     int lender = find(f, l->lender);
     double took_us = (double)(now_us - l->lent_us);
-    return lender >= 0 && took_us * 2 * (double)f->known[lender].rate <= f->piece_bytes * 1e6;
+    return lender >= 0 && took_us * MUCH_FASTER * (double)f->known[lender].rate <= f->piece_bytes * 1e6;
 }
 
 /* All asks go from `s` to others.  What that brings is seen when a window has come. */

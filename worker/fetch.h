@@ -54,8 +54,9 @@
  *     comes before a quarter of that distance has come, that source is far ahead.  One that has not come
  *     after half of that distance is asked for where the others are;
  *   - to one that has all bytes, which costs its uplink a piece: for the last piece that is asked for, and
- *     only where a second or more is left at the rate at which pieces come.  If it comes in half of the time
- *     that a piece takes at that rate, that source is faster.
+ *     only where a second or more is left at the rate at which pieces come.  If it comes in a quarter of the
+ *     time that a piece takes at that rate, that source is faster.  A single piece crosses a link that is
+ *     shared by two at twice the rate of each, so half of the time would be no sign.
  * Twice running, and all asks move there.  Unless a window then comes half as fast again as before, the link
  * of this process is slow itself: asks go where they went before, and there are no more moves.
  *

@@ -1257,19 +1257,19 @@ Test(fetch, a_slow_source_is_left_for_one_that_has_all, .fini = stop_slow)
     begin_whole(400);
     uint32_t lent = lends_whole(5);
     cr_assert_neq(lent, NO);
-    now += 9 * MS;
+    now += 4 * MS;
     good(lent, 2);
     uint32_t second = lent_to(2);
     cr_assert_neq(second, NO, "the next one at once");
     cr_assert_not(fetch_was_left(f, 1));
-    now += 9 * MS;
+    now += 4 * MS;
     good(second, 2);
     cr_assert(fetch_was_left(f, 1));
     window_of_second(2 * MS);
     cr_assert_eq(blamed_slow(1), 1);
 }
 
-/* Half of the time of a piece: a link that both share gives it no sooner than the first source's pieces. */
+/* Half of the time of a piece: that is what a single one takes on a link that two sources' pieces share. */
 Test(fetch, a_source_that_has_all_and_is_no_faster_is_lent_a_piece_a_second, .fini = stop_slow)
 {
     begin_whole(400);
@@ -1278,7 +1278,7 @@ Test(fetch, a_source_that_has_all_and_is_no_faster_is_lent_a_piece_a_second, .fi
         uint32_t lent = lends_whole(1);
         if (lent == NO) continue;
         lent_count++;
-        now += 11 * MS;
+        now += 9 * MS;
         good(lent, 2);
         cr_assert_eq(lent_to(2), NO);
     }
