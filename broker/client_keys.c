@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/client_keys.h"
 
-#include "broker/questions/query.h"
+#include "broker/members/sessions.h"
 #include "broker/questions/answer_keys.h"
-#include "broker/sessions.h"
+#include "broker/questions/query.h"
 #include "core/errors.h"
 
 #include <string.h>

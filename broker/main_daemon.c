@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/main_daemon.h"
 
+#include "broker/broker.h"
 #include "broker/main_keys.h"
-#include "broker/node.h"
 #include "broker/store/store.h"
 #include "core/digest.h"
 #include "core/errors.h"

@@ -9,10 +9,10 @@
 #define BROKER_STATE_H
 
 #include "broker/auth.h"
-#include "broker/roster.h"
-#include "broker/node.h"
+#include "broker/broker.h"
+#include "broker/members/roster.h"
+#include "broker/members/strangers.h"
 #include "broker/questions/pending.h"
-#include "broker/strangers.h"
 #include "broker/txn.h"
 #include "core/owner.h"
 #include <uthash.h>

@@ -2,11 +2,11 @@
 #include "broker/txn.h"
 
 #include "broker/call.h"
-#include "broker/forget.h"
 #include "broker/client_keys.h"
+#include "broker/forget.h"
+#include "broker/members/sessions.h"
 #include "broker/questions/query.h"
 #include "broker/restored_numbers.h"
-#include "broker/sessions.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 

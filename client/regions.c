@@ -3,7 +3,7 @@
 
 #include "core/errors.h"
 #include "memory/mappings.h"
-#include "memory/provider.h"
+#include "memory/offer.h"
 #include "core/log.h"
 #include "memory/available.h"
 
@@ -22,7 +22,7 @@ typedef struct handle {
 struct regions {
     const node_io_t *io;
     pool_t *pool;
-    provider_t *provider; /* NULL: there is none */
+    offer_t *offer; /* NULL: there is none */
     handle_t *handles;
     uint64_t due_us;      /* 0: the pool has changed */
     uint64_t rest_us;     /* the background waits until then, */
@@ -111,7 +111,7 @@ static handle_t *handle_of(region_t *r) { return (handle_t *)(void *)r; }
 
 static void end_offer(handle_t *h)
 {
-    if (h->offered.generation && h->owner->provider) provider_remove(h->owner->provider, &h->offered);
+    if (h->offered.generation && h->owner->offer) offer_remove(h->owner->offer, &h->offered);
     h->offered.generation = 0;
 }
 
@@ -251,13 +251,13 @@ void regions_offer(regions_t *m, region_t *r, const regions_content_t *content)
     handle_t *h = handle_of(r);
     if (h->offered.generation || h->is_withdrawn) return;
     if (r->own && memory_region_seal(r->own, &content->manifest, content->bytes, NULL)) return;
-    if (!m->provider) return;
-    provider_content_t offer = {.id = content_of(r),
-                                .bytes = content->bytes,
-                                .hold = r->held,
-                                .is_verified = !content->is_to_be_verified,
-                                .verified_us = clock_now(m->io->clock)};
-    if (provider_add(m->provider, &offer, NULL) == HEDDLE_OK) h->offered = offer.id;
+    if (!m->offer) return;
+    offer_content_t offer = {.id = content_of(r),
+                             .bytes = content->bytes,
+                             .hold = r->held,
+                             .is_verified = !content->is_to_be_verified,
+                             .verified_us = clock_now(m->io->clock)};
+    if (offer_add(m->offer, &offer, NULL) == HEDDLE_OK) h->offered = offer.id;
 }
 
 int regions_file(const region_t *r, regions_file_t *ret_file, heddle_error_t *error)
@@ -278,7 +278,7 @@ void regions_withdraw(region_t *r)
 
 bool regions_is_withdrawn(const region_t *r) { return ((const handle_t *)(const void *)r)->is_withdrawn; }
 content_id_t regions_offered(const region_t *r) { return ((const handle_t *)(const void *)r)->offered; }
-void regions_share(regions_t *m, provider_t *provider) { m->provider = provider; }
+void regions_share(regions_t *m, offer_t *offer) { m->offer = offer; }
 
 /* ---- in the background ---- */
 

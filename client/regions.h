@@ -18,7 +18,7 @@
  * process, because a leak is better than a write into memory of another owner.
  *
  * One pool serves all adapters of a worker: versions of equal size share one region made ahead, whichever
- * adapters they are of, and the socket at which regions are offered (memory/provider.h) has one list. The
+ * adapters they are of, and the socket at which regions are offered (memory/offer.h) has one list. The
  * worker's slots bound how many versions there are, so that its pool has no limit of its own; LIMIT_OFFERED
  * bounds what is listed in advance alone.
  *
@@ -30,7 +30,7 @@
 #include "memory/pool.h"
 
 struct mappings;
-struct provider;
+struct offer;
 struct hold;
 
 typedef struct regions regions_t;
@@ -84,7 +84,7 @@ typedef struct {
 } regions_file_t;
 int regions_file(const region_t *r, regions_file_t *ret_file, heddle_error_t *error);
 /* The socket at which regions are offered from then on; NULL: there is none any more. Borrowed. */
-void regions_share(regions_t *m, struct provider *provider);
+void regions_share(regions_t *m, struct offer *offer);
 
 /* A version is on its way, or may follow soon: the background waits for REGIONS_REST_US. A step of it takes
  * memory and a core from those that fetch, verify or activate. A rest that is prolonged again and again ends

@@ -13,7 +13,7 @@ _Static_assert(sizeof(key16_t) == MEMORY_IDENTITY_BYTES, "messages name regions 
 struct sharing {
     char *directory; /* NULL: none */
     uint64_t place;
-    provider_t *provider;
+    offer_t *offer;
     mappings_t *mappings;
     bool is_readable;                    /* since the last turn */
     key16_t peers[MAPPINGS_SOURCES_MAX]; /* that are watched */
@@ -58,11 +58,11 @@ int sharing_new(const sharing_opts_t *opts, sharing_t **ret_sharing, heddle_erro
         free(s);
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory to share versions with this host");
     }
-    provider_opts_t provider = {.directory = s->directory,
-                                .name = sharing_name(&opts->life, name),
-                                .pool = opts->pool};
+    offer_opts_t offer = {.directory = s->directory,
+                          .name = sharing_name(&opts->life, name),
+                          .pool = opts->pool};
     int rc = handover_check(s->directory, error);
-    if (!rc && opts->pool) rc = provider_new(&provider, &s->provider, error);
+    if (!rc && opts->pool) rc = offer_new(&offer, &s->offer, error);
     if (!rc) rc = mappings_new(s->directory, opts->heard, opts->self, &s->mappings, error);
     if (!rc && !(s->place = handover_place(s->directory)))
         rc = error_fail(error, HEDDLE_ERR_INTERNAL,
@@ -78,19 +78,19 @@ void sharing_close(sharing_t **sharing)
     if (!s) return;
     *sharing = NULL;
     mappings_destroy(&s->mappings);
-    provider_destroy(&s->provider);
+    offer_destroy(&s->offer);
     free(s->directory);
     free(s);
 }
 
 uint64_t sharing_place(const sharing_t *s) { return s->place; }
-bool sharing_is_there(const sharing_t *s) { return !s->provider || provider_is_there(s->provider); }
-provider_t *sharing_provider(sharing_t *s) { return s->provider; }
+bool sharing_is_there(const sharing_t *s) { return !s->offer || offer_is_there(s->offer); }
+offer_t *sharing_offer(sharing_t *s) { return s->offer; }
 mappings_t *sharing_mappings(sharing_t *s) { return s->mappings; }
 
 void sharing_fds(const sharing_t *s, int ret_fds[SHARING_FDS])
 {
-    ret_fds[0] = s->provider ? provider_fd(s->provider) : -1;
+    ret_fds[0] = s->offer ? offer_fd(s->offer) : -1;
     ret_fds[1] = mappings_fd(s->mappings);
 }
 
@@ -101,7 +101,7 @@ void sharing_readable(sharing_t *s)
 
 static uint64_t deadline(const sharing_t *s)
 {
-    uint64_t due_us = s->provider ? provider_deadline(s->provider) : CLOCK_NEVER;
+    uint64_t due_us = s->offer ? offer_deadline(s->offer) : CLOCK_NEVER;
     return clock_earlier(due_us, mappings_deadline(s->mappings));
 }
 
@@ -109,7 +109,7 @@ uint64_t sharing_turn(sharing_t *s, uint64_t now_us)
 {
     if (!s->is_readable && now_us < deadline(s)) return deadline(s);
     s->is_readable = false;
-    if (s->provider) (void)provider_turn(s->provider, now_us);
+    if (s->offer) (void)offer_turn(s->offer, now_us);
     (void)mappings_turn(s->mappings, now_us);
     return deadline(s);
 }

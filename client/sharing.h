@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* client/sharing.h: what a member shares with the other members of its host: the regions of its pool, which
- * are offered at a socket (memory/provider.h), and the regions of others, mapped here (memory/mappings.h).
+ * are offered at a socket (memory/offer.h), and the regions of others, mapped here (memory/mappings.h).
  *
  *   a peer   | event                        -> next
  *   ---------+----------------------------------------------------
@@ -24,7 +24,7 @@
 #define CLIENT_SHARING_H
 
 #include "memory/mappings.h"
-#include "memory/provider.h"
+#include "memory/offer.h"
 #include "proto/msg.h"
 
 #define SHARING_NAME_BYTES 33u /* 32 hex digits */
@@ -50,7 +50,7 @@ void sharing_close(sharing_t **s);
 uint64_t sharing_place(const sharing_t *s);
 /* Others of this host find its socket, if it has one (handover_is_there). */
 bool sharing_is_there(const sharing_t *s);
-provider_t *sharing_provider(sharing_t *s); /* NULL without a pool */
+offer_t *sharing_offer(sharing_t *s); /* NULL without a pool */
 mappings_t *sharing_mappings(sharing_t *s);
 enum { SHARING_FDS = 2 }; /* the first is -1 without a pool */
 void sharing_fds(const sharing_t *s, int ret_fds[SHARING_FDS]);

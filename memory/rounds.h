@@ -28,7 +28,7 @@
  * neither makes a good version fail on the host nor a bad one pass. Two processes that find it bad decide for
  * all. The content stays doubted after the process that reported it disconnects; a process that connects
  * again and reports again counts once. A holder that uses the content already goes on, and its own round
- * doubts it, too (memory/provider.h); one that verifies it after that hands it on with its own verdict.
+ * doubts it, too (memory/offer.h); one that verifies it after that hands it on with its own verdict.
  *
  * At a holder, a claim for each content that it holds:
  *

@@ -3,7 +3,7 @@
  * of tensors or a directory, to a durable record), what became of a version, events.
  *
  *   application's thread                               loop's thread
- *   run  ----------------- shell_call ------------->   one command of trainer_client/node.h
+ *   run  ----------------- shell_call ------------->   one command of trainer_client/publisher_node.h
  *        <------------------------------------------   OK, an error, or AGAIN
  *   AGAIN: poll(changed, interrupt, time) <---------   the node's changed()
  *
@@ -23,7 +23,7 @@
 #include "core/sized.h"
 #include "core/stop.h"
 #include "formats/peft.h"
-#include "trainer_client/node.h"
+#include "trainer_client/publisher_node.h"
 #include "trainer_client/reading.h"
 
 #include <errno.h>

@@ -15,7 +15,7 @@
 
 #include "client/member.h"
 #include "worker/intake.h"
-#include "worker/node.h"
+#include "worker/worker_node.h"
 
 /* How long a slot that no reader holds may take to be free, and how often the broker is asked for one. */
 #define ROOM_AGAIN_US 100000u
@@ -79,7 +79,7 @@ msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spar
  * returns true. */
 bool adapter_drop_sources(adapter_t *a);
 
-/* For tests: what the adapters of a node (worker/node.h) share, and each of them. */
+/* For tests: what the adapters of a node (worker/worker_node.h) share, and each of them. */
 worker_core_t *worker_node_core(worker_node_t *n);
 adapter_t *worker_node_adapter(worker_node_t *n, uint32_t index);
 

@@ -151,7 +151,7 @@ static int seal_adopted(intake_t *in, uint64_t now_us)
 
 /* The slot has its bytes already, or the memory for them. It is shared before its first byte arrives. Read
  * requests of other workers may come early: they are pending here, and each is served as soon as its chunk is
- * verified: a source may still be fetching itself (broker/rollout/plan.h). A pull
+ * verified: a source may still be fetching itself (broker/plan/plan.h). A pull
  * serves nothing. */
 static int use_slot(intake_t *in, uint64_t now_us)
 {

@@ -7,7 +7,7 @@
 #include "client/shell.h"
 #include "core/errors.h"
 #include "core/sized.h"
-#include "worker/node.h"
+#include "worker/worker_node.h"
 
 #include <jansson.h>
 #include <stdlib.h>

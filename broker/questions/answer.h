@@ -20,8 +20,8 @@
 #define BROKER_ANSWER_H
 
 #include "broker/auth.h"
+#include "broker/members/strangers.h"
 #include "broker/questions/pending.h"
-#include "broker/strangers.h"
 #include "core/limits.h"
 #include <jansson.h>
 

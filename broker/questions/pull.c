@@ -4,7 +4,7 @@
 #include "broker/questions/query.h"
 
 #include "broker/questions/answer_versions.h"
-#include "broker/rollout/orders.h"
+#include "broker/rollout/messages.h"
 #include "core/errors.h"
 #include "proto/value.h"
 
@@ -45,7 +45,7 @@ static int answer(const call_t *c, const adapter_row_t *a, uint64_t version, hed
     const track_t *t = track_find(&b->rollout, a->name, version);
     msg_source_t sources[PLAN_SOURCES];
     plan_asker_t asker = {.token = c->from, .place = c->m->query.place}; /* any number: it spreads several */
-    uint32_t count = t ? orders_sources(&b->members, t, &asker, sources) : 0;
+    uint32_t count = t ? messages_sources(&b->members, t, &asker, sources) : 0;
     /* A version without a source is not gone while it may get one back: from its publisher while it is
      * staging, from a worker while the broker settles. */
     bool is_without = !count && v && v->state == VERSION_COMMITTED && b->rollout.is_settled;

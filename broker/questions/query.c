@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "broker/questions/query.h"
 
-#include "broker/forget.h"
 #include "broker/client_keys.h"
+#include "broker/forget.h"
+#include "broker/members/sessions.h"
 #include "broker/questions/answer_pending.h"
 #include "broker/registry/decision.h"
-#include "broker/sessions.h"
 #include "core/errors.h"
 #include "proto/value.h"
 

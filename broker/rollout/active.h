@@ -5,7 +5,7 @@
 #ifndef BROKER_ACTIVE_H
 #define BROKER_ACTIVE_H
 
-#include "broker/membership.h"
+#include "broker/members/membership.h"
 #include "broker/registry/registry.h"
 
 /* The version that the latest decision names, if its scope has the worker. */

@@ -29,7 +29,7 @@
 #ifndef BROKER_COPY_H
 #define BROKER_COPY_H
 
-#include "broker/membership.h"
+#include "broker/members/membership.h"
 #include "broker/rollout/tally.h"
 
 #define COPY_LOST_MAX 16u

@@ -2,7 +2,7 @@
 #include "broker/rollout/keep.h"
 
 #include "broker/registry/decision.h"
-#include "broker/rollout/orders.h"
+#include "broker/rollout/messages.h"
 
 /* A fetch without a new byte for so long has stalled.  The slowest fetch that counts as alive reads a
  * chunk of 256 KiB at 9 kB/s, which a worker's --max-rate may allow. */
@@ -166,7 +166,7 @@ static bool is_pinned(const track_t *t) { return t && (track_active_count(t) > 0
 /* RETIRE for this worker alone: others keep their copies, and the version stays live. */
 static void put_away(step_t *s, track_t *t, const member_t *m)
 {
-    orders_send_retire(s, t->adapter, t->version, m);
+    messages_send_retire(s, t->adapter, t->version, m);
     copy_drop(t, m->name);
 }
 

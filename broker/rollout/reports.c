@@ -3,7 +3,7 @@
 
 #include "broker/rollout/active.h"
 #include "broker/rollout/keep.h"
-#include "broker/rollout/orders.h"
+#include "broker/rollout/messages.h"
 #include "core/errors.h"
 #include "core/limits.h"
 
@@ -152,7 +152,7 @@ void report_republished(step_t *s, const member_t *publisher, uint64_t version)
     const char *adapter = publisher->subs[0].adapter;
     track_t *t = track_find(s->ro, adapter, version);
     if (!t || track_is_ended(t)) {
-        orders_send_rollout(s, adapter, version, publisher);
+        messages_send_rollout(s, adapter, version, publisher);
         return;
     }
     publisher_state_t state = track_is_served(t)                       ? t->publisher_state
@@ -237,8 +237,8 @@ static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
     const copy_row_t *source = is_still ? copy_queued_source(t, c) : NULL;
     if (!source) return;
     plan_stuck(&t->plan, source->token);
-    orders_wake_waiting(s, t);
-    orders_mend_lists(s, t);
+    messages_wake_waiting(s, t);
+    messages_mend_lists(s, t);
 }
 
 void report_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)
@@ -313,11 +313,11 @@ static int look_up(step_t *s, about_t *x, heddle_error_t *error)
     const version_row_t *row = x->t ? x->t->row : x->a ? registry_version(x->a->row, x->version) : NULL;
     if (!row || !sub) return unknown_version(x->adapter, x->version, x->member, error);
     if (!registry_is_live(row)) {
-        if (row->state == VERSION_RETIRED) orders_send_retire(s, x->adapter, x->version, x->member);
-        else orders_send_abort(s, x->adapter, row, x->member);
+        if (row->state == VERSION_RETIRED) messages_send_retire(s, x->adapter, x->version, x->member);
+        else messages_send_abort(s, x->adapter, row, x->member);
         return HEDDLE_OK;
     }
-    if (x->t) x->c = orders_need_copy(s, x->t, x->member);
+    if (x->t) x->c = messages_need_copy(s, x->t, x->member);
     if (x->c) return HEDDLE_OK;
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", x->adapter,
                       (unsigned long long)x->version);
@@ -335,7 +335,7 @@ int report_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_err
     if (!digest_equal(&m->digest, &t->row->digest)) {
         rc = wrong_digest(m->adapter, t->row, &m->digest, member, "verify", error);
         stage_failed(s, t, c, (copy_why_t){rc, "verify", error->message});
-        orders_wake_worker(s, x.a, member);
+        messages_wake_worker(s, x.a, member);
         return rc;
     }
     if (copy_holds(c)) return HEDDLE_OK; /* said twice */
@@ -346,7 +346,7 @@ int report_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_err
     e->duration_ms = c->told_us ? (int64_t)((s->v.now.us - c->told_us) / 1000) : -1;
     /* COMMIT, when it is the active version; then the newest, when that waited.  Whether the version can be
      * decided now is looked at after this message (rollout_tick, rollout_decide): its track is dirty. */
-    orders_wake_worker(s, x.a, member);
+    messages_wake_worker(s, x.a, member);
     return HEDDLE_OK;
 }
 
@@ -394,7 +394,7 @@ int report_active(step_t *s, member_t *member, const msg_active_t *m, heddle_err
     for (size_t i = 0; i < a->track_count; i++) {
         track_t *t = a->tracks[i];
         if (track_is_ended(t)) continue;
-        copy_row_t *c = t->version == m->version ? orders_need_copy(s, t, member) : copy_of(t, member);
+        copy_row_t *c = t->version == m->version ? messages_need_copy(s, t, member) : copy_of(t, member);
         if (!c) continue;
         bool has_reached = t->row->decision && t->row->decision <= m->decision && t->version <= m->version;
         if (has_reached) copy_reached(t, c, true);
@@ -409,7 +409,7 @@ int report_active(step_t *s, member_t *member, const msg_active_t *m, heddle_err
     copies_follow_switch(a, member, s->v.now);
     event_row_t *e = events_add(s->ev, EVENT_ACTIVATE_DONE, m->adapter, m->version, member->name, s->v.now);
     e->decision = m->decision;
-    orders_wake_worker(s, a, member);
+    messages_wake_worker(s, a, member);
     return HEDDLE_OK;
 }
 
@@ -444,9 +444,9 @@ int report_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t
         /* Its sources sent bad bytes, all that it tried: it tries again, when those have looked. */
         bool has_got_bad =
             !copy_holds(x.c) && code == HEDDLE_ERR_DIGEST_MISMATCH && !strcmp(m->phase, "verify");
-        if (has_got_bad) orders_verify(s, x.t);
+        if (has_got_bad) messages_verify(s, x.t);
         stage_failed(s, x.t, x.c, (copy_why_t){code, text_or(m->phase, "stage"), message});
-        orders_wake_worker(s, x.a, member);
+        messages_wake_worker(s, x.a, member);
         return HEDDLE_OK;
     }
     member_sub_t *sub = member_sub(member, m->adapter);
@@ -509,7 +509,7 @@ static void put_last(step_t *s, track_t *t, const member_t *member)
     if (!c || !copy_is_told(c) || !plan_fetches(&t->plan, member->token)) return;
     plan_demote(&t->plan, member->token);
     plan_make(&t->plan, member->token, NULL, 0);
-    orders_send_sources(s, t, c, member);
+    messages_send_sources(s, t, c, member);
 }
 
 static event_row_t *add_blame(step_t *s, const about_t *x, event_type_t type, const member_t *of)
@@ -629,7 +629,7 @@ int report_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m
     if (!was_fetching && plan_fetches(&x.t->plan, member->token)) copy_begun_anew(x.c, s->v.now);
     /* It failed there, and the worker tries again by itself: no source is charged for that. */
     if (!copy_in_flight(x.c)) plan_done(&x.t->plan, member->token);
-    orders_send_sources(s, x.t, x.c, member);
+    messages_send_sources(s, x.t, x.c, member);
     track_touch(x.t);
     return HEDDLE_OK;
 }

@@ -13,7 +13,7 @@
 #include "broker/rollout/step.h"
 
 /* A worker was admitted: takes what it restated (only bytes that equal the registry's), fills the
- * WELCOME's decisions and keep list (arrays in `arena`).  Announcing is orders_wake's, after WELCOME was
+ * WELCOME's decisions and keep list (arrays in `arena`).  Announcing is messages_wake's, after WELCOME was
  * queued.  NO_MEMORY. */
 int report_joined(step_t *s, member_t *member, const msg_join_t *join, arena_t *arena,
                   msg_welcome_t *welcome);

@@ -4,7 +4,7 @@
 #include "broker/registry/decision.h"
 #include "broker/rollout/active.h"
 #include "broker/rollout/keep.h"
-#include "broker/rollout/orders.h"
+#include "broker/rollout/messages.h"
 #include "broker/rollout/rule.h"
 #include "core/clock.h"
 #include "core/errors.h"
@@ -98,7 +98,7 @@ static void end_settling(step_t *s)
             track_touch(t);
         }
         if (lacked_slot || summary_lost_active(s->ro, a->row))
-            orders_wake_adapter(s, a); /* those that wait for a lost version are told */
+            messages_wake_adapter(s, a); /* those that wait for a lost version are told */
     }
 }
 
@@ -114,7 +114,7 @@ static void become_lost(step_t *s, track_t *t)
     /* As in `heddle status`: that an earlier version is gone, as when a job ends, is no failure. */
     bool is_failure = a->active == t->version || t->row == registry_newest(a);
     events_message(e, is_failure ? why.code : HEDDLE_OK, "%s", why.message);
-    if (a->active == t->version) orders_wake_adapter(s, t->of); /* those that wait for it are told */
+    if (a->active == t->version) messages_wake_adapter(s, t->of); /* those that wait for it are told */
     if (!a->held || a->active != t->version) return;
     e = events_add(s->ev, EVENT_ADAPTER_HELD, t->adapter, t->version, NULL, s->v.now);
     events_message(e, why.code,
@@ -315,9 +315,9 @@ static void look_at_fetches(step_t *s, track_t *t)
             else t->fetches_due_us = clock_earlier(t->fetches_due_us, due_us);
         }
     }
-    orders_mend_lists(s, t); /* before one that begins anew takes what has room for those that have more */
-    orders_wake_waiting(s, t);
-    orders_mend_lists(s, t);
+    messages_mend_lists(s, t); /* before one that begins anew takes what has room for those that have more */
+    messages_wake_waiting(s, t);
+    messages_mend_lists(s, t);
     if (t->plan.waiting_count) track_sooner(t, t->fetches_due_us);
 }
 
@@ -356,7 +356,7 @@ static void look_at(step_t *s, track_t *t)
         if (t->bytes != BYTES_THERE) {
             t->bytes = BYTES_THERE;
             track_changed(t);
-            orders_wake_adapter(s, t->of); /* those that waited for a source */
+            messages_wake_adapter(s, t->of); /* those that waited for a source */
         }
     } else {
         look_for_parts(s, t);
@@ -386,7 +386,7 @@ static void look_at(step_t *s, track_t *t)
         const copy_row_t *c = t->copies[i];
         if (c->state != COPY_FAILED || !c->retry_us) continue;
         member_t *m = membership_by_token(s->v.members, c->token);
-        if (m && c->retry_us <= now_us) orders_wake_worker(s, t->of, m);
+        if (m && c->retry_us <= now_us) messages_wake_worker(s, t->of, m);
         else track_sooner(t, c->retry_us);
     }
 
@@ -665,7 +665,7 @@ static void follow_decision(step_t *s, const adapter_row_t *row)
         if (!member_subscribes(m, row->name) || active_for(row, m) != active->version) continue;
         member_sub_t *sub = member_sub(m, row->name);
         if (!sub->behind_ms) sub->behind_ms = row->decided_ms;
-        orders_decided(s, active, m);
+        messages_decided(s, active, m);
     }
 }
 
@@ -686,13 +686,13 @@ static void follow_state(step_t *s, const adapter_row_t *row, const record_t *re
         if (!m) continue;
         member_clear_fetch(m, t->adapter, t->version);
         copies_go_on(a, m, t->version, s->v.now.us);
-        if (t->row->state == VERSION_RETIRED) orders_send_retire(s, t->adapter, t->version, m);
-        else orders_send_abort(s, t->adapter, t->row, m);
+        if (t->row->state == VERSION_RETIRED) messages_send_retire(s, t->adapter, t->version, m);
+        else messages_send_abort(s, t->adapter, t->row, m);
     }
     track_changed(t);
     track_forget_ended(a); /* `t` may be gone */
     if (record->state == VERSION_FAILED)
-        orders_wake_adapter(s, a); /* workers that left the active version for this one go back to it */
+        messages_wake_adapter(s, a); /* workers that left the active version for this one go back to it */
 }
 
 /* A version begins when no other one of its adapter is in the rollout: at its own record, or at the one that
@@ -701,7 +701,7 @@ static void begin_next(step_t *s, const adapter_row_t *row)
 {
     const adapter_rollout_t *a = tracks_adapter(s->ro, row->name);
     track_t *t = a ? track_staging(a) : NULL;
-    if (t && t->phase == TRACK_WAITING && track_begin(t, s->v.members)) orders_announce(s, t);
+    if (t && t->phase == TRACK_WAITING && track_begin(t, s->v.members)) messages_announce(s, t);
 }
 
 void rollout_apply(step_t *s, const record_t *record)

@@ -5,10 +5,9 @@
  *   copy.h      one version on one worker: the states
  *   tally.h     how many copies are in which state
  *   rule.h      tally -> wait, commit, fail
- *   plan.h      which member fetches from which (plan_shape.h, plan_list.h)
  *   keep.h      which decided versions stay, and where
  *   active.h    what is active for a worker, and how far it is behind
- *   orders.h    what workers and publishers are sent
+ *   messages.h  what workers and publishers are sent
  *   reports.h   what members report
  *   summary.h   what users are shown
  *

@@ -141,7 +141,7 @@ void track_forget_ended(adapter_rollout_t *a)
     size_t ended = 0;
     for (size_t i = 0; i < a->track_count; i++) ended += track_is_ended(a->tracks[i]);
     for (size_t i = 0; i < a->track_count && ended > ROLLOUT_ENDED_TRACKS;) {
-        bool is_told = !a->tracks[i]->is_dirty; /* its publisher; else orders_flush comes back to it */
+        bool is_told = !a->tracks[i]->is_dirty; /* its publisher; else messages_flush comes back to it */
         if (!track_is_ended(a->tracks[i]) || !is_told) {
             a->ro->is_crowded |= !is_told;
             i++;

@@ -8,10 +8,10 @@
 #ifndef BROKER_TRACK_H
 #define BROKER_TRACK_H
 
-#include "broker/membership.h"
+#include "broker/members/membership.h"
+#include "broker/plan/plan.h"
 #include "broker/registry/registry.h"
 #include "broker/rollout/copy.h"
-#include "broker/rollout/plan.h"
 #include "broker/rollout/took.h"
 #include "core/limits.h"
 

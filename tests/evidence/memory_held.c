@@ -16,7 +16,7 @@
 #include "core/digest.h"
 #include "core/errors.h"
 #include "memory/mappings.h"
-#include "memory/provider.h"
+#include "memory/offer.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -157,7 +157,7 @@ static _Noreturn void be_holder(int orders)
 
 /* ---- the publisher ---- */
 
-static provider_t *provider;
+static offer_t *offer;
 static pool_t *pool;
 
 /* In the background, as client/regions.h does it between versions: regions are made, offered, and mapped by
@@ -166,9 +166,9 @@ static void rest(uint64_t for_us)
 {
     uint64_t end_us = now_us() + for_us;
     while (now_us() < end_us) {
-        struct pollfd p = {provider_fd(provider), POLLIN, 0};
+        struct pollfd p = {offer_fd(offer), POLLIN, 0};
         bool has_more = pool_work(pool, now_us()) <= now_us();
-        has_more |= provider_turn(provider, now_us()) <= now_us();
+        has_more |= offer_turn(offer, now_us()) <= now_us();
         (void)poll(&p, 1, has_more ? 0 : 1);
     }
 }
@@ -185,9 +185,9 @@ static void wait_for(const int *holders, int count, uint64_t start_us, times_t *
     struct pollfd p[MOST_HOLDERS + 1];
     while (usable < count) {
         for (int i = 0; i < count; i++) p[i] = (struct pollfd){holders[i], POLLIN, 0};
-        p[count] = (struct pollfd){provider_fd(provider), POLLIN, 0};
+        p[count] = (struct pollfd){offer_fd(offer), POLLIN, 0};
         if (poll(p, (nfds_t)count + 1, 10000) <= 0) check(HEDDLE_ERR_AGAIN, NULL);
-        (void)provider_turn(provider, now_us());
+        (void)offer_turn(offer, now_us());
         for (int i = 0; i < count; i++) {
             report_t r;
             if (!p[i].revents) continue;
@@ -208,14 +208,14 @@ static times_t publish(const int *holders, int count, uint64_t version, bool is_
     digest_t manifest = {{(uint8_t)version, 1}};
     int rc;
     uint64_t t0 = now_us();
-    while ((rc = pool_take(pool, &provider, size, &r, &e)) == HEDDLE_ERR_AGAIN) {}
+    while ((rc = pool_take(pool, &offer, size, &r, &e)) == HEDDLE_ERR_AGAIN) {}
     check(rc, &e);
     uint64_t t1 = now_us();
     do_work(r->base, bytes);
     uint64_t t2 = now_us();
     check(memory_region_seal(r, &manifest, size, &e), &e);
     announcement_t a = {memory_region_content(r), is_cold};
-    check(provider_add(provider, &(provider_content_t){.id = a.id, .bytes = size}, &e), &e);
+    check(offer_add(offer, &(offer_content_t){.id = a.id, .bytes = size}, &e), &e);
     uint64_t t3 = now_us();
     for (int i = 0; i < count; i++)
         if (write(holders[i], &a, sizeof a) != (ssize_t)sizeof a) exit(9);
@@ -226,7 +226,7 @@ static times_t publish(const int *holders, int count, uint64_t version, bool is_
     t.all = (double)(t3 - t0) / 1e3 + t.usable;
     if (*last) {
         content_id_t old = memory_region_content(*last);
-        provider_remove(provider, &old);
+        offer_remove(offer, &old);
         pool_drop(pool, *last);
     }
     *last = r;
@@ -283,8 +283,8 @@ static void start(int *holders, int count)
     pool_opts_t of_pool = {.most = 16, .is_guarded = !guard || strcmp(guard, "0") != 0};
     snprintf(name, sizeof name, "held-%d", getpid());
     check(pool_new(&of_pool, &pool, &e), &e);
-    provider_opts_t opts = {.name = name, .pool = pool};
-    check(provider_new(&opts, &provider, &e), &e);
+    offer_opts_t opts = {.name = name, .pool = pool};
+    check(offer_new(&opts, &offer, &e), &e);
     for (int i = 0; i < count; i++) {
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair)) exit(9);
         pid_t pid = fork();
@@ -318,7 +318,7 @@ static void measure(int count, int versions)
     print("warm", count, samples, versions, (reference + memcpy_ms()) / 2);
     for (int i = 0; i < count; i++) close(holders[i]);
     while (wait(NULL) > 0) {}
-    provider_destroy(&provider);
+    offer_destroy(&offer);
     pool_destroy(&pool);
 }
 

@@ -5,7 +5,7 @@
 #include "tests/scenario/world.h"
 
 #include "core/errors.h"
-#include "trainer_client/node.h"
+#include "trainer_client/publisher_node.h"
 
 #include <stdio.h>
 #include <stdlib.h>

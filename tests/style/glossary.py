@@ -9,14 +9,14 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WORDS = {  # word -> the files that may use it
-    "epoch": r"broker/(?!rollout/)|client/(session|member|query|admin)|proto/|cli/|sidecar/|include/|"
-             r"worker/(node|admin_pull)|trainer_client/node",
+    "epoch": r"broker/(?!(rollout|plan)/)|client/(session|member|query|admin)|proto/|cli/|sidecar/|include/|"
+             r"worker/(worker_node|admin_pull)|trainer_client/publisher_node",
     "generation": r"memory/|client/(regions|sharing)|worker/|proto/|trainer_client/publications|"
                   r"broker/(rollout|questions)/|transfer/",       # transfer: of a place in the table of asks
     "claim": r"memory/rounds|worker/holding",
-    "spare": r"broker/rollout/(?!plan)|worker/(adapter|node)|proto/",
-    "station": r"broker/rollout/plan",
-    "link": r"(?!broker/rollout/)",
+    "spare": r"broker/rollout/|worker/(adapter|worker_node)|proto/",
+    "station": r"broker/plan/",
+    "link": r"(?!broker/(rollout|plan)/)",
     "offered": r"memory/|client/regions|broker/|proto/|trainer_client/|core/limits|"
                r"worker/(?!versions)",
 }

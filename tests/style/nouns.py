@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function that other files call begins with the noun of its file, so that its name says where to read it.
 
-The nouns of a file are its own name, singular or plural, with the room's name before it or without the words
-before its last; and the types that its header defines.  Beside these:
+The nouns of a file are its own name, singular or plural, with the name of its room or folder before it or
+without the words before its last; and the types that its header defines.  Beside these:
 - `a_b.c` is a part of `a`, where the room has an `a.h`;
 - what a room's FACE declares is named after the face, whichever file of the room defines it;
 - `on_MESSAGE` handles a message of the wire, `command_NAME` is a subcommand;
@@ -14,10 +14,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = """core proto formats wire memory transfer client worker sidecar trainer_client broker
-           broker/registry broker/store broker/rollout broker/questions cli bench""".split()
-FACES = {"broker/node": "broker", "broker/main_daemon": "daemon", "cli/cli": "cli",
-         "transfer/transfer": "transfer", "transfer/exchange": "exchange", "wire/wire": "wire",
-         "worker/node": "worker_node", "trainer_client/node": "publisher_node"}
+           broker/members broker/registry broker/store broker/rollout broker/plan broker/questions cli
+           bench""".split()
+FACES = {"broker/broker": "broker", "broker/main_daemon": "daemon", "cli/cli": "cli",
+         "transfer/transfer": "transfer", "transfer/exchange": "exchange", "wire/wire": "wire"}
 EXTRA = {
     "cli/show": {"table"},                         # cli.h declares it: rows in columns
     "core/bytes": {"text"},                        # bytes that end with 0
@@ -42,10 +42,10 @@ def plural(word):
 
 def nouns(path):
     """Of the file, without its ending."""
-    room, stem = path.parent.relative_to(ROOT).parts[0], path.name
+    folders, stem = path.parent.relative_to(ROOT).parts, path.name
     words = stem.split("_")
     found = {word for at in range(len(words)) for word in plural("_".join(words[at:]))}
-    found |= {f"{room}_{word}" for word in plural(stem)}
+    found |= {f"{folder}_{word}" for folder in folders for word in plural(stem)}
     found |= {word for at in range(1, len(words)) for word in plural("_".join(words[:at]))
               if path.with_name("_".join(words[:at]) + ".h").is_file()}
     for body, tag in TYPE.findall(text(path.with_suffix(".h"))):

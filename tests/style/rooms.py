@@ -25,16 +25,16 @@ LIBRARIES = {  # header, of a library or of a folder that hides one -> where it 
     r"sqlite3|broker/store/store_": r"^broker/store/",
     r"broker/store/store\.h": r"^broker/(store/|main_daemon)",    # the door of that folder
 }
-PURE = re.compile(r"^(broker/(registry/|rollout/|membership|events|"
-                  r"outbox|auth|strangers|"
+PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|strangers)|events|"
+                  r"outbox|auth|"
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
                   r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|core/(sized|units)|"
                   r"transfer/(frame|pace|extents|ring)|cli/agreement|bench/compare)\.[ch]$")
 THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"
-                    r"core/log|core/failpoint|wire/|broker/(node|state|call|txn|sessions|client_keys|"
-                    r"restored_numbers)\.h|broker/(store/|questions/query))")
+                    r"core/log|core/failpoint|wire/|broker/(broker|state|call|txn|client_keys|"
+                    r"restored_numbers)\.h|broker/(store/|members/(sessions|roster)|questions/query))")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
 broken = []

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who is there: the table of membership.h, cell by cell, with the refusals of a join. */
-#include "broker/membership.h"
+#include "broker/members/membership.h"
 
 #include "core/clock.h"
 #include "core/limits.h"

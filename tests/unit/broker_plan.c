@@ -112,8 +112,8 @@ Test(plan, the_same_input_gives_the_same_plan)
     }
     for (uint64_t asker = 100; asker < 150; asker++) {
         uint64_t a[PLAN_SOURCES], b[PLAN_SOURCES];
-        cr_assert(plan_choose(&P, &(plan_asker_t){.token = asker}, a) == PLAN_SOURCES &&
-                  plan_choose(&other, &(plan_asker_t){.token = asker}, b) == PLAN_SOURCES);
+        cr_assert(plan_sources_choose(&P, &(plan_asker_t){.token = asker}, a) == PLAN_SOURCES &&
+                  plan_sources_choose(&other, &(plan_asker_t){.token = asker}, b) == PLAN_SOURCES);
         cr_assert_arr_eq(a, b, sizeof a, "in any order");
     }
     plan_fini(&other);
@@ -125,7 +125,7 @@ Test(plan, equals_are_spread_over_the_members_that_ask)
     for (uint64_t token = 1; token <= 8; token++) holder(token, 0);
     for (uint64_t asker = 1000; asker < 1800; asker++) {
         uint64_t sources[PLAN_SOURCES];
-        plan_choose(&P, &(plan_asker_t){.token = asker}, sources);
+        plan_sources_choose(&P, &(plan_asker_t){.token = asker}, sources);
         first[sources[0]]++;
     }
     for (uint64_t token = 1; token <= 8; token++)
@@ -648,7 +648,7 @@ Test(plan_chain, a_process_that_is_no_member_gets_the_tail_and_the_publisher)
 {
     wave(11, 16);
     uint64_t sources[PLAN_SOURCES];
-    cr_assert_eq(plan_choose(&P, &(plan_asker_t){.token = 5}, sources), 3);
+    cr_assert_eq(plan_sources_choose(&P, &(plan_asker_t){.token = 5}, sources), 3);
     cr_assert(sources[0] == 16 && sources[1] == 15 && sources[2] == PUBLISHER);
 }
 

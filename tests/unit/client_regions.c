@@ -6,7 +6,7 @@
 #include "core/failpoint.h"
 #include "core/limits.h"
 #include "memory/mappings.h"
-#include "memory/provider.h"
+#include "memory/offer.h"
 #include "tests/unit/captured.h"
 #include "tests/unit/other_thread.h"
 
@@ -210,15 +210,14 @@ static void check_rest(void)
 Test(regions, the_background_waits_while_a_version_is_on_its_way) { check_rest(); }
 Test(regions, so_it_does_where_regions_are_offered)
 {
-    provider_t *provider = NULL;
+    offer_t *offer = NULL;
     char name[32];
     snprintf(name, sizeof name, "regions-%d", getpid());
-    cr_assert_eq(provider_new(&(provider_opts_t){.name = name, .pool = regions_pool(m)}, &provider, NULL),
-                 HEDDLE_OK);
-    regions_share(m, provider);
+    cr_assert_eq(offer_new(&(offer_opts_t){.name = name, .pool = regions_pool(m)}, &offer, NULL), HEDDLE_OK);
+    regions_share(m, offer);
     check_rest();
     regions_share(m, NULL);
-    provider_destroy(&provider);
+    offer_destroy(&offer);
 }
 
 /* As of a worker that waits for sources which are gone, and has nothing else to do. */
@@ -260,7 +259,7 @@ static void hear(void *ret_note, const char *from, note_t note, const content_id
 }
 
 /* What another process is told that holds this content. */
-static note_t answer_to_held(provider_t *provider, const char *name, const content_id_t *id)
+static note_t answer_to_held(offer_t *offer, const char *name, const content_id_t *id)
 {
     mappings_t *other = NULL;
     note_t told = NOTE_GONE;
@@ -268,7 +267,7 @@ static note_t answer_to_held(provider_t *provider, const char *name, const conte
     cr_assert_eq(mappings_watch(other, name, now_us, NULL), HEDDLE_OK);
     cr_assert_eq(mappings_tell(other, name, NOTE_HELD, id, NULL), HEDDLE_OK);
     for (int i = 0; i < 10; i++) {
-        (void)provider_turn(provider, now_us);
+        (void)offer_turn(offer, now_us);
         (void)mappings_turn(other, now_us);
     }
     mappings_destroy(&other);
@@ -278,20 +277,20 @@ static note_t answer_to_held(provider_t *provider, const char *name, const conte
 /* Where it is taken again, it gets other bytes. */
 Test(regions, what_was_withdrawn_is_offered_again_with_another_content)
 {
-    provider_t *provider = NULL;
+    offer_t *offer = NULL;
     char name[32];
     snprintf(name, sizeof name, "withdrawn-%d", getpid());
-    provider_opts_t opts = {.name = name, .pool = regions_pool(m)};
-    cr_assert_eq(provider_new(&opts, &provider, NULL), HEDDLE_OK);
-    regions_share(m, provider);
+    offer_opts_t opts = {.name = name, .pool = regions_pool(m)};
+    cr_assert_eq(offer_new(&opts, &offer, NULL), HEDDLE_OK);
+    regions_share(m, offer);
     region_t *r = take(BYTES), *first = r;
     regions_content_t content = {.bytes = BYTES, .manifest = {{1}}};
     regions_offer(m, r, &content);
     content_id_t id = regions_offered(r);
-    cr_assert(id.generation && answer_to_held(provider, name, &id) == NOTE_VERIFIED);
+    cr_assert(id.generation && answer_to_held(offer, name, &id) == NOTE_VERIFIED);
     regions_withdraw(r);
     cr_assert(regions_is_withdrawn(r) && !regions_offered(r).generation);
-    cr_assert_eq(answer_to_held(provider, name, &id), NOTE_VERIFY, "unknown");
+    cr_assert_eq(answer_to_held(offer, name, &id), NOTE_VERIFY, "unknown");
     regions_offer(m, r, &content);
     cr_assert_eq(regions_offered(r).generation, 0);
     region_unref(&r);
@@ -305,10 +304,10 @@ Test(regions, what_was_withdrawn_is_offered_again_with_another_content)
     r = take(BYTES);
     regions_offer(m, r, &content);
     id = regions_offered(r);
-    cr_assert_eq(answer_to_held(provider, name, &id), NOTE_VERIFY, "the first one verifies it");
+    cr_assert_eq(answer_to_held(offer, name, &id), NOTE_VERIFY, "the first one verifies it");
     region_unref(&r);
     regions_share(m, NULL);
-    provider_destroy(&provider);
+    offer_destroy(&offer);
 }
 
 static void unref(void *r) { region_unref((region_t **)r); }

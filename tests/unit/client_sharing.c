@@ -89,8 +89,8 @@ static content_id_t publish(void)
     cr_assert_eq(rc, HEDDLE_OK, "%s", e.message);
     memset(r->base, 1, r->bytes);
     cr_assert_eq(memory_region_seal(r, &manifest, RIG_BYTES, NULL), HEDDLE_OK);
-    provider_content_t content = {.id = memory_region_content(r), .bytes = RIG_BYTES};
-    cr_assert_eq(provider_add(sharing_provider(members[PUBLISHER]), &content, NULL), HEDDLE_OK);
+    offer_content_t content = {.id = memory_region_content(r), .bytes = RIG_BYTES};
+    cr_assert_eq(offer_add(sharing_offer(members[PUBLISHER]), &content, NULL), HEDDLE_OK);
     return content.id;
 }
 
@@ -231,7 +231,7 @@ Test(sharing, without_a_pool_it_takes_and_offers_nothing)
     cr_assert_eq(open_member(WORKER, NULL, &e), HEDDLE_OK, "%s", e.message);
     pools[WORKER] = none;
     sharing_fds(members[WORKER], fds);
-    cr_assert(fds[0] == -1 && fds[1] >= 0 && !sharing_provider(members[WORKER]));
+    cr_assert(fds[0] == -1 && fds[1] >= 0 && !sharing_offer(members[WORKER]));
     cr_assert_eq(sharing_place(members[WORKER]), sharing_place(members[PUBLISHER]));
     cr_assert_eq(handover_watch(NULL, sharing_name(&own, name), &watch, &e), HEDDLE_ERR_NOT_FOUND);
     content_id_t id = publish();

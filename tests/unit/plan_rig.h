@@ -3,7 +3,7 @@
 #ifndef TESTS_PLAN_RIG_H
 #define TESTS_PLAN_RIG_H
 
-#include "broker/rollout/plan_list.h"
+#include "broker/plan/sources.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #include "core/digest.h"
 #include "core/errors.h"
 #include "proto/value.h"
-#include "trainer_client/node.h"
+#include "trainer_client/publisher_node.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -520,12 +520,12 @@ static struct {
     msg_source_t row;
 } publisher;
 
-static void publisher_listen(const key16_t *life, const provider_content_t *content)
+static void publisher_listen(const key16_t *life, const offer_content_t *content)
 {
     heddle_error_t e;
     sharing_opts_t opts = {.life = *life, .pool = publisher.pool};
     cr_assert_eq(sharing_new(&opts, &publisher.sharing, &e), HEDDLE_OK, "%s", e.message);
-    cr_assert_eq(provider_add(sharing_provider(publisher.sharing), content, &e), HEDDLE_OK, "%s", e.message);
+    cr_assert_eq(offer_add(sharing_offer(publisher.sharing), content, &e), HEDDLE_OK, "%s", e.message);
 }
 
 static void publisher_start(const test_content_t *a)
@@ -538,7 +538,7 @@ static void publisher_start(const test_content_t *a)
     cr_assert_not_null(r);
     memcpy(r->base, a->bytes, a->content_bytes);
     cr_assert_eq(memory_region_seal(r, &a->manifest_digest, a->content_bytes, NULL), HEDDLE_OK);
-    provider_content_t content = {.id = memory_region_content(r), .bytes = a->content_bytes};
+    offer_content_t content = {.id = memory_region_content(r), .bytes = a->content_bytes};
     publisher_listen(&life, &content);
     publisher.row = (msg_source_t){.token = 77,
                                    .kind = SOURCE_PUBLISHER,
@@ -770,21 +770,21 @@ static void empty_socket(void)
     close(full);
 }
 
-static provider_content_t publisher_is_full(const test_content_t *a)
+static offer_content_t publisher_is_full(const test_content_t *a)
 {
     char name[SHARING_NAME_BYTES];
     (void)with_workers(a, 1);
     publisher_start(a);
     sharing_close(&publisher.sharing);
     fill_socket(sharing_name(&publisher.row.life, name));
-    return (provider_content_t){.id = sharing_content(&publisher.row.region, &a->manifest_digest),
-                                .bytes = a->content_bytes};
+    return (offer_content_t){.id = sharing_content(&publisher.row.region, &a->manifest_digest),
+                             .bytes = a->content_bytes};
 }
 
 Test(holding, a_source_that_is_full_is_asked_once_more)
 {
     test_content_t a = content(1);
-    provider_content_t content = publisher_is_full(&a);
+    offer_content_t content = publisher_is_full(&a);
     announce_to_all(&a);
     run_for(HOLDING_AGAIN_US / 2);
     const intake_t *in = &worker_node_adapter(workers[0]->node, 0)->intake;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A turn of the broker: frames come in, records are made durable, sends leave. */
-#include "broker/node.h"
+#include "broker/broker.h"
 
 #include "broker/call.h"
 #include "broker/client_keys.h"
+#include "broker/members/sessions.h"
 #include "broker/questions/query.h"
 #include "broker/registry/publish.h"
 #include "broker/registry/writer.h"
-#include "broker/rollout/orders.h"
+#include "broker/rollout/messages.h"
 #include "broker/rollout/reports.h"
-#include "broker/sessions.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
 #include "core/limits.h"
@@ -558,7 +558,7 @@ uint64_t broker_flush(broker_t *b, instant_t now)
     if (b->state == BROKER_BROKEN) return CLOCK_NEVER;
     if (b->pending.rows) query_answer_pending(b, now);
     step_t step = broker_step(b, now);
-    orders_flush(&step);
+    messages_flush(&step);
     broker_send_outbox(b);
     uint64_t next = clock_earlier(membership_deadline(&b->members), rollout_deadline(&b->rollout));
     next = clock_earlier(next, pending_deadline(&b->pending));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/rollout/plan_shape.h"
+#include "broker/plan/shape.h"
 
 #include "formats/manifest.h"
 

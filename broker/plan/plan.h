@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/rollout/plan.h (PURE): from where each member fetches one version.
+/* broker/plan/plan.h (PURE): from where each member fetches one version.
  *
  * Members of one place can hold each other's memory instead of a copy; the bytes cross the network once for a
  * place.  The places of a version, and each member without one, are the stations of a chain:
@@ -24,8 +24,8 @@
  * a star every source has all bytes: the version is fetched from the publisher, and later from the holders
  * with the least load.
  *
- * plan_shape.h says which shape a version gets, and how two trees are laid over the stations; plan_list.h
- * which sources a member's list names.
+ * shape.h says which shape a version gets, and how two trees are laid over the stations; sources.h which
+ * sources a member's list names.
  *
  *   fetch of a row | its list is made           | it is done, or gone | stuck    | woken
  *   ---------------+----------------------------+---------------------+----------+----------

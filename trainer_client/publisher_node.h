@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trainer_client/node.h: a publisher as a node, without thread, socket and clock: membership, regions, one
- * request, outcomes.  The public calls (publisher.c) and the scenario tests give it the same commands.
+/* trainer_client/publisher_node.h: a publisher as a node, without thread, socket and clock: membership,
+ * regions, one request, outcomes.  The public calls (publisher.c) and the scenario tests give it the same
+ * commands.
  *
  *   request state   event                                       -> next
  *   NONE            COMMAND_PUBLISH                             -> WAITING
@@ -22,8 +23,8 @@
  *
  * Loop thread only; nothing blocks.  The handle (publisher.c), or a test, owns a node, which owns its regions
  * and outcomes.  Commands that answer AGAIN are given again after `changed` was called. */
-#ifndef TRAINER_CLIENT_NODE_H
-#define TRAINER_CLIENT_NODE_H
+#ifndef TRAINER_CLIENT_PUBLISHER_NODE_H
+#define TRAINER_CLIENT_PUBLISHER_NODE_H
 
 #include "client/node.h"
 #include "trainer_client/pack.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "trainer_client/node.h"
+#include "trainer_client/publisher_node.h"
 
 #include "client/member.h"
 #include "client/sharing.h"
@@ -857,7 +857,7 @@ static int open_sharing(publisher_node_t *n, const publisher_node_opts_t *opts, 
                               .life = opts->life,
                               .pool = regions_pool(p->regions)};
     int rc = sharing_new(&sharing, &p->sharing, &why);
-    if (!rc) regions_share(p->regions, sharing_provider(p->sharing));
+    if (!rc) regions_share(p->regions, sharing_offer(p->sharing));
     if (rc && opts->host_share && error) *error = why;
     if (!rc || opts->host_share) return rc;
     log_emit(LOG_WARN, "publisher.unshared", "workers of this host copy the versions of %s: %s%s%s",

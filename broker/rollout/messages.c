@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/rollout/orders.h"
+#include "broker/rollout/messages.h"
 
 #include "broker/rollout/active.h"
 #include "broker/rollout/summary.h"
@@ -70,11 +70,11 @@ static uint32_t sources_of(const step_t *s, const track_t *t, const member_t *me
 }
 
 /* A client that pulls is no member, so it has no row in the plan and puts no load on it. */
-uint32_t orders_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
-                        msg_source_t ret_sources[PLAN_SOURCES])
+uint32_t messages_sources(const membership_t *members, const track_t *t, const plan_asker_t *asker,
+                          msg_source_t ret_sources[PLAN_SOURCES])
 {
     uint64_t tokens[PLAN_SOURCES];
-    uint32_t count = plan_choose(&t->plan, asker, tokens);
+    uint32_t count = plan_sources_choose(&t->plan, asker, tokens);
     return to_sources(members, t, asker->place, count, tokens, ret_sources);
 }
 
@@ -114,7 +114,7 @@ static void send_announce(step_t *s, track_t *t, copy_row_t *c, const member_t *
 }
 
 /* An empty list is sent too: it tells the worker to wait until a source is there. */
-void orders_send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
+void messages_send_sources(step_t *s, const track_t *t, copy_row_t *c, const member_t *member)
 {
     msg_source_t sources[2 * PLAN_SOURCES];
     uint32_t count = sources_of(s, t, member, sources);
@@ -145,7 +145,7 @@ static void send_commit(step_t *s, track_t *t, const member_t *member)
 }
 
 /* ABORT says why the version ended. */
-void orders_send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member)
+void messages_send_abort(step_t *s, const char *adapter, const version_row_t *row, const member_t *member)
 {
     bool is_superseded = row->state == VERSION_SUPERSEDED;
     const char *message = row->message[0] ? row->message
@@ -162,7 +162,7 @@ void orders_send_abort(step_t *s, const char *adapter, const version_row_t *row,
     outbox_send(s->out, member->peer, &m);
 }
 
-void orders_send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member)
+void messages_send_retire(step_t *s, const char *adapter, uint64_t version, const member_t *member)
 {
     msg_t m = {.type = MSG_RETIRE};
     m.retire = (msg_retire_t){.token = member->token, .version = version, .adapter = adapter};
@@ -171,7 +171,7 @@ void orders_send_retire(step_t *s, const char *adapter, uint64_t version, const 
     if (sub) sub->lacks_slot = false; /* until it says so again */
 }
 
-void orders_verify(step_t *s, track_t *t)
+void messages_verify(step_t *s, track_t *t)
 {
     if (t->checked_us && s->v.now.us < t->checked_us + s->ro->lease_us) return;
     t->checked_us = s->v.now.us;
@@ -188,7 +188,7 @@ void orders_verify(step_t *s, track_t *t)
 /* ---- what a worker lacks ---- */
 
 /* Without memory the outbox fails: the broker then calls each member to join again (broker_send_outbox). */
-copy_row_t *orders_need_copy(step_t *s, track_t *t, const member_t *member)
+copy_row_t *messages_need_copy(step_t *s, track_t *t, const member_t *member)
 {
     copy_row_t *c = copy_add(t, member);
     if (!c) s->out->failed = true;
@@ -200,7 +200,7 @@ static void announce_if_waiting(step_t *s, track_t *t, const member_t *member)
 {
     if (!track_has_source(t)) return;
     if (!copy_needs_announce(copy_of(t, member), s->v.now.us)) return;
-    copy_row_t *c = orders_need_copy(s, t, member);
+    copy_row_t *c = messages_need_copy(s, t, member);
     if (!c) return;
     plan_make(&t->plan, member->token, NULL, 0);
     track_touch(t); /* it may wait, or others no longer need to */
@@ -228,7 +228,7 @@ static void tell_lost(step_t *s, const adapter_rollout_t *a, const track_t *acti
     sub->told_lost = active->version;
 }
 
-void orders_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member)
+void messages_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member)
 {
     /* A worker that a rollout waits for fetches the newest version first: otherwise the rollout would wait
      * for two fetches. */
@@ -256,59 +256,59 @@ void orders_wake_worker(step_t *s, const adapter_rollout_t *a, member_t *member)
  * that was taken back: the worker must not switch to it any more.  So COMMIT of the earlier version is sent
  * at once, even if the worker does not have that yet.  A worker that serves nothing may give up an obsolete
  * fetch, so COMMIT is sent to it together with the announcement. */
-void orders_decided(step_t *s, track_t *active, member_t *member)
+void messages_decided(step_t *s, track_t *active, member_t *member)
 {
     const copy_row_t *c = copy_of(active, member);
     bool holds = copy_holds(c);
     bool is_at_once = holds || copy_is_told(c) || registry_is_step_back(active->of->row);
     if (is_at_once) send_commit(s, active, member);
-    if (!holds) orders_wake_worker(s, active->of, member);
+    if (!holds) messages_wake_worker(s, active->of, member);
     bool serves_nothing = !member_sub(member, active->adapter)->version;
     if (!is_at_once && serves_nothing && copy_is_told(copy_of(active, member)))
         send_commit(s, active, member);
 }
 
-void orders_wake_waiting(step_t *s, track_t *t)
+void messages_wake_waiting(step_t *s, track_t *t)
 {
     uint64_t token;
     while ((token = plan_next_woken(&t->plan)) != 0) {
         member_t *m = membership_by_token(s->v.members, token);
-        if (m) orders_wake_worker(s, t->of, m);
+        if (m) messages_wake_worker(s, t->of, m);
     }
 }
 
 /* A fetch whose announcement is owed again may be going on. */
-void orders_mend_lists(step_t *s, track_t *t)
+void messages_mend_lists(step_t *s, track_t *t)
 {
     uint64_t token;
     while ((token = plan_next_torn(&t->plan)) != 0) {
         const member_t *m = membership_by_token(s->v.members, token);
         copy_row_t *c = m ? copy_of(t, m) : NULL;
         plan_mend(&t->plan, token);
-        if (copy_is_told(c) && copy_in_flight(c)) orders_send_sources(s, t, c, m);
+        if (copy_is_told(c) && copy_in_flight(c)) messages_send_sources(s, t, c, m);
     }
 }
 
-void orders_wake_adapter(step_t *s, const adapter_rollout_t *a)
+void messages_wake_adapter(step_t *s, const adapter_rollout_t *a)
 {
     for (size_t i = 0; i < s->v.members->worker_count; i++) {
         member_t *m = s->v.members->workers[i];
-        if (member_subscribes(m, a->row->name)) orders_wake_worker(s, a, m);
+        if (member_subscribes(m, a->row->name)) messages_wake_worker(s, a, m);
     }
 }
 
-void orders_wake(step_t *s, member_t *member)
+void messages_wake(step_t *s, member_t *member)
 {
     for (uint32_t i = 0; i < member->sub_count; i++) {
         const adapter_rollout_t *a = tracks_adapter(s->ro, member->subs[i].adapter);
-        if (a) orders_wake_worker(s, a, member);
+        if (a) messages_wake_worker(s, a, member);
     }
 }
 
 /* A worker fetches the newest version first.  If it was still fetching the active one, that one is owed: it
  * is announced again when the newest is staged.  Until another worker of its place has brought the newest, it
  * goes on. */
-void orders_announce(step_t *s, track_t *t)
+void messages_announce(step_t *s, track_t *t)
 {
     for (size_t i = 0; i < t->copy_count; i++) {
         copy_row_t *c = t->copies[i];
@@ -366,7 +366,7 @@ static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t 
     outbox_send(s->out, publisher->peer, &m);
 }
 
-void orders_send_rollout(step_t *s, const char *adapter, uint64_t version, const member_t *publisher)
+void messages_send_rollout(step_t *s, const char *adapter, uint64_t version, const member_t *publisher)
 {
     const adapter_row_t *a = registry_adapter(s->v.registry, adapter);
     const version_row_t *row = a ? registry_version(a, version) : NULL;
@@ -424,7 +424,7 @@ static bool flush_track(step_t *s, track_t *t)
 }
 
 /* A track that has to wait for its time stays dirty, and so does its adapter. */
-void orders_flush(step_t *s)
+void messages_flush(step_t *s)
 {
     rollout_t *ro = s->ro;
     bool is_dirty = false;

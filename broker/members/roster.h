@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/roster.h: the workers that the registry remembers, so that one that ended while the broker was down
- * is listed as lost after the restart.
+/* broker/members/roster.h: the workers that the registry remembers, so that one that ended while the
+ * broker was down is listed as lost after the restart.
  *
  *   remembered (registry)   worker (membership)      -> what happens
  *   no                      READY                    -> WORKER record

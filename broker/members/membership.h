@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/membership.h (PURE): which members are there: sessions of workers and publishers, their tokens,
- * leases and subscriptions.  Soft state: it is gone with the process, and members restate it.
+/* broker/members/membership.h (PURE): which members are there: sessions of workers and publishers, their
+ * tokens, leases and subscriptions.  Soft state: it is gone with the process, and members restate it.
  *
  *   state       event                                   -> next      said
  *   -           JOIN, OPEN                              -> READY     WELCOME(token)
@@ -21,7 +21,7 @@
  *   LOST LEFT   10 minutes                              -> forgotten
  *
  * This file keeps the rows, says which lease is over (membership_lapsed), and has the state and reason of
- * each end (member_end_t).  What else follows is in broker/sessions.c: sessions_end_member, and end_replaced.
+ * each end (member_end_t).  What else follows is in sessions.c: sessions_end_member, and end_replaced.
  *
  * Nothing here looks at every row for each message: READY rows are queued by the end of their lease, ended
  * rows by when they are forgotten, and what all members must have in common is counted.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/rollout/plan_list.h (PURE): the sources that are named to one asker, chosen from the plan as it is.
+/* broker/plan/sources.h (PURE): the sources that are named to one asker, chosen from the plan as it is.
  *
  *   star        holders: members with all bytes, those of its place first; the publisher last
  *   chain       holders; where no other station has one, the heads of the stations before it, the nearest
@@ -9,10 +9,10 @@
  *
  * A list changes neither the load nor the fetch of a row: the plan does that (plan.c).  One thread, nothing
  * blocks. */
-#ifndef BROKER_PLAN_LIST_H
-#define BROKER_PLAN_LIST_H
+#ifndef BROKER_PLAN_SOURCES_H
+#define BROKER_PLAN_SOURCES_H
 
-#include "broker/rollout/plan.h"
+#include "broker/plan/plan.h"
 
 /* A member that asks, or a process that is none, under any number. */
 typedef struct {
@@ -21,13 +21,13 @@ typedef struct {
     uint32_t lost_count;
 } plan_asker_t;
 /* The sources for it.  Nothing is remembered.  Returns how many. */
-uint32_t plan_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES]);
+uint32_t plan_sources_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES]);
 
 /* Makes the lists of the row anew.  Returns how many rows and stations were looked at. */
-uint64_t plan_list_make(const plan_t *p, plan_row_t *row, const plan_asker_t *asker);
+uint64_t plan_sources_make(const plan_t *p, plan_row_t *row, const plan_asker_t *asker);
 /* A list of the row names one that may not serve it. */
-bool plan_list_is_torn(const plan_t *p, const plan_row_t *row);
+bool plan_sources_is_torn(const plan_t *p, const plan_row_t *row);
 /* Fills up the row's list for all chunks, behind what is left of it. */
-void plan_list_mend(const plan_t *p, plan_row_t *row, const plan_asker_t *asker);
+void plan_sources_mend(const plan_t *p, plan_row_t *row, const plan_asker_t *asker);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define HASH_NONFATAL_OOM 1
-#include "broker/membership.h"
+#include "broker/members/membership.h"
 
 #include "core/clock.h"
 #include "core/errors.h"

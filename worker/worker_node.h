@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* worker/node.h: a worker as a node, without thread and sockets: its membership, its adapters, and the
+/* worker/worker_node.h: a worker as a node, without thread and sockets: its membership, its adapters, and the
  * checks that VERIFY asks for.
  *
  *   frame -> member (client/member.h) -> adapter (worker/adapter.h) -> versions (worker/versions.h)
@@ -10,8 +10,8 @@
  *
  * Loop thread only: the public calls (worker.c) come here through shell_call.  The handle (worker.c), or a
  * test, owns a node, and the node owns its adapters and the table of slots. */
-#ifndef WORKER_NODE_H
-#define WORKER_NODE_H
+#ifndef WORKER_WORKER_NODE_H
+#define WORKER_WORKER_NODE_H
 
 #include "client/node.h"
 #include "proto/msg.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A publisher, and workers of its host: offered, held, verified by one, handed on. All have their turns from the
  * test, which sets the time. */
-#include "memory/provider.h"
+#include "memory/offer.h"
 
 #include "core/log.h"
 #include "memory/mappings.h"
@@ -9,7 +9,7 @@
 
 enum { WORKERS = 3, OWNER = WORKERS };
 
-static provider_t *providers[WORKERS + 1]; /* the workers', and the owner's */
+static offer_t *offers[WORKERS + 1]; /* the workers', and the owner's */
 static pool_t *pools[WORKERS + 1];
 static char names[WORKERS + 1][32];
 static mappings_t *workers[WORKERS];
@@ -28,22 +28,22 @@ static void hear(void *self, const char *from, note_t note, const content_id_t *
     if (id) told_about[i] = *id;
 }
 
-static provider_t *listen_as(int i)
+static offer_t *listen_as(int i)
 {
-    provider_t *s = NULL;
+    offer_t *s = NULL;
     heddle_error_t e;
-    snprintf(names[i], sizeof names[i], "provider-%d-%d", getpid(), i);
+    snprintf(names[i], sizeof names[i], "offer-%d-%d", getpid(), i);
     pool_opts_t pool = {.most = 16, .is_guarded = true};
     cr_assert_eq(pool_new(&pool, &pools[i], &e), HEDDLE_OK);
-    provider_opts_t opts = {.name = names[i], .pool = pools[i]};
-    cr_assert_eq(provider_new(&opts, &s, &e), HEDDLE_OK, "%s", e.message);
+    offer_opts_t opts = {.name = names[i], .pool = pools[i]};
+    cr_assert_eq(offer_new(&opts, &s, &e), HEDDLE_OK, "%s", e.message);
     return s;
 }
 
 static void set_up(void)
 {
     log_set_words(keep_line);
-    providers[OWNER] = listen_as(OWNER);
+    offers[OWNER] = listen_as(OWNER);
     for (int i = 0; i < WORKERS; i++) {
         told[i] = NOTE_GONE;
         cr_assert_eq(mappings_new(NULL, hear, &workers[i], &workers[i], NULL), HEDDLE_OK);
@@ -54,10 +54,10 @@ static void set_up(void)
 static void tear_down(void)
 {
     for (int i = 0; i < WORKERS; i++) mappings_destroy(&workers[i]);
-    for (int i = 0; i <= WORKERS; i++) provider_destroy(&providers[i]), pool_destroy(&pools[i]);
+    for (int i = 0; i <= WORKERS; i++) offer_destroy(&offers[i]), pool_destroy(&pools[i]);
 }
 
-TestSuite(memory_provider, .init = set_up, .fini = tear_down);
+TestSuite(memory_offer, .init = set_up, .fini = tear_down);
 
 /* Until no process has anything left to do at this time. */
 static void settle(void)
@@ -68,8 +68,8 @@ static void settle(void)
         cr_assert_lt(round, 5000);
         has_more = false;
         for (int i = 0; i <= WORKERS; i++) {
-            if (providers[i]) has_more |= provider_turn(providers[i], now_us) <= now_us;
-            p[i] = (struct pollfd){providers[i] ? provider_fd(providers[i]) : -1, POLLIN, 0};
+            if (offers[i]) has_more |= offer_turn(offers[i], now_us) <= now_us;
+            p[i] = (struct pollfd){offers[i] ? offer_fd(offers[i]) : -1, POLLIN, 0};
         }
         for (int i = 0; i < WORKERS; i++) {
             if (workers[i]) has_more |= mappings_turn(workers[i], now_us) <= now_us;
@@ -95,8 +95,8 @@ static memory_region_t *publish(uint64_t version, content_id_t *ret_id)
 
 static void add(const content_id_t *id)
 {
-    provider_content_t content = {.id = *id, .bytes = RIG_BYTES};
-    cr_assert_eq(provider_add(providers[OWNER], &content, NULL), HEDDLE_OK);
+    offer_content_t content = {.id = *id, .bytes = RIG_BYTES};
+    cr_assert_eq(offer_add(offers[OWNER], &content, NULL), HEDDLE_OK);
 }
 
 static int try_take(int worker, int from, const content_id_t *id, hold_t **ret_hold)
@@ -126,7 +126,7 @@ static bool was_told(int worker, note_t note, const content_id_t *id)
     return told[worker] == note && content_is(&told_about[worker], id);
 }
 
-Test(memory_provider, one_holder_verifies_for_all)
+Test(memory_offer, one_holder_verifies_for_all)
 {
     content_id_t id;
     memory_region_t *r = publish(1, &id);
@@ -141,20 +141,20 @@ Test(memory_provider, one_holder_verifies_for_all)
     cr_assert(told[1] == NOTE_GONE && told[2] == NOTE_GONE);
     say(0, OWNER, NOTE_GOOD, &id);
     for (int i = 0; i < WORKERS; i++) cr_assert(was_told(i, NOTE_VERIFIED, &id), "%d", i);
-    provider_remove(providers[OWNER], &id);
+    offer_remove(offers[OWNER], &id);
     pool_drop(pools[OWNER], r);
     say(1, OWNER, NOTE_HELD, &id);
     cr_assert(was_told(1, NOTE_VERIFY, &id), "unknown");
 }
 
-Test(memory_provider, a_late_verdict_about_an_older_content_changes_nothing)
+Test(memory_offer, a_late_verdict_about_an_older_content_changes_nothing)
 {
     content_id_t first, second;
     memory_region_t *r = publish(1, &first);
     add(&first);
     settle();
     say(0, OWNER, NOTE_HELD, &first);
-    provider_remove(providers[OWNER], &first);
+    offer_remove(offers[OWNER], &first);
     pool_drop(pools[OWNER], r);
     (void)publish(2, &second);
     add(&second);
@@ -166,7 +166,7 @@ Test(memory_provider, a_late_verdict_about_an_older_content_changes_nothing)
 }
 
 /* Else it would wait for the source to be silent. */
-Test(memory_provider, a_holder_of_what_is_no_longer_offered_verifies_it_itself)
+Test(memory_offer, a_holder_of_what_is_no_longer_offered_verifies_it_itself)
 {
     content_id_t id;
     (void)publish(1, &id);
@@ -175,7 +175,7 @@ Test(memory_provider, a_holder_of_what_is_no_longer_offered_verifies_it_itself)
     for (int i = 0; i < 2; i++) say(i, OWNER, NOTE_HELD, &id);
     cr_assert(was_told(0, NOTE_VERIFY, &id) && told[1] == NOTE_GONE);
     told[0] = NOTE_GONE;
-    provider_remove(providers[OWNER], &id);
+    offer_remove(offers[OWNER], &id);
     settle();
     cr_assert(was_told(1, NOTE_VERIFY, &id), "it waited");
     cr_assert_eq(told[0], NOTE_GONE, "asked already");
@@ -183,7 +183,7 @@ Test(memory_provider, a_holder_of_what_is_no_longer_offered_verifies_it_itself)
     cr_assert(was_told(2, NOTE_VERIFY, &id), "it was late");
 }
 
-Test(memory_provider, a_holder_that_was_answered_hears_nothing_more_when_the_content_goes)
+Test(memory_offer, a_holder_that_was_answered_hears_nothing_more_when_the_content_goes)
 {
     content_id_t id;
     (void)publish(1, &id);
@@ -192,12 +192,12 @@ Test(memory_provider, a_holder_that_was_answered_hears_nothing_more_when_the_con
     for (int i = 0; i < 2; i++) say(i, OWNER, NOTE_HELD, &id);
     say(0, OWNER, NOTE_GOOD, &id);
     for (int i = 0; i < 2; i++) cr_assert(was_told(i, NOTE_VERIFIED, &id));
-    provider_remove(providers[OWNER], &id);
+    offer_remove(offers[OWNER], &id);
     settle();
     for (int i = 0; i < 2; i++) cr_assert(was_told(i, NOTE_VERIFIED, &id));
 }
 
-Test(memory_provider, a_verifier_that_ends_or_is_silent_gives_way)
+Test(memory_offer, a_verifier_that_ends_or_is_silent_gives_way)
 {
     content_id_t id;
     (void)publish(1, &id);
@@ -214,7 +214,7 @@ Test(memory_provider, a_verifier_that_ends_or_is_silent_gives_way)
     cr_assert(was_told(1, NOTE_VERIFIED, &id));
 }
 
-Test(memory_provider, content_is_handed_over_only_while_it_is_added_and_not_known_to_be_bad)
+Test(memory_offer, content_is_handed_over_only_while_it_is_added_and_not_known_to_be_bad)
 {
     content_id_t id;
     hold_t *h = NULL;
@@ -236,7 +236,7 @@ Test(memory_provider, content_is_handed_over_only_while_it_is_added_and_not_know
 }
 
 /* One that waited too long, or relies on no other, verifies for itself: its finding is as good as the first one's. */
-Test(memory_provider, a_holder_that_waited_and_found_damage_ends_the_trust_of_all)
+Test(memory_offer, a_holder_that_waited_and_found_damage_ends_the_trust_of_all)
 {
     content_id_t id;
     (void)publish(1, &id);
@@ -257,7 +257,7 @@ Test(memory_provider, a_holder_that_waited_and_found_damage_ends_the_trust_of_al
     for (int i = 0; i < WORKERS; i++) cr_assert(was_told(i, NOTE_SPOILED, &id), "%d", i);
 }
 
-Test(memory_provider, damage_after_a_good_verdict_is_logged_and_ends_the_trust)
+Test(memory_offer, damage_after_a_good_verdict_is_logged_and_ends_the_trust)
 {
     content_id_t id;
     (void)publish(1, &id);
@@ -274,56 +274,56 @@ Test(memory_provider, damage_after_a_good_verdict_is_logged_and_ends_the_trust)
 }
 
 /* It has said that the content is verified, on the word of another process. */
-Test(memory_provider, a_holder_that_hands_on_passes_on_the_doubt)
+Test(memory_offer, a_holder_that_hands_on_passes_on_the_doubt)
 {
     content_id_t id;
     (void)publish(1, &id);
     add(&id);
     hold_t *first = take(0, OWNER, &id);
-    providers[0] = listen_as(0);
-    provider_content_t content = {.id = id,
-                                  .bytes = RIG_BYTES,
-                                  .hold = first,
-                                  .is_verified = true,
-                                  .verified_us = now_us};
-    cr_assert_eq(provider_add(providers[0], &content, NULL), HEDDLE_OK);
+    offers[0] = listen_as(0);
+    offer_content_t content = {.id = id,
+                               .bytes = RIG_BYTES,
+                               .hold = first,
+                               .is_verified = true,
+                               .verified_us = now_us};
+    cr_assert_eq(offer_add(offers[0], &content, NULL), HEDDLE_OK);
     for (int i = 1; i < WORKERS; i++)
         cr_assert_eq(mappings_watch(workers[i], names[0], now_us, NULL), HEDDLE_OK);
     settle();
     say(1, 0, NOTE_HELD, &id);
     cr_assert(was_told(1, NOTE_VERIFIED, &id));
-    provider_doubt(providers[0], &(content_id_t){.generation = 77});
-    provider_doubt(providers[0], &id);
+    offer_doubt(offers[0], &(content_id_t){.generation = 77});
+    offer_doubt(offers[0], &id);
     settle();
     cr_assert(was_told(1, NOTE_VERIFY, &id));
     say(2, 0, NOTE_HELD, &id);
     cr_assert(was_told(2, NOTE_VERIFY, &id));
-    provider_remove(providers[0], &id);
+    offer_remove(offers[0], &id);
     mappings_give(workers[0], &first);
 }
 
 /* The publisher is gone, and a worker hands on what it has verified. */
-Test(memory_provider, a_holder_hands_on_and_says_that_it_is_verified)
+Test(memory_offer, a_holder_hands_on_and_says_that_it_is_verified)
 {
     content_id_t id;
     (void)publish(1, &id);
     add(&id);
     hold_t *first = take(0, OWNER, &id);
-    provider_destroy(&providers[OWNER]);
+    offer_destroy(&offers[OWNER]);
     pool_destroy(&pools[OWNER]);
-    providers[0] = listen_as(0);
-    provider_content_t content = {.id = id,
-                                  .bytes = RIG_BYTES,
-                                  .hold = first,
-                                  .is_verified = true,
-                                  .verified_us = now_us};
-    cr_assert_eq(provider_add(providers[0], &content, NULL), HEDDLE_OK);
+    offers[0] = listen_as(0);
+    offer_content_t content = {.id = id,
+                               .bytes = RIG_BYTES,
+                               .hold = first,
+                               .is_verified = true,
+                               .verified_us = now_us};
+    cr_assert_eq(offer_add(offers[0], &content, NULL), HEDDLE_OK);
     cr_assert_eq(mappings_watch(workers[1], names[0], now_us, NULL), HEDDLE_OK);
     hold_t *second = take(1, 0, &id);
     cr_assert(rig_is_whole(second->base, 1, second->header.bytes));
     say(1, 0, NOTE_HELD, &id);
     cr_assert(was_told(1, NOTE_VERIFIED, &id));
-    provider_remove(providers[0], &id);
+    offer_remove(offers[0], &id);
     mappings_give(workers[0], &first);
     hold_t *third = NULL;
     now_us += MAPPINGS_GONE_US;
@@ -333,7 +333,7 @@ Test(memory_provider, a_holder_hands_on_and_says_that_it_is_verified)
 }
 
 /* When that is done is for the pool's owner to say (client/regions.h): a region that was given up stays whole. */
-Test(memory_provider, a_turn_does_nothing_in_the_background)
+Test(memory_offer, a_turn_does_nothing_in_the_background)
 {
     content_id_t id;
     memory_region_t *r = publish(1, &id), *more = publish(2, &id);
@@ -347,15 +347,15 @@ Test(memory_provider, a_turn_does_nothing_in_the_background)
 }
 
 /* Their number is bounded where they are made: LIMIT_OFFERED is about what is listed in advance. */
-Test(memory_provider, contents_are_more_than_the_regions_in_a_list)
+Test(memory_offer, contents_are_more_than_the_regions_in_a_list)
 {
-    provider_content_t content = {.bytes = 1, .is_verified = true, .verified_us = now_us};
+    offer_content_t content = {.bytes = 1, .is_verified = true, .verified_us = now_us};
     for (uint32_t i = 0; i < 2 * LIMIT_OFFERED; i++) {
         content.id.generation = i + 1;
-        cr_assert_eq(provider_add(providers[OWNER], &content, NULL), HEDDLE_OK, "%u", i);
-        cr_assert_eq(provider_add(providers[OWNER], &content, NULL), HEDDLE_OK, "again");
+        cr_assert_eq(offer_add(offers[OWNER], &content, NULL), HEDDLE_OK, "%u", i);
+        cr_assert_eq(offer_add(offers[OWNER], &content, NULL), HEDDLE_OK, "again");
     }
-    provider_remove(providers[OWNER], &(content_id_t){.generation = 7});
+    offer_remove(offers[OWNER], &(content_id_t){.generation = 7});
     settle();
     for (content.id.generation = 1; content.id.generation <= 2 * LIMIT_OFFERED; content.id.generation++) {
         say(0, OWNER, NOTE_HELD, &content.id);
@@ -363,12 +363,12 @@ Test(memory_provider, contents_are_more_than_the_regions_in_a_list)
     }
 }
 
-Test(memory_provider, a_name_that_is_taken_is_an_error_and_leaves_nothing)
+Test(memory_offer, a_name_that_is_taken_is_an_error_and_leaves_nothing)
 {
-    provider_t *s = NULL;
+    offer_t *s = NULL;
     heddle_error_t e;
     int before = rig_descriptors();
-    provider_opts_t opts = {.name = names[OWNER], .pool = pools[OWNER]};
-    cr_assert_eq(provider_new(&opts, &s, &e), HEDDLE_ERR_ADDRESS_IN_USE);
+    offer_opts_t opts = {.name = names[OWNER], .pool = pools[OWNER]};
+    cr_assert_eq(offer_new(&opts, &s, &e), HEDDLE_ERR_ADDRESS_IN_USE);
     cr_assert(!s && rig_descriptors() == before);
 }

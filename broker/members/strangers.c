@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/strangers.h"
+#include "broker/members/strangers.h"
 
 #include "core/bytes.h"
 

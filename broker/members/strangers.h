@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/strangers.h (PURE): processes that reached this broker and do not belong to it: members of another
- * cluster that said HELLO, and keys that were refused, as unknown or for want of a role.  Nothing else tells
- * the operator why a member is missing.
+/* broker/members/strangers.h (PURE): processes that reached this broker and do not belong to it: members of
+ * another cluster that said HELLO, and keys that were refused, as unknown or for want of a role.  Nothing
+ * else tells the operator why a member is missing.
  *
  *   unknown --it came--> listed --10 minutes without it--> unknown
  *

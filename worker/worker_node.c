@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "worker/node.h"
+#include "worker/worker_node.h"
 
 #include "client/sharing.h"
 #include "core/errors.h"
@@ -493,8 +493,7 @@ static void on_note(void *self, const char *source, note_t note, const content_i
     worker_node_t *n = self;
     for (uint32_t i = 0; i < n->adapter_count; i++) intake_hear(&n->adapters[i].intake, source, note, id);
     /* What is handed on here already, the source has come to doubt: no process asks for it a second time. */
-    if (note == NOTE_VERIFY || note == NOTE_SPOILED)
-        provider_doubt(sharing_provider(n->core.bulk.sharing), id);
+    if (note == NOTE_VERIFY || note == NOTE_SPOILED) offer_doubt(sharing_offer(n->core.bulk.sharing), id);
 }
 
 /* Without it every version is fetched. Where the operator named a directory for it, that is an error. */
@@ -509,7 +508,7 @@ static int share(worker_node_t *n, heddle_error_t *error)
                            .self = n};
     int rc = sharing_new(&opts, &n->core.bulk.sharing, &why);
     if (!rc) {
-        regions_share(memory, sharing_provider(n->core.bulk.sharing));
+        regions_share(memory, sharing_offer(n->core.bulk.sharing));
         return HEDDLE_OK;
     }
     if (opts.directory && error) *error = why;

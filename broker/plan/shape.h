@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/rollout/plan_shape.h (PURE): the shape of a plan: a star, the chain, or two trees over its stations.
+/* broker/plan/shape.h (PURE): the shape of a plan: a star, the chain, or two trees over its stations.
  *
  * In two trees, each half of the chunks goes down one of these.  The station with the number k of N gets the
  * first half from number k / 2, and the second half from the same number counted from the other end:
@@ -19,7 +19,7 @@
 #ifndef BROKER_PLAN_SHAPE_H
 #define BROKER_PLAN_SHAPE_H
 
-#include "broker/rollout/plan.h"
+#include "broker/plan/plan.h"
 
 /* The row that fetches for its station, or would. */
 plan_row_t *plan_shape_head(const plan_station_t *station);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/rollout/plan_list.h"
+#include "broker/plan/sources.h"
 
 #include <string.h>
 
@@ -368,7 +368,7 @@ static list_t list_of(const plan_t *p, const plan_asker_t *asker, uint64_t *sour
                     .sources = sources};
 }
 
-uint32_t plan_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES])
+uint32_t plan_sources_choose(const plan_t *p, const plan_asker_t *asker, uint64_t ret_sources[PLAN_SOURCES])
 {
     list_t l = list_of(p, asker, ret_sources);
     fill_list(&l);
@@ -404,7 +404,7 @@ static void make_half(list_t *l, const plan_row_t *row, uint32_t half)
     l->asker = asker;
 }
 
-uint64_t plan_list_make(const plan_t *p, plan_row_t *row, const plan_asker_t *asker)
+uint64_t plan_sources_make(const plan_t *p, plan_row_t *row, const plan_asker_t *asker)
 {
     uint64_t sources[PLAN_SOURCES], others[PLAN_SOURCES];
     list_t l = list_of(p, asker, sources), other = list_of(p, asker, others);
@@ -424,7 +424,7 @@ uint64_t plan_list_make(const plan_t *p, plan_row_t *row, const plan_asker_t *as
     return l.looks + other.looks;
 }
 
-bool plan_list_is_torn(const plan_t *p, const plan_row_t *row)
+bool plan_sources_is_torn(const plan_t *p, const plan_row_t *row)
 {
     bool is_torn = false;
     for (uint32_t i = 0; i < row->source_count; i++)
@@ -436,13 +436,13 @@ bool plan_list_is_torn(const plan_t *p, const plan_row_t *row)
 
 /* Those that are left stay in front: the member reads from one of them by now, and what it lost before is not
  * among them. */
-void plan_list_mend(const plan_t *p, plan_row_t *row, const plan_asker_t *asker)
+void plan_sources_mend(const plan_t *p, plan_row_t *row, const plan_asker_t *asker)
 {
     uint64_t sources[PLAN_SOURCES], more[PLAN_SOURCES];
     list_t l = list_of(p, asker, sources);
     for (uint32_t i = 0; i < row->source_count; i++)
         if (is_source(p, row, row->sources[i], 0)) list_add(&l, row->sources[i], PLAN_SOURCES);
-    uint32_t more_count = plan_choose(p, asker, more);
+    uint32_t more_count = plan_sources_choose(p, asker, more);
     for (uint32_t i = 0; i < more_count; i++) list_add(&l, more[i], PLAN_SOURCES);
     memcpy(row->sources, sources, l.count * sizeof *sources);
     row->source_count = l.count;

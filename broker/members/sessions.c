@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define HASH_NONFATAL_OOM 1
-#include "broker/sessions.h"
+#include "broker/members/sessions.h"
 
 #include "broker/client_keys.h"
-#include "broker/restored_numbers.h"
 #include "broker/registry/writer.h"
-#include "broker/rollout/orders.h"
+#include "broker/restored_numbers.h"
+#include "broker/rollout/messages.h"
 #include "broker/rollout/reports.h"
 #include "core/errors.h"
 #include "core/limits.h"
@@ -365,7 +365,7 @@ void on_join(const call_t *c)
         e->token = member->token;
         explain_move(e, member);
         roster_touch(b, ROSTER_SOON_US, c->now);
-        orders_wake(&step, member);
+        messages_wake(&step, member);
     }
     arena_fini(&arena);
 }
@@ -490,7 +490,7 @@ static void begin_writer(const call_t *c, uint64_t token)
         const version_row_t *row = registry_version(a, served[i]);
         if (row && registry_is_live(row)) continue;
         if (row) {
-            orders_send_rollout(&step, a->name, served[i], member);
+            messages_send_rollout(&step, a->name, served[i], member);
             continue;
         }
         msg_t m = {.type = MSG_ROLLOUT};

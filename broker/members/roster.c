@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/roster.h"
+#include "broker/members/roster.h"
 
 #include "broker/state.h"
 #include "core/clock.h"

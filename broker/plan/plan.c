@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "broker/rollout/plan.h"
+#include "broker/plan/plan.h"
 
-#include "broker/rollout/plan_list.h"
-#include "broker/rollout/plan_shape.h"
+#include "broker/plan/shape.h"
+#include "broker/plan/sources.h"
 #include "core/sorted.h"
 
 #include <stdlib.h>
@@ -632,7 +632,7 @@ void plan_make_all(plan_t *p)
 static void make_lists(plan_t *p, plan_row_t *row, const plan_asker_t *asker)
 {
     if (p->shape == PLAN_TWO_TREE) tidy_roomy(p);
-    p->looks += plan_list_make(p, row, asker);
+    p->looks += plan_sources_make(p, row, asker);
 }
 
 /* The member's former fetch ends here: its load is taken off before sources are chosen again.  One that
@@ -696,7 +696,7 @@ uint64_t plan_next_torn(plan_t *p)
     while (p->torn_count) {
         plan_row_t *row = p->torn[--p->torn_count];
         row->is_torn = false;
-        if (row->fetch >= PLAN_FETCHING && plan_list_is_torn(p, row)) return row->token;
+        if (row->fetch >= PLAN_FETCHING && plan_sources_is_torn(p, row)) return row->token;
     }
     return 0;
 }
@@ -708,6 +708,6 @@ void plan_mend(plan_t *p, uint64_t token)
     plan_asker_t asker = {.token = token, .place = row->station->place};
     charge(p, row, false);
     if (row->half) make_lists(p, row, &asker);
-    else plan_list_mend(p, row, &asker);
+    else plan_sources_mend(p, row, &asker);
     charge(p, row, true);
 }

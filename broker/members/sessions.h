@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/sessions.h: connections, and the sessions that they speak for.
+/* broker/members/sessions.h: connections, and the sessions that they speak for.
  *
  *   unknown --HELLO--> idle --JOIN, OPEN--> bound to a session --LEAVE, lease over, replaced, revoked--> idle
  *   idle --LEAVE answered, key revoked, too many of them--> ending --its messages have left--> forgotten

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* broker/node.h: the broker's pure parts wired together; no thread, no socket, no clock.  The daemon
+/* broker/broker.h: the broker's pure parts wired together; no thread, no socket, no clock.  The daemon
  * (main_daemon.c) and the scenario tests drive the same calls.
  *
  *   frame or tick -> decide -> records and replies --io.commit--> confirmed: apply -> messages leave
@@ -9,23 +9,23 @@
  * One event is one transaction at most (broker/txn.h).  broker_flush, last in each turn, sends what is sent
  * at most once a turn: ROLLOUT to publishers, answers to waiting questions.
  *
- *   node.c         a turn: frames, ticks, PUBLISH              txn.c        records until they are confirmed,
+ *   broker.c       a turn: frames, ticks, PUBLISH              txn.c        records until they are confirmed,
  *   call.h         one message in hand                                      and what follows from each
- *   sessions.c     connections: HELLO, JOIN, OPEN, LEAVE       client_keys.c  questions that change keys
+ *   client_keys.c  questions that change keys                  events.c     the numbered log
  *   restored_numbers.c  numbers above those of an older store
- *   membership.c   sessions, tokens, leases                    events.c     the numbered log
- *   registry/      adapters, versions, decisions               store/       the same on disk
- *   rollout/       copies, rules, plans                        questions/   what `heddle` asks, and the JSON
+ *   members/       connections, sessions, tokens, leases       registry/    adapters, versions, decisions
+ *   rollout/       copies, rules, what members are sent        store/       the same on disk
+ *   plan/          which member fetches from which             questions/   what `heddle` asks, and the JSON
  *                                                                           of the answers
  *
- * Functions are named `broker_`: client/node.h is in the same programs.  They are in node.c, but for what
- * takes records (broker_apply, broker_committed: txn.c) and what keys allow (client_keys.c).  Nothing blocks
- * but io.commit, with a store that confirms at once.  One thread. */
-#ifndef BROKER_NODE_H
-#define BROKER_NODE_H
+ * The functions are in broker.c, but for what takes records (broker_apply, broker_committed: txn.c) and what
+ * keys allow (client_keys.c).  Nothing blocks but io.commit, with a store that confirms at once.  One
+ * thread. */
+#ifndef BROKER_BROKER_H
+#define BROKER_BROKER_H
 
 #include "broker/events.h"
-#include "broker/rollout/plan.h"
+#include "broker/plan/plan.h"
 #include "core/clock.h"
 
 typedef struct broker broker_t;
