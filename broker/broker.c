@@ -2,19 +2,15 @@
 /* A turn of the broker: frames come in, records are made durable, sends leave. */
 #include "broker/broker.h"
 
-#include "broker/call.h"
-#include "broker/client_keys.h"
+#include "broker/inbox/inbox.h"
 #include "broker/members/sessions.h"
 #include "broker/questions/query.h"
-#include "broker/registry/publish.h"
 #include "broker/registry/writer.h"
 #include "broker/rollout/messages.h"
-#include "broker/rollout/reports.h"
+#include "broker/rollout/rollout.h"
 #include "core/errors.h"
 #include "core/failpoint.h"
-#include "core/limits.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 
 #define LEASE_DEFAULT_MS 4000u
@@ -247,220 +243,6 @@ void broker_refuse_asker(broker_t *b, const asker_t *asker, const heddle_error_t
     outbox_send(b->out, asker->peer, &m);
 }
 
-static void out_of_place(const call_t *c, const char *why)
-{
-    heddle_error_t error;
-    c->b->bad_frames++;
-    error_fail(&error, HEDDLE_ERR_PROTOCOL, "%s %s", msg_name((int)c->m->type), why);
-    error_hint(&error, "docs/protocol.md lists which messages are allowed, and when");
-    broker_refuse(c, &error, 0);
-}
-
-/* ---- PUBLISH ---- */
-
-/* A publication is decided (registry/) and recorded; what follows from the record, ANNOUNCE among it,
- * follows when it is applied (txn.h).  Without the adapter's writer only a repeated request is answered. */
-static void on_publish(const call_t *c)
-{
-    broker_t *b = c->b;
-    const msg_publish_t *m = &c->m->publish;
-    const adapter_row_t *a = registry_adapter(&b->registry, m->adapter);
-    member_t *sender = membership_by_token(&b->members, m->token);
-    if (sender && sender->peer != c->from) sender = NULL;
-    bool is_writer = sender && writer_is_session(a, sender->token);
-    char addresses[HEDDLE_NAME_MAX + 1] = "", held[512];
-    publish_by_t by = {.now = c->now,
-                       .adapter = a,
-                       .peer = c->from,
-                       .token = sender ? sender->token : 0,
-                       .addresses = addresses};
-    if (is_writer) {
-        membership_heard(&b->members, sender, c->now.us);
-        by.writer = sender->name;
-        by.live = track_newest_live(&b->rollout, a);
-        if (b->rollout.is_settled) {
-            by.cut_off_count = membership_cut_off(&b->members, sender);
-            if (by.cut_off_count) member_addresses(sender, addresses, sizeof addresses);
-        } else { /* members may still come back, with these bytes, or on the same loopback */
-            by.awaited = track_awaited(&b->rollout, a, &m->digest);
-        }
-    }
-    if (a && a->held) {
-        summary_held_text(&b->rollout, a, held, sizeof held);
-        by.held = held;
-        by.held_version = a->active;
-    }
-    b->io.random(b->io.self, &by.share_key, sizeof by.share_key);
-
-    heddle_error_t error;
-    publish_answer_t published = {0};
-    int rc = publish_decide(m, &by, b->out, &published, &error);
-    if (rc == HEDDLE_ERR_FENCED) {
-        b->members.fenced_count++;
-        sessions_send_fenced(b, &c->asker, m->token, c->peer->name, NULL);
-    } else if (rc) {
-        bool may_change = rc == HEDDLE_ERR_UNAVAILABLE && error.retriable; /* when the broker has settled */
-        uint64_t wait_us = rollout_settling_us(&b->rollout, &b->members, c->now.us);
-        broker_refuse(c, &error, may_change ? wait_us / 1000 + 1 : 0);
-    } else {
-        txn_t txn = {.kind = TXN_PUBLISH, .asker = c->asker, .deadline_us = c->deadline_us};
-        rc = txn_commit(b, &txn, c->now, &error);
-        step_t step = broker_step(b, c->now);
-        if (!rc && !published.is_new && is_writer) { /* no record: it is there already */
-            report_republished(&step, sender, published.version);
-            report_offered(&step, sender, published.version, &m->region);
-        }
-    }
-}
-
-/* A session sends four heartbeats a lease.  What comes after a longer silence may have waited on the network,
- * or here while this process stood still.  Frames that waited come together, in their order. */
-static void note_heard(broker_t *b, broker_peer_t *peer, uint64_t now_us)
-{
-    if (peer->token && now_us - peer->heard_us >= b->opts.lease_ms * 1000 / 2) peer->resumed_us = now_us;
-    peer->heard_us = now_us;
-}
-
-/* The deadline of a publication counts from its call, and here it begins when the message is read.  After a
- * silence that call may have failed long ago, so that its version must not become active.  A publisher that
- * still waits sends it again, with what is left. */
-static bool puts_off_publish(const call_t *c)
-{
-    const broker_peer_t *peer = c->peer;
-    uint64_t until_us = peer->resumed_us + c->b->opts.lease_ms * 1000 / 4;
-    heddle_error_t error;
-    if (c->again || !peer->resumed_us || c->now.us >= until_us) return false;
-    error_fail(&error, HEDDLE_ERR_UNAVAILABLE,
-               "no message of this publisher came for half a lease, so that its PUBLISH of %s may be old",
-               c->m->publish.adapter);
-    error_where(&error, c->m->publish.adapter, 0, NULL, "commit");
-    error_hint(&error, "nothing was recorded; try again");
-    broker_refuse(c, &error, (until_us - c->now.us) / 1000 + 1);
-    return true;
-}
-
-/* ---- a message ---- */
-
-/* What a message needs before it is handled.  0: it is not for the broker. */
-typedef enum { NEEDS_NOTHING = 1, NEEDS_HELLO, NEEDS_TOKEN, NEEDS_WORKER } needs_t;
-typedef struct {
-    needs_t needs;
-    bool decides; /* from all that is recorded: it waits while a transaction is open */
-    size_t req;   /* where its request number is; 0: it has none */
-} route_t;
-
-static const route_t ROUTES[] = {
-    [MSG_HELLO] = {NEEDS_NOTHING},
-    [MSG_PING] = {NEEDS_NOTHING},
-    [MSG_JOIN] = {NEEDS_HELLO, .req = offsetof(msg_t, join.req)},
-    [MSG_OPEN] = {NEEDS_HELLO, true, offsetof(msg_t, open.req)},
-    [MSG_QUERY] = {NEEDS_HELLO, .req = offsetof(msg_t, query.req)},
-    [MSG_PUBLISH] = {NEEDS_HELLO, true, offsetof(msg_t, publish.req)},
-    [MSG_HEARTBEAT] = {NEEDS_TOKEN},
-    [MSG_LEAVE] = {NEEDS_TOKEN, .req = offsetof(msg_t, leave.req)},
-    [MSG_NEED_SOURCES] = {NEEDS_WORKER},
-    [MSG_STAGED] = {NEEDS_WORKER},
-    [MSG_ACTIVE] = {NEEDS_WORKER},
-    [MSG_NACK] = {NEEDS_WORKER},
-    [MSG_VERIFIED] = {NEEDS_WORKER},
-};
-
-/* broker_handle reads the token of each message that needs one, so it must be at the same place in all. */
-#define BEGINS_WITH_TOKEN(message)                                                                           \
-    _Static_assert(offsetof(msg_t, message.token) == offsetof(msg_t, heartbeat.token), "the token is first")
-BEGINS_WITH_TOKEN(leave);
-BEGINS_WITH_TOKEN(need_sources);
-BEGINS_WITH_TOKEN(staged);
-BEGINS_WITH_TOKEN(active);
-BEGINS_WITH_TOKEN(nack);
-BEGINS_WITH_TOKEN(verified);
-
-void broker_handle(call_t *c)
-{
-    broker_t *b = c->b;
-    const msg_t *m = c->m;
-    heddle_error_t error;
-    int rc = HEDDLE_OK;
-    static const route_t FOREIGN;
-    const route_t *route = (size_t)m->type < sizeof ROUTES / sizeof *ROUTES ? &ROUTES[m->type] : &FOREIGN;
-
-    /* The answer goes to this request, by its deadline: that of a publication is its own, all else has a
-     * lease.  A request that waited keeps its first deadline. */
-    c->peer = broker_peer(b, c->from);
-    if (c->peer && !c->again) note_heard(b, c->peer, c->now.us);
-    c->asker = (asker_t){.peer = c->from, .type = m->type};
-    if (route->req) memcpy(&c->asker.req, (const char *)m + route->req, sizeof c->asker.req);
-    uint64_t asked_ms = m->type == MSG_PUBLISH ? m->publish.deadline_ms : 0;
-    c->deadline_us =
-        c->again ? c->again->deadline_us : c->now.us + (asked_ms ? asked_ms : b->opts.lease_ms) * 1000;
-
-    /* Keys are looked up for each message, so that a revoked key ends at once. */
-    if (b->io.key) {
-        const char *proved = b->io.key(b->io.self, c->from);
-        c->key = proved ? auth_key(&b->auth, proved) : NULL;
-        if (!auth_is_live(c->key) || auth_check(c->key, m, &error) != HEDDLE_OK) {
-            keys_deny(c, proved, &error);
-            return;
-        }
-    }
-
-    if (!route->needs) {
-        out_of_place(c, "is not for the broker");
-        return;
-    }
-    if (route->needs != NEEDS_NOTHING && !c->peer) {
-        out_of_place(c, "came before HELLO");
-        return;
-    }
-    if (m->type == MSG_PUBLISH && puts_off_publish(c)) return;
-    /* Requests that decide something wait while a transaction is open.  Reports of workers do not: they
-     * change soft state alone. */
-    if (route->decides && b->txn.is_open) {
-        txn_defer(c);
-        return;
-    }
-
-    if (route->needs >= NEEDS_TOKEN) {
-        c->member = membership_by_token(&b->members, m->heartbeat.token);
-        if (!c->member || c->member->peer != c->from) {
-            sessions_stale_token(c, m->heartbeat.token);
-            return;
-        }
-        if (route->needs == NEEDS_WORKER && c->member->role != ROLE_WORKER) {
-            out_of_place(c, "is not for publishers to send");
-            return;
-        }
-        membership_heard(&b->members, c->member, c->now.us);
-    }
-
-    step_t step = broker_step(b, c->now);
-    switch (m->type) {
-    case MSG_HELLO: on_hello(c); break;
-    case MSG_JOIN: on_join(c); break;
-    case MSG_OPEN: on_open(c); break;
-    case MSG_QUERY: on_query(c); break;
-    case MSG_PUBLISH: on_publish(c); break;
-    case MSG_HEARTBEAT: on_heartbeat(c); break;
-    case MSG_LEAVE: on_leave(c); break;
-    case MSG_NEED_SOURCES: rc = report_need_sources(&step, c->member, &m->need_sources, &error); break;
-    case MSG_STAGED:
-        membership_staged(c->member, &m->staged);
-        rc = report_staged(&step, c->member, &m->staged, &error);
-        break;
-    case MSG_ACTIVE:
-        rc = report_active(&step, c->member, &m->active, &error);
-        roster_touch(c->b, ROSTER_LATE_US, c->now);
-        break;
-    case MSG_NACK: rc = report_nack(&step, c->member, &m->nack, &error); break;
-    case MSG_VERIFIED:
-        pending_verified(&b->pending, c->member, &m->verified);
-        report_verified(&step, c->member, &m->verified);
-        break;
-    default: break;
-    }
-    if (rc) broker_refuse(c, &error, 0); /* a worker's report has no other answer */
-}
-
 /* ---- frames ---- */
 
 static void tell_bad_frame(broker_t *b, uint64_t peer, const heddle_error_t *error)
@@ -503,7 +285,7 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
         return;
     }
     b->received[m.type]++;
-    broker_handle(&(call_t){.b = b, .m = &m, .frame = frame, .from = from, .now = now});
+    inbox_handle(&(call_t){.b = b, .m = &m, .frame = frame, .from = from, .now = now});
     /* Most frames are heartbeats that change nothing.  They cost no look at the rollouts. */
     if (m.type == MSG_HEARTBEAT && !b->rollout.is_dirty) broker_send_outbox(b);
     else broker_go_on(b, now);

@@ -9,8 +9,8 @@
  * One event is one transaction at most (broker/txn.h).  broker_flush, last in each turn, sends what is sent
  * at most once a turn: ROLLOUT to publishers, answers to waiting questions.
  *
- *   broker.c       a turn: frames, ticks, PUBLISH              txn.c        records until they are confirmed,
- *   call.h         one message in hand                                      and what follows from each
+ *   broker.c       a turn: frames, ticks                       txn.c        records until they are confirmed,
+ *   inbox/         each message: on_HELLO to on_VERIFIED                    and what follows from each
  *   client_keys.c  questions that change keys                  events.c     the numbered log
  *   restored_numbers.c  numbers above those of an older store
  *   members/       connections, sessions, tokens, leases       registry/    adapters, versions, decisions

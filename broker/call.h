@@ -20,9 +20,6 @@ struct call {
     instant_t now;
 };
 
-/* Handles the message of `c`: b, m, frame, from, again and now are set, and the rest is found here. */
-void broker_handle(call_t *c);
-
 /* ERROR to the asker. */
 void broker_refuse_asker(broker_t *b, const asker_t *asker, const heddle_error_t *error, uint64_t retry_ms);
 static inline void broker_refuse(const call_t *c, const heddle_error_t *error, uint64_t retry_ms)

@@ -4,6 +4,7 @@
 #include "broker/call.h"
 #include "broker/client_keys.h"
 #include "broker/forget.h"
+#include "broker/inbox/inbox.h"
 #include "broker/members/sessions.h"
 #include "broker/questions/query.h"
 #include "broker/restored_numbers.h"
@@ -54,7 +55,7 @@ static int apply(broker_t *b, instant_t now, heddle_error_t *error)
             rollout_apply(&step, rec);
             break;
         case RECORD_WRITER:
-            if (rec->token) sessions_begin_writer(b, rec->token, now);
+            if (rec->token) open_recorded(b, rec->token, now);
             break;
         case RECORD_KEY: keys_apply(b, rec, now); break;
         case RECORD_ADAPTER:
@@ -139,7 +140,7 @@ static void end_txn(broker_t *b, int rc, bool was_tried, instant_t now, heddle_e
         }
         /* fall through */
     case TXN_OPEN:
-        if (rc && b->state == BROKER_READ_ONLY) sessions_note_refused(b, t->frame);
+        if (rc && b->state == BROKER_READ_ONLY) open_note_refused(b, t->frame);
         break;
     }
     if (is_refused) broker_refuse_asker(b, &t->asker, error, t->retry_ms);
@@ -243,7 +244,7 @@ void txn_defer(const call_t *c)
         membership_heard(&b->members, membership_by_token(&b->members, c->peer->token), c->now.us);
     /* The same OPEN arrives again while its record is being written.  WELCOME then answers the later copy. */
     if (b->txn.kind == TXN_OPEN && is_asked_again(b->txn.frame, &c->asker) &&
-        sessions_is_same_open(b->txn.frame, &c->m->open)) {
+        open_is_same(b->txn.frame, &c->m->open)) {
         r = txn_save_frame(c);
         if (!r) return;
         free(b->txn.frame);
@@ -295,7 +296,7 @@ void txn_handle_waiting(broker_t *b, instant_t now)
                 .again = r,
                 .now = now};
     if (msg_decode(c.frame, &m, &error) == HEDDLE_OK) {
-        broker_handle(&c);
+        inbox_handle(&c);
         msg_fini(&m);
     } else { /* it was decoded when it was received, so memory is missing now */
         broker_refuse_asker(b, &r->asker, &error, b->opts.lease_ms / 4);

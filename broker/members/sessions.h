@@ -16,11 +16,25 @@
 
 #include "broker/call.h"
 
-void on_hello(const call_t *c);
-void on_join(const call_t *c);
-void on_open(const call_t *c);
-void on_heartbeat(const call_t *c);
-void on_leave(const call_t *c);
+/* ---- one begins: for HELLO, JOIN and OPEN (broker/inbox/) ---- */
+
+/* NULL: there is no room for another connection. */
+broker_peer_t *sessions_add_peer(broker_t *b, uint64_t number);
+member_hello_t sessions_hello(const broker_peer_t *peer); /* what it said */
+/* False: the message is not for its role, and was refused. */
+bool sessions_has_role(const call_t *c, role_t role);
+/* One connection has one session.  A JOIN or OPEN under another name ends the former one. */
+void sessions_end_former(const call_t *c, role_t role, const char *key);
+/* The member was admitted: its connection is bound to it, and the session that it replaces has ended. */
+void sessions_begin(const call_t *c, const admitted_t *admitted);
+void sessions_send_welcome(const call_t *c, const member_t *member, msg_welcome_t *welcome);
+/* PEERS, to one worker; and to all of a place, because a publisher of the adapter came to it, or left it. */
+void sessions_send_peers(broker_t *b, const member_t *worker);
+void sessions_peers_changed(broker_t *b, const char *adapter, uint64_t place);
+/* The event that it is there.  It shows where the same process has other data plane addresses now. */
+void sessions_note_begun(const call_t *c, const member_t *member);
+
+/* ---- while it lasts ---- */
 
 /* The token that a message names is stale, or of another connection (it is good only on the one that got it):
  * ERROR fenced answers the message. */
@@ -38,21 +52,16 @@ void sessions_forget_ending(broker_t *b);
 void sessions_probe(broker_t *b, member_t *member);
 bool sessions_is_gone(broker_t *b, uint64_t peer); /* the same of any connection */
 
+/* ---- it ends ---- */
+
 /* Ends a session, for any reason but a new one of its name, with all that follows: its row, its event, the
  * questions that wait for it, its copies, and what the other members know of it. */
 void sessions_end_member(broker_t *b, member_t *member, member_end_t end, instant_t now);
 
-/* WRITER was applied: the session of the transaction's OPEN begins.  Where its connection ended meanwhile,
- * the writer is closed again. */
-void sessions_begin_writer(broker_t *b, uint64_t token, instant_t now);
 /* WRITER is about to close the adapter's: an event, where the session ended before this start of the
  * broker. */
 void sessions_note_closed(broker_t *b, const char *adapter, instant_t now);
 /* Its writer is closed, or could not be: BYE, and the connection is ending. */
 void sessions_send_bye(broker_t *b, const asker_t *asker, uint64_t token);
-/* The store refused to record it: what it serves is waited for, for a lease after the store takes records. */
-void sessions_note_refused(broker_t *b, const saved_frame_t *open);
-/* Is `open` the same request once more? */
-bool sessions_is_same_open(const saved_frame_t *saved, const msg_open_t *open);
 
 #endif

@@ -255,7 +255,7 @@ int publish_decide(const msg_publish_t *m, const publish_by_t *by, outbox_t *out
     if (stands_for) {
         said->version = stands_for->version;
         /* The answer has the share key only where the publisher's bytes count as a source
-         * (report_republished): otherwise no RELEASE would ever follow, and the region could not be used
+         * (presence_republished): otherwise no RELEASE would ever follow, and the region could not be used
          * again. */
         if (registry_is_wanted(a, stands_for)) said->key = stands_for->share_key;
     } else {

@@ -8,7 +8,7 @@
  *   keep.h      which decided versions stay, and where
  *   active.h    what is active for a worker, and how far it is behind
  *   messages.h  what workers and publishers are sent
- *   reports.h   what members report
+ *   presence.h  what sessions that begin and end mean for versions
  *   summary.h   what users are shown
  *
  * After a start, which workers were eligible is not known any more: those that are there when settling ends

@@ -14,7 +14,7 @@ WORDS = {  # word -> the files that may use it
     "generation": r"memory/|client/(regions|sharing)|worker/|proto/|trainer_client/publications|"
                   r"broker/(rollout|questions)/|transfer/",       # transfer: of a place in the table of asks
     "claim": r"memory/rounds|worker/holding",
-    "spare": r"broker/rollout/|worker/(adapter|worker_node)|proto/",
+    "spare": r"broker/(rollout/|inbox/heartbeat)|worker/(adapter|worker_node)|proto/",
     "station": r"broker/plan/",
     "link": r"(?!broker/(rollout|plan)/)",
     "offered": r"memory/|client/regions|broker/|proto/|trainer_client/|core/limits|"

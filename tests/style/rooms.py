@@ -25,8 +25,8 @@ LIBRARIES = {  # header, of a library or of a folder that hides one -> where it 
     r"sqlite3|broker/store/store_": r"^broker/store/",
     r"broker/store/store\.h": r"^broker/(store/|main_daemon)",    # the door of that folder
 }
-PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|strangers)|events|"
-                  r"outbox|auth|"
+PURE = re.compile(r"^(broker/(registry/|rollout/|plan/|members/(membership|strangers)|"
+                  r"inbox/(report|staged|active|nack|verified|need_sources)|events|outbox|auth|"
                   r"questions/(pending|answer|json_parts|status_reasons|timing|why))[a-z_]*|"
                   r"client/session|worker/versions|worker/fetch|memory/(rules|rounds)|core/(sized|units)|"
                   r"transfer/(frame|pace|extents|ring)|cli/agreement|bench/compare)\.[ch]$")
@@ -34,7 +34,8 @@ THREADLESS = {"tools", "examples", "bench"}      # programs of one thread
 # A pure file looks at what it is given: it reaches neither the system nor the whole broker.
 IMPURE = re.compile(r"^(sys/|unistd|fcntl|time\.h|poll|pthread|threads|stdio|errno|signal|netinet|arpa|"
                     r"core/log|core/failpoint|wire/|broker/(broker|state|call|txn|client_keys|"
-                    r"restored_numbers)\.h|broker/(store/|members/(sessions|roster)|questions/query))")
+                    r"restored_numbers)\.h|broker/(store/|inbox/inbox|members/(sessions|roster)|"
+                    r"questions/query))")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.M)
 
 broken = []
@@ -66,7 +67,7 @@ header = re.sub(r"/\*.*?\*/", "", (ROOT / "broker/rollout/copy.h").read_text(), 
 struct = re.search(r"typedef struct copy_row \{(.*?)\} copy_row_t;", header, re.S)[1]
 FIELDS = "|".join(re.findall(r"\b([a-z_]+)(?:\[\w[^]]*\])?(?=[,;])", struct))
 WRITE = re.compile(rf"\b(?:c|copies\[\w+\])->(?:{FIELDS})(?:\[[^]]*\]|\.\w+)*\s*(?:[-+|&]?=(?!=)|\+\+|--)")
-for folder in ("broker/rollout", "broker/questions"):
+for folder in ("broker/rollout", "broker/inbox", "broker/questions"):
     for path in sorted((ROOT / folder).glob("*.c")):
         if path.name != "copy.c":
             name = path.relative_to(ROOT)

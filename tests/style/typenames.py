@@ -10,8 +10,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = """core proto formats wire memory transfer client worker sidecar trainer_client broker
-           broker/members broker/registry broker/store broker/rollout broker/plan broker/questions cli
-           bench tools""".split()
+           broker/inbox broker/members broker/registry broker/store broker/rollout broker/plan
+           broker/questions cli bench tools""".split()
 # args_t: the command line of one program or subcommand; each such file has its own, and no other sees it.
 PRIVATE = {"args_t"}
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "broker/inbox/inbox.h"
+
+#include "broker/rollout/messages.h"
+#include "core/errors.h"
+
+/* A version waits for a slot at this worker, which lists the kept versions that could go (spare).  If one
+ * of them is no copy any more, its RETIRE is under way already and may free enough: nothing else is put
+ * away until the next heartbeat. */
+static void note_spare(const adapter_rollout_t *a, const member_t *member, const msg_progress_t *p)
+{
+    member_sub_t *sub = member_sub(member, p->adapter);
+    if (!sub) return;
+    sub->lacks_slot = false;
+    for (uint32_t i = 0; i < p->spare_count; i++) {
+        const track_t *t = track_of(a, p->spare[i]);
+        if (!t || track_is_ended(t) || !copy_of(t, member)) return;
+    }
+    for (size_t i = 0; p->spare_count && i < a->track_count; i++) {
+        copy_row_t *c = copy_of(a->tracks[i], member);
+        if (c) copy_spared(a->tracks[i], c, has_number(p->spare, p->spare_count, a->tracks[i]->version));
+    }
+    sub->lacks_slot = p->spare_count > 0;
+    for (uint32_t i = 0; i < p->spare_count; i++) track_touch(track_of(a, p->spare[i]));
+}
+
+/* The worker has begun and got nothing for the time of a heartbeat, or nothing of one half of the chunks,
+ * because one that it is to fetch from fetches an older version first.  That one is no source of this
+ * version any more: it may begin long after the others are done. */
+static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
+{
+    const plan_row_t *row = plan_row(&t->plan, c->token);
+    uint64_t since_us = row && row->half ? c->told_us : c->moved_us;
+    bool is_still = since_us + s->ro->lease_us / 4 <= s->v.now.us;
+    const copy_row_t *source = is_still ? copy_queued_source(t, c) : NULL;
+    if (!source) return;
+    plan_stuck(&t->plan, source->token);
+    messages_wake_waiting(s, t);
+    messages_mend_lists(s, t);
+}
+
+static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)
+{
+    for (uint32_t i = 0; i < hb->adapter_count; i++) {
+        const msg_progress_t *p = &hb->adapters[i];
+        const adapter_rollout_t *a = tracks_adapter(s->ro, p->adapter);
+        if (!a) continue;
+        note_spare(a, member, p);
+        track_t *t = p->fetching ? track_of(a, p->fetching) : NULL;
+        copy_row_t *c = copy_of(t, member);
+        if (!copy_in_flight(c) || track_is_ended(t)) continue;
+        copies_wait_behind(a, member, p->fetching, s->v.now);
+        bool is_trouble = copy_heard_progress(t, c, p, s->v.now);
+        copies_follow_switch(a, member, s->v.now);
+        pass_over_queued(s, t, c);
+        if (!is_trouble) continue;
+        event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
+        events_message(e, c->code, "%s", p->message);
+    }
+}
+
+/* A message to this member was not sent, and it is not known which.  The member joins again, restates what
+ * it has, and WELCOME brings it up to date.  If this error cannot be sent either, broker_send_outbox asks
+ * for it again. */
+static void call_again(const call_t *c)
+{
+    heddle_error_t error;
+    uint64_t token = c->member->token;
+    error_fail(&error, HEDDLE_ERR_NOT_FOUND, "something for token %llu of %s was lost: its queue was full",
+               (unsigned long long)token, c->member->name);
+    error_hint(&error, "say HELLO and join again");
+    msg_t m;
+    msg_from_error(&error, 0, c->m->type, &m);
+    m.error.token = token;
+    c->member->needs_resync = false;
+    outbox_send(c->b->out, c->from, &m);
+}
+
+/* The answer renews the member's own view of its lease, so it is sent before anything else. */
+void on_heartbeat(const call_t *c)
+{
+    broker_t *b = c->b;
+    const msg_heartbeat_t *hb = &c->m->heartbeat;
+    membership_heartbeat(&b->members, c->member, hb, c->now.us);
+    msg_t m = {.type = MSG_HEARTBEAT_OK};
+    m.heartbeat_ok = (msg_heartbeat_ok_t){.token = hb->token, .seq = hb->seq};
+    outbox_send(b->out, c->from, &m);
+    step_t step = broker_step(b, c->now);
+    if (c->member->role == ROLE_WORKER) hear_progress(&step, c->member, hb);
+    if (c->member->needs_resync) call_again(c);
+}
