@@ -202,7 +202,7 @@ void broker_decide(broker_t *b, instant_t now)
     for (;;) {
         if (ends_incomplete(b)) return;
         step_t step = broker_step(b, now); /* a transaction that opens takes the outbox with it */
-        rollout_tick(&step);
+        rollout_look_at_touched(&step);
         broker_send_outbox(b); /* sent even if the commit of the decisions fails */
         if (ends_incomplete(b)) return;
 
@@ -210,7 +210,7 @@ void broker_decide(broker_t *b, instant_t now)
          * refused commit: broker_committed or broker_tick goes on from here.  Each commit may make another
          * decision possible, so this repeats until no record is added. */
         if (!b->txn.is_open && !b->retry_us) {
-            rollout_decide(&b->rollout, broker_view(b, now), b->out);
+            rollout_decide_touched(&b->rollout, broker_view(b, now), b->out);
             close_abandoned(b, now);
             /* The roster has a transaction of its own: if its write fails, no decision is delayed. */
             if (!b->out->record_count) roster_decide(b, now);
@@ -287,7 +287,7 @@ void broker_frame(broker_t *b, uint64_t from, bytes_t frame, instant_t now)
     b->received[m.type]++;
     inbox_handle(&(call_t){.b = b, .m = &m, .frame = frame, .from = from, .now = now});
     /* Most frames are heartbeats that change nothing.  They cost no look at the rollouts. */
-    if (m.type == MSG_HEARTBEAT && !b->rollout.is_dirty) broker_send_outbox(b);
+    if (m.type == MSG_HEARTBEAT && !b->rollout.touched) broker_send_outbox(b);
     else broker_go_on(b, now);
     msg_fini(&m);
 }
@@ -319,8 +319,7 @@ void broker_tick(broker_t *b, instant_t now)
     }
     bool can_write = !b->retry_us && !b->txn.is_open;
     bool is_owed = (b->has_abandoned && b->rollout.is_settled) || now.us >= roster_deadline(b);
-    if (b->rollout.is_dirty || now.us >= rollout_deadline(&b->rollout) || (is_owed && can_write))
-        broker_go_on(b, now);
+    if (now.us >= rollout_deadline(&b->rollout) || (is_owed && can_write)) broker_go_on(b, now);
 }
 
 /* A clean end: what changed of the roster is recorded now, because no later turn will. */

@@ -3,9 +3,10 @@
  * NEED_SOURCES.
  *
  * A report changes the soft state of tracks and copies (broker/rollout/track.h, copy.h), and may add sends
- * (to be let go at once) and events.  It decides nothing: rollout_tick and rollout_decide look at what
- * changed.  It is checked against the registry here; a report that does not fit is refused with an error, and
- * changes nothing but the copy that it is about.  One thread, nothing blocks. */
+ * (to be let go at once) and events.  It decides nothing: it touches the tracks, and broker_decide goes over
+ * what was touched (broker/rollout/rollout.h).  It is checked against the registry here; a report that does
+ * not fit is refused with an error, and changes nothing but the copy that it is about.  One thread, nothing
+ * blocks. */
 #ifndef BROKER_REPORT_H
 #define BROKER_REPORT_H
 

@@ -26,7 +26,8 @@ int on_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t
     e->bytes = (int64_t)c->bytes_done;
     e->duration_ms = c->told_us ? (int64_t)((s->v.now.us - c->told_us) / 1000) : -1;
     /* COMMIT, when it is the active version; then the newest, when that waited.  Whether the version can be
-     * decided now is looked at after this message (rollout_tick, rollout_decide): its track is dirty. */
+     * decided now is looked at after this message, because copy_staged touched its track: broker_decide calls
+     * rollout_look_at_touched and rollout_decide_touched. */
     messages_wake_worker(s, x.a, member);
     return HEDDLE_OK;
 }

@@ -212,7 +212,6 @@ void keep_look(step_t *s, const adapter_rollout_t *a)
         bool may_fetch = tally_in(&t->tally, COPY_ANNOUNCED) || tally_in(&t->tally, COPY_FETCHING);
         uint64_t awaited_us = may_fetch ? latest(fetching_until, s->v, t) : 0;
         uint64_t loaded_us = keep_loaded_until(s->v, t);
-        if ((t->awaited_until_us && !awaited_us) || (t->loaded_until_us && !loaded_us)) track_touch(t);
         t->awaited_until_us = awaited_us;
         t->loaded_until_us = loaded_us;
         if (awaited_us) track_sooner(t, awaited_us);

@@ -380,14 +380,13 @@ static bool urgent_equal(const urgent_t *a, const urgent_t *b)
            a->is_all_active == b->is_all_active;
 }
 
-/* What the track's publisher has to be sent.  False: it can wait, and the track is due again when its time
- * has come. */
-static bool flush_track(step_t *s, track_t *t)
+/* What the track's publisher has to be sent.  What can wait makes the track due when its time has come. */
+static void flush_track(step_t *s, track_t *t)
 {
     const member_t *publisher = t->publisher ? membership_by_token(s->v.members, t->publisher) : NULL;
     bool is_ended = track_is_ended(t);
-    if (!publisher || !t->row) return true;
-    if (t->is_restored && !is_ended && !s->ro->is_settled) return true; /* end_settling touches it */
+    if (!publisher || !t->row) return;
+    if (t->is_restored && !is_ended && !s->ro->is_settled) return; /* end_settling touches it */
 
     /* RELEASE: the trainer may use its region again, although it still has the bytes until it does.
      * Another process has them, and no worker that the rollout waits for is under way. */
@@ -402,7 +401,7 @@ static bool flush_track(step_t *s, track_t *t)
 
     /* ROLLOUT, if something changed since the last one.  It is sent without delay when what is urgent
      * changes. Mere counts are collected for ROLLOUT_PUSH_US. */
-    if (t->pushed_changes == t->changes) return true;
+    if (t->pushed_changes == t->changes) return;
     summary_t sum = summary_of(s->ro, t->of->row, t->row, NULL, 0);
     urgent_t urgent = {.state = sum.state,
                        .code = sum.code,
@@ -414,44 +413,25 @@ static bool flush_track(step_t *s, track_t *t)
     bool is_urgent = !urgent_equal(&urgent, &t->pushed) && !is_fresh;
     if (!is_urgent && s->v.now.us < t->push_us + ROLLOUT_PUSH_US) {
         track_sooner(t, t->push_us + ROLLOUT_PUSH_US);
-        return false;
+        return;
     }
     send_rollout(s, t->of->row, t->row, publisher);
     t->pushed_changes = t->changes;
     t->pushed = urgent;
     t->push_us = s->v.now.us;
-    return true;
 }
 
-/* A track that has to wait for its time stays dirty, and so does its adapter. */
 void messages_flush(step_t *s)
 {
-    rollout_t *ro = s->ro;
-    bool is_dirty = false;
-    if (!ro->is_dirty) return;
-    for (size_t i = 0; i < ro->adapter_count; i++) {
-        adapter_rollout_t *a = ro->adapters[i];
-        bool was_dirty = a->is_dirty, stays_dirty = false;
+    for (adapter_rollout_t *a; (a = s->ro->touched) != NULL; tracks_untouch(a)) {
         /* ROLLOUT of a version that waits says how far the version before it is. */
-        const track_t *first = was_dirty ? track_staging(a) : NULL;
+        const track_t *first = track_staging(a);
         track_t *waiting = first ? track_waiting(a) : NULL;
         if (waiting && waiting->awaited_changes != first->changes) {
             waiting->awaited_changes = first->changes;
             track_changed(waiting);
         }
-        for (size_t k = 0; was_dirty && k < a->track_count; k++) {
-            track_t *t = a->tracks[k];
-            if (t->is_dirty) t->is_dirty = !flush_track(s, t);
-            if (t->due_us < a->due_us) a->due_us = t->due_us;
-            stays_dirty |= t->is_dirty;
-        }
-        a->is_dirty = stays_dirty;
-        is_dirty |= stays_dirty;
-        if (a->due_us < ro->due_us) ro->due_us = a->due_us;
+        for (size_t i = 0; i < a->track_count; i++) flush_track(s, a->tracks[i]);
+        track_forget_ended(a); /* their publishers were sent the end */
     }
-    ro->is_dirty = is_dirty;
-    if (!ro->is_crowded) return;
-    ro->is_crowded = false;
-    for (size_t i = 0; i < ro->adapter_count; i++)
-        track_forget_ended(ro->adapters[i]); /* those told only now */
 }

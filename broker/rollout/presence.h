@@ -3,8 +3,8 @@
  * restates its copies; a publisher comes with what it serves; a member goes.
  *
  * It changes the soft state of tracks and copies (track.h, copy.h), and may add sends (to be let go at once).
- * It decides nothing: rollout_tick and rollout_decide look at what changed.  What a member restates counts
- * where the registry agrees.  One thread, nothing blocks. */
+ * It decides nothing: it touches the tracks (rollout.h).  What a member restates counts where the registry
+ * agrees.  One thread, nothing blocks. */
 #ifndef BROKER_PRESENCE_H
 #define BROKER_PRESENCE_H
 

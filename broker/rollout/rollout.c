@@ -23,7 +23,7 @@ uint64_t rollout_settling_us(const rollout_t *ro, const membership_t *members, u
     return has_end_ahead ? members->grace_end_us - now_us : 0;
 }
 
-uint64_t rollout_deadline(const rollout_t *ro) { return ro->due_us; }
+uint64_t rollout_deadline(const rollout_t *ro) { return ro->touched ? 0 : ro->due_us; }
 
 /* ---- start ---- */
 
@@ -58,7 +58,7 @@ int rollout_start(rollout_t *ro, view_t v)
 {
     ro->is_settled = !v.registry->adapter_count;
     ro->settled_us = v.now.us;
-    ro->is_dirty = true;
+    ro->due_us = 0;
     for (size_t i = 0; i < v.registry->adapter_count; i++) {
         const adapter_row_t *row = v.registry->adapters[i];
         if (!row->version_count) continue; /* its row may go */
@@ -152,13 +152,14 @@ static uint64_t last_growth(const track_t *t)
  * their parts grow: the lease in which the publisher may come back counts from the last growth. */
 static void look_for_parts(step_t *s, track_t *t)
 {
-    uint64_t now_us = s->v.now.us, grown_us = last_growth(t);
+    uint64_t now_us = s->v.now.us;
     if (t->bytes == BYTES_THERE) {
         t->bytes = BYTES_MISSING;
         t->sourceless_us = now_us;
         t->lost_ms = s->v.now.wall_ms;
     }
     if (t->bytes > BYTES_MISSING) return; /* its loss was said; only a holder ends that */
+    uint64_t grown_us = last_growth(t);
     if (!grown_us || now_us >= grown_us + s->ro->lease_us) {
         t->bytes = BYTES_MISSING;
         return;
@@ -287,8 +288,7 @@ void rollout_unreached(rollout_t *ro, const member_t *member)
         for (size_t k = 0; a && k < a->track_count; k++) {
             track_t *t = a->tracks[k];
             if (!plan_is_awaited(&t->plan, member->token)) continue;
-            track_touch(t);
-            track_sooner(t, 0); /* it was looked at in this turn, before the message was sent */
+            track_sooner(t, 0); /* again, if it was looked at in this turn before the message was sent */
         }
     }
 }
@@ -347,7 +347,6 @@ static void look_at(step_t *s, track_t *t)
 {
     uint64_t now_us = s->v.now.us;
     bool is_staging = t->row && t->row->state == VERSION_STAGING;
-    t->due_us = CLOCK_NEVER;
     if (track_is_ended(t)) return;
 
     /* Its bytes: there, in parts, missing, still being loaded by a worker, or lost. */
@@ -394,36 +393,28 @@ static void look_at(step_t *s, track_t *t)
     if (!t->is_late) track_sooner(t, t->deadline_us);
     if (is_staging && t->bytes == BYTES_MISSING) {
         uint64_t end_us = t->sourceless_us + s->ro->lease_us;
-        if (end_us <= now_us) track_touch(t);
-        else track_sooner(t, end_us);
+        if (end_us > now_us) track_sooner(t, end_us);
     }
 }
 
-/* Only tracks that changed or are due are looked at.  So a turn of the loop costs as much as has changed,
- * not as much as there is; nothing, when nothing changed and nothing is due. */
-void rollout_tick(step_t *s)
+/* Only adapters of which something changed, or that are due, are looked at.  So a turn of the loop costs as
+ * much as has changed, not as much as there is; nothing, when nothing changed and nothing is due. */
+void rollout_look_at_touched(step_t *s)
 {
     rollout_t *ro = s->ro;
     uint64_t now_us = s->v.now.us;
-    bool ends_settling = !ro->is_settled && now_us >= s->v.members->grace_end_us;
-    if (!ro->is_dirty && now_us < ro->due_us && !ends_settling) return;
-    if (ends_settling) end_settling(s);
-    ro->due_us = ro->is_settled ? CLOCK_NEVER : s->v.members->grace_end_us;
-    for (size_t i = 0; i < ro->adapter_count; i++) {
-        adapter_rollout_t *a = ro->adapters[i];
-        bool is_due = a->is_dirty || now_us >= a->due_us, is_looked_at = false;
-        for (size_t k = 0; is_due && k < a->track_count; k++) {
-            track_t *t = a->tracks[k];
-            if (!t->is_dirty && now_us < t->due_us) continue;
-            look_at(s, t);
-            is_looked_at = true;
-        }
-        if (is_looked_at) keep_look(s, a);
-        if (is_due) a->due_us = CLOCK_NEVER;
-        for (size_t k = 0; is_due && k < a->track_count; k++)
-            a->due_us = clock_earlier(a->due_us, a->tracks[k]->due_us);
-        ro->due_us = clock_earlier(ro->due_us, a->due_us);
+    if (now_us < rollout_deadline(ro)) return;
+    if (!ro->is_settled && now_us >= s->v.members->grace_end_us) end_settling(s);
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        if (ro->adapters[i]->due_us <= now_us) tracks_touch(ro->adapters[i]);
+    for (adapter_rollout_t *a = ro->touched; a; a = a->next) {
+        a->due_us = CLOCK_NEVER;
+        for (size_t i = 0; i < a->track_count; i++) look_at(s, a->tracks[i]);
+        keep_look(s, a);
     }
+    ro->due_us = ro->is_settled ? CLOCK_NEVER : s->v.members->grace_end_us;
+    for (size_t i = 0; i < ro->adapter_count; i++)
+        ro->due_us = clock_earlier(ro->due_us, ro->adapters[i]->due_us);
 }
 
 /* ---- deciding ---- */
@@ -555,12 +546,10 @@ static void note_losses(const adapter_rollout_t *a, instant_t now, outbox_t *out
 
 /* Adds records only for adapters that changed, and as long as the outbox has room.  The caller repeats
  * this after each commit. */
-void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out)
+void rollout_decide_touched(const rollout_t *ro, view_t v, outbox_t *out)
 {
-    if (!ro->is_settled || !ro->is_dirty) return;
-    for (size_t i = 0; i < ro->adapter_count && outbox_has_room(out, RECORDS_AT_ONCE); i++) {
-        const adapter_rollout_t *a = ro->adapters[i];
-        if (!a->is_dirty) continue;
+    if (!ro->is_settled) return;
+    for (const adapter_rollout_t *a = ro->touched; a && outbox_has_room(out, RECORDS_AT_ONCE); a = a->next) {
         const track_t *staging = track_staging(a), *waiting = track_waiting(a);
         if (staging) decide_staging(staging, v.now, out);
         if (waiting) decide_waiting(waiting, v.now, out);
@@ -690,7 +679,6 @@ static void follow_state(step_t *s, const adapter_row_t *row, const record_t *re
         else messages_send_abort(s, t->adapter, t->row, m);
     }
     track_changed(t);
-    track_forget_ended(a); /* `t` may be gone */
     if (record->state == VERSION_FAILED)
         messages_wake_adapter(s, a); /* workers that left the active version for this one go back to it */
 }
@@ -712,26 +700,31 @@ void rollout_apply(step_t *s, const record_t *record)
     switch (record->kind) {
     case RECORD_VERSION:
         follow_version(s, row, registry_version(row, record->version), &record->region);
+        begin_next(s, row);
         break;
-    case RECORD_DECISION: follow_decision(s, row); break;
-    case RECORD_STATE: follow_state(s, row, record); break;
+    case RECORD_DECISION:
+        follow_decision(s, row);
+        begin_next(s, row);
+        break;
+    case RECORD_STATE:
+        follow_state(s, row, record);
+        begin_next(s, row);
+        break;
     case RECORD_FLOOR: /* the latest decision may have to be made anew */
         if ((t = track_find(s->ro, row->name, row->active)) != NULL) track_touch(t);
-        return;
+        break;
     case RECORD_FORGET:
         if ((t = track_find(s->ro, row->name, record->version)) != NULL) t->row = NULL;
-        return;
-    default: return;
+        break;
+    default: break;
     }
-    begin_next(s, row);
 }
 
 /* ---- while the store refuses records ---- */
 
 void rollout_look_again(rollout_t *ro)
 {
-    for (size_t i = 0; i < ro->adapter_count; i++)
-        for (size_t k = 0; k < ro->adapters[i]->track_count; k++) track_touch(ro->adapters[i]->tracks[k]);
+    for (size_t i = 0; i < ro->adapter_count; i++) tracks_touch(ro->adapters[i]);
 }
 
 /* Only noted here: the store still refuses records, so nothing can be decided about these versions. */

@@ -44,22 +44,25 @@ int rollout_start(rollout_t *ro, view_t v);
 
 /* ---- deciding ---- */
 
-/* Updates state that is not recorded, after messages and as time passes: deadlines, versions that are lost or
- * found, sources for workers that wait for one.  Costs nothing when nothing changed.  To be called before
- * rollout_decide. */
-void rollout_tick(step_t *s);
-/* Looks at what changed: DECISION, STATE failed, STATE retired.  Sends follow in rollout_apply.  Call
- * again after each apply until it adds no record. */
-void rollout_decide(const rollout_t *ro, view_t v, outbox_t *out);
+/* What changed is in one queue of adapters: track_touch puts it there (a report, a session, a record), and so
+ * does time.  The two calls go over the queue after each event, and messages_flush empties it at the end of
+ * the turn (messages.h).
+ *
+ * The first updates state that is not recorded: deadlines, versions that are lost or found, sources for
+ * workers that wait for one. */
+void rollout_look_at_touched(step_t *s);
+/* The second adds records: DECISION, STATE failed, STATE retired.  Sends follow in rollout_apply.  Call both
+ * again after each apply until no record is added. */
+void rollout_decide_touched(const rollout_t *ro, view_t v, outbox_t *out);
 /* A record was committed and applied to the registry.  All that follows from it for the rollouts follows
  * here: ANNOUNCE, COMMIT, ABORT and RETIRE are sent, copies change their states, events are added.  A new
  * version gets its track, with the session of the adapter's writer as its publisher.  Without memory the
  * rollout is incomplete. */
 void rollout_apply(step_t *s, const record_t *record);
 /* A message found that the member's connection is gone: those that wait for it wait no longer, from the next
- * rollout_tick on. */
+ * turn on. */
 void rollout_unreached(rollout_t *ro, const member_t *member);
-/* When rollout_tick is due by time alone. */
+/* When rollout_look_at_touched is due: 0 while the queue has one. */
 uint64_t rollout_deadline(const rollout_t *ro);
 
 /* ---- while the store refuses records ---- */

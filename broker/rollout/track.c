@@ -6,6 +6,7 @@
 #include "core/sorted.h"
 
 #include <stdlib.h>
+#include <utlist.h>
 
 /* ---- rows ---- */
 
@@ -80,6 +81,7 @@ void tracks_forget(rollout_t *ro, const char *adapter)
     bool found;
     size_t at = sorted_place(ro->adapters, ro->adapter_count, adapter, order_adapter, &found);
     if (!found) return;
+    tracks_untouch(ro->adapters[at]);
     free_adapter(ro->adapters[at]);
     sorted_remove(ro->adapters, &ro->adapter_count, at);
 }
@@ -126,34 +128,38 @@ track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, ui
                    .phase = TRACK_WAITING, /* until the rollout begins it (track_begin) */
                    .created_us = now_us,
                    .push_us = now_us,
-                   .deadline_us = CLOCK_NEVER,
-                   .due_us = CLOCK_NEVER};
+                   .deadline_us = CLOCK_NEVER};
     plan_init(&t->plan, ro->seed ^ version, ro->shape, t->row ? t->row->part.payload_bytes : 0);
     sorted_insert(a->tracks, &a->track_count, at, t);
     track_changed(t);
     return t;
 }
 
-/* An ended version is listed until its publisher has the final ROLLOUT, and then the latest
- * ROLLOUT_ENDED_TRACKS are. */
 void track_forget_ended(adapter_rollout_t *a)
 {
     size_t ended = 0;
-    for (size_t i = 0; i < a->track_count; i++) ended += track_is_ended(a->tracks[i]);
-    for (size_t i = 0; i < a->track_count && ended > ROLLOUT_ENDED_TRACKS;) {
-        bool is_told = !a->tracks[i]->is_dirty; /* its publisher; else messages_flush comes back to it */
-        if (!track_is_ended(a->tracks[i]) || !is_told) {
-            a->ro->is_crowded |= !is_told;
-            i++;
-            continue;
-        }
+    for (size_t i = a->track_count; i-- > 0;) {
+        if (!track_is_ended(a->tracks[i]) || ++ended <= ROLLOUT_ENDED_TRACKS) continue;
         free_track(a->tracks[i]);
         sorted_remove(a->tracks, &a->track_count, i);
-        ended--;
     }
 }
 
-void track_touch(track_t *t) { t->of->ro->is_dirty = t->of->is_dirty = t->is_dirty = true; }
+void tracks_touch(adapter_rollout_t *a)
+{
+    if (a->is_touched) return;
+    a->is_touched = true;
+    DL_APPEND(a->ro->touched, a);
+}
+
+void tracks_untouch(adapter_rollout_t *a)
+{
+    if (!a->is_touched) return;
+    a->is_touched = false;
+    DL_DELETE(a->ro->touched, a);
+}
+
+void track_touch(track_t *t) { tracks_touch(t->of); }
 
 void track_changed(track_t *t)
 {
@@ -163,7 +169,8 @@ void track_changed(track_t *t)
 
 void track_sooner(track_t *t, uint64_t at_us)
 {
-    if (at_us < t->due_us) t->due_us = at_us;
+    t->of->due_us = clock_earlier(t->of->due_us, at_us);
+    t->of->ro->due_us = clock_earlier(t->of->ro->due_us, at_us);
 }
 
 void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state)

@@ -91,9 +91,7 @@ struct track {
     bool is_restored;          /* while settling: loaded at the start; ROLLOUT comes later */
     bool is_late;              /* the deadline has passed */
     bool is_publisher_refused; /* while read-only: it came back and could not be admitted */
-    bool is_dirty;             /* something changed: to be looked at, and told */
     uint64_t created_us, deadline_us;
-    uint64_t due_us; /* when it is to be looked at by time alone */
     /* while workers wait for another one of their place: when to see what became of its fetch, or before */
     uint64_t fetches_due_us;
     uint64_t probe_us; /* the same: when the connections of those that they wait for were tried; 0: not yet */
@@ -128,8 +126,9 @@ struct adapter_rollout {
     track_t **tracks;
     size_t track_count, track_capacity; /* ascending by version */
     adapter_hold_t hold;                /* the present one */
-    bool is_dirty;                      /* a track is */
-    uint64_t due_us;                    /* the earliest of the tracks' */
+    uint64_t due_us;                    /* when it is touched by time alone */
+    bool is_touched;                    /* it is in the queue */
+    adapter_rollout_t *prev, *next;     /* there */
 };
 
 typedef struct rollout {
@@ -139,12 +138,13 @@ typedef struct rollout {
     plan_shape_t shape;  /* of plans */
     bool is_settled;     /* the grace after the start is over: decisions are made */
     uint64_t settled_us; /* when it was; before: when the broker was started */
-    bool is_dirty;       /* a track is */
-    bool is_crowded;     /* more ended ones stayed than are kept: they were dirty */
+    /* The queue of those of which something changed, or whose time has come.  They are looked at, decided and
+     * reported to their publishers; the end of the turn empties it. */
+    adapter_rollout_t *touched;
     /* No memory for a version, or for a worker that it waits for: no decision may be taken of this any
      * more, and the process must end (a restart knows all of it). */
     bool is_incomplete;
-    uint64_t due_us; /* the earliest of the adapters', and of settling */
+    uint64_t due_us; /* no adapter is due before, nor the end of settling */
 } rollout_t;
 
 void tracks_init(rollout_t *ro, uint64_t lease_us, uint64_t keep, plan_shape_t shape, uint64_t seed);
@@ -154,6 +154,9 @@ void tracks_fini(rollout_t *ro);
 
 /* NULL: no version of it was seen */
 adapter_rollout_t *tracks_adapter(const rollout_t *ro, const char *name);
+/* Puts it into the queue, if it is not there; takes it out. */
+void tracks_touch(adapter_rollout_t *a);
+void tracks_untouch(adapter_rollout_t *a);
 /* Found or new; NULL: no memory. */
 adapter_rollout_t *tracks_need_adapter(rollout_t *ro, const adapter_row_t *row);
 /* The rows of its versions are about to go: their tracks go first. */
@@ -180,14 +183,14 @@ bool track_expect(track_t *t, const membership_t *members);
 /* The rollout of the version begins: track_expect, and a plan of sources for each worker.  False: as
  * there. */
 bool track_begin(track_t *t, const membership_t *members);
-/* Frees the ended tracks whose publisher has the final ROLLOUT, except the latest ROLLOUT_ENDED_TRACKS. */
+/* Frees the ended tracks, except the latest ROLLOUT_ENDED_TRACKS.  Their publishers have the last ROLLOUT. */
 void track_forget_ended(adapter_rollout_t *a);
-/* The track is looked at in the next rollout_tick. */
+/* Something changed: its adapter is queued for rollout_look_at_touched and rollout_decide_touched. */
 void track_touch(track_t *t);
 #define ROLLOUT_BYTES_US 250000ull /* a ROLLOUT for more bytes alone comes so long after the one before */
 /* The same, and ROLLOUT would show it. */
 void track_changed(track_t *t);
-void track_sooner(track_t *t, uint64_t at_us); /* looked at by then */
+void track_sooner(track_t *t, uint64_t at_us); /* touched by then */
 void track_set_publisher(track_t *t, uint64_t token, publisher_state_t state);
 /* Where its publisher is, and in which region it has the version; region NULL: in none that is known. */
 void track_offer(track_t *t, const member_t *publisher, const msg_region_t *region);

@@ -515,9 +515,9 @@ static void check_tracks(void)
         for (size_t k = 0; k < a->track_count; k++) {
             const track_t *t = a->tracks[k];
             check_copies(t);
-            told += track_is_ended(t) && !t->is_dirty;
+            told += track_is_ended(t) && !a->is_touched;
             bool is_needed = t->awaited_until_us > R.now.us || t->loaded_until_us > R.now.us;
-            live += !track_is_ended(t) && !t->is_dirty && !is_needed;
+            live += !track_is_ended(t) && !a->is_touched && !is_needed;
         }
     }
     CHECK(told <= R.b->registry.adapter_count * ROLLOUT_ENDED_TRACKS);
