@@ -220,7 +220,7 @@ static void tell_fetching(intake_t *in)
 static bool end_intake(adapter_t *a, versions_event_t *ret_event, heddle_error_t *error)
 {
     intake_t *in = &a->intake;
-    if (in->state < INTAKE_SEALED) return false;
+    if (!intake_has_ended(in)) return false;
     *ret_event = (versions_event_t){.kind = VE_ARRIVED, .version = in->what->version, .error = error};
     if (in->state == INTAKE_FAILED) {
         ret_event->kind = VE_BRING_FAILED;
@@ -306,6 +306,17 @@ static void obey(adapter_t *a, const versions_action_t *action, uint64_t now_us)
     }
 }
 
+/* Gives one event to versions_step and obeys its actions.  Returns its answer to an event of the
+ * application. */
+static int feed_versions(adapter_t *a, const versions_event_t *event, uint64_t now_us)
+{
+    versions_action_t actions[VERSIONS_ACTIONS_MAX];
+    versions_slots_t slots = look_at_slots(a);
+    int count = versions_step(&a->versions, event, &slots, now_us, actions);
+    for (int i = 0; i < count; i++) obey(a, &actions[i], now_us);
+    return count < 0 ? count : HEDDLE_OK;
+}
+
 /* Frees a slot that was dropped, once no reader holds it and no open receive can write into it. Only then may
  * another version use the memory. True with the event for versions_step. */
 static bool free_dropped(adapter_t *a, versions_event_t *ret_event)
@@ -321,31 +332,6 @@ static bool free_dropped(adapter_t *a, versions_event_t *ret_event)
         return true;
     }
     return false;
-}
-
-/* Gives one event to versions_step and obeys its actions. Any of them may have started, stopped or replaced
- * a fetch, or dropped a slot that is free at once; what comes of that is the next event. Returns its answer
- * to an event of the application. */
-static int feed_versions(adapter_t *a, const versions_event_t *event, uint64_t now_us)
-{
-    versions_action_t actions[VERSIONS_ACTIONS_MAX];
-    versions_event_t next = *event;
-    heddle_error_t error;
-    bool has_fetched = false;
-    int rc = HEDDLE_OK;
-    do {
-        has_fetched = has_fetched || next.kind == VE_ARRIVED;
-        versions_slots_t slots = look_at_slots(a);
-        int count = versions_step(&a->versions, &next, &slots, now_us, actions);
-        if (count < 0) rc = count;
-        for (int i = 0; i < count; i++) obey(a, &actions[i], now_us);
-    } while (end_intake(a, &next, &error) || free_dropped(a, &next));
-    /* Others of this host wait for the bytes, and not until the application has loaded them: STAGED is sent
-     * only then. */
-    const versions_entry_t *loading = has_fetched && a->versions.up ? versions_loading(&a->versions) : NULL;
-    bool is_held;
-    if (loading && region_of(a, loading->slot, &is_held).generation) a->core->heartbeat(a->core->self);
-    return rc;
 }
 
 static void ask_for_sources(adapter_t *a, uint64_t now_us)
@@ -381,13 +367,22 @@ static uint64_t give_up(adapter_t *a, uint64_t now_us)
     return intake_give_up(&a->intake, deadline_us, now_us);
 }
 
-/* After each call that may have moved the intake. */
-static void follow_intake(adapter_t *a, uint64_t now_us)
+/* The last step of each call from outside.  It is the one place where an intake ends and a dropped slot is
+ * freed, each with its event; an event may lead to the next one. */
+static void follow_up(adapter_t *a, uint64_t now_us)
 {
     versions_event_t event;
     heddle_error_t error;
+    bool has_arrived = false, is_held;
     if (intake_needs_sources(&a->intake)) ask_for_sources(a, now_us);
-    if (end_intake(a, &event, &error)) feed_versions(a, &event, now_us);
+    while (end_intake(a, &event, &error) || free_dropped(a, &event)) {
+        feed_versions(a, &event, now_us);
+        has_arrived |= event.kind == VE_ARRIVED;
+    }
+    /* Others of this host wait for the bytes, and not until the application has loaded them: STAGED is sent
+     * only then. */
+    const versions_entry_t *loading = has_arrived && a->versions.up ? versions_loading(&a->versions) : NULL;
+    if (loading && region_of(a, loading->slot, &is_held).generation) a->core->heartbeat(a->core->self);
 }
 
 /* --- the session ------------------------------------------------------------------------------ */
@@ -414,12 +409,14 @@ void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us)
     feed_versions(a, &event, now_us);
     for (const versions_entry_t *e = a->versions.entries; e < a->versions.entries + VERSIONS_ENTRIES; e++)
         if (versions_is_held(e) && e->is_damaged) send_damaged(a, e);
+    follow_up(a, now_us);
 }
 
 /* The lease is over: decisions that were not applied yet count no more, and reads go on. */
 void adapter_down(adapter_t *a, uint64_t now_us)
 {
     feed_versions(a, &(versions_event_t){.kind = VE_DOWN}, now_us);
+    follow_up(a, now_us);
 }
 
 /* --- the broker's messages -------------------------------------------------------------------- */
@@ -514,6 +511,7 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
         break;
     default: break;
     }
+    follow_up(a, now_us);
 }
 
 /* --- the application's answers ---------------------------------------------------------------- */
@@ -537,6 +535,7 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
         a, &(versions_event_t){.kind = KINDS[answer->kind], .version = answer->version, .error = &error},
         now_us);
     if (!rc) a->answered_us = now_us; /* after the step, which counts up to the answer before */
+    follow_up(a, now_us);
     return rc;
 }
 
@@ -547,7 +546,7 @@ int adapter_answer(adapter_t *a, const app_answer_t *answer, uint64_t now_us)
 void adapter_transfer(adapter_t *a, const tr_event_t *event, uint64_t now_us)
 {
     intake_transfer(&a->intake, event, now_us);
-    follow_intake(a, now_us);
+    follow_up(a, now_us);
 }
 
 /* --- time and work ---------------------------------------------------------------------------- */
@@ -592,13 +591,14 @@ static uint64_t ask_for_room(adapter_t *a, uint64_t now_us)
  * is free already. */
 uint64_t adapter_tick(adapter_t *a, uint64_t now_us)
 {
-    versions_event_t drained;
-    if (free_dropped(a, &drained)) feed_versions(a, &drained, now_us);
-    if (now_us >= versions_deadline(&a->versions))
+    follow_up(a, now_us);
+    if (now_us >= versions_deadline(&a->versions)) {
         feed_versions(a, &(versions_event_t){.kind = VE_TICK}, now_us);
+        follow_up(a, now_us);
+    }
     uint64_t next = intake_tick(&a->intake, now_us);
     next = clock_earlier(next, give_up(a, now_us));
-    follow_intake(a, now_us);
+    follow_up(a, now_us);
     next = clock_earlier(next, ask_for_room(a, now_us));
     return clock_earlier(next, versions_deadline(&a->versions));
 }
@@ -626,8 +626,9 @@ static void follow_checks(adapter_t *a, uint64_t now_us)
 bool adapter_work(adapter_t *a, uint64_t now_us)
 {
     bool has_worked = intake_work(&a->intake, now_us);
-    follow_intake(a, now_us);
+    follow_up(a, now_us);
     follow_checks(a, now_us);
+    follow_up(a, now_us);
     return has_worked;
 }
 

@@ -272,7 +272,7 @@ static int take_in(pull_t *p, heddle_error_t *error)
     if (slots_new(&name, 1, &ops, &p->bulk.slots))
         return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory is left for a version");
     intake_begin(&p->intake, &p->what, 0);
-    while (p->intake.state < INTAKE_SEALED) {
+    while (!intake_has_ended(&p->intake)) {
         uint64_t due_us = clock_earlier(intake_tick(&p->intake, now_of()), p->io.tr->deadline(p->io.t));
         if (p->intake.state == INTAKE_HOLDING)
             due_us = clock_earlier(due_us, sharing_turn(p->bulk.sharing, now_of()));

@@ -225,7 +225,7 @@ static void look_at_download(intake_t *in, uint64_t now_us)
 /* What costs least is tried first: bytes that are here, then those of this host, then a fetch. */
 bool intake_work(intake_t *in, uint64_t now_us)
 {
-    if (in->state == INTAKE_NONE || in->state >= INTAKE_SEALED) return false;
+    if (in->state == INTAKE_NONE || intake_has_ended(in)) return false;
     if (in->state == INTAKE_DOWNLOADING) {
         bool has_worked = download_work(in->download, now_us);
         look_at_download(in, now_us);

@@ -18,8 +18,8 @@
  * COMPARING, HOLDING and RESERVING take many calls of intake_work, a bounded piece each: heartbeats must not
  * wait for a digest or for pages of the kernel.  A sealed slot is offered to the host.
  *
- * An end has no event of its own: the owner looks at the state after each call, and ends the intake.  An
- * adapter begins it by a BRING of versions_t and ends it by its DROP, or with the event that it gives it.
+ * An end has no event of its own: the owner asks intake_has_ended, and ends the intake.  An adapter begins it
+ * by a BRING of versions_t, and ends it by its DROP, or in one place after each call (adapter.c: follow_up).
  *
  * Loop thread only.  An adapter (the admin handle, for its pull) owns it and reads its fields; the intake
  * owns its download and what is held, until the slot has adopted that.  The slot stays the table's. */
@@ -81,6 +81,8 @@ void intake_new_sources(intake_t *in, uint64_t now_us);
  * time, and no memory, but it takes an intake of its own.  `has_lost_all`: by the last list. */
 bool intake_is_better_held(const intake_t *in, bool has_lost_all);
 
+/* SEALED or FAILED. */
+static inline bool intake_has_ended(const intake_t *in) { return in->state >= INTAKE_SEALED; }
 /* Every source was lost, or one is to be blamed: the owner takes the list of the lost ones, and looks for
  * others. */
 static inline bool intake_needs_sources(const intake_t *in)

@@ -7,8 +7,9 @@
  *    |                                            v
  *    +------- free (no reader, no ask) ------ LEAVING
  *
- * One SEALED slot of an adapter may be the active one (slots_active): that is a pointer of the table, and not
- * a state of the slot, because readers must get it in one load.  The active slot is not dropped.
+ * One SEALED slot of an adapter may be the active one (slots_active): that of the version that is ACTIVE in
+ * worker/versions.h, which alone decides it.  Here it is a pointer of the table, and not a state of the slot,
+ * because readers must get it in one load.  The active slot is not dropped.
  *
  * An adapter has up to LIMIT_SLOTS slots.  A slot has memory from reserve to free: a region of one pool for
  * all adapters (client/regions.h), which is used again by the next version that it fits, of whichever

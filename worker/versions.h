@@ -162,7 +162,7 @@ typedef struct versions {
     bool app, up;
     uint32_t slot_count; /* how many may be used; 0 before the first UP */
     versions_entry_t entries[VERSIONS_ENTRIES];
-    decision_t applied; /* decision 0: none */
+    decision_t applied; /* by which the ACTIVE one is served; decision 0: there is none */
     decision_t decided; /* the greatest seen */
     versions_switch_t switching;
     uint64_t switching_to; /* the version, unless the switch is DONE */
