@@ -67,11 +67,11 @@ Test(adapter, writes_no_more_than_the_callers_size)
 Test(adapter, failures_are_published)
 {
     heddle_adapter_info_t info = {.size = sizeof info, .kind = "before"};
-    cr_assert_eq(heddle_adapter_check("/nonexistent/policy", &info), HEDDLE_ERR_NOT_FOUND);
+    cr_assert_eq(heddle_adapter_check("/proc/nonexistent/policy", &info), HEDDLE_ERR_NOT_FOUND);
     const heddle_error_t *e = heddle_last_error();
     cr_assert_eq(e->code, HEDDLE_ERR_NOT_FOUND);
     cr_assert_str_eq(e->phase, "pack");
-    cr_assert(strstr(e->message, "/nonexistent/policy") && e->expected[0] && e->found[0] && e->hint[0]);
+    cr_assert(strstr(e->message, "/proc/nonexistent/policy") && e->expected[0] && e->found[0] && e->hint[0]);
     cr_assert_str_eq(info.kind, "before");
     cr_assert_eq(heddle_adapter_check(fixture(""), &info), HEDDLE_ERR_BAD_ADAPTER);
     cr_assert(strstr(heddle_last_error()->hint, "did you mean"));

@@ -482,8 +482,8 @@ Test(peft, config_too_long_or_too_deep)
 
 Test(peft, no_such_directory)
 {
-    refused_at("/nonexistent/policy", HEDDLE_ERR_NOT_FOUND, "there is no directory /nonexistent/policy",
-               CONFIG, "No such file", "path");
+    refused_at("/proc/nonexistent/policy", HEDDLE_ERR_NOT_FOUND,
+               "there is no directory /proc/nonexistent/policy", CONFIG, "No such file", "path");
     refused_at("", HEDDLE_ERR_NOT_FOUND, "there is no directory", CONFIG, "No such file", "path");
     char path[200];
     strcat(strcpy(path, path_of(CONFIG)), "/below");
@@ -512,7 +512,7 @@ Test(peft, files_are_missing)
     refused(BAD, MODEL, MODEL, "no such file", "is the save over?");
     unlink(path_of(CONFIG));
     refused(BAD, "there is no", CONFIG, "no such file", "");
-    cr_assert_eq(symlink("/nonexistent/blob", path_of(MODEL)), 0);
+    cr_assert_eq(symlink("/proc/nonexistent/blob", path_of(MODEL)), 0);
     refused(BAD, "there is no", MODEL, "a symbolic link to nothing", "was removed");
 }
 

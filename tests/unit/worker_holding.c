@@ -506,9 +506,9 @@ Test(holding, a_directory_that_was_named_has_to_be_usable)
     worker_opts_t opts = worker_node_core(w->node)->opts;
     opts.adapters = adapters;
     opts.adapter_count = 1;
-    opts.host_share = "/nonexistent";
+    opts.host_share = "/proc/nonexistent";
     cr_assert_eq(worker_node_new(&opts, &w->io, &second, &e), HEDDLE_ERR_USAGE);
-    cr_assert(!second && strstr(e.message, "/nonexistent") && e.hint[0], "%s", e.message);
+    cr_assert(!second && strstr(e.message, "/proc/nonexistent") && e.hint[0], "%s", e.message);
 }
 
 /* ---- verified once ---- */
