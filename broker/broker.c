@@ -74,14 +74,14 @@ int broker_start(broker_t *b, instant_t now)
     if (!b->registry.epoch) return HEDDLE_ERR_INTERNAL;
     uint64_t lease_us = b->opts.lease_ms * 1000;
     /* An empty registry has no members that could come back, so nothing waits for them. */
-    bool is_awaited = b->registry.adapter_count || b->registry.worker_count;
+    bool may_return = b->registry.adapter_count || b->registry.worker_count;
     int rc = events_init(&b->events, b->registry.epoch);
     if (rc) return rc;
     b->start_epoch = b->registry.epoch;
     b->start_token = b->start_epoch << 32;
     b->started_us = now.us;
     b->started_ms = now.wall_ms;
-    membership_start(&b->members, b->registry.epoch, now.us, is_awaited ? now.us + lease_us : now.us);
+    membership_start(&b->members, b->registry.epoch, now.us, may_return ? now.us + lease_us : now.us);
     rc = rollout_start(&b->rollout, broker_view(b, now));
     if (rc) return rc;
     roster_start(b);

@@ -447,10 +447,10 @@ static int open_writer(const args_t *args, const heddle_publisher_opts_t *opts, 
         uint64_t now_us = clock_now(clock_system());
         if (is_repeated(args, error)) repeated_us = now_us;
         /* The writer leaves a moment after its version has ended its rollout; with --stay it does not. */
-        bool is_awaited = repeated_us && now_us < repeated_us + AWAY_MS * 1000;
+        bool is_expected = repeated_us && now_us < repeated_us + AWAY_MS * 1000;
         /* Less than before means a heartbeat in between. The deadline may end the wait as well: then the
          * conflict is what is reported, since it says more than a deadline would. */
-        bool is_alive = ms < last_ms && !is_awaited;
+        bool is_alive = ms < last_ms && !is_expected;
         if (is_alive || cli_left_ms(args->deadline_ms, began_us) <= AGAIN_MS) return rc;
         bool is_shown = !is_told && (repeated_us || isatty(STDERR_FILENO));
         if (is_shown)

@@ -399,10 +399,10 @@ static void on_failed(wire_t *w, uint16_t event, uint32_t value)
      * stands still, so that this says nothing of keys: the call reports a connection, but no answer. */
     if (loop_now(w->loop) - w->connected_us >= (uint64_t)handshake_ms * 900) return;
     if (++w->broken_off < BROKEN_OFF_MAX) return;
-    bool is_awaited = w->greeting ? !greeting_mechanism(w->greeting) && ++w->greeting_waits < BROKEN_OFF_MAX
-                                  : descriptors_are_left() &&
-                                        !greeting_ask(w->loop, w->endpoint, explain_end, w, &w->greeting);
-    if (!is_awaited) explain_end(w);
+    bool is_expected = w->greeting ? !greeting_mechanism(w->greeting) && ++w->greeting_waits < BROKEN_OFF_MAX
+                                   : descriptors_are_left() &&
+                                         !greeting_ask(w->loop, w->endpoint, explain_end, w, &w->greeting);
+    if (!is_expected) explain_end(w);
 }
 
 static void on_event(wire_t *w, uint16_t event, uint32_t value)

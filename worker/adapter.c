@@ -408,7 +408,7 @@ void adapter_up(adapter_t *a, const msg_welcome_t *m, uint64_t now_us)
     a->commit_us = now_us;
     feed_versions(a, &event, now_us);
     for (const versions_entry_t *e = a->versions.entries; e < a->versions.entries + VERSIONS_ENTRIES; e++)
-        if (versions_is_held(e) && e->is_damaged) send_damaged(a, e);
+        if (versions_is_here(e) && e->is_damaged) send_damaged(a, e);
     follow_up(a, now_us);
 }
 
@@ -502,7 +502,7 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
                       now_us);
         /* A version that was dropped now has failed.  One that stays, since it is decided, waits on. */
         e = versions_find(&a->versions, m->abort.version);
-        if (code == HEDDLE_ERR_VERSION_LOST && (e ? !versions_is_held(e) : !is_known))
+        if (code == HEDDLE_ERR_VERSION_LOST && (e ? !versions_is_here(e) : !is_known))
             report_lost(a, m->abort.version, &error);
         break;
     }
@@ -611,7 +611,7 @@ static void follow_checks(adapter_t *a, uint64_t now_us)
 {
     for (uint32_t i = 0; i < VERSIONS_ENTRIES; i++) {
         const versions_entry_t *e = &a->versions.entries[i];
-        if (!versions_is_held(e) || e->is_damaged || !regions_is_withdrawn(slot_of(a, e->slot)->region))
+        if (!versions_is_here(e) || e->is_damaged || !regions_is_withdrawn(slot_of(a, e->slot)->region))
             continue;
         log_emit(LOG_ERROR, "version.damaged",
                  "the bytes of %s@%" PRIu64 " in memory have gone bad: others get them here no more", a->name,
@@ -636,7 +636,7 @@ bool adapter_work(adapter_t *a, uint64_t now_us)
 
 /* JOIN lists what is held here, with its times, so that a broker that was restarted reports the same as
  * before. */
-uint32_t adapter_held(const adapter_t *a, uint64_t now_us, msg_held_t *ret_rows, uint32_t cap)
+uint32_t adapter_join_rows(const adapter_t *a, uint64_t now_us, msg_held_t *ret_rows, uint32_t cap)
 {
     static const uint64_t STATES[VERSIONS_STATE_COUNT] = {[VERSIONS_ARRIVED] = HELD_SEALED,
                                                           [VERSIONS_STAGED] = HELD_STAGED,
@@ -645,7 +645,7 @@ uint32_t adapter_held(const adapter_t *a, uint64_t now_us, msg_held_t *ret_rows,
     uint32_t count = 0;
     for (uint32_t i = 0; i < VERSIONS_ENTRIES && count < cap; i++) {
         const versions_entry_t *e = &a->versions.entries[i];
-        if (!versions_is_held(e)) continue;
+        if (!versions_is_here(e)) continue;
         const announced_t *w = e->what;
         msg_held_t *h = &ret_rows[count++];
         *h = (msg_held_t){a->name, e->version, STATES[e->state], e->digest};

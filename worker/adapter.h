@@ -70,7 +70,7 @@ bool adapter_is_fetching(const adapter_t *a);
 void adapter_tell(adapter_t *a, const versions_action_t *action);
 
 /* For JOIN: the versions held here, at most `cap`.  Returns how many. */
-uint32_t adapter_held(const adapter_t *a, uint64_t now_us, msg_held_t *ret_rows, uint32_t cap);
+uint32_t adapter_join_rows(const adapter_t *a, uint64_t now_us, msg_held_t *ret_rows, uint32_t cap);
 /* For HEARTBEAT.  `ret_spare`: where a version waits for a slot, and none is about to be free, the kept
  * versions that may make room for it, for no reader holds them. */
 msg_progress_t adapter_progress(adapter_t *a, uint64_t now_us, uint64_t ret_spare[LIMIT_SLOTS]);

@@ -28,7 +28,7 @@ static slot_t *find_equal(const intake_t *in)
     const announced_part_t *part = &w->part;
     for (uint32_t i = 0; in->versions && i < VERSIONS_ENTRIES; i++) {
         const versions_entry_t *e = &in->versions->entries[i];
-        if (!versions_is_held(e)) continue;
+        if (!versions_is_here(e)) continue;
         const announced_part_t *its = &e->what->part;
         bool is_equal = digest_equal(&e->what->h1, &w->h1) && its->payload_bytes == part->payload_bytes &&
                         its->manifest_bytes == part->manifest_bytes &&

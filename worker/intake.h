@@ -47,7 +47,7 @@ typedef struct intake {
     uint32_t adapter; /* its number in the table of slots, and in the cookies of read requests */
     const versions_t
         *versions; /* the versions of the adapter; NULL: of a pull, which serves nothing to others, and
-                         * does not report why it holds nothing */
+                    * does not report why it holds nothing */
     /* Before the first byte of another process is read: what is held, or downloaded.  NULL: not called. */
     void (*begun)(struct intake *in);
     void *self; /* for `begun` */

@@ -411,8 +411,8 @@ static void on_up(run_t *run)
     FOR_EACH(s, e) {
         bool is_kept = ev->decision && ev->version == e->version;
         for (uint32_t i = 0; i < ev->keep_count; i++) is_kept |= ev->keep[i] == e->version;
-        if (versions_is_held(e) && is_kept) e->retired = false;
-        else if (versions_is_held(e) && e->restated) on_retire(run, e);
+        if (versions_is_here(e) && is_kept) e->retired = false;
+        else if (versions_is_here(e) && e->restated) on_retire(run, e);
         if (e->state == VERSIONS_STAGED && e->restated != VERSIONS_STAGED) send_staged(run, e);
         if (e->deadline_us < run->now + VERSIONS_GRACE_US) e->deadline_us = run->now + VERSIONS_GRACE_US;
     }
@@ -693,7 +693,7 @@ int versions_step(versions_t *s, const versions_event_t *event, const versions_s
         if (is_coming) fail_version(run, e, event->error);
         break;
     case VE_DAMAGED:
-        if (e && versions_is_held(e)) on_damaged(run, e);
+        if (e && versions_is_here(e)) on_damaged(run, e);
         break;
     case VE_DRAINED: break; /* a slot is free: see start_next */
     case VE_APP_STAGED:
@@ -746,5 +746,5 @@ void versions_init(versions_t *s, bool app)
 /* What JOIN has said need not be said again after the WELCOME that answers it. */
 void versions_restate(versions_t *s)
 {
-    FOR_EACH(s, e) e->restated = versions_is_held(e) ? e->state : VERSIONS_ABSENT;
+    FOR_EACH(s, e) e->restated = versions_is_here(e) ? e->state : VERSIONS_ABSENT;
 }

@@ -265,7 +265,7 @@ bool versions_lacks_slot(const versions_t *s, const versions_slots_t *slots);
 versions_nack_t *versions_nack(versions_t *s, uint64_t version, uint64_t decision);
 /* For JOIN: marks what is held as said. */
 void versions_restate(versions_t *s);
-static inline bool versions_is_held(const versions_entry_t *e)
+static inline bool versions_is_here(const versions_entry_t *e)
 {
     return e->state >= VERSIONS_ARRIVED && e->state <= VERSIONS_KEPT;
 }

@@ -118,7 +118,7 @@ static void send_join(worker_node_t *n, uint64_t now_us)
         const adapter_t *a = &n->adapters[i];
         adapters[i] =
             (msg_subscription_t){a->name, a->versions.applied.decision, a->versions.applied.version};
-        held_count += adapter_held(a, now_us, held + held_count, LIMIT_HELD - held_count);
+        held_count += adapter_join_rows(a, now_us, held + held_count, LIMIT_HELD - held_count);
     }
     /* A join must fit into a frame: of very many versions the last ones are restated without their times. */
     for (uint32_t i = LIMIT_HELD_WHOLE; i < held_count; i++)

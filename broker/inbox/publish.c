@@ -49,7 +49,7 @@ void on_publish(const call_t *c)
             by.cut_off_count = membership_cut_off(&b->members, sender);
             if (by.cut_off_count) member_addresses(sender, addresses, sizeof addresses);
         } else { /* members may still come back, with these bytes, or on the same loopback */
-            by.awaited = track_awaited(&b->rollout, a, &m->digest);
+            by.uncertain = track_uncertain(&b->rollout, a, &m->digest);
         }
     }
     if (a && a->held) {

@@ -205,12 +205,12 @@ static int unchanged(const msg_publish_t *m, const version_row_t *live, heddle_e
 }
 
 /* To publish now could store the same bytes twice; the answer is known one lease after the start. */
-static int not_known_yet(const msg_publish_t *m, const version_row_t *awaited, heddle_error_t *error)
+static int not_known_yet(const msg_publish_t *m, const version_row_t *uncertain, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_UNAVAILABLE,
                         "the broker has just started and cannot tell yet whether these bytes equal %s@%llu",
-                        m->adapter, (unsigned long long)awaited->version);
-    error_where(error, m->adapter, awaited->version, NULL, "commit");
+                        m->adapter, (unsigned long long)uncertain->version);
+    error_where(error, m->adapter, uncertain->version, NULL, "commit");
     error_hint(error, "try again one lease after the start of the broker");
     error->retriable = 1;
     return rc;
@@ -237,8 +237,8 @@ int publish_decide(const msg_publish_t *m, const publish_by_t *by, outbox_t *out
         const version_row_t *before = newest_with_step(a), *live = by->live;
         if (before && m->step >= 0 && before->step > m->step && !m->allow_step_back)
             return stepped_back(m, before, error);
-        if (by->awaited && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH)
-            return not_known_yet(m, by->awaited, error);
+        if (by->uncertain && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH)
+            return not_known_yet(m, by->uncertain, error);
         bool is_same = live && digest_equal(&live->digest, &m->digest);
         if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_FAIL) return unchanged(m, live, error);
         if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_SKIP) {

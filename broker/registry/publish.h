@@ -25,12 +25,12 @@ typedef struct {
     uint64_t token;     /* of the session that publishes; 0: it has ended */
     const char *writer; /* its name */
     key16_t share_key;
-    const version_row_t *live;    /* what UNCHANGED compares with; NULL: nothing, each is new */
-    const version_row_t *awaited; /* after a start: of the same bytes (track_awaited); NULL: none */
-    const char *held;             /* summary_held_text; NULL: the adapter is not held */
-    uint64_t held_version;        /* at which it is */
-    size_t cut_off_count;         /* membership_cut_off: a new version would reach none of them */
-    const char *addresses;        /* the writer's, for the refusal */
+    const version_row_t *live;      /* what UNCHANGED compares with; NULL: nothing, each is new */
+    const version_row_t *uncertain; /* after a start: of the same bytes (track_uncertain); NULL: none */
+    const char *held;               /* summary_held_text; NULL: the adapter is not held */
+    uint64_t held_version;          /* at which it is */
+    size_t cut_off_count;           /* membership_cut_off: a new version would reach none of them */
+    const char *addresses;          /* the writer's, for the refusal */
 } publish_by_t;
 typedef struct {
     uint64_t version;

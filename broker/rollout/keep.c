@@ -89,7 +89,7 @@ const char *keep_loader(view_t v, const track_t *t)
 /* More than `keep`, and kept for the workers that fetch it. */
 static bool is_extra(const track_t *t)
 {
-    return !track_is_ended(t) && t->awaited_until_us &&
+    return !track_is_ended(t) && t->fetched_until_us &&
            registry_is_excess(t->of->row, t->row, t->of->ro->keep);
 }
 
@@ -134,7 +134,7 @@ static int rank_to_go(const track_t *t, const member_t *m, bool last)
     if (member_sub(m, t->adapter)->lacks_slot && !c->is_spare) return 0; /* its slot would not be free */
     if ((track_holder_count(t) == 1) != last) return 0;
     if (last && t->loaded_until_us) return 0;
-    if (last) return t->awaited_until_us ? 1 : 2;
+    if (last) return t->fetched_until_us ? 1 : 2;
     if (!is_extra(t)) return 2;
     return plan_is_first(&t->plan, m->token) ? 1 : 3;
 }
@@ -149,7 +149,7 @@ static track_t *next_to_go(const adapter_rollout_t *a, const member_t *m, bool l
         track_t *t = a->tracks[i];
         int rank = rank_to_go(t, m, last);
         uint64_t decision = rank ? t->row->decision : 0;
-        bool is_better = t->awaited_until_us ? decision > best_decision : decision < best_decision;
+        bool is_better = t->fetched_until_us ? decision > best_decision : decision < best_decision;
         if (rank < best_rank || !rank || (rank == best_rank && !is_better)) continue;
         best = t;
         best_rank = rank;
@@ -210,11 +210,11 @@ void keep_look(step_t *s, const adapter_rollout_t *a)
         track_t *t = a->tracks[i];
         if (!track_is_overtaken(t)) continue;
         bool may_fetch = tally_in(&t->tally, COPY_ANNOUNCED) || tally_in(&t->tally, COPY_FETCHING);
-        uint64_t awaited_us = may_fetch ? latest(fetching_until, s->v, t) : 0;
+        uint64_t fetched_us = may_fetch ? latest(fetching_until, s->v, t) : 0;
         uint64_t loaded_us = keep_loaded_until(s->v, t);
-        t->awaited_until_us = awaited_us;
+        t->fetched_until_us = fetched_us;
         t->loaded_until_us = loaded_us;
-        if (awaited_us) track_sooner(t, awaited_us);
+        if (fetched_us) track_sooner(t, fetched_us);
         if (loaded_us) track_sooner(t, loaded_us);
     }
     for (size_t i = 0; s->ro->is_settled && i < a->track_count; i++) { /* before, fetches are not known */
@@ -251,7 +251,7 @@ void keep_decide(const adapter_rollout_t *a, view_t v, outbox_t *out)
         const version_row_t *row = a->row->versions[i];
         const track_t *t = track_of(a, row->version);
         if (!registry_is_excess(a->row, row, a->ro->keep) || is_pinned(t)) continue;
-        if (t && t->awaited_until_us) continue;
+        if (t && t->fetched_until_us) continue;
         decision_end_version(a->row, row, VERSION_RETIRED, NULL, v.now, out);
         count++;
     }

@@ -427,8 +427,8 @@ void messages_flush(step_t *s)
         /* ROLLOUT of a version that waits says how far the version before it is. */
         const track_t *first = track_staging(a);
         track_t *waiting = first ? track_waiting(a) : NULL;
-        if (waiting && waiting->awaited_changes != first->changes) {
-            waiting->awaited_changes = first->changes;
+        if (waiting && waiting->earlier_changes != first->changes) {
+            waiting->earlier_changes = first->changes;
             track_changed(waiting);
         }
         for (size_t i = 0; i < a->track_count; i++) flush_track(s, a->tracks[i]);

@@ -248,17 +248,17 @@ const version_row_t *track_newest_live(const rollout_t *ro, const adapter_row_t 
 
 /* After a start the same bytes may be at a worker that has not come back yet.  Until it is known, they
  * cannot be called unchanged or new. */
-const version_row_t *track_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest)
+const version_row_t *track_uncertain(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest)
 {
-    bool is_newer_awaited = false;
+    bool is_newer_uncertain = false;
     for (size_t i = ro->is_settled ? 0 : a->version_count; i-- > 0;) {
         const version_row_t *v = a->versions[i];
         if (!registry_is_live(v)) continue;
         bool is_same = digest_equal(&v->digest, digest);
         bool is_back = v->state == VERSION_STAGING || track_has_source(track_find(ro, a->name, v->version));
-        if (is_back) return is_same && is_newer_awaited ? v : NULL;
+        if (is_back) return is_same && is_newer_uncertain ? v : NULL;
         if (is_same) return v;
-        is_newer_awaited = true;
+        is_newer_uncertain = true;
     }
     return NULL;
 }

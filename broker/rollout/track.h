@@ -96,7 +96,7 @@ struct track {
     uint64_t fetches_due_us;
     uint64_t probe_us; /* the same: when the connections of those that they wait for were tried; 0: not yet */
     /* overtaken, and a worker fetches it, or loads or switches to it, so long at least; 0: none */
-    uint64_t awaited_until_us, loaded_until_us;
+    uint64_t fetched_until_us, loaded_until_us;
     uint64_t sourceless_us; /* but in THERE: since when, or since its parts grew last */
     /* which process had the bytes last, and until when; "", 0: none since the broker was started */
     char last_holder[HEDDLE_NAME_MAX + 1];
@@ -117,7 +117,7 @@ struct track {
     /* of the last ROLLOUT; changes 0: none yet */
     uint64_t pushed_changes, push_us;
     urgent_t pushed;
-    uint64_t awaited_changes; /* WAITING: of the version before it, as ROLLOUT said it last */
+    uint64_t earlier_changes; /* WAITING: of the version before it, as ROLLOUT said it last */
 };
 
 struct adapter_rollout {
@@ -174,7 +174,7 @@ const version_row_t *track_newest_live(const rollout_t *ro, const adapter_row_t 
 /* While it settles: the version of these bytes that may or may not turn out to be the newest live one, by
  * what comes back: its own bytes are not back, or they are and those of a newer one are not.  NULL: none;
  * it is known. */
-const version_row_t *track_awaited(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest);
+const version_row_t *track_uncertain(const rollout_t *ro, const adapter_row_t *a, const digest_t *digest);
 /* Found or new, with its adapter; NULL: no memory. */
 track_t *track_add(rollout_t *ro, const adapter_row_t *row, uint64_t version, uint64_t now_us);
 /* Every READY subscriber becomes eligible: the rollout waits for it.  False: no memory, and the rollout is

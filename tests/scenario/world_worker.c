@@ -145,7 +145,7 @@ bool worker_holds(const actor_t *a, uint64_t version)
 {
     const versions_entry_t *e =
         a->worker ? versions_find(&worker_node_adapter(a->worker, 0)->versions, version) : NULL;
-    return e && versions_is_held(e);
+    return e && versions_is_here(e);
 }
 
 bool worker_is_ready(const actor_t *a) { return a->worker && worker_node_adapter(a->worker, 0)->versions.up; }

@@ -16,6 +16,7 @@ WORDS = {  # word -> the files that may use it
     "claim": r"memory/rounds|worker/holding",
     "spare": r"broker/(rollout/|inbox/heartbeat)|worker/(adapter|worker_node)|proto/",
     "station": r"broker/plan/",
+    "awaited": r"broker/(rollout|plan|questions)/|cli/|trainer_client/outcomes",
     "link": r"(?!broker/(rollout|plan)/)",
     "offered": r"memory/|client/regions|broker/|proto/|trainer_client/|core/limits|"
                r"worker/(?!versions)",

@@ -516,7 +516,7 @@ static void check_tracks(void)
             const track_t *t = a->tracks[k];
             check_copies(t);
             told += track_is_ended(t) && !a->is_touched;
-            bool is_needed = t->awaited_until_us > R.now.us || t->loaded_until_us > R.now.us;
+            bool is_needed = t->fetched_until_us > R.now.us || t->loaded_until_us > R.now.us;
             live += !track_is_ended(t) && !a->is_touched && !is_needed;
         }
     }
