@@ -20,7 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heddle import engine, peft, records, safetensors, slot, trl
+    from heddle import engine, peft, records, safetensors, slot, trl, vllm
     from heddle._doctor import Diagnosis, doctor
     from heddle.admin import Admin, AsyncAdmin
     from heddle.errors import (BadAdapter, Closed, Conflict, Deadline, Denied, Fenced, ForkError, HeddleError,
@@ -41,7 +41,7 @@ __all__ = ["Admin", "AsyncAdmin", "BadAdapter", "Closed", "Conflict", "Current",
 
 # Imported with the first use of a name: a process that has only heddle.slot does not load cffi.
 _MODULES = ("admin", "engine", "errors", "peft", "publisher", "records", "safetensors", "slot", "tensors",
-            "trl", "updates", "versions", "worker")
+            "trl", "updates", "versions", "vllm", "worker")
 _PLACES = {"_doctor": ("Diagnosis", "doctor"), "admin": ("Admin", "AsyncAdmin"),
            "errors": ("BadAdapter", "Closed", "Conflict", "Deadline", "Denied", "Fenced", "ForkError",
                       "HeddleError", "Held", "NotFound", "RolloutFailed", "Unavailable", "UsageError"),

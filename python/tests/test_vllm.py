@@ -1,0 +1,504 @@
+# SPDX-License-Identifier: Apache-2.0
+"""heddle.vllm without vLLM: the leader, the answers' header, and what a rank keeps.  tests/engines/inside.py
+runs them in a real server.
+"""
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import threading
+import types
+from dataclasses import dataclass, field
+
+import pytest
+
+import heddle
+from conftest import PATIENCE
+from heddle import _ranks
+from heddle.vllm import answers, leader, loading, plugin, seams
+from test_rank_link import slot_of
+
+
+@dataclass
+class LoRARequest:
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch):
+    """vllm.lora.request, of which the package is not here."""
+    for name in ("vllm", "vllm.lora", "vllm.lora.request"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    sys.modules["vllm.lora.request"].LoRARequest = LoRARequest
+    monkeypatch.setattr(leader, "_LOOK_S", 0.001)
+
+
+class Update:
+    def __init__(self, engine, phase, version):
+        self.phase, self.adapter, self.version, self.tag = phase, "policy", version, f"policy@{version}:abc"
+        self._engine, self.answered = engine, phase not in ("arrived", "commit")
+
+    @contextlib.contextmanager
+    def share(self):
+        yield f"memory of {self.version}"
+
+    def _answer(self, *said):
+        assert not self.answered
+        self.answered = True
+        self._engine.log.append((*said, self.version))
+        return self._engine.is_wanted
+
+    def staged(self):
+        return self._answer("staged")
+
+    def activate(self):
+        self._engine.named_at_activate = sorted(self._engine.lora_requests)
+        return self._answer("activate")
+
+    def reject(self, why):
+        return self._answer("reject", str(why))
+
+
+class Engine:
+    """vLLM's engine and names, the ranks, and Heddle's worker: each notes what it is asked for."""
+
+    def __init__(self):
+        self.log, self.wrong, self.is_wanted, self.faults = [], {}, True, []
+        self.lora_requests, self._last = {}, 0
+        self.lora_id_counter = self.output_processor = self
+        self.request_states = {}
+        self.hellos, self.lost = [{"rank": 0, "pid": 1}], None
+        self.is_over = False
+
+    def inc(self, by):
+        self._last += by
+        return self._last
+
+    async def add_lora(self, request):
+        self._do("add_lora", request.lora_name)
+
+    async def remove_lora(self, number):
+        self._do("remove_lora", number)
+
+    def stage(self, tag, slot, *, name, id):
+        self._do("STAGE", tag, slot, name, id)
+
+    def commit(self, tag):
+        self._do("COMMIT", tag)
+
+    def drop(self, tag):
+        self._do("DROP", tag)
+
+    def _do(self, *what):
+        self.log.append(what)
+        if what[0] in self.wrong:
+            raise self.wrong[what[0]]
+
+    async def updates_of(self, queue):
+        while (update := await queue.get()) is not None:
+            yield update
+
+    def updates(self):
+        return self.updates_of(self.queue)
+
+    def stats(self):
+        return {"joined": {"token": 1}}
+
+    def close(self):                            # of the ranks, and then of the worker
+        self.is_over = True
+
+
+def play(story):
+    """`await story(engine, leader, say)`: say("arrived", 1) is an update of policy@1, answered when it
+    returns.
+    """
+    async def run():
+        engine = Engine()
+        engine.queue = asyncio.Queue()
+        made = leader.Leader(engine, engine, engine, ["policy"], lambda: engine)
+        await made.start()
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: engine.faults.append(what))
+
+        async def say(phase, version):
+            update = Update(engine, phase, version)
+            engine.queue.put_nowait(update)
+            await until(lambda: update.answered and engine.queue.empty())
+            return update
+        await story(engine, made, say)
+        await made.stop()
+        assert engine.is_over and not made._tasks and not engine.faults
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def active(say, version):
+    await say("arrived", version)
+    await say("commit", version)
+
+
+def test_a_version_is_served_when_the_engine_has_it():
+    async def story(engine, made, say):
+        assert not made.is_ready
+        await active(say, 1)
+        assert engine.log == [("STAGE", "policy@1:abc", "memory of 1", "policy@1", 1), ("staged", 1),
+                              ("COMMIT", "policy@1:abc"), ("add_lora", "policy@1"), ("activate", 1)]
+        assert engine.named_at_activate == ["policy", "policy@1"]
+        assert engine.lora_requests["policy"].lora_name == "policy@1" and made.is_ready
+        await say("arrived", 2)
+        assert engine.lora_requests["policy"].lora_name == "policy@1"
+        assert "policy@2" not in engine.lora_requests
+        (told,) = made.status()["adapters"]
+        assert told == {"name": "policy", "active": "policy@1:abc", "served": ["policy@1:abc"],
+                        "staged": ["policy@2:abc"], "leaving": []}
+    play(story)
+
+
+@pytest.mark.parametrize("what, error, words", [
+    ("STAGE", _ranks.Refused("rank 1: too large"), "rank 1: too large"),
+    ("STAGE", heddle.HeddleError("no memory", code="no_memory"), "no memory [no_memory]")])
+def test_what_a_rank_refuses_is_rejected_in_its_words(what, error, words):
+    async def story(engine, made, say):
+        await active(say, 1)
+        engine.wrong = {what: error}
+        await say("arrived", 2)
+        assert engine.log[-1] == ("reject", words, 2)
+        await say("commit", 2)
+        assert engine.log[-1][0] == "reject" and "not staged" in engine.log[-1][1]
+        engine.wrong = {}
+        await active(say, 3)
+        assert engine.lora_requests["policy"].lora_name == "policy@3"
+        assert "policy@2" not in engine.lora_requests
+    play(story)
+
+
+@pytest.mark.parametrize("what", ["COMMIT", "add_lora"])
+def test_a_switch_that_fails_leaves_the_one_before(what):
+    async def story(engine, made, say):
+        await active(say, 1)
+        await say("arrived", 2)
+        engine.wrong = {what: RuntimeError("out of places")}
+        await say("commit", 2)
+        assert engine.log[-1] == ("reject", "out of places", 2)
+        assert sorted(engine.lora_requests) == ["policy", "policy@1"]
+        assert engine.lora_requests["policy"].lora_name == "policy@1"
+    play(story)
+
+
+@pytest.mark.parametrize("before", [[], ["policy", "policy@1"]])
+def test_a_decision_that_does_not_hold_any_more_changes_no_name(before):
+    async def story(engine, made, say):
+        if before:
+            await active(say, 1)
+        await say("arrived", 2)
+        engine.is_wanted = False
+        await say("commit", 2)
+        assert sorted(engine.lora_requests) == before and made.is_ready is bool(before)
+        engine.is_wanted = True
+        await say("commit", 2)                  # what was loaded stays for this
+        assert engine.lora_requests["policy"].lora_name == "policy@2"
+        assert sum(entry[0] == "STAGE" for entry in engine.log) == (2 if before else 1)
+    play(story)
+
+
+def leave(engine, version, number):
+    return [("remove_lora", number), ("DROP", f"policy@{version}:abc")] == engine.log[-2:]
+
+
+@pytest.mark.parametrize("how", ["looked up", "in the engine", "by path"])
+def test_a_retired_version_stays_while_it_is_used(how):
+    async def story(engine, made, say):
+        await active(say, 1)
+        request, use = engine.lora_requests["policy@1"], answers.Use()
+        if how == "looked up":
+            token = answers._use.set(use)
+            assert engine.lora_requests["policy@1"] is request
+            answers._use.reset(token)
+        elif how == "in the engine":
+            engine.request_states[5] = types.SimpleNamespace(lora_request=None)     # of the base model
+            engine.request_states[6] = types.SimpleNamespace(lora_request=request)
+        else:
+            engine.lora_requests["mine"] = LoRARequest("mine", 9, request.lora_path)
+        await active(say, 2)
+        await say("retired", 1)
+        await say("retired", 1)
+        before = list(engine.log)
+        await asyncio.sleep(0.02)
+        assert "policy@1" not in engine.lora_requests, "a new request does not find it"
+        assert engine.log == before, "and what uses it goes on"
+        assert made.status()["adapters"][0]["leaving"] == ["policy@1:abc"]
+        use.end()
+        engine.request_states.clear()
+        engine.lora_requests.pop("mine", None)
+        await until(lambda: leave(engine, 1, 1))
+        assert made.status()["adapters"][0]["leaving"] == [] and not engine.faults
+    play(story)
+
+
+def test_the_active_version_stays_until_another_one_is():
+    async def story(engine, made, say):
+        await active(say, 1)
+        await say("retired", 1)
+        await say("arrived", 2)
+        assert sorted(engine.lora_requests) == ["policy", "policy@1"]
+        await say("commit", 2)
+        await until(lambda: leave(engine, 1, 1))
+        assert sorted(engine.lora_requests) == ["policy", "policy@2"]
+    play(story)
+
+
+@pytest.mark.parametrize("comes", [("arrived", "commit"), ("commit",)])
+def test_a_version_may_come_back_while_it_leaves(comes):
+    async def story(engine, made, say):
+        await active(say, 1)
+        await active(say, 2)
+        engine.request_states[5] = types.SimpleNamespace(lora_request=engine.lora_requests["policy@1"])
+        await say("retired", 1)
+        for phase in comes:
+            await say(phase, 1)
+        engine.request_states.clear()
+        await asyncio.sleep(0.02)
+        assert not [entry for entry in engine.log if entry[0] in ("DROP", "remove_lora")]
+        assert engine.lora_requests["policy"].lora_name == "policy@1"
+        assert sum(entry[0] == "STAGE" for entry in engine.log) == 2, "the ranks have it"
+        await active(say, 3)
+        assert "policy@1" in engine.lora_requests, "it is kept, as any other"
+    play(story)
+
+
+def test_a_version_that_left_may_come_again():
+    async def story(engine, made, say):
+        await active(say, 1)
+        await active(say, 2)
+        await say("retired", 1)
+        await until(lambda: leave(engine, 1, 1))
+        await active(say, 1)
+        assert engine.lora_requests["policy@1"].lora_int_id == 3, "under another number: one for one load"
+    play(story)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_staged_version_that_fails_goes(wanted):
+    async def story(engine, made, say):
+        await active(say, 1)
+        engine.is_wanted = wanted               # False: overtaken before it was staged here
+        await say("arrived", 2)
+        if wanted:
+            await say("failed", 2)
+        await until(lambda: leave(engine, 2, 2))
+        await say("failed", 7)                  # of which nothing came here
+        assert sorted(engine.lora_requests) == ["policy", "policy@1"]
+        assert sum(entry[0] == "DROP" for entry in engine.log) == 1
+    play(story)
+
+
+def test_a_worker_that_cannot_open_leaves_nothing():
+    async def run():
+        engine = Engine()
+        names = engine.lora_requests
+        made = leader.Leader(engine, engine, engine, ["policy"], lambda: engine._do("open"))
+        engine.wrong = {"open": heddle.HeddleError("no UCX")}
+        with pytest.raises(heddle.HeddleError, match="no UCX"):
+            await made.start()
+        assert engine.is_over and engine.lora_requests is names
+    before = threading.active_count()
+    asyncio.run(run())
+    assert threading.active_count() == before
+
+
+def test_a_worker_that_ends_is_in_the_status():
+    async def story(engine, made, say):
+        await active(say, 1)
+
+        async def refused():
+            raise heddle.Denied("the key was taken back")
+            yield
+        assert made.status()["error"] is None
+        await made._follow(types.SimpleNamespace(updates=refused))
+        assert "the key was taken back" in made.status()["error"]
+    play(story)
+
+
+# -- the header ----------------------------------------------------------------------------------------------
+
+@dataclass
+class Version:
+    tag: str
+    uses: int = 0
+
+
+@dataclass
+class Server:
+    """An application behind the middleware, which looks names up and answers."""
+
+    names: tuple[str, ...]
+    fails: bool = False
+    stopped: int = 0
+    sent: list = field(default_factory=list)
+
+    def __post_init__(self):
+        self.versions = {f"heddle://policy@{n}": Version(f"policy@{n}:abc") for n in (1, 2)}
+        paths = {"policy@1": "heddle://policy@1", "policy@2": "heddle://policy@2", "other": "/a/folder"}
+        self.requests = answers.Requests({name: LoRARequest(name, 1, path) for name, path in paths.items()},
+                                         self.versions)
+
+    async def app(self, scope, receive, send):
+        async def handle():                     # vLLM's handlers run in a task of their own
+            for name in self.names:
+                assert self.requests[name].lora_name == name
+        await asyncio.create_task(handle())
+        self.during = [v.uses for v in self.versions.values()]
+        if self.fails:
+            raise RuntimeError("the handler")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"a", b"b")]})
+        await send({"type": "http.response.body", "body": b"1", "more_body": True})
+        self.in_stream = [v.uses for v in self.versions.values()]
+        await send({"type": "http.response.body", "body": b"2"})
+
+    async def stop(self):
+        self.stopped += 1
+
+    def ask(self, kind="http"):
+        async def send(message):
+            self.sent.append(message)
+        asyncio.run(answers.Middleware(self.app, self.stop)({"type": kind}, None, send))
+        return dict(self.sent[0]["headers"])
+
+
+@pytest.mark.parametrize("names, tag, uses", [
+    (("policy@2",), b"policy@2:abc", [0, 1]), (("policy@1", "policy@2"), b"policy@2:abc", [0, 1]),
+    (("policy@1", "policy@1"), b"policy@1:abc", [1, 0]), (("other",), None, [0, 0]), ((), None, [0, 0])])
+def test_an_answer_says_which_version_it_is_of(names, tag, uses):
+    server = Server(names)
+    headers = server.ask()
+    assert headers.pop(b"a") == b"b" and headers == ({answers.HEADER: tag} if tag else {})
+    assert server.during == uses and server.in_stream == uses
+    assert [v.uses for v in server.versions.values()] == [0, 0] and server.stopped == 0
+
+
+def test_a_version_is_not_used_by_a_request_that_failed():
+    server = Server(("policy@1",), fails=True)
+    with pytest.raises(RuntimeError):
+        server.ask()
+    assert server.during == [1, 0] and [v.uses for v in server.versions.values()] == [0, 0]
+
+
+def test_the_leader_ends_with_the_server():
+    server = Server(("policy@1",))
+    assert server.ask("lifespan") == {b"a": b"b"} and server.stopped == 1
+    assert server.ask("websocket") == {b"a": b"b"} and server.stopped == 1
+
+
+# -- a rank --------------------------------------------------------------------------------------------------
+
+class Manager:
+    """vLLM's, of one rank: notes what it is asked for."""
+
+    def __init__(self, *modules):
+        self._adapter_manager = self
+        self.modules = {str(n): module for n, module in enumerate(modules)}
+        self.merged, self.wrong = [], None
+
+    def load(self, request):
+        if self.wrong:
+            raise self.wrong
+        return types.SimpleNamespace(id=request.lora_int_id)
+
+    def _create_merged_loras_inplace(self, model):
+        self.merged.append(model.id)
+
+
+class FusedMoEWithLoRA:
+    pass
+
+
+def rank_of(*modules):
+    manager, shelf = Manager(*modules), loading.Shelf()
+    return manager, shelf, loading.Builder(manager, shelf, Manager.load)
+
+
+def request_of(version, number):
+    return LoRARequest(f"policy@{version}", number, f"heddle://policy@{version}")
+
+
+def test_a_model_that_was_built_ahead_is_given_once():
+    manager, shelf, builder = rank_of(object())
+    builder.stage("policy@1:abc", slot_of("policy@1:abc"), {"name": "policy@1", "id": 4})
+    assert manager.merged == [4]
+    assert builder.finished(request_of(1, 5)) is None, "of another number"
+    assert builder.finished(request_of(2, 4)) is None, "of another path"
+    assert builder.finished(request_of(1, 4)).id == 4
+    assert builder.finished(request_of(1, 4)) is None, "it was scaled in place: the next one is loaded anew"
+    assert shelf.open("heddle://policy@1/adapter_config.json").read() == '{"r": 8}'
+    builder.commit("policy@1:abc")
+    with pytest.raises(LookupError):
+        builder.commit("policy@2:abc")
+
+
+def test_a_model_with_experts_is_refused():
+    slot = slot_of("policy@1:abc")
+    manager, _, builder = rank_of(object(), FusedMoEWithLoRA())
+    with pytest.raises(NotImplementedError, match="experts"):
+        builder.stage("policy@1:abc", slot, {"name": "policy@1", "id": 4})
+    assert slot.fd == -1 and manager.merged == []
+
+
+def test_a_rank_keeps_nothing_of_what_it_refused_or_dropped():
+    manager, shelf, builder = rank_of()
+    refused, dropped = slot_of("policy@1:abc"), slot_of("policy@2:abc")
+    manager.wrong = ValueError("LoRA rank 64")
+    with pytest.raises(ValueError, match="LoRA rank 64"):
+        builder.stage("policy@1:abc", refused, {"name": "policy@1", "id": 1})
+    manager.wrong = None
+    builder.stage("policy@2:abc", dropped, {"name": "policy@2", "id": 2})
+    builder.drop("policy@2:abc")
+    builder.drop("policy@2:abc")
+    assert refused.fd == dropped.fd == -1 and builder.finished(request_of(2, 2)) is None
+    for version in (1, 2):
+        for look in (shelf.open, shelf.is_file, shelf.tensors):
+            with pytest.raises(FileNotFoundError, match=f"heddle://policy@{version} is not a version that"):
+                look(f"heddle://policy@{version}/adapter_config.json")
+
+
+def test_a_folder_of_heddle_has_two_files():
+    shelf = loading.Shelf()
+    shelf.put("heddle://policy@1", slot_of("policy@1:abc"))
+    found = [name for name in ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin",
+                               "new_embeddings.safetensors") if shelf.is_file(f"heddle://policy@1/{name}")]
+    assert found == ["adapter_config.json", "adapter_model.safetensors"]
+    with pytest.raises(FileNotFoundError):
+        shelf.open("heddle://policy@1/adapter_model.safetensors")
+    with pytest.raises(FileNotFoundError):
+        shelf.tensors("heddle://policy@1/adapter_config.json")
+    shelf.take("heddle://policy@1")
+
+
+def test_other_paths_are_vllms_own():
+    both = loading._chosen(lambda path: f"ours {path}", lambda *args, **named: (args, named))
+    assert both("heddle://policy@1") == "ours heddle://policy@1"
+    assert both("/a/heddle://b", 1, framework="pt") == (("/a/heddle://b", 1), {"framework": "pt"})
+    assert both(7) == ((7,), {})
+    instead = loading.Instead(sys, maxsize=1)
+    assert instead.maxsize == 1 and instead.version is sys.version
+
+
+# -- on or off -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("release, is_proven", [("0.32.0", True), ("0.32.1", True), ("0.32.0+cpu", True),
+                                                ("0.32.0rc1", False), ("0.33.0", False), ("0.3.2", False),
+                                                ("10.32.0", False), ("", False)])
+def test_a_release_is_in_the_list_or_not(release, is_proven):
+    assert seams.is_proven(release) is is_proven
+
+
+@pytest.mark.parametrize("text, names", [("policy", ["policy"]), ("a,b", ["a", "b"]), (" a, b ,", ["a", "b"]),
+                                         ("", []), (",", [])])
+def test_adapters_are_named_in_the_environment(monkeypatch, text, names):
+    monkeypatch.setenv("HEDDLE_ADAPTERS", text)
+    assert plugin.adapters() == names

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""inside.py: heddle.vllm in a real vLLM server.  Prints one line a check, and exits with 1 when one fails.
+
+A broker, a server with the plugin and places for two adapters, and `heddle publish`.  Every answer must be,
+token by token, what PEFT generates with the version that the answer names: while versions are published and
+streams run, when four versions are asked in turn so that vLLM evicts and loads again, after a refusal, after
+a way back, and for a client that loads by path.  In a process of its own, first: the plugin off, in each of
+the ways in which it can be (inside_off.py)."""
+import concurrent.futures
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import stream
+from stream import (BIN, EMBEDDINGS, LARGE, PATIENCE, PATTERNS, PLAIN, ROOT, Failed, Stage, free_port,
+                    publish, serve)
+
+import heddle
+
+STREAMS, VERSIONS, ROUNDS = 8, 20, 50
+KEEP = 3                                # with the active one: four versions that are served
+
+
+def plugin_site(folder):
+    """What `pip install heddle-sync` puts beside vLLM, and nothing else of this environment."""
+    installed, site = pathlib.Path(heddle.__file__).parents[1], folder / "site"
+    site.mkdir()
+    for pattern in ("heddle", "heddle_sync-*.dist-info", "cffi", "cffi-*.dist-info", "_cffi_backend*",
+                    "pycparser"):
+        for path in installed.glob(pattern):
+            (site / path.name).symlink_to(path)
+    return site
+
+
+class Answer:
+    """Of one request: the name and the tag that it says, and its tokens."""
+
+    def __init__(self, url, name, prompt, length, is_stream=False):
+        body = {"model": name, "prompt": prompt, "max_tokens": length, "temperature": 0, "ignore_eos": True,
+                "return_token_ids": True, "detokenize": False, "stream": is_stream}
+        request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            self.tag = answer.headers["X-Heddle-Version"]
+            parts = self._parts(answer) if is_stream else [json.load(answer)]
+        self.name = parts[0]["model"]
+        self.tokens = [token for part in parts for choice in part["choices"]
+                       for token in choice.get("token_ids") or ()]
+
+    @staticmethod
+    def _parts(answer):
+        lines = [line.removeprefix(b"data: ") for line in answer if line.startswith(b"data: ")]
+        if lines[-1].strip() != b"[DONE]":
+            raise Failed(f"a stream ended with {lines[-1]!r}")
+        return [json.loads(line) for line in lines[:-1]]
+
+
+class Trial:
+    """One server with the plugin, and a broker."""
+
+    def __init__(self, stage, models, expected):
+        self.stage, self.models, self.expected = stage, models, expected
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.adapters, self.tags = {}, {}           # of each version: the folder of model.py, and its tag
+        self.begun = self.done = 0                  # versions whose publication began, and ended well
+
+    def run(self):
+        self.start()
+        self.versions_while_streams_run()
+        self.evictions()
+        self.refusal()
+        self.kinds()
+        self.loaded_by_path()
+        self.way_back()
+        self.what_leaves()
+        self.end()
+
+    def start(self):
+        stage = self.stage
+        stage.start("broker", BIN / "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--keep", str(KEEP),
+                    "--data", stage.folder / "data")
+        self.broker = stage.line("broker")["endpoint"]
+        os.environ.update(HEDDLE_BROKER=self.broker, HEDDLE_ADAPTERS="policy", VLLM_PLUGINS="heddle")
+        began = serve(stage, "vllm", self.models, self.port, "--max-cpu-loras", "2")
+        print(f"vllm with the plugin: up after {began:.0f} s", flush=True)
+        self.check("not ready before a version is active", self.status()[0], 503)
+
+    def check(self, what, found, expected):
+        self.stage.check(f"inside: {what}", found, expected)
+
+    def status(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection.request("GET", "/heddle/status")
+        answer = connection.getresponse()
+        return answer.status, json.load(answer)["adapters"][0]
+
+    def publish(self, adapter, wants=0):
+        self.begun += 1
+        told = publish(self.broker, self.models / f"lora{adapter}", wants)
+        self.adapters[told["version"]], self.tags[told["version"]] = adapter, told["tag"]
+        self.done = told["version"] if wants == 0 else self.done
+        return told
+
+    def wrong(self, name, prompt=0, is_stream=False, among=None):
+        """What is wrong with an answer; None: nothing."""
+        least = self.done
+        got = Answer(self.url, name, self.expected["prompts"][prompt], self.expected["length"], is_stream)
+        version = int(got.name.rpartition("@")[2])
+        among = among or range(least, self.begun + 1)
+        if version not in among:
+            return f"{got.name} answered, and the versions that could are {list(among)}"
+        if got.tag != self.tag_of(version):
+            return f"{got.name} answered with the tag {got.tag}"
+        wanted = self.expected["answers"][f"lora{self.adapters[version]}"][prompt]
+        return None if got.tokens == wanted else f"{got.name} generated {got.tokens}, and PEFT {wanted}"
+
+    def tag_of(self, version):
+        """Of one that is being published: it is known when the command ends."""
+        self.until(lambda: version in self.tags)
+        return self.tags[version]
+
+    @staticmethod
+    def until(condition):
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > end:
+                raise Failed("a condition did not come true")
+            time.sleep(0.02)
+
+    def versions_while_streams_run(self):
+        self.publish(1)
+        is_over, wrong, count = threading.Event(), [], [0] * STREAMS
+
+        def ask(number):
+            try:
+                while not is_over.is_set():
+                    why = self.wrong("policy", prompt=count[number] % 3, is_stream=number % 2 == 0)
+                    count[number] += 1
+                    if why:
+                        wrong.append(why)
+            except Exception as e:
+                wrong.append(f"{type(e).__name__}: {e}")
+
+        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+            for number in range(STREAMS):
+                pool.submit(ask, number)
+            try:
+                times = [self.publish(n % PLAIN + 1)["timing"]["active_ms"] for n in range(1, VERSIONS)]
+                self.until(lambda: min(count) >= 3)
+            finally:
+                is_over.set()
+        times.sort()
+        print(f"  {sum(count)} answers to {STREAMS} clients while {VERSIONS} versions came; a publication "
+              f"took {times[len(times) // 2]:.0f} ms (median)", flush=True)
+        self.check("while versions come, each answer is exact for the version that it names, which was "
+                   "active, and none fails", wrong, [])
+
+    def served(self):
+        return [int(tag.partition("@")[2].partition(":")[0]) for tag in self.status()[1]["served"]]
+
+    def evictions(self):
+        versions = list(range(self.done - KEEP, self.done + 1))
+        self.check("the active version and those kept before it are served", self.served(), versions)
+        wrong = [why for turn in range(ROUNDS) for version in versions
+                 if (why := self.wrong(f"policy@{version}", prompt=turn % 3, among=[version]))]
+        self.check(f"four versions in turn, {ROUNDS} times, with places for two: exact", wrong, [])
+
+    def refusal(self):
+        before = self.status()[1]
+        why = (self.publish(LARGE, 1)["rollout"]["missing"] or [{}])[0]
+        words = why.get("message", "")
+        self.check("rank 64 fails with vLLM's words",
+                   (why.get("code"), "rank 64" in words and "max_lora_rank" in words),
+                   ("version_failed", True))
+        self.check("and nothing of it is kept", self.status()[1], before)
+        self.check("and the active version answers", self.wrong("policy", among=[self.done]), None)
+
+    def kinds(self):
+        for adapter, kind in ((EMBEDDINGS, "embeddings and head"), (PATTERNS, "rsLoRA with patterns")):
+            self.publish(adapter)
+            self.check(f"{kind}: exact",
+                       [self.wrong("policy", prompt=n, among=[self.done]) for n in range(3)], [None] * 3)
+
+    def loaded_by_path(self):
+        def post(what, **body):
+            request = urllib.request.Request(f"{self.url}/v1/{what}", json.dumps(body).encode(),
+                                             {"Content-Type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as e:
+                return e.code
+
+        self.check("a version that the server has is loaded by its path",
+                   post("load_lora_adapter", lora_name="mine", lora_path=f"heddle://policy@{self.done}"), 200)
+        got = Answer(self.url, "mine", self.expected["prompts"][0], self.expected["length"])
+        self.check("and answers under the client's name, with its tag",
+                   (got.name, got.tag, got.tokens),
+                   ("mine", self.tags[self.done], self.expected["answers"][f"lora{PATTERNS}"][0]))
+        self.check("it is unloaded", post("unload_lora_adapter", lora_name="mine"), 200)
+        self.check("one that it has not is not found",
+                   post("load_lora_adapter", lora_name="yours", lora_path="heddle://policy@999"), 404)
+
+    def way_back(self):
+        older = self.served()[-2]
+        for version in (older, self.done):
+            subprocess.run([BIN / "heddle", "activate", f"policy@{version}", "--broker", self.broker, "-q"],
+                           check=True, timeout=PATIENCE, stdout=subprocess.DEVNULL)
+            self.check(f"after `heddle activate policy@{version}`: exact",
+                       self.wrong("policy", among=[version]), None)
+
+    def what_leaves(self):
+        """A version is retired while a request names it."""
+        version = self.served()[0]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            long = pool.submit(Answer, self.url, f"policy@{version}", self.expected["prompts"][0], 240, True)
+            self.until(lambda: self.is_running() or long.done())
+            for n in range(1, KEEP + 2):
+                self.publish(n)
+            got = long.result()
+        self.check("a request that names a retired version ends with it",
+                   (got.tag, len(got.tokens), got.tokens[:self.expected["length"]]),
+                   (self.tags[version], 240, self.expected["answers"][f"lora{self.adapters[version]}"][0]))
+        self.until(lambda: not self.status()[1]["leaving"])
+        self.check("its name is gone", self.status_of(f"policy@{version}"), 404)
+        self.check("the process of the model holds the versions that are served, and no other",
+                   self.held_by_ranks(), KEEP + 1)
+
+    def is_running(self):
+        with urllib.request.urlopen(self.url + "/metrics", timeout=PATIENCE) as answer:
+            return any(line.startswith(b"vllm:num_requests_running") and not line.endswith(b" 0.0\n")
+                       for line in answer)
+
+    def status_of(self, name):
+        try:
+            Answer(self.url, name, self.expected["prompts"][0], 1)
+        except urllib.error.HTTPError as e:
+            return e.code
+        return 200
+
+    def held_by_ranks(self):
+        """Regions of Heddle that the rank has open or mapped."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection.request("GET", "/heddle/status")
+        process = pathlib.Path("/proc", str(json.load(connection.getresponse())["ranks"][0]["pid"]))
+        found = {line.split()[4] for line in (process / "maps").read_text().splitlines()
+                 if "heddle-region" in line}
+        for path in (process / "fd").iterdir():
+            try:
+                if "heddle-region" in os.readlink(path):
+                    found.add(str(path.stat().st_ino))
+            except FileNotFoundError:
+                pass
+        return len(found)
+
+    def end(self):
+        self.stage.end("vllm")
+        events = subprocess.run([BIN / "heddle", "events", "--broker", self.broker, "-o", "json"],
+                                capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+        types = [json.loads(line)["type"] for line in events.splitlines()]
+        self.check("a server that is stopped leaves",
+                   [t for t in types if t in ("worker.left", "worker.lost")], ["worker.left"])
+        self.stage.end("broker")
+
+
+def off(stage, site):
+    """The plugin off, in each of the ways in which it can be."""
+    done = subprocess.run([ROOT / "build/engines/vllm/bin/python", ROOT / "tests/engines/inside_off.py"],
+                          env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True,
+                          timeout=PATIENCE, cwd=ROOT)
+    found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr[-2000:]
+    stage.check("inside: off in every way, with one line that says why, and nothing changed", found, [])
+
+
+def main():
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="heddle-inside-"))
+    os.environ["HEDDLE_KEYS"] = str(folder / "keys")
+    for name in ("HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER", "HEDDLE_ADAPTERS", "VLLM_PLUGINS"):
+        os.environ.pop(name, None)
+    stage, models = Stage(folder), folder / "models"
+    try:
+        site = plugin_site(folder)
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"     # the packages are those of another environment
+        off(stage, site)
+        stream.make_models(models)
+        os.environ["PYTHONPATH"] = str(site)
+        Trial(stage, models, json.loads((models / "expected.json").read_text())).run()
+    except (Failed, subprocess.SubprocessError, urllib.error.URLError) as e:
+        stage.bad += 1
+        print(f"  FAIL  {e}", flush=True)
+    finally:
+        for name in list(stage.running):
+            stage.end(name, signal.SIGKILL)
+    print(f"{stage.good} passed, {stage.bad} failed", flush=True)
+    if stage.bad:
+        print(f"logs: {folder}", flush=True)
+    else:
+        shutil.rmtree(folder)
+    return 1 if stage.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
