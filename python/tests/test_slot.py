@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import hashlib
 import json
 import mmap
@@ -273,6 +274,7 @@ def frame(raw):
 ])
 def test_what_is_no_version_is_refused(tmp_path, sent, with_file, error):
     near, far = socket.socketpair()
+    gc.collect()                        # descriptors of other tests are closed now, not in between
     before = len(os.listdir("/proc/self/fd"))
     with (tmp_path / "file").open("w+b") as file, near, far:
         socket.send_fds(near, [sent], [file.fileno()] if with_file else [])
