@@ -22,7 +22,8 @@ Test(load, a_missing_plugin_is_a_sentence)
     setenv("HEDDLE_PLUGIN_DIR", "/proc/nonexistent", 1);
     cr_assert_eq(transfer_ucx_load(NULL, &ops, &e), HEDDLE_ERR_INTERNAL);
     cr_assert_null(ops);
-    cr_assert(strstr(e.message, "transfer_ucx.so") && strstr(e.message, "/proc/nonexistent"), "%s", e.message);
+    cr_assert(strstr(e.message, "transfer_ucx.so") && strstr(e.message, "/proc/nonexistent"), "%s",
+              e.message);
     cr_assert(strstr(e.expected, "/proc/nonexistent/transfer_ucx.so") && strstr(e.hint, "HEDDLE_PLUGIN_DIR"));
 }
 
