@@ -97,6 +97,31 @@ fail:
     return rc;
 }
 
+static bool is_same_row(const heddle_tensor_t *a, const heddle_tensor_t *b)
+{
+    return b->name && !strcmp(a->name, b->name) && a->dtype == b->dtype && a->memory == b->memory &&
+           a->ndim == b->ndim &&
+           (!b->ndim || (b->dims && !memcmp(a->dims, b->dims, b->ndim * sizeof *b->dims)));
+}
+
+static bool is_same_text(bytes_t a, bytes_t b)
+{
+    return a.bytes == b.bytes && (!b.bytes || !memcmp(a.data, b.data, b.bytes));
+}
+
+/* The region is another one, with bytes of an older version: all marks go, so that each tensor is written. */
+bool pack_renew(pack_t *p, const pack_input_t *in)
+{
+    if (p->layout.count != in->count || !is_same_text(p->config, in->config) ||
+        !is_same_text(p->metadata, in->metadata))
+        return false;
+    for (uint32_t i = 0; i < in->count; i++)
+        if (!is_same_row(&p->tensors[i], &in->tensors[i])) return false;
+    memset(p->marks, 0, in->count);
+    p->base = NULL;
+    return true;
+}
+
 /* The manifest's size is a bound: it is built when the bytes are known. */
 uint64_t pack_bytes(const pack_t *p)
 {

@@ -9,10 +9,12 @@
  * A tensor is written by the caller, at pack_tensor, or by pack_write.  That digests what it has just
  * copied: it is in the cache, where pack_seal has to fetch it from memory again.
  *
- * The caller's table, config and metadata are copied by pack_new.  The application's thread, and for
- * pack_write alone others that pack_fill waits for: one core cannot saturate the memory, and the trainer's
- * own loop waits until it is done.  Nothing else blocks; pack_seal reads once what pack_write has not
- * digested.  The region is borrowed from pack_lay until pack_destroy. */
+ * The caller's table, config and metadata are copied by pack_new.  The next version of an adapter mostly has
+ * the same ones: pack_renew takes what was checked, laid out and copied for the version before, at the cost
+ * of a comparison.  The application's thread, and for pack_write alone others that pack_fill waits for: one
+ * core cannot saturate the memory, and the trainer's own loop waits until it is done.  Nothing else blocks;
+ * pack_seal reads once what pack_write has not digested.  The region is borrowed from pack_lay until
+ * pack_renew or pack_destroy. */
 #ifndef TRAINER_CLIENT_PACK_H
 #define TRAINER_CLIENT_PACK_H
 
@@ -49,6 +51,9 @@ typedef struct {
 /* BAD_ADAPTER, NO_LORA, UNSUPPORTED_PEFT_TYPE, UNSUPPORTED_FEATURE (memory that is not the host's),
  * LIMIT, NO_MEMORY. */
 int pack_new(const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error);
+/* True: p is as pack_new would make it from that input, no tensor is written, and the same memory is used.
+ * False: the input is another one than p's, and p is as before. */
+bool pack_renew(pack_t *p, const pack_input_t *in);
 /* Memory that the region must have. */
 uint64_t pack_bytes(const pack_t *p);
 /* `base`: pack_bytes of memory, of any content. */

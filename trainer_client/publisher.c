@@ -61,6 +61,7 @@ struct heddle_publisher {
     char adapter[HEDDLE_NAME_MAX + 1];
     char broker[512];           /* where it was sought, for people */
     heddle_publication_t *open; /* the one that is being written */
+    pack_t *last;               /* of the publication before it; NULL: none */
     ahead_t *ahead;             /* the directory that is read while the publisher opens; NULL: none */
     patience_t ahead_patience;
     bool is_running;
@@ -390,6 +391,14 @@ static int open_publication(heddle_publisher_t *p, pack_t *pack, int slot,
     return HEDDLE_OK;
 }
 
+static int take_pack(heddle_publisher_t *p, const pack_input_t *in, pack_t **ret_pack, heddle_error_t *error)
+{
+    if (!p->last || !pack_renew(p->last, in)) return pack_new(in, ret_pack, error);
+    *ret_pack = p->last;
+    p->last = NULL;
+    return HEDDLE_OK;
+}
+
 /* The table is checked and laid out before a region is taken, so that a mistake costs no memory. */
 int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tensors, uint32_t count,
                              const void *config, size_t config_bytes, const char *metadata,
@@ -412,7 +421,7 @@ int heddle_publication_begin(heddle_publisher_t *p, const heddle_tensor_t *tenso
     publication_take_t take = {0};
     patience_t patience;
     uint64_t start_us = time_now();
-    int rc = pack_new(&in, &pack, &error);
+    int rc = take_pack(p, &in, &pack, &error);
     if (!rc) {
         take.bytes = pack_bytes(pack);
         patience_begin(&patience, p, start_us, p->timeout_ms);
@@ -451,8 +460,9 @@ int heddle_publication_write(heddle_publication_t *pub, const void *const *sourc
 /* The slot is the node's by now, or was given back. */
 static void end(heddle_publication_t *pub)
 {
+    pack_destroy(&pub->publisher->last);
+    pub->publisher->last = pub->pack;
     pub->publisher->open = NULL;
-    pack_destroy(&pub->pack);
     free(pub);
 }
 
@@ -778,6 +788,7 @@ void heddle_publisher_close(heddle_publisher_t **publisher)
     *publisher = NULL;
     drop_ahead(p);
     heddle_publication_abort(&p->open);
+    pack_destroy(&p->last);
     if (p->is_running) {
         if (!is_interrupted(p)) wait_elsewhere(p);
         uint64_t until_us = time_until((int)p->leave_ms);

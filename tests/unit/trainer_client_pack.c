@@ -261,3 +261,90 @@ Test(pack, sealing_ends_when_its_time_is_up)
     cr_assert_str_eq(error.message, "time is up");
     cr_assert_eq(stop_check(&error), HEDDLE_OK, "nothing stops a thread for which nobody set a time");
 }
+
+/* -- the next version ------------------------------------------------------------------------- */
+
+static const uint64_t MORE[] = {2, 4};
+
+/* One thing of the input differs in each. */
+static const struct {
+    const char *what, *first, *second, *config, *metadata;
+    int dtype, memory;
+    uint32_t ndim, count;
+    const uint64_t *dims;
+} OTHERS[] = {
+    {"a name", "a.lora_A.weight", "a.lora_C.weight", CONFIG, "", HEDDLE_DTYPE_F32, 0, 2, 2, DIMS},
+    {"no name", "a.lora_A.weight", NULL, CONFIG, "", HEDDLE_DTYPE_F32, 0, 2, 2, DIMS},
+    {"the order", "a.lora_B.weight", "a.lora_A.weight", CONFIG, "", HEDDLE_DTYPE_F32, 0, 2, 2, DIMS},
+    {"the config", "a.lora_A.weight", "a.lora_B.weight", "{}", "", HEDDLE_DTYPE_F32, 0, 2, 2, DIMS},
+    {"the metadata", "a.lora_A.weight", "a.lora_B.weight", CONFIG, "{}", HEDDLE_DTYPE_F32, 0, 2, 2, DIMS},
+    {"a type", "a.lora_A.weight", "a.lora_B.weight", CONFIG, "", HEDDLE_DTYPE_I32, 0, 2, 2, DIMS},
+    {"its memory", "a.lora_A.weight", "a.lora_B.weight", CONFIG, "", HEDDLE_DTYPE_F32, HEDDLE_MEMORY_CUDA, 2,
+     2, DIMS},
+    {"the number of dims", "a.lora_A.weight", "a.lora_B.weight", CONFIG, "", HEDDLE_DTYPE_F32, 0, 1, 2, DIMS},
+    {"a dim", "a.lora_A.weight", "a.lora_B.weight", CONFIG, "", HEDDLE_DTYPE_F32, 0, 2, 2, MORE},
+    {"no dims", "a.lora_A.weight", "a.lora_B.weight", CONFIG, "", HEDDLE_DTYPE_F32, 0, 2, 2, NULL},
+    {"the number of tensors", "a.lora_A.weight", "a.lora_B.weight", CONFIG, "", HEDDLE_DTYPE_F32, 0, 2, 1,
+     DIMS},
+};
+
+Test(pack, another_input_renews_nothing)
+{
+    heddle_error_t error = {0};
+    heddle_tensor_t rows[] = {row("a.lora_A.weight"), row("a.lora_B.weight")};
+    pack_input_t in = {.tensors = rows, .count = 2, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    pack_t *p;
+    cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK);
+    for (size_t i = 0; i < sizeof OTHERS / sizeof *OTHERS; i++) {
+        heddle_tensor_t other[] = {row(OTHERS[i].first), row(OTHERS[i].second)};
+        other[1].dtype = OTHERS[i].dtype, other[1].memory = OTHERS[i].memory;
+        other[1].ndim = OTHERS[i].ndim, other[1].dims = OTHERS[i].dims;
+        pack_input_t that = {.tensors = other,
+                             .count = OTHERS[i].count,
+                             .config = bytes_of(OTHERS[i].config, strlen(OTHERS[i].config)),
+                             .metadata = bytes_of(OTHERS[i].metadata, strlen(OTHERS[i].metadata))};
+        cr_assert_not(pack_renew(p, &that), "%s is another one", OTHERS[i].what);
+    }
+    cr_assert(pack_renew(p, &in));
+    pack_destroy(&p);
+}
+
+/* Each version has a region of its own, with bytes of an older one. */
+Test(pack, a_renewed_pack_wants_each_tensor_written)
+{
+    heddle_error_t error = {0};
+    heddle_tensor_t rows[] = {row("a.lora_A.weight"), row("a.lora_B.weight")};
+    float values[2][6] = {{1, 2, 3}, {4, 5, 6}};
+    const void *both[] = {values[0], values[1]}, *one[] = {values[0], NULL};
+    pack_input_t in = {.tensors = rows, .count = 2, .config = bytes_of(CONFIG, strlen(CONFIG))};
+    pack_t *p, *fresh;
+    sealed_t sealed, again;
+    cr_assert_eq(pack_new(&in, &p, &error), HEDDLE_OK);
+    cr_assert_eq(pack_new(&in, &fresh, &error), HEDDLE_OK);
+    size_t bytes = (pack_bytes(p) / LIMIT_PAGE_BYTES + 1) * LIMIT_PAGE_BYTES;
+    void *region[2] = {aligned_alloc(LIMIT_PAGE_BYTES, bytes), aligned_alloc(LIMIT_PAGE_BYTES, bytes)};
+    for (int i = 0; i < 2; i++) memset(region[i], 0xa5, bytes);
+    pack_lay(p, region[0]);
+    pack_fill(p, both, 1);
+    cr_assert_eq(pack_seal(p, &sealed, &error), HEDDLE_OK);
+    cr_assert(pack_renew(p, &in));
+    pack_lay(p, region[1]);
+    pack_fill(p, one, 1);
+    cr_assert_eq(pack_seal(p, &sealed, &error), HEDDLE_ERR_USAGE);
+    cr_assert(strstr(error.message, "'a.lora_B.weight'"), "%s", error.message);
+
+    values[1][5] = 7;
+    cr_assert(pack_renew(p, &in));
+    pack_lay(p, region[1]);
+    pack_fill(p, both, 1);
+    cr_assert_eq(pack_seal(p, &sealed, &error), HEDDLE_OK);
+    pack_lay(fresh, region[0]);
+    memcpy(pack_tensor(fresh, 0), values[0], sizeof values[0]);
+    memcpy(pack_tensor(fresh, 1), values[1], sizeof values[1]);
+    cr_assert_eq(pack_seal(fresh, &again, &error), HEDDLE_OK);
+    cr_assert(digest_equal(&sealed.digest, &again.digest), "the same content has the same digest");
+    cr_assert_arr_eq(region[0], region[1], again.content_bytes);
+    for (int i = 0; i < 2; i++) free(region[i]);
+    pack_destroy(&p);
+    pack_destroy(&fresh);
+}
