@@ -23,11 +23,12 @@ struct queued {
 
 /* --- life ------------------------------------------------------------------------------------- */
 
-/* Events come back to the reserve first, which are there for the time without memory. */
+/* Events come back to the reserve first, which are there for the time without memory.  One more is kept for
+ * the next push, so that an application that reads costs no allocation. */
 static void give_back(event_queue_t *q, heddle_event_t *event)
 {
     if (event && q->reserve_count < EVENT_QUEUE_RESERVE) q->reserve[q->reserve_count++] = event;
-    else free(event);
+    else if (event) free(atomic_exchange(&q->kept, event));
 }
 
 static void drop_reserve(event_queue_t *q)
@@ -63,6 +64,7 @@ void event_queue_fini(event_queue_t *q)
     if (!q->ring) return;
     for (uint32_t i = 0; i < q->count; i++) free(at(q, i)->event);
     drop_reserve(q);
+    free(atomic_load(&q->kept));
     pthread_mutex_destroy(&q->lock);
     close(q->fd);
     free(q->ring);
@@ -176,12 +178,18 @@ static heddle_event_t *find_memory(event_queue_t *q)
     return take_out(q, gone);
 }
 
+static heddle_event_t *take_copy(event_queue_t *q)
+{
+    heddle_event_t *kept = atomic_exchange(&q->kept, NULL);
+    return kept ? kept : malloc(sizeof *kept);
+}
+
 /* The copy is allocated before the lock is taken, and logs are written after it: the application's thread
  * must not wait for either. */
 void event_queue_push(event_queue_t *q, const heddle_event_t *event)
 {
     worth_t worth = worth_of(event->type);
-    heddle_event_t *copy = FAILPOINT("client.event") ? NULL : malloc(sizeof *copy), *gone = NULL;
+    heddle_event_t *copy = FAILPOINT("client.event") ? NULL : take_copy(q), *gone = NULL;
     pthread_mutex_lock(&q->lock);
     uint64_t lost_before = q->lost_count;
     if (!copy && worth == NEEDED) copy = find_memory(q);

@@ -27,6 +27,7 @@
 
 #include <heddle/types.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 
 #define EVENT_QUEUE_CAPACITY 256u /* at first */
@@ -42,12 +43,13 @@ typedef struct {
     uint32_t capacity, first, count;
     heddle_event_t *reserve[EVENT_QUEUE_RESERVE];
     uint32_t reserve_count;
-    uint64_t dropped_count; /* repeated and optional ones */
-    uint64_t lost_count;    /* needed ones */
-    repeat_t drops;         /* that are logged; key 1: of a needed one */
-    bool has_reader;        /* an event was asked for once */
-    bool is_quiet;          /* set after init: nothing is logged of those that are dropped */
-    int fd;                 /* readable while count > 0 */
+    _Atomic(heddle_event_t *) kept; /* of the last event that was read, for the next one; NULL: none */
+    uint64_t dropped_count;         /* repeated and optional ones */
+    uint64_t lost_count;            /* needed ones */
+    repeat_t drops;                 /* that are logged; key 1: of a needed one */
+    bool has_reader;                /* an event was asked for once */
+    bool is_quiet;                  /* set after init: nothing is logged of those that are dropped */
+    int fd;                         /* readable while count > 0 */
 } event_queue_t;
 
 /* NO_MEMORY, also without a descriptor. */
