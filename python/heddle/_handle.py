@@ -65,6 +65,7 @@ class Handle:
     def _failed(self) -> None:
         """The C handle could not be made: there is nothing to close but what __init__ above took."""
         self._is_closed = True
+        self._close_wake()
         self._freed.set()
 
     def _where(self) -> dict[str, Any]:
@@ -172,7 +173,9 @@ class Handle:
         if _native.forked or self._freed.is_set():
             return
         self._is_closed = True
-        os.eventfd_write(self._wake_fd, 1)
+        with self._guard:
+            if self._wake_fd >= 0:
+                os.eventfd_write(self._wake_fd, 1)
         if not self._is_inside():
             _calls.detachable(self._free)
             return
@@ -219,7 +222,14 @@ class Handle:
             _open_handles.discard(self)
             self._close_native(ptr)
         finally:
+            with self._guard:               # close() in another thread writes to it
+                self._close_wake()
             self._freed.set()
+
+    def _close_wake(self) -> None:
+        fd, self._wake_fd = self._wake_fd, -1
+        if fd >= 0:                         # not twice: the number may be of another file by now
+            os.close(fd)
 
     def __enter__(self: Self) -> Self:
         self._check_open()
@@ -237,8 +247,8 @@ class Handle:
                 if not was_closed:
                     tell(f"{dropped} was not closed", ResourceWarning, source=self)
         finally:
-            if hasattr(self, "_wake_fd"):
-                os.close(self._wake_fd)     # not before: a loop may still look at a descriptor that has it
+            if hasattr(self, "_wake_fd"):   # what could not be freed has it still
+                self._close_wake()
 
 
 def uncopied(it: Any) -> TypeError:

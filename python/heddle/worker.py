@@ -2,6 +2,7 @@
 """Worker: versions of adapters, received into this process, in a rollout engine."""
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import select
@@ -29,6 +30,12 @@ _APPLY = {"auto": 0, "app": 1}
 _PENDING_MAX = 256
 _ALONE_S = 5.0          # without an answer of a broker, until that is logged
 _SLICE = 0.05           # seconds between looks: another thread may answer, or have read what is waited for
+
+
+@functools.cache
+def _readable_fd() -> int:
+    """Always readable: one for all workers of the process, so that a closed one needs none of its own."""
+    return os.eventfd(1, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,7 @@ class Worker(Handle):
             raise
         self._pending_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
+        _readable_fd()                      # here, where a lack of descriptors is said
         for fd in (self._fd, self._pending_fd, self._wake_fd):
             self._epoll.register(fd, select.EPOLLIN)
 
@@ -183,6 +191,8 @@ class Worker(Handle):
         lib.heddle_worker_close(ffi.new("heddle_worker_t **", ptr))
 
     def _before_close(self, ptr: Any) -> None:
+        if not self._epoll.closed:      # for a loop that still looks at it, or at a copy
+            self._epoll.register(_readable_fd(), select.EPOLLIN)
         self._epoll.close()
         fd, self._pending_fd = self._pending_fd, -1
         if fd >= 0:                             # not twice: the number may be of another file by now

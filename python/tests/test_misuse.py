@@ -486,6 +486,42 @@ def test_a_broker_that_goes_is_said_though_another_call_has_heard_it(tmp_path, m
 
 # -- ends ----------------------------------------------------------------------------------------------------
 
+def test_a_closed_handle_has_no_descriptor(broker, adapter):
+    def eventfds():
+        files = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+        return sum(os.path.islink(f) and "eventfd" in os.readlink(f) for f in files)
+
+    def opened_and_closed(make):
+        with make() as it:
+            pass
+        return it
+
+    def refused():
+        with pytest.raises(heddle.UsageError) as e:
+            heddle.Worker(adapters=[adapter], accepts=["nothing"])
+        return e                        # its traceback has the worker
+
+    for make in (lambda: opened_and_closed(lambda: heddle.Publisher(adapter=adapter)),
+                 lambda: opened_and_closed(heddle.Admin), refused,
+                 lambda: opened_and_closed(lambda: heddle.Worker(adapters=[adapter], name="counted"))):
+        make()                          # what the process keeps for all of them
+        gc.collect()
+        before = eventfds()
+        them = [make() for _ in range(3)]
+        until(lambda: eventfds() <= before, f"{them[0]!r} has none, though it is not collected yet")
+
+
+def test_a_copy_of_the_descriptor_stays_readable(broker, adapter):
+    w = heddle.Worker(adapters=[adapter], name="copied")
+    copy = os.dup(w.fileno())
+    try:
+        w.close()
+        gc.collect()
+        assert select.select([copy], [], [], 0)[0], "a loop that comes late sees that it is closed"
+    finally:
+        os.close(copy)
+
+
 def test_closed_objects(broker, adapter, numpy):
     pub, w, adm = heddle.Publisher(adapter=adapter), heddle.Worker(adapters=[adapter], name="closed",
                                                                    apply="auto"), heddle.Admin()
