@@ -502,3 +502,82 @@ def test_a_release_is_in_the_list_or_not(release, is_proven):
 def test_adapters_are_named_in_the_environment(monkeypatch, text, names):
     monkeypatch.setenv("HEDDLE_ADAPTERS", text)
     assert plugin.adapters() == names
+
+
+def engine_of(**changes):
+    """What vLLM hands to init_state, with changes: (engine, state, args)."""
+    parallel = types.SimpleNamespace(world_size=1, data_parallel_size=1)
+    config = types.SimpleNamespace(instance_id="abc", parallel_config=parallel,
+                                   lora_config=types.SimpleNamespace(max_loras=1))
+    models = types.SimpleNamespace(lora_requests={}, lora_id_counter=1,
+                                   is_base_model=lambda name: name == "base")
+    engine = types.SimpleNamespace(vllm_config=config,
+                                   output_processor=types.SimpleNamespace(request_states={}))
+    state = types.SimpleNamespace(openai_serving_models=models)
+    args = types.SimpleNamespace(api_server_count=1)
+    for path, value in changes.items():
+        *owners, name = path.split("__")
+        of = {"engine": engine, "config": config, "parallel": parallel, "models": models, "state": state,
+              "args": args}[owners[0]]
+        if value is None and name != "lora_config":
+            delattr(of, name)
+        else:
+            setattr(of, name, value)
+    return engine, state, args
+
+
+@pytest.mark.parametrize("changes, adapters, words", [
+    ({"config__lora_config": None}, "policy", "no --enable-lora"),
+    ({"parallel__world_size": 2}, "policy", "more than one rank"),
+    ({"parallel__data_parallel_size": 2}, "policy", "more than one rank"),
+    ({"args__api_server_count": 2}, "policy", "more than one API process"),
+    ({"models__lora_requests": {"policy": 1}}, "a,policy", "of the same name: policy"),
+    ({}, "base", "of the same name: base"),
+    ({"models__lora_id_counter": None}, "policy", "has no lora_id_counter"),
+    ({"state__openai_serving_models": None}, "policy", "has no openai_serving_models"),
+    ({"engine__output_processor": None}, "policy", "has no output_processor"),
+    ({}, "policy", "0 of 1 ranks")])
+def test_it_is_off_with_an_engine_that_it_does_not_serve(monkeypatch, caplog, changes, adapters, words):
+    monkeypatch.setenv("HEDDLE_ADAPTERS", adapters)
+    monkeypatch.setattr(plugin, "_listener", _ranks.listen())
+    monkeypatch.setattr(plugin, "_is_off", False)
+    monkeypatch.setattr(plugin, "_RANKS_S", 0.1)
+    monkeypatch.setattr(plugin, "release", lambda: "0.32.0")
+    engine, state, args = engine_of(**changes)
+    endpoint, threads = plugin.Endpoint(), threading.active_count()
+    asyncio.run(endpoint.init_state(engine, state, args))
+    assert [words in line for line in caplog.messages] == [True] and "the plug" in caplog.text
+    assert plugin._listener._socket.fileno() == -1 and threading.active_count() == threads
+    assert endpoint._leader is None
+    if words != "has no openai_serving_models":
+        assert type(state.openai_serving_models.lora_requests) is dict
+    asyncio.run(endpoint.stop())
+
+
+def test_it_is_on_with_one_rank(monkeypatch, caplog):
+    caplog.set_level("INFO", "vllm.heddle")
+    monkeypatch.setenv("HEDDLE_ADAPTERS", "policy")
+    monkeypatch.setenv("HEDDLE_BROKER", "tcp://127.0.0.1:7700")
+    listener = _ranks.listen()
+    monkeypatch.setattr(plugin, "_listener", listener)
+
+    async def updates():
+        await asyncio.Event().wait()
+        yield
+    worker = types.SimpleNamespace(updates=updates, close=lambda: None, stats=lambda: {"joined": None})
+    monkeypatch.setattr(plugin, "_open_worker", lambda: worker)
+    rank = _ranks.connect(listener.name, {"instance": "abc", "rank": 0, "pid": 5})
+    engine, state, args = engine_of()
+    endpoint = plugin.Endpoint()
+
+    async def run():
+        await endpoint.init_state(engine, state, args)
+        told = endpoint._leader.status()
+        await endpoint.stop()
+        return told
+    told = asyncio.run(run())
+    assert (told["ready"], told["joined"], told["ranks"]) == (False, False, [{"rank": 0, "pid": 5}])
+    assert "--max-loras 1 has no place" in caplog.messages[0] and "heddle: on" in caplog.messages[1]
+    assert rank.receive() is None, "it is closed with the server"
+    rank.close()
+    listener.close()

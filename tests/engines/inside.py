@@ -83,18 +83,21 @@ class Trial:
         self.kinds()
         self.loaded_by_path()
         self.way_back()
+        self.broker_killed()
         self.what_leaves()
         self.end()
 
     def start(self):
-        stage = self.stage
-        stage.start("broker", BIN / "heddle-broker", "--listen", "tcp://127.0.0.1:*", "--keep", str(KEEP),
-                    "--data", stage.folder / "data")
-        self.broker = stage.line("broker")["endpoint"]
+        self.start_broker("tcp://127.0.0.1:*")
         os.environ.update(HEDDLE_BROKER=self.broker, HEDDLE_ADAPTERS="policy", VLLM_PLUGINS="heddle")
-        began = serve(stage, "vllm", self.models, self.port, "--max-cpu-loras", "2")
+        began = serve(self.stage, "vllm", self.models, self.port, "--max-cpu-loras", "2")
         print(f"vllm with the plugin: up after {began:.0f} s", flush=True)
         self.check("not ready before a version is active", self.status()[0], 503)
+
+    def start_broker(self, endpoint):
+        self.stage.start("broker", BIN / "heddle-broker", "--listen", endpoint, "--keep", str(KEEP),
+                         "--data", self.stage.folder / "data")
+        self.broker = self.stage.line("broker")["endpoint"]
 
     def check(self, what, found, expected):
         self.stage.check(f"inside: {what}", found, expected)
@@ -220,14 +223,22 @@ class Trial:
             self.check(f"after `heddle activate policy@{version}`: exact",
                        self.wrong("policy", among=[version]), None)
 
+    def broker_killed(self):
+        self.stage.end("broker", signal.SIGKILL)
+        self.check("without a broker: exact", self.wrong("policy", among=[self.done]), None)
+        self.start_broker(self.broker)
+        self.publish(1)
+        self.check("and a version that came when it was back: exact",
+                   self.wrong("policy", among=[self.done]), None)
+
     def what_leaves(self):
         """A version is retired while a request names it."""
         version = self.served()[0]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             long = pool.submit(Answer, self.url, f"policy@{version}", self.expected["prompts"][0], 240, True)
             self.until(lambda: self.is_running() or long.done())
-            for n in range(1, KEEP + 2):
-                self.publish(n)
+            for n in range(KEEP + 1):
+                self.publish(PLAIN - n)
             got = long.result()
         self.check("a request that names a retired version ends with it",
                    (got.tag, len(got.tokens), got.tokens[:self.expected["length"]]),
