@@ -41,7 +41,7 @@ void on_hello(const call_t *c)
     peer->pid = m->pid;
     peer->wire = wire;
     peer->heard_us = c->now.us;
-    error_text(peer->host, sizeof peer->host, m->host ? m->host : "");
+    error_text(peer->host, sizeof peer->host, m->host);
     if (c->key) memcpy(peer->key, c->key->public_key, sizeof peer->key);
     const char *text = strangers_hello(&b->foreign, m, b->opts.cluster, c->now);
     if (text && b->io.warn) b->io.warn(b->io.self, "broker.other_cluster", text);

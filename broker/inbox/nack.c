@@ -4,16 +4,13 @@
 #include "broker/rollout/messages.h"
 #include "core/errors.h"
 
-static const char *text_or(const char *text, const char *otherwise)
-{
-    return text && *text ? text : otherwise;
-}
+static const char *text_or(const char *text, const char *otherwise) { return *text ? text : otherwise; }
 
 /* What a worker says of a failure is kept as one line: tables, events and errors show it as it is. */
 static void add_part(char *text, size_t size, const char *name, const char *value)
 {
     size_t used = strlen(text);
-    if (value && *value) text_printf(text + used, size - used, "; %s %s", name, value);
+    if (*value) text_printf(text + used, size - used, "; %s %s", name, value);
 }
 
 int on_nack(step_t *s, member_t *member, const msg_nack_t *m, heddle_error_t *error)

@@ -37,15 +37,15 @@ int report_find(step_t *s, about_t *x, heddle_error_t *error)
 {
     const member_sub_t *sub = member_sub(x->member, x->adapter);
     x->a = tracks_adapter(s->ro, x->adapter);
-    x->t = x->a ? track_of(x->a, x->version) : NULL;
-    const version_row_t *row = x->t ? x->t->row : x->a ? registry_version(x->a->row, x->version) : NULL;
+    const version_row_t *row = x->a ? registry_version(x->a->row, x->version) : NULL;
     if (!row || !sub) return report_unknown(x->adapter, x->version, x->member, error);
+    x->t = track_of(x->a, x->version);
     if (!registry_is_live(row)) {
         if (row->state == VERSION_RETIRED) messages_send_retire(s, x->adapter, x->version, x->member);
         else messages_send_abort(s, x->adapter, row, x->member);
         return HEDDLE_OK;
     }
-    if (x->t) x->c = messages_need_copy(s, x->t, x->member);
+    x->c = messages_need_copy(s, x->t, x->member); /* a live version has a track */
     if (x->c) return HEDDLE_OK;
     return error_fail(error, HEDDLE_ERR_NO_MEMORY, "no memory for a copy of %s@%llu", x->adapter,
                       (unsigned long long)x->version);

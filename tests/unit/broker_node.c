@@ -580,6 +580,28 @@ Test(node, a_name_of_which_members_know_versions_is_kept)
     cr_assert_eq(rig_adapter()->last_version, 7);
 }
 
+/* Of an adapter without any version, and of a number that none has. */
+Test(node, a_report_of_a_version_that_was_never_announced_is_refused)
+{
+    workers(1);
+    for (uint64_t version = 1; version < 3; version++) {
+        rig_staged(W1, version, 1);
+        cr_assert_eq(rig_error(W1, "not_found")->of, MSG_STAGED);
+        rig_nack(W1, version, 0, "", "gone");
+        cr_assert_eq(rig_error(W1, "not_found")->of, MSG_NACK);
+        rig_active(W1, version, 1, 1);
+        cr_assert_eq(rig_error(W1, "not_found")->of, MSG_ACTIVE);
+        rig_drop_letters();
+        msg_t m = {.type = MSG_VERIFIED};
+        m.verified = (msg_verified_t){.token = R.tokens[W1], .version = version, .adapter = "policy"};
+        rig_frame(W1, &m);
+        cr_assert(!rig_has(W1, MSG_ERROR), "it may have dropped the version meanwhile");
+        rig_open(T, "policy", "trainer", 0, false);
+        if (version == 1) rig_publish(T, (rig_publish_t){.digest = 1});
+    }
+    cr_assert_eq(track_find(&R.b->rollout, "policy", 1)->tally.units, 0);
+}
+
 Test(node, a_session_publishes_to_its_own_adapter)
 {
     rig_open(T, "policy", "first", 0, false);

@@ -175,6 +175,22 @@ Test(standing, lag_counts_versions_and_not_decisions)
     is("adapters.0.current_count", "1");
 }
 
+/* The version is chosen again for w2, which refused it; w1 serves it already, and cannot do so again. */
+Test(standing, a_refusal_of_a_later_decision_takes_back_no_earlier_one)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    rig_hello(ADMIN, ROLE_ADMIN);
+    rig_nack(W2, 1, 1, "activate", "internal");
+    name_again(1);
+    cr_assert_eq(rig_adapter()->decision, 2);
+    rig_nack(W1, 1, 2, "activate", "internal");
+    const member_sub_t *sub = member_sub(membership_worker(&R.b->members, "w1"), "policy");
+    cr_assert(sub->decision == 1 && !sub->is_refused);
+    rig_nack(W1, 1, 1, "activate", "internal");
+    cr_assert(sub->is_refused);
+}
+
 Test(standing, who_serves_nothing_is_one_behind)
 {
     publish_to(1, (rig_publish_t){0});
