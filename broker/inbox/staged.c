@@ -2,6 +2,7 @@
 #include "broker/inbox/report.h"
 
 #include "broker/rollout/messages.h"
+#include "broker/rollout/trust.h"
 
 int on_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t *error)
 {
@@ -20,6 +21,7 @@ int on_staged(step_t *s, member_t *member, const msg_staged_t *m, heddle_error_t
         return rc;
     }
     if (copy_holds(c)) return HEDDLE_OK; /* said twice */
+    trust_staged(s, t, member, m);
     copy_staged(t, c, m, s->v.now);
     copies_turned_away(x.a, member, 0, s->v.now); /* it goes on with the latest */
     event_row_t *e = events_add(s->ev, EVENT_STAGE_DONE, t->adapter, t->version, c->worker, s->v.now);

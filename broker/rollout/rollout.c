@@ -6,9 +6,11 @@
 #include "broker/rollout/keep.h"
 #include "broker/rollout/messages.h"
 #include "broker/rollout/rule.h"
+#include "broker/rollout/trust.h"
 #include "core/clock.h"
 #include "core/errors.h"
 #include "core/limits.h"
+#include "core/units.h"
 
 #include <heddle/publisher.h>
 
@@ -371,6 +373,7 @@ static void look_at(step_t *s, track_t *t)
     if (!t->is_late && now_us >= t->deadline_us) {
         t->is_late = true;
         track_changed(t);
+        if (is_staging) trust_late(s, t);
         note_late(s, t);
     }
     bool is_begun = is_staging && s->ro->is_settled && t->phase == TRACK_BEGUN;
@@ -440,7 +443,7 @@ static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
     decision_end_version(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
-static void fail_late(const track_t *t, instant_t now, outbox_t *out)
+static void fail_late(const track_t *t, view_t v, outbox_t *out)
 {
     const adapter_row_t *a = t->of->row;
     char missing[600] = "";
@@ -466,6 +469,14 @@ static void fail_late(const track_t *t, instant_t now, outbox_t *out)
         named++;
     }
     if (others) text_printf(missing + used, sizeof missing - used, " and %u others", others);
+    used += strlen(missing + used);
+    standstill_t still;
+    if (trust_standstill(t, v.members, v.now, &still)) {
+        char time[16];
+        units_ms_text((double)(v.now.us - still.worker->moved_us) / 1000, time);
+        text_printf(missing + used, sizeof missing - used, "; %s got nothing from %s for %s",
+                    still.worker->worker, still.source->name, time);
+    }
     unsigned long long ms = t->row->asked_ms;
     uint32_t present = tally_present(&t->tally, false), eligible = tally_present(&t->tally, true);
     if (!present)
@@ -476,7 +487,7 @@ static void fail_late(const track_t *t, instant_t now, outbox_t *out)
                    track_holder_count(t), eligible ? eligible : present, a->name,
                    (unsigned long long)t->version, ms, missing[0] ? missing : "every worker");
     error_where(&e, a->name, t->version, NULL, "stage");
-    decision_end_version(a, t->row, VERSION_FAILED, &e, now, out);
+    decision_end_version(a, t->row, VERSION_FAILED, &e, v.now, out);
 }
 
 static void fail_lost(const track_t *t, instant_t now, outbox_t *out)
@@ -491,15 +502,16 @@ static void fail_lost(const track_t *t, instant_t now, outbox_t *out)
 
 /* Commits, fails, or supersedes the version that is being rolled out; or leaves it, if its rule still
  * waits. */
-static void decide_staging(const track_t *t, instant_t now, outbox_t *out)
+static void decide_staging(const track_t *t, view_t v, outbox_t *out)
 {
+    instant_t now = v.now;
     const adapter_row_t *a = t->of->row;
     ruling_t ruling = ruling_of(t, now);
     switch (ruling.verdict) {
     case RULE_DECIDE: decision_by_rule(a, t->row, ruling.scope, now, out); break;
     case RULE_FAIL:
         if (ruling.reason == RULE_REJECTED) fail_rejected(t, now, out);
-        else if (ruling.reason == RULE_LATE) fail_late(t, now, out);
+        else if (ruling.reason == RULE_LATE) fail_late(t, v, out);
         else fail_lost(t, now, out);
         break;
     case RULE_WAIT:
@@ -551,7 +563,7 @@ void rollout_decide_touched(const rollout_t *ro, view_t v, outbox_t *out)
     if (!ro->is_settled) return;
     for (const adapter_rollout_t *a = ro->touched; a && outbox_has_room(out, RECORDS_AT_ONCE); a = a->next) {
         const track_t *staging = track_staging(a), *waiting = track_waiting(a);
-        if (staging) decide_staging(staging, v.now, out);
+        if (staging) decide_staging(staging, v, out);
         if (waiting) decide_waiting(waiting, v.now, out);
         /* A commit in this same turn made the decision that would be repeated here. */
         bool has_decided = !decision_is_behind(a->row);

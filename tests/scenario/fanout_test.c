@@ -736,6 +736,37 @@ Test(fanout, a_relay_that_never_answers_is_passed_over)
     }
 }
 
+static void sends_nothing(actor_t *a) { mem_drop_data(a->t, UINT32_MAX); }
+static void refuses_each(actor_t *a) { mem_refuse(a->t, HEDDLE_ERR_AGAIN); }
+
+/* It gets all bytes, and those behind it get none from it: from the next version on none waits for it. */
+Test(fanout, a_relay_that_gives_nothing_is_asked_in_one_version_alone)
+{
+    static void (*const FAULTS[])(actor_t *) = {sends_nothing, refuses_each};
+    for (int i = 0; i < PLAN_COUNT * 2; i++) {
+        wave_t wave = *PLANS[i / 2];
+        begin(wave);
+        actor_t *useless = workers[0];
+        FAULTS[i % 2](useless);
+        UNTIL(w, 10 * SECOND, world_all_active(w, 1));
+        for (uint64_t version = 2; version <= 3; version++) {
+            double before = (double)actor_counters(trainer).bytes_out;
+            wave.seed++;
+            publish_next(wave);
+            UNTIL(w, 10 * SECOND, all_hold_but(version, useless));
+            double others = took();
+            UNTIL(w, 10 * SECOND, world_all_active(w, version));
+            double egress = ((double)actor_counters(trainer).bytes_out - before) / bytes;
+            printf("beside one that gives nothing: %.3f M/B, %.3f M out of the publisher\n", others, egress);
+            cr_assert(egress <= 1.05, "%.3f M out of the publisher", egress);
+            cr_assert(others <= 1.15, "%.3f", others);
+        }
+        cr_assert_eq(published(EVENT_SOURCE_SLOW, useless->name), 1);
+        check_settled(w);
+        world_destroy(&w);
+    }
+}
+
 /* One chunk has another digest: the one behind it asks another source, and reports it. */
 Test(fanout, a_bit_that_one_of_the_trees_flips_costs_next_to_nothing)
 {

@@ -413,6 +413,73 @@ Test(chain, of_slow_ones_the_first_of_a_version_counts)
     cr_assert_str_eq(relay_why("w3"), "");
 }
 
+/* The worker has all bytes, from the publisher, and `count` read requests at `other` were late, or refused. */
+static void staged_beside(uint64_t peer, uint64_t version, uint64_t other, msg_moved_t moved)
+{
+    msg_served_t from[] = {{.token = R.tokens[T], .kind = SOURCE_PUBLISHER, .bytes = 5000, .name = "trainer"},
+                           {.token = R.tokens[other], .kind = SOURCE_WORKER, .moved = moved, .name = "w"}};
+    msg_t m = {.type = MSG_STAGED};
+    m.staged = (msg_staged_t){.token = R.tokens[peer],
+                              .version = version,
+                              .adapter = "policy",
+                              .digest = rig_digest(version),
+                              .fetch_us = 1000,
+                              .sources = from,
+                              .source_count = 2};
+    rig_frame(peer, &m);
+}
+
+Test(chain, one_that_has_bytes_and_gave_none_comes_last_for_a_while)
+{
+    publish_to(3, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    staged_beside(W2, 1, W1, (msg_moved_t){.late = 1});
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 1);
+    rig_staged(W3, 1, 1);
+    publish_next(2);
+    assert_announced(W2, "trainer");
+    assert_announced(W1, "w3 w2 trainer");
+    rig_staged(W2, 2, 2);
+    staged_beside(W3, 2, W2, (msg_moved_t){.refused = 1});
+    rig_staged(W1, 2, 2);
+    publish_next(3);
+    assert_announced(W3, "trainer");
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 2);
+}
+
+/* It had no byte either, its connection ended, or it gave others some. */
+Test(chain, one_that_could_give_none_keeps_its_place)
+{
+    publish_to(4, (rig_publish_t){0});
+    staged_beside(W2, 1, W1, (msg_moved_t){.late = 1});
+    rig_staged(W1, 1, 1);
+    staged_beside(W3, 1, W1, (msg_moved_t){.gone = 1, .slow = 1});
+    rig_staged(W4, 1, 1);
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 0);
+    publish_next(2);
+    assert_announced(W2, "w1 trainer");
+}
+
+/* It has all bytes, and w2 says that nothing comes of it: the failure names it, and it comes last. */
+Test(chain, at_the_deadline_one_that_gives_nothing_is_named_and_comes_last)
+{
+    publish_to(3, (rig_publish_t){.deadline_ms = 3 * LEASE_MS});
+    rig_staged(W1, 1, 1);
+    while (!strcmp(rig_state(1), "staging")) {
+        says_it_fetches(W2, 1, 0), says_it_fetches(W3, 1, 0);
+        rig_beat(T), rig_beat(W1);
+        rig_pass(250);
+    }
+    cr_assert_str_eq(
+        rig_version(1)->message,
+        "1 of 3 workers staged policy@1 within 12000 ms; missing: w2 in phase fetch, w3 in phase "
+        "fetch; w2 got nothing from w1 for 12.0 s");
+    cr_assert_eq(rig_event_count(EVENT_SOURCE_SLOW), 1);
+    publish_next(2);
+    assert_announced(W2, "trainer");
+    assert_announced(W1, "w3 w2 trainer");
+}
+
 Test(chain, a_former_session_of_the_process_has_said_it)
 {
     publish_to(4, (rig_publish_t){0});
