@@ -18,14 +18,19 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define DEADLINE_FACTOR 4u
 #define DEADLINE_MIN_US 200000u /* four keepalives */
 #define DEADLINE_MAX_US 30000000u
+#define STOOD_US 20000u     /* a tick that comes so much later than it was due: this process stood still */
 #define STILL_US 12000000u  /* a source that has nothing to send refuses after 10 s */
 #define SILENT_US 10000000u /* after which a connection on which asks are open is closed */
 #define NEED_US 500000u     /* between two need_sources, and how long a busy source rests */
 #define BAD_LIMIT 3u        /* times that one piece may be bad */
 #define BAD_TWICE 2u        /* a source that sent wrong bytes so often is asked no more */
 #define ALL_BAD_US 5000000u /* others may come to hold the version meanwhile */
-#define LEND_US 50000u      /* until a piece is lent; four times as long after each that says nothing */
-#define LEND_MAX_US 1000000u
+#define LEND_US 50000u      /* until a piece is lent */
+#define LEND_FACTOR 16u     /* after each that says nothing so many times as long, up to: */
+#define LEND_PAUSE_US 1000000u
+#define LEND_PIECES                                                                                          \
+    128u /* the time of so many, where that is more: of a good source's bytes no more are lent */
+#define LEND_MAX_US 10000000u
 #define LEND_WORTH_US 1000000u /* left of the fetch, where a source that has all bytes is lent one */
 #define MUCH_FASTER 4u         /* a source that has all bytes, than the one that is left for it */
 #define END_US 50000u     /* the last pieces of a fetch may come so much later than from another source */
@@ -45,12 +50,13 @@ typedef struct {
     bool has_sent;
     uint8_t bad_count;
     uint32_t landed_count, good_count, late_count;
-    uint64_t life_us;                 /* last arrival or BEAT, or when it was asked after a pause */
-    uint64_t came_us;                 /* last arrival, or when it was asked after a pause, not being LATE */
-    uint64_t gap_us;                  /* between its last two arrivals; 0: not known */
-    uint64_t late_us;                 /* LATE: when its deadline passed last; then when it spoke again */
-    uint64_t rest_us;                 /* RESTING: until then */
-    uint64_t rate;                    /* bytes a second, EWMA; 0: not known yet */
+    uint64_t life_us;  /* last arrival or BEAT, or when it was asked after a pause */
+    uint64_t came_us;  /* last arrival, or when it was asked after a pause, not being LATE */
+    uint64_t gap_us;   /* between its last two arrivals; 0: not known */
+    uint64_t late_us;  /* LATE: when its deadline passed last; then when it spoke again */
+    uint64_t again_us; /* not late before: its deadline passed as this process stood still; 0 */
+    uint64_t rest_us;  /* RESTING: until then */
+    uint64_t rate;     /* bytes a second, EWMA; 0: not known yet */
     uint64_t sample_us, sample_bytes; /* since when, and how much came since */
 } known_t;
 
@@ -218,6 +224,9 @@ static uint64_t silent_us(const known_t *s)
 {
     return s->life_us + (patience(s) > SILENT_US ? patience(s) : SILENT_US);
 }
+
+/* The earlier of both. */
+static uint64_t over_us(const known_t *s) { return clock_earlier(due_us(s), silent_us(s)); }
 
 /* The source's deadline starts anew, and so does its sample: a rate is measured only over time in which
  * something was requested. */
@@ -454,8 +463,13 @@ static void go_on(fetch_t *f, uint64_t now_us)
 static void lend_later(fetch_t *f, uint64_t now_us)
 {
     lending_t *l = &f->lending;
+    int lender = find(f, l->lender);
+    uint64_t rate = lender < 0 ? 0 : f->known[lender].rate, most_us = LEND_PAUSE_US;
+    if (rate) most_us = (uint64_t)((double)LEND_PIECES * f->piece_bytes * 1e6 / (double)rate);
+    if (most_us < LEND_PAUSE_US) most_us = LEND_PAUSE_US;
+    if (most_us > LEND_MAX_US) most_us = LEND_MAX_US;
     l->answered_count = 0;
-    l->pause_us = l->pause_us * 4 < LEND_MAX_US ? l->pause_us * 4 : LEND_MAX_US;
+    l->pause_us = l->pause_us * LEND_FACTOR < most_us ? l->pause_us * LEND_FACTOR : most_us;
     l->due_us = now_us + l->pause_us;
 }
 
@@ -715,15 +729,30 @@ void fetch_beat(fetch_t *f, uint64_t token, uint64_t now_us)
     go_on(f, now_us);
 }
 
+/* The tick comes long after the deadline of a source, so that this process stood still: what came meanwhile
+ * is not read yet.  The source has a moment more, once for each deadline. */
+static bool give_a_moment(known_t *s, uint64_t now_us)
+{
+    if (s->again_us > over_us(s) || now_us < over_us(s) + STOOD_US) return false;
+    s->again_us = now_us + DEADLINE_MIN_US;
+    s->sample_us = now_us;
+    s->sample_bytes = 0;
+    return true;
+}
+
 /* Only a source with open asks can be late.  Its connection stays, for the same process may be fetching over
- * it; it is closed when nothing has come over it for long. */
+ * it; it is closed when nothing has come over it for long.  When this process has stood still, other sources
+ * may be better by now. */
 void fetch_tick(fetch_t *f, uint64_t now_us)
 {
+    bool stood_still = false;
     for (unsigned i = 0; i < f->order_count && !f->is_over; i++) {
         unsigned at = f->order[i];
         known_t *s = &f->known[at];
-        if (s->state > SOURCE_LATE || !f->lists[at].count) continue;
-        if (now_us >= silent_us(s)) {
+        if (s->state > SOURCE_LATE || !f->lists[at].count || now_us < s->again_us) continue;
+        if (give_a_moment(s, now_us)) {
+            stood_still = true;
+        } else if (now_us >= silent_us(s)) {
             put_out(f, at, SOURCE_LOST);
             f->ops.drop_peer(f->self, s->token);
         } else if (now_us >= due_us(s)) {
@@ -733,6 +762,7 @@ void fetch_tick(fetch_t *f, uint64_t now_us)
             f->is_late_asked = true;
         }
     }
+    if (stood_still) f->ops.need_sources(f->self);
     go_on(f, now_us);
 }
 
@@ -757,7 +787,8 @@ uint64_t fetch_deadline(const fetch_t *f)
         if (s->state == SOURCE_RESTING && !live) at = clock_earlier(at, s->rest_us);
         if (s->state > SOURCE_LATE) continue;
         live = live || s->state == SOURCE_LIVE;
-        if (f->lists[f->order[i]].count) at = clock_earlier(at, clock_earlier(due_us(s), silent_us(s)));
+        if (!f->lists[f->order[i]].count) continue;
+        at = clock_earlier(at, over_us(s) > s->again_us ? over_us(s) : s->again_us);
     }
     if (live) return at;
     at = clock_earlier(at, f->need_us);

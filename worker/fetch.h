@@ -35,6 +35,8 @@
  *                                  drop_ask of all but the last that is open there as soon as another one
  *                                  is asked, and of that one when no piece is left to be asked for;
  *                                  silent for 10 s (or its deadline): drop_peer, as gone;
+ *                                  20 ms after that was due, once: this process stood still, and its
+ *                                  sources have 0.2 s more; need_sources;
  *                                  no live source left: need_sources once, again every half second
  *            good(piece)           and now and then a lent piece, below: drop_ask, ask of another source
  *            cancel                drop_ask for all open; then over

@@ -39,6 +39,15 @@ static void pass_over_queued(step_t *s, track_t *t, const copy_row_t *c)
     messages_mend_lists(s, t);
 }
 
+/* It stood still, for one, and is behind others that have all bytes by now: the rest comes to it from there,
+ * so that the publisher's uplink carries the bytes once. */
+static void spare_publisher(step_t *s, track_t *t, copy_row_t *c, const member_t *member)
+{
+    if (!plan_leave_publisher(&t->plan, c->token)) return;
+    messages_send_sources(s, t, c, member);
+    messages_mend_lists(s, t);
+}
+
 static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat_t *hb)
 {
     for (uint32_t i = 0; i < hb->adapter_count; i++) {
@@ -53,6 +62,7 @@ static void hear_progress(step_t *s, const member_t *member, const msg_heartbeat
         bool is_trouble = copy_heard_progress(t, c, p, s->v.now);
         copies_follow_switch(a, member, s->v.now);
         pass_over_queued(s, t, c);
+        spare_publisher(s, t, c, member);
         if (!is_trouble) continue;
         event_row_t *e = events_add(s->ev, EVENT_SOURCE_LOST, t->adapter, t->version, c->worker, s->v.now);
         events_message(e, c->code, "%s", p->message);

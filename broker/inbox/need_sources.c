@@ -61,8 +61,15 @@ int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, he
         plan_cut_off(&x.t->plan, member->token);
     }
     bool was_fetching = plan_fetches(&x.t->plan, member->token);
-    if (has_number(m->lost, m->lost_count, x.t->publisher)) plan_give_way(&x.t->plan, member->token);
-    plan_make(&x.t->plan, member->token, m->lost, m->lost_count);
+    /* A publisher that is late is so for all, as a rule, and comes back within half a lease. */
+    bool is_late = has_number(m->unmet, m->unmet_count, x.t->publisher) &&
+                   s->v.now.us < x.c->moved_us + s->ro->lease_us / 2;
+    if (has_number(m->lost, m->lost_count, x.t->publisher) && !is_late) {
+        plan_give_way(&x.t->plan, member->token);
+        messages_mend_lists(s, x.t); /* those that it served may serve it when they have other sources */
+    }
+    if (!plan_leave_publisher(&x.t->plan, member->token))
+        plan_make(&x.t->plan, member->token, m->lost, m->lost_count);
     if (has_lost) copy_looked_for_sources(x.t, x.c, s->v.now);
     if (!was_fetching && plan_fetches(&x.t->plan, member->token)) copy_begun_anew(x.c, s->v.now);
     /* It failed there, and the worker tries again by itself: no source is charged for that. */

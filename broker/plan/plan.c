@@ -691,6 +691,42 @@ void plan_give_way(plan_t *p, uint64_t token)
     if (may_go && is_followed(p, station)) to_tail(p, station);
 }
 
+/* The list is as good as it was: it began with another one than the publisher, or begins with one that has
+ * all bytes, and its whole rate. */
+static bool is_left(const plan_t *p, const uint64_t *before, uint32_t before_count, const uint64_t *tokens,
+                    uint32_t count)
+{
+    if (!before_count || before[0] != p->publisher) return true;
+    const plan_row_t *first = count ? plan_row(p, tokens[0]) : NULL;
+    return first && first->has == PLAN_WHOLE && !plan_station_is_limited(first->station);
+}
+
+bool plan_leave_publisher(plan_t *p, uint64_t token)
+{
+    plan_row_t *row = p->publisher && p->source_count ? plan_row(p, token) : NULL;
+    if (!row || row->fetch < PLAN_FETCHING || p->shape == PLAN_STAR || row->is_cut_off ||
+        plan_is_publishers_place(p, row->station->place))
+        return false;
+    bool is_of_it = (row->source_count && row->sources[0] == p->publisher) ||
+                    (row->other_count && row->others[0] == p->publisher);
+    if (!is_of_it) return false;
+    const plan_row_t before = *row;
+    plan_asker_t asker = {token, row->station->place, &p->publisher, 1};
+    charge(p, row, false);
+    make_lists(p, row, &asker);
+    bool has_left = is_left(p, before.sources, before.source_count, row->sources, row->source_count) &&
+                    is_left(p, before.others, before.other_count, row->others, row->other_count);
+    if (!has_left) {
+        memcpy(row->sources, before.sources, sizeof before.sources);
+        memcpy(row->others, before.others, sizeof before.others);
+        row->source_count = before.source_count;
+        row->other_count = before.other_count;
+        row->half = before.half;
+    }
+    charge(p, row, true);
+    return has_left;
+}
+
 uint64_t plan_next_torn(plan_t *p)
 {
     while (p->torn_count) {

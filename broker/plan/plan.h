@@ -183,6 +183,9 @@ void plan_demote(plan_t *p, uint64_t token);
 /* The member has lost the publisher, and has no other source: one that still fetches is nearest to the
  * publisher from now on, and this one is behind all others.  plan_make gives it its new list. */
 void plan_give_way(plan_t *p, uint64_t token);
+/* A list of the member begins with the publisher, though another one has all bytes by now, which is well: its
+ * lists are made anew without the publisher.  False: they are as they were. */
+bool plan_leave_publisher(plan_t *p, uint64_t token);
 /* It reaches no other member: the next list that is made for it begins with the publisher. */
 void plan_cut_off(plan_t *p, uint64_t token);
 /* A member that waited and need not any more; each is named once.  0: none. */

@@ -197,8 +197,9 @@ static ruling_t ruling_of(const track_t *t, instant_t now)
     return rule_apply(&rule, &t->tally);
 }
 
-/* The worker that this one fetches from still fetches itself, and has got nothing for so long either. */
-static bool is_source_stuck(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t patience_us)
+/* Workers that fetch from each other stand still together, and each says so with its own heartbeat: a source
+ * that has got nothing since, but for the time of a heartbeat, is the reason, and not the one behind it. */
+static bool is_behind_still_one(const step_t *s, const track_t *t, const copy_row_t *c)
 {
     const plan_row_t *row = plan_row(&t->plan, c->token);
     uint64_t first[2] = {row->source_count ? row->sources[0] : 0, row->other_count ? row->others[0] : 0};
@@ -206,17 +207,22 @@ static bool is_source_stuck(const step_t *s, const track_t *t, const copy_row_t 
     for (int i = 0; i < 2; i++) {
         const member_t *m = first[i] ? membership_by_token(s->v.members, first[i]) : NULL;
         const copy_row_t *source = m ? copy_of(t, m) : NULL;
-        is_behind |= copy_in_flight(source) && source->moved_us + patience_us <= s->v.now.us;
+        is_behind |= copy_in_flight(source) && source->moved_us <= c->moved_us + s->ro->lease_us / 4;
     }
     return is_behind;
 }
 
-/* Of a fetch that goes on, bytes a second; 0: there is none, or it is not known. */
-static uint64_t rate_of(const track_t *t, const member_t *m)
+/* Of a fetch that goes on, bytes a second; 0: there is none, or it is not known.  It is the one of late, or
+ * that since the announcement where that is more: a short standstill, of the worker or of one that it fetches
+ * from, changes the latter by little. */
+static uint64_t rate_of(const step_t *s, const track_t *t, const member_t *m)
 {
     const copy_row_t *c = m ? copy_of(t, m) : NULL;
     const member_sub_t *sub = copy_in_flight(c) ? member_sub(m, t->adapter) : NULL;
-    return sub && sub->fetching == t->version ? copy_rate(c, m, sub) : 0;
+    uint64_t late = sub && sub->fetching == t->version ? copy_rate(c, m, sub) : 0;
+    bool has_mean = late && !c->is_resumed && c->told_us && sub->beat_us > c->told_us + s->ro->lease_us / 4;
+    uint64_t mean = has_mean ? c->bytes_done * 1000000 / (sub->beat_us - c->told_us) : 0;
+    return late > mean ? late : mean;
 }
 
 /* The rate of the fastest fetch of the version, under way or done. */
@@ -225,7 +231,7 @@ static uint64_t best_rate_of(const step_t *s, const track_t *t)
     uint64_t best = 0;
     for (size_t i = 0; i < t->copy_count; i++) {
         const plan_row_t *row = plan_row(&t->plan, t->copies[i]->token);
-        uint64_t rate = rate_of(t, membership_by_token(s->v.members, t->copies[i]->token));
+        uint64_t rate = rate_of(s, t, membership_by_token(s->v.members, t->copies[i]->token));
         if (row && row->rate > rate) rate = row->rate;
         if (rate > best) best = rate;
     }
@@ -238,12 +244,12 @@ static uint64_t best_rate_of(const step_t *s, const track_t *t)
 static bool is_too_slow(const step_t *s, const track_t *t, const copy_row_t *c, uint64_t best_rate)
 {
     const member_t *m = membership_by_token(s->v.members, c->token);
-    uint64_t rate = rate_of(t, m);
+    uint64_t rate = rate_of(s, t, m);
     if (!rate || plan_is_second(&t->plan, c->token)) return false;
 
     /* Its source is what is slow: another worker would get the bytes no sooner. */
     const member_t *source = membership_source(s->v.members, member_sub(m, t->adapter)->source);
-    uint64_t source_rate = rate_of(t, source);
+    uint64_t source_rate = rate_of(s, t, source);
     bool is_source_slow = source_rate && source_rate < rate * PLAN_SLOW_FACTOR;
     if (is_source_slow || member_limits(source, rate)) return false;
 
@@ -295,13 +301,22 @@ void rollout_unreached(rollout_t *ro, const member_t *member)
     }
 }
 
+/* It has got nothing for so long by its last heartbeat, or by now where another one is overdue: that one may
+ * say that something came. */
+static bool is_still(const copy_row_t *c, uint64_t patience_us, uint64_t now_us)
+{
+    uint64_t heard_us = c->heard_us > c->told_us ? c->heard_us : c->told_us;
+    bool is_overdue = now_us > heard_us + patience_us / 2 + patience_us / 8;
+    return (is_overdue ? now_us : heard_us) >= c->moved_us + patience_us;
+}
+
 /* Workers wait for the one of their place that fetches the version, while enough comes of its fetch: half a
  * lease without a byte at most, or a quarter of the version's deadline.  A fetch that ends by itself wakes
  * them at once (plan.h).  Of workers that fetch from each other only the first one that gets nothing is not
  * waited for: the others are not the reason. */
 static void look_at_fetches(step_t *s, track_t *t)
 {
-    uint64_t now_us = s->v.now.us, patience_us = t->of->ro->lease_us / 2;
+    uint64_t now_us = s->v.now.us, patience_us = s->ro->lease_us / 2;
     if (t->row->deadline_ms && t->row->deadline_ms * 1000 / 4 < patience_us)
         patience_us = t->row->deadline_ms * 1000 / 4;
     probe_fetches(s, t);
@@ -311,10 +326,13 @@ static void look_at_fetches(step_t *s, track_t *t)
         for (size_t i = 0; i < t->copy_count; i++) {
             const copy_row_t *c = t->copies[i];
             if (!plan_is_awaited(&t->plan, c->token)) continue;
+            bool stands = is_still(c, patience_us, now_us);
+            bool is_stuck = stands ? !is_behind_still_one(s, t, c) : is_too_slow(s, t, c, best_rate);
             uint64_t due_us = c->moved_us + patience_us;
-            if (due_us <= now_us && is_source_stuck(s, t, c, patience_us)) continue;
-            if (due_us <= now_us || is_too_slow(s, t, c, best_rate)) plan_stuck(&t->plan, c->token);
-            else t->fetches_due_us = clock_earlier(t->fetches_due_us, due_us);
+            if (is_stuck) plan_stuck(&t->plan, c->token);
+            else
+                t->fetches_due_us =
+                    clock_earlier(t->fetches_due_us, due_us > now_us ? due_us : now_us + patience_us / 8);
         }
     }
     messages_mend_lists(s, t); /* before one that begins anew takes what has room for those that have more */

@@ -37,6 +37,7 @@ typedef struct {
     const char *publisher; /* the host of the publisher; NULL: it is by itself */
     uint32_t slow;         /* the number of a worker with a tenth of the rate, from 1; 0: none */
     uint64_t max_rate;     /* of the publisher, by its own choice; 0: no limit */
+    uint32_t slower;       /* all links have the rate divided by this; 0: by 1 */
 } wave_t;
 typedef struct {
     double staged, active;  /* from the call of publish to the last worker, in M/B */
@@ -55,6 +56,13 @@ static bool all_hold(uint64_t version)
 static uint32_t host_count;
 static double into_killed[HOSTS]; /* as in figures_t */
 
+static mem_link_t link_of(const wave_t *wave)
+{
+    mem_link_t link = LINK;
+    if (wave->slower) link.bytes_per_s /= wave->slower;
+    return link;
+}
+
 /* "w01" on "h00", "w02" on "h01", ... */
 static void add_worker(uint32_t number, const wave_t *wave)
 {
@@ -64,7 +72,7 @@ static void add_worker(uint32_t number, const wave_t *wave)
     snprintf(name, sizeof name, "w%02u", number + 1);
     snprintf(host, sizeof host, "h%02u", hosts ? number % hosts : 0);
     if (hosts) memcpy(names[number % hosts], host, sizeof host);
-    worker_conf_t conf = {.link = LINK, .host = hosts ? names[number % hosts] : NULL};
+    worker_conf_t conf = {.link = link_of(wave), .host = hosts ? names[number % hosts] : NULL};
     if (number + 1 == wave->slow) conf.link.bytes_per_s /= 10;
     workers[number] = world_worker(w, name, conf);
 }
@@ -74,7 +82,8 @@ static void begin(wave_t wave)
 {
     w = world_new((world_opts_t){.seed = wave.seed, .keep = 1, .shape = wave.shape});
     trainer = world_trainer(
-        w, "ann", (trainer_conf_t){.link = LINK, .host = wave.publisher, .max_rate_bytes = wave.max_rate});
+        w, "ann",
+        (trainer_conf_t){.link = link_of(&wave), .host = wave.publisher, .max_rate_bytes = wave.max_rate});
     memset(workers, 0, sizeof workers);
     memset(into_killed, 0, sizeof into_killed);
     host_count = wave.hosts;
@@ -82,7 +91,7 @@ static void begin(wave_t wave)
     UNTIL(w, SECOND, trainer_is_ready(trainer) && world_all_ready(w, wave.workers));
     content_shape_t shape = {.seed = wave.seed, .count = wave.tensors, .rows = 1024};
     bytes = (double)content_bytes(content_get(shape));
-    unit_us = bytes / RATE * 1e6;
+    unit_us = bytes / (double)link_of(&wave).bytes_per_s * 1e6;
     start_us = w->now_us;
     trainer_publish(trainer, (publish_t){.shape = shape});
 }
@@ -895,5 +904,36 @@ Test(fanout, a_broker_that_is_away_for_long_holds_up_no_bytes)
         world_broker_start(w);
         figures_t f = end("the broker was away");
         check_twice(f, RELAYS);
+    }
+}
+
+/* ---- a head that stands still ---- */
+
+/* Its link takes some seconds for the version, so that the broker hears of the standstill: that host takes a
+ * second copy at most, and no other host does. */
+Test(fanout, a_head_that_stands_still_costs_its_own_host_alone)
+{
+    enum { LINKED_HOSTS = 8, STOPPED_HOST = 1 };
+    static const uint32_t SLOWER[] = {8, 20};
+    static const uint64_t STOP_US[] = {SECOND, 2 * SECOND, 6 * SECOND};
+    for (int i = 0; i < PLAN_COUNT * 6; i++) {
+        wave_t wave = {.workers = 3 * LINKED_HOSTS,
+                       .tensors = 256,
+                       .seed = 31,
+                       .hosts = LINKED_HOSTS,
+                       .shape = PLANS[i / 6]->shape,
+                       .slower = SLOWER[i / 3 % 2]};
+        begin(wave);
+        publisher_sends(0.3);
+        actor_t *head = workers[head_of(STOPPED_HOST)];
+        actor_stop(head, true);
+        world_run(w, STOP_US[i % 3]);
+        actor_stop(head, false);
+        figures_t f = end("a head stood still");
+        cr_assert(f.egress <= 1.05, "%.3f", f.egress);
+        for (uint32_t k = 0; k < LINKED_HOSTS; k++) {
+            double copies = k == STOPPED_HOST ? 2 : 1;
+            cr_assert(f.into[k] <= copies + LIMIT_WINDOW_BYTES / bytes, "%.3f M into host %u", f.into[k], k);
+        }
     }
 }

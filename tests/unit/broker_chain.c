@@ -171,6 +171,18 @@ Test(chain, one_that_loses_the_publisher_lets_the_next_one_fetch_from_it)
     assert_told(W2, NULL);
 }
 
+/* In trees those that it served get other sources first, and one of these serves it. */
+Test(chain, so_does_a_root_of_two_trees)
+{
+    R.shape = PLAN_TWO_TREE;
+    rig_restart();
+    publish_to(4, (rig_publish_t){.payload_bytes = 20 << 20});
+    needs(W1, R.tokens[T]);
+    const msg_sources_t *m = &rig_last(W1, MSG_SOURCES)->sources;
+    for (uint32_t i = 0; i < m->source_count; i++) cr_assert_str_neq(m->sources[i].name, "trainer");
+    cr_assert(m->source_count);
+}
+
 Test(chain, one_alone_that_loses_the_publisher_has_no_other_source)
 {
     publish_to(1, (rig_publish_t){0});

@@ -395,7 +395,8 @@ Test(places, one_without_a_source_is_the_reason)
 static uint64_t done_of[8], source_of_crawl;
 static void crawl(uint64_t worker, uint64_t ms, uint64_t rate)
 {
-    for (uint64_t end = R.now.us + ms * 1000; R.now.us < end; R.now.us += 250000) {
+    for (uint64_t end = R.now.us + ms * 1000; R.now.us < end;) {
+        R.now.us += 250000;
         broker_tick(R.b, R.now);
         rig_flush();
         for (uint64_t w = W1; w <= W4; w++)

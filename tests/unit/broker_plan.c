@@ -520,6 +520,32 @@ Test(plan_chain, a_new_session_keeps_its_place_and_those_behind_it_go_on)
     cr_assert(!plan_row(&P, 112)->load && !plan_row(&P, 112)->named);
 }
 
+/* 11 stood still, and the others went on without it. */
+Test(plan_chain, one_that_fetches_from_the_publisher_turns_to_a_holder)
+{
+    wave(11, 14);
+    cr_assert_not(plan_leave_publisher(&P, 11), "none has all bytes");
+    plan_have(&P, 13, true, 0);
+    cr_assert_not(plan_leave_publisher(&P, 12), "it fetches from 11");
+    cr_assert(plan_leave_publisher(&P, 11));
+    cr_assert_str_eq(list_of(11), "13");
+    cr_assert_eq(plan_row(&P, 13)->load, 2, "14 has it, too");
+    cr_assert_not(plan_leave_publisher(&P, 11), "it has");
+    plan_done(&P, 11);
+    cr_assert_eq(plan_row(&P, 13)->load, 1);
+}
+
+Test(plan_chain, one_with_a_limited_rate_is_not_better_than_the_publisher)
+{
+    cr_assert(add(11, 0));
+    cr_assert(plan_add(&P, &(plan_member_t){.token = 12, .name = "l", .zone = "", .is_limited = true}));
+    begin();
+    plan_have(&P, 12, true, 0);
+    cr_assert_not(plan_leave_publisher(&P, 11));
+    cr_assert_str_eq(list_of(11), "9");
+    cr_assert_eq(plan_row(&P, 12)->load, 0);
+}
+
 Test(plan_chain, holders_that_serve_none_come_before_the_tail)
 {
     wave(11, 14);

@@ -133,6 +133,21 @@ Test(plan_trees, a_root_without_the_publisher_goes_behind_all)
     cr_assert_eq(plan_next_torn(&P), 0, "once in a rollout");
 }
 
+/* Each root from the publisher gets a half, and from others the other one. */
+Test(plan_trees, a_root_turns_to_one_that_has_all_bytes)
+{
+    wave(11, 17);
+    cr_assert_not(plan_leave_publisher(&P, 11));
+    plan_have(&P, 14, true, 0);
+    cr_assert_not(plan_leave_publisher(&P, 12), "it is no root");
+    cr_assert(plan_leave_publisher(&P, 11));
+    cr_assert_str_eq(lists_of(11), "14 | 15 12 17");
+    cr_assert_eq(plan_row(&P, 14)->load, 1);
+    cr_assert(plan_leave_publisher(&P, 17));
+    cr_assert_str_eq(lists_of(17), "13 16 11 | 14");
+    settle(&P);
+}
+
 Test(plan_trees, a_later_one_gets_both_halves_from_those_with_room)
 {
     wave(11, 17);
