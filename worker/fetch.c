@@ -12,6 +12,7 @@
 #include <string.h>
 
 /* Places of a piece: the list of a source (0..KNOWN_MAX-1), of what is asked for again, or none. */
+enum { LENT_MAX = 8 };
 enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff };
 #define NO_PIECE UINT32_MAX
 #define SAMPLE_US 10000u /* a rate is taken over at least so long: arrivals come in bursts */
@@ -32,7 +33,9 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
     128u /* the time of so many, where that is more: of a good source's bytes no more are lent */
 #define LEND_MAX_US 10000000u
 #define LEND_WORTH_US 1000000u /* left of the fetch, where a source that has all bytes is lent one */
-#define MUCH_FASTER 4u         /* a source that has all bytes, than the one that is left for it */
+#define AT_ONCE 4u /* a source that has all bytes sends one so much sooner than the one before it */
+#define FASTER                                                                                               \
+    3u /* one that all asks move to sends several so much sooner, while the one before it goes on */
 #define END_US 50000u     /* the last pieces of a fetch may come so much later than from another source */
 #define LEND_AHEAD_MIN 8u /* pieces: a good chain is a few pieces deep between two of its members */
 
@@ -45,8 +48,7 @@ typedef struct {
     uint64_t token;
     source_state_t state;
     bool listed;
-    bool is_left; /* for being slow: asked only where no other one is live */
-    bool is_slow; /* and the other one was faster */
+    bool is_slow; /* another one is faster: asked only where no other one is live */
     bool has_sent;
     uint8_t bad_count;
     uint32_t landed_count, good_count, late_count;
@@ -60,20 +62,21 @@ typedef struct {
     uint64_t sample_us, sample_bytes; /* since when, and how much came since */
 } known_t;
 
-/* A piece that was lent; then a move that it led to. */
+/* NONE -> ONE piece is lent -> it comes at once -> SOME more -> these come much sooner than as many of the
+ * lender's: all asks move -> NONE; anything else: NONE, and a pause. */
+typedef enum { LENDING_NONE, LENDING_ONE, LENDING_SOME } lending_state_t;
 typedef struct {
-    uint32_t piece; /* NO_PIECE: none */
-    uint64_t ask;   /* its number */
-    uint64_t due_us, pause_us;
-    uint64_t lent_us;
+    lending_state_t state;
     lend_t as;
-    uint64_t lender;         /* token of the source that it was to come from */
-    uint32_t good_count;     /* of the fetch, when it was lent, or when all asks moved */
-    uint32_t answered_count; /* running, at once, of that lender */
-    bool is_judged;          /* a window is to show what a move brought */
-    uint64_t left;           /* by that move: its token */
-    uint64_t moved_us;
-    bool is_over; /* the own link is slow */
+    uint64_t lender,
+        other; /* tokens: of the source that they were to come from, and of the one that has them */
+    uint32_t pieces[LENT_MAX]; /* those that have not come; NO_PIECE */
+    uint64_t asks[LENT_MAX];   /* their numbers */
+    uint32_t count, came_count,
+        lender_count;    /* of these, of what has come, and of what the lender sent since */
+    uint32_t good_count; /* of the fetch, when the first one was lent */
+    uint32_t tries;
+    uint64_t due_us, pause_us, lent_us;
 } lending_t;
 
 struct fetch {
@@ -300,19 +303,19 @@ static void conclude(fetch_t *f, bool is_good, uint64_t now_us)
     f->ops.end(f->self, is_good, now_us);
 }
 
-/* The source to ask: the first live one of the list that was not left, else one that was, else the late one
+/* The source to ask: the first live one of the list that is not slow, else one that is, else the late one
  * whose deadline passed longest ago.  NULL: there is none. */
 static known_t *choose(fetch_t *f, uint64_t now_us)
 {
-    known_t *late = NULL, *left = NULL;
+    known_t *late = NULL, *slow = NULL;
     for (unsigned i = 0; i < f->order_count; i++) {
         known_t *s = &f->known[f->order[i]];
         if (s->state == SOURCE_RESTING && now_us >= s->rest_us) s->state = SOURCE_LIVE;
-        if (s->state == SOURCE_LIVE && !s->is_left && !s->bad_count) return s;
-        if (s->state == SOURCE_LIVE && !left) left = s;
+        if (s->state == SOURCE_LIVE && !s->is_slow && !s->bad_count) return s;
+        if (s->state == SOURCE_LIVE && !slow) slow = s;
         if (s->state == SOURCE_LATE && (!late || s->late_us < late->late_us)) late = s;
     }
-    return left ? left : late;
+    return slow ? slow : late;
 }
 
 /* Where every listed source is quarantined: of those that sent wrong bytes once the first one, which is asked
@@ -383,10 +386,13 @@ static void take_from_late(fetch_t *f, const known_t *s, uint32_t kept, uint64_t
     }
 }
 
-/* It was not asked for elsewhere since. */
-static bool is_lent(const fetch_t *f, uint32_t piece)
+/* Which of the lent pieces it is; LENT_MAX: none, or it was asked for elsewhere since. */
+static unsigned lent_at(const fetch_t *f, uint32_t piece)
 {
-    return piece == f->lending.piece && f->ask[piece] == f->lending.ask;
+    const lending_t *l = &f->lending;
+    unsigned i = 0;
+    while (i < l->count && !(l->pieces[i] == piece && l->asks[i] == f->ask[piece])) i++;
+    return l->state == LENDING_NONE || i == l->count ? LENT_MAX : i;
 }
 
 /* Nothing is left to ask for, and `s` has sent all that was asked of it: how many pieces others have not.  0
@@ -411,10 +417,9 @@ static void take_from_slow(fetch_t *f, known_t *s, uint64_t now_us)
     if (now_us < f->end_us) return;
     for (unsigned i = 0; i < f->known_count; i++) {
         const piece_list_t *open = &f->lists[i];
-        /* Where a lent one is all that stands there, it was in place of another source. */
-        bool is_of_it = open->count && !(open->count == 1 && is_lent(f, open->first));
-        f->known[i].is_left |= is_of_it;
-        f->known[i].is_slow |= is_of_it;
+        /* What is lent stands there in place of another source. */
+        for (uint32_t p = open->first; p != NO_PIECE; p = f->next[p])
+            f->known[i].is_slow |= lent_at(f, p) == LENT_MAX;
         drop_asks(f, i, 0, MOVED_SLOW);
     }
     f->end_us = CLOCK_NEVER;
@@ -460,26 +465,30 @@ static void go_on(fetch_t *f, uint64_t now_us)
 
 /* -- a slow source ---------------------------------------------------------------------------- */
 
+/* The time of a piece from this source: by its rate, or between its last two, as one that sends now and then,
+ * and says BEAT meanwhile, has no rate, or one of moments.  0: not known. */
+static double piece_us(const fetch_t *f, const known_t *s)
+{
+    double at_rate_us = s->rate ? f->piece_bytes * 1e6 / (double)s->rate : 0, each_us = (double)s->gap_us;
+    return at_rate_us > each_us ? at_rate_us : each_us;
+}
+
 static void lend_later(fetch_t *f, uint64_t now_us)
 {
     lending_t *l = &f->lending;
     int lender = find(f, l->lender);
-    uint64_t rate = lender < 0 ? 0 : f->known[lender].rate, most_us = LEND_PAUSE_US;
-    if (rate) most_us = (uint64_t)((double)LEND_PIECES * f->piece_bytes * 1e6 / (double)rate);
+    double most_us = lender < 0 ? 0 : LEND_PIECES * piece_us(f, &f->known[lender]);
     if (most_us < LEND_PAUSE_US) most_us = LEND_PAUSE_US;
     if (most_us > LEND_MAX_US) most_us = LEND_MAX_US;
-    l->answered_count = 0;
-    l->pause_us = l->pause_us * LEND_FACTOR < most_us ? l->pause_us * LEND_FACTOR : most_us;
+    l->state = LENDING_NONE;
+    l->pause_us = (double)l->pause_us * LEND_FACTOR < most_us ? l->pause_us * LEND_FACTOR : (uint64_t)most_us;
     l->due_us = now_us + l->pause_us;
 }
 
-/* What is left of the fetch, at the rate of `s` or in the time between its last two pieces, is worth a piece
- * of the uplink of a source that has all bytes. */
+/* What is left of the fetch is worth a piece of the uplink of a source that has all bytes. */
 static bool is_worth_asking(const fetch_t *f, const known_t *s)
 {
-    double left = f->count - f->good_count, each_us = (double)s->gap_us;
-    double at_rate_us = f->piece_bytes * 1e6 / (double)s->rate;
-    return left * (at_rate_us > each_us ? at_rate_us : each_us) >= LEND_WORTH_US;
+    return (double)(f->count - f->good_count) * piece_us(f, s) >= LEND_WORTH_US;
 }
 
 /* The next live source behind `s` in the list that may be lent a piece. */
@@ -488,7 +497,7 @@ static known_t *next_to_lend(fetch_t *f, const known_t *s, lend_t *ret_as)
     bool is_behind = false;
     for (unsigned i = 0; f->ops.lend && i < f->order_count; i++) {
         known_t *next = &f->known[f->order[i]];
-        bool may_lend = is_behind && next->state == SOURCE_LIVE && !next->is_left && !next->bad_count;
+        bool may_lend = is_behind && next->state == SOURCE_LIVE && !next->is_slow && !next->bad_count;
         *ret_as = may_lend ? f->ops.lend(f->self, next->token) : LEND_NOT;
         if (*ret_as == LEND_PARTIAL || (*ret_as == LEND_WHOLE && is_worth_asking(f, s))) return next;
         is_behind |= next == s;
@@ -506,8 +515,13 @@ static uint32_t near(const fetch_t *f)
  * them was lent is no sign that it has those before it: so each pair of members lends another one. */
 static uint32_t distance(const fetch_t *f, const known_t *other)
 {
-    uint64_t x = (other->token + f->lending.answered_count + 1) * 0x9e3779b97f4a7c15ull;
+    uint64_t x = (other->token + f->lending.tries) * 0x9e3779b97f4a7c15ull;
     return near(f) + (uint32_t)(x >> 32) % near(f);
+}
+
+static bool has_room(const fetch_t *f, const known_t *s, uint32_t count)
+{
+    return f->lists[s - f->known].count + s->landed_count + count <= f->window_count;
 }
 
 /* The piece to lend, where `s` has just delivered `piece`; NO_PIECE: none.  One that has all bytes gets the
@@ -515,98 +529,128 @@ static uint32_t distance(const fetch_t *f, const known_t *other)
 static uint32_t piece_to_lend(fetch_t *f, const known_t *s, uint32_t piece, const known_t *other, lend_t as)
 {
     unsigned at = (unsigned)(s - f->known);
-    if (f->lists[other - f->known].count + other->landed_count >= f->window_count) return NO_PIECE;
+    if (!has_room(f, other, 1)) return NO_PIECE;
     if (as == LEND_WHOLE) return f->lists[at].last;
     uint32_t far = piece + distance(f, other);
     return far < f->count && (f->where[far] == at || is_fresh(f, far)) ? far : NO_PIECE;
+}
+
+/* False: it cannot be asked. */
+static bool lend_piece(fetch_t *f, known_t *other, uint32_t piece, uint64_t now_us)
+{
+    lending_t *l = &f->lending;
+    if (!is_fresh(f, piece)) f->ops.drop_ask(f->self, f->ask[piece]);
+    request_piece(f, other, piece, now_us);
+    if (f->where[piece] != other - f->known) return false;
+    l->pieces[l->count] = piece;
+    l->asks[l->count++] = f->ask[piece];
+    return true;
 }
 
 /* `from` has just delivered `piece`. */
 static void lend(fetch_t *f, const known_t *from, uint32_t piece, uint64_t now_us)
 {
     lending_t *l = &f->lending;
-    if (l->is_over || l->is_judged || l->piece != NO_PIECE) return;
+    if (l->state != LENDING_NONE) return;
     if (l->due_us == 0) l->due_us = now_us + LEND_US;
     const known_t *s = now_us < l->due_us ? NULL : choose(f, now_us);
-    if (!s || s->state != SOURCE_LIVE || !s->rate) return;
+    if (!s || s->state != SOURCE_LIVE || piece_us(f, s) <= 0) return;
     lend_t as = LEND_NOT;
     known_t *other = next_to_lend(f, s, &as);
     if (as == LEND_PARTIAL && from != s) return;
     uint32_t far = other ? piece_to_lend(f, s, piece, other, as) : NO_PIECE;
     if (far == NO_PIECE) return;
-    if (!is_fresh(f, far)) f->ops.drop_ask(f->self, f->ask[far]);
-    request_piece(f, other, far, now_us);
-    if (f->where[far] != other - f->known) return; /* it cannot be asked */
-    if (l->lender != s->token || l->as != as) l->answered_count = 0;
+    l->count = l->came_count = l->lender_count = 0;
+    l->tries++;
     l->lender = s->token;
+    l->other = other->token;
     l->as = as;
-    l->piece = far;
-    l->ask = f->ask[far];
     l->lent_us = now_us;
     l->good_count = f->good_count;
+    if (lend_piece(f, other, far, now_us)) l->state = LENDING_ONE;
+}
+
+/* The last pieces that are open at the lender, which goes on with those before them. */
+static void lend_some(fetch_t *f, const known_t *lender, known_t *other, uint64_t now_us)
+{
+    lending_t *l = &f->lending;
+    uint32_t most = f->window_count / 4 > LENT_MAX ? LENT_MAX
+                    : f->window_count / 4 > 2      ? f->window_count / 4
+                                                   : 2;
+    const piece_list_t *open = &f->lists[lender - f->known];
+    uint32_t piece = open->last;
+    l->state = LENDING_NONE;
+    if (open->count <= most || !has_room(f, other, most)) return;
+    for (uint32_t i = 1; i < most; i++) piece = f->prev[piece];
+    l->count = l->came_count = l->lender_count = 0;
+    while (piece != NO_PIECE) {
+        uint32_t next = f->next[piece];
+        if (!lend_piece(f, other, piece, now_us)) return;
+        piece = next;
+    }
+    l->state = LENDING_SOME;
 }
 
 /* A lent piece has come: so soon that the other source is far ahead, or faster than the lender. */
-static bool came_at_once(const fetch_t *f, uint64_t now_us)
+static bool came_at_once(const fetch_t *f, const known_t *lender, uint64_t now_us)
 {
     const lending_t *l = &f->lending;
     if (l->as == LEND_PARTIAL) return f->good_count - l->good_count < near(f) / 4;
-    int lender = find(f, l->lender);
-    double took_us = (double)(now_us - l->lent_us);
-    return lender >= 0 && took_us * MUCH_FASTER * (double)f->known[lender].rate <= f->piece_bytes * 1e6;
+    return (double)(now_us - l->lent_us) * AT_ONCE <= piece_us(f, lender);
 }
 
-/* All asks go from `s` to others.  What that brings is seen when a window has come. */
-static void leave(fetch_t *f, known_t *s, uint64_t now_us)
+/* All that was lent has come.  A single piece may come at once from a source whose uplink is full: it is lent
+ * some more, and they are compared with what the lender sends meanwhile. */
+static void compare(fetch_t *f, uint64_t now_us)
 {
     lending_t *l = &f->lending;
-    s->is_left = true;
-    drop_asks(f, (unsigned)(s - f->known), 0, MOVED_SLOW);
-    *l = (lending_t){.piece = NO_PIECE,
-                     .pause_us = LEND_US,
-                     .is_judged = true,
-                     .left = s->token,
-                     .good_count = f->good_count,
-                     .moved_us = now_us};
+    known_t *lender = choose(f, now_us);
+    int other = find(f, l->other);
+    if (!lender || lender->token != l->lender || other < 0) l->state = LENDING_NONE;
+    else if (l->state == LENDING_ONE && came_at_once(f, lender, now_us))
+        lend_some(f, lender, &f->known[other], now_us);
+    else if (l->state == LENDING_SOME && l->lender_count * FASTER < l->count) {
+        lender->is_slow = true;
+        drop_asks(f, (unsigned)(lender - f->known), 0, MOVED_SLOW);
+        *l = (lending_t){.pause_us = LEND_US, .tries = l->tries};
+    } else lend_later(f, now_us);
 }
 
-/* A lent piece has come, or something else has. */
-static void take_lent(fetch_t *f, uint32_t piece, uint64_t now_us)
+/* They did not come soon.  A source that is well has them only later: that is no reason to report. */
+static void take_lent_back(fetch_t *f, uint64_t now_us)
 {
     lending_t *l = &f->lending;
-    if (l->piece == NO_PIECE) return;
-    if (!is_lent(f, l->piece)) {
-        l->piece = NO_PIECE;
-    } else if (piece == l->piece) {
-        l->piece = NO_PIECE;
-        bool is_at_once = came_at_once(f, now_us);
-        known_t *s = choose(f, now_us);
-        bool is_lender = s && s->state == SOURCE_LIVE && s->token == l->lender;
-        if (!is_at_once) lend_later(f, now_us);
-        else if (++l->answered_count >= 2 && is_lender) leave(f, s, now_us);
-    } else if (l->as == LEND_PARTIAL && f->where[l->piece] != LANDED &&
-               f->good_count - l->good_count >= near(f) / 2) {
-        f->ops.drop_ask(f->self, l->ask);
-        /* A source that is well has it only later: that is no reason to report. */
-        if (f->known[f->where[l->piece]].state == SOURCE_LATE) take_back(f, l->piece, MOVED_LATE);
-        else move_piece(f, l->piece, AGAIN);
-        l->piece = NO_PIECE;
-        lend_later(f, now_us);
+    for (uint32_t i = 0; i < l->count; i++) {
+        uint32_t piece = l->pieces[i];
+        if (piece == NO_PIECE || f->where[piece] == LANDED) continue;
+        f->ops.drop_ask(f->self, l->asks[i]);
+        if (f->known[f->where[piece]].state == SOURCE_LATE) take_back(f, piece, MOVED_LATE);
+        else move_piece(f, piece, AGAIN);
     }
+    lend_later(f, now_us);
 }
 
-/* A window has come since all asks moved. */
-static void judge_move(fetch_t *f, uint64_t now_us)
+/* `s` has sent a piece, which may be one that was lent. */
+static void follow_lending(fetch_t *f, const known_t *s, uint32_t piece, uint64_t now_us)
 {
     lending_t *l = &f->lending;
-    uint32_t count = f->good_count - l->good_count;
-    if (!l->is_judged || count < f->window_count) return;
-    int left = find(f, l->left);
-    double rate = (double)count * f->piece_bytes * 1e6 / (double)(now_us - l->moved_us + 1);
-    bool is_faster = left < 0 || rate * 2 >= (double)f->known[left].rate * 3;
-    if (left >= 0) f->known[left].is_slow = f->known[left].is_left = is_faster;
-    l->is_over = !is_faster;
-    l->is_judged = false;
+    if (l->state == LENDING_NONE) return;
+    for (uint32_t i = 0; i < l->count; i++)
+        if (l->pieces[i] != NO_PIECE && lent_at(f, l->pieces[i]) == LENT_MAX) {
+            l->state = LENDING_NONE; /* they were asked for elsewhere: that source has gone, for one */
+            return;
+        }
+    unsigned at = lent_at(f, piece);
+    if (at < LENT_MAX) {
+        l->pieces[at] = NO_PIECE;
+        if (++l->came_count == l->count) compare(f, now_us);
+        return;
+    }
+    l->lender_count += s->token == l->lender;
+    bool is_late = l->state == LENDING_SOME
+                       ? l->lender_count * FASTER >= l->count
+                       : l->as == LEND_PARTIAL && f->good_count - l->good_count >= near(f) / 2;
+    if (is_late) take_lent_back(f, now_us);
 }
 
 /* -- events ----------------------------------------------------------------------------------- */
@@ -682,8 +726,7 @@ uint64_t fetch_good(fetch_t *f, uint32_t piece, uint64_t now_us)
         }
         f->good[piece / 64] |= 1ull << (piece % 64);
         f->good_count++;
-        take_lent(f, piece, now_us);
-        judge_move(f, now_us);
+        follow_lending(f, s, piece, now_us);
     }
     go_on(f, now_us);
     if (s && !f->is_over) lend(f, s, piece, now_us);
@@ -811,7 +854,7 @@ bool fetch_is_late(const fetch_t *f, uint64_t token)
 bool fetch_was_left(const fetch_t *f, uint64_t token)
 {
     int at = find(f, token);
-    return at >= 0 && f->known[at].is_left;
+    return at >= 0 && f->known[at].is_slow;
 }
 
 static bool is_lost(const known_t *s) { return s->state != SOURCE_LIVE && s->state != SOURCE_RESTING; }
@@ -868,7 +911,7 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->window_count = LIMIT_WINDOW_BYTES / plan->piece_bytes;
     if (f->window_count == 0) f->window_count = 1;
     f->all_bad_us = f->end_us = CLOCK_NEVER;
-    f->lending = (lending_t){.piece = NO_PIECE, .pause_us = LEND_US};
+    f->lending = (lending_t){.pause_us = LEND_US};
     f->good = (uint64_t *)(f + 1);
     f->ask = f->good + words;
     f->next = (uint32_t *)(f->ask + n);

@@ -57,10 +57,11 @@
  *     after half of that distance is asked for where the others are;
  *   - to one that has all bytes, which costs its uplink a piece: for the last piece that is asked for, and
  *     only where a second or more is left at the rate at which pieces come.  If it comes in a quarter of the
- *     time that a piece takes at that rate, that source is faster.  A single piece crosses a link that is
- *     shared by two at twice the rate of each, so half of the time would be no sign.
- * Twice running, and all asks move there.  Unless a window then comes half as fast again as before, the link
- * of this process is slow itself: asks go where they went before, and there are no more moves.
+ *     time that a piece takes at that rate, that source may be faster.
+ * A source whose uplink is full sends a single piece at once, too.  So the last pieces of the window are lent
+ * to it then, up to 8 or a quarter of the window, while the other one goes on.  If they all come before a
+ * third as many from that one, all asks move, and that one is slow; if not, what has not come goes back.  The
+ * next piece is lent later.
  *
  * At the end, when the source that is asked has sent all that was asked of it, what still stands at others
  * goes to it too, and these are slow: unless it comes in twice the time that this source would need for it.
@@ -141,13 +142,13 @@ piece_state_t fetch_piece(const fetch_t *f, uint32_t piece, uint64_t *ret_token)
 uint32_t fetch_from(const fetch_t *f, uint64_t token);
 /* It did not answer in time, and its connection still stands. */
 bool fetch_is_late(const fetch_t *f, uint64_t token);
-/* All asks moved from it to another one, because it was slow. */
+/* It is slow: asks moved from it to a faster one. */
 bool fetch_was_left(const fetch_t *f, uint64_t token);
 /* Tokens of sources that are late, lost or quarantined, those of the list first; returns how many (at most
  * cap). */
 int fetch_lost(const fetch_t *f, uint64_t out[], int cap);
 typedef enum { BLAME_BAD, BLAME_SLOW } blame_t;
-/* The same of sources that are quarantined, or were left for being slow, which another one was not. */
+/* The same of sources that are quarantined, or slow. */
 int fetch_blamed(const fetch_t *f, blame_t blame, uint64_t out[], int cap);
 
 #endif
