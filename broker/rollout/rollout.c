@@ -512,8 +512,10 @@ static void fail_lost(const track_t *t, instant_t now, outbox_t *out)
 {
     const adapter_row_t *a = t->of->row;
     heddle_error_t e;
-    error_fail(&e, HEDDLE_ERR_VERSION_LOST, "the publisher of %s@%llu is gone and no worker has staged it",
-               a->name, (unsigned long long)t->version);
+    /* Where its link was cut, the publisher may be well, and have the bytes. */
+    bool has_left = t->publisher_state == PUBLISHER_LEFT;
+    error_fail(&e, HEDDLE_ERR_VERSION_LOST, "the publisher of %s@%llu %s, and no worker has staged it",
+               a->name, (unsigned long long)t->version, has_left ? "has left" : "is not connected any more");
     error_where(&e, a->name, t->version, NULL, "fetch");
     decision_end_version(a, t->row, VERSION_FAILED, &e, now, out);
 }

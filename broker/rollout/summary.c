@@ -76,13 +76,13 @@ void summary_lost_reason(const track_t *t, heddle_error_t *ret_error)
     if (t->row && t->row->lost_why[0]) error_fail(ret_error, HEDDLE_ERR_VERSION_LOST, "%s", t->row->lost_why);
     else if (t->last_holder[0])
         error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
-                   "no process holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
+                   "no connected process holds the bytes of %s@%llu: %s had them last, until %s", t->adapter,
                    (unsigned long long)t->version, t->last_holder, until);
     else
-        error_fail(
-            ret_error, HEDDLE_ERR_VERSION_LOST,
-            "no process holds the bytes of %s@%llu: no worker brought them back after the broker was started",
-            t->adapter, (unsigned long long)t->version);
+        error_fail(ret_error, HEDDLE_ERR_VERSION_LOST,
+                   "no connected process holds the bytes of %s@%llu: no worker brought them back after the "
+                   "broker was started",
+                   t->adapter, (unsigned long long)t->version);
     error_where(ret_error, t->adapter, t->version, NULL, NULL);
     if (t->row && t->row->step >= 0)
         error_hint(ret_error, "publish it again, with opts.step %lld", (long long)t->row->step);
@@ -115,8 +115,8 @@ void summary_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_te
     }
     if (a->held) summary_held_text(ro, a, ret_text, size);
     else
-        text_printf(ret_text, size, "no process holds the bytes of %s@%llu, the active version", a->name,
-                    (unsigned long long)a->active);
+        text_printf(ret_text, size, "no connected process holds the bytes of %s@%llu, the active version",
+                    a->name, (unsigned long long)a->active);
     size_t used = strlen(ret_text);
     char *rest = ret_text + used;
     size -= used;

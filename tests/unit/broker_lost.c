@@ -363,7 +363,17 @@ Test(lost, a_version_on_its_way_says_that_nobody_has_staged_it)
     cr_assert_str_eq(rig_state(1), "failed");
     cr_assert_eq(rig_version(1)->code, HEDDLE_ERR_VERSION_LOST);
     cr_assert_str_eq(rig_version(1)->message,
-                     "the publisher of policy@1 is gone and no worker has staged it");
+                     "the publisher of policy@1 has left, and no worker has staged it");
+}
+
+/* Its link was cut, for one: it may be well. */
+Test(lost, a_publisher_that_is_not_connected_may_have_it_still)
+{
+    publish_to(1, (rig_publish_t){0});
+    R.is_quiet[T] = true;
+    for (uint64_t ms = 0; ms < 3 * LEASE_MS && !strcmp(rig_state(1), "staging"); ms += 500) rig_pass(500);
+    cr_assert_str_eq(rig_version(1)->message,
+                     "the publisher of policy@1 is not connected any more, and no worker has staged it");
 }
 
 /* ---- a version that waits for an operator ---- */

@@ -309,7 +309,7 @@ Test(pending, a_lost_version_before_a_lost_one_ends_a_wait)
         ask(q);
         cr_assert(answered(), "phase %d", phase);
         cr_assert_str_eq(answer(), "version_lost");
-        cr_assert(strstr(message_of_answer(), "no process holds the bytes of policy@1"), "%s",
+        cr_assert(strstr(message_of_answer(), "no connected process holds the bytes of policy@1"), "%s",
                   message_of_answer());
     }
 }
@@ -331,7 +331,7 @@ Test(pending, a_wait_that_ran_out_names_the_active_version_that_is_lost)
     rig_pass(200);
     cr_assert_str_eq(answer(), "deadline");
     const char *found = json_string_value(json_object_get(json_object_get(body, "error"), "found"));
-    cr_assert(strstr(found, "no process holds the bytes of policy@2"), "%s", found);
+    cr_assert(strstr(found, "no connected process holds the bytes of policy@2"), "%s", found);
 }
 
 Test(pending, what_was_never_assigned_is_not_found)

@@ -312,7 +312,8 @@ Test(standing, a_lost_version_says_who_had_it_last)
     ask("versions", "policy", 0);
     is("versions.0.state", "\"lost\"");
     is("versions.0.reason.code", "\"version_lost\"");
-    snprintf(want, sizeof want, "no process holds the bytes of policy@1: w1 had them last, until %s", until);
+    snprintf(want, sizeof want,
+             "no connected process holds the bytes of policy@1: w1 had them last, until %s", until);
     cr_assert_str_eq(reason("message"), want);
     cr_assert_str_eq(rig_event(EVENT_VERSION_LOST)->message, want);
     cr_assert_str_eq(reason("hint"), "publish it again");

@@ -711,7 +711,8 @@ Test(why, a_publisher_hears_that_the_version_it_is_held_at_is_lost)
 
 Test(why, a_lost_version_that_is_not_held_waits_for_the_next)
 {
-    static const char LOST[] = "no process holds the bytes of policy@2, the active version: publish again";
+    static const char LOST[] =
+        "no connected process holds the bytes of policy@2, the active version: publish again";
     two_versions();
     rig_leave(T);
     rig_leave(W1);
@@ -770,7 +771,8 @@ Test(why, a_worker_that_serves_the_next_version_has_left_the_lost_one)
 
 /* ---- what a worker that waits for a lost version is sent ---- */
 
-static const char IS_LOST[] = "no process holds the bytes of policy@2, the active version: publish again";
+static const char IS_LOST[] =
+    "no connected process holds the bytes of policy@2, the active version: publish again";
 
 /* The last session of w2 was sent so many; the last one is about policy@2. */
 static int told_lost(void)

@@ -1756,7 +1756,8 @@ Test(node, a_worker_whose_lease_ends_at_another_clusters_broker_says_so)
 
 /* ---- the version that is decided is lost ---- */
 
-static const char LOST[] = "no process holds the bytes of policy@4, the active version: publish again";
+static const char LOST[] =
+    "no connected process holds the bytes of policy@4, the active version: publish again";
 
 static const char *log_of_lost(worker_t *w)
 {
