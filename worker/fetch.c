@@ -348,6 +348,14 @@ static void request_piece(fetch_t *f, known_t *s, uint32_t piece, uint64_t now_u
     else f->ask[piece] = ask;
 }
 
+/* Of its window, so much is lent for a comparison: where that turns out well for it, these pieces come back,
+ * and others that were asked for meanwhile would come before them. */
+static uint32_t lent_from(const fetch_t *f, const known_t *s)
+{
+    const lending_t *l = &f->lending;
+    return l->state == LENDING_SOME && s->token == l->lender ? l->count - l->came_count : 0;
+}
+
 /* Asks a source for as many pieces as its window lets. */
 static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
 {
@@ -355,7 +363,7 @@ static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
     source_state_t state = s->state;
     const piece_list_t *open = &f->lists[source];
     uint32_t piece;
-    while (s->state == state && open->count + s->landed_count < f->window_count &&
+    while (s->state == state && open->count + s->landed_count + lent_from(f, s) < f->window_count &&
            (piece = next_todo(f)) != NO_PIECE) {
         if (is_fresh(f, piece)) f->cursor++;
         request_piece(f, s, piece, now_us);
@@ -515,7 +523,7 @@ static uint32_t near(const fetch_t *f)
  * them was lent is no sign that it has those before it: so each pair of members lends another one. */
 static uint32_t distance(const fetch_t *f, const known_t *other)
 {
-    uint64_t x = (other->token + f->lending.tries) * 0x9e3779b97f4a7c15ull;
+    uint64_t x = (other->token + f->lending.tries + 1) * 0x9e3779b97f4a7c15ull;
     return near(f) + (uint32_t)(x >> 32) % near(f);
 }
 
