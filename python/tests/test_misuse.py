@@ -885,7 +885,7 @@ def test_wait_current_names_a_version_that_is_lost(broker, adapter):
     with heddle.Publisher(adapter=adapter) as pub, heddle.Worker(adapters=[adapter], apply="auto"):
         pub.publish_dir(FIXTURES / "plain").wait(min=1)
     with heddle.Worker(adapters=[adapter], name="late", apply="auto") as w:
-        with pytest.raises(heddle.RolloutFailed, match="not current within 1 s: no process holds") as e:
+        with pytest.raises(heddle.RolloutFailed, match="within 1 s: no connected process holds") as e:
             w.wait_current(1)
         assert (e.value.code, e.value.adapter, e.value.version) == ("version_lost", adapter, 1)
         assert "publish again" in str(e.value) and "publish the bytes again" in e.value.hint

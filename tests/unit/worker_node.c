@@ -1770,8 +1770,9 @@ Test(node, a_lost_version_is_reported_once)
 {
     worker_t *w = worker_joined(0, NULL);
     const char *text = log_of_lost(w);
-    cr_assert(strstr(text, "version.lost: version_lost: no process holds") && count_in(text, "\n") == 1, "%s",
-              text);
+    cr_assert(strstr(text, "version.lost: version_lost: no connected process holds") &&
+                  count_in(text, "\n") == 1,
+              "%s", text);
     const heddle_event_t *e = last_event(w, HEDDLE_EVENT_STALE);
     cr_assert(e && e->version == 4 && e->code == HEDDLE_ERR_VERSION_LOST);
     cr_assert_str_eq(e->message, LOST);
