@@ -371,12 +371,18 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
 
 /* --- a digest is done ------------------------------------------------------------------------- */
 
+/* What there was no memory for is served at the end, when all is one range (check_whole). */
+static void serve_on(download_t *p, uint64_t offset, uint64_t bytes)
+{
+    if (p->io->tr->extend(p->io->t, p->part->key, offset, bytes)) p->is_partly_served = true;
+}
+
 /* A verified chunk is served to other workers at once, where nothing can write over it any more. It is
  * counted for the source that it came from. */
 static void note_good(download_t *p, uint64_t token, const digest_job_t *job)
 {
     uint64_t offset = (uint64_t)(job->leaves - p->leaves) * LIMIT_PAGE_BYTES;
-    if (!p->overwritten) p->io->tr->extend(p->io->t, p->part->key, offset, job->bytes);
+    if (!p->overwritten) serve_on(p, offset, job->bytes);
     p->bytes_done += job->bytes;
     served_row(p->what, token)->bytes += job->bytes;
 }
@@ -425,7 +431,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
     /* The gap between payload and manifest has no digest, and a slot's memory may have other bytes there. */
     uint8_t *base = p->slot->region->base;
     memset(base + a->payload_bytes, 0, offset - a->payload_bytes);
-    p->io->tr->extend(p->io->t, a->key, offset, a->manifest_bytes);
+    serve_on(p, offset, a->manifest_bytes);
     fetch_chunks(p, now_us);
 }
 
@@ -455,7 +461,11 @@ static void check_whole(download_t *p)
         fail_verification(p, rc, &why);
         return;
     }
-    if (p->overwritten) p->io->tr->extend(p->io->t, p->part->key, 0, p->manifest.payload_bytes);
+    bool is_unserved = p->overwritten || p->is_partly_served;
+    if (is_unserved && p->io->tr->extend(p->io->t, p->part->key, 0, announced_bytes(p->part))) {
+        fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory to serve the version to other workers");
+        return;
+    }
     settle_rows(p->what);
     p->state = DOWNLOAD_DONE;
 }

@@ -96,6 +96,7 @@ typedef struct download {
     uint32_t answered_count;
     bool needs_sources;      /* every source was lost, or one is to be blamed: until download_lost */
     uint32_t blamed_count;   /* that were, when it was last looked */
+    bool is_partly_served;   /* some of what was verified could not be served on: it is at the end */
     bool overwritten;        /* a dropped ask may write after its chunk was digested: chunks are served on
                               * when all have been digested again */
     uint32_t again, checked; /* CLOSING: chunks that are, and were, digested again */

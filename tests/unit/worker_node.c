@@ -2068,6 +2068,43 @@ Test(node, nack_that_could_not_be_sent_is_sent_after_the_next_welcome)
     free(a.bytes);
 }
 
+/* --- no memory for the table of what it serves ------------------------------------------------- */
+
+static int fail_at;
+static int extend_fails_once(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes)
+{
+    if (fail_at && --fail_at == 0) return HEDDLE_ERR_NO_MEMORY;
+    return transfer_mem_ops.extend(t, key, offset, bytes);
+}
+
+/* What it says it has staged it serves whole: another worker has no other source. */
+static void serves_whole_although_the_call_fails(int nth)
+{
+    static transfer_ops_t ops;
+    test_content_t a = content_make(1, 6, 300000);
+    worker_t *first = worker_joined(0, NULL), *second = worker_joined(1, NULL);
+    ops = transfer_mem_ops;
+    ops.extend = extend_fails_once;
+    first->io.tr = &ops;
+    fail_at = nth;
+    bring_version(first, origin_start(0, TR_MODE_EAGER), &a, 1, 1);
+    cr_assert_eq(fail_at, 0);
+    msg_source_t row = source_worker(first);
+    announce_until(second, &a, 1, &row, 1, 0);
+    run_for(10000000);
+    cr_assert_eq(count_said(second, MSG_STAGED), 1, "call %d", nth);
+    free(a.bytes);
+}
+
+Test(node, a_manifest_that_could_not_be_served_at_once_is_served_at_the_end)
+{
+    serves_whole_although_the_call_fails(1);
+}
+Test(node, a_chunk_that_could_not_be_served_at_once_is_served_at_the_end)
+{
+    serves_whole_although_the_call_fails(3);
+}
+
 /* --- whose it is ------------------------------------------------------------------------------ */
 
 static void leave_it(void *n) { worker_node_leave(n, 0); }
