@@ -45,6 +45,7 @@ void on_publish(const call_t *c)
         membership_heard(&b->members, sender, c->now.us);
         by.writer = sender->name;
         by.live = track_newest_live(&b->rollout, a);
+        by.is_live_whole = by.live && track_is_whole(track_find(&b->rollout, a->name, by.live->version));
         if (b->rollout.is_settled) {
             by.cut_off_count = membership_cut_off(&b->members, sender);
             if (by.cut_off_count) member_addresses(sender, addresses, sizeof addresses);

@@ -240,8 +240,11 @@ int publish_decide(const msg_publish_t *m, const publish_by_t *by, outbox_t *out
         if (by->uncertain && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH)
             return not_known_yet(m, by->uncertain, error);
         bool is_same = live && digest_equal(&live->digest, &m->digest);
-        if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_FAIL) return unchanged(m, live, error);
-        if (is_same && m->if_unchanged == HEDDLE_UNCHANGED_SKIP) {
+        /* Its publisher ended in the middle: a refusal would leave it to be lost. */
+        bool needs_these = is_same && !by->is_live_whole && registry_is_wanted(a, live);
+        if (is_same && !needs_these && m->if_unchanged == HEDDLE_UNCHANGED_FAIL)
+            return unchanged(m, live, error);
+        if (is_same && m->if_unchanged != HEDDLE_UNCHANGED_PUBLISH) {
             stands_for = live;
             reason = "unchanged";
         } else if (by->cut_off_count) {

@@ -14,7 +14,8 @@
  * (track_newest_live, because which processes have its bytes is soft state). Answered first: an exact
  * replay of a request id (created=false "replayed"), then the same id with other bytes (REQUEST_CONFLICT);
  * the id is free where its version failed because its publisher ended (VERSION_LOST). Then STEP_BACK,
- * UNCHANGED (UNAVAILABLE, retriable, while it is not known yet whether the same bytes are lost), and
+ * UNCHANGED (UNAVAILABLE, retriable, while it is not known yet whether the same bytes are lost; OK where the
+ * live version would be lost without these bytes: they complete it, created=false "unchanged"), and
  * UNAVAILABLE, not retriable, where no worker can reach the writer. On OK: records VERSION
  * STATE(superseded, of what waited)? and PUBLISHED to `peer`; *ret_published: the version that stands for
  * it, and whether it is new. */
@@ -26,6 +27,7 @@ typedef struct {
     const char *writer; /* its name */
     key16_t share_key;
     const version_row_t *live;      /* what UNCHANGED compares with; NULL: nothing, each is new */
+    bool is_live_whole;             /* a process has all of its bytes (track_is_whole) */
     const version_row_t *uncertain; /* after a start: of the same bytes (track_uncertain); NULL: none */
     const char *held;               /* summary_held_text; NULL: the adapter is not held */
     uint64_t held_version;          /* at which it is */

@@ -227,10 +227,9 @@ uint64_t track_moved_bytes(const track_t *t)
     return bytes;
 }
 
-bool track_has_source(const track_t *t)
-{
-    return t && (track_is_served(t) || track_holder_count(t) > 0 || t->bytes == BYTES_GROWING);
-}
+bool track_is_whole(const track_t *t) { return t && (track_is_served(t) || track_holder_count(t) > 0); }
+
+bool track_has_source(const track_t *t) { return track_is_whole(t) || (t && t->bytes == BYTES_GROWING); }
 
 bool track_has_refused(const track_t *t) { return t && tally_in(&t->tally, COPY_REFUSED) > 0; }
 

@@ -204,7 +204,9 @@ uint32_t track_holder_count(const track_t *t); /* workers; 0 when it ended; t ma
 uint32_t track_active_count(const track_t *t); /* t may be NULL */
 /* Fetched for it so far, by copies in flight too; t may be NULL. */
 uint64_t track_moved_bytes(const track_t *t);
-/* A holder, or a publisher that serves, or workers that may have all bytes together. */
+/* A holder, or a publisher that serves: a process that has all bytes; t may be NULL. */
+bool track_is_whole(const track_t *t);
+/* Or workers that may have them together. */
 bool track_has_source(const track_t *t);
 bool track_has_refused(const track_t *t); /* a worker could not switch; t may be NULL */
 

@@ -36,6 +36,24 @@ static void lose_version_1(uint64_t seed)
     UNTIL(w, 2 * LEASE_US, trainer_is_ready(trainer));
 }
 
+/* A publisher is killed before any worker has all of its version, and the same publication is made again. */
+Test(sourceless, the_same_bytes_complete_what_a_killed_publisher_began)
+{
+    w = world_new((world_opts_t){.seed = 4, .keep = 1});
+    trainer = world_trainer(w, "ann", (trainer_conf_t){0});
+    late = world_worker(w, "w1", (worker_conf_t){.max_rate_bytes = 8u << 20});
+    UNTIL(w, SECOND, trainer_is_ready(trainer) && world_all_ready(w, 1));
+    MUST(w, trainer_publishes(trainer, (publish_t){.shape = WIDE}) == 1);
+    UNTIL(w, 5 * SECOND, actor_counters(late).bytes_in * 2 >= content_bytes(content_get(WIDE)));
+    actor_kill(trainer);
+    actor_start(trainer);
+    UNTIL(w, 2 * LEASE_US, trainer_is_ready(trainer));
+    MUST(w, trainer_publishes(trainer, (publish_t){.shape = WIDE}) == 1);
+    MUST(w, !trainer->published.created);
+    UNTIL(w, 5 * SECOND, world_all_active(w, 1));
+    check_settled(w);
+}
+
 static void publish_2(void)
 {
     MUST(w, trainer_publishes(trainer, (publish_t){.shape = {.seed = 2}}) == 2);

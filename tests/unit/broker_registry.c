@@ -78,6 +78,7 @@ typedef struct {
     int64_t step;
     heddle_unchanged_t unchanged;
     bool back, stranger, is_ended;
+    bool is_alone; /* no other process has the bytes of the newest live version */
     size_t cut_off;
 } ask_t;
 static publish_answer_t got;
@@ -111,6 +112,7 @@ static int try_publish(ask_t a)
                        .writer = "trainer",
                        .share_key = {{9}},
                        .live = policy() ? registry_newest_live(policy()) : NULL,
+                       .is_live_whole = !a.is_alone,
                        .cut_off_count = a.cut_off,
                        .addresses = "127.0.0.1"};
     return publish_decide(&m, &by, &out, &got, &error);
@@ -403,6 +405,26 @@ Test(registry, unchanged_is_compared_with_the_newest_live_version)
                  "a failed version is not what is compared with");
     outbox_clear(&out);
     cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_UNCHANGED, "the newest live one is version 1");
+}
+
+Test(registry, unchanged_bytes_complete_a_version_that_no_process_has)
+{
+    open_policy();
+    publish(1);
+    cr_assert_eq(try_publish((ask_t){.digest = 1}), HEDDLE_ERR_UNCHANGED);
+    cr_assert_eq(try_publish((ask_t){.digest = 1, .is_alone = true}), HEDDLE_OK);
+    cr_assert(!got.is_new && got.version == 1);
+    msg_t m = answer(0);
+    cr_assert_str_eq(m.published.reason, "unchanged");
+    msg_fini(&m);
+    outbox_clear(&out);
+    decide(1);
+    publish(2);
+    decide(2);
+    publish(3);
+    decide(1); /* by hand; the newest is not wanted, and what it lacks is not asked for */
+    end(3, VERSION_FAILED, HEDDLE_ERR_DEADLINE);
+    cr_assert_eq(try_publish((ask_t){.digest = 2, .is_alone = true}), HEDDLE_ERR_UNCHANGED);
 }
 
 Test(registry, a_number_is_never_used_again)
