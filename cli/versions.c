@@ -74,8 +74,8 @@ static const char *sources_of(const json_t *w, char *to, size_t size)
                            !strcmp(state, "active") || !strcmp(state, "kept") || !strcmp(state, "stale"));
     snprintf(to, size, "%s",
              json_array_size(sources) ? ""
-             : !holds                 ? cli_text(w, "source", now)
              : way_is_unknown(w)      ? "not known"
+             : !holds                 ? cli_text(w, "source", now)
                                       : "already here");
     for (size_t k = 0; k < json_array_size(sources) && n < size; k++) {
         const json_t *s = json_array_get(sources, k);

@@ -23,12 +23,15 @@ bool way_is_in_place(const json_t *source)
 
 bool way_is_unknown(const json_t *row)
 {
-    static const char *const HOLDS[] = {"staged", "committed", "active", "kept", "stale"};
+    static const char *const OVER[] = {"staged", "committed", "active", "kept", "stale", "failed"};
     const char *state = cli_string(row, "state");
-    double fetch_ms = json_number_value(json_object_get(json_object_get(row, "timing"), "fetch_ms"));
-    bool holds = false;
-    for (size_t i = 0; state && i < sizeof HOLDS / sizeof *HOLDS; i++) holds |= !strcmp(state, HOLDS[i]);
-    return holds && !json_array_size(json_object_get(row, "sources")) && fetch_ms > NO_FETCH_MS;
+    const json_t *fetch_ms = json_object_get(json_object_get(row, "timing"), "fetch_ms");
+    bool is_over = !state; /* the version has ended */
+    for (size_t i = 0; state && i < sizeof OVER / sizeof *OVER; i++) is_over |= !strcmp(state, OVER[i]);
+    if (!is_over || json_array_size(json_object_get(row, "sources"))) return false;
+    /* A worker that failed tells no sources, and one that was cut off no time either. */
+    bool was_cut_off = !json_is_number(fetch_ms) && (!state || !strcmp(state, "failed"));
+    return was_cut_off ? cli_integer(row, "bytes_done") > 0 : json_number_value(fetch_ms) > NO_FETCH_MS;
 }
 
 static bool is_publisher(const json_t *source)
@@ -253,8 +256,7 @@ bool way_text(const json_t *rows, const json_t *former, int64_t former_count, ch
     ret_text[0] = 0;
     if (sum.held) snprintf(place, sizeof place, "%s in place", cli_count(sum.held, "worker", count));
     if (unknown)
-        snprintf(more, sizeof more, "the sources of %s are not known any more",
-                 cli_count(unknown, "worker", count));
+        snprintf(more, sizeof more, "the sources of %s are not known", cli_count(unknown, "worker", count));
     if (sum.all)
         snprintf(ret_text, size, "%s%s over the network, %s%s of it from the publisher%s%s%s%s%s", least,
                  bytes[0], least, bytes[1], sum.held ? "; " : "", place, asks, unknown ? "; " : "", more);

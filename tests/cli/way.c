@@ -180,7 +180,7 @@ Test(way, all_bytes_are_also_those_of_former_processes)
     cr_assert_str_eq(
         text_with("wa: wb 1000000", "wa: p 1000000", 3),
         "at least 2.0 MB over the network, at least 1.0 MB of it from the publisher; the sources of "
-        "2 workers are not known any more");
+        "2 workers are not known");
 }
 
 Test(way, all_bytes_together)
@@ -232,11 +232,38 @@ Test(way, all_bytes_are_not_known)
     json_array_append(rows, row);
     cr_assert(way_text(rows, NULL, 0, text, sizeof text));
     cr_assert(!strncmp(text, "at least 18 B over the network, at least 9 B of it from the publisher", 69) &&
-                  strstr(text, "; the sources of 1 worker are not known any more"),
+                  strstr(text, "; the sources of 1 worker are not known"),
               "%s", text);
     json_decref(rows);
     rows = json_pack("[o]", row);
     cr_assert(way_text(rows, NULL, 0, text, sizeof text));
-    cr_assert_str_eq(text, "the sources of 1 worker are not known any more");
+    cr_assert_str_eq(text, "the sources of 1 worker are not known");
     json_decref(rows);
+}
+
+/* Bytes came to a worker that failed after that, or was cut off by the deadline, and it did not say from where. */
+Test(way, the_bytes_of_a_failed_worker_are_of_unknown_sources)
+{
+    char text[256];
+    json_t *done = json_pack("[{s:s, s:s, s:[], s:i, s:{s:f}}]", "worker", "w1", "state", "failed", "sources",
+                             "bytes_done", 9, "timing", "fetch_ms", 28.1),
+           *cut = json_pack("[{s:s, s:n, s:[], s:i, s:{s:n}}]", "worker", "w1", "state", "sources",
+                            "bytes_done", 9, "timing", "fetch_ms"),
+           *none = json_pack("[{s:s, s:s, s:[], s:i, s:{s:n}}]", "worker", "w1", "state", "failed", "sources",
+                             "bytes_done", 0, "timing", "fetch_ms"),
+           *held = json_pack("[{s:s, s:s, s:[], s:i, s:{s:f}}]", "worker", "w1", "state", "failed", "sources",
+                             "bytes_done", 9, "timing", "fetch_ms", 0.001),
+           *comes = json_pack("[{s:s, s:s, s:[], s:i, s:{s:n}}]", "worker", "w1", "state", "fetching",
+                              "sources", "bytes_done", 9, "timing", "fetch_ms");
+    cr_assert(way_is_unknown(json_array_get(done, 0)) && way_is_unknown(json_array_get(cut, 0)));
+    cr_assert_not(way_is_unknown(json_array_get(none, 0)));
+    cr_assert_not(way_is_unknown(json_array_get(held, 0)), "it held them already");
+    cr_assert_not(way_is_unknown(json_array_get(comes, 0)), "it is told when it has all");
+    cr_assert(way_text(done, NULL, 0, text, sizeof text));
+    cr_assert_str_eq(text, "the sources of 1 worker are not known");
+    json_decref(done);
+    json_decref(cut);
+    json_decref(none);
+    json_decref(held);
+    json_decref(comes);
 }
