@@ -21,8 +21,10 @@ import array
 import ctypes
 import fcntl
 import json
+import math
 import mmap
 import os
+import re
 import socket
 import sys
 import weakref
@@ -36,6 +38,7 @@ __all__ = ["Slot", "Content", "Row", "receive"]
 
 _LIMIT = 256 << 20              # bytes of a description: a table of a million tensors is smaller
 _HEAD = 8                       # its length, before it
+_DIMS = 16                      # of a tensor: no adapter with more is published
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW        # no byte of the file can go
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -54,6 +57,23 @@ class Row(NamedTuple):
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+
+
+def _count(value: Any) -> int:
+    """A number of the description: what is mapped and read goes by it."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is not a whole number of 0 or more")
+    return value
+
+
+def _row(name: Any, dtype: Any, shape: Any, offset: Any, nbytes: Any) -> Row:
+    if len(shape) > _DIMS:
+        raise ValueError(f"{name!r} has {len(shape)} dimensions")
+    row = Row(str(name), str(dtype), tuple(map(_count, shape)), _count(offset), _count(nbytes))
+    bits = re.search("[0-9]+", row.dtype)       # BOOL has none, and takes a byte
+    if math.prod(row.shape) * int(bits[0] if bits else 8) != 8 * row.nbytes:
+        raise ValueError(f"{row.dtype} of shape {row.shape} does not take {row.nbytes} bytes")
+    return row
 
 
 @dataclass(frozen=True)
@@ -75,10 +95,9 @@ class Content:
     def decode(raw: bytes) -> Content:
         try:
             read = json.loads(raw)
-            table = tuple(Row(str(name), str(dtype), tuple(map(int, shape)), int(offset), int(nbytes))
-                          for name, dtype, shape, offset, nbytes in read["table"])
+            table = tuple(_row(*row) for row in read["table"])
             return Content(str(read["tag"]), read["config"].encode("latin-1"), table,
-                           int(read["mark_offset"]), bytes.fromhex(read["mark"]))
+                           _count(read["mark_offset"]), bytes.fromhex(read["mark"]))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
             raise _strange("a description of a version cannot be read", found=repr(e)[:80]) from None
 
@@ -115,6 +134,7 @@ class Slot:
         need = self.content.mark_offset + len(self.content.mark)
         inside = all(0 <= row.offset and 0 <= row.nbytes
                      and row.offset + row.nbytes <= self.content.mark_offset for row in self.table)
+        inside = inside and self.content.mark_offset >= 0
         if seals & _SEALS != _SEALS or size < need or not self.content.mark or not inside:
             raise _strange(f"the memory of {self.tag} is not what its description says",
                            expected=f"{need} bytes or more, seals {_SEALS:#x}",

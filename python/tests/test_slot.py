@@ -246,7 +246,8 @@ def test_another_content_is_refused(published, adapter):
 @pytest.mark.parametrize("change", [
     lambda of: {"mark_offset": 1 << 40}, lambda of: {"mark": b""},
     lambda of: {"table": (of.table[0]._replace(nbytes=of.mark_offset + 1),)},
-    lambda of: {"table": (of.table[0]._replace(offset=-1),)}])
+    lambda of: {"table": (of.table[0]._replace(offset=-1),)},
+    lambda of: {"mark_offset": -mmap.PAGESIZE, "table": ()}])
 def test_a_description_that_does_not_fit_the_file_is_refused(published, adapter, change):
     _, w = published
     with w.acquire(adapter) as a, a.share() as shared:
@@ -266,6 +267,14 @@ def frame(raw):
     (frame(b"[]"), True, "cannot be read"),
     (frame(b'{"tag": 1, "config": "", "table": [[1]], "mark_offset": 0, "mark": ""}'), True,
      "cannot be read"),
+    *((frame(b'{"tag": "a", "config": "{}", "table": [["t", "F32", [%b], %b, %b]], "mark_offset": %b, '
+             b'"mark": "00"}' % numbers), True, "cannot be read")
+      for numbers in ((b"1", b"0", b"4", b"-4096"), (b"1", b"0", b"4", b"Infinity"),
+                      (b"1", b"0", b"4", b"4096.5"), (b"1", b"NaN", b"4", b"4096"),
+                      (b"1", b"0", b"true", b"4096"), (b"-1", b"0", b"4", b"4096"),
+                      (b"2", b"0", b"4", b"4096"), (b"1", b"0", b"4", b'"4096"'),
+                      (b"1", b"0", b"4", b"1" + b"0" * 20),
+                      (b"1" + b", 1" * 16, b"0", b"4", b"4096"))),
     (frame(b'{"tag": "a", "config": "{}", "table": [], "mark_offset": 0, "mark": "00"}'), True,
      "not shared memory|not what its description says"),
     ((1 << 60).to_bytes(8, sys.byteorder), True, "too large"),
