@@ -79,7 +79,8 @@ round_act_t round_step(round_t *r, round_event_t event, uint32_t watcher, uint64
     bool is_second = event == ROUND_BAD && has_bad(r);
     switch (event) {
     case ROUND_HELD:
-        if (*member == MEMBER_NONE) {
+        /* Also one that gave the content up and holds it again: what it was told went with its claim. */
+        if (*member != MEMBER_WAITING && *member != MEMBER_BAD) {
             *member = MEMBER_WAITING;
             r->members[watcher].order = r->next++;
         }

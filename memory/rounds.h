@@ -20,6 +20,9 @@
  * waits: it verified the bytes for itself, because it relies on no other or its source was silent, and it
  * would not answer when it is asked. Its first verdict counts, or a bad one after a good one.
  *
+ * A process that gives the content up and holds it again is one more that holds it: its claim is new, and the
+ * answer to the one before went with that. Only its bad verdict stays.
+ *
  * A good verdict is believed for ROUND_FRESH_US: bytes can change after it, by a stray write before the
  * memory is read-only or by a defective cell, and a process that comes later has the time to look.
  *

@@ -31,7 +31,6 @@ Test(rounds, the_first_holder_verifies_for_all)
     cr_assert(says(round_step(&r, ROUND_HELD, 5, 100), NOTE_VERIFY, 5));
     cr_assert_eq(r.due_us, 100 + round_patience_us(BYTES));
     cr_assert_not(round_step(&r, ROUND_HELD, 6, 100).is_any);
-    cr_assert_not(round_step(&r, ROUND_HELD, 5, 100).is_any, "said twice");
     cr_assert(round_has(&r, 5) && round_has(&r, 6) && !round_has(&r, 7));
     cr_assert(says(round_step(&r, ROUND_GOOD, 5, 100), NOTE_VERIFIED, ROUND_ALL));
     cr_assert(says(round_step(&r, ROUND_HELD, 7, 100), NOTE_VERIFIED, 7), "a late one learns it at once");
@@ -54,6 +53,24 @@ Test(rounds, one_that_comes_much_later_verifies_anew_for_those_that_come_with_it
     cr_assert(says(round_step(&r, ROUND_HELD, 4, later + 5), NOTE_VERIFIED, 4));
     cr_assert(says(round_step(&r, ROUND_HELD, 3, 2 * later + 5), NOTE_VERIFY, 3));
     cr_assert(says(round_step(&r, ROUND_BAD, 3, 2 * later + 6), NOTE_VERIFY, ROUND_ALL), "damaged meanwhile");
+}
+
+/* It gave the content up, and with it what it was told: whatever it is to the round, it has to be told anew. */
+Test(rounds, one_that_holds_the_content_again_is_told_again)
+{
+    round_t r = begun();
+    uint64_t later = 100 + ROUND_FRESH_US;
+    cr_assert(says(round_step(&r, ROUND_HELD, 5, 100), NOTE_VERIFY, 5));
+    cr_assert(says(round_step(&r, ROUND_HELD, 5, 200), NOTE_VERIFY, 5), "asked, and no answer can come");
+    cr_assert_eq(r.due_us, 200 + round_patience_us(BYTES));
+    cr_assert_not(round_step(&r, ROUND_HELD, 6, 200).is_any);
+    cr_assert(says(round_step(&r, ROUND_HELD, 5, 200), NOTE_VERIFY, 6), "the other has waited longer");
+    cr_assert(says(round_step(&r, ROUND_GONE, 6, 200), NOTE_VERIFY, 5));
+    cr_assert(says(round_step(&r, ROUND_GOOD, 5, 200), NOTE_VERIFIED, ROUND_ALL));
+    cr_assert(says(round_step(&r, ROUND_HELD, 5, 300), NOTE_VERIFIED, 5), "the verifier itself");
+    cr_assert(says(round_step(&r, ROUND_HELD, 5, 2 * later), NOTE_VERIFY, 5), "and much later");
+    (void)round_step(&r, ROUND_TIME, 0, r.due_us);
+    cr_assert(says(round_step(&r, ROUND_HELD, 5, 4 * later), NOTE_VERIFY, 5), "after its silence");
 }
 
 Test(rounds, a_verifier_that_is_gone_or_silent_gives_way_in_order)
