@@ -77,6 +77,7 @@ typedef struct {
     uint32_t good_count; /* of the fetch, when the first one was lent */
     uint32_t tries;
     uint64_t due_us, pause_us, lent_us;
+    double each_us; /* the time of a piece from the lender, when the first one was lent */
 } lending_t;
 
 struct fetch {
@@ -574,6 +575,7 @@ static void lend(fetch_t *f, const known_t *from, uint32_t piece, uint64_t now_u
     l->other = other->token;
     l->as = as;
     l->lent_us = now_us;
+    l->each_us = piece_us(f, s);
     l->good_count = f->good_count;
     if (lend_piece(f, other, far, now_us)) l->state = LENDING_ONE;
 }
@@ -596,6 +598,7 @@ static void lend_some(fetch_t *f, const known_t *lender, known_t *other, uint64_
         if (!lend_piece(f, other, piece, now_us)) return;
         piece = next;
     }
+    l->lent_us = now_us;
     l->state = LENDING_SOME;
 }
 
@@ -605,6 +608,14 @@ static bool came_at_once(const fetch_t *f, const known_t *lender, uint64_t now_u
     const lending_t *l = &f->lending;
     if (l->as == LEND_PARTIAL) return f->good_count - l->good_count < near(f) / 4;
     return (double)(now_us - l->lent_us) * AT_ONCE <= piece_us(f, lender);
+}
+
+/* They came sooner than the lender's meanwhile, and than these came before: a new connection may take most of
+ * a slow link of this process for itself. */
+static bool is_faster(const lending_t *l, uint64_t now_us)
+{
+    return l->lender_count * FASTER < l->count &&
+           (double)(now_us - l->lent_us) * FASTER <= l->count * l->each_us;
 }
 
 /* All that was lent has come.  A single piece may come at once from a source whose uplink is full: it is lent
@@ -617,7 +628,7 @@ static void compare(fetch_t *f, uint64_t now_us)
     if (!lender || lender->token != l->lender || other < 0) l->state = LENDING_NONE;
     else if (l->state == LENDING_ONE && came_at_once(f, lender, now_us))
         lend_some(f, lender, &f->known[other], now_us);
-    else if (l->state == LENDING_SOME && l->lender_count * FASTER < l->count) {
+    else if (l->state == LENDING_SOME && is_faster(l, now_us)) {
         lender->is_slow = true;
         drop_asks(f, (unsigned)(lender - f->known), 0, MOVED_SLOW);
         *l = (lending_t){.pause_us = LEND_US, .tries = l->tries};

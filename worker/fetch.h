@@ -60,8 +60,8 @@
  *     time that a piece takes at that rate, that source may be faster.
  * A source whose uplink is full sends a single piece at once, too.  So the last pieces of the window are lent
  * to it then, up to 8 or a quarter of the window, while the other one goes on.  If they all come before a
- * third as many from that one, all asks move, and that one is slow; if not, what has not come goes back.  The
- * next piece is lent later.
+ * third as many from that one, and in a third of the time that it took for as many before, all asks move, and
+ * that one is slow; if not, what has not come goes back.  The next piece is lent later.
  *
  * At the end, when the source that is asked has sent all that was asked of it, what still stands at others
  * goes to it too, and these are slow: unless it comes in twice the time that this source would need for it.

@@ -1215,6 +1215,20 @@ Test(fetch, one_that_has_pieces_earlier_and_is_no_faster_is_not_turned_to, .fini
     }
 }
 
+/* On a slow link of this process a new connection may take what an old one had. */
+Test(fetch, one_that_takes_the_own_link_for_itself_is_no_faster, .fini = stop_slow)
+{
+    begin_slow(1 << 2);
+    good(lends(), 2);
+    uint32_t some[16], count = lent_some(2, some);
+    cr_assert_eq(count, 4);
+    for (uint32_t i = 0; i < count; i++) {
+        now += 8 * MS;
+        good(some[i], 2);
+    }
+    cr_assert(!fetch_was_left(f, 1) && !blamed_slow(1));
+}
+
 /* A piece beyond the window, as the pieces of the window say nothing: a good chain has as many between two of
  * its members. */
 Test(fetch, where_pieces_are_large_one_is_lent_from_beyond_the_window, .fini = stop_slow)
