@@ -121,7 +121,7 @@ static int open_directory(const char *directory, int *ret_fd, heddle_error_t *er
     error_expected(error, "user %u, mode 0700", (unsigned)geteuid());
     error_found(error, "user %u, mode %04o%s", (unsigned)s.st_uid, (unsigned)(s.st_mode & 07777),
                 user_remark(s.st_uid));
-    error_hint(error, "chown it to this user and chmod it to 0700, or name another with opts.host_share");
+    error_hint(error, "`install -d -m 0700 DIR` makes one for this user alone; opts.host_share names it");
     return HEDDLE_ERR_DENIED;
 }
 
