@@ -292,12 +292,12 @@ static int join_roles(const key_ask_t *ask, const auth_key_t *known, buf_t *out,
                        : HEDDLE_OK;
 }
 
-static int refuse_conflict(const auth_key_t *k, const char *what, const char *or_else, heddle_error_t *error)
+static int refuse_conflict(const auth_key_t *k, const char *what, const char *hint, heddle_error_t *error)
 {
     int rc = error_fail(error, HEDDLE_ERR_REQUEST_CONFLICT, "%s: %s has the roles %.400s", what, k->name,
                         k->roles);
     error_found(error, "%s", k->public_key);
-    error_hint(error, "revoke it first: `heddle keys revoke %.128s`%s", k->name, or_else);
+    error_hint(error, "%s revoke it first: `heddle keys revoke %.128s`", hint, k->name);
     return rc;
 }
 
@@ -369,9 +369,11 @@ int auth_decide_add(const auth_t *a, const key_ask_t *ask, instant_t now, outbox
     const auth_key_t *other = auth_named(a, name);
     rc = join_roles(ask, live, &roles, error);
     bool is_renamed = live && ask->name[0] && strcmp(live->name, ask->name) != 0;
-    if (!rc && is_renamed) rc = refuse_conflict(live, "this key is there under another name", "", error);
+    if (!rc && is_renamed)
+        rc = refuse_conflict(live, "this key is there under another name",
+                             "without opts.name the roles are added to it; for another name,", error);
     else if (!rc && !live && auth_is_live(other))
-        rc = refuse_conflict(other, "another key has this name", ", or take another name", error);
+        rc = refuse_conflict(other, "another key has this name", "take another name, or", error);
     /* A key that has all these roles changes nothing, so that a command may be repeated. */
     bool is_change = !rc && !(live && !strcmp(live->roles, buf_text(&roles)));
     if (!rc) *ret_changed = is_change;
