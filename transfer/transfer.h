@@ -131,7 +131,8 @@ typedef struct transfer_ops {
     int (*expect)(transfer_t *t, share_key_t key);
     /* Nothing is readable until extended.  USAGE: the key is shared already. */
     int (*share)(transfer_t *t, region_t *r, share_key_t key);
-    /* These bytes are verified: answer the asks that waited for them. */
+    /* These bytes are verified: answer the asks that waited for them.  NOT_FOUND: the key is not shared;
+     * LIMIT: outside of it; NO_MEMORY: nothing has changed. */
     int (*extend)(transfer_t *t, share_key_t key, uint64_t offset, uint64_t bytes);
     /* New asks are refused, standing ones too, also of a key that was only expected.  The region may be
      * written again at once. */

@@ -371,10 +371,16 @@ void download_transfer(download_t *p, const tr_event_t *event, uint64_t now_us)
 
 /* --- a digest is done ------------------------------------------------------------------------- */
 
-/* What there was no memory for is served at the end, when all is one range (check_whole). */
-static void serve_on(download_t *p, uint64_t offset, uint64_t bytes)
+/* False: no memory.  A part that is not shared, as in a pull, is served to none, and that is well. */
+static bool serve_on(download_t *p, uint64_t offset, uint64_t bytes)
 {
-    if (p->io->tr->extend(p->io->t, p->part->key, offset, bytes)) p->is_partly_served = true;
+    return p->io->tr->extend(p->io->t, p->part->key, offset, bytes) != HEDDLE_ERR_NO_MEMORY;
+}
+
+/* What there was no memory for is served at the end, when all is one range (check_whole). */
+static void serve_early(download_t *p, uint64_t offset, uint64_t bytes)
+{
+    if (!serve_on(p, offset, bytes)) p->is_partly_served = true;
 }
 
 /* A verified chunk is served to other workers at once, where nothing can write over it any more. It is
@@ -382,7 +388,7 @@ static void serve_on(download_t *p, uint64_t offset, uint64_t bytes)
 static void note_good(download_t *p, uint64_t token, const digest_job_t *job)
 {
     uint64_t offset = (uint64_t)(job->leaves - p->leaves) * LIMIT_PAGE_BYTES;
-    if (!p->overwritten) serve_on(p, offset, job->bytes);
+    if (!p->overwritten) serve_early(p, offset, job->bytes);
     p->bytes_done += job->bytes;
     served_row(p->what, token)->bytes += job->bytes;
 }
@@ -431,7 +437,7 @@ static void check_manifest(download_t *p, uint64_t now_us)
     /* The gap between payload and manifest has no digest, and a slot's memory may have other bytes there. */
     uint8_t *base = p->slot->region->base;
     memset(base + a->payload_bytes, 0, offset - a->payload_bytes);
-    serve_on(p, offset, a->manifest_bytes);
+    serve_early(p, offset, a->manifest_bytes);
     fetch_chunks(p, now_us);
 }
 
@@ -462,7 +468,7 @@ static void check_whole(download_t *p)
         return;
     }
     bool is_unserved = p->overwritten || p->is_partly_served;
-    if (is_unserved && p->io->tr->extend(p->io->t, p->part->key, 0, announced_bytes(p->part))) {
+    if (is_unserved && !serve_on(p, 0, announced_bytes(p->part))) {
         fail_download(p, HEDDLE_ERR_NO_MEMORY, "fetch", "no memory to serve the version to other workers");
         return;
     }
