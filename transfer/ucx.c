@@ -490,7 +490,10 @@ static bool ucx_progress(transfer_t *t)
     return moved != 0;
 }
 
-static bytes_t ucx_address(transfer_t *t) { return bytes_of(ucx_of(t)->address, ucx_of(t)->address_bytes); }
+static bytes_t ucx_address(transfer_t *t)
+{
+    return bytes_of(ucx_of(t)->address.data, ucx_of(t)->address.bytes);
+}
 
 /* For a BYE that the network does not take yet; then the link is cut without. */
 #define LINGER_US 1000000u
@@ -612,7 +615,7 @@ static int ucx_open(const transfer_opts_t *opts, transfer_t **ret, heddle_error_
         ucs_status_t status = u->fd < 0 ? UCS_ERR_IO_ERROR : has_one ? UCS_OK : UCS_ERR_NO_DEVICE;
         if (status == UCS_OK) status = make_planes(u, &now, u->planes);
         u->registrar = u->planes[DEVICE_INET] ? DEVICE_INET : DEVICE_INET6;
-        if (status == UCS_OK) status = ucx_address_make(u);
+        if (status == UCS_OK) status = ucx_address_make(u->planes, &u->address);
         pthread_sigmask(SIG_SETMASK, &before, NULL);
         rc = status == UCS_OK ? HEDDLE_OK : fail_ucx("listen", status, u->device, error);
     }
@@ -667,23 +670,31 @@ static bool ucx_has_moved(transfer_t *t)
     return ucx_moved(t, &now);
 }
 
-/* The new ones first: where they cannot be opened, all stays as it was. */
+/* The new ones first, and their address: where either cannot be made, all stays as it was, and it is tried
+ * again. */
 static int ucx_reopen(transfer_t *t, heddle_error_t *error)
 {
     ucx_t *u = ucx_of(t);
     device_addresses_t now;
-    plane_t *fresh[DEVICE_FAMILIES] = {0};
+    plane_t *fresh[DEVICE_FAMILIES] = {0}, *next[DEVICE_FAMILIES] = {0};
+    envelope_t address;
     owner_check(t->owner);
     if (!ucx_moved(t, &now)) return HEDDLE_OK;
     bool has_one = now.of[DEVICE_INET].family || now.of[DEVICE_INET6].family;
     ucs_status_t status = has_one ? make_planes(u, &now, fresh) : UCS_ERR_NO_DEVICE;
-    if (status != UCS_OK) return fail_ucx("listen again", status, u->device, error);
-    for (int f = 0; f < DEVICE_FAMILIES; f++) {
-        if (u->planes[f] && is_different(&u->planes[f]->at, &now.of[f])) retire(u, &u->planes[f]);
-        if (fresh[f]) u->planes[f] = fresh[f];
+    for (int f = 0; f < DEVICE_FAMILIES; f++)
+        next[f] = fresh[f] ? fresh[f] : now.of[f].family ? u->planes[f] : NULL;
+    if (status == UCS_OK) status = ucx_address_make(next, &address);
+    if (status != UCS_OK) {
+        for (int f = 0; f < DEVICE_FAMILIES; f++) end_plane(&fresh[f]);
+        return fail_ucx("listen again", status, u->device, error);
     }
-    status = ucx_address_make(u);
-    return status == UCS_OK ? HEDDLE_OK : fail_ucx("tell its addresses", status, u->device, error);
+    for (int f = 0; f < DEVICE_FAMILIES; f++) {
+        if (u->planes[f] != next[f]) retire(u, &u->planes[f]);
+        u->planes[f] = next[f];
+    }
+    u->address = address;
+    return HEDDLE_OK;
 }
 
 /* Nothing is registered with TCP; with RDMA the pages are pinned here, once, and not at the first chunk.

@@ -52,6 +52,12 @@ typedef struct {
     } of[DEVICE_FAMILIES];
 } offers_t;
 
+/* ucx_address.c's envelope. */
+typedef struct {
+    uint8_t data[LIMIT_ADDRESS_BYTES];
+    size_t bytes;
+} envelope_t;
+
 #define UCX_WAYS 64u /* peers whose family is remembered; the oldest goes first */
 typedef struct {
     uint64_t token;
@@ -73,8 +79,7 @@ typedef struct ucx {
     plane_t *retired;                        /* their address went; until their links have ended */
     way_t ways[UCX_WAYS];
     uint32_t way_next;
-    uint8_t address[LIMIT_ADDRESS_BYTES]; /* ucx_address.c's envelope */
-    size_t address_bytes;
+    envelope_t address;
     int fd; /* an epoll of both workers' */
     bool rendezvous;
     uint32_t close_ms; /* for sends in flight, when closing */
@@ -87,7 +92,7 @@ static inline ucx_t *ucx_of(transfer_t *t) { return (ucx_t *)t; }
 /* ucx_address.c: worker addresses in an envelope: "UCX" version major minor, XXH64, the offers.  UCX asserts
  * on addresses that it did not make, so those of others (garbage, another release, another backend) must not
  * reach it. */
-ucs_status_t ucx_address_make(ucx_t *u);
+ucs_status_t ucx_address_make(plane_t *const planes[DEVICE_FAMILIES], envelope_t *ret);
 /* False when it is none of this release's. */
 bool ucx_address_open(bytes_t envelope, offers_t *ret_offers);
 /* Why no plane of ours can connect to what it offers; "" where one may. */

@@ -32,20 +32,20 @@ static uint64_t check_of(const void *address, size_t bytes)
 }
 
 /* The limit of an address is checked here, because UCX decides how long its own part is. */
-static ucs_status_t put_offer(ucx_t *u, const plane_t *plane)
+static ucs_status_t put_offer(envelope_t *e, const plane_t *plane)
 {
     ucp_address_t *address;
     size_t bytes;
     ucs_status_t status = ucp_worker_get_address(plane->in, &address, &bytes);
     if (status != UCS_OK) return status;
-    uint8_t *at = u->address + u->address_bytes;
-    if (u->address_bytes + OFFER_BYTES + bytes <= sizeof u->address) {
+    uint8_t *at = e->data + e->bytes;
+    if (e->bytes + OFFER_BYTES + bytes <= sizeof e->data) {
         at[0] = plane->at.family == AF_INET ? 4 : 6;
         le16_put(at + 1, (uint16_t)bytes);
         memcpy(at + 3, plane->at.bytes, sizeof plane->at.bytes);
         memcpy(at + OFFER_BYTES, address, bytes);
-        u->address_bytes += OFFER_BYTES + bytes;
-        u->address[ENVELOPE_BYTES]++;
+        e->bytes += OFFER_BYTES + bytes;
+        e->data[ENVELOPE_BYTES]++;
     } else {
         status = UCS_ERR_EXCEEDS_LIMIT;
     }
@@ -54,15 +54,14 @@ static ucs_status_t put_offer(ucx_t *u, const plane_t *plane)
 }
 
 /* The digest covers all that follows it, so that a damaged address is not used. */
-ucs_status_t ucx_address_make(ucx_t *u)
+ucs_status_t ucx_address_make(plane_t *const planes[DEVICE_FAMILIES], envelope_t *ret)
 {
     ucs_status_t status = UCS_OK;
-    u->address_bytes = ENVELOPE_BYTES + 1;
-    u->address[ENVELOPE_BYTES] = 0;
+    *ret = (envelope_t){.bytes = ENVELOPE_BYTES + 1};
     for (int f = 0; f < DEVICE_FAMILIES && status == UCS_OK; f++)
-        if (u->planes[f]) status = put_offer(u, u->planes[f]);
-    put_head(u->address);
-    le64_put(u->address + 8, check_of(u->address + ENVELOPE_BYTES, u->address_bytes - ENVELOPE_BYTES));
+        if (planes[f]) status = put_offer(ret, planes[f]);
+    put_head(ret->data);
+    le64_put(ret->data + 8, check_of(ret->data + ENVELOPE_BYTES, ret->bytes - ENVELOPE_BYTES));
     return status;
 }
 
