@@ -448,7 +448,6 @@ void adapter_hear(adapter_t *a, const msg_t *m, uint64_t now_us)
     versions_event_t event;
     const versions_entry_t *e;
     announced_t *w;
-    if (!a->versions.up) return; /* of a session that has ended */
     switch (m->type) {
     case MSG_ANNOUNCE:
         e = versions_find(&a->versions, m->announce.version);
