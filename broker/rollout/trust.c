@@ -130,8 +130,8 @@ static const member_t *source_of(const track_t *t, const membership_t *members, 
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
     const plan_row_t *row = plan_row(&t->plan, c->token);
     uint64_t token = sub && sub->fetching == t->version ? sub->source : 0;
-    if (!token && row) token = row->source_count ? row->sources[0] : row->other_count ? row->others[0] : 0;
-    return token ? membership_by_token(members, token) : NULL;
+    if (!token && row && row->source_count) token = row->sources[0];
+    return membership_by_token(members, token);
 }
 
 /* The first worker that says that it fetches, and has got nothing for half a lease from one that has all
