@@ -414,7 +414,7 @@ uint64_t pool_work(pool_t *p, uint64_t now_us)
         return now_us;
     }
     size_t size = p->expected ? p->expected : largest_in_use(p);
-    int next = find_free(p, size);
+    int next = size ? find_free(p, size) : -1;
     making_t *m = find_given_up(p);
     bool is_too_many = p->count + p->making_count > p->most;
     if (m && (is_too_many || (size && !fits(m->region, size)))) {

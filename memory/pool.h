@@ -36,9 +36,9 @@
  * One free region is kept ahead of what is in use, which fits the largest of that: it is made in the
  * background, while a version is in use, and processes of the host map it before it is needed, that of the
  * second version too. A process whose only region was made elsewhere (pool_adopt) publishes once, and needs
- * none. Before a first version that is expected (pool_expect) there are two: nothing is made while it is
- * written and held. There are at most `most` regions: beyond that pool_take fails at once, and names the
- * processes that hold the others.
+ * none; where nothing is in use, none is kept, whatever its size. Before a first version that is expected
+ * (pool_expect) there are two: nothing is made while it is written and held. There are at most `most`
+ * regions: beyond that pool_take fails at once, and names the processes that hold the others.
  *
  * Threads: one, the owner's. Nothing blocks, but for page faults; a step takes a millisecond or less. The
  * caller owns it. In a forked child its calls do nothing. */

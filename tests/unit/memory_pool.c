@@ -300,7 +300,7 @@ Test(memory_pool, what_is_too_much_goes_after_a_minute)
     for (int i = 0; i < 3; i++) seal(r[i] = take(RIG_BYTES), 1);
     settle();
     cr_assert_eq(pool_count(p).regions, 4);
-    for (int i = 0; i < 3; i++) pool_drop(p, r[i]);
+    for (int i = 0; i < 2; i++) pool_drop(p, r[i]);
     cr_assert_eq(settle(), now_us + POOL_SURPLUS_US);
     now_us += POOL_SURPLUS_US - 1;
     settle();
@@ -309,9 +309,22 @@ Test(memory_pool, what_is_too_much_goes_after_a_minute)
         now_us += POOL_SURPLUS_US;
         settle();
     }
-    cr_assert_eq(pool_count(p).regions, 1, "the one ahead stays");
-    cr_assert_eq(left, 3);
+    cr_assert_eq(pool_count(p).regions, 2, "one is in use, and one is kept ahead of it");
+    cr_assert_eq(left, 2);
     cr_assert_eq(settle(), CLOCK_NEVER);
+}
+
+Test(memory_pool, where_nothing_is_in_use_nothing_is_kept_ahead)
+{
+    memory_region_t *r[2];
+    for (int i = 0; i < 2; i++) seal(r[i] = take(RIG_BYTES), 1);
+    settle();
+    for (int i = 0; i < 2; i++) pool_drop(p, r[i]);
+    cr_assert_eq(settle(), now_us + POOL_SURPLUS_US);
+    now_us += POOL_SURPLUS_US;
+    cr_assert_eq(settle(), CLOCK_NEVER);
+    cr_assert_eq(pool_count(p).regions, 0);
+    cr_assert_eq(left, 3);
 }
 
 Test(memory_pool, sizes_change)
@@ -734,7 +747,7 @@ Test(memory_pool, what_lingers_is_looked_at_again)
     cr_assert_eq(due_us, now_us + POOL_SURPLUS_US, "it is too much from now on");
     now_us = due_us;
     settle();
-    cr_assert_eq(pool_count(p).regions, 1);
+    cr_assert_eq(pool_count(p).regions, 0);
     cr_assert_eq(settle(), CLOCK_NEVER);
     hold_destroy(&h);
 }
