@@ -17,7 +17,7 @@
  * that a script can read them without a check. */
 #define WAIT_FIELDS                                                                                          \
     "adapter version digest decision phase need_count have_count eligible_count elapsed_ms workers missing"
-#define DECIDE_FIELDS " from to changed held dry_run bytes_moved would_fetch would_fetch_bytes"
+#define DECIDE_FIELDS " from to changed same_bytes held dry_run bytes_moved would_fetch would_fetch_bytes"
 static const struct {
     const char *kind, *fields;
 } KINDS[] = {

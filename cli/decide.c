@@ -78,10 +78,9 @@ static const option_t BACK_OPTIONS[] = {
 static const option_set_t BACK = {
     "heddle rollback",
     "NAME|NAME@V|TAG [OPTION...]",
-    "Goes back to the version that was active before: of the versions below the active one that were active "
-    "and\n"
-    "that a worker or publisher still holds, the one that was activated last.  Each call is one more step "
-    "back.\n"
+    "Goes back to the version that was active before: of the versions below the active one that were\n"
+    "active, that a worker or publisher still holds and that have other bytes, the one that was activated\n"
+    "last.  Each call is one more step back.\n"
     "The adapter is held there: later versions stage and do not activate until heddle resume NAME; only the\n"
     "newest of them waits.\n"
     "NAME@V and TAG name the version to go back to, as --to does.  With --to, one that is active already is "
@@ -125,6 +124,15 @@ static const option_set_t RESUME = {
 
 enum { FETCH_ROWS = 8 }; /* that a trial shows; of the others the bytes in all */
 
+/* Where workers serve the same after the decision as before it, "changed" alone would say the contrary. */
+static void show_same_bytes(const json_t *a)
+{
+    char s[2][64];
+    if (!cli_is(a, "same_bytes")) return;
+    printf("  %s has the same bytes as %s: the model answers as before\n", cli_text(a, "to", s[0]),
+           cli_text(a, "from", s[1]));
+}
+
 /* A dry run has no times: nothing was decided, and nothing was waited for.  It shows which workers would
  * fetch the version, since until then they go on serving what they have. */
 static void render_trial(const json_t *a)
@@ -148,6 +156,7 @@ static void render_trial(const json_t *a)
     }
     if (count > FETCH_ROWS)
         printf("  and %zu others; %s in all\n", count - FETCH_ROWS, cli_bytes(a, "would_fetch_bytes", s[0]));
+    show_same_bytes(a);
 }
 
 /* Where no worker is waited for, "0 of 0" would say that nothing happens.  The answer has no count of those
@@ -174,6 +183,7 @@ void cli_show_decision(const json_t *a, bool is_awaited)
                cli_bytes(a, "bytes_moved", s[5]));
         cli_show_missing(json_object_get(a, "missing"));
     }
+    show_same_bytes(a);
     if (is_held)
         printf("  later versions stage, and the newest of them waits: heddle resume %s activates it\n",
                cli_string(a, "adapter"));

@@ -406,24 +406,30 @@ static void render_one(const json_t *v)
     table_print(&t);
 }
 
-/* "`heddle rollback policy` can go back to 4, 5, 6": the versions below the active one that were active and
- * are still held.  Nothing where none is active, or it is the first one. */
+/* "`heddle rollback policy` can go back to 4, 5, 6": the versions below the active one that were active, are
+ * still held and have other bytes.  Nothing where none is active, or it is the first one. */
 static void print_way_back(const json_t *answer, const json_t *list)
 {
     int64_t active = 0, earlier = 0;
     size_t count = json_array_size(list), n = 0;
+    const char *digest = NULL; /* of the active one */
+    bool has_same = false;
     char kept[400] = "", number[64];
     for (size_t i = 0; i < count; i++) {
         const json_t *v = json_array_get(list, i);
         const char *state = cli_string(v, "state");
-        if (state && !strcmp(state, "active")) active = cli_integer(v, "version");
+        if (!state || strcmp(state, "active") != 0) continue;
+        active = cli_integer(v, "version");
+        digest = cli_string(v, "digest");
     }
     for (size_t i = 0; i < count && n < sizeof kept; i++) {
         const json_t *v = json_array_get(list, i);
-        const char *state = cli_string(v, "state");
+        const char *state = cli_string(v, "state"), *of = cli_string(v, "digest");
         if (cli_integer(v, "version") >= active) break;
         earlier++;
-        if (state && !strcmp(state, "kept"))
+        if (!state || strcmp(state, "kept") != 0) continue;
+        if (of && digest && !strcmp(of, digest)) has_same = true;
+        else
             n += (size_t)snprintf(kept + n, sizeof kept - n, "%s%s", n ? ", " : "",
                                   cli_text(v, "version", number));
     }
@@ -432,7 +438,8 @@ static void print_way_back(const json_t *answer, const json_t *list)
         printf("\n`heddle rollback %s` can go back to %s; --dry-run says to which, --to V names one\n", name,
                kept);
     else if (earlier)
-        printf("\nthere is no version to roll back to: none before %lld is kept\n", (long long)active);
+        printf("\nthere is no version to roll back to: none before %lld is kept%s\n", (long long)active,
+               has_same ? " that has other bytes" : "");
 }
 
 static void render(const common_t *c, json_t *answer)

@@ -110,11 +110,12 @@ int answer_wait(const answer_view_t *b, const pending_row_t *row, const heddle_e
     if (row->kind != PENDING_ACTIVATE) return finish("wait", verdict, fields, ret_body);
     uint64_t moved = track_moved_bytes(track_find(b->rollout, row->adapter, row->version));
     moved = row->is_decided && !is_trial && moved > row->moved_base ? moved - row->moved_base : 0;
-    json_t *more = json_pack("{s:o, s:o, s:b, s:b, s:b, s:o, s:o, s:o}", "from",
-                             part_number(row->activated.from), "to", part_number(row->version), "changed",
-                             (int)row->activated.changed, "held", (int)row->activated.held, "dry_run",
-                             (int)is_trial, "bytes_moved", part_count(moved), "would_fetch", would_fetch,
-                             "would_fetch_bytes", is_trial ? part_count(to_fetch) : json_null());
+    json_t *more =
+        json_pack("{s:o, s:o, s:b, s:b, s:b, s:b, s:o, s:o, s:o}", "from", part_number(row->activated.from),
+                  "to", part_number(row->version), "changed", (int)row->activated.changed, "same_bytes",
+                  (int)row->activated.same_bytes, "held", (int)row->activated.held, "dry_run", (int)is_trial,
+                  "bytes_moved", part_count(moved), "would_fetch", would_fetch, "would_fetch_bytes",
+                  is_trial ? part_count(to_fetch) : json_null());
     bool ok = fields && more && json_object_update(fields, more) == 0;
     json_decref(more);
     if (!ok) {

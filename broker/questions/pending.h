@@ -63,7 +63,7 @@ typedef struct pending_row {
     uint64_t named; /* the version in the question; 0: none */
     bool is_decided, dry_run;
     char by[HEDDLE_NAME_MAX + 1];
-    activated_t activated; /* from, decision, changed, held */
+    activated_t activated; /* from, decision, changed, held, same_bytes */
     uint64_t moved_base;   /* track_moved_bytes when it was decided */
     /* verify */
     uint64_t verify_req; /* of the VERIFY messages; 0: none was sent yet */

@@ -181,7 +181,8 @@ static void suggest(const broker_t *b, const pending_row_t *row, heddle_error_t 
     size_t count = 0, used = 0;
     for (size_t i = a->version_count; i-- > registry_live_from(a) && count < ACTIVATABLE_MAX;) {
         const char *state = summary_state(&b->rollout, a, a->versions[i]);
-        bool is_aim = row->aim != AIM_BACK || a->versions[i]->version < a->active;
+        bool is_aim = row->aim != AIM_BACK ||
+                      (a->versions[i]->version < a->active && !registry_has_active_bytes(a, a->versions[i]));
         if (is_aim && (!strcmp(state, "kept") || !strcmp(state, "staged")))
             found[count++] = a->versions[i]->version;
     }

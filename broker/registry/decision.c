@@ -117,6 +117,7 @@ int decision_by_hand(const registry_t *r, const char *adapter, const activate_by
     *ret_activated = (activated_t){.from = a->active,
                                    .decision = decides && !by->dry_run ? decision_next(a) : a->decision,
                                    .changed = !is_active,
+                                   .same_bytes = !is_active && registry_has_active_bytes(a, v),
                                    .held = decides ? !is_free : a->held};
     if (decides && !by->dry_run) add_decision(a, by->version, !is_free, is_free ? "" : by->by, now, out);
     return HEDDLE_OK;

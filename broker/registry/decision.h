@@ -23,6 +23,7 @@ typedef struct {
 typedef struct {
     uint64_t from, decision;
     bool changed, held;
+    bool same_bytes; /* changed, and the two versions have one digest */
 } activated_t;
 int decision_by_hand(const registry_t *r, const char *adapter, const activate_by_t *by, instant_t now,
                      outbox_t *out, activated_t *ret_activated, heddle_error_t *error);

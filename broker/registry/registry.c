@@ -237,6 +237,12 @@ bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v)
     return false;
 }
 
+bool registry_has_active_bytes(const adapter_row_t *a, const version_row_t *v)
+{
+    const version_row_t *active = registry_active(a);
+    return active && v && digest_equal(&active->digest, &v->digest);
+}
+
 /* True where a later version than the active one was decided: the active one was gone back to. */
 bool registry_is_step_back(const adapter_row_t *a)
 {

@@ -158,6 +158,8 @@ uint64_t registry_reached_at(const adapter_row_t *a, const version_row_t *v);
 bool registry_is_excess(const adapter_row_t *a, const version_row_t *v, uint64_t keep);
 /* It was decided, and a later decision went back behind it. */
 bool registry_is_taken_back(const adapter_row_t *a, const version_row_t *v);
+/* It has the digest of the active one: to go from one to the other changes nothing that is served. */
+bool registry_has_active_bytes(const adapter_row_t *a, const version_row_t *v);
 /* Versions that were decided lie ahead of the active one. */
 bool registry_is_step_back(const adapter_row_t *a);
 

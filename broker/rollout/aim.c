@@ -42,22 +42,32 @@ static uint64_t aim_resume(const rollout_t *ro, const adapter_row_t *a)
     return newest && summary_lost_active(ro, a) ? newest : a->active;
 }
 
+static bool was_active(const version_row_t *v) { return v->state == VERSION_COMMITTED && v->decision; }
+
 static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_error_t *error)
 {
-    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s has no version to roll back to from %s@%llu",
-                        a->name, a->name, (unsigned long long)a->active);
-    error_where(error, a->name, a->active, NULL, "activate");
-    error_expected(error, "a version below %llu that was active and that a worker or its publisher holds",
-                   (unsigned long long)a->active);
-    /* "policy@2 lost, policy@1 retired": what there is below the active version. */
+    /* "policy@3 with the same bytes, policy@2 lost, policy@1 retired": what there is below the active one. */
     buf_t names = {0};
     uint32_t count = 0;
+    const version_row_t *same = NULL;
     for (size_t i = a->version_count; i-- > 0 && count < LISTED;) {
         const version_row_t *v = a->versions[i];
         if (v->version >= a->active) continue;
+        bool is_same = was_active(v) && registry_has_active_bytes(a, v) && has_source(ro, a, v);
+        if (is_same && !same) same = v;
         buf_printf(&names, "%s%s@%llu %s", count++ ? ", " : "", a->name, (unsigned long long)v->version,
-                   v->decision || !registry_is_live(v) ? summary_state(ro, a, v) : "never active");
+                   is_same                               ? "with the same bytes"
+                   : v->decision || !registry_is_live(v) ? summary_state(ro, a, v)
+                                                         : "never active");
     }
+    int rc = error_fail(error, HEDDLE_ERR_NOT_ACTIVATABLE, "%s has no version to roll back to from %s@%llu%s",
+                        a->name, a->name, (unsigned long long)a->active,
+                        same ? ": the earlier ones that are held have the same bytes" : "");
+    error_where(error, a->name, a->active, NULL, "activate");
+    error_expected(error,
+                   "a version below %llu that was active, has other bytes, and is held by a worker or its "
+                   "publisher",
+                   (unsigned long long)a->active);
     bool is_first = a->active == 1;
     error_found(error, "%s",
                 count      ? buf_text(&names)
@@ -72,6 +82,11 @@ static int nothing_earlier(const rollout_t *ro, const adapter_row_t *a, heddle_e
     else if (!count)
         error_hint(error, "%s`heddle versions %s` lists what there is",
                    is_first ? "it is the first one: " : "", a->name);
+    else if (same)
+        error_hint(error,
+                   "%s@%llu has the bytes of %s@%llu, so going back to it would change no answer of the "
+                   "model: publish earlier bytes again",
+                   a->name, (unsigned long long)same->version, a->name, (unsigned long long)a->active);
     else
         error_hint(error, "publish the earlier bytes again; `heddle broker --keep` sets how many earlier "
                           "versions are kept");
@@ -103,10 +118,11 @@ int aim_version(const rollout_t *ro, const adapter_row_t *a, aim_t aim, uint64_t
         error_hint(error, "to go forward: `heddle activate %s@%llu`", a->name, (unsigned long long)named);
         return rc;
     }
+    /* A checkpoint that was published twice is one step: the answers of the model are to change. */
     const version_row_t *best = NULL;
     for (size_t i = 0; i < a->version_count && !named; i++) {
         const version_row_t *v = a->versions[i];
-        bool is_earlier = v->version < a->active && v->state == VERSION_COMMITTED && v->decision;
+        bool is_earlier = v->version < a->active && was_active(v) && !registry_has_active_bytes(a, v);
         if (is_earlier && (!best || v->decision > best->decision) && has_source(ro, a, v)) best = v;
     }
     if (!named && !best) return nothing_earlier(ro, a, error);

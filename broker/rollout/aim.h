@@ -2,9 +2,9 @@
 /* broker/rollout/aim.h (PURE): which version a decision by hand names.
  *
  *   AIM_VERSION  the one in the question
- *   AIM_BACK     roll back: of the versions below the active one that were active and still have a source,
- *                the one whose decision is the latest; or the one in the question, which must not be newer
- *                than the active one
+ *   AIM_BACK     roll back: of the versions below the active one that were active, still have a source and
+ *                have other bytes than the active one, the one whose decision is the latest; or the one in
+ *                the question, which must not be newer than the active one
  *   AIM_RESUME   end the hold: the newest version that is active, kept or staged everywhere and has a
  *                source; without one the active version, or, where that is lost, the newest of the lost
  *                ones; the active one where the adapter is not held

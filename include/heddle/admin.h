@@ -83,10 +83,10 @@ typedef struct heddle_activate_opts {
 HEDDLE_API int heddle_admin_activate(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts,
                                      char **ret_json);
 
-/* Back to an earlier version: of those that were active and that a worker or publisher still holds, the one
- * that was decided last (`ref`: NAME), or a given one (NAME@V), which must not be newer than the active one.
- * The adapter is held there.  All else as heddle_admin_activate.  Errors: as there; NOT_ACTIVATABLE names
- * what there is. */
+/* Back to an earlier version: of those that were active, that a worker or publisher still holds and that have
+ * other bytes than the active one, the one that was decided last (`ref`: NAME), or a given one (NAME@V),
+ * which must not be newer than the active one.  The adapter is held there.  All else as
+ * heddle_admin_activate.  Errors: as there; NOT_ACTIVATABLE names what there is. */
 HEDDLE_API int heddle_admin_rollback(heddle_admin_t *a, const char *ref, const heddle_activate_opts_t *opts,
                                      char **ret_json);
 /* Ends the hold of an adapter: activates its newest version that is active, kept or staged everywhere; those

@@ -233,8 +233,8 @@ class Admin(Handle):
 
     def rollback(self, ref: str | Tagged, *, quorum: str | int = "all", deadline: float | None = 10.0,
                  dry_run: bool = False, by: str | None = None) -> ActivateResult:
-        """Goes back to the version that was active before (NAME), or to an earlier one (NAME@V).  The adapter
-        is held there until resume().
+        """Goes back to the version that was active before and has other bytes (NAME), or to an earlier one
+        (NAME@V), which may have the same ones (`same_bytes`).  The adapter is held there until resume().
 
         Raises Conflict (not_activatable: there is none), and what activate() raises.
         """

@@ -451,6 +451,7 @@ class ActivateResult(WaitResult):
     dry_run: bool = False
     would_fetch: tuple[WouldFetch, ...] = ()    # of dry_run, by worker
     would_fetch_bytes: int | None = None        # of all of them; None: no dry_run
+    same_bytes: bool = False                    # changed, and both versions have one digest
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,19 @@ def test_back_and_forward_again(broker, adapter):
         assert not adm.resume(adapter).changed
 
 
+def test_the_same_bytes_are_no_step_back(broker, adapter):
+    with heddle.Worker(adapters=[adapter], name="same", apply="auto"), heddle.Admin() as adm:
+        with heddle.Publisher(adapter=adapter, if_unchanged="publish") as pub:
+            for _ in range(2):
+                pub.publish_dir(FIXTURES / "plain").wait(timeout=60)
+        for trial in (True, False):
+            with pytest.raises(heddle.Conflict, match="same bytes") as refused:
+                adm.rollback(adapter, dry_run=trial)
+            assert refused.value.code == "not_activatable"
+        named = adm.rollback(f"{adapter}@1")
+        assert named.changed and named.same_bytes and named.to == 1
+
+
 def test_of_coroutines(broker, adapter):
     async def main():
         async with heddle.AsyncAdmin() as adm:

@@ -127,7 +127,8 @@ WAIT = {"adapter": "name", "version": "int", "digest": "digest?", "decision": "i
                     {"worker": "name", "phase": "phase?", "code": "code?", "heartbeat_age_ms": "ms?",
                      "note": "text?"}]}
 
-DECIDED = {"from": "int?", "changed": "bool", "held": "bool", "dry_run": "bool", "bytes_moved": "int",
+DECIDED = {"from": "int?", "changed": "bool", "same_bytes": "bool", "held": "bool", "dry_run": "bool",
+           "bytes_moved": "int",
            "would_fetch": ["worker", {"worker": "name", "bytes": "int", "version": "int?"}],
            "would_fetch_bytes": "int?"}
 KINDS = {

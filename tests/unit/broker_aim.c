@@ -96,6 +96,44 @@ Test(aim, back_passes_over_what_was_never_active)
     goes("rollback", 3, 1);
 }
 
+/* Bytes of the active version under another number: the model would answer as before. */
+Test(aim, back_passes_over_the_same_bytes)
+{
+    active_one_after_the_other(2);
+    rig_publish(T, (rig_publish_t){.digest = 2, .if_unchanged = HEDDLE_UNCHANGED_PUBLISH});
+    roll_out(1, 3, 3, 2);
+    goes("rollback", 3, 1);
+    cr_assert(!is("same_bytes"));
+}
+
+Test(aim, back_is_refused_where_only_the_same_bytes_are_left)
+{
+    active_one_after_the_other(1);
+    rig_publish(T, (rig_publish_t){.digest = 1, .if_unchanged = HEDDLE_UNCHANGED_PUBLISH});
+    roll_out(1, 2, 2, 1);
+    for (int dry_run = 0; dry_run < 2; dry_run++) {
+        rig_drop_letters();
+        rig_query(ADMIN, (msg_query_t){.op = "rollback", .name = "policy", .dry_run = dry_run});
+        const msg_error_t *e = rig_error(ADMIN, "not_activatable");
+        cr_assert(strstr(e->message, "have the same bytes"), "%s", e->message);
+        cr_assert_str_eq(e->found, "policy@1 with the same bytes");
+        cr_assert(strstr(e->hint, "policy@1 has the bytes of policy@2"), "%s", e->hint);
+    }
+    cr_assert(rig_adapter()->active == 2 && !rig_adapter()->held);
+}
+
+/* An operator may mean that number.  The answer says that nothing changes with it. */
+Test(aim, back_to_a_named_one_says_that_its_bytes_are_the_same)
+{
+    active_one_after_the_other(1);
+    rig_publish(T, (rig_publish_t){.digest = 1, .if_unchanged = HEDDLE_UNCHANGED_PUBLISH});
+    roll_out(1, 2, 2, 1);
+    ask("rollback", 1);
+    cr_assert(is("ok") && is("changed") && is("same_bytes") && rig_adapter()->active == 1);
+    ask("activate", 1); /* to itself is no change */
+    cr_assert(is("ok") && !is("changed") && !is("same_bytes"));
+}
+
 /* The worker comes back with 3 alone: 1 and 2 have no holder. */
 Test(aim, back_needs_a_holder)
 {

@@ -625,6 +625,7 @@ static const field_row_t FIELDS[] = {
     {"activate", "from", "iN"},
     {"activate", "to", "i"},
     {"activate", "changed", "b"},
+    {"activate", "same_bytes", "b"},
     {"activate", "held", "b"},
     {"activate", "bytes_moved", "i"},
     {"activate", "dry_run", "b"},
