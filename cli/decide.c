@@ -144,7 +144,8 @@ static void render_trial(const json_t *a)
     printf("would go from %s to %s", cli_text(a, "from", s[0]), cli_text(a, "to", s[1]));
     printf("%s%s", cli_is(a, "changed") ? "" : ", as it is",
            cli_is(a, "held") ? "; the adapter would be held" : "");
-    if (cli_integer(a, "to"))
+    if (cli_integer(a, "to") && !workers) printf("; no worker subscribes to it");
+    else if (cli_integer(a, "to"))
         printf("; its bytes are at %lld of %s", (long long)workers - (long long)count,
                cli_count(workers, "worker", s[0]));
     puts("");
@@ -170,6 +171,7 @@ void cli_show_decision(const json_t *a, bool is_awaited)
         printf("%s: %s is active already%s", cli_string(a, "adapter"), cli_text(a, "to", s[0]),
                is_held ? ", the adapter is held" : "");
         if (have < eligible) puts("; workers that lack it try again (not waited for)");
+        else if (!eligible) puts("; no worker subscribes to it");
         else printf("; at %lld of %s\n", (long long)have, cli_count(eligible, "worker", s[1]));
     } else if (!is_awaited && is_changed) {
         printf("%s: %s -> %s, changed%s; decided, and workers switch as they have it (not waited for)\n",

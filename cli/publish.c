@@ -301,7 +301,9 @@ static bool show_progress(heddle_publisher_t *p, outcome_t *o)
         is_lost = is_lost || event.type == HEDDLE_EVENT_LOST_BROKER;
         if (!is_shown || event.type != HEDDLE_EVENT_PROGRESS || event.data_bytes == 0) continue;
         cli_draw_bar(event.bytes_done, event.data_bytes);
-        fprintf(stderr, " staged %u/%u ", o->report.staged_count, o->report.eligible_count);
+        fprintf(stderr, " staged %u", o->report.staged_count);
+        if (o->report.eligible_count) fprintf(stderr, "/%u", o->report.eligible_count);
+        fputs(" ", stderr);
         o->is_drawn = true;
     }
     return is_lost;

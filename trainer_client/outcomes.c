@@ -241,6 +241,17 @@ static uint32_t need_count(const outcome_row_t *row, const wait_for_t *want)
     return units_quorum_need(want->quorum, row->report.eligible_count, 1);
 }
 
+/* "3 of 4 workers"; "3 workers" where there are not so many, or of how many is not known yet: after a restart
+ * of the broker. */
+static const char *of_workers(uint32_t count, uint32_t eligible, char ret_text[64])
+{
+    if (eligible && eligible >= count)
+        snprintf(ret_text, 64, "%u of %u worker%s", count, eligible, eligible == 1 ? "" : "s");
+    else if (count) snprintf(ret_text, 64, "%u worker%s", count, count == 1 ? "" : "s");
+    else snprintf(ret_text, 64, "no worker");
+    return ret_text;
+}
+
 /* The first worker that is missing stands for all of them in the error; the report has the others. */
 static int fail_version(const outcomes_t *r, const outcome_row_t *row, int code, const char *why,
                         heddle_error_t *error)
@@ -258,8 +269,8 @@ static int fail_version(const outcomes_t *r, const outcome_row_t *row, int code,
                    row->queued);
         return code;
     }
-    error_found(error, "staged on %u of %u worker%s", p->staged_count, p->eligible_count,
-                p->eligible_count == 1 ? "" : "s");
+    char count[64];
+    error_found(error, "staged on %s", of_workers(p->staged_count, p->eligible_count, count));
     const char *hint = code == HEDDLE_ERR_NO_WORKERS
                            ? "start one: `heddle worker --adapter %.128s`, or the engine plug "
                              "(python -m heddle.engine)"
@@ -307,8 +318,8 @@ static int judge_refused(const outcomes_t *r, const outcome_row_t *row, const wa
     error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu was refused by %s: %s", r->adapter,
                (unsigned long long)p->version, first->worker, first->message);
     error_where(error, r->adapter, p->version, first->worker, first->phase);
-    error_expected(error, "%s on %u of %u worker%s", phase_word(want), need, p->eligible_count,
-                   p->eligible_count == 1 ? "" : "s");
+    char count[64];
+    error_expected(error, "%s on %s", phase_word(want), of_workers(need, p->eligible_count, count));
     error_found(error, "on %u; refused by %u", have_count(row, want), refused);
     error_hint(
         error,
@@ -367,7 +378,7 @@ int outcomes_late(const outcomes_t *r, outcome_row_t *row, const wait_for_t *wan
 {
     int judged = outcomes_judge(r, row, want, error);
     if (judged != HEDDLE_ERR_AGAIN) return judged;
-    char why[96];
+    char why[96], count[64];
     uint32_t eligible = row->report.eligible_count, need = need_count(row, want);
     const char *word = phase_word(want);
     if (waited_ms) snprintf(why, sizeof why, "was not %s on enough workers within %u ms", word, waited_ms);
@@ -387,8 +398,7 @@ int outcomes_late(const outcomes_t *r, outcome_row_t *row, const wait_for_t *wan
     } else {
         fail_version(r, row, rc, why, error);
     }
-    if (need > eligible) error_expected(error, "%s on %u worker%s", word, need, need == 1 ? "" : "s");
-    else error_expected(error, "%s on %u of %u worker%s", word, need, eligible, eligible == 1 ? "" : "s");
+    error_expected(error, "%s on %s", word, of_workers(need, eligible, count));
     if (row->queued[0]) return rc;
     if (is_nobody) error_found(error, "no worker of %s", r->adapter);
     else if (!row->heard_us) error_found(error, "the broker has not reported which workers take it");

@@ -502,7 +502,7 @@ static void fail_late(const track_t *t, view_t v, outbox_t *out)
                    (unsigned long long)t->version, ms);
     else
         error_fail(&e, HEDDLE_ERR_DEADLINE, "%u of %u workers staged %s@%llu within %llu ms; missing: %s",
-                   track_holder_count(t), eligible ? eligible : present, a->name,
+                   tally_holders(&t->tally, eligible > 0), eligible ? eligible : present, a->name,
                    (unsigned long long)t->version, ms, missing[0] ? missing : "every worker");
     error_where(&e, a->name, t->version, NULL, "stage");
     decision_end_version(a, t->row, VERSION_FAILED, &e, v.now, out);

@@ -230,8 +230,13 @@ bool summary_queued_text(const rollout_t *ro, const adapter_row_t *a, const vers
     if (!is_queued) return false;
     const version_row_t *first = registry_staging(a);
     summary_t sum = summary_of(ro, a, first, NULL, 0);
-    text_printf(ret_text, SUMMARY_QUEUED_TEXT, "waits for %s@%llu (staged on %u of %u)", a->name,
-                (unsigned long long)first->version, sum.staged, sum.eligible);
+    text_printf(ret_text, SUMMARY_QUEUED_TEXT, "waits for %s@%llu", a->name,
+                (unsigned long long)first->version);
+    /* Of how many workers is known when the members are back after a restart. */
+    size_t used = strlen(ret_text);
+    if (ro->is_settled && sum.eligible)
+        text_printf(ret_text + used, SUMMARY_QUEUED_TEXT - used, " (staged on %u of %u)", sum.staged,
+                    sum.eligible);
     return true;
 }
 

@@ -22,8 +22,9 @@ const char *summary_state(const rollout_t *ro, const adapter_row_t *a, const ver
 /* Nothing but the hold keeps it from being active: it is staged, or was taken back. */
 bool summary_is_held_back(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v);
 
-/* "waits for policy@14 (staged on 1 of 2)": it is announced when that version is decided.  False, and "": it
- * waits for no other version. */
+/* "waits for policy@14 (staged on 1 of 2)": it is announced when that version is decided.  The counts are
+ * left out while the broker settles, and where no worker is waited for.  False, and "": it waits for no other
+ * version. */
 #define SUMMARY_QUEUED_TEXT (HEDDLE_NAME_MAX + 96u)
 bool summary_queued_text(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
                          char ret_text[SUMMARY_QUEUED_TEXT]);

@@ -83,6 +83,18 @@ Test(why, the_deadline_that_is_told_is_the_one_that_was_asked_for)
     cr_assert_eq(told()->deadline_ms, 5000);
 }
 
+/* w3 came after the announcement: the rollout does not wait for it, and it stands for no other. */
+Test(why, the_deadline_counts_those_that_were_waited_for)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 1000});
+    rig_worker(W3, "w3");
+    rig_staged(W1, 1, 1);
+    rig_staged(W3, 1, 1);
+    rig_pass(1500);
+    cr_assert_str_eq(rig_version(1)->message,
+                     "1 of 2 workers staged policy@1 within 1000 ms; missing: w2 in phase announce");
+}
+
 Test(why, each_has_its_own_reason)
 {
     publish_to(2, (rig_publish_t){0});
@@ -127,6 +139,28 @@ Test(why, a_version_that_waits_for_another_names_it)
     rig_pass(100);
     cr_assert_str_eq(told()->message, "", "it has begun");
     cr_assert(json_is_null(json_object_get(version(2), "note")));
+}
+
+/* Of how many workers is known when they are back.  A version that was published since the start is reported
+ * on before. */
+Test(why, while_the_broker_settles_the_counts_are_left_out)
+{
+    publish_to(2, (rig_publish_t){0});
+    rig_staged(W1, 1, 1);
+    rig_restart();
+    rig_open(T, "policy", "trainer", 1, false);
+    msg_subscription_t sub = {.adapter = "policy"};
+    msg_held_t held = {.adapter = "policy", .version = 1, .state = HELD_STAGED, .digest = rig_digest(1)};
+    rig_hello(W1, ROLE_WORKER);
+    rig_join_with(W1, "w1", &sub, 1, &held, 1);
+    rig_publish(T, (rig_publish_t){.digest = 2});
+    rig_pass(500);
+    cr_assert_eq(told()->version, 2);
+    cr_assert_str_eq(told()->message, "waits for policy@1");
+    rig_worker(W2, "w2");
+    rig_pass(LEASE_MS);
+    cr_assert_eq(told()->version, 2);
+    cr_assert_str_eq(told()->message, "waits for policy@1 (staged on 1 of 2)");
 }
 
 Test(why, a_mistyped_adapter_is_near_one_that_workers_subscribe_to)

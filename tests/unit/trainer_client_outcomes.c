@@ -207,6 +207,17 @@ Test(outcomes, the_cause_is_told, .init = start, .fini = stop)
     cr_assert_str_eq(error.phase, "fetch");
 }
 
+/* After a restart of the broker its members are not back yet: of how many is not known. */
+Test(outcomes, counts_that_are_not_known_are_left_out, .init = start, .fini = stop)
+{
+    heddle_error_t error;
+    wait_for_t want = {A, ALL};
+    outcomes_judge(&r, row_with("failed", "no_slot", 0, 3, 0), &want, &error);
+    cr_assert_str_eq(error.found, "staged on 3 workers");
+    outcomes_judge(&r, row_with("failed", "no_slot", 0, 0, 0), &want, &error);
+    cr_assert_str_eq(error.found, "staged on no worker");
+}
+
 Test(outcomes, late_names_who_is_missing, .init = start, .fini = stop)
 {
     heddle_error_t error;
