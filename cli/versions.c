@@ -29,7 +29,7 @@ static const option_set_t SET = {
     "The versions of an adapter; with NAME@V that version alone, with its configuration and who has it.",
     "version, digest: its number, and its content.  step: the trainer's own.  created: how long ago.\n"
     "state: staging, staged, active, kept (to go back to), superseded, failed, retired or lost.\n"
-    "bytes, tensors: how much it is.  holders: the workers that have its bytes.\n"
+    "bytes, tensors: how much it is.  holders: the workers that have its bytes, and on which host or hosts.\n"
     "why: why it failed or was lost, or what it waits for.\n"
     "Of NAME@V a row for each worker:\n"
     "worker, since: its name, and how long it has been in that state.\n"
@@ -348,6 +348,18 @@ static void print_bytes(const json_t *v)
     puts("");
 }
 
+/* "2 on node-a", which loses the version where that host ends; "3 on 2 hosts". */
+static const char *holders_of(const json_t *v, char *to, size_t size)
+{
+    char count[64];
+    const char *host = cli_string(v, "holder_host"), *holders = cli_text(v, "holder_count", count);
+    long long hosts = (long long)cli_integer(v, "holder_host_count");
+    if (host) snprintf(to, size, "%s on %s", holders, host);
+    else if (hosts > 1) snprintf(to, size, "%s on %lld hosts", holders, hosts);
+    else snprintf(to, size, "%s", holders);
+    return to;
+}
+
 /* NAME@V: one version in detail. The lines are in the order of its life: what it is, how it was made, which
  * processes hold it, and how it reached the workers. */
 static void render_one(const json_t *v)
@@ -371,7 +383,7 @@ static void render_one(const json_t *v)
     print_line("features", text[0] ? text : "-");
     print_json("meta", json_object_get(v, "meta"));
     print_json("config", json_object_get(v, "config"));
-    print_line("holders", cli_text(v, "holder_count", s[0]));
+    print_line("holders", holders_of(v, text, sizeof text));
     const json_t *rollout = json_object_get(v, "rollout");
     printf("%-11s %s; staged on %s and active on %s%s; deadline %s ms\n", "rollout",
            cli_text(rollout, "activation", s[0]), cli_text(rollout, "staged_count", s[1]),
@@ -457,7 +469,7 @@ static void render(const common_t *c, json_t *answer)
     for (size_t i = 0; i < count; i++) {
         const json_t *v = json_array_get(list, i);
         const char *state = cli_string(v, "state");
-        char s[8][64], took[64], why[600];
+        char s[7][64], took[64], holders[HEDDLE_NAME_MAX + 64], why[600];
         /* Of thousands of versions almost all have ended long ago, so only the newest and the live ones are
          * shown. */
         bool has_ended =
@@ -470,7 +482,7 @@ static void render(const common_t *c, json_t *answer)
                   cli_short_digest(v, "digest", s[2]), cli_text(v, "step", s[3]),
                   cli_age(v, "created_at", s[4]), cli_ms(v, "took_ms", took),
                   cli_bytes(v, "data_bytes", s[5]), cli_text(v, "tensor_count", s[6]),
-                  cli_text(v, "holder_count", s[7]), why_of(v, why, sizeof why));
+                  holders_of(v, holders, sizeof holders), why_of(v, why, sizeof why));
     }
     table_print(&t);
     const char *hint = hint_of(json_array_get(list, count - 1));

@@ -9,12 +9,41 @@
 #include "core/limits.h"
 #include "proto/value.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { MISSING_ROWS = 256, CONFIG_DEPTH = 10 };
 #define FORMER_BYTES (64u << 10) /* beside the workers, in each page */
 
 /* ---- one version ----------------------------------------------------------------------------- */
+
+/* On how many hosts its holders are. */
+typedef struct {
+    json_t *count;    /* owned; NULL: no memory */
+    const char *only; /* where they are all on one; NULL */
+} holder_hosts_t;
+
+static int order_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static holder_hosts_t holder_hosts(const answer_view_t *b, const track_t *t)
+{
+    size_t holders = track_holder_count(t), named = 0, count = 0;
+    const char **hosts = calloc(holders + 1, sizeof *hosts), *only = NULL;
+    if (!hosts) return (holder_hosts_t){0};
+    for (size_t i = 0; named < holders && i < t->copy_count; i++) {
+        const copy_row_t *c = t->copies[i];
+        const member_t *m = copy_holds(c) ? membership_by_token(b->members, c->token) : NULL;
+        if (m) hosts[named++] = m->host;
+    }
+    qsort(hosts, named, sizeof *hosts, order_text);
+    for (size_t i = 0; i < named; i++) count += !i || strcmp(hosts[i - 1], hosts[i]) != 0;
+    if (count == 1) only = hosts[0];
+    free(hosts);
+    return (holder_hosts_t){part_count(count), only};
+}
 
 static json_t *version_part(const answer_view_t *b, const adapter_row_t *a, const version_row_t *v)
 {
@@ -38,16 +67,18 @@ static json_t *version_part(const answer_view_t *b, const adapter_row_t *a, cons
         meta = json_object();
     }
     json_t *took = v->first_ms ? part_ms(timing_whole_us(v)) : json_null();
+    holder_hosts_t hosts = holder_hosts(b, t);
     return json_pack(
-        "{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "version",
-        part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
+        "{s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
+        "version", part_count(v->version), "tag", part_tag(a->name, v->version, &v->digest), "digest",
         part_digest(&v->digest), "state", summary_state(b->rollout, a, v), "reason",
         has_reason ? value_from_error(&reason) : json_null(), "note", part_text(note), "step",
         v->step < 0 ? json_null() : part_count((uint64_t)v->step), "created_at", part_time(v->created_ms),
         "activated_at", part_time(v->first_ms), "took_ms", took, "data_bytes", part_count(v->data_bytes),
         "payload_bytes", part_count(v->part.payload_bytes), "tensor_count", part_count(v->tensor_count),
-        "features", part_words(v->features), "holder_count", part_count(t ? track_holder_count(t) : 0),
-        "active_count", part_count(t ? track_active_count(t) : 0), "meta", meta);
+        "features", part_words(v->features), "holder_count", part_count(track_holder_count(t)),
+        "holder_host_count", hosts.count, "holder_host", part_text(hosts.only), "active_count",
+        part_count(t ? track_active_count(t) : 0), "meta", meta);
 }
 
 /* ---- what NAME@V adds ------------------------------------------------------------------------ */

@@ -310,6 +310,8 @@ class VersionInfo:
     unfinished: Unfinished | None = None
     former: tuple[FormerFetch, ...] | None = None
     former_count: int | None = None     # of all, also of those that are not in `former`
+    holder_host_count: int | None = None    # that the holders are on
+    holder_host: str | None = None      # where it is one
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ static void hello(uint64_t peer, role_t role)
                          .role = role,
                          .pid = 100 + peer,
                          .heddle = "0.1.0",
-                         .host = "gpu-1",
+                         .host = peer == 2 ? "gpu-2" : "gpu-1",
                          .life = {{(uint8_t)peer}}}};
     say(peer, &m);
 }
@@ -446,7 +446,8 @@ static const field_row_t FIELDS[] = {
         {body, "versions[].took_ms", "nN"}, {body, "versions[].data_bytes", "i"},                            \
         {body, "versions[].payload_bytes", "i"}, {body, "versions[].tensor_count", "i"},                     \
         {body, "versions[].features", "a"}, {body, "versions[].features[]", "s"},                            \
-        {body, "versions[].holder_count", "i"}, {body, "versions[].active_count", "i"},                      \
+        {body, "versions[].holder_count", "i"}, {body, "versions[].holder_host_count", "i"},                 \
+        {body, "versions[].holder_host", "sN"}, {body, "versions[].active_count", "i"},                      \
     {                                                                                                        \
         body, "versions[].meta", "x"                                                                         \
     }
@@ -944,7 +945,13 @@ Test(answer, versions_and_why_they_ended)
     expect(b, "versions[0].meta", "{\"run\":\"7\"}");
     expect(b, "versions[0].step", "100");
     expect(b, "versions[0].holder_count", "2");
+    expect(b, "versions[0].holder_host_count", "2");
+    expect(b, "versions[0].holder_host", "null");
     expect(b, "versions[0].active_count", "2");
+    expect(b, "versions[2].holder_host_count", "0");
+    expect(b, "versions[2].holder_host", "null");
+    expect(b, "versions[3].holder_host_count", "1");
+    expect(b, "versions[3].holder_host", "\"gpu-1\"");
     expect(b, "versions[0].reason", "null");
     expect(b, "versions[2].reason.worker", "\"w2\"");
     expect(b, "versions[2].reason.phase", "\"verify\"");

@@ -239,6 +239,17 @@ Test(standing, what_was_put_away_is_not_kept)
     is("versions.0.holder_count", "0");
 }
 
+/* They share one memory, and end together. */
+Test(standing, two_holders_of_one_host_are_on_one)
+{
+    publish_to(2, (rig_publish_t){0});
+    roll_out(2, 1, 1, 1);
+    ask("versions", "policy", 0);
+    is("versions.0.holder_count", "2");
+    is("versions.0.holder_host_count", "1");
+    is("versions.0.holder_host", "\"host\"");
+}
+
 Test(standing, a_new_process_has_nothing_of_the_old_one)
 {
     publish_to(1, (rig_publish_t){0});
