@@ -143,7 +143,7 @@ void actor_forget_mail(actor_t *a)
 
 void actor_open_transfer(actor_t *a, uint64_t max_rate_bytes, mem_link_t link)
 {
-    transfer_opts_t opts = {.max_rate_bytes = max_rate_bytes, .clock = &a->w->clock};
+    transfer_opts_t opts = {.max_rate_bytes = max_rate_bytes, .mode = a->w->opts.mode, .clock = &a->w->clock};
     cr_assert_eq(transfer_mem_ops.open(&opts, &a->t, NULL), HEDDLE_OK);
     mem_set_link(a->t, link);
 }

@@ -147,7 +147,8 @@ typedef enum { POINT_BEFORE_COMMIT, POINT_AFTER_COMMIT, POINT_BEFORE_SEND } poin
 typedef struct world_opts {
     uint64_t seed, lease_ms, keep;
     plan_shape_t shape;
-} world_opts_t; /* 0: 1, 4000, 1 (keep: as given) */
+    tr_mode_t mode; /* how bytes are sent */
+} world_opts_t;     /* 0: 1, 4000, 1 (keep: as given) */
 
 struct world {
     world_opts_t opts;
