@@ -60,7 +60,7 @@ static int take_workers(const char *const *workers, msg_query_t *m)
         if (m->worker_count == LIMIT_NAMED_WORKERS) {
             error_fail(error_last(), HEDDLE_ERR_USAGE, "too many workers are named");
             error_expected(error_last(), "at most %u", LIMIT_NAMED_WORKERS);
-            error_hint(error_last(), "name none: then every subscriber counts");
+            error_hint(error_last(), "leave the list out: every subscriber counts then");
             return HEDDLE_ERR_USAGE;
         }
         int rc = name_check("worker", workers[m->worker_count], error_last());

@@ -71,10 +71,10 @@ static int refuse_guard(const char *path, int lock, heddle_error_t *error)
     char who[64] = "a process in another container or on another host";
     if (fcntl(lock, F_GETLK, &holder) == 0 && holder.l_type != F_UNLCK && holder.l_pid > 0)
         snprintf(who, sizeof who, "the process with pid %ld", (long)holder.l_pid);
-    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s: the first byte of %s stays locked by %s", path,
-                        NAME, who);
+    int rc = error_fail(error, HEDDLE_ERR_DATA_LOCKED, "%s holds the start lock of %s/%s for too long", who,
+                        path, NAME);
     error_where(error, NULL, 0, NULL, "export");
-    error_expected(error, "a lock of the moment in which a worker comes or goes");
+    error_expected(error, "workers hold this lock for a moment only");
     error_found(error, "%s", who);
     error_hint(error, "end that process, or name another directory with --export");
     if (error) error->retriable = 1;

@@ -765,7 +765,7 @@ static int is_elsewhere(const publisher_node_t *n, bool *ret_wanted, heddle_erro
     *ret_wanted = false;
     if (!slot || slot->is_released || outcome_is_elsewhere(row)) return HEDDLE_OK;
     const char *why = row->report.message[0] ? row->report.message : "no worker has its bytes";
-    error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu is lost with its publisher: %s", n->adapter,
+    error_fail(error, HEDDLE_ERR_VERSION_FAILED, "%s@%llu is lost when this publisher closes: %s", n->adapter,
                (unsigned long long)row->report.version, why);
     error_where(error, n->adapter, row->report.version, NULL, "fetch");
     error_hint(error, "wait for phase staged before closing; publish it again");
@@ -793,13 +793,13 @@ void publisher_node_do(void *node, void *command, uint64_t now_us)
          * will say so again; one that was met without its key may be starting.  A full disk may get room
          * again, but by a person, who is to hear of it at once. */
         const heddle_error_t *why = n->fence.code ? &n->fence : &n->member.refusal;
-        bool is_denied = why->code == HEDDLE_ERR_DENIED && !n->is_connection_refused;
-        bool may_pass = why->retriable && !is_denied && why->code != HEDDLE_ERR_WRITER_HELD &&
+        bool will_be_denied = why->code == HEDDLE_ERR_DENIED && !n->is_connection_refused;
+        bool may_pass = why->retriable && !will_be_denied && why->code != HEDDLE_ERR_WRITER_HELD &&
                         why->code != HEDDLE_ERR_NO_SPACE;
         *c->error = *why;
         /* The broker says that a member may try again, since an admin may give its key the role.  This call
          * ends, and so would the same call. */
-        if (is_denied) c->error->retriable = 0;
+        if (will_be_denied) c->error->retriable = 0;
         if (n->fence.code) c->rc = n->fence.code;
         else if (!is_ready(n)) c->rc = why->code && !may_pass ? why->code : HEDDLE_ERR_AGAIN;
         break;

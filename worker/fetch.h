@@ -52,9 +52,9 @@
  *
  * A slow source is left.  What another one can do is seen by lending it an ask now and then (ops.lend):
  *   - to the next source of the list that still fetches itself, which has little more, as a rule, than the
- *     one in front of it: for a piece that is half a window ahead or more, and at least 8 pieces.  If it
- *     comes before a quarter of that distance has come, that source is far ahead.  One that has not come
- *     after half of that distance is asked for where the others are;
+ *     one in front of it: for a piece that is half a window ahead or more, and at least 8 pieces.  If the
+ *     piece comes before a quarter of that distance has come, that source is far ahead.  If it has not come
+ *     after half of that distance, it is asked of the usual source;
  *   - to one that has all bytes, which costs its uplink a piece: for the last piece that is asked for, and
  *     only where a second or more is left at the rate at which pieces come.  If it comes in a quarter of the
  *     time that a piece takes at that rate, that source may be faster.
@@ -63,8 +63,8 @@
  * third as many from that one, and in a third of the time that it took for as many before, all asks move, and
  * that one is slow; if not, what has not come goes back.  The next piece is lent later.
  *
- * At the end, when the source that is asked has sent all that was asked of it, what still stands at others
- * goes to it too, and these are slow: unless it comes in twice the time that this source would need for it.
+ * At the end the source that is asked may be idle while others still owe pieces.  After twice the time that
+ * it would need for them, it is asked for these pieces, and the others count as slow.
  *
  * Every event costs O(1) amortized whatever `count` is; nothing is allocated after fetch_new (about 20 bytes
  * a piece).  Loop thread only; the download that made it owns it.  Its ops must not call it. */

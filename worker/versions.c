@@ -194,7 +194,7 @@ static void drop_damaged(run_t *run, versions_entry_t *e)
     error_fail(&error, HEDDLE_ERR_DIGEST_MISMATCH, "the bytes of version %llu in memory here have gone bad",
                (unsigned long long)e->version);
     error_where(&error, NULL, e->version, NULL, "verify");
-    error_hint(&error, "check this host's memory; the version is fetched again where it is activated");
+    error_hint(&error, "check this host's memory. A version that is activated is fetched again by itself");
     if (is_chosen(run->s, e)) {
         fail_version(run, e, &error);
         return;

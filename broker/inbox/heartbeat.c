@@ -76,9 +76,9 @@ static void call_again(const call_t *c)
 {
     heddle_error_t error;
     uint64_t token = c->member->token;
-    error_fail(&error, HEDDLE_ERR_NOT_FOUND, "something for token %llu of %s was lost: its queue was full",
+    error_fail(&error, HEDDLE_ERR_NOT_FOUND, "a message to token %llu of %s was dropped: its queue is full",
                (unsigned long long)token, c->member->name);
-    error_hint(&error, "say HELLO and join again");
+    error_hint(&error, "the member joins again by itself");
     msg_t m;
     msg_from_error(&error, 0, c->m->type, &m);
     m.error.token = token;

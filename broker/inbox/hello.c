@@ -30,7 +30,7 @@ void on_hello(const call_t *c)
     }
     broker_peer_t *peer = c->peer ? c->peer : sessions_add_peer(b, c->from);
     if (!peer) {
-        error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "the broker has no place for another connection");
+        error_fail(&error, HEDDLE_ERR_UNAVAILABLE, "the broker's table of connections is full");
         error_expected(&error, "at most %u connections", LIMIT_PEERS);
         broker_refuse(c, &error, b->opts.lease_ms);
         return;

@@ -17,7 +17,7 @@ bool publish_is_put_off(const call_t *c)
     heddle_error_t error;
     if (c->again || !peer->resumed_us || c->now.us >= until_us) return false;
     error_fail(&error, HEDDLE_ERR_UNAVAILABLE,
-               "no message of this publisher came for half a lease, so that its PUBLISH of %s may be old",
+               "this publisher was silent for half a lease; its PUBLISH of %s may be old",
                c->m->publish.adapter);
     error_where(&error, c->m->publish.adapter, 0, NULL, "commit");
     error_hint(&error, "nothing was recorded; try again");

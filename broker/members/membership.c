@@ -289,7 +289,7 @@ static int check_subscriptions(const msg_join_t *join, heddle_error_t *error)
         int rc = error_fail(error, HEDDLE_ERR_USAGE, "worker %s subscribes to %u adapters", join->name,
                             join->adapter_count);
         error_expected(error, "1 to %u", LIMIT_ADAPTERS_PER_WORKER);
-        error_hint(error, "name at least one, and no more than that");
+        error_hint(error, "subscribe to 1 to %u adapters", LIMIT_ADAPTERS_PER_WORKER);
         return rc;
     }
     for (uint32_t i = 0; i < join->adapter_count; i++) {

@@ -111,7 +111,7 @@ void sessions_send_fenced(broker_t *b, const asker_t *to, uint64_t token, const 
         error_fail(&error, HEDDLE_ERR_FENCED,
                    "token %llu%s%s is not valid any more: its lease ended, or a newer session has the name",
                    (unsigned long long)token, *name ? " of " : "", name);
-    error_hint(&error, "say HELLO and join again");
+    error_hint(&error, "a worker joins again by itself");
     msg_t m;
     msg_from_error(&error, to->req, to->type, &m);
     m.error.token = token;

@@ -38,7 +38,7 @@
  *                  |    without a source        |                     |          |
  *   STUCK          | as from NONE               | -> NONE             | –        | –
  *
- * Stuck is also a fetch that goes on too slowly (rollout.c): the next one of its place begins beside it.
+ * A fetch that is too slow is stuck too (rollout.c): the next one of its place begins beside it.
  *
  * Those that wait are woken when the row that fetches for them leaves FETCHING, and when a source of their
  * place has come; plan_next_woken names them, and their lists are to be made again.  A list is torn when one

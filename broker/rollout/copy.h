@@ -87,7 +87,7 @@ typedef struct copy_row {
     char phase[16];
     char *message; /* owned; NULL: none (copy_message) */
 
-    /* when something happened to it; none of them says what state it is in */
+    /* when something happened to it; 0: it has not happened */
     uint64_t from_us;       /* of the version's record, or of its process's joining where that came later */
     uint64_t since_ms;      /* in this state; 0: since before this session, whose JOIN did not say */
     uint64_t told_us;       /* ANNOUNCE was sent last; 0: not to this session, or the worker turned to another

@@ -56,8 +56,8 @@ typedef struct heddle_publisher_opts {
                               * $HEDDLE_BROKER_KEY, else what is known */
     const char *key;         /* file of the caller's own key; NULL: $HEDDLE_KEY, else client.key of
                               * the key ring */
-    uint32_t fill_threads;   /* that heddle_publication_write may use, the caller's one of them; 0: as
-                              * many as the process has cores.  More than 4 are 4 */
+    uint32_t fill_threads;   /* of heddle_publication_write, with the caller's own; at most 4.  0: one
+                              * per core, at most 4 */
     int quiet_events;        /* 1: a full queue of events drops them without a line in the log
                               * (events.dropped): for a program that reads events only while it waits.
                               * If the publisher is ended (fenced, for example) while no call waits,
