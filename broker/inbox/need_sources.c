@@ -57,7 +57,7 @@ int on_need_sources(step_t *s, member_t *member, const msg_need_sources_t *m, he
             track_set_publisher(x.t, x.t->publisher, PUBLISHER_WITHOUT); /* its region is in use again */
     }
     if (reaches_no_worker(s, &x, m)) {
-        member->cut_off_ms = s->v.now.wall_ms;
+        member->trust.cut_off_ms = s->v.now.wall_ms;
         plan_cut_off(&x.t->plan, member->token);
     }
     bool was_fetching = plan_fetches(&x.t->plan, member->token);

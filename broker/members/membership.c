@@ -624,17 +624,6 @@ void membership_note_rival(member_t *worker, uint64_t token)
     worker->counts.fenced++;
 }
 
-/* What other workers, or it by itself, reported of a process holds until that ends. */
-static void keep_marks(member_t *new, const member_t *old)
-{
-    error_text(new->blamed_by, sizeof new->blamed_by, old->blamed_by);
-    new->blamed_ms = old->blamed_ms;
-    new->slow_ms = old->slow_ms;
-    new->sends_bad = old->sends_bad;
-    new->is_suspect = old->is_suspect;
-    new->cut_off_ms = old->cut_off_ms;
-}
-
 /* The new session is READY.  The one that was READY under its name until now ends; it is fenced if it was of
  * another process.  NO_MEMORY: the new row is freed, and nothing changed. */
 static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, admitted_t *ret)
@@ -657,7 +646,7 @@ static int admit(membership_t *m, member_t *new, uint64_t token, instant_t now, 
     member_t *old = (*rows)[at];
     if (is_worker) count_fences(new, old), keep_since(new, old);
     bool is_same_life = !memcmp(&old->life, &new->life, sizeof old->life);
-    if (is_same_life) keep_marks(new, old);
+    if (is_same_life) new->trust = old->trust;
     compare_addresses(new, old);
     if (member_is_ready(old)) {
         drop_ready(m, old);

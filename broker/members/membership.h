@@ -70,6 +70,16 @@ typedef struct member_sub {
     bool lacks_slot;    /* and no RETIRE was sent since: a version waits there */
 } member_sub_t;
 
+/* What was reported of a process as a source of others, by these or by itself (rollout/trust.h).  It holds
+ * until the process ends. */
+typedef struct {
+    char blamed_by[HEDDLE_NAME_MAX + 1]; /* the worker that it sent wrong bytes to */
+    uint64_t blamed_ms, slow_ms;         /* when; 0: never */
+    bool sends_bad;                      /* two workers got wrong bytes */
+    bool is_suspect;                     /* it blamed two for one version: its reports count no more */
+    uint64_t cut_off_ms;                 /* it reached no other worker, as it reported last; 0: never */
+} member_trust_t;
+
 typedef struct member {
     uint64_t token, peer;
     uint64_t former_token; /* of the session before, as it says; 0: none */
@@ -108,26 +118,33 @@ typedef struct member {
     /* the session of this name that ended last, not by a LEAVE, if its process sent no message since; 0 */
     uint64_t ended_token;
     uint64_t max_rate_bytes; /* of its --max-rate; 0: no limit */
-    /* As workers that fetched from this process reported.  It comes last for BLAME_MS: the word of one alone
-     * does no more.  Two: it is the source of no other one from the next version on. */
-    char blamed_by[HEDDLE_NAME_MAX + 1]; /* the worker that it sent wrong bytes to */
-    uint64_t blamed_ms, slow_ms;         /* 0: it was not blamed */
-    bool sends_bad;                      /* two workers got wrong bytes */
-    bool is_suspect;                     /* it blamed two for one version: its reports count no more */
-    bool no_relay;                       /* as in JOIN */
-    uint64_t cut_off_ms;           /* it reached no other worker, when it reported so last; 0: it did not */
+    member_trust_t trust;
+    bool no_relay;                 /* as in JOIN */
     char unheld[200];              /* as in HEARTBEAT */
     struct member *before, *after; /* in the queue of leases or of ended ones */
 } member_t;
 
+/* One worker got wrong bytes from it: it comes last. */
 static inline bool member_is_blamed(const member_t *m, uint64_t at_ms)
 {
-    return m->blamed_ms && at_ms < m->blamed_ms + BLAME_MS;
+    return m->trust.blamed_ms && at_ms < m->trust.blamed_ms + BLAME_MS;
 }
 
+/* It was slower than another source: it comes last. */
 static inline bool member_is_slow(const member_t *m, uint64_t at_ms)
 {
-    return m->slow_ms && at_ms < m->slow_ms + BLAME_MS;
+    return m->trust.slow_ms && at_ms < m->trust.slow_ms + BLAME_MS;
+}
+
+static inline bool member_is_cut_off(const member_t *m, uint64_t at_ms)
+{
+    return m->trust.cut_off_ms && at_ms < m->trust.cut_off_ms + CUT_OFF_MS;
+}
+
+/* It is a source of others only where there is no other one. */
+static inline bool member_is_leaf(const member_t *m, uint64_t at_ms)
+{
+    return m->trust.sends_bad || m->trust.is_suspect || m->no_relay || member_is_cut_off(m, at_ms);
 }
 
 /* The first one is due first. */

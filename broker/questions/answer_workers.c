@@ -103,10 +103,10 @@ static json_t *texts_part(char *const *texts, uint32_t count)
 /* Why other workers do not fetch from it, or do so last. */
 static const char *relay_why(const answer_view_t *b, const member_t *m)
 {
-    if (m->sends_bad) return "it sent bytes with another digest to two other workers";
-    if (m->is_suspect) return "it got wrong bytes from two sources: its own memory or link may be bad";
+    if (m->trust.sends_bad) return "it sent bytes with another digest to two other workers";
+    if (m->trust.is_suspect) return "it got wrong bytes from two sources: its own memory or link may be bad";
     if (m->no_relay) return "it was started so";
-    if (m->cut_off_ms && b->now.wall_ms < m->cut_off_ms + CUT_OFF_MS)
+    if (member_is_cut_off(m, b->now.wall_ms))
         return "it reaches no other worker, and the publisher serves it: are ports closed between them?";
     if (member_is_blamed(m, b->now.wall_ms)) return "it sent bytes with another digest to another worker";
     return member_is_slow(m, b->now.wall_ms) ? "another source was faster" : "";

@@ -620,15 +620,14 @@ static bool take_part(track_t *t, const member_t *member, const copy_row_t *befo
     bool is_same = before && before->token && !memcmp(&before->life, &member->life, sizeof member->life);
     if (is_same && plan_renew(&t->plan, before->token, member->token)) return true;
     uint64_t created_ms = t->row->created_ms;
-    bool is_cut_off = member->cut_off_ms && created_ms < member->cut_off_ms + CUT_OFF_MS;
     bool is_last = member_is_blamed(member, created_ms) || member_is_slow(member, created_ms);
     plan_member_t who = {.token = member->token,
                          .place = member->place,
                          .name = member->name,
                          .zone = member_label(member, "zone"),
                          .is_limited = member->max_rate_bytes > 0 || is_last,
-                         .is_leaf = member->sends_bad || member->is_suspect || member->no_relay || is_cut_off,
-                         .is_cut_off = is_cut_off};
+                         .is_leaf = member_is_leaf(member, created_ms),
+                         .is_cut_off = member_is_cut_off(member, created_ms)};
     return plan_add(&t->plan, &who);
 }
 

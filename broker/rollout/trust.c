@@ -32,10 +32,10 @@ static event_row_t *add_event(step_t *s, const track_t *t, event_type_t type, co
 static void suspect(step_t *s, track_t *t, member_t *worker)
 {
     const membership_t *all = s->v.members;
-    worker->is_suspect = true;
+    worker->trust.is_suspect = true;
     for (size_t i = 0; i < all->worker_count; i++)
-        if (!all->workers[i]->sends_bad && !strcmp(all->workers[i]->blamed_by, worker->name))
-            all->workers[i]->blamed_ms = 0;
+        if (!all->workers[i]->trust.sends_bad && !strcmp(all->workers[i]->trust.blamed_by, worker->name))
+            all->workers[i]->trust.blamed_ms = 0;
     put_last(s, t, worker);
     events_message(
         add_event(s, t, EVENT_SOURCE_BAD, worker, worker), HEDDLE_ERR_DIGEST_MISMATCH,
@@ -50,7 +50,7 @@ static member_t *heard_of(step_t *s, track_t *t, member_t *worker, uint64_t toke
     static const key16_t NONE;
     copy_row_t *c = copy_of(t, worker);
     member_t *source = membership_by_token(s->v.members, token);
-    bool is_heard = source && source != worker && !worker->is_suspect && !worker->sends_bad;
+    bool is_heard = source && source != worker && !worker->trust.is_suspect && !worker->trust.sends_bad;
     is_heard = is_heard && copy_in_flight(c) && has_number(c->word.named, COPY_NAMED_MAX, token);
     if (!is_heard) return NULL;
     key16_t *said = is_bad ? &c->word.bad : &c->word.slow;
@@ -67,12 +67,12 @@ static member_t *heard_of(step_t *s, track_t *t, member_t *worker, uint64_t toke
 void trust_bad(step_t *s, track_t *t, member_t *worker, uint64_t token)
 {
     member_t *source = heard_of(s, t, worker, token, true);
-    if (!source || source->sends_bad) return;
+    if (!source || source->trust.sends_bad) return;
     bool is_first = !member_is_blamed(source, s->v.now.wall_ms);
-    bool is_same = !is_first && !strcmp(source->blamed_by, worker->name);
-    source->sends_bad = !is_first && !is_same;
-    source->blamed_ms = s->v.now.wall_ms;
-    error_text(source->blamed_by, sizeof source->blamed_by, worker->name);
+    bool is_same = !is_first && !strcmp(source->trust.blamed_by, worker->name);
+    source->trust.sends_bad = !is_first && !is_same;
+    source->trust.blamed_ms = s->v.now.wall_ms;
+    error_text(source->trust.blamed_by, sizeof source->trust.blamed_by, worker->name);
     put_last(s, t, source);
     if (!is_same)
         events_message(add_event(s, t, EVENT_SOURCE_BAD, worker, source), HEDDLE_ERR_DIGEST_MISMATCH,
@@ -83,7 +83,7 @@ void trust_bad(step_t *s, track_t *t, member_t *worker, uint64_t token)
 static event_row_t *note_slow(step_t *s, track_t *t, const member_t *worker, member_t *source)
 {
     bool is_news = !member_is_slow(source, s->v.now.wall_ms);
-    source->slow_ms = s->v.now.wall_ms;
+    source->trust.slow_ms = s->v.now.wall_ms;
     put_last(s, t, source);
     return is_news ? add_event(s, t, EVENT_SOURCE_SLOW, worker, source) : NULL;
 }
