@@ -362,6 +362,7 @@ typedef struct {
     const char *adapter, *state, *code, *message; /* code: why it failed, or "held"; "" */
     msg_missing_t *missing;
     uint32_t missing_count;
+    uint64_t req; /* of the QUERY that it answers, and token is 0; 0: it answers none */
 } msg_rollout_t;
 
 /* op: status adapters versions workers events wait activate rollback resume forget pull verify keys

@@ -438,6 +438,7 @@ static const field_t ROLLOUT_FIELDS[] = {
     TEXT(msg_rollout_t, code, CODE_BYTES, OPTIONAL),
     TEXT(msg_rollout_t, message, LIMIT_TEXT_BYTES, OPTIONAL),
     LIST(msg_rollout_t, missing, missing_count, msg_missing_t, LIMIT_MISSING, OPTIONAL, MISSING),
+    U64(msg_rollout_t, req, ANY, OPTIONAL),
 };
 
 /* --- questions --- */

@@ -3,7 +3,6 @@
 
 #include "core/errors.h"
 #include "core/units.h"
-#include "proto/value.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -117,54 +116,6 @@ void outcomes_update(outcome_row_t *row, const msg_rollout_t *m, uint64_t now_us
         stamp(row, &r->staged_ms);
     }
     if (is_all(r->active_count, r->eligible_count)) stamp(row, &r->active_ms);
-}
-
-/* A negative number would become a huge count. */
-static uint64_t count_of(const json_t *object, const char *key)
-{
-    json_int_t n = json_integer_value(json_object_get(object, key));
-    return n > 0 ? (uint64_t)n : 0;
-}
-
-/* The answer is brought into the form of a ROLLOUT, so that one function updates the row; its texts are
- * borrowed from the JSON. What the answer does not have stays as the row has it. */
-bool outcomes_answer(outcome_row_t *row, bytes_t body, uint64_t now_us)
-{
-    json_t *answer = NULL;
-    if (value_decode(body, &answer, NULL)) return false;
-    const json_t *version = json_array_get(json_object_get(answer, "versions"), 0);
-    const json_t *rollout = json_object_get(version, "rollout"), *why = json_object_get(version, "reason");
-    const json_t *list = json_object_get(rollout, "missing");
-    const char *state = value_text(version, "state");
-    msg_missing_t missing[HEDDLE_MISSING_MAX];
-    uint32_t count = 0;
-    for (; count < HEDDLE_MISSING_MAX && count < json_array_size(list); count++) {
-        const json_t *m = json_array_get(list, count);
-        missing[count] = (msg_missing_t){.worker = value_text(m, "worker"),
-                                         .phase = value_text(m, "phase"),
-                                         .code = value_text(m, "code"),
-                                         .message = value_text(m, "message")};
-    }
-    msg_rollout_t m = {.version = row->report.version,
-                       .decision = row->report.decision,
-                       .activation = (uint64_t)row->report.activation,
-                       .deadline_ms = row->report.deadline_ms,
-                       .eligible_count = count_of(rollout, "eligible_count"),
-                       .staged_count = count_of(rollout, "staged_count"),
-                       .active_count = count_of(rollout, "active_count"),
-                       .state = state,
-                       .code = value_text(why, "code"),
-                       .message = value_text(why, "message"),
-                       .missing = missing,
-                       .missing_count = count};
-    bool is_of_row = count_of(version, "version") == row->report.version;
-    if (is_of_row) {
-        bool was_active = value_text(version, "activated_at")[0] != 0;
-        outcomes_update(row, &m, now_us);
-        if (!strcmp(state, "retired") && was_active) outcomes_was_active(row); /* the counts are forgotten */
-    }
-    json_decref(answer);
-    return is_of_row;
 }
 
 outcome_row_t *outcomes_newest(const outcomes_t *r)

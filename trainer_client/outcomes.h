@@ -46,9 +46,6 @@ void outcomes_missed(outcomes_t *r, uint64_t now_us);
 /* The newest version of all; NULL: there is none. */
 outcome_row_t *outcomes_newest(const outcomes_t *r);
 void outcomes_update(outcome_row_t *row, const msg_rollout_t *m, uint64_t now_us);
-/* The same from the body of the answer to a status query ("versions"); false: it is not about that
- * version. */
-bool outcomes_answer(outcome_row_t *row, bytes_t body, uint64_t now_us);
 /* It was active once, whatever it is now. */
 void outcomes_was_active(outcome_row_t *row);
 

@@ -316,7 +316,7 @@ static void inquire(publisher_node_t *n, uint64_t now_us)
     inquiry_t *q = &n->inquiry;
     q->due_us = now_us + INQUIRY_US;
     msg_t m = {.type = MSG_QUERY,
-               .query = {.req = ++q->req, .op = "versions", .name = n->adapter, .version = q->version}};
+               .query = {.req = ++q->req, .op = "rollout", .name = n->adapter, .version = q->version}};
     (void)member_send(&n->member, &m);
 }
 
@@ -338,11 +338,13 @@ static void end_inquiry(publisher_node_t *n)
 /* The answer counts also after the session has left, so that it is looked at whatever the session makes of
  * the frame.  A caller may wait for more than it says, and no ROLLOUT comes to a publisher that the broker
  * does not have as the version's source: then it is asked again. */
-static void on_report(publisher_node_t *n, const msg_report_t *m, uint64_t now_us)
+static void on_answer(publisher_node_t *n, const msg_rollout_t *m, uint64_t now_us)
 {
     uint64_t version = n->inquiry.version;
     outcome_row_t *row = outcomes_find(&n->outcomes, version);
-    if (!row || m->req != n->inquiry.req || !outcomes_answer(row, m->body, now_us)) return;
+    if (!row || m->req != n->inquiry.req || m->version != version) return;
+    outcomes_update(row, m, now_us);
+    if (!strcmp(m->state, "retired") && m->decision) outcomes_was_active(row); /* the counts are forgotten */
     bool is_late = now_us >= row->start_us + row->report.deadline_ms * 1000ull;
     bool is_told = publications_of(&n->publications, version) != NULL;
     if (n->fence.code || is_told || is_late || outcome_is_over(row)) end_inquiry(n);
@@ -451,7 +453,7 @@ static void on_joined(publisher_node_t *n, const msg_welcome_t *m, uint64_t now_
 static void on_error(publisher_node_t *n, const msg_error_t *m, uint64_t now_us)
 {
     heddle_error_t error;
-    if (m->of == MSG_QUERY && m->req == n->inquiry.req) end_inquiry(n); /* it has no such version */
+    if (m->of == MSG_QUERY && m->req == n->inquiry.req) end_inquiry(n);
     int slot = m->of == MSG_PUBLISH && m->req ? publications_in_doubt(&n->publications, m->req) : -1;
     if (slot >= 0) end_doubt(n, slot);
     bool is_ours = !m->req || m->req == n->request.req; /* 0: the broker could not read so far */
@@ -486,7 +488,7 @@ static void on_publisher_session(void *node, const node_event_t *event, uint64_t
     msg_t m;
     n->heard_us = event->kind == SE_FRAME ? now_us : n->heard_us + overdue_us(s, now_us);
     unsigned bits = member_step(&n->member, event, now_us, &m);
-    if (m.type == MSG_REPORT) on_report(n, &m.report, now_us);
+    if (m.type == MSG_ROLLOUT && m.rollout.req) on_answer(n, &m.rollout, now_us);
     if (bits & SO_LAPSED) tell(n, HEDDLE_EVENT_LOST_BROKER, 0, NULL);
     if (bits & SO_FENCED) fence(n, &m.error, now_us);
     if (bits & SO_ELSEWHERE) {

@@ -124,19 +124,8 @@ static void begin_writer(const call_t *c, uint64_t token)
     /* A version that it still serves may have ended.  ROLLOUT says so here, because no later event would. */
     for (uint32_t i = 0; i < served_count; i++) {
         const version_row_t *row = registry_version(a, served[i]);
-        if (row && registry_is_live(row)) continue;
-        if (row) {
-            messages_send_rollout(&step, a->name, served[i], member);
-            continue;
-        }
-        msg_t m = {.type = MSG_ROLLOUT};
-        m.rollout = (msg_rollout_t){.token = member->token,
-                                    .version = served[i],
-                                    .adapter = a->name,
-                                    .state = "lost",
-                                    .code = heddle_err_name(HEDDLE_ERR_VERSION_LOST),
-                                    .message = "the broker does not know it, or not any more"};
-        outbox_send(b->out, c->from, &m);
+        if (!row || !registry_is_live(row))
+            messages_send_rollout(&step, a->name, served[i], &(rollout_to_t){member->peer, member->token, 0});
     }
     sessions_note_begun(c, member);
 }

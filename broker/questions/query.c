@@ -6,6 +6,7 @@
 #include "broker/members/sessions.h"
 #include "broker/questions/answer_pending.h"
 #include "broker/registry/decision.h"
+#include "broker/rollout/messages.h"
 #include "core/errors.h"
 #include "proto/value.h"
 
@@ -412,6 +413,21 @@ static int check_head(const broker_t *b, const msg_query_t *q, heddle_error_t *e
     return HEDDLE_ERR_NOT_FOUND;
 }
 
+/* A publisher that has missed reports of a version asks for the last one. */
+static void answer_rollout(const call_t *c)
+{
+    const msg_query_t *q = &c->m->query;
+    step_t step = broker_step(c->b, c->now);
+    heddle_error_t error;
+    if (*q->name && q->version) {
+        messages_send_rollout(&step, q->name, q->version, &(rollout_to_t){.peer = c->from, .req = q->req});
+        return;
+    }
+    error_fail(&error, HEDDLE_ERR_USAGE, "rollout names no version");
+    error_contrast(&error, "NAME@V", q->name);
+    broker_refuse(c, &error, 0);
+}
+
 void on_query(const call_t *c)
 {
     const char *op = c->m->query.op;
@@ -422,6 +438,7 @@ void on_query(const call_t *c)
     else if (!strcmp(op, "verify")) ask_verify(c);
     else if (!strcmp(op, "pull")) on_pull(c);
     else if (!strcmp(op, "events")) ask_events(c);
+    else if (!strcmp(op, "rollout")) answer_rollout(c);
     else if (!strcmp(op, "forget")) on_forget(c);
     else if (!on_keys(c)) send_page(c->b, c->from, &c->m->query, c->now);
 }

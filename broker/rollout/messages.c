@@ -323,8 +323,7 @@ void messages_announce(step_t *s, track_t *t)
 
 /* ---- publishers ---- */
 
-static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t *row,
-                         const member_t *publisher)
+static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t *row, const rollout_to_t *to)
 {
     missing_row_t rows[MISSING_ROWS];
     msg_missing_t missing[MISSING_ROWS];
@@ -347,7 +346,8 @@ static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t 
                           : sum.code == HEDDLE_ERR_VERSION_LOST && !row->code ? "no process holds its bytes"
                                                                               : row->message;
     msg_t m = {.type = MSG_ROLLOUT};
-    m.rollout = (msg_rollout_t){.token = publisher->token,
+    m.rollout = (msg_rollout_t){.token = to->token,
+                                .req = to->req,
                                 .version = row->version,
                                 .decision = sum.decision,
                                 .activation = sum.activation,
@@ -363,14 +363,26 @@ static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t 
                                 .message = message,
                                 .missing = missing,
                                 .missing_count = count};
-    outbox_send(s->out, publisher->peer, &m);
+    outbox_send(s->out, to->peer, &m);
 }
 
-void messages_send_rollout(step_t *s, const char *adapter, uint64_t version, const member_t *publisher)
+void messages_send_rollout(step_t *s, const char *adapter, uint64_t version, const rollout_to_t *to)
 {
     const adapter_row_t *a = registry_adapter(s->v.registry, adapter);
     const version_row_t *row = a ? registry_version(a, version) : NULL;
-    if (row) send_rollout(s, a, row, publisher);
+    if (row) {
+        send_rollout(s, a, row, to);
+        return;
+    }
+    msg_t m = {.type = MSG_ROLLOUT};
+    m.rollout = (msg_rollout_t){.token = to->token,
+                                .req = to->req,
+                                .version = version,
+                                .adapter = adapter,
+                                .state = "lost",
+                                .code = heddle_err_name(HEDDLE_ERR_VERSION_LOST),
+                                .message = "the broker does not know it, or not any more"};
+    outbox_send(s->out, to->peer, &m);
 }
 
 static bool urgent_equal(const urgent_t *a, const urgent_t *b)
@@ -415,7 +427,7 @@ static void flush_track(step_t *s, track_t *t)
         track_sooner(t, t->push_us + ROLLOUT_PUSH_US);
         return;
     }
-    send_rollout(s, t->of->row, t->row, publisher);
+    send_rollout(s, t->of->row, t->row, &(rollout_to_t){publisher->peer, publisher->token, 0});
     t->pushed_changes = t->changes;
     t->pushed = urgent;
     t->push_us = s->v.now.us;

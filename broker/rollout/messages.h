@@ -59,7 +59,12 @@ copy_row_t *messages_need_copy(step_t *s, track_t *t, const member_t *member);
 /* Last in a turn: RELEASE and ROLLOUT to publishers that have something new (at most one of each a
  * version). */
 void messages_flush(step_t *s);
-/* Where a version is, to the session that asked again for it. */
-void messages_send_rollout(step_t *s, const char *adapter, uint64_t version, const member_t *publisher);
+/* Where a version is, to the session that publishes it again, or to a connection that asked.  A version that
+ * is not known is lost. */
+typedef struct {
+    uint64_t peer;
+    uint64_t token, req; /* of the session; of the question */
+} rollout_to_t;
+void messages_send_rollout(step_t *s, const char *adapter, uint64_t version, const rollout_to_t *to);
 
 #endif

@@ -153,7 +153,7 @@ void presence_republished(step_t *s, const member_t *publisher, uint64_t version
     const char *adapter = publisher->subs[0].adapter;
     track_t *t = track_find(s->ro, adapter, version);
     if (!t || track_is_ended(t)) {
-        messages_send_rollout(s, adapter, version, publisher);
+        messages_send_rollout(s, adapter, version, &(rollout_to_t){publisher->peer, publisher->token, 0});
         return;
     }
     publisher_state_t state = track_is_served(t)                       ? t->publisher_state

@@ -621,6 +621,25 @@ Test(node, a_replay_is_answered_under_a_stale_token_too)
     cr_assert(!rig_has(T, MSG_ROLLOUT));
 }
 
+/* A publisher that was away, or is replaced, asks how its version stands: no session is needed for that. */
+Test(node, the_rollout_of_a_version_answers_a_question)
+{
+    workers(1);
+    rig_open(T, "policy", "first", 0, false);
+    rig_publish(T, (rig_publish_t){.digest = 1});
+    rig_hello(5, ROLE_PUBLISHER);
+    rig_query(5, (msg_query_t){.op = "rollout", .name = "policy", .version = 1});
+    const msg_rollout_t *m = &rig_last(5, MSG_ROLLOUT)->rollout;
+    cr_assert(m->req == R.req && !m->token && m->version == 1 && m->eligible_count == 1);
+    cr_assert_str_eq(m->state, "staging");
+    rig_query(5, (msg_query_t){.op = "rollout", .name = "policy", .version = 2});
+    m = &rig_last(5, MSG_ROLLOUT)->rollout;
+    cr_assert(m->req == R.req && m->version == 2);
+    cr_assert_str_eq(m->state, "lost", "one that the broker does not know");
+    rig_query(5, (msg_query_t){.op = "rollout", .name = "policy"});
+    cr_assert_eq(rig_error(5, "usage")->req, R.req);
+}
+
 /* Its call may have ended meanwhile: one that still runs sends it again, with what is left of its deadline. */
 Test(node, a_publication_that_may_have_waited_on_its_way_is_put_off)
 {

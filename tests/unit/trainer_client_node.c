@@ -352,23 +352,21 @@ Test(joined, fenced_said_after_our_own_lease_is_only_old_news)
 
 /* -- what it was not told --------------------------------------------------------------------- */
 
-static void tell_version(const char *row)
+/* The broker's answer; it is of no session. */
+static void tell_version(msg_rollout_t m)
 {
-    char text[512];
-    buf_t body = {0};
-    snprintf(text, sizeof text, "{\"versions\":[%s]}", row);
-    json_t *value = json_loads(text, 0, NULL);
-    cr_assert_not_null(value, "%s", text);
-    cr_assert_eq(value_encode(value, &body), HEDDLE_OK);
-    json_decref(value);
-    msg_t m = {
-        .type = MSG_REPORT,
-        .report = {.req = sent(MSG_QUERY)->query.req, .next_name = "", .code = "", .body = buf_view(&body)}};
-    say(&m);
-    buf_fini(&body);
+    m.req = sent(MSG_QUERY)->query.req;
+    m.adapter = "policy";
+    m.deadline_ms = 60000;
+    if (!m.code) m.code = m.message = "";
+    say(&(msg_t){.type = MSG_ROLLOUT, .rollout = m});
 }
-static const char ACTIVE_3[] = "{\"version\":3,\"state\":\"active\",\"rollout\":{\"eligible_count\":2,"
-                               "\"staged_count\":2,\"active_count\":2,\"missing\":[]}}";
+#define ACTIVE_3                                                                                             \
+    (msg_rollout_t)                                                                                          \
+    {                                                                                                        \
+        .version = 3, .state = "active", .decision = 1, .eligible_count = 2, .staged_count = 2,              \
+        .active_count = 2                                                                                    \
+    }
 
 Test(joined, who_comes_back_asks_what_became_of_its_version)
 {
@@ -377,12 +375,17 @@ Test(joined, who_comes_back_asks_what_became_of_its_version)
     cr_assert_null(sent(MSG_QUERY), "a first WELCOME leaves nothing to ask");
     rejoin(3);
     const msg_query_t *q = &sent(MSG_QUERY)->query;
-    cr_assert_str_eq(q->op, "versions");
+    cr_assert_str_eq(q->op, "rollout");
     cr_assert_str_eq(q->name, "policy");
     cr_assert_eq(q->version, 3);
-    tell_version("{\"version\":3,\"state\":\"failed\",\"reason\":{\"code\":\"no_slot\",\"message\":\"held\"},"
-                 "\"rollout\":{\"eligible_count\":1,\"missing\":[{\"worker\":\"w1\",\"phase\":\"fetch\","
-                 "\"code\":\"no_slot\",\"message\":\"held\"}]}}");
+    msg_missing_t missing = {"w1", "fetch", "no_slot", "held"};
+    tell_version((msg_rollout_t){.version = 3,
+                                 .state = "failed",
+                                 .code = "no_slot",
+                                 .message = "held",
+                                 .eligible_count = 1,
+                                 .missing = &missing,
+                                 .missing_count = 1});
     cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_VERSION_FAILED);
     cr_assert_str_eq(error.message, "policy@3 failed: held");
     cr_assert_str_eq(error.worker, "w1");
@@ -448,10 +451,10 @@ Test(joined, a_version_that_is_served_no_longer_is_asked_for_until_it_is_over)
     heddle_error_t error;
     serve(3, 1);
     rejoin(0);
-    tell_version("{\"version\":4,\"state\":\"active\"}");
+    tell_version((msg_rollout_t){.version = 4, .state = "active"});
     cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_ERR_AGAIN,
                  "of another version");
-    tell_version("{\"version\":3,\"state\":\"staging\",\"rollout\":{\"eligible_count\":2}}");
+    tell_version((msg_rollout_t){.version = 3, .state = "staging", .eligible_count = 2});
     for (int i = 2; i < 4; i++) {
         w.now += INQUIRY_US;
         cr_assert_leq(tick(), w.now + INQUIRY_US);
@@ -475,8 +478,7 @@ Test(joined, nor_for_ever)
     rejoin(0);
     cr_assert_eq(count_sent(MSG_QUERY), 2);
     w.now += 61 * SECOND;
-    tell_version(
-        "{\"version\":3,\"state\":\"active\",\"rollout\":{\"eligible_count\":2,\"active_count\":1}}");
+    tell_version((msg_rollout_t){.version = 3, .state = "active", .eligible_count = 2, .active_count = 1});
     w.now += 2 * INQUIRY_US;
     tick();
     cr_assert_eq(count_sent(MSG_QUERY), 2, "its deadline is over");
@@ -501,7 +503,7 @@ Test(joined, a_version_that_was_active_and_put_away_was_active)
     heddle_error_t error;
     serve(3, 1);
     rejoin(0);
-    tell_version("{\"version\":3,\"state\":\"retired\",\"activated_at\":\"2026-01-01T00:00:00.000Z\"}");
+    tell_version((msg_rollout_t){.version = 3, .state = "retired", .decision = 1});
     cr_assert_eq(judge(3, HEDDLE_PHASE_ACTIVE, HEDDLE_QUORUM_ALL, 0, &error), HEDDLE_OK);
 }
 
