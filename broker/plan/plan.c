@@ -74,6 +74,7 @@ static int order_place(const void *station, const void *place)
 int plan_key_order(const plan_key_t *a, const plan_key_t *b)
 {
     if (a->wave != b->wave) return a->wave < b->wave ? -1 : 1;
+    if (a->text[0] == b->text[0] && a->blamed_ms != b->blamed_ms) return a->blamed_ms < b->blamed_ms ? -1 : 1;
     int order = strcmp(a->text, b->text);
     return order ? order : (a->token > b->token) - (a->token < b->token);
 }
@@ -193,7 +194,7 @@ bool plan_add(plan_t *p, const plan_member_t *m)
     plan_row_t *row = calloc(1, sizeof *row);
     plan_station_t *station = plan_place(p, m->place);
     bool is_new = !station;
-    if (row) row->key = (plan_key_t){p->is_begun ? ++p->wave : 0, key_text(m), m->token};
+    if (row) row->key = (plan_key_t){p->is_begun ? ++p->wave : 0, m->blamed_ms, key_text(m), m->token};
     /* Each row may become a source, or be torn: there is room for that from now on, so that what happens
      * later cannot fail. */
     bool ok = row && row->key.text && sorted_grow(&p->rows, p->count, &p->capacity) &&

@@ -15,10 +15,11 @@
  * circle.
  *
  * The order of the stations is that of zones and names, which outlive sessions and restarts: connections stay
- * warm from version to version.  Members with a limited rate, and slow ones, come last, and behind these the
- * leaves, which other places fetch from only where nothing else has the bytes.  When the rollout has begun
- * (plan_begin), a new station goes to the tail, and the list of no other member changes.  The publisher's own
- * place has its bytes without a network, and is no station while the publisher serves.
+ * warm from version to version.  Members with a limited rate, and slow ones, come last, those that were
+ * blamed last behind all: an earlier one may be well again, and is not to wait for them.  Behind these are
+ * the leaves, which other places fetch from only where nothing else has the bytes.  When the rollout has
+ * begun (plan_begin), a new station goes to the tail, and the list of no other member changes.  The
+ * publisher's own place has its bytes without a network, and is no station while the publisher serves.
  *
  * A member that comes when other stations have all bytes fetches from one of these that serves no other.  In
  * a star every source has all bytes: the version is fetched from the publisher, and later from the holders
@@ -67,11 +68,12 @@ typedef enum {
 } plan_has_t;
 typedef enum { PLAN_NONE, PLAN_WAITING, PLAN_WOKEN, PLAN_FETCHING, PLAN_STUCK } plan_fetch_t;
 
-/* Where a row or a station stands: ascending by all three. */
+/* Where a row or a station stands: ascending by wave, whether it is limited, and the others. */
 typedef struct {
-    uint32_t wave;  /* 0: there when the rollout began; else in the order in which they came */
-    char *text;     /* whether its rate is limited, or it is a leaf; zone, name */
-    uint64_t token; /* its first one */
+    uint32_t wave;      /* 0: there when the rollout began; else in the order in which they came */
+    uint64_t blamed_ms; /* of the text those that were blamed come later, the last one last; 0: it was not */
+    char *text;         /* whether its rate is limited, or it is a leaf; zone, name */
+    uint64_t token;     /* its first one */
 } plan_key_t;
 
 typedef struct plan_station plan_station_t;
@@ -148,9 +150,10 @@ void plan_fini(plan_t *p);
 typedef struct {
     uint64_t token, place; /* place 0: none */
     const char *name, *zone;
-    bool is_limited; /* its rate is */
-    bool is_leaf;    /* a source of others only where there is no other one */
-    bool is_cut_off; /* the publisher comes first in its list */
+    bool is_limited;    /* its rate is, or it was blamed */
+    uint64_t blamed_ms; /* when that was last; 0: it was not */
+    bool is_leaf;       /* a source of others only where there is no other one */
+    bool is_cut_off;    /* the publisher comes first in its list */
 } plan_member_t;
 /* A member takes part; it has nothing yet.  False: no memory. */
 bool plan_add(plan_t *p, const plan_member_t *member);

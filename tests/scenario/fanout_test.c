@@ -528,6 +528,29 @@ Test(fanout, a_slow_worker_holds_up_others_for_a_moment_and_once)
     check_slow(8);
 }
 
+/* Each has a tenth of the rate for two versions, and its own again: those that were slow before come last in the
+ * second one, and none of them waits for the one that is slow. */
+Test(fanout, those_that_were_slow_wait_for_none_that_is)
+{
+    enum { SLOW_ONES = 6 };
+    wave_t wave = {.workers = RELAYS, .tensors = 512, .seed = 45, .shape = PLAN_CHAIN};
+    begin(wave);
+    UNTIL(w, 10 * SECOND, world_all_active(w, 1));
+    for (uint32_t i = 0; i < 2 * SLOW_ONES; i++) {
+        bool is_known = i % 2;
+        actor_t *slow = workers[(5 + 7 * (i / 2)) % RELAYS];
+        uint64_t version = 2 + i;
+        mem_set_link(slow->t, (mem_link_t){RATE / 10, LATENCY_US});
+        wave.seed++;
+        publish_next(wave);
+        UNTIL(w, 40 * SECOND, all_hold_but(version, slow));
+        printf("%s is slow%s: %.3f M/B\n", slow->name, is_known ? ", as before" : "", took());
+        cr_assert(took() <= (is_known ? 1.2 : 1.35), "%.3f beside %s", took(), slow->name);
+        mem_set_link(slow->t, LINK);
+        UNTIL(w, 20 * SECOND, world_all_active(w, version));
+    }
+}
+
 /* Of a large version a window has few chunks. */
 Test(fanout, a_slow_worker_is_left_where_chunks_are_large)
 {

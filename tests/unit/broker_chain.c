@@ -393,6 +393,23 @@ Test(chain, a_slow_one_goes_behind_the_others_and_comes_last_for_a_while)
     assert_announced(W3, "w2 w1 trainer");
 }
 
+/* One that was blamed before may be well again, and waits for none that is slow now. */
+Test(chain, of_those_that_come_last_the_one_that_was_blamed_last_is_behind_all)
+{
+    publish_to(4, (rig_publish_t){0});
+    blames(W4, 0, R.tokens[W3]);
+    roll_out(4, 1, 1, 1);
+    rig_pass(1);
+    publish_next(2);
+    assert_announced(W3, "w4 w2 w1");
+    blame_of(2, W4, 0, R.tokens[W2]);
+    roll_out(4, 2, 2, 2);
+    publish_next(3);
+    assert_announced(W4, "w1 trainer");
+    assert_announced(W3, "w4 w1 trainer");
+    assert_announced(W2, "w3 w4 w1");
+}
+
 /* Its memory or its link is bad, or it is not honest. */
 Test(chain, one_that_blames_two_of_a_version_is_not_believed)
 {
