@@ -25,14 +25,20 @@ class LoRARequest:
     lora_name: str
     lora_int_id: int
     lora_path: str
+    load_inplace: bool = False
+
+
+class LoRAAdapterNotFoundError(Exception):
+    pass
 
 
 @pytest.fixture(autouse=True)
 def vllm(monkeypatch):
-    """vllm.lora.request, of which the package is not here."""
-    for name in ("vllm", "vllm.lora", "vllm.lora.request"):
+    """Two modules of vLLM, of which the package is not here."""
+    for name in ("vllm", "vllm.lora", "vllm.lora.request", "vllm.lora.worker_manager"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     sys.modules["vllm.lora.request"].LoRARequest = LoRARequest
+    sys.modules["vllm.lora.worker_manager"].LoRAAdapterNotFoundError = LoRAAdapterNotFoundError
     monkeypatch.setattr(leader, "_LOOK_S", 0.001)
 
 
@@ -298,6 +304,71 @@ def test_a_staged_version_that_fails_goes(wanted):
     play(story)
 
 
+async def load(engine, name, path, in_place=False):
+    """What vLLM does with /v1/load_lora_adapter."""
+    number = engine.lora_requests[name].lora_int_id if in_place and name in engine.lora_requests \
+        else engine.inc(1)
+    request = LoRARequest(name, number, path, in_place)
+    await engine.add_lora(request)
+    engine.lora_requests[name] = request
+
+
+def test_a_clients_name_stands_for_the_version_that_its_path_said():
+    async def story(engine, made, say):
+        await active(say, 1)
+        await load(engine, "mine", "heddle://policy@1")
+        await load(engine, "newest", "heddle://policy")
+        assert engine.lora_requests["mine"] is engine.lora_requests["newest"] \
+            is engine.lora_requests["policy@1"]
+        await active(say, 2)
+        assert engine.lora_requests["newest"].lora_name == "policy@1", "it moves when the client says so"
+        await load(engine, "newest", "heddle://policy", in_place=True)
+        assert engine.lora_requests["newest"] is engine.lora_requests["policy@2"]
+        assert engine.log[-1] == ("add_lora", "policy@2"), "no copy of it, and none in place of another"
+        assert not engine.lora_requests["newest"].load_inplace
+        await load(engine, "policy", "heddle://policy", in_place=True)      # what it is already
+        del engine.lora_requests["policy@1"]                                # and one that was unloaded
+        await load(engine, "policy@1", "heddle://policy@1")
+        assert engine.lora_requests["policy@1"].lora_name == "policy@1"
+    play(story)
+
+
+@pytest.mark.parametrize("name, path, words", [
+    ("yours", "heddle://policy@9", "heddle://policy@9"), ("yours", "heddle://other", "heddle://other"),
+    ("yours", "heddle://policy@2", "heddle://policy@2"),                    # staged: not decided
+    ("mine", "/a/folder", "mine is a name for policy@1:abc"), ("policy", "/a/folder", "Heddle gives"),
+    ("policy@2", "/a/folder", "Heddle gives"), ("policy@1", "/a/folder", "Heddle gives"),
+    ("policy@7", "heddle://policy@1", "Heddle gives"), ("policy", "heddle://policy@1", None)])
+def test_a_clients_load_that_would_change_a_version_is_refused(name, path, words):
+    async def story(engine, made, say):
+        await active(say, 1)
+        await load(engine, "mine", "heddle://policy@1")
+        await say("arrived", 2)
+        before, names = list(engine.log), dict(engine.lora_requests)
+        if words is None:
+            await load(engine, name, path, in_place=True)
+        else:
+            with pytest.raises((LoRAAdapterNotFoundError, ValueError), match=words):
+                await load(engine, name, path, in_place=True)
+            assert engine.log == before
+        assert dict(engine.lora_requests) == names
+    play(story)
+
+
+def test_other_paths_are_loaded_as_ever():
+    async def story(engine, made, say):
+        await active(say, 1)
+        await load(engine, "yours", "policy")
+        assert engine.log[-1] == ("add_lora", "yours")
+        assert engine.lora_requests["yours"].lora_path == "policy"
+        await say("retired", 1)
+        await active(say, 2)
+        await until(lambda: leave(engine, 1, 1))
+        with pytest.raises(LookupError, match="went while"):
+            engine.lora_requests["mine"] = LoRARequest("mine", 9, "heddle://policy@1")
+    play(story)
+
+
 def test_a_worker_that_cannot_open_leaves_nothing():
     async def run():
         engine = Engine()
@@ -346,7 +417,7 @@ class Server:
         self.versions = {f"heddle://policy@{n}": Version(f"policy@{n}:abc") for n in (1, 2)}
         paths = {"policy@1": "heddle://policy@1", "policy@2": "heddle://policy@2", "other": "/a/folder"}
         self.requests = answers.Requests({name: LoRARequest(name, 1, path) for name, path in paths.items()},
-                                         self.versions)
+                                         self.versions.get)
 
     async def app(self, scope, receive, send):
         async def handle():                     # vLLM's handlers run in a task of their own
@@ -397,6 +468,12 @@ def test_the_leader_ends_with_the_server():
 
 # -- a rank --------------------------------------------------------------------------------------------------
 
+@dataclass
+class Places:
+    capacity: int
+    pinned_items: set = field(default_factory=set)
+
+
 class Manager:
     """vLLM's, of one rank: notes what it is asked for."""
 
@@ -404,6 +481,7 @@ class Manager:
         self._adapter_manager = self
         self.modules = {str(n): module for n, module in enumerate(modules)}
         self.merged, self.wrong = [], None
+        self._active_adapters, self._registered_adapters = Places(2), Places(3)
 
     def load(self, request):
         if self.wrong:
@@ -439,6 +517,19 @@ def test_a_model_that_was_built_ahead_is_given_once():
     builder.commit("policy@1:abc")
     with pytest.raises(LookupError):
         builder.commit("policy@2:abc")
+
+
+@pytest.mark.parametrize("places, option", [("_active_adapters", "2 places of --max-loras"),
+                                            ("_registered_adapters", "3 places of --max-cpu-loras")])
+def test_a_version_that_would_have_no_place_is_refused(places, option):
+    manager, _, builder = rank_of()
+    builder.stage("policy@1:abc", slot_of("policy@1:abc"), {"name": "policy@1", "id": 4})
+    of = getattr(manager, places)
+    of.pinned_items.update(range(of.capacity - 1))
+    builder.commit("policy@1:abc")
+    of.pinned_items.add("another")
+    with pytest.raises(RuntimeError, match=f"all {option} are pinned"):
+        builder.commit("policy@1:abc")
 
 
 def test_a_model_with_experts_is_refused():
@@ -511,7 +602,7 @@ def engine_of(**changes):
                                    lora_config=types.SimpleNamespace(max_loras=1))
     models = types.SimpleNamespace(lora_requests={}, lora_id_counter=1,
                                    is_base_model=lambda name: name == "base")
-    engine = types.SimpleNamespace(vllm_config=config,
+    engine = types.SimpleNamespace(vllm_config=config, add_lora=None,
                                    output_processor=types.SimpleNamespace(request_states={}))
     state = types.SimpleNamespace(openai_serving_models=models)
     args = types.SimpleNamespace(api_server_count=1)

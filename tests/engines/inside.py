@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""inside.py: heddle.vllm in a real vLLM server.  Prints one line a check, and exits with 1 when one fails.
+"""inside.py [vllm[@RELEASE]]: heddle.vllm in a real vLLM server.  Prints one line a check, and exits with 1
+when one fails.
 
 A broker, a server with the plugin and places for two adapters, and `heddle publish`.  Every answer must be,
 token by token, what PEFT generates with the version that the answer names: while versions are published and
@@ -22,13 +23,15 @@ import urllib.error
 import urllib.request
 
 import stream
-from stream import (BIN, EMBEDDINGS, LARGE, PATIENCE, PATTERNS, PLAIN, ROOT, Failed, Stage, free_port,
-                    publish, serve)
+from stream import (BIN, EMBEDDINGS, LARGE, PATIENCE, PATTERNS, PLAIN, ROOT, RSLORA, Failed, Stage,
+                    free_port, publish, serve)
 
 import heddle
+from heddle.engine.releases import Release
 
 STREAMS, VERSIONS, ROUNDS = 8, 20, 50
 KEEP = 3                                # with the active one: four versions that are served
+BLOCK = 32                              # tokens: the last prompt of model.py has two that a server keeps
 
 
 def plugin_site(folder):
@@ -66,10 +69,13 @@ class Answer:
 
 
 class Trial:
-    """One server with the plugin, and a broker."""
+    """One server with the plugin, and a broker.  `kind`: of build/engines, with its release."""
 
-    def __init__(self, stage, models, expected):
+    plugins, release = "heddle", "0.32.0"       # what tests/engines/vllm.txt has
+
+    def __init__(self, stage, models, expected, kind="vllm", *options):
         self.stage, self.models, self.expected = stage, models, expected
+        self.kind, self.options = kind, options
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.adapters, self.tags = {}, {}           # of each version: the folder of model.py, and its tag
@@ -89,9 +95,10 @@ class Trial:
 
     def start(self):
         self.start_broker("tcp://127.0.0.1:*")
-        os.environ.update(HEDDLE_BROKER=self.broker, HEDDLE_ADAPTERS="policy", VLLM_PLUGINS="heddle")
-        began = serve(self.stage, "vllm", self.models, self.port, "--max-cpu-loras", "2")
-        print(f"vllm with the plugin: up after {began:.0f} s", flush=True)
+        os.environ.update(HEDDLE_BROKER=self.broker, HEDDLE_ADAPTERS="policy", VLLM_PLUGINS=self.plugins)
+        began = serve(self.stage, self.kind, self.models, self.port, "--max-cpu-loras", "2",
+                      "--block-size", str(BLOCK), *self.options)
+        print(f"{' '.join((self.kind, *self.options))} with the plugin: up after {began:.0f} s", flush=True)
         self.check("not ready before a version is active", self.status()[0], 503)
 
     def start_broker(self, endpoint):
@@ -103,10 +110,14 @@ class Trial:
         self.stage.check(f"inside: {what}", found, expected)
 
     def status(self):
+        code, told = self.told()
+        return code, told["adapters"][0]
+
+    def told(self):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.request("GET", "/heddle/status")
         answer = connection.getresponse()
-        return answer.status, json.load(answer)["adapters"][0]
+        return answer.status, json.load(answer)
 
     def publish(self, adapter, wants=0):
         self.begun += 1
@@ -148,7 +159,7 @@ class Trial:
         def ask(number):
             try:
                 while not is_over.is_set():
-                    why = self.wrong("policy", prompt=count[number] % 3, is_stream=number % 2 == 0)
+                    why = self.wrong("policy", prompt=count[number] % 4, is_stream=number % 2 == 0)
                     count[number] += 1
                     if why:
                         wrong.append(why)
@@ -176,7 +187,7 @@ class Trial:
         versions = list(range(self.done - KEEP, self.done + 1))
         self.check("the active version and those kept before it are served", self.served(), versions)
         wrong = [why for turn in range(ROUNDS) for version in versions
-                 if (why := self.wrong(f"policy@{version}", prompt=turn % 3, among=[version]))]
+                 if (why := self.wrong(f"policy@{version}", prompt=turn % 4, among=[version]))]
         self.check(f"four versions in turn, {ROUNDS} times, with places for two: exact", wrong, [])
 
     def refusal(self):
@@ -190,30 +201,52 @@ class Trial:
         self.check("and the active version answers", self.wrong("policy", among=[self.done]), None)
 
     def kinds(self):
-        for adapter, kind in ((EMBEDDINGS, "embeddings and head"), (PATTERNS, "rsLoRA with patterns")):
+        release = self.kind.partition("@")[2] or self.release
+        kinds = [(EMBEDDINGS, "embeddings and head"), (RSLORA, "rsLoRA"), (PATTERNS, "rsLoRA with patterns")]
+        if "rank_pattern" not in Release("vllm", release).applies():
+            self.check("patterns, which it would read over, are refused",
+                       self.publish(kinds.pop()[0], 1)["rollout"]["missing"][0].get("code"),
+                       "unsupported_feature")
+        for adapter, kind in kinds:
             self.publish(adapter)
             self.check(f"{kind}: exact",
                        [self.wrong("policy", prompt=n, among=[self.done]) for n in range(3)], [None] * 3)
 
     def loaded_by_path(self):
-        def post(what, **body):
-            request = urllib.request.Request(f"{self.url}/v1/{what}", json.dumps(body).encode(),
-                                             {"Content-Type": "application/json"})
-            try:
-                with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-                    return answer.status
-            except urllib.error.HTTPError as e:
-                return e.code
-
+        """By clients as they are: with a name of theirs for one version, or one that they use again."""
+        post, older = self.post, self.served()[-2]
         self.check("a version that the server has is loaded by its path",
-                   post("load_lora_adapter", lora_name="mine", lora_path=f"heddle://policy@{self.done}"), 200)
-        got = Answer(self.url, "mine", self.expected["prompts"][0], self.expected["length"])
-        self.check("and answers under the client's name, with its tag",
-                   (got.name, got.tag, got.tokens),
-                   ("mine", self.tags[self.done], self.expected["answers"][f"lora{PATTERNS}"][0]))
-        self.check("it is unloaded", post("unload_lora_adapter", lora_name="mine"), 200)
+                   post("load_lora_adapter", "mine", lora_path=f"heddle://policy@{older}"), 200)
+        self.check("and answers exactly", self.wrong("mine", among=[older]), None)
+        self.check("without a version in the path it is the active one",
+                   post("load_lora_adapter", "mine", lora_path="heddle://policy", load_inplace=True), 200)
+        hits = self.counted("prefix_cache_hits_total")
+        wrong = [self.wrong("mine", prompt=3, among=[self.done])]
+        for n in (1, 2, 3):
+            self.publish(n)
+            wrong.append(self.wrong("mine", prompt=3, among=[self.done - 1]))
+            post("load_lora_adapter", "mine", lora_path="heddle://policy", load_inplace=True)
+            wrong += [self.wrong("mine", prompt=3, among=[self.done]) for _ in range(2)]
+        self.check("one name that is loaded in place for each version: exact, the kept beginning too", wrong,
+                   [None] * len(wrong))
+        self.check("which was kept", self.counted("prefix_cache_hits_total") > hits, True)
+        self.check("what is not Heddle's does not take a version's place",
+                   post("load_lora_adapter", "mine", lora_path=str(self.models / "lora1"), load_inplace=True),
+                   500)
+        self.check("and nothing changed", self.wrong("mine", among=[self.done]), None)
+        self.check("it is unloaded", post("unload_lora_adapter", "mine"), 200)
         self.check("one that it has not is not found",
-                   post("load_lora_adapter", lora_name="yours", lora_path="heddle://policy@999"), 404)
+                   post("load_lora_adapter", "yours", lora_path="heddle://policy@999"), 404)
+
+    def post(self, what, name, **body):
+        request = urllib.request.Request(f"{self.url}/v1/{what}",
+                                         json.dumps({"lora_name": name, **body}).encode(),
+                                         {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return answer.status
+        except urllib.error.HTTPError as e:
+            return e.code
 
     def way_back(self):
         older = self.served()[-2]
@@ -249,9 +282,13 @@ class Trial:
                    self.held_by_ranks(), KEEP + 1)
 
     def is_running(self):
+        return self.counted("num_requests_running") > 0
+
+    def counted(self, name):
+        """Of vLLM's metrics."""
         with urllib.request.urlopen(self.url + "/metrics", timeout=PATIENCE) as answer:
-            return any(line.startswith(b"vllm:num_requests_running") and not line.endswith(b" 0.0\n")
-                       for line in answer)
+            return sum(float(line.split()[-1]) for line in answer
+                       if line.startswith(f"vllm:{name}{{".encode()))
 
     def status_of(self, name):
         try:
@@ -262,9 +299,7 @@ class Trial:
 
     def held_by_ranks(self):
         """Regions of Heddle that the rank has open or mapped."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        connection.request("GET", "/heddle/status")
-        process = pathlib.Path("/proc", str(json.load(connection.getresponse())["ranks"][0]["pid"]))
+        process = pathlib.Path("/proc", str(self.told()[1]["ranks"][0]["pid"]))
         found = {line.split()[4] for line in (process / "maps").read_text().splitlines()
                  if "heddle-region" in line}
         for path in (process / "fd").iterdir():
@@ -276,7 +311,7 @@ class Trial:
         return len(found)
 
     def end(self):
-        self.stage.end("vllm")
+        self.stage.end(self.kind)
         events = subprocess.run([BIN / "heddle", "events", "--broker", self.broker, "-o", "json"],
                                 capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
         types = [json.loads(line)["type"] for line in events.splitlines()]
@@ -285,16 +320,18 @@ class Trial:
         self.stage.end("broker")
 
 
-def off(stage, site):
+def off(stage, site, kind):
     """The plugin off, in each of the ways in which it can be."""
-    done = subprocess.run([ROOT / "build/engines/vllm/bin/python", ROOT / "tests/engines/inside_off.py"],
+    python = ROOT / "build/engines" / kind / "bin/python"
+    done = subprocess.run([python, ROOT / "tests/engines/inside_off.py"],
                           env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True,
                           timeout=PATIENCE, cwd=ROOT)
     found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr[-2000:]
     stage.check("inside: off in every way, with one line that says why, and nothing changed", found, [])
 
 
-def main():
+def run(trials, prepare):
+    """`trials(stage, models, expected)` gives what has a run().  `prepare(stage, site)` comes before that."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="heddle-inside-"))
     os.environ["HEDDLE_KEYS"] = str(folder / "keys")
     for name in ("HEDDLE_KEY", "HEDDLE_BROKER_KEY", "HEDDLE_BROKER", "HEDDLE_ADAPTERS", "VLLM_PLUGINS"):
@@ -303,10 +340,11 @@ def main():
     try:
         site = plugin_site(folder)
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"     # the packages are those of another environment
-        off(stage, site)
+        prepare(stage, site)
         stream.make_models(models)
         os.environ["PYTHONPATH"] = str(site)
-        Trial(stage, models, json.loads((models / "expected.json").read_text())).run()
+        for trial in trials(stage, models, json.loads((models / "expected.json").read_text())):
+            trial.run()
     except (Failed, subprocess.SubprocessError, urllib.error.URLError) as e:
         stage.bad += 1
         print(f"  FAIL  {e}", flush=True)
@@ -319,6 +357,11 @@ def main():
     else:
         shutil.rmtree(folder)
     return 1 if stage.bad else 0
+
+
+def main():
+    kind = sys.argv[1] if len(sys.argv) > 1 else "vllm"
+    return run(lambda *of: [Trial(*of, kind)], lambda stage, site: off(stage, site, kind))
 
 
 if __name__ == "__main__":

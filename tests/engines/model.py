@@ -11,7 +11,8 @@ import pathlib
 import sys
 
 os.environ.update(HF_HUB_OFFLINE="1", OMP_NUM_THREADS="2")
-PROMPTS = [[1, 2, 3, 4], [17, 5, 99, 230, 8, 8], [400]]
+PROMPTS = [[1, 2, 3, 4], [17, 5, 99, 230, 8, 8], [400],
+           [(7 * n * n + 3) % 509 for n in range(80)]]      # of which a server keeps the beginning
 LENGTH = 8
 
 

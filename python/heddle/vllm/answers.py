@@ -4,12 +4,17 @@
 vLLM looks a request's model up in one dictionary, `lora_requests`.  Requests is that dictionary: it notes
 each look-up with the HTTP request that made it.  So the header names the version that answers, also where the
 active version changes in between, and a version counts as used from its look-up until the answer has ended.
+
+A name that a client gives to a path of Heddle is one more name of that version: it has no number, no place
+and no prefix cache of its own.
 """
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import ContextVar
 from typing import Any
+
+from heddle.vllm.loading import SCHEME
 
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -40,18 +45,27 @@ _use: ContextVar[Use | None] = ContextVar("heddle_use", default=None)
 
 
 class Requests(dict[str, Any]):
-    """vLLM's names, and which version stands behind each: `versions` is by path (leader.Version)."""
+    """vLLM's names.  `version_of` says which version (leader.Version) stands behind a path; None: none, or a
+    path that is not Heddle's.
+    """
 
-    def __init__(self, names: dict[str, Any], versions: dict[str, Any]) -> None:
+    def __init__(self, names: dict[str, Any], version_of: Callable[[str], Any | None]) -> None:
         super().__init__(names)
-        self._versions = versions
+        self._version_of = version_of
 
     def __getitem__(self, name: str) -> Any:
         found = super().__getitem__(name)
-        use, version = _use.get(), self._versions.get(found.lora_path)
+        use, version = _use.get(), self._version_of(found.lora_path)
         if use is not None and version is not None:
             use.take(version)
         return found
+
+    def __setitem__(self, name: str, request: Any) -> None:
+        """What vLLM does with a client's name, when the engine has it."""
+        version = self._version_of(request.lora_path)
+        if version is None and request.lora_path.startswith(SCHEME):
+            raise LookupError(f"{request.lora_path} went while it was loaded")
+        super().__setitem__(name, request if version is None else version.request)
 
 
 class Middleware:

@@ -7,6 +7,9 @@
     retired   the name `policy@57` goes; when no request uses the version any more, so do the engine's copy
               and the memory
 
+What clients load by path goes through add_lora too: `heddle://policy@57` and `heddle://policy` are found
+here, and no rank is asked.
+
 All of it runs on the server's own loop; what blocks (the rank link) runs in one thread beside it.
 """
 from __future__ import annotations
@@ -23,7 +26,7 @@ from heddle import _ranks
 from heddle.errors import HeddleError
 from heddle.updates import Update
 from heddle.vllm.answers import Requests
-from heddle.vllm.loading import path_of
+from heddle.vllm.loading import SCHEME, path_of
 from heddle.worker import Worker
 
 _log = logging.getLogger("vllm.heddle")
@@ -57,15 +60,27 @@ class Leader:
         self._moving = asyncio.Lock()           # a version comes into the ranks, or goes
         self._worker: Worker | None = None
         self._ended: str | None = None          # why no update comes any more
+        self._leaving: set[Version] = set()     # retired; some may be in use
+        self._has_leaving = asyncio.Event()
+        self._load = engine.add_lora            # vLLM's own
 
     async def start(self) -> None:
+        """From now on what comes is taken by itself."""
+        worker = await self.open()
+        self._begin(self._follow(worker))
+        self._begin(self._tidy_on())
+
+    async def open(self) -> Worker:
+        """What comes is taken by poll()."""
         try:
-            self._worker = await self._aside(self._open_worker)
+            worker: Worker = await self._aside(self._open_worker)
         except BaseException:
             await self.stop()
             raise
-        self._models.lora_requests = Requests(self._models.lora_requests, self._versions)
-        self._begin(self._follow(self._worker))
+        self._worker = worker
+        self._models.lora_requests = Requests(self._models.lora_requests, self._version_of)
+        self._engine.add_lora = self._load_for_client
+        return worker
 
     def _begin(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -83,6 +98,18 @@ class Leader:
         except Exception as e:
             self._ended = f"no further version comes, and those that are here stay: {e}"
             _log.warning("heddle: %s", self._ended)
+
+    async def poll(self, timeout: float) -> None:
+        """Takes what is there; where there is nothing, `timeout` seconds are waited for one update."""
+        assert self._worker is not None
+        is_there, left = True, timeout
+        while is_there:
+            is_there = False
+            async for update in self._worker.updates(timeout=left):
+                await self._on(update)
+                is_there, left = True, 0.0
+                break
+        await self._tidy()
 
     async def _on(self, update: Update) -> None:
         if update.phase == "arrived":
@@ -128,7 +155,7 @@ class Leader:
         if version is None:
             raise LookupError(f"{update.tag} was decided and is not staged here")
         await self._aside(self._ranks.commit, version.tag)
-        await self._engine.add_lora(version.request)
+        await self._load(version.request)
         if self._switch(update, version):
             version.is_retired = False
 
@@ -151,25 +178,66 @@ class Leader:
             self._retire(before)
         return True
 
+    # -- a client's name for it ------------------------------------------------------------------------------
+
+    def _version_of(self, path: str) -> Version | None:
+        """`heddle://policy@57`, or `heddle://policy`: the active one."""
+        if not path.startswith(SCHEME):
+            return None
+        return self._versions.get(path) or self._active.get(path.removeprefix(SCHEME))
+
+    async def _load_for_client(self, request: Any) -> Any:
+        """Instead of the engine's add_lora.  What it raises is the answer of /v1/load_lora_adapter."""
+        name, path = request.lora_name, request.lora_path
+        version = self._version_of(path)
+        if path.startswith(SCHEME) and (version is None or not version.is_named):
+            from vllm.lora.worker_manager import LoRAAdapterNotFoundError
+            raise LoRAAdapterNotFoundError(name, path)
+        self._check_name(name, version)
+        if version is not None:
+            return await self._load(version.request)
+        number = request.lora_int_id
+        behind = next((v for v in self._versions.values() if v.request.lora_int_id == number), None)
+        if behind is not None:                  # in place of a name that stands for a version
+            raise ValueError(f"{name} is a name for {behind.tag}, which does not change: unload {name} first")
+        return await self._load(request)
+
+    def _check_name(self, name: str, version: Version | None) -> None:
+        """`policy` and `policy@57` stand for what they say."""
+        adapter = name.partition("@")[0]
+        if adapter not in self._active or (version is not None and name == version.request.lora_name):
+            return
+        if version is None or version is not self._active[adapter] or name != adapter:
+            raise ValueError(f"{name} is a name that Heddle gives: load under another one")
+
     # -- a version goes --------------------------------------------------------------------------------------
 
     def _retire(self, version: Version) -> None:
         """The active version stays until another one is."""
-        is_leaving, version.is_retired = version.is_retired and not version.is_named, True
-        if self._active[version.adapter] is version or is_leaving:
+        version.is_retired = True
+        if self._active[version.adapter] is version:
             return
         if version.is_named:
             version.is_named = False
             self._models.lora_requests.pop(version.request.lora_name, None)
-        self._begin(self._leave(version))
+        self._leaving.add(version)
+        self._has_leaving.set()
 
-    async def _leave(self, version: Version) -> None:
-        while version.is_retired:               # else it came back
-            async with self._moving:
-                if version.is_retired and not self._is_used(version):
-                    await self._remove(version)
-                    return
+    async def _tidy_on(self) -> None:
+        while await self._has_leaving.wait():
+            await self._tidy()
             await asyncio.sleep(_LOOK_S)
+
+    async def _tidy(self) -> None:
+        for version in list(self._leaving):
+            async with self._moving:
+                if version.is_retired and self._is_used(version):
+                    continue
+                self._leaving.discard(version)
+                if version.is_retired:          # else it came back
+                    await self._remove(version)
+        if not self._leaving:
+            self._has_leaving.clear()
 
     async def _remove(self, version: Version) -> None:
         del self._versions[version.request.lora_path]
@@ -190,6 +258,9 @@ class Leader:
                        for state in states))
 
     # -- for people ------------------------------------------------------------------------------------------
+
+    def active(self, adapter: str) -> Version | None:
+        return self._active.get(adapter)
 
     @property
     def is_ready(self) -> bool:

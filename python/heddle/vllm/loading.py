@@ -146,8 +146,15 @@ class Builder:
         return any("MoE" in type(module).__name__ for module in modules)
 
     def commit(self, tag: str) -> None:
+        """Whether it will have a place: what raises in the step loop of a rank ends the engine, or leaves the
+        answers of the others in their queues."""
         if tag not in self._paths:
             raise LookupError(f"{tag} is not staged here")
+        manager = self._manager._adapter_manager
+        for places, option in ((manager._active_adapters, "--max-loras"),
+                               (manager._registered_adapters, "--max-cpu-loras")):
+            if len(places.pinned_items) >= places.capacity:
+                raise RuntimeError(f"all {places.capacity} places of {option} are pinned")
 
     def drop(self, tag: str) -> None:
         with self._lock:

@@ -49,6 +49,7 @@ _MODELS, _ENGINE = "vllm.entrypoints.openai.models.serving", "vllm.v1.engine.asy
 SEAMS: tuple[Function | Global | Attribute, ...] = (
     # a rank, loading: the virtual directory
     Global(_MANAGER, "get_adapter_absolute_path"),
+    Global(_MANAGER, "LoRAAdapterNotFoundError"),
     Function(_MANAGER, "WorkerLoRAManager._load_adapter", ("self", "lora_request"),
              uses=("get_adapter_absolute_path", "from_local_dir", "from_local_checkpoint")),
     Function("vllm.lora.peft_helper", "PEFTHelper.from_local_dir", ("cls", "lora_path"),
@@ -63,10 +64,17 @@ SEAMS: tuple[Function | Global | Attribute, ...] = (
     Function("vllm.lora.model_manager", "LoRAModelManager._create_merged_loras_inplace",
              ("self", "lora_model")),
     Attribute("vllm.lora.model_manager", "LoRAModelManager", "modules"),
+    Attribute("vllm.lora.model_manager", "LoRAModelManager", "_active_adapters"),
+    Attribute("vllm.lora.model_manager", "LoRAModelManager", "_registered_adapters"),
+    # add_lora between two steps may give a place of the running batch away: each step looks where it is
+    Function("vllm.lora.model_manager", "LoRAModelManager.set_adapter_mapping", ("self", "mapping"),
+             uses=("_last_slot_layout", "lora_index_to_id")),
     # the leader: names, ids, and which request uses which
     Attribute(_MODELS, "OpenAIServingModels", "lora_requests"),
     Attribute(_MODELS, "OpenAIServingModels", "lora_id_counter"),
     Function(_MODELS, "OpenAIServingModels.model_name", ("self", "lora_request")),
+    Function(_MODELS, "OpenAIServingModels.load_lora_adapter", ("self", "request"),
+             uses=("add_lora", "lora_requests")),
     Function(_ENGINE, "AsyncLLM.add_lora", ("self", "lora_request")),
     Function(_ENGINE, "AsyncLLM.remove_lora", ("self", "lora_id")),
     Attribute(_ENGINE, "AsyncLLM", "output_processor"),
