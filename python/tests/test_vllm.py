@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""heddle.vllm without vLLM: the leader, the answers' header, and what a rank keeps.  tests/engines/inside.py
-runs them in a real server.
+"""heddle.vllm without vLLM: the leader, the answers' header, what a rank keeps, and an engine without a
+server.  tests/engines/inside.py runs them in a real one.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import heddle
 from conftest import PATIENCE
 from heddle import _ranks
-from heddle.vllm import answers, leader, loading, plugin, seams
+from heddle.vllm import answers, leader, loading, offline, plugin, seams
 from test_rank_link import slot_of
 
 
@@ -602,7 +602,7 @@ def engine_of(**changes):
                                    lora_config=types.SimpleNamespace(max_loras=1))
     models = types.SimpleNamespace(lora_requests={}, lora_id_counter=1,
                                    is_base_model=lambda name: name == "base")
-    engine = types.SimpleNamespace(vllm_config=config, add_lora=None,
+    engine = types.SimpleNamespace(vllm_config=config, add_lora=None, remove_lora=None,
                                    output_processor=types.SimpleNamespace(request_states={}))
     state = types.SimpleNamespace(openai_serving_models=models)
     args = types.SimpleNamespace(api_server_count=1)
@@ -656,7 +656,7 @@ def test_it_is_on_with_one_rank(monkeypatch, caplog):
         await asyncio.Event().wait()
         yield
     worker = types.SimpleNamespace(updates=updates, close=lambda: None, stats=lambda: {"joined": None})
-    monkeypatch.setattr(plugin, "_open_worker", lambda: worker)
+    monkeypatch.setattr(plugin, "open_worker", lambda: worker)
     rank = _ranks.connect(listener.name, {"instance": "abc", "rank": 0, "pid": 5})
     engine, state, args = engine_of()
     endpoint = plugin.Endpoint()
@@ -672,3 +672,154 @@ def test_it_is_on_with_one_rank(monkeypatch, caplog):
     assert rank.receive() is None, "it is closed with the server"
     rank.close()
     listener.close()
+
+
+# -- an engine without a server ------------------------------------------------------------------------------
+
+class Feed:
+    """A worker: what it tells is put into it."""
+
+    def __init__(self):
+        self.there, self.log, self.is_wanted, self.lora_requests, self.is_over = [], [], True, {}, False
+
+    async def updates(self, timeout):
+        while self.there:
+            yield self.there.pop(0)
+
+    def stats(self):
+        return {"joined": None}
+
+    def close(self):
+        self.is_over = True
+
+
+class Rank:
+    """At the other end of the link."""
+
+    def __init__(self, name, number, log):
+        self._number, self._log = number, log
+        self._link = _ranks.connect(name, {"instance": "abc", "rank": number, "pid": number})
+        threading.Thread(target=_ranks.serve, args=(self._link, self), daemon=True).start()
+
+    def stage(self, tag, slot, fields):
+        slot.close()
+        self._log.append((self._number, "STAGE", tag, fields["id"]))
+
+    def commit(self, tag):
+        self._log.append((self._number, "COMMIT", tag))
+
+    def drop(self, tag):
+        self._log.append((self._number, "DROP", tag))
+
+
+@pytest.fixture
+def feed(monkeypatch):
+    monkeypatch.setenv("HEDDLE_ADAPTERS", "policy")
+    monkeypatch.setenv("HEDDLE_BROKER", "tcp://127.0.0.1:7700")
+    monkeypatch.setattr(seams, "missing", lambda which=(): [])
+    monkeypatch.setattr(plugin, "release", lambda: "0.32.0")
+    listener, made = _ranks.listen(), Feed()
+    monkeypatch.setattr(plugin, "_listener", listener)
+    monkeypatch.setattr(plugin, "open_worker", lambda: made)
+    made.name = listener.name
+    yield made
+    listener.close()
+
+
+def one(feed, phase, version):
+    update = Update(feed, phase, version)
+    update.share = lambda: slot_of(update.tag)
+    feed.there.append(update)
+
+
+class LLM:
+    """vLLM's, whose calls wait."""
+
+    def __init__(self, log, **changes):
+        engine, _, _ = engine_of(**changes)
+        engine.add_lora = lambda request: log.append(("add_lora", request.lora_name))
+        engine.remove_lora = lambda number: log.append(("remove_lora", number))
+        self.llm_engine = engine
+
+
+def test_an_engine_without_a_server_takes_versions_between_calls(feed):
+    log = []
+    llm, ranks = LLM(log), [Rank(feed.name, 0, log)]
+    with heddle.vllm.attach(llm) as versions:
+        with pytest.raises(heddle.NotFound, match="no version of policy is active"):
+            versions.current("policy")
+        with pytest.raises(heddle.Deadline):
+            versions.wait_current(0)
+        one(feed, "arrived", 1)
+        one(feed, "commit", 1)
+        assert not feed.log, "nothing happens between the calls"
+        versions.wait_current(PATIENCE)
+        request = versions.current("policy")
+        assert (request.lora_name, versions.tag("policy")) == ("policy@1", "policy@1:abc")
+        assert request.lora_int_id >= 1 << 20
+        assert log == [(0, "STAGE", "policy@1:abc", request.lora_int_id), (0, "COMMIT", "policy@1:abc"),
+                       ("add_lora", "policy@1")]
+        one(feed, "arrived", 2)
+        one(feed, "commit", 2)
+        one(feed, "retired", 1)
+        state = types.SimpleNamespace(lora_request=request)
+        llm.llm_engine.output_processor.request_states[1] = state       # an LLM that is stepped by hand
+        versions.poll()
+        assert versions.current("policy").lora_name == "policy@2"
+        assert versions.status()["adapters"][0]["leaving"] == ["policy@1:abc"]
+        llm.llm_engine.output_processor.request_states.clear()
+        versions.poll()
+        assert ("remove_lora", request.lora_int_id) in log and (0, "DROP", "policy@1:abc") in log
+        assert versions.status()["adapters"][0]["leaving"] == []
+    assert feed.is_over and len(ranks) == 1
+    versions.close()
+
+
+def test_an_asynchronous_engine_without_a_server(feed):
+    engine, log = engine_of()[0], []
+
+    class AsyncLLM:
+        vllm_config, output_processor = engine.vllm_config, engine.output_processor
+
+        async def add_lora(self, request):
+            log.append(("add_lora", request.lora_name))
+
+        async def remove_lora(self, number):
+            log.append(("remove_lora", number))
+
+    async def story():
+        rank = Rank(feed.name, 0, [])
+        one(feed, "arrived", 1)
+        one(feed, "commit", 1)
+        async with heddle.vllm.attach(AsyncLLM()) as versions:
+            await versions.wait_current(PATIENCE)
+            assert versions.current("policy").lora_name == "policy@1" and rank
+            one(feed, "arrived", 2)
+            one(feed, "commit", 2)
+            one(feed, "retired", 1)
+            await versions.poll()
+            assert versions.tag("policy") == "policy@2:abc"
+        assert feed.is_over
+    asyncio.run(story())
+    assert log == [("add_lora", "policy@1"), ("add_lora", "policy@2"), ("remove_lora", 1 << 20)]
+
+
+@pytest.mark.parametrize("changes, words", [
+    ({"config__lora_config": None}, "no --enable-lora"), ({}, "of 1 ranks"),
+    ({"engine__output_processor": None}, "has no output_processor")])
+def test_an_engine_that_cannot_have_versions_says_why(feed, monkeypatch, changes, words):
+    monkeypatch.setattr(plugin, "_RANKS_S", 0.1)
+    with pytest.raises((heddle.Unavailable, heddle.Deadline), match=words):
+        heddle.vllm.attach(types.SimpleNamespace(llm_engine=engine_of(**changes)[0]))
+
+
+def test_attach_says_why_the_plugin_is_off(feed, monkeypatch):
+    monkeypatch.setattr(plugin, "_listener", None)
+    monkeypatch.setattr(plugin, "why_off", "HEDDLE_BROKER does not say where the broker is")
+    with pytest.raises(heddle.Unavailable, match="HEDDLE_BROKER does not say"):
+        heddle.vllm.attach(LLM([]))
+    with pytest.raises(heddle.UsageError, match="an engine of vLLM"):
+        heddle.vllm.attach(object())
+    monkeypatch.setattr(seams, "missing", lambda which=(): ["vllm.v1.engine.llm_engine has no LLMEngine"])
+    with pytest.raises(heddle.Unavailable, match="not as expected: vllm.v1"):
+        heddle.vllm.attach(LLM([]))

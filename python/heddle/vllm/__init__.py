@@ -9,4 +9,16 @@ Installed beside vLLM, the package is found by its entry points `heddle` in `vll
     loading     in a rank: versions as directories of heddle://, put under vLLM's own loader
     leader      in the API server: the one Heddle worker of the engine
     answers     in the API server: which request uses which version
+    offline     attach(): an engine without a server
 """
+from __future__ import annotations
+
+from typing import Any
+
+
+def attach(engine: Any) -> Any:
+    """Versions for a `vllm.LLM` (-> offline.Attached) or an AsyncLLM (-> offline.AsyncAttached) of this
+    process.  Raises Unavailable where the plugin is off, and says why.
+    """
+    from heddle.vllm import offline
+    return offline.attach(engine)

@@ -3,8 +3,8 @@
 
 `register` runs in each process of vLLM, before it has a model; `Endpoint` in the API server alone.  The
 plugin is on where HEDDLE_BROKER, HEDDLE_ADAPTERS and VLLM_PLUGINS ask for it, vLLM is a release of seams.py
-with all names of it, and the engine is one process beside the API server.  Else it makes no thread and no
-socket, and changes no function: one line of the log says why, and the server serves without it.
+with all names of it, and the engine is one process beside the API server.  Else it makes no thread and no socket, and
+changes no function: one line of the log says why, and the server serves without it.
 """
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ _INSTEAD = ("This server serves without it; `python -m heddle.engine` (docs/engi
 
 _listener: Any = None           # of this process, where it is the first one of vLLM
 _is_off = False                 # and that was said
+why_off = "vLLM did not load it"
 
 
 def _off(why: str) -> None:
     """Once a process tree: the first process says it."""
-    global _is_off
+    global _is_off, why_off
     if not _is_off and multiprocessing.parent_process() is None:
         _log.warning("heddle: the plugin is off: %s. %s", why, _INSTEAD)
-    _is_off = True
+    _is_off, why_off = True, why
 
 
 def adapters() -> list[str]:
@@ -98,6 +99,40 @@ def _is_registered() -> bool:
     return loading.is_under_the_loader
 
 
+def links_of(vllm_config: Any) -> list[Any] | None:
+    """Of all ranks of an engine that this process started; None: the plugin is off."""
+    if _listener is None:
+        return None
+    parallel = vllm_config.parallel_config
+    links: list[Any] = _listener.gather(vllm_config.instance_id,
+                                        parallel.world_size * parallel.data_parallel_size, _RANKS_S)
+    return links
+
+
+def what_forbids(engine: Any) -> str | None:
+    """Of an engine, with a server or without one."""
+    for owner, name in ((engine, "vllm_config"), (engine, "output_processor"),
+                        (getattr(engine, "output_processor", None), "request_states")):
+        if not hasattr(owner, name):
+            return f"vLLM {release()} is not as expected: {type(owner).__name__} has no {name}"
+    if engine.vllm_config.lora_config is None:
+        return "the engine has no --enable-lora"
+    parallel = engine.vllm_config.parallel_config
+    if parallel.world_size != 1 or parallel.data_parallel_size != 1:
+        return ("it was not proven with more than one rank (--tensor-parallel-size, "
+                "--pipeline-parallel-size, --data-parallel-size)")
+    return None
+
+
+def say_on(vllm_config: Any) -> None:
+    places = vllm_config.lora_config.max_loras
+    if places < 2 * len(adapters()):
+        _log.warning("heddle: --max-loras %d has no place for the active version and the one before of "
+                     "each of %d adapters: requests to one wait for those to the other", places,
+                     len(adapters()))
+    _log.info("heddle: on, for %s at %s", ", ".join(adapters()), os.environ["HEDDLE_BROKER"])
+
+
 class Endpoint:
     """`vllm.endpoint_plugins`."""
 
@@ -138,33 +173,24 @@ class Endpoint:
             raise RuntimeError(why)
         from heddle import _ranks
         from heddle.vllm.leader import Leader
-        links = _listener.gather(engine_client.vllm_config.instance_id, 1, _RANKS_S)
+        links = links_of(engine_client.vllm_config)
+        assert links is not None
         leader = Leader(state.openai_serving_models, engine_client, _ranks.Ranks(links), adapters(),
-                        _open_worker)
+                        open_worker)
         await leader.start()
         self._leader = leader
-        places = engine_client.vllm_config.lora_config.max_loras
-        if places < 2 * len(adapters()):
-            _log.warning("heddle: --max-loras %d has no place for the active version and the one before of "
-                         "each of %d adapters: requests to one wait for those to the other", places,
-                         len(adapters()))
-        _log.info("heddle: on, for %s at %s", ", ".join(adapters()), os.environ["HEDDLE_BROKER"])
+        say_on(engine_client.vllm_config)
 
     @staticmethod
     def _what_forbids(engine: Any, state: Any, args: Any) -> str | None:
-        for owner, name in ((state, "openai_serving_models"), (engine, "output_processor"),
-                            (engine, "vllm_config"),
+        for owner, name in ((state, "openai_serving_models"),
                             (getattr(state, "openai_serving_models", None), "lora_requests"),
-                            (getattr(state, "openai_serving_models", None), "lora_id_counter"),
-                            (getattr(engine, "output_processor", None), "request_states")):
+                            (getattr(state, "openai_serving_models", None), "lora_id_counter")):
             if not hasattr(owner, name):
                 return f"vLLM {release()} is not as expected: {type(owner).__name__} has no {name}"
-        parallel = engine.vllm_config.parallel_config
-        if engine.vllm_config.lora_config is None:
-            return "the server has no --enable-lora"
-        if parallel.world_size != 1 or parallel.data_parallel_size != 1:
-            return ("it was not proven with more than one rank (--tensor-parallel-size, "
-                    "--pipeline-parallel-size, --data-parallel-size)")
+        why = what_forbids(engine)
+        if why is not None:
+            return why
         if (getattr(args, "api_server_count", None) or 1) != 1:
             return "the server has more than one API process (--api-server-count)"
         models = state.openai_serving_models
@@ -177,7 +203,7 @@ class Endpoint:
             await leader.stop()
 
 
-def _open_worker() -> Any:
+def open_worker() -> Any:
     from heddle.engine.releases import Release
     from heddle.worker import Worker
     return Worker(adapters=adapters(), accepts=Release("vllm", release()).applies())

@@ -87,9 +87,18 @@ def is_proven(release: str) -> bool:
     return ".".join(release.split(".")[:2]) in RELEASES and "rc" not in release and "dev" not in release
 
 
-def missing() -> list[str]:
-    """What of SEAMS this vLLM has not.  Instances are looked at later, where there are some."""
-    return [why for seam in SEAMS if (why := _lacks(seam))]
+# attach() alone
+_LLM = "vllm.v1.engine.llm_engine"
+OFFLINE: tuple[Function | Global | Attribute, ...] = (
+    Function(_LLM, "LLMEngine.add_lora", ("self", "lora_request")),
+    Function(_LLM, "LLMEngine.remove_lora", ("self", "lora_id")),
+    Attribute(_LLM, "LLMEngine", "output_processor"),
+)
+
+
+def missing(seams: tuple[Function | Global | Attribute, ...] = SEAMS) -> list[str]:
+    """What of them this vLLM has not.  Instances are looked at later, where there are some."""
+    return [why for seam in seams if (why := _lacks(seam))]
 
 
 def _lacks(seam: Function | Global | Attribute) -> str | None:
