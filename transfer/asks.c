@@ -98,6 +98,8 @@ bool asks_send(transfer_t *t, conn_t *c)
         a->state = ASK_SENT;
     }
     t->counters.asks_out += f.count;
+    if (!c->owed_us) c->owed_us = t->now_us;
+    exchange_schedule(t, c->owed_us + t->x->serve_us);
     return true;
 }
 
@@ -178,6 +180,9 @@ bool asks_send_unasks(transfer_t *t, conn_t *c)
         DL_DELETE(c->dropped, a);
         ask_free(t, a);
     }
+    /* It had no time to say that it is alive. */
+    bool is_soon = t->now_us < c->owed_us + EXCHANGE_WORD_BEATS * t->x->beat_us;
+    if (is_soon && c->asks_open == c->gathered_count) c->owed_us = 0;
     return true;
 }
 
@@ -190,7 +195,7 @@ const sink_t *exchange_place(transfer_t *t, const frame_t *f, size_t body_bytes,
         t->counters.late++;
         return NULL;
     }
-    a->conn->heard_us = t->now_us;
+    conn_heard(t, a->conn);
     if (f->data.offset != a->offset || f->data.bytes != a->bytes || body_bytes != a->bytes) {
         end_ask(t, a, TR_REFUSED, HEDDLE_ERR_PROTOCOL);
         return NULL;

@@ -18,8 +18,22 @@ void conn_touch(transfer_t *t, conn_t *c)
     c->dirty = true;
 }
 
+bool conn_has_frames(const conn_t *c)
+{
+    return c->state == CONN_GREETING || c->ready || c->gathered || c->refusing || c->dropped;
+}
+
+/* The count lets a turn skip the search when no connection is blocked. */
+static void set_blocked(transfer_t *t, conn_t *c, bool blocked)
+{
+    if (c->blocked != blocked) t->x->blocked_count += blocked ? 1 : -1u;
+    c->blocked = blocked;
+}
+
+/* A peer that has taken back its requests need not take anything, so that the connection is not blocked. */
 void conn_untouch(transfer_t *t, conn_t *c)
 {
+    if (!conn_has_frames(c)) set_blocked(t, c, false);
     if (!c->dirty) return;
     DL_DELETE2(t->x->dirty, c, dirty_prev, dirty_next);
     t->x->dirty_count--;
@@ -46,13 +60,6 @@ void conn_send_end(send_t *s)
     send_t **list = s->kind == SEND_DATA ? &c->free_data : &c->free_control;
     s->next = *list;
     *list = s;
-}
-
-/* The count lets a turn skip the search when no connection is blocked. */
-static void set_blocked(transfer_t *t, conn_t *c, bool blocked)
-{
-    if (c->blocked != blocked) t->x->blocked_count += blocked ? 1 : -1u;
-    c->blocked = blocked;
 }
 
 /* The send deadline starts when the peer must take something, and not earlier: a quiet connection may be
@@ -84,6 +91,12 @@ void conns_unblock(transfer_t *t)
     for (conn_t *c = t->x->conns; c; c = c->next)
         if (c->blocked) conn_touch(t, c);
     for (conn_t *c = t->x->closing; c; c = c->next) t->x->reap_due |= c->blocked;
+}
+
+void conn_heard(const transfer_t *t, conn_t *c)
+{
+    c->heard_us = t->now_us;
+    c->owed_us = c->asks_open > c->gathered_count ? t->now_us : 0;
 }
 
 /* ---- how connections begin ---- */

@@ -44,6 +44,7 @@ typedef struct conn {
     bool dirty;      /* on the list of connections with something to send */
     uint64_t answer; /* the remote line that our HI answers */
     uint64_t sent_us, heard_us, moved_us, quiet_us, cut_us;
+    uint64_t owed_us; /* since when the peer has not said a word about what was requested of it; 0: it has */
     uint32_t asks_open, gathered_count, standing_count, in_flight;
     uint32_t draining_count; /* dropped asks whose receives are open */
     uint64_t drained_us;     /* when the last of these ended, or the first began */
@@ -62,6 +63,8 @@ static inline bool conn_is_live(const conn_t *c) { return c->state <= CONN_BROKE
 
 /* ---- frames that go out ---- */
 
+/* Frames are due. */
+bool conn_has_frames(const conn_t *c);
 /* Marks it as having something to send; untouched, it is left alone until then. */
 void conn_touch(transfer_t *t, conn_t *c);
 void conn_untouch(transfer_t *t, conn_t *c);
@@ -74,6 +77,8 @@ void conn_send_end(send_t *s);
 bool conn_send(transfer_t *t, send_t *s, const frame_t *f);
 /* Each blocked connection is tried again. */
 void conns_unblock(transfer_t *t);
+/* A frame of the peer has come. */
+void conn_heard(const transfer_t *t, conn_t *c);
 
 /* ---- how connections begin ---- */
 

@@ -65,6 +65,14 @@ static bool is_stuck(transfer_t *t, const conn_t *c)
            (c->draining_count > 0 && is_due(t, c->drained_us + EXCHANGE_DRAIN_US));
 }
 
+/* The peer was requested something, and has not even said that it is alive.  It may have ended the connection
+ * without a sign, as its own deadline had passed while this process stood still; then the next request makes a
+ * new one. */
+static bool is_deaf(transfer_t *t, const conn_t *c)
+{
+    return c->owed_us && is_due(t, c->owed_us + t->x->serve_us);
+}
+
 /* A connection of an older token closes after a second without any traffic, so that nothing in flight is
  * cut. */
 static bool is_retired(transfer_t *t, conn_t *c)
@@ -86,7 +94,7 @@ static void run_timers(transfer_t *t)
             end_conn(t, c, t->carrier->linger_us == CLOCK_NEVER ? END_BYE : END_CUT);
             continue;
         }
-        if (c->retiring && is_retired(t, c)) {
+        if (is_deaf(t, c) || (c->retiring && is_retired(t, c))) {
             end_conn(t, c, END_BYE);
             continue;
         }
@@ -340,7 +348,7 @@ void exchange_frame(transfer_t *t, const frame_t *f)
     }
     conn_t *c = conn_of_line(t, f->line);
     if (!c) return;
-    c->heard_us = t->now_us;
+    conn_heard(t, c);
     switch (f->kind) {
     case FRAME_ASK: shares_on_ask(t, c, f); break;
     case FRAME_UNASK: shares_on_unask(t, c, f); break;
@@ -369,8 +377,7 @@ void exchange_sent(transfer_t *t, send_t *s, bool ok)
     conn_send_end(s);
     if (!ok) conn_note_broken(t, c);
     if (c->in_flight == 0 && c->standing_count > 0) exchange_schedule(t, c->sent_us + t->x->beat_us);
-    bool is_due = c->state == CONN_BROKEN || c->state == CONN_GREETING;
-    if (is_due || c->ready || c->gathered || c->refusing || c->dropped) conn_touch(t, c);
+    if (c->state == CONN_BROKEN || conn_has_frames(c)) conn_touch(t, c);
     if (!conn_is_live(c)) t->x->reap_due = true;
 }
 

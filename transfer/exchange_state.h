@@ -23,6 +23,7 @@
 #include "transfer/shares.h"
 
 #define EXCHANGE_TURN_SENDS 128u   /* frames that one events() may send */
+#define EXCHANGE_WORD_BEATS 4u     /* in the time of so many a live peer has said a word */
 #define EXCHANGE_TURN_PROGRESS 64u /* carrier turns in one events() */
 _Static_assert(RING_MAX > EXCHANGE_ASKS_MAX + EXCHANGE_PEERS_MAX, "too few");
 
