@@ -81,8 +81,8 @@
 #define LIMIT_ASK_RANGES 16u      /* ranges in one ASK frame */
 #define LIMIT_ASKS_PER_PEER 1024u /* standing asks that one source keeps for one peer */
 #define LIMIT_WINDOW_BYTES                                                                                   \
-    (2u << 20) /* in flight per source: more adds nothing and delays a cancel
-                * (measured) */
+    (2u << 20) /* in flight per source, of all adapters of a receiver: more adds nothing
+                * and delays a cancel (measured) */
 
 #define LIMIT_HANDOVERS                                                                                      \
     64u                     /* connections that wait for a region at one process, a descriptor

@@ -118,14 +118,14 @@ int exchange_ask(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, u
     conn_t *c;
     int rc = conn_find(t, from, &c);
     if (rc != HEDDLE_OK) return rc;
-    if (c->asks_open >= LIMIT_ASKS_PER_PEER || !ring_reserve(&t->x->ring)) return HEDDLE_ERR_AGAIN;
+    if (c->asks_open >= LIMIT_ASKS_PER_PEER || !ring_reserve(&t->x->ring)) return HEDDLE_ERR_SLOW;
     ask_t *a = t->x->asks_free;
     if (a) t->x->asks_free = a->next;
     else if (t->x->asks_used < EXCHANGE_ASKS_MAX) a = &t->x->asks[t->x->asks_used++];
     if (a) a->id = ++t->x->ask_generation << ASK_INDEX_BITS | (uint64_t)(a - t->x->asks);
     if (!a) {
         ring_release(&t->x->ring);
-        return HEDDLE_ERR_AGAIN;
+        return HEDDLE_ERR_SLOW;
     }
     a->state = ASK_GATHERED;
     a->bytes = bytes;

@@ -139,9 +139,10 @@ typedef struct transfer_ops {
     void (*unshare)(transfer_t *t, share_key_t key);
     /* Connect and say HI ahead of the first ask; idempotent.  Errors as for ask. */
     int (*greet)(transfer_t *t, const peer_ref_t *peer);
-    /* AGAIN: too many open, no token yet; GONE: cannot connect, or TR_PEER_GONE of this peer was not seen
-     * yet; LIMIT: more than LIMIT_CHUNK_MAX_BYTES, or outside the sink.  No two asks have the same number,
-     * ever. */
+    /* SLOW: this process has as many asks open as it may, at this peer or at all: one more can be made when
+     * one has ended; AGAIN: too many connections, no token yet; GONE: cannot connect, or TR_PEER_GONE of this
+     * peer was not seen yet; LIMIT: more than LIMIT_CHUNK_MAX_BYTES, or outside the sink.  No two asks have
+     * the same number, ever. */
     int (*ask)(transfer_t *t, const peer_ref_t *from, const tr_read_t *read, uint64_t *ret_ask);
     /* Soft (UNASK): what still comes is discarded; no event follows. */
     void (*drop_ask)(transfer_t *t, uint64_t ask);

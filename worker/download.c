@@ -70,6 +70,21 @@ static void settle_rows(announced_t *w)
 
 /* --- what the fetch asks for (fetch_ops_t) ---------------------------------------------------- */
 
+/* From its first read request to its last byte, but not while it has no live source: others may ask for more
+ * then.  A download in halves counts once: its two windows are for different sources. */
+static void take_part(download_t *p, bool is_asking)
+{
+    p->bulk->asking += is_asking;
+    p->bulk->asking -= p->is_asking;
+    p->is_asking = is_asking;
+}
+
+static uint32_t window_sharers(void *self)
+{
+    const download_t *p = ((download_run_t *)self)->of;
+    return p->bulk->asking + !p->is_asking;
+}
+
 /* Where a piece of the payload lies.  Returns its bytes. */
 static uint32_t payload_piece(const download_t *p, uint32_t piece, uint64_t *ret_offset)
 {
@@ -99,6 +114,7 @@ static int ask_piece(void *self, uint32_t piece, uint64_t token, uint64_t *ret_a
     read.at = read.offset;
     peer_ref_t from = source_ref(source);
     (void)served_row(p->what, token);
+    take_part(p, true);
     return p->io->tr->ask(p->io->t, &from, &read, ret_ask);
 }
 
@@ -130,7 +146,12 @@ static lend_t may_lend(void *self, uint64_t token)
     return source->is_partial ? LEND_PARTIAL : LEND_WHOLE;
 }
 
-static void need_sources(void *self) { ((download_run_t *)self)->of->needs_sources = true; }
+static void need_sources(void *self)
+{
+    download_t *p = ((download_run_t *)self)->of;
+    p->needs_sources = true;
+    take_part(p, false);
+}
 
 /* The manifest is verified by download_work: its digest takes long enough to delay a heartbeat. */
 static void fetch_ended(void *self, bool is_good, uint64_t now_us)
@@ -145,6 +166,7 @@ static void fetch_ended(void *self, bool is_good, uint64_t now_us)
         p->state = DOWNLOAD_VERIFYING;
     } else if (p->runs[0].is_good && p->runs[p->run_count - 1].is_good) {
         /* From the first bytes on: connecting has a time of its own. */
+        take_part(p, false);
         p->what->fetch_us = now_us - p->started_us - p->what->connect_us;
         p->bulk->fetch_rate = p->manifest.payload_bytes * 1000000 / (p->what->fetch_us + 1);
         p->state = DOWNLOAD_CLOSING;
@@ -157,6 +179,7 @@ static const fetch_ops_t FETCH_OPS = {.ask = ask_piece,
                                       .need_sources = need_sources,
                                       .moved = asks_moved,
                                       .lend = may_lend,
+                                      .sharers = window_sharers,
                                       .end = fetch_ended};
 
 /* --- a fetch begins --------------------------------------------------------------------------- */
@@ -285,6 +308,7 @@ void download_destroy(download_t **download)
     download_t *p = download ? *download : NULL;
     if (!p) return;
     *download = NULL;
+    take_part(p, false);
     /* The fetches go first: their open read requests name this memory. */
     for (uint32_t i = 0; i < p->run_count; i++) fetch_cancel(p->runs[i].fetch);
     end_runs(p);

@@ -94,6 +94,7 @@ typedef struct download {
     uint32_t manifest_tries;
     uint64_t answered[LIMIT_SOURCES * 2]; /* sources that answered */
     uint32_t answered_count;
+    bool is_asking;          /* counted in bulk->asking */
     bool needs_sources;      /* every source was lost, or one is to be blamed: until download_lost */
     uint32_t blamed_count;   /* that were, when it was last looked */
     bool is_partly_served;   /* some of what was verified could not be served on: it is at the end */

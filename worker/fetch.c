@@ -23,6 +23,7 @@ enum { KNOWN_MAX = 64, AGAIN = KNOWN_MAX, LISTS, LANDED = 0xfe, NOWHERE = 0xff }
 #define STILL_US 12000000u  /* a source that has nothing to send refuses after 10 s */
 #define SILENT_US 10000000u /* after which a connection on which asks are open is closed */
 #define NEED_US 500000u     /* between two need_sources, and how long a busy source rests */
+#define FULL_US 10000u      /* until it is tried again whether this process may ask for more */
 #define BAD_LIMIT 3u        /* times that one piece may be bad */
 #define BAD_TWICE 2u        /* a source that sent wrong bytes so often is asked no more */
 #define ALL_BAD_US 5000000u /* others may come to hold the version meanwhile */
@@ -86,7 +87,7 @@ struct fetch {
     uint32_t count, piece_bytes; /* of the plan */
     bool is_over;
     bool is_late_asked;    /* asks may stand at a late source */
-    uint32_t window_count; /* pieces in flight per source */
+    uint32_t window_count; /* pieces in flight per source, for all who share the window */
     uint32_t good_count;
     uint32_t cursor;          /* pieces from here on were never asked for */
     known_t known[KNOWN_MAX]; /* never forgets a quarantined one */
@@ -95,6 +96,7 @@ struct fetch {
     unsigned order_count;
     uint64_t need_us;    /* need_sources is not called before */
     uint64_t all_bad_us; /* since when all that are listed are quarantined; CLOCK_NEVER: they are not */
+    uint64_t full_us;    /* this process may ask for no more, and tries again then; CLOCK_NEVER: it may */
     uint64_t end_us;     /* when the last pieces go to the source that has sent all others; CLOCK_NEVER */
     lending_t lending;
     piece_list_t lists[LISTS];
@@ -333,7 +335,21 @@ static known_t *forgive(fetch_t *f)
     return first;
 }
 
-/* One that cannot be asked is out. */
+static uint32_t sharers(const fetch_t *f)
+{
+    uint32_t count = f->ops.sharers ? f->ops.sharers(f->self) : 1;
+    return count ? count : 1;
+}
+
+/* Of the window, the part of this fetch: what siblings ask of the same source waits there too.  It is looked
+ * up each time: siblings come and go. */
+static uint32_t window_part(const fetch_t *f)
+{
+    uint32_t count = f->window_count / sharers(f);
+    return count ? count : 1;
+}
+
+/* One that cannot be asked is out, unless it is this process that may not ask for more. */
 static void request_piece(fetch_t *f, known_t *s, uint32_t piece, uint64_t now_us)
 {
     uint64_t ask = 0;
@@ -345,7 +361,10 @@ static void request_piece(fetch_t *f, known_t *s, uint32_t piece, uint64_t now_u
     }
     move_piece(f, piece, source);
     int rc = f->ops.ask(f->self, piece, s->token, &ask);
-    if (rc) refuse_piece(f, piece, rc, now_us);
+    if (rc == HEDDLE_ERR_SLOW) {
+        move_piece(f, piece, AGAIN);
+        f->full_us = now_us + FULL_US;
+    } else if (rc) refuse_piece(f, piece, rc, now_us);
     else f->ask[piece] = ask;
 }
 
@@ -363,9 +382,9 @@ static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
     unsigned source = (unsigned)(s - f->known);
     source_state_t state = s->state;
     const piece_list_t *open = &f->lists[source];
-    uint32_t piece;
-    while (s->state == state && open->count + s->landed_count + lent_from(f, s) < f->window_count &&
-           (piece = next_todo(f)) != NO_PIECE) {
+    uint32_t piece, window = window_part(f);
+    while (s->state == state && f->full_us == CLOCK_NEVER &&
+           open->count + s->landed_count + lent_from(f, s) < window && (piece = next_todo(f)) != NO_PIECE) {
         if (is_fresh(f, piece)) f->cursor++;
         request_piece(f, s, piece, now_us);
     }
@@ -375,8 +394,8 @@ static void ask_source(fetch_t *f, known_t *s, uint64_t now_us)
  * one would be asked for within a window. */
 static void ask_late(fetch_t *f, unsigned at, uint32_t before_end, uint64_t now_us)
 {
-    uint32_t next = next_todo(f), piece = f->cursor + f->window_count - 1 - before_end;
-    bool is_there = before_end < f->window_count && piece < f->count;
+    uint32_t next = next_todo(f), window = window_part(f), piece = f->cursor + window - 1 - before_end;
+    bool is_there = before_end < window && piece < f->count;
     if (f->lists[at].count || next == NO_PIECE || !is_there || piece == next || !is_fresh(f, piece)) return;
     request_piece(f, &f->known[at], piece, now_us);
 }
@@ -445,6 +464,7 @@ static void go_on(fetch_t *f, uint64_t now_us)
     }
     known_t *s;
     bool is_asked = false;
+    f->full_us = CLOCK_NEVER;
     while (!is_asked && ((s = choose(f, now_us)) || (s = forgive(f)))) {
         if (f->is_late_asked) take_from_late(f, s, 1, now_us);
         ask_source(f, s, now_us);
@@ -475,11 +495,12 @@ static void go_on(fetch_t *f, uint64_t now_us)
 /* -- a slow source ---------------------------------------------------------------------------- */
 
 /* The time of a piece from this source: by its rate, or between its last two, as one that sends now and then,
- * and says BEAT meanwhile, has no rate, or one of moments.  0: not known. */
+ * and says BEAT meanwhile, has no rate, or one of moments.  It sends to the siblings of this fetch meanwhile:
+ * a source that they load is not slow.  0: not known. */
 static double piece_us(const fetch_t *f, const known_t *s)
 {
     double at_rate_us = s->rate ? f->piece_bytes * 1e6 / (double)s->rate : 0, each_us = (double)s->gap_us;
-    return at_rate_us > each_us ? at_rate_us : each_us;
+    return (at_rate_us > each_us ? at_rate_us : each_us) / sharers(f);
 }
 
 static void lend_later(fetch_t *f, uint64_t now_us)
@@ -517,7 +538,8 @@ static known_t *next_to_lend(fetch_t *f, const known_t *s, lend_t *ret_as)
 /* How many pieces ahead a lent one is, at least; half of the window, where that is more. */
 static uint32_t near(const fetch_t *f)
 {
-    return f->window_count / 2 > LEND_AHEAD_MIN ? f->window_count / 2 : LEND_AHEAD_MIN;
+    uint32_t half = window_part(f) / 2;
+    return half > LEND_AHEAD_MIN ? half : LEND_AHEAD_MIN;
 }
 
 /* How far ahead, up to twice as far.  Members behind a slow source have equally much, and a piece that one of
@@ -530,7 +552,7 @@ static uint32_t distance(const fetch_t *f, const known_t *other)
 
 static bool has_room(const fetch_t *f, const known_t *s, uint32_t count)
 {
-    return f->lists[s - f->known].count + s->landed_count + count <= f->window_count;
+    return f->lists[s - f->known].count + s->landed_count + count <= window_part(f);
 }
 
 /* The piece to lend, where `s` has just delivered `piece`; NO_PIECE: none.  One that has all bytes gets the
@@ -584,9 +606,7 @@ static void lend(fetch_t *f, const known_t *from, uint32_t piece, uint64_t now_u
 static void lend_some(fetch_t *f, const known_t *lender, known_t *other, uint64_t now_us)
 {
     lending_t *l = &f->lending;
-    uint32_t most = f->window_count / 4 > LENT_MAX ? LENT_MAX
-                    : f->window_count / 4 > 2      ? f->window_count / 4
-                                                   : 2;
+    uint32_t quarter = window_part(f) / 4, most = quarter > LENT_MAX ? LENT_MAX : quarter > 2 ? quarter : 2;
     const piece_list_t *open = &f->lists[lender - f->known];
     uint32_t piece = open->last;
     l->state = LENDING_NONE;
@@ -842,7 +862,7 @@ void fetch_cancel(fetch_t *f)
 uint64_t fetch_deadline(const fetch_t *f)
 {
     if (f->is_over) return CLOCK_NEVER;
-    uint64_t at = f->end_us;
+    uint64_t at = clock_earlier(f->end_us, f->full_us);
     bool live = false;
     for (unsigned i = 0; i < f->order_count; i++) {
         const known_t *s = &f->known[f->order[i]];
@@ -929,7 +949,7 @@ int fetch_new(const fetch_plan_t *plan, const fetch_ops_t *ops, void *self, fetc
     f->piece_bytes = plan->piece_bytes;
     f->window_count = LIMIT_WINDOW_BYTES / plan->piece_bytes;
     if (f->window_count == 0) f->window_count = 1;
-    f->all_bad_us = f->end_us = CLOCK_NEVER;
+    f->all_bad_us = f->end_us = f->full_us = CLOCK_NEVER;
     f->lending = (lending_t){.pause_us = LEND_US};
     f->good = (uint64_t *)(f + 1);
     f->ask = f->good + words;

@@ -13,10 +13,13 @@
  * given up.  A landed piece lies in its place and waits for its digest; it is not asked again until that is
  * known, also when its source is lost meanwhile.
  *
- * The window limits the bytes that are asked of one source or have landed from it: LIMIT_WINDOW_BYTES, at
- * least one piece.  The deadline of a source follows its observed rate: window / rate x 4, between 0.2 and
- * 30 s, and 0.8 s until the rate is known.  BEAT counts as life, for 30 s until the first piece, then for
- * 12 s without one (or the deadline).  A source that is late is not dead: its asks stand where they are until
+ * The window limits the bytes that are asked of one source or have landed from it: LIMIT_WINDOW_BYTES, of
+ * which each fetch of this process has an equal part (ops.sharers), at least one piece: what several of them
+ * ask of one source together waits there no longer than what one asks alone.
+ *
+ * The deadline of a source follows its observed rate: window / rate x 4, between 0.2 and 30 s, and 0.8 s
+ * until the rate is known.  BEAT counts as life, for 30 s until the first piece, then for 12 s without one
+ * (or the deadline).  A source that is late is not dead: its asks stand where they are until
  * another source can be asked, and its connection stays.  One ask stays open there while other pieces remain:
  * if the source answers it, or sends a BEAT that counts, it has its place in the list again.
  *
@@ -44,7 +47,8 @@
  *
  * It fails when one piece was bad 3 times, or when every source of the list has been quarantined for 5 s; its
  * open asks are dropped first.  Without any source a fetch waits: its caller's deadline decides.  A source
- * that cannot be asked (ops.ask fails) has refused the piece.
+ * that cannot be asked (ops.ask fails) has refused the piece; but for SLOW, which is a limit of this process
+ * itself: nothing more is asked until the next event, or for 10 ms, and nothing is held against the source.
  *
  * One source is asked at a time, the first live one of the list, so that the load stays as it was planned;
  * else the late ones in turns.  A lost source is asked again when a new list names it; one that was bad twice
@@ -99,7 +103,8 @@ typedef enum { LEND_NOT, LEND_PARTIAL, LEND_WHOLE } lend_t;
 
 /* What a fetch asks of its owner, who gives `self`. */
 typedef struct {
-    /* OK with the number of the read request, not 0; else why the source cannot be asked now. */
+    /* OK with the number of the read request, not 0; SLOW: this process has as many open as it may; else why
+     * the source cannot be asked now. */
     int (*ask)(void *self, uint32_t piece, uint64_t token, uint64_t *ret_ask);
     void (*drop_ask)(void *self, uint64_t ask);
     void (*drop_peer)(void *self, uint64_t token);
@@ -109,6 +114,8 @@ typedef struct {
     void (*moved)(void *self, uint64_t token, moved_t why);
     /* Whether a piece may be lent to the source, and as what.  NULL: to none. */
     lend_t (*lend)(void *self, uint64_t token);
+    /* Fetches of this process that share the window, with this one.  NULL: it is alone. */
+    uint32_t (*sharers)(void *self);
     /* All pieces are good, or it has failed: no other call follows. */
     void (*end)(void *self, bool is_good, uint64_t now_us);
 } fetch_ops_t;

@@ -41,7 +41,7 @@ static int any_ask(uint32_t piece, uint64_t token)
     MUST(!wild.ended && piece < wild.count && !wild.open[piece] && !wild.landed[piece]);
     for (uint32_t p = 0; p < wild.count; p++) in_flight += wild.open[p] == token || wild.landed[p] == token;
     MUST(in_flight <= wild.window);
-    int err = roll(8) ? HEDDLE_OK : ERRORS[roll(4)];
+    int err = roll(8) ? HEDDLE_OK : roll(5) ? ERRORS[roll(4)] : HEDDLE_ERR_SLOW;
     if (!err) wild.open[piece] = token;
     return err;
 }
@@ -102,6 +102,7 @@ static void any_event(void)
     if (e.kind == FE_GOOD || e.kind == FE_BAD || roll(4) == 0) any_landing(e.piece, roll(4));
     end_asks(&e);
     now += roll(4) ? roll(100000) : roll(40000000);
+    sharer_count = 1 + (uint32_t)roll(4);
     step(e);
     if (e.kind == FE_CANCEL) wild.ended = true;
     MUST(!wild.ended || fetch_deadline(f) == CLOCK_NEVER);
@@ -125,6 +126,7 @@ static void any_events(void)
     stop();
     try_ask = NULL;
     watch = NULL;
+    sharer_count = 1;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

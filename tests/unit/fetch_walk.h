@@ -56,6 +56,7 @@ static int (*try_ask)(uint32_t, uint64_t);    /* whether an ask can be made; NUL
 static uint64_t moved_from[8][MOVED_REASONS]; /* since the start, by token & 7 */
 static uint64_t partials;                     /* sources that a piece may be lent to: a bit each, by token */
 static uint64_t wholes;                       /* and of these, those that have all pieces */
+static uint32_t sharer_count = 1;             /* fetches that share the window */
 static void (*watch)(const action_t *);       /* sees each action at once; NULL: acts is looked at later */
 
 /* The size of a piece of which so many fit into the window. */
@@ -119,6 +120,12 @@ static lend_t on_lend(void *self, uint64_t token)
     return wholes >> token & 1 ? LEND_WHOLE : partials >> token & 1 ? LEND_PARTIAL : LEND_NOT;
 }
 
+static uint32_t on_sharers(void *self)
+{
+    (void)self;
+    return sharer_count;
+}
+
 static void on_end(void *self, bool is_good, uint64_t at_us)
 {
     (void)self;
@@ -134,6 +141,7 @@ static void start_with(fetch_plan_t plan)
                                     .need_sources = on_need_sources,
                                     .moved = on_moved,
                                     .lend = on_lend,
+                                    .sharers = on_sharers,
                                     .end = on_end};
     if (!plan.piece_bytes) plan.piece_bytes = piece_of(4);
     now = 1000;
@@ -365,6 +373,14 @@ static void check_all_rotten(const world_t *w)
     HOLDS(listed > 0);
 }
 
+/* Siblings have all the requests that this process may have open. */
+static int may_ask(uint32_t piece, uint64_t token)
+{
+    (void)piece;
+    (void)token;
+    return roll(64) ? HEDDLE_OK : HEDDLE_ERR_SLOW;
+}
+
 static void run_one(uint64_t seed, uint32_t count)
 {
     world_t *w = calloc(1, sizeof *w);
@@ -376,6 +392,7 @@ static void run_one(uint64_t seed, uint32_t count)
     for (unsigned p = 1; p < PEERS; p++) w->temper[p] = (temper_t)roll(BEHIND + 1);
     partials = roll(2) ? roll(1 << (PEERS + 1)) : 0;
     wholes = roll(2) ? roll(1 << (PEERS + 1)) : 0;
+    try_ask = may_ask;
     start_with((fetch_plan_t){.count = count, .piece_bytes = piece_of(w->window)});
     name_sources(w);
     take_actions(w);
@@ -393,6 +410,7 @@ static void run_one(uint64_t seed, uint32_t count)
         if (asked) at = w->answer_us;
         HOLDS(at != CLOCK_NEVER);
         if (at > now) now = at;
+        if (roll(16) == 0) sharer_count = 1 + (uint32_t)roll(4); /* siblings come and go */
         HOLDS(now < 4 * 3600 * SECOND);
         if (asked) name_sources(w);
         else if (next) deliver(w, next);
@@ -403,6 +421,8 @@ static void run_one(uint64_t seed, uint32_t count)
     else if (!w->is_hopeless) check_all_rotten(w);
     HOLDS(fetch_deadline(f) == CLOCK_NEVER);
     partials = wholes = 0;
+    try_ask = NULL;
+    sharer_count = 1;
     stop();
     free(w->open);
     free(w->bad_count);

@@ -195,6 +195,43 @@ Test(fetch, an_ask_that_cannot_be_made_is_refused_by_its_source, .fini = stop)
     cr_assert_eq(acts[act_count - 1].token, A);
 }
 
+/* SLOW: as many requests of this process are open as may be. */
+Test(fetch, what_this_process_may_not_ask_for_is_no_fault_of_the_source, .fini = stop)
+{
+    start_refusing(4, A, HEDDLE_ERR_SLOW);
+    SOURCES(A, B);
+    SAID("ask 0@101");
+    cr_assert_eq(fetch_deadline(f), now + 10 * MS);
+    now += 10 * MS;
+    tick();
+    SAID("");
+    good(0, A);
+    SAID("");
+    try_ask = NULL;
+    cr_assert_eq(fetch_deadline(f), now + 10 * MS, "it is tried again, also where nothing is open");
+    now += 10 * MS;
+    tick();
+    SAID("ask 1@101 ask 2@101 ask 3@101");
+    cr_assert(moved_count() == 0 && fetch_lost(f, (uint64_t[1]){0}, 1) == 0);
+    cr_assert_gt(fetch_deadline(f), now + 10 * MS);
+}
+
+Test(fetch, siblings_share_the_window, .fini = stop)
+{
+    start(8);
+    sharer_count = 2;
+    SOURCES(A, B);
+    SAID("ask 0@101 ask 1@101");
+    sharer_count = 1000;
+    good(0, A);
+    SAID("");
+    good(1, A);
+    SAID("ask 2@101");
+    sharer_count = 1;
+    good(2, A);
+    SAID("ask 3@101 ask 4@101 ask 5@101 ask 6@101");
+}
+
 Test(fetch, a_source_that_cannot_be_reached_keeps_nothing_open, .fini = stop)
 {
     start_refusing(2, A, HEDDLE_ERR_GONE);
@@ -1299,6 +1336,20 @@ Test(fetch, a_slow_source_is_left_for_one_that_has_all, .fini = stop_slow)
         good(some[i], 2);
     }
     cr_assert_eq(blamed_slow(1), 1);
+}
+
+/* It sends to three siblings as often. */
+Test(fetch, a_source_that_siblings_load_is_not_left, .fini = stop_slow)
+{
+    uint32_t some[16];
+    sharer_count = 4;
+    begin_whole(400);
+    uint32_t lent = lends_whole(5);
+    cr_assert_neq(lent, NO);
+    now += 4 * MS;
+    good(lent, 2);
+    cr_assert_eq(lent_some(2, some), 0);
+    cr_assert_eq(moved_count(), 0);
 }
 
 /* Half of the time of a piece: that is what a single one takes on a link that two sources' pieces share. */

@@ -220,7 +220,7 @@ static uint32_t count_said(const worker_t *w, msg_type_t type)
     return n;
 }
 
-static const msg_t *last_said(const worker_t *w, msg_type_t type)
+__attribute__((unused)) static const msg_t *last_said(const worker_t *w, msg_type_t type)
 {
     uint32_t n = count_said(w, type);
     return n ? find_said(w, type, n - 1) : NULL;

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Many adapters of one worker come from one process at once, in virtual time. */
+#include "tests/unit/worker_world.h"
+
+TestSuite(many, .fini = world_end);
+
+enum { MOST = 64 };
+
+/* Of what it announced to a worker: which sources had what reasons to lose requests, and the most requests
+ * that were open at a time. */
+typedef struct {
+    worker_t *worker;
+    origin_t *relay, *publisher; /* in the order in which they are listed */
+    test_content_t a;
+    uint64_t moved, asks_open;
+} many_t;
+
+static void origin_serve_all(origin_t *o, const test_content_t *a, uint32_t versions, uint64_t bytes_per_s)
+{
+    mem_set_link(o->t, (mem_link_t){.bytes_per_s = bytes_per_s});
+    origin_serve(o, a, 1);
+    for (uint32_t v = 2; v <= versions; v++) {
+        cr_assert_eq(transfer_mem_ops.share(o->t, o->region, key_of(v)), HEDDLE_OK);
+        cr_assert_eq(transfer_mem_ops.extend(o->t, key_of(v), 0, a->content_bytes), HEDDLE_OK);
+    }
+}
+
+static tr_counters_t counters(transfer_t *t)
+{
+    tr_counters_t c;
+    transfer_mem_ops.counters(t, &c);
+    return c;
+}
+
+/* A worker of so many adapters, and two sources of as many versions: version v is for adapter v. */
+static many_t begin(uint32_t adapters, uint64_t bytes_per_s)
+{
+    static char names[MOST][16];
+    static const char *list[MOST];
+    for (uint32_t i = 0; i < adapters; i++) {
+        snprintf(names[i], sizeof names[i], "a%u", i + 1);
+        list[i] = names[i];
+    }
+    many_t m = {.a = content_make(1, 6, 6000)}; /* 2.3 MB, 36 chunks */
+    m.worker = worker_joined(0, &(worker_opts_t){.adapters = list, .adapter_count = adapters});
+    m.relay = origin_start(0, TR_MODE_EAGER);
+    m.publisher = origin_start(1, TR_MODE_EAGER);
+    origin_serve_all(m.relay, &m.a, adapters, bytes_per_s);
+    origin_serve_all(m.publisher, &m.a, adapters, bytes_per_s);
+    return m;
+}
+
+static void announce(many_t *m, uint32_t version, origin_t *first, origin_t *second)
+{
+    char name[16];
+    snprintf(name, sizeof name, "a%u", version);
+    msg_source_t sources[] = {source_of(first), source_of(second ? second : first)};
+    msg_part_t part = {m->a.payload_bytes, m->a.manifest_bytes, m->a.manifest_digest};
+    msg_t said = {.type = MSG_ANNOUNCE};
+    said.announce = (msg_announce_t){.token = m->worker->token,
+                                     .version = version,
+                                     .adapter = name,
+                                     .digest = m->a.h1,
+                                     .parts = &part,
+                                     .part_count = 1,
+                                     .sources = sources,
+                                     .source_count = second ? 2 : 1,
+                                     .step = 1,
+                                     .data_bytes = m->a.data_bytes};
+    share_key_t key = key_of(version);
+    memcpy(&said.announce.key, &key, sizeof key);
+    tell_worker(m->worker, &said);
+}
+
+static void announce_all(many_t *m, uint32_t adapters)
+{
+    for (uint32_t v = 1; v <= adapters; v++) announce(m, v, m->relay, m->publisher);
+}
+
+/* So many of them are staged. */
+static void bring_all(many_t *m, uint32_t adapters)
+{
+    uint64_t end_us = world_now_us + 60000000, due_us;
+    while (count_said(m->worker, MSG_STAGED) < adapters && world_now_us < end_us) {
+        due_us = CLOCK_NEVER;
+        bool has_moved = world_turn(&due_us);
+        tr_counters_t c = counters(m->worker->io.t);
+        uint64_t open = c.asks_out - c.data_in - c.refused_in;
+        if (open > m->asks_open) m->asks_open = open;
+        if (!has_moved && due_us > world_now_us) world_now_us = due_us;
+    }
+    cr_assert_eq(count_said(m->worker, MSG_STAGED), adapters);
+    for (uint32_t i = 0; i < adapters; i++) {
+        const msg_staged_t *s = &find_said(m->worker, MSG_STAGED, i)->staged;
+        for (uint32_t k = 0; k < s->source_count; k++) {
+            const msg_moved_t *moved = &s->sources[k].moved;
+            m->moved += moved->refused + moved->late + moved->slow + moved->gone + moved->bad;
+        }
+    }
+}
+
+/* More windows than a source takes requests of one worker, and a slow link, on which a window of each adapter
+ * would take longer than a source may be silent: all bytes come from the source that was planned, which is
+ * well. */
+static void come_from_the_relay(uint32_t adapters, uint64_t bytes_per_s)
+{
+    many_t m = begin(adapters, bytes_per_s);
+    announce_all(&m, adapters);
+    bring_all(&m, adapters);
+    cr_assert_eq(m.moved, 0, "%llu requests moved", (unsigned long long)m.moved);
+    cr_assert_eq(counters(m.publisher->t).bytes_out, 0);
+    cr_assert_leq(m.asks_open, adapters, "where all share a window each has one request open: %llu",
+                  (unsigned long long)m.asks_open);
+    free(m.a.bytes);
+}
+
+Test(many, adapters_on_a_fast_link_stay_with_their_source) { come_from_the_relay(60, 1000000000); }
+Test(many, adapters_on_a_slow_link_stay_with_their_source) { come_from_the_relay(48, 50000000); }
+
+Test(many, one_alone_has_the_whole_window)
+{
+    many_t m = begin(1, 1000000000);
+    announce_all(&m, 1);
+    bring_all(&m, 1);
+    cr_assert_eq(m.asks_open, LIMIT_WINDOW_BYTES / LIMIT_CHUNK_MIN_BYTES);
+    free(m.a.bytes);
+}
+
+Test(many, those_without_a_source_have_no_part_of_the_window)
+{
+    many_t m = begin(8, 1000000000);
+    mem_kill(m.relay->t);
+    for (uint32_t v = 2; v <= 8; v++) announce(&m, v, m.relay, NULL);
+    run_for(1000000);
+    announce(&m, 1, m.publisher, NULL);
+    bring_all(&m, 1);
+    cr_assert_eq(m.asks_open, LIMIT_WINDOW_BYTES / LIMIT_CHUNK_MIN_BYTES);
+    free(m.a.bytes);
+}
