@@ -4,6 +4,8 @@
 #include "core/errors.h"
 #include "core/log.h"
 
+#include <string.h>
+
 #define NAMED 6u /* sources in a message */
 
 /* What was written in the log stays known, so that each fetch does not write it again. */
@@ -28,6 +30,15 @@ static bool note_sources(unreached_t *u, const uint64_t *lost, uint32_t count)
     return is_new;
 }
 
+/* A worker whose session is another one since has a second row. */
+static bool is_named_before(const announced_t *w, uint32_t at)
+{
+    for (uint32_t i = 0; i < at; i++)
+        if (w->served[i].kind == w->served[at].kind && !strcmp(w->served[i].name, w->served[at].name))
+            return true;
+    return false;
+}
+
 /* "trainer-x, w2 and 3 others": all that were asked, also those that the last list left out.  The publisher
  * comes first, since all others have the bytes from it. */
 static void name_sources(const announced_t *w, buf_t *names)
@@ -36,7 +47,7 @@ static void name_sources(const announced_t *w, buf_t *names)
     for (int workers = 0; workers < 2; workers++)
         for (uint32_t i = 0; i < w->served_count; i++) {
             bool is_worker = w->served[i].kind == SOURCE_WORKER;
-            if (is_worker != (workers == 1) || named++ >= NAMED) continue;
+            if (is_worker != (workers == 1) || is_named_before(w, i) || named++ >= NAMED) continue;
             buf_printf(names, "%s%s", names->bytes ? ", " : "", w->served[i].name);
         }
     if (named > NAMED) buf_printf(names, " and %u other%s", named - NAMED, named - NAMED > 1 ? "s" : "");

@@ -642,6 +642,25 @@ Test(node, sources_that_change_and_cannot_be_reached_are_all_named_before_the_de
     }
 }
 
+/* The worker that it was told of has joined anew since. */
+Test(node, a_source_with_two_sessions_is_named_once)
+{
+    worker_t *w = worker_joined(0, NULL);
+    test_content_t a = content(1);
+    origin_t *trainer = announce_from_afar(w, &a, 8000), *peer = origin_start(1, TR_MODE_EAGER);
+    mem_stop(peer->t, true);
+    msg_source_t all[] = {source_of(trainer), source_of(peer), source_of(peer)};
+    all[1].kind = all[2].kind = SOURCE_WORKER;
+    all[1].name = all[2].name = "w2";
+    all[2].token++;
+    tell_worker(w, &(msg_t){.type = MSG_SOURCES, .sources = {w->token, 1, "policy", all, 3}});
+    run_for(7990000);
+    const msg_t *nack = last_said(w, MSG_NACK);
+    cr_assert_not_null(nack);
+    cr_assert_not_null(strstr(nack->nack.message, "cannot reach trainer, w2 over"), "%s", nack->nack.message);
+    free(a.bytes);
+}
+
 Test(node, a_source_that_is_reached_late_still_serves)
 {
     worker_t *w = worker_joined(0, NULL);
