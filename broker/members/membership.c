@@ -173,6 +173,11 @@ uint64_t member_silent_ms(const member_t *member, uint64_t now_us)
     return now_us > member->heard_us ? (now_us - member->heard_us) / 1000 : 0;
 }
 
+bool member_is_silent(const membership_t *m, const member_t *member, uint64_t now_us)
+{
+    return member_silent_ms(member, now_us) * 1000 > m->lease_us / 2;
+}
+
 const char *member_state_name(member_state_t state)
 {
     static const char *const NAMES[] =

@@ -210,7 +210,9 @@ uint64_t member_paced(const member_t *member, uint64_t rate_bytes);
 /* "": it has none */
 const char *member_label(const member_t *member, const char *key);
 bool member_subscribes(const member_t *member, const char *adapter); /* and is READY; accepts NULL */
-uint64_t member_silent_ms(const member_t *member, uint64_t now_us);  /* heartbeat age */
+/* Two heartbeats are missing: its link may be cut, or the process stands still. */
+bool member_is_silent(const membership_t *m, const member_t *member, uint64_t now_us);
+uint64_t member_silent_ms(const member_t *member, uint64_t now_us); /* heartbeat age */
 const char *member_state_name(member_state_t state);
 /* Of its data plane: "10.0.0.5, fd00::5"; "" where it told none. */
 void member_addresses(const member_t *member, char *ret_text, size_t size);

@@ -117,7 +117,9 @@ static json_t *rollout_part(const answer_view_t *b, const adapter_row_t *a, cons
 {
     static const char *const ACTIVATIONS[] = {"all", "as-ready", "manual"};
     missing_row_t missing[MISSING_ROWS];
-    summary_t sum = summary_of(b->rollout, a, v, missing, MISSING_ROWS);
+    const membership_t *members = registry_is_live(v) ? b->members : NULL;
+    missing_list_t list = {missing, MISSING_ROWS, members, b->now.us};
+    summary_t sum = summary_of(b->rollout, a, v, &list);
     rows_t rows;
     rows_init(&rows, 0, MISSING_ROWS);
     for (uint32_t i = 0; i < sum.missing_count && i < MISSING_ROWS; i++) {

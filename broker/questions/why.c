@@ -26,11 +26,6 @@ static uint64_t bytes_by_now(const track_t *t, const copy_row_t *c, const member
     return bytes < most ? bytes : most;
 }
 
-static bool is_silent(const answer_view_t *b, const member_t *m)
-{
-    return member_silent_ms(m, b->now.us) * 1000 > b->members->lease_us / 2; /* two heartbeats are missing */
-}
-
 bool why_copy_follows(const answer_view_t *b, const track_t *t, const copy_row_t *c)
 {
     uint64_t token;
@@ -57,7 +52,7 @@ static const copy_row_t *next_awaited(const answer_view_t *b, const track_t *t, 
 {
     const member_t *m = membership_by_token(b->members, c->token);
     const member_sub_t *sub = m ? member_sub(m, t->adapter) : NULL;
-    if (!sub || !copy_in_flight(c) || c->code || is_silent(b, m)) return NULL;
+    if (!sub || !copy_in_flight(c) || c->code || member_is_silent(b->members, m, b->now.us)) return NULL;
     const member_t *first = fetcher_for(b, t, c);
     if (first) return copy_of(t, first);
     const member_t *source = membership_by_token(b->members, sub->source);
@@ -230,7 +225,7 @@ why_copy_t why_copy(const answer_view_t *b, const track_t *t, const copy_row_t *
     bool has_source = is_fetching && !c->cut_off_us;
     const member_t *source = has_source ? membership_source(b->members, sub->source) : NULL;
     p.source = source ? source->name : NULL;
-    p.is_silent = is_silent(b, m);
+    p.is_silent = member_is_silent(b->members, m, b->now.us);
     if (p.is_silent) {
         units_ms_text((double)member_silent_ms(m, b->now.us), time);
         units_ms_text((double)lease_us / 1000, lease);

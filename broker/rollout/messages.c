@@ -328,7 +328,8 @@ static void send_rollout(step_t *s, const adapter_row_t *a, const version_row_t 
     missing_row_t rows[MISSING_ROWS];
     msg_missing_t missing[MISSING_ROWS];
     char held[512] = "", queued[SUMMARY_QUEUED_TEXT];
-    summary_t sum = summary_of(s->ro, a, row, rows, MISSING_ROWS);
+    missing_list_t list = {rows, MISSING_ROWS, s->v.members, s->v.now.us};
+    summary_t sum = summary_of(s->ro, a, row, &list);
     summary_bytes_t bytes = summary_bytes(s->ro, a, row);
     if (sum.code == HEDDLE_ERR_HELD) summary_held_text(s->ro, a, held, sizeof held);
     bool is_queued = summary_queued_text(s->ro, a, row, queued);
@@ -414,7 +415,7 @@ static void flush_track(step_t *s, track_t *t)
     /* ROLLOUT, if something changed since the last one.  It is sent without delay when what is urgent
      * changes. Mere counts are collected for ROLLOUT_PUSH_US. */
     if (t->pushed_changes == t->changes) return;
-    summary_t sum = summary_of(s->ro, t->of->row, t->row, NULL, 0);
+    summary_t sum = summary_of(s->ro, t->of->row, t->row, NULL);
     urgent_t urgent = {.state = sum.state,
                        .code = sum.code,
                        .is_first_staged = sum.staged > 0,

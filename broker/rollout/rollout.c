@@ -461,40 +461,41 @@ static void fail_rejected(const track_t *t, instant_t now, outbox_t *out)
     decision_end_version(a, t->row, VERSION_FAILED, &e, now, out);
 }
 
-static void fail_late(const track_t *t, view_t v, outbox_t *out)
+/* "w2 in phase fetch, w5 in phase announce (no message for 2.9 s) and 3 others; w2 got nothing from w5 for
+ * 2.1 s" */
+static void name_late(const track_t *t, view_t v, buf_t *missing)
 {
-    const adapter_row_t *a = t->of->row;
-    char missing[600] = "";
-    heddle_error_t e;
-    /* "w2 in phase fetch, w5 in phase announce and 3 others" */
-    size_t used = 0;
+    enum { NAMED_MAX = 3 };
     uint32_t named = 0, others = 0;
+    char time[16];
     for (size_t i = 0; i < t->copy_count; i++) {
         const copy_row_t *c = t->copies[i];
         if (!is_waited_for(t, c) || copy_holds(c)) continue;
-        if (named == 3) {
+        if (named == NAMED_MAX) {
             others++;
             continue;
         }
-        bool is_queued = c->behind && c->state == COPY_ANNOUNCED;
-        text_printf(missing + used, sizeof missing - used, "%s%s in phase %s", named ? ", " : "", c->worker,
-                    copy_phase(c));
-        used += strlen(missing + used);
-        if (is_queued)
-            text_printf(missing + used, sizeof missing - used, " (queued behind %s@%llu)", a->name,
-                        (unsigned long long)c->behind);
-        used += strlen(missing + used);
-        named++;
+        const member_t *m = membership_by_token(v.members, c->token);
+        buf_printf(missing, "%s%s in phase %s", named++ ? ", " : "", c->worker, copy_phase(c));
+        if (c->behind && c->state == COPY_ANNOUNCED)
+            buf_printf(missing, " (queued behind %s@%llu)", t->adapter, (unsigned long long)c->behind);
+        if (!m || !member_is_silent(v.members, m, v.now.us)) continue;
+        units_ms_text((double)member_silent_ms(m, v.now.us), time);
+        buf_printf(missing, " (no message for %s)", time);
     }
-    if (others) text_printf(missing + used, sizeof missing - used, " and %u others", others);
-    used += strlen(missing + used);
+    if (others) buf_printf(missing, " and %u others", others);
     standstill_t still;
-    if (trust_standstill(t, v.members, v.now, &still)) {
-        char time[16];
-        units_ms_text((double)(v.now.us - still.worker->moved_us) / 1000, time);
-        text_printf(missing + used, sizeof missing - used, "; %s got nothing from %s for %s",
-                    still.worker->worker, still.source->name, time);
-    }
+    if (!trust_standstill(t, v.members, v.now, &still)) return;
+    units_ms_text((double)(v.now.us - still.worker->moved_us) / 1000, time);
+    buf_printf(missing, "; %s got nothing from %s for %s", still.worker->worker, still.source->name, time);
+}
+
+static void fail_late(const track_t *t, view_t v, outbox_t *out)
+{
+    const adapter_row_t *a = t->of->row;
+    heddle_error_t e;
+    buf_t missing = {0};
+    name_late(t, v, &missing);
     unsigned long long ms = t->row->asked_ms;
     uint32_t present = tally_present(&t->tally, false), eligible = tally_present(&t->tally, true);
     if (!present)
@@ -503,7 +504,8 @@ static void fail_late(const track_t *t, view_t v, outbox_t *out)
     else
         error_fail(&e, HEDDLE_ERR_DEADLINE, "%u of %u workers staged %s@%llu within %llu ms; missing: %s",
                    tally_holders(&t->tally, eligible > 0), eligible ? eligible : present, a->name,
-                   (unsigned long long)t->version, ms, missing[0] ? missing : "every worker");
+                   (unsigned long long)t->version, ms, missing.bytes ? buf_text(&missing) : "every worker");
+    buf_fini(&missing);
     error_where(&e, a->name, t->version, NULL, "stage");
     decision_end_version(a, t->row, VERSION_FAILED, &e, v.now, out);
 }

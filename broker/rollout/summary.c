@@ -128,8 +128,10 @@ void summary_lost_text(const rollout_t *ro, const adapter_row_t *a, char *ret_te
 }
 
 /* Says how far the worker has come, and what ended the wait for it. */
-static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v, missing_row_t *row)
+static void tell_missing(const track_t *t, const copy_row_t *c, const version_row_t *v,
+                         const missing_list_t *missing, missing_row_t *row)
 {
+    const member_t *m = missing->members ? membership_by_token(missing->members, c->token) : NULL;
     /* Why one that said nothing itself is missing: its time was over, or the version ended for another
      * reason. */
     bool is_its_own = v->code == HEDDLE_ERR_DEADLINE || v->code == HEDDLE_ERR_NO_WORKERS ||
@@ -171,12 +173,17 @@ static void tell_missing(const track_t *t, const copy_row_t *c, const version_ro
     if (c->busy_with)
         text_printf(text + used, size - used, ", busy with its switch to version %llu",
                     (unsigned long long)c->busy_with);
+    used = strlen(text);
+    if (!m || !member_is_silent(missing->members, m, missing->now_us)) return;
+    char time[16];
+    units_ms_text((double)member_silent_ms(m, missing->now_us), time);
+    text_printf(text + used, size - used, ", and sent no message for %s", time);
 }
 
 /* Eligible workers count, also those that are gone.  Where there is none, as after a start, all workers
  * with a copy count. */
-summary_t summary_of(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, missing_row_t *rows,
-                     uint32_t cap)
+summary_t summary_of(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                     const missing_list_t *missing)
 {
     const track_t *t = track_find(ro, a->name, v->version);
     summary_t sum = {.state = state_of(t, a, v),
@@ -194,12 +201,13 @@ summary_t summary_of(const rollout_t *ro, const adapter_row_t *a, const version_
     sum.active = tally->reached[is_eligible];
     uint32_t there = v->decision ? sum.active : tally_holders(tally, is_eligible);
     sum.missing_count = tally_present(tally, is_eligible) + tally_gone(tally) - there;
-    uint32_t told = 0, most = sum.missing_count < cap ? sum.missing_count : cap;
+    uint32_t told = 0, cap = missing ? missing->cap : 0;
+    uint32_t most = sum.missing_count < cap ? sum.missing_count : cap;
     for (size_t i = 0; i < t->copy_count && told < most; i++) {
         const copy_row_t *c = t->copies[i];
         bool counts = c->is_eligible || (!is_eligible && c->token);
         bool is_there = v->decision ? c->has_reached : copy_holds(c);
-        if (counts && !is_there) tell_missing(t, c, v, &rows[told++]);
+        if (counts && !is_there) tell_missing(t, c, v, missing, &missing->rows[told++]);
     }
     return sum;
 }
@@ -229,7 +237,7 @@ bool summary_queued_text(const rollout_t *ro, const adapter_row_t *a, const vers
     ret_text[0] = 0;
     if (!is_queued) return false;
     const version_row_t *first = registry_staging(a);
-    summary_t sum = summary_of(ro, a, first, NULL, 0);
+    summary_t sum = summary_of(ro, a, first, NULL);
     text_printf(ret_text, SUMMARY_QUEUED_TEXT, "waits for %s@%llu", a->name,
                 (unsigned long long)first->version);
     /* Of how many workers is known when the members are back after a restart. */

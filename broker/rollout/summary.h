@@ -47,8 +47,15 @@ typedef struct {
     const char *worker, *phase;
     int code;
     const char *message; /* the copy's, or `text`; valid as long as the row and the copy */
-    char text[128];
+    char text[192];
 } missing_row_t;
+/* Where the workers that are missing go, at most `cap` of them. */
+typedef struct {
+    missing_row_t *rows;
+    uint32_t cap;
+    const membership_t *members; /* says which of them are silent now; NULL: that would explain nothing */
+    uint64_t now_us;
+} missing_list_t;
 typedef struct {
     const char *state;
     uint64_t decision, activation, deadline_ms;
@@ -58,8 +65,9 @@ typedef struct {
     int code;
     uint32_t missing_count; /* all of them; at most `cap` rows were written */
 } summary_t;
-summary_t summary_of(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v, missing_row_t *rows,
-                     uint32_t cap);
+/* `missing` NULL: only how many. */
+summary_t summary_of(const rollout_t *ro, const adapter_row_t *a, const version_row_t *v,
+                     const missing_list_t *missing);
 /* How many bytes of its payload those workers have together, and are to have: the eligible ones, or all where
  * none is eligible. */
 typedef struct {

@@ -95,6 +95,23 @@ Test(why, the_deadline_counts_those_that_were_waited_for)
                      "1 of 2 workers staged policy@1 within 1000 ms; missing: w2 in phase announce");
 }
 
+/* Its link may be cut, or the process stands still: that is where an operator begins. */
+Test(why, a_silent_worker_is_said_to_be_silent)
+{
+    publish_to(2, (rig_publish_t){.deadline_ms = 3000});
+    R.is_quiet[W2] = true;
+    rig_pass(2900);
+    fetching(W1, 1, 1200);
+    rig_pass(100);
+    cr_assert_str_eq(rig_version(1)->message,
+                     "0 of 2 workers staged policy@1 within 3000 ms; missing: w1 in phase fetch, w2 in phase "
+                     "announce (no message for 3.0 s)");
+    is_missing("w1", "fetch", "deadline",
+               "1200 of 5000 bytes fetched within 3000 ms (as of its last heartbeat)");
+    is_missing("w2", "announce", "deadline",
+               "has not begun to fetch within 3000 ms, and sent no message for 3.0 s");
+}
+
 Test(why, each_has_its_own_reason)
 {
     publish_to(2, (rig_publish_t){0});
