@@ -200,7 +200,7 @@ bool cli_is_unknown(const json_t *missing)
 
 void cli_show_missing(const json_t *missing)
 {
-    char s[2][64];
+    char s[64];
     for (size_t i = 0; i < json_array_size(missing); i++) {
         const json_t *m = json_array_get(missing, i);
         const char *worker = cli_string(m, "worker"), *note = cli_string(m, "note");
@@ -209,8 +209,10 @@ void cli_show_missing(const json_t *missing)
             continue;
         }
         const char *code = cli_string(m, "code"); /* none: it is on its way */
-        printf("  missing: %s, %s%s%s, last heartbeat %s ms ago%s%s\n", worker, cli_text(m, "phase", s[0]),
-               code ? ", " : "", code ? code : "", cli_text(m, "heartbeat_age_ms", s[1]), note ? ": " : "",
-               note ? note : "");
+        const char *phase =
+            cli_string(m, "phase"); /* none: the version ended before it came to this worker */
+        printf("  missing: %s%s%s%s%s, last heartbeat %s ms ago%s%s\n", worker, phase ? ", " : "",
+               phase ? phase : "", code ? ", " : "", code ? code : "", cli_text(m, "heartbeat_age_ms", s),
+               note ? ": " : "", note ? note : "");
     }
 }

@@ -31,7 +31,7 @@ static json_t *wait_list(const answer_view_t *b, const pending_row_t *asked, con
     for (uint32_t i = 0; i < w->count; i++) {
         const wait_row_t *row = &w->rows[i];
         const version_row_t *v = a && row->version ? registry_version(a, row->version) : NULL;
-        const copy_row_t *c = missing && row->member ? copy_of(t, row->member) : NULL;
+        const copy_row_t *c = missing ? row->copy : NULL;
         why_copy_t p = c && !row->code ? why_copy(b, t, c) : (why_copy_t){0};
         int code = row->code                              ? row->code
                    : verdict->code == HEDDLE_ERR_DEADLINE ? HEDDLE_ERR_DEADLINE

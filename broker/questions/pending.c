@@ -204,7 +204,11 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
     const pending_row_t *row = w->row;
     const adapter_row_t *a = w->a;
     const member_sub_t *sub = member_sub(m, row->adapter);
-    const copy_row_t *c = copy_of(w->t, m);
+    const copy_row_t *c = copy_of(w->t, m), *told = c;
+    /* A version that has ended is on its way to no worker. What a copy was at the end outlives its
+     * session. */
+    bool has_ended = w->t && track_is_ended(w->t);
+    if (has_ended && !told) told = copy_find(w->t, m->name);
     bool overtaken = !row->exact && !row->dry_run && w->reached_at && sub->decision >= w->reached_at;
     overtaken = overtaken && !sub->is_refused;
     /* A version that is activated again counts as served only after the worker reported that decision:
@@ -217,14 +221,17 @@ static void see_worker(const wait_scope_t *w, const member_t *m, wait_row_t *ret
     /* The worker refused the version, and will not try again without another decision. */
     *ret = (wait_row_t){
         .member = m,
+        .copy = told,
         .worker = m->name,
         .version = sub->version,
         .decision = sub->decision,
         .since_ms = sub->since_ms,
         .state = served ? summary_copy_state(served, a, sub->version) : COPY_NONE,
-        .phase = c ? copy_phase(c) : "announce",
-        .code = c ? c->code : 0,
-        .message = c && c->code ? copy_message(c) : "",
+        .phase = told        ? copy_phase(told)
+                 : has_ended ? ""
+                             : "announce",
+        .code = told ? told->code : 0,
+        .message = told && told->code ? copy_message(told) : "",
         .is_refused = (c && c->code && !c->retry_us && (c->state == COPY_REFUSED || c->state == COPY_FAILED)),
         .heartbeat_age_ms = member_silent_ms(m, w->v.now.us)};
     ret->is_reached = !m->is_gone && (overtaken || (is_staged_phase ? copy_holds(c) : is_served));

@@ -84,6 +84,7 @@ typedef struct pending {
 /* One worker that counts for a wait. */
 typedef struct {
     const member_t *member; /* NULL: named in the question, but not here */
+    const copy_row_t *copy; /* the version asked for there, or, where that ended, what it was; NULL */
     const char *worker;
     /* what it serves (phase active), or the version asked for (phase staged) */
     uint64_t version, decision, since_ms;

@@ -603,6 +603,35 @@ Test(pending, activate_dry_run_and_none)
     cr_assert_eq(rig_adapter()->active, 1);
 }
 
+/* What the workers were when it ended outlives their sessions: w1 had staged it, and w2 had not. */
+Test(pending, of_a_version_that_failed_what_each_worker_had_is_told)
+{
+    version_1_active(2);
+    rig_publish(T, (rig_publish_t){.digest = 2, .deadline_ms = 1000});
+    rig_staged(W1, 2, 2);
+    rig_pass(1500);
+    rig_worker(W1, "w1");
+    rig_worker(W3, "w3");
+    msg_query_t q = WAIT;
+    q.min = 9;
+    ask(q);
+    cr_assert_str_eq(answer(), "version_failed");
+    static const char *const WANT[][3] = {{"w1", "activate", "had all of it, and dropped it: deadline"},
+                                          {"w2", "announce", "given up before it began: deadline"},
+                                          {"w3", NULL, NULL}};
+    const json_t *missing = json_object_get(body, "missing");
+    cr_assert_eq(json_array_size(missing), 3);
+    for (size_t i = 0; i < 3; i++) {
+        const json_t *row = json_array_get(missing, i);
+        static const char *const KEYS[] = {"worker", "phase", "note"};
+        for (size_t k = 0; k < 3; k++) {
+            const char *found = json_string_value(json_object_get(row, KEYS[k]));
+            cr_assert(WANT[i][k] ? found && !strcmp(found, WANT[i][k]) : !found, "%s of %s: %s", KEYS[k],
+                      WANT[i][0], found ? found : "none");
+        }
+    }
+}
+
 /* The trial of a roll-back: w1 has the bytes still, and w2, which came later, has them not. */
 Test(pending, a_trial_says_which_workers_would_fetch)
 {
